@@ -1,0 +1,134 @@
+//! Two clocks: measure with the monotonic one, persist with the wall one.
+
+use std::fmt::Debug;
+use std::future::Future;
+use std::ops::{Add, Sub};
+use std::time::Duration;
+
+use crate::BoxFuture;
+
+/// Nanoseconds since this process (or this simulated world) began. Never persisted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Monotonic(pub u64);
+
+impl Monotonic {
+    /// The time from `earlier` to `self`, zero if `earlier` is later.
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for Monotonic {
+    type Output = Self;
+    fn add(self, d: Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}
+
+impl Sub for Monotonic {
+    type Output = Duration;
+    fn sub(self, earlier: Self) -> Duration {
+        self.since(earlier)
+    }
+}
+
+/// Time of day: seconds and nanoseconds since 1970-01-01 UTC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Wall {
+    pub seconds: i64,
+    pub nanos: u32,
+}
+
+/// A deadline passed before the work was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Elapsed;
+
+/// Where a server reads time.
+pub trait Clock: Debug + Send + Sync {
+    fn now(&self) -> Monotonic;
+    fn wall(&self) -> Wall;
+    /// Completes at or after `at`.
+    fn sleep_until(&self, at: Monotonic) -> BoxFuture<'static, ()>;
+}
+
+impl dyn Clock {
+    /// Completes after `d`.
+    pub fn sleep(&self, d: Duration) -> BoxFuture<'static, ()> {
+        self.sleep_until(self.now() + d)
+    }
+
+    /// Runs `work` for at most `d`.
+    pub async fn timeout<F: Future>(&self, d: Duration, work: F) -> Result<F::Output, Elapsed> {
+        let sleep = self.sleep(d);
+        tokio::select! {
+            biased;
+            out = work => Ok(out),
+            () = sleep => Err(Elapsed),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct System {
+    origin: tokio::time::Instant,
+}
+
+impl System {
+    #[allow(clippy::disallowed_methods, reason = "this is the clock")]
+    pub(crate) fn new() -> Self {
+        Self { origin: tokio::time::Instant::now() }
+    }
+}
+
+impl Clock for System {
+    #[allow(clippy::disallowed_methods, reason = "this is the clock")]
+    fn now(&self) -> Monotonic {
+        Monotonic(u64::try_from((tokio::time::Instant::now() - self.origin).as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "this is the clock")]
+    fn wall(&self) -> Wall {
+        match std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH) {
+            Ok(d) => {
+                Wall { seconds: i64::try_from(d.as_secs()).unwrap_or(i64::MAX), nanos: d.subsec_nanos() }
+            }
+            Err(_) => Wall::default(),
+        }
+    }
+
+    fn sleep_until(&self, at: Monotonic) -> BoxFuture<'static, ()> {
+        Box::pin(tokio::time::sleep_until(self.origin + Duration::from_nanos(at.0)))
+    }
+}
+
+/// Virtual time: the paused clock of the current runtime, and a day that always begins alike.
+#[derive(Debug)]
+pub(crate) struct Simulated {
+    inner: System,
+}
+
+impl Simulated {
+    const DAWN: i64 = 1_700_000_000;
+
+    pub(crate) fn new() -> Self {
+        Self { inner: System::new() }
+    }
+}
+
+impl Clock for Simulated {
+    fn now(&self) -> Monotonic {
+        self.inner.now()
+    }
+
+    fn wall(&self) -> Wall {
+        let t = self.now().0;
+        Wall {
+            seconds: Self::DAWN + i64::try_from(t / 1_000_000_000).unwrap_or(0),
+            nanos: u32::try_from(t % 1_000_000_000).unwrap_or(0),
+        }
+    }
+
+    fn sleep_until(&self, at: Monotonic) -> BoxFuture<'static, ()> {
+        self.inner.sleep_until(at)
+    }
+}

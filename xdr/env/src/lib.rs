@@ -1,0 +1,45 @@
+//! The only ambient effects of the servers: time, randomness, tasks.
+//!
+//! `mds`, `ds` and everything below them receive an [`Env`] and never read a clock, draw a random
+//! number or spawn a task by any other way (clippy.toml enforces it). A production process uses
+//! [`Env::system`]; a simulation uses [`Env::simulated`] inside a paused single-threaded runtime,
+//! so that one seed is one world.
+
+mod clock;
+mod random;
+mod spawn;
+
+use std::sync::Arc;
+
+pub use clock::{Clock, Elapsed, Monotonic, Wall};
+pub use random::Random;
+pub use spawn::{BoxFuture, Spawn};
+
+/// The effects a server may have besides its sockets and its stores.
+#[derive(Clone, Debug)]
+pub struct Env {
+    pub clock: Arc<dyn Clock>,
+    pub random: Arc<dyn Random>,
+    pub spawn: Arc<dyn Spawn>,
+}
+
+impl Env {
+    /// Real time, the operating system's randomness, tokio tasks.
+    pub fn system() -> Self {
+        Self {
+            clock: Arc::new(clock::System::new()),
+            random: Arc::new(random::System),
+            spawn: Arc::new(spawn::Tokio),
+        }
+    }
+
+    /// Virtual time and seeded randomness. Call it inside a `current_thread` runtime whose time is
+    /// paused: sleeping then costs nothing, and blocking work runs inline, in program order.
+    pub fn simulated(seed: u64) -> Self {
+        Self {
+            clock: Arc::new(clock::Simulated::new()),
+            random: Arc::new(random::Seeded::new(seed)),
+            spawn: Arc::new(spawn::Inline),
+        }
+    }
+}
