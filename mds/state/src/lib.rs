@@ -1,1 +1,9 @@
-//! (skeleton)
+//! Protocol state of an NFSv4.1/4.2 server, sans-IO: RFC 8881 §2.4, §2.10, §8, §9, §10, §12.5.
+//!
+//! Synchronous functions of (state, now, request) to (reply, effects): no clock, no randomness, no
+//! tasks, no wire types. Client, Session and File are separate machines, so that the caller can shard
+//! and lock them apart; one step touches one of them.
+
+pub mod ids;
+
+pub use ids::{BootEpoch, ClientId, ConnectionId, SessionId, StateId, StateKind, Time, Verifier};
