@@ -1,1 +1,10 @@
-//! (skeleton)
+//! What proves Sluice: the checks of the tree, stock kernels as clients, protocol suites, the
+//! simulation, benchmarks. Nothing of the product imports this crate.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command-line harness: it measures real time and talks to a terminal"
+)]
+
+pub mod check;

@@ -1,1 +1,33 @@
-fn main() {}
+//! `cargo check-all` and the longer suites: see docs/TESTING.md.
+#![allow(clippy::print_stderr, reason = "a command-line harness")]
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use sluice_conformance::check;
+
+#[derive(Parser)]
+#[command(name = "sluice-conformance", about = "The proof of Sluice: one command per suite")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Format, lint, layout rules, tests, fuzzing, kernel clients: everything CI runs
+    Check(check::Options),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().command {
+        Command::Check(options) => check::run(&options),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
