@@ -1,1 +1,23 @@
-//! (skeleton)
+//! Bytes to types and back, for every protocol Sluice speaks. Pure: no I/O, clock, randomness or tasks.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`codec`] | the traits [`Encode`] and [`Decode`], primitives (RFC 4506 §4) |
+//! | [`reader`] | the decoding cursor: bounded, borrowing |
+//! | [`writer`] | the encoder: size-limited, payloads by reference |
+//! | [`record`] | record marking on a stream (RFC 5531 §11) |
+//!
+//! Wire types keep the spelling of their RFC (`nfsstat4`, `LAYOUTGET4args`), so that a name tells on which
+//! side of the wire one is; a Rust keyword gets a trailing underscore (`type_`).
+
+pub mod codec;
+pub mod error;
+pub mod reader;
+pub mod record;
+pub mod writer;
+
+pub use codec::{Decode, Encode, UNBOUNDED, from_bytes, to_bytes, to_frame};
+pub use error::{DecodeError, EncodeError};
+pub use reader::Reader;
+pub use record::{RecordDecoder, RecordError};
+pub use writer::{Frame, Mark, Patch, Writer};
