@@ -1,0 +1,344 @@
+//! What is asked of a file's state, and what it answers.
+
+use crate::delegation::Grant;
+use crate::effect::{Effect, IoMode, WaitToken};
+use crate::ids::{ClientId, StateId, Time};
+use crate::open::{Access, Deny, OpenRequest};
+use crate::stateid::{StateIds, Usage};
+
+use super::Error;
+
+/// The fileid: the key of a file, unique in the file system and never reused. Several files are prepared
+/// in ascending order of it, so that two operations cannot wait for each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileId(pub u64);
+
+/// What the inode says about state that outlives a restart; read by the caller before it makes a `File`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileSeed {
+    /// The durable rw_layout row exists: some earlier read-write layout has not ended cleanly.
+    pub rw_layout: bool,
+    /// The file is unlinked (its inode lives in the garbage queue as an orphan).
+    pub orphan: bool,
+}
+
+/// Caps, times and switches. All times in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Most open stateids per client.
+    pub max_opens_per_client: u32,
+    /// Most lock stateids per client.
+    pub max_locks_per_client: u32,
+    /// Most layout stateids per client.
+    pub max_layouts_per_client: u32,
+    /// Most delegations per client.
+    pub max_delegations_per_client: u32,
+    /// Most lock ranges that one lock-owner may hold on one file.
+    pub max_ranges_per_lock: usize,
+    /// Most opens on one file, over all clients.
+    pub max_opens_per_file: usize,
+    /// Most queued requests per file, and most waiting locks per file.
+    pub max_waiters_per_file: usize,
+    /// Most queued requests, and most waiting locks, of one client on one file.
+    pub max_waiters_per_client: usize,
+    /// How long a queued request may wait before it is woken to be answered NFS4ERR_DELAY.
+    pub wait: u64,
+    /// From a recall to the revocation of what was not returned.
+    pub recall_timeout: u64,
+    /// Between two attempts of a recall that was answered DELAY or could not be sent.
+    pub recall_retry: u64,
+    /// How long a freed lock is reserved for the waiter that was notified.
+    pub lock_reservation: u64,
+    /// How long a waiting lock keeps its place without the client asking again.
+    pub lock_wait: u64,
+    /// Grant read delegations.
+    pub read_delegations: bool,
+    /// Grant write delegations (needs CB_GETATTR in the caller).
+    pub write_delegations: bool,
+    /// CLOSE releases remaining locks instead of answering NFS4ERR_LOCKS_HELD (§18.2.4 allows both).
+    pub close_releases_locks: bool,
+    /// logr_return_on_close.
+    pub return_on_close: bool,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        const SECOND: u64 = 1_000_000_000;
+        Self {
+            max_opens_per_client: 1 << 20,
+            max_locks_per_client: 1 << 18,
+            max_layouts_per_client: 1 << 20,
+            max_delegations_per_client: 1 << 18,
+            max_ranges_per_lock: 1 << 16,
+            max_opens_per_file: 1 << 16,
+            max_waiters_per_file: 4096,
+            max_waiters_per_client: 64,
+            wait: 5 * SECOND,
+            recall_timeout: 30 * SECOND,
+            recall_retry: SECOND / 4,
+            lock_reservation: 5 * SECOND,
+            lock_wait: 60 * SECOND,
+            read_delegations: false,
+            write_delegations: false,
+            close_releases_locks: false,
+            return_on_close: true,
+        }
+    }
+}
+
+/// Where the server stands in its grace period, for the client that asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grace {
+    /// Grace is over: reclaims are refused.
+    Over,
+    /// In grace: new opens, locks and layouts are refused.
+    Active {
+        /// The client has a stable record and has not yet sent RECLAIM_COMPLETE.
+        may_reclaim: bool,
+    },
+}
+
+/// What every step needs to know besides the file.
+#[derive(Clone, Copy, Debug)]
+pub struct Ctx<'a> {
+    /// Monotonic time of the step.
+    pub now: Time,
+    /// Allocator of stateids.
+    pub ids: &'a StateIds,
+    /// Caps and switches.
+    pub policy: &'a Policy,
+    /// What the asking client holds over all files (`StateIndex::usage`).
+    pub usage: Usage,
+    /// Grace, for the asking client.
+    pub grace: Grace,
+}
+
+/// An operation that needs a transaction besides the state of the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Intent {
+    /// OPEN of an existing or just created file. Waits for: an unlink in flight, another OPEN, CLOSE or
+    /// OPEN_DOWNGRADE of the same owner, recalls of delegations of others.
+    Open(OpenRequest),
+    /// CLOSE.
+    Close {
+        /// The session's client.
+        client: ClientId,
+        /// The open stateid.
+        stateid: StateId,
+    },
+    /// OPEN_DOWNGRADE to a union of earlier OPENs.
+    Downgrade {
+        /// The session's client.
+        client: ClientId,
+        /// The open stateid.
+        stateid: StateId,
+        /// The access that remains.
+        access: Access,
+        /// The deny that remains.
+        deny: Deny,
+    },
+    /// REMOVE of this file, or a RENAME over it. `last_link` is what the transaction then verifies (else
+    /// it aborts and starts over). [`Ticket::orphan`] says whether the inode must become an orphan.
+    Unlink {
+        /// The session's client.
+        client: ClientId,
+        /// The link count goes to 0.
+        last_link: bool,
+    },
+    /// SETATTR without size, LINK, RENAME of this file: recalls delegations of other clients.
+    SetAttributes {
+        /// The session's client.
+        client: ClientId,
+    },
+    /// SETATTR(size), OPEN with truncation, DEALLOCATE, ALLOCATE: recalls the read-write layouts of
+    /// *other* clients (every layout, also the client's own, with `replace`) and waits for them, for
+    /// LAYOUTGETs, LAYOUTCOMMITs, proxied I/O and fences in flight.
+    SetSize {
+        /// The session's client.
+        client: ClientId,
+        /// The data files are swapped for fresh ones (truncate to 0): no handle may survive. When
+        /// [`File::has_layouts`](super::File::has_layouts) says yes, truncating in place is cheaper.
+        replace: bool,
+    },
+    /// LAYOUTGET. Waits behind truncates in flight; NFS4ERR_RECALLCONFLICT while a recall or a fence
+    /// that conflicts is pending. [`Ticket::must_persist_rw`] says whether the transaction must write
+    /// the rw_layout row before the reply.
+    LayoutGet {
+        /// The session's client.
+        client: ClientId,
+        /// An open, lock, delegation or layout stateid (the current stateid already resolved).
+        stateid: StateId,
+        /// What is asked. Answering READ with a read-write layout is a new intent with `ReadWrite`.
+        iomode: IoMode,
+    },
+    /// LAYOUTCOMMIT. Any older seqid of a live layout stateid is good; a layout that is gone is
+    /// NFS4ERR_BADLAYOUT, never BAD_STATEID; never NFS4ERR_GRACE.
+    LayoutCommit {
+        /// The session's client.
+        client: ClientId,
+        /// The layout stateid.
+        stateid: StateId,
+    },
+    /// READ, WRITE or COMMIT served by the metadata server itself. Shared with layouts of any client,
+    /// because unlocked concurrent I/O has no order to keep; waits for truncates, and, when it writes,
+    /// for the fence of a revoked layout of the *same* client (its own late writes must not overtake it).
+    ProxyIo {
+        /// The session's client.
+        client: ClientId,
+        /// WRITE (or COMMIT).
+        write: bool,
+        /// No layout writes may run meanwhile: recalls every read-write layout (a mirrored file that is
+        /// being healed takes its writes through the metadata server).
+        exclusive: bool,
+    },
+    /// Change the components of the file (restripe, failover): recalls every layout with clora_changed.
+    Relayout,
+    /// Ask the data servers for the size after an unclean end of a read-write layout. Waits for fences.
+    /// [`Ticket::clears_rw`] says whether the transaction may also clear the rw_layout row.
+    Settle,
+    /// Clear the rw_layout row after [`Effect::RwIdle`]. Denied with [`Error::Delay`] when it is not idle.
+    ClearRw,
+}
+
+impl Intent {
+    /// The client that asks; `None` for the server's own work.
+    #[must_use]
+    pub const fn client(&self) -> Option<ClientId> {
+        match self {
+            Self::Open(open) => Some(open.owner.client),
+            Self::Close { client, .. }
+            | Self::Downgrade { client, .. }
+            | Self::Unlink { client, .. }
+            | Self::SetAttributes { client }
+            | Self::SetSize { client, .. }
+            | Self::LayoutGet { client, .. }
+            | Self::LayoutCommit { client, .. }
+            | Self::ProxyIo { client, .. } => Some(*client),
+            Self::Relayout | Self::Settle | Self::ClearRw => None,
+        }
+    }
+}
+
+/// Number of a ticket within its file; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TicketId(pub u64);
+
+/// The right to run the transaction of one intent. Must go back through
+/// [`File::finish`](super::File::finish): until then it blocks what conflicts with it.
+#[derive(Debug)]
+#[must_use = "a ticket that is not finished blocks the file"]
+pub struct Ticket {
+    pub(super) id: TicketId,
+    pub(super) stateid: Option<StateId>,
+    pub(super) orphan: bool,
+    pub(super) must_persist_rw: bool,
+    pub(super) clears_rw: bool,
+}
+
+impl Ticket {
+    /// Its number.
+    #[must_use]
+    pub const fn id(&self) -> TicketId {
+        self.id
+    }
+
+    /// The stateid that the reply of OPEN, OPEN_DOWNGRADE or CLOSE will carry, known before the
+    /// transaction so that a persistent reply record can hold it. `None` for other intents (a layout's
+    /// seqid is decided by `finish`).
+    #[must_use]
+    pub const fn stateid(&self) -> Option<StateId> {
+        self.stateid
+    }
+
+    /// Unlink: the file is open, the transaction moves the inode to the orphans, not to the garbage.
+    #[must_use]
+    pub const fn orphan(&self) -> bool {
+        self.orphan
+    }
+
+    /// LayoutGet: the transaction must write the rw_layout row.
+    #[must_use]
+    pub const fn must_persist_rw(&self) -> bool {
+        self.must_persist_rw
+    }
+
+    /// Settle, ClearRw: no read-write layout is live; the transaction clears the rw_layout row.
+    #[must_use]
+    pub const fn clears_rw(&self) -> bool {
+        self.clears_rw
+    }
+}
+
+/// How the transaction ended. An unknown result keeps the ticket until it is resolved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is durable.
+    Committed,
+    /// It did not happen; the state is as before `prepare`.
+    Aborted,
+}
+
+/// What `prepare` says.
+#[derive(Debug)]
+pub enum Prepared {
+    /// Answer this error.
+    Deny(Error),
+    /// Apply the effects (recalls, fences); when [`Effect::Wake`] names the token, prepare again with
+    /// it: it keeps the place in the queue. A request that is given up says so with
+    /// [`File::cancel_wait`](super::File::cancel_wait).
+    Wait {
+        /// The place in the queue.
+        token: WaitToken,
+        /// To be applied now.
+        effects: Vec<Effect>,
+    },
+    /// Run the transaction.
+    Ticket(Ticket),
+}
+
+/// What `finish` answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// OPEN.
+    Opened {
+        /// The open stateid.
+        stateid: StateId,
+        /// A delegation, if one was granted.
+        delegation: Option<Grant>,
+    },
+    /// CLOSE, with the stateid to send (its value no longer means anything).
+    Closed {
+        /// The closed stateid.
+        stateid: StateId,
+    },
+    /// OPEN_DOWNGRADE.
+    Downgraded {
+        /// The open stateid.
+        stateid: StateId,
+    },
+    /// LAYOUTGET.
+    LayoutGranted {
+        /// The layout stateid.
+        stateid: StateId,
+        /// logr_return_on_close.
+        return_on_close: bool,
+    },
+    /// The transaction committed, but a recall, revocation or expiry came meanwhile: answer this error.
+    /// The transaction's effects on the store stand and are harmless.
+    Refused(Error),
+    /// Any other intent, committed.
+    Done,
+    /// The transaction aborted.
+    Aborted,
+}
+
+/// Which layouts to recall.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LayoutFilter {
+    /// Those of one client.
+    Client(ClientId),
+    /// Every read-write one.
+    ReadWrite,
+    /// Every one.
+    All,
+}

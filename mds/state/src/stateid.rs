@@ -1,0 +1,302 @@
+//! Stateids: allocation, special values, seqid comparison, and the index from `other` to the file.
+//! RFC 8881 §8.2.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::effect::RevokeReason;
+use crate::file::{Error, FileId};
+use crate::ids::{BootEpoch, ClientId, StateId, StateKind};
+
+/// Allocates `other` values of one incarnation. Shared by all files; deterministic under one thread.
+#[derive(Debug)]
+pub struct StateIds {
+    epoch: BootEpoch,
+    next: AtomicU64,
+}
+
+impl StateIds {
+    /// The allocator of incarnation `epoch`.
+    #[must_use]
+    pub const fn new(epoch: BootEpoch) -> Self {
+        Self { epoch, next: AtomicU64::new(1) }
+    }
+
+    /// The incarnation.
+    #[must_use]
+    pub const fn epoch(&self) -> BootEpoch {
+        self.epoch
+    }
+
+    /// A fresh stateid with seqid 1.
+    pub fn next(&self, kind: StateKind) -> StateId {
+        StateId::new(self.epoch, kind, self.next.fetch_add(1, Ordering::Relaxed), 1)
+    }
+}
+
+/// The special stateids of RFC 8881 §8.2.3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Special {
+    /// All zero: anonymous I/O, subject to share reservations.
+    Anonymous,
+    /// All ones: READ bypass; as anonymous for anything but READ.
+    ReadBypass,
+    /// `other` zero, seqid 1: the compound's current stateid.
+    Current,
+    /// `other` zero, seqid 2^32-1: never valid.
+    Invalid,
+}
+
+const ZEROS: [u8; 12] = [0; 12];
+const ONES: [u8; 12] = [0xff; 12];
+
+/// Which special stateid this is; `Ok(None)` for an ordinary one.
+///
+/// # Errors
+/// [`Error::BadStateid`] when `other` is reserved (all zero or all one) and the seqid is none of the
+/// defined ones (§8.2.3).
+pub fn special(stateid: &StateId) -> Result<Option<Special>, Error> {
+    match (stateid.other, stateid.seqid) {
+        (ZEROS, 0) => Ok(Some(Special::Anonymous)),
+        (ZEROS, 1) => Ok(Some(Special::Current)),
+        (ZEROS, u32::MAX) => Ok(Some(Special::Invalid)),
+        (ONES, u32::MAX) => Ok(Some(Special::ReadBypass)),
+        (ZEROS | ONES, _) => Err(Error::BadStateid),
+        _ => Ok(None),
+    }
+}
+
+/// The seqid after `seqid`: 0 is skipped on wrap, since it means "the most recent" (§8.2.2).
+#[must_use]
+pub const fn next_seqid(seqid: u32) -> u32 {
+    match seqid.wrapping_add(1) {
+        0 => 1,
+        n => n,
+    }
+}
+
+/// True when `a` was issued before `b`, by serial-number comparison (half the range is "before").
+#[must_use]
+pub const fn seqid_before(a: u32, b: u32) -> bool {
+    a != b && b.wrapping_sub(a) < 1 << 31
+}
+
+/// Compares a client's seqid with the current one. 0 is always current (§8.2.2).
+///
+/// # Errors
+/// [`Error::OldStateid`] when it is older, [`Error::BadStateid`] when it was never issued.
+pub fn check_seqid(given: u32, current: u32) -> Result<(), Error> {
+    if given == 0 || given == current {
+        Ok(())
+    } else if seqid_before(given, current) {
+        Err(Error::OldStateid)
+    } else {
+        Err(Error::BadStateid)
+    }
+}
+
+/// Where a live stateid lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Located {
+    /// The file whose machine holds it.
+    pub file: FileId,
+    /// What it is.
+    pub kind: StateKind,
+    /// Who owns it.
+    pub client: ClientId,
+}
+
+/// How much state a client holds, over all files. Read before `prepare` and passed in
+/// [`Ctx`](crate::file::Ctx), which enforces the caps of [`Policy`](crate::file::Policy).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Open stateids.
+    pub opens: u32,
+    /// Lock stateids.
+    pub locks: u32,
+    /// Layout stateids.
+    pub layouts: u32,
+    /// Delegation stateids.
+    pub delegations: u32,
+}
+
+/// Most revoked stateids remembered per client; beyond it the oldest is forgotten and answers
+/// NFS4ERR_BAD_STATEID.
+pub const MAX_REVOKED_PER_CLIENT: usize = 4096;
+
+/// From `other` to the file that holds it, and the memory of revoked stateids (until FREE_STATEID). Kept
+/// by the caller apart from the files, from [`Effect`](crate::effect::Effect)s.
+#[derive(Debug, Default)]
+pub struct StateIndex {
+    entries: BTreeMap<[u8; 12], Entry>,
+    clients: BTreeMap<ClientId, PerClient>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    at: Located,
+    revoked: Option<RevokeReason>,
+}
+
+#[derive(Debug, Default)]
+struct PerClient {
+    usage: Usage,
+    /// Every live `other` of the client with its file.
+    others: BTreeMap<[u8; 12], FileId>,
+    /// Revoked ones, oldest first.
+    revoked: std::collections::VecDeque<[u8; 12]>,
+}
+
+impl StateIndex {
+    /// An empty index.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Finds the file of an ordinary stateid (special ones are resolved by the caller first). The file
+    /// then compares the seqid.
+    ///
+    /// # Errors
+    /// StaleStateid for another incarnation's, Expired, AdminRevoked or DelegRevoked for a revoked one,
+    /// BadStateid for one never issued, freed, or of another client.
+    pub fn locate(&self, epoch: BootEpoch, client: ClientId, stateid: &StateId) -> Result<Located, Error> {
+        let Some(entry) = self.entries.get(&stateid.other) else {
+            // RFC 8881 §8.2.4: an earlier incarnation's stateid is stale, not bad; the client then
+            // looks for a restart. Only a plausible layout of ours counts, so that noise stays "bad".
+            let old = stateid.kind().is_some() && stateid.epoch() < epoch && stateid.epoch().0 != 0;
+            return Err(if old { Error::StaleStateid } else { Error::BadStateid });
+        };
+        // Another client's stateid: nothing about it is told (§8.2.5 leaves BAD_STATEID).
+        if entry.at.client != client {
+            return Err(Error::BadStateid);
+        }
+        match entry.revoked {
+            None => Ok(entry.at),
+            Some(RevokeReason::LeaseExpired) => Err(Error::Expired),
+            Some(RevokeReason::Admin) => Err(Error::AdminRevoked),
+            Some(RevokeReason::NotReturned) => Err(Error::DelegRevoked),
+        }
+    }
+
+    /// What a client holds.
+    #[must_use]
+    pub fn usage(&self, client: ClientId) -> Usage {
+        self.clients.get(&client).map(|c| c.usage).unwrap_or_default()
+    }
+
+    /// True when the client has revoked state it has not freed: SEQ4_STATUS_*_REVOKED.
+    #[must_use]
+    pub fn has_revoked(&self, client: ClientId) -> bool {
+        self.clients.get(&client).is_some_and(|c| !c.revoked.is_empty())
+    }
+
+    /// The files on which a client has live state, ascending and without repetition: where to call
+    /// [`File::client_expired`](crate::file::File::client_expired).
+    #[must_use]
+    pub fn files_of(&self, client: ClientId) -> Vec<FileId> {
+        let Some(c) = self.clients.get(&client) else { return Vec::new() };
+        let mut files: Vec<FileId> = c.others.values().copied().collect();
+        files.sort_unstable();
+        files.dedup();
+        files
+    }
+
+    /// Applies [`Register`](crate::effect::Effect::Register), [`Release`](crate::effect::Effect::Release) or
+    /// [`Revoked`](crate::effect::Effect::Revoked) of `file`; ignores other effects.
+    pub fn apply(&mut self, file: FileId, effect: &crate::effect::Effect) {
+        use crate::effect::Effect;
+        match effect {
+            Effect::Register { stateid, kind, client } => self.insert(file, *stateid, *kind, *client),
+            Effect::Release { stateid, .. } => self.remove(stateid),
+            Effect::Revoked { stateid, reason, .. } => self.revoke(stateid, *reason),
+            _ => {}
+        }
+    }
+
+    fn insert(&mut self, file: FileId, stateid: StateId, kind: StateKind, client: ClientId) {
+        let at = Located { file, kind, client };
+        if self.entries.insert(stateid.other, Entry { at, revoked: None }).is_none() {
+            let per_client = self.clients.entry(client).or_default();
+            per_client.others.insert(stateid.other, file);
+            per_client.usage.add(kind);
+        }
+    }
+
+    fn remove(&mut self, stateid: &StateId) {
+        let Some(entry) = self.entries.remove(&stateid.other) else { return };
+        let Some(per_client) = self.clients.get_mut(&entry.at.client) else { return };
+        per_client.others.remove(&stateid.other);
+        if entry.revoked.is_none() {
+            per_client.usage.sub(entry.at.kind);
+        } else {
+            per_client.revoked.retain(|other| *other != stateid.other);
+        }
+        if per_client.others.is_empty() && per_client.revoked.is_empty() {
+            self.clients.remove(&entry.at.client);
+        }
+    }
+
+    fn revoke(&mut self, stateid: &StateId, reason: RevokeReason) {
+        let Some(entry) = self.entries.get_mut(&stateid.other) else { return };
+        if entry.revoked.replace(reason).is_some() {
+            return;
+        }
+        let at = entry.at;
+        let Some(per_client) = self.clients.get_mut(&at.client) else { return };
+        per_client.usage.sub(at.kind);
+        per_client.others.remove(&stateid.other);
+        per_client.revoked.push_back(stateid.other);
+        if per_client.revoked.len() > MAX_REVOKED_PER_CLIENT
+            && let Some(oldest) = per_client.revoked.pop_front()
+        {
+            self.entries.remove(&oldest);
+        }
+    }
+
+    /// FREE_STATEID of a revoked stateid. False when it is not a revoked stateid of this client: then
+    /// the file decides.
+    pub fn free_revoked(&mut self, client: ClientId, stateid: &StateId) -> bool {
+        let revoked = self
+            .entries
+            .get(&stateid.other)
+            .is_some_and(|entry| entry.at.client == client && entry.revoked.is_some());
+        if revoked {
+            self.remove(stateid);
+        }
+        revoked
+    }
+
+    /// Forgets a client that is gone for good (its record was deleted), revoked stateids included. Its
+    /// files have been told before.
+    pub fn forget_client(&mut self, client: ClientId) {
+        let Some(per_client) = self.clients.remove(&client) else { return };
+        for other in per_client.others.keys().chain(&per_client.revoked) {
+            self.entries.remove(other);
+        }
+    }
+}
+
+impl Usage {
+    fn slot(&mut self, kind: StateKind) -> Option<&mut u32> {
+        match kind {
+            StateKind::Open => Some(&mut self.opens),
+            StateKind::Lock => Some(&mut self.locks),
+            StateKind::Layout => Some(&mut self.layouts),
+            StateKind::Delegation => Some(&mut self.delegations),
+            StateKind::Copy => None,
+        }
+    }
+
+    fn add(&mut self, kind: StateKind) {
+        if let Some(n) = self.slot(kind) {
+            *n = n.saturating_add(1);
+        }
+    }
+
+    fn sub(&mut self, kind: StateKind) {
+        if let Some(n) = self.slot(kind) {
+            *n = n.saturating_sub(1);
+        }
+    }
+}
