@@ -81,6 +81,9 @@ pub enum Error {
     /// NFS4ERR_SERVERFAULT. A client exceeded a cap of [`Policy`](crate::file::Policy).
     #[error("too much state")]
     Resource,
+    /// NFS4ERR_STALE: the file is unlinked and closed.
+    #[error("file is gone")]
+    Stale,
     /// NFS4ERR_INVAL.
     #[error("invalid argument")]
     Inval,

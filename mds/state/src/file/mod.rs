@@ -49,8 +49,13 @@ impl File {
     }
 
     /// First half of an operation; `queued` is the token when the request was woken.
-    pub fn prepare(&mut self, _ctx: &Ctx<'_>, _intent: &Intent, _queued: Option<WaitToken>) -> Prepared {
-        Prepared::Deny(Error::Delay)
+    pub fn prepare(
+        &mut self,
+        _ctx: &Ctx<'_>,
+        _intent: &Intent,
+        _queued: Option<WaitToken>,
+    ) -> (Prepared, Vec<Effect>) {
+        (Prepared::Deny(Error::Delay), Vec::new())
     }
 
     /// Second half; cannot fail. Effects are applied after the transaction, in order.

@@ -1,7 +1,7 @@
 //! What is asked of a file's state, and what it answers.
 
 use crate::delegation::Grant;
-use crate::effect::{Effect, IoMode, WaitToken};
+use crate::effect::{IoMode, WaitToken};
 use crate::ids::{ClientId, StateId, Time};
 use crate::open::{Access, Deny, OpenRequest};
 use crate::stateid::{StateIds, Usage};
@@ -35,6 +35,8 @@ pub struct Policy {
     pub max_delegations_per_client: u32,
     /// Most lock ranges that one lock-owner may hold on one file.
     pub max_ranges_per_lock: usize,
+    /// Most lock-owners with state on one file.
+    pub max_lock_owners_per_file: usize,
     /// Most opens on one file, over all clients.
     pub max_opens_per_file: usize,
     /// Most queued requests per file, and most waiting locks per file.
@@ -70,8 +72,9 @@ impl Default for Policy {
             max_layouts_per_client: 1 << 20,
             max_delegations_per_client: 1 << 18,
             max_ranges_per_lock: 1 << 16,
+            max_lock_owners_per_file: 1 << 14,
             max_opens_per_file: 1 << 16,
-            max_waiters_per_file: 4096,
+            max_waiters_per_file: 1024,
             max_waiters_per_client: 64,
             wait: 5 * SECOND,
             recall_timeout: 30 * SECOND,
@@ -196,7 +199,7 @@ pub enum Intent {
     /// Ask the data servers for the size after an unclean end of a read-write layout. Waits for fences.
     /// [`Ticket::clears_rw`] says whether the transaction may also clear the rw_layout row.
     Settle,
-    /// Clear the rw_layout row after [`Effect::RwIdle`]. Denied with [`Error::Delay`] when it is not idle.
+    /// Clear the rw_layout row after [`Effect::RwIdle`](crate::effect::Effect::RwIdle). Denied with [`Error::Delay`] when it is not idle.
     ClearRw,
 }
 
@@ -278,20 +281,15 @@ pub enum Outcome {
     Aborted,
 }
 
-/// What `prepare` says.
+/// What `prepare` says; the effects beside it (recalls, wake-ups) are applied at once in every case.
 #[derive(Debug)]
 pub enum Prepared {
     /// Answer this error.
     Deny(Error),
-    /// Apply the effects (recalls, fences); when [`Effect::Wake`] names the token, prepare again with
-    /// it: it keeps the place in the queue. A request that is given up says so with
+    /// When [`Effect::Wake`](crate::effect::Effect::Wake) names the token, prepare again with it: it
+    /// keeps the place in the queue. A request that is given up says so with
     /// [`File::cancel_wait`](super::File::cancel_wait).
-    Wait {
-        /// The place in the queue.
-        token: WaitToken,
-        /// To be applied now.
-        effects: Vec<Effect>,
-    },
+    Wait(WaitToken),
     /// Run the transaction.
     Ticket(Ticket),
 }
