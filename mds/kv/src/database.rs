@@ -1,0 +1,79 @@
+//! A database handle.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use sluice_env::Env;
+
+use crate::embedded::{Embedded, EmbeddedOptions};
+use crate::faults::Faults;
+use crate::memory::Memory;
+use crate::store::Backend;
+use crate::{KvError, Transaction};
+
+/// A handle to one store, cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Database {
+    pub(crate) inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) env: Env,
+    pub(crate) backend: Backend,
+}
+
+impl Database {
+    /// Opens the store in `dir`, creating directory and store as needed. Blocks on the disk.
+    ///
+    /// Refused with [`KvError::InUse`], [`KvError::Foreign`], [`KvError::NewerFormat`] or [`KvError::Corrupt`].
+    pub fn open_embedded(env: Env, dir: &Path, options: EmbeddedOptions) -> Result<Self, KvError> {
+        let store = Embedded::open(env.clone(), dir, options)?;
+        Ok(Self::new(env, Backend::Embedded(Arc::new(store))))
+    }
+
+    /// An empty store in memory.
+    pub fn memory(env: Env, faults: Faults) -> Self {
+        let store = Memory::new(env.clone(), faults);
+        Self::new(env, Backend::Memory(Arc::new(store)))
+    }
+
+    fn new(env: Env, backend: Backend) -> Self {
+        Self { inner: Arc::new(Inner { env, backend }) }
+    }
+
+    /// A transaction without a retry loop around it; prefer [`Database::run`].
+    pub fn begin(&self) -> Transaction {
+        Transaction::new(self.inner.clone())
+    }
+
+    /// Completes when everything acknowledged is durable. Commits already are when they are acknowledged.
+    pub async fn flush(&self) -> Result<(), KvError> {
+        self.inner.backend.flush().await
+    }
+
+    /// Refuses new work, waits for commits in flight. The directory is released when the last handle
+    /// and transaction are dropped.
+    pub async fn close(self) -> Result<(), KvError> {
+        self.inner.backend.close().await
+    }
+
+    /// Changes the faults of a memory store from now on; no effect on any other.
+    pub fn set_faults(&self, faults: Faults) {
+        if let Backend::Memory(memory) = &self.inner.backend {
+            memory.set_faults(faults);
+        }
+    }
+
+    /// Ends a memory store as a power loss would and returns its next incarnation, which holds
+    /// exactly what was committed; every old handle and transaction answers [`KvError::Closed`].
+    /// `None` for any other backend.
+    pub fn crash(&self) -> Option<Self> {
+        match &self.inner.backend {
+            Backend::Memory(memory) => {
+                Some(Self::new(self.inner.env.clone(), Backend::Memory(Arc::new(memory.crash()))))
+            }
+            Backend::Embedded(_) => None,
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Faults the in-memory backend injects, drawn from the environment's randomness.
+
+use std::time::Duration;
+
+use sluice_env::Env;
+
+use crate::KvError;
+
+/// Probabilities are per call, from 0 (never, the default) to 1 (always).
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Faults {
+    /// A commit fails with [`KvError::Conflict`] though nothing conflicts.
+    pub conflict: f64,
+    /// A commit is applied and answered [`KvError::CommitUnknown`].
+    pub unknown_applied: f64,
+    /// A commit is not applied and answered [`KvError::CommitUnknown`].
+    pub unknown_lost: f64,
+    /// A read or a commit fails with [`KvError::TooOld`].
+    pub too_old: f64,
+    /// Beginning to read, or a commit, fails with [`KvError::Unavailable`]; nothing is applied.
+    pub unavailable: f64,
+    /// Every read and commit takes up to this long, uniformly.
+    pub latency: Duration,
+}
+
+impl Faults {
+    /// No faults.
+    pub const NONE: Self = Self {
+        conflict: 0.0,
+        unknown_applied: 0.0,
+        unknown_lost: 0.0,
+        too_old: 0.0,
+        unavailable: 0.0,
+        latency: Duration::ZERO,
+    };
+}
+
+fn strikes(env: &Env, probability: f64) -> bool {
+    // 53 bits: what a float represents exactly. No draw is spent on a fault that never strikes.
+    probability > 0.0 && ((env.random.u64() >> 11) as f64) < probability * (1u64 << 53) as f64
+}
+
+/// What becomes of a commit that would otherwise succeed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CommitFault {
+    None,
+    UnknownApplied,
+}
+
+impl Faults {
+    pub(crate) async fn delay(&self, env: &Env) {
+        let most = u64::try_from(self.latency.as_nanos()).unwrap_or(u64::MAX);
+        if most > 0 {
+            let nanos = env.random.u64() % most.saturating_add(1).max(1);
+            env.clock.sleep(Duration::from_nanos(nanos)).await;
+        }
+    }
+
+    pub(crate) fn view(&self, env: &Env) -> Result<(), KvError> {
+        if strikes(env, self.unavailable) { Err(unavailable()) } else { Ok(()) }
+    }
+
+    pub(crate) fn read(&self, env: &Env) -> Result<(), KvError> {
+        if strikes(env, self.too_old) { Err(KvError::TooOld) } else { Ok(()) }
+    }
+
+    pub(crate) fn commit(&self, env: &Env) -> Result<CommitFault, KvError> {
+        if strikes(env, self.unavailable) {
+            return Err(unavailable());
+        }
+        if strikes(env, self.too_old) {
+            return Err(KvError::TooOld);
+        }
+        if strikes(env, self.conflict) {
+            return Err(KvError::Conflict);
+        }
+        if strikes(env, self.unknown_lost) {
+            return Err(KvError::CommitUnknown);
+        }
+        Ok(if strikes(env, self.unknown_applied) { CommitFault::UnknownApplied } else { CommitFault::None })
+    }
+}
+
+fn unavailable() -> KvError {
+    KvError::Unavailable { what: "injected fault".into() }
+}

@@ -1,0 +1,140 @@
+//! Order-preserving keys: the order of the bytes is the order of the tuples they encode.
+//!
+//! A key is a sequence of fixed-width big-endian integers, ended by at most one raw byte string.
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::KeyRange;
+
+/// Builds a key, field by field.
+#[derive(Clone, Debug, Default)]
+pub struct KeyWriter(BytesMut);
+
+impl KeyWriter {
+    pub fn new() -> Self {
+        Self(BytesMut::with_capacity(48))
+    }
+
+    #[must_use]
+    pub fn u8(mut self, v: u8) -> Self {
+        self.0.put_u8(v);
+        self
+    }
+
+    #[must_use]
+    pub fn u16(mut self, v: u16) -> Self {
+        self.0.put_u16(v);
+        self
+    }
+
+    #[must_use]
+    pub fn u32(mut self, v: u32) -> Self {
+        self.0.put_u32(v);
+        self
+    }
+
+    #[must_use]
+    pub fn u64(mut self, v: u64) -> Self {
+        self.0.put_u64(v);
+        self
+    }
+
+    /// Ends the key with raw bytes: their length is not recorded, so nothing may follow.
+    pub fn tail(mut self, bytes: &[u8]) -> Bytes {
+        self.0.put_slice(bytes);
+        self.0.freeze()
+    }
+
+    /// Ends the key.
+    pub fn finish(self) -> Bytes {
+        self.0.freeze()
+    }
+}
+
+/// Takes a key apart, field by field; `None` when the key is shorter than asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct KeyReader<'a>(&'a [u8]);
+
+impl<'a> KeyReader<'a> {
+    pub fn new(key: &'a [u8]) -> Self {
+        Self(key)
+    }
+
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (head, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*head)
+    }
+
+    pub fn u8(&mut self) -> Option<u8> {
+        self.take::<1>().map(|[b]| b)
+    }
+
+    pub fn u16(&mut self) -> Option<u16> {
+        self.take().map(u16::from_be_bytes)
+    }
+
+    pub fn u32(&mut self) -> Option<u32> {
+        self.take().map(u32::from_be_bytes)
+    }
+
+    pub fn u64(&mut self) -> Option<u64> {
+        self.take().map(u64::from_be_bytes)
+    }
+
+    /// The raw bytes that end the key.
+    pub fn tail(self) -> &'a [u8] {
+        self.0
+    }
+
+    /// `Some` when nothing is left.
+    pub fn end(self) -> Option<()> {
+        self.0.is_empty().then_some(())
+    }
+}
+
+/// The first key after `key`.
+pub fn successor(key: &[u8]) -> Bytes {
+    let mut next = BytesMut::with_capacity(key.len() + 1);
+    next.put_slice(key);
+    next.put_u8(0);
+    next.freeze()
+}
+
+/// The first key after every key that begins with `prefix`, `None` when `prefix` is all 0xff.
+pub fn strinc(prefix: &[u8]) -> Option<Bytes> {
+    let last = prefix.iter().rposition(|&b| b != 0xff)?;
+    let mut next = BytesMut::from(&prefix[..=last]);
+    next[last] += 1;
+    Some(next.freeze())
+}
+
+impl KeyRange {
+    /// `[begin, end)`.
+    pub fn new(begin: impl Into<Bytes>, end: impl Into<Bytes>) -> Self {
+        Self { begin: begin.into(), end: end.into() }
+    }
+
+    /// Every key that begins with `prefix`. A prefix that is empty or all 0xff ends at the reserved space.
+    pub fn prefix(prefix: impl Into<Bytes>) -> Self {
+        let begin = prefix.into();
+        let end = strinc(&begin).unwrap_or_else(|| Bytes::from_static(crate::KEYS_END));
+        Self { begin, end }
+    }
+
+    /// `key` alone.
+    pub fn single(key: impl Into<Bytes>) -> Self {
+        let begin = key.into();
+        let end = successor(&begin);
+        Self { begin, end }
+    }
+
+    /// Every key a caller can write.
+    pub fn all() -> Self {
+        Self { begin: Bytes::new(), end: Bytes::from_static(crate::KEYS_END) }
+    }
+
+    pub fn contains(&self, key: &[u8]) -> bool {
+        *self.begin <= *key && *key < *self.end
+    }
+}

@@ -1,0 +1,241 @@
+//! The only retry loop.
+
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::time::Duration;
+
+use bytes::Bytes;
+use sluice_env::{BoxFuture, Monotonic};
+
+use crate::writes::{Pending, Step};
+use crate::{Committed, Database, KvError, Transaction, Versionstamp};
+
+/// How long [`Database::run`] keeps trying.
+#[derive(Clone, Debug)]
+pub struct RunLimits {
+    /// No attempt begins after it. An attempt under way is not interrupted.
+    pub deadline: Option<Monotonic>,
+    /// At least 1.
+    pub max_attempts: u32,
+    /// As [`Transaction::resolve_unknown_by`], for every attempt.
+    pub resolve_by: Option<Bytes>,
+    /// Applying the operation twice is harmless: an unknown result that no key resolves is retried
+    /// instead of reported.
+    pub idempotent: bool,
+}
+
+impl Default for RunLimits {
+    fn default() -> Self {
+        Self { deadline: None, max_attempts: 100, resolve_by: None, idempotent: false }
+    }
+}
+
+impl RunLimits {
+    pub fn until(deadline: Monotonic) -> Self {
+        Self { deadline: Some(deadline), ..Self::default() }
+    }
+
+    #[must_use]
+    pub fn resolve_by(mut self, key: impl Into<Bytes>) -> Self {
+        self.resolve_by = Some(key.into());
+        self
+    }
+
+    #[must_use]
+    pub fn idempotent(mut self) -> Self {
+        self.idempotent = true;
+        self
+    }
+}
+
+/// The transaction of one attempt, used as a `&mut Transaction`. The second lifetime is that of
+/// whatever the operation borrows from around it.
+#[derive(Debug)]
+pub struct Attempt<'t, 'env: 't> {
+    transaction: &'t mut Transaction,
+    around: PhantomData<&'t &'env ()>,
+}
+
+impl Deref for Attempt<'_, '_> {
+    type Target = Transaction;
+    fn deref(&self) -> &Transaction {
+        self.transaction
+    }
+}
+
+impl DerefMut for Attempt<'_, '_> {
+    fn deref_mut(&mut self) -> &mut Transaction {
+        self.transaction
+    }
+}
+
+/// The longest pause between attempts.
+const MAX_PAUSE: Duration = Duration::from_millis(200);
+
+impl Database {
+    /// Runs `op` on fresh transactions until one commits, `op` refuses, or the limits are reached.
+    ///
+    /// `op` may run several times and must have no effect but on its transaction:
+    ///
+    /// ```ignore
+    /// let (n, committed) = db.run(RunLimits::default(), |mut tx| Box::pin(async move {
+    ///     let n = increment(&mut tx, name).await?;
+    ///     Ok::<_, FsError>(n)
+    /// })).await?;
+    /// ```
+    ///
+    /// An error of `op` ends the run, unless a read of the transaction failed in a way worth
+    /// retrying. An unknown commit result is resolved by the key of [`Transaction::resolve_unknown_by`];
+    /// without one it is reported ([`KvError::CommitUnknown`]) or, if the limits say `idempotent`, retried.
+    /// An unknown result is never reported as [`KvError::GaveUp`] of a harmless error.
+    pub async fn run<'env, T, E, F>(&self, limits: RunLimits, mut op: F) -> Result<(T, Committed), E>
+    where
+        E: From<KvError>,
+        F: for<'t> FnMut(Attempt<'t, 'env>) -> BoxFuture<'t, Result<T, E>>,
+    {
+        let mut tries = Tries::new(self, &limits);
+        loop {
+            let mut tx = self.begin();
+            if let Some(key) = &limits.resolve_by {
+                tx.resolve_unknown_by(key.clone());
+            }
+            let outcome = op(Attempt { transaction: &mut tx, around: PhantomData }).await;
+            let value = match (outcome, tx.read_failure()) {
+                (Ok(value), _) => value,
+                (Err(_), Some(failure)) if failure.is_retryable() => {
+                    tries.again(failure).await?;
+                    continue;
+                }
+                (Err(error), _) => return Err(error),
+            };
+            let witness = tx.witness();
+            match tx.commit().await {
+                Ok(committed) => return Ok((value, committed)),
+                Err(KvError::CommitUnknown) => match self.resolve(witness, &mut tries).await? {
+                    Fate::Committed(committed) => return Ok((value, committed)),
+                    Fate::Lost => tries.again(KvError::CommitUnknown).await?,
+                    Fate::Unknown if limits.idempotent => {
+                        tries.maybe_applied = true;
+                        tries.again(KvError::CommitUnknown).await?;
+                    }
+                    Fate::Unknown => return Err(KvError::CommitUnknown.into()),
+                },
+                Err(error) if error.is_retryable() => tries.again(error).await?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Runs `op` on a transaction that only reads, at one version of the store, again as long as reads
+    /// fail in a way worth retrying. Writes are forgotten; reads cost no conflict bookkeeping.
+    pub async fn run_read<'env, T, E, F>(&self, limits: RunLimits, mut op: F) -> Result<T, E>
+    where
+        E: From<KvError>,
+        F: for<'t> FnMut(Attempt<'t, 'env>) -> BoxFuture<'t, Result<T, E>>,
+    {
+        let mut tries = Tries::new(self, &limits);
+        loop {
+            let mut tx = self.begin();
+            tx.read_only = true;
+            match (op(Attempt { transaction: &mut tx, around: PhantomData }).await, tx.read_failure()) {
+                (Err(_), Some(failure)) if failure.is_retryable() => tries.again(failure).await?,
+                (outcome, _) => return outcome,
+            }
+        }
+    }
+
+    /// Learns from `witness` whether the transaction that would have written it committed.
+    async fn resolve(
+        &self,
+        witness: Option<(Bytes, Pending)>,
+        tries: &mut Tries<'_>,
+    ) -> Result<Fate, KvError> {
+        let Some((key, expected)) = witness else { return Ok(Fate::Unknown) };
+        loop {
+            let tx = self.begin();
+            match async { Ok((tx.snapshot_get(&key).await?, tx.read_version().await?)) }.await {
+                Ok((stored, version)) => return Ok(fate(&expected, stored, version)),
+                Err(error) => {
+                    let retry: KvError = error;
+                    if !retry.is_retryable() {
+                        return Err(KvError::CommitUnknown);
+                    }
+                    // The question stays open until it is answered: whatever ends the loop, the
+                    // result is unknown.
+                    if tries.again::<KvError>(retry).await.is_err() {
+                        return Err(KvError::CommitUnknown);
+                    }
+                }
+            }
+        }
+    }
+}
+
+enum Fate {
+    Committed(Committed),
+    Lost,
+    Unknown,
+}
+
+/// Compares what the witness key holds with what the transaction would have written.
+fn fate(expected: &Pending, stored: Option<Bytes>, version: u64) -> Fate {
+    let at_most = Committed { version, versionstamp: None, exact: false };
+    match expected {
+        Pending::Value(value) if *value == stored => Fate::Committed(at_most),
+        Pending::Value(_) => Fate::Lost,
+        Pending::Chain(steps) => match (steps.as_slice(), stored) {
+            ([Step::Stamped(template, offset)], Some(stored)) => {
+                match Versionstamp::within(template, &stored, *offset) {
+                    Some(stamp) => Fate::Committed(Committed {
+                        version: stamp.version(),
+                        versionstamp: Some(stamp),
+                        exact: true,
+                    }),
+                    None => Fate::Lost,
+                }
+            }
+            ([Step::Stamped(..)], None) => Fate::Lost,
+            // An atomic result does not say whose it is.
+            _ => Fate::Unknown,
+        },
+    }
+}
+
+/// Counts the attempts and paces them.
+struct Tries<'a> {
+    db: &'a Database,
+    limits: &'a RunLimits,
+    made: u32,
+    /// Some attempt may have been applied: giving up must say so.
+    maybe_applied: bool,
+}
+
+impl<'a> Tries<'a> {
+    fn new(db: &'a Database, limits: &'a RunLimits) -> Self {
+        Self { db, limits, made: 0, maybe_applied: false }
+    }
+
+    /// Pauses before the next attempt, or gives up.
+    async fn again<E: From<KvError>>(&mut self, last: KvError) -> Result<(), E> {
+        self.made += 1;
+        let env = &self.db.inner.env;
+        let late = self.limits.deadline.is_some_and(|d| env.clock.now() >= d);
+        if late || self.made >= self.limits.max_attempts {
+            let last = if self.maybe_applied { KvError::CommitUnknown } else { harmless(last) };
+            return Err(KvError::GaveUp { attempts: self.made, last: Box::new(last) }.into());
+        }
+        // The first retry of a conflict is free: what it lost against is already readable.
+        if self.made == 1 && last == KvError::Conflict {
+            return Ok(());
+        }
+        let most = MAX_PAUSE.min(Duration::from_micros(50) * (1 << self.made.min(12)));
+        let nanos = u64::try_from(most.as_nanos()).unwrap_or(u64::MAX).max(1);
+        env.clock.sleep(Duration::from_nanos(env.random.u64() % nanos)).await;
+        Ok(())
+    }
+}
+
+/// An unknown result that was resolved as not applied is a conflict like any other.
+fn harmless(last: KvError) -> KvError {
+    if last == KvError::CommitUnknown { KvError::Conflict } else { last }
+}
