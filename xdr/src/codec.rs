@@ -148,3 +148,39 @@ impl<T: Decode> Decode for Box<T> {
         Ok(Self::new(T::decode(r)?))
     }
 }
+
+/// The codec and Debug of an enum: a number that keeps values its description does not know.
+macro_rules! wire_enum {
+    ($name:ident, $inner:ident, $xdr:literal) => {
+        impl $crate::Encode for $name {
+            fn encode(&self, w: &mut $crate::Writer) {
+                w.$inner(self.0);
+            }
+        }
+
+        impl $crate::Decode for $name {
+            const MIN_SIZE: usize = 4;
+
+            fn decode(r: &mut $crate::Reader) -> Result<Self, $crate::DecodeError> {
+                Ok(Self(r.$inner()?))
+            }
+        }
+
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                match self.name() {
+                    Some(name) => f.write_str(name),
+                    None => write!(f, concat!($xdr, "({})"), self.0),
+                }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                std::fmt::Debug::fmt(self, f)
+            }
+        }
+    };
+}
+
+pub(crate) use wire_enum;

@@ -11,7 +11,9 @@
 //! side of the wire one is; a Rust keyword gets a trailing underscore (`type_`).
 
 pub mod codec;
+pub mod control;
 pub mod error;
+pub mod nfs4;
 pub mod reader;
 pub mod record;
 pub mod writer;
