@@ -1,1 +1,31 @@
-//! (skeleton)
+//! The store of a data server: plain data files on one device, and the rows that say who may not
+//! touch them. No network, no NFS.
+//!
+//! * [`Store`] is what the data server uses; [`device`] is what it stands on.
+//! * A data file exists from its first write on; its existence is journalled before the first
+//!   stable acknowledgement and reported upward, so that its loss is noticed later.
+//! * Fences and tombstones are durable before they are acknowledged and are looked up in memory.
+//! * A failed flush reaches everyone who waited for it and changes the file's write verifier.
+
+mod data_file;
+pub mod device;
+mod error;
+mod fence;
+mod format;
+mod gate;
+mod journal;
+mod key;
+mod log;
+mod open_files;
+mod pool;
+mod room;
+mod space_ops;
+mod startup;
+mod store;
+mod verifier;
+
+pub use error::StoreError;
+pub use fence::{Access, Fence, Refusal};
+pub use key::{Epoch, FileKey, Stability, Uuid, Verifier};
+pub use startup::Options;
+pub use store::{Capacity, Entry, Read, Store};

@@ -1,0 +1,149 @@
+//! An open data file: what has been written, what has been flushed, who waits for a flush.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use crate::device::{Device, DeviceFile};
+use crate::{FileKey, StoreError};
+
+/// Directory of a data file: `data/h/hh`.
+pub(crate) fn leaf_path(leaf: u16) -> String {
+    format!("{}/{:x}/{:02x}", crate::format::DATA, leaf >> 8, leaf & 0xff)
+}
+
+pub(crate) fn path_of(key: FileKey) -> String {
+    format!("{}/{key}", leaf_path(key.leaf()))
+}
+
+/// Count of modifications of a file just opened. A file found on the device may hold writes of a
+/// process that died, still unflushed in the page cache: its first flush is never skipped.
+const UNTOUCHED: u64 = 1;
+
+type Done = oneshot::Sender<Result<(), StoreError>>;
+
+#[derive(Debug)]
+struct Flushing {
+    /// Writes known durable, in the count of `written`.
+    flushed: u64,
+    /// A thread is flushing and will serve `waiters` next.
+    running: bool,
+    /// Whether the next flush owes all metadata.
+    all: bool,
+    waiters: Vec<Done>,
+}
+
+#[derive(Debug)]
+pub(crate) struct DataFile {
+    // Constant.
+    pub(crate) key: FileKey,
+    /// Generation of the handle that brought it here; only for reports.
+    pub(crate) generation: u16,
+    pub(crate) file: Arc<dyn DeviceFile>,
+    // Atomic.
+    /// Second chance for the cache.
+    pub(crate) referenced: AtomicBool,
+    /// Modifications completed. Counted after the write: a flush that begins later covers it.
+    written: AtomicU64,
+    /// The directory entry is known durable.
+    entry_durable: AtomicBool,
+    /// First materialisation is in the journal.
+    recorded: AtomicBool,
+    // Guards itself.
+    flushing: Mutex<Flushing>,
+}
+
+impl DataFile {
+    pub(crate) fn new(key: FileKey, generation: u16, file: Arc<dyn DeviceFile>) -> Result<Self, StoreError> {
+        let recorded = file.is_recorded()?;
+        Ok(Self {
+            key,
+            generation,
+            file,
+            referenced: AtomicBool::new(true),
+            written: AtomicU64::new(UNTOUCHED),
+            entry_durable: AtomicBool::new(false),
+            recorded: AtomicBool::new(recorded),
+            flushing: Mutex::new(Flushing { flushed: 0, running: false, all: false, waiters: Vec::new() }),
+        })
+    }
+
+    /// A modification is complete.
+    pub(crate) fn touched(&self) {
+        self.written.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Whether closing this file loses nothing: never written here, or flushed since.
+    pub(crate) fn is_clean(&self) -> bool {
+        let flushing = self.flushing.lock();
+        let written = self.written.load(Ordering::Acquire);
+        !flushing.running && (written == UNTOUCHED || flushing.flushed >= written)
+    }
+
+    pub(crate) fn is_recorded(&self) -> bool {
+        self.recorded.load(Ordering::Acquire)
+    }
+
+    /// Blocking.
+    pub(crate) fn set_recorded(&self) -> Result<(), StoreError> {
+        self.file.set_recorded()?;
+        self.recorded.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Joins the next flush. `None`: nothing to flush. Otherwise the receiver, and whether the
+    /// caller must run [`Self::flush`].
+    pub(crate) fn join(&self, all: bool) -> Option<(oneshot::Receiver<Result<(), StoreError>>, bool)> {
+        let mut flushing = self.flushing.lock();
+        if flushing.flushed >= self.written.load(Ordering::Acquire) {
+            return None;
+        }
+        let (done, wait) = oneshot::channel();
+        flushing.waiters.push(done);
+        flushing.all |= all;
+        Some((wait, !std::mem::replace(&mut flushing.running, true)))
+    }
+
+    /// Flushes until nobody waits: those who join while one flush runs share the next. Blocking.
+    /// `failed` is told of every failure before the waiters are.
+    pub(crate) fn flush(&self, device: &dyn Device, failed: impl Fn(&StoreError)) {
+        loop {
+            let (waiters, all) = {
+                let mut flushing = self.flushing.lock();
+                if flushing.waiters.is_empty() {
+                    flushing.running = false;
+                    return;
+                }
+                (std::mem::take(&mut flushing.waiters), std::mem::take(&mut flushing.all))
+            };
+            let covers = self.written.load(Ordering::Acquire);
+            let result = self.flush_once(device, all);
+            match &result {
+                Ok(()) => {
+                    let mut flushing = self.flushing.lock();
+                    flushing.flushed = flushing.flushed.max(covers);
+                }
+                Err(error) => failed(error),
+            }
+            for waiter in waiters {
+                // A caller that went away needs no answer.
+                let _ = waiter.send(result.clone());
+            }
+        }
+    }
+
+    fn flush_once(&self, device: &dyn Device, all: bool) -> Result<(), StoreError> {
+        if all {
+            self.file.sync_all()?;
+        } else {
+            self.file.sync_data()?;
+        }
+        if !self.entry_durable.load(Ordering::Acquire) {
+            device.sync_dir(&leaf_path(self.key.leaf()))?;
+            self.entry_durable.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+}

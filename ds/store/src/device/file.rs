@@ -1,0 +1,230 @@
+//! A directory of a real file system.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, IoSliceMut};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom};
+use rustix::io::{Errno, ReadWriteFlags};
+
+use super::{Cached, Device, DeviceFile, FileStat, Space};
+
+/// Owner only until the file's existence is journalled, readable by the group afterwards.
+const MODE_NEW: u32 = 0o600;
+const MODE_RECORDED: u32 = 0o640;
+
+/// A directory on XFS, ext4 or their like.
+#[derive(Debug)]
+pub struct FileDevice {
+    root: PathBuf,
+    /// Whether the file system answers reads that may not wait.
+    nowait: Arc<AtomicBool>,
+}
+
+impl FileDevice {
+    /// The directory is created, with its parents, when it is not there.
+    pub fn new(root: impl Into<PathBuf>) -> io::Result<Self> {
+        let root = root.into();
+        fs::create_dir_all(&root)?;
+        Ok(Self { root, nowait: Arc::new(AtomicBool::new(true)) })
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        if path.is_empty() { self.root.clone() } else { self.root.join(Path::new(path)) }
+    }
+
+    fn wrap(&self, file: File) -> Arc<dyn DeviceFile> {
+        Arc::new(PlainFile { file, nowait: Arc::clone(&self.nowait) })
+    }
+}
+
+impl Device for FileDevice {
+    fn name(&self) -> String {
+        self.root.display().to_string()
+    }
+
+    fn lock(&self) -> io::Result<Box<dyn std::fmt::Debug + Send + Sync>> {
+        // The directory itself is locked, so that a refused directory is left as it was found.
+        let root = File::open(&self.root)?;
+        rustix::fs::flock(&root, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(Box::new(root))
+    }
+
+    fn open(&self, path: &str) -> io::Result<Arc<dyn DeviceFile>> {
+        Ok(self.wrap(OpenOptions::new().read(true).write(true).open(self.path(path))?))
+    }
+
+    fn create(&self, path: &str) -> io::Result<Arc<dyn DeviceFile>> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true).mode(MODE_NEW);
+        Ok(self.wrap(options.open(self.path(path))?))
+    }
+
+    fn stat(&self, path: &str) -> io::Result<FileStat> {
+        Ok(stat_of(&fs::metadata(self.path(path))?))
+    }
+
+    fn remove(&self, path: &str) -> io::Result<()> {
+        fs::remove_file(self.path(path))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.path(from), self.path(to))
+    }
+
+    fn create_dir(&self, path: &str) -> io::Result<()> {
+        match fs::create_dir(self.path(path)) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            other => other,
+        }
+    }
+
+    fn list(&self, path: &str) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(self.path(path))? {
+            names.push(entry?.file_name().to_string_lossy().into_owned());
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn sync_dir(&self, path: &str) -> io::Result<()> {
+        File::open(self.path(path))?.sync_all()
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        let s = rustix::fs::statvfs(&self.root)?;
+        Ok(Space {
+            total: s.f_blocks.saturating_mul(s.f_frsize),
+            free: s.f_bavail.saturating_mul(s.f_frsize),
+            inodes: s.f_files,
+            inodes_free: s.f_ffree,
+        })
+    }
+}
+
+fn stat_of(meta: &fs::Metadata) -> FileStat {
+    FileStat { size: meta.len(), allocated: meta.blocks().saturating_mul(512) }
+}
+
+#[derive(Debug)]
+struct PlainFile {
+    file: File,
+    nowait: Arc<AtomicBool>,
+}
+
+impl PlainFile {
+    fn seek(&self, to: SeekFrom) -> io::Result<Option<u64>> {
+        match rustix::fs::seek(&self.file, to) {
+            Ok(at) => Ok(Some(at)),
+            Err(Errno::NXIO) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn zero(&self, offset: u64, end: u64) -> io::Result<()> {
+        let zeros = [0u8; 65_536];
+        let mut at = offset;
+        while at < end {
+            let n = usize::try_from(end - at).unwrap_or(zeros.len()).min(zeros.len());
+            self.file.write_all_at(&zeros[..n], at)?;
+            at += n as u64;
+        }
+        Ok(())
+    }
+}
+
+impl DeviceFile for PlainFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut done = 0;
+        while done < buffer.len() {
+            match self.file.read_at(&mut buffer[done..], offset.saturating_add(done as u64)) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    fn read_cached(&self, buffer: &mut [u8], offset: u64) -> io::Result<Cached> {
+        if !self.nowait.load(Ordering::Relaxed) {
+            return Ok(Cached::Unknown);
+        }
+        match rustix::io::preadv2(&self.file, &mut [IoSliceMut::new(buffer)], offset, ReadWriteFlags::NOWAIT)
+        {
+            Ok(n) => Ok(Cached::Read(n)),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(Cached::Unknown),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                self.nowait.store(false, Ordering::Relaxed);
+                Ok(Cached::Unknown)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        self.file.write_all_at(data, offset)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        self.file.sync_all()
+    }
+
+    fn set_len(&self, size: u64) -> io::Result<()> {
+        self.file.set_len(size)
+    }
+
+    fn stat(&self) -> io::Result<FileStat> {
+        Ok(stat_of(&self.file.metadata()?))
+    }
+
+    fn allocate(&self, offset: u64, length: u64, extend: bool) -> io::Result<()> {
+        let flags = if extend { FallocateFlags::empty() } else { FallocateFlags::KEEP_SIZE };
+        match rustix::fs::fallocate(&self.file, flags, offset, length) {
+            Ok(()) => Ok(()),
+            // A file system without preallocation still owes the size.
+            Err(Errno::OPNOTSUPP) => {
+                let end = offset.saturating_add(length);
+                if extend && self.file.metadata()?.len() < end { self.file.set_len(end) } else { Ok(()) }
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn deallocate(&self, offset: u64, length: u64) -> io::Result<()> {
+        let flags = FallocateFlags::KEEP_SIZE | FallocateFlags::PUNCH_HOLE;
+        match rustix::fs::fallocate(&self.file, flags, offset, length) {
+            Ok(()) => Ok(()),
+            Err(Errno::OPNOTSUPP) => {
+                let end = offset.saturating_add(length).min(self.file.metadata()?.len());
+                self.zero(offset, end)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn seek_data(&self, offset: u64) -> io::Result<Option<u64>> {
+        self.seek(SeekFrom::Data(offset))
+    }
+
+    fn seek_hole(&self, offset: u64) -> io::Result<Option<u64>> {
+        self.seek(SeekFrom::Hole(offset))
+    }
+
+    fn is_recorded(&self) -> io::Result<bool> {
+        Ok(self.file.metadata()?.permissions().mode() & 0o040 != 0)
+    }
+
+    fn set_recorded(&self) -> io::Result<()> {
+        self.file.set_permissions(fs::Permissions::from_mode(MODE_RECORDED))
+    }
+}

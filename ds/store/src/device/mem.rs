@@ -1,0 +1,240 @@
+//! A device in memory that keeps two worlds: what programs see, and what a power failure leaves.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
+
+use super::mem_file::{Inode, MemFile};
+use super::{Device, DeviceFile, FileStat, Space};
+
+/// Default size of the device.
+const CAPACITY: u64 = 1 << 40;
+
+/// The device. Clones share it: keep one to open the store again after [`MemDevice::crash`].
+#[derive(Clone, Debug)]
+pub struct MemDevice {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) inodes: BTreeMap<u64, Inode>,
+    next_inode: u64,
+    /// Path to inode; directories have none.
+    names: BTreeMap<String, Option<u64>>,
+    durable_names: BTreeMap<String, Option<u64>>,
+    /// Counts crashes: handles opened before one are dead.
+    pub(super) life: u64,
+    locked: Arc<()>,
+    pub(super) capacity: u64,
+    /// So many flushes to come fail.
+    pub(super) failing_syncs: u32,
+    /// Flushes say yes and do nothing: the build that must lose data.
+    pub(super) lying: bool,
+    pub(super) syncs: u64,
+}
+
+impl State {
+    pub(super) fn used(&self) -> u64 {
+        self.inodes.values().map(Inode::allocated).sum()
+    }
+
+    /// One flush: counted, and refused when told to.
+    pub(super) fn sync_allowed(&mut self) -> io::Result<bool> {
+        self.syncs += 1;
+        if self.failing_syncs > 0 {
+            self.failing_syncs -= 1;
+            return Err(io::Error::other("injected flush failure"));
+        }
+        Ok(!self.lying)
+    }
+}
+
+impl Default for MemDevice {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl MemDevice {
+    pub fn new() -> Self {
+        let state = State {
+            inodes: BTreeMap::new(),
+            next_inode: 1,
+            names: BTreeMap::new(),
+            durable_names: BTreeMap::new(),
+            life: 0,
+            locked: Arc::new(()),
+            capacity: CAPACITY,
+            failing_syncs: 0,
+            lying: false,
+            syncs: 0,
+        };
+        Self { state: Arc::new(Mutex::new(state)) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// Power fails: everything not flushed is gone, open handles are dead, the lock is free.
+    pub fn crash(&self) {
+        self.crash_keeping(|| false);
+    }
+
+    /// Power fails, and `keep` decides for each unflushed page and directory entry whether the
+    /// device had written it anyway.
+    pub fn crash_keeping(&self, mut keep: impl FnMut() -> bool) {
+        let mut state = self.state();
+        state.life += 1;
+        state.locked = Arc::new(());
+        let mut after = state.durable_names.clone();
+        let paths: BTreeSet<String> = state.names.keys().chain(after.keys()).cloned().collect();
+        for path in paths {
+            let (now, durable) = (state.names.get(&path).copied(), after.get(&path).copied());
+            if now != durable && keep() {
+                match now {
+                    Some(entry) => after.insert(path, entry),
+                    None => after.remove(&path),
+                };
+            }
+        }
+        let reachable: BTreeSet<u64> = after.values().filter_map(|inode| *inode).collect();
+        state.inodes.retain(|number, _| reachable.contains(number));
+        for inode in state.inodes.values_mut() {
+            inode.crash(&mut keep);
+        }
+        state.durable_names = after.clone();
+        state.names = after;
+    }
+
+    /// The next `count` flushes fail.
+    pub fn fail_syncs(&self, count: u32) {
+        self.state().failing_syncs = count;
+    }
+
+    /// Whether flushes say yes and do nothing.
+    pub fn lie(&self, lying: bool) {
+        self.state().lying = lying;
+    }
+
+    /// Bytes the device holds; writes beyond fail with `StorageFull`.
+    pub fn set_capacity(&self, bytes: u64) {
+        self.state().capacity = bytes;
+    }
+
+    /// Flushes asked for so far, of files and directories.
+    pub fn syncs(&self) -> u64 {
+        self.state().syncs
+    }
+}
+
+fn parent(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(dir, _)| dir)
+}
+
+fn not_found() -> io::Error {
+    io::ErrorKind::NotFound.into()
+}
+
+impl State {
+    fn inode_of(&self, path: &str) -> io::Result<u64> {
+        self.names.get(path).copied().flatten().ok_or_else(not_found)
+    }
+
+    fn check_parent(&self, path: &str) -> io::Result<()> {
+        let dir = parent(path);
+        if dir.is_empty() || self.names.get(dir) == Some(&None) { Ok(()) } else { Err(not_found()) }
+    }
+}
+
+impl Device for MemDevice {
+    fn name(&self) -> String {
+        "memory".to_owned()
+    }
+
+    fn lock(&self) -> io::Result<Box<dyn std::fmt::Debug + Send + Sync>> {
+        let state = self.state();
+        if Arc::strong_count(&state.locked) > 1 {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        Ok(Box::new(Arc::clone(&state.locked)))
+    }
+
+    fn open(&self, path: &str) -> io::Result<Arc<dyn DeviceFile>> {
+        let state = self.state();
+        let (inode, life) = (state.inode_of(path)?, state.life);
+        Ok(Arc::new(MemFile { state: Arc::clone(&self.state), inode, life }))
+    }
+
+    fn create(&self, path: &str) -> io::Result<Arc<dyn DeviceFile>> {
+        let mut state = self.state();
+        state.check_parent(path)?;
+        if state.names.contains_key(path) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        let (inode, life) = (state.next_inode, state.life);
+        state.next_inode += 1;
+        state.names.insert(path.to_owned(), Some(inode));
+        state.inodes.insert(inode, Inode::default());
+        Ok(Arc::new(MemFile { state: Arc::clone(&self.state), inode, life }))
+    }
+
+    fn stat(&self, path: &str) -> io::Result<FileStat> {
+        let state = self.state();
+        let inode = state.inode_of(path)?;
+        state.inodes.get(&inode).map(Inode::stat).ok_or_else(not_found)
+    }
+
+    fn remove(&self, path: &str) -> io::Result<()> {
+        let mut state = self.state();
+        state.inode_of(path)?;
+        state.names.remove(path);
+        Ok(())
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let mut state = self.state();
+        let inode = state.inode_of(from)?;
+        state.check_parent(to)?;
+        state.names.remove(from);
+        state.names.insert(to.to_owned(), Some(inode));
+        Ok(())
+    }
+
+    fn create_dir(&self, path: &str) -> io::Result<()> {
+        let mut state = self.state();
+        state.check_parent(path)?;
+        state.names.entry(path.to_owned()).or_insert(None);
+        Ok(())
+    }
+
+    fn list(&self, path: &str) -> io::Result<Vec<String>> {
+        let state = self.state();
+        if !path.is_empty() && state.names.get(path) != Some(&None) {
+            return Err(not_found());
+        }
+        let inside = state.names.keys().filter(|name| parent(name) == path);
+        Ok(inside.filter_map(|name| name.rsplit('/').next().map(str::to_owned)).collect())
+    }
+
+    fn sync_dir(&self, path: &str) -> io::Result<()> {
+        let mut state = self.state();
+        if !state.sync_allowed()? {
+            return Ok(());
+        }
+        let state = &mut *state;
+        state.durable_names.retain(|name, _| parent(name) != path);
+        let inside = state.names.iter().filter(|(name, _)| parent(name) == path);
+        state.durable_names.extend(inside.map(|(name, inode)| (name.clone(), *inode)));
+        Ok(())
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        let state = self.state();
+        let free = state.capacity.saturating_sub(state.used());
+        Ok(Space { total: state.capacity, free, inodes: 0, inodes_free: 0 })
+    }
+}

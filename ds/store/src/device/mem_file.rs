@@ -1,0 +1,238 @@
+//! One file of the device in memory: pages, and which of them a power failure would lose.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::mem::State;
+use super::{Cached, DeviceFile, FileStat};
+
+const PAGE: u64 = 4096;
+const PAGE_BYTES: usize = PAGE as usize;
+type Page = Arc<[u8; PAGE_BYTES]>;
+
+#[derive(Clone, Debug, Default)]
+struct Content {
+    size: u64,
+    pages: BTreeMap<u64, Page>,
+    recorded: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Inode {
+    now: Content,
+    durable: Content,
+    /// Pages of `now` that differ from `durable`.
+    dirty: BTreeSet<u64>,
+}
+
+impl Inode {
+    pub(super) fn allocated(&self) -> u64 {
+        self.now.pages.len() as u64 * PAGE
+    }
+
+    pub(super) fn stat(&self) -> FileStat {
+        FileStat { size: self.now.size, allocated: self.allocated() }
+    }
+
+    pub(super) fn crash(&mut self, keep: &mut impl FnMut() -> bool) {
+        for page in std::mem::take(&mut self.dirty) {
+            if keep() {
+                match self.now.pages.get(&page) {
+                    Some(bytes) => self.durable.pages.insert(page, Arc::clone(bytes)),
+                    None => self.durable.pages.remove(&page),
+                };
+                self.durable.size = self.durable.size.max(self.now.size.min((page + 1) * PAGE));
+            }
+        }
+        self.now = self.durable.clone();
+    }
+
+    fn sync(&mut self) {
+        for page in std::mem::take(&mut self.dirty) {
+            match self.now.pages.get(&page) {
+                Some(bytes) => self.durable.pages.insert(page, Arc::clone(bytes)),
+                None => self.durable.pages.remove(&page),
+            };
+        }
+        self.durable.size = self.now.size;
+        self.durable.recorded = self.now.recorded;
+    }
+
+    fn read(&self, buffer: &mut [u8], offset: u64) -> usize {
+        let there = self.now.size.saturating_sub(offset);
+        let count = usize::try_from(there).unwrap_or(usize::MAX).min(buffer.len());
+        let mut done = 0;
+        while done < count {
+            let at = offset + done as u64;
+            let (page, within) = (at / PAGE, (at % PAGE) as usize);
+            let n = (PAGE_BYTES - within).min(count - done);
+            match self.now.pages.get(&page) {
+                Some(bytes) => buffer[done..done + n].copy_from_slice(&bytes[within..within + n]),
+                None => buffer[done..done + n].fill(0),
+            }
+            done += n;
+        }
+        count
+    }
+
+    fn page_mut(&mut self, page: u64) -> &mut [u8; PAGE_BYTES] {
+        self.dirty.insert(page);
+        Arc::make_mut(self.now.pages.entry(page).or_insert_with(|| Arc::new([0; PAGE_BYTES])))
+    }
+
+    fn write(&mut self, data: &[u8], offset: u64) {
+        let mut done = 0;
+        while done < data.len() {
+            let at = offset + done as u64;
+            let within = (at % PAGE) as usize;
+            let n = (PAGE_BYTES - within).min(data.len() - done);
+            self.page_mut(at / PAGE)[within..within + n].copy_from_slice(&data[done..done + n]);
+            done += n;
+        }
+        self.now.size = self.now.size.max(offset + data.len() as u64);
+    }
+
+    /// Zeroes `[offset, end)`, dropping whole pages.
+    fn punch(&mut self, offset: u64, end: u64) {
+        let touched: Vec<u64> =
+            self.now.pages.range(offset / PAGE..end.div_ceil(PAGE)).map(|(page, _)| *page).collect();
+        for page in touched {
+            let (from, to) = (offset.max(page * PAGE), end.min((page + 1) * PAGE));
+            if to - from == PAGE {
+                self.now.pages.remove(&page);
+                self.dirty.insert(page);
+            } else {
+                let base = page * PAGE;
+                self.page_mut(page)[(from - base) as usize..(to - base) as usize].fill(0);
+            }
+        }
+    }
+
+    fn set_len(&mut self, size: u64) {
+        if size < self.now.size {
+            self.punch(size, self.now.size.next_multiple_of(PAGE));
+        }
+        self.now.size = size;
+    }
+
+    fn seek(&self, offset: u64, data: bool) -> Option<u64> {
+        if offset >= self.now.size {
+            return None;
+        }
+        let mut at = offset;
+        while at < self.now.size {
+            if self.now.pages.contains_key(&(at / PAGE)) == data {
+                return Some(at);
+            }
+            at = if data {
+                // Leap over the hole: it may be large.
+                self.now.pages.range(at / PAGE..).next()?.0 * PAGE
+            } else {
+                (at / PAGE + 1) * PAGE
+            };
+        }
+        if data { None } else { Some(self.now.size) }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct MemFile {
+    pub(super) state: Arc<Mutex<State>>,
+    pub(super) inode: u64,
+    pub(super) life: u64,
+}
+
+impl MemFile {
+    fn with<T>(&self, act: impl FnOnce(&mut State, u64) -> io::Result<T>) -> io::Result<T> {
+        let mut state = self.state.lock();
+        if state.life != self.life {
+            return Err(io::Error::other("the device went away"));
+        }
+        act(&mut state, self.inode)
+    }
+
+    fn inode<T>(&self, act: impl FnOnce(&mut Inode) -> T) -> io::Result<T> {
+        self.with(|state, number| {
+            state.inodes.get_mut(&number).map(act).ok_or_else(|| io::Error::other("no such inode"))
+        })
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        if self.with(|state, _| state.sync_allowed())? { self.inode(Inode::sync) } else { Ok(()) }
+    }
+}
+
+impl DeviceFile for MemFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.inode(|inode| inode.read(buffer, offset))
+    }
+
+    fn read_cached(&self, buffer: &mut [u8], offset: u64) -> io::Result<Cached> {
+        self.read_at(buffer, offset).map(Cached::Read)
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        let end = offset.checked_add(data.len() as u64).ok_or(io::ErrorKind::FileTooLarge)?;
+        self.with(|state, number| {
+            let more = end.div_ceil(PAGE) - offset / PAGE;
+            if state.used() + more * PAGE > state.capacity {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            let inode = state.inodes.get_mut(&number).ok_or_else(|| io::Error::other("no such inode"))?;
+            inode.write(data, offset);
+            Ok(())
+        })
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.sync()
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        self.sync()
+    }
+
+    fn set_len(&self, size: u64) -> io::Result<()> {
+        self.inode(|inode| inode.set_len(size))
+    }
+
+    fn stat(&self) -> io::Result<FileStat> {
+        self.inode(|inode| inode.stat())
+    }
+
+    fn allocate(&self, offset: u64, length: u64, extend: bool) -> io::Result<()> {
+        self.inode(|inode| {
+            if extend {
+                inode.now.size = inode.now.size.max(offset.saturating_add(length));
+            }
+        })
+    }
+
+    fn deallocate(&self, offset: u64, length: u64) -> io::Result<()> {
+        self.inode(|inode| {
+            let end = offset.saturating_add(length).min(inode.now.size.next_multiple_of(PAGE));
+            if offset < end {
+                inode.punch(offset, end);
+            }
+        })
+    }
+
+    fn seek_data(&self, offset: u64) -> io::Result<Option<u64>> {
+        self.inode(|inode| inode.seek(offset, true))
+    }
+
+    fn seek_hole(&self, offset: u64) -> io::Result<Option<u64>> {
+        self.inode(|inode| inode.seek(offset, false))
+    }
+
+    fn is_recorded(&self) -> io::Result<bool> {
+        self.inode(|inode| inode.now.recorded)
+    }
+
+    fn set_recorded(&self) -> io::Result<()> {
+        self.inode(|inode| inode.now.recorded = true)
+    }
+}

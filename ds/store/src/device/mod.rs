@@ -1,0 +1,90 @@
+//! What a store needs of its device: named files in directories, positioned I/O, and an honest
+//! flush. Two implementations: [`FileDevice`] over a directory, and [`MemDevice`], whose crash
+//! loses everything that was not flushed.
+
+mod file;
+mod mem;
+mod mem_file;
+
+use std::fmt::Debug;
+use std::io;
+use std::sync::Arc;
+
+pub use file::FileDevice;
+pub use mem::MemDevice;
+
+/// How full a device is, in bytes and in inodes; `inodes` 0 means the device does not count them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Space {
+    pub total: u64,
+    pub free: u64,
+    pub inodes: u64,
+    pub inodes_free: u64,
+}
+
+/// Size and allocation of one file, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileStat {
+    pub size: u64,
+    pub allocated: u64,
+}
+
+/// What a read that may not wait for the device achieved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cached {
+    /// So many bytes were at hand; 0 is the end of the file.
+    Read(usize),
+    /// It would have to wait, or the device cannot tell.
+    Unknown,
+}
+
+/// A device, or a directory of one. Paths are relative, parts joined by `/`. Every call may block
+/// except [`DeviceFile::read_cached`].
+pub trait Device: Debug + Send + Sync {
+    /// For messages: where this device is.
+    fn name(&self) -> String;
+    /// Takes the device for this process until the value is dropped; `WouldBlock` when taken.
+    fn lock(&self) -> io::Result<Box<dyn Debug + Send + Sync>>;
+    /// Opens an existing file for reading and writing; `NotFound` when it is not there.
+    fn open(&self, path: &str) -> io::Result<Arc<dyn DeviceFile>>;
+    /// Creates an empty file; `AlreadyExists` when it is there.
+    fn create(&self, path: &str) -> io::Result<Arc<dyn DeviceFile>>;
+    /// Size and allocation by name.
+    fn stat(&self, path: &str) -> io::Result<FileStat>;
+    fn remove(&self, path: &str) -> io::Result<()>;
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+    /// Creates a directory; one that exists is no error.
+    fn create_dir(&self, path: &str) -> io::Result<()>;
+    /// Names in a directory, sorted; `""` is the root.
+    fn list(&self, path: &str) -> io::Result<Vec<String>>;
+    /// Makes the entries of a directory durable.
+    fn sync_dir(&self, path: &str) -> io::Result<()>;
+    fn space(&self) -> io::Result<Space>;
+}
+
+/// An open file of a [`Device`].
+pub trait DeviceFile: Debug + Send + Sync {
+    /// Reads until `buffer` is full or the file ends; returns the bytes read.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+    /// Like `read_at`, but never waits for the device: it may stop short of what is there.
+    fn read_cached(&self, buffer: &mut [u8], offset: u64) -> io::Result<Cached>;
+    /// Writes all of `data`.
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()>;
+    /// Makes what was written durable, with what is needed to find it.
+    fn sync_data(&self) -> io::Result<()>;
+    /// The same with all metadata.
+    fn sync_all(&self) -> io::Result<()>;
+    fn set_len(&self, size: u64) -> io::Result<()>;
+    fn stat(&self) -> io::Result<FileStat>;
+    /// Reserves space; the file grows to `offset + length` if `extend`.
+    fn allocate(&self, offset: u64, length: u64, extend: bool) -> io::Result<()>;
+    /// The range reads as zeros afterwards; the size stays.
+    fn deallocate(&self, offset: u64, length: u64) -> io::Result<()>;
+    /// The first byte of data at or after `offset`, `None` when only a hole follows.
+    fn seek_data(&self, offset: u64) -> io::Result<Option<u64>>;
+    /// The first hole at or after `offset`, the end of the file being one; `None` beyond the end.
+    fn seek_hole(&self, offset: u64) -> io::Result<Option<u64>>;
+    /// A mark that survives with the file: its existence has been journalled.
+    fn is_recorded(&self) -> io::Result<bool>;
+    fn set_recorded(&self) -> io::Result<()>;
+}

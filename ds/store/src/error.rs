@@ -1,0 +1,54 @@
+//! What can go wrong in a store, once.
+
+use std::io;
+
+/// A store's error. The first group ends start-up and reads as one line for an operator; the
+/// second is about one request.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error("{0}: not a Sluice store and not empty: give an empty directory, or the right one")]
+    Foreign(String),
+    #[error("{0}: no Sluice store here: is the device mounted? (a new one must be asked for)")]
+    Absent(String),
+    #[error("{0}: store format {1} is newer than this program's {2}: upgrade the program")]
+    NewerFormat(String, u32, u32),
+    #[error("{0}: another process is using this store")]
+    Locked(String),
+    #[error("{0}: store {1} belongs to cluster {2}, not to {3}")]
+    ForeignCluster(String, crate::Uuid, crate::Uuid, crate::Uuid),
+    #[error("{0}: {1} is damaged: {2}")]
+    Corrupt(String, String, String),
+    #[error("{0}: {1}")]
+    Directory(String, String),
+
+    #[error("no such data file")]
+    Missing,
+    #[error("refused: {0}")]
+    Refused(#[from] crate::Refusal),
+    #[error("the device is full")]
+    NoSpace,
+    #[error("beyond the largest offset of the device")]
+    TooBig,
+    #[error("the device is read-only")]
+    ReadOnly,
+    #[error("the fence table is full until an epoch is retired")]
+    FencesFull,
+    #[error("from an older incarnation of the metadata server")]
+    OldCaller,
+    #[error("device error: {0}")]
+    Io(String),
+    #[error("the store is closing")]
+    Closing,
+}
+
+impl From<io::Error> for StoreError {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::NotFound => Self::Missing,
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::NoSpace,
+            io::ErrorKind::FileTooLarge => Self::TooBig,
+            io::ErrorKind::ReadOnlyFilesystem => Self::ReadOnly,
+            _ => Self::Io(error.to_string()),
+        }
+    }
+}

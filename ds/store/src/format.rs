@@ -1,0 +1,238 @@
+//! The bytes of a store's own files: superblock, boot count, journal records.
+//!
+//! `superblock` is text of six lines, the last one a checksum of those before. `boot` is a number
+//! in text. `journal` is a row of 64-byte records, see [`Record`].
+
+use crate::fence::{Fence, Row};
+use crate::{Epoch, FileKey, StoreError, Uuid};
+
+/// The newest format this program reads and the one it writes.
+pub(crate) const FORMAT: u32 = 1;
+
+pub(crate) const SUPERBLOCK: &str = "superblock";
+pub(crate) const BOOT: &str = "boot";
+pub(crate) const JOURNAL: &str = "journal";
+pub(crate) const DATA: &str = "data";
+
+const MAGIC: &str = "sluice data store";
+
+/// Who a store is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Superblock {
+    pub(crate) uuid: Uuid,
+    /// Nil until the first registration.
+    pub(crate) cluster: Uuid,
+    /// Seconds since 1970.
+    pub(crate) created: i64,
+}
+
+fn digest(bytes: &[u8]) -> [u8; 8] {
+    let mut out = [0; 8];
+    out.copy_from_slice(&blake3::hash(bytes).as_bytes()[..8]);
+    out
+}
+
+impl Superblock {
+    pub(crate) fn encode(&self) -> String {
+        let Self { uuid, cluster, created } = self;
+        let body = format!("{MAGIC}\nformat {FORMAT}\nuuid {uuid}\ncluster {cluster}\ncreated {created}\n");
+        let check = u64::from_be_bytes(digest(body.as_bytes()));
+        format!("{body}check {check:016x}\n")
+    }
+
+    /// `place` names the directory in errors.
+    pub(crate) fn decode(place: &str, bytes: &[u8]) -> Result<Self, StoreError> {
+        let damaged = |why: &str| StoreError::Corrupt(place.into(), SUPERBLOCK.into(), why.into());
+        let text = std::str::from_utf8(bytes).map_err(|_| damaged("not text"))?;
+        let mut lines = text.lines();
+        if lines.next() != Some(MAGIC) {
+            return Err(StoreError::Foreign(place.into()));
+        }
+        let mut field = |name: &str| {
+            let line = lines.next().and_then(|line| line.strip_prefix(name)).map(str::trim);
+            line.ok_or_else(|| damaged(&format!("no {name}")))
+        };
+        // The format comes before the checksum: a newer one may check itself differently.
+        let format: u32 = field("format")?.parse().map_err(|_| damaged("bad format"))?;
+        if format > FORMAT {
+            return Err(StoreError::NewerFormat(place.into(), format, FORMAT));
+        }
+        let uuid = parse_uuid(field("uuid")?).ok_or_else(|| damaged("bad uuid"))?;
+        let cluster = parse_uuid(field("cluster")?).ok_or_else(|| damaged("bad cluster"))?;
+        let created = field("created")?.parse().map_err(|_| damaged("bad creation time"))?;
+        let block = Self { uuid, cluster, created };
+        if block.encode().as_bytes() != bytes {
+            return Err(damaged("its checksum differs"));
+        }
+        Ok(block)
+    }
+}
+
+fn parse_uuid(text: &str) -> Option<Uuid> {
+    let hex: String = text.chars().filter(|c| *c != '-').collect();
+    let value = (hex.len() == 32).then(|| u128::from_str_radix(&hex, 16).ok())??;
+    Some(Uuid(value.to_be_bytes()))
+}
+
+/// Bytes of a journal record: one of them never straddles a sector.
+pub(crate) const RECORD: usize = 64;
+
+/// A journal record, little-endian:
+///
+/// ```text
+///  0 kind u8   1 zero u8   2 slot u16   4 generation u16   6 epoch u16   8 holder u32   12 zero u32
+/// 16 file or value u64   24 index in the journal u64   32 records known durable when written u64
+/// 40 journal id u64      48 zero u64                   56 first 8 bytes of BLAKE3 over the rest
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Record {
+    /// `None`: the first record, which only names the journal.
+    pub(crate) row: Option<Row>,
+    pub(crate) index: u64,
+    pub(crate) synced: u64,
+    pub(crate) journal: u64,
+}
+
+#[derive(Default)]
+struct Raw {
+    kind: u8,
+    slot: u16,
+    generation: u16,
+    epoch: u16,
+    holder: u32,
+    value: u64,
+}
+
+impl Raw {
+    fn key(&self) -> FileKey {
+        FileKey { file: self.value, slot: self.slot }
+    }
+
+    fn of(row: Option<Row>) -> Self {
+        let none = Self::default();
+        match row {
+            None => Self { kind: 1, ..none },
+            Some(Row::Fence(Fence::Holder { holder, epoch })) => {
+                Self { kind: 2, holder, epoch: epoch.0, ..none }
+            }
+            Some(Row::Fence(Fence::HolderFile { holder, file, epoch })) => {
+                Self { kind: 3, holder, value: file, epoch: epoch.0, ..none }
+            }
+            Some(Row::Fence(Fence::Generation { key, least, epoch })) => {
+                Self { kind: 4, value: key.file, slot: key.slot, generation: least, epoch: epoch.0, ..none }
+            }
+            Some(Row::Tombstone { key, generation, epoch }) => {
+                Self { kind: 5, value: key.file, slot: key.slot, generation, epoch: epoch.0, ..none }
+            }
+            Some(Row::Oldest(epoch)) => Self { kind: 6, epoch: epoch.0, ..none },
+            Some(Row::Caller(value)) => Self { kind: 7, value, ..none },
+            Some(Row::Materialised { key, generation }) => {
+                Self { kind: 8, value: key.file, slot: key.slot, generation, ..none }
+            }
+            Some(Row::Reported { key }) => Self { kind: 9, value: key.file, slot: key.slot, ..none },
+        }
+    }
+
+    fn row(&self) -> Option<Option<Row>> {
+        let (holder, generation, epoch, key) = (self.holder, self.generation, Epoch(self.epoch), self.key());
+        Some(match self.kind {
+            1 => None,
+            2 => Some(Row::Fence(Fence::Holder { holder, epoch })),
+            3 => Some(Row::Fence(Fence::HolderFile { holder, file: self.value, epoch })),
+            4 => Some(Row::Fence(Fence::Generation { key, least: generation, epoch })),
+            5 => Some(Row::Tombstone { key, generation, epoch }),
+            6 => Some(Row::Oldest(epoch)),
+            7 => Some(Row::Caller(self.value)),
+            8 => Some(Row::Materialised { key, generation }),
+            9 => Some(Row::Reported { key }),
+            _ => return None,
+        })
+    }
+}
+
+impl Record {
+    pub(crate) fn encode(&self) -> [u8; RECORD] {
+        let raw = Raw::of(self.row);
+        let mut out = [0; RECORD];
+        out[0] = raw.kind;
+        out[2..4].copy_from_slice(&raw.slot.to_le_bytes());
+        out[4..6].copy_from_slice(&raw.generation.to_le_bytes());
+        out[6..8].copy_from_slice(&raw.epoch.to_le_bytes());
+        out[8..12].copy_from_slice(&raw.holder.to_le_bytes());
+        out[16..24].copy_from_slice(&raw.value.to_le_bytes());
+        out[24..32].copy_from_slice(&self.index.to_le_bytes());
+        out[32..40].copy_from_slice(&self.synced.to_le_bytes());
+        out[40..48].copy_from_slice(&self.journal.to_le_bytes());
+        let check = digest(&out[..56]);
+        out[56..].copy_from_slice(&check);
+        out
+    }
+
+    /// `None` for anything that was not written whole.
+    pub(crate) fn decode(bytes: &[u8; RECORD]) -> Option<Self> {
+        if digest(&bytes[..56]) != bytes[56..] {
+            return None;
+        }
+        let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        let u64_at = |at: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&bytes[at..at + 8]);
+            u64::from_le_bytes(word)
+        };
+        let raw = Raw {
+            kind: bytes[0],
+            slot: u16_at(2),
+            generation: u16_at(4),
+            epoch: u16_at(6),
+            holder: u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]),
+            value: u64_at(16),
+        };
+        Some(Self { row: raw.row()?, index: u64_at(24), synced: u64_at(32), journal: u64_at(40) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn superblock_round_trip_and_refusals() {
+        let block = Superblock { uuid: Uuid([7; 16]), cluster: Uuid([9; 16]), created: 17 };
+        let text = block.encode();
+        assert_eq!(Superblock::decode("/d", text.as_bytes()).unwrap(), block);
+        let newer = text.replace("format 1", "format 2");
+        let error = Superblock::decode("/d", newer.as_bytes()).unwrap_err();
+        assert!(matches!(error, StoreError::NewerFormat(_, 2, 1)), "{error}");
+        let bent = text.replace("created 17", "created 18");
+        let error = Superblock::decode("/d", bent.as_bytes()).unwrap_err();
+        assert_eq!(error.to_string(), "/d: superblock is damaged: its checksum differs");
+        assert!(matches!(Superblock::decode("/d", b"hello\n"), Err(StoreError::Foreign(_))));
+    }
+
+    #[test]
+    fn records_round_trip_and_one_bit_matters() {
+        let key = FileKey { file: 0x1234_5678_9abc, slot: 77 };
+        let epoch = Epoch(900);
+        for row in [
+            None,
+            Some(Row::Fence(Fence::Holder { holder: 5, epoch })),
+            Some(Row::Fence(Fence::HolderFile { holder: 5, file: 6, epoch })),
+            Some(Row::Fence(Fence::Generation { key, least: 3, epoch })),
+            Some(Row::Tombstone { key, generation: 3, epoch }),
+            Some(Row::Oldest(epoch)),
+            Some(Row::Caller(u64::MAX)),
+            Some(Row::Materialised { key, generation: 9 }),
+            Some(Row::Reported { key }),
+        ] {
+            let record = Record { row, index: 4, synced: 3, journal: 8 };
+            let mut bytes = record.encode();
+            assert_eq!(Record::decode(&bytes), Some(record));
+            for bit in 0..RECORD * 8 {
+                bytes[bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(Record::decode(&bytes), None);
+                bytes[bit / 8] ^= 1 << (bit % 8);
+            }
+        }
+        assert_eq!(Record::decode(&[0; RECORD]), None);
+    }
+}

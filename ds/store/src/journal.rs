@@ -1,0 +1,142 @@
+//! The fence table and its journal: a row counts in memory at once and is acknowledged when it is
+//! durable. Callers that come while a flush runs share the next one.
+
+use std::sync::Arc;
+
+use parking_lot::{Mutex, RwLock};
+use sluice_env::Env;
+use tokio::sync::oneshot;
+
+use crate::StoreError;
+use crate::device::Device;
+use crate::fence::{Access, Refusal, Row, Table};
+use crate::log::Log;
+
+type Done = oneshot::Sender<Result<(), StoreError>>;
+
+#[derive(Debug, Default)]
+struct Queue {
+    rows: Vec<Row>,
+    waiters: Vec<Done>,
+    /// Someone is writing and will come back for more.
+    running: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Journal {
+    // Constant.
+    device: Arc<dyn Device>,
+    env: Env,
+    max_rows: usize,
+    // Each guards itself. Lock order: queue, then log, then table; none is held across an await.
+    queue: Mutex<Queue>,
+    log: Mutex<Log>,
+    table: RwLock<Table>,
+}
+
+impl Journal {
+    /// Blocking. `create` starts an empty journal; otherwise the one there is recovered and
+    /// rewritten, which also buries a torn tail.
+    pub(crate) fn open(
+        env: &Env,
+        device: Arc<dyn Device>,
+        max_rows: usize,
+        create: bool,
+    ) -> Result<Self, StoreError> {
+        let mut table = Table::default();
+        let mut id = 1;
+        if !create {
+            let (old, rows) = Log::recover(&*device)?;
+            rows.iter().for_each(|row| table.apply(row));
+            id = old + 1;
+        }
+        let log = Log::create(&*device, id, &table.rows())?;
+        Ok(Self {
+            device,
+            env: env.clone(),
+            max_rows,
+            queue: Mutex::default(),
+            log: Mutex::new(log),
+            table: RwLock::new(table),
+        })
+    }
+
+    pub(crate) fn check(&self, access: &Access) -> Result<(), Refusal> {
+        self.table.read().check(access)
+    }
+
+    /// Looks at the table.
+    pub(crate) fn peek<T>(&self, look: impl FnOnce(&Table) -> T) -> T {
+        look(&self.table.read())
+    }
+
+    /// Applies `rows` and returns when they are durable. On an error they hold in memory but may
+    /// be gone after a crash: the caller must not acknowledge, and may repeat.
+    pub(crate) async fn append(self: &Arc<Self>, rows: Vec<Row>) -> Result<(), StoreError> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let (done, wait) = oneshot::channel();
+        let lead = {
+            // Both locks at once: the journal replays in the order in which the table saw things.
+            let mut queue = self.queue.lock();
+            let mut table = self.table.write();
+            let grows = rows.iter().any(|row| matches!(row, Row::Fence(_) | Row::Tombstone { .. }));
+            if grows && table.len() + rows.len() > self.max_rows {
+                return Err(StoreError::FencesFull);
+            }
+            rows.iter().for_each(|row| table.apply(row));
+            drop(table);
+            queue.rows.extend(rows);
+            queue.waiters.push(done);
+            !std::mem::replace(&mut queue.running, true)
+        };
+        if lead {
+            let this = Arc::clone(self);
+            // Not awaited: the work goes on if this caller goes away, and others wait for it.
+            drop(self.env.spawn.blocking(Box::new(move || this.drain())));
+        }
+        wait.await.unwrap_or(Err(StoreError::Closing))
+    }
+
+    /// Rows that need not be durable now: the next flush takes them along.
+    pub(crate) fn append_lazily(&self, rows: &[Row]) {
+        let mut queue = self.queue.lock();
+        let mut table = self.table.write();
+        rows.iter().for_each(|row| table.apply(row));
+        queue.rows.extend_from_slice(rows);
+    }
+
+    fn drain(&self) {
+        loop {
+            let (rows, waiters) = {
+                let mut queue = self.queue.lock();
+                if queue.waiters.is_empty() {
+                    queue.running = false;
+                    return;
+                }
+                (std::mem::take(&mut queue.rows), std::mem::take(&mut queue.waiters))
+            };
+            let result = self.write(&rows);
+            if let Err(error) = &result {
+                tracing::error!(store = %self.device.name(), %error, "the fence journal cannot be written");
+            }
+            for waiter in waiters {
+                // A caller that went away needs no answer.
+                let _ = waiter.send(result.clone());
+            }
+        }
+    }
+
+    fn write(&self, rows: &[Row]) -> Result<(), StoreError> {
+        let mut log = self.log.lock();
+        let live = self.table.read().live();
+        if !log.wants_compaction(live) && log.append(rows).is_ok() {
+            return Ok(());
+        }
+        // The table holds the new rows already, so a rewrite is as good as an append, and the only
+        // way on after a failed flush: its pages may be marked clean without being on the device.
+        let all = self.table.read().rows();
+        log.rewrite(&*self.device, &all)
+    }
+}

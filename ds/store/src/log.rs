@@ -1,0 +1,152 @@
+//! The journal on the device: append, flush, compact, recover. Blocking.
+
+use std::sync::Arc;
+
+use crate::StoreError;
+use crate::device::{Device, DeviceFile};
+use crate::fence::Row;
+use crate::format::{JOURNAL, RECORD, Record};
+
+/// Zeroes are written so far ahead of the end: a full device still takes fences, and a flush of an
+/// overwrite costs no metadata.
+const AHEAD: usize = 256 * 1024;
+
+/// Records beyond which a journal is rewritten, if most of them are dead.
+const COMPACT_FLOOR: u64 = 8192;
+
+#[derive(Debug)]
+pub(crate) struct Log {
+    file: Arc<dyn DeviceFile>,
+    /// Names this journal: records of an earlier one in reused blocks are not ours.
+    id: u64,
+    /// Records written.
+    next: u64,
+    /// Records known durable.
+    synced: u64,
+    /// Records there is zeroed room for.
+    room: u64,
+    /// A write or flush failed: what the device holds is unknown, only a rewrite helps.
+    broken: bool,
+}
+
+/// Writes a whole file so that after a power failure either the old or the new one is there.
+pub(crate) fn replace(device: &dyn Device, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
+    let new = format!("{name}.new");
+    match device.remove(&new) {
+        Ok(()) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error.into()),
+    }
+    let file = device.create(&new)?;
+    file.write_at(bytes, 0)?;
+    file.sync_all()?;
+    device.rename(&new, name)?;
+    device.sync_dir("")?;
+    Ok(())
+}
+
+/// All of a small file.
+pub(crate) fn read_all(device: &dyn Device, name: &str) -> Result<Vec<u8>, StoreError> {
+    let file = device.open(name)?;
+    let size = usize::try_from(file.stat()?.size).map_err(|_| StoreError::TooBig)?;
+    let mut bytes = vec![0; size];
+    let n = file.read_at(&mut bytes, 0)?;
+    bytes.truncate(n);
+    Ok(bytes)
+}
+
+impl Log {
+    /// A journal of `rows` under a new id, replacing what is there.
+    pub(crate) fn create(device: &dyn Device, id: u64, rows: &[Row]) -> Result<Self, StoreError> {
+        let total = rows.len() as u64 + 1;
+        let mut bytes = Vec::with_capacity((rows.len() + 1) * RECORD + AHEAD);
+        let all = std::iter::once(None).chain(rows.iter().copied().map(Some));
+        for (row, index) in all.zip(0..) {
+            // Everything in a fresh journal is durable or the journal is not there at all.
+            bytes.extend_from_slice(&Record { row, index, synced: total, journal: id }.encode());
+        }
+        bytes.resize(bytes.len() + AHEAD, 0);
+        replace(device, JOURNAL, &bytes)?;
+        let file = device.open(JOURNAL)?;
+        let room = (bytes.len() / RECORD) as u64;
+        Ok(Self { file, id, next: total, synced: total, room, broken: false })
+    }
+
+    /// The id and the rows of the journal on the device, up to a torn tail.
+    ///
+    /// # Errors
+    /// `Corrupt` when a record that had been flushed is bad: rows may be missing, so nothing can
+    /// be said about who is fenced.
+    pub(crate) fn recover(device: &dyn Device) -> Result<(u64, Vec<Row>), StoreError> {
+        let damaged = |why: String| StoreError::Corrupt(device.name(), JOURNAL.into(), why);
+        let bytes = match read_all(device, JOURNAL) {
+            Err(StoreError::Missing) => return Err(damaged("it is missing".into())),
+            other => other?,
+        };
+        let (chunks, _) = bytes.as_chunks::<RECORD>();
+        let mut records = chunks.iter().map(Record::decode);
+        let Some(Some(Record { row: None, index: 0, journal: id, synced })) = records.next() else {
+            return Err(damaged("its first record is bad".into()));
+        };
+        let mut rows = Vec::new();
+        let mut durable = synced;
+        let mut end = None;
+        for (record, index) in records.zip(1u64..) {
+            match record.filter(|r| r.journal == id && r.index == index) {
+                Some(Record { row: Some(row), synced, .. }) => {
+                    durable = durable.max(synced);
+                    if end.is_none() {
+                        rows.push(row);
+                    }
+                }
+                _ => {
+                    end.get_or_insert(index);
+                }
+            }
+        }
+        // Records of one unfinished flush may survive in any order. But a record that says that an
+        // earlier one had been flushed convicts the device, or whoever wrote to this file.
+        if let Some(end) = end
+            && end < durable
+        {
+            return Err(damaged(format!("record {end} is bad, {durable} were durable")));
+        }
+        Ok((id, rows))
+    }
+
+    /// Whether it is time to rewrite the journal, with `live` rows worth keeping.
+    pub(crate) fn wants_compaction(&self, live: usize) -> bool {
+        self.broken || self.next > COMPACT_FLOOR && self.next > 4 * live as u64
+    }
+
+    /// Appends and flushes. After an error the journal must be rewritten.
+    pub(crate) fn append(&mut self, rows: &[Row]) -> Result<(), StoreError> {
+        let result = self.try_append(rows);
+        self.broken |= result.is_err();
+        result
+    }
+
+    fn try_append(&mut self, rows: &[Row]) -> Result<(), StoreError> {
+        let mut bytes = Vec::with_capacity(rows.len() * RECORD);
+        for (row, index) in rows.iter().zip(self.next..) {
+            let record = Record { row: Some(*row), index, synced: self.synced, journal: self.id };
+            bytes.extend_from_slice(&record.encode());
+        }
+        let end = self.next + rows.len() as u64;
+        if end > self.room {
+            bytes.resize(bytes.len() + AHEAD, 0);
+            self.room = self.next + (bytes.len() / RECORD) as u64;
+        }
+        self.file.write_at(&bytes, self.next * RECORD as u64)?;
+        self.file.sync_data()?;
+        self.next = end;
+        self.synced = end;
+        Ok(())
+    }
+
+    /// Replaces this journal by one that holds only `rows`.
+    pub(crate) fn rewrite(&mut self, device: &dyn Device, rows: &[Row]) -> Result<(), StoreError> {
+        *self = Self::create(device, self.id + 1, rows)?;
+        Ok(())
+    }
+}

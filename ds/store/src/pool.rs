@@ -1,0 +1,119 @@
+//! Read buffers, kept initialised between uses: a 1 MiB read neither zeroes nor faults in memory.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+/// Smallest class, 4 KiB, as a power of two.
+const SMALLEST: u32 = 12;
+/// Classes: 4 KiB to 1 MiB.
+const CLASSES: usize = 9;
+
+/// The most bytes kept idle.
+const IDLE_BYTES: usize = 16 << 20;
+
+#[derive(Debug, Default)]
+struct Idle {
+    classes: [Vec<Vec<u8>>; CLASSES],
+    bytes: usize,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pool(Arc<Mutex<Idle>>);
+
+fn class_of(len: usize) -> usize {
+    (len.max(1).next_power_of_two().trailing_zeros().max(SMALLEST) - SMALLEST) as usize
+}
+
+impl Pool {
+    /// A buffer of at least `len` bytes, shown as exactly `len`; its content is arbitrary.
+    pub(crate) fn take(&self, len: usize) -> Buffer {
+        let class = class_of(len);
+        let size = 1usize << (class as u32 + SMALLEST);
+        let mut idle = self.0.lock();
+        let found = idle.classes.get_mut(class).and_then(Vec::pop);
+        let bytes = match found {
+            Some(bytes) => {
+                idle.bytes -= size;
+                bytes
+            }
+            None => {
+                drop(idle);
+                vec![0; size]
+            }
+        };
+        Buffer { bytes, len, pool: self.clone() }
+    }
+}
+
+/// Memory on loan; it returns to the pool when the last reference is dropped.
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    bytes: Vec<u8>,
+    len: usize,
+    pool: Pool,
+}
+
+impl Buffer {
+    pub(crate) fn as_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[..self.len]
+    }
+
+    /// The first `len` bytes as shared, immutable memory. A small part of a large buffer is copied
+    /// out, so that short answers do not pin memory.
+    pub(crate) fn freeze(mut self, len: usize) -> Bytes {
+        self.len = len.min(self.len);
+        if self.len == 0 {
+            return Bytes::new();
+        }
+        if self.len < self.bytes.len() / 8 {
+            return Bytes::copy_from_slice(&self.bytes[..self.len]);
+        }
+        Bytes::from_owner(self)
+    }
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let bytes = std::mem::take(&mut self.bytes);
+        let class = class_of(bytes.len());
+        let mut guard = self.pool.0.lock();
+        let idle = &mut *guard;
+        if idle.bytes + bytes.len() <= IDLE_BYTES
+            && let Some(shelf) = idle.classes.get_mut(class)
+        {
+            idle.bytes += bytes.len();
+            shelf.push(bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_come_back_and_the_idle_are_bounded() {
+        let pool = Pool::default();
+        let mut one = pool.take(1 << 20);
+        one.as_mut()[0] = 7;
+        let bytes = one.freeze(1 << 20);
+        assert_eq!((bytes.len(), bytes[0]), (1 << 20, 7));
+        assert_eq!(pool.0.lock().bytes, 0);
+        drop(bytes);
+        assert_eq!(pool.0.lock().bytes, 1 << 20);
+        assert_eq!(pool.take(900_000).as_ref()[0], 7, "the same memory");
+        let many: Vec<_> = (0..40).map(|_| pool.take(1 << 20)).collect();
+        drop(many);
+        assert!(pool.0.lock().bytes <= IDLE_BYTES);
+        assert_eq!(pool.take(10).freeze(10).len(), 10);
+        assert!(pool.take(5).freeze(0).is_empty());
+    }
+}

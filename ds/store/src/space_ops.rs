@@ -1,0 +1,84 @@
+//! Operations on space: truncate, allocate, deallocate, seek. Each is idempotent and durable when
+//! it returns.
+
+use std::sync::Arc;
+
+use crate::{FileKey, Store, StoreError};
+
+impl Store {
+    /// Sets the data file's size to `size` bytes. An absent file stays absent.
+    pub async fn truncate(self: &Arc<Self>, key: FileKey, size: u64) -> Result<(), StoreError> {
+        let file = self.blocking(move |store| {
+            let file = store.open_file(key)?;
+            file.file.set_len(size)?;
+            file.touched();
+            Ok(file)
+        });
+        match file.await {
+            Ok(file) => self.flush(&file, true).await,
+            Err(StoreError::Missing) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reserves space for a range, so that writing it cannot fail for want of space, and extends
+    /// the file to its end. The data file comes into being if need be.
+    pub async fn allocate(
+        self: &Arc<Self>,
+        key: FileKey,
+        generation: u16,
+        offset: u64,
+        length: u64,
+    ) -> Result<(), StoreError> {
+        let file = self.blocking(move |store| {
+            let file = store.open_or_create(key, generation)?;
+            store.room.admit(&*store.device, &*file.file, offset, length)?;
+            file.file.allocate(offset, length, true)?;
+            file.touched();
+            Ok(file)
+        });
+        let file = file.await?;
+        self.flush(&file, true).await
+    }
+
+    /// The range reads as zeros afterwards; the size stays. An absent file is all zeros already.
+    pub async fn deallocate(
+        self: &Arc<Self>,
+        key: FileKey,
+        offset: u64,
+        length: u64,
+    ) -> Result<(), StoreError> {
+        let file = self.blocking(move |store| {
+            let file = store.open_file(key)?;
+            if length > 0 {
+                file.file.deallocate(offset, length)?;
+                file.touched();
+            }
+            Ok(file)
+        });
+        match file.await {
+            Ok(file) => self.flush(&file, true).await,
+            Err(StoreError::Missing) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The first byte of data (`data`) or the first hole at or after `offset`; the end of the file
+    /// counts as a hole. `None`: nothing of the kind before the end, or `offset` lies beyond it.
+    ///
+    /// # Errors
+    /// `Missing` when the data file is not there.
+    pub async fn seek(
+        self: &Arc<Self>,
+        key: FileKey,
+        offset: u64,
+        data: bool,
+    ) -> Result<Option<u64>, StoreError> {
+        self.blocking(move |store| {
+            let file = store.open_file(key)?;
+            let found = if data { file.file.seek_data(offset) } else { file.file.seek_hole(offset) };
+            Ok(found?)
+        })
+        .await
+    }
+}

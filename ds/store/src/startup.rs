@@ -1,0 +1,156 @@
+//! Opening a store: is this ours, is it alone, which incarnation is this?
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use parking_lot::Mutex;
+use sluice_env::Env;
+use tokio::sync::{Notify, oneshot};
+
+use crate::device::Device;
+use crate::format::{BOOT, DATA, JOURNAL, SUPERBLOCK, Superblock};
+use crate::gate::Gate;
+use crate::journal::Journal;
+use crate::log::{read_all, replace};
+use crate::open_files::OpenFiles;
+use crate::pool::Pool;
+use crate::room::Room;
+use crate::verifier::Verifiers;
+use crate::{Store, StoreError, Uuid};
+
+/// How a store is opened and how much it may use.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Make a new store of an empty directory. Without it an empty directory is refused: the
+    /// device may not be mounted.
+    pub create: bool,
+    /// The cluster this store must belong to, if it belongs to one already.
+    pub cluster: Option<Uuid>,
+    /// Data files kept open.
+    pub open_files: usize,
+    /// Fences and tombstones kept; more are refused with `FencesFull`.
+    pub max_rows: usize,
+    /// Bytes of the device that data may not fill.
+    pub reserve: u64,
+    /// Reads up to this many bytes are tried on the calling thread if they need not wait.
+    pub inline_read: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            create: false,
+            cluster: None,
+            open_files: 4096,
+            max_rows: 1 << 20,
+            reserve: 64 << 20,
+            inline_read: 128 << 10,
+        }
+    }
+}
+
+impl Store {
+    /// Opens the store on `device`, or makes one.
+    ///
+    /// # Errors
+    /// Each reads as one line that names the directory: foreign, absent, newer format, locked,
+    /// another cluster, damaged.
+    pub async fn open(env: &Env, device: Arc<dyn Device>, options: Options) -> Result<Arc<Self>, StoreError> {
+        let (done, wait) = oneshot::channel();
+        let env2 = env.clone();
+        drop(env.spawn.blocking(Box::new(move || {
+            // The caller may have given up.
+            let _ = done.send(open(&env2, device, options));
+        })));
+        wait.await.unwrap_or(Err(StoreError::Closing))
+    }
+}
+
+fn open(env: &Env, device: Arc<dyn Device>, options: Options) -> Result<Arc<Store>, StoreError> {
+    let place = device.name();
+    let at = |error: io::Error| StoreError::Directory(place.clone(), error.to_string());
+    let inside = |error: StoreError| match error {
+        StoreError::Io(why) => StoreError::Directory(place.clone(), why),
+        StoreError::NoSpace | StoreError::ReadOnly | StoreError::Missing | StoreError::TooBig => {
+            StoreError::Directory(place.clone(), error.to_string())
+        }
+        other => other,
+    };
+    let lock = device.lock().map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => StoreError::Locked(place.clone()),
+        _ => at(error),
+    })?;
+    let superblock = match read_all(&*device, SUPERBLOCK) {
+        Ok(bytes) => Superblock::decode(&place, &bytes)?,
+        Err(StoreError::Missing) => {
+            make(env, &device, &options).map_err(inside)?;
+            let bytes = read_all(&*device, SUPERBLOCK).map_err(inside)?;
+            Superblock::decode(&place, &bytes)?
+        }
+        Err(error) => return Err(inside(error)),
+    };
+    if let Some(cluster) = options.cluster
+        && !superblock.cluster.is_nil()
+        && superblock.cluster != cluster
+    {
+        return Err(StoreError::ForeignCluster(place, superblock.uuid, superblock.cluster, cluster));
+    }
+    device.create_dir(DATA).map_err(at)?;
+    device.sync_dir("").map_err(at)?;
+    let boot = next_boot(&*device).map_err(inside)?;
+    let journal = Journal::open(env, Arc::clone(&device), options.max_rows, false).map_err(inside)?;
+    tracing::info!(store = %place, uuid = %superblock.uuid, boot, "store open");
+    Ok(Arc::new(Store {
+        env: env.clone(),
+        boot,
+        superblock: Mutex::new(superblock),
+        verifiers: Verifiers::new(boot, env.random.u64()),
+        journal: Arc::new(journal),
+        files: OpenFiles::new(options.open_files),
+        pool: Pool::default(),
+        room: Room::new(options.reserve),
+        gate: Gate::default(),
+        inline_read: options.inline_read,
+        materialised: Arc::new(Notify::new()),
+        flush_failures: AtomicU64::new(0),
+        device,
+        _lock: lock,
+    }))
+}
+
+/// Makes a store of an empty directory. The superblock comes last: until it is there, the same
+/// command may be repeated.
+fn make(env: &Env, device: &Arc<dyn Device>, options: &Options) -> Result<(), StoreError> {
+    let place = device.name();
+    let ours = [BOOT, JOURNAL, "boot.new", "journal.new", "superblock.new", "lost+found"];
+    let foreign = device.list("")?.into_iter().any(|name| !ours.contains(&name.as_str()));
+    if foreign {
+        return Err(StoreError::Foreign(place));
+    }
+    if !options.create {
+        return Err(StoreError::Absent(place));
+    }
+    drop(Journal::open(env, Arc::clone(device), options.max_rows, true)?);
+    replace(&**device, BOOT, b"0\n")?;
+    let superblock = Superblock {
+        uuid: Uuid(env.random.array()),
+        cluster: options.cluster.unwrap_or_default(),
+        created: env.clock.wall().seconds,
+    };
+    replace(&**device, SUPERBLOCK, superblock.encode().as_bytes())
+}
+
+/// Counts this incarnation, durably, before it answers anyone.
+fn next_boot(device: &dyn Device) -> Result<u64, StoreError> {
+    let damaged = |why: &str| StoreError::Corrupt(device.name(), BOOT.into(), why.into());
+    let bytes = match read_all(device, BOOT) {
+        Err(StoreError::Missing) => return Err(damaged("it is missing")),
+        other => other?,
+    };
+    let text = std::str::from_utf8(&bytes).map_err(|_| damaged("not a number"))?;
+    let last: u64 = text.trim().parse().map_err(|_| damaged("not a number"))?;
+    let boot = last.wrapping_add(1);
+    replace(device, BOOT, format!("{boot}\n").as_bytes())?;
+    Ok(boot)
+}

@@ -1,0 +1,555 @@
+//! The store: reads, writes, commits, removals, fences.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use sluice_env::Env;
+use tokio::sync::{Notify, oneshot};
+
+use crate::data_file::{DataFile, leaf_path, path_of};
+use crate::device::{Cached, Device, DeviceFile, FileStat};
+use crate::fence::{Access, Fence, Refusal, Row};
+use crate::format::{SUPERBLOCK, Superblock};
+use crate::gate::Gate;
+use crate::journal::Journal;
+use crate::log::replace;
+use crate::open_files::{OpenFiles, Victim};
+use crate::pool::Pool;
+use crate::room::Room;
+use crate::verifier::Verifiers;
+use crate::{Epoch, FileKey, Stability, StoreError, Uuid, Verifier};
+
+/// What a read found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Read {
+    pub data: Bytes,
+    /// The data file's physical end was met: `data` is shorter than asked for.
+    pub end: bool,
+}
+
+/// How full a store is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Capacity {
+    pub total: u64,
+    /// Bytes clients may still fill: free ones less the reserve.
+    pub free: u64,
+    pub used: u64,
+    /// 0 where the device does not count them.
+    pub inodes: u64,
+    pub inodes_free: u64,
+}
+
+/// One data file of an inventory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub key: FileKey,
+    pub stat: FileStat,
+}
+
+/// A store of data files. Share it in an `Arc`; every method may be called concurrently.
+#[derive(Debug)]
+pub struct Store {
+    // Constant.
+    pub(crate) env: Env,
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) boot: u64,
+    pub(crate) room: Room,
+    pub(crate) inline_read: usize,
+    pub(crate) pool: Pool,
+    pub(crate) _lock: Box<dyn std::fmt::Debug + Send + Sync>,
+    // Each guards itself.
+    pub(crate) superblock: Mutex<Superblock>,
+    pub(crate) verifiers: Verifiers,
+    pub(crate) journal: Arc<Journal>,
+    pub(crate) files: OpenFiles,
+    pub(crate) gate: Gate,
+    pub(crate) materialised: Arc<Notify>,
+    pub(crate) flush_failures: AtomicU64,
+}
+
+/// Identity.
+impl Store {
+    pub fn uuid(&self) -> Uuid {
+        self.superblock.lock().uuid
+    }
+
+    /// Nil until [`Self::adopt`].
+    pub fn cluster(&self) -> Uuid {
+        self.superblock.lock().cluster
+    }
+
+    /// Incarnations of this store so far, this one included.
+    pub fn boot(&self) -> u64 {
+        self.boot
+    }
+
+    /// Where the store is, for messages.
+    pub fn place(&self) -> String {
+        self.device.name()
+    }
+
+    /// Flushes that failed since the store was opened.
+    pub fn flush_failures(&self) -> u64 {
+        self.flush_failures.load(Ordering::Relaxed)
+    }
+
+    /// Joins a cluster, durably; joining the same one again is no error.
+    pub async fn adopt(self: &Arc<Self>, cluster: Uuid) -> Result<(), StoreError> {
+        let now = *self.superblock.lock();
+        if now.cluster == cluster {
+            return Ok(());
+        }
+        if !now.cluster.is_nil() {
+            return Err(StoreError::ForeignCluster(self.place(), now.uuid, now.cluster, cluster));
+        }
+        self.blocking(move |store| {
+            let joined = Superblock { cluster, ..now };
+            replace(&*store.device, SUPERBLOCK, joined.encode().as_bytes())?;
+            *store.superblock.lock() = joined;
+            Ok(())
+        })
+        .await
+    }
+
+    /// Space on the device. Blocking for a moment at most.
+    pub async fn capacity(self: &Arc<Self>) -> Result<Capacity, StoreError> {
+        self.blocking(|store| {
+            let space = store.device.space()?;
+            Ok(Capacity {
+                total: space.total,
+                free: store.room.left(&space),
+                used: space.total.saturating_sub(space.free),
+                inodes: space.inodes,
+                inodes_free: space.inodes_free,
+            })
+        })
+        .await
+    }
+}
+
+/// Data.
+impl Store {
+    /// Reads up to `count` bytes. Fewer are returned only at the data file's end.
+    ///
+    /// # Errors
+    /// `Missing` when the data file was never written here.
+    pub async fn read_at(
+        self: &Arc<Self>,
+        key: FileKey,
+        offset: u64,
+        count: usize,
+    ) -> Result<Read, StoreError> {
+        if count <= self.inline_read
+            && let Some(file) = self.files.get(key)
+            && let Some(read) = self.read_cached(&*file.file, offset, count)?
+        {
+            return Ok(read);
+        }
+        self.blocking(move |store| {
+            let file = store.open_file(key)?;
+            let mut buffer = store.pool.take(count);
+            let n = file.file.read_at(buffer.as_mut(), offset)?;
+            Ok(Read { data: buffer.freeze(n), end: n < count })
+        })
+        .await
+    }
+
+    /// `None` when it would have to wait for the device.
+    fn read_cached(
+        &self,
+        file: &dyn DeviceFile,
+        offset: u64,
+        count: usize,
+    ) -> Result<Option<Read>, StoreError> {
+        let mut buffer = self.pool.take(count);
+        let mut done = 0;
+        while done < count {
+            match file.read_cached(&mut buffer.as_mut()[done..], offset.saturating_add(done as u64))? {
+                Cached::Read(0) => break,
+                Cached::Read(n) => done += n,
+                Cached::Unknown => return Ok(None),
+            }
+        }
+        Ok(Some(Read { data: buffer.freeze(done), end: done < count }))
+    }
+
+    /// Writes all of `data` for a client and makes it as durable as `stability` says before it
+    /// returns. The data file comes into being if need be. Returns the write verifier that goes
+    /// with the data.
+    ///
+    /// # Errors
+    /// `Refused` as [`Self::check`] says, decided as one step with the write: once a fence or a
+    /// removal has returned, no write it refuses reaches the device. `NoSpace` before the device
+    /// is quite full.
+    pub async fn write_at(
+        self: &Arc<Self>,
+        access: &Access,
+        offset: u64,
+        data: Bytes,
+        stability: Stability,
+    ) -> Result<Verifier, StoreError> {
+        let access = *access;
+        // Taken before the write: if a flush of this file fails meanwhile, the client must notice.
+        let verifier = self.verifiers.of(access.key);
+        let file = self
+            .blocking(move |store| {
+                let _pass = store.gate.enter();
+                store.journal.check(&access)?;
+                store.write(access.key, access.generation, offset, &data)
+            })
+            .await?;
+        match stability {
+            Stability::Unstable => {}
+            Stability::DataSync => self.flush(&file, false).await?,
+            Stability::FileSync => self.flush(&file, true).await?,
+        }
+        Ok(verifier)
+    }
+
+    /// Writes without asking who, for copies ordered by the metadata server; not durable before a
+    /// [`Self::commit`].
+    pub async fn fill(
+        self: &Arc<Self>,
+        key: FileKey,
+        generation: u16,
+        offset: u64,
+        data: Bytes,
+    ) -> Result<(), StoreError> {
+        self.blocking(move |store| store.write(key, generation, offset, &data).map(drop)).await
+    }
+
+    fn write(
+        &self,
+        key: FileKey,
+        generation: u16,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<Arc<DataFile>, StoreError> {
+        let file = self.open_or_create(key, generation)?;
+        self.room.admit(&*self.device, &*file.file, offset, data.len() as u64)?;
+        file.file.write_at(data, offset)?;
+        file.touched();
+        Ok(file)
+    }
+
+    /// Makes everything written to the data file so far durable and returns its write verifier.
+    /// Concurrent commits of one file share flushes.
+    ///
+    /// # Errors
+    /// `Missing` when the data file is not there.
+    pub async fn commit(self: &Arc<Self>, key: FileKey) -> Result<Verifier, StoreError> {
+        let file = match self.files.get(key) {
+            Some(file) => file,
+            None => self.blocking(move |store| store.open_file(key)).await?,
+        };
+        self.flush(&file, false).await?;
+        // Taken after the flush: a failure that this flush did not see changed it.
+        Ok(self.verifiers.of(key))
+    }
+
+    /// The verifier a write to this data file would return now.
+    pub fn verifier(&self, key: FileKey) -> Verifier {
+        self.verifiers.of(key)
+    }
+
+    /// Size and allocation; `None` when the data file is not there.
+    pub async fn stat(self: &Arc<Self>, key: FileKey) -> Result<Option<FileStat>, StoreError> {
+        self.blocking(move |store| match store.device.stat(&path_of(key)) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error.into()),
+        })
+        .await
+    }
+
+    /// Data files in a fixed order, those behind `after`, at most `limit`. Files that come or go
+    /// meanwhile may or may not be there; all others are, once.
+    pub async fn inventory(
+        self: &Arc<Self>,
+        after: Option<FileKey>,
+        limit: usize,
+    ) -> Result<Vec<Entry>, StoreError> {
+        self.blocking(move |store| {
+            let mut found = Vec::new();
+            for leaf in after.map_or(0, FileKey::leaf)..4096 {
+                let path = leaf_path(leaf);
+                let names = match store.device.list(&path) {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                    other => other?,
+                };
+                let keys = names.iter().filter_map(|name| FileKey::parse(name));
+                for key in keys.filter(|key| after.is_none_or(|a| a.leaf() < leaf || *key > a)) {
+                    if found.len() >= limit {
+                        return Ok(found);
+                    }
+                    if let Ok(stat) = store.device.stat(&path_of(key)) {
+                        found.push(Entry { key, stat });
+                    }
+                }
+            }
+            Ok(found)
+        })
+        .await
+    }
+}
+
+/// Who may.
+impl Store {
+    /// Whether a well-sealed handle may be used. Constant time, never blocks on the device.
+    pub fn check(&self, access: &Access) -> Result<(), Refusal> {
+        self.journal.check(access)
+    }
+
+    /// Makes fences durable. When this returns, no write they refuse is on its way any more.
+    pub async fn fence(self: &Arc<Self>, fences: &[Fence]) -> Result<(), StoreError> {
+        self.journal.append(fences.iter().copied().map(Row::Fence).collect()).await?;
+        self.gate.drain().await;
+        Ok(())
+    }
+
+    /// Rows in the fence table, tombstones included.
+    pub fn rows(&self) -> usize {
+        self.journal.peek(|table| table.len())
+    }
+
+    /// Handles of epochs before `oldest` are refused from now on, and rows that only stood against
+    /// them are dropped.
+    pub async fn retire(self: &Arc<Self>, oldest: Epoch) -> Result<(), StoreError> {
+        if self.oldest().is_some_and(|known| !known.is_before(oldest)) {
+            return Ok(());
+        }
+        self.journal.append(vec![Row::Oldest(oldest)]).await?;
+        self.gate.drain().await;
+        Ok(())
+    }
+
+    /// The oldest epoch whose handles are accepted; `None` before any was retired.
+    pub fn oldest(&self) -> Option<Epoch> {
+        self.journal.peek(|table| table.oldest())
+    }
+
+    /// Admits an order from incarnation `epoch` of the metadata server and remembers it, durably.
+    ///
+    /// # Errors
+    /// `OldCaller` when a newer incarnation has spoken.
+    pub async fn admit_caller(self: &Arc<Self>, epoch: u64) -> Result<(), StoreError> {
+        let newest = self.newest_caller();
+        match epoch.cmp(&newest) {
+            std::cmp::Ordering::Less => Err(StoreError::OldCaller),
+            std::cmp::Ordering::Equal => Ok(()),
+            std::cmp::Ordering::Greater => self.journal.append(vec![Row::Caller(epoch)]).await,
+        }
+    }
+
+    /// The newest incarnation of the metadata server that gave an order.
+    pub fn newest_caller(&self) -> u64 {
+        self.journal.peek(|table| table.caller())
+    }
+
+    /// Removes data files, for handles up to the generation given: when it returns, a tombstone
+    /// that lives until `epoch` is retired and the removal itself are durable. Absent files are
+    /// no error: a late write could still bring them into being.
+    pub async fn remove(
+        self: &Arc<Self>,
+        targets: &[(FileKey, u16)],
+        epoch: Epoch,
+    ) -> Result<(), StoreError> {
+        let keys: Vec<FileKey> = targets.iter().map(|(key, _)| *key).collect();
+        let removing = Removing::begin(self, keys.clone());
+        let rows = targets.iter().map(|&(key, generation)| Row::Tombstone { key, generation, epoch });
+        self.journal.append(rows.collect()).await?;
+        self.gate.drain().await;
+        self.blocking(move |store| {
+            let result = store.unlink(&keys);
+            drop(removing);
+            result
+        })
+        .await
+    }
+
+    fn unlink(&self, keys: &[FileKey]) -> Result<(), StoreError> {
+        let mut leaves = Vec::new();
+        for key in keys {
+            match self.device.remove(&path_of(*key)) {
+                Ok(()) => leaves.push(key.leaf()),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        leaves.sort_unstable();
+        leaves.dedup();
+        // Durable now, not later: the tombstone dies with its epoch and must not leave a file.
+        for leaf in leaves {
+            self.device.sync_dir(&leaf_path(leaf))?;
+        }
+        Ok(())
+    }
+}
+
+/// First materialisations.
+impl Store {
+    /// Data files journalled as existing, with the generation that brought them, which
+    /// [`Self::reported`] has not ticked off.
+    pub fn unreported(&self, limit: usize) -> Vec<(FileKey, u16)> {
+        self.journal.peek(|table| table.unreported(limit))
+    }
+
+    /// The metadata server knows these. Forgotten in a crash, they are reported again.
+    pub fn reported(&self, keys: &[FileKey]) {
+        let rows: Vec<Row> = keys.iter().map(|&key| Row::Reported { key }).collect();
+        self.journal.append_lazily(&rows);
+    }
+
+    /// Notified when there is something new in [`Self::unreported`].
+    pub fn materialised(&self) -> Arc<Notify> {
+        Arc::clone(&self.materialised)
+    }
+}
+
+/// Inside.
+impl Store {
+    /// Runs `work` where it may block. It runs to its end even if the caller goes away.
+    pub(crate) async fn blocking<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Self) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (done, wait) = oneshot::channel();
+        let store = Arc::clone(self);
+        drop(self.env.spawn.blocking(Box::new(move || {
+            // A caller that went away needs no answer.
+            let _ = done.send(work(&store));
+        })));
+        wait.await.unwrap_or(Err(StoreError::Closing))
+    }
+
+    /// Waits for a flush that covers everything written to `file` so far.
+    pub(crate) async fn flush(self: &Arc<Self>, file: &Arc<DataFile>, all: bool) -> Result<(), StoreError> {
+        if let Some((wait, lead)) = file.join(all) {
+            if lead {
+                let (store, file) = (Arc::clone(self), Arc::clone(file));
+                // Not awaited: others wait for it even if this caller goes away.
+                drop(self.env.spawn.blocking(Box::new(move || store.flush_file(&file))));
+            }
+            wait.await.unwrap_or(Err(StoreError::Closing))?;
+        }
+        if file.is_recorded() {
+            return Ok(());
+        }
+        // The first stable acknowledgement of this file: from now on its absence is a loss.
+        let row = Row::Materialised { key: file.key, generation: file.generation };
+        self.journal.append(vec![row]).await?;
+        let recorded = Arc::clone(file);
+        self.blocking(move |_| recorded.set_recorded()).await?;
+        self.materialised.notify_one();
+        Ok(())
+    }
+
+    fn flush_file(&self, file: &DataFile) {
+        file.flush(&*self.device, |error| {
+            self.flush_failures.fetch_add(1, Ordering::Relaxed);
+            self.verifiers.poison(file.key, self.env.random.u64());
+            tracing::error!(store = %self.place(), file = %file.key, %error, "flush failed");
+        });
+    }
+
+    /// An existing data file. Blocking.
+    pub(crate) fn open_file(&self, key: FileKey) -> Result<Arc<DataFile>, StoreError> {
+        if let Some(file) = self.files.get(key) {
+            return Ok(file);
+        }
+        self.make_room(key);
+        let mut shard = self.files.shard(key);
+        if let Some(file) = shard.get(key) {
+            return Ok(file);
+        }
+        if shard.removing.contains(&key) {
+            return Err(StoreError::Refused(Refusal::Removed));
+        }
+        let file = Arc::new(DataFile::new(key, 0, self.device.open(&path_of(key))?)?);
+        shard.insert(&file);
+        Ok(file)
+    }
+
+    /// A data file that exists afterwards. Blocking.
+    pub(crate) fn open_or_create(&self, key: FileKey, generation: u16) -> Result<Arc<DataFile>, StoreError> {
+        if let Some(file) = self.files.get(key) {
+            return Ok(file);
+        }
+        match self.open_file(key) {
+            Err(StoreError::Missing) => {}
+            other => return other,
+        }
+        self.room.admit_file(&*self.device)?;
+        let mut shard = self.files.shard(key);
+        if let Some(file) = shard.get(key) {
+            return Ok(file);
+        }
+        // Under the shard's lock, which a removal takes after its tombstone: either we see the
+        // tombstone, or the removal sees our file.
+        let tombstone = self.journal.peek(|table| table.tombstone(key));
+        if shard.removing.contains(&key) || tombstone.is_some_and(|dead| generation <= dead) {
+            return Err(StoreError::Refused(Refusal::Removed));
+        }
+        let file = Arc::new(DataFile::new(key, generation, self.create_file(key)?)?);
+        shard.insert(&file);
+        Ok(file)
+    }
+
+    fn create_file(&self, key: FileKey) -> Result<Arc<dyn DeviceFile>, StoreError> {
+        let path = path_of(key);
+        match self.device.create(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            other => return Ok(other?),
+        }
+        // Directories of the fan-out appear when needed, and durably before anything is in them.
+        let leaf = leaf_path(key.leaf());
+        let middle = leaf.rsplit_once('/').map_or("", |(dir, _)| dir);
+        self.device.create_dir(middle)?;
+        self.device.sync_dir(crate::format::DATA)?;
+        self.device.create_dir(&leaf)?;
+        self.device.sync_dir(middle)?;
+        Ok(self.device.create(&path)?)
+    }
+
+    fn make_room(&self, key: FileKey) {
+        // Bounded: each round flushes a file, and where all are in use the cache grows a little.
+        for _ in 0..4 {
+            match self.files.victim(key) {
+                Victim::Gone | Victim::Busy => return,
+                Victim::Dirty(file) => {
+                    if let Some((_, true)) = file.join(false) {
+                        self.flush_file(&file);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// While it lives, its data files can be neither opened nor created.
+struct Removing {
+    store: Arc<Store>,
+    keys: Vec<FileKey>,
+}
+
+impl Removing {
+    fn begin(store: &Arc<Store>, keys: Vec<FileKey>) -> Self {
+        for key in &keys {
+            let mut shard = store.files.shard(*key);
+            shard.removing.insert(*key);
+            shard.evict(*key);
+        }
+        Self { store: Arc::clone(store), keys }
+    }
+}
+
+impl Drop for Removing {
+    fn drop(&mut self) {
+        for key in &self.keys {
+            self.store.files.shard(*key).removing.remove(key);
+        }
+    }
+}
