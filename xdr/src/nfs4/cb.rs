@@ -35,7 +35,7 @@ impl Decode for gss_cb_handles4 {
     }
 }
 
-/// CB_GETATTR and CB_RECALL: sections 20.1 and 20.2.
+/// CB_GETATTR and CB_RECALL: RFC 8881 sections 20.1 and 20.2.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct CB_GETATTR4args {
     pub fh: nfs_fh4,
@@ -156,7 +156,7 @@ impl Decode for CB_RECALL4res {
     }
 }
 
-/// CB_ILLEGAL: section 20.13.
+/// CB_ILLEGAL: RFC 8881 section 20.13.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct CB_ILLEGAL4res {
     pub status: nfsstat4,
@@ -271,7 +271,7 @@ impl Decode for CB_NOTIFY4res {
     }
 }
 
-/// CB_PUSH_DELEG: section 20.5.
+/// CB_PUSH_DELEG: RFC 8881 section 20.5.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CB_PUSH_DELEG4args {
     pub cpda_fh: nfs_fh4,
@@ -352,7 +352,6 @@ impl Decode for CB_RECALL_ANY4res {
     }
 }
 
-/// CB_RECALLABLE_OBJ_AVAIL: section 20.7.
 pub type CB_RECALLABLE_OBJ_AVAIL4args = CB_RECALL_ANY4args;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -374,7 +373,7 @@ impl Decode for CB_RECALLABLE_OBJ_AVAIL4res {
     }
 }
 
-/// CB_RECALL_SLOT: section 20.8.
+/// CB_RECALL_SLOT: RFC 8881 section 20.8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct CB_RECALL_SLOT4args {
     pub rsa_target_highest_slotid: slotid4,
@@ -520,7 +519,7 @@ impl Decode for CB_SEQUENCE4res {
     }
 }
 
-/// CB_WANTS_CANCELLED: section 20.10.
+/// CB_WANTS_CANCELLED: RFC 8881 section 20.10.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct CB_WANTS_CANCELLED4args {
     pub cwca_contended_wants_cancelled: bool,
@@ -561,7 +560,7 @@ impl Decode for CB_WANTS_CANCELLED4res {
     }
 }
 
-/// CB_NOTIFY_LOCK: section 20.11.
+/// CB_NOTIFY_LOCK: RFC 8881 section 20.11.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct CB_NOTIFY_LOCK4args {
     pub cnla_fh: nfs_fh4,

@@ -5,7 +5,6 @@
 #![allow(non_camel_case_types, non_snake_case, non_upper_case_globals)]
 #![allow(clippy::large_enum_variant, clippy::enum_variant_names, clippy::match_same_arms)]
 
-/// Sizes and limits: RFC 8881 section 3.1.
 pub const NFS4_FHSIZE: u32 = 128;
 pub const NFS4_VERIFIER_SIZE: u32 = 8;
 pub const NFS4_OPAQUE_LIMIT: u32 = 1024;
@@ -18,7 +17,7 @@ pub const NFS4_UINT32_MAX: u32 = 0xffff_ffff;
 pub const NFS4_MAXFILELEN: u64 = 0xffff_ffff_ffff_ffff;
 pub const NFS4_MAXFILEOFF: u64 = 0xffff_ffff_ffff_fffe;
 
-/// Object types: section 5.8.1.2.
+/// Object types: RFC 8881 section 5.8.1.2.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct nfs_ftype4(pub u32);
 
@@ -314,7 +313,6 @@ impl time_how4 {
 
 crate::codec::wire_enum!(time_how4, u32, "time_how4");
 
-/// Mode bits: section 6.2.4.
 pub const MODE4_SUID: u32 = 0x0000_0800;
 pub const MODE4_SGID: u32 = 0x0000_0400;
 pub const MODE4_SVTX: u32 = 0x0000_0200;
@@ -327,7 +325,6 @@ pub const MODE4_XGRP: u32 = 0x0000_0008;
 pub const MODE4_ROTH: u32 = 0x0000_0004;
 pub const MODE4_WOTH: u32 = 0x0000_0002;
 pub const MODE4_XOTH: u32 = 0x0000_0001;
-/// Access control lists: section 6.2.
 pub const ACL4_SUPPORT_ALLOW_ACL: u32 = 0x0000_0001;
 pub const ACL4_SUPPORT_DENY_ACL: u32 = 0x0000_0002;
 pub const ACL4_SUPPORT_AUDIT_ACL: u32 = 0x0000_0004;
@@ -418,7 +415,6 @@ impl layoutiomode4 {
 
 crate::codec::wire_enum!(layoutiomode4, u32, "layoutiomode4");
 
-/// Returning layouts: section 18.44.
 pub const LAYOUT4_RET_REC_FILE: u32 = 1;
 pub const LAYOUT4_RET_REC_FSID: u32 = 2;
 pub const LAYOUT4_RET_REC_ALL: u32 = 3;
@@ -444,7 +440,7 @@ impl layoutreturn_type4 {
 
 crate::codec::wire_enum!(layoutreturn_type4, u32, "layoutreturn_type4");
 
-/// Where a file system comes from: section 11.18.
+/// Where a file system comes from: RFC 8881 section 11.18.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct fs4_status_type(pub u32);
 
@@ -470,14 +466,11 @@ impl fs4_status_type {
 
 crate::codec::wire_enum!(fs4_status_type, u32, "fs4_status_type");
 
-/// When to go through the metadata server anyway: sections 3.3 and 5.12.4.
 pub const TH4_READ_SIZE: u32 = 0;
 pub const TH4_WRITE_SIZE: u32 = 1;
 pub const TH4_READ_IOSIZE: u32 = 2;
 pub const TH4_WRITE_IOSIZE: u32 = 3;
-/// Retention: section 5.13.
 pub const RET4_DURATION_INFINITE: u64 = 0xffff_ffff_ffff_ffff;
-/// File name character sets: section 14.4.
 pub const FSCHARSET_CAP4_CONTAINS_NON_UTF8: u32 = 0x0000_0001;
 pub const FSCHARSET_CAP4_ALLOWS_ONLY_UTF8: u32 = 0x0000_0002;
 pub const FSLI4BX_GFLAGS: u32 = 0;
@@ -499,7 +492,6 @@ pub const FSLI4GF_GOING: u32 = 0x0000_0008;
 pub const FSLI4GF_SPLIT: u32 = 0x0000_0010;
 pub const FSLI4TF_RDMA: u32 = 0x0000_0001;
 pub const FSLI4IF_VAR_SUB: u32 = 0x0000_0001;
-/// The file layout type: section 13; the IO_ADVISE bit is RFC 7863.
 pub const NFL4_UFLG_MASK: u32 = 0x0000_003f;
 pub const NFL4_UFLG_DENSE: u32 = 0x0000_0001;
 pub const NFL4_UFLG_COMMIT_THRU_MDS: u32 = 0x0000_0002;
@@ -531,13 +523,11 @@ impl filelayout_hint_care4 {
 
 crate::codec::wire_enum!(filelayout_hint_care4, u32, "filelayout_hint_care4");
 
-/// Filehandle expiry: section 5.8.1.3.
 pub const FH4_PERSISTENT: u32 = 0x0000_0000;
 pub const FH4_NOEXPIRE_WITH_OPEN: u32 = 0x0000_0001;
 pub const FH4_VOLATILE_ANY: u32 = 0x0000_0002;
 pub const FH4_VOL_MIGRATION: u32 = 0x0000_0004;
 pub const FH4_VOL_RENAME: u32 = 0x0000_0008;
-/// The number of each attribute: sections 5.6 and 5.7.
 pub const FATTR4_SUPPORTED_ATTRS: u32 = 0;
 pub const FATTR4_TYPE: u32 = 1;
 pub const FATTR4_FH_EXPIRE_TYPE: u32 = 2;
@@ -616,7 +606,7 @@ pub const FATTR4_MODE_SET_MASKED: u32 = 74;
 pub const FATTR4_SUPPATTR_EXCLCREAT: u32 = 75;
 pub const FATTR4_FS_CHARSET_CAP: u32 = 76;
 
-/// Tokens of the SSV pseudo-mechanism: section 2.10.9.
+/// Tokens of the SSV pseudo-mechanism: RFC 8881 section 2.10.9.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ssv_subkey4(pub u32);
 
@@ -805,7 +795,6 @@ impl nfs_opnum4 {
 
 crate::codec::wire_enum!(nfs_opnum4, u32, "nfs_opnum4");
 
-/// ACCESS: section 18.1; the last three bits are RFC 8276 section 8.5.
 pub const ACCESS4_READ: u32 = 0x0000_0001;
 pub const ACCESS4_LOOKUP: u32 = 0x0000_0002;
 pub const ACCESS4_MODIFY: u32 = 0x0000_0004;
@@ -816,7 +805,7 @@ pub const ACCESS4_XAREAD: u32 = 0x0000_0040;
 pub const ACCESS4_XAWRITE: u32 = 0x0000_0080;
 pub const ACCESS4_XALIST: u32 = 0x0000_0100;
 
-/// LOCK, LOCKT, LOCKU: sections 18.10 to 18.12.
+/// LOCK, LOCKT, LOCKU: RFC 8881 sections 18.10 to 18.12.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct nfs_lock_type4(pub u32);
 
@@ -840,8 +829,6 @@ impl nfs_lock_type4 {
 
 crate::codec::wire_enum!(nfs_lock_type4, u32, "nfs_lock_type4");
 
-/// OPEN: section 18.16; RFC 9754 added two WANT flags, a result flag and two delegation
-/// types.
 pub const OPEN4_SHARE_ACCESS_READ: u32 = 0x0000_0001;
 pub const OPEN4_SHARE_ACCESS_WRITE: u32 = 0x0000_0002;
 pub const OPEN4_SHARE_ACCESS_BOTH: u32 = 0x0000_0003;
@@ -1016,7 +1003,6 @@ pub const OPEN4_RESULT_LOCKTYPE_POSIX: u32 = 0x0000_0004;
 pub const OPEN4_RESULT_PRESERVE_UNLINKED: u32 = 0x0000_0008;
 pub const OPEN4_RESULT_NO_OPEN_STATEID: u32 = 0x0000_0010;
 pub const OPEN4_RESULT_MAY_NOTIFY_LOCK: u32 = 0x0000_0020;
-/// SECINFO: section 18.29.
 pub const AUTH_NONE: u32 = 0;
 pub const AUTH_SYS: u32 = 1;
 pub const RPCSEC_GSS: u32 = 6;
@@ -1042,7 +1028,7 @@ impl rpc_gss_svc_t {
 
 crate::codec::wire_enum!(rpc_gss_svc_t, u32, "rpc_gss_svc_t");
 
-/// WRITE: section 18.32.
+/// WRITE: RFC 8881 section 18.32.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct stable_how4(pub u32);
 
@@ -1064,7 +1050,7 @@ impl stable_how4 {
 
 crate::codec::wire_enum!(stable_how4, u32, "stable_how4");
 
-/// BIND_CONN_TO_SESSION: section 18.34.
+/// BIND_CONN_TO_SESSION: RFC 8881 section 18.34.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct channel_dir_from_client4(pub u32);
 
@@ -1109,7 +1095,6 @@ impl channel_dir_from_server4 {
 
 crate::codec::wire_enum!(channel_dir_from_server4, u32, "channel_dir_from_server4");
 
-/// EXCHANGE_ID: section 18.35; SUPP_FENCE_OPS is RFC 7862 section 14.1.
 pub const EXCHGID4_FLAG_SUPP_MOVED_REFER: u32 = 0x0000_0001;
 pub const EXCHGID4_FLAG_SUPP_MOVED_MIGR: u32 = 0x0000_0002;
 pub const EXCHGID4_FLAG_SUPP_FENCE_OPS: u32 = 0x0000_0004;
@@ -1165,7 +1150,7 @@ impl gddrnf4_status {
 
 crate::codec::wire_enum!(gddrnf4_status, u32, "gddrnf4_status");
 
-/// SECINFO_NO_NAME: section 18.45.
+/// SECINFO_NO_NAME: RFC 8881 section 18.45.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct secinfo_style4(pub u32);
 
@@ -1203,7 +1188,7 @@ pub const NFS4_PROGRAM: u32 = 100003;
 pub const NFS_V4: u32 = 4;
 pub const NFSPROC4_NULL: u32 = 0;
 pub const NFSPROC4_COMPOUND: u32 = 1;
-/// CB_LAYOUTRECALL: section 20.3.
+/// CB_LAYOUTRECALL: RFC 8881 section 20.3.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct layoutrecall_type4(pub u32);
 
@@ -1225,7 +1210,7 @@ impl layoutrecall_type4 {
 
 crate::codec::wire_enum!(layoutrecall_type4, u32, "layoutrecall_type4");
 
-/// CB_NOTIFY: section 20.4.
+/// CB_NOTIFY: RFC 8881 section 20.4.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct notify_type4(pub u32);
 
@@ -1253,7 +1238,6 @@ impl notify_type4 {
 
 crate::codec::wire_enum!(notify_type4, u32, "notify_type4");
 
-/// CB_RECALL_ANY: section 20.6; the flexible-file bits are those of RFC 8435.
 pub const RCA4_TYPE_MASK_RDATA_DLG: u32 = 0;
 pub const RCA4_TYPE_MASK_WDATA_DLG: u32 = 1;
 pub const RCA4_TYPE_MASK_DIR_DLG: u32 = 2;
@@ -1266,7 +1250,7 @@ pub const RCA4_TYPE_MASK_OTHER_LAYOUT_MAX: u32 = 15;
 pub const RCA4_TYPE_MASK_FF_LAYOUT_MIN: u32 = 16;
 pub const RCA4_TYPE_MASK_FF_LAYOUT_MAX: u32 = 17;
 
-/// CB_NOTIFY_DEVICEID: section 20.12.
+/// CB_NOTIFY_DEVICEID: RFC 8881 section 20.12.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct notify_deviceid_type4(pub u32);
 
@@ -1286,7 +1270,7 @@ impl notify_deviceid_type4 {
 
 crate::codec::wire_enum!(notify_deviceid_type4, u32, "notify_deviceid_type4");
 
-/// Callback operation numbers: section 20; CB_OFFLOAD is RFC 7862 section 16.
+/// Callback operation numbers: RFC 8881 section 20; CB_OFFLOAD is RFC 7862 section 16.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct nfs_cb_opnum4(pub u32);
 

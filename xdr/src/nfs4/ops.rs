@@ -88,7 +88,7 @@ impl Decode for ACCESS4res {
     }
 }
 
-/// CLOSE: section 18.2.
+/// CLOSE: RFC 8881 section 18.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct CLOSE4args {
     pub seqid: seqid4,
@@ -148,7 +148,7 @@ impl Decode for CLOSE4res {
     }
 }
 
-/// COMMIT: section 18.3.
+/// COMMIT: RFC 8881 section 18.3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct COMMIT4args {
     pub offset: offset4,
@@ -313,7 +313,7 @@ impl Decode for CREATE4res {
     }
 }
 
-/// DELEGPURGE and DELEGRETURN: sections 18.5 and 18.6.
+/// DELEGPURGE and DELEGRETURN: RFC 8881 sections 18.5 and 18.6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct DELEGPURGE4args {
     pub clientid: clientid4,
@@ -390,7 +390,7 @@ impl Decode for DELEGRETURN4res {
     }
 }
 
-/// GETATTR: section 18.7.
+/// GETATTR: RFC 8881 section 18.7.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct GETATTR4args {
     pub attr_request: bitmap4,
@@ -467,7 +467,7 @@ impl Decode for GETATTR4res {
     }
 }
 
-/// GETFH: section 18.8.
+/// GETFH: RFC 8881 section 18.8.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct GETFH4resok {
     pub object: nfs_fh4,
@@ -525,7 +525,7 @@ impl Decode for GETFH4res {
     }
 }
 
-/// LINK: section 18.9.
+/// LINK: RFC 8881 section 18.9.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct LINK4args {
     pub newname: component4,
@@ -869,7 +869,7 @@ impl Decode for LOCKU4res {
     }
 }
 
-/// LOOKUP and LOOKUPP: sections 18.13 and 18.14.
+/// LOOKUP and LOOKUPP: RFC 8881 sections 18.13 and 18.14.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct LOOKUP4args {
     pub objname: component4,
@@ -927,7 +927,7 @@ impl Decode for LOOKUPP4res {
     }
 }
 
-/// NVERIFY: section 18.15.
+/// NVERIFY: RFC 8881 section 18.15.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct NVERIFY4args {
     pub obj_attributes: fattr4,
@@ -1073,7 +1073,7 @@ impl Decode for OPEN4res {
     }
 }
 
-/// OPENATTR: section 18.17.
+/// OPENATTR: RFC 8881 section 18.17.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct OPENATTR4args {
     pub createdir: bool,
@@ -1112,7 +1112,7 @@ impl Decode for OPENATTR4res {
     }
 }
 
-/// OPEN_DOWNGRADE: section 18.18.
+/// OPEN_DOWNGRADE: RFC 8881 section 18.18.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct OPEN_DOWNGRADE4args {
     pub open_stateid: stateid4,
@@ -1200,7 +1200,7 @@ impl Decode for OPEN_DOWNGRADE4res {
     }
 }
 
-/// PUTFH, PUTPUBFH, PUTROOTFH: sections 18.19 to 18.21.
+/// PUTFH, PUTPUBFH, PUTROOTFH: RFC 8881 sections 18.19 to 18.21.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct PUTFH4args {
     pub object: nfs_fh4,
@@ -1277,7 +1277,7 @@ impl Decode for PUTROOTFH4res {
     }
 }
 
-/// READ: section 18.22.
+/// READ: RFC 8881 section 18.22.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct READ4args {
     pub stateid: stateid4,
@@ -1360,7 +1360,7 @@ impl Decode for READ4res {
     }
 }
 
-/// READDIR: section 18.23.
+/// READDIR: RFC 8881 section 18.23.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct READDIR4args {
     pub cookie: nfs_cookie4,
@@ -1453,7 +1453,7 @@ impl Decode for READDIR4res {
     }
 }
 
-/// READLINK: section 18.24.
+/// READLINK: RFC 8881 section 18.24.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct READLINK4resok {
     pub link: linktext4,
@@ -1511,7 +1511,7 @@ impl Decode for READLINK4res {
     }
 }
 
-/// REMOVE: section 18.25.
+/// REMOVE: RFC 8881 section 18.25.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct REMOVE4args {
     pub target: component4,
@@ -1588,7 +1588,7 @@ impl Decode for REMOVE4res {
     }
 }
 
-/// RENAME: section 18.26.
+/// RENAME: RFC 8881 section 18.26.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct RENAME4args {
     pub oldname: component4,
@@ -1669,7 +1669,7 @@ impl Decode for RENAME4res {
     }
 }
 
-/// RESTOREFH and SAVEFH: sections 18.27 and 18.28.
+/// RESTOREFH and SAVEFH: RFC 8881 sections 18.27 and 18.28.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct RESTOREFH4res {
     pub status: nfsstat4,
@@ -1767,7 +1767,7 @@ impl Decode for SECINFO4res {
     }
 }
 
-/// SETATTR: section 18.30.
+/// SETATTR: RFC 8881 section 18.30.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct SETATTR4args {
     pub stateid: stateid4,
@@ -1810,7 +1810,7 @@ impl Decode for SETATTR4res {
     }
 }
 
-/// VERIFY: section 18.31.
+/// VERIFY: RFC 8881 section 18.31.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct VERIFY4args {
     pub obj_attributes: fattr4,
@@ -2226,7 +2226,7 @@ impl Decode for RELEASE_LOCKOWNER4res {
     }
 }
 
-/// ILLEGAL: section 18.52.
+/// ILLEGAL: RFC 8881 section 18.52.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ILLEGAL4res {
     pub status: nfsstat4,
@@ -2636,7 +2636,7 @@ impl Decode for DESTROY_SESSION4res {
     }
 }
 
-/// FREE_STATEID: section 18.38.
+/// FREE_STATEID: RFC 8881 section 18.38.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct FREE_STATEID4args {
     pub fsa_stateid: stateid4,
@@ -2823,7 +2823,7 @@ impl Decode for GET_DIR_DELEGATION4res {
     }
 }
 
-/// GETDEVICEINFO: section 18.40.
+/// GETDEVICEINFO: RFC 8881 section 18.40.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct GETDEVICEINFO4args {
     pub gdia_device_id: deviceid4,
@@ -2917,7 +2917,7 @@ impl Decode for GETDEVICEINFO4res {
     }
 }
 
-/// GETDEVICELIST: section 18.41.
+/// GETDEVICELIST: RFC 8881 section 18.41.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct GETDEVICELIST4args {
     pub gdla_layout_type: layouttype4,
@@ -3112,7 +3112,7 @@ impl Decode for LAYOUTCOMMIT4res {
     }
 }
 
-/// LAYOUTGET: section 18.43.
+/// LAYOUTGET: RFC 8881 section 18.43.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct LAYOUTGET4args {
     pub loga_signal_layout_avail: bool,
@@ -3224,7 +3224,7 @@ impl Decode for LAYOUTGET4res {
     }
 }
 
-/// LAYOUTRETURN: section 18.44.
+/// LAYOUTRETURN: RFC 8881 section 18.44.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LAYOUTRETURN4args {
     pub lora_reclaim: bool,
@@ -3297,7 +3297,7 @@ pub type SECINFO_NO_NAME4args = secinfo_style4;
 
 pub type SECINFO_NO_NAME4res = SECINFO4res;
 
-/// SEQUENCE: section 18.46.
+/// SEQUENCE: RFC 8881 section 18.46.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct SEQUENCE4args {
     pub sa_sessionid: sessionid4,
@@ -3483,7 +3483,7 @@ impl Decode for SET_SSV4res {
     }
 }
 
-/// TEST_STATEID: section 18.48.
+/// TEST_STATEID: RFC 8881 section 18.48.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct TEST_STATEID4args {
     pub ts_stateids: Vec<stateid4>,
@@ -3619,7 +3619,7 @@ impl Decode for WANT_DELEGATION4res {
     }
 }
 
-/// DESTROY_CLIENTID and RECLAIM_COMPLETE: sections 18.50 and 18.51.
+/// DESTROY_CLIENTID and RECLAIM_COMPLETE: RFC 8881 sections 18.50 and 18.51.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct DESTROY_CLIENTID4args {
     pub dca_clientid: clientid4,
@@ -3696,7 +3696,7 @@ impl Decode for RECLAIM_COMPLETE4res {
     }
 }
 
-/// Every operation's arguments: section 16.2.1.
+/// Every operation's arguments: RFC 8881 section 16.2.1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum nfs_argop4 {
     OP_ACCESS(ACCESS4args),
@@ -4035,7 +4035,7 @@ impl Decode for nfs_argop4 {
     }
 }
 
-/// Every operation's results: section 16.2.2.
+/// Every operation's results: RFC 8881 section 16.2.2.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum nfs_resop4 {
     OP_ACCESS(ACCESS4res),

@@ -18,7 +18,6 @@ pub type int64_t = i64;
 
 pub type uint64_t = u64;
 
-/// Plain names for plain types: section 3.2.
 pub type attrlist4 = Bytes;
 
 pub type changeid4 = uint64_t;
@@ -110,7 +109,7 @@ impl Decode for verifier4 {
     }
 }
 
-/// Composite types: section 3.3.
+/// Composite types: RFC 8881 section 3.3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct nfstime4 {
     pub seconds: int64_t,
@@ -812,7 +811,7 @@ impl Decode for retention_set4 {
 
 pub type fs_charset_cap4 = uint32_t;
 
-/// Other places to find a file system: section 11.17.
+/// Other places to find a file system: RFC 8881 section 11.17.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct fs_locations_server4 {
     pub fls_currency: int32_t,
@@ -974,7 +973,6 @@ impl Decode for nfsv4_1_file_layout4 {
     }
 }
 
-/// The type of each attribute: sections 5.6 to 5.13.
 pub type fattr4_supported_attrs = bitmap4;
 
 pub type fattr4_type = nfs_ftype4;
@@ -1231,7 +1229,7 @@ impl Decode for ssv_seal_cipher_tkn4 {
     }
 }
 
-/// CREATE: section 18.4.
+/// CREATE: RFC 8881 section 18.4.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum createtype4 {
     NF4LNK(linktext4),
@@ -1931,7 +1929,6 @@ impl Decode for nfs_client_id4 {
     }
 }
 
-/// BACKCHANNEL_CTL: section 18.33. The AUTH_SYS credential is the one of RFC 5531 appendix A.
 pub type gsshandle4_t = Bytes;
 
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -2225,7 +2222,7 @@ impl Decode for state_protect4_r {
     }
 }
 
-/// CREATE_SESSION and DESTROY_SESSION: sections 18.36 and 18.37.
+/// CREATE_SESSION and DESTROY_SESSION: RFC 8881 sections 18.36 and 18.37.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct channel_attrs4 {
     pub ca_headerpadsize: count4,
@@ -2265,10 +2262,9 @@ impl Decode for channel_attrs4 {
     }
 }
 
-/// GET_DIR_DELEGATION: section 18.39.
 pub type attr_notice4 = nfstime4;
 
-/// LAYOUTCOMMIT: section 18.42.
+/// LAYOUTCOMMIT: RFC 8881 section 18.42.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum newtime4 {
     TRUE(nfstime4),
@@ -2417,7 +2413,7 @@ impl Decode for layoutreturn_stateid {
     }
 }
 
-/// SET_SSV: section 18.47.
+/// SET_SSV: RFC 8881 section 18.47.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ssa_digest_input4 {
     pub sdi_seqargs: SEQUENCE4args,
@@ -2456,7 +2452,7 @@ impl Decode for ssr_digest_input4 {
     }
 }
 
-/// WANT_DELEGATION: section 18.49.
+/// WANT_DELEGATION: RFC 8881 section 18.49.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum deleg_claim4 {
     CLAIM_FH,
@@ -2753,7 +2749,7 @@ impl Decode for notify4 {
     }
 }
 
-/// CB_SEQUENCE: section 20.9.
+/// CB_SEQUENCE: RFC 8881 section 20.9.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct referring_call4 {
     pub rc_sequenceid: sequenceid4,

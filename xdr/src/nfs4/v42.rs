@@ -36,7 +36,6 @@ impl change_attr_type4 {
 
 crate::codec::wire_enum!(change_attr_type4, u32, "change_attr_type4");
 
-/// Security labels: section 12.2.4.
 pub type policy4 = uint32_t;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -270,7 +269,6 @@ impl open_args_createmode4 {
 
 crate::codec::wire_enum!(open_args_createmode4, u32, "open_args_createmode4");
 
-/// Attributes.
 pub type fattr4_clone_blksize = uint32_t;
 
 pub type fattr4_space_freed = length4;
@@ -363,7 +361,6 @@ impl Decode for netloc4 {
     }
 }
 
-/// RPCSEC_GSSv3 privileges of a server-to-server copy: section 4.
 pub type secret4 = Bytes;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -441,7 +438,7 @@ impl Decode for copy_confirm_auth_priv {
     }
 }
 
-/// ALLOCATE: section 15.1.
+/// ALLOCATE: RFC 7862 section 15.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ALLOCATE4args {
     pub aa_stateid: stateid4,
@@ -484,7 +481,7 @@ impl Decode for ALLOCATE4res {
     }
 }
 
-/// COPY: section 15.2; write_response4 is also the reply to WRITE_SAME.
+/// COPY: RFC 7862 section 15.2; write_response4 is also the reply to WRITE_SAME.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct write_response4 {
     pub wr_callback_id: Vec<stateid4>,
@@ -643,7 +640,7 @@ impl Decode for COPY4res {
     }
 }
 
-/// COPY_NOTIFY: section 15.3.
+/// COPY_NOTIFY: RFC 7862 section 15.3.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct COPY_NOTIFY4args {
     pub cna_src_stateid: stateid4,
@@ -730,7 +727,7 @@ impl Decode for COPY_NOTIFY4res {
     }
 }
 
-/// DEALLOCATE: section 15.4.
+/// DEALLOCATE: RFC 7862 section 15.4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct DEALLOCATE4args {
     pub da_stateid: stateid4,
@@ -773,7 +770,7 @@ impl Decode for DEALLOCATE4res {
     }
 }
 
-/// IO_ADVISE: section 15.5.
+/// IO_ADVISE: RFC 7862 section 15.5.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct IO_ADVISE_type4(pub u32);
 
@@ -898,7 +895,7 @@ impl Decode for IO_ADVISE4res {
     }
 }
 
-/// LAYOUTERROR: section 15.6.
+/// LAYOUTERROR: RFC 7862 section 15.6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct device_error4 {
     pub de_deviceid: deviceid4,
@@ -975,7 +972,7 @@ impl Decode for LAYOUTERROR4res {
     }
 }
 
-/// LAYOUTSTATS: section 15.7.
+/// LAYOUTSTATS: RFC 7862 section 15.7.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct io_info4 {
     pub ii_count: uint64_t,
@@ -1055,7 +1052,7 @@ impl Decode for LAYOUTSTATS4res {
     }
 }
 
-/// OFFLOAD_CANCEL and OFFLOAD_STATUS: sections 15.8 and 15.9.
+/// OFFLOAD_CANCEL and OFFLOAD_STATUS: RFC 7862 sections 15.8 and 15.9.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct OFFLOAD_CANCEL4args {
     pub oca_stateid: stateid4,
@@ -1172,7 +1169,7 @@ impl Decode for OFFLOAD_STATUS4res {
     }
 }
 
-/// READ_PLUS: section 15.10.
+/// READ_PLUS: RFC 7862 section 15.10.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct data_content4(pub u32);
 
@@ -1358,7 +1355,7 @@ impl Decode for READ_PLUS4res {
     }
 }
 
-/// SEEK: section 15.11.
+/// SEEK: RFC 7862 section 15.11.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct SEEK4args {
     pub sa_stateid: stateid4,
@@ -1441,7 +1438,7 @@ impl Decode for SEEK4res {
     }
 }
 
-/// WRITE_SAME: sections 8.1 and 15.12.
+/// WRITE_SAME: RFC 7862 sections 8.1 and 15.12.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct app_data_block4 {
     pub adb_offset: offset4,
@@ -1546,7 +1543,7 @@ impl Decode for WRITE_SAME4res {
     }
 }
 
-/// CLONE: section 15.13.
+/// CLONE: RFC 7862 section 15.13.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct CLONE4args {
     pub cl_src_stateid: stateid4,
@@ -1599,7 +1596,7 @@ impl Decode for CLONE4res {
     }
 }
 
-/// CB_OFFLOAD: section 16.1.
+/// CB_OFFLOAD: RFC 7862 section 16.1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum offload_info4 {
     NFS4_OK(write_response4),

@@ -18,7 +18,7 @@ pub type fattr4_xattr_support = bool;
 
 pub const FATTR4_XATTR_SUPPORT: u32 = 82;
 
-/// GETXATTR: section 8.4.1.
+/// GETXATTR: RFC 8276 section 8.4.1.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct GETXATTR4args {
     pub gxa_name: xattrkey4,
@@ -76,7 +76,7 @@ impl Decode for GETXATTR4res {
     }
 }
 
-/// SETXATTR: section 8.4.2.
+/// SETXATTR: RFC 8276 section 8.4.2.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct setxattr_option4(pub u32);
 
@@ -163,7 +163,7 @@ impl Decode for SETXATTR4res {
     }
 }
 
-/// LISTXATTRS: section 8.4.3.
+/// LISTXATTRS: RFC 8276 section 8.4.3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct LISTXATTRS4args {
     pub lxa_cookie: nfs_cookie4,
@@ -250,7 +250,7 @@ impl Decode for LISTXATTRS4res {
     }
 }
 
-/// REMOVEXATTR: section 8.4.4.
+/// REMOVEXATTR: RFC 8276 section 8.4.4.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct REMOVEXATTR4args {
     pub rxa_name: xattrkey4,
