@@ -221,6 +221,9 @@ impl Emitter<'_> {
         let mut variants = String::new();
         let (mut discriminant, mut encode, mut decode) = (String::new(), String::new(), String::new());
         let mut cases = 0;
+        let (arms, default) =
+            if is_bool { Self::both_truths(arms, default) } else { (arms.to_vec(), default) };
+        let arms = &arms;
         for arm in arms {
             for case in &arm.cases {
                 cases += 1;
@@ -282,6 +285,46 @@ impl Emitter<'_> {
         let encode = format!("{write};\nmatch self {{\n{encode}\n}}");
         let decode = format!("match {read}? {{\n{decode}\n}}");
         self.codec(&name, min, &encode, &decode);
+        if is_bool {
+            self.option_conversions(&name, arms)?;
+        }
+        Ok(())
+    }
+
+    /// A bool has two values: `default:` next to one of them means the other.
+    fn both_truths<'d>(
+        arms: &[Arm],
+        default: Option<&'d Declaration>,
+    ) -> (Vec<Arm>, Option<&'d Declaration>) {
+        let mut arms = arms.to_vec();
+        let named = |truth: &str| arms.iter().any(|a| a.cases.contains(&Value::Name(truth.into())));
+        let missing = match (named("TRUE"), named("FALSE")) {
+            (true, false) => "FALSE",
+            (false, true) => "TRUE",
+            _ => return (arms, default),
+        };
+        if let Some(body) = default {
+            arms.push(Arm { cases: vec![Value::Name(missing.into())], body: body.clone() });
+        }
+        (arms, None)
+    }
+
+    /// A union of TRUE with a body and FALSE without says what Rust calls an Option.
+    fn option_conversions(&mut self, name: &str, arms: &[Arm]) -> Result<(), GenError> {
+        let arm =
+            |truth: &str| arms.iter().find(|a| a.cases == [Value::Name(truth.into())]).map(|a| &a.body.shape);
+        let (Some(some), Some(Shape::Void)) = (arm("TRUE"), arm("FALSE")) else { return Ok(()) };
+        if *some == Shape::Void {
+            return Ok(());
+        }
+        let inner = self.rust_shape(some)?;
+        let _ = write!(
+            self.out,
+            "impl From<Option<{inner}>> for {name} {{\nfn from(value: Option<{inner}>) -> Self {{\n\
+             value.map_or(Self::FALSE, Self::TRUE)\n}}\n}}\n\n\
+             impl From<{name}> for Option<{inner}> {{\nfn from(value: {name}) -> Self {{\nmatch value {{\n\
+             {name}::TRUE(v) => Some(v),\n{name}::FALSE => None,\n}}\n}}\n}}\n\n"
+        );
         Ok(())
     }
 

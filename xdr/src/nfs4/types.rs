@@ -2302,6 +2302,21 @@ impl Decode for newtime4 {
     }
 }
 
+impl From<Option<nfstime4>> for newtime4 {
+    fn from(value: Option<nfstime4>) -> Self {
+        value.map_or(Self::FALSE, Self::TRUE)
+    }
+}
+
+impl From<newtime4> for Option<nfstime4> {
+    fn from(value: newtime4) -> Self {
+        match value {
+            newtime4::TRUE(v) => Some(v),
+            newtime4::FALSE => None,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum newoffset4 {
     TRUE(offset4),
@@ -2335,6 +2350,21 @@ impl Decode for newoffset4 {
         match r.bool()? {
             true => Ok(Self::TRUE(r.u64()?)),
             false => Ok(Self::FALSE),
+        }
+    }
+}
+
+impl From<Option<offset4>> for newoffset4 {
+    fn from(value: Option<offset4>) -> Self {
+        value.map_or(Self::FALSE, Self::TRUE)
+    }
+}
+
+impl From<newoffset4> for Option<offset4> {
+    fn from(value: newoffset4) -> Self {
+        match value {
+            newoffset4::TRUE(v) => Some(v),
+            newoffset4::FALSE => None,
         }
     }
 }
@@ -2376,6 +2406,21 @@ impl Decode for newsize4 {
     }
 }
 
+impl From<Option<length4>> for newsize4 {
+    fn from(value: Option<length4>) -> Self {
+        value.map_or(Self::FALSE, Self::TRUE)
+    }
+}
+
+impl From<newsize4> for Option<length4> {
+    fn from(value: newsize4) -> Self {
+        match value {
+            newsize4::TRUE(v) => Some(v),
+            newsize4::FALSE => None,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum layoutreturn_stateid {
     TRUE(stateid4),
@@ -2409,6 +2454,21 @@ impl Decode for layoutreturn_stateid {
         match r.bool()? {
             true => Ok(Self::TRUE(stateid4::decode(r)?)),
             false => Ok(Self::FALSE),
+        }
+    }
+}
+
+impl From<Option<stateid4>> for layoutreturn_stateid {
+    fn from(value: Option<stateid4>) -> Self {
+        value.map_or(Self::FALSE, Self::TRUE)
+    }
+}
+
+impl From<layoutreturn_stateid> for Option<stateid4> {
+    fn from(value: layoutreturn_stateid) -> Self {
+        match value {
+            layoutreturn_stateid::TRUE(v) => Some(v),
+            layoutreturn_stateid::FALSE => None,
         }
     }
 }
