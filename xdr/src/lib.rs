@@ -11,12 +11,14 @@
 //! | [`nfs4`] | NFSv4.1, 4.2, extended attributes (RFC 8881, 7862, 8276, 9754) |
 //! | [`flexfiles`] | the flexible file layout type (RFC 8435) |
 //! | [`control`] | our control program |
+//! | [`capability`] | the filehandle of a data file |
 //!
 //! What is generated from `spec/*.x` says so in its first line; `cargo run -p sluice-xdr-gen` renews it.
 //!
 //! Wire types keep the spelling of their RFC (`nfsstat4`, `LAYOUTGET4args`), so that a name tells on which
 //! side of the wire one is; a Rust keyword gets a trailing underscore (`type_`).
 
+pub mod capability;
 pub mod codec;
 pub mod control;
 pub mod error;
@@ -28,6 +30,7 @@ pub mod record;
 pub mod rpc;
 pub mod writer;
 
+pub use capability::{CAPABILITY_SIZE, Capability, CapabilityError, Rights};
 pub use codec::{Decode, Encode, UNBOUNDED, from_bytes, to_bytes, to_frame};
 pub use error::{DecodeError, EncodeError};
 pub use reader::Reader;
