@@ -1,0 +1,286 @@
+//! Where a regular file's bytes are: the layout description inside its inode.
+
+use crate::codec::{Reader, Writer};
+use crate::error::FsError;
+use crate::keys::{DataFileId, StoreId};
+
+/// One data file of a component: a plain file of one store, holding its stripe units at their
+/// offsets in the whole file (it is sparse).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataFile {
+    pub store: StoreId,
+    /// Tells the data files of one [`Layout`] apart; never reused under the same id.
+    pub slot: u16,
+    /// Raised when older handles must die.
+    pub generation: u16,
+    /// The store has it: a handle may say that it must exist.
+    pub materialised: bool,
+}
+
+/// The bytes `[start, end)` of a file: stripe units of `stripe_unit` bytes dealt over `width`
+/// columns, each on `mirrors` data files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Component {
+    pub start: u64,
+    /// `u64::MAX`: without end.
+    pub end: u64,
+    /// Bytes; positive.
+    pub stripe_unit: u64,
+    pub width: u16,
+    pub mirrors: u16,
+    /// A client may hold a layout of it: it never changes under one.
+    pub handed_out: bool,
+    /// `width * mirrors` data files, the mirrors of column 0 first.
+    pub slots: Vec<DataFile>,
+}
+
+impl Component {
+    /// Most data files in a component: what a layout body of 4096 bytes holds.
+    pub const MAX_SLOTS: usize = 36;
+
+    /// The mirrors of the column that holds byte `offset` (which must be within the component).
+    pub fn column(&self, offset: u64) -> Option<&[DataFile]> {
+        if offset < self.start || offset >= self.end {
+            return None;
+        }
+        let column = (offset / self.stripe_unit.max(1)) % u64::from(self.width.max(1));
+        let at = usize::try_from(column).ok()?.checked_mul(usize::from(self.mirrors))?;
+        self.slots.get(at..at + usize::from(self.mirrors))
+    }
+}
+
+/// The whole description: one data file id, components in order from byte 0 without gaps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    pub id: DataFileId,
+    pub components: Vec<Component>,
+    /// Some mirrors may differ: a read-write layout ended uncleanly.
+    pub mirrors_dirty: bool,
+}
+
+impl Layout {
+    /// Most components.
+    pub const MAX_COMPONENTS: usize = 64;
+
+    /// Whether it is one that may be stored: in order, gapless from 0 to without end, the right
+    /// number of data files, distinct slot numbers.
+    pub fn is_valid(&self) -> bool {
+        let mut at = 0;
+        let mut slots = Vec::new();
+        for c in &self.components {
+            let n = usize::from(c.width) * usize::from(c.mirrors);
+            if c.start != at || c.end <= c.start || c.stripe_unit == 0 || n != c.slots.len() || n == 0 {
+                return false;
+            }
+            if n > Component::MAX_SLOTS {
+                return false;
+            }
+            slots.extend(c.slots.iter().map(|s| s.slot));
+            at = c.end;
+        }
+        slots.sort_unstable();
+        let distinct = slots.windows(2).all(|w| w[0] != w[1]);
+        at == u64::MAX && distinct && self.components.len() <= Self::MAX_COMPONENTS
+    }
+
+    /// The component that holds byte `offset`.
+    pub fn component(&self, offset: u64) -> Option<&Component> {
+        self.components.iter().find(|c| c.start <= offset && offset < c.end)
+    }
+
+    /// Every data file.
+    pub fn data_files(&self) -> impl Iterator<Item = &DataFile> {
+        self.components.iter().flat_map(|c| &c.slots)
+    }
+
+    /// Whether a data server must ask for the file's size at the end of a data file: its bytes may
+    /// end before the file does.
+    pub fn is_sparse(&self) -> bool {
+        self.components.len() > 1 || self.components.iter().any(|c| c.width > 1)
+    }
+
+    pub(crate) fn encode(&self, w: &mut Writer) {
+        w.u64(self.id.0).bool(self.mirrors_dirty);
+        w.u16(u16::try_from(self.components.len()).unwrap_or(u16::MAX));
+        for c in &self.components {
+            w.u64(c.start).u64(c.end).u64(c.stripe_unit).u16(c.width).u16(c.mirrors).bool(c.handed_out);
+            for s in &c.slots {
+                w.u16(s.store.0).u16(s.slot).u16(s.generation).bool(s.materialised);
+            }
+        }
+    }
+
+    pub(crate) fn decode(r: &mut Reader) -> Result<Self, FsError> {
+        let id = DataFileId(r.u64()?);
+        let mirrors_dirty = r.bool()?;
+        let n = usize::from(r.u16()?);
+        if n > Self::MAX_COMPONENTS {
+            return Err(r.corrupt());
+        }
+        let mut components = Vec::with_capacity(n);
+        for _ in 0..n {
+            components.push(decode_component(r)?);
+        }
+        let layout = Self { id, components, mirrors_dirty };
+        if layout.is_valid() { Ok(layout) } else { Err(r.corrupt()) }
+    }
+}
+
+fn decode_component(r: &mut Reader) -> Result<Component, FsError> {
+    let (start, end, stripe_unit) = (r.u64()?, r.u64()?, r.u64()?);
+    let (width, mirrors, handed_out) = (r.u16()?, r.u16()?, r.bool()?);
+    let n = usize::from(width) * usize::from(mirrors);
+    if n > Component::MAX_SLOTS {
+        return Err(r.corrupt());
+    }
+    let mut slots = Vec::with_capacity(n);
+    for _ in 0..n {
+        let (store, slot, generation) = (StoreId(r.u16()?), r.u16()?, r.u16()?);
+        slots.push(DataFile { store, slot, generation, materialised: r.bool()? });
+    }
+    Ok(Component { start, end, stripe_unit, width, mirrors, handed_out, slots })
+}
+
+/// The shape of the files made in a directory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Shape {
+    /// The first 64 MiB on one data server, the rest over several, coarsely.
+    #[default]
+    Default,
+    /// One data server.
+    Small,
+    /// Fine stripes from the first byte, for clients that stripe.
+    Wide,
+    /// Coarse stripes from the first byte, for clients of any age.
+    WideAny,
+}
+
+impl Shape {
+    const ALL: [(Self, &'static str, u8); 4] = [
+        (Self::Default, "default", 0),
+        (Self::Small, "small", 1),
+        (Self::Wide, "wide", 2),
+        (Self::WideAny, "wide-any", 3),
+    ];
+
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|s| s.0 == self).map_or("default", |s| s.1)
+    }
+}
+
+/// What a directory says about the layout of the files made in it; new subdirectories inherit it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LayoutPolicy {
+    pub shape: Shape,
+    /// Copies of every byte; 0: the server's default.
+    pub mirrors: u8,
+}
+
+impl LayoutPolicy {
+    /// Reads `wide`, `default,mirrors=2`, ...
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.trim().split(',');
+        let name = parts.next()?;
+        let mut policy = Self { shape: Shape::ALL.iter().find(|s| s.1 == name)?.0, mirrors: 0 };
+        for part in parts {
+            let n: u8 = part.strip_prefix("mirrors=")?.parse().ok()?;
+            if n == 0 || usize::from(n) > Component::MAX_SLOTS {
+                return None;
+            }
+            policy.mirrors = n;
+        }
+        Some(policy)
+    }
+
+    pub(crate) fn encode(self, w: &mut Writer) {
+        w.u8(Shape::ALL.iter().find(|s| s.0 == self.shape).map_or(0, |s| s.2)).u8(self.mirrors);
+    }
+
+    pub(crate) fn decode(r: &mut Reader) -> Result<Self, FsError> {
+        let id = r.u8()?;
+        let shape = Shape::ALL.iter().find(|s| s.2 == id).ok_or_else(|| r.corrupt())?.0;
+        Ok(Self { shape, mirrors: r.u8()? })
+    }
+}
+
+impl std::fmt::Display for LayoutPolicy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.shape.name())?;
+        if self.mirrors > 0 {
+            write!(f, ",mirrors={}", self.mirrors)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// One component of `width` columns, one mirror, fresh.
+    pub(crate) fn layout(id: u64, width: u16) -> Layout {
+        let slots = (0..width)
+            .map(|n| DataFile { store: StoreId(n + 1), slot: n, generation: 1, materialised: false })
+            .collect();
+        let c = Component {
+            start: 0,
+            end: u64::MAX,
+            stripe_unit: 1 << 20,
+            width,
+            mirrors: 1,
+            handed_out: false,
+            slots,
+        };
+        Layout { id: DataFileId(id), components: vec![c], mirrors_dirty: false }
+    }
+
+    #[test]
+    fn a_column_is_its_stripe() {
+        let l = layout(1, 4);
+        let c = l.component(0).unwrap();
+        for (offset, store) in [(0, 1), (1 << 20, 2), ((4 << 20) + 5, 1), ((7 << 20) - 1, 3)] {
+            assert_eq!(c.column(offset).unwrap()[0].store, StoreId(store));
+        }
+    }
+
+    #[test]
+    fn only_gapless_layouts_with_distinct_slots_are_valid() {
+        assert!(layout(1, 4).is_valid());
+        assert!(!layout(1, 0).is_valid());
+        assert!(!layout(1, 37).is_valid());
+        let mut l = layout(1, 2);
+        l.components[0].slots[1].slot = 0;
+        assert!(!l.is_valid());
+        let mut l = layout(1, 2);
+        l.components[0].end = 100;
+        assert!(!l.is_valid());
+        let mut l = layout(1, 2);
+        l.components[0].start = 1;
+        assert!(!l.is_valid());
+    }
+
+    #[test]
+    fn decode_is_the_inverse_and_refuses_what_is_not_valid() {
+        let mut l = layout(9, 3);
+        l.components[0].slots[2].materialised = true;
+        l.mirrors_dirty = true;
+        let bytes = |l: &Layout| {
+            let mut w = Writer::default();
+            l.encode(&mut w);
+            w.finish()
+        };
+        assert_eq!(Layout::decode(&mut Reader::new("layout", bytes(&l))).unwrap(), l);
+        l.components[0].start = 7;
+        assert!(Layout::decode(&mut Reader::new("layout", bytes(&l))).is_err());
+    }
+
+    #[test]
+    fn policies_have_names() {
+        for text in ["default", "small", "wide", "wide-any", "wide,mirrors=2"] {
+            assert_eq!(LayoutPolicy::parse(text).unwrap().to_string(), text);
+        }
+        for text in ["", "Wide", "wide,mirrors=0", "wide,mirrors=37", "wide,", "wide,x=1"] {
+            assert!(LayoutPolicy::parse(text).is_none(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Reading and writing inode records and directory states.
+
+use bytes::Bytes;
+use sluice_kv::{AtomicOp, Transaction};
+
+use crate::codec;
+use crate::error::FsError;
+use crate::inode::{DirectoryState, Inode, InodeRecord, Kind, STAMP_OFFSET};
+use crate::join;
+use crate::keys::{self, DirectoryField, FileId, InodeKey, Statistic};
+
+/// The record, under read conflict; [`FsError::Stale`] if the inode is gone.
+pub(crate) async fn record(txn: &Transaction, key: &InodeKey) -> Result<InodeRecord, FsError> {
+    find_record(txn, key).await?.ok_or(FsError::Stale)
+}
+
+pub(crate) async fn find_record(txn: &Transaction, key: &InodeKey) -> Result<Option<InodeRecord>, FsError> {
+    txn.get(&keys::inode(key)).await?.map(InodeRecord::decode).transpose()
+}
+
+/// The record of something that must be a directory.
+pub(crate) async fn directory(txn: &Transaction, key: &InodeKey) -> Result<InodeRecord, FsError> {
+    let record = record(txn, key).await?;
+    if record.kind() == Kind::Directory { Ok(record) } else { Err(FsError::NotDirectory) }
+}
+
+/// The record, and the state of what is a directory.
+pub(crate) async fn inode(txn: &Transaction, key: &InodeKey, base: u64) -> Result<Inode, FsError> {
+    let record = record(txn, key).await?;
+    complete(txn, key, record, base).await
+}
+
+/// Adds the state to a directory's record.
+pub(crate) async fn complete(
+    txn: &Transaction,
+    key: &InodeKey,
+    record: InodeRecord,
+    base: u64,
+) -> Result<Inode, FsError> {
+    let directory = if record.kind() == Kind::Directory { Some(state(txn, key.fileid).await?) } else { None };
+    let mut inode = Inode { key: *key, record, directory, change: 0 };
+    inode.change = base.wrapping_add(inode.version());
+    Ok(inode)
+}
+
+/// Writes a record so that the commit stamps it: the change attribute moves.
+pub(crate) fn put(txn: &mut Transaction, key: &InodeKey, record: &InodeRecord) {
+    txn.set_versionstamped_value(keys::inode(key), record.encode(), STAMP_OFFSET);
+}
+
+/// Writes a record whose change clients need not notice: its stamp stays.
+pub(crate) fn put_quietly(txn: &mut Transaction, key: &InodeKey, record: &InodeRecord) {
+    txn.set(keys::inode(key), record.encode());
+}
+
+/// The state of a directory with the blind updates merged in, under read conflict.
+pub(crate) async fn state(txn: &Transaction, directory: FileId) -> Result<DirectoryState, FsError> {
+    let exact = exact_state(txn, directory).await?;
+    if exact.split { merge(txn, directory, exact).await } else { Ok(exact) }
+}
+
+/// The state as of the last exact update.
+pub(crate) async fn exact_state(txn: &Transaction, directory: FileId) -> Result<DirectoryState, FsError> {
+    let value = txn.get(&keys::directory(directory, DirectoryField::State)).await?;
+    DirectoryState::decode(value.ok_or(FsError::corrupt("directory without state"))?)
+}
+
+async fn merge(
+    txn: &Transaction,
+    directory: FileId,
+    mut state: DirectoryState,
+) -> Result<DirectoryState, FsError> {
+    const WHAT: &str = "directory delta";
+    for (key, value) in txn.range(&keys::directory_fields(directory), 8, false).await? {
+        match key.last() {
+            Some(f) if *f == DirectoryField::State as u8 => {}
+            Some(f) if *f == DirectoryField::Stamp as u8 => {
+                let stamp: [u8; 10] = value.as_ref().try_into().map_err(|_| FsError::corrupt(WHAT))?;
+                state.stamp.0 = state.stamp.0.max(stamp);
+            }
+            Some(f) if *f == DirectoryField::Touched as u8 => {
+                state.touched = state.touched.max(codec::from_nanos(codec::counter(WHAT, &value)?));
+            }
+            // Deltas are signed; wrapping addition of two's complement is right for both signs.
+            Some(f) if *f == DirectoryField::Entries as u8 => {
+                state.entries = state.entries.wrapping_add(codec::counter(WHAT, &value)?);
+            }
+            Some(f) if *f == DirectoryField::Subdirectories as u8 => {
+                state.subdirectories = state.subdirectories.wrapping_add(codec::counter(WHAT, &value)?);
+            }
+            _ => return Err(FsError::corrupt(WHAT)),
+        }
+    }
+    Ok(state)
+}
+
+/// Records of several inodes at once; `None` for those that are gone.
+pub(crate) async fn records(
+    txn: &Transaction,
+    inodes: &[InodeKey],
+) -> Result<Vec<Option<InodeRecord>>, FsError> {
+    join::all(inodes.iter().map(|key| find_record(txn, key))).await
+}
+
+/// Adds to a counter of the whole file system, on a shard that spreads the writers.
+pub(crate) fn count(txn: &mut Transaction, what: Statistic, spread: FileId, delta: i64) {
+    if delta == 0 {
+        return;
+    }
+    let shard = u8::try_from(spread.0 % 16).unwrap_or(0);
+    add(txn, keys::statistic(what, shard), delta);
+}
+
+pub(crate) fn add(txn: &mut Transaction, key: Bytes, delta: i64) {
+    txn.atomic(AtomicOp::Add, key, Bytes::copy_from_slice(&delta.to_le_bytes()));
+}

@@ -1,0 +1,67 @@
+//! Finding names.
+
+use sluice_kv::Transaction;
+
+use crate::credential::{Credential, Want};
+use crate::dirent::{self, Dirent};
+use crate::error::FsError;
+use crate::fetch;
+use crate::inode::{Inode, Node};
+use crate::keys::InodeKey;
+use crate::name::Name;
+use crate::{Namespace, join};
+
+/// A name and what it means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    pub entry: Dirent,
+    pub inode: Inode,
+}
+
+impl Namespace {
+    /// The inode that `name` means in `directory`: point reads of the directory, the entry and the inode.
+    ///
+    /// Errors: Stale, NotDirectory, Access (no search permission), NotFound.
+    pub async fn lookup(
+        &self,
+        txn: &Transaction,
+        directory: &InodeKey,
+        name: &Name<'_>,
+        who: &Credential,
+    ) -> Result<Found, FsError> {
+        let (parent, place) = join::both(
+            fetch::directory(txn, directory),
+            dirent::find(txn, &self.hash, directory.fileid, name),
+        )
+        .await?;
+        parent.owned().require(who, Want::EXECUTE)?;
+        let entry = place.entry.ok_or(FsError::NotFound)?;
+        let inode = fetch::inode(txn, &entry.inode, self.base()).await.map_err(missing_is_corrupt)?;
+        Ok(Found { entry, inode })
+    }
+
+    /// The directory that `directory` is in; of the root, [`FsError::NotFound`].
+    pub async fn lookup_parent(
+        &self,
+        txn: &Transaction,
+        directory: &InodeKey,
+        who: &Credential,
+    ) -> Result<Inode, FsError> {
+        let record = fetch::directory(txn, directory).await?;
+        record.owned().require(who, Want::EXECUTE)?;
+        match record.node {
+            // RFC 8881 §18.14.3: LOOKUPP of the root of the server's tree is NFS4ERR_NOENT.
+            Node::Directory(_) if *directory == InodeKey::ROOT => Err(FsError::NotFound),
+            Node::Directory(d) => fetch::inode(txn, &d.parent, self.base()).await,
+            _ => Err(FsError::NotDirectory),
+        }
+    }
+}
+
+/// An entry without its inode is not the client's fault.
+pub(crate) fn missing_is_corrupt(error: FsError) -> FsError {
+    match error {
+        FsError::Stale => FsError::corrupt("directory entry without inode"),
+        other => other,
+    }
+}

@@ -1,0 +1,211 @@
+//! Renaming files and directories, within a directory and across.
+
+use sluice_kv::Transaction;
+
+use crate::credential::Want;
+use crate::directory::Delta;
+use crate::dirent::{self, Dirent, Place};
+use crate::error::FsError;
+use crate::inode::{InodeRecord, Kind, Node};
+use crate::keys::InodeKey;
+use crate::lookup::missing_is_corrupt;
+use crate::name::Name;
+use crate::pending::{DirectoryChange, Pending, settle_fields};
+use crate::remove::{drop_name, expect, require_empty};
+use crate::unlink::Unlinked;
+use crate::{Namespace, Request, fetch, join};
+
+/// A rename.
+#[derive(Clone, Copy, Debug)]
+pub struct Rename<'a> {
+    pub from: InodeKey,
+    pub from_name: Name<'a>,
+    pub to: InodeKey,
+    pub to_name: Name<'a>,
+    /// What the caller found under the old name.
+    pub expect_source: Option<InodeKey>,
+    /// What the caller found under the new name: `Some(None)` for nothing, `None` for "did not look".
+    pub expect_target: Option<Option<InodeKey>>,
+    /// Somebody has the target open.
+    pub target_open: bool,
+}
+
+/// What a rename led to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Renamed {
+    pub source_directory: DirectoryChange,
+    pub target_directory: DirectoryChange,
+    pub moved: InodeKey,
+    /// What the new name meant before.
+    pub replaced: Option<Unlinked>,
+}
+settle_fields!(Renamed: source_directory, target_directory, replaced);
+
+/// One of the two directories, as read.
+struct Side {
+    key: InodeKey,
+    record: InodeRecord,
+    place: Place,
+}
+
+/// Deepest path that a cycle check climbs; what is deeper is refused.
+const MAX_DEPTH: usize = 4096;
+
+impl Namespace {
+    /// Renames; a target that exists is replaced if it is of the same sort and, being a directory,
+    /// empty. Two names of one inode: nothing happens (RFC 8881 §18.26.3).
+    ///
+    /// Errors: Stale, NotDirectory, Access, NotFound, NameMoved, NotOwner (sticky), Exists (of
+    /// another sort), NotEmpty, Invalid (into itself), NoSpace.
+    pub async fn rename(
+        &self,
+        txn: &mut Transaction,
+        rename: &Rename<'_>,
+        request: &Request<'_>,
+    ) -> Result<Pending<Renamed>, FsError> {
+        let source = self.side(txn, rename.from, &rename.from_name, request).await?;
+        let target = self.side(txn, rename.to, &rename.to_name, request).await?;
+        let entry = source.place.entry.clone().ok_or(FsError::NotFound)?;
+        expect(rename.expect_source, &entry)?;
+        expect_target(rename, &target)?;
+        if target.place.entry.as_ref().is_some_and(|e| e.inode == entry.inode) {
+            return self.nothing(txn, &source, &target, &entry).await;
+        }
+        let moved = fetch::record(txn, &entry.inode).await.map_err(missing_is_corrupt)?;
+        source.record.owned().require_sticky(&moved.owned(), request.who)?;
+        let replaced = accept_target(txn, &target, entry.kind, request).await?;
+        let across = source.key != target.key;
+        if across && entry.kind == Kind::Directory {
+            // The entry `..` changes, which takes write permission on the directory itself.
+            moved.owned().require(request.who, Want::WRITE)?;
+            require_outside(txn, &entry.inode, &target).await?;
+        }
+        self.apply(txn, rename, request, source, target, (entry, moved), replaced).await
+    }
+
+    async fn side(
+        &self,
+        txn: &Transaction,
+        key: InodeKey,
+        name: &Name<'_>,
+        request: &Request<'_>,
+    ) -> Result<Side, FsError> {
+        let (record, place) =
+            join::both(fetch::directory(txn, &key), dirent::find(txn, &self.hash, key.fileid, name)).await?;
+        record.owned().require(request.who, Want::CHANGE_ENTRIES)?;
+        Ok(Side { key, record, place })
+    }
+
+    async fn nothing(
+        &self,
+        txn: &Transaction,
+        source: &Side,
+        target: &Side,
+        entry: &Dirent,
+    ) -> Result<Pending<Renamed>, FsError> {
+        let renamed = Renamed {
+            source_directory: self.directory_unchanged(txn, &source.key, &source.record).await?,
+            target_directory: self.directory_unchanged(txn, &target.key, &target.record).await?,
+            moved: entry.inode,
+            replaced: None,
+        };
+        Ok(Pending::new(renamed, self.base()))
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "all of them were read in this transaction")]
+    async fn apply(
+        &self,
+        txn: &mut Transaction,
+        rename: &Rename<'_>,
+        request: &Request<'_>,
+        source: Side,
+        target: Side,
+        (entry, mut moved): (Dirent, InodeRecord),
+        replaced: Option<(Dirent, InodeRecord)>,
+    ) -> Result<Pending<Renamed>, FsError> {
+        let same = source.key == target.key;
+        source.place.remove(txn)?;
+        // The two names may share a hash: where the new one goes depends on the old one being gone.
+        let place = if same {
+            dirent::find(txn, &self.hash, target.key.fileid, &rename.to_name).await?
+        } else {
+            target.place
+        };
+        let minus = replaced.as_ref().map_or_else(Delta::default, |(old, _)| Delta::minus(old.kind));
+        let replaced = match replaced {
+            None => {
+                place.insert(txn, &rename.to_name, entry.kind, entry.inode)?;
+                None
+            }
+            Some((old, record)) => {
+                place.replace(txn, entry.kind, entry.inode)?;
+                Some(drop_name(txn, &old.inode, record, rename.target_open, request))
+            }
+        };
+        moved.ctime = request.now;
+        if let Node::Directory(node) = &mut moved.node {
+            node.parent = target.key;
+        }
+        fetch::put(txn, &entry.inode, &moved);
+        let (out, into) = (Delta::minus(entry.kind), Delta::plus(entry.kind).and(minus));
+        let (source_directory, target_directory) = if same {
+            let change =
+                self.update_directory(txn, &source.key, &source.record, out.and(into), request).await?;
+            (change, change)
+        } else {
+            (
+                self.update_directory(txn, &source.key, &source.record, out, request).await?,
+                self.update_directory(txn, &target.key, &target.record, into, request).await?,
+            )
+        };
+        let renamed = Renamed { source_directory, target_directory, moved: entry.inode, replaced };
+        Ok(Pending::new(renamed, self.base()))
+    }
+}
+
+fn expect_target(rename: &Rename<'_>, target: &Side) -> Result<(), FsError> {
+    match (rename.expect_target, &target.place.entry) {
+        (None, _) | (Some(None), None) => Ok(()),
+        (Some(Some(inode)), Some(found)) if found.inode == inode => Ok(()),
+        _ => Err(FsError::NameMoved),
+    }
+}
+
+/// Whether the target may be replaced by something of this kind.
+async fn accept_target(
+    txn: &Transaction,
+    target: &Side,
+    kind: Kind,
+    request: &Request<'_>,
+) -> Result<Option<(Dirent, InodeRecord)>, FsError> {
+    let Some(old) = target.place.entry.clone() else { return Ok(None) };
+    let record = fetch::record(txn, &old.inode).await.map_err(missing_is_corrupt)?;
+    target.record.owned().require_sticky(&record.owned(), request.who)?;
+    // RFC 8881 §18.26.3: both directories or neither, otherwise NFS4ERR_EXIST.
+    if (kind == Kind::Directory) != (old.kind == Kind::Directory) {
+        return Err(FsError::Exists);
+    }
+    if old.kind == Kind::Directory {
+        require_empty(txn, &old.inode).await?;
+    }
+    Ok(Some((old, record)))
+}
+
+/// The target must not be inside the directory moved. Every ancestor is read under conflict: of two
+/// renames that together would make a cycle, one starts over.
+async fn require_outside(txn: &Transaction, moved: &InodeKey, target: &Side) -> Result<(), FsError> {
+    let mut at = target.key;
+    let mut record = target.record.clone();
+    for _ in 0..MAX_DEPTH {
+        if at == *moved {
+            return Err(FsError::Invalid);
+        }
+        if at == InodeKey::ROOT {
+            return Ok(());
+        }
+        let Node::Directory(node) = &record.node else { return Err(FsError::corrupt("parent")) };
+        at = node.parent;
+        record = fetch::find_record(txn, &at).await?.ok_or(FsError::corrupt("parent is missing"))?;
+    }
+    Err(FsError::NameTooLong)
+}

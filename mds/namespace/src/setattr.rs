@@ -1,0 +1,144 @@
+//! Changing mode, owner, times and layout policy. Sizes are in `truncate`.
+
+use sluice_env::Wall;
+use sluice_kv::Transaction;
+
+use crate::credential::{Credential, Owned, SET_GID, Want};
+use crate::data_file::LayoutPolicy;
+use crate::error::FsError;
+use crate::inode::{Inode, InodeRecord, Kind, Node};
+use crate::keys::InodeKey;
+use crate::pending::Pending;
+use crate::{Namespace, Request, fetch};
+
+/// A time to set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetTime {
+    /// The server's.
+    Now,
+    To(Wall),
+}
+
+/// Attributes to change; `None` stays.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SetAttr {
+    /// Low 12 bits.
+    pub mode: Option<u16>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub atime: Option<SetTime>,
+    pub mtime: Option<SetTime>,
+    pub btime: Option<Wall>,
+    /// Of a directory.
+    pub policy: Option<LayoutPolicy>,
+    /// The caller holds the file open for writing: times may be set without being the owner.
+    pub writable_open: bool,
+}
+
+impl SetAttr {
+    fn is_empty(&self) -> bool {
+        *self == Self { writable_open: self.writable_open, ..Self::default() }
+    }
+}
+
+impl Namespace {
+    /// Changes attributes.
+    ///
+    /// Errors: Stale, NotOwner, Access (times, without write permission), Invalid (mode), WrongType
+    /// (policy of what is not a directory).
+    pub async fn setattr(
+        &self,
+        txn: &mut Transaction,
+        key: &InodeKey,
+        set: &SetAttr,
+        request: &Request<'_>,
+    ) -> Result<Pending<Inode>, FsError> {
+        let mut inode = fetch::inode(txn, key, self.base()).await?;
+        if set.is_empty() {
+            return Ok(Pending::new(inode, self.base()));
+        }
+        let before = inode.record.owned();
+        chown(&mut inode.record, &before, set, request.who)?;
+        chmod(&mut inode.record, &before, set, request.who)?;
+        set_times(&mut inode, &before, set, request)?;
+        set_policy(&mut inode.record, &before, set, request.who)?;
+        inode.record.ctime = request.now;
+        fetch::put(txn, key, &inode.record);
+        inode.change = 0;
+        Ok(Pending::new(inode, self.base()))
+    }
+}
+
+fn chown(record: &mut InodeRecord, before: &Owned, set: &SetAttr, who: &Credential) -> Result<(), FsError> {
+    if set.uid.is_none() && set.gid.is_none() {
+        return Ok(());
+    }
+    let (uid, gid) = (set.uid.unwrap_or(before.uid), set.gid.unwrap_or(before.gid));
+    if !who.is_root() {
+        // Ownership is not given away; the owner may choose among the groups it is in.
+        let own = who.uid == before.uid && uid == before.uid;
+        if !own || (gid != before.gid && !who.in_group(gid)) {
+            return Err(FsError::NotOwner);
+        }
+    }
+    (record.uid, record.gid) = (uid, gid);
+    record.mode = before.without_set_id();
+    Ok(())
+}
+
+fn chmod(record: &mut InodeRecord, before: &Owned, set: &SetAttr, who: &Credential) -> Result<(), FsError> {
+    let Some(mode) = set.mode else { return Ok(()) };
+    if mode > 0o7777 {
+        return Err(FsError::Invalid);
+    }
+    before.require_owner(who)?;
+    // Only a member makes a program run as its group (chmod of POSIX.1-2017).
+    let drop = !who.is_root() && !who.in_group(record.gid) && record.kind() != Kind::Directory;
+    record.mode = if drop { mode & !SET_GID } else { mode };
+    Ok(())
+}
+
+fn set_times(inode: &mut Inode, before: &Owned, set: &SetAttr, request: &Request<'_>) -> Result<(), FsError> {
+    if set.atime.is_none() && set.mtime.is_none() && set.btime.is_none() {
+        return Ok(());
+    }
+    let explicit = [set.atime, set.mtime].iter().any(|t| matches!(t, Some(SetTime::To(_))));
+    let owner = before.require_owner(request.who);
+    if explicit || set.btime.is_some() {
+        // utimensat of POSIX.1-2017: times of one's choice take ownership, the present time does not.
+        owner?;
+    } else if owner.is_err() && !set.writable_open {
+        before.require(request.who, Want::WRITE)?;
+    }
+    let resolve = |t: SetTime| match t {
+        SetTime::Now => request.now,
+        SetTime::To(at) => at,
+    };
+    if let Some(at) = set.atime {
+        inode.record.atime = resolve(at);
+    }
+    if let Some(at) = set.btime {
+        inode.record.btime = at;
+    }
+    if let Some(at) = set.mtime {
+        inode.record.mtime = resolve(at);
+        let touched = inode.directory.map_or(request.now, |d| d.touched);
+        if let Node::Directory(node) = &mut inode.record.node {
+            node.mtime_set = request.now.max(touched);
+        }
+    }
+    Ok(())
+}
+
+fn set_policy(
+    record: &mut InodeRecord,
+    before: &Owned,
+    set: &SetAttr,
+    who: &Credential,
+) -> Result<(), FsError> {
+    let Some(policy) = set.policy else { return Ok(()) };
+    before.require_owner(who)?;
+    let Node::Directory(node) = &mut record.node else { return Err(FsError::WrongType) };
+    node.policy = policy;
+    Ok(())
+}

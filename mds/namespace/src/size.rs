@@ -1,0 +1,101 @@
+//! The size of a file, as writers on data servers report it.
+
+use sluice_env::Wall;
+use sluice_kv::Transaction;
+
+use crate::error::FsError;
+use crate::inode::{Inode, Node};
+use crate::keys::{InodeKey, Statistic};
+use crate::pending::{Pending, settle_fields};
+use crate::{Namespace, Request, fetch, layout};
+
+/// Greatest size of a file, in bytes: offsets are signed on every client.
+pub const MAX_FILE_SIZE: u64 = i64::MAX as u64;
+
+/// Bytes of storage shown for a file of `size` bytes of which `reported` are known to be stored:
+/// never 0 for a file that is not empty, or archivers would take it for a hole.
+pub(crate) fn space_for(size: u64, reported: u64) -> u64 {
+    if size == 0 { 0 } else { reported.max(512) }
+}
+
+/// For sums of differences.
+pub(crate) fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+/// What is known of a file after data was written to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CommitSize {
+    /// One past the last byte written; `None`: within the size known.
+    pub end: Option<u64>,
+    /// When, by the client's clock; one in the future is not believed.
+    pub mtime: Option<Wall>,
+    /// Bytes of storage, if a data server told.
+    pub space_used: Option<u64>,
+    /// The file is settled: no read-write layout is out, and its row goes.
+    pub settled: bool,
+    /// A read-write layout of mirrors ended uncleanly.
+    pub mirrors_dirty: bool,
+}
+
+/// What a commit of a size led to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SizeCommitted {
+    pub inode: Inode,
+    /// The size changed.
+    pub grew: bool,
+}
+settle_fields!(SizeCommitted: inode);
+
+impl Namespace {
+    /// LAYOUTCOMMIT, a proxied write, or settling: the size becomes the greater of the two, change
+    /// attribute and times move once. It never fails for space (DESIGN §6). An inode that nobody
+    /// wrote to (settled without data) only loses its row.
+    ///
+    /// Errors: Stale, WrongType, TooBig.
+    pub async fn commit_size(
+        &self,
+        txn: &mut Transaction,
+        key: &InodeKey,
+        commit: &CommitSize,
+        request: &Request<'_>,
+    ) -> Result<Pending<SizeCommitted>, FsError> {
+        let mut inode = fetch::inode(txn, key, self.base()).await?;
+        let owned = inode.record.owned();
+        let Node::File(file) = &mut inode.record.node else { return Err(FsError::WrongType) };
+        let (old_size, old_space) = (file.size, file.space_used);
+        if commit.settled {
+            layout::clear_read_write(txn, key);
+        }
+        let end = commit.end.unwrap_or(0);
+        if end > MAX_FILE_SIZE {
+            return Err(FsError::TooBig);
+        }
+        file.size = old_size.max(end);
+        let grew = file.size != old_size;
+        // Unless told better, what was appended is taken to be stored.
+        let guess = old_space.saturating_add(file.size - old_size);
+        file.space_used = space_for(file.size, commit.space_used.unwrap_or(guess));
+        let dirtied = commit.mirrors_dirty && file.layout.as_ref().is_some_and(|l| !l.mirrors_dirty);
+        if let Some(layout) = &mut file.layout {
+            layout.mirrors_dirty |= commit.mirrors_dirty;
+        }
+        let space = signed(file.space_used) - signed(old_space);
+        fetch::count(txn, Statistic::Bytes, key.fileid, space);
+        if commit.settled && !grew && commit.mtime.is_none() {
+            // Nothing was written that clients do not know of already.
+            if dirtied || space != 0 {
+                fetch::put_quietly(txn, key, &inode.record);
+            }
+            return Ok(Pending::new(SizeCommitted { inode, grew }, self.base()));
+        }
+        inode.record.mtime = commit.mtime.unwrap_or(request.now).min(request.now);
+        inode.record.ctime = request.now;
+        if !request.who.is_root() {
+            inode.record.mode = owned.without_set_id();
+        }
+        fetch::put(txn, key, &inode.record);
+        inode.change = 0;
+        Ok(Pending::new(SizeCommitted { inode, grew }, self.base()))
+    }
+}

@@ -1,0 +1,159 @@
+//! The superblock: what makes a key space this file system.
+
+use bytes::Bytes;
+use sluice_env::{Env, Wall};
+use sluice_kv::{Transaction, Versionstamp};
+
+use crate::Namespace;
+use crate::codec::{Reader, Writer};
+use crate::data_file::LayoutPolicy;
+use crate::error::FsError;
+use crate::fetch;
+use crate::inode::{DirectoryNode, DirectoryState, InodeRecord, Node, STAMP_OFFSET};
+use crate::keys::{self, DirectoryField, InodeKey, Statistic};
+use crate::name::NameHash;
+
+/// The file system's constants.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Superblock {
+    /// Of the file system; the cluster's name towards data servers.
+    pub uuid: [u8; 16],
+    /// Added to commit versions to make change attributes.
+    pub change_base: u64,
+    /// Key of the name hash.
+    pub hash_key: [u8; 32],
+    /// Bits of the name hash, 1 to 56.
+    pub hash_bits: u8,
+    pub created: Wall,
+}
+
+impl std::fmt::Debug for Superblock {
+    // The hash key stays out of logs: who knows it can choose colliding names.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Superblock")
+            .field("uuid", &self.uuid)
+            .field("change_base", &self.change_base)
+            .field("hash_bits", &self.hash_bits)
+            .field("created", &self.created)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a new file system begins with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FormatOptions {
+    pub uuid: [u8; 16],
+    pub hash_key: [u8; 32],
+    /// 56; fewer make names collide, for tests.
+    pub hash_bits: u8,
+    pub change_base: u64,
+    pub now: Wall,
+    /// Owner and mode of the root directory.
+    pub uid: u32,
+    pub gid: u32,
+    pub mode: u16,
+    pub policy: LayoutPolicy,
+}
+
+impl FormatOptions {
+    /// Random identity, root owned by root with mode 755.
+    pub fn new(env: &Env) -> Self {
+        Self {
+            uuid: env.random.array(),
+            hash_key: env.random.array(),
+            hash_bits: 56,
+            change_base: 0,
+            now: env.clock.wall(),
+            uid: 0,
+            gid: 0,
+            mode: 0o755,
+            policy: LayoutPolicy::default(),
+        }
+    }
+}
+
+impl Superblock {
+    const SCHEMA: u8 = 1;
+
+    fn encode(&self) -> Bytes {
+        let mut w = Writer::default();
+        w.u8(Self::SCHEMA).raw(&self.uuid).u64(self.change_base).raw(&self.hash_key);
+        w.u8(self.hash_bits).wall(self.created).finish()
+    }
+
+    fn decode(value: Bytes) -> Result<Self, FsError> {
+        let mut r = Reader::new("superblock", value);
+        r.schema(Self::SCHEMA)?;
+        let sb = Self {
+            uuid: r.array()?,
+            change_base: r.u64()?,
+            hash_key: r.array()?,
+            hash_bits: r.u8()?,
+            created: r.wall()?,
+        };
+        r.finish()?;
+        Ok(sb)
+    }
+}
+
+impl Namespace {
+    fn of(superblock: Superblock) -> Self {
+        let hash = NameHash { key: superblock.hash_key, bits: superblock.hash_bits };
+        Self { superblock, hash }
+    }
+
+    /// The file system in this store, if there is one.
+    pub async fn load(txn: &Transaction) -> Result<Option<Self>, FsError> {
+        let value = txn.get(&keys::single(keys::SUPERBLOCK)).await?;
+        value.map(|v| Ok(Self::of(Superblock::decode(v)?))).transpose()
+    }
+
+    /// The file system in this store, made now if there is none.
+    pub async fn load_or_format(txn: &mut Transaction, options: &FormatOptions) -> Result<Self, FsError> {
+        if let Some(found) = Self::load(txn).await? {
+            return Ok(found);
+        }
+        let superblock = Superblock {
+            uuid: options.uuid,
+            change_base: options.change_base,
+            hash_key: options.hash_key,
+            hash_bits: options.hash_bits.clamp(1, 56),
+            created: options.now,
+        };
+        txn.set(keys::single(keys::SUPERBLOCK), superblock.encode());
+        fetch::put(txn, &InodeKey::ROOT, &root(options));
+        put_empty_directory(txn, &InodeKey::ROOT, options.now);
+        fetch::count(txn, Statistic::Files, InodeKey::ROOT.fileid, 1);
+        Ok(Self::of(superblock))
+    }
+
+    /// Raises what is added to commit versions, after a load from another store.
+    pub fn raise_change_base(&mut self, txn: &mut Transaction, to: u64) {
+        self.superblock.change_base = self.superblock.change_base.max(to);
+        txn.set(keys::single(keys::SUPERBLOCK), self.superblock.encode());
+    }
+}
+
+fn root(options: &FormatOptions) -> InodeRecord {
+    let now = options.now;
+    let node = DirectoryNode { parent: InodeKey::ROOT, policy: options.policy, mtime_set: now };
+    InodeRecord {
+        stamp: Versionstamp([0; 10]),
+        mode: options.mode & 0o7777,
+        uid: options.uid,
+        gid: options.gid,
+        nlink: 1,
+        atime: now,
+        mtime: now,
+        ctime: now,
+        btime: now,
+        xattrs: false,
+        node: Node::Directory(node),
+    }
+}
+
+/// The state of a directory just made.
+pub(crate) fn put_empty_directory(txn: &mut Transaction, key: &InodeKey, now: Wall) {
+    let state = keys::directory(key.fileid, DirectoryField::State);
+    txn.set_versionstamped_value(state, DirectoryState::empty(now).encode(), STAMP_OFFSET);
+}

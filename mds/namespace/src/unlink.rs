@@ -1,0 +1,75 @@
+//! What happens to an inode that loses a name.
+
+use sluice_env::Wall;
+use sluice_kv::Transaction;
+
+use crate::inode::{Inode, InodeRecord, Kind, Node};
+use crate::keys::{self, InodeKey, Statistic};
+use crate::pending::Settle;
+use crate::reclaim::{self, Garbage};
+use crate::{fetch, layout, size};
+
+/// An inode that lost a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unlinked {
+    /// It has other names.
+    Linked(Inode),
+    /// It has no name, and stays for those who have it open until [`crate::Namespace::reclaim_orphan`].
+    Orphaned(Inode),
+    /// It is gone; its data files, if it had any, are in the garbage queue.
+    Removed { key: InodeKey, kind: Kind, garbage: Option<Garbage> },
+}
+
+impl Settle for Unlinked {
+    fn settle(&mut self, change: u64) {
+        match self {
+            Self::Linked(inode) | Self::Orphaned(inode) => inode.settle(change),
+            Self::Removed { .. } => {}
+        }
+    }
+}
+
+/// Takes one name from what is not a directory.
+pub(crate) fn drop_link(
+    txn: &mut Transaction,
+    key: &InodeKey,
+    mut record: InodeRecord,
+    open: bool,
+    now: Wall,
+) -> Unlinked {
+    let left = record.nlink.saturating_sub(1);
+    if left == 0 && !open {
+        let garbage = erase(txn, key, &record);
+        return Unlinked::Removed { key: *key, kind: record.kind(), garbage };
+    }
+    record.nlink = left;
+    record.ctime = now;
+    fetch::put(txn, key, &record);
+    let inode = Inode { key: *key, record, directory: None, change: 0 };
+    if left > 0 {
+        return Unlinked::Linked(inode);
+    }
+    reclaim::put_orphan(txn, key);
+    Unlinked::Orphaned(inode)
+}
+
+/// Erases an inode and every row that hangs on it; its data files go to the garbage queue.
+pub(crate) fn erase(txn: &mut Transaction, key: &InodeKey, record: &InodeRecord) -> Option<Garbage> {
+    txn.clear(keys::inode(key));
+    fetch::count(txn, Statistic::Files, key.fileid, -1);
+    if record.xattrs {
+        txn.clear_range(&keys::xattrs(key.fileid));
+    }
+    match &record.node {
+        Node::File(file) => {
+            fetch::count(txn, Statistic::Bytes, key.fileid, -size::signed(file.space_used));
+            layout::clear_rows(txn, key, file.layout.as_ref());
+            file.layout.as_ref().map(|layout| reclaim::put_garbage(txn, key, layout))
+        }
+        Node::Directory(_) => {
+            txn.clear_range(&keys::directory_fields(key.fileid));
+            None
+        }
+        _ => None,
+    }
+}
