@@ -1,1 +1,48 @@
-//! (skeleton)
+//! ONC RPC (RFC 5531) over TCP, for both servers and for every client of ours.
+//!
+//! One [`Connection`] carries calls in both directions: a server answers calls with its [`Program`]s and
+//! may itself call its peer on the same connection (the NFSv4.1 back channel, RFC 8881 §2.10.3.1, and the
+//! control program both live from that).
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`program`] | [`Program`], [`Call`], [`Reply`] |
+//! | [`connection`] | one TCP connection: reads records, bounded calls in flight, ordered writes, outgoing calls |
+//! | [`server`] | listeners, connection limit, sniffing plain from secure, graceful drain |
+//! | [`client`] | outgoing connections, and a client that reconnects |
+//! | [`credential`] | AUTH_NONE, AUTH_SYS |
+//! | [`limits`] | every bound and timeout |
+//! | [`transport`] | the seam: [`Tcp`], and [`SimNet`] for simulations |
+//! | [`secure`], [`key`] | mutual authentication and encryption under the cluster key |
+//! | [`metrics`] | counters and latency per procedure |
+
+mod budget;
+pub mod client;
+pub mod connection;
+pub mod credential;
+pub mod key;
+pub mod limits;
+mod message;
+pub mod metrics;
+mod outbox;
+mod pending;
+pub mod program;
+mod reader;
+pub mod secure;
+pub mod server;
+pub mod transport;
+
+pub use client::{Client, ConnectError, ReconnectingClient};
+pub use connection::Connection;
+pub use credential::{AuthSys, Credential};
+pub use key::{ClusterKey, KeyError};
+pub use limits::Limits;
+pub use message::CallError;
+pub use metrics::{Metrics, ProcedureSnapshot};
+pub use program::{Call, Program, Reply};
+pub use server::Server;
+pub use sluice_xdr::Frame;
+pub use sluice_xdr::rpc::auth_stat;
+pub use transport::sim::{SimConfig, SimNet};
+pub use transport::tcp::Tcp;
+pub use transport::{Listener, Stream, Transport};

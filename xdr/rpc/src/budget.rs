@@ -1,0 +1,238 @@
+//! What calls may cost: bytes of requests in flight and of replies not yet sent, and the number of
+//! handlers running. The reader takes a [`Ticket`] before it lets a call run and stops reading while there
+//! is none, which pushes back on the peer through TCP.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::sync::Notify;
+
+/// Bookkeeping for one queued message beyond its bytes: buffers and queue entries.
+const OVERHEAD: usize = 256;
+
+/// The bytes all connections of a server may hold together.
+#[derive(Debug)]
+pub(crate) struct ServerBudget {
+    limit: usize,
+    used: AtomicUsize,
+    waiting: AtomicUsize,
+    freed: Notify,
+}
+
+impl ServerBudget {
+    pub(crate) fn new(limit: usize) -> Arc<Self> {
+        Arc::new(Self { limit, used: 0.into(), waiting: 0.into(), freed: Notify::new() })
+    }
+
+    pub(crate) fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    fn release(&self, bytes: usize) {
+        self.used.fetch_sub(bytes, Ordering::SeqCst);
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            self.freed.notify_waiters();
+        }
+    }
+}
+
+/// Takes `bytes` of `limit`. One that exceeds the limit alone is let through when nothing else is held:
+/// otherwise it would wait for ever.
+fn take(used: &AtomicUsize, limit: usize, bytes: usize) -> bool {
+    used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |used| {
+        (used == 0 || used.saturating_add(bytes) <= limit).then_some(used.saturating_add(bytes))
+    })
+    .is_ok()
+}
+
+/// The budget of one connection.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    limit: usize,
+    used: AtomicUsize,
+    max_in_flight: usize,
+    in_flight: AtomicUsize,
+    server: Arc<ServerBudget>,
+    /// Signalled when a ticket frees something, and by anybody who wants the reader to look again.
+    pub(crate) recheck: Notify,
+}
+
+impl Budget {
+    pub(crate) fn new(limit: usize, max_in_flight: usize, server: Arc<ServerBudget>) -> Arc<Self> {
+        Arc::new(Self {
+            limit,
+            used: 0.into(),
+            max_in_flight: max_in_flight.max(1),
+            in_flight: 0.into(),
+            server,
+            recheck: Notify::new(),
+        })
+    }
+
+    /// Calls admitted whose handlers have not finished.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::SeqCst)
+    }
+
+    /// Bytes held.
+    pub(crate) fn used(&self) -> usize {
+        self.used.load(Ordering::SeqCst)
+    }
+
+    /// Room for a request of `request` bytes and a reply of at most `reply`, if there is any. Only the
+    /// connection's reader calls this.
+    pub(crate) fn admit(self: &Arc<Self>, request: usize, reply: usize) -> Option<Ticket> {
+        if self.in_flight() >= self.max_in_flight {
+            return None;
+        }
+        let bytes = request.saturating_add(reply).saturating_add(OVERHEAD);
+        if !take(&self.used, self.limit, bytes) {
+            return None;
+        }
+        if !take(&self.server.used, self.server.limit, bytes) {
+            self.used.fetch_sub(bytes, Ordering::SeqCst);
+            return None;
+        }
+        self.in_flight.fetch_add(1, Ordering::SeqCst);
+        Some(Ticket { budget: Arc::clone(self), bytes, running: true })
+    }
+
+    /// Whether [`Budget::admit`] would find room.
+    fn fits(&self, bytes: usize) -> bool {
+        let room = |used: &AtomicUsize, limit: usize| {
+            let used = used.load(Ordering::SeqCst);
+            used == 0 || used.saturating_add(bytes) <= limit
+        };
+        self.in_flight() < self.max_in_flight
+            && room(&self.used, self.limit)
+            && room(&self.server.used, self.server.limit)
+    }
+
+    /// Completes when a refused [`Budget::admit`] is worth repeating. May complete early.
+    pub(crate) async fn changed(&self, request: usize, reply: usize) {
+        let _waiting = Waiting::new(&self.server);
+        let freed = self.server.freed.notified();
+        tokio::pin!(freed);
+        freed.as_mut().enable();
+        // Looked at again after enlisting: what was freed in between raised no signal.
+        if self.fits(request.saturating_add(reply).saturating_add(OVERHEAD)) {
+            return;
+        }
+        tokio::select! {
+            biased;
+            () = self.recheck.notified() => {}
+            () = freed => {}
+        }
+    }
+}
+
+struct Waiting<'a>(&'a ServerBudget);
+
+impl<'a> Waiting<'a> {
+    fn new(server: &'a ServerBudget) -> Self {
+        server.waiting.fetch_add(1, Ordering::SeqCst);
+        Self(server)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// The right of one call to run, and of its reply to be queued. Everything is given back on drop.
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    budget: Arc<Budget>,
+    bytes: usize,
+    running: bool,
+}
+
+impl Ticket {
+    /// The handler is done: from here on only the reply, of `reply` bytes, is held.
+    pub(crate) fn answered(&mut self, reply: usize) {
+        let bytes = reply.saturating_add(OVERHEAD);
+        if bytes < self.bytes {
+            self.budget.used.fetch_sub(self.bytes - bytes, Ordering::SeqCst);
+            self.budget.server.release(self.bytes - bytes);
+        } else {
+            // A handler exceeded its own bound; counted all the same, so that nothing new is admitted.
+            self.budget.used.fetch_add(bytes - self.bytes, Ordering::SeqCst);
+            self.budget.server.used.fetch_add(bytes - self.bytes, Ordering::SeqCst);
+        }
+        self.bytes = bytes;
+        self.finish();
+    }
+
+    fn finish(&mut self) {
+        if std::mem::take(&mut self.running) {
+            self.budget.in_flight.fetch_sub(1, Ordering::SeqCst);
+        }
+        self.budget.recheck.notify_one();
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.budget.used.fetch_sub(self.bytes, Ordering::SeqCst);
+        self.budget.server.release(self.bytes);
+        self.finish();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn budget(connection: usize, server: usize, calls: usize) -> Arc<Budget> {
+        Budget::new(connection, calls, ServerBudget::new(server))
+    }
+
+    #[test]
+    fn a_budget_is_kept_and_given_back() {
+        let b = budget(10_000, usize::MAX, 100);
+        let first = b.admit(1000, 3000).unwrap();
+        let mut second = b.admit(1000, 3000).unwrap();
+        assert!(b.admit(1000, 3000).is_none());
+        second.answered(100);
+        assert_eq!(b.used(), 4000 + OVERHEAD + 100 + OVERHEAD);
+        let third = b.admit(1000, 3000).unwrap();
+        drop((first, second, third));
+        assert_eq!((b.used(), b.in_flight(), b.server.used()), (0, 0, 0));
+    }
+
+    #[test]
+    fn more_than_everything_is_let_through_alone() {
+        let b = budget(1000, 1000, 100);
+        let big = b.admit(1 << 20, 1 << 20).unwrap();
+        assert!(b.admit(1, 1).is_none());
+        drop(big);
+        assert!(b.admit(1, 1).is_some());
+    }
+
+    #[test]
+    fn the_server_and_the_number_of_calls_bound_too() {
+        let server = ServerBudget::new(5000);
+        let (a, b) = (Budget::new(9000, 9, server.clone()), Budget::new(9000, 1, server));
+        let first = a.admit(0, 4000).unwrap();
+        assert!(b.admit(0, 4000).is_none(), "the server is full");
+        assert_eq!(b.used(), 0, "a refusal holds nothing");
+        drop(first);
+        let only = b.admit(0, 0).unwrap();
+        assert!(b.admit(0, 0).is_none(), "one call at a time");
+        drop(only);
+        assert!(b.admit(0, 0).is_some());
+    }
+
+    #[test]
+    fn a_reply_above_its_bound_is_counted() {
+        let b = budget(10_000, usize::MAX, 100);
+        let mut t = b.admit(0, 0).unwrap();
+        t.answered(20_000);
+        assert!(b.used() > 20_000);
+        assert!(b.admit(0, 0).is_none());
+        drop(t);
+        assert_eq!((b.used(), b.server.used()), (0, 0));
+    }
+}

@@ -1,0 +1,363 @@
+//! One connection, which carries calls in both directions (RFC 5531 §11, RFC 8881 §2.10.3.1).
+//!
+//! A single task reads and writes it: replies that are ready at once leave in the same turn in which their
+//! calls arrived. Handlers that have to wait get tasks of their own.
+
+use std::fmt;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes};
+use sluice_env::{Elapsed, Env, Monotonic};
+use sluice_xdr::{Frame, RecordDecoder};
+use tokio::io::AsyncWriteExt;
+use tokio::sync::{Semaphore, watch};
+
+use crate::budget::{Budget, ServerBudget, Ticket};
+use crate::credential::Credential;
+use crate::limits::Limits;
+use crate::message::{CallError, Verdict, call_head, open_reply, put_reply};
+use crate::outbox::{Hold, Outbox};
+use crate::pending::PendingCalls;
+use crate::program::Registry;
+use crate::reader::Intake;
+use crate::transport::Stream;
+
+/// How far a connection is on its way out; only ever advances.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    Open,
+    /// Takes no more calls; closes once those in flight are answered.
+    Draining,
+    Closing,
+    Closed,
+}
+
+/// Why a connection ended.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    /// The peer, or we, closed it in good order.
+    Orderly(&'static str),
+    /// The transport failed.
+    Io(std::io::Error),
+    /// The peer was too slow for a limit.
+    Slow(&'static str),
+    /// The peer does not speak RPC, or attacks.
+    Hostile(String),
+}
+
+/// What the accepting or connecting side decides about a new connection.
+#[derive(Debug)]
+pub(crate) struct Setup {
+    pub(crate) id: u64,
+    pub(crate) secure: bool,
+    /// We accepted it: the peer must send something soon. Otherwise we dialled it, and it ends when
+    /// nobody holds it any more.
+    pub(crate) accepted: bool,
+    pub(crate) env: Env,
+    pub(crate) limits: Arc<Limits>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) server_budget: Arc<ServerBudget>,
+}
+
+/// A live (or closed) connection. Cheap to share; calls may be made from any task.
+pub struct Connection {
+    id: u64,
+    peer: SocketAddr,
+    local: SocketAddr,
+    secure: bool,
+    accepted: bool,
+    pub(crate) env: Env,
+    pub(crate) limits: Arc<Limits>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) outbox: Outbox,
+    pub(crate) pending: PendingCalls,
+    /// Bytes of outgoing calls that may be queued.
+    sending: Arc<Semaphore>,
+    phase: watch::Sender<Phase>,
+    draining: AtomicBool,
+    /// Whole records received: the watchdog looks whether it moves.
+    pub(crate) records: AtomicU64,
+    /// The peer owes us the rest of a record.
+    pub(crate) partial: AtomicBool,
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let secure = if self.secure { " secure" } else { "" };
+        write!(f, "Connection({} {}{secure} {:?})", self.id, self.peer, *self.phase.borrow())
+    }
+}
+
+impl Connection {
+    /// Unique within its server or client.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The peer's address; an IPv4 peer of an IPv6 socket appears as IPv4.
+    pub fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// Our address on this connection.
+    pub fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// True if the peer has proved that it holds the cluster key, and all bytes are encrypted under it.
+    pub fn is_secure(&self) -> bool {
+        self.secure
+    }
+
+    /// True once the connection can no longer carry a call.
+    pub fn is_closed(&self) -> bool {
+        *self.phase.borrow() >= Phase::Closing
+    }
+
+    /// Bytes held on behalf of the peer: its calls in flight and its replies not yet sent.
+    pub fn bytes_held(&self) -> usize {
+        self.budget.used()
+    }
+
+    /// Calls of the peer that are running.
+    pub fn calls_in_flight(&self) -> usize {
+        self.budget.in_flight()
+    }
+
+    /// Calls the peer and waits at most `timeout` for the result, whose bytes are returned undecoded.
+    /// Usable on connections we dialled and on those we accepted. Dropping the future abandons the call;
+    /// its reply, should it come, is ignored.
+    pub async fn call(
+        &self,
+        program: u32,
+        version: u32,
+        procedure: u32,
+        credential: &Credential,
+        args: Frame,
+        timeout: Duration,
+    ) -> Result<Bytes, CallError> {
+        let mut pending = self.pending.enlist().ok_or(CallError::Closed)?;
+        let head = call_head(pending.xid, (program, version, procedure), credential, args.len())?;
+        let bytes = (head.len() + args.len()).min(self.limits.connection_budget);
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let exchange = async {
+            let permit = Arc::clone(&self.sending).acquire_many_owned(bytes).await.ok()?;
+            let head = |out: &mut bytes::BytesMut| {
+                out.put_slice(&head);
+                true
+            };
+            self.outbox.push(head, args, Some(Hold::Call { _permit: permit }));
+            // A reader that had stopped over its budget must now look out for the reply.
+            self.budget.recheck.notify_one();
+            pending.reply().await
+        };
+        match self.env.clock.timeout(timeout, exchange).await {
+            Ok(Some(record)) => open_reply(record, program, version),
+            Ok(None) => Err(CallError::Closed),
+            Err(Elapsed) => Err(CallError::Timeout(timeout)),
+        }
+    }
+
+    /// Completes when the connection is gone; at once if it already is.
+    pub fn closed(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut phase = self.phase.subscribe();
+        async move {
+            // An error means that the connection was dropped: it is gone as well.
+            let _ = phase.wait_for(|phase| *phase == Phase::Closed).await;
+        }
+    }
+
+    /// Ends the connection without waiting for anything.
+    pub fn close(&self) {
+        self.advance(Phase::Closing);
+    }
+
+    /// Takes no more calls, answers those in flight, then closes.
+    pub(crate) fn drain(&self) {
+        self.draining.store(true, Ordering::SeqCst);
+        self.advance(Phase::Draining);
+        self.budget.recheck.notify_one();
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    fn advance(&self, to: Phase) {
+        self.phase.send_if_modified(|phase| {
+            let ahead = *phase < to;
+            *phase = (*phase).max(to);
+            ahead
+        });
+    }
+
+    /// Queues the reply to call `xid`.
+    pub(crate) fn reply(&self, xid: u32, verdict: Verdict, mut body: Frame, mut ticket: Ticket) {
+        if verdict != Verdict::Success {
+            body = Frame::empty();
+        }
+        let length = body.len();
+        ticket.answered(length);
+        self.outbox.push(
+            |out| {
+                put_reply(out, xid, verdict, length) || {
+                    tracing::error!(peer = %self.peer, length, "a reply is too long for a record");
+                    false
+                }
+            },
+            body,
+            Some(Hold::Reply { _ticket: ticket }),
+        );
+    }
+
+    /// Starts the task that serves `stream`; `decoder` may hold bytes already read. `guard` is dropped
+    /// when the connection has ended.
+    pub(crate) fn start(
+        setup: Setup,
+        stream: Stream,
+        decoder: RecordDecoder,
+        guard: impl Send + 'static,
+    ) -> Arc<Self> {
+        let Setup { id, secure, accepted, env, limits, registry, server_budget } = setup;
+        let xid = u32::from_ne_bytes(env.random.array());
+        let connection = Arc::new(Self {
+            id,
+            peer: stream.peer,
+            local: stream.local,
+            secure,
+            accepted,
+            budget: Budget::new(limits.connection_budget, limits.max_in_flight, server_budget),
+            outbox: Outbox::default(),
+            pending: PendingCalls::new(xid),
+            sending: Arc::new(Semaphore::new(limits.connection_budget.clamp(1, u32::MAX as usize))),
+            phase: watch::Sender::new(Phase::Open),
+            draining: false.into(),
+            records: 0.into(),
+            partial: false.into(),
+            env,
+            limits,
+            registry,
+        });
+        let drive = drive(Arc::clone(&connection), stream, decoder, guard);
+        connection.env.spawn.spawn(Box::pin(drive));
+        connection
+    }
+
+    fn log_end(&self, why: &Ended) {
+        let peer = self.peer;
+        match why {
+            Ended::Orderly(why) => tracing::debug!(%peer, "connection closed: {why}"),
+            Ended::Io(error) => tracing::debug!(%peer, "connection lost: {error}"),
+            Ended::Slow(why) => tracing::info!(%peer, "connection closed: {why}"),
+            Ended::Hostile(why) => tracing::warn!(%peer, "connection closed: {why}"),
+        }
+    }
+}
+
+/// Marks the connection closed however its task ends, a panic included.
+struct Finish<'a>(&'a Connection);
+
+impl Drop for Finish<'_> {
+    fn drop(&mut self) {
+        self.0.advance(Phase::Closing);
+        self.0.pending.close();
+        self.0.sending.close();
+        self.0.outbox.close();
+        self.0.advance(Phase::Closed);
+    }
+}
+
+async fn drive(connection: Arc<Connection>, stream: Stream, decoder: RecordDecoder, guard: impl Send) {
+    let finish = Finish(&connection);
+    let Stream { mut reader, mut writer, .. } = stream;
+    let mut phase = connection.phase.subscribe();
+    let why = tokio::select! {
+        biased;
+        why = Intake::new(&connection, decoder).run(&mut reader) => why,
+        // Polled after the reader, in the same turn: replies ready at once need no wake-up.
+        Err(error) = connection.outbox.run(&mut writer) => Ended::Io(error),
+        why = watch_over(&connection) => why,
+        () = drained(&connection) => Ended::Orderly("drained"),
+        _ = phase.wait_for(|phase| *phase >= Phase::Closing) => Ended::Orderly("by us"),
+    };
+    connection.log_end(&why);
+    // The other side learns of an orderly end at once; it need not outlast a dead peer.
+    let _ = connection.env.clock.timeout(Duration::from_secs(1), writer.shutdown()).await;
+    drop(finish);
+    drop(guard);
+}
+
+/// Completes when draining was asked for and nothing is left to answer.
+async fn drained(connection: &Connection) {
+    const LOOK: Duration = Duration::from_millis(5);
+    let mut phase = connection.phase.subscribe();
+    let _ = phase.wait_for(|phase| *phase >= Phase::Draining).await;
+    drop(phase);
+    while connection.budget.in_flight() > 0 || !connection.outbox.is_idle() {
+        connection.env.clock.sleep(LOOK).await;
+    }
+}
+
+/// What the watchdog saw the last time, and since when nothing has moved.
+struct Watch {
+    records: u64,
+    written: u64,
+    active: Monotonic,
+    partial: Option<Monotonic>,
+    stalled: Option<Monotonic>,
+}
+
+/// Completes when a timeout of [`Limits`] has passed. It samples counters, so that the hot path reads no
+/// clock for it.
+async fn watch_over(connection: &Arc<Connection>) -> Ended {
+    let Connection { limits, env, .. } = &**connection;
+    let opened = env.clock.now();
+    let mut seen = Watch { records: 0, written: 0, active: opened, partial: None, stalled: None };
+    loop {
+        env.clock.sleep(limits.tick()).await;
+        let now = env.clock.now();
+        let records = connection.records.load(Ordering::Relaxed);
+        if connection.accepted && records == 0 && now.since(opened) >= limits.first_record {
+            return Ended::Slow("no whole record arrived in time");
+        }
+        // Nobody is left who could call: what we dialled ourselves is ours to end.
+        if !connection.accepted && Arc::strong_count(connection) == 1 {
+            return Ended::Orderly("no longer used");
+        }
+        if let Some(why) = seen.look(connection, now) {
+            return why;
+        }
+    }
+}
+
+impl Watch {
+    fn look(&mut self, connection: &Connection, now: Monotonic) -> Option<Ended> {
+        let limits = &connection.limits;
+        let records = connection.records.load(Ordering::Relaxed);
+        let written = connection.outbox.written();
+        let moved = records != self.records;
+        if moved || !connection.partial.load(Ordering::Relaxed) {
+            self.partial = None;
+        } else if now.since(*self.partial.get_or_insert(now)) >= limits.partial_record {
+            return Some(Ended::Slow("a record was begun and not finished in time"));
+        }
+        let busy = !connection.outbox.is_idle();
+        if written != self.written || !busy {
+            self.stalled = None;
+        } else if now.since(*self.stalled.get_or_insert(now)) >= limits.write_stall {
+            return Some(Ended::Slow("the peer takes no replies"));
+        }
+        if moved || busy || connection.budget.in_flight() > 0 || !connection.pending.is_empty() {
+            self.active = now;
+        } else if now.since(self.active) >= limits.idle {
+            return Some(Ended::Orderly("idle"));
+        }
+        (self.records, self.written) = (records, written);
+        None
+    }
+}

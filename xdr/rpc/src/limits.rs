@@ -1,0 +1,60 @@
+//! Every bound and timeout of a connection, in one place.
+
+use std::time::Duration;
+
+/// What one peer, and all peers together, may cost. The defaults suit an NFS server.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Connections a server holds at once; more are refused at the door.
+    pub max_connections: usize,
+    /// Largest record accepted, in bytes. Must be below 0x5300_0000, so that no legal record mark begins
+    /// with the first byte of [`crate::secure::MAGIC`]; larger values are lowered.
+    pub max_record: usize,
+    /// Calls of one connection whose handlers run at once; the reader pauses at this many.
+    pub max_in_flight: usize,
+    /// Bytes of one connection's calls in flight and replies not yet handed to the kernel; the reader
+    /// pauses when the next call would exceed it. Also bounds the bytes of outgoing calls queued.
+    pub connection_budget: usize,
+    /// The same sum over all connections of a server.
+    pub server_budget: usize,
+    /// A connection that has not sent one whole record (or finished the secure handshake) this long after
+    /// it was accepted is closed.
+    pub first_record: Duration,
+    /// A record that was begun must be complete within this time.
+    pub partial_record: Duration,
+    /// A connection with nothing in flight and nothing received for this long is closed. NFS clients keep
+    /// idle connections for five minutes and more, and sessions for longer.
+    pub idle: Duration,
+    /// A peer that takes none of the bytes queued for it for this long is gone.
+    pub write_stall: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_connections: 16 * 1024,
+            // A 1 MiB WRITE with its headers, with room to spare.
+            max_record: (1 << 20) + (64 << 10),
+            max_in_flight: 1024,
+            connection_budget: 64 << 20,
+            server_budget: 2 << 30,
+            first_record: Duration::from_secs(30),
+            partial_record: Duration::from_secs(60),
+            idle: Duration::from_secs(24 * 3600),
+            write_stall: Duration::from_secs(120),
+        }
+    }
+}
+
+impl Limits {
+    /// The largest record, cut below the first byte of the secure magic.
+    pub(crate) fn record(&self) -> usize {
+        self.max_record.min(0x52ff_ffff)
+    }
+
+    /// How often the timeouts are looked at: a quarter of the shortest, between 10 ms and 5 s.
+    pub(crate) fn tick(&self) -> Duration {
+        let shortest = self.first_record.min(self.partial_record).min(self.idle).min(self.write_stall);
+        (shortest / 4).clamp(Duration::from_millis(10), Duration::from_secs(5))
+    }
+}

@@ -1,0 +1,108 @@
+//! What a server serves: programs, and the calls they answer.
+
+use std::fmt::Debug;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sluice_env::BoxFuture;
+use sluice_xdr::Frame;
+use sluice_xdr::rpc::auth_stat;
+
+use crate::connection::Connection;
+use crate::credential::Credential;
+use crate::metrics::Metrics;
+
+/// One call, its header already judged: the program and version exist, the credential is acceptable.
+#[derive(Clone, Debug)]
+pub struct Call {
+    pub xid: u32,
+    pub program: u32,
+    pub version: u32,
+    pub procedure: u32,
+    pub credential: Credential,
+    /// The encoded arguments, referring to the receive buffer: keep a copy, not these, beyond the call.
+    pub args: Bytes,
+    /// Where the call came from; also the way to call the peer back.
+    pub connection: Arc<Connection>,
+}
+
+/// What becomes of a call (RFC 5531 §9).
+#[derive(Clone, Debug)]
+pub enum Reply {
+    /// The procedure ran; the frame is its encoded result, without any header.
+    Success(Frame),
+    /// The arguments cannot be decoded.
+    GarbageArgs,
+    /// The program has no such procedure.
+    ProcUnavail,
+    /// Something went wrong that the program's own protocol cannot express.
+    SystemErr,
+    /// The credential will not do.
+    AuthError(auth_stat),
+    /// No answer at all: the peer will ask again, perhaps elsewhere.
+    Drop,
+}
+
+/// A remote program (RFC 5531 §7.4).
+pub trait Program: Send + Sync + Debug {
+    /// The program number.
+    fn number(&self) -> u32;
+
+    /// The versions it serves; any other is answered PROG_MISMATCH.
+    fn versions(&self) -> RangeInclusive<u32>;
+
+    /// Runs one call. The future is polled once on the connection's own task and moved to a task of its
+    /// own only if it is not ready then, so it must not block a thread.
+    fn call<'a>(&'a self, call: Call) -> BoxFuture<'a, Reply>;
+
+    /// An upper bound, in bytes, for the reply of this call: that much of the connection's budget is set
+    /// aside before the call runs. Too low and a peer that never reads can exceed the budget by the
+    /// difference; too high and fewer calls run at once. `args` are untrusted.
+    fn reply_bound(&self, version: u32, procedure: u32, args: &Bytes) -> usize {
+        let _ = (version, procedure, args);
+        DEFAULT_REPLY_BOUND
+    }
+}
+
+/// The largest reply of an NFS procedure: 1 MiB of data and its headers.
+pub const DEFAULT_REPLY_BOUND: usize = (1 << 20) + 4096;
+
+/// The programs reachable over one kind of connection.
+#[derive(Debug)]
+pub(crate) struct Registry {
+    programs: Vec<Arc<dyn Program>>,
+    pub(crate) metrics: Metrics,
+}
+
+/// Why no program can take a call (RFC 5531 §9, accept_stat).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unavailable {
+    Program,
+    Version { low: u32, high: u32 },
+}
+
+impl Registry {
+    pub(crate) fn new(programs: Vec<Arc<dyn Program>>) -> Self {
+        let metrics = Metrics::new(programs.iter().map(|p| p.number()));
+        Self { programs, metrics }
+    }
+
+    /// The program with `number` that serves `version`. One number may be registered several times with
+    /// disjoint versions.
+    pub(crate) fn find(&self, number: u32, version: u32) -> Result<&Arc<dyn Program>, Unavailable> {
+        let mut range: Option<(u32, u32)> = None;
+        for program in self.programs.iter().filter(|p| p.number() == number) {
+            let versions = program.versions();
+            if versions.contains(&version) {
+                return Ok(program);
+            }
+            let (low, high) = range.unwrap_or((*versions.start(), *versions.end()));
+            range = Some((low.min(*versions.start()), high.max(*versions.end())));
+        }
+        Err(match range {
+            Some((low, high)) => Unavailable::Version { low, high },
+            None => Unavailable::Program,
+        })
+    }
+}

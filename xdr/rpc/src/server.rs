@@ -1,0 +1,257 @@
+//! Accepting connections: the limit at the door, plain or secure, and a graceful end.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::{Buf, BytesMut};
+use parking_lot::Mutex;
+use sluice_env::{Env, Monotonic};
+use sluice_xdr::RecordDecoder;
+use tokio::io::AsyncReadExt;
+use tokio::sync::watch;
+
+use crate::budget::ServerBudget;
+use crate::connection::{Connection, Setup};
+use crate::key::ClusterKey;
+use crate::limits::Limits;
+use crate::metrics::ProcedureSnapshot;
+use crate::program::{Program, Registry};
+use crate::secure::{self, MAGIC, SecureError};
+use crate::transport::{Listener, Stream, Transport};
+
+/// Least time between two log lines about refused connections.
+const REFUSAL_LOG: Duration = Duration::from_secs(10);
+
+/// A set of programs served on any number of listeners.
+#[derive(Debug)]
+pub struct Server {
+    env: Env,
+    transport: Arc<dyn Transport>,
+    limits: Arc<Limits>,
+    plain: Arc<Registry>,
+    secure: Option<(ClusterKey, Arc<Registry>)>,
+    budget: Arc<ServerBudget>,
+    next_id: AtomicU64,
+    open: AtomicUsize,
+    connections: Mutex<BTreeMap<u64, Weak<Connection>>>,
+    refused: Mutex<Refused>,
+    stopping: watch::Sender<bool>,
+}
+
+#[derive(Debug, Default)]
+struct Refused {
+    count: u64,
+    logged: Option<Monotonic>,
+}
+
+impl Server {
+    /// A server of `programs` to everybody.
+    pub fn new(
+        env: Env,
+        transport: Arc<dyn Transport>,
+        limits: Limits,
+        programs: Vec<Arc<dyn Program>>,
+    ) -> Self {
+        Self {
+            env,
+            transport,
+            plain: Arc::new(Registry::new(programs)),
+            secure: None,
+            budget: ServerBudget::new(limits.server_budget),
+            limits: Arc::new(limits),
+            next_id: 1.into(),
+            open: 0.into(),
+            connections: Mutex::default(),
+            refused: Mutex::default(),
+            stopping: watch::Sender::new(false),
+        }
+    }
+
+    /// Serves, on the same listeners, `programs` to peers that hold `key`. Those peers reach only these
+    /// programs, and nobody else does: to others they are PROG_UNAVAIL.
+    #[must_use]
+    pub fn with_secure(mut self, key: ClusterKey, programs: Vec<Arc<dyn Program>>) -> Self {
+        self.secure = Some((key, Arc::new(Registry::new(programs))));
+        self
+    }
+
+    /// Starts listening at `addr`; pass the result to [`Server::serve`].
+    pub async fn listen(&self, addr: SocketAddr) -> io::Result<Box<dyn Listener>> {
+        self.transport.listen(addr).await
+    }
+
+    /// Accepts on `listener` until [`Server::shutdown`]. May run for several listeners at once.
+    pub async fn serve(self: Arc<Self>, mut listener: Box<dyn Listener>) {
+        let mut stopping = self.stopping.subscribe();
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                _ = stopping.wait_for(|stopping| *stopping) => return,
+                accepted = listener.accept() => accepted,
+            };
+            match accepted {
+                Ok(stream) => self.admit(stream),
+                Err(error) => {
+                    // Out of descriptors, or a peer that left already. A pause keeps the former from
+                    // spinning; the backlog holds those who wait.
+                    tracing::warn!(listener = %listener.local_addr(), "cannot accept a connection: {error}");
+                    self.env.clock.sleep(Duration::from_millis(50)).await;
+                }
+            }
+        }
+    }
+
+    /// The connections that are open.
+    pub fn connections(&self) -> Vec<Arc<Connection>> {
+        self.connections.lock().values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Bytes held for all connections together: calls in flight and replies not yet sent.
+    pub fn bytes_held(&self) -> usize {
+        self.budget.used()
+    }
+
+    /// The counters of every procedure called so far, plain programs first.
+    pub fn metrics(&self) -> Vec<ProcedureSnapshot> {
+        let mut all = self.plain.metrics.snapshot();
+        if let Some((_, secure)) = &self.secure {
+            all.extend(secure.metrics.snapshot());
+        }
+        all
+    }
+
+    /// Stops accepting, lets calls in flight finish and their replies leave for at most `grace`, then
+    /// closes what is left.
+    pub async fn shutdown(&self, grace: Duration) {
+        self.stopping.send_replace(true);
+        for connection in self.connections() {
+            connection.drain();
+        }
+        if self.env.clock.timeout(grace, self.emptied()).await.is_err() {
+            for connection in self.connections() {
+                tracing::info!(
+                    peer = %connection.peer(),
+                    calls = connection.calls_in_flight(),
+                    "closing a connection that did not drain in time"
+                );
+                connection.close();
+            }
+            let _ = self.env.clock.timeout(Duration::from_secs(1), self.emptied()).await;
+        }
+    }
+
+    async fn emptied(&self) {
+        const LOOK: Duration = Duration::from_millis(5);
+        while self.open.load(Ordering::SeqCst) > 0 {
+            self.env.clock.sleep(LOOK).await;
+        }
+    }
+
+    /// Lets a new connection in if there is room for it.
+    fn admit(self: &Arc<Self>, stream: Stream) {
+        let limit = self.limits.max_connections;
+        if self.open.fetch_add(1, Ordering::SeqCst) >= limit {
+            self.open.fetch_sub(1, Ordering::SeqCst);
+            self.log_refusal(stream.peer);
+            return;
+        }
+        let place = Place { server: Arc::clone(self), id: self.next_id.fetch_add(1, Ordering::SeqCst) };
+        let server = Arc::clone(self);
+        self.env.spawn.spawn(Box::pin(server.welcome(stream, place)));
+    }
+
+    fn log_refusal(&self, peer: SocketAddr) {
+        let mut refused = self.refused.lock();
+        refused.count += 1;
+        let now = self.env.clock.now();
+        // A flood of connections must not become a flood of lines.
+        if refused.logged.is_none_or(|at| now.since(at) >= REFUSAL_LOG) {
+            let (limit, count) = (self.limits.max_connections, refused.count);
+            tracing::warn!(%peer, refused = count, "connection refused: the limit of {limit} is reached");
+            refused.logged = Some(now);
+        }
+    }
+
+    /// Finds out what the peer speaks and starts the connection.
+    async fn welcome(self: Arc<Self>, stream: Stream, place: Place) {
+        let peer = stream.peer;
+        let mut stopping = self.stopping.subscribe();
+        let greeted = tokio::select! {
+            biased;
+            _ = stopping.wait_for(|stopping| *stopping) => return,
+            greeted = self.env.clock.timeout(self.limits.first_record, self.greet(stream)) => greeted,
+        };
+        match greeted {
+            Ok(Ok((stream, decoder, is_secure))) => self.start(stream, decoder, is_secure, place),
+            Ok(Err(SecureError::Io(error))) => tracing::debug!(%peer, "connection lost: {error}"),
+            Ok(Err(error)) => tracing::warn!(%peer, "secure connection refused: {error}"),
+            Err(_) => tracing::info!(%peer, "connection closed: it sent nothing in time"),
+        }
+    }
+
+    fn start(self: &Arc<Self>, stream: Stream, decoder: RecordDecoder, is_secure: bool, place: Place) {
+        let registry = match &self.secure {
+            Some((_, registry)) if is_secure => registry,
+            _ => &self.plain,
+        };
+        let setup = Setup {
+            id: place.id,
+            secure: is_secure,
+            accepted: true,
+            env: self.env.clone(),
+            limits: Arc::clone(&self.limits),
+            registry: Arc::clone(registry),
+            server_budget: Arc::clone(&self.budget),
+        };
+        let mut connections = self.connections.lock();
+        let id = place.id;
+        let connection = Connection::start(setup, stream, decoder, place);
+        connections.insert(id, Arc::downgrade(&connection));
+        drop(connections);
+        // Shutdown may have looked at the list just before.
+        if *self.stopping.borrow() {
+            connection.drain();
+        }
+    }
+
+    /// Reads as much as tells a plain peer from a secure one, and completes the handshake of the latter.
+    async fn greet(&self, mut stream: Stream) -> Result<(Stream, RecordDecoder, bool), SecureError> {
+        let mut decoder = RecordDecoder::new(self.limits.record());
+        let mut first = BytesMut::with_capacity(4096);
+        // A record mark that begins like the magic exceeds the record limit: no plain peer starts so.
+        while first.is_empty() || (first.first() == MAGIC.first() && first.len() < MAGIC.len()) {
+            if stream.read_buf(&mut first).await? == 0 {
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+            }
+        }
+        match &self.secure {
+            _ if !first.starts_with(&MAGIC) => {
+                decoder.feed(&first);
+                Ok((stream, decoder, false))
+            }
+            None => Err(SecureError::Refused),
+            Some((key, _)) => {
+                first.advance(MAGIC.len());
+                Ok((secure::accept(stream, first, &self.env, key).await?, decoder, true))
+            }
+        }
+    }
+}
+
+/// A connection's place among those that are open.
+#[derive(Debug)]
+struct Place {
+    server: Arc<Server>,
+    id: u64,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.server.connections.lock().remove(&self.id);
+        self.server.open.fetch_sub(1, Ordering::SeqCst);
+    }
+}

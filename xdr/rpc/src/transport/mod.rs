@@ -1,0 +1,71 @@
+//! The seam between RPC and the network: TCP in production, [`sim`] in simulations.
+
+pub mod sim;
+pub mod tcp;
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use sluice_env::BoxFuture;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// Where byte streams come from.
+pub trait Transport: fmt::Debug + Send + Sync {
+    /// Opens a stream to `addr`. Bounded only by the transport's own patience: put a timeout around it.
+    fn connect(&self, addr: SocketAddr) -> BoxFuture<'_, io::Result<Stream>>;
+
+    /// Starts accepting at `addr`; port 0 picks one.
+    fn listen(&self, addr: SocketAddr) -> BoxFuture<'_, io::Result<Box<dyn Listener>>>;
+}
+
+/// A listening address.
+pub trait Listener: fmt::Debug + Send {
+    /// The next stream. Cancel-safe. An error concerns that one stream; accepting goes on.
+    fn accept(&mut self) -> BoxFuture<'_, io::Result<Stream>>;
+
+    /// Where it listens, with the port that was picked.
+    fn local_addr(&self) -> SocketAddr;
+}
+
+/// A two-way byte stream, in halves that one task may use independently.
+pub struct Stream {
+    pub reader: Box<dyn AsyncRead + Send + Unpin>,
+    pub writer: Box<dyn AsyncWrite + Send + Unpin>,
+    /// The other end.
+    pub peer: SocketAddr,
+    /// This end.
+    pub local: SocketAddr,
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Stream({} -> {})", self.local, self.peer)
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.reader).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.writer).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.writer).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.writer).poll_shutdown(cx)
+    }
+}
