@@ -154,6 +154,8 @@ impl Table {
             }
             Row::Oldest(epoch) => self.retire(epoch),
             Row::Caller(caller) => self.caller = self.caller.max(caller),
+            // A flush that was overtaken by the removal of its file has nothing to report.
+            Row::Materialised { key, generation } if self.tombstone(key) >= Some(generation) => {}
             Row::Materialised { key, generation } => {
                 self.unreported.insert(key, generation);
             }

@@ -58,11 +58,6 @@ impl OpenFiles {
     pub(crate) fn victim(&self, key: FileKey) -> Victim {
         self.shard(key).victim(self.per_shard)
     }
-
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().files.len()).sum()
-    }
 }
 
 impl Shard {

@@ -1,0 +1,226 @@
+//! Reads, writes, stability, space: what a store promises for data.
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{access, bytes, key, open, open_on, options, simulate};
+use sluice_env::Env;
+use sluice_store::device::{FileDevice, MemDevice};
+use sluice_store::{Stability, Store, StoreError};
+
+/// The same story on memory and on a real directory.
+async fn story(env: &Env, store: &Arc<Store>) {
+    let _ = env;
+    assert!(matches!(store.read_at(key(1), 0, 10).await, Err(StoreError::Missing)));
+    assert!(matches!(store.commit(key(1)).await, Err(StoreError::Missing)));
+    assert_eq!(store.stat(key(1)).await.unwrap(), None);
+    store.write_at(&access(1), 100_000, bytes(7, 50_000), Stability::Unstable).await.unwrap();
+    let read = store.read_at(key(1), 99_990, 20).await.unwrap();
+    assert_eq!((&read.data[..], read.end), (&[[0u8; 10], [7; 10]].concat()[..], false));
+    let read = store.read_at(key(1), 149_000, 4096).await.unwrap();
+    assert_eq!((read.data.len(), read.end), (1000, true));
+    let read = store.read_at(key(1), 1 << 40, 4096).await.unwrap();
+    assert_eq!((read.data.len(), read.end), (0, true));
+    let large = store.read_at(key(1), 0, 1 << 20).await.unwrap();
+    assert_eq!((large.data.len(), large.end), (150_000, true));
+    assert_eq!(store.stat(key(1)).await.unwrap().unwrap().size, 150_000);
+
+    assert_eq!(store.seek(key(1), 0, true).await.unwrap().unwrap() / 4096, 100_000 / 4096);
+    assert_eq!(store.seek(key(1), 0, false).await.unwrap(), Some(0));
+    assert_eq!(store.seek(key(1), 120_000, false).await.unwrap(), Some(150_000));
+    assert_eq!(store.seek(key(1), 150_000, true).await.unwrap(), None);
+    store.deallocate(key(1), 120_000, 8192).await.unwrap();
+    let read = store.read_at(key(1), 119_999, 8194).await.unwrap();
+    assert_eq!((read.data[0], read.data[1], read.data[8192], read.data[8193]), (7, 0, 0, 7));
+    store.truncate(key(1), 110_000).await.unwrap();
+    store.truncate(key(1), 120_000).await.unwrap();
+    let read = store.read_at(key(1), 109_999, 100_000).await.unwrap();
+    assert_eq!((read.data.len(), read.data[0], read.data[1], read.end), (10_001, 7, 0, true));
+    store.truncate(key(2), 55).await.unwrap();
+    assert_eq!(store.stat(key(2)).await.unwrap(), None, "an absent file stays absent");
+    store.allocate(key(2), 0, 0, 4096).await.unwrap();
+    assert_eq!(store.stat(key(2)).await.unwrap().unwrap().size, 4096);
+}
+
+#[test]
+fn in_memory() {
+    simulate(async |env| story(&env, &open(&env, &MemDevice::new()).await.unwrap()).await);
+}
+
+#[tokio::test]
+async fn in_a_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let env = Env::system();
+    story(&env, &open_on(&env, Arc::new(FileDevice::new(dir.path()).unwrap())).await.unwrap()).await;
+}
+
+#[test]
+fn unstable_is_lost_and_the_verifier_says_so() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        let store = open(&env, &device).await.unwrap();
+        store.write_at(&access(1), 0, bytes(1, 4096), Stability::FileSync).await.unwrap();
+        let wrote = store.write_at(&access(1), 4096, bytes(2, 4096), Stability::Unstable).await.unwrap();
+        assert_eq!(store.verifier(key(1)), wrote);
+        device.crash();
+        drop(store);
+        let store = open(&env, &device).await.unwrap();
+        assert_ne!(store.commit(key(1)).await.unwrap(), wrote);
+        assert_eq!(store.stat(key(1)).await.unwrap().unwrap().size, 4096);
+    });
+}
+
+#[test]
+fn what_was_promised_survives() {
+    for stability in [Stability::DataSync, Stability::FileSync, Stability::Unstable] {
+        simulate(async |env| {
+            let device = MemDevice::new();
+            let store = open(&env, &device).await.unwrap();
+            let wrote = store.write_at(&access(1), 0, bytes(9, 10_000), stability).await.unwrap();
+            if stability == Stability::Unstable {
+                assert_eq!(store.commit(key(1)).await.unwrap(), wrote);
+            }
+            device.crash();
+            drop(store);
+            let store = open(&env, &device).await.unwrap();
+            assert_eq!(store.read_at(key(1), 0, 10_000).await.unwrap().data, bytes(9, 10_000));
+        });
+    }
+}
+
+#[test]
+fn a_device_that_lies_about_flushes_is_caught_by_the_same_check() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        let store = open(&env, &device).await.unwrap();
+        device.lie(true);
+        store.write_at(&access(1), 0, bytes(9, 10_000), Stability::FileSync).await.unwrap();
+        device.crash();
+        drop(store);
+        let store = open(&env, &device).await.unwrap();
+        assert!(matches!(store.read_at(key(1), 0, 10_000).await, Err(StoreError::Missing)));
+    });
+}
+
+#[test]
+fn a_failed_flush_is_told_and_changes_the_verifier_of_that_file() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        let store = open(&env, &device).await.unwrap();
+        let one = store.write_at(&access(1), 0, bytes(1, 10), Stability::Unstable).await.unwrap();
+        let two = store.write_at(&access(2), 0, bytes(1, 10), Stability::Unstable).await.unwrap();
+        device.fail_syncs(1);
+        assert!(matches!(store.commit(key(1)).await, Err(StoreError::Io(_))));
+        assert_ne!(store.commit(key(1)).await.unwrap(), one, "or the lost write passes as committed");
+        assert_eq!(store.commit(key(2)).await.unwrap(), two);
+        assert_eq!(store.flush_failures(), 1);
+        device.fail_syncs(1);
+        assert!(store.write_at(&access(2), 0, bytes(1, 10), Stability::DataSync).await.is_err());
+        assert_ne!(store.verifier(key(2)), two);
+    });
+}
+
+#[test]
+fn commits_without_new_writes_cost_nothing() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        let store = open(&env, &device).await.unwrap();
+        store.write_at(&access(1), 0, bytes(1, 10), Stability::Unstable).await.unwrap();
+        store.commit(key(1)).await.unwrap();
+        let before = device.syncs();
+        store.commit(key(1)).await.unwrap();
+        assert_eq!(device.syncs(), before);
+        store.write_at(&access(1), 0, bytes(1, 10), Stability::Unstable).await.unwrap();
+        store.commit(key(1)).await.unwrap();
+        assert_eq!(device.syncs(), before + 1, "one flush: entry and existence are durable already");
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn concurrent_commits_share_flushes() {
+    let dir = tempfile::tempdir().unwrap();
+    let env = Env::system();
+    let store = open_on(&env, Arc::new(FileDevice::new(dir.path()).unwrap())).await.unwrap();
+    let tasks: Vec<_> = (0..64u64)
+        .map(|i| {
+            let store = Arc::clone(&store);
+            async move {
+                store
+                    .write_at(&access(1), i * 4096, bytes(i as u8, 4096), Stability::FileSync)
+                    .await
+                    .unwrap();
+            }
+        })
+        .collect();
+    let mut set = tokio::task::JoinSet::new();
+    tasks.into_iter().for_each(|task| {
+        set.spawn(task);
+    });
+    while let Some(done) = set.join_next().await {
+        done.unwrap();
+    }
+    for i in 0..64u64 {
+        assert_eq!(store.read_at(key(1), i * 4096, 4096).await.unwrap().data, bytes(i as u8, 4096));
+    }
+}
+
+#[test]
+fn a_full_device_refuses_before_it_wedges() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        device.set_capacity(8 << 20);
+        let options = sluice_store::Options { reserve: 2 << 20, ..options() };
+        let store = Store::open(&env, Arc::new(device.clone()), options).await.unwrap();
+        let mut at = 0;
+        let error = loop {
+            match store.write_at(&access(1), at, bytes(1, 1 << 18), Stability::Unstable).await {
+                Ok(_) => at += 1 << 18,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, StoreError::NoSpace), "{error}");
+        assert!((4 << 20..6 << 20).contains(&at), "{at}");
+        store.write_at(&access(1), 0, bytes(2, 1 << 18), Stability::Unstable).await.unwrap();
+        assert!(matches!(
+            store.write_at(&access(2), 0, bytes(2, 1 << 18), Stability::Unstable).await,
+            Err(StoreError::NoSpace)
+        ));
+        store
+            .fence(&[sluice_store::Fence::Holder { holder: 4, epoch: sluice_store::Epoch(1) }])
+            .await
+            .unwrap();
+        assert_eq!(store.capacity().await.unwrap().free >> 18, 0);
+    });
+}
+
+#[test]
+fn many_files_through_a_small_cache() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        let options = sluice_store::Options { open_files: 16, ..options() };
+        let store = Store::open(&env, Arc::new(device.clone()), options).await.unwrap();
+        for file in 0..300 {
+            store.write_at(&access(file), 0, bytes(file as u8, 100), Stability::Unstable).await.unwrap();
+        }
+        for file in 0..300 {
+            assert_eq!(store.read_at(key(file), 0, 100).await.unwrap().data, bytes(file as u8, 100));
+        }
+        let mut seen = Vec::new();
+        loop {
+            let page = store.inventory(seen.last().copied(), 7).await.unwrap();
+            if page.is_empty() {
+                break;
+            }
+            seen.extend(page.iter().map(|entry| entry.key));
+        }
+        seen.sort_unstable();
+        assert_eq!(seen, (0..300).map(key).collect::<Vec<_>>());
+        // Unflushed files that had to make room were flushed first, and still tell their news.
+        for file in 0..300 {
+            store.commit(key(file)).await.unwrap();
+        }
+        assert_eq!(store.unreported(1000).len(), 300);
+    });
+}
