@@ -1,1 +1,35 @@
-//! (skeleton)
+//! The metadata server. In the order of a request:
+//!
+//! | module | what |
+//! | --- | --- |
+//! | `program` | NFS4_PROGRAM: NULL and COMPOUND |
+//! | `compound` | the loop, the operation table, what an operation is given |
+//! | `ops` | one file per operation |
+//! | `attr` | fattr4 to and from inodes |
+//! | `files`, `effects` | file state machines, the ticket discipline, what follows a step |
+//! | `clients`, `callback`, `reaper` | clients, sessions, the back channel, leases |
+//! | `layout` | placement, flexible-file encoding, capabilities |
+//! | `dsctl` | the data servers: registration, health, fences, sizes; the MDS's own I/O |
+//! | `transact` | transactions on the store |
+//! | `admin` | the command line's questions |
+
+mod admin;
+mod attr;
+mod callback;
+mod clients;
+mod compound;
+pub mod config;
+mod dsctl;
+mod effects;
+mod error;
+mod files;
+mod layout;
+mod metrics;
+mod ops;
+mod program;
+mod reaper;
+mod server;
+mod transact;
+
+pub use config::Config;
+pub use server::{Mds, StartError};

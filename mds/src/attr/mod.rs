@@ -1,0 +1,1 @@
+//! fattr4 to and from inodes.

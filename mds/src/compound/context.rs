@@ -1,0 +1,117 @@
+//! What an operation is given: the filehandles and stateids of its COMPOUND, the session, the caller.
+
+use std::sync::Arc;
+
+use sluice_namespace::{Credential, FileHandle, Request};
+use sluice_rpc::{Call, Connection};
+use sluice_state::stateid::{Special, special};
+use sluice_state::{ClientId, StateId};
+use sluice_xdr::nfs4::{nfsstat4, stateid4};
+
+use crate::clients::SessionRef;
+use crate::error::state_status;
+use crate::server::Mds;
+
+/// One COMPOUND under way.
+#[derive(Debug)]
+pub(crate) struct Context {
+    // Constant for the COMPOUND.
+    pub(crate) server: Arc<Mds>,
+    pub(crate) connection: Arc<Connection>,
+    /// 1 or 2.
+    pub(crate) minor: u32,
+    /// As the client sent it, for principals.
+    pub(crate) wire_credential: sluice_rpc::Credential,
+    /// After squashing, for permissions.
+    pub(crate) who: Credential,
+    /// Set by SEQUENCE.
+    pub(crate) session: Option<SessionRef>,
+    // Changed by operations.
+    pub(crate) current: Option<FileHandle>,
+    pub(crate) saved: Option<FileHandle>,
+    pub(crate) current_stateid: Option<StateId>,
+    pub(crate) saved_stateid: Option<StateId>,
+    // Changed by the loop.
+    /// Position of the running operation.
+    pub(crate) index: u32,
+    /// Bytes that its result may take.
+    pub(crate) reply_room: usize,
+}
+
+impl Context {
+    pub(crate) fn new(server: Arc<Mds>, call: &Call, minor: u32) -> Self {
+        let who = squash(&call.credential, &server);
+        Self {
+            server,
+            connection: Arc::clone(&call.connection),
+            minor,
+            wire_credential: call.credential.clone(),
+            who,
+            session: None,
+            current: None,
+            saved: None,
+            current_stateid: None,
+            saved_stateid: None,
+            index: 0,
+            reply_room: 0,
+        }
+    }
+
+    /// The current filehandle. The gate has seen to it that operations which need one have one.
+    pub(crate) fn current(&self) -> Result<FileHandle, nfsstat4> {
+        self.current.ok_or(nfsstat4::NFS4ERR_NOFILEHANDLE)
+    }
+
+    pub(crate) fn saved(&self) -> Result<FileHandle, nfsstat4> {
+        self.saved.ok_or(nfsstat4::NFS4ERR_NOFILEHANDLE)
+    }
+
+    /// A new current filehandle; the current stateid ends with the old one (RFC 8881 §16.2.3.1.2).
+    pub(crate) fn set_current(&mut self, handle: FileHandle) {
+        self.current = Some(handle);
+        self.current_stateid = None;
+    }
+
+    /// The session's client. Only EXCHANGE_ID and its like run without one.
+    pub(crate) fn client(&self) -> Result<ClientId, nfsstat4> {
+        self.session.as_ref().map(|session| session.client).ok_or(nfsstat4::NFS4ERR_OP_NOT_IN_SESSION)
+    }
+
+    /// The stateid that the client means: the current one, if it says so (RFC 8881 §16.2.3.1.2).
+    pub(crate) fn stateid(&self, wire: &stateid4) -> Result<StateId, nfsstat4> {
+        let given = from_wire(wire);
+        match special(&given).map_err(|error| state_status(&error))? {
+            Some(Special::Current) => self.current_stateid.ok_or(nfsstat4::NFS4ERR_BAD_STATEID),
+            Some(Special::Invalid) => Err(nfsstat4::NFS4ERR_BAD_STATEID),
+            _ => Ok(given),
+        }
+    }
+
+    /// Who asks the namespace, and when.
+    pub(crate) fn request<'a>(&'a self, directory: sluice_namespace::DirectoryUpdate) -> Request<'a> {
+        Request { who: &self.who, now: self.server.env.clock.wall(), directory }
+    }
+}
+
+/// A stateid as the state machines name it.
+pub(crate) fn from_wire(wire: &stateid4) -> StateId {
+    StateId { seqid: wire.seqid, other: wire.other }
+}
+
+/// A stateid as it goes over the wire.
+pub(crate) fn to_wire(stateid: &StateId) -> stateid4 {
+    stateid4 { seqid: stateid.seqid, other: stateid.other }
+}
+
+fn squash(credential: &sluice_rpc::Credential, server: &Mds) -> Credential {
+    let (uid, gid) = server.config.anonymous;
+    match credential {
+        sluice_rpc::Credential::Sys(sys) if sys.uid == 0 && server.config.root_squash => {
+            Credential { uid, gid, gids: Vec::new() }
+        }
+        sluice_rpc::Credential::Sys(sys) => {
+            Credential { uid: sys.uid, gid: sys.gid, gids: sys.gids.clone() }
+        }
+        _ => Credential { uid, gid, gids: Vec::new() },
+    }
+}

@@ -1,0 +1,56 @@
+//! What an operator can set.
+
+use std::time::Duration;
+
+use sluice_namespace::LayoutPolicy;
+
+/// Settings of a metadata server. [`Config::default`] suits `sluice up`.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Lease of a client (RFC 8881 §8.3), and the length of grace after a restart.
+    pub lease: Duration,
+    /// At least `lease`.
+    pub grace: Duration,
+    /// From a recall to revocation and fencing.
+    pub recall_timeout: Duration,
+    /// Between two heartbeats of a data server.
+    pub heartbeat: Duration,
+    /// A data server without contact for so long answers JUKEBOX, and is then treated as fenced after
+    /// `isolation_margin` more.
+    pub isolation: Duration,
+    pub isolation_margin: Duration,
+    /// uid 0 is mapped to `anonymous`.
+    pub root_squash: bool,
+    /// uid and gid of squashed and AUTH_NONE callers.
+    pub anonymous: (u32, u32),
+    /// Hand out layouts. Off, every READ and WRITE goes through the metadata server (for comparison).
+    pub layouts: bool,
+    /// Grant read delegations.
+    pub delegations: bool,
+    /// Policy of directories that inherit none.
+    pub policy: LayoutPolicy,
+    /// Files of at least this many bytes get their wide component; below it, one data server.
+    pub first_component: u64,
+    /// Names this server to clients in EXCHANGE_ID (server owner and scope).
+    pub name: String,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            lease: Duration::from_secs(60),
+            grace: Duration::from_secs(60),
+            recall_timeout: Duration::from_secs(20),
+            heartbeat: Duration::from_secs(2),
+            isolation: Duration::from_secs(15),
+            isolation_margin: Duration::from_secs(5),
+            root_squash: false,
+            anonymous: (65534, 65534),
+            layouts: true,
+            delegations: false,
+            policy: LayoutPolicy::default(),
+            first_component: 64 << 20,
+            name: "sluice".to_owned(),
+        }
+    }
+}

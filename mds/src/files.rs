@@ -1,0 +1,343 @@
+//! The table of file state machines, and the ticket discipline around them (docs/ARCHITECTURE.md,
+//! "State and transactions"): prepare, transaction, finish. No lock is held across an await.
+//!
+//! Lock order: a shard, then a machine, then the stateid index. Effects on the index are applied under
+//! the machine's lock, so that two steps of one file reach it in the order they happened; all other
+//! effects follow after the lock is released (crate::effects).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use sluice_namespace::InodeKey;
+use sluice_state::effect::{Effect, WaitToken};
+use sluice_state::file::{Ctx, Error, File, FileId, FileSeed, Intent, Outcome, Policy, Prepared, Reply, Ticket};
+use sluice_state::stateid::{Located, StateIds, StateIndex};
+use sluice_state::{BootEpoch, ClientId, StateId, Time};
+use tokio::sync::{Notify, oneshot};
+
+use crate::server::Mds;
+
+const SHARDS: usize = 64;
+
+/// All file state of this metadata server.
+#[derive(Debug)]
+pub(crate) struct Files {
+    shards: Vec<Mutex<BTreeMap<FileId, Arc<FileEntry>>>>,
+    /// Guarded by its own lock; taken last.
+    index: Mutex<StateIndex>,
+    ids: StateIds,
+    policy: Policy,
+    timers: Timers,
+}
+
+/// One file with state on it.
+#[derive(Debug)]
+pub(crate) struct FileEntry {
+    pub(crate) key: InodeKey,
+    machine: Mutex<File>,
+    waiters: Mutex<BTreeMap<WaitToken, Waiter>>,
+}
+
+#[derive(Debug)]
+enum Waiter {
+    Asleep(oneshot::Sender<()>),
+    /// Woken before it lay down.
+    Woken,
+}
+
+/// When which file's machine wants [`File::tick`].
+#[derive(Debug, Default)]
+struct Timers {
+    due: Mutex<BTreeSet<(Time, FileId)>>,
+    changed: Notify,
+}
+
+/// The state machine's name for an inode.
+pub(crate) fn file_id(key: &InodeKey) -> FileId {
+    FileId(key.fileid.0)
+}
+
+impl Files {
+    pub(crate) fn new(epoch: BootEpoch, policy: Policy) -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::new(BTreeMap::new())).collect(),
+            index: Mutex::new(StateIndex::new()),
+            ids: StateIds::new(epoch),
+            policy,
+            timers: Timers::default(),
+        }
+    }
+
+    pub(crate) fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    pub(crate) fn index(&self) -> parking_lot::MutexGuard<'_, StateIndex> {
+        self.index.lock()
+    }
+
+    /// Where an ordinary stateid lives.
+    pub(crate) fn locate(&self, client: ClientId, stateid: &StateId) -> Result<Located, Error> {
+        self.index.lock().locate(self.ids.epoch(), client, stateid)
+    }
+
+    /// The entry of a file that has state now.
+    pub(crate) fn get(&self, id: FileId) -> Option<Arc<FileEntry>> {
+        self.shard(id).lock().get(&id).map(Arc::clone)
+    }
+
+    /// Every file with state, ascending within a shard.
+    pub(crate) fn all(&self) -> Vec<Arc<FileEntry>> {
+        self.shards.iter().flat_map(|shard| shard.lock().values().map(Arc::clone).collect::<Vec<_>>()).collect()
+    }
+
+    fn get_or_insert(&self, key: &InodeKey, seed: FileSeed) -> Arc<FileEntry> {
+        let id = file_id(key);
+        let mut shard = self.shard(id).lock();
+        let entry = shard.entry(id).or_insert_with(|| {
+            Arc::new(FileEntry {
+                key: *key,
+                machine: Mutex::new(File::new(id, seed)),
+                waiters: Mutex::new(BTreeMap::new()),
+            })
+        });
+        Arc::clone(entry)
+    }
+
+    fn shard(&self, id: FileId) -> &Mutex<BTreeMap<FileId, Arc<FileEntry>>> {
+        // Fileids are handed out in sequence: the low bits spread them evenly.
+        let at = usize::try_from(id.0).unwrap_or(0) % SHARDS;
+        &self.shards[at]
+    }
+
+    /// Drops the machine of a file without state. The caller's own reference is the second one.
+    fn retire(&self, entry: &Arc<FileEntry>) {
+        let id = file_id(&entry.key);
+        let mut shard = self.shard(id).lock();
+        if Arc::strong_count(entry) == 2 && entry.machine.lock().is_idle() {
+            shard.remove(&id);
+        }
+    }
+}
+
+impl Timers {
+    fn arm(&self, at: Time, file: FileId) {
+        let mut due = self.due.lock();
+        let earlier = due.first().is_none_or(|(first, _)| at < *first);
+        due.insert((at, file));
+        drop(due);
+        if earlier {
+            self.changed.notify_one();
+        }
+    }
+
+    fn next(&self) -> Option<Time> {
+        self.due.lock().first().map(|(at, _)| *at)
+    }
+
+    fn expired(&self, now: Time) -> Vec<FileId> {
+        let mut due = self.due.lock();
+        let mut files = Vec::new();
+        while let Some(&(at, file)) = due.first()
+            && at <= now
+        {
+            due.pop_first();
+            files.push(file);
+        }
+        files
+    }
+}
+
+impl FileEntry {
+    /// A look at the machine that changes nothing.
+    pub(crate) fn peek<T>(&self, look: impl FnOnce(&File) -> T) -> T {
+        look(&self.machine.lock())
+    }
+
+    fn lie_down(&self, token: WaitToken) -> Option<oneshot::Receiver<()>> {
+        let mut waiters = self.waiters.lock();
+        if let Some(Waiter::Woken) = waiters.remove(&token) {
+            return None;
+        }
+        let (sender, receiver) = oneshot::channel();
+        waiters.insert(token, Waiter::Asleep(sender));
+        Some(receiver)
+    }
+
+    /// Runs the queued request `token` again.
+    pub(crate) fn wake(&self, token: WaitToken) {
+        let mut waiters = self.waiters.lock();
+        match waiters.remove(&token) {
+            Some(Waiter::Asleep(sender)) => drop(sender.send(())),
+            Some(Waiter::Woken) | None => drop(waiters.insert(token, Waiter::Woken)),
+        }
+    }
+}
+
+/// A ticket on one file: the right to run one transaction. Finishing it applies its effects; dropping
+/// it unfinished (the transaction failed, the task was cancelled) aborts.
+#[derive(Debug)]
+pub(crate) struct Held {
+    mds: Arc<Mds>,
+    entry: Arc<FileEntry>,
+    client: Option<ClientId>,
+    ticket: Option<Ticket>,
+}
+
+impl Held {
+    /// What the ticket allows. `None` only after [`Held::finish`].
+    pub(crate) fn ticket(&self) -> Option<&Ticket> {
+        self.ticket.as_ref()
+    }
+
+    /// The transaction committed: the machine's reply, its effects applied.
+    ///
+    /// # Errors
+    /// A recall, revocation or expiry came meanwhile.
+    pub(crate) fn commit(mut self) -> Result<Reply, Error> {
+        match self.end(Outcome::Committed) {
+            Some(Reply::Refused(error)) => Err(error),
+            Some(reply) => Ok(reply),
+            None => Ok(Reply::Aborted),
+        }
+    }
+
+    fn end(&mut self, outcome: Outcome) -> Option<Reply> {
+        let ticket = self.ticket.take()?;
+        Some(self.mds.step(&self.entry, self.client, |file, ctx| file.finish(ctx, ticket, outcome)))
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        drop(self.end(Outcome::Aborted));
+        self.mds.files.retire(&self.entry);
+    }
+}
+
+/// A queued request that leaves the queue when its caller goes away.
+struct Queued<'a> {
+    mds: &'a Arc<Mds>,
+    entry: &'a Arc<FileEntry>,
+    token: Option<WaitToken>,
+}
+
+impl Drop for Queued<'_> {
+    fn drop(&mut self) {
+        if let Some(token) = self.token {
+            self.entry.waiters.lock().remove(&token);
+            let now = self.mds.now();
+            self.mds.step(self.entry, None, |file, _| ((), file.cancel_wait(now, token)));
+        }
+    }
+}
+
+impl Mds {
+    /// The state machine of a file, made from what its inode says if it has no state yet.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub(crate) async fn file(&self, key: &InodeKey) -> Result<Arc<FileEntry>, sluice_namespace::FsError> {
+        if let Some(entry) = self.files.get(file_id(key)) {
+            return Ok(entry);
+        }
+        let seed = self.file_seed(key).await?;
+        Ok(self.files.get_or_insert(key, seed))
+    }
+
+    /// The state machine of a file that this operation is about to create.
+    pub(crate) fn new_file(&self, key: &InodeKey) -> Arc<FileEntry> {
+        self.files.get_or_insert(key, FileSeed::default())
+    }
+
+    /// Runs one step of a file's machine and applies its effects.
+    pub(crate) fn step<T>(
+        self: &Arc<Self>,
+        entry: &Arc<FileEntry>,
+        client: Option<ClientId>,
+        step: impl FnOnce(&mut File, &Ctx<'_>) -> (T, Vec<Effect>),
+    ) -> T {
+        let usage = client.map(|client| self.files.index.lock().usage(client)).unwrap_or_default();
+        let ctx = Ctx {
+            now: self.now(),
+            ids: &self.files.ids,
+            policy: &self.files.policy,
+            usage,
+            grace: self.grace(client),
+        };
+        let id = file_id(&entry.key);
+        let (out, effects, deadline) = {
+            let mut machine = entry.machine.lock();
+            let (out, effects) = step(&mut machine, &ctx);
+            if !effects.is_empty() {
+                let mut index = self.files.index.lock();
+                effects.iter().for_each(|effect| index.apply(id, effect));
+            }
+            (out, effects, machine.next_deadline())
+        };
+        if let Some(at) = deadline {
+            self.files.timers.arm(at, id);
+        }
+        self.apply(entry, effects);
+        out
+    }
+
+    /// First half of an operation on a file's state: waits its turn, and for recalls and fences that it
+    /// needs.
+    ///
+    /// # Errors
+    /// Why the state forbids the operation.
+    pub(crate) async fn prepare(
+        self: &Arc<Self>,
+        entry: &Arc<FileEntry>,
+        intent: &Intent,
+    ) -> Result<Held, Error> {
+        let client = intent.client();
+        let mut queued = Queued { mds: self, entry, token: None };
+        loop {
+            match self.step(entry, client, |file, ctx| file.prepare(ctx, intent, queued.token)) {
+                Prepared::Ticket(ticket) => {
+                    queued.token = None;
+                    let (mds, entry) = (Arc::clone(self), Arc::clone(entry));
+                    return Ok(Held { mds, entry, client, ticket: Some(ticket) });
+                }
+                Prepared::Deny(error) => {
+                    queued.token = None;
+                    return Err(error);
+                }
+                Prepared::Wait(token) => {
+                    queued.token = Some(token);
+                    if let Some(woken) = entry.lie_down(token) {
+                        // The sender lives in the entry, which we hold: an error cannot happen.
+                        drop(woken.await);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ticks machines when they ask for it: recalls to repeat or to give up, waits that ran out.
+    pub(crate) async fn run_file_timers(self: Arc<Self>) {
+        loop {
+            let changed = self.files.timers.changed.notified();
+            match self.files.timers.next() {
+                None => changed.await,
+                Some(at) => {
+                    let sleep = self.env.clock.sleep_until(sluice_env::Monotonic(at.0));
+                    tokio::select! {
+                        biased;
+                        () = changed => continue,
+                        () = sleep => {}
+                    }
+                }
+            }
+            for id in self.files.timers.expired(self.now()) {
+                if let Some(entry) = self.files.get(id) {
+                    self.step(&entry, None, |file, ctx| ((), file.tick(ctx)));
+                    self.files.retire(&entry);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! NFS4_PROGRAM: NULL and COMPOUND. RFC 8881 §16.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sluice_env::BoxFuture;
+use sluice_rpc::{Call, Frame, Program, Reply};
+
+use crate::compound::run;
+use crate::server::Mds;
+
+const NFS4_PROGRAM: u32 = 100_003;
+const NFSPROC4_NULL: u32 = 0;
+const NFSPROC4_COMPOUND: u32 = 1;
+
+/// What NFS clients call.
+#[derive(Debug)]
+pub(crate) struct Nfs4 {
+    pub(crate) mds: Arc<Mds>,
+}
+
+impl Program for Nfs4 {
+    fn number(&self) -> u32 {
+        NFS4_PROGRAM
+    }
+
+    fn versions(&self) -> RangeInclusive<u32> {
+        4..=4
+    }
+
+    fn call<'a>(&'a self, call: Call) -> BoxFuture<'a, Reply> {
+        Box::pin(async move {
+            match call.procedure {
+                NFSPROC4_NULL => Reply::Success(Frame::default()),
+                NFSPROC4_COMPOUND => run::compound(&self.mds, call).await,
+                _ => Reply::ProcUnavail,
+            }
+        })
+    }
+
+    fn reply_bound(&self, _version: u32, _procedure: u32, args: &Bytes) -> usize {
+        // A small request may ask for a READ of the largest size; metadata replies are far smaller, but
+        // only the session knows: the loop holds every reply to the session's limit.
+        let _ = args;
+        sluice_rpc::program::DEFAULT_REPLY_BOUND
+    }
+}

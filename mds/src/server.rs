@@ -1,0 +1,124 @@
+//! Builds the metadata server and owns its parts.
+
+use std::fmt;
+use std::sync::Arc;
+
+use sluice_env::Env;
+use sluice_kv::Database;
+use sluice_namespace::{FormatOptions, FsError, IdAllocator, InodeKey, Namespace, Sequence, lease_block};
+use sluice_rpc::Program;
+use sluice_state::file::{FileSeed, Policy};
+use sluice_state::{BootEpoch, Time};
+
+use crate::admin::Admin;
+use crate::clients::ClientTable;
+use crate::config::Config;
+use crate::dsctl::{Control, Registry};
+use crate::files::Files;
+use crate::metrics::Metrics;
+use crate::program::Nfs4;
+
+/// A running metadata server.
+pub struct Mds {
+    pub(crate) env: Env,
+    pub(crate) config: Config,
+    pub(crate) db: Database,
+    pub(crate) namespace: Namespace,
+    pub(crate) fileids: IdAllocator,
+    pub(crate) data_files: IdAllocator,
+    pub(crate) epoch: BootEpoch,
+    pub(crate) clients: ClientTable,
+    pub(crate) files: Files,
+    pub(crate) data_servers: Registry,
+    pub(crate) metrics: Metrics,
+}
+
+impl fmt::Debug for Mds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mds").field("epoch", &self.epoch).finish_non_exhaustive()
+    }
+}
+
+/// Why a metadata server does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("the metadata store: {0}")]
+    Store(#[from] FsError),
+    #[error("the metadata store has seen {0} starts, more than can be numbered")]
+    TooManyStarts(u64),
+}
+
+impl Mds {
+    /// Starts a metadata server on `db`, formatting it if it is empty, and its background tasks.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn start(env: Env, db: Database, config: Config) -> Result<Arc<Self>, StartError> {
+        let options = FormatOptions { policy: config.policy, ..FormatOptions::new(&env) };
+        let limits = sluice_kv::RunLimits::default;
+        let (namespace, _) = db
+            .run::<_, FsError, _>(limits(), |mut txn| {
+                let options = options.clone();
+                Box::pin(async move { Namespace::load_or_format(&mut txn, &options).await })
+            })
+            .await?;
+        let (epoch, _) = db
+            .run::<_, FsError, _>(limits(), |mut txn| {
+                Box::pin(async move { lease_block(&mut txn, Sequence::BootEpoch, 1).await })
+            })
+            .await?;
+        let epoch = BootEpoch(u32::try_from(epoch.start).map_err(|_| StartError::TooManyStarts(epoch.start))?);
+        let policy = file_policy(&config);
+        let mds = Arc::new(Self {
+            clients: ClientTable::load(&env, &db, &config, epoch).await?,
+            data_servers: Registry::load(&env, &db, &namespace, &config, epoch).await?,
+            files: Files::new(epoch, policy),
+            fileids: IdAllocator::default(),
+            data_files: IdAllocator::default(),
+            metrics: Metrics::default(),
+            epoch,
+            namespace,
+            env,
+            db,
+            config,
+        });
+        mds.spawn(Arc::clone(&mds).run_file_timers());
+        mds.spawn(crate::reaper::run(Arc::clone(&mds)));
+        mds.spawn(crate::dsctl::run(Arc::clone(&mds)));
+        mds.spawn(crate::layout::garbage::run(Arc::clone(&mds)));
+        Ok(mds)
+    }
+
+    /// What NFS clients reach.
+    pub fn plain_programs(self: &Arc<Self>) -> Vec<Arc<dyn Program>> {
+        vec![Arc::new(Nfs4 { mds: Arc::clone(self) })]
+    }
+
+    /// What holders of the cluster key reach.
+    pub fn secure_programs(self: &Arc<Self>) -> Vec<Arc<dyn Program>> {
+        vec![Arc::new(Control { mds: Arc::clone(self) }), Arc::new(Admin { mds: Arc::clone(self) })]
+    }
+
+    /// Now, as the state machines count.
+    pub(crate) fn now(&self) -> Time {
+        Time(self.env.clock.now().0)
+    }
+
+    /// What the inode and its rows say about state that outlives a restart.
+    pub(crate) async fn file_seed(&self, key: &InodeKey) -> Result<FileSeed, FsError> {
+        let key = *key;
+        let (rw_layout, orphan) =
+            self.read(move |txn| Box::pin(async move { crate::layout::settle::seed(&txn, &key).await })).await?;
+        Ok(FileSeed { rw_layout, orphan })
+    }
+}
+
+fn file_policy(config: &Config) -> Policy {
+    let recall_timeout = u64::try_from(config.recall_timeout.as_nanos()).unwrap_or(u64::MAX);
+    Policy {
+        recall_timeout,
+        read_delegations: config.delegations,
+        close_releases_locks: true,
+        ..Policy::default()
+    }
+}

@@ -1,0 +1,72 @@
+//! Transactions on the store: one way to read, one way to write.
+
+use std::time::Duration;
+
+use sluice_env::BoxFuture;
+use sluice_kv::{Attempt, RunLimits};
+use sluice_namespace::{FileId, FsError, IdAllocator, Sequence, lease_block};
+
+use crate::server::Mds;
+
+/// How long an operation keeps trying: well below a client's patience, so that it hears DELAY in time.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Numbers leased at once. A crash wastes at most these.
+const BLOCK: u64 = 4096;
+
+impl Mds {
+    fn limits(&self) -> RunLimits {
+        RunLimits::until(self.env.clock.now() + PATIENCE)
+    }
+
+    /// Runs a transaction that only reads.
+    ///
+    /// # Errors
+    /// What `op` says, or the store.
+    pub(crate) async fn read<'env, T, F>(&self, op: F) -> Result<T, FsError>
+    where
+        F: for<'t> FnMut(Attempt<'t, 'env>) -> BoxFuture<'t, Result<T, FsError>>,
+    {
+        self.db.run_read(self.limits(), op).await
+    }
+
+    /// Runs a transaction until it commits. `op` may run several times and has no effect but on its
+    /// transaction. Yields the commit version, which resolves what is pending.
+    ///
+    /// # Errors
+    /// What `op` says, or the store.
+    pub(crate) async fn write<'env, T, F>(&self, op: F) -> Result<(T, u64), FsError>
+    where
+        F: for<'t> FnMut(Attempt<'t, 'env>) -> BoxFuture<'t, Result<T, FsError>>,
+    {
+        let (value, committed) = self.db.run(self.limits(), op).await?;
+        Ok((value, committed.version))
+    }
+
+    /// A fileid that was never used.
+    ///
+    /// # Errors
+    /// What the store says when a new block must be leased.
+    pub(crate) async fn next_fileid(&self) -> Result<FileId, FsError> {
+        self.next_id(&self.fileids, Sequence::FileId).await.map(FileId)
+    }
+
+    /// A data file id that was never used.
+    ///
+    /// # Errors
+    /// What the store says when a new block must be leased.
+    pub(crate) async fn next_data_file(&self) -> Result<sluice_namespace::DataFileId, FsError> {
+        self.next_id(&self.data_files, Sequence::DataFile).await.map(sluice_namespace::DataFileId)
+    }
+
+    async fn next_id(&self, allocator: &IdAllocator, sequence: Sequence) -> Result<u64, FsError> {
+        loop {
+            if let Some(id) = allocator.take() {
+                return Ok(id);
+            }
+            let (block, _) = self
+                .write(|mut txn| Box::pin(async move { lease_block(&mut txn, sequence, BLOCK).await }))
+                .await?;
+            allocator.refill(block);
+        }
+    }
+}
