@@ -28,7 +28,7 @@ impl Database {
     ///
     /// Refused with [`KvError::InUse`], [`KvError::Foreign`], [`KvError::NewerFormat`] or [`KvError::Corrupt`].
     pub fn open_embedded(env: Env, dir: &Path, options: EmbeddedOptions) -> Result<Self, KvError> {
-        let store = Embedded::open(env.clone(), dir, options)?;
+        let store = Embedded::open(env.clone(), dir, &options)?;
         Ok(Self::new(env, Backend::Embedded(Arc::new(store))))
     }
 

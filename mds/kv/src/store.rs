@@ -32,6 +32,8 @@ pub(crate) struct Request<V> {
     pub(crate) reads: ReadSet,
     pub(crate) writes: WriteSet,
     pub(crate) write_conflicts: Vec<KeyRange>,
+    /// As [`crate::Transaction::approximate_size`].
+    pub(crate) bytes: usize,
 }
 
 /// A backend.
@@ -122,7 +124,7 @@ impl Backend {
     }
 
     pub(crate) async fn commit(&self, request: Request<View>) -> Result<Committed, KvError> {
-        let Request { view, reads, writes, write_conflicts } = request;
+        let Request { view, reads, writes, write_conflicts, bytes } = request;
         match self {
             Self::Memory(m) => {
                 let view = match view {
@@ -130,7 +132,7 @@ impl Backend {
                     Some(View::Memory(v)) => Some(v),
                     Some(_) => return Err(mismatch()),
                 };
-                m.commit(Request { view, reads, writes, write_conflicts }).await
+                m.commit(Request { view, reads, writes, write_conflicts, bytes }).await
             }
             Self::Embedded(e) => {
                 let view = match view {
@@ -138,7 +140,7 @@ impl Backend {
                     Some(View::Embedded(v)) => Some(v),
                     Some(_) => return Err(mismatch()),
                 };
-                e.commit(Request { view, reads, writes, write_conflicts }).await
+                e.commit(Request { view, reads, writes, write_conflicts, bytes }).await
             }
         }
     }

@@ -229,7 +229,7 @@ impl Transaction {
         reads.keys.sort_unstable();
         reads.keys.dedup();
         let write_conflicts = self.write_conflicts;
-        self.db.backend.commit(Request { view, reads, writes: self.writes, write_conflicts }).await
+        self.db.backend.commit(Request { view, reads, writes: self.writes, write_conflicts, bytes }).await
     }
 
     /// The key named by [`Self::resolve_unknown_by`] with what this transaction will have written there.

@@ -9,21 +9,32 @@ use crate::MAX_AGE;
 use crate::store::Shared;
 
 /// One published version of the store.
-#[derive(Debug)]
 pub(crate) struct View<S> {
     pub(crate) version: u64,
     pub(crate) snapshot: S,
+}
+
+// A snapshot has nothing to show.
+impl<S> std::fmt::Debug for View<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("View").field("version", &self.version).finish_non_exhaustive()
+    }
 }
 
 /// Every published view some transaction may hold, oldest first; the last is the newest.
 ///
 /// A view counts as held while someone besides this list has it. New holders arise only for the
 /// newest view, so an older one found unheld stays so.
-#[derive(Debug)]
 pub(crate) struct Views<S> {
     newest: Shared<S>,
     /// With the time each was superseded.
     older: VecDeque<(Shared<S>, Monotonic)>,
+}
+
+impl<S> std::fmt::Debug for Views<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Views").field("newest", &self.newest).field("older", &self.older.len()).finish()
+    }
 }
 
 impl<S> Views<S> {

@@ -1,12 +1,19 @@
-//! The embedded backend.
+//! The embedded backend: our validator and group committer above an LSM's snapshots.
+
+mod committer;
+mod directory;
+mod engine;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use sluice_env::Env;
 
 use crate::store::{Request, Shared, Store};
 use crate::{Committed, KeyValue, KvError};
+use committer::Core;
+use engine::{Engine, Snapshot};
 
 /// How the embedded store is tuned.
 #[derive(Clone, Debug)]
@@ -28,40 +35,57 @@ impl Default for EmbeddedOptions {
 }
 
 #[derive(Debug)]
-pub(crate) struct Embedded {}
+pub(crate) struct Embedded {
+    core: Arc<Core>,
+}
 
 impl Embedded {
-    pub(crate) fn open(_env: Env, _dir: &Path, _options: EmbeddedOptions) -> Result<Self, KvError> {
-        Err(KvError::Unavailable { what: "no embedded engine in this build".into() })
+    pub(crate) fn open(env: Env, dir: &Path, options: &EmbeddedOptions) -> Result<Self, KvError> {
+        let (engine, version) = Engine::open(dir, options)?;
+        Ok(Self { core: Arc::new(Core::new(env, engine, version, options)) })
     }
 }
 
+/// Reads run on the caller's thread: nearly all are served from memory, and handing one to a blocking
+/// thread costs several times what it takes.
 impl Store for Embedded {
-    type View = Shared<()>;
+    type View = Shared<Snapshot>;
 
     async fn view(&self) -> Result<Self::View, KvError> {
-        Err(KvError::Closed)
+        self.core.check()?;
+        Ok(self.core.newest())
     }
-    async fn get(&self, _: &Self::View, _: &[u8]) -> Result<Option<Bytes>, KvError> {
-        Err(KvError::Closed)
+
+    async fn get(&self, view: &Self::View, key: &[u8]) -> Result<Option<Bytes>, KvError> {
+        self.core.check()?;
+        self.core.engine.get(&view.snapshot, key)
     }
+
     async fn range(
         &self,
-        _: &Self::View,
-        _: &[u8],
-        _: &[u8],
-        _: usize,
-        _: bool,
+        view: &Self::View,
+        begin: &[u8],
+        end: &[u8],
+        limit: usize,
+        reverse: bool,
     ) -> Result<Vec<KeyValue>, KvError> {
-        Err(KvError::Closed)
+        self.core.check()?;
+        self.core.engine.range(&view.snapshot, begin, end, limit, reverse)
     }
-    async fn commit(&self, _: Request<Self::View>) -> Result<Committed, KvError> {
-        Err(KvError::Closed)
+
+    async fn commit(&self, request: Request<Self::View>) -> Result<Committed, KvError> {
+        self.core.commit(request).await
     }
+
     async fn flush(&self) -> Result<(), KvError> {
-        Err(KvError::Closed)
+        self.core.check()?;
+        self.core.flush().await
     }
+
     async fn close(&self) -> Result<(), KvError> {
-        Err(KvError::Closed)
+        self.core.close().await;
+        let flushed = self.core.flush().await;
+        self.core.shut();
+        flushed
     }
 }

@@ -1,0 +1,296 @@
+//! Group commit: one group of transactions at a time is validated, resolved, written, synced once
+//! and published. While it syncs, the next group gathers.
+//!
+//! There is no committer thread to own: whoever queues a transaction while nobody leads hands the
+//! queue to blocking work, which leads until the queue is empty. In a simulation that work runs inline.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::{Mutex, RwLock};
+use sluice_env::Env;
+use tokio::sync::oneshot;
+
+use crate::embedded::EmbeddedOptions;
+use crate::embedded::engine::{Effect, Engine, Snapshot};
+use crate::history::History;
+use crate::store::{Request, Shared};
+use crate::views::Views;
+use crate::writes::WriteSet;
+use crate::{Committed, KvError, Versionstamp};
+
+/// A group stops growing at this many bytes: bounds the memory of a batch and the wait behind it.
+const MAX_GROUP_BYTES: usize = 32 << 20;
+
+type Answer = oneshot::Sender<Result<Committed, KvError>>;
+
+#[derive(Debug)]
+struct Job {
+    request: Request<Shared<Snapshot>>,
+    answer: Answer,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    /// Somebody leads, or is about to.
+    led: bool,
+    closed: bool,
+    /// Woken when the leader leaves an empty queue.
+    waiting: Vec<oneshot::Sender<()>>,
+}
+
+/// The leader's alone while it leads.
+#[derive(Debug)]
+struct Validator {
+    history: History,
+    views: Views<Snapshot>,
+    version: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) env: Env,
+    pub(crate) engine: Engine,
+    max_group: usize,
+    queue: Mutex<Queue>,
+    validator: Mutex<Validator>,
+    /// The view new transactions read.
+    newest: RwLock<Shared<Snapshot>>,
+    /// Why the store answers nothing more: after a failed sync nobody knows what is on the device.
+    failed: RwLock<Option<KvError>>,
+}
+
+impl Core {
+    pub(crate) fn new(env: Env, engine: Engine, version: u64, options: &EmbeddedOptions) -> Self {
+        let views = Views::new(version, engine.snapshot());
+        let newest = RwLock::new(views.newest().clone());
+        let history = History::new(version, options.history_bytes);
+        Self {
+            env,
+            engine,
+            // A versionstamp has two bytes for the order within a version.
+            max_group: options.max_group.clamp(1, usize::from(u16::MAX)),
+            queue: Mutex::new(Queue::default()),
+            validator: Mutex::new(Validator { history, views, version }),
+            newest,
+            failed: RwLock::new(None),
+        }
+    }
+
+    pub(crate) fn newest(&self) -> Shared<Snapshot> {
+        self.newest.read().clone()
+    }
+
+    pub(crate) fn check(&self) -> Result<(), KvError> {
+        match &*self.failed.read() {
+            None => Ok(()),
+            Some(error) => Err(error.clone()),
+        }
+    }
+
+    fn fail(&self, error: KvError) {
+        tracing::error!(%error, "the metadata store failed and answers nothing more");
+        self.failed.write().get_or_insert(error);
+    }
+
+    /// Queues a transaction and completes when it is durable or refused. It goes on if the caller
+    /// stops waiting.
+    pub(crate) async fn commit(
+        self: &Arc<Self>,
+        request: Request<Shared<Snapshot>>,
+    ) -> Result<Committed, KvError> {
+        self.check()?;
+        let (answer, answered) = oneshot::channel();
+        let lead = {
+            let mut queue = self.queue.lock();
+            if queue.closed {
+                return Err(KvError::Closed);
+            }
+            queue.jobs.push_back(Job { request, answer });
+            !std::mem::replace(&mut queue.led, true)
+        };
+        if lead {
+            let leader = Leader { core: self.clone(), done: false };
+            // Not awaited: it has begun, and every queued transaction has its own answer.
+            drop(self.env.spawn.blocking(Box::new(move || leader.lead())));
+        }
+        answered.await.unwrap_or(Err(KvError::CommitUnknown))
+    }
+
+    /// Syncs the engine's journal.
+    pub(crate) async fn flush(self: &Arc<Self>) -> Result<(), KvError> {
+        let (answer, answered) = oneshot::channel();
+        let core = self.clone();
+        self.env.spawn.blocking(Box::new(move || drop(answer.send(core.engine.sync())))).await;
+        answered.await.unwrap_or(Err(KvError::Closed))
+    }
+
+    /// Refuses new transactions and completes when the queued ones are answered.
+    pub(crate) async fn close(&self) {
+        let (wake, idle) = oneshot::channel();
+        {
+            let mut queue = self.queue.lock();
+            queue.closed = true;
+            if queue.led {
+                queue.waiting.push(wake);
+            } else {
+                drop(wake);
+            }
+        }
+        // An error is as good: nobody leads.
+        idle.await.ok();
+    }
+
+    /// Makes every later call answer [`KvError::Closed`].
+    pub(crate) fn shut(&self) {
+        self.failed.write().get_or_insert(KvError::Closed);
+    }
+
+    /// The next group, or `None`: then nobody leads any more.
+    fn next_group(&self) -> Option<Vec<Job>> {
+        let mut queue = self.queue.lock();
+        if queue.jobs.is_empty() {
+            queue.led = false;
+            for wake in queue.waiting.drain(..) {
+                wake.send(()).ok();
+            }
+            return None;
+        }
+        let mut group = Vec::with_capacity(queue.jobs.len().min(self.max_group));
+        let mut bytes = 0;
+        while bytes < MAX_GROUP_BYTES
+            && group.len() < self.max_group
+            && let Some(job) = queue.jobs.pop_front()
+        {
+            bytes += job.request.bytes;
+            group.push(job);
+        }
+        Some(group)
+    }
+
+    fn commit_group(&self, group: Vec<Job>) {
+        let mut validator = self.validator.lock();
+        let mut draft = Draft {
+            engine: &self.engine,
+            latest: validator.views.newest().clone(),
+            version: validator.version + 1,
+            effect: Effect::new(),
+            accepted: Vec::with_capacity(group.len()),
+        };
+        for job in group {
+            match self.check().and_then(|()| draft.accept(&mut validator.history, &job.request)) {
+                Ok(committed) => draft.accepted.push((job.answer, committed)),
+                // The asker may have gone; then nobody needs the answer.
+                Err(error) => drop(job.answer.send(Err(error))),
+            }
+        }
+        let Draft { version, effect, accepted, latest, .. } = draft;
+        drop(latest);
+        if accepted.is_empty() {
+            return;
+        }
+        if let Err(error) = self.engine.write(effect, version) {
+            self.fail(error);
+            for (answer, _) in accepted {
+                answer.send(Err(KvError::CommitUnknown)).ok();
+            }
+            return;
+        }
+        self.publish(&mut validator, version);
+        drop(validator);
+        for (answer, committed) in accepted {
+            answer.send(Ok(committed)).ok();
+        }
+    }
+
+    /// Lets new transactions read `version`, before anybody hears that it committed.
+    fn publish(&self, validator: &mut Validator, version: u64) {
+        let now = self.env.clock.now();
+        validator.version = version;
+        validator.views.publish(version, self.engine.snapshot(), now);
+        *self.newest.write() = validator.views.newest().clone();
+        let oldest = validator.views.oldest(now);
+        validator.history.trim(oldest);
+    }
+}
+
+/// Leads until the queue is empty. If it dies, everything queued is answered and the store has failed.
+struct Leader {
+    core: Arc<Core>,
+    done: bool,
+}
+
+impl Leader {
+    fn lead(mut self) {
+        while let Some(group) = self.core.next_group() {
+            self.core.commit_group(group);
+        }
+        self.done = true;
+    }
+}
+
+impl Drop for Leader {
+    fn drop(&mut self) {
+        if self.done {
+            return;
+        }
+        self.core.fail(KvError::Io { what: "the committer stopped".into() });
+        // Dropped answers read as unknown.
+        while self.core.next_group().is_some() {}
+    }
+}
+
+/// A group in the making.
+struct Draft<'a> {
+    engine: &'a Engine,
+    /// The store before the group.
+    latest: Shared<Snapshot>,
+    version: u64,
+    effect: Effect,
+    accepted: Vec<(Answer, Committed)>,
+}
+
+impl Draft<'_> {
+    fn accept(
+        &mut self,
+        history: &mut History,
+        request: &Request<Shared<Snapshot>>,
+    ) -> Result<Committed, KvError> {
+        let read_at = request.view.as_ref().map_or(self.latest.version, |v| v.version);
+        history.validate(&request.reads, read_at)?;
+        let order = u16::try_from(self.accepted.len()).unwrap_or(u16::MAX);
+        let stamp = Versionstamp::new(self.version, order);
+        let effect = self.resolve(&request.writes, stamp)?;
+        history.record(self.version, &request.writes, &request.write_conflicts);
+        self.effect.extend(effect);
+        Ok(Committed { version: self.version, versionstamp: Some(stamp), exact: true })
+    }
+
+    /// What `writes` come to over the store and the group so far. Changes nothing, so that a read
+    /// error refuses one transaction whole.
+    fn resolve(
+        &self,
+        writes: &WriteSet,
+        stamp: Versionstamp,
+    ) -> Result<Vec<(Bytes, Option<Bytes>)>, KvError> {
+        let mut out = Vec::with_capacity(writes.entries.len());
+        for (begin, end) in &writes.cleared {
+            let stored = self.engine.keys(&self.latest.snapshot, begin, end)?;
+            let grouped = self.effect.range(begin.clone()..end.clone()).map(|(k, _)| k.clone());
+            out.extend(stored.into_iter().chain(grouped).map(|k| (k, None)));
+        }
+        for (key, pending) in &writes.entries {
+            let base = if !pending.needs_base() {
+                None
+            } else if let Some(value) = self.effect.get(key) {
+                value.clone()
+            } else {
+                self.engine.get(&self.latest.snapshot, key)?
+            };
+            out.push((key.clone(), pending.resolve(base, stamp)?));
+        }
+        Ok(out)
+    }
+}

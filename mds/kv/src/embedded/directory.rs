@@ -1,0 +1,147 @@
+//! The directory of an embedded store: a lock, a format version, and the engine's own folder.
+//!
+//! ```text
+//! DIR/LOCK     held exclusively while the store is open
+//! DIR/FORMAT   one line: "sluice-kv embedded FORMAT"
+//! DIR/engine/  the engine
+//! ```
+//!
+//! Creation builds `engine.new`, writes `FORMAT`, then renames: wherever it is interrupted, the next
+//! open can tell an unfinished creation (begin again) from a store that lost its engine (refuse).
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use crate::KvError;
+
+/// The format this release writes, and the newest it reads.
+pub(crate) const FORMAT: u32 = 1;
+
+const MAGIC: &str = "sluice-kv embedded ";
+const LOCK_FILE: &str = "LOCK";
+const FORMAT_FILE: &str = "FORMAT";
+const FORMAT_DRAFT: &str = "FORMAT.new";
+const ENGINE: &str = "engine";
+const ENGINE_DRAFT: &str = "engine.new";
+/// What a fresh file system contains.
+const LOST_AND_FOUND: &str = "lost+found";
+
+/// A locked store directory.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    dir: PathBuf,
+    /// Unlocked when closed.
+    _lock: File,
+}
+
+pub(crate) fn io_error(doing: &str, path: &Path, error: &io::Error) -> KvError {
+    KvError::Io { what: format!("{doing} {}: {error}", path.display()) }
+}
+
+impl Directory {
+    /// Locks `dir`, creating it if needed, and refuses what is not a store of a known format.
+    pub(crate) fn open(dir: &Path) -> Result<Self, KvError> {
+        fs::create_dir_all(dir).map_err(|e| io_error("creating", dir, &e))?;
+        // Before the lock: nothing of ours is left in somebody else's directory.
+        refuse_foreign(dir)?;
+        let lock = lock(dir)?;
+        if let Some(text) = read_format(dir)? {
+            check_format(dir, &text)?;
+        }
+        Ok(Self { dir: dir.to_owned(), _lock: lock })
+    }
+
+    /// The engine's folder. Unless the store exists already, `create` first fills it.
+    pub(crate) fn engine(
+        &self,
+        create: impl FnOnce(&Path) -> Result<(), KvError>,
+    ) -> Result<PathBuf, KvError> {
+        let engine = self.dir.join(ENGINE);
+        if engine.is_dir() {
+            return Ok(engine);
+        }
+        let draft = self.dir.join(ENGINE_DRAFT);
+        let finished = !draft.exists() && self.dir.join(FORMAT_FILE).exists();
+        if finished {
+            return Err(KvError::Corrupt { what: format!("{} is missing", engine.display()) });
+        }
+        if draft.exists() {
+            fs::remove_dir_all(&draft).map_err(|e| io_error("removing", &draft, &e))?;
+        }
+        create(&draft)?;
+        self.write_format()?;
+        fs::rename(&draft, &engine).map_err(|e| io_error("renaming", &draft, &e))?;
+        sync_directory(&self.dir)?;
+        if let Some(parent) = self.dir.parent() {
+            // Best effort: a parent that cannot be opened is not ours to sync.
+            sync_directory(parent).ok();
+        }
+        Ok(engine)
+    }
+
+    fn write_format(&self) -> Result<(), KvError> {
+        let draft = self.dir.join(FORMAT_DRAFT);
+        let write = || -> io::Result<()> {
+            let mut file = File::create(&draft)?;
+            writeln!(file, "{MAGIC}{FORMAT}")?;
+            file.sync_all()?;
+            fs::rename(&draft, self.dir.join(FORMAT_FILE))
+        };
+        write().map_err(|e| io_error("writing", &draft, &e))?;
+        sync_directory(&self.dir)
+    }
+}
+
+fn sync_directory(dir: &Path) -> Result<(), KvError> {
+    File::open(dir).and_then(|d| d.sync_all()).map_err(|e| io_error("syncing", dir, &e))
+}
+
+fn refuse_foreign(dir: &Path) -> Result<(), KvError> {
+    if dir.join(FORMAT_FILE).exists() {
+        return Ok(());
+    }
+    for entry in fs::read_dir(dir).map_err(|e| io_error("reading", dir, &e))? {
+        let name = entry.map_err(|e| io_error("reading", dir, &e))?.file_name();
+        // What an interrupted creation leaves. A finished engine without FORMAT is not among it.
+        let ours = [LOCK_FILE, FORMAT_DRAFT, ENGINE_DRAFT, LOST_AND_FOUND];
+        if !ours.iter().any(|n| name == *n) {
+            return Err(KvError::Foreign { dir: dir.to_owned() });
+        }
+    }
+    Ok(())
+}
+
+fn lock(dir: &Path) -> Result<File, KvError> {
+    let path = dir.join(LOCK_FILE);
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path)
+        .map_err(|e| io_error("opening", &path, &e))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(KvError::InUse { dir: dir.to_owned() }),
+        Err(TryLockError::Error(e)) => Err(io_error("locking", &path, &e)),
+    }
+}
+
+fn read_format(dir: &Path) -> Result<Option<String>, KvError> {
+    let path = dir.join(FORMAT_FILE);
+    match fs::read(&path) {
+        Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(io_error("reading", &path, &e)),
+    }
+}
+
+fn check_format(dir: &Path, text: &str) -> Result<(), KvError> {
+    // Some other program's FORMAT file makes the directory foreign, not corrupt.
+    let foreign = || KvError::Foreign { dir: dir.to_owned() };
+    let found: u32 = text.strip_prefix(MAGIC).and_then(|n| n.trim_end().parse().ok()).ok_or_else(foreign)?;
+    if found > FORMAT {
+        return Err(KvError::NewerFormat { dir: dir.to_owned(), found, supported: FORMAT });
+    }
+    Ok(())
+}

@@ -1,0 +1,137 @@
+//! The contract every backend keeps. Each case is a function of a [`Fixture`] and runs against each
+//! backend in a world with virtual time; `concurrent` runs against real threads besides.
+
+mod atomics;
+mod basics;
+mod concurrent;
+mod conflicts;
+mod durability;
+mod limits;
+mod model;
+mod serial;
+
+use std::time::Duration;
+
+use sluice_env::Env;
+use sluice_kv::{Database, EmbeddedOptions, Faults, KeyRange, KvError};
+use tempfile::TempDir;
+
+/// A fresh store of one backend.
+pub(crate) struct Fixture {
+    pub(crate) env: Env,
+    pub(crate) db: Database,
+    dir: Option<TempDir>,
+    options: EmbeddedOptions,
+}
+
+impl Fixture {
+    pub(crate) fn memory(env: Env) -> Self {
+        let db = Database::memory(env.clone(), Faults::NONE);
+        Self { env, db, dir: None, options: EmbeddedOptions::default() }
+    }
+
+    pub(crate) fn embedded(env: Env, options: EmbeddedOptions) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Database::open_embedded(env.clone(), dir.path(), options.clone()).unwrap();
+        Self { env, db, dir: Some(dir), options }
+    }
+
+    /// Ends this incarnation of the store and opens the next.
+    pub(crate) async fn reopen(self) -> Self {
+        let Self { env, db, dir, options } = self;
+        let db = match &dir {
+            None => db.crash().unwrap(),
+            Some(dir) => {
+                db.close().await.unwrap();
+                Database::open_embedded(env.clone(), dir.path(), options.clone()).unwrap()
+            }
+        };
+        Self { env, db, dir, options }
+    }
+
+    pub(crate) async fn pass(&self, time: Duration) {
+        self.env.clock.sleep(time).await;
+    }
+
+    /// Commits one value.
+    pub(crate) async fn put(&self, key: &'static str, value: &'static str) -> u64 {
+        let mut tx = self.db.begin();
+        tx.set(key, value);
+        tx.commit().await.unwrap().version
+    }
+
+    pub(crate) async fn value(&self, key: &str) -> Option<String> {
+        let value = self.db.begin().get(key.as_bytes()).await.unwrap();
+        value.map(|v| String::from_utf8_lossy(&v).into_owned())
+    }
+
+    /// All keys and values, as text.
+    pub(crate) async fn dump(&self) -> Vec<(String, String)> {
+        text(self.db.begin().range(&KeyRange::all(), 10_000, false).await.unwrap())
+    }
+}
+
+pub(crate) fn text(pairs: Vec<sluice_kv::KeyValue>) -> Vec<(String, String)> {
+    let string = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+    pairs.iter().map(|(k, v)| (string(k), string(v))).collect()
+}
+
+pub(crate) fn pairs(list: &[(&str, &str)]) -> Vec<(String, String)> {
+    list.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+}
+
+pub(crate) fn range(begin: &'static str, end: &'static str) -> KeyRange {
+    KeyRange::new(begin, end)
+}
+
+pub(crate) async fn commit(tx: sluice_kv::Transaction) -> Result<u64, KvError> {
+    tx.commit().await.map(|c| c.version)
+}
+
+macro_rules! contract {
+    ($($module:ident :: { $($case:ident),+ $(,)? })+) => {
+        mod memory {$(mod $module {$(
+            #[tokio::test(start_paused = true)]
+            async fn $case() {
+                let fixture = crate::Fixture::memory(sluice_env::Env::simulated(1));
+                crate::$module::$case(fixture).await;
+            }
+        )+})+}
+        mod embedded {$(mod $module {$(
+            #[tokio::test(start_paused = true)]
+            async fn $case() {
+                let options = sluice_kv::EmbeddedOptions::default();
+                let fixture = crate::Fixture::embedded(sluice_env::Env::simulated(1), options);
+                crate::$module::$case(fixture).await;
+            }
+        )+})+}
+    };
+}
+
+contract! {
+    basics::{
+        keys_are_ordered_as_bytes, a_range_is_half_open_limited_and_reversible, a_transaction_reads_one_version,
+        own_writes_are_read, own_writes_are_merged_into_ranges, a_dropped_transaction_leaves_nothing,
+        commits_are_visible_to_the_next_transaction, clear_range_clears_what_is_there_at_commit,
+        empty_ranges_are_empty, a_large_clear_hides_pages, a_closed_store_says_so,
+    }
+    conflicts::{
+        a_read_key_written_since_conflicts, a_missing_key_created_since_conflicts, write_write_does_not_conflict,
+        snapshot_reads_do_not_conflict, phantoms_conflict, a_limited_range_conflicts_only_as_far_as_it_looked,
+        a_reversed_limited_range_conflicts_only_as_far_as_it_looked, a_cleared_range_conflicts_with_readers_inside,
+        manual_conflicts_count, own_writes_do_not_conflict, a_read_only_transaction_always_commits,
+        a_cleared_range_stops_at_its_end, history_survives_many_commits,
+    }
+    atomics::{
+        atomics_do_not_conflict_and_add_up, atomic_semantics, atomics_are_read_before_commit,
+        reading_an_atomic_conflicts, versionstamps_grow, a_versionstamped_value_is_unreadable_before_commit,
+        atomics_after_a_clear_start_from_nothing,
+    }
+    limits::{
+        keys_and_values_are_bounded, transactions_are_bounded, reserved_keys_are_refused, old_transactions_end,
+        old_reads_end, inverted_ranges_are_refused, operands_are_checked,
+    }
+    durability::{ commits_survive, versions_grow_across_restarts, uncommitted_writes_do_not_survive }
+    serial::{ random_interleavings_are_serialisable }
+    concurrent::{ counters_add_up }
+}
