@@ -1,0 +1,273 @@
+//! Calls in both directions, over TCP (IPv4, IPv6) and over the simulated network.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use common::*;
+use sluice_rpc::{CallError, ConnectError, Credential, Frame, Limits, Program, ReconnectingClient, auth_stat};
+
+macro_rules! everywhere {
+    ($($name:ident),* $(,)?) => {
+        mod tcp4 { $(#[test] fn $name() { super::on_tcp("127.0.0.1:0", super::$name); })* }
+        mod tcp6 { $(#[test] fn $name() { super::on_tcp("[::1]:0", super::$name); })* }
+        mod sim { $(#[test] fn $name() { (0..8).for_each(|seed| super::simulate(seed, super::$name)); })* }
+    };
+}
+
+everywhere!(
+    results_and_errors,
+    replies_overtake,
+    the_back_channel_works,
+    large_records_both_ways,
+    timeouts_and_late_replies,
+    closing_fails_calls,
+    drain_answers_what_is_in_flight,
+    drain_has_a_deadline,
+    connection_limit,
+    a_panic_costs_one_answer,
+    reconnects,
+    unused_connections_end,
+    metrics_count,
+);
+
+async fn results_and_errors(w: World) {
+    let (_server, addr) = w.serve(Limits::default(), vec![Echo::new(&w.env, ECHO)]).await;
+    let c = w.client().dial(addr).await.unwrap();
+    assert_eq!(call(&c, procedure::NULL, "").await.unwrap(), "");
+    assert_eq!(call(&c, procedure::ECHO, "abcd").await.unwrap(), "abcd");
+    assert_eq!(call(&c, procedure::GARBAGE, "").await, Err(CallError::GarbageArgs));
+    assert_eq!(call(&c, procedure::SYSTEM_ERR, "").await, Err(CallError::SystemErr));
+    assert_eq!(call(&c, procedure::UNKNOWN, "").await, Err(CallError::ProcUnavail));
+    let weak = auth_stat::AUTH_TOOWEAK;
+    assert_eq!(call(&c, procedure::TOO_WEAK, "").await, Err(CallError::Auth(weak)));
+
+    let to = |program, version| {
+        let c = c.clone();
+        async move { c.call(program, version, 0, &Credential::None, Frame::empty(), LONG).await }
+    };
+    // What a Linux client asks a data server for and must be told plainly: MOUNT, NLM, LOCALIO.
+    for program in [100_005, 100_021, 400_122] {
+        assert_eq!(to(program, 3).await, Err(CallError::ProgUnavail { program }));
+    }
+    let mismatch = CallError::ProgMismatch { program: ECHO, version: 4, low: 2, high: 3 };
+    assert_eq!(to(ECHO, 4).await, Err(mismatch));
+
+    let alice = Credential::Sys(sluice_rpc::AuthSys { uid: 1000, ..sluice_rpc::AuthSys::root("a") });
+    let who = c.call(ECHO, 3, procedure::WHO, &alice, Frame::empty(), LONG).await.unwrap();
+    assert_eq!(word(&who), 1000);
+    assert!(!c.is_secure());
+    assert_eq!(c.peer(), addr);
+}
+
+async fn replies_overtake(w: World) {
+    let (_server, addr) = w.serve(Limits::default(), vec![Echo::new(&w.env, ECHO)]).await;
+    let c = w.client().dial(addr).await.unwrap();
+    let slow = call(&c, procedure::SLEEP, words(&[200]));
+    let fast = call(&c, procedure::ECHO, "fast");
+    tokio::pin!(slow);
+    tokio::select! {
+        biased;
+        _ = &mut slow => panic!("the slow call came first"),
+        fast = fast => assert_eq!(fast.unwrap(), "fast"),
+    }
+    assert_eq!(word(&slow.await.unwrap()), 200);
+}
+
+async fn the_back_channel_works(w: World) {
+    // One call in flight is the limit: the server must reach the reply behind it nevertheless.
+    let limits = Limits { max_in_flight: 1, ..Limits::default() };
+    let (_server, addr) = w.serve(limits, vec![Echo::new(&w.env, ECHO)]).await;
+    let c = w.client().with_programs(vec![Echo::new(&w.env, BACK)]).dial(addr).await.unwrap();
+    let calls = ["one ", "two ", "tri ", "four"].map(|text| {
+        let c = c.clone();
+        async move { assert_eq!(call(&c, procedure::CALL_BACK, text).await.unwrap(), text) }
+    });
+    let [a, b, c3, d] = calls;
+    tokio::join!(a, b, c3, d);
+    let plain = w.client().dial(addr).await.unwrap();
+    let refused = call(&plain, procedure::CALL_BACK, "").await;
+    assert_eq!(refused, Err(CallError::SystemErr), "nothing is served to the peer");
+}
+
+async fn large_records_both_ways(w: World) {
+    let (_server, addr) = w.serve(Limits::default(), vec![Echo::new(&w.env, ECHO)]).await;
+    let c = w.client().dial(addr).await.unwrap();
+    let data: Vec<u8> = (0..1_u32 << 20).map(|i| (i * 7 + (i >> 8)) as u8).collect();
+    let data = bytes::Bytes::from(data);
+    for size in [1 << 20, 4096, 12, 1 << 20, (1 << 20) - 4, 65_536] {
+        let part = data.slice(..size);
+        assert_eq!(call(&c, procedure::ECHO, part.clone()).await.unwrap(), part);
+    }
+}
+
+async fn timeouts_and_late_replies(w: World) {
+    let (_server, addr) = w.serve(Limits::default(), vec![Echo::new(&w.env, ECHO)]).await;
+    let c = w.client().dial(addr).await.unwrap();
+    let brief = Duration::from_millis(30);
+    let args = words(&[100]);
+    let late = c.call(ECHO, 3, procedure::SLEEP, &Credential::None, args.into(), brief).await;
+    assert_eq!(late, Err(CallError::Timeout(brief)));
+    w.env.clock.sleep(Duration::from_millis(150)).await;
+    assert_eq!(call(&c, procedure::ECHO, "next").await.unwrap(), "next");
+    let nothing = c.call(ECHO, 3, procedure::DROP, &Credential::None, Frame::empty(), brief).await;
+    assert_eq!(nothing, Err(CallError::Timeout(brief)));
+}
+
+async fn closing_fails_calls(w: World) {
+    let (server, addr) = w.serve(Limits::default(), vec![Echo::new(&w.env, ECHO)]).await;
+    let c = w.client().dial(addr).await.unwrap();
+    let closer = async {
+        w.until("the call is in flight", || server.connections().iter().any(|c| c.calls_in_flight() > 0)).await;
+        server.connections().iter().for_each(|c| c.close());
+    };
+    let (result, ()) = tokio::join!(call(&c, procedure::GATE, ""), closer);
+    assert_eq!(result, Err(CallError::Closed));
+    c.closed().await;
+    assert!(c.is_closed());
+    assert_eq!(call(&c, procedure::NULL, "").await, Err(CallError::Closed));
+    w.until("the server has forgotten it", || server.connections().is_empty()).await;
+}
+
+async fn drain_answers_what_is_in_flight(w: World) {
+    let program = Echo::new(&w.env, ECHO);
+    let (server, addr) = w.serve(Limits::default(), vec![program.clone()]).await;
+    let c = w.client().dial(addr).await.unwrap();
+    let calls = (0..5).map(|_| {
+        let c = c.clone();
+        let (done, result) = tokio::sync::oneshot::channel();
+        w.env.spawn.spawn(Box::pin(async move {
+            let _ = done.send(call(&c, procedure::SLEEP, words(&[100])).await);
+        }));
+        result
+    });
+    let calls: Vec<_> = calls.collect();
+    w.until("all started", || program.started.load(Ordering::SeqCst) == 5).await;
+    let began = w.env.clock.now();
+    server.shutdown(LONG).await;
+    assert!(w.env.clock.now().since(began) < LONG / 2, "it does not wait for its deadline");
+    for call in calls {
+        assert_eq!(word(&call.await.unwrap().unwrap()), 100);
+    }
+    c.closed().await;
+    assert!(w.client().dial(addr).await.is_err(), "nobody listens any more");
+}
+
+async fn drain_has_a_deadline(w: World) {
+    let program = Echo::new(&w.env, ECHO);
+    let (server, addr) = w.serve(Limits::default(), vec![program.clone()]).await;
+    let c = w.client().dial(addr).await.unwrap();
+    let stop = async {
+        w.until("started", || program.started.load(Ordering::SeqCst) == 1).await;
+        let began = w.env.clock.now();
+        server.shutdown(Duration::from_millis(200)).await;
+        let took = w.env.clock.now().since(began);
+        assert!((200..1500).contains(&took.as_millis()), "{took:?}");
+    };
+    let (result, ()) = tokio::join!(call(&c, procedure::GATE, ""), stop);
+    assert_eq!(result, Err(CallError::Closed));
+}
+
+async fn connection_limit(w: World) {
+    let limits = Limits { max_connections: 2, ..Limits::default() };
+    let (server, addr) = w.serve(limits, vec![Echo::new(&w.env, ECHO)]).await;
+    let mut kept = Vec::new();
+    for _ in 0..2 {
+        let c = w.client().dial(addr).await.unwrap();
+        call(&c, procedure::NULL, "").await.unwrap();
+        kept.push(c);
+    }
+    if let Ok(third) = w.client().dial(addr).await {
+        assert!(call(&third, procedure::NULL, "").await.is_err());
+    }
+    kept.pop().unwrap().close();
+    w.until("there is room again", || server.connections().len() == 1).await;
+    // The place is given back just after the connection leaves the list.
+    w.env.clock.sleep(Duration::from_millis(20)).await;
+    let c = w.client().dial(addr).await.unwrap();
+    call(&c, procedure::NULL, "").await.unwrap();
+}
+
+async fn a_panic_costs_one_answer(w: World) {
+    let (_server, addr) = w.serve(Limits::default(), vec![Echo::new(&w.env, ECHO)]).await;
+    let c = w.client().dial(addr).await.unwrap();
+    assert_eq!(call(&c, procedure::PANIC_LATER, "").await, Err(CallError::SystemErr));
+    assert_eq!(call(&c, procedure::NULL, "").await.unwrap(), "");
+    // On the connection's own task it costs the connection, and only that.
+    assert!(call(&c, procedure::PANIC, "").await.is_err());
+    let c = w.client().dial(addr).await.unwrap();
+    assert_eq!(call(&c, procedure::NULL, "").await.unwrap(), "");
+}
+
+async fn reconnects(w: World) {
+    let (server, addr) = w.serve(Limits::default(), vec![Echo::new(&w.env, ECHO)]).await;
+    let client = ReconnectingClient::new(w.client(), addr);
+    let none = Credential::None;
+    let null = (ECHO, 3, procedure::NULL);
+    client.call(null, &none, Frame::empty(), LONG).await.unwrap();
+    server.connections().iter().for_each(|c| c.close());
+    client.connection().await.unwrap().closed().await;
+    client.call(null, &none, Frame::empty(), LONG).await.unwrap();
+
+    server.shutdown(SECOND).await;
+    drop(server);
+    let refused = client.call(null, &none, Frame::empty(), LONG).await;
+    assert!(matches!(refused, Err(CallError::NotConnected(_) | CallError::Closed)), "{refused:?}");
+    let again = async {
+        w.env.clock.sleep(Duration::from_millis(300)).await;
+        let again = World { listen: addr, env: w.env.clone(), at_server: w.at_server.clone(), at_client: w.at_client.clone(), net: None };
+        again.serve(Limits::default(), vec![Echo::new(&w.env, ECHO)]).await
+    };
+    let (result, _server) = tokio::join!(client.call_idempotent(null, &none, Frame::empty(), LONG), again);
+    result.unwrap();
+}
+
+async fn unused_connections_end(w: World) {
+    let limits = Limits { idle: Duration::from_millis(400), ..Limits::default() };
+    let (server, addr) = w.serve(Limits::default(), vec![Echo::new(&w.env, ECHO)]).await;
+    let c = w.client().with_limits(limits).dial(addr).await.unwrap();
+    call(&c, procedure::NULL, "").await.unwrap();
+    let kept = c.clone();
+    drop(c);
+    assert!(!kept.is_closed());
+    drop(kept);
+    w.until("the connection ended", || server.connections().is_empty()).await;
+}
+
+async fn metrics_count(w: World) {
+    let (server, addr) = w.serve(Limits::default(), vec![Echo::new(&w.env, ECHO) as Arc<dyn Program>]).await;
+    let c = w.client().dial(addr).await.unwrap();
+    for _ in 0..3 {
+        call(&c, procedure::ECHO, "12345678").await.unwrap();
+    }
+    let _ = call(&c, procedure::GARBAGE, "").await;
+    let all = server.metrics();
+    let echo = all.iter().find(|p| p.procedure == procedure::ECHO).unwrap();
+    assert_eq!((echo.program, echo.calls, echo.failed, echo.bytes_in, echo.bytes_out), (ECHO, 3, 0, 24, 24));
+    let garbage = all.iter().find(|p| p.procedure == procedure::GARBAGE).unwrap();
+    assert_eq!((garbage.calls, garbage.failed), (1, 1));
+}
+
+#[test]
+fn ipv4_peers_of_an_ipv6_listener_look_like_ipv4() {
+    on_tcp("[::]:0", |w| async move {
+        let (server, addr) = w.serve(Limits::default(), vec![Echo::new(&w.env, ECHO)]).await;
+        let c = w.client().dial(([127, 0, 0, 1], addr.port()).into()).await.unwrap();
+        call(&c, procedure::NULL, "").await.unwrap();
+        assert!(server.connections()[0].peer().is_ipv4());
+    });
+}
+
+#[test]
+fn a_port_that_is_taken_is_an_error() {
+    on_tcp("127.0.0.1:0", |w| async move {
+        let (server, addr) = w.serve(Limits::default(), vec![]).await;
+        let error = server.listen(addr).await.unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
+        server.shutdown(SECOND).await;
+        let nobody = w.client().dial(addr).await;
+        assert!(matches!(nobody, Err(ConnectError::Io { .. })), "{nobody:?}");
+    });
+}
