@@ -1,4 +1,5 @@
 //! The retry loop, as its callers use it.
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use bytes::Bytes;
 use sluice_env::{BoxFuture, Env};

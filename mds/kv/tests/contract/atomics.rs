@@ -24,7 +24,8 @@ pub(crate) async fn atomics_do_not_conflict_and_add_up(f: Fixture) {
 }
 
 pub(crate) async fn atomic_semantics(f: Fixture) {
-    let cases: [(AtomicOp, Option<&[u8]>, &[u8], &[u8]); 14] = [
+    type Case<'a> = (AtomicOp, Option<&'a [u8]>, &'a [u8], &'a [u8]);
+    let cases: [Case<'_>; 14] = [
         (AtomicOp::Add, None, &[5], &[5]),
         (AtomicOp::Add, Some(&[250]), &[10], &[4]),
         (AtomicOp::Add, Some(&[255, 0]), &[1, 0], &[0, 1]),
