@@ -108,6 +108,10 @@ impl Reader {
     pub(crate) fn rest(self) -> Bytes {
         self.rest
     }
+    /// What is left, of a reader that goes on to [`Self::finish`].
+    pub(crate) fn take_rest(&mut self) -> Bytes {
+        std::mem::take(&mut self.rest)
+    }
     /// Refuses trailing bytes.
     pub(crate) fn finish(self) -> Result<(), FsError> {
         if self.rest.is_empty() { Ok(()) } else { Err(FsError::corrupt(self.what)) }

@@ -26,7 +26,7 @@ macro_rules! prefixes {
 prefixes! {
     /// `()` → [`crate::Superblock`]
     SUPERBLOCK = 0x01,
-    /// `()` → MDS epoch: the one writer
+    /// `()` → epoch and identity of the one metadata server that may write
     MDS_EPOCH = 0x02,
     /// `(what u8)` → next number of a leased sequence
     SEQUENCE = 0x03,
@@ -60,6 +60,8 @@ prefixes! {
     SESSION = 0x31,
     /// `(session id 16, slot u32)` → reply row
     REPLY = 0x32,
+    /// `()` → what the server remembers of its own incarnations
+    SERVER = 0x33,
     /// `(store id u16)` → data server's store
     STORE = 0x38,
     /// `(store uuid 16)` → store id
@@ -156,7 +158,6 @@ pub enum Sequence {
     FileId,
     DataFile,
     Store,
-    BootEpoch,
     Fence,
 }
 
@@ -166,7 +167,6 @@ impl Sequence {
             Self::FileId => 1,
             Self::DataFile => 2,
             Self::Store => 3,
-            Self::BootEpoch => 4,
             Self::Fence => 5,
         }
     }

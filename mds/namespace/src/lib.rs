@@ -33,7 +33,7 @@ mod rename;
 mod sequence;
 mod setattr;
 mod size;
-//pub mod stable_storage;
+pub mod stable_storage;
 mod superblock;
 mod truncate;
 mod unlink;

@@ -1,0 +1,97 @@
+//! The tables that are not files: what a metadata server must find again after a restart.
+//!
+//! Each is a typed row with get, put, clear and list; lists come in pages of at most `limit` rows
+//! after a given one. Like everything in this crate they act inside the caller's transaction.
+
+mod clients;
+mod epoch;
+mod stores;
+mod tables;
+
+use bytes::Bytes;
+use sluice_kv::{KeyRange, Transaction};
+
+pub use clients::{
+    CallbackSecurity, Channel, ClientRecord, Implementation, ReplyRow, ServerRecord, SessionRecord,
+    clear_client, clear_session, client, clients, put_client, put_reply, put_server, put_session, replies,
+    reply, reply_key, server, session, sessions,
+};
+pub use epoch::{MdsEpoch, check_epoch, epoch, take_epoch};
+pub use stores::{
+    CapabilityEpochs, CapabilityKey, Fence, PendingFence, Store, StoreAddress, StoreState, capability_epochs,
+    clear_fence, fences, put_capability_epochs, put_fence, put_store, retire_fences, store, store_by_uuid,
+    stores,
+};
+pub use tables::{
+    Export, PolicyRow, Squash, clear_export, clear_policy, export, exports, policies, policy, put_export,
+    put_policy, statistic,
+};
+
+use crate::codec::{Reader, Writer};
+use crate::error::FsError;
+
+/// A record with a schema version.
+pub(crate) trait Row: Sized {
+    /// In errors.
+    const WHAT: &'static str;
+    /// The newest version known; what is written.
+    const SCHEMA: u8 = 1;
+    fn encode(&self, w: &mut Writer);
+    fn decode(r: &mut Reader) -> Result<Self, FsError>;
+
+    fn to_bytes(&self) -> Bytes {
+        let mut w = Writer::default();
+        w.u8(Self::SCHEMA);
+        self.encode(&mut w);
+        w.finish()
+    }
+
+    fn from_bytes(value: Bytes) -> Result<Self, FsError> {
+        let mut r = Reader::new(Self::WHAT, value);
+        r.schema(Self::SCHEMA)?;
+        let row = Self::decode(&mut r)?;
+        r.finish()?;
+        Ok(row)
+    }
+}
+
+async fn get<R: Row>(txn: &Transaction, key: &[u8]) -> Result<Option<R>, FsError> {
+    txn.get(key).await?.map(R::from_bytes).transpose()
+}
+
+async fn list<R: Row>(txn: &Transaction, range: &KeyRange, limit: usize) -> Result<Vec<R>, FsError> {
+    let rows = txn.range(range, limit, false).await?;
+    rows.into_iter().map(|(_, value)| R::from_bytes(value)).collect()
+}
+
+/// A count of at most 65535 rows inside a record, then each.
+fn encode_list<T>(w: &mut Writer, items: &[T], each: impl Fn(&T, &mut Writer)) {
+    let n = u16::try_from(items.len()).unwrap_or(u16::MAX);
+    w.u16(n);
+    for item in items.iter().take(usize::from(n)) {
+        each(item, w);
+    }
+}
+
+fn decode_list<T>(
+    r: &mut Reader,
+    each: impl Fn(&mut Reader) -> Result<T, FsError>,
+) -> Result<Vec<T>, FsError> {
+    let n = r.u16()?;
+    // No capacity is taken on trust: each item consumes bytes that are there.
+    (0..n).map(|_| each(r)).collect()
+}
+
+fn encode_option<T>(w: &mut Writer, value: Option<&T>, each: impl FnOnce(&T, &mut Writer)) {
+    w.bool(value.is_some());
+    if let Some(value) = value {
+        each(value, w);
+    }
+}
+
+fn decode_option<T>(
+    r: &mut Reader,
+    each: impl FnOnce(&mut Reader) -> Result<T, FsError>,
+) -> Result<Option<T>, FsError> {
+    if r.bool()? { each(r).map(Some) } else { Ok(None) }
+}
