@@ -4,15 +4,21 @@
 //! tasks, no wire types. Client, Session and File are separate machines, so that the caller can shard
 //! and lock them apart; one step touches one of them.
 
+pub mod client;
 pub mod delegation;
 pub mod effect;
 pub mod file;
+pub mod grace;
 pub mod ids;
 pub mod layout;
+pub mod lease;
 pub mod lock;
 pub mod open;
 pub mod owner;
 pub mod range_set;
+pub mod recovery;
+pub mod session;
+pub mod slot;
 pub mod stateid;
 
 pub use ids::{BootEpoch, ClientId, ConnectionId, SessionId, StateId, StateKind, Time, Verifier};

@@ -1,0 +1,309 @@
+//! CREATE_SESSION: RFC 8881 §18.36.4, in its four phases.
+//!
+//! ```text
+//!  1 record        none, or dead                                STALE_CLIENTID
+//!  2 sequence      csa_sequence = last                          the last result again
+//!                  csa_sequence = last + 1                      phase 3
+//!                  anything else                                SEQ_MISORDERED, slot unchanged
+//!  3 confirmation  unconfirmed, other principal                 CLID_INUSE
+//!                  unconfirmed, same principal                  confirmed; an older incarnation ends
+//!  4 creation      attributes, limits                           a session, or an error that is cached
+//! ```
+//!
+//! It runs in two steps, because its rows must be durable before anybody sees the session: between
+//! [`Clients::create_session`] and [`Clients::finish_create_session`] the record is marked, and nothing
+//! else removes or confirms it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
+use super::{Client, Clients, Error, Principal, removal, session_entry};
+use crate::ids::{ClientId, ConnectionId, SessionId, Time};
+use crate::recovery::{ClientRow, Effect, SessionRow};
+use crate::session::{BackChannelParams, CbSecurity, ChannelAttrs, Session, negotiate_back, negotiate_fore};
+
+/// `CREATE_SESSION4_FLAG_*`
+pub mod session_flags {
+    /// `CREATE_SESSION4_FLAG_PERSIST`
+    pub const PERSIST: u32 = 0x1;
+    /// `CREATE_SESSION4_FLAG_CONN_BACK_CHAN`
+    pub const CONN_BACK_CHAN: u32 = 0x2;
+    /// `CREATE_SESSION4_FLAG_CONN_RDMA`: accepted, never granted.
+    pub const CONN_RDMA: u32 = 0x4;
+    /// Every bit a client may send.
+    pub const MASK: u32 = PERSIST | CONN_BACK_CHAN | CONN_RDMA;
+}
+
+/// Arguments of CREATE_SESSION.
+#[derive(Clone, Debug)]
+pub struct CreateSession {
+    /// `csa_clientid`
+    pub client: ClientId,
+    /// `csa_sequence`
+    pub seqid: u32,
+    /// `csa_flags`
+    pub flags: u32,
+    /// `csa_fore_chan_attrs`
+    pub fore: ChannelAttrs,
+    /// `csa_back_chan_attrs`
+    pub back: ChannelAttrs,
+    /// `csa_cb_program`
+    pub program: u32,
+    /// `csa_sec_parms`
+    pub security: Vec<CbSecurity>,
+    /// Of the RPC call.
+    pub principal: Principal,
+}
+
+/// Result of CREATE_SESSION.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CreateSessionReply {
+    /// `csr_sessionid`
+    pub session: SessionId,
+    /// `csr_sequence`: that of the request.
+    pub seqid: u32,
+    /// `csr_flags`
+    pub flags: u32,
+    /// `csr_fore_chan_attrs`
+    pub fore: ChannelAttrs,
+    /// `csr_back_chan_attrs`
+    pub back: ChannelAttrs,
+}
+
+impl CreateSessionReply {
+    /// The reply that created the session of this row.
+    pub(crate) fn of(row: &SessionRow, seqid: u32) -> Self {
+        let persist = if row.persist { session_flags::PERSIST } else { 0 };
+        let back = if row.back_wanted { session_flags::CONN_BACK_CHAN } else { 0 };
+        Self { session: row.id, seqid, flags: persist | back, fore: row.fore, back: row.back }
+    }
+}
+
+/// First step's answer.
+#[derive(Debug)]
+pub enum CreateStep {
+    /// A retry: send this.
+    Replay(CreateSessionReply),
+    /// Make the effects durable, then call [`Clients::finish_create_session`].
+    Pending(Box<PendingSession>),
+}
+
+/// A session that is being made durable.
+#[derive(Debug)]
+pub struct PendingSession {
+    /// One transaction.
+    pub effects: Vec<Effect>,
+    client: ClientRow,
+    session: SessionRow,
+    connection: ConnectionId,
+    /// A session given up to stay within the limit.
+    evicted: Option<SessionId>,
+    /// The incarnation that this one replaces.
+    replaced: Option<ClientId>,
+}
+
+impl PendingSession {
+    /// The session to be.
+    #[must_use]
+    pub fn session(&self) -> SessionId {
+        self.session.id
+    }
+}
+
+/// A session that exists.
+#[derive(Debug)]
+pub struct Created {
+    /// What the client gets.
+    pub reply: CreateSessionReply,
+    /// To be put into the session map before the reply is sent.
+    pub session: Session,
+    /// Effects in memory: sessions dropped, state of a replaced incarnation released.
+    pub effects: Vec<Effect>,
+}
+
+impl Clients {
+    /// CREATE_SESSION, first step. `random` goes into the session ID.
+    ///
+    /// Errors: StaleClientid, SeqMisordered, ClidInuse, Inval, Toosmall, Nospc, Delay.
+    pub fn create_session(
+        &mut self,
+        now: Time,
+        connection: ConnectionId,
+        args: &CreateSession,
+        random: u32,
+    ) -> Result<CreateStep, Error> {
+        self.drop_if_late(now, args.client);
+        let client = self.by_id.get(&args.client).ok_or(Error::StaleClientid)?;
+        // Ended, and only waiting for its last requests.
+        if client.shared.renewed() == Time::NEVER {
+            return Err(Error::StaleClientid);
+        }
+        if client.creating {
+            return Err(Error::Delay);
+        }
+        match (args.seqid.wrapping_sub(client.row.create_seqid), client.last_create) {
+            (0, Some(result)) => return result.map(CreateStep::Replay),
+            // The session of the last CREATE_SESSION did not survive the restart: make another.
+            (0, None) if client.confirmed => {}
+            (1, _) => {}
+            _ => return Err(Error::SeqMisordered),
+        }
+        // Before the slot moves, or a stranger could spend the owner's sequence numbers.
+        if !client.confirmed && client.row.principal != args.principal {
+            return Err(Error::ClidInuse);
+        }
+        let result = self.judge(args, connection, random);
+        match result {
+            Ok(pending) => {
+                if let Some(client) = self.by_id.get_mut(&args.client) {
+                    client.creating = true;
+                }
+                Ok(CreateStep::Pending(Box::new(pending)))
+            }
+            Err(Error::Delay) => Err(Error::Delay),
+            Err(error) => {
+                // §18.36.4 phase 2: the slot has moved on, the result is cached, success or not.
+                if let Some(client) = self.by_id.get_mut(&args.client) {
+                    client.row.create_seqid = args.seqid;
+                    client.last_create = Some(Err(error));
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// §18.35.4: a record that was not confirmed within a lease period is removed.
+    fn drop_if_late(&mut self, now: Time, id: ClientId) {
+        let limit = self.config.lease_nanos;
+        if self
+            .by_id
+            .get(&id)
+            .is_some_and(|c| !c.confirmed && !c.creating && now > c.created.plus_nanos(limit))
+        {
+            self.remove(id);
+        }
+    }
+
+    /// Phases 3 and 4 without changing the record.
+    fn judge(
+        &mut self,
+        args: &CreateSession,
+        connection: ConnectionId,
+        random: u32,
+    ) -> Result<PendingSession, Error> {
+        let client = self.by_id.get(&args.client).ok_or(Error::StaleClientid)?;
+        if args.flags & !session_flags::MASK != 0 {
+            return Err(Error::Inval);
+        }
+        if !client.confirmed && self.confirmed_count() >= self.config.max_clients {
+            return Err(Error::Nospc);
+        }
+        let evicted = self.choose_eviction(client)?;
+        let freed = client.sessions.iter().find(|s| Some(s.id) == evicted).map_or(0, |s| s.promised);
+        let promised = client.promised().saturating_sub(freed);
+        let cache_left = self.config.channel.cache_per_client.saturating_sub(promised);
+        let fore = negotiate_fore(&args.fore, &self.config.channel, cache_left)?;
+        let wants_back = args.flags & session_flags::CONN_BACK_CHAN != 0;
+        let back = negotiate_back(&args.back, &self.config.channel, wants_back)?;
+        let back_params = BackChannelParams::choose(args.program, &args.security);
+        let session = SessionRow {
+            id: SessionId::new(args.client, client.row.next_session, random),
+            fore,
+            back,
+            // Without a usable security the flag is not granted and there are no callbacks.
+            back_wanted: wants_back && back_params.security.is_some(),
+            back_params,
+            persist: self.config.persist && args.flags & session_flags::PERSIST != 0,
+        };
+        let row = ClientRow {
+            create_seqid: args.seqid,
+            next_session: client.row.next_session.wrapping_add(1),
+            ..client.row.clone()
+        };
+        let evicted_row = evicted.filter(|id| client.sessions.iter().any(|s| s.id == *id && s.persist));
+        let mut effects: Vec<Effect> = evicted_row.map(Effect::ForgetSession).into_iter().collect();
+        let replaced = self.end_older(args.client, &mut effects)?;
+        effects.push(Effect::PersistClient(row.clone()));
+        if session.persist {
+            effects.push(Effect::PersistSession(Box::new(session.clone())));
+        }
+        Ok(PendingSession { effects, client: row, session, connection, evicted, replaced })
+    }
+
+    /// At the limit, the oldest session that no connection uses makes room: a client that lost its
+    /// sessions without DESTROY_SESSION must be able to go on.
+    fn choose_eviction(&self, client: &Client) -> Result<Option<SessionId>, Error> {
+        if client.sessions.len() < self.config.max_sessions {
+            return Ok(None);
+        }
+        let idle = client.sessions.iter().find(|s| s.connections.load(SeqCst) == 0);
+        idle.map(|s| Some(s.id)).ok_or(Error::Nospc)
+    }
+
+    /// §18.36.4 phase 3: confirming a new incarnation ends the older one, from now on and for good.
+    /// Error: Delay while requests of the older one are being served.
+    fn end_older(&mut self, id: ClientId, effects: &mut Vec<Effect>) -> Result<Option<ClientId>, Error> {
+        let Some(client) = self.by_id.get(&id).filter(|c| !c.confirmed) else { return Ok(None) };
+        let Some(older) = self.by_owner.get(&client.row.owner).and_then(|e| e.confirmed) else {
+            return Ok(None);
+        };
+        let Some(old) = self.by_id.get(&older) else { return Ok(None) };
+        if old.creating {
+            return Err(Error::Delay);
+        }
+        old.shared.kill();
+        if old.shared.in_flight() > 0 {
+            return Err(Error::Delay);
+        }
+        effects.extend(removal(old).into_iter().filter(Effect::is_durable));
+        Ok(Some(older))
+    }
+
+    /// CREATE_SESSION, second step: the effects are durable (`committed`) or certainly are not.
+    ///
+    /// Errors: Delay when not committed (the client tries again), StaleClientid when the record is gone.
+    pub fn finish_create_session(
+        &mut self,
+        now: Time,
+        pending: PendingSession,
+        committed: bool,
+    ) -> Result<Created, Error> {
+        let id = pending.client.id;
+        let client = self.by_id.get_mut(&id).ok_or(Error::StaleClientid)?;
+        client.creating = false;
+        if !committed {
+            return Err(Error::Delay);
+        }
+        let mut effects = Vec::new();
+        if let Some(older) = pending.replaced {
+            effects.extend(self.remove(older).into_iter().filter(|e| !e.is_durable()));
+        }
+        let client = self.by_id.get_mut(&id).ok_or(Error::StaleClientid)?;
+        let reply = CreateSessionReply::of(&pending.session, pending.client.create_seqid);
+        // The rest of the row may have changed in between (an update, RECLAIM_COMPLETE).
+        client.row.create_seqid = pending.client.create_seqid;
+        client.row.next_session = pending.client.next_session;
+        client.last_create = Some(Ok(reply));
+        if let Some(evicted) = pending.evicted {
+            client.sessions.retain(|s| s.id != evicted);
+            effects.push(Effect::DropSession(evicted));
+        }
+        let connections = Arc::new(AtomicU32::new(0));
+        client.sessions.push(session_entry(&pending.session, connections.clone()));
+        let max_slots = self.config.channel.max_slots;
+        let shared = client.shared.clone();
+        let session = Session::new(pending.session, shared, connections, pending.connection, max_slots);
+        self.confirm(now, id);
+        Ok(Created { reply, session, effects })
+    }
+
+    fn confirm(&mut self, now: Time, id: ClientId) {
+        let Some(client) = self.by_id.get_mut(&id).filter(|c| !c.confirmed) else { return };
+        client.confirmed = true;
+        client.shared.start_lease(now);
+        self.unconfirmed.remove(&(client.created, id));
+        let entry = self.by_owner.entry(client.row.owner.clone()).or_default();
+        entry.confirmed = Some(id);
+        entry.unconfirmed = None;
+    }
+}

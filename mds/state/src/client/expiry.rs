@@ -1,0 +1,101 @@
+//! The end of clients: conflict with expired state, age, caps, the administrator. RFC 8881 §8.3, §8.4.
+
+use super::{Clients, Error};
+use crate::ids::{ClientId, Time};
+use crate::lease::LeaseState;
+use crate::recovery::Effect;
+
+/// Answer to a conflict with a client's state.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Expire {
+    /// The lease has not elapsed: the conflict stands.
+    Active,
+    /// The client is dead but requests of it are still being served: ask again.
+    Draining,
+    /// The client is gone. §8.4.3: the durable effects come first, then its state is released, then the
+    /// conflicting operation goes on. Empty when it was gone before.
+    Gone(Vec<Effect>),
+}
+
+impl Clients {
+    /// Somebody conflicts with state of the client: ends it if its lease has elapsed.
+    pub fn expire(&mut self, now: Time, id: ClientId) -> Expire {
+        let lease_nanos = self.config.lease_nanos;
+        let Some(client) = self.by_id.get(&id) else { return Expire::Gone(Vec::new()) };
+        if client.creating || !client.shared.kill_if_elapsed(now, lease_nanos) {
+            return Expire::Active;
+        }
+        if client.shared.in_flight() > 0 {
+            return Expire::Draining;
+        }
+        Expire::Gone(self.remove(id))
+    }
+
+    /// Ends the client whatever its lease. Errors: StaleClientid; Delay while requests of it are being
+    /// served, after which [`Self::reap`] finishes the work.
+    pub fn evict(&mut self, id: ClientId) -> Result<Vec<Effect>, Error> {
+        let client = self.by_id.get(&id).ok_or(Error::StaleClientid)?;
+        client.shared.kill();
+        if client.creating || client.shared.in_flight() > 0 {
+            return Err(Error::Delay);
+        }
+        Ok(self.remove(id))
+    }
+
+    /// Housekeeping: unconfirmed records older than a lease, dead clients that have drained, expired
+    /// clients without state, those in courtesy for too long or too many of them.
+    pub fn reap(&mut self, now: Time, has_state: &dyn Fn(ClientId) -> bool) -> Vec<Effect> {
+        let lease = self.config.lease_nanos;
+        let mut effects = Vec::new();
+        let late = self.unconfirmed.iter().take_while(|(created, _)| now > created.plus_nanos(lease));
+        for id in late.map(|(_, id)| *id).collect::<Vec<_>>() {
+            if self.by_id.get(&id).is_some_and(|c| !c.creating) {
+                self.remove(id);
+            }
+        }
+        let mut courtesy = Vec::new();
+        let mut gone = Vec::new();
+        for (id, client) in self.by_id.iter().filter(|(_, c)| c.confirmed && !c.creating) {
+            match client.shared.lease(now, lease) {
+                LeaseState::Active => {}
+                LeaseState::Dead if client.shared.in_flight() == 0 => gone.push(*id),
+                LeaseState::Dead => {}
+                LeaseState::Courtesy => {
+                    let silent = now.since(client.shared.renewed());
+                    if silent > lease.saturating_add(self.config.courtesy_nanos) || !has_state(*id) {
+                        gone.push(*id);
+                    } else {
+                        courtesy.push((client.shared.renewed(), *id));
+                    }
+                }
+            }
+        }
+        courtesy.sort_unstable();
+        let surplus = courtesy.len().saturating_sub(self.config.max_courtesy);
+        gone.extend(courtesy.into_iter().take(surplus).map(|(_, id)| id));
+        for id in gone {
+            // A SEQUENCE may have come in since.
+            if let Expire::Gone(more) = self.expire(now, id) {
+                effects.extend(more);
+            }
+        }
+        effects
+    }
+
+    /// When [`Self::reap`] or the grace period next have something to do; [`Time::NEVER`] if never.
+    #[must_use]
+    pub fn next_deadline(&self, now: Time) -> Time {
+        let lease = self.config.lease_nanos;
+        let just_after = |t: Time, nanos: u64| t.plus_nanos(nanos).plus_nanos(1);
+        let unconfirmed = self.unconfirmed.first().map_or(Time::NEVER, |(t, _)| just_after(*t, lease));
+        let clients = self.by_id.values().filter(|c| c.confirmed).map(|c| {
+            let renewed = c.shared.renewed();
+            match c.shared.lease(now, lease) {
+                LeaseState::Active => just_after(renewed.max(now), 0).max(just_after(renewed, lease)),
+                LeaseState::Dead => now,
+                LeaseState::Courtesy => just_after(renewed, lease.saturating_add(self.config.courtesy_nanos)),
+            }
+        });
+        clients.min().unwrap_or(Time::NEVER).min(unconfirmed).min(self.grace.next_deadline())
+    }
+}

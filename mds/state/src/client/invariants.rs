@@ -1,0 +1,69 @@
+//! What must hold after every step.
+
+use super::Clients;
+use crate::ids::Time;
+
+impl Clients {
+    /// Checks the table; the error names what is broken. For tests and simulation.
+    pub fn check_invariants(&self) -> Result<(), String> {
+        self.check_owners()?;
+        for (id, client) in &self.by_id {
+            let row = &client.row;
+            if row.id != *id {
+                return Err(format!("{id:?} is filed under another id {:?}", row.id));
+            }
+            let entry = self.by_owner.get(&row.owner).ok_or(format!("{id:?} has no owner entry"))?;
+            let slot = if client.confirmed { entry.confirmed } else { entry.unconfirmed };
+            if slot != Some(*id) {
+                return Err(format!("{id:?} is not the record of its owner: {entry:?}"));
+            }
+            if client.confirmed == self.unconfirmed.contains(&(client.created, *id)) {
+                return Err(format!("{id:?} confirmed={} disagrees with the queue", client.confirmed));
+            }
+            if !client.confirmed && !client.sessions.is_empty() {
+                return Err(format!("{id:?} is unconfirmed and has sessions"));
+            }
+            if client.sessions.iter().any(|s| s.id.client() != *id) {
+                return Err(format!("{id:?} lists a session of another client"));
+            }
+            let mut ids: Vec<_> = client.sessions.iter().map(|s| s.id.counter()).collect();
+            ids.sort_unstable();
+            ids.dedup();
+            if ids.len() != client.sessions.len() {
+                return Err(format!("{id:?} lists a session twice"));
+            }
+            if client.sessions.len() > self.config.max_sessions {
+                return Err(format!("{id:?} has {} sessions", client.sessions.len()));
+            }
+            if client.promised() > self.config.channel.cache_per_client {
+                return Err(format!("{id:?} promises {} bytes of cache", client.promised()));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_owners(&self) -> Result<(), String> {
+        for (owner, entry) in &self.by_owner {
+            let ids = [entry.confirmed, entry.unconfirmed];
+            if ids == [None, None] {
+                return Err(format!("empty entry of {owner:?}"));
+            }
+            for id in ids.into_iter().flatten() {
+                if !self.by_id.contains_key(&id) {
+                    return Err(format!("{owner:?} names {id:?}, which does not exist"));
+                }
+            }
+        }
+        if self.unconfirmed.len() > self.config.max_unconfirmed {
+            return Err(format!("{} unconfirmed records", self.unconfirmed.len()));
+        }
+        let queued = self.unconfirmed.iter().filter(|(_, id)| !self.by_id.contains_key(id)).count();
+        if queued > 0 {
+            return Err(format!("{queued} queued records do not exist"));
+        }
+        if self.grace.pending() > self.by_id.len() || self.grace.next_deadline() > Time::NEVER {
+            return Err("grace waits for clients that do not exist".to_owned());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,101 @@
+//! The table at the start of an incarnation: RFC 8881 §8.4.2, §2.10.6.5.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+use super::{Client, Clients, ClientsConfig, CreateSessionReply, OwnerEntry, session_entry};
+use crate::grace::Grace;
+use crate::ids::{BootEpoch, Time};
+use crate::lease::{ClientShared, seq4_status};
+use crate::recovery::{ClientRow, ServerRow, SessionRow};
+use crate::session::Session;
+use crate::slot::Slot;
+
+/// A client found in stable storage.
+#[derive(Debug)]
+pub struct RestoredClient {
+    /// Its row.
+    pub row: ClientRow,
+    /// Its persistent sessions.
+    pub sessions: Vec<RestoredSession>,
+}
+
+/// A session found in stable storage.
+#[derive(Debug)]
+pub struct RestoredSession {
+    /// Its row.
+    pub row: SessionRow,
+    /// The reply rows: slot number and [`Slot::restore`].
+    pub slots: Vec<(u32, Slot)>,
+}
+
+impl Clients {
+    /// A table without clients, for a server that never ran before.
+    #[must_use]
+    pub fn new(config: ClientsConfig, now: Time, epoch: BootEpoch) -> Self {
+        Self::restore(config, now, epoch, ServerRow::default(), Vec::new()).0
+    }
+
+    /// The table of incarnation `epoch` from what the earlier ones left, and the sessions that go on.
+    ///
+    /// Grace begins at `now`. Every lease starts anew. Clients are told RESTART_RECLAIM_NEEDED until
+    /// their RECLAIM_COMPLETE. Two rows of one owner (which no transaction writes) keep the one with
+    /// the larger client ID.
+    #[must_use]
+    pub fn restore(
+        config: ClientsConfig,
+        now: Time,
+        epoch: BootEpoch,
+        server: ServerRow,
+        mut clients: Vec<RestoredClient>,
+    ) -> (Self, Vec<Session>) {
+        clients.sort_by_key(|c| std::cmp::Reverse(c.row.id));
+        let mut by_id = BTreeMap::new();
+        let mut by_owner = BTreeMap::new();
+        let mut pending = BTreeSet::new();
+        let mut sessions = Vec::new();
+        for found in clients {
+            if by_owner.contains_key(&found.row.owner) {
+                continue;
+            }
+            let id = found.row.id;
+            // §8.4.3: whoever did not complete a reclaim since the last grace period ended may have
+            // lost its state to others.
+            let may_reclaim = found.row.reclaimed_in >= server.grace_ended_in && found.row.reclaimed_in.0 > 0;
+            let client = restore_client(&config, now, found, &mut sessions);
+            client.shared.set_reclaim(false, may_reclaim);
+            if may_reclaim {
+                pending.insert(id);
+            }
+            let entry = OwnerEntry { confirmed: Some(id), unconfirmed: None };
+            by_owner.insert(client.row.owner.clone(), entry);
+            by_id.insert(id, client);
+        }
+        let grace = Grace::start(now, epoch, config.lease_nanos, pending);
+        let unconfirmed = BTreeSet::new();
+        (Self { config, epoch, next_counter: 0, by_id, by_owner, unconfirmed, grace }, sessions)
+    }
+}
+
+fn restore_client(
+    config: &ClientsConfig,
+    now: Time,
+    found: RestoredClient,
+    sessions: &mut Vec<Session>,
+) -> Client {
+    let RestoredClient { row, sessions: rows } = found;
+    let shared = Arc::new(ClientShared::new(row.id, now));
+    shared.raise_status(seq4_status::RESTART_RECLAIM_NEEDED);
+    // A CREATE_SESSION whose reply was lost in the crash is retried: its result is in the row.
+    let last = rows.iter().map(|s| &s.row).find(|s| s.id.counter().wrapping_add(1) == row.next_session);
+    let last_create = last.map(|s| Ok(CreateSessionReply::of(s, row.create_seqid)));
+    let mut entries = Vec::new();
+    for RestoredSession { row, slots } in rows {
+        let connections = Arc::new(AtomicU32::new(0));
+        entries.push(session_entry(&row, connections.clone()));
+        let max_slots = config.channel.max_slots;
+        sessions.push(Session::restore(row, shared.clone(), connections, slots, max_slots));
+    }
+    Client { row, confirmed: true, created: now, last_create, creating: false, sessions: entries, shared }
+}

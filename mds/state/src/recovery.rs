@@ -1,0 +1,98 @@
+//! What must reach stable storage, as plain structs, and the effects that carry it: RFC 8881 §8.4.2,
+//! §8.4.3, §2.10.6.5.
+//!
+//! The rows of a client and of its sessions survive a restart, so that a session continues across it
+//! and the reply cache keeps its promise. Opens, locks and layouts do not: they are reclaimed.
+
+use bytes::Bytes;
+
+use crate::client::{ImplementationId, Principal};
+use crate::ids::{BootEpoch, ClientId, SessionId, Verifier};
+use crate::session::{BackChannelParams, ChannelAttrs};
+
+/// Stable record of a confirmed client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientRow {
+    /// The client.
+    pub id: ClientId,
+    /// `co_ownerid`, at most [`crate::client::MAX_OWNER`] bytes.
+    pub owner: Bytes,
+    /// `co_verifier`: a different one is another incarnation of the client (§18.35.5 case 5).
+    pub verifier: Verifier,
+    /// Who established it.
+    pub principal: Principal,
+    /// Kernel identification, when sent.
+    pub implementation: Option<ImplementationId>,
+    /// Minor version it was established with.
+    pub minor_version: u32,
+    /// Sequence number of its last CREATE_SESSION.
+    pub create_seqid: u32,
+    /// Number the next session gets.
+    pub next_session: u32,
+    /// Incarnation in which it last sent RECLAIM_COMPLETE; epoch 0 = never. §8.4.3: it may reclaim after
+    /// a restart only if this is not older than the last grace period that ended ([`ServerRow`]).
+    pub reclaimed_in: BootEpoch,
+}
+
+/// Stable record of a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionRow {
+    /// The session.
+    pub id: SessionId,
+    /// Negotiated fore channel.
+    pub fore: ChannelAttrs,
+    /// Negotiated back channel.
+    pub back: ChannelAttrs,
+    /// Callback program and security.
+    pub back_params: BackChannelParams,
+    /// SESSION4_PERSIST was granted. Only such sessions get a row.
+    pub persist: bool,
+    /// A back channel was asked for: after a restart the client is told that it is down.
+    pub back_wanted: bool,
+}
+
+/// The one row about the server itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerRow {
+    /// The last incarnation whose grace period ended; epoch 0 = none yet.
+    pub grace_ended_in: BootEpoch,
+}
+
+/// What the caller must do after a step, in this order.
+///
+/// The `Persist*` and `Forget*` effects of one step belong in one transaction, which is durable before the
+/// others are applied and before the reply is sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Write the row.
+    PersistClient(ClientRow),
+    /// Delete the client's row. §8.4.3, first edge condition: durable *before* any state that the
+    /// client held is given to somebody else, or the client could reclaim it after a restart.
+    ForgetClient(ClientId),
+    /// Write the row.
+    PersistSession(Box<SessionRow>),
+    /// Delete the session's row and the reply rows of its slots.
+    ForgetSession(SessionId),
+    /// Write the row, then call [`crate::grace::Grace::ended`].
+    PersistServer(ServerRow),
+    /// Take the session out of the session map and call [`crate::session::Session::kill`] on it; outgoing callbacks move to
+    /// another session of the client, if there is one.
+    DropSession(SessionId),
+    /// Drop every open, lock, delegation and layout of the client (fencing read-write layouts).
+    ReleaseState(ClientId),
+}
+
+impl Effect {
+    /// Belongs in the transaction (as opposed to memory).
+    #[must_use]
+    pub fn is_durable(&self) -> bool {
+        match self {
+            Self::PersistClient(_)
+            | Self::ForgetClient(_)
+            | Self::PersistSession(_)
+            | Self::ForgetSession(_)
+            | Self::PersistServer(_) => true,
+            Self::DropSession(_) | Self::ReleaseState(_) => false,
+        }
+    }
+}
