@@ -18,6 +18,8 @@
 //! Wire types keep the spelling of their RFC (`nfsstat4`, `LAYOUTGET4args`), so that a name tells on which
 //! side of the wire one is; a Rust keyword gets a trailing underscore (`type_`).
 
+#![warn(clippy::indexing_slicing, clippy::cast_possible_truncation)]
+
 pub mod capability;
 pub mod codec;
 pub mod control;
@@ -28,6 +30,11 @@ pub mod nfs4;
 pub mod reader;
 pub mod record;
 pub mod rpc;
+#[cfg(test)]
+#[allow(dead_code, unreachable_pub)]
+mod sink;
+#[cfg(test)]
+mod sink_tests;
 pub mod writer;
 
 pub use capability::{CAPABILITY_SIZE, Capability, CapabilityError, Rights};

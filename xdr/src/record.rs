@@ -36,16 +36,16 @@ pub enum RecordError {
 
 /// Cuts a byte stream into records.
 ///
-/// Memory: the buffer holds what was received plus free room no larger than what was received (16 KiB at
-/// least), or than the largest record this peer has already sent in full; never more than the limit at
-/// once.
+/// Memory: what was received of the record under way, plus free room no larger than that (16 KiB at least)
+/// or than the largest record this peer has already sent in full. An announcement alone costs nothing. A
+/// record in several fragments is held twice for a moment, while its last fragment is appended.
 #[derive(Debug)]
 pub struct RecordDecoder {
     limit: usize,
     /// Received and not yet cut, starting at a mark.
     received: BytesMut,
     /// Earlier fragments of a record in several fragments.
-    assembled: BytesMut,
+    assembled: Vec<u8>,
     fragments: u32,
     /// Largest record completed: a peer that has sent one is given room for the next at once.
     largest: usize,
@@ -54,7 +54,7 @@ pub struct RecordDecoder {
 impl RecordDecoder {
     /// A decoder for records of at most `limit` bytes.
     pub fn new(limit: usize) -> Self {
-        Self { limit, received: BytesMut::new(), assembled: BytesMut::new(), fragments: 0, largest: 0 }
+        Self { limit, received: BytesMut::new(), assembled: Vec::new(), fragments: 0, largest: 0 }
     }
 
     /// The buffer to read the stream into, with free room; append only.
@@ -133,15 +133,25 @@ impl RecordDecoder {
     fn join(&mut self, fragment: BytesMut, last: bool) -> Option<Bytes> {
         if !last {
             self.fragments += 1;
-            self.assembled.extend_from_slice(&fragment);
+            self.assemble(&fragment);
             return None;
         }
         self.fragments = 0;
         if self.assembled.is_empty() {
             return Some(fragment.freeze());
         }
-        self.assembled.extend_from_slice(&fragment);
-        Some(std::mem::take(&mut self.assembled).freeze())
+        self.assemble(&fragment);
+        Some(std::mem::take(&mut self.assembled).into())
+    }
+
+    /// Appends a fragment, growing in proportion to what arrived and never beyond the limit.
+    fn assemble(&mut self, fragment: &[u8]) {
+        let room = self.assembled.capacity() - self.assembled.len();
+        if room < fragment.len() {
+            let most = self.limit.saturating_sub(self.assembled.len());
+            self.assembled.reserve_exact(self.assembled.len().max(fragment.len()).min(most));
+        }
+        self.assembled.extend_from_slice(fragment);
     }
 }
 

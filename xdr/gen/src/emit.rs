@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crate::ast::{Arm, Body, Declaration, Definition, Enumerator, Shape, Type, Value};
 use crate::error::GenError;
 use crate::lex::Number;
-use crate::model::{Model, Traits, boolean, is_newtype};
+use crate::model::{Model, Traits, is_newtype};
 
 /// Rust for `definitions`, without a file header and not yet formatted.
 pub fn emit<'a>(
@@ -352,13 +352,7 @@ impl Emitter<'_> {
                 Ok(format!("{}::{}", ident(name), ident(constant)))
             }
             (Type::Named(name), _) => Ok(format!("{}({})", ident(name), literal(number))),
-            (_, Value::Name(constant)) if boolean(constant).is_none() => {
-                // A constant of an enum cannot stand for a plain integer: write its value.
-                match self.model.owner(constant) {
-                    None => Ok(ident(constant)),
-                    Some(_) => Ok(literal(number)),
-                }
-            }
+            // A named constant is unsigned in Rust and would not match an int: write its value.
             _ => Ok(literal(number)),
         }
     }

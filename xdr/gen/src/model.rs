@@ -332,7 +332,7 @@ pub fn is_newtype(name: &str, shape: &Shape) -> bool {
 }
 
 /// TRUE and FALSE, RFC 4506 §4.4.
-pub fn boolean(name: &str) -> Option<Number> {
+fn boolean(name: &str) -> Option<Number> {
     match name {
         "FALSE" => Some(Number { value: 0, hex: false }),
         "TRUE" => Some(Number { value: 1, hex: false }),

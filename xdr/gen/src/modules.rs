@@ -123,4 +123,15 @@ pub const MODULES: &[Module] = &[
         externals: &[],
         uses: "",
     },
+    Module {
+        outputs: &[Output {
+            spec: "sink.x",
+            rust: "sink.rs",
+            doc: "Every construct of the language, for tests",
+            select: all,
+        }],
+        imports: &[],
+        externals: &[],
+        uses: "",
+    },
 ];

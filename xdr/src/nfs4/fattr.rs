@@ -8,22 +8,23 @@ use bytes::Bytes;
 use crate::{Decode, DecodeError, Encode, Reader, UNBOUNDED, Writer};
 
 /// Words kept of a bitmap; attributes defined so far need three.
-const WORDS: usize = 8;
+const WORDS: u32 = 8;
 
 /// A set of small numbers: attributes, operations, notifications. Numbers up to 255.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct bitmap4 {
-    words: [u32; WORDS],
+    words: [u32; WORDS as usize],
 }
 
 impl bitmap4 {
     /// The empty set.
-    pub const EMPTY: Self = Self { words: [0; WORDS] };
+    pub const EMPTY: Self = Self { words: [0; WORDS as usize] };
 
     /// Largest number plus one.
-    pub const CAPACITY: u32 = WORDS as u32 * 32;
+    pub const CAPACITY: u32 = WORDS * 32;
 
     /// The set of `numbers`; those beyond [`bitmap4::CAPACITY`] are left out.
+    #[allow(clippy::indexing_slicing, reason = "the index is below the capacity; `get_mut` is not const")]
     pub const fn of(numbers: &[u32]) -> Self {
         let mut set = Self::EMPTY;
         let mut rest = numbers;
@@ -134,7 +135,7 @@ impl std::fmt::Debug for bitmap4 {
 
 impl Encode for bitmap4 {
     fn encode(&self, w: &mut Writer) {
-        w.array(self.words(), WORDS as u32, |w, v| w.u32(*v));
+        w.array(self.words(), WORDS, |w, v| w.u32(*v));
     }
 }
 
@@ -142,7 +143,7 @@ impl Decode for bitmap4 {
     const MIN_SIZE: usize = 4;
 
     fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
-        let count = r.length(WORDS as u32, 4)?;
+        let count = r.length(WORDS, 4)?;
         let mut set = Self::EMPTY;
         for word in set.words.iter_mut().take(count) {
             *word = r.u32()?;

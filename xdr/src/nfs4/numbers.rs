@@ -3,7 +3,12 @@
 //! Constants and enums of NFSv4 (RFC 8881, 7862, 8276).
 
 #![allow(non_camel_case_types, non_snake_case, non_upper_case_globals)]
-#![allow(clippy::large_enum_variant, clippy::enum_variant_names, clippy::match_same_arms)]
+#![allow(
+    clippy::large_enum_variant,
+    clippy::enum_variant_names,
+    clippy::upper_case_acronyms,
+    clippy::use_self
+)]
 
 pub const NFS4_FHSIZE: u32 = 128;
 pub const NFS4_VERIFIER_SIZE: u32 = 8;

@@ -3,7 +3,12 @@
 //! Basic types (RFC 8881 §3).
 
 #![allow(non_camel_case_types, non_snake_case, non_upper_case_globals)]
-#![allow(clippy::large_enum_variant, clippy::enum_variant_names, clippy::match_same_arms)]
+#![allow(
+    clippy::large_enum_variant,
+    clippy::enum_variant_names,
+    clippy::upper_case_acronyms,
+    clippy::use_self
+)]
 
 use bytes::Bytes;
 
@@ -1860,7 +1865,7 @@ impl secinfo4 {
     /// The discriminant that goes in front on the wire.
     pub fn discriminant(&self) -> uint32_t {
         match self {
-            Self::RPCSEC_GSS(_) => RPCSEC_GSS,
+            Self::RPCSEC_GSS(_) => 6,
             Self::Default(other) => *other,
         }
     }
@@ -1881,7 +1886,7 @@ impl Decode for secinfo4 {
 
     fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         match r.u32()? {
-            RPCSEC_GSS => Ok(Self::RPCSEC_GSS(rpcsec_gss_info::decode(r)?)),
+            6 => Ok(Self::RPCSEC_GSS(rpcsec_gss_info::decode(r)?)),
             other => Ok(Self::Default(other)),
         }
     }
@@ -1975,9 +1980,9 @@ impl callback_sec_parms4 {
     /// The discriminant that goes in front on the wire.
     pub fn discriminant(&self) -> uint32_t {
         match self {
-            Self::AUTH_NONE => AUTH_NONE,
-            Self::AUTH_SYS(_) => AUTH_SYS,
-            Self::RPCSEC_GSS(_) => RPCSEC_GSS,
+            Self::AUTH_NONE => 0,
+            Self::AUTH_SYS(_) => 1,
+            Self::RPCSEC_GSS(_) => 6,
         }
     }
 }
@@ -1998,9 +2003,9 @@ impl Decode for callback_sec_parms4 {
 
     fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         match r.u32()? {
-            AUTH_NONE => Ok(Self::AUTH_NONE),
-            AUTH_SYS => Ok(Self::AUTH_SYS(authsys_parms::decode(r)?)),
-            RPCSEC_GSS => Ok(Self::RPCSEC_GSS(gss_cb_handles4::decode(r)?)),
+            0 => Ok(Self::AUTH_NONE),
+            1 => Ok(Self::AUTH_SYS(authsys_parms::decode(r)?)),
+            6 => Ok(Self::RPCSEC_GSS(gss_cb_handles4::decode(r)?)),
             other => Err(DecodeError::BadDiscriminant { union: "callback_sec_parms4", value: other }),
         }
     }

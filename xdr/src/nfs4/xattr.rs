@@ -3,7 +3,12 @@
 //! Extended attributes (RFC 8276).
 
 #![allow(non_camel_case_types, non_snake_case, non_upper_case_globals)]
-#![allow(clippy::large_enum_variant, clippy::enum_variant_names, clippy::match_same_arms)]
+#![allow(
+    clippy::large_enum_variant,
+    clippy::enum_variant_names,
+    clippy::upper_case_acronyms,
+    clippy::use_self
+)]
 
 use bytes::Bytes;
 
