@@ -1,6 +1,11 @@
 //! Delegations: RFC 8881 §10.2, §10.4, §18.6 (DELEGRETURN).
 
-use crate::ids::StateId;
+use std::collections::BTreeMap;
+
+use crate::effect::{Effect, Recall, RecallKind};
+use crate::file::{Error, PendingRecall};
+use crate::ids::{ClientId, StateId, Time};
+use crate::stateid::check_seqid;
 
 /// The type of a delegation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -18,4 +23,80 @@ pub struct Grant {
     pub kind: DelegationKind,
     /// Its stateid.
     pub stateid: StateId,
+}
+
+/// What one client holds.
+#[derive(Debug)]
+pub(crate) struct Delegation {
+    pub(crate) kind: DelegationKind,
+    pub(crate) stateid: StateId,
+    pub(crate) recall: Option<PendingRecall>,
+}
+
+/// All delegations of one file: several read delegations, or one write delegation.
+#[derive(Debug, Default)]
+pub(crate) struct Delegations {
+    pub(crate) held: BTreeMap<ClientId, Delegation>,
+    /// No grant before: a file that was just fought over would be recalled again at once.
+    pub(crate) hold_off: Option<Time>,
+}
+
+impl Delegations {
+    pub(crate) fn get(&self, client: ClientId) -> Option<&Delegation> {
+        self.held.get(&client)
+    }
+
+    /// The delegation named by a client's stateid.
+    pub(crate) fn check(&self, client: ClientId, stateid: &StateId) -> Result<&Delegation, Error> {
+        let delegation = self.held.get(&client).filter(|d| d.stateid.other == stateid.other);
+        let delegation = delegation.ok_or(Error::BadStateid)?;
+        check_seqid(stateid.seqid, delegation.stateid.seqid)?;
+        Ok(delegation)
+    }
+
+    /// The clients whose delegation is in the way of `client`.
+    pub(crate) fn against(&self, client: ClientId, use_: Use) -> Vec<ClientId> {
+        self.held
+            .iter()
+            .filter(|(holder, delegation)| **holder != client && use_.breaks(delegation.kind))
+            .map(|(holder, _)| *holder)
+            .collect()
+    }
+
+    /// Starts the recall of one; `None` when it is under way.
+    pub(crate) fn recall(
+        &mut self,
+        client: ClientId,
+        truncate: bool,
+        now: Time,
+        timeout: u64,
+    ) -> Option<Effect> {
+        let delegation = self.held.get_mut(&client)?;
+        if delegation.recall.is_some() {
+            return None;
+        }
+        delegation.recall = Some(PendingRecall::new(truncate, now, timeout));
+        self.hold_off = Some(now.plus_nanos(timeout));
+        Some(callback(client, delegation.stateid, truncate))
+    }
+}
+
+pub(crate) const fn callback(client: ClientId, stateid: StateId, truncate: bool) -> Effect {
+    Effect::Callback(Recall { client, kind: RecallKind::Delegation { truncate }, stateid })
+}
+
+/// What another client is about to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// Look at data, or open for reading.
+    Read,
+    /// Change data or attributes, or forbid reading.
+    Change,
+}
+
+impl Use {
+    /// RFC 8881 §10.4: readers share read delegations; a write delegation is alone.
+    const fn breaks(self, held: DelegationKind) -> bool {
+        matches!((self, held), (Self::Change, _) | (Self::Read, DelegationKind::Write))
+    }
 }

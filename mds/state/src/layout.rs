@@ -1,7 +1,12 @@
 //! Layout state of one file: RFC 8881 §12.5, §18.42-18.44. One entry per client: stateid, iomodes, seqid; no
 //! segment list, since recalls and returns are whole-file.
 
-use crate::effect::IoMode;
+use std::collections::BTreeMap;
+
+use crate::effect::{Effect, FenceId, IoMode, Recall, RecallKind};
+use crate::file::{Error, PendingRecall};
+use crate::ids::{ClientId, StateId, Time};
+use crate::stateid::{check_seqid, next_seqid, seqid_before};
 
 /// The iomode of a LAYOUTRETURN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -37,4 +42,197 @@ impl IoModes {
             IoMode::ReadWrite => self.read_write = true,
         }
     }
+}
+
+/// What one client holds.
+#[derive(Debug)]
+pub(crate) struct Layout {
+    pub(crate) stateid: StateId,
+    /// The seqid of the last READ segment handed out, if one is held.
+    read: Option<u32>,
+    /// The same for read-write.
+    read_write: Option<u32>,
+    pub(crate) recall: Option<PendingRecall>,
+}
+
+/// A layout taken away whose fence is not yet in force: it may still write.
+#[derive(Debug)]
+pub(crate) struct Fencing {
+    pub(crate) client: ClientId,
+    pub(crate) read_write: bool,
+}
+
+/// The durable rw_layout row, as far as known here.
+#[derive(Debug, Default)]
+pub(crate) struct RwRow {
+    /// It exists.
+    pub(crate) durable: bool,
+    /// How many times a read-write layout ended uncleanly, and how many of those were settled.
+    pub(crate) unclean: u64,
+    pub(crate) settled: u64,
+    /// [`Effect::RwIdle`](crate::effect::Effect::RwIdle) was sent and nothing has happened since.
+    pub(crate) told_idle: bool,
+}
+
+/// All layouts of one file.
+#[derive(Debug, Default)]
+pub(crate) struct Layouts {
+    held: BTreeMap<ClientId, Layout>,
+    pub(crate) fencing: BTreeMap<FenceId, Fencing>,
+    pub(crate) row: RwRow,
+}
+
+/// What a LAYOUTRETURN or a recall answer left.
+#[derive(Debug)]
+pub(crate) struct Returned {
+    /// The stateid, at its last seqid.
+    pub(crate) stateid: StateId,
+    /// Segments of another iomode are left.
+    pub(crate) left: bool,
+}
+
+impl RwRow {
+    pub(crate) const fn needs_settle(&self) -> bool {
+        self.unclean != self.settled
+    }
+}
+
+impl Layout {
+    pub(crate) fn modes(&self) -> IoModes {
+        IoModes { read: self.read.is_some(), read_write: self.read_write.is_some() }
+    }
+
+    /// The seqids of the last grants.
+    pub(crate) fn grants(&self) -> impl Iterator<Item = u32> {
+        [self.read, self.read_write].into_iter().flatten()
+    }
+
+    pub(crate) fn is_rw(&self) -> bool {
+        self.read_write.is_some()
+    }
+}
+
+impl Layouts {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (ClientId, &Layout)> {
+        self.held.iter().map(|(client, layout)| (*client, layout))
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (ClientId, &mut Layout)> {
+        self.held.iter_mut().map(|(client, layout)| (*client, layout))
+    }
+
+    pub(crate) fn get(&self, client: ClientId) -> Option<&Layout> {
+        self.held.get(&client)
+    }
+
+    pub(crate) fn get_mut(&mut self, client: ClientId) -> Option<&mut Layout> {
+        self.held.get_mut(&client)
+    }
+
+    /// True when a read-write layout is live or not yet fenced.
+    pub(crate) fn any_rw(&self) -> bool {
+        self.held.values().any(Layout::is_rw) || self.fencing.values().any(|f| f.read_write)
+    }
+
+    pub(crate) fn fencing_client(&self, client: ClientId) -> bool {
+        self.fencing.values().any(|f| f.client == client)
+    }
+
+    /// The layout named by a client's stateid; older seqids are good (RFC 8881 §12.5.3: LAYOUTGETs and
+    /// LAYOUTCOMMITs run in parallel), later ones were never issued.
+    pub(crate) fn check(&self, client: ClientId, stateid: &StateId) -> Result<&Layout, Error> {
+        let layout = self.held.get(&client).filter(|l| l.stateid.other == stateid.other);
+        let layout = layout.ok_or(Error::BadStateid)?;
+        match check_seqid(stateid.seqid, layout.stateid.seqid) {
+            Ok(()) | Err(Error::OldStateid) => Ok(layout),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Hands out a segment; true when the stateid is new (`fresh` is then in use).
+    pub(crate) fn grant(&mut self, client: ClientId, fresh: StateId, mode: IoMode) -> (StateId, bool) {
+        let mut new = false;
+        let layout = self.held.entry(client).or_insert_with(|| {
+            new = true;
+            Layout { stateid: fresh, read: None, read_write: None, recall: None }
+        });
+        if !new {
+            layout.stateid.seqid = next_seqid(layout.stateid.seqid);
+        }
+        let seqid = layout.stateid.seqid;
+        match mode {
+            IoMode::Read => layout.read = Some(seqid),
+            IoMode::ReadWrite => layout.read_write = Some(seqid),
+        }
+        (layout.stateid, new)
+    }
+
+    /// LAYOUTRETURN of the whole file.
+    pub(crate) fn give_back(
+        &mut self,
+        client: ClientId,
+        stateid: &StateId,
+        mode: ReturnMode,
+    ) -> Result<Returned, Error> {
+        self.check(client, stateid)?;
+        let layout = self.held.get_mut(&client).ok_or(Error::BadStateid)?;
+        let read = matches!(mode, ReturnMode::Read | ReturnMode::Any).then_some(layout.read).flatten();
+        let write =
+            matches!(mode, ReturnMode::ReadWrite | ReturnMode::Any).then_some(layout.read_write).flatten();
+        // RFC 8881 §12.5.5.1, §18.44.4: a return speaks of what the client knew at its seqid. A segment
+        // granted since is not covered by it, and forgetting it here would leave a writer unseen; the
+        // client asks again with the later seqid.
+        let later =
+            |seqid: Option<u32>| seqid.is_some_and(|s| stateid.seqid != 0 && seqid_before(stateid.seqid, s));
+        if later(read) || later(write) {
+            return Err(Error::OldStateid);
+        }
+        if read.is_some() {
+            layout.read = None;
+        }
+        if write.is_some() {
+            layout.read_write = None;
+        }
+        layout.stateid.seqid = next_seqid(layout.stateid.seqid);
+        let (stateid, left) = (layout.stateid, !layout.modes().is_empty());
+        if !left {
+            self.held.remove(&client);
+        }
+        Ok(Returned { stateid, left })
+    }
+
+    pub(crate) fn remove(&mut self, client: ClientId) -> Option<Layout> {
+        self.held.remove(&client)
+    }
+}
+
+/// Starts or repeats the recall of one layout.
+pub(crate) fn recall(
+    client: ClientId,
+    layout: &mut Layout,
+    changed: bool,
+    now: Time,
+    timeout: u64,
+) -> Option<Effect> {
+    match &mut layout.recall {
+        Some(pending) => {
+            // A stronger reason is remembered for the next attempt; the one under way stands.
+            pending.changed |= changed;
+            None
+        }
+        None => {
+            // RFC 8881 §12.5.3: a recall increments the seqid, once, however often it is repeated.
+            layout.stateid.seqid = next_seqid(layout.stateid.seqid);
+            layout.recall = Some(PendingRecall::new(changed, now, timeout));
+            Some(callback(client, layout.stateid, changed))
+        }
+    }
+}
+
+pub(crate) const fn callback(client: ClientId, stateid: StateId, changed: bool) -> Effect {
+    Effect::Callback(Recall { client, kind: RecallKind::Layout { changed }, stateid })
 }

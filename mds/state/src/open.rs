@@ -1,7 +1,11 @@
 //! Opens and share reservations: RFC 8881 §9.7-9.11, §18.16 (OPEN), §18.18 (OPEN_DOWNGRADE), §18.2 (CLOSE).
 
-use crate::ids::StateId;
+use std::collections::BTreeMap;
+
+use crate::file::Error;
+use crate::ids::{ClientId, StateId};
 use crate::owner::OpenOwner;
+use crate::stateid::{Other, check_seqid};
 
 /// OPEN4_SHARE_ACCESS: at least one bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -111,4 +115,168 @@ pub struct OpenRequest {
     pub claim: Claim,
     /// Delegation wanted.
     pub want: Want,
+}
+
+/// One open: (client, open-owner, file).
+#[derive(Debug)]
+pub(crate) struct Open {
+    pub(crate) owner: OpenOwner,
+    pub(crate) stateid: StateId,
+    pub(crate) access: Access,
+    pub(crate) deny: Deny,
+    /// The (access, deny) pairs of the OPENs in effect, as a bitmap over [`combo`].
+    combos: u16,
+}
+
+/// All opens of one file.
+#[derive(Debug, Default)]
+pub(crate) struct Opens {
+    by_other: BTreeMap<Other, Open>,
+    by_owner: BTreeMap<OpenOwner, Other>,
+}
+
+const fn combo(access: Access, deny: Deny) -> u16 {
+    1 << ((access.0 - 1) * 4 + deny.0)
+}
+
+fn combos_of(bits: u16) -> impl Iterator<Item = (Access, Deny)> {
+    (0..12u8).filter(move |i| bits & (1 << i) != 0).map(|i| (Access(i / 4 + 1), Deny(i % 4)))
+}
+
+impl Open {
+    /// The pairs that survive a downgrade, when the target is exactly the union of some of them.
+    fn downgraded(&self, access: Access, deny: Deny) -> Option<u16> {
+        // RFC 8881 §18.18.3: the result must be the union of a subset of the OPENs in effect. The
+        // largest candidate subset is every pair within the target; if even that falls short, none fits.
+        let (mut bits, mut a, mut d) = (0, 0, 0);
+        for (pair_access, pair_deny) in combos_of(self.combos) {
+            if pair_access.0 & !access.0 == 0 && pair_deny.0 & !deny.0 == 0 {
+                bits |= combo(pair_access, pair_deny);
+                a |= pair_access.0;
+                d |= pair_deny.0;
+            }
+        }
+        (a == access.0 && d == deny.0).then_some(bits)
+    }
+}
+
+impl Opens {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_other.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_other.len()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Open> {
+        self.by_other.values()
+    }
+
+    pub(crate) fn get(&self, other: &Other) -> Option<&Open> {
+        self.by_other.get(other)
+    }
+
+    pub(crate) fn of_owner(&self, owner: &OpenOwner) -> Option<&Open> {
+        self.by_owner.get(owner).and_then(|other| self.by_other.get(other))
+    }
+
+    pub(crate) fn of_client(&self, client: ClientId) -> impl Iterator<Item = &Open> {
+        self.iter().filter(move |open| open.owner.client == client)
+    }
+
+    /// The open named by a client's stateid.
+    pub(crate) fn check(&self, client: ClientId, stateid: &StateId) -> Result<&Open, Error> {
+        let open = self.get(&stateid.other).ok_or(Error::BadStateid)?;
+        // RFC 8881 §8.2.4: another client's stateid is as good as unknown.
+        if open.owner.client != client {
+            return Err(Error::BadStateid);
+        }
+        check_seqid(stateid.seqid, open.stateid.seqid)?;
+        Ok(open)
+    }
+
+    /// The first open of another owner whose share reservation excludes (access, deny).
+    pub(crate) fn conflict(&self, owner: &OpenOwner, access: Access, deny: Deny) -> Option<&Open> {
+        self.iter()
+            .find(|open| open.owner != *owner && shares_conflict((open.access, open.deny), (access, deny)))
+    }
+
+    /// The first open of anybody that denies reading or writing: for I/O without an open.
+    pub(crate) fn denying(&self, write: bool) -> Option<&Open> {
+        let bit = if write { Deny::WRITE } else { Deny::READ };
+        self.iter().find(|open| open.deny.0 & bit.0 != 0)
+    }
+
+    /// Adds an open or upgrades the owner's; true when the stateid is new. `stateid` is what was planned.
+    pub(crate) fn install(
+        &mut self,
+        owner: &OpenOwner,
+        stateid: StateId,
+        access: Access,
+        deny: Deny,
+    ) -> bool {
+        let mut new = false;
+        let open = self.by_other.entry(stateid.other).or_insert_with(|| {
+            new = true;
+            Open { owner: owner.clone(), stateid, access, deny, combos: 0 }
+        });
+        open.stateid = stateid;
+        open.access = Access(open.access.0 | access.0);
+        open.deny = Deny(open.deny.0 | deny.0);
+        open.combos |= combo(access, deny);
+        if new {
+            self.by_owner.insert(owner.clone(), stateid.other);
+        }
+        new
+    }
+
+    /// May this open be downgraded so?
+    pub(crate) fn can_downgrade(&self, other: &Other, access: Access, deny: Deny) -> bool {
+        self.get(other).is_some_and(|open| open.downgraded(access, deny).is_some())
+    }
+
+    pub(crate) fn downgrade(&mut self, stateid: StateId, access: Access, deny: Deny) {
+        if let Some(open) = self.by_other.get_mut(&stateid.other)
+            && let Some(combos) = open.downgraded(access, deny)
+        {
+            (open.stateid, open.access, open.deny, open.combos) = (stateid, access, deny, combos);
+        }
+    }
+
+    pub(crate) fn remove(&mut self, other: &Other) -> Option<Open> {
+        let open = self.by_other.remove(other)?;
+        self.by_owner.remove(&open.owner);
+        Some(open)
+    }
+}
+
+/// Do two share reservations exclude each other (RFC 8881 §9.7)?
+pub(crate) const fn shares_conflict(a: (Access, Deny), b: (Access, Deny)) -> bool {
+    a.0.0 & b.1.0 != 0 || b.0.0 & a.1.0 != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{BootEpoch, StateKind};
+
+    #[test]
+    fn downgrade_needs_a_union_of_earlier_opens() {
+        let owner = OpenOwner::new(ClientId(1), b"o");
+        let id = StateId::new(BootEpoch(1), StateKind::Open, 1, 1);
+        let mut opens = Opens::default();
+        opens.install(&owner, id, Access::READ, Deny::NONE);
+        opens.install(&owner, id.with_seqid(2), Access::BOTH, Deny::WRITE);
+        let ok = |access, deny| opens.can_downgrade(&id.other, access, deny);
+        assert!(ok(Access::READ, Deny::NONE));
+        assert!(ok(Access::BOTH, Deny::WRITE));
+        assert!(!ok(Access::WRITE, Deny::NONE), "never opened for write alone");
+        assert!(!ok(Access::READ, Deny::WRITE), "this deny came with write access");
+        assert!(!ok(Access::BOTH, Deny::NONE));
+        opens.downgrade(id.with_seqid(3), Access::READ, Deny::NONE);
+        assert!(!opens.can_downgrade(&id.other, Access::BOTH, Deny::WRITE), "gone by the downgrade");
+        let open = opens.get(&id.other).unwrap();
+        assert_eq!((open.access, open.deny, open.stateid.seqid), (Access::READ, Deny::NONE, 3));
+    }
 }

@@ -34,6 +34,9 @@ impl StateIds {
     }
 }
 
+/// The part of a stateid that names the state.
+pub type Other = [u8; 12];
+
 /// The special stateids of RFC 8881 §8.2.3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Special {
@@ -47,8 +50,8 @@ pub enum Special {
     Invalid,
 }
 
-const ZEROS: [u8; 12] = [0; 12];
-const ONES: [u8; 12] = [0xff; 12];
+const ZEROS: Other = [0; 12];
+const ONES: Other = [0xff; 12];
 
 /// Which special stateid this is; `Ok(None)` for an ordinary one.
 ///
@@ -128,7 +131,7 @@ pub const MAX_REVOKED_PER_CLIENT: usize = 4096;
 /// by the caller apart from the files, from [`Effect`](crate::effect::Effect)s.
 #[derive(Debug, Default)]
 pub struct StateIndex {
-    entries: BTreeMap<[u8; 12], Entry>,
+    entries: BTreeMap<Other, Entry>,
     clients: BTreeMap<ClientId, PerClient>,
 }
 
@@ -142,9 +145,9 @@ struct Entry {
 struct PerClient {
     usage: Usage,
     /// Every live `other` of the client with its file.
-    others: BTreeMap<[u8; 12], FileId>,
+    others: BTreeMap<Other, FileId>,
     /// Revoked ones, oldest first.
-    revoked: std::collections::VecDeque<[u8; 12]>,
+    revoked: std::collections::VecDeque<Other>,
 }
 
 impl StateIndex {

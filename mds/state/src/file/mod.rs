@@ -14,32 +14,101 @@
 //! around a `File` need be held between `prepare` and `finish`.
 
 mod error;
+mod finish;
+mod invariants;
+mod locking;
+mod prepare;
+mod queue;
+mod recall;
+mod recalls;
 mod request;
+mod work;
+
+use std::collections::BTreeMap;
+
+use crate::delegation::{DelegationKind, Delegations};
+use crate::effect::{Effect, FenceId, RecallAnswer, RecallKind, RevokeReason, WaitToken};
+use crate::ids::{ClientId, StateId, StateKind, Time};
+use crate::layout::{Layouts, ReturnMode};
+use crate::lock::{LockKind, LockRequest, Locks};
+use crate::open::Opens;
+use crate::owner::LockOwner;
+use crate::range_set::Range;
+use crate::stateid::{Special, check_seqid, special};
+
+use queue::Waiter;
+pub(crate) use recall::PendingRecall;
+use work::Work;
 
 pub use error::Error;
 pub use request::{
     Ctx, FileId, FileSeed, Grace, Intent, LayoutFilter, Outcome, Policy, Prepared, Reply, Ticket, TicketId,
 };
 
-use crate::delegation::DelegationKind;
-use crate::effect::{Effect, FenceId, RecallAnswer, RecallKind, RevokeReason, WaitToken};
-use crate::ids::{ClientId, StateId, Time};
-use crate::layout::ReturnMode;
-use crate::lock::{LockKind, LockRequest};
-use crate::owner::LockOwner;
-use crate::range_set::Range;
-
 /// The state of one file. Made when the first state on it appears, dropped when [`File::is_idle`].
 #[derive(Debug)]
 pub struct File {
+    // Constant.
     id: FileId,
+    // Holders.
+    opens: Opens,
+    locks: Locks,
+    layouts: Layouts,
+    delegations: Delegations,
+    /// Operations whose transaction is in flight.
+    tickets: BTreeMap<TicketId, Held>,
+    /// Clients that are gone but whose layouts are not yet fenced: their state still excludes others.
+    leaving: BTreeMap<ClientId, RevokeReason>,
+    // Who waits, oldest first.
+    queue: Vec<Waiter>,
+    /// The last link is gone.
+    orphan: bool,
+    /// `Policy::lock_reservation` of the last lock that was queued.
+    lock_reservation: u64,
+    // Counters; never reused.
+    next_ticket: u64,
+    next_token: u64,
+    next_fence: u64,
+}
+
+/// What a ticket holds.
+#[derive(Debug)]
+struct Held {
+    work: Work,
+    /// The stateid of the reply.
+    stateid: Option<StateId>,
+    /// Unlink: the transaction was told that the file is open.
+    orphan: bool,
+    /// Settle: the unclean ends that it covers.
+    unclean: u64,
+    /// The client expired meanwhile: no state is made.
+    void: bool,
 }
 
 impl File {
     /// The state of file `id`, with what its inode says.
     #[must_use]
-    pub fn new(id: FileId, _seed: FileSeed) -> Self {
-        Self { id }
+    pub fn new(id: FileId, seed: FileSeed) -> Self {
+        let mut layouts = Layouts::default();
+        layouts.row.durable = seed.rw_layout;
+        // A row found on the store is of an earlier incarnation (or of a file that was left uncleanly):
+        // its holders are unknown and what they wrote is not in the inode.
+        layouts.row.unclean = u64::from(seed.rw_layout);
+        Self {
+            id,
+            opens: Opens::default(),
+            locks: Locks::default(),
+            layouts,
+            delegations: Delegations::default(),
+            tickets: BTreeMap::new(),
+            leaving: BTreeMap::new(),
+            queue: Vec::new(),
+            orphan: seed.orphan,
+            lock_reservation: 0,
+            next_ticket: 1,
+            next_token: 1,
+            next_fence: 1,
+        }
     }
 
     /// Its fileid.
@@ -51,21 +120,34 @@ impl File {
     /// First half of an operation; `queued` is the token when the request was woken.
     pub fn prepare(
         &mut self,
-        _ctx: &Ctx<'_>,
-        _intent: &Intent,
-        _queued: Option<WaitToken>,
+        ctx: &Ctx<'_>,
+        intent: &Intent,
+        queued: Option<WaitToken>,
     ) -> (Prepared, Vec<Effect>) {
-        (Prepared::Deny(Error::Delay), Vec::new())
+        let mut out = Vec::new();
+        let prepared = self.prepare_(ctx, intent, queued, &mut out);
+        if !matches!(prepared, Prepared::Wait(_)) {
+            self.queue.retain(|waiter| Some(waiter.token) != queued);
+        }
+        if matches!(prepared, Prepared::Deny(_)) {
+            self.advance(ctx.now, &mut out);
+        }
+        (prepared, out)
     }
 
     /// Second half; cannot fail. Effects are applied after the transaction, in order.
-    pub fn finish(&mut self, _ctx: &Ctx<'_>, _ticket: Ticket, _outcome: Outcome) -> (Reply, Vec<Effect>) {
-        (Reply::Aborted, Vec::new())
+    pub fn finish(&mut self, ctx: &Ctx<'_>, ticket: Ticket, outcome: Outcome) -> (Reply, Vec<Effect>) {
+        let mut out = Vec::new();
+        let reply = self.finish_(ctx, &ticket, outcome, &mut out);
+        (reply, out)
     }
 
     /// Gives up a queued request (its caller timed out or went away). Unknown tokens are ignored.
-    pub fn cancel_wait(&mut self, _now: Time, _token: WaitToken) -> Vec<Effect> {
-        Vec::new()
+    pub fn cancel_wait(&mut self, now: Time, token: WaitToken) -> Vec<Effect> {
+        let mut out = Vec::new();
+        self.queue.retain(|waiter| waiter.token != token);
+        self.advance(now, &mut out);
+        out
     }
 
     /// LOCK: no transaction. The lock stateid, with its new seqid.
@@ -75,11 +157,13 @@ impl File {
     /// [`Effect::NotifyLock`]), Openmode, Grace, NoGrace, ReclaimConflict, Resource, stateid errors.
     pub fn lock(
         &mut self,
-        _ctx: &Ctx<'_>,
-        _client: ClientId,
-        _request: &LockRequest,
+        ctx: &Ctx<'_>,
+        client: ClientId,
+        request: &LockRequest,
     ) -> Result<(StateId, Vec<Effect>), Error> {
-        Err(Error::Delay)
+        let mut out = Vec::new();
+        let stateid = self.lock_(ctx, client, request, &mut out)?;
+        Ok((stateid, out))
     }
 
     /// LOCKT.
@@ -88,12 +172,12 @@ impl File {
     /// Denied, with the lock in the way; Grace.
     pub fn test_lock(
         &self,
-        _ctx: &Ctx<'_>,
-        _owner: &LockOwner,
-        _kind: LockKind,
-        _range: Range,
+        ctx: &Ctx<'_>,
+        owner: &LockOwner,
+        kind: LockKind,
+        range: Range,
     ) -> Result<(), Error> {
-        Ok(())
+        self.test_lock_(ctx, owner, kind, range)
     }
 
     /// LOCKU: the lock stateid, with its new seqid.
@@ -102,28 +186,42 @@ impl File {
     /// Stateid errors, Resource (a split beyond the cap).
     pub fn unlock(
         &mut self,
-        _ctx: &Ctx<'_>,
-        _client: ClientId,
-        _stateid: &StateId,
-        _range: Range,
+        ctx: &Ctx<'_>,
+        client: ClientId,
+        stateid: &StateId,
+        range: Range,
     ) -> Result<(StateId, Vec<Effect>), Error> {
-        Err(Error::Delay)
+        let mut out = Vec::new();
+        let stateid = self.unlock_(ctx, client, stateid, range, &mut out)?;
+        Ok((stateid, out))
     }
 
     /// FREE_STATEID of live state (revoked ones are freed in the index alone).
     ///
     /// # Errors
     /// LocksHeld when the stateid is an open, a delegation, a layout or a lock stateid with locks.
-    pub fn free_stateid(&mut self, _client: ClientId, _stateid: &StateId) -> Result<Vec<Effect>, Error> {
-        Err(Error::Delay)
+    pub fn free_stateid(&mut self, client: ClientId, stateid: &StateId) -> Result<Vec<Effect>, Error> {
+        self.check_state(client, stateid)?;
+        // RFC 8881 §18.38.3: only a lock stateid without locks can be freed; all else has its own way to end.
+        if !self.locks.get(&stateid.other).is_some_and(|lock| lock.ranges.is_empty()) {
+            return Err(Error::LocksHeld);
+        }
+        let mut out = Vec::new();
+        self.drop_lock(&stateid.other, &mut out);
+        Ok(out)
     }
 
     /// TEST_STATEID, and the check of any operation that merely needs a good stateid.
     ///
     /// # Errors
     /// Stateid errors.
-    pub fn test_stateid(&self, _client: ClientId, _stateid: &StateId) -> Result<(), Error> {
-        Ok(())
+    pub fn test_stateid(&self, client: ClientId, stateid: &StateId) -> Result<(), Error> {
+        self.check_state(client, stateid)?;
+        // Unlike LAYOUTGET and LAYOUTCOMMIT, TEST_STATEID tells old from current (RFC 8881 §18.48.3).
+        match self.layouts.get(client).filter(|held| held.stateid.other == stateid.other) {
+            Some(held) => check_seqid(stateid.seqid, held.stateid.seqid),
+            None => Ok(()),
+        }
     }
 
     /// May a READ (`write` false), WRITE or SETATTR(size) proceed under this stateid? Special stateids
@@ -134,12 +232,24 @@ impl File {
     /// stateid errors.
     pub fn check_io(
         &self,
-        _ctx: &Ctx<'_>,
-        _client: ClientId,
-        _stateid: &StateId,
-        _write: bool,
+        ctx: &Ctx<'_>,
+        client: ClientId,
+        stateid: &StateId,
+        write: bool,
     ) -> Result<(), Error> {
-        Ok(())
+        let special = special(stateid)?;
+        match special {
+            Some(Special::Current | Special::Invalid) => Err(Error::BadStateid),
+            // RFC 8881 §8.4.2.1: a share reservation not yet reclaimed may forbid it.
+            Some(_) if ctx.grace != Grace::Over => Err(Error::Grace),
+            // RFC 8881 §8.2.3: READ bypass is anonymous for anything but READ.
+            Some(Special::ReadBypass) if !write => Ok(()),
+            Some(_) => match self.opens.denying(write) {
+                Some(open) => Err(Error::Locked { holder: open.owner.client }),
+                None => Ok(()),
+            },
+            None => self.check_ordinary_io(client, stateid, write),
+        }
     }
 
     /// LAYOUTRETURN of the file (offset 0, whole range). `Some` stateid: lrs_present, state is left.
@@ -148,30 +258,41 @@ impl File {
     /// OldStateid (a later LAYOUTGET is not covered; the client refreshes and asks again), BadStateid.
     pub fn layout_return(
         &mut self,
-        _now: Time,
-        _client: ClientId,
-        _stateid: &StateId,
-        _mode: ReturnMode,
+        now: Time,
+        client: ClientId,
+        stateid: &StateId,
+        mode: ReturnMode,
     ) -> Result<(Option<StateId>, Vec<Effect>), Error> {
-        Err(Error::Delay)
+        let returned = self.layouts.give_back(client, stateid, mode)?;
+        let mut out = Vec::new();
+        if !returned.left {
+            out.push(Effect::Release { stateid: returned.stateid, kind: StateKind::Layout, client });
+        }
+        self.advance(now, &mut out);
+        Ok((returned.left.then_some(returned.stateid), out))
     }
 
     /// Starts recalls on the server's own initiative (failover, memory pressure, `sluice layout recall`).
-    pub fn recall_layouts(&mut self, _ctx: &Ctx<'_>, _filter: LayoutFilter, _changed: bool) -> Vec<Effect> {
-        Vec::new()
+    pub fn recall_layouts(&mut self, ctx: &Ctx<'_>, filter: LayoutFilter, changed: bool) -> Vec<Effect> {
+        let mut out = Vec::new();
+        self.recall_layouts_(ctx, filter, changed, &mut out);
+        out
     }
 
     /// The answer to a [`Recall`](crate::effect::Recall): `kind` and `stateid` as in the callback. Late
     /// or unknown answers are ignored.
     pub fn recall_answer(
         &mut self,
-        _ctx: &Ctx<'_>,
-        _kind: RecallKind,
-        _client: ClientId,
-        _stateid: &StateId,
-        _answer: RecallAnswer,
+        ctx: &Ctx<'_>,
+        kind: RecallKind,
+        client: ClientId,
+        stateid: &StateId,
+        answer: RecallAnswer,
     ) -> Vec<Effect> {
-        Vec::new()
+        let mut out = Vec::new();
+        self.answer(ctx, (kind, client, stateid), answer, &mut out);
+        self.advance(ctx.now, &mut out);
+        out
     }
 
     /// DELEGRETURN.
@@ -180,82 +301,152 @@ impl File {
     /// Stateid errors.
     pub fn delegation_return(
         &mut self,
-        _now: Time,
-        _client: ClientId,
-        _stateid: &StateId,
+        now: Time,
+        client: ClientId,
+        stateid: &StateId,
     ) -> Result<Vec<Effect>, Error> {
-        Err(Error::Delay)
+        let kind = StateKind::Delegation;
+        let stateid = self.delegations.check(client, stateid)?.stateid;
+        self.delegations.held.remove(&client);
+        let mut out = vec![Effect::Release { stateid, kind, client }];
+        self.advance(now, &mut out);
+        Ok(out)
     }
 
     /// The delegation of `client`, for READ/WRITE checks and CB_GETATTR.
     #[must_use]
-    pub fn delegation_of(&self, _client: ClientId) -> Option<DelegationKind> {
-        None
+    pub fn delegation_of(&self, client: ClientId) -> Option<DelegationKind> {
+        self.delegations.get(client).map(|delegation| delegation.kind)
     }
 
     /// The client whose write delegation makes size and change uncertain: the caller of GETATTR sends it
     /// CB_GETATTR first (RFC 8881 §10.4.3). Never `requester` itself.
     #[must_use]
-    pub fn write_delegation_against(&self, _requester: ClientId) -> Option<(ClientId, StateId)> {
-        None
+    pub fn write_delegation_against(&self, requester: ClientId) -> Option<(ClientId, StateId)> {
+        let mut writers = self.delegations.held.iter().filter(|(_, d)| d.kind == DelegationKind::Write);
+        let (client, held) = writers.find(|(client, _)| **client != requester)?;
+        Some((*client, held.stateid))
     }
 
     /// The client is gone (lease, admin, new incarnation): takes all its state on this file. Where it
     /// holds a read-write layout everything stays in force until the fence is confirmed.
-    pub fn client_expired(&mut self, _now: Time, _client: ClientId, _reason: RevokeReason) -> Vec<Effect> {
-        Vec::new()
+    pub fn client_expired(&mut self, now: Time, client: ClientId, reason: RevokeReason) -> Vec<Effect> {
+        let mut out = Vec::new();
+        self.expire_client(client, reason, &mut out);
+        self.notify_locks(now, &mut out);
+        self.advance(now, &mut out);
+        out
     }
 
     /// A fence is in force at every data server.
-    pub fn fence_done(&mut self, _now: Time, _fence: FenceId) -> Vec<Effect> {
-        Vec::new()
+    pub fn fence_done(&mut self, now: Time, fence: FenceId) -> Vec<Effect> {
+        let mut out = Vec::new();
+        self.fenced(now, fence, &mut out);
+        self.advance(now, &mut out);
+        out
     }
 
     /// Timers: recalls to repeat, recalls that ran out, waits that ran out, lock reservations.
-    pub fn tick(&mut self, _ctx: &Ctx<'_>) -> Vec<Effect> {
-        Vec::new()
+    pub fn tick(&mut self, ctx: &Ctx<'_>) -> Vec<Effect> {
+        let mut out = Vec::new();
+        self.tick_recalls(ctx.now, &mut out);
+        self.expire_waits(ctx.now, &mut out);
+        self.locks.waiting.expire(ctx.now);
+        self.notify_locks(ctx.now, &mut out);
+        self.advance(ctx.now, &mut out);
+        out
     }
 
     /// When [`File::tick`] has something to do; `None`: never.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
-        None
+        let waits = self.queue.iter().map(|waiter| waiter.expires).min();
+        [self.recall_deadline(), waits, self.locks.waiting.next_deadline()].into_iter().flatten().min()
     }
 
     /// True when some open is held or being made.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        false
+        !self.opens.is_empty()
+            || self.tickets.values().any(|held| matches!(held.work.intent, Intent::Open(_)))
     }
 
     /// True when the file is an orphan without an open: collect it (once grace is over).
     #[must_use]
     pub fn is_collectable(&self) -> bool {
-        false
+        self.is_dead()
     }
 
     /// True when any client holds a layout or is getting one.
     #[must_use]
     pub fn has_layouts(&self) -> bool {
-        false
+        !self.layouts.is_empty()
+            || !self.layouts.fencing.is_empty()
+            || self.tickets.values().any(|held| matches!(held.work.intent, Intent::LayoutGet { .. }))
     }
 
     /// True when another client than `client` holds a read-write layout, or a settle is needed: the size
     /// in the inode may be behind the data servers.
     #[must_use]
-    pub fn size_may_lag(&self, _client: ClientId) -> bool {
-        false
+    pub fn size_may_lag(&self, client: ClientId) -> bool {
+        self.needs_settle() || self.layouts.iter().any(|(holder, held)| holder != client && held.is_rw())
     }
 
     /// True when size and data may not be shown before a ticket for [`Intent::Settle`] has committed.
     #[must_use]
     pub fn needs_settle(&self) -> bool {
-        false
+        self.layouts.row.needs_settle()
     }
 
     /// True when dropping this value loses nothing.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        false
+        // A row that nobody settles is on the store, and found there again; one that is merely idle would
+        // be taken for unclean, so that the clearing comes first.
+        self.opens.is_empty()
+            && self.locks.is_empty()
+            && self.layouts.is_empty()
+            && self.layouts.fencing.is_empty()
+            && self.delegations.held.is_empty()
+            && self.tickets.is_empty()
+            && self.leaving.is_empty()
+            && self.queue.is_empty()
+            && self.locks.waiting.is_empty()
+            && !self.rw_idle()
+    }
+
+    /// Nothing leads to the file any more but a reclaim.
+    fn is_dead(&self) -> bool {
+        self.orphan && !self.is_open()
+    }
+
+    /// A good open, lock, delegation or layout stateid of this client, by the usual seqid rules.
+    fn check_state(&self, client: ClientId, stateid: &StateId) -> Result<(), Error> {
+        if let Some(reason) = self.leaving.get(&client) {
+            return Err(match reason {
+                RevokeReason::Admin => Error::AdminRevoked,
+                _ => Error::Expired,
+            });
+        }
+        match stateid.kind() {
+            Some(StateKind::Open) => self.opens.check(client, stateid).map(drop),
+            Some(StateKind::Lock) => self.locks.check(client, stateid).map(drop),
+            Some(StateKind::Delegation) => self.delegations.check(client, stateid).map(drop),
+            Some(StateKind::Layout) => self.layouts.check(client, stateid).map(drop),
+            _ => Err(Error::BadStateid),
+        }
+    }
+
+    fn check_ordinary_io(&self, client: ClientId, stateid: &StateId, write: bool) -> Result<(), Error> {
+        self.check_state(client, stateid)?;
+        match stateid.kind() {
+            Some(StateKind::Open | StateKind::Lock) => self.check_access(client, stateid, write),
+            Some(StateKind::Delegation) => match self.delegation_of(client) {
+                Some(DelegationKind::Read) if write => Err(Error::Openmode),
+                _ => Ok(()),
+            },
+            // RFC 8881 §12.5.3: a layout stateid is not for I/O through the metadata server.
+            _ => Err(Error::BadStateid),
+        }
     }
 }

@@ -1,0 +1,241 @@
+//! The second half of an operation: what the transaction did becomes state. Cannot fail.
+
+use crate::delegation::{Delegation, DelegationKind, Grant, Use};
+use crate::effect::{Effect, IoMode};
+use crate::ids::{ClientId, StateId, StateKind};
+use crate::layout;
+use crate::open::{Claim, OpenRequest, Want};
+use crate::stateid::Other;
+
+use super::{Ctx, Error, File, Grace, Held, Intent, Outcome, Reply, Ticket};
+
+impl File {
+    pub(super) fn finish_(
+        &mut self,
+        ctx: &Ctx<'_>,
+        ticket: &Ticket,
+        outcome: Outcome,
+        out: &mut Vec<Effect>,
+    ) -> Reply {
+        let Some(held) = self.tickets.remove(&ticket.id) else { return Reply::Aborted };
+        let reply = match outcome {
+            Outcome::Aborted => {
+                if matches!(held.work.intent, Intent::ClearRw) {
+                    self.layouts.row.told_idle = false;
+                }
+                Reply::Aborted
+            }
+            Outcome::Committed => self.commit(ctx, &held, out),
+        };
+        if matches!(held.work.intent, Intent::Open(_)) && !matches!(reply, Reply::Opened { .. }) {
+            // While it was in flight it kept an orphan alive whose last open may have gone.
+            self.last_close(out);
+        }
+        self.advance(ctx.now, out);
+        reply
+    }
+
+    fn commit(&mut self, ctx: &Ctx<'_>, held: &Held, out: &mut Vec<Effect>) -> Reply {
+        let stateid = held.stateid.unwrap_or_default();
+        match &held.work.intent {
+            Intent::Open(_) | Intent::Downgrade { .. } | Intent::Close { .. } if held.void => {
+                Reply::Refused(Error::Expired)
+            }
+            Intent::Open(open) => self.commit_open(ctx, open, stateid, out),
+            Intent::Downgrade { access, deny, .. } => {
+                self.opens.downgrade(stateid, *access, *deny);
+                Reply::Downgraded { stateid }
+            }
+            Intent::Close { client, stateid: closed } => {
+                self.close(&closed.other, out);
+                self.return_on_close(ctx, *client, out);
+                self.notify_locks(ctx.now, out);
+                Reply::Closed { stateid }
+            }
+            Intent::Unlink { last_link, .. } => {
+                if *last_link {
+                    self.orphaned(held.orphan, out);
+                }
+                Reply::Done
+            }
+            Intent::LayoutGet { client, iomode, .. } => {
+                self.commit_layout_get(ctx, *client, *iomode, held.void, out)
+            }
+            Intent::Settle => {
+                // An unclean end since `prepare` is not covered by the sizes this transaction saw.
+                self.layouts.row.settled = self.layouts.row.settled.max(held.unclean);
+                if held.work.clears_rw && !self.layouts.row.needs_settle() {
+                    self.row_cleared();
+                }
+                Reply::Done
+            }
+            Intent::ClearRw => {
+                self.row_cleared();
+                Reply::Done
+            }
+            _ => Reply::Done,
+        }
+    }
+
+    fn row_cleared(&mut self) {
+        self.layouts.row.durable = false;
+        self.layouts.row.told_idle = false;
+    }
+
+    fn commit_open(
+        &mut self,
+        ctx: &Ctx<'_>,
+        open: &OpenRequest,
+        stateid: StateId,
+        out: &mut Vec<Effect>,
+    ) -> Reply {
+        let client = open.owner.client;
+        if self.opens.install(&open.owner, stateid, open.access, open.deny) {
+            out.push(Effect::Register { stateid, kind: StateKind::Open, client });
+        }
+        let delegation = self.delegation_to_grant(ctx, open).map(|kind| {
+            let stateid = ctx.ids.next(StateKind::Delegation);
+            self.delegations.held.insert(client, Delegation { kind, stateid, recall: None });
+            out.push(Effect::Register { stateid, kind: StateKind::Delegation, client });
+            Grant { kind, stateid }
+        });
+        Reply::Opened { stateid, delegation }
+    }
+
+    /// The grant policy: only where nothing suggests an early recall. RFC 8881 §10.4 leaves it free.
+    fn delegation_to_grant(&self, ctx: &Ctx<'_>, open: &OpenRequest) -> Option<DelegationKind> {
+        let client = open.owner.client;
+        let policy = ctx.policy;
+        let kind = match (open.claim, open.want) {
+            (Claim::Previous { delegation: Want::Read }, _) => DelegationKind::Read,
+            (Claim::Previous { delegation: Want::Write }, _) => DelegationKind::Write,
+            (Claim::Previous { .. } | Claim::Delegation { .. }, _) | (_, Want::None) => return None,
+            (Claim::New, _) if open.access.writes() => {
+                // A client that says it wants a read delegation gets no write delegation instead.
+                (policy.write_delegations && open.want != Want::Read).then_some(DelegationKind::Write)?
+            }
+            (Claim::New, _) => policy.read_delegations.then_some(DelegationKind::Read)?,
+        };
+        let reclaim = matches!(open.claim, Claim::Previous { .. });
+        let fresh =
+            reclaim || (ctx.grace == Grace::Over && self.delegations.hold_off.is_none_or(|t| t <= ctx.now));
+        let room = ctx.usage.delegations < policy.max_delegations_per_client;
+        let free = !self.orphan && self.delegations.get(client).is_none();
+        (fresh && room && free && self.nobody_breaks(client, kind)).then_some(kind)
+    }
+
+    /// No open, operation in flight, or queued request of another client breaks such a delegation; nor
+    /// does the client's own writing break a read delegation.
+    fn nobody_breaks(&self, client: ClientId, kind: DelegationKind) -> bool {
+        let write = kind == DelegationKind::Write;
+        let breaks = |use_: Use| write || use_ == Use::Change;
+        let opens = self.opens.iter().all(|open| match open.owner.client == client {
+            true => write || !open.access.writes(),
+            false => !write && !open.access.writes(),
+        });
+        let holders = self.delegations.held.values().all(|d| !write && d.kind == DelegationKind::Read);
+        let flying = self
+            .tickets
+            .values()
+            .map(|held| &held.work)
+            .chain(self.queue.iter().map(|waiter| &waiter.work))
+            .all(|work| work.client() == Some(client) || !work.uses().is_some_and(breaks));
+        opens && holders && flying
+    }
+
+    /// Ends an open and the locks under it.
+    pub(super) fn close(&mut self, other: &Other, out: &mut Vec<Effect>) {
+        for lock in self.locks.under(other) {
+            self.drop_lock(&lock, out);
+        }
+        let Some(open) = self.opens.remove(other) else { return };
+        let client = open.owner.client;
+        out.push(Effect::Release { stateid: open.stateid, kind: StateKind::Open, client });
+        self.last_close(out);
+    }
+
+    pub(super) fn drop_lock(&mut self, other: &Other, out: &mut Vec<Effect>) {
+        if let Some(lock) = self.locks.remove(other) {
+            self.locks.waiting.forget_owner(&lock.owner);
+            let client = lock.owner.client;
+            out.push(Effect::Release { stateid: lock.stateid, kind: StateKind::Lock, client });
+        }
+    }
+
+    /// After an open went: an orphan without opens can be collected.
+    pub(super) fn last_close(&mut self, out: &mut Vec<Effect>) {
+        if self.is_dead() {
+            out.push(Effect::CloseOrphan);
+            self.drop_dead(out);
+        }
+    }
+
+    /// RFC 8881 §18.43.3: a client that does not return at its last close is recalled.
+    fn return_on_close(&mut self, ctx: &Ctx<'_>, client: ClientId, out: &mut Vec<Effect>) {
+        let keeps = self.opens.of_client(client).next().is_some() || self.delegations.get(client).is_some();
+        if ctx.policy.return_on_close
+            && !keeps
+            && let Some(held) = self.layouts.get_mut(client)
+        {
+            out.extend(layout::recall(client, held, false, ctx.now, ctx.policy.recall_timeout));
+        }
+    }
+
+    /// The last link is gone. `was_open` is what the transaction was told.
+    fn orphaned(&mut self, was_open: bool, out: &mut Vec<Effect>) {
+        self.orphan = true;
+        if self.is_dead() {
+            if was_open {
+                // Closed while the transaction ran: it left an orphan that nobody has open.
+                out.push(Effect::CloseOrphan);
+            }
+            self.drop_dead(out);
+        }
+    }
+
+    /// Nothing can reach the file any more: what is left of its state goes. No fence: the data files get
+    /// a tombstone, which no capability survives; the rw_layout row went with the inode.
+    fn drop_dead(&mut self, out: &mut Vec<Effect>) {
+        let clients: Vec<ClientId> = self.layouts.iter().map(|(client, _)| client).collect();
+        for client in clients {
+            if let Some(held) = self.layouts.remove(client) {
+                out.push(Effect::Release { stateid: held.stateid, kind: StateKind::Layout, client });
+            }
+        }
+        for (client, held) in std::mem::take(&mut self.delegations.held) {
+            out.push(Effect::Release { stateid: held.stateid, kind: StateKind::Delegation, client });
+        }
+        self.layouts.row = layout::RwRow::default();
+    }
+
+    fn commit_layout_get(
+        &mut self,
+        ctx: &Ctx<'_>,
+        client: ClientId,
+        iomode: IoMode,
+        void: bool,
+        out: &mut Vec<Effect>,
+    ) -> Reply {
+        let recalled = self.layouts.get(client).is_some_and(|l| l.recall.is_some());
+        let dead = self.is_dead();
+        if iomode == IoMode::ReadWrite && !dead {
+            self.layouts.row.durable = true;
+        }
+        if void {
+            return Reply::Refused(Error::Expired);
+        }
+        if dead {
+            return Reply::Refused(Error::LayoutUnavailable);
+        }
+        // A recall that started meanwhile names the seqid of what the client holds; a grant after it
+        // would be one the client must not use (RFC 8881 §12.5.5.2).
+        if recalled || self.layouts.fencing_client(client) {
+            return Reply::Refused(Error::RecallConflict);
+        }
+        let (stateid, new) = self.layouts.grant(client, ctx.ids.next(StateKind::Layout), iomode);
+        if new {
+            out.push(Effect::Register { stateid, kind: StateKind::Layout, client });
+        }
+        Reply::LayoutGranted { stateid, return_on_close: ctx.policy.return_on_close }
+    }
+}

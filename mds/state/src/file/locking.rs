@@ -1,0 +1,206 @@
+//! LOCK, LOCKT, LOCKU: RFC 8881 §18.10-18.12. No transaction: locks live in memory and are reclaimed.
+
+use crate::effect::Effect;
+use crate::ids::{ClientId, StateId, StateKind, Time};
+use crate::lock::{LockConflict, LockKind, LockRequest, Locker};
+use crate::open::Access;
+use crate::owner::LockOwner;
+use crate::range_set::Range;
+use crate::stateid::Other;
+
+use super::{Ctx, Error, File, Grace, Intent};
+
+impl File {
+    pub(super) fn lock_(
+        &mut self,
+        ctx: &Ctx<'_>,
+        client: ClientId,
+        request: &LockRequest,
+        out: &mut Vec<Effect>,
+    ) -> Result<StateId, Error> {
+        match (ctx.grace, request.reclaim) {
+            (Grace::Over, false) | (Grace::Active { may_reclaim: true }, true) => {}
+            (Grace::Active { .. }, false) => return Err(Error::Grace),
+            // RFC 8881 §18.51.3: nothing to reclaim after RECLAIM_COMPLETE or outside of grace.
+            (_, true) => return Err(Error::NoGrace),
+        }
+        let (owner, open, existing) = self.locker(client, &request.locker)?;
+        if self.leaving.contains_key(&client) {
+            return Err(Error::Expired);
+        }
+        self.may_lock(&open, request.kind)?;
+        if let Err(error) = self.lock_conflict(ctx.now, &owner, request) {
+            return Err(self.lock_denied(ctx, &owner, request, error));
+        }
+        self.lock_room(ctx, existing.as_ref())?;
+        let other = match existing {
+            Some(other) => other,
+            None => {
+                let stateid = ctx.ids.next(StateKind::Lock);
+                // The reply must carry seqid 1 for a new state, and `set` counts one up.
+                self.locks.add_owner(owner.clone(), open, stateid.with_seqid(0));
+                out.push(Effect::Register { stateid, kind: StateKind::Lock, client });
+                stateid.other
+            }
+        };
+        let stateid = self.locks.set(&other, request.range, Some(request.kind)).ok_or(Error::BadStateid)?;
+        self.locks.waiting.served(&owner, request.range);
+        // A write lock turned into a read lock, or a reservation used up, may free others.
+        self.notify_locks(ctx.now, out);
+        Ok(stateid)
+    }
+
+    /// The lock-owner, the open it locks under, and its lock stateid on this file if it has one.
+    fn locker(&self, client: ClientId, locker: &Locker) -> Result<(LockOwner, Other, Option<Other>), Error> {
+        match locker {
+            Locker::New { open, owner } => {
+                self.opens.check(client, open)?;
+                if owner.client != client {
+                    return Err(Error::Inval);
+                }
+                // A second open_to_lock_owner4 for a known owner: in 4.1 there is no seqid to protect, and
+                // a client whose first LOCK was denied knows no lock stateid (RFC 8881 §9.1.3).
+                let known = self.locks.of_owner(owner);
+                let under = known.map_or(open.other, |lock| lock.open);
+                Ok((owner.clone(), under, known.map(|lock| lock.stateid.other)))
+            }
+            Locker::Existing { lock } => {
+                let state = self.locks.check(client, lock)?;
+                Ok((state.owner.clone(), state.open, Some(lock.other)))
+            }
+        }
+    }
+
+    /// The open must allow the I/O that the lock is for, and not be closing.
+    fn may_lock(&self, open: &Other, kind: LockKind) -> Result<(), Error> {
+        let access = self.opens.get(open).map(|open| open.access).ok_or(Error::BadStateid)?;
+        let allowed = match kind {
+            LockKind::Read => access.reads(),
+            LockKind::Write => access.writes(),
+        };
+        if !allowed {
+            // RFC 8881 §18.10.3: a lock needs an open of the same kind.
+            return Err(Error::Openmode);
+        }
+        let closing = self
+            .tickets
+            .values()
+            .any(|held| matches!(&held.work.intent, Intent::Close { stateid, .. } if stateid.other == *open));
+        if closing { Err(Error::Delay) } else { Ok(()) }
+    }
+
+    fn lock_conflict(&self, now: Time, owner: &LockOwner, request: &LockRequest) -> Result<(), LockConflict> {
+        let LockRequest { kind, range, .. } = *request;
+        if let Some(held) = self.locks.conflict(owner, kind, range) {
+            return Err(held);
+        }
+        if let Some(reserved) = self.locks.waiting.reserved_against(now, owner, kind, range) {
+            return Err(reserved);
+        }
+        // RFC 8881 §9.6: blocking requests are served in order. An owner that already holds locks here
+        // is let past, or it could wait for one that waits for it.
+        let holds = self.locks.of_owner(owner).is_some_and(|lock| !lock.ranges.is_empty());
+        if request.blocking
+            && !holds
+            && let Some(ahead) = self.locks.waiting.ahead_of(owner, kind, range)
+        {
+            return Err(ahead);
+        }
+        Ok(())
+    }
+
+    fn lock_denied(
+        &mut self,
+        ctx: &Ctx<'_>,
+        owner: &LockOwner,
+        request: &LockRequest,
+        conflict: LockConflict,
+    ) -> Error {
+        if request.reclaim {
+            return Error::ReclaimConflict;
+        }
+        // The holder goes as soon as it is fenced: nothing to learn from its name.
+        if self.leaving.contains_key(&conflict.owner.client) {
+            return Error::Delay;
+        }
+        let waiting = &mut self.locks.waiting;
+        let room = waiting.len() < ctx.policy.max_waiters_per_file
+            && waiting.of_client(owner.client) < ctx.policy.max_waiters_per_client;
+        if request.blocking && (room || waiting.is_queued(owner, request.range)) {
+            self.lock_reservation = ctx.policy.lock_reservation;
+            waiting.enqueue(owner, request.kind, request.range, ctx.now.plus_nanos(ctx.policy.lock_wait));
+        }
+        Error::Denied(Box::new(conflict))
+    }
+
+    fn lock_room(&self, ctx: &Ctx<'_>, existing: Option<&Other>) -> Result<(), Error> {
+        match existing.and_then(|other| self.locks.get(other)) {
+            // One lock splits at most one range in two around itself.
+            Some(lock) if lock.ranges.len() + 2 > ctx.policy.max_ranges_per_lock => Err(Error::Resource),
+            None if ctx.usage.locks >= ctx.policy.max_locks_per_client
+                || self.locks.owners() >= ctx.policy.max_lock_owners_per_file =>
+            {
+                Err(Error::Resource)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn test_lock_(
+        &self,
+        ctx: &Ctx<'_>,
+        owner: &LockOwner,
+        kind: LockKind,
+        range: Range,
+    ) -> Result<(), Error> {
+        if ctx.grace != Grace::Over {
+            return Err(Error::Grace);
+        }
+        match self.locks.conflict(owner, kind, range) {
+            Some(conflict) => Err(Error::Denied(Box::new(conflict))),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn unlock_(
+        &mut self,
+        ctx: &Ctx<'_>,
+        client: ClientId,
+        stateid: &StateId,
+        range: Range,
+        out: &mut Vec<Effect>,
+    ) -> Result<StateId, Error> {
+        let state = self.locks.check(client, stateid)?;
+        let owner = state.owner.clone();
+        let splits = state
+            .ranges
+            .overlapping(range)
+            .any(|(held, _)| held.start() < range.start() && range.last() < held.last());
+        if splits && state.ranges.len() >= ctx.policy.max_ranges_per_lock {
+            return Err(Error::Resource);
+        }
+        let stateid = self.locks.set(&stateid.other, range, None).ok_or(Error::BadStateid)?;
+        // A client that stops waiting unlocks what it waited for (RFC 8881 §9.6 leaves it no other way).
+        self.locks.waiting.served(&owner, range);
+        self.notify_locks(ctx.now, out);
+        Ok(stateid)
+    }
+
+    /// The open behind an open or lock stateid allows this I/O.
+    pub(super) fn check_access(&self, client: ClientId, stateid: &StateId, write: bool) -> Result<(), Error> {
+        let other = match stateid.kind() {
+            Some(StateKind::Lock) => self.locks.check(client, stateid)?.open,
+            _ => self.opens.check(client, stateid)?.stateid.other,
+        };
+        let access = self.opens.get(&other).map_or(Access::READ, |open| open.access);
+        // Reading under a write-only open is allowed: RFC 8881 §9.1.2 lets the server, and a client that
+        // writes part of a page needs it.
+        if write && !access.writes() { Err(Error::Openmode) } else { Ok(()) }
+    }
+
+    pub(super) fn notify_locks(&mut self, now: Time, out: &mut Vec<Effect>) {
+        if !self.locks.waiting.is_empty() {
+            out.extend(self.locks.notify(now, now.plus_nanos(self.lock_reservation)));
+        }
+    }
+}

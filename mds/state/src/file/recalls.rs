@@ -1,0 +1,229 @@
+//! Ends of state that the client did not ask for: recall answers, deadlines, expiry, fences.
+
+use crate::effect::{Effect, FenceId, RecallAnswer, RecallKind, RevokeReason};
+use crate::ids::{ClientId, StateId, StateKind, Time};
+use crate::layout::{self, Fencing};
+
+use super::queue::{delegation_callback_again, layout_callback_again};
+use super::{Ctx, File, LayoutFilter};
+
+impl File {
+    pub(super) fn recall_layouts_(
+        &mut self,
+        ctx: &Ctx<'_>,
+        filter: LayoutFilter,
+        changed: bool,
+        out: &mut Vec<Effect>,
+    ) {
+        for (client, held) in self.layouts.iter_mut() {
+            let wanted = match filter {
+                LayoutFilter::Client(only) => client == only,
+                LayoutFilter::ReadWrite => held.is_rw(),
+                LayoutFilter::All => true,
+            };
+            if wanted {
+                out.extend(layout::recall(client, held, changed, ctx.now, ctx.policy.recall_timeout));
+            }
+        }
+    }
+
+    pub(super) fn layout_answer(
+        &mut self,
+        ctx: &Ctx<'_>,
+        client: ClientId,
+        stateid: &StateId,
+        answer: RecallAnswer,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(held) = self.layouts.get_mut(client).filter(|l| l.stateid.other == stateid.other) else {
+            return;
+        };
+        let Some(pending) = &mut held.recall else { return };
+        match answer {
+            RecallAnswer::Ok => pending.retry_at = None,
+            RecallAnswer::Delay | RecallAnswer::Unreachable => {
+                pending.retry_at = Some(ctx.now.plus_nanos(ctx.policy.recall_retry));
+            }
+            RecallAnswer::OldStateid => {
+                // The client has seen our latest seqid otherwise than by this recall: name a later one.
+                held.stateid.seqid = crate::stateid::next_seqid(held.stateid.seqid);
+                pending.retry_at = Some(ctx.now.plus_nanos(ctx.policy.recall_retry));
+            }
+            RecallAnswer::NoMatching | RecallAnswer::BadStateid => self.layout_forgotten(client, out),
+        }
+    }
+
+    /// RFC 8881 §12.5.5.1, the forgetful client: it holds nothing. A reply to a LAYOUTGET may still be on
+    /// its way to it, though, and what it wrote may be uncommitted: where that matters it is fenced, and
+    /// the file settled.
+    fn layout_forgotten(&mut self, client: ClientId, out: &mut Vec<Effect>) {
+        let Some(held) = self.layouts.remove(client) else { return };
+        out.push(Effect::Release { stateid: held.stateid, kind: StateKind::Layout, client });
+        if held.is_rw() || held.recall.is_some_and(|r| r.changed) {
+            self.fence(client, held.is_rw(), out);
+        }
+    }
+
+    /// Asks for a fence; until it is confirmed the holder counts.
+    fn fence(&mut self, client: ClientId, read_write: bool, out: &mut Vec<Effect>) {
+        let fence = FenceId(self.next_fence);
+        self.next_fence += 1;
+        self.layouts.fencing.insert(fence, Fencing { client, read_write });
+        if read_write {
+            self.layouts.row.unclean += 1;
+            out.push(Effect::NeedsSettle);
+        }
+        out.push(Effect::Fence { fence, client });
+    }
+
+    fn revoke_layout(&mut self, client: ClientId, reason: RevokeReason, out: &mut Vec<Effect>) {
+        let Some(held) = self.layouts.remove(client) else { return };
+        out.push(Effect::Revoked { stateid: held.stateid, kind: StateKind::Layout, client, reason });
+        self.fence(client, held.is_rw(), out);
+    }
+
+    fn revoke_delegation(&mut self, client: ClientId, reason: RevokeReason, out: &mut Vec<Effect>) {
+        let Some(held) = self.delegations.held.remove(&client) else { return };
+        out.push(Effect::Revoked { stateid: held.stateid, kind: StateKind::Delegation, client, reason });
+    }
+
+    pub(super) fn delegation_answer(
+        &mut self,
+        ctx: &Ctx<'_>,
+        client: ClientId,
+        stateid: &StateId,
+        answer: RecallAnswer,
+    ) {
+        let Some(held) = self.delegations.held.get_mut(&client) else { return };
+        if held.stateid.other != stateid.other {
+            return;
+        }
+        let Some(pending) = &mut held.recall else { return };
+        match answer {
+            RecallAnswer::Ok => pending.retry_at = None,
+            // RFC 8881 §10.4.5: BAD_STATEID may mean that the OPEN's reply has not arrived; ask again
+            // until the deadline rather than take the delegation from under the client.
+            RecallAnswer::Delay
+            | RecallAnswer::Unreachable
+            | RecallAnswer::OldStateid
+            | RecallAnswer::NoMatching
+            | RecallAnswer::BadStateid => {
+                pending.retry_at = Some(ctx.now.plus_nanos(ctx.policy.recall_retry));
+            }
+        }
+    }
+
+    /// Takes all state of a client that is gone. While it can still write under a layout, its opens and
+    /// locks go on excluding others: a lock must not pass on before the last write under it is cut off.
+    pub(super) fn expire_client(&mut self, client: ClientId, reason: RevokeReason, out: &mut Vec<Effect>) {
+        for held in self.tickets.values_mut().filter(|held| held.work.client() == Some(client)) {
+            held.void = true;
+        }
+        // Its queued requests are answered by nobody; waking them lets their tasks end.
+        self.queue.retain(|waiter| {
+            let gone = waiter.work.client() == Some(client);
+            if gone && !waiter.woken {
+                out.push(Effect::Wake(waiter.token));
+            }
+            !gone
+        });
+        self.locks.waiting.forget_client(client);
+        if !self.leaving.contains_key(&client) {
+            self.revoke_opens_and_locks(client, reason, out);
+        }
+        self.revoke_delegation(client, reason, out);
+        self.revoke_layout(client, reason, out);
+        if self.can_still_write(client) {
+            self.leaving.insert(client, reason);
+        } else {
+            self.purge(client, out);
+        }
+    }
+
+    /// Tells the index; the state itself stays until `purge`.
+    fn revoke_opens_and_locks(&self, client: ClientId, reason: RevokeReason, out: &mut Vec<Effect>) {
+        for open in self.opens.of_client(client) {
+            out.push(Effect::Revoked { stateid: open.stateid, kind: StateKind::Open, client, reason });
+        }
+        for lock in self.locks.iter().filter(|lock| lock.owner.client == client) {
+            out.push(Effect::Revoked { stateid: lock.stateid, kind: StateKind::Lock, client, reason });
+        }
+    }
+
+    fn can_still_write(&self, client: ClientId) -> bool {
+        self.layouts.fencing.values().any(|f| f.client == client && f.read_write)
+    }
+
+    fn purge(&mut self, client: ClientId, out: &mut Vec<Effect>) {
+        let locks: Vec<_> =
+            self.locks.iter().filter(|l| l.owner.client == client).map(|l| l.stateid.other).collect();
+        for other in locks {
+            self.locks.remove(&other);
+        }
+        let opens: Vec<_> = self.opens.of_client(client).map(|open| open.stateid.other).collect();
+        for other in &opens {
+            self.opens.remove(other);
+        }
+        if !opens.is_empty() {
+            self.last_close(out);
+        }
+    }
+
+    pub(super) fn fenced(&mut self, now: Time, fence: FenceId, out: &mut Vec<Effect>) {
+        let Some(Fencing { client, .. }) = self.layouts.fencing.remove(&fence) else { return };
+        if self.leaving.contains_key(&client) && !self.can_still_write(client) {
+            self.leaving.remove(&client);
+            self.purge(client, out);
+        }
+        self.notify_locks(now, out);
+    }
+
+    /// Recalls to repeat, and recalls that ran out.
+    pub(super) fn tick_recalls(&mut self, now: Time, out: &mut Vec<Effect>) {
+        let late: Vec<ClientId> = self
+            .layouts
+            .iter()
+            .filter(|(_, l)| l.recall.is_some_and(|r| r.deadline <= now))
+            .map(|(client, _)| client)
+            .collect();
+        for client in late {
+            self.revoke_layout(client, RevokeReason::NotReturned, out);
+        }
+        let late: Vec<ClientId> = self
+            .delegations
+            .held
+            .iter()
+            .filter(|(_, d)| d.recall.is_some_and(|r| r.deadline <= now))
+            .map(|(client, _)| *client)
+            .collect();
+        for client in late {
+            self.revoke_delegation(client, RevokeReason::NotReturned, out);
+        }
+        for (client, held) in self.layouts.iter_mut() {
+            layout_callback_again(client, held, now, out);
+        }
+        for (client, held) in &mut self.delegations.held {
+            delegation_callback_again(*client, held, now, out);
+        }
+    }
+
+    pub(super) fn answer(
+        &mut self,
+        ctx: &Ctx<'_>,
+        (kind, client, stateid): (RecallKind, ClientId, &StateId),
+        answer: RecallAnswer,
+        out: &mut Vec<Effect>,
+    ) {
+        match kind {
+            RecallKind::Layout { .. } => self.layout_answer(ctx, client, stateid, answer, out),
+            RecallKind::Delegation { .. } => self.delegation_answer(ctx, client, stateid, answer),
+        }
+    }
+
+    /// When the next recall is to be repeated or runs out.
+    pub(super) fn recall_deadline(&self) -> Option<Time> {
+        let layouts = self.layouts.iter().filter_map(|(_, l)| l.recall);
+        let delegations = self.delegations.held.values().filter_map(|d| d.recall);
+        layouts.chain(delegations).map(|r| r.next_deadline()).min()
+    }
+}

@@ -1,0 +1,128 @@
+//! The queue of denied READW and WRITEW locks: RFC 8881 §9.6 (fairness), §20.11 (CB_NOTIFY_LOCK).
+//!
+//! ```text
+//! denied ──▶ waiting ──freed──▶ reserved (CB_NOTIFY_LOCK) ──LOCK──▶ granted, leaves
+//!               │ not asked again in time      │ reservation ran out
+//!               └──────────────▶ forgotten ◀───┘
+//! ```
+
+use crate::ids::{ClientId, Time};
+use crate::owner::LockOwner;
+use crate::range_set::Range;
+
+use super::{LockConflict, LockKind, excludes};
+
+#[derive(Debug)]
+pub(super) struct WaitingLock {
+    pub(super) owner: LockOwner,
+    pub(super) kind: LockKind,
+    pub(super) range: Range,
+    /// Forgotten then: a client that still waits polls more often than this (§9.6).
+    pub(super) expires: Time,
+    /// Set once the client was notified: until then nobody else gets the lock.
+    pub(super) reserved_until: Option<Time>,
+}
+
+/// Denied blocking locks, oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct WaitingLocks {
+    pub(super) entries: Vec<WaitingLock>,
+}
+
+impl WaitingLocks {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(crate) fn of_client(&self, client: ClientId) -> usize {
+        self.entries.iter().filter(|entry| entry.owner.client == client).count()
+    }
+
+    /// A reservation in the way of `owner`.
+    pub(crate) fn reserved_against(
+        &self,
+        now: Time,
+        owner: &LockOwner,
+        kind: LockKind,
+        range: Range,
+    ) -> Option<LockConflict> {
+        self.first(owner, kind, range, |entry| entry.reserved_until.is_some_and(|until| until > now))
+    }
+
+    /// A waiter of another owner that came before `owner` and wants what conflicts.
+    pub(crate) fn ahead_of(&self, owner: &LockOwner, kind: LockKind, range: Range) -> Option<LockConflict> {
+        let mine = self.entries.iter().position(|e| e.owner == *owner && e.range == range);
+        let ahead = self.entries.get(..mine.unwrap_or(self.entries.len())).unwrap_or_default();
+        Self::conflict_in(ahead.iter(), owner, kind, range)
+    }
+
+    fn first(
+        &self,
+        owner: &LockOwner,
+        kind: LockKind,
+        range: Range,
+        which: impl Fn(&WaitingLock) -> bool,
+    ) -> Option<LockConflict> {
+        Self::conflict_in(self.entries.iter().filter(|entry| which(entry)), owner, kind, range)
+    }
+
+    fn conflict_in<'a>(
+        mut entries: impl Iterator<Item = &'a WaitingLock>,
+        owner: &LockOwner,
+        kind: LockKind,
+        range: Range,
+    ) -> Option<LockConflict> {
+        entries
+            .find(|e| e.owner != *owner && e.range.overlaps(range) && excludes(e.kind, kind))
+            .map(|e| LockConflict { range: e.range, kind: e.kind, owner: e.owner.clone() })
+    }
+
+    /// Queues a denied lock, or renews it when its owner asks again.
+    pub(crate) fn enqueue(&mut self, owner: &LockOwner, kind: LockKind, range: Range, expires: Time) {
+        match self.entries.iter_mut().find(|e| e.owner == *owner && e.range == range) {
+            Some(entry) => {
+                entry.kind = kind;
+                entry.expires = expires;
+                // It was notified, asked, and still cannot have it: it waits as before.
+                entry.reserved_until = None;
+            }
+            None => self.entries.push(WaitingLock {
+                owner: owner.clone(),
+                kind,
+                range,
+                expires,
+                reserved_until: None,
+            }),
+        }
+    }
+
+    pub(crate) fn is_queued(&self, owner: &LockOwner, range: Range) -> bool {
+        self.entries.iter().any(|e| e.owner == *owner && e.range == range)
+    }
+
+    /// The owner was granted `range`, or unlocked it: it waits for nothing within it any more.
+    pub(crate) fn served(&mut self, owner: &LockOwner, range: Range) {
+        self.entries.retain(|e| e.owner != *owner || !range.contains(e.range));
+    }
+
+    pub(crate) fn forget_client(&mut self, client: ClientId) {
+        self.entries.retain(|e| e.owner.client != client);
+    }
+
+    pub(crate) fn forget_owner(&mut self, owner: &LockOwner) {
+        self.entries.retain(|e| e.owner != *owner);
+    }
+
+    /// Forgets those whose time ran out.
+    pub(crate) fn expire(&mut self, now: Time) {
+        self.entries.retain(|e| e.expires > now);
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
+        self.entries.iter().map(|e| e.expires).min()
+    }
+}
