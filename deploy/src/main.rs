@@ -1,1 +1,52 @@
-fn main() {}
+//! `sluice`: the servers and the commands around them.
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "a command-line program at the outer edge: it talks to a terminal and supervises in real time"
+)]
+
+mod cli;
+mod ds;
+mod installation;
+mod key;
+mod logs;
+mod mds;
+mod ports;
+mod reach;
+mod status;
+mod stop;
+mod up;
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use cli::{Cli, Command};
+
+fn main() -> ExitCode {
+    match run(Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("sluice: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    runtime.block_on(async {
+        match cli.command {
+            Command::Up(options) => up::run(options).await,
+            Command::Mds(options) => mds::run(options).await,
+            Command::Ds(options) => ds::run(options).await,
+            Command::Status(options) => status::run(options).await,
+            Command::Policy(options) => status::policy(options).await,
+            Command::Key { command } => key::run(&command),
+        }
+    })
+}

@@ -84,6 +84,7 @@ pub(crate) fn state_status(error: &StateError) -> nfsstat4 {
         StateError::Delay => nfsstat4::NFS4ERR_DELAY,
         StateError::Resource => nfsstat4::NFS4ERR_RESOURCE,
         StateError::Inval => nfsstat4::NFS4ERR_INVAL,
+        StateError::Stale => nfsstat4::NFS4ERR_STALE,
         StateError::BadRange => nfsstat4::NFS4ERR_BAD_RANGE,
     }
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use sluice_env::Env;
 use sluice_kv::Database;
-use sluice_namespace::{FormatOptions, FsError, IdAllocator, InodeKey, Namespace, Sequence, lease_block};
+use sluice_namespace::{FormatOptions, FsError, IdAllocator, InodeKey, Namespace};
+use sluice_namespace::stable_storage::{MdsEpoch, take_epoch};
 use sluice_rpc::Program;
 use sluice_state::file::{FileSeed, Policy};
 use sluice_state::{BootEpoch, Time};
@@ -27,6 +28,8 @@ pub struct Mds {
     pub(crate) fileids: IdAllocator,
     pub(crate) data_files: IdAllocator,
     pub(crate) epoch: BootEpoch,
+    /// What every write transaction compares with the store: a successor's start ends this server.
+    pub(crate) mds_epoch: MdsEpoch,
     pub(crate) clients: ClientTable,
     pub(crate) files: Files,
     pub(crate) data_servers: Registry,
@@ -62,12 +65,14 @@ impl Mds {
                 Box::pin(async move { Namespace::load_or_format(&mut txn, &options).await })
             })
             .await?;
-        let (epoch, _) = db
+        let incarnation = env.random.array();
+        let (mds_epoch, _) = db
             .run::<_, FsError, _>(limits(), |mut txn| {
-                Box::pin(async move { lease_block(&mut txn, Sequence::BootEpoch, 1).await })
+                Box::pin(async move { take_epoch(&mut txn, incarnation).await })
             })
             .await?;
-        let epoch = BootEpoch(u32::try_from(epoch.start).map_err(|_| StartError::TooManyStarts(epoch.start))?);
+        let epoch = mds_epoch.epoch;
+        let epoch = BootEpoch(u32::try_from(epoch).map_err(|_| StartError::TooManyStarts(epoch))?);
         let policy = file_policy(&config);
         let mds = Arc::new(Self {
             clients: ClientTable::load(&env, &db, &config, epoch).await?,
@@ -77,6 +82,7 @@ impl Mds {
             data_files: IdAllocator::default(),
             metrics: Metrics::default(),
             epoch,
+            mds_epoch,
             namespace,
             env,
             db,

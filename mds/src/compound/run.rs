@@ -94,6 +94,10 @@ async fn run(cx: &mut Context, head: &Head, mut reader: Reader, mut results: Res
             results.fail(nfs_opnum4::OP_ILLEGAL.0, nfsstat4::NFS4ERR_OP_ILLEGAL);
             break;
         };
+        if row.since == u32::MAX {
+            results.fail(number, nfsstat4::NFS4ERR_NOTSUPP);
+            break;
+        }
         let facts = gate::Facts {
             index,
             count: head.count,

@@ -1,0 +1,152 @@
+//! The commands and their options.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Sluice: a parallel NAS for unmodified Linux clients.
+#[derive(Debug, Parser)]
+#[command(name = "sluice", version, about, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a whole installation on this host: a metadata server and its data servers
+    Up(Up),
+    /// Run a metadata server
+    Mds(Mds),
+    /// Run a data server
+    Ds(Ds),
+    /// Show the metadata server, its data servers and its clients
+    Status(Status),
+    /// Show or set the layout policy of a directory: default, small, wide, wide-any
+    Policy(Policy),
+    /// Make and inspect cluster keys
+    Key {
+        #[command(subcommand)]
+        command: Key,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Up {
+    /// Where everything is kept [default: /var/lib/sluice as root, else the user's data directory]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+    /// Data servers to run; may grow from one start to the next, never shrink [default: as before, 4 at first]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) data_servers: Option<u16>,
+    /// Address that clients mount
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
+    pub(crate) listen: IpAddr,
+    /// Port that clients mount; data servers take the ports after it
+    #[arg(long, value_name = "P", default_value_t = 2049)]
+    pub(crate) port: u16,
+    /// Addresses of the data servers, used in turn [default: as --listen]
+    #[arg(long, value_name = "ADDR,...", value_delimiter = ',')]
+    pub(crate) data_listen: Vec<IpAddr>,
+    #[command(flatten)]
+    pub(crate) tuning: Tuning,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Mds {
+    /// Where the metadata is kept
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: PathBuf,
+    /// Address and port for clients, data servers and commands
+    #[arg(long, value_name = "ADDR:PORT", default_value = "[::]:2049")]
+    pub(crate) listen: SocketAddr,
+    /// Cluster key [default: cluster.key in the data directory]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) tuning: Tuning,
+    #[command(flatten)]
+    pub(crate) child: Child,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Ds {
+    /// Metadata server; the port is 2049 unless given
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub(crate) mds: String,
+    /// Where the data is kept: a directory on the device to serve
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: PathBuf,
+    /// Address and port for clients
+    #[arg(long, value_name = "ADDR:PORT", default_value = "[::]:2050")]
+    pub(crate) listen: SocketAddr,
+    /// Address and port that clients are told [default: the one that reaches the metadata server]
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(crate) advertise: Option<SocketAddr>,
+    /// Cluster key [default: cluster.key in the data directory]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) child: Child,
+}
+
+/// How `up` holds its children: they stop when their standard input ends, so that none outlives it.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct Child {
+    #[arg(long, hide = true)]
+    pub(crate) stop_with_stdin: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Tuning {
+    /// Lease of a client, in seconds; also the longest wait for clients after a restart
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(2..=3600))]
+    pub(crate) lease: u32,
+    /// Map uid 0 of clients to nobody
+    #[arg(long)]
+    pub(crate) root_squash: bool,
+    /// Hand out no layouts: all data goes through the metadata server (to compare)
+    #[arg(long)]
+    pub(crate) no_layouts: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Reach {
+    /// Data directory of an installation on this host
+    #[arg(long, value_name = "DIR", conflicts_with = "mds")]
+    pub(crate) data_dir: Option<PathBuf>,
+    /// Metadata server; needs --key
+    #[arg(long, value_name = "HOST[:PORT]", requires = "key")]
+    pub(crate) mds: Option<String>,
+    /// Cluster key [default: cluster.key in the data directory]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Status {
+    #[command(flatten)]
+    pub(crate) reach: Reach,
+    /// For scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Policy {
+    /// Directory, from the root of the file system
+    pub(crate) path: String,
+    /// New policy; files made from now on follow it
+    pub(crate) policy: Option<String>,
+    #[command(flatten)]
+    pub(crate) reach: Reach,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Key {
+    /// Write a new cluster key, readable by its owner only
+    New { file: PathBuf },
+    /// Print a key's fingerprint, to compare hosts without showing the key
+    Fingerprint { file: PathBuf },
+}

@@ -1,0 +1,56 @@
+//! `sluice mds`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use sluice_env::Env;
+use sluice_kv::{Database, EmbeddedOptions};
+use sluice_mds::{Config, Mds};
+use sluice_rpc::{ClusterKey, Limits, Server, Tcp};
+
+use crate::cli;
+use crate::{logs, ports, stop};
+
+/// How long calls in flight may take when the server is asked to stop.
+const DRAIN: Duration = Duration::from_secs(5);
+
+pub(crate) async fn run(options: cli::Mds) -> Result<()> {
+    logs::start();
+    let env = Env::system();
+    let key_file = options.key.unwrap_or_else(|| options.data_dir.join("cluster.key"));
+    let key = ClusterKey::read(&key_file)?;
+    let transport = Arc::new(Tcp::default());
+    let limits = Limits::default();
+    let store = options.data_dir.join("metadata");
+    std::fs::create_dir_all(&store)
+        .with_context(|| format!("cannot make {}: choose a writable --data-dir", store.display()))?;
+    let db = Database::open_embedded(env.clone(), &store, EmbeddedOptions::default())?;
+    let mds = Mds::start(env.clone(), db.clone(), config(&options.tuning)).await?;
+    let server = Arc::new(
+        Server::new(env.clone(), transport, limits, mds.plain_programs()).with_secure(key, mds.secure_programs()),
+    );
+    let listener = server
+        .listen(options.listen)
+        .await
+        .map_err(|error| anyhow!(ports::explain(options.listen, &error)))?;
+    tracing::info!(listen = %listener.local_addr(), data = %options.data_dir.display(), "metadata server ready");
+    env.spawn.spawn(Box::pin(Arc::clone(&server).serve(listener)));
+    let why = stop::requested(options.child.stop_with_stdin).await?;
+    tracing::info!(why, "metadata server stopping");
+    server.shutdown(DRAIN).await;
+    db.close().await?;
+    Ok(())
+}
+
+fn config(tuning: &cli::Tuning) -> Config {
+    let lease = Duration::from_secs(tuning.lease.into());
+    Config {
+        lease,
+        grace: lease,
+        recall_timeout: (lease / 3).max(Duration::from_secs(1)),
+        root_squash: tuning.root_squash,
+        layouts: !tuning.no_layouts,
+        ..Config::default()
+    }
+}

@@ -1,0 +1,49 @@
+//! Listening, and who is in the way.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+
+/// One line for an operator whose port is taken or forbidden.
+pub(crate) fn explain(address: SocketAddr, error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::AddrInUse => {
+            let holder = holder(address.port())
+                .map_or_else(|| "another program".to_owned(), |(pid, name)| format!("{name} (process {pid})"));
+            format!(
+                "port {} is taken by {holder}: stop it, or choose another port with --port (and mount with port=)",
+                address.port()
+            )
+        }
+        std::io::ErrorKind::PermissionDenied => {
+            format!("may not listen on {address}: ports below 1024 need root")
+        }
+        std::io::ErrorKind::AddrNotAvailable => {
+            format!("{} is not an address of this host", address.ip())
+        }
+        _ => format!("cannot listen on {address}: {error}"),
+    }
+}
+
+/// The process that listens on a TCP port, as far as /proc tells this user.
+fn holder(port: u16) -> Option<(u32, String)> {
+    let inode = ["/proc/net/tcp", "/proc/net/tcp6"].iter().find_map(|table| {
+        fs::read_to_string(table).ok()?.lines().skip(1).find_map(|line| {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            let local = fields.get(1)?.rsplit(':').next()?;
+            let listening = *fields.get(3)? == "0A";
+            (listening && u16::from_str_radix(local, 16).ok()? == port).then(|| fields.get(9).map(|inode| (*inode).to_owned()))?
+        })
+    })?;
+    let socket = format!("socket:[{inode}]");
+    fs::read_dir("/proc").ok()?.flatten().find_map(|entry| {
+        let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
+        let held = fs::read_dir(entry.path().join("fd")).ok()?.flatten().any(|fd| {
+            fs::read_link(fd.path()).is_ok_and(|target| target == Path::new(&socket))
+        });
+        held.then(|| {
+            let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+            (pid, name.trim().to_owned())
+        })
+    })
+}

@@ -1,0 +1,70 @@
+//! How a command finds the metadata server and proves that it may ask.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use bytes::Bytes;
+use sluice_env::Env;
+use sluice_rpc::{Client, ClusterKey, Connection, Credential, Tcp};
+use sluice_xdr::control::{SLUICE_ADMIN, SLUICE_ADMIN_V1};
+use sluice_xdr::{Decode, Encode, Reader, Writer};
+
+use crate::cli;
+use crate::installation::{self, Installation};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A connection to a metadata server's admin program.
+#[derive(Debug)]
+pub(crate) struct Admin {
+    connection: Arc<Connection>,
+}
+
+/// `HOST[:PORT]` as an address; 2049 unless given.
+pub(crate) fn resolve(host: &str) -> Result<SocketAddr> {
+    let named = if host.parse::<SocketAddr>().is_ok() || host.rsplit_once(':').is_some_and(|(h, p)| !h.contains(':') && p.parse::<u16>().is_ok()) {
+        host.to_owned()
+    } else if host.contains(':') {
+        format!("[{}]:2049", host.trim_matches(['[', ']']))
+    } else {
+        format!("{host}:2049")
+    };
+    let mut found = named.to_socket_addrs().with_context(|| format!("cannot find the host {host}"))?;
+    found.next().with_context(|| format!("the host {host} has no address"))
+}
+
+impl Admin {
+    /// By a data directory on this host, or an address and a key.
+    pub(crate) async fn reach(reach: &cli::Reach) -> Result<Self> {
+        if let (Some(mds), Some(key)) = (&reach.mds, &reach.key) {
+            return Self::connect(resolve(mds)?, ClusterKey::read(key)?).await;
+        }
+        let dir = reach.data_dir.clone().map_or_else(installation::default_dir, Ok)?;
+        let Some(installation) = Installation::load(&dir)? else {
+            bail!("no installation in {}: give --data-dir, or --mds and --key", dir.display());
+        };
+        let key = reach.key.clone().unwrap_or_else(|| installation::key_file(&dir));
+        Self::connect(installation.mds, ClusterKey::read(&key)?).await
+    }
+
+    pub(crate) async fn connect(address: SocketAddr, key: ClusterKey) -> Result<Self> {
+        let client = Client::new(Env::system(), Arc::new(Tcp::default())).with_key(key);
+        let connection = client.dial(address).await.context("is the metadata server running?")?;
+        Ok(Self { connection })
+    }
+
+    /// Calls one procedure.
+    pub(crate) async fn call<A: Encode, R: Decode>(&self, procedure: u32, arguments: &A) -> Result<R> {
+        let mut writer = Writer::default();
+        arguments.encode(&mut writer);
+        let reply: Bytes = self
+            .connection
+            .call(SLUICE_ADMIN, SLUICE_ADMIN_V1, procedure, &Credential::None, writer.finish()?, PATIENCE)
+            .await
+            .context("the metadata server does not answer")?;
+        let mut reader = Reader::new(reply);
+        R::decode(&mut reader).context("the metadata server answers in another version: upgrade the older one")
+    }
+}

@@ -1,0 +1,230 @@
+//! `sluice status` and `sluice policy`.
+
+use anyhow::{Result, bail};
+use serde_json::json;
+use sluice_xdr::control::{
+    ADMIN_POLICY, ADMIN_POLICY_args, ADMIN_POLICY_res, ADMIN_STATUS, ADMIN_STATUS_res, ADMIN_STATUS_resok,
+    ctl_client_status, ctl_data_server_status, ctl_health,
+};
+use sluice_xdr::{Encode, Writer};
+
+use crate::cli;
+use crate::reach::Admin;
+
+/// No arguments.
+struct Nothing;
+
+impl Encode for Nothing {
+    fn encode(&self, _: &mut Writer) {}
+}
+
+pub(crate) async fn ask(admin: &Admin) -> Result<ADMIN_STATUS_resok> {
+    match admin.call(ADMIN_STATUS, &Nothing).await? {
+        ADMIN_STATUS_res::CTL_OK(status) => Ok(status),
+        ADMIN_STATUS_res::Default(status, reason) => bail!("{} ({status:?})", text(&reason)),
+    }
+}
+
+pub(crate) async fn run(options: cli::Status) -> Result<()> {
+    let admin = Admin::reach(&options.reach).await?;
+    let status = ask(&admin).await?;
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&to_json(&status))?);
+    } else {
+        show(&status);
+    }
+    Ok(())
+}
+
+pub(crate) async fn policy(options: cli::Policy) -> Result<()> {
+    let admin = Admin::reach(&options.reach).await?;
+    let arguments = ADMIN_POLICY_args {
+        path: options.path.clone().into(),
+        policy: options.policy.unwrap_or_default().into(),
+    };
+    match admin.call(ADMIN_POLICY, &arguments).await? {
+        ADMIN_POLICY_res::CTL_OK(policy) => println!("{}: {}", options.path, text(&policy)),
+        ADMIN_POLICY_res::Default(_, reason) => bail!("{}: {}", options.path, text(&reason)),
+    }
+    Ok(())
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn health(server: &ctl_data_server_status) -> &'static str {
+    match server.health {
+        _ if !server.connected => "unreachable",
+        ctl_health::HEALTH_OK => "ok",
+        ctl_health::HEALTH_FULL => "full",
+        ctl_health::HEALTH_READ_ONLY => "read-only",
+        _ => "failing",
+    }
+}
+
+fn address(server: &ctl_data_server_status) -> String {
+    let all: Vec<String> = server
+        .addresses
+        .iter()
+        .map(|address| {
+            let host = text(&address.host);
+            if host.contains(':') { format!("[{host}]:{}", address.port) } else { format!("{host}:{}", address.port) }
+        })
+        .collect();
+    all.join(",")
+}
+
+fn to_json(status: &ADMIN_STATUS_resok) -> serde_json::Value {
+    let clients: Vec<_> = status.clients.iter().map(client_json).collect();
+    let servers: Vec<_> = status.data_servers.iter().map(server_json).collect();
+    json!({
+        "mds": {
+            "cluster": hex(&status.cluster),
+            "version": text(&status.version),
+            "listen": text(&status.listen),
+            "epoch": status.mds_epoch,
+            "uptime_seconds": status.uptime_seconds,
+            "grace_seconds_left": status.grace_seconds_left,
+            "files": status.files,
+            "used_bytes": status.used_bytes,
+            "proxied_bytes": status.proxied_bytes_read + status.proxied_bytes_written,
+            "proxied_bytes_read": status.proxied_bytes_read,
+            "proxied_bytes_written": status.proxied_bytes_written,
+            "inline_bytes": status.inline_bytes_read + status.inline_bytes_written,
+            "inline_bytes_read": status.inline_bytes_read,
+            "inline_bytes_written": status.inline_bytes_written,
+            "layouts_granted": status.layouts_granted,
+            "recalls_sent": status.recalls_sent,
+            "clients": clients,
+        },
+        "data_servers": servers,
+    })
+}
+
+fn client_json(client: &ctl_client_status) -> serde_json::Value {
+    json!({
+        "id": format!("{:016x}", client.client),
+        "address": text(&client.address),
+        "name": text(&client.name),
+        "kernel": text(&client.kernel),
+        "minor_version": client.minor_version,
+        "state": text(&client.state),
+        "opens": client.opens,
+        "locks": client.locks,
+        "layouts": client.layouts,
+        "proxied_bytes": client.proxied_bytes,
+    })
+}
+
+fn server_json(server: &ctl_data_server_status) -> serde_json::Value {
+    json!({
+        "id": server.id,
+        "store": hex(&server.store),
+        "address": address(server),
+        "health": health(server),
+        "state": text(&server.state),
+        "version": text(&server.version),
+        "capacity_bytes": server.capacity.total_bytes,
+        "free_bytes": server.capacity.free_bytes,
+        "used_bytes": server.capacity.used_bytes,
+        "files": server.capacity.files,
+        "bytes_read": server.counters.bytes_read,
+        "bytes_written": server.counters.bytes_written,
+        "refused": server.counters.refused,
+        "errors": server.counters.errors,
+    })
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn show(status: &ADMIN_STATUS_resok) {
+    println!(
+        "metadata server {}  up {}  {} files, {} used{}",
+        text(&status.listen),
+        duration(status.uptime_seconds),
+        status.files,
+        size(status.used_bytes),
+        if status.grace_seconds_left > 0 {
+            format!("  waiting for clients to reclaim, at most {} s", status.grace_seconds_left)
+        } else {
+            String::new()
+        }
+    );
+    let direct: u64 =
+        status.data_servers.iter().map(|ds| ds.counters.bytes_read + ds.counters.bytes_written).sum();
+    let proxied = status.proxied_bytes_read + status.proxied_bytes_written;
+    println!(
+        "data moved      {} at the data servers, {} inline, {} through the metadata server{}",
+        size(direct),
+        size(status.inline_bytes_read + status.inline_bytes_written),
+        size(proxied),
+        if proxied > 0 { " (a healthy mount proxies nothing)" } else { "" }
+    );
+    println!();
+    let mut rows = vec![["DS", "ADDRESS", "HEALTH", "USED", "FREE", "READ", "WRITTEN"].map(str::to_owned)];
+    rows.extend(status.data_servers.iter().map(|ds| {
+        let state = text(&ds.state);
+        [
+            ds.id.to_string(),
+            address(ds),
+            if state.is_empty() { health(ds).to_owned() } else { state },
+            size(ds.capacity.used_bytes),
+            size(ds.capacity.free_bytes),
+            size(ds.counters.bytes_read),
+            size(ds.counters.bytes_written),
+        ]
+    }));
+    table(&rows);
+    println!();
+    let mut rows =
+        vec![["CLIENT", "KERNEL", "NFS", "STATE", "OPENS", "LAYOUTS", "PROXIED"].map(str::to_owned)];
+    rows.extend(status.clients.iter().map(|client| {
+        [
+            text(&client.address),
+            if client.kernel.is_empty() { "not told".to_owned() } else { text(&client.kernel) },
+            format!("4.{}", client.minor_version),
+            text(&client.state),
+            client.opens.to_string(),
+            client.layouts.to_string(),
+            size(client.proxied_bytes),
+        ]
+    }));
+    table(&rows);
+}
+
+fn table(rows: &[[String; 7]]) {
+    let mut widths = [0; 7];
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = cell.chars().count().max(*width);
+        }
+    }
+    for row in rows {
+        let cells: Vec<String> =
+            row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        println!("{}", cells.join("  ").trim_end());
+    }
+}
+
+fn size(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let mut unit = 0;
+    let mut value = bytes;
+    while value >= 10 * 1024 && unit + 1 < UNITS.len() {
+        value /= 1024;
+        unit += 1;
+    }
+    format!("{value} {}", UNITS[unit])
+}
+
+fn duration(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        7200..172_800 => format!("{} h", seconds / 3600),
+        _ => format!("{} days", seconds / 86_400),
+    }
+}

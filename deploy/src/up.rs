@@ -1,0 +1,215 @@
+//! `sluice up`: a metadata server and its data servers as children, restarted when they die.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use sluice_rpc::ClusterKey;
+use tokio::process::{Child, Command};
+
+use crate::installation::{self, Installation};
+use crate::reach::Admin;
+use crate::{cli, logs, ports, status, stop};
+
+/// How long a start may take before `up` says so and goes on waiting.
+const START: Duration = Duration::from_secs(30);
+/// How long children have to stop.
+const STOP: Duration = Duration::from_secs(10);
+/// Pause before a child that died is started again; grows while it keeps dying.
+const RESTART: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+
+/// One child and how it is started.
+struct Role {
+    name: String,
+    arguments: Vec<String>,
+}
+
+pub(crate) async fn run(options: cli::Up) -> Result<()> {
+    logs::start();
+    let dir = options.data_dir.clone().map_or_else(installation::default_dir, Ok)?;
+    let mds = SocketAddr::new(options.listen, options.port);
+    free(mds)?;
+    let installation = Installation::open(&dir, options.data_servers, mds)?;
+    let key = ClusterKey::read(&installation::key_file(&dir))?;
+    let roles = roles(&dir, &options, &installation)?;
+    for address in roles.iter().skip(1).filter_map(|role| role.listen()) {
+        free(address)?;
+    }
+    let (stopping, _) = tokio::sync::watch::channel(false);
+    let mut keepers = tokio::task::JoinSet::new();
+    for role in roles {
+        keepers.spawn(keep(role, stopping.subscribe()));
+    }
+    let ready = async {
+        ready(mds, &key, installation.data_servers).await;
+        announce(&dir, &options, &installation);
+        std::future::pending::<()>().await;
+    };
+    let why = tokio::select! {
+        why = stop::requested(false) => why?,
+        () = ready => "",
+        Some(ended) = keepers.join_next() => {
+            stopping.send_replace(true);
+            while keepers.join_next().await.is_some() {}
+            return ended.context("a keeper failed")?;
+        }
+    };
+    println!("stopping ({why})");
+    stopping.send_replace(true);
+    while keepers.join_next().await.is_some() {}
+    println!("stopped; `sluice up` resumes here");
+    Ok(())
+}
+
+fn free(address: SocketAddr) -> Result<()> {
+    match std::net::TcpListener::bind(address) {
+        Ok(_) => Ok(()),
+        Err(error) => bail!(ports::explain(address, &error)),
+    }
+}
+
+fn roles(dir: &Path, options: &cli::Up, installation: &Installation) -> Result<Vec<Role>> {
+    let key = text(&installation::key_file(dir))?;
+    let tuning = &options.tuning;
+    let mut arguments: Vec<String> = ["mds", "--data-dir", &text(&dir.join("mds"))?, "--key", &key, "--listen"]
+        .map(str::to_owned)
+        .to_vec();
+    arguments.push(installation.mds.to_string());
+    arguments.extend(["--lease".to_owned(), tuning.lease.to_string()]);
+    arguments.extend(tuning.root_squash.then(|| "--root-squash".to_owned()));
+    arguments.extend(tuning.no_layouts.then(|| "--no-layouts".to_owned()));
+    let mut roles = vec![Role { name: "mds".to_owned(), arguments }];
+    for number in 1..=installation.data_servers {
+        let listen = SocketAddr::new(data_address(options, number), port(options.port, number)?);
+        let arguments = [
+            "ds",
+            "--mds",
+            &installation.mds.to_string(),
+            "--data-dir",
+            &text(&dir.join(format!("ds{number}")))?,
+            "--key",
+            &key,
+            "--listen",
+            &listen.to_string(),
+            "--advertise",
+            &listen.to_string(),
+        ];
+        roles.push(Role { name: format!("ds{number}"), arguments: arguments.map(str::to_owned).to_vec() });
+    }
+    Ok(roles)
+}
+
+fn data_address(options: &cli::Up, number: u16) -> IpAddr {
+    let all = &options.data_listen;
+    all.get(usize::from(number - 1) % all.len().max(1)).copied().unwrap_or(options.listen)
+}
+
+fn port(base: u16, number: u16) -> Result<u16> {
+    base.checked_add(number).with_context(|| format!("no port is left after {base} for data server {number}"))
+}
+
+fn text(path: &Path) -> Result<String> {
+    path.to_str().map(str::to_owned).with_context(|| format!("{} is not UTF-8", path.display()))
+}
+
+impl Role {
+    fn listen(&self) -> Option<SocketAddr> {
+        let at = self.arguments.iter().position(|argument| argument == "--listen")?;
+        self.arguments.get(at + 1)?.parse().ok()
+    }
+
+    fn start(&self) -> Result<Child> {
+        let program: PathBuf = std::env::current_exe().context("cannot find this program's own file")?;
+        Command::new(program)
+            .args(&self.arguments)
+            .arg("--stop-with-stdin")
+            .stdin(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("cannot start {}", self.name))
+    }
+}
+
+/// Keeps one child running until told to stop. A child that fails at its first start ends `up`: it has
+/// said why, and trying again would not help.
+async fn keep(role: Role, mut stopping: tokio::sync::watch::Receiver<bool>) -> Result<()> {
+    let mut pause = RESTART.0;
+    let mut first = true;
+    loop {
+        let started = Instant::now();
+        let mut child = role.start()?;
+        let status = tokio::select! {
+            status = child.wait() => status.context("cannot wait for a child")?,
+            _ = stopping.wait_for(|stopping| *stopping) => return stop_child(&role, child).await,
+        };
+        let lasted = started.elapsed();
+        if first && lasted < Duration::from_secs(3) && status.code() == Some(1) {
+            return Err(anyhow!("{} did not start (its own line above says why)", role.name));
+        }
+        first = false;
+        pause = if lasted > Duration::from_secs(60) { RESTART.0 } else { (pause * 2).min(RESTART.1) };
+        tracing::warn!("{} ended ({}); starting it again", role.name, how(status));
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            _ = stopping.wait_for(|stopping| *stopping) => return Ok(()),
+        }
+    }
+}
+
+fn how(status: ExitStatus) -> String {
+    use std::os::unix::process::ExitStatusExt;
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit status {code}"),
+        (None, Some(signal)) => format!("signal {signal}"),
+        (None, None) => "unknown reason".to_owned(),
+    }
+}
+
+async fn stop_child(role: &Role, mut child: Child) -> Result<()> {
+    // The end of its standard input tells it to drain and go.
+    drop(child.stdin.take());
+    if tokio::time::timeout(STOP, child.wait()).await.is_err() {
+        tracing::warn!("{} did not stop within {} s; killing it", role.name, STOP.as_secs());
+        child.kill().await.context("cannot kill a child")?;
+    }
+    Ok(())
+}
+
+/// Completes when the metadata server answers and every data server has registered.
+async fn ready(mds: SocketAddr, key: &ClusterKey, data_servers: u16) {
+    let started = Instant::now();
+    let mut told = false;
+    loop {
+        let connected = match Admin::connect(mds, key.clone()).await {
+            Ok(admin) => status::ask(&admin)
+                .await
+                .map_or(0, |status| status.data_servers.iter().filter(|server| server.connected).count()),
+            Err(_) => 0,
+        };
+        if connected >= usize::from(data_servers) {
+            return;
+        }
+        if !told && started.elapsed() > START {
+            tracing::warn!("{connected} of {data_servers} data servers have registered after {} s", START.as_secs());
+            told = true;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+fn announce(dir: &Path, options: &cli::Up, installation: &Installation) {
+    let port = if options.port == 2049 { String::new() } else { format!(",port={}", options.port) };
+    println!("Sluice is ready: {} data servers, data in {}", installation.data_servers, dir.display());
+    println!("  mount:   mount -t nfs -o vers=4.2{port} {}:/ /mnt", host(options.listen));
+    println!("  status:  sluice status --data-dir {}", dir.display());
+    println!("  stop:    Ctrl-C");
+}
+
+fn host(address: IpAddr) -> String {
+    match address {
+        IpAddr::V4(address) => address.to_string(),
+        IpAddr::V6(address) => format!("[{address}]"),
+    }
+}
