@@ -1,0 +1,186 @@
+//! The embedded store's directory, and what a kill leaves behind.
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use bytes::Bytes;
+use sluice_env::Env;
+use sluice_kv::{AtomicOp, Database, EmbeddedOptions, KeyRange, KvError};
+
+fn open(dir: &Path) -> Result<Database, KvError> {
+    Database::open_embedded(Env::system(), dir, EmbeddedOptions::default())
+}
+
+async fn put(db: &Database, key: &'static str) {
+    let mut tx = db.begin();
+    tx.set(key, "v");
+    tx.commit().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_second_opener_is_told_which_directory_is_in_use() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(dir.path()).unwrap();
+    let error = open(dir.path()).unwrap_err();
+    assert_eq!(error, KvError::InUse { dir: dir.path().to_owned() });
+    assert!(error.to_string().contains(dir.path().to_str().unwrap()));
+    db.close().await.unwrap();
+    open(dir.path()).unwrap();
+}
+
+#[test]
+fn a_foreign_directory_is_refused_and_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("thesis.tex"), "x").unwrap();
+    assert_eq!(open(dir.path()).unwrap_err(), KvError::Foreign { dir: dir.path().to_owned() });
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    // Another program's idea of a FORMAT file.
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("FORMAT"), "ext4 1").unwrap();
+    assert_eq!(open(dir.path()).unwrap_err(), KvError::Foreign { dir: dir.path().to_owned() });
+}
+
+#[test]
+fn the_root_of_a_fresh_file_system_is_accepted() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("lost+found")).unwrap();
+    open(dir.path()).unwrap();
+}
+
+#[test]
+fn a_newer_format_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(open(dir.path()).unwrap());
+    fs::write(dir.path().join("FORMAT"), "sluice-kv embedded 2\n").unwrap();
+    let error = open(dir.path()).unwrap_err();
+    assert_eq!(error, KvError::NewerFormat { dir: dir.path().to_owned(), found: 2, supported: 1 });
+}
+
+#[tokio::test]
+async fn a_store_that_lost_its_engine_or_format_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(dir.path()).unwrap();
+    put(&db, "k").await;
+    drop(db);
+    let (format, engine) = (dir.path().join("FORMAT"), dir.path().join("engine"));
+    let text = fs::read(&format).unwrap();
+    fs::remove_file(&format).unwrap();
+    assert!(matches!(open(dir.path()), Err(KvError::Foreign { .. })));
+    fs::write(&format, text).unwrap();
+    fs::rename(&engine, dir.path().join("away")).unwrap();
+    assert!(matches!(open(dir.path()), Err(KvError::Corrupt { .. })));
+    fs::rename(dir.path().join("away"), &engine).unwrap();
+    assert!(open(dir.path()).unwrap().begin().get(b"k").await.unwrap().is_some());
+}
+
+#[test]
+fn an_interrupted_creation_begins_again() {
+    // At each point where it can stop: the lock alone, a partial engine, a format without an engine.
+    for stage in 0..3 {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("LOCK"), "").unwrap();
+        if stage > 0 {
+            fs::create_dir(dir.path().join("engine.new")).unwrap();
+            fs::write(dir.path().join("engine.new/0.jnl"), "torn").unwrap();
+        }
+        if stage > 1 {
+            fs::write(dir.path().join("FORMAT"), "sluice-kv embedded 1\n").unwrap();
+        }
+        drop(open(dir.path()).unwrap());
+        open(dir.path()).unwrap();
+    }
+}
+
+const KILL_DIR: &str = "SLUICE_KV_KILL_DIR";
+
+fn slot(task: u8, n: u64, part: u8) -> Bytes {
+    [b"slot".as_slice(), &[task], &n.to_be_bytes(), &[part]].concat().into()
+}
+
+/// Commits for as long as it lives, several tasks at once, and reports each commit once it is acknowledged.
+#[allow(clippy::disallowed_methods, reason = "a test drives its own tasks")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "the child of a_killed_process_loses_nothing_acknowledged"]
+async fn committing_child() {
+    let Some(dir) = std::env::var_os(KILL_DIR) else { return };
+    let db = open(Path::new(&dir)).unwrap();
+    let start = db.begin().read_version().await.unwrap();
+    let tasks: Vec<_> = (0..8u8)
+        .map(|task| {
+            let db = db.clone();
+            tokio::spawn(async move {
+                for n in start.. {
+                    let mut tx = db.begin();
+                    for part in 0..3 {
+                        tx.set(slot(task, n, part), vec![part; 2000]);
+                    }
+                    tx.atomic(AtomicOp::Add, "count", 1u64.to_le_bytes().to_vec());
+                    let version = tx.commit().await.unwrap().version;
+                    let line = format!("acked {task} {n} {version}\n");
+                    std::io::stdout().lock().write_all(line.as_bytes()).unwrap();
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+}
+
+/// Runs the child until `acks` commits are reported and kills it; returns (task, n, version) of each
+/// report that came out whole.
+fn commit_and_kill(dir: &Path, acks: usize) -> Vec<(u8, u64, u64)> {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["committing_child", "--exact", "--ignored", "--nocapture"])
+        .env(KILL_DIR, dir)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut acked = Vec::new();
+    let mut killed = false;
+    for line in BufReader::new(child.stdout.take().unwrap()).lines() {
+        let line = line.unwrap();
+        let fields: Vec<_> = line.split(' ').collect();
+        if let ["acked", task, n, version] = fields[..] {
+            acked.push((task.parse().unwrap(), n.parse().unwrap(), version.parse().unwrap()));
+        }
+        if acked.len() >= acks && !killed {
+            child.kill().unwrap();
+            killed = true;
+        }
+    }
+    child.wait().unwrap();
+    assert!(killed, "the child ended by itself");
+    acked
+}
+
+#[tokio::test]
+async fn a_killed_process_loses_nothing_acknowledged() {
+    let dir = tempfile::tempdir().unwrap();
+    let env = Env::system();
+    let (mut total, mut highest) = (0, 0);
+    for _ in 0..8 {
+        let acked = commit_and_kill(dir.path(), 1 + (env.random.u64() % 400) as usize);
+        let db = open(dir.path()).unwrap();
+        for (task, n, version) in &acked {
+            for part in 0..3 {
+                let stored = db.begin().get(&slot(*task, *n, part)).await.unwrap();
+                assert_eq!(stored, Some(vec![part; 2000].into()), "task {task} n {n} version {version}");
+            }
+            assert!(*version > highest, "version {version} was used before");
+        }
+        highest = acked.iter().map(|a| a.2).max().unwrap().max(db.begin().read_version().await.unwrap());
+        assert_eq!(highest, db.begin().read_version().await.unwrap());
+        // What was not acknowledged is there whole or not at all, and counted once.
+        total += acked.len() as u64;
+        let count = db.begin().get(b"count").await.unwrap().unwrap();
+        let count = u64::from_le_bytes(count[..].try_into().unwrap());
+        let all = db.begin().range(&KeyRange::prefix("slot"), usize::MAX, false).await.unwrap();
+        assert_eq!(all.len() as u64, 3 * count);
+        assert!(count >= total);
+        total = count;
+    }
+}
