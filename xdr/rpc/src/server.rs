@@ -37,6 +37,7 @@ pub struct Server {
     budget: Arc<ServerBudget>,
     next_id: AtomicU64,
     open: AtomicUsize,
+    listening: AtomicUsize,
     connections: Mutex<BTreeMap<u64, Weak<Connection>>>,
     refused: Mutex<Refused>,
     stopping: watch::Sender<bool>,
@@ -65,6 +66,7 @@ impl Server {
             limits: Arc::new(limits),
             next_id: 1.into(),
             open: 0.into(),
+            listening: 0.into(),
             connections: Mutex::default(),
             refused: Mutex::default(),
             stopping: watch::Sender::new(false),
@@ -85,7 +87,13 @@ impl Server {
     }
 
     /// Accepts on `listener` until [`Server::shutdown`]. May run for several listeners at once.
-    pub async fn serve(self: Arc<Self>, mut listener: Box<dyn Listener>) {
+    pub async fn serve(self: Arc<Self>, listener: Box<dyn Listener>) {
+        self.listening.fetch_add(1, Ordering::SeqCst);
+        self.accept_on(listener).await;
+        self.listening.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    async fn accept_on(self: &Arc<Self>, mut listener: Box<dyn Listener>) {
         let mut stopping = self.stopping.subscribe();
         loop {
             let accepted = tokio::select! {
@@ -125,7 +133,7 @@ impl Server {
     }
 
     /// Stops accepting, lets calls in flight finish and their replies leave for at most `grace`, then
-    /// closes what is left.
+    /// closes what is left. When it returns, the listening addresses are free again.
     pub async fn shutdown(&self, grace: Duration) {
         self.stopping.send_replace(true);
         for connection in self.connections() {
@@ -146,7 +154,7 @@ impl Server {
 
     async fn emptied(&self) {
         const LOOK: Duration = Duration::from_millis(5);
-        while self.open.load(Ordering::SeqCst) > 0 {
+        while self.open.load(Ordering::SeqCst) + self.listening.load(Ordering::SeqCst) > 0 {
             self.env.clock.sleep(LOOK).await;
         }
     }

@@ -41,7 +41,9 @@ pub mod procedure {
     pub const PANIC_LATER: u32 = 11;
     /// The caller's uid.
     pub const WHO: u32 = 12;
-    pub const UNKNOWN: u32 = 13;
+    /// As READ, of bytes nobody shares.
+    pub const READ_FRESH: u32 = 13;
+    pub const UNKNOWN: u32 = 14;
 }
 
 #[derive(Debug)]
@@ -91,7 +93,7 @@ impl Program for Echo {
     fn reply_bound(&self, _: u32, procedure: u32, args: &Bytes) -> usize {
         match (self.bound, procedure) {
             (Some(bound), _) => bound,
-            (None, procedure::READ) => word(args) as usize,
+            (None, procedure::READ | procedure::READ_FRESH) => word(args) as usize,
             (None, _) => args.len() + 256,
         }
     }
@@ -123,6 +125,7 @@ impl Program for Echo {
                     }
                     Err(_) => Reply::SystemErr,
                 },
+                procedure::READ_FRESH => Reply::Success(Bytes::from(vec![1; word(&args) as usize]).into()),
                 procedure::GARBAGE => Reply::GarbageArgs,
                 procedure::SYSTEM_ERR => Reply::SystemErr,
                 procedure::TOO_WEAK => Reply::AuthError(auth_stat::AUTH_TOOWEAK),
@@ -219,4 +222,22 @@ pub fn on_tcp<F: Future<Output = ()>>(listen: &str, test: impl FnOnce(World) -> 
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async { test(World::tcp(listen)).await });
+}
+
+/// A call with AUTH_NONE as it goes over the wire, record mark included.
+pub fn raw_call(xid: u32, program: u32, procedure: u32, args: &[u32]) -> Vec<u8> {
+    let mut body = vec![xid, 0, 2, program, 3, procedure, 0, 0, 0, 0];
+    body.extend(args);
+    raw_record(&words(&body))
+}
+
+pub fn raw_record(body: &[u8]) -> Vec<u8> {
+    let mark = 0x8000_0000 | u32::try_from(body.len()).unwrap();
+    [&mark.to_be_bytes(), body].concat()
+}
+
+/// Resident memory of this process, in bytes.
+pub fn resident() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
 }

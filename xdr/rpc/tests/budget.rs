@@ -1,0 +1,78 @@
+//! What a greedy peer costs in memory, measured. One test at a time: it looks at the whole process.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use common::*;
+use sluice_rpc::{Limits, program};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const MIB: usize = 1 << 20;
+const BUDGET: usize = 16 * MIB;
+
+#[test]
+fn greed_has_a_bound() {
+    on_tcp("127.0.0.1:0", |w| async move {
+        announcements_cost_nothing(&w).await;
+        for bound in [None, Some(program::DEFAULT_REPLY_BOUND)] {
+            undrained_reads(&w, bound).await;
+        }
+    });
+}
+
+/// 1,024 READs of 1 MiB, none of whose replies is read for a while.
+async fn undrained_reads(w: &World, bound: Option<usize>) {
+    let limits = Limits { connection_budget: BUDGET, ..Limits::default() };
+    let program = Arc::new(Echo { bound, ..Echo::plain(&w.env, ECHO) });
+    let (server, addr) = w.serve(limits, vec![program.clone()]).await;
+    let mut s = w.at_client.connect(addr).await.unwrap();
+    let before = resident();
+    for xid in 0..1024 {
+        let call = raw_call(xid, ECHO, procedure::READ_FRESH, &[1 << 20]);
+        s.write_all(&call).await.unwrap();
+    }
+    let mut most = 0;
+    for _ in 0..50 {
+        most = most.max(server.bytes_held());
+        w.env.clock.sleep(Duration::from_millis(10)).await;
+    }
+    let grown = resident().saturating_sub(before);
+    let ran = program.started.load(Ordering::SeqCst);
+    println!("held {} KiB, resident grew {} KiB, {ran} of 1024 calls ran", most >> 10, grown >> 10);
+    assert!(most <= BUDGET, "{most}");
+    assert!(most > BUDGET / 2, "the budget is used: {most}");
+    assert!(grown < BUDGET + 8 * MIB, "{grown}");
+    // What the kernel buffers is with the kernel; everything else waits for its turn.
+    assert!(ran < 64, "{ran}");
+
+    // Nothing was lost: reading now yields every reply.
+    let mut reply = vec![0; 4 + 24 + MIB];
+    for xid in 0..1024_u32 {
+        s.read_exact(&mut reply).await.unwrap();
+        assert_eq!(reply[4..8], xid.to_be_bytes());
+    }
+    w.until("everything is given back", || server.bytes_held() == 0).await;
+}
+
+/// 200 peers that announce a large record, and 200 that send fragments without end.
+async fn announcements_cost_nothing(w: &World) {
+    let (server, addr) = w.serve(Limits::default(), vec![Echo::new(&w.env, ECHO)]).await;
+    let before = resident();
+    let mut peers = Vec::new();
+    for _ in 0..200 {
+        let mut s = w.at_client.connect(addr).await.unwrap();
+        s.write_all(&(0x8000_0000 | (1_u32 << 20)).to_be_bytes()).await.unwrap();
+        s.write_all(&[0; 100]).await.unwrap();
+        peers.push(s);
+        let mut s = w.at_client.connect(addr).await.unwrap();
+        let _ = s.write_all(&[0, 0, 0, 1, 1].repeat(100)).await;
+        peers.push(s);
+    }
+    w.until("all are connected", || server.connections().len() == 400).await;
+    let grown = resident().saturating_sub(before);
+    println!("400 half records: resident grew {} KiB", grown >> 10);
+    assert!(grown < 32 * MIB, "{grown}");
+}
