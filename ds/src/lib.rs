@@ -1,1 +1,25 @@
-//! (skeleton)
+//! The data server: NFSv3 READ, WRITE and COMMIT on data files for any client that holds a
+//! capability, and orders from the metadata server.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`server`] | start, status, shutdown |
+//! | [`nfs3`] | the data path, one file per procedure (RFC 1813) |
+//! | [`control`] | registration, heartbeats, reports; orders from the metadata server |
+//! | `access` | is this handle good, and may its holder do this? |
+//! | `contact` | may we serve at all, or have we lost the metadata server? |
+//! | `logical_size` | where a file ends whose data file is only one of several |
+
+mod access;
+mod contact;
+pub mod control;
+mod counters;
+mod error;
+mod logical_size;
+pub mod nfs3;
+pub mod server;
+mod shared;
+
+pub use counters::Snapshot;
+pub use error::StartError;
+pub use server::{Config, DataServer, Status};

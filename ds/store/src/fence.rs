@@ -18,6 +18,9 @@ pub struct Access {
     pub key: FileKey,
     pub generation: u16,
     pub epoch: Epoch,
+    /// The data file was materialised before: a write must not bring it into being again, or what
+    /// was lost would read as zeros.
+    pub must_exist: bool,
 }
 
 /// Why a good handle is refused.

@@ -5,7 +5,7 @@ use super::*;
 const KEY: FileKey = FileKey { file: 9, slot: 2 };
 
 fn access(holder: u32, generation: u16, epoch: u16) -> Access {
-    Access { holder, key: KEY, generation, epoch: Epoch(epoch) }
+    Access { holder, key: KEY, generation, epoch: Epoch(epoch), must_exist: false }
 }
 
 fn table(rows: &[Row]) -> Table {
@@ -100,7 +100,7 @@ proptest! {
             for (file, slot, generation, epoch) in
                 (0..4u64).flat_map(|f| (0..2u16).flat_map(move |s| (0..4u16).flat_map(move |g| (0..6u16).map(move |e| (f, s, g, e)))))
             {
-                let a = Access { holder, key: FileKey { file, slot }, generation, epoch: Epoch(epoch) };
+                let a = Access { holder, key: FileKey { file, slot }, ..access(holder, generation, epoch) };
                 prop_assert_eq!(before.check(&a), after.check(&a));
             }
         }

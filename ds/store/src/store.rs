@@ -183,7 +183,7 @@ impl Store {
     /// # Errors
     /// `Refused` as [`Self::check`] says, decided as one step with the write: once a fence or a
     /// removal has returned, no write it refuses reaches the device. `NoSpace` before the device
-    /// is quite full.
+    /// is quite full. `Missing` when the data file must exist and does not.
     pub async fn write_at(
         self: &Arc<Self>,
         access: &Access,
@@ -198,6 +198,9 @@ impl Store {
             .blocking(move |store| {
                 let _pass = store.gate.enter();
                 store.journal.check(&access)?;
+                if access.must_exist {
+                    store.open_file(access.key)?;
+                }
                 store.write(access.key, access.generation, offset, &data)
             })
             .await?;
@@ -301,6 +304,11 @@ impl Store {
     /// Whether a well-sealed handle may be used. Constant time, never blocks on the device.
     pub fn check(&self, access: &Access) -> Result<(), Refusal> {
         self.journal.check(access)
+    }
+
+    /// Whether a tombstone covers this generation of a data file.
+    pub fn is_removed(&self, key: FileKey, generation: u16) -> bool {
+        self.journal.peek(|table| table.tombstone(key)) >= Some(generation)
     }
 
     /// Makes fences durable. When this returns, no write they refuse is on its way any more.

@@ -196,6 +196,18 @@ fn a_full_device_refuses_before_it_wedges() {
 }
 
 #[test]
+fn a_lost_file_is_not_written_into_being_again() {
+    simulate(async |env| {
+        let store = open(&env, &MemDevice::new()).await.unwrap();
+        let lost = sluice_store::Access { must_exist: true, ..access(1) };
+        let write = store.write_at(&lost, 0, bytes(1, 1), Stability::Unstable).await;
+        assert!(matches!(write, Err(StoreError::Missing)), "{write:?}");
+        store.write_at(&access(1), 0, bytes(1, 1), Stability::Unstable).await.unwrap();
+        store.write_at(&lost, 0, bytes(1, 1), Stability::Unstable).await.unwrap();
+    });
+}
+
+#[test]
 fn many_files_through_a_small_cache() {
     simulate(async |env| {
         let device = MemDevice::new();

@@ -14,7 +14,7 @@ pub(crate) fn key(file: u64) -> FileKey {
 }
 
 pub(crate) fn access(file: u64) -> Access {
-    Access { holder: 1, key: key(file), generation: 0, epoch: Epoch(1) }
+    Access { holder: 1, key: key(file), generation: 0, epoch: Epoch(1), must_exist: false }
 }
 
 pub(crate) fn options() -> Options {

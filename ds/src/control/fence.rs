@@ -1,0 +1,20 @@
+//! FENCE: refused from now on, durably before the reply.
+
+use std::sync::Arc;
+
+use sluice_store::Fence;
+use sluice_xdr::control::{DS_FENCE_args, ctl_status};
+
+use super::register;
+use crate::error::ctl_of;
+use crate::shared::Shared;
+
+pub(super) async fn run(shared: &Arc<Shared>, args: DS_FENCE_args) -> ctl_status {
+    let fences: Option<Vec<Fence>> = args.fences.iter().map(register::fence).collect();
+    let Some(fences) = fences else { return ctl_status::CTL_ERR_INVAL };
+    let fenced = async {
+        shared.store.admit_caller(args.caller.mds_epoch).await?;
+        shared.store.fence(&fences).await
+    };
+    ctl_of(fenced.await)
+}

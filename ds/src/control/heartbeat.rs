@@ -1,0 +1,91 @@
+//! HEARTBEAT: still here, so full, so busy, so healthy.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sluice_rpc::Connection;
+use sluice_store::Epoch;
+use sluice_xdr::control::{
+    CONTROL_HEARTBEAT, HEARTBEAT_args, HEARTBEAT_res, ctl_capacity, ctl_counters, ctl_health, ctl_status,
+};
+
+use super::link::{LinkError, call};
+use super::register::Registered;
+use crate::shared::Shared;
+
+pub(crate) async fn run(
+    shared: &Arc<Shared>,
+    connection: &Connection,
+    registered: &Registered,
+) -> Result<(), LinkError> {
+    let capacity = capacity(shared).await;
+    let (health, detail) = health(shared, &capacity);
+    let args = HEARTBEAT_args {
+        mds_epoch: registered.mds_epoch,
+        capacity,
+        counters: counters(shared),
+        health,
+        detail: Bytes::from(detail),
+    };
+    let sent = shared.env.clock.now();
+    match call(connection, CONTROL_HEARTBEAT, &args).await? {
+        HEARTBEAT_res::CTL_OK(ok) => {
+            shared.store.retire(Epoch(ok.oldest_epoch as u16)).await?;
+            let now = shared.env.clock.now();
+            if shared.contact.renewed(now, sent, registered.isolation) {
+                Ok(())
+            } else {
+                Err(LinkError::RegisterAgain)
+            }
+        }
+        HEARTBEAT_res::Default(ctl_status::CTL_ERR_AGAIN) => Ok(()),
+        HEARTBEAT_res::Default(ctl_status::CTL_ERR_NOT_REGISTERED | ctl_status::CTL_ERR_EPOCH) => {
+            // Another incarnation: it may have fences for us that we have not seen.
+            shared.contact.revoked();
+            Err(LinkError::RegisterAgain)
+        }
+        HEARTBEAT_res::Default(status) => Err(LinkError::Refused("heartbeat".into(), status)),
+    }
+}
+
+pub(crate) async fn capacity(shared: &Arc<Shared>) -> ctl_capacity {
+    match shared.store.capacity().await {
+        Ok(c) => ctl_capacity {
+            total_bytes: c.total,
+            free_bytes: c.free,
+            used_bytes: c.used,
+            files: c.inodes.saturating_sub(c.inodes_free),
+            free_inodes: c.inodes_free,
+        },
+        Err(error) => {
+            tracing::error!(store = %shared.store.place(), %error, "the device does not tell its capacity");
+            ctl_capacity { total_bytes: 0, free_bytes: 0, used_bytes: 0, files: 0, free_inodes: 0 }
+        }
+    }
+}
+
+fn counters(shared: &Shared) -> ctl_counters {
+    let s = shared.counters.snapshot();
+    ctl_counters {
+        bytes_read: s.bytes_read,
+        bytes_written: s.bytes_written,
+        reads: s.reads,
+        writes: s.writes,
+        commits: s.commits,
+        refused: s.refused,
+        errors: s.errors,
+    }
+}
+
+fn health(shared: &Shared, capacity: &ctl_capacity) -> (ctl_health, String) {
+    let failures = shared.store.flush_failures();
+    if failures > 0 {
+        (ctl_health::HEALTH_FAILING, format!("{failures} flushes failed since the start"))
+    } else if capacity.total_bytes == 0 {
+        (ctl_health::HEALTH_FAILING, "the device does not tell its capacity".to_owned())
+    } else if capacity.free_bytes == 0 {
+        (ctl_health::HEALTH_FULL, "no space left above the reserve".to_owned())
+    } else {
+        (ctl_health::HEALTH_OK, String::new())
+    }
+}

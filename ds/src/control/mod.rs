@@ -1,0 +1,160 @@
+//! The data server's half of the control program: it dials the metadata server, registers, keeps in
+//! contact, reports, and on the same connection takes orders.
+
+mod copy;
+mod epoch;
+mod fence;
+mod heartbeat;
+mod inventory;
+pub(crate) mod link;
+mod logical_size;
+mod orders;
+mod program;
+mod register;
+mod remove;
+mod report;
+mod seek;
+mod space;
+mod stat;
+mod truncate;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluice_rpc::{Client, Connection};
+use sluice_store::FileKey;
+use sluice_xdr::control::{ctl_address, ctl_data_file};
+use tokio::sync::watch;
+
+pub(crate) use orders::Orders;
+
+use crate::shared::Shared;
+use link::LinkError;
+use program::DataServerProgram;
+use register::Registered;
+
+/// Shortest and longest pause before the metadata server is tried again.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// What registration says about this server.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity {
+    pub(crate) incarnation: [u8; 16],
+    pub(crate) addresses: Vec<ctl_address>,
+    pub(crate) version: String,
+    /// The most isolation time accepted, whatever the metadata server allows.
+    pub(crate) isolation: Duration,
+}
+
+/// Keeps in contact with the metadata server at the first of `mds` that answers, until `stop`.
+pub(crate) async fn run(
+    shared: Arc<Shared>,
+    client: Client,
+    mds: Vec<SocketAddr>,
+    identity: Identity,
+    mut stop: watch::Receiver<bool>,
+) {
+    let program = Arc::new(DataServerProgram::new(Arc::clone(&shared)));
+    let client = client.with_programs(vec![program]);
+    let forever = keep_contact(&shared, &client, &mds, &identity);
+    tokio::select! {
+        biased;
+        _ = stop.wait_for(|stop| *stop) => {}
+        () = forever => {}
+    }
+    shared.mds.clear();
+}
+
+async fn keep_contact(shared: &Arc<Shared>, client: &Client, mds: &[SocketAddr], identity: &Identity) {
+    let mut failures = 0u32;
+    let mut told = String::new();
+    loop {
+        for addr in mds {
+            let (was_registered, error) = contact(shared, client, *addr, identity).await;
+            shared.mds.clear();
+            if was_registered {
+                failures = 0;
+                told.clear();
+                tracing::warn!(mds = %addr, %error, "contact with the metadata server lost");
+            } else if told != error.to_string() {
+                // Said once, not at every attempt.
+                told = error.to_string();
+                tracing::warn!(mds = %addr, %error, "cannot register with the metadata server: retrying");
+            }
+        }
+        let pause = PAUSE.0.saturating_mul(1 << failures.min(10)).min(PAUSE.1);
+        failures = failures.saturating_add(1);
+        let jitter = shared.env.random.u64() % 256;
+        shared.env.clock.sleep(pause.mul_f64(1.0 + jitter as f64 / 1024.0)).await;
+    }
+}
+
+/// One connection from dialling to its end. True if it got as far as being registered.
+async fn contact(
+    shared: &Arc<Shared>,
+    client: &Client,
+    addr: SocketAddr,
+    identity: &Identity,
+) -> (bool, LinkError) {
+    let connection = match client.dial(addr).await {
+        Ok(connection) => connection,
+        Err(error) => return (false, error.into()),
+    };
+    let registered = match register::run(shared, &connection, identity).await {
+        Ok(registered) => registered,
+        Err(error) => {
+            connection.close();
+            return (false, error);
+        }
+    };
+    tracing::info!(mds = %addr, store_id = registered.store_id, "registered with the metadata server");
+    shared.mds.set(&connection);
+    let error = stay(shared, &connection, identity, registered).await;
+    connection.close();
+    (true, error)
+}
+
+/// Heartbeats and reports while the connection lasts; registers again on it when asked to.
+async fn stay(
+    shared: &Arc<Shared>,
+    connection: &Arc<Connection>,
+    identity: &Identity,
+    mut registered: Registered,
+) -> LinkError {
+    let materialised = shared.store.materialised();
+    let mut next = shared.env.clock.now() + registered.heartbeat;
+    if let Err(error) = report::run(shared, connection).await {
+        return error;
+    }
+    loop {
+        let step = tokio::select! {
+            biased;
+            () = connection.closed() => return LinkError::Closed,
+            () = shared.env.clock.sleep_until(next) => {
+                next = shared.env.clock.now() + registered.heartbeat;
+                heartbeat::run(shared, connection, &registered).await
+            }
+            () = materialised.notified() => report::run(shared, connection).await,
+        };
+        match step {
+            Ok(()) => {}
+            Err(LinkError::RegisterAgain) => match register::run(shared, connection, identity).await {
+                Ok(again) => registered = again,
+                Err(error) => return error,
+            },
+            Err(error) => return error,
+        }
+    }
+}
+
+/// The wire's name of a data file.
+pub(crate) fn wire_file(key: FileKey, generation: u16) -> ctl_data_file {
+    ctl_data_file { file: key.file, slot: key.slot.into(), generation: generation.into() }
+}
+
+/// Our name of the wire's data file; `None` when slot or generation exceed what a filehandle holds.
+pub(crate) fn data_file(file: &ctl_data_file) -> Option<(FileKey, u16)> {
+    let slot = u16::try_from(file.slot).ok()?;
+    Some((FileKey { file: file.file, slot }, u16::try_from(file.generation).ok()?))
+}

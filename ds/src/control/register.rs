@@ -1,0 +1,105 @@
+//! REGISTER: who we are, and in return what lets us serve.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluice_rpc::Connection;
+use sluice_store::{Epoch, Fence, FileKey, StoreError, Uuid};
+use sluice_xdr::control::{
+    CONTROL_REGISTER, REGISTER_args, REGISTER_res, REGISTER_resok, ctl_fence, ctl_fence_kind, ctl_uuid,
+};
+
+use super::link::{LinkError, call};
+use super::{Identity, data_file, heartbeat};
+use crate::shared::Shared;
+
+/// The protocol this server speaks.
+const PROTOCOL: u32 = 1;
+
+/// What a registration granted.
+#[derive(Clone, Debug)]
+pub(crate) struct Registered {
+    pub(crate) mds_epoch: u64,
+    pub(crate) store_id: u32,
+    pub(crate) heartbeat: Duration,
+    pub(crate) isolation: Duration,
+}
+
+/// Registers on `connection` and makes durable what comes back, before anything is served on it.
+pub(crate) async fn run(
+    shared: &Arc<Shared>,
+    connection: &Connection,
+    identity: &Identity,
+) -> Result<Registered, LinkError> {
+    let store = &shared.store;
+    let args = REGISTER_args {
+        protocol: PROTOCOL,
+        store: ctl_uuid(store.uuid().0),
+        cluster: ctl_uuid(store.cluster().0),
+        incarnation: ctl_uuid(identity.incarnation),
+        addresses: identity.addresses.clone(),
+        capacity: heartbeat::capacity(shared).await,
+        version: identity.version.clone().into(),
+        newest_epoch: store.oldest().map_or(0, |epoch| epoch.0.into()),
+    };
+    let sent = shared.env.clock.now();
+    match call(connection, CONTROL_REGISTER, &args).await? {
+        REGISTER_res::CTL_OK(granted) => {
+            let registered = apply(shared, &granted, identity).await?;
+            shared.contact.registered(sent, registered.isolation);
+            Ok(registered)
+        }
+        REGISTER_res::Default(status, reason) => {
+            Err(LinkError::Refused(String::from_utf8_lossy(&reason).into_owned(), status))
+        }
+    }
+}
+
+async fn apply(
+    shared: &Arc<Shared>,
+    granted: &REGISTER_resok,
+    identity: &Identity,
+) -> Result<Registered, LinkError> {
+    let store = &shared.store;
+    store.adopt(Uuid(granted.cluster.0)).await?;
+    match store.admit_caller(granted.mds_epoch).await {
+        Err(StoreError::OldCaller) => return Err(LinkError::Old),
+        other => other?,
+    }
+    store.retire(Epoch(granted.oldest_epoch as u16)).await?;
+    let fences: Option<Vec<Fence>> = granted.fences.iter().map(fence).collect();
+    let Some(fences) = fences else {
+        // A fence that is not understood would be one that does not hold.
+        let why = "it sends a fence of an unknown kind".to_owned();
+        return Err(LinkError::Refused(why, sluice_xdr::control::ctl_status::CTL_ERR_VERSION));
+    };
+    store.fence(&fences).await?;
+    shared.seals.set_store(granted.store_id as u16);
+    shared.seals.set_keys(&granted.keys);
+    // Pushes may have been missed while we were away.
+    shared.sizes.forget();
+    let isolation = identity.isolation.min(Duration::from_millis(granted.isolation_ms.into()));
+    let heartbeat = Duration::from_millis(granted.heartbeat_ms.into());
+    Ok(Registered {
+        mds_epoch: granted.mds_epoch,
+        store_id: granted.store_id,
+        // Two heartbeats may be lost before the isolation time runs out.
+        heartbeat: heartbeat.min(isolation / 3).max(Duration::from_millis(50)),
+        isolation,
+    })
+}
+
+/// A fence from the wire; `None` if its kind or its numbers are unknown here. Of an epoch the low 16
+/// bits count, as in the filehandle.
+pub(crate) fn fence(fence: &ctl_fence) -> Option<Fence> {
+    let (holder, epoch) = (fence.holder, Epoch(fence.epoch as u16));
+    Some(match fence.kind {
+        ctl_fence_kind::FENCE_HOLDER => Fence::Holder { holder, epoch },
+        ctl_fence_kind::FENCE_HOLDER_FILE => Fence::HolderFile { holder, file: fence.target.file, epoch },
+        ctl_fence_kind::FENCE_GENERATION => {
+            let (key, least): (FileKey, u16) = data_file(&fence.target)?;
+            Fence::Generation { key, least, epoch }
+        }
+        _ => return None,
+    })
+}

@@ -1,0 +1,32 @@
+//! SPACE: allocate or deallocate a range of a data file.
+
+use std::sync::Arc;
+
+use sluice_xdr::control::{DS_SPACE_args, ctl_space_operation, ctl_status};
+
+use super::data_file;
+use crate::error::ctl_of;
+use crate::shared::Shared;
+
+pub(super) async fn run(shared: &Arc<Shared>, args: DS_SPACE_args) -> ctl_status {
+    let Some(target) = data_file(&args.target) else { return ctl_status::CTL_ERR_INVAL };
+    let DS_SPACE_args { caller, operation, offset, length, .. } = args;
+    let end = offset.checked_add(length);
+    if length == 0 || end.is_none_or(|end| end > i64::MAX as u64) {
+        return ctl_status::CTL_ERR_INVAL;
+    }
+    let store = Arc::clone(&shared.store);
+    let (key, generation) = target;
+    let done = match operation {
+        ctl_space_operation::SPACE_ALLOCATE => {
+            let work = async move { store.allocate(key, generation, offset, length).await };
+            shared.order(&caller, target, work).await
+        }
+        ctl_space_operation::SPACE_DEALLOCATE => {
+            let work = async move { store.deallocate(key, offset, length).await };
+            shared.order(&caller, target, work).await
+        }
+        _ => return ctl_status::CTL_ERR_INVAL,
+    };
+    ctl_of(done)
+}

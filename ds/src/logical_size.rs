@@ -1,0 +1,159 @@
+//! Where a file ends whose data file is only one of several.
+//!
+//! A data file of a striped file may end long before the file does. Its logical size is pushed by the
+//! metadata server when it changes the file's end, and asked for when a read needs more than is
+//! known. A bound once known answers reads below it; at or beyond it the file may have grown since,
+//! so the metadata server is asked again.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use foldhash::fast::FixedState;
+use parking_lot::Mutex;
+use sluice_store::FileKey;
+use sluice_xdr::control::{CONTROL_LOGICAL_SIZE, LOGICAL_SIZE_args, LOGICAL_SIZE_res};
+use tokio::sync::oneshot;
+
+use crate::shared::Shared;
+
+/// Files remembered; the cache starts anew when it is full.
+const MOST: usize = 1 << 16;
+
+type Waiter = oneshot::Sender<Option<u64>>;
+
+#[derive(Debug, Default)]
+struct Known {
+    /// In bytes, if anything is known.
+    size: Option<u64>,
+    /// Pushes so far: an answer that a push has overtaken is void.
+    pushes: u64,
+    asking: bool,
+    waiters: Vec<Waiter>,
+}
+
+/// What is known, by data file id: all slots of a file share its size.
+#[derive(Debug, Default)]
+pub(crate) struct LogicalSizes {
+    files: Mutex<HashMap<u64, Known, FixedState>>,
+}
+
+impl LogicalSizes {
+    /// The size known for `file`, in bytes.
+    pub(crate) fn known(&self, file: u64) -> Option<u64> {
+        self.files.lock().get(&file).and_then(|known| known.size)
+    }
+
+    /// The metadata server says so.
+    pub(crate) fn push(&self, file: u64, size: u64) {
+        let mut files = self.files.lock();
+        make_room(&mut files);
+        let known = files.entry(file).or_default();
+        known.size = Some(size);
+        known.pushes += 1;
+    }
+
+    /// Pushes may have been missed.
+    pub(crate) fn forget(&self) {
+        let mut files = self.files.lock();
+        files.retain(|_, known| known.asking);
+        for known in files.values_mut() {
+            known.size = None;
+            known.pushes += 1;
+        }
+    }
+
+    fn start(&self, file: u64, waiter: Waiter) -> Option<u64> {
+        let mut files = self.files.lock();
+        make_room(&mut files);
+        let known = files.entry(file).or_default();
+        known.waiters.push(waiter);
+        let lead = !std::mem::replace(&mut known.asking, true);
+        lead.then_some(known.pushes)
+    }
+
+    /// Ends a question that was begun after `pushes` pushes.
+    fn finish(&self, file: u64, pushes: u64, answer: Option<u64>) {
+        let mut files = self.files.lock();
+        let Some(known) = files.get_mut(&file) else { return };
+        known.asking = false;
+        if known.pushes == pushes && answer.is_some() {
+            known.size = answer;
+        }
+        let answer = answer.and(known.size);
+        for waiter in known.waiters.drain(..) {
+            // A reader that went away needs no answer.
+            let _ = waiter.send(answer);
+        }
+    }
+}
+
+fn make_room(files: &mut HashMap<u64, Known, FixedState>) {
+    if files.len() >= MOST {
+        files.retain(|_, known| known.asking);
+    }
+}
+
+impl Shared {
+    /// The logical size of the file of `key`, good enough to judge bytes below `end`; `None` when the
+    /// metadata server does not answer. Concurrent questions about one file are asked once.
+    pub(crate) async fn logical_size(self: &Arc<Self>, key: FileKey, end: u64) -> Option<u64> {
+        let known = self.sizes.known(key.file);
+        if known.is_some_and(|size| size >= end) {
+            return known;
+        }
+        let (waiter, wait) = oneshot::channel();
+        if let Some(pushes) = self.sizes.start(key.file, waiter) {
+            let shared = Arc::clone(self);
+            // A task of its own: others wait for the answer even if this reader goes away.
+            self.env.spawn.spawn(Box::pin(async move {
+                let answer = shared.ask_logical_size(key).await;
+                shared.sizes.finish(key.file, pushes, answer);
+            }));
+        }
+        wait.await.ok().flatten()
+    }
+
+    async fn ask_logical_size(&self, key: FileKey) -> Option<u64> {
+        let args = LOGICAL_SIZE_args { file: key.file, slot: u32::from(key.slot) };
+        let result: LOGICAL_SIZE_res = match self.mds.call(CONTROL_LOGICAL_SIZE, &args).await {
+            Ok(result) => result,
+            Err(error) => {
+                tracing::debug!(file = %key, %error, "the logical size cannot be asked for");
+                return None;
+            }
+        };
+        match result {
+            LOGICAL_SIZE_res::CTL_OK(size) => Some(size),
+            LOGICAL_SIZE_res::Default(status) => {
+                tracing::debug!(file = %key, ?status, "the logical size is refused");
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_push_beats_an_answer_it_overtook() {
+        let sizes = LogicalSizes::default();
+        let (a, mut first) = oneshot::channel();
+        let (b, mut second) = oneshot::channel();
+        let pushes = sizes.start(1, a);
+        assert_eq!(pushes, Some(0));
+        assert_eq!(sizes.start(1, b), None, "already asked");
+        sizes.push(1, 10);
+        sizes.finish(1, 0, Some(99));
+        assert_eq!((first.try_recv().ok(), second.try_recv().ok()), (Some(Some(10)), Some(Some(10))));
+        assert_eq!(sizes.known(1), Some(10));
+        let (c, mut third) = oneshot::channel();
+        let pushes = sizes.start(1, c);
+        assert_eq!(pushes, Some(1));
+        sizes.finish(1, 1, None);
+        assert_eq!(third.try_recv().ok(), Some(None), "no answer is not the old answer");
+        sizes.forget();
+        assert_eq!(sizes.known(1), None);
+    }
+}

@@ -1,0 +1,86 @@
+//! NFSv3 (RFC 1813) as far as a storage device of flexible file layouts needs it.
+
+mod commit;
+mod fsinfo;
+mod fsstat;
+mod getattr;
+mod notsupp;
+mod null;
+mod read;
+mod table;
+mod write;
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sluice_env::BoxFuture;
+use sluice_rpc::{Call, Program, Reply};
+use sluice_xdr::nfs3::{NFS_V3, NFS3_PROGRAM, post_op_attr, pre_op_attr, wcc_data};
+use sluice_xdr::{Encode, to_frame};
+
+use crate::shared::{IO_MAX, Shared};
+use table::{Run, TABLE};
+
+/// The program a client's connection reaches; every other one is PROG_UNAVAIL, which Linux takes from
+/// MOUNT, NLM and LOCALIO for "go on without".
+pub(crate) struct Nfs3 {
+    shared: Arc<Shared>,
+}
+
+impl fmt::Debug for Nfs3 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Nfs3")
+    }
+}
+
+impl Nfs3 {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+}
+
+impl Program for Nfs3 {
+    fn number(&self) -> u32 {
+        NFS3_PROGRAM
+    }
+
+    fn versions(&self) -> RangeInclusive<u32> {
+        NFS_V3..=NFS_V3
+    }
+
+    fn call<'a>(&'a self, call: Call) -> BoxFuture<'a, Reply> {
+        match TABLE.get(call.procedure as usize).map(|row| &row.run) {
+            Some(Run::Serve(run)) => run(&self.shared, call.args),
+            Some(Run::Refuse(words)) => Box::pin(std::future::ready(notsupp::reply(*words))),
+            None => Box::pin(std::future::ready(Reply::ProcUnavail)),
+        }
+    }
+
+    fn reply_bound(&self, _version: u32, procedure: u32, args: &Bytes) -> usize {
+        let payload = match TABLE.get(procedure as usize).map(|row| row.name) {
+            Some("READ") => read::count_of(args).min(IO_MAX) as usize,
+            _ => 0,
+        };
+        payload + 256
+    }
+}
+
+/// Attributes are left out of every reply that may leave them out: clients of a layout ignore them
+/// (RFC 8435 §2.1: the metadata server's count), and fetching them costs.
+const NO_ATTRIBUTES: post_op_attr = post_op_attr::FALSE;
+
+const fn no_wcc() -> wcc_data {
+    wcc_data { before: pre_op_attr::FALSE, after: post_op_attr::FALSE }
+}
+
+fn reply<T: Encode>(result: &T) -> Reply {
+    match to_frame(result, IO_MAX as usize + 4096) {
+        Ok(frame) => Reply::Success(frame),
+        Err(error) => {
+            tracing::error!(%error, "a reply cannot be encoded");
+            Reply::SystemErr
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! READ, RFC 1813 §3.3.6.
+
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use sluice_rpc::Reply;
+use sluice_store::{Read, StoreError};
+use sluice_xdr::capability::Rights;
+use sluice_xdr::nfs3::{READ3args, READ3res, READ3resfail, READ3resok, nfsstat3};
+use sluice_xdr::{Reader, from_bytes};
+
+use super::NO_ATTRIBUTES;
+use crate::access::Admitted;
+use crate::error::nfs_status;
+use crate::shared::{IO_MAX, Shared};
+
+/// The count a call asks for, 0 when it cannot be told; for the reply's bound.
+pub(super) fn count_of(args: &Bytes) -> u32 {
+    let mut r = Reader::new(args.clone());
+    READ3args::peek_count(&mut r).unwrap_or(0)
+}
+
+trait PeekCount {
+    fn peek_count(r: &mut Reader) -> Option<u32>;
+}
+
+impl PeekCount for READ3args {
+    fn peek_count(r: &mut Reader) -> Option<u32> {
+        r.opaque(sluice_xdr::nfs3::NFS3_FHSIZE).ok()?;
+        r.u64().ok()?;
+        r.u32().ok()
+    }
+}
+
+pub(super) async fn run(shared: &Arc<Shared>, args: Bytes) -> Reply {
+    let Ok(args) = from_bytes::<READ3args>(args) else { return Reply::GarbageArgs };
+    let result = match read(shared, &args).await {
+        Ok((data, eof)) => {
+            shared.counters.read(data.len());
+            READ3res::NFS3_OK(READ3resok {
+                file_attributes: NO_ATTRIBUTES,
+                count: data.len() as u32,
+                eof,
+                data,
+            })
+        }
+        Err(status) => READ3res::Default(status, READ3resfail { file_attributes: NO_ATTRIBUTES }),
+    };
+    super::reply(&result)
+}
+
+async fn read(shared: &Arc<Shared>, args: &READ3args) -> Result<(Bytes, bool), nfsstat3> {
+    let admitted = shared.admit(&args.file.data, Rights::READ)?;
+    let count = args.count.min(IO_MAX) as usize;
+    // No file system holds a byte there, and signed offsets below us end there.
+    if args.offset > i64::MAX as u64 - u64::from(IO_MAX) {
+        return Ok((Bytes::new(), true));
+    }
+    let access = admitted.access;
+    // Nothing asked for still has to say whether this is the end.
+    let probe = count.max(1);
+    let found = match shared.store.read_at(access.key, args.offset, probe).await {
+        Ok(found) => found,
+        // Never a hole where there was data: the data file was written once and is gone.
+        Err(StoreError::Missing) if access.must_exist => {
+            tracing::error!(file = %access.key, store = %shared.store.place(), "a data file is lost");
+            shared.counters.error();
+            return Err(nfsstat3::NFS3ERR_IO);
+        }
+        // A valid handle to a data file never written is an empty file.
+        Err(StoreError::Missing) => Read { data: Bytes::new(), end: true },
+        Err(error) => {
+            shared.counters.error();
+            return Err(nfs_status(&error));
+        }
+    };
+    let (mut data, eof) = if found.end {
+        to_the_end(shared, &admitted, args.offset, found.data, probe).await?
+    } else {
+        (found.data, false)
+    };
+    data.truncate(count);
+    Ok((data, eof))
+}
+
+/// `data` met the data file's end. What lies between it and the file's own end is a hole.
+async fn to_the_end(
+    shared: &Arc<Shared>,
+    admitted: &Admitted,
+    offset: u64,
+    data: Bytes,
+    count: usize,
+) -> Result<(Bytes, bool), nfsstat3> {
+    let key = admitted.access.key;
+    let size = if admitted.sparse {
+        let asked = shared.logical_size(key, offset + count as u64).await;
+        // The metadata server is away: neither zeros nor an end may be claimed.
+        asked.ok_or(nfsstat3::NFS3ERR_JUKEBOX)?
+    } else {
+        shared.sizes.known(key.file).unwrap_or(0)
+    };
+    let end = offset + data.len() as u64;
+    let hole = size.saturating_sub(end).min((count - data.len()) as u64) as usize;
+    let eof = size <= end + hole as u64;
+    Ok((with_zeros(shared, data, hole), eof))
+}
+
+fn with_zeros(shared: &Shared, data: Bytes, hole: usize) -> Bytes {
+    if hole == 0 {
+        return data;
+    }
+    let zeros = shared.zeros.slice(..hole.min(shared.zeros.len()));
+    if data.is_empty() {
+        return zeros;
+    }
+    let mut all = BytesMut::with_capacity(data.len() + zeros.len());
+    all.put(data);
+    all.put(zeros);
+    all.freeze()
+}

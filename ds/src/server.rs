@@ -1,0 +1,181 @@
+//! Start, status, shutdown.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluice_env::Env;
+use sluice_rpc::{Client, ClusterKey, Limits, ProcedureSnapshot, Server, Transport};
+use sluice_store::device::{Device, FileDevice};
+use sluice_store::{Options, Store, Uuid};
+use sluice_xdr::control::ctl_address;
+use tokio::sync::watch;
+
+use crate::control::{self, Identity};
+use crate::counters::Snapshot;
+use crate::error::StartError;
+use crate::nfs3::Nfs3;
+use crate::shared::Shared;
+
+/// How a data server is set up.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where clients connect; port 0 picks one.
+    pub listen: SocketAddr,
+    /// What clients are told, first the preferred one; port 0 stands for the port listened on. Empty:
+    /// the listening address, which must then be a particular one.
+    pub advertise: Vec<SocketAddr>,
+    /// The directory of the store; [`DataServer::start_on`] does not look at it.
+    pub data_dir: PathBuf,
+    /// Where the metadata server may be, tried in turn.
+    pub mds: Vec<SocketAddr>,
+    pub cluster_key: ClusterKey,
+    /// Without contact to the metadata server for so long, clients are told to wait. The metadata
+    /// server may ask for less.
+    pub isolation: Duration,
+    /// The store: whether a new one may be made, caches, reserve.
+    pub store: Options,
+    pub limits: Limits,
+    /// Of the software, for people.
+    pub version: String,
+}
+
+impl Config {
+    /// Defaults for everything that has one.
+    pub fn new(listen: SocketAddr, data_dir: PathBuf, mds: SocketAddr, cluster_key: ClusterKey) -> Self {
+        Self {
+            listen,
+            advertise: Vec::new(),
+            data_dir,
+            mds: vec![mds],
+            cluster_key,
+            isolation: Duration::from_secs(30),
+            store: Options::default(),
+            limits: Limits::default(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        }
+    }
+}
+
+/// A data server at one moment.
+#[derive(Clone, Debug)]
+pub struct Status {
+    pub store: Uuid,
+    /// As in filehandles; 0 before the first registration.
+    pub store_id: u16,
+    /// A control connection stands.
+    pub connected: bool,
+    /// Clients are served, not told to wait.
+    pub serving: bool,
+    pub counters: Snapshot,
+    /// Rows in the fence table.
+    pub fences: usize,
+    /// Calls, bytes and latencies per procedure.
+    pub procedures: Vec<ProcedureSnapshot>,
+}
+
+/// A running data server. Dropping it stops its control connection; [`Self::shutdown`] drains first.
+pub struct DataServer {
+    shared: Arc<Shared>,
+    server: Arc<Server>,
+    addr: SocketAddr,
+    stop: watch::Sender<bool>,
+}
+
+impl fmt::Debug for DataServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DataServer({} {})", self.addr, self.shared.store.place())
+    }
+}
+
+impl DataServer {
+    /// Opens the store in `config.data_dir`, listens, and starts to look for the metadata server.
+    /// Clients are told to wait until it is found.
+    ///
+    /// # Errors
+    /// One line for an operator: the directory is foreign, empty, locked or newer; the address is
+    /// taken.
+    pub async fn start(env: Env, transport: Arc<dyn Transport>, config: Config) -> Result<Self, StartError> {
+        let place = config.data_dir.display().to_string();
+        let device =
+            FileDevice::new(&config.data_dir).map_err(|error| StartError::Directory(place, error))?;
+        Self::start_on(env, transport, Arc::new(device), config).await
+    }
+
+    /// The same on any device.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub async fn start_on(
+        env: Env,
+        transport: Arc<dyn Transport>,
+        device: Arc<dyn Device>,
+        config: Config,
+    ) -> Result<Self, StartError> {
+        if config.mds.is_empty() {
+            return Err(StartError::NoMds);
+        }
+        let store = Store::open(&env, device, config.store.clone()).await?;
+        let shared = Arc::new(Shared::new(env.clone(), Arc::clone(&transport), store));
+        let nfs = Arc::new(Nfs3::new(Arc::clone(&shared)));
+        let limits = config.limits.clone();
+        let server = Arc::new(Server::new(env.clone(), Arc::clone(&transport), limits, vec![nfs]));
+        let listener = server.listen(config.listen).await;
+        let listener = listener.map_err(|error| StartError::Listen(config.listen, error))?;
+        let addr = listener.local_addr();
+        let identity = Identity {
+            incarnation: env.random.array(),
+            addresses: advertised(&config, addr)?,
+            version: config.version,
+            isolation: config.isolation,
+        };
+        env.spawn.spawn(Box::pin(Arc::clone(&server).serve(listener)));
+        let client = Client::new(env.clone(), transport).with_key(config.cluster_key);
+        let (stop, stopped) = watch::channel(false);
+        let contact = control::run(Arc::clone(&shared), client, config.mds, identity, stopped);
+        env.spawn.spawn(Box::pin(contact));
+        tracing::info!(%addr, store = %shared.store.place(), "data server listening");
+        Ok(Self { shared, server, addr, stop })
+    }
+
+    /// Where it listens, with the port that was picked.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    pub fn status(&self) -> Status {
+        let shared = &self.shared;
+        Status {
+            store: shared.store.uuid(),
+            store_id: shared.seals.store(),
+            connected: shared.mds.is_up(),
+            serving: shared.contact.may_serve(shared.env.clock.now()),
+            counters: shared.counters.snapshot(),
+            fences: shared.store.rows(),
+            procedures: self.server.metrics(),
+        }
+    }
+
+    /// Stops accepting, answers calls in flight for at most `grace`, then closes everything.
+    pub async fn shutdown(&self, grace: Duration) {
+        self.server.shutdown(grace).await;
+        self.stop.send_replace(true);
+    }
+}
+
+fn advertised(config: &Config, listening: SocketAddr) -> Result<Vec<ctl_address>, StartError> {
+    let mut addresses = config.advertise.clone();
+    if addresses.is_empty() {
+        if listening.ip().is_unspecified() {
+            return Err(StartError::NoAddress(listening));
+        }
+        addresses.push(listening);
+    }
+    let wire = addresses.iter().map(|address| ctl_address {
+        host: address.ip().to_string().into(),
+        port: u32::from(if address.port() == 0 { listening.port() } else { address.port() }),
+    });
+    Ok(wire.collect())
+}

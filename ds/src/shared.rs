@@ -1,0 +1,52 @@
+//! What every part of a data server sees.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sluice_env::Env;
+use sluice_rpc::Transport;
+use sluice_store::Store;
+
+use crate::access::Seals;
+use crate::contact::Contact;
+use crate::control::Orders;
+use crate::control::link::MdsLink;
+use crate::counters::Counters;
+use crate::logical_size::LogicalSizes;
+
+/// Most bytes of one READ or WRITE; `rtmax` and `wtmax` of FSINFO.
+pub(crate) const IO_MAX: u32 = 1 << 20;
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    // Constant.
+    pub(crate) env: Env,
+    pub(crate) transport: Arc<dyn Transport>,
+    pub(crate) store: Arc<Store>,
+    /// `IO_MAX` zero bytes, for holes; untouched pages of it cost no memory.
+    pub(crate) zeros: Bytes,
+    // Each guards itself.
+    pub(crate) seals: Seals,
+    pub(crate) contact: Contact,
+    pub(crate) counters: Counters,
+    pub(crate) sizes: LogicalSizes,
+    pub(crate) mds: MdsLink,
+    pub(crate) orders: Orders,
+}
+
+impl Shared {
+    pub(crate) fn new(env: Env, transport: Arc<dyn Transport>, store: Arc<Store>) -> Self {
+        Self {
+            mds: MdsLink::new(),
+            env,
+            transport,
+            store,
+            zeros: vec![0; IO_MAX as usize].into(),
+            seals: Seals::default(),
+            contact: Contact::default(),
+            counters: Counters::default(),
+            sizes: LogicalSizes::default(),
+            orders: Orders::default(),
+        }
+    }
+}
