@@ -39,6 +39,10 @@ const PLACEHOLDER: u8 = 2;
 const AT_HOME: u8 = 4;
 
 impl Stored {
+    pub(crate) const fn is_chained(&self) -> bool {
+        self.chained
+    }
+
     fn encode(&self, directory: FileId) -> Bytes {
         let mut w = Writer::with_capacity(64);
         let chained = if self.chained { CHAINED } else { 0 };

@@ -19,7 +19,7 @@ macro_rules! prefixes {
     ($($(#[$doc:meta])* $name:ident = $byte:literal,)*) => {
         $($(#[$doc])* pub(crate) const $name: u8 = $byte;)*
         /// Every prefix with its name, in the order of the table.
-        pub const PREFIXES: &[(&str, u8)] = &[$((stringify!($name), $byte)),*];
+        pub const PREFIXES: &[(&str, u8)] = &[$((stringify!($name), $name)),*];
     };
 }
 

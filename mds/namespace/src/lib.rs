@@ -41,7 +41,7 @@ mod xattr;
 
 use sluice_env::Wall;
 
-//pub use check::{Problem, Report, check};
+pub use check::{Problem, Report};
 pub use create::{Create, CreateMode, Created, NewAttributes, NewNode};
 pub use credential::{AccessMask, Credential, Owned, Want};
 pub use data_file::{Component, DataFile, Layout, LayoutPolicy, Shape};

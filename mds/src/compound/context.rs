@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use sluice_namespace::{Credential, FileHandle, Request};
+use sluice_namespace::{Credential, FileHandle, Inode, Request};
 use sluice_rpc::{Call, Connection};
 use sluice_state::stateid::{Special, special};
 use sluice_state::{ClientId, StateId};
 use sluice_xdr::nfs4::{nfsstat4, stateid4};
 
+use super::OpError;
 use crate::clients::SessionRef;
 use crate::error::state_status;
 use crate::server::Mds;
@@ -36,6 +37,11 @@ pub(crate) struct Context {
     pub(crate) index: u32,
     /// Bytes that its result may take.
     pub(crate) reply_room: usize,
+    /// Position of the last operation that modified something.
+    pub(crate) modified: u32,
+    /// The current file's inode as an operation of this COMPOUND just saw it, with that operation's position:
+    /// LOOKUP, GETFH, GETATTR read the store once.
+    known: Option<(u32, Inode)>,
 }
 
 impl Context {
@@ -54,6 +60,8 @@ impl Context {
             saved_stateid: None,
             index: 0,
             reply_room: 0,
+            modified: 0,
+            known: None,
         }
     }
 
@@ -70,6 +78,38 @@ impl Context {
     pub(crate) fn set_current(&mut self, handle: FileHandle) {
         self.current = Some(handle);
         self.current_stateid = None;
+        self.known = None;
+    }
+
+    /// As [`Context::set_current`], with the inode as this operation sees it.
+    pub(crate) fn set_current_known(&mut self, inode: Inode) {
+        let export = self.current.map_or(0, |handle| handle.export);
+        self.set_current(FileHandle { export, inode: inode.key });
+        self.known = Some((self.index, inode));
+    }
+
+    /// The current file's inode: what an operation of this COMPOUND saw, unless something was modified
+    /// since, or else what the store says.
+    ///
+    /// # Errors
+    /// STALE and what the store says.
+    pub(crate) async fn inode(&mut self) -> Result<Inode, OpError> {
+        if let Some((seen, inode)) = &self.known
+            && *seen >= self.modified
+        {
+            return Ok(inode.clone());
+        }
+        let key = self.current()?.inode;
+        let namespace = &self.server.namespace;
+        let inode =
+            self.server.read(|txn| Box::pin(async move { namespace.getattr(&txn, &key).await })).await?;
+        self.known = Some((self.index, inode.clone()));
+        Ok(inode)
+    }
+
+    /// Forgets what was seen of the current file.
+    pub(crate) fn forget_inode(&mut self) {
+        self.known = None;
     }
 
     /// The session's client. Only EXCHANGE_ID and its like run without one.

@@ -117,6 +117,9 @@ async fn run(cx: &mut Context, head: &Head, mut reader: Reader, mut results: Res
         };
         cx.index = index;
         cx.reply_room = results.room();
+        if row.flags.has(table::Flags::MODIFIES) {
+            cx.modified = index;
+        }
         let outcome = (row.run)(cx, arguments).await;
         cx.server.metrics.operation(row.op, &outcome);
         let stop = match outcome {

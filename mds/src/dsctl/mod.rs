@@ -11,7 +11,7 @@ use sluice_namespace::{FsError, Layout, Namespace};
 use sluice_rpc::{Call, Program, Reply};
 use sluice_state::{BootEpoch, ClientId};
 use sluice_state::effect::FenceId;
-use sluice_xdr::control::{SLUICE_CONTROL, SLUICE_CONTROL_V1};
+use sluice_xdr::control::{SLUICE_CONTROL, SLUICE_CONTROL_V1, ctl_capacity};
 use sluice_xdr::nfs4::nfsstat4;
 
 use crate::config::Config;
@@ -47,6 +47,11 @@ impl Registry {
     /// What the store says.
     pub(crate) async fn load(_env: &Env, _db: &Database, _namespace: &Namespace, _config: &Config, _epoch: BootEpoch) -> Result<Self, FsError> {
         Ok(Self {})
+    }
+
+    /// Of all data servers that take new files, together.
+    pub(crate) fn capacity(&self) -> ctl_capacity {
+        ctl_capacity::default()
     }
 }
 

@@ -15,12 +15,12 @@ pub(crate) async fn clear_rw(_mds: Arc<Mds>, _entry: Arc<FileEntry>) {}
 pub(crate) async fn settle_in_background(_mds: Arc<Mds>, _entry: Arc<FileEntry>) {}
 
 /// Brings the size in the inode up to what the data servers hold, if it may lag; the caller then reads the
-/// inode. `client` is the one that asks. Cheap when nothing lags.
+/// inode again. True when it changed. Cheap when nothing lags.
 ///
 /// # Errors
 /// What the store or the data servers say; DELAY-like errors pass.
-pub(crate) async fn settle_size(_mds: &Arc<Mds>, _key: &InodeKey) -> Result<(), FsError> {
-    Ok(())
+pub(crate) async fn settle_size(_mds: &Arc<Mds>, _key: &InodeKey) -> Result<bool, FsError> {
+    Ok(false)
 }
 
 /// Whether the rw_layout row exists and whether the inode is an orphan.

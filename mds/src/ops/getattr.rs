@@ -1,9 +1,27 @@
-//! (to be written)
+//! GETATTR. RFC 8881 §18.7.
 
-use sluice_xdr::nfs4::*;
+use sluice_xdr::nfs4::{GETATTR4args, GETATTR4res, GETATTR4resok, nfsstat4};
 
+use crate::attr::get;
 use crate::compound::{Context, OpResult};
+use crate::layout::settle;
 
-pub(crate) async fn getattr(_cx: &mut Context, _args: GETATTR4args) -> OpResult<GETATTR4res> {
-    Err(nfsstat4::NFS4ERR_NOTSUPP.into())
+pub(crate) async fn getattr(cx: &mut Context, args: GETATTR4args) -> OpResult<GETATTR4res> {
+    // §18.7.3: attributes that can only be set may not be asked for.
+    if !args.attr_request.and(get::WRITE_ONLY).is_empty() {
+        return Err(nfsstat4::NFS4ERR_INVAL.into());
+    }
+    let mut inode = cx.inode().await?;
+    if inode.file().is_some()
+        && !args.attr_request.and(get::MOVES_WITH_DATA).is_empty()
+        && settle::settle_size(&cx.server, &inode.key).await?
+    {
+        cx.forget_inode();
+        inode = cx.inode().await?;
+    }
+    let export = cx.current()?.export;
+    let attributes = get::attributes(&cx.server, cx.minor, export, &inode, &args.attr_request);
+    let obj_attributes =
+        attributes.encode(&args.attr_request).map_err(|_| nfsstat4::NFS4ERR_SERVERFAULT)?;
+    Ok(GETATTR4res::NFS4_OK(GETATTR4resok { obj_attributes }))
 }

@@ -1,9 +1,9 @@
-//! (to be written)
+//! GETFH. RFC 8881 §18.8.
 
-use sluice_xdr::nfs4::*;
+use sluice_xdr::nfs4::{GETFH4res, GETFH4resok, nfs_fh4};
 
 use crate::compound::{Context, OpResult};
 
-pub(crate) async fn getfh(_cx: &mut Context) -> OpResult<GETFH4res> {
-    Err(nfsstat4::NFS4ERR_NOTSUPP.into())
+pub(crate) async fn getfh(cx: &mut Context) -> OpResult<GETFH4res> {
+    Ok(GETFH4res::NFS4_OK(GETFH4resok { object: nfs_fh4(cx.current()?.encode()) }))
 }

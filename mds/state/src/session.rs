@@ -271,7 +271,7 @@ impl Session {
         let begin = self.slots.check(args.slot, args.seqid, args.highest_slot, args.fingerprint)?;
         // The lease is renewed by a SEQUENCE that succeeds, hence not before the slot was judged.
         if !self.client.begin(now) {
-            self.dead = true;
+            self.kill();
             return Err(Error::BadSession);
         }
         self.bind_implicitly(connection);

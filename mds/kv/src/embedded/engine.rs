@@ -8,6 +8,7 @@ use fjall::{KeyspaceCreateOptions, OwnedWriteBatch, PersistMode, Readable};
 
 use crate::embedded::EmbeddedOptions;
 use crate::embedded::directory::{Directory, io_error};
+use crate::embedded::journal;
 use crate::{KeyValue, KvError};
 
 pub(crate) use fjall::Snapshot;
@@ -43,6 +44,7 @@ impl Engine {
             batch.insert(&data, VERSION_KEY, 0u64.to_be_bytes());
             batch.commit().map_err(|e| engine_error(dir, &e))
         })?;
+        journal::mend(&path)?;
         let (db, data) = start(&path, options)?;
         let stored = data.get(VERSION_KEY).map_err(|e| engine_error(dir, &e))?;
         let version = stored
@@ -133,6 +135,9 @@ fn start(path: &Path, options: &EmbeddedOptions) -> Result<(fjall::Database, fja
     let db = fjall::Database::builder(path)
         .cache_size(options.cache_bytes)
         .manual_journal_persist(true)
+        // The engine checks a journal's sums over values it compresses anew: another release of the
+        // compressor would make old journals look damaged.
+        .journal_compression(fjall::CompressionType::None)
         .open()
         .map_err(|e| engine_error(path, &e))?;
     let data = db

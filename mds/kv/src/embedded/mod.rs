@@ -3,6 +3,7 @@
 mod committer;
 mod directory;
 mod engine;
+mod journal;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -86,11 +86,8 @@ impl File {
                 self.admit_layout_get(ctx, *client, stateid, *iomode)?;
             }
             Intent::LayoutCommit { client, stateid } => {
-                let layout = match self.layouts.check(*client, stateid) {
-                    Ok(layout) => layout,
-                    // A layout that is gone: BAD_STATEID would send the client into state recovery.
-                    Err(_) => return Err(Error::BadLayout),
-                };
+                // A layout that is gone: BAD_STATEID would send the client into state recovery.
+                let Ok(layout) = self.layouts.check(*client, stateid) else { return Err(Error::BadLayout) };
                 if !layout.is_rw() {
                     return Err(Error::BadIomode);
                 }

@@ -1,0 +1,175 @@
+//! Who may do what.
+
+mod common;
+
+use common::*;
+use sluice_env::Wall;
+use sluice_namespace::*;
+
+const ROOT: InodeKey = InodeKey::ROOT;
+const OWNER: u32 = 10;
+const GROUP: u32 = 20;
+
+/// Owner, member, other, root.
+fn everybody() -> [(Credential, u16); 3] {
+    let member = Credential { uid: 11, gid: 1, gids: vec![GROUP] };
+    [(user(OWNER, 1), 6), (member, 3), (user(12, 1), 0)]
+}
+
+async fn directory(w: &World, mode: u16) -> InodeKey {
+    let dir = w.mkdir(ROOT, "d").await;
+    own(w, dir, mode).await;
+    dir
+}
+
+async fn own(w: &World, key: InodeKey, mode: u16) {
+    let set = SetAttr { uid: Some(OWNER), gid: Some(GROUP), mode: Some(mode), ..SetAttr::default() };
+    w.setattr(key, set, &Credential::ROOT).await.unwrap();
+}
+
+fn allowed<T: std::fmt::Debug>(result: Result<T, FsError>, allowed: bool, what: &str) {
+    match result {
+        Ok(_) if allowed => {}
+        Err(FsError::Access) if !allowed => {}
+        other => panic!("{what}: {other:?}, allowed {allowed}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn directories_are_searched_read_and_changed_by_their_mode_bits() {
+    let w = World::new().await;
+    let dir = directory(&w, 0o777).await;
+    let outside = w.file(ROOT, "outside").await.inode.key;
+    for bits in 0..8_u16 {
+        for (who, shift) in everybody() {
+            own(&w, dir, bits << shift).await;
+            w.file(dir, "f").await;
+            let what = format!("bits {bits:o} of uid {}", who.uid);
+            let (search, read, change) = (bits & 1 != 0, bits & 4 != 0, bits & 3 == 3);
+            allowed(w.lookup_as(dir, "f", &who).await, search, &format!("lookup, {what}"));
+            let read_dir = ReadDir { directory: dir, after: Cookie(0), limit: 5, attributes: false };
+            allowed(
+                w.read(async |t| w.ns.readdir(t, &read_dir, &who).await).await,
+                read,
+                &format!("readdir, {what}"),
+            );
+            let mode = NewAttributes::mode(0o600);
+            allowed(
+                w.make(dir, "new", NewNode::Fifo, CreateMode::Guarded, mode, &who).await,
+                change,
+                &format!("create, {what}"),
+            );
+            allowed(w.link_as(outside, dir, "link", &who).await, change, &format!("link, {what}"));
+            allowed(w.rename_as((dir, "f"), (dir, "g"), &who).await, change, &format!("rename, {what}"));
+            let left = if change { "g" } else { "f" };
+            allowed(w.remove_as(dir, left, false, &who).await, change, &format!("remove, {what}"));
+            for leftover in ["f", "g", "new", "link"] {
+                drop(w.remove(dir, leftover).await);
+            }
+        }
+    }
+    w.clean().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn names_show_only_to_those_who_may_search() {
+    let w = World::new().await;
+    let dir = directory(&w, 0o666).await;
+    let who = user(99, 99);
+    // Neither presence nor absence shows.
+    refused!(w.lookup_as(dir, "absent", &who).await, FsError::Access);
+    refused!(w.remove_as(dir, "absent", false, &who).await, FsError::Access);
+    refused!(w.rename_as((dir, "absent"), (dir, "x"), &who).await, FsError::Access);
+    own(&w, dir, 0o711).await;
+    refused!(w.remove_as(dir, "absent", false, &who).await, FsError::NotFound);
+    w.file(dir, "f").await;
+    let mode = NewAttributes::mode(0o600);
+    refused!(w.make(dir, "f", NewNode::Fifo, CreateMode::Guarded, mode, &who).await, FsError::Exists);
+    refused!(w.make(dir, "g", NewNode::Fifo, CreateMode::Guarded, mode, &who).await, FsError::Access);
+}
+
+#[tokio::test(start_paused = true)]
+async fn sticky_directories_keep_entries_for_their_owners() {
+    let w = World::new().await;
+    let dir = directory(&w, 0o1777).await;
+    for called in ["a", "b", "mine"] {
+        w.file(dir, called).await;
+    }
+    let (me, other) = (user(30, 30), user(31, 31));
+    let mine = w.lookup(dir, "mine").await.unwrap().inode.key;
+    w.setattr(mine, SetAttr { uid: Some(30), ..SetAttr::default() }, &Credential::ROOT).await.unwrap();
+    refused!(w.remove_as(dir, "a", false, &me).await, FsError::NotOwner);
+    refused!(w.rename_as((dir, "a"), (dir, "x"), &me).await, FsError::NotOwner);
+    refused!(w.rename_as((dir, "mine"), (dir, "a"), &me).await, FsError::NotOwner);
+    refused!(w.remove_as(dir, "mine", false, &other).await, FsError::NotOwner);
+    w.remove_as(dir, "mine", false, &me).await.unwrap();
+    w.remove_as(dir, "a", false, &user(OWNER, 1)).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_directory_moves_only_with_write_permission_on_itself() {
+    let w = World::new().await;
+    let from = w.mkdir(ROOT, "from").await;
+    let to = w.mkdir(ROOT, "to").await;
+    let dir = w.mkdir(from, "d").await;
+    own(&w, dir, 0o555).await;
+    let who = user(99, 99);
+    refused!(w.rename_as((from, "d"), (to, "d"), &who).await, FsError::Access);
+    w.rename_as((from, "d"), (from, "e"), &who).await.unwrap();
+    own(&w, dir, 0o557).await;
+    w.rename_as((from, "e"), (to, "d"), &who).await.unwrap();
+    w.clean().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn owners_change_modes_and_groups_and_root_changes_owners() {
+    let w = World::new().await;
+    let f = w.file(ROOT, "f").await.inode.key;
+    own(&w, f, 0o6755).await;
+    let [(owner, _), (member, _), (other, _)] = everybody();
+    let mode = |m| SetAttr { mode: Some(m), ..SetAttr::default() };
+    refused!(w.setattr(f, mode(0o600), &member).await, FsError::NotOwner);
+    refused!(w.setattr(f, mode(0o600), &other).await, FsError::NotOwner);
+    refused!(w.setattr(f, mode(0o10000), &owner).await, FsError::Invalid);
+    // The owner is not in the file's group: the set-group-id bit does not stay.
+    assert_eq!(w.setattr(f, mode(0o6711), &owner).await.unwrap().record.mode, 0o4711);
+    let chown = |uid, gid| SetAttr { uid, gid, ..SetAttr::default() };
+    refused!(w.setattr(f, chown(Some(11), None), &owner).await, FsError::NotOwner);
+    refused!(w.setattr(f, chown(None, Some(77)), &owner).await, FsError::NotOwner);
+    refused!(w.setattr(f, chown(None, Some(GROUP)), &other).await, FsError::NotOwner);
+    let given = w.setattr(f, chown(Some(OWNER), Some(1)), &owner).await.unwrap();
+    assert_eq!((given.record.gid, given.record.mode), (1, 0o711), "set-id bits go with the group");
+    let given = w.setattr(f, chown(Some(5), Some(6)), &Credential::ROOT).await.unwrap();
+    assert_eq!((given.record.uid, given.record.gid), (5, 6));
+}
+
+#[tokio::test(start_paused = true)]
+async fn times_of_choice_take_ownership_and_the_present_time_write_permission() {
+    let w = World::new().await;
+    let f = w.file(ROOT, "f").await.inode.key;
+    own(&w, f, 0o620).await;
+    let [(owner, _), (member, _), (other, _)] = everybody();
+    let at = Wall { seconds: -5, nanos: 3 };
+    let to = SetAttr { atime: Some(SetTime::To(at)), mtime: Some(SetTime::Now), ..SetAttr::default() };
+    let now = SetAttr { atime: Some(SetTime::Now), mtime: Some(SetTime::Now), ..SetAttr::default() };
+    refused!(w.setattr(f, to, &member).await, FsError::NotOwner);
+    refused!(w.setattr(f, now, &other).await, FsError::Access);
+    w.setattr(f, now, &member).await.unwrap();
+    w.setattr(f, SetAttr { writable_open: true, ..now }, &other).await.unwrap();
+    let set = w.setattr(f, to, &owner).await.unwrap();
+    assert_eq!((set.record.atime, set.mtime()), (at, NOW));
+    let nothing = w.setattr(f, SetAttr::default(), &other).await.unwrap();
+    assert_eq!(nothing.change, set.change, "nothing to set changes nothing");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_set_group_id_directory_gives_its_group() {
+    let w = World::new().await;
+    let dir = directory(&w, 0o2777).await;
+    let who = user(30, 30);
+    let mode = NewAttributes::mode(0o755);
+    let sub = w.make(dir, "s", NewNode::Directory, CreateMode::Guarded, mode, &who).await.unwrap();
+    assert_eq!((sub.inode.record.gid, sub.inode.record.mode), (GROUP, 0o2755));
+    let file = w.make(dir, "f", NewNode::Fifo, CreateMode::Guarded, mode, &who).await.unwrap();
+    assert_eq!((file.inode.record.uid, file.inode.record.gid, file.inode.record.mode), (30, GROUP, 0o755));
+}

@@ -1,0 +1,226 @@
+//! What an inode looks like to a client. RFC 8881 §5.
+
+use bytes::Bytes;
+use sluice_env::Wall;
+use sluice_namespace::{Inode, Kind, MAX_LINKS, MAX_NAME};
+use sluice_xdr::nfs4::*;
+
+use crate::server::Mds;
+
+/// Largest READ and WRITE through this server, in bytes. Data servers have their own (layout/device.rs).
+pub(crate) const MAX_IO: u64 = 1 << 20;
+/// Largest file: the client's loff_t.
+const MAX_FILE: u64 = i64::MAX as u64;
+
+/// Attributes that only SETATTR, CREATE and OPEN take.
+pub(crate) const WRITE_ONLY: bitmap4 = bitmap4::of(&[FATTR4_TIME_ACCESS_SET, FATTR4_TIME_MODIFY_SET]);
+
+/// Attributes that writes at the data servers change.
+pub(crate) const MOVES_WITH_DATA: bitmap4 =
+    bitmap4::of(&[FATTR4_SIZE, FATTR4_CHANGE, FATTR4_SPACE_USED, FATTR4_TIME_MODIFY, FATTR4_TIME_METADATA]);
+
+/// What SETATTR, CREATE and OPEN may set.
+pub(crate) const SETTABLE: bitmap4 = bitmap4::of(&[
+    FATTR4_SIZE,
+    FATTR4_MODE,
+    FATTR4_OWNER,
+    FATTR4_OWNER_GROUP,
+    FATTR4_TIME_ACCESS_SET,
+    FATTR4_TIME_MODIFY_SET,
+    FATTR4_MODE_SET_MASKED,
+    FATTR4_MODE_UMASK,
+]);
+
+const COMMON: bitmap4 = bitmap4::of(&[
+    FATTR4_SUPPORTED_ATTRS,
+    FATTR4_TYPE,
+    FATTR4_FH_EXPIRE_TYPE,
+    FATTR4_CHANGE,
+    FATTR4_SIZE,
+    FATTR4_LINK_SUPPORT,
+    FATTR4_SYMLINK_SUPPORT,
+    FATTR4_NAMED_ATTR,
+    FATTR4_FSID,
+    FATTR4_UNIQUE_HANDLES,
+    FATTR4_LEASE_TIME,
+    FATTR4_RDATTR_ERROR,
+    FATTR4_ACLSUPPORT,
+    FATTR4_CANSETTIME,
+    FATTR4_CASE_INSENSITIVE,
+    FATTR4_CASE_PRESERVING,
+    FATTR4_CHOWN_RESTRICTED,
+    FATTR4_FILEHANDLE,
+    FATTR4_FILEID,
+    FATTR4_FILES_AVAIL,
+    FATTR4_FILES_FREE,
+    FATTR4_FILES_TOTAL,
+    FATTR4_HOMOGENEOUS,
+    FATTR4_MAXFILESIZE,
+    FATTR4_MAXLINK,
+    FATTR4_MAXNAME,
+    FATTR4_MAXREAD,
+    FATTR4_MAXWRITE,
+    FATTR4_MODE,
+    FATTR4_NO_TRUNC,
+    FATTR4_NUMLINKS,
+    FATTR4_OWNER,
+    FATTR4_OWNER_GROUP,
+    FATTR4_RAWDEV,
+    FATTR4_SPACE_AVAIL,
+    FATTR4_SPACE_FREE,
+    FATTR4_SPACE_TOTAL,
+    FATTR4_SPACE_USED,
+    FATTR4_TIME_ACCESS,
+    FATTR4_TIME_ACCESS_SET,
+    FATTR4_TIME_CREATE,
+    FATTR4_TIME_DELTA,
+    FATTR4_TIME_METADATA,
+    FATTR4_TIME_MODIFY,
+    FATTR4_TIME_MODIFY_SET,
+    FATTR4_MOUNTED_ON_FILEID,
+    FATTR4_SUPPATTR_EXCLCREAT,
+    FATTR4_MODE_SET_MASKED,
+]);
+
+const LAYOUTS: bitmap4 = bitmap4::of(&[FATTR4_FS_LAYOUT_TYPES, FATTR4_LAYOUT_BLKSIZE]);
+const MINOR_TWO: bitmap4 = bitmap4::of(&[FATTR4_CHANGE_ATTR_TYPE, FATTR4_MODE_UMASK, FATTR4_XATTR_SUPPORT]);
+
+/// What this server supports in minor version `minor`.
+pub(crate) fn supported(mds: &Mds, minor: u32) -> bitmap4 {
+    let mut all = COMMON;
+    if mds.config.layouts {
+        all = all.or(LAYOUTS);
+    }
+    if minor >= 2 {
+        all = all.or(MINOR_TWO);
+    }
+    all
+}
+
+/// The attributes of `inode` that `asked` names and this server supports; the rest is left out.
+pub(crate) fn attributes(mds: &Mds, minor: u32, export: u32, inode: &Inode, asked: &bitmap4) -> Attributes {
+    let supported = supported(mds, minor);
+    let want = |number: u32| asked.contains(number) && supported.contains(number);
+    let mut out = Attributes::default();
+    of_inode(&mut out, inode, &want);
+    of_file_system(&mut out, mds, export, &want);
+    if want(FATTR4_SUPPORTED_ATTRS) {
+        out.supported_attrs = Some(supported);
+    }
+    if want(FATTR4_SUPPATTR_EXCLCREAT) {
+        out.suppattr_exclcreat = Some(supported.and(SETTABLE));
+    }
+    if want(FATTR4_FSID) {
+        out.fsid = Some(fsid(mds, export));
+    }
+    if want(FATTR4_FILEHANDLE) {
+        let handle = sluice_namespace::FileHandle { export, inode: inode.key };
+        out.filehandle = Some(nfs_fh4(handle.encode()));
+    }
+    out
+}
+
+/// The file system: one per export of one store.
+pub(crate) fn fsid(mds: &Mds, export: u32) -> fsid4 {
+    let [a, b, c, d, e, f, g, h, ..] = mds.namespace.superblock().uuid;
+    fsid4 { major: u64::from_be_bytes([a, b, c, d, e, f, g, h]), minor: export.into() }
+}
+
+/// An id as clients with AUTH_SYS expect it: a number in text (RFC 8881 §5.9).
+pub(crate) fn numeric(id: u32) -> Bytes {
+    id.to_string().into()
+}
+
+/// A time on the wire.
+pub(crate) fn wire_time(at: Wall) -> nfstime4 {
+    nfstime4 { seconds: at.seconds, nseconds: at.nanos }
+}
+
+/// The type on the wire.
+pub(crate) fn wire_type(kind: Kind) -> nfs_ftype4 {
+    match kind {
+        Kind::File => nfs_ftype4::NF4REG,
+        Kind::Directory => nfs_ftype4::NF4DIR,
+        Kind::Symlink => nfs_ftype4::NF4LNK,
+        Kind::BlockDevice => nfs_ftype4::NF4BLK,
+        Kind::CharDevice => nfs_ftype4::NF4CHR,
+        Kind::Fifo => nfs_ftype4::NF4FIFO,
+        Kind::Socket => nfs_ftype4::NF4SOCK,
+    }
+}
+
+fn of_inode(out: &mut Attributes, inode: &Inode, want: &impl Fn(u32) -> bool) {
+    macro_rules! set {
+        ($number:ident $field:ident $value:expr) => {
+            if want($number) {
+                out.$field = Some($value);
+            }
+        };
+    }
+    set!(FATTR4_TYPE type_ wire_type(inode.kind()));
+    set!(FATTR4_CHANGE change inode.change);
+    set!(FATTR4_SIZE size inode.size());
+    set!(FATTR4_NAMED_ATTR named_attr false);
+    set!(FATTR4_FILEID fileid inode.key.fileid.0);
+    set!(FATTR4_MOUNTED_ON_FILEID mounted_on_fileid inode.key.fileid.0);
+    set!(FATTR4_MODE mode inode.record.mode.into());
+    set!(FATTR4_NUMLINKS numlinks inode.nlink());
+    set!(FATTR4_OWNER owner numeric(inode.record.uid));
+    set!(FATTR4_OWNER_GROUP owner_group numeric(inode.record.gid));
+    set!(FATTR4_RAWDEV rawdev {
+        let (specdata1, specdata2) = inode.device();
+        specdata4 { specdata1, specdata2 }
+    });
+    set!(FATTR4_SPACE_USED space_used inode.space_used());
+    set!(FATTR4_TIME_ACCESS time_access wire_time(inode.record.atime));
+    set!(FATTR4_TIME_CREATE time_create wire_time(inode.record.btime));
+    set!(FATTR4_TIME_METADATA time_metadata wire_time(inode.ctime()));
+    set!(FATTR4_TIME_MODIFY time_modify wire_time(inode.mtime()));
+}
+
+fn of_file_system(out: &mut Attributes, mds: &Mds, _export: u32, want: &impl Fn(u32) -> bool) {
+    macro_rules! set {
+        ($($number:ident $field:ident $value:expr;)*) => {
+            $(if want($number) {
+                out.$field = Some($value);
+            })*
+        };
+    }
+    set! {
+        FATTR4_FH_EXPIRE_TYPE fh_expire_type FH4_PERSISTENT;
+        FATTR4_LINK_SUPPORT link_support true;
+        FATTR4_SYMLINK_SUPPORT symlink_support true;
+        FATTR4_UNIQUE_HANDLES unique_handles true;
+        FATTR4_LEASE_TIME lease_time u32::try_from(mds.config.lease.as_secs()).unwrap_or(u32::MAX);
+        FATTR4_RDATTR_ERROR rdattr_error nfsstat4::NFS4_OK;
+        FATTR4_ACLSUPPORT aclsupport 0;
+        FATTR4_CANSETTIME cansettime true;
+        FATTR4_CASE_INSENSITIVE case_insensitive false;
+        FATTR4_CASE_PRESERVING case_preserving true;
+        FATTR4_CHOWN_RESTRICTED chown_restricted true;
+        FATTR4_HOMOGENEOUS homogeneous true;
+        FATTR4_MAXFILESIZE maxfilesize MAX_FILE;
+        FATTR4_MAXLINK maxlink MAX_LINKS;
+        FATTR4_MAXNAME maxname u32::try_from(MAX_NAME).unwrap_or(255);
+        FATTR4_MAXREAD maxread MAX_IO;
+        FATTR4_MAXWRITE maxwrite MAX_IO;
+        FATTR4_NO_TRUNC no_trunc true;
+        FATTR4_TIME_DELTA time_delta nfstime4 { seconds: 0, nseconds: 1 };
+        FATTR4_FS_LAYOUT_TYPES fs_layout_types vec![layouttype4::LAYOUT4_FLEX_FILES];
+        FATTR4_LAYOUT_BLKSIZE layout_blksize 1 << 20;
+        FATTR4_CHANGE_ATTR_TYPE change_attr_type change_attr_type4::NFS4_CHANGE_TYPE_IS_MONOTONIC_INCR;
+        FATTR4_XATTR_SUPPORT xattr_support true;
+    }
+    let space = [FATTR4_SPACE_AVAIL, FATTR4_SPACE_FREE, FATTR4_SPACE_TOTAL, FATTR4_FILES_AVAIL, FATTR4_FILES_FREE, FATTR4_FILES_TOTAL];
+    if space.into_iter().any(want) {
+        let capacity = mds.data_servers.capacity();
+        set! {
+            FATTR4_SPACE_AVAIL space_avail capacity.free_bytes;
+            FATTR4_SPACE_FREE space_free capacity.free_bytes;
+            FATTR4_SPACE_TOTAL space_total capacity.total_bytes;
+            FATTR4_FILES_AVAIL files_avail capacity.free_inodes;
+            FATTR4_FILES_FREE files_free capacity.free_inodes;
+            FATTR4_FILES_TOTAL files_total capacity.free_inodes.saturating_add(capacity.files);
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! Model check: every interleaving, two operations at a time, of prepare, finish (committed or aborted),
+//! recall answers, deadlines and fences, from several starting states. Stateless search: a path is a list of
+//! choices, replayed from the start.
+
+use sluice_state::effect::{IoMode, RecallAnswer, RecallKind, RevokeReason, WaitToken};
+use sluice_state::file::{Error, FileSeed, Intent, LayoutFilter, Outcome, Prepared, Reply, Ticket};
+use sluice_state::layout::ReturnMode;
+use sluice_state::lock::LockKind;
+use sluice_state::open::{Access, Deny};
+use sluice_state::{ClientId, StateId, Time};
+
+use super::world::{A, B, C, World, open_request, range};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Op {
+    OpenRead,
+    OpenWrite,
+    OpenExclusive,
+    Close,
+    Unlink,
+    SetAttributes,
+    Truncate,
+    Replace,
+    LayoutRead,
+    LayoutWrite,
+    LayoutCommit,
+    LayoutReturn,
+    ProxyRead,
+    ProxyWrite,
+    ProxyExclusive,
+    Relayout,
+    Settle,
+    ClearRw,
+    Lock,
+    Recall,
+    Expire,
+}
+
+const OPS: [Op; 21] = [
+    Op::OpenRead,
+    Op::OpenWrite,
+    Op::OpenExclusive,
+    Op::Close,
+    Op::Unlink,
+    Op::SetAttributes,
+    Op::Truncate,
+    Op::Replace,
+    Op::LayoutRead,
+    Op::LayoutWrite,
+    Op::LayoutCommit,
+    Op::LayoutReturn,
+    Op::ProxyRead,
+    Op::ProxyWrite,
+    Op::ProxyExclusive,
+    Op::Relayout,
+    Op::Settle,
+    Op::ClearRw,
+    Op::Lock,
+    Op::Recall,
+    Op::Expire,
+];
+
+impl Op {
+    /// The intent, or `None` for an operation without a transaction.
+    fn intent(self, world: &World, client: ClientId) -> Option<Intent> {
+        let stateid = world.opens.get(&super::world::owner(client)).copied().unwrap_or(StateId::default());
+        Some(match self {
+            Self::OpenRead => Intent::Open(open_request(client, Access::READ, Deny::NONE)),
+            Self::OpenWrite => Intent::Open(open_request(client, Access::WRITE, Deny::NONE)),
+            Self::OpenExclusive => Intent::Open(open_request(client, Access::BOTH, Deny::BOTH)),
+            Self::Close => Intent::Close { client, stateid },
+            Self::Unlink => Intent::Unlink { client, last_link: true },
+            Self::SetAttributes => Intent::SetAttributes { client },
+            Self::Truncate => Intent::SetSize { client, replace: false },
+            Self::Replace => Intent::SetSize { client, replace: true },
+            Self::LayoutRead => world.layout_get(client, IoMode::Read),
+            Self::LayoutWrite => world.layout_get(client, IoMode::ReadWrite),
+            Self::LayoutCommit => world.layout_commit(client),
+            Self::ProxyRead => Intent::ProxyIo { client, write: false, exclusive: false },
+            Self::ProxyWrite => Intent::ProxyIo { client, write: true, exclusive: false },
+            Self::ProxyExclusive => Intent::ProxyIo { client, write: true, exclusive: true },
+            Self::Relayout => Intent::Relayout,
+            Self::Settle => Intent::Settle,
+            Self::ClearRw => Intent::ClearRw,
+            Self::LayoutReturn | Self::Lock | Self::Recall | Self::Expire => return None,
+        })
+    }
+
+    fn immediate(self, world: &mut World, client: ClientId) {
+        match self {
+            Self::LayoutReturn => drop(world.layout_return(client, ReturnMode::Any)),
+            Self::Lock => drop(world.lock(client, LockKind::Write, range(0, 9), true)),
+            Self::Recall => world.recall_layouts(LayoutFilter::All, true),
+            Self::Expire => world.expire(client, RevokeReason::LeaseExpired),
+            other => panic!("{other:?} has a transaction"),
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Step {
+    Start,
+    Waiting(Intent, WaitToken),
+    Ticket(Ticket),
+    Done,
+}
+
+#[derive(Debug)]
+struct Actor {
+    op: Op,
+    client: ClientId,
+    step: Step,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Choice {
+    Go(usize),
+    Abort(usize),
+    Answer(usize, Answer),
+    Fence(usize),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    Return,
+    Forgotten,
+    TooLate,
+}
+
+fn choices(world: &World, actors: &[Actor]) -> Vec<Choice> {
+    let mut all = Vec::new();
+    for (i, actor) in actors.iter().enumerate() {
+        match &actor.step {
+            Step::Start => all.push(Choice::Go(i)),
+            Step::Waiting(_, token) if world.woken.contains(token) => all.push(Choice::Go(i)),
+            Step::Ticket(_) => all.extend([Choice::Go(i), Choice::Abort(i)]),
+            _ => {}
+        }
+    }
+    for (i, recall) in world.recalls.iter().enumerate() {
+        all.push(Choice::Answer(i, Answer::Return));
+        if matches!(recall.kind, RecallKind::Layout { .. }) {
+            all.push(Choice::Answer(i, Answer::Forgotten));
+        }
+    }
+    if !world.recalls.is_empty() {
+        all.push(Choice::Answer(0, Answer::TooLate));
+    }
+    all.extend((0..world.fences.len()).map(Choice::Fence));
+    all
+}
+
+fn go(world: &mut World, actor: &mut Actor) {
+    actor.step = match std::mem::replace(&mut actor.step, Step::Done) {
+        Step::Start => match actor.op.intent(world, actor.client) {
+            Some(intent) => prepare(world, intent, None),
+            None => {
+                actor.op.immediate(world, actor.client);
+                Step::Done
+            }
+        },
+        Step::Waiting(intent, token) => prepare(world, intent, Some(token)),
+        Step::Ticket(ticket) => {
+            world.finish(ticket, Outcome::Committed);
+            Step::Done
+        }
+        Step::Done => Step::Done,
+    };
+}
+
+fn prepare(world: &mut World, intent: Intent, token: Option<WaitToken>) -> Step {
+    match world.prepare(&intent, token) {
+        Prepared::Ticket(ticket) => Step::Ticket(ticket),
+        Prepared::Wait(token) => Step::Waiting(intent, token),
+        Prepared::Deny(_) => Step::Done,
+    }
+}
+
+fn take(world: &mut World, actors: &mut [Actor], choice: Choice) {
+    match choice {
+        Choice::Go(i) => go(world, &mut actors[i]),
+        Choice::Abort(i) => {
+            if let Step::Ticket(ticket) = std::mem::replace(&mut actors[i].step, Step::Done) {
+                world.finish(ticket, Outcome::Aborted);
+            }
+        }
+        Choice::Answer(i, answer) => {
+            let recall = world.recalls[i].clone();
+            match (answer, recall.kind) {
+                (Answer::Return, RecallKind::Layout { .. }) => {
+                    world.layout_return(recall.client, ReturnMode::Any).unwrap();
+                }
+                (Answer::Return, RecallKind::Delegation { .. }) => {
+                    world.delegation_return(recall.client).unwrap();
+                }
+                (Answer::Forgotten, _) => world.answer(recall.client, RecallAnswer::NoMatching),
+                (Answer::TooLate, _) => {
+                    let late = world.now.plus_nanos(world.policy.recall_timeout);
+                    world.tick_to(late);
+                }
+            }
+        }
+        Choice::Fence(i) => world.fence_done(i),
+    }
+}
+
+/// Starting states. In all of them A and B may hold something before the two operations meet.
+const SETUPS: usize = 9;
+
+fn setup(which: usize) -> World {
+    let mut world = World::new(FileSeed { rw_layout: which == 8, orphan: false });
+    // A deadline is a recall's, never a queue's: then a lost wake-up shows as a deadlock.
+    world.policy.wait = u64::MAX;
+    world.policy.read_delegations = which == 6;
+    let open = |world: &mut World, client| drop(world.open(client, Access::BOTH, Deny::NONE).unwrap());
+    match which {
+        0 => {}
+        1 => open(&mut world, A),
+        2 => {
+            open(&mut world, A);
+            world.layout(A, IoMode::ReadWrite).unwrap();
+        }
+        3 => {
+            open(&mut world, A);
+            open(&mut world, B);
+            world.layout(A, IoMode::ReadWrite).unwrap();
+            world.layout(B, IoMode::ReadWrite).unwrap();
+        }
+        4 => {
+            open(&mut world, A);
+            open(&mut world, B);
+            world.layout(A, IoMode::ReadWrite).unwrap();
+            world.layout(B, IoMode::Read).unwrap();
+            world.lock(A, LockKind::Write, range(5, 20), false).unwrap();
+        }
+        5 => {
+            // The row is idle, an orphan is open at A.
+            open(&mut world, A);
+            world.layout(A, IoMode::ReadWrite).unwrap();
+            world.layout_return(A, ReturnMode::Any).unwrap();
+            world.run(&Intent::Unlink { client: B, last_link: true }).unwrap();
+        }
+        6 => {
+            // Read delegations at A and B.
+            world.open(A, Access::READ, Deny::NONE).unwrap();
+            world.open(B, Access::READ, Deny::NONE).unwrap();
+        }
+        7 => {
+            // A's layout is being fenced, B's recalled.
+            open(&mut world, A);
+            open(&mut world, B);
+            world.layout(A, IoMode::ReadWrite).unwrap();
+            world.layout(B, IoMode::ReadWrite).unwrap();
+            world.recall_layouts(LayoutFilter::All, false);
+            world.answer(A, RecallAnswer::NoMatching);
+        }
+        _ => {
+            open(&mut world, A);
+            open(&mut world, B);
+        }
+    }
+    world
+}
+
+/// Runs one path; returns how many choices there were at each of its steps.
+fn run(which: usize, ops: [(Op, ClientId); 2], path: &[usize]) -> Vec<usize> {
+    let mut world = setup(which);
+    let mut actors = ops.map(|(op, client)| Actor { op, client, step: Step::Start });
+    let mut widths = Vec::new();
+    loop {
+        let all = choices(&world, &actors);
+        let Some(choice) = all.get(path.get(widths.len()).copied().unwrap_or(0)) else { break };
+        widths.push(all.len());
+        take(&mut world, &mut actors, *choice);
+        assert!(widths.len() < 64, "does not end: {ops:?} from {which}\n{world:#?}");
+    }
+    for actor in &actors {
+        assert!(
+            matches!(actor.step, Step::Done),
+            "stuck: {actor:?} of {ops:?} from {which}, {path:?}\n{world:#?}"
+        );
+    }
+    drain(&mut world, &format!("{ops:?} from {which}, {path:?}"));
+    widths
+}
+
+/// Everybody leaves in order; then nothing may be left behind.
+pub fn drain(world: &mut World, what: &str) {
+    while !world.fences.is_empty() {
+        world.fence_done(0);
+    }
+    for client in [A, B, C] {
+        world.expire(client, RevokeReason::Admin);
+        while !world.fences.is_empty() {
+            world.fence_done(0);
+        }
+    }
+    if world.file.needs_settle() {
+        assert_eq!(world.run(&Intent::Settle), Ok(Reply::Done), "{what}");
+    }
+    world.tick_to(Time::NEVER);
+    match world.run(&Intent::ClearRw) {
+        Ok(Reply::Done) | Err(Error::Delay) => {}
+        other => panic!("{other:?}: {what}"),
+    }
+    assert!(world.file.is_collectable() || !world.row, "the row outlives everybody: {what}\n{world:#?}");
+    assert!(world.file.is_idle(), "something is left: {what}\n{world:#?}");
+    assert_eq!(world.file.is_collectable(), world.collected == 1, "{what}\n{world:#?}");
+    assert!(world.collected <= 1, "collected twice: {what}\n{world:#?}");
+}
+
+fn every_path(which: usize, ops: [(Op, ClientId); 2]) -> usize {
+    let mut path: Vec<usize> = Vec::new();
+    let mut runs = 0;
+    loop {
+        let widths = run(which, ops, &path);
+        runs += 1;
+        path.resize(widths.len(), 0);
+        // The next path: advance the last choice that has a sibling.
+        loop {
+            let Some(last) = path.pop() else { return runs };
+            if last + 1 < widths[path.len()] {
+                path.push(last + 1);
+                break;
+            }
+        }
+    }
+}
+
+fn pairs(which: usize) {
+    let mut runs = 0;
+    for first in OPS {
+        for second in OPS {
+            for other in [A, B] {
+                runs += every_path(which, [(first, A), (second, other)]);
+            }
+        }
+    }
+    println!("setup {which}: {runs} paths");
+    assert!(runs > OPS.len() * OPS.len() * 2, "the search found nothing to interleave");
+}
+
+#[test]
+fn every_interleaving_of_two_operations() {
+    for which in 0..SETUPS {
+        pairs(which);
+    }
+}

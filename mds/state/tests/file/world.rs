@@ -1,0 +1,450 @@
+//! One file, its index, and a small model of what must be true outside: which client can still write at the
+//! data servers, whether the rw_layout row is on the store, what a client was told.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use sluice_state::delegation::Grant;
+use sluice_state::effect::{
+    Effect, FenceId, IoMode, Recall, RecallAnswer, RecallKind, RevokeReason, WaitToken,
+};
+use sluice_state::file::{
+    Ctx, Error, File, FileId, FileSeed, Grace, Intent, LayoutFilter, Outcome, Policy, Prepared, Reply, Ticket,
+};
+use sluice_state::layout::ReturnMode;
+use sluice_state::lock::{LockKind, LockRequest, Locker};
+use sluice_state::open::{Access, Claim, Deny, OpenRequest, Want};
+use sluice_state::owner::{LockOwner, OpenOwner};
+use sluice_state::range_set::Range;
+use sluice_state::stateid::{StateIds, StateIndex};
+use sluice_state::{BootEpoch, ClientId, StateId, Time};
+
+pub const A: ClientId = ClientId(1);
+pub const B: ClientId = ClientId(2);
+pub const C: ClientId = ClientId(3);
+pub const FILE: FileId = FileId(7);
+
+#[derive(Debug)]
+pub struct World {
+    pub file: File,
+    pub index: StateIndex,
+    pub ids: StateIds,
+    pub policy: Policy,
+    pub now: Time,
+    pub grace: Grace,
+    /// Callbacks not yet answered or satisfied.
+    pub recalls: Vec<Recall>,
+    pub fences: Vec<(FenceId, ClientId)>,
+    pub woken: BTreeSet<WaitToken>,
+    pub notified: Vec<LockOwner>,
+    pub log: Vec<Effect>,
+    /// The durable rw_layout row.
+    pub row: bool,
+    /// Clients that can write at a data server.
+    pub writers: BTreeSet<ClientId>,
+    /// Clients that can reach a data server at all.
+    pub holders: BTreeSet<ClientId>,
+    /// An unclean end happened that no settle has seen.
+    pub unclean: u32,
+    pub collected: u32,
+    pub idle_notices: u32,
+    /// Tickets out: the intent, and the unclean ends before it.
+    pub out: BTreeMap<u64, (Intent, u32)>,
+    /// The latest stateids each client was told.
+    pub opens: BTreeMap<OpenOwner, StateId>,
+    pub layouts: BTreeMap<ClientId, StateId>,
+    pub locks: BTreeMap<LockOwner, StateId>,
+    pub delegations: BTreeMap<ClientId, Grant>,
+}
+
+pub fn owner(client: ClientId) -> OpenOwner {
+    OpenOwner::new(client, b"open")
+}
+
+pub fn locker(client: ClientId) -> LockOwner {
+    LockOwner::new(client, b"lock")
+}
+
+pub fn range(start: u64, last: u64) -> Range {
+    Range::new(start, last).unwrap()
+}
+
+pub fn open_request(client: ClientId, access: Access, deny: Deny) -> OpenRequest {
+    OpenRequest { owner: owner(client), access, deny, claim: Claim::New, want: Want::Any }
+}
+
+impl Default for World {
+    fn default() -> Self {
+        Self::new(FileSeed::default())
+    }
+}
+
+impl World {
+    pub fn new(seed: FileSeed) -> Self {
+        Self {
+            file: File::new(FILE, seed),
+            index: StateIndex::new(),
+            ids: StateIds::new(BootEpoch(5)),
+            policy: Policy::default(),
+            now: Time::from_secs(1000),
+            grace: Grace::Over,
+            recalls: Vec::new(),
+            fences: Vec::new(),
+            woken: BTreeSet::new(),
+            notified: Vec::new(),
+            log: Vec::new(),
+            row: seed.rw_layout,
+            writers: BTreeSet::new(),
+            holders: BTreeSet::new(),
+            unclean: u32::from(seed.rw_layout),
+            collected: 0,
+            idle_notices: 0,
+            out: BTreeMap::new(),
+            opens: BTreeMap::new(),
+            layouts: BTreeMap::new(),
+            locks: BTreeMap::new(),
+            delegations: BTreeMap::new(),
+        }
+    }
+
+    pub fn in_grace(mut self, may_reclaim: bool) -> Self {
+        self.grace = Grace::Active { may_reclaim };
+        self
+    }
+
+    /// The context of `client`, beside the file.
+    fn split(&mut self, client: Option<ClientId>) -> (Ctx<'_>, &mut File) {
+        let usage = client.map(|c| self.index.usage(c)).unwrap_or_default();
+        let ctx = Ctx { now: self.now, ids: &self.ids, policy: &self.policy, usage, grace: self.grace };
+        (ctx, &mut self.file)
+    }
+
+    fn apply(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            self.index.apply(FILE, &effect);
+            match &effect {
+                Effect::Callback(recall) => {
+                    self.recalls.retain(|r| r.client != recall.client || !same_kind(r.kind, recall.kind));
+                    self.recalls.push(recall.clone());
+                }
+                Effect::Fence { fence, client } => {
+                    if self.writers.contains(client) {
+                        self.unclean += 1;
+                    }
+                    self.fences.push((*fence, *client));
+                }
+                Effect::Wake(token) => {
+                    assert!(self.woken.insert(*token), "woken twice: {token:?}");
+                }
+                Effect::CloseOrphan => self.collected += 1,
+                Effect::RwIdle => self.idle_notices += 1,
+                Effect::NotifyLock { owner } => self.notified.push(owner.clone()),
+                Effect::Release { stateid, .. } | Effect::Revoked { stateid, .. } => {
+                    self.recalls.retain(|r| r.stateid.other != stateid.other);
+                }
+                Effect::Register { .. } | Effect::NeedsSettle => {}
+            }
+            self.log.push(effect);
+        }
+        self.check();
+    }
+
+    /// Everything that must hold after a step.
+    pub fn check(&self) {
+        if let Err(broken) = self.file.check_invariants() {
+            panic!("{broken}\n{self:#?}");
+        }
+        for stateid in self.file.live_stateids() {
+            let client =
+                [A, B, C].into_iter().find(|c| self.index.locate(BootEpoch(5), *c, &stateid).is_ok());
+            assert!(client.is_some(), "{stateid:?} is not in the index\n{self:#?}");
+        }
+        let live = self.file.live_stateids().len();
+        let indexed: u32 = [A, B, C]
+            .into_iter()
+            .map(|c| self.index.usage(c))
+            .map(|u| u.opens + u.locks + u.layouts + u.delegations)
+            .sum();
+        assert_eq!(live, indexed as usize, "the index holds other stateids\n{self:#?}");
+        let dead = self.file.is_collectable();
+        assert!(dead || self.writers.is_empty() || self.row, "a writer without a durable row\n{self:#?}");
+        assert!(dead || self.unclean == 0 || self.file.needs_settle(), "unclean and unnoticed\n{self:#?}");
+        for (intent, _) in self.out.values() {
+            self.check_exclusion(intent, dead);
+        }
+    }
+
+    fn check_exclusion(&self, intent: &Intent, dead: bool) {
+        let fenced_later = |c: &ClientId| self.fences.iter().any(|(_, fenced)| fenced == c);
+        match intent {
+            Intent::SetSize { client, replace: false } => {
+                let strangers = self.writers.iter().filter(|c| *c != client).count();
+                assert!(dead || strangers == 0, "truncated under a writer\n{self:#?}");
+            }
+            // Its own layout may be revoked while the transaction runs.
+            Intent::SetSize { replace: true, .. } | Intent::Relayout => {
+                let left = self.holders.iter().filter(|c| !fenced_later(c)).count();
+                assert!(dead || left == 0, "data files replaced under a holder\n{self:#?}");
+            }
+            Intent::ClearRw => assert!(self.writers.is_empty(), "row cleared under a writer\n{self:#?}"),
+            _ => {}
+        }
+    }
+
+    pub fn prepare(&mut self, intent: &Intent, token: Option<WaitToken>) -> Prepared {
+        if let Some(token) = token {
+            self.woken.remove(&token);
+        }
+        let (ctx, file) = self.split(intent.client());
+        let (prepared, effects) = file.prepare(&ctx, intent, token);
+        if let Prepared::Ticket(ticket) = &prepared {
+            self.out.insert(ticket.id().0, (intent.clone(), self.unclean));
+        }
+        self.apply(effects);
+        prepared
+    }
+
+    pub fn finish(&mut self, ticket: Ticket, outcome: Outcome) -> Reply {
+        let (persist, clears) = (ticket.must_persist_rw(), ticket.clears_rw());
+        let planned = ticket.stateid();
+        let (intent, unclean) = self.out.remove(&ticket.id().0).unwrap();
+        if outcome == Outcome::Committed {
+            // The store is changed before the state hears of it.
+            self.row = (self.row || persist) && !clears;
+            if matches!(intent, Intent::Settle) {
+                self.unclean -= unclean;
+            }
+            // The tickets still out were counted from before this settle.
+            if matches!(intent, Intent::Settle) {
+                for (_, before) in self.out.values_mut() {
+                    *before = before.saturating_sub(unclean);
+                }
+            }
+        }
+        if let (Intent::Unlink { last_link: true, .. }, Outcome::Committed) = (&intent, outcome)
+            && !ticket.orphan()
+        {
+            self.collected += 1;
+            self.row = false;
+        }
+        let (ctx, file) = self.split(intent.client());
+        let (reply, effects) = file.finish(&ctx, ticket, outcome);
+        self.hear(&intent, planned, &reply);
+        self.apply(effects);
+        reply
+    }
+
+    /// What the client learns.
+    fn hear(&mut self, intent: &Intent, planned: Option<StateId>, reply: &Reply) {
+        match (intent, reply) {
+            (Intent::Open(open), Reply::Opened { stateid, delegation }) => {
+                assert_eq!(planned, Some(*stateid), "the reply record would lie");
+                self.opens.insert(open.owner.clone(), *stateid);
+                if let Some(grant) = delegation {
+                    self.delegations.insert(open.owner.client, *grant);
+                }
+            }
+            (Intent::Close { client, .. }, Reply::Closed { .. }) => {
+                self.opens.remove(&owner(*client));
+            }
+            (Intent::Downgrade { client, .. }, Reply::Downgraded { stateid }) => {
+                assert_eq!(planned, Some(*stateid), "the reply record would lie");
+                self.opens.insert(owner(*client), *stateid);
+            }
+            (Intent::LayoutGet { client, iomode, .. }, Reply::LayoutGranted { stateid, .. }) => {
+                self.layouts.insert(*client, *stateid);
+                self.holders.insert(*client);
+                if *iomode == IoMode::ReadWrite {
+                    self.writers.insert(*client);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Prepares and commits; must not wait.
+    pub fn run(&mut self, intent: &Intent) -> Result<Reply, Error> {
+        match self.prepare(intent, None) {
+            Prepared::Ticket(ticket) => Ok(self.finish(ticket, Outcome::Committed)),
+            Prepared::Deny(error) => Err(error),
+            Prepared::Wait(token) => panic!("waits as {token:?}: {intent:?}\n{self:#?}"),
+        }
+    }
+
+    pub fn ticket(&mut self, intent: &Intent) -> Ticket {
+        match self.prepare(intent, None) {
+            Prepared::Ticket(ticket) => ticket,
+            other => panic!("{other:?} for {intent:?}\n{self:#?}"),
+        }
+    }
+
+    pub fn wait(&mut self, intent: &Intent) -> WaitToken {
+        match self.prepare(intent, None) {
+            Prepared::Wait(token) => token,
+            other => panic!("{other:?} for {intent:?}\n{self:#?}"),
+        }
+    }
+
+    pub fn open(&mut self, client: ClientId, access: Access, deny: Deny) -> Result<StateId, Error> {
+        match self.run(&Intent::Open(open_request(client, access, deny)))? {
+            Reply::Opened { stateid, .. } => Ok(stateid),
+            Reply::Refused(error) => Err(error),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn close(&mut self, client: ClientId) -> Result<Reply, Error> {
+        let stateid = self.opens.get(&owner(client)).copied().unwrap_or_default();
+        self.run(&Intent::Close { client, stateid })
+    }
+
+    /// The intent of a LAYOUTGET: under the layout stateid if there is one, else the open's.
+    pub fn layout_get(&self, client: ClientId, iomode: IoMode) -> Intent {
+        let open = self.opens.get(&owner(client));
+        let stateid = self.layouts.get(&client).or(open).copied().unwrap_or_default();
+        Intent::LayoutGet { client, stateid, iomode }
+    }
+
+    pub fn layout(&mut self, client: ClientId, iomode: IoMode) -> Result<StateId, Error> {
+        match self.run(&self.layout_get(client, iomode))? {
+            Reply::LayoutGranted { stateid, .. } => Ok(stateid),
+            Reply::Refused(error) => Err(error),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn layout_commit(&self, client: ClientId) -> Intent {
+        let stateid = self.layouts.get(&client).copied().unwrap_or_default();
+        Intent::LayoutCommit { client, stateid }
+    }
+
+    pub fn layout_return(&mut self, client: ClientId, mode: ReturnMode) -> Result<Option<StateId>, Error> {
+        let stateid = self.layouts.get(&client).copied().unwrap_or_default();
+        // After a recall the client knows the recall's seqid.
+        let asked = self.recalls.iter().find(|r| r.stateid.other == stateid.other).map(|r| r.stateid);
+        let stateid = asked.unwrap_or(stateid);
+        let (left, effects) = self.file.layout_return(self.now, client, &stateid, mode)?;
+        if mode != ReturnMode::Read || left.is_none() {
+            self.writers.remove(&client);
+        }
+        match left {
+            Some(left) => {
+                self.layouts.insert(client, left);
+            }
+            None => {
+                self.layouts.remove(&client);
+                self.holders.remove(&client);
+                self.writers.remove(&client);
+            }
+        }
+        self.apply(effects);
+        Ok(left)
+    }
+
+    pub fn lock(
+        &mut self,
+        client: ClientId,
+        kind: LockKind,
+        range: Range,
+        blocking: bool,
+    ) -> Result<StateId, Error> {
+        let owner_ = locker(client);
+        let by = match self.locks.get(&owner_) {
+            Some(lock) => Locker::Existing { lock: *lock },
+            None => Locker::New {
+                open: self.opens.get(&owner(client)).copied().unwrap_or_default(),
+                owner: owner_.clone(),
+            },
+        };
+        let request = LockRequest { locker: by, kind, blocking, reclaim: false, range };
+        let (ctx, file) = self.split(Some(client));
+        let result = file.lock(&ctx, client, &request);
+        let (stateid, effects) = result.inspect_err(|_| self.check())?;
+        self.locks.insert(owner_, stateid);
+        self.apply(effects);
+        Ok(stateid)
+    }
+
+    pub fn unlock(&mut self, client: ClientId, range: Range) -> Result<StateId, Error> {
+        let stateid = self.locks.get(&locker(client)).copied().unwrap_or_default();
+        let (ctx, file) = self.split(Some(client));
+        let (stateid, effects) = file.unlock(&ctx, client, &stateid, range)?;
+        self.locks.insert(locker(client), stateid);
+        self.apply(effects);
+        Ok(stateid)
+    }
+
+    pub fn test_lock(&mut self, client: ClientId, kind: LockKind, range: Range) -> Result<(), Error> {
+        let (ctx, file) = self.split(Some(client));
+        file.test_lock(&ctx, &locker(client), kind, range)
+    }
+
+    pub fn check_io(&mut self, client: ClientId, stateid: &StateId, write: bool) -> Result<(), Error> {
+        let (ctx, file) = self.split(Some(client));
+        file.check_io(&ctx, client, stateid, write)
+    }
+
+    pub fn answer(&mut self, client: ClientId, answer: RecallAnswer) {
+        let at = self.recalls.iter().position(|r| r.client == client).expect("no such recall");
+        let recall = self.recalls[at].clone();
+        if matches!(answer, RecallAnswer::NoMatching | RecallAnswer::BadStateid) {
+            self.layouts.remove(&client);
+            if !self.writers.contains(&client) {
+                self.holders.remove(&client);
+            }
+        }
+        let (ctx, file) = self.split(None);
+        let effects = file.recall_answer(&ctx, recall.kind, client, &recall.stateid, answer);
+        self.apply(effects);
+    }
+
+    pub fn recall_layouts(&mut self, filter: LayoutFilter, changed: bool) {
+        let (ctx, file) = self.split(None);
+        let effects = file.recall_layouts(&ctx, filter, changed);
+        self.apply(effects);
+    }
+
+    pub fn delegation_return(&mut self, client: ClientId) -> Result<(), Error> {
+        let stateid = self.delegations.get(&client).map(|g| g.stateid).unwrap_or_default();
+        let effects = self.file.delegation_return(self.now, client, &stateid)?;
+        self.delegations.remove(&client);
+        self.apply(effects);
+        Ok(())
+    }
+
+    pub fn expire(&mut self, client: ClientId, reason: RevokeReason) {
+        let effects = self.file.client_expired(self.now, client, reason);
+        // A layout that cannot write needs no fence before the client's other state goes.
+        self.apply(effects);
+        self.opens.retain(|o, _| o.client != client);
+        self.locks.retain(|o, _| o.client != client);
+        self.layouts.remove(&client);
+        self.delegations.remove(&client);
+    }
+
+    pub fn fence_done(&mut self, at: usize) {
+        let (fence, client) = self.fences.remove(at);
+        if !self.fences.iter().any(|(_, c)| *c == client) {
+            self.writers.remove(&client);
+            self.holders.remove(&client);
+        }
+        let effects = self.file.fence_done(self.now, fence);
+        self.apply(effects);
+    }
+
+    pub fn tick_to(&mut self, now: Time) {
+        self.now = self.now.max(now);
+        let (ctx, file) = self.split(None);
+        let effects = file.tick(&ctx);
+        self.apply(effects);
+    }
+
+    pub fn cancel(&mut self, token: WaitToken) {
+        self.woken.remove(&token);
+        let effects = self.file.cancel_wait(self.now, token);
+        self.apply(effects);
+    }
+}
+
+fn same_kind(a: RecallKind, b: RecallKind) -> bool {
+    matches!(a, RecallKind::Layout { .. }) == matches!(b, RecallKind::Layout { .. })
+}
