@@ -171,7 +171,8 @@ struct Bare {
 
 impl Bare {
     fn open(dir: &Path) -> Arc<Self> {
-        let db = fjall::Database::builder(dir).cache_size(256 << 20).manual_journal_persist(true).open().unwrap();
+        let db =
+            fjall::Database::builder(dir).cache_size(256 << 20).manual_journal_persist(true).open().unwrap();
         let data = db.keyspace("data", KeyspaceCreateOptions::default).unwrap();
         let (queue, jobs) = mpsc::channel::<Job>();
         let (writer_db, writer_data) = (db.clone(), data.clone());
