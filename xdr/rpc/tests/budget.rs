@@ -1,5 +1,7 @@
 //! What a greedy peer costs in memory, measured. One test at a time: it looks at the whole process.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "tests")]
+
 mod common;
 
 use std::sync::Arc;

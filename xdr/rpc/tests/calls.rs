@@ -1,5 +1,7 @@
 //! Calls in both directions, over TCP (IPv4, IPv6) and over the simulated network.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
 mod common;
 
 use std::sync::Arc;
@@ -7,7 +9,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use common::*;
-use sluice_rpc::{CallError, ConnectError, Credential, Frame, Limits, Program, ReconnectingClient, auth_stat};
+use sluice_rpc::{
+    CallError, ConnectError, Credential, Frame, Limits, Program, ReconnectingClient, auth_stat,
+};
 
 macro_rules! everywhere {
     ($($name:ident),* $(,)?) => {
@@ -119,7 +123,8 @@ async fn closing_fails_calls(w: World) {
     let (server, addr) = w.serve(Limits::default(), vec![Echo::new(&w.env, ECHO)]).await;
     let c = w.client().dial(addr).await.unwrap();
     let closer = async {
-        w.until("the call is in flight", || server.connections().iter().any(|c| c.calls_in_flight() > 0)).await;
+        w.until("the call is in flight", || server.connections().iter().any(|c| c.calls_in_flight() > 0))
+            .await;
         server.connections().iter().for_each(|c| c.close());
     };
     let (result, ()) = tokio::join!(call(&c, procedure::GATE, ""), closer);
@@ -210,8 +215,9 @@ async fn reconnects(mut w: World) {
     let none = Credential::None;
     let null = (ECHO, 3, procedure::NULL);
     client.call(null, &none, Frame::empty(), LONG).await.unwrap();
+    let first = client.connection().await.unwrap();
     server.connections().iter().for_each(|c| c.close());
-    client.connection().await.unwrap().closed().await;
+    first.closed().await;
     client.call(null, &none, Frame::empty(), LONG).await.unwrap();
 
     server.shutdown(SECOND).await;
@@ -220,7 +226,13 @@ async fn reconnects(mut w: World) {
     assert!(matches!(refused, Err(CallError::NotConnected(_) | CallError::Closed)), "{refused:?}");
     let again = async {
         w.env.clock.sleep(Duration::from_millis(300)).await;
-        let again = World { listen: addr, env: w.env.clone(), at_server: w.at_server.clone(), at_client: w.at_client.clone(), net: None };
+        let again = World {
+            listen: addr,
+            env: w.env.clone(),
+            at_server: w.at_server.clone(),
+            at_client: w.at_client.clone(),
+            net: None,
+        };
         again.serve(Limits::default(), vec![Echo::new(&w.env, ECHO)]).await
     };
     let (result, _server) = tokio::join!(client.call_idempotent(null, &none, Frame::empty(), LONG), again);

@@ -1,5 +1,7 @@
 //! Peers that lie, stall or talk nonsense.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
 mod common;
 
 use std::time::Duration;

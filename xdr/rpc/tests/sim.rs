@@ -1,5 +1,7 @@
 //! The simulated network: repeatable, and as unkind as a real one.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
 mod common;
 
 use std::sync::Arc;
@@ -16,13 +18,9 @@ fn run(seed: u64) -> ([u8; 32], u64) {
     let (send, receive) = std::sync::mpsc::channel();
     simulate(seed, |w| async move {
         let key = ClusterKey::generate(&w.env);
-        let server = Server::new(
-            w.env.clone(),
-            w.at_server.clone(),
-            Limits::default(),
-            vec![Echo::new(&w.env, ECHO)],
-        )
-        .with_secure(key.clone(), vec![Echo::new(&w.env, CONTROL)]);
+        let server =
+            Server::new(w.env.clone(), w.at_server.clone(), Limits::default(), vec![Echo::new(&w.env, ECHO)])
+                .with_secure(key.clone(), vec![Echo::new(&w.env, CONTROL)]);
         let (server, addr) = w.run(server).await;
         let plain = w.client().with_programs(vec![Echo::new(&w.env, BACK)]).dial(addr).await.unwrap();
         let secure = w.client().with_key(key).dial(addr).await.unwrap();

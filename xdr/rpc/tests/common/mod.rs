@@ -1,6 +1,12 @@
 //! A program to call, and worlds to call it in.
 
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "tests; each binary uses a part"
+)]
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -10,8 +16,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use sluice_env::{BoxFuture, Env};
 use sluice_rpc::{
-    Call, CallError, Client, Connection, Credential, Frame, Limits, Program, Reply, Server, SimConfig, SimNet,
-    Tcp, Transport, auth_stat,
+    Call, CallError, Client, Connection, Credential, Frame, Limits, Program, Reply, Server, SimConfig,
+    SimNet, Tcp, Transport, auth_stat,
 };
 use std::net::SocketAddr;
 use tokio::sync::Semaphore;
@@ -43,7 +49,9 @@ pub mod procedure {
     pub const WHO: u32 = 12;
     /// As READ, of bytes nobody shares.
     pub const READ_FRESH: u32 = 13;
-    pub const UNKNOWN: u32 = 14;
+    /// Takes anything, returns nothing.
+    pub const WRITE: u32 = 14;
+    pub const UNKNOWN: u32 = 15;
 }
 
 #[derive(Debug)]
@@ -103,7 +111,7 @@ impl Program for Echo {
         Box::pin(async move {
             let args = call.args.clone();
             match call.procedure {
-                procedure::NULL => Reply::Success(Frame::empty()),
+                procedure::NULL | procedure::WRITE => Reply::Success(Frame::empty()),
                 procedure::ECHO => Reply::Success(args.into()),
                 procedure::SLEEP => {
                     self.env.clock.sleep(Duration::from_millis(word(&args).into())).await;
@@ -135,9 +143,7 @@ impl Program for Echo {
                     self.env.clock.sleep(Duration::from_millis(1)).await;
                     panic!("as asked")
                 }
-                procedure::WHO => {
-                    Reply::Success(words(&[call.credential.uid().unwrap_or(u32::MAX)]).into())
-                }
+                procedure::WHO => Reply::Success(words(&[call.credential.uid().unwrap_or(u32::MAX)]).into()),
                 _ => Reply::ProcUnavail,
             }
         })
@@ -219,8 +225,7 @@ pub fn simulate_with<F: Future<Output = ()>>(seed: u64, config: SimConfig, test:
 }
 
 pub fn on_tcp<F: Future<Output = ()>>(listen: &str, test: impl FnOnce(World) -> F) {
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async { test(World::tcp(listen)).await });
 }
 
