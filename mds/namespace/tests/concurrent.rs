@@ -1,0 +1,319 @@
+//! Many at once, on a store that conflicts, forgets and does not say: nothing contradicts itself.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use common::*;
+use sluice_env::Env;
+use sluice_kv::{Database, Faults, RunLimits};
+use sluice_namespace::stable_storage::{ReplyRow, put_reply, reply_key};
+use sluice_namespace::*;
+
+const ROOT: InodeKey = InodeKey::ROOT;
+
+/// A client: it runs operations one after the other, each with its reply row as witness.
+struct Client {
+    world: Arc<World>,
+    id: u8,
+    seqid: u32,
+    update: DirectoryUpdate,
+    conflicts: Arc<AtomicU64>,
+}
+
+impl Client {
+    /// Runs `op` to its end as a server does: retried, and an unknown result resolved by the reply row.
+    async fn run<T, F>(&mut self, op: F) -> Result<T, FsError>
+    where
+        T: Settle + Clone + Send + 'static,
+        F: for<'t> Fn(
+                &'t Namespace,
+                &'t mut sluice_kv::Transaction,
+                Request<'t>,
+            ) -> sluice_env::BoxFuture<'t, Result<Pending<T>, FsError>>
+            + Sync,
+    {
+        let session = [self.id; 16];
+        self.seqid += 1;
+        let row = ReplyRow {
+            stamp: sluice_kv::Versionstamp([0; 10]),
+            seqid: self.seqid,
+            op_index: 0,
+            fingerprint: 0,
+            results: Default::default(),
+        };
+        let limits =
+            RunLimits { max_attempts: 10_000, ..RunLimits::default() }.resolve_by(reply_key(&session, 0));
+        let (world, update, row, op) = (&self.world, self.update, &row, &op);
+        let conflicts = &self.conflicts;
+        let (pending, committed) = world
+            .db
+            .run(limits, |mut txn| {
+                Box::pin(async move {
+                    conflicts.fetch_add(1, Ordering::Relaxed);
+                    let request = Request { who: &Credential::ROOT, now: NOW, directory: update };
+                    let pending = op(&world.ns, &mut txn, request).await?;
+                    put_reply(&mut txn, &session, 0, row);
+                    Ok::<_, FsError>(pending)
+                })
+            })
+            .await?;
+        Ok(pending.resolve(committed.version))
+    }
+
+    async fn create(
+        &mut self,
+        directory: InodeKey,
+        called: String,
+        node: NewNode,
+    ) -> Result<Created, FsError> {
+        let fileid = FileId(self.world.id());
+        self.run(move |ns, txn, request| {
+            let (called, node) = (called.clone(), node.clone());
+            Box::pin(async move {
+                let create = Create {
+                    directory,
+                    name: name(&called),
+                    node,
+                    mode: CreateMode::Guarded,
+                    attributes: NewAttributes::mode(0o755),
+                    fileid,
+                };
+                ns.create(txn, &create, &request).await
+            })
+        })
+        .await
+    }
+
+    async fn remove(&mut self, directory: InodeKey, called: String, open: bool) -> Result<Removed, FsError> {
+        self.run(move |ns, txn, request| {
+            let called = called.clone();
+            Box::pin(async move {
+                let remove = Remove { directory, name: name(&called), expect: None, open };
+                ns.remove(txn, &remove, &request).await
+            })
+        })
+        .await
+    }
+
+    async fn rename(&mut self, from: (InodeKey, String), to: (InodeKey, String)) -> Result<Renamed, FsError> {
+        self.run(move |ns, txn, request| {
+            let (from, to) = (from.clone(), to.clone());
+            Box::pin(async move {
+                let rename = Rename {
+                    from: from.0,
+                    from_name: name(&from.1),
+                    to: to.0,
+                    to_name: name(&to.1),
+                    expect_source: None,
+                    expect_target: None,
+                    target_open: false,
+                };
+                ns.rename(txn, &rename, &request).await
+            })
+        })
+        .await
+    }
+}
+
+fn client(world: &Arc<World>, id: u8, update: DirectoryUpdate, conflicts: &Arc<AtomicU64>) -> Client {
+    let conflicts = Arc::clone(conflicts);
+    Client { world: Arc::clone(world), id, seqid: 0, update, conflicts }
+}
+
+const FAULTS: Faults = Faults {
+    conflict: 0.05,
+    unknown_applied: 0.05,
+    unknown_lost: 0.05,
+    too_old: 0.02,
+    unavailable: 0.02,
+    latency: Duration::from_millis(3),
+};
+
+async fn all<T: Send + 'static>(work: Vec<impl Future<Output = T> + Send + 'static>) -> Vec<T> {
+    let mut set = tokio::task::JoinSet::new();
+    for w in work {
+        set.spawn(w);
+    }
+    set.join_all().await
+}
+
+/// Everybody makes, moves and removes names of a few directories; the tree stays a tree.
+#[tokio::test(start_paused = true)]
+async fn a_faulty_store_and_many_clients_leave_a_clean_file_system() {
+    for seed in 0..6_u64 {
+        let world = Arc::new(World::with_bits(if seed % 2 == 0 { 56 } else { 2 }).await);
+        let mut dirs = vec![ROOT];
+        for i in 0..4 {
+            dirs.push(world.mkdir(dirs[i / 2], &format!("dir{i}")).await);
+        }
+        world.db.set_faults(FAULTS);
+        let conflicts = Arc::new(AtomicU64::new(0));
+        let work = (0..8_u8).map(|id| {
+            let update =
+                if (u64::from(id) + seed) % 2 == 0 { DirectoryUpdate::Blind } else { DirectoryUpdate::Exact };
+            let mut c = client(&world, id + 1, update, &conflicts);
+            let dirs = dirs.clone();
+            async move {
+                let mut last = 0;
+                for i in 0..25_u64 {
+                    let n = (i * 7 + u64::from(id) * 13 + seed * 31) % 97;
+                    let (a, b) = (dirs[n as usize % 5], dirs[(n / 5) as usize % 5]);
+                    let called = format!("n{}", n % 9);
+                    let layout = Some(layout(c.world.id(), 1));
+                    let file = NewNode::File { layout, read_write_layout: false, size: 0 };
+                    let outcome = match n % 5 {
+                        0 | 1 => c.create(a, called, file).await.map(|r| r.directory),
+                        2 => c.create(a, called, NewNode::Directory).await.map(|r| r.directory),
+                        3 => c.remove(a, called, n % 2 == 0).await.map(|r| r.directory),
+                        _ => {
+                            // Directories by their first names too: cycles must be refused.
+                            let from = if n % 2 == 0 { called } else { format!("dir{}", n % 4) };
+                            let to = format!("n{}", (n + 1) % 9);
+                            c.rename((a, from), (b, to)).await.map(|r| r.source_directory)
+                        }
+                    };
+                    match outcome {
+                        Ok(change) => {
+                            if change.after != change.before {
+                                assert!(change.after > change.before, "{change:?}");
+                                last = change.after;
+                            }
+                        }
+                        Err(FsError::Kv(error)) => panic!("the retry loop gave up: {error:?}"),
+                        Err(_) => {}
+                    }
+                }
+                last
+            }
+        });
+        all(work.collect()).await;
+        world.db.set_faults(Faults::NONE);
+        let report = world.clean().await;
+        assert!(report.entries > 4, "something was left: {report:?}");
+    }
+}
+
+/// An acknowledged creation happened exactly once, an acknowledged removal too.
+#[tokio::test(start_paused = true)]
+async fn operations_happen_exactly_once() {
+    let world = Arc::new(World::new().await);
+    let dir = world.mkdir(ROOT, "d").await;
+    world.db.set_faults(FAULTS);
+    let conflicts = Arc::new(AtomicU64::new(0));
+    let work = (0..6_u8).map(|id| {
+        let mut c = client(&world, id + 1, DirectoryUpdate::Blind, &conflicts);
+        async move {
+            for i in 0..20 {
+                // Guarded: applied twice it would be Exists, and a removal NotFound.
+                c.create(dir, format!("c{id} {i}"), NewNode::Fifo).await.unwrap();
+                if i % 2 == 0 {
+                    c.remove(dir, format!("c{id} {i}"), false).await.unwrap();
+                }
+            }
+        }
+    });
+    all(work.collect()).await;
+    world.db.set_faults(Faults::NONE);
+    let report = world.clean().await;
+    assert_eq!(report.entries, 1 + 6 * 10);
+    assert_eq!(world.stat(dir).await.unwrap().directory.unwrap().entries, 60);
+}
+
+/// Attempts it takes to make `clients * each` files in one directory at the same time.
+async fn attempts(update: DirectoryUpdate, clients: u8, each: u64) -> u64 {
+    let world = Arc::new(World::new().await);
+    let dir = world.mkdir(ROOT, "d").await;
+    let counter = Arc::new(AtomicU64::new(0));
+    // The first update prepares the directory.
+    client(&world, 99, update, &counter).create(dir, "first".into(), NewNode::Fifo).await.unwrap();
+    world.db.set_faults(Faults { latency: Duration::from_millis(2), ..Faults::NONE });
+    counter.store(0, Ordering::Relaxed);
+    let work = (0..clients).map(|id| {
+        let mut c = client(&world, id + 1, update, &counter);
+        async move {
+            for i in 0..each {
+                c.create(dir, format!("c{id} {i}"), NewNode::Fifo).await.unwrap();
+            }
+        }
+    });
+    all(work.collect()).await;
+    world.clean().await;
+    counter.load(Ordering::Relaxed)
+}
+
+/// In one shared directory blind updates never meet; exact ones do.
+#[tokio::test(start_paused = true)]
+async fn blind_creates_in_one_directory_do_not_conflict() {
+    assert_eq!(attempts(DirectoryUpdate::Blind, 8, 10).await, 80);
+    assert!(attempts(DirectoryUpdate::Exact, 8, 10).await > 120);
+}
+
+/// rmdir and create of an entry at the same time: one of them, never both.
+#[tokio::test(start_paused = true)]
+async fn a_directory_does_not_go_while_an_entry_comes() {
+    for round in 0..40 {
+        let world = Arc::new(World::new().await);
+        let dir = world.mkdir(ROOT, "d").await;
+        let sub = world.mkdir(dir, "victim").await;
+        let counter = Arc::new(AtomicU64::new(0));
+        let update = if round % 2 == 0 { DirectoryUpdate::Blind } else { DirectoryUpdate::Exact };
+        if round % 4 < 2 {
+            // Already split, and empty again.
+            client(&world, 9, update, &counter).create(sub, "x".into(), NewNode::Fifo).await.unwrap();
+            world.remove(sub, "x").await.unwrap();
+        }
+        world.db.set_faults(Faults { latency: Duration::from_millis(2), ..Faults::NONE });
+        let mut a = client(&world, 1, update, &counter);
+        let mut b = client(&world, 2, update, &counter);
+        let (made, gone) =
+            tokio::join!(async move { a.create(sub, "entry".into(), NewNode::Fifo).await }, async move {
+                b.remove(dir, "victim".into(), false).await
+            },);
+        assert!(made.is_ok() != gone.is_ok(), "{made:?} {gone:?}");
+        world.clean().await;
+    }
+}
+
+/// Two renames that together would make a cycle: one of them, never both.
+#[tokio::test(start_paused = true)]
+async fn two_renames_do_not_make_a_cycle() {
+    for _ in 0..40 {
+        let world = Arc::new(World::new().await);
+        let a = world.mkdir(ROOT, "a").await;
+        let b = world.mkdir(ROOT, "b").await;
+        let (below_a, below_b) = (world.mkdir(a, "x").await, world.mkdir(b, "y").await);
+        world.db.set_faults(Faults { latency: Duration::from_millis(2), ..Faults::NONE });
+        let counter = Arc::new(AtomicU64::new(0));
+        let mut one = client(&world, 1, DirectoryUpdate::Blind, &counter);
+        let mut two = client(&world, 2, DirectoryUpdate::Blind, &counter);
+        let (first, second) = tokio::join!(
+            async move { one.rename((ROOT, "a".into()), (below_b, "in".into())).await },
+            async move { two.rename((ROOT, "b".into()), (below_a, "in".into())).await },
+        );
+        assert!(first.is_ok() != second.is_ok(), "{first:?} {second:?}");
+        world.clean().await;
+    }
+}
+
+/// A power loss keeps exactly what was acknowledged.
+#[tokio::test(start_paused = true)]
+async fn a_crash_keeps_what_was_acknowledged() {
+    let mut world = World::new().await;
+    let env: Env = world.env.clone();
+    let dir = world.mkdir(ROOT, "d").await;
+    for i in 0..10 {
+        world.file(dir, &format!("f{i}")).await;
+    }
+    let mut txn = world.db.begin();
+    let remove = Remove { directory: dir, name: name("f3"), expect: None, open: false };
+    world.ns.remove(&mut txn, &remove, &world.request(&Credential::ROOT)).await.unwrap();
+    let next: Database = world.db.crash().unwrap();
+    assert!(txn.commit().await.is_err());
+    world.db = next;
+    assert_eq!(world.clean().await.entries, 11);
+    assert_eq!(world.list(dir, 4).await.len(), 10);
+    drop(env);
+}
