@@ -18,13 +18,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 
 use bytes::Bytes;
 
 use crate::grace::Grace;
 use crate::ids::{BootEpoch, ClientId, SessionId, Time, Verifier};
-use crate::lease::{ClientShared, LeaseState};
+use crate::lease::{ClientShared, LeaseState, UseGauge};
 use crate::recovery::{ClientRow, Effect, SessionRow};
 use crate::session::{ChannelLimits, promised_cache};
 
@@ -111,8 +110,8 @@ pub(crate) struct SessionEntry {
     pub(crate) promised: u64,
     /// A stable row exists.
     pub(crate) persist: bool,
-    /// Connections bound; written by the session.
-    pub(crate) connections: Arc<AtomicU32>,
+    /// Whether anybody uses it.
+    pub(crate) gauge: UseGauge,
 }
 
 /// One client record.
@@ -371,8 +370,8 @@ pub(crate) fn removal(client: &Client) -> Vec<Effect> {
 }
 
 /// The table's entry for a session.
-pub(crate) fn session_entry(row: &SessionRow, connections: Arc<AtomicU32>) -> SessionEntry {
-    SessionEntry { id: row.id, promised: promised_cache(&row.fore), persist: row.persist, connections }
+pub(crate) fn session_entry(row: &SessionRow, gauge: UseGauge) -> SessionEntry {
+    SessionEntry { id: row.id, promised: promised_cache(&row.fore), persist: row.persist, gauge }
 }
 
 pub(crate) fn unconfirmed(

@@ -10,6 +10,7 @@
 //! Active and Courtesy are the same stored fact (the time of the last renewal) seen at different times:
 //! an expired lease costs nothing until somebody conflicts with what it holds.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 
 use crate::ids::{ClientId, Time};
@@ -234,6 +235,27 @@ impl ClientShared {
             flags |= seq4_status::CB_PATH_DOWN;
         }
         flags
+    }
+}
+
+/// Whether anybody uses a session: written by the session, read by the client table when it needs room.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct UseGauge(Arc<AtomicU32>);
+
+impl UseGauge {
+    const EVICTED: u32 = u32::MAX;
+
+    /// Sets the number of users; `false`: the session was given up in the meantime.
+    pub(crate) fn set(&self, users: usize) -> bool {
+        let users = u32::try_from(users).unwrap_or(Self::EVICTED - 1).min(Self::EVICTED - 1);
+        let update = |old| if old == Self::EVICTED { None } else { Some(users) };
+        self.0.fetch_update(SeqCst, SeqCst, update).is_ok()
+    }
+
+    /// Gives the session up if nobody uses it: no SEQUENCE succeeds on it afterwards.
+    pub(crate) fn evict(&self) -> bool {
+        let got = self.0.compare_exchange(0, Self::EVICTED, SeqCst, SeqCst);
+        matches!(got, Ok(_) | Err(Self::EVICTED))
     }
 }
 

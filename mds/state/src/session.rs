@@ -10,13 +10,12 @@
 //! what it shares with its client is in [`ClientShared`].
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 use bytes::Bytes;
 
 use crate::client::Error;
 use crate::ids::{ConnectionId, SessionId, Time};
-use crate::lease::{ClientShared, seq4_status};
+use crate::lease::{ClientShared, UseGauge, seq4_status};
 use crate::recovery::SessionRow;
 use crate::slot::{Begin, Slot, SlotTable};
 
@@ -133,8 +132,8 @@ pub struct Session {
     client: Arc<ClientShared>,
     fore: ChannelAttrs,
     persist: bool,
-    /// Bound connections, read by the client table when it must choose a session to give up.
-    connections: Arc<AtomicU32>,
+    /// Connections or running requests, for the client table when it must give up a session.
+    gauge: UseGauge,
     // Guarded by the session's lock.
     dead: bool,
     slots: SlotTable,
@@ -154,12 +153,12 @@ impl Session {
     pub(crate) fn new(
         row: SessionRow,
         client: Arc<ClientShared>,
-        connections: Arc<AtomicU32>,
+        gauge: UseGauge,
         connection: ConnectionId,
         max_slots: u32,
     ) -> Self {
         let slots = SlotTable::new(row.fore.max_requests, max_slots);
-        let mut s = Self::build(row, client, connections, slots);
+        let mut s = Self::build(row, client, gauge, slots);
         let back = s.back_wanted && s.back.params.security.is_some();
         s.bindings.push(Binding { connection, fore: true, back });
         s.recount();
@@ -174,7 +173,7 @@ impl Session {
     pub(crate) fn restore(
         row: SessionRow,
         client: Arc<ClientShared>,
-        connections: Arc<AtomicU32>,
+        gauge: UseGauge,
         slots: impl IntoIterator<Item = (u32, Slot)>,
         max_slots: u32,
     ) -> Self {
@@ -182,7 +181,7 @@ impl Session {
         for (index, slot) in slots {
             table.restore_slot(index, slot);
         }
-        let mut s = Self::build(row, client, connections, table);
+        let mut s = Self::build(row, client, gauge, table);
         s.back.set_fault();
         if s.back_wanted {
             s.client.want_back_channel();
@@ -190,18 +189,13 @@ impl Session {
         s
     }
 
-    fn build(
-        row: SessionRow,
-        client: Arc<ClientShared>,
-        connections: Arc<AtomicU32>,
-        slots: SlotTable,
-    ) -> Self {
+    fn build(row: SessionRow, client: Arc<ClientShared>, gauge: UseGauge, slots: SlotTable) -> Self {
         Self {
             id: row.id,
             client,
             fore: row.fore,
             persist: row.persist,
-            connections,
+            gauge,
             dead: false,
             slots,
             bindings: Vec::with_capacity(4),
@@ -270,11 +264,10 @@ impl Session {
         }
         let begin = self.slots.check(args.slot, args.seqid, args.highest_slot, args.fingerprint)?;
         // The lease is renewed by a SEQUENCE that succeeds, hence not before the slot was judged.
-        if !self.client.begin(now) {
+        if !self.bind_implicitly(connection) || !self.client.begin(now) {
             self.kill();
             return Err(Error::BadSession);
         }
-        self.bind_implicitly(connection);
         if begin == Begin::New {
             self.slots.start(args.slot, args.seqid, args.highest_slot, args.fingerprint);
             return Ok(Sequenced::New(self.sequence_reply(args)));
@@ -311,6 +304,9 @@ impl Session {
         let limit = self.fore.max_response_cached as usize;
         let keep = cache_this && reply.as_ref().is_some_and(|b| b.len() <= limit);
         self.slots.complete(slot, reply, keep, stored);
+        if self.bindings.is_empty() {
+            self.recount();
+        }
         self.client.end(now);
     }
 
@@ -342,21 +338,23 @@ impl Session {
         flags
     }
 
-    /// §2.10.3.1: under SP4_NONE a SEQUENCE binds its connection to the fore channel.
-    fn bind_implicitly(&mut self, connection: ConnectionId) {
-        match self.bindings.iter_mut().find(|b| b.connection == connection) {
-            Some(b) => b.fore = true,
-            None => self.push_binding(Binding { connection, fore: true, back: false }),
+    /// §2.10.3.1: under SP4_NONE a SEQUENCE binds its connection to the fore channel. `false`: the
+    /// session was given up.
+    fn bind_implicitly(&mut self, connection: ConnectionId) -> bool {
+        if let Some(b) = self.bindings.iter_mut().find(|b| b.connection == connection) {
+            b.fore = true;
+            return true;
         }
+        self.push_binding(Binding { connection, fore: true, back: false })
     }
 
-    fn push_binding(&mut self, binding: Binding) {
+    fn push_binding(&mut self, binding: Binding) -> bool {
         if self.bindings.len() >= MAX_CONNECTIONS {
             let victim = self.bindings.iter().position(|b| !b.back).unwrap_or(0);
             self.bindings.remove(victim);
         }
         self.bindings.push(binding);
-        self.recount();
+        self.recount()
     }
 
     /// BIND_CONN_TO_SESSION, RFC 8881 §18.34. RDMA mode is never granted.
@@ -388,7 +386,10 @@ impl Session {
             self.push_binding(Binding { connection, fore, back });
         }
         self.back_wanted |= back;
-        self.recount();
+        if !self.recount() {
+            self.kill();
+            return Err(Error::BadSession);
+        }
         Ok(match (fore, back) {
             (true, true) => BoundDirection::Both,
             (false, true) => BoundDirection::Back,
@@ -495,9 +496,8 @@ impl Session {
         self.recount();
     }
 
-    /// Brings the counters that others read in line with the bindings.
-    fn recount(&mut self) {
-        self.connections.store(u32::try_from(self.bindings.len()).unwrap_or(u32::MAX), SeqCst);
+    /// Brings what others read in line with the bindings; `false`: the session was given up.
+    fn recount(&mut self) -> bool {
         let up = !self.dead && !self.back.is_fault() && self.bindings.iter().any(|b| b.back);
         if up && !self.back_counted {
             self.client.back_channel_up();
@@ -505,6 +505,8 @@ impl Session {
             self.client.back_channel_down();
         }
         self.back_counted = up;
+        // A request whose connection broke still runs.
+        self.gauge.set(self.bindings.len().max(self.slots.busy() as usize))
     }
 }
 

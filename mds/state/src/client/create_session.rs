@@ -14,11 +14,9 @@
 //! [`Clients::create_session`] and [`Clients::finish_create_session`] the record is marked, and nothing
 //! else removes or confirms it.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
-
 use super::{Client, Clients, Error, Principal, removal, session_entry};
 use crate::ids::{ClientId, ConnectionId, SessionId, Time};
+use crate::lease::UseGauge;
 use crate::recovery::{ClientRow, Effect, SessionRow};
 use crate::session::{BackChannelParams, CbSecurity, ChannelAttrs, Session, negotiate_back, negotiate_fore};
 
@@ -198,13 +196,15 @@ impl Clients {
         if !client.confirmed && self.confirmed_count() >= self.config.max_clients {
             return Err(Error::Nospc);
         }
+        let wants_back = args.flags & session_flags::CONN_BACK_CHAN != 0;
+        let back = negotiate_back(&args.back, &self.config.channel, wants_back)?;
+        // Arguments that can never be granted must not cost another session its life.
+        negotiate_fore(&args.fore, &self.config.channel, u64::MAX)?;
         let evicted = self.choose_eviction(client)?;
         let freed = client.sessions.iter().find(|s| Some(s.id) == evicted).map_or(0, |s| s.promised);
         let promised = client.promised().saturating_sub(freed);
         let cache_left = self.config.channel.cache_per_client.saturating_sub(promised);
         let fore = negotiate_fore(&args.fore, &self.config.channel, cache_left)?;
-        let wants_back = args.flags & session_flags::CONN_BACK_CHAN != 0;
-        let back = negotiate_back(&args.back, &self.config.channel, wants_back)?;
         let back_params = BackChannelParams::choose(args.program, &args.security);
         let session = SessionRow {
             id: SessionId::new(args.client, client.row.next_session, random),
@@ -236,7 +236,7 @@ impl Clients {
         if client.sessions.len() < self.config.max_sessions {
             return Ok(None);
         }
-        let idle = client.sessions.iter().find(|s| s.connections.load(SeqCst) == 0);
+        let idle = client.sessions.iter().find(|s| s.gauge.evict());
         idle.map(|s| Some(s.id)).ok_or(Error::Nospc)
     }
 
@@ -288,11 +288,11 @@ impl Clients {
             client.sessions.retain(|s| s.id != evicted);
             effects.push(Effect::DropSession(evicted));
         }
-        let connections = Arc::new(AtomicU32::new(0));
-        client.sessions.push(session_entry(&pending.session, connections.clone()));
+        let gauge = UseGauge::default();
+        client.sessions.push(session_entry(&pending.session, gauge.clone()));
         let max_slots = self.config.channel.max_slots;
         let shared = client.shared.clone();
-        let session = Session::new(pending.session, shared, connections, pending.connection, max_slots);
+        let session = Session::new(pending.session, shared, gauge, pending.connection, max_slots);
         self.confirm(now, id);
         Ok(Created { reply, session, effects })
     }

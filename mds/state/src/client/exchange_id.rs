@@ -179,19 +179,31 @@ impl Clients {
         if client.shared.in_flight() > 0 {
             return Err(Error::Delay);
         }
+        // Whatever can fail comes before the removal, whose effects must not be lost.
+        self.make_way(&args.owner)?;
         let effects = self.remove(old);
-        Ok((self.add_unconfirmed(now, args)?, effects))
+        Ok((self.insert_unconfirmed(now, args), effects))
     }
 
     /// Cases 1, 4 and 5: a new unconfirmed record takes the place of another unconfirmed one.
     fn add_unconfirmed(&mut self, now: Time, args: ExchangeId) -> Result<ExchangeIdReply, Error> {
-        if let Some(stale) = self.by_owner.get(&args.owner).and_then(|e| e.unconfirmed) {
+        self.make_way(&args.owner)?;
+        Ok(self.insert_unconfirmed(now, args))
+    }
+
+    /// Removes the owner's unconfirmed record, and makes room for another one. Error: Delay when a
+    /// CREATE_SESSION is confirming the record.
+    fn make_way(&mut self, owner: &[u8]) -> Result<(), Error> {
+        if let Some(stale) = self.by_owner.get(owner).and_then(|e| e.unconfirmed) {
             if self.by_id.get(&stale).is_some_and(|c| c.creating) {
                 return Err(Error::Delay);
             }
             self.remove(stale);
         }
-        self.make_room()?;
+        self.make_room()
+    }
+
+    fn insert_unconfirmed(&mut self, now: Time, args: ExchangeId) -> ExchangeIdReply {
         let id = self.next_id();
         // The caller's bytes may be a slice of a whole request: keep a copy, not the request.
         let owner = Bytes::copy_from_slice(&args.owner);
@@ -202,7 +214,7 @@ impl Clients {
         self.by_owner.entry(owner).or_default().unconfirmed = Some(id);
         self.unconfirmed.insert((now, id));
         self.by_id.insert(id, client);
-        Ok(answer)
+        answer
     }
 
     /// Keeps the number of unconfirmed records bounded: anybody can send EXCHANGE_ID, so the oldest one

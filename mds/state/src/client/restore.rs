@@ -2,12 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 
 use super::{Client, Clients, ClientsConfig, CreateSessionReply, OwnerEntry, session_entry};
 use crate::grace::Grace;
 use crate::ids::{BootEpoch, Time};
-use crate::lease::{ClientShared, seq4_status};
+use crate::lease::{ClientShared, UseGauge, seq4_status};
 use crate::recovery::{ClientRow, ServerRow, SessionRow};
 use crate::session::Session;
 use crate::slot::Slot;
@@ -92,10 +91,10 @@ fn restore_client(
     let last_create = last.map(|s| Ok(CreateSessionReply::of(s, row.create_seqid)));
     let mut entries = Vec::new();
     for RestoredSession { row, slots } in rows {
-        let connections = Arc::new(AtomicU32::new(0));
-        entries.push(session_entry(&row, connections.clone()));
+        let gauge = UseGauge::default();
+        entries.push(session_entry(&row, gauge.clone()));
         let max_slots = config.channel.max_slots;
-        sessions.push(Session::restore(row, shared.clone(), connections, slots, max_slots));
+        sessions.push(Session::restore(row, shared.clone(), gauge, slots, max_slots));
     }
     Client { row, confirmed: true, created: now, last_create, creating: false, sessions: entries, shared }
 }

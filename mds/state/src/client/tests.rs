@@ -472,7 +472,12 @@ mod create_session {
         let _b = w.create(&cs(id, 2));
         assert_eq!(w.create_error(&cs(id, 3)), Error::Nospc);
         a.unbind(CONN);
-        let p = w.pending(&cs(id, 4));
+        let mut small = cs(id, 4);
+        small.fore.max_request = 0;
+        assert_eq!(w.create_error(&small), Error::Toosmall);
+        touch(&mut a, w.now, 1);
+        a.unbind(CONN);
+        let p = w.pending(&cs(id, 5));
         assert_eq!(p.effects[0], Effect::ForgetSession(a.id()));
         let made = w.t.finish_create_session(w.now, p, true).unwrap();
         assert_eq!(made.effects, vec![Effect::DropSession(a.id())]);

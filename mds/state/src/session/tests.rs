@@ -28,7 +28,7 @@ fn client() -> Arc<ClientShared> {
 }
 
 fn session(back: bool) -> Session {
-    Session::new(row(back), client(), Arc::default(), C1, 8)
+    Session::new(row(back), client(), UseGauge::default(), C1, 8)
 }
 
 fn args(slot: u32, seqid: u32) -> SequenceArgs {
@@ -141,8 +141,8 @@ fn back_channel_loss_and_repair() {
 #[test]
 fn down_for_the_session_only() {
     let shared = client();
-    let mut a = Session::new(row(true), shared.clone(), Arc::default(), C1, 8);
-    let _b = Session::new(row(true), shared, Arc::default(), C2, 8);
+    let mut a = Session::new(row(true), shared.clone(), UseGauge::default(), C1, 8);
+    let _b = Session::new(row(true), shared, UseGauge::default(), C2, 8);
     a.unbind(C1);
     assert_eq!(a.status_flags(), seq4_status::CB_PATH_DOWN_SESSION);
 }
@@ -172,7 +172,7 @@ fn bind_directions() {
     }
     let mut gss = row(false);
     gss.back_params.security = None;
-    let mut s = Session::new(gss, client(), Arc::default(), C1, 8);
+    let mut s = Session::new(gss, client(), UseGauge::default(), C1, 8);
     assert_eq!(s.bind(C2, Back), Err(Error::Inval));
     assert_eq!(s.bind(C2, BackOrBoth), Ok(BoundDirection::Fore));
     s.kill();
@@ -186,7 +186,7 @@ fn bindings_are_bounded_and_keep_the_back_channel() {
         assert!(is_new(s.sequence(Time(1), ConnectionId(100 + i), &args(0, 1 + i as u32))));
         s.complete(Time(1), 0, Completion::default());
     }
-    assert_eq!(s.connections.load(SeqCst) as usize, MAX_CONNECTIONS);
+    assert_eq!(s.bindings.len(), MAX_CONNECTIONS);
     assert_eq!(s.back_connection(), Some(C1));
 }
 
@@ -238,7 +238,7 @@ fn a_dead_client_is_a_bad_session() {
 #[test]
 fn restored_session() {
     let slots = vec![(1, Slot::restore(9, true)), (77, Slot::restore(1, true))];
-    let mut s = Session::restore(row(true), client(), Arc::default(), slots, 8);
+    let mut s = Session::restore(row(true), client(), UseGauge::default(), slots, 8);
     assert!(!s.is_bound(C1));
     let fault = seq4_status::CB_PATH_DOWN | seq4_status::BACKCHANNEL_FAULT;
     assert!(
@@ -282,4 +282,24 @@ fn the_lease_of_a_running_request_holds() {
     assert!(!s.client().kill_if_elapsed(Time(5 * LEASE), LEASE));
     s.complete(Time(5 * LEASE), 0, Completion::default());
     assert!(s.client().kill_if_elapsed(Time(6 * LEASE + 1), LEASE));
+}
+
+/// A session without connections is given up only while nobody uses it, and then for good.
+#[test]
+fn eviction() {
+    let mut s = session(false);
+    let gauge = s.gauge.clone();
+    assert!(is_new(s.sequence(Time(1), C1, &args(0, 1))));
+    assert!(!gauge.evict(), "a connection is bound");
+    s.unbind(C1);
+    assert!(!gauge.evict(), "a request is running");
+    s.complete(Time(1), 0, Completion::default());
+    assert!(gauge.evict());
+    assert_eq!(s.sequence(Time(2), C2, &args(0, 2)), Err(Error::BadSession));
+    assert_eq!((s.client().in_flight(), s.is_dead()), (0, true));
+    let mut s = session(false);
+    s.unbind(C1);
+    assert!(s.gauge.evict());
+    assert_eq!(s.bind(C2, BindDirection::Fore), Err(Error::BadSession));
+    assert!(s.gauge.evict(), "and stays so");
 }
