@@ -2,6 +2,7 @@
 
 use sluice_kv::KvError;
 use sluice_namespace::FsError;
+use sluice_state::client::Error as ClientError;
 use sluice_state::file::Error as StateError;
 use sluice_xdr::nfs4::nfsstat4;
 
@@ -104,5 +105,44 @@ impl From<StateError> for OpError {
 impl From<KvError> for OpError {
     fn from(error: KvError) -> Self {
         Self::Status(kv_status(&error))
+    }
+}
+
+/// What a client is told by the client and session machines.
+pub(crate) fn client_status(error: ClientError) -> nfsstat4 {
+    match error {
+        ClientError::BackChanBusy => nfsstat4::NFS4ERR_BACK_CHAN_BUSY,
+        ClientError::BadSession => nfsstat4::NFS4ERR_BADSESSION,
+        ClientError::BadSlot => nfsstat4::NFS4ERR_BADSLOT,
+        ClientError::BadHighSlot => nfsstat4::NFS4ERR_BAD_HIGH_SLOT,
+        ClientError::ClidInuse => nfsstat4::NFS4ERR_CLID_INUSE,
+        ClientError::ClientidBusy => nfsstat4::NFS4ERR_CLIENTID_BUSY,
+        ClientError::CompleteAlready => nfsstat4::NFS4ERR_COMPLETE_ALREADY,
+        ClientError::ConnNotBoundToSession => nfsstat4::NFS4ERR_CONN_NOT_BOUND_TO_SESSION,
+        ClientError::Delay => nfsstat4::NFS4ERR_DELAY,
+        ClientError::EncrAlgUnsupp => nfsstat4::NFS4ERR_ENCR_ALG_UNSUPP,
+        ClientError::Grace => nfsstat4::NFS4ERR_GRACE,
+        ClientError::Inval => nfsstat4::NFS4ERR_INVAL,
+        ClientError::Noent => nfsstat4::NFS4ERR_NOENT,
+        ClientError::Nospc => nfsstat4::NFS4ERR_NOSPC,
+        ClientError::NotSame => nfsstat4::NFS4ERR_NOT_SAME,
+        ClientError::NoGrace => nfsstat4::NFS4ERR_NO_GRACE,
+        ClientError::Perm => nfsstat4::NFS4ERR_PERM,
+        ClientError::ReclaimBad => nfsstat4::NFS4ERR_RECLAIM_BAD,
+        ClientError::RepTooBig => nfsstat4::NFS4ERR_REP_TOO_BIG,
+        ClientError::RepTooBigToCache => nfsstat4::NFS4ERR_REP_TOO_BIG_TO_CACHE,
+        ClientError::ReqTooBig => nfsstat4::NFS4ERR_REQ_TOO_BIG,
+        ClientError::RetryUncachedRep => nfsstat4::NFS4ERR_RETRY_UNCACHED_REP,
+        ClientError::SeqFalseRetry => nfsstat4::NFS4ERR_SEQ_FALSE_RETRY,
+        ClientError::SeqMisordered => nfsstat4::NFS4ERR_SEQ_MISORDERED,
+        ClientError::StaleClientid => nfsstat4::NFS4ERR_STALE_CLIENTID,
+        ClientError::Toosmall => nfsstat4::NFS4ERR_TOOSMALL,
+        ClientError::TooManyOps => nfsstat4::NFS4ERR_TOO_MANY_OPS,
+    }
+}
+
+impl From<ClientError> for OpError {
+    fn from(error: ClientError) -> Self {
+        Self::Status(client_status(error))
     }
 }

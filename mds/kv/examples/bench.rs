@@ -232,6 +232,30 @@ async fn bare_transactions(env: &Env, bare: &Arc<Bare>, tasks: u64, seconds: u64
     .await
 }
 
+async fn bare_reads(env: &Env, bare: &Arc<Bare>, tasks: u64, seconds: u64, scan: bool) -> Rate {
+    measure(env, tasks, seconds, |t, end| {
+        let (env, bare) = (env.clone(), bare.clone());
+        async move {
+            let mut dice = Dice(t + 1);
+            let mut latencies = Vec::new();
+            while env.clock.now() < end {
+                let from = key(dice.roll() % KEYS);
+                let since = env.clock.now();
+                let snapshot = bare.db.snapshot();
+                if scan {
+                    let pairs = snapshot.range(&bare.data, from..).take(1000).map(|g| g.into_inner().unwrap());
+                    assert!(!pairs.collect::<Vec<_>>().is_empty());
+                } else {
+                    snapshot.get(&bare.data, from).unwrap().unwrap();
+                }
+                latencies.push(micros(&env, since));
+            }
+            latencies
+        }
+    })
+    .await
+}
+
 fn row(what: &str, tasks: u64, rate: &Rate, note: &str) {
     println!(
         "{what:28} {tasks:5} {:10.0}/s  median {:>8.2?}  p99 {:>8.2?}  worst {:>8.2?}  {note}",
@@ -259,7 +283,9 @@ async fn main() {
         row("3-key read-modify-write", tasks, &rate, &format!("ratio {ratio:.2}, {retries} retries"));
     }
     for tasks in [1, 8] {
+        row("bare engine, point reads", tasks, &bare_reads(&env, &bare, tasks, seconds, false).await, "");
         row("point reads", tasks, &point_reads(&env, &db, tasks, seconds).await, "");
+        row("bare engine, 1000-key scans", tasks, &bare_reads(&env, &bare, tasks, seconds, true).await, "");
         row("1000-key scans", tasks, &scans(&env, &db, tasks, seconds).await, "");
     }
 }

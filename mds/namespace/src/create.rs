@@ -6,7 +6,7 @@ use sluice_kv::{Transaction, Versionstamp};
 
 use crate::credential::{self, Credential, Owned, Want};
 use crate::data_file::Layout;
-use crate::directory::Delta;
+use crate::directory::{Delta, Parent};
 use crate::dirent;
 use crate::error::FsError;
 use crate::inode::{DirectoryNode, DirectoryState, FileNode, Inode, InodeRecord, Kind, MAX_SYMLINK, Node};
@@ -123,24 +123,24 @@ impl Namespace {
     ) -> Result<Pending<Created>, FsError> {
         let directory = &create.directory;
         let (parent, place) = join::both(
-            fetch::directory(txn, directory),
+            Parent::read(txn, directory),
             dirent::find(txn, &self.hash, directory.fileid, &create.name),
         )
         .await?;
-        parent.owned().require(request.who, Want::EXECUTE)?;
+        parent.record.owned().require(request.who, Want::EXECUTE)?;
         if let Some(entry) = &place.entry {
             let inode = fetch::inode(txn, &entry.inode, self.base()).await.map_err(missing_is_corrupt)?;
             accept_existing(create, &inode)?;
-            let directory = self.directory_unchanged(txn, directory, &parent).await?;
+            let directory = self.directory_unchanged(txn, &parent).await?;
             return Ok(Pending::new(Created { inode, created: false, directory }, self.base()));
         }
-        parent.owned().require(request.who, Want::CHANGE_ENTRIES)?;
+        parent.record.owned().require(request.who, Want::CHANGE_ENTRIES)?;
         let key = InodeKey { home: directory.fileid, cookie: place.vacancy()?, fileid: create.fileid };
-        let record = new_record(create, &parent, request)?;
+        let record = new_record(create, &parent.record, request)?;
         let kind = record.kind();
         put_new(txn, &key, &record, create, request);
         place.insert(txn, &create.name, kind, key)?;
-        let change = self.update_directory(txn, directory, &parent, Delta::plus(kind), request).await?;
+        let change = self.update_directory(txn, &parent, Delta::plus(kind), request).await?;
         let state = (kind == Kind::Directory).then(|| DirectoryState::empty(request.now));
         let inode = Inode { key, record, directory: state, change: 0 };
         Ok(Pending::new(Created { inode, created: true, directory: change }, self.base()))
@@ -195,7 +195,7 @@ fn new_record(
     let Request { who, now, .. } = *request;
     let attributes = &create.attributes;
     let kind = create.node.kind();
-    let (gid, mode) = credential::inherit(&parent.owned(), who, kind, attributes.mode & 0o7777);
+    let (gid, mode) = credential::inherit(&parent.record.owned(), who, kind, attributes.mode & 0o7777);
     let owned = Owned { kind, mode, uid: who.uid, gid };
     let (uid, gid) = chosen_owner(&owned, who, attributes)?;
     Ok(InodeRecord {

@@ -10,19 +10,26 @@ use crate::fetch;
 use crate::inode::{DirectoryState, Inode, InodeRecord, Kind, Node, STAMP_OFFSET};
 use crate::keys::{self, DirectoryField, FileId, InodeKey};
 use crate::pending::DirectoryChange;
-use crate::{Namespace, Request};
+use crate::{Namespace, Request, join};
 
 /// How an operation updates the directories whose entries it changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DirectoryUpdate {
-    /// Reads the state under conflict: change_info is atomic, and of two operations in one
-    /// directory at the same time one starts over. For directories that are not contended.
+    /// Blind while blind updates keep coming, exact otherwise: for the first attempt of an operation.
+    /// A directory becomes contended by [`Self::Blind`] and stops being so by a second of rest.
     #[default]
+    Adaptive,
+    /// Reads the state under conflict: change_info is atomic, and of two operations in one
+    /// directory at the same time one starts over.
     Exact,
     /// Writes stamp, time and counts without reading them: operations on different names of one
-    /// directory do not meet, and change_info says that it is not atomic (RFC 8881 §3.3.3).
+    /// directory do not meet, and change_info says that it is not atomic (RFC 8881 §3.3.3). For an
+    /// attempt after a conflict.
     Blind,
 }
+
+/// Nanoseconds without a blind update after which a directory is no longer contended.
+const REST: u64 = 1_000_000_000;
 
 /// What an operation does to the counts of a directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,38 +53,86 @@ impl Delta {
     }
 }
 
-impl Namespace {
-    /// The directory's current change attribute, as of its record and the state already read.
-    fn change_of(&self, record: &InodeRecord, state: &DirectoryState) -> u64 {
-        self.base().wrapping_add(record.stamp.version().max(state.stamp.version()))
+/// A directory whose entries an operation changes, as read in its transaction.
+#[derive(Clone, Debug)]
+pub(crate) struct Parent {
+    pub(crate) key: InodeKey,
+    pub(crate) record: InodeRecord,
+    /// As of the last exact update.
+    exact: DirectoryState,
+}
+
+impl Parent {
+    /// Reads record and state side by side. Errors: Stale, NotDirectory.
+    pub(crate) async fn read(txn: &Transaction, key: &InodeKey) -> Result<Self, FsError> {
+        let state_key = keys::directory(key.fileid, DirectoryField::State);
+        let state = async { Ok(txn.get(&state_key).await?) };
+        let (record, state) = join::both(fetch::directory(txn, key), state).await?;
+        let exact = DirectoryState::decode(state.ok_or(FsError::corrupt("directory without state"))?)?;
+        Ok(Self { key: *key, record, exact })
     }
 
-    /// Applies `delta` to the directory with this record (read in this transaction).
+    /// The state with the blind updates, under read conflict.
+    async fn state(&self, txn: &Transaction) -> Result<DirectoryState, FsError> {
+        if self.exact.split { fetch::merge(txn, self.key.fileid, self.exact).await } else { Ok(self.exact) }
+    }
+
+    /// The change attribute as of a state.
+    fn change(&self, base: u64, state: &DirectoryState) -> u64 {
+        base.wrapping_add(self.record.stamp.version().max(state.stamp.version()))
+    }
+
+    /// Whether this update goes blind.
+    async fn goes_blind(&self, txn: &Transaction, request: &Request<'_>) -> Result<bool, FsError> {
+        match request.directory {
+            DirectoryUpdate::Exact => Ok(false),
+            DirectoryUpdate::Blind => Ok(true),
+            DirectoryUpdate::Adaptive if !self.exact.split => Ok(false),
+            DirectoryUpdate::Adaptive => {
+                let last = self.last_touched(txn).await?;
+                Ok(codec::nanos(request.now).saturating_sub(last) < REST)
+            }
+        }
+    }
+
+    /// Nanoseconds since 1970; read without conflict, it only decides how to go on.
+    async fn last_touched(&self, txn: &Transaction) -> Result<u64, FsError> {
+        let key = keys::directory(self.key.fileid, DirectoryField::Touched);
+        let blind = match txn.snapshot_get(&key).await? {
+            Some(value) => codec::counter("directory delta", &value)?,
+            None => 0,
+        };
+        Ok(blind.max(codec::nanos(self.exact.touched)))
+    }
+}
+
+impl Namespace {
+    /// Applies `delta` to a directory.
     pub(crate) async fn update_directory(
         &self,
         txn: &mut Transaction,
-        key: &InodeKey,
-        record: &InodeRecord,
+        parent: &Parent,
         delta: Delta,
         request: &Request<'_>,
     ) -> Result<DirectoryChange, FsError> {
-        let touched = touch_time(record, request.now);
-        let directory = key.fileid;
-        let stored = fetch::exact_state(txn, directory).await?;
-        if request.directory == DirectoryUpdate::Blind && stored.split {
+        let touched = touch_time(&parent.record, request.now);
+        let directory = parent.key.fileid;
+        let blind = parent.goes_blind(txn, request).await?;
+        if blind && parent.exact.split {
             update_blindly(txn, directory, delta, touched);
-            return Ok(DirectoryChange { before: self.change_of(record, &stored), after: 0, atomic: false });
+            let before = parent.change(self.base(), &parent.exact);
+            return Ok(DirectoryChange { before, after: 0, atomic: false });
         }
-        let state = if stored.split { fetch::state(txn, directory).await? } else { stored };
+        let state = parent.state(txn).await?;
         let new = DirectoryState {
             touched: state.touched.max(touched),
             entries: state.entries.wrapping_add_signed(delta.entries),
             subdirectories: state.subdirectories.wrapping_add_signed(delta.subdirectories),
             // The first blind update prepares the way for the others.
-            split: request.directory == DirectoryUpdate::Blind,
+            split: blind,
             ..state
         };
-        if stored.split {
+        if parent.exact.split {
             clear_deltas(txn, directory);
         }
         txn.set_versionstamped_value(
@@ -85,18 +140,16 @@ impl Namespace {
             new.encode(),
             STAMP_OFFSET,
         );
-        Ok(DirectoryChange { before: self.change_of(record, &state), after: 0, atomic: true })
+        Ok(DirectoryChange { before: parent.change(self.base(), &state), after: 0, atomic: true })
     }
 
     /// What an operation that changed nothing in a directory says of it.
     pub(crate) async fn directory_unchanged(
         &self,
         txn: &Transaction,
-        key: &InodeKey,
-        record: &InodeRecord,
+        parent: &Parent,
     ) -> Result<DirectoryChange, FsError> {
-        let state = fetch::state(txn, key.fileid).await?;
-        Ok(DirectoryChange::none(self.change_of(record, &state)))
+        Ok(DirectoryChange::none(parent.change(self.base(), &parent.state(txn).await?)))
     }
 
     /// Attributes of an inode: one point read, two for a directory.

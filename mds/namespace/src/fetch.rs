@@ -55,17 +55,13 @@ pub(crate) fn put_quietly(txn: &mut Transaction, key: &InodeKey, record: &InodeR
 
 /// The state of a directory with the blind updates merged in, under read conflict.
 pub(crate) async fn state(txn: &Transaction, directory: FileId) -> Result<DirectoryState, FsError> {
-    let exact = exact_state(txn, directory).await?;
+    let value = txn.get(&keys::directory(directory, DirectoryField::State)).await?;
+    let exact = DirectoryState::decode(value.ok_or(FsError::corrupt("directory without state"))?)?;
     if exact.split { merge(txn, directory, exact).await } else { Ok(exact) }
 }
 
-/// The state as of the last exact update.
-pub(crate) async fn exact_state(txn: &Transaction, directory: FileId) -> Result<DirectoryState, FsError> {
-    let value = txn.get(&keys::directory(directory, DirectoryField::State)).await?;
-    DirectoryState::decode(value.ok_or(FsError::corrupt("directory without state"))?)
-}
-
-async fn merge(
+/// Adds the blind updates to an exact state, under read conflict.
+pub(crate) async fn merge(
     txn: &Transaction,
     directory: FileId,
     mut state: DirectoryState,

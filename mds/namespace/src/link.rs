@@ -3,7 +3,7 @@
 use sluice_kv::Transaction;
 
 use crate::credential::Want;
-use crate::directory::Delta;
+use crate::directory::{Delta, Parent};
 use crate::error::FsError;
 use crate::inode::{Inode, Kind, MAX_LINKS};
 use crate::keys::InodeKey;
@@ -32,21 +32,19 @@ impl Namespace {
         name: &Name<'_>,
         request: &Request<'_>,
     ) -> Result<Pending<Linked>, FsError> {
-        let (parent, place) = join::both(
-            fetch::directory(txn, directory),
-            dirent::find(txn, &self.hash, directory.fileid, name),
-        )
-        .await?;
+        let (parent, place) =
+            join::both(Parent::read(txn, directory), dirent::find(txn, &self.hash, directory.fileid, name))
+                .await?;
         let mut record = fetch::record(txn, file).await?;
         let kind = record.kind();
         if kind == Kind::Directory {
             return Err(FsError::IsDirectory);
         }
-        parent.owned().require(request.who, Want::EXECUTE)?;
+        parent.record.owned().require(request.who, Want::EXECUTE)?;
         if place.entry.is_some() {
             return Err(FsError::Exists);
         }
-        parent.owned().require(request.who, Want::CHANGE_ENTRIES)?;
+        parent.record.owned().require(request.who, Want::CHANGE_ENTRIES)?;
         // What has no name is on its way to the garbage queue and does not come back.
         if record.nlink == 0 {
             return Err(FsError::NotFound);
@@ -58,7 +56,7 @@ impl Namespace {
         record.ctime = request.now;
         fetch::put(txn, file, &record);
         place.insert(txn, name, kind, *file)?;
-        let change = self.update_directory(txn, directory, &parent, Delta::plus(kind), request).await?;
+        let change = self.update_directory(txn, &parent, Delta::plus(kind), request).await?;
         let inode = Inode { key: *file, record, directory: None, change: 0 };
         Ok(Pending::new(Linked { inode, directory: change }, self.base()))
     }

@@ -79,18 +79,29 @@ impl Namespace {
                 records.insert(key.fileid, record);
             }
         }
-        join::all(found.into_iter().map(|entry| {
-            // Two names of one inode may stand on one page.
-            let record = records.get(&entry.inode.fileid).cloned();
-            async move {
-                let inode = match record {
-                    Some(record) => Some(fetch::complete(txn, &entry.inode, record, self.base()).await?),
-                    None => None,
-                };
-                Ok(Entry { entry, inode })
-            }
+        let mut entries = Vec::with_capacity(found.len());
+        for entry in found {
+            // Two names of one inode may stand on one page; what has one name is taken, not copied.
+            let record = match records.get(&entry.inode.fileid) {
+                Some(record) if record.nlink > 1 => Some(record.clone()),
+                _ => records.remove(&entry.inode.fileid),
+            };
+            let inode = record.map(|record| fetch::simple(&entry.inode, record, self.base()));
+            entries.push(Entry { entry, inode });
+        }
+        self.complete_directories(txn, &mut entries).await?;
+        Ok(entries)
+    }
+
+    /// Reads the states of the directories on a page, side by side.
+    async fn complete_directories(&self, txn: &Transaction, entries: &mut [Entry]) -> Result<(), FsError> {
+        let directories = entries.iter_mut().filter_map(|e| e.inode.as_mut()).filter(|i| i.is_directory());
+        join::all(directories.map(|inode| async {
+            *inode = fetch::complete(txn, &inode.key, inode.record.clone(), self.base()).await?;
+            Ok::<_, FsError>(())
         }))
-        .await
+        .await?;
+        Ok(())
     }
 }
 

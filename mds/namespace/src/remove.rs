@@ -3,7 +3,7 @@
 use sluice_kv::Transaction;
 
 use crate::credential::Want;
-use crate::directory::Delta;
+use crate::directory::{Delta, Parent};
 use crate::dirent::{self, Dirent};
 use crate::error::FsError;
 use crate::inode::{InodeRecord, Kind};
@@ -47,23 +47,23 @@ impl Namespace {
     ) -> Result<Pending<Removed>, FsError> {
         let directory = &remove.directory;
         let (parent, place) = join::both(
-            fetch::directory(txn, directory),
+            Parent::read(txn, directory),
             dirent::find(txn, &self.hash, directory.fileid, &remove.name),
         )
         .await?;
-        parent.owned().require(request.who, Want::EXECUTE)?;
+        parent.record.owned().require(request.who, Want::EXECUTE)?;
         let entry = place.entry.clone().ok_or(FsError::NotFound)?;
         expect(remove.expect, &entry)?;
-        parent.owned().require(request.who, Want::CHANGE_ENTRIES)?;
+        parent.record.owned().require(request.who, Want::CHANGE_ENTRIES)?;
         let record = fetch::record(txn, &entry.inode).await.map_err(missing_is_corrupt)?;
-        parent.owned().require_sticky(&record.owned(), request.who)?;
+        parent.record.owned().require_sticky(&record.owned(), request.who)?;
         if record.kind() == Kind::Directory {
             require_empty(txn, &entry.inode).await?;
         }
         place.remove(txn)?;
         let unlinked = drop_name(txn, &entry.inode, record, remove.open, request);
         let delta = Delta::minus(entry.kind);
-        let directory = self.update_directory(txn, directory, &parent, delta, request).await?;
+        let directory = self.update_directory(txn, &parent, delta, request).await?;
         Ok(Pending::new(Removed { directory, unlinked }, self.base()))
     }
 }

@@ -3,7 +3,7 @@
 use sluice_kv::Transaction;
 
 use crate::credential::Want;
-use crate::directory::Delta;
+use crate::directory::{Delta, Parent};
 use crate::dirent::{self, Dirent, Place};
 use crate::error::FsError;
 use crate::inode::{InodeRecord, Kind, Node};
@@ -43,8 +43,7 @@ settle_fields!(Renamed: source_directory, target_directory, replaced);
 
 /// One of the two directories, as read.
 struct Side {
-    key: InodeKey,
-    record: InodeRecord,
+    parent: Parent,
     place: Place,
 }
 
@@ -72,9 +71,9 @@ impl Namespace {
             return self.nothing(txn, &source, &target, &entry).await;
         }
         let moved = fetch::record(txn, &entry.inode).await.map_err(missing_is_corrupt)?;
-        source.record.owned().require_sticky(&moved.owned(), request.who)?;
+        source.parent.record.owned().require_sticky(&moved.owned(), request.who)?;
         let replaced = accept_target(txn, &target, entry.kind, request).await?;
-        let across = source.key != target.key;
+        let across = source.parent.key != target.parent.key;
         if across && entry.kind == Kind::Directory {
             // The entry `..` changes, which takes write permission on the directory itself.
             moved.owned().require(request.who, Want::WRITE)?;
@@ -90,10 +89,10 @@ impl Namespace {
         name: &Name<'_>,
         request: &Request<'_>,
     ) -> Result<Side, FsError> {
-        let (record, place) =
-            join::both(fetch::directory(txn, &key), dirent::find(txn, &self.hash, key.fileid, name)).await?;
-        record.owned().require(request.who, Want::CHANGE_ENTRIES)?;
-        Ok(Side { key, record, place })
+        let (parent, place) =
+            join::both(Parent::read(txn, &key), dirent::find(txn, &self.hash, key.fileid, name)).await?;
+        parent.record.owned().require(request.who, Want::CHANGE_ENTRIES)?;
+        Ok(Side { parent, place })
     }
 
     async fn nothing(
@@ -104,8 +103,8 @@ impl Namespace {
         entry: &Dirent,
     ) -> Result<Pending<Renamed>, FsError> {
         let renamed = Renamed {
-            source_directory: self.directory_unchanged(txn, &source.key, &source.record).await?,
-            target_directory: self.directory_unchanged(txn, &target.key, &target.record).await?,
+            source_directory: self.directory_unchanged(txn, &source.parent).await?,
+            target_directory: self.directory_unchanged(txn, &target.parent).await?,
             moved: entry.inode,
             replaced: None,
         };
@@ -123,11 +122,11 @@ impl Namespace {
         (entry, mut moved): (Dirent, InodeRecord),
         replaced: Option<(Dirent, InodeRecord)>,
     ) -> Result<Pending<Renamed>, FsError> {
-        let same = source.key == target.key;
+        let same = source.parent.key == target.parent.key;
         source.place.remove(txn)?;
         // The two names may share a hash: where the new one goes depends on the old one being gone.
         let place = if same {
-            dirent::find(txn, &self.hash, target.key.fileid, &rename.to_name).await?
+            dirent::find(txn, &self.hash, target.parent.key.fileid, &rename.to_name).await?
         } else {
             target.place
         };
@@ -144,18 +143,17 @@ impl Namespace {
         };
         moved.ctime = request.now;
         if let Node::Directory(node) = &mut moved.node {
-            node.parent = target.key;
+            node.parent = target.parent.key;
         }
         fetch::put(txn, &entry.inode, &moved);
         let (out, into) = (Delta::minus(entry.kind), Delta::plus(entry.kind).and(minus));
         let (source_directory, target_directory) = if same {
-            let change =
-                self.update_directory(txn, &source.key, &source.record, out.and(into), request).await?;
+            let change = self.update_directory(txn, &source.parent, out.and(into), request).await?;
             (change, change)
         } else {
             (
-                self.update_directory(txn, &source.key, &source.record, out, request).await?,
-                self.update_directory(txn, &target.key, &target.record, into, request).await?,
+                self.update_directory(txn, &source.parent, out, request).await?,
+                self.update_directory(txn, &target.parent, into, request).await?,
             )
         };
         let renamed = Renamed { source_directory, target_directory, moved: entry.inode, replaced };
@@ -180,7 +178,7 @@ async fn accept_target(
 ) -> Result<Option<(Dirent, InodeRecord)>, FsError> {
     let Some(old) = target.place.entry.clone() else { return Ok(None) };
     let record = fetch::record(txn, &old.inode).await.map_err(missing_is_corrupt)?;
-    target.record.owned().require_sticky(&record.owned(), request.who)?;
+    target.parent.record.owned().require_sticky(&record.owned(), request.who)?;
     // RFC 8881 §18.26.3: both directories or neither, otherwise NFS4ERR_EXIST.
     if (kind == Kind::Directory) != (old.kind == Kind::Directory) {
         return Err(FsError::Exists);
@@ -194,8 +192,8 @@ async fn accept_target(
 /// The target must not be inside the directory moved. Every ancestor is read under conflict: of two
 /// renames that together would make a cycle, one starts over.
 async fn require_outside(txn: &Transaction, moved: &InodeKey, target: &Side) -> Result<(), FsError> {
-    let mut at = target.key;
-    let mut record = target.record.clone();
+    let mut at = target.parent.key;
+    let mut record = target.parent.record.clone();
     for _ in 0..MAX_DEPTH {
         if at == *moved {
             return Err(FsError::Invalid);

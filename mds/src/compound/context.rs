@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use sluice_namespace::{Credential, FileHandle, Inode, Request};
 use sluice_rpc::{Call, Connection};
+use sluice_state::client::Principal;
 use sluice_state::stateid::{Special, special};
 use sluice_state::{ClientId, StateId};
 use sluice_xdr::nfs4::{nfsstat4, stateid4};
@@ -33,6 +34,8 @@ pub(crate) struct Context {
     pub(crate) current_stateid: Option<StateId>,
     pub(crate) saved_stateid: Option<StateId>,
     // Changed by the loop.
+    /// Operations in the COMPOUND.
+    pub(crate) count: u32,
     /// Position of the running operation.
     pub(crate) index: u32,
     /// Bytes that its result may take.
@@ -58,6 +61,7 @@ impl Context {
             saved: None,
             current_stateid: None,
             saved_stateid: None,
+            count: 0,
             index: 0,
             reply_room: 0,
             modified: 0,
@@ -124,6 +128,17 @@ impl Context {
             Some(Special::Current) => self.current_stateid.ok_or(nfsstat4::NFS4ERR_BAD_STATEID),
             Some(Special::Invalid) => Err(nfsstat4::NFS4ERR_BAD_STATEID),
             _ => Ok(given),
+        }
+    }
+
+    /// Who calls, as client records tell callers apart.
+    pub(crate) fn principal(&self) -> Principal {
+        match &self.wire_credential {
+            sluice_rpc::Credential::Sys(sys) => Principal::Sys {
+                uid: sys.uid,
+                machine: bytes::Bytes::copy_from_slice(&sys.machine_name),
+            },
+            _ => Principal::None,
         }
     }
 

@@ -44,12 +44,21 @@ pub(crate) async fn compound(server: &Arc<Mds>, call: Call) -> Reply {
         return refuse(&head, nfsstat4::NFS4ERR_INVAL);
     }
     let mut cx = Context::new(Arc::clone(server), &call, head.minor);
+    cx.count = head.count;
     let Some(first) = sequence_args(&reader) else {
         return finish(run(&mut cx, &head, reader, Results::new(&head, SESSIONLESS_REPLY), 0).await);
     };
-    match sequence::begin(&mut cx, first, head.count, size, &call.args) {
+    match sequence::begin(&mut cx, &first, head.count, size, &call.args) {
         Begun::Replay(cached) => finish(cached),
-        Begun::Drop => Reply::Drop,
+        Begun::Uncached(reply) => {
+            let mut results = Results::new(&head, SESSIONLESS_REPLY);
+            results.succeed(&nfs_resop4::OP_SEQUENCE(reply));
+            // §2.10.6.1.3: the second operation says that the reply was not kept.
+            if let Some(number) = second(&mut reader) {
+                results.fail(number, nfsstat4::NFS4ERR_RETRY_UNCACHED_REP);
+            }
+            finish(results.finish())
+        }
         Begun::Fail(status) => {
             let mut results = Results::new(&head, SESSIONLESS_REPLY);
             results.fail(nfs_opnum4::OP_SEQUENCE.0, status);
@@ -81,6 +90,12 @@ fn sequence_args(reader: &Reader) -> Option<SEQUENCE4args> {
         return None;
     }
     SEQUENCE4args::decode(&mut ahead).ok()
+}
+
+/// The number of the second operation, if there is one.
+fn second(reader: &mut Reader) -> Option<u32> {
+    nfs_argop4::decode(reader).ok()?;
+    reader.u32().ok()
 }
 
 /// Runs the operations from position `index` on.

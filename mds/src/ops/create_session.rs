@@ -1,9 +1,106 @@
-//! (to be written)
+//! CREATE_SESSION. RFC 8881 §18.36.
 
-use sluice_xdr::nfs4::*;
+use bytes::Bytes;
+use sluice_state::ClientId;
+use sluice_state::ConnectionId;
+use sluice_state::client::{CreateSession, CreateSessionReply, CreateStep};
+use sluice_state::session::{CbSecurity, ChannelAttrs};
+use sluice_xdr::nfs4::{
+    CREATE_SESSION4args, CREATE_SESSION4res, CREATE_SESSION4resok, callback_sec_parms4, channel_attrs4,
+    sessionid4,
+};
 
 use crate::compound::{Context, OpResult};
 
-pub(crate) async fn create_session(_cx: &mut Context, _args: CREATE_SESSION4args) -> OpResult<CREATE_SESSION4res> {
-    Err(nfsstat4::NFS4ERR_NOTSUPP.into())
+pub(crate) async fn create_session(
+    cx: &mut Context,
+    args: CREATE_SESSION4args,
+) -> OpResult<CREATE_SESSION4res> {
+    let request = CreateSession {
+        client: ClientId(args.csa_clientid),
+        seqid: args.csa_sequence,
+        flags: args.csa_flags,
+        fore: attrs(&args.csa_fore_chan_attrs),
+        back: attrs(&args.csa_back_chan_attrs),
+        program: args.csa_cb_program,
+        security: args.csa_sec_parms.iter().map(security).collect(),
+        principal: cx.principal(),
+    };
+    let mds = &cx.server;
+    let connection = ConnectionId(cx.connection.id());
+    let random = u32::from_be_bytes(mds.env.random.array());
+    let step = mds.clients.lock().create_session(mds.now(), connection, &request, random)?;
+    let pending = match step {
+        CreateStep::Replay(reply) => return Ok(CREATE_SESSION4res::NFS4_OK(resok(&reply))),
+        CreateStep::Pending(pending) => pending,
+    };
+    let persisted = mds.persist_client(&pending.effects).await;
+    let created = mds.clients.lock().finish_create_session(mds.now(), *pending, persisted.is_ok());
+    persisted?;
+    let created = created?;
+    let client = created.session.client().id();
+    let info = mds.clients.lock().info(mds.now(), client);
+    let stripes = info.as_ref().is_some_and(sluice_state::client::ClientInfo::supports_stripes);
+    if let Some(info) = info {
+        let kernel = info.implementation.as_ref().map(|id| String::from_utf8_lossy(&id.name).into_owned());
+        tracing::info!(
+            client = %String::from_utf8_lossy(&info.owner),
+            address = %cx.connection.peer(),
+            kernel = kernel.as_deref().unwrap_or("not told"),
+            minor_version = info.minor_version,
+            stripes,
+            "a client began a session"
+        );
+    }
+    let entry = mds.clients.insert(created.session, stripes);
+    mds.watch_connection(&cx.connection, &entry);
+    mds.apply_volatile(created.effects);
+    Ok(CREATE_SESSION4res::NFS4_OK(resok(&created.reply)))
+}
+
+fn attrs(wire: &channel_attrs4) -> ChannelAttrs {
+    ChannelAttrs {
+        max_request: wire.ca_maxrequestsize,
+        max_response: wire.ca_maxresponsesize,
+        max_response_cached: wire.ca_maxresponsesize_cached,
+        max_ops: wire.ca_maxoperations,
+        max_requests: wire.ca_maxrequests,
+    }
+}
+
+fn wire_attrs(attrs: &ChannelAttrs) -> channel_attrs4 {
+    channel_attrs4 {
+        ca_headerpadsize: 0,
+        ca_maxrequestsize: attrs.max_request,
+        ca_maxresponsesize: attrs.max_response,
+        ca_maxresponsesize_cached: attrs.max_response_cached,
+        ca_maxoperations: attrs.max_ops,
+        ca_maxrequests: attrs.max_requests,
+        ca_rdma_ird: Vec::new(),
+    }
+}
+
+/// What the client offers for callbacks, in memory of its own.
+pub(super) fn security(offer: &callback_sec_parms4) -> CbSecurity {
+    match offer {
+        callback_sec_parms4::AUTH_NONE => CbSecurity::None,
+        callback_sec_parms4::AUTH_SYS(sys) => CbSecurity::Sys {
+            stamp: sys.stamp,
+            machine: Bytes::copy_from_slice(&sys.machinename),
+            uid: sys.uid,
+            gid: sys.gid,
+            gids: sys.gids.clone(),
+        },
+        callback_sec_parms4::RPCSEC_GSS(_) => CbSecurity::Gss,
+    }
+}
+
+fn resok(reply: &CreateSessionReply) -> CREATE_SESSION4resok {
+    CREATE_SESSION4resok {
+        csr_sessionid: sessionid4(reply.session.0),
+        csr_sequence: reply.seqid,
+        csr_flags: reply.flags,
+        csr_fore_chan_attrs: wire_attrs(&reply.fore),
+        csr_back_chan_attrs: wire_attrs(&reply.back),
+    }
 }

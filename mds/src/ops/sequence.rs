@@ -1,23 +1,32 @@
-//! SEQUENCE. RFC 8881 §18.46.
+//! SEQUENCE. RFC 8881 §18.46, §2.10.6.
 
-use sluice_xdr::Frame;
 use bytes::Bytes;
-use sluice_xdr::nfs4::{SEQUENCE4args, SEQUENCE4res, nfsstat4};
+use foldhash::fast::FixedState;
+use std::hash::{BuildHasher, Hasher};
 
+use sluice_state::session::{Completion, SequenceArgs, SequenceReply, Sequenced};
+use sluice_state::{ConnectionId, SessionId};
+use sluice_xdr::Frame;
+use sluice_xdr::nfs4::{SEQUENCE4args, SEQUENCE4res, SEQUENCE4resok, nfsstat4, sessionid4};
+
+use crate::clients::SessionRef;
 use crate::compound::{Context, OpResult};
+use crate::error::client_status;
 
 /// What SEQUENCE found.
+#[derive(Debug)]
 pub(crate) enum Begun {
     /// A new request: run the rest.
     Proceed { reply: SEQUENCE4res, limit: ReplyLimit },
     /// A retry: the reply it had.
     Replay(Frame),
-    /// A retry of a request still being run: no answer now.
-    Drop,
+    /// A retry whose reply was not kept: this for SEQUENCE, RETRY_UNCACHED_REP for what follows.
+    Uncached(SEQUENCE4res),
     Fail(nfsstat4),
 }
 
 /// How large the reply may be, RPC header included.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct ReplyLimit {
     /// ca_maxresponsesize.
     pub(crate) response: usize,
@@ -25,16 +34,91 @@ pub(crate) struct ReplyLimit {
     pub(crate) cached: Option<usize>,
 }
 
+/// Bytes of a request that tell a retry from a false one: header fields, filehandles and names fit.
+const FINGERPRINTED: usize = 1024;
+
 /// Begins a COMPOUND: finds the session and the slot, renews the lease. `count` operations, `size` bytes
 /// of request with its RPC header.
-pub(crate) fn begin(_cx: &mut Context, _args: SEQUENCE4args, _count: u32, _size: usize, _request: &Bytes) -> Begun {
-    Begun::Fail(nfsstat4::NFS4ERR_NOTSUPP)
+pub(crate) fn begin(
+    cx: &mut Context,
+    args: &SEQUENCE4args,
+    count: u32,
+    size: usize,
+    request: &Bytes,
+) -> Begun {
+    let Some(entry) = cx.server.clients.session(SessionId(args.sa_sessionid.0)) else {
+        return Begun::Fail(nfsstat4::NFS4ERR_BADSESSION);
+    };
+    let wanted = SequenceArgs {
+        slot: args.sa_slotid,
+        seqid: args.sa_sequenceid,
+        highest_slot: args.sa_highest_slotid,
+        cache_this: args.sa_cachethis,
+        fingerprint: fingerprint(cx, request),
+        request_size: u32::try_from(size).unwrap_or(u32::MAX),
+        operations: count,
+    };
+    let connection = ConnectionId(cx.connection.id());
+    let mut session = entry.lock();
+    let known = session.is_bound(connection);
+    let step = session.sequence(cx.server.now(), connection, &wanted);
+    let limit = ReplyLimit {
+        response: usize::try_from(session.fore().max_response).unwrap_or(usize::MAX),
+        cached: args
+            .sa_cachethis
+            .then(|| usize::try_from(session.fore().max_response_cached).unwrap_or(usize::MAX)),
+    };
+    drop(session);
+    if !known && step.is_ok() {
+        cx.server.watch_connection(&cx.connection, &entry);
+    }
+    match step {
+        Err(error) => Begun::Fail(client_status(error)),
+        Ok(Sequenced::Replay(bytes)) => Begun::Replay(bytes.into()),
+        Ok(Sequenced::ReplayUncached(reply) | Sequenced::ReplayStored(reply)) => Begun::Uncached(wire(&reply)),
+        Ok(Sequenced::New(reply)) => {
+            cx.session = Some(SessionRef {
+                client: entry.shared.id(),
+                id: entry.id,
+                slot: args.sa_slotid,
+                cache_this: args.sa_cachethis,
+                entry,
+            });
+            Begun::Proceed { reply: wire(&reply), limit }
+        }
+    }
 }
 
 /// Ends it: the slot is free for the next request, the reply kept if it must be.
-pub(crate) fn end(_cx: &mut Context, _reply: &Frame) {}
+pub(crate) fn end(cx: &mut Context, reply: &Frame) {
+    let Some(session) = cx.session.take() else { return };
+    // A copy: the frame's buffers may be parts of larger ones.
+    let small = session.cache_this || reply.len() <= sluice_state::slot::SMALL_REPLY;
+    let reply = small.then(|| Bytes::from(reply.to_bytes().to_vec()));
+    let completion = Completion { reply, cache_this: session.cache_this, stored: false };
+    session.entry.lock().complete(cx.server.now(), session.slot, completion);
+}
 
 /// SEQUENCE anywhere but first.
 pub(crate) async fn sequence(_cx: &mut Context, _args: SEQUENCE4args) -> OpResult<SEQUENCE4res> {
     Err(nfsstat4::NFS4ERR_SEQUENCE_POS.into())
+}
+
+fn fingerprint(cx: &Context, request: &Bytes) -> u64 {
+    let mut hasher = FixedState::default().build_hasher();
+    hasher.write(request.get(..FINGERPRINTED).unwrap_or(request));
+    hasher.write_usize(request.len());
+    hasher.write_u32(cx.who.uid);
+    hasher.finish()
+}
+
+fn wire(reply: &SequenceReply) -> SEQUENCE4res {
+    SEQUENCE4res::NFS4_OK(SEQUENCE4resok {
+        sr_sessionid: sessionid4(reply.session.0),
+        sr_sequenceid: reply.seqid,
+        sr_slotid: reply.slot,
+        sr_highest_slotid: reply.highest_slot,
+        sr_target_highest_slotid: reply.target_highest_slot,
+        sr_status_flags: reply.status_flags,
+    })
 }

@@ -1,5 +1,5 @@
 //! One file system on a memory store, and short ways to speak to it.
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

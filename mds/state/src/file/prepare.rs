@@ -94,6 +94,8 @@ impl File {
             }
             // A size set now could cut off what an open not yet reclaimed relies on (RFC 8881 §8.4.2.1).
             Intent::SetSize { .. } if ctx.grace != Grace::Over => return Err(Error::Grace),
+            // The last link goes once.
+            Intent::Unlink { last_link: true, .. } if self.orphan => return Err(Error::Stale),
             Intent::ClearRw if !self.rw_idle() => return Err(Error::Delay),
             _ => {}
         }

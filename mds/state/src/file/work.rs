@@ -41,7 +41,7 @@ impl Work {
                 I::Open(_) | I::Close { .. } | I::Downgrade { .. },
             ) => self.owner == other.owner || self.shares_exclude(other),
             // Whether the inode becomes an orphan or garbage must hold until the transaction ends.
-            (I::Open(_), I::Unlink { last_link: true, .. })
+            (I::Open(_) | I::Unlink { last_link: true, .. }, I::Unlink { last_link: true, .. })
             // A new size and everything that reads, extends or hands out the old one.
             | (
                 I::SetSize { .. },

@@ -2,6 +2,7 @@
 //! data servers, whether the rw_layout row is on the store, what a client was told.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{Hash, Hasher};
 
 use sluice_state::delegation::Grant;
 use sluice_state::effect::{
@@ -18,57 +19,57 @@ use sluice_state::range_set::Range;
 use sluice_state::stateid::{StateIds, StateIndex};
 use sluice_state::{BootEpoch, ClientId, StateId, Time};
 
-pub const A: ClientId = ClientId(1);
-pub const B: ClientId = ClientId(2);
-pub const C: ClientId = ClientId(3);
-pub const FILE: FileId = FileId(7);
+pub(crate) const A: ClientId = ClientId(1);
+pub(crate) const B: ClientId = ClientId(2);
+pub(crate) const C: ClientId = ClientId(3);
+pub(crate) const FILE: FileId = FileId(7);
 
 #[derive(Debug)]
-pub struct World {
-    pub file: File,
-    pub index: StateIndex,
-    pub ids: StateIds,
-    pub policy: Policy,
-    pub now: Time,
-    pub grace: Grace,
+pub(crate) struct World {
+    pub(crate) file: File,
+    pub(crate) index: StateIndex,
+    pub(crate) ids: StateIds,
+    pub(crate) policy: Policy,
+    pub(crate) now: Time,
+    pub(crate) grace: Grace,
     /// Callbacks not yet answered or satisfied.
-    pub recalls: Vec<Recall>,
-    pub fences: Vec<(FenceId, ClientId)>,
-    pub woken: BTreeSet<WaitToken>,
-    pub notified: Vec<LockOwner>,
-    pub log: Vec<Effect>,
+    pub(crate) recalls: Vec<Recall>,
+    pub(crate) fences: Vec<(FenceId, ClientId)>,
+    pub(crate) woken: BTreeSet<WaitToken>,
+    pub(crate) notified: Vec<LockOwner>,
+    pub(crate) log: Vec<Effect>,
     /// The durable rw_layout row.
-    pub row: bool,
+    pub(crate) row: bool,
     /// Clients that can write at a data server.
-    pub writers: BTreeSet<ClientId>,
+    pub(crate) writers: BTreeSet<ClientId>,
     /// Clients that can reach a data server at all.
-    pub holders: BTreeSet<ClientId>,
+    pub(crate) holders: BTreeSet<ClientId>,
     /// An unclean end happened that no settle has seen.
-    pub unclean: u32,
-    pub collected: u32,
-    pub idle_notices: u32,
+    pub(crate) unclean: u32,
+    pub(crate) collected: u32,
+    pub(crate) idle_notices: u32,
     /// Tickets out: the intent, and the unclean ends before it.
-    pub out: BTreeMap<u64, (Intent, u32)>,
+    pub(crate) out: BTreeMap<u64, (Intent, u32)>,
     /// The latest stateids each client was told.
-    pub opens: BTreeMap<OpenOwner, StateId>,
-    pub layouts: BTreeMap<ClientId, StateId>,
-    pub locks: BTreeMap<LockOwner, StateId>,
-    pub delegations: BTreeMap<ClientId, Grant>,
+    pub(crate) opens: BTreeMap<OpenOwner, StateId>,
+    pub(crate) layouts: BTreeMap<ClientId, StateId>,
+    pub(crate) locks: BTreeMap<LockOwner, StateId>,
+    pub(crate) delegations: BTreeMap<ClientId, Grant>,
 }
 
-pub fn owner(client: ClientId) -> OpenOwner {
+pub(crate) fn owner(client: ClientId) -> OpenOwner {
     OpenOwner::new(client, b"open")
 }
 
-pub fn locker(client: ClientId) -> LockOwner {
+pub(crate) fn locker(client: ClientId) -> LockOwner {
     LockOwner::new(client, b"lock")
 }
 
-pub fn range(start: u64, last: u64) -> Range {
+pub(crate) fn range(start: u64, last: u64) -> Range {
     Range::new(start, last).unwrap()
 }
 
-pub fn open_request(client: ClientId, access: Access, deny: Deny) -> OpenRequest {
+pub(crate) fn open_request(client: ClientId, access: Access, deny: Deny) -> OpenRequest {
     OpenRequest { owner: owner(client), access, deny, claim: Claim::New, want: Want::Any }
 }
 
@@ -79,7 +80,7 @@ impl Default for World {
 }
 
 impl World {
-    pub fn new(seed: FileSeed) -> Self {
+    pub(crate) fn new(seed: FileSeed) -> Self {
         Self {
             file: File::new(FILE, seed),
             index: StateIndex::new(),
@@ -106,7 +107,7 @@ impl World {
         }
     }
 
-    pub fn in_grace(mut self, may_reclaim: bool) -> Self {
+    pub(crate) fn in_grace(mut self, may_reclaim: bool) -> Self {
         self.grace = Grace::Active { may_reclaim };
         self
     }
@@ -148,8 +149,16 @@ impl World {
         self.check();
     }
 
+    /// All that decides what can happen next.
+    pub(crate) fn fingerprint(&self, hasher: &mut impl Hasher) {
+        let told = (&self.opens, &self.layouts, &self.locks, &self.delegations);
+        let model = (self.row, &self.writers, &self.holders, self.unclean, self.collected, &self.out);
+        let pending = (&self.recalls, &self.fences, &self.woken, self.now, &self.ids);
+        format!("{:?}{told:?}{model:?}{pending:?}", self.file).hash(hasher);
+    }
+
     /// Everything that must hold after a step.
-    pub fn check(&self) {
+    pub(crate) fn check(&self) {
         if let Err(broken) = self.file.check_invariants() {
             panic!("{broken}\n{self:#?}");
         }
@@ -190,7 +199,7 @@ impl World {
         }
     }
 
-    pub fn prepare(&mut self, intent: &Intent, token: Option<WaitToken>) -> Prepared {
+    pub(crate) fn prepare(&mut self, intent: &Intent, token: Option<WaitToken>) -> Prepared {
         if let Some(token) = token {
             self.woken.remove(&token);
         }
@@ -203,7 +212,7 @@ impl World {
         prepared
     }
 
-    pub fn finish(&mut self, ticket: Ticket, outcome: Outcome) -> Reply {
+    pub(crate) fn finish(&mut self, ticket: Ticket, outcome: Outcome) -> Reply {
         let (persist, clears) = (ticket.must_persist_rw(), ticket.clears_rw());
         let planned = ticket.stateid();
         let (intent, unclean) = self.out.remove(&ticket.id().0).unwrap();
@@ -262,7 +271,7 @@ impl World {
     }
 
     /// Prepares and commits; must not wait.
-    pub fn run(&mut self, intent: &Intent) -> Result<Reply, Error> {
+    pub(crate) fn run(&mut self, intent: &Intent) -> Result<Reply, Error> {
         match self.prepare(intent, None) {
             Prepared::Ticket(ticket) => Ok(self.finish(ticket, Outcome::Committed)),
             Prepared::Deny(error) => Err(error),
@@ -270,21 +279,21 @@ impl World {
         }
     }
 
-    pub fn ticket(&mut self, intent: &Intent) -> Ticket {
+    pub(crate) fn ticket(&mut self, intent: &Intent) -> Ticket {
         match self.prepare(intent, None) {
             Prepared::Ticket(ticket) => ticket,
             other => panic!("{other:?} for {intent:?}\n{self:#?}"),
         }
     }
 
-    pub fn wait(&mut self, intent: &Intent) -> WaitToken {
+    pub(crate) fn wait(&mut self, intent: &Intent) -> WaitToken {
         match self.prepare(intent, None) {
             Prepared::Wait(token) => token,
             other => panic!("{other:?} for {intent:?}\n{self:#?}"),
         }
     }
 
-    pub fn open(&mut self, client: ClientId, access: Access, deny: Deny) -> Result<StateId, Error> {
+    pub(crate) fn open(&mut self, client: ClientId, access: Access, deny: Deny) -> Result<StateId, Error> {
         match self.run(&Intent::Open(open_request(client, access, deny)))? {
             Reply::Opened { stateid, .. } => Ok(stateid),
             Reply::Refused(error) => Err(error),
@@ -292,19 +301,19 @@ impl World {
         }
     }
 
-    pub fn close(&mut self, client: ClientId) -> Result<Reply, Error> {
+    pub(crate) fn close(&mut self, client: ClientId) -> Result<Reply, Error> {
         let stateid = self.opens.get(&owner(client)).copied().unwrap_or_default();
         self.run(&Intent::Close { client, stateid })
     }
 
     /// The intent of a LAYOUTGET: under the layout stateid if there is one, else the open's.
-    pub fn layout_get(&self, client: ClientId, iomode: IoMode) -> Intent {
+    pub(crate) fn layout_get(&self, client: ClientId, iomode: IoMode) -> Intent {
         let open = self.opens.get(&owner(client));
         let stateid = self.layouts.get(&client).or(open).copied().unwrap_or_default();
         Intent::LayoutGet { client, stateid, iomode }
     }
 
-    pub fn layout(&mut self, client: ClientId, iomode: IoMode) -> Result<StateId, Error> {
+    pub(crate) fn layout(&mut self, client: ClientId, iomode: IoMode) -> Result<StateId, Error> {
         match self.run(&self.layout_get(client, iomode))? {
             Reply::LayoutGranted { stateid, .. } => Ok(stateid),
             Reply::Refused(error) => Err(error),
@@ -312,12 +321,16 @@ impl World {
         }
     }
 
-    pub fn layout_commit(&self, client: ClientId) -> Intent {
+    pub(crate) fn layout_commit(&self, client: ClientId) -> Intent {
         let stateid = self.layouts.get(&client).copied().unwrap_or_default();
         Intent::LayoutCommit { client, stateid }
     }
 
-    pub fn layout_return(&mut self, client: ClientId, mode: ReturnMode) -> Result<Option<StateId>, Error> {
+    pub(crate) fn layout_return(
+        &mut self,
+        client: ClientId,
+        mode: ReturnMode,
+    ) -> Result<Option<StateId>, Error> {
         let stateid = self.layouts.get(&client).copied().unwrap_or_default();
         // After a recall the client knows the recall's seqid.
         let asked = self.recalls.iter().find(|r| r.stateid.other == stateid.other).map(|r| r.stateid);
@@ -340,7 +353,7 @@ impl World {
         Ok(left)
     }
 
-    pub fn lock(
+    pub(crate) fn lock(
         &mut self,
         client: ClientId,
         kind: LockKind,
@@ -364,7 +377,7 @@ impl World {
         Ok(stateid)
     }
 
-    pub fn unlock(&mut self, client: ClientId, range: Range) -> Result<StateId, Error> {
+    pub(crate) fn unlock(&mut self, client: ClientId, range: Range) -> Result<StateId, Error> {
         let stateid = self.locks.get(&locker(client)).copied().unwrap_or_default();
         let (ctx, file) = self.split(Some(client));
         let (stateid, effects) = file.unlock(&ctx, client, &stateid, range)?;
@@ -373,17 +386,17 @@ impl World {
         Ok(stateid)
     }
 
-    pub fn test_lock(&mut self, client: ClientId, kind: LockKind, range: Range) -> Result<(), Error> {
+    pub(crate) fn test_lock(&mut self, client: ClientId, kind: LockKind, range: Range) -> Result<(), Error> {
         let (ctx, file) = self.split(Some(client));
         file.test_lock(&ctx, &locker(client), kind, range)
     }
 
-    pub fn check_io(&mut self, client: ClientId, stateid: &StateId, write: bool) -> Result<(), Error> {
+    pub(crate) fn check_io(&mut self, client: ClientId, stateid: &StateId, write: bool) -> Result<(), Error> {
         let (ctx, file) = self.split(Some(client));
         file.check_io(&ctx, client, stateid, write)
     }
 
-    pub fn answer(&mut self, client: ClientId, answer: RecallAnswer) {
+    pub(crate) fn answer(&mut self, client: ClientId, answer: RecallAnswer) {
         let at = self.recalls.iter().position(|r| r.client == client).expect("no such recall");
         let recall = self.recalls[at].clone();
         if matches!(answer, RecallAnswer::NoMatching | RecallAnswer::BadStateid) {
@@ -397,13 +410,13 @@ impl World {
         self.apply(effects);
     }
 
-    pub fn recall_layouts(&mut self, filter: LayoutFilter, changed: bool) {
+    pub(crate) fn recall_layouts(&mut self, filter: LayoutFilter, changed: bool) {
         let (ctx, file) = self.split(None);
         let effects = file.recall_layouts(&ctx, filter, changed);
         self.apply(effects);
     }
 
-    pub fn delegation_return(&mut self, client: ClientId) -> Result<(), Error> {
+    pub(crate) fn delegation_return(&mut self, client: ClientId) -> Result<(), Error> {
         let stateid = self.delegations.get(&client).map(|g| g.stateid).unwrap_or_default();
         let effects = self.file.delegation_return(self.now, client, &stateid)?;
         self.delegations.remove(&client);
@@ -411,7 +424,7 @@ impl World {
         Ok(())
     }
 
-    pub fn expire(&mut self, client: ClientId, reason: RevokeReason) {
+    pub(crate) fn expire(&mut self, client: ClientId, reason: RevokeReason) {
         let effects = self.file.client_expired(self.now, client, reason);
         // A layout that cannot write needs no fence before the client's other state goes.
         self.apply(effects);
@@ -421,7 +434,7 @@ impl World {
         self.delegations.remove(&client);
     }
 
-    pub fn fence_done(&mut self, at: usize) {
+    pub(crate) fn fence_done(&mut self, at: usize) {
         let (fence, client) = self.fences.remove(at);
         if !self.fences.iter().any(|(_, c)| *c == client) {
             self.writers.remove(&client);
@@ -431,14 +444,14 @@ impl World {
         self.apply(effects);
     }
 
-    pub fn tick_to(&mut self, now: Time) {
+    pub(crate) fn tick_to(&mut self, now: Time) {
         self.now = self.now.max(now);
         let (ctx, file) = self.split(None);
         let effects = file.tick(&ctx);
         self.apply(effects);
     }
 
-    pub fn cancel(&mut self, token: WaitToken) {
+    pub(crate) fn cancel(&mut self, token: WaitToken) {
         self.woken.remove(&token);
         let effects = self.file.cancel_wait(self.now, token);
         self.apply(effects);

@@ -1,0 +1,118 @@
+//! What follows a step of the client table: rows first, in one transaction, then memory.
+
+use std::sync::Arc;
+
+use sluice_namespace::FsError;
+use sluice_state::ClientId;
+use sluice_state::client::{Error, Expire};
+use sluice_state::effect::RevokeReason;
+use sluice_state::recovery::Effect;
+
+use super::records;
+use crate::server::Mds;
+
+impl Mds {
+    /// Applies effects in the order the table gave them: the durable ones are committed before any other.
+    ///
+    /// # Errors
+    /// What the store says; nothing was applied then.
+    pub(crate) async fn apply_client(self: &Arc<Self>, effects: Vec<Effect>) -> Result<(), FsError> {
+        let (durable, volatile): (Vec<_>, Vec<_>) = effects.into_iter().partition(Effect::is_durable);
+        self.persist_client(&durable).await?;
+        self.apply_volatile(volatile);
+        Ok(())
+    }
+
+    /// Commits the rows.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub(crate) async fn persist_client(&self, durable: &[Effect]) -> Result<(), FsError> {
+        if durable.is_empty() {
+            return Ok(());
+        }
+        self.write(|mut txn| {
+            Box::pin(async move {
+                durable.iter().for_each(|effect| records::write(&mut txn, effect));
+                Ok(())
+            })
+        })
+        .await?;
+        Ok(())
+    }
+
+    pub(crate) fn apply_volatile(self: &Arc<Self>, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::DropSession(session) => self.clients.drop_session(session),
+                Effect::ReleaseState(client) => self.release_state(client, RevokeReason::LeaseExpired),
+                _ => {}
+            }
+        }
+    }
+
+    /// Takes everything a client holds on files. Fences run in the background; until they are in force
+    /// the machines keep what conflicts waiting.
+    fn release_state(self: &Arc<Self>, client: ClientId, reason: RevokeReason) {
+        let files = self.files.index().files_of(client);
+        if !files.is_empty() {
+            tracing::info!(?client, files = files.len(), "a client is gone; its state is released");
+        }
+        let now = self.now();
+        for file in files {
+            if let Some(entry) = self.files.get(file) {
+                self.step(&entry, Some(client), |file, _| ((), file.client_expired(now, client, reason)));
+            }
+        }
+        self.files.index().forget_client(client);
+    }
+
+    /// Somebody conflicts with state of `holder`: ends it if its lease is over (RFC 8881 §8.3). True when
+    /// the conflict is worth another try.
+    pub(crate) async fn expel_if_courtesy(self: &Arc<Self>, holder: ClientId) -> bool {
+        let step = self.clients.lock().expire(self.now(), holder);
+        match step {
+            Expire::Active | Expire::Draining => false,
+            Expire::Gone(effects) => match self.apply_client(effects).await {
+                Ok(()) => true,
+                Err(error) => {
+                    tracing::error!(client = ?holder, %error, "cannot record that a client is gone");
+                    false
+                }
+            },
+        }
+    }
+
+    /// Ends a client whatever its lease.
+    ///
+    /// # Errors
+    /// No such client, or requests of it are being served: it is dead and ends when they have.
+    pub(crate) async fn evict_client(self: &Arc<Self>, client: ClientId) -> Result<(), Error> {
+        let effects = self.clients.lock().evict(client)?;
+        self.apply_client(effects).await.map_err(|_| Error::Delay)
+    }
+
+    /// One round of housekeeping: leases that ran out, records never confirmed, grace that ends.
+    pub(crate) async fn housekeep(self: &Arc<Self>) {
+        let now = self.now();
+        let effects = {
+            let mut table = self.clients.lock();
+            let index = self.files.index();
+            let has_state = |client| index.usage(client) != sluice_state::stateid::Usage::default();
+            table.reap(now, &has_state)
+        };
+        if let Err(error) = self.apply_client(effects).await {
+            tracing::error!(%error, "cannot record that clients are gone");
+        }
+        let ending = self.clients.lock().grace().poll(now);
+        if let Some(effect) = ending {
+            match self.persist_client(&[effect]).await {
+                Ok(()) => {
+                    self.clients.lock().grace().ended();
+                    tracing::info!("grace is over: clients may take new state");
+                }
+                Err(error) => tracing::error!(%error, "cannot record the end of grace"),
+            }
+        }
+    }
+}

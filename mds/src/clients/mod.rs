@@ -1,0 +1,196 @@
+//! Clients and sessions of this server: the state machines with their locks, and what follows a step.
+//! RFC 8881 §2.4, §2.10, §8.
+//!
+//! Lock order: the client table, then one session. SEQUENCE takes its session's lock alone.
+
+pub(crate) mod effects;
+pub(crate) mod records;
+
+use std::sync::{Arc, Weak};
+
+use dashmap::DashMap;
+use foldhash::fast::FixedState;
+use parking_lot::{Mutex, MutexGuard};
+use sluice_env::Env;
+use sluice_kv::Database;
+use sluice_namespace::FsError;
+use sluice_rpc::Connection;
+use sluice_state::client::{ClientInfo, Clients, ClientsConfig, exchange_flags};
+use sluice_state::file::Grace;
+use sluice_state::grace::{Claim, GraceGate};
+use sluice_state::lease::ClientShared;
+use sluice_state::session::Session;
+use sluice_state::{BootEpoch, ClientId, ConnectionId, SessionId, Time};
+use sluice_xdr::nfs4::nfsstat4;
+
+use crate::config::Config;
+use crate::error::client_status;
+use crate::server::Mds;
+
+/// The session of a COMPOUND under way, as SEQUENCE found it.
+#[derive(Clone, Debug)]
+pub(crate) struct SessionRef {
+    pub(crate) entry: Arc<SessionEntry>,
+    pub(crate) client: ClientId,
+    pub(crate) id: SessionId,
+    pub(crate) slot: u32,
+    /// sa_cachethis.
+    pub(crate) cache_this: bool,
+}
+
+/// One session.
+#[derive(Debug)]
+pub(crate) struct SessionEntry {
+    // Constant.
+    pub(crate) id: SessionId,
+    pub(crate) shared: Arc<ClientShared>,
+    /// The client understands striped layouts.
+    pub(crate) stripes: bool,
+    // Guarded by its own lock.
+    session: Mutex<Session>,
+}
+
+impl SessionEntry {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Session> {
+        self.session.lock()
+    }
+}
+
+/// All clients and sessions.
+#[derive(Debug)]
+pub(crate) struct ClientTable {
+    table: Mutex<Clients>,
+    gate: GraceGate,
+    sessions: DashMap<SessionId, Arc<SessionEntry>, FixedState>,
+    /// Connections bound to some session, to call back over.
+    connections: DashMap<ConnectionId, Weak<Connection>, FixedState>,
+}
+
+impl ClientTable {
+    /// The clients and sessions of earlier incarnations, who may reclaim.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub(crate) async fn load(
+        env: &Env,
+        db: &Database,
+        config: &Config,
+        epoch: BootEpoch,
+    ) -> Result<Self, FsError> {
+        let (server, clients) = records::load(db).await?;
+        let found = clients.len();
+        let now = Time(env.clock.now().0);
+        let (mut table, sessions) = Clients::restore(clients_config(config), now, epoch, server, clients);
+        let gate = table.grace().gate();
+        if found > 0 {
+            tracing::info!(
+                clients = found,
+                waiting_for = table.grace().pending(),
+                "clients known from before may reclaim their state"
+            );
+        }
+        let all = Self {
+            gate,
+            sessions: DashMap::with_hasher(FixedState::default()),
+            connections: DashMap::with_hasher(FixedState::default()),
+            table: Mutex::new(table),
+        };
+        for session in sessions {
+            let stripes = all.lock().info(now, session.client().id()).is_some_and(|info| info.supports_stripes());
+            all.insert(session, stripes);
+        }
+        Ok(all)
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Clients> {
+        self.table.lock()
+    }
+
+    pub(crate) fn session(&self, id: SessionId) -> Option<Arc<SessionEntry>> {
+        self.sessions.get(&id).map(|entry| Arc::clone(&entry))
+    }
+
+    /// Puts a session into the map, from where SEQUENCE finds it.
+    pub(crate) fn insert(&self, session: Session, stripes: bool) -> Arc<SessionEntry> {
+        let entry = Arc::new(SessionEntry {
+            id: session.id(),
+            shared: Arc::clone(session.client()),
+            stripes,
+            session: Mutex::new(session),
+        });
+        self.sessions.insert(entry.id, Arc::clone(&entry));
+        entry
+    }
+
+    /// Takes a session out of the map and ends it.
+    pub(crate) fn drop_session(&self, id: SessionId) {
+        if let Some((_, entry)) = self.sessions.remove(&id) {
+            entry.lock().kill();
+        }
+    }
+
+    pub(crate) fn connection(&self, id: ConnectionId) -> Option<Arc<Connection>> {
+        self.connections.get(&id).and_then(|connection| connection.upgrade())
+    }
+
+    /// Sessions of a client that may carry a callback.
+    pub(crate) fn sessions_of(&self, client: ClientId) -> Vec<Arc<SessionEntry>> {
+        let ids = self.lock().info(Time::ZERO, client).map(|info| info.sessions).unwrap_or_default();
+        ids.into_iter().filter_map(|id| self.session(id)).collect()
+    }
+}
+
+impl Mds {
+    /// Where this server stands in its grace period, for a client (`None`: for the server's own work).
+    pub(crate) fn grace(&self, client: Option<ClientId>) -> Grace {
+        if !self.clients.gate.in_grace() {
+            return Grace::Over;
+        }
+        let may_reclaim = client
+            .and_then(|client| self.clients.lock().shared(client).map(|shared| shared.may_reclaim()))
+            .unwrap_or(false);
+        Grace::Active { may_reclaim }
+    }
+
+    /// May the client take new state, or reclaim old, now?
+    ///
+    /// # Errors
+    /// GRACE, NO_GRACE, RECLAIM_BAD, DELAY as RFC 8881 §8.4.2.1 and §18.51.3 have it.
+    pub(crate) fn admit(&self, session: &SessionRef, claim: Claim) -> Result<(), nfsstat4> {
+        self.clients.gate.admit(&session.entry.shared, claim).map_err(client_status)
+    }
+
+    /// May this client be given striped layouts (docs/SEMANTICS.md, "Layouts by kernel")?
+    pub(crate) fn client_takes_stripes(&self, client: ClientId) -> bool {
+        self.clients.lock().info(self.now(), client).is_some_and(|info| info.supports_stripes())
+    }
+
+    /// Every client, for the administrator.
+    pub(crate) fn client_infos(&self) -> Vec<ClientInfo> {
+        self.clients.lock().iter(self.now()).collect()
+    }
+
+    /// Remembers that `connection` serves `session`, until it closes.
+    pub(crate) fn watch_connection(self: &Arc<Self>, connection: &Arc<Connection>, session: &Arc<SessionEntry>) {
+        let id = ConnectionId(connection.id());
+        self.clients.connections.insert(id, Arc::downgrade(connection));
+        let (mds, session, closed) = (Arc::clone(self), Arc::downgrade(session), connection.closed());
+        self.spawn(async move {
+            closed.await;
+            if let Some(session) = session.upgrade() {
+                session.lock().unbind(id);
+            }
+            mds.clients.connections.remove(&id);
+        });
+    }
+}
+
+fn clients_config(config: &Config) -> ClientsConfig {
+    ClientsConfig {
+        lease_nanos: u64::try_from(config.lease.as_nanos()).unwrap_or(u64::MAX),
+        // Replies across a restart need a row in every mutating transaction: see docs/ARCHITECTURE.md.
+        persist: false,
+        role: if config.layouts { exchange_flags::USE_PNFS_MDS } else { exchange_flags::USE_NON_PNFS },
+        ..ClientsConfig::default()
+    }
+}

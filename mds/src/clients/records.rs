@@ -1,0 +1,186 @@
+//! Rows of clients and sessions to and from the namespace's records.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use sluice_env::Wall;
+use sluice_kv::{Database, RunLimits, Transaction};
+use sluice_namespace::FsError;
+use sluice_namespace::stable_storage::{
+    CallbackSecurity, Channel, ClientRecord, Implementation, ServerRecord, SessionRecord, clear_client,
+    clear_session, clients, put_client, put_server, put_session, server, sessions,
+};
+use sluice_state::client::{ImplementationId, Principal, RestoredClient, RestoredSession};
+use sluice_state::recovery::{ClientRow, Effect, ServerRow, SessionRow};
+use sluice_state::session::{BackChannelParams, CbSecurity, ChannelAttrs};
+use sluice_state::{BootEpoch, ClientId, SessionId, Verifier};
+
+/// Rows read in one transaction.
+const PAGE: usize = 1000;
+
+/// Writes or clears the row of a durable effect.
+pub(super) fn write(txn: &mut Transaction, effect: &Effect) {
+    match effect {
+        Effect::PersistClient(row) => put_client(txn, &client_record(row)),
+        Effect::ForgetClient(client) => clear_client(txn, client.0),
+        Effect::PersistSession(row) => put_session(txn, &session_record(row)),
+        Effect::ForgetSession(session) => clear_session(txn, &session.0),
+        Effect::PersistServer(row) => put_server(txn, &ServerRecord { grace_ended_in: row.grace_ended_in.0 }),
+        Effect::DropSession(_) | Effect::ReleaseState(_) => {}
+    }
+}
+
+/// Everything earlier incarnations left.
+pub(super) async fn load(db: &Database) -> Result<(ServerRow, Vec<RestoredClient>), FsError> {
+    let limits = RunLimits::default;
+    let row = db.run_read(limits(), |txn| Box::pin(async move { server(&txn).await })).await?;
+    let mut found: Vec<RestoredClient> = Vec::new();
+    loop {
+        let after = found.last().map(|client| client.row.id.0);
+        let page = db
+            .run_read(limits(), |txn| Box::pin(async move { clients(&txn, after, PAGE).await }))
+            .await?;
+        let more = page.len() == PAGE;
+        found.extend(page.into_iter().map(|record| RestoredClient { row: client_row(record), sessions: Vec::new() }));
+        if !more {
+            break;
+        }
+    }
+    load_sessions(db, &mut found).await?;
+    Ok((ServerRow { grace_ended_in: BootEpoch(row.grace_ended_in) }, found))
+}
+
+async fn load_sessions(db: &Database, found: &mut [RestoredClient]) -> Result<(), FsError> {
+    let mut after: Option<[u8; 16]> = None;
+    loop {
+        let page = db
+            .run_read(RunLimits::default(), |txn| {
+                Box::pin(async move { sessions(&txn, after.as_ref(), PAGE).await })
+            })
+            .await?;
+        let more = page.len() == PAGE;
+        after = page.last().map(|record| record.id);
+        for record in page {
+            let row = session_row(record);
+            if let Some(client) = found.iter_mut().find(|client| client.row.id == row.id.client()) {
+                client.sessions.push(RestoredSession { row, slots: Vec::new() });
+            }
+        }
+        if !more {
+            return Ok(());
+        }
+    }
+}
+
+fn client_record(row: &ClientRow) -> ClientRecord {
+    ClientRecord {
+        id: row.id.0,
+        owner: row.owner.clone(),
+        verifier: row.verifier.0,
+        principal: principal_bytes(&row.principal),
+        implementation: row.implementation.as_ref().map(|implementation| Implementation {
+            domain: implementation.domain.clone(),
+            name: implementation.name.clone(),
+            date: Wall { seconds: implementation.date.0, nanos: implementation.date.1 },
+        }),
+        minor_version: row.minor_version,
+        create_seqid: row.create_seqid,
+        next_session: row.next_session,
+        reclaimed_in: row.reclaimed_in.0,
+    }
+}
+
+fn client_row(record: ClientRecord) -> ClientRow {
+    ClientRow {
+        id: ClientId(record.id),
+        owner: record.owner,
+        verifier: Verifier(record.verifier),
+        principal: principal(&record.principal),
+        implementation: record.implementation.map(|implementation| ImplementationId {
+            domain: implementation.domain,
+            name: implementation.name,
+            date: (implementation.date.seconds, implementation.date.nanos),
+        }),
+        minor_version: record.minor_version,
+        create_seqid: record.create_seqid,
+        next_session: record.next_session,
+        reclaimed_in: BootEpoch(record.reclaimed_in),
+    }
+}
+
+/// One tag byte, then: nothing; uid and machine name; the GSS name.
+fn principal_bytes(principal: &Principal) -> Bytes {
+    let mut out = BytesMut::new();
+    match principal {
+        Principal::None => out.put_u8(0),
+        Principal::Sys { uid, machine } => {
+            out.put_u8(1);
+            out.put_u32(*uid);
+            out.put_slice(machine);
+        }
+        Principal::Gss(name) => {
+            out.put_u8(2);
+            out.put_slice(name);
+        }
+    }
+    out.freeze()
+}
+
+fn principal(bytes: &[u8]) -> Principal {
+    match bytes {
+        [1, a, b, c, d, machine @ ..] => Principal::Sys {
+            uid: u32::from_be_bytes([*a, *b, *c, *d]),
+            machine: Bytes::copy_from_slice(machine),
+        },
+        [2, name @ ..] => Principal::Gss(Bytes::copy_from_slice(name)),
+        _ => Principal::None,
+    }
+}
+
+fn channel(attrs: &ChannelAttrs) -> Channel {
+    let ChannelAttrs { max_request, max_response, max_response_cached, max_ops, max_requests } = *attrs;
+    Channel { max_request, max_response, max_response_cached, max_ops, max_requests }
+}
+
+fn attrs(channel: Channel) -> ChannelAttrs {
+    let Channel { max_request, max_response, max_response_cached, max_ops, max_requests } = channel;
+    ChannelAttrs { max_request, max_response, max_response_cached, max_ops, max_requests }
+}
+
+fn session_record(row: &SessionRow) -> SessionRecord {
+    let callback_security = match &row.back_params.security {
+        None | Some(CbSecurity::Gss) => None,
+        Some(CbSecurity::None) => Some(CallbackSecurity::None),
+        Some(CbSecurity::Sys { stamp, machine, uid, gid, gids }) => Some(CallbackSecurity::Sys {
+            stamp: *stamp,
+            machine_name: machine.clone(),
+            uid: *uid,
+            gid: *gid,
+            gids: gids.clone(),
+        }),
+    };
+    SessionRecord {
+        id: row.id.0,
+        fore: channel(&row.fore),
+        back: channel(&row.back),
+        callback_program: row.back_params.program,
+        callback_security,
+        persist: row.persist,
+        back_wanted: row.back_wanted,
+    }
+}
+
+fn session_row(record: SessionRecord) -> SessionRow {
+    let security = record.callback_security.map(|security| match security {
+        CallbackSecurity::None => CbSecurity::None,
+        CallbackSecurity::Sys { stamp, machine_name, uid, gid, gids } => {
+            CbSecurity::Sys { stamp, machine: machine_name, uid, gid, gids }
+        }
+    });
+    SessionRow {
+        id: SessionId(record.id),
+        fore: attrs(record.fore),
+        back: attrs(record.back),
+        back_params: BackChannelParams { program: record.callback_program, security },
+        persist: record.persist,
+        back_wanted: record.back_wanted,
+    }
+}
