@@ -24,7 +24,7 @@ pub(super) async fn run(shared: &Arc<Shared>, args: DS_COPY_args) -> DS_COPY_res
     let (Some(target), Some(source)) = (data_file(&args.target), socket(&args.source)) else {
         return DS_COPY_res::Default(ctl_status::CTL_ERR_INVAL);
     };
-    let caller = args.caller.clone();
+    let caller = args.caller;
     let inner = Arc::clone(shared);
     let work = async move {
         let peer = connect(&inner, source).await?;

@@ -42,8 +42,8 @@ async fn attributes(shared: &Arc<Shared>, args: &GETATTR3args) -> Result<fattr3,
         rdev: specdata3 { specdata1: 0, specdata2: 0 },
         fsid: u64::from(shared.seals.store()),
         fileid: access.key.file,
-        atime: never.clone(),
-        mtime: never.clone(),
+        atime: never,
+        mtime: never,
         ctime: never,
     })
 }

@@ -1,0 +1,230 @@
+//! Registration, contact and isolation, reports, orders.
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::*;
+use sluice_store::device::MemDevice;
+use sluice_xdr::capability::{Capability, Rights};
+use sluice_xdr::control::*;
+use sluice_xdr::nfs3::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn nothing_is_served_before_the_first_registration() {
+    simulate(async |w| {
+        w.net.partition("ds", "mds");
+        let ds = w.start().await;
+        let nfs = w.client(&ds).await;
+        let fh = handle(1, RW);
+        assert_eq!(nfs.read(&fh, 0, 1).await, Err(nfsstat3::NFS3ERR_JUKEBOX));
+        assert_eq!(nfs.write(&fh, 0, b"x", stable_how::UNSTABLE).await, Err(nfsstat3::NFS3ERR_JUKEBOX));
+        w.net.heal("ds", "mds");
+        w.until(|| ds.status().serving).await;
+        nfs.write(&fh, 0, b"x", stable_how::UNSTABLE).await.unwrap();
+        let says = w.mds.says.lock().unwrap();
+        let first = &says.registrations[0];
+        assert_eq!((first.protocol, first.store.0), (1, ds.status().store.0));
+        assert_eq!(first.addresses[0].port, 2050);
+        assert!(first.capacity.free_bytes > 0);
+    });
+}
+
+#[test]
+fn isolation_ends_service_and_only_a_registration_brings_it_back() {
+    simulate(async |w| {
+        let ds = w.serving().await;
+        let nfs = w.client(&ds).await;
+        let fh = handle(1, RW);
+        w.sleep(10 * SECOND).await;
+        assert!(w.mds.says.lock().unwrap().heartbeats.len() >= 4);
+        w.net.partition("ds", "mds");
+        w.sleep(25 * SECOND).await;
+        nfs.write(&fh, 0, b"x", stable_how::UNSTABLE).await.unwrap();
+        w.sleep(6 * SECOND).await;
+        let late = nfs.write(&fh, 0, b"x", stable_how::UNSTABLE).await;
+        assert_eq!(late, Err(nfsstat3::NFS3ERR_JUKEBOX));
+        // Meanwhile the metadata server took us for fenced, and fenced the client for good.
+        let fence = ctl_fence { kind: ctl_fence_kind::FENCE_HOLDER, holder: 1, target: target(0), epoch: 1 };
+        w.mds.says.lock().unwrap().fences = vec![fence];
+        w.net.heal("ds", "mds");
+        w.until(|| ds.status().serving).await;
+        assert!(w.mds.says.lock().unwrap().registrations.len() >= 2);
+        assert_eq!(nfs.read(&fh, 0, 1).await, Err(nfsstat3::NFS3ERR_ACCES));
+    });
+}
+
+#[test]
+fn a_restarted_metadata_server_is_registered_with_again_and_the_old_one_obeyed_no_more() {
+    simulate(async |w| {
+        let ds = w.serving().await;
+        let old = w.mds.caller();
+        w.mds.says.lock().unwrap().mds_epoch = 2;
+        w.until(|| w.mds.says.lock().unwrap().registrations.len() == 2 && ds.status().serving).await;
+        let fences = vec![];
+        let status: ctl_status = w.mds.order(DS_FENCE, &DS_FENCE_args { caller: old.clone(), fences }).await;
+        assert_eq!(status, ctl_status::CTL_ERR_EPOCH);
+        let args = DS_REMOVE_args { caller: old.clone(), epoch: 1, files: vec![target(1)] };
+        let removed: DS_REMOVE_res = w.mds.order(DS_REMOVE, &args).await;
+        assert_eq!(removed.results, [ctl_status::CTL_ERR_EPOCH]);
+        let args = DS_TRUNCATE_args { caller: old, target: target(1), size: 0, logical_size: 0 };
+        let status: ctl_status = w.mds.order(DS_TRUNCATE, &args).await;
+        assert_eq!(status, ctl_status::CTL_ERR_EPOCH);
+    });
+}
+
+#[test]
+fn first_materialisations_are_reported_once_and_across_restarts() {
+    simulate(async |w| {
+        let ds = w.serving().await;
+        let nfs = w.client(&ds).await;
+        nfs.write(&handle(1, RW), 0, b"x", stable_how::UNSTABLE).await.unwrap();
+        w.sleep(SECOND).await;
+        assert!(w.mds.says.lock().unwrap().materialised.is_empty());
+        nfs.commit(&handle(1, RW)).await.unwrap();
+        nfs.commit(&handle(1, RW)).await.unwrap();
+        w.sleep(SECOND).await;
+        assert_eq!(w.mds.says.lock().unwrap().materialised, [target(1)]);
+        w.net.partition("ds", "mds");
+        nfs.write(&handle(2, RW), 0, b"x", stable_how::FILE_SYNC).await.unwrap();
+        w.net.crash("ds");
+        w.device.crash();
+        drop(ds);
+        w.net.heal("ds", "mds");
+        w.sleep(SECOND).await;
+        let _ds = w.serving().await;
+        w.until(|| w.mds.says.lock().unwrap().materialised.contains(&target(2))).await;
+    });
+}
+
+#[test]
+fn orders_on_space() {
+    simulate(async |w| {
+        let ds = w.serving().await;
+        let nfs = w.client(&ds).await;
+        let (fh, caller) = (handle(1, RW), w.mds.caller());
+        nfs.write(&fh, 0, &[5; 20_000], stable_how::UNSTABLE).await.unwrap();
+        let space = |operation, offset, length| DS_SPACE_args {
+            caller: caller.clone(),
+            operation,
+            target: target(1),
+            offset,
+            length,
+        };
+        let punch = space(ctl_space_operation::SPACE_DEALLOCATE, 4096, 4096);
+        assert_eq!(w.mds.order::<_, ctl_status>(DS_SPACE, &punch).await, ctl_status::CTL_OK);
+        assert_eq!(nfs.read(&fh, 4095, 3).await.unwrap().0, &[5u8, 0, 0][..]);
+        let seek = DS_SEEK_args { target: target(1), offset: 4096, data: true };
+        let found: DS_SEEK_res = w.mds.order(DS_SEEK, &seek).await;
+        assert_eq!(found, DS_SEEK_res::CTL_OK(DS_SEEK_resok { found: true, offset: 8192 }));
+        let seek = DS_SEEK_args { target: target(1), offset: 0, data: false };
+        let found: DS_SEEK_res = w.mds.order(DS_SEEK, &seek).await;
+        assert_eq!(found, DS_SEEK_res::CTL_OK(DS_SEEK_resok { found: true, offset: 4096 }));
+        let grow = space(ctl_space_operation::SPACE_ALLOCATE, 0, 50_000);
+        assert_eq!(w.mds.order::<_, ctl_status>(DS_SPACE, &grow).await, ctl_status::CTL_OK);
+        let bad = space(ctl_space_operation(9), 0, 1);
+        assert_eq!(w.mds.order::<_, ctl_status>(DS_SPACE, &bad).await, ctl_status::CTL_ERR_INVAL);
+        let args = DS_STAT_args { files: vec![target(1), target(7)] };
+        let DS_STAT_res::CTL_OK(stats) = w.mds.order(DS_STAT, &args).await else { panic!() };
+        assert_eq!((stats[0].exists, stats[0].size, stats[1].exists), (true, 50_000, false));
+        let args = DS_TRUNCATE_args { caller, target: target(1), size: 10_000, logical_size: 12_000 };
+        for _ in 0..2 {
+            assert_eq!(w.mds.order::<_, ctl_status>(DS_TRUNCATE, &args).await, ctl_status::CTL_OK);
+            let (read, eof) = nfs.read(&fh, 9_999, 100_000).await.unwrap();
+            assert_eq!((read.len(), read[0], eof), (2_001, 5, true), "a hole up to the logical size");
+        }
+        let args = DS_INVENTORY_args { after: target(0), limit: 10 };
+        let DS_INVENTORY_res::CTL_OK(page) = w.mds.order(DS_INVENTORY, &args).await else { panic!() };
+        assert_eq!((page.entries.len(), page.eof, page.entries[0].file.file), (1, true, 1));
+    });
+}
+
+#[test]
+fn a_data_file_is_copied_from_a_peer() {
+    simulate(async |w| {
+        // Both are store 3 to this metadata server, which does not mind.
+        let other = MemDevice::new();
+        let source = w.start_as("peer", &other).await;
+        w.until(|| source.status().serving).await;
+        let nfs = w.client(&source).await;
+        let fh = handle(1, RW);
+        nfs.write(&fh, 0, &[3; 5000], stable_how::UNSTABLE).await.unwrap();
+        nfs.write(&fh, 3 << 20, &[4; 5000], stable_how::UNSTABLE).await.unwrap();
+        let ds = w.serving().await;
+        let reader = Capability { holder: 77, ..capability(1, Rights::READ) };
+        let host = source.local_addr().ip().to_string().into();
+        let args = DS_COPY_args {
+            caller: w.mds.caller(),
+            target: target(1),
+            source: ctl_address { host, port: source.local_addr().port().into() },
+            source_fh: sealed(&reader),
+            offset: 0,
+            length: u64::MAX,
+        };
+        let copied: DS_COPY_res = w.mds.order(DS_COPY, &args).await;
+        assert_eq!(copied, DS_COPY_res::CTL_OK((3 << 20) + 5000));
+        w.device.crash();
+        drop(ds);
+        w.net.crash("ds");
+        w.sleep(SECOND).await;
+        let ds = w.serving().await;
+        let nfs = w.client(&ds).await;
+        assert_eq!(nfs.read(&fh, 4_999, 2).await.unwrap().0, &[3u8, 0][..]);
+        assert_eq!(nfs.read(&fh, 3 << 20, 10_000).await.unwrap(), (vec![4; 5000].into(), true));
+        let bad = DS_COPY_args { source_fh: bytes::Bytes::from_static(b"forged"), ..args };
+        assert_eq!(
+            w.mds.order::<_, DS_COPY_res>(DS_COPY, &bad).await,
+            DS_COPY_res::Default(ctl_status::CTL_ERR_IO)
+        );
+    });
+}
+
+#[test]
+fn epochs_and_keys_turn() {
+    simulate(async |w| {
+        let ds = w.serving().await;
+        let nfs = w.client(&ds).await;
+        let old = handle(1, RW);
+        nfs.write(&old, 0, b"x", stable_how::UNSTABLE).await.unwrap();
+        let key = |id, key| ctl_capability_key { id, epoch: 1, key };
+        let turn = |oldest_epoch, keys| DS_EPOCH_args {
+            caller: w.mds.caller(),
+            capability_epoch: 2,
+            oldest_epoch,
+            keys,
+        };
+        // Both keys good, both epochs good: no outage.
+        let args = turn(1, vec![key(0, KEY), key(1, [9; 32])]);
+        assert_eq!(w.mds.order::<_, ctl_status>(DS_EPOCH, &args).await, ctl_status::CTL_OK);
+        let new = Capability { key_id: 1, epoch: 2, ..capability(1, RW) }.seal(&[9; 32]);
+        let new = bytes::Bytes::copy_from_slice(&new);
+        nfs.read(&old, 0, 1).await.unwrap();
+        nfs.read(&new, 0, 1).await.unwrap();
+        let args = turn(2, vec![key(1, [9; 32])]);
+        assert_eq!(w.mds.order::<_, ctl_status>(DS_EPOCH, &args).await, ctl_status::CTL_OK);
+        assert_eq!(nfs.read(&old, 0, 1).await, Err(nfsstat3::NFS3ERR_STALE));
+        nfs.read(&new, 0, 1).await.unwrap();
+    });
+}
+
+#[test]
+fn one_seed_is_one_world() {
+    let run = || {
+        let (send, receive) = std::sync::mpsc::channel();
+        simulate(async |w| {
+            let ds = w.serving().await;
+            let nfs = w.client(&ds).await;
+            for file in 1..20 {
+                nfs.write(&handle(file, RW), 0, &[1; 9000], stable_how::UNSTABLE).await.unwrap();
+                nfs.commit(&handle(file, RW)).await.unwrap();
+            }
+            w.sleep(10 * SECOND).await;
+            send.send((w.net.digest(), w.net.events())).unwrap();
+        });
+        receive.recv().unwrap()
+    };
+    assert_eq!(run(), run());
+}
