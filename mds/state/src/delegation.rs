@@ -17,7 +17,7 @@ pub enum DelegationKind {
 }
 
 /// A delegation handed out with an OPEN.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Grant {
     /// Its type.
     pub kind: DelegationKind,
@@ -26,7 +26,7 @@ pub struct Grant {
 }
 
 /// What one client holds.
-#[derive(Debug)]
+#[derive(Debug, Hash)]
 pub(crate) struct Delegation {
     pub(crate) kind: DelegationKind,
     pub(crate) stateid: StateId,
@@ -34,7 +34,7 @@ pub(crate) struct Delegation {
 }
 
 /// All delegations of one file: several read delegations, or one write delegation.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Hash)]
 pub(crate) struct Delegations {
     pub(crate) held: BTreeMap<ClientId, Delegation>,
     /// No grant before: a file that was just fought over would be recalled again at once.
@@ -86,7 +86,7 @@ pub(crate) const fn callback(client: ClientId, stateid: StateId, truncate: bool)
 }
 
 /// What another client is about to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Use {
     /// Look at data, or open for reading.
     Read,

@@ -39,7 +39,7 @@ pub enum RecallKind {
 }
 
 /// One callback to send. Answered with [`File::recall_answer`](crate::file::File::recall_answer).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Recall {
     /// To whom.
     pub client: ClientId,

@@ -20,7 +20,7 @@ pub enum ReturnMode {
 }
 
 /// A set of iomodes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct IoModes {
     /// READ segments were handed out.
     pub read: bool,
@@ -45,7 +45,7 @@ impl IoModes {
 }
 
 /// What one client holds.
-#[derive(Debug)]
+#[derive(Debug, Hash)]
 pub(crate) struct Layout {
     pub(crate) stateid: StateId,
     /// The seqid of the last READ segment handed out, if one is held.
@@ -56,14 +56,14 @@ pub(crate) struct Layout {
 }
 
 /// A layout taken away whose fence is not yet in force: it may still write.
-#[derive(Debug)]
+#[derive(Debug, Hash)]
 pub(crate) struct Fencing {
     pub(crate) client: ClientId,
     pub(crate) read_write: bool,
 }
 
 /// The durable rw_layout row, as far as known here.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Hash)]
 pub(crate) struct RwRow {
     /// It exists.
     pub(crate) durable: bool,
@@ -75,7 +75,7 @@ pub(crate) struct RwRow {
 }
 
 /// All layouts of one file.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Hash)]
 pub(crate) struct Layouts {
     held: BTreeMap<ClientId, Layout>,
     pub(crate) fencing: BTreeMap<FenceId, Fencing>,

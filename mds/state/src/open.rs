@@ -72,7 +72,7 @@ impl Deny {
 }
 
 /// `open_claim4`, as far as the state of the file cares.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Claim {
     /// CLAIM_NULL and CLAIM_FH: a new open, by name or filehandle.
     New,
@@ -103,7 +103,7 @@ pub enum Want {
 }
 
 /// OPEN of one file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct OpenRequest {
     /// The open-owner; its client is the session's.
     pub owner: OpenOwner,
@@ -118,7 +118,7 @@ pub struct OpenRequest {
 }
 
 /// One open: (client, open-owner, file).
-#[derive(Debug)]
+#[derive(Debug, Hash)]
 pub(crate) struct Open {
     pub(crate) owner: OpenOwner,
     pub(crate) stateid: StateId,
@@ -129,7 +129,7 @@ pub(crate) struct Open {
 }
 
 /// All opens of one file.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Hash)]
 pub(crate) struct Opens {
     by_other: BTreeMap<Other, Open>,
     by_owner: BTreeMap<OpenOwner, Other>,

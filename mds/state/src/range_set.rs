@@ -67,7 +67,7 @@ impl Range {
 }
 
 /// Disjoint ranges, each with a value; neighbours with equal values are one range.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RangeMap<V> {
     /// From first byte to last byte and value.
     map: BTreeMap<u64, (u64, V)>,

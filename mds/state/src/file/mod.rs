@@ -46,7 +46,7 @@ pub use request::{
 };
 
 /// The state of one file. Made when the first state on it appears, dropped when [`File::is_idle`].
-#[derive(Debug)]
+#[derive(Debug, Hash)]
 pub struct File {
     // Constant.
     id: FileId,
@@ -72,7 +72,7 @@ pub struct File {
 }
 
 /// What a ticket holds.
-#[derive(Debug)]
+#[derive(Debug, Hash)]
 struct Held {
     work: Work,
     /// The stateid of the reply.

@@ -7,7 +7,7 @@ use crate::{delegation, layout};
 use super::work::Work;
 use super::{Ctx, Error, File, Intent};
 
-#[derive(Debug)]
+#[derive(Debug, Hash)]
 pub(super) struct Waiter {
     pub(super) token: WaitToken,
     pub(super) work: Work,

@@ -14,7 +14,7 @@ use super::Error;
 pub struct FileId(pub u64);
 
 /// What the inode says about state that outlives a restart; read by the caller before it makes a `File`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct FileSeed {
     /// The durable rw_layout row exists: some earlier read-write layout has not ended cleanly.
     pub rw_layout: bool,
@@ -90,7 +90,7 @@ impl Default for Policy {
 }
 
 /// Where the server stands in its grace period, for the client that asks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Grace {
     /// Grace is over: reclaims are refused.
     Over,
@@ -117,7 +117,7 @@ pub struct Ctx<'a> {
 }
 
 /// An operation that needs a transaction besides the state of the file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Intent {
     /// OPEN of an existing or just created file. Waits for: an unlink in flight, another OPEN, CLOSE or
     /// OPEN_DOWNGRADE of the same owner, recalls of delegations of others.
@@ -273,7 +273,7 @@ impl Ticket {
 }
 
 /// How the transaction ended. An unknown result keeps the ticket until it is resolved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// It is durable.
     Committed,
@@ -331,7 +331,7 @@ pub enum Reply {
 }
 
 /// Which layouts to recall.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LayoutFilter {
     /// Those of one client.
     Client(ClientId),

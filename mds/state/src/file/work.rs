@@ -9,7 +9,7 @@ use crate::owner::OpenOwner;
 use super::Intent;
 
 /// A checked intent: what a ticket holds, and what a queued request will hold.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct Work {
     pub(super) intent: Intent,
     /// The open-owner of OPEN, CLOSE and OPEN_DOWNGRADE.

@@ -23,7 +23,7 @@ pub enum LockKind {
 }
 
 /// The lock in the way: LOCK4denied.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LockConflict {
     /// Its range.
     pub range: Range,
@@ -34,7 +34,7 @@ pub struct LockConflict {
 }
 
 /// `locker4`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Locker {
     /// open_to_lock_owner4: the first lock of `owner` on this file, under an open stateid.
     New {
@@ -51,7 +51,7 @@ pub enum Locker {
 }
 
 /// LOCK4args.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LockRequest {
     /// Who, under which stateid.
     pub locker: Locker,
@@ -66,7 +66,7 @@ pub struct LockRequest {
 }
 
 /// The locks of one lock-owner on one file.
-#[derive(Debug)]
+#[derive(Debug, Hash)]
 pub(crate) struct LockState {
     pub(crate) owner: LockOwner,
     /// The open it was made under (RFC 8881 §9.1: a lock stateid depends on it).
@@ -76,7 +76,7 @@ pub(crate) struct LockState {
 }
 
 /// All byte-range locks of one file, and who waits for one.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Hash)]
 pub(crate) struct Locks {
     by_other: BTreeMap<Other, LockState>,
     by_owner: BTreeMap<LockOwner, Other>,

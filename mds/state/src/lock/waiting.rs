@@ -12,7 +12,7 @@ use crate::range_set::Range;
 
 use super::{LockConflict, LockKind, excludes};
 
-#[derive(Debug)]
+#[derive(Debug, Hash)]
 pub(super) struct WaitingLock {
     pub(super) owner: LockOwner,
     pub(super) kind: LockKind,
@@ -24,7 +24,7 @@ pub(super) struct WaitingLock {
 }
 
 /// Denied blocking locks, oldest first.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Hash)]
 pub(crate) struct WaitingLocks {
     pub(super) entries: Vec<WaitingLock>,
 }
