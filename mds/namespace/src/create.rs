@@ -195,7 +195,7 @@ fn new_record(
     let Request { who, now, .. } = *request;
     let attributes = &create.attributes;
     let kind = create.node.kind();
-    let (gid, mode) = credential::inherit(&parent.record.owned(), who, kind, attributes.mode & 0o7777);
+    let (gid, mode) = credential::inherit(&parent.owned(), who, kind, attributes.mode & 0o7777);
     let owned = Owned { kind, mode, uid: who.uid, gid };
     let (uid, gid) = chosen_owner(&owned, who, attributes)?;
     Ok(InodeRecord {

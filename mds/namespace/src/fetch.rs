@@ -37,10 +37,18 @@ pub(crate) async fn complete(
     record: InodeRecord,
     base: u64,
 ) -> Result<Inode, FsError> {
-    let directory = if record.kind() == Kind::Directory { Some(state(txn, key.fileid).await?) } else { None };
-    let mut inode = Inode { key: *key, record, directory, change: 0 };
-    inode.change = base.wrapping_add(inode.version());
+    let mut inode = simple(key, record, base);
+    if inode.is_directory() {
+        inode.directory = Some(state(txn, key.fileid).await?);
+        inode.change = base.wrapping_add(inode.version());
+    }
     Ok(inode)
+}
+
+/// What is complete without a state: anything but a directory.
+pub(crate) fn simple(key: &InodeKey, record: InodeRecord, base: u64) -> Inode {
+    let change = base.wrapping_add(record.stamp.version());
+    Inode { key: *key, record, directory: None, change }
 }
 
 /// Writes a record so that the commit stamps it: the change attribute moves.

@@ -1,4 +1,5 @@
 //! Sizes, truncation, layouts, garbage, extended attributes.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
 

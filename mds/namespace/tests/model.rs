@@ -1,4 +1,5 @@
 //! Random sequences of operations against a plain model of a file system.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
 

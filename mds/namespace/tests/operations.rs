@@ -1,4 +1,5 @@
 //! Every operation and every error, one at a time.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
 
@@ -289,6 +290,31 @@ async fn the_change_attribute_is_the_commit() {
     let fourth = w.remove(dir, "g").await.unwrap().directory;
     assert_eq!((fourth.before, fourth.atomic), (third.after, true));
     assert_eq!(w.stat(dir).await.unwrap().directory.unwrap().entries, 1);
+    w.clean().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_adaptive_directory_goes_blind_and_comes_back() {
+    let mut w = World::new().await;
+    let dir = w.mkdir(ROOT, "d").await;
+    let at = |nanos| Wall { seconds: NOW.seconds + 10, nanos };
+    (w.now, w.update) = (at(0), DirectoryUpdate::Adaptive);
+    assert!(w.file(dir, "a").await.directory.atomic);
+    // An attempt that met another says Blind; from then on all are.
+    w.update = DirectoryUpdate::Blind;
+    w.file(dir, "b").await;
+    (w.now, w.update) = (at(500_000_000), DirectoryUpdate::Adaptive);
+    assert!(!w.file(dir, "c").await.directory.atomic);
+    // Each blind update puts the rest off.
+    w.now = Wall { seconds: NOW.seconds + 11, nanos: 400_000_000 };
+    assert!(!w.file(dir, "d").await.directory.atomic);
+    assert!(w.stat(dir).await.unwrap().directory.unwrap().split);
+    w.now = Wall { seconds: NOW.seconds + 12, nanos: 500_000_000 };
+    let before = w.stat(dir).await.unwrap().change;
+    let back = w.file(dir, "e").await.directory;
+    assert_eq!((back.atomic, back.before), (true, before));
+    let state = w.stat(dir).await.unwrap().directory.unwrap();
+    assert_eq!((state.split, state.entries), (false, 5));
     w.clean().await;
 }
 

@@ -1,4 +1,5 @@
 //! Listings: order, pages, attributes, and what comes and goes meanwhile.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
 

@@ -1,0 +1,185 @@
+//! The checker sees each contradiction it knows of: one is planted at a time.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod common;
+
+use bytes::Bytes;
+use common::*;
+use sluice_kv::{KeyRange, Transaction};
+use sluice_namespace::*;
+
+const ROOT: InodeKey = InodeKey::ROOT;
+
+fn prefix(name: &str) -> u8 {
+    PREFIXES.iter().find(|p| p.0 == name).unwrap().1
+}
+
+fn key(table: &str, fields: &[u64]) -> Vec<u8> {
+    let mut key = vec![prefix(table)];
+    fields.iter().for_each(|f| key.extend(f.to_be_bytes()));
+    key
+}
+
+fn inode_key(k: &InodeKey) -> Vec<u8> {
+    key("INODE", &[k.home.0, k.cookie.0, k.fileid.0])
+}
+
+/// A directory with a file of two names, a symlink, a subdirectory and an attribute.
+struct Planted {
+    w: World,
+    dir: InodeKey,
+    file: Inode,
+    sub: InodeKey,
+}
+
+async fn planted() -> Planted {
+    let w = World::new().await;
+    let dir = w.mkdir(ROOT, "d").await;
+    let file = w.file(dir, "f").await.inode;
+    w.link(file.key, ROOT, "g").await.unwrap();
+    let sub = w.mkdir(dir, "s").await;
+    let who = Credential::ROOT;
+    w.act(async |t| w.ns.set_xattr(t, &dir, b"a", b"1", SetXattr::Either, &w.request(&who)).await)
+        .await
+        .unwrap();
+    w.clean().await;
+    Planted { w, dir, file, sub }
+}
+
+impl Planted {
+    async fn damage(&self, damage: impl AsyncFnOnce(&mut Transaction)) {
+        let done = self.w.txn(async |t| {
+            damage(t).await;
+            Ok(())
+        });
+        done.await.unwrap();
+    }
+    async fn found(&self, expected: impl Fn(&Problem) -> bool) {
+        let report = self.w.read(async |t| self.w.ns.check(t).await).await.unwrap();
+        assert!(report.problems.iter().any(expected), "{report:?}");
+    }
+    async fn change(&self, inode: &InodeKey, change: impl FnOnce(&mut InodeRecord)) {
+        self.damage(async |t| {
+            let at = inode_key(inode);
+            let mut record = InodeRecord::decode(t.get(&at).await.unwrap().unwrap()).unwrap();
+            change(&mut record);
+            t.set(at, record.encode());
+        })
+        .await;
+    }
+    async fn change_state(&self, directory: FileId, change: impl FnOnce(&mut DirectoryState)) {
+        self.damage(async |t| {
+            let mut at = key("DIRECTORY", &[directory.0]);
+            at.push(0);
+            let mut state = DirectoryState::decode(t.get(&at).await.unwrap().unwrap()).unwrap();
+            change(&mut state);
+            t.set(at, state.encode());
+        })
+        .await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn wrong_counts() {
+    let p = planted().await;
+    p.change(&p.file.key, |r| r.nlink = 3).await;
+    p.found(|x| matches!(x, Problem::LinkCount { stored: 3, found: 2, .. })).await;
+    let p = planted().await;
+    p.change_state(p.dir.fileid, |s| s.entries += 1).await;
+    p.found(|x| matches!(x, Problem::EntryCount { stored: 3, found: 2, .. })).await;
+    let p = planted().await;
+    p.change_state(p.dir.fileid, |s| s.subdirectories = 0).await;
+    p.found(|x| matches!(x, Problem::SubdirectoryCount { stored: 0, found: 1, .. })).await;
+    let p = planted().await;
+    p.damage(async |t| {
+        let mut at = key("STATISTIC", &[]);
+        at.extend([1, 3]);
+        t.set(at, Bytes::copy_from_slice(&5_u64.to_le_bytes()));
+    })
+    .await;
+    p.found(|x| matches!(x, Problem::Statistic { what: Statistic::Files, .. })).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_missing() {
+    let p = planted().await;
+    p.damage(async |t| t.clear(inode_key(&p.file.key))).await;
+    p.found(|x| matches!(x, Problem::Dangling { .. })).await;
+    p.found(|x| matches!(x, Problem::DataFileOwner { .. })).await;
+    let p = planted().await;
+    p.damage(async |t| t.clear(inode_key(&p.dir))).await;
+    p.found(|x| matches!(x, Problem::NoDirectory { .. })).await;
+    p.found(|x| matches!(x, Problem::State { .. })).await;
+    p.found(|x| matches!(x, Problem::Unreachable { .. })).await;
+    p.found(|x| matches!(x, Problem::Xattrs { .. })).await;
+    let p = planted().await;
+    p.damage(async |t| t.clear(key("DIRENT", &[p.dir.fileid.0, p.sub.cookie.0]))).await;
+    p.found(|x| matches!(x, Problem::Nameless { .. })).await;
+    p.found(|x| matches!(x, Problem::Parent { .. })).await;
+    let p = planted().await;
+    p.damage(async |t| t.clear_range(&KeyRange::prefix(key("DIRECTORY", &[p.sub.fileid.0])))).await;
+    p.found(|x| matches!(x, Problem::State { .. })).await;
+    let p = planted().await;
+    p.damage(async |t| t.clear_range(&KeyRange::prefix(key("DATA_FILE", &[])))).await;
+    p.found(|x| matches!(x, Problem::DataFileOwner { .. })).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_too_much_or_wrong() {
+    let p = planted().await;
+    p.damage(async |t| t.set(inode_key(&p.file.key), Bytes::from_static(b"\x01nonsense"))).await;
+    p.found(|x| matches!(x, Problem::Unreadable { .. })).await;
+    let p = planted().await;
+    p.damage(async |t| {
+        let at = key("DIRENT", &[p.dir.fileid.0, p.file.key.cookie.0]);
+        let value = t.get(&at).await.unwrap().unwrap();
+        t.set(key("DIRENT", &[p.dir.fileid.0, p.file.key.cookie.0 + 128]), value);
+    })
+    .await;
+    p.found(|x| matches!(x, Problem::Misplaced { .. })).await;
+    let p = planted().await;
+    p.change(&p.dir, |r| {
+        if let Node::Directory(d) = &mut r.node {
+            d.parent = p.sub;
+        }
+    })
+    .await;
+    p.found(|x| matches!(x, Problem::Unreachable { .. })).await;
+    let p = planted().await;
+    p.change(&p.file.key, |r| r.node = Node::Fifo).await;
+    p.found(|x| matches!(x, Problem::WrongKind { .. })).await;
+    let p = planted().await;
+    p.change(&p.file.key, |r| {
+        if let Node::File(f) = &mut r.node {
+            f.size = 5;
+        }
+    })
+    .await;
+    p.found(|x| matches!(x, Problem::NoSpaceUsed { .. })).await;
+    for table in ["ORPHAN", "RW_LAYOUT"] {
+        let p = planted().await;
+        p.damage(async |t| {
+            let mut value = vec![1];
+            value.extend(&inode_key(&p.dir)[1..]);
+            t.set(key(table, &[p.dir.fileid.0]), value);
+        })
+        .await;
+        p.found(|x| matches!(x, Problem::StaleRow { .. })).await;
+    }
+    let p = planted().await;
+    p.damage(async |t| {
+        let mut twin = p.file.key;
+        twin.home = FileId(77);
+        let value = t.get(&inode_key(&p.file.key)).await.unwrap().unwrap();
+        t.set(inode_key(&twin), value);
+    })
+    .await;
+    p.found(|x| matches!(x, Problem::TwoInodes { .. })).await;
+    let p = planted().await;
+    p.damage(async |t| {
+        let id = p.file.layout().unwrap().id;
+        t.set(key("GARBAGE", &[id.0]), Bytes::from_static(b"\x01"));
+    })
+    .await;
+    p.found(|x| matches!(x, Problem::GarbageInUse { .. })).await;
+}
