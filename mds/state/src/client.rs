@@ -124,6 +124,8 @@ pub(crate) struct Client {
     pub(crate) last_create: Option<Result<CreateSessionReply, Error>>,
     /// A CREATE_SESSION is being made durable.
     pub(crate) creating: bool,
+    /// A RECLAIM_COMPLETE is being made durable.
+    pub(crate) reclaiming: bool,
     pub(crate) sessions: Vec<SessionEntry>,
     pub(crate) shared: Arc<ClientShared>,
 }
@@ -139,6 +141,14 @@ impl Client {
 pub(crate) struct OwnerEntry {
     pub(crate) confirmed: Option<ClientId>,
     pub(crate) unconfirmed: Option<ClientId>,
+}
+
+/// A client of an earlier incarnation that had no persistent session: its client ID is stale, but it may
+/// reclaim under a new one.
+#[derive(Debug)]
+pub(crate) struct Absent {
+    pub(crate) row: ClientRow,
+    pub(crate) may_reclaim: bool,
 }
 
 /// What an administrator sees of a client.
@@ -183,6 +193,8 @@ pub struct Clients {
     pub(crate) next_counter: u32,
     pub(crate) by_id: BTreeMap<ClientId, Client>,
     pub(crate) by_owner: BTreeMap<Bytes, OwnerEntry>,
+    /// Clients that have not come back since the restart, by owner.
+    pub(crate) absent: BTreeMap<Bytes, Absent>,
     /// Unconfirmed records by age.
     pub(crate) unconfirmed: BTreeSet<(Time, ClientId)>,
     pub(crate) grace: Grace,
@@ -248,6 +260,11 @@ impl Clients {
         self.by_id.values().map(move |c| self.describe(now, c))
     }
 
+    /// Clients that have rows but did not come back since the restart.
+    pub fn absent(&self) -> impl Iterator<Item = ClientId> + '_ {
+        self.absent.values().map(|a| a.row.id)
+    }
+
     fn describe(&self, now: Time, c: &Client) -> ClientInfo {
         ClientInfo {
             id: c.row.id,
@@ -295,16 +312,21 @@ impl Clients {
     /// [`Self::finish_reclaim_complete`]; until then a repetition returns them again.
     ///
     /// `one_fs` (rca_one_fs) concerns a migrated file system, of which there are none: accepted, no
-    /// effect. Errors: StaleClientid, CompleteAlready.
+    /// effect. Errors: StaleClientid, CompleteAlready, Delay while a CREATE_SESSION writes the row.
     pub fn reclaim_complete(&mut self, id: ClientId, one_fs: bool) -> Result<Vec<Effect>, Error> {
         let epoch = self.epoch;
-        let client = self.by_id.get(&id).ok_or(Error::StaleClientid)?;
+        let client = self.by_id.get_mut(&id).ok_or(Error::StaleClientid)?;
         if one_fs {
             return Ok(Vec::new());
         }
         if client.shared.reclaim_complete() {
             return Err(Error::CompleteAlready);
         }
+        // Both write the whole row: the older one must not come last.
+        if client.creating {
+            return Err(Error::Delay);
+        }
+        client.reclaiming = true;
         Ok(vec![Effect::PersistClient(ClientRow { reclaimed_in: epoch, ..client.row.clone() })])
     }
 
@@ -313,6 +335,7 @@ impl Clients {
     pub fn finish_reclaim_complete(&mut self, id: ClientId) {
         if let Some(client) = self.by_id.get_mut(&id) {
             client.row.reclaimed_in = self.epoch;
+            client.reclaiming = false;
             client.shared.set_reclaim(true, false);
             client.shared.clear_status(crate::lease::seq4_status::RESTART_RECLAIM_NEEDED);
         }
@@ -397,6 +420,7 @@ pub(crate) fn unconfirmed(
         created: now,
         last_create: None,
         creating: false,
+        reclaiming: false,
         sessions: Vec::new(),
         shared: Arc::new(ClientShared::new(id, now)),
     }

@@ -95,10 +95,20 @@ impl Grace {
         self.gate.clone()
     }
 
+    /// Grace has not ended.
+    #[must_use]
+    pub fn in_grace(&self) -> bool {
+        self.gate.in_grace()
+    }
+
     /// Clients that are still waited for.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.pending.len()
+    }
+
+    pub(crate) fn waits_for(&self) -> &BTreeSet<ClientId> {
+        &self.pending
     }
 
     /// A reclaim succeeded: its client is at work and gets another tenth of a lease, up to the limit.
@@ -110,6 +120,13 @@ impl Grace {
     /// The client has completed its reclaim or is gone: it is not waited for.
     pub(crate) fn forget(&mut self, client: ClientId) {
         self.pending.remove(&client);
+    }
+
+    /// The client goes on under a new client ID.
+    pub(crate) fn rename(&mut self, old: ClientId, new: ClientId) {
+        if self.pending.remove(&old) {
+            self.pending.insert(new);
+        }
     }
 
     /// Ends grace when it is time. The effect's row must be durable before [`Self::ended`] is called;

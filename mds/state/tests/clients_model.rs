@@ -147,6 +147,18 @@ impl World {
         }
     }
 
+    /// §8.4.3: at a restart, exactly the clients whose record is as young as the last grace period that
+    /// ended may reclaim.
+    fn check_rights(&self) -> Result<(), TestCaseError> {
+        let ended = self.store.server.grace_ended_in;
+        let may = self.store.clients.values().filter(|r| r.reclaimed_in >= ended.max(BootEpoch(1)));
+        for row in may {
+            let live = self.table.shared(row.id).is_some_and(|s| s.may_reclaim());
+            prop_assert!(live || self.table.absent().any(|id| id == row.id), "lost the right");
+        }
+        Ok(())
+    }
+
     fn pick_client(&self, n: usize) -> Option<ClientId> {
         let ids: Vec<_> = self.table.iter(self.now).map(|c| c.id).collect();
         ids.get(n % ids.len().max(1)).copied()
@@ -374,9 +386,7 @@ impl World {
             }
             Step::Reap => {
                 let effects = self.table.reap(self.now, &|_| true);
-                for group in effects.split_inclusive(|e| matches!(e, Effect::ReleaseState(_))) {
-                    self.apply(group.to_vec())?;
-                }
+                self.apply(effects)?;
             }
             Step::ReclaimComplete { n } => {
                 if let Some(id) = self.pick_client(n).filter(|id| self.store.clients.contains_key(id))
@@ -393,7 +403,10 @@ impl World {
                 }
             }
             Step::Advance { nanos } => self.now = self.now.plus_nanos(nanos),
-            Step::Restart => self.restart(),
+            Step::Restart => {
+                self.restart();
+                self.check_rights()?;
+            }
         }
         self.check()
     }
@@ -421,8 +434,16 @@ impl World {
         }
         // Between the two halves of a CREATE_SESSION the rows are nobody's to judge.
         if self.pending.is_empty() {
-            let rows: Vec<_> = self.store.clients.keys().collect();
-            prop_assert_eq!(rows, confirmed.keys().collect::<Vec<_>>(), "rows and records differ");
+            let rows: BTreeSet<_> = self.store.clients.keys().copied().collect();
+            let mut records: BTreeSet<_> = confirmed.keys().copied().collect();
+            records.extend(self.table.absent());
+            prop_assert_eq!(rows, records, "rows and records differ");
+            for (id, c) in &confirmed {
+                let row = self.store.clients.get(id).map(|r| r.reclaimed_in);
+                let epoch = BootEpoch(self.epoch);
+                prop_assert!(!c.shared.reclaim_complete() || row == Some(epoch), "not durable");
+                prop_assert!(!c.shared.may_reclaim() || row > Some(BootEpoch(0)), "a right from nowhere");
+            }
             for id in self.store.sessions.keys() {
                 prop_assert!(self.sessions.contains_key(id), "a row without a session: {:?}", id);
             }

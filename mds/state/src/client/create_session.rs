@@ -15,7 +15,7 @@
 //! else removes or confirms it.
 
 use super::{Client, Clients, Error, Principal, removal, session_entry};
-use crate::ids::{ClientId, ConnectionId, SessionId, Time};
+use crate::ids::{BootEpoch, ClientId, ConnectionId, SessionId, Time};
 use crate::lease::UseGauge;
 use crate::recovery::{ClientRow, Effect, SessionRow};
 use crate::session::{BackChannelParams, CbSecurity, ChannelAttrs, Session, negotiate_back, negotiate_fore};
@@ -215,19 +215,36 @@ impl Clients {
             back_params,
             persist: self.config.persist && args.flags & session_flags::PERSIST != 0,
         };
+        // The client has said so; its own row may be on the way to storage, or have failed to get there.
+        let said = if client.reclaiming { self.epoch } else { client.row.reclaimed_in };
+        let reclaimed_in = self.inherited(client).unwrap_or(said);
         let row = ClientRow {
+            reclaimed_in,
             create_seqid: args.seqid,
             next_session: client.row.next_session.wrapping_add(1),
             ..client.row.clone()
         };
         let evicted_row = evicted.filter(|id| client.sessions.iter().any(|s| s.id == *id && s.persist));
         let mut effects: Vec<Effect> = evicted_row.map(Effect::ForgetSession).into_iter().collect();
+        if !client.confirmed
+            && let Some(absent) = self.absent.get(&client.row.owner)
+        {
+            effects.push(Effect::ForgetClient(absent.row.id));
+        }
         let replaced = self.end_older(args.client, &mut effects)?;
         effects.push(Effect::PersistClient(row.clone()));
         if session.persist {
             effects.push(Effect::PersistSession(Box::new(session.clone())));
         }
         Ok(PendingSession { effects, client: row, session, connection, evicted, replaced })
+    }
+
+    /// A client that comes back after a restart under a new client ID keeps its right to reclaim, through
+    /// another crash too. §8.4.2.1: it is the same incarnation if owner, verifier and principal agree.
+    fn inherited(&self, client: &Client) -> Option<BootEpoch> {
+        let absent = self.absent.get(&client.row.owner).filter(|a| a.may_reclaim && !client.confirmed)?;
+        let same = absent.row.verifier == client.row.verifier && absent.row.principal == client.row.principal;
+        same.then_some(absent.row.reclaimed_in)
     }
 
     /// At the limit, the oldest session that no connection uses makes room: a client that lost its
@@ -298,9 +315,19 @@ impl Clients {
     }
 
     fn confirm(&mut self, now: Time, id: ClientId) {
+        let inherited = self.by_id.get(&id).and_then(|c| self.inherited(c));
         let Some(client) = self.by_id.get_mut(&id).filter(|c| !c.confirmed) else { return };
         client.confirmed = true;
+        client.row.reclaimed_in = inherited.unwrap_or(client.row.reclaimed_in);
         client.shared.start_lease(now);
+        if let Some(absent) = self.absent.remove(&client.row.owner) {
+            if inherited.is_some() {
+                client.shared.set_reclaim(false, true);
+                self.grace.rename(absent.row.id, id);
+            } else {
+                self.grace.forget(absent.row.id);
+            }
+        }
         self.unconfirmed.remove(&(client.created, id));
         let entry = self.by_owner.entry(client.row.owner.clone()).or_default();
         entry.confirmed = Some(id);

@@ -123,6 +123,12 @@ impl Clients {
                 // Case 7; an unconfirmed record stays as it is.
                 return Err(Error::Noent);
             }
+            // Case 3 across a restart: while the owner of the name can still come back to reclaim, it is
+            // nobody else's.
+            let absent = self.absent.get(&args.owner).filter(|a| a.may_reclaim);
+            if self.grace.in_grace() && absent.is_some_and(|a| a.row.principal != args.principal) {
+                return Err(Error::ClidInuse);
+            }
             // Cases 1 and 4.
             return self.add_unconfirmed(now, args).map(|r| (r, Vec::new()));
         };
@@ -153,7 +159,10 @@ impl Clients {
         let mut effects = Vec::new();
         if args.implementation.is_some() && args.implementation != client.row.implementation {
             client.row.implementation = args.implementation;
-            effects.push(Effect::PersistClient(client.row.clone()));
+            // Not beside a step that writes the row itself; this is only advisory.
+            if !client.creating && !client.reclaiming {
+                effects.push(Effect::PersistClient(client.row.clone()));
+            }
         }
         Ok((reply(client, role), effects))
     }

@@ -42,11 +42,16 @@ impl Clients {
         Ok(self.remove(id))
     }
 
-    /// Housekeeping: unconfirmed records older than a lease, dead clients that have drained, expired
+    /// Housekeeping: rows of clients that did not come back in time, unconfirmed records older than a lease, dead clients that have drained, expired
     /// clients without state, those in courtesy for too long or too many of them.
     pub fn reap(&mut self, now: Time, has_state: &dyn Fn(ClientId) -> bool) -> Vec<Effect> {
         let lease = self.config.lease_nanos;
         let mut effects = Vec::new();
+        if !self.grace.in_grace() {
+            // Their rows have lost all meaning (§8.4.3): only to be swept up.
+            let rows = std::mem::take(&mut self.absent);
+            effects.extend(rows.into_values().map(|a| Effect::ForgetClient(a.row.id)));
+        }
         let late = self.unconfirmed.iter().take_while(|(created, _)| now > created.plus_nanos(lease));
         for id in late.map(|(_, id)| *id).collect::<Vec<_>>() {
             if self.by_id.get(&id).is_some_and(|c| !c.creating) {
@@ -79,6 +84,7 @@ impl Clients {
                 effects.extend(more);
             }
         }
+        effects.sort_by_key(|e| !e.is_durable());
         effects
     }
 

@@ -1,7 +1,8 @@
 //! What must hold after every step.
 
+use std::collections::BTreeSet;
+
 use super::Clients;
-use crate::ids::Time;
 
 impl Clients {
     /// Checks the table; the error names what is broken. For tests and simulation.
@@ -61,8 +62,11 @@ impl Clients {
         if queued > 0 {
             return Err(format!("{queued} queued records do not exist"));
         }
-        if self.grace.pending() > self.by_id.len() || self.grace.next_deadline() > Time::NEVER {
-            return Err("grace waits for clients that do not exist".to_owned());
+        let absent = self.absent.values().filter(|a| a.may_reclaim).map(|a| a.row.id);
+        let live = self.by_id.values().filter(|c| c.shared.may_reclaim()).map(|c| c.row.id);
+        let may: BTreeSet<_> = absent.chain(live).collect();
+        if let Some(id) = self.grace.waits_for().iter().find(|id| !may.contains(id)) {
+            return Err(format!("grace waits for {id:?}, which may not reclaim"));
         }
         Ok(())
     }

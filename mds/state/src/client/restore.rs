@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{Client, Clients, ClientsConfig, CreateSessionReply, OwnerEntry, session_entry};
+use super::{Absent, Client, Clients, ClientsConfig, CreateSessionReply, OwnerEntry, session_entry};
 use crate::grace::Grace;
 use crate::ids::{BootEpoch, Time};
 use crate::lease::{ClientShared, UseGauge, seq4_status};
@@ -38,8 +38,9 @@ impl Clients {
 
     /// The table of incarnation `epoch` from what the earlier ones left, and the sessions that go on.
     ///
-    /// Grace begins at `now`. Every lease starts anew. Clients are told RESTART_RECLAIM_NEEDED until
-    /// their RECLAIM_COMPLETE. Two rows of one owner (which no transaction writes) keep the one with
+    /// Grace begins at `now`. A client with a persistent session goes on with it: its lease starts anew
+    /// and it is told RESTART_RECLAIM_NEEDED until its RECLAIM_COMPLETE. The client ID of any other is
+    /// stale, as its sessions are; it comes back by EXCHANGE_ID and may reclaim all the same. Two rows of one owner (which no transaction writes) keep the one with
     /// the larger client ID.
     #[must_use]
     pub fn restore(
@@ -54,26 +55,32 @@ impl Clients {
         let mut by_owner = BTreeMap::new();
         let mut pending = BTreeSet::new();
         let mut sessions = Vec::new();
-        for found in clients {
-            if by_owner.contains_key(&found.row.owner) {
+        let mut absent = BTreeMap::new();
+        for mut found in clients {
+            found.sessions.retain(|s| s.row.id.client() == found.row.id);
+            if by_owner.contains_key(&found.row.owner) || absent.contains_key(&found.row.owner) {
                 continue;
             }
             let id = found.row.id;
             // §8.4.3: whoever did not complete a reclaim since the last grace period ended may have
             // lost its state to others.
             let may_reclaim = found.row.reclaimed_in >= server.grace_ended_in && found.row.reclaimed_in.0 > 0;
-            let client = restore_client(&config, now, found, &mut sessions);
-            client.shared.set_reclaim(false, may_reclaim);
             if may_reclaim {
                 pending.insert(id);
             }
+            if found.sessions.is_empty() {
+                absent.insert(found.row.owner.clone(), Absent { row: found.row, may_reclaim });
+                continue;
+            }
+            let client = restore_client(&config, now, found, &mut sessions);
+            client.shared.set_reclaim(false, may_reclaim);
             let entry = OwnerEntry { confirmed: Some(id), unconfirmed: None };
             by_owner.insert(client.row.owner.clone(), entry);
             by_id.insert(id, client);
         }
         let grace = Grace::start(now, epoch, config.lease_nanos, pending);
         let unconfirmed = BTreeSet::new();
-        (Self { config, epoch, next_counter: 0, by_id, by_owner, unconfirmed, grace }, sessions)
+        (Self { config, epoch, next_counter: 0, by_id, by_owner, absent, unconfirmed, grace }, sessions)
     }
 }
 
@@ -96,5 +103,14 @@ fn restore_client(
         let max_slots = config.channel.max_slots;
         sessions.push(Session::restore(row, shared.clone(), gauge, slots, max_slots));
     }
-    Client { row, confirmed: true, created: now, last_create, creating: false, sessions: entries, shared }
+    Client {
+        row,
+        confirmed: true,
+        created: now,
+        last_create,
+        creating: false,
+        reclaiming: false,
+        sessions: entries,
+        shared,
+    }
 }
