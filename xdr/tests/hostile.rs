@@ -140,6 +140,15 @@ fn an_array_count_beyond_the_input() {
     refused::<Vec<()>>(words(&[u32::MAX]), DecodeError::Short);
 }
 
+/// A count that the input could fill, and a first item that is wrong: room is made for items that came.
+#[test]
+fn an_array_that_fails_at_once() {
+    let mut input = vec![0, 1, 250_000, 9999];
+    input.resize(250_003, 0);
+    let unknown = DecodeError::BadDiscriminant { union: "nfs_argop4", value: 9999 };
+    refused::<COMPOUND4args>(words(&input), unknown);
+}
+
 #[test]
 fn truncated_opaques() {
     for length in 1..=9_u32 {

@@ -36,14 +36,19 @@ fn a_small_payload_is_copied_into_one_segment() {
 
 #[test]
 fn the_limit_is_exact_and_sticky() {
-    let mut w = Writer::new(8);
+    let mut w = Writer::new(12);
     w.u64(1);
-    assert_eq!((w.len(), w.room(), w.error()), (8, 0, None));
-    w.u32(2);
-    assert_eq!((w.len(), w.error()), (8, Some(EncodeError::Overflow(8))));
+    assert_eq!((w.len(), w.room(), w.error()), (8, 4, None));
+    w.u64(2);
+    assert_eq!((w.len(), w.error()), (8, Some(EncodeError::Overflow(12))));
     // What is smaller does not slip in behind what did not fit.
-    w.opaque_fixed(&[]);
-    assert_eq!(w.finish().err(), Some(EncodeError::Overflow(8)));
+    w.u32(3);
+    assert_eq!(w.len(), 8);
+    assert_eq!(w.finish().err(), Some(EncodeError::Overflow(12)));
+    let mut w = Writer::new(12);
+    w.u64(1);
+    w.u32(2);
+    assert_eq!((w.room(), w.error()), (0, None));
 
     let mut w = Writer::new(SPLICE_MIN + 3);
     w.opaque(&payload(SPLICE_MIN), u32::MAX);

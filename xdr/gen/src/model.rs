@@ -322,7 +322,7 @@ impl Model {
 }
 
 /// Opaques that identify something become types of their own, so that one cannot pass for another; names,
-/// strings and payloads stay [`bytes::Bytes`].
+/// strings and payloads stay `Bytes`.
 pub fn is_newtype(name: &str, shape: &Shape) -> bool {
     match shape {
         Shape::OpaqueFixed(_) => true,
