@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use sluice_conformance::check;
+use sluice_conformance::{check, guest};
 
 #[derive(Parser)]
 #[command(name = "sluice-conformance", about = "The proof of Sluice: one command per suite")]
@@ -17,14 +17,18 @@ struct Arguments {
 enum Command {
     /// Format, lint, layout rules, tests, fuzzing, kernel clients: everything CI runs
     Check(check::Options),
+    /// Stock Linux kernels as clients
+    #[command(subcommand)]
+    Guest(guest::Guest),
 }
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
-        Command::Check(options) => check::run(&options),
+        Command::Check(options) => check::run(&options).map(|()| ExitCode::SUCCESS),
+        Command::Guest(command) => guest::main(&command),
     };
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
