@@ -97,11 +97,9 @@ impl File {
         if let Some(reserved) = self.locks.waiting.reserved_against(now, owner, kind, range) {
             return Err(reserved);
         }
-        // RFC 8881 §9.6: blocking requests are served in order. An owner that already holds locks here
-        // is let past, or it could wait for one that waits for it.
-        let holds = self.locks.of_owner(owner).is_some_and(|lock| !lock.ranges.is_empty());
+        // RFC 8881 §9.6: blocking requests are served in order.
         if request.blocking
-            && !holds
+            && !self.locks.holds(owner)
             && let Some(ahead) = self.locks.waiting.ahead_of(owner, kind, range)
         {
             return Err(ahead);

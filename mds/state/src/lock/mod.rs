@@ -164,6 +164,12 @@ impl Locks {
         self.by_other.values().any(|state| state.open == *open && !state.ranges.is_empty())
     }
 
+    /// An owner that already holds locks on the file is let past those who wait: it could be waiting for
+    /// one that waits for it.
+    pub(crate) fn holds(&self, owner: &LockOwner) -> bool {
+        self.of_owner(owner).is_some_and(|lock| !lock.ranges.is_empty())
+    }
+
     /// Notifies the waiters that could now have their lock, first come first served.
     pub(crate) fn notify(&mut self, now: Time, reserve_until: Time) -> Vec<Effect> {
         let mut effects = Vec::new();
@@ -171,6 +177,8 @@ impl Locks {
         for i in 0..queue.entries.len() {
             let Some(entry) = queue.entries.get(i) else { break };
             if entry.reserved_until.is_some()
+                || (!self.holds(&entry.owner)
+                    && queue.ahead_of(&entry.owner, entry.kind, entry.range).is_some())
                 || self.conflict(&entry.owner, entry.kind, entry.range).is_some()
                 || queue.reserved_against(now, &entry.owner, entry.kind, entry.range).is_some()
             {

@@ -1,1 +1,174 @@
-//! delegation
+//! Delegations.
+
+use sluice_state::delegation::DelegationKind;
+use sluice_state::effect::{RecallAnswer, RecallKind};
+use sluice_state::file::{Error, Intent, Outcome, Prepared, Reply};
+use sluice_state::open::{Access, Claim, Deny, OpenRequest, Want};
+use sluice_state::{ClientId, StateId};
+
+use super::world::{A, B, C, World, open_request};
+
+fn world() -> World {
+    let mut w = World::default();
+    w.policy.read_delegations = true;
+    w
+}
+
+fn read(w: &mut World, client: ClientId) -> StateId {
+    w.open(client, Access::READ, Deny::NONE).unwrap()
+}
+
+#[test]
+fn off_by_default() {
+    let mut w = World::default();
+    read(&mut w, A);
+    assert!(w.delegations.is_empty());
+}
+
+#[test]
+fn readers_share_a_writer_recalls() {
+    let mut w = world();
+    read(&mut w, A);
+    read(&mut w, B);
+    assert_eq!(w.file.delegation_of(A), Some(DelegationKind::Read));
+    assert_eq!(w.delegations.len(), 2);
+    let grant = w.delegations[&A];
+    assert_eq!(w.check_io(A, &grant.stateid, false), Ok(()));
+    assert_eq!(w.check_io(A, &grant.stateid, true), Err(Error::Openmode));
+    let open = Intent::Open(open_request(C, Access::WRITE, Deny::NONE));
+    let token = w.wait(&open);
+    assert_eq!(w.recalls.len(), 2);
+    assert!(w.recalls.iter().all(|r| matches!(r.kind, RecallKind::Delegation { .. })));
+    w.delegation_return(A).unwrap();
+    assert!(!w.woken.contains(&token));
+    w.delegation_return(B).unwrap();
+    let Prepared::Ticket(ticket) = w.prepare(&open, Some(token)) else { panic!() };
+    w.finish(ticket, Outcome::Committed);
+    assert_eq!(w.delegation_return(B), Err(Error::BadStateid));
+}
+
+#[test]
+fn what_recalls_a_read_delegation() {
+    let changes = [
+        Intent::Unlink { client: B, last_link: false },
+        Intent::SetAttributes { client: B },
+        Intent::SetSize { client: B, replace: false },
+        Intent::ProxyIo { client: B, write: true, exclusive: false },
+        Intent::Open(open_request(B, Access::READ, Deny::READ)),
+    ];
+    for intent in changes {
+        let mut w = world();
+        w.open(A, Access::READ, Deny::NONE).unwrap();
+        if matches!(intent, Intent::Open(_)) {
+            w.close(A).unwrap();
+        }
+        w.wait(&intent);
+        assert_eq!(w.recalls.len(), 1, "{intent:?}");
+    }
+    let mut w = world();
+    read(&mut w, A);
+    for intent in [
+        Intent::SetAttributes { client: A },
+        Intent::ProxyIo { client: B, write: false, exclusive: false },
+        Intent::Open(open_request(B, Access::READ, Deny::NONE)),
+    ] {
+        assert!(w.run(&intent).is_ok(), "{intent:?}");
+    }
+}
+
+#[test]
+fn no_grant_where_it_would_be_recalled_at_once() {
+    let mut w = world();
+    w.open(B, Access::WRITE, Deny::NONE).unwrap();
+    read(&mut w, A);
+    assert!(w.delegations.is_empty(), "somebody writes");
+    let mut w = world();
+    let ticket = w.ticket(&Intent::SetAttributes { client: B });
+    read(&mut w, A);
+    assert!(w.delegations.is_empty(), "a change is in flight");
+    w.finish(ticket, Outcome::Committed);
+    let mut w = world();
+    w.run(&Intent::Open(OpenRequest { want: Want::None, ..open_request(A, Access::READ, Deny::NONE) }))
+        .unwrap();
+    assert!(w.delegations.is_empty(), "it said no");
+    let mut w = world();
+    w.policy.max_delegations_per_client = 0;
+    read(&mut w, A);
+    assert!(w.delegations.is_empty());
+}
+
+#[test]
+fn no_grant_for_a_while_after_a_conflict() {
+    let mut w = world();
+    read(&mut w, A);
+    let change = Intent::SetAttributes { client: B };
+    let token = w.wait(&change);
+    w.delegation_return(A).unwrap();
+    let Prepared::Ticket(ticket) = w.prepare(&change, Some(token)) else { panic!() };
+    w.finish(ticket, Outcome::Committed);
+    read(&mut w, C);
+    assert!(w.delegations.is_empty());
+    w.now = w.now.plus_nanos(w.policy.recall_timeout);
+    read(&mut w, B);
+    assert_eq!(w.delegations.len(), 1);
+}
+
+#[test]
+fn a_recalled_client_may_open_under_its_delegation() {
+    let mut w = world();
+    read(&mut w, A);
+    w.close(A).unwrap();
+    let grant = w.delegations[&A];
+    let change = Intent::Unlink { client: B, last_link: true };
+    let token = w.wait(&change);
+    let claim = Claim::Delegation { stateid: grant.stateid };
+    let open = OpenRequest { claim, ..open_request(A, Access::READ, Deny::NONE) };
+    assert!(matches!(w.run(&Intent::Open(open.clone())), Ok(Reply::Opened { delegation: None, .. })));
+    w.delegation_return(A).unwrap();
+    let Prepared::Ticket(ticket) = w.prepare(&change, Some(token)) else { panic!() };
+    assert!(ticket.orphan());
+    w.finish(ticket, Outcome::Aborted);
+    assert_eq!(w.run(&Intent::Open(open)), Err(Error::BadStateid));
+}
+
+#[test]
+fn not_returned_in_time_is_revoked() {
+    let mut w = world();
+    read(&mut w, A);
+    let grant = w.delegations[&A];
+    let token = w.wait(&Intent::SetAttributes { client: B });
+    w.answer(A, RecallAnswer::BadStateid);
+    assert_eq!(w.file.delegation_of(A), Some(DelegationKind::Read), "the OPEN's reply may be on its way");
+    w.recalls.clear();
+    w.tick_to(w.file.next_deadline().unwrap());
+    assert_eq!(w.recalls.len(), 1, "asked again");
+    w.answer(A, RecallAnswer::Ok);
+    w.cancel(token);
+    let deadline = w.file.next_deadline().unwrap();
+    w.tick_to(deadline);
+    assert_eq!(w.index.locate(w.ids.epoch(), A, &grant.stateid), Err(Error::DelegRevoked));
+    assert_eq!(w.file.delegation_of(A), None);
+    assert!(w.fences.is_empty(), "no handle was given with it");
+}
+
+#[test]
+fn a_write_delegation_is_alone() {
+    let mut w = world();
+    w.policy.write_delegations = true;
+    w.open(A, Access::BOTH, Deny::NONE).unwrap();
+    let grant = w.delegations[&A];
+    assert_eq!(grant.kind, DelegationKind::Write);
+    assert_eq!(w.check_io(A, &grant.stateid, true), Ok(()));
+    assert_eq!(w.file.write_delegation_against(B), Some((A, grant.stateid)));
+    assert_eq!(w.file.write_delegation_against(A), None);
+    w.wait(&Intent::Open(open_request(B, Access::READ, Deny::NONE)));
+    assert_eq!(w.recalls.len(), 1);
+}
+
+#[test]
+fn reclaimed_with_the_open() {
+    let mut w = World::default().in_grace(true);
+    let claim = Claim::Previous { delegation: Want::Read };
+    let open = OpenRequest { claim, ..open_request(A, Access::READ, Deny::NONE) };
+    assert!(matches!(w.run(&Intent::Open(open)), Ok(Reply::Opened { delegation: Some(_), .. })));
+}

@@ -1,1 +1,452 @@
-//! layout
+//! Layouts: stateid rules, returns, recalls, fences, the rw_layout row, settling.
+
+use sluice_state::effect::{Effect, IoMode, RecallAnswer, RecallKind, RevokeReason};
+use sluice_state::file::{Error, FileSeed, Grace, Intent, LayoutFilter, Outcome, Prepared, Reply};
+use sluice_state::layout::ReturnMode;
+use sluice_state::open::{Access, Deny};
+use sluice_state::{StateId, StateKind};
+
+use super::world::{A, B, World, owner};
+
+const R: IoMode = IoMode::Read;
+const RW: IoMode = IoMode::ReadWrite;
+
+fn opened() -> World {
+    let mut w = World::default();
+    for client in [A, B] {
+        w.open(client, Access::BOTH, Deny::NONE).unwrap();
+    }
+    w
+}
+
+fn truncate(client: sluice_state::ClientId) -> Intent {
+    Intent::SetSize { client, replace: false }
+}
+
+#[test]
+fn one_stateid_per_client_and_file() {
+    let mut w = opened();
+    let first = w.layout(A, R).unwrap();
+    assert_eq!((first.seqid, first.kind()), (1, Some(StateKind::Layout)));
+    let second = w.layout(A, RW).unwrap();
+    assert_eq!(second, first.with_seqid(2));
+    // Under the open stateid again: a client that forgot. The same state, so that nothing is left behind.
+    w.layouts.clear();
+    assert_eq!(w.layout(A, RW).unwrap(), first.with_seqid(3));
+    assert_ne!(w.layout(B, RW).unwrap().other, first.other);
+}
+
+#[test]
+fn parallel_layoutgets_of_a_fresh_file() {
+    let mut w = opened();
+    let intent = w.layout_get(A, RW);
+    let (one, two) = (w.ticket(&intent), w.ticket(&intent));
+    assert!(one.must_persist_rw() && two.must_persist_rw());
+    let Reply::LayoutGranted { stateid: first, .. } = w.finish(two, Outcome::Committed) else { panic!() };
+    assert_eq!(w.finish(one, Outcome::Aborted), Reply::Aborted);
+    assert_eq!(w.layout(A, RW).unwrap(), first.with_seqid(2), "an aborted one leaves no gap");
+}
+
+#[test]
+fn layoutget_stateid_rules() {
+    let mut w = opened();
+    let get = |stateid, iomode| Intent::LayoutGet { client: A, stateid, iomode };
+    assert_eq!(w.run(&get(StateId::default(), R)), Err(Error::BadStateid));
+    let first = w.layout(A, RW).unwrap();
+    w.layout(A, RW).unwrap();
+    assert!(w.run(&get(first, R)).is_ok(), "parallel LAYOUTGETs carry older seqids");
+    assert_eq!(w.run(&get(first.with_seqid(9), R)), Err(Error::BadStateid));
+    assert_eq!(w.run(&Intent::LayoutGet { client: B, stateid: first, iomode: R }), Err(Error::BadStateid));
+    w.grace = Grace::Active { may_reclaim: true };
+    assert_eq!(w.run(&get(first, R)), Err(Error::Grace));
+}
+
+#[test]
+fn a_read_write_layout_needs_an_open_for_writing() {
+    let mut w = World::default();
+    w.open(A, Access::READ, Deny::NONE).unwrap();
+    assert_eq!(w.layout(A, RW), Err(Error::Openmode));
+    w.layout(A, R).unwrap();
+    assert_eq!(w.layout(A, RW), Err(Error::Openmode), "nor under the layout stateid");
+}
+
+#[test]
+fn caps_on_layouts() {
+    let mut w = opened();
+    w.policy.max_layouts_per_client = 0;
+    assert_eq!(w.layout(A, R), Err(Error::LayoutTryLater));
+}
+
+#[test]
+fn the_row_is_written_once_and_cleared_after_the_last_clean_return() {
+    let mut w = opened();
+    let get = w.layout_get(A, RW);
+    let ticket = w.ticket(&get);
+    assert!(ticket.must_persist_rw());
+    w.finish(ticket, Outcome::Committed);
+    let get = w.layout_get(B, RW);
+    let ticket = w.ticket(&get);
+    assert!(!ticket.must_persist_rw(), "it is there");
+    w.finish(ticket, Outcome::Committed);
+    w.layout_return(A, ReturnMode::Any).unwrap();
+    assert_eq!(w.idle_notices, 0);
+    assert_eq!(w.run(&Intent::ClearRw), Err(Error::Delay));
+    w.layout_return(B, ReturnMode::Any).unwrap();
+    assert_eq!(w.idle_notices, 1);
+    w.close(A).unwrap();
+    w.close(B).unwrap();
+    assert!(!w.file.is_idle(), "dropping it now would make the file look unclean");
+    let clear = w.ticket(&Intent::ClearRw);
+    assert!(clear.clears_rw());
+    w.finish(clear, Outcome::Committed);
+    assert!(!w.row && w.file.is_idle() && !w.file.needs_settle());
+}
+
+#[test]
+fn a_grant_waits_for_the_clearing_of_the_row_and_writes_it_again() {
+    let mut w = opened();
+    w.layout(A, RW).unwrap();
+    w.layout_return(A, ReturnMode::Any).unwrap();
+    let clear = w.ticket(&Intent::ClearRw);
+    let get = w.layout_get(A, RW);
+    let token = w.wait(&get);
+    w.finish(clear, Outcome::Committed);
+    let Prepared::Ticket(ticket) = w.prepare(&get, Some(token)) else { panic!() };
+    assert!(ticket.must_persist_rw());
+    w.finish(ticket, Outcome::Committed);
+}
+
+#[test]
+fn a_commit_in_flight_keeps_the_row() {
+    let mut w = opened();
+    w.layout(A, RW).unwrap();
+    let commit = w.layout_commit(A);
+    let commit = w.ticket(&commit);
+    w.layout_return(A, ReturnMode::Any).unwrap();
+    let token = w.wait(&Intent::ClearRw);
+    w.finish(commit, Outcome::Committed);
+    assert!(w.woken.contains(&token));
+}
+
+#[test]
+fn returns_by_iomode() {
+    let mut w = opened();
+    w.layout(A, R).unwrap();
+    let both = w.layout(A, RW).unwrap();
+    let left = w.layout_return(A, ReturnMode::ReadWrite).unwrap();
+    assert_eq!(left, Some(both.with_seqid(3)), "lrs_present while something is left");
+    assert_eq!(w.idle_notices, 1);
+    assert_eq!(w.layout_return(A, ReturnMode::Read).unwrap(), None);
+    assert_eq!(w.layout_return(A, ReturnMode::Any), Err(Error::BadStateid));
+    assert!(!w.file.has_layouts());
+}
+
+#[test]
+fn a_return_does_not_cover_a_later_grant() {
+    let mut w = opened();
+    let first = w.layout(A, RW).unwrap();
+    w.layout(A, R).unwrap();
+    w.layouts.insert(A, first);
+    assert_eq!(w.layout_return(A, ReturnMode::Any), Err(Error::OldStateid));
+    w.layout_return(A, ReturnMode::ReadWrite).unwrap();
+    w.layouts.insert(A, first.with_seqid(9));
+    assert_eq!(w.layout_return(A, ReturnMode::Any), Err(Error::BadStateid));
+}
+
+#[test]
+fn layoutcommit_accepts_older_seqids_and_never_says_bad_stateid() {
+    let mut w = opened();
+    let first = w.layout(A, RW).unwrap();
+    w.layout(A, RW).unwrap();
+    let commit = |stateid| Intent::LayoutCommit { client: A, stateid };
+    assert_eq!(w.run(&commit(first)), Ok(Reply::Done));
+    w.recall_layouts(LayoutFilter::All, false);
+    assert_eq!(w.run(&commit(first)), Ok(Reply::Done), "during a recall");
+    w.grace = Grace::Active { may_reclaim: false };
+    assert_eq!(w.run(&commit(first)), Ok(Reply::Done), "never GRACE");
+    w.layout_return(A, ReturnMode::Any).unwrap();
+    assert_eq!(w.run(&commit(first)), Err(Error::BadLayout));
+    w.grace = Grace::Over;
+    let read = w.layout(A, R).unwrap();
+    assert_eq!(w.run(&commit(read)), Err(Error::BadIomode));
+}
+
+#[test]
+fn truncate_recalls_other_writers_and_waits() {
+    let mut w = opened();
+    w.layout(A, RW).unwrap();
+    let held = w.layout(B, RW).unwrap();
+    let token = w.wait(&truncate(A));
+    assert_eq!(w.recalls.len(), 1, "not its own");
+    assert_eq!(w.recalls[0].stateid, held.with_seqid(2), "the recall increments the seqid");
+    assert_eq!(w.recalls[0].kind, RecallKind::Layout { changed: false });
+    assert_eq!(w.layout(B, RW), Err(Error::RecallConflict));
+    assert_eq!(w.layout(A, RW), Err(Error::RecallConflict), "behind the queued truncate");
+    // B commits what it wrote before it returns: that must not wait for A.
+    let commit = w.layout_commit(B);
+    assert_eq!(w.run(&commit), Ok(Reply::Done));
+    w.answer(B, RecallAnswer::Ok);
+    w.layout_return(B, ReturnMode::Any).unwrap();
+    assert!(w.woken.contains(&token));
+    let Prepared::Ticket(ticket) = w.prepare(&truncate(A), Some(token)) else { panic!() };
+    let get = w.layout_get(B, R);
+    let waiting = w.wait(&get);
+    w.finish(ticket, Outcome::Committed);
+    assert!(w.woken.contains(&waiting));
+}
+
+#[test]
+fn truncate_leaves_readers_alone_and_replace_does_not() {
+    let mut w = opened();
+    w.layout(A, RW).unwrap();
+    w.layout(B, R).unwrap();
+    assert_eq!(w.run(&truncate(A)), Ok(Reply::Done));
+    w.wait(&Intent::SetSize { client: A, replace: true });
+    assert_eq!(w.recalls.len(), 2, "every handle goes, also the caller's own");
+    assert!(w.recalls.iter().all(|r| r.kind == RecallKind::Layout { changed: true }));
+}
+
+#[test]
+fn truncate_waits_for_a_layoutget_in_flight_and_then_recalls_it() {
+    let mut w = opened();
+    let get = w.layout_get(B, RW);
+    let ticket = w.ticket(&get);
+    let token = w.wait(&truncate(A));
+    assert!(w.recalls.is_empty());
+    assert!(matches!(w.finish(ticket, Outcome::Committed), Reply::LayoutGranted { .. }));
+    assert_eq!(w.recalls.len(), 1);
+    assert!(!w.woken.contains(&token));
+}
+
+#[test]
+fn no_truncate_in_grace() {
+    let mut w = World::default().in_grace(true);
+    assert_eq!(w.run(&truncate(A)), Err(Error::Grace));
+}
+
+#[test]
+fn a_recall_not_answered_is_revoked_fenced_and_settled() {
+    let mut w = opened();
+    let held = w.layout(B, RW).unwrap();
+    let token = w.wait(&truncate(A));
+    let deadline = w.now.plus_nanos(w.policy.recall_timeout);
+    w.tick_to(w.now.plus_nanos(w.policy.recall_timeout - 1));
+    assert!(w.fences.is_empty());
+    // The wait ran out before the recall did; the client asks again.
+    assert!(matches!(w.prepare(&truncate(A), Some(token)), Prepared::Deny(Error::Delay)));
+    let token = w.wait(&truncate(A));
+    w.tick_to(deadline);
+    assert_eq!(w.fences.len(), 1);
+    assert_eq!(w.index.locate(w.ids.epoch(), B, &held), Err(Error::DelegRevoked));
+    assert!(w.file.needs_settle() && w.file.size_may_lag(A));
+    assert!(!w.woken.contains(&token), "a late write may still arrive");
+    w.layouts.clear();
+    assert_eq!(w.layout(B, RW), Err(Error::RecallConflict), "its handle would be cut off by the fence");
+    assert_eq!(w.idle_notices, 0);
+    w.fence_done(0);
+    assert!(w.woken.contains(&token));
+    let Prepared::Ticket(ticket) = w.prepare(&truncate(A), Some(token)) else { panic!() };
+    w.finish(ticket, Outcome::Committed);
+    let settle = w.ticket(&Intent::Settle);
+    assert!(settle.clears_rw());
+    w.finish(settle, Outcome::Committed);
+    assert!(!w.file.needs_settle() && !w.row);
+}
+
+#[test]
+fn settle_waits_for_the_fence_and_spares_other_writers() {
+    let mut w = opened();
+    w.layout(A, RW).unwrap();
+    w.layout(B, RW).unwrap();
+    w.expire(B, RevokeReason::LeaseExpired);
+    let token = w.wait(&Intent::Settle);
+    w.fence_done(0);
+    let Prepared::Ticket(ticket) = w.prepare(&Intent::Settle, Some(token)) else { panic!() };
+    assert!(!ticket.clears_rw(), "A still writes");
+    let commit = w.layout_commit(A);
+    assert_eq!(w.run(&commit), Ok(Reply::Done), "and commits meanwhile");
+    w.finish(ticket, Outcome::Committed);
+    assert!(!w.file.needs_settle() && w.row && w.file.size_may_lag(B));
+    w.layout_return(A, ReturnMode::Any).unwrap();
+    assert_eq!(w.idle_notices, 1);
+}
+
+#[test]
+fn an_unclean_end_during_a_settle_needs_another() {
+    let mut w = opened();
+    w.layout(A, RW).unwrap();
+    w.layout(B, RW).unwrap();
+    w.expire(B, RevokeReason::LeaseExpired);
+    w.fence_done(0);
+    let settle = w.ticket(&Intent::Settle);
+    w.expire(A, RevokeReason::LeaseExpired);
+    w.finish(settle, Outcome::Committed);
+    assert!(w.file.needs_settle());
+}
+
+#[test]
+fn a_row_found_on_the_store_is_unclean() {
+    let mut w = World::new(FileSeed { rw_layout: true, orphan: false });
+    assert!(w.file.needs_settle() && w.file.size_may_lag(A));
+    w.open(A, Access::BOTH, Deny::NONE).unwrap();
+    let get = w.layout_get(A, RW);
+    let ticket = w.ticket(&get);
+    assert!(!ticket.must_persist_rw());
+    w.finish(ticket, Outcome::Committed);
+    w.layout_return(A, ReturnMode::Any).unwrap();
+    assert_eq!(w.idle_notices, 0, "a clean return does not excuse the earlier end");
+    w.run(&Intent::Settle).unwrap();
+    assert!(!w.row && !w.file.needs_settle());
+}
+
+#[test]
+fn delay_is_asked_again_old_stateid_with_a_later_one() {
+    let mut w = opened();
+    w.layout(B, RW).unwrap();
+    w.recall_layouts(LayoutFilter::Client(B), true);
+    w.recall_layouts(LayoutFilter::All, true);
+    let first = w.recalls[0].clone();
+    assert_eq!(w.recalls.len(), 1, "one recall at a time");
+    w.answer(B, RecallAnswer::Delay);
+    w.recalls.clear();
+    let retry = w.file.next_deadline().unwrap();
+    assert_eq!(retry, w.now.plus_nanos(w.policy.recall_retry));
+    w.tick_to(retry);
+    assert_eq!(w.recalls, [first.clone()], "the same seqid again");
+    w.answer(B, RecallAnswer::OldStateid);
+    w.recalls.clear();
+    w.tick_to(w.file.next_deadline().unwrap());
+    assert_eq!(w.recalls[0].stateid, first.stateid.with_seqid(first.stateid.seqid + 1));
+    w.answer(B, RecallAnswer::Unreachable);
+    w.tick_to(w.file.next_deadline().unwrap());
+    w.answer(B, RecallAnswer::Ok);
+    let (_, timeout) = (w.now, w.policy.recall_timeout);
+    assert!(
+        w.file.next_deadline().unwrap() < w.now.plus_nanos(timeout),
+        "the deadline counts from the first"
+    );
+    w.layout_return(B, ReturnMode::Any).unwrap();
+    assert!(w.file.next_deadline().is_none() && !w.file.needs_settle());
+}
+
+#[test]
+fn a_forgotten_layout_is_fenced_only_where_it_could_write() {
+    let mut w = opened();
+    w.layout(A, R).unwrap();
+    w.layout(B, RW).unwrap();
+    w.recall_layouts(LayoutFilter::All, false);
+    w.answer(A, RecallAnswer::NoMatching);
+    assert!(w.fences.is_empty());
+    w.layout(A, R).unwrap();
+    w.answer(B, RecallAnswer::BadStateid);
+    assert_eq!(w.fences.len(), 1);
+    assert!(w.file.needs_settle(), "what it wrote may be uncommitted");
+}
+
+#[test]
+fn a_late_answer_is_ignored() {
+    let mut w = opened();
+    w.layout(B, RW).unwrap();
+    w.recall_layouts(LayoutFilter::ReadWrite, false);
+    let recall = w.recalls[0].clone();
+    w.layout_return(B, ReturnMode::Any).unwrap();
+    w.layout(B, RW).unwrap();
+    w.recalls.push(recall);
+    w.layouts.remove(&B);
+    let before = w.log.len();
+    w.answer(B, RecallAnswer::NoMatching);
+    assert_eq!(w.log.len(), before);
+    assert!(w.file.has_layouts());
+}
+
+#[test]
+fn a_recall_during_a_layoutget_refuses_the_grant() {
+    let mut w = opened();
+    let held = w.layout(A, RW).unwrap();
+    let get = w.layout_get(A, R);
+    let ticket = w.ticket(&get);
+    w.recall_layouts(LayoutFilter::All, true);
+    assert_eq!(w.finish(ticket, Outcome::Committed), Reply::Refused(Error::RecallConflict));
+    assert_eq!(w.recalls[0].stateid, held.with_seqid(2), "the seqid the client expects");
+}
+
+#[test]
+fn last_close_without_a_return_recalls() {
+    let mut w = opened();
+    w.layout(A, RW).unwrap();
+    w.close(A).unwrap();
+    assert_eq!(w.recalls.len(), 1);
+    let mut w = opened();
+    w.policy.return_on_close = false;
+    w.layout(A, RW).unwrap();
+    w.close(A).unwrap();
+    assert!(w.recalls.is_empty());
+}
+
+#[test]
+fn proxied_io_shares_with_layouts_unless_it_must_not() {
+    let mut w = opened();
+    w.layout(A, RW).unwrap();
+    let io = |write, exclusive| Intent::ProxyIo { client: B, write, exclusive };
+    assert_eq!(w.run(&io(false, false)), Ok(Reply::Done));
+    assert_eq!(w.run(&io(true, false)), Ok(Reply::Done));
+    let token = w.wait(&io(true, true));
+    assert_eq!(w.recalls.len(), 1);
+    w.layout_return(A, ReturnMode::Any).unwrap();
+    let Prepared::Ticket(ticket) = w.prepare(&io(true, true), Some(token)) else { panic!() };
+    let get = w.layout_get(A, RW);
+    w.wait(&get);
+    let read = w.layout_get(A, R);
+    assert!(w.run(&read).is_ok(), "readers do not disturb");
+    w.finish(ticket, Outcome::Committed);
+}
+
+#[test]
+fn fallback_writes_wait_for_the_fence_of_the_same_client() {
+    let mut w = opened();
+    w.layout(A, RW).unwrap();
+    w.recall_layouts(LayoutFilter::All, true);
+    w.answer(A, RecallAnswer::NoMatching);
+    let io = |client, write| Intent::ProxyIo { client, write, exclusive: false };
+    assert_eq!(w.run(&io(B, true)), Ok(Reply::Done));
+    assert_eq!(w.run(&io(A, false)), Ok(Reply::Done));
+    let token = w.wait(&io(A, true));
+    w.fence_done(0);
+    assert!(w.woken.contains(&token));
+}
+
+#[test]
+fn relayout_recalls_everything_as_changed() {
+    let mut w = opened();
+    w.layout(A, R).unwrap();
+    w.layout(B, RW).unwrap();
+    let token = w.wait(&Intent::Relayout);
+    assert!(w.recalls.iter().all(|r| r.kind == RecallKind::Layout { changed: true }));
+    w.layout_return(A, ReturnMode::Any).unwrap();
+    w.layout_return(B, ReturnMode::Any).unwrap();
+    assert!(w.woken.contains(&token));
+}
+
+#[test]
+fn the_last_unlink_drops_layouts_without_fences() {
+    let mut w = opened();
+    w.policy.return_on_close = false;
+    w.layout(A, RW).unwrap();
+    w.close(A).unwrap();
+    w.close(B).unwrap();
+    w.run(&Intent::Unlink { client: B, last_link: true }).unwrap();
+    assert!(!w.file.has_layouts() && w.fences.is_empty() && w.file.is_idle());
+    assert!(w.log.iter().any(|e| matches!(e, Effect::Release { kind: StateKind::Layout, .. })));
+}
+
+#[test]
+fn a_client_with_only_a_read_layout_goes_at_once() {
+    let mut w = opened();
+    w.layout(A, R).unwrap();
+    w.open(B, Access::BOTH, Deny::NONE).unwrap();
+    w.expire(A, RevokeReason::Admin);
+    assert!(!w.opens.contains_key(&owner(A)));
+    assert_eq!(w.file.live_stateids().len(), 1);
+    assert_eq!(w.fences.len(), 1, "its handle is cut off all the same");
+    assert!(!w.file.needs_settle());
+}

@@ -1,1 +1,240 @@
-//! lock
+//! Byte-range locks.
+
+use sluice_state::effect::{IoMode, RevokeReason};
+use sluice_state::file::{Ctx, Error, File, Grace};
+use sluice_state::lock::{LockConflict, LockKind, LockRequest, Locker};
+use sluice_state::open::{Access, Deny};
+use sluice_state::owner::LockOwner;
+use sluice_state::range_set::Range;
+use sluice_state::{ClientId, StateId};
+
+use super::world::{A, B, C, FILE, World, locker, owner, range};
+
+const R: LockKind = LockKind::Read;
+const W: LockKind = LockKind::Write;
+
+fn opened() -> World {
+    let mut w = World::default();
+    for client in [A, B, C] {
+        w.open(client, Access::BOTH, Deny::NONE).unwrap();
+    }
+    w
+}
+
+fn denied(client: ClientId, kind: LockKind, range: Range) -> Error {
+    Error::Denied(Box::new(LockConflict { range, kind, owner: locker(client) }))
+}
+
+#[test]
+fn writers_exclude_readers_share() {
+    let mut w = opened();
+    let first = w.lock(A, R, range(0, 99), false).unwrap();
+    assert_eq!(first.seqid, 1);
+    w.lock(B, R, range(50, 60), false).unwrap();
+    assert_eq!(w.lock(C, W, range(99, 200), false), Err(denied(A, R, range(0, 99))));
+    w.lock(C, W, range(100, 200), false).unwrap();
+    assert_eq!(w.test_lock(A, R, range(0, u64::MAX)), Err(denied(C, W, range(100, 200))));
+    assert_eq!(w.test_lock(C, R, range(0, u64::MAX)), Ok(()));
+    assert_eq!(w.test_lock(C, W, Range::ALL), Err(denied(A, R, range(0, 99))), "the one that starts first");
+}
+
+#[test]
+fn split_merge_and_upgrade() {
+    let mut w = opened();
+    w.lock(A, W, range(0, 99), false).unwrap();
+    let stateid = w.unlock(A, range(40, 59)).unwrap();
+    assert_eq!(stateid.seqid, 2);
+    w.lock(B, W, range(40, 59), false).unwrap();
+    assert_eq!(w.lock(B, W, range(60, 60), false), Err(denied(A, W, range(60, 99))));
+    w.unlock(B, Range::ALL).unwrap();
+    w.lock(A, W, range(40, 59), false).unwrap();
+    assert_eq!(w.test_lock(B, R, range(70, 70)), Err(denied(A, W, range(0, 99))), "one range again");
+    // Down to read in the middle, and up again once the other reader is gone.
+    w.lock(A, R, range(10, 19), false).unwrap();
+    w.lock(B, R, range(10, 19), false).unwrap();
+    assert_eq!(w.lock(A, W, range(10, 19), false), Err(denied(B, R, range(10, 19))));
+    w.unlock(B, range(10, 19)).unwrap();
+    w.lock(A, W, range(10, 19), false).unwrap();
+    assert_eq!(w.test_lock(B, R, range(0, 0)), Err(denied(A, W, range(0, 99))));
+}
+
+#[test]
+fn a_lock_needs_an_open_of_its_kind() {
+    let mut w = World::default();
+    w.open(A, Access::READ, Deny::NONE).unwrap();
+    w.open(B, Access::WRITE, Deny::NONE).unwrap();
+    assert_eq!(w.lock(A, W, range(0, 1), false), Err(Error::Openmode));
+    assert_eq!(w.lock(B, R, range(0, 1), false), Err(Error::Openmode));
+    w.lock(A, R, range(0, 1), false).unwrap();
+    assert_eq!(w.lock(C, R, range(0, 1), false), Err(Error::BadStateid));
+}
+
+#[test]
+fn a_known_owner_may_come_with_an_open_stateid_again() {
+    let mut w = opened();
+    let first = w.lock(A, W, range(0, 1), false).unwrap();
+    w.locks.clear();
+    let again = w.lock(A, W, range(5, 6), false).unwrap();
+    assert_eq!(again, first.with_seqid(2));
+    assert_eq!(w.check_io(A, &again, true), Ok(()), "I/O under a lock stateid");
+}
+
+#[test]
+fn unlocking_what_is_not_locked_is_fine() {
+    let mut w = opened();
+    w.lock(A, W, range(0, 9), false).unwrap();
+    w.unlock(A, range(100, 200)).unwrap();
+    let old = w.unlock(A, range(0, 9)).unwrap();
+    w.unlock(A, range(0, 9)).unwrap();
+    let file = &mut w.file;
+    assert_eq!(file.test_stateid(A, &old), Err(Error::OldStateid));
+    assert!(file.free_stateid(A, &old.with_seqid(0)).is_ok());
+    assert_eq!(file.test_stateid(A, &old), Err(Error::BadStateid));
+}
+
+#[test]
+fn only_an_empty_lock_stateid_can_be_freed() {
+    let mut w = opened();
+    let lock = w.lock(A, W, range(0, 9), false).unwrap();
+    assert_eq!(w.file.free_stateid(A, &lock), Err(Error::LocksHeld));
+    let open = w.opens[&owner(A)];
+    assert_eq!(w.file.free_stateid(A, &open), Err(Error::LocksHeld));
+    assert_eq!(w.file.free_stateid(B, &lock), Err(Error::BadStateid));
+}
+
+#[test]
+fn blocked_locks_are_notified_in_order_and_reserved() {
+    let mut w = opened();
+    let all = range(0, 9);
+    w.lock(A, W, all, false).unwrap();
+    assert_eq!(w.lock(B, W, all, true), Err(denied(A, W, all)));
+    assert_eq!(w.lock(C, W, all, true), Err(denied(A, W, all)));
+    w.unlock(A, all).unwrap();
+    assert_eq!(w.notified, [locker(B)], "first come, first served");
+    assert_eq!(w.lock(A, W, all, false), Err(denied(B, W, all)), "reserved for B");
+    assert_eq!(w.lock(C, W, all, true), Err(denied(B, W, all)));
+    assert_eq!(w.test_lock(A, W, all), Ok(()), "nobody holds it");
+    w.lock(B, W, all, true).unwrap();
+    w.unlock(B, all).unwrap();
+    assert_eq!(w.notified, [locker(B), locker(C)]);
+    // C does not come: the reservation runs out.
+    let deadline = w.file.next_deadline().unwrap();
+    assert_eq!(deadline, w.now.plus_nanos(w.policy.lock_reservation));
+    w.tick_to(deadline);
+    w.lock(A, W, all, false).unwrap();
+    assert_eq!(w.file.next_deadline(), None);
+}
+
+#[test]
+fn readers_that_wait_together_are_notified_together() {
+    let mut w = opened();
+    let all = range(0, 9);
+    w.lock(A, W, all, false).unwrap();
+    w.lock(B, R, all, true).unwrap_err();
+    w.lock(C, R, all, true).unwrap_err();
+    w.unlock(A, all).unwrap();
+    assert_eq!(w.notified, [locker(B), locker(C)]);
+}
+
+#[test]
+fn a_waiting_writer_is_not_starved_by_waiting_readers() {
+    let mut w = opened();
+    let all = range(0, 9);
+    w.lock(A, R, all, false).unwrap();
+    w.lock(B, W, all, true).unwrap_err();
+    assert_eq!(w.lock(C, R, all, true), Err(denied(B, W, all)), "blocking requests are served in order");
+    w.lock(A, R, range(0, 20), true).unwrap();
+    w.unlock(A, Range::ALL).unwrap();
+    assert_eq!(w.notified, [locker(B)]);
+}
+
+#[test]
+fn a_waiter_that_stops_asking_is_forgotten() {
+    let mut w = opened();
+    w.lock(A, W, range(0, 9), false).unwrap();
+    w.lock(B, W, range(0, 9), true).unwrap_err();
+    let deadline = w.file.next_deadline().unwrap();
+    assert_eq!(deadline, w.now.plus_nanos(w.policy.lock_wait));
+    w.tick_to(deadline);
+    w.unlock(A, range(0, 9)).unwrap();
+    assert!(w.notified.is_empty());
+}
+
+#[test]
+fn a_dead_client_keeps_its_locks_until_it_is_fenced() {
+    let mut w = opened();
+    w.layout(A, IoMode::ReadWrite).unwrap();
+    w.lock(A, W, range(0, 9), false).unwrap();
+    w.lock(B, W, range(0, 9), true).unwrap_err();
+    w.expire(A, RevokeReason::LeaseExpired);
+    assert_eq!(w.lock(C, W, range(0, 9), false), Err(Error::Delay), "its last write may be on the way");
+    assert!(w.notified.is_empty());
+    w.fence_done(0);
+    assert_eq!(w.notified, [locker(B)]);
+    w.lock(B, W, range(0, 9), true).unwrap();
+}
+
+#[test]
+fn reclaim_of_locks() {
+    let mut w = opened();
+    let request = |reclaim| LockRequest {
+        locker: Locker::New { open: StateId::default(), owner: locker(A) },
+        kind: W,
+        blocking: false,
+        reclaim,
+        range: range(0, 9),
+    };
+    let ask = |w: &mut World, grace, client: ClientId, reclaim| {
+        let by = Locker::New { open: w.opens[&owner(client)], owner: locker(client) };
+        let request = LockRequest { locker: by, ..request(reclaim) };
+        let usage = w.index.usage(client);
+        let ctx = Ctx { now: w.now, ids: &w.ids, policy: &w.policy, usage, grace };
+        let result = w.file.lock(&ctx, client, &request).map(drop);
+        w.file.check_invariants().unwrap();
+        result
+    };
+    let active = |may_reclaim| Grace::Active { may_reclaim };
+    assert_eq!(ask(&mut w, active(true), A, false), Err(Error::Grace));
+    assert_eq!(ask(&mut w, active(false), A, true), Err(Error::NoGrace));
+    assert_eq!(ask(&mut w, Grace::Over, A, true), Err(Error::NoGrace));
+    assert_eq!(ask(&mut w, active(true), A, true), Ok(()));
+    assert_eq!(ask(&mut w, active(true), B, true), Err(Error::ReclaimConflict));
+    w.grace = active(true);
+    assert_eq!(w.test_lock(B, R, range(0, 0)), Err(Error::Grace));
+}
+
+#[test]
+fn caps_on_ranges_owners_and_waiters() {
+    let mut w = opened();
+    w.policy.max_ranges_per_lock = 4;
+    w.lock(A, W, range(0, 99), false).unwrap();
+    for i in 1..=3 {
+        w.unlock(A, range(i * 10, i * 10)).unwrap();
+    }
+    assert_eq!(w.unlock(A, range(50, 50)), Err(Error::Resource));
+    assert_eq!(w.lock(A, W, range(200, 201), false), Err(Error::Resource));
+    w.unlock(A, Range::ALL).unwrap();
+    w.policy.max_lock_owners_per_file = 1;
+    assert_eq!(w.lock(B, W, range(0, 1), false), Err(Error::Resource));
+    w.policy.max_lock_owners_per_file = 9;
+    w.policy.max_locks_per_client = 0;
+    assert_eq!(w.lock(B, W, range(0, 1), false), Err(Error::Resource));
+    w.policy.max_locks_per_client = 9;
+    w.policy.max_waiters_per_client = 1;
+    w.lock(A, W, range(0, 9), false).unwrap();
+    w.lock(B, W, range(0, 1), true).unwrap_err();
+    w.lock(B, W, range(4, 5), true).unwrap_err();
+    w.unlock(A, Range::ALL).unwrap();
+    assert_eq!(w.notified.len(), 1, "the second one was denied, but not queued");
+}
+
+#[test]
+fn an_owner_of_another_client_is_refused() {
+    let mut w = opened();
+    let by = Locker::New { open: w.opens[&owner(A)], owner: LockOwner::new(B, b"x") };
+    let request = LockRequest { locker: by, kind: W, blocking: false, reclaim: false, range: range(0, 1) };
+    let ctx = Ctx { now: w.now, ids: &w.ids, policy: &w.policy, usage: w.index.usage(A), grace: Grace::Over };
+    let mut other = File::new(FILE, Default::default());
+    assert_eq!(w.file.lock(&ctx, A, &request).map(drop), Err(Error::Inval));
+    assert_eq!(other.lock(&ctx, A, &request).map(drop), Err(Error::BadStateid));
+}

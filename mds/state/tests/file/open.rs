@@ -1,1 +1,260 @@
-//! open
+//! Opens, share reservations, CLOSE, OPEN_DOWNGRADE, reclaim, open-unlinked files.
+
+use sluice_state::effect::{Effect, IoMode, RevokeReason};
+use sluice_state::file::{Error, FileSeed, Grace, Intent, Outcome, Prepared, Reply};
+use sluice_state::layout::ReturnMode;
+use sluice_state::lock::LockKind;
+use sluice_state::open::{Access, Claim, Deny, OpenRequest, Want};
+use sluice_state::owner::OpenOwner;
+use sluice_state::{ClientId, StateId, StateKind};
+
+use super::world::{A, B, World, open_request, owner, range};
+
+fn reclaim(client: ClientId, access: Access, deny: Deny) -> Intent {
+    let claim = Claim::Previous { delegation: Want::None };
+    Intent::Open(OpenRequest { claim, ..open_request(client, access, deny) })
+}
+
+#[test]
+fn share_reservations_exclude() {
+    let all = [Access::READ, Access::WRITE, Access::BOTH];
+    let denies = [Deny::NONE, Deny::READ, Deny::WRITE, Deny::BOTH];
+    for (a1, d1) in all.into_iter().flat_map(|a| denies.map(|d| (a, d))) {
+        for (a2, d2) in all.into_iter().flat_map(|a| denies.map(|d| (a, d))) {
+            let mut w = World::default();
+            w.open(A, a1, d1).unwrap();
+            let clash = a1.bits() & d2.bits() != 0 || a2.bits() & d1.bits() != 0;
+            let expected = if clash { Err(Error::ShareDenied { holder: A }) } else { Ok(()) };
+            assert_eq!(w.open(B, a2, d2).map(drop), expected, "{a1:?}{d1:?} {a2:?}{d2:?}");
+        }
+    }
+}
+
+#[test]
+fn two_owners_of_one_client_exclude_too() {
+    let mut w = World::default();
+    w.open(A, Access::READ, Deny::WRITE).unwrap();
+    let second =
+        OpenRequest { owner: OpenOwner::new(A, b"other"), ..open_request(A, Access::WRITE, Deny::NONE) };
+    assert_eq!(w.run(&Intent::Open(second)), Err(Error::ShareDenied { holder: A }));
+}
+
+#[test]
+fn one_stateid_per_owner_upgraded_in_place() {
+    let mut w = World::default();
+    let first = w.open(A, Access::READ, Deny::NONE).unwrap();
+    let second = w.open(A, Access::WRITE, Deny::NONE).unwrap();
+    assert_eq!((first.seqid, first.kind()), (1, Some(StateKind::Open)));
+    assert_eq!(second, first.with_seqid(2));
+    assert_eq!(w.check_io(A, &second, true), Ok(()));
+    assert_eq!(w.check_io(A, &first, false), Err(Error::OldStateid));
+    assert_eq!(w.check_io(A, &first.with_seqid(0), true), Ok(()));
+    assert_eq!(w.check_io(A, &first.with_seqid(3), true), Err(Error::BadStateid));
+    assert_eq!(w.check_io(B, &second, false), Err(Error::BadStateid));
+    assert_eq!(w.index.usage(A).opens, 1);
+}
+
+#[test]
+fn io_follows_the_open_mode() {
+    let mut w = World::default();
+    let read = w.open(A, Access::READ, Deny::NONE).unwrap();
+    let write = w.open(B, Access::WRITE, Deny::NONE).unwrap();
+    assert_eq!(w.check_io(A, &read, true), Err(Error::Openmode));
+    assert_eq!(w.check_io(B, &write, true), Ok(()));
+    assert_eq!(w.check_io(B, &write, false), Ok(()), "a writer of part of a page reads the rest");
+}
+
+#[test]
+fn special_stateids_obey_share_reservations() {
+    let mut w = World::default();
+    let anonymous = StateId::default();
+    let bypass = StateId { seqid: u32::MAX, other: [0xff; 12] };
+    assert_eq!(w.check_io(B, &anonymous, true), Ok(()));
+    w.open(A, Access::BOTH, Deny::BOTH).unwrap();
+    assert_eq!(w.check_io(B, &anonymous, true), Err(Error::Locked { holder: A }));
+    assert_eq!(w.check_io(B, &anonymous, false), Err(Error::Locked { holder: A }));
+    assert_eq!(w.check_io(B, &bypass, false), Ok(()));
+    assert_eq!(w.check_io(B, &bypass, true), Err(Error::Locked { holder: A }));
+    let current = StateId { seqid: 1, other: [0; 12] };
+    assert_eq!(w.check_io(B, &current, false), Err(Error::BadStateid), "resolved by the compound, not here");
+    w.grace = Grace::Active { may_reclaim: false };
+    assert_eq!(w.check_io(B, &anonymous, false), Err(Error::Grace));
+}
+
+#[test]
+fn downgrade_to_an_earlier_open_only() {
+    let mut w = World::default();
+    w.open(A, Access::READ, Deny::NONE).unwrap();
+    let stateid = w.open(A, Access::BOTH, Deny::WRITE).unwrap();
+    let to = |access, deny| Intent::Downgrade { client: A, stateid, access, deny };
+    assert_eq!(w.run(&to(Access::WRITE, Deny::NONE)), Err(Error::Inval));
+    assert_eq!(
+        w.run(&to(Access::READ, Deny::NONE)),
+        Ok(Reply::Downgraded { stateid: stateid.with_seqid(3) })
+    );
+    assert_eq!(w.check_io(A, &stateid.with_seqid(3), true), Err(Error::Openmode));
+    w.open(B, Access::BOTH, Deny::NONE).unwrap();
+}
+
+#[test]
+fn close_ends_the_stateid() {
+    let mut w = World::default();
+    let stateid = w.open(A, Access::BOTH, Deny::NONE).unwrap();
+    let Ok(Reply::Closed { stateid: closed }) = w.close(A) else { panic!() };
+    assert_eq!((closed.seqid, closed.other), (u32::MAX, [0; 12]));
+    assert_eq!(w.check_io(A, &stateid, false), Err(Error::BadStateid));
+    assert!(w.file.is_idle());
+    assert_eq!(w.run(&Intent::Close { client: A, stateid }), Err(Error::BadStateid));
+}
+
+#[test]
+fn close_with_locks_is_refused_or_releases_them() {
+    let mut w = World::default();
+    w.open(A, Access::BOTH, Deny::NONE).unwrap();
+    w.lock(A, LockKind::Write, range(0, 9), false).unwrap();
+    assert_eq!(w.close(A), Err(Error::LocksHeld));
+    w.policy.close_releases_locks = true;
+    w.close(A).unwrap();
+    assert!(w.file.is_idle());
+    assert_eq!(w.index.usage(A).locks, 0);
+}
+
+#[test]
+fn an_aborted_open_leaves_nothing() {
+    let mut w = World::default();
+    let ticket = w.ticket(&Intent::Open(open_request(A, Access::BOTH, Deny::BOTH)));
+    assert!(w.file.is_open(), "a ticket counts as a holder");
+    assert_eq!(w.finish(ticket, Outcome::Aborted), Reply::Aborted);
+    assert!(w.file.is_idle());
+    w.open(B, Access::BOTH, Deny::BOTH).unwrap();
+}
+
+#[test]
+fn a_ticket_of_a_conflicting_open_is_waited_for() {
+    let mut w = World::default();
+    let first = w.ticket(&Intent::Open(open_request(A, Access::BOTH, Deny::BOTH)));
+    let second = Intent::Open(open_request(B, Access::READ, Deny::NONE));
+    let token = w.wait(&second);
+    assert!(!w.woken.contains(&token));
+    w.finish(first, Outcome::Aborted);
+    assert!(w.woken.contains(&token), "not denied by something that never happened");
+    assert!(matches!(w.prepare(&second, Some(token)), Prepared::Ticket(_)));
+}
+
+#[test]
+fn reclaim_in_grace_only() {
+    let mut w = World::default().in_grace(true);
+    assert_eq!(w.open(A, Access::READ, Deny::NONE), Err(Error::Grace));
+    assert!(w.run(&reclaim(A, Access::BOTH, Deny::WRITE)).is_ok());
+    assert_eq!(w.run(&reclaim(B, Access::WRITE, Deny::NONE)), Err(Error::ReclaimConflict));
+    w.grace = Grace::Active { may_reclaim: false };
+    assert_eq!(w.run(&reclaim(B, Access::READ, Deny::NONE)), Err(Error::NoGrace));
+    w.grace = Grace::Over;
+    assert_eq!(w.run(&reclaim(B, Access::READ, Deny::NONE)), Err(Error::NoGrace));
+}
+
+#[test]
+fn an_unlinked_file_lives_until_the_last_close() {
+    let mut w = World::default();
+    w.open(A, Access::BOTH, Deny::NONE).unwrap();
+    w.open(B, Access::READ, Deny::NONE).unwrap();
+    let ticket = w.ticket(&Intent::Unlink { client: B, last_link: true });
+    assert!(ticket.orphan());
+    w.finish(ticket, Outcome::Committed);
+    w.layout(A, IoMode::ReadWrite).unwrap();
+    w.close(B).unwrap();
+    assert_eq!(w.collected, 0);
+    w.layout_return(A, ReturnMode::Any).unwrap();
+    w.close(A).unwrap();
+    assert_eq!(w.collected, 1);
+    assert!(w.file.is_collectable() && w.file.is_idle());
+    assert_eq!(w.open(A, Access::READ, Deny::NONE), Err(Error::Stale));
+}
+
+#[test]
+fn closed_while_it_was_being_unlinked() {
+    let mut w = World::default();
+    w.open(A, Access::BOTH, Deny::NONE).unwrap();
+    let ticket = w.ticket(&Intent::Unlink { client: B, last_link: true });
+    assert!(ticket.orphan());
+    w.close(A).unwrap();
+    assert_eq!(w.collected, 0);
+    w.finish(ticket, Outcome::Committed);
+    assert_eq!(w.collected, 1, "the transaction left an orphan that nobody has open");
+}
+
+#[test]
+fn unlink_of_a_closed_file_needs_no_collection() {
+    let mut w = World::default();
+    let ticket = w.ticket(&Intent::Unlink { client: B, last_link: true });
+    assert!(!ticket.orphan());
+    w.finish(ticket, Outcome::Committed);
+    assert!(!w.log.contains(&Effect::CloseOrphan), "the transaction did it");
+}
+
+#[test]
+fn open_waits_for_an_unlink_in_flight() {
+    let mut w = World::default();
+    let unlink = w.ticket(&Intent::Unlink { client: B, last_link: true });
+    let open = Intent::Open(open_request(A, Access::READ, Deny::NONE));
+    let token = w.wait(&open);
+    w.finish(unlink, Outcome::Committed);
+    assert!(matches!(w.prepare(&open, Some(token)), Prepared::Deny(Error::Stale)));
+}
+
+#[test]
+fn an_orphan_can_be_reclaimed_after_a_restart() {
+    let mut w = World::new(FileSeed { rw_layout: false, orphan: true }).in_grace(true);
+    assert!(w.file.is_collectable());
+    w.run(&reclaim(A, Access::BOTH, Deny::NONE)).unwrap();
+    assert!(!w.file.is_collectable());
+    w.grace = Grace::Over;
+    w.close(A).unwrap();
+    assert_eq!(w.collected, 1);
+}
+
+#[test]
+fn an_aborted_reclaim_of_an_orphan_lets_it_be_collected() {
+    let mut w = World::new(FileSeed { rw_layout: false, orphan: true }).in_grace(true);
+    let ticket = w.ticket(&reclaim(A, Access::BOTH, Deny::NONE));
+    assert!(!w.file.is_collectable());
+    w.finish(ticket, Outcome::Aborted);
+    assert_eq!(w.collected, 1);
+}
+
+#[test]
+fn expiry_frees_share_reservations() {
+    let mut w = World::default();
+    let stateid = w.open(A, Access::BOTH, Deny::BOTH).unwrap();
+    assert_eq!(w.open(B, Access::READ, Deny::NONE), Err(Error::ShareDenied { holder: A }));
+    w.expire(A, RevokeReason::LeaseExpired);
+    w.open(B, Access::READ, Deny::NONE).unwrap();
+    assert_eq!(w.index.locate(w.ids.epoch(), A, &stateid), Err(Error::Expired));
+    assert!(w.index.has_revoked(A));
+    assert!(w.index.free_revoked(A, &stateid));
+    assert_eq!(w.index.locate(w.ids.epoch(), A, &stateid), Err(Error::BadStateid));
+    assert!(!w.index.has_revoked(A));
+}
+
+#[test]
+fn an_open_in_flight_of_a_gone_client_makes_no_state() {
+    let mut w = World::default();
+    let ticket = w.ticket(&Intent::Open(open_request(A, Access::BOTH, Deny::BOTH)));
+    w.expire(A, RevokeReason::LeaseExpired);
+    assert_eq!(w.finish(ticket, Outcome::Committed), Reply::Refused(Error::Expired));
+    assert!(w.file.is_idle());
+}
+
+#[test]
+fn a_client_cannot_hold_more_opens_than_its_share() {
+    let mut w = World::default();
+    w.policy.max_opens_per_client = 2;
+    for name in [b"1", b"2"] {
+        let request =
+            OpenRequest { owner: OpenOwner::new(A, name), ..open_request(A, Access::READ, Deny::NONE) };
+        w.run(&Intent::Open(request)).unwrap();
+    }
+    assert_eq!(w.open(A, Access::READ, Deny::NONE), Err(Error::Resource));
+    w.open(B, Access::READ, Deny::NONE).unwrap();
+    assert!(w.opens.contains_key(&owner(B)));
+}
