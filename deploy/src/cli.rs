@@ -78,6 +78,10 @@ pub(crate) struct Ds {
     /// Where the data is kept: a directory on the device to serve
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: PathBuf,
+    /// Make a new store if the directory is empty; without it an empty directory is refused, since the
+    /// device may not be mounted
+    #[arg(long)]
+    pub(crate) new: bool,
     /// Address and port for clients
     #[arg(long, value_name = "ADDR:PORT", default_value = "[::]:2050")]
     pub(crate) listen: SocketAddr,

@@ -17,6 +17,8 @@ const FORMAT: u32 = 1;
 pub(crate) struct Installation {
     format: u32,
     pub(crate) data_servers: u16,
+    /// Of these, how many have registered at least once: their stores exist.
+    pub(crate) started: u16,
     /// Where the metadata server was last started: where `status` looks.
     pub(crate) mds: SocketAddr,
 }
@@ -60,6 +62,7 @@ impl Installation {
         if found.is_none() {
             begin(dir)?;
         }
+        let started = found.as_ref().map_or(0, |found| found.started);
         let had = found.as_ref().map(|found| found.data_servers);
         let data_servers = match (had, wanted) {
             (Some(had), Some(wanted)) if wanted < had => bail!(
@@ -68,9 +71,14 @@ impl Installation {
             ),
             (had, wanted) => wanted.or(had).unwrap_or(4),
         };
-        let installation = Self { format: FORMAT, data_servers, mds };
+        let installation = Self { format: FORMAT, data_servers, started, mds };
         installation.save(dir)?;
         Ok(installation)
+    }
+
+    /// Every data server has registered: from now on none may make a new store.
+    pub(crate) fn all_started(&self, dir: &Path) -> Result<()> {
+        Self { started: self.data_servers, ..self.clone() }.save(dir)
     }
 
     fn save(&self, dir: &Path) -> Result<()> {

@@ -80,7 +80,7 @@ fn to_json(status: &ADMIN_STATUS_resok) -> serde_json::Value {
     let servers: Vec<_> = status.data_servers.iter().map(server_json).collect();
     json!({
         "mds": {
-            "cluster": hex(&status.cluster),
+            "cluster": hex(&status.cluster.0),
             "version": text(&status.version),
             "listen": text(&status.listen),
             "epoch": status.mds_epoch,
@@ -120,7 +120,7 @@ fn client_json(client: &ctl_client_status) -> serde_json::Value {
 fn server_json(server: &ctl_data_server_status) -> serde_json::Value {
     json!({
         "id": server.id,
-        "store": hex(&server.store),
+        "store": hex(&server.store.0),
         "address": address(server),
         "health": health(server),
         "state": text(&server.state),

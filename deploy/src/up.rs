@@ -44,6 +44,9 @@ pub(crate) async fn run(options: cli::Up) -> Result<()> {
     }
     let ready = async {
         ready(mds, &key, installation.data_servers).await;
+        if let Err(error) = installation.all_started(&dir) {
+            tracing::error!("{error:#}");
+        }
         announce(&dir, &options, &installation);
         std::future::pending::<()>().await;
     };
@@ -96,7 +99,11 @@ fn roles(dir: &Path, options: &cli::Up, installation: &Installation) -> Result<V
             "--advertise",
             &listen.to_string(),
         ];
-        roles.push(Role { name: format!("ds{number}"), arguments: arguments.map(str::to_owned).to_vec() });
+        let mut arguments = arguments.map(str::to_owned).to_vec();
+        // Only a data server that never ran may make a store: an empty directory in place of an old one is a
+        // device that is not mounted.
+        arguments.extend((number > installation.started).then(|| "--new".to_owned()));
+        roles.push(Role { name: format!("ds{number}"), arguments });
     }
     Ok(roles)
 }
@@ -142,7 +149,7 @@ async fn keep(role: Role, mut stopping: tokio::sync::watch::Receiver<bool>) -> R
         let mut child = role.start()?;
         let status = tokio::select! {
             status = child.wait() => status.context("cannot wait for a child")?,
-            _ = stopping.wait_for(|stopping| *stopping) => return stop_child(&role, child).await,
+            () = told(&mut stopping) => return stop_child(&role, child).await,
         };
         let lasted = started.elapsed();
         if first && lasted < Duration::from_secs(3) && status.code() == Some(1) {
@@ -153,9 +160,15 @@ async fn keep(role: Role, mut stopping: tokio::sync::watch::Receiver<bool>) -> R
         tracing::warn!("{} ended ({}); starting it again", role.name, how(status));
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
-            _ = stopping.wait_for(|stopping| *stopping) => return Ok(()),
+            () = told(&mut stopping) => return Ok(()),
         }
     }
+}
+
+/// Completes when children are to stop.
+async fn told(stopping: &mut tokio::sync::watch::Receiver<bool>) {
+    // An error means that `up` itself is gone, which also means stop.
+    drop(stopping.wait_for(|stopping| *stopping).await);
 }
 
 fn how(status: ExitStatus) -> String {

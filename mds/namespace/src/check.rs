@@ -295,18 +295,31 @@ impl Checker {
 
     async fn read_xattrs(&mut self, txn: &Transaction) -> Result<(), FsError> {
         let mut with = BTreeSet::new();
-        let mut range = keys::table(keys::XATTR);
-        loop {
-            let rows = page(txn, &mut range).await?;
-            if rows.is_empty() {
-                break;
-            }
-            for (at, _) in rows {
-                let mut r = Reader::new("extended attribute key", at.slice(1.min(at.len())..));
-                if let Some(file) = self.readable(&at, r.u64()) {
-                    with.insert(FileId(file));
+        // Files and names whose value is long, by their rows and by their values.
+        let mut long = BTreeSet::new();
+        for table in [keys::XATTR, keys::XATTR_VALUE] {
+            let mut range = keys::table(table);
+            loop {
+                let rows = page(txn, &mut range).await?;
+                if rows.is_empty() {
+                    break;
+                }
+                for (at, value) in rows {
+                    let mut r = Reader::new("extended attribute key", at.slice(1.min(at.len())..));
+                    let Some(file) = self.readable(&at, r.u64()).map(FileId) else { continue };
+                    let name = r.rest();
+                    if table == keys::XATTR {
+                        with.insert(file);
+                    }
+                    let counts = table == keys::XATTR_VALUE || value.get(1) == Some(&1);
+                    if counts && !long.remove(&(file, name.clone())) {
+                        long.insert((file, name));
+                    }
                 }
             }
+        }
+        for (file, _) in long {
+            self.problem(Problem::Xattrs { file });
         }
         let says: BTreeSet<FileId> =
             self.inodes.iter().filter(|(_, i)| i.record.xattrs).map(|(file, _)| *file).collect();

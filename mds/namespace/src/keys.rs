@@ -36,7 +36,7 @@ prefixes! {
     DIRENT = 0x11,
     /// `(directory u64, field u8)` → directory state and its blind deltas
     DIRECTORY = 0x12,
-    /// `(fileid u64, name)` → extended attribute
+    /// `(fileid u64, name)` → extended attribute, or that its value is long
     XATTR = 0x13,
     /// reserved: NFSv4 ACLs, `(fileid u64)`
     ACL = 0x14,
@@ -44,6 +44,8 @@ prefixes! {
     INLINE_DATA = 0x15,
     /// `(data file id u64)` → key of the inode that owns the data file
     DATA_FILE = 0x16,
+    /// `(fileid u64, name)` → long value of an extended attribute
+    XATTR_VALUE = 0x17,
     /// `(fileid u64)` → a read-write layout may be out: size unsettled
     RW_LAYOUT = 0x20,
     /// `(fileid u64)` → a truncate to be carried out on data files
@@ -310,6 +312,13 @@ pub(crate) fn xattr(f: FileId, name: &[u8]) -> Bytes {
 }
 pub(crate) fn xattrs(f: FileId) -> KeyRange {
     let p = by_u64(XATTR, f.0);
+    under(&p, p.clone())
+}
+pub(crate) fn xattr_value(f: FileId, name: &[u8]) -> Bytes {
+    key(XATTR_VALUE).u64(f.0).raw(name).finish()
+}
+pub(crate) fn xattr_values(f: FileId) -> KeyRange {
+    let p = by_u64(XATTR_VALUE, f.0);
     under(&p, p.clone())
 }
 pub(crate) fn session(id: &SessionId) -> Bytes {

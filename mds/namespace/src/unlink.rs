@@ -59,6 +59,7 @@ pub(crate) fn erase(txn: &mut Transaction, key: &InodeKey, record: &InodeRecord)
     fetch::count(txn, Statistic::Files, key.fileid, -1);
     if record.xattrs {
         txn.clear_range(&keys::xattrs(key.fileid));
+        txn.clear_range(&keys::xattr_values(key.fileid));
     }
     match &record.node {
         Node::File(file) => {

@@ -17,6 +17,10 @@ pub const MAX_XATTR: usize = 65_536;
 const MAX_XATTR_NAME: usize = 255 - 5;
 /// Greatest number of attributes of one inode: a listing fits one transaction.
 const MAX_XATTRS: usize = 1000;
+/// Longer values have a row of their own, so that a listing of names does not read them.
+const MAX_SHORT: usize = 1024;
+/// Names read at a time.
+const PAGE: usize = 128;
 
 /// What must be there when an attribute is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,8 +44,14 @@ impl Namespace {
         check_name(name)?;
         let record = fetch::record(txn, key).await?;
         permit(&record, who, Want::READ)?;
-        let value = if record.xattrs { txn.get(&keys::xattr(key.fileid, name)).await? } else { None };
-        decode(value.ok_or(FsError::NoXattr)?)
+        let row = if record.xattrs { txn.get(&keys::xattr(key.fileid, name)).await? } else { None };
+        match decode(row.ok_or(FsError::NoXattr)?)? {
+            Row::Short(value) => Ok(value),
+            Row::Long => {
+                let value = txn.get(&keys::xattr_value(key.fileid, name)).await?;
+                decode_long(value.ok_or(FsError::corrupt("extended attribute without value"))?)
+            }
+        }
     }
 
     /// The names of the attributes, in order.
@@ -90,8 +100,17 @@ impl Namespace {
             }
             (false, _) => {}
         }
-        let mut w = Writer::with_capacity(1 + value.len());
-        txn.set(row, w.u8(1).raw(value).finish());
+        let long = value.len() > MAX_SHORT;
+        let mut w = Writer::with_capacity(2 + if long { 0 } else { value.len() });
+        w.u8(1).bool(long);
+        if long {
+            let mut v = Writer::with_capacity(1 + value.len());
+            txn.set(keys::xattr_value(key.fileid, name), v.u8(1).raw(value).finish());
+        } else {
+            w.raw(value);
+            txn.clear(keys::xattr_value(key.fileid, name));
+        }
+        txn.set(row, w.finish());
         Ok(self.xattrs_changed(txn, inode, true, request))
     }
 
@@ -113,6 +132,7 @@ impl Namespace {
             return Err(FsError::NoXattr);
         }
         txn.clear(row);
+        txn.clear(keys::xattr_value(key.fileid, name));
         let left = !txn.range(&keys::xattrs(key.fileid), 1, false).await?.is_empty();
         Ok(self.xattrs_changed(txn, inode, left, request))
     }
@@ -139,19 +159,35 @@ async fn names(txn: &Transaction, key: &InodeKey) -> Result<Vec<Bytes>, FsError>
     let mut found = Vec::new();
     let mut range = keys::xattrs(key.fileid);
     loop {
-        // Values come along, so a page is small.
-        let rows = txn.range(&range, 64, false).await?;
+        // Short values come along.
+        let rows = txn.range(&range, PAGE, false).await?;
         let Some((last, _)) = rows.last() else { return Ok(found) };
         range = keys::after(last, &range);
         found.extend(rows.iter().map(|(key, _)| key.slice(AT.min(key.len())..)));
-        if rows.len() < 64 {
+        if rows.len() < PAGE {
             return Ok(found);
         }
     }
 }
 
-fn decode(value: Bytes) -> Result<Bytes, FsError> {
+enum Row {
+    Short(Bytes),
+    /// The value is in a row of its own.
+    Long,
+}
+
+fn decode(value: Bytes) -> Result<Row, FsError> {
     let mut r = Reader::new("extended attribute", value);
+    r.schema(1)?;
+    if r.bool()? {
+        r.finish()?;
+        return Ok(Row::Long);
+    }
+    Ok(Row::Short(r.rest()))
+}
+
+fn decode_long(value: Bytes) -> Result<Bytes, FsError> {
+    let mut r = Reader::new("value of an extended attribute", value);
     r.schema(1)?;
     Ok(r.rest())
 }

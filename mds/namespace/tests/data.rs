@@ -249,6 +249,12 @@ async fn extended_attributes() {
     assert!(get(b"a", &user(5, 0)).await.is_ok());
     refused!(set(f.key, b"a", b"x", SetXattr::Either, &user(5, 0)).await, FsError::Access);
     refused!(remove(b"c").await, FsError::NoXattr);
+    // Long, short and long again: nothing of the other form stays.
+    for value in [&[1; 1025][..], &[2; 1024], &[3; 5000]] {
+        set(f.key, b"b", value, SetXattr::Replace, &me).await.unwrap();
+        assert_eq!(get(b"b", &me).await.unwrap(), value);
+        w.clean().await;
+    }
     assert!(remove(b"a").await.unwrap().record.xattrs);
     w.clean().await;
     assert!(!remove(b"b").await.unwrap().record.xattrs);
