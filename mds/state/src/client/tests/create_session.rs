@@ -1,0 +1,184 @@
+//! CREATE_SESSION: RFC 8881 §18.36.
+
+use super::*;
+
+/// pynfs CSESS1, CSESS24.
+#[test]
+fn csess1() {
+    let mut w = World::new();
+    let r = w.eid(eid("o", 1, 0)).unwrap();
+    let made = w.create(&cs(r.client, r.seqid));
+    assert_eq!(made.reply.seqid, r.seqid);
+    assert_eq!(made.reply.flags, session_flags::PERSIST | session_flags::CONN_BACK_CHAN);
+    assert_eq!(made.reply.session, made.session.id());
+    assert_eq!(w.t.find_session(made.reply.session), Some(r.client));
+    assert_eq!(made.effects, vec![]);
+    assert!(made.session.is_bound(CONN));
+}
+
+#[test]
+fn csess2_a_second_session() {
+    let mut w = World::new();
+    let (id, a) = w.client(eid("o", 1, 0));
+    let b = w.create(&cs(id, 2));
+    assert_ne!(a.id(), b.session.id());
+    assert_eq!(w.t.info(w.now, id).unwrap().sessions.len(), 2);
+}
+
+#[test]
+fn csess3_no_record() {
+    assert_eq!(World::new().create_error(&cs(ClientId(99), 1)), Error::StaleClientid);
+}
+
+/// The contrived replay, and seqids on either side.
+#[test]
+fn csess4_7_8_misordered() {
+    let mut w = World::new();
+    let r = w.eid(eid("o", 1, 0)).unwrap();
+    for seqid in [0, 2, u32::MAX] {
+        assert_eq!(w.create_error(&cs(r.client, seqid)), Error::SeqMisordered);
+    }
+    w.create(&cs(r.client, 1));
+    for seqid in [0, 3] {
+        assert_eq!(w.create_error(&cs(r.client, seqid)), Error::SeqMisordered);
+    }
+}
+
+/// CSESS5; CSESS10 replays with another principal.
+#[test]
+fn csess5_10_replay() {
+    let mut w = World::new();
+    let r = w.eid(eid("o", 1, 0)).unwrap();
+    let made = w.create(&cs(r.client, 1));
+    let again = CreateSession { principal: principal(5), ..cs(r.client, 1) };
+    assert!(matches!(w.start(&again), Ok(CreateStep::Replay(r)) if r == made.reply));
+}
+
+#[test]
+fn csess6_replay_of_an_error() {
+    let mut w = World::new();
+    let r = w.eid(eid("o", 1, 0)).unwrap();
+    let bad = CreateSession { flags: 0xf, ..cs(r.client, 1) };
+    assert_eq!(w.create_error(&bad), Error::Inval, "CSESS15");
+    assert_eq!(w.create_error(&cs(r.client, 1)), Error::Inval, "cached");
+    w.create(&cs(r.client, 2));
+}
+
+/// A stranger gets the same answer every time and does not spend the owner's sequence number.
+#[test]
+fn csess9_principal_collision() {
+    let mut w = World::new();
+    let r = w.eid(eid("o", 1, 0)).unwrap();
+    let bad = CreateSession { principal: principal(5), ..cs(r.client, 1) };
+    assert_eq!(w.create_error(&bad), Error::ClidInuse);
+    assert_eq!(w.create_error(&bad), Error::ClidInuse);
+    w.create(&cs(r.client, 1));
+}
+
+#[test]
+fn csess25_too_small() {
+    let mut w = World::new();
+    let r = w.eid(eid("o", 1, 0)).unwrap();
+    let mut args = cs(r.client, 1);
+    args.fore.max_response = 0;
+    assert_eq!(w.create_error(&args), Error::Toosmall);
+}
+
+/// A second CREATE_SESSION while the first is being made durable, and an EXCHANGE_ID.
+#[test]
+fn nothing_moves_while_the_rows_are_written() {
+    let mut w = World::new();
+    let r = w.eid(eid("o", 1, 0)).unwrap();
+    let p = w.pending(&cs(r.client, 1));
+    assert_eq!(w.create_error(&cs(r.client, 1)), Error::Delay);
+    assert_eq!(w.eid(eid("o", 1, 0)), Err(Error::Delay));
+    assert_eq!(w.t.destroy_clientid(r.client, false), Err(Error::Delay));
+    assert_eq!(w.t.reclaim_complete(r.client, false), Err(Error::Delay));
+    assert_eq!(w.t.evict(r.client), Err(Error::Delay));
+    w.now = Time(10 * LEASE);
+    assert!(w.t.reap(w.now, STATELESS).is_empty());
+    assert!(!w.t.info(w.now, r.client).unwrap().confirmed);
+    assert_eq!(w.t.finish_create_session(w.now, p, false).unwrap_err(), Error::Delay);
+}
+
+#[test]
+fn an_aborted_commit_leaves_the_sequence_number() {
+    let mut w = World::new();
+    let r = w.eid(eid("o", 1, 0)).unwrap();
+    let p = w.pending(&cs(r.client, 1));
+    assert!(w.t.finish_create_session(w.now, p, false).is_err());
+    assert_eq!(w.eid(eid("o", 1, 0)).unwrap().seqid, 1);
+    let r = w.t.by_owner.get(&b"o"[..]).unwrap().unconfirmed.unwrap();
+    w.create(&cs(r, 1));
+}
+
+#[test]
+fn without_callback_security_there_is_no_back_channel() {
+    let mut w = World::new();
+    let r = w.eid(eid("o", 1, 0)).unwrap();
+    let args = CreateSession { security: vec![CbSecurity::Gss], ..cs(r.client, 1) };
+    let made = w.create(&args);
+    assert_eq!(made.reply.flags, session_flags::PERSIST);
+    assert_eq!(made.session.back_connection(), None);
+    assert_eq!(made.session.status_flags(), 0);
+}
+
+#[test]
+fn sessions_are_bounded_and_abandoned_ones_make_room() {
+    let mut w = World::with(ClientsConfig { max_sessions: 2, ..config() });
+    let (id, mut a) = w.client(eid("o", 1, 0));
+    let _b = w.create(&cs(id, 2));
+    assert_eq!(w.create_error(&cs(id, 3)), Error::Nospc);
+    a.unbind(CONN);
+    let mut small = cs(id, 4);
+    small.fore.max_request = 0;
+    assert_eq!(w.create_error(&small), Error::Toosmall);
+    touch(&mut a, w.now, 1);
+    a.unbind(CONN);
+    let p = w.pending(&cs(id, 5));
+    assert_eq!(p.effects[0], Effect::ForgetSession(a.id()));
+    let made = w.t.finish_create_session(w.now, p, true).unwrap();
+    assert_eq!(made.effects, vec![Effect::DropSession(a.id())]);
+    w.t.check_invariants().unwrap();
+}
+
+/// pynfs CSESS29: sessions come and go without a trace.
+#[test]
+fn csess29_no_leak() {
+    let mut w = World::new();
+    let (id, s) = w.client(eid("o", 1, 0));
+    w.t.destroy_session(s.id()).unwrap();
+    for i in 2..500 {
+        let made = w.create(&cs(id, i));
+        w.t.destroy_session(made.session.id()).unwrap();
+    }
+    assert!(w.t.info(w.now, id).unwrap().sessions.is_empty());
+}
+
+#[test]
+fn the_cache_of_one_client_is_bounded() {
+    let mut w = World::new();
+    let (id, _s) = w.client(eid("o", 1, 0));
+    let mut granted = 0;
+    for i in 2..60 {
+        let mut args = cs(id, i);
+        args.fore.max_requests = 100;
+        match w.start(&args) {
+            Ok(CreateStep::Pending(p)) => {
+                w.t.finish_create_session(w.now, *p, true).unwrap();
+                granted += 1;
+            }
+            other => assert_eq!(other.unwrap_err(), Error::Nospc),
+        }
+        w.t.check_invariants().unwrap();
+    }
+    assert_eq!(granted, 11, "8 MiB over 100 slots of 8 KiB, the last with fewer slots");
+}
+
+#[test]
+fn clients_are_bounded() {
+    let mut w = World::with(ClientsConfig { max_clients: 1, ..config() });
+    w.client(eid("a", 1, 0));
+    let r = w.eid(eid("b", 1, 0)).unwrap();
+    assert_eq!(w.create_error(&cs(r.client, 1)), Error::Nospc);
+}

@@ -1,0 +1,196 @@
+//! EXCHANGE_ID: RFC 8881 §18.35.
+
+use super::*;
+
+/// The whole table of §18.35.5: (record, update, same verifier, same principal) to answer.
+#[test]
+fn decision_table() {
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum Record {
+        None,
+        Unconfirmed,
+        Idle,
+        Session,
+    }
+    #[derive(Debug, PartialEq)]
+    enum Answer {
+        New,
+        Same,
+        Fail(Error),
+    }
+    use Answer::{Fail, New, Same};
+    use Record::{Idle, None, Session, Unconfirmed};
+    let table = [
+        (None, false, true, true, New),                         // case 1
+        (None, true, true, true, Fail(Error::Noent)),           // case 7, EID6
+        (Unconfirmed, false, false, false, New),                // case 4, EID5a
+        (Unconfirmed, false, false, true, New),                 // EID5b
+        (Unconfirmed, false, true, false, New),                 // EID5c
+        (Unconfirmed, false, true, true, New),                  // EID5d
+        (Unconfirmed, true, false, false, Fail(Error::Noent)),  // case 7, EID6a
+        (Unconfirmed, true, false, true, Fail(Error::Noent)),   // EID6b
+        (Unconfirmed, true, true, false, Fail(Error::Noent)),   // EID6c
+        (Unconfirmed, true, true, true, Fail(Error::Noent)),    // EID6d
+        (Idle, false, false, false, New),                       // case 3, EID5e
+        (Idle, false, true, false, New),                        // case 3, EID5g
+        (Session, false, false, false, Fail(Error::ClidInuse)), // case 3
+        (Session, false, true, false, Fail(Error::ClidInuse)),  // case 3
+        (Session, false, false, true, New),                     // case 5, EID5f
+        (Session, false, true, true, Same),                     // case 2, EID5h
+        (Session, true, false, false, Fail(Error::Perm)),       // case 9, EID6e
+        (Session, true, false, true, Fail(Error::NotSame)),     // case 8, EID6f
+        (Session, true, true, false, Fail(Error::Perm)),        // case 9, EID6g
+        (Session, true, true, true, Same),                      // case 6, EID6h
+    ];
+    for (record, upd, verifier, uid, answer) in table {
+        let mut w = World::new();
+        let mut old = ClientId(0);
+        if record != None {
+            old = w.eid(eid("o", 1, 1)).unwrap().client;
+        }
+        if matches!(record, Idle | Session) {
+            let made = w.create(&CreateSession { principal: principal(1), ..cs(old, 1) });
+            if record == Idle {
+                w.t.destroy_session(made.session.id()).unwrap();
+            }
+        }
+        let args = eid("o", if verifier { 1 } else { 2 }, if uid { 1 } else { 2 });
+        let got = match w.eid(if upd { update(args) } else { args }) {
+            Err(e) => Fail(e),
+            Ok(r) if r.client == old => {
+                assert_eq!(r.flags & exchange_flags::CONFIRMED_R, exchange_flags::CONFIRMED_R);
+                assert_eq!(r.seqid, 2, "the next CREATE_SESSION of a confirmed client");
+                Same
+            }
+            Ok(r) => {
+                assert_eq!((r.flags, r.seqid), (exchange_flags::USE_PNFS_MDS, 1));
+                New
+            }
+        };
+        assert_eq!(got, answer, "{record:?} update={upd} verifier={verifier} principal={uid}");
+    }
+}
+
+/// pynfs EID4, EID7; an owner beyond the protocol's limit.
+#[test]
+fn bad_arguments() {
+    let mut w = World::new();
+    for flags in [4, exchange_flags::CONFIRMED_R, 0x80_0000] {
+        assert_eq!(w.eid(ExchangeId { flags, ..eid("o", 1, 1) }), Err(Error::Inval));
+    }
+    let owner = Bytes::from(vec![1; MAX_OWNER + 1]);
+    assert_eq!(w.eid(ExchangeId { owner, ..eid("o", 1, 1) }), Err(Error::Inval));
+    let ssv = ExchangeId { protect: StateProtect::Ssv, ..eid("o", 1, 1) };
+    assert_eq!(w.eid(ssv), Err(Error::EncrAlgUnsupp));
+    let mach = ExchangeId { protect: StateProtect::MachCred, ..eid("o", 1, 1) };
+    assert_eq!(w.eid(mach), Err(Error::Inval));
+    assert!(w.t.is_empty());
+}
+
+/// pynfs EID5e, EID5g: the record of the other principal is gone, with its rows.
+#[test]
+fn case_3_without_state_ends_the_old_client() {
+    let mut w = World::new();
+    let (old, s) = w.client(eid("o", 1, 1));
+    w.t.destroy_session(s.id()).unwrap();
+    assert_eq!(w.eid_with(eid("o", 1, 2), STATEFUL), Err(Error::ClidInuse));
+    let (r, effects) = w.eid_with(eid("o", 1, 2), STATELESS).unwrap();
+    assert_ne!(r.client, old);
+    assert_eq!(effects, vec![Effect::ForgetClient(old), Effect::ReleaseState(old)]);
+    assert_eq!(w.create_error(&cs(old, 2)), Error::StaleClientid);
+}
+
+#[test]
+fn case_3_with_an_expired_lease_ends_the_old_client() {
+    let mut w = World::new();
+    let (old, mut s) = w.client(eid("o", 1, 1));
+    w.now = Time(10 + LEASE);
+    assert_eq!(w.eid_with(eid("o", 1, 2), STATEFUL), Err(Error::ClidInuse));
+    w.now = Time(11 + LEASE);
+    let (r, effects) = w.eid_with(eid("o", 1, 2), STATEFUL).unwrap();
+    assert_ne!(r.client, old);
+    assert!(effects.contains(&Effect::DropSession(s.id())));
+    assert_eq!(sequence(&mut s, w.now, 1), Err(Error::BadSession));
+}
+
+/// pynfs EID5f: the old incarnation works until the new one is confirmed, durably.
+#[test]
+fn case_5_discards_at_confirmation() {
+    let mut w = World::new();
+    let (old, mut s) = w.client(eid("o", 1, 0));
+    let r = w.eid(eid("o", 2, 0)).unwrap();
+    assert_ne!(r.client, old);
+    touch(&mut s, w.now, 1);
+    let p = w.pending(&cs(r.client, r.seqid));
+    assert_eq!(p.effects[..2], [Effect::ForgetSession(s.id()), Effect::ForgetClient(old)]);
+    assert!(matches!(p.effects[2], Effect::PersistClient(_)));
+    assert!(matches!(p.effects[3], Effect::PersistSession(_)));
+    assert_eq!(sequence(&mut s, w.now, 2), Err(Error::BadSession));
+    let made = w.t.finish_create_session(w.now, p, true).unwrap();
+    assert_eq!(made.effects, vec![Effect::DropSession(s.id()), Effect::ReleaseState(old)]);
+    assert!(w.t.info(w.now, old).is_none());
+    assert_eq!(w.t.find_owner(w.now, b"o").unwrap().id, r.client);
+}
+
+/// A request of the old incarnation is being served: it must not outlive its state.
+#[test]
+fn case_5_waits_for_requests_in_progress() {
+    let mut w = World::new();
+    let (_, mut s) = w.client(eid("o", 1, 0));
+    let r = w.eid(eid("o", 2, 0)).unwrap();
+    assert!(sequence(&mut s, w.now, 1).is_ok());
+    assert_eq!(w.create_error(&cs(r.client, 1)), Error::Delay);
+    s.complete(w.now, 0, Completion::default());
+    w.create(&cs(r.client, 1));
+}
+
+/// The old incarnation speaks again before the new one is confirmed.
+#[test]
+fn case_2_beside_an_unconfirmed_record() {
+    let mut w = World::new();
+    let (old, _s) = w.client(eid("o", 1, 0));
+    let new = w.eid(eid("o", 2, 0)).unwrap();
+    assert_eq!(w.eid(eid("o", 1, 0)).unwrap().client, old);
+    w.create(&cs(new.client, 1));
+    assert!(w.t.info(w.now, old).is_none());
+}
+
+#[test]
+fn update_stores_the_implementation() {
+    let mut w = World::new();
+    let (id, _s) = w.client(eid("o", 1, 0));
+    assert!(!w.t.info(w.now, id).unwrap().supports_stripes(), "unknown means old");
+    let implementation = Some(ImplementationId::new(b"kernel.org", b"Linux 7.2.0 #1 SMP", (0, 0)));
+    let args = ExchangeId { implementation, ..update(eid("o", 1, 0)) };
+    let (_, effects) = w.eid_with(args.clone(), STATELESS).unwrap();
+    assert!(matches!(&effects[..], [Effect::PersistClient(r)] if r.implementation == args.implementation));
+    assert!(w.t.info(w.now, id).unwrap().supports_stripes());
+    assert!(w.eid_with(args, STATELESS).unwrap().1.is_empty(), "nothing new, nothing written");
+}
+
+#[test]
+fn unconfirmed_records_are_bounded() {
+    let mut w = World::with(ClientsConfig { max_unconfirmed: 3, ..config() });
+    let first = w.eid(eid("a", 1, 0)).unwrap().client;
+    let p = w.pending(&cs(first, 1));
+    for (i, owner) in ["b", "c", "d", "e"].into_iter().enumerate() {
+        w.now = Time(20 + i as u64);
+        w.eid(eid(owner, 1, 0)).unwrap();
+    }
+    assert_eq!(w.t.len(), 3);
+    w.t.finish_create_session(w.now, p, true).expect("one that is being confirmed stays");
+}
+
+/// pynfs EID9.
+#[test]
+fn an_unconfirmed_record_lives_one_lease() {
+    let mut w = World::new();
+    let r = w.eid(eid("o", 1, 0)).unwrap();
+    assert_eq!(w.t.next_deadline(w.now), Time(11 + LEASE));
+    w.now = Time(11 + LEASE);
+    assert_eq!(w.create_error(&cs(r.client, 1)), Error::StaleClientid);
+    w.eid(eid("p", 1, 0)).unwrap();
+    w.now = Time(12 + 2 * LEASE);
+    assert!(w.t.reap(w.now, STATELESS).is_empty());
+    assert!(w.t.is_empty());
+}
