@@ -65,9 +65,9 @@ fn a_restarted_metadata_server_is_registered_with_again_and_the_old_one_obeyed_n
         w.mds.says.lock().unwrap().mds_epoch = 2;
         w.until(|| w.mds.says.lock().unwrap().registrations.len() == 2 && ds.status().serving).await;
         let fences = vec![];
-        let status: ctl_status = w.mds.order(DS_FENCE, &DS_FENCE_args { caller: old.clone(), fences }).await;
+        let status: ctl_status = w.mds.order(DS_FENCE, &DS_FENCE_args { caller: old, fences }).await;
         assert_eq!(status, ctl_status::CTL_ERR_EPOCH);
-        let args = DS_REMOVE_args { caller: old.clone(), epoch: 1, files: vec![target(1)] };
+        let args = DS_REMOVE_args { caller: old, epoch: 1, files: vec![target(1)] };
         let removed: DS_REMOVE_res = w.mds.order(DS_REMOVE, &args).await;
         assert_eq!(removed.results, [ctl_status::CTL_ERR_EPOCH]);
         let args = DS_TRUNCATE_args { caller: old, target: target(1), size: 0, logical_size: 0 };
@@ -108,7 +108,7 @@ fn orders_on_space() {
         let (fh, caller) = (handle(1, RW), w.mds.caller());
         nfs.write(&fh, 0, &[5; 20_000], stable_how::UNSTABLE).await.unwrap();
         let space = |operation, offset, length| DS_SPACE_args {
-            caller: caller.clone(),
+            caller,
             operation,
             target: target(1),
             offset,

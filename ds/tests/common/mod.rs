@@ -123,7 +123,7 @@ impl Mds {
 }
 
 #[derive(Debug)]
-struct MdsProgram(Arc<Mds>);
+pub(crate) struct MdsProgram(pub(crate) Arc<Mds>);
 
 impl Program for MdsProgram {
     fn number(&self) -> u32 {
