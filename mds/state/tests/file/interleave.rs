@@ -364,8 +364,7 @@ fn pairs(which: usize) {
             }
         }
     }
-    println!("setup {which}: {runs} paths");
-    assert!(runs > OPS.len() * OPS.len() * 2, "the search found nothing to interleave");
+    assert!(runs > OPS.len() * OPS.len() * 2, "setup {which}: {runs} paths, nothing was interleaved");
 }
 
 macro_rules! setups {

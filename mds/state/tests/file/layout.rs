@@ -312,7 +312,7 @@ fn delay_is_asked_again_old_stateid_with_a_later_one() {
     let retry = w.file.next_deadline().unwrap();
     assert_eq!(retry, w.now.plus_nanos(w.policy.recall_retry));
     w.tick_to(retry);
-    assert_eq!(w.recalls, [first.clone()], "the same seqid again");
+    assert_eq!(w.recalls, std::slice::from_ref(&first), "the same seqid again");
     w.answer(B, RecallAnswer::OldStateid);
     w.recalls.clear();
     w.tick_to(w.file.next_deadline().unwrap());

@@ -1,5 +1,8 @@
 //! The state of one file, driven through its interface.
 
+// Everything here is a test, helpers included.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
 mod delegation;
 mod interleave;
 mod layout;
