@@ -1,9 +1,7 @@
 //! Every operation and every error, one at a time.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod common;
-
-use common::*;
+use crate::common::*;
+use crate::refused;
 use sluice_env::Wall;
 use sluice_namespace::*;
 

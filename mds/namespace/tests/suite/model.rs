@@ -1,11 +1,8 @@
 //! Random sequences of operations against a plain model of a file system.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod common;
 
 use std::collections::BTreeMap;
 
-use common::*;
+use crate::common::*;
 use proptest::prelude::*;
 use sluice_namespace::*;
 

@@ -1,5 +1,4 @@
 //! One file system on a memory store, and short ways to speak to it.
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,10 +7,6 @@ use sluice_kv::{Database, Faults, Transaction};
 use sluice_namespace::*;
 
 pub const NOW: Wall = Wall { seconds: 1_000, nanos: 7 };
-
-pub fn root_user() -> Credential {
-    Credential::ROOT
-}
 
 pub fn user(uid: u32, gid: u32) -> Credential {
     Credential { uid, gid, gids: vec![] }
@@ -235,11 +230,6 @@ pub fn layout(id: u64, width: u16) -> Layout {
         slots,
     };
     Layout { id: DataFileId(id), components: vec![component], mirrors_dirty: false }
-}
-
-/// The error of what must fail.
-pub fn error<T: std::fmt::Debug>(result: Result<T, FsError>) -> FsError {
-    result.expect_err("it must be refused")
 }
 
 /// Asserts which error a result is.

@@ -1,9 +1,7 @@
 //! Who may do what.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod common;
-
-use common::*;
+use crate::common::*;
+use crate::refused;
 use sluice_env::Wall;
 use sluice_namespace::*;
 

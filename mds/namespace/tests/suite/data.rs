@@ -1,10 +1,8 @@
 //! Sizes, truncation, layouts, garbage, extended attributes.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod common;
-
+use crate::common::*;
+use crate::refused;
 use bytes::Bytes;
-use common::*;
 use sluice_env::Wall;
 use sluice_namespace::*;
 

@@ -1,9 +1,7 @@
 //! The tables that are not files.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod common;
-
-use common::*;
+use crate::common::*;
+use crate::refused;
 use sluice_env::Wall;
 use sluice_kv::{KvError, Versionstamp};
 use sluice_namespace::stable_storage::*;

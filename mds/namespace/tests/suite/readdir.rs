@@ -1,11 +1,8 @@
 //! Listings: order, pages, attributes, and what comes and goes meanwhile.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use common::*;
+use crate::common::*;
 use proptest::prelude::*;
 use sluice_namespace::*;
 

@@ -1,13 +1,10 @@
 //! Many at once, on a store that attempts, forgets and does not say: nothing contradicts itself.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use sluice_env::Env;
 use sluice_kv::{Database, Faults, RunLimits};
 use sluice_namespace::stable_storage::{ReplyRow, put_reply, reply_key};

@@ -1,10 +1,7 @@
 //! The checker sees each contradiction it knows of: one is planted at a time.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod common;
-
+use crate::common::*;
 use bytes::Bytes;
-use common::*;
 use sluice_kv::{KeyRange, Transaction};
 use sluice_namespace::*;
 

@@ -1,0 +1,12 @@
+//! The namespace on a store in memory, through its public interface.
+#![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "a test may panic")]
+
+mod checker;
+mod common;
+mod concurrent;
+mod data;
+mod model;
+mod operations;
+mod permissions;
+mod readdir;
+mod tables;
