@@ -1,12 +1,27 @@
 //! Transactions on the store: one way to read, one way to write.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use sluice_env::BoxFuture;
 use sluice_kv::{Attempt, RunLimits};
-use sluice_namespace::{FileId, FsError, IdAllocator, Sequence, lease_block};
+use sluice_namespace::{DirectoryUpdate, FileId, FsError, IdAllocator, Sequence, lease_block};
 
 use crate::server::Mds;
+
+/// Counts the attempts of one transaction: after a conflict directories are updated without being read.
+#[derive(Debug, Default)]
+pub(crate) struct Attempts(AtomicU32);
+
+impl Attempts {
+    /// How the attempt that begins now updates directories.
+    pub(crate) fn next(&self) -> DirectoryUpdate {
+        match self.0.fetch_add(1, Ordering::Relaxed) {
+            0 => DirectoryUpdate::Adaptive,
+            _ => DirectoryUpdate::Blind,
+        }
+    }
+}
 
 /// How long an operation keeps trying: well below a client's patience, so that it hears DELAY in time.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -1,5 +1,5 @@
 //! Rates of the embedded store, beside the bare engine under a minimal group commit in the same run:
-//! `cargo run --release -p sluice-kv --example bench -- DIRECTORY [SECONDS]`
+//! `cargo run --release -p sluice-kv --example bench -- DIRECTORY [SECONDS [GROUP]]`
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a measurement ends at the first surprise")]
 
 use std::path::Path;
@@ -243,7 +243,8 @@ async fn bare_reads(env: &Env, bare: &Arc<Bare>, tasks: u64, seconds: u64, scan:
                 let since = env.clock.now();
                 let snapshot = bare.db.snapshot();
                 if scan {
-                    let pairs = snapshot.range(&bare.data, from..).take(1000).map(|g| g.into_inner().unwrap());
+                    let pairs =
+                        snapshot.range(&bare.data, from..).take(1000).map(|g| g.into_inner().unwrap());
                     assert!(!pairs.collect::<Vec<_>>().is_empty());
                 } else {
                     snapshot.get(&bare.data, from).unwrap().unwrap();
@@ -270,8 +271,9 @@ async fn main() {
     let seconds = args.next().and_then(|s| s.parse().ok()).unwrap_or(5);
     let dir = tempfile::tempdir_in(dir).unwrap();
     let env = Env::system();
-    let db =
-        Database::open_embedded(env.clone(), &dir.path().join("store"), EmbeddedOptions::default()).unwrap();
+    let mut options = EmbeddedOptions::default();
+    options.max_group = args.next().and_then(|s| s.parse().ok()).unwrap_or(options.max_group);
+    let db = Database::open_embedded(env.clone(), &dir.path().join("store"), options).unwrap();
     load(&db).await;
     let bare = Bare::open(&dir.path().join("bare"));
     bare.load();

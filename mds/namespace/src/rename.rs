@@ -62,8 +62,11 @@ impl Namespace {
         rename: &Rename<'_>,
         request: &Request<'_>,
     ) -> Result<Pending<Renamed>, FsError> {
-        let source = self.side(txn, rename.from, &rename.from_name, request).await?;
-        let target = self.side(txn, rename.to, &rename.to_name, request).await?;
+        let (source, target) = join::both(
+            self.side(txn, rename.from, &rename.from_name, request),
+            self.side(txn, rename.to, &rename.to_name, request),
+        )
+        .await?;
         let entry = source.place.entry.clone().ok_or(FsError::NotFound)?;
         expect(rename.expect_source, &entry)?;
         expect_target(rename, &target)?;

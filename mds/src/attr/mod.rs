@@ -1,9 +1,10 @@
 //! fattr4 to and from inodes. RFC 8881 §5.
 
 pub(crate) mod get;
+pub(crate) mod set;
 
-use sluice_namespace::Name;
-use sluice_xdr::nfs4::nfsstat4;
+use sluice_namespace::{DirectoryChange, Name};
+use sluice_xdr::nfs4::{change_info4, nfsstat4};
 
 use crate::error::fs_status;
 
@@ -16,4 +17,9 @@ pub(crate) fn name(component: &[u8]) -> Result<Name<'_>, nfsstat4> {
         return Err(nfsstat4::NFS4ERR_INVAL);
     }
     Name::new(component).map_err(|error| fs_status(&error))
+}
+
+/// How a directory changed, on the wire.
+pub(crate) fn change_info(change: DirectoryChange) -> change_info4 {
+    change_info4 { atomic: change.atomic, before: change.before, after: change.after }
 }

@@ -85,3 +85,14 @@ pub(crate) async fn write(_mds: &Arc<Mds>, _layout: &Layout, _offset: u64, _data
 pub(crate) async fn commit(_mds: &Arc<Mds>, _layout: &Layout) -> Result<(), nfsstat4> {
     Err(nfsstat4::NFS4ERR_NOTSUPP)
 }
+
+/// Tells the data servers of a sparse file its new logical size. Best effort: who does not hear asks.
+pub(crate) async fn push_size(_mds: &Arc<Mds>, _layout: &Layout, _size: u64) {}
+
+/// Truncates every data file of `layout` so that no byte at or above `size` stays.
+///
+/// # Errors
+/// DELAY when a data server cannot be reached.
+pub(crate) async fn truncate(_mds: &Arc<Mds>, _layout: &Layout, _size: u64) -> Result<(), nfsstat4> {
+    Err(nfsstat4::NFS4ERR_DELAY)
+}

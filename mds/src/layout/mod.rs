@@ -17,3 +17,11 @@ use crate::server::Mds;
 pub(crate) async fn place(_mds: &Arc<Mds>, _policy: &LayoutPolicy) -> Result<Layout, nfsstat4> {
     Err(nfsstat4::NFS4ERR_DELAY)
 }
+
+/// The same placement with fresh data files, for a truncation to zero.
+///
+/// # Errors
+/// What the store says when names run out.
+pub(crate) async fn fresh(_mds: &Arc<Mds>, _old: &Layout) -> Result<Layout, nfsstat4> {
+    Err(nfsstat4::NFS4ERR_DELAY)
+}

@@ -1,9 +1,59 @@
-//! (to be written)
+//! CREATE: everything but regular files. RFC 8881 §18.4.
 
-use sluice_xdr::nfs4::*;
+use bytes::Bytes;
+use sluice_namespace::{Create, CreateMode, FsError, NewNode};
+use sluice_xdr::nfs4::{CREATE4args, CREATE4res, CREATE4resok, FATTR4_SIZE, createtype4, nfsstat4};
 
+use super::lookup::not_a_directory;
+use crate::attr::set::Wanted;
+use crate::attr::{change_info, name};
 use crate::compound::{Context, OpResult};
+use crate::transact::Attempts;
 
-pub(crate) async fn create(_cx: &mut Context, _args: CREATE4args) -> OpResult<CREATE4res> {
-    Err(nfsstat4::NFS4ERR_NOTSUPP.into())
+pub(crate) async fn create(cx: &mut Context, args: CREATE4args) -> OpResult<CREATE4res> {
+    let node = match args.objtype {
+        createtype4::NF4LNK(target) => NewNode::Symlink { target: Bytes::copy_from_slice(&target) },
+        createtype4::NF4BLK(device) => NewNode::BlockDevice { major: device.specdata1, minor: device.specdata2 },
+        createtype4::NF4CHR(device) => NewNode::CharDevice { major: device.specdata1, minor: device.specdata2 },
+        createtype4::NF4SOCK => NewNode::Socket,
+        createtype4::NF4FIFO => NewNode::Fifo,
+        createtype4::NF4DIR => NewNode::Directory,
+        // §18.4.3: regular files are made by OPEN.
+        createtype4::Default(_) => return Err(nfsstat4::NFS4ERR_BADTYPE.into()),
+    };
+    if matches!(&node, NewNode::Symlink { target } if target.is_empty()) {
+        return Err(nfsstat4::NFS4ERR_INVAL.into());
+    }
+    let objname = name(&args.objname)?;
+    let wanted = Wanted::decode(&cx.server, cx.minor, &args.createattrs)?;
+    if wanted.mask.contains(FATTR4_SIZE) {
+        return Err(nfsstat4::NFS4ERR_INVAL.into());
+    }
+    let now = cx.server.env.clock.wall();
+    let default = if matches!(node, NewNode::Symlink { .. }) { 0o777 } else { 0o755 };
+    let request = Create {
+        directory: cx.current()?.inode,
+        name: objname,
+        node,
+        mode: CreateMode::Guarded,
+        attributes: wanted.new_attributes(default, now),
+        fileid: cx.server.next_fileid().await?,
+    };
+    let attempts = Attempts::default();
+    let (namespace, create, context, attempts) = (&cx.server.namespace, &request, &*cx, &attempts);
+    let made = cx
+        .server
+        .write(|mut txn| {
+            Box::pin(async move {
+                namespace.create(&mut txn, create, &context.request(attempts.next())).await
+            })
+        })
+        .await;
+    let (pending, version) = match made {
+        Err(FsError::NotDirectory) => return Err(not_a_directory(cx).await),
+        other => other?,
+    };
+    let created = pending.resolve(version);
+    cx.set_current_known(created.inode);
+    Ok(CREATE4res::NFS4_OK(CREATE4resok { cinfo: change_info(created.directory), attrset: wanted.mask }))
 }

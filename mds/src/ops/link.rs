@@ -1,9 +1,38 @@
-//! (to be written)
+//! LINK. RFC 8881 §18.9: the saved filehandle gets a name in the current directory.
 
-use sluice_xdr::nfs4::*;
+use sluice_namespace::FsError;
+use sluice_state::file::Intent;
+use sluice_xdr::nfs4::{LINK4args, LINK4res, LINK4resok, nfsstat4};
 
+use super::lookup::not_a_directory;
+use crate::attr::{change_info, name};
 use crate::compound::{Context, OpResult};
+use crate::transact::Attempts;
 
-pub(crate) async fn link(_cx: &mut Context, _args: LINK4args) -> OpResult<LINK4res> {
-    Err(nfsstat4::NFS4ERR_NOTSUPP.into())
+pub(crate) async fn link(cx: &mut Context, args: LINK4args) -> OpResult<LINK4res> {
+    let newname = name(&args.newname)?;
+    let (file, directory) = (cx.saved()?, cx.current()?);
+    if file.export != directory.export {
+        return Err(nfsstat4::NFS4ERR_XDEV.into());
+    }
+    let mds = &cx.server;
+    let entry = mds.file(&file.inode).await?;
+    let held = mds.prepare(&entry, &Intent::SetAttributes { client: cx.client()? }).await?;
+    let attempts = Attempts::default();
+    let (namespace, newname, context, attempts) = (&mds.namespace, &newname, &*cx, &attempts);
+    let linked = mds
+        .write(|mut txn| {
+            Box::pin(async move {
+                let request = context.request(attempts.next());
+                namespace.link(&mut txn, &file.inode, &directory.inode, newname, &request).await
+            })
+        })
+        .await;
+    let (pending, version) = match linked {
+        Err(FsError::NotDirectory) => return Err(not_a_directory(cx).await),
+        other => other?,
+    };
+    held.commit()?;
+    let linked = pending.resolve(version);
+    Ok(LINK4res::NFS4_OK(LINK4resok { cinfo: change_info(linked.directory) }))
 }

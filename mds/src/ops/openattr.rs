@@ -1,6 +1,6 @@
-//! (to be written)
+//! OPENATTR. RFC 8881 §18.17: named attributes are not supported; extended attributes are (RFC 8276).
 
-use sluice_xdr::nfs4::*;
+use sluice_xdr::nfs4::{OPENATTR4args, OPENATTR4res, nfsstat4};
 
 use crate::compound::{Context, OpResult};
 

@@ -1,9 +1,98 @@
-//! (to be written)
+//! READDIR. RFC 8881 §18.23.
 
+use sluice_namespace::{Cookie, Entry, FsError, ReadDir};
 use sluice_xdr::nfs4::*;
+use sluice_xdr::{Encode, Writer};
 
-use crate::compound::{Context, OpResult};
+use super::lookup::not_a_directory;
+use crate::attr::get;
+use crate::compound::{Context, OpError, OpResult};
 
-pub(crate) async fn readdir(_cx: &mut Context, _args: READDIR4args) -> OpResult<READDIR4res> {
-    Err(nfsstat4::NFS4ERR_NOTSUPP.into())
+/// Fixed part of the result: number, status, verifier, the end of the list, eof.
+const FIXED: usize = 4 + 4 + 8 + 4 + 4;
+/// Entries read in one transaction.
+const PAGE: usize = 512;
+/// Bytes that an entry takes at least, to guess how many fit: cookie, name, empty attributes, list marks.
+const LEAST: usize = 4 + 8 + 8 + 8 + 4;
+
+/// Attributes that need the inode; without them a listing reads only the directory.
+const FREE: bitmap4 = bitmap4::of(&[FATTR4_RDATTR_ERROR]);
+
+pub(crate) async fn readdir(cx: &mut Context, args: READDIR4args) -> OpResult<READDIR4res> {
+    if !args.attr_request.and(get::WRITE_ONLY).is_empty() {
+        return Err(nfsstat4::NFS4ERR_INVAL.into());
+    }
+    // §18.23.3: 1 and 2 stand for . and .. in other protocols and are never given out; a cookie beyond the
+    // highest was not either.
+    if matches!(args.cookie, 1 | 2) || i64::try_from(args.cookie).is_err() {
+        return Err(nfsstat4::NFS4ERR_BAD_COOKIE.into());
+    }
+    let verifier = verifier4::default();
+    // Cookies never change their meaning, so the verifier is constant (§18.23.4).
+    if args.cookie != 0 && args.cookieverf != verifier {
+        return Err(nfsstat4::NFS4ERR_NOT_SAME.into());
+    }
+    let room = usize::try_from(args.maxcount).unwrap_or(usize::MAX).min(cx.reply_room);
+    let Some(mut room) = room.checked_sub(FIXED) else { return Err(nfsstat4::NFS4ERR_TOOSMALL.into()) };
+    let directory = cx.current()?;
+    let mut after = Cookie(args.cookie);
+    let mut entries: Vec<entry4> = Vec::new();
+    loop {
+        let limit = (room / LEAST).clamp(1, PAGE);
+        let attributes = !args.attr_request.without(FREE).is_empty();
+        let read = ReadDir { directory: directory.inode, after, limit, attributes };
+        let (namespace, who, read) = (&cx.server.namespace, &cx.who, &read);
+        let page =
+            cx.server.read(|txn| Box::pin(async move { namespace.readdir(&txn, read, who).await })).await;
+        let page = match page {
+            Err(FsError::NotDirectory) => return Err(not_a_directory(cx).await),
+            other => other?,
+        };
+        for found in &page.entries {
+            let entry = wire_entry(cx, directory.export, found, &args.attr_request)?;
+            let size = 4 + encoded(&entry);
+            if size > room {
+                return finish(verifier, entries, false);
+            }
+            room -= size;
+            after = found.entry.cookie;
+            entries.push(entry);
+        }
+        if page.eof {
+            return finish(verifier, entries, true);
+        }
+        if room < LEAST || args.maxcount < 1024 {
+            return finish(verifier, entries, false);
+        }
+    }
+}
+
+/// §18.23.4: when not even one entry fits, the client must come with a larger buffer.
+fn finish(cookieverf: verifier4, entries: Vec<entry4>, eof: bool) -> OpResult<READDIR4res> {
+    if entries.is_empty() && !eof {
+        return Err(nfsstat4::NFS4ERR_TOOSMALL.into());
+    }
+    Ok(READDIR4res::NFS4_OK(READDIR4resok { cookieverf, reply: dirlist4 { entries, eof } }))
+}
+
+fn encoded(entry: &entry4) -> usize {
+    let mut writer = Writer::default();
+    entry.encode(&mut writer);
+    writer.len()
+}
+
+fn wire_entry(cx: &Context, export: u32, found: &Entry, asked: &bitmap4) -> Result<entry4, OpError> {
+    let attrs = match &found.inode {
+        Some(inode) => get::attributes(&cx.server, cx.minor, export, inode, asked)
+            .encode(asked)
+            .map_err(|_| nfsstat4::NFS4ERR_SERVERFAULT)?,
+        // The entry went, or its inode did, while the page was read: a client that asks for rdattr_error
+        // hears it there, another gets no attributes.
+        None if asked.contains(FATTR4_RDATTR_ERROR) && !asked.without(FREE).is_empty() => {
+            let gone = Attributes { rdattr_error: Some(nfsstat4::NFS4ERR_NOENT), ..Attributes::default() };
+            gone.encode(asked).map_err(|_| nfsstat4::NFS4ERR_SERVERFAULT)?
+        }
+        None => fattr4::default(),
+    };
+    Ok(entry4 { cookie: found.entry.cookie.0, name: found.entry.name.clone(), attrs })
 }

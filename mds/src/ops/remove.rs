@@ -1,9 +1,104 @@
-//! (to be written)
+//! REMOVE. RFC 8881 §18.25.
 
-use sluice_xdr::nfs4::*;
+use sluice_namespace::{FsError, Inode, InodeKey, Name, Pending, Remove, Removed, Unlinked};
+use sluice_state::file::Intent;
+use sluice_xdr::nfs4::{REMOVE4args, REMOVE4res, REMOVE4resok, nfsstat4};
 
-use crate::compound::{Context, OpResult};
+use super::lookup::not_a_directory;
+use crate::attr::{change_info, name};
+use crate::compound::{Context, OpError, OpResult};
+use crate::files::Held;
+use crate::layout::garbage;
+use crate::transact::Attempts;
 
-pub(crate) async fn remove(_cx: &mut Context, _args: REMOVE4args) -> OpResult<REMOVE4res> {
-    Err(nfsstat4::NFS4ERR_NOTSUPP.into())
+/// How often a name may turn out to mean another file before the client is told to come again.
+pub(super) const PATIENCE: usize = 16;
+
+pub(crate) async fn remove(cx: &mut Context, args: REMOVE4args) -> OpResult<REMOVE4res> {
+    let target = name(&args.target)?;
+    let directory = cx.current()?.inode;
+    for _ in 0..PATIENCE {
+        let Some(found) = find(cx, &directory, &target).await? else {
+            return Err(nfsstat4::NFS4ERR_NOENT.into());
+        };
+        let held = unlink_ticket(cx, &found).await?;
+        match transaction(cx, directory, target, &found, held.as_ref()).await {
+            Err(FsError::NameMoved) => {}
+            Err(FsError::NotDirectory) => return Err(not_a_directory(cx).await),
+            Err(error) => return Err(error.into()),
+            Ok((pending, version)) => {
+                if let Some(held) = held {
+                    held.commit()?;
+                }
+                let removed = pending.resolve(version);
+                if matches!(removed.unlinked, Unlinked::Removed { garbage: Some(_), .. }) {
+                    garbage::poke(&cx.server);
+                }
+                return Ok(REMOVE4res::NFS4_OK(REMOVE4resok { cinfo: change_info(removed.directory) }));
+            }
+        }
+    }
+    Err(nfsstat4::NFS4ERR_DELAY.into())
+}
+
+/// What `name` means in `directory` now.
+///
+/// # Errors
+/// As LOOKUP, but NOENT is `None`.
+pub(super) async fn find(cx: &mut Context, directory: &InodeKey, name: &Name<'_>) -> Result<Option<Inode>, OpError> {
+    let (namespace, who) = (&cx.server.namespace, &cx.who);
+    let found = cx
+        .server
+        .read(|txn| Box::pin(async move { namespace.lookup(&txn, directory, name, who).await }))
+        .await;
+    match found {
+        Ok(found) => Ok(Some(found.inode)),
+        Err(FsError::NotFound) => Ok(None),
+        Err(FsError::NotDirectory) => Err(not_a_directory(cx).await),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The right to take a name from a file; directories hold no state and need none.
+///
+/// # Errors
+/// What the file's state says.
+pub(super) async fn unlink_ticket(cx: &Context, found: &Inode) -> Result<Option<Held>, OpError> {
+    if found.is_directory() {
+        return Ok(None);
+    }
+    let entry = cx.server.file(&found.key).await?;
+    let intent = Intent::Unlink { client: cx.client()?, last_link: found.nlink() <= 1 };
+    Ok(Some(cx.server.prepare(&entry, &intent).await?))
+}
+
+/// Whether what happened is what the ticket was for; if not, the operation starts over.
+///
+/// # Errors
+/// NameMoved.
+pub(super) fn as_prepared(found: &Inode, unlinked: &Unlinked) -> Result<(), FsError> {
+    let last = !matches!(unlinked, Unlinked::Linked(_));
+    if found.is_directory() || last == (found.nlink() <= 1) { Ok(()) } else { Err(FsError::NameMoved) }
+}
+
+async fn transaction(
+    cx: &Context,
+    directory: InodeKey,
+    name: Name<'_>,
+    found: &Inode,
+    held: Option<&Held>,
+) -> Result<(Pending<Removed>, u64), FsError> {
+    let open = held.and_then(Held::ticket).is_some_and(sluice_state::file::Ticket::orphan);
+    let remove = Remove { directory, name, expect: Some(found.key), open };
+    let attempts = Attempts::default();
+    let (namespace, remove, attempts) = (&cx.server.namespace, &remove, &attempts);
+    cx.server
+        .write(|mut txn| {
+            Box::pin(async move {
+                let pending = namespace.remove(&mut txn, remove, &cx.request(attempts.next())).await?;
+                as_prepared(found, &pending.peek().unlinked)?;
+                Ok(pending)
+            })
+        })
+        .await
 }

@@ -1,9 +1,26 @@
-//! (to be written)
+//! REMOVEXATTR. RFC 8276 §8.4.5.
 
-use sluice_xdr::nfs4::*;
+use sluice_state::file::Intent;
+use sluice_xdr::nfs4::{REMOVEXATTR4args, REMOVEXATTR4res, change_info4};
 
 use crate::compound::{Context, OpResult};
 
-pub(crate) async fn removexattr(_cx: &mut Context, _args: REMOVEXATTR4args) -> OpResult<REMOVEXATTR4res> {
-    Err(nfsstat4::NFS4ERR_NOTSUPP.into())
+pub(crate) async fn removexattr(cx: &mut Context, args: REMOVEXATTR4args) -> OpResult<REMOVEXATTR4res> {
+    let key = cx.current()?.inode;
+    let mds = &cx.server;
+    let entry = mds.file(&key).await?;
+    let held = mds.prepare(&entry, &Intent::SetAttributes { client: cx.client()? }).await?;
+    let (namespace, name, context) = (&mds.namespace, &args.rxa_name, &*cx);
+    let ((before, pending), version) = mds
+        .write(|mut txn| {
+            Box::pin(async move {
+                let request = context.request(sluice_namespace::DirectoryUpdate::Exact);
+                let before = namespace.getattr(&txn, &key).await?.change;
+                Ok((before, namespace.remove_xattr(&mut txn, &key, name, &request).await?))
+            })
+        })
+        .await?;
+    held.commit()?;
+    let after = pending.resolve(version).change;
+    Ok(REMOVEXATTR4res::NFS4_OK(change_info4 { atomic: true, before, after }))
 }

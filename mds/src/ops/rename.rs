@@ -1,9 +1,108 @@
-//! (to be written)
+//! RENAME. RFC 8881 §18.26: from the saved directory to the current one.
 
-use sluice_xdr::nfs4::*;
+use sluice_namespace::{FsError, Inode, Pending, Rename, Renamed, Unlinked};
+use sluice_state::file::Intent;
+use sluice_xdr::nfs4::{RENAME4args, RENAME4res, RENAME4resok, nfsstat4};
 
-use crate::compound::{Context, OpResult};
+use super::lookup::not_a_directory;
+use super::remove::{PATIENCE, as_prepared, find, unlink_ticket};
+use crate::attr::{change_info, name};
+use crate::compound::{Context, OpError, OpResult};
+use crate::files::{Held, file_id};
+use crate::layout::garbage;
+use crate::transact::Attempts;
 
-pub(crate) async fn rename(_cx: &mut Context, _args: RENAME4args) -> OpResult<RENAME4res> {
-    Err(nfsstat4::NFS4ERR_NOTSUPP.into())
+pub(crate) async fn rename(cx: &mut Context, args: RENAME4args) -> OpResult<RENAME4res> {
+    let (from_name, to_name) = (name(&args.oldname)?, name(&args.newname)?);
+    let (from, to) = (cx.saved()?, cx.current()?);
+    if from.export != to.export {
+        return Err(nfsstat4::NFS4ERR_XDEV.into());
+    }
+    for _ in 0..PATIENCE {
+        let source = find(cx, &from.inode, &from_name).await?;
+        let source = source.ok_or(nfsstat4::NFS4ERR_NOENT)?;
+        let target = find(cx, &to.inode, &to_name).await?;
+        let (moving, replacing) = tickets(cx, &source, target.as_ref()).await?;
+        let rename = Rename {
+            from: from.inode,
+            from_name,
+            to: to.inode,
+            to_name,
+            expect_source: Some(source.key),
+            expect_target: Some(target.as_ref().map(|target| target.key)),
+            target_open: replacing
+                .as_ref()
+                .and_then(Held::ticket)
+                .is_some_and(sluice_state::file::Ticket::orphan),
+        };
+        match transaction(cx, &rename, target.as_ref()).await {
+            Err(FsError::NameMoved) => {}
+            Err(FsError::NotDirectory) if !source.is_directory() || target.as_ref().is_none_or(Inode::is_directory) => {
+                return Err(not_a_directory(cx).await);
+            }
+            Err(error) => return Err(error.into()),
+            Ok((pending, version)) => {
+                for held in [moving, replacing].into_iter().flatten() {
+                    held.commit()?;
+                }
+                let renamed = pending.resolve(version);
+                if matches!(renamed.replaced, Some(Unlinked::Removed { garbage: Some(_), .. })) {
+                    garbage::poke(&cx.server);
+                }
+                return Ok(RENAME4res::NFS4_OK(RENAME4resok {
+                    source_cinfo: change_info(renamed.source_directory),
+                    target_cinfo: change_info(renamed.target_directory),
+                }));
+            }
+        }
+    }
+    Err(nfsstat4::NFS4ERR_DELAY.into())
+}
+
+/// Tickets on the file that moves and on the one it replaces, taken in the order of their numbers so that
+/// two renames cannot wait for each other.
+async fn tickets(
+    cx: &Context,
+    source: &Inode,
+    target: Option<&Inode>,
+) -> Result<(Option<Held>, Option<Held>), OpError> {
+    let Some(target) = target.filter(|target| target.key != source.key) else {
+        return Ok((moving_ticket(cx, source).await?, None));
+    };
+    if file_id(&source.key) < file_id(&target.key) {
+        let moving = moving_ticket(cx, source).await?;
+        Ok((moving, unlink_ticket(cx, target).await?))
+    } else {
+        let replacing = unlink_ticket(cx, target).await?;
+        Ok((moving_ticket(cx, source).await?, replacing))
+    }
+}
+
+/// Recalls what others hold of the file that moves (RFC 8881 §18.26.3: delegations).
+async fn moving_ticket(cx: &Context, source: &Inode) -> Result<Option<Held>, OpError> {
+    if source.is_directory() {
+        return Ok(None);
+    }
+    let entry = cx.server.file(&source.key).await?;
+    Ok(Some(cx.server.prepare(&entry, &Intent::SetAttributes { client: cx.client()? }).await?))
+}
+
+async fn transaction(
+    cx: &Context,
+    rename: &Rename<'_>,
+    target: Option<&Inode>,
+) -> Result<(Pending<Renamed>, u64), FsError> {
+    let attempts = Attempts::default();
+    let (namespace, attempts) = (&cx.server.namespace, &attempts);
+    cx.server
+        .write(|mut txn| {
+            Box::pin(async move {
+                let pending = namespace.rename(&mut txn, rename, &cx.request(attempts.next())).await?;
+                if let (Some(target), Some(replaced)) = (target, &pending.peek().replaced) {
+                    as_prepared(target, replaced)?;
+                }
+                Ok(pending)
+            })
+        })
+        .await
 }

@@ -1,9 +1,25 @@
-//! (to be written)
+//! SECINFO_NO_NAME. RFC 8881 §18.45.
 
-use sluice_xdr::nfs4::*;
+use sluice_xdr::nfs4::{SECINFO_NO_NAME4args, SECINFO_NO_NAME4res, nfsstat4, secinfo_style4};
 
+use super::lookupp::lookupp;
+use super::secinfo::{consume, flavours};
 use crate::compound::{Context, OpResult};
 
-pub(crate) async fn secinfo_no_name(_cx: &mut Context, _args: SECINFO_NO_NAME4args) -> OpResult<SECINFO_NO_NAME4res> {
-    Err(nfsstat4::NFS4ERR_NOTSUPP.into())
+pub(crate) async fn secinfo_no_name(
+    cx: &mut Context,
+    args: SECINFO_NO_NAME4args,
+) -> OpResult<SECINFO_NO_NAME4res> {
+    match args {
+        secinfo_style4::SECINFO_STYLE4_CURRENT_FH => {
+            cx.inode().await?;
+        }
+        // The parent must exist, as for LOOKUPP: of the root there is none.
+        secinfo_style4::SECINFO_STYLE4_PARENT => {
+            lookupp(cx).await?;
+        }
+        _ => return Err(nfsstat4::NFS4ERR_INVAL.into()),
+    }
+    consume(cx);
+    Ok(SECINFO_NO_NAME4res::NFS4_OK(flavours()))
 }

@@ -1,9 +1,147 @@
-//! (to be written)
+//! SETATTR. RFC 8881 §18.30.
 
-use sluice_xdr::nfs4::*;
+use std::sync::Arc;
 
-use crate::compound::{Context, OpResult};
+use sluice_namespace::{FsError, Inode, InodeKey, SetSize, TruncateOutcome};
+use sluice_state::StateId;
+use sluice_state::file::Intent;
+use sluice_state::stateid::special;
+use sluice_xdr::nfs4::{FATTR4_SIZE, SETATTR4args, SETATTR4res, bitmap4, nfsstat4};
 
-pub(crate) async fn setattr(_cx: &mut Context, _args: SETATTR4args) -> OpResult<SETATTR4res> {
-    Err(nfsstat4::NFS4ERR_NOTSUPP.into())
+use crate::attr::set::Wanted;
+use crate::compound::{Context, OpError, OpResult};
+use crate::dsctl;
+use crate::layout::{garbage, settle};
+
+pub(crate) async fn setattr(cx: &mut Context, args: SETATTR4args) -> OpResult<SETATTR4res> {
+    let wanted = Wanted::decode(&cx.server, cx.minor, &args.obj_attributes)?;
+    let stateid = cx.stateid(&args.stateid)?;
+    // Size first: it can be refused for more reasons, and then nothing was changed.
+    if let Some(size) = wanted.size {
+        set_size(cx, Some(&stateid), size).await?;
+    }
+    if wanted.beyond_size() {
+        set_rest(cx, &wanted, &stateid).await?;
+    }
+    Ok(SETATTR4res { status: nfsstat4::NFS4_OK, attrsset: wanted.mask })
 }
+
+/// Mode, owner and times.
+async fn set_rest(cx: &mut Context, wanted: &Wanted, stateid: &StateId) -> Result<(), OpError> {
+    let key = cx.current()?.inode;
+    let client = cx.client()?;
+    let mds = &cx.server;
+    let entry = mds.file(&key).await?;
+    let ordinary = special(stateid).ok().flatten().is_none();
+    let writable_open = ordinary
+        && mds.step(&entry, Some(client), |file, ctx| {
+            (file.check_io(ctx, client, stateid, true).is_ok(), Vec::new())
+        });
+    let held = mds.prepare(&entry, &Intent::SetAttributes { client }).await?;
+    let (namespace, context) = (&mds.namespace, &*cx);
+    mds.write(|mut txn| {
+        Box::pin(async move {
+            let mut set = wanted.set;
+            set.writable_open = writable_open;
+            if wanted.masks_mode() {
+                let now = namespace.getattr(&txn, &key).await?.record.mode;
+                set.mode = Some(wanted.masked(set.mode.unwrap_or(now)));
+            }
+            let request = context.request(sluice_namespace::DirectoryUpdate::Exact);
+            namespace.setattr(&mut txn, &key, &set, &request).await
+        })
+    })
+    .await?;
+    held.commit()?;
+    Ok(())
+}
+
+/// Sets the size of the current file: truncation, extension, or the same size again. `stateid`: the one
+/// the client sent, checked for write access; `None` when the caller has checked (OPEN).
+///
+/// # Errors
+/// What the state, the permissions and the store say.
+pub(super) async fn set_size(cx: &mut Context, stateid: Option<&StateId>, size: u64) -> Result<(), OpError> {
+    if i64::try_from(size).is_err() {
+        return Err(nfsstat4::NFS4ERR_FBIG.into());
+    }
+    let inode = cx.inode().await?;
+    match inode.kind() {
+        sluice_namespace::Kind::File => {}
+        sluice_namespace::Kind::Directory => return Err(nfsstat4::NFS4ERR_ISDIR.into()),
+        // §18.30.4: the size of anything else cannot be set.
+        _ => return Err(nfsstat4::NFS4ERR_INVAL.into()),
+    }
+    let client = cx.client()?;
+    let mds = &cx.server;
+    let entry = mds.file(&inode.key).await?;
+    let mut writable_open = stateid.is_none();
+    if let Some(stateid) = stateid {
+        mds.step(&entry, Some(client), |file, ctx| (file.check_io(ctx, client, stateid, true), Vec::new()))?;
+        writable_open = special(stateid).ok().flatten().is_none();
+    }
+    // In-place truncation keeps the caller's own layout alive; fresh data files would end it.
+    let swap = size == 0 && inode.size() > 0 && !entry.peek(sluice_state::file::File::has_layouts);
+    let held = mds.prepare(&entry, &Intent::SetSize { client, replace: swap }).await?;
+    settle::settle_size(mds, &inode.key).await?;
+    let fresh = match (swap, inode.layout()) {
+        (true, Some(old)) => crate::layout::fresh(mds, old).await.ok(),
+        _ => None,
+    };
+    let set = SetSize { size, fresh, writable_open };
+    truncate(cx, &inode, &set).await?;
+    held.commit()?;
+    cx.forget_inode();
+    Ok(())
+}
+
+async fn truncate(cx: &Context, inode: &Inode, set: &SetSize) -> Result<(), OpError> {
+    let (mds, key) = (&cx.server, inode.key);
+    let namespace = &mds.namespace;
+    let (pending, version) = mds
+        .write(|mut txn| {
+            Box::pin(async move {
+                let request = cx.request(sluice_namespace::DirectoryUpdate::Exact);
+                namespace.truncate(&mut txn, &key, set, &request).await
+            })
+        })
+        .await?;
+    let done = pending.resolve(version);
+    match done.outcome {
+        TruncateOutcome::Done => {
+            if let Some(layout) = done.inode.layout() {
+                dsctl::push_size(mds, layout, set.size).await;
+            }
+        }
+        TruncateOutcome::Swapped(_) => garbage::poke(mds),
+        TruncateOutcome::Intent(_) => carry_out(mds, &done.inode, set.size).await?,
+    }
+    Ok(())
+}
+
+/// Truncates the data files of a committed intent, then clears it. Also run for intents found at start.
+///
+/// # Errors
+/// A data server could not be reached: the intent stays, the client is told to come again.
+pub(crate) async fn carry_out(mds: &Arc<crate::server::Mds>, inode: &Inode, size: u64) -> Result<(), OpError> {
+    if let Some(layout) = inode.layout() {
+        dsctl::truncate(mds, layout, size).await?;
+    }
+    clear_intent(mds, inode.key).await?;
+    Ok(())
+}
+
+async fn clear_intent(mds: &Arc<crate::server::Mds>, key: InodeKey) -> Result<(), FsError> {
+    let namespace = &mds.namespace;
+    mds.write(|mut txn| {
+        Box::pin(async move {
+            namespace.truncate_done(&mut txn, key.fileid);
+            Ok(())
+        })
+    })
+    .await?;
+    Ok(())
+}
+
+/// What SETATTR and OPEN say they set when only the size was.
+pub(super) const SIZE_ONLY: bitmap4 = bitmap4::of(&[FATTR4_SIZE]);

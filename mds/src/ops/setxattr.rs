@@ -1,9 +1,34 @@
-//! (to be written)
+//! SETXATTR. RFC 8276 §8.4.3.
 
-use sluice_xdr::nfs4::*;
+use sluice_namespace::SetXattr;
+use sluice_state::file::Intent;
+use sluice_xdr::nfs4::{SETXATTR4args, SETXATTR4res, change_info4, nfsstat4, setxattr_option4};
 
 use crate::compound::{Context, OpResult};
 
-pub(crate) async fn setxattr(_cx: &mut Context, _args: SETXATTR4args) -> OpResult<SETXATTR4res> {
-    Err(nfsstat4::NFS4ERR_NOTSUPP.into())
+pub(crate) async fn setxattr(cx: &mut Context, args: SETXATTR4args) -> OpResult<SETXATTR4res> {
+    let how = match args.sxa_option {
+        setxattr_option4::SETXATTR4_EITHER => SetXattr::Either,
+        setxattr_option4::SETXATTR4_CREATE => SetXattr::Create,
+        setxattr_option4::SETXATTR4_REPLACE => SetXattr::Replace,
+        _ => return Err(nfsstat4::NFS4ERR_INVAL.into()),
+    };
+    let key = cx.current()?.inode;
+    let mds = &cx.server;
+    let entry = mds.file(&key).await?;
+    let held = mds.prepare(&entry, &Intent::SetAttributes { client: cx.client()? }).await?;
+    let (namespace, args, context) = (&mds.namespace, &args, &*cx);
+    let ((before, pending), version) = mds
+        .write(|mut txn| {
+            Box::pin(async move {
+                let request = context.request(sluice_namespace::DirectoryUpdate::Exact);
+                let before = namespace.getattr(&txn, &key).await?.change;
+                let (name, value) = (&args.sxa_key, &args.sxa_value);
+                Ok((before, namespace.set_xattr(&mut txn, &key, name, value, how, &request).await?))
+            })
+        })
+        .await?;
+    held.commit()?;
+    let after = pending.resolve(version).change;
+    Ok(SETXATTR4res::NFS4_OK(change_info4 { atomic: true, before, after }))
 }

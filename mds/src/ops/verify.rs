@@ -1,9 +1,34 @@
-//! (to be written)
+//! VERIFY and what it shares with NVERIFY. RFC 8881 §18.31, §18.15.
 
 use sluice_xdr::nfs4::*;
 
-use crate::compound::{Context, OpResult};
+use crate::attr::get;
+use crate::compound::{Context, OpError, OpResult};
 
-pub(crate) async fn verify(_cx: &mut Context, _args: VERIFY4args) -> OpResult<VERIFY4res> {
-    Err(nfsstat4::NFS4ERR_NOTSUPP.into())
+pub(crate) async fn verify(cx: &mut Context, args: VERIFY4args) -> OpResult<VERIFY4res> {
+    if same(cx, &args.obj_attributes).await? {
+        Ok(VERIFY4res { status: nfsstat4::NFS4_OK })
+    } else {
+        Err(nfsstat4::NFS4ERR_NOT_SAME.into())
+    }
+}
+
+/// Whether the current file's attributes are those given.
+///
+/// # Errors
+/// ATTRNOTSUPP; INVAL for attributes that cannot be compared (§18.31.3: rdattr_error and those only set).
+pub(super) async fn same(cx: &mut Context, given: &fattr4) -> Result<bool, OpError> {
+    let incomparable = get::WRITE_ONLY.with(FATTR4_RDATTR_ERROR);
+    if !given.attrmask.and(incomparable).is_empty() {
+        return Err(nfsstat4::NFS4ERR_INVAL.into());
+    }
+    if !given.attrmask.without(get::supported(&cx.server, cx.minor)).is_empty() {
+        return Err(nfsstat4::NFS4ERR_ATTRNOTSUPP.into());
+    }
+    let inode = cx.inode().await?;
+    let export = cx.current()?.export;
+    let ours = get::attributes(&cx.server, cx.minor, export, &inode, &given.attrmask)
+        .encode(&given.attrmask)
+        .map_err(|_| nfsstat4::NFS4ERR_SERVERFAULT)?;
+    Ok(ours == *given)
 }

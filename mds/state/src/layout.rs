@@ -70,6 +70,8 @@ pub(crate) struct RwRow {
     /// How many times a read-write layout ended uncleanly, and how many of those were settled.
     pub(crate) unclean: u64,
     pub(crate) settled: u64,
+    /// Of the unclean ends, those that were found on the store.
+    pub(crate) found: u64,
     /// [`Effect::RwIdle`](crate::effect::Effect::RwIdle) was sent and nothing has happened since.
     pub(crate) told_idle: bool,
 }
@@ -94,6 +96,12 @@ pub(crate) struct Returned {
 impl RwRow {
     pub(crate) const fn needs_settle(&self) -> bool {
         self.unclean != self.settled
+    }
+
+    /// An unclean end of this incarnation is not settled: a reader of the inode from before the row was
+    /// written must not get to make a fresh state machine that knows nothing of it.
+    pub(crate) const fn must_be_remembered(&self) -> bool {
+        self.needs_settle() && self.unclean > self.found
     }
 }
 

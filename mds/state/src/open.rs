@@ -133,6 +133,8 @@ pub(crate) struct Open {
 pub(crate) struct Opens {
     by_other: BTreeMap<Other, Open>,
     by_owner: BTreeMap<OpenOwner, Other>,
+    /// How many opens deny anything: almost always none, and then a new open need not look at the others.
+    denying: usize,
 }
 
 const fn combo(access: Access, deny: Deny) -> u16 {
@@ -182,7 +184,9 @@ impl Opens {
     }
 
     pub(crate) fn of_client(&self, client: ClientId) -> impl Iterator<Item = &Open> {
-        self.iter().filter(move |open| open.owner.client == client)
+        let first = OpenOwner { client, opaque: Box::default() };
+        let owned = self.by_owner.range(first..).take_while(move |(owner, _)| owner.client == client);
+        owned.filter_map(|(_, other)| self.by_other.get(other))
     }
 
     /// The open named by a client's stateid.
@@ -198,12 +202,18 @@ impl Opens {
 
     /// The first open of another owner whose share reservation excludes (access, deny).
     pub(crate) fn conflict(&self, owner: &OpenOwner, access: Access, deny: Deny) -> Option<&Open> {
+        if deny == Deny::NONE && self.denying == 0 {
+            return None;
+        }
         self.iter()
             .find(|open| open.owner != *owner && shares_conflict((open.access, open.deny), (access, deny)))
     }
 
     /// The first open of anybody that denies reading or writing: for I/O without an open.
     pub(crate) fn denying(&self, write: bool) -> Option<&Open> {
+        if self.denying == 0 {
+            return None;
+        }
         let bit = if write { Deny::WRITE } else { Deny::READ };
         self.iter().find(|open| open.deny.0 & bit.0 != 0)
     }
@@ -221,14 +231,22 @@ impl Opens {
             new = true;
             Open { owner: owner.clone(), stateid, access, deny, combos: 0 }
         });
+        let denied = !new && open.deny != Deny::NONE;
         open.stateid = stateid;
         open.access = Access(open.access.0 | access.0);
         open.deny = Deny(open.deny.0 | deny.0);
         open.combos |= combo(access, deny);
+        self.denying += usize::from(open.deny != Deny::NONE) - usize::from(denied);
         if new {
             self.by_owner.insert(owner.clone(), stateid.other);
         }
         new
+    }
+
+    /// The count of denying opens is right.
+    pub(crate) fn counts_are_right(&self) -> bool {
+        self.denying == self.iter().filter(|open| open.deny != Deny::NONE).count()
+            && self.by_owner.len() == self.by_other.len()
     }
 
     /// May this open be downgraded so?
@@ -240,6 +258,8 @@ impl Opens {
         if let Some(open) = self.by_other.get_mut(&stateid.other)
             && let Some(combos) = open.downgraded(access, deny)
         {
+            self.denying -= usize::from(open.deny != Deny::NONE);
+            self.denying += usize::from(deny != Deny::NONE);
             (open.stateid, open.access, open.deny, open.combos) = (stateid, access, deny, combos);
         }
     }
@@ -247,6 +267,7 @@ impl Opens {
     pub(crate) fn remove(&mut self, other: &Other) -> Option<Open> {
         let open = self.by_other.remove(other)?;
         self.by_owner.remove(&open.owner);
+        self.denying -= usize::from(open.deny != Deny::NONE);
         Some(open)
     }
 }

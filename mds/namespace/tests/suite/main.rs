@@ -8,5 +8,6 @@ mod data;
 mod model;
 mod operations;
 mod permissions;
+mod rates;
 mod readdir;
 mod tables;

@@ -48,6 +48,7 @@ impl File {
     }
 
     fn no_conflicting_opens(&self) -> Check {
+        ensure(self.opens.counts_are_right(), || format!("counts of opens are wrong: {:?}", self.opens))?;
         for a in self.opens.iter() {
             ensure(self.opens.of_owner(&a.owner).is_some_and(|o| o.stateid == a.stateid), || {
                 format!("open {a:?} is not found by its owner")

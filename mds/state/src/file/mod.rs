@@ -94,6 +94,7 @@ impl File {
         // A row found on the store is of an earlier incarnation (or of a file that was left uncleanly):
         // its holders are unknown and what they wrote is not in the inode.
         layouts.row.unclean = u64::from(seed.rw_layout);
+        layouts.row.found = layouts.row.unclean;
         Self {
             id,
             opens: Opens::default(),
@@ -401,8 +402,8 @@ impl File {
     /// True when dropping this value loses nothing.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        // A row that nobody settles is on the store, and found there again; one that is merely idle would
-        // be taken for unclean, so that the clearing comes first.
+        // A row found unclean is on the store, and found there again; one that is merely idle would be
+        // taken for unclean, so that the clearing comes first.
         self.opens.is_empty()
             && self.locks.is_empty()
             && self.layouts.is_empty()
@@ -413,6 +414,7 @@ impl File {
             && self.queue.is_empty()
             && self.locks.waiting.is_empty()
             && !self.rw_idle()
+            && !self.layouts.row.must_be_remembered()
     }
 
     /// Nothing leads to the file any more but a reclaim.

@@ -26,7 +26,7 @@ pub(super) struct Waiter {
 #[derive(Debug, Default)]
 pub(super) struct Blockers {
     layouts: Vec<ClientId>,
-    /// clora_changed.
+    /// clora_changed; for delegations, the hint that the data goes.
     changed: bool,
     delegations: Vec<ClientId>,
     /// Only a fence ends them.
@@ -120,7 +120,7 @@ impl File {
             }
         }
         for client in &blockers.delegations {
-            out.extend(self.delegations.recall(*client, false, now, timeout));
+            out.extend(self.delegations.recall(*client, blockers.changed, now, timeout));
         }
     }
 

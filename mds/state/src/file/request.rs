@@ -175,7 +175,8 @@ pub enum Intent {
         iomode: IoMode,
     },
     /// LAYOUTCOMMIT. Any older seqid of a live layout stateid is good; a layout that is gone is
-    /// NFS4ERR_BADLAYOUT, never BAD_STATEID; never NFS4ERR_GRACE.
+    /// NFS4ERR_BADLAYOUT, never BAD_STATEID; never NFS4ERR_GRACE. The caller answers a stateid that the
+    /// index does not know, or knows as revoked or stale, in the same way (and settles the file first).
     LayoutCommit {
         /// The session's client.
         client: ClientId,

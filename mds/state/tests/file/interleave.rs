@@ -37,9 +37,13 @@ enum Op {
     Lock,
     Recall,
     Expire,
+    /// The server dies; what was in flight had not reached the store.
+    Crash,
+    /// The server dies; what was in flight is on the store, but nobody heard of it.
+    CrashCommitted,
 }
 
-const OPS: [Op; 21] = [
+const OPS: [Op; 23] = [
     Op::OpenRead,
     Op::OpenWrite,
     Op::OpenExclusive,
@@ -61,6 +65,8 @@ const OPS: [Op; 21] = [
     Op::Lock,
     Op::Recall,
     Op::Expire,
+    Op::Crash,
+    Op::CrashCommitted,
 ];
 
 impl Op {
@@ -85,7 +91,14 @@ impl Op {
             Self::Relayout => Intent::Relayout,
             Self::Settle => Intent::Settle,
             Self::ClearRw => Intent::ClearRw,
-            Self::LayoutReturn | Self::Lock | Self::Recall | Self::Expire => return None,
+            Self::LayoutReturn
+            | Self::Lock
+            | Self::Recall
+            | Self::Expire
+            | Self::Crash
+            | Self::CrashCommitted => {
+                return None;
+            }
         })
     }
 
@@ -179,8 +192,24 @@ fn prepare(world: &mut World, intent: Intent, token: Option<WaitToken>) -> Step 
     }
 }
 
+/// The server starts again: tickets, queue and state are gone, the store is not.
+fn crash(world: &mut World, actors: &mut [Actor], committed: bool) {
+    for actor in actors {
+        if let Step::Ticket(ticket) = std::mem::replace(&mut actor.step, Step::Done)
+            && committed
+        {
+            world.store(&ticket);
+        }
+    }
+    world.restart();
+}
+
 fn take(world: &mut World, actors: &mut [Actor], choice: Choice) {
     match choice {
+        Choice::Go(i) if matches!(actors[i].op, Op::Crash | Op::CrashCommitted) => {
+            let committed = actors[i].op == Op::CrashCommitted;
+            crash(world, actors, committed);
+        }
         Choice::Go(i) => go(world, &mut actors[i]),
         Choice::Abort(i) => {
             if let Step::Ticket(ticket) = std::mem::replace(&mut actors[i].step, Step::Done) {

@@ -42,6 +42,8 @@ pub(crate) struct World {
     pub(crate) replaying: bool,
     /// The durable rw_layout row.
     pub(crate) row: bool,
+    /// The inode is among the orphans.
+    pub(crate) orphan: bool,
     /// Clients that can write at a data server.
     pub(crate) writers: BTreeSet<ClientId>,
     /// Clients that can reach a data server at all.
@@ -97,6 +99,7 @@ impl World {
             log: Vec::new(),
             replaying: false,
             row: seed.rw_layout,
+            orphan: seed.orphan,
             writers: BTreeSet::new(),
             holders: BTreeSet::new(),
             unclean: u32::from(seed.rw_layout),
@@ -219,33 +222,50 @@ impl World {
     }
 
     pub(crate) fn finish(&mut self, ticket: Ticket, outcome: Outcome) -> Reply {
-        let (persist, clears) = (ticket.must_persist_rw(), ticket.clears_rw());
         let planned = ticket.stateid();
-        let (intent, unclean) = self.out.remove(&ticket.id().0).unwrap();
         if outcome == Outcome::Committed {
             // The store is changed before the state hears of it.
-            self.row = (self.row || persist) && !clears;
-            if matches!(intent, Intent::Settle) {
-                self.unclean -= unclean;
-            }
-            // The tickets still out were counted from before this settle.
-            if matches!(intent, Intent::Settle) {
-                for (_, before) in self.out.values_mut() {
-                    *before = before.saturating_sub(unclean);
-                }
-            }
+            self.store(&ticket);
         }
-        if let (Intent::Unlink { last_link: true, .. }, Outcome::Committed) = (&intent, outcome)
-            && !ticket.orphan()
-        {
-            self.collected += 1;
-            self.row = false;
-        }
+        let (intent, _) = self.out.remove(&ticket.id().0).unwrap();
         let (ctx, file) = self.split(intent.client());
         let (reply, effects) = file.finish(&ctx, ticket, outcome);
         self.hear(&intent, planned, &reply);
         self.apply(effects);
         reply
+    }
+
+    /// What a transaction does to the store.
+    pub(crate) fn store(&mut self, ticket: &Ticket) {
+        let (intent, unclean) = self.out.get(&ticket.id().0).unwrap();
+        let (unclean, settles) = (*unclean, matches!(intent, Intent::Settle));
+        let unlinks = matches!(intent, Intent::Unlink { last_link: true, .. });
+        self.row = (self.row || ticket.must_persist_rw()) && !ticket.clears_rw();
+        if settles {
+            self.unclean -= unclean;
+        }
+        if unlinks {
+            self.orphan = ticket.orphan();
+            if !ticket.orphan() {
+                self.collected += 1;
+                self.row = false;
+            }
+        }
+    }
+
+    /// A new incarnation on the same store, in grace. Orphans are swept when grace has ended.
+    pub(crate) fn restart(&mut self) {
+        assert!(self.row || self.writers.is_empty() || self.file.is_collectable() || self.collected > 0);
+        let wrote = !self.writers.is_empty() && self.collected == 0;
+        let seed = FileSeed { rw_layout: self.row, orphan: self.orphan && self.collected == 0 };
+        let (collected, policy, now) = (self.collected, self.policy, self.now);
+        *self = Self { policy, now, collected, ..Self::new(seed) };
+        self.grace = Grace::Active { may_reclaim: true };
+        assert!(!wrote || self.file.needs_settle(), "a writer was forgotten by the restart");
+        if seed.orphan {
+            self.orphan = true;
+            self.collected += 1;
+        }
     }
 
     /// What the client learns.

@@ -1,0 +1,117 @@
+//! What clients set, read from fattr4. RFC 8881 §5, §18.30; mode_umask is RFC 8275.
+
+use sluice_env::Wall;
+use sluice_namespace::{NewAttributes, SetAttr, SetTime};
+use sluice_xdr::nfs4::*;
+
+use super::get::{self, SETTABLE};
+use crate::server::Mds;
+
+/// Attributes of a SETATTR, CREATE or OPEN, judged.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Wanted {
+    /// Everything asked for: what the reply's attrset names when all was done.
+    pub(crate) mask: bitmap4,
+    pub(crate) size: Option<u64>,
+    pub(crate) set: SetAttr,
+    /// The umask that came with the mode, applied only where no default ACL says otherwise: here always.
+    mode_masked: Option<(u16, u16)>,
+}
+
+impl Wanted {
+    /// Reads and judges `from`.
+    ///
+    /// # Errors
+    /// ATTRNOTSUPP, INVAL (read-only, or a value out of range), BADXDR, BADOWNER.
+    pub(crate) fn decode(mds: &Mds, minor: u32, from: &fattr4) -> Result<Self, nfsstat4> {
+        let supported = get::supported(mds, minor);
+        // §18.30.3: what is not supported comes before what may not be set.
+        if !from.attrmask.without(supported).is_empty() {
+            return Err(nfsstat4::NFS4ERR_ATTRNOTSUPP);
+        }
+        if !from.attrmask.without(SETTABLE).is_empty() {
+            return Err(nfsstat4::NFS4ERR_INVAL);
+        }
+        let values = Attributes::decode(from).map_err(|error| match error {
+            AttributesError::Unknown(_) => nfsstat4::NFS4ERR_ATTRNOTSUPP,
+            AttributesError::Xdr(_) => nfsstat4::NFS4ERR_BADXDR,
+        })?;
+        let mut set = SetAttr {
+            uid: values.owner.as_deref().map(id).transpose()?,
+            gid: values.owner_group.as_deref().map(id).transpose()?,
+            atime: values.time_access_set.map(time).transpose()?,
+            mtime: values.time_modify_set.map(time).transpose()?,
+            ..SetAttr::default()
+        };
+        set.mode = match (values.mode, values.mode_umask) {
+            // RFC 8275 §4.1: not both.
+            (Some(_), Some(_)) => return Err(nfsstat4::NFS4ERR_INVAL),
+            (Some(bits), None) => Some(mode(bits)?),
+            (None, Some(both)) => Some(mode(both.mu_mode)? & !mode(both.mu_umask)?),
+            (None, None) => None,
+        };
+        let mode_masked = match values.mode_set_masked {
+            Some(masked) => Some((mode(masked.mm_value_to_set)?, mode(masked.mm_mask_bits)?)),
+            None => None,
+        };
+        Ok(Self { mask: from.attrmask, size: values.size, set, mode_masked })
+    }
+
+    /// As attributes of something new, whose mode is `default` unless the client says.
+    pub(crate) fn new_attributes(&self, default: u16, now: Wall) -> NewAttributes {
+        let at = |time: SetTime| match time {
+            SetTime::Now => now,
+            SetTime::To(wall) => wall,
+        };
+        NewAttributes {
+            mode: self.masked(self.set.mode.unwrap_or(default)),
+            uid: self.set.uid,
+            gid: self.set.gid,
+            atime: self.set.atime.map(at),
+            mtime: self.set.mtime.map(at),
+        }
+    }
+
+    /// Puts the bits of mode_set_masked over `mode` (RFC 8881 §6.2.5).
+    pub(crate) fn masked(&self, mode: u16) -> u16 {
+        self.mode_masked.map_or(mode, |(value, mask)| (mode & !mask) | (value & mask))
+    }
+
+    /// Some bits of the mode are set relative to those there are.
+    pub(crate) fn masks_mode(&self) -> bool {
+        self.mode_masked.is_some()
+    }
+
+    /// Anything besides the size.
+    pub(crate) fn beyond_size(&self) -> bool {
+        !self.mask.without(bitmap4::of(&[FATTR4_SIZE])).is_empty()
+    }
+}
+
+fn mode(bits: u32) -> Result<u16, nfsstat4> {
+    u16::try_from(bits).ok().filter(|mode| *mode <= 0o7777).ok_or(nfsstat4::NFS4ERR_INVAL)
+}
+
+/// A number in text: what clients with AUTH_SYS send (RFC 8881 §5.9). Names belong to a directory service
+/// that this server does not ask.
+fn id(owner: &[u8]) -> Result<u32, nfsstat4> {
+    let text = std::str::from_utf8(owner).map_err(|_| nfsstat4::NFS4ERR_INVAL)?;
+    if text.is_empty() {
+        return Err(nfsstat4::NFS4ERR_INVAL);
+    }
+    // "+1" and " 1" parse too in some libraries; only digits are an id.
+    if !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(nfsstat4::NFS4ERR_BADOWNER);
+    }
+    text.parse().map_err(|_| nfsstat4::NFS4ERR_BADOWNER)
+}
+
+fn time(wire: settime4) -> Result<SetTime, nfsstat4> {
+    match wire {
+        settime4::SET_TO_CLIENT_TIME4(at) if at.nseconds < 1_000_000_000 => {
+            Ok(SetTime::To(Wall { seconds: at.seconds, nanos: at.nseconds }))
+        }
+        settime4::Default(time_how4::SET_TO_SERVER_TIME4) => Ok(SetTime::Now),
+        _ => Err(nfsstat4::NFS4ERR_INVAL),
+    }
+}
