@@ -23,6 +23,10 @@ use crate::program::{Program, Registry};
 use crate::secure::{self, MAGIC, SecureError};
 use crate::transport::{Listener, Stream, Transport};
 
+/// Places beyond the limit for peers that may turn out to hold the cluster key: a crowd of clients must not
+/// keep data servers and administrators out.
+const RESERVED: usize = 64;
+
 /// Least time between two log lines about refused connections.
 const REFUSAL_LOG: Duration = Duration::from_secs(10);
 
@@ -162,7 +166,8 @@ impl Server {
     /// Lets a new connection in if there is room for it.
     fn admit(self: &Arc<Self>, stream: Stream) {
         let limit = self.limits.max_connections;
-        if self.open.fetch_add(1, Ordering::SeqCst) >= limit {
+        let reserved = if self.secure.is_some() { RESERVED } else { 0 };
+        if self.open.fetch_add(1, Ordering::SeqCst) >= limit.saturating_add(reserved) {
             self.open.fetch_sub(1, Ordering::SeqCst);
             self.log_refusal(stream.peer);
             return;
@@ -193,7 +198,9 @@ impl Server {
             _ = stopping.wait_for(|stopping| *stopping) => return,
             greeted = self.env.clock.timeout(self.limits.first_record, self.greet(stream)) => greeted,
         };
+        let full = self.open.load(Ordering::SeqCst) > self.limits.max_connections;
         match greeted {
+            Ok(Ok((_, _, false))) if full => self.log_refusal(peer),
             Ok(Ok((stream, decoder, is_secure))) => self.start(stream, decoder, is_secure, place),
             Ok(Err(SecureError::Io(error))) => tracing::debug!(%peer, "connection lost: {error}"),
             Ok(Err(error)) => tracing::warn!(%peer, "secure connection refused: {error}"),

@@ -24,7 +24,9 @@ everywhere!(
     nonsense,
     refusals_word_by_word,
     silence_and_half_records,
+    half_a_first_record,
     idle_is_not_silence,
+    idle_has_an_end,
     refusals_are_charged,
     a_peer_that_takes_nothing,
 );
@@ -143,6 +145,21 @@ async fn silence_and_half_records(w: World) {
     w.until("the server has forgotten it", || server.connections().is_empty()).await;
 }
 
+async fn half_a_first_record(w: World) {
+    let limits = Limits { first_record: Duration::from_millis(200), ..Limits::default() };
+    let (_server, mut s) = raw(&w, limits).await;
+    s.write_all(&[0x80, 0]).await.unwrap();
+    assert_eq!(ends(&w, &mut s, 2 * SECOND).await, []);
+}
+
+async fn idle_has_an_end(w: World) {
+    let limits = Limits { idle: Duration::from_millis(200), ..Limits::default() };
+    let (_server, mut s) = raw(&w, limits).await;
+    s.write_all(&raw_call(1, ECHO, 0, &[])).await.unwrap();
+    reply(&mut s).await;
+    assert_eq!(ends(&w, &mut s, 2 * SECOND).await, []);
+}
+
 async fn idle_is_not_silence(w: World) {
     let (_server, mut s) = raw(&w, brief()).await;
     for xid in 0..2 {
@@ -159,7 +176,7 @@ async fn refusals_are_charged(w: World) {
     let mut held = 0;
     for _ in 0..200 {
         // It never reads; sooner or later nothing more can be written.
-        let wrote = w.env.clock.timeout(Duration::from_millis(50), s.write_all(&flood)).await;
+        let wrote = w.env.clock.timeout(SECOND, s.write_all(&flood)).await;
         held = held.max(server.bytes_held());
         if wrote.is_err() {
             break;

@@ -21,6 +21,7 @@ everywhere!(
     a_server_without_key_refuses,
     tampering_ends_the_connection,
     a_stalled_handshake_ends,
+    the_key_finds_a_place_in_a_crowd,
 );
 
 /// Fewer seeds: encryption is slow in an unoptimised build.
@@ -147,4 +148,19 @@ async fn a_stalled_handshake_ends(w: World) {
         let _ = w.env.clock.timeout(SECOND, s.read_to_end(&mut rest)).await.expect("it ends");
         assert_eq!(rest, []);
     }
+}
+
+async fn the_key_finds_a_place_in_a_crowd(w: World) {
+    let limits = Limits { max_connections: 2, ..Limits::default() };
+    let (_served, addr) = w.run(server(&w, limits)).await;
+    let mut crowd = Vec::new();
+    for _ in 0..2 {
+        let c = w.client().dial(addr).await.unwrap();
+        null(&c, ECHO).await.unwrap();
+        crowd.push(c);
+    }
+    let late = w.client().dial(addr).await.unwrap();
+    assert!(null(&late, ECHO).await.is_err(), "there is no place for one more client");
+    let secure = w.client().with_key(key(1)).dial(addr).await.unwrap();
+    null(&secure, CONTROL).await.unwrap();
 }
