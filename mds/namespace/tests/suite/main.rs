@@ -1,5 +1,6 @@
 //! The namespace on a store in memory, through its public interface.
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "a test may panic")]
+#![allow(clippy::print_stdout, reason = "a measurement prints its table")]
 
 mod checker;
 mod common;
