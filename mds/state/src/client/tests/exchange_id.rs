@@ -194,3 +194,15 @@ fn an_unconfirmed_record_lives_one_lease() {
     assert!(w.t.reap(w.now, STATELESS).is_empty());
     assert!(w.t.is_empty());
 }
+
+/// Case 3 while case 5 is under way: the refusal must not lose the effects of ending the old client.
+#[test]
+fn case_3_waits_for_a_confirmation() {
+    let mut w = World::new();
+    let (old, s) = w.client(eid("o", 1, 0));
+    let r = w.eid(eid("o", 2, 0)).unwrap();
+    let p = w.pending(&cs(r.client, 1));
+    assert_eq!(w.eid(eid("o", 1, 5)), Err(Error::Delay));
+    let made = w.t.finish_create_session(w.now, p, true).unwrap();
+    assert_eq!(made.effects, vec![Effect::DropSession(s.id()), Effect::ReleaseState(old)]);
+}
