@@ -138,3 +138,43 @@ impl KeyRange {
         *self.begin <= *key && *key < *self.end
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn strinc_skips_trailing_ff() {
+        assert_eq!(strinc(b"a\xff\xff").unwrap(), &b"b"[..]);
+        assert_eq!(strinc(b"ab").unwrap(), &b"ac"[..]);
+        assert_eq!(strinc(b"\xff\xff"), None);
+        assert_eq!(strinc(b""), None);
+    }
+
+    proptest! {
+        #[test]
+        fn a_prefix_range_holds_exactly_the_keys_with_the_prefix(
+            prefix in prop::collection::vec(prop_oneof![Just(0u8), Just(0xfe), Just(0xff)], 0..3),
+            key in prop::collection::vec(prop_oneof![Just(0u8), Just(0xfe), Just(0xff)], 1..5),
+        ) {
+            prop_assume!(key[0] != 0xff && prefix.first() != Some(&0xff));
+            prop_assert_eq!(KeyRange::prefix(prefix.clone()).contains(&key), key.starts_with(&prefix));
+        }
+
+        #[test]
+        fn keys_order_as_their_fields(a: (u8, u16, u32, u64, Vec<u8>), b: (u8, u16, u32, u64, Vec<u8>)) {
+            let encode = |t: &(u8, u16, u32, u64, Vec<u8>)| {
+                KeyWriter::new().u8(t.0).u16(t.1).u32(t.2).u64(t.3).tail(&t.4)
+            };
+            prop_assert_eq!(encode(&a).cmp(&encode(&b)), a.cmp(&b));
+            let key = encode(&a);
+            let mut reader = KeyReader::new(&key);
+            prop_assert_eq!((reader.u8(), reader.u16()), (Some(a.0), Some(a.1)));
+            prop_assert_eq!((reader.u32(), reader.u64()), (Some(a.2), Some(a.3)));
+            prop_assert_eq!(reader.tail(), &a.4[..]);
+            prop_assert_eq!(reader.end().is_some(), a.4.is_empty());
+        }
+    }
+}

@@ -347,14 +347,19 @@ impl Transaction {
         }
         let view = self.view().await?;
         let pairs = if self.writes.touches(&range.begin, &range.end) {
-            self.merged(view, range, limit, reverse).await?
+            self.merged(view, range, limit, reverse).await
         } else {
-            self.db.backend.range(view, &range.begin, &range.end, limit, reverse).await?
+            self.db.backend.range(view, &range.begin, &range.end, limit, reverse).await
         };
         if conflict {
-            self.reads.lock().add_range(looked_at(range, &pairs, limit, reverse));
+            // Whether an unreadable key lies within the limit depends on what others wrote.
+            let seen = match &pairs {
+                Ok(pairs) => looked_at(range, pairs, limit, reverse),
+                Err(_) => range.clone(),
+            };
+            self.reads.lock().add_range(seen);
         }
-        Ok(pairs)
+        pairs
     }
 
     /// The stored pairs of `range` under this transaction's writes.

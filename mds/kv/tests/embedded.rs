@@ -31,6 +31,16 @@ async fn a_second_opener_is_told_which_directory_is_in_use() {
     open(dir.path()).unwrap();
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_closed_store_has_let_go_of_its_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    for _ in 0..20 {
+        let db = open(dir.path()).unwrap();
+        put(&db, "k").await;
+        db.close().await.unwrap();
+    }
+}
+
 #[test]
 fn a_foreign_directory_is_refused_and_left_alone() {
     let dir = tempfile::tempdir().unwrap();
@@ -64,7 +74,7 @@ async fn a_store_that_lost_its_engine_or_format_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let db = open(dir.path()).unwrap();
     put(&db, "k").await;
-    drop(db);
+    db.close().await.unwrap();
     let (format, engine) = (dir.path().join("FORMAT"), dir.path().join("engine"));
     let text = fs::read(&format).unwrap();
     fs::remove_file(&format).unwrap();

@@ -1,6 +1,6 @@
 //! Bytes of keys and records: big-endian, strict, bounded.
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use sluice_env::Wall;
 
 use crate::error::FsError;
@@ -70,7 +70,7 @@ impl Reader {
         let mut out = [0; N];
         let Some((head, _)) = self.rest.split_at_checked(N) else { return Err(self.corrupt()) };
         out.copy_from_slice(head);
-        drop(self.rest.split_to(N));
+        self.rest.advance(N);
         Ok(out)
     }
     pub(crate) fn u8(&mut self) -> Result<u8, FsError> {

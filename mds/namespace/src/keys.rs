@@ -207,8 +207,9 @@ pub(crate) enum DirectoryField {
     Subdirectories = 4,
 }
 
-fn key(prefix: u8) -> Writer {
-    let mut w = Writer::with_capacity(1 + InodeKey::SIZE);
+/// Begins a key; `fields` is the number of bytes that follow, so that no memory is left over.
+fn key(prefix: u8, fields: usize) -> Writer {
+    let mut w = Writer::with_capacity(1 + fields);
     w.u8(prefix);
     w
 }
@@ -240,10 +241,10 @@ pub(crate) fn after(last: &Bytes, range: &KeyRange) -> KeyRange {
 }
 
 pub(crate) fn single(prefix: u8) -> Bytes {
-    key(prefix).finish()
+    key(prefix, 0).finish()
 }
 pub(crate) fn by_u64(prefix: u8, n: u64) -> Bytes {
-    key(prefix).u64(n).finish()
+    key(prefix, 8).u64(n).finish()
 }
 /// The part of a table from after number `n`, for listings in pages.
 pub(crate) fn from_u64(prefix: u8, n: Option<u64>) -> KeyRange {
@@ -254,17 +255,17 @@ pub(crate) fn from_u64(prefix: u8, n: Option<u64>) -> KeyRange {
     }
 }
 pub(crate) fn sequence(s: Sequence) -> Bytes {
-    key(SEQUENCE).u8(s.id()).finish()
+    key(SEQUENCE, 1).u8(s.id()).finish()
 }
 pub(crate) fn statistic(s: Statistic, shard: u8) -> Bytes {
-    key(STATISTIC).u8(s.id()).u8(shard).finish()
+    key(STATISTIC, 2).u8(s.id()).u8(shard).finish()
 }
 pub(crate) fn statistics(s: Statistic) -> KeyRange {
-    let p = key(STATISTIC).u8(s.id()).finish();
+    let p = key(STATISTIC, 1).u8(s.id()).finish();
     under(&p, p.clone())
 }
 pub(crate) fn inode(k: &InodeKey) -> Bytes {
-    let mut w = key(INODE);
+    let mut w = key(INODE, InodeKey::SIZE);
     k.encode(&mut w);
     w.finish()
 }
@@ -279,11 +280,11 @@ pub(crate) fn inode_of(key: &Bytes) -> Result<InodeKey, FsError> {
 }
 /// Inodes at home in `home` whose place is among `places`.
 pub(crate) fn inodes(home: FileId, places: &RangeInclusive<Cookie>) -> KeyRange {
-    let end = key(INODE).u64(home.0).u64(places.end().0).finish();
-    under(&end, key(INODE).u64(home.0).u64(places.start().0).finish())
+    let end = key(INODE, 16).u64(home.0).u64(places.end().0).finish();
+    under(&end, key(INODE, 16).u64(home.0).u64(places.start().0).finish())
 }
 pub(crate) fn dirent(directory: FileId, place: Cookie) -> Bytes {
-    key(DIRENT).u64(directory.0).u64(place.0).finish()
+    key(DIRENT, 16).u64(directory.0).u64(place.0).finish()
 }
 pub(crate) fn dirent_of(key: &Bytes) -> Result<(FileId, Cookie), FsError> {
     let mut r = Reader::new("directory entry key", key.clone());
@@ -301,54 +302,54 @@ pub(crate) fn all_dirents(directory: FileId) -> KeyRange {
     dirents(directory, &(Cookie(0)..=Cookie(u64::MAX)))
 }
 pub(crate) fn directory(d: FileId, field: DirectoryField) -> Bytes {
-    key(DIRECTORY).u64(d.0).u8(field as u8).finish()
+    key(DIRECTORY, 9).u64(d.0).u8(field as u8).finish()
 }
 pub(crate) fn directory_fields(d: FileId) -> KeyRange {
     let p = by_u64(DIRECTORY, d.0);
     under(&p, p.clone())
 }
 pub(crate) fn xattr(f: FileId, name: &[u8]) -> Bytes {
-    key(XATTR).u64(f.0).raw(name).finish()
+    key(XATTR, 8 + name.len()).u64(f.0).raw(name).finish()
 }
 pub(crate) fn xattrs(f: FileId) -> KeyRange {
     let p = by_u64(XATTR, f.0);
     under(&p, p.clone())
 }
 pub(crate) fn xattr_value(f: FileId, name: &[u8]) -> Bytes {
-    key(XATTR_VALUE).u64(f.0).raw(name).finish()
+    key(XATTR_VALUE, 8 + name.len()).u64(f.0).raw(name).finish()
 }
 pub(crate) fn xattr_values(f: FileId) -> KeyRange {
     let p = by_u64(XATTR_VALUE, f.0);
     under(&p, p.clone())
 }
 pub(crate) fn session(id: &SessionId) -> Bytes {
-    key(SESSION).raw(id).finish()
+    key(SESSION, 16).raw(id).finish()
 }
 pub(crate) fn reply(id: &SessionId, slot: u32) -> Bytes {
-    key(REPLY).raw(id).u32(slot).finish()
+    key(REPLY, 20).raw(id).u32(slot).finish()
 }
 pub(crate) fn replies(id: &SessionId) -> KeyRange {
-    let p = key(REPLY).raw(id).finish();
+    let p = key(REPLY, 16).raw(id).finish();
     under(&p, p.clone())
 }
 pub(crate) fn store(id: StoreId) -> Bytes {
-    key(STORE).u16(id.0).finish()
+    key(STORE, 2).u16(id.0).finish()
 }
 pub(crate) fn store_uuid(uuid: &[u8; 16]) -> Bytes {
-    key(STORE_UUID).raw(uuid).finish()
+    key(STORE_UUID, 16).raw(uuid).finish()
 }
 pub(crate) fn fence(store: StoreId, id: u64) -> Bytes {
-    key(FENCE).u16(store.0).u64(id).finish()
+    key(FENCE, 10).u16(store.0).u64(id).finish()
 }
 pub(crate) fn fences(store: StoreId) -> KeyRange {
-    let p = key(FENCE).u16(store.0).finish();
+    let p = key(FENCE, 2).u16(store.0).finish();
     under(&p, p.clone())
 }
 pub(crate) fn export(id: u32) -> Bytes {
-    key(EXPORT).u32(id).finish()
+    key(EXPORT, 4).u32(id).finish()
 }
 pub(crate) fn policy(name: &[u8]) -> Bytes {
-    key(POLICY).raw(name).finish()
+    key(POLICY, name.len()).raw(name).finish()
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use sluice_xdr::nfs4::{nfsstat4, stateid4};
 use super::OpError;
 use crate::clients::SessionRef;
 use crate::error::state_status;
+use crate::files::{FileEntry, file_id};
 use crate::server::Mds;
 
 /// One COMPOUND under way.
@@ -129,6 +130,18 @@ impl Context {
             Some(Special::Invalid) => Err(nfsstat4::NFS4ERR_BAD_STATEID),
             _ => Ok(given),
         }
+    }
+
+    /// The file whose state an ordinary stateid of this client names; it must be the current one.
+    ///
+    /// # Errors
+    /// BAD_STATEID and its kin.
+    pub(crate) fn state_entry(&self, stateid: &StateId) -> Result<Arc<FileEntry>, OpError> {
+        let at = self.server.files.locate(self.client()?, stateid)?;
+        if at.file != file_id(&self.current()?.inode) {
+            return Err(nfsstat4::NFS4ERR_BAD_STATEID.into());
+        }
+        self.server.files.get(at.file).ok_or_else(|| nfsstat4::NFS4ERR_BAD_STATEID.into())
     }
 
     /// Who calls, as client records tell callers apart.

@@ -1,9 +1,17 @@
-//! (to be written)
+//! DELEGRETURN. RFC 8881 §18.6.
 
-use sluice_xdr::nfs4::*;
+use sluice_xdr::nfs4::{DELEGRETURN4args, DELEGRETURN4res, nfsstat4};
 
 use crate::compound::{Context, OpResult};
 
-pub(crate) async fn delegreturn(_cx: &mut Context, _args: DELEGRETURN4args) -> OpResult<DELEGRETURN4res> {
-    Err(nfsstat4::NFS4ERR_NOTSUPP.into())
+pub(crate) async fn delegreturn(cx: &mut Context, args: DELEGRETURN4args) -> OpResult<DELEGRETURN4res> {
+    let stateid = cx.stateid(&args.deleg_stateid)?;
+    let client = cx.client()?;
+    let entry = cx.state_entry(&stateid)?;
+    let now = cx.server.now();
+    cx.server.step(&entry, Some(client), |file, _| match file.delegation_return(now, client, &stateid) {
+        Ok(effects) => (Ok(()), effects),
+        Err(error) => (Err(error), Vec::new()),
+    })?;
+    Ok(DELEGRETURN4res { status: nfsstat4::NFS4_OK })
 }

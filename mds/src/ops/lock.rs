@@ -1,9 +1,117 @@
-//! (to be written)
+//! LOCK and what it shares with LOCKT and LOCKU. RFC 8881 §18.10.
 
-use sluice_xdr::nfs4::*;
+use sluice_namespace::Kind;
+use sluice_state::file::Error;
+use sluice_state::grace::Claim;
+use sluice_state::lock::{LockConflict, LockKind, LockRequest, Locker};
+use sluice_state::owner::{LockOwner, MAX_OWNER_BYTES};
+use sluice_state::range_set::Range;
+use sluice_xdr::nfs4::{
+    LOCK4args, LOCK4denied, LOCK4res, LOCK4resok, locker4, nfs_lock_type4, nfs_resop4, nfsstat4, state_owner4,
+};
 
-use crate::compound::{Context, OpResult};
+use crate::compound::context::to_wire;
+use crate::compound::{Context, OpError, OpResult};
 
-pub(crate) async fn lock(_cx: &mut Context, _args: LOCK4args) -> OpResult<LOCK4res> {
-    Err(nfsstat4::NFS4ERR_NOTSUPP.into())
+pub(crate) async fn lock(cx: &mut Context, args: LOCK4args) -> OpResult<LOCK4res> {
+    let (kind, blocking) = kind(args.locktype)?;
+    let range = range(args.offset, args.length)?;
+    must_be_file(cx).await?;
+    let client = cx.client()?;
+    let session = cx.session.clone().ok_or(nfsstat4::NFS4ERR_OP_NOT_IN_SESSION)?;
+    cx.server.admit(&session, if args.reclaim { Claim::Reclaim } else { Claim::New })?;
+    let (locker, stateid) = match &args.locker {
+        locker4::TRUE(new) => {
+            let open = cx.stateid(&new.open_stateid)?;
+            (Locker::New { open, owner: owner(client, &new.lock_owner)? }, open)
+        }
+        locker4::FALSE(old) => {
+            let lock = cx.stateid(&old.lock_stateid)?;
+            (Locker::Existing { lock }, lock)
+        }
+    };
+    let entry = cx.state_entry(&stateid)?;
+    let request = LockRequest { locker, kind, blocking, reclaim: args.reclaim, range };
+    let mut expelled = false;
+    loop {
+        let outcome = cx.server.step(&entry, Some(client), |file, ctx| match file.lock(ctx, client, &request) {
+            Ok((stateid, effects)) => (Ok(stateid), effects),
+            Err(error) => (Err(error), Vec::new()),
+        });
+        match outcome {
+            Ok(stateid) => {
+                cx.current_stateid = Some(stateid);
+                return Ok(LOCK4res::NFS4_OK(LOCK4resok { lock_stateid: to_wire(&stateid) }));
+            }
+            // A holder whose lease is over gives way (§8.3: courteous, but not in the way).
+            Err(Error::Denied(conflict)) if !expelled && cx.server.expel_if_courtesy(conflict.owner.client).await => {
+                expelled = true;
+            }
+            Err(Error::Denied(conflict)) => {
+                let arm = nfs_resop4::OP_LOCK(LOCK4res::NFS4ERR_DENIED(denied(&conflict)));
+                return Err(OpError::Arm(nfsstat4::NFS4ERR_DENIED, Box::new(arm)));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Shared or exclusive, and whether the client would wait.
+///
+/// # Errors
+/// INVAL for an unknown type.
+pub(super) fn kind(wire: nfs_lock_type4) -> Result<(LockKind, bool), nfsstat4> {
+    match wire {
+        nfs_lock_type4::READ_LT => Ok((LockKind::Read, false)),
+        nfs_lock_type4::READW_LT => Ok((LockKind::Read, true)),
+        nfs_lock_type4::WRITE_LT => Ok((LockKind::Write, false)),
+        nfs_lock_type4::WRITEW_LT => Ok((LockKind::Write, true)),
+        _ => Err(nfsstat4::NFS4ERR_INVAL),
+    }
+}
+
+/// # Errors
+/// INVAL for no bytes and for bytes beyond the last (§18.10.3).
+pub(super) fn range(offset: u64, length: u64) -> Result<Range, nfsstat4> {
+    Range::from_offset_length(offset, length).ok_or(nfsstat4::NFS4ERR_INVAL)
+}
+
+/// # Errors
+/// INVAL for a name that is too long.
+pub(super) fn owner(client: sluice_state::ClientId, wire: &state_owner4) -> Result<LockOwner, nfsstat4> {
+    if wire.owner.len() > MAX_OWNER_BYTES {
+        return Err(nfsstat4::NFS4ERR_INVAL);
+    }
+    // §8.4.2.3 and §18.16.3: the client ID inside the owner is ignored; the session says who asks.
+    Ok(LockOwner::new(client, &wire.owner))
+}
+
+/// The lock in the way, as LOCK and LOCKT tell it.
+pub(super) fn denied(conflict: &LockConflict) -> LOCK4denied {
+    let (offset, length) = (conflict.range.start(), conflict.range.length());
+    LOCK4denied {
+        offset,
+        length,
+        locktype: match conflict.kind {
+            LockKind::Read => nfs_lock_type4::READ_LT,
+            LockKind::Write => nfs_lock_type4::WRITE_LT,
+        },
+        owner: state_owner4 {
+            clientid: conflict.owner.client.0,
+            owner: bytes::Bytes::copy_from_slice(&conflict.owner.opaque),
+        },
+    }
+}
+
+/// Locks are for regular files.
+///
+/// # Errors
+/// ISDIR, SYMLINK, INVAL.
+pub(super) async fn must_be_file(cx: &mut Context) -> Result<(), OpError> {
+    match cx.inode().await?.kind() {
+        Kind::File => Ok(()),
+        Kind::Directory => Err(nfsstat4::NFS4ERR_ISDIR.into()),
+        Kind::Symlink => Err(nfsstat4::NFS4ERR_SYMLINK.into()),
+        _ => Err(nfsstat4::NFS4ERR_INVAL.into()),
+    }
 }

@@ -38,6 +38,7 @@ pub(crate) mod nverify;
 pub(crate) mod open;
 pub(crate) mod open_downgrade;
 pub(crate) mod openattr;
+mod opening;
 pub(crate) mod putfh;
 pub(crate) mod putrootfh;
 pub(crate) mod read;

@@ -1,9 +1,197 @@
-//! (to be written)
+//! OPEN. RFC 8881 §18.16.
 
+use sluice_namespace::{DirectoryChange, Inode, Kind, Want as Permission};
+use sluice_state::file::{Error, Intent, Reply};
+use sluice_state::grace::Claim as Admission;
+use sluice_state::open::{Access, Claim, Deny, OpenRequest, Want};
+use sluice_state::owner::{MAX_OWNER_BYTES, OpenOwner};
 use sluice_xdr::nfs4::*;
 
-use crate::compound::{Context, OpResult};
+use super::opening::{create, delegation};
+use super::remove::{PATIENCE, find};
+use super::setattr::{SIZE_ONLY, set_size};
+use crate::attr::{change_info, name};
+use crate::compound::context::{from_wire, to_wire};
+use crate::compound::{Context, OpError, OpResult};
 
-pub(crate) async fn open(_cx: &mut Context, _args: OPEN4args) -> OpResult<OPEN4res> {
-    Err(nfsstat4::NFS4ERR_NOTSUPP.into())
+/// Bits of share_access besides access and want: the client wants to be told when a delegation can be had.
+/// Such wants are not kept, which is allowed.
+const SIGNALS: u32 = OPEN4_SHARE_ACCESS_WANT_SIGNAL_DELEG_WHEN_RESRC_AVAIL
+    | OPEN4_SHARE_ACCESS_WANT_PUSH_DELEG_WHEN_UNCONTENDED
+    | OPEN4_SHARE_ACCESS_WANT_DELEG_TIMESTAMPS
+    | OPEN4_SHARE_ACCESS_WANT_OPEN_XOR_DELEGATION;
+
+/// A file to open, found or just made.
+#[derive(Debug)]
+pub(super) struct Subject {
+    pub(super) inode: Inode,
+    pub(super) change: DirectoryChange,
+    /// Made by this OPEN (or an earlier try of it): its mode does not bind its maker yet.
+    pub(super) created: bool,
+    pub(super) attrset: bitmap4,
+    /// An existing file is to become empty (UNCHECKED with size 0).
+    pub(super) truncate: bool,
+}
+
+pub(crate) async fn open(cx: &mut Context, args: OPEN4args) -> OpResult<OPEN4res> {
+    let mut request = request(cx, &args)?;
+    let session = cx.session.clone().ok_or(nfsstat4::NFS4ERR_OP_NOT_IN_SESSION)?;
+    let reclaim = matches!(args.claim, open_claim4::CLAIM_PREVIOUS(_));
+    let creates = matches!(args.openhow, openflag4::OPEN4_CREATE(_));
+    // §18.16.3: only a name can be created.
+    if creates && !matches!(args.claim, open_claim4::CLAIM_NULL(_)) {
+        return Err(nfsstat4::NFS4ERR_INVAL.into());
+    }
+    cx.server.admit(&session, if reclaim { Admission::Reclaim } else { Admission::New })?;
+    for _ in 0..PATIENCE {
+        let subject = subject(cx, &args, &mut request).await?;
+        match grant(cx, &request, &subject).await {
+            // The file went between finding its name and asking for its state: the name means another now.
+            Err(OpError::Status(nfsstat4::NFS4ERR_STALE)) if named(&args.claim) => {}
+            Err(error) => return Err(error),
+            Ok(reply) => return finish(cx, &args, subject, &reply).await,
+        }
+    }
+    Err(nfsstat4::NFS4ERR_DELAY.into())
+}
+
+fn named(claim: &open_claim4) -> bool {
+    matches!(claim, open_claim4::CLAIM_NULL(_) | open_claim4::CLAIM_DELEGATE_CUR(_))
+}
+
+/// What the client asks of the file's state; the claim is completed by [`subject`].
+fn request(cx: &Context, args: &OPEN4args) -> Result<OpenRequest, OpError> {
+    let want_bits = args.share_access & OPEN4_SHARE_ACCESS_WANT_DELEG_MASK;
+    let access = args.share_access & !(OPEN4_SHARE_ACCESS_WANT_DELEG_MASK | SIGNALS);
+    if args.owner.owner.len() > MAX_OWNER_BYTES {
+        return Err(nfsstat4::NFS4ERR_INVAL.into());
+    }
+    Ok(OpenRequest {
+        owner: OpenOwner::new(cx.client()?, &args.owner.owner),
+        access: Access::from_bits(access).ok_or(nfsstat4::NFS4ERR_INVAL)?,
+        deny: Deny::from_bits(args.share_deny).ok_or(nfsstat4::NFS4ERR_INVAL)?,
+        claim: Claim::New,
+        want: match want_bits {
+            OPEN4_SHARE_ACCESS_WANT_NO_PREFERENCE | OPEN4_SHARE_ACCESS_WANT_ANY_DELEG => Want::Any,
+            OPEN4_SHARE_ACCESS_WANT_READ_DELEG => Want::Read,
+            OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG => Want::Write,
+            OPEN4_SHARE_ACCESS_WANT_NO_DELEG | OPEN4_SHARE_ACCESS_WANT_CANCEL => Want::None,
+            _ => return Err(nfsstat4::NFS4ERR_INVAL.into()),
+        },
+    })
+}
+
+/// The file that the claim means, made if the client wants that.
+async fn subject(cx: &mut Context, args: &OPEN4args, request: &mut OpenRequest) -> Result<Subject, OpError> {
+    match &args.claim {
+        open_claim4::CLAIM_NULL(component) => match &args.openhow {
+            openflag4::OPEN4_CREATE(how) => create::create(cx, component, how).await,
+            openflag4::Default(opentype4::OPEN4_NOCREATE) => by_name(cx, component).await,
+            openflag4::Default(_) => Err(nfsstat4::NFS4ERR_INVAL.into()),
+        },
+        open_claim4::CLAIM_FH => by_handle(cx).await,
+        open_claim4::CLAIM_PREVIOUS(delegation) => {
+            request.claim = Claim::Previous {
+                delegation: match *delegation {
+                    open_delegation_type4::OPEN_DELEGATE_NONE => Want::None,
+                    open_delegation_type4::OPEN_DELEGATE_READ => Want::Read,
+                    open_delegation_type4::OPEN_DELEGATE_WRITE => Want::Write,
+                    _ => return Err(nfsstat4::NFS4ERR_INVAL.into()),
+                },
+            };
+            by_handle(cx).await
+        }
+        open_claim4::CLAIM_DELEGATE_CUR(current) => {
+            request.claim = Claim::Delegation { stateid: from_wire(&current.delegate_stateid) };
+            by_name(cx, &current.file).await
+        }
+        open_claim4::CLAIM_DELEG_CUR_FH(stateid) => {
+            request.claim = Claim::Delegation { stateid: from_wire(stateid) };
+            by_handle(cx).await
+        }
+        // Delegations do not outlive a client's restart here (§10.2.1).
+        open_claim4::CLAIM_DELEGATE_PREV(_) | open_claim4::CLAIM_DELEG_PREV_FH => {
+            Err(nfsstat4::NFS4ERR_NOTSUPP.into())
+        }
+    }
+}
+
+async fn by_name(cx: &mut Context, component: &[u8]) -> Result<Subject, OpError> {
+    let name = name(component)?;
+    let directory = cx.current()?.inode;
+    let inode = find(cx, &directory, &name).await?.ok_or(nfsstat4::NFS4ERR_NOENT)?;
+    // The directory does not change; its change attribute is read for the sake of change_info4.
+    let change = cx.inode().await?.change;
+    Ok(existing(inode, DirectoryChange { before: change, after: change, atomic: false }))
+}
+
+async fn by_handle(cx: &mut Context) -> Result<Subject, OpError> {
+    let inode = cx.inode().await?;
+    Ok(existing(inode, DirectoryChange { before: 0, after: 0, atomic: false }))
+}
+
+fn existing(inode: Inode, change: DirectoryChange) -> Subject {
+    Subject { inode, change, created: false, attrset: bitmap4::EMPTY, truncate: false }
+}
+
+/// Judges permissions and asks the file's state.
+async fn grant(cx: &Context, request: &OpenRequest, subject: &Subject) -> Result<Reply, OpError> {
+    let inode = &subject.inode;
+    match inode.kind() {
+        Kind::File => {}
+        Kind::Directory => return Err(nfsstat4::NFS4ERR_ISDIR.into()),
+        Kind::Symlink => return Err(nfsstat4::NFS4ERR_SYMLINK.into()),
+        _ => return Err(nfsstat4::NFS4ERR_WRONG_TYPE.into()),
+    }
+    if !subject.created && request.claim == Claim::New {
+        permit(cx, inode, request.access, subject.truncate)?;
+    }
+    let entry = cx.server.file(&inode.key).await?;
+    let mut expelled = false;
+    loop {
+        match cx.server.prepare(&entry, &Intent::Open(request.clone())).await {
+            // Courteous, but not in the way: a holder whose lease is over gives way (§8.3).
+            Err(Error::ShareDenied { holder })
+                if !expelled && cx.server.expel_if_courtesy(holder).await =>
+            {
+                expelled = true;
+            }
+            Err(error) => return Err(error.into()),
+            Ok(held) => return Ok(held.commit()?),
+        }
+    }
+}
+
+fn permit(cx: &Context, inode: &Inode, access: Access, truncate: bool) -> Result<(), OpError> {
+    let owned = inode.record.owned();
+    if access.reads() && !owned.permits(&cx.who, Permission::READ) {
+        // A client that executes a file must read it.
+        owned.require(&cx.who, Permission::EXECUTE)?;
+    }
+    if access.writes() || truncate {
+        owned.require(&cx.who, Permission::WRITE)?;
+    }
+    Ok(())
+}
+
+async fn finish(cx: &mut Context, args: &OPEN4args, subject: Subject, reply: &Reply) -> OpResult<OPEN4res> {
+    let Reply::Opened { stateid, delegation } = reply else {
+        return Err(nfsstat4::NFS4ERR_SERVERFAULT.into());
+    };
+    let mut attrset = subject.attrset;
+    let truncate = subject.truncate;
+    cx.set_current_known(subject.inode);
+    if truncate {
+        set_size(cx, None, 0).await?;
+        attrset = SIZE_ONLY;
+    }
+    cx.current_stateid = Some(*stateid);
+    Ok(OPEN4res::NFS4_OK(OPEN4resok {
+        stateid: to_wire(stateid),
+        cinfo: change_info(subject.change),
+        // Open-unlinked files keep their data here: clients need no hidden names for them.
+        rflags: OPEN4_RESULT_LOCKTYPE_POSIX | OPEN4_RESULT_PRESERVE_UNLINKED | OPEN4_RESULT_MAY_NOTIFY_LOCK,
+        attrset,
+        delegation: delegation::wire(args.share_access, delegation.as_ref()),
+    }))
 }

@@ -5,12 +5,12 @@
 //! queue to blocking work, which leads until the queue is empty. In a simulation that work runs inline.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use sluice_env::Env;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::embedded::EmbeddedOptions;
 use crate::embedded::engine::{Effect, Engine, Snapshot};
@@ -37,9 +37,10 @@ struct Queue {
     /// Somebody leads, or is about to.
     led: bool,
     closed: bool,
-    /// Woken when the leader leaves an empty queue.
-    waiting: Vec<oneshot::Sender<()>>,
 }
+
+/// More leaders than there can be: one leads, others may still be leaving.
+const LEADERS: u32 = 1 << 16;
 
 /// The leader's alone while it leads.
 #[derive(Debug)]
@@ -55,11 +56,13 @@ pub(crate) struct Core {
     pub(crate) engine: Engine,
     max_group: usize,
     queue: Mutex<Queue>,
+    /// Each leader has a permit until it has let go of this core.
+    leaders: Arc<Semaphore>,
     validator: Mutex<Validator>,
     /// The view new transactions read.
     newest: RwLock<Shared<Snapshot>>,
     /// Why the store answers nothing more: after a failed sync nobody knows what is on the device.
-    failed: RwLock<Option<KvError>>,
+    failed: OnceLock<KvError>,
 }
 
 impl Core {
@@ -73,9 +76,10 @@ impl Core {
             // A versionstamp has two bytes for the order within a version.
             max_group: options.max_group.clamp(1, usize::from(u16::MAX)),
             queue: Mutex::new(Queue::default()),
+            leaders: Arc::new(Semaphore::new(LEADERS as usize)),
             validator: Mutex::new(Validator { history, views, version }),
             newest,
-            failed: RwLock::new(None),
+            failed: OnceLock::new(),
         }
     }
 
@@ -84,7 +88,7 @@ impl Core {
     }
 
     pub(crate) fn check(&self) -> Result<(), KvError> {
-        match &*self.failed.read() {
+        match self.failed.get() {
             None => Ok(()),
             Some(error) => Err(error.clone()),
         }
@@ -92,7 +96,7 @@ impl Core {
 
     fn fail(&self, error: KvError) {
         tracing::error!(%error, "the metadata store failed and answers nothing more");
-        self.failed.write().get_or_insert(error);
+        self.failed.get_or_init(|| error);
     }
 
     /// Queues a transaction and completes when it is durable or refused. It goes on if the caller
@@ -112,7 +116,8 @@ impl Core {
             !std::mem::replace(&mut queue.led, true)
         };
         if lead {
-            let leader = Leader { core: self.clone(), done: false };
+            let presence = self.leaders.clone().try_acquire_owned().ok();
+            let leader = Leader { core: self.clone(), done: false, _presence: presence };
             // Not awaited: it has begun, and every queued transaction has its own answer.
             drop(self.env.spawn.blocking(Box::new(move || leader.lead())));
         }
@@ -127,25 +132,17 @@ impl Core {
         answered.await.unwrap_or(Err(KvError::Closed))
     }
 
-    /// Refuses new transactions and completes when the queued ones are answered.
+    /// Refuses new transactions and completes when the queued ones are answered and no leader holds
+    /// the store open.
     pub(crate) async fn close(&self) {
-        let (wake, idle) = oneshot::channel();
-        {
-            let mut queue = self.queue.lock();
-            queue.closed = true;
-            if queue.led {
-                queue.waiting.push(wake);
-            } else {
-                drop(wake);
-            }
-        }
-        // An error is as good: nobody leads.
-        idle.await.ok();
+        self.queue.lock().closed = true;
+        // It is never closed; an error could only mean that nobody leads.
+        self.leaders.acquire_many(LEADERS).await.ok();
     }
 
     /// Makes every later call answer [`KvError::Closed`].
     pub(crate) fn shut(&self) {
-        self.failed.write().get_or_insert(KvError::Closed);
+        self.failed.get_or_init(|| KvError::Closed);
     }
 
     /// The next group, or `None`: then nobody leads any more.
@@ -153,9 +150,6 @@ impl Core {
         let mut queue = self.queue.lock();
         if queue.jobs.is_empty() {
             queue.led = false;
-            for wake in queue.waiting.drain(..) {
-                wake.send(()).ok();
-            }
             return None;
         }
         let mut group = Vec::with_capacity(queue.jobs.len().min(self.max_group));
@@ -220,6 +214,8 @@ impl Core {
 struct Leader {
     core: Arc<Core>,
     done: bool,
+    // After `core`, so that it is given back last.
+    _presence: Option<OwnedSemaphorePermit>,
 }
 
 impl Leader {

@@ -186,3 +186,12 @@ pub(crate) async fn history_survives_many_commits(f: Fixture) {
     tx.set("~result", "x");
     assert_eq!(commit(tx).await, Err(KvError::Conflict));
 }
+
+pub(crate) async fn an_unreadable_range_conflicts(f: Fixture) {
+    // Whether the stamped key is reached depends on what lies before it.
+    let read = async |tx: &mut Transaction| {
+        tx.set_versionstamped_value("m", vec![0; 10], 0);
+        assert_eq!(tx.range(&range("a", "z"), 1, false).await, Err(KvError::Unreadable));
+    };
+    assert!(conflicts(&f, read, |o| o.set("b", "before")).await);
+}

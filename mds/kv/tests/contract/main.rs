@@ -122,6 +122,7 @@ contract! {
         a_reversed_limited_range_conflicts_only_as_far_as_it_looked, a_cleared_range_conflicts_with_readers_inside,
         manual_conflicts_count, own_writes_do_not_conflict, a_read_only_transaction_always_commits,
         a_cleared_range_stops_at_its_end, history_survives_many_commits,
+        an_unreadable_range_conflicts,
     }
     atomics::{
         atomics_do_not_conflict_and_add_up, atomic_semantics, atomics_are_read_before_commit,

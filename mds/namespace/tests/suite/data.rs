@@ -259,6 +259,8 @@ async fn extended_attributes() {
     w.clean().await;
     let p = w.node(ROOT, "p", NewNode::Fifo).await.unwrap().inode.key;
     refused!(set(p, b"a", b"1", SetXattr::Either, &me).await, FsError::NotOwner);
+    refused!(w.read(async |t| w.ns.get_xattr(t, &p, b"a", &me).await).await, FsError::NoXattr);
+    assert!(w.read(async |t| w.ns.list_xattrs(t, &p, &me).await).await.unwrap().is_empty());
     let d = w.mkdir(ROOT, "d").await;
     w.setattr(d, SetAttr { mode: Some(0o1777), ..SetAttr::default() }, &me).await.unwrap();
     refused!(set(d, b"a", b"1", SetXattr::Either, &user(5, 5)).await, FsError::NotOwner);

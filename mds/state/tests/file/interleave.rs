@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use sluice_state::effect::{IoMode, RecallAnswer, RecallKind, RevokeReason, WaitToken};
-use sluice_state::file::{Error, FileSeed, Intent, LayoutFilter, Outcome, Prepared, Reply, Ticket};
+use sluice_state::file::{Error, FileSeed, Grace, Intent, LayoutFilter, Outcome, Prepared, Reply, Ticket};
 use sluice_state::layout::ReturnMode;
 use sluice_state::lock::LockKind;
 use sluice_state::open::{Access, Deny};
@@ -357,7 +357,9 @@ pub(crate) fn drain(world: &mut World, what: &str) {
     }
     assert!(world.file.is_collectable() || !world.row, "the row outlives everybody: {what}\n{world:#?}");
     assert!(world.file.is_idle(), "something is left: {what}\n{world:#?}");
-    assert_eq!(world.file.is_collectable(), world.collected == 1, "{what}\n{world:#?}");
+    // After a crash an unlinked file that was closed is garbage, which no state machine is made for.
+    let crashed = world.grace != Grace::Over;
+    assert!(crashed || world.file.is_collectable() == (world.collected == 1), "{what}\n{world:#?}");
     assert!(world.collected <= 1, "collected twice: {what}\n{world:#?}");
 }
 

@@ -1,7 +1,7 @@
 //! Byte-range locks.
 
 use sluice_state::effect::{IoMode, RevokeReason};
-use sluice_state::file::{Ctx, Error, File, Grace};
+use sluice_state::file::{Ctx, Error, File, Grace, Intent, Outcome};
 use sluice_state::lock::{LockConflict, LockKind, LockRequest, Locker};
 use sluice_state::open::{Access, Deny};
 use sluice_state::owner::LockOwner;
@@ -67,6 +67,16 @@ fn a_lock_needs_an_open_of_its_kind() {
     assert_eq!(w.lock(B, R, range(0, 1), false), Err(Error::Openmode));
     w.lock(A, R, range(0, 1), false).unwrap();
     assert_eq!(w.lock(C, R, range(0, 1), false), Err(Error::BadStateid));
+}
+
+#[test]
+fn no_lock_under_an_open_that_is_closing() {
+    let mut w = opened();
+    let close = w.ticket(&Intent::Close { client: A, stateid: w.opens[&owner(A)] });
+    assert_eq!(w.lock(A, W, range(0, 1), false), Err(Error::Delay));
+    w.lock(B, W, range(0, 1), false).unwrap();
+    w.finish(close, Outcome::Aborted);
+    w.lock(A, W, range(5, 6), false).unwrap();
 }
 
 #[test]

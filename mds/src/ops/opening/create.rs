@@ -1,0 +1,111 @@
+//! OPEN with OPEN4_CREATE. RFC 8881 §18.16.3.
+
+use sluice_namespace::{Create, CreateMode, Created, FsError, Inode, LayoutPolicy, NewNode};
+use sluice_xdr::nfs4::{FATTR4_SIZE, bitmap4, createhow4};
+
+use super::super::lookup::not_a_directory;
+use super::super::open::Subject;
+use crate::attr::name;
+use crate::attr::set::Wanted;
+use crate::compound::{Context, OpError};
+use crate::layout;
+use crate::transact::Attempts;
+
+/// Mode of an EXCLUSIVE4 file until its maker sets one (§18.16.3: it does so at once).
+const NAMELESS_MODE: u16 = 0;
+
+/// What the client wants made.
+struct Plan {
+    mode: CreateMode,
+    wanted: Wanted,
+    default_mode: u16,
+}
+
+/// Makes a regular file, or takes the one that is there if the client's mode allows.
+pub(in crate::ops) async fn create(
+    cx: &mut Context,
+    component: &[u8],
+    how: &createhow4,
+) -> Result<Subject, OpError> {
+    let name = name(component)?;
+    let plan = plan(cx, how)?;
+    let parent = cx.inode().await?;
+    let policy = parent.directory_node().map(|directory| directory.policy).unwrap_or_default();
+    let create = Create {
+        directory: parent.key,
+        name,
+        node: new_file(cx, policy, plan.wanted.size).await?,
+        mode: plan.mode,
+        attributes: plan.wanted.new_attributes(plan.default_mode, cx.server.env.clock.wall()),
+        fileid: cx.server.next_fileid().await?,
+    };
+    let made = transaction(cx, &create).await;
+    let created = match made {
+        Err(FsError::NotDirectory) => return Err(not_a_directory(cx).await),
+        other => other?,
+    };
+    Ok(subject(&plan, created))
+}
+
+fn plan(cx: &Context, how: &createhow4) -> Result<Plan, OpError> {
+    let decode = |attributes| Wanted::decode(&cx.server, cx.minor, attributes);
+    Ok(match how {
+        createhow4::UNCHECKED4(attributes) => {
+            Plan { mode: CreateMode::Unchecked, wanted: decode(attributes)?, default_mode: 0o644 }
+        }
+        createhow4::GUARDED4(attributes) => {
+            Plan { mode: CreateMode::Guarded, wanted: decode(attributes)?, default_mode: 0o644 }
+        }
+        createhow4::EXCLUSIVE4(verifier) => Plan {
+            mode: CreateMode::Exclusive(verifier.0),
+            wanted: Wanted::default(),
+            default_mode: NAMELESS_MODE,
+        },
+        createhow4::EXCLUSIVE4_1(both) => Plan {
+            mode: CreateMode::Exclusive(both.cva_verf.0),
+            wanted: decode(&both.cva_attrs)?,
+            default_mode: 0o644,
+        },
+    })
+}
+
+/// Where the data will be is decided with the file, without asking any data server.
+async fn new_file(cx: &Context, policy: LayoutPolicy, size: Option<u64>) -> Result<NewNode, OpError> {
+    let layout = layout::place(&cx.server, &policy).await?;
+    Ok(NewNode::File { layout: Some(layout), read_write_layout: false, size: size.unwrap_or(0) })
+}
+
+async fn transaction(cx: &Context, create: &Create<'_>) -> Result<Created, FsError> {
+    let attempts = Attempts::default();
+    let (namespace, attempts) = (&cx.server.namespace, &attempts);
+    let (pending, version) = cx
+        .server
+        .write(|mut txn| {
+            Box::pin(async move { namespace.create(&mut txn, create, &cx.request(attempts.next())).await })
+        })
+        .await?;
+    Ok(pending.resolve(version))
+}
+
+fn subject(plan: &Plan, created: Created) -> Subject {
+    let same_verifier = matches!(plan.mode, CreateMode::Exclusive(_));
+    let truncate = !created.created && !same_verifier && plan.wanted.size == Some(0) && has_bytes(&created.inode);
+    Subject {
+        change: created.directory,
+        // An exclusive create that finds its own verifier is the retry of one that succeeded.
+        created: created.created || same_verifier,
+        attrset: match () {
+            () if created.created || same_verifier => plan.wanted.mask,
+            // §18.16.3: of an existing file only a size of zero is heeded.
+            () if plan.wanted.size == Some(0) => bitmap4::of(&[FATTR4_SIZE]),
+            () => bitmap4::EMPTY,
+        },
+        truncate,
+        inode: created.inode,
+    }
+}
+
+/// Anything to take away: the size in the inode may lag behind what a writer holds.
+fn has_bytes(inode: &Inode) -> bool {
+    inode.file().is_some()
+}
