@@ -60,6 +60,12 @@ fn refusals_are_told_apart() {
     let mut other = handle;
     other[0] = 0x29;
     assert_eq!(Capability::open(&other, keys), Err(CapabilityError::Format));
+    // Reserved bytes in use are a later format's, even under a right seal.
+    let mut later = handle;
+    later[23] = 1;
+    let seal = blake3::keyed_hash(&KEY, &later[..24]);
+    later[24..].copy_from_slice(&seal.as_bytes()[..8]);
+    assert_eq!(Capability::open(&later, keys), Err(CapabilityError::Format));
 }
 
 #[test]

@@ -48,11 +48,16 @@ fn a_promise_is_not_data() {
         let mut decoder = RecordDecoder::new(LIMIT);
         decoder.buffer().extend_from_slice(&(0x8000_0000 | (1024 * 1024_u32)).to_be_bytes());
         assert_eq!(decoder.next_record(), Ok(None));
-        decoder.buffer().extend_from_slice(&[0; 100]);
-        assert_eq!(decoder.next_record(), Ok(None));
+        // As much as there is free room, so that the decoder has to decide on more.
+        for _ in 0..2 {
+            let buffer = decoder.buffer();
+            let free = buffer.capacity() - buffer.len();
+            buffer.extend_from_slice(&vec![0; free]);
+            assert_eq!(decoder.next_record(), Ok(None));
+        }
         let _ = decoder.buffer();
     });
-    assert!(peak <= 64 * 1024, "{peak} bytes");
+    assert!(peak <= 160 * 1024, "{peak} bytes");
 }
 
 #[test]
@@ -60,7 +65,7 @@ fn endless_fragments_end() {
     for body in [0_usize, 1, 4] {
         let (fed, peak) = peak_of(|| {
             let mut decoder = RecordDecoder::new(LIMIT);
-            for fed in 0.. {
+            for fed in 0..10 * MAX_FRAGMENTS {
                 let buffer = decoder.buffer();
                 buffer.extend_from_slice(&u32::try_from(body).unwrap_or(0).to_be_bytes());
                 buffer.extend_from_slice(&[0; 4][..body]);
