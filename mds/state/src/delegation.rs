@@ -1,4 +1,17 @@
 //! Delegations: RFC 8881 §10.2, §10.4, §18.6 (DELEGRETURN).
+//!
+//! ```text
+//! none ──OPEN, by policy──▶ held ──DELEGRETURN──▶ none
+//!                             │ a conflicting operation queues
+//!                             ▼
+//!                          recalled ──DELEGRETURN──▶ none
+//!                             │ deadline
+//!                             ▼
+//!                          revoked (no fence: no data server knows of it)
+//! ```
+//!
+//! The rule of conflict: readers share read delegations, a write delegation is alone; the holder itself
+//! never conflicts.
 
 use std::collections::BTreeMap;
 

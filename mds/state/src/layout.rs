@@ -1,5 +1,21 @@
 //! Layout state of one file: RFC 8881 §12.5, §18.42-18.44. One entry per client: stateid, iomodes, seqid; no
 //! segment list, since recalls and returns are whole-file.
+//!
+//! ```text
+//!            LAYOUTGET (seqid+1)
+//!             ┌──┐
+//! none ──▶ held ─┘──LAYOUTRETURN of all──▶ none            (clean)
+//!            │ recall (seqid+1)
+//!            ▼
+//!         recalled ──LAYOUTRETURN of all──▶ none            (clean)
+//!            │ └──NOMATCHING, BAD_STATEID──▶ none or fencing (it could write)
+//!            │ deadline; from held too: the client is gone
+//!            ▼
+//!         fencing ──every data server refuses it──▶ none    (unclean: settle)
+//! ```
+//!
+//! The durable rw_layout row outlives all of it: it is written before the first read-write layout is
+//! handed out and cleared after the last one ended cleanly or was settled.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,10 @@
 //! Opens and share reservations: RFC 8881 §9.7-9.11, §18.16 (OPEN), §18.18 (OPEN_DOWNGRADE), §18.2 (CLOSE).
+//!
+//! ```text
+//! none ──OPEN──▶ open ──CLOSE──▶ none
+//!                 │ ▲ OPEN (union), OPEN_DOWNGRADE (union of a subset): seqid+1, same `other`
+//!                 └─┘
+//! ```
 
 use std::collections::BTreeMap;
 

@@ -371,6 +371,16 @@ fn a_recall_during_a_layoutget_refuses_the_grant() {
 }
 
 #[test]
+fn a_layoutget_of_a_gone_client_grants_nothing() {
+    let mut w = opened();
+    let get = w.layout_get(A, RW);
+    let ticket = w.ticket(&get);
+    w.expire(A, RevokeReason::LeaseExpired);
+    assert_eq!(w.finish(ticket, Outcome::Committed), Reply::Refused(Error::Expired));
+    assert!(w.row && w.idle_notices == 1, "the row was written for nothing");
+}
+
+#[test]
 fn last_close_without_a_return_recalls() {
     let mut w = opened();
     w.layout(A, RW).unwrap();

@@ -54,6 +54,8 @@ pub(crate) struct World {
     pub(crate) idle_notices: u32,
     /// Tickets out: the intent, and the unclean ends before it.
     pub(crate) out: BTreeMap<u64, (Intent, u32)>,
+    /// Those of them whose client expired meanwhile.
+    pub(crate) void: BTreeSet<u64>,
     /// The latest stateids each client was told.
     pub(crate) opens: BTreeMap<OpenOwner, StateId>,
     pub(crate) layouts: BTreeMap<ClientId, StateId>,
@@ -106,6 +108,7 @@ impl World {
             collected: 0,
             idle_notices: 0,
             out: BTreeMap::new(),
+            void: BTreeSet::new(),
             opens: BTreeMap::new(),
             layouts: BTreeMap::new(),
             locks: BTreeMap::new(),
@@ -228,8 +231,11 @@ impl World {
             self.store(&ticket);
         }
         let (intent, _) = self.out.remove(&ticket.id().0).unwrap();
+        let void = self.void.remove(&ticket.id().0);
         let (ctx, file) = self.split(intent.client());
         let (reply, effects) = file.finish(&ctx, ticket, outcome);
+        let granted = matches!(reply, Reply::Opened { .. } | Reply::LayoutGranted { .. });
+        assert!(!void || !granted, "state for a client that is gone: {reply:?}\n{self:#?}");
         self.hear(&intent, planned, &reply);
         self.apply(effects);
         reply
@@ -458,7 +464,8 @@ impl World {
 
     pub(crate) fn expire(&mut self, client: ClientId, reason: RevokeReason) {
         let effects = self.file.client_expired(self.now, client, reason);
-        // A layout that cannot write needs no fence before the client's other state goes.
+        let theirs = self.out.iter().filter(|(_, (intent, _))| intent.client() == Some(client));
+        self.void.extend(theirs.map(|(id, _)| *id));
         self.apply(effects);
         self.opens.retain(|o, _| o.client != client);
         self.locks.retain(|o, _| o.client != client);
