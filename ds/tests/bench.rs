@@ -36,7 +36,15 @@ async fn start(env: &Env, dir: &std::path::Path) -> DataServer {
     let addr = listener.local_addr();
     env.spawn.spawn(Box::pin(server.serve(listener)));
     let mut config = Config::new("127.0.0.1:0".parse().unwrap(), dir.to_owned(), addr, key);
-    config.store = Options { create: true, ..Options::default() };
+    let number = |name, default| std::env::var(name).ok().and_then(|s| s.parse().ok()).unwrap_or(default);
+    let defaults = Options::default();
+    config.store = Options {
+        create: true,
+        read_threads: number("SLUICE_BENCH_READERS", defaults.read_threads),
+        write_threads: number("SLUICE_BENCH_WRITERS", defaults.write_threads),
+        inline_read: number("SLUICE_BENCH_INLINE", defaults.inline_read),
+        ..defaults
+    };
     let ds = DataServer::start(env.clone(), tcp, config).await.unwrap();
     while !ds.status().serving {
         env.clock.sleep(Duration::from_millis(5)).await;

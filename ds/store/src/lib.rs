@@ -7,6 +7,7 @@
 //! * Fences and tombstones are durable before they are acknowledged and are looked up in memory.
 //! * A failed flush reaches everyone who waited for it and changes the file's write verifier.
 
+mod access_ops;
 mod data_file;
 pub mod device;
 mod error;
@@ -15,8 +16,10 @@ mod format;
 mod gate;
 mod journal;
 mod key;
+mod lane;
 mod log;
 mod open_files;
+mod pace;
 mod pool;
 mod room;
 mod space_ops;

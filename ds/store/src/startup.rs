@@ -12,8 +12,10 @@ use crate::device::Device;
 use crate::format::{BOOT, DATA, JOURNAL, SUPERBLOCK, Superblock};
 use crate::gate::Gate;
 use crate::journal::Journal;
+use crate::lane::Lane;
 use crate::log::{read_all, replace};
 use crate::open_files::OpenFiles;
+use crate::pace::Pace;
 use crate::pool::Pool;
 use crate::room::Room;
 use crate::verifier::Verifiers;
@@ -33,8 +35,15 @@ pub struct Options {
     pub max_rows: usize,
     /// Bytes of the device that data may not fill.
     pub reserve: u64,
+    /// Threads that read at once: the queue depth of a cold device.
+    pub read_threads: usize,
+    /// Threads that write at once: writes go to the page cache, so a few saturate it.
+    pub write_threads: usize,
     /// Reads up to this many bytes are tried on the calling thread if they need not wait.
     pub inline_read: usize,
+    /// Page-aligned writes up to this many bytes are done on the calling thread while the device takes
+    /// writes at memory speed.
+    pub inline_write: usize,
 }
 
 impl Default for Options {
@@ -45,7 +54,10 @@ impl Default for Options {
             open_files: 4096,
             max_rows: 1 << 20,
             reserve: 64 << 20,
+            read_threads: 32,
+            write_threads: 4,
             inline_read: 128 << 10,
+            inline_write: 16 << 10,
         }
     }
 }
@@ -111,7 +123,11 @@ fn open(env: &Env, device: Arc<dyn Device>, options: Options) -> Result<Arc<Stor
         pool: Pool::default(),
         room: Room::new(options.reserve),
         gate: Gate::default(),
+        read_lane: Lane::new(options.read_threads),
+        write_lane: Lane::new(options.write_threads),
         inline_read: options.inline_read,
+        inline_write: options.inline_write,
+        pace: Pace::default(),
         materialised: Arc::new(Notify::new()),
         flush_failures: AtomicU64::new(0),
         device,

@@ -11,16 +11,18 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::data_file::{DataFile, leaf_path, path_of};
 use crate::device::{Cached, Device, DeviceFile, FileStat};
-use crate::fence::{Access, Fence, Refusal, Row};
+use crate::fence::{Access, Refusal, Row};
 use crate::format::{SUPERBLOCK, Superblock};
 use crate::gate::Gate;
 use crate::journal::Journal;
+use crate::lane::Lane;
 use crate::log::replace;
 use crate::open_files::{OpenFiles, Victim};
+use crate::pace::Pace;
 use crate::pool::Pool;
 use crate::room::Room;
 use crate::verifier::Verifiers;
-use crate::{Epoch, FileKey, Stability, StoreError, Uuid, Verifier};
+use crate::{FileKey, Stability, StoreError, Uuid, Verifier};
 
 /// What a read found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +60,10 @@ pub struct Store {
     pub(crate) boot: u64,
     pub(crate) room: Room,
     pub(crate) inline_read: usize,
+    pub(crate) inline_write: usize,
     pub(crate) pool: Pool,
+    pub(crate) read_lane: Arc<Lane>,
+    pub(crate) write_lane: Arc<Lane>,
     pub(crate) _lock: Box<dyn std::fmt::Debug + Send + Sync>,
     // Each guards itself.
     pub(crate) superblock: Mutex<Superblock>,
@@ -66,6 +71,7 @@ pub struct Store {
     pub(crate) journal: Arc<Journal>,
     pub(crate) files: OpenFiles,
     pub(crate) gate: Gate,
+    pub(crate) pace: Pace,
     pub(crate) materialised: Arc<Notify>,
     pub(crate) flush_failures: AtomicU64,
 }
@@ -148,7 +154,7 @@ impl Store {
         {
             return Ok(read);
         }
-        self.blocking(move |store| {
+        self.on(&self.read_lane, move |store| {
             let file = store.open_file(key)?;
             let mut buffer = store.pool.take(count);
             let n = file.file.read_at(buffer.as_mut(), offset)?;
@@ -194,22 +200,36 @@ impl Store {
         let access = *access;
         // Taken before the write: if a flush of this file fails meanwhile, the client must notice.
         let verifier = self.verifiers.of(access.key);
-        let file = self
-            .blocking(move |store| {
-                let _pass = store.gate.enter();
-                store.journal.check(&access)?;
-                if access.must_exist {
-                    store.open_file(access.key)?;
-                }
-                store.write(access.key, access.generation, offset, &data)
-            })
-            .await?;
+        let file = if self.may_write_here(&access, offset, data.len()) {
+            self.write_checked(&access, offset, &data)?
+        } else {
+            self.on(&self.write_lane, move |store| store.write_checked(&access, offset, &data)).await?
+        };
         match stability {
             Stability::Unstable => {}
             Stability::DataSync => self.flush(&file, false).await?,
             Stability::FileSync => self.flush(&file, true).await?,
         }
         Ok(verifier)
+    }
+
+    /// Whether a write is small and sure enough not to block the calling thread: an open file, whole
+    /// pages (of others the rest might have to be read first), and a device that keeps pace.
+    fn may_write_here(&self, access: &Access, offset: u64, length: usize) -> bool {
+        length <= self.inline_write
+            && (offset | length as u64) % 4096 == 0
+            && self.pace.is_fast(self.env.clock.now())
+            && self.files.get(access.key).is_some()
+    }
+
+    /// Check and write as one step for fences.
+    fn write_checked(&self, access: &Access, offset: u64, data: &[u8]) -> Result<Arc<DataFile>, StoreError> {
+        let _pass = self.gate.enter();
+        self.journal.check(access)?;
+        if access.must_exist {
+            self.open_file(access.key)?;
+        }
+        self.write(access.key, access.generation, offset, data)
     }
 
     /// Writes without asking who, for copies ordered by the metadata server; not durable before a
@@ -221,7 +241,7 @@ impl Store {
         offset: u64,
         data: Bytes,
     ) -> Result<(), StoreError> {
-        self.blocking(move |store| store.write(key, generation, offset, &data).map(drop)).await
+        self.on(&self.write_lane, move |store| store.write(key, generation, offset, &data).map(drop)).await
     }
 
     fn write(
@@ -233,7 +253,8 @@ impl Store {
     ) -> Result<Arc<DataFile>, StoreError> {
         let file = self.open_or_create(key, generation)?;
         self.room.admit(&*self.device, &*file.file, offset, data.len() as u64)?;
-        file.file.write_at(data, offset)?;
+        let clock = &*self.env.clock;
+        self.pace.timed(clock, clock.now(), || file.file.write_at(data, offset))?;
         file.touched();
         Ok(file)
     }
@@ -299,104 +320,6 @@ impl Store {
     }
 }
 
-/// Who may.
-impl Store {
-    /// Whether a well-sealed handle may be used. Constant time, never blocks on the device.
-    pub fn check(&self, access: &Access) -> Result<(), Refusal> {
-        self.journal.check(access)
-    }
-
-    /// Whether a tombstone covers this generation of a data file.
-    pub fn is_removed(&self, key: FileKey, generation: u16) -> bool {
-        self.journal.peek(|table| table.tombstone(key)) >= Some(generation)
-    }
-
-    /// Makes fences durable. When this returns, no write they refuse is on its way any more.
-    pub async fn fence(self: &Arc<Self>, fences: &[Fence]) -> Result<(), StoreError> {
-        self.journal.append(fences.iter().copied().map(Row::Fence).collect()).await?;
-        self.gate.drain().await;
-        Ok(())
-    }
-
-    /// Rows in the fence table, tombstones included.
-    pub fn rows(&self) -> usize {
-        self.journal.peek(|table| table.len())
-    }
-
-    /// Handles of epochs before `oldest` are refused from now on, and rows that only stood against
-    /// them are dropped.
-    pub async fn retire(self: &Arc<Self>, oldest: Epoch) -> Result<(), StoreError> {
-        if self.oldest().is_some_and(|known| !known.is_before(oldest)) {
-            return Ok(());
-        }
-        self.journal.append(vec![Row::Oldest(oldest)]).await?;
-        self.gate.drain().await;
-        Ok(())
-    }
-
-    /// The oldest epoch whose handles are accepted; `None` before any was retired.
-    pub fn oldest(&self) -> Option<Epoch> {
-        self.journal.peek(|table| table.oldest())
-    }
-
-    /// Admits an order from incarnation `epoch` of the metadata server and remembers it, durably.
-    ///
-    /// # Errors
-    /// `OldCaller` when a newer incarnation has spoken.
-    pub async fn admit_caller(self: &Arc<Self>, epoch: u64) -> Result<(), StoreError> {
-        let newest = self.newest_caller();
-        match epoch.cmp(&newest) {
-            std::cmp::Ordering::Less => Err(StoreError::OldCaller),
-            std::cmp::Ordering::Equal => Ok(()),
-            std::cmp::Ordering::Greater => self.journal.append(vec![Row::Caller(epoch)]).await,
-        }
-    }
-
-    /// The newest incarnation of the metadata server that gave an order.
-    pub fn newest_caller(&self) -> u64 {
-        self.journal.peek(|table| table.caller())
-    }
-
-    /// Removes data files, for handles up to the generation given: when it returns, a tombstone
-    /// that lives until `epoch` is retired and the removal itself are durable. Absent files are
-    /// no error: a late write could still bring them into being.
-    pub async fn remove(
-        self: &Arc<Self>,
-        targets: &[(FileKey, u16)],
-        epoch: Epoch,
-    ) -> Result<(), StoreError> {
-        let keys: Vec<FileKey> = targets.iter().map(|(key, _)| *key).collect();
-        let removing = Removing::begin(self, keys.clone());
-        let rows = targets.iter().map(|&(key, generation)| Row::Tombstone { key, generation, epoch });
-        self.journal.append(rows.collect()).await?;
-        self.gate.drain().await;
-        self.blocking(move |store| {
-            let result = store.unlink(&keys);
-            drop(removing);
-            result
-        })
-        .await
-    }
-
-    fn unlink(&self, keys: &[FileKey]) -> Result<(), StoreError> {
-        let mut leaves = Vec::new();
-        for key in keys {
-            match self.device.remove(&path_of(*key)) {
-                Ok(()) => leaves.push(key.leaf()),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        leaves.sort_unstable();
-        leaves.dedup();
-        // Durable now, not later: the tombstone dies with its epoch and must not leave a file.
-        for leaf in leaves {
-            self.device.sync_dir(&leaf_path(leaf))?;
-        }
-        Ok(())
-    }
-}
-
 /// First materialisations.
 impl Store {
     /// Data files journalled as existing, with the generation that brought them, which
@@ -430,6 +353,24 @@ impl Store {
             // A caller that went away needs no answer.
             let _ = done.send(work(&store));
         })));
+        wait.await.unwrap_or(Err(StoreError::Closing))
+    }
+
+    /// The same among the few threads of `lane`.
+    async fn on<T: Send + 'static>(
+        self: &Arc<Self>,
+        lane: &Arc<Lane>,
+        work: impl FnOnce(&Self) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (done, wait) = oneshot::channel();
+        let store = Arc::clone(self);
+        lane.run(
+            &self.env,
+            Box::new(move || {
+                // A caller that went away needs no answer.
+                let _ = done.send(work(&store));
+            }),
+        );
         wait.await.unwrap_or(Err(StoreError::Closing))
     }
 
@@ -533,31 +474,6 @@ impl Store {
                     }
                 }
             }
-        }
-    }
-}
-
-/// While it lives, its data files can be neither opened nor created.
-struct Removing {
-    store: Arc<Store>,
-    keys: Vec<FileKey>,
-}
-
-impl Removing {
-    fn begin(store: &Arc<Store>, keys: Vec<FileKey>) -> Self {
-        for key in &keys {
-            let mut shard = store.files.shard(*key);
-            shard.removing.insert(*key);
-            shard.evict(*key);
-        }
-        Self { store: Arc::clone(store), keys }
-    }
-}
-
-impl Drop for Removing {
-    fn drop(&mut self) {
-        for key in &self.keys {
-            self.store.files.shard(*key).removing.remove(key);
         }
     }
 }

@@ -1,0 +1,131 @@
+//! Who may: fences, tombstones, epochs, callers. Each is durable when it returns, and from then on no
+//! write that it refuses is on its way to the device.
+
+use std::io;
+use std::sync::Arc;
+
+use crate::data_file::{leaf_path, path_of};
+use crate::fence::{Access, Fence, Refusal, Row};
+use crate::{Epoch, FileKey, Store, StoreError};
+
+impl Store {
+    /// Whether a well-sealed handle may be used. Constant time, never blocks on the device.
+    pub fn check(&self, access: &Access) -> Result<(), Refusal> {
+        self.journal.check(access)
+    }
+
+    /// Whether a tombstone covers this generation of a data file.
+    pub fn is_removed(&self, key: FileKey, generation: u16) -> bool {
+        self.journal.peek(|table| table.tombstone(key)) >= Some(generation)
+    }
+
+    /// Makes fences durable. When this returns, no write they refuse is on its way any more.
+    pub async fn fence(self: &Arc<Self>, fences: &[Fence]) -> Result<(), StoreError> {
+        self.journal.append(fences.iter().copied().map(Row::Fence).collect()).await?;
+        self.gate.drain().await;
+        Ok(())
+    }
+
+    /// Rows in the fence table, tombstones included.
+    pub fn rows(&self) -> usize {
+        self.journal.peek(|table| table.len())
+    }
+
+    /// Handles of epochs before `oldest` are refused from now on, and rows that only stood against
+    /// them are dropped.
+    pub async fn retire(self: &Arc<Self>, oldest: Epoch) -> Result<(), StoreError> {
+        if self.oldest().is_some_and(|known| !known.is_before(oldest)) {
+            return Ok(());
+        }
+        self.journal.append(vec![Row::Oldest(oldest)]).await?;
+        self.gate.drain().await;
+        Ok(())
+    }
+
+    /// The oldest epoch whose handles are accepted; `None` before any was retired.
+    pub fn oldest(&self) -> Option<Epoch> {
+        self.journal.peek(|table| table.oldest())
+    }
+
+    /// Admits an order from incarnation `epoch` of the metadata server and remembers it, durably.
+    ///
+    /// # Errors
+    /// `OldCaller` when a newer incarnation has spoken.
+    pub async fn admit_caller(self: &Arc<Self>, epoch: u64) -> Result<(), StoreError> {
+        let newest = self.newest_caller();
+        match epoch.cmp(&newest) {
+            std::cmp::Ordering::Less => Err(StoreError::OldCaller),
+            std::cmp::Ordering::Equal => Ok(()),
+            std::cmp::Ordering::Greater => self.journal.append(vec![Row::Caller(epoch)]).await,
+        }
+    }
+
+    /// The newest incarnation of the metadata server that gave an order.
+    pub fn newest_caller(&self) -> u64 {
+        self.journal.peek(|table| table.caller())
+    }
+
+    /// Removes data files, for handles up to the generation given: when it returns, a tombstone
+    /// that lives until `epoch` is retired and the removal itself are durable. Absent files are
+    /// no error: a late write could still bring them into being.
+    pub async fn remove(
+        self: &Arc<Self>,
+        targets: &[(FileKey, u16)],
+        epoch: Epoch,
+    ) -> Result<(), StoreError> {
+        let keys: Vec<FileKey> = targets.iter().map(|(key, _)| *key).collect();
+        let removing = Removing::begin(self, keys.clone());
+        let rows = targets.iter().map(|&(key, generation)| Row::Tombstone { key, generation, epoch });
+        self.journal.append(rows.collect()).await?;
+        self.gate.drain().await;
+        self.blocking(move |store| {
+            let result = store.unlink(&keys);
+            drop(removing);
+            result
+        })
+        .await
+    }
+
+    fn unlink(&self, keys: &[FileKey]) -> Result<(), StoreError> {
+        let mut leaves = Vec::new();
+        for key in keys {
+            match self.device.remove(&path_of(*key)) {
+                Ok(()) => leaves.push(key.leaf()),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        leaves.sort_unstable();
+        leaves.dedup();
+        // Durable now, not later: the tombstone dies with its epoch and must not leave a file.
+        for leaf in leaves {
+            self.device.sync_dir(&leaf_path(leaf))?;
+        }
+        Ok(())
+    }
+}
+
+/// While it lives, its data files can be neither opened nor created.
+struct Removing {
+    store: Arc<Store>,
+    keys: Vec<FileKey>,
+}
+
+impl Removing {
+    fn begin(store: &Arc<Store>, keys: Vec<FileKey>) -> Self {
+        for key in &keys {
+            let mut shard = store.files.shard(*key);
+            shard.removing.insert(*key);
+            shard.evict(*key);
+        }
+        Self { store: Arc::clone(store), keys }
+    }
+}
+
+impl Drop for Removing {
+    fn drop(&mut self) {
+        for key in &self.keys {
+            self.store.files.shard(*key).removing.remove(key);
+        }
+    }
+}

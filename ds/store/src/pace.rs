@@ -1,0 +1,70 @@
+//! Whether the device takes writes at memory speed just now. While it does, small writes are done on
+//! the calling thread, for a tenth of the cost of handing them to another; as soon as one is slow (the
+//! kernel throttles dirty pages, or the device is stuck), nothing may wait on the caller's thread.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use nix::sys::resource::{UsageWho, getrusage};
+use sluice_env::{Clock, Monotonic};
+
+/// A write that took longer than this was not to memory.
+const SLOW: Duration = Duration::from_millis(3);
+
+/// So long after a slow write the caller's thread is spared.
+const WARY: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Default)]
+pub(crate) struct Pace {
+    /// Nanoseconds on the monotonic clock until which writes count as slow.
+    wary_until: AtomicU64,
+}
+
+impl Pace {
+    pub(crate) fn is_fast(&self, now: Monotonic) -> bool {
+        now.0 >= self.wary_until.load(Ordering::Relaxed)
+    }
+
+    /// Runs a write that began at `begun` and remembers whether it was slow.
+    pub(crate) fn timed<T>(&self, clock: &dyn Clock, begun: Monotonic, write: impl FnOnce() -> T) -> T {
+        let sleeps = sleeps();
+        let result = write();
+        let now = clock.now();
+        if self.is_slow(now.since(begun), sleeps) {
+            self.wary_until.fetch_max((now + WARY).0, Ordering::Relaxed);
+        }
+        result
+    }
+
+    /// Time alone does not tell: on a busy machine a write to memory is interrupted and takes long as
+    /// well. One that waited has put its thread to sleep.
+    fn is_slow(&self, took: Duration, sleeps_before: i64) -> bool {
+        took > SLOW && sleeps() != sleeps_before
+    }
+}
+
+/// How often this thread has gone to sleep of its own accord.
+fn sleeps() -> i64 {
+    getrusage(UsageWho::RUSAGE_THREAD).map_or(0, |usage| usage.voluntary_context_switches())
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_env::Env;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn one_slow_write_spares_the_caller_for_a_while() {
+        let (env, pace) = (Env::system(), Pace::default());
+        let timed = |work: &dyn Fn()| pace.timed(&*env.clock, env.clock.now(), work);
+        timed(&|| ());
+        assert!(pace.is_fast(env.clock.now()));
+        let begun = env.clock.now();
+        timed(&|| while env.clock.now().since(begun) <= 2 * SLOW {});
+        #[allow(clippy::disallowed_methods, reason = "a thread that sleeps is what is tested")]
+        timed(&|| std::thread::sleep(2 * SLOW));
+        assert!(!pace.is_fast(env.clock.now()));
+        assert!(pace.is_fast(env.clock.now() + WARY));
+    }
+}
