@@ -25,6 +25,7 @@ everywhere!(
     refusals_word_by_word,
     silence_and_half_records,
     half_a_first_record,
+    a_silent_crowd_fills_no_more_than_its_places,
     idle_is_not_silence,
     idle_has_an_end,
     refusals_are_charged,
@@ -150,6 +151,18 @@ async fn half_a_first_record(w: World) {
     let (_server, mut s) = raw(&w, limits).await;
     s.write_all(&[0x80, 0]).await.unwrap();
     assert_eq!(ends(&w, &mut s, 2 * SECOND).await, []);
+}
+
+async fn a_silent_crowd_fills_no_more_than_its_places(w: World) {
+    let limits = Limits { max_connections: 2, first_record: LONG, ..Limits::default() };
+    let (server, first) = raw(&w, limits).await;
+    let mut addr = w.listen;
+    addr.set_port(first.peer.port());
+    let _second = w.at_client.connect(addr).await.unwrap();
+    // Those two say nothing, and hold their places until they must have spoken.
+    let mut third = w.at_client.connect(addr).await.unwrap();
+    assert_eq!(ends(&w, &mut third, SECOND).await, []);
+    server.shutdown(SECOND).await;
 }
 
 async fn idle_has_an_end(w: World) {
