@@ -62,7 +62,8 @@ pub enum RecallAnswer {
     BadStateid,
     /// NFS4ERR_OLD_STATEID: the client has seen a later seqid.
     OldStateid,
-    /// No back channel, a timeout, or any other answer: asked again until the deadline.
+    /// No back channel, a timeout, or any other answer: asked again until the deadline. Where the lease
+    /// has run out already (courtesy), the caller expires the client instead of waiting for it.
     Unreachable,
 }
 

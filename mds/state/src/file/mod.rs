@@ -330,7 +330,9 @@ impl File {
     }
 
     /// The client is gone (lease, admin, new incarnation): takes all its state on this file. Where it
-    /// holds a read-write layout everything stays in force until the fence is confirmed.
+    /// holds a read-write layout everything stays in force until the fence is confirmed. The files are
+    /// those of `StateIndex::files_of`, and those where the client has its first request in flight: when
+    /// `finish` yields state for a client that is gone by then, the caller expires it there and then.
     pub fn client_expired(&mut self, now: Time, client: ClientId, reason: RevokeReason) -> Vec<Effect> {
         let mut out = Vec::new();
         self.expire_client(client, reason, &mut out);

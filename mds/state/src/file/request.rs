@@ -200,7 +200,8 @@ pub enum Intent {
     /// Ask the data servers for the size after an unclean end of a read-write layout. Waits for fences.
     /// [`Ticket::clears_rw`] says whether the transaction may also clear the rw_layout row.
     Settle,
-    /// Clear the rw_layout row after [`Effect::RwIdle`](crate::effect::Effect::RwIdle). Denied with [`Error::Delay`] when it is not idle.
+    /// Clear the rw_layout row after [`Effect::RwIdle`](crate::effect::Effect::RwIdle). Denied with
+    /// [`Error::Delay`] when it is not idle.
     ClearRw,
 }
 
