@@ -6,6 +6,9 @@
 //! known only afterwards: results come as [`Pending`] and are resolved with the commit version.
 //! No NFS type appears; the metadata server translates.
 //!
+//! One operation to a transaction: an inode that a transaction has changed cannot be read in it again,
+//! because its versionstamp is not known yet (the store answers `Unreadable`).
+//!
 //! Reading order: `keys` (every key), `inode`, `dirent`, `directory`, then one file per operation.
 
 mod check;
