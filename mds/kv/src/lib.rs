@@ -6,7 +6,7 @@
 //! keys up to 10 kB, values up to 100 kB, transactions up to 10 MB and 5 s. Keys are not empty and do
 //! not begin with 0xff.
 //!
-//! A [`Database`] is one of several backends behind one contract suite (tests/contract.rs).
+//! A [`Database`] is one of several backends behind one contract suite (tests/contract).
 
 mod atomic;
 mod database;
