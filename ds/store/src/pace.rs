@@ -11,8 +11,9 @@ use sluice_env::{Clock, Monotonic};
 /// A write that took longer than this was not to memory.
 const SLOW: Duration = Duration::from_millis(3);
 
-/// So long after a slow write the caller's thread is spared.
-const WARY: Duration = Duration::from_secs(1);
+/// The caller's thread is spared for so many times the time a slow write took: it stalls for a tenth of
+/// the time at most.
+const WARY: u32 = 10;
 
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
@@ -30,17 +31,18 @@ impl Pace {
         let sleeps = sleeps();
         let result = write();
         let now = clock.now();
-        if self.is_slow(now.since(begun), sleeps) {
-            self.wary_until.fetch_max((now + WARY).0, Ordering::Relaxed);
+        let took = now.since(begun);
+        if is_slow(took, sleeps) {
+            self.wary_until.fetch_max((now + took * WARY).0, Ordering::Relaxed);
         }
         result
     }
+}
 
-    /// Time alone does not tell: on a busy machine a write to memory is interrupted and takes long as
-    /// well. One that waited has put its thread to sleep.
-    fn is_slow(&self, took: Duration, sleeps_before: i64) -> bool {
-        took > SLOW && sleeps() != sleeps_before
-    }
+/// Time alone does not tell: on a busy machine a write to memory is interrupted and takes long as well.
+/// One that waited has put its thread to sleep.
+fn is_slow(took: Duration, sleeps_before: i64) -> bool {
+    took > SLOW && sleeps() != sleeps_before
 }
 
 /// How often this thread has gone to sleep of its own accord.
@@ -62,9 +64,10 @@ mod tests {
         assert!(pace.is_fast(env.clock.now()));
         let begun = env.clock.now();
         timed(&|| while env.clock.now().since(begun) <= 2 * SLOW {});
+        assert!(pace.is_fast(env.clock.now()), "busy is not stuck");
         #[allow(clippy::disallowed_methods, reason = "a thread that sleeps is what is tested")]
         timed(&|| std::thread::sleep(2 * SLOW));
         assert!(!pace.is_fast(env.clock.now()));
-        assert!(pace.is_fast(env.clock.now() + WARY));
+        assert!(pace.is_fast(env.clock.now() + 400 * SLOW));
     }
 }
