@@ -7,7 +7,7 @@ use anyhow::{Context, Result, anyhow};
 use sluice_env::Env;
 use sluice_kv::{Database, EmbeddedOptions};
 use sluice_mds::{Config, Mds};
-use sluice_rpc::{ClusterKey, Limits, Server, Tcp};
+use sluice_rpc::{ClusterKey, Limits, Server, Tcp, Transport};
 
 use crate::cli;
 use crate::{logs, ports, stop};
@@ -20,13 +20,13 @@ pub(crate) async fn run(options: cli::Mds) -> Result<()> {
     let env = Env::system();
     let key_file = options.key.unwrap_or_else(|| options.data_dir.join("cluster.key"));
     let key = ClusterKey::read(&key_file)?;
-    let transport = Arc::new(Tcp::default());
+    let transport: Arc<dyn Transport> = Arc::new(Tcp::default());
     let limits = Limits::default();
     let store = options.data_dir.join("metadata");
     std::fs::create_dir_all(&store)
         .with_context(|| format!("cannot make {}: choose a writable --data-dir", store.display()))?;
     let db = Database::open_embedded(env.clone(), &store, EmbeddedOptions::default())?;
-    let mds = Mds::start(env.clone(), db.clone(), config(&options.tuning)).await?;
+    let mds = Mds::start(env.clone(), Arc::clone(&transport), db.clone(), config(&options.tuning)).await?;
     let server = Arc::new(
         Server::new(env.clone(), transport, limits, mds.plain_programs()).with_secure(key, mds.secure_programs()),
     );

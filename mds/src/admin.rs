@@ -1,14 +1,25 @@
-//! SLUICE_ADMIN: what the command line asks.
+//! SLUICE_ADMIN: what the command line asks. xdr/spec/control.x.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
+use bytes::Bytes;
 use sluice_env::BoxFuture;
-use sluice_rpc::{Call, Program, Reply};
-use sluice_xdr::control::{SLUICE_ADMIN, SLUICE_ADMIN_V1};
+use sluice_namespace::{
+    Credential, DirectoryUpdate, FsError, Inode, InodeKey, LayoutPolicy, Name, Request, SetAttr, Statistic,
+};
+use sluice_namespace::stable_storage::statistic;
+use sluice_rpc::{Call, Frame, Program, Reply};
+use sluice_state::client::{ClientInfo, ImplementationId};
+use sluice_state::lease::LeaseState;
+use sluice_xdr::control::*;
+use sluice_xdr::{Decode, Encode, Reader, Writer};
 
+use crate::dsctl::StoreHandle;
 use crate::server::Mds;
 
+/// The admin program as holders of the cluster key reach it.
 #[derive(Debug)]
 pub(crate) struct Admin {
     pub(crate) mds: Arc<Mds>,
@@ -18,10 +29,179 @@ impl Program for Admin {
     fn number(&self) -> u32 {
         SLUICE_ADMIN
     }
+
     fn versions(&self) -> RangeInclusive<u32> {
         SLUICE_ADMIN_V1..=SLUICE_ADMIN_V1
     }
-    fn call<'a>(&'a self, _call: Call) -> BoxFuture<'a, Reply> {
-        Box::pin(async { Reply::ProcUnavail })
+
+    fn call<'a>(&'a self, call: Call) -> BoxFuture<'a, Reply> {
+        Box::pin(async move {
+            match call.procedure {
+                ADMIN_NULL => Reply::Success(Frame::default()),
+                ADMIN_STATUS => encode(&self.status(&call).await),
+                ADMIN_POLICY => {
+                    let mut reader = Reader::new(call.args.clone());
+                    let Ok(args) = ADMIN_POLICY_args::decode(&mut reader) else { return Reply::GarbageArgs };
+                    encode(&self.policy(args).await)
+                }
+                _ => Reply::ProcUnavail,
+            }
+        })
     }
+}
+
+fn encode<R: Encode>(result: &R) -> Reply {
+    let mut writer = Writer::default();
+    result.encode(&mut writer);
+    writer.finish().map_or(Reply::SystemErr, Reply::Success)
+}
+
+impl Admin {
+    async fn status(&self, call: &Call) -> ADMIN_STATUS_res {
+        let mds = &self.mds;
+        let counts = mds
+            .read(|txn| {
+                Box::pin(async move {
+                    Ok((statistic(&txn, Statistic::Files).await?, statistic(&txn, Statistic::Bytes).await?))
+                })
+            })
+            .await;
+        let (files, used_bytes) = match counts {
+            Ok(counts) => counts,
+            Err(error) => {
+                let why = format!("the metadata store does not answer: {error}");
+                return ADMIN_STATUS_res::Default(ctl_status::CTL_ERR_AGAIN, why.into());
+            }
+        };
+        let metrics = &mds.metrics;
+        let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let grace = mds.clients.lock().grace().next_deadline();
+        let left = if grace == sluice_state::Time::NEVER { 0 } else { grace.since(mds.now()) };
+        ADMIN_STATUS_res::CTL_OK(ADMIN_STATUS_resok {
+            cluster: ctl_uuid(mds.namespace.superblock().uuid),
+            version: Bytes::from_static(env!("CARGO_PKG_VERSION").as_bytes()),
+            listen: call.connection.local().to_string().into(),
+            mds_epoch: mds.data_servers.mds_epoch(),
+            uptime_seconds: mds.now().since(mds.started) / 1_000_000_000,
+            grace_seconds_left: u32::try_from(left.div_ceil(1_000_000_000)).unwrap_or(u32::MAX),
+            files,
+            used_bytes,
+            proxied_bytes_read: count(&metrics.proxied_read),
+            proxied_bytes_written: count(&metrics.proxied_written),
+            inline_bytes_read: count(&metrics.inline_read),
+            inline_bytes_written: count(&metrics.inline_written),
+            layouts_granted: count(&metrics.layouts_granted),
+            recalls_sent: count(&metrics.recalls_sent),
+            clients: mds.client_infos().iter().map(|info| self.client(info)).collect(),
+            data_servers: mds.data_servers.all().iter().map(|store| self.data_server(store)).collect(),
+        })
+    }
+
+    fn client(&self, info: &ClientInfo) -> ctl_client_status {
+        let mds = &self.mds;
+        let usage = mds.files.index().usage(info.id);
+        let sessions: Vec<_> = info.sessions.iter().filter_map(|id| mds.clients.session(*id)).collect();
+        let address = sessions.iter().find_map(|session| {
+            let id = session.lock().any_connection()?;
+            Some(mds.clients.connection(id)?.peer().ip().to_string())
+        });
+        let release = info.implementation.as_ref().and_then(ImplementationId::kernel).map(|kernel| {
+            format!("{}.{}{}", kernel.major, kernel.minor, kernel.suffix)
+        });
+        ctl_client_status {
+            client: info.id.0,
+            address: address.unwrap_or_default().into(),
+            name: cut(&info.owner),
+            kernel: release.unwrap_or_default().into(),
+            minor_version: info.minor_version,
+            state: Bytes::from_static(match info.lease {
+                _ if !info.confirmed => b"unconfirmed",
+                LeaseState::Active => b"active",
+                LeaseState::Courtesy => b"silent",
+                LeaseState::Dead => b"ending",
+            }),
+            opens: usage.opens,
+            locks: usage.locks,
+            layouts: usage.layouts,
+            proxied_bytes: sessions.iter().map(|session| session.proxied.load(Ordering::Relaxed)).sum(),
+        }
+    }
+
+    fn data_server(&self, store: &Arc<StoreHandle>) -> ctl_data_server_status {
+        let view = store.view();
+        let connected = store.connection().is_some() && !view.lost;
+        let silent = self.mds.now().since(view.last_heard) / 1_000_000_000;
+        let state = match view.health {
+            None => "not seen since the start".to_owned(),
+            Some(_) if !connected => format!("unreachable for {silent} s"),
+            Some(ctl_health::HEALTH_OK) => String::new(),
+            Some(_) => view.detail.clone(),
+        };
+        ctl_data_server_status {
+            id: store.id.0.into(),
+            store: ctl_uuid(store.uuid),
+            addresses: view
+                .addresses
+                .iter()
+                .map(|address| ctl_address { host: address.ip().to_string().into(), port: address.port().into() })
+                .collect(),
+            connected,
+            health: view.health.unwrap_or(ctl_health::HEALTH_OK),
+            state: state.into(),
+            capacity: view.capacity,
+            counters: view.counters,
+            version: view.version,
+        }
+    }
+
+    async fn policy(&self, args: ADMIN_POLICY_args) -> ADMIN_POLICY_res {
+        let refuse = |why: String| ADMIN_POLICY_res::Default(ctl_status::CTL_ERR_INVAL, why.into());
+        let set = if args.policy.is_empty() {
+            None
+        } else {
+            let text = String::from_utf8_lossy(&args.policy).into_owned();
+            match LayoutPolicy::parse(&text) {
+                Some(policy) => Some(policy),
+                None => return refuse(format!("no policy is called {text}: default, small, wide or wide-any, with mirrors as in wide:2")),
+            }
+        };
+        match self.apply(&args.path, set).await {
+            Ok(Some(policy)) => ADMIN_POLICY_res::CTL_OK(policy.to_string().into()),
+            Ok(None) => refuse("not a directory".to_owned()),
+            Err(error) => refuse(error.to_string()),
+        }
+    }
+
+    /// Walks to the directory and sets its policy if one is given; the policy it has then.
+    async fn apply(&self, path: &[u8], set: Option<LayoutPolicy>) -> Result<Option<LayoutPolicy>, FsError> {
+        let root = Credential { uid: 0, gid: 0, gids: Vec::new() };
+        let (namespace, who) = (&self.mds.namespace, &root);
+        let found: Inode = self
+            .mds
+            .read(|txn| {
+                Box::pin(async move {
+                    let mut at = namespace.getattr(&txn, &InodeKey::ROOT).await?;
+                    for component in path.split(|byte| *byte == b'/').filter(|part| !part.is_empty()) {
+                        at = namespace.lookup(&txn, &at.key, &Name::new(component)?, who).await?.inode;
+                    }
+                    Ok(at)
+                })
+            })
+            .await?;
+        let (Some(policy), true) = (set, found.is_directory()) else {
+            return Ok(found.directory_node().map(|directory| directory.policy));
+        };
+        let change = SetAttr { policy: Some(policy), ..SetAttr::default() };
+        let request = Request { who, now: self.mds.env.clock.wall(), directory: DirectoryUpdate::Exact };
+        let (change, request, key) = (&change, &request, found.key);
+        self.mds
+            .write(|mut txn| Box::pin(async move { namespace.setattr(&mut txn, &key, change, request).await }))
+            .await?;
+        Ok(Some(policy))
+    }
+}
+
+/// As much of a name as the protocol carries.
+fn cut(name: &Bytes) -> Bytes {
+    name.slice(..name.len().min(CTL_STRING_MAX as usize))
 }

@@ -191,6 +191,11 @@ impl Held {
         self.ticket.as_ref()
     }
 
+    /// The file.
+    pub(crate) fn key(&self) -> InodeKey {
+        self.entry.key
+    }
+
     /// The transaction committed: the machine's reply, its effects applied.
     ///
     /// # Errors

@@ -1,13 +1,15 @@
 //! Builds the metadata server and owns its parts.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use sluice_env::Env;
 use sluice_kv::Database;
-use sluice_namespace::{FormatOptions, FsError, IdAllocator, InodeKey, Namespace};
+use sluice_namespace::{FileId, FormatOptions, FsError, IdAllocator, InodeKey, Namespace};
 use sluice_namespace::stable_storage::{MdsEpoch, take_epoch};
-use sluice_rpc::Program;
+use sluice_rpc::{Program, Transport};
 use sluice_state::file::{FileSeed, Policy};
 use sluice_state::{BootEpoch, Time};
 
@@ -15,13 +17,15 @@ use crate::admin::Admin;
 use crate::clients::ClientTable;
 use crate::config::Config;
 use crate::dsctl::{Control, Registry};
-use crate::files::Files;
+use crate::files::{FileEntry, Files};
 use crate::metrics::Metrics;
 use crate::program::Nfs4;
 
 /// A running metadata server.
 pub struct Mds {
     pub(crate) env: Env,
+    /// How the data servers are reached for proxied I/O.
+    pub(crate) transport: Arc<dyn Transport>,
     pub(crate) config: Config,
     pub(crate) db: Database,
     pub(crate) namespace: Namespace,
@@ -34,6 +38,13 @@ pub struct Mds {
     pub(crate) files: Files,
     pub(crate) data_servers: Registry,
     pub(crate) metrics: Metrics,
+    /// Files that an earlier incarnation left with a read-write layout out, and nobody asked for since.
+    pub(crate) unsettled: Mutex<BTreeSet<FileId>>,
+    /// Files whose last read-write layout came back cleanly, to be recorded together.
+    pub(crate) rw_idle: Mutex<Vec<Arc<FileEntry>>>,
+    pub(crate) garbage_queued: tokio::sync::Notify,
+    /// When this incarnation began.
+    pub(crate) started: Time,
 }
 
 impl fmt::Debug for Mds {
@@ -56,7 +67,12 @@ impl Mds {
     ///
     /// # Errors
     /// What the store says.
-    pub async fn start(env: Env, db: Database, config: Config) -> Result<Arc<Self>, StartError> {
+    pub async fn start(
+        env: Env,
+        transport: Arc<dyn Transport>,
+        db: Database,
+        config: Config,
+    ) -> Result<Arc<Self>, StartError> {
         let options = FormatOptions { policy: config.policy, ..FormatOptions::new(&env) };
         let limits = sluice_kv::RunLimits::default;
         let (namespace, _) = db
@@ -76,15 +92,20 @@ impl Mds {
         let policy = file_policy(&config);
         let mds = Arc::new(Self {
             clients: ClientTable::load(&env, &db, &config, epoch).await?,
-            data_servers: Registry::load(&env, &db, &namespace, &config, epoch).await?,
+            data_servers: Registry::load(&env, &db, &config, epoch).await?,
             files: Files::new(epoch, policy),
             fileids: IdAllocator::default(),
             data_files: IdAllocator::default(),
             metrics: Metrics::default(),
+            unsettled: Mutex::new(crate::layout::settle::unsettled(&db, &namespace).await?),
+            rw_idle: Mutex::default(),
+            garbage_queued: tokio::sync::Notify::new(),
+            started: Time(env.clock.now().0),
             epoch,
             mds_epoch,
             namespace,
             env,
+            transport,
             db,
             config,
         });
@@ -113,8 +134,9 @@ impl Mds {
     /// What the inode and its rows say about state that outlives a restart.
     pub(crate) async fn file_seed(&self, key: &InodeKey) -> Result<FileSeed, FsError> {
         let key = *key;
-        let (rw_layout, orphan) =
-            self.read(move |txn| Box::pin(async move { crate::layout::settle::seed(&txn, &key).await })).await?;
+        let (rw_layout, orphan) = self
+            .read(|txn| Box::pin(async move { crate::layout::settle::seed(self, &txn, &key).await }))
+            .await?;
         Ok(FileSeed { rw_layout, orphan })
     }
 }

@@ -6,7 +6,7 @@ use crate::keys::{DataFileId, StoreId};
 
 /// One data file of a component: a plain file of one store, holding its stripe units at their
 /// offsets in the whole file (it is sparse).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DataFile {
     pub store: StoreId,
     /// Tells the data files of one [`Layout`] apart; never reused under the same id.
@@ -15,6 +15,19 @@ pub struct DataFile {
     pub generation: u16,
     /// The store has it: a handle may say that it must exist.
     pub materialised: bool,
+    /// This mirror missed writes: nothing is read from it, and nothing more written to it, until it has
+    /// been made equal again.
+    pub stale: bool,
+}
+
+impl DataFile {
+    const MATERIALISED: u8 = 1;
+    const STALE: u8 = 2;
+
+    fn flags(&self) -> u8 {
+        let flag = |on: bool, bit: u8| if on { bit } else { 0 };
+        flag(self.materialised, Self::MATERIALISED) | flag(self.stale, Self::STALE)
+    }
 }
 
 /// The bytes `[start, end)` of a file: stripe units of `stripe_unit` bytes dealt over `width`
@@ -105,7 +118,7 @@ impl Layout {
         for c in &self.components {
             w.u64(c.start).u64(c.end).u64(c.stripe_unit).u16(c.width).u16(c.mirrors).bool(c.handed_out);
             for s in &c.slots {
-                w.u16(s.store.0).u16(s.slot).u16(s.generation).bool(s.materialised);
+                w.u16(s.store.0).u16(s.slot).u16(s.generation).u8(s.flags());
             }
         }
     }
@@ -136,7 +149,17 @@ fn decode_component(r: &mut Reader) -> Result<Component, FsError> {
     let mut slots = Vec::with_capacity(n);
     for _ in 0..n {
         let (store, slot, generation) = (StoreId(r.u16()?), r.u16()?, r.u16()?);
-        slots.push(DataFile { store, slot, generation, materialised: r.bool()? });
+        let flags = r.u8()?;
+        if flags & !(DataFile::MATERIALISED | DataFile::STALE) != 0 {
+            return Err(r.corrupt());
+        }
+        slots.push(DataFile {
+            store,
+            slot,
+            generation,
+            materialised: flags & DataFile::MATERIALISED != 0,
+            stale: flags & DataFile::STALE != 0,
+        });
     }
     Ok(Component { start, end, stripe_unit, width, mirrors, handed_out, slots })
 }
@@ -220,7 +243,7 @@ pub(crate) mod tests {
     /// One component of `width` columns, one mirror, fresh.
     pub(crate) fn layout(id: u64, width: u16) -> Layout {
         let slots = (0..width)
-            .map(|n| DataFile { store: StoreId(n + 1), slot: n, generation: 1, materialised: false })
+            .map(|n| DataFile { store: StoreId(n + 1), slot: n, generation: 1, ..DataFile::default() })
             .collect();
         let c = Component {
             start: 0,
@@ -263,6 +286,7 @@ pub(crate) mod tests {
     fn decode_is_the_inverse_and_refuses_what_is_not_valid() {
         let mut l = layout(9, 3);
         l.components[0].slots[2].materialised = true;
+        l.components[0].slots[1].stale = true;
         l.mirrors_dirty = true;
         let bytes = |l: &Layout| {
             let mut w = Writer::default();

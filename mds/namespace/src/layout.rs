@@ -133,6 +133,33 @@ impl Namespace {
         .await
     }
 
+    /// These slots miss writes from now on, or (`stale` false) are equal to their mirrors again.
+    ///
+    /// Errors: Stale, WrongType, Invalid (no layout, or a column would be left without a good mirror).
+    pub async fn set_stale(
+        &self,
+        txn: &mut Transaction,
+        key: &InodeKey,
+        slots: &[u16],
+        stale: bool,
+    ) -> Result<Inode, FsError> {
+        self.change_layout(txn, key, |layout| {
+            let mut changed = false;
+            for c in &mut layout.components {
+                for s in c.slots.iter_mut().filter(|s| slots.contains(&s.slot)) {
+                    changed |= s.stale != stale;
+                    s.stale = stale;
+                }
+                let mirrors = usize::from(c.mirrors.max(1));
+                if c.slots.chunks(mirrors).any(|column| column.iter().all(|s| s.stale)) {
+                    return Err(FsError::Invalid);
+                }
+            }
+            Ok(changed)
+        })
+        .await
+    }
+
     /// The mirrors are equal again, or may not be.
     pub async fn set_mirrors_dirty(
         &self,

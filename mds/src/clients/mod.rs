@@ -6,6 +6,7 @@
 pub(crate) mod effects;
 pub(crate) mod records;
 
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 
 use dashmap::DashMap;
@@ -46,6 +47,8 @@ pub(crate) struct SessionEntry {
     pub(crate) shared: Arc<ClientShared>,
     /// The client understands striped layouts.
     pub(crate) stripes: bool,
+    /// Bytes of READ and WRITE that this session sent through this server.
+    pub(crate) proxied: AtomicU64,
     // Guarded by its own lock.
     session: Mutex<Session>,
 }
@@ -116,6 +119,7 @@ impl ClientTable {
             id: session.id(),
             shared: Arc::clone(session.client()),
             stripes,
+            proxied: AtomicU64::new(0),
             session: Mutex::new(session),
         });
         self.sessions.insert(entry.id, Arc::clone(&entry));

@@ -1,15 +1,171 @@
-//! Data files of deleted files: removed at the data servers, then forgotten.
+//! Data files of deleted files: removed at the data servers, then forgotten. Everything here has a row and
+//! goes on after a crash.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
+use sluice_namespace::{DataFileId, FsError, Garbage, InodeKey, StoreId};
+use sluice_state::file::{File, Grace};
+use sluice_xdr::control::ctl_data_file;
+
+use crate::dsctl;
 use crate::files::FileEntry;
+use crate::ops::setattr;
 use crate::server::Mds;
 
-/// The last open of an unlinked file is gone.
-pub(crate) async fn collect_orphan(_mds: Arc<Mds>, _entry: Arc<FileEntry>) {}
-
-/// Works through the garbage queue for the life of the server.
-pub(crate) async fn run(_mds: Arc<Mds>) {}
+/// Rows worked on at once.
+const BATCH: usize = 256;
+/// Between two looks when nothing was queued, and before what failed is tried again.
+const PAUSE: Duration = Duration::from_secs(5);
+const RETRY: Duration = Duration::from_secs(1);
 
 /// Something was queued.
-pub(crate) fn poke(_mds: &Arc<Mds>) {}
+pub(crate) fn poke(mds: &Arc<Mds>) {
+    mds.garbage_queued.notify_one();
+}
+
+/// Works through the garbage queue for the life of the server, after what earlier incarnations left.
+pub(crate) async fn run(mds: Arc<Mds>) {
+    mds.spawn(finish_truncations(Arc::clone(&mds)));
+    mds.spawn(collect_orphans(Arc::clone(&mds)));
+    loop {
+        let queued = mds.garbage_queued.notified();
+        if let Err(error) = sweep(&mds).await {
+            tracing::warn!(%error, "cannot work through the garbage queue; trying again");
+        }
+        // Data servers that were away come back without telling this queue.
+        drop(mds.env.clock.timeout(PAUSE, queued).await);
+    }
+}
+
+/// One pass over the queue.
+async fn sweep(mds: &Arc<Mds>) -> Result<(), FsError> {
+    let mut after = None;
+    loop {
+        let namespace = &mds.namespace;
+        let batch = mds
+            .read(|txn| Box::pin(async move { namespace.next_garbage(&txn, after, BATCH).await }))
+            .await?;
+        let gone = remove(mds, &batch.rows).await;
+        if !gone.is_empty() {
+            let gone = &gone;
+            mds.write(|mut txn| {
+                Box::pin(async move {
+                    namespace.garbage_done(&mut txn, gone);
+                    Ok(())
+                })
+            })
+            .await?;
+        }
+        match batch.next {
+            Some(next) => after = Some(next),
+            None => return Ok(()),
+        }
+    }
+}
+
+/// Removes the data files of `rows` where they are; the ids of those that are gone everywhere.
+async fn remove(mds: &Arc<Mds>, rows: &[Garbage]) -> Vec<DataFileId> {
+    let mut by_store: BTreeMap<StoreId, Vec<ctl_data_file>> = BTreeMap::new();
+    for row in rows {
+        for file in row.layout.data_files() {
+            by_store.entry(file.store).or_default().push(ctl_data_file {
+                file: row.layout.id.0,
+                slot: file.slot.into(),
+                generation: file.generation.into(),
+            });
+        }
+    }
+    let mut away = Vec::new();
+    for (store, files) in by_store {
+        for chunk in files.chunks(512) {
+            if !dsctl::remove(mds, store, chunk.to_vec()).await {
+                away.push(store);
+                break;
+            }
+        }
+    }
+    rows.iter()
+        .filter(|row| row.layout.data_files().all(|file| !away.contains(&file.store)))
+        .map(|row| row.layout.id)
+        .collect()
+}
+
+/// The last open of an unlinked file is gone.
+pub(crate) async fn collect_orphan(mds: Arc<Mds>, entry: Arc<FileEntry>) {
+    // A client that was away may still reclaim its open: orphans are untouchable until grace has ended.
+    while mds.grace(None) != Grace::Over {
+        mds.env.clock.sleep(RETRY).await;
+    }
+    while entry.peek(File::is_collectable) {
+        match reclaim(&mds, entry.key).await {
+            Ok(()) => break,
+            Err(error) => {
+                tracing::warn!(%error, file = entry.key.fileid.0, "cannot collect an unlinked file; trying again");
+                mds.env.clock.sleep(RETRY).await;
+            }
+        }
+    }
+}
+
+async fn reclaim(mds: &Arc<Mds>, key: InodeKey) -> Result<(), FsError> {
+    let namespace = &mds.namespace;
+    mds.write(|mut txn| Box::pin(async move { namespace.reclaim_orphan(&mut txn, &key).await })).await?;
+    poke(mds);
+    Ok(())
+}
+
+/// Unlinked files that were open when an earlier incarnation ended, and were not reclaimed.
+async fn collect_orphans(mds: Arc<Mds>) {
+    while mds.grace(None) != Grace::Over {
+        mds.env.clock.sleep(RETRY).await;
+    }
+    let mut after = None;
+    loop {
+        let namespace = &mds.namespace;
+        let page =
+            mds.read(|txn| Box::pin(async move { namespace.orphans(&txn, after, BATCH).await })).await;
+        let page = match page {
+            Ok(page) => page,
+            Err(error) => {
+                tracing::warn!(%error, "cannot look for unlinked files; trying again");
+                mds.env.clock.sleep(RETRY).await;
+                continue;
+            }
+        };
+        let Some(last) = page.last() else { return };
+        after = Some(last.fileid);
+        for key in page {
+            if let Ok(entry) = mds.file(&key).await {
+                collect_orphan(Arc::clone(&mds), entry).await;
+            }
+        }
+    }
+}
+
+/// Truncations that were committed and not yet carried out at the data servers.
+async fn finish_truncations(mds: Arc<Mds>) {
+    loop {
+        let namespace = &mds.namespace;
+        let found =
+            mds.read(|txn| Box::pin(async move { namespace.truncate_intents(&txn, None, BATCH).await })).await;
+        let found = match found {
+            Ok(found) if found.is_empty() => return,
+            Ok(found) => found,
+            Err(error) => {
+                tracing::warn!(%error, "cannot look for unfinished truncations; trying again");
+                Vec::new()
+            }
+        };
+        for intent in &found {
+            let key = intent.inode;
+            let inode = mds.read(|txn| Box::pin(async move { namespace.getattr(&txn, &key).await })).await;
+            if let Ok(inode) = inode {
+                // Failing means a data server is away: the next round tries again.
+                drop(setattr::carry_out(&mds, &inode, intent.size).await);
+            }
+        }
+        mds.env.clock.sleep(RETRY).await;
+    }
+}

@@ -1,32 +1,186 @@
-//! Sizes are settled, never guessed (docs/DESIGN §6).
+//! Sizes are settled, never guessed (docs/DESIGN §6): what data servers hold is asked for before it is
+//! shown, whenever a read-write layout may have moved the end of a file.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sluice_kv::Transaction;
-use sluice_namespace::{FsError, InodeKey};
+use sluice_namespace::{
+    CommitSize, Credential, DataFileId, DirectoryUpdate, FsError, Inode, InodeKey, Request,
+};
+use sluice_state::ClientId;
+use sluice_state::file::{Error, File, Intent, Ticket};
 
-use crate::files::FileEntry;
+use crate::dsctl;
+use crate::files::{FileEntry, Held, file_id};
 use crate::server::Mds;
 
-/// Clears the rw_layout row of a file whose last read-write layout was returned cleanly.
-pub(crate) async fn clear_rw(_mds: Arc<Mds>, _entry: Arc<FileEntry>) {}
-
-/// Settles a file after an unclean end of a read-write layout.
-pub(crate) async fn settle_in_background(_mds: Arc<Mds>, _entry: Arc<FileEntry>) {}
+/// Nobody: asks whether any client at all holds something.
+const NOBODY: ClientId = ClientId(0);
+/// How long rows of files that were closed cleanly are gathered before one transaction clears them.
+const GATHER: Duration = Duration::from_millis(20);
 
 /// Brings the size in the inode up to what the data servers hold, if it may lag; the caller then reads the
 /// inode again. True when it changed. Cheap when nothing lags.
 ///
 /// # Errors
-/// What the store or the data servers say; DELAY-like errors pass.
-pub(crate) async fn settle_size(_mds: &Arc<Mds>, _key: &InodeKey) -> Result<bool, FsError> {
+/// What the store or the data servers say; Busy passes.
+pub(crate) async fn settle_size(mds: &Arc<Mds>, key: &InodeKey) -> Result<bool, FsError> {
+    let entry = match mds.files.get(file_id(key)) {
+        Some(entry) => entry,
+        None if mds.unsettled.lock().contains(&key.fileid) => mds.file(key).await?,
+        None => return Ok(false),
+    };
+    if entry.peek(File::needs_settle) {
+        return settle(mds, &entry).await;
+    }
+    if entry.peek(|file| file.size_may_lag(NOBODY)) {
+        return observe(mds, key).await;
+    }
     Ok(false)
+}
+
+/// The logical size of the file that these data files belong to: zeros below it, end of file at it.
+///
+/// # Errors
+/// What the store or the data servers say.
+pub(crate) async fn logical_size(mds: &Arc<Mds>, id: DataFileId) -> Result<Option<u64>, FsError> {
+    let namespace = &mds.namespace;
+    let owner = mds.read(|txn| Box::pin(async move { namespace.data_file_owner(&txn, id).await })).await?;
+    let Some(key) = owner else { return Ok(None) };
+    settle_size(mds, &key).await?;
+    Ok(Some(inode(mds, key).await?.size()))
+}
+
+/// Settles a file after an unclean end of a read-write layout.
+pub(crate) async fn settle_in_background(mds: Arc<Mds>, entry: Arc<FileEntry>) {
+    match settle(&mds, &entry).await {
+        Ok(_) | Err(FsError::Stale) => {}
+        // Whoever next asks for the size settles it.
+        Err(error) => tracing::debug!(file = entry.key.fileid.0, %error, "a size is not settled yet"),
+    }
+}
+
+async fn inode(mds: &Arc<Mds>, key: InodeKey) -> Result<Inode, FsError> {
+    let namespace = &mds.namespace;
+    mds.read(|txn| Box::pin(async move { namespace.getattr(&txn, &key).await })).await
+}
+
+/// While writers are at work: the size grows to what is there, nothing is cleared.
+async fn observe(mds: &Arc<Mds>, key: &InodeKey) -> Result<bool, FsError> {
+    let now = inode(mds, *key).await?;
+    let Some(layout) = now.layout() else { return Ok(false) };
+    let (size, _) = dsctl::observed_size(mds, layout).await.map_err(|_| FsError::Busy)?;
+    if size <= now.size() {
+        return Ok(false);
+    }
+    commit(mds, *key, CommitSize { end: Some(size), ..CommitSize::default() }).await?;
+    Ok(true)
+}
+
+/// After an unclean end, once the holder is fenced.
+async fn settle(mds: &Arc<Mds>, entry: &Arc<FileEntry>) -> Result<bool, FsError> {
+    let held = match mds.prepare(entry, &Intent::Settle).await {
+        Ok(held) => held,
+        Err(Error::Stale) => return Err(FsError::Stale),
+        Err(_) => return Err(FsError::Busy),
+    };
+    let before = inode(mds, entry.key).await?;
+    let settled = held.ticket().is_some_and(Ticket::clears_rw);
+    let mut want = CommitSize { settled, ..CommitSize::default() };
+    if let Some(layout) = before.layout() {
+        let (size, space) = dsctl::observed_size(mds, layout).await.map_err(|_| FsError::Busy)?;
+        want.end = Some(size);
+        want.space_used = Some(space);
+        want.mirrors_dirty = layout.components.iter().any(|component| component.mirrors > 1);
+    }
+    let changed = commit(mds, entry.key, want).await?;
+    if settled {
+        mds.unsettled.lock().remove(&entry.key.fileid);
+    }
+    // The ticket's reply carries nothing, and the transaction stands whatever came meanwhile.
+    drop(held.commit());
+    Ok(changed)
+}
+
+async fn commit(mds: &Arc<Mds>, key: InodeKey, want: CommitSize) -> Result<bool, FsError> {
+    let root = Credential { uid: 0, gid: 0, gids: Vec::new() };
+    let request = Request { who: &root, now: mds.env.clock.wall(), directory: DirectoryUpdate::Exact };
+    let (namespace, want, request) = (&mds.namespace, &want, &request);
+    let (pending, version) = mds
+        .write(|mut txn| Box::pin(async move { namespace.commit_size(&mut txn, &key, want, request).await }))
+        .await?;
+    Ok(pending.resolve(version).grew)
+}
+
+/// Clears the rw_layout row of a file whose last read-write layout was returned cleanly, together with those
+/// of other files that were.
+pub(crate) async fn clear_rw(mds: Arc<Mds>, entry: Arc<FileEntry>) {
+    let first = {
+        let mut idle = mds.rw_idle.lock();
+        idle.push(entry);
+        idle.len() == 1
+    };
+    if !first {
+        return;
+    }
+    mds.env.clock.sleep(GATHER).await;
+    let entries = std::mem::take(&mut *mds.rw_idle.lock());
+    let mut held: Vec<Held> = Vec::with_capacity(entries.len());
+    for entry in &entries {
+        // Refused when it is not idle any more: the next clean return asks again.
+        if let Ok(ticket) = mds.prepare(entry, &Intent::ClearRw).await {
+            held.push(ticket);
+        }
+    }
+    let keys: Vec<InodeKey> = held.iter().map(Held::key).collect();
+    let (namespace, keys) = (&mds.namespace, &keys);
+    let cleared = mds
+        .write(|mut txn| {
+            Box::pin(async move {
+                keys.iter().for_each(|key| namespace.clear_read_write(&mut txn, key));
+                Ok(())
+            })
+        })
+        .await;
+    match cleared {
+        Ok(_) => held.into_iter().for_each(|ticket| drop(ticket.commit())),
+        // A row that stays costs a question to the data servers after the next restart, nothing else.
+        Err(error) => tracing::warn!(%error, "cannot clear the rows of files closed cleanly"),
+    }
 }
 
 /// Whether the rw_layout row exists and whether the inode is an orphan.
 ///
 /// # Errors
+/// Stale when the inode is gone; what the store says.
+pub(crate) async fn seed(mds: &Mds, txn: &Transaction, key: &InodeKey) -> Result<(bool, bool), FsError> {
+    let inode = mds.namespace.getattr(txn, key).await?;
+    let rw = mds.namespace.is_read_write(txn, key.fileid).await?;
+    Ok((rw, !inode.is_directory() && inode.nlink() == 0))
+}
+
+/// Files that some read-write layout of an earlier incarnation may have left unsettled.
+///
+/// # Errors
 /// What the store says.
-pub(crate) async fn seed(_txn: &Transaction, _key: &InodeKey) -> Result<(bool, bool), FsError> {
-    Ok((false, false))
+pub(crate) async fn unsettled(
+    db: &sluice_kv::Database,
+    namespace: &sluice_namespace::Namespace,
+) -> Result<std::collections::BTreeSet<sluice_namespace::FileId>, FsError> {
+    const PAGE: usize = 1000;
+    let mut all = std::collections::BTreeSet::new();
+    let mut after = None;
+    loop {
+        let page = db
+            .run_read(sluice_kv::RunLimits::default(), |txn| {
+                Box::pin(async move { namespace.read_write_files(&txn, after, PAGE).await })
+            })
+            .await?;
+        after = page.last().map(|key| key.fileid);
+        all.extend(page.iter().map(|key| key.fileid));
+        if page.len() < PAGE {
+            return Ok(all);
+        }
+    }
 }

@@ -1,9 +1,20 @@
-//! (to be written)
+//! DEALLOCATE. RFC 7862 §15.4: the range reads as zeros, the size stays.
 
-use sluice_xdr::nfs4::*;
+use sluice_xdr::control::ctl_space_operation;
+use sluice_xdr::nfs4::{DEALLOCATE4args, DEALLOCATE4res, nfsstat4};
 
+use super::allocate::reshape;
+use super::lock::must_be_file;
+use super::read::{bounded, permit_io};
 use crate::compound::{Context, OpResult};
 
-pub(crate) async fn deallocate(_cx: &mut Context, _args: DEALLOCATE4args) -> OpResult<DEALLOCATE4res> {
-    Err(nfsstat4::NFS4ERR_NOTSUPP.into())
+pub(crate) async fn deallocate(cx: &mut Context, args: DEALLOCATE4args) -> OpResult<DEALLOCATE4res> {
+    bounded(args.da_offset, args.da_length)?;
+    must_be_file(cx).await?;
+    let stateid = cx.stateid(&args.da_stateid)?;
+    permit_io(cx, &stateid, true).await?;
+    if args.da_length > 0 {
+        reshape(cx, ctl_space_operation::SPACE_DEALLOCATE, args.da_offset, args.da_length, None).await?;
+    }
+    Ok(DEALLOCATE4res { dr_status: nfsstat4::NFS4_OK })
 }

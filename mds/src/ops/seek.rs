@@ -1,9 +1,39 @@
-//! (to be written)
+//! SEEK. RFC 7862 §15.11.
 
-use sluice_xdr::nfs4::*;
+use sluice_xdr::nfs4::{SEEK4args, SEEK4res, data_content4, nfsstat4, seek_res4};
 
+use super::lock::must_be_file;
+use super::read::permit_io;
 use crate::compound::{Context, OpResult};
+use crate::dsctl;
+use crate::layout::settle;
 
-pub(crate) async fn seek(_cx: &mut Context, _args: SEEK4args) -> OpResult<SEEK4res> {
-    Err(nfsstat4::NFS4ERR_NOTSUPP.into())
+pub(crate) async fn seek(cx: &mut Context, args: SEEK4args) -> OpResult<SEEK4res> {
+    let data = match args.sa_what {
+        data_content4::NFS4_CONTENT_DATA => true,
+        data_content4::NFS4_CONTENT_HOLE => false,
+        _ => return Err(nfsstat4::NFS4ERR_UNION_NOTSUPP.into()),
+    };
+    must_be_file(cx).await?;
+    let stateid = cx.stateid(&args.sa_stateid)?;
+    permit_io(cx, &stateid, false).await?;
+    settle::settle_size(&cx.server, &cx.current()?.inode).await?;
+    cx.forget_inode();
+    let inode = cx.inode().await?;
+    let size = inode.size();
+    // §15.11.3: at or beyond the end there is neither.
+    if args.sa_offset >= size {
+        return Err(nfsstat4::NFS4ERR_NXIO.into());
+    }
+    let found = match inode.layout() {
+        Some(layout) => dsctl::seek(&cx.server, layout, args.sa_offset, size, data).await?,
+        None if data => None,
+        None => Some(args.sa_offset),
+    };
+    let answer = match found {
+        Some(offset) if offset < size => seek_res4 { sr_eof: false, sr_offset: offset },
+        // The end of a file counts as a hole; for data it says that there is no more.
+        _ => seek_res4 { sr_eof: true, sr_offset: size },
+    };
+    Ok(SEEK4res::NFS4_OK(answer))
 }

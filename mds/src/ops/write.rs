@@ -1,9 +1,67 @@
-//! (to be written)
+//! WRITE through this server. RFC 8881 §18.32. A mount whose clients reach the data servers sends none.
 
-use sluice_xdr::nfs4::*;
+use sluice_namespace::CommitSize;
+use sluice_state::file::Intent;
+use sluice_xdr::nfs4::{WRITE4args, WRITE4res, WRITE4resok, nfsstat4, stable_how4, verifier4};
 
-use crate::compound::{Context, OpResult};
+use super::lock::must_be_file;
+use super::read::{bounded, permit_io};
+use crate::attr::get::MAX_IO;
+use crate::compound::{Context, OpError, OpResult};
+use crate::{dsctl, metrics};
 
-pub(crate) async fn write(_cx: &mut Context, _args: WRITE4args) -> OpResult<WRITE4res> {
-    Err(nfsstat4::NFS4ERR_NOTSUPP.into())
+pub(crate) async fn write(cx: &mut Context, args: WRITE4args) -> OpResult<WRITE4res> {
+    must_be_file(cx).await?;
+    let stateid = cx.stateid(&args.stateid)?;
+    permit_io(cx, &stateid, true).await?;
+    let data = args.data.slice(..args.data.len().min(usize::try_from(MAX_IO).unwrap_or(1 << 20)));
+    let length = u64::try_from(data.len()).unwrap_or(0);
+    let end = bounded(args.offset, length)?;
+    if length > 0 {
+        carry_out(cx, args.offset, end, data).await?;
+    }
+    Ok(WRITE4res::NFS4_OK(WRITE4resok {
+        count: u32::try_from(length).unwrap_or(0),
+        // Data went to the data servers as FILE_SYNC and the size is committed: there is nothing left to commit.
+        committed: stable_how4::FILE_SYNC4,
+        writeverf: verifier(cx),
+    }))
+}
+
+async fn carry_out(cx: &mut Context, offset: u64, end: u64, data: bytes::Bytes) -> Result<(), OpError> {
+    let client = cx.client()?;
+    let key = cx.current()?.inode;
+    let entry = cx.server.file(&key).await?;
+    let inode = cx.inode().await?;
+    let layout = inode.layout().ok_or(nfsstat4::NFS4ERR_SERVERFAULT)?;
+    let exclusive = layout.mirrors_dirty;
+    let held = cx.server.prepare(&entry, &Intent::ProxyIo { client, write: true, exclusive }).await?;
+    let length = end - offset;
+    dsctl::write(&cx.server, layout, offset, data, true).await?;
+    let commit = CommitSize { end: Some(end), ..CommitSize::default() };
+    let (namespace, commit, context) = (&cx.server.namespace, &commit, &*cx);
+    cx.server
+        .write(|mut txn| {
+            Box::pin(async move {
+                let request = context.request(sluice_namespace::DirectoryUpdate::Exact);
+                namespace.commit_size(&mut txn, &key, commit, &request).await
+            })
+        })
+        .await?;
+    held.commit()?;
+    if end > inode.size() {
+        dsctl::push_size(&cx.server, layout, end).await;
+    }
+    metrics::add(&cx.server.metrics.proxied_written, length);
+    if let Some(session) = &cx.session {
+        metrics::add(&session.entry.proxied, length);
+    }
+    Ok(())
+}
+
+/// Changes with every incarnation (§18.32.3); nothing that it protects is ever lost, since all is stable.
+pub(super) fn verifier(cx: &Context) -> verifier4 {
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&cx.server.mds_epoch.incarnation[..8]);
+    verifier4(bytes)
 }

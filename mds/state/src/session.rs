@@ -431,6 +431,12 @@ impl Session {
         self.bindings.iter().rev().find(|b| b.back).map(|b| b.connection)
     }
 
+    /// Any connection of the session, the one bound last: tells where its client is.
+    #[must_use]
+    pub fn any_connection(&self) -> Option<ConnectionId> {
+        self.bindings.last().map(|b| b.connection)
+    }
+
     /// The back channel: its attributes, security and slots.
     pub fn back(&mut self) -> &mut BackChannel {
         &mut self.back

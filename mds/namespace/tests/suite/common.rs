@@ -218,7 +218,7 @@ impl World {
 /// `width` data files of one mirror.
 pub fn layout(id: u64, width: u16) -> Layout {
     let slots = (0..width)
-        .map(|n| DataFile { store: StoreId(n + 1), slot: n, generation: 1, materialised: false })
+        .map(|n| DataFile { store: StoreId(n + 1), slot: n, generation: 1, ..DataFile::default() })
         .collect();
     let component = Component {
         start: 0,

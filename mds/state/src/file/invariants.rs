@@ -133,6 +133,10 @@ impl File {
     }
 
     fn leaving_means_unfenced(&self) -> Check {
+        let fenced: BTreeSet<_> = self.layouts.fencing.values().map(|f| f.client).collect();
+        ensure(fenced.len() == self.layouts.fencing.len(), || {
+            format!("two fences of one client: {:?}", self.layouts.fencing)
+        })?;
         for client in self.leaving.keys() {
             let fencing = self.layouts.fencing.values().any(|f| f.client == *client && f.read_write);
             ensure(fencing, || format!("{client:?} is kept for no fence"))?;

@@ -130,7 +130,8 @@ impl File {
         if !matches!(prepared, Prepared::Wait(_)) {
             self.queue.retain(|waiter| Some(waiter.token) != queued);
         }
-        if matches!(prepared, Prepared::Deny(_)) {
+        // Others go on when this one left the queue, or when a recall that it started lets them.
+        if matches!(prepared, Prepared::Deny(_)) || !out.is_empty() {
             self.advance(ctx.now, &mut out);
         }
         (prepared, out)
@@ -277,6 +278,7 @@ impl File {
     pub fn recall_layouts(&mut self, ctx: &Ctx<'_>, filter: LayoutFilter, changed: bool) -> Vec<Effect> {
         let mut out = Vec::new();
         self.recall_layouts_(ctx, filter, changed, &mut out);
+        self.advance(ctx.now, &mut out);
         out
     }
 

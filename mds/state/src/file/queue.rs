@@ -156,6 +156,18 @@ impl File {
 
     /// After any step: starts the recalls of requests whose turn has come, wakes those that can go on.
     pub(super) fn advance(&mut self, now: Time, out: &mut Vec<Effect>) {
+        // A recall lets its client past the queue, also with a request that was looked at already.
+        loop {
+            let before = out.len();
+            self.advance_once(now, out);
+            if out.len() == before {
+                break;
+            }
+        }
+        self.note_rw_idle(out);
+    }
+
+    fn advance_once(&mut self, now: Time, out: &mut Vec<Effect>) {
         for i in 0..self.queue.len() {
             let Some(waiter) = self.queue.get(i) else { break };
             if waiter.woken || self.behind_ticket(&waiter.work) || self.behind_waiter(&waiter.work, i) {
@@ -172,7 +184,6 @@ impl File {
                 self.recall_blockers(&blockers, now, timeout, out);
             }
         }
-        self.note_rw_idle(out);
     }
 
     /// Wakes requests that waited too long; forgets those that were woken and never came back.

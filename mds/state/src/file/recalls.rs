@@ -171,8 +171,8 @@ impl File {
 
     pub(super) fn fenced(&mut self, now: Time, fence: FenceId, out: &mut Vec<Effect>) {
         let Some(Fencing { client, .. }) = self.layouts.fencing.remove(&fence) else { return };
-        if self.leaving.contains_key(&client) && !self.can_still_write(client) {
-            self.leaving.remove(&client);
+        // A client has one fence at a time: until it is confirmed, nothing new is granted to it.
+        if self.leaving.remove(&client).is_some() {
             self.purge(client, out);
         }
         self.notify_locks(now, out);

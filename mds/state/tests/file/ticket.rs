@@ -1,7 +1,7 @@
 //! The ticket discipline itself: queue, wake-ups, time limits, caps.
 
 use sluice_state::effect::{IoMode, RevokeReason};
-use sluice_state::file::{Error, Intent, Outcome, Prepared};
+use sluice_state::file::{Error, Intent, LayoutFilter, Outcome, Prepared};
 use sluice_state::open::{Access, Deny};
 
 use super::world::{A, B, C, World};
@@ -132,4 +132,19 @@ fn a_leaving_client_gets_nothing_new() {
     let token = w.wait(&Intent::Open(super::world::open_request(B, Access::BOTH, Deny::BOTH)));
     w.fence_done(0);
     assert!(w.woken.contains(&token), "its share reservation ends with the fence");
+}
+
+#[test]
+fn a_recall_lets_a_request_out_of_the_queue() {
+    let mut w = World::default();
+    for client in [A, B] {
+        w.open(client, Access::BOTH, Deny::NONE).unwrap();
+    }
+    w.layout(B, IoMode::Read).unwrap();
+    let running = w.ticket(&io(A));
+    w.wait(&truncate(A));
+    let behind = w.wait(&io(B));
+    w.recall_layouts(LayoutFilter::All, true);
+    assert!(w.woken.contains(&behind), "it may be needed for the return");
+    w.finish(running, Outcome::Committed);
 }

@@ -1,0 +1,303 @@
+//! SLUICE_CONTROL: what data servers call. xdr/spec/control.x.
+
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sluice_env::BoxFuture;
+use sluice_namespace::stable_storage::{
+    Fence, PendingFence, StoreAddress, clear_fence, fences, put_store, store_by_uuid,
+};
+use sluice_namespace::{DataFileId, FsError};
+use sluice_rpc::{Call, Connection, Frame, Program, Reply};
+use sluice_xdr::control::*;
+use sluice_xdr::{Decode, Encode, Reader, Writer};
+
+use super::StoreHandle;
+use crate::layout::settle;
+use crate::server::Mds;
+
+const PROTOCOL: u32 = 1;
+
+/// The control program as data servers reach it.
+#[derive(Debug)]
+pub(crate) struct Control {
+    pub(crate) mds: Arc<Mds>,
+}
+
+impl Program for Control {
+    fn number(&self) -> u32 {
+        SLUICE_CONTROL
+    }
+
+    fn versions(&self) -> RangeInclusive<u32> {
+        SLUICE_CONTROL_V1..=SLUICE_CONTROL_V1
+    }
+
+    fn call<'a>(&'a self, call: Call) -> BoxFuture<'a, Reply> {
+        Box::pin(async move {
+            match call.procedure {
+                CONTROL_NULL => Reply::Success(Frame::default()),
+                CONTROL_REGISTER => answer(&call, |args| self.register(args, &call.connection)).await,
+                CONTROL_HEARTBEAT => answer(&call, |args| self.heartbeat(args, &call.connection)).await,
+                CONTROL_MATERIALISED => answer(&call, |args| self.materialised(args)).await,
+                CONTROL_LOGICAL_SIZE => answer(&call, |args| self.logical_size(args)).await,
+                _ => Reply::ProcUnavail,
+            }
+        })
+    }
+
+    fn reply_bound(&self, _version: u32, procedure: u32, _args: &Bytes) -> usize {
+        if procedure == CONTROL_REGISTER { 256 << 10 } else { 256 }
+    }
+}
+
+/// Decodes, runs, encodes.
+async fn answer<A: Decode, R: Encode, F: Future<Output = R>>(call: &Call, run: impl FnOnce(A) -> F) -> Reply {
+    let mut reader = Reader::new(call.args.clone());
+    let Ok(args) = A::decode(&mut reader) else { return Reply::GarbageArgs };
+    if reader.finish().is_err() {
+        return Reply::GarbageArgs;
+    }
+    let mut writer = Writer::default();
+    run(args).await.encode(&mut writer);
+    writer.finish().map_or(Reply::SystemErr, Reply::Success)
+}
+
+impl Control {
+    async fn register(&self, args: REGISTER_args, connection: &Arc<Connection>) -> REGISTER_res {
+        let refuse = |status: ctl_status, why: &str| {
+            tracing::warn!(data_server = %connection.peer(), %why, "a data server was refused");
+            REGISTER_res::Default(status, Bytes::copy_from_slice(why.as_bytes()))
+        };
+        if args.protocol != PROTOCOL {
+            return refuse(ctl_status::CTL_ERR_VERSION, "it speaks another version of the control protocol");
+        }
+        let cluster = self.mds.namespace.superblock().uuid;
+        if args.cluster.0 != [0; 16] && args.cluster.0 != cluster {
+            return refuse(ctl_status::CTL_ERR_FOREIGN_STORE, "its store belongs to another cluster");
+        }
+        let addresses = addresses(&args, connection);
+        if addresses.is_empty() {
+            return refuse(ctl_status::CTL_ERR_INVAL, "it gives no usable address for clients");
+        }
+        match self.admit(&args, addresses, connection).await {
+            Ok(Some((store, pending))) => {
+                self.welcome(&store, &args);
+                self.grant(&store, &pending)
+            }
+            Ok(None) => refuse(ctl_status::CTL_ERR_DUPLICATE, "its store is registered from another live data server"),
+            Err(error) => {
+                tracing::error!(%error, "cannot register a data server");
+                REGISTER_res::Default(ctl_status::CTL_ERR_AGAIN, Bytes::from_static(b"the metadata store is away"))
+            }
+        }
+    }
+
+    /// Makes the store known, durably first. `None`: another live data server has it.
+    async fn admit(
+        &self,
+        args: &REGISTER_args,
+        addresses: Vec<SocketAddr>,
+        connection: &Arc<Connection>,
+    ) -> Result<Option<(Arc<StoreHandle>, Vec<PendingFence>)>, FsError> {
+        let listed: Vec<StoreAddress> = addresses
+            .iter()
+            .map(|address| StoreAddress { host: address.ip().to_string().into(), port: address.port() })
+            .collect();
+        let (listed, uuid, capacity) = (&listed, &args.store.0, &args.capacity);
+        let (row, _) = self
+            .mds
+            .write(|mut txn| {
+                Box::pin(async move {
+                    let mut row = store_by_uuid(&mut txn, uuid).await?;
+                    row.addresses.clone_from(listed);
+                    (row.total_bytes, row.free_bytes) = (capacity.total_bytes, capacity.free_bytes);
+                    put_store(&mut txn, &row);
+                    Ok(row)
+                })
+            })
+            .await?;
+        let store = self.mds.data_servers.enter(&row);
+        if store.connection().is_some_and(|other| other.id() != connection.id()) {
+            // The same process may have lost its connection without our noticing: only one that answers is live.
+            if super::orders::ping(&store).await {
+                return Ok(None);
+            }
+        }
+        let now = self.mds.now();
+        store.update(|view| {
+            if view.addresses != addresses || view.device_generation == 0 {
+                view.device_generation += 1;
+            }
+            view.addresses = addresses;
+            view.capacity = args.capacity.clone();
+            view.version = Bytes::copy_from_slice(&args.version);
+            view.health = Some(ctl_health::HEALTH_OK);
+            view.last_heard = now;
+        });
+        *store.nfs.lock().await = None;
+        let id = row.id;
+        let pending = self
+            .mds
+            .read(|txn| Box::pin(async move { fences(&txn, id, None, CTL_FENCES_MAX as usize).await }))
+            .await?;
+        // Orders flow only after the fences are on their way: the reply carries them.
+        store.update(|view| {
+            view.connection = Some(Arc::clone(connection));
+            view.lost = false;
+            view.fences_told = false;
+        });
+        Ok(Some((store, pending)))
+    }
+
+    fn welcome(&self, store: &StoreHandle, args: &REGISTER_args) {
+        let view = store.view();
+        let where_: Vec<String> = view.addresses.iter().map(ToString::to_string).collect();
+        tracing::info!(
+            data_server = store.id.0,
+            address = where_.join(","),
+            capacity_gib = args.capacity.total_bytes >> 30,
+            "data server registered"
+        );
+        crate::layout::garbage::poke(&self.mds);
+    }
+
+    fn grant(&self, store: &StoreHandle, pending: &[PendingFence]) -> REGISTER_res {
+        let config = &self.mds.config;
+        let epochs = self.mds.data_servers.epochs();
+        let millis = |d: std::time::Duration| u32::try_from(d.as_millis()).unwrap_or(u32::MAX);
+        REGISTER_res::CTL_OK(REGISTER_resok {
+            cluster: ctl_uuid(self.mds.namespace.superblock().uuid),
+            mds_epoch: self.mds.data_servers.mds_epoch(),
+            store_id: store.id.0.into(),
+            capability_epoch: epochs.current,
+            oldest_epoch: epochs.oldest,
+            keys: epochs
+                .keys
+                .iter()
+                .map(|key| ctl_capability_key { id: key.id.into(), epoch: key.epoch, key: key.key })
+                .collect(),
+            fences: pending.iter().map(wire_fence).collect(),
+            heartbeat_ms: millis(config.heartbeat),
+            isolation_ms: millis(config.isolation),
+        })
+    }
+
+    async fn heartbeat(&self, args: HEARTBEAT_args, connection: &Arc<Connection>) -> HEARTBEAT_res {
+        if args.mds_epoch != self.mds.data_servers.mds_epoch() {
+            return HEARTBEAT_res::Default(ctl_status::CTL_ERR_EPOCH);
+        }
+        let store = self
+            .mds
+            .data_servers
+            .all()
+            .into_iter()
+            .find(|store| store.connection().is_some_and(|known| known.id() == connection.id()));
+        let Some(store) = store else {
+            return HEARTBEAT_res::Default(ctl_status::CTL_ERR_NOT_REGISTERED);
+        };
+        let now = self.mds.now();
+        let (before, after) = store.update(|view| {
+            let before = view.health.replace(args.health);
+            view.capacity = args.capacity.clone();
+            view.counters = args.counters.clone();
+            view.detail = String::from_utf8_lossy(&args.detail).into_owned();
+            view.last_heard = now;
+            (before, args.health)
+        });
+        if before != Some(after) {
+            tracing::warn!(data_server = store.id.0, health = ?after, detail = %store.view().detail, "data server health changed");
+        }
+        self.acknowledge_fences(&store).await;
+        let epochs = self.mds.data_servers.epochs();
+        HEARTBEAT_res::CTL_OK(HEARTBEAT_resok { capability_epoch: epochs.current, oldest_epoch: epochs.oldest })
+    }
+
+    /// A heartbeat under our epoch means that the fences of the registration are durable at the data server:
+    /// it makes them so before anything else. Their rows may go.
+    async fn acknowledge_fences(&self, store: &StoreHandle) {
+        super::fence::registered(&self.mds, store).await;
+    }
+
+    async fn materialised(&self, args: MATERIALISED_args) -> ctl_status {
+        let namespace = &self.mds.namespace;
+        for file in &args.files {
+            let id = DataFileId(file.file);
+            let (Ok(slot), Ok(generation)) = (u16::try_from(file.slot), u16::try_from(file.generation)) else {
+                return ctl_status::CTL_ERR_INVAL;
+            };
+            let marked = self
+                .mds
+                .write(|mut txn| {
+                    Box::pin(async move { namespace.materialised(&mut txn, id, &[(slot, generation)]).await })
+                })
+                .await;
+            match marked {
+                Ok(_) | Err(FsError::Stale) => {}
+                Err(error) => {
+                    tracing::error!(%error, "cannot record that data files exist");
+                    return ctl_status::CTL_ERR_AGAIN;
+                }
+            }
+        }
+        ctl_status::CTL_OK
+    }
+
+    async fn logical_size(&self, args: LOGICAL_SIZE_args) -> LOGICAL_SIZE_res {
+        match settle::logical_size(&self.mds, DataFileId(args.file)).await {
+            Ok(Some(size)) => LOGICAL_SIZE_res::CTL_OK(size),
+            Ok(None) => LOGICAL_SIZE_res::Default(ctl_status::CTL_ERR_NOENT),
+            Err(error) => {
+                tracing::debug!(%error, "a logical size is not to be had now");
+                LOGICAL_SIZE_res::Default(ctl_status::CTL_ERR_AGAIN)
+            }
+        }
+    }
+}
+
+/// Where clients reach it: what it says, or, for an unspecified address, where it came from.
+fn addresses(args: &REGISTER_args, connection: &Connection) -> Vec<SocketAddr> {
+    args.addresses
+        .iter()
+        .filter_map(|address| {
+            let host: std::net::IpAddr = std::str::from_utf8(&address.host).ok()?.parse().ok()?;
+            let host = if host.is_unspecified() { connection.peer().ip() } else { host };
+            let port = u16::try_from(address.port).ok().filter(|port| *port != 0)?;
+            Some(SocketAddr::new(host, port))
+        })
+        .collect()
+}
+
+/// A fence as a data server is told.
+pub(super) fn wire_fence(pending: &PendingFence) -> ctl_fence {
+    let file = |file: DataFileId, slot: u16, generation: u16| ctl_data_file {
+        file: file.0,
+        slot: slot.into(),
+        generation: generation.into(),
+    };
+    let (kind, holder, target) = match pending.fence {
+        Fence::Holder { holder } => (ctl_fence_kind::FENCE_HOLDER, holder, file(DataFileId(0), 0, 0)),
+        Fence::HolderFile { holder, file: id } => (ctl_fence_kind::FENCE_HOLDER_FILE, holder, file(id, 0, 0)),
+        Fence::Generation { file: id, slot, generation } => {
+            (ctl_fence_kind::FENCE_GENERATION, 0, file(id, slot, generation))
+        }
+    };
+    ctl_fence { kind, holder, target, epoch: pending.epoch }
+}
+
+/// Drops the rows of fences that a store has made durable.
+///
+/// # Errors
+/// What the metadata store says.
+pub(super) async fn forget_fences(mds: &Mds, done: &[PendingFence]) -> Result<(), FsError> {
+    mds.write(|mut txn| {
+        Box::pin(async move {
+            done.iter().for_each(|fence| clear_fence(&mut txn, fence.store, fence.id));
+            Ok(())
+        })
+    })
+    .await?;
+    Ok(())
+}

@@ -1,0 +1,118 @@
+//! Fencing by holder: durable here first, then at every data server that holds the file. docs/DESIGN §6.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluice_namespace::stable_storage::{Fence, PendingFence, fences, put_fence};
+use sluice_namespace::{FsError, Layout, Sequence, StoreId, lease_block};
+use sluice_state::effect::FenceId;
+use sluice_state::{ClientId, Time};
+
+use super::control::forget_fences;
+use super::registry::{StoreHandle, holder};
+use super::orders;
+use crate::files::FileEntry;
+use crate::server::Mds;
+
+/// Between two attempts to reach a data server that must hear of a fence.
+const RETRY: Duration = Duration::from_millis(500);
+
+/// Fences a client's capabilities on one file at every data server that holds it, then tells the file's
+/// machine. A data server that is away counts as fenced once it must have stopped serving by itself; its
+/// row waits for it to come back.
+pub(crate) async fn fence_holder_on_file(mds: Arc<Mds>, entry: Arc<FileEntry>, client: ClientId, fence: FenceId) {
+    let pending = loop {
+        match record(&mds, &entry, client).await {
+            Ok(pending) => break pending,
+            Err(FsError::Stale) => break Vec::new(),
+            Err(error) => {
+                tracing::warn!(%error, file = entry.key.fileid.0, "cannot record a fence; trying again");
+                mds.env.clock.sleep(RETRY).await;
+            }
+        }
+    };
+    for row in pending {
+        enforce(&mds, row).await;
+    }
+    let now = mds.now();
+    mds.step(&entry, Some(client), |file, _| ((), file.fence_done(now, fence)));
+}
+
+/// Writes a row per store.
+async fn record(mds: &Arc<Mds>, entry: &FileEntry, client: ClientId) -> Result<Vec<PendingFence>, FsError> {
+    let key = entry.key;
+    let namespace = &mds.namespace;
+    let epoch = mds.data_servers.epochs().current;
+    let (rows, _) = mds
+        .write(|mut txn| {
+            Box::pin(async move {
+                let inode = namespace.getattr(&txn, &key).await?;
+                let Some(layout) = inode.layout() else { return Ok(Vec::new()) };
+                let stores = stores_of(layout);
+                let count = u64::try_from(stores.len()).unwrap_or(0);
+                let ids = lease_block(&mut txn, Sequence::Fence, count).await?;
+                let fence = Fence::HolderFile { holder: holder(client), file: layout.id };
+                let rows: Vec<PendingFence> = stores
+                    .into_iter()
+                    .zip(ids)
+                    .map(|(store, id)| PendingFence { store, id, fence, epoch })
+                    .collect();
+                rows.iter().for_each(|row| put_fence(&mut txn, row));
+                Ok(rows)
+            })
+        })
+        .await?;
+    Ok(rows)
+}
+
+fn stores_of(layout: &Layout) -> BTreeSet<StoreId> {
+    layout.data_files().map(|file| file.store).collect()
+}
+
+/// Returns when the store refuses the holder, or must have stopped serving anybody.
+async fn enforce(mds: &Arc<Mds>, row: PendingFence) {
+    loop {
+        let Some(store) = mds.data_servers.get(row.store) else { return };
+        if orders::fence(mds, &store, &[row]).await {
+            if let Err(error) = forget_fences(mds, &[row]).await {
+                // The row stays and is told again: harmless.
+                tracing::warn!(%error, "cannot drop the row of a fence that holds");
+            }
+            return;
+        }
+        if isolated(mds, &store) {
+            return;
+        }
+        mds.env.clock.sleep(RETRY).await;
+    }
+}
+
+/// The store has been silent for so long that it answers nobody (its own clock says so before ours does).
+fn isolated(mds: &Mds, store: &StoreHandle) -> bool {
+    let heard = store.view().last_heard;
+    // Never heard in this incarnation: it lost its predecessor at some time before we began.
+    let since = if heard == Time::ZERO { Time::ZERO } else { heard };
+    mds.now().since(since) > mds.data_servers.isolation_nanos()
+}
+
+/// A data server registered under this incarnation: what its registration told it is durable there.
+pub(super) async fn registered(mds: &Arc<Mds>, store: &StoreHandle) {
+    if store.update(|view| std::mem::replace(&mut view.fences_told, true)) {
+        return;
+    }
+    let id = store.id;
+    let told = mds.read(|txn| Box::pin(async move { fences(&txn, id, None, 4096).await })).await;
+    match told {
+        Ok(rows) if rows.is_empty() => {}
+        Ok(rows) => {
+            // Rows made since the registration are told again: a fence twice is one fence.
+            if orders::fence(mds, store, &rows).await
+                && let Err(error) = forget_fences(mds, &rows).await
+            {
+                tracing::warn!(%error, "cannot drop the rows of fences that hold");
+            }
+        }
+        Err(error) => tracing::warn!(%error, "cannot read the fences of a data server"),
+    }
+}

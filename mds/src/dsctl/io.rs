@@ -1,0 +1,241 @@
+//! READ and WRITE through this server: an NFSv3 client of the data servers, a holder like any other.
+//! RFC 1813 §3.3.6, §3.3.7, §3.3.21. A healthy mount proxies nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use sluice_namespace::{DataFile, Layout};
+use sluice_rpc::{Client, Connection, Credential, Transport};
+use sluice_xdr::capability::Capability;
+use sluice_xdr::nfs3::*;
+use sluice_xdr::nfs4::nfsstat4;
+use sluice_xdr::{Decode, Encode, Reader, Writer};
+
+use super::StoreHandle;
+use super::orders::pieces;
+use super::registry::{MDS_HOLDER, rights};
+use crate::server::Mds;
+
+const NFS3: u32 = 100_003;
+const PATIENCE: Duration = Duration::from_secs(10);
+const CONNECT: Duration = Duration::from_secs(3);
+/// How often one request may be told to wait before the client is.
+const TRIES: u32 = 3;
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Reads through this server. Bytes beyond what data files hold are zeros; the caller has clamped to size.
+///
+/// # Errors
+/// What the client is told.
+pub(crate) async fn read(mds: &Arc<Mds>, layout: &Layout, offset: u64, length: u32) -> Result<Bytes, nfsstat4> {
+    let mut out = BytesMut::with_capacity(usize::try_from(length).unwrap_or(0));
+    for (offset, length, files) in pieces(layout, offset, length.into()) {
+        let wanted = usize::try_from(length).map_err(|_| nfsstat4::NFS4ERR_INVAL)?;
+        let start = out.len();
+        let mut last = nfsstat4::NFS4ERR_IO;
+        for file in &files {
+            match read_piece(mds, layout, file, offset, length, &mut out).await {
+                Ok(()) => {
+                    last = nfsstat4::NFS4_OK;
+                    break;
+                }
+                Err(error) => {
+                    out.truncate(start);
+                    last = error;
+                }
+            }
+        }
+        if last != nfsstat4::NFS4_OK {
+            return Err(last);
+        }
+        // A data file ends where its last unit does: the rest of the file's range is a hole.
+        out.resize(start + wanted, 0);
+    }
+    Ok(out.freeze())
+}
+
+async fn read_piece(
+    mds: &Arc<Mds>,
+    layout: &Layout,
+    file: &DataFile,
+    offset: u64,
+    length: u64,
+    out: &mut BytesMut,
+) -> Result<(), nfsstat4> {
+    let mut at = offset;
+    while at < offset + length {
+        let count = u32::try_from((offset + length - at).min(1 << 20)).unwrap_or(1 << 20);
+        let args = READ3args { file: handle(mds, layout, file, false)?, offset: at, count };
+        match call::<_, READ3res>(mds, file, NFSPROC3_READ, &args, |res| match res {
+            READ3res::NFS3_OK(_) => nfsstat3::NFS3_OK,
+            READ3res::Default(status, _) => *status,
+        })
+        .await?
+        {
+            READ3res::NFS3_OK(ok) => {
+                out.extend_from_slice(&ok.data);
+                at += u64::try_from(ok.data.len()).unwrap_or(0);
+                if ok.eof || ok.data.is_empty() {
+                    return Ok(());
+                }
+            }
+            READ3res::Default(status, _) => return Err(translate(status)),
+        }
+    }
+    Ok(())
+}
+
+/// Writes through this server; with `stable`, durable at every mirror before it returns.
+///
+/// # Errors
+/// What the client is told.
+pub(crate) async fn write(
+    mds: &Arc<Mds>,
+    layout: &Layout,
+    offset: u64,
+    data: Bytes,
+    stable: bool,
+) -> Result<(), nfsstat4> {
+    let length = u64::try_from(data.len()).map_err(|_| nfsstat4::NFS4ERR_INVAL)?;
+    for (at, length, files) in pieces(layout, offset, length) {
+        let from = usize::try_from(at - offset).map_err(|_| nfsstat4::NFS4ERR_INVAL)?;
+        let to = from + usize::try_from(length).map_err(|_| nfsstat4::NFS4ERR_INVAL)?;
+        for file in &files {
+            write_piece(mds, layout, file, at, data.slice(from..to), stable).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn write_piece(
+    mds: &Arc<Mds>,
+    layout: &Layout,
+    file: &DataFile,
+    offset: u64,
+    data: Bytes,
+    stable: bool,
+) -> Result<(), nfsstat4> {
+    let mut done = 0;
+    while done < data.len() {
+        let piece = data.slice(done..(done + (1 << 20)).min(data.len()));
+        let args = WRITE3args {
+            file: handle(mds, layout, file, true)?,
+            offset: offset + u64::try_from(done).unwrap_or(0),
+            count: u32::try_from(piece.len()).unwrap_or(0),
+            stable: if stable { stable_how::FILE_SYNC } else { stable_how::UNSTABLE },
+            data: piece,
+        };
+        match call::<_, WRITE3res>(mds, file, NFSPROC3_WRITE, &args, |res| match res {
+            WRITE3res::NFS3_OK(_) => nfsstat3::NFS3_OK,
+            WRITE3res::Default(status, _) => *status,
+        })
+        .await?
+        {
+            WRITE3res::NFS3_OK(ok) if ok.count > 0 => {
+                done += usize::try_from(ok.count).unwrap_or(data.len());
+            }
+            WRITE3res::NFS3_OK(_) => return Err(nfsstat4::NFS4ERR_IO),
+            WRITE3res::Default(status, _) => return Err(translate(status)),
+        }
+    }
+    Ok(())
+}
+
+/// Makes earlier unstable writes through this server durable.
+///
+/// # Errors
+/// What the client is told.
+pub(crate) async fn commit(mds: &Arc<Mds>, layout: &Layout) -> Result<(), nfsstat4> {
+    for file in layout.data_files().filter(|file| file.materialised) {
+        let args = COMMIT3args { file: handle(mds, layout, file, true)?, offset: 0, count: 0 };
+        match call::<_, COMMIT3res>(mds, file, NFSPROC3_COMMIT, &args, |res| match res {
+            COMMIT3res::NFS3_OK(_) => nfsstat3::NFS3_OK,
+            COMMIT3res::Default(status, _) => *status,
+        })
+        .await?
+        {
+            COMMIT3res::NFS3_OK(_) => {}
+            COMMIT3res::Default(status, _) => return Err(translate(status)),
+        }
+    }
+    Ok(())
+}
+
+/// A capability of this server's own.
+fn handle(mds: &Mds, layout: &Layout, file: &DataFile, write: bool) -> Result<nfs_fh3, nfsstat4> {
+    let capability = Capability {
+        // The logical size is judged here: the data file's own end is what we want to see.
+        rights: rights(write, file.materialised, false),
+        store: file.store.0,
+        data_file: layout.id.0,
+        slot: file.slot,
+        generation: file.generation,
+        holder: MDS_HOLDER,
+        ..Capability::default()
+    };
+    mds.data_servers.seal(capability).map(|data| nfs_fh3 { data }).ok_or(nfsstat4::NFS4ERR_SERVERFAULT)
+}
+
+/// Calls a data server, again for a while if it asks to wait or the connection breaks.
+async fn call<A: Encode, R: Decode>(
+    mds: &Arc<Mds>,
+    file: &DataFile,
+    procedure: u32,
+    args: &A,
+    status: impl Fn(&R) -> nfsstat3,
+) -> Result<R, nfsstat4> {
+    let store = mds.data_servers.get(file.store).ok_or(nfsstat4::NFS4ERR_IO)?;
+    for attempt in 0..TRIES {
+        if attempt > 0 {
+            mds.env.clock.sleep(PAUSE).await;
+        }
+        if store.view().lost {
+            return Err(nfsstat4::NFS4ERR_IO);
+        }
+        let Some(connection) = connect(mds, &store).await else { continue };
+        let mut writer = Writer::default();
+        args.encode(&mut writer);
+        let frame = writer.finish().map_err(|_| nfsstat4::NFS4ERR_SERVERFAULT)?;
+        match connection.call(NFS3, 3, procedure, &Credential::None, frame, PATIENCE).await {
+            Ok(reply) => {
+                let result = R::decode(&mut Reader::new(reply)).map_err(|_| nfsstat4::NFS4ERR_SERVERFAULT)?;
+                if status(&result) != nfsstat3::NFS3ERR_JUKEBOX {
+                    return Ok(result);
+                }
+            }
+            Err(error) => {
+                tracing::debug!(data_server = store.id.0, %error, "a proxied call failed");
+                *store.nfs.lock().await = None;
+            }
+        }
+    }
+    Err(nfsstat4::NFS4ERR_DELAY)
+}
+
+async fn connect(mds: &Mds, store: &StoreHandle) -> Option<Arc<Connection>> {
+    let mut slot = store.nfs.lock().await;
+    if let Some(connection) = slot.as_ref().filter(|connection| !connection.is_closed()) {
+        return Some(Arc::clone(connection));
+    }
+    let transport: Arc<dyn Transport> = Arc::clone(&mds.transport);
+    for address in store.view().addresses {
+        let client = Client::new(mds.env.clone(), Arc::clone(&transport)).with_connect_timeout(CONNECT);
+        if let Ok(connection) = client.dial(address).await {
+            *slot = Some(Arc::clone(&connection));
+            return Some(connection);
+        }
+    }
+    None
+}
+
+fn translate(status: nfsstat3) -> nfsstat4 {
+    match status {
+        nfsstat3::NFS3ERR_NOSPC => nfsstat4::NFS4ERR_NOSPC,
+        nfsstat3::NFS3ERR_DQUOT => nfsstat4::NFS4ERR_DQUOT,
+        nfsstat3::NFS3ERR_FBIG => nfsstat4::NFS4ERR_FBIG,
+        nfsstat3::NFS3ERR_ROFS => nfsstat4::NFS4ERR_ROFS,
+        nfsstat3::NFS3ERR_JUKEBOX => nfsstat4::NFS4ERR_DELAY,
+        _ => nfsstat4::NFS4ERR_IO,
+    }
+}

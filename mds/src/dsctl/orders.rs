@@ -1,0 +1,252 @@
+//! SLUICE_DATA_SERVER: what data servers are asked, each over the connection it made.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluice_namespace::stable_storage::PendingFence;
+use sluice_namespace::{DataFile, DataFileId, Layout, StoreId};
+use sluice_rpc::Credential;
+use sluice_xdr::control::*;
+use sluice_xdr::nfs4::nfsstat4;
+use sluice_xdr::{Decode, Encode, Reader, Writer};
+
+use super::StoreHandle;
+use super::control::wire_fence;
+use crate::server::Mds;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+const PING: Duration = Duration::from_secs(2);
+
+/// Calls one procedure; `None` when the data server is away or does not answer in time.
+async fn call<A: Encode, R: Decode>(store: &StoreHandle, procedure: u32, args: &A, patience: Duration) -> Option<R> {
+    let connection = store.connection()?;
+    let mut writer = Writer::default();
+    args.encode(&mut writer);
+    let frame = writer.finish().ok()?;
+    let reply = connection
+        .call(SLUICE_DATA_SERVER, SLUICE_DATA_SERVER_V1, procedure, &Credential::None, frame, patience)
+        .await
+        .inspect_err(|error| tracing::debug!(data_server = store.id.0, procedure, %error, "an order failed"))
+        .ok()?;
+    R::decode(&mut Reader::new(reply)).ok()
+}
+
+/// No arguments, or no result.
+struct Nothing;
+
+impl Encode for Nothing {
+    fn encode(&self, _: &mut Writer) {}
+}
+
+impl Decode for Nothing {
+    const MIN_SIZE: usize = 0;
+    fn decode(_: &mut Reader) -> Result<Self, sluice_xdr::DecodeError> {
+        Ok(Self)
+    }
+}
+
+/// Does it answer?
+pub(super) async fn ping(store: &StoreHandle) -> bool {
+    call::<_, Nothing>(store, DS_NULL, &Nothing, PING).await.is_some()
+}
+
+/// Fences holders there; true when they are durable.
+pub(super) async fn fence(mds: &Mds, store: &StoreHandle, rows: &[PendingFence]) -> bool {
+    let args = DS_FENCE_args { caller: mds.data_servers.caller(), fences: rows.iter().map(wire_fence).collect() };
+    matches!(call(store, DS_FENCE, &args, PATIENCE).await, Some(ctl_status::CTL_OK))
+}
+
+/// The data files of a layout, by store.
+fn by_store(layout: &Layout) -> BTreeMap<StoreId, Vec<DataFile>> {
+    let mut map: BTreeMap<StoreId, Vec<DataFile>> = BTreeMap::new();
+    for file in layout.data_files() {
+        map.entry(file.store).or_default().push(*file);
+    }
+    map
+}
+
+fn wire(id: DataFileId, file: &DataFile) -> ctl_data_file {
+    ctl_data_file { file: id.0, slot: file.slot.into(), generation: file.generation.into() }
+}
+
+/// Where the data ends as the data servers see it: the greatest offset written, and the bytes stored.
+///
+/// # Errors
+/// DELAY when a data server that may know more is away.
+pub(crate) async fn observed_size(mds: &Arc<Mds>, layout: &Layout) -> Result<(u64, u64), nfsstat4> {
+    let mut tasks = tokio::task::JoinSet::new();
+    let mut answers = Vec::new();
+    for (id, files) in by_store(layout) {
+        let args = DS_STAT_args { files: files.iter().map(|file| wire(layout.id, file)).collect() };
+        let Some(store) = mds.data_servers.get(id) else {
+            answers.push((files, None));
+            continue;
+        };
+        // One data server, the usual case, costs no task.
+        if layout.components.len() == 1 && layout.components.iter().all(|component| component.slots.len() == 1) {
+            answers.push((files, call(&store, DS_STAT, &args, PATIENCE).await));
+        } else {
+            tasks.spawn(async move { (files, call(&store, DS_STAT, &args, PATIENCE).await) });
+        }
+    }
+    while let Some(done) = tasks.join_next().await {
+        answers.push(done.map_err(|_| nfsstat4::NFS4ERR_SERVERFAULT)?);
+    }
+    let (mut size, mut space) = (0, 0);
+    let mut silent = Vec::new();
+    for (files, answer) in answers {
+        match answer {
+            Some(DS_STAT_res::CTL_OK(stats)) if stats.len() == files.len() => {
+                for stat in stats.iter().filter(|stat| stat.exists) {
+                    size = size.max(stat.size);
+                    space += stat.allocated_bytes;
+                }
+            }
+            _ => silent.extend(files),
+        }
+    }
+    if covered(layout, &silent) { Ok((size, space)) } else { Err(nfsstat4::NFS4ERR_DELAY) }
+}
+
+/// Every column has a mirror that answered.
+fn covered(layout: &Layout, silent: &[DataFile]) -> bool {
+    layout.components.iter().all(|component| {
+        let mirrors = usize::from(component.mirrors.max(1));
+        component.slots.chunks(mirrors).all(|column| column.iter().any(|file| !silent.contains(file)))
+    })
+}
+
+/// Tells the data servers of a sparse file its new logical size. Best effort: who does not hear asks.
+pub(crate) async fn push_size(mds: &Arc<Mds>, layout: &Layout, size: u64) {
+    if !layout.is_sparse() {
+        return;
+    }
+    let args = DS_LOGICAL_SIZE_args { file: layout.id.0, size };
+    let mut tasks = tokio::task::JoinSet::new();
+    for id in by_store(layout).into_keys() {
+        if let Some(store) = mds.data_servers.get(id) {
+            let args = args.clone();
+            tasks.spawn(async move {
+                let _: Option<ctl_status> = call(&store, DS_LOGICAL_SIZE, &args, PING).await;
+            });
+        }
+    }
+    while tasks.join_next().await.is_some() {}
+}
+
+/// Truncates every data file of `layout` so that no byte at or above `size` stays.
+///
+/// # Errors
+/// DELAY when a data server cannot be reached.
+pub(crate) async fn truncate(mds: &Arc<Mds>, layout: &Layout, size: u64) -> Result<(), nfsstat4> {
+    for file in layout.data_files() {
+        let args = DS_TRUNCATE_args {
+            caller: mds.data_servers.caller(),
+            target: wire(layout.id, file),
+            size,
+            logical_size: size,
+        };
+        order(mds, file.store, DS_TRUNCATE, &args).await?;
+    }
+    Ok(())
+}
+
+/// An order to one store that must be carried out.
+async fn order<A: Encode>(mds: &Arc<Mds>, store: StoreId, procedure: u32, args: &A) -> Result<(), nfsstat4> {
+    let store = mds.data_servers.get(store).ok_or(nfsstat4::NFS4ERR_DELAY)?;
+    match call(&store, procedure, args, PATIENCE).await {
+        Some(ctl_status::CTL_OK) => Ok(()),
+        Some(ctl_status::CTL_ERR_NOSPC) => Err(nfsstat4::NFS4ERR_NOSPC),
+        Some(ctl_status::CTL_ERR_NOTSUPP) => Err(nfsstat4::NFS4ERR_NOTSUPP),
+        Some(ctl_status::CTL_ERR_IO) => Err(nfsstat4::NFS4ERR_IO),
+        _ => Err(nfsstat4::NFS4ERR_DELAY),
+    }
+}
+
+/// Removes data files of deleted files; true when all of them are durably gone from that store.
+pub(crate) async fn remove(mds: &Arc<Mds>, store: StoreId, files: Vec<ctl_data_file>) -> bool {
+    let Some(handle) = mds.data_servers.get(store) else { return false };
+    let args = DS_REMOVE_args {
+        caller: mds.data_servers.caller(),
+        epoch: mds.data_servers.epochs().current,
+        files,
+    };
+    let expected = args.files.len();
+    match call::<_, DS_REMOVE_res>(&handle, DS_REMOVE, &args, PATIENCE).await {
+        Some(done) => {
+            done.results.len() == expected && done.results.iter().all(|status| *status == ctl_status::CTL_OK)
+        }
+        None => false,
+    }
+}
+
+/// The stripe-unit pieces of `[offset, offset + length)`, each with the data files that hold it.
+pub(super) fn pieces(layout: &Layout, offset: u64, length: u64) -> Vec<(u64, u64, Vec<DataFile>)> {
+    let end = offset.saturating_add(length);
+    let mut at = offset;
+    let mut out = Vec::new();
+    while at < end {
+        let Some(component) = layout.component(at) else { break };
+        let unit = component.stripe_unit.max(1);
+        let boundary = (at / unit).saturating_add(1).saturating_mul(unit);
+        let stop = if component.width > 1 { boundary.min(component.end) } else { component.end };
+        let next = stop.min(end);
+        out.push((at, next - at, component.column(at).map(<[_]>::to_vec).unwrap_or_default()));
+        at = next;
+    }
+    out
+}
+
+/// Allocates or frees the storage of `[offset, offset + length)`.
+///
+/// # Errors
+/// NOSPC, NOTSUPP, IO, DELAY.
+pub(crate) async fn space(
+    mds: &Arc<Mds>,
+    layout: &Layout,
+    operation: ctl_space_operation,
+    offset: u64,
+    length: u64,
+) -> Result<(), nfsstat4> {
+    for (offset, length, files) in pieces(layout, offset, length) {
+        for file in files {
+            let target = wire(layout.id, &file);
+            let caller = mds.data_servers.caller();
+            let args = DS_SPACE_args { caller, operation, target, offset, length };
+            order(mds, file.store, DS_SPACE, &args).await?;
+        }
+    }
+    Ok(())
+}
+
+/// The next byte of data (or hole) at or after `offset` and before `size`; `None` when there is none.
+///
+/// # Errors
+/// DELAY, IO.
+pub(crate) async fn seek(
+    mds: &Arc<Mds>,
+    layout: &Layout,
+    offset: u64,
+    size: u64,
+    data: bool,
+) -> Result<Option<u64>, nfsstat4> {
+    for (start, length, files) in pieces(layout, offset, size.saturating_sub(offset)) {
+        let file = files.first().ok_or(nfsstat4::NFS4ERR_SERVERFAULT)?;
+        let store = mds.data_servers.get(file.store).ok_or(nfsstat4::NFS4ERR_DELAY)?;
+        let args = DS_SEEK_args { target: wire(layout.id, file), offset: start, data };
+        match call(&store, DS_SEEK, &args, PATIENCE).await {
+            Some(DS_SEEK_res::CTL_OK(found)) if found.found && found.offset < start + length => {
+                return Ok(Some(found.offset.max(start)));
+            }
+            // At or beyond the end of this data file: no data there, and a hole right away.
+            Some(DS_SEEK_res::CTL_OK(found)) if !found.found && !data => return Ok(Some(start)),
+            Some(DS_SEEK_res::CTL_OK(_)) => {}
+            Some(DS_SEEK_res::Default(ctl_status::CTL_ERR_NOENT)) if !data => return Ok(Some(start)),
+            Some(DS_SEEK_res::Default(ctl_status::CTL_ERR_NOENT)) => {}
+            Some(DS_SEEK_res::Default(ctl_status::CTL_ERR_IO)) => return Err(nfsstat4::NFS4ERR_IO),
+            _ => return Err(nfsstat4::NFS4ERR_DELAY),
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,260 @@
+//! Every store ever registered, and what is known of it now.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use parking_lot::{Mutex, RwLock};
+use sluice_env::Env;
+use sluice_kv::{Database, RunLimits};
+use sluice_namespace::stable_storage::{
+    CapabilityEpochs, CapabilityKey, Store, StoreState, capability_epochs, put_capability_epochs, stores,
+};
+use sluice_namespace::{FsError, StoreId};
+use sluice_rpc::Connection;
+use sluice_state::{BootEpoch, ClientId, Time};
+use sluice_xdr::capability::{Capability, Rights};
+use sluice_xdr::control::{ctl_caller, ctl_capacity, ctl_counters, ctl_health};
+
+use crate::config::Config;
+
+/// The holder tag of this server's own reads and writes. Tags of clients begin at 2^20.
+pub(crate) const MDS_HOLDER: u32 = 1;
+
+/// Known data servers, and what capabilities are made with.
+#[derive(Debug)]
+pub(crate) struct Registry {
+    // Constant.
+    mds_epoch: u64,
+    isolation_nanos: u64,
+    // Guarded by its own lock.
+    stores: RwLock<BTreeMap<StoreId, Arc<StoreHandle>>>,
+    epochs: RwLock<CapabilityEpochs>,
+    next_request: AtomicU64,
+    /// Where the next file begins; spreads files evenly.
+    pub(crate) cursor: AtomicU64,
+}
+
+/// One store.
+#[derive(Debug)]
+pub(crate) struct StoreHandle {
+    pub(crate) id: StoreId,
+    pub(crate) uuid: [u8; 16],
+    state: Mutex<StoreView>,
+    /// This server's own NFSv3 connection to it.
+    pub(crate) nfs: tokio::sync::Mutex<Option<Arc<Connection>>>,
+}
+
+/// What is known of a store now.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StoreView {
+    /// The data server's own connection: orders go over it.
+    pub(crate) connection: Option<Arc<Connection>>,
+    pub(crate) addresses: Vec<SocketAddr>,
+    /// Raised with every change of addresses: device IDs are immutable.
+    pub(crate) device_generation: u32,
+    pub(crate) capacity: ctl_capacity,
+    pub(crate) counters: ctl_counters,
+    pub(crate) health: Option<ctl_health>,
+    pub(crate) detail: String,
+    pub(crate) version: Bytes,
+    pub(crate) intent: StoreState,
+    pub(crate) last_heard: Time,
+    /// Its silence has been told, and its layouts recalled.
+    pub(crate) lost: bool,
+    /// The fences found at its registration have been told and their rows dropped.
+    pub(crate) fences_told: bool,
+}
+
+impl Registry {
+    /// The data servers and keys that earlier incarnations knew.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub(crate) async fn load(
+        env: &Env,
+        db: &Database,
+        config: &Config,
+        epoch: BootEpoch,
+    ) -> Result<Self, FsError> {
+        let mut known = BTreeMap::new();
+        let mut after = None;
+        loop {
+            let page = db
+                .run_read(RunLimits::default(), |txn| {
+                    Box::pin(async move { stores(&txn, after, 1000).await })
+                })
+                .await?;
+            let Some(last) = page.last() else { break };
+            after = Some(last.id);
+            known.extend(page.into_iter().map(|row| (row.id, Arc::new(StoreHandle::of(&row)))));
+        }
+        Ok(Self {
+            mds_epoch: u64::from(epoch.0),
+            isolation_nanos: u64::try_from((config.isolation + config.isolation_margin).as_nanos())
+                .unwrap_or(u64::MAX),
+            stores: RwLock::new(known),
+            epochs: RwLock::new(keys(env, db).await?),
+            next_request: AtomicU64::new(1),
+            cursor: AtomicU64::new(env.random.u64()),
+        })
+    }
+
+    pub(crate) fn get(&self, id: StoreId) -> Option<Arc<StoreHandle>> {
+        self.stores.read().get(&id).map(Arc::clone)
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<StoreHandle>> {
+        self.stores.read().values().map(Arc::clone).collect()
+    }
+
+    /// The handle of a store, made if this is the first time it is heard of.
+    pub(crate) fn enter(&self, row: &Store) -> Arc<StoreHandle> {
+        let mut all = self.stores.write();
+        Arc::clone(all.entry(row.id).or_insert_with(|| Arc::new(StoreHandle::of(row))))
+    }
+
+    /// Whose name orders carry.
+    pub(crate) fn caller(&self) -> ctl_caller {
+        let request = self.next_request.fetch_add(1, Ordering::Relaxed);
+        ctl_caller { mds_epoch: self.mds_epoch, request }
+    }
+
+    pub(crate) fn mds_epoch(&self) -> u64 {
+        self.mds_epoch
+    }
+
+    pub(crate) fn epochs(&self) -> CapabilityEpochs {
+        self.epochs.read().clone()
+    }
+
+    /// A data server heard of so recently that it may still serve clients (docs/DESIGN §8).
+    pub(crate) fn isolation_nanos(&self) -> u64 {
+        self.isolation_nanos
+    }
+
+    /// A sealed handle of a data file.
+    pub(crate) fn seal(&self, capability: Capability) -> Option<Bytes> {
+        let epochs = self.epochs.read();
+        let key = epochs.keys.last()?;
+        // Only the low bits travel: epochs are compared as serial numbers at the data servers.
+        let epoch = u16::try_from(epochs.current & 0xffff).ok()?;
+        let sealed = Capability { key_id: key.id, epoch, ..capability }.seal(&key.key);
+        Some(Bytes::copy_from_slice(&sealed))
+    }
+
+    /// Of all data servers that take new files, together.
+    pub(crate) fn capacity(&self) -> ctl_capacity {
+        let mut sum = ctl_capacity::default();
+        for store in self.all() {
+            let view = store.view();
+            if view.intent != StoreState::Removed && view.health.is_some() {
+                sum.total_bytes += view.capacity.total_bytes;
+                sum.free_bytes += view.capacity.free_bytes;
+                sum.used_bytes += view.capacity.used_bytes;
+                sum.files += view.capacity.files;
+                sum.free_inodes += view.capacity.free_inodes;
+            }
+        }
+        sum
+    }
+}
+
+impl StoreHandle {
+    fn of(row: &Store) -> Self {
+        let addresses = row
+            .addresses
+            .iter()
+            .filter_map(|address| {
+                let host = std::str::from_utf8(&address.host).ok()?.parse().ok()?;
+                Some(SocketAddr::new(host, address.port))
+            })
+            .collect();
+        let capacity = ctl_capacity {
+            total_bytes: row.total_bytes,
+            free_bytes: row.free_bytes,
+            ..ctl_capacity::default()
+        };
+        Self {
+            id: row.id,
+            uuid: row.uuid,
+            state: Mutex::new(StoreView { addresses, capacity, intent: row.state, ..StoreView::default() }),
+            nfs: tokio::sync::Mutex::new(None),
+        }
+    }
+
+    pub(crate) fn view(&self) -> StoreView {
+        self.state.lock().clone()
+    }
+
+    pub(crate) fn update<T>(&self, change: impl FnOnce(&mut StoreView) -> T) -> T {
+        change(&mut self.state.lock())
+    }
+
+    /// Its connection, if the data server is there.
+    pub(crate) fn connection(&self) -> Option<Arc<Connection>> {
+        self.state.lock().connection.as_ref().filter(|connection| !connection.is_closed()).map(Arc::clone)
+    }
+
+    /// Clients may be sent to it.
+    pub(crate) fn serves(&self) -> bool {
+        let view = self.state.lock();
+        view.connection.as_ref().is_some_and(|connection| !connection.is_closed())
+            && !view.lost
+            && !view.addresses.is_empty()
+            && view.intent != StoreState::Removed
+            && !matches!(view.health, None | Some(ctl_health::HEALTH_FAILING))
+    }
+
+    /// New data files may be placed on it.
+    pub(crate) fn takes_new(&self) -> bool {
+        let view = self.state.lock();
+        view.intent == StoreState::Active && view.health == Some(ctl_health::HEALTH_OK)
+    }
+}
+
+/// The tag that a client's capabilities carry and that fences name: it tells incarnations of clients apart
+/// for as long as a capability may live.
+pub(crate) fn holder(client: ClientId) -> u32 {
+    // Twelve bits of the boot epoch above twenty of the counter; epoch 0 is never issued, so that tags of
+    // clients do not meet this server's own.
+    let epoch = (client.epoch().0 % 0xfff) + 1;
+    (epoch << 20) | (client.counter() & 0xf_ffff)
+}
+
+/// What a reader or writer of one data file may do.
+pub(crate) fn rights(write: bool, must_exist: bool, sparse: bool) -> Rights {
+    let mut rights = Rights::READ;
+    if write {
+        rights = rights.or(Rights::WRITE);
+    }
+    // A writer may be the one who makes it.
+    if must_exist && !write {
+        rights = rights.or(Rights::MUST_EXIST);
+    }
+    if sparse {
+        rights = rights.or(Rights::SPARSE);
+    }
+    rights
+}
+
+/// The capability keys, made at the very first start.
+async fn keys(env: &Env, db: &Database) -> Result<CapabilityEpochs, FsError> {
+    let key = env.random.array();
+    let (epochs, _) = db
+        .run::<_, FsError, _>(RunLimits::default().idempotent(), |mut txn| {
+            Box::pin(async move {
+                if let Some(found) = capability_epochs(&txn).await? {
+                    return Ok(found);
+                }
+                let keys = vec![CapabilityKey { id: 0, epoch: 1, key }];
+                let epochs = CapabilityEpochs { current: 1, oldest: 1, keys };
+                put_capability_epochs(&mut txn, &epochs);
+                Ok(epochs)
+            })
+        })
+        .await?;
+    Ok(epochs)
+}
