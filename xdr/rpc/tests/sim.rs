@@ -89,7 +89,7 @@ fn a_mute_host_accepts_and_says_nothing() {
         let first = client.connection().await.unwrap();
         let mute = client.call((ECHO, 3, 0), &none, Frame::empty(), SECOND).await;
         assert_eq!(mute, Err(CallError::Timeout(SECOND)));
-        first.closed().await;
+        w.env.clock.timeout(SECOND, first.closed()).await.expect("it is given up");
         net.thaw("server");
         client.call((ECHO, 3, 0), &none, Frame::empty(), SECOND).await.unwrap();
     });
