@@ -158,6 +158,11 @@ async fn remove_of_what_is_open_leaves_an_orphan() {
     assert_eq!(reclaim().await, Reclaimed::Gone);
     let report = w.clean().await;
     assert_eq!((report.orphans, report.garbage, report.inodes), (0, 1, 1));
+    // What has a name is not an orphan, whoever says so.
+    let named = w.file(ROOT, "named").await.inode.key;
+    let (kept, _) = w.txn(async |t| w.ns.reclaim_orphan(t, &named).await).await.unwrap();
+    assert_eq!(kept, Reclaimed::Named);
+    assert_eq!(w.lookup(ROOT, "named").await.unwrap().inode.key, named);
 }
 
 #[tokio::test(start_paused = true)]
