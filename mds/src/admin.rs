@@ -6,10 +6,10 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use sluice_env::BoxFuture;
+use sluice_namespace::stable_storage::statistic;
 use sluice_namespace::{
     Credential, DirectoryUpdate, FsError, Inode, InodeKey, LayoutPolicy, Name, Request, SetAttr, Statistic,
 };
-use sluice_namespace::stable_storage::statistic;
 use sluice_rpc::{Call, Frame, Program, Reply};
 use sluice_state::client::{ClientInfo, ImplementationId};
 use sluice_state::lease::LeaseState;
@@ -105,9 +105,11 @@ impl Admin {
             let id = session.lock().any_connection()?;
             Some(mds.clients.connection(id)?.peer().ip().to_string())
         });
-        let release = info.implementation.as_ref().and_then(ImplementationId::kernel).map(|kernel| {
-            format!("{}.{}{}", kernel.major, kernel.minor, kernel.suffix)
-        });
+        let release = info
+            .implementation
+            .as_ref()
+            .and_then(ImplementationId::kernel)
+            .map(|kernel| format!("{}.{}{}", kernel.major, kernel.minor, kernel.suffix));
         ctl_client_status {
             client: info.id.0,
             address: address.unwrap_or_default().into(),
@@ -143,7 +145,10 @@ impl Admin {
             addresses: view
                 .addresses
                 .iter()
-                .map(|address| ctl_address { host: address.ip().to_string().into(), port: address.port().into() })
+                .map(|address| ctl_address {
+                    host: address.ip().to_string().into(),
+                    port: address.port().into(),
+                })
                 .collect(),
             connected,
             health: view.health.unwrap_or(ctl_health::HEALTH_OK),
@@ -162,7 +167,11 @@ impl Admin {
             let text = String::from_utf8_lossy(&args.policy).into_owned();
             match LayoutPolicy::parse(&text) {
                 Some(policy) => Some(policy),
-                None => return refuse(format!("no policy is called {text}: default, small, wide or wide-any, with mirrors as in wide:2")),
+                None => {
+                    return refuse(format!(
+                        "no policy is called {text}: default, small, wide or wide-any, with mirrors as in wide:2"
+                    ));
+                }
             }
         };
         match self.apply(&args.path, set).await {
@@ -195,7 +204,9 @@ impl Admin {
         let request = Request { who, now: self.mds.env.clock.wall(), directory: DirectoryUpdate::Exact };
         let (change, request, key) = (&change, &request, found.key);
         self.mds
-            .write(|mut txn| Box::pin(async move { namespace.setattr(&mut txn, &key, change, request).await }))
+            .write(|mut txn| {
+                Box::pin(async move { namespace.setattr(&mut txn, &key, change, request).await })
+            })
             .await?;
         Ok(Some(policy))
     }

@@ -19,11 +19,20 @@ impl Mds {
                 // The index heard of these under the machine's lock.
                 Effect::Register { .. } | Effect::Release { .. } => {}
                 Effect::Revoked { stateid, kind, client, reason } => {
-                    tracing::info!(?client, ?kind, ?stateid, ?reason, file = entry.key.fileid.0, "state revoked");
+                    tracing::info!(
+                        ?client,
+                        ?kind,
+                        ?stateid,
+                        ?reason,
+                        file = entry.key.fileid.0,
+                        "state revoked"
+                    );
                 }
                 Effect::Callback(recall) => self.spawn(callback::recall(mds, entry, recall)),
                 Effect::NotifyLock { owner } => self.spawn(callback::notify_lock(mds, entry, owner)),
-                Effect::Fence { fence, client } => self.spawn(dsctl::fence_holder_on_file(mds, entry, client, fence)),
+                Effect::Fence { fence, client } => {
+                    self.spawn(dsctl::fence_holder_on_file(mds, entry, client, fence))
+                }
                 Effect::RwIdle => self.spawn(layout::settle::clear_rw(mds, entry)),
                 Effect::NeedsSettle => self.spawn(layout::settle::settle_in_background(mds, entry)),
                 Effect::CloseOrphan => self.spawn(layout::garbage::collect_orphan(mds, entry)),

@@ -11,7 +11,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use sluice_namespace::InodeKey;
 use sluice_state::effect::{Effect, WaitToken};
-use sluice_state::file::{Ctx, Error, File, FileId, FileSeed, Intent, Outcome, Policy, Prepared, Reply, Ticket};
+use sluice_state::file::{
+    Ctx, Error, File, FileId, FileSeed, Intent, Outcome, Policy, Prepared, Reply, Ticket,
+};
 use sluice_state::stateid::{Located, StateIds, StateIndex};
 use sluice_state::{BootEpoch, ClientId, StateId, Time};
 use tokio::sync::{Notify, oneshot};
@@ -89,7 +91,10 @@ impl Files {
 
     /// Every file with state, ascending within a shard.
     pub(crate) fn all(&self) -> Vec<Arc<FileEntry>> {
-        self.shards.iter().flat_map(|shard| shard.lock().values().map(Arc::clone).collect::<Vec<_>>()).collect()
+        self.shards
+            .iter()
+            .flat_map(|shard| shard.lock().values().map(Arc::clone).collect::<Vec<_>>())
+            .collect()
     }
 
     fn get_or_insert(&self, key: &InodeKey, seed: FileSeed) -> Arc<FileEntry> {

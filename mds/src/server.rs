@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use sluice_env::Env;
 use sluice_kv::Database;
+use sluice_namespace::stable_storage::{MdsEpoch, epoch_guard, take_epoch};
 use sluice_namespace::{FileId, FormatOptions, FsError, IdAllocator, InodeKey, Namespace};
-use sluice_namespace::stable_storage::{MdsEpoch, take_epoch};
 use sluice_rpc::{Program, Transport};
 use sluice_state::file::{FileSeed, Policy};
 use sluice_state::{BootEpoch, Time};
@@ -34,6 +35,7 @@ pub struct Mds {
     pub(crate) epoch: BootEpoch,
     /// What every write transaction compares with the store: a successor's start ends this server.
     pub(crate) mds_epoch: MdsEpoch,
+    pub(crate) epoch_guard: (Bytes, Bytes),
     pub(crate) clients: ClientTable,
     pub(crate) files: Files,
     pub(crate) data_servers: Registry,
@@ -102,6 +104,7 @@ impl Mds {
             garbage_queued: tokio::sync::Notify::new(),
             started: Time(env.clock.now().0),
             epoch,
+            epoch_guard: epoch_guard(&mds_epoch),
             mds_epoch,
             namespace,
             env,

@@ -53,7 +53,8 @@ impl Mds {
     where
         F: for<'t> FnMut(Attempt<'t, 'env>) -> BoxFuture<'t, Result<T, FsError>>,
     {
-        let (value, committed) = self.db.run(self.limits(), op).await?;
+        let (key, ours) = self.epoch_guard.clone();
+        let (value, committed) = self.db.run(self.limits().guarded_by(key, ours), op).await?;
         Ok((value, committed.version))
     }
 

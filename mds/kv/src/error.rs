@@ -30,6 +30,9 @@ pub enum KvError {
     /// The value is longer than [`crate::MAX_VALUE`].
     #[error("a value of {bytes} bytes is longer than the limit")]
     ValueTooLong { bytes: usize },
+    /// The key of [`crate::RunLimits::guarded_by`] has another value.
+    #[error("another server has taken over this store")]
+    Superseded,
     /// The range ends before it begins.
     #[error("the range ends before it begins")]
     InvertedRange,

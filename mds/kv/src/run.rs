@@ -22,11 +22,14 @@ pub struct RunLimits {
     /// Applying the operation twice is harmless: an unknown result that no key resolves is retried
     /// instead of reported.
     pub idempotent: bool,
+    /// A key and the value it must have, read under conflict by every attempt: another value means that
+    /// somebody has taken over ([`KvError::Superseded`]).
+    pub guard: Option<(Bytes, Bytes)>,
 }
 
 impl Default for RunLimits {
     fn default() -> Self {
-        Self { deadline: None, max_attempts: 100, resolve_by: None, idempotent: false }
+        Self { deadline: None, max_attempts: 100, resolve_by: None, idempotent: false, guard: None }
     }
 }
 
@@ -38,6 +41,12 @@ impl RunLimits {
     #[must_use]
     pub fn resolve_by(mut self, key: impl Into<Bytes>) -> Self {
         self.resolve_by = Some(key.into());
+        self
+    }
+
+    #[must_use]
+    pub fn guarded_by(mut self, key: impl Into<Bytes>, value: impl Into<Bytes>) -> Self {
+        self.guard = Some((key.into(), value.into()));
         self
     }
 
@@ -98,6 +107,13 @@ impl Database {
             let mut tx = self.begin();
             if let Some(key) = &limits.resolve_by {
                 tx.resolve_unknown_by(key.clone());
+            }
+            if let Err(error) = guard(&tx, &limits).await {
+                if !error.is_retryable() {
+                    return Err(error.into());
+                }
+                tries.again(error).await?;
+                continue;
             }
             let outcome = op(Attempt { transaction: &mut tx, around: PhantomData }).await;
             let value = match (outcome, tx.read_failure()) {
@@ -169,6 +185,12 @@ impl Database {
             }
         }
     }
+}
+
+/// The guard's key still has its value.
+async fn guard(tx: &Transaction, limits: &RunLimits) -> Result<(), KvError> {
+    let Some((key, expected)) = &limits.guard else { return Ok(()) };
+    if tx.get(key).await?.as_ref() == Some(expected) { Ok(()) } else { Err(KvError::Superseded) }
 }
 
 enum Fate {

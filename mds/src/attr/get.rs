@@ -211,7 +211,14 @@ fn of_file_system(out: &mut Attributes, mds: &Mds, _export: u32, want: &impl Fn(
         FATTR4_CHANGE_ATTR_TYPE change_attr_type change_attr_type4::NFS4_CHANGE_TYPE_IS_MONOTONIC_INCR;
         FATTR4_XATTR_SUPPORT xattr_support true;
     }
-    let space = [FATTR4_SPACE_AVAIL, FATTR4_SPACE_FREE, FATTR4_SPACE_TOTAL, FATTR4_FILES_AVAIL, FATTR4_FILES_FREE, FATTR4_FILES_TOTAL];
+    let space = [
+        FATTR4_SPACE_AVAIL,
+        FATTR4_SPACE_FREE,
+        FATTR4_SPACE_TOTAL,
+        FATTR4_FILES_AVAIL,
+        FATTR4_FILES_FREE,
+        FATTR4_FILES_TOTAL,
+    ];
     if space.into_iter().any(want) {
         let capacity = mds.data_servers.capacity();
         set! {

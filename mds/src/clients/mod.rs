@@ -99,7 +99,8 @@ impl ClientTable {
             table: Mutex::new(table),
         };
         for session in sessions {
-            let stripes = all.lock().info(now, session.client().id()).is_some_and(|info| info.supports_stripes());
+            let stripes =
+                all.lock().info(now, session.client().id()).is_some_and(|info| info.supports_stripes());
             all.insert(session, stripes);
         }
         Ok(all)
@@ -175,7 +176,11 @@ impl Mds {
     }
 
     /// Remembers that `connection` serves `session`, until it closes.
-    pub(crate) fn watch_connection(self: &Arc<Self>, connection: &Arc<Connection>, session: &Arc<SessionEntry>) {
+    pub(crate) fn watch_connection(
+        self: &Arc<Self>,
+        connection: &Arc<Connection>,
+        session: &Arc<SessionEntry>,
+    ) {
         let id = ConnectionId(connection.id());
         self.clients.connections.insert(id, Arc::downgrade(connection));
         let (mds, session, closed) = (Arc::clone(self), Arc::downgrade(session), connection.closed());

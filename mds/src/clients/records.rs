@@ -35,11 +35,12 @@ pub(super) async fn load(db: &Database) -> Result<(ServerRow, Vec<RestoredClient
     let mut found: Vec<RestoredClient> = Vec::new();
     loop {
         let after = found.last().map(|client| client.row.id.0);
-        let page = db
-            .run_read(limits(), |txn| Box::pin(async move { clients(&txn, after, PAGE).await }))
-            .await?;
+        let page =
+            db.run_read(limits(), |txn| Box::pin(async move { clients(&txn, after, PAGE).await })).await?;
         let more = page.len() == PAGE;
-        found.extend(page.into_iter().map(|record| RestoredClient { row: client_row(record), sessions: Vec::new() }));
+        found.extend(
+            page.into_iter().map(|record| RestoredClient { row: client_row(record), sessions: Vec::new() }),
+        );
         if !more {
             break;
         }

@@ -147,10 +147,9 @@ impl Context {
     /// Who calls, as client records tell callers apart.
     pub(crate) fn principal(&self) -> Principal {
         match &self.wire_credential {
-            sluice_rpc::Credential::Sys(sys) => Principal::Sys {
-                uid: sys.uid,
-                machine: bytes::Bytes::copy_from_slice(&sys.machine_name),
-            },
+            sluice_rpc::Credential::Sys(sys) => {
+                Principal::Sys { uid: sys.uid, machine: bytes::Bytes::copy_from_slice(&sys.machine_name) }
+            }
             _ => Principal::None,
         }
     }
@@ -177,9 +176,7 @@ fn squash(credential: &sluice_rpc::Credential, server: &Mds) -> Credential {
         sluice_rpc::Credential::Sys(sys) if sys.uid == 0 && server.config.root_squash => {
             Credential { uid, gid, gids: Vec::new() }
         }
-        sluice_rpc::Credential::Sys(sys) => {
-            Credential { uid: sys.uid, gid: sys.gid, gids: sys.gids.clone() }
-        }
+        sluice_rpc::Credential::Sys(sys) => Credential { uid: sys.uid, gid: sys.gid, gids: sys.gids.clone() },
         _ => Credential { uid, gid, gids: Vec::new() },
     }
 }

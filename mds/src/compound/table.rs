@@ -46,8 +46,7 @@ impl Flags {
 }
 
 /// Runs one decoded operation.
-pub(crate) type Handler =
-    for<'a> fn(&'a mut Context, nfs_argop4) -> BoxFuture<'a, OpResult<nfs_resop4>>;
+pub(crate) type Handler = for<'a> fn(&'a mut Context, nfs_argop4) -> BoxFuture<'a, OpResult<nfs_resop4>>;
 
 /// One operation.
 pub(crate) struct Row {

@@ -87,10 +87,15 @@ impl Control {
                 self.welcome(&store, &args);
                 self.grant(&store, &pending)
             }
-            Ok(None) => refuse(ctl_status::CTL_ERR_DUPLICATE, "its store is registered from another live data server"),
+            Ok(None) => {
+                refuse(ctl_status::CTL_ERR_DUPLICATE, "its store is registered from another live data server")
+            }
             Err(error) => {
                 tracing::error!(%error, "cannot register a data server");
-                REGISTER_res::Default(ctl_status::CTL_ERR_AGAIN, Bytes::from_static(b"the metadata store is away"))
+                REGISTER_res::Default(
+                    ctl_status::CTL_ERR_AGAIN,
+                    Bytes::from_static(b"the metadata store is away"),
+                )
             }
         }
     }
@@ -212,7 +217,10 @@ impl Control {
         }
         self.acknowledge_fences(&store).await;
         let epochs = self.mds.data_servers.epochs();
-        HEARTBEAT_res::CTL_OK(HEARTBEAT_resok { capability_epoch: epochs.current, oldest_epoch: epochs.oldest })
+        HEARTBEAT_res::CTL_OK(HEARTBEAT_resok {
+            capability_epoch: epochs.current,
+            oldest_epoch: epochs.oldest,
+        })
     }
 
     /// A heartbeat under our epoch means that the fences of the registration are durable at the data server:
@@ -225,7 +233,8 @@ impl Control {
         let namespace = &self.mds.namespace;
         for file in &args.files {
             let id = DataFileId(file.file);
-            let (Ok(slot), Ok(generation)) = (u16::try_from(file.slot), u16::try_from(file.generation)) else {
+            let (Ok(slot), Ok(generation)) = (u16::try_from(file.slot), u16::try_from(file.generation))
+            else {
                 return ctl_status::CTL_ERR_INVAL;
             };
             let marked = self

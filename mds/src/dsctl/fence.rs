@@ -10,8 +10,8 @@ use sluice_state::effect::FenceId;
 use sluice_state::{ClientId, Time};
 
 use super::control::forget_fences;
-use super::registry::{StoreHandle, holder};
 use super::orders;
+use super::registry::{StoreHandle, holder};
 use crate::files::FileEntry;
 use crate::server::Mds;
 
@@ -21,7 +21,12 @@ const RETRY: Duration = Duration::from_millis(500);
 /// Fences a client's capabilities on one file at every data server that holds it, then tells the file's
 /// machine. A data server that is away counts as fenced once it must have stopped serving by itself; its
 /// row waits for it to come back.
-pub(crate) async fn fence_holder_on_file(mds: Arc<Mds>, entry: Arc<FileEntry>, client: ClientId, fence: FenceId) {
+pub(crate) async fn fence_holder_on_file(
+    mds: Arc<Mds>,
+    entry: Arc<FileEntry>,
+    client: ClientId,
+    fence: FenceId,
+) {
     let pending = loop {
         match record(&mds, &entry, client).await {
             Ok(pending) => break pending,

@@ -51,7 +51,9 @@ async fn lose(mds: &Arc<Mds>, store: &StoreHandle) {
         let inode = mds.read(|txn| Box::pin(async move { namespace.getattr(&txn, &key).await })).await;
         let touched = inode
             .ok()
-            .and_then(|inode| inode.layout().map(|layout| layout.data_files().any(|file| file.store == store.id)))
+            .and_then(|inode| {
+                inode.layout().map(|layout| layout.data_files().any(|file| file.store == store.id))
+            })
             .unwrap_or(false);
         if touched {
             mds.step(&entry, None, |file, ctx| ((), file.recall_layouts(ctx, LayoutFilter::All, true)));

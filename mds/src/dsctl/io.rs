@@ -28,7 +28,12 @@ const PAUSE: Duration = Duration::from_millis(200);
 ///
 /// # Errors
 /// What the client is told.
-pub(crate) async fn read(mds: &Arc<Mds>, layout: &Layout, offset: u64, length: u32) -> Result<Bytes, nfsstat4> {
+pub(crate) async fn read(
+    mds: &Arc<Mds>,
+    layout: &Layout,
+    offset: u64,
+    length: u32,
+) -> Result<Bytes, nfsstat4> {
     let mut out = BytesMut::with_capacity(usize::try_from(length).unwrap_or(0));
     for (offset, length, files) in pieces(layout, offset, length.into()) {
         let wanted = usize::try_from(length).map_err(|_| nfsstat4::NFS4ERR_INVAL)?;

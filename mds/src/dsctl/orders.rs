@@ -19,7 +19,12 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const PING: Duration = Duration::from_secs(2);
 
 /// Calls one procedure; `None` when the data server is away or does not answer in time.
-async fn call<A: Encode, R: Decode>(store: &StoreHandle, procedure: u32, args: &A, patience: Duration) -> Option<R> {
+async fn call<A: Encode, R: Decode>(
+    store: &StoreHandle,
+    procedure: u32,
+    args: &A,
+    patience: Duration,
+) -> Option<R> {
     let connection = store.connection()?;
     let mut writer = Writer::default();
     args.encode(&mut writer);
@@ -53,7 +58,8 @@ pub(super) async fn ping(store: &StoreHandle) -> bool {
 
 /// Fences holders there; true when they are durable.
 pub(super) async fn fence(mds: &Mds, store: &StoreHandle, rows: &[PendingFence]) -> bool {
-    let args = DS_FENCE_args { caller: mds.data_servers.caller(), fences: rows.iter().map(wire_fence).collect() };
+    let args =
+        DS_FENCE_args { caller: mds.data_servers.caller(), fences: rows.iter().map(wire_fence).collect() };
     matches!(call(store, DS_FENCE, &args, PATIENCE).await, Some(ctl_status::CTL_OK))
 }
 
@@ -84,7 +90,9 @@ pub(crate) async fn observed_size(mds: &Arc<Mds>, layout: &Layout) -> Result<(u6
             continue;
         };
         // One data server, the usual case, costs no task.
-        if layout.components.len() == 1 && layout.components.iter().all(|component| component.slots.len() == 1) {
+        if layout.components.len() == 1
+            && layout.components.iter().all(|component| component.slots.len() == 1)
+        {
             answers.push((files, call(&store, DS_STAT, &args, PATIENCE).await));
         } else {
             tasks.spawn(async move { (files, call(&store, DS_STAT, &args, PATIENCE).await) });
@@ -167,11 +175,8 @@ async fn order<A: Encode>(mds: &Arc<Mds>, store: StoreId, procedure: u32, args: 
 /// Removes data files of deleted files; true when all of them are durably gone from that store.
 pub(crate) async fn remove(mds: &Arc<Mds>, store: StoreId, files: Vec<ctl_data_file>) -> bool {
     let Some(handle) = mds.data_servers.get(store) else { return false };
-    let args = DS_REMOVE_args {
-        caller: mds.data_servers.caller(),
-        epoch: mds.data_servers.epochs().current,
-        files,
-    };
+    let args =
+        DS_REMOVE_args { caller: mds.data_servers.caller(), epoch: mds.data_servers.epochs().current, files };
     let expected = args.files.len();
     match call::<_, DS_REMOVE_res>(&handle, DS_REMOVE, &args, PATIENCE).await {
         Some(done) => {

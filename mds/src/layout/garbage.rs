@@ -44,9 +44,8 @@ async fn sweep(mds: &Arc<Mds>) -> Result<(), FsError> {
     let mut after = None;
     loop {
         let namespace = &mds.namespace;
-        let batch = mds
-            .read(|txn| Box::pin(async move { namespace.next_garbage(&txn, after, BATCH).await }))
-            .await?;
+        let batch =
+            mds.read(|txn| Box::pin(async move { namespace.next_garbage(&txn, after, BATCH).await })).await?;
         let gone = remove(mds, &batch.rows).await;
         if !gone.is_empty() {
             let gone = &gone;
@@ -124,8 +123,7 @@ async fn collect_orphans(mds: Arc<Mds>) {
     let mut after = None;
     loop {
         let namespace = &mds.namespace;
-        let page =
-            mds.read(|txn| Box::pin(async move { namespace.orphans(&txn, after, BATCH).await })).await;
+        let page = mds.read(|txn| Box::pin(async move { namespace.orphans(&txn, after, BATCH).await })).await;
         let page = match page {
             Ok(page) => page,
             Err(error) => {
@@ -148,8 +146,9 @@ async fn collect_orphans(mds: Arc<Mds>) {
 async fn finish_truncations(mds: Arc<Mds>) {
     loop {
         let namespace = &mds.namespace;
-        let found =
-            mds.read(|txn| Box::pin(async move { namespace.truncate_intents(&txn, None, BATCH).await })).await;
+        let found = mds
+            .read(|txn| Box::pin(async move { namespace.truncate_intents(&txn, None, BATCH).await }))
+            .await;
         let found = match found {
             Ok(found) if found.is_empty() => return,
             Ok(found) => found,

@@ -13,11 +13,8 @@ pub(crate) async fn bind_conn_to_session(
     cx: &mut Context,
     args: BIND_CONN_TO_SESSION4args,
 ) -> OpResult<BIND_CONN_TO_SESSION4res> {
-    let entry = cx
-        .server
-        .clients
-        .session(SessionId(args.bctsa_sessid.0))
-        .ok_or(nfsstat4::NFS4ERR_BADSESSION)?;
+    let entry =
+        cx.server.clients.session(SessionId(args.bctsa_sessid.0)).ok_or(nfsstat4::NFS4ERR_BADSESSION)?;
     let direction = match args.bctsa_dir {
         channel_dir_from_client4::CDFC4_FORE => BindDirection::Fore,
         channel_dir_from_client4::CDFC4_BACK => BindDirection::Back,

@@ -13,8 +13,12 @@ use crate::transact::Attempts;
 pub(crate) async fn create(cx: &mut Context, args: CREATE4args) -> OpResult<CREATE4res> {
     let node = match args.objtype {
         createtype4::NF4LNK(target) => NewNode::Symlink { target: Bytes::copy_from_slice(&target) },
-        createtype4::NF4BLK(device) => NewNode::BlockDevice { major: device.specdata1, minor: device.specdata2 },
-        createtype4::NF4CHR(device) => NewNode::CharDevice { major: device.specdata1, minor: device.specdata2 },
+        createtype4::NF4BLK(device) => {
+            NewNode::BlockDevice { major: device.specdata1, minor: device.specdata2 }
+        }
+        createtype4::NF4CHR(device) => {
+            NewNode::CharDevice { major: device.specdata1, minor: device.specdata2 }
+        }
         createtype4::NF4SOCK => NewNode::Socket,
         createtype4::NF4FIFO => NewNode::Fifo,
         createtype4::NF4DIR => NewNode::Directory,
@@ -44,9 +48,9 @@ pub(crate) async fn create(cx: &mut Context, args: CREATE4args) -> OpResult<CREA
     let made = cx
         .server
         .write(|mut txn| {
-            Box::pin(async move {
-                namespace.create(&mut txn, create, &context.request(attempts.next())).await
-            })
+            Box::pin(
+                async move { namespace.create(&mut txn, create, &context.request(attempts.next())).await },
+            )
         })
         .await;
     let (pending, version) = match made {

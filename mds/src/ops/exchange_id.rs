@@ -54,6 +54,7 @@ pub(crate) async fn exchange_id(cx: &mut Context, args: EXCHANGE_ID4args) -> OpR
 
 /// The same for every address of this file system's metadata server, and for no other.
 fn identity(cx: &Context) -> Bytes {
-    let uuid: String = cx.server.namespace.superblock().uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    let uuid: String =
+        cx.server.namespace.superblock().uuid.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("{}-{uuid}", cx.server.config.name).into()
 }

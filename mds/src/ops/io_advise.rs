@@ -9,6 +9,7 @@ pub(crate) async fn io_advise(cx: &mut Context, args: IO_ADVISE4args) -> OpResul
     let stateid = cx.stateid(&args.iaa_stateid)?;
     let client = cx.client()?;
     let entry = cx.server.file(&key).await?;
-    cx.server.step(&entry, Some(client), |file, ctx| (file.check_io(ctx, client, &stateid, false), Vec::new()))?;
+    cx.server
+        .step(&entry, Some(client), |file, ctx| (file.check_io(ctx, client, &stateid, false), Vec::new()))?;
     Ok(IO_ADVISE4res::NFS4_OK(IO_ADVISE4resok { ior_hints: bitmap4::EMPTY }))
 }

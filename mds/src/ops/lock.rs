@@ -34,17 +34,20 @@ pub(crate) async fn lock(cx: &mut Context, args: LOCK4args) -> OpResult<LOCK4res
     let request = LockRequest { locker, kind, blocking, reclaim: args.reclaim, range };
     let mut expelled = false;
     loop {
-        let outcome = cx.server.step(&entry, Some(client), |file, ctx| match file.lock(ctx, client, &request) {
-            Ok((stateid, effects)) => (Ok(stateid), effects),
-            Err(error) => (Err(error), Vec::new()),
-        });
+        let outcome =
+            cx.server.step(&entry, Some(client), |file, ctx| match file.lock(ctx, client, &request) {
+                Ok((stateid, effects)) => (Ok(stateid), effects),
+                Err(error) => (Err(error), Vec::new()),
+            });
         match outcome {
             Ok(stateid) => {
                 cx.current_stateid = Some(stateid);
                 return Ok(LOCK4res::NFS4_OK(LOCK4resok { lock_stateid: to_wire(&stateid) }));
             }
             // A holder whose lease is over gives way (§8.3: courteous, but not in the way).
-            Err(Error::Denied(conflict)) if !expelled && cx.server.expel_if_courtesy(conflict.owner.client).await => {
+            Err(Error::Denied(conflict))
+                if !expelled && cx.server.expel_if_courtesy(conflict.owner.client).await =>
+            {
                 expelled = true;
             }
             Err(Error::Denied(conflict)) => {

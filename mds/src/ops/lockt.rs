@@ -17,7 +17,8 @@ pub(crate) async fn lockt(cx: &mut Context, args: LOCKT4args) -> OpResult<LOCKT4
     // A file without state has no locks.
     let Some(entry) = cx.server.files.get(file_id(&key)) else { return Ok(LOCKT4res::NFS4_OK) };
     let test = || {
-        cx.server.step(&entry, Some(client), |file, ctx| (file.test_lock(ctx, &owner, kind, range), Vec::new()))
+        cx.server
+            .step(&entry, Some(client), |file, ctx| (file.test_lock(ctx, &owner, kind, range), Vec::new()))
     };
     let mut outcome = test();
     if let Err(Error::Denied(conflict)) = &outcome

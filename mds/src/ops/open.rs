@@ -151,9 +151,7 @@ async fn grant(cx: &Context, request: &OpenRequest, subject: &Subject) -> Result
     loop {
         match cx.server.prepare(&entry, &Intent::Open(request.clone())).await {
             // Courteous, but not in the way: a holder whose lease is over gives way (§8.3).
-            Err(Error::ShareDenied { holder })
-                if !expelled && cx.server.expel_if_courtesy(holder).await =>
-            {
+            Err(Error::ShareDenied { holder }) if !expelled && cx.server.expel_if_courtesy(holder).await => {
                 expelled = true;
             }
             Err(error) => return Err(error.into()),

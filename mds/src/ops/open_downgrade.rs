@@ -3,7 +3,8 @@
 use sluice_state::file::{Intent, Reply};
 use sluice_state::open::{Access, Deny};
 use sluice_xdr::nfs4::{
-    OPEN_DOWNGRADE4args, OPEN_DOWNGRADE4res, OPEN_DOWNGRADE4resok, OPEN4_SHARE_ACCESS_WANT_DELEG_MASK, nfsstat4,
+    OPEN_DOWNGRADE4args, OPEN_DOWNGRADE4res, OPEN_DOWNGRADE4resok, OPEN4_SHARE_ACCESS_WANT_DELEG_MASK,
+    nfsstat4,
 };
 
 use crate::compound::context::to_wire;

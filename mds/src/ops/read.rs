@@ -62,7 +62,8 @@ pub(super) async fn permit_io(cx: &mut Context, stateid: &StateId, write: bool) 
         // Tells revoked, stale and foreign stateids apart; the machine knows only its own.
         cx.state_entry(stateid)?;
     }
-    cx.server.step(&entry, Some(client), |file, ctx| (file.check_io(ctx, client, stateid, write), Vec::new()))?;
+    cx.server
+        .step(&entry, Some(client), |file, ctx| (file.check_io(ctx, client, stateid, write), Vec::new()))?;
     if special {
         let inode: Inode = cx.inode().await?;
         let want = if write { sluice_namespace::Want::WRITE } else { sluice_namespace::Want::READ };

@@ -45,7 +45,11 @@ pub(crate) async fn remove(cx: &mut Context, args: REMOVE4args) -> OpResult<REMO
 ///
 /// # Errors
 /// As LOOKUP, but NOENT is `None`.
-pub(super) async fn find(cx: &mut Context, directory: &InodeKey, name: &Name<'_>) -> Result<Option<Inode>, OpError> {
+pub(super) async fn find(
+    cx: &mut Context,
+    directory: &InodeKey,
+    name: &Name<'_>,
+) -> Result<Option<Inode>, OpError> {
     let (namespace, who) = (&cx.server.namespace, &cx.who);
     let found = cx
         .server

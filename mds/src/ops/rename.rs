@@ -37,7 +37,9 @@ pub(crate) async fn rename(cx: &mut Context, args: RENAME4args) -> OpResult<RENA
         };
         match transaction(cx, &rename, target.as_ref()).await {
             Err(FsError::NameMoved) => {}
-            Err(FsError::NotDirectory) if !source.is_directory() || target.as_ref().is_none_or(Inode::is_directory) => {
+            Err(FsError::NotDirectory)
+                if !source.is_directory() || target.as_ref().is_none_or(Inode::is_directory) =>
+            {
                 return Err(not_a_directory(cx).await);
             }
             Err(error) => return Err(error.into()),

@@ -17,7 +17,10 @@ use crate::error::client_status;
 #[derive(Debug)]
 pub(crate) enum Begun {
     /// A new request: run the rest.
-    Proceed { reply: SEQUENCE4res, limit: ReplyLimit },
+    Proceed {
+        reply: SEQUENCE4res,
+        limit: ReplyLimit,
+    },
     /// A retry: the reply it had.
     Replay(Frame),
     /// A retry whose reply was not kept: this for SEQUENCE, RETRY_UNCACHED_REP for what follows.
@@ -75,7 +78,9 @@ pub(crate) fn begin(
     match step {
         Err(error) => Begun::Fail(client_status(error)),
         Ok(Sequenced::Replay(bytes)) => Begun::Replay(bytes.into()),
-        Ok(Sequenced::ReplayUncached(reply) | Sequenced::ReplayStored(reply)) => Begun::Uncached(wire(&reply)),
+        Ok(Sequenced::ReplayUncached(reply) | Sequenced::ReplayStored(reply)) => {
+            Begun::Uncached(wire(&reply))
+        }
         Ok(Sequenced::New(reply)) => {
             cx.session = Some(SessionRef {
                 client: entry.shared.id(),

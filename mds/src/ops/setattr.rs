@@ -123,7 +123,11 @@ async fn truncate(cx: &Context, inode: &Inode, set: &SetSize) -> Result<(), OpEr
 ///
 /// # Errors
 /// A data server could not be reached: the intent stays, the client is told to come again.
-pub(crate) async fn carry_out(mds: &Arc<crate::server::Mds>, inode: &Inode, size: u64) -> Result<(), OpError> {
+pub(crate) async fn carry_out(
+    mds: &Arc<crate::server::Mds>,
+    inode: &Inode,
+    size: u64,
+) -> Result<(), OpError> {
     if let Some(layout) = inode.layout() {
         dsctl::truncate(mds, layout, size).await?;
     }

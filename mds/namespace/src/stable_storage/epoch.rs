@@ -54,3 +54,8 @@ pub async fn check_epoch(txn: &Transaction, ours: &MdsEpoch) -> Result<(), FsErr
         present => Err(FsError::Fenced { ours: ours.epoch, found: present.map_or(0, |p| p.epoch) }),
     }
 }
+
+/// The key and value of an owner's epoch, for a store that compares them itself in every write transaction.
+pub fn epoch_guard(ours: &MdsEpoch) -> (bytes::Bytes, bytes::Bytes) {
+    (keys::single(keys::MDS_EPOCH), ours.to_bytes())
+}

@@ -16,7 +16,7 @@ pub use clients::{
     clear_client, clear_session, client, clients, put_client, put_reply, put_server, put_session, replies,
     reply, reply_key, server, session, sessions,
 };
-pub use epoch::{MdsEpoch, check_epoch, epoch, take_epoch};
+pub use epoch::{MdsEpoch, check_epoch, epoch, epoch_guard, take_epoch};
 pub use stores::{
     CapabilityEpochs, CapabilityKey, Fence, PendingFence, Store, StoreAddress, StoreState, capability_epochs,
     clear_fence, fences, put_capability_epochs, put_fence, put_store, retire_fences, store, store_by_uuid,

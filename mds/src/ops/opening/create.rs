@@ -89,7 +89,8 @@ async fn transaction(cx: &Context, create: &Create<'_>) -> Result<Created, FsErr
 
 fn subject(plan: &Plan, created: Created) -> Subject {
     let same_verifier = matches!(plan.mode, CreateMode::Exclusive(_));
-    let truncate = !created.created && !same_verifier && plan.wanted.size == Some(0) && has_bytes(&created.inode);
+    let truncate =
+        !created.created && !same_verifier && plan.wanted.size == Some(0) && has_bytes(&created.inode);
     Subject {
         change: created.directory,
         // An exclusive create that finds its own verifier is the retry of one that succeeded.
