@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use sluice_conformance::{check, guest};
+use sluice_conformance::{check, guest, suite};
 
 #[derive(Parser)]
 #[command(name = "sluice-conformance", about = "The proof of Sluice: one command per suite")]
@@ -20,12 +20,15 @@ enum Command {
     /// Stock Linux kernels as clients
     #[command(subcommand)]
     Guest(guest::Guest),
+    /// Sluice with stock Linux kernels as clients, case by case
+    Suite(suite::Options),
 }
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Check(options) => check::run(&options).map(|()| ExitCode::SUCCESS),
         Command::Guest(command) => guest::main(&command),
+        Command::Suite(options) => suite::main(&options),
     };
     match outcome {
         Ok(code) => code,

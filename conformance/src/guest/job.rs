@@ -323,6 +323,14 @@ impl Running {
         self.machine.signal(signal);
     }
 
+    /// Whether the machine has ended.
+    ///
+    /// # Errors
+    /// If it cannot be looked at.
+    pub fn ended(&mut self) -> Result<bool> {
+        Ok(self.machine.wait_until(Instant::now())?.is_some())
+    }
+
     /// Waits for the end of the script, at most until the job's time limit.
     ///
     /// # Errors

@@ -1,0 +1,64 @@
+# Bandwidth grows with data servers: every link is shaped to the same rate, so that two cores suffice to see it.
+set -eu
+. /share/lib.sh
+
+MBIT=${MBIT:-64}                  # 8 MB/s a link
+WANTED=${WANTED:-90}              # percent of linear
+MIB=${MIB:-48}                    # per data server
+rate() { calc "$1 * 1.048576 / $(elapsed $2)"; }   # MiB START -> MB/s
+
+measure() {  # SERVERS: prints "one-file-write one-file-read many-write many-read" in MB/s
+  local n=$1 total=$(($1 * MIB)) start out= i pids
+  mkdir $M/wide $M/many; policy /wide wide
+  start=$(now); parallel write $total; out="$(rate $total $start)"
+  drop_caches
+  start=$(now); parallel read $total; out="$out $(rate $total $start)"
+  start=$(now); pids=
+  for i in $(seq $((n * 4))); do dd if=/dev/zero of=$M/many/$i bs=1M count=$((MIB / 4)) oflag=direct conv=fsync 2>/dev/null & pids="$pids $!"; done
+  for i in $pids; do wait $i || fail "a writer of many files"; done
+  out="$out $(rate $total $start)"
+  drop_caches
+  start=$(now); pids=
+  for i in $(seq $((n * 4))); do dd if=$M/many/$i of=/dev/null bs=1M iflag=direct 2>/dev/null & pids="$pids $!"; done
+  for i in $pids; do wait $i || fail "a reader of many files"; done
+  out="$out $(rate $total $start)"
+  rm -r $M/wide $M/many
+  FIGURES=$out
+}
+
+# One wide file. A client that stripes does it with one stream; an older one with parallel streams at distant offsets.
+parallel() {  # write|read MIB
+  local streams=1 i pids= share
+  [ "$STRIPES" = 1 ] || streams=$((n * 4))
+  share=$(($2 / streams)); [ $share -ge 1 ] || share=1
+  # Segments lie on a coarse grid: old clients' streams start one grid unit apart, in a sparse file.
+  local grid=${GRID:-64}
+  for i in $(seq 0 $((streams - 1))); do
+    local at=$((streams == 1 ? 0 : i * grid))
+    if [ $1 = write ]; then
+      dd if=/dev/zero of=$M/wide/one bs=$((streams == 1 ? 16 : 1))M count=$((streams == 1 ? share / 16 : share)) seek=$((streams == 1 ? 0 : at)) oflag=direct conv=notrunc,fsync 2>/tmp/dd$i & pids="$pids $!"
+    else
+      dd if=$M/wide/one of=/dev/null bs=$((streams == 1 ? 16 : 1))M count=$((streams == 1 ? share / 16 : share)) skip=$((streams == 1 ? 0 : at)) iflag=direct 2>/tmp/dd$i & pids="$pids $!"
+    fi
+  done
+  for i in $pids; do wait $i || fail "$1 of the wide file: $(cat /tmp/dd*)"; done
+}
+
+base=
+for n in 1 2 4 8; do
+  step "$n data server(s)"
+  host fresh $n
+  for i in $(seq $((n + 1))); do [ $i = 1 ] || host shape $i $MBIT; done
+  mount_sluice
+  measure $n
+  umount_sluice
+  set -- $FIGURES
+  metric "${n}ds_one_write" $1 MB/s; metric "${n}ds_one_read" $2 MB/s
+  metric "${n}ds_many_write" $3 MB/s; metric "${n}ds_many_read" $4 MB/s
+  [ -n "$base" ] || base=$FIGURES
+  worst=$(echo "$base $FIGURES" | awk -v n=$n '{ w = 1e9; for (i = 1; i <= 4; i++) { p = 100 * $(i + 4) / ($i * n); if (p < w) w = p } printf "%.0f", w }')
+  metric "${n}ds_percent_of_linear" $worst %
+  [ $worst -ge $WANTED ] || bad="${bad-} $n: $worst %"
+done
+[ -z "${bad-}" ] || fail "below $WANTED % of linear:$bad"
+echo PASS

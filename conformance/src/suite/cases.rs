@@ -1,0 +1,195 @@
+//! The cases: what each shows, and what it needs.
+
+use std::time::Duration;
+
+use crate::guest::catalogue::{Kernel, Machine};
+
+/// Who the second guest is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Partner {
+    None,
+    /// Another guest with the same kernel.
+    Same,
+    /// A kernel that takes the other encoding of layouts: stripes here, segments there.
+    Other,
+}
+
+/// One row of the table. Its script is guest/cases/NAME.sh, run in every guest of the case.
+#[derive(Debug)]
+pub struct Case {
+    pub name: &'static str,
+    /// What a pass proves.
+    pub shows: &'static str,
+    pub partner: Partner,
+    pub data_servers: u8,
+    /// Seconds of the client's lease.
+    pub lease: u32,
+    /// Memory of each guest, MiB.
+    pub memory: u32,
+    /// Hard limit on user-mode-linux; qemu gets four times as much.
+    pub seconds: u64,
+    /// Meaningful against a reference server: it uses nothing that only Sluice has.
+    pub reference: bool,
+    /// Part of `suite ci`.
+    pub ci: bool,
+    /// Wants the kernel sources: all of them, or the headers.
+    pub sources: Option<bool>,
+}
+
+const BASE: Case = Case {
+    name: "",
+    shows: "",
+    partner: Partner::None,
+    data_servers: 4,
+    lease: 10,
+    memory: 768,
+    seconds: 120,
+    reference: true,
+    ci: true,
+    sources: None,
+};
+
+/// Every case, quickest first.
+pub const CASES: &[Case] = &[
+    Case {
+        name: "smoke",
+        shows: "mount; every file operation of a daily user; a listing of 10,000 entries",
+        ..BASE
+    },
+    Case {
+        name: "direct",
+        shows: "256 MiB and 64 x 16 MiB, buffered and O_DIRECT, through layouts and never through the MDS",
+        seconds: 300,
+        memory: 1024,
+        ..BASE
+    },
+    Case {
+        name: "proxied",
+        shows: "with layouts forbidden, the test of `direct` fails as it should",
+        reference: false,
+        ..BASE
+    },
+    Case {
+        name: "holes_eof",
+        shows: "sparse files; O_DIRECT reads across holes and ends",
+        partner: Partner::Same,
+        ..BASE
+    },
+    Case {
+        name: "coherency",
+        shows: "close-to-open between two clients; truncate under a read-write layout; random mmap reads",
+        partner: Partner::Same,
+        seconds: 300,
+        ..BASE
+    },
+    Case {
+        name: "mixed",
+        shows: "stripes and segments on one file, with byte-range locks; N-to-1 records, one client killed",
+        partner: Partner::Other,
+        seconds: 300,
+        ..BASE
+    },
+    Case {
+        name: "differential",
+        shows: "kernel headers, git, sqlite, rename-over: the same on ext4 and on Sluice",
+        seconds: 600,
+        sources: Some(false),
+        ..BASE
+    },
+    Case {
+        name: "differential_full",
+        shows: "the same with a whole kernel source tree",
+        seconds: 3600,
+        memory: 1536,
+        ci: false,
+        sources: Some(true),
+        ..BASE
+    },
+    Case {
+        name: "restart",
+        shows: "the MDS and data servers killed with -9 under a writer: it goes on, and what was synced is there",
+        seconds: 300,
+        reference: false,
+        ..BASE
+    },
+    Case {
+        name: "ds_loss",
+        shows: "a data server gone, and one that is mute: a clear EIO in time, other files unharmed",
+        seconds: 400,
+        reference: false,
+        ..BASE
+    },
+    Case {
+        name: "scaling",
+        shows: "shaped links, 1, 2, 4, 8 data servers: at least 90 % of linear",
+        seconds: 900,
+        data_servers: 8,
+        memory: 1536,
+        reference: false,
+        ..BASE
+    },
+];
+
+impl Case {
+    /// Finds a case by name.
+    #[must_use]
+    pub fn find(name: &str) -> Option<&'static Self> {
+        CASES.iter().find(|case| case.name == name)
+    }
+
+    /// How many guests take part.
+    #[must_use]
+    pub fn guests(&self) -> u8 {
+        if self.partner == Partner::None { 1 } else { 2 }
+    }
+
+    /// The kernel of each guest; the first is the one under test.
+    #[must_use]
+    pub fn kernels(&self, tested: Kernel) -> Vec<Kernel> {
+        let other = |kernel: &Kernel| {
+            kernel.entry().machine == Machine::Uml && kernel.entry().stripes != tested.entry().stripes
+        };
+        let second = match self.partner {
+            Partner::None => None,
+            Partner::Same => Some(tested),
+            Partner::Other => Kernel::all().find(other),
+        };
+        std::iter::once(tested).chain(second).collect()
+    }
+
+    /// Hard limit with this kernel.
+    #[must_use]
+    pub fn limit(&self, tested: Kernel) -> Duration {
+        let factor = if tested.entry().machine == Machine::Qemu { 4 } else { 1 };
+        Duration::from_secs(self.seconds * factor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn every_case_has_its_script_and_every_script_its_case() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("guest/cases");
+        let mut scripts: Vec<_> = std::fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().path().file_stem().unwrap().to_string_lossy().into_owned())
+            .collect();
+        scripts.sort();
+        let mut names: Vec<_> = CASES.iter().map(|case| case.name.to_owned()).collect();
+        names.sort();
+        assert_eq!(scripts, names);
+    }
+
+    #[test]
+    fn mixed_cases_meet_the_other_encoding() {
+        let mixed = Case::find("mixed").unwrap();
+        for kernel in Kernel::all() {
+            let kernels = mixed.kernels(kernel);
+            assert_ne!(kernels[0].entry().stripes, kernels[1].entry().stripes);
+        }
+    }
+}

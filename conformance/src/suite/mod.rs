@@ -1,0 +1,451 @@
+//! `suite`: Sluice and stock kernels in one network, case by case.
+
+mod board;
+pub mod cases;
+mod report;
+mod sluice;
+mod stage;
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use crate::guest::catalogue::Kernel;
+use crate::guest::fetch::{Cache, Prepared};
+use crate::guest::host;
+use crate::guest::job::{Job, Outcome, Running, Sink, Status};
+use crate::guest::lab::{self, HOST_ADDRESS, Lab, server_address};
+use cases::{CASES, Case};
+use report::Row;
+use sluice::Sluice;
+use stage::{Act, PORT, Stage};
+
+/// Number, thus address, of the guest that serves reference runs.
+const REFERENCE: u8 = 9;
+const REFERENCE_KERNEL: &str = "uml7.2";
+/// Holds everything that the two bulk cases write.
+const REFERENCE_MEMORY: u32 = 4096;
+const REFERENCE_START: Duration = Duration::from_secs(60);
+
+/// Options of `suite`.
+#[derive(Args, Debug)]
+pub struct Options {
+    /// Cases, or: list, ci, all
+    #[arg(required = true)]
+    cases: Vec<String>,
+    /// Kernels to test with
+    #[arg(long, value_delimiter = ',', default_value = "uml7.2")]
+    kernel: Vec<Kernel>,
+    /// Minor versions to mount with
+    #[arg(long, value_delimiter = ',', default_value = "4.2", value_parser = ["4.1", "4.2"])]
+    vers: Vec<String>,
+    /// The program to test [default: target/release/sluice beside this one, else in the workspace]
+    #[arg(long, value_name = "FILE")]
+    sluice: Option<PathBuf>,
+    /// Against the Linux kernel's own NFS server in another guest: proves the cases, not Sluice
+    #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "plain")]
+    reference: Option<Reference>,
+    /// Where logs and results.json go
+    #[arg(long, value_name = "DIR")]
+    results: Option<PathBuf>,
+    /// Stop at the first case that fails
+    #[arg(long)]
+    fail_fast: bool,
+    /// Where guests cannot run, say so and succeed
+    #[arg(long)]
+    no_guests: bool,
+}
+
+/// How the kernel's own server serves.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Reference {
+    /// Without layouts
+    Plain,
+    /// With flexible-file layouts towards itself, whose files it recalls from its own clients: slow
+    Pnfs,
+}
+
+impl Reference {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Pnfs => "pnfs",
+        }
+    }
+}
+
+/// Runs cases; the exit code says whether all passed.
+///
+/// # Errors
+/// If the host lacks something that guests need.
+pub fn main(options: &Options) -> Result<ExitCode> {
+    if options.cases == ["list"] {
+        list();
+        return Ok(ExitCode::SUCCESS);
+    }
+    let cases = options.chosen()?;
+    let kernels = options.kernels(&cases);
+    if let Err(reason) = host::check(&kernels) {
+        if options.no_guests {
+            eprintln!("guest tests were NOT RUN: {reason:#}");
+            return Ok(ExitCode::SUCCESS);
+        }
+        return Err(reason);
+    }
+    let cache = Cache::open()?;
+    if !lab::inside() {
+        cache.ready(&kernels)?;
+        for case in &cases {
+            case.sources.map(|everything| cache.sources(everything)).transpose()?;
+        }
+        if options.reference.is_some() {
+            cache.nfs_server()?;
+        } else {
+            options.program()?;
+        }
+        return lab::enter();
+    }
+    Suite::open(options, cache)?.run(&cases)
+}
+
+fn list() {
+    for case in CASES {
+        let marks = [(case.ci, "ci"), (case.reference, "reference")];
+        let marks: Vec<_> = marks.iter().filter(|(set, _)| *set).map(|(_, mark)| *mark).collect();
+        println!("{:<18} {} guest(s)  {:<13} {}", case.name, case.guests(), marks.join(","), case.shows);
+    }
+}
+
+impl Options {
+    fn chosen(&self) -> Result<Vec<&'static Case>> {
+        let mut chosen = Vec::new();
+        for name in &self.cases {
+            match name.as_str() {
+                "all" => chosen.extend(CASES),
+                "ci" => chosen.extend(CASES.iter().filter(|case| case.ci)),
+                name => chosen.push(
+                    Case::find(name)
+                        .with_context(|| format!("no case is called {name:?}: see `suite list`"))?,
+                ),
+            }
+        }
+        if self.reference.is_some() {
+            chosen.retain(|case| case.reference);
+        }
+        if chosen.is_empty() {
+            bail!("no case is left to run");
+        }
+        Ok(chosen)
+    }
+
+    fn kernels(&self, cases: &[&Case]) -> Vec<Kernel> {
+        let mut kernels: Vec<_> = self
+            .kernel
+            .iter()
+            .flat_map(|kernel| cases.iter().flat_map(|case| case.kernels(*kernel)))
+            .collect();
+        if self.reference.is_some() {
+            kernels.extend(REFERENCE_KERNEL.parse::<Kernel>().ok());
+        }
+        kernels.sort_by_key(|kernel| kernel.name());
+        kernels.dedup();
+        kernels
+    }
+
+    fn program(&self) -> Result<PathBuf> {
+        let mut candidates: Vec<PathBuf> = self.sluice.clone().into_iter().collect();
+        if candidates.is_empty() {
+            let beside = std::env::current_exe()?;
+            candidates.extend(beside.parent().map(|folder| folder.join("sluice")));
+            candidates.push(workspace().join("target/release/sluice"));
+        }
+        match candidates.iter().find(|file| file.is_file()) {
+            Some(file) => Ok(file.canonicalize()?),
+            None => bail!(
+                "there is no {}: cargo build --release -p sluice",
+                candidates.last().map_or_else(String::new, |file| file.display().to_string())
+            ),
+        }
+    }
+}
+
+fn workspace() -> &'static Path {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here)
+}
+
+/// Everything that outlives a case.
+struct Suite<'a> {
+    options: &'a Options,
+    cache: Cache,
+    stage: Arc<Stage>,
+    results: PathBuf,
+}
+
+impl<'a> Suite<'a> {
+    fn open(options: &'a Options, cache: Cache) -> Result<Self> {
+        let results = options.results.clone().unwrap_or_else(|| workspace().join("target/guest-suite"));
+        fs::create_dir_all(&results).with_context(|| format!("cannot write {}", results.display()))?;
+        let results = results.canonicalize()?;
+        Ok(Self { options, cache, stage: Stage::open(Lab::new(REFERENCE)?)?, results })
+    }
+
+    fn run(&self, cases: &[&'static Case]) -> Result<ExitCode> {
+        let mut rows = Vec::new();
+        'all: for vers in &self.options.vers {
+            for kernel in &self.options.kernel {
+                for case in cases {
+                    let row = self.play(case, *kernel, vers);
+                    let failed = !row.passed;
+                    rows.push(row);
+                    report::write(&rows, &self.results.join("results.json"))?;
+                    if failed && self.options.fail_fast {
+                        break 'all;
+                    }
+                }
+            }
+        }
+        report::print(&rows);
+        println!("logs and results.json are in {}", self.results.display());
+        Ok(if rows.iter().all(|row| row.passed) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    fn play(&self, case: &'static Case, kernel: Kernel, vers: &str) -> Row {
+        println!("== {} on {kernel}, vers={vers}: {}", case.name, case.shows);
+        let started = Instant::now();
+        let kernels = case.kernels(kernel);
+        let (verdict, metrics) = match self.attempt(case, &kernels, vers) {
+            Ok((verdict, metrics)) => (verdict, metrics),
+            Err(error) => (Err(error), Vec::new()),
+        };
+        let reason = verdict.as_ref().err().map(|error| format!("{error:#}")).unwrap_or_default();
+        let row = Row {
+            case: case.name,
+            kernels: kernels.iter().map(ToString::to_string).collect(),
+            vers: vers.to_owned(),
+            passed: verdict.is_ok(),
+            seconds: started.elapsed().as_secs_f64(),
+            reason,
+            metrics,
+        };
+        println!(
+            "== {}: {} in {:.1} s {}",
+            case.name,
+            if row.passed { "pass" } else { "FAIL" },
+            row.seconds,
+            row.reason
+        );
+        row
+    }
+
+    /// The verdict of the guests, and the figures they reported. Errors are the runner's own.
+    fn attempt(
+        &self,
+        case: &Case,
+        kernels: &[Kernel],
+        vers: &str,
+    ) -> Result<(Result<()>, Vec<stage::Metric>)> {
+        let name = kernels.iter().map(|kernel| kernel.name()).collect::<Vec<_>>().join("+");
+        let logs = self.results.join(format!("{}-{name}-{vers}", case.name));
+        let _ = fs::remove_dir_all(&logs);
+        fs::create_dir_all(&logs)?;
+        let kernel = kernels.first().context("a case has a kernel")?;
+        let limit = case.limit(*kernel);
+        let home = tempfile::Builder::new().prefix("sluice-suite.").tempdir()?;
+        let share = home.path().join("share");
+        self.fill(&share, case)?;
+        let sluice =
+            self.options.reference.is_none().then(|| self.options.program()).transpose()?.map(|program| {
+                Sluice::new(&program, home.path(), &logs.join("sluice.log"), case.data_servers, case.lease)
+            });
+        let act = Arc::new(Act::new(sluice, limit));
+        self.stage.begin(Arc::clone(&act))?;
+        let end = End(&self.stage);
+        let _reference = self.serve(&act, &share, &logs)?;
+        let mut guests = Vec::new();
+        for (number, kernel) in (1..).zip(kernels) {
+            let job = self
+                .guest(case, self.cache.kernel(*kernel)?, number, kernels.len(), vers, &share, limit)
+                .console(logs.join(format!("guest{number}.console")));
+            let running = job
+                .spawn(&self.cache, echo(number, kernels.len(), &logs.join(format!("guest{number}.log")))?)?;
+            act.add_guest(number, running.id());
+            guests.push((number, running));
+        }
+        let outcomes = wait(&act, guests)?;
+        drop(end);
+        let mut verdict = outcomes.iter().try_for_each(|(number, outcome)| judge(&act, *number, outcome));
+        if let Some(sluice) = &act.sluice
+            && let Err(error) = stage::lock(sluice).stop()
+        {
+            verdict = verdict.and(Err(error));
+        }
+        Ok((verdict, act.metrics()))
+    }
+
+    /// The folder that guests see as /share: the helper libraries and what the case asked for.
+    fn fill(&self, share: &Path, case: &Case) -> Result<()> {
+        fs::create_dir(share)?;
+        let assets = workspace().join("conformance/guest");
+        copy_files(&assets, share)?;
+        fs::create_dir(share.join("cases"))?;
+        copy_files(&assets.join("cases"), &share.join("cases"))?;
+        if let Some(everything) = case.sources {
+            let sources = self.cache.sources(everything)?;
+            fs::write(share.join("sources"), sources.display().to_string())?;
+        }
+        if self.options.reference.is_some() {
+            let package = self.cache.nfs_server()?;
+            fs::write(share.join("nfs-server"), package.display().to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Starts the servers: Sluice, or a guest whose kernel serves.
+    fn serve(&self, act: &Act, share: &Path, logs: &Path) -> Result<Option<Running>> {
+        if let Some(sluice) = &act.sluice {
+            stage::lock(sluice).start(&[])?;
+            return Ok(None);
+        }
+        let kernel = self.cache.kernel(REFERENCE_KERNEL.parse()?)?;
+        let job = Job::new(kernel, REFERENCE, share.join("reference.sh"))
+            .share(share)
+            .env("REFERENCE", self.options.reference.map_or("", Reference::name))
+            .memory(REFERENCE_MEMORY)
+            .timeout(Duration::from_secs(7200))
+            .console(logs.join("reference.console"));
+        let job = conversation(job);
+        let mut running = job.spawn(&self.cache, to_file(&logs.join("reference.log"))?)?;
+        let limit = Instant::now() + REFERENCE_START;
+        while act.board.wait("reference", Duration::from_millis(100)).is_err() {
+            if running.ended()? || Instant::now() > limit {
+                bail!("the reference server did not start: see {}", logs.join("reference.log").display());
+            }
+        }
+        Ok(Some(running))
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one place knows what a guest of a case is told")]
+    fn guest(
+        &self,
+        case: &Case,
+        kernel: Prepared,
+        number: u8,
+        guests: usize,
+        vers: &str,
+        share: &Path,
+        limit: Duration,
+    ) -> Job {
+        let stripes = kernel.kernel.entry().stripes && vers == "4.2";
+        let script = workspace().join("conformance/guest/cases").join(format!("{}.sh", case.name));
+        let server = if self.options.reference.is_some() {
+            Job::new(kernel.clone(), REFERENCE, &script).address()
+        } else {
+            server_address(1)
+        };
+        let job = Job::new(kernel, number, script)
+            .share(share)
+            .memory(case.memory)
+            .timeout(limit)
+            .env("CASE", case.name)
+            .env("ROLE", number.to_string())
+            .env("GUESTS", guests.to_string())
+            .env("SERVER", server)
+            .env("VERS", vers)
+            .env("STRIPES", if stripes { "1" } else { "0" })
+            .env("LEASE", case.lease.to_string())
+            .env("DATA_SERVERS", case.data_servers.to_string())
+            .env("REFERENCE", if self.options.reference.is_some() { "1" } else { "0" });
+        conversation(job)
+    }
+}
+
+fn conversation(job: Job) -> Job {
+    job.env("HOST", HOST_ADDRESS).env("HOST_PORT", PORT.to_string())
+}
+
+/// Ends the act also when the runner itself fails.
+struct End<'a>(&'a Stage);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+/// Waits for all guests. The first that fails closes the board, so that its partner does not wait in vain.
+fn wait(act: &Act, guests: Vec<(u8, Running)>) -> Result<Vec<(u8, Outcome)>> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = guests
+            .into_iter()
+            .map(|(number, running)| {
+                scope.spawn(move || {
+                    let outcome = running.wait()?;
+                    if !outcome.success() && !act.was_killed(number) {
+                        act.board.close();
+                    }
+                    Ok((number, outcome))
+                })
+            })
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|_| bail!("a guest's thread failed")))
+            .collect()
+    })
+}
+
+fn judge(act: &Act, number: u8, outcome: &Outcome) -> Result<()> {
+    if outcome.success() || act.was_killed(number) {
+        return Ok(());
+    }
+    let last = outcome.output.lines().rev().find(|line| line.starts_with("FAIL")).unwrap_or_default();
+    match outcome.status {
+        Status::Exited(code) => bail!("guest {number} ended with {code}: {last}"),
+        Status::TimedOut => bail!("guest {number} was killed at its time limit {last}"),
+        Status::Died | Status::Killed => {
+            let tail = outcome.console_tail();
+            let panic = tail.lines().find(|line| line.contains("panic") || line.contains("GUEST-DIED"));
+            bail!("guest {number} died: {}", panic.unwrap_or("see its console"))
+        }
+    }
+}
+
+fn copy_files(from: &Path, to: &Path) -> Result<()> {
+    for entry in fs::read_dir(from).with_context(|| format!("cannot list {}", from.display()))? {
+        let path = entry?.path();
+        if let Some(name) = path.file_name().filter(|_| path.is_file()) {
+            fs::copy(&path, to.join(name)).with_context(|| format!("cannot copy {}", path.display()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Output to a file, and to the terminal with the guest's number when there are several.
+fn echo(number: u8, guests: usize, file: &Path) -> Result<Sink> {
+    let mut keep = fs::File::create(file)?;
+    let mut line = Vec::new();
+    Ok(Box::new(move |bytes| {
+        let _ = keep.write_all(bytes);
+        let mut out = std::io::stdout().lock();
+        for byte in bytes {
+            line.push(*byte);
+            if *byte == b'\n' {
+                let prefix = if guests > 1 { format!("  {number}| ") } else { "  ".to_owned() };
+                let _ = out.write_all(prefix.as_bytes()).and_then(|()| out.write_all(&line));
+                line.clear();
+            }
+        }
+    }))
+}
+
+fn to_file(file: &Path) -> Result<Sink> {
+    let mut keep = fs::File::create(file)?;
+    Ok(Box::new(move |bytes| drop(keep.write_all(bytes))))
+}

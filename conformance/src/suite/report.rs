@@ -1,0 +1,49 @@
+//! Results: a table for people, JSON for machines.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use super::stage::Metric;
+
+/// What came of one case with one kernel and minor version.
+#[derive(Debug, Serialize)]
+pub(super) struct Row {
+    pub(super) case: &'static str,
+    pub(super) kernels: Vec<String>,
+    pub(super) vers: String,
+    pub(super) passed: bool,
+    pub(super) seconds: f64,
+    /// Why it failed, in one line.
+    pub(super) reason: String,
+    pub(super) metrics: Vec<Metric>,
+}
+
+/// Prints the table.
+pub(super) fn print(rows: &[Row]) {
+    println!();
+    println!("{:<18} {:<14} {:<5} {:<7} {:>7}  NOTE", "CASE", "KERNELS", "VERS", "RESULT", "SECONDS");
+    for row in rows {
+        println!(
+            "{:<18} {:<14} {:<5} {:<7} {:>7.1}  {}",
+            row.case,
+            row.kernels.join("+"),
+            row.vers,
+            if row.passed { "pass" } else { "FAIL" },
+            row.seconds,
+            row.reason
+        );
+        for metric in &row.metrics {
+            println!("{:>22} {} = {} {}", "", metric.name, metric.value, metric.unit);
+        }
+    }
+    let failed = rows.iter().filter(|row| !row.passed).count();
+    println!("{} passed, {failed} failed", rows.len() - failed);
+}
+
+/// Writes all rows.
+pub(super) fn write(rows: &[Row], file: &Path) -> Result<()> {
+    let text = serde_json::to_string_pretty(rows)?;
+    std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+}
