@@ -1,15 +1,98 @@
-//! Calls toward clients: CB_SEQUENCE and what follows it. RFC 8881 §20.
+//! Calls toward clients. RFC 8881 §20, §2.10.3.1.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | `wire` | CB_COMPOUND: its arguments, and what its reply says |
+//! | `path` | back channels: choosing a session, its slot, a connection; sending again elsewhere |
+//! | this one | recalls and notices, their answers told to the file's machine |
+
+mod path;
+mod wire;
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use sluice_state::effect::Recall;
+use sluice_namespace::FileHandle;
+use sluice_state::effect::{Recall, RecallAnswer, RecallKind};
 use sluice_state::owner::LockOwner;
+use sluice_xdr::nfs4::{
+    CB_LAYOUTRECALL4args, CB_NOTIFY_LOCK4args, CB_RECALL4args, layoutiomode4, layoutrecall_file4,
+    layoutrecall4, layouttype4, nfs_cb_argop4, nfs_fh4, nfsstat4, state_owner4,
+};
 
+use crate::compound::context::to_wire;
 use crate::files::FileEntry;
+use crate::metrics::add;
 use crate::server::Mds;
 
-/// Sends one recall and reports the client's answer to the file's machine.
-pub(crate) async fn recall(_mds: Arc<Mds>, _entry: Arc<FileEntry>, _recall: Recall) {}
+/// How long a notice that a client can do without is worth sending.
+const NOTICE: Duration = Duration::from_secs(5);
 
-/// Tells a waiting lock-owner that its lock is free (CB_NOTIFY_LOCK).
-pub(crate) async fn notify_lock(_mds: Arc<Mds>, _entry: Arc<FileEntry>, _owner: LockOwner) {}
+/// Sends one recall and reports the client's answer to the file's machine.
+///
+/// The machine keeps the deadline: whatever is answered here, and when nothing is, it revokes what was
+/// not returned by then.
+pub(crate) async fn recall(mds: Arc<Mds>, entry: Arc<FileEntry>, recall: Recall) {
+    let Recall { client, kind, stateid } = recall;
+    add(&mds.metrics.recalls_sent, 1);
+    let operation = match kind {
+        RecallKind::Layout { changed } => layout_recall(&entry, &recall, changed),
+        RecallKind::Delegation { truncate } => nfs_cb_argop4::OP_CB_RECALL(CB_RECALL4args {
+            stateid: to_wire(&stateid),
+            truncate,
+            fh: handle(&entry),
+        }),
+    };
+    let status = path::call(&mds, client, operation, mds.config.recall_timeout).await;
+    let answer = answer(status);
+    tracing::debug!(?client, ?kind, ?status, ?answer, file = entry.key.fileid.0, "recall");
+    if answer == RecallAnswer::Unreachable {
+        // Courteous, but not in the way (§8.3): one whose lease is over is not waited for.
+        mds.expel_if_courtesy(client).await;
+    }
+    mds.step(&entry, Some(client), |file, ctx| ((), file.recall_answer(ctx, kind, client, &stateid, answer)));
+}
+
+fn layout_recall(entry: &FileEntry, recall: &Recall, changed: bool) -> nfs_cb_argop4 {
+    nfs_cb_argop4::OP_CB_LAYOUTRECALL(CB_LAYOUTRECALL4args {
+        clora_type: layouttype4::LAYOUT4_FLEX_FILES,
+        clora_iomode: layoutiomode4::LAYOUTIOMODE4_ANY,
+        clora_changed: changed,
+        clora_recall: layoutrecall4::LAYOUTRECALL4_FILE(layoutrecall_file4 {
+            lor_fh: handle(entry),
+            lor_offset: 0,
+            lor_length: u64::MAX,
+            lor_stateid: to_wire(&recall.stateid),
+        }),
+    })
+}
+
+/// What a status means to the machine; `None`: the client was not reached.
+fn answer(status: Option<nfsstat4>) -> RecallAnswer {
+    match status {
+        Some(nfsstat4::NFS4_OK) => RecallAnswer::Ok,
+        Some(nfsstat4::NFS4ERR_DELAY) => RecallAnswer::Delay,
+        Some(nfsstat4::NFS4ERR_NOMATCHING_LAYOUT) => RecallAnswer::NoMatching,
+        Some(nfsstat4::NFS4ERR_BAD_STATEID | nfsstat4::NFS4ERR_BADHANDLE) => RecallAnswer::BadStateid,
+        Some(nfsstat4::NFS4ERR_OLD_STATEID) => RecallAnswer::OldStateid,
+        Some(_) | None => RecallAnswer::Unreachable,
+    }
+}
+
+/// Tells a waiting lock-owner that its lock is free (CB_NOTIFY_LOCK, §20.11). A hint: the client asks for
+/// the lock again by itself if it never arrives.
+pub(crate) async fn notify_lock(mds: Arc<Mds>, entry: Arc<FileEntry>, owner: LockOwner) {
+    let operation = nfs_cb_argop4::OP_CB_NOTIFY_LOCK(CB_NOTIFY_LOCK4args {
+        cnla_fh: handle(&entry),
+        cnla_lock_owner: state_owner4 {
+            clientid: owner.client.0,
+            owner: bytes::Bytes::copy_from_slice(&owner.opaque),
+        },
+    });
+    path::call(&mds, owner.client, operation, NOTICE).await;
+}
+
+/// The file as clients name it. There is one export, hence one handle per file.
+fn handle(entry: &FileEntry) -> nfs_fh4 {
+    nfs_fh4(FileHandle { export: 0, inode: entry.key }.encode())
+}

@@ -1,0 +1,268 @@
+//! Back channels: which session carries a callback, in which slot, over which connection. RFC 8881
+//! §2.10.3.1, §2.10.6, §20.9.
+//!
+//! ```text
+//!            slot free                reply
+//!   choose ─────────────▶ sent ─────────────────▶ answered
+//!     │ none up             │ connection lost, or no reply in time
+//!     ▼                     ▼
+//!   unreached ◀─deadline─ waiting for another connection of the session ──bound──▶ sent again, same slot
+//! ```
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluice_env::Monotonic;
+use sluice_rpc::{AuthSys, CallError, Credential};
+use sluice_state::session::{BackChannelParams, CbOutcome, CbSecurity, CbTicket};
+use sluice_state::{ClientId, ConnectionId};
+use sluice_xdr::Frame;
+use sluice_xdr::nfs4::{CB_COMPOUND, nfs_cb_argop4, nfsstat4};
+
+use super::wire::{self, Verdict};
+use crate::clients::SessionEntry;
+use crate::server::Mds;
+
+/// The callback program has version 1: both RFCs' XDR says so, and clients go by it rather than by the 4 of
+/// §18.36.3.
+const CALLBACK_VERSION: u32 = 1;
+/// A connection that carries no reply for so long no longer counts as back channel: the client is told
+/// in its next SEQUENCE, and binds one that works.
+const REPLY: Duration = Duration::from_secs(5);
+/// Between two looks for a free slot or a repaired path.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Slots and sessions tried before a client that finds fault with each is given up for now.
+const TRIES: u32 = 8;
+
+/// Sends one operation to a client, over whichever back channel works, for at most `patience`. `None`:
+/// the client was not reached, or what it did is not known.
+pub(super) async fn call(
+    mds: &Arc<Mds>,
+    client: ClientId,
+    operation: nfs_cb_argop4,
+    patience: Duration,
+) -> Option<nfsstat4> {
+    let deadline = mds.env.clock.now() + patience;
+    for _ in 0..TRIES {
+        let slot = acquire(mds, client, deadline).await?;
+        match slot.carry(&operation, deadline).await {
+            Carried::Answered(status) => return Some(status),
+            Carried::Again => {}
+            Carried::Failed => return None,
+        }
+    }
+    None
+}
+
+/// A slot of some session of the client, waited for while all are in use. `None`: no session has a back
+/// channel, or it took too long.
+async fn acquire(mds: &Arc<Mds>, client: ClientId, deadline: Monotonic) -> Option<Slot<'_>> {
+    loop {
+        let minor = mds.clients.lock().info(mds.now(), client)?.minor_version;
+        let mut busy = false;
+        // The session made last is the one most likely to be in use.
+        for session in mds.clients.sessions_of(client).into_iter().rev() {
+            let taken = {
+                let mut state = session.lock();
+                busy |= state.back_connection().is_some();
+                state.acquire_callback().map(|(connection, ticket)| {
+                    let back = state.back();
+                    (connection, ticket, back.params.clone(), back.attrs.max_request)
+                })
+            };
+            if let Some((connection, ticket, params, room)) = taken {
+                let room = usize::try_from(room).unwrap_or(usize::MAX);
+                let ticket = Some(ticket);
+                return Some(Slot { mds, session, ticket, connection, params, minor, room, sent: false });
+            }
+        }
+        if !busy || mds.env.clock.now() >= deadline {
+            return None;
+        }
+        mds.env.clock.sleep(PAUSE).await;
+    }
+}
+
+/// How carrying a callback in one slot ended.
+enum Carried {
+    Answered(nfsstat4),
+    /// Not in this slot; another may do.
+    Again,
+    Failed,
+}
+
+/// A callback slot in use; given back when dropped.
+struct Slot<'a> {
+    mds: &'a Arc<Mds>,
+    session: Arc<SessionEntry>,
+    /// `None` once given back.
+    ticket: Option<CbTicket>,
+    connection: ConnectionId,
+    params: BackChannelParams,
+    minor: u32,
+    room: usize,
+    /// The client may have seen it.
+    sent: bool,
+}
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        let outcome = if self.sent { CbOutcome::Unknown } else { CbOutcome::NotSent };
+        self.release(outcome);
+    }
+}
+
+impl Slot<'_> {
+    fn release(&mut self, outcome: CbOutcome) {
+        if let Some(ticket) = self.ticket.take() {
+            self.session.lock().release_callback(ticket, outcome);
+        }
+    }
+
+    /// The connection did not do its service: the client hears of it from SEQUENCE.
+    fn path_lost(&self) {
+        self.session.lock().back_channel_lost(self.connection);
+    }
+
+    async fn carry(mut self, operation: &nfs_cb_argop4, deadline: Monotonic) -> Carried {
+        let Some(frame) = self.frame(operation) else { return Carried::Failed };
+        loop {
+            match self.send(frame.clone(), deadline).await {
+                Sent::Judged(Verdict::Later) => {
+                    // §20.9.3: the slot has not moved; the client wants the same again.
+                    self.mds.env.clock.sleep(PAUSE).await;
+                }
+                Sent::Judged(verdict) => return self.conclude(verdict),
+                Sent::Refused => return Carried::Failed,
+                Sent::Lost => match self.next_connection(deadline).await {
+                    Some(connection) => self.connection = connection,
+                    // A request that was never sent can go over another session.
+                    None if self.session.lock().is_dead() || !self.sent => return Carried::Again,
+                    None => return Carried::Failed,
+                },
+            }
+            if self.mds.env.clock.now() >= deadline {
+                return Carried::Failed;
+            }
+        }
+    }
+
+    fn frame(&self, operation: &nfs_cb_argop4) -> Option<Frame> {
+        let ticket = self.ticket.as_ref()?;
+        match wire::request(self.minor, self.session.id, ticket, operation, self.room) {
+            Ok(frame) => Some(frame),
+            Err(error) => {
+                tracing::warn!(session = ?self.session.id, %error, "a callback does not fit the back channel");
+                None
+            }
+        }
+    }
+
+    /// One attempt over the connection at hand.
+    async fn send(&mut self, frame: Frame, deadline: Monotonic) -> Sent {
+        let clock = &self.mds.env.clock;
+        let Some(connection) = self.mds.clients.connection(self.connection).filter(|c| !c.is_closed()) else {
+            self.path_lost();
+            return Sent::Lost;
+        };
+        let target = (self.params.program, credential(&self.params));
+        let wait = deadline.since(clock.now()).min(REPLY);
+        self.sent = true;
+        let reply = connection.call(target.0, CALLBACK_VERSION, CB_COMPOUND, &target.1, frame, wait).await;
+        match reply {
+            Ok(bytes) => match wire::judge(bytes) {
+                Ok(verdict) => Sent::Judged(verdict),
+                Err(error) => self.refused(&format_args!("its reply cannot be decoded: {error}")),
+            },
+            Err(CallError::Closed | CallError::Timeout(_)) => {
+                self.path_lost();
+                Sent::Lost
+            }
+            // Turned away by the RPC layer: the slot has not been looked at.
+            Err(error) => {
+                self.sent = false;
+                self.refused(&error)
+            }
+        }
+    }
+
+    fn refused(&self, why: &dyn std::fmt::Display) -> Sent {
+        let client = self.session.shared.id();
+        tracing::warn!(?client, "a client does not take callbacks: {why}");
+        self.path_lost();
+        Sent::Refused
+    }
+
+    fn conclude(&mut self, verdict: Verdict) -> Carried {
+        match verdict {
+            Verdict::Answered(status) => {
+                self.release(CbOutcome::Replied);
+                Carried::Answered(status)
+            }
+            // The answer is lost, but asking anew is harmless.
+            Verdict::Forgotten => {
+                self.release(CbOutcome::Replied);
+                Carried::Again
+            }
+            Verdict::BadSlot => {
+                self.release(CbOutcome::Unknown);
+                Carried::Again
+            }
+            // §18.46.3, BACKCHANNEL_FAULT: the two sides differ about the session; the client makes another.
+            Verdict::NoSession => {
+                self.session.lock().back().set_fault();
+                self.release(CbOutcome::Unknown);
+                Carried::Again
+            }
+            Verdict::Refused(status) => {
+                let client = self.session.shared.id();
+                tracing::warn!(?client, ?status, "a client refuses a callback");
+                self.release(CbOutcome::Unknown);
+                Carried::Failed
+            }
+            // `carry` sends it again.
+            Verdict::Later => Carried::Again,
+        }
+    }
+
+    /// Another connection of the session, waited for: the client binds one when it hears that the path
+    /// is down. What may have been seen must be sent again in its own slot (§2.10.6.2).
+    async fn next_connection(&self, deadline: Monotonic) -> Option<ConnectionId> {
+        loop {
+            let found = {
+                let session = self.session.lock();
+                if session.is_dead() {
+                    return None;
+                }
+                session.back_connection()
+            };
+            if found.is_some() || !self.sent || self.mds.env.clock.now() >= deadline {
+                return found;
+            }
+            self.mds.env.clock.sleep(PAUSE).await;
+        }
+    }
+}
+
+/// How one attempt went.
+enum Sent {
+    Judged(Verdict),
+    /// No reply: the client may have seen it.
+    Lost,
+    /// It will not do so over this path.
+    Refused,
+}
+
+/// §18.36.3: as the client asked for.
+fn credential(params: &BackChannelParams) -> Credential {
+    match &params.security {
+        Some(CbSecurity::Sys { stamp, machine, uid, gid, gids }) => Credential::Sys(AuthSys {
+            stamp: *stamp,
+            machine_name: machine.clone(),
+            uid: *uid,
+            gid: *gid,
+            gids: gids.clone(),
+        }),
+        Some(CbSecurity::None | CbSecurity::Gss) | None => Credential::None,
+    }
+}
