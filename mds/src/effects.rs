@@ -2,12 +2,18 @@
 //! settling, collecting. None of it blocks the caller.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use sluice_state::effect::Effect;
+use sluice_state::effect::{Effect, RevokeReason};
+use sluice_state::lease::{ClientShared, seq4_status};
+use sluice_state::{ClientId, StateId, StateKind};
 
 use crate::files::FileEntry;
 use crate::server::Mds;
 use crate::{callback, dsctl, layout};
+
+/// A SEQUENCE so long after a revocation began after it, too, and its reply tells of it.
+const NOTICE_NANOS: u64 = 1_000_000_000;
 
 impl Mds {
     /// Applies `effects` of `entry`, in order. What takes time becomes a task.
@@ -38,6 +44,54 @@ impl Mds {
                 Effect::CloseOrphan => self.spawn(layout::garbage::collect_orphan(mds, entry)),
             }
         }
+    }
+
+    /// Has SEQUENCE tell the client, until it has freed what was revoked (RFC 8881 §18.46.3). A client that is
+    /// gone with its lease is told by BADSESSION.
+    fn tell_revoked(
+        self: &Arc<Self>,
+        client: ClientId,
+        kind: StateKind,
+        stateid: StateId,
+        reason: RevokeReason,
+    ) {
+        let Some(shared) = self.clients.lock().shared(client).map(Arc::clone) else { return };
+        shared.raise_status(match reason {
+            RevokeReason::LeaseExpired => seq4_status::EXPIRED_SOME_STATE_REVOKED,
+            RevokeReason::Admin => seq4_status::ADMIN_STATE_REVOKED,
+            RevokeReason::NotReturned => seq4_status::RECALLABLE_STATE_REVOKED,
+        });
+        if kind == StateKind::Layout {
+            self.spawn(Arc::clone(self).forget_revoked_layout(shared, stateid));
+        }
+        // It may have been freed in between.
+        self.quiet_revoked(client);
+    }
+
+    /// Nothing revoked is left to be freed: SEQUENCE need not tell of it any more.
+    pub(crate) fn quiet_revoked(&self, client: ClientId) {
+        if self.files.index().has_revoked(client) {
+            return;
+        }
+        if let Some(shared) = self.clients.lock().shared(client) {
+            shared.clear_status(
+                seq4_status::EXPIRED_ALL_STATE_REVOKED
+                    | seq4_status::EXPIRED_SOME_STATE_REVOKED
+                    | seq4_status::ADMIN_STATE_REVOKED
+                    | seq4_status::RECALLABLE_STATE_REVOKED,
+            );
+        }
+    }
+
+    /// Linux drops all its layouts each time it sees the bit and never frees a layout stateid: once the
+    /// client has been told, the stateid is forgotten, which it takes for the same (BAD_STATEID).
+    async fn forget_revoked_layout(self: Arc<Self>, shared: Arc<ClientShared>, stateid: StateId) {
+        let told = self.now().plus_nanos(NOTICE_NANOS);
+        while shared.renewed() < told {
+            self.env.clock.sleep(Duration::from_nanos(NOTICE_NANOS)).await;
+        }
+        self.files.index().free_revoked(shared.id(), &stateid);
+        self.quiet_revoked(shared.id());
     }
 
     /// Starts a task of this server.

@@ -1,6 +1,7 @@
 //! What follows a step of the client table: rows first, in one transaction, then memory.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sluice_namespace::FsError;
 use sluice_state::ClientId;
@@ -11,16 +12,40 @@ use sluice_state::recovery::Effect;
 use super::records;
 use crate::server::Mds;
 
+/// Between two attempts to write rows of clients.
+const STORE_PAUSE: Duration = Duration::from_secs(1);
+
 impl Mds {
     /// Applies effects in the order the table gave them: the durable ones are committed before any other.
     ///
     /// # Errors
-    /// What the store says; nothing was applied then.
+    /// What the store says; nothing was applied then. The table has taken the step already, so the rest
+    /// follows in the background as soon as the store takes it.
     pub(crate) async fn apply_client(self: &Arc<Self>, effects: Vec<Effect>) -> Result<(), FsError> {
         let (durable, volatile): (Vec<_>, Vec<_>) = effects.into_iter().partition(Effect::is_durable);
-        self.persist_client(&durable).await?;
-        self.apply_volatile(volatile);
-        Ok(())
+        match self.persist_client(&durable).await {
+            Ok(()) => {
+                self.apply_volatile(volatile);
+                Ok(())
+            }
+            Err(error) => {
+                self.spawn(Arc::clone(self).apply_client_later(durable, volatile));
+                Err(error)
+            }
+        }
+    }
+
+    /// Writing the rows again does no harm: client and session IDs are never used twice.
+    async fn apply_client_later(self: Arc<Self>, durable: Vec<Effect>, volatile: Vec<Effect>) {
+        loop {
+            self.env.clock.sleep(STORE_PAUSE).await;
+            match self.persist_client(&durable).await {
+                Ok(()) => return self.apply_volatile(volatile),
+                // A successor serves the clients now.
+                Err(FsError::Fenced { .. }) => return,
+                Err(error) => tracing::warn!(%error, "the end of a client is not recorded yet"),
+            }
+        }
     }
 
     /// Commits the rows.

@@ -165,6 +165,11 @@ impl Mds {
         self.clients.gate.admit(&session.entry.shared, claim).map_err(client_status)
     }
 
+    /// A reclaim succeeded: grace goes on a little longer for a client that is at work.
+    pub(crate) fn note_reclaim(&self) {
+        self.clients.lock().grace().note_reclaim(self.now());
+    }
+
     /// May this client be given striped layouts (docs/SEMANTICS.md, "Layouts by kernel")?
     pub(crate) fn client_takes_stripes(&self, client: ClientId) -> bool {
         self.clients.lock().info(self.now(), client).is_some_and(|info| info.supports_stripes())

@@ -1,6 +1,5 @@
 //! FREE_STATEID. RFC 8881 §18.38.
 
-use sluice_state::lease::seq4_status;
 use sluice_xdr::nfs4::{FREE_STATEID4args, FREE_STATEID4res, nfsstat4};
 
 use crate::compound::{Context, OpResult};
@@ -11,17 +10,8 @@ pub(crate) async fn free_stateid(cx: &mut Context, args: FREE_STATEID4args) -> O
     let files = &cx.server.files;
     let freed = files.index().free_revoked(client, &stateid);
     if freed {
-        // The last revoked stateid is gone: SEQUENCE need not tell of it any more (§18.46.3).
-        if !files.index().has_revoked(client)
-            && let Some(session) = &cx.session
-        {
-            session.entry.shared.clear_status(
-                seq4_status::EXPIRED_ALL_STATE_REVOKED
-                    | seq4_status::EXPIRED_SOME_STATE_REVOKED
-                    | seq4_status::ADMIN_STATE_REVOKED
-                    | seq4_status::RECALLABLE_STATE_REVOKED,
-            );
-        }
+        // The last one gone, SEQUENCE need not tell of it any more (§18.46.3).
+        cx.server.quiet_revoked(client);
         return Ok(FREE_STATEID4res { fsr_status: nfsstat4::NFS4_OK });
     }
     let at = files.locate(client, &stateid)?;

@@ -41,6 +41,9 @@ pub(crate) async fn lock(cx: &mut Context, args: LOCK4args) -> OpResult<LOCK4res
             });
         match outcome {
             Ok(stateid) => {
+                if args.reclaim {
+                    cx.server.note_reclaim();
+                }
                 cx.current_stateid = Some(stateid);
                 return Ok(LOCK4res::NFS4_OK(LOCK4resok { lock_stateid: to_wire(&stateid) }));
             }

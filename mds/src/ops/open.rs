@@ -49,7 +49,12 @@ pub(crate) async fn open(cx: &mut Context, args: OPEN4args) -> OpResult<OPEN4res
             // The file went between finding its name and asking for its state: the name means another now.
             Err(OpError::Status(nfsstat4::NFS4ERR_STALE)) if named(&args.claim) => {}
             Err(error) => return Err(error),
-            Ok(reply) => return finish(cx, &args, subject, &reply).await,
+            Ok(reply) => {
+                if reclaim {
+                    cx.server.note_reclaim();
+                }
+                return finish(cx, &args, subject, &reply).await;
+            }
         }
     }
     Err(nfsstat4::NFS4ERR_DELAY.into())
