@@ -24,8 +24,9 @@ pub(crate) async fn run(options: cli::Ds) -> Result<()> {
     if advertise.ip().is_loopback() && !mds.ip().is_loopback() {
         bail!("{advertise} means nothing to clients on other hosts: give --advertise an address they reach");
     }
-    std::fs::create_dir_all(&options.data_dir)
-        .with_context(|| format!("cannot make {}: choose a writable --data-dir", options.data_dir.display()))?;
+    std::fs::create_dir_all(&options.data_dir).with_context(|| {
+        format!("cannot make {}: choose a writable --data-dir", options.data_dir.display())
+    })?;
     let key_file = options.key.unwrap_or_else(|| options.data_dir.join("cluster.key"));
     let key = ClusterKey::read(&key_file)?;
     let mut config = Config::new(options.listen, options.data_dir.join("store"), mds, key);

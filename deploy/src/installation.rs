@@ -50,7 +50,11 @@ impl Installation {
         };
         let value: serde_json::Value =
             serde_json::from_slice(&text).with_context(|| format!("{} is damaged", file.display()))?;
-        if value.get("format").and_then(serde_json::Value::as_u64).is_some_and(|format| format > FORMAT.into()) {
+        if value
+            .get("format")
+            .and_then(serde_json::Value::as_u64)
+            .is_some_and(|format| format > FORMAT.into())
+        {
             bail!("{} was written by a newer sluice: upgrade this one", dir.display());
         }
         serde_json::from_value(value).with_context(|| format!("{} is damaged", file.display())).map(Some)
@@ -99,7 +103,9 @@ fn begin(dir: &Path) -> Result<()> {
     let mut entries = fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;
     let foreign = entries.any(|entry| {
         // What an interrupted first start leaves behind is ours.
-        entry.is_ok_and(|entry| entry.file_name() != "cluster.key" && entry.file_name() != "installation.json.new")
+        entry.is_ok_and(|entry| {
+            entry.file_name() != "cluster.key" && entry.file_name() != "installation.json.new"
+        })
     });
     if foreign {
         bail!("{} is not empty and is not a Sluice installation: choose another --data-dir", dir.display());

@@ -28,7 +28,8 @@ pub(crate) async fn run(options: cli::Mds) -> Result<()> {
     let db = Database::open_embedded(env.clone(), &store, EmbeddedOptions::default())?;
     let mds = Mds::start(env.clone(), Arc::clone(&transport), db.clone(), config(&options.tuning)).await?;
     let server = Arc::new(
-        Server::new(env.clone(), transport, limits, mds.plain_programs()).with_secure(key, mds.secure_programs()),
+        Server::new(env.clone(), transport, limits, mds.plain_programs())
+            .with_secure(key, mds.secure_programs()),
     );
     let listener = server
         .listen(options.listen)

@@ -8,8 +8,10 @@ use std::path::Path;
 pub(crate) fn explain(address: SocketAddr, error: &std::io::Error) -> String {
     match error.kind() {
         std::io::ErrorKind::AddrInUse => {
-            let holder = holder(address.port())
-                .map_or_else(|| "another program".to_owned(), |(pid, name)| format!("{name} (process {pid})"));
+            let holder = holder(address.port()).map_or_else(
+                || "another program".to_owned(),
+                |(pid, name)| format!("{name} (process {pid})"),
+            );
             format!(
                 "port {} is taken by {holder}: stop it, or choose another port with --port (and mount with port=)",
                 address.port()
@@ -32,15 +34,17 @@ fn holder(port: u16) -> Option<(u32, String)> {
             let fields: Vec<&str> = line.split_whitespace().collect();
             let local = fields.get(1)?.rsplit(':').next()?;
             let listening = *fields.get(3)? == "0A";
-            (listening && u16::from_str_radix(local, 16).ok()? == port).then(|| fields.get(9).map(|inode| (*inode).to_owned()))?
+            (listening && u16::from_str_radix(local, 16).ok()? == port)
+                .then(|| fields.get(9).map(|inode| (*inode).to_owned()))?
         })
     })?;
     let socket = format!("socket:[{inode}]");
     fs::read_dir("/proc").ok()?.flatten().find_map(|entry| {
         let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
-        let held = fs::read_dir(entry.path().join("fd")).ok()?.flatten().any(|fd| {
-            fs::read_link(fd.path()).is_ok_and(|target| target == Path::new(&socket))
-        });
+        let held = fs::read_dir(entry.path().join("fd"))
+            .ok()?
+            .flatten()
+            .any(|fd| fs::read_link(fd.path()).is_ok_and(|target| target == Path::new(&socket)));
         held.then(|| {
             let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
             (pid, name.trim().to_owned())

@@ -24,7 +24,9 @@ pub(crate) struct Admin {
 
 /// `HOST[:PORT]` as an address; 2049 unless given.
 pub(crate) fn resolve(host: &str) -> Result<SocketAddr> {
-    let named = if host.parse::<SocketAddr>().is_ok() || host.rsplit_once(':').is_some_and(|(h, p)| !h.contains(':') && p.parse::<u16>().is_ok()) {
+    let named = if host.parse::<SocketAddr>().is_ok()
+        || host.rsplit_once(':').is_some_and(|(h, p)| !h.contains(':') && p.parse::<u16>().is_ok())
+    {
         host.to_owned()
     } else if host.contains(':') {
         format!("[{}]:2049", host.trim_matches(['[', ']']))
@@ -65,6 +67,7 @@ impl Admin {
             .await
             .context("the metadata server does not answer")?;
         let mut reader = Reader::new(reply);
-        R::decode(&mut reader).context("the metadata server answers in another version: upgrade the older one")
+        R::decode(&mut reader)
+            .context("the metadata server answers in another version: upgrade the older one")
     }
 }

@@ -69,7 +69,11 @@ fn address(server: &ctl_data_server_status) -> String {
         .iter()
         .map(|address| {
             let host = text(&address.host);
-            if host.contains(':') { format!("[{host}]:{}", address.port) } else { format!("{host}:{}", address.port) }
+            if host.contains(':') {
+                format!("[{host}]:{}", address.port)
+            } else {
+                format!("{host}:{}", address.port)
+            }
         })
         .collect();
     all.join(",")

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use sluice_rpc::ClusterKey;
-use tokio::process::{Child, Command};
+use tokio::process::{Child, ChildStdin, Command};
 
 use crate::installation::{self, Installation};
 use crate::reach::Admin;
@@ -76,9 +76,10 @@ fn free(address: SocketAddr) -> Result<()> {
 fn roles(dir: &Path, options: &cli::Up, installation: &Installation) -> Result<Vec<Role>> {
     let key = text(&installation::key_file(dir))?;
     let tuning = &options.tuning;
-    let mut arguments: Vec<String> = ["mds", "--data-dir", &text(&dir.join("mds"))?, "--key", &key, "--listen"]
-        .map(str::to_owned)
-        .to_vec();
+    let mut arguments: Vec<String> =
+        ["mds", "--data-dir", &text(&dir.join("mds"))?, "--key", &key, "--listen"]
+            .map(str::to_owned)
+            .to_vec();
     arguments.push(installation.mds.to_string());
     arguments.extend(["--lease".to_owned(), tuning.lease.to_string()]);
     arguments.extend(tuning.root_squash.then(|| "--root-squash".to_owned()));
@@ -147,9 +148,11 @@ async fn keep(role: Role, mut stopping: tokio::sync::watch::Receiver<bool>) -> R
     loop {
         let started = Instant::now();
         let mut child = role.start()?;
+        // Waiting for a child closes its standard input, which would tell it to stop: hold it here.
+        let stdin = child.stdin.take();
         let status = tokio::select! {
             status = child.wait() => status.context("cannot wait for a child")?,
-            () = told(&mut stopping) => return stop_child(&role, child).await,
+            () = told(&mut stopping) => return stop_child(&role, child, stdin).await,
         };
         let lasted = started.elapsed();
         if first && lasted < Duration::from_secs(3) && status.code() == Some(1) {
@@ -180,9 +183,9 @@ fn how(status: ExitStatus) -> String {
     }
 }
 
-async fn stop_child(role: &Role, mut child: Child) -> Result<()> {
+async fn stop_child(role: &Role, mut child: Child, stdin: Option<ChildStdin>) -> Result<()> {
     // The end of its standard input tells it to drain and go.
-    drop(child.stdin.take());
+    drop(stdin);
     if tokio::time::timeout(STOP, child.wait()).await.is_err() {
         tracing::warn!("{} did not stop within {} s; killing it", role.name, STOP.as_secs());
         child.kill().await.context("cannot kill a child")?;
@@ -205,7 +208,10 @@ async fn ready(mds: SocketAddr, key: &ClusterKey, data_servers: u16) {
             return;
         }
         if !told && started.elapsed() > START {
-            tracing::warn!("{connected} of {data_servers} data servers have registered after {} s", START.as_secs());
+            tracing::warn!(
+                "{connected} of {data_servers} data servers have registered after {} s",
+                START.as_secs()
+            );
             told = true;
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
