@@ -1,27 +1,78 @@
 //! Where file data is and how clients are told.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | `placement` | which data servers a file gets (pure) |
+//! | `settle` | sizes are settled, never guessed |
+//! | `garbage` | data files of deleted files |
 
 pub(crate) mod garbage;
+pub(crate) mod placement;
 pub(crate) mod settle;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
+use sluice_namespace::stable_storage::StoreState;
 use sluice_namespace::{Layout, LayoutPolicy};
 use sluice_xdr::nfs4::nfsstat4;
 
+use crate::error::fs_status;
 use crate::server::Mds;
+use placement::Candidate;
 
 /// Chooses data servers for a new file under `policy` and names its data files. No round trip.
 ///
 /// # Errors
-/// NOSPC when every data server is full, DELAY when none is registered yet.
-pub(crate) async fn place(_mds: &Arc<Mds>, _policy: &LayoutPolicy) -> Result<Layout, nfsstat4> {
-    Err(nfsstat4::NFS4ERR_DELAY)
+/// NOSPC when every data server is full (or fewer take new files than there are to be mirrors), DELAY when
+/// none is registered yet or one that is away may have room.
+pub(crate) async fn place(mds: &Arc<Mds>, policy: &LayoutPolicy) -> Result<Layout, nfsstat4> {
+    let candidates = candidates(mds);
+    if candidates.is_empty() {
+        return Err(nobody(mds));
+    }
+    let mirrors = match policy.mirrors {
+        0 => mds.config.policy.mirrors,
+        asked => asked,
+    };
+    let policy = LayoutPolicy { mirrors, ..*policy };
+    let id = mds.next_data_file().await.map_err(|error| fs_status(&error))?;
+    let placed = placement::place(id, policy, &candidates, turn(mds), mds.config.first_component);
+    placed.ok_or_else(|| nobody(mds))
 }
 
 /// The same placement with fresh data files, for a truncation to zero.
 ///
 /// # Errors
-/// What the store says when names run out.
-pub(crate) async fn fresh(_mds: &Arc<Mds>, _old: &Layout) -> Result<Layout, nfsstat4> {
-    Err(nfsstat4::NFS4ERR_DELAY)
+/// As [`place`]; what the store says when names run out.
+pub(crate) async fn fresh(mds: &Arc<Mds>, old: &Layout) -> Result<Layout, nfsstat4> {
+    let id = mds.next_data_file().await.map_err(|error| fs_status(&error))?;
+    placement::renewed(id, old, &candidates(mds), turn(mds)).ok_or_else(|| nobody(mds))
+}
+
+/// The data servers that take new files, in the order of their stores.
+pub(crate) fn candidates(mds: &Mds) -> Vec<Candidate> {
+    let usable = mds.data_servers.all().into_iter().filter(|store| store.serves() && store.takes_new());
+    usable
+        .map(|store| {
+            let free_bytes = store.update(|view| view.capacity.free_bytes);
+            Candidate { store: store.id, free_bytes }
+        })
+        .collect()
+}
+
+/// Files take turns at the data servers.
+pub(crate) fn turn(mds: &Mds) -> u64 {
+    mds.data_servers.cursor.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Why there is no place: a data server that is away may have some, full ones have none.
+fn nobody(mds: &Mds) -> nfsstat4 {
+    let mut known = mds.data_servers.all();
+    known.retain(|store| store.view().intent == StoreState::Active);
+    if !known.is_empty() && known.iter().all(|store| store.serves()) {
+        nfsstat4::NFS4ERR_NOSPC
+    } else {
+        nfsstat4::NFS4ERR_DELAY
+    }
 }

@@ -1,0 +1,315 @@
+//! Which data servers a new file gets. Pure: the same candidates, policy and turn give the same layout.
+//! docs/DESIGN §6.
+
+use sluice_namespace::{Component, DataFile, DataFileId, Layout, LayoutPolicy, Shape, StoreId};
+
+/// Unit of coarse stripes: clients that know no stripes take each unit as a segment of its own, one
+/// LAYOUTGET each.
+const COARSE: u64 = 64 << 20;
+/// Unit of fine stripes: one READ or WRITE of a stock client at its largest, a power of two, and below the
+/// 4 GiB at which Linux 6.18 to 7.2 divide wrongly.
+const FINE: u64 = 1 << 20;
+/// Data servers of the coarse part of a file of no particular policy. Every small file carries the
+/// description of a part that it never grows into, so it is kept short; `wide` and `wide-any` take all.
+const DEFAULT_WIDTH: usize = 8;
+
+/// A data server that takes new data files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Candidate {
+    pub(crate) store: StoreId,
+    pub(crate) free_bytes: u64,
+}
+
+/// The layout of a new file. `candidates` in ascending order of their stores; `turn` advances by one per
+/// file; `first` is where the wide part of a default file begins. `None`: fewer candidates than mirrors.
+pub(crate) fn place(
+    id: DataFileId,
+    policy: LayoutPolicy,
+    candidates: &[Candidate],
+    turn: u64,
+    first: u64,
+) -> Option<Layout> {
+    let mirrors = usize::from(policy.mirrors.max(1));
+    if candidates.len() < mirrors {
+        return None;
+    }
+    let wheel = Wheel::at(candidates, turn);
+    let all = candidates.len().min(Component::MAX_SLOTS / mirrors).max(1);
+    let whole = |unit, width| vec![wheel.component(0..u64::MAX, unit, (width, mirrors), 0)];
+    let components = match policy.shape {
+        _ if candidates.len() == 1 => whole(COARSE, 1),
+        Shape::Small => whole(COARSE, 1),
+        Shape::Wide => whole(FINE, all),
+        Shape::WideAny => whole(COARSE, all),
+        Shape::Default => default_shape(&wheel, first, all.min(DEFAULT_WIDTH), mirrors),
+    };
+    Some(numbered(Layout { id, components, mirrors_dirty: false }))
+}
+
+/// The beginning on one data server, the rest over several.
+fn default_shape(wheel: &Wheel<'_>, first: u64, width: usize, mirrors: usize) -> Vec<Component> {
+    // Linux 6.18 to 7.2 measure stripe boundaries from the segment's offset: the wide part must begin at a
+    // multiple of its unit.
+    let first = first / FINE * FINE;
+    if first == 0 {
+        return vec![wheel.component(0..u64::MAX, COARSE, (width, mirrors), 0)];
+    }
+    let unit = COARSE.min(1 << first.trailing_zeros());
+    // Stripes are counted from byte 0 of the file, so that where the wide part begins decides which of its
+    // columns comes first: turned such that a file that grows leaves the data server of its beginning.
+    let columns = u64::try_from(width).unwrap_or(1).max(1);
+    let lead = usize::try_from((first / unit) % columns).unwrap_or(0);
+    let from = 1 + wheel.len() * width - lead;
+    vec![
+        wheel.component(0..first, COARSE, (1, mirrors), 0),
+        wheel.component(first..u64::MAX, unit, (width, mirrors), from),
+    ]
+}
+
+/// The same shape with fresh data files under `id`, for a truncation to zero: data servers that take no
+/// new files give way to others. `None`: not enough candidates.
+pub(crate) fn renewed(id: DataFileId, old: &Layout, candidates: &[Candidate], turn: u64) -> Option<Layout> {
+    let components = old.components.iter().map(|component| repaired(component, candidates, turn));
+    let components = components.collect::<Option<Vec<_>>>()?;
+    Some(numbered(Layout { id, components, mirrors_dirty: false }))
+}
+
+/// A component that no client has seen, with data servers that take no new files replaced; all else stays.
+/// `None`: not enough candidates.
+pub(crate) fn repaired(component: &Component, candidates: &[Candidate], turn: u64) -> Option<Component> {
+    let wheel = Wheel::at(candidates, turn);
+    let usable = |file: &DataFile| candidates.iter().any(|candidate| candidate.store == file.store);
+    let mut new = Component { handed_out: false, ..component.clone() };
+    let mut next = 0;
+    for column in new.slots.chunks_mut(usize::from(component.mirrors.max(1))) {
+        let mut taken: Vec<StoreId> =
+            column.iter().filter(|file| usable(file)).map(|file| file.store).collect();
+        for file in column.iter_mut().filter(|file| !usable(file)) {
+            // A whole turn of the wheel meets every candidate.
+            let free = (next..next + wheel.len()).find(|at| !taken.contains(&wheel.store(*at)))?;
+            next = free + 1;
+            file.store = wheel.store(free);
+            taken.push(file.store);
+        }
+    }
+    Some(new)
+}
+
+/// Slots counted through, and everything else as of a data file that does not exist yet.
+fn numbered(mut layout: Layout) -> Layout {
+    let slots = layout.components.iter_mut().flat_map(|component| &mut component.slots);
+    for (slot, file) in (0..).zip(slots) {
+        *file = DataFile { store: file.store, slot, generation: 1, ..DataFile::default() };
+    }
+    layout
+}
+
+/// The candidates in a circle, from the one whose turn it is.
+struct Wheel<'a> {
+    candidates: &'a [Candidate],
+    start: usize,
+}
+
+impl<'a> Wheel<'a> {
+    fn at(candidates: &'a [Candidate], turn: u64) -> Self {
+        Self { candidates, start: start(candidates, turn) }
+    }
+
+    fn len(&self) -> usize {
+        self.candidates.len()
+    }
+
+    fn store(&self, at: usize) -> StoreId {
+        let at = (self.start + at) % self.len().max(1);
+        self.candidates.get(at).map(|candidate| candidate.store).unwrap_or_default()
+    }
+
+    /// The mirrors of a column are neighbours, and those of the next column begin one further: the load of
+    /// a data server that fails is taken over by several others.
+    fn component(
+        &self,
+        bytes: std::ops::Range<u64>,
+        stripe_unit: u64,
+        (width, mirrors): (usize, usize),
+        from: usize,
+    ) -> Component {
+        let at = (0..width).flat_map(|column| (0..mirrors).map(move |mirror| from + column + mirror));
+        Component {
+            start: bytes.start,
+            end: bytes.end,
+            stripe_unit,
+            width: u16::try_from(width).unwrap_or(1),
+            mirrors: u16::try_from(mirrors).unwrap_or(1),
+            handed_out: false,
+            slots: at.map(|at| DataFile { store: self.store(at), ..DataFile::default() }).collect(),
+        }
+    }
+}
+
+/// Where the file of this turn begins. Data servers about equally free take strict turns; else each takes
+/// its share of the free space, spread as evenly as it goes.
+fn start(candidates: &[Candidate], turn: u64) -> usize {
+    let most = candidates.iter().map(|candidate| candidate.free_bytes).max().unwrap_or(0);
+    // Sixteenths of the freest: small differences do not disturb the turns.
+    let share = |candidate: &Candidate| match most {
+        0 => 16,
+        _ => u64::try_from(u128::from(candidate.free_bytes) * 16 / u128::from(most)).unwrap_or(16).max(1),
+    };
+    let count = u64::try_from(candidates.len()).unwrap_or(1).max(1);
+    if candidates.iter().all(|candidate| share(candidate) >= 15) {
+        return usize::try_from(turn % count).unwrap_or(0);
+    }
+    let total: u64 = candidates.iter().map(share).sum();
+    // Multiples of the golden ratio, modulo one, fill the circle more evenly than chance does.
+    const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+    let point = (u128::from(turn.wrapping_mul(GOLDEN)) * u128::from(total)) >> 64;
+    let mut passed = 0;
+    let found = candidates.iter().position(|candidate| {
+        passed += u128::from(share(candidate));
+        point < passed
+    });
+    found.unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const FIRST: u64 = 64 << 20;
+
+    fn stores(n: u16) -> Vec<Candidate> {
+        (1..=n).map(|n| Candidate { store: StoreId(n), free_bytes: 1 << 40 }).collect()
+    }
+
+    fn policy(shape: Shape, mirrors: u8) -> LayoutPolicy {
+        LayoutPolicy { shape, mirrors }
+    }
+
+    fn placed(shape: Shape, mirrors: u8, candidates: &[Candidate], turn: u64) -> Layout {
+        place(DataFileId(7), policy(shape, mirrors), candidates, turn, FIRST).unwrap()
+    }
+
+    #[test]
+    fn a_default_file_begins_on_one_data_server_and_grows_over_all() {
+        for turn in 0..5 {
+            let layout = placed(Shape::Default, 0, &stores(4), turn);
+            let [first, rest] = &layout.components[..] else { panic!("{layout:?}") };
+            assert_eq!((first.start, first.end, first.width), (0, FIRST, 1));
+            assert_eq!((rest.start, rest.end, rest.width, rest.stripe_unit), (FIRST, u64::MAX, 4, 64 << 20));
+            // What follows the beginning is elsewhere.
+            assert_ne!(first.slots[0].store, rest.column(FIRST).unwrap()[0].store);
+            let stores: BTreeSet<_> = rest.slots.iter().map(|file| file.store).collect();
+            assert_eq!(stores.len(), 4);
+        }
+    }
+
+    #[test]
+    fn one_data_server_means_one_component() {
+        for shape in [Shape::Default, Shape::Small, Shape::Wide, Shape::WideAny] {
+            let layout = placed(shape, 0, &stores(1), 3);
+            assert_eq!(layout.components.len(), 1, "{shape:?}");
+            assert_eq!(layout.components[0].slots.len(), 1, "{shape:?}");
+        }
+    }
+
+    #[test]
+    fn wide_takes_as_many_as_a_layout_body_holds() {
+        for (mirrors, candidates, width) in [(1, 100, 36), (2, 100, 18), (3, 100, 12), (1, 5, 5), (2, 5, 5)] {
+            let layout = placed(Shape::Wide, mirrors, &stores(candidates), 11);
+            assert_eq!(layout.components[0].width, width);
+            assert_eq!(layout.components[0].stripe_unit, 1 << 20);
+        }
+    }
+
+    #[test]
+    fn turns_are_strict_when_all_are_equally_free() {
+        let mut count = BTreeMap::new();
+        for turn in 0..64 {
+            let layout = placed(Shape::Small, 0, &stores(4), turn);
+            *count.entry(layout.components[0].slots[0].store).or_insert(0) += 1;
+        }
+        assert!(count.values().all(|n| *n == 16), "{count:?}");
+    }
+
+    #[test]
+    fn each_takes_its_share_of_the_free_space() {
+        let mut candidates = stores(4);
+        candidates[2].free_bytes /= 4;
+        let mut count = BTreeMap::new();
+        for turn in 0..1300 {
+            let layout = placed(Shape::Small, 0, &candidates, turn);
+            *count.entry(layout.components[0].slots[0].store.0).or_insert(0) += 1;
+        }
+        assert!((95..=105).contains(&count[&3]), "{count:?}");
+        assert!([1, 2, 4].iter().all(|n| (390..=410).contains(&count[n])), "{count:?}");
+    }
+
+    #[test]
+    fn too_few_for_the_mirrors_is_no_layout() {
+        assert!(place(DataFileId(1), policy(Shape::Small, 3), &stores(2), 0, FIRST).is_none());
+        assert!(place(DataFileId(1), policy(Shape::Small, 1), &[], 0, FIRST).is_none());
+    }
+
+    #[test]
+    fn a_repair_touches_only_what_must_go() {
+        let old = placed(Shape::Default, 2, &stores(5), 2);
+        let left: Vec<_> = stores(5).into_iter().filter(|candidate| candidate.store != StoreId(4)).collect();
+        let new = renewed(DataFileId(8), &old, &left, 9).unwrap();
+        assert!(new.is_valid() && mirrors_are_apart(&new));
+        for (before, after) in old.data_files().zip(new.data_files()) {
+            assert_eq!(before.slot, after.slot);
+            assert_ne!(after.store, StoreId(4));
+            assert!(before.store == StoreId(4) || before.store == after.store);
+        }
+    }
+
+    fn shapes() -> impl Strategy<Value = Shape> {
+        prop_oneof![Just(Shape::Default), Just(Shape::Small), Just(Shape::Wide), Just(Shape::WideAny)]
+    }
+
+    fn mirrors_are_apart(layout: &Layout) -> bool {
+        layout.components.iter().all(|component| {
+            component.slots.chunks(usize::from(component.mirrors)).all(|column| {
+                column.iter().map(|file| file.store).collect::<BTreeSet<_>>().len() == column.len()
+            })
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn layouts_are_valid_and_mirrors_apart(
+            shape in shapes(),
+            mirrors in 0u8..5,
+            free in prop::collection::vec(0u64..1 << 50, 1..50),
+            turn: u64,
+            first in 0u64..1 << 31,
+            gone in 0usize..50,
+        ) {
+            let candidates: Vec<_> = (1..)
+                .zip(&free)
+                .map(|(n, free)| Candidate { store: StoreId(n), free_bytes: *free })
+                .collect();
+            let layout = place(DataFileId(1), policy(shape, mirrors), &candidates, turn, first);
+            prop_assert_eq!(layout.is_some(), candidates.len() >= usize::from(mirrors.max(1)));
+            if let Some(layout) = layout {
+                prop_assert!(layout.is_valid());
+                prop_assert!(mirrors_are_apart(&layout));
+                for component in &layout.components {
+                    prop_assert!(component.stripe_unit.is_power_of_two());
+                    prop_assert_eq!(component.start % component.stripe_unit, 0);
+                }
+                let mut left = candidates.clone();
+                left.remove(gone % candidates.len());
+                let renewed = renewed(DataFileId(2), &layout, &left, turn);
+                prop_assert_eq!(renewed.is_some(), left.len() >= usize::from(mirrors.max(1)));
+                if let Some(renewed) = renewed {
+                    prop_assert!(renewed.is_valid() && mirrors_are_apart(&renewed));
+                }
+            }
+        }
+    }
+}
