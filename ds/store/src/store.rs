@@ -217,7 +217,7 @@ impl Store {
     /// pages (of others the rest might have to be read first), and a device that keeps pace.
     fn may_write_here(&self, access: &Access, offset: u64, length: usize) -> bool {
         length <= self.inline_write
-            && (offset | length as u64) % 4096 == 0
+            && (offset | length as u64).is_multiple_of(4096)
             && self.pace.is_fast(self.env.clock.now())
             && self.files.get(access.key).is_some()
     }
@@ -350,8 +350,11 @@ impl Store {
         let (done, wait) = oneshot::channel();
         let store = Arc::clone(self);
         drop(self.env.spawn.blocking(Box::new(move || {
+            let result = work(&store);
+            // First: whoever has the answer and drops the store may open it again.
+            drop(store);
             // A caller that went away needs no answer.
-            let _ = done.send(work(&store));
+            let _ = done.send(result);
         })));
         wait.await.unwrap_or(Err(StoreError::Closing))
     }
@@ -367,8 +370,10 @@ impl Store {
         lane.run(
             &self.env,
             Box::new(move || {
+                let result = work(&store);
+                drop(store);
                 // A caller that went away needs no answer.
-                let _ = done.send(work(&store));
+                let _ = done.send(result);
             }),
         );
         wait.await.unwrap_or(Err(StoreError::Closing))

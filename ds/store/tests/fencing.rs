@@ -129,8 +129,17 @@ impl DeviceFile for SlowFile {
     }
 }
 
+/// Opens the turnstile when dropped, so that a test that fails does not hang.
+struct Open(Arc<Turnstile>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
+}
+
 /// A store, its turnstile, and one write stuck at it.
-async fn with_stuck_write(env: &Env) -> (Arc<Store>, Arc<Turnstile>, tokio::task::JoinHandle<bool>) {
+async fn with_stuck_write(env: &Env) -> (Arc<Store>, Open, tokio::task::JoinHandle<bool>) {
     let turnstile = Arc::new(Turnstile::default());
     let device = SlowDevice(MemDevice::new(), Arc::clone(&turnstile));
     let store = Store::open(env, Arc::new(device), options()).await.unwrap();
@@ -143,7 +152,7 @@ async fn with_stuck_write(env: &Env) -> (Arc<Store>, Arc<Turnstile>, tokio::task
     while !turnstile.waiting.load(Ordering::SeqCst) {
         env.clock.sleep(Duration::from_millis(1)).await;
     }
-    (store, turnstile, stuck)
+    (store, Open(turnstile), stuck)
 }
 
 #[tokio::test]
@@ -155,7 +164,7 @@ async fn a_fence_waits_for_a_write_that_passed_its_check_before() {
     tokio::pin!(fencing);
     let early = env.clock.timeout(Duration::from_millis(50), &mut fencing).await;
     assert!(early.is_err(), "acknowledged with a write still on its way");
-    turnstile.set(false);
+    drop(turnstile);
     assert!(stuck.await.unwrap());
     fencing.await.unwrap();
     let late = store.write_at(&access(1), 0, bytes(2, 10), Stability::Unstable).await;
@@ -171,7 +180,7 @@ async fn a_removal_waits_for_it_too_and_nothing_is_left() {
     let removing = store.remove(&targets, Epoch(1));
     tokio::pin!(removing);
     assert!(env.clock.timeout(Duration::from_millis(50), &mut removing).await.is_err());
-    turnstile.set(false);
+    drop(turnstile);
     stuck.await.unwrap();
     removing.await.unwrap();
     assert_eq!(store.stat(key(1)).await.unwrap(), None);
