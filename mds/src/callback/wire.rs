@@ -131,10 +131,7 @@ mod tests {
     fn an_uncached_repetition_was_run_before() {
         let status = nfsstat4::NFS4ERR_RETRY_UNCACHED_REP;
         let second = nfs_cb_resop4::OP_CB_RECALL(CB_RECALL4res { status });
-        assert_eq!(
-            judge(reply(status, vec![sequence(nfsstat4::NFS4_OK), second])),
-            Ok(Verdict::Forgotten)
-        );
+        assert_eq!(judge(reply(status, vec![sequence(nfsstat4::NFS4_OK), second])), Ok(Verdict::Forgotten));
     }
 
     #[test]

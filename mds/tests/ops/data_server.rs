@@ -1,0 +1,173 @@
+//! A data server as the metadata server sees it: it registers, sends heartbeats and obeys. It holds no data.
+
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use sluice_env::{BoxFuture, Env};
+use sluice_rpc::{
+    Call, Client as Dialler, ClusterKey, Connection, Credential, Frame, Program, Reply, SimNet,
+};
+use sluice_xdr::control::*;
+use sluice_xdr::{Decode, Encode, Reader, from_bytes, to_frame};
+
+use crate::harness::until;
+
+#[derive(Debug, Default)]
+pub struct DataServer {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Registered over this connection.
+    link: Option<Arc<Connection>>,
+    fences: Vec<ctl_fence>,
+    /// What DS_STAT says of every data file.
+    stat: ctl_stat,
+    /// Fences are not answered.
+    stubborn: bool,
+}
+
+#[derive(Debug)]
+struct Orders(Arc<DataServer>);
+
+impl DataServer {
+    /// Starts it: it keeps itself registered for as long as the world lasts.
+    pub fn start(env: &Env, net: &SimNet, host: &str, mds: SocketAddr, key: &ClusterKey) -> Arc<Self> {
+        let this = Arc::new(Self::default());
+        let orders = Arc::new(Orders(Arc::clone(&this))) as Arc<dyn Program>;
+        let dialler =
+            Dialler::new(env.clone(), net.host(host)).with_key(key.clone()).with_programs(vec![orders]);
+        let (env, address, server) = (env.clone(), SocketAddr::new(net.ip(host), 2050), Arc::clone(&this));
+        let spawn = Arc::clone(&env.spawn);
+        spawn.spawn(Box::pin(async move { server.run(env, dialler, mds, address).await }));
+        this
+    }
+
+    pub async fn registered(&self, env: &Env) {
+        until(env, || self.state.lock().link.as_ref().filter(|link| !link.is_closed()).map(|_| ())).await;
+    }
+
+    /// Fences received, at registration or later.
+    pub fn fences(&self) -> Vec<ctl_fence> {
+        self.state.lock().fences.clone()
+    }
+
+    pub fn set_stat(&self, stat: ctl_stat) {
+        self.state.lock().stat = stat;
+    }
+
+    /// Leaves fences without an answer from now on, or no longer.
+    pub fn set_stubborn(&self, stubborn: bool) {
+        self.state.lock().stubborn = stubborn;
+    }
+
+    async fn run(self: Arc<Self>, env: Env, dialler: Dialler, mds: SocketAddr, address: SocketAddr) {
+        loop {
+            if let Ok(link) = dialler.dial(mds).await {
+                self.serve(&env, &link, address).await;
+            }
+            self.state.lock().link = None;
+            env.clock.sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    async fn serve(&self, env: &Env, link: &Arc<Connection>, address: SocketAddr) {
+        let [a, b, c, d] = match address.ip() {
+            std::net::IpAddr::V4(ip) => ip.octets(),
+            std::net::IpAddr::V6(_) => [0; 4],
+        };
+        let mut uuid = [1; 16];
+        uuid[..4].copy_from_slice(&[a, b, c, d]);
+        let capacity = ctl_capacity {
+            total_bytes: 1 << 40,
+            free_bytes: 1 << 40,
+            used_bytes: 0,
+            files: 0,
+            free_inodes: 1 << 30,
+        };
+        let args = REGISTER_args {
+            protocol: 1,
+            store: ctl_uuid(uuid),
+            cluster: ctl_uuid([0; 16]),
+            incarnation: ctl_uuid([2; 16]),
+            addresses: vec![ctl_address {
+                host: Bytes::from(address.ip().to_string()),
+                port: address.port().into(),
+            }],
+            capacity,
+            version: Bytes::from_static(b"test"),
+            newest_epoch: 0,
+        };
+        let Some(REGISTER_res::CTL_OK(granted)) = call(link, CONTROL_REGISTER, &args).await else { return };
+        self.state.lock().fences.extend(granted.fences.iter().copied());
+        let heartbeat = HEARTBEAT_args {
+            mds_epoch: granted.mds_epoch,
+            capacity,
+            counters: ctl_counters::default(),
+            health: ctl_health::HEALTH_OK,
+            detail: Bytes::new(),
+        };
+        loop {
+            let answer: Option<HEARTBEAT_res> = call(link, CONTROL_HEARTBEAT, &heartbeat).await;
+            if !matches!(answer, Some(HEARTBEAT_res::CTL_OK(_))) {
+                return;
+            }
+            self.state.lock().link = Some(Arc::clone(link));
+            env.clock.sleep(Duration::from_millis(granted.heartbeat_ms.into())).await;
+        }
+    }
+
+    fn obey(&self, call: &Call) -> Reply {
+        let args = call.args.clone();
+        let mut state = self.state.lock();
+        match call.procedure {
+            DS_NULL => Reply::Success(Frame::default()),
+            DS_FENCE if state.stubborn => Reply::Drop,
+            DS_FENCE => {
+                let args: DS_FENCE_args = from_bytes(args).unwrap();
+                state.fences.extend(args.fences);
+                success(&ctl_status::CTL_OK)
+            }
+            DS_STAT => {
+                let args: DS_STAT_args = from_bytes(args).unwrap();
+                success(&DS_STAT_res::CTL_OK(vec![state.stat; args.files.len()]))
+            }
+            DS_REMOVE => {
+                let args: DS_REMOVE_args = from_bytes(args).unwrap();
+                success(&DS_REMOVE_res { results: vec![ctl_status::CTL_OK; args.files.len()] })
+            }
+            _ => success(&ctl_status::CTL_OK),
+        }
+    }
+}
+
+fn success(result: &impl Encode) -> Reply {
+    Reply::Success(to_frame(result, 1 << 20).unwrap())
+}
+
+async fn call<A: Encode, R: Decode>(link: &Connection, procedure: u32, args: &A) -> Option<R> {
+    let frame = to_frame(args, 1 << 20).unwrap();
+    let patience = Duration::from_secs(10);
+    let reply =
+        link.call(SLUICE_CONTROL, SLUICE_CONTROL_V1, procedure, &Credential::None, frame, patience).await;
+    R::decode(&mut Reader::new(reply.ok()?)).ok()
+}
+
+impl Program for Orders {
+    fn number(&self) -> u32 {
+        SLUICE_DATA_SERVER
+    }
+
+    fn versions(&self) -> RangeInclusive<u32> {
+        SLUICE_DATA_SERVER_V1..=SLUICE_DATA_SERVER_V1
+    }
+
+    fn call<'a>(&'a self, call: Call) -> BoxFuture<'a, Reply> {
+        Box::pin(async move { self.0.obey(&call) })
+    }
+}

@@ -1,0 +1,18 @@
+//! Operations of the metadata server: whole COMPOUND in, whole COMPOUND out. One module per operation,
+//! mirroring src/ops.
+
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    missing_debug_implementations,
+    reason = "tests"
+)]
+
+mod callbacks;
+mod calls;
+mod data_server;
+mod harness;
+
+mod putrootfh;
