@@ -11,14 +11,30 @@ use anyhow::{Context, Result, bail};
 /// What to leave out.
 #[derive(clap::Args, Debug)]
 pub struct Options {
-    /// Run only these steps: fmt, clippy, tidy, test
+    /// Run only these steps: fmt, clippy, tidy, test, fuzz, guest
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
+    /// Pass without kernel clients where they cannot run (they need root)
+    #[arg(long)]
+    no_guests: bool,
 }
+
+/// The kernel clients of every run; the full matrix is one command (docs/TESTING.md).
+const GUEST_RUNS: &[&[&str]] = &[
+    &["ci", "--kernel", "uml6.1,uml7.2", "--vers", "4.2"],
+    &["smoke", "--kernel", "uml6.1,uml7.2", "--vers", "4.1"],
+];
 
 type Step = (&'static str, fn(&Path, &Options) -> Result<()>);
 
-const STEPS: &[Step] = &[("fmt", fmt), ("clippy", clippy), ("tidy", |root, _| tidy::run(root)), ("test", test)];
+const STEPS: &[Step] = &[
+    ("fmt", fmt),
+    ("clippy", clippy),
+    ("tidy", |root, _| tidy::run(root)),
+    ("test", test),
+    ("fuzz", fuzz),
+    ("guest", guest),
+];
 
 /// Runs every step, or the chosen ones, and prints how long each took.
 ///
@@ -63,11 +79,52 @@ fn test(root: &Path, _: &Options) -> Result<()> {
     cargo(root, &["test", "--workspace", "--quiet"])
 }
 
+/// Every decoder, with seeded mutations, for a minute.
+fn fuzz(root: &Path, _: &Options) -> Result<()> {
+    let mut command = program();
+    command.args(["test", "--release", "--quiet", "-p", "sluice-xdr", "--test", "fuzz"]);
+    run_command(root, command.env("SLUICE_FUZZ_SECONDS", "60"))
+}
+
+/// Stock kernels mount what was just built.
+fn guest(root: &Path, options: &Options) -> Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        if options.no_guests {
+            println!("NOT RUN: kernel clients need root (--no-guests was given)");
+            return Ok(());
+        }
+        bail!("NOT RUN: kernel clients need root; run as root, or pass --no-guests to go without them");
+    }
+    if options.no_guests {
+        println!("NOT RUN: kernel clients (--no-guests was given)");
+        return Ok(());
+    }
+    cargo(root, &["build", "--release", "--quiet", "-p", "sluice"])?;
+    for arguments in GUEST_RUNS {
+        // Each run enters a network of its own, from which a process does not come back.
+        let this = std::env::current_exe().context("cannot find this program's own file")?;
+        run_command(root, Command::new(this).arg("suite").args(*arguments))?;
+    }
+    Ok(())
+}
+
 fn cargo(root: &Path, arguments: &[&str]) -> Result<()> {
-    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(program).args(arguments).current_dir(root).status().context("cannot start cargo")?;
+    run_command(root, program().args(arguments))
+}
+
+fn program() -> Command {
+    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+fn run_command(root: &Path, command: &mut Command) -> Result<()> {
+    let status = command.current_dir(root).status().context("cannot start a step's program")?;
     if !status.success() {
-        bail!("`cargo {}` ended with {status}", arguments.join(" "));
+        let words: Vec<_> = [command.get_program()]
+            .into_iter()
+            .chain(command.get_args())
+            .map(|word| word.to_string_lossy())
+            .collect();
+        bail!("`{}` ended with {status}", words.join(" "));
     }
     Ok(())
 }
