@@ -24,6 +24,11 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use cli::{Cli, Command};
 
+/// Buffers of 1 MiB come and go with every READ and WRITE: the C library's allocator gives each back to the
+/// kernel and faults it in again, which costs more than the copy.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     match run(Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
