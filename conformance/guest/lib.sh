@@ -61,6 +61,8 @@ link_bytes() { host traffic | awk -v n="$1" '$1 == n { print $2 + $3 }'; }
 ds_bytes() { host status | json '" ".join(str(d["bytes_'"$1"'"]) for d in sorted(j["data_servers"], key=lambda d: d["id"]))'; }
 
 io() { $PYTHON /share/io.py "$@"; }
+# fresh_size FILE: as an opener sees it; `stat` alone may repeat what the client has cached for seconds.
+fresh_size() { $PYTHON -c 'import os,sys; print(os.fstat(os.open(sys.argv[1], os.O_RDONLY)).st_size)' "$1"; }
 same() { [ "$1" = "$2" ] || fail "${3:-compare}: wanted '$2', found '$1'"; }
 # refused MESSAGE COMMAND...: the command must fail with that message.
 refused() {

@@ -28,7 +28,7 @@ if [ "$ROLE" = 1 ]; then
   exec 7<>$D/wide/cut
   dd if=/dev/zero of=/proc/self/fd/7 bs=1M count=1 seek=99 conv=notrunc oflag=direct 2>/dev/null
   barrier held; barrier truncated
-  same "$(stat -c %s $D/wide/cut)" 5000000 "size seen by the layout's holder after a GETATTR"
+  same "$(fresh_size $D/wide/cut)" 5000000 "size seen by the layout's holder after a GETATTR"
   io verify $D/wide/cut 5000000 31
   # Writing goes on with a new layout.
   io write $D/wide/cut 10m 32 --offset 20m --direct
@@ -37,7 +37,7 @@ if [ "$ROLE" = 1 ]; then
 else
   barrier held
   truncate -s 5000000 $D/wide/cut
-  same "$(stat -c %s $D/wide/cut)" 5000000 "size after truncate"
+  same "$(fresh_size $D/wide/cut)" 5000000 "size after truncate"
   barrier truncated; barrier written
   io sparse $D/wide/cut 30m 0:5000000=31 20m:30m=32
 fi
@@ -50,7 +50,7 @@ if [ "$ROLE" = 1 ]; then
   exec 8>&-
 else
   barrier synced
-  same "$(stat -c %s $D/wide/synced)" 3000000 "size of a file that another client holds open"
+  same "$(fresh_size $D/wide/synced)" 3000000 "size of a file that another client holds open"
   same "$(tr -d s <$D/wide/synced | wc -c)" 0 "its content"
   barrier read
 fi

@@ -42,7 +42,7 @@ for kind in wide plain; do
     barrier "$kind-closed"
     check $F
     barrier "$kind-seen"; barrier "$kind-grown"
-    same "$(stat -c %s $F)" $((60 * 1048576 + 4096)) "size while the writer holds it open"
+    same "$(fresh_size $F)" $((60 * 1048576 + 4096)) "size while the writer holds it open"
     io sparse $F $((60 * 1048576 + 4096)) $ISLANDS --direct
     barrier "$kind-seen-grown"; barrier "$kind-cut"
     check $F

@@ -278,7 +278,9 @@ impl<'a> Suite<'a> {
             act.add_guest(number, running.id());
             guests.push((number, running));
         }
-        let outcomes = wait(&act, guests)?;
+        let mut outcomes = wait(&act, guests)?;
+        // The first to fail is the cause; its partner fails because it waits in vain.
+        outcomes.sort_by_key(|(_, outcome)| outcome.elapsed);
         drop(end);
         let mut verdict = outcomes.iter().try_for_each(|(number, outcome)| judge(&act, *number, outcome));
         if let Some(sluice) = &act.sluice
@@ -361,7 +363,7 @@ impl<'a> Suite<'a> {
             .env("STRIPES", if stripes { "1" } else { "0" })
             .env("LEASE", case.lease.to_string())
             .env("DATA_SERVERS", case.data_servers.to_string())
-            .env("REFERENCE", if self.options.reference.is_some() { "1" } else { "0" });
+            .env("REFERENCE", self.options.reference.map_or("", Reference::name));
         conversation(job)
     }
 }
