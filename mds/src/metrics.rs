@@ -21,6 +21,10 @@ pub(crate) struct Metrics {
     pub(crate) inline_written: AtomicU64,
     pub(crate) layouts_granted: AtomicU64,
     pub(crate) recalls_sent: AtomicU64,
+    /// Errors at data servers that clients reported.
+    pub(crate) layout_errors: AtomicU64,
+    /// LAYOUTSTATS, and those in LAYOUTRETURN.
+    pub(crate) layout_stats: AtomicU64,
 }
 
 impl Default for Metrics {
@@ -34,6 +38,8 @@ impl Default for Metrics {
             inline_written: AtomicU64::new(0),
             layouts_granted: AtomicU64::new(0),
             recalls_sent: AtomicU64::new(0),
+            layout_errors: AtomicU64::new(0),
+            layout_stats: AtomicU64::new(0),
         }
     }
 }

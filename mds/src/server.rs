@@ -19,6 +19,8 @@ use crate::clients::ClientTable;
 use crate::config::Config;
 use crate::dsctl::{Control, Registry};
 use crate::files::{FileEntry, Files};
+use crate::layout::commits::Commits;
+use crate::layout::reports::Reports;
 use crate::metrics::Metrics;
 use crate::program::Nfs4;
 
@@ -39,6 +41,10 @@ pub struct Mds {
     pub(crate) clients: ClientTable,
     pub(crate) files: Files,
     pub(crate) data_servers: Registry,
+    /// What clients say about data servers.
+    pub(crate) reports: Reports,
+    /// LAYOUTCOMMITs under way.
+    pub(crate) commits: Commits,
     pub(crate) metrics: Metrics,
     /// Files that an earlier incarnation left with a read-write layout out, and nobody asked for since.
     pub(crate) unsettled: Mutex<BTreeSet<FileId>>,
@@ -98,6 +104,8 @@ impl Mds {
             files: Files::new(epoch, policy),
             fileids: IdAllocator::default(),
             data_files: IdAllocator::default(),
+            reports: Reports::default(),
+            commits: Commits::default(),
             metrics: Metrics::default(),
             unsettled: Mutex::new(crate::layout::settle::unsettled(&db, &namespace).await?),
             rw_idle: Mutex::default(),

@@ -133,22 +133,23 @@ impl Namespace {
         .await
     }
 
-    /// These slots miss writes from now on, or (`stale` false) are equal to their mirrors again.
+    /// These slots miss writes from now on: nothing reads them, and handles made before die with their
+    /// generation. Slots marked before are left alone.
     ///
     /// Errors: Stale, WrongType, Invalid (no layout, or a column would be left without a good mirror).
-    pub async fn set_stale(
+    pub async fn leave_behind(
         &self,
         txn: &mut Transaction,
         key: &InodeKey,
         slots: &[u16],
-        stale: bool,
     ) -> Result<Inode, FsError> {
         self.change_layout(txn, key, |layout| {
             let mut changed = false;
             for c in &mut layout.components {
-                for s in c.slots.iter_mut().filter(|s| slots.contains(&s.slot)) {
-                    changed |= s.stale != stale;
-                    s.stale = stale;
+                for s in c.slots.iter_mut().filter(|s| slots.contains(&s.slot) && !s.stale) {
+                    s.generation = s.generation.checked_add(1).ok_or(FsError::NoSpace)?;
+                    s.stale = true;
+                    changed = true;
                 }
                 let mirrors = usize::from(c.mirrors.max(1));
                 if c.slots.chunks(mirrors).any(|column| column.iter().all(|s| s.stale)) {

@@ -39,7 +39,8 @@ pub(crate) async fn read(
         let wanted = usize::try_from(length).map_err(|_| nfsstat4::NFS4ERR_INVAL)?;
         let start = out.len();
         let mut last = nfsstat4::NFS4ERR_IO;
-        for file in &files {
+        // A mirror that missed writes is not data.
+        for file in files.iter().filter(|file| !file.stale) {
             match read_piece(mds, layout, file, offset, length, &mut out).await {
                 Ok(()) => {
                     last = nfsstat4::NFS4_OK;
@@ -106,7 +107,7 @@ pub(crate) async fn write(
     for (at, length, files) in pieces(layout, offset, length) {
         let from = usize::try_from(at - offset).map_err(|_| nfsstat4::NFS4ERR_INVAL)?;
         let to = from + usize::try_from(length).map_err(|_| nfsstat4::NFS4ERR_INVAL)?;
-        for file in &files {
+        for file in files.iter().filter(|file| !file.stale) {
             write_piece(mds, layout, file, at, data.slice(from..to), stable).await?;
         }
     }

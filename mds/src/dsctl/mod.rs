@@ -21,4 +21,4 @@ pub(crate) use fence::fence_holder_on_file;
 pub(crate) use health::run;
 pub(crate) use io::{commit, read, write};
 pub(crate) use orders::{observed_size, push_size, remove, seek, space, truncate};
-pub(crate) use registry::{Registry, StoreHandle};
+pub(crate) use registry::{Registry, StoreHandle, holder, rights};

@@ -208,6 +208,11 @@ impl StoreHandle {
             && !matches!(view.health, None | Some(ctl_health::HEALTH_FAILING))
     }
 
+    /// Data that is there may be changed; whether there is room for more shows when it is written.
+    pub(crate) fn takes_writes(&self) -> bool {
+        self.serves() && self.state.lock().health != Some(ctl_health::HEALTH_READ_ONLY)
+    }
+
     /// New data files may be placed on it.
     pub(crate) fn takes_new(&self) -> bool {
         let view = self.state.lock();

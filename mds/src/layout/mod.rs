@@ -3,11 +3,23 @@
 //! | module | what |
 //! | --- | --- |
 //! | `placement` | which data servers a file gets (pure) |
+//! | `grant` | what a LAYOUTGET answers |
+//! | `flexfiles` | layout bodies, by the client's kernel (pure) |
+//! | `device` | device IDs and addresses |
+//! | `ready` | what must be durable before data goes anywhere |
+//! | `reports` | what clients say about data servers |
+//! | `commits` | LAYOUTCOMMITs of one file, gathered |
 //! | `settle` | sizes are settled, never guessed |
 //! | `garbage` | data files of deleted files |
 
+pub(crate) mod commits;
+pub(crate) mod device;
+pub(crate) mod flexfiles;
 pub(crate) mod garbage;
+pub(crate) mod grant;
 pub(crate) mod placement;
+pub(crate) mod ready;
+pub(crate) mod reports;
 pub(crate) mod settle;
 
 use std::sync::Arc;

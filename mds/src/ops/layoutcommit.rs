@@ -1,9 +1,99 @@
-//! (to be written)
+//! LAYOUTCOMMIT. RFC 8881 §18.42. Never refused for grace, for space, or for an old seqid: the data is at the
+//! data servers already.
 
-use sluice_xdr::nfs4::*;
+use std::sync::Arc;
 
-use crate::compound::{Context, OpResult};
+use sluice_env::Wall;
+use sluice_namespace::{Inode, MAX_FILE_SIZE};
+use sluice_state::file::{Grace, Intent};
+use sluice_xdr::nfs4::{
+    LAYOUTCOMMIT4args, LAYOUTCOMMIT4res, LAYOUTCOMMIT4resok, layouttype4, newoffset4, newsize4, newtime4,
+    nfsstat4,
+};
 
-pub(crate) async fn layoutcommit(_cx: &mut Context, _args: LAYOUTCOMMIT4args) -> OpResult<LAYOUTCOMMIT4res> {
-    Err(nfsstat4::NFS4ERR_NOTSUPP.into())
+use super::layoutreturn::regular;
+use crate::compound::{Context, OpError, OpResult};
+use crate::dsctl;
+use crate::layout::commits::{self, Said};
+use crate::layout::settle;
+
+pub(crate) async fn layoutcommit(cx: &mut Context, args: LAYOUTCOMMIT4args) -> OpResult<LAYOUTCOMMIT4res> {
+    let said = checked(&args)?;
+    regular(cx).await?;
+    let client = cx.client()?;
+    if args.loca_reclaim {
+        return reclaim(cx).await;
+    }
+    let stateid = cx.stateid(&args.loca_stateid)?;
+    let Ok(entry) = cx.state_entry(&stateid) else { return Err(gone(cx).await) };
+    let held = match cx.server.prepare(&entry, &Intent::LayoutCommit { client, stateid }).await {
+        Err(sluice_state::file::Error::BadLayout) => return Err(gone(cx).await),
+        other => other?,
+    };
+    let done = commits::commit(&cx.server, entry.key, said).await?;
+    held.commit()?;
+    cx.forget_inode();
+    if done.grew {
+        push(cx, &done.inode);
+    }
+    Ok(answer(done.grew.then(|| done.inode.size())))
+}
+
+/// A length of 0 and no new offset are what Linux sends for data that was stable at once.
+fn checked(args: &LAYOUTCOMMIT4args) -> Result<Said, nfsstat4> {
+    if args.loca_layoutupdate.lou_type != layouttype4::LAYOUT4_FLEX_FILES {
+        return Err(nfsstat4::NFS4ERR_UNKNOWN_LAYOUTTYPE);
+    }
+    if args.loca_length != u64::MAX && args.loca_offset.checked_add(args.loca_length).is_none() {
+        return Err(nfsstat4::NFS4ERR_INVAL);
+    }
+    let end = match args.loca_last_write_offset {
+        newoffset4::TRUE(last) if last >= MAX_FILE_SIZE => return Err(nfsstat4::NFS4ERR_FBIG),
+        newoffset4::TRUE(last) => Some(last + 1),
+        newoffset4::FALSE => None,
+    };
+    let mtime = match &args.loca_time_modify {
+        newtime4::TRUE(time) if time.nseconds >= 1_000_000_000 => return Err(nfsstat4::NFS4ERR_INVAL),
+        newtime4::TRUE(time) => Some(Wall { seconds: time.seconds, nanos: time.nseconds }),
+        newtime4::FALSE => None,
+    };
+    Ok(Said { end, mtime })
+}
+
+/// The layout is not there any more. What was written under it is in the size before the client hears of
+/// it; BAD_STATEID would send it into state recovery.
+async fn gone(cx: &mut Context) -> OpError {
+    let settled = match cx.current() {
+        Ok(handle) => settle::settle_size(&cx.server, &handle.inode).await,
+        Err(status) => return status.into(),
+    };
+    cx.forget_inode();
+    match settled {
+        Ok(_) => nfsstat4::NFS4ERR_BADLAYOUT.into(),
+        Err(error) => error.into(),
+    }
+}
+
+/// Of a layout from before our restart: the data servers are asked, as for any file left in this way.
+async fn reclaim(cx: &mut Context) -> OpResult<LAYOUTCOMMIT4res> {
+    if cx.server.grace(Some(cx.client()?)) == Grace::Over {
+        return Err(nfsstat4::NFS4ERR_NO_GRACE.into());
+    }
+    let key = cx.current()?.inode;
+    let grew = settle::settle_size(&cx.server, &key).await?;
+    cx.forget_inode();
+    let size = cx.inode().await?.size();
+    Ok(answer(grew.then_some(size)))
+}
+
+fn answer(size: Option<u64>) -> LAYOUTCOMMIT4res {
+    let newsize = size.map_or(newsize4::FALSE, newsize4::TRUE);
+    LAYOUTCOMMIT4res::NFS4_OK(LAYOUTCOMMIT4resok { locr_newsize: newsize })
+}
+
+/// Tells the data servers of a sparse file where it ends now. Who does not hear in time asks.
+fn push(cx: &Context, inode: &Inode) {
+    let Some(layout) = inode.layout().filter(|layout| layout.is_sparse()).cloned() else { return };
+    let (mds, size) = (Arc::clone(&cx.server), inode.size());
+    cx.server.spawn(async move { dsctl::push_size(&mds, &layout, size).await });
 }

@@ -1,9 +1,110 @@
-//! (to be written)
+//! LAYOUTGET. RFC 8881 §18.43, RFC 8435 §5.
 
-use sluice_xdr::nfs4::*;
+use sluice_state::StateId;
+use sluice_state::effect::IoMode;
+use sluice_state::file::{Intent, Reply, Ticket};
+use sluice_xdr::nfs4::{
+    LAYOUTGET4args, LAYOUTGET4res, LAYOUTGET4resok, layout_content4, layout4, layoutiomode4, layouttype4,
+    nfsstat4,
+};
 
-use crate::compound::{Context, OpResult};
+use crate::compound::context::to_wire;
+use crate::compound::{Context, OpError, OpResult};
+use crate::layout::grant::{self, Ask, Granted};
+use crate::layout::ready::{Use, ready};
+use crate::metrics;
 
-pub(crate) async fn layoutget(_cx: &mut Context, _args: LAYOUTGET4args) -> OpResult<LAYOUTGET4res> {
-    Err(nfsstat4::NFS4ERR_NOTSUPP.into())
+pub(crate) async fn layoutget(cx: &mut Context, args: LAYOUTGET4args) -> OpResult<LAYOUTGET4res> {
+    let iomode = checked(&args)?;
+    super::layoutreturn::regular(cx).await?;
+    let stateid = cx.stateid(&args.loga_stateid)?;
+    let client = cx.client()?;
+    if !cx.server.config.layouts {
+        return Err(nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE.into());
+    }
+    let stripes = cx.session.as_ref().is_some_and(|session| session.entry.stripes);
+    let write = iomode == IoMode::ReadWrite;
+    let ask = Ask { client, offset: args.loga_offset, write, stripes };
+    let (granted, stateid, return_on_close) = granted(cx, &args, &ask, stateid).await?;
+    metrics::add(&cx.server.metrics.layouts_granted, 1);
+    cx.current_stateid = Some(stateid);
+    // Exactly one: stock clients ignore all but the first.
+    let layout = layout4 {
+        lo_offset: granted.offset,
+        lo_length: granted.length,
+        lo_iomode: args.loga_iomode,
+        lo_content: layout_content4 { loc_type: layouttype4::LAYOUT4_FLEX_FILES, loc_body: granted.body },
+    };
+    Ok(LAYOUTGET4res::NFS4_OK(LAYOUTGET4resok {
+        logr_return_on_close: return_on_close,
+        logr_stateid: to_wire(&stateid),
+        logr_layout: vec![layout],
+    }))
+}
+
+/// §18.43.3: what is wrong whatever the file is.
+fn checked(args: &LAYOUTGET4args) -> Result<IoMode, nfsstat4> {
+    if args.loga_layout_type != layouttype4::LAYOUT4_FLEX_FILES {
+        return Err(nfsstat4::NFS4ERR_UNKNOWN_LAYOUTTYPE);
+    }
+    let iomode = match args.loga_iomode {
+        layoutiomode4::LAYOUTIOMODE4_READ => IoMode::Read,
+        layoutiomode4::LAYOUTIOMODE4_RW => IoMode::ReadWrite,
+        _ => return Err(nfsstat4::NFS4ERR_BADIOMODE),
+    };
+    let runs_over = |length: u64| length != u64::MAX && args.loga_offset.checked_add(length).is_none();
+    if args.loga_minlength > args.loga_length || runs_over(args.loga_length) || runs_over(args.loga_minlength)
+    {
+        return Err(nfsstat4::NFS4ERR_INVAL);
+    }
+    // The last byte of a layout without end is 2^64-2.
+    if args.loga_offset == u64::MAX {
+        return Err(nfsstat4::NFS4ERR_INVAL);
+    }
+    Ok(iomode)
+}
+
+/// The layout, its stateid and whether it ends with the last close.
+async fn granted(
+    cx: &mut Context,
+    args: &LAYOUTGET4args,
+    ask: &Ask,
+    stateid: StateId,
+) -> Result<(Granted, StateId, bool), OpError> {
+    let entry = cx.state_entry(&stateid)?;
+    let mds = &cx.server;
+    let iomode = if ask.write { IoMode::ReadWrite } else { IoMode::Read };
+    let intent = Intent::LayoutGet { client: ask.client, stateid, iomode };
+    let held = mds.prepare(&entry, &intent).await?;
+    let want = Use {
+        // The segment is known only with the shape; a component is handed out as a whole anyway.
+        bytes: ask.offset..ask.offset.saturating_add(1),
+        write: ask.write,
+        persist_rw: held.ticket().is_some_and(Ticket::must_persist_rw),
+    };
+    let inode = ready(mds, entry.key, &want).await?;
+    let granted = grant::grant(mds, &inode, ask)?;
+    long_enough(args, ask, &granted, inode.size())?;
+    if usize::try_from(args.loga_maxcount).is_ok_and(|most| granted.body.len() > most) {
+        return Err(nfsstat4::NFS4ERR_TOOSMALL.into());
+    }
+    match held.commit()? {
+        Reply::LayoutGranted { stateid, return_on_close } => Ok((granted, stateid, return_on_close)),
+        _ => Err(nfsstat4::NFS4ERR_SERVERFAULT.into()),
+    }
+}
+
+/// §18.43.3: at least loga_minlength bytes, or nothing; for reading no more than there is.
+fn long_enough(args: &LAYOUTGET4args, ask: &Ask, granted: &Granted, size: u64) -> Result<(), nfsstat4> {
+    let needed = match args.loga_minlength {
+        // As far as there is.
+        u64::MAX => 0,
+        least if ask.write => least,
+        least => least.min(size.saturating_sub(ask.offset)),
+    };
+    let covered = match granted.length {
+        u64::MAX => u64::MAX,
+        length => granted.offset.saturating_add(length) - ask.offset,
+    };
+    if needed > covered { Err(nfsstat4::NFS4ERR_BADLAYOUT) } else { Ok(()) }
 }

@@ -1,9 +1,151 @@
-//! (to be written)
+//! LAYOUTRETURN. RFC 8881 §18.44, RFC 8435 §9.
 
-use sluice_xdr::nfs4::*;
+use std::sync::Arc;
 
-use crate::compound::{Context, OpResult};
+use sluice_namespace::Kind;
+use sluice_state::StateId;
+use sluice_state::file::Grace;
+use sluice_state::layout::ReturnMode;
+use sluice_state::stateid::special;
+use sluice_xdr::flexfiles::ff_layoutreturn4;
+use sluice_xdr::nfs4::{
+    LAYOUTRETURN4args, LAYOUTRETURN4res, layoutiomode4, layoutreturn_file4, layoutreturn_stateid,
+    layoutreturn_type4, layoutreturn4, layouttype4, nfsstat4,
+};
 
-pub(crate) async fn layoutreturn(_cx: &mut Context, _args: LAYOUTRETURN4args) -> OpResult<LAYOUTRETURN4res> {
-    Err(nfsstat4::NFS4ERR_NOTSUPP.into())
+use crate::compound::context::to_wire;
+use crate::compound::{Context, OpError, OpResult};
+use crate::files::FileEntry;
+use crate::layout::reports;
+use crate::metrics;
+
+pub(crate) async fn layoutreturn(cx: &mut Context, args: LAYOUTRETURN4args) -> OpResult<LAYOUTRETURN4res> {
+    if args.lora_layout_type != layouttype4::LAYOUT4_FLEX_FILES {
+        return Err(nfsstat4::NFS4ERR_UNKNOWN_LAYOUTTYPE.into());
+    }
+    let mode = match args.lora_iomode {
+        layoutiomode4::LAYOUTIOMODE4_READ => ReturnMode::Read,
+        layoutiomode4::LAYOUTIOMODE4_RW => ReturnMode::ReadWrite,
+        layoutiomode4::LAYOUTIOMODE4_ANY => ReturnMode::Any,
+        _ => return Err(nfsstat4::NFS4ERR_INVAL.into()),
+    };
+    let left = match args.lora_layoutreturn {
+        layoutreturn4::LAYOUTRETURN4_FILE(file) => of_file(cx, &file, mode, args.lora_reclaim).await?,
+        layoutreturn4::Default(
+            layoutreturn_type4::LAYOUTRETURN4_FSID | layoutreturn_type4::LAYOUTRETURN4_ALL,
+        ) => {
+            of_client(cx, mode, args.lora_reclaim)?;
+            None
+        }
+        layoutreturn4::Default(_) => return Err(nfsstat4::NFS4ERR_INVAL.into()),
+    };
+    Ok(LAYOUTRETURN4res::NFS4_OK(match left {
+        Some(stateid) => layoutreturn_stateid::TRUE(to_wire(&stateid)),
+        // Stock clients forget every segment of the file then.
+        None => layoutreturn_stateid::FALSE,
+    }))
+}
+
+/// Whatever range is named, the whole file is returned: stock clients say so in any case, and state is kept
+/// per client and iomode.
+async fn of_file(
+    cx: &mut Context,
+    file: &layoutreturn_file4,
+    mode: ReturnMode,
+    reclaim: bool,
+) -> Result<Option<StateId>, OpError> {
+    regular(cx).await?;
+    if file.lrf_length != u64::MAX && file.lrf_offset.checked_add(file.lrf_length).is_none() {
+        return Err(nfsstat4::NFS4ERR_INVAL.into());
+    }
+    let client = cx.client()?;
+    let given = StateId { seqid: file.lrf_stateid.seqid, other: file.lrf_stateid.other };
+    let nothing = given == StateId::default();
+    if reclaim || nothing {
+        // Of a layout from before our restart: it has nothing to return but what it has to say, and all
+        // there was is settled anyway (Linux 6.11 and later do this while they recover).
+        return match (cx.server.grace(Some(client)), reclaim) {
+            (Grace::Active { .. }, _) => {
+                if let Some(entry) = cx.server.files.get(crate::files::file_id(&cx.current()?.inode)) {
+                    listen(cx, &entry, &file.lrf_body)?;
+                }
+                Ok(None)
+            }
+            (Grace::Over, true) => Err(nfsstat4::NFS4ERR_NO_GRACE.into()),
+            (Grace::Over, false) => Err(nfsstat4::NFS4ERR_BAD_STATEID.into()),
+        };
+    }
+    let stateid = cx.stateid(&file.lrf_stateid)?;
+    if special(&stateid).ok().flatten().is_some() {
+        return Err(nfsstat4::NFS4ERR_BAD_STATEID.into());
+    }
+    let entry = cx.state_entry(&stateid)?;
+    // Before the return: whether a recall was pending decides what errors mean.
+    listen(cx, &entry, &file.lrf_body)?;
+    let left = give_back(cx, &entry, stateid, mode)?;
+    cx.current_stateid = left;
+    Ok(left)
+}
+
+fn give_back(
+    cx: &Context,
+    entry: &Arc<FileEntry>,
+    stateid: StateId,
+    mode: ReturnMode,
+) -> Result<Option<StateId>, OpError> {
+    let client = cx.client()?;
+    let returned = cx.server.step(entry, Some(client), |file, ctx| {
+        match file.layout_return(ctx.now, client, &stateid, mode) {
+            Ok((left, effects)) => (Ok(left), effects),
+            Err(error) => (Err(error), Vec::new()),
+        }
+    });
+    Ok(returned?)
+}
+
+/// FSID and ALL: there is one file system. Stock clients send neither.
+fn of_client(cx: &mut Context, mode: ReturnMode, reclaim: bool) -> Result<(), OpError> {
+    let client = cx.client()?;
+    if reclaim {
+        return match cx.server.grace(Some(client)) {
+            Grace::Active { .. } => Ok(()),
+            Grace::Over => Err(nfsstat4::NFS4ERR_NO_GRACE.into()),
+        };
+    }
+    let files = cx.server.files.index().files_of(client);
+    for entry in files.into_iter().filter_map(|id| cx.server.files.get(id)) {
+        if let Some((stateid, _)) = entry.peek(|file| file.layout_of(client)) {
+            give_back(cx, &entry, stateid, mode)?;
+        }
+    }
+    cx.current_stateid = None;
+    Ok(())
+}
+
+/// Takes the errors and statistics that come with a return (RFC 8435 §9.3). Clients need not send any.
+fn listen(cx: &Context, entry: &FileEntry, body: &bytes::Bytes) -> Result<(), OpError> {
+    if body.is_empty() {
+        return Ok(());
+    }
+    let report: ff_layoutreturn4 =
+        sluice_xdr::from_bytes(body.clone()).map_err(|_| nfsstat4::NFS4ERR_BADXDR)?;
+    let client = cx.client()?;
+    for error in &report.fflr_ioerr_report {
+        reports::take(&cx.server, entry, client, &error.ffie_errors);
+    }
+    let count = u64::try_from(report.fflr_iostats_report.len()).unwrap_or(0);
+    metrics::add(&cx.server.metrics.layout_stats, count);
+    Ok(())
+}
+
+/// Layouts are of regular files.
+///
+/// # Errors
+/// ISDIR, WRONG_TYPE, and what the store says.
+pub(super) async fn regular(cx: &mut Context) -> Result<(), OpError> {
+    match cx.inode().await?.kind() {
+        Kind::File => Ok(()),
+        Kind::Directory => Err(nfsstat4::NFS4ERR_ISDIR.into()),
+        _ => Err(nfsstat4::NFS4ERR_WRONG_TYPE.into()),
+    }
 }

@@ -8,6 +8,7 @@ use super::lock::must_be_file;
 use super::read::{bounded, permit_io};
 use crate::attr::get::MAX_IO;
 use crate::compound::{Context, OpError, OpResult};
+use crate::layout::ready::{Use, ready};
 use crate::{dsctl, metrics};
 
 pub(crate) async fn write(cx: &mut Context, args: WRITE4args) -> OpResult<WRITE4res> {
@@ -32,10 +33,12 @@ async fn carry_out(cx: &mut Context, offset: u64, end: u64, data: bytes::Bytes) 
     let client = cx.client()?;
     let key = cx.current()?.inode;
     let entry = cx.server.file(&key).await?;
-    let inode = cx.inode().await?;
-    let layout = inode.layout().ok_or(nfsstat4::NFS4ERR_SERVERFAULT)?;
-    let exclusive = layout.mirrors_dirty;
+    let exclusive = cx.inode().await?.layout().is_some_and(|layout| layout.mirrors_dirty);
     let held = cx.server.prepare(&entry, &Intent::ProxyIo { client, write: true, exclusive }).await?;
+    // Looked at again under the ticket: a truncation may have swapped the data files. What is written to
+    // counts as handed out, so that it is not placed anew.
+    let inode = ready(&cx.server, key, &Use { bytes: offset..end, write: true, persist_rw: false }).await?;
+    let layout = inode.layout().ok_or(nfsstat4::NFS4ERR_SERVERFAULT)?;
     let length = end - offset;
     dsctl::write(&cx.server, layout, offset, data, true).await?;
     let commit = CommitSize { end: Some(end), ..CommitSize::default() };

@@ -390,6 +390,12 @@ impl File {
             || self.tickets.values().any(|held| matches!(held.work.intent, Intent::LayoutGet { .. }))
     }
 
+    /// The layout stateid of a client, and whether a recall of it is pending.
+    #[must_use]
+    pub fn layout_of(&self, client: ClientId) -> Option<(StateId, bool)> {
+        self.layouts.get(client).map(|held| (held.stateid, held.recall.is_some()))
+    }
+
     /// True when another client than `client` holds a read-write layout, or a settle is needed: the size
     /// in the inode may be behind the data servers.
     #[must_use]
