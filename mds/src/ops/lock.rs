@@ -1,5 +1,7 @@
 //! LOCK and what it shares with LOCKT and LOCKU. RFC 8881 §18.10.
 
+use std::collections::BTreeSet;
+
 use sluice_namespace::Kind;
 use sluice_state::file::Error;
 use sluice_state::grace::Claim;
@@ -32,7 +34,7 @@ pub(crate) async fn lock(cx: &mut Context, args: LOCK4args) -> OpResult<LOCK4res
     };
     let entry = cx.state_entry(&stateid)?;
     let request = LockRequest { locker, kind, blocking, reclaim: args.reclaim, range };
-    let mut expelled = false;
+    let mut expelled = BTreeSet::new();
     loop {
         let outcome =
             cx.server.step(&entry, Some(client), |file, ctx| match file.lock(ctx, client, &request) {
@@ -48,11 +50,10 @@ pub(crate) async fn lock(cx: &mut Context, args: LOCK4args) -> OpResult<LOCK4res
                 return Ok(LOCK4res::NFS4_OK(LOCK4resok { lock_stateid: to_wire(&stateid) }));
             }
             // A holder whose lease is over gives way (§8.3: courteous, but not in the way).
+            // There may be several, each asked once.
             Err(Error::Denied(conflict))
-                if !expelled && cx.server.expel_if_courtesy(conflict.owner.client).await =>
-            {
-                expelled = true;
-            }
+                if expelled.insert(conflict.owner.client)
+                    && cx.server.expel_if_courtesy(conflict.owner.client).await => {}
             Err(Error::Denied(conflict)) => {
                 let arm = nfs_resop4::OP_LOCK(LOCK4res::NFS4ERR_DENIED(denied(&conflict)));
                 return Err(OpError::Arm(nfsstat4::NFS4ERR_DENIED, Box::new(arm)));

@@ -1,5 +1,7 @@
 //! LOCKT. RFC 8881 §18.11.
 
+use std::collections::BTreeSet;
+
 use sluice_state::file::Error;
 use sluice_xdr::nfs4::{LOCKT4args, LOCKT4res, nfs_resop4, nfsstat4};
 
@@ -21,7 +23,9 @@ pub(crate) async fn lockt(cx: &mut Context, args: LOCKT4args) -> OpResult<LOCKT4
             .step(&entry, Some(client), |file, ctx| (file.test_lock(ctx, &owner, kind, range), Vec::new()))
     };
     let mut outcome = test();
-    if let Err(Error::Denied(conflict)) = &outcome
+    let mut expelled = BTreeSet::new();
+    while let Err(Error::Denied(conflict)) = &outcome
+        && expelled.insert(conflict.owner.client)
         && cx.server.expel_if_courtesy(conflict.owner.client).await
     {
         outcome = test();

@@ -1,5 +1,7 @@
 //! OPEN. RFC 8881 §18.16.
 
+use std::collections::BTreeSet;
+
 use sluice_namespace::{DirectoryChange, Inode, Kind, Want as Permission};
 use sluice_state::file::{Error, Intent, Reply};
 use sluice_state::grace::Claim as Admission;
@@ -152,13 +154,13 @@ async fn grant(cx: &Context, request: &OpenRequest, subject: &Subject) -> Result
         permit(cx, inode, request.access, subject.truncate)?;
     }
     let entry = cx.server.file(&inode.key).await?;
-    let mut expelled = false;
+    let mut expelled = BTreeSet::new();
     loop {
         match cx.server.prepare(&entry, &Intent::Open(request.clone())).await {
             // Courteous, but not in the way: a holder whose lease is over gives way (§8.3).
-            Err(Error::ShareDenied { holder }) if !expelled && cx.server.expel_if_courtesy(holder).await => {
-                expelled = true;
-            }
+            // There may be several, each asked once.
+            Err(Error::ShareDenied { holder })
+                if expelled.insert(holder) && cx.server.expel_if_courtesy(holder).await => {}
             Err(error) => return Err(error.into()),
             Ok(held) => return Ok(held.commit()?),
         }

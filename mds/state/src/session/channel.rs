@@ -104,8 +104,10 @@ pub fn negotiate_fore(
     Ok(got)
 }
 
-/// Grants a back channel. `wanted`: the client binds its connection to it now, so that attributes no
-/// callback could work with are refused (Toosmall).
+/// Grants a back channel. `wanted`: the client binds its connection to it now.
+///
+/// Errors: Toosmall for attributes that no callback could work with. All zeros say that the client wants
+/// no callbacks; anything else is refused at once, since a connection may be bound later.
 pub fn negotiate_back(
     ask: &ChannelAttrs,
     limits: &ChannelLimits,
@@ -116,7 +118,7 @@ pub fn negotiate_back(
         || got.max_response < MIN_RESPONSE
         || got.max_ops < MIN_BACK_OPS
         || got.max_requests == 0;
-    if wanted && small {
+    if small && (wanted || *ask != ChannelAttrs::default()) {
         return Err(Error::Toosmall);
     }
     Ok(got)
@@ -234,7 +236,11 @@ mod tests {
         assert_eq!(negotiate_back(&ask, &ChannelLimits::default(), true).unwrap(), ask);
         let one_op = ChannelAttrs { max_ops: 1, ..ask };
         assert_eq!(negotiate_back(&one_op, &ChannelLimits::default(), true), Err(Error::Toosmall));
-        assert!(negotiate_back(&one_op, &ChannelLimits::default(), false).is_ok());
+        // pynfs CSESS29.
+        assert_eq!(negotiate_back(&one_op, &ChannelLimits::default(), false), Err(Error::Toosmall));
+        let none = ChannelAttrs::default();
+        assert_eq!(negotiate_back(&none, &ChannelLimits::default(), false).unwrap(), none);
+        assert_eq!(negotiate_back(&none, &ChannelLimits::default(), true), Err(Error::Toosmall));
     }
 
     /// pynfs CSESS16a.
