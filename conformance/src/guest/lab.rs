@@ -98,6 +98,8 @@ impl Lab {
         ip("link add kc0 type bridge forward_delay 0")?;
         ip(&format!("addr add {HOST_ADDRESS}/24 dev kc0"))?;
         ip("link set kc0 up")?;
+        // Else the bridge itself answers for the servers' addresses, and packets towards them pass by their links.
+        knob("kc0", "arp_ignore", "1")?;
         for number in 1..=SERVERS {
             server_link(number)?;
         }
@@ -168,13 +170,17 @@ fn server_link(number: u8) -> Result<()> {
     ip(&format!("link set port{number} master kc0 up"))?;
     ip(&format!("addr add {address}/32 dev {link}"))?;
     ip(&format!("link set {link} up"))?;
-    for (knob, value) in [("arp_ignore", "1"), ("arp_announce", "2"), ("rp_filter", "0")] {
-        let file = format!("/proc/sys/net/ipv4/conf/{link}/{knob}");
-        std::fs::write(&file, value).with_context(|| format!("cannot write {file}"))?;
+    for (name, value) in [("arp_ignore", "1"), ("arp_announce", "2"), ("rp_filter", "0")] {
+        knob(&link, name, value)?;
     }
     let table = 100 + u32::from(number);
     ip(&format!("rule add from {address} lookup {table}"))?;
     ip(&format!("route add 10.77.0.0/24 dev {link} src {address} table {table}"))
+}
+
+fn knob(device: &str, name: &str, value: &str) -> Result<()> {
+    let file = format!("/proc/sys/net/ipv4/conf/{device}/{name}");
+    std::fs::write(&file, value).with_context(|| format!("cannot write {file}"))
 }
 
 fn ip(arguments: &str) -> Result<()> {
