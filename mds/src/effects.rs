@@ -33,6 +33,7 @@ impl Mds {
                         file = entry.key.fileid.0,
                         "state revoked"
                     );
+                    self.tell_revoked(client, kind, stateid, reason);
                 }
                 Effect::Callback(recall) => self.spawn(callback::recall(mds, entry, recall)),
                 Effect::NotifyLock { owner } => self.spawn(callback::notify_lock(mds, entry, owner)),

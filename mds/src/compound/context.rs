@@ -122,6 +122,11 @@ impl Context {
         self.session.as_ref().map(|session| session.client).ok_or(nfsstat4::NFS4ERR_OP_NOT_IN_SESSION)
     }
 
+    /// The client has a back channel that works, as far as is known.
+    pub(crate) fn can_be_called(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| session.entry.shared.back_channels() > 0)
+    }
+
     /// The stateid that the client means: the current one, if it says so (RFC 8881 §16.2.3.1.2).
     pub(crate) fn stateid(&self, wire: &stateid4) -> Result<StateId, nfsstat4> {
         let given = from_wire(wire);

@@ -73,18 +73,20 @@ fn request(cx: &Context, args: &OPEN4args) -> Result<OpenRequest, OpError> {
     if args.owner.owner.len() > MAX_OWNER_BYTES {
         return Err(nfsstat4::NFS4ERR_INVAL.into());
     }
+    let want = match want_bits {
+        OPEN4_SHARE_ACCESS_WANT_NO_PREFERENCE | OPEN4_SHARE_ACCESS_WANT_ANY_DELEG => Want::Any,
+        OPEN4_SHARE_ACCESS_WANT_READ_DELEG => Want::Read,
+        OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG => Want::Write,
+        OPEN4_SHARE_ACCESS_WANT_NO_DELEG | OPEN4_SHARE_ACCESS_WANT_CANCEL => Want::None,
+        _ => return Err(nfsstat4::NFS4ERR_INVAL.into()),
+    };
     Ok(OpenRequest {
         owner: OpenOwner::new(cx.client()?, &args.owner.owner),
         access: Access::from_bits(access).ok_or(nfsstat4::NFS4ERR_INVAL)?,
         deny: Deny::from_bits(args.share_deny).ok_or(nfsstat4::NFS4ERR_INVAL)?,
         claim: Claim::New,
-        want: match want_bits {
-            OPEN4_SHARE_ACCESS_WANT_NO_PREFERENCE | OPEN4_SHARE_ACCESS_WANT_ANY_DELEG => Want::Any,
-            OPEN4_SHARE_ACCESS_WANT_READ_DELEG => Want::Read,
-            OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG => Want::Write,
-            OPEN4_SHARE_ACCESS_WANT_NO_DELEG | OPEN4_SHARE_ACCESS_WANT_CANCEL => Want::None,
-            _ => return Err(nfsstat4::NFS4ERR_INVAL.into()),
-        },
+        // What cannot be recalled is not given (§10.2.1).
+        want: if cx.can_be_called() { want } else { Want::None },
     })
 }
 

@@ -47,6 +47,11 @@ pub fn simulate(seed: u64, test: impl AsyncFnOnce(World)) {
 }
 
 pub fn simulate_with(seed: u64, config: Config, test: impl AsyncFnOnce(World)) {
+    // What went on, with RUST_LOG set.
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .with_test_writer()
+        .try_init();
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
@@ -269,6 +274,19 @@ impl Client {
     /// The status of the whole.
     pub async fn status(&self, ops: Vec<nfs_argop4>) -> nfsstat4 {
         self.compound(ops).await.status
+    }
+
+    /// As [`Client::ok`], repeated while the answer is DELAY.
+    pub async fn patient(&self, ops: Vec<nfs_argop4>) -> Vec<nfs_resop4> {
+        loop {
+            let mut reply = self.compound(ops.clone()).await;
+            if reply.status != nfsstat4::NFS4ERR_DELAY {
+                assert_eq!(reply.status, nfsstat4::NFS4_OK, "{:?}", reply.resarray.last());
+                reply.resarray.remove(0);
+                return reply.resarray;
+            }
+            self.raw.env.clock.sleep(Duration::from_millis(100)).await;
+        }
     }
 
     /// The last result of operations that must all succeed.

@@ -15,4 +15,8 @@ mod calls;
 mod data_server;
 mod harness;
 
+mod callback;
+mod create_session;
+mod exchange_id;
 mod putrootfh;
+mod sequence;

@@ -1,0 +1,300 @@
+//! Callbacks: recalls answered in every way, back channels lost and repaired. RFC 8881 §20, §2.10.3.1.
+
+use std::time::Duration;
+
+use sluice_mds::Config;
+use sluice_rpc::Credential;
+use sluice_state::lease::seq4_status;
+use sluice_xdr::nfs4::*;
+
+use crate::callbacks::Answer;
+use crate::harness::*;
+
+fn delegating() -> Config {
+    Config { delegations: true, ..Config::default() }
+}
+
+/// Opens for reading; the delegation that came with it.
+async fn delegated(client: &Client, name: &str) -> (nfs_fh4, stateid4) {
+    let results = client.ok(vec![putrootfh(), open_name(name, b"reader", READ, 0), getfh()]).await;
+    let [_, nfs_resop4::OP_OPEN(OPEN4res::NFS4_OK(open)), nfs_resop4::OP_GETFH(GETFH4res::NFS4_OK(fh))] =
+        &results[..]
+    else {
+        panic!("{results:?}");
+    };
+    match &open.delegation {
+        open_delegation4::OPEN_DELEGATE_READ(given) => (fh.object.clone(), given.stateid),
+        other => panic!("no delegation: {other:?}"),
+    }
+}
+
+/// A file that exists, with nobody's state on it.
+async fn make(client: &Client, name: &str) {
+    let (fh, stateid) = client.open(name, WRITE, 0).await;
+    client.ok(vec![putfh(&fh), close(stateid)]).await;
+}
+
+fn write_open(name: &str) -> Vec<nfs_argop4> {
+    vec![putrootfh(), open_name(name, b"writer", WRITE, 0), getfh()]
+}
+
+#[test]
+fn a_recall_is_answered_and_followed_by_the_return() {
+    simulate_with(1, delegating(), async |world: World| {
+        let (a, b) = (world.client("a").await, world.client("b").await);
+        make(&b, "f").await;
+        let (fh, stateid) = delegated(&a, "f").await;
+        let give_back = async {
+            until(&world.env, || (a.callbacks().count() > 0).then_some(())).await;
+            a.ok(vec![putfh(&fh), delegreturn(stateid)]).await;
+        };
+        both(b.patient(write_open("f")), give_back).await;
+        let received = a.callbacks().received();
+        assert_eq!(received.len(), 1);
+        let callback = &received[0];
+        let nfs_cb_argop4::OP_CB_RECALL(recall) = &callback.operation else { panic!("{callback:?}") };
+        assert_eq!((&recall.fh, recall.stateid.other, recall.truncate), (&fh, stateid.other, false));
+        assert_eq!((callback.minor, callback.sequence.csa_sessionid), (2, a.session));
+        assert_eq!((callback.sequence.csa_slotid, callback.sequence.csa_sequenceid), (0, 1));
+        let Credential::Sys(credential) = &callback.credential else { panic!("{callback:?}") };
+        assert_eq!((&credential.machine_name[..], credential.uid), (&b"client"[..], 0));
+    });
+}
+
+#[test]
+fn delay_is_asked_again_with_the_next_sequence_id() {
+    simulate_with(2, delegating(), async |world: World| {
+        let (a, b) = (world.client("a").await, world.client("b").await);
+        make(&b, "f").await;
+        let (fh, stateid) = delegated(&a, "f").await;
+        a.callbacks().script(&[
+            Answer::Status(nfsstat4::NFS4ERR_DELAY),
+            Answer::Status(nfsstat4::NFS4ERR_BAD_STATEID),
+        ]);
+        let give_back = async {
+            until(&world.env, || (a.callbacks().count() > 2).then_some(())).await;
+            a.ok(vec![putfh(&fh), delegreturn(stateid)]).await;
+        };
+        both(b.patient(write_open("f")), give_back).await;
+        let seqids: Vec<u32> =
+            a.callbacks().received().iter().map(|callback| callback.sequence.csa_sequenceid).collect();
+        assert_eq!(seqids, [1, 2, 3]);
+    });
+}
+
+/// RFC 8881 §20.9.3: a CB_SEQUENCE answered DELAY has not moved its slot.
+#[test]
+fn a_delayed_cb_sequence_is_sent_again_as_it_was() {
+    simulate_with(3, delegating(), async |world: World| {
+        let (a, b) = (world.client("a").await, world.client("b").await);
+        make(&b, "f").await;
+        let (fh, stateid) = delegated(&a, "f").await;
+        a.callbacks().script(&[Answer::Sequence(nfsstat4::NFS4ERR_DELAY)]);
+        let give_back = async {
+            until(&world.env, || (a.callbacks().count() > 1).then_some(())).await;
+            a.ok(vec![putfh(&fh), delegreturn(stateid)]).await;
+        };
+        both(b.patient(write_open("f")), give_back).await;
+        let seqids: Vec<u32> =
+            a.callbacks().received().iter().map(|callback| callback.sequence.csa_sequenceid).collect();
+        assert_eq!(seqids, [1, 1]);
+    });
+}
+
+/// A path that is down is told in SEQUENCE, repaired by BIND_CONN_TO_SESSION, and what may have been seen is
+/// sent again in its own slot.
+#[test]
+fn silence_moves_the_callback_to_another_connection() {
+    simulate_with(4, delegating(), async |world: World| {
+        let (a, b) = (world.client("a").await, world.client("b").await);
+        make(&b, "f").await;
+        let (fh, stateid) = delegated(&a, "f").await;
+        a.callbacks().script(&[Answer::Silence]);
+        let repair = async {
+            until(&world.env, || (a.callbacks().count() > 0).then_some(())).await;
+            while a.flags().await & seq4_status::CB_PATH_DOWN_SESSION == 0 {
+                world.sleep(Duration::from_millis(500)).await;
+            }
+            assert_ne!(a.flags().await & seq4_status::CB_PATH_DOWN, 0);
+            let other = world.connect_as("a", std::sync::Arc::clone(a.callbacks())).await;
+            let bound = other.one(bind(a.session, channel_dir_from_client4::CDFC4_BACK_OR_BOTH)).await;
+            let nfs_resop4::OP_BIND_CONN_TO_SESSION(BIND_CONN_TO_SESSION4res::NFS4_OK(bound)) = bound else {
+                panic!("{bound:?}");
+            };
+            assert_eq!(bound.bctsr_dir, channel_dir_from_server4::CDFS4_BOTH);
+            assert_eq!(a.flags().await, 0);
+            until(&world.env, || (a.callbacks().count() > 2).then_some(())).await;
+            a.ok(vec![putfh(&fh), delegreturn(stateid)]).await;
+            other
+        };
+        both(b.patient(write_open("f")), repair).await;
+        let seqids: Vec<u32> =
+            a.callbacks().received().iter().map(|callback| callback.sequence.csa_sequenceid).collect();
+        // The repetition is answered RETRY_UNCACHED_REP: its result is lost, and it is asked anew.
+        assert_eq!(seqids, [1, 1, 2]);
+    });
+}
+
+/// Nobody answers: the machine's deadline revokes, the client hears of it and frees the stateid.
+#[test]
+fn what_cannot_be_recalled_is_revoked() {
+    simulate_with(5, delegating(), async |world: World| {
+        let (a, b) = (world.client("a").await, world.client("b").await);
+        make(&b, "f").await;
+        let (fh, stateid) = delegated(&a, "f").await;
+        a.raw.connection.close();
+        world.sleep(Duration::from_millis(100)).await;
+        let start = world.env.clock.now();
+        b.patient(write_open("f")).await;
+        let took = world.env.clock.now().since(start);
+        assert!(took >= world.config.recall_timeout, "{took:?}");
+        assert!(took < world.config.recall_timeout + Duration::from_secs(6), "{took:?}");
+        let a = a.over(world.connect("a").await);
+        let revoked = seq4_status::RECALLABLE_STATE_REVOKED;
+        assert_eq!(a.flags().await & revoked, revoked);
+        let nfs_resop4::OP_TEST_STATEID(TEST_STATEID4res::NFS4_OK(tested)) =
+            a.last(vec![test_stateid(&[stateid])]).await
+        else {
+            panic!()
+        };
+        assert_eq!(tested.tsr_status_codes, [nfsstat4::NFS4ERR_DELEG_REVOKED]);
+        let returned = a.status(vec![putfh(&fh), delegreturn(stateid)]).await;
+        assert_eq!(returned, nfsstat4::NFS4ERR_DELEG_REVOKED);
+        a.ok(vec![free_stateid(stateid)]).await;
+        assert_eq!(a.flags().await & revoked, 0);
+    });
+}
+
+#[test]
+fn a_client_that_denies_callbacks_is_told_that_the_path_is_down() {
+    simulate_with(6, delegating(), async |world: World| {
+        let (a, b) = (world.client("a").await, world.client("b").await);
+        make(&b, "f").await;
+        delegated(&a, "f").await;
+        a.callbacks().script(&[Answer::Denied]);
+        let look = async {
+            until(&world.env, || (a.callbacks().count() > 0).then_some(())).await;
+            world.sleep(Duration::from_millis(100)).await;
+            assert_ne!(a.flags().await & seq4_status::CB_PATH_DOWN_SESSION, 0);
+        };
+        both(b.patient(write_open("f")), look).await;
+        assert_eq!(a.callbacks().count(), 1);
+    });
+}
+
+#[test]
+fn a_session_unknown_to_the_client_is_a_fault() {
+    simulate_with(7, delegating(), async |world: World| {
+        let (a, b) = (world.client("a").await, world.client("b").await);
+        make(&b, "f").await;
+        delegated(&a, "f").await;
+        a.callbacks().script(&[Answer::Sequence(nfsstat4::NFS4ERR_BADSESSION)]);
+        let look = async {
+            until(&world.env, || (a.callbacks().count() > 0).then_some(())).await;
+            world.sleep(Duration::from_millis(100)).await;
+            assert_ne!(a.flags().await & seq4_status::BACKCHANNEL_FAULT, 0);
+        };
+        both(b.patient(write_open("f")), look).await;
+        assert_eq!(a.callbacks().count(), 1);
+    });
+}
+
+/// §8.3: courteous, but not in the way.
+#[test]
+fn a_client_whose_lease_is_over_is_not_waited_for() {
+    simulate_with(8, delegating(), async |world: World| {
+        let (a, b) = (world.client("a").await, world.client("b").await);
+        make(&b, "f").await;
+        delegated(&a, "f").await;
+        a.raw.connection.close();
+        for _ in 0..7 {
+            world.sleep(Duration::from_secs(10)).await;
+            b.ok(Vec::new()).await;
+        }
+        let start = world.env.clock.now();
+        b.patient(write_open("f")).await;
+        let took = world.env.clock.now().since(start);
+        assert!(took < Duration::from_secs(1), "{took:?}");
+        let gone = a.over(world.connect("a").await);
+        assert_eq!(gone.status(Vec::new()).await, nfsstat4::NFS4ERR_BADSESSION);
+    });
+}
+
+#[test]
+fn more_recalls_than_slots_take_turns() {
+    simulate_with(9, delegating(), async |world: World| {
+        let (a, b) = (world.client("a").await, world.client("b").await);
+        let names: Vec<String> = (0..40).map(|n| format!("f{n}")).collect();
+        let mut held = Vec::new();
+        for name in &names {
+            make(&b, name).await;
+            held.push(delegated(&a, name).await);
+        }
+        let opens = async {
+            for name in &names {
+                // Each starts its recall and is told to come again.
+                b.compound(write_open(name)).await;
+            }
+        };
+        let give_back = async {
+            for (fh, stateid) in &held {
+                a.ok(vec![putfh(fh), delegreturn(*stateid)]).await;
+            }
+        };
+        let together = async {
+            until(&world.env, || (a.callbacks().count() > 0).then_some(())).await;
+            give_back.await;
+        };
+        both(opens, together).await;
+        let received = a.callbacks().received();
+        assert!(received.iter().all(|callback| callback.sequence.csa_slotid < 16));
+    });
+}
+
+#[test]
+fn without_a_back_channel_there_is_no_delegation() {
+    simulate_with(10, delegating(), async |world: World| {
+        let raw = world.connect("a").await;
+        let known = raw.exchange_id(b"a", [1; 8]).await;
+        let mut args = create_session_args(known.eir_clientid, known.eir_sequenceid);
+        args.csa_flags = 0;
+        let nfs_resop4::OP_CREATE_SESSION(CREATE_SESSION4res::NFS4_OK(made)) =
+            raw.one(nfs_argop4::OP_CREATE_SESSION(args)).await
+        else {
+            panic!()
+        };
+        let a = Client::new(raw, known.eir_clientid, made.csr_sessionid);
+        a.ok(vec![reclaim_complete(false)]).await;
+        make(&a, "f").await;
+        let nfs_resop4::OP_OPEN(OPEN4res::NFS4_OK(open)) =
+            a.last(vec![putrootfh(), open_name("f", b"o", READ, 0)]).await
+        else {
+            panic!()
+        };
+        assert_eq!(open.delegation, open_delegation4::OPEN_DELEGATE_NONE);
+    });
+}
+
+/// CB_NOTIFY_LOCK, §20.11.
+#[test]
+fn a_waiting_lock_owner_is_told() {
+    simulate(11, async |world: World| {
+        let (a, b) = (world.client("a").await, world.client("b").await);
+        let (fh, mine) = a.open("f", BOTH, 0).await;
+        let (_, theirs) = b.open("f", BOTH, 0).await;
+        let nfs_resop4::OP_LOCK(LOCK4res::NFS4_OK(held)) =
+            a.last(vec![putfh(&fh), lock_new(nfs_lock_type4::WRITE_LT, mine, b"la", (0, 10))]).await
+        else {
+            panic!()
+        };
+        let wait = vec![putfh(&fh), lock_new(nfs_lock_type4::WRITEW_LT, theirs, b"lb", (0, 10))];
+        assert_eq!(b.status(wait.clone()).await, nfsstat4::NFS4ERR_DENIED);
+        a.ok(vec![putfh(&fh), locku(nfs_lock_type4::WRITE_LT, held.lock_stateid, (0, 10))]).await;
+        until(&world.env, || (b.callbacks().count() > 0).then_some(())).await;
+        let nfs_cb_argop4::OP_CB_NOTIFY_LOCK(notice) = &b.callbacks().received()[0].operation else {
+            panic!()
+        };
+        assert_eq!((&notice.cnla_fh, &notice.cnla_lock_owner.owner[..]), (&fh, &b"lb"[..]));
+        b.ok(wait).await;
+    });
+}

@@ -1,0 +1,219 @@
+//! SEQUENCE. Names in parentheses are pynfs codes.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sluice_xdr::nfs4::*;
+
+use crate::harness::*;
+
+fn getroot() -> Vec<nfs_argop4> {
+    vec![putrootfh(), getattr(&[FATTR4_TYPE])]
+}
+
+fn with(first: nfs_argop4, rest: Vec<nfs_argop4>) -> Vec<nfs_argop4> {
+    std::iter::once(first).chain(rest).collect()
+}
+
+/// (SEQ1)
+#[test]
+fn it_may_stand_alone() {
+    simulate(1, async |world: World| {
+        let client = world.new_client("a").await;
+        let reply = client.compound(Vec::new()).await;
+        assert_eq!((reply.status, reply.resarray.len()), (nfsstat4::NFS4_OK, 1));
+    });
+}
+
+/// (SEQ2, SEQ3) Others need it, and it comes first.
+#[test]
+fn it_leads_every_compound() {
+    simulate(2, async |world: World| {
+        let client = world.client("a").await;
+        let without = client.raw.compound(getroot()).await;
+        assert_eq!(without.status, nfsstat4::NFS4ERR_OP_NOT_IN_SESSION);
+        let second = vec![sequence(client.session, 1, 1, false)];
+        assert_eq!(client.status(second).await, nfsstat4::NFS4ERR_SEQUENCE_POS);
+    });
+}
+
+/// (SEQ4)
+#[test]
+fn an_unknown_session_is_bad() {
+    simulate(3, async |world: World| {
+        let client = world.client("a").await;
+        let reply = client.raw.compound(vec![sequence(sessionid4([7; 16]), 0, 1, false)]).await;
+        assert_eq!(reply.status, nfsstat4::NFS4ERR_BADSESSION);
+    });
+}
+
+/// (SEQ5)
+#[test]
+fn the_slot_must_exist() {
+    simulate(4, async |world: World| {
+        let client = world.client("a").await;
+        let reply = client.raw.compound(vec![sequence(client.session, 4000, 1, false)]).await;
+        assert_eq!(reply.status, nfsstat4::NFS4ERR_BADSLOT);
+    });
+}
+
+/// (SEQ6, SEQ7)
+#[test]
+fn requests_have_a_size_and_a_number_of_operations() {
+    simulate(5, async |world: World| {
+        let client = world.client("a").await;
+        let many = (0..8).map(|_| putrootfh()).collect();
+        let reply = client.raw.compound(with(sequence(client.session, 1, 1, false), many)).await;
+        assert_eq!(reply.status, nfsstat4::NFS4ERR_TOO_MANY_OPS);
+        let raw = world.connect("small").await;
+        let known = raw.exchange_id(b"small", [1; 8]).await;
+        let mut args = create_session_args(known.eir_clientid, known.eir_sequenceid);
+        args.csa_fore_chan_attrs.ca_maxrequestsize = 400;
+        let nfs_resop4::OP_CREATE_SESSION(CREATE_SESSION4res::NFS4_OK(made)) =
+            raw.one(nfs_argop4::OP_CREATE_SESSION(args)).await
+        else {
+            panic!()
+        };
+        let long = vec![putrootfh(), lookup(&"x".repeat(400))];
+        let reply = raw.compound(with(sequence(made.csr_sessionid, 0, 1, false), long)).await;
+        assert_eq!(reply.status, nfsstat4::NFS4ERR_REQ_TOO_BIG);
+    });
+}
+
+/// (SEQ9a, SEQ9b) The reply of a request that was sent again is the reply it had.
+#[test]
+fn a_retry_gets_the_cached_reply() {
+    simulate(6, async |world: World| {
+        let client = world.client("a").await;
+        let make = vec![putrootfh(), create(createtype4::NF4DIR, "d", &mode(0o755)), getfh()];
+        let args = COMPOUND4args {
+            tag: Bytes::new(),
+            minorversion: 2,
+            argarray: with(sequence(client.session, 3, 1, true), make),
+        };
+        let first = client.raw.bytes(&args).await.unwrap();
+        let again = client.raw.bytes(&args).await.unwrap();
+        assert_eq!(first, again);
+        let reply: COMPOUND4res = sluice_xdr::from_bytes(first).unwrap();
+        assert_eq!(reply.status, nfsstat4::NFS4_OK, "made once, not EXIST");
+    });
+}
+
+/// (SEQ9c)
+#[test]
+fn a_large_reply_that_was_not_to_be_cached_is_gone() {
+    simulate(7, async |world: World| {
+        let client = world.client("a").await;
+        for n in 0..40 {
+            client.mkdir("/", &format!("a-rather-long-name-of-a-directory-{n}")).await;
+        }
+        let list = vec![putrootfh(), readdir(0, verifier4::default(), 32768, &[FATTR4_FILEID])];
+        let ops = with(sequence(client.session, 3, 1, false), list);
+        assert_eq!(client.raw.compound(ops.clone()).await.status, nfsstat4::NFS4_OK);
+        let again = client.raw.compound(ops).await;
+        assert_eq!(again.status, nfsstat4::NFS4ERR_RETRY_UNCACHED_REP);
+        assert_eq!(again.resarray.len(), 2, "SEQUENCE succeeds, the next operation says so");
+    });
+}
+
+/// §2.10.6.1.3.1
+#[test]
+fn another_request_under_the_same_sequence_id_is_a_false_retry() {
+    simulate(8, async |world: World| {
+        let client = world.client("a").await;
+        let ops = |rest| with(sequence(client.session, 3, 1, true), rest);
+        client.raw.compound(ops(getroot())).await;
+        let other = client.raw.compound(ops(vec![putrootfh(), getfh()])).await;
+        assert_eq!(other.status, nfsstat4::NFS4ERR_SEQ_FALSE_RETRY);
+    });
+}
+
+/// (SEQ10a, SEQ10b, SEQ13)
+#[test]
+fn gaps_are_misordered_and_leave_the_slot_alone() {
+    simulate(9, async |world: World| {
+        let client = world.client("a").await;
+        for wrong in [2, 17, u32::MAX] {
+            let reply = client.raw.compound(vec![sequence(client.session, 3, wrong, false)]).await;
+            assert_eq!(reply.status, nfsstat4::NFS4ERR_SEQ_MISORDERED);
+        }
+        let right = client.raw.compound(vec![sequence(client.session, 3, 1, false)]).await;
+        assert_eq!(right.status, nfsstat4::NFS4_OK);
+    });
+}
+
+/// (SEQ12) A failed operation still uses the slot.
+#[test]
+fn failures_are_cached_too() {
+    simulate(10, async |world: World| {
+        let client = world.client("a").await;
+        let ops = with(sequence(client.session, 3, 1, true), vec![putrootfh(), lookup("nothing")]);
+        let first = client.raw.compound(ops.clone()).await;
+        assert_eq!(first.status, nfsstat4::NFS4ERR_NOENT);
+        assert_eq!(client.raw.compound(ops).await, first);
+    });
+}
+
+/// §2.10.6.4: what cannot be cached must not be done.
+#[test]
+fn a_reply_too_big_to_cache_is_refused_before_anything_happens() {
+    simulate(11, async |world: World| {
+        let raw = world.connect("a").await;
+        let known = raw.exchange_id(b"a", [1; 8]).await;
+        let mut args = create_session_args(known.eir_clientid, known.eir_sequenceid);
+        args.csa_fore_chan_attrs.ca_maxresponsesize_cached = 150;
+        let nfs_resop4::OP_CREATE_SESSION(CREATE_SESSION4res::NFS4_OK(made)) =
+            raw.one(nfs_argop4::OP_CREATE_SESSION(args)).await
+        else {
+            panic!()
+        };
+        let client = Client::new(raw, known.eir_clientid, made.csr_sessionid);
+        client.ok(vec![reclaim_complete(false)]).await;
+        let make = vec![putrootfh(), getattr(&[FATTR4_TYPE]), create(createtype4::NF4DIR, "d", &mode(0o755))];
+        let reply = client.raw.compound(with(sequence(client.session, 3, 1, true), make)).await;
+        assert_eq!(reply.status, nfsstat4::NFS4ERR_REP_TOO_BIG_TO_CACHE);
+        assert_eq!(client.status(vec![putrootfh(), lookup("d")]).await, nfsstat4::NFS4ERR_NOENT);
+    });
+}
+
+#[test]
+fn while_the_original_runs_a_retry_is_told_to_wait() {
+    simulate(12, async |world: World| {
+        let (a, b) = (world.client("a").await, world.client("b").await);
+        let (fh, stateid) = a.open("f", BOTH, 0).await;
+        drop((fh, stateid));
+        let ops = with(
+            sequence(b.session, 3, 1, true),
+            vec![putrootfh(), readdir(0, verifier4::default(), 8192, &[])],
+        );
+        let (first, second) = both(b.raw.compound(ops.clone()), b.raw.compound(ops)).await;
+        let mut statuses = [first.status, second.status];
+        statuses.sort();
+        assert!(
+            statuses == [nfsstat4::NFS4_OK; 2] || statuses.contains(&nfsstat4::NFS4ERR_DELAY),
+            "{statuses:?}"
+        );
+    });
+}
+
+/// §2.10.3.1: under SP4_NONE any connection may carry a request.
+#[test]
+fn another_connection_is_bound_by_using_it() {
+    simulate(13, async |world: World| {
+        let client = world.client("a").await;
+        let other = world.connect_as("a", Arc::clone(client.callbacks())).await;
+        client.over(other).ok(getroot()).await;
+    });
+}
+
+#[test]
+fn unknown_minor_versions_are_refused() {
+    simulate(14, async |world: World| {
+        for minor in [0, 3] {
+            let raw = world.connect("a").await.with_minor(minor);
+            let reply = raw.compound(vec![putrootfh()]).await;
+            assert_eq!(reply.status, nfsstat4::NFS4ERR_MINOR_VERS_MISMATCH);
+            assert!(reply.resarray.is_empty());
+        }
+    });
+}
