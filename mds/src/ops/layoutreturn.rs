@@ -16,7 +16,7 @@ use sluice_xdr::nfs4::{
 use crate::compound::context::to_wire;
 use crate::compound::{Context, OpError, OpResult};
 use crate::files::FileEntry;
-use crate::layout::reports;
+use crate::layout::{reports, settle};
 use crate::metrics;
 
 pub(crate) async fn layoutreturn(cx: &mut Context, args: LAYOUTRETURN4args) -> OpResult<LAYOUTRETURN4res> {
@@ -82,6 +82,11 @@ async fn of_file(
     let entry = cx.state_entry(&stateid)?;
     // Before the return: whether a recall was pending decides what errors mean.
     listen(cx, &entry, &file.lrf_body)?;
+    if mode != ReturnMode::Read {
+        // The LAYOUTCOMMIT of the last bytes may be on its way beside this return (Linux sends both when one
+        // process closes while another writes): what was written is counted while the layout still says so.
+        settle::settle_size(&cx.server, &entry.key).await?;
+    }
     let left = give_back(cx, &entry, stateid, mode)?;
     cx.current_stateid = left;
     Ok(left)
