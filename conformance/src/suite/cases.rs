@@ -115,7 +115,7 @@ pub const CASES: &[Case] = &[
     Case {
         name: "ds_loss",
         shows: "a data server gone, and one that is mute: a clear EIO in time, other files unharmed",
-        seconds: 400,
+        seconds: 600,
         reference: false,
         ..BASE
     },

@@ -15,6 +15,8 @@ use crate::guest::process::{Group, pid};
 
 /// How long a start may take; a restart with clients may not wait for their reclaim.
 const START: Duration = Duration::from_secs(60);
+/// `up` waits longer before each restart of a process that keeps dying.
+const RESTART: Duration = Duration::from_secs(15);
 const STOP: Duration = Duration::from_secs(15);
 /// What `up` prints when clients can mount.
 const READY: &str = "Sluice is ready";
@@ -123,14 +125,20 @@ impl Sluice {
         Ok(found)
     }
 
-    /// Sends a signal to one process.
+    /// Sends a signal to one process; waits for it if it is just being restarted.
     pub(super) fn signal(&self, name: &str, signal: Signal) -> Result<()> {
-        let processes = self.processes()?;
-        let Some(id) = processes.get(name) else {
-            let names: Vec<_> = processes.keys().cloned().collect();
-            bail!("no process of Sluice is called {name}; there are {}", names.join(" "));
-        };
-        kill(pid(*id), signal).with_context(|| format!("cannot signal {name}"))
+        let limit = Instant::now() + RESTART;
+        loop {
+            let processes = self.processes()?;
+            if let Some(id) = processes.get(name) {
+                return kill(pid(*id), signal).with_context(|| format!("cannot signal {name}"));
+            }
+            if Instant::now() > limit {
+                let names: Vec<_> = processes.into_keys().collect();
+                bail!("no process of Sluice is called {name}; there are {}", names.join(" "));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Keeps `up` from restarting what dies, or lets it.

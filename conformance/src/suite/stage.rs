@@ -155,6 +155,7 @@ impl Stage {
             ["kill", name] => act.sluice()?.signal(name, Signal::SIGKILL)?,
             ["lose", name] => {
                 let sluice = act.sluice()?;
+                // Before its parent can restart it.
                 sluice.freeze(true);
                 sluice.signal(name, Signal::SIGKILL)?;
             }
