@@ -20,6 +20,9 @@ const STOP: Duration = Duration::from_secs(10);
 /// Pause before a child that died is started again; grows while it keeps dying.
 const RESTART: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
 
+/// A child that ran for so long was well: its next start does not wait for what went before.
+const STEADY: Duration = Duration::from_secs(3);
+
 /// One child and how it is started.
 struct Role {
     name: String,
@@ -159,7 +162,7 @@ async fn keep(role: Role, mut stopping: tokio::sync::watch::Receiver<bool>) -> R
             return Err(anyhow!("{} did not start (its own line above says why)", role.name));
         }
         first = false;
-        pause = if lasted > Duration::from_secs(60) { RESTART.0 } else { (pause * 2).min(RESTART.1) };
+        pause = if lasted > STEADY { RESTART.0 } else { (pause * 2).min(RESTART.1) };
         tracing::warn!("{} ended ({}); starting it again", role.name, how(status));
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
