@@ -7,6 +7,8 @@
     reason = "a command-line harness: it measures real time and talks to a terminal"
 )]
 
+pub mod bench;
 pub mod check;
+pub mod client;
 pub mod guest;
 pub mod suite;

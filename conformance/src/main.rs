@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use sluice_conformance::{check, guest, suite};
+use sluice_conformance::{bench, check, guest, suite};
 
 #[derive(Parser)]
 #[command(name = "sluice-conformance", about = "The proof of Sluice: one command per suite")]
@@ -22,6 +22,8 @@ enum Command {
     Guest(guest::Guest),
     /// Sluice with stock Linux kernels as clients, case by case
     Suite(suite::Options),
+    /// Measure an installation on this host: data servers, names, a large directory, memory
+    Bench(bench::Options),
 }
 
 fn main() -> ExitCode {
@@ -29,6 +31,7 @@ fn main() -> ExitCode {
         Command::Check(options) => check::run(&options).map(|()| ExitCode::SUCCESS),
         Command::Guest(command) => guest::main(&command),
         Command::Suite(options) => suite::main(&options),
+        Command::Bench(options) => bench::main(&options),
     };
     match outcome {
         Ok(code) => code,

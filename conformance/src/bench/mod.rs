@@ -1,0 +1,165 @@
+//! `bench`: what one installation on this host does, in one table.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | `host` | `sluice up` on free ports, its processes, their memory and CPU |
+//! | `load` | workers that repeat an operation, rates and latencies |
+//! | `data` | READ and WRITE at each data server, directly |
+//! | `names` | creates, stats and removes by concurrent clients |
+//! | `directory` | one directory of many files |
+//! | `table` | the rows, printed and as JSON |
+
+mod data;
+mod directory;
+mod host;
+mod load;
+mod names;
+mod table;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use sluice_env::Env;
+use sluice_rpc::{Tcp, Transport};
+
+use crate::client::{Client, Identity};
+use host::{Installation, Usage};
+use table::{Row, Table};
+
+/// The kernel that test clients say they are: one that gets stripes.
+const KERNEL: &str = "6.18.3";
+
+/// Options of `bench`.
+#[derive(Args, Debug)]
+pub struct Options {
+    /// The program to measure [default: beside this one, else target/release/sluice]
+    #[arg(long, value_name = "FILE")]
+    sluice: Option<PathBuf>,
+    /// Where a new installation goes and is removed again; its file system counts [default: the temporary directory]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// Data servers
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
+    data_servers: u16,
+    /// Shorter rounds, 20,000 instead of 200,000 files
+    #[arg(long)]
+    quick: bool,
+    /// Only these parts
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "data,names,directory")]
+    only: Vec<Part>,
+    /// Write the table there too
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    Data,
+    Names,
+    Directory,
+}
+
+/// How long and how much.
+#[derive(Clone, Copy, Debug)]
+struct Scale {
+    rounds: u32,
+    round: Duration,
+    directory: u64,
+}
+
+impl Scale {
+    const FULL: Self = Self { rounds: 3, round: Duration::from_secs(3), directory: 200_000 };
+    const QUICK: Self = Self { rounds: 3, round: Duration::from_millis(500), directory: 20_000 };
+}
+
+/// The servers under test and how to reach them.
+#[derive(Clone, Debug)]
+struct Target {
+    env: Env,
+    transport: Arc<dyn Transport>,
+    mds: SocketAddr,
+    data_servers: u16,
+    scale: Scale,
+}
+
+impl Target {
+    async fn client(&self, name: &str, slots: u32) -> Result<Client> {
+        let identity = Identity { slots, ..Identity::new(name, KERNEL) };
+        let client = Client::connect(self.env.clone(), Arc::clone(&self.transport), self.mds, identity);
+        client.await.with_context(|| format!("test client {name}"))
+    }
+}
+
+/// Runs `bench`: success when everything could be measured and one directory of many files costs no more
+/// at its end than at its beginning.
+///
+/// # Errors
+/// If the servers cannot be started or an operation fails.
+pub fn main(options: &Options) -> Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let scale = if options.quick { Scale::QUICK } else { Scale::FULL };
+    let program = host::program(options.sluice.as_deref())?;
+    let mut installation = Installation::start(&program, options.data_dir.as_deref(), options.data_servers)?;
+    let target = Target {
+        env: Env::system(),
+        transport: Arc::new(Tcp),
+        mds: installation.mds(),
+        data_servers: options.data_servers,
+        scale,
+    };
+    let mut table = Table::new(installation.describe()?);
+    let measured = runtime.block_on(measure(options, &target, &installation, &mut table));
+    if let Err(error) = &measured {
+        table.fail(format!("{error:#}; {}", installation.last_words()));
+    }
+    for usage in installation.usage()? {
+        table.rows(usage_rows(&usage));
+    }
+    table.rows(usage_rows(&Usage::own()?));
+    installation.stop()?;
+    for peer in host::missing_peers() {
+        table.note(format!("{peer} is not on this machine: no comparison with it"));
+    }
+    table.note("client and servers share this machine and its page cache: the figures are indicative".to_owned());
+    print!("{table}");
+    if let Some(file) = &options.json {
+        let text = serde_json::to_string_pretty(&table.json())?;
+        std::fs::write(file, text + "\n").with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    Ok(if table.passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+async fn measure(
+    options: &Options,
+    target: &Target,
+    installation: &Installation,
+    table: &mut Table,
+) -> Result<()> {
+    // Every part is tried: one that fails shall not hide the others.
+    let mut failed = None;
+    for part in [Part::Names, Part::Directory, Part::Data] {
+        if !options.only.contains(&part) {
+            continue;
+        }
+        let done = match part {
+            Part::Names => names::measure(target, table).await,
+            Part::Directory => directory::measure(target, installation, table).await,
+            Part::Data => data::measure(target, table).await,
+        };
+        if let Err(error) = done {
+            failed.get_or_insert(error);
+        }
+    }
+    failed.map_or(Ok(()), Err)
+}
+
+fn usage_rows(usage: &Usage) -> Vec<Row> {
+    let mib = usage.peak_bytes as f64 / f64::from(1 << 20);
+    let row = |how: &str, value: f64, unit| Row::new(&format!("process {}", usage.name), how, value, unit);
+    vec![row("peak memory (VmHWM)", mib, "MiB"), row("CPU, user and system", usage.cpu_seconds, "s")]
+}
