@@ -17,6 +17,8 @@ use crate::server::Mds;
 
 /// Nobody: asks whether any client at all holds something.
 const NOBODY: ClientId = ClientId(0);
+/// How often a file may become unsettled again while somebody waits for it.
+const TRIES: u32 = 3;
 /// How long rows of files that were closed cleanly are gathered before one transaction clears them.
 const GATHER: Duration = Duration::from_millis(20);
 
@@ -38,6 +40,27 @@ pub(crate) async fn settle_size(mds: &Arc<Mds>, key: &InodeKey) -> Result<bool, 
         return observe(mds, key).await;
     }
     Ok(false)
+}
+
+/// A ticket for something that needs a settled size, which the wait for it may have unsettled: a layout
+/// that was not returned ends uncleanly.
+///
+/// # Errors
+/// What the state forbids; Delay while the size cannot be had.
+pub(crate) async fn prepare(mds: &Arc<Mds>, entry: &Arc<FileEntry>, intent: &Intent) -> Result<Held, Error> {
+    for _ in 0..TRIES {
+        let held = mds.prepare(entry, intent).await?;
+        if !entry.peek(File::needs_settle) {
+            return Ok(held);
+        }
+        // Settling takes a ticket of its own, which would wait for this one.
+        drop(held);
+        settle(mds, entry).await.map_err(|error| match error {
+            FsError::Stale => Error::Stale,
+            _ => Error::Delay,
+        })?;
+    }
+    Err(Error::Delay)
 }
 
 /// The logical size of the file that these data files belong to: zeros below it, end of file at it.

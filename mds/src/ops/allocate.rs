@@ -36,7 +36,7 @@ pub(super) async fn reshape(
     let client = cx.client()?;
     let key = cx.current()?.inode;
     let entry = cx.server.file(&key).await?;
-    let held = cx.server.prepare(&entry, &Intent::SetSize { client, replace: false }).await?;
+    let held = settle::prepare(&cx.server, &entry, &Intent::SetSize { client, replace: false }).await?;
     settle::settle_size(&cx.server, &key).await?;
     cx.forget_inode();
     let inode = cx.inode().await?;

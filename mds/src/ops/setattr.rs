@@ -82,7 +82,7 @@ pub(super) async fn set_size(cx: &mut Context, stateid: Option<&StateId>, size: 
     }
     // In-place truncation keeps the caller's own layout alive; fresh data files would end it.
     let swap = size == 0 && inode.size() > 0 && !entry.peek(sluice_state::file::File::has_layouts);
-    let held = mds.prepare(&entry, &Intent::SetSize { client, replace: swap }).await?;
+    let held = settle::prepare(mds, &entry, &Intent::SetSize { client, replace: swap }).await?;
     settle::settle_size(mds, &inode.key).await?;
     let fresh = match (swap, inode.layout()) {
         (true, Some(old)) => crate::layout::fresh(mds, old).await.ok(),

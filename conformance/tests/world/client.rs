@@ -1,0 +1,459 @@
+//! A client of both: NFSv4.2 at the metadata server, NFSv3 at the data servers its layouts name.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::ops::{Range, RangeInclusive};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex;
+use sluice_env::{BoxFuture, Env};
+use sluice_rpc::{
+    AuthSys, Call, Client as Dialler, Connection, Credential, Frame, Program, Reply, Transport,
+};
+use sluice_xdr::nfs3::nfsstat3;
+use sluice_xdr::nfs4::*;
+use sluice_xdr::{from_bytes, to_frame};
+
+use crate::stage::World;
+use crate::storage::{Devices, Nfs3, Segment, address};
+
+pub(crate) const CURRENT: stateid4 = stateid4 { seqid: 1, other: [0; 12] };
+pub(crate) const RW: layoutiomode4 = layoutiomode4::LAYOUTIOMODE4_RW;
+pub(crate) const RO: layoutiomode4 = layoutiomode4::LAYOUTIOMODE4_READ;
+const CALLBACKS: u32 = 0x4000_0000;
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// An open file.
+#[derive(Clone, Debug)]
+pub(crate) struct Opened {
+    pub(crate) handle: nfs_fh4,
+    pub(crate) stateid: stateid4,
+}
+
+/// One client with one session; one request at a time.
+pub(crate) struct Client {
+    env: Env,
+    transport: Arc<dyn Transport>,
+    connection: Arc<Connection>,
+    recalls: Arc<Recalls>,
+    session: sessionid4,
+    sequence: Mutex<u32>,
+    devices: Mutex<Devices>,
+}
+
+/// Layout recalls received, each answered NFS4_OK: what follows is the test's to do.
+#[derive(Debug, Default)]
+struct Recalls(Mutex<Vec<CB_LAYOUTRECALL4args>>);
+
+impl Program for Recalls {
+    fn number(&self) -> u32 {
+        CALLBACKS
+    }
+
+    fn versions(&self) -> RangeInclusive<u32> {
+        1..=1
+    }
+
+    fn call<'a>(&'a self, call: Call) -> BoxFuture<'a, Reply> {
+        let reply = if call.procedure == 0 { Frame::empty() } else { self.answer(call.args) };
+        Box::pin(std::future::ready(Reply::Success(reply)))
+    }
+}
+
+impl Recalls {
+    fn answer(&self, args: Bytes) -> Frame {
+        let args: CB_COMPOUND4args = from_bytes(args).unwrap();
+        let results = args.argarray.into_iter().map(|op| match op {
+            nfs_cb_argop4::OP_CB_SEQUENCE(s) => {
+                nfs_cb_resop4::OP_CB_SEQUENCE(CB_SEQUENCE4res::NFS4_OK(CB_SEQUENCE4resok {
+                    csr_sessionid: s.csa_sessionid,
+                    csr_sequenceid: s.csa_sequenceid,
+                    csr_slotid: s.csa_slotid,
+                    csr_highest_slotid: s.csa_highest_slotid,
+                    csr_target_highest_slotid: s.csa_highest_slotid,
+                }))
+            }
+            nfs_cb_argop4::OP_CB_LAYOUTRECALL(recall) => {
+                self.0.lock().push(recall);
+                nfs_cb_resop4::OP_CB_LAYOUTRECALL(CB_LAYOUTRECALL4res { clorr_status: nfsstat4::NFS4_OK })
+            }
+            other => panic!("an unexpected callback: {other:?}"),
+        });
+        let resarray = results.collect();
+        to_frame(&CB_COMPOUND4res { status: nfsstat4::NFS4_OK, tag: Bytes::new(), resarray }, 65536).unwrap()
+    }
+}
+
+fn text(s: &str) -> Bytes {
+    Bytes::copy_from_slice(s.as_bytes())
+}
+
+fn attributes(values: &Attributes) -> fattr4 {
+    values.encode(&values.present()).unwrap()
+}
+
+fn channel(bytes: u32, operations: u32, requests: u32) -> channel_attrs4 {
+    channel_attrs4 {
+        ca_headerpadsize: 0,
+        ca_maxrequestsize: bytes,
+        ca_maxresponsesize: bytes,
+        ca_maxresponsesize_cached: if operations > 2 { 7584 } else { 0 },
+        ca_maxoperations: operations,
+        ca_maxrequests: requests,
+        ca_rdma_ird: Vec::new(),
+    }
+}
+
+fn putfh(handle: &nfs_fh4) -> nfs_argop4 {
+    nfs_argop4::OP_PUTFH(PUTFH4args { object: handle.clone() })
+}
+
+fn layoutget(stateid: stateid4, iomode: layoutiomode4, offset: u64, length: u64) -> nfs_argop4 {
+    nfs_argop4::OP_LAYOUTGET(LAYOUTGET4args {
+        loga_signal_layout_avail: false,
+        loga_layout_type: layouttype4::LAYOUT4_FLEX_FILES,
+        loga_iomode: iomode,
+        loga_offset: offset,
+        loga_length: length,
+        loga_minlength: length.min(4096),
+        loga_stateid: stateid,
+        loga_maxcount: 4096,
+    })
+}
+
+fn segment(result: nfs_resop4) -> Segment {
+    match result {
+        nfs_resop4::OP_LAYOUTGET(LAYOUTGET4res::NFS4_OK(ok)) => {
+            assert_eq!(ok.logr_layout.len(), 1, "stock clients use the first alone");
+            Segment::new(&ok.logr_layout[0], ok.logr_stateid, ok.logr_return_on_close)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn sizes(result: &nfs_resop4) -> (u64, u64) {
+    match result {
+        nfs_resop4::OP_GETATTR(GETATTR4res::NFS4_OK(ok)) => {
+            let values = Attributes::decode(&ok.obj_attributes).unwrap();
+            (values.size.unwrap(), values.change.unwrap())
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+impl Client {
+    /// Mounts from `host` as a kernel of this release.
+    pub(crate) async fn mount(world: &World, host: &str, release: &str) -> Self {
+        let recalls = Arc::new(Recalls::default());
+        let transport = world.net.host(host);
+        let program = Arc::clone(&recalls) as Arc<dyn Program>;
+        let dialler = Dialler::new(world.env.clone(), Arc::clone(&transport)).with_programs(vec![program]);
+        let connection = dialler.dial(world.mds).await.unwrap();
+        let mut client = Self {
+            env: world.env.clone(),
+            transport,
+            connection,
+            recalls,
+            session: sessionid4::default(),
+            sequence: Mutex::new(0),
+            devices: Mutex::new(BTreeMap::new()),
+        };
+        client.session = client.new_session(host, release).await;
+        client.ok(vec![nfs_argop4::OP_RECLAIM_COMPLETE(RECLAIM_COMPLETE4args { rca_one_fs: false })]).await;
+        client
+    }
+
+    async fn new_session(&self, host: &str, release: &str) -> sessionid4 {
+        let known = self.send(vec![nfs_argop4::OP_EXCHANGE_ID(EXCHANGE_ID4args {
+            eia_clientowner: client_owner4 {
+                co_verifier: verifier4([1; 8]),
+                co_ownerid: text(&format!("Linux NFSv4.2 {host}")),
+            },
+            eia_flags: 0,
+            eia_state_protect: state_protect4_a::SP4_NONE,
+            eia_client_impl_id: vec![nfs_impl_id4 {
+                nii_domain: text("kernel.org"),
+                nii_name: text(&format!("Linux {release} #1 SMP x86_64")),
+                nii_date: nfstime4::default(),
+            }],
+        })]);
+        let known = match known.await.resarray.pop() {
+            Some(nfs_resop4::OP_EXCHANGE_ID(EXCHANGE_ID4res::NFS4_OK(ok))) => ok,
+            other => panic!("{other:?}"),
+        };
+        let made = self.send(vec![nfs_argop4::OP_CREATE_SESSION(CREATE_SESSION4args {
+            csa_clientid: known.eir_clientid,
+            csa_sequence: known.eir_sequenceid,
+            csa_flags: CREATE_SESSION4_FLAG_PERSIST | CREATE_SESSION4_FLAG_CONN_BACK_CHAN,
+            csa_fore_chan_attrs: channel(1_049_620, 8, 64),
+            csa_back_chan_attrs: channel(4096, 2, 16),
+            csa_cb_program: CALLBACKS,
+            csa_sec_parms: vec![callback_sec_parms4::AUTH_SYS(authsys_parms {
+                stamp: 7,
+                machinename: text(host),
+                uid: 0,
+                gid: 0,
+                gids: Vec::new(),
+            })],
+        })]);
+        match made.await.resarray.pop() {
+            Some(nfs_resop4::OP_CREATE_SESSION(CREATE_SESSION4res::NFS4_OK(ok))) => ok.csr_sessionid,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn send(&self, ops: Vec<nfs_argop4>) -> COMPOUND4res {
+        let args = COMPOUND4args { tag: Bytes::new(), minorversion: 2, argarray: ops };
+        let frame = to_frame(&args, 2 << 20).unwrap();
+        let root = Credential::Sys(AuthSys::root("client"));
+        from_bytes(self.connection.call(NFS4_PROGRAM, 4, 1, &root, frame, MINUTE).await.unwrap()).unwrap()
+    }
+
+    /// SEQUENCE and these operations, again while the server says DELAY or GRACE.
+    pub(crate) async fn compound(&self, ops: Vec<nfs_argop4>) -> (nfsstat4, Vec<nfs_resop4>) {
+        loop {
+            let seqid = {
+                let mut sequence = self.sequence.lock();
+                *sequence += 1;
+                *sequence
+            };
+            let mut all = vec![nfs_argop4::OP_SEQUENCE(SEQUENCE4args {
+                sa_sessionid: self.session,
+                sa_sequenceid: seqid,
+                sa_slotid: 0,
+                sa_highest_slotid: 15,
+                sa_cachethis: false,
+            })];
+            all.extend(ops.clone());
+            let mut reply = self.send(all).await;
+            if matches!(reply.status, nfsstat4::NFS4ERR_DELAY | nfsstat4::NFS4ERR_RECALLCONFLICT) {
+                self.env.clock.sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+            reply.resarray.remove(0);
+            return (reply.status, reply.resarray);
+        }
+    }
+
+    pub(crate) async fn ok(&self, ops: Vec<nfs_argop4>) -> Vec<nfs_resop4> {
+        let (status, results) = self.compound(ops).await;
+        assert_eq!(status, nfsstat4::NFS4_OK, "{:?}", results.last());
+        results
+    }
+
+    fn open_ops(name: &str, access: u32) -> Vec<nfs_argop4> {
+        let mode = attributes(&Attributes { mode: Some(0o644), ..Attributes::default() });
+        let open = nfs_argop4::OP_OPEN(OPEN4args {
+            seqid: 0,
+            share_access: access,
+            share_deny: OPEN4_SHARE_DENY_NONE,
+            owner: state_owner4 { clientid: 0, owner: text("owner") },
+            openhow: openflag4::OPEN4_CREATE(createhow4::UNCHECKED4(mode)),
+            claim: open_claim4::CLAIM_NULL(text(name)),
+        });
+        vec![nfs_argop4::OP_PUTROOTFH, open, nfs_argop4::OP_GETFH]
+    }
+
+    fn opened(results: &[nfs_resop4]) -> Opened {
+        match results {
+            [
+                _,
+                nfs_resop4::OP_OPEN(OPEN4res::NFS4_OK(open)),
+                nfs_resop4::OP_GETFH(GETFH4res::NFS4_OK(fh)),
+                ..,
+            ] => Opened { handle: fh.object.clone(), stateid: open.stateid },
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Opens a file of the root, making it if need be.
+    pub(crate) async fn open(&self, name: &str) -> Opened {
+        Self::opened(&self.ok(Self::open_ops(name, OPEN4_SHARE_ACCESS_BOTH)).await)
+    }
+
+    /// The same with a LAYOUTGET in the COMPOUND, on the current stateid, as Linux does for new files.
+    pub(crate) async fn open_with_layout(&self, name: &str) -> (Opened, Segment) {
+        let mut ops = Self::open_ops(name, OPEN4_SHARE_ACCESS_BOTH);
+        ops.push(layoutget(CURRENT, RW, 0, u64::MAX));
+        let mut results = self.ok(ops).await;
+        let segment = segment(results.pop().unwrap());
+        (Self::opened(&results), segment)
+    }
+
+    pub(crate) async fn close(&self, file: &Opened) {
+        let close = nfs_argop4::OP_CLOSE(CLOSE4args { seqid: 0, open_stateid: file.stateid });
+        self.ok(vec![putfh(&file.handle), close]).await;
+    }
+
+    /// One page of layout, as Linux asks.
+    pub(crate) async fn layout(
+        &self,
+        file: &Opened,
+        stateid: stateid4,
+        iomode: layoutiomode4,
+        at: u64,
+    ) -> Segment {
+        let mut results = self.ok(vec![putfh(&file.handle), layoutget(stateid, iomode, at, 4096)]).await;
+        segment(results.pop().unwrap())
+    }
+
+    pub(crate) async fn layout_status(&self, file: &Opened, iomode: layoutiomode4, at: u64) -> nfsstat4 {
+        self.compound(vec![putfh(&file.handle), layoutget(file.stateid, iomode, at, 4096)]).await.0
+    }
+
+    pub(crate) async fn layout_return(&self, file: &Opened, stateid: stateid4) -> nfsstat4 {
+        let what = layoutreturn_file4 {
+            lrf_offset: 0,
+            lrf_length: u64::MAX,
+            lrf_stateid: stateid,
+            lrf_body: Bytes::new(),
+        };
+        let op = nfs_argop4::OP_LAYOUTRETURN(LAYOUTRETURN4args {
+            lora_reclaim: false,
+            lora_layout_type: layouttype4::LAYOUT4_FLEX_FILES,
+            lora_iomode: layoutiomode4::LAYOUTIOMODE4_ANY,
+            lora_layoutreturn: layoutreturn4::LAYOUTRETURN4_FILE(what),
+        });
+        self.compound(vec![putfh(&file.handle), op]).await.0
+    }
+
+    /// LAYOUTCOMMIT with GETATTR in one COMPOUND: size and change attribute. `last`: the last byte written.
+    pub(crate) async fn layout_commit(
+        &self,
+        file: &Opened,
+        stateid: stateid4,
+        last: Option<u64>,
+    ) -> Result<(u64, u64), nfsstat4> {
+        let op = nfs_argop4::OP_LAYOUTCOMMIT(LAYOUTCOMMIT4args {
+            loca_offset: 0,
+            // Wraps to 0 without a last byte, as in Linux.
+            loca_length: last.map_or(0, |last| last + 1),
+            loca_reclaim: false,
+            loca_stateid: stateid,
+            loca_last_write_offset: last.map_or(newoffset4::FALSE, newoffset4::TRUE),
+            loca_time_modify: newtime4::FALSE,
+            loca_layoutupdate: layoutupdate4 {
+                lou_type: layouttype4::LAYOUT4_FLEX_FILES,
+                lou_body: Bytes::new(),
+            },
+        });
+        let (status, results) = self.compound(vec![putfh(&file.handle), op, Self::getattr()]).await;
+        if status == nfsstat4::NFS4_OK { Ok(sizes(results.last().unwrap())) } else { Err(status) }
+    }
+
+    fn getattr() -> nfs_argop4 {
+        nfs_argop4::OP_GETATTR(GETATTR4args { attr_request: bitmap4::of(&[FATTR4_SIZE, FATTR4_CHANGE]) })
+    }
+
+    /// Size and change attribute.
+    pub(crate) async fn stat(&self, file: &Opened) -> (u64, u64) {
+        sizes(self.ok(vec![putfh(&file.handle), Self::getattr()]).await.last().unwrap())
+    }
+
+    pub(crate) async fn truncate(&self, file: &Opened, size: u64) {
+        let size = Attributes { size: Some(size), ..Attributes::default() };
+        let op =
+            nfs_argop4::OP_SETATTR(SETATTR4args { stateid: file.stateid, obj_attributes: attributes(&size) });
+        self.ok(vec![putfh(&file.handle), op]).await;
+    }
+
+    /// READ through the metadata server.
+    pub(crate) async fn proxied_read(&self, file: &Opened, offset: u64, count: u32) -> Bytes {
+        let op = nfs_argop4::OP_READ(READ4args { stateid: file.stateid, offset, count });
+        match self.ok(vec![putfh(&file.handle), op]).await.pop() {
+            Some(nfs_resop4::OP_READ(READ4res::NFS4_OK(ok))) => ok.data,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The layout recalls received so far.
+    pub(crate) fn recalls(&self) -> Vec<CB_LAYOUTRECALL4args> {
+        self.recalls.0.lock().clone()
+    }
+
+    /// Waits for the n-th layout recall: its stateid.
+    pub(crate) async fn recalled(&self, n: usize) -> (stateid4, bool) {
+        loop {
+            if let Some(recall) = self.recalls().get(n - 1) {
+                let layoutrecall4::LAYOUTRECALL4_FILE(file) = &recall.clora_recall else {
+                    panic!("{recall:?}")
+                };
+                assert_eq!((file.lor_offset, file.lor_length), (0, u64::MAX));
+                return (file.lor_stateid, recall.clora_changed);
+            }
+            self.env.clock.sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// The address of a device.
+    pub(crate) async fn device(&self, id: deviceid4) -> SocketAddr {
+        let op = nfs_argop4::OP_GETDEVICEINFO(GETDEVICEINFO4args {
+            gdia_device_id: id,
+            gdia_layout_type: layouttype4::LAYOUT4_FLEX_FILES,
+            gdia_maxcount: 65536,
+            gdia_notify_types: bitmap4::of(&[1, 2]),
+        });
+        match self.ok(vec![op]).await.pop() {
+            Some(nfs_resop4::OP_GETDEVICEINFO(GETDEVICEINFO4res::NFS4_OK(ok))) => {
+                // Less, and Linux forgets the device with its last layout.
+                assert_eq!(ok.gdir_notification.words(), [6]);
+                address(ok.gdir_device_addr.da_addr_body)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The connection to the data server of byte `offset`.
+    pub(crate) async fn at(&self, segment: &Segment, offset: u64) -> Nfs3 {
+        let id = segment.data_server(offset).ffds_deviceid;
+        let known = self.devices.lock().get(&id).filter(|nfs| !nfs.is_closed()).cloned();
+        if let Some(nfs) = known {
+            return nfs;
+        }
+        let address = self.device(id).await;
+        let nfs = Nfs3::dial(&self.env, Arc::clone(&self.transport), address).await;
+        self.devices.lock().insert(id, nfs.clone());
+        nfs
+    }
+
+    /// Writes and commits straight at the data servers.
+    pub(crate) async fn write(&self, segment: &Segment, offset: u64, data: &[u8]) -> Result<(), nfsstat3> {
+        let end = offset + u64::try_from(data.len()).unwrap();
+        let pieces = segment.pieces(offset..end);
+        for piece in &pieces {
+            let to = segment.data_server(piece.start);
+            let nfs = self.at(segment, piece.start).await;
+            let bytes = Bytes::copy_from_slice(&data[index(piece, offset)]);
+            let verifier = nfs.write(to, piece.start, bytes).await?;
+            assert_eq!(nfs.commit(to).await?, verifier, "the data server did not restart meanwhile");
+        }
+        Ok(())
+    }
+
+    /// Reads straight from the data servers, up to the end of the file.
+    pub(crate) async fn read(&self, segment: &Segment, range: Range<u64>) -> Result<Bytes, nfsstat3> {
+        let mut out = BytesMut::new();
+        for piece in segment.pieces(range) {
+            let mut at = piece.start;
+            while at < piece.end {
+                let count = u32::try_from(piece.end - at).unwrap();
+                let nfs = self.at(segment, at).await;
+                let (data, eof) = nfs.read(segment.data_server(at), at, count).await?;
+                out.extend_from_slice(&data);
+                at += u64::try_from(data.len()).unwrap();
+                assert!(eof || !data.is_empty(), "no data and no end is an EIO in Linux");
+                if eof && at < piece.end {
+                    // As O_DIRECT in Linux: the smallest end ends the read.
+                    return Ok(out.freeze());
+                }
+            }
+        }
+        Ok(out.freeze())
+    }
+}
+
+fn index(piece: &Range<u64>, from: u64) -> Range<usize> {
+    usize::try_from(piece.start - from).unwrap()..usize::try_from(piece.end - from).unwrap()
+}

@@ -1,0 +1,118 @@
+//! A metadata server and data servers in one simulated network: one thread, one clock, one seed.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluice_ds::DataServer;
+use sluice_env::Env;
+use sluice_kv::{Database, Faults};
+use sluice_mds::{Config, Mds};
+use sluice_rpc::{ClusterKey, Limits, Server, SimConfig, SimNet};
+use sluice_store::Options;
+use sluice_store::device::MemDevice;
+
+/// Bytes of the first component, and the stripe unit of the rest.
+pub(crate) const UNIT: u64 = 4 << 20;
+const DATA_SERVERS: usize = 4;
+
+/// A data server, and what it is started on.
+struct Node {
+    host: String,
+    device: MemDevice,
+    server: Option<DataServer>,
+}
+
+pub(crate) struct World {
+    pub(crate) env: Env,
+    pub(crate) net: SimNet,
+    pub(crate) mds: SocketAddr,
+    key: ClusterKey,
+    nodes: Vec<Node>,
+    _server: Arc<Server>,
+}
+
+/// Runs one world with four data servers, all registered; what the network saw.
+pub(crate) fn simulate(seed: u64, test: impl AsyncFnOnce(&mut World)) -> [u8; 32] {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let mut world = World::start(seed).await;
+        test(&mut world).await;
+        world.net.digest()
+    })
+}
+
+impl World {
+    async fn start(seed: u64) -> Self {
+        let env = Env::simulated(seed);
+        let net = SimNet::new(env.clone(), SimConfig::default());
+        let key = ClusterKey::generate(&env);
+        let addr = SocketAddr::new(net.ip("mds"), 2049);
+        let config = Config { first_component: UNIT, ..Config::default() };
+        let db = Database::memory(env.clone(), Faults::NONE);
+        let mds = Mds::start(env.clone(), net.host("mds"), db, config).await.unwrap();
+        let server = Server::new(env.clone(), net.host("mds"), Limits::default(), mds.plain_programs());
+        let server = Arc::new(server.with_secure(key.clone(), mds.secure_programs()));
+        let listener = server.listen(addr).await.unwrap();
+        env.spawn.spawn(Box::pin(Arc::clone(&server).serve(listener)));
+        let nodes = (1..=DATA_SERVERS)
+            .map(|n| Node { host: format!("ds{n}"), device: MemDevice::new(), server: None })
+            .collect();
+        let mut world = Self { env, net, mds: addr, key, nodes, _server: server };
+        for n in 0..DATA_SERVERS {
+            world.start_data_server(n).await;
+        }
+        world
+    }
+
+    /// Starts the n-th data server on its device and waits until it serves.
+    pub(crate) async fn start_data_server(&mut self, n: usize) {
+        let node = &self.nodes[n];
+        let listen = SocketAddr::new(self.net.ip(&node.host), 2050);
+        let mut config = sluice_ds::Config::new(listen, PathBuf::new(), self.mds, self.key.clone());
+        config.store = Options { create: true, reserve: 0, ..Options::default() };
+        let (transport, device) = (self.net.host(&node.host), Arc::new(node.device.clone()));
+        let server = DataServer::start_on(self.env.clone(), transport, device, config).await.unwrap();
+        self.nodes[n].server = Some(server);
+        self.until(|world| world.serving(n)).await;
+    }
+
+    fn serving(&self, n: usize) -> bool {
+        self.nodes[n].server.as_ref().is_some_and(|server| server.status().serving)
+    }
+
+    /// Power fails at the n-th data server.
+    pub(crate) async fn crash_data_server(&mut self, n: usize) {
+        if let Some(server) = self.nodes[n].server.take() {
+            server.shutdown(Duration::ZERO).await;
+        }
+        self.net.crash(&self.nodes[n].host);
+        self.nodes[n].device.crash();
+    }
+
+    /// Where the n-th data server is.
+    pub(crate) fn data_server(&self, n: usize) -> SocketAddr {
+        SocketAddr::new(self.net.ip(&self.nodes[n].host), 2050)
+    }
+
+    /// Rows in the fence table of the n-th data server.
+    pub(crate) fn fences(&self, n: usize) -> usize {
+        self.nodes[n].server.as_ref().map_or(0, |server| server.status().fences)
+    }
+
+    pub(crate) async fn sleep(&self, time: Duration) {
+        self.env.clock.sleep(time).await;
+    }
+
+    pub(crate) async fn until(&self, done: impl Fn(&Self) -> bool) {
+        for _ in 0..10_000 {
+            if done(self) {
+                return;
+            }
+            self.sleep(Duration::from_millis(10)).await;
+        }
+        panic!("it did not come to pass");
+    }
+}
