@@ -140,7 +140,10 @@ impl Clients {
             return Err(Error::Delay);
         }
         match (args.seqid.wrapping_sub(client.row.create_seqid), client.last_create) {
-            (0, Some(result)) => return result.map(CreateStep::Replay),
+            (0, Some(Ok(reply))) => return Ok(CreateStep::Replay(reply)),
+            // What was refused changed nothing, so that judging a retry gives what a cached result would; and
+            // a client that did not count the refused try gets its session (§18.36.4 leaves it stuck).
+            (0, Some(Err(_))) => {}
             // The session of the last CREATE_SESSION did not survive the restart: make another.
             (0, None) if client.confirmed => {}
             (1, _) => {}
@@ -160,7 +163,7 @@ impl Clients {
             }
             Err(Error::Delay) => Err(Error::Delay),
             Err(error) => {
-                // §18.36.4 phase 2: the slot has moved on, the result is cached, success or not.
+                // §18.36.4 phase 2: the slot has moved on, success or not.
                 if let Some(client) = self.by_id.get_mut(&args.client) {
                     client.row.create_seqid = args.seqid;
                     client.last_create = Some(Err(error));

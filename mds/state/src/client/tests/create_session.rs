@@ -60,8 +60,22 @@ fn csess6_replay_of_an_error() {
     let r = w.eid(eid("o", 1, 0)).unwrap();
     let bad = CreateSession { flags: 0xf, ..cs(r.client, 1) };
     assert_eq!(w.create_error(&bad), Error::Inval, "CSESS15");
-    assert_eq!(w.create_error(&cs(r.client, 1)), Error::Inval, "cached");
+    assert_eq!(w.create_error(&bad), Error::Inval, "retried");
     w.create(&cs(r.client, 2));
+}
+
+/// CSESS29: refused many times under one sequence number, which then serves for a sound request.
+#[test]
+fn csess29_refusal_does_not_stick() {
+    let mut w = World::new();
+    let r = w.eid(eid("o", 1, 0)).unwrap();
+    let mut bad = cs(r.client, 1);
+    bad.back.max_request = 10;
+    for _ in 0..3 {
+        assert_eq!(w.create_error(&bad), Error::Toosmall);
+    }
+    let made = w.create(&cs(r.client, 1));
+    assert!(matches!(w.start(&cs(r.client, 1)), Ok(CreateStep::Replay(r)) if r == made.reply));
 }
 
 /// A stranger gets the same answer every time and does not spend the owner's sequence number.
