@@ -9,6 +9,7 @@ use sluice_ds::DataServer;
 use sluice_env::Env;
 use sluice_kv::{Database, Faults};
 use sluice_mds::{Config, Mds};
+use sluice_namespace::LayoutPolicy;
 use sluice_rpc::{ClusterKey, Limits, Server, SimConfig, SimNet};
 use sluice_store::Options;
 use sluice_store::device::MemDevice;
@@ -35,22 +36,27 @@ pub(crate) struct World {
 
 /// Runs one world with four data servers, all registered; what the network saw.
 pub(crate) fn simulate(seed: u64, test: impl AsyncFnOnce(&mut World)) -> [u8; 32] {
+    simulate_with(seed, LayoutPolicy::default(), test)
+}
+
+/// The same with files of another shape.
+pub(crate) fn simulate_with(seed: u64, policy: LayoutPolicy, test: impl AsyncFnOnce(&mut World)) -> [u8; 32] {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
-        let mut world = World::start(seed).await;
+        let mut world = World::start(seed, policy).await;
         test(&mut world).await;
         world.net.digest()
     })
 }
 
 impl World {
-    async fn start(seed: u64) -> Self {
+    async fn start(seed: u64, policy: LayoutPolicy) -> Self {
         let env = Env::simulated(seed);
         let net = SimNet::new(env.clone(), SimConfig::default());
         let key = ClusterKey::generate(&env);
         let addr = SocketAddr::new(net.ip("mds"), 2049);
-        let config = Config { first_component: UNIT, ..Config::default() };
+        let config = Config { first_component: UNIT, policy, ..Config::default() };
         let db = Database::memory(env.clone(), Faults::NONE);
         let mds = Mds::start(env.clone(), net.host("mds"), db, config).await.unwrap();
         let server = Server::new(env.clone(), net.host("mds"), Limits::default(), mds.plain_programs());

@@ -36,6 +36,13 @@ impl Segment {
         Self { bytes: layout.lo_offset..end, stateid, return_on_close, body }
     }
 
+    /// As if the n-th mirror were the only one.
+    pub(crate) fn mirror(&self, n: usize) -> Self {
+        let mut one = self.clone();
+        one.body.ffl_mirrors = vec![one.body.ffl_mirrors.swap_remove(n)];
+        one
+    }
+
     /// Where byte `offset` is: as Linux computes it.
     pub(crate) fn data_server(&self, offset: u64) -> &ff_data_server4 {
         assert!(self.bytes.contains(&offset), "{offset} is not in {:?}", self.bytes);

@@ -32,12 +32,16 @@ pub(crate) struct Committed {
 }
 
 type Answer = Result<Committed, nfsstat4>;
+type Waiting = (Said, oneshot::Sender<Answer>);
+
+/// What one client said, and where it waits for the answer.
+type Waiting = (Said, oneshot::Sender<Answer>);
 
 /// Files with a transaction under way, each with those who wait for the next.
 #[derive(Debug, Default)]
 pub(crate) struct Commits {
     /// Guarded by its own lock.
-    waiting: Mutex<BTreeMap<FileId, Vec<(Said, oneshot::Sender<Answer>)>>>,
+    waiting: Mutex<BTreeMap<FileId, Vec<Waiting>>>,
 }
 
 /// Commits what a client said. The transaction outlives a caller that goes away.
@@ -74,7 +78,7 @@ async fn work(mds: Arc<Mds>, key: InodeKey) {
 }
 
 /// Those who wait now; `None`, and the file is no longer worked on, when nobody does.
-fn next(mds: &Mds, file: FileId) -> Option<Vec<(Said, oneshot::Sender<Answer>)>> {
+fn next(mds: &Mds, file: FileId) -> Option<Vec<Waiting>> {
     let mut waiting = mds.commits.waiting.lock();
     let batch = std::mem::take(waiting.get_mut(&file)?);
     if batch.is_empty() {
