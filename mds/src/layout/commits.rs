@@ -32,7 +32,6 @@ pub(crate) struct Committed {
 }
 
 type Answer = Result<Committed, nfsstat4>;
-type Waiting = (Said, oneshot::Sender<Answer>);
 
 /// What one client said, and where it waits for the answer.
 type Waiting = (Said, oneshot::Sender<Answer>);
