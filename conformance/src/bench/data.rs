@@ -1,6 +1,7 @@
 //! READ and WRITE at each data server with the capabilities of a layout: no metadata on the way.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -130,12 +131,12 @@ async fn one_each(target: &Target, client: &Client) -> Result<BTreeMap<SocketAdd
         ensure!(place.end >= SIZE, "only {} bytes on one data server", place.end);
         let file = segment.mirrors.first().and_then(|mirror| mirror.get(place.stripe));
         let address = file.context("an empty layout")?.address;
-        if files.contains_key(&address) {
+        if let Entry::Vacant(first) = files.entry(address) {
+            first.insert((open, segment));
+        } else {
             client.layoutreturn(&open.handle).await?;
             client.close(&open).await?;
             client.remove(&directory, name.as_bytes()).await?;
-        } else {
-            files.insert(address, (open, segment));
         }
     }
     ensure!(

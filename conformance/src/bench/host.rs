@@ -156,8 +156,7 @@ impl Usage {
     fn of(process: &Path, name: String) -> Result<Self> {
         let status = fs::read_to_string(process.join("status"))?;
         let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        let kib: u64 =
-            peak.and_then(|text| text.trim().strip_suffix("kB")?.trim().parse().ok()).unwrap_or(0);
+        let kib: u64 = peak.and_then(|text| text.trim().strip_suffix("kB")?.trim().parse().ok()).unwrap_or(0);
         let stat = fs::read_to_string(process.join("stat"))?;
         let per_second = sysconf(SysconfVar::CLK_TCK)?.unwrap_or(100) as f64;
         let ticks = ticks(&stat).context("/proc/PID/stat has another form")?;

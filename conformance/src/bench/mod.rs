@@ -125,7 +125,9 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     for peer in host::missing_peers() {
         table.note(format!("{peer} is not on this machine: no comparison with it"));
     }
-    table.note("client and servers share this machine and its page cache: the figures are indicative".to_owned());
+    table.note(
+        "client and servers share this machine and its page cache: the figures are indicative".to_owned(),
+    );
     print!("{table}");
     if let Some(file) = &options.json {
         let text = serde_json::to_string_pretty(&table.json())?;
@@ -160,6 +162,8 @@ async fn measure(
 
 fn usage_rows(usage: &Usage) -> Vec<Row> {
     let mib = usage.peak_bytes as f64 / f64::from(1 << 20);
-    let row = |how: &str, value: f64, unit| Row::new(&format!("process {}", usage.name), how, value, unit);
-    vec![row("peak memory (VmHWM)", mib, "MiB"), row("CPU, user and system", usage.cpu_seconds, "s")]
+    vec![
+        Row::new("peak memory (VmHWM)", &usage.name, mib, "MiB"),
+        Row::new("CPU, user and system", &usage.name, usage.cpu_seconds, "s"),
+    ]
 }

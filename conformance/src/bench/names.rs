@@ -96,7 +96,10 @@ async fn group(target: &Target, clients: &[Client], shared: bool, table: &mut Ta
     }
     let place = if shared { "one directory" } else { "a directory each" };
     for (phase, runs) in &phases {
-        let how = format!("{} clients, {place}", clients.len());
+        let how = match clients.len() {
+            1 => format!("1 client, {place}"),
+            count => format!("{count} clients, {place}"),
+        };
         let rates: Vec<f64> = runs.iter().map(Run::rate).collect();
         let (what, unit) = match phase {
             Phase::Create => ("create (OPEN, CLOSE)", "creates/s"),

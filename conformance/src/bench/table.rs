@@ -117,6 +117,17 @@ impl Table {
         }
     }
 
+    /// The rows, those of one thing together, in the order of their first.
+    fn sections(&self) -> impl Iterator<Item = &Row> {
+        let mut order: Vec<&str> = Vec::new();
+        for row in &self.rows {
+            if !order.contains(&row.what.as_str()) {
+                order.push(&row.what);
+            }
+        }
+        order.into_iter().flat_map(|what| self.rows.iter().filter(move |row| row.what == what))
+    }
+
     pub(super) fn note(&mut self, note: String) {
         self.notes.push(note);
     }
@@ -143,9 +154,9 @@ const HEAD: [&str; 6] = ["what", "how", "median", "unit", "lowest .. highest", "
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut lines = vec![HEAD.map(str::to_owned)];
-        lines.extend(self.rows.iter().map(Row::cells));
+        lines.extend(self.sections().map(Row::cells));
         let mut widths = [0; 6];
-        for (line, column) in lines.iter().flat_map(|line| line.iter().zip(0..).map(|(c, n)| (c, n))) {
+        for (line, column) in lines.iter().flat_map(|line| line.iter().zip(0..)) {
             if let Some(width) = widths.get_mut::<usize>(column) {
                 *width = line.chars().count().max(*width);
             }
@@ -159,8 +170,7 @@ impl fmt::Display for Table {
                 section.clone_from(what);
             }
             let [a, b, c, d, e, g] = widths;
-            let text =
-                format!("{what:<a$}  {how:<b$}  {value:>c$}  {unit:<d$}  {spread:>e$}  {latency:>g$}");
+            let text = format!("{what:<a$}  {how:<b$}  {value:>c$}  {unit:<d$}  {spread:>e$}  {latency:>g$}");
             writeln!(f, "{}", text.trim_end())?;
         }
         writeln!(f)?;

@@ -18,6 +18,9 @@ use super::files::Open;
 use super::session::{Client, Inner};
 use super::{Error, Result, ops};
 
+const LATER: nfsstat4 = nfsstat4::NFS4ERR_LAYOUTTRYLATER;
+const CONFLICT: nfsstat4 = nfsstat4::NFS4ERR_RECALLCONFLICT;
+
 /// What the client holds and knows of layouts.
 #[derive(Debug, Default)]
 pub(super) struct Layouts {
@@ -116,12 +119,7 @@ impl Client {
             };
             let held = layouts.answered(&open.handle, granted.map(|granted| granted.logr_stateid));
             match (answer, held) {
-                (Err(Error::Status { status, .. }), _)
-                    if matches!(
-                        status,
-                        nfsstat4::NFS4ERR_LAYOUTTRYLATER | nfsstat4::NFS4ERR_RECALLCONFLICT
-                    ) =>
-                {
+                (Err(Error::Status { status: LATER | CONFLICT, .. }), _) => {
                     self.inner.env.clock.sleep(std::time::Duration::from_millis(100)).await;
                 }
                 (Err(error), _) => return Err(error),
