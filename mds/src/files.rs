@@ -71,10 +71,6 @@ impl Files {
         }
     }
 
-    pub(crate) fn policy(&self) -> &Policy {
-        &self.policy
-    }
-
     pub(crate) fn index(&self) -> parking_lot::MutexGuard<'_, StateIndex> {
         self.index.lock()
     }
@@ -254,11 +250,6 @@ impl Mds {
         }
         let seed = self.file_seed(key).await?;
         Ok(self.files.get_or_insert(key, seed))
-    }
-
-    /// The state machine of a file that this operation is about to create.
-    pub(crate) fn new_file(&self, key: &InodeKey) -> Arc<FileEntry> {
-        self.files.get_or_insert(key, FileSeed::default())
     }
 
     /// Runs one step of a file's machine and applies its effects.

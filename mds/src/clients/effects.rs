@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sluice_namespace::FsError;
 use sluice_state::ClientId;
-use sluice_state::client::{Error, Expire};
+use sluice_state::client::Expire;
 use sluice_state::effect::RevokeReason;
 use sluice_state::recovery::Effect;
 
@@ -106,15 +106,6 @@ impl Mds {
                 }
             },
         }
-    }
-
-    /// Ends a client whatever its lease.
-    ///
-    /// # Errors
-    /// No such client, or requests of it are being served: it is dead and ends when they have.
-    pub(crate) async fn evict_client(self: &Arc<Self>, client: ClientId) -> Result<(), Error> {
-        let effects = self.clients.lock().evict(client)?;
-        self.apply_client(effects).await.map_err(|_| Error::Delay)
     }
 
     /// One round of housekeeping: leases that ran out, records never confirmed, grace that ends.

@@ -170,11 +170,6 @@ impl Mds {
         self.clients.lock().grace().note_reclaim(self.now());
     }
 
-    /// May this client be given striped layouts (docs/SEMANTICS.md, "Layouts by kernel")?
-    pub(crate) fn client_takes_stripes(&self, client: ClientId) -> bool {
-        self.clients.lock().info(self.now(), client).is_some_and(|info| info.supports_stripes())
-    }
-
     /// Every client, for the administrator.
     pub(crate) fn client_infos(&self) -> Vec<ClientInfo> {
         self.clients.lock().iter(self.now()).collect()

@@ -11,6 +11,7 @@ use sluice_xdr::nfs4::{SEQUENCE4args, nfs_argop4, nfs_opnum4, nfs_resop4, nfssta
 use sluice_xdr::{Decode, DecodeError, Encode, Frame, Reader, Writer};
 
 use super::{Context, OpError, gate, table};
+use crate::metrics::Metrics;
 use crate::ops::sequence::{self, Begun};
 use crate::server::Mds;
 
@@ -136,7 +137,7 @@ async fn run(cx: &mut Context, head: &Head, mut reader: Reader, mut results: Res
             cx.modified = index;
         }
         let outcome = (row.run)(cx, arguments).await;
-        cx.server.metrics.operation(row.op, &outcome);
+        Metrics::operation(row.op, &outcome);
         let stop = match outcome {
             Ok(result) => results.succeed(&result),
             Err(OpError::Status(status)) => results.fail(number, status),

@@ -137,7 +137,7 @@ impl Control {
                 view.device_generation += 1;
             }
             view.addresses = addresses;
-            view.capacity = args.capacity.clone();
+            view.capacity = args.capacity;
             view.version = Bytes::copy_from_slice(&args.version);
             view.health = Some(ctl_health::HEALTH_OK);
             view.last_heard = now;
@@ -203,11 +203,15 @@ impl Control {
         let Some(store) = store else {
             return HEARTBEAT_res::Default(ctl_status::CTL_ERR_NOT_REGISTERED);
         };
+        // It was given up and its files' layouts recalled: it must hear of the fences made meanwhile first.
+        if store.view().lost {
+            return HEARTBEAT_res::Default(ctl_status::CTL_ERR_NOT_REGISTERED);
+        }
         let now = self.mds.now();
         let (before, after) = store.update(|view| {
             let before = view.health.replace(args.health);
-            view.capacity = args.capacity.clone();
-            view.counters = args.counters.clone();
+            view.capacity = args.capacity;
+            view.counters = args.counters;
             view.detail = String::from_utf8_lossy(&args.detail).into_owned();
             view.last_heard = now;
             (before, args.health)

@@ -148,26 +148,6 @@ async fn write_piece(
     Ok(())
 }
 
-/// Makes earlier unstable writes through this server durable.
-///
-/// # Errors
-/// What the client is told.
-pub(crate) async fn commit(mds: &Arc<Mds>, layout: &Layout) -> Result<(), nfsstat4> {
-    for file in layout.data_files().filter(|file| file.materialised) {
-        let args = COMMIT3args { file: handle(mds, layout, file, true)?, offset: 0, count: 0 };
-        match call::<_, COMMIT3res>(mds, file, NFSPROC3_COMMIT, &args, |res| match res {
-            COMMIT3res::NFS3_OK(_) => nfsstat3::NFS3_OK,
-            COMMIT3res::Default(status, _) => *status,
-        })
-        .await?
-        {
-            COMMIT3res::NFS3_OK(_) => {}
-            COMMIT3res::Default(status, _) => return Err(translate(status)),
-        }
-    }
-    Ok(())
-}
-
 /// A capability of this server's own.
 fn handle(mds: &Mds, layout: &Layout, file: &DataFile, write: bool) -> Result<nfs_fh3, nfsstat4> {
     let capability = Capability {

@@ -19,6 +19,6 @@ mod registry;
 pub(crate) use control::Control;
 pub(crate) use fence::fence_holder_on_file;
 pub(crate) use health::run;
-pub(crate) use io::{commit, read, write};
+pub(crate) use io::{read, write};
 pub(crate) use orders::{observed_size, push_size, remove, seek, space, truncate};
 pub(crate) use registry::{Registry, StoreHandle, holder, rights};

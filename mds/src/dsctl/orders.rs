@@ -134,7 +134,6 @@ pub(crate) async fn push_size(mds: &Arc<Mds>, layout: &Layout, size: u64) {
     let mut tasks = tokio::task::JoinSet::new();
     for id in by_store(layout).into_keys() {
         if let Some(store) = mds.data_servers.get(id) {
-            let args = args.clone();
             tasks.spawn(async move {
                 let _: Option<ctl_status> = call(&store, DS_LOGICAL_SIZE, &args, PING).await;
             });

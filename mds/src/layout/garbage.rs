@@ -35,7 +35,7 @@ pub(crate) async fn run(mds: Arc<Mds>) {
             tracing::warn!(%error, "cannot work through the garbage queue; trying again");
         }
         // Data servers that were away come back without telling this queue.
-        drop(mds.env.clock.timeout(PAUSE, queued).await);
+        let _ = mds.env.clock.timeout(PAUSE, queued).await;
     }
 }
 

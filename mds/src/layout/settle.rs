@@ -148,7 +148,10 @@ pub(crate) async fn clear_rw(mds: Arc<Mds>, entry: Arc<FileEntry>) {
         return;
     }
     mds.env.clock.sleep(GATHER).await;
-    let entries = std::mem::take(&mut *mds.rw_idle.lock());
+    let mut entries = std::mem::take(&mut *mds.rw_idle.lock());
+    // A file closed twice meanwhile is named twice, and its second ticket would wait for the first.
+    entries.sort_unstable_by_key(|entry| entry.key.fileid);
+    entries.dedup_by_key(|entry| entry.key.fileid);
     let mut held: Vec<Held> = Vec::with_capacity(entries.len());
     for entry in &entries {
         // Refused when it is not idle any more: the next clean return asks again.
