@@ -330,3 +330,20 @@ pub fn layoutget(stateid: stateid4, iomode: layoutiomode4) -> nfs_argop4 {
         loga_maxcount: 4096,
     })
 }
+
+/// The whole file, of one iomode or any.
+pub fn layoutreturn(stateid: stateid4, iomode: layoutiomode4) -> nfs_argop4 {
+    // No errors, no statistics.
+    let body = Bytes::from_static(&[0; 8]);
+    nfs_argop4::OP_LAYOUTRETURN(LAYOUTRETURN4args {
+        lora_reclaim: false,
+        lora_layout_type: layouttype4::LAYOUT4_FLEX_FILES,
+        lora_iomode: iomode,
+        lora_layoutreturn: layoutreturn4::LAYOUTRETURN4_FILE(layoutreturn_file4 {
+            lrf_offset: 0,
+            lrf_length: u64::MAX,
+            lrf_stateid: stateid,
+            lrf_body: body,
+        }),
+    })
+}

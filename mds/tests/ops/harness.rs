@@ -91,6 +91,11 @@ impl World {
         data_server
     }
 
+    /// The first data server.
+    pub fn data_server(&mut self) -> Arc<DataServer> {
+        Arc::clone(&self.data_servers[0])
+    }
+
     pub async fn sleep(&self, duration: Duration) {
         self.env.clock.sleep(duration).await;
     }
@@ -276,16 +281,18 @@ impl Client {
         self.compound(ops).await.status
     }
 
-    /// As [`Client::ok`], repeated while the answer is DELAY.
+    /// As [`Client::ok`], repeated while the answer is DELAY, for two simulated minutes.
     pub async fn patient(&self, ops: Vec<nfs_argop4>) -> Vec<nfs_resop4> {
+        let clock = &self.raw.env.clock;
+        let end = clock.now() + 2 * MINUTE;
         loop {
             let mut reply = self.compound(ops.clone()).await;
-            if reply.status != nfsstat4::NFS4ERR_DELAY {
+            if reply.status != nfsstat4::NFS4ERR_DELAY || clock.now() > end {
                 assert_eq!(reply.status, nfsstat4::NFS4_OK, "{:?}", reply.resarray.last());
                 reply.resarray.remove(0);
                 return reply.resarray;
             }
-            self.raw.env.clock.sleep(Duration::from_millis(100)).await;
+            clock.sleep(Duration::from_millis(100)).await;
         }
     }
 

@@ -15,8 +15,13 @@ mod calls;
 mod data_server;
 mod harness;
 
+mod bind_conn_to_session;
 mod callback;
 mod create_session;
+mod destroy_session;
 mod exchange_id;
+mod free_stateid;
+mod layout_recall;
 mod putrootfh;
+mod reclaim_complete;
 mod sequence;

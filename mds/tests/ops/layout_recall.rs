@@ -1,0 +1,200 @@
+//! Layouts that are recalled, returned, forgotten and revoked. RFC 8881 §12.5.5, §20.3.
+
+use std::time::Duration;
+
+use sluice_state::lease::seq4_status;
+use sluice_xdr::control::ctl_fence_kind;
+use sluice_xdr::nfs4::*;
+
+use crate::callbacks::Answer;
+use crate::data_server::DataServer;
+use crate::harness::*;
+
+struct Scene {
+    a: Client,
+    b: Client,
+    fh: nfs_fh4,
+    /// B's.
+    open: stateid4,
+    /// A's.
+    layout: stateid4,
+}
+
+/// A holds a read-write layout of a file that B has open.
+async fn scene(world: &World) -> Scene {
+    let (a, b) = (world.client("a").await, world.client("b").await);
+    let (fh, mine) = a.open("f", BOTH, 0).await;
+    let (_, open) = b.open("f", BOTH, 0).await;
+    let layout = get(&a, &fh, mine).await;
+    Scene { a, b, fh, open, layout }
+}
+
+async fn get(client: &Client, fh: &nfs_fh4, stateid: stateid4) -> stateid4 {
+    let rw = layoutiomode4::LAYOUTIOMODE4_RW;
+    match client.last(vec![putfh(fh), layoutget(stateid, rw)]).await {
+        nfs_resop4::OP_LAYOUTGET(LAYOUTGET4res::NFS4_OK(ok)) => ok.logr_stateid,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn truncate(scene: &Scene) -> Vec<nfs_argop4> {
+    vec![putfh(&scene.fh), setattr(scene.open, &size(10))]
+}
+
+async fn recalled(world: &World, client: &Client, times: usize) {
+    until(&world.env, || (client.callbacks().count() >= times).then_some(())).await;
+}
+
+async fn give_back(scene: &Scene, stateid: stateid4) {
+    let any = layoutiomode4::LAYOUTIOMODE4_ANY;
+    scene.a.ok(vec![putfh(&scene.fh), layoutreturn(stateid, any)]).await;
+}
+
+#[test]
+fn a_truncation_by_another_client_recalls_the_layout() {
+    simulate(1, async |world: World| {
+        let scene = scene(&world).await;
+        let returns = async {
+            recalled(&world, &scene.a, 1).await;
+            let asked = scene.a.callbacks().layout_recalls().remove(0);
+            assert_eq!(asked.clora_type, layouttype4::LAYOUT4_FLEX_FILES);
+            assert_eq!(asked.clora_iomode, layoutiomode4::LAYOUTIOMODE4_ANY);
+            let layoutrecall4::LAYOUTRECALL4_FILE(file) = asked.clora_recall else { panic!() };
+            assert_eq!((file.lor_fh, file.lor_offset, file.lor_length), (scene.fh.clone(), 0, u64::MAX));
+            assert_eq!(file.lor_stateid.other, scene.layout.other);
+            assert_eq!(file.lor_stateid.seqid, scene.layout.seqid + 1, "Linux takes no other");
+            give_back(&scene, file.lor_stateid).await;
+        };
+        both(scene.b.patient(truncate(&scene)), returns).await;
+        assert_eq!(scene.a.callbacks().count(), 1);
+        assert_eq!(scene.a.attributes("f", &[FATTR4_SIZE]).await.size, Some(10));
+        assert_eq!(scene.a.flags().await, 0);
+    });
+}
+
+/// Its own truncation needs no recall.
+#[test]
+fn the_holder_may_truncate() {
+    simulate(2, async |world: World| {
+        let scene = scene(&world).await;
+        scene.a.ok(vec![putfh(&scene.fh), setattr(ANONYMOUS, &size(10))]).await;
+        assert_eq!(scene.a.callbacks().count(), 0);
+    });
+}
+
+#[test]
+fn while_a_recall_is_pending_layoutget_conflicts() {
+    simulate(3, async |world: World| {
+        let scene = scene(&world).await;
+        let asks = async {
+            recalled(&world, &scene.a, 1).await;
+            let again = layoutget(scene.layout, layoutiomode4::LAYOUTIOMODE4_RW);
+            let status = scene.a.status(vec![putfh(&scene.fh), again]).await;
+            assert_eq!(status, nfsstat4::NFS4ERR_RECALLCONFLICT);
+            give_back(&scene, scene.layout).await;
+        };
+        both(scene.b.patient(truncate(&scene)), asks).await;
+    });
+}
+
+#[test]
+fn delay_is_asked_again_under_the_same_stateid() {
+    simulate(4, async |world: World| {
+        let scene = scene(&world).await;
+        scene.a.callbacks().script(&[Answer::Status(nfsstat4::NFS4ERR_DELAY); 2]);
+        let returns = async {
+            recalled(&world, &scene.a, 3).await;
+            give_back(&scene, scene.layout).await;
+        };
+        both(scene.b.patient(truncate(&scene)), returns).await;
+        let seqids: Vec<u32> = scene
+            .a
+            .callbacks()
+            .layout_recalls()
+            .into_iter()
+            .map(|asked| match asked.clora_recall {
+                layoutrecall4::LAYOUTRECALL4_FILE(file) => file.lor_stateid.seqid,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(seqids, [scene.layout.seqid + 1; 3]);
+    });
+}
+
+fn fenced(data_server: &DataServer) -> usize {
+    data_server.fences().iter().filter(|f| f.kind == ctl_fence_kind::FENCE_HOLDER_FILE).count()
+}
+
+/// §12.5.5.1, the forgetful client: what it may still write is cut off before the size is settled.
+#[test]
+fn a_forgotten_layout_is_fenced() {
+    simulate(5, async |mut world: World| {
+        let data_server = world.data_server();
+        let scene = scene(&world).await;
+        scene.a.callbacks().script(&[Answer::Status(nfsstat4::NFS4ERR_NOMATCHING_LAYOUT)]);
+        scene.b.patient(truncate(&scene)).await;
+        assert_eq!(fenced(&data_server), 1);
+        assert_eq!(scene.a.flags().await, 0, "nothing was taken from it");
+        world.sleep(Duration::from_secs(1)).await;
+    });
+}
+
+/// Promised and not returned: revoked at the deadline, fenced, told to the client, and then forgotten, since
+/// Linux frees no layout stateids.
+#[test]
+fn a_layout_that_does_not_come_back_is_revoked_and_fenced() {
+    simulate(6, async |mut world: World| {
+        let data_server = world.data_server();
+        let scene = scene(&world).await;
+        let start = world.env.clock.now();
+        scene.b.patient(truncate(&scene)).await;
+        assert!(world.env.clock.now().since(start) >= world.config.recall_timeout);
+        assert_eq!(fenced(&data_server), 1);
+        let revoked = seq4_status::RECALLABLE_STATE_REVOKED;
+        assert_eq!(scene.a.flags().await & revoked, revoked);
+        let use_it = layoutget(scene.layout, layoutiomode4::LAYOUTIOMODE4_RW);
+        let status = scene.a.status(vec![putfh(&scene.fh), use_it.clone()]).await;
+        assert_eq!(status, nfsstat4::NFS4ERR_DELEG_REVOKED);
+        for _ in 0..5 {
+            world.sleep(Duration::from_secs(1)).await;
+            scene.a.flags().await;
+        }
+        assert_eq!(scene.a.flags().await, 0);
+        let status = scene.a.status(vec![putfh(&scene.fh), use_it]).await;
+        assert_eq!(status, nfsstat4::NFS4ERR_BAD_STATEID);
+    });
+}
+
+/// Nothing that conflicts is granted before every data server has heard.
+#[test]
+fn the_truncation_waits_for_the_fence() {
+    simulate(7, async |mut world: World| {
+        let data_server = world.data_server();
+        let scene = scene(&world).await;
+        data_server.set_stubborn(true);
+        scene.a.callbacks().script(&[Answer::Status(nfsstat4::NFS4ERR_NOMATCHING_LAYOUT)]);
+        assert_eq!(scene.b.status(truncate(&scene)).await, nfsstat4::NFS4ERR_DELAY);
+        data_server.set_stubborn(false);
+        scene.b.patient(truncate(&scene)).await;
+        assert_eq!(fenced(&data_server), 1);
+    });
+}
+
+/// A client that is gone leaves its layouts behind: fenced when somebody is in need.
+#[test]
+fn an_expired_client_is_fenced_when_it_is_in_the_way() {
+    simulate(8, async |mut world: World| {
+        let data_server = world.data_server();
+        let scene = scene(&world).await;
+        scene.a.raw.connection.close();
+        for _ in 0..7 {
+            world.sleep(Duration::from_secs(10)).await;
+            scene.b.ok(Vec::new()).await;
+        }
+        assert_eq!(fenced(&data_server), 0, "courteous");
+        let start = world.env.clock.now();
+        scene.b.patient(truncate(&scene)).await;
+        assert!(world.env.clock.now().since(start) < Duration::from_secs(3));
+        assert_eq!(fenced(&data_server), 1);
+    });
+}
