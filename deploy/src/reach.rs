@@ -52,7 +52,7 @@ impl Admin {
     }
 
     pub(crate) async fn connect(address: SocketAddr, key: ClusterKey) -> Result<Self> {
-        let client = Client::new(Env::system(), Arc::new(Tcp::default())).with_key(key);
+        let client = Client::new(Env::system(), Arc::new(Tcp)).with_key(key);
         let connection = client.dial(address).await.context("is the metadata server running?")?;
         Ok(Self { connection })
     }
