@@ -17,11 +17,17 @@ mod harness;
 
 mod bind_conn_to_session;
 mod callback;
+mod create;
 mod create_session;
 mod destroy_session;
 mod exchange_id;
 mod free_stateid;
+mod getattr;
 mod layout_recall;
-mod putrootfh;
+mod lock;
+mod lookup;
+mod open;
+mod readdir;
 mod reclaim_complete;
 mod sequence;
+mod xattrs;

@@ -1,0 +1,167 @@
+//! GETATTR, SETATTR, VERIFY, NVERIFY, ACCESS.
+
+use bytes::Bytes;
+use sluice_xdr::nfs4::*;
+
+use crate::harness::*;
+
+fn set(path: &str, attributes: &Attributes) -> Vec<nfs_argop4> {
+    let mut ops = walk(path);
+    ops.push(setattr(ANONYMOUS, attributes));
+    ops
+}
+
+/// What Linux asks of a file system (linux-client §1.5).
+#[test]
+fn a_mount_finds_what_it_asks_for() {
+    simulate(1, async |world: World| {
+        let client = world.client("a").await;
+        let asked = [
+            FATTR4_SUPPORTED_ATTRS,
+            FATTR4_FH_EXPIRE_TYPE,
+            FATTR4_FSID,
+            FATTR4_LEASE_TIME,
+            FATTR4_MAXREAD,
+            FATTR4_MAXWRITE,
+            FATTR4_FS_LAYOUT_TYPES,
+            FATTR4_CHANGE_ATTR_TYPE,
+            FATTR4_XATTR_SUPPORT,
+        ];
+        let got = client.attributes("/", &asked).await;
+        assert_eq!(got.fh_expire_type, Some(FH4_PERSISTENT));
+        assert_eq!(got.lease_time, Some(60));
+        assert_eq!((got.maxread, got.maxwrite), (Some(1 << 20), Some(1 << 20)));
+        assert_eq!(got.fs_layout_types, Some(vec![layouttype4::LAYOUT4_FLEX_FILES]));
+        assert_eq!(got.xattr_support, Some(true));
+        let supported = got.supported_attrs.unwrap();
+        assert!(!supported.contains(FATTR4_ACL));
+        let every: Vec<u32> = supported
+            .iter()
+            .filter(|n| ![FATTR4_TIME_ACCESS_SET, FATTR4_TIME_MODIFY_SET].contains(n))
+            .collect();
+        let all = client.attributes("/", &every).await;
+        let set_only = [FATTR4_MODE_SET_MASKED, FATTR4_MODE_UMASK];
+        let missing = supported.without(all.present()).iter().filter(|n| !set_only.contains(n));
+        let missing: Vec<u32> =
+            missing.filter(|n| ![FATTR4_TIME_ACCESS_SET, FATTR4_TIME_MODIFY_SET].contains(n)).collect();
+        assert_eq!(missing, [], "claimed and not given");
+    });
+}
+
+#[test]
+fn attributes_that_are_only_set_cannot_be_asked_for() {
+    simulate(2, async |world: World| {
+        let client = world.client("a").await;
+        let status = client.status(vec![putrootfh(), getattr(&[FATTR4_TIME_MODIFY_SET])]).await;
+        assert_eq!(status, nfsstat4::NFS4ERR_INVAL);
+    });
+}
+
+#[test]
+fn what_is_set_is_seen_and_the_change_attribute_moves() {
+    simulate(3, async |world: World| {
+        let client = world.client("a").await;
+        client.open("f", BOTH, 0).await;
+        let seen = [FATTR4_CHANGE, FATTR4_MODE, FATTR4_OWNER, FATTR4_OWNER_GROUP, FATTR4_TIME_MODIFY];
+        let before = client.attributes("f", &seen).await;
+        let at = nfstime4 { seconds: 77, nseconds: 5 };
+        let wanted = Attributes {
+            mode: Some(0o640),
+            owner: Some(Bytes::from_static(b"500")),
+            owner_group: Some(Bytes::from_static(b"600")),
+            time_modify_set: Some(settime4::SET_TO_CLIENT_TIME4(at)),
+            ..Attributes::default()
+        };
+        let result = client.last(set("f", &wanted)).await;
+        let nfs_resop4::OP_SETATTR(done) = result else { panic!() };
+        assert_eq!(done.attrsset, wanted.present());
+        let after = client.attributes("f", &seen).await;
+        assert!(after.change > before.change);
+        assert_eq!((after.mode, after.time_modify), (Some(0o640), Some(at)));
+        assert_eq!((after.owner, after.owner_group), (wanted.owner, wanted.owner_group));
+    });
+}
+
+#[test]
+fn each_bad_attribute_has_its_status() {
+    simulate(4, async |world: World| {
+        let client = world.client("a").await;
+        client.open("f", BOTH, 0).await;
+        client.mkdir("/", "d").await;
+        let status = async |path: &str, attributes: Attributes| client.status(set(path, &attributes)).await;
+        let read_only = Attributes { fileid: Some(7), ..Attributes::default() };
+        assert_eq!(status("f", read_only).await, nfsstat4::NFS4ERR_INVAL);
+        let unsupported = Attributes { hidden: Some(true), ..Attributes::default() };
+        assert_eq!(status("f", unsupported).await, nfsstat4::NFS4ERR_ATTRNOTSUPP);
+        assert_eq!(status("f", mode(0o70000)).await, nfsstat4::NFS4ERR_INVAL);
+        let name = Attributes { owner: Some(Bytes::from_static(b"fred@example")), ..Attributes::default() };
+        assert_eq!(status("f", name).await, nfsstat4::NFS4ERR_BADOWNER);
+        let late = settime4::SET_TO_CLIENT_TIME4(nfstime4 { seconds: 0, nseconds: 1_000_000_000 });
+        let late = Attributes { time_access_set: Some(late), ..Attributes::default() };
+        assert_eq!(status("f", late).await, nfsstat4::NFS4ERR_INVAL);
+        assert_eq!(status("d", size(0)).await, nfsstat4::NFS4ERR_ISDIR);
+        assert_eq!(status("f", size(u64::MAX)).await, nfsstat4::NFS4ERR_FBIG);
+    });
+}
+
+#[test]
+fn a_size_is_set_and_bounds_the_file() {
+    simulate(5, async |world: World| {
+        let client = world.client("a").await;
+        let (fh, stateid) = client.open("f", BOTH, 0).await;
+        client.ok(vec![putfh(&fh), setattr(stateid, &size(5000))]).await;
+        assert_eq!(client.attributes("f", &[FATTR4_SIZE]).await.size, Some(5000));
+        client.ok(vec![putfh(&fh), setattr(ANONYMOUS, &size(0))]).await;
+        assert_eq!(client.attributes("f", &[FATTR4_SIZE]).await.size, Some(0));
+        let (_, read_only) = opened(&client.ok(vec![putfh(&fh), open_fh(b"r", READ, 0), getfh()]).await);
+        let status = client.status(vec![putfh(&fh), setattr(read_only, &size(1))]).await;
+        assert_eq!(status, nfsstat4::NFS4ERR_OPENMODE);
+    });
+}
+
+#[test]
+fn only_the_owner_changes_modes_and_only_root_owners() {
+    simulate(6, async |world: World| {
+        let client = world.client("a").await;
+        client.open("f", BOTH, 0).await;
+        let user = client.over(client.raw.clone().as_user(500, 500, &[]));
+        assert_eq!(user.status(set("f", &mode(0o777))).await, nfsstat4::NFS4ERR_PERM);
+        assert_eq!(user.status(set("f", &size(0))).await, nfsstat4::NFS4ERR_ACCESS);
+    });
+}
+
+#[test]
+fn verify_and_nverify_are_opposites() {
+    simulate(7, async |world: World| {
+        let client = world.client("a").await;
+        let same = Attributes { type_: Some(nfs_ftype4::NF4DIR), ..Attributes::default() };
+        let other = Attributes { type_: Some(nfs_ftype4::NF4REG), ..Attributes::default() };
+        client.ok(vec![putrootfh(), verify(&same), nverify(&other)]).await;
+        let status = async |op| client.status(vec![putrootfh(), op]).await;
+        assert_eq!(status(verify(&other)).await, nfsstat4::NFS4ERR_NOT_SAME);
+        assert_eq!(status(nverify(&same)).await, nfsstat4::NFS4ERR_SAME);
+        let error = Attributes { rdattr_error: Some(nfsstat4::NFS4_OK), ..Attributes::default() };
+        assert_eq!(status(verify(&error)).await, nfsstat4::NFS4ERR_INVAL);
+        let unsupported = Attributes { hidden: Some(false), ..Attributes::default() };
+        assert_eq!(status(nverify(&unsupported)).await, nfsstat4::NFS4ERR_ATTRNOTSUPP);
+    });
+}
+
+#[test]
+fn access_says_what_the_mode_says() {
+    simulate(8, async |world: World| {
+        let client = world.client("a").await;
+        client.open("f", BOTH, 0).await;
+        let user = client.over(client.raw.clone().as_user(500, 500, &[]));
+        let all = ACCESS4_READ
+            | ACCESS4_LOOKUP
+            | ACCESS4_MODIFY
+            | ACCESS4_EXTEND
+            | ACCESS4_DELETE
+            | ACCESS4_EXECUTE;
+        let result = user.last(vec![putrootfh(), lookup("f"), access(all)]).await;
+        let nfs_resop4::OP_ACCESS(ACCESS4res::NFS4_OK(ok)) = result else { panic!() };
+        assert_eq!(ok.supported, ACCESS4_READ | ACCESS4_MODIFY | ACCESS4_EXTEND | ACCESS4_EXECUTE);
+        assert_eq!(ok.access, ACCESS4_READ, "mode 0644, not the owner");
+    });
+}

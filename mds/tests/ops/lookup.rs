@@ -1,0 +1,150 @@
+//! LOOKUP, LOOKUPP, PUTFH, GETFH, SAVEFH, RESTOREFH, PUTPUBFH, SECINFO. Names in parentheses are pynfs codes.
+
+use bytes::Bytes;
+use sluice_xdr::nfs4::*;
+
+use crate::harness::*;
+
+fn fh_of(result: &nfs_resop4) -> nfs_fh4 {
+    match result {
+        nfs_resop4::OP_GETFH(GETFH4res::NFS4_OK(ok)) => ok.object.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn names_lead_down_and_up_again() {
+    simulate(1, async |world: World| {
+        let client = world.client("a").await;
+        client.mkdir("/", "d").await;
+        client.mkdir("/d", "e").await;
+        let (root, d) = (client.handle("/").await, client.handle("/d").await);
+        assert_ne!(root, d);
+        let results = client.ok(vec![putfh(&d), lookup("e"), lookupp(), getfh(), lookupp(), getfh()]).await;
+        assert_eq!((fh_of(&results[3]), fh_of(&results[5])), (d, root));
+    });
+}
+
+/// (LKPP2)
+#[test]
+fn the_root_has_no_parent() {
+    simulate(2, async |world: World| {
+        let client = world.client("a").await;
+        assert_eq!(client.status(vec![putrootfh(), lookupp()]).await, nfsstat4::NFS4ERR_NOENT);
+    });
+}
+
+#[test]
+fn each_bad_name_has_its_status() {
+    simulate(3, async |world: World| {
+        let client = world.client("a").await;
+        client.open("file", READ, 0).await;
+        client.ok(vec![putrootfh(), symlink("link", "file")]).await;
+        let status = async |path: &str, name: &str| {
+            let mut ops = walk(path);
+            ops.push(lookup(name));
+            client.status(ops).await
+        };
+        assert_eq!(status("/", "nothing").await, nfsstat4::NFS4ERR_NOENT);
+        assert_eq!(status("/", "").await, nfsstat4::NFS4ERR_INVAL);
+        assert_eq!(status("/", &"x".repeat(256)).await, nfsstat4::NFS4ERR_NAMETOOLONG);
+        assert_eq!(status("/", &"x".repeat(255)).await, nfsstat4::NFS4ERR_NOENT);
+        for dots in [".", ".."] {
+            assert_eq!(status("/", dots).await, nfsstat4::NFS4ERR_BADNAME);
+        }
+        assert_eq!(status("/file", "x").await, nfsstat4::NFS4ERR_NOTDIR);
+        assert_eq!(status("/link", "x").await, nfsstat4::NFS4ERR_SYMLINK);
+    });
+}
+
+/// (LKPP1a, LKPP1r)
+#[test]
+fn only_directories_have_parents() {
+    simulate(4, async |world: World| {
+        let client = world.client("a").await;
+        client.open("file", READ, 0).await;
+        client.ok(vec![putrootfh(), symlink("link", "file")]).await;
+        for (path, status) in [("/file", nfsstat4::NFS4ERR_NOTDIR), ("/link", nfsstat4::NFS4ERR_SYMLINK)] {
+            let mut ops = walk(path);
+            ops.push(lookupp());
+            assert_eq!(client.status(ops).await, status);
+        }
+    });
+}
+
+#[test]
+fn a_directory_that_may_not_be_searched_hides_its_names() {
+    simulate(5, async |world: World| {
+        let client = world.client("a").await;
+        client.ok(vec![putrootfh(), create(createtype4::NF4DIR, "d", &mode(0o700))]).await;
+        client.mkdir("/d", "e").await;
+        let user = client.over(client.raw.clone().as_user(500, 500, &[]));
+        let status = user.status(vec![putrootfh(), lookup("d"), lookup("e")]).await;
+        assert_eq!(status, nfsstat4::NFS4ERR_ACCESS);
+    });
+}
+
+/// (PUTFH2) and handles of what is gone.
+#[test]
+fn handles_are_judged() {
+    simulate(6, async |world: World| {
+        let client = world.client("a").await;
+        client.mkdir("/", "d").await;
+        let handle = client.handle("/d").await;
+        let mut bytes = handle.0.to_vec();
+        bytes.pop();
+        let short = nfs_fh4(Bytes::from(bytes));
+        assert_eq!(client.status(vec![putfh(&short)]).await, nfsstat4::NFS4ERR_BADHANDLE);
+        client.ok(vec![putrootfh(), remove("d")]).await;
+        let status = client.status(vec![putfh(&handle), getattr(&[FATTR4_TYPE])]).await;
+        assert_eq!(status, nfsstat4::NFS4ERR_STALE);
+    });
+}
+
+#[test]
+fn filehandles_are_saved_and_restored() {
+    simulate(7, async |world: World| {
+        let client = world.client("a").await;
+        client.mkdir("/", "d").await;
+        let root = client.handle("/").await;
+        let results = client.ok(vec![putrootfh(), savefh(), lookup("d"), restorefh(), getfh()]).await;
+        assert_eq!(fh_of(&results[4]), root);
+        assert_eq!(client.status(vec![getfh()]).await, nfsstat4::NFS4ERR_NOFILEHANDLE);
+        assert_eq!(client.status(vec![savefh()]).await, nfsstat4::NFS4ERR_NOFILEHANDLE);
+        assert_eq!(client.status(vec![putrootfh(), restorefh()]).await, nfsstat4::NFS4ERR_NOFILEHANDLE);
+        let public = client.ok(vec![nfs_argop4::OP_PUTPUBFH, getfh()]).await;
+        assert_eq!(fh_of(&public[1]), root);
+    });
+}
+
+/// (SEC1, SEC2, SEC3) RFC 8881 §2.6.3.1.1.8: the filehandle is used up.
+#[test]
+fn secinfo_names_the_flavours_and_takes_the_handle() {
+    simulate(8, async |world: World| {
+        let client = world.client("a").await;
+        client.mkdir("/", "d").await;
+        let results = client.ok(vec![putrootfh(), secinfo("d")]).await;
+        let nfs_resop4::OP_SECINFO(SECINFO4res::NFS4_OK(flavours)) = &results[1] else { panic!() };
+        assert_eq!(flavours[0], secinfo4::Default(1), "AUTH_SYS first");
+        let after = client.status(vec![putrootfh(), secinfo("d"), getfh()]).await;
+        assert_eq!(after, nfsstat4::NFS4ERR_NOFILEHANDLE);
+        let nothing = client.status(vec![putrootfh(), secinfo("nothing")]).await;
+        assert_eq!(nothing, nfsstat4::NFS4ERR_NOENT);
+        let no_name = |style| nfs_argop4::OP_SECINFO_NO_NAME(style);
+        let current = no_name(secinfo_style4::SECINFO_STYLE4_CURRENT_FH);
+        let after = client.status(vec![putrootfh(), current, getfh()]).await;
+        assert_eq!(after, nfsstat4::NFS4ERR_NOFILEHANDLE);
+        let parent = no_name(secinfo_style4::SECINFO_STYLE4_PARENT);
+        assert_eq!(client.status(vec![putrootfh(), parent]).await, nfsstat4::NFS4ERR_NOENT);
+    });
+}
+
+/// An operation number that does not exist ends the COMPOUND there.
+#[test]
+fn unknown_operations_are_illegal() {
+    simulate(9, async |world: World| {
+        let client = world.client("a").await;
+        let reply = client.compound(vec![putrootfh(), nfs_argop4::OP_ILLEGAL, getfh()]).await;
+        assert_eq!((reply.status, reply.resarray.len()), (nfsstat4::NFS4ERR_OP_ILLEGAL, 3));
+    });
+}

@@ -1,0 +1,198 @@
+//! OPEN, CLOSE, OPEN_DOWNGRADE. Names in parentheses are pynfs codes.
+
+use bytes::Bytes;
+use sluice_xdr::nfs4::*;
+
+use crate::harness::*;
+
+async fn open(client: &Client, ops: Vec<nfs_argop4>) -> Result<OPEN4resok, nfsstat4> {
+    let reply = client.compound(ops).await;
+    match reply.resarray.last() {
+        Some(nfs_resop4::OP_OPEN(OPEN4res::NFS4_OK(ok))) => Ok(ok.clone()),
+        Some(nfs_resop4::OP_OPEN(OPEN4res::Default(status))) => Err(*status),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn named(how: createhow4) -> Vec<nfs_argop4> {
+    let claim = open_claim4::CLAIM_NULL(Bytes::from_static(b"f"));
+    vec![putrootfh(), open_with(b"o", BOTH, 0, openflag4::OPEN4_CREATE(how), claim)]
+}
+
+/// (OPEN1, OPEN2)
+#[test]
+fn a_file_is_made_opened_and_closed() {
+    simulate(1, async |world: World| {
+        let client = world.client("a").await;
+        let made = open(&client, named(createhow4::UNCHECKED4(fattr(&mode(0o640))))).await.unwrap();
+        assert_eq!(made.stateid.seqid, 1);
+        assert!(made.cinfo.after > made.cinfo.before);
+        assert_eq!(made.attrset, bitmap4::of(&[FATTR4_MODE]));
+        assert_eq!(made.rflags & OPEN4_RESULT_CONFIRM, 0);
+        assert_ne!(made.rflags & OPEN4_RESULT_PRESERVE_UNLINKED, 0);
+        let fh = client.handle("f").await;
+        let (_, stateid) = opened(&client.ok(vec![putfh(&fh), open_fh(b"o", READ, 0), getfh()]).await);
+        assert_eq!((stateid.seqid, stateid.other), (2, made.stateid.other), "the same owner");
+        client.ok(vec![putfh(&fh), close(stateid)]).await;
+        let again = client.status(vec![putfh(&fh), close(stateid)]).await;
+        assert_eq!(again, nfsstat4::NFS4ERR_BAD_STATEID);
+        // The file is not tied to its data servers: the mode is what was asked.
+        assert_eq!(client.attributes("f", &[FATTR4_MODE]).await.mode, Some(0o640));
+    });
+}
+
+/// (OPEN8) A seqid of zero means the newest (§8.2.2).
+#[test]
+fn seqids_are_checked() {
+    simulate(2, async |world: World| {
+        let client = world.client("a").await;
+        let (fh, first) = client.open("f", BOTH, 0).await;
+        opened(&client.ok(vec![putfh(&fh), open_fh(b"owner", BOTH, 0), getfh()]).await);
+        let with = |seqid| close(stateid4 { seqid, ..first });
+        assert_eq!(client.status(vec![putfh(&fh), with(1)]).await, nfsstat4::NFS4ERR_OLD_STATEID);
+        assert_eq!(client.status(vec![putfh(&fh), with(9)]).await, nfsstat4::NFS4ERR_BAD_STATEID);
+        client.ok(vec![putfh(&fh), with(0)]).await;
+    });
+}
+
+#[test]
+fn guarded_and_exclusive_creation() {
+    simulate(3, async |world: World| {
+        let client = world.client("a").await;
+        let guarded = || named(createhow4::GUARDED4(fattr(&mode(0o600))));
+        open(&client, guarded()).await.unwrap();
+        assert_eq!(open(&client, guarded()).await.unwrap_err(), nfsstat4::NFS4ERR_EXIST);
+        client.ok(vec![putrootfh(), remove("f")]).await;
+        let exclusive = |verifier| {
+            named(createhow4::EXCLUSIVE4_1(creatverfattr {
+                cva_verf: verifier4([verifier; 8]),
+                cva_attrs: fattr(&mode(0o620)),
+            }))
+        };
+        let made = open(&client, exclusive(1)).await.unwrap();
+        assert!(made.attrset.contains(FATTR4_MODE));
+        assert_eq!(client.attributes("f", &[FATTR4_MODE]).await.mode, Some(0o620));
+        open(&client, exclusive(1)).await.unwrap();
+        assert_eq!(open(&client, exclusive(2)).await.unwrap_err(), nfsstat4::NFS4ERR_EXIST);
+    });
+}
+
+#[test]
+fn unchecked_creation_of_an_existing_file_empties_it_on_demand() {
+    simulate(4, async |world: World| {
+        let client = world.client("a").await;
+        let (fh, stateid) = client.open("f", BOTH, 0).await;
+        client.ok(vec![putfh(&fh), setattr(stateid, &size(99))]).await;
+        open(&client, named(createhow4::UNCHECKED4(fattr(&mode(0o600))))).await.unwrap();
+        let got = client.attributes("f", &[FATTR4_SIZE, FATTR4_MODE]).await;
+        assert_eq!((got.size, got.mode), (Some(99), Some(0o644)), "it was there: only the size is heeded");
+        let emptied = open(&client, named(createhow4::UNCHECKED4(fattr(&size(0))))).await.unwrap();
+        assert_eq!(emptied.attrset, bitmap4::of(&[FATTR4_SIZE]));
+        assert_eq!(client.attributes("f", &[FATTR4_SIZE]).await.size, Some(0));
+    });
+}
+
+#[test]
+fn share_reservations_hold_between_clients() {
+    simulate(5, async |world: World| {
+        let (a, b) = (world.client("a").await, world.client("b").await);
+        let (fh, stateid) = a.open("f", READ, OPEN4_SHARE_DENY_WRITE).await;
+        let want = |access, deny| vec![putfh(&fh), open_fh(b"o", access, deny)];
+        assert_eq!(open(&b, want(WRITE, 0)).await.unwrap_err(), nfsstat4::NFS4ERR_SHARE_DENIED);
+        let deny = want(READ, OPEN4_SHARE_DENY_READ);
+        assert_eq!(open(&b, deny).await.unwrap_err(), nfsstat4::NFS4ERR_SHARE_DENIED);
+        open(&b, want(READ, OPEN4_SHARE_DENY_WRITE)).await.unwrap();
+        // Another owner of the same client is another party.
+        assert_eq!(
+            a.status(vec![putfh(&fh), open_fh(b"second", WRITE, 0)]).await,
+            nfsstat4::NFS4ERR_SHARE_DENIED
+        );
+        a.ok(vec![putfh(&fh), close(stateid)]).await;
+        let own = open(&b, want(WRITE, 0)).await;
+        assert!(own.is_ok(), "the same owner adds to its own reservation");
+    });
+}
+
+#[test]
+fn an_open_is_downgraded_to_what_was_opened_before() {
+    simulate(6, async |world: World| {
+        let client = world.client("a").await;
+        let (fh, _) = client.open("f", READ, 0).await;
+        let (_, both) = opened(&client.ok(vec![putfh(&fh), open_fh(b"owner", BOTH, 0), getfh()]).await);
+        let status = async |stateid, access, deny| {
+            client.status(vec![putfh(&fh), downgrade(stateid, access, deny)]).await
+        };
+        assert_eq!(status(both, WRITE, 0).await, nfsstat4::NFS4ERR_INVAL, "never opened so");
+        assert_eq!(status(both, 0, 0).await, nfsstat4::NFS4ERR_INVAL);
+        let nfs_resop4::OP_OPEN_DOWNGRADE(OPEN_DOWNGRADE4res::NFS4_OK(done)) =
+            client.last(vec![putfh(&fh), downgrade(both, READ, 0)]).await
+        else {
+            panic!()
+        };
+        assert_eq!(done.open_stateid.seqid, both.seqid + 1);
+        let write = client.status(vec![putfh(&fh), setattr(done.open_stateid, &size(1))]).await;
+        assert_eq!(write, nfsstat4::NFS4ERR_OPENMODE);
+    });
+}
+
+#[test]
+fn each_bad_open_has_its_status() {
+    simulate(7, async |world: World| {
+        let client = world.client("a").await;
+        client.mkdir("/", "d").await;
+        client.ok(vec![putrootfh(), symlink("l", "f")]).await;
+        client.open("f", BOTH, 0).await;
+        let status = async |op| client.status(vec![putrootfh(), op]).await;
+        assert_eq!(status(open_name("nothing", b"o", READ, 0)).await, nfsstat4::NFS4ERR_NOENT);
+        assert_eq!(status(open_name("d", b"o", READ, 0)).await, nfsstat4::NFS4ERR_ISDIR);
+        assert_eq!(status(open_name("l", b"o", READ, 0)).await, nfsstat4::NFS4ERR_SYMLINK);
+        assert_eq!(status(open_name("f", b"o", 0, 0)).await, nfsstat4::NFS4ERR_INVAL);
+        assert_eq!(status(open_name("f", b"o", READ, 4)).await, nfsstat4::NFS4ERR_INVAL);
+        assert_eq!(status(open_name("", b"o", READ, 0)).await, nfsstat4::NFS4ERR_INVAL);
+        assert_eq!(status(open_name("..", b"o", READ, 0)).await, nfsstat4::NFS4ERR_BADNAME);
+        let no_handle = client.status(vec![open_name("f", b"o", READ, 0)]).await;
+        assert_eq!(no_handle, nfsstat4::NFS4ERR_NOFILEHANDLE);
+    });
+}
+
+#[test]
+fn permissions_are_checked_at_open() {
+    simulate(8, async |world: World| {
+        let client = world.client("a").await;
+        client.open("f", BOTH, 0).await;
+        let user = client.over(client.raw.clone().as_user(500, 500, &[]));
+        user.ok(vec![putrootfh(), open_name("f", b"u", READ, 0)]).await;
+        let write = user.status(vec![putrootfh(), open_name("f", b"u", WRITE, 0)]).await;
+        assert_eq!(write, nfsstat4::NFS4ERR_ACCESS);
+        // Who makes a file may write it, whatever its mode (POSIX open with O_CREAT).
+        client.ok(vec![putrootfh(), create(createtype4::NF4DIR, "d", &mode(0o777))]).await;
+        let claim = open_claim4::CLAIM_NULL(Bytes::from_static(b"mine"));
+        let how = openflag4::OPEN4_CREATE(createhow4::GUARDED4(fattr(&mode(0o000))));
+        user.ok(vec![putrootfh(), lookup("d"), open_with(b"u", BOTH, 0, how, claim)]).await;
+    });
+}
+
+/// §16.2.3.1.2: the current stateid is that of the OPEN before.
+#[test]
+fn the_current_stateid_is_the_one_just_opened() {
+    simulate(9, async |world: World| {
+        let client = world.client("a").await;
+        let ops =
+            vec![putrootfh(), open_create("f", b"o", BOTH, 0), setattr(CURRENT, &size(7)), close(CURRENT)];
+        client.ok(ops).await;
+        assert_eq!(client.attributes("f", &[FATTR4_SIZE]).await.size, Some(7));
+        let without = client.status(vec![putrootfh(), lookup("f"), close(CURRENT)]).await;
+        assert_eq!(without, nfsstat4::NFS4ERR_BAD_STATEID);
+    });
+}
+
+#[test]
+fn stateids_belong_to_their_client_and_their_file() {
+    simulate(10, async |world: World| {
+        let (a, b) = (world.client("a").await, world.client("b").await);
+        let (fh, stateid) = a.open("f", BOTH, 0).await;
+        let (other, _) = a.open("g", BOTH, 0).await;
+        assert_eq!(b.status(vec![putfh(&fh), close(stateid)]).await, nfsstat4::NFS4ERR_BAD_STATEID);
+        assert_eq!(a.status(vec![putfh(&other), close(stateid)]).await, nfsstat4::NFS4ERR_BAD_STATEID);
+    });
+}

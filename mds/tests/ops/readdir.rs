@@ -1,0 +1,118 @@
+//! READDIR.
+
+use std::collections::BTreeSet;
+
+use sluice_xdr::nfs4::*;
+
+use crate::harness::*;
+
+async fn page(client: &Client, path: &str, cookie: u64, maxcount: u32, attributes: &[u32]) -> dirlist4 {
+    let mut ops = walk(path);
+    ops.push(readdir(cookie, verifier4::default(), maxcount, attributes));
+    match client.last(ops).await {
+        nfs_resop4::OP_READDIR(READDIR4res::NFS4_OK(ok)) => ok.reply,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn all(client: &Client, path: &str, maxcount: u32) -> Vec<entry4> {
+    let (mut entries, mut cookie) = (Vec::new(), 0);
+    loop {
+        let found = page(client, path, cookie, maxcount, &[FATTR4_FILEID, FATTR4_TYPE]).await;
+        assert!(found.eof || !found.entries.is_empty());
+        cookie = found.entries.last().map_or(cookie, |entry| entry.cookie);
+        entries.extend(found.entries);
+        if found.eof {
+            return entries;
+        }
+    }
+}
+
+#[test]
+fn every_entry_appears_exactly_once_whatever_the_page() {
+    simulate(1, async |world: World| {
+        let client = world.client("a").await;
+        client.mkdir("/", "d").await;
+        let names: BTreeSet<String> = (0..100).map(|n| format!("name{n}")).collect();
+        for name in &names {
+            client.mkdir("/d", name).await;
+        }
+        for maxcount in [300, 1000, 4096, 65536] {
+            let entries = all(&client, "/d", maxcount).await;
+            let found: Vec<String> =
+                entries.iter().map(|e| String::from_utf8(e.name.to_vec()).unwrap()).collect();
+            assert_eq!(found.len(), names.len(), "{maxcount}");
+            assert_eq!(found.into_iter().collect::<BTreeSet<_>>(), names);
+            let cookies: BTreeSet<u64> = entries.iter().map(|entry| entry.cookie).collect();
+            assert!(cookies.len() == 100 && !cookies.contains(&0) && cookies.iter().all(|c| *c > 2));
+            assert!(cookies.iter().all(|c| i64::try_from(*c).is_ok()));
+        }
+    });
+}
+
+#[test]
+fn entries_come_with_the_attributes_of_their_files() {
+    simulate(2, async |world: World| {
+        let client = world.client("a").await;
+        client.mkdir("/", "d").await;
+        client.ok(vec![putrootfh(), lookup("d"), symlink("l", "x")]).await;
+        let id = client.attributes("/d/l", &[FATTR4_FILEID]).await.fileid;
+        let found = all(&client, "/d", 4096).await;
+        let attributes = Attributes::decode(&found[0].attrs).unwrap();
+        assert_eq!((attributes.fileid, attributes.type_), (id, Some(nfs_ftype4::NF4LNK)));
+    });
+}
+
+#[test]
+fn an_empty_directory_is_at_its_end() {
+    simulate(3, async |world: World| {
+        let client = world.client("a").await;
+        client.mkdir("/", "d").await;
+        let found = page(&client, "/d", 0, 4096, &[]).await;
+        assert!(found.eof && found.entries.is_empty());
+    });
+}
+
+#[test]
+fn each_bad_argument_has_its_status() {
+    simulate(4, async |world: World| {
+        let client = world.client("a").await;
+        client.open("f", READ, 0).await;
+        client.mkdir("/", "d").await;
+        let none = verifier4::default();
+        let status = async |path: &str, op| {
+            let mut ops = walk(path);
+            ops.push(op);
+            client.status(ops).await
+        };
+        assert_eq!(status("/", readdir(1, none, 4096, &[])).await, nfsstat4::NFS4ERR_BAD_COOKIE);
+        assert_eq!(status("/", readdir(0, none, 8, &[])).await, nfsstat4::NFS4ERR_TOOSMALL);
+        assert_eq!(status("/", readdir(0, none, 40, &[FATTR4_FILEID])).await, nfsstat4::NFS4ERR_TOOSMALL);
+        assert_eq!(status("/f", readdir(0, none, 4096, &[])).await, nfsstat4::NFS4ERR_NOTDIR);
+        let only_set = readdir(0, none, 4096, &[FATTR4_TIME_ACCESS_SET]);
+        assert_eq!(status("/", only_set).await, nfsstat4::NFS4ERR_INVAL);
+        let first = page(&client, "/", 0, 4096, &[]).await.entries[0].cookie;
+        let other = readdir(first, verifier4([3; 8]), 4096, &[]);
+        assert_eq!(status("/", other).await, nfsstat4::NFS4ERR_NOT_SAME);
+    });
+}
+
+/// The place of an entry is its own: neighbours that go do not move it.
+#[test]
+fn a_listing_goes_on_after_its_last_entry_was_removed() {
+    simulate(5, async |world: World| {
+        let client = world.client("a").await;
+        client.mkdir("/", "d").await;
+        for n in 0..20 {
+            client.mkdir("/d", &format!("n{n}")).await;
+        }
+        let whole = all(&client, "/d", 65536).await;
+        let first = page(&client, "/d", 0, 400, &[FATTR4_FILEID, FATTR4_TYPE]).await;
+        let last = first.entries.last().unwrap();
+        let name = String::from_utf8(last.name.to_vec()).unwrap();
+        client.ok(vec![putrootfh(), lookup("d"), remove(&name)]).await;
+        let rest = page(&client, "/d", last.cookie, 65536, &[]).await;
+        assert!(rest.eof);
+        assert_eq!(first.entries.len() + rest.entries.len(), whole.len());
+    });
+}

@@ -1,0 +1,112 @@
+//! GETXATTR, SETXATTR, LISTXATTRS, REMOVEXATTR. RFC 8276.
+
+use bytes::Bytes;
+use sluice_xdr::nfs4::*;
+
+use crate::harness::*;
+
+fn set(name: &str, value: &[u8], option: setxattr_option4) -> nfs_argop4 {
+    nfs_argop4::OP_SETXATTR(SETXATTR4args {
+        sxa_option: option,
+        sxa_key: Bytes::copy_from_slice(name.as_bytes()),
+        sxa_value: Bytes::copy_from_slice(value),
+    })
+}
+
+fn get(name: &str) -> nfs_argop4 {
+    nfs_argop4::OP_GETXATTR(GETXATTR4args { gxa_name: Bytes::copy_from_slice(name.as_bytes()) })
+}
+
+fn remove_xattr(name: &str) -> nfs_argop4 {
+    nfs_argop4::OP_REMOVEXATTR(REMOVEXATTR4args { rxa_name: Bytes::copy_from_slice(name.as_bytes()) })
+}
+
+fn list(cookie: u64, maxcount: u32) -> nfs_argop4 {
+    nfs_argop4::OP_LISTXATTRS(LISTXATTRS4args { lxa_cookie: cookie, lxa_maxcount: maxcount })
+}
+
+const EITHER: setxattr_option4 = setxattr_option4::SETXATTR4_EITHER;
+
+#[test]
+fn they_are_set_read_listed_and_removed() {
+    simulate(1, async |world: World| {
+        let client = world.client("a").await;
+        let (fh, _) = client.open("f", BOTH, 0).await;
+        let on = |op: nfs_argop4| vec![putfh(&fh), op];
+        let nfs_resop4::OP_SETXATTR(SETXATTR4res::NFS4_OK(info)) =
+            client.last(on(set("colour", b"red", EITHER))).await
+        else {
+            panic!()
+        };
+        assert!(info.after > info.before);
+        client.ok(on(set("shape", b"", EITHER))).await;
+        let nfs_resop4::OP_GETXATTR(GETXATTR4res::NFS4_OK(value)) = client.last(on(get("colour"))).await
+        else {
+            panic!()
+        };
+        assert_eq!(&value[..], b"red");
+        let nfs_resop4::OP_LISTXATTRS(LISTXATTRS4res::NFS4_OK(names)) = client.last(on(list(0, 4096))).await
+        else {
+            panic!()
+        };
+        assert!(names.lxr_eof);
+        assert_eq!(names.lxr_names.len(), 2);
+        client.ok(on(remove_xattr("colour"))).await;
+        assert_eq!(client.status(on(get("colour"))).await, nfsstat4::NFS4ERR_NOXATTR);
+        assert_eq!(client.status(on(remove_xattr("colour"))).await, nfsstat4::NFS4ERR_NOXATTR);
+    });
+}
+
+#[test]
+fn create_and_replace_mean_what_they_say() {
+    simulate(2, async |world: World| {
+        let client = world.client("a").await;
+        let (fh, _) = client.open("f", BOTH, 0).await;
+        let status = async |op| client.status(vec![putfh(&fh), op]).await;
+        let (create, replace) = (setxattr_option4::SETXATTR4_CREATE, setxattr_option4::SETXATTR4_REPLACE);
+        assert_eq!(status(set("x", b"1", replace)).await, nfsstat4::NFS4ERR_NOXATTR);
+        assert_eq!(status(set("x", b"1", create)).await, nfsstat4::NFS4_OK);
+        assert_eq!(status(set("x", b"2", create)).await, nfsstat4::NFS4ERR_EXIST);
+        assert_eq!(status(set("x", b"2", replace)).await, nfsstat4::NFS4_OK);
+        assert_eq!(status(set("x", b"2", setxattr_option4(9))).await, nfsstat4::NFS4ERR_INVAL);
+    });
+}
+
+#[test]
+fn a_long_list_comes_in_parts() {
+    simulate(3, async |world: World| {
+        let client = world.client("a").await;
+        let (fh, _) = client.open("f", BOTH, 0).await;
+        for n in 0..10 {
+            client.ok(vec![putfh(&fh), set(&format!("attribute-{n}"), b"v", EITHER)]).await;
+        }
+        let (mut cookie, mut seen) = (0, Vec::new());
+        loop {
+            let nfs_resop4::OP_LISTXATTRS(LISTXATTRS4res::NFS4_OK(part)) =
+                client.last(vec![putfh(&fh), list(cookie, 64)]).await
+            else {
+                panic!()
+            };
+            cookie = part.lxr_cookie;
+            seen.extend(part.lxr_names);
+            if part.lxr_eof {
+                break;
+            }
+        }
+        seen.sort();
+        seen.dedup();
+        assert_eq!(seen.len(), 10);
+        let small = client.status(vec![putfh(&fh), list(0, 8)]).await;
+        assert_eq!(small, nfsstat4::NFS4ERR_TOOSMALL);
+    });
+}
+
+#[test]
+fn minor_version_one_has_none() {
+    simulate(4, async |world: World| {
+        let raw = world.connect("a").await.with_minor(1);
+        let client = raw.session(b"old", [1; 8], 0).await;
+        let status = client.status(vec![putrootfh(), get("x")]).await;
+        assert_eq!(status, nfsstat4::NFS4ERR_OP_ILLEGAL);
+    });
+}
