@@ -10,5 +10,6 @@
 pub mod bench;
 pub mod check;
 pub mod client;
+pub mod external;
 pub mod guest;
 pub mod suite;

@@ -4,6 +4,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use sluice_conformance::external::pynfs;
 use sluice_conformance::{bench, check, guest, suite};
 
 #[derive(Parser)]
@@ -22,6 +23,8 @@ enum Command {
     Guest(guest::Guest),
     /// Sluice with stock Linux kernels as clients, case by case
     Suite(suite::Options),
+    /// The NFSv4.1 and 4.2 tests of pynfs, where it is at hand
+    Pynfs(pynfs::Options),
     /// Measure an installation on this host: data servers, names, a large directory, memory
     Bench(bench::Options),
 }
@@ -31,6 +34,7 @@ fn main() -> ExitCode {
         Command::Check(options) => check::run(&options).map(|()| ExitCode::SUCCESS),
         Command::Guest(command) => guest::main(&command),
         Command::Suite(options) => suite::main(&options),
+        Command::Pynfs(options) => pynfs::main(&options),
         Command::Bench(options) => bench::main(&options),
     };
     match outcome {

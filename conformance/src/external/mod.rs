@@ -1,0 +1,6 @@
+//! Suites that others wrote, run against Sluice. None of them is part of this tree: whoever runs one says
+//! where it lies.
+
+mod expectations;
+pub mod pynfs;
+mod server;
