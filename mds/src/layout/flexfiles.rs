@@ -129,11 +129,12 @@ pub(crate) fn body(
 }
 
 /// Synthetic uid and gid (RFC 8435 §2.2): they repeat what the handle says, for whoever looks at a packet.
-/// Decimal, because clients take nothing else.
+/// Readers and writers of one client share the group and differ in the user. Decimal, because clients take
+/// nothing else.
 fn synthetic(holder: Holder) -> (Bytes, Bytes) {
     // 2^32-1 is nobody's uid: clients refuse it.
-    let user = holder.tag & 0x7fff_ffff;
-    let group = if holder.write { 2 } else { 1 };
+    let group = holder.tag & 0x3fff_ffff;
+    let user = group << 1 | u32::from(holder.write);
     (user.to_string().into(), group.to_string().into())
 }
 
@@ -233,6 +234,17 @@ mod tests {
         assert_eq!(server.ffds_stateid.other[..8], [255; 8]);
         assert_eq!(server.ffds_fh_vers.len(), 1);
         assert_eq!((body.ffl_flags, body.ffl_stripe_unit), (0, 0));
+    }
+
+    /// pynfs FFLA1.
+    #[test]
+    fn readers_and_writers_share_the_group_and_differ_in_the_user() {
+        for tag in [1, 7, u32::MAX] {
+            let (reader, writer) = (Holder { tag, write: false }, Holder { tag, write: true });
+            assert_eq!(synthetic(reader).1, synthetic(writer).1);
+            assert_ne!(synthetic(reader).0, synthetic(writer).0);
+            assert_ne!(&synthetic(writer).0[..], b"4294967295");
+        }
     }
 
     proptest! {
