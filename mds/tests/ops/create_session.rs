@@ -66,7 +66,7 @@ fn another_principal_cannot_confirm() {
     simulate(4, async |world: World| {
         let raw = world.connect("a").await;
         let known = raw.exchange_id(b"a", [1; 8]).await;
-        let stranger = raw.clone().as_user(7, 7, &[]);
+        let stranger = raw.clone().with_user(7, 7, &[]);
         let args = create_session_args(known.eir_clientid, known.eir_sequenceid);
         assert_eq!(result(&stranger, args.clone()).await, Err(nfsstat4::NFS4ERR_CLID_INUSE));
         assert!(result(&raw, args).await.is_ok());

@@ -95,7 +95,7 @@ fn updates_need_a_confirmed_record_of_the_same_incarnation() {
         assert_eq!(same.eir_clientid, client.id);
         let reborn = result(&client.raw, exchange_id(b"a", [9; 8], UPDATE)).await;
         assert_eq!(reborn, Err(nfsstat4::NFS4ERR_NOT_SAME));
-        let stranger = client.raw.clone().as_user(5, 5, &[]);
+        let stranger = client.raw.clone().with_user(5, 5, &[]);
         let other = result(&stranger, exchange_id(b"a", [1; 8], UPDATE)).await;
         assert_eq!(other, Err(nfsstat4::NFS4ERR_PERM));
     });
@@ -107,7 +107,7 @@ fn the_name_of_a_client_with_state_is_its_own() {
     simulate(7, async |world: World| {
         let client = world.client("a").await;
         client.open("f", READ, 0).await;
-        let stranger = client.raw.clone().as_user(5, 5, &[]);
+        let stranger = client.raw.clone().with_user(5, 5, &[]);
         let refused = result(&stranger, exchange_id(b"a", [1; 8], 0)).await;
         assert_eq!(refused, Err(nfsstat4::NFS4ERR_CLID_INUSE));
         client.ok(Vec::new()).await;

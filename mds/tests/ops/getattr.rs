@@ -124,7 +124,7 @@ fn only_the_owner_changes_modes_and_only_root_owners() {
     simulate(6, async |world: World| {
         let client = world.client("a").await;
         client.open("f", BOTH, 0).await;
-        let user = client.over(client.raw.clone().as_user(500, 500, &[]));
+        let user = client.over(client.raw.clone().with_user(500, 500, &[]));
         assert_eq!(user.status(set("f", &mode(0o777))).await, nfsstat4::NFS4ERR_PERM);
         assert_eq!(user.status(set("f", &size(0))).await, nfsstat4::NFS4ERR_ACCESS);
     });
@@ -152,7 +152,7 @@ fn access_says_what_the_mode_says() {
     simulate(8, async |world: World| {
         let client = world.client("a").await;
         client.open("f", BOTH, 0).await;
-        let user = client.over(client.raw.clone().as_user(500, 500, &[]));
+        let user = client.over(client.raw.clone().with_user(500, 500, &[]));
         let all = ACCESS4_READ
             | ACCESS4_LOOKUP
             | ACCESS4_MODIFY

@@ -41,24 +41,28 @@ pub struct World {
     data_servers: Vec<Arc<DataServer>>,
 }
 
-/// Runs a test in a world of its own, with one data server.
-pub fn simulate(seed: u64, test: impl AsyncFnOnce(World)) {
+/// Runs a test in a world of its own, with one data server. SLUICE_SEEDS=n runs it in n worlds.
+pub fn simulate(seed: u64, test: impl AsyncFn(World)) {
     simulate_with(seed, Config::default(), test);
 }
 
-pub fn simulate_with(seed: u64, config: Config, test: impl AsyncFnOnce(World)) {
+pub fn simulate_with(seed: u64, config: Config, test: impl AsyncFn(World)) {
     // What went on, with RUST_LOG set.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
         .with_test_writer()
         .try_init();
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    runtime.block_on(async {
-        let mut world = World::start(seed, config).await;
-        world.add_data_server("ds1").await;
-        test(world).await;
-    });
+    let worlds = std::env::var("SLUICE_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
+    for seed in (seed..).step_by(1000).take(worlds) {
+        println!("seed {seed}");
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let mut world = World::start(seed, config.clone()).await;
+            world.add_data_server("ds1").await;
+            test(world).await;
+        });
+    }
 }
 
 impl World {
@@ -168,7 +172,7 @@ impl Raw {
         self
     }
 
-    pub fn as_user(mut self, uid: u32, gid: u32, gids: &[u32]) -> Self {
+    pub fn with_user(mut self, uid: u32, gid: u32, gids: &[u32]) -> Self {
         let machine_name = Bytes::from_static(b"host");
         self.credential = Credential::Sys(AuthSys { stamp: 0, machine_name, uid, gid, gids: gids.to_vec() });
         self

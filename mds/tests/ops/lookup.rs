@@ -78,7 +78,7 @@ fn a_directory_that_may_not_be_searched_hides_its_names() {
         let client = world.client("a").await;
         client.ok(vec![putrootfh(), create(createtype4::NF4DIR, "d", &mode(0o700))]).await;
         client.mkdir("/d", "e").await;
-        let user = client.over(client.raw.clone().as_user(500, 500, &[]));
+        let user = client.over(client.raw.clone().with_user(500, 500, &[]));
         let status = user.status(vec![putrootfh(), lookup("d"), lookup("e")]).await;
         assert_eq!(status, nfsstat4::NFS4ERR_ACCESS);
     });

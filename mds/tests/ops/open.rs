@@ -160,7 +160,7 @@ fn permissions_are_checked_at_open() {
     simulate(8, async |world: World| {
         let client = world.client("a").await;
         client.open("f", BOTH, 0).await;
-        let user = client.over(client.raw.clone().as_user(500, 500, &[]));
+        let user = client.over(client.raw.clone().with_user(500, 500, &[]));
         user.ok(vec![putrootfh(), open_name("f", b"u", READ, 0)]).await;
         let write = user.status(vec![putrootfh(), open_name("f", b"u", WRITE, 0)]).await;
         assert_eq!(write, nfsstat4::NFS4ERR_ACCESS);

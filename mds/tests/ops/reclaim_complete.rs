@@ -191,3 +191,22 @@ fn an_idle_client_is_forgotten() {
         assert_eq!(a.status(Vec::new()).await, nfsstat4::NFS4ERR_BADSESSION);
     });
 }
+
+/// The table forgets a client before its row is gone: when the store fails in between, the row goes as soon
+/// as the store is back.
+#[test]
+fn the_end_of_a_client_is_recorded_in_the_end() {
+    simulate(12, async |mut world: World| {
+        let a = world.client("a").await;
+        a.raw.compound(vec![destroy_session(a.session)]).await;
+        world.db.set_faults(sluice_kv::Faults { unavailable: 1.0, ..sluice_kv::Faults::NONE });
+        let end = async || a.raw.compound(vec![destroy_clientid(a.id)]).await.status;
+        assert_eq!(end().await, nfsstat4::NFS4ERR_DELAY);
+        world.db.set_faults(sluice_kv::Faults::NONE);
+        world.sleep(10 * SECOND).await;
+        assert_eq!(end().await, nfsstat4::NFS4ERR_STALE_CLIENTID);
+        world.restart().await;
+        // Nobody is left who could reclaim: no grace.
+        world.client("b").await.ok(fresh()).await;
+    });
+}
