@@ -22,10 +22,11 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use sluice_env::Env;
 use sluice_rpc::{Tcp, Transport};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::client::{Client, Identity};
 use host::{Installation, Usage};
@@ -113,7 +114,12 @@ pub fn main(options: &Options) -> Result<ExitCode> {
         scale,
     };
     let mut table = Table::new(installation.describe()?);
-    let measured = runtime.block_on(measure(options, &target, &installation, &mut table));
+    let measured = runtime.block_on(async {
+        tokio::select! {
+            measured = measure(options, &target, &installation, &mut table) => measured,
+            why = interrupted() => Err(why),
+        }
+    });
     if let Err(error) = &measured {
         table.fail(format!("{error:#}; {}", installation.last_words()));
     }
@@ -134,6 +140,20 @@ pub fn main(options: &Options) -> Result<ExitCode> {
         std::fs::write(file, text + "\n").with_context(|| format!("cannot write {}", file.display()))?;
     }
     Ok(if table.passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Completes when this process shall end: the servers must not outlive it.
+async fn interrupted() -> anyhow::Error {
+    let terminate = async {
+        match signal(SignalKind::terminate()) {
+            Ok(mut signal) => signal.recv().await,
+            Err(_) => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        _ = terminate => anyhow!("terminated"),
+        _ = tokio::signal::ctrl_c() => anyhow!("interrupted"),
+    }
 }
 
 async fn measure(
