@@ -122,9 +122,12 @@ fn another_request_under_the_same_sequence_id_is_a_false_retry() {
     simulate(8, async |world: World| {
         let client = world.client("a").await;
         let ops = |rest| with(sequence(client.session, 3, 1, true), rest);
-        client.raw.compound(ops(getroot())).await;
-        let other = client.raw.compound(ops(vec![putrootfh(), getfh()])).await;
-        assert_eq!(other.status, nfsstat4::NFS4ERR_SEQ_FALSE_RETRY);
+        client.raw.compound(ops(vec![putrootfh(), lookup("one")])).await;
+        // Of the same length, and of another.
+        for rest in [vec![putrootfh(), lookup("two")], vec![putrootfh()]] {
+            let other = client.raw.compound(ops(rest)).await;
+            assert_eq!(other.status, nfsstat4::NFS4ERR_SEQ_FALSE_RETRY);
+        }
     });
 }
 
