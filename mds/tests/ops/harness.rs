@@ -54,7 +54,7 @@ pub fn simulate_with(seed: u64, config: Config, test: impl AsyncFn(World)) {
         .try_init();
     let worlds = std::env::var("SLUICE_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
     for seed in (seed..).step_by(1000).take(worlds) {
-        println!("seed {seed}");
+        tracing::info!(seed, "a new world");
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         runtime.block_on(async {
