@@ -8,8 +8,9 @@ use anyhow::{Context, Result, anyhow, bail};
 use sluice_ds::{Config, DataServer, StartError};
 use sluice_env::Env;
 use sluice_rpc::{ClusterKey, Tcp};
+use sluice_store::device::FileDevice;
 
-use crate::{cli, logs, ports, reach, stop};
+use crate::{cli, durability, logs, ports, reach, stop};
 
 /// How long calls in flight may take when the server is asked to stop.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -34,7 +35,14 @@ pub(crate) async fn run(options: cli::Ds) -> Result<()> {
     config.store.create = options.new;
     std::fs::create_dir_all(&config.data_dir)
         .with_context(|| format!("cannot make {}", config.data_dir.display()))?;
-    let server = DataServer::start(Env::system(), Arc::new(Tcp::default()), config).await.map_err(explain)?;
+    let (env, transport) = (Env::system(), Arc::new(Tcp));
+    let server = if durability::unsafe_no_sync("ds") {
+        let device = FileDevice::new(&config.data_dir)?.unsafe_no_sync();
+        DataServer::start_on(env, transport, Arc::new(device), config).await
+    } else {
+        DataServer::start(env, transport, config).await
+    };
+    let server = server.map_err(explain)?;
     let why = stop::requested(options.child.stop_with_stdin).await?;
     tracing::info!(why, "data server stopping");
     server.shutdown(DRAIN).await;

@@ -8,6 +8,7 @@
 
 mod cli;
 mod ds;
+mod durability;
 mod installation;
 mod key;
 mod logs;

@@ -10,7 +10,7 @@ use sluice_mds::{Config, Mds};
 use sluice_rpc::{ClusterKey, Limits, Server, Tcp, Transport};
 
 use crate::cli;
-use crate::{logs, ports, stop};
+use crate::{durability, logs, ports, stop};
 
 /// How long calls in flight may take when the server is asked to stop.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -20,12 +20,14 @@ pub(crate) async fn run(options: cli::Mds) -> Result<()> {
     let env = Env::system();
     let key_file = options.key.unwrap_or_else(|| options.data_dir.join("cluster.key"));
     let key = ClusterKey::read(&key_file)?;
-    let transport: Arc<dyn Transport> = Arc::new(Tcp::default());
+    let transport: Arc<dyn Transport> = Arc::new(Tcp);
     let limits = Limits::default();
     let store = options.data_dir.join("metadata");
     std::fs::create_dir_all(&store)
         .with_context(|| format!("cannot make {}: choose a writable --data-dir", store.display()))?;
-    let db = Database::open_embedded(env.clone(), &store, EmbeddedOptions::default())?;
+    let embedded =
+        EmbeddedOptions { unsafe_no_sync: durability::unsafe_no_sync("mds"), ..EmbeddedOptions::default() };
+    let db = Database::open_embedded(env.clone(), &store, embedded)?;
     let mds = Mds::start(env.clone(), Arc::clone(&transport), db.clone(), config(&options.tuning)).await?;
     let server = Arc::new(
         Server::new(env.clone(), transport, limits, mds.plain_programs())

@@ -123,6 +123,13 @@ impl Job {
         self
     }
 
+    /// Another script.
+    #[must_use]
+    pub fn script(mut self, script: impl Into<PathBuf>) -> Self {
+        self.script = script.into();
+        self
+    }
+
     /// An environment variable of the script.
     #[must_use]
     pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {

@@ -34,6 +34,10 @@ pub struct Case {
     pub ci: bool,
     /// Wants the kernel sources: all of them, or the headers.
     pub sources: Option<bool>,
+    /// The servers run in a guest that the case switches on and off.
+    pub powered: bool,
+    /// Of the time limit, the part that each of `--rounds` may take.
+    pub seconds_per_round: u64,
 }
 
 const BASE: Case = Case {
@@ -47,6 +51,8 @@ const BASE: Case = Case {
     reference: true,
     ci: true,
     sources: None,
+    powered: false,
+    seconds_per_round: 0,
 };
 
 /// Every case, quickest first.
@@ -120,6 +126,27 @@ pub const CASES: &[Case] = &[
         ..BASE
     },
     Case {
+        name: "power_loss",
+        shows: "the servers' machine loses power under load, again and again: no promise is broken, the client goes on",
+        data_servers: 2,
+        lease: 5,
+        seconds: 60,
+        seconds_per_round: 120,
+        reference: false,
+        powered: true,
+        ..BASE
+    },
+    Case {
+        name: "power_control",
+        shows: "servers that do not sync fail the test of `power_loss`, as they should",
+        data_servers: 2,
+        lease: 5,
+        seconds: 400,
+        reference: false,
+        powered: true,
+        ..BASE
+    },
+    Case {
         name: "scaling",
         shows: "shaped links, 1, 2, 4, 8 data servers: at least 90 % of linear",
         seconds: 900,
@@ -159,9 +186,9 @@ impl Case {
 
     /// Hard limit with this kernel.
     #[must_use]
-    pub fn limit(&self, tested: Kernel) -> Duration {
+    pub fn limit(&self, tested: Kernel, rounds: u32) -> Duration {
         let factor = if tested.entry().machine == Machine::Qemu { 4 } else { 1 };
-        Duration::from_secs(self.seconds * factor)
+        Duration::from_secs((self.seconds + self.seconds_per_round * u64::from(rounds)) * factor)
     }
 }
 

@@ -2,10 +2,12 @@
 
 mod board;
 pub mod cases;
+mod power;
 mod report;
 mod sluice;
 mod stage;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -22,13 +24,18 @@ use crate::guest::host;
 use crate::guest::job::{Job, Outcome, Running, Sink, Status};
 use crate::guest::lab::{self, HOST_ADDRESS, Lab, server_address};
 use cases::{CASES, Case};
+use power::Machines;
 use report::Row;
 use sluice::Sluice;
 use stage::{Act, PORT, Stage};
 
 /// Number, thus address, of the guest that serves reference runs.
 const REFERENCE: u8 = 9;
-const REFERENCE_KERNEL: &str = "uml7.2";
+/// The same for the guest that runs Sluice where a case switches it on and off, and for the client that dies with it.
+const POWERED_SERVER: u8 = 9;
+const POWERED_CLIENT: u8 = 8;
+/// Of guests that serve.
+const SERVER_KERNEL: &str = "uml7.2";
 /// Holds everything that the two bulk cases write.
 const REFERENCE_MEMORY: u32 = 4096;
 const REFERENCE_START: Duration = Duration::from_secs(60);
@@ -54,6 +61,9 @@ pub struct Options {
     /// Where logs and results.json go
     #[arg(long, value_name = "DIR")]
     results: Option<PathBuf>,
+    /// How often the power fails in `power_loss`
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    rounds: u32,
     /// Stop at the first case that fails
     #[arg(long)]
     fail_fast: bool,
@@ -150,8 +160,8 @@ impl Options {
             .iter()
             .flat_map(|kernel| cases.iter().flat_map(|case| case.kernels(*kernel)))
             .collect();
-        if self.reference.is_some() {
-            kernels.extend(REFERENCE_KERNEL.parse::<Kernel>().ok());
+        if self.reference.is_some() || cases.iter().any(|case| case.powered) {
+            kernels.extend(SERVER_KERNEL.parse::<Kernel>().ok());
         }
         kernels.sort_by_key(|kernel| kernel.name());
         kernels.dedup();
@@ -256,15 +266,16 @@ impl<'a> Suite<'a> {
         let _ = fs::remove_dir_all(&logs);
         fs::create_dir_all(&logs)?;
         let kernel = kernels.first().context("a case has a kernel")?;
-        let limit = case.limit(*kernel);
+        let limit = case.limit(*kernel, self.options.rounds);
         let home = tempfile::Builder::new().prefix("sluice-suite.").tempdir()?;
         let share = home.path().join("share");
         self.fill(&share, case)?;
-        let sluice =
-            self.options.reference.is_none().then(|| self.options.program()).transpose()?.map(|program| {
-                Sluice::new(&program, home.path(), &logs.join("sluice.log"), case.data_servers, case.lease)
-            });
-        let act = Arc::new(Act::new(sluice, limit));
+        let on_host = self.options.reference.is_none() && !case.powered;
+        let sluice = on_host.then(|| self.options.program()).transpose()?.map(|program| {
+            Sluice::new(&program, home.path(), &logs.join("sluice.log"), case.data_servers, case.lease)
+        });
+        let machines = case.powered.then(|| self.machines(case, *kernel, vers, &share, &logs)).transpose()?;
+        let act = Arc::new(Act::new(sluice, machines, limit));
         self.stage.begin(Arc::clone(&act))?;
         let end = End(&self.stage);
         let _reference = self.serve(&act, &share, &logs)?;
@@ -309,13 +320,39 @@ impl<'a> Suite<'a> {
         Ok(())
     }
 
+    /// The machines that a case switches on and off.
+    fn machines(
+        &self,
+        case: &Case,
+        tested: Kernel,
+        vers: &str,
+        share: &Path,
+        logs: &Path,
+    ) -> Result<Machines> {
+        // Guests reach the share wherever the program's own folder lies.
+        fs::copy(self.options.program()?, share.join("sluice")).context("cannot copy the program to test")?;
+        let limit = case.limit(tested, self.options.rounds);
+        let mut jobs = BTreeMap::new();
+        for (name, number, kernel) in
+            [("server", POWERED_SERVER, SERVER_KERNEL.parse()?), ("client", POWERED_CLIENT, tested)]
+        {
+            let script = format!("power_{name}.sh");
+            let job = self.guest(case, self.cache.kernel(kernel)?, number, 1, vers, share, limit);
+            jobs.insert(name, job.script(share.join(script)).console(logs.join(format!("{name}.console"))));
+        }
+        Ok(Machines::new(self.cache.clone(), logs, jobs))
+    }
+
     /// Starts the servers: Sluice, or a guest whose kernel serves.
     fn serve(&self, act: &Act, share: &Path, logs: &Path) -> Result<Option<Running>> {
         if let Some(sluice) = &act.sluice {
             stage::lock(sluice).start(&[])?;
             return Ok(None);
         }
-        let kernel = self.cache.kernel(REFERENCE_KERNEL.parse()?)?;
+        if act.has_machines() {
+            return Ok(None);
+        }
+        let kernel = self.cache.kernel(SERVER_KERNEL.parse()?)?;
         let job = Job::new(kernel, REFERENCE, share.join("reference.sh"))
             .share(share)
             .env("REFERENCE", self.options.reference.map_or("", Reference::name))
@@ -348,6 +385,8 @@ impl<'a> Suite<'a> {
         let script = workspace().join("conformance/guest/cases").join(format!("{}.sh", case.name));
         let server = if self.options.reference.is_some() {
             Job::new(kernel.clone(), REFERENCE, &script).address()
+        } else if case.powered {
+            Job::new(kernel.clone(), POWERED_SERVER, &script).address()
         } else {
             server_address(1)
         };
@@ -362,6 +401,7 @@ impl<'a> Suite<'a> {
             .env("VERS", vers)
             .env("STRIPES", if stripes { "1" } else { "0" })
             .env("LEASE", case.lease.to_string())
+            .env("ROUNDS", self.options.rounds.to_string())
             .env("DATA_SERVERS", case.data_servers.to_string())
             .env("REFERENCE", self.options.reference.map_or("", Reference::name));
         conversation(job)

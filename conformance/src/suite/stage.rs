@@ -15,6 +15,7 @@ use nix::sys::signal::{Signal, killpg};
 use serde::Serialize;
 
 use super::board::Board;
+use super::power::Machines;
 use super::sluice::Sluice;
 use crate::guest::lab::{HOST_ADDRESS, Lab};
 use crate::guest::process::pid;
@@ -43,6 +44,8 @@ pub(super) struct Act {
     pub(super) board: Board,
     /// None: the reference server.
     pub(super) sluice: Option<Mutex<Sluice>>,
+    /// Machines that the case switches on and off.
+    machines: Option<Mutex<Machines>>,
     limit: Duration,
     guests: Mutex<BTreeMap<u8, u32>>,
     killed: Mutex<BTreeSet<u8>>,
@@ -50,10 +53,11 @@ pub(super) struct Act {
 }
 
 impl Act {
-    pub(super) fn new(sluice: Option<Sluice>, limit: Duration) -> Self {
+    pub(super) fn new(sluice: Option<Sluice>, machines: Option<Machines>, limit: Duration) -> Self {
         Self {
             board: Board::default(),
             sluice: sluice.map(Mutex::new),
+            machines: machines.map(Mutex::new),
             limit,
             guests: Mutex::default(),
             killed: Mutex::default(),
@@ -77,6 +81,15 @@ impl Act {
 
     fn sluice(&self) -> Result<MutexGuard<'_, Sluice>> {
         Ok(lock(self.sluice.as_ref().context("the reference server does not do that")?))
+    }
+
+    /// Whether the case brings its servers itself.
+    pub(super) fn has_machines(&self) -> bool {
+        self.machines.is_some()
+    }
+
+    fn machines(&self) -> Result<MutexGuard<'_, Machines>> {
+        Ok(lock(self.machines.as_ref().context("this case has no machines to switch")?))
     }
 
     fn kill_guest(&self, number: u8) -> Result<()> {
@@ -162,6 +175,8 @@ impl Stage {
             ["regain"] => act.sluice()?.freeze(false),
             ["mute", name] => act.sluice()?.signal(name, Signal::SIGSTOP)?,
             ["unmute", name] => act.sluice()?.signal(name, Signal::SIGCONT)?,
+            ["power", "on", name, arguments @ ..] => act.machines()?.switch_on(name, arguments)?,
+            ["power", "off", names @ ..] => act.machines()?.switch_off(names)?,
             ["kill-guest", number] => act.kill_guest(number.parse()?)?,
             ["restart", options @ ..] => {
                 let mut sluice = act.sluice()?;

@@ -22,6 +22,8 @@ pub struct FileDevice {
     root: PathBuf,
     /// Whether the file system answers reads that may not wait.
     nowait: Arc<AtomicBool>,
+    /// Flushes flush; false only in the test that must lose data.
+    honest: bool,
 }
 
 impl FileDevice {
@@ -29,7 +31,15 @@ impl FileDevice {
     pub fn new(root: impl Into<PathBuf>) -> io::Result<Self> {
         let root = root.into();
         fs::create_dir_all(&root)?;
-        Ok(Self { root, nowait: Arc::new(AtomicBool::new(true)) })
+        Ok(Self { root, nowait: Arc::new(AtomicBool::new(true)), honest: true })
+    }
+
+    /// For one test only: flushes say yes and do nothing, so that a power failure loses what was
+    /// acknowledged, and the test that looks for such losses can be seen to find them.
+    #[must_use]
+    pub fn unsafe_no_sync(mut self) -> Self {
+        self.honest = false;
+        self
     }
 
     fn path(&self, path: &str) -> PathBuf {
@@ -37,7 +47,7 @@ impl FileDevice {
     }
 
     fn wrap(&self, file: File) -> Arc<dyn DeviceFile> {
-        Arc::new(PlainFile { file, nowait: Arc::clone(&self.nowait) })
+        Arc::new(PlainFile { file, nowait: Arc::clone(&self.nowait), honest: self.honest })
     }
 }
 
@@ -92,7 +102,8 @@ impl Device for FileDevice {
     }
 
     fn sync_dir(&self, path: &str) -> io::Result<()> {
-        File::open(self.path(path))?.sync_all()
+        let dir = File::open(self.path(path))?;
+        if self.honest { dir.sync_all() } else { Ok(()) }
     }
 
     fn space(&self) -> io::Result<Space> {
@@ -114,6 +125,7 @@ fn stat_of(meta: &fs::Metadata) -> FileStat {
 struct PlainFile {
     file: File,
     nowait: Arc<AtomicBool>,
+    honest: bool,
 }
 
 impl PlainFile {
@@ -172,11 +184,11 @@ impl DeviceFile for PlainFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.file.sync_data()
+        if self.honest { self.file.sync_data() } else { Ok(()) }
     }
 
     fn sync_all(&self) -> io::Result<()> {
-        self.file.sync_all()
+        if self.honest { self.file.sync_all() } else { Ok(()) }
     }
 
     fn set_len(&self, size: u64) -> io::Result<()> {
