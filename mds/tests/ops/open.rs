@@ -1,6 +1,9 @@
 //! OPEN, CLOSE, OPEN_DOWNGRADE. Names in parentheses are pynfs codes.
 
+use std::time::Duration;
+
 use bytes::Bytes;
+use sluice_mds::Config;
 use sluice_xdr::nfs4::*;
 
 use crate::harness::*;
@@ -89,6 +92,25 @@ fn unchecked_creation_of_an_existing_file_empties_it_on_demand() {
         let emptied = open(&client, named(createhow4::UNCHECKED4(fattr(&size(0))))).await.unwrap();
         assert_eq!(emptied.attrset, bitmap4::of(&[FATTR4_SIZE]));
         assert_eq!(client.attributes("f", &[FATTR4_SIZE]).await.size, Some(0));
+    });
+}
+
+/// (COUR6) §8.3: the reservations of clients that are gone hold until somebody wants them, however many.
+#[test]
+fn reservations_of_several_expired_clients_give_way() {
+    let config = Config { lease: Duration::from_secs(10), ..Config::default() };
+    simulate_with(15, config, async |world: World| {
+        let (a, b) = (world.client("a").await, world.client("b").await);
+        let (fh, _) = a.open("f", WRITE, OPEN4_SHARE_DENY_READ).await;
+        b.ok(vec![putfh(&fh), open_fh(b"o", WRITE, OPEN4_SHARE_DENY_READ)]).await;
+        let c = world.client("c").await;
+        let wanted = || vec![putfh(&fh), open_fh(b"o", READ, 0)];
+        assert_eq!(open(&c, wanted()).await.unwrap_err(), nfsstat4::NFS4ERR_SHARE_DENIED);
+        for _ in 0..4 {
+            world.sleep(Duration::from_secs(4)).await;
+            c.ok(Vec::new()).await;
+        }
+        open(&c, wanted()).await.unwrap();
     });
 }
 
