@@ -169,7 +169,7 @@ impl Admin {
                 Some(policy) => Some(policy),
                 None => {
                     return refuse(format!(
-                        "no policy is called {text}: default, small, wide or wide-any, with mirrors as in wide:2"
+                        "no policy is called {text}: default, small, wide or wide-any, with copies as in wide,mirrors=2"
                     ));
                 }
             }

@@ -21,8 +21,9 @@ pub struct Options {
 
 /// The kernel clients of every run; the full matrix is one command (docs/TESTING.md).
 const GUEST_RUNS: &[&[&str]] = &[
-    &["ci", "--kernel", "uml6.1,uml7.2", "--vers", "4.2"],
-    &["smoke", "--kernel", "uml6.1,uml7.2", "--vers", "4.1"],
+    &["smoke", "direct", "holes_eof", "coherency", "ds_loss", "--kernel", "uml7.2", "--vers", "4.2"],
+    &["smoke", "direct", "mixed", "--kernel", "uml6.1", "--vers", "4.2"],
+    &["smoke", "--kernel", "uml7.2", "--vers", "4.1"],
 ];
 
 type Step = (&'static str, fn(&Path, &Options) -> Result<()>);

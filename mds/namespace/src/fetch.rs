@@ -68,6 +68,14 @@ pub(crate) async fn state(txn: &Transaction, directory: FileId) -> Result<Direct
     if exact.split { merge(txn, directory, exact).await } else { Ok(exact) }
 }
 
+async fn delta(
+    txn: &Transaction,
+    directory: FileId,
+    field: DirectoryField,
+) -> Result<Option<Bytes>, FsError> {
+    Ok(txn.get(&keys::directory(directory, field)).await?)
+}
+
 /// Adds the blind updates to an exact state, under read conflict.
 pub(crate) async fn merge(
     txn: &Transaction,
@@ -75,25 +83,22 @@ pub(crate) async fn merge(
     mut state: DirectoryState,
 ) -> Result<DirectoryState, FsError> {
     const WHAT: &str = "directory delta";
-    for (key, value) in txn.range(&keys::directory_fields(directory), 8, false).await? {
-        match key.last() {
-            Some(f) if *f == DirectoryField::State as u8 => {}
-            Some(f) if *f == DirectoryField::Stamp as u8 => {
-                let stamp: [u8; 10] = value.as_ref().try_into().map_err(|_| FsError::corrupt(WHAT))?;
-                state.stamp.0 = state.stamp.0.max(stamp);
-            }
-            Some(f) if *f == DirectoryField::Touched as u8 => {
-                state.touched = state.touched.max(codec::from_nanos(codec::counter(WHAT, &value)?));
-            }
-            // Deltas are signed; wrapping addition of two's complement is right for both signs.
-            Some(f) if *f == DirectoryField::Entries as u8 => {
-                state.entries = state.entries.wrapping_add(codec::counter(WHAT, &value)?);
-            }
-            Some(f) if *f == DirectoryField::Subdirectories as u8 => {
-                state.subdirectories = state.subdirectories.wrapping_add(codec::counter(WHAT, &value)?);
-            }
-            _ => return Err(FsError::corrupt(WHAT)),
-        }
+    // Point reads: these keys are written over and over in a busy directory, and a scan would step over
+    // every old version of each.
+    let field = |field| delta(txn, directory, field);
+    if let Some(value) = field(DirectoryField::Stamp).await? {
+        let stamp: [u8; 10] = value.as_ref().try_into().map_err(|_| FsError::corrupt(WHAT))?;
+        state.stamp.0 = state.stamp.0.max(stamp);
+    }
+    if let Some(value) = field(DirectoryField::Touched).await? {
+        state.touched = state.touched.max(codec::from_nanos(codec::counter(WHAT, &value)?));
+    }
+    // Deltas are signed; wrapping addition of two's complement is right for both signs.
+    if let Some(value) = field(DirectoryField::Entries).await? {
+        state.entries = state.entries.wrapping_add(codec::counter(WHAT, &value)?);
+    }
+    if let Some(value) = field(DirectoryField::Subdirectories).await? {
+        state.subdirectories = state.subdirectories.wrapping_add(codec::counter(WHAT, &value)?);
     }
     Ok(state)
 }
