@@ -7,7 +7,8 @@ modprobe nfs_layout_flexfiles
 echo 50 >/sys/module/nfs_layout_flexfiles/parameters/dataserver_timeo
 
 power() { $PYTHON /share/power.py "$@"; }
-random() { awk -v seed=$RANDOM$RANDOM -v low="$1" -v high="$2" 'BEGIN { srand(seed); printf "%.3f", low + rand() * (high - low) }'; }
+# random LOW HIGH
+random() { awk -v r=$((RANDOM << 15 | RANDOM)) -v low="$1" -v high="$2" 'BEGIN { printf "%.3f", low + (high - low) * r / 2 ^ 30 }'; }
 
 boots=0
 # power_on [ROLES]: boots the servers' guest and waits until they are ready; its status says whether they are.
