@@ -5,6 +5,7 @@ call that promises it returned. `check DIR LOG` verifies that every promise in L
 acknowledged may or may not have happened. Workers are processes, each with a folder and a log of its own.
 """
 import os, random, struct, sys, time
+from errno import EEXIST, ENOENT
 
 BLOCK = 4096
 
@@ -134,6 +135,17 @@ class Overwrite:
         return sum(map(bool, least)) - len(broken), broken
 
 
+def once(what, wrong, call, done, *arguments):
+    """An operation whose effect is there although it says that it cannot be: the server ran it, lost power before the
+    reply, and ran it again when the client repeated it. Without that effect the error stands."""
+    try:
+        call(*arguments)
+    except OSError as error:
+        if error.errno != wrong or not done():
+            raise
+        print(f"TWICE {what} {arguments[-1]}: {error.strerror}, and yet it is done", flush=True)
+
+
 class Names:
     """Creates, renames, links, removes, attributes: each acknowledged by its own reply."""
 
@@ -147,14 +159,17 @@ class Names:
             log.say("made", number)
             os.chmod(path, 0o640)
             log.say("mode", number)
-            os.rename(path, f"{folder}/moved{number}")
+            moved, made = f"{folder}/moved{number}", f"{folder}/dir{number}"
+            here = os.path.lexists
+            once("rename", ENOENT, os.rename, lambda: here(moved) and not here(path), path, moved)
             log.say("moved", number)
             if number % 3 == 0:
-                os.mkdir(f"{folder}/dir{number}")
+                once("mkdir", EEXIST, os.mkdir, lambda: not os.listdir(made), made)
                 log.say("dir", number)
-                os.link(f"{folder}/moved{number}", f"{folder}/dir{number}/link")
+                link, symlink = f"{made}/link", f"{made}/symlink"
+                once("link", EEXIST, os.link, lambda: os.path.samefile(moved, link), moved, link)
                 log.say("link", number)
-                os.symlink(f"target{number}", f"{folder}/dir{number}/symlink")
+                once("symlink", EEXIST, os.symlink, lambda: here(symlink), f"target{number}", symlink)
                 log.say("symlink", number)
             if number % 4 == 1:
                 os.truncate(f"{folder}/moved{number}", 1000)
@@ -163,11 +178,13 @@ class Names:
                 # Replaces an older one: its own name goes, the other holds the newer file.
                 if number % 5 == 0:
                     log.say("try-over", number - 4)
-                    os.rename(f"{folder}/moved{number}", f"{folder}/moved{number - 4}")
+                    older = f"{folder}/moved{number - 4}"
+                    once("rename", ENOENT, os.rename, lambda: here(older) and not here(moved), moved, older)
                     log.say("over", number, number - 4)
                 elif number % 5 == 2:
                     log.say("try-gone", number - 4)
-                    os.unlink(f"{folder}/moved{number - 4}")
+                    older = f"{folder}/moved{number - 4}"
+                    once("unlink", ENOENT, os.unlink, lambda: not here(older), older)
                     log.say("gone", number - 4)
             number += 1
 

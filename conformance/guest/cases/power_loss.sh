@@ -4,12 +4,17 @@
 set -eu
 . /share/power.sh
 
+# Whether an operation that was done before the loss may be done again when the client repeats it, and then fail. The
+# reply cache does not outlive the metadata server yet (README, "Not yet"); with persistent sessions this is 0.
+TWICE_ALLOWED=1
+twice=0
+
 power_on || fail "the servers did not start"
 mount_sluice
 for round in $(seq "$ROUNDS"); do
   doomed=
   rm -f /tmp/stop
-  power load "$M/s$round" "/tmp/log-s$round" /tmp/stop & load=$!
+  power load "$M/s$round" "/tmp/log-s$round" /tmp/stop >/tmp/said & load=$!
   if [ $((round % 2)) = 0 ]; then doomed=d$round; power_client $doomed; fi
   delay=$(random 1 5)
   sleep "$delay"
@@ -23,7 +28,9 @@ for round in $(seq "$ROUNDS"); do
   touch /tmp/stop
   for try in $(seq 900); do kill -0 $load 2>/dev/null || break; sleep 0.1; done
   kill -0 $load 2>/dev/null && fail "round $round: the client did not go on within 90 s"
-  wait $load || fail "round $round: an application saw an error"
+  wait $load || { cat /tmp/said; fail "round $round: an application saw an error"; }
+  cat /tmp/said
+  twice=$((twice + $(grep -c ^TWICE /tmp/said || true)))
   step "round $round: servers back after $back s, the client went on"
   healthy
   # Nothing of what follows may come from the client's cache.
@@ -41,5 +48,7 @@ for round in $(seq "$ROUNDS"); do
   for gone in $(seq 1 $old); do [ ! -e "$M/s$gone" ] || fail "round $round: s$gone was removed and is back"; done
 done
 metric rounds "$ROUNDS"
+metric ran_twice "$twice"
+[ $TWICE_ALLOWED = 1 ] || same "$twice" 0 "operations that ran twice"
 umount_sluice
 echo PASS

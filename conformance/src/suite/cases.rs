@@ -142,8 +142,6 @@ pub const CASES: &[Case] = &[
         data_servers: 2,
         lease: 5,
         seconds: 400,
-        // Once per CI run is enough: check/mod.rs names it, with one kernel.
-        ci: false,
         reference: false,
         powered: true,
         ..BASE
