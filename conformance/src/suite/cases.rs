@@ -47,7 +47,7 @@ const BASE: Case = Case {
     data_servers: 4,
     lease: 10,
     memory: 768,
-    seconds: 120,
+    seconds: 300,
     reference: true,
     ci: true,
     sources: None,
