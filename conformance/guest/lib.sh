@@ -49,6 +49,11 @@ policy() { reference || host policy "$1" "$2"; }
 mountstats() { awk -v dir="${1:-$M}" '$1 == "device" { mine = ($5 == dir) } mine' /proc/self/mountstats; }
 # op_count OPERATION [DIR]: how many of them the client has sent.
 op_count() { mountstats "${2-}" | awk -v op="$1:" '$1 == op { n = $2 } END { print n + 0 }'; }
+# op_table [DIR]: what the client spent its time on: operation, how many, ms each from sending to reply, ms in all.
+op_table() {
+  mountstats "${1-}" | awk '$1 ~ /^[A-Z_]+:$/ && $2 > 0 { printf "  %-20s %7d  %7.2f ms  %9.0f ms\n", $1, $2, $8 / $2, $8 }' |
+    sort -k5 -nr | head -12
+}
 uses_layouts() { [ "$REFERENCE" = plain ] || mountstats "${1-}" | grep -q 'pnfs=LAYOUT_FLEX_FILES'; }
 
 # json EXPRESSION: evaluates a python expression over the JSON on standard input, called `j`.

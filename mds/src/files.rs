@@ -18,6 +18,7 @@ use sluice_state::stateid::{Located, StateIds, StateIndex};
 use sluice_state::{BootEpoch, ClientId, StateId, Time};
 use tokio::sync::{Notify, oneshot};
 
+use crate::layout::times::Noted;
 use crate::server::Mds;
 
 const SHARDS: usize = 64;
@@ -39,6 +40,8 @@ pub(crate) struct FileEntry {
     pub(crate) key: InodeKey,
     machine: Mutex<File>,
     waiters: Mutex<BTreeMap<WaitToken, Waiter>>,
+    /// What was written when a client last chose the times, while LAYOUTCOMMITs of it may follow.
+    times_set: Mutex<Option<Noted>>,
 }
 
 #[derive(Debug)]
@@ -100,7 +103,8 @@ impl Files {
             Arc::new(FileEntry {
                 key: *key,
                 machine: Mutex::new(File::new(id, seed)),
-                waiters: Mutex::new(BTreeMap::new()),
+                waiters: Mutex::default(),
+                times_set: Mutex::default(),
             })
         });
         Arc::clone(entry)
@@ -154,6 +158,15 @@ impl FileEntry {
     /// A look at the machine that changes nothing.
     pub(crate) fn peek<T>(&self, look: impl FnOnce(&File) -> T) -> T {
         look(&self.machine.lock())
+    }
+
+    /// Under a ticket that LAYOUTCOMMIT and SETATTR exclude each other with.
+    pub(crate) fn times_set(&self) -> Option<Noted> {
+        self.times_set.lock().clone()
+    }
+
+    pub(crate) fn set_times(&self, noted: Option<Noted>) {
+        *self.times_set.lock() = noted;
     }
 
     fn lie_down(&self, token: WaitToken) -> Option<oneshot::Receiver<()>> {

@@ -743,6 +743,10 @@ pub struct ctl_stat {
     /// one past the last byte written, 0 if none
     pub size: u64,
     pub allocated_bytes: u64,
+    /// of its newest write, or greater
+    pub last_write: u64,
+    /// the store's newest: what is written from now on has greater ones
+    pub writes: u64,
 }
 
 impl Encode for ctl_stat {
@@ -750,14 +754,22 @@ impl Encode for ctl_stat {
         w.bool(self.exists);
         w.u64(self.size);
         w.u64(self.allocated_bytes);
+        w.u64(self.last_write);
+        w.u64(self.writes);
     }
 }
 
 impl Decode for ctl_stat {
-    const MIN_SIZE: usize = 20;
+    const MIN_SIZE: usize = 36;
 
     fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Self { exists: r.bool()?, size: r.u64()?, allocated_bytes: r.u64()? })
+        Ok(Self {
+            exists: r.bool()?,
+            size: r.u64()?,
+            allocated_bytes: r.u64()?,
+            last_write: r.u64()?,
+            writes: r.u64()?,
+        })
     }
 }
 
@@ -812,7 +824,7 @@ impl Decode for DS_STAT_res {
 
     fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         match ctl_status::decode(r)? {
-            ctl_status::CTL_OK => Ok(Self::CTL_OK(r.array(CTL_FILES_MAX, 20, ctl_stat::decode)?)),
+            ctl_status::CTL_OK => Ok(Self::CTL_OK(r.array(CTL_FILES_MAX, 36, ctl_stat::decode)?)),
             other => Ok(Self::Default(other)),
         }
     }
@@ -1138,7 +1150,7 @@ impl Encode for ctl_inventory_entry {
 }
 
 impl Decode for ctl_inventory_entry {
-    const MIN_SIZE: usize = 36;
+    const MIN_SIZE: usize = 52;
 
     fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self { file: ctl_data_file::decode(r)?, stat: ctl_stat::decode(r)? })
@@ -1162,7 +1174,7 @@ impl Decode for DS_INVENTORY_resok {
     const MIN_SIZE: usize = 8;
 
     fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Self { entries: r.array(CTL_LIST_MAX, 36, ctl_inventory_entry::decode)?, eof: r.bool()? })
+        Ok(Self { entries: r.array(CTL_LIST_MAX, 52, ctl_inventory_entry::decode)?, eof: r.bool()? })
     }
 }
 

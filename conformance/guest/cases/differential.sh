@@ -24,6 +24,8 @@ done
 cmp /tmp/git-ext4 /tmp/git-nfs || fail "git's heads differ"
 cmp /tmp/sqlite-ext4 /tmp/sqlite-nfs || fail "the databases differ"
 
+step "operations of the client"
+op_table
 step "compare"
 umount $M; drop_caches; mount_sluice
 metric entries "$(find $D/sources $D/moved | wc -l)"

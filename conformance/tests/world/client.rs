@@ -353,10 +353,29 @@ impl Client {
     }
 
     pub(crate) async fn truncate(&self, file: &Opened, size: u64) {
-        let size = Attributes { size: Some(size), ..Attributes::default() };
-        let op =
-            nfs_argop4::OP_SETATTR(SETATTR4args { stateid: file.stateid, obj_attributes: attributes(&size) });
+        self.set(file, &Attributes { size: Some(size), ..Attributes::default() }).await;
+    }
+
+    async fn set(&self, file: &Opened, set: &Attributes) {
+        let obj_attributes = attributes(set);
+        let op = nfs_argop4::OP_SETATTR(SETATTR4args { stateid: file.stateid, obj_attributes });
         self.ok(vec![putfh(&file.handle), op]).await;
+    }
+
+    pub(crate) async fn set_mtime(&self, file: &Opened, seconds: i64) {
+        let at = settime4::SET_TO_CLIENT_TIME4(nfstime4 { seconds, nseconds: 0 });
+        self.set(file, &Attributes { time_modify_set: Some(at), ..Attributes::default() }).await;
+    }
+
+    pub(crate) async fn mtime(&self, file: &Opened) -> i64 {
+        let getattr =
+            nfs_argop4::OP_GETATTR(GETATTR4args { attr_request: bitmap4::of(&[FATTR4_TIME_MODIFY]) });
+        match self.ok(vec![putfh(&file.handle), getattr]).await.pop() {
+            Some(nfs_resop4::OP_GETATTR(GETATTR4res::NFS4_OK(ok))) => {
+                Attributes::decode(&ok.obj_attributes).unwrap().time_modify.unwrap().seconds
+            }
+            other => panic!("{other:?}"),
+        }
     }
 
     /// READ through the metadata server.

@@ -118,6 +118,27 @@ fn a_layout_commit_takes_whatever_linux_sends() {
     });
 }
 
+/// `cp -p`: data, times, LAYOUTCOMMIT, CLOSE. What is written after the times were set moves them again.
+#[test]
+fn times_set_after_the_data_outlive_its_layout_commit() {
+    simulate(12, async |world| {
+        let client = Client::mount(world, "a", NEW).await;
+        let (file, layout) = client.open_with_layout("f").await;
+        client.write(&layout, 0, &pattern(0, 5000)).await.unwrap();
+        client.set_mtime(&file, 77).await;
+        client.layout_commit(&file, layout.stateid, Some(4999)).await.unwrap();
+        assert_eq!((client.mtime(&file).await, client.stat(&file).await.0), (77, 5000));
+        // In place, and within the resolution of any clock.
+        client.write(&layout, 0, &pattern(7, 100)).await.unwrap();
+        client.layout_commit(&file, layout.stateid, Some(99)).await.unwrap();
+        let moved = client.mtime(&file).await;
+        assert!(moved > 77, "a later write is a later modification");
+        client.set_mtime(&file, 78).await;
+        assert_eq!(client.layout_return(&file, layout.stateid).await, nfsstat4::NFS4_OK);
+        assert_eq!(client.mtime(&file).await, 78, "nor does the return move them");
+    });
+}
+
 #[test]
 fn a_truncation_recalls_the_layouts_of_others() {
     simulate(3, async |world| {

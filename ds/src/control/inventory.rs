@@ -26,7 +26,7 @@ pub(super) async fn run(shared: &Arc<Shared>, args: DS_INVENTORY_args) -> DS_INV
             let entries = found.into_iter().map(|entry| ctl_inventory_entry {
                 // The store keeps one data file per slot whatever its generation.
                 file: wire_file(entry.key, 0),
-                stat: stat::wire(Some(entry.stat)),
+                stat: stat::wire(Some(entry.stat), shared.store.writes(entry.key)),
             });
             DS_INVENTORY_res::CTL_OK(DS_INVENTORY_resok { entries: entries.collect(), eof })
         }

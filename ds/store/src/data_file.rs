@@ -47,6 +47,8 @@ pub(crate) struct DataFile {
     pub(crate) referenced: AtomicBool,
     /// Modifications completed. Counted after the write: a flush that begins later covers it.
     written: AtomicU64,
+    /// Number of the newest write, as [`WriteCount`](crate::write_count::WriteCount) gives them.
+    last_write: AtomicU64,
     /// The directory entry is known durable.
     entry_durable: AtomicBool,
     /// First materialisation is in the journal.
@@ -56,7 +58,12 @@ pub(crate) struct DataFile {
 }
 
 impl DataFile {
-    pub(crate) fn new(key: FileKey, generation: u16, file: Arc<dyn DeviceFile>) -> Result<Self, StoreError> {
+    pub(crate) fn new(
+        key: FileKey,
+        generation: u16,
+        file: Arc<dyn DeviceFile>,
+        last_write: u64,
+    ) -> Result<Self, StoreError> {
         let recorded = file.is_recorded()?;
         Ok(Self {
             key,
@@ -64,6 +71,7 @@ impl DataFile {
             file,
             referenced: AtomicBool::new(true),
             written: AtomicU64::new(UNTOUCHED),
+            last_write: AtomicU64::new(last_write),
             entry_durable: AtomicBool::new(false),
             recorded: AtomicBool::new(recorded),
             flushing: Mutex::new(Flushing { flushed: 0, running: false, all: false, waiters: Vec::new() }),
@@ -73,6 +81,16 @@ impl DataFile {
     /// A modification is complete.
     pub(crate) fn touched(&self) {
         self.written.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// A write is complete, and this is its number.
+    pub(crate) fn wrote(&self, number: u64) {
+        self.last_write.fetch_max(number, Ordering::AcqRel);
+        self.touched();
+    }
+
+    pub(crate) fn last_write(&self) -> u64 {
+        self.last_write.load(Ordering::Acquire)
     }
 
     /// Whether closing this file loses nothing: never written here, or flushed since.

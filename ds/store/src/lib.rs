@@ -26,9 +26,10 @@ mod space_ops;
 mod startup;
 mod store;
 mod verifier;
+mod write_count;
 
 pub use error::StoreError;
 pub use fence::{Access, Fence, Refusal};
 pub use key::{Epoch, FileKey, Stability, Uuid, Verifier};
 pub use startup::Options;
-pub use store::{Capacity, Entry, Read, Store};
+pub use store::{Capacity, Entry, Read, Store, Writes};

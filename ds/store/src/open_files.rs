@@ -9,6 +9,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::FileKey;
 use crate::data_file::DataFile;
+use crate::write_count::WriteCount;
 
 const SHARDS: usize = 16;
 
@@ -37,12 +38,13 @@ pub(crate) enum Victim {
 pub(crate) struct OpenFiles {
     shards: Vec<Mutex<Shard>>,
     per_shard: usize,
+    pub(crate) writes: WriteCount,
 }
 
 impl OpenFiles {
-    pub(crate) fn new(capacity: usize) -> Self {
+    pub(crate) fn new(capacity: usize, boot: u64) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Self { shards, per_shard: capacity.div_ceil(SHARDS).max(1) }
+        Self { shards, per_shard: capacity.div_ceil(SHARDS).max(1), writes: WriteCount::new(boot) }
     }
 
     /// The shard of a key; held while a file is opened, created or removed.
@@ -56,7 +58,13 @@ impl OpenFiles {
 
     /// Makes room in the shard of `key`.
     pub(crate) fn victim(&self, key: FileKey) -> Victim {
-        self.shard(key).victim(self.per_shard)
+        self.shard(key).victim(self.per_shard, &self.writes)
+    }
+
+    /// The number of a data file's newest write. Looking is no use of the file.
+    pub(crate) fn last_write(&self, key: FileKey) -> u64 {
+        let shard = self.shard(key);
+        shard.files.get(&key).map_or_else(|| self.writes.forgotten(), |file| file.last_write())
     }
 }
 
@@ -79,7 +87,7 @@ impl Shard {
         }
     }
 
-    fn victim(&mut self, most: usize) -> Victim {
+    fn victim(&mut self, most: usize, writes: &WriteCount) -> Victim {
         if self.files.len() < most {
             return Victim::Gone;
         }
@@ -94,6 +102,7 @@ impl Shard {
             if idle && !file.referenced.swap(false, Ordering::Relaxed) {
                 if file.is_clean() {
                     let key = file.key;
+                    writes.forget(file.last_write());
                     self.files.remove(&key);
                     self.ring.swap_remove(self.hand);
                     return Victim::Gone;

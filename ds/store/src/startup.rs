@@ -119,7 +119,7 @@ fn open(env: &Env, device: Arc<dyn Device>, options: Options) -> Result<Arc<Stor
         superblock: Mutex::new(superblock),
         verifiers: Verifiers::new(boot, env.random.u64()),
         journal: Arc::new(journal),
-        files: OpenFiles::new(options.open_files),
+        files: OpenFiles::new(options.open_files, boot),
         pool: Pool::default(),
         room: Room::new(options.reserve),
         gate: Gate::default(),

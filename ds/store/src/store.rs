@@ -32,6 +32,15 @@ pub struct Read {
     pub end: bool,
 }
 
+/// A look at the numbers of writes, which ascend across restarts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Writes {
+    /// Of the data file's newest write, or greater: exact while the file stays open.
+    pub last: u64,
+    /// Of the store's newest write: whatever begins from now on has a greater one.
+    pub newest: u64,
+}
+
 /// How full a store is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capacity {
@@ -255,7 +264,7 @@ impl Store {
         self.room.admit(&*self.device, &*file.file, offset, data.len() as u64)?;
         let clock = &*self.env.clock;
         self.pace.timed(clock, clock.now(), || file.file.write_at(data, offset))?;
-        file.touched();
+        file.wrote(self.files.writes.next());
         Ok(file)
     }
 
@@ -287,6 +296,12 @@ impl Store {
             Err(error) => Err(error.into()),
         })
         .await
+    }
+
+    /// Whether a data file was written to since an earlier look.
+    pub fn writes(&self, key: FileKey) -> Writes {
+        let last = self.files.last_write(key);
+        Writes { last, newest: self.files.writes.newest() }
     }
 
     /// Data files in a fixed order, those behind `after`, at most `limit`. Files that come or go
@@ -422,7 +437,8 @@ impl Store {
         if shard.removing.contains(&key) {
             return Err(StoreError::Refused(Refusal::Removed));
         }
-        let file = Arc::new(DataFile::new(key, 0, self.device.open(&path_of(key))?)?);
+        let device_file = self.device.open(&path_of(key))?;
+        let file = Arc::new(DataFile::new(key, 0, device_file, self.files.writes.forgotten())?);
         shard.insert(&file);
         Ok(file)
     }
@@ -447,7 +463,8 @@ impl Store {
         if shard.removing.contains(&key) || tombstone.is_some_and(|dead| generation <= dead) {
             return Err(StoreError::Refused(Refusal::Removed));
         }
-        let file = Arc::new(DataFile::new(key, generation, self.create_file(key)?)?);
+        let device_file = self.create_file(key)?;
+        let file = Arc::new(DataFile::new(key, generation, device_file, self.files.writes.forgotten())?);
         shard.insert(&file);
         Ok(file)
     }

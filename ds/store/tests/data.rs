@@ -236,3 +236,36 @@ fn many_files_through_a_small_cache() {
         assert_eq!(store.unreported(1000).len(), 300);
     });
 }
+
+/// What the metadata server relies on: nothing that was written after a look goes unnoticed.
+#[test]
+fn a_write_after_a_look_is_noticed_whatever_the_cache_does() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        let options = sluice_store::Options { open_files: 16, ..options() };
+        let store = Store::open(&env, Arc::new(device.clone()), options).await.unwrap();
+        let write = async |file| {
+            store.write_at(&access(file), 0, bytes(1, 10), Stability::FileSync).await.unwrap();
+        };
+        write(1).await;
+        let look = store.writes(key(1)).newest;
+        assert!(store.writes(key(1)).last <= look);
+        write(2).await;
+        assert!(store.writes(key(1)).last <= look, "others do not count");
+        write(1).await;
+        assert!(store.writes(key(1)).last > look);
+        // Written, and closed to make room.
+        let look = store.writes(key(1)).newest;
+        write(1).await;
+        for file in 10..300 {
+            write(file).await;
+        }
+        assert!(store.writes(key(1)).last > look);
+        let look = store.writes(key(1)).newest;
+        drop(store);
+        let store = open(&env, &device).await.unwrap();
+        assert!(store.writes(key(1)).last > look, "before a restart there may have been more");
+        let look = store.writes(key(1)).newest;
+        assert!(store.writes(key(1)).last <= look);
+    });
+}

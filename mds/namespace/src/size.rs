@@ -32,6 +32,8 @@ pub struct CommitSize {
     pub mtime: Option<Wall>,
     /// Bytes of storage, if a data server told.
     pub space_used: Option<u64>,
+    /// The data servers were asked; no writer has said so. Times move only if the size does.
+    pub observed: bool,
     /// The file is settled: no read-write layout is out, and its row goes.
     pub settled: bool,
     /// A read-write layout of mirrors ended uncleanly.
@@ -82,7 +84,7 @@ impl Namespace {
         }
         let space = signed(file.space_used) - signed(old_space);
         fetch::count(txn, Statistic::Bytes, key.fileid, space);
-        if commit.settled && !grew && commit.mtime.is_none() {
+        if (commit.settled || commit.observed) && !grew && commit.mtime.is_none() {
             // Nothing was written that clients do not know of already.
             if dirtied || space != 0 {
                 fetch::put_quietly(txn, key, &inode.record);

@@ -76,45 +76,68 @@ fn wire(id: DataFileId, file: &DataFile) -> ctl_data_file {
     ctl_data_file { file: id.0, slot: file.slot.into(), generation: file.generation.into() }
 }
 
-/// Where the data ends as the data servers see it: the greatest offset written, and the bytes stored.
+/// What the data servers see of a file.
+#[derive(Debug, Default)]
+pub(crate) struct Observed {
+    /// The greatest offset written.
+    pub(crate) size: u64,
+    /// Bytes stored.
+    pub(crate) space: u64,
+    /// Per data server: the newest write of any of the file's data files there, and of all.
+    pub(crate) writes: BTreeMap<StoreId, (u64, u64)>,
+    /// Every data server answered.
+    pub(crate) complete: bool,
+}
+
+impl Observed {
+    fn add(&mut self, store: StoreId, stat: &ctl_stat) {
+        if stat.exists {
+            self.size = self.size.max(stat.size);
+            self.space += stat.allocated_bytes;
+        }
+        let writes = self.writes.entry(store).or_insert((0, u64::MAX));
+        // The earliest look at the store's count is the one that all of the file's later writes are above.
+        *writes = (writes.0.max(stat.last_write), writes.1.min(stat.writes));
+    }
+}
+
+/// Where the data ends as the data servers see it, what is stored, and which writes they have seen.
 ///
 /// # Errors
 /// DELAY when a data server that may know more is away.
-pub(crate) async fn observed_size(mds: &Arc<Mds>, layout: &Layout) -> Result<(u64, u64), nfsstat4> {
+pub(crate) async fn observe(mds: &Arc<Mds>, layout: &Layout) -> Result<Observed, nfsstat4> {
     let mut tasks = tokio::task::JoinSet::new();
     let mut answers = Vec::new();
     for (id, files) in by_store(layout) {
         let args = DS_STAT_args { files: files.iter().map(|file| wire(layout.id, file)).collect() };
         let Some(store) = mds.data_servers.get(id) else {
-            answers.push((files, None));
+            answers.push((id, files, None));
             continue;
         };
         // One data server, the usual case, costs no task.
         if layout.components.len() == 1
             && layout.components.iter().all(|component| component.slots.len() == 1)
         {
-            answers.push((files, call(&store, DS_STAT, &args, PATIENCE).await));
+            answers.push((id, files, call(&store, DS_STAT, &args, PATIENCE).await));
         } else {
-            tasks.spawn(async move { (files, call(&store, DS_STAT, &args, PATIENCE).await) });
+            tasks.spawn(async move { (id, files, call(&store, DS_STAT, &args, PATIENCE).await) });
         }
     }
     while let Some(done) = tasks.join_next().await {
         answers.push(done.map_err(|_| nfsstat4::NFS4ERR_SERVERFAULT)?);
     }
-    let (mut size, mut space) = (0, 0);
+    let mut observed = Observed::default();
     let mut silent = Vec::new();
-    for (files, answer) in answers {
+    for (id, files, answer) in answers {
         match answer {
             Some(DS_STAT_res::CTL_OK(stats)) if stats.len() == files.len() => {
-                for stat in stats.iter().filter(|stat| stat.exists) {
-                    size = size.max(stat.size);
-                    space += stat.allocated_bytes;
-                }
+                stats.iter().for_each(|stat| observed.add(id, stat));
             }
             _ => silent.extend(files),
         }
     }
-    if covered(layout, &silent) { Ok((size, space)) } else { Err(nfsstat4::NFS4ERR_DELAY) }
+    observed.complete = silent.is_empty();
+    if covered(layout, &silent) { Ok(observed) } else { Err(nfsstat4::NFS4ERR_DELAY) }
 }
 
 /// Every column has a mirror that answered.

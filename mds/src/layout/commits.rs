@@ -22,6 +22,8 @@ pub(crate) struct Said {
     pub(crate) end: Option<u64>,
     /// The client's time of the last write.
     pub(crate) mtime: Option<Wall>,
+    /// All of it was written before a client chose the times that the file has.
+    pub(crate) old: bool,
 }
 
 /// What came of it.
@@ -63,11 +65,15 @@ pub(crate) async fn commit(mds: &Arc<Mds>, key: InodeKey, said: Said) -> Answer 
 
 async fn work(mds: Arc<Mds>, key: InodeKey) {
     while let Some(batch) = next(&mds, file_id(&key)) {
-        let want = batch.iter().fold(CommitSize::default(), |sum, (said, _)| CommitSize {
-            end: sum.end.max(said.end),
-            mtime: sum.mtime.max(said.mtime),
-            ..sum
-        });
+        let want =
+            batch.iter().fold(CommitSize { observed: true, ..CommitSize::default() }, |sum, (said, _)| {
+                CommitSize {
+                    end: sum.end.max(said.end),
+                    mtime: if said.old { sum.mtime } else { sum.mtime.max(said.mtime) },
+                    observed: sum.observed && said.old,
+                    ..sum
+                }
+            });
         let answer = transaction(&mds, key, &want).await.map_err(|error| fs_status(&error));
         for (_, sender) in batch {
             // Who has gone away misses nothing.

@@ -10,6 +10,7 @@
 //! | `reports` | what clients say about data servers |
 //! | `commits` | LAYOUTCOMMITs of one file, gathered |
 //! | `settle` | sizes are settled, never guessed |
+//! | `times` | times that a writer sets, and its LAYOUTCOMMIT afterwards |
 //! | `garbage` | data files of deleted files |
 
 pub(crate) mod commits;
@@ -21,6 +22,7 @@ pub(crate) mod placement;
 pub(crate) mod ready;
 pub(crate) mod reports;
 pub(crate) mod settle;
+pub(crate) mod times;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -84,7 +84,7 @@ pub(crate) async fn settle_in_background(mds: Arc<Mds>, entry: Arc<FileEntry>) {
     }
 }
 
-async fn inode(mds: &Arc<Mds>, key: InodeKey) -> Result<Inode, FsError> {
+pub(super) async fn inode(mds: &Arc<Mds>, key: InodeKey) -> Result<Inode, FsError> {
     let namespace = &mds.namespace;
     mds.read(|txn| Box::pin(async move { namespace.getattr(&txn, &key).await })).await
 }
@@ -93,12 +93,19 @@ async fn inode(mds: &Arc<Mds>, key: InodeKey) -> Result<Inode, FsError> {
 async fn observe(mds: &Arc<Mds>, key: &InodeKey) -> Result<bool, FsError> {
     let now = inode(mds, *key).await?;
     let Some(layout) = now.layout() else { return Ok(false) };
-    let (size, _) = dsctl::observed_size(mds, layout).await.map_err(|_| FsError::Busy)?;
-    if size <= now.size() {
+    let seen = dsctl::observe(mds, layout).await.map_err(|_| FsError::Busy)?;
+    grow(mds, &now, seen.size).await
+}
+
+/// The size becomes what was observed at the data servers, if that is more.
+///
+/// # Errors
+/// What the store says.
+pub(crate) async fn grow(mds: &Arc<Mds>, inode: &Inode, size: u64) -> Result<bool, FsError> {
+    if size <= inode.size() {
         return Ok(false);
     }
-    commit(mds, *key, CommitSize { end: Some(size), ..CommitSize::default() }).await?;
-    Ok(true)
+    commit(mds, inode.key, CommitSize { end: Some(size), observed: true, ..CommitSize::default() }).await
 }
 
 /// After an unclean end, once the holder is fenced.
@@ -112,9 +119,9 @@ async fn settle(mds: &Arc<Mds>, entry: &Arc<FileEntry>) -> Result<bool, FsError>
     let settled = held.ticket().is_some_and(Ticket::clears_rw);
     let mut want = CommitSize { settled, ..CommitSize::default() };
     if let Some(layout) = before.layout() {
-        let (size, space) = dsctl::observed_size(mds, layout).await.map_err(|_| FsError::Busy)?;
-        want.end = Some(size);
-        want.space_used = Some(space);
+        let seen = dsctl::observe(mds, layout).await.map_err(|_| FsError::Busy)?;
+        want.end = Some(seen.size);
+        want.space_used = Some(seen.space);
         want.mirrors_dirty = layout.components.iter().any(|component| component.mirrors > 1);
     }
     let changed = commit(mds, entry.key, want).await?;

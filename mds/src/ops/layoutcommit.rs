@@ -15,7 +15,7 @@ use super::layoutreturn::regular;
 use crate::compound::{Context, OpError, OpResult};
 use crate::dsctl;
 use crate::layout::commits::{self, Said};
-use crate::layout::settle;
+use crate::layout::{settle, times};
 
 pub(crate) async fn layoutcommit(cx: &mut Context, args: LAYOUTCOMMIT4args) -> OpResult<LAYOUTCOMMIT4res> {
     let said = checked(&args)?;
@@ -30,6 +30,7 @@ pub(crate) async fn layoutcommit(cx: &mut Context, args: LAYOUTCOMMIT4args) -> O
         Err(sluice_state::file::Error::BadLayout) => return Err(gone(cx).await),
         other => other?,
     };
+    let said = Said { old: times::stand(&cx.server, &entry).await?, ..said };
     let done = commits::commit(&cx.server, entry.key, said).await?;
     held.commit()?;
     cx.forget_inode();
@@ -57,7 +58,7 @@ fn checked(args: &LAYOUTCOMMIT4args) -> Result<Said, nfsstat4> {
         newtime4::TRUE(time) => Some(Wall { seconds: time.seconds, nanos: time.nseconds }),
         newtime4::FALSE => None,
     };
-    Ok(Said { end, mtime })
+    Ok(Said { end, mtime, old: false })
 }
 
 /// The layout is not there any more. What was written under it is in the size before the client hears of

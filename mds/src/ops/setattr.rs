@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sluice_namespace::{FsError, Inode, InodeKey, SetSize, TruncateOutcome};
+use sluice_namespace::{FsError, Inode, InodeKey, SetSize, SetTime, TruncateOutcome};
 use sluice_state::StateId;
 use sluice_state::file::Intent;
 use sluice_state::stateid::special;
@@ -11,7 +11,7 @@ use sluice_xdr::nfs4::{FATTR4_SIZE, SETATTR4args, SETATTR4res, bitmap4, nfsstat4
 use crate::attr::set::Wanted;
 use crate::compound::{Context, OpError, OpResult};
 use crate::dsctl;
-use crate::layout::{garbage, settle};
+use crate::layout::{garbage, settle, times};
 
 pub(crate) async fn setattr(cx: &mut Context, args: SETATTR4args) -> OpResult<SETATTR4res> {
     let wanted = Wanted::decode(&cx.server, cx.minor, &args.obj_attributes)?;
@@ -38,6 +38,8 @@ async fn set_rest(cx: &mut Context, wanted: &Wanted, stateid: &StateId) -> Resul
             (file.check_io(ctx, client, stateid, true).is_ok(), Vec::new())
         });
     let held = mds.prepare(&entry, &Intent::SetAttributes { client }).await?;
+    let chosen = matches!(wanted.set.mtime, Some(SetTime::To(_)));
+    let noted = if chosen { times::note(mds, &entry).await? } else { None };
     let (namespace, context) = (&mds.namespace, &*cx);
     mds.write(|mut txn| {
         Box::pin(async move {
@@ -52,6 +54,9 @@ async fn set_rest(cx: &mut Context, wanted: &Wanted, stateid: &StateId) -> Resul
         })
     })
     .await?;
+    if chosen {
+        entry.set_times(noted);
+    }
     held.commit()?;
     Ok(())
 }

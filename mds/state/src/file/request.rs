@@ -148,7 +148,8 @@ pub enum Intent {
         /// The link count goes to 0.
         last_link: bool,
     },
-    /// SETATTR without size, LINK, RENAME of this file: recalls delegations of other clients.
+    /// SETATTR without size, LINK, RENAME of this file: recalls delegations of other clients, waits for
+    /// LAYOUTCOMMITs in flight.
     SetAttributes {
         /// The session's client.
         client: ClientId,

@@ -1,0 +1,71 @@
+//! Times that a client sets on a file whose data it has just written (`cp -p`, `tar`). It flushes the data
+//! before the SETATTR, but the LAYOUTCOMMIT of that data follows at CLOSE (linux-client §5.1): were it to move
+//! the times, nothing could ever be copied with them. So the data servers' counts of writes are noted with the
+//! SETATTR, and a LAYOUTCOMMIT moves the times only if something was written since.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use sluice_namespace::{FsError, Layout, StoreId};
+use sluice_state::ClientId;
+use sluice_state::file::File;
+
+use super::settle;
+use crate::dsctl::{self, Observed};
+use crate::files::FileEntry;
+use crate::server::Mds;
+
+/// Per data server: whatever was written after the times were set has a greater number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Noted(BTreeMap<StoreId, u64>);
+
+impl Noted {
+    /// `None` when a data server is silent: what it will turn out to have taken counts as new.
+    fn of(observed: &Observed) -> Option<Self> {
+        let newest = |(store, (_, newest)): (&StoreId, &(u64, u64))| (*store, *newest);
+        observed.complete.then(|| Self(observed.writes.iter().map(newest).collect()))
+    }
+
+    /// Whether all that was written was written before.
+    fn covers(&self, observed: &Observed) -> bool {
+        let older = |(store, (last, _)): (&StoreId, &(u64, u64))| {
+            self.0.get(store).is_some_and(|noted| last <= noted)
+        };
+        observed.complete && observed.writes.iter().all(older)
+    }
+}
+
+/// Before a SETATTR of times, with its ticket held: the size takes in what was written, and the counts are
+/// what [`FileEntry::set_times`] is to be told once the times are durable. `None` while nobody can write under
+/// a layout, or when a data server is away: the times are set in any case.
+///
+/// # Errors
+/// What the store says.
+pub(crate) async fn note(mds: &Arc<Mds>, entry: &FileEntry) -> Result<Option<Noted>, FsError> {
+    if !entry.peek(|file: &File| file.size_may_lag(ClientId(0))) {
+        return Ok(None);
+    }
+    let inode = settle::inode(mds, entry.key).await?;
+    let Some(observed) = look(mds, inode.layout()).await else { return Ok(None) };
+    // Growth that is found later would move the times.
+    settle::grow(mds, &inode, observed.size).await?;
+    Ok(Noted::of(&observed))
+}
+
+/// Whether a LAYOUTCOMMIT, with its ticket held, tells of nothing that was written after the times were set.
+///
+/// # Errors
+/// What the store says.
+pub(crate) async fn stand(mds: &Arc<Mds>, entry: &FileEntry) -> Result<bool, FsError> {
+    let Some(noted) = entry.times_set() else { return Ok(false) };
+    let inode = settle::inode(mds, entry.key).await?;
+    let stand = look(mds, inode.layout()).await.is_some_and(|observed| noted.covers(&observed));
+    if !stand {
+        entry.set_times(None);
+    }
+    Ok(stand)
+}
+
+async fn look(mds: &Arc<Mds>, layout: Option<&Layout>) -> Option<Observed> {
+    dsctl::observe(mds, layout?).await.ok()
+}
