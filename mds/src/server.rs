@@ -98,8 +98,9 @@ impl Mds {
         let epoch = mds_epoch.epoch;
         let epoch = BootEpoch(u32::try_from(epoch).map_err(|_| StartError::TooManyStarts(epoch))?);
         let policy = file_policy(&config);
+        let guard = epoch_guard(&mds_epoch);
         let mds = Arc::new(Self {
-            clients: ClientTable::load(&env, &db, &config, epoch).await?,
+            clients: ClientTable::load(&env, &db, &config, epoch, &guard).await?,
             data_servers: Registry::load(&env, &db, &config, epoch).await?,
             files: Files::new(epoch, policy),
             fileids: IdAllocator::default(),
@@ -112,7 +113,7 @@ impl Mds {
             garbage_queued: tokio::sync::Notify::new(),
             started: Time(env.clock.now().0),
             epoch,
-            epoch_guard: epoch_guard(&mds_epoch),
+            epoch_guard: guard,
             mds_epoch,
             namespace,
             env,

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use sluice_env::BoxFuture;
 use sluice_kv::{Attempt, RunLimits};
 use sluice_namespace::{DirectoryUpdate, FileId, FsError, IdAllocator, Sequence, lease_block};
@@ -55,6 +56,21 @@ impl Mds {
     {
         let (key, ours) = self.epoch_guard.clone();
         let (value, committed) = self.db.run(self.limits().guarded_by(key, ours), op).await?;
+        Ok((value, committed.version))
+    }
+
+    /// As [`Mds::write`], for a transaction that writes the key `witness`: whether it committed is known in
+    /// the end, unless the store is lost for good.
+    ///
+    /// # Errors
+    /// What `op` says, or the store.
+    pub(crate) async fn write_known<'env, T, F>(&self, witness: Bytes, op: F) -> Result<(T, u64), FsError>
+    where
+        F: for<'t> FnMut(Attempt<'t, 'env>) -> BoxFuture<'t, Result<T, FsError>>,
+    {
+        let (key, ours) = self.epoch_guard.clone();
+        let limits = self.limits().guarded_by(key, ours).resolve_by(witness).until_known();
+        let (value, committed) = self.db.run(limits, op).await?;
         Ok((value, committed.version))
     }
 

@@ -111,6 +111,24 @@ impl Writer {
         self.error = mark.error;
     }
 
+    /// A copy of what was written since `mark`.
+    pub fn since(&self, mark: &Mark) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.len_since(mark));
+        let mut at = mark.inline;
+        for (position, payload) in self.splices.iter().skip(mark.splices) {
+            out.extend_from_slice(self.inline.get(at..*position).unwrap_or_default());
+            out.extend_from_slice(payload);
+            at = *position;
+        }
+        out.extend_from_slice(self.inline.get(at..).unwrap_or_default());
+        out
+    }
+
+    /// Bytes written since `mark`.
+    pub fn len_since(&self, mark: &Mark) -> usize {
+        self.len().saturating_sub(mark.inline + mark.spliced)
+    }
+
     /// Encodes `value` if it fits; otherwise leaves the writer as it was and says why.
     pub fn try_encode<T: crate::Encode + ?Sized>(&mut self, value: &T) -> Result<(), EncodeError> {
         if let Some(error) = self.error {

@@ -19,6 +19,9 @@ pub struct RunLimits {
     pub max_attempts: u32,
     /// As [`Transaction::resolve_unknown_by`], for every attempt.
     pub resolve_by: Option<Bytes>,
+    /// The look-up at `resolve_by` goes on until the store answers, whatever the other limits say: the
+    /// caller must not go on without knowing.
+    pub until_known: bool,
     /// Applying the operation twice is harmless: an unknown result that no key resolves is retried
     /// instead of reported.
     pub idempotent: bool,
@@ -29,7 +32,14 @@ pub struct RunLimits {
 
 impl Default for RunLimits {
     fn default() -> Self {
-        Self { deadline: None, max_attempts: 100, resolve_by: None, idempotent: false, guard: None }
+        Self {
+            deadline: None,
+            max_attempts: 100,
+            resolve_by: None,
+            until_known: false,
+            idempotent: false,
+            guard: None,
+        }
     }
 }
 
@@ -41,6 +51,12 @@ impl RunLimits {
     #[must_use]
     pub fn resolve_by(mut self, key: impl Into<Bytes>) -> Self {
         self.resolve_by = Some(key.into());
+        self
+    }
+
+    #[must_use]
+    pub fn until_known(mut self) -> Self {
+        self.until_known = true;
         self
     }
 
@@ -178,7 +194,10 @@ impl Database {
                     }
                     // The question stays open until it is answered: whatever ends the loop, the
                     // result is unknown.
-                    if tries.again::<KvError>(retry).await.is_err() {
+                    if tries.limits.until_known {
+                        tries.made = tries.made.saturating_add(1);
+                        tries.pause().await;
+                    } else if tries.again::<KvError>(retry).await.is_err() {
                         return Err(KvError::CommitUnknown);
                     }
                 }
@@ -240,8 +259,7 @@ impl<'a> Tries<'a> {
     /// Pauses before the next attempt, or gives up.
     async fn again<E: From<KvError>>(&mut self, last: KvError) -> Result<(), E> {
         self.made += 1;
-        let env = &self.db.inner.env;
-        let late = self.limits.deadline.is_some_and(|d| env.clock.now() >= d);
+        let late = self.limits.deadline.is_some_and(|d| self.db.inner.env.clock.now() >= d);
         if late || self.made >= self.limits.max_attempts {
             let last = if self.maybe_applied { KvError::CommitUnknown } else { harmless(last) };
             return Err(KvError::GaveUp { attempts: self.made, last: Box::new(last) }.into());
@@ -250,10 +268,15 @@ impl<'a> Tries<'a> {
         if self.made == 1 && last == KvError::Conflict {
             return Ok(());
         }
+        self.pause().await;
+        Ok(())
+    }
+
+    async fn pause(&self) {
+        let env = &self.db.inner.env;
         let most = MAX_PAUSE.min(Duration::from_micros(50) * (1 << self.made.min(12)));
         let nanos = u64::try_from(most.as_nanos()).unwrap_or(u64::MAX).max(1);
         env.clock.sleep(Duration::from_nanos(env.random.u64() % nanos)).await;
-        Ok(())
     }
 }
 

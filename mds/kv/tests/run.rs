@@ -157,6 +157,34 @@ async fn an_unknown_result_that_cannot_be_looked_up_stays_unknown() {
     assert_eq!(result, Err(KvError::CommitUnknown));
 }
 
+/// The store is away for longer than the deadline allows attempts: the answer is waited for.
+#[tokio::test(start_paused = true)]
+async fn an_unknown_result_is_looked_up_until_it_is_known() {
+    for applied in [false, true] {
+        let env = Env::simulated(1);
+        let (unknown_applied, unknown_lost) = if applied { (1.0, 0.0) } else { (0.0, 1.0) };
+        let faults =
+            Faults { unknown_applied, unknown_lost, latency: Duration::from_millis(10), ..Faults::NONE };
+        let db = Database::memory(env.clone(), faults);
+        let deadline = env.clock.now() + Duration::from_secs(1);
+        let run = db.run(RunLimits::until(deadline).resolve_by("reply").until_known(), |mut tx| {
+            Box::pin(async move {
+                tx.set("reply", "7");
+                Ok::<_, KvError>(())
+            })
+        });
+        let away = async {
+            tokio::task::yield_now().await;
+            db.set_faults(Faults { unavailable: 1.0, ..Faults::NONE });
+            env.clock.sleep(Duration::from_secs(60)).await;
+            db.set_faults(Faults::NONE);
+        };
+        let (result, ()) = tokio::join!(run, away);
+        // What was not applied is not tried again after the deadline, and known not to be.
+        assert!(if applied { result.is_ok() } else { !result.unwrap_err().maybe_committed() });
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_deadline_ends_the_attempts() {
     let env = Env::simulated(3);

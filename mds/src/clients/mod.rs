@@ -9,6 +9,7 @@ pub(crate) mod records;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 
+use bytes::Bytes;
 use dashmap::DashMap;
 use foldhash::fast::FixedState;
 use parking_lot::{Mutex, MutexGuard};
@@ -70,7 +71,7 @@ pub(crate) struct ClientTable {
 }
 
 impl ClientTable {
-    /// The clients and sessions of earlier incarnations, who may reclaim.
+    /// The clients and sessions of earlier incarnations, who may reclaim. `guard`: this incarnation's epoch.
     ///
     /// # Errors
     /// What the store says.
@@ -79,8 +80,9 @@ impl ClientTable {
         db: &Database,
         config: &Config,
         epoch: BootEpoch,
+        guard: &(Bytes, Bytes),
     ) -> Result<Self, FsError> {
-        let (server, clients) = records::load(db).await?;
+        let (server, clients) = records::load(db, guard).await?;
         let found = clients.len();
         let now = Time(env.clock.now().0);
         let (mut table, sessions) = Clients::restore(clients_config(config), now, epoch, server, clients);
@@ -157,6 +159,11 @@ impl Mds {
         Grace::Active { may_reclaim }
     }
 
+    /// Grace has not ended.
+    pub(crate) fn in_grace(&self) -> bool {
+        self.clients.gate.in_grace()
+    }
+
     /// May the client take new state, or reclaim old, now?
     ///
     /// # Errors
@@ -197,8 +204,6 @@ impl Mds {
 fn clients_config(config: &Config) -> ClientsConfig {
     ClientsConfig {
         lease_nanos: u64::try_from(config.lease.as_nanos()).unwrap_or(u64::MAX),
-        // Replies across a restart need a row in every mutating transaction: see docs/ARCHITECTURE.md.
-        persist: false,
         role: if config.layouts { exchange_flags::USE_PNFS_MDS } else { exchange_flags::USE_NON_PNFS },
         ..ClientsConfig::default()
     }

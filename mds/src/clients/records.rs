@@ -1,16 +1,19 @@
 //! Rows of clients and sessions to and from the namespace's records.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use bytes::{BufMut, Bytes, BytesMut};
 use sluice_env::Wall;
 use sluice_kv::{Database, RunLimits, Transaction};
 use sluice_namespace::FsError;
 use sluice_namespace::stable_storage::{
     CallbackSecurity, Channel, ClientRecord, Implementation, ServerRecord, SessionRecord, clear_client,
-    clear_session, clients, put_client, put_server, put_session, server, sessions,
+    clear_session, clients, put_client, put_server, put_session, replies, server, sessions,
 };
 use sluice_state::client::{ImplementationId, Principal, RestoredClient, RestoredSession};
 use sluice_state::recovery::{ClientRow, Effect, ServerRow, SessionRow};
 use sluice_state::session::{BackChannelParams, CbSecurity, ChannelAttrs};
+use sluice_state::slot::Slot;
 use sluice_state::{BootEpoch, ClientId, SessionId, Verifier};
 
 /// Rows read in one transaction.
@@ -28,15 +31,19 @@ pub(super) fn write(txn: &mut Transaction, effect: &Effect) {
     }
 }
 
-/// Everything earlier incarnations left.
-pub(super) async fn load(db: &Database) -> Result<(ServerRow, Vec<RestoredClient>), FsError> {
-    let limits = RunLimits::default;
-    let row = db.run_read(limits(), |txn| Box::pin(async move { server(&txn).await })).await?;
+/// Everything earlier incarnations left. Reply rows without a session are cleared, in transactions that
+/// `guard`, a key and its value, holds to this incarnation.
+pub(super) async fn load(
+    db: &Database,
+    guard: &(Bytes, Bytes),
+) -> Result<(ServerRow, Vec<RestoredClient>), FsError> {
+    let row = db.run_read(RunLimits::default(), |txn| Box::pin(async move { server(&txn).await })).await?;
     let mut found: Vec<RestoredClient> = Vec::new();
     loop {
         let after = found.last().map(|client| client.row.id.0);
-        let page =
-            db.run_read(limits(), |txn| Box::pin(async move { clients(&txn, after, PAGE).await })).await?;
+        let page = db
+            .run_read(RunLimits::default(), |txn| Box::pin(async move { clients(&txn, after, PAGE).await }))
+            .await?;
         let more = page.len() == PAGE;
         found.extend(
             page.into_iter().map(|record| RestoredClient { row: client_row(record), sessions: Vec::new() }),
@@ -45,11 +52,21 @@ pub(super) async fn load(db: &Database) -> Result<(ServerRow, Vec<RestoredClient
             break;
         }
     }
-    load_sessions(db, &mut found).await?;
+    let mut sessions = load_sessions(db).await?;
+    load_replies(db, guard, &mut sessions).await?;
+    // Both are in the order of client IDs.
+    for (id, session) in sessions {
+        if let Ok(at) = found.binary_search_by_key(&id.client(), |client| client.row.id)
+            && let Some(client) = found.get_mut(at)
+        {
+            client.sessions.push(session);
+        }
+    }
     Ok((ServerRow { grace_ended_in: BootEpoch(row.grace_ended_in) }, found))
 }
 
-async fn load_sessions(db: &Database, found: &mut [RestoredClient]) -> Result<(), FsError> {
+async fn load_sessions(db: &Database) -> Result<BTreeMap<SessionId, RestoredSession>, FsError> {
+    let mut all = BTreeMap::new();
     let mut after: Option<[u8; 16]> = None;
     loop {
         let page = db
@@ -61,14 +78,62 @@ async fn load_sessions(db: &Database, found: &mut [RestoredClient]) -> Result<()
         after = page.last().map(|record| record.id);
         for record in page {
             let row = session_row(record);
-            if let Some(client) = found.iter_mut().find(|client| client.row.id == row.id.client()) {
-                client.sessions.push(RestoredSession { row, slots: Vec::new() });
+            all.insert(row.id, RestoredSession { row, slots: Vec::new() });
+        }
+        if !more {
+            return Ok(all);
+        }
+    }
+}
+
+/// The slots of the sessions. Only what tells a retry is kept in memory; its results are read when it comes.
+async fn load_replies(
+    db: &Database,
+    guard: &(Bytes, Bytes),
+    found: &mut BTreeMap<SessionId, RestoredSession>,
+) -> Result<(), FsError> {
+    let mut after: Option<([u8; 16], u32)> = None;
+    loop {
+        let page = db
+            .run_read(RunLimits::default(), |txn| {
+                let after = after.as_ref().map(|(session, slot)| (session, *slot));
+                Box::pin(async move { replies(&txn, after, PAGE).await })
+            })
+            .await?;
+        let more = page.len() == PAGE;
+        after = page.last().map(|(session, slot, _)| (*session, *slot));
+        let mut stray = BTreeSet::new();
+        for (session, slot, row) in page {
+            match found.get_mut(&SessionId(session)) {
+                Some(of) => of.slots.push((slot, Slot::restore(row.seqid, row.fingerprint))),
+                // A request that ran while its client was being given up.
+                None => drop(stray.insert(session)),
             }
         }
+        clear_stray(db, guard, &stray).await?;
         if !more {
             return Ok(());
         }
     }
+}
+
+async fn clear_stray(
+    db: &Database,
+    guard: &(Bytes, Bytes),
+    stray: &BTreeSet<[u8; 16]>,
+) -> Result<(), FsError> {
+    if stray.is_empty() {
+        return Ok(());
+    }
+    let limits = RunLimits::default().guarded_by(guard.0.clone(), guard.1.clone()).idempotent();
+    db.run::<_, FsError, _>(limits, |mut txn| {
+        Box::pin(async move {
+            stray.iter().for_each(|session| clear_session(&mut txn, session));
+            Ok(())
+        })
+    })
+    .await?;
+    Ok(())
 }
 
 fn client_record(row: &ClientRow) -> ClientRecord {

@@ -1,15 +1,19 @@
 //! What an operation is given: the filehandles and stateids of its COMPOUND, the session, the caller.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use sluice_namespace::{Credential, FileHandle, Inode, Request};
+use sluice_env::BoxFuture;
+use sluice_kv::Attempt;
+use sluice_namespace::{Credential, FileHandle, FsError, Inode, Request};
 use sluice_rpc::{Call, Connection};
 use sluice_state::client::Principal;
 use sluice_state::stateid::{Special, special};
 use sluice_state::{ClientId, StateId};
-use sluice_xdr::nfs4::{nfsstat4, stateid4};
+use sluice_xdr::nfs4::{nfs_resop4, nfsstat4, stateid4};
 
 use super::OpError;
+use super::record::Recorder;
 use crate::clients::SessionRef;
 use crate::error::state_status;
 use crate::files::{FileEntry, file_id};
@@ -29,6 +33,8 @@ pub(crate) struct Context {
     pub(crate) who: Credential,
     /// Set by SEQUENCE.
     pub(crate) session: Option<SessionRef>,
+    /// Set by SEQUENCE on a persistent session.
+    pub(crate) recorder: Option<Recorder>,
     // Changed by operations.
     pub(crate) current: Option<FileHandle>,
     pub(crate) saved: Option<FileHandle>,
@@ -43,6 +49,11 @@ pub(crate) struct Context {
     pub(crate) reply_room: usize,
     /// Position of the last operation that modified something.
     pub(crate) modified: u32,
+    /// What the running operation's transaction led to before a restart; the rest of it is in memory and is
+    /// to be done again.
+    pub(crate) done_before: Option<Box<nfs_resop4>>,
+    /// A transaction may have committed or not, and the store does not say.
+    in_doubt: AtomicBool,
     /// The current file's inode as an operation of this COMPOUND just saw it, with that operation's position:
     /// LOOKUP, GETFH, GETATTR read the store once.
     known: Option<(u32, Inode)>,
@@ -58,6 +69,7 @@ impl Context {
             wire_credential: call.credential.clone(),
             who,
             session: None,
+            recorder: None,
             current: None,
             saved: None,
             current_stateid: None,
@@ -66,6 +78,8 @@ impl Context {
             index: 0,
             reply_room: 0,
             modified: 0,
+            done_before: None,
+            in_doubt: AtomicBool::new(false),
             known: None,
         }
     }
@@ -110,6 +124,28 @@ impl Context {
             self.server.read(|txn| Box::pin(async move { namespace.getattr(&txn, &key).await })).await?;
         self.known = Some((self.index, inode.clone()));
         Ok(inode)
+    }
+
+    /// Runs the transaction that carries out the running operation; it says [`Context::record`] what the
+    /// client is answered, and so resolves an unknown result.
+    ///
+    /// # Errors
+    /// What `op` says, or the store.
+    pub(crate) async fn write<'env, T, F>(&self, op: F) -> Result<(T, u64), FsError>
+    where
+        F: for<'t> FnMut(Attempt<'t, 'env>) -> BoxFuture<'t, Result<T, FsError>>,
+    {
+        let Some(recorder) = &self.recorder else { return self.server.write(op).await };
+        let done = self.server.write_known(recorder.key(), op).await;
+        if matches!(&done, Err(FsError::Kv(error)) if error.maybe_committed()) {
+            self.in_doubt.store(true, Ordering::Relaxed);
+        }
+        done
+    }
+
+    /// Any answer could be wrong: there must be none.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.in_doubt.load(Ordering::Relaxed)
     }
 
     /// Forgets what was seen of the current file.

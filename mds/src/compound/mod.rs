@@ -2,6 +2,7 @@
 
 pub(crate) mod context;
 pub(crate) mod gate;
+pub(crate) mod record;
 pub(crate) mod run;
 pub(crate) mod table;
 

@@ -10,7 +10,9 @@ use sluice_rpc::{Call, Reply};
 use sluice_xdr::nfs4::{SEQUENCE4args, nfs_argop4, nfs_opnum4, nfs_resop4, nfsstat4};
 use sluice_xdr::{Decode, DecodeError, Encode, Frame, Reader, Writer};
 
+use super::record::{Progress, Stored};
 use super::{Context, OpError, gate, table};
+use crate::error::fs_status;
 use crate::metrics::Metrics;
 use crate::ops::sequence::{self, Begun};
 use crate::server::Mds;
@@ -49,7 +51,7 @@ pub(crate) async fn compound(server: &Arc<Mds>, call: Call) -> Reply {
     let Some(first) = sequence_args(&reader) else {
         return finish(run(&mut cx, &head, reader, Results::new(&head, SESSIONLESS_REPLY), 0).await);
     };
-    match sequence::begin(&mut cx, &first, head.count, size, &call.args) {
+    match sequence::begin(&mut cx, &first, head.count, size, &reader.rest()) {
         Begun::Replay(cached) => finish(cached),
         Begun::Uncached(reply) => {
             let mut results = Results::new(&head, SESSIONLESS_REPLY);
@@ -60,24 +62,98 @@ pub(crate) async fn compound(server: &Arc<Mds>, call: Call) -> Reply {
             }
             finish(results.finish())
         }
-        Begun::Fail(status) => {
-            let mut results = Results::new(&head, SESSIONLESS_REPLY);
-            results.fail(nfs_opnum4::OP_SEQUENCE.0, status);
-            finish(results.finish())
-        }
-        Begun::Proceed { reply, limit } => {
+        Begun::Fail(status) => refuse_sequence(&head, status),
+        Begun::Proceed { reply, limit, resume } => {
             let mut results = Results::new(&head, limit.response.saturating_sub(RPC_REPLY_HEADER));
             results.cached_limit = limit.cached.map(|cached| cached.saturating_sub(RPC_REPLY_HEADER));
             results.succeed(&nfs_resop4::OP_SEQUENCE(reply));
-            // The borrowed decode above left the cursor in place: step over what was peeked at.
-            let frame = match nfs_argop4::decode(&mut reader) {
-                Ok(_) => run(&mut cx, &head, reader, results, 1).await,
-                Err(_) => results.finish(),
+            results.first = results.writer.mark();
+            let stored = match &cx.recorder {
+                Some(recorder) if resume => recorder.load(server).await,
+                _ => Ok(Stored::Nothing),
             };
+            let stored = match stored {
+                Ok(stored) => stored,
+                Err(error) => {
+                    sequence::put_back(&mut cx);
+                    return refuse_sequence(&head, fs_status(&error));
+                }
+            };
+            let frame = proceed(&mut cx, &head, reader, results, stored).await;
+            if cx.is_in_doubt() {
+                // The client asks again, and the store tells then.
+                sequence::put_back(&mut cx);
+                return Reply::Drop;
+            }
             sequence::end(&mut cx, &frame);
             finish(frame)
         }
     }
+}
+
+/// Runs what follows SEQUENCE, or what of it a restart left to be run.
+async fn proceed(
+    cx: &mut Context,
+    head: &Head,
+    mut reader: Reader,
+    mut results: Results,
+    stored: Stored,
+) -> Frame {
+    // The borrowed decode left the cursor in place: step over what was peeked at.
+    if nfs_argop4::decode(&mut reader).is_err() {
+        return results.finish();
+    }
+    let index = match stored {
+        Stored::Nothing => Ok(1),
+        Stored::Progress(progress) => resume(cx, &mut reader, &mut results, *progress),
+        Stored::NotKept => {
+            // §2.10.6.1.3, as for a reply that was not kept in memory.
+            if let Ok(number) = reader.u32() {
+                results.fail(number, nfsstat4::NFS4ERR_RETRY_UNCACHED_REP);
+            }
+            return results.finish();
+        }
+    };
+    match index {
+        Ok(index) => run(cx, head, reader, results, index).await,
+        // Not the request of the row, whatever the fingerprint says.
+        Err(_) => {
+            results.fail(nfs_opnum4::OP_ILLEGAL.0, nfsstat4::NFS4ERR_BADXDR);
+            results.finish()
+        }
+    }
+}
+
+/// Puts the COMPOUND where its last transaction left it; the position to go on at.
+fn resume(
+    cx: &mut Context,
+    reader: &mut Reader,
+    results: &mut Results,
+    progress: Progress,
+) -> Result<u32, DecodeError> {
+    let Progress { index, current, saved, before, last } = progress;
+    for _ in 1..index {
+        nfs_argop4::decode(reader)?;
+    }
+    (cx.current, cx.saved) = (current, saved);
+    cx.modified = index;
+    results.repeat(&before, index - 1);
+    let half = Reader::new(reader.rest()).u32().is_ok_and(|number| {
+        table::find(number, cx.minor).is_some_and(|row| row.flags.has(table::Flags::HALF))
+    });
+    if half {
+        cx.done_before = Some(Box::new(last));
+        return Ok(index);
+    }
+    nfs_argop4::decode(reader)?;
+    results.succeed(&last);
+    Ok(index + 1)
+}
+
+fn refuse_sequence(head: &Head, status: nfsstat4) -> Reply {
+    let mut results = Results::new(head, SESSIONLESS_REPLY);
+    results.fail(nfs_opnum4::OP_SEQUENCE.0, status);
+    finish(results.finish())
 }
 
 fn head(reader: &mut Reader) -> Result<Head, DecodeError> {
@@ -135,6 +211,9 @@ async fn run(cx: &mut Context, head: &Head, mut reader: Reader, mut results: Res
         cx.reply_room = results.room();
         if row.flags.has(table::Flags::MODIFIES) {
             cx.modified = index;
+            if let Some(recorder) = &mut cx.recorder {
+                recorder.set_before(results.so_far(recorder.limit()));
+            }
         }
         let outcome = (row.run)(cx, arguments).await;
         Metrics::operation(row.op, &outcome);
@@ -168,6 +247,8 @@ struct Results {
     count: u32,
     count_at: sluice_xdr::Patch,
     cached_limit: Option<usize>,
+    /// Where the results after SEQUENCE's begin.
+    first: sluice_xdr::Mark,
 }
 
 /// Room kept for the result of the operation that did not fit: number, status, an empty bitmap.
@@ -180,7 +261,19 @@ impl Results {
         let status_at = writer.reserve_u32();
         writer.opaque(&head.tag, MAX_TAG);
         let count_at = writer.reserve_u32();
-        Self { writer, status: nfsstat4::NFS4_OK, status_at, count: 0, count_at, cached_limit: None }
+        let first = writer.mark();
+        Self { writer, status: nfsstat4::NFS4_OK, status_at, count: 0, count_at, cached_limit: None, first }
+    }
+
+    /// The results so far, without SEQUENCE's, if they have at most `limit` bytes.
+    fn so_far(&self, limit: usize) -> Option<Vec<u8>> {
+        (self.writer.len_since(&self.first) <= limit).then(|| self.writer.since(&self.first))
+    }
+
+    /// Appends results that were given before.
+    fn repeat(&mut self, results: &Bytes, count: u32) {
+        self.writer.splice(results);
+        self.count += count;
     }
 
     fn room(&self) -> usize {

@@ -35,6 +35,9 @@ impl Flags {
     pub(crate) const ALONE: Self = Self(16);
     /// Is SEQUENCE.
     pub(crate) const SEQUENCE: Self = Self(32);
+    /// Part of what it does is in memory: when a restart lost that, it runs again, given what its transaction
+    /// led to ([`Context::done_before`]).
+    pub(crate) const HALF: Self = Self(64);
 
     pub(crate) const fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -115,7 +118,7 @@ pub(crate) static TABLE: &[Row] = &[
     row!(OP_LOOKUP, 1, Flags::CURRENT, 8, args lookup::lookup),
     row!(OP_LOOKUPP, 1, Flags::CURRENT, 8, void lookupp::lookupp),
     row!(OP_NVERIFY, 1, Flags::CURRENT, 8, args nverify::nverify),
-    row!(OP_OPEN, 1, Flags::CURRENT.or(Flags::MODIFIES), 160, args open::open),
+    row!(OP_OPEN, 1, Flags::CURRENT.or(Flags::MODIFIES.or(Flags::HALF)), 160, args open::open),
     row!(OP_OPENATTR, 1, Flags::CURRENT, 8, args openattr::openattr),
     row!(OP_OPEN_CONFIRM, obsolete, Flags::NONE, 8),
     row!(OP_OPEN_DOWNGRADE, 1, Flags::CURRENT.or(Flags::MODIFIES), 24, args open_downgrade::open_downgrade),

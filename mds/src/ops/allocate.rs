@@ -3,7 +3,7 @@
 use sluice_namespace::CommitSize;
 use sluice_state::file::Intent;
 use sluice_xdr::control::ctl_space_operation;
-use sluice_xdr::nfs4::{ALLOCATE4args, ALLOCATE4res, nfsstat4};
+use sluice_xdr::nfs4::{ALLOCATE4args, ALLOCATE4res, nfs_resop4, nfsstat4};
 
 use super::lock::must_be_file;
 use super::read::{bounded, permit_io};
@@ -16,23 +16,35 @@ pub(crate) async fn allocate(cx: &mut Context, args: ALLOCATE4args) -> OpResult<
     must_be_file(cx).await?;
     let stateid = cx.stateid(&args.aa_stateid)?;
     permit_io(cx, &stateid, true).await?;
+    let answer = ALLOCATE4res { ar_status: nfsstat4::NFS4_OK };
     if args.aa_length > 0 {
-        reshape(cx, ctl_space_operation::SPACE_ALLOCATE, args.aa_offset, args.aa_length, Some(end)).await?;
+        let change = Change {
+            operation: ctl_space_operation::SPACE_ALLOCATE,
+            offset: args.aa_offset,
+            length: args.aa_length,
+            end: Some(end),
+        };
+        reshape(cx, change, &nfs_resop4::OP_ALLOCATE(answer.clone())).await?;
     }
-    Ok(ALLOCATE4res { ar_status: nfsstat4::NFS4_OK })
+    Ok(answer)
 }
 
-/// Changes what storage stands behind a range, at every data file of it, and with `end` the size.
+/// What storage is to stand behind a range.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Change {
+    pub(super) operation: ctl_space_operation,
+    pub(super) offset: u64,
+    pub(super) length: u64,
+    /// The size, if it changes too.
+    pub(super) end: Option<u64>,
+}
+
+/// Carries the change out at every data file of the range. `answer` is what the client is told.
 ///
 /// # Errors
 /// What the state, the data servers and the store say.
-pub(super) async fn reshape(
-    cx: &mut Context,
-    operation: ctl_space_operation,
-    offset: u64,
-    length: u64,
-    end: Option<u64>,
-) -> Result<(), OpError> {
+pub(super) async fn reshape(cx: &mut Context, change: Change, answer: &nfs_resop4) -> Result<(), OpError> {
+    let Change { operation, offset, length, end } = change;
     let client = cx.client()?;
     let key = cx.current()?.inode;
     let entry = cx.server.file(&key).await?;
@@ -48,14 +60,15 @@ pub(super) async fn reshape(
     }
     let commit = CommitSize { end, ..CommitSize::default() };
     let (namespace, commit, context) = (&cx.server.namespace, &commit, &*cx);
-    cx.server
-        .write(|mut txn| {
-            Box::pin(async move {
-                let request = context.request(sluice_namespace::DirectoryUpdate::Exact);
-                namespace.commit_size(&mut txn, &key, commit, &request).await
-            })
+    cx.write(|mut txn| {
+        Box::pin(async move {
+            let request = context.request(sluice_namespace::DirectoryUpdate::Exact);
+            let done = namespace.commit_size(&mut txn, &key, commit, &request).await?;
+            context.record(&mut txn, answer);
+            Ok(done)
         })
-        .await?;
+    })
+    .await?;
     held.commit()?;
     if let Some(end) = end.filter(|end| *end > inode.size()) {
         dsctl::push_size(&cx.server, layout, end).await;

@@ -1,8 +1,10 @@
 //! CREATE: everything but regular files. RFC 8881 §18.4.
 
 use bytes::Bytes;
-use sluice_namespace::{Create, CreateMode, FsError, NewNode};
-use sluice_xdr::nfs4::{CREATE4args, CREATE4res, CREATE4resok, FATTR4_SIZE, createtype4, nfsstat4};
+use sluice_namespace::{Create, CreateMode, DirectoryChange, FsError, NewNode};
+use sluice_xdr::nfs4::{
+    CREATE4args, CREATE4res, CREATE4resok, FATTR4_SIZE, bitmap4, createtype4, nfs_resop4, nfsstat4,
+};
 
 use super::lookup::not_a_directory;
 use crate::attr::set::Wanted;
@@ -45,12 +47,16 @@ pub(crate) async fn create(cx: &mut Context, args: CREATE4args) -> OpResult<CREA
     };
     let attempts = Attempts::default();
     let (namespace, create, context, attempts) = (&cx.server.namespace, &request, &*cx, &attempts);
+    let mask = wanted.mask;
     let made = cx
-        .server
         .write(|mut txn| {
-            Box::pin(
-                async move { namespace.create(&mut txn, create, &context.request(attempts.next())).await },
-            )
+            Box::pin(async move {
+                let pending = namespace.create(&mut txn, create, &context.request(attempts.next())).await?;
+                let made = pending.peek();
+                let result = nfs_resop4::OP_CREATE(answer(made.directory, mask));
+                context.record_at(&mut txn, &result, made.inode.key);
+                Ok(pending)
+            })
         })
         .await;
     let (pending, version) = match made {
@@ -58,6 +64,11 @@ pub(crate) async fn create(cx: &mut Context, args: CREATE4args) -> OpResult<CREA
         other => other?,
     };
     let created = pending.resolve(version);
+    let answer = answer(created.directory, mask);
     cx.set_current_known(created.inode);
-    Ok(CREATE4res::NFS4_OK(CREATE4resok { cinfo: change_info(created.directory), attrset: wanted.mask }))
+    Ok(answer)
+}
+
+fn answer(directory: DirectoryChange, attrset: bitmap4) -> CREATE4res {
+    CREATE4res::NFS4_OK(CREATE4resok { cinfo: change_info(directory), attrset })
 }

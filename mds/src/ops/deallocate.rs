@@ -1,9 +1,9 @@
 //! DEALLOCATE. RFC 7862 §15.4: the range reads as zeros, the size stays.
 
 use sluice_xdr::control::ctl_space_operation;
-use sluice_xdr::nfs4::{DEALLOCATE4args, DEALLOCATE4res, nfsstat4};
+use sluice_xdr::nfs4::{DEALLOCATE4args, DEALLOCATE4res, nfs_resop4, nfsstat4};
 
-use super::allocate::reshape;
+use super::allocate::{Change, reshape};
 use super::lock::must_be_file;
 use super::read::{bounded, permit_io};
 use crate::compound::{Context, OpResult};
@@ -13,8 +13,15 @@ pub(crate) async fn deallocate(cx: &mut Context, args: DEALLOCATE4args) -> OpRes
     must_be_file(cx).await?;
     let stateid = cx.stateid(&args.da_stateid)?;
     permit_io(cx, &stateid, true).await?;
+    let answer = DEALLOCATE4res { dr_status: nfsstat4::NFS4_OK };
     if args.da_length > 0 {
-        reshape(cx, ctl_space_operation::SPACE_DEALLOCATE, args.da_offset, args.da_length, None).await?;
+        let change = Change {
+            operation: ctl_space_operation::SPACE_DEALLOCATE,
+            offset: args.da_offset,
+            length: args.da_length,
+            end: None,
+        };
+        reshape(cx, change, &nfs_resop4::OP_DEALLOCATE(answer.clone())).await?;
     }
-    Ok(DEALLOCATE4res { dr_status: nfsstat4::NFS4_OK })
+    Ok(answer)
 }

@@ -1,8 +1,8 @@
 //! LINK. RFC 8881 §18.9: the saved filehandle gets a name in the current directory.
 
-use sluice_namespace::FsError;
+use sluice_namespace::{DirectoryChange, FsError};
 use sluice_state::file::Intent;
-use sluice_xdr::nfs4::{LINK4args, LINK4res, LINK4resok, nfsstat4};
+use sluice_xdr::nfs4::{LINK4args, LINK4res, LINK4resok, nfs_resop4, nfsstat4};
 
 use super::lookup::not_a_directory;
 use crate::attr::{change_info, name};
@@ -20,11 +20,14 @@ pub(crate) async fn link(cx: &mut Context, args: LINK4args) -> OpResult<LINK4res
     let held = mds.prepare(&entry, &Intent::SetAttributes { client: cx.client()? }).await?;
     let attempts = Attempts::default();
     let (namespace, newname, context, attempts) = (&mds.namespace, &newname, &*cx, &attempts);
-    let linked = mds
+    let linked = cx
         .write(|mut txn| {
             Box::pin(async move {
                 let request = context.request(attempts.next());
-                namespace.link(&mut txn, &file.inode, &directory.inode, newname, &request).await
+                let (file, directory) = (&file.inode, &directory.inode);
+                let pending = namespace.link(&mut txn, file, directory, newname, &request).await?;
+                context.record(&mut txn, &nfs_resop4::OP_LINK(answer(pending.peek().directory)));
+                Ok(pending)
             })
         })
         .await;
@@ -34,5 +37,9 @@ pub(crate) async fn link(cx: &mut Context, args: LINK4args) -> OpResult<LINK4res
     };
     held.commit()?;
     let linked = pending.resolve(version);
-    Ok(LINK4res::NFS4_OK(LINK4resok { cinfo: change_info(linked.directory) }))
+    Ok(answer(linked.directory))
+}
+
+fn answer(directory: DirectoryChange) -> LINK4res {
+    LINK4res::NFS4_OK(LINK4resok { cinfo: change_info(directory) })
 }

@@ -9,7 +9,9 @@ use sluice_state::open::{Access, Claim, Deny, OpenRequest, Want};
 use sluice_state::owner::{MAX_OWNER_BYTES, OpenOwner};
 use sluice_xdr::nfs4::*;
 
-use super::opening::{create, delegation};
+use super::opening::create::{self, without_state};
+use super::opening::delegation;
+use super::opening::resume::resume;
 use super::remove::{PATIENCE, find};
 use super::setattr::{SIZE_ONLY, set_size};
 use crate::attr::{change_info, name};
@@ -43,6 +45,9 @@ pub(crate) async fn open(cx: &mut Context, args: OPEN4args) -> OpResult<OPEN4res
     // §18.16.3: only a name can be created.
     if creates && !matches!(args.claim, open_claim4::CLAIM_NULL(_)) {
         return Err(nfsstat4::NFS4ERR_INVAL.into());
+    }
+    if let Some(done) = cx.done_before.take() {
+        return resume(cx, &args, request, *done).await;
     }
     cx.server.admit(&session, if reclaim { Admission::Reclaim } else { Admission::New })?;
     for _ in 0..PATIENCE {
@@ -144,7 +149,7 @@ fn existing(inode: Inode, change: DirectoryChange) -> Subject {
 }
 
 /// Judges permissions and asks the file's state.
-async fn grant(cx: &Context, request: &OpenRequest, subject: &Subject) -> Result<Reply, OpError> {
+pub(super) async fn grant(cx: &Context, request: &OpenRequest, subject: &Subject) -> Result<Reply, OpError> {
     let inode = &subject.inode;
     match inode.kind() {
         Kind::File => {}
@@ -181,7 +186,12 @@ fn permit(cx: &Context, inode: &Inode, access: Access, truncate: bool) -> Result
     Ok(())
 }
 
-async fn finish(cx: &mut Context, args: &OPEN4args, subject: Subject, reply: &Reply) -> OpResult<OPEN4res> {
+pub(super) async fn finish(
+    cx: &mut Context,
+    args: &OPEN4args,
+    subject: Subject,
+    reply: &Reply,
+) -> OpResult<OPEN4res> {
     let Reply::Opened { stateid, delegation } = reply else {
         return Err(nfsstat4::NFS4ERR_SERVERFAULT.into());
     };
@@ -189,8 +199,8 @@ async fn finish(cx: &mut Context, args: &OPEN4args, subject: Subject, reply: &Re
     let truncate = subject.truncate;
     cx.set_current_known(subject.inode);
     if truncate {
-        set_size(cx, None, 0).await?;
         attrset = SIZE_ONLY;
+        set_size(cx, None, 0, Some(&without_state(subject.change, attrset))).await?;
     }
     cx.current_stateid = Some(*stateid);
     Ok(OPEN4res::NFS4_OK(OPEN4resok {

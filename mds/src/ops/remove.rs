@@ -1,8 +1,8 @@
 //! REMOVE. RFC 8881 §18.25.
 
-use sluice_namespace::{FsError, Inode, InodeKey, Name, Pending, Remove, Removed, Unlinked};
+use sluice_namespace::{DirectoryChange, FsError, Inode, InodeKey, Name, Pending, Remove, Removed, Unlinked};
 use sluice_state::file::Intent;
-use sluice_xdr::nfs4::{REMOVE4args, REMOVE4res, REMOVE4resok, nfsstat4};
+use sluice_xdr::nfs4::{REMOVE4args, REMOVE4res, REMOVE4resok, nfs_resop4, nfsstat4};
 
 use super::lookup::not_a_directory;
 use crate::attr::{change_info, name};
@@ -34,11 +34,15 @@ pub(crate) async fn remove(cx: &mut Context, args: REMOVE4args) -> OpResult<REMO
                 if matches!(removed.unlinked, Unlinked::Removed { garbage: Some(_), .. }) {
                     garbage::poke(&cx.server);
                 }
-                return Ok(REMOVE4res::NFS4_OK(REMOVE4resok { cinfo: change_info(removed.directory) }));
+                return Ok(answer(removed.directory));
             }
         }
     }
     Err(nfsstat4::NFS4ERR_DELAY.into())
+}
+
+fn answer(directory: DirectoryChange) -> REMOVE4res {
+    REMOVE4res::NFS4_OK(REMOVE4resok { cinfo: change_info(directory) })
 }
 
 /// What `name` means in `directory` now.
@@ -96,13 +100,13 @@ async fn transaction(
     let remove = Remove { directory, name, expect: Some(found.key), open };
     let attempts = Attempts::default();
     let (namespace, remove, attempts) = (&cx.server.namespace, &remove, &attempts);
-    cx.server
-        .write(|mut txn| {
-            Box::pin(async move {
-                let pending = namespace.remove(&mut txn, remove, &cx.request(attempts.next())).await?;
-                as_prepared(found, &pending.peek().unlinked)?;
-                Ok(pending)
-            })
+    cx.write(|mut txn| {
+        Box::pin(async move {
+            let pending = namespace.remove(&mut txn, remove, &cx.request(attempts.next())).await?;
+            as_prepared(found, &pending.peek().unlinked)?;
+            cx.record(&mut txn, &nfs_resop4::OP_REMOVE(answer(pending.peek().directory)));
+            Ok(pending)
         })
-        .await
+    })
+    .await
 }

@@ -2,7 +2,7 @@
 
 use sluice_namespace::{FsError, Inode, Pending, Rename, Renamed, Unlinked};
 use sluice_state::file::Intent;
-use sluice_xdr::nfs4::{RENAME4args, RENAME4res, RENAME4resok, nfsstat4};
+use sluice_xdr::nfs4::{RENAME4args, RENAME4res, RENAME4resok, nfs_resop4, nfsstat4};
 
 use super::lookup::not_a_directory;
 use super::remove::{PATIENCE, as_prepared, find, unlink_ticket};
@@ -51,14 +51,18 @@ pub(crate) async fn rename(cx: &mut Context, args: RENAME4args) -> OpResult<RENA
                 if matches!(renamed.replaced, Some(Unlinked::Removed { garbage: Some(_), .. })) {
                     garbage::poke(&cx.server);
                 }
-                return Ok(RENAME4res::NFS4_OK(RENAME4resok {
-                    source_cinfo: change_info(renamed.source_directory),
-                    target_cinfo: change_info(renamed.target_directory),
-                }));
+                return Ok(answer(&renamed));
             }
         }
     }
     Err(nfsstat4::NFS4ERR_DELAY.into())
+}
+
+fn answer(renamed: &Renamed) -> RENAME4res {
+    RENAME4res::NFS4_OK(RENAME4resok {
+        source_cinfo: change_info(renamed.source_directory),
+        target_cinfo: change_info(renamed.target_directory),
+    })
 }
 
 /// Tickets on the file that moves and on the one it replaces, taken in the order of their numbers so that
@@ -96,15 +100,15 @@ async fn transaction(
 ) -> Result<(Pending<Renamed>, u64), FsError> {
     let attempts = Attempts::default();
     let (namespace, attempts) = (&cx.server.namespace, &attempts);
-    cx.server
-        .write(|mut txn| {
-            Box::pin(async move {
-                let pending = namespace.rename(&mut txn, rename, &cx.request(attempts.next())).await?;
-                if let (Some(target), Some(replaced)) = (target, &pending.peek().replaced) {
-                    as_prepared(target, replaced)?;
-                }
-                Ok(pending)
-            })
+    cx.write(|mut txn| {
+        Box::pin(async move {
+            let pending = namespace.rename(&mut txn, rename, &cx.request(attempts.next())).await?;
+            if let (Some(target), Some(replaced)) = (target, &pending.peek().replaced) {
+                as_prepared(target, replaced)?;
+            }
+            cx.record(&mut txn, &nfs_resop4::OP_RENAME(answer(pending.peek())));
+            Ok(pending)
         })
-        .await
+    })
+    .await
 }

@@ -1,8 +1,7 @@
 //! SEQUENCE. RFC 8881 §18.46, §2.10.6.
 
 use bytes::Bytes;
-use foldhash::fast::FixedState;
-use std::hash::{BuildHasher, Hasher};
+use xxhash_rust::xxh3::Xxh3;
 
 use sluice_state::session::{Completion, SequenceArgs, SequenceReply, Sequenced};
 use sluice_state::{ConnectionId, SessionId};
@@ -10,16 +9,18 @@ use sluice_xdr::Frame;
 use sluice_xdr::nfs4::{SEQUENCE4args, SEQUENCE4res, SEQUENCE4resok, nfsstat4, sessionid4};
 
 use crate::clients::SessionRef;
+use crate::compound::record::Recorder;
 use crate::compound::{Context, OpResult};
 use crate::error::client_status;
 
 /// What SEQUENCE found.
 #[derive(Debug)]
 pub(crate) enum Begun {
-    /// A new request: run the rest.
+    /// Run the rest. `resume`: from where it was before a restart.
     Proceed {
         reply: SEQUENCE4res,
         limit: ReplyLimit,
+        resume: bool,
     },
     /// A retry: the reply it had.
     Replay(Frame),
@@ -41,23 +42,18 @@ pub(crate) struct ReplyLimit {
 const FINGERPRINTED: usize = 1024;
 
 /// Begins a COMPOUND: finds the session and the slot, renews the lease. `count` operations, `size` bytes
-/// of request with its RPC header.
-pub(crate) fn begin(
-    cx: &mut Context,
-    args: &SEQUENCE4args,
-    count: u32,
-    size: usize,
-    request: &Bytes,
-) -> Begun {
+/// of request with its RPC header; `rest` is the request from SEQUENCE on.
+pub(crate) fn begin(cx: &mut Context, args: &SEQUENCE4args, count: u32, size: usize, rest: &Bytes) -> Begun {
     let Some(entry) = cx.server.clients.session(SessionId(args.sa_sessionid.0)) else {
         return Begun::Fail(nfsstat4::NFS4ERR_BADSESSION);
     };
+    let fingerprint = fingerprint(cx, count, rest);
     let wanted = SequenceArgs {
         slot: args.sa_slotid,
         seqid: args.sa_sequenceid,
         highest_slot: args.sa_highest_slotid,
         cache_this: args.sa_cachethis,
-        fingerprint: fingerprint(cx, request),
+        fingerprint,
         request_size: u32::try_from(size).unwrap_or(u32::MAX),
         operations: count,
     };
@@ -71,6 +67,8 @@ pub(crate) fn begin(
             .sa_cachethis
             .then(|| usize::try_from(session.fore().max_response_cached).unwrap_or(usize::MAX)),
     };
+    let persistent = session.is_persistent();
+    let resume = matches!(step, Ok(Sequenced::Resume(_)));
     drop(session);
     if !known && step.is_ok() {
         cx.server.watch_connection(&cx.connection, &entry);
@@ -78,10 +76,11 @@ pub(crate) fn begin(
     match step {
         Err(error) => Begun::Fail(client_status(error)),
         Ok(Sequenced::Replay(bytes)) => Begun::Replay(bytes.into()),
-        Ok(Sequenced::ReplayUncached(reply) | Sequenced::ReplayStored(reply)) => {
-            Begun::Uncached(wire(&reply))
-        }
-        Ok(Sequenced::New(reply)) => {
+        Ok(Sequenced::ReplayUncached(reply)) => Begun::Uncached(wire(&reply)),
+        Ok(Sequenced::New(reply) | Sequenced::Resume(reply)) => {
+            cx.recorder = persistent.then(|| {
+                Recorder::new(entry.id, args.sa_slotid, args.sa_sequenceid, fingerprint, args.sa_cachethis)
+            });
             cx.session = Some(SessionRef {
                 client: entry.shared.id(),
                 id: entry.id,
@@ -89,7 +88,7 @@ pub(crate) fn begin(
                 cache_this: args.sa_cachethis,
                 entry,
             });
-            Begun::Proceed { reply: wire(&reply), limit }
+            Begun::Proceed { reply: wire(&reply), limit, resume }
         }
     }
 }
@@ -100,8 +99,14 @@ pub(crate) fn end(cx: &mut Context, reply: &Frame) {
     // A copy: the frame's buffers may be parts of larger ones.
     let small = session.cache_this || reply.len() <= sluice_state::slot::SMALL_REPLY;
     let reply = small.then(|| Bytes::from(reply.to_bytes().to_vec()));
-    let completion = Completion { reply, cache_this: session.cache_this, stored: false };
+    let completion = Completion { reply, cache_this: session.cache_this };
     session.entry.lock().complete(cx.server.now(), session.slot, completion);
+}
+
+/// Ends it without an answer: the client sends it again, and its row tells then how far it got.
+pub(crate) fn put_back(cx: &mut Context) {
+    let Some(session) = cx.session.take() else { return };
+    session.entry.lock().put_back(cx.server.now(), session.slot);
 }
 
 /// SEQUENCE anywhere but first.
@@ -109,12 +114,19 @@ pub(crate) async fn sequence(_cx: &mut Context, _args: SEQUENCE4args) -> OpResul
     Err(nfsstat4::NFS4ERR_SEQUENCE_POS.into())
 }
 
-fn fingerprint(cx: &Context, request: &Bytes) -> u64 {
-    let mut hasher = FixedState::default().build_hasher();
-    hasher.write(request.get(..FINGERPRINTED).unwrap_or(request));
-    hasher.write_usize(request.len());
-    hasher.write_u32(cx.who.uid);
-    hasher.finish()
+/// SEQUENCE on the wire: number, session, seqid, slot, highest slot, whether to cache.
+const SEQUENCE_SIZE: usize = 36;
+
+/// Of the operations and the caller. Not of SEQUENCE, in which a client that sends a request again may name
+/// another highest slot. The hash is one that later releases compute alike: it outlives the process.
+fn fingerprint(cx: &Context, count: u32, rest: &Bytes) -> u64 {
+    let operations = rest.get(SEQUENCE_SIZE..).unwrap_or_default();
+    let mut hasher = Xxh3::new();
+    for number in [cx.minor, cx.who.uid, count, u32::try_from(operations.len()).unwrap_or(u32::MAX)] {
+        hasher.update(&number.to_be_bytes());
+    }
+    hasher.update(operations.get(..FINGERPRINTED).unwrap_or(operations));
+    hasher.digest()
 }
 
 fn wire(reply: &SequenceReply) -> SEQUENCE4res {

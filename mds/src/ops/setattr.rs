@@ -6,7 +6,7 @@ use sluice_namespace::{FsError, Inode, InodeKey, SetSize, SetTime, TruncateOutco
 use sluice_state::StateId;
 use sluice_state::file::Intent;
 use sluice_state::stateid::special;
-use sluice_xdr::nfs4::{FATTR4_SIZE, SETATTR4args, SETATTR4res, bitmap4, nfsstat4};
+use sluice_xdr::nfs4::{FATTR4_SIZE, SETATTR4args, SETATTR4res, bitmap4, nfs_resop4, nfsstat4};
 
 use crate::attr::set::Wanted;
 use crate::compound::{Context, OpError, OpResult};
@@ -16,18 +16,27 @@ use crate::layout::{garbage, settle, times};
 pub(crate) async fn setattr(cx: &mut Context, args: SETATTR4args) -> OpResult<SETATTR4res> {
     let wanted = Wanted::decode(&cx.server, cx.minor, &args.obj_attributes)?;
     let stateid = cx.stateid(&args.stateid)?;
+    let answer = SETATTR4res { status: nfsstat4::NFS4_OK, attrsset: wanted.mask };
+    let result = nfs_resop4::OP_SETATTR(answer.clone());
     // Size first: it can be refused for more reasons, and then nothing was changed.
     if let Some(size) = wanted.size {
-        set_size(cx, Some(&stateid), size).await?;
+        // Only the last transaction says that all is done: a size may be set twice.
+        let last = (!wanted.beyond_size()).then_some(&result);
+        set_size(cx, Some(&stateid), size, last).await?;
     }
     if wanted.beyond_size() {
-        set_rest(cx, &wanted, &stateid).await?;
+        set_rest(cx, &wanted, &stateid, &result).await?;
     }
-    Ok(SETATTR4res { status: nfsstat4::NFS4_OK, attrsset: wanted.mask })
+    Ok(answer)
 }
 
 /// Mode, owner and times.
-async fn set_rest(cx: &mut Context, wanted: &Wanted, stateid: &StateId) -> Result<(), OpError> {
+async fn set_rest(
+    cx: &mut Context,
+    wanted: &Wanted,
+    stateid: &StateId,
+    result: &nfs_resop4,
+) -> Result<(), OpError> {
     let key = cx.current()?.inode;
     let client = cx.client()?;
     let mds = &cx.server;
@@ -41,7 +50,7 @@ async fn set_rest(cx: &mut Context, wanted: &Wanted, stateid: &StateId) -> Resul
     let chosen = matches!(wanted.set.mtime, Some(SetTime::To(_)));
     let noted = if chosen { times::note(mds, &entry).await? } else { None };
     let (namespace, context) = (&mds.namespace, &*cx);
-    mds.write(|mut txn| {
+    cx.write(|mut txn| {
         Box::pin(async move {
             let mut set = wanted.set;
             set.writable_open = writable_open;
@@ -50,7 +59,9 @@ async fn set_rest(cx: &mut Context, wanted: &Wanted, stateid: &StateId) -> Resul
                 set.mode = Some(wanted.masked(set.mode.unwrap_or(now)));
             }
             let request = context.request(sluice_namespace::DirectoryUpdate::Exact);
-            namespace.setattr(&mut txn, &key, &set, &request).await
+            let done = namespace.setattr(&mut txn, &key, &set, &request).await?;
+            context.record(&mut txn, result);
+            Ok(done)
         })
     })
     .await?;
@@ -62,11 +73,17 @@ async fn set_rest(cx: &mut Context, wanted: &Wanted, stateid: &StateId) -> Resul
 }
 
 /// Sets the size of the current file: truncation, extension, or the same size again. `stateid`: the one
-/// the client sent, checked for write access; `None` when the caller has checked (OPEN).
+/// the client sent, checked for write access; `None` when the caller has checked (OPEN). `result`: how the
+/// operation is answered, if this is all that it changes.
 ///
 /// # Errors
 /// What the state, the permissions and the store say.
-pub(super) async fn set_size(cx: &mut Context, stateid: Option<&StateId>, size: u64) -> Result<(), OpError> {
+pub(super) async fn set_size(
+    cx: &mut Context,
+    stateid: Option<&StateId>,
+    size: u64,
+    result: Option<&nfs_resop4>,
+) -> Result<(), OpError> {
     if i64::try_from(size).is_err() {
         return Err(nfsstat4::NFS4ERR_FBIG.into());
     }
@@ -94,20 +111,29 @@ pub(super) async fn set_size(cx: &mut Context, stateid: Option<&StateId>, size: 
         _ => None,
     };
     let set = SetSize { size, fresh, writable_open };
-    truncate(cx, &inode, &set).await?;
+    truncate(cx, &inode, &set, result).await?;
     held.commit()?;
     cx.forget_inode();
     Ok(())
 }
 
-async fn truncate(cx: &Context, inode: &Inode, set: &SetSize) -> Result<(), OpError> {
+async fn truncate(
+    cx: &Context,
+    inode: &Inode,
+    set: &SetSize,
+    result: Option<&nfs_resop4>,
+) -> Result<(), OpError> {
     let (mds, key) = (&cx.server, inode.key);
     let namespace = &mds.namespace;
-    let (pending, version) = mds
+    let (pending, version) = cx
         .write(|mut txn| {
             Box::pin(async move {
                 let request = cx.request(sluice_namespace::DirectoryUpdate::Exact);
-                namespace.truncate(&mut txn, &key, set, &request).await
+                let pending = namespace.truncate(&mut txn, &key, set, &request).await?;
+                if let Some(result) = result {
+                    cx.record(&mut txn, result);
+                }
+                Ok(pending)
             })
         })
         .await?;

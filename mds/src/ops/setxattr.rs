@@ -2,7 +2,7 @@
 
 use sluice_namespace::SetXattr;
 use sluice_state::file::Intent;
-use sluice_xdr::nfs4::{SETXATTR4args, SETXATTR4res, change_info4, nfsstat4, setxattr_option4};
+use sluice_xdr::nfs4::{SETXATTR4args, SETXATTR4res, change_info4, nfs_resop4, nfsstat4, setxattr_option4};
 
 use crate::compound::{Context, OpResult};
 
@@ -18,17 +18,24 @@ pub(crate) async fn setxattr(cx: &mut Context, args: SETXATTR4args) -> OpResult<
     let entry = mds.file(&key).await?;
     let held = mds.prepare(&entry, &Intent::SetAttributes { client: cx.client()? }).await?;
     let (namespace, args, context) = (&mds.namespace, &args, &*cx);
-    let ((before, pending), version) = mds
+    let ((before, pending), version) = cx
         .write(|mut txn| {
             Box::pin(async move {
                 let request = context.request(sluice_namespace::DirectoryUpdate::Exact);
                 let before = namespace.getattr(&txn, &key).await?.change;
                 let (name, value) = (&args.sxa_key, &args.sxa_value);
-                Ok((before, namespace.set_xattr(&mut txn, &key, name, value, how, &request).await?))
+                let pending = namespace.set_xattr(&mut txn, &key, name, value, how, &request).await?;
+                let result = nfs_resop4::OP_SETXATTR(answer(before, pending.peek().change));
+                context.record(&mut txn, &result);
+                Ok((before, pending))
             })
         })
         .await?;
     held.commit()?;
     let after = pending.resolve(version).change;
-    Ok(SETXATTR4res::NFS4_OK(change_info4 { atomic: true, before, after }))
+    Ok(answer(before, after))
+}
+
+fn answer(before: u64, after: u64) -> SETXATTR4res {
+    SETXATTR4res::NFS4_OK(change_info4 { atomic: true, before, after })
 }

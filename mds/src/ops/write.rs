@@ -2,7 +2,7 @@
 
 use sluice_namespace::CommitSize;
 use sluice_state::file::Intent;
-use sluice_xdr::nfs4::{WRITE4args, WRITE4res, WRITE4resok, nfsstat4, stable_how4, verifier4};
+use sluice_xdr::nfs4::{WRITE4args, WRITE4res, WRITE4resok, nfs_resop4, nfsstat4, stable_how4, verifier4};
 
 use super::lock::must_be_file;
 use super::read::{bounded, permit_io};
@@ -18,18 +18,25 @@ pub(crate) async fn write(cx: &mut Context, args: WRITE4args) -> OpResult<WRITE4
     let data = args.data.slice(..args.data.len().min(usize::try_from(MAX_IO).unwrap_or(1 << 20)));
     let length = u64::try_from(data.len()).unwrap_or(0);
     let end = bounded(args.offset, length)?;
-    if length > 0 {
-        carry_out(cx, args.offset, end, data).await?;
-    }
-    Ok(WRITE4res::NFS4_OK(WRITE4resok {
+    let answer = WRITE4res::NFS4_OK(WRITE4resok {
         count: u32::try_from(length).unwrap_or(0),
         // Data went to the data servers as FILE_SYNC and the size is committed: there is nothing left to commit.
         committed: stable_how4::FILE_SYNC4,
         writeverf: verifier(cx),
-    }))
+    });
+    if length > 0 {
+        carry_out(cx, args.offset, end, data, &nfs_resop4::OP_WRITE(answer.clone())).await?;
+    }
+    Ok(answer)
 }
 
-async fn carry_out(cx: &mut Context, offset: u64, end: u64, data: bytes::Bytes) -> Result<(), OpError> {
+async fn carry_out(
+    cx: &mut Context,
+    offset: u64,
+    end: u64,
+    data: bytes::Bytes,
+    answer: &nfs_resop4,
+) -> Result<(), OpError> {
     let client = cx.client()?;
     let key = cx.current()?.inode;
     let entry = cx.server.file(&key).await?;
@@ -43,14 +50,15 @@ async fn carry_out(cx: &mut Context, offset: u64, end: u64, data: bytes::Bytes) 
     dsctl::write(&cx.server, layout, offset, data, true).await?;
     let commit = CommitSize { end: Some(end), ..CommitSize::default() };
     let (namespace, commit, context) = (&cx.server.namespace, &commit, &*cx);
-    cx.server
-        .write(|mut txn| {
-            Box::pin(async move {
-                let request = context.request(sluice_namespace::DirectoryUpdate::Exact);
-                namespace.commit_size(&mut txn, &key, commit, &request).await
-            })
+    cx.write(|mut txn| {
+        Box::pin(async move {
+            let request = context.request(sluice_namespace::DirectoryUpdate::Exact);
+            let done = namespace.commit_size(&mut txn, &key, commit, &request).await?;
+            context.record(&mut txn, answer);
+            Ok(done)
         })
-        .await?;
+    })
+    .await?;
     held.commit()?;
     if end > inode.size() {
         dsctl::push_size(&cx.server, layout, end).await;

@@ -105,8 +105,9 @@ pub enum Sequenced {
     New(SequenceReply),
     /// Send exactly these bytes (the encoded COMPOUND reply given to [`Session::complete`]).
     Replay(Bytes),
-    /// Build the reply from the results that stable storage holds for this session, slot and seqid.
-    ReplayStored(SequenceReply),
+    /// Run it from where the stable row of this session and slot says it got to before the restart;
+    /// [`Session::complete`] or [`Session::put_back`] must follow.
+    Resume(SequenceReply),
     /// Answer SEQUENCE with this; then, if the COMPOUND has a second operation,
     /// NFS4ERR_RETRY_UNCACHED_REP for that one.
     ReplayUncached(SequenceReply),
@@ -120,8 +121,6 @@ pub struct Completion {
     pub reply: Option<Bytes>,
     /// sa_cachethis of the request.
     pub cache_this: bool,
-    /// A stable row of this session and slot holds the results.
-    pub stored: bool,
 }
 
 /// A session. See the module for its life; all methods are quick and none blocks.
@@ -268,15 +267,17 @@ impl Session {
             self.kill();
             return Err(Error::BadSession);
         }
-        if begin == Begin::New {
-            self.slots.start(args.slot, args.seqid, args.highest_slot, args.fingerprint);
-            return Ok(Sequenced::New(self.sequence_reply(args)));
+        match begin {
+            Begin::New | Begin::Resume => {
+                self.slots.start(args.slot, args.seqid, args.highest_slot, args.fingerprint);
+            }
+            Begin::Replay(_) | Begin::ReplayUncached => self.client.end(now),
         }
-        self.client.end(now);
         Ok(match begin {
+            Begin::New => Sequenced::New(self.sequence_reply(args)),
+            Begin::Resume => Sequenced::Resume(self.sequence_reply(args)),
             Begin::Replay(bytes) => Sequenced::Replay(bytes),
-            Begin::ReplayStored => Sequenced::ReplayStored(self.sequence_reply(args)),
-            Begin::New | Begin::ReplayUncached => Sequenced::ReplayUncached(self.sequence_reply(args)),
+            Begin::ReplayUncached => Sequenced::ReplayUncached(self.sequence_reply(args)),
         })
     }
 
@@ -291,7 +292,7 @@ impl Session {
         }
     }
 
-    /// Ends the COMPOUND that [`Sequenced::New`] started on `slot`; its reply can be sent afterwards.
+    /// Ends the COMPOUND that [`Sequenced::New`] or [`Sequenced::Resume`] started on `slot`; its reply can be sent afterwards.
     ///
     /// A slot that is not in use is ignored. Works on a dead session, whose client must still learn
     /// that nothing is in progress any more.
@@ -299,11 +300,24 @@ impl Session {
         if !self.slots.slot(slot).is_some_and(Slot::is_busy) {
             return;
         }
-        let Completion { reply, cache_this, stored } = completion;
+        let Completion { reply, cache_this } = completion;
         // Larger replies were refused with REP_TOO_BIG_TO_CACHE; this only keeps memory bounded.
         let limit = self.fore.max_response_cached as usize;
         let keep = cache_this && reply.as_ref().is_some_and(|b| b.len() <= limit);
-        self.slots.complete(slot, reply, keep, stored);
+        self.slots.complete(slot, reply, keep);
+        self.ended(now);
+    }
+
+    /// Ends a COMPOUND that [`Sequenced::Resume`] started and that cannot be run now: the client sends it
+    /// again with the same seqid.
+    pub fn put_back(&mut self, now: Time, slot: u32) {
+        if self.slots.slot(slot).is_some_and(Slot::is_busy) {
+            self.slots.put_back(slot);
+            self.ended(now);
+        }
+    }
+
+    fn ended(&mut self, now: Time) {
         if self.bindings.is_empty() {
             self.recount();
         }

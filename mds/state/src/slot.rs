@@ -7,7 +7,8 @@
 //!  Done      = last, same request   -> the cached reply              Done
 //!  Done      = last, other request  -> SeqFalseRetry                 Done
 //!  Done      = last + 1             -> New                           Busy
-//!  Restored  = last                 -> the stored reply              Restored
+//!  Restored  = last, same request   -> Resume                        Busy
+//!  Restored  = last, other request  -> SeqFalseRetry                 Restored
 //!  Restored  > last                 -> New                           Busy
 //!  Blank     any                    -> New                           Busy
 //!  Reused    1 or last + 1          -> New                           Busy
@@ -17,7 +18,7 @@
 //! *Restored* and *Blank* exist only after a restart. Only modifying requests write a stable row, so the
 //! row may lag behind the client's seqid; everything after the row was harmless to repeat, hence the
 //! first request is let in at any later seqid. A modifying request that did commit has a row, and its
-//! retry meets it.
+//! retry meets it: *Resume* is the request run again, the results of the row first.
 
 use bytes::Bytes;
 
@@ -44,8 +45,6 @@ enum Cached {
     Uncached,
     /// The encoded reply.
     Reply(Bytes),
-    /// The reply is in stable storage.
-    Stored,
 }
 
 /// One slot: the last seqid and what is known of its reply.
@@ -61,14 +60,10 @@ pub struct Slot {
 impl Slot {
     const FRESH: Self = Self { seqid: 0, state: State::Fresh, fingerprint: 0, cached: Cached::Uncached };
 
-    /// A slot after a restart whose last stable row is at `seqid`.
-    ///
-    /// `reply_stored`: the row holds the results, so a retry is answered from it; otherwise a retry gets
-    /// RETRY_UNCACHED_REP.
+    /// A slot after a restart whose last stable row is of the request `seqid` with this fingerprint.
     #[must_use]
-    pub fn restore(seqid: u32, reply_stored: bool) -> Self {
-        let cached = if reply_stored { Cached::Stored } else { Cached::Uncached };
-        Self { seqid, state: State::Restored, fingerprint: 0, cached }
+    pub fn restore(seqid: u32, fingerprint: u64) -> Self {
+        Self { seqid, state: State::Restored, fingerprint, cached: Cached::Uncached }
     }
 
     /// A slot after a restart that never ran a modifying request: whatever comes first is new.
@@ -97,7 +92,7 @@ impl Slot {
             // §2.10.6.2: the original is still being served.
             (State::Busy, 0) => Err(Error::Delay),
             (State::Done, 0) => self.replay(fingerprint),
-            (State::Restored, 0) => Ok(self.cached_answer()),
+            (State::Restored, 0) => self.same(fingerprint).map(|()| Begin::Resume),
             (State::Restored, 2..=0x7fff_ffff) => Ok(Begin::New),
             // A slot given back after a shrink: the client may have forgotten it or not.
             (State::Reused, 1) => Ok(Begin::New),
@@ -107,20 +102,17 @@ impl Slot {
     }
 
     fn replay(&self, fingerprint: u64) -> Result<Begin, Error> {
-        // §2.10.6.1.3.1: a different request (or principal) under an old seqid must not be given the
-        // reply of somebody else's.
-        if fingerprint != self.fingerprint {
-            return Err(Error::SeqFalseRetry);
-        }
-        Ok(self.cached_answer())
-    }
-
-    fn cached_answer(&self) -> Begin {
-        match &self.cached {
+        self.same(fingerprint)?;
+        Ok(match &self.cached {
             Cached::Uncached => Begin::ReplayUncached,
             Cached::Reply(b) => Begin::Replay(b.clone()),
-            Cached::Stored => Begin::ReplayStored,
-        }
+        })
+    }
+
+    /// §2.10.6.1.3.1: a different request (or principal) under an old seqid must not be given the reply
+    /// of somebody else's.
+    fn same(&self, fingerprint: u64) -> Result<(), Error> {
+        if fingerprint == self.fingerprint { Ok(()) } else { Err(Error::SeqFalseRetry) }
     }
 }
 
@@ -131,8 +123,8 @@ pub enum Begin {
     New,
     /// Send these bytes again.
     Replay(Bytes),
-    /// Send the results that stable storage holds for this slot and seqid.
-    ReplayStored,
+    /// Run the request from where stable storage says it got to before the restart.
+    Resume,
     /// Answer SEQUENCE itself, then RETRY_UNCACHED_REP for the second operation; a SEQUENCE alone is
     /// simply answered again (§2.10.6.1.3).
     ReplayUncached,
@@ -234,7 +226,7 @@ impl SlotTable {
         slot.check(seqid, fingerprint)
     }
 
-    /// Occupies the slot for a request that [`Self::check`] called new.
+    /// Occupies the slot for a request that [`Self::check`] called new or to be resumed.
     pub fn start(&mut self, slot: u32, seqid: u32, client_highest: u32, fingerprint: u64) {
         if let Some(s) = self.slots.get_mut(slot as usize)
             && s.state != State::Busy
@@ -256,9 +248,8 @@ impl SlotTable {
 
     /// Ends the request of a busy slot; anything else is ignored.
     ///
-    /// `reply` is kept when `keep` is set (sa_cachethis) or when it is small. `stored`: the results are in
-    /// stable storage, so that nothing that falls out of memory is lost.
-    pub fn complete(&mut self, slot: u32, reply: Option<Bytes>, keep: bool, stored: bool) {
+    /// `reply` is kept when `keep` is set (sa_cachethis) or when it is small.
+    pub fn complete(&mut self, slot: u32, reply: Option<Bytes>, keep: bool) {
         let Some(s) = self.slots.get_mut(slot as usize) else { return };
         if s.state != State::Busy {
             return;
@@ -270,9 +261,18 @@ impl SlotTable {
                 self.cached_bytes += b.len();
                 Cached::Reply(b)
             }
-            _ if stored => Cached::Stored,
             _ => Cached::Uncached,
         };
+    }
+
+    /// A resumed request cannot be run now: its slot is as the restart left it. Anything else is ignored.
+    pub fn put_back(&mut self, slot: u32) {
+        if let Some(s) = self.slots.get_mut(slot as usize)
+            && s.state == State::Busy
+        {
+            s.state = State::Restored;
+            self.busy -= 1;
+        }
     }
 
     /// Asks the client for a table of `slots` slots (1..=max_slots). Growth is immediate; a shrink takes

@@ -334,7 +334,7 @@ impl World {
             let restore = |row: &SessionRow| {
                 let last = self.seqids.get(&(row.id, 0)).copied();
                 // A row now and then, as if only some requests had modified anything.
-                let slots = last.filter(|s| s % 2 == 0).map(|s| (0, Slot::restore(s, true)));
+                let slots = last.filter(|s| s % 2 == 0).map(|s| (0, Slot::restore(s, u64::from(s))));
                 RestoredSession { row: row.clone(), slots: slots.into_iter().collect() }
             };
             clients.push(RestoredClient { row: row.clone(), sessions: of_client.map(restore).collect() });

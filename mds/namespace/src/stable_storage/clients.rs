@@ -257,23 +257,25 @@ pub async fn reply(txn: &Transaction, session: &SessionId, slot: u32) -> Result<
 pub fn put_reply(txn: &mut Transaction, session: &SessionId, slot: u32, row: &ReplyRow) {
     txn.set_versionstamped_value(keys::reply(session, slot), row.to_bytes(), STAMP_OFFSET);
 }
-/// The reply rows of a session by slot, at most `limit`, from slot `from` on.
+/// Reply rows of all sessions after that of `after`, a session's together and by slot.
 pub async fn replies(
     txn: &Transaction,
-    session: &SessionId,
-    from: u32,
+    after: Option<(&SessionId, u32)>,
     limit: usize,
-) -> Result<Vec<(u32, ReplyRow)>, FsError> {
-    let mut range = keys::replies(session);
-    range.begin = keys::reply(session, from);
+) -> Result<Vec<(SessionId, u32, ReplyRow)>, FsError> {
+    let whole = keys::table(keys::REPLY);
+    let range = match after {
+        Some((id, slot)) => keys::after(&keys::reply(id, slot), &whole),
+        None => whole,
+    };
     let rows = txn.range(&range, limit, false).await?;
     rows.into_iter()
         .map(|(key, value)| {
             let mut r = Reader::new("reply key", key);
-            r.take(1 + 16)?;
-            let slot = r.u32()?;
+            r.take(1)?;
+            let (session, slot) = (r.array()?, r.u32()?);
             r.finish()?;
-            Ok((slot, ReplyRow::from_bytes(value)?))
+            Ok((session, slot, ReplyRow::from_bytes(value)?))
         })
         .collect()
 }

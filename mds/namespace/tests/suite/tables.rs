@@ -108,14 +108,14 @@ async fn client_session_and_reply_rows() {
         .unwrap();
     let stored = w.read(async |t| reply(t, &[2; 16], 0).await).await.unwrap().unwrap();
     assert_eq!((stored.stamp.version(), &stored.results[..]), (version, &b"results"[..]));
-    let slots = async |from| {
-        let rows = w.read(async |t| replies(t, &[1; 16], from, 9).await).await.unwrap();
-        rows.into_iter().map(|(slot, row)| (slot, row.seqid)).collect::<Vec<_>>()
+    let after = async |from: Option<(&[u8; 16], u32)>| {
+        let rows = w.read(async |t| replies(t, from, 3).await).await.unwrap();
+        rows.into_iter().map(|(id, slot, row)| (id[0], slot, row.seqid)).collect::<Vec<_>>()
     };
-    assert_eq!(slots(0).await, [(0, 1), (1, 2), (256, 257)]);
-    assert_eq!(slots(2).await, [(256, 257)]);
+    assert_eq!(after(None).await, [(1, 0, 1), (1, 1, 2), (1, 256, 257)]);
+    assert_eq!(after(Some((&[1; 16], 1))).await, [(1, 256, 257), (2, 0, 5)]);
     put(&w, |t| clear_session(t, &[1; 16])).await;
-    assert_eq!(slots(0).await, []);
+    assert_eq!(after(None).await, [(2, 0, 5)]);
     assert!(w.read(async |t| reply(t, &[2; 16], 0).await).await.unwrap().is_some());
     assert!(w.read(async |t| session(t, &[1; 16]).await).await.unwrap().is_none());
 }

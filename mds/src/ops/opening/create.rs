@@ -1,12 +1,14 @@
 //! OPEN with OPEN4_CREATE. RFC 8881 §18.16.3.
 
-use sluice_namespace::{Create, CreateMode, Created, FsError, Inode, LayoutPolicy, NewNode};
-use sluice_xdr::nfs4::{FATTR4_SIZE, bitmap4, createhow4};
+use sluice_namespace::{Create, CreateMode, Created, DirectoryChange, FsError, Inode, LayoutPolicy, NewNode};
+use sluice_xdr::nfs4::{
+    FATTR4_SIZE, OPEN4res, OPEN4resok, bitmap4, createhow4, nfs_resop4, open_delegation4, stateid4,
+};
 
 use super::super::lookup::not_a_directory;
 use super::super::open::Subject;
-use crate::attr::name;
 use crate::attr::set::Wanted;
+use crate::attr::{change_info, name};
 use crate::compound::{Context, OpError};
 use crate::layout;
 use crate::transact::Attempts;
@@ -39,7 +41,7 @@ pub(in crate::ops) async fn create(
         attributes: plan.wanted.new_attributes(plan.default_mode, cx.server.env.clock.wall()),
         fileid: cx.server.next_fileid().await?,
     };
-    let made = transaction(cx, &create).await;
+    let made = transaction(cx, &create, plan.wanted.mask).await;
     let created = match made {
         Err(FsError::NotDirectory) => return Err(not_a_directory(cx).await),
         other => other?,
@@ -75,16 +77,34 @@ async fn new_file(cx: &Context, policy: LayoutPolicy, size: Option<u64>) -> Resu
     Ok(NewNode::File { layout: Some(layout), read_write_layout: false, size: size.unwrap_or(0) })
 }
 
-async fn transaction(cx: &Context, create: &Create<'_>) -> Result<Created, FsError> {
+async fn transaction(cx: &Context, create: &Create<'_>, attrset: bitmap4) -> Result<Created, FsError> {
     let attempts = Attempts::default();
     let (namespace, attempts) = (&cx.server.namespace, &attempts);
     let (pending, version) = cx
-        .server
         .write(|mut txn| {
-            Box::pin(async move { namespace.create(&mut txn, create, &cx.request(attempts.next())).await })
+            Box::pin(async move {
+                let pending = namespace.create(&mut txn, create, &cx.request(attempts.next())).await?;
+                let made = pending.peek();
+                // A file that was there is as it was: run again, this finds it again.
+                if made.created {
+                    cx.record_at(&mut txn, &without_state(made.directory, attrset), made.inode.key);
+                }
+                Ok(pending)
+            })
         })
         .await?;
     Ok(pending.resolve(version))
+}
+
+/// The part of OPEN's result that outlives a restart (see `resume`).
+pub(in crate::ops) fn without_state(directory: DirectoryChange, attrset: bitmap4) -> nfs_resop4 {
+    nfs_resop4::OP_OPEN(OPEN4res::NFS4_OK(OPEN4resok {
+        stateid: stateid4::default(),
+        cinfo: change_info(directory),
+        rflags: 0,
+        attrset,
+        delegation: open_delegation4::OPEN_DELEGATE_NONE,
+    }))
 }
 
 fn subject(plan: &Plan, created: Created) -> Subject {

@@ -1,4 +1,5 @@
-//! Parts of OPEN: making files, and what is said about delegations.
+//! Parts of OPEN: making files, what is said about delegations, what a restart interrupted.
 
 pub(super) mod create;
 pub(super) mod delegation;
+pub(super) mod resume;

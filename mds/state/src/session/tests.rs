@@ -44,7 +44,7 @@ fn args(slot: u32, seqid: u32) -> SequenceArgs {
 }
 
 fn keep(reply: &'static [u8]) -> Completion {
-    Completion { reply: Some(Bytes::from_static(reply)), cache_this: true, stored: false }
+    Completion { reply: Some(Bytes::from_static(reply)), cache_this: true }
 }
 
 fn is_new(s: Result<Sequenced, Error>) -> bool {
@@ -203,7 +203,7 @@ fn an_oversized_reply_is_never_cached() {
     let mut s = session(false);
     assert!(is_new(s.sequence(Time(1), C1, &args(0, 1))));
     let reply = Some(Bytes::from(vec![0; 1001]));
-    s.complete(Time(1), 0, Completion { reply, cache_this: true, stored: false });
+    s.complete(Time(1), 0, Completion { reply, cache_this: true });
     assert_eq!(s.slots().cached_bytes(), 0);
 }
 
@@ -237,13 +237,18 @@ fn a_dead_client_is_a_bad_session() {
 /// After a restart: stored replies, later seqids, and BACKCHANNEL_FAULT instead of wrong callbacks.
 #[test]
 fn restored_session() {
-    let slots = vec![(1, Slot::restore(9, true)), (77, Slot::restore(1, true))];
+    let slots = vec![(1, Slot::restore(9, 1)), (77, Slot::restore(1, 1))];
     let mut s = Session::restore(row(true), client(), UseGauge::default(), slots, 8);
     assert!(!s.is_bound(C1));
     let fault = seq4_status::CB_PATH_DOWN | seq4_status::BACKCHANNEL_FAULT;
     assert!(
-        matches!(s.sequence(Time(1), C2, &args(1, 9)), Ok(Sequenced::ReplayStored(r)) if r.status_flags == fault)
+        matches!(s.sequence(Time(1), C2, &args(1, 9)), Ok(Sequenced::Resume(r)) if r.status_flags == fault)
     );
+    assert_eq!(s.sequence(Time(1), C2, &args(1, 9)), Err(Error::Delay));
+    s.put_back(Time(1), 1);
+    assert_eq!(s.client().in_flight(), 0);
+    let other = SequenceArgs { fingerprint: 2, ..args(1, 9) };
+    assert_eq!(s.sequence(Time(1), C2, &other), Err(Error::SeqFalseRetry));
     assert_eq!(s.sequence(Time(1), C2, &args(1, 8)), Err(Error::SeqMisordered));
     assert!(is_new(s.sequence(Time(1), C2, &args(1, 12))));
     assert!(is_new(s.sequence(Time(1), C2, &args(0, 500))));

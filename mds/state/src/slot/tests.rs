@@ -28,7 +28,6 @@ fn transition_table() {
         (State::Busy, 5, none.clone(), 4, 1, misordered.clone()),
         (State::Done, 5, reply.clone(), 5, 1, Ok(Begin::Replay(bytes(3)))),
         (State::Done, 5, none.clone(), 5, 1, Ok(Begin::ReplayUncached)),
-        (State::Done, 5, Cached::Stored, 5, 1, Ok(Begin::ReplayStored)),
         (State::Done, 5, reply.clone(), 5, 2, Err(Error::SeqFalseRetry)),
         (State::Done, 5, none.clone(), 5, 2, Err(Error::SeqFalseRetry)),
         (State::Done, 5, reply.clone(), 6, 2, new.clone()),
@@ -36,13 +35,13 @@ fn transition_table() {
         (State::Done, 5, reply, 4, 1, misordered.clone()),
         (State::Done, wrap, none.clone(), 0, 1, new.clone()),
         (State::Done, wrap, none.clone(), 1, 1, misordered.clone()),
-        (State::Restored, 5, Cached::Stored, 5, 9, Ok(Begin::ReplayStored)),
-        (State::Restored, 5, none.clone(), 5, 9, Ok(Begin::ReplayUncached)),
-        (State::Restored, 5, Cached::Stored, 6, 9, new.clone()),
-        (State::Restored, 5, Cached::Stored, 900, 9, new.clone()),
-        (State::Restored, 5, Cached::Stored, 4, 9, misordered.clone()),
-        (State::Restored, wrap, Cached::Stored, 3, 9, new.clone()),
-        (State::Restored, 3, Cached::Stored, wrap, 9, misordered.clone()),
+        (State::Restored, 5, none.clone(), 5, 1, Ok(Begin::Resume)),
+        (State::Restored, 5, none.clone(), 5, 9, Err(Error::SeqFalseRetry)),
+        (State::Restored, 5, none.clone(), 6, 9, new.clone()),
+        (State::Restored, 5, none.clone(), 900, 9, new.clone()),
+        (State::Restored, 5, none.clone(), 4, 1, misordered.clone()),
+        (State::Restored, wrap, none.clone(), 3, 9, new.clone()),
+        (State::Restored, 3, none.clone(), wrap, 1, misordered.clone()),
         (State::Blank, 0, none.clone(), 77, 9, new.clone()),
         (State::Blank, 0, none.clone(), 0, 9, new.clone()),
         (State::Reused, 5, none.clone(), 6, 9, new.clone()),
@@ -69,7 +68,7 @@ fn run(t: &mut SlotTable, slot: u32, seqid: u32, reply: Option<Bytes>, keep: boo
     let high = t.target();
     assert_eq!(t.check(slot, seqid, high, 1), Ok(Begin::New), "slot {slot} seqid {seqid}");
     t.start(slot, seqid, high, 1);
-    t.complete(slot, reply, keep, false);
+    t.complete(slot, reply, keep);
 }
 
 #[test]
@@ -83,17 +82,35 @@ fn replies_are_kept_when_asked_for_or_small() {
     assert_eq!((t.check(0, 3, 0, 1), t.cached_bytes()), (Ok(Begin::Replay(bytes(5000))), 5000));
     t.start(0, 4, 0, 1);
     assert_eq!(t.cached_bytes(), 0, "the next request frees the reply of the one before");
-    t.complete(0, Some(bytes(5000)), false, true);
-    assert_eq!(t.check(0, 4, 0, 1), Ok(Begin::ReplayStored));
+    t.complete(0, Some(bytes(5000)), false);
+    assert_eq!(t.check(0, 4, 0, 1), Ok(Begin::ReplayUncached));
+}
+
+/// A request that a restart interrupted is resumed, once at a time.
+#[test]
+fn a_restored_slot_is_resumed_by_one_retry_at_a_time() {
+    let mut t = SlotTable::restore(2, 2);
+    t.restore_slot(1, Slot::restore(9, 1));
+    for _ in 0..2 {
+        assert_eq!(t.check(1, 9, 1, 1), Ok(Begin::Resume));
+        t.start(1, 9, 1, 1);
+        assert_eq!(t.check(1, 9, 1, 1), Err(Error::Delay));
+        t.put_back(1);
+        assert_eq!(t.busy(), 0);
+    }
+    t.start(1, 9, 1, 1);
+    t.complete(1, Some(bytes(3)), true);
+    t.put_back(1);
+    assert_eq!(t.check(1, 9, 1, 1), Ok(Begin::Replay(bytes(3))), "not busy: nothing to put back");
 }
 
 #[test]
 fn completing_twice_changes_nothing() {
     let mut t = SlotTable::new(2, 2);
     run(&mut t, 0, 1, Some(bytes(1)), true);
-    t.complete(0, None, false, false);
-    t.complete(1, None, false, false);
-    t.complete(9, None, false, false);
+    t.complete(0, None, false);
+    t.complete(1, None, false);
+    t.complete(9, None, false);
     assert_eq!((t.busy(), t.check(0, 1, 0, 1)), (0, Ok(Begin::Replay(bytes(1)))));
 }
 
@@ -107,8 +124,8 @@ fn shrink_waits_for_the_client_and_for_busy_slots() {
     assert_eq!(t.highest(), 3, "the client still uses slot 3");
     t.start(1, 1, 1, 1);
     assert_eq!(t.highest(), 3, "slot 3 is busy");
-    t.complete(3, Some(bytes(10)), true, false);
-    t.complete(0, None, false, false);
+    t.complete(3, Some(bytes(10)), true);
+    t.complete(0, None, false);
     t.start(0, 2, 1, 1);
     assert_eq!((t.highest(), t.cached_bytes()), (1, 0), "retired slots keep no reply");
     assert_eq!(t.check(2, 1, 1, 1), Err(Error::BadSlot));
@@ -200,7 +217,7 @@ proptest! {
                     prop_assert!(!matches!(got, Ok(Begin::Replay(_))), "{got:?}");
                 }
                 Step::Complete(s, n, keep) => {
-                    t.complete(s, Some(bytes(n)), keep, false);
+                    t.complete(s, Some(bytes(n)), keep);
                     let m = &mut model[s as usize];
                     if m.1 {
                         m.1 = false;

@@ -34,10 +34,10 @@ fn boot(epoch: u32, ended: u32, clients: Vec<RestoredClient>) -> (Clients, Vec<S
 fn sessions_go_on_and_the_client_is_told_to_reclaim() {
     let (row, session) = rows();
     let id = row.id;
-    let slots = vec![(0, Slot::restore(7, true))];
+    let slots = vec![(0, Slot::restore(7, 0))];
     let (mut t, mut sessions) = boot(2, 1, restored(&row, vec![RestoredSession { row: session, slots }]));
     let s = &mut sessions[0];
-    let Ok(Sequenced::ReplayStored(r)) = sequence(s, Time(1), 7) else { panic!("no replay") };
+    let Ok(Sequenced::Resume(r)) = sequence(s, Time(1), 7) else { panic!("no replay") };
     let down = seq4_status::CB_PATH_DOWN | seq4_status::BACKCHANNEL_FAULT;
     assert_eq!(r.status_flags, down | seq4_status::RESTART_RECLAIM_NEEDED);
     let gate = t.grace().gate();
