@@ -249,6 +249,11 @@ impl Client {
         Self { raw, id: self.id, session: self.session, slots: Mutex::new(slots) }
     }
 
+    /// The same session over another connection, with the slots as they are.
+    pub fn over_slots(&self, raw: Raw) -> Self {
+        Self { raw, id: self.id, session: self.session, slots: Mutex::new(self.slots.lock().clone()) }
+    }
+
     pub fn callbacks(&self) -> &Arc<Callbacks> {
         &self.raw.callbacks
     }

@@ -27,6 +27,7 @@ mod layout_recall;
 mod lock;
 mod lookup;
 mod open;
+mod persistence;
 mod readdir;
 mod reclaim_complete;
 mod sequence;

@@ -90,10 +90,22 @@ fn state_survives_a_restart_by_reclaim() {
     });
 }
 
+/// Without SESSION4_PERSIST.
 #[test]
 fn old_sessions_and_stateids_are_stale_after_a_restart() {
     simulate(6, async |mut world: World| {
-        let a = world.client("a").await;
+        let raw = world.connect("a").await;
+        let known = raw.exchange_id(b"a", [1; 8]).await;
+        let mut args = create_session_args(known.eir_clientid, known.eir_sequenceid);
+        args.csa_flags = CREATE_SESSION4_FLAG_CONN_BACK_CHAN;
+        let nfs_resop4::OP_CREATE_SESSION(CREATE_SESSION4res::NFS4_OK(made)) =
+            raw.one(nfs_argop4::OP_CREATE_SESSION(args)).await
+        else {
+            panic!()
+        };
+        assert_eq!(made.csr_flags & CREATE_SESSION4_FLAG_PERSIST, 0);
+        let a = Client::new(raw, known.eir_clientid, made.csr_sessionid);
+        a.ok(vec![reclaim_complete(false)]).await;
         let (fh, stateid) = a.open("f", BOTH, 0).await;
         world.restart().await;
         let old = a.over(world.connect("a").await);
@@ -102,6 +114,23 @@ fn old_sessions_and_stateids_are_stale_after_a_restart() {
         assert_eq!(late, CREATE_SESSION4res::Default(nfsstat4::NFS4ERR_STALE_CLIENTID));
         let a = world.new_client("a").await;
         assert_eq!(a.status(vec![putfh(&fh), close(stateid)]).await, nfsstat4::NFS4ERR_STALE_STATEID);
+    });
+}
+
+/// With it the session goes on, and tells the client to reclaim until it has.
+#[test]
+fn a_persistent_session_goes_on_after_a_restart() {
+    simulate(13, async |mut world: World| {
+        let a = world.client("a").await;
+        let (fh, stateid) = a.open("f", BOTH, 0).await;
+        world.restart().await;
+        let a = a.over_slots(world.connect("a").await);
+        assert_ne!(a.flags().await & SEQ4_STATUS_RESTART_RECLAIM_NEEDED, 0);
+        assert_eq!(a.status(vec![putfh(&fh), close(stateid)]).await, nfsstat4::NFS4ERR_STALE_STATEID);
+        let (_, stateid) = opened(&a.ok(reclaim(&fh)).await);
+        a.ok(vec![reclaim_complete(false)]).await;
+        assert_eq!(a.flags().await & SEQ4_STATUS_RESTART_RECLAIM_NEEDED, 0);
+        a.ok(vec![putfh(&fh), close(stateid)]).await;
     });
 }
 
