@@ -24,7 +24,7 @@ pub(crate) async fn allocate(cx: &mut Context, args: ALLOCATE4args) -> OpResult<
             length: args.aa_length,
             end: Some(end),
         };
-        reshape(cx, change, &nfs_resop4::OP_ALLOCATE(answer.clone())).await?;
+        reshape(cx, change, &nfs_resop4::OP_ALLOCATE(answer)).await?;
     }
     Ok(answer)
 }

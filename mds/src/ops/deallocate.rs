@@ -21,7 +21,7 @@ pub(crate) async fn deallocate(cx: &mut Context, args: DEALLOCATE4args) -> OpRes
             length: args.da_length,
             end: None,
         };
-        reshape(cx, change, &nfs_resop4::OP_DEALLOCATE(answer.clone())).await?;
+        reshape(cx, change, &nfs_resop4::OP_DEALLOCATE(answer)).await?;
     }
     Ok(answer)
 }

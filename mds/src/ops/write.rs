@@ -25,7 +25,7 @@ pub(crate) async fn write(cx: &mut Context, args: WRITE4args) -> OpResult<WRITE4
         writeverf: verifier(cx),
     });
     if length > 0 {
-        carry_out(cx, args.offset, end, data, &nfs_resop4::OP_WRITE(answer.clone())).await?;
+        carry_out(cx, args.offset, end, data, &nfs_resop4::OP_WRITE(answer)).await?;
     }
     Ok(answer)
 }
