@@ -165,6 +165,13 @@ impl Client {
         client
     }
 
+    /// A new connection to the metadata server; the session goes on.
+    pub(crate) async fn reconnect(&mut self, world: &World) {
+        let program = Arc::clone(&self.recalls) as Arc<dyn Program>;
+        let dialler = Dialler::new(world.env.clone(), Arc::clone(&self.transport));
+        self.connection = dialler.with_programs(vec![program]).dial(world.mds).await.unwrap();
+    }
+
     async fn new_session(&self, host: &str, release: &str) -> sessionid4 {
         let known = self.send(vec![nfs_argop4::OP_EXCHANGE_ID(EXCHANGE_ID4args {
             eia_clientowner: client_owner4 {

@@ -206,6 +206,24 @@ fn a_size_that_was_never_committed_is_settled() {
     });
 }
 
+/// A client that has not heard of a restart writes on under its layout, after somebody had the file settled.
+#[test]
+fn what_is_written_under_a_layout_of_before_a_restart_is_counted() {
+    simulate(10, async |world| {
+        let mut client = Client::mount(world, "a", NEW).await;
+        let (file, layout) = client.open_with_layout("f").await;
+        client.write(&layout, 0, b"before\n").await.unwrap();
+        client.layout_commit(&file, layout.stateid, Some(6)).await.unwrap();
+        world.restart_metadata_server().await;
+        client.reconnect(world).await;
+        assert_eq!(client.stat(&file).await.0, 7);
+        client.write(&layout, 7, b"after\n").await.unwrap();
+        let told = client.layout_commit(&file, layout.stateid, Some(12)).await;
+        assert_eq!(told, Err(nfsstat4::NFS4ERR_BADLAYOUT), "Linux takes it for success");
+        assert_eq!(client.stat(&file).await.0, 13);
+    });
+}
+
 #[test]
 fn a_data_server_comes_back_with_its_data() {
     simulate(6, async |world| {

@@ -31,7 +31,9 @@ pub(crate) struct World {
     pub(crate) mds: SocketAddr,
     key: ClusterKey,
     nodes: Vec<Node>,
-    _server: Arc<Server>,
+    config: Config,
+    db: Database,
+    server: Arc<Server>,
 }
 
 /// Runs one world with four data servers, all registered; what the network saw.
@@ -58,19 +60,25 @@ impl World {
         let addr = SocketAddr::new(net.ip("mds"), 2049);
         let config = Config { first_component: UNIT, policy, ..Config::default() };
         let db = Database::memory(env.clone(), Faults::NONE);
-        let mds = Mds::start(env.clone(), net.host("mds"), db, config).await.unwrap();
-        let server = Server::new(env.clone(), net.host("mds"), Limits::default(), mds.plain_programs());
-        let server = Arc::new(server.with_secure(key.clone(), mds.secure_programs()));
-        let listener = server.listen(addr).await.unwrap();
-        env.spawn.spawn(Box::pin(Arc::clone(&server).serve(listener)));
+        let server = serve(&env, &net, &db, &key, &config, addr).await;
         let nodes = (1..=DATA_SERVERS)
             .map(|n| Node { host: format!("ds{n}"), device: MemDevice::new(), server: None })
             .collect();
-        let mut world = Self { env, net, mds: addr, key, nodes, _server: server };
+        let mut world = Self { env, net, mds: addr, key, nodes, config, db, server };
         for n in 0..DATA_SERVERS {
             world.start_data_server(n).await;
         }
         world
+    }
+
+    /// kill -9 of the metadata server, and its next start on what was committed.
+    pub(crate) async fn restart_metadata_server(&mut self) {
+        self.server.shutdown(Duration::ZERO).await;
+        self.net.crash("mds");
+        self.db = self.db.crash().unwrap();
+        self.server = serve(&self.env, &self.net, &self.db, &self.key, &self.config, self.mds).await;
+        // Until the data servers have registered again.
+        self.sleep(Duration::from_secs(2)).await;
     }
 
     /// Starts the n-th data server on its device and waits until it serves.
@@ -121,4 +129,20 @@ impl World {
         }
         panic!("it did not come to pass");
     }
+}
+
+async fn serve(
+    env: &Env,
+    net: &SimNet,
+    db: &Database,
+    key: &ClusterKey,
+    config: &Config,
+    addr: SocketAddr,
+) -> Arc<Server> {
+    let mds = Mds::start(env.clone(), net.host("mds"), db.clone(), config.clone()).await.unwrap();
+    let server = Server::new(env.clone(), net.host("mds"), Limits::default(), mds.plain_programs());
+    let server = Arc::new(server.with_secure(key.clone(), mds.secure_programs()));
+    let listener = server.listen(addr).await.unwrap();
+    env.spawn.spawn(Box::pin(Arc::clone(&server).serve(listener)));
+    server
 }

@@ -90,7 +90,10 @@ pub(super) async fn inode(mds: &Arc<Mds>, key: InodeKey) -> Result<Inode, FsErro
 }
 
 /// While writers are at work: the size grows to what is there, nothing is cleared.
-async fn observe(mds: &Arc<Mds>, key: &InodeKey) -> Result<bool, FsError> {
+///
+/// # Errors
+/// What the store says; Busy while the data servers cannot say.
+pub(crate) async fn observe(mds: &Arc<Mds>, key: &InodeKey) -> Result<bool, FsError> {
     let now = inode(mds, *key).await?;
     let Some(layout) = now.layout() else { return Ok(false) };
     let seen = dsctl::observe(mds, layout).await.map_err(|_| FsError::Busy)?;

@@ -25,9 +25,9 @@ pub(crate) async fn layoutcommit(cx: &mut Context, args: LAYOUTCOMMIT4args) -> O
         return reclaim(cx).await;
     }
     let stateid = cx.stateid(&args.loca_stateid)?;
-    let Ok(entry) = cx.state_entry(&stateid) else { return Err(gone(cx).await) };
+    let Ok(entry) = cx.state_entry(&stateid) else { return Err(gone(cx, said.end).await) };
     let held = match cx.server.prepare(&entry, &Intent::LayoutCommit { client, stateid }).await {
-        Err(sluice_state::file::Error::BadLayout) => return Err(gone(cx).await),
+        Err(sluice_state::file::Error::BadLayout) => return Err(gone(cx, said.end).await),
         other => other?,
     };
     let said = Said { old: times::stand(&cx.server, &entry).await?, ..said };
@@ -63,16 +63,25 @@ fn checked(args: &LAYOUTCOMMIT4args) -> Result<Said, nfsstat4> {
 
 /// The layout is not there any more. What was written under it is in the size before the client hears of
 /// it; BAD_STATEID would send it into state recovery.
-async fn gone(cx: &mut Context) -> OpError {
-    let settled = match cx.current() {
-        Ok(handle) => settle::settle_size(&cx.server, &handle.inode).await,
-        Err(status) => return status.into(),
-    };
+async fn gone(cx: &mut Context, end: Option<u64>) -> OpError {
+    let counted = count(cx, end).await;
     cx.forget_inode();
-    match settled {
-        Ok(_) => nfsstat4::NFS4ERR_BADLAYOUT.into(),
-        Err(error) => error.into(),
+    match counted {
+        Ok(()) => nfsstat4::NFS4ERR_BADLAYOUT.into(),
+        Err(error) => error,
     }
+}
+
+/// A client that has not heard of our restart writes under its layout, and may have done so after the file
+/// was settled: `end`, if it lies beyond the size, is looked for at the data servers.
+async fn count(cx: &mut Context, end: Option<u64>) -> Result<(), OpError> {
+    let key = cx.current()?.inode;
+    settle::settle_size(&cx.server, &key).await?;
+    cx.forget_inode();
+    if end > Some(cx.inode().await?.size()) {
+        settle::observe(&cx.server, &key).await?;
+    }
+    Ok(())
 }
 
 /// Of a layout from before our restart: the data servers are asked, as for any file left in this way.
