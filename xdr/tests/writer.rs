@@ -35,6 +35,24 @@ fn a_small_payload_is_copied_into_one_segment() {
 }
 
 #[test]
+fn what_was_written_since_a_mark_is_copied_whole() {
+    let data = payload(SPLICE_MIN);
+    let mut w = Writer::default();
+    w.u32(1);
+    w.opaque(&data, u32::MAX);
+    let mark = w.mark();
+    assert_eq!((w.since(&mark).len(), w.len_since(&mark)), (0, 0));
+    w.u32(2);
+    w.splice(&data);
+    w.u32(3);
+    let mut expected = vec![0, 0, 0, 2];
+    expected.extend_from_slice(&data);
+    expected.extend_from_slice(&[0, 0, 0, 3]);
+    assert_eq!((w.since(&mark), w.len_since(&mark)), (expected.clone(), expected.len()));
+    assert!(w.finish().unwrap().to_bytes().ends_with(&expected));
+}
+
+#[test]
 fn the_limit_is_exact_and_sticky() {
     let mut w = Writer::new(12);
     w.u64(1);

@@ -58,7 +58,7 @@ step "ordinary operations while the MDS dies at random"
 ( for n in $(seq 400); do mkdir $D/m$n && echo $n >$D/m$n/f && mv $D/m$n/f $D/m$n/g && [ "$(cat $D/m$n/g)" = $n ] || exit 1; done ) & writer=$!
 for delay in 0.7 1.9 3.1; do sleep $delay; host kill mds; done
 wait $writer || fail "an operation failed or was done twice"
-same "$(ls -d $D/m* | wc -l)" 400 directories
+same "$(ls -d $D/m[0-9]* | wc -l)" 400 directories
 host status | json '"proxied %d bytes, %d recalls" % (j["mds"]["proxied_bytes"], j["mds"]["recalls_sent"])'
 cd /; rm -r $D
 umount_sluice
