@@ -83,7 +83,8 @@ pub(crate) fn state_status(error: &StateError) -> nfsstat4 {
         StateError::ReclaimBad => nfsstat4::NFS4ERR_RECLAIM_BAD,
         StateError::ReclaimConflict => nfsstat4::NFS4ERR_RECLAIM_CONFLICT,
         StateError::Delay => nfsstat4::NFS4ERR_DELAY,
-        StateError::Resource => nfsstat4::NFS4ERR_RESOURCE,
+        // Too many opens or waiters: it may pass. RESOURCE is an error of NFSv4.0 alone (RFC 8881 §15.1).
+        StateError::Resource => nfsstat4::NFS4ERR_DELAY,
         StateError::Inval => nfsstat4::NFS4ERR_INVAL,
         StateError::Stale => nfsstat4::NFS4ERR_STALE,
         StateError::BadRange => nfsstat4::NFS4ERR_BAD_RANGE,
