@@ -208,7 +208,9 @@ fn of_file_system(out: &mut Attributes, mds: &Mds, _export: u32, want: &impl Fn(
         FATTR4_TIME_DELTA time_delta nfstime4 { seconds: 0, nseconds: 1 };
         FATTR4_FS_LAYOUT_TYPES fs_layout_types vec![layouttype4::LAYOUT4_FLEX_FILES];
         FATTR4_LAYOUT_BLKSIZE layout_blksize 1 << 20;
-        FATTR4_CHANGE_ATTR_TYPE change_attr_type change_attr_type4::NFS4_CHANGE_TYPE_IS_MONOTONIC_INCR;
+        // It does count upwards. But a Linux that knows so takes any reply with a higher change, and the size in
+        // it, even if its own write to a data server has ended since it asked; not knowing, it goes by its own order.
+        FATTR4_CHANGE_ATTR_TYPE change_attr_type change_attr_type4::NFS4_CHANGE_TYPE_IS_UNDEFINED;
         FATTR4_XATTR_SUPPORT xattr_support true;
     }
     let space = [

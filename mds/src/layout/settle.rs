@@ -42,6 +42,22 @@ pub(crate) async fn settle_size(mds: &Arc<Mds>, key: &InodeKey) -> Result<bool, 
     Ok(false)
 }
 
+/// The inode anew, with its size settled; `None` where `read` is what holds. Where the file has any state it is
+/// read again even if settling changed nothing: a LAYOUTCOMMIT may have come since, and a client that is shown
+/// less than what its own finished writes reached cuts its view of the file (and appends over what it wrote).
+///
+/// # Errors
+/// What the store or the data servers say; Busy passes.
+pub(crate) async fn settled(mds: &Arc<Mds>, read: &Inode) -> Result<Option<Inode>, FsError> {
+    let key = read.key;
+    let quiet = || mds.files.get(file_id(&key)).is_none() && !mds.unsettled.lock().contains(&key.fileid);
+    if read.file().is_none() || quiet() {
+        return Ok(None);
+    }
+    settle_size(mds, &key).await?;
+    Ok(Some(inode(mds, key).await?))
+}
+
 /// A ticket for something that needs a settled size, which the wait for it may have unsettled: a layout
 /// that was not returned ends uncleanly.
 ///

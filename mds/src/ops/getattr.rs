@@ -12,12 +12,11 @@ pub(crate) async fn getattr(cx: &mut Context, args: GETATTR4args) -> OpResult<GE
         return Err(nfsstat4::NFS4ERR_INVAL.into());
     }
     let mut inode = cx.inode().await?;
-    if inode.file().is_some()
-        && !args.attr_request.and(get::MOVES_WITH_DATA).is_empty()
-        && settle::settle_size(&cx.server, &inode.key).await?
+    if !args.attr_request.and(get::MOVES_WITH_DATA).is_empty()
+        && let Some(settled) = settle::settled(&cx.server, &inode).await?
     {
         cx.forget_inode();
-        inode = cx.inode().await?;
+        inode = settled;
     }
     let export = cx.current()?.export;
     let attributes = get::attributes(&cx.server, cx.minor, export, &inode, &args.attr_request);

@@ -7,6 +7,7 @@ use sluice_xdr::{Encode, Writer};
 use super::lookup::not_a_directory;
 use crate::attr::get;
 use crate::compound::{Context, OpError, OpResult};
+use crate::layout::settle;
 
 /// Fixed part of the result: number, status, verifier, the end of the list, eof.
 const FIXED: usize = 4 + 4 + 8 + 4 + 4;
@@ -48,7 +49,15 @@ pub(crate) async fn readdir(cx: &mut Context, args: READDIR4args) -> OpResult<RE
             Err(FsError::NotDirectory) => return Err(not_a_directory(cx).await),
             other => other?,
         };
-        for found in &page.entries {
+        for mut found in page.entries {
+            if !args.attr_request.and(get::MOVES_WITH_DATA).is_empty()
+                && let Some(inode) = &found.inode
+                // A data server that is away must not take the listing with it: the size known is shown.
+                && let Ok(Some(settled)) = settle::settled(&cx.server, inode).await
+            {
+                found.inode = Some(settled);
+            }
+            let found = &found;
             let entry = wire_entry(cx, directory.export, found, &args.attr_request)?;
             let size = 4 + encoded(&entry);
             if size > room {

@@ -4,6 +4,7 @@ use sluice_xdr::nfs4::*;
 
 use crate::attr::get;
 use crate::compound::{Context, OpError, OpResult};
+use crate::layout::settle;
 
 pub(crate) async fn verify(cx: &mut Context, args: VERIFY4args) -> OpResult<VERIFY4res> {
     if same(cx, &args.obj_attributes).await? {
@@ -25,7 +26,13 @@ pub(super) async fn same(cx: &mut Context, given: &fattr4) -> Result<bool, OpErr
     if !given.attrmask.without(get::supported(&cx.server, cx.minor)).is_empty() {
         return Err(nfsstat4::NFS4ERR_ATTRNOTSUPP.into());
     }
-    let inode = cx.inode().await?;
+    let mut inode = cx.inode().await?;
+    if !given.attrmask.and(get::MOVES_WITH_DATA).is_empty()
+        && let Some(settled) = settle::settled(&cx.server, &inode).await?
+    {
+        cx.forget_inode();
+        inode = settled;
+    }
     let export = cx.current()?.export;
     let ours = get::attributes(&cx.server, cx.minor, export, &inode, &given.attrmask)
         .encode(&given.attrmask)

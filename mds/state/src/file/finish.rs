@@ -46,9 +46,12 @@ impl File {
                 self.opens.downgrade(stateid, *access, *deny);
                 Reply::Downgraded { stateid }
             }
-            Intent::Close { client, stateid: closed } => {
+            Intent::Close { stateid: closed, .. } => {
                 self.close(&closed.other, out);
-                self.return_on_close(ctx, *client, out);
+                // A layout that outlives the last close is not recalled for it, though RFC 8881 §18.43.3 lets us:
+                // Linux closes while another process's LAYOUTCOMMIT is under way and opens again at once, and a
+                // recall then cancels writes, answers LAYOUTGET with RECALLCONFLICT and may end in a revocation.
+                // Whoever needs the layout gone recalls it then.
                 self.notify_locks(ctx.now, out);
                 Reply::Closed { stateid }
             }
@@ -167,17 +170,6 @@ impl File {
         if self.is_dead() {
             out.push(Effect::CloseOrphan);
             self.drop_dead(out);
-        }
-    }
-
-    /// RFC 8881 §18.43.3: a client that does not return at its last close is recalled.
-    fn return_on_close(&mut self, ctx: &Ctx<'_>, client: ClientId, out: &mut Vec<Effect>) {
-        let keeps = self.opens.of_client(client).next().is_some() || self.delegations.get(client).is_some();
-        if ctx.policy.return_on_close
-            && !keeps
-            && let Some(held) = self.layouts.get_mut(client)
-        {
-            out.extend(layout::recall(client, held, false, ctx.now, ctx.policy.recall_timeout));
         }
     }
 

@@ -381,16 +381,13 @@ fn a_layoutget_of_a_gone_client_grants_nothing() {
 }
 
 #[test]
-fn last_close_without_a_return_recalls() {
+fn a_layout_may_outlive_the_last_close() {
     let mut w = opened();
     w.layout(A, RW).unwrap();
     w.close(A).unwrap();
-    assert_eq!(w.recalls.len(), 1);
-    let mut w = opened();
-    w.policy.return_on_close = false;
-    w.layout(A, RW).unwrap();
-    w.close(A).unwrap();
-    assert!(w.recalls.is_empty());
+    assert!(w.recalls.is_empty() && w.file.has_layouts());
+    w.layout_return(A, ReturnMode::Any).unwrap();
+    assert!(!w.file.has_layouts());
 }
 
 #[test]
@@ -440,7 +437,6 @@ fn relayout_recalls_everything_as_changed() {
 #[test]
 fn the_last_unlink_drops_layouts_without_fences() {
     let mut w = opened();
-    w.policy.return_on_close = false;
     w.layout(A, RW).unwrap();
     w.close(A).unwrap();
     w.close(B).unwrap();
