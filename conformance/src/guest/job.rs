@@ -88,6 +88,12 @@ impl Outcome {
         self.status == Status::Exited(0)
     }
 
+    /// The kernel's release, as the guest said it; empty if it did not come that far.
+    #[must_use]
+    pub fn release(&self) -> &str {
+        said(&self.console, "GUEST-KERNEL: ").unwrap_or_default()
+    }
+
     /// The last words of the console, for reports about dead guests.
     #[must_use]
     pub fn console_tail(&self) -> &str {
@@ -375,8 +381,13 @@ impl Running {
 
 /// What `boot` said on the console.
 fn exit_status(console: &str) -> Option<i32> {
-    let (_, rest) = console.rsplit_once("GUEST-STATUS: ")?;
-    rest.lines().next()?.trim().parse().ok()
+    said(console, "GUEST-STATUS: ")?.parse().ok()
+}
+
+/// The rest of the last line with this word.
+fn said<'a>(console: &'a str, word: &str) -> Option<&'a str> {
+    let (_, rest) = console.rsplit_once(word)?;
+    Some(rest.lines().next()?.trim())
 }
 
 #[cfg(test)]
@@ -395,5 +406,9 @@ mod tests {
     fn the_last_status_on_the_console_counts() {
         assert_eq!(exit_status("noise\nGUEST-STATUS: 7\nreboot: Power down\n"), Some(7));
         assert_eq!(exit_status("Kernel panic"), None);
+        assert_eq!(
+            said("x\nGUEST-KERNEL: 6.1.0-49-cloud-amd64\ny", "GUEST-KERNEL: "),
+            Some("6.1.0-49-cloud-amd64")
+        );
     }
 }

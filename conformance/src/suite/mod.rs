@@ -2,7 +2,9 @@
 
 mod board;
 pub mod cases;
+mod matrix;
 mod power;
+mod record;
 mod report;
 mod sluice;
 mod stage;
@@ -24,7 +26,9 @@ use crate::guest::host;
 use crate::guest::job::{Job, Outcome, Running, Sink, Status};
 use crate::guest::lab::{self, HOST_ADDRESS, Lab, server_address};
 use cases::{CASES, Case};
+use matrix::{Cell, VERSIONS};
 use power::Machines;
+use record::Record;
 use report::Row;
 use sluice::Sluice;
 use stage::{Act, PORT, Stage};
@@ -43,15 +47,24 @@ const REFERENCE_START: Duration = Duration::from_secs(60);
 /// Options of `suite`.
 #[derive(Args, Debug)]
 pub struct Options {
-    /// Cases, or: list, ci, all
-    #[arg(required = true)]
+    /// Cases, or: list, ci, all [default with --matrix: all]
+    #[arg(required_unless_present = "matrix")]
     cases: Vec<String>,
-    /// Kernels to test with
-    #[arg(long, value_delimiter = ',', default_value = "uml7.2")]
+    /// Kernels to test with [default: uml7.2; with --matrix all]
+    #[arg(long, value_delimiter = ',')]
     kernel: Vec<Kernel>,
-    /// Minor versions to mount with
-    #[arg(long, value_delimiter = ',', default_value = "4.2", value_parser = ["4.1", "4.2"])]
+    /// Minor versions to mount with [default: 4.2; with --matrix both]
+    #[arg(long, value_delimiter = ',', value_parser = ["4.1", "4.2"])]
     vers: Vec<String>,
+    /// The full matrix of kernels, minor versions and cases; the other options choose a part of it
+    #[arg(long)]
+    matrix: bool,
+    /// Merge the results into this table, case by case
+    #[arg(long, value_name = "FILE", conflicts_with = "reference")]
+    write_matrix: Option<PathBuf>,
+    /// What the tested program was built from, for the table [default: the tree's HEAD]
+    #[arg(long, value_name = "ID", requires = "write_matrix")]
+    commit: Option<String>,
     /// The program to test [default: target/release/sluice beside this one, else in the workspace]
     #[arg(long, value_name = "FILE")]
     sluice: Option<PathBuf>,
@@ -99,8 +112,8 @@ pub fn main(options: &Options) -> Result<ExitCode> {
         list();
         return Ok(ExitCode::SUCCESS);
     }
-    let cases = options.chosen()?;
-    let kernels = options.kernels(&cases);
+    let cells = options.cells()?;
+    let kernels = options.kernels(&cells);
     if let Err(reason) = host::check(&kernels) {
         if options.no_guests {
             eprintln!("guest tests were NOT RUN: {reason:#}");
@@ -108,11 +121,16 @@ pub fn main(options: &Options) -> Result<ExitCode> {
         }
         return Err(reason);
     }
+    let record = options
+        .write_matrix
+        .as_deref()
+        .map(|file| Record::open(file, options.commit.as_deref()))
+        .transpose()?;
     let cache = Cache::open()?;
     if !lab::inside() {
         cache.ready(&kernels)?;
-        for case in &cases {
-            case.sources.map(|everything| cache.sources(everything)).transpose()?;
+        for everything in cells.iter().filter_map(|cell| cell.case.sources) {
+            cache.sources(everything)?;
         }
         if options.reference.is_some() {
             cache.nfs_server()?;
@@ -121,7 +139,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
         }
         return lab::enter();
     }
-    Suite::open(options, cache)?.run(&cases)
+    Suite::open(options, cache, record)?.run(&cells)
 }
 
 fn list() {
@@ -133,6 +151,43 @@ fn list() {
 }
 
 impl Options {
+    /// Everything to run, in order.
+    fn cells(&self) -> Result<Vec<Cell>> {
+        let mut cells = if self.matrix { matrix::cells() } else { Vec::new() };
+        let cases = self.chosen()?;
+        if self.matrix {
+            let wanted = |cell: &Cell| {
+                (cases.is_empty() || cases.iter().any(|case| case.name == cell.case.name))
+                    && (self.kernel.is_empty() || self.kernel.contains(&cell.kernel))
+                    && (self.vers.is_empty() || self.vers.iter().any(|vers| vers == cell.vers))
+            };
+            cells.retain(wanted);
+        } else {
+            let default = [SERVER_KERNEL.parse()?];
+            let kernels = if self.kernel.is_empty() { &default } else { self.kernel.as_slice() };
+            for vers in VERSIONS.iter().filter(|vers| self.mounts(vers)) {
+                for kernel in kernels {
+                    cells.extend(cases.iter().map(|case| Cell { kernel: *kernel, vers, case }));
+                }
+            }
+        }
+        if self.reference.is_some() {
+            cells.retain(|cell| cell.case.reference);
+        }
+        if cells.is_empty() {
+            bail!("no case is left to run");
+        }
+        Ok(cells)
+    }
+
+    /// Whether a run that is no matrix mounts with this minor version.
+    fn mounts(&self, vers: &str) -> bool {
+        match self.vers.as_slice() {
+            [] => Some(&vers) == VERSIONS.first(),
+            chosen => chosen.iter().any(|chosen| chosen == vers),
+        }
+    }
+
     fn chosen(&self) -> Result<Vec<&'static Case>> {
         let mut chosen = Vec::new();
         for name in &self.cases {
@@ -145,22 +200,12 @@ impl Options {
                 ),
             }
         }
-        if self.reference.is_some() {
-            chosen.retain(|case| case.reference);
-        }
-        if chosen.is_empty() {
-            bail!("no case is left to run");
-        }
         Ok(chosen)
     }
 
-    fn kernels(&self, cases: &[&Case]) -> Vec<Kernel> {
-        let mut kernels: Vec<_> = self
-            .kernel
-            .iter()
-            .flat_map(|kernel| cases.iter().flat_map(|case| case.kernels(*kernel)))
-            .collect();
-        if self.reference.is_some() || cases.iter().any(|case| case.powered) {
+    fn kernels(&self, cells: &[Cell]) -> Vec<Kernel> {
+        let mut kernels: Vec<_> = cells.iter().flat_map(|cell| cell.case.kernels(cell.kernel)).collect();
+        if self.reference.is_some() || cells.iter().any(|cell| cell.case.powered) {
             kernels.extend(SERVER_KERNEL.parse::<Kernel>().ok());
         }
         kernels.sort_by_key(|kernel| kernel.name());
@@ -196,29 +241,29 @@ struct Suite<'a> {
     cache: Cache,
     stage: Arc<Stage>,
     results: PathBuf,
+    record: Option<Record>,
 }
 
 impl<'a> Suite<'a> {
-    fn open(options: &'a Options, cache: Cache) -> Result<Self> {
+    fn open(options: &'a Options, cache: Cache, record: Option<Record>) -> Result<Self> {
         let results = options.results.clone().unwrap_or_else(|| workspace().join("target/guest-suite"));
         fs::create_dir_all(&results).with_context(|| format!("cannot write {}", results.display()))?;
         let results = results.canonicalize()?;
-        Ok(Self { options, cache, stage: Stage::open(Lab::new(REFERENCE)?)?, results })
+        Ok(Self { options, cache, stage: Stage::open(Lab::new(REFERENCE)?)?, results, record })
     }
 
-    fn run(&self, cases: &[&'static Case]) -> Result<ExitCode> {
+    fn run(&self, cells: &[Cell]) -> Result<ExitCode> {
         let mut rows = Vec::new();
-        'all: for vers in &self.options.vers {
-            for kernel in &self.options.kernel {
-                for case in cases {
-                    let row = self.play(case, *kernel, vers);
-                    let failed = !row.passed;
-                    rows.push(row);
-                    report::write(&rows, &self.results.join("results.json"))?;
-                    if failed && self.options.fail_fast {
-                        break 'all;
-                    }
-                }
+        for cell in cells {
+            let row = self.play(cell);
+            let failed = !row.passed;
+            if let Some(record) = &self.record {
+                record.add(&row.line(&record.commit)?)?;
+            }
+            rows.push(row);
+            report::write(&rows, &self.results.join("results.json"))?;
+            if failed && self.options.fail_fast {
+                break;
             }
         }
         report::print(&rows);
@@ -226,23 +271,22 @@ impl<'a> Suite<'a> {
         Ok(if rows.iter().all(|row| row.passed) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
-    fn play(&self, case: &'static Case, kernel: Kernel, vers: &str) -> Row {
+    fn play(&self, cell: &Cell) -> Row {
+        let Cell { kernel, vers, case } = *cell;
         println!("== {} on {kernel}, vers={vers}: {}", case.name, case.shows);
         let started = Instant::now();
         let kernels = case.kernels(kernel);
-        let (verdict, metrics) = match self.attempt(case, &kernels, vers) {
-            Ok((verdict, metrics)) => (verdict, metrics),
-            Err(error) => (Err(error), Vec::new()),
-        };
-        let reason = verdict.as_ref().err().map(|error| format!("{error:#}")).unwrap_or_default();
+        let played = self.attempt(case, &kernels, vers).unwrap_or_else(Played::failed);
+        let reason = played.verdict.as_ref().err().map(|error| format!("{error:#}")).unwrap_or_default();
         let row = Row {
             case: case.name,
             kernels: kernels.iter().map(ToString::to_string).collect(),
+            releases: played.releases,
             vers: vers.to_owned(),
-            passed: verdict.is_ok(),
+            passed: played.verdict.is_ok(),
             seconds: started.elapsed().as_secs_f64(),
             reason,
-            metrics,
+            metrics: played.metrics,
         };
         println!(
             "== {}: {} in {:.1} s {}",
@@ -254,13 +298,8 @@ impl<'a> Suite<'a> {
         row
     }
 
-    /// The verdict of the guests, and the figures they reported. Errors are the runner's own.
-    fn attempt(
-        &self,
-        case: &Case,
-        kernels: &[Kernel],
-        vers: &str,
-    ) -> Result<(Result<()>, Vec<stage::Metric>)> {
+    /// Errors are the runner's own.
+    fn attempt(&self, case: &Case, kernels: &[Kernel], vers: &str) -> Result<Played> {
         let name = kernels.iter().map(|kernel| kernel.name()).collect::<Vec<_>>().join("+");
         let logs = self.results.join(format!("{}-{name}-{vers}", case.name));
         let _ = fs::remove_dir_all(&logs);
@@ -293,13 +332,16 @@ impl<'a> Suite<'a> {
         // The first to fail is the cause; its partner fails because it waits in vain.
         outcomes.sort_by_key(|(_, outcome)| outcome.elapsed);
         drop(end);
+        let mut by_number: Vec<_> = outcomes.iter().collect();
+        by_number.sort_by_key(|(number, _)| *number);
+        let releases = by_number.iter().map(|(_, outcome)| outcome.release().to_owned()).collect();
         let mut verdict = outcomes.iter().try_for_each(|(number, outcome)| judge(&act, *number, outcome));
         if let Some(sluice) = &act.sluice
             && let Err(error) = stage::lock(sluice).stop()
         {
             verdict = verdict.and(Err(error));
         }
-        Ok((verdict, act.metrics()))
+        Ok(Played { verdict, metrics: act.metrics(), releases })
     }
 
     /// The folder that guests see as /share: the helper libraries and what the case asked for.
@@ -405,6 +447,22 @@ impl<'a> Suite<'a> {
             .env("DATA_SERVERS", case.data_servers.to_string())
             .env("REFERENCE", self.options.reference.map_or("", Reference::name));
         conversation(job)
+    }
+}
+
+/// What came of a case.
+struct Played {
+    verdict: Result<()>,
+    /// Figures that the guests reported.
+    metrics: Vec<stage::Metric>,
+    /// The release of each guest's kernel.
+    releases: Vec<String>,
+}
+
+impl Played {
+    /// The runner itself failed.
+    fn failed(error: anyhow::Error) -> Self {
+        Self { verdict: Err(error), metrics: Vec::new(), releases: Vec::new() }
     }
 }
 

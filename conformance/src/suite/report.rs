@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
+use super::record::{Line, today};
 use super::stage::Metric;
 
 /// What came of one case with one kernel and minor version.
@@ -12,12 +13,42 @@ use super::stage::Metric;
 pub(super) struct Row {
     pub(super) case: &'static str,
     pub(super) kernels: Vec<String>,
+    /// `uname -r` of each of them, as far as they came.
+    pub(super) releases: Vec<String>,
     pub(super) vers: String,
     pub(super) passed: bool,
     pub(super) seconds: f64,
     /// Why it failed, in one line.
     pub(super) reason: String,
     pub(super) metrics: Vec<Metric>,
+}
+
+impl Row {
+    /// For the stored matrix.
+    pub(super) fn line(&self, commit: &str) -> Result<Line> {
+        Ok(Line {
+            kernel: plus(&self.kernels),
+            release: plus(&self.releases),
+            vers: self.vers.clone(),
+            case: self.case.to_owned(),
+            result: self.result().to_owned(),
+            seconds: format!("{:.0}", self.seconds),
+            date: today()?,
+            commit: commit.to_owned(),
+            note: self.reason.clone(),
+        })
+    }
+
+    fn result(&self) -> &'static str {
+        if self.passed { "pass" } else { "FAIL" }
+    }
+}
+
+/// Two names with a plus if they differ.
+fn plus(names: &[String]) -> String {
+    let mut names = names.to_vec();
+    names.dedup();
+    names.join("+")
 }
 
 /// Prints the table.
@@ -30,7 +61,7 @@ pub(super) fn print(rows: &[Row]) {
             row.case,
             row.kernels.join("+"),
             row.vers,
-            if row.passed { "pass" } else { "FAIL" },
+            row.result(),
             row.seconds,
             row.reason
         );
