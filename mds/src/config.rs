@@ -13,6 +13,9 @@ pub struct Config {
     pub grace: Duration,
     /// From a recall to revocation and fencing.
     pub recall_timeout: Duration,
+    /// Fences and tombstones that data servers may gather before old capabilities are retired. Each keeps
+    /// 2^20 of them in memory at most.
+    pub capability_rows: u64,
     /// Between two heartbeats of a data server.
     pub heartbeat: Duration,
     /// A data server without contact for so long answers JUKEBOX, and is then treated as fenced after
@@ -41,6 +44,7 @@ impl Default for Config {
             lease: Duration::from_secs(60),
             grace: Duration::from_secs(60),
             recall_timeout: Duration::from_secs(20),
+            capability_rows: 1 << 19,
             heartbeat: Duration::from_secs(2),
             isolation: Duration::from_secs(15),
             isolation_margin: Duration::from_secs(5),

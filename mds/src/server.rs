@@ -124,6 +124,7 @@ impl Mds {
         mds.spawn(Arc::clone(&mds).run_file_timers());
         mds.spawn(crate::reaper::run(Arc::clone(&mds)));
         mds.spawn(crate::dsctl::run(Arc::clone(&mds)));
+        mds.spawn(crate::dsctl::epochs::run(Arc::clone(&mds)));
         mds.spawn(crate::layout::garbage::run(Arc::clone(&mds)));
         Ok(mds)
     }

@@ -294,6 +294,12 @@ impl Client {
         self.ok(vec![putfh(&file.handle), close]).await;
     }
 
+    /// Removes a file of the root.
+    pub(crate) async fn remove(&self, name: &str) {
+        let remove = nfs_argop4::OP_REMOVE(REMOVE4args { target: text(name) });
+        self.ok(vec![nfs_argop4::OP_PUTROOTFH, remove]).await;
+    }
+
     /// One page of layout, as Linux asks.
     pub(crate) async fn layout(
         &self,

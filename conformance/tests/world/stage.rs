@@ -43,22 +43,27 @@ pub(crate) fn simulate(seed: u64, test: impl AsyncFnOnce(&mut World)) -> [u8; 32
 
 /// The same with files of another shape.
 pub(crate) fn simulate_with(seed: u64, policy: LayoutPolicy, test: impl AsyncFnOnce(&mut World)) -> [u8; 32] {
+    simulate_config(seed, Config { policy, ..Config::default() }, test)
+}
+
+/// The same with a metadata server set up otherwise.
+pub(crate) fn simulate_config(seed: u64, config: Config, test: impl AsyncFnOnce(&mut World)) -> [u8; 32] {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
-        let mut world = World::start(seed, policy).await;
+        let mut world = World::start(seed, config).await;
         test(&mut world).await;
         world.net.digest()
     })
 }
 
 impl World {
-    async fn start(seed: u64, policy: LayoutPolicy) -> Self {
+    async fn start(seed: u64, config: Config) -> Self {
         let env = Env::simulated(seed);
         let net = SimNet::new(env.clone(), SimConfig::default());
         let key = ClusterKey::generate(&env);
         let addr = SocketAddr::new(net.ip("mds"), 2049);
-        let config = Config { first_component: UNIT, policy, ..Config::default() };
+        let config = Config { first_component: UNIT, ..config };
         let db = Database::memory(env.clone(), Faults::NONE);
         let server = serve(&env, &net, &db, &key, &config, addr).await;
         let nodes = (1..=DATA_SERVERS)

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sluice_env::BoxFuture;
 use sluice_namespace::stable_storage::{
-    Fence, PendingFence, StoreAddress, clear_fence, fences, put_store, store_by_uuid,
+    CapabilityEpochs, CapabilityKey, Fence, PendingFence, StoreAddress, clear_fence, fences, put_store,
+    store_by_uuid,
 };
 use sluice_namespace::{DataFileId, FsError};
 use sluice_rpc::{Call, Connection, Frame, Program, Reply};
@@ -179,11 +180,7 @@ impl Control {
             store_id: store.id.0.into(),
             capability_epoch: epochs.current,
             oldest_epoch: epochs.oldest,
-            keys: epochs
-                .keys
-                .iter()
-                .map(|key| ctl_capability_key { id: key.id.into(), epoch: key.epoch, key: key.key })
-                .collect(),
+            keys: wire_keys(&epochs),
             fences: pending.iter().map(wire_fence).collect(),
             heartbeat_ms: millis(config.heartbeat),
             isolation_ms: millis(config.isolation),
@@ -281,6 +278,12 @@ fn addresses(args: &REGISTER_args, connection: &Connection) -> Vec<SocketAddr> {
             Some(SocketAddr::new(host, port))
         })
         .collect()
+}
+
+/// The keys as a data server is told.
+pub(super) fn wire_keys(epochs: &CapabilityEpochs) -> Vec<ctl_capability_key> {
+    let wire = |key: &CapabilityKey| ctl_capability_key { id: key.id.into(), epoch: key.epoch, key: key.key };
+    epochs.keys.iter().map(wire).collect()
 }
 
 /// A fence as a data server is told.

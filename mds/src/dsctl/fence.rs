@@ -68,6 +68,10 @@ async fn record(mds: &Arc<Mds>, entry: &FileEntry, client: ClientId) -> Result<V
             })
         })
         .await?;
+    // After the epoch was read: whoever is fenced in the current epoch is noted in it.
+    if let Some(PendingFence { fence: Fence::HolderFile { file, .. }, .. }) = rows.first() {
+        mds.data_servers.turns.fenced(client, *file);
+    }
     Ok(rows)
 }
 

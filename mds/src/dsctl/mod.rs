@@ -5,11 +5,13 @@
 //! | `registry` | every store ever registered, its connection, addresses, capacity, health |
 //! | `control` | SLUICE_CONTROL: what data servers call |
 //! | `orders` | SLUICE_DATA_SERVER: what they are asked |
+//! | `epochs` | capability epochs: when they begin, and when their handles are over |
 //! | `fence` | durable fences of holders |
 //! | `io` | READ and WRITE through this server, as an NFSv3 client of the data servers |
 //! | `health` | data servers that fall silent |
 
 mod control;
+pub(crate) mod epochs;
 mod fence;
 mod health;
 mod io;

@@ -12,7 +12,7 @@ use sluice_xdr::nfs4::nfsstat4;
 use sluice_xdr::{Decode, Encode, Reader, Writer};
 
 use super::StoreHandle;
-use super::control::wire_fence;
+use super::control::{wire_fence, wire_keys};
 use crate::server::Mds;
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -60,7 +60,24 @@ pub(super) async fn ping(store: &StoreHandle) -> bool {
 pub(super) async fn fence(mds: &Mds, store: &StoreHandle, rows: &[PendingFence]) -> bool {
     let args =
         DS_FENCE_args { caller: mds.data_servers.caller(), fences: rows.iter().map(wire_fence).collect() };
-    matches!(call(store, DS_FENCE, &args, PATIENCE).await, Some(ctl_status::CTL_OK))
+    mds.data_servers.turns.kept(rows.len());
+    let answer = call(store, DS_FENCE, &args, PATIENCE).await;
+    if answer == Some(ctl_status::CTL_ERR_AGAIN) {
+        mds.data_servers.turns.full();
+    }
+    answer == Some(ctl_status::CTL_OK)
+}
+
+/// Tells which epochs are over; true when it is durable there.
+pub(super) async fn retire(mds: &Mds, store: &StoreHandle) -> bool {
+    let epochs = mds.data_servers.epochs();
+    let args = DS_EPOCH_args {
+        caller: mds.data_servers.caller(),
+        capability_epoch: epochs.current,
+        oldest_epoch: epochs.oldest,
+        keys: wire_keys(&epochs),
+    };
+    matches!(call(store, DS_EPOCH, &args, PATIENCE).await, Some(ctl_status::CTL_OK))
 }
 
 /// The data files of a layout, by store.
@@ -200,8 +217,12 @@ pub(crate) async fn remove(mds: &Arc<Mds>, store: StoreId, files: Vec<ctl_data_f
     let args =
         DS_REMOVE_args { caller: mds.data_servers.caller(), epoch: mds.data_servers.epochs().current, files };
     let expected = args.files.len();
+    mds.data_servers.turns.kept(expected);
     match call::<_, DS_REMOVE_res>(&handle, DS_REMOVE, &args, PATIENCE).await {
         Some(done) => {
+            if done.results.contains(&ctl_status::CTL_ERR_AGAIN) {
+                mds.data_servers.turns.full();
+            }
             done.results.len() == expected && done.results.iter().all(|status| *status == ctl_status::CTL_OK)
         }
         None => false,

@@ -18,6 +18,7 @@ use sluice_state::{BootEpoch, ClientId, Time};
 use sluice_xdr::capability::{Capability, Rights};
 use sluice_xdr::control::{ctl_caller, ctl_capacity, ctl_counters, ctl_health};
 
+use super::epochs::Turns;
 use crate::config::Config;
 
 /// The holder tag of this server's own reads and writes. Tags of clients begin at 2^20.
@@ -29,9 +30,11 @@ pub(crate) struct Registry {
     // Constant.
     mds_epoch: u64,
     isolation_nanos: u64,
+    first_epoch: u32,
     // Guarded by its own lock.
     stores: RwLock<BTreeMap<StoreId, Arc<StoreHandle>>>,
     epochs: RwLock<CapabilityEpochs>,
+    pub(crate) turns: Turns,
     next_request: AtomicU64,
     /// Where the next file begins; spreads files evenly.
     pub(crate) cursor: AtomicU64,
@@ -66,6 +69,8 @@ pub(crate) struct StoreView {
     pub(crate) lost: bool,
     /// The fences found at its registration have been told and their rows dropped.
     pub(crate) fences_told: bool,
+    /// Refuses handles of epochs before this one, durably.
+    pub(crate) retired: u32,
 }
 
 impl Registry {
@@ -91,12 +96,15 @@ impl Registry {
             after = Some(last.id);
             known.extend(page.into_iter().map(|row| (row.id, Arc::new(StoreHandle::of(&row)))));
         }
+        let epochs = next_epoch(env, db).await?;
         Ok(Self {
+            first_epoch: epochs.current,
+            turns: Turns::default(),
             mds_epoch: u64::from(epoch.0),
             isolation_nanos: u64::try_from((config.isolation + config.isolation_margin).as_nanos())
                 .unwrap_or(u64::MAX),
             stores: RwLock::new(known),
-            epochs: RwLock::new(keys(env, db).await?),
+            epochs: RwLock::new(epochs),
             next_request: AtomicU64::new(1),
             cursor: AtomicU64::new(env.random.u64()),
         })
@@ -128,6 +136,16 @@ impl Registry {
 
     pub(crate) fn epochs(&self) -> CapabilityEpochs {
         self.epochs.read().clone()
+    }
+
+    /// They are durable.
+    pub(super) fn set_epochs(&self, epochs: CapabilityEpochs) {
+        *self.epochs.write() = epochs;
+    }
+
+    /// The capability epoch in which this incarnation began: handles of older ones are not ours.
+    pub(crate) fn first_epoch(&self) -> u32 {
+        self.first_epoch
     }
 
     /// A data server heard of so recently that it may still serve clients (docs/DESIGN §8).
@@ -245,17 +263,19 @@ pub(crate) fn rights(write: bool, must_exist: bool, sparse: bool) -> Rights {
     rights
 }
 
-/// The capability keys, made at the very first start.
-async fn keys(env: &Env, db: &Database) -> Result<CapabilityEpochs, FsError> {
+/// The capability keys, made at the very first start, and an epoch for this one.
+async fn next_epoch(env: &Env, db: &Database) -> Result<CapabilityEpochs, FsError> {
     let key = env.random.array();
     let (epochs, _) = db
         .run::<_, FsError, _>(RunLimits::default().idempotent(), |mut txn| {
             Box::pin(async move {
-                if let Some(found) = capability_epochs(&txn).await? {
-                    return Ok(found);
-                }
-                let keys = vec![CapabilityKey { id: 0, epoch: 1, key }];
-                let epochs = CapabilityEpochs { current: 1, oldest: 1, keys };
+                let epochs = match capability_epochs(&txn).await? {
+                    Some(found) => CapabilityEpochs { current: found.current + 1, ..found },
+                    None => {
+                        let keys = vec![CapabilityKey { id: 0, epoch: 1, key }];
+                        CapabilityEpochs { current: 1, oldest: 1, keys }
+                    }
+                };
                 put_capability_epochs(&mut txn, &epochs);
                 Ok(epochs)
             })

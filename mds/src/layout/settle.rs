@@ -129,6 +129,9 @@ pub(crate) async fn grow(mds: &Arc<Mds>, inode: &Inode, size: u64) -> Result<boo
 
 /// After an unclean end, once the holder is fenced.
 async fn settle(mds: &Arc<Mds>, entry: &Arc<FileEntry>) -> Result<bool, FsError> {
+    if may_still_be_written(mds, &entry.key).await? {
+        return observe(mds, &entry.key).await;
+    }
     let held = match mds.prepare(entry, &Intent::Settle).await {
         Ok(held) => held,
         Err(Error::Stale) => return Err(FsError::Stale),
@@ -150,6 +153,16 @@ async fn settle(mds: &Arc<Mds>, entry: &Arc<FileEntry>) -> Result<bool, FsError>
     // The ticket's reply carries nothing, and the transaction stands whatever came meanwhile.
     drop(held.commit());
     Ok(changed)
+}
+
+/// Whoever got a layout of an earlier incarnation may not have heard of its end. Until data servers refuse
+/// those handles what they hold is looked at again each time: what fdatasync acknowledges is not lost.
+async fn may_still_be_written(mds: &Arc<Mds>, key: &InodeKey) -> Result<bool, FsError> {
+    if !mds.unsettled.lock().contains(&key.fileid) {
+        return Ok(false);
+    }
+    let inode = inode(mds, *key).await?;
+    Ok(inode.layout().is_some_and(|layout| dsctl::epochs::old_handles_live(mds, layout)))
 }
 
 async fn commit(mds: &Arc<Mds>, key: InodeKey, want: CommitSize) -> Result<bool, FsError> {

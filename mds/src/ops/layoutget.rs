@@ -10,6 +10,7 @@ use sluice_xdr::nfs4::{
 
 use crate::compound::context::to_wire;
 use crate::compound::{Context, OpError, OpResult};
+use crate::dsctl::epochs;
 use crate::layout::grant::{self, Ask, Granted};
 use crate::layout::ready::{Use, ready};
 use crate::metrics;
@@ -83,6 +84,9 @@ async fn granted(
         persist_rw: held.ticket().is_some_and(Ticket::must_persist_rw),
     };
     let inode = ready(mds, entry.key, &want).await?;
+    if let Some(layout) = inode.layout() {
+        epochs::let_in(mds, ask.client, layout.id).await?;
+    }
     let granted = grant::grant(mds, &inode, ask)?;
     long_enough(args, ask, &granted, inode.size())?;
     if usize::try_from(args.loga_maxcount).is_ok_and(|most| granted.body.len() > most) {

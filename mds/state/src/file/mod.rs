@@ -390,6 +390,12 @@ impl File {
             || self.tickets.values().any(|held| matches!(held.work.intent, Intent::LayoutGet { .. }))
     }
 
+    /// Every layout held.
+    #[must_use]
+    pub fn held_layouts(&self) -> Vec<(ClientId, StateId)> {
+        self.layouts.iter().map(|(client, held)| (client, held.stateid)).collect()
+    }
+
     /// The layout stateid of a client, and whether a recall of it is pending.
     #[must_use]
     pub fn layout_of(&self, client: ClientId) -> Option<(StateId, bool)> {

@@ -1,0 +1,100 @@
+//! Capability epochs: who is let in again, and when handles are over for good.
+
+use std::time::Duration;
+
+use sluice_mds::Config;
+use sluice_xdr::nfs3::nfsstat3;
+use sluice_xdr::nfs4::nfsstat4;
+
+use crate::client::{Client, RW};
+use crate::stage::{simulate, simulate_config};
+use crate::{NEW, pattern};
+
+#[test]
+fn who_was_fenced_is_let_in_again() {
+    simulate(21, async |world| {
+        let stubborn = Client::mount(world, "stubborn", NEW).await;
+        let (file, layout) = stubborn.open_with_layout("f").await;
+        stubborn.write(&layout, 0, &pattern(0, 3000)).await.unwrap();
+        let other = Client::mount(world, "other", NEW).await;
+        let same = other.open("f").await;
+        for round in 1..=3 {
+            // Its lease goes on; only the recall is ignored.
+            let keeps_its_lease = async {
+                for _ in 0..8 {
+                    world.sleep(Duration::from_secs(5)).await;
+                    stubborn.compound(Vec::new()).await;
+                }
+            };
+            tokio::join!(other.truncate(&same, 100), keeps_its_lease);
+            assert_eq!(stubborn.write(&layout, 0, b"late").await, Err(nfsstat3::NFS3ERR_ACCES));
+            let again = stubborn.layout(&file, file.stateid, RW, 0).await;
+            stubborn.write(&again, 100, &pattern(round, 1000)).await.unwrap();
+            assert_eq!(
+                stubborn.write(&layout, 0, b"late").await,
+                Err(nfsstat3::NFS3ERR_ACCES),
+                "the fence of the old handle holds"
+            );
+            assert_eq!(other.stat(&same).await.0, 1100);
+        }
+    });
+}
+
+/// fdatasync needs no LAYOUTCOMMIT: what a client wrote under a layout of before a restart, and after somebody
+/// looked at the file, is not lost with the client.
+#[test]
+fn a_layout_of_before_a_restart_is_good_until_grace_ends() {
+    simulate(22, async |world| {
+        let dies = Client::mount(world, "dies", NEW).await;
+        let mut looks = Client::mount(world, "looks", NEW).await;
+        let (_, layout) = dies.open_with_layout("f").await;
+        dies.write(&layout, 0, &pattern(0, 1000)).await.unwrap();
+        let same = looks.open("f").await;
+        world.restart_metadata_server().await;
+        looks.reconnect(world).await;
+        assert_eq!(looks.stat(&same).await.0, 1000);
+        dies.write(&layout, 1000, &pattern(1000, 1000)).await.unwrap();
+        assert_eq!(looks.stat(&same).await.0, 2000, "it is looked at again");
+        dies.write(&layout, 2000, &pattern(2000, 1000)).await.unwrap();
+        // Nobody looks, and grace ends.
+        world.sleep(Duration::from_secs(200)).await;
+        assert_eq!(dies.write(&layout, 3000, b"late").await, Err(nfsstat3::NFS3ERR_ACCES));
+        drop(dies);
+        world.net.crash("dies");
+        let mut reader = Client::mount(world, "reader", NEW).await;
+        let file = reader.open("f").await;
+        assert_eq!(reader.stat(&file).await.0, 3000);
+        world.restart_metadata_server().await;
+        reader.reconnect(world).await;
+        assert_eq!(reader.stat(&file).await.0, 3000);
+    });
+}
+
+#[test]
+fn tombstones_do_not_gather_for_ever() {
+    let config = Config { capability_rows: 20, ..Config::default() };
+    simulate_config(23, config, async |world| {
+        let client = Client::mount(world, "a", NEW).await;
+        let (kept, layout) = client.open_with_layout("kept").await;
+        client.write(&layout, 0, &pattern(0, 5000)).await.unwrap();
+        for n in 0..30 {
+            let name = format!("f{n}");
+            let (file, layout) = client.open_with_layout(&name).await;
+            client.write(&layout, 0, b"short-lived").await.unwrap();
+            assert_eq!(client.layout_return(&file, layout.stateid).await, nfsstat4::NFS4_OK);
+            client.close(&file).await;
+            client.remove(&name).await;
+        }
+        // Only a layout of an older epoch comes back.
+        let (recalled, changed) = client.recalled(1).await;
+        assert!(!changed);
+        client.write(&layout, 5000, &pattern(5000, 5000)).await.unwrap();
+        assert_eq!(client.layout_return(&kept, recalled).await, nfsstat4::NFS4_OK);
+        world.until(|world| (0..4).all(|n| world.fences(n) == 0)).await;
+        assert_eq!(client.write(&layout, 0, b"late").await, Err(nfsstat3::NFS3ERR_ACCES));
+        let again = client.layout(&kept, kept.stateid, RW, 0).await;
+        assert!(client.read(&again, 0..10_000).await.unwrap()[..] == pattern(0, 10_000)[..]);
+        client.write(&again, 0, &pattern(1, 10)).await.unwrap();
+        assert_eq!(client.recalls().len(), 1);
+    });
+}

@@ -1,0 +1,224 @@
+//! Capability epochs (docs/DESIGN §6). Every handle carries the epoch it was made in, every fence and tombstone
+//! the epoch up to which it refuses. The epoch turns
+//!
+//! * with every start: handles of an earlier incarnation can be told from ours;
+//! * when a holder that was fenced off a file asks for it again: the newer handle passes the fence;
+//! * when data servers have many rows to keep: once all layouts of older epochs are back, those are retired, and
+//!   the rows with them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use sluice_namespace::stable_storage::{CapabilityEpochs, capability_epochs, put_capability_epochs};
+use sluice_namespace::{DataFileId, FsError, Layout, StoreId};
+use sluice_state::file::{Grace, LayoutFilter};
+use sluice_state::{ClientId, StateId, Time};
+use sluice_xdr::nfs4::nfsstat4;
+
+use super::{holder, orders};
+use crate::files::FileEntry;
+use crate::server::Mds;
+
+/// Between two looks at what is to be done.
+const LOOK: Duration = Duration::from_millis(500);
+/// Between two turns: many that ask at once are let in by one.
+const LEAST: Duration = Duration::from_secs(1);
+/// Epochs that may be alive together. Data servers compare 16 bits as serial numbers, half of them newer.
+const MOST: u32 = 0x4000;
+/// Between two retirements that a data server without room asks for.
+const FULL_AGAIN: Duration = Duration::from_secs(60);
+/// Files whose layouts are recalled together.
+const BATCH: usize = 256;
+
+/// What the turns of the epoch need to know.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    /// Holders fenced off a file since the last turn: a handle of this epoch is refused.
+    fenced: Mutex<BTreeSet<(u32, DataFileId)>>,
+    /// Fences and tombstones that data servers were told since the last retirement.
+    rows: AtomicU64,
+    /// A data server has no room for more of them.
+    full: AtomicBool,
+    /// One turn at a time: when the last was.
+    last: tokio::sync::Mutex<Option<Time>>,
+}
+
+impl Turns {
+    /// Handles of this holder on this file, of the current epoch and older ones, are about to be refused.
+    pub(crate) fn fenced(&self, client: ClientId, file: DataFileId) {
+        self.fenced.lock().insert((holder(client), file));
+    }
+
+    /// Data servers keep so many rows more.
+    pub(crate) fn kept(&self, rows: usize) {
+        self.rows.fetch_add(u64::try_from(rows).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// A data server refused a row for want of room.
+    pub(crate) fn full(&self) {
+        self.full.store(true, Ordering::Relaxed);
+    }
+
+    fn refuses(&self, client: ClientId, file: DataFileId) -> bool {
+        self.fenced.lock().contains(&(holder(client), file))
+    }
+}
+
+/// Before a handle is made: a holder that was fenced off the file gets one of a newer epoch, or it would be
+/// refused for ever, however often it asked.
+///
+/// # Errors
+/// LAYOUTUNAVAILABLE when too many epochs are alive: its I/O goes through this server. What the store says.
+pub(crate) async fn let_in(mds: &Arc<Mds>, client: ClientId, file: DataFileId) -> Result<(), nfsstat4> {
+    let registry = &mds.data_servers;
+    if !registry.turns.refuses(client, file) {
+        return Ok(());
+    }
+    let mut last = registry.turns.last.lock().await;
+    if !registry.turns.refuses(client, file) {
+        return Ok(());
+    }
+    let epochs = registry.epochs();
+    if epochs.current.wrapping_sub(epochs.oldest) >= MOST {
+        // Until the next retirement, which this asks for.
+        registry.turns.full();
+        return Err(nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE);
+    }
+    if let Some(before) = *last {
+        let since = Duration::from_nanos(mds.now().since(before));
+        mds.env.clock.sleep(LEAST.saturating_sub(since)).await;
+    }
+    turn(mds).await.map_err(|error| crate::error::fs_status(&error))?;
+    *last = Some(mds.now());
+    Ok(())
+}
+
+/// The next epoch begins: durable before a handle of it exists.
+async fn turn(mds: &Arc<Mds>) -> Result<u32, FsError> {
+    // Whoever is fenced from now on may be fenced in the new epoch as well as in the old one: it stays noted.
+    let fenced = std::mem::take(&mut *mds.data_servers.turns.fenced.lock());
+    let turned = change(mds, |epochs| epochs.current += 1).await;
+    if turned.is_err() {
+        mds.data_servers.turns.fenced.lock().extend(fenced);
+    }
+    Ok(turned?.current)
+}
+
+/// Durable first, then in force.
+async fn change(
+    mds: &Arc<Mds>,
+    change: impl Fn(&mut CapabilityEpochs) + Send + Sync,
+) -> Result<CapabilityEpochs, FsError> {
+    let change = &change;
+    let (epochs, _) = mds
+        .write(|mut txn| {
+            Box::pin(async move {
+                let found = capability_epochs(&txn).await?;
+                let mut epochs = found.ok_or(FsError::Corrupt { what: "capability epochs" })?;
+                change(&mut epochs);
+                put_capability_epochs(&mut txn, &epochs);
+                Ok(epochs)
+            })
+        })
+        .await?;
+    mds.data_servers.set_epochs(epochs.clone());
+    Ok(epochs)
+}
+
+/// Whether a handle that an earlier incarnation of this server gave out may still be good somewhere: its holder
+/// may write without our knowing.
+pub(crate) fn old_handles_live(mds: &Mds, layout: &Layout) -> bool {
+    let ours = mds.data_servers.first_epoch();
+    layout.data_files().any(|file| mds.data_servers.get(file.store).is_none_or(|s| s.view().retired < ours))
+}
+
+/// Retires epochs for the life of the server: those of earlier incarnations once nobody can reclaim what was
+/// held under them, later ones when data servers have many rows to keep.
+pub(crate) async fn run(mds: Arc<Mds>) {
+    while mds.grace(None) != Grace::Over {
+        mds.env.clock.sleep(LOOK).await;
+    }
+    let ours = mds.data_servers.first_epoch();
+    while let Err(error) = retire(&mds, ours).await {
+        tracing::warn!(%error, "cannot retire the capabilities of earlier incarnations; trying again");
+        mds.env.clock.sleep(LOOK).await;
+    }
+    let mut not_before = mds.now();
+    loop {
+        for store in mds.data_servers.all() {
+            tell(&mds, store.id).await;
+        }
+        mds.env.clock.sleep(LOOK).await;
+        let turns = &mds.data_servers.turns;
+        let many = turns.rows.load(Ordering::Relaxed) >= mds.config.capability_rows;
+        let full = turns.full.load(Ordering::Relaxed) && mds.now() >= not_before;
+        if many || full {
+            if let Err(error) = renew(&mds).await {
+                tracing::warn!(%error, "cannot retire old capabilities; trying again");
+            }
+            not_before = mds.now() + FULL_AGAIN;
+        }
+    }
+}
+
+/// A new epoch; every layout of older ones comes back; those are retired.
+async fn renew(mds: &Arc<Mds>) -> Result<(), FsError> {
+    let turns = &mds.data_servers.turns;
+    let (current, rows) = {
+        let mut last = turns.last.lock().await;
+        let rows = turns.rows.swap(0, Ordering::Relaxed);
+        turns.full.store(false, Ordering::Relaxed);
+        let current = turn(mds).await.inspect_err(|_| turns.kept(usize::try_from(rows).unwrap_or(0)))?;
+        *last = Some(mds.now());
+        (current, rows)
+    };
+    tracing::info!(epoch = current, rows, "retiring old capabilities: layouts are recalled");
+    // LAYOUTGETs that are under way may have made their handles in the epoch before.
+    mds.env.clock.sleep(LEAST).await;
+    for files in mds.files.all().chunks(BATCH) {
+        let old: Vec<_> = files.iter().flat_map(|entry| recall(mds, entry)).collect();
+        while old.iter().any(|(entry, client, stateid)| still_held(entry, *client, stateid)) {
+            // Who does not return it loses it: the wait ends with the recall's.
+            mds.env.clock.sleep(LOOK).await;
+        }
+    }
+    retire(mds, current).await
+}
+
+type HeldLayout = (Arc<FileEntry>, ClientId, StateId);
+
+fn recall(mds: &Arc<Mds>, entry: &Arc<FileEntry>) -> Vec<HeldLayout> {
+    let held = entry.peek(sluice_state::file::File::held_layouts);
+    if !held.is_empty() {
+        mds.step(entry, None, |file, ctx| ((), file.recall_layouts(ctx, LayoutFilter::All, false)));
+    }
+    held.into_iter().map(|(client, stateid)| (Arc::clone(entry), client, stateid)).collect()
+}
+
+fn still_held(entry: &FileEntry, client: ClientId, stateid: &StateId) -> bool {
+    entry.peek(|file| file.layout_of(client)).is_some_and(|(now, _)| now.other == stateid.other)
+}
+
+/// No handle of an epoch before `oldest` is good any more; data servers that are away hear of it when they
+/// register.
+async fn retire(mds: &Arc<Mds>, oldest: u32) -> Result<(), FsError> {
+    if mds.data_servers.epochs().oldest < oldest {
+        change(mds, |epochs| epochs.oldest = oldest).await?;
+    }
+    for store in mds.data_servers.all() {
+        tell(mds, store.id).await;
+    }
+    Ok(())
+}
+
+/// Tells a data server which epochs are over, if it has not confirmed that yet.
+async fn tell(mds: &Arc<Mds>, store: StoreId) {
+    let oldest = mds.data_servers.epochs().oldest;
+    let Some(store) = mds.data_servers.get(store) else { return };
+    if store.view().retired < oldest && store.serves() && orders::retire(mds, &store).await {
+        store.update(|view| view.retired = view.retired.max(oldest));
+    }
+}
