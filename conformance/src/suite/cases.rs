@@ -82,6 +82,13 @@ pub const CASES: &[Case] = &[
         ..BASE
     },
     Case {
+        name: "appends",
+        shows: "four processes append to a new file, again and again: nothing is lost",
+        seconds: 60,
+        seconds_per_round: 60,
+        ..BASE
+    },
+    Case {
         name: "coherency",
         shows: "close-to-open between two clients; truncate under a read-write layout; random mmap reads",
         partner: Partner::Same,
