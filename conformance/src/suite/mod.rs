@@ -549,3 +549,43 @@ fn to_file(file: &Path) -> Result<Sink> {
     let mut keep = fs::File::create(file)?;
     Ok(Box::new(move |bytes| drop(keep.write_all(bytes))))
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    /// Kernel, minor version and case of each cell that these words choose.
+    fn cells(words: &str) -> Vec<String> {
+        let line = Line::try_parse_from(std::iter::once("suite").chain(words.split(' '))).unwrap();
+        let cells = line.options.cells().unwrap();
+        cells.iter().map(|cell| format!("{} {} {}", cell.kernel, cell.vers, cell.case.name)).collect()
+    }
+
+    #[test]
+    fn cases_run_where_they_are_sent() {
+        assert_eq!(cells("smoke"), ["uml7.2 4.2 smoke"]);
+        assert_eq!(cells("smoke --kernel 6.1 --vers 4.1,4.2"), ["6.1 4.2 smoke", "6.1 4.1 smoke"]);
+    }
+
+    #[test]
+    fn options_choose_a_part_of_the_matrix() {
+        assert_eq!(cells("--matrix"), cells("--matrix all"));
+        assert_eq!(cells("--matrix").len(), matrix::cells().len());
+        assert_eq!(cells("--matrix smoke --kernel 6.18"), ["6.18 4.2 smoke", "6.18 4.1 smoke"]);
+        assert_eq!(
+            cells("--matrix smoke direct --kernel 7.2 --vers 4.1"),
+            ["7.2 4.1 smoke", "7.2 4.1 direct"]
+        );
+        let nothing = Line::try_parse_from(["suite", "--matrix", "scaling", "--kernel", "6.18"]).unwrap();
+        assert!(nothing.options.cells().is_err());
+        assert!(Line::try_parse_from(["suite"]).is_err());
+    }
+}

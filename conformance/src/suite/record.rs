@@ -41,20 +41,25 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// Finds out what is being tested and that the file can be read, before anything runs.
+    /// Finds out what is being tested and that the file can be merged into, before anything runs.
     pub(super) fn open(file: &Path, commit: Option<&str>) -> Result<Self> {
         let commit = match commit {
             Some(commit) => commit.to_owned(),
             None => head().context("the table names the commit that was tested: use --commit")?,
         };
-        merge(&read(file)?, &[]).with_context(|| file.display().to_string())?;
-        Ok(Self { file: file.to_owned(), commit })
+        let record = Self { file: file.to_owned(), commit };
+        record.merge(&[])?;
+        Ok(record)
     }
 
-    /// Merges one line. The file is whole at any moment.
+    /// Merges one line.
     pub(super) fn add(&self, line: &Line) -> Result<()> {
-        let text = merge(&read(&self.file)?, std::slice::from_ref(line))
-            .with_context(|| self.file.display().to_string())?;
+        self.merge(std::slice::from_ref(line))
+    }
+
+    /// The file is whole at any moment.
+    fn merge(&self, new: &[Line]) -> Result<()> {
+        let text = merge(&read(&self.file)?, new).with_context(|| self.file.display().to_string())?;
         let new = self.file.with_extension("new");
         fs::write(&new, text).with_context(|| format!("cannot write {}", new.display()))?;
         fs::rename(&new, &self.file).with_context(|| format!("cannot write {}", self.file.display()))
@@ -233,5 +238,6 @@ mod tests {
         assert_eq!(dates(&fs::read_to_string(&file).unwrap()), ["d1", "d2"]);
         fs::write(&file, merge(PREAMBLE, &[]).unwrap() + "| x |\n").unwrap();
         assert!(Record::open(&file, Some("abc")).is_err());
+        assert!(Record::open(&folder.path().join("absent/matrix.md"), Some("abc")).is_err());
     }
 }
