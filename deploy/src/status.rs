@@ -100,6 +100,10 @@ fn to_json(status: &ADMIN_STATUS_resok) -> serde_json::Value {
             "inline_bytes_written": status.inline_bytes_written,
             "layouts_granted": status.layouts_granted,
             "recalls_sent": status.recalls_sent,
+            "transactions": status.transactions,
+            "transaction_groups": status.transaction_groups,
+            "orders": status.orders,
+            "reports": status.reports,
             "clients": clients,
         },
         "data_servers": servers,
@@ -137,6 +141,7 @@ fn server_json(server: &ctl_data_server_status) -> serde_json::Value {
         "bytes_written": server.counters.bytes_written,
         "refused": server.counters.refused,
         "errors": server.counters.errors,
+        "flushes": server.counters.flushes,
     })
 }
 

@@ -73,7 +73,7 @@ impl Admin {
                 return ADMIN_STATUS_res::Default(ctl_status::CTL_ERR_AGAIN, why.into());
             }
         };
-        let metrics = &mds.metrics;
+        let (metrics, work) = (&mds.metrics, mds.db.work());
         let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let grace = mds.clients.lock().grace().next_deadline();
         let left = if grace == sluice_state::Time::NEVER { 0 } else { grace.since(mds.now()) };
@@ -92,6 +92,10 @@ impl Admin {
             inline_bytes_written: count(&metrics.inline_written),
             layouts_granted: count(&metrics.layouts_granted),
             recalls_sent: count(&metrics.recalls_sent),
+            transactions: work.transactions,
+            transaction_groups: work.groups,
+            orders: mds.data_servers.orders(),
+            reports: count(&metrics.reports),
             clients: mds.client_infos().iter().map(|info| self.client(info)).collect(),
             data_servers: mds.data_servers.all().iter().map(|store| self.data_server(store)).collect(),
         })

@@ -7,13 +7,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use sluice_namespace::InodeKey;
 use sluice_state::effect::{Effect, WaitToken};
-use sluice_state::file::{
-    Ctx, Error, File, FileId, FileSeed, Intent, Outcome, Policy, Prepared, Reply, Ticket,
-};
+use sluice_state::file::{Ctx, Error, File, FileId, Intent, Outcome, Policy, Prepared, Reply, Ticket};
 use sluice_state::stateid::{Located, StateIds, StateIndex};
 use sluice_state::{BootEpoch, ClientId, StateId, Time};
 use tokio::sync::{Notify, oneshot};
@@ -26,12 +25,20 @@ const SHARDS: usize = 64;
 /// All file state of this metadata server.
 #[derive(Debug)]
 pub(crate) struct Files {
-    shards: Vec<Mutex<BTreeMap<FileId, Arc<FileEntry>>>>,
+    shards: Vec<Mutex<Shard>>,
     /// Guarded by its own lock; taken last.
     index: Mutex<StateIndex>,
     ids: StateIds,
     policy: Policy,
     timers: Timers,
+    moments: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    entries: BTreeMap<FileId, Arc<FileEntry>>,
+    /// Files whose machines are not retired, and how many ask for that.
+    pinned: BTreeMap<FileId, u32>,
 }
 
 /// One file with state on it.
@@ -42,7 +49,13 @@ pub(crate) struct FileEntry {
     waiters: Mutex<BTreeMap<WaitToken, Waiter>>,
     /// What was written when a client last chose the times, while LAYOUTCOMMITs of it may follow.
     times_set: Mutex<Option<Noted>>,
+    /// When the newest look at the data servers began whose size is in the inode.
+    looked: AtomicU64,
 }
+
+/// A point in the order of events on this server, which no clock is fine enough to tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Moment(u64);
 
 #[derive(Debug)]
 enum Waiter {
@@ -66,11 +79,12 @@ pub(crate) fn file_id(key: &InodeKey) -> FileId {
 impl Files {
     pub(crate) fn new(epoch: BootEpoch, policy: Policy) -> Self {
         Self {
-            shards: (0..SHARDS).map(|_| Mutex::new(BTreeMap::new())).collect(),
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             index: Mutex::new(StateIndex::new()),
             ids: StateIds::new(epoch),
             policy,
             timers: Timers::default(),
+            moments: AtomicU64::new(0),
         }
     }
 
@@ -85,32 +99,33 @@ impl Files {
 
     /// The entry of a file that has state now.
     pub(crate) fn get(&self, id: FileId) -> Option<Arc<FileEntry>> {
-        self.shard(id).lock().get(&id).map(Arc::clone)
+        self.shard(id).lock().entries.get(&id).map(Arc::clone)
     }
 
     /// Every file with state, ascending within a shard.
     pub(crate) fn all(&self) -> Vec<Arc<FileEntry>> {
         self.shards
             .iter()
-            .flat_map(|shard| shard.lock().values().map(Arc::clone).collect::<Vec<_>>())
+            .flat_map(|shard| shard.lock().entries.values().map(Arc::clone).collect::<Vec<_>>())
             .collect()
     }
 
-    fn get_or_insert(&self, key: &InodeKey, seed: FileSeed) -> Arc<FileEntry> {
+    fn get_or_insert(&self, key: &InodeKey, machine: impl FnOnce(FileId) -> File) -> Arc<FileEntry> {
         let id = file_id(key);
         let mut shard = self.shard(id).lock();
-        let entry = shard.entry(id).or_insert_with(|| {
+        let entry = shard.entries.entry(id).or_insert_with(|| {
             Arc::new(FileEntry {
                 key: *key,
-                machine: Mutex::new(File::new(id, seed)),
+                machine: Mutex::new(machine(id)),
                 waiters: Mutex::default(),
                 times_set: Mutex::default(),
+                looked: AtomicU64::new(0),
             })
         });
         Arc::clone(entry)
     }
 
-    fn shard(&self, id: FileId) -> &Mutex<BTreeMap<FileId, Arc<FileEntry>>> {
+    fn shard(&self, id: FileId) -> &Mutex<Shard> {
         // Fileids are handed out in sequence: the low bits spread them evenly.
         let at = usize::try_from(id.0).unwrap_or(0) % SHARDS;
         &self.shards[at]
@@ -120,8 +135,9 @@ impl Files {
     fn retire(&self, entry: &Arc<FileEntry>) {
         let id = file_id(&entry.key);
         let mut shard = self.shard(id).lock();
-        if Arc::strong_count(entry) == 2 && entry.machine.lock().is_idle() {
-            shard.remove(&id);
+        let wanted = shard.pinned.contains_key(&id) || Arc::strong_count(entry) > 2;
+        if !wanted && entry.machine.lock().is_idle() {
+            shard.entries.remove(&id);
         }
     }
 }
@@ -167,6 +183,16 @@ impl FileEntry {
 
     pub(crate) fn set_times(&self, noted: Option<Noted>) {
         *self.times_set.lock() = noted;
+    }
+
+    /// The size in the inode takes in all that the data servers had at `began`.
+    pub(crate) fn look_done(&self, began: Moment) {
+        self.looked.fetch_max(began.0, Ordering::AcqRel);
+    }
+
+    /// Whether the size in the inode takes in all that was written before `then`.
+    pub(crate) fn looked_since(&self, then: Moment) -> bool {
+        self.looked.load(Ordering::Acquire) > then.0
     }
 
     fn lie_down(&self, token: WaitToken) -> Option<oneshot::Receiver<()>> {
@@ -235,6 +261,60 @@ impl Drop for Held {
     }
 }
 
+/// While this lives no machine of the file is retired. What was read of its rows meanwhile holds if there still
+/// is none: nobody has changed them.
+#[derive(Debug)]
+struct Pin {
+    mds: Arc<Mds>,
+    id: FileId,
+}
+
+impl Pin {
+    fn new(mds: &Arc<Mds>, id: FileId) -> Self {
+        *mds.files.shard(id).lock().pinned.entry(id).or_default() += 1;
+        Self { mds: Arc::clone(mds), id }
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        let files = &self.mds.files;
+        {
+            let mut shard = files.shard(self.id).lock();
+            if let Some(count) = shard.pinned.get_mut(&self.id) {
+                *count -= 1;
+                if *count == 0 {
+                    shard.pinned.remove(&self.id);
+                }
+            }
+        }
+        if let Some(entry) = files.get(self.id) {
+            files.retire(&entry);
+        }
+    }
+}
+
+/// A file that is being made together with its rw_layout row, from before the transaction until it is open.
+#[derive(Debug)]
+pub(crate) struct Making(Pin);
+
+impl Making {
+    /// The transaction is durable, and the row with it.
+    pub(crate) fn made(&self, key: &InodeKey) {
+        self.0.mds.files.get_or_insert(key, File::made);
+    }
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        let Pin { mds, id } = &self.0;
+        if let Some(entry) = mds.files.get(*id) {
+            // If the file was not opened after all, the row waits for nobody.
+            mds.step(&entry, None, |file, ctx| ((), file.tick(ctx)));
+        }
+    }
+}
+
 /// A queued request that leaves the queue when its caller goes away.
 struct Queued<'a> {
     mds: &'a Arc<Mds>,
@@ -257,12 +337,26 @@ impl Mds {
     ///
     /// # Errors
     /// What the store says.
-    pub(crate) async fn file(&self, key: &InodeKey) -> Result<Arc<FileEntry>, sluice_namespace::FsError> {
+    pub(crate) async fn file(
+        self: &Arc<Self>,
+        key: &InodeKey,
+    ) -> Result<Arc<FileEntry>, sluice_namespace::FsError> {
         if let Some(entry) = self.files.get(file_id(key)) {
             return Ok(entry);
         }
+        let _pin = Pin::new(self, file_id(key));
         let seed = self.file_seed(key).await?;
-        Ok(self.files.get_or_insert(key, seed))
+        Ok(self.files.get_or_insert(key, |id| File::new(id, seed)))
+    }
+
+    /// A file with this number is about to be made, together with its rw_layout row.
+    pub(crate) fn making(self: &Arc<Self>, file: sluice_namespace::FileId) -> Making {
+        Making(Pin::new(self, FileId(file.0)))
+    }
+
+    /// Now: later than all moments before, earlier than all to come.
+    pub(crate) fn moment(&self) -> Moment {
+        Moment(self.files.moments.fetch_add(1, Ordering::AcqRel) + 1)
     }
 
     /// Runs one step of a file's machine and applies its effects.

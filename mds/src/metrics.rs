@@ -21,6 +21,8 @@ pub(crate) struct Metrics {
     pub(crate) layout_errors: AtomicU64,
     /// LAYOUTSTATS, and those in LAYOUTRETURN.
     pub(crate) layout_stats: AtomicU64,
+    /// Calls of data servers, heartbeats aside.
+    pub(crate) reports: AtomicU64,
 }
 
 impl Default for Metrics {
@@ -34,6 +36,7 @@ impl Default for Metrics {
             recalls_sent: AtomicU64::new(0),
             layout_errors: AtomicU64::new(0),
             layout_stats: AtomicU64::new(0),
+            reports: AtomicU64::new(0),
         }
     }
 }

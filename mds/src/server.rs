@@ -139,6 +139,11 @@ impl Mds {
         vec![Arc::new(Control { mds: Arc::clone(self) }), Arc::new(Admin { mds: Arc::clone(self) })]
     }
 
+    /// How often data servers were asked something since the start.
+    pub fn orders(&self) -> u64 {
+        self.data_servers.orders()
+    }
+
     /// Now, as the state machines count.
     pub(crate) fn now(&self) -> Time {
         Time(self.env.clock.now().0)

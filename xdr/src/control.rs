@@ -264,6 +264,8 @@ pub struct ctl_counters {
     pub refused: u64,
     /// the device said no
     pub errors: u64,
+    /// of the device
+    pub flushes: u64,
 }
 
 impl Encode for ctl_counters {
@@ -275,11 +277,12 @@ impl Encode for ctl_counters {
         w.u64(self.commits);
         w.u64(self.refused);
         w.u64(self.errors);
+        w.u64(self.flushes);
     }
 }
 
 impl Decode for ctl_counters {
-    const MIN_SIZE: usize = 56;
+    const MIN_SIZE: usize = 64;
 
     fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self {
@@ -290,6 +293,7 @@ impl Decode for ctl_counters {
             commits: r.u64()?,
             refused: r.u64()?,
             errors: r.u64()?,
+            flushes: r.u64()?,
         })
     }
 }
@@ -475,7 +479,7 @@ impl Encode for HEARTBEAT_args {
 }
 
 impl Decode for HEARTBEAT_args {
-    const MIN_SIZE: usize = 112;
+    const MIN_SIZE: usize = 120;
 
     fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self {
@@ -1258,7 +1262,7 @@ impl Encode for ctl_data_server_status {
 }
 
 impl Decode for ctl_data_server_status {
-    const MIN_SIZE: usize = 136;
+    const MIN_SIZE: usize = 144;
 
     fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self {
@@ -1342,6 +1346,14 @@ pub struct ADMIN_STATUS_resok {
     pub inline_bytes_written: u64,
     pub layouts_granted: u64,
     pub recalls_sent: u64,
+    /// of the metadata store, those that wrote
+    pub transactions: u64,
+    /// each one flush of the store's device
+    pub transaction_groups: u64,
+    /// calls to data servers
+    pub orders: u64,
+    /// calls of data servers, heartbeats aside
+    pub reports: u64,
     pub clients: Vec<ctl_client_status>,
     pub data_servers: Vec<ctl_data_server_status>,
 }
@@ -1362,13 +1374,17 @@ impl Encode for ADMIN_STATUS_resok {
         w.u64(self.inline_bytes_written);
         w.u64(self.layouts_granted);
         w.u64(self.recalls_sent);
+        w.u64(self.transactions);
+        w.u64(self.transaction_groups);
+        w.u64(self.orders);
+        w.u64(self.reports);
         w.array(&self.clients, CTL_LIST_MAX, |w, v| v.encode(w));
         w.array(&self.data_servers, CTL_LIST_MAX, |w, v| v.encode(w));
     }
 }
 
 impl Decode for ADMIN_STATUS_resok {
-    const MIN_SIZE: usize = 116;
+    const MIN_SIZE: usize = 148;
 
     fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self {
@@ -1386,8 +1402,12 @@ impl Decode for ADMIN_STATUS_resok {
             inline_bytes_written: r.u64()?,
             layouts_granted: r.u64()?,
             recalls_sent: r.u64()?,
+            transactions: r.u64()?,
+            transaction_groups: r.u64()?,
+            orders: r.u64()?,
+            reports: r.u64()?,
             clients: r.array(CTL_LIST_MAX, 48, ctl_client_status::decode)?,
-            data_servers: r.array(CTL_LIST_MAX, 136, ctl_data_server_status::decode)?,
+            data_servers: r.array(CTL_LIST_MAX, 144, ctl_data_server_status::decode)?,
         })
     }
 }

@@ -38,6 +38,44 @@ pub(super) struct Usage {
     pub(super) cpu_seconds: f64,
 }
 
+/// What the servers did since they started.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Work {
+    /// Durable transactions of the metadata server, and the flushes that they shared.
+    pub(super) transactions: u64,
+    pub(super) groups: u64,
+    /// Calls to data servers, and of data servers, heartbeats aside.
+    pub(super) orders: u64,
+    pub(super) reports: u64,
+    /// Of the devices of all data servers.
+    pub(super) flushes: u64,
+}
+
+impl Work {
+    fn of(status: &serde_json::Value) -> Option<Self> {
+        let mds = status.get("mds")?;
+        let count = |name: &str| mds.get(name)?.as_u64();
+        let flushes = status.get("data_servers")?.as_array()?.iter();
+        Some(Self {
+            transactions: count("transactions")?,
+            groups: count("transaction_groups")?,
+            orders: count("orders")?,
+            reports: count("reports")?,
+            flushes: flushes.map(|server| server.get("flushes")?.as_u64()).sum::<Option<u64>>()?,
+        })
+    }
+
+    pub(super) fn since(&self, before: &Self) -> Self {
+        Self {
+            transactions: self.transactions.saturating_sub(before.transactions),
+            groups: self.groups.saturating_sub(before.groups),
+            orders: self.orders.saturating_sub(before.orders),
+            reports: self.reports.saturating_sub(before.reports),
+            flushes: self.flushes.saturating_sub(before.flushes),
+        }
+    }
+}
+
 /// The program to measure: as told, or beside this one, or in the workspace.
 pub(super) fn program(told: Option<&Path>) -> Result<PathBuf> {
     if let Some(told) = told {
@@ -128,6 +166,16 @@ impl Installation {
         }
         found.sort_by(|a, b| (a.name != "mds", &a.name).cmp(&(b.name != "mds", &b.name)));
         Ok(found)
+    }
+
+    /// What `sluice status` counts.
+    pub(super) fn work(&self) -> Result<Work> {
+        let mut command = Command::new(&self.program);
+        command.args(["status", "--json", "--data-dir"]).arg(self.home.path().join("data"));
+        let output = command.stdin(Stdio::null()).output().context("sluice status")?;
+        let status: serde_json::Value =
+            serde_json::from_slice(&output.stdout).context("sluice status --json")?;
+        Work::of(&status).context("sluice status has another form")
     }
 
     /// CPU seconds of the metadata server so far.

@@ -6,6 +6,7 @@
 //! | `load` | workers that repeat an operation, rates and latencies |
 //! | `data` | READ and WRITE at each data server, directly |
 //! | `names` | creates, stats and removes by concurrent clients |
+//! | `small` | small files, from open to close, and what one costs the servers |
 //! | `directory` | one directory of many files |
 //! | `table` | the rows, printed and as JSON |
 
@@ -14,6 +15,7 @@ mod directory;
 mod host;
 mod load;
 mod names;
+mod small;
 mod table;
 
 use std::net::SocketAddr;
@@ -51,7 +53,7 @@ pub struct Options {
     #[arg(long)]
     quick: bool,
     /// Only these parts
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "data,names,directory")]
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "data,names,small,directory")]
     only: Vec<Part>,
     /// Write the table there too
     #[arg(long, value_name = "FILE")]
@@ -62,6 +64,7 @@ pub struct Options {
 enum Part {
     Data,
     Names,
+    Small,
     Directory,
 }
 
@@ -164,12 +167,13 @@ async fn measure(
 ) -> Result<()> {
     // Every part is tried: one that fails shall not hide the others.
     let mut failed = None;
-    for part in [Part::Names, Part::Directory, Part::Data] {
+    for part in [Part::Names, Part::Small, Part::Directory, Part::Data] {
         if !options.only.contains(&part) {
             continue;
         }
         let done = match part {
             Part::Names => names::measure(target, table).await,
+            Part::Small => small::measure(target, installation, table).await,
             Part::Directory => directory::measure(target, installation, table).await,
             Part::Data => data::measure(target, table).await,
         };

@@ -7,7 +7,7 @@ use super::session::Client;
 use super::{Error, Result, ops};
 
 /// What a stock kernel asks of every object it meets.
-const USUAL: bitmap4 = bitmap4::of(&[
+pub(super) const USUAL: bitmap4 = bitmap4::of(&[
     FATTR4_TYPE,
     FATTR4_CHANGE,
     FATTR4_SIZE,
@@ -152,34 +152,7 @@ impl Client {
     /// # Errors
     /// Whatever the server says.
     pub async fn open(&self, directory: &nfs_fh4, name: &[u8], how: &How) -> Result<Open> {
-        let openhow = match how.create {
-            None => openflag4::Default(opentype4::OPEN4_NOCREATE),
-            Some(mode) => {
-                let values = Attributes { mode: Some(mode), ..Attributes::default() };
-                let values = values.encode(&values.present())?;
-                openflag4::OPEN4_CREATE(match how.exclusive {
-                    true => createhow4::GUARDED4(values),
-                    false => createhow4::UNCHECKED4(values),
-                })
-            }
-        };
-        let open = nfs_argop4::OP_OPEN(OPEN4args {
-            seqid: 0,
-            share_access: how.access,
-            share_deny: how.deny,
-            owner: state_owner4 { clientid: 0, owner: how.owner.clone() },
-            openhow,
-            claim: open_claim4::CLAIM_NULL(Bytes::copy_from_slice(name)),
-        });
-        let results =
-            self.compound(vec![ops::putfh(directory), open, ops::getfh(), ops::getattr(USUAL)]).await?;
-        let found = found(&results)?;
-        match results.get(1) {
-            Some(nfs_resop4::OP_OPEN(OPEN4res::NFS4_OK(open))) => {
-                Ok(Open { handle: found.handle, stateid: open.stateid, attributes: found.attributes })
-            }
-            _ => Err(Error::Protocol("OPEN")),
-        }
+        opened(&self.compound(opening(directory, name, how)?).await?)
     }
 
     /// # Errors
@@ -225,6 +198,41 @@ impl Client {
     }
 }
 
+/// Opens by name.
+pub(super) fn opening(directory: &nfs_fh4, name: &[u8], how: &How) -> Result<Vec<nfs_argop4>> {
+    let openhow = match how.create {
+        None => openflag4::Default(opentype4::OPEN4_NOCREATE),
+        Some(mode) => {
+            let values = Attributes { mode: Some(mode), ..Attributes::default() };
+            let values = values.encode(&values.present())?;
+            openflag4::OPEN4_CREATE(match how.exclusive {
+                true => createhow4::GUARDED4(values),
+                false => createhow4::UNCHECKED4(values),
+            })
+        }
+    };
+    let open = nfs_argop4::OP_OPEN(OPEN4args {
+        seqid: 0,
+        share_access: how.access,
+        share_deny: how.deny,
+        owner: state_owner4 { clientid: 0, owner: how.owner.clone() },
+        openhow,
+        claim: open_claim4::CLAIM_NULL(Bytes::copy_from_slice(name)),
+    });
+    Ok(vec![ops::putfh(directory), open, ops::getfh(), ops::getattr(USUAL)])
+}
+
+/// From the results of [`opening`].
+pub(super) fn opened(results: &[nfs_resop4]) -> Result<Open> {
+    let found = found(results)?;
+    match results.get(1) {
+        Some(nfs_resop4::OP_OPEN(OPEN4res::NFS4_OK(open))) => {
+            Ok(Open { handle: found.handle, stateid: open.stateid, attributes: found.attributes })
+        }
+        _ => Err(Error::Protocol("OPEN")),
+    }
+}
+
 /// From results that end with GETFH, GETATTR.
 fn found(results: &[nfs_resop4]) -> Result<Found> {
     match results {
@@ -236,7 +244,7 @@ fn found(results: &[nfs_resop4]) -> Result<Found> {
 }
 
 /// From results that end with GETATTR.
-fn attributes(results: &[nfs_resop4]) -> Result<Attributes> {
+pub(super) fn attributes(results: &[nfs_resop4]) -> Result<Attributes> {
     match results {
         [.., nfs_resop4::OP_GETATTR(GETATTR4res::NFS4_OK(values))] => {
             Ok(Attributes::decode(&values.obj_attributes)?)

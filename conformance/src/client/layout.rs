@@ -14,7 +14,7 @@ use sluice_xdr::nfs4::*;
 use tokio::sync::RwLock;
 
 use super::data::{DataServer, Written};
-use super::files::Open;
+use super::files::{How, Open, USUAL, attributes, opened, opening};
 use super::session::{Client, Inner};
 use super::{Error, Result, ops};
 
@@ -279,6 +279,57 @@ impl Client {
             all.push(verifiers);
         }
         Ok(all)
+    }
+
+    /// Opens by name and asks for the layout of the beginning in the same COMPOUND, as a stock kernel does.
+    ///
+    /// # Errors
+    /// Whatever the server says.
+    pub async fn open_with_layout(
+        &self,
+        directory: &nfs_fh4,
+        name: &[u8],
+        how: &How,
+        iomode: layoutiomode4,
+    ) -> Result<(Open, Segment)> {
+        let mut ops = opening(directory, name, how)?;
+        ops.push(ops::layoutget(ops::CURRENT, iomode, 0));
+        let results = self.compound(ops).await?;
+        let open = opened(results.get(..results.len().saturating_sub(1)).unwrap_or_default())?;
+        let granted = granted_or(&results)?;
+        // Asked for and answered at once: a recall in between waits for the reply (RFC 8881 §12.5.5.2.1).
+        drop(self.inner.layouts.asking(&open.handle));
+        let held = self.inner.layouts.answered(&open.handle, Some(granted.logr_stateid));
+        let held = held.ok_or(Error::Protocol("LAYOUTGET"))?;
+        let segment = self.segment(&open.handle, granted, held, 0).await?;
+        Ok((open, segment))
+    }
+
+    /// LAYOUTCOMMIT as a stock kernel sends it: with the attributes that come of it.
+    ///
+    /// # Errors
+    /// Whatever the server says.
+    pub async fn layoutcommit_and_look(&self, segment: &Segment, last: Option<u64>) -> Result<Attributes> {
+        let stateid = segment.held.stateid();
+        let look = ops::getattr(USUAL);
+        attributes(
+            &self.compound(vec![ops::putfh(&segment.file), ops::layoutcommit(stateid, last), look]).await?,
+        )
+    }
+
+    /// The last close as a stock kernel does it: LAYOUTRETURN, GETATTR and CLOSE in one COMPOUND.
+    ///
+    /// # Errors
+    /// Whatever the server says.
+    pub async fn return_and_close(&self, open: &Open) -> Result<()> {
+        let Some(held) = self.inner.layouts.forget(&open.handle) else { return self.close(open).await };
+        *held.gone.write().await = true;
+        let body = sluice_xdr::to_bytes(&ff_layoutreturn4::default())?;
+        let give_back = ops::layoutreturn(held.stateid(), layoutiomode4::LAYOUTIOMODE4_RW, body);
+        let look = ops::getattr(USUAL);
+        self.compound(vec![ops::putfh(&open.handle), give_back, look, ops::close(open.stateid)])
+            .await
+            .map(drop)
     }
 
     /// Tells the metadata server how far was written: `last` is the offset of the last byte. The size it

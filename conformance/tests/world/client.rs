@@ -123,6 +123,21 @@ fn layoutget(stateid: stateid4, iomode: layoutiomode4, offset: u64, length: u64)
     })
 }
 
+fn layout_return(stateid: stateid4) -> nfs_argop4 {
+    let what = layoutreturn_file4 {
+        lrf_offset: 0,
+        lrf_length: u64::MAX,
+        lrf_stateid: stateid,
+        lrf_body: Bytes::new(),
+    };
+    nfs_argop4::OP_LAYOUTRETURN(LAYOUTRETURN4args {
+        lora_reclaim: false,
+        lora_layout_type: layouttype4::LAYOUT4_FLEX_FILES,
+        lora_iomode: layoutiomode4::LAYOUTIOMODE4_ANY,
+        lora_layoutreturn: layoutreturn4::LAYOUTRETURN4_FILE(what),
+    })
+}
+
 fn segment(result: nfs_resop4) -> Segment {
     match result {
         nfs_resop4::OP_LAYOUTGET(LAYOUTGET4res::NFS4_OK(ok)) => {
@@ -317,19 +332,7 @@ impl Client {
     }
 
     pub(crate) async fn layout_return(&self, file: &Opened, stateid: stateid4) -> nfsstat4 {
-        let what = layoutreturn_file4 {
-            lrf_offset: 0,
-            lrf_length: u64::MAX,
-            lrf_stateid: stateid,
-            lrf_body: Bytes::new(),
-        };
-        let op = nfs_argop4::OP_LAYOUTRETURN(LAYOUTRETURN4args {
-            lora_reclaim: false,
-            lora_layout_type: layouttype4::LAYOUT4_FLEX_FILES,
-            lora_iomode: layoutiomode4::LAYOUTIOMODE4_ANY,
-            lora_layoutreturn: layoutreturn4::LAYOUTRETURN4_FILE(what),
-        });
-        self.compound(vec![putfh(&file.handle), op]).await.0
+        self.compound(vec![putfh(&file.handle), layout_return(stateid)]).await.0
     }
 
     /// LAYOUTCOMMIT with GETATTR in one COMPOUND: size and change attribute. `last`: the last byte written.
@@ -378,6 +381,30 @@ impl Client {
     pub(crate) async fn set_mtime(&self, file: &Opened, seconds: i64) {
         let at = settime4::SET_TO_CLIENT_TIME4(nfstime4 { seconds, nseconds: 0 });
         self.set(file, &Attributes { time_modify_set: Some(at), ..Attributes::default() }).await;
+    }
+
+    /// The same with a GETATTR in the COMPOUND, as Linux sends it: size and seconds of mtime.
+    pub(crate) async fn set_mtime_and_look(&self, file: &Opened, seconds: i64) -> (u64, i64) {
+        let at = settime4::SET_TO_CLIENT_TIME4(nfstime4 { seconds, nseconds: 0 });
+        let obj_attributes = attributes(&Attributes { time_modify_set: Some(at), ..Attributes::default() });
+        let set = nfs_argop4::OP_SETATTR(SETATTR4args { stateid: file.stateid, obj_attributes });
+        let attr_request = bitmap4::of(&[FATTR4_SIZE, FATTR4_TIME_MODIFY]);
+        let look = nfs_argop4::OP_GETATTR(GETATTR4args { attr_request });
+        match self.ok(vec![putfh(&file.handle), set, look]).await.pop() {
+            Some(nfs_resop4::OP_GETATTR(GETATTR4res::NFS4_OK(ok))) => {
+                let values = Attributes::decode(&ok.obj_attributes).unwrap();
+                (values.size.unwrap(), values.time_modify.unwrap().seconds)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The last close as Linux does it, LAYOUTRETURN, GETATTR and CLOSE in one COMPOUND: the size seen.
+    pub(crate) async fn return_and_close(&self, file: &Opened, stateid: stateid4) -> u64 {
+        let close = nfs_argop4::OP_CLOSE(CLOSE4args { seqid: 0, open_stateid: file.stateid });
+        let ops = vec![putfh(&file.handle), layout_return(stateid), Self::getattr(), close];
+        let results = self.ok(ops).await;
+        sizes(&results[results.len() - 2]).0
     }
 
     pub(crate) async fn mtime(&self, file: &Opened) -> i64 {

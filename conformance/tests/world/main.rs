@@ -4,6 +4,7 @@
 
 mod client;
 mod epochs;
+mod small;
 mod stage;
 mod storage;
 

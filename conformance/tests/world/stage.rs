@@ -12,7 +12,7 @@ use sluice_mds::{Config, Mds};
 use sluice_namespace::LayoutPolicy;
 use sluice_rpc::{ClusterKey, Limits, Server, SimConfig, SimNet};
 use sluice_store::Options;
-use sluice_store::device::MemDevice;
+use sluice_store::device::{Device, MemDevice};
 
 /// Bytes of the first component, and the stripe unit of the rest.
 pub(crate) const UNIT: u64 = 4 << 20;
@@ -34,6 +34,29 @@ pub(crate) struct World {
     config: Config,
     db: Database,
     server: Arc<Server>,
+    service: Arc<Mds>,
+}
+
+/// What everything so far has cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cost {
+    /// Durable transactions of the metadata server.
+    pub(crate) transactions: u64,
+    /// Flushes of the data servers' devices.
+    pub(crate) flushes: u64,
+    /// Calls to data servers.
+    pub(crate) orders: u64,
+}
+
+impl std::ops::Sub for Cost {
+    type Output = Self;
+    fn sub(self, before: Self) -> Self {
+        Self {
+            transactions: self.transactions - before.transactions,
+            flushes: self.flushes - before.flushes,
+            orders: self.orders - before.orders,
+        }
+    }
 }
 
 /// Runs one world with four data servers, all registered; what the network saw.
@@ -65,11 +88,11 @@ impl World {
         let addr = SocketAddr::new(net.ip("mds"), 2049);
         let config = Config { first_component: UNIT, ..config };
         let db = Database::memory(env.clone(), Faults::NONE);
-        let server = serve(&env, &net, &db, &key, &config, addr).await;
+        let (server, service) = serve(&env, &net, &db, &key, &config, addr).await;
         let nodes = (1..=DATA_SERVERS)
             .map(|n| Node { host: format!("ds{n}"), device: MemDevice::new(), server: None })
             .collect();
-        let mut world = Self { env, net, mds: addr, key, nodes, config, db, server };
+        let mut world = Self { env, net, mds: addr, key, nodes, config, db, server, service };
         for n in 0..DATA_SERVERS {
             world.start_data_server(n).await;
         }
@@ -81,7 +104,8 @@ impl World {
         self.server.shutdown(Duration::ZERO).await;
         self.net.crash("mds");
         self.db = self.db.crash().unwrap();
-        self.server = serve(&self.env, &self.net, &self.db, &self.key, &self.config, self.mds).await;
+        (self.server, self.service) =
+            serve(&self.env, &self.net, &self.db, &self.key, &self.config, self.mds).await;
         // Until the data servers have registered again.
         self.sleep(Duration::from_secs(2)).await;
     }
@@ -121,6 +145,15 @@ impl World {
         self.nodes[n].server.as_ref().map_or(0, |server| server.status().fences)
     }
 
+    /// Since this incarnation of the metadata server began.
+    pub(crate) fn cost(&self) -> Cost {
+        Cost {
+            transactions: self.db.work().transactions,
+            flushes: self.nodes.iter().map(|node| node.device.syncs()).sum(),
+            orders: self.service.orders(),
+        }
+    }
+
     pub(crate) async fn sleep(&self, time: Duration) {
         self.env.clock.sleep(time).await;
     }
@@ -143,11 +176,11 @@ async fn serve(
     key: &ClusterKey,
     config: &Config,
     addr: SocketAddr,
-) -> Arc<Server> {
+) -> (Arc<Server>, Arc<Mds>) {
     let mds = Mds::start(env.clone(), net.host("mds"), db.clone(), config.clone()).await.unwrap();
     let server = Server::new(env.clone(), net.host("mds"), Limits::default(), mds.plain_programs());
     let server = Arc::new(server.with_secure(key.clone(), mds.secure_programs()));
     let listener = server.listen(addr).await.unwrap();
     env.spawn.spawn(Box::pin(Arc::clone(&server).serve(listener)));
-    server
+    (server, mds)
 }

@@ -74,6 +74,7 @@ fn counters(shared: &Shared) -> ctl_counters {
         commits: s.commits,
         refused: s.refused,
         errors: s.errors,
+        flushes: shared.store.flushes(),
     }
 }
 

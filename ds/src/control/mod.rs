@@ -115,6 +115,9 @@ async fn contact(
     (true, error)
 }
 
+/// How long new data files are gathered for one report. Nobody waits for it.
+const GATHER: Duration = Duration::from_secs(1);
+
 /// Heartbeats and reports while the connection lasts; registers again on it when asked to.
 async fn stay(
     shared: &Arc<Shared>,
@@ -127,6 +130,7 @@ async fn stay(
     if let Err(error) = report::run(shared, connection).await {
         return error;
     }
+    let mut report = None;
     loop {
         let step = tokio::select! {
             biased;
@@ -135,7 +139,14 @@ async fn stay(
                 next = shared.env.clock.now() + registered.heartbeat;
                 heartbeat::run(shared, connection, &registered).await
             }
-            () = materialised.notified() => report::run(shared, connection).await,
+            () = shared.env.clock.sleep_until(report.unwrap_or(next)), if report.is_some() => {
+                report = None;
+                report::run(shared, connection).await
+            }
+            () = materialised.notified() => {
+                report.get_or_insert(shared.env.clock.now() + GATHER);
+                Ok(())
+            }
         };
         match step {
             Ok(()) => {}

@@ -12,6 +12,7 @@ mod data_file;
 pub mod device;
 mod error;
 mod fence;
+mod folders;
 mod format;
 mod gate;
 mod journal;

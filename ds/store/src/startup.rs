@@ -9,6 +9,7 @@ use sluice_env::Env;
 use tokio::sync::{Notify, oneshot};
 
 use crate::device::Device;
+use crate::folders::Folders;
 use crate::format::{BOOT, DATA, JOURNAL, SUPERBLOCK, Superblock};
 use crate::gate::Gate;
 use crate::journal::Journal;
@@ -120,6 +121,7 @@ fn open(env: &Env, device: Arc<dyn Device>, options: Options) -> Result<Arc<Stor
         verifiers: Verifiers::new(boot, env.random.u64()),
         journal: Arc::new(journal),
         files: OpenFiles::new(options.open_files, boot),
+        folders: Folders::default(),
         pool: Pool::default(),
         room: Room::new(options.reserve),
         gate: Gate::default(),

@@ -12,6 +12,7 @@ use tokio::sync::{Notify, oneshot};
 use crate::data_file::{DataFile, leaf_path, path_of};
 use crate::device::{Cached, Device, DeviceFile, FileStat};
 use crate::fence::{Access, Refusal, Row};
+use crate::folders::Folders;
 use crate::format::{SUPERBLOCK, Superblock};
 use crate::gate::Gate;
 use crate::journal::Journal;
@@ -79,6 +80,7 @@ pub struct Store {
     pub(crate) verifiers: Verifiers,
     pub(crate) journal: Arc<Journal>,
     pub(crate) files: OpenFiles,
+    pub(crate) folders: Folders,
     pub(crate) gate: Gate,
     pub(crate) pace: Pace,
     pub(crate) materialised: Arc<Notify>,
@@ -104,6 +106,11 @@ impl Store {
     /// Where the store is, for messages.
     pub fn place(&self) -> String {
         self.device.name()
+    }
+
+    /// Flushes of the device since it was opened.
+    pub fn flushes(&self) -> u64 {
+        self.device.syncs()
     }
 
     /// Flushes that failed since the store was opened.
@@ -290,6 +297,10 @@ impl Store {
 
     /// Size and allocation; `None` when the data file is not there.
     pub async fn stat(self: &Arc<Self>, key: FileKey) -> Result<Option<FileStat>, StoreError> {
+        if let Some(file) = self.files.get(key) {
+            // In memory while it is open: handing it to another thread would cost several times what it takes.
+            return Ok(Some(file.file.stat()?));
+        }
         self.blocking(move |store| match store.device.stat(&path_of(key)) {
             Ok(stat) => Ok(Some(stat)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -470,19 +481,8 @@ impl Store {
     }
 
     fn create_file(&self, key: FileKey) -> Result<Arc<dyn DeviceFile>, StoreError> {
-        let path = path_of(key);
-        match self.device.create(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            other => return Ok(other?),
-        }
-        // Directories of the fan-out appear when needed, and durably before anything is in them.
-        let leaf = leaf_path(key.leaf());
-        let middle = leaf.rsplit_once('/').map_or("", |(dir, _)| dir);
-        self.device.create_dir(middle)?;
-        self.device.sync_dir(crate::format::DATA)?;
-        self.device.create_dir(&leaf)?;
-        self.device.sync_dir(middle)?;
-        Ok(self.device.create(&path)?)
+        self.folders.make(&*self.device, key.leaf())?;
+        Ok(self.device.create(&path_of(key))?)
     }
 
     fn make_room(&self, key: FileKey) {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use common::{access, bytes, key, open, open_on, options, simulate};
 use sluice_env::Env;
-use sluice_store::device::{FileDevice, MemDevice};
+use sluice_store::device::{Device, FileDevice, MemDevice};
 use sluice_store::{Stability, Store, StoreError};
 
 /// The same story on memory and on a real directory.

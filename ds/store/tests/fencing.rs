@@ -84,6 +84,9 @@ impl Device for SlowDevice {
     fn space(&self) -> io::Result<Space> {
         self.0.space()
     }
+    fn syncs(&self) -> u64 {
+        self.0.syncs()
+    }
 }
 
 impl DeviceFile for SlowFile {

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use sluice_env::Env;
 
@@ -21,6 +22,16 @@ pub struct Database {
 pub(crate) struct Inner {
     pub(crate) env: Env,
     pub(crate) backend: Backend,
+    pub(crate) committed: AtomicU64,
+}
+
+/// What a store has made durable since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Transactions that wrote something.
+    pub transactions: u64,
+    /// Groups of them, each of which was one flush of the device.
+    pub groups: u64,
 }
 
 impl Database {
@@ -39,7 +50,17 @@ impl Database {
     }
 
     fn new(env: Env, backend: Backend) -> Self {
-        Self { inner: Arc::new(Inner { env, backend }) }
+        Self { inner: Arc::new(Inner { env, backend, committed: AtomicU64::new(0) }) }
+    }
+
+    /// What it has cost so far.
+    pub fn work(&self) -> Work {
+        let transactions = self.inner.committed.load(Ordering::Relaxed);
+        let groups = match &self.inner.backend {
+            Backend::Memory(_) => transactions,
+            Backend::Embedded(embedded) => embedded.groups(),
+        };
+        Work { transactions, groups }
     }
 
     /// A transaction without a retry loop around it; prefer [`Database::run`].

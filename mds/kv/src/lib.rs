@@ -27,7 +27,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 pub use atomic::AtomicOp;
-pub use database::Database;
+pub use database::{Database, Work};
 pub use embedded::EmbeddedOptions;
 pub use error::KvError;
 pub use faults::Faults;

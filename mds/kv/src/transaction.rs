@@ -1,5 +1,6 @@
 //! One optimistic transaction.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -229,7 +230,10 @@ impl Transaction {
         reads.keys.sort_unstable();
         reads.keys.dedup();
         let write_conflicts = self.write_conflicts;
-        self.db.backend.commit(Request { view, reads, writes: self.writes, write_conflicts, bytes }).await
+        let request = Request { view, reads, writes: self.writes, write_conflicts, bytes };
+        let committed = self.db.backend.commit(request).await?;
+        self.db.committed.fetch_add(1, Ordering::Relaxed);
+        Ok(committed)
     }
 
     /// The key named by [`Self::resolve_unknown_by`] with what this transaction will have written there.

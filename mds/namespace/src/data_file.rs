@@ -51,6 +51,12 @@ impl Component {
     /// Most data files in a component: what a layout body of 4096 bytes holds.
     pub const MAX_SLOTS: usize = 36;
 
+    /// Nobody has written to it, and nobody can have, in a file of `size` bytes: no client knows of it, no data
+    /// server reported it, and the file ends before it.
+    pub fn is_untouched(&self, size: u64) -> bool {
+        !self.handed_out && self.slots.iter().all(|file| !file.materialised) && size <= self.start
+    }
+
     /// The mirrors of the column that holds byte `offset` (which must be within the component).
     pub fn column(&self, offset: u64) -> Option<&[DataFile]> {
         if offset < self.start || offset >= self.end {
@@ -104,6 +110,11 @@ impl Layout {
     /// Every data file.
     pub fn data_files(&self) -> impl Iterator<Item = &DataFile> {
         self.components.iter().flat_map(|c| &c.slots)
+    }
+
+    /// The components that may hold data of a file of `size` bytes.
+    pub fn in_use(&self, size: u64) -> impl Iterator<Item = &Component> {
+        self.components.iter().filter(move |component| !component.is_untouched(size))
     }
 
     /// Whether a data server must ask for the file's size at the end of a data file: its bytes may

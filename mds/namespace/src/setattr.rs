@@ -7,8 +7,9 @@ use crate::credential::{Credential, Owned, SET_GID, Want};
 use crate::data_file::LayoutPolicy;
 use crate::error::FsError;
 use crate::inode::{Inode, InodeRecord, Kind, Node};
-use crate::keys::InodeKey;
+use crate::keys::{InodeKey, Statistic};
 use crate::pending::Pending;
+use crate::size::{self, MAX_FILE_SIZE};
 use crate::{Namespace, Request, fetch};
 
 /// A time to set.
@@ -31,6 +32,9 @@ pub struct SetAttr {
     pub btime: Option<Wall>,
     /// Of a directory.
     pub policy: Option<LayoutPolicy>,
+    /// Where a file's data ends, as the data servers say: if the file ends before, it grows. The caller keeps
+    /// truncations away from the question until now.
+    pub data_end: Option<u64>,
     /// The caller holds the file open for writing: times may be set without being the owner.
     pub writable_open: bool,
 }
@@ -62,11 +66,29 @@ impl Namespace {
         chmod(&mut inode.record, &before, set, request.who)?;
         set_times(&mut inode, &before, set, request)?;
         set_policy(&mut inode.record, &before, set, request.who)?;
+        if let Some(end) = set.data_end {
+            grow(txn, &mut inode, end)?;
+        }
         inode.record.ctime = request.now;
         fetch::put(txn, key, &inode.record);
         inode.change = 0;
         Ok(Pending::new(inode, self.base()))
     }
+}
+
+/// Times are the business of whoever asked for other attributes.
+fn grow(txn: &mut Transaction, inode: &mut Inode, end: u64) -> Result<(), FsError> {
+    let Node::File(file) = &mut inode.record.node else { return Err(FsError::WrongType) };
+    if end <= file.size || end > MAX_FILE_SIZE {
+        return Ok(());
+    }
+    let (size, space) = (file.size, file.space_used);
+    file.size = end;
+    // What was appended is taken to be stored, as with any commit of a size.
+    file.space_used = size::space_for(file.size, space.saturating_add(end - size));
+    let stored = size::signed(file.space_used) - size::signed(space);
+    fetch::count(txn, Statistic::Bytes, inode.key.fileid, stored);
+    Ok(())
 }
 
 fn chown(record: &mut InodeRecord, before: &Owned, set: &SetAttr, who: &Credential) -> Result<(), FsError> {

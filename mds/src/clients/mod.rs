@@ -6,7 +6,7 @@
 pub(crate) mod effects;
 pub(crate) mod records;
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
@@ -48,6 +48,8 @@ pub(crate) struct SessionEntry {
     pub(crate) shared: Arc<ClientShared>,
     /// The client understands striped layouts.
     pub(crate) stripes: bool,
+    /// The client asks for the layout of a file when it opens it for writing.
+    pub(crate) wants_layouts: AtomicBool,
     /// Bytes of READ and WRITE that this session sent through this server.
     pub(crate) proxied: AtomicU64,
     // Guarded by its own lock.
@@ -122,6 +124,7 @@ impl ClientTable {
             id: session.id(),
             shared: Arc::clone(session.client()),
             stripes,
+            wants_layouts: AtomicBool::new(false),
             proxied: AtomicU64::new(0),
             session: Mutex::new(session),
         });

@@ -16,7 +16,7 @@ use super::OpError;
 use super::record::Recorder;
 use crate::clients::SessionRef;
 use crate::error::state_status;
-use crate::files::{FileEntry, file_id};
+use crate::files::{FileEntry, Moment, file_id};
 use crate::server::Mds;
 
 /// One COMPOUND under way.
@@ -27,6 +27,8 @@ pub(crate) struct Context {
     pub(crate) connection: Arc<Connection>,
     /// 1 or 2.
     pub(crate) minor: u32,
+    /// When it came: what is known of data servers from later is news enough for it.
+    pub(crate) came: Moment,
     /// As the client sent it, for principals.
     pub(crate) wire_credential: sluice_rpc::Credential,
     /// After squashing, for permissions.
@@ -63,6 +65,7 @@ impl Context {
     pub(crate) fn new(server: Arc<Mds>, call: &Call, minor: u32) -> Self {
         let who = squash(&call.credential, &server);
         Self {
+            came: server.moment(),
             server,
             connection: Arc::clone(&call.connection),
             minor,

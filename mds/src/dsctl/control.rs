@@ -17,9 +17,12 @@ use sluice_xdr::{Decode, Encode, Reader, Writer};
 
 use super::StoreHandle;
 use crate::layout::settle;
+use crate::metrics;
 use crate::server::Mds;
 
 const PROTOCOL: u32 = 1;
+/// New data files recorded in one transaction.
+const MATERIALISED_BATCH: usize = 64;
 
 /// The control program as data servers reach it.
 #[derive(Debug)]
@@ -38,6 +41,9 @@ impl Program for Control {
 
     fn call<'a>(&'a self, call: Call) -> BoxFuture<'a, Reply> {
         Box::pin(async move {
+            if !matches!(call.procedure, CONTROL_NULL | CONTROL_HEARTBEAT) {
+                metrics::add(&self.mds.metrics.reports, 1);
+            }
             match call.procedure {
                 CONTROL_NULL => Reply::Success(Frame::default()),
                 CONTROL_REGISTER => answer(&call, |args| self.register(args, &call.connection)).await,
@@ -231,28 +237,40 @@ impl Control {
     }
 
     async fn materialised(&self, args: MATERIALISED_args) -> ctl_status {
-        let namespace = &self.mds.namespace;
+        let mut files = Vec::with_capacity(args.files.len());
         for file in &args.files {
-            let id = DataFileId(file.file);
             let (Ok(slot), Ok(generation)) = (u16::try_from(file.slot), u16::try_from(file.generation))
             else {
                 return ctl_status::CTL_ERR_INVAL;
             };
-            let marked = self
-                .mds
-                .write(|mut txn| {
-                    Box::pin(async move { namespace.materialised(&mut txn, id, &[(slot, generation)]).await })
-                })
-                .await;
-            match marked {
-                Ok(_) | Err(FsError::Stale) => {}
-                Err(error) => {
-                    tracing::error!(%error, "cannot record that data files exist");
-                    return ctl_status::CTL_ERR_AGAIN;
-                }
+            files.push((DataFileId(file.file), (slot, generation)));
+        }
+        for batch in files.chunks(MATERIALISED_BATCH) {
+            if let Err(error) = self.mark_materialised(batch).await {
+                tracing::error!(%error, "cannot record that data files exist");
+                return ctl_status::CTL_ERR_AGAIN;
             }
         }
         ctl_status::CTL_OK
+    }
+
+    async fn mark_materialised(&self, batch: &[(DataFileId, (u16, u16))]) -> Result<(), FsError> {
+        let namespace = &self.mds.namespace;
+        self.mds
+            .write(|mut txn| {
+                Box::pin(async move {
+                    for (id, slot) in batch {
+                        match namespace.materialised(&mut txn, *id, &[*slot]).await {
+                            // Its file went meanwhile.
+                            Ok(()) | Err(FsError::Stale) => {}
+                            Err(error) => return Err(error),
+                        }
+                    }
+                    Ok(())
+                })
+            })
+            .await?;
+        Ok(())
     }
 
     async fn logical_size(&self, args: LOGICAL_SIZE_args) -> LOGICAL_SIZE_res {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_namespace::stable_storage::PendingFence;
-use sluice_namespace::{DataFile, DataFileId, Layout, StoreId};
+use sluice_namespace::{Component, DataFile, DataFileId, Inode, Layout, StoreId};
 use sluice_rpc::Credential;
 use sluice_xdr::control::*;
 use sluice_xdr::nfs4::nfsstat4;
@@ -13,6 +13,7 @@ use sluice_xdr::{Decode, Encode, Reader, Writer};
 
 use super::StoreHandle;
 use super::control::{wire_fence, wire_keys};
+use crate::metrics;
 use crate::server::Mds;
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -26,6 +27,7 @@ async fn call<A: Encode, R: Decode>(
     patience: Duration,
 ) -> Option<R> {
     let connection = store.connection()?;
+    metrics::add(&store.orders, 1);
     let mut writer = Writer::default();
     args.encode(&mut writer);
     let frame = writer.finish().ok()?;
@@ -80,10 +82,10 @@ pub(super) async fn retire(mds: &Mds, store: &StoreHandle) -> bool {
     matches!(call(store, DS_EPOCH, &args, PATIENCE).await, Some(ctl_status::CTL_OK))
 }
 
-/// The data files of a layout, by store.
-fn by_store(layout: &Layout) -> BTreeMap<StoreId, Vec<DataFile>> {
+/// Data files by store.
+fn by_store<'a>(files: impl Iterator<Item = &'a DataFile>) -> BTreeMap<StoreId, Vec<DataFile>> {
     let mut map: BTreeMap<StoreId, Vec<DataFile>> = BTreeMap::new();
-    for file in layout.data_files() {
+    for file in files {
         map.entry(file.store).or_default().push(*file);
     }
     map
@@ -118,23 +120,26 @@ impl Observed {
     }
 }
 
-/// Where the data ends as the data servers see it, what is stored, and which writes they have seen.
+/// Where the data ends as the data servers see it, what is stored, and which writes they have seen. Only those
+/// are asked that may have data: of a small file, one.
 ///
 /// # Errors
 /// DELAY when a data server that may know more is away.
-pub(crate) async fn observe(mds: &Arc<Mds>, layout: &Layout) -> Result<Observed, nfsstat4> {
+pub(crate) async fn observe(mds: &Arc<Mds>, inode: &Inode) -> Result<Observed, nfsstat4> {
+    let Some(layout) = inode.layout() else { return Ok(Observed { complete: true, ..Observed::default() }) };
+    let in_use = || layout.in_use(inode.size());
+    let asked = by_store(in_use().flat_map(|component| &component.slots));
+    let alone = asked.len() == 1;
     let mut tasks = tokio::task::JoinSet::new();
     let mut answers = Vec::new();
-    for (id, files) in by_store(layout) {
+    for (id, files) in asked {
         let args = DS_STAT_args { files: files.iter().map(|file| wire(layout.id, file)).collect() };
         let Some(store) = mds.data_servers.get(id) else {
             answers.push((id, files, None));
             continue;
         };
         // One data server, the usual case, costs no task.
-        if layout.components.len() == 1
-            && layout.components.iter().all(|component| component.slots.len() == 1)
-        {
+        if alone {
             answers.push((id, files, call(&store, DS_STAT, &args, PATIENCE).await));
         } else {
             tasks.spawn(async move { (id, files, call(&store, DS_STAT, &args, PATIENCE).await) });
@@ -154,25 +159,27 @@ pub(crate) async fn observe(mds: &Arc<Mds>, layout: &Layout) -> Result<Observed,
         }
     }
     observed.complete = silent.is_empty();
-    if covered(layout, &silent) { Ok(observed) } else { Err(nfsstat4::NFS4ERR_DELAY) }
+    if covered(in_use(), &silent) { Ok(observed) } else { Err(nfsstat4::NFS4ERR_DELAY) }
 }
 
 /// Every column has a mirror that answered.
-fn covered(layout: &Layout, silent: &[DataFile]) -> bool {
-    layout.components.iter().all(|component| {
+fn covered<'a>(mut components: impl Iterator<Item = &'a Component>, silent: &[DataFile]) -> bool {
+    components.all(|component| {
         let mirrors = usize::from(component.mirrors.max(1));
         component.slots.chunks(mirrors).all(|column| column.iter().any(|file| !silent.contains(file)))
     })
 }
 
-/// Tells the data servers of a sparse file its new logical size. Best effort: who does not hear asks.
+/// Tells the data servers of a sparse file its new logical size, those that may be asked for its data. Best
+/// effort: who does not hear asks.
 pub(crate) async fn push_size(mds: &Arc<Mds>, layout: &Layout, size: u64) {
     if !layout.is_sparse() {
         return;
     }
     let args = DS_LOGICAL_SIZE_args { file: layout.id.0, size };
     let mut tasks = tokio::task::JoinSet::new();
-    for id in by_store(layout).into_keys() {
+    let told = by_store(layout.in_use(size).flat_map(|component| &component.slots));
+    for id in told.into_keys() {
         if let Some(store) = mds.data_servers.get(id) {
             tasks.spawn(async move {
                 let _: Option<ctl_status> = call(&store, DS_LOGICAL_SIZE, &args, PING).await;

@@ -48,6 +48,8 @@ pub(crate) struct StoreHandle {
     state: Mutex<StoreView>,
     /// This server's own NFSv3 connection to it.
     pub(crate) nfs: tokio::sync::Mutex<Option<Arc<Connection>>>,
+    /// How often it was asked something.
+    pub(super) orders: AtomicU64,
 }
 
 /// What is known of a store now.
@@ -112,6 +114,11 @@ impl Registry {
 
     pub(crate) fn get(&self, id: StoreId) -> Option<Arc<StoreHandle>> {
         self.stores.read().get(&id).map(Arc::clone)
+    }
+
+    /// How often data servers were asked something.
+    pub(crate) fn orders(&self) -> u64 {
+        self.stores.read().values().map(|store| store.orders.load(Ordering::Relaxed)).sum()
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<StoreHandle>> {
@@ -200,6 +207,7 @@ impl StoreHandle {
             uuid: row.uuid,
             state: Mutex::new(StoreView { addresses, capacity, intent: row.state, ..StoreView::default() }),
             nfs: tokio::sync::Mutex::new(None),
+            orders: AtomicU64::new(0),
         }
     }
 

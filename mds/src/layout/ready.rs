@@ -61,14 +61,6 @@ fn touched<'a>(layout: &'a Layout, want: &'a Use) -> impl Iterator<Item = &'a Co
     layout.components.iter().filter(|c| c.start < want.bytes.end && want.bytes.start < c.end)
 }
 
-/// Nobody has written to it, and nobody can have: no client knows of it, no data server reported it, and
-/// the file ends before it.
-fn untouched(inode: &Inode, component: &Component) -> bool {
-    !component.handed_out
-        && component.slots.iter().all(|file| !file.materialised)
-        && inode.size() <= component.start
-}
-
 /// Components in use that nobody has seen, with data servers that are full or gone: by index.
 fn orphaned(mds: &Mds, inode: &Inode, want: &Use) -> Vec<usize> {
     let Some(layout) = inode.layout() else { return Vec::new() };
@@ -79,7 +71,7 @@ fn orphaned(mds: &Mds, inode: &Inode, want: &Use) -> Vec<usize> {
     };
     let at = layout.components.iter().enumerate();
     at.filter(|(_, c)| c.start < want.bytes.end && want.bytes.start < c.end)
-        .filter(|(_, c)| untouched(inode, c) && !c.slots.iter().all(usable))
+        .filter(|(_, c)| c.is_untouched(inode.size()) && !c.slots.iter().all(usable))
         .map(|(index, _)| index)
         .collect()
 }
@@ -94,7 +86,9 @@ async fn replace(mds: &Arc<Mds>, key: InodeKey, index: usize) -> Result<(), nfss
             Box::pin(async move {
                 let inode = namespace.getattr(&txn, &key).await?;
                 let old = inode.layout().and_then(|layout| layout.components.get(index));
-                let Some(old) = old.filter(|component| untouched(&inode, component)) else { return Ok(()) };
+                let Some(old) = old.filter(|component| component.is_untouched(inode.size())) else {
+                    return Ok(());
+                };
                 let Some(new) = placement::repaired(old, candidates, turn) else { return Ok(()) };
                 namespace.replace_component(&mut txn, &key, index, new).await?;
                 Ok(())

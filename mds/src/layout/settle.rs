@@ -12,7 +12,7 @@ use sluice_state::ClientId;
 use sluice_state::file::{Error, File, Intent, Ticket};
 
 use crate::dsctl;
-use crate::files::{FileEntry, Held, file_id};
+use crate::files::{FileEntry, Held, Moment, file_id};
 use crate::server::Mds;
 
 /// Nobody: asks whether any client at all holds something.
@@ -20,7 +20,7 @@ const NOBODY: ClientId = ClientId(0);
 /// How often a file may become unsettled again while somebody waits for it.
 const TRIES: u32 = 3;
 /// How long rows of files that were closed cleanly are gathered before one transaction clears them.
-const GATHER: Duration = Duration::from_millis(20);
+const GATHER: Duration = Duration::from_millis(200);
 
 /// Brings the size in the inode up to what the data servers hold, if it may lag; the caller then reads the
 /// inode again. True when it changed. Cheap when nothing lags.
@@ -28,6 +28,11 @@ const GATHER: Duration = Duration::from_millis(20);
 /// # Errors
 /// What the store or the data servers say; Busy passes.
 pub(crate) async fn settle_size(mds: &Arc<Mds>, key: &InodeKey) -> Result<bool, FsError> {
+    settle_since(mds, key, mds.moment()).await
+}
+
+/// The same, where a look at the data servers that began after `then` will do.
+async fn settle_since(mds: &Arc<Mds>, key: &InodeKey, then: Moment) -> Result<bool, FsError> {
     let entry = match mds.files.get(file_id(key)) {
         Some(entry) => entry,
         None if mds.unsettled.lock().contains(&key.fileid) => mds.file(key).await?,
@@ -36,25 +41,29 @@ pub(crate) async fn settle_size(mds: &Arc<Mds>, key: &InodeKey) -> Result<bool, 
     if entry.peek(File::needs_settle) {
         return settle(mds, &entry).await;
     }
-    if entry.peek(|file| file.size_may_lag(NOBODY)) {
-        return observe(mds, key).await;
+    if entry.peek(|file| file.size_may_lag(NOBODY)) && !entry.looked_since(then) {
+        let began = mds.moment();
+        let changed = observe(mds, key).await?;
+        entry.look_done(began);
+        return Ok(changed);
     }
     Ok(false)
 }
 
-/// The inode anew, with its size settled; `None` where `read` is what holds. Where the file has any state it is
+/// The inode anew, with its size settled as of `then`, when the request came that wants it; `None` where `read`
+/// is what holds. Where the file has any state it is
 /// read again even if settling changed nothing: a LAYOUTCOMMIT may have come since, and a client that is shown
 /// less than what its own finished writes reached cuts its view of the file (and appends over what it wrote).
 ///
 /// # Errors
 /// What the store or the data servers say; Busy passes.
-pub(crate) async fn settled(mds: &Arc<Mds>, read: &Inode) -> Result<Option<Inode>, FsError> {
+pub(crate) async fn settled(mds: &Arc<Mds>, read: &Inode, then: Moment) -> Result<Option<Inode>, FsError> {
     let key = read.key;
     let quiet = || mds.files.get(file_id(&key)).is_none() && !mds.unsettled.lock().contains(&key.fileid);
     if read.file().is_none() || quiet() {
         return Ok(None);
     }
-    settle_size(mds, &key).await?;
+    settle_since(mds, &key, then).await?;
     Ok(Some(inode(mds, key).await?))
 }
 
@@ -111,16 +120,12 @@ pub(super) async fn inode(mds: &Arc<Mds>, key: InodeKey) -> Result<Inode, FsErro
 /// What the store says; Busy while the data servers cannot say.
 pub(crate) async fn observe(mds: &Arc<Mds>, key: &InodeKey) -> Result<bool, FsError> {
     let now = inode(mds, *key).await?;
-    let Some(layout) = now.layout() else { return Ok(false) };
-    let seen = dsctl::observe(mds, layout).await.map_err(|_| FsError::Busy)?;
+    let seen = dsctl::observe(mds, &now).await.map_err(|_| FsError::Busy)?;
     grow(mds, &now, seen.size).await
 }
 
 /// The size becomes what was observed at the data servers, if that is more.
-///
-/// # Errors
-/// What the store says.
-pub(crate) async fn grow(mds: &Arc<Mds>, inode: &Inode, size: u64) -> Result<bool, FsError> {
+async fn grow(mds: &Arc<Mds>, inode: &Inode, size: u64) -> Result<bool, FsError> {
     if size <= inode.size() {
         return Ok(false);
     }
@@ -141,7 +146,7 @@ async fn settle(mds: &Arc<Mds>, entry: &Arc<FileEntry>) -> Result<bool, FsError>
     let settled = held.ticket().is_some_and(Ticket::clears_rw);
     let mut want = CommitSize { settled, ..CommitSize::default() };
     if let Some(layout) = before.layout() {
-        let seen = dsctl::observe(mds, layout).await.map_err(|_| FsError::Busy)?;
+        let seen = dsctl::observe(mds, &before).await.map_err(|_| FsError::Busy)?;
         want.end = Some(seen.size);
         want.space_used = Some(seen.space);
         want.mirrors_dirty = layout.components.iter().any(|component| component.mirrors > 1);

@@ -6,13 +6,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sluice_namespace::{FsError, Layout, StoreId};
+use sluice_namespace::{FsError, StoreId};
 use sluice_state::ClientId;
 use sluice_state::file::File;
 
 use super::settle;
 use crate::dsctl::{self, Observed};
-use crate::files::FileEntry;
+use crate::files::{FileEntry, Moment};
 use crate::server::Mds;
 
 /// Per data server: whatever was written after the times were set has a greater number.
@@ -35,37 +35,54 @@ impl Noted {
     }
 }
 
-/// Before a SETATTR of times, with its ticket held: the size takes in what was written, and the counts are
-/// what [`FileEntry::set_times`] is to be told once the times are durable. `None` while nobody can write under
-/// a layout, or when a data server is away: the times are set in any case.
+/// What a SETATTR of times goes by.
+#[derive(Debug)]
+pub(crate) struct Look {
+    began: Moment,
+    /// Where the data ends, for the transaction that sets the times: growth found later would move them.
+    pub(crate) end: u64,
+    noted: Option<Noted>,
+}
+
+impl Look {
+    /// The transaction is durable.
+    pub(crate) fn done(self, entry: &FileEntry) {
+        entry.look_done(self.began);
+        entry.set_times(self.noted);
+    }
+}
+
+/// Before a SETATTR of times, with its ticket held: what was written by then. `None` while nobody can write
+/// under a layout, or when a data server is away: the times are set in any case.
 ///
 /// # Errors
 /// What the store says.
-pub(crate) async fn note(mds: &Arc<Mds>, entry: &FileEntry) -> Result<Option<Noted>, FsError> {
+pub(crate) async fn look(mds: &Arc<Mds>, entry: &FileEntry) -> Result<Option<Look>, FsError> {
     if !entry.peek(|file: &File| file.size_may_lag(ClientId(0))) {
         return Ok(None);
     }
+    let began = mds.moment();
     let inode = settle::inode(mds, entry.key).await?;
-    let Some(observed) = look(mds, inode.layout()).await else { return Ok(None) };
-    // Growth that is found later would move the times.
-    settle::grow(mds, &inode, observed.size).await?;
-    Ok(Noted::of(&observed))
+    let Ok(observed) = dsctl::observe(mds, &inode).await else { return Ok(None) };
+    Ok(Some(Look { began, end: observed.size, noted: Noted::of(&observed) }))
 }
 
 /// Whether a LAYOUTCOMMIT, with its ticket held, tells of nothing that was written after the times were set.
+/// Where the data servers had to be asked for that: when, and where the data ends.
 ///
 /// # Errors
 /// What the store says.
-pub(crate) async fn stand(mds: &Arc<Mds>, entry: &FileEntry) -> Result<bool, FsError> {
-    let Some(noted) = entry.times_set() else { return Ok(false) };
+pub(crate) async fn stand(
+    mds: &Arc<Mds>,
+    entry: &FileEntry,
+) -> Result<(bool, Option<(Moment, u64)>), FsError> {
+    let Some(noted) = entry.times_set() else { return Ok((false, None)) };
+    let began = mds.moment();
     let inode = settle::inode(mds, entry.key).await?;
-    let stand = look(mds, inode.layout()).await.is_some_and(|observed| noted.covers(&observed));
+    let observed = dsctl::observe(mds, &inode).await.ok();
+    let stand = observed.as_ref().is_some_and(|observed| noted.covers(observed));
     if !stand {
         entry.set_times(None);
     }
-    Ok(stand)
-}
-
-async fn look(mds: &Arc<Mds>, layout: Option<&Layout>) -> Option<Observed> {
-    dsctl::observe(mds, layout?).await.ok()
+    Ok((stand, observed.map(|observed| (began, observed.size))))
 }

@@ -13,7 +13,7 @@ pub(crate) async fn getattr(cx: &mut Context, args: GETATTR4args) -> OpResult<GE
     }
     let mut inode = cx.inode().await?;
     if !args.attr_request.and(get::MOVES_WITH_DATA).is_empty()
-        && let Some(settled) = settle::settled(&cx.server, &inode).await?
+        && let Some(settled) = settle::settled(&cx.server, &inode, cx.came).await?
     {
         cx.forget_inode();
         inode = settled;

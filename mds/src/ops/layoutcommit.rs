@@ -30,8 +30,13 @@ pub(crate) async fn layoutcommit(cx: &mut Context, args: LAYOUTCOMMIT4args) -> O
         Err(sluice_state::file::Error::BadLayout) => return Err(gone(cx, said.end).await),
         other => other?,
     };
-    let said = Said { old: times::stand(&cx.server, &entry).await?, ..said };
-    let done = commits::commit(&cx.server, entry.key, said).await?;
+    let (old, looked) = times::stand(&cx.server, &entry).await?;
+    // What else was found there is part of the file as well.
+    let end = said.end.max(looked.map(|(_, end)| end));
+    let done = commits::commit(&cx.server, entry.key, Said { old, end, ..said }).await?;
+    if let Some((began, _)) = looked {
+        entry.look_done(began);
+    }
     held.commit()?;
     cx.forget_inode();
     if done.grew {

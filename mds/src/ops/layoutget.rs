@@ -1,5 +1,7 @@
 //! LAYOUTGET. RFC 8881 §18.43, RFC 8435 §5.
 
+use std::sync::atomic::Ordering;
+
 use sluice_state::StateId;
 use sluice_state::effect::IoMode;
 use sluice_state::file::{Intent, Reply, Ticket};
@@ -26,6 +28,9 @@ pub(crate) async fn layoutget(cx: &mut Context, args: LAYOUTGET4args) -> OpResul
     let stripes = cx.session.as_ref().is_some_and(|session| session.entry.stripes);
     let write = iomode == IoMode::ReadWrite;
     let ask = Ask { client, offset: args.loga_offset, write, stripes };
+    if let Some(session) = cx.session.as_ref().filter(|_| write) {
+        session.entry.wants_layouts.store(true, Ordering::Relaxed);
+    }
     let (granted, stateid, return_on_close) = granted(cx, &args, &ask, stateid).await?;
     metrics::add(&cx.server.metrics.layouts_granted, 1);
     cx.current_stateid = Some(stateid);

@@ -17,6 +17,7 @@ use super::setattr::{SIZE_ONLY, set_size};
 use crate::attr::{change_info, name};
 use crate::compound::context::{from_wire, to_wire};
 use crate::compound::{Context, OpError, OpResult};
+use crate::files::Making;
 
 /// Bits of share_access besides access and want: the client wants to be told when a delegation can be had.
 /// Such wants are not kept, which is allowed.
@@ -35,6 +36,8 @@ pub(super) struct Subject {
     pub(super) attrset: bitmap4,
     /// An existing file is to become empty (UNCHECKED with size 0).
     pub(super) truncate: bool,
+    /// Made with its rw_layout row.
+    pub(super) making: Option<Making>,
 }
 
 pub(crate) async fn open(cx: &mut Context, args: OPEN4args) -> OpResult<OPEN4res> {
@@ -51,12 +54,14 @@ pub(crate) async fn open(cx: &mut Context, args: OPEN4args) -> OpResult<OPEN4res
     }
     cx.server.admit(&session, if reclaim { Admission::Reclaim } else { Admission::New })?;
     for _ in 0..PATIENCE {
-        let subject = subject(cx, &args, &mut request).await?;
+        let mut subject = subject(cx, &args, &mut request).await?;
         match grant(cx, &request, &subject).await {
             // The file went between finding its name and asking for its state: the name means another now.
             Err(OpError::Status(nfsstat4::NFS4ERR_STALE)) if named(&args.claim) => {}
             Err(error) => return Err(error),
             Ok(reply) => {
+                // From here on the open keeps the row.
+                drop(subject.making.take());
                 if reclaim {
                     cx.server.note_reclaim();
                 }
@@ -99,7 +104,7 @@ fn request(cx: &Context, args: &OPEN4args) -> Result<OpenRequest, OpError> {
 async fn subject(cx: &mut Context, args: &OPEN4args, request: &mut OpenRequest) -> Result<Subject, OpError> {
     match &args.claim {
         open_claim4::CLAIM_NULL(component) => match &args.openhow {
-            openflag4::OPEN4_CREATE(how) => create::create(cx, component, how).await,
+            openflag4::OPEN4_CREATE(how) => create::create(cx, component, how, request.access).await,
             openflag4::Default(opentype4::OPEN4_NOCREATE) => by_name(cx, component).await,
             openflag4::Default(_) => Err(nfsstat4::NFS4ERR_INVAL.into()),
         },
@@ -145,7 +150,7 @@ async fn by_handle(cx: &mut Context) -> Result<Subject, OpError> {
 }
 
 fn existing(inode: Inode, change: DirectoryChange) -> Subject {
-    Subject { inode, change, created: false, attrset: bitmap4::EMPTY, truncate: false }
+    Subject { inode, change, created: false, attrset: bitmap4::EMPTY, truncate: false, making: None }
 }
 
 /// Judges permissions and asks the file's state.

@@ -53,7 +53,7 @@ pub(crate) async fn readdir(cx: &mut Context, args: READDIR4args) -> OpResult<RE
             if !args.attr_request.and(get::MOVES_WITH_DATA).is_empty()
                 && let Some(inode) = &found.inode
                 // A data server that is away must not take the listing with it: the size known is shown.
-                && let Ok(Some(settled)) = settle::settled(&cx.server, inode).await
+                && let Ok(Some(settled)) = settle::settled(&cx.server, inode, cx.came).await
             {
                 found.inode = Some(settled);
             }

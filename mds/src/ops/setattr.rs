@@ -48,12 +48,14 @@ async fn set_rest(
         });
     let held = mds.prepare(&entry, &Intent::SetAttributes { client }).await?;
     let chosen = matches!(wanted.set.mtime, Some(SetTime::To(_)));
-    let noted = if chosen { times::note(mds, &entry).await? } else { None };
+    let look = if chosen { times::look(mds, &entry).await? } else { None };
+    let data_end = look.as_ref().map(|look| look.end);
     let (namespace, context) = (&mds.namespace, &*cx);
     cx.write(|mut txn| {
         Box::pin(async move {
             let mut set = wanted.set;
             set.writable_open = writable_open;
+            set.data_end = data_end;
             if wanted.masks_mode() {
                 let now = namespace.getattr(&txn, &key).await?.record.mode;
                 set.mode = Some(wanted.masked(set.mode.unwrap_or(now)));
@@ -65,8 +67,10 @@ async fn set_rest(
         })
     })
     .await?;
-    if chosen {
-        entry.set_times(noted);
+    match look {
+        Some(look) => look.done(&entry),
+        None if chosen => entry.set_times(None),
+        None => {}
     }
     held.commit()?;
     Ok(())

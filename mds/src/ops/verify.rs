@@ -28,7 +28,7 @@ pub(super) async fn same(cx: &mut Context, given: &fattr4) -> Result<bool, OpErr
     }
     let mut inode = cx.inode().await?;
     if !given.attrmask.and(get::MOVES_WITH_DATA).is_empty()
-        && let Some(settled) = settle::settled(&cx.server, &inode).await?
+        && let Some(settled) = settle::settled(&cx.server, &inode, cx.came).await?
     {
         cx.forget_inode();
         inode = settled;

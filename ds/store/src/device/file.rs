@@ -5,7 +5,7 @@ use std::io::{self, IoSliceMut};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
@@ -24,6 +24,7 @@ pub struct FileDevice {
     nowait: Arc<AtomicBool>,
     /// Flushes flush; false only in the test that must lose data.
     honest: bool,
+    syncs: Arc<AtomicU64>,
 }
 
 impl FileDevice {
@@ -31,7 +32,7 @@ impl FileDevice {
     pub fn new(root: impl Into<PathBuf>) -> io::Result<Self> {
         let root = root.into();
         fs::create_dir_all(&root)?;
-        Ok(Self { root, nowait: Arc::new(AtomicBool::new(true)), honest: true })
+        Ok(Self { root, nowait: Arc::new(AtomicBool::new(true)), honest: true, syncs: Arc::default() })
     }
 
     /// For one test only: flushes say yes and do nothing, so that a power failure loses what was
@@ -47,7 +48,8 @@ impl FileDevice {
     }
 
     fn wrap(&self, file: File) -> Arc<dyn DeviceFile> {
-        Arc::new(PlainFile { file, nowait: Arc::clone(&self.nowait), honest: self.honest })
+        let (nowait, syncs) = (Arc::clone(&self.nowait), Arc::clone(&self.syncs));
+        Arc::new(PlainFile { file, nowait, honest: self.honest, syncs })
     }
 }
 
@@ -102,6 +104,7 @@ impl Device for FileDevice {
     }
 
     fn sync_dir(&self, path: &str) -> io::Result<()> {
+        self.syncs.fetch_add(1, Ordering::Relaxed);
         let dir = File::open(self.path(path))?;
         if self.honest { dir.sync_all() } else { Ok(()) }
     }
@@ -115,6 +118,10 @@ impl Device for FileDevice {
             inodes_free: s.f_ffree,
         })
     }
+
+    fn syncs(&self) -> u64 {
+        self.syncs.load(Ordering::Relaxed)
+    }
 }
 
 fn stat_of(meta: &fs::Metadata) -> FileStat {
@@ -126,6 +133,7 @@ struct PlainFile {
     file: File,
     nowait: Arc<AtomicBool>,
     honest: bool,
+    syncs: Arc<AtomicU64>,
 }
 
 impl PlainFile {
@@ -184,10 +192,12 @@ impl DeviceFile for PlainFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
+        self.syncs.fetch_add(1, Ordering::Relaxed);
         if self.honest { self.file.sync_data() } else { Ok(()) }
     }
 
     fn sync_all(&self) -> io::Result<()> {
+        self.syncs.fetch_add(1, Ordering::Relaxed);
         if self.honest { self.file.sync_all() } else { Ok(()) }
     }
 

@@ -124,15 +124,19 @@ impl MemDevice {
     pub fn set_capacity(&self, bytes: u64) {
         self.state().capacity = bytes;
     }
-
-    /// Flushes asked for so far, of files and directories.
-    pub fn syncs(&self) -> u64 {
-        self.state().syncs
-    }
 }
 
 fn parent(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(dir, _)| dir)
+}
+
+/// The entries of a directory.
+fn within<'a>(
+    names: &'a BTreeMap<String, Option<u64>>,
+    dir: &'a str,
+) -> impl Iterator<Item = (&'a String, &'a Option<u64>)> {
+    let below = names.range(dir.to_owned()..).take_while(move |(name, _)| name.starts_with(dir));
+    below.filter(move |(name, _)| parent(name) == dir && !name.is_empty())
 }
 
 fn not_found() -> io::Error {
@@ -226,9 +230,12 @@ impl Device for MemDevice {
             return Ok(());
         }
         let state = &mut *state;
-        state.durable_names.retain(|name, _| parent(name) != path);
-        let inside = state.names.iter().filter(|(name, _)| parent(name) == path);
-        state.durable_names.extend(inside.map(|(name, inode)| (name.clone(), *inode)));
+        let gone: Vec<String> = within(&state.durable_names, path).map(|(name, _)| name.clone()).collect();
+        for name in gone {
+            state.durable_names.remove(&name);
+        }
+        let inside = within(&state.names, path).map(|(name, inode)| (name.clone(), *inode));
+        state.durable_names.extend(inside);
         Ok(())
     }
 
@@ -236,5 +243,9 @@ impl Device for MemDevice {
         let state = self.state();
         let free = state.capacity.saturating_sub(state.used());
         Ok(Space { total: state.capacity, free, inodes: 0, inodes_free: 0 })
+    }
+
+    fn syncs(&self) -> u64 {
+        self.state().syncs
     }
 }

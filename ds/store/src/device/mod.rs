@@ -60,6 +60,8 @@ pub trait Device: Debug + Send + Sync {
     /// Makes the entries of a directory durable.
     fn sync_dir(&self, path: &str) -> io::Result<()>;
     fn space(&self) -> io::Result<Space>;
+    /// Flushes asked for so far, of files and directories.
+    fn syncs(&self) -> u64;
 }
 
 /// An open file of a [`Device`].

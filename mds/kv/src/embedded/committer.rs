@@ -5,6 +5,7 @@
 //! queue to blocking work, which leads until the queue is empty. In a simulation that work runs inline.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -59,6 +60,8 @@ pub(crate) struct Core {
     /// Each leader has a permit until it has let go of this core.
     leaders: Arc<Semaphore>,
     validator: Mutex<Validator>,
+    /// Committed since the store was opened.
+    groups: AtomicU64,
     /// The view new transactions read.
     newest: RwLock<Shared<Snapshot>>,
     /// Why the store answers nothing more: after a failed sync nobody knows what is on the device.
@@ -78,6 +81,7 @@ impl Core {
             queue: Mutex::new(Queue::default()),
             leaders: Arc::new(Semaphore::new(LEADERS as usize)),
             validator: Mutex::new(Validator { history, views, version }),
+            groups: AtomicU64::new(0),
             newest,
             failed: OnceLock::new(),
         }
@@ -85,6 +89,10 @@ impl Core {
 
     pub(crate) fn newest(&self) -> Shared<Snapshot> {
         self.newest.read().clone()
+    }
+
+    pub(crate) fn groups(&self) -> u64 {
+        self.groups.load(Ordering::Relaxed)
     }
 
     pub(crate) fn check(&self) -> Result<(), KvError> {
@@ -192,6 +200,7 @@ impl Core {
             }
             return;
         }
+        self.groups.fetch_add(1, Ordering::Relaxed);
         self.publish(&mut validator, version);
         drop(validator);
         for (answer, committed) in accepted {

@@ -45,6 +45,11 @@ impl Embedded {
         let (engine, version) = Engine::open(dir, options)?;
         Ok(Self { core: Arc::new(Core::new(env, engine, version, options)) })
     }
+
+    /// Groups committed since the store was opened.
+    pub(crate) fn groups(&self) -> u64 {
+        self.core.groups()
+    }
 }
 
 /// Reads run on the caller's thread: nearly all are served from memory, and handing one to a blocking

@@ -1,6 +1,9 @@
 //! OPEN with OPEN4_CREATE. RFC 8881 §18.16.3.
 
+use std::sync::atomic::Ordering;
+
 use sluice_namespace::{Create, CreateMode, Created, DirectoryChange, FsError, Inode, LayoutPolicy, NewNode};
+use sluice_state::open::Access;
 use sluice_xdr::nfs4::{
     FATTR4_SIZE, OPEN4res, OPEN4resok, bitmap4, createhow4, nfs_resop4, open_delegation4, stateid4,
 };
@@ -9,6 +12,7 @@ use super::super::lookup::not_a_directory;
 use super::super::open::Subject;
 use crate::attr::set::Wanted;
 use crate::attr::{change_info, name};
+use crate::clients::SessionRef;
 use crate::compound::{Context, OpError};
 use crate::layout;
 use crate::transact::Attempts;
@@ -28,25 +32,39 @@ pub(in crate::ops) async fn create(
     cx: &mut Context,
     component: &[u8],
     how: &createhow4,
+    access: Access,
 ) -> Result<Subject, OpError> {
     let name = name(component)?;
     let plan = plan(cx, how)?;
     let parent = cx.inode().await?;
     let policy = parent.directory_node().map(|directory| directory.policy).unwrap_or_default();
+    let fileid = cx.server.next_fileid().await?;
+    let making = lays_out(cx, access).then(|| cx.server.making(fileid));
     let create = Create {
         directory: parent.key,
         name,
-        node: new_file(cx, policy, plan.wanted.size).await?,
+        node: new_file(cx, policy, plan.wanted.size, making.is_some()).await?,
         mode: plan.mode,
         attributes: plan.wanted.new_attributes(plan.default_mode, cx.server.env.clock.wall()),
-        fileid: cx.server.next_fileid().await?,
+        fileid,
     };
     let made = transaction(cx, &create, plan.wanted.mask).await;
     let created = match made {
         Err(FsError::NotDirectory) => return Err(not_a_directory(cx).await),
         other => other?,
     };
-    Ok(subject(&plan, created))
+    let making = making.filter(|_| created.created);
+    if let Some(making) = &making {
+        making.made(&created.inode.key);
+    }
+    Ok(Subject { making, ..subject(&plan, created) })
+}
+
+/// Whether the client will ask for the layout with this very COMPOUND, as it did before: what LAYOUTGET needs to
+/// be durable is then part of the transaction that makes the file.
+fn lays_out(cx: &Context, access: Access) -> bool {
+    let wants = |session: &SessionRef| session.entry.wants_layouts.load(Ordering::Relaxed);
+    access.writes() && cx.server.config.layouts && cx.session.as_ref().is_some_and(wants)
 }
 
 fn plan(cx: &Context, how: &createhow4) -> Result<Plan, OpError> {
@@ -72,9 +90,17 @@ fn plan(cx: &Context, how: &createhow4) -> Result<Plan, OpError> {
 }
 
 /// Where the data will be is decided with the file, without asking any data server.
-async fn new_file(cx: &Context, policy: LayoutPolicy, size: Option<u64>) -> Result<NewNode, OpError> {
-    let layout = layout::place(&cx.server, &policy).await?;
-    Ok(NewNode::File { layout: Some(layout), read_write_layout: false, size: size.unwrap_or(0) })
+async fn new_file(
+    cx: &Context,
+    policy: LayoutPolicy,
+    size: Option<u64>,
+    lays_out: bool,
+) -> Result<NewNode, OpError> {
+    let mut layout = layout::place(&cx.server, &policy).await?;
+    if let Some(first) = layout.components.first_mut() {
+        first.handed_out = lays_out;
+    }
+    Ok(NewNode::File { layout: Some(layout), read_write_layout: lays_out, size: size.unwrap_or(0) })
 }
 
 async fn transaction(cx: &Context, create: &Create<'_>, attrset: bitmap4) -> Result<Created, FsError> {
@@ -122,6 +148,7 @@ fn subject(plan: &Plan, created: Created) -> Subject {
             () => bitmap4::EMPTY,
         },
         truncate,
+        making: None,
         inode: created.inode,
     }
 }

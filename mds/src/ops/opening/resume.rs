@@ -37,7 +37,7 @@ pub(in crate::ops) async fn resume(
         request.claim = claim(cx).await?;
         let inode = cx.inode().await?;
         // Permissions were judged when it was made.
-        let subject = Subject { inode, change, created: true, attrset, truncate: false };
+        let subject = Subject { inode, change, created: true, attrset, truncate: false, making: None };
         match grant(cx, &request, &subject).await {
             // Grace began to end in between.
             Err(OpError::Status(nfsstat4::NFS4ERR_NO_GRACE | nfsstat4::NFS4ERR_GRACE)) => {}

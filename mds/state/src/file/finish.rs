@@ -82,6 +82,7 @@ impl File {
 
     fn row_cleared(&mut self) {
         self.layouts.row.durable = false;
+        self.layouts.row.awaited = false;
         self.layouts.row.told_idle = false;
     }
 
@@ -212,6 +213,7 @@ impl File {
         let dead = self.is_dead();
         if iomode == IoMode::ReadWrite && !dead {
             self.layouts.row.durable = true;
+            self.layouts.row.awaited = false;
         }
         if void {
             return Reply::Refused(Error::Expired);

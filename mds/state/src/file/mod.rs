@@ -112,6 +112,15 @@ impl File {
         }
     }
 
+    /// The state of file `id`, which was just made together with its rw_layout row: nobody has had a layout.
+    #[must_use]
+    pub fn made(id: FileId) -> Self {
+        let mut file = Self::new(id, FileSeed::default());
+        file.layouts.row.durable = true;
+        file.layouts.row.awaited = true;
+        file
+    }
+
     /// Its fileid.
     #[must_use]
     pub const fn id(&self) -> FileId {
@@ -430,6 +439,7 @@ impl File {
             && self.queue.is_empty()
             && self.locks.waiting.is_empty()
             && !self.rw_idle()
+            && !self.layouts.row.awaited
             && !self.layouts.row.must_be_remembered()
     }
 

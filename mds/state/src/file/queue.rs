@@ -207,15 +207,17 @@ impl File {
 
     /// Says once that the rw_layout row is no longer needed.
     pub(super) fn note_rw_idle(&mut self, out: &mut Vec<Effect>) {
+        self.layouts.row.awaited &= self.is_open();
         if self.rw_idle() && !self.layouts.row.told_idle {
             self.layouts.row.told_idle = true;
             out.push(Effect::RwIdle);
         }
     }
 
-    /// The row exists, and nobody holds, gets, or uncleanly lost a read-write layout.
+    /// The row exists, and nobody holds, gets, awaits, or uncleanly lost a read-write layout.
     pub(super) fn rw_idle(&self) -> bool {
-        self.layouts.row.durable && !self.layouts.row.needs_settle() && !self.rw_live()
+        let row = &self.layouts.row;
+        row.durable && !row.awaited && !row.needs_settle() && !self.rw_live()
     }
 
     /// Somebody holds a read-write layout, may still write under one, or is getting one.

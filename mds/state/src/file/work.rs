@@ -59,8 +59,9 @@ impl Work {
             | (I::Settle | I::ClearRw, I::Settle | I::ClearRw)
             // A commit still under way after the return must be durable before the row goes.
             | (I::ClearRw, I::LayoutCommit { .. })
-            // Which of them is the later decides what the file's times are.
-            | (I::SetAttributes { .. }, I::LayoutCommit { .. }) => true,
+            // Which of them is the later decides what the file's times are. A size that is found while attributes
+            // are set must not undo a truncation.
+            | (I::SetAttributes { .. }, I::LayoutCommit { .. } | I::SetSize { .. }) => true,
             (I::ProxyIo { exclusive: true, .. }, I::LayoutGet { .. }) => other.is_rw_layout_get(),
             (I::Settle | I::ClearRw, I::LayoutGet { .. }) => self.clears_rw && other.is_rw_layout_get(),
             _ => false,

@@ -238,10 +238,13 @@ fn take(world: &mut World, actors: &mut [Actor], choice: Choice) {
 }
 
 /// Starting states. In all of them A and B may hold something before the two operations meet.
-const SETUPS: usize = 9;
+const SETUPS: usize = 10;
 
 fn setup(which: usize) -> World {
-    let mut world = World::new(FileSeed { rw_layout: which == 8, orphan: false });
+    let mut world = match which {
+        9 => World::made(),
+        _ => World::new(FileSeed { rw_layout: which == 8, orphan: false }),
+    };
     // A deadline is a recall's, never a queue's: then a lost wake-up shows as a deadlock.
     world.policy.wait = u64::MAX;
     world.policy.read_delegations = which == 6;
@@ -250,7 +253,7 @@ fn setup(which: usize) -> World {
     };
     match which {
         0 => {}
-        1 => open(&mut world, A),
+        1 | 9 => open(&mut world, A),
         2 => {
             open(&mut world, A);
             world.layout(A, IoMode::ReadWrite).unwrap();
@@ -422,4 +425,5 @@ setups! {
     from_read_delegations 6
     from_a_fence 7
     from_an_unclean_row 8
+    from_a_file_just_made 9
 }

@@ -300,6 +300,53 @@ fn a_row_found_on_the_store_is_unclean() {
 }
 
 #[test]
+fn a_row_written_with_the_file_waits_for_the_layout() {
+    let mut w = World::made();
+    assert!(!w.file.needs_settle() && !w.file.size_may_lag(A) && !w.file.is_idle());
+    w.open(A, Access::BOTH, Deny::NONE).unwrap();
+    w.open(B, Access::READ, Deny::NONE).unwrap();
+    w.close(B).unwrap();
+    assert_eq!(w.idle_notices, 0, "the layout may still be asked for");
+    let get = w.layout_get(A, RW);
+    let ticket = w.ticket(&get);
+    assert!(!ticket.must_persist_rw(), "it is durable already");
+    w.finish(ticket, Outcome::Committed);
+    w.layout_return(A, ReturnMode::Any).unwrap();
+    assert_eq!(w.idle_notices, 1);
+    w.run(&Intent::ClearRw).unwrap();
+    w.close(A).unwrap();
+    assert!(!w.row && w.file.is_idle());
+}
+
+#[test]
+fn a_row_written_with_the_file_goes_with_the_last_open_if_no_layout_came() {
+    let mut w = World::made();
+    w.open(A, Access::BOTH, Deny::NONE).unwrap();
+    w.close(A).unwrap();
+    assert_eq!(w.idle_notices, 1);
+    w.run(&Intent::ClearRw).unwrap();
+    assert!(!w.row && w.file.is_idle());
+    // Not even an open came of it.
+    let mut w = World::made();
+    w.tick_to(w.now);
+    assert_eq!(w.idle_notices, 1);
+    let get = Intent::ClearRw;
+    w.run(&get).unwrap();
+    w.open(A, Access::BOTH, Deny::NONE).unwrap();
+    let get = w.layout_get(A, RW);
+    assert!(w.ticket(&get).must_persist_rw(), "the row is gone");
+}
+
+#[test]
+fn attributes_and_a_truncation_exclude_each_other() {
+    let mut w = opened();
+    let attributes = w.ticket(&Intent::SetAttributes { client: A });
+    let waiting = w.wait(&truncate(B));
+    w.finish(attributes, Outcome::Committed);
+    assert!(w.woken.contains(&waiting));
+}
+
+#[test]
 fn delay_is_asked_again_old_stateid_with_a_later_one() {
     let mut w = opened();
     w.layout(B, RW).unwrap();

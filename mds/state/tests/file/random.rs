@@ -186,8 +186,10 @@ proptest! {
         delegations in any::<bool>(),
         unlink in prop::option::of(0usize..100),
         roc in any::<bool>(),
+        made in any::<bool>(),
     ) {
-        let mut w = World::new(FileSeed { rw_layout: row, orphan: false });
+        let mut w =
+            if made { World::made() } else { World::new(FileSeed { rw_layout: row, orphan: false }) };
         w.policy.read_delegations = delegations;
         w.policy.write_delegations = delegations;
         w.policy.close_releases_locks = row;

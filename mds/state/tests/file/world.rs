@@ -116,6 +116,11 @@ impl World {
         }
     }
 
+    /// A file just made, with its row.
+    pub(crate) fn made() -> Self {
+        Self { file: File::made(FILE), row: true, ..Self::default() }
+    }
+
     pub(crate) fn in_grace(mut self, may_reclaim: bool) -> Self {
         self.grace = Grace::Active { may_reclaim };
         self
