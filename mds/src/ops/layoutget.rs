@@ -1,10 +1,11 @@
 //! LAYOUTGET. RFC 8881 §18.43, RFC 8435 §5.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use sluice_state::StateId;
 use sluice_state::effect::IoMode;
-use sluice_state::file::{Intent, Reply, Ticket};
+use sluice_state::file::{Error, Intent, Reply, Ticket};
 use sluice_xdr::nfs4::{
     LAYOUTGET4args, LAYOUTGET4res, LAYOUTGET4resok, layout_content4, layout4, layoutiomode4, layouttype4,
     nfsstat4,
@@ -16,6 +17,9 @@ use crate::dsctl::epochs;
 use crate::layout::grant::{self, Ask, Granted};
 use crate::layout::ready::{Use, ready};
 use crate::metrics;
+
+/// Before a client hears that a recall is in its way.
+const RECALL_PAUSE: Duration = Duration::from_millis(50);
 
 pub(crate) async fn layoutget(cx: &mut Context, args: LAYOUTGET4args) -> OpResult<LAYOUTGET4res> {
     let iomode = checked(&args)?;
@@ -81,7 +85,14 @@ async fn granted(
     let mds = &cx.server;
     let iomode = if ask.write { IoMode::ReadWrite } else { IoMode::Read };
     let intent = Intent::LayoutGet { client: ask.client, stateid, iomode };
-    let held = mds.prepare(&entry, &intent).await?;
+    let held = match mds.prepare(&entry, &intent).await {
+        // Linux asks again at once, thousands of times a second until the recall has ended.
+        Err(error @ Error::RecallConflict) => {
+            mds.env.clock.sleep(RECALL_PAUSE).await;
+            return Err(error.into());
+        }
+        held => held?,
+    };
     let want = Use {
         // The segment is known only with the shape; a component is handed out as a whole anyway.
         bytes: ask.offset..ask.offset.saturating_add(1),
