@@ -19,6 +19,8 @@ use crate::server::Mds;
 const NOBODY: ClientId = ClientId(0);
 /// How often a file may become unsettled again while somebody waits for it.
 const TRIES: u32 = 3;
+/// How often growth is looked for while a file is being written.
+const LOOKS: u32 = 3;
 /// How long rows of files that were closed cleanly are gathered before one transaction clears them.
 const GATHER: Duration = Duration::from_millis(200);
 
@@ -114,14 +116,23 @@ pub(super) async fn inode(mds: &Arc<Mds>, key: InodeKey) -> Result<Inode, FsErro
     mds.read(|txn| Box::pin(async move { namespace.getattr(&txn, &key).await })).await
 }
 
-/// While writers are at work: the size grows to what is there, nothing is cleared.
+/// While writers are at work: the size grows to what is there, nothing is cleared. What comes while the growth
+/// is made durable is looked for again: a Linux client that is shown less than its own finished writes reached
+/// cuts its view of the file.
 ///
 /// # Errors
 /// What the store says; Busy while the data servers cannot say.
 pub(crate) async fn observe(mds: &Arc<Mds>, key: &InodeKey) -> Result<bool, FsError> {
-    let now = inode(mds, *key).await?;
-    let seen = dsctl::observe(mds, &now).await.map_err(|_| FsError::Busy)?;
-    grow(mds, &now, seen.size).await
+    let mut grew = false;
+    for _ in 0..LOOKS {
+        let now = inode(mds, *key).await?;
+        let seen = dsctl::observe(mds, &now).await.map_err(|_| FsError::Busy)?;
+        if !grow(mds, &now, seen.size).await? {
+            break;
+        }
+        grew = true;
+    }
+    Ok(grew)
 }
 
 /// The size becomes what was observed at the data servers, if that is more.

@@ -1,12 +1,13 @@
 //! LAYOUTRETURN. RFC 8881 §18.44, RFC 8435 §9.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sluice_namespace::{FsError, Kind};
-use sluice_state::StateId;
-use sluice_state::file::Grace;
+use sluice_state::file::{Grace, LayoutFilter};
 use sluice_state::layout::ReturnMode;
 use sluice_state::stateid::special;
+use sluice_state::{ClientId, StateId};
 use sluice_xdr::flexfiles::ff_layoutreturn4;
 use sluice_xdr::nfs4::{
     LAYOUTRETURN4args, LAYOUTRETURN4res, layoutiomode4, layoutreturn_file4, layoutreturn_stateid,
@@ -18,6 +19,10 @@ use crate::compound::{Context, OpError, OpResult};
 use crate::files::FileEntry;
 use crate::layout::{reports, settle};
 use crate::metrics;
+use crate::server::Mds;
+
+/// Before a layout that its client may not know of is asked for.
+const UNUSED: Duration = Duration::from_secs(10);
 
 pub(crate) async fn layoutreturn(cx: &mut Context, args: LAYOUTRETURN4args) -> OpResult<LAYOUTRETURN4res> {
     if args.lora_layout_type != layouttype4::LAYOUT4_FLEX_FILES {
@@ -92,8 +97,20 @@ async fn of_file(
         }
     }
     let left = give_back(cx, &entry, stateid, mode)?;
+    if let (Some(kept), ReturnMode::Any) = (left, mode) {
+        cx.server.spawn(recall_unused(Arc::clone(&cx.server), entry, client, kept));
+    }
     cx.current_stateid = left;
     Ok(left)
+}
+
+/// What a client could not return, because it may not have heard of it, is asked for if it is not heard of.
+async fn recall_unused(mds: Arc<Mds>, entry: Arc<FileEntry>, client: ClientId, kept: StateId) {
+    mds.env.clock.sleep(UNUSED).await;
+    if entry.peek(|file| file.layout_of(client)) == Some((kept, false)) {
+        let those = LayoutFilter::Client(client);
+        mds.step(&entry, None, |file, ctx| ((), file.recall_layouts(ctx, those, false)));
+    }
 }
 
 fn give_back(

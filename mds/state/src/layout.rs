@@ -69,6 +69,8 @@ pub(crate) struct Layout {
     /// The same for read-write.
     read_write: Option<u32>,
     pub(crate) recall: Option<PendingRecall>,
+    /// The seqid of a return that was refused because of a later grant.
+    refused: Option<u32>,
 }
 
 /// A layout taken away whose fence is not yet in force: it may still write.
@@ -184,11 +186,12 @@ impl Layouts {
         let mut new = false;
         let layout = self.held.entry(client).or_insert_with(|| {
             new = true;
-            Layout { stateid: fresh, read: None, read_write: None, recall: None }
+            Layout { stateid: fresh, read: None, read_write: None, recall: None, refused: None }
         });
         if !new {
             layout.stateid.seqid = next_seqid(layout.stateid.seqid);
         }
+        layout.refused = None;
         let seqid = layout.stateid.seqid;
         match mode {
             IoMode::Read => layout.read = Some(seqid),
@@ -213,14 +216,19 @@ impl Layouts {
         // granted since is not covered by it, and forgetting it here would leave a writer unseen; the
         // client asks again with the later seqid.
         let later =
-            |seqid: Option<u32>| seqid.is_some_and(|s| stateid.seqid != 0 && seqid_before(stateid.seqid, s));
-        if later(read) || later(write) {
+            |than: u32| move |seqid: Option<u32>| seqid.is_some_and(|s| than != 0 && seqid_before(than, s));
+        let granted_since = later(stateid.seqid);
+        if granted_since(read) || granted_since(write) {
+            layout.refused = Some(stateid.seqid);
             return Err(Error::OldStateid);
         }
-        if read.is_some() {
+        // Linux does that with a guess, the next seqid, and goes on to use the grant that it had not yet heard of
+        // when it asked first: what that return did not cover, this one does not cover either.
+        let unheard = later(layout.refused.take().unwrap_or_default());
+        if read.is_some() && !unheard(read) {
             layout.read = None;
         }
-        if write.is_some() {
+        if write.is_some() && !unheard(write) {
             layout.read_write = None;
         }
         layout.stateid.seqid = next_seqid(layout.stateid.seqid);

@@ -4,7 +4,7 @@ use sluice_state::effect::{Effect, IoMode, RecallAnswer, RecallKind, RevokeReaso
 use sluice_state::file::{Error, FileSeed, Grace, Intent, LayoutFilter, Outcome, Prepared, Reply};
 use sluice_state::layout::ReturnMode;
 use sluice_state::open::{Access, Deny};
-use sluice_state::{StateId, StateKind};
+use sluice_state::{ClientId, StateId, StateKind};
 
 use super::world::{A, B, World, owner};
 
@@ -19,7 +19,7 @@ fn opened() -> World {
     w
 }
 
-fn truncate(client: sluice_state::ClientId) -> Intent {
+fn truncate(client: ClientId) -> Intent {
     Intent::SetSize { client, replace: false }
 }
 
@@ -151,6 +151,30 @@ fn a_return_does_not_cover_a_later_grant() {
     w.layout_return(A, ReturnMode::ReadWrite).unwrap();
     w.layouts.insert(A, first.with_seqid(9));
     assert_eq!(w.layout_return(A, ReturnMode::Any), Err(Error::BadStateid));
+}
+
+/// LAYOUTGET and LAYOUTRETURN of one client cross. Linux answers OLD_STATEID with the next seqid, before it has
+/// heard of the grant, and then writes under that.
+#[test]
+fn a_return_repeated_with_a_guess_does_not_cover_the_grant_either() {
+    let mut w = opened();
+    let first = w.layout(A, RW).unwrap();
+    let second = w.layout(A, RW).unwrap();
+    w.layouts.insert(A, first);
+    assert_eq!(w.layout_return(A, ReturnMode::Any), Err(Error::OldStateid));
+    w.layouts.insert(A, second);
+    let left = w.layout_return(A, ReturnMode::Any).unwrap();
+    assert_eq!(left, Some(first.with_seqid(3)), "lrs_present");
+    assert!(w.file.size_may_lag(ClientId(0)), "there is a writer");
+    assert_eq!(w.layout_return(A, ReturnMode::Any).unwrap(), None);
+    // A grant that the client has heard of, since it came after the answer.
+    let first = w.layout(A, RW).unwrap();
+    w.layout(A, RW).unwrap();
+    w.layouts.insert(A, first);
+    assert_eq!(w.layout_return(A, ReturnMode::Any), Err(Error::OldStateid));
+    let third = w.layout(A, RW).unwrap();
+    w.layouts.insert(A, third);
+    assert_eq!(w.layout_return(A, ReturnMode::Any).unwrap(), None);
 }
 
 #[test]
