@@ -154,6 +154,13 @@ pub const CASES: &[Case] = &[
         ..BASE
     },
     Case {
+        name: "small_files",
+        shows: "untar, copy and removal of small files: files per second, and what one costs the servers",
+        seconds: 900,
+        ci: false,
+        ..BASE
+    },
+    Case {
         name: "scaling",
         shows: "shaped links, 1, 2, 4, 8 data servers: at least 90 % of linear",
         seconds: 900,

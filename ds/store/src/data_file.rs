@@ -49,12 +49,21 @@ pub(crate) struct DataFile {
     written: AtomicU64,
     /// Number of the newest write, as [`WriteCount`](crate::write_count::WriteCount) gives them.
     last_write: AtomicU64,
-    /// The directory entry is known durable.
-    entry_durable: AtomicBool,
     /// First materialisation is in the journal.
     recorded: AtomicBool,
-    // Guards itself.
+    // Each guards itself.
     flushing: Mutex<Flushing>,
+    /// Held while the entry is flushed.
+    entry: Mutex<Entry>,
+}
+
+/// The file's directory entry.
+#[derive(Debug)]
+enum Entry {
+    Unknown,
+    Durable,
+    /// A flush of it failed, and nobody was told yet.
+    Failed(StoreError),
 }
 
 impl DataFile {
@@ -72,9 +81,9 @@ impl DataFile {
             referenced: AtomicBool::new(true),
             written: AtomicU64::new(UNTOUCHED),
             last_write: AtomicU64::new(last_write),
-            entry_durable: AtomicBool::new(false),
             recorded: AtomicBool::new(recorded),
             flushing: Mutex::new(Flushing { flushed: 0, running: false, all: false, waiters: Vec::new() }),
+            entry: Mutex::new(Entry::Unknown),
         })
     }
 
@@ -158,10 +167,31 @@ impl DataFile {
         } else {
             self.file.sync_data()?;
         }
-        if !self.entry_durable.load(Ordering::Acquire) {
-            device.sync_dir(&leaf_path(self.key.leaf()))?;
-            self.entry_durable.store(true, Ordering::Release);
+        let mut entry = self.entry.lock();
+        match std::mem::replace(&mut *entry, Entry::Unknown) {
+            Entry::Durable => {}
+            Entry::Unknown => device.sync_dir(&leaf_path(self.key.leaf()))?,
+            // Asked again, the device might say yes to what it has lost.
+            Entry::Failed(error) => return Err(error),
         }
+        *entry = Entry::Durable;
         Ok(())
+    }
+
+    /// Whether a flush of the file will have to flush its entry, too.
+    pub(crate) fn owes_entry(&self) -> bool {
+        // Locked: it is being flushed.
+        self.entry.try_lock().is_some_and(|entry| matches!(*entry, Entry::Unknown))
+    }
+
+    /// Flushes the entry beside a flush of the file, which waits for it and tells of a failure. Blocking.
+    pub(crate) fn flush_entry(&self, device: &dyn Device) {
+        let mut entry = self.entry.lock();
+        if matches!(*entry, Entry::Unknown) {
+            *entry = match device.sync_dir(&leaf_path(self.key.leaf())) {
+                Ok(()) => Entry::Durable,
+                Err(error) => Entry::Failed(error.into()),
+            };
+        }
     }
 }

@@ -408,6 +408,11 @@ impl Store {
     /// Waits for a flush that covers everything written to `file` so far.
     pub(crate) async fn flush(self: &Arc<Self>, file: &Arc<DataFile>, all: bool) -> Result<(), StoreError> {
         if let Some((wait, lead)) = file.join(all) {
+            if lead && file.owes_entry() {
+                // Beside the file's own flush: a journaling file system commits both at once.
+                let (store, file) = (Arc::clone(self), Arc::clone(file));
+                drop(self.env.spawn.blocking(Box::new(move || file.flush_entry(&*store.device))));
+            }
             if lead {
                 let (store, file) = (Arc::clone(self), Arc::clone(file));
                 // Not awaited: others wait for it even if this caller goes away.
