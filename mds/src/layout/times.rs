@@ -38,16 +38,14 @@ impl Noted {
 /// What a SETATTR of times goes by.
 #[derive(Debug)]
 pub(crate) struct Look {
-    began: Moment,
     /// Where the data ends, for the transaction that sets the times: growth found later would move them.
     pub(crate) end: u64,
     noted: Option<Noted>,
 }
 
 impl Look {
-    /// The transaction is durable.
+    /// The transaction is durable. What was written meanwhile the GETATTR behind it looks for itself.
     pub(crate) fn done(self, entry: &FileEntry) {
-        entry.look_done(self.began);
         entry.set_times(self.noted);
     }
 }
@@ -61,10 +59,9 @@ pub(crate) async fn look(mds: &Arc<Mds>, entry: &FileEntry) -> Result<Option<Loo
     if !entry.peek(|file: &File| file.size_may_lag(ClientId(0))) {
         return Ok(None);
     }
-    let began = mds.moment();
     let inode = settle::inode(mds, entry.key).await?;
     let Ok(observed) = dsctl::observe(mds, &inode).await else { return Ok(None) };
-    Ok(Some(Look { began, end: observed.size, noted: Noted::of(&observed) }))
+    Ok(Some(Look { end: observed.size, noted: Noted::of(&observed) }))
 }
 
 /// Whether a LAYOUTCOMMIT, with its ticket held, tells of nothing that was written after the times were set.

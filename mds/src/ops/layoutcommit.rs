@@ -34,7 +34,9 @@ pub(crate) async fn layoutcommit(cx: &mut Context, args: LAYOUTCOMMIT4args) -> O
     // What else was found there is part of the file as well.
     let end = said.end.max(looked.map(|(_, end)| end));
     let done = commits::commit(&cx.server, entry.key, Said { old, end, ..said }).await?;
-    if let Some((began, _)) = looked {
+    // Nothing was left to do: the look is as fresh as any. A transaction takes a while, and a client must not be
+    // shown less than its own finished writes reached.
+    if let Some((began, _)) = looked.filter(|_| old && !done.grew) {
         entry.look_done(began);
     }
     held.commit()?;
