@@ -105,14 +105,14 @@ pub const CASES: &[Case] = &[
     Case {
         name: "differential",
         shows: "kernel headers, git, sqlite, rename-over: the same on ext4 and on Sluice",
-        seconds: 600,
+        seconds: 1800,
         sources: Some(false),
         ..BASE
     },
     Case {
         name: "differential_full",
         shows: "the same with a whole kernel source tree",
-        seconds: 3600,
+        seconds: 10_800,
         memory: 1536,
         ci: false,
         sources: Some(true),
