@@ -35,7 +35,11 @@ const BLOCKS: &[Block] = &[
     Block { kernels: Kernels::All, vers: "4.2", cases: &["smoke", "direct"] },
     Block { kernels: Kernels::All, vers: "4.1", cases: &["smoke", "direct"] },
     Block { kernels: Kernels::All, vers: "4.2", cases: &["holes_eof", "coherency", "mixed", "ds_loss"] },
-    Block { kernels: Kernels::Uml, vers: "4.2", cases: &["appends", "proxied", "restart", "differential"] },
+    Block {
+        kernels: Kernels::Uml,
+        vers: "4.2",
+        cases: &["appends", "small_files", "proxied", "restart", "differential"],
+    },
     // One client of each encoding of layouts; links are shaped far below what qemu's emulation moves.
     Block { kernels: Kernels::Named(&["uml6.1", "uml7.2"]), vers: "4.2", cases: &["scaling"] },
     Block { kernels: Kernels::Named(&["uml7.2"]), vers: "4.2", cases: &["differential_full"] },
