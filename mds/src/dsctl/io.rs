@@ -20,6 +20,8 @@ use crate::server::Mds;
 const NFS3: u32 = 100_003;
 const PATIENCE: Duration = Duration::from_secs(10);
 const CONNECT: Duration = Duration::from_secs(3);
+/// How long a data server may be silent before what only it has is an I/O error; until then clients wait.
+const GIVE_UP: Duration = Duration::from_secs(30);
 /// How often one request may be told to wait before the client is.
 const TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(200);
@@ -176,8 +178,12 @@ async fn call<A: Encode, R: Decode>(
         if attempt > 0 {
             mds.env.clock.sleep(PAUSE).await;
         }
-        if store.view().lost {
-            return Err(nfsstat4::NFS4ERR_IO);
+        let view = store.view();
+        if view.lost {
+            // A machine that stood still for some seconds is back before an application hears of it.
+            let silent = mds.now().since(view.last_heard.max(mds.started));
+            let hopeless = silent > u64::try_from(GIVE_UP.as_nanos()).unwrap_or(u64::MAX);
+            return Err(if hopeless { nfsstat4::NFS4ERR_IO } else { nfsstat4::NFS4ERR_DELAY });
         }
         let Some(connection) = connect(mds, &store).await else { continue };
         let mut writer = Writer::default();
