@@ -186,6 +186,33 @@ def journal(a):
             log.flush()
             number += 1
     print(f"{a.path}: {number} records synced, the slowest took {worst:.1f} s", flush=True)
+    note(a.stalls, worst)
+
+
+def note(path, seconds):
+    if path:
+        with open(path, "w") as stalls:
+            stalls.write(f"{seconds:.1f}\n")
+
+
+def reread(a):
+    """Reads f1 .. fN of a folder (`write`, 1 MiB, seed N) past the cache, again and again; how long the slowest took."""
+    end = time.monotonic() + a.seconds
+    buffer, worst, number = aligned(1 << 20), 0.0, 0
+    while time.monotonic() < end:
+        seed = number % a.count + 1
+        before = time.monotonic()
+        file = os.open(f"{a.path}/f{seed}", os.O_RDONLY | os.O_DIRECT)
+        done = os.preadv(file, [buffer], 0)
+        os.close(file)
+        worst = max(worst, time.monotonic() - before)
+        if done != len(buffer):
+            die(f"{a.path}/f{seed}: read {done}")
+        differs(seed, 0, buffer[:done], f"{a.path}/f{seed}")
+        number += 1
+        time.sleep(0.05)
+    print(f"{a.path}: {number} files read, the slowest took {worst:.1f} s", flush=True)
+    note(a.stalls, worst)
 
 
 def check_journal(a):
@@ -264,6 +291,11 @@ def main():
         made.add_argument("log")
         made.add_argument("--length", type=int, default=16384)
         made.add_argument("--seconds", type=float, default=10)
+        made.add_argument("--stalls")
+    made = command(reread)
+    made.add_argument("--count", type=int, required=True)
+    made.add_argument("--seconds", type=float, required=True)
+    made.add_argument("--stalls")
     made = command(expect_error, "expect-error")
     made.add_argument("error")
     made.add_argument("--write", action="store_true")

@@ -107,6 +107,9 @@ pub(crate) struct Tuning {
     /// Lease of a client, in seconds; also the longest wait for clients after a restart
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(2..=3600))]
     pub(crate) lease: u32,
+    /// A data server away for so long, in seconds, is lost for good: its mirrors are made anew on others (0: never)
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    pub(crate) rebuild_after: u32,
     /// Map uid 0 of clients to nobody
     #[arg(long)]
     pub(crate) root_squash: bool,

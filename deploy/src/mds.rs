@@ -52,6 +52,7 @@ fn config(tuning: &cli::Tuning) -> Config {
         lease,
         grace: lease,
         recall_timeout: (lease / 3).max(Duration::from_secs(1)),
+        rebuild_after: Duration::from_secs(tuning.rebuild_after.into()),
         root_squash: tuning.root_squash,
         layouts: !tuning.no_layouts,
         ..Config::default()

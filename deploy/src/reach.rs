@@ -4,11 +4,11 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, anyhow, bail};
 use bytes::Bytes;
 use sluice_env::Env;
-use sluice_rpc::{Client, ClusterKey, Connection, Credential, Tcp};
-use sluice_xdr::control::{SLUICE_ADMIN, SLUICE_ADMIN_V1};
+use sluice_rpc::{CallError, Client, ClusterKey, Connection, Credential, Tcp};
+use sluice_xdr::control::{SLUICE_ADMIN, SLUICE_ADMIN_V2};
 use sluice_xdr::{Decode, Encode, Reader, Writer};
 
 use crate::cli;
@@ -63,9 +63,14 @@ impl Admin {
         arguments.encode(&mut writer);
         let reply: Bytes = self
             .connection
-            .call(SLUICE_ADMIN, SLUICE_ADMIN_V1, procedure, &Credential::None, writer.finish()?, PATIENCE)
+            .call(SLUICE_ADMIN, SLUICE_ADMIN_V2, procedure, &Credential::None, writer.finish()?, PATIENCE)
             .await
-            .context("the metadata server does not answer")?;
+            .map_err(|error| match error {
+                CallError::ProgMismatch { .. } => {
+                    anyhow!("{error}: upgrade the older one, command or server")
+                }
+                other => Error::new(other).context("the metadata server does not answer"),
+            })?;
         let mut reader = Reader::new(reply);
         R::decode(&mut reader)
             .context("the metadata server answers in another version: upgrade the older one")

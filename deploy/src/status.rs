@@ -104,6 +104,10 @@ fn to_json(status: &ADMIN_STATUS_resok) -> serde_json::Value {
             "transaction_groups": status.transaction_groups,
             "orders": status.orders,
             "reports": status.reports,
+            "degraded_files": status.degraded_files,
+            "healed_files": status.healed_files,
+            "healed_bytes": status.healed_bytes,
+            "healing": text(&status.healing),
             "clients": clients,
         },
         "data_servers": servers,
@@ -172,6 +176,15 @@ fn show(status: &ADMIN_STATUS_resok) {
         size(proxied),
         if proxied > 0 { " (a healthy mount proxies nothing)" } else { "" }
     );
+    if status.degraded_files > 0 {
+        let waits = text(&status.healing);
+        println!(
+            "degraded        {} {} with mirrors to heal{}",
+            status.degraded_files,
+            if status.degraded_files == 1 { "file" } else { "files" },
+            if waits.is_empty() { String::new() } else { format!(" ({waits})") }
+        );
+    }
     println!();
     let mut rows = vec![["DS", "ADDRESS", "HEALTH", "USED", "FREE", "READ", "WRITTEN"].map(str::to_owned)];
     rows.extend(status.data_servers.iter().map(|ds| {

@@ -85,6 +85,7 @@ fn roles(dir: &Path, options: &cli::Up, installation: &Installation) -> Result<V
             .to_vec();
     arguments.push(installation.mds.to_string());
     arguments.extend(["--lease".to_owned(), tuning.lease.to_string()]);
+    arguments.extend(["--rebuild-after".to_owned(), tuning.rebuild_after.to_string()]);
     arguments.extend(tuning.root_squash.then(|| "--root-squash".to_owned()));
     arguments.extend(tuning.no_layouts.then(|| "--no-layouts".to_owned()));
     let mut roles = vec![Role { name: "mds".to_owned(), arguments }];

@@ -27,7 +27,7 @@ fn nothing_is_served_before_the_first_registration() {
         nfs.write(&fh, 0, b"x", stable_how::UNSTABLE).await.unwrap();
         let says = w.mds.says.lock().unwrap();
         let first = &says.registrations[0];
-        assert_eq!((first.protocol, first.store.0), (1, ds.status().store.0));
+        assert_eq!((first.protocol, first.store.0), (CTL_PROTOCOL, ds.status().store.0));
         assert_eq!(first.addresses[0].port, 2050);
         assert!(first.capacity.free_bytes > 0);
     });
@@ -179,6 +179,32 @@ fn a_data_file_is_copied_from_a_peer() {
             w.mds.order::<_, DS_COPY_res>(DS_COPY, &bad).await,
             DS_COPY_res::Default(ctl_status::CTL_ERR_IO)
         );
+    });
+}
+
+#[test]
+fn what_is_there_can_be_compared_without_moving_it() {
+    simulate(async |w| {
+        let ds = w.serving().await;
+        let nfs = w.client(&ds).await;
+        let (one, two) = ([5; 20_000], [[5; 12_345].as_slice(), &[6]].concat());
+        nfs.write(&handle(1, RW), 4096, &one, stable_how::UNSTABLE).await.unwrap();
+        nfs.write(&handle(2, RW), 4096, &two, stable_how::UNSTABLE).await.unwrap();
+        let ask = async |file, offset, length| {
+            let args = DS_CHECKSUM_args { target: target(file), offset, length };
+            match w.mds.order(DS_CHECKSUM, &args).await {
+                DS_CHECKSUM_res::CTL_OK(found) => Some((found.bytes, found.hash)),
+                DS_CHECKSUM_res::Default(_) => None,
+            }
+        };
+        assert_eq!(ask(1, 0, 4096 + 12_345).await, ask(2, 0, 4096 + 12_345).await);
+        assert_ne!(ask(1, 0, 4096 + 12_346).await, ask(2, 0, 4096 + 12_346).await);
+        let (bytes, hash) = ask(1, 4096, 1 << 20).await.unwrap();
+        assert_eq!((bytes, hash), (20_000, *blake3::hash(&one).as_bytes()));
+        // What is not there is no bytes; a data file need not be.
+        assert_eq!(ask(1, 1 << 40, 100).await.unwrap().0, 0);
+        assert_eq!(ask(3, 0, 100).await.unwrap().0, 0);
+        assert_eq!(ask(1, 0, u64::MAX).await, None, "too much for one call");
     });
 }
 

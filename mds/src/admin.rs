@@ -31,7 +31,7 @@ impl Program for Admin {
     }
 
     fn versions(&self) -> RangeInclusive<u32> {
-        SLUICE_ADMIN_V1..=SLUICE_ADMIN_V1
+        SLUICE_ADMIN_V2..=SLUICE_ADMIN_V2
     }
 
     fn call<'a>(&'a self, call: Call) -> BoxFuture<'a, Reply> {
@@ -62,11 +62,16 @@ impl Admin {
         let counts = mds
             .read(|txn| {
                 Box::pin(async move {
-                    Ok((statistic(&txn, Statistic::Files).await?, statistic(&txn, Statistic::Bytes).await?))
+                    let count = async |what| statistic(&txn, what).await;
+                    Ok((
+                        count(Statistic::Files).await?,
+                        count(Statistic::Bytes).await?,
+                        count(Statistic::Degraded).await?,
+                    ))
                 })
             })
             .await;
-        let (files, used_bytes) = match counts {
+        let (files, used_bytes, degraded_files) = match counts {
             Ok(counts) => counts,
             Err(error) => {
                 let why = format!("the metadata store does not answer: {error}");
@@ -96,6 +101,10 @@ impl Admin {
             transaction_groups: work.groups,
             orders: mds.data_servers.orders(),
             reports: count(&metrics.reports),
+            degraded_files,
+            healed_files: count(&metrics.healed_files),
+            healed_bytes: count(&metrics.healed_bytes),
+            healing: mds.heals.words().into(),
             clients: mds.client_infos().iter().map(|info| self.client(info)).collect(),
             data_servers: mds.data_servers.all().iter().map(|store| self.data_server(store)).collect(),
         })

@@ -22,6 +22,10 @@ pub struct Config {
     /// `isolation_margin` more.
     pub isolation: Duration,
     pub isolation_margin: Duration,
+    /// A data server away for so long is lost for good: its mirrors are made anew on others. Zero: never.
+    pub rebuild_after: Duration,
+    /// Bytes that are compared, and copied where they differ, at a time when mirrors are made equal.
+    pub heal_piece: u64,
     /// uid 0 is mapped to `anonymous`.
     pub root_squash: bool,
     /// uid and gid of squashed and AUTH_NONE callers.
@@ -48,6 +52,8 @@ impl Default for Config {
             heartbeat: Duration::from_secs(2),
             isolation: Duration::from_secs(15),
             isolation_margin: Duration::from_secs(5),
+            rebuild_after: Duration::from_secs(600),
+            heal_piece: 16 << 20,
             root_squash: false,
             anonymous: (65534, 65534),
             layouts: true,

@@ -19,6 +19,9 @@ pub(crate) struct Metrics {
     pub(crate) recalls_sent: AtomicU64,
     /// Errors at data servers that clients reported.
     pub(crate) layout_errors: AtomicU64,
+    /// Files whose mirrors were made equal, and the bytes written for it.
+    pub(crate) healed_files: AtomicU64,
+    pub(crate) healed_bytes: AtomicU64,
     /// LAYOUTSTATS, and those in LAYOUTRETURN.
     pub(crate) layout_stats: AtomicU64,
     /// Calls of data servers, heartbeats aside.
@@ -35,6 +38,8 @@ impl Default for Metrics {
             layouts_granted: AtomicU64::new(0),
             recalls_sent: AtomicU64::new(0),
             layout_errors: AtomicU64::new(0),
+            healed_files: AtomicU64::new(0),
+            healed_bytes: AtomicU64::new(0),
             layout_stats: AtomicU64::new(0),
             reports: AtomicU64::new(0),
         }

@@ -20,6 +20,7 @@ use crate::config::Config;
 use crate::dsctl::{Control, Registry};
 use crate::files::{FileEntry, Files};
 use crate::layout::commits::Commits;
+use crate::layout::heal::Heals;
 use crate::layout::reports::Reports;
 use crate::metrics::Metrics;
 use crate::program::Nfs4;
@@ -43,6 +44,8 @@ pub struct Mds {
     pub(crate) data_servers: Registry,
     /// What clients say about data servers.
     pub(crate) reports: Reports,
+    /// Files being healed.
+    pub(crate) heals: Heals,
     /// LAYOUTCOMMITs under way.
     pub(crate) commits: Commits,
     pub(crate) metrics: Metrics,
@@ -106,6 +109,7 @@ impl Mds {
             fileids: IdAllocator::default(),
             data_files: IdAllocator::default(),
             reports: Reports::default(),
+            heals: Heals::default(),
             commits: Commits::default(),
             metrics: Metrics::default(),
             unsettled: Mutex::new(crate::layout::settle::unsettled(&db, &namespace).await?),
@@ -126,6 +130,8 @@ impl Mds {
         mds.spawn(crate::dsctl::run(Arc::clone(&mds)));
         mds.spawn(crate::dsctl::epochs::run(Arc::clone(&mds)));
         mds.spawn(crate::layout::garbage::run(Arc::clone(&mds)));
+        mds.spawn(crate::layout::heal::run(Arc::clone(&mds)));
+        mds.spawn(crate::layout::heal::run_rebuild(Arc::clone(&mds)));
         Ok(mds)
     }
 

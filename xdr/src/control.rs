@@ -14,6 +14,8 @@ use bytes::Bytes;
 
 use crate::{Decode, DecodeError, Encode, Reader, Writer};
 
+/// What both sides of a registration must speak. 2: STAT numbers writes; CHECKSUM.
+pub const CTL_PROTOCOL: u32 = 2;
 pub const CTL_ADDRESSES_MAX: u32 = 16;
 pub const CTL_STRING_MAX: u32 = 1024;
 pub const CTL_FENCES_MAX: u32 = 4096;
@@ -1118,6 +1120,91 @@ impl Decode for DS_COPY_res {
     }
 }
 
+/// What is there of a range, in few bytes: two mirrors that answer alike are equal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct DS_CHECKSUM_args {
+    pub target: ctl_data_file,
+    pub offset: u64,
+    pub length: u64,
+}
+
+impl Encode for DS_CHECKSUM_args {
+    fn encode(&self, w: &mut Writer) {
+        self.target.encode(w);
+        w.u64(self.offset);
+        w.u64(self.length);
+    }
+}
+
+impl Decode for DS_CHECKSUM_args {
+    const MIN_SIZE: usize = 32;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { target: ctl_data_file::decode(r)?, offset: r.u64()?, length: r.u64()? })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct DS_CHECKSUM_resok {
+    /// of the range, before the data file's end; an absent file has none
+    pub bytes: u64,
+    /// BLAKE3 of them
+    pub hash: [u8; 32],
+}
+
+impl Encode for DS_CHECKSUM_resok {
+    fn encode(&self, w: &mut Writer) {
+        w.u64(self.bytes);
+        w.opaque_fixed(&self.hash);
+    }
+}
+
+impl Decode for DS_CHECKSUM_resok {
+    const MIN_SIZE: usize = 40;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { bytes: r.u64()?, hash: r.opaque_array()? })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DS_CHECKSUM_res {
+    CTL_OK(DS_CHECKSUM_resok),
+    /// Any other discriminant; no body.
+    Default(ctl_status),
+}
+
+impl DS_CHECKSUM_res {
+    /// The discriminant that goes in front on the wire.
+    pub fn discriminant(&self) -> ctl_status {
+        match self {
+            Self::CTL_OK(_) => ctl_status::CTL_OK,
+            Self::Default(other) => *other,
+        }
+    }
+}
+
+impl Encode for DS_CHECKSUM_res {
+    fn encode(&self, w: &mut Writer) {
+        self.discriminant().encode(w);
+        match self {
+            Self::CTL_OK(v) => v.encode(w),
+            Self::Default(_) => {}
+        }
+    }
+}
+
+impl Decode for DS_CHECKSUM_res {
+    const MIN_SIZE: usize = 4;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        match ctl_status::decode(r)? {
+            ctl_status::CTL_OK => Ok(Self::CTL_OK(DS_CHECKSUM_resok::decode(r)?)),
+            other => Ok(Self::Default(other)),
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct DS_INVENTORY_args {
     /// exclusive; all zero from the beginning
@@ -1233,6 +1320,7 @@ pub const DS_SPACE: u32 = 7;
 pub const DS_SEEK: u32 = 8;
 pub const DS_COPY: u32 = 9;
 pub const DS_INVENTORY: u32 = 10;
+pub const DS_CHECKSUM: u32 = 11;
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ctl_data_server_status {
     pub id: u32,
@@ -1354,6 +1442,14 @@ pub struct ADMIN_STATUS_resok {
     pub orders: u64,
     /// calls of data servers, heartbeats aside
     pub reports: u64,
+    /// with mirrors to heal
+    pub degraded_files: u64,
+    /// since the start
+    pub healed_files: u64,
+    /// written to mirrors for it
+    pub healed_bytes: u64,
+    /// in words, what keeps it; "" when nothing does
+    pub healing: ctl_string,
     pub clients: Vec<ctl_client_status>,
     pub data_servers: Vec<ctl_data_server_status>,
 }
@@ -1378,13 +1474,17 @@ impl Encode for ADMIN_STATUS_resok {
         w.u64(self.transaction_groups);
         w.u64(self.orders);
         w.u64(self.reports);
+        w.u64(self.degraded_files);
+        w.u64(self.healed_files);
+        w.u64(self.healed_bytes);
+        w.opaque(&self.healing, CTL_STRING_MAX);
         w.array(&self.clients, CTL_LIST_MAX, |w, v| v.encode(w));
         w.array(&self.data_servers, CTL_LIST_MAX, |w, v| v.encode(w));
     }
 }
 
 impl Decode for ADMIN_STATUS_resok {
-    const MIN_SIZE: usize = 148;
+    const MIN_SIZE: usize = 176;
 
     fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self {
@@ -1406,6 +1506,10 @@ impl Decode for ADMIN_STATUS_resok {
             transaction_groups: r.u64()?,
             orders: r.u64()?,
             reports: r.u64()?,
+            degraded_files: r.u64()?,
+            healed_files: r.u64()?,
+            healed_bytes: r.u64()?,
+            healing: r.opaque(CTL_STRING_MAX)?,
             clients: r.array(CTL_LIST_MAX, 48, ctl_client_status::decode)?,
             data_servers: r.array(CTL_LIST_MAX, 144, ctl_data_server_status::decode)?,
         })
@@ -1511,7 +1615,7 @@ impl Decode for ADMIN_POLICY_res {
 }
 
 pub const SLUICE_ADMIN: u32 = 0x2051_c003;
-pub const SLUICE_ADMIN_V1: u32 = 1;
+pub const SLUICE_ADMIN_V2: u32 = 2;
 pub const ADMIN_NULL: u32 = 0;
 pub const ADMIN_STATUS: u32 = 1;
 pub const ADMIN_POLICY: u32 = 2;

@@ -21,7 +21,18 @@ pub struct Options {
 
 /// The kernel clients of every run; the full matrix is one command (docs/TESTING.md).
 const GUEST_RUNS: &[&[&str]] = &[
-    &["smoke", "direct", "holes_eof", "appends", "coherency", "ds_loss", "--kernel", "uml7.2", "--vers", "4.2"],
+    &[
+        "smoke",
+        "direct",
+        "holes_eof",
+        "appends",
+        "coherency",
+        "ds_loss",
+        "--kernel",
+        "uml7.2",
+        "--vers",
+        "4.2",
+    ],
     &["smoke", "direct", "holes_eof", "appends", "mixed", "--kernel", "uml6.1", "--vers", "4.2"],
     &["smoke", "--kernel", "uml7.2", "--vers", "4.1"],
 ];

@@ -133,6 +133,12 @@ pub const CASES: &[Case] = &[
         ..BASE
     },
     Case {
+        name: "mirror_loss",
+        shows: "two mirrors, a data server gone, then one mute: nobody sees an error, I/O goes on directly, mirrors heal",
+        reference: false,
+        ..BASE
+    },
+    Case {
         name: "power_loss",
         shows: "the servers' machine loses power under load, again and again: no promise is broken, the client goes on",
         data_servers: 2,

@@ -12,6 +12,7 @@ use sluice_env::{BoxFuture, Env};
 use sluice_rpc::{
     AuthSys, Call, Client as Dialler, Connection, Credential, Frame, Program, Reply, Transport,
 };
+use sluice_xdr::flexfiles::{ff_data_server4, ff_ioerr4, ff_layoutreturn4};
 use sluice_xdr::nfs3::nfsstat3;
 use sluice_xdr::nfs4::*;
 use sluice_xdr::{from_bytes, to_frame};
@@ -104,6 +105,11 @@ fn channel(bytes: u32, operations: u32, requests: u32) -> channel_attrs4 {
         ca_maxrequests: requests,
         ca_rdma_ird: Vec::new(),
     }
+}
+
+/// The server asks to come again.
+pub(crate) fn later(status: nfsstat4) -> bool {
+    matches!(status, nfsstat4::NFS4ERR_DELAY | nfsstat4::NFS4ERR_RECALLCONFLICT | nfsstat4::NFS4ERR_GRACE)
 }
 
 fn putfh(handle: &nfs_fh4) -> nfs_argop4 {
@@ -236,27 +242,33 @@ impl Client {
     /// SEQUENCE and these operations, again while the server says DELAY or GRACE.
     pub(crate) async fn compound(&self, ops: Vec<nfs_argop4>) -> (nfsstat4, Vec<nfs_resop4>) {
         loop {
-            let seqid = {
-                let mut sequence = self.sequence.lock();
-                *sequence += 1;
-                *sequence
-            };
-            let mut all = vec![nfs_argop4::OP_SEQUENCE(SEQUENCE4args {
-                sa_sessionid: self.session,
-                sa_sequenceid: seqid,
-                sa_slotid: 0,
-                sa_highest_slotid: 15,
-                sa_cachethis: false,
-            })];
-            all.extend(ops.clone());
-            let mut reply = self.send(all).await;
-            if matches!(reply.status, nfsstat4::NFS4ERR_DELAY | nfsstat4::NFS4ERR_RECALLCONFLICT) {
+            let (status, results) = self.once(ops.clone()).await;
+            if later(status) {
                 self.env.clock.sleep(Duration::from_millis(100)).await;
                 continue;
             }
-            reply.resarray.remove(0);
-            return (reply.status, reply.resarray);
+            return (status, results);
         }
+    }
+
+    /// SEQUENCE and these operations.
+    pub(crate) async fn once(&self, ops: Vec<nfs_argop4>) -> (nfsstat4, Vec<nfs_resop4>) {
+        let seqid = {
+            let mut sequence = self.sequence.lock();
+            *sequence += 1;
+            *sequence
+        };
+        let mut all = vec![nfs_argop4::OP_SEQUENCE(SEQUENCE4args {
+            sa_sessionid: self.session,
+            sa_sequenceid: seqid,
+            sa_slotid: 0,
+            sa_highest_slotid: 15,
+            sa_cachethis: false,
+        })];
+        all.extend(ops);
+        let mut reply = self.send(all).await;
+        reply.resarray.remove(0);
+        (reply.status, reply.resarray)
     }
 
     pub(crate) async fn ok(&self, ops: Vec<nfs_argop4>) -> Vec<nfs_resop4> {
@@ -327,12 +339,59 @@ impl Client {
         segment(results.pop().unwrap())
     }
 
+    /// One LAYOUTGET, whatever it is answered.
+    pub(crate) async fn try_layout(
+        &self,
+        file: &Opened,
+        stateid: stateid4,
+        iomode: layoutiomode4,
+        at: u64,
+    ) -> Result<Segment, nfsstat4> {
+        let (status, mut results) =
+            self.once(vec![putfh(&file.handle), layoutget(stateid, iomode, at, 4096)]).await;
+        if status == nfsstat4::NFS4_OK { Ok(segment(results.pop().unwrap())) } else { Err(status) }
+    }
+
     pub(crate) async fn layout_status(&self, file: &Opened, iomode: layoutiomode4, at: u64) -> nfsstat4 {
         self.compound(vec![putfh(&file.handle), layoutget(file.stateid, iomode, at, 4096)]).await.0
     }
 
     pub(crate) async fn layout_return(&self, file: &Opened, stateid: stateid4) -> nfsstat4 {
-        self.compound(vec![putfh(&file.handle), layout_return(stateid)]).await.0
+        self.layout_return_with(file, stateid, Bytes::new()).await
+    }
+
+    /// The same after a WRITE to this data server failed.
+    pub(crate) async fn layout_return_failed(
+        &self,
+        file: &Opened,
+        stateid: stateid4,
+        at: &ff_data_server4,
+    ) -> nfsstat4 {
+        let error = device_error4 {
+            de_deviceid: at.ffds_deviceid,
+            de_status: nfsstat4::NFS4ERR_NXIO,
+            de_opnum: nfs_opnum4::OP_WRITE,
+        };
+        let report = ff_ioerr4 {
+            ffie_offset: 0,
+            ffie_length: u64::MAX,
+            ffie_stateid: at.ffds_stateid,
+            ffie_errors: vec![error],
+        };
+        let body = ff_layoutreturn4 { fflr_ioerr_report: vec![report], ..ff_layoutreturn4::default() };
+        self.layout_return_with(file, stateid, sluice_xdr::to_bytes(&body).unwrap()).await
+    }
+
+    async fn layout_return_with(&self, file: &Opened, stateid: stateid4, body: Bytes) -> nfsstat4 {
+        let what =
+            layoutreturn_file4 { lrf_offset: 0, lrf_length: u64::MAX, lrf_stateid: stateid, lrf_body: body };
+        let op = nfs_argop4::OP_LAYOUTRETURN(LAYOUTRETURN4args {
+            lora_reclaim: false,
+            lora_layout_type: layouttype4::LAYOUT4_FLEX_FILES,
+            lora_iomode: layoutiomode4::LAYOUTIOMODE4_ANY,
+            lora_layoutreturn: layoutreturn4::LAYOUTRETURN4_FILE(what),
+        });
+        self.compound(vec![putfh(&file.handle), op]).await.0
     }
 
     /// LAYOUTCOMMIT with GETATTR in one COMPOUND: size and change attribute. `last`: the last byte written.
@@ -427,6 +486,27 @@ impl Client {
         }
     }
 
+    /// READ through the metadata server; once.
+    pub(crate) async fn try_read(&self, file: &Opened, offset: u64, count: u32) -> Result<Bytes, nfsstat4> {
+        let op = nfs_argop4::OP_READ(READ4args { stateid: file.stateid, offset, count });
+        let (status, mut results) = self.once(vec![putfh(&file.handle), op]).await;
+        match results.pop() {
+            Some(nfs_resop4::OP_READ(READ4res::NFS4_OK(ok))) => Ok(ok.data),
+            _ => Err(status),
+        }
+    }
+
+    /// WRITE through the metadata server; once.
+    pub(crate) async fn proxied_write(&self, file: &Opened, offset: u64, data: &[u8]) -> nfsstat4 {
+        let op = nfs_argop4::OP_WRITE(WRITE4args {
+            stateid: file.stateid,
+            offset,
+            stable: stable_how4::FILE_SYNC4,
+            data: Bytes::copy_from_slice(data),
+        });
+        self.once(vec![putfh(&file.handle), op]).await.0
+    }
+
     /// The layout recalls received so far.
     pub(crate) fn recalls(&self) -> Vec<CB_LAYOUTRECALL4args> {
         self.recalls.0.lock().clone()
@@ -465,16 +545,17 @@ impl Client {
     }
 
     /// The connection to the data server of byte `offset`.
-    pub(crate) async fn at(&self, segment: &Segment, offset: u64) -> Nfs3 {
+    pub(crate) async fn at(&self, segment: &Segment, offset: u64) -> Result<Nfs3, nfsstat3> {
         let id = segment.data_server(offset).ffds_deviceid;
         let known = self.devices.lock().get(&id).filter(|nfs| !nfs.is_closed()).cloned();
         if let Some(nfs) = known {
-            return nfs;
+            return Ok(nfs);
         }
         let address = self.device(id).await;
         let nfs = Nfs3::dial(&self.env, Arc::clone(&self.transport), address).await;
+        let nfs = nfs.ok_or(nfsstat3::NFS3ERR_SERVERFAULT)?;
         self.devices.lock().insert(id, nfs.clone());
-        nfs
+        Ok(nfs)
     }
 
     /// Writes and commits straight at the data servers.
@@ -483,10 +564,13 @@ impl Client {
         let pieces = segment.pieces(offset..end);
         for piece in &pieces {
             let to = segment.data_server(piece.start);
-            let nfs = self.at(segment, piece.start).await;
+            let nfs = self.at(segment, piece.start).await?;
             let bytes = Bytes::copy_from_slice(&data[index(piece, offset)]);
             let verifier = nfs.write(to, piece.start, bytes).await?;
-            assert_eq!(nfs.commit(to).await?, verifier, "the data server did not restart meanwhile");
+            if nfs.commit(to).await? != verifier {
+                // It restarted meanwhile: as if the connection had broken.
+                return Err(nfsstat3::NFS3ERR_SERVERFAULT);
+            }
         }
         Ok(())
     }
@@ -498,7 +582,7 @@ impl Client {
             let mut at = piece.start;
             while at < piece.end {
                 let count = u32::try_from(piece.end - at).unwrap();
-                let nfs = self.at(segment, at).await;
+                let nfs = self.at(segment, at).await?;
                 let (data, eof) = nfs.read(segment.data_server(at), at, count).await?;
                 out.extend_from_slice(&data);
                 at += u64::try_from(data.len()).unwrap();

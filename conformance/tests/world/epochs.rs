@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use sluice_mds::Config;
 use sluice_xdr::nfs3::nfsstat3;
 use sluice_xdr::nfs4::nfsstat4;
 
 use crate::client::{Client, RW};
-use crate::stage::{simulate, simulate_config};
+use crate::stage::{simulate, simulate_tuned};
 use crate::{NEW, pattern};
 
 #[test]
@@ -72,29 +71,32 @@ fn a_layout_of_before_a_restart_is_good_until_grace_ends() {
 
 #[test]
 fn tombstones_do_not_gather_for_ever() {
-    let config = Config { capability_rows: 20, ..Config::default() };
-    simulate_config(23, config, async |world| {
-        let client = Client::mount(world, "a", NEW).await;
-        let (kept, layout) = client.open_with_layout("kept").await;
-        client.write(&layout, 0, &pattern(0, 5000)).await.unwrap();
-        for n in 0..30 {
-            let name = format!("f{n}");
-            let (file, layout) = client.open_with_layout(&name).await;
-            client.write(&layout, 0, b"short-lived").await.unwrap();
-            assert_eq!(client.layout_return(&file, layout.stateid).await, nfsstat4::NFS4_OK);
-            client.close(&file).await;
-            client.remove(&name).await;
-        }
-        // Only a layout of an older epoch comes back.
-        let (recalled, changed) = client.recalled(1).await;
-        assert!(!changed);
-        client.write(&layout, 5000, &pattern(5000, 5000)).await.unwrap();
-        assert_eq!(client.layout_return(&kept, recalled).await, nfsstat4::NFS4_OK);
-        world.until(|world| (0..4).all(|n| world.fences(n) == 0)).await;
-        assert_eq!(client.write(&layout, 0, b"late").await, Err(nfsstat3::NFS3ERR_ACCES));
-        let again = client.layout(&kept, kept.stateid, RW, 0).await;
-        assert!(client.read(&again, 0..10_000).await.unwrap()[..] == pattern(0, 10_000)[..]);
-        client.write(&again, 0, &pattern(1, 10)).await.unwrap();
-        assert_eq!(client.recalls().len(), 1);
-    });
+    simulate_tuned(
+        23,
+        |config| config.capability_rows = 20,
+        async |world| {
+            let client = Client::mount(world, "a", NEW).await;
+            let (kept, layout) = client.open_with_layout("kept").await;
+            client.write(&layout, 0, &pattern(0, 5000)).await.unwrap();
+            for n in 0..30 {
+                let name = format!("f{n}");
+                let (file, layout) = client.open_with_layout(&name).await;
+                client.write(&layout, 0, b"short-lived").await.unwrap();
+                assert_eq!(client.layout_return(&file, layout.stateid).await, nfsstat4::NFS4_OK);
+                client.close(&file).await;
+                client.remove(&name).await;
+            }
+            // Only a layout of an older epoch comes back.
+            let (recalled, changed) = client.recalled(1).await;
+            assert!(!changed);
+            client.write(&layout, 5000, &pattern(5000, 5000)).await.unwrap();
+            assert_eq!(client.layout_return(&kept, recalled).await, nfsstat4::NFS4_OK);
+            world.until(|world| (0..4).all(|n| world.fences(n) == 0)).await;
+            assert_eq!(client.write(&layout, 0, b"late").await, Err(nfsstat3::NFS3ERR_ACCES));
+            let again = client.layout(&kept, kept.stateid, RW, 0).await;
+            assert!(client.read(&again, 0..10_000).await.unwrap()[..] == pattern(0, 10_000)[..]);
+            client.write(&again, 0, &pattern(1, 10)).await.unwrap();
+            assert_eq!(client.recalls().len(), 1);
+        },
+    );
 }

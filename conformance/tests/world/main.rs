@@ -4,6 +4,7 @@
 
 mod client;
 mod epochs;
+mod mirrors;
 mod small;
 mod stage;
 mod storage;
@@ -15,8 +16,7 @@ use sluice_xdr::nfs3::nfsstat3;
 use sluice_xdr::nfs4::nfsstat4;
 
 use client::{Client, RO, RW};
-use sluice_namespace::{LayoutPolicy, Shape};
-use stage::{UNIT, World, simulate, simulate_with};
+use stage::{UNIT, World, simulate};
 
 const NEW: &str = "7.2.13";
 const OLD: &str = "6.1.0-38-amd64";
@@ -277,42 +277,6 @@ fn a_lost_data_server_is_not_handed_out() {
         world.start_data_server(n).await;
         let again = client.layout(&file, file.stateid, RW, 0).await;
         assert!(client.read(&again, 0..1000).await.unwrap()[..] == pattern(0, 1000)[..]);
-    });
-}
-
-#[test]
-fn a_mirror_that_missed_writes_is_never_read() {
-    let policy = LayoutPolicy { shape: Shape::Small, mirrors: 2 };
-    simulate_with(8, policy, async |world| {
-        let client = Client::mount(world, "a", NEW).await;
-        let (file, both) = client.open_with_layout("f").await;
-        assert_eq!(both.body.ffl_mirrors.len(), 2);
-        for mirror in 0..2 {
-            client.write(&both.mirror(mirror), 0, b"old data").await.unwrap();
-        }
-        client.layout_commit(&file, both.stateid, Some(7)).await.unwrap();
-        let address = client.device(both.data_server(0).ffds_deviceid).await;
-        let n = (0..4).find(|n| world.data_server(*n) == address).unwrap();
-        world.crash_data_server(n).await;
-        let (recalled, _) = client.recalled(1).await;
-        assert_eq!(client.layout_return(&file, recalled).await, nfsstat4::NFS4_OK);
-        // The one that is left is written alone.
-        let one = client.layout(&file, file.stateid, RW, 0).await;
-        assert_eq!(one.body.ffl_mirrors.len(), 1);
-        assert_ne!(client.device(one.data_server(0).ffds_deviceid).await, address);
-        client.write(&one, 0, b"new data").await.unwrap();
-        client.layout_commit(&file, one.stateid, Some(7)).await.unwrap();
-        assert_eq!(client.layout_return(&file, one.stateid).await, nfsstat4::NFS4_OK);
-        world.start_data_server(n).await;
-        for iomode in [RO, RW] {
-            let after = client.layout(&file, file.stateid, iomode, 0).await;
-            assert_eq!(after.body.ffl_mirrors.len(), 1);
-            assert!(client.read(&after, 0..100).await.unwrap()[..] == b"new data"[..]);
-        }
-        assert!(client.proxied_read(&file, 0, 100).await[..] == b"new data"[..]);
-        // A handle from before leads nowhere.
-        let old = client.read(&both, 0..100).await;
-        assert!(matches!(old, Err(nfsstat3::NFS3ERR_STALE | nfsstat3::NFS3ERR_ACCES)), "{old:?}");
     });
 }
 

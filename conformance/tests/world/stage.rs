@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use sluice_ds::DataServer;
 use sluice_env::Env;
-use sluice_kv::{Database, Faults};
+use sluice_kv::{Database, Faults, RunLimits};
 use sluice_mds::{Config, Mds};
-use sluice_namespace::LayoutPolicy;
+use sluice_namespace::{LayoutPolicy, Namespace};
 use sluice_rpc::{ClusterKey, Limits, Server, SimConfig, SimNet};
 use sluice_store::Options;
 use sluice_store::device::{Device, MemDevice};
@@ -66,11 +66,17 @@ pub(crate) fn simulate(seed: u64, test: impl AsyncFnOnce(&mut World)) -> [u8; 32
 
 /// The same with files of another shape.
 pub(crate) fn simulate_with(seed: u64, policy: LayoutPolicy, test: impl AsyncFnOnce(&mut World)) -> [u8; 32] {
-    simulate_config(seed, Config { policy, ..Config::default() }, test)
+    simulate_tuned(seed, |config| config.policy = policy, test)
 }
 
-/// The same with a metadata server set up otherwise.
-pub(crate) fn simulate_config(seed: u64, config: Config, test: impl AsyncFnOnce(&mut World)) -> [u8; 32] {
+/// The same with other settings of the metadata server.
+pub(crate) fn simulate_tuned(
+    seed: u64,
+    tune: impl FnOnce(&mut Config),
+    test: impl AsyncFnOnce(&mut World),
+) -> [u8; 32] {
+    let mut config = Config { first_component: UNIT, heal_piece: 256 << 10, ..Config::default() };
+    tune(&mut config);
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
@@ -86,7 +92,6 @@ impl World {
         let net = SimNet::new(env.clone(), SimConfig::default());
         let key = ClusterKey::generate(&env);
         let addr = SocketAddr::new(net.ip("mds"), 2049);
-        let config = Config { first_component: UNIT, ..config };
         let db = Database::memory(env.clone(), Faults::NONE);
         let (server, service) = serve(&env, &net, &db, &key, &config, addr).await;
         let nodes = (1..=DATA_SERVERS)
@@ -120,6 +125,36 @@ impl World {
         let server = DataServer::start_on(self.env.clone(), transport, device, config).await.unwrap();
         self.nodes[n].server = Some(server);
         self.until(|world| world.serving(n)).await;
+    }
+
+    /// What the checker of the namespace finds; files with mirrors to heal.
+    pub(crate) async fn check(&self) -> u64 {
+        let check = self.db.run_read(RunLimits::default(), |txn| {
+            Box::pin(async move { Namespace::load(&txn).await?.unwrap().check(&txn).await })
+        });
+        let report = check.await.unwrap();
+        assert_eq!(report.problems, []);
+        report.degraded
+    }
+
+    /// Waits until the data server, which runs, serves again.
+    pub(crate) async fn until_serving(&self, n: usize) {
+        self.until(|world| world.serving(n)).await;
+    }
+
+    /// A data server answers nobody any more, and is none the worse; or does again.
+    pub(crate) fn mute(&self, n: usize, mute: bool) {
+        let host = &self.nodes[n].host;
+        if mute { self.net.freeze(host) } else { self.net.thaw(host) }
+    }
+
+    /// Data files on the device of the n-th data server.
+    pub(crate) fn data_files(&self, n: usize) -> usize {
+        let below = |path: &str| -> Vec<String> {
+            let names = self.nodes[n].device.list(path).unwrap_or_default();
+            names.into_iter().map(|name| format!("{path}/{name}")).collect()
+        };
+        below("data").iter().flat_map(|path| below(path)).flat_map(|path| below(&path)).count()
     }
 
     fn serving(&self, n: usize) -> bool {

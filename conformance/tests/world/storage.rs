@@ -96,17 +96,24 @@ pub(crate) struct Nfs3 {
 }
 
 impl Nfs3 {
-    pub(crate) async fn dial(env: &Env, transport: Arc<dyn Transport>, to: SocketAddr) -> Self {
-        let connection = Dialler::new(env.clone(), transport).dial(to).await.unwrap();
-        connection.call(NFS3_PROGRAM, 3, 0, &Credential::None, Frame::empty(), LONG).await.unwrap();
-        Self { connection, env: env.clone() }
+    /// `None`: it is not there.
+    pub(crate) async fn dial(env: &Env, transport: Arc<dyn Transport>, to: SocketAddr) -> Option<Self> {
+        let connection = Dialler::new(env.clone(), transport).dial(to).await.ok()?;
+        connection.call(NFS3_PROGRAM, 3, 0, &Credential::None, Frame::empty(), LONG).await.ok()?;
+        Some(Self { connection, env: env.clone() })
     }
 
     pub(crate) fn is_closed(&self) -> bool {
         self.connection.is_closed()
     }
 
-    async fn call<A: Encode, R: Decode>(&self, to: &ff_data_server4, procedure: u32, args: &A) -> R {
+    /// A connection that breaks is SERVERFAULT, which no data server answers.
+    async fn call<A: Encode, R: Decode>(
+        &self,
+        to: &ff_data_server4,
+        procedure: u32,
+        args: &A,
+    ) -> Result<R, nfsstat3> {
         let number = |text: &Bytes| std::str::from_utf8(text).unwrap().parse().unwrap();
         let synthetic = Credential::Sys(AuthSys {
             stamp: 0,
@@ -117,7 +124,7 @@ impl Nfs3 {
         });
         let frame = to_frame(args, 4 << 20).unwrap();
         let reply = self.connection.call(NFS3_PROGRAM, NFS_V3, procedure, &synthetic, frame, LONG);
-        from_bytes(reply.await.unwrap()).unwrap()
+        Ok(from_bytes(reply.await.map_err(|_| nfsstat3::NFS3ERR_SERVERFAULT)?).unwrap())
     }
 
     /// The write verifier.
@@ -130,7 +137,7 @@ impl Nfs3 {
         let count = u32::try_from(data.len()).unwrap();
         let args = WRITE3args { file: handle(to), offset, count, stable: stable_how::UNSTABLE, data };
         loop {
-            return match self.call(to, NFSPROC3_WRITE, &args).await {
+            return match self.call(to, NFSPROC3_WRITE, &args).await? {
                 WRITE3res::NFS3_OK(ok) => {
                     assert_eq!(ok.count, count);
                     Ok(ok.verf.0)
@@ -147,7 +154,7 @@ impl Nfs3 {
 
     pub(crate) async fn commit(&self, to: &ff_data_server4) -> Result<[u8; 8], nfsstat3> {
         let args = COMMIT3args { file: handle(to), offset: 0, count: 0 };
-        match self.call(to, NFSPROC3_COMMIT, &args).await {
+        match self.call(to, NFSPROC3_COMMIT, &args).await? {
             COMMIT3res::NFS3_OK(ok) => Ok(ok.verf.0),
             COMMIT3res::Default(status, _) => Err(status),
         }
@@ -161,7 +168,7 @@ impl Nfs3 {
         count: u32,
     ) -> Result<(Bytes, bool), nfsstat3> {
         let args = READ3args { file: handle(to), offset, count };
-        match self.call(to, NFSPROC3_READ, &args).await {
+        match self.call(to, NFSPROC3_READ, &args).await? {
             READ3res::NFS3_OK(ok) => Ok((ok.data, ok.eof)),
             READ3res::Default(status, _) => Err(status),
         }

@@ -6,15 +6,13 @@ use std::time::Duration;
 use sluice_rpc::Connection;
 use sluice_store::{Epoch, Fence, FileKey, StoreError, Uuid};
 use sluice_xdr::control::{
-    CONTROL_REGISTER, REGISTER_args, REGISTER_res, REGISTER_resok, ctl_fence, ctl_fence_kind, ctl_uuid,
+    CONTROL_REGISTER, CTL_PROTOCOL, REGISTER_args, REGISTER_res, REGISTER_resok, ctl_fence, ctl_fence_kind,
+    ctl_uuid,
 };
 
 use super::link::{LinkError, call};
 use super::{Identity, data_file, heartbeat};
 use crate::shared::Shared;
-
-/// The protocol this server speaks.
-const PROTOCOL: u32 = 1;
 
 /// What a registration granted.
 #[derive(Clone, Debug)]
@@ -33,7 +31,7 @@ pub(crate) async fn run(
 ) -> Result<Registered, LinkError> {
     let store = &shared.store;
     let args = REGISTER_args {
-        protocol: PROTOCOL,
+        protocol: CTL_PROTOCOL,
         store: ctl_uuid(store.uuid().0),
         cluster: ctl_uuid(store.cluster().0),
         incarnation: ctl_uuid(identity.incarnation),

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use sluice_kv::{KeyRange, Transaction};
 
 use crate::codec::Reader;
+use crate::data_file::Layout;
 use crate::dirent::{Dirent, Stored};
 use crate::error::FsError;
 use crate::inode::{InodeRecord, Kind, Node};
@@ -91,6 +92,10 @@ pub enum Problem {
         table: u8,
         number: u64,
     },
+    /// A file with mirrors to heal that is not in the queue.
+    Unhealed {
+        inode: InodeKey,
+    },
     /// Data files both in use and in the garbage queue.
     GarbageInUse {
         id: DataFileId,
@@ -114,6 +119,7 @@ pub struct Report {
     pub orphans: u64,
     pub garbage: u64,
     pub read_write_layouts: u64,
+    pub degraded: u64,
     pub problems: Vec<Problem>,
 }
 
@@ -132,6 +138,7 @@ struct Checker {
     /// Entries and subdirectories counted.
     counted: BTreeMap<FileId, (u64, u64)>,
     orphans: BTreeSet<FileId>,
+    heals: BTreeSet<FileId>,
     owners: BTreeMap<DataFileId, InodeKey>,
 }
 
@@ -240,7 +247,9 @@ impl Checker {
     }
 
     async fn read_rows(&mut self, txn: &Transaction) -> Result<(), FsError> {
-        for table in [keys::ORPHAN, keys::RW_LAYOUT, keys::TRUNCATE, keys::DATA_FILE, keys::GARBAGE] {
+        for table in
+            [keys::ORPHAN, keys::RW_LAYOUT, keys::TRUNCATE, keys::HEAL, keys::DATA_FILE, keys::GARBAGE]
+        {
             let mut range = keys::table(table);
             loop {
                 let rows = page(txn, &mut range).await?;
@@ -267,7 +276,7 @@ impl Checker {
             }
             return;
         }
-        // All of these begin with an inode key; only the intent goes on.
+        // All of these begin with an inode key; only some go on.
         let mut r = Reader::new("row", value);
         let key = r.schema(1).and_then(|_| InodeKey::decode(&mut r));
         let Some(key) = self.readable(at, key) else { return };
@@ -278,6 +287,7 @@ impl Checker {
         let seen = self.inodes.get(&key.fileid).filter(|i| i.key == key && key.fileid.0 == number);
         let fits = match table {
             keys::ORPHAN => seen.is_some_and(|i| i.record.nlink == 0 && i.links == 0),
+            keys::HEAL => seen.is_some_and(|i| i.record.layout().is_some_and(Layout::is_degraded)),
             _ => seen.is_some_and(|i| i.record.kind() == Kind::File),
         };
         if !fits {
@@ -289,6 +299,10 @@ impl Checker {
                 self.orphans.insert(key.fileid);
             }
             keys::RW_LAYOUT => self.report.read_write_layouts += 1,
+            keys::HEAL => {
+                self.report.degraded += 1;
+                self.heals.insert(key.fileid);
+            }
             _ => {}
         }
     }
@@ -351,6 +365,9 @@ impl Checker {
                 && f.space_used == 0
             {
                 problems.push(Problem::NoSpaceUsed { inode: key });
+            }
+            if inode.record.layout().is_some_and(Layout::is_degraded) && !self.heals.contains(file) {
+                problems.push(Problem::Unhealed { inode: key });
             }
             let Some(node) = directory else { continue };
             if key != InodeKey::ROOT && !inode.parents.contains(&node.parent.fileid) {
@@ -439,7 +456,11 @@ impl Checker {
         });
         let bytes = space.fold(0, u64::wrapping_add);
         let files = self.report.inodes;
-        for (what, found) in [(Statistic::Files, files), (Statistic::Bytes, bytes)] {
+        for (what, found) in [
+            (Statistic::Files, files),
+            (Statistic::Bytes, bytes),
+            (Statistic::Degraded, self.report.degraded),
+        ] {
             let stored = stable_storage::statistic(txn, what).await?;
             if stored != found {
                 self.problem(Problem::Statistic { what, stored, found });

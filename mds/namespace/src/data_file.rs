@@ -18,15 +18,20 @@ pub struct DataFile {
     /// This mirror missed writes: nothing is read from it, and nothing more written to it, until it has
     /// been made equal again.
     pub stale: bool,
+    /// Its store is lost for good: another data file is being filled to take its place.
+    pub moving: bool,
 }
 
 impl DataFile {
     const MATERIALISED: u8 = 1;
     const STALE: u8 = 2;
+    const MOVING: u8 = 4;
 
     fn flags(&self) -> u8 {
         let flag = |on: bool, bit: u8| if on { bit } else { 0 };
-        flag(self.materialised, Self::MATERIALISED) | flag(self.stale, Self::STALE)
+        flag(self.materialised, Self::MATERIALISED)
+            | flag(self.stale, Self::STALE)
+            | flag(self.moving, Self::MOVING)
     }
 }
 
@@ -117,6 +122,27 @@ impl Layout {
         self.components.iter().filter(move |component| !component.is_untouched(size))
     }
 
+    /// Some mirrors are not what they should be: the file waits to be healed.
+    pub fn is_degraded(&self) -> bool {
+        self.mirrors_dirty || self.data_files().any(|s| s.stale || s.moving)
+    }
+
+    /// The columns: the data files that hold the same bytes.
+    pub fn columns(&self) -> impl Iterator<Item = &[DataFile]> {
+        self.components.iter().flat_map(|c| c.slots.chunks(usize::from(c.mirrors.max(1))))
+    }
+
+    pub(crate) fn column_mut(&mut self, slot: u16) -> Option<&mut [DataFile]> {
+        let columns =
+            self.components.iter_mut().flat_map(|c| c.slots.chunks_mut(usize::from(c.mirrors.max(1))));
+        let mut columns = columns.filter(|column| column.iter().any(|s| s.slot == slot));
+        columns.next()
+    }
+
+    pub(crate) fn data_file_mut(&mut self, slot: u16) -> Option<&mut DataFile> {
+        self.components.iter_mut().flat_map(|c| &mut c.slots).find(|s| s.slot == slot)
+    }
+
     /// Whether a data server must ask for the file's size at the end of a data file: its bytes may
     /// end before the file does.
     pub fn is_sparse(&self) -> bool {
@@ -161,7 +187,7 @@ fn decode_component(r: &mut Reader) -> Result<Component, FsError> {
     for _ in 0..n {
         let (store, slot, generation) = (StoreId(r.u16()?), r.u16()?, r.u16()?);
         let flags = r.u8()?;
-        if flags & !(DataFile::MATERIALISED | DataFile::STALE) != 0 {
+        if flags & !(DataFile::MATERIALISED | DataFile::STALE | DataFile::MOVING) != 0 {
             return Err(r.corrupt());
         }
         slots.push(DataFile {
@@ -170,6 +196,7 @@ fn decode_component(r: &mut Reader) -> Result<Component, FsError> {
             generation,
             materialised: flags & DataFile::MATERIALISED != 0,
             stale: flags & DataFile::STALE != 0,
+            moving: flags & DataFile::MOVING != 0,
         });
     }
     Ok(Component { start, end, stripe_unit, width, mirrors, handed_out, slots })

@@ -113,6 +113,13 @@ impl InodeRecord {
     const SCHEMA: u8 = 1;
     const WHAT: &'static str = "inode record";
 
+    pub(crate) fn layout(&self) -> Option<&Layout> {
+        match &self.node {
+            Node::File(file) => file.layout.as_ref(),
+            _ => None,
+        }
+    }
+
     pub fn kind(&self) -> Kind {
         match &self.node {
             Node::File(_) => Kind::File,

@@ -56,6 +56,10 @@ prefixes! {
     ORPHAN = 0x23,
     /// `(store u16, fence id u64)` → a fence that the store has not acknowledged
     FENCE = 0x24,
+    /// `(fileid u64)` → mirrors to be made equal, and what is to take the place of which
+    HEAL = 0x25,
+    /// `(data file id u64, slot u16)` → a data file outside of layouts: being filled, or to be removed
+    SPARE = 0x26,
     /// `(client id u64)` → client record
     CLIENT = 0x30,
     /// `(session id 16)` → session record
@@ -181,6 +185,8 @@ pub enum Statistic {
     Files,
     /// Bytes of regular files (their space_used).
     Bytes,
+    /// Files with mirrors to heal.
+    Degraded,
 }
 
 impl Statistic {
@@ -188,6 +194,7 @@ impl Statistic {
         match self {
             Self::Files => 1,
             Self::Bytes => 2,
+            Self::Degraded => 3,
         }
     }
 }
@@ -253,6 +260,27 @@ pub(crate) fn from_u64(prefix: u8, n: Option<u64>) -> KeyRange {
         None => whole,
         Some(n) => after(&by_u64(prefix, n), &whole),
     }
+}
+pub(crate) fn data_file_of(key: &Bytes) -> Result<DataFileId, FsError> {
+    let mut r = Reader::new("data file key", key.clone());
+    if r.u8()? != DATA_FILE {
+        return Err(r.corrupt());
+    }
+    let id = DataFileId(r.u64()?);
+    r.finish()?;
+    Ok(id)
+}
+pub(crate) fn spare(id: DataFileId, slot: u16) -> Bytes {
+    key(SPARE, 10).u64(id.0).u16(slot).finish()
+}
+pub(crate) fn spare_of(key: &Bytes) -> Result<(DataFileId, u16), FsError> {
+    let mut r = Reader::new("spare data file key", key.clone());
+    if r.u8()? != SPARE {
+        return Err(r.corrupt());
+    }
+    let (id, slot) = (DataFileId(r.u64()?), r.u16()?);
+    r.finish()?;
+    Ok((id, slot))
 }
 pub(crate) fn sequence(s: Sequence) -> Bytes {
     key(SEQUENCE, 1).u8(s.id()).finish()

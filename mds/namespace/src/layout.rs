@@ -6,12 +6,12 @@ use bytes::Bytes;
 use sluice_kv::Transaction;
 
 use crate::codec::{Reader, Writer};
-use crate::data_file::{Component, Layout};
+use crate::data_file::{Component, DataFile, Layout};
 use crate::error::FsError;
 use crate::inode::{Inode, Node};
 use crate::keys::{self, DataFileId, FileId, InodeKey};
 use crate::truncate::truncate_intent;
-use crate::{Namespace, fetch};
+use crate::{Namespace, fetch, heal};
 
 /// What a layout is wanted for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -156,6 +156,11 @@ impl Namespace {
                     return Err(FsError::Invalid);
                 }
             }
+            let good = |column: &[DataFile]| column.iter().filter(|s| !s.stale).count();
+            if changed && layout.columns().all(|column| good(column) == 1) {
+                // The last copy is the truth.
+                layout.mirrors_dirty = false;
+            }
             Ok(changed)
         })
         .await
@@ -176,7 +181,7 @@ impl Namespace {
         .await
     }
 
-    async fn change_layout(
+    pub(crate) async fn change_layout(
         &self,
         txn: &mut Transaction,
         key: &InodeKey,
@@ -185,7 +190,9 @@ impl Namespace {
         let mut inode = fetch::inode(txn, key, self.base()).await?;
         let Node::File(file) = &mut inode.record.node else { return Err(FsError::WrongType) };
         let layout = file.layout.as_mut().ok_or(FsError::Invalid)?;
+        let before = layout.is_degraded();
         if change(layout)? {
+            heal::track(txn, key, before, layout.is_degraded());
             fetch::put_quietly(txn, key, &inode.record);
         }
         Ok(inode)
@@ -270,6 +277,7 @@ pub(crate) fn clear_rows(txn: &mut Transaction, key: &InodeKey, layout: Option<&
     clear_read_write(txn, key);
     txn.clear(keys::by_u64(keys::TRUNCATE, key.fileid.0));
     if let Some(layout) = layout {
+        heal::track(txn, key, layout.is_degraded(), false);
         clear_owner(txn, layout.id);
     }
 }

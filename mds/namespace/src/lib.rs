@@ -21,6 +21,7 @@ mod dirent;
 mod error;
 mod fetch;
 mod filehandle;
+mod heal;
 mod inode;
 mod join;
 mod keys;
@@ -52,6 +53,7 @@ pub use directory::DirectoryUpdate;
 pub use dirent::Dirent;
 pub use error::FsError;
 pub use filehandle::FileHandle;
+pub use heal::{Heal, Healed, HealedSlot, Replacement, Spare};
 pub use inode::{
     DirectoryNode, DirectoryState, FileNode, Inode, InodeRecord, Kind, MAX_LINKS, MAX_SYMLINK, Node,
 };

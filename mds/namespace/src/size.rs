@@ -7,7 +7,7 @@ use crate::error::FsError;
 use crate::inode::{Inode, Node};
 use crate::keys::{InodeKey, Statistic};
 use crate::pending::{Pending, settle_fields};
-use crate::{Namespace, Request, fetch, layout};
+use crate::{Namespace, Request, fetch, heal, layout};
 
 /// Greatest size of a file, in bytes: offsets are signed on every client.
 pub const MAX_FILE_SIZE: u64 = i64::MAX as u64;
@@ -80,7 +80,9 @@ impl Namespace {
         file.space_used = space_for(file.size, commit.space_used.unwrap_or(guess));
         let dirtied = commit.mirrors_dirty && file.layout.as_ref().is_some_and(|l| !l.mirrors_dirty);
         if let Some(layout) = &mut file.layout {
+            let before = layout.is_degraded();
             layout.mirrors_dirty |= commit.mirrors_dirty;
+            heal::track(txn, key, before, layout.is_degraded());
         }
         let space = signed(file.space_used) - signed(old_space);
         fetch::count(txn, Statistic::Bytes, key.fileid, space);

@@ -12,7 +12,7 @@ use crate::keys::{self, FileId, InodeKey, Statistic};
 use crate::pending::{Pending, settle_fields};
 use crate::reclaim::{self, Garbage};
 use crate::size::{MAX_FILE_SIZE, signed, space_for};
-use crate::{Namespace, Request, fetch, layout};
+use crate::{Namespace, Request, fetch, heal, layout};
 
 /// A size to set.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,6 +108,7 @@ impl Namespace {
         let outcome = match (&mut file.layout, &set.fresh) {
             (Some(old), Some(fresh)) if set.size == 0 => {
                 layout::clear_owner(txn, old.id);
+                heal::track(txn, key, old.is_degraded(), false);
                 let garbage = reclaim::put_garbage(txn, key, old);
                 layout::put_owner(txn, fresh.id, key);
                 *old = fresh.clone();

@@ -10,7 +10,7 @@ use sluice_namespace::stable_storage::{
     CapabilityEpochs, CapabilityKey, Fence, PendingFence, StoreAddress, clear_fence, fences, put_store,
     store_by_uuid,
 };
-use sluice_namespace::{DataFileId, FsError};
+use sluice_namespace::{DataFileId, FsError, StoreId};
 use sluice_rpc::{Call, Connection, Frame, Program, Reply};
 use sluice_xdr::control::*;
 use sluice_xdr::{Decode, Encode, Reader, Writer};
@@ -20,7 +20,6 @@ use crate::layout::settle;
 use crate::metrics;
 use crate::server::Mds;
 
-const PROTOCOL: u32 = 1;
 /// New data files recorded in one transaction.
 const MATERIALISED_BATCH: usize = 64;
 
@@ -78,8 +77,12 @@ impl Control {
             tracing::warn!(data_server = %connection.peer(), %why, "a data server was refused");
             REGISTER_res::Default(status, Bytes::copy_from_slice(why.as_bytes()))
         };
-        if args.protocol != PROTOCOL {
-            return refuse(ctl_status::CTL_ERR_VERSION, "it speaks another version of the control protocol");
+        if args.protocol != CTL_PROTOCOL {
+            let why = format!(
+                "it speaks version {} of the control protocol, the metadata server {CTL_PROTOCOL}: upgrade the older one",
+                args.protocol
+            );
+            return refuse(ctl_status::CTL_ERR_VERSION, &why);
         }
         let cluster = self.mds.namespace.superblock().uuid;
         if args.cluster.0 != [0; 16] && args.cluster.0 != cluster {
@@ -140,8 +143,8 @@ impl Control {
         }
         let now = self.mds.now();
         store.update(|view| {
-            if view.addresses != addresses || view.device_generation == 0 {
-                view.device_generation += 1;
+            if view.addresses != addresses || view.device_generation == 0 || view.lost {
+                view.device_generation = view.device_generation.wrapping_add(1);
             }
             view.addresses = addresses;
             view.capacity = args.capacity;
@@ -150,11 +153,8 @@ impl Control {
             view.last_heard = now;
         });
         *store.nfs.lock().await = None;
-        let id = row.id;
-        let pending = self
-            .mds
-            .read(|txn| Box::pin(async move { fences(&txn, id, None, CTL_FENCES_MAX as usize).await }))
-            .await?;
+        self.mds.reports.forget(row.id);
+        let pending = self.pending(row.id, connection).await?;
         // Orders flow only after the fences are on their way: the reply carries them.
         store.update(|view| {
             view.connection = Some(Arc::clone(connection));
@@ -162,6 +162,23 @@ impl Control {
             view.fences_told = false;
         });
         Ok(Some((store, pending)))
+    }
+
+    /// The fences that the registration carries. When there are more than it can, the data server makes the
+    /// others durable first: it must not serve before it has heard of all.
+    async fn pending(&self, id: StoreId, connection: &Connection) -> Result<Vec<PendingFence>, FsError> {
+        loop {
+            let most = CTL_FENCES_MAX as usize;
+            let page =
+                self.mds.read(|txn| Box::pin(async move { fences(&txn, id, None, most).await })).await?;
+            if page.len() < most {
+                return Ok(page);
+            }
+            if !super::orders::fence_over(&self.mds, connection, &page).await {
+                return Err(FsError::Busy);
+            }
+            forget_fences(&self.mds, &page).await?;
+        }
     }
 
     fn welcome(&self, store: &StoreHandle, args: &REGISTER_args) {

@@ -18,7 +18,8 @@ use sluice_state::file::{Grace, LayoutFilter};
 use sluice_state::{ClientId, StateId, Time};
 use sluice_xdr::nfs4::nfsstat4;
 
-use super::{holder, orders};
+use super::registry::StoreHandle;
+use super::{fence, holder, orders};
 use crate::files::FileEntry;
 use crate::server::Mds;
 
@@ -129,10 +130,14 @@ async fn change(
 }
 
 /// Whether a handle that an earlier incarnation of this server gave out may still be good somewhere: its holder
-/// may write without our knowing.
+/// may write without our knowing. Not where a mirror was left behind, nor at a data server that has been away for
+/// so long that it serves nobody before it has heard that they are over.
 pub(crate) fn old_handles_live(mds: &Mds, layout: &Layout) -> bool {
     let ours = mds.data_servers.first_epoch();
-    layout.data_files().any(|file| mds.data_servers.get(file.store).is_none_or(|s| s.view().retired < ours))
+    let over = mds.data_servers.epochs().oldest >= ours;
+    let live = |store: &StoreHandle| store.view().retired < ours && !(over && fence::isolated(mds, store));
+    let mut files = layout.data_files().filter(|file| !file.stale);
+    files.any(|file| mds.data_servers.get(file.store).is_none_or(|store| live(&store)))
 }
 
 /// Retires epochs for the life of the server: those of earlier incarnations once nobody can reclaim what was

@@ -98,10 +98,10 @@ async fn enforce(mds: &Arc<Mds>, row: PendingFence) {
 }
 
 /// The store has been silent for so long that it answers nobody (its own clock says so before ours does).
-fn isolated(mds: &Mds, store: &StoreHandle) -> bool {
+pub(super) fn isolated(mds: &Mds, store: &StoreHandle) -> bool {
     let heard = store.view().last_heard;
-    // Never heard in this incarnation: it lost its predecessor at some time before we began.
-    let since = if heard == Time::ZERO { Time::ZERO } else { heard };
+    // Never heard in this incarnation: it may have heard our predecessor until we began.
+    let since = if heard == Time::ZERO { mds.started } else { heard };
     mds.now().since(since) > mds.data_servers.isolation_nanos()
 }
 

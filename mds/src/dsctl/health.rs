@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use sluice_namespace::stable_storage::StoreState;
 use sluice_state::file::LayoutFilter;
 
 use super::StoreHandle;
@@ -24,19 +25,28 @@ pub(crate) async fn run(mds: Arc<Mds>) {
     }
 }
 
-/// It was here, and has not been heard of for several heartbeats.
+/// It has not been heard of for several heartbeats, or since this server started.
 fn silent(mds: &Mds, store: &StoreHandle, patience: u64) -> bool {
     let view = store.view();
     let gone = view.connection.as_ref().is_some_and(|connection| connection.is_closed());
-    let heard = mds.now().since(view.last_heard);
+    let heard = mds.now().since(view.last_heard.max(mds.started));
     // A closed connection alone may be a restart: half the patience lets it come back unnoticed.
-    !view.lost && view.connection.is_some() && (heard > patience || (gone && heard > patience / 2))
+    !view.lost && view.intent != StoreState::Removed && (heard > patience || (gone && heard > patience / 2))
 }
 
 /// Marks it, and takes back every layout of a file that it holds a part of: what is handed out next leaves
 /// it out, or says that there is no layout.
 async fn lose(mds: &Arc<Mds>, store: &StoreHandle) {
-    store.update(|view| view.lost = true);
+    // Whoever waits for an answer of it waits no longer: a client that gives back its layout, for one.
+    let connection = store.update(|view| {
+        view.lost = true;
+        view.connection.take()
+    });
+    // One that is just being made fails by itself.
+    let proxies = store.nfs.try_lock().ok().and_then(|mut nfs| nfs.take());
+    for connection in connection.into_iter().chain(proxies) {
+        connection.close();
+    }
     tracing::warn!(
         data_server = store.id.0,
         silent_seconds = mds.now().since(store.view().last_heard) / 1_000_000_000,

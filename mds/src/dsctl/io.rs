@@ -15,6 +15,7 @@ use sluice_xdr::{Decode, Encode, Reader, Writer};
 use super::StoreHandle;
 use super::orders::pieces;
 use super::registry::{MDS_HOLDER, rights};
+use crate::layout::heal::Filling;
 use crate::server::Mds;
 
 const NFS3: u32 = 100_003;
@@ -41,8 +42,9 @@ pub(crate) async fn read(
         let wanted = usize::try_from(length).map_err(|_| nfsstat4::NFS4ERR_INVAL)?;
         let start = out.len();
         let mut last = nfsstat4::NFS4ERR_IO;
-        // A mirror that missed writes is not data.
-        for file in files.iter().filter(|file| !file.stale) {
+        // A mirror that missed writes is not data; of those that may differ, the first is.
+        let most = if layout.mirrors_dirty { 1 } else { usize::MAX };
+        for file in files.iter().filter(|file| !file.stale).take(most) {
             match read_piece(mds, layout, file, offset, length, &mut out).await {
                 Ok(()) => {
                     last = nfsstat4::NFS4_OK;
@@ -94,26 +96,32 @@ async fn read_piece(
     Ok(())
 }
 
-/// Writes through this server; with `stable`, durable at every mirror before it returns.
+/// Writes through this server, durably at every mirror before it returns, and to what is being filled to
+/// become one: false when that did not succeed.
 ///
 /// # Errors
 /// What the client is told.
 pub(crate) async fn write(
     mds: &Arc<Mds>,
     layout: &Layout,
+    filling: &[Filling],
     offset: u64,
     data: Bytes,
-    stable: bool,
-) -> Result<(), nfsstat4> {
+) -> Result<bool, nfsstat4> {
+    let mut filled = true;
     let length = u64::try_from(data.len()).map_err(|_| nfsstat4::NFS4ERR_INVAL)?;
     for (at, length, files) in pieces(layout, offset, length) {
         let from = usize::try_from(at - offset).map_err(|_| nfsstat4::NFS4ERR_INVAL)?;
         let to = from + usize::try_from(length).map_err(|_| nfsstat4::NFS4ERR_INVAL)?;
         for file in files.iter().filter(|file| !file.stale) {
-            write_piece(mds, layout, file, at, data.slice(from..to), stable).await?;
+            write_piece(mds, layout, file, at, data.slice(from..to)).await?;
+        }
+        let beside = filling.iter().filter(|fill| files.iter().any(|file| file.slot == fill.column));
+        for fill in beside {
+            filled &= write_piece(mds, layout, &fill.target, at, data.slice(from..to)).await.is_ok();
         }
     }
-    Ok(())
+    Ok(filled)
 }
 
 async fn write_piece(
@@ -122,7 +130,6 @@ async fn write_piece(
     file: &DataFile,
     offset: u64,
     data: Bytes,
-    stable: bool,
 ) -> Result<(), nfsstat4> {
     let mut done = 0;
     while done < data.len() {
@@ -131,7 +138,7 @@ async fn write_piece(
             file: handle(mds, layout, file, true)?,
             offset: offset + u64::try_from(done).unwrap_or(0),
             count: u32::try_from(piece.len()).unwrap_or(0),
-            stable: if stable { stable_how::FILE_SYNC } else { stable_how::UNSTABLE },
+            stable: stable_how::FILE_SYNC,
             data: piece,
         };
         match call::<_, WRITE3res>(mds, file, NFSPROC3_WRITE, &args, |res| match res {

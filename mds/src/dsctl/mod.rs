@@ -9,6 +9,7 @@
 //! | `fence` | durable fences of holders |
 //! | `io` | READ and WRITE through this server, as an NFSv3 client of the data servers |
 //! | `health` | data servers that fall silent |
+//! | `resync` | making one data file equal to another |
 
 mod control;
 pub(crate) mod epochs;
@@ -17,6 +18,7 @@ mod health;
 mod io;
 mod orders;
 mod registry;
+pub(crate) mod resync;
 
 pub(crate) use control::Control;
 pub(crate) use fence::fence_holder_on_file;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sluice_namespace::stable_storage::PendingFence;
 use sluice_namespace::{Component, DataFile, DataFileId, Inode, Layout, StoreId};
-use sluice_rpc::Credential;
+use sluice_rpc::{CallError, Connection, Credential};
 use sluice_xdr::control::*;
 use sluice_xdr::nfs4::nfsstat4;
 use sluice_xdr::{Decode, Encode, Reader, Writer};
@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const PING: Duration = Duration::from_secs(2);
 
 /// Calls one procedure; `None` when the data server is away or does not answer in time.
-async fn call<A: Encode, R: Decode>(
+pub(super) async fn call<A: Encode, R: Decode>(
     store: &StoreHandle,
     procedure: u32,
     args: &A,
@@ -28,15 +28,26 @@ async fn call<A: Encode, R: Decode>(
 ) -> Option<R> {
     let connection = store.connection()?;
     metrics::add(&store.orders, 1);
-    let mut writer = Writer::default();
-    args.encode(&mut writer);
-    let frame = writer.finish().ok()?;
-    let reply = connection
-        .call(SLUICE_DATA_SERVER, SLUICE_DATA_SERVER_V1, procedure, &Credential::None, frame, patience)
+    call_over(&connection, procedure, args, patience)
         .await
         .inspect_err(|error| tracing::debug!(data_server = store.id.0, procedure, %error, "an order failed"))
-        .ok()?;
-    R::decode(&mut Reader::new(reply)).ok()
+        .ok()
+}
+
+/// The same over a connection.
+async fn call_over<A: Encode, R: Decode>(
+    connection: &Connection,
+    procedure: u32,
+    args: &A,
+    patience: Duration,
+) -> Result<R, CallError> {
+    let mut writer = Writer::default();
+    args.encode(&mut writer);
+    let frame = writer.finish()?;
+    let reply = connection
+        .call(SLUICE_DATA_SERVER, SLUICE_DATA_SERVER_V1, procedure, &Credential::None, frame, patience)
+        .await?;
+    Ok(R::decode(&mut Reader::new(reply))?)
 }
 
 /// No arguments, or no result.
@@ -82,6 +93,14 @@ pub(super) async fn retire(mds: &Mds, store: &StoreHandle) -> bool {
     matches!(call(store, DS_EPOCH, &args, PATIENCE).await, Some(ctl_status::CTL_OK))
 }
 
+/// The same over a connection whose data server is about to be registered.
+pub(super) async fn fence_over(mds: &Mds, connection: &Connection, rows: &[PendingFence]) -> bool {
+    let args =
+        DS_FENCE_args { caller: mds.data_servers.caller(), fences: rows.iter().map(wire_fence).collect() };
+    mds.data_servers.turns.kept(rows.len());
+    matches!(call_over(connection, DS_FENCE, &args, PATIENCE).await, Ok(ctl_status::CTL_OK))
+}
+
 /// Data files by store.
 fn by_store<'a>(files: impl Iterator<Item = &'a DataFile>) -> BTreeMap<StoreId, Vec<DataFile>> {
     let mut map: BTreeMap<StoreId, Vec<DataFile>> = BTreeMap::new();
@@ -91,7 +110,7 @@ fn by_store<'a>(files: impl Iterator<Item = &'a DataFile>) -> BTreeMap<StoreId, 
     map
 }
 
-fn wire(id: DataFileId, file: &DataFile) -> ctl_data_file {
+pub(super) fn wire(id: DataFileId, file: &DataFile) -> ctl_data_file {
     ctl_data_file { file: id.0, slot: file.slot.into(), generation: file.generation.into() }
 }
 
@@ -132,7 +151,12 @@ pub(crate) async fn observe(mds: &Arc<Mds>, inode: &Inode) -> Result<Observed, n
     let alone = asked.len() == 1;
     let mut tasks = tokio::task::JoinSet::new();
     let mut answers = Vec::new();
-    for (id, files) in asked {
+    for (id, mut files) in asked {
+        // What missed writes, or a truncation, says nothing of the file.
+        files.retain(|file| !file.stale);
+        if files.is_empty() {
+            continue;
+        }
         let args = DS_STAT_args { files: files.iter().map(|file| wire(layout.id, file)).collect() };
         let Some(store) = mds.data_servers.get(id) else {
             answers.push((id, files, None));
@@ -165,8 +189,8 @@ pub(crate) async fn observe(mds: &Arc<Mds>, inode: &Inode) -> Result<Observed, n
 /// Every column has a mirror that answered.
 fn covered<'a>(mut components: impl Iterator<Item = &'a Component>, silent: &[DataFile]) -> bool {
     components.all(|component| {
-        let mirrors = usize::from(component.mirrors.max(1));
-        component.slots.chunks(mirrors).all(|column| column.iter().any(|file| !silent.contains(file)))
+        let mut columns = component.slots.chunks(usize::from(component.mirrors.max(1)));
+        columns.all(|column| column.iter().any(|file| !file.stale && !silent.contains(file)))
     })
 }
 
@@ -194,16 +218,24 @@ pub(crate) async fn push_size(mds: &Arc<Mds>, layout: &Layout, size: u64) {
 /// # Errors
 /// DELAY when a data server cannot be reached.
 pub(crate) async fn truncate(mds: &Arc<Mds>, layout: &Layout, size: u64) -> Result<(), nfsstat4> {
-    for file in layout.data_files() {
-        let args = DS_TRUNCATE_args {
-            caller: mds.data_servers.caller(),
-            target: wire(layout.id, file),
-            size,
-            logical_size: size,
-        };
-        order(mds, file.store, DS_TRUNCATE, &args).await?;
+    // One that is stale is cut when it is healed.
+    for file in layout.data_files().filter(|file| !file.stale) {
+        truncate_one(mds, layout.id, file, size, size).await?;
     }
     Ok(())
+}
+
+/// One data file ends at `size` then, of a file that ends at `logical_size`.
+pub(super) async fn truncate_one(
+    mds: &Arc<Mds>,
+    id: DataFileId,
+    file: &DataFile,
+    size: u64,
+    logical_size: u64,
+) -> Result<(), nfsstat4> {
+    let args =
+        DS_TRUNCATE_args { caller: mds.data_servers.caller(), target: wire(id, file), size, logical_size };
+    order(mds, file.store, DS_TRUNCATE, &args).await
 }
 
 /// An order to one store that must be carried out.
@@ -265,7 +297,7 @@ pub(crate) async fn space(
     length: u64,
 ) -> Result<(), nfsstat4> {
     for (offset, length, files) in pieces(layout, offset, length) {
-        for file in files {
+        for file in files.into_iter().filter(|file| !file.stale) {
             let target = wire(layout.id, &file);
             let caller = mds.data_servers.caller();
             let args = DS_SPACE_args { caller, operation, target, offset, length };
@@ -287,7 +319,10 @@ pub(crate) async fn seek(
     data: bool,
 ) -> Result<Option<u64>, nfsstat4> {
     for (start, length, files) in pieces(layout, offset, size.saturating_sub(offset)) {
-        let file = files.first().ok_or(nfsstat4::NFS4ERR_SERVERFAULT)?;
+        // Any mirror does that is here, else the first.
+        let serves = |file: &&DataFile| mds.data_servers.get(file.store).is_some_and(|store| store.serves());
+        let good = || files.iter().filter(|file| !file.stale);
+        let file = good().find(serves).or(good().next()).ok_or(nfsstat4::NFS4ERR_SERVERFAULT)?;
         let store = mds.data_servers.get(file.store).ok_or(nfsstat4::NFS4ERR_DELAY)?;
         let args = DS_SEEK_args { target: wire(layout.id, file), offset: start, data };
         match call(&store, DS_SEEK, &args, PATIENCE).await {

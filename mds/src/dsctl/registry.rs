@@ -58,8 +58,8 @@ pub(crate) struct StoreView {
     /// The data server's own connection: orders go over it.
     pub(crate) connection: Option<Arc<Connection>>,
     pub(crate) addresses: Vec<SocketAddr>,
-    /// Raised with every change of addresses: device IDs are immutable.
-    pub(crate) device_generation: u32,
+    /// Raised with every change of addresses, and when it comes back after it was lost.
+    pub(crate) device_generation: u16,
     pub(crate) capacity: ctl_capacity,
     pub(crate) counters: ctl_counters,
     pub(crate) health: Option<ctl_health>,
@@ -237,6 +237,19 @@ impl StoreHandle {
     /// Data that is there may be changed; whether there is room for more shows when it is written.
     pub(crate) fn takes_writes(&self) -> bool {
         self.serves() && self.state.lock().health != Some(ctl_health::HEALTH_READ_ONLY)
+    }
+
+    /// It is away, or failing, and not just restarting: others go on without it.
+    pub(crate) fn given_up(&self) -> bool {
+        let view = self.state.lock();
+        view.lost
+            || view.intent == StoreState::Removed
+            || matches!(view.health, Some(ctl_health::HEALTH_FAILING | ctl_health::HEALTH_READ_ONLY))
+    }
+
+    /// Mirrors may be made equal there: whatever was fenced while it was away is durable at it.
+    pub(crate) fn takes_heals(&self) -> bool {
+        self.takes_writes() && self.state.lock().fences_told
     }
 
     /// New data files may be placed on it.

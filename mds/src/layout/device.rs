@@ -1,11 +1,13 @@
 //! Device IDs and addresses of data servers. RFC 8881 §12.2.10, RFC 8435 §4.
 //!
 //! ```text
-//! deviceid4   "slds" | store:16 | 0:16 | hash of the addresses:64
+//! deviceid4   "slds" | store:16 | generation:16 | hash of the addresses:64
 //! ```
 //!
 //! A device ID never changes its meaning: a data server that moves has another one. Clients ignore
-//! CB_NOTIFY_DEVICEID for what they have open, and a restart of this server does not reset the numbering.
+//! CB_NOTIFY_DEVICEID for what they have open. The generation is raised when a data server comes back that was
+//! lost: Linux avoids a device that failed for two minutes, and this is another one to it. It counts from the
+//! start of this server, whose restart makes clients forget devices; all generations mean the same place.
 
 use std::hash::{BuildHasher, Hasher};
 use std::net::SocketAddr;
@@ -25,10 +27,10 @@ const IO_SIZE: u32 = 1 << 20;
 
 /// The device ID of a data server where it is now.
 pub(crate) fn id(store: &StoreHandle) -> deviceid4 {
-    store.update(|view| encode(store.id, &view.addresses))
+    store.update(|view| encode(store.id, view.device_generation, &view.addresses))
 }
 
-fn encode(store: StoreId, addresses: &[SocketAddr]) -> deviceid4 {
+fn encode(store: StoreId, generation: u16, addresses: &[SocketAddr]) -> deviceid4 {
     let mut hasher = FixedState::default().build_hasher();
     for address in addresses {
         hasher.write(address.to_string().as_bytes());
@@ -39,7 +41,8 @@ fn encode(store: StoreId, addresses: &[SocketAddr]) -> deviceid4 {
     magic.copy_from_slice(MAGIC);
     let (number, rest) = rest.split_at_mut(2);
     number.copy_from_slice(&store.0.to_be_bytes());
-    let (_, hash) = rest.split_at_mut(2);
+    let (count, hash) = rest.split_at_mut(2);
+    count.copy_from_slice(&generation.to_be_bytes());
     hash.copy_from_slice(&hasher.finish().to_be_bytes());
     deviceid4(id)
 }
@@ -47,16 +50,21 @@ fn encode(store: StoreId, addresses: &[SocketAddr]) -> deviceid4 {
 /// The store that a device ID speaks of, wherever it is now; `None` for what is not one of ours.
 pub(crate) fn store(id: &deviceid4) -> Option<StoreId> {
     match id.0 {
-        [b's', b'l', b'd', b's', high, low, 0, 0, ..] => Some(StoreId(u16::from_be_bytes([high, low]))),
+        [b's', b'l', b'd', b's', high, low, ..] => Some(StoreId(u16::from_be_bytes([high, low]))),
         _ => None,
     }
+}
+
+fn generation(id: &deviceid4) -> u16 {
+    let [_, _, _, _, _, _, high, low, ..] = id.0;
+    u16::from_be_bytes([high, low])
 }
 
 /// The address of a device; `None` when there is no such device (any more).
 pub(crate) fn address(mds: &Mds, id: &deviceid4) -> Option<device_addr4> {
     let store = mds.data_servers.get(store(id)?)?;
     let addresses = store.view().addresses;
-    if addresses.is_empty() || encode(store.id, &addresses) != *id {
+    if addresses.is_empty() || encode(store.id, generation(id), &addresses) != *id {
         return None;
     }
     Some(device_addr4 { da_layout_type: layouttype4::LAYOUT4_FLEX_FILES, da_addr_body: body(&addresses)? })
@@ -95,10 +103,12 @@ mod tests {
     fn a_device_id_is_of_one_store_at_one_place() {
         let here: Vec<SocketAddr> = vec!["10.0.0.7:2049".parse().unwrap()];
         let there: Vec<SocketAddr> = vec!["10.0.0.7:2050".parse().unwrap()];
-        assert_eq!(encode(StoreId(9), &here), encode(StoreId(9), &here));
-        assert_ne!(encode(StoreId(9), &here), encode(StoreId(9), &there));
-        assert_ne!(encode(StoreId(9), &here), encode(StoreId(8), &here));
-        assert_eq!(store(&encode(StoreId(0x1234), &here)), Some(StoreId(0x1234)));
+        assert_eq!(encode(StoreId(9), 1, &here), encode(StoreId(9), 1, &here));
+        assert_ne!(encode(StoreId(9), 1, &here), encode(StoreId(9), 2, &here));
+        assert_ne!(encode(StoreId(9), 1, &here), encode(StoreId(9), 1, &there));
+        assert_ne!(encode(StoreId(9), 1, &here), encode(StoreId(8), 1, &here));
+        assert_eq!(store(&encode(StoreId(0x1234), 7, &here)), Some(StoreId(0x1234)));
+        assert_eq!(generation(&encode(StoreId(1), 0x0207, &here)), 0x0207);
         assert_eq!(store(&deviceid4([1; 16])), None);
     }
 

@@ -11,6 +11,7 @@ use sluice_xdr::control::ctl_data_file;
 
 use crate::dsctl;
 use crate::files::FileEntry;
+use crate::layout::heal::leave;
 use crate::ops::setattr;
 use crate::server::Mds;
 
@@ -31,8 +32,10 @@ pub(crate) async fn run(mds: Arc<Mds>) {
     mds.spawn(collect_orphans(Arc::clone(&mds)));
     loop {
         let queued = mds.garbage_queued.notified();
-        if let Err(error) = sweep(&mds).await {
-            tracing::warn!(%error, "cannot work through the garbage queue; trying again");
+        for swept in [sweep(&mds).await, sweep_spares(&mds).await] {
+            if let Err(error) = swept {
+                tracing::warn!(%error, "cannot work through the garbage queue; trying again");
+            }
         }
         // Data servers that were away come back without telling this queue.
         let _ = mds.env.clock.timeout(PAUSE, queued).await;
@@ -60,6 +63,38 @@ async fn sweep(mds: &Arc<Mds>) -> Result<(), FsError> {
         match batch.next {
             Some(next) => after = Some(next),
             None => return Ok(()),
+        }
+    }
+}
+
+/// Data files that have lost their place in a layout, or never got one.
+async fn sweep_spares(mds: &Arc<Mds>) -> Result<(), FsError> {
+    let mut after = None;
+    loop {
+        let namespace = &mds.namespace;
+        let page =
+            mds.read(|txn| Box::pin(async move { namespace.spares(&txn, after, BATCH).await })).await?;
+        let Some(last) = page.last() else { return Ok(()) };
+        after = Some((last.id, last.slot));
+        for spare in page {
+            let here = mds.data_servers.get(spare.store).is_some_and(|store| store.connection().is_some());
+            let spare = &spare;
+            let wanted =
+                mds.read(|txn| Box::pin(async move { namespace.spare_is_wanted(&txn, spare).await })).await?;
+            let file = ctl_data_file {
+                file: spare.id.0,
+                slot: spare.slot.into(),
+                generation: spare.generation.into(),
+            };
+            if here && !wanted && dsctl::remove(mds, spare.store, vec![file]).await {
+                mds.write(|mut txn| {
+                    Box::pin(async move {
+                        namespace.spare_done(&mut txn, spare);
+                        Ok(())
+                    })
+                })
+                .await?;
+            }
         }
     }
 }
@@ -161,8 +196,12 @@ async fn finish_truncations(mds: Arc<Mds>) {
             let key = intent.inode;
             let inode = mds.read(|txn| Box::pin(async move { namespace.getattr(&txn, &key).await })).await;
             if let Ok(inode) = inode {
-                // Failing means a data server is away: the next round tries again.
-                drop(setattr::carry_out(&mds, &inode, intent.size).await);
+                // Failing means a data server is away: the next round tries again, without it if there is a mirror.
+                if setattr::carry_out(&mds, &inode, intent.size).await.is_err()
+                    && inode.layout().is_some_and(|layout| !leave::away(&mds, layout).is_empty())
+                {
+                    leave::begin(&mds, key);
+                }
             }
         }
         mds.env.clock.sleep(RETRY).await;

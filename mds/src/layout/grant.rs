@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sluice_namespace::{DataFile, Inode, Layout};
+use sluice_namespace::{DataFile, FileId, Inode, Layout};
 use sluice_state::ClientId;
 use sluice_xdr::Capability;
 use sluice_xdr::nfs4::nfsstat4;
 
 use super::device;
 use super::flexfiles::{self, Holder, Mirrors, Named, Segment};
-use super::reports::Finding;
+use super::reports::{Finding, Subject};
 use crate::dsctl::{holder, rights};
 use crate::server::Mds;
 
@@ -18,6 +18,7 @@ use crate::server::Mds;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ask {
     pub(crate) client: ClientId,
+    pub(crate) file: FileId,
     pub(crate) offset: u64,
     pub(crate) write: bool,
     /// The client takes striped layouts.
@@ -43,6 +44,10 @@ pub(crate) fn grant(mds: &Arc<Mds>, inode: &Inode, ask: &Ask) -> Result<Granted,
     let layout = inode.layout().ok_or(unavailable)?;
     let segment = flexfiles::segment(layout, ask.offset, ask.stripes).ok_or(unavailable)?;
     let mirrors = choose(mds, layout, &segment, ask)?;
+    for file in mirrors.iter().flatten() {
+        mds.reports.handed_out(mds.now(), ask.client, Subject::Store(file.store));
+    }
+    mds.reports.handed_out(mds.now(), ask.client, Subject::File(ask.file));
     let holder = Holder { tag: holder(ask.client), write: ask.write };
     let body =
         flexfiles::body(layout, segment.stripe_unit, &mirrors, holder, |file| name(mds, layout, file, ask));
@@ -56,25 +61,42 @@ pub(crate) fn grant(mds: &Arc<Mds>, inode: &Inode, ask: &Ask) -> Result<Granted,
 
 fn choose(mds: &Mds, layout: &Layout, segment: &Segment<'_>, ask: &Ask) -> Result<Mirrors, nfsstat4> {
     let now = mds.now();
-    let finding = |file: &DataFile| mds.reports.finding(now, ask.client, file.store);
+    if mds.reports.finding(now, ask.client, Subject::File(ask.file)).failed {
+        return Err(nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE);
+    }
+    let finding = |file: &DataFile| mds.reports.finding(now, ask.client, Subject::Store(file.store));
     if !ask.write {
-        let good = |file: &DataFile| !file.stale && serves(mds, file) && !finding(file).failed;
-        // Mirrors that may differ are read in one way, the same for all, until they are equal again.
-        let most = if layout.mirrors_dirty { 1 } else { usize::MAX };
-        return segment.mirrors(good, most).ok_or(nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE);
+        return readable(mds, layout, segment, ask).ok_or(nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE);
+    }
+    if layout.mirrors_dirty {
+        // Mirrors that may differ are not written apart: this server writes all of them, if it takes long.
+        return Err(mds.heals.refusal(ask.file, now));
     }
     let findings: Vec<Finding> = segment.data_files().filter(|file| !file.stale).map(finding).collect();
     if findings.iter().any(|finding| finding.full) {
         // The application is to hear of it; any other answer has the client try again for ever.
         return Err(nfsstat4::NFS4ERR_NOSPC);
     }
-    if findings.iter().any(|finding| finding.failed) || layout.mirrors_dirty {
-        // One client's word does not make a mirror stale, and mirrors that may differ are not written
-        // apart: this server writes all of them.
+    if findings.iter().any(|finding| finding.failed) {
+        // One client's word does not make a mirror stale: this server writes all of them.
         return Err(nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE);
     }
     let good = |file: &DataFile| !file.stale && writable(mds, file);
     segment.mirrors(good, usize::MAX).ok_or(nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE)
+}
+
+/// Mirrors to read; those that the client has found wanting are left out while there are others.
+fn readable(mds: &Mds, layout: &Layout, segment: &Segment<'_>, ask: &Ask) -> Option<Mirrors> {
+    let now = mds.now();
+    let finding = |file: &DataFile| mds.reports.finding(now, ask.client, Subject::Store(file.store));
+    let good = |file: &DataFile| !file.stale && serves(mds, file) && !finding(file).failed;
+    if layout.mirrors_dirty {
+        // Mirrors that may differ are read in one way, the same for all, until they are equal again.
+        let first = segment.mirrors(|file| !file.stale, 1)?;
+        return first.iter().flatten().all(good).then_some(first);
+    }
+    let best = |file: &DataFile| good(file) && !finding(file).suspect;
+    segment.mirrors(best, usize::MAX).or_else(|| segment.mirrors(good, usize::MAX))
 }
 
 fn serves(mds: &Mds, file: &DataFile) -> bool {

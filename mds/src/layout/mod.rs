@@ -12,12 +12,14 @@
 //! | `settle` | sizes are settled, never guessed |
 //! | `times` | times that a writer sets, and its LAYOUTCOMMIT afterwards |
 //! | `garbage` | data files of deleted files |
+//! | `heal` | mirrors are made equal again, or anew |
 
 pub(crate) mod commits;
 pub(crate) mod device;
 pub(crate) mod flexfiles;
 pub(crate) mod garbage;
 pub(crate) mod grant;
+pub(crate) mod heal;
 pub(crate) mod placement;
 pub(crate) mod ready;
 pub(crate) mod reports;

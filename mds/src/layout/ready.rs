@@ -1,16 +1,14 @@
 //! Makes a file's layout ready before data goes anywhere: re-places what no client has seen and whose data
-//! servers are gone, remembers what is handed out, marks mirrors that will miss writes. All durable before
-//! the first byte. docs/DESIGN §6, §8.
+//! servers are gone, remembers what is handed out, sees to it that mirrors which will miss writes are left
+//! behind. All durable before the first byte. docs/DESIGN §6, §8.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use sluice_namespace::stable_storage::{Fence, PendingFence, put_fence};
-use sluice_namespace::{
-    Component, DataFile, FsError, Inode, InodeKey, Layout, LayoutNeed, LayoutPolicy, Sequence, lease_block,
-};
+use sluice_namespace::{Component, DataFile, FsError, Inode, InodeKey, Layout, LayoutNeed, LayoutPolicy};
 use sluice_xdr::nfs4::nfsstat4;
 
+use super::heal::leave;
 use super::placement;
 use crate::error::fs_status;
 use crate::server::Mds;
@@ -41,14 +39,29 @@ pub(crate) async fn ready(mds: &Arc<Mds>, key: InodeKey, want: &Use) -> Result<I
     if want.persist_rw || inode.layout().is_none_or(|layout| touched(layout, want).any(|c| !c.handed_out)) {
         inode = prepare(mds, &inode, want).await?;
     }
-    let missing = match inode.layout() {
-        Some(layout) if want.write => missing(mds, layout, want),
-        _ => Vec::new(),
-    };
-    if !missing.is_empty() {
-        inode = leave_behind(mds, &inode, &missing).await?;
+    if let Some(layout) = inode.layout().filter(|layout| misses(mds, layout, want)) {
+        // A data server that has only just gone may be back in a moment; the wait for its fence, or for
+        // layouts that name it, is not ours to make under this ticket.
+        if !leave::away(mds, layout).is_empty() {
+            leave::begin(mds, key);
+        }
+        return Err(nfsstat4::NFS4ERR_DELAY);
     }
     Ok(inode)
+}
+
+/// Some mirror cannot be written now that would have to be, while another copy can. Of mirrors that may differ
+/// the first is the truth, for readers, too.
+fn misses(mds: &Mds, layout: &Layout, want: &Use) -> bool {
+    let alive = |file: &&DataFile| mds.data_servers.get(file.store).is_some_and(|store| store.takes_writes());
+    (want.write || layout.mirrors_dirty)
+        && touched(layout, want).any(|component| {
+            component.slots.chunks(usize::from(component.mirrors.max(1))).any(|column| {
+                let good = || column.iter().filter(|file| !file.stale);
+                let needed = if want.write { usize::MAX } else { 1 };
+                good().any(|file| alive(&file)) && !good().take(needed).all(|file| alive(&file))
+            })
+        })
 }
 
 async fn read(mds: &Arc<Mds>, key: InodeKey) -> Result<Inode, nfsstat4> {
@@ -113,49 +126,4 @@ async fn prepare(mds: &Arc<Mds>, inode: &Inode, want: &Use) -> Result<Inode, nfs
         .write(|mut txn| Box::pin(async move { namespace.prepare_layout(&mut txn, key, need).await }))
         .await;
     prepared.map(|(assigned, _)| assigned.inode).map_err(|error| fs_status(&error))
-}
-
-/// Mirrors that cannot be written now while another copy can.
-fn missing(mds: &Mds, layout: &Layout, want: &Use) -> Vec<DataFile> {
-    let alive = |file: &DataFile| mds.data_servers.get(file.store).is_some_and(|store| store.takes_writes());
-    let mut missing = Vec::new();
-    for component in touched(layout, want).filter(|component| component.mirrors > 1) {
-        for column in component.slots.chunks(usize::from(component.mirrors)) {
-            let (there, away): (Vec<_>, Vec<_>) =
-                column.iter().copied().filter(|file| !file.stale).partition(alive);
-            if !there.is_empty() {
-                missing.extend(away);
-            }
-        }
-    }
-    missing
-}
-
-/// Marks mirrors that will miss writes, and kills the handles that others may still hold of them: a data
-/// server that comes back must not serve old data under them.
-async fn leave_behind(mds: &Arc<Mds>, inode: &Inode, files: &[DataFile]) -> Result<Inode, nfsstat4> {
-    let slots: Vec<u16> = files.iter().map(|file| file.slot).collect();
-    let epoch = mds.data_servers.epochs().current;
-    let (namespace, key, slots) = (&mds.namespace, &inode.key, &slots);
-    let marked = mds
-        .write(|mut txn| {
-            Box::pin(async move {
-                let count = u64::try_from(slots.len()).unwrap_or(0);
-                let ids = lease_block(&mut txn, Sequence::Fence, count).await?;
-                let inode = namespace.leave_behind(&mut txn, key, slots).await?;
-                let Some(layout) = inode.layout() else { return Ok(inode) };
-                let left = layout.data_files().filter(|file| slots.contains(&file.slot));
-                for (file, id) in left.zip(ids) {
-                    let fence =
-                        Fence::Generation { file: layout.id, slot: file.slot, generation: file.generation };
-                    put_fence(&mut txn, &PendingFence { store: file.store, id, fence, epoch });
-                }
-                Ok(inode)
-            })
-        })
-        .await;
-    let (inode, _) = marked.map_err(|error| fs_status(&error))?;
-    let stores: Vec<u16> = files.iter().map(|file| file.store.0).collect();
-    tracing::warn!(file = key.fileid.0, data_servers = ?stores, "mirrors left behind: they miss writes from now on");
-    Ok(inode)
 }

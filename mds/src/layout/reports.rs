@@ -1,14 +1,15 @@
 //! What clients say about data servers: LAYOUTERROR, and the body of LAYOUTRETURN (RFC 8435 §9.1).
 //!
-//! A client whose layout failed asks for another at once. Handing out the same again would make it spin:
-//! for a while the data server counts as away *for that client*, so that it reads another mirror, or goes
-//! through this server. Whether the data server is lost to all is for its heartbeats to say.
+//! A client whose layout failed asks for another at once. The first time it gets one: a connection that broke
+//! is soon made again, and other mirrors are read first. When that one fails, too, handing out the same again
+//! would make it spin: for a while the data server counts as away *for that client*, which reads another mirror
+//! or goes through this server. Whether the data server is lost to all is for its heartbeats to say.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use sluice_namespace::StoreId;
+use sluice_namespace::{FileId, StoreId};
 use sluice_state::{ClientId, Time};
 use sluice_xdr::nfs4::{device_error4, nfsstat4};
 
@@ -28,13 +29,25 @@ const MOST: usize = 1 << 16;
 #[derive(Debug, Default)]
 pub(crate) struct Reports {
     /// Guarded by its own lock.
-    pairs: Mutex<BTreeMap<(ClientId, StoreId), Report>>,
+    pairs: Mutex<BTreeMap<(ClientId, Subject), Report>>,
+}
+
+/// What is reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Subject {
+    Store(StoreId),
+    /// Handles of this file are refused: the client was fenced on it, and other files are none the worse.
+    File(FileId),
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Report {
     /// Nothing there before this.
     avoid_until: Time,
+    /// It failed once, and until then a second time counts.
+    suspect_until: Time,
+    /// A layout with it was handed out since: what is said now is not about the first failure any more.
+    tried_again: bool,
     full_until: Time,
     told: bool,
 }
@@ -43,30 +56,52 @@ struct Report {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Finding {
     pub(crate) failed: bool,
+    /// It failed once.
+    pub(crate) suspect: bool,
     pub(crate) full: bool,
 }
 
 impl Reports {
-    pub(crate) fn finding(&self, now: Time, client: ClientId, store: StoreId) -> Finding {
+    pub(crate) fn finding(&self, now: Time, client: ClientId, subject: Subject) -> Finding {
         let pairs = self.pairs.lock();
-        let report = pairs.get(&(client, store)).copied().unwrap_or_default();
-        Finding { failed: now < report.avoid_until, full: now < report.full_until }
+        let report = pairs.get(&(client, subject)).copied().unwrap_or_default();
+        Finding {
+            failed: now < report.avoid_until,
+            suspect: now < report.suspect_until,
+            full: now < report.full_until,
+        }
+    }
+
+    /// A layout with it goes to the client.
+    pub(crate) fn handed_out(&self, now: Time, client: ClientId, subject: Subject) {
+        if let Some(report) = self.pairs.lock().get_mut(&(client, subject)) {
+            report.tried_again |= now < report.suspect_until;
+        }
+    }
+
+    /// The data server has come back: what was found before says nothing any more.
+    pub(crate) fn forget(&self, store: StoreId) {
+        self.pairs.lock().retain(|(_, reported), _| *reported != Subject::Store(store));
     }
 
     /// Takes a report; true when it is the first of its kind.
-    fn add(&self, now: Time, client: ClientId, store: StoreId, full: bool) -> bool {
+    fn add(&self, now: Time, client: ClientId, subject: Subject, full: bool) -> bool {
         let mut pairs = self.pairs.lock();
         if pairs.len() >= MOST {
-            pairs.retain(|_, report| now < report.avoid_until.max(report.full_until));
+            pairs.retain(|_, report| {
+                now < report.avoid_until.max(report.full_until).max(report.suspect_until)
+            });
         }
         if pairs.len() >= MOST {
             pairs.clear();
         }
-        let report = pairs.entry((client, store)).or_default();
+        let report = pairs.entry((client, subject)).or_default();
         if full {
             report.full_until = now.plus_nanos(FULL);
-        } else {
+        } else if now < report.suspect_until && report.tried_again {
             report.avoid_until = now.plus_nanos(AVOID);
+        } else if now >= report.suspect_until {
+            (report.suspect_until, report.tried_again) = (now.plus_nanos(AVOID), false);
         }
         !std::mem::replace(&mut report.told, true)
     }
@@ -82,7 +117,13 @@ pub(crate) fn take(mds: &Arc<Mds>, entry: &FileEntry, client: ClientId, errors: 
             continue;
         }
         let full = matches!(error.de_status, nfsstat4::NFS4ERR_NOSPC | nfsstat4::NFS4ERR_DQUOT);
-        if mds.reports.add(mds.now(), client, store, full) {
+        let refused = matches!(
+            error.de_status,
+            nfsstat4::NFS4ERR_ACCESS | nfsstat4::NFS4ERR_STALE | nfsstat4::NFS4ERR_BADHANDLE
+        );
+        // A new layout brings new handles, unless the client is fenced for as long as its handles live.
+        let subject = if refused { Subject::File(entry.key.fileid) } else { Subject::Store(store) };
+        if mds.reports.add(mds.now(), client, subject, full) {
             tracing::info!(
                 ?client,
                 data_server = store.0,
@@ -95,13 +136,14 @@ pub(crate) fn take(mds: &Arc<Mds>, entry: &FileEntry, client: ClientId, errors: 
     }
 }
 
-/// Whether it is the data server's fault.
+/// Whether it says anything about what is to be handed out next.
 fn blames(status: nfsstat4, recalled: bool) -> bool {
     match status {
-        // A fence, or a handle that has had its time: a new layout brings a new one.
-        nfsstat4::NFS4ERR_ACCESS | nfsstat4::NFS4ERR_STALE | nfsstat4::NFS4ERR_BADHANDLE => false,
-        // Linux 7.3 reports I/O that it cancelled for our own recall in this way.
-        nfsstat4::NFS4ERR_NXIO => !recalled,
+        // Linux 7.3 reports I/O that it cancelled for our own recall as NXIO, and handles die with a recall.
+        nfsstat4::NFS4ERR_NXIO
+        | nfsstat4::NFS4ERR_ACCESS
+        | nfsstat4::NFS4ERR_STALE
+        | nfsstat4::NFS4ERR_BADHANDLE => !recalled,
         nfsstat4::NFS4_OK | nfsstat4::NFS4ERR_DELAY | nfsstat4::NFS4ERR_FBIG => false,
         _ => true,
     }
@@ -114,20 +156,44 @@ mod tests {
     #[test]
     fn a_report_is_told_once_and_wears_off() {
         let reports = Reports::default();
-        let (client, store) = (ClientId(7), StoreId(3));
+        let (client, store) = (ClientId(7), Subject::Store(StoreId(3)));
         let start = Time::from_secs(100);
         assert!(reports.add(start, client, store, false));
         assert!(!reports.add(start, client, store, true));
-        assert_eq!(reports.finding(start, client, store), Finding { failed: true, full: true });
+        let once = Finding { suspect: true, full: true, failed: false };
+        assert_eq!(reports.finding(start, client, store), once);
         assert_eq!(reports.finding(start, ClientId(8), store), Finding::default());
         let later = start.plus_secs(6);
-        assert_eq!(reports.finding(later, client, store), Finding { failed: true, full: false });
+        assert_eq!(reports.finding(later, client, store), Finding { full: false, ..once });
         assert_eq!(reports.finding(start.plus_secs(31), client, store), Finding::default());
     }
 
     #[test]
-    fn fences_and_our_own_recalls_are_nobodys_fault() {
-        assert!(!blames(nfsstat4::NFS4ERR_ACCESS, false));
+    fn only_what_fails_again_is_kept_from_the_client() {
+        let reports = Reports::default();
+        let (client, store) = (ClientId(7), Subject::Store(StoreId(3)));
+        let failed = |at| reports.finding(at, client, store).failed;
+        let start = Time::from_secs(100);
+        // Linux tells of one failure twice: in LAYOUTERROR and in LAYOUTRETURN.
+        reports.add(start, client, store, false);
+        reports.add(start.plus_secs(1), client, store, false);
+        assert!(!failed(start.plus_secs(1)));
+        reports.handed_out(start.plus_secs(1), client, store);
+        reports.add(start.plus_secs(2), client, store, false);
+        assert!(failed(start.plus_secs(2)) && failed(start.plus_secs(31)) && !failed(start.plus_secs(33)));
+        // Long after, it is the first time again.
+        reports.add(start.plus_secs(100), client, store, false);
+        assert!(!failed(start.plus_secs(100)));
+        reports.handed_out(start.plus_secs(101), client, store);
+        reports.forget(StoreId(3));
+        reports.add(start.plus_secs(101), client, store, false);
+        assert!(!failed(start.plus_secs(101)));
+    }
+
+    #[test]
+    fn what_our_own_recalls_do_is_nobodys_fault() {
+        assert!(!blames(nfsstat4::NFS4ERR_ACCESS, true));
+        assert!(blames(nfsstat4::NFS4ERR_ACCESS, false));
         assert!(!blames(nfsstat4::NFS4ERR_NXIO, true));
         assert!(blames(nfsstat4::NFS4ERR_NXIO, false));
         assert!(blames(nfsstat4::NFS4ERR_IO, true));

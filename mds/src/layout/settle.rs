@@ -166,6 +166,9 @@ async fn settle(mds: &Arc<Mds>, entry: &Arc<FileEntry>) -> Result<bool, FsError>
     if settled {
         mds.unsettled.lock().remove(&entry.key.fileid);
     }
+    if want.mirrors_dirty {
+        mds.heals.queue(entry.key);
+    }
     // The ticket's reply carries nothing, and the transaction stands whatever came meanwhile.
     drop(held.commit());
     Ok(changed)

@@ -9,6 +9,7 @@ use super::lock::must_be_file;
 use super::read::{bounded, permit_io};
 use crate::compound::{Context, OpError, OpResult};
 use crate::dsctl;
+use crate::layout::heal::{self, leave};
 use crate::layout::settle;
 
 pub(crate) async fn allocate(cx: &mut Context, args: ALLOCATE4args) -> OpResult<ALLOCATE4res> {
@@ -56,7 +57,18 @@ pub(super) async fn reshape(cx: &mut Context, change: Change, answer: &nfs_resop
     // Beyond the end there is nothing to free.
     let length = if end.is_some() { length } else { length.min(inode.size().saturating_sub(offset)) };
     if length > 0 {
-        dsctl::space(&cx.server, layout, operation, offset, length).await?;
+        let done = dsctl::space(&cx.server, layout, operation, offset, length).await;
+        if let Some(gate) = cx.server.heals.busy(key.fileid) {
+            gate.disturb();
+        }
+        if let Err(status) = done {
+            heal::suspect(&cx.server, &inode).await?;
+            // The client comes again, and then does without the mirrors that are away.
+            if !leave::away(&cx.server, layout).is_empty() {
+                leave::begin(&cx.server, key);
+            }
+            return Err(status.into());
+        }
     }
     let commit = CommitSize { end, ..CommitSize::default() };
     let (namespace, commit, context) = (&cx.server.namespace, &commit, &*cx);

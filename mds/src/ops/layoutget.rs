@@ -1,11 +1,12 @@
 //! LAYOUTGET. RFC 8881 §18.43, RFC 8435 §5.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use sluice_state::StateId;
 use sluice_state::effect::IoMode;
-use sluice_state::file::{Error, Intent, Reply, Ticket};
+use sluice_state::file::{Error, File, Intent, Reply, Ticket};
+use sluice_state::{ClientId, StateId};
 use sluice_xdr::nfs4::{
     LAYOUTGET4args, LAYOUTGET4res, LAYOUTGET4resok, layout_content4, layout4, layoutiomode4, layouttype4,
     nfsstat4,
@@ -14,8 +15,10 @@ use sluice_xdr::nfs4::{
 use crate::compound::context::to_wire;
 use crate::compound::{Context, OpError, OpResult};
 use crate::dsctl::epochs;
+use crate::files::FileEntry;
 use crate::layout::grant::{self, Ask, Granted};
 use crate::layout::ready::{Use, ready};
+use crate::layout::settle;
 use crate::metrics;
 
 /// Before a client hears that a recall is in its way.
@@ -31,7 +34,8 @@ pub(crate) async fn layoutget(cx: &mut Context, args: LAYOUTGET4args) -> OpResul
     }
     let stripes = cx.session.as_ref().is_some_and(|session| session.entry.stripes);
     let write = iomode == IoMode::ReadWrite;
-    let ask = Ask { client, offset: args.loga_offset, write, stripes };
+    let file = cx.current()?.inode.fileid;
+    let ask = Ask { client, file, offset: args.loga_offset, write, stripes };
     if let Some(session) = cx.session.as_ref().filter(|_| write) {
         session.entry.wants_layouts.store(true, Ordering::Relaxed);
     }
@@ -82,6 +86,16 @@ async fn granted(
     stateid: StateId,
 ) -> Result<(Granted, StateId, bool), OpError> {
     let entry = cx.state_entry(&stateid)?;
+    if cx.inode().await?.layout().is_some_and(|layout| layout.columns().any(|column| column.len() > 1)) {
+        end_silent_writers(cx, &entry, ask.client).await?;
+        if entry.peek(File::needs_settle) {
+            // Mirrors may differ, and say so once the file is settled.
+            settle::settle_size(&cx.server, &entry.key).await?;
+            if entry.peek(File::needs_settle) {
+                return Err(nfsstat4::NFS4ERR_DELAY.into());
+            }
+        }
+    }
     let mds = &cx.server;
     let iomode = if ask.write { IoMode::ReadWrite } else { IoMode::Read };
     let intent = Intent::LayoutGet { client: ask.client, stateid, iomode };
@@ -93,6 +107,10 @@ async fn granted(
         }
         held => held?,
     };
+    // Under the ticket: a heal that begins now waits for it, and takes back what it gave.
+    if ask.write && mds.heals.busy(ask.file).is_some() {
+        return Err(mds.heals.refusal(ask.file, mds.now()).into());
+    }
     let want = Use {
         // The segment is known only with the shape; a component is handed out as a whole anyway.
         bytes: ask.offset..ask.offset.saturating_add(1),
@@ -112,6 +130,17 @@ async fn granted(
         Reply::LayoutGranted { stateid, return_on_close } => Ok((granted, stateid, return_on_close)),
         _ => Err(nfsstat4::NFS4ERR_SERVERFAULT.into()),
     }
+}
+
+/// A writer that is silent may have left mirrors that differ: its courtesy ends with the first who reads or
+/// writes them, too, and they are compared (RFC 8881 §8.3 leaves that to the server).
+async fn end_silent_writers(cx: &Context, entry: &Arc<FileEntry>, asks: ClientId) -> Result<(), OpError> {
+    let mut ended = false;
+    for writer in entry.peek(File::writers).into_iter().filter(|writer| *writer != asks) {
+        ended |= cx.server.expel_if_courtesy(writer).await;
+    }
+    // Its fence, and what it left, come first.
+    if ended { Err(nfsstat4::NFS4ERR_DELAY.into()) } else { Ok(()) }
 }
 
 /// §18.43.3: at least loga_minlength bytes, or nothing; for reading no more than there is.

@@ -11,13 +11,13 @@ use sluice_state::{ClientId, StateId};
 use sluice_xdr::flexfiles::ff_layoutreturn4;
 use sluice_xdr::nfs4::{
     LAYOUTRETURN4args, LAYOUTRETURN4res, layoutiomode4, layoutreturn_file4, layoutreturn_stateid,
-    layoutreturn_type4, layoutreturn4, layouttype4, nfsstat4,
+    layoutreturn_type4, layoutreturn4, layouttype4, nfs_opnum4, nfsstat4,
 };
 
 use crate::compound::context::to_wire;
 use crate::compound::{Context, OpError, OpResult};
 use crate::files::FileEntry;
-use crate::layout::{reports, settle};
+use crate::layout::{heal, reports, settle};
 use crate::metrics;
 use crate::server::Mds;
 
@@ -86,8 +86,14 @@ async fn of_file(
     }
     let entry = cx.state_entry(&stateid)?;
     // Before the return: whether a recall was pending decides what errors mean.
-    listen(cx, &entry, &file.lrf_body)?;
+    let failed = listen(cx, &entry, &file.lrf_body)?;
     if mode != ReturnMode::Read {
+        if failed {
+            // What failed at one mirror may have been done at another, and is sent again under another layout,
+            // if the client lives to do so.
+            let inode = cx.inode().await?;
+            heal::suspect(&cx.server, &inode).await?;
+        }
         // The LAYOUTCOMMIT of the last bytes may be on its way beside this return (Linux sends both when one
         // process closes while another writes): what was written is counted while the layout still says so.
         match settle::settle_size(&cx.server, &entry.key).await {
@@ -148,10 +154,11 @@ fn of_client(cx: &mut Context, mode: ReturnMode, reclaim: bool) -> Result<(), Op
     Ok(())
 }
 
-/// Takes the errors and statistics that come with a return (RFC 8435 §9.3). Clients need not send any.
-fn listen(cx: &Context, entry: &FileEntry, body: &bytes::Bytes) -> Result<(), OpError> {
+/// Takes the errors and statistics that come with a return (RFC 8435 §9.3); whether some operation that may have
+/// been a write failed. Clients need not send any.
+fn listen(cx: &Context, entry: &FileEntry, body: &bytes::Bytes) -> Result<bool, OpError> {
     if body.is_empty() {
-        return Ok(());
+        return Ok(false);
     }
     let report: ff_layoutreturn4 =
         sluice_xdr::from_bytes(body.clone()).map_err(|_| nfsstat4::NFS4ERR_BADXDR)?;
@@ -161,7 +168,9 @@ fn listen(cx: &Context, entry: &FileEntry, body: &bytes::Bytes) -> Result<(), Op
     }
     let count = u64::try_from(report.fflr_iostats_report.len()).unwrap_or(0);
     metrics::add(&cx.server.metrics.layout_stats, count);
-    Ok(())
+    let mut errors = report.fflr_ioerr_report.iter().flat_map(|reported| &reported.ffie_errors);
+    // Linux names no operation that it could not send.
+    Ok(errors.any(|error| error.de_opnum != nfs_opnum4::OP_READ))
 }
 
 /// Layouts are of regular files.

@@ -9,6 +9,7 @@ use sluice_xdr::nfs4::{READ4args, READ4res, READ4resok, nfsstat4};
 use super::lock::must_be_file;
 use crate::attr::get::MAX_IO;
 use crate::compound::{Context, OpError, OpResult};
+use crate::layout::ready::{Use, ready};
 use crate::layout::settle;
 use crate::{dsctl, metrics};
 
@@ -26,7 +27,11 @@ pub(crate) async fn read(cx: &mut Context, args: READ4args) -> OpResult<READ4res
     let held = cx.server.prepare(&entry, &intent).await?;
     settle::settle_size(&cx.server, &key).await?;
     cx.forget_inode();
-    let inode = cx.inode().await?;
+    let mut inode = cx.inode().await?;
+    if inode.layout().is_some_and(|layout| layout.mirrors_dirty) {
+        let bytes = args.offset..args.offset.saturating_add(args.count.into());
+        inode = ready(&cx.server, key, &Use { bytes, write: false, persist_rw: false }).await?;
+    }
     let room = u64::try_from(cx.reply_room.saturating_sub(AROUND)).unwrap_or(0);
     let asked = u64::from(args.count).min(MAX_IO).min(room);
     let length = inode.size().saturating_sub(args.offset).min(asked);

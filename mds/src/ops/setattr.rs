@@ -1,6 +1,7 @@
 //! SETATTR. RFC 8881 §18.30.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sluice_namespace::{FsError, Inode, InodeKey, SetSize, SetTime, TruncateOutcome};
 use sluice_state::StateId;
@@ -11,7 +12,13 @@ use sluice_xdr::nfs4::{FATTR4_SIZE, SETATTR4args, SETATTR4res, bitmap4, nfs_reso
 use crate::attr::set::Wanted;
 use crate::compound::{Context, OpError, OpResult};
 use crate::dsctl;
+use crate::files::{FileEntry, Held};
+use crate::layout::heal::leave;
 use crate::layout::{garbage, settle, times};
+use crate::server::Mds;
+
+/// Between two attempts to finish a truncation.
+const RETRY: Duration = Duration::from_millis(500);
 
 pub(crate) async fn setattr(cx: &mut Context, args: SETATTR4args) -> OpResult<SETATTR4res> {
     let wanted = Wanted::decode(&cx.server, cx.minor, &args.obj_attributes)?;
@@ -115,18 +122,44 @@ pub(super) async fn set_size(
         _ => None,
     };
     let set = SetSize { size, fresh, writable_open };
-    truncate(cx, &inode, &set, result).await?;
-    held.commit()?;
+    match truncate(cx, &inode, &set, result).await? {
+        None => drop(held.commit()?),
+        Some(rest) => {
+            // Committed and not carried out: nobody reads or writes the file before it is.
+            mds.spawn(finish(Arc::clone(mds), held, entry, rest));
+            return Err(nfsstat4::NFS4ERR_DELAY.into());
+        }
+    }
     cx.forget_inode();
     Ok(())
 }
 
+/// What is left of a truncation.
+type Rest = (Inode, u64);
+
+/// Carries out the rest of a truncation, however long it takes, without the mirrors that are away: a client
+/// that comes again waits behind the ticket.
+async fn finish(mds: Arc<Mds>, held: Held, entry: Arc<FileEntry>, (mut inode, size): Rest) {
+    while carry_out(&mds, &inode, size).await.is_err() {
+        mds.env.clock.sleep(RETRY).await;
+        leave::under_ticket(&mds, &entry).await;
+        let (namespace, key) = (&mds.namespace, inode.key);
+        match mds.read(|txn| Box::pin(async move { namespace.getattr(&txn, &key).await })).await {
+            Ok(now) => inode = now,
+            Err(FsError::Stale) => return,
+            Err(_) => {}
+        }
+    }
+    drop(held.commit());
+}
+
+/// Truncates in the store, then the data files; what is left when a data server is away.
 async fn truncate(
     cx: &Context,
     inode: &Inode,
     set: &SetSize,
     result: Option<&nfs_resop4>,
-) -> Result<(), OpError> {
+) -> Result<Option<Rest>, OpError> {
     let (mds, key) = (&cx.server, inode.key);
     let namespace = &mds.namespace;
     let (pending, version) = cx
@@ -149,28 +182,32 @@ async fn truncate(
             }
         }
         TruncateOutcome::Swapped(_) => garbage::poke(mds),
-        TruncateOutcome::Intent(_) => carry_out(mds, &done.inode, set.size).await?,
+        TruncateOutcome::Intent(_) => {
+            if carry_out(mds, &done.inode, set.size).await.is_err() {
+                return Ok(Some((done.inode, set.size)));
+            }
+        }
     }
-    Ok(())
+    Ok(None)
 }
 
 /// Truncates the data files of a committed intent, then clears it. Also run for intents found at start.
 ///
 /// # Errors
 /// A data server could not be reached: the intent stays, the client is told to come again.
-pub(crate) async fn carry_out(
-    mds: &Arc<crate::server::Mds>,
-    inode: &Inode,
-    size: u64,
-) -> Result<(), OpError> {
+pub(crate) async fn carry_out(mds: &Arc<Mds>, inode: &Inode, size: u64) -> Result<(), OpError> {
     if let Some(layout) = inode.layout() {
-        dsctl::truncate(mds, layout, size).await?;
+        let done = dsctl::truncate(mds, layout, size).await;
+        if let Some(gate) = mds.heals.busy(inode.key.fileid) {
+            gate.disturb();
+        }
+        done?;
     }
     clear_intent(mds, inode.key).await?;
     Ok(())
 }
 
-async fn clear_intent(mds: &Arc<crate::server::Mds>, key: InodeKey) -> Result<(), FsError> {
+async fn clear_intent(mds: &Arc<Mds>, key: InodeKey) -> Result<(), FsError> {
     let namespace = &mds.namespace;
     mds.write(|mut txn| {
         Box::pin(async move {

@@ -8,6 +8,7 @@ use super::lock::must_be_file;
 use super::read::{bounded, permit_io};
 use crate::attr::get::MAX_IO;
 use crate::compound::{Context, OpError, OpResult};
+use crate::layout::heal;
 use crate::layout::ready::{Use, ready};
 use crate::{dsctl, metrics};
 
@@ -42,12 +43,23 @@ async fn carry_out(
     let entry = cx.server.file(&key).await?;
     let exclusive = cx.inode().await?.layout().is_some_and(|layout| layout.mirrors_dirty);
     let held = cx.server.prepare(&entry, &Intent::ProxyIo { client, write: true, exclusive }).await?;
+    // Before the layout is looked at: a heal that ends meanwhile changes where the data belongs.
+    let gate = cx.server.heals.gate(key.fileid);
+    let filling = gate.lock.read().await;
     // Looked at again under the ticket: a truncation may have swapped the data files. What is written to
     // counts as handed out, so that it is not placed anew.
     let inode = ready(&cx.server, key, &Use { bytes: offset..end, write: true, persist_rw: false }).await?;
     let layout = inode.layout().ok_or(nfsstat4::NFS4ERR_SERVERFAULT)?;
     let length = end - offset;
-    dsctl::write(&cx.server, layout, offset, data, true).await?;
+    match dsctl::write(&cx.server, layout, &filling, offset, data).await {
+        Ok(true) => {}
+        Ok(false) => gate.disturb(),
+        Err(status) => {
+            gate.disturb();
+            heal::suspect(&cx.server, &inode).await?;
+            return Err(status.into());
+        }
+    }
     let commit = CommitSize { end: Some(end), ..CommitSize::default() };
     let (namespace, commit, context) = (&cx.server.namespace, &commit, &*cx);
     cx.write(|mut txn| {

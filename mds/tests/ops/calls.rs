@@ -331,6 +331,16 @@ pub fn layoutget(stateid: stateid4, iomode: layoutiomode4) -> nfs_argop4 {
     })
 }
 
+pub fn layouterror(layout: stateid4, device: deviceid4, status: nfsstat4) -> nfs_argop4 {
+    let error = device_error4 { de_deviceid: device, de_status: status, de_opnum: nfs_opnum4::OP_WRITE };
+    nfs_argop4::OP_LAYOUTERROR(LAYOUTERROR4args {
+        lea_offset: 0,
+        lea_length: u64::MAX,
+        lea_stateid: layout,
+        lea_errors: vec![error],
+    })
+}
+
 /// The whole file, of one iomode or any.
 pub fn layoutreturn(stateid: stateid4, iomode: layoutiomode4) -> nfs_argop4 {
     // No errors, no statistics.

@@ -91,7 +91,7 @@ impl DataServer {
             free_inodes: 1 << 30,
         };
         let args = REGISTER_args {
-            protocol: 1,
+            protocol: CTL_PROTOCOL,
             store: ctl_uuid(uuid),
             cluster: ctl_uuid([0; 16]),
             incarnation: ctl_uuid([2; 16]),

@@ -153,7 +153,15 @@ async fn what_is_too_much_or_wrong() {
     })
     .await;
     p.found(|x| matches!(x, Problem::NoSpaceUsed { .. })).await;
-    for table in ["ORPHAN", "RW_LAYOUT"] {
+    let p = planted().await;
+    p.change(&p.file.key, |r| {
+        if let Node::File(f) = &mut r.node {
+            f.layout.as_mut().unwrap().mirrors_dirty = true;
+        }
+    })
+    .await;
+    p.found(|x| matches!(x, Problem::Unhealed { .. })).await;
+    for table in ["ORPHAN", "RW_LAYOUT", "HEAL"] {
         let p = planted().await;
         p.damage(async |t| {
             let mut value = vec![1];

@@ -6,6 +6,7 @@ mod checker;
 mod common;
 mod concurrent;
 mod data;
+mod heal;
 mod model;
 mod operations;
 mod permissions;

@@ -418,6 +418,12 @@ impl File {
         self.needs_settle() || self.layouts.iter().any(|(holder, held)| holder != client && held.is_rw())
     }
 
+    /// The clients that hold a read-write layout.
+    #[must_use]
+    pub fn writers(&self) -> Vec<ClientId> {
+        self.layouts.iter().filter(|(_, held)| held.is_rw()).map(|(client, _)| client).collect()
+    }
+
     /// True when size and data may not be shown before a ticket for [`Intent::Settle`] has committed.
     #[must_use]
     pub fn needs_settle(&self) -> bool {

@@ -1,0 +1,127 @@
+//! Mirrors that missed writes: the queue of what is to be healed, and what takes the place of what is lost.
+
+use crate::common::*;
+use crate::refused;
+use sluice_namespace::*;
+
+const ROOT: InodeKey = InodeKey::ROOT;
+
+/// A file with two columns of two mirrors, on stores 1 and 2, 3 and 4.
+async fn mirrored(w: &World, name: &str, id: u64) -> InodeKey {
+    let mut layout = layout(id, 4);
+    (layout.components[0].width, layout.components[0].mirrors) = (2, 2);
+    let node = NewNode::File { layout: Some(layout), read_write_layout: false, size: 10 };
+    w.node(ROOT, name, node).await.unwrap().inode.key
+}
+
+async fn files(w: &World, key: InodeKey) -> Vec<DataFile> {
+    w.stat(key).await.unwrap().layout().unwrap().data_files().copied().collect()
+}
+
+async fn queue(w: &World) -> Vec<Heal> {
+    w.read(async |t| w.ns.heals(t, None, 10).await).await.unwrap()
+}
+
+async fn spares(w: &World) -> Vec<Spare> {
+    w.read(async |t| w.ns.spares(t, None, 10).await).await.unwrap()
+}
+
+async fn leave(w: &World, key: InodeKey, slots: &[u16]) -> Result<(), FsError> {
+    w.txn(async |t| w.ns.leave_behind(t, &key, slots).await).await.map(drop)
+}
+
+async fn heal(w: &World, key: InodeKey, id: u64, slots: &[(u16, u16)], equal: bool) -> Result<(), FsError> {
+    let slot =
+        |(slot, generation): &(u16, u16)| HealedSlot { slot: *slot, generation: *generation, exists: true };
+    let healed = Healed { id: DataFileId(id), slots: slots.iter().map(slot).collect(), equal };
+    w.txn(async |t| w.ns.healed(t, &key, &healed).await).await.map(drop)
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_left_behind_is_queued_until_all_of_it_is_healed() {
+    let w = World::new().await;
+    let f = mirrored(&w, "f", 1).await;
+    assert_eq!(w.clean().await.degraded, 0);
+    leave(&w, f, &[0, 3]).await.unwrap();
+    leave(&w, f, &[0]).await.unwrap();
+    assert_eq!(queue(&w).await, [Heal::of(f)]);
+    assert_eq!(w.clean().await.degraded, 1);
+    refused!(leave(&w, f, &[1]).await, FsError::Invalid);
+    let left = files(&w, f).await;
+    assert_eq!(
+        left.iter().map(|s| (s.stale, s.generation)).collect::<Vec<_>>(),
+        [(true, 2), (false, 1), (false, 1), (true, 2)]
+    );
+    // Of a layout, or a generation, that is over.
+    refused!(heal(&w, f, 2, &[(0, 2)], false).await, FsError::Invalid);
+    refused!(heal(&w, f, 1, &[(0, 1)], false).await, FsError::Invalid);
+    heal(&w, f, 1, &[(0, 2)], false).await.unwrap();
+    assert_eq!((queue(&w).await.len(), w.clean().await.degraded), (1, 1));
+    heal(&w, f, 1, &[(3, 2)], false).await.unwrap();
+    assert_eq!((queue(&w).await.len(), w.clean().await.degraded), (0, 0));
+    assert!(files(&w, f).await.iter().all(|s| !s.stale));
+    refused!(heal(&w, f, 1, &[], false).await, FsError::Invalid);
+}
+
+#[tokio::test(start_paused = true)]
+async fn mirrors_that_may_differ_are_queued_and_a_file_that_goes_leaves_the_queue() {
+    let w = World::new().await;
+    for (name, id) in [("f", 1), ("g", 2), ("h", 3)] {
+        let key = mirrored(&w, name, id).await;
+        let dirty = CommitSize { settled: true, mirrors_dirty: true, ..CommitSize::default() };
+        w.act(async |t| w.ns.commit_size(t, &key, &dirty, &w.request(&Credential::ROOT)).await)
+            .await
+            .unwrap();
+    }
+    assert_eq!(w.clean().await.degraded, 3);
+    let f = queue(&w).await[0].inode;
+    heal(&w, f, 1, &[], true).await.unwrap();
+    w.remove(ROOT, "g").await.unwrap();
+    let h = queue(&w).await[0].inode;
+    let empty = SetSize { size: 0, fresh: Some(layout(9, 4)), writable_open: true };
+    w.act(async |t| w.ns.truncate(t, &h, &empty, &w.request(&Credential::ROOT)).await).await.unwrap();
+    assert_eq!((queue(&w).await.len(), w.clean().await.degraded), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replacement_takes_its_place_when_it_is_whole() {
+    let w = World::new().await;
+    let f = mirrored(&w, "f", 1).await;
+    let plan = async |slot, store| {
+        w.txn(async |t| w.ns.plan_replacement(t, &f, slot, StoreId(store)).await).await.map(|done| done.0)
+    };
+    refused!(plan(0, 2).await, FsError::Invalid);
+    refused!(plan(9, 5).await, FsError::Invalid);
+    let first = plan(0, 5).await.unwrap();
+    assert_eq!((first.store, first.slot), (StoreId(5), 4));
+    // The file is as before, but for its place in the queue.
+    let now = files(&w, f).await;
+    assert!((now[0].store, now[0].moving, now[0].stale) == (StoreId(1), true, false));
+    // That one is lost, too: its number is never used again.
+    let second = plan(0, 6).await.unwrap();
+    assert_eq!((second.store, second.slot), (StoreId(6), 5));
+    assert_eq!(w.clean().await.degraded, 1);
+    let wanted = async |spare: &Spare| w.read(async |t| w.ns.spare_is_wanted(t, spare).await).await.unwrap();
+    let all = spares(&w).await;
+    assert_eq!(all.iter().map(|s| (s.slot, s.store.0)).collect::<Vec<_>>(), [(4, 5), (5, 6)]);
+    assert!(!wanted(&all[0]).await && wanted(&all[1]).await);
+    heal(&w, f, 1, &[(0, 1)], true).await.unwrap();
+    let now = files(&w, f).await;
+    assert_eq!((now[0].store, now[0].slot, now[0].materialised, now[0].moving), (StoreId(6), 5, true, false));
+    assert_eq!((queue(&w).await.len(), w.clean().await.degraded), (0, 0));
+    // What is left is to be removed: the one given up, and the one replaced.
+    let all = spares(&w).await;
+    assert_eq!(all.iter().map(|s| (s.slot, s.store.0)).collect::<Vec<_>>(), [(0, 1), (4, 5)]);
+    for spare in &all {
+        assert!(!wanted(spare).await);
+        w.txn(async |t| {
+            w.ns.spare_done(t, spare);
+            Ok(())
+        })
+        .await
+        .unwrap();
+    }
+    assert_eq!(spares(&w).await, []);
+    let owners = w.read(async |t| w.ns.data_file_owners(t, None, 10).await).await.unwrap();
+    assert_eq!(owners, [(DataFileId(1), f)]);
+}

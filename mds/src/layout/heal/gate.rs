@@ -1,0 +1,164 @@
+//! Between a file that is being healed and those who write to it meanwhile.
+//!
+//! While a gate is *closed* no read-write layout of the file goes out. Writes that come through this server
+//! share the gate and go to what is being filled as well; a piece that is copied has it alone, so that it
+//! cannot put back what a write has just replaced.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use sluice_namespace::{DataFile, FileId, InodeKey, StoreId};
+use sluice_state::Time;
+use sluice_xdr::nfs4::nfsstat4;
+use tokio::sync::{Notify, RwLock};
+
+/// A heal shorter than this is waited for by writers; during a longer one they write through this server.
+/// Linux asks again two minutes after it was told that there is no layout.
+const SHORT: u64 = 10_000_000_000;
+/// Files remembered as having refused a layout; beyond it they are forgotten, which costs writers a wait.
+const MOST: usize = 1 << 14;
+
+/// A data file that is filled, beside those of the column that slot `column` is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Filling {
+    pub(crate) column: u16,
+    pub(crate) target: DataFile,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Gate {
+    /// What is being filled now. Shared by writes, held alone by a piece that is copied.
+    pub(crate) lock: RwLock<Vec<Filling>>,
+    closed: AtomicBool,
+    /// What was copied before may not be true any more.
+    disturbed: AtomicBool,
+}
+
+impl Gate {
+    /// What was copied before may not be true any more: begin again.
+    pub(crate) fn disturb(&self) {
+        self.disturbed.store(true, Ordering::Release);
+    }
+
+    pub(super) fn was_disturbed(&self) -> bool {
+        self.disturbed.swap(false, Ordering::AcqRel)
+    }
+}
+
+/// The gates of all files that need one now, and the queue's wake-up.
+#[derive(Debug, Default)]
+pub(crate) struct Heals {
+    gates: Mutex<BTreeMap<FileId, Arc<Gate>>>,
+    /// Since when read-write layouts of a file are refused.
+    refused: Mutex<BTreeMap<FileId, Time>>,
+    /// Files that have just come into the queue.
+    fresh: Mutex<Vec<InodeKey>>,
+    pub(super) queued: Notify,
+    /// Files whose absent mirrors are being left behind.
+    pub(super) leaving: Mutex<std::collections::BTreeSet<FileId>>,
+    /// How many files wait for each data server, as last looked at.
+    pub(super) waits: Mutex<BTreeMap<StoreId, u64>>,
+}
+
+/// A gate in use.
+#[derive(Debug)]
+pub(crate) struct InUse<'a> {
+    heals: &'a Heals,
+    file: FileId,
+    gate: Arc<Gate>,
+}
+
+/// A gate that is closed until this is dropped.
+#[derive(Debug)]
+pub(super) struct Closed<'a>(InUse<'a>);
+
+impl std::ops::Deref for InUse<'_> {
+    type Target = Gate;
+    fn deref(&self) -> &Gate {
+        &self.gate
+    }
+}
+
+impl std::ops::Deref for Closed<'_> {
+    type Target = Gate;
+    fn deref(&self) -> &Gate {
+        &self.0
+    }
+}
+
+impl Drop for InUse<'_> {
+    fn drop(&mut self) {
+        let mut gates = self.heals.gates.lock();
+        // The table's reference and ours.
+        if Arc::strong_count(&self.gate) == 2 {
+            gates.remove(&self.file);
+        }
+    }
+}
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        self.0.closed.store(false, Ordering::Release);
+    }
+}
+
+impl Heals {
+    /// The gate of a file.
+    pub(crate) fn gate(&self, file: FileId) -> InUse<'_> {
+        let gate = Arc::clone(self.gates.lock().entry(file).or_default());
+        InUse { heals: self, file, gate }
+    }
+
+    /// The gate of a file that is being healed.
+    pub(crate) fn busy(&self, file: FileId) -> Option<InUse<'_>> {
+        let gate = Arc::clone(self.gates.lock().get(&file)?);
+        Some(InUse { heals: self, file, gate }).filter(|gate| gate.closed.load(Ordering::Acquire))
+    }
+
+    /// Closes the gate of a file. `None`: it is being healed already.
+    pub(super) fn close(&self, file: FileId) -> Option<Closed<'_>> {
+        let gate = self.gate(file);
+        let before = gate.closed.swap(true, Ordering::AcqRel);
+        if before { None } else { Some(Closed(gate)) }
+    }
+
+    /// What a LAYOUTGET for writing is answered while a file is, or waits to be, healed.
+    pub(crate) fn refusal(&self, file: FileId, now: Time) -> nfsstat4 {
+        let mut refused = self.refused.lock();
+        if refused.len() >= MOST {
+            refused.clear();
+        }
+        let since = *refused.entry(file).or_insert(now);
+        if now.since(since) < SHORT { nfsstat4::NFS4ERR_DELAY } else { nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE }
+    }
+
+    /// Read-write layouts are given again.
+    pub(super) fn over(&self, file: FileId) {
+        self.refused.lock().remove(&file);
+    }
+
+    /// A file has come into the queue, durably.
+    pub(crate) fn queue(&self, key: InodeKey) {
+        let mut fresh = self.fresh.lock();
+        // Beyond it the next look at the whole queue finds them.
+        if fresh.len() < MOST {
+            fresh.push(key);
+        }
+        self.queued.notify_one();
+    }
+
+    /// What the files in the queue wait for, for people.
+    pub(crate) fn words(&self) -> String {
+        let waits = self.waits.lock();
+        let words: Vec<String> =
+            waits.iter().map(|(store, files)| format!("{files} wait for data server {}", store.0)).collect();
+        // As much as the protocol carries.
+        words.join(", ").chars().take(200).collect()
+    }
+
+    pub(super) fn take_fresh(&self) -> Vec<InodeKey> {
+        std::mem::take(&mut *self.fresh.lock())
+    }
+}

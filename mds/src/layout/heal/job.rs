@@ -1,0 +1,355 @@
+//! Heals one file: no read-write layout is out, pieces are compared and copied between data servers, ends are
+//! made equal and everything durable, and in one transaction the mirrors are good again.
+//!
+//! All that is known of how far it came is in memory: after a restart, or when anything it relied on changed,
+//! it begins again, and comparing finds what is equal already.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use sluice_namespace::stable_storage::{Fence, PendingFence, put_fence};
+use sluice_namespace::{
+    DataFile, FsError, Heal, Healed, HealedSlot, Inode, InodeKey, Sequence, StoreId, lease_block,
+};
+use sluice_state::ClientId;
+use sluice_state::file::{Error, File, Intent};
+use sluice_xdr::control::ctl_stat;
+
+use super::gate::{Closed, Filling};
+use super::leave;
+use super::plan::{Pair, Plan};
+use crate::dsctl::resync;
+use crate::files::{FileEntry, Held};
+use crate::layout::settle;
+use crate::server::Mds;
+
+/// How long truncations wait for the heal of a long file to let them in.
+const SLICE: u64 = 1_000_000_000;
+const BREATH: Duration = Duration::from_millis(10);
+/// Of attempts to have the read-write layouts back; each waits some seconds by itself.
+const TRIES: u32 = 20;
+const AGAIN: Duration = Duration::from_millis(100);
+/// The server itself.
+const NOBODY: ClientId = ClientId(0);
+
+/// How it ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// Nothing is left to do.
+    Done,
+    /// What could be done is done.
+    WaitsFor(Vec<StoreId>),
+    /// Something came in between, or a data server failed.
+    Again,
+}
+
+/// Heals a file as far as the data servers that are here allow.
+///
+/// # Errors
+/// What the metadata store says.
+pub(super) async fn heal(mds: &Arc<Mds>, key: InodeKey) -> Result<Outcome, FsError> {
+    match settle::settle_size(mds, &key).await {
+        Ok(_) => {}
+        Err(FsError::Busy) => return Ok(Outcome::Again),
+        Err(error) => return Err(error),
+    }
+    if mds.file(&key).await?.peek(File::needs_settle) {
+        // Who got a layout of an earlier incarnation may still write.
+        return Ok(Outcome::Again);
+    }
+    let (mut inode, mut row) = look(mds, key).await?;
+    // Of mirrors that may differ none may be missing: those that are given up are left behind.
+    if inode.layout().is_some_and(|layout| layout.mirrors_dirty && !leave::away(mds, layout).is_empty()) {
+        leave::leave(mds, key).await?;
+        (inode, row) = look(mds, key).await?;
+    }
+    let (Some(layout), Some(row)) = (inode.layout(), row) else { return Ok(Outcome::Done) };
+    let plan = plan(mds, &inode, &row);
+    let only_mark = layout.mirrors_dirty && plan.equal;
+    if plan.pairs.is_empty() && !only_mark {
+        return Ok(Outcome::WaitsFor(plan.waits_for));
+    }
+    let Some(gate) = mds.heals.close(key.fileid) else { return Ok(Outcome::Again) };
+    let mut work = Work { mds, key, entry: mds.file(&key).await?, gate, plan, at: (0, 0), begun: false };
+    let healed = work.run().await;
+    work.gate.lock.write().await.clear();
+    drop(work);
+    match healed {
+        Ok(left) => {
+            mds.heals.over(key.fileid);
+            Ok(if left.is_empty() { Outcome::Done } else { Outcome::WaitsFor(left) })
+        }
+        Err(Trouble::Again) => Ok(Outcome::Again),
+        Err(Trouble::Store(error)) => Err(error),
+    }
+}
+
+async fn look(mds: &Arc<Mds>, key: InodeKey) -> Result<(Inode, Option<Heal>), FsError> {
+    let namespace = &mds.namespace;
+    mds.read(|txn| {
+        Box::pin(async move {
+            Ok((namespace.getattr(&txn, &key).await?, namespace.heal(&txn, key.fileid).await?))
+        })
+    })
+    .await
+}
+
+fn plan(mds: &Mds, inode: &Inode, row: &Heal) -> Plan {
+    let ready = |store| mds.data_servers.get(store).is_some_and(|store| store.takes_heals());
+    match inode.layout() {
+        Some(layout) => Plan::of(layout, row, ready),
+        None => Plan::default(),
+    }
+}
+
+enum Trouble {
+    Again,
+    Store(FsError),
+}
+
+impl From<FsError> for Trouble {
+    fn from(error: FsError) -> Self {
+        Self::Store(error)
+    }
+}
+
+struct Work<'a> {
+    mds: &'a Arc<Mds>,
+    key: InodeKey,
+    entry: Arc<FileEntry>,
+    gate: Closed<'a>,
+    plan: Plan,
+    /// The pair worked on, and the offset in it.
+    at: (usize, u64),
+    /// The data servers know that old handles of the targets are dead.
+    begun: bool,
+}
+
+impl Work<'_> {
+    /// Slice by slice; the data servers that are still missed in the end.
+    async fn run(&mut self) -> Result<Vec<StoreId>, Trouble> {
+        loop {
+            let held = self.exclude_writers().await?;
+            let inode = self.unchanged().await?;
+            if self.gate.was_disturbed() {
+                (self.at, self.begun) = ((0, 0), false);
+            }
+            if !self.begun {
+                self.begin(&inode).await?;
+            }
+            if self.slice().await? {
+                let (inode, held) = self.exclude_readers(inode, held).await?;
+                return self.finish(&inode, held).await;
+            }
+            drop(held);
+            // Who waits for the ticket is in front of us now.
+            self.mds.env.clock.sleep(BREATH).await;
+        }
+    }
+
+    /// A ticket under which nobody holds a read-write layout. The gate is closed before it is asked for, so
+    /// that none goes out between two slices either.
+    async fn exclude_writers(&self) -> Result<Held, Trouble> {
+        self.exclude(&Intent::ProxyIo { client: NOBODY, write: true, exclusive: true }).await
+    }
+
+    /// What is replaced may have come back meanwhile and be read: nobody may hold a layout that names it once
+    /// others are written without it. What missed writes nobody reads anyway.
+    async fn exclude_readers(&self, inode: Inode, held: Held) -> Result<(Inode, Held), Trouble> {
+        if !self.plan.pairs.iter().any(|pair| pair.replaces() && !pair.old.stale) {
+            return Ok((inode, held));
+        }
+        drop(held);
+        let held = self.exclude(&Intent::Relayout).await?;
+        Ok((self.unchanged().await?, held))
+    }
+
+    async fn exclude(&self, intent: &Intent) -> Result<Held, Trouble> {
+        for _ in 0..TRIES {
+            match self.mds.prepare(&self.entry, intent).await {
+                // The end of an unclean layout is settled first: it may say that more mirrors differ.
+                Ok(_) if self.entry.peek(File::needs_settle) => return Err(Trouble::Again),
+                Ok(held) => return Ok(held),
+                Err(Error::Stale) => return Err(FsError::Stale.into()),
+                Err(_) => self.mds.env.clock.sleep(AGAIN).await,
+            }
+        }
+        Err(Trouble::Again)
+    }
+
+    /// The file as it is now, if the plan is still the right one. Asked under the ticket, which keeps
+    /// truncations away; one that an earlier incarnation left is carried out without one, and comes first.
+    async fn unchanged(&self) -> Result<Inode, Trouble> {
+        let (namespace, file) = (&self.mds.namespace, self.key.fileid);
+        let cut = self.mds.read(|txn| Box::pin(async move { namespace.truncate_intent(&txn, file).await }));
+        if cut.await?.is_some() {
+            return Err(Trouble::Again);
+        }
+        let (inode, row) = look(self.mds, self.key).await?;
+        let row = row.ok_or(Trouble::Again)?;
+        if self.plan.stands(&plan(self.mds, &inode, &row)) { Ok(inode) } else { Err(Trouble::Again) }
+    }
+
+    /// No handle from before leads to a target any more, nothing in it lies beyond the end of its source, and
+    /// writes that come through this server go there.
+    async fn begin(&mut self, inode: &Inode) -> Result<(), Trouble> {
+        let id = self.plan.id;
+        for pair in &self.plan.pairs {
+            if pair.target.stale {
+                sure(resync::fence_generations(self.mds, id, &pair.target, pair.target.generation).await)?;
+            }
+        }
+        let fills = |pair: &Pair| Filling { column: pair.source.slot, target: pair.target };
+        let outside = |pair: &&Pair| pair.target.stale || pair.replaces();
+        // Waits for writes that are under way.
+        let mut filling = self.gate.lock.write().await;
+        for pair in &self.plan.pairs {
+            // A write that grows the file would leave what lies beyond in the middle of it.
+            let (source, target) = (self.stat(&pair.source).await?, self.stat(&pair.target).await?);
+            let end = source.size.min(target.size);
+            sure(resync::set_end(self.mds, id, &pair.target, end, inode.size()).await)?;
+        }
+        *filling = self.plan.pairs.iter().filter(outside).map(fills).collect();
+        self.begun = true;
+        Ok(())
+    }
+
+    /// Works for a while; true when all pieces are equal.
+    async fn slice(&mut self) -> Result<bool, Trouble> {
+        let until = self.mds.now().plus_nanos(SLICE);
+        while let Some(pair) = self.plan.pairs.get(self.at.0).copied() {
+            let next = self.piece(&pair, self.at.1).await?;
+            self.at = next.map_or((self.at.0 + 1, 0), |next| (self.at.0, next));
+            if self.mds.now() > until {
+                break;
+            }
+        }
+        Ok(self.at.0 >= self.plan.pairs.len())
+    }
+
+    /// Makes one piece equal; where the next one begins.
+    async fn piece(&self, pair: &Pair, at: u64) -> Result<Option<u64>, Trouble> {
+        let (mds, id) = (self.mds, self.plan.id);
+        let length = mds.config.heal_piece;
+        let _alone = self.gate.lock.write().await;
+        let (source, target) = tokio::join!(
+            resync::next_data(mds, id, &pair.source, at),
+            resync::next_data(mds, id, &pair.target, at)
+        );
+        let next = match (source.ok_or(Trouble::Again)?, target.ok_or(Trouble::Again)?) {
+            (Some(a), Some(b)) => a.min(b),
+            (Some(one), None) | (None, Some(one)) => one,
+            (None, None) => return Ok(None),
+        };
+        let at = at.max(next / length * length);
+        if !self.equal(pair, at, length).await? {
+            let copied = resync::copy(mds, id, &pair.source, &pair.target, (at, length)).await;
+            let copied = copied.ok_or(Trouble::Again)?;
+            mds.metrics.healed_bytes.fetch_add(copied, Ordering::Relaxed);
+            // What the source does not have the target is to lose: its end is set when all is copied.
+            if copied > 0 && !self.equal(pair, at, copied).await? {
+                tracing::error!(
+                    file = self.key.fileid.0,
+                    offset = at,
+                    "a mirror differs after it was copied"
+                );
+                return Err(Trouble::Again);
+            }
+        }
+        Ok(Some(at.saturating_add(length)))
+    }
+
+    async fn equal(&self, pair: &Pair, at: u64, length: u64) -> Result<bool, Trouble> {
+        let (mds, id) = (self.mds, self.plan.id);
+        let (source, target) = tokio::join!(
+            resync::checksum(mds, id, &pair.source, at, length),
+            resync::checksum(mds, id, &pair.target, at, length)
+        );
+        Ok(source.ok_or(Trouble::Again)? == target.ok_or(Trouble::Again)?)
+    }
+
+    /// Ends are made equal, all is made durable, and the mirrors are good.
+    async fn finish(&self, inode: &Inode, held: Held) -> Result<Vec<StoreId>, Trouble> {
+        let mds = self.mds;
+        let mut filling = self.gate.lock.write().await;
+        // A write that could not be written to a target, too.
+        if self.gate.was_disturbed() {
+            return Err(Trouble::Again);
+        }
+        let mut slots = Vec::with_capacity(self.plan.pairs.len());
+        for pair in &self.plan.pairs {
+            let exists = self.same_end(pair, inode.size()).await?;
+            let old = pair.old;
+            if pair.replaces() && here(mds, &old) {
+                // It came back while its replacement was filled: nobody may read it when others are written.
+                sure(
+                    resync::fence_generations(mds, self.plan.id, &old, old.generation.saturating_add(1))
+                        .await,
+                )?;
+            }
+            slots.push(HealedSlot { slot: old.slot, generation: old.generation, exists });
+        }
+        let healed = Healed { id: self.plan.id, slots, equal: self.plan.equal };
+        let replaced: Vec<DataFile> =
+            self.plan.pairs.iter().filter(|pair| pair.replaces()).map(|pair| pair.old).collect();
+        commit(mds, self.key, &healed, &replaced).await?;
+        filling.clear();
+        drop(held.commit());
+        mds.metrics.healed_files.fetch_add(1, Ordering::Relaxed);
+        tracing::info!(file = self.key.fileid.0, mirrors = healed.slots.len(), "mirrors are equal again");
+        Ok(self.plan.waits_for.clone())
+    }
+
+    /// Whether there is a data file.
+    async fn same_end(&self, pair: &Pair, size: u64) -> Result<bool, Trouble> {
+        let (mds, id) = (self.mds, self.plan.id);
+        let source = self.stat(&pair.source).await?;
+        let target = self.stat(&pair.target).await?;
+        if source.size > 0 && !target.exists {
+            // A hole to its end: one zero brings it into being.
+            let last = (source.size - 1, 1);
+            resync::copy(mds, id, &pair.source, &pair.target, last).await.ok_or(Trouble::Again)?;
+        }
+        // Also when they end alike: what writers left unstable is durable then.
+        sure(resync::set_end(mds, id, &pair.source, source.size, size).await)?;
+        sure(resync::set_end(mds, id, &pair.target, source.size, size).await)?;
+        let target = self.stat(&pair.target).await?;
+        sure(target.size == source.size)?;
+        Ok(target.exists)
+    }
+
+    async fn stat(&self, file: &DataFile) -> Result<ctl_stat, Trouble> {
+        resync::stat(self.mds, self.plan.id, file).await.ok_or(Trouble::Again)
+    }
+}
+
+fn sure(done: bool) -> Result<(), Trouble> {
+    if done { Ok(()) } else { Err(Trouble::Again) }
+}
+
+fn here(mds: &Mds, file: &DataFile) -> bool {
+    mds.data_servers.get(file.store).is_some_and(|store| store.connection().is_some())
+}
+
+/// Durably. Data files that were replaced are fenced at their data server before it serves again.
+async fn commit(mds: &Mds, key: InodeKey, healed: &Healed, replaced: &[DataFile]) -> Result<(), FsError> {
+    let namespace = &mds.namespace;
+    let epoch = mds.data_servers.epochs().current;
+    mds.write(|mut txn| {
+        Box::pin(async move {
+            let count = u64::try_from(replaced.len()).unwrap_or(0);
+            if count > 0 {
+                let ids = lease_block(&mut txn, Sequence::Fence, count).await?;
+                for (file, id) in replaced.iter().zip(ids) {
+                    let generation = file.generation.saturating_add(1);
+                    let fence = Fence::Generation { file: healed.id, slot: file.slot, generation };
+                    put_fence(&mut txn, &PendingFence { store: file.store, id, fence, epoch });
+                }
+            }
+            namespace.healed(&mut txn, &key, healed).await
+        })
+    })
+    .await?;
+    Ok(())
+}

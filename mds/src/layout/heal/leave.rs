@@ -1,0 +1,115 @@
+//! Going on without a mirror whose data server is away: durable, and in force before anybody writes without it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluice_namespace::stable_storage::{Fence, PendingFence, put_fence};
+use sluice_namespace::{DataFile, FsError, Inode, InodeKey, Layout, Sequence, lease_block};
+use sluice_state::file::{Error, File, Intent, LayoutFilter};
+
+use crate::files::FileEntry;
+use crate::server::Mds;
+
+/// Of attempts to have the layouts back; each waits some seconds by itself.
+const TRIES: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Has the mirrors of a file left behind whose data servers are given up, in the background. Its layouts are
+/// taken back first: a data server that is alive but cut off from us must not be read under one, once others
+/// are written without it.
+pub(crate) fn begin(mds: &Arc<Mds>, key: InodeKey) {
+    if !mds.heals.leaving.lock().insert(key.fileid) {
+        return;
+    }
+    let inner = Arc::clone(mds);
+    mds.spawn(async move {
+        match leave(&inner, key).await {
+            Ok(()) | Err(FsError::Stale | FsError::Invalid) => {}
+            Err(error) => tracing::warn!(%error, file = key.fileid.0, "cannot leave a mirror behind yet"),
+        }
+        inner.heals.leaving.lock().remove(&key.fileid);
+    });
+}
+
+/// The same for the holder of a ticket that keeps LAYOUTGETs and I/O through this server away: one step of it,
+/// to be repeated until it is done.
+pub(crate) async fn under_ticket(mds: &Arc<Mds>, entry: &Arc<FileEntry>) {
+    let (namespace, key) = (&mds.namespace, entry.key);
+    let inode = mds.read(|txn| Box::pin(async move { namespace.getattr(&txn, &key).await })).await;
+    let Ok(inode) = inode else { return };
+    let left = inode.layout().map(|layout| away(mds, layout)).unwrap_or_default();
+    if left.is_empty() {
+        return;
+    }
+    if entry.peek(File::has_layouts) {
+        mds.step(entry, None, |file, ctx| ((), file.recall_layouts(ctx, LayoutFilter::All, true)));
+    } else if let Err(error) = mark(mds, &inode, &left).await {
+        tracing::warn!(%error, file = key.fileid.0, "cannot leave a mirror behind yet");
+    }
+}
+
+/// The same, to its end.
+///
+/// # Errors
+/// What the store says; Busy when layouts did not come back.
+pub(super) async fn leave(mds: &Arc<Mds>, key: InodeKey) -> Result<(), FsError> {
+    let entry = mds.file(&key).await?;
+    for _ in 0..TRIES {
+        match mds.prepare(&entry, &Intent::Relayout).await {
+            Ok(held) => {
+                let namespace = &mds.namespace;
+                let inode =
+                    mds.read(|txn| Box::pin(async move { namespace.getattr(&txn, &key).await })).await?;
+                let left = inode.layout().map(|layout| away(mds, layout)).unwrap_or_default();
+                if !left.is_empty() {
+                    mark(mds, &inode, &left).await?;
+                }
+                drop(held.commit());
+                return Ok(());
+            }
+            Err(Error::Stale) => return Err(FsError::Stale),
+            Err(_) => mds.env.clock.sleep(PAUSE).await,
+        }
+    }
+    Err(FsError::Busy)
+}
+
+/// Good mirrors that are given up while another copy is here.
+pub(crate) fn away(mds: &Mds, layout: &Layout) -> Vec<DataFile> {
+    let here = |file: &DataFile| mds.data_servers.get(file.store).is_some_and(|store| store.takes_writes());
+    let given_up = |file: &DataFile| mds.data_servers.get(file.store).is_none_or(|store| store.given_up());
+    layout
+        .columns()
+        .filter(|column| column.iter().any(|file| !file.stale && here(file)))
+        .flat_map(|column| column.iter().filter(|file| !file.stale && given_up(file)))
+        .copied()
+        .collect()
+}
+
+/// Marks mirrors that will miss writes, and kills the handles that others may still hold of them: a data
+/// server that comes back must not serve old data under them.
+async fn mark(mds: &Arc<Mds>, inode: &Inode, files: &[DataFile]) -> Result<(), FsError> {
+    let slots: Vec<u16> = files.iter().map(|file| file.slot).collect();
+    let epoch = mds.data_servers.epochs().current;
+    let (namespace, key, slots) = (&mds.namespace, &inode.key, &slots);
+    mds.write(|mut txn| {
+        Box::pin(async move {
+            let count = u64::try_from(slots.len()).unwrap_or(0);
+            let ids = lease_block(&mut txn, Sequence::Fence, count).await?;
+            let inode = namespace.leave_behind(&mut txn, key, slots).await?;
+            let Some(layout) = inode.layout() else { return Ok(()) };
+            let left = layout.data_files().filter(|file| slots.contains(&file.slot));
+            for (file, id) in left.zip(ids) {
+                let fence =
+                    Fence::Generation { file: layout.id, slot: file.slot, generation: file.generation };
+                put_fence(&mut txn, &PendingFence { store: file.store, id, fence, epoch });
+            }
+            Ok(())
+        })
+    })
+    .await?;
+    let stores: Vec<u16> = files.iter().map(|file| file.store.0).collect();
+    tracing::warn!(file = key.fileid.0, data_servers = ?stores, "mirrors left behind: they miss writes from now on");
+    mds.heals.queue(*key);
+    Ok(())
+}

@@ -1,0 +1,174 @@
+//! Mirrors that missed writes, or may differ, are made equal again; those whose data server is lost for good are
+//! made anew elsewhere. docs/DESIGN §8, docs/SEMANTICS.md "Mirrors".
+//!
+//! | module | what |
+//! | --- | --- |
+//! | `gate` | between a file that is healed and those who write to it |
+//! | `leave` | going on without a mirror that is away |
+//! | `plan` | what is made equal to what (pure) |
+//! | `job` | heals one file |
+//! | `rebuild` | what a lost data server held gets another place |
+//!
+//! The queue is a table: one row per file, from the transaction that marks a mirror to the one that clears it.
+
+mod gate;
+mod job;
+pub(crate) mod leave;
+mod plan;
+mod rebuild;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluice_namespace::{DataFile, FileId, FsError, Inode, InodeKey, Layout, StoreId};
+use tokio::task::JoinSet;
+
+pub(crate) use gate::{Filling, Heals};
+pub(crate) use rebuild::run as run_rebuild;
+
+use crate::server::Mds;
+use job::Outcome;
+
+/// Files healed at once.
+const WIDTH: usize = 4;
+/// Rows read at once.
+const PAGE: usize = 256;
+/// Between two looks for data servers that came back.
+const LOOK: Duration = Duration::from_secs(1);
+/// Until the whole queue is looked at again although nothing has changed.
+const REVIEW: u64 = 60_000_000_000;
+/// Until a file is tried again that something came in between of.
+const RETRY: Duration = Duration::from_secs(1);
+/// In a row; then the next look at the whole queue tries again.
+const TRIES: u32 = 5;
+
+type Ready = BTreeSet<(StoreId, bool)>;
+
+/// Works through the queue for the life of the server, after what earlier incarnations left.
+pub(crate) async fn run(mds: Arc<Mds>) {
+    let mut reviewed = None;
+    let mut crew = Crew {
+        mds: Arc::clone(&mds),
+        tasks: JoinSet::new(),
+        busy: BTreeSet::new(),
+        once_more: BTreeSet::new(),
+    };
+    loop {
+        let queued = mds.heals.queued.notified();
+        crew.reap();
+        for key in mds.heals.take_fresh() {
+            crew.take(key).await;
+        }
+        let ready = ready(&mds);
+        let due = reviewed
+            .as_ref()
+            .is_none_or(|(before, at): &(Ready, _)| *before != ready || mds.now().since(*at) > REVIEW);
+        if due {
+            match review(&mds, &mut crew).await {
+                Ok(()) => reviewed = Some((ready, mds.now())),
+                Err(error) => tracing::warn!(%error, "cannot look for files to heal; trying again"),
+            }
+        }
+        let _ = mds.env.clock.timeout(LOOK, queued).await;
+    }
+}
+
+/// A write may have reached some mirrors of a file and not others, and whoever sent it may never send it again:
+/// they are compared. Durable when it returns.
+///
+/// # Errors
+/// What the metadata store says.
+pub(crate) async fn suspect(mds: &Arc<Mds>, inode: &Inode) -> Result<(), FsError> {
+    let good = |column: &[DataFile]| column.iter().filter(|file| !file.stale).count();
+    let several = |layout: &Layout| layout.columns().any(|column| good(column) > 1);
+    if !inode.layout().is_some_and(|layout| several(layout) && !layout.mirrors_dirty) {
+        return Ok(());
+    }
+    let (namespace, key) = (&mds.namespace, &inode.key);
+    mds.write(|mut txn| Box::pin(async move { namespace.set_mirrors_dirty(&mut txn, key, true).await }))
+        .await?;
+    mds.heals.queue(*key);
+    Ok(())
+}
+
+/// The data servers that mirrors can be made equal at; whether they refuse the handles of earlier incarnations.
+fn ready(mds: &Mds) -> Ready {
+    let ours = mds.data_servers.first_epoch();
+    let ready = mds.data_servers.all().into_iter().filter(|store| store.takes_heals());
+    ready.map(|store| (store.id, store.view().retired >= ours)).collect()
+}
+
+/// The whole queue.
+async fn review(mds: &Arc<Mds>, crew: &mut Crew) -> Result<(), FsError> {
+    mds.heals.waits.lock().clear();
+    let mut after: Option<FileId> = None;
+    loop {
+        let namespace = &mds.namespace;
+        let page = mds.read(|txn| Box::pin(async move { namespace.heals(&txn, after, PAGE).await })).await?;
+        let Some(last) = page.last() else { return Ok(()) };
+        after = Some(last.inode.fileid);
+        for row in page {
+            crew.take(row.inode).await;
+        }
+    }
+}
+
+/// The files that are being healed.
+struct Crew {
+    mds: Arc<Mds>,
+    tasks: JoinSet<(InodeKey, Vec<StoreId>)>,
+    busy: BTreeSet<InodeKey>,
+    /// Those that came into the queue again meanwhile: what is under way may have looked before that.
+    once_more: BTreeSet<InodeKey>,
+}
+
+impl Crew {
+    /// Begins with a file when there is a hand free.
+    async fn take(&mut self, key: InodeKey) {
+        while self.tasks.len() >= WIDTH {
+            if let Some(Ok(done)) = self.tasks.join_next().await {
+                self.done(done);
+            }
+        }
+        if self.busy.insert(key) {
+            let mds = Arc::clone(&self.mds);
+            self.tasks.spawn(async move { (key, patiently(mds, key).await) });
+        } else {
+            self.once_more.insert(key);
+        }
+    }
+
+    fn reap(&mut self) {
+        while let Some(done) = self.tasks.try_join_next() {
+            if let Ok(done) = done {
+                self.done(done);
+            }
+        }
+    }
+
+    fn done(&mut self, (key, missed): (InodeKey, Vec<StoreId>)) {
+        self.busy.remove(&key);
+        if self.once_more.remove(&key) {
+            self.mds.heals.queue(key);
+        }
+        let mut waits = self.mds.heals.waits.lock();
+        for store in missed {
+            *waits.entry(store).or_default() += 1;
+        }
+    }
+}
+
+/// Heals one file; the data servers it misses.
+async fn patiently(mds: Arc<Mds>, key: InodeKey) -> Vec<StoreId> {
+    for _ in 0..TRIES {
+        match job::heal(&mds, key).await {
+            Ok(Outcome::Done) | Err(FsError::Stale) => return Vec::new(),
+            Ok(Outcome::WaitsFor(stores)) => return stores,
+            Ok(Outcome::Again) => {}
+            Err(error) => tracing::warn!(%error, file = key.fileid.0, "cannot heal a file; trying again"),
+        }
+        mds.env.clock.sleep(RETRY).await;
+    }
+    Vec::new()
+}

@@ -1,0 +1,141 @@
+//! What a data server held that is lost for good gets another place, where there is another copy of it.
+//!
+//! What is lost stays part of its file until its replacement is whole: a data server that comes back after all
+//! may hold the only other copy by then.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluice_namespace::stable_storage::StoreState;
+use sluice_namespace::{DataFile, DataFileId, FsError, Heal, InodeKey, Layout, StoreId};
+use sluice_state::Time;
+
+use crate::dsctl::StoreHandle;
+use crate::layout::{candidates, turn};
+use crate::server::Mds;
+
+const LOOK: Duration = Duration::from_secs(5);
+/// Owners of data files looked at at once, and the pause that leaves the store to others.
+const PAGE: usize = 256;
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Watches for data servers that are lost for good, for the life of the server.
+pub(crate) async fn run(mds: Arc<Mds>) {
+    let patience = u64::try_from(mds.config.rebuild_after.as_nanos()).unwrap_or(u64::MAX);
+    if patience == 0 {
+        return;
+    }
+    let mut looked: BTreeMap<StoreId, Time> = BTreeMap::new();
+    loop {
+        mds.env.clock.sleep(LOOK).await;
+        for store in mds.data_servers.all() {
+            if !lost_for_good(&mds, &store, patience) {
+                looked.remove(&store.id);
+                continue;
+            }
+            // Again from time to time: there may have been no place for some.
+            if looked.get(&store.id).is_some_and(|at| mds.now().since(*at) < patience) {
+                continue;
+            }
+            match replace_all(&mds, store.id).await {
+                Ok(planned) => {
+                    looked.insert(store.id, mds.now());
+                    if planned > 0 {
+                        tracing::warn!(
+                            data_server = store.id.0,
+                            mirrors = planned,
+                            "data server lost for good: its mirrors are rebuilt on others"
+                        );
+                    }
+                }
+                Err(error) => tracing::warn!(%error, "cannot look for the mirrors of a lost data server"),
+            }
+        }
+    }
+}
+
+fn lost_for_good(mds: &Mds, store: &StoreHandle, patience: u64) -> bool {
+    let view = store.view();
+    let away = view.lost && mds.now().since(view.last_heard.max(mds.started)) > patience;
+    view.intent == StoreState::Removed || away
+}
+
+/// Plans a replacement for every mirror that `lost` holds; how many.
+async fn replace_all(mds: &Arc<Mds>, lost: StoreId) -> Result<u64, FsError> {
+    let mut after: Option<DataFileId> = None;
+    let mut planned = 0;
+    loop {
+        let namespace = &mds.namespace;
+        let page = mds
+            .read(|txn| Box::pin(async move { namespace.data_file_owners(&txn, after, PAGE).await }))
+            .await?;
+        let Some((last, _)) = page.last() else { return Ok(planned) };
+        after = Some(*last);
+        for (_, key) in page {
+            match replace(mds, key, lost).await {
+                Ok(count) => planned += count,
+                // It is gone, or has changed meanwhile.
+                Err(FsError::Stale | FsError::Invalid) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        mds.env.clock.sleep(PAUSE).await;
+    }
+}
+
+async fn replace(mds: &Arc<Mds>, key: InodeKey, lost: StoreId) -> Result<u64, FsError> {
+    let namespace = &mds.namespace;
+    let inode = mds.read(|txn| Box::pin(async move { namespace.getattr(&txn, &key).await })).await?;
+    let Some(layout) = inode.layout().filter(|layout| holds_mirror(layout, lost)) else { return Ok(0) };
+    let row = mds.read(|txn| Box::pin(async move { namespace.heal(&txn, key.fileid).await })).await?;
+    let mut planned = 0;
+    for (slot, store) in places(mds, layout, row.as_ref(), lost) {
+        mds.write(|mut txn| {
+            Box::pin(async move { namespace.plan_replacement(&mut txn, &key, slot, store).await })
+        })
+        .await?;
+        planned += 1;
+    }
+    if planned > 0 {
+        mds.heals.queue(key);
+    }
+    Ok(planned)
+}
+
+/// A part that nobody has seen is placed anew when it is first used.
+fn in_use(layout: &Layout) -> impl Iterator<Item = &[DataFile]> {
+    let used = layout.components.iter().filter(|c| c.handed_out || c.slots.iter().any(|s| s.materialised));
+    used.flat_map(|component| component.slots.chunks(usize::from(component.mirrors.max(1))))
+}
+
+fn holds_mirror(layout: &Layout, store: StoreId) -> bool {
+    in_use(layout).any(|column| column.len() > 1 && column.iter().any(|file| file.store == store))
+}
+
+/// Where what `lost` holds is to go: the slot, and a data server that holds no mirror of it.
+fn places(mds: &Mds, layout: &Layout, row: Option<&Heal>, lost: StoreId) -> Vec<(u16, StoreId)> {
+    let candidates = candidates(mds);
+    let mut places = Vec::new();
+    for column in in_use(layout).filter(|column| column.len() > 1) {
+        for file in column.iter().filter(|file| file.store == lost) {
+            let planned = row.and_then(|row| row.replacement(file.slot)).filter(|_| file.moving);
+            let under_way =
+                planned.and_then(|new| mds.data_servers.get(new.store)).is_some_and(|new| !new.given_up());
+            let free: Vec<StoreId> = candidates
+                .iter()
+                .map(|candidate| candidate.store)
+                .filter(|store| column.iter().all(|mirror| mirror.store != *store))
+                .filter(|store| {
+                    let planned = |mirror: &DataFile| row.and_then(|row| row.replacement(mirror.slot));
+                    column.iter().filter_map(planned).all(|new| new.store != *store)
+                })
+                .collect();
+            let turn = usize::try_from(turn(mds)).unwrap_or(0);
+            if !under_way && let Some(store) = free.get(turn % free.len().max(1)) {
+                places.push((file.slot, *store));
+            }
+        }
+    }
+    places
+}

@@ -1,0 +1,149 @@
+//! Layouts of mirrored files while a data server is away, and when it is back.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use sluice_kv::RunLimits;
+use sluice_mds::Config;
+use sluice_namespace::stable_storage::{Fence, PendingFence, put_fence};
+use sluice_namespace::{DataFileId, FsError, LayoutPolicy, Shape, StoreId};
+use sluice_xdr::control::CTL_FENCES_MAX;
+use sluice_xdr::flexfiles::ff_layout4;
+use sluice_xdr::from_bytes;
+use sluice_xdr::nfs4::*;
+
+use crate::harness::*;
+
+pub const RW: layoutiomode4 = layoutiomode4::LAYOUTIOMODE4_RW;
+pub const RO: layoutiomode4 = layoutiomode4::LAYOUTIOMODE4_READ;
+
+/// A layout and its stateid, asked for again while the server says DELAY or RECALLCONFLICT.
+pub async fn get(
+    client: &Client,
+    fh: &nfs_fh4,
+    stateid: stateid4,
+    iomode: layoutiomode4,
+) -> Result<(stateid4, ff_layout4), nfsstat4> {
+    for _ in 0..1200 {
+        let mut reply = client.compound(vec![putfh(fh), layoutget(stateid, iomode)]).await;
+        match (reply.resarray.pop(), reply.status) {
+            (Some(nfs_resop4::OP_LAYOUTGET(LAYOUTGET4res::NFS4_OK(ok))), _) => {
+                let body = from_bytes(ok.logr_layout[0].lo_content.loc_body.clone()).unwrap();
+                return Ok((ok.logr_stateid, body));
+            }
+            (_, nfsstat4::NFS4ERR_DELAY | nfsstat4::NFS4ERR_RECALLCONFLICT) => {}
+            (_, refused) => return Err(refused),
+        }
+        client.raw.env.clock.sleep(Duration::from_millis(100)).await;
+    }
+    panic!("no answer but DELAY for two minutes");
+}
+
+/// The first data server of each mirror.
+pub fn devices(layout: &ff_layout4) -> Vec<deviceid4> {
+    layout.ffl_mirrors.iter().map(|mirror| mirror.ffm_data_servers[0].ffds_deviceid).collect()
+}
+
+fn mirrored() -> Config {
+    Config { policy: LayoutPolicy { shape: Shape::Small, mirrors: 2 }, ..Config::default() }
+}
+
+#[test]
+fn a_mirror_that_is_away_is_left_out_and_dies_with_its_handles() {
+    simulate_with(1, mirrored(), async |mut world: World| {
+        let second = world.add_data_server("ds2").await;
+        let client = world.client("a").await;
+        let (fh, open) = client.open("f", BOTH, 0).await;
+        let (layout, both) = get(&client, &fh, open, RW).await.unwrap();
+        assert_eq!(both.ffl_mirrors.len(), 2);
+        world.net.freeze("ds2");
+        // Until it is given up nobody goes on without it: it may be back in a moment.
+        let asks = client.status(vec![putfh(&fh), layoutget(layout, RW)]).await;
+        assert_eq!(asks, nfsstat4::NFS4_OK, "nothing is known of it yet");
+        until(&world.env, || (client.callbacks().count() >= 1).then_some(())).await;
+        let recall = client.callbacks().layout_recalls().remove(0);
+        assert!(recall.clora_changed);
+        let layoutrecall4::LAYOUTRECALL4_FILE(recalled) = recall.clora_recall else { panic!() };
+        client
+            .ok(vec![putfh(&fh), layoutreturn(recalled.lor_stateid, layoutiomode4::LAYOUTIOMODE4_ANY)])
+            .await;
+        // Reading needs no more than the one that is here.
+        let (layout, one) = get(&client, &fh, open, RO).await.unwrap();
+        assert_eq!(one.ffl_mirrors.len(), 1);
+        // Writing without the other: whoever might read it there gives back first, this client, too.
+        let first = client.status(vec![putfh(&fh), layoutget(layout, RW)]).await;
+        assert_eq!(first, nfsstat4::NFS4ERR_DELAY);
+        until(&world.env, || (client.callbacks().count() >= 2).then_some(())).await;
+        client.ok(vec![putfh(&fh), layoutreturn(layout, layoutiomode4::LAYOUTIOMODE4_ANY)]).await;
+        let (layout, one) = get(&client, &fh, open, RW).await.unwrap();
+        let left: Vec<_> =
+            devices(&both).into_iter().filter(|device| devices(&one).contains(device)).collect();
+        assert_eq!((one.ffl_mirrors.len(), left.len()), (1, 1));
+        let (_, two) = get(&client, &fh, layout, RO).await.unwrap();
+        assert_eq!(devices(&two), devices(&one), "readers do not go to the one that misses writes");
+        // It hears that its handles are dead before it serves again.
+        let fences = second.fences().len();
+        world.net.thaw("ds2");
+        until(&world.env, || (second.fences().len() > fences).then_some(())).await;
+        let told = second.fences();
+        assert!(told.iter().any(|fence| fence.kind == sluice_xdr::control::ctl_fence_kind::FENCE_GENERATION));
+    });
+}
+
+/// These data servers cannot be compared: healing goes on for ever.
+#[test]
+fn writers_wait_for_a_short_heal_and_write_through_the_server_during_a_long_one() {
+    simulate_with(2, mirrored(), async |mut world: World| {
+        world.add_data_server("ds2").await;
+        let (dies, client) = (world.client("dies").await, world.client("a").await);
+        let (fh, open) = dies.open("f", BOTH, 0).await;
+        get(&dies, &fh, open, RW).await.unwrap();
+        world.net.crash("dies");
+        let (fh, open) = client.open("f", BOTH, 0).await;
+        let lives = async {
+            for _ in 0..10 {
+                world.sleep(Duration::from_secs(10)).await;
+                client.ok(Vec::new()).await;
+            }
+        };
+        lives.await;
+        let begin = world.env.clock.now();
+        let refused = get(&client, &fh, open, RW).await.unwrap_err();
+        assert_eq!(refused, nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE);
+        let waited = world.env.clock.now() - begin;
+        assert!(waited >= Duration::from_secs(9) && waited < Duration::from_secs(60), "{waited:?}");
+        // Readers have one truth.
+        let (_, one) = get(&client, &fh, open, RO).await.unwrap();
+        assert_eq!(one.ffl_mirrors.len(), 1);
+    });
+}
+
+/// More than a registration carries: a fence that is heard of too late does not hold.
+#[test]
+fn a_data_server_hears_of_all_fences_before_it_serves() {
+    simulate_with(3, mirrored(), async |mut world: World| {
+        let second = world.add_data_server("ds2").await;
+        world.net.freeze("ds2");
+        world.sleep(Duration::from_secs(15)).await;
+        let most = u64::from(CTL_FENCES_MAX) + 10;
+        let rows = (0..most).map(|id| PendingFence {
+            store: StoreId(2),
+            id: 1 << 40 | id,
+            fence: Fence::Generation { file: DataFileId(id), slot: 0, generation: 2 },
+            epoch: 1,
+        });
+        let rows: Vec<_> = rows.collect();
+        let put = world.db.run::<_, FsError, _>(RunLimits::default().idempotent(), |mut txn| {
+            let rows = &rows;
+            Box::pin(async move {
+                rows.iter().for_each(|row| put_fence(&mut txn, row));
+                Ok(())
+            })
+        });
+        put.await.unwrap();
+        world.net.thaw("ds2");
+        second.registered(&world.env).await;
+        let told: BTreeSet<u64> = second.fences().iter().map(|fence| fence.target.file).collect();
+        assert!((0..most).all(|id| told.contains(&id)));
+    });
+}
