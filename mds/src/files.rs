@@ -51,6 +51,8 @@ pub(crate) struct FileEntry {
     times_set: Mutex<Option<Noted>>,
     /// When the newest look at the data servers began whose size is in the inode.
     looked: AtomicU64,
+    /// Truncations that have begun, and those that have ended.
+    cuts: [AtomicU64; 2],
 }
 
 /// A point in the order of events on this server, which no clock is fine enough to tell.
@@ -120,6 +122,7 @@ impl Files {
                 waiters: Mutex::default(),
                 times_set: Mutex::default(),
                 looked: AtomicU64::new(0),
+                cuts: Default::default(),
             })
         });
         Arc::clone(entry)
@@ -176,6 +179,14 @@ impl FileEntry {
         look(&self.machine.lock())
     }
 
+    /// Which truncation was the last; `None` while one is under way: what the data servers hold then is not all
+    /// part of the file any more.
+    pub(crate) fn last_cut(&self) -> Option<u64> {
+        let [begun, ended] = &self.cuts;
+        let (ended, begun) = (ended.load(Ordering::SeqCst), begun.load(Ordering::SeqCst));
+        (begun == ended).then_some(begun)
+    }
+
     /// Under a ticket that LAYOUTCOMMIT and SETATTR exclude each other with.
     pub(crate) fn times_set(&self) -> Option<Noted> {
         self.times_set.lock().clone()
@@ -223,9 +234,17 @@ pub(crate) struct Held {
     entry: Arc<FileEntry>,
     client: Option<ClientId>,
     ticket: Option<Ticket>,
+    cuts: bool,
 }
 
 impl Held {
+    /// A truncation begins, and ends with the ticket. Before its transaction.
+    pub(crate) fn cut(&mut self) {
+        if !std::mem::replace(&mut self.cuts, true) {
+            self.entry.cuts[0].fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
     /// What the ticket allows. `None` only after [`Held::finish`].
     pub(crate) fn ticket(&self) -> Option<&Ticket> {
         self.ticket.as_ref()
@@ -250,6 +269,9 @@ impl Held {
 
     fn end(&mut self, outcome: Outcome) -> Option<Reply> {
         let ticket = self.ticket.take()?;
+        if self.cuts {
+            self.entry.cuts[1].fetch_add(1, Ordering::SeqCst);
+        }
         Some(self.mds.step(&self.entry, self.client, |file, ctx| file.finish(ctx, ticket, outcome)))
     }
 }
@@ -408,7 +430,7 @@ impl Mds {
                 Prepared::Ticket(ticket) => {
                     queued.token = None;
                     let (mds, entry) = (Arc::clone(self), Arc::clone(entry));
-                    return Ok(Held { mds, entry, client, ticket: Some(ticket) });
+                    return Ok(Held { mds, entry, client, ticket: Some(ticket), cuts: false });
                 }
                 Prepared::Deny(error) => {
                     queued.token = None;

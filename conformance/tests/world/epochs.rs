@@ -69,6 +69,37 @@ fn a_layout_of_before_a_restart_is_good_until_grace_ends() {
     });
 }
 
+/// Whoever looks at the data servers while a file is cut does not bring back what was cut off.
+#[test]
+fn a_look_beside_a_truncation_does_not_undo_it() {
+    for seed in 100..130 {
+        simulate(seed, async |world| {
+            let writer = Client::mount(world, "writer", NEW).await;
+            let (file, layout) = writer.open_with_layout("f").await;
+            writer.write(&layout, 0, &pattern(0, 5000)).await.unwrap();
+            let others = ["a", "b", "c"];
+            let looks = others.map(async |host| {
+                let other = Client::mount(world, host, NEW).await;
+                let same = other.open("f").await;
+                for _ in 0..10 {
+                    other.stat(&same).await;
+                }
+                (other, same)
+            });
+            let cuts = async {
+                for n in 0..10 {
+                    writer.write(&layout, 0, &pattern(n, 5000)).await.unwrap();
+                    writer.truncate(&file, 100 + n).await;
+                    assert_eq!(writer.stat(&file).await.0, 100 + n, "seed {seed}");
+                }
+            };
+            let [a, b, c] = looks;
+            tokio::join!(cuts, a, b, c);
+            assert_eq!(writer.stat(&file).await.0, 109, "seed {seed}");
+        });
+    }
+}
+
 #[test]
 fn tombstones_do_not_gather_for_ever() {
     simulate_tuned(

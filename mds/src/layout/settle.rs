@@ -123,11 +123,13 @@ pub(super) async fn inode(mds: &Arc<Mds>, key: InodeKey) -> Result<Inode, FsErro
 /// # Errors
 /// What the store says; Busy while the data servers cannot say.
 pub(crate) async fn observe(mds: &Arc<Mds>, key: &InodeKey) -> Result<bool, FsError> {
+    let entry = mds.file(key).await?;
     let mut grew = false;
     for _ in 0..LOOKS {
+        let Some(cut) = entry.last_cut() else { break };
         let now = inode(mds, *key).await?;
         let seen = dsctl::observe(mds, &now).await.map_err(|_| FsError::Busy)?;
-        if !grow(mds, &now, seen.size).await? {
+        if seen.size <= now.size() || !grow(mds, &entry, seen.size, cut).await? {
             break;
         }
         grew = true;
@@ -135,12 +137,14 @@ pub(crate) async fn observe(mds: &Arc<Mds>, key: &InodeKey) -> Result<bool, FsEr
     Ok(grew)
 }
 
-/// The size becomes what was observed at the data servers, if that is more.
-async fn grow(mds: &Arc<Mds>, inode: &Inode, size: u64) -> Result<bool, FsError> {
-    if size <= inode.size() {
-        return Ok(false);
+/// The size becomes what was observed at the data servers since truncation `cut`, if that is more. A truncation
+/// that begins meanwhile is either seen here or conflicts with the transaction, which then runs again.
+async fn grow(mds: &Arc<Mds>, entry: &FileEntry, size: u64, cut: u64) -> Result<bool, FsError> {
+    let want = CommitSize { end: Some(size), observed: true, ..CommitSize::default() };
+    match commit_if(mds, entry.key, want, || entry.last_cut() == Some(cut)).await {
+        Err(FsError::Invalid) => Ok(false),
+        done => done,
     }
-    commit(mds, inode.key, CommitSize { end: Some(size), observed: true, ..CommitSize::default() }).await
 }
 
 /// After an unclean end, once the holder is fenced.
@@ -185,11 +189,27 @@ async fn may_still_be_written(mds: &Arc<Mds>, key: &InodeKey) -> Result<bool, Fs
 }
 
 async fn commit(mds: &Arc<Mds>, key: InodeKey, want: CommitSize) -> Result<bool, FsError> {
+    commit_if(mds, key, want, || true).await
+}
+
+/// Invalid when it `stands` no more.
+async fn commit_if(
+    mds: &Arc<Mds>,
+    key: InodeKey,
+    want: CommitSize,
+    stands: impl Fn() -> bool + Send + Sync,
+) -> Result<bool, FsError> {
     let root = Credential { uid: 0, gid: 0, gids: Vec::new() };
     let request = Request { who: &root, now: mds.env.clock.wall(), directory: DirectoryUpdate::Exact };
-    let (namespace, want, request) = (&mds.namespace, &want, &request);
+    let (namespace, want, request, stands) = (&mds.namespace, &want, &request, &stands);
     let (pending, version) = mds
-        .write(|mut txn| Box::pin(async move { namespace.commit_size(&mut txn, &key, want, request).await }))
+        .write(|mut txn| {
+            Box::pin(async move {
+                let pending = namespace.commit_size(&mut txn, &key, want, request).await?;
+                // After the inode was read: what begins from now on conflicts.
+                if stands() { Ok(pending) } else { Err(FsError::Invalid) }
+            })
+        })
         .await?;
     Ok(pending.resolve(version).grew)
 }

@@ -115,13 +115,14 @@ pub(super) async fn set_size(
     }
     // In-place truncation keeps the caller's own layout alive; fresh data files would end it.
     let swap = size == 0 && inode.size() > 0 && !entry.peek(sluice_state::file::File::has_layouts);
-    let held = settle::prepare(mds, &entry, &Intent::SetSize { client, replace: swap }).await?;
+    let mut held = settle::prepare(mds, &entry, &Intent::SetSize { client, replace: swap }).await?;
     settle::settle_size(mds, &inode.key).await?;
     let fresh = match (swap, inode.layout()) {
         (true, Some(old)) => crate::layout::fresh(mds, old).await.ok(),
         _ => None,
     };
     let set = SetSize { size, fresh, writable_open };
+    held.cut();
     match truncate(cx, &inode, &set, result).await? {
         None => drop(held.commit()?),
         Some(rest) => {
