@@ -226,6 +226,23 @@ fn a_mirror_that_missed_writes_is_not_read_before_it_is_healed() {
     });
 }
 
+/// Linux waits longer each time that it is told to: its second question after the loss must be answered.
+#[test]
+fn a_mirror_that_is_given_up_is_left_behind_before_the_writer_asks_again() {
+    simulate_with(12, TWICE, async |world| {
+        let mut writer = Writer::mount(world, "a", "f").await;
+        writer.write(world, 0, b"old data").await;
+        let lost = home(world, &writer.client, &writer.held.clone().unwrap(), 0).await;
+        world.crash_data_server(lost).await;
+        assert!(!writer.attempt(0, b"new data").await, "one mirror is gone");
+        assert!(!writer.attempt(0, b"new data").await, "and may be back in a moment");
+        world.sleep(Duration::from_secs(10)).await;
+        writer.obey().await;
+        assert!(writer.attempt(0, b"new data").await);
+        assert_eq!(writer.proxied, 0);
+    });
+}
+
 #[test]
 fn readers_that_are_cut_off_with_the_old_mirror_hold_up_the_writer() {
     simulate_with(9, TWICE, async |world| {

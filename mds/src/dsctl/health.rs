@@ -8,6 +8,7 @@ use sluice_namespace::stable_storage::StoreState;
 use sluice_state::file::LayoutFilter;
 
 use super::StoreHandle;
+use crate::layout::heal::leave;
 use crate::server::Mds;
 
 const LOOK: Duration = Duration::from_millis(500);
@@ -52,6 +53,7 @@ async fn lose(mds: &Arc<Mds>, store: &StoreHandle) {
         silent_seconds = mds.now().since(store.view().last_heard) / 1_000_000_000,
         "data server lost: its layouts are recalled"
     );
+    leave::begin_wanted(mds);
     for entry in mds.files.all() {
         if !entry.peek(sluice_state::file::File::has_layouts) {
             continue;

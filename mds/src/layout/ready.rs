@@ -41,7 +41,9 @@ pub(crate) async fn ready(mds: &Arc<Mds>, key: InodeKey, want: &Use) -> Result<I
     }
     if let Some(layout) = inode.layout().filter(|layout| misses(mds, layout, want)) {
         // A data server that has only just gone may be back in a moment; the wait for its fence, or for
-        // layouts that name it, is not ours to make under this ticket.
+        // layouts that name it, is not ours to make under this ticket. Noted before it is looked at: it may be
+        // given up at this very moment.
+        mds.heals.want(key);
         if !leave::away(mds, layout).is_empty() {
             leave::begin(mds, key);
         }

@@ -111,7 +111,7 @@ pub(crate) async fn settle_in_background(mds: Arc<Mds>, entry: Arc<FileEntry>) {
     }
 }
 
-pub(super) async fn inode(mds: &Arc<Mds>, key: InodeKey) -> Result<Inode, FsError> {
+pub(in crate::layout) async fn inode(mds: &Arc<Mds>, key: InodeKey) -> Result<Inode, FsError> {
     let namespace = &mds.namespace;
     mds.read(|txn| Box::pin(async move { namespace.getattr(&txn, &key).await })).await
 }

@@ -56,6 +56,8 @@ pub(crate) struct Heals {
     /// Files that have just come into the queue.
     fresh: Mutex<Vec<InodeKey>>,
     pub(super) queued: Notify,
+    /// Files whose writers wait for a mirror that has just gone.
+    wanted: Mutex<std::collections::BTreeSet<InodeKey>>,
     /// Files whose absent mirrors are being left behind.
     pub(super) leaving: Mutex<std::collections::BTreeSet<FileId>>,
     /// How many files wait for each data server, as last looked at.
@@ -147,6 +149,19 @@ impl Heals {
             fresh.push(key);
         }
         self.queued.notify_one();
+    }
+
+    /// Somebody waits to write to a file.
+    pub(crate) fn want(&self, key: InodeKey) {
+        let mut wanted = self.wanted.lock();
+        // Beyond it writers ask again, some seconds later.
+        if wanted.len() < MOST {
+            wanted.insert(key);
+        }
+    }
+
+    pub(super) fn take_wanted(&self) -> std::collections::BTreeSet<InodeKey> {
+        std::mem::take(&mut *self.wanted.lock())
     }
 
     /// What the files in the queue wait for, for people.

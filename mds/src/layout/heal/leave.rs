@@ -8,6 +8,7 @@ use sluice_namespace::{DataFile, FsError, Inode, InodeKey, Layout, Sequence, lea
 use sluice_state::file::{Error, File, Intent, LayoutFilter};
 
 use crate::files::FileEntry;
+use crate::layout::settle;
 use crate::server::Mds;
 
 /// Of attempts to have the layouts back; each waits some seconds by itself.
@@ -29,6 +30,14 @@ pub(crate) fn begin(mds: &Arc<Mds>, key: InodeKey) {
         }
         inner.heals.leaving.lock().remove(&key.fileid);
     });
+}
+
+/// A data server was given up: the files whose writers wait go on without it. Who asks waits twice as long each
+/// time before it asks again (Linux), and is not to find only then that something is to be done first.
+pub(crate) fn begin_wanted(mds: &Arc<Mds>) {
+    for key in mds.heals.take_wanted() {
+        begin(mds, key);
+    }
 }
 
 /// The same for the holder of a ticket that keeps LAYOUTGETs and I/O through this server away: one step of it,
@@ -53,6 +62,10 @@ pub(crate) async fn under_ticket(mds: &Arc<Mds>, entry: &Arc<FileEntry>) {
 /// # Errors
 /// What the store says; Busy when layouts did not come back.
 pub(super) async fn leave(mds: &Arc<Mds>, key: InodeKey) -> Result<(), FsError> {
+    let inode = settle::inode(mds, key).await?;
+    if inode.layout().is_none_or(|layout| away(mds, layout).is_empty()) {
+        return Ok(());
+    }
     let entry = mds.file(&key).await?;
     for _ in 0..TRIES {
         match mds.prepare(&entry, &Intent::Relayout).await {
