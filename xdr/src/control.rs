@@ -15,7 +15,7 @@ use bytes::Bytes;
 use crate::{Decode, DecodeError, Encode, Reader, Writer};
 
 /// What both sides of a registration must speak. 2: STAT numbers writes; CHECKSUM.
-pub const CTL_PROTOCOL: u32 = 2;
+pub const CTL_PROTOCOL: u32 = 3;
 pub const CTL_ADDRESSES_MAX: u32 = 16;
 pub const CTL_STRING_MAX: u32 = 1024;
 pub const CTL_FENCES_MAX: u32 = 4096;
@@ -225,10 +225,13 @@ impl Decode for ctl_fence {
 pub struct ctl_capacity {
     pub total_bytes: u64,
     pub free_bytes: u64,
-    /// by data files
+    /// of the device, by anything
     pub used_bytes: u64,
+    /// inodes of the device that are in use
     pub files: u64,
     pub free_inodes: u64,
+    /// the same from data servers that share one; all zero: unknown
+    pub device: ctl_uuid,
 }
 
 impl Encode for ctl_capacity {
@@ -238,11 +241,12 @@ impl Encode for ctl_capacity {
         w.u64(self.used_bytes);
         w.u64(self.files);
         w.u64(self.free_inodes);
+        self.device.encode(w);
     }
 }
 
 impl Decode for ctl_capacity {
-    const MIN_SIZE: usize = 40;
+    const MIN_SIZE: usize = 56;
 
     fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self {
@@ -251,6 +255,7 @@ impl Decode for ctl_capacity {
             used_bytes: r.u64()?,
             files: r.u64()?,
             free_inodes: r.u64()?,
+            device: ctl_uuid::decode(r)?,
         })
     }
 }
@@ -355,7 +360,7 @@ impl Encode for REGISTER_args {
 }
 
 impl Decode for REGISTER_args {
-    const MIN_SIZE: usize = 104;
+    const MIN_SIZE: usize = 120;
 
     fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self {
@@ -481,7 +486,7 @@ impl Encode for HEARTBEAT_args {
 }
 
 impl Decode for HEARTBEAT_args {
-    const MIN_SIZE: usize = 120;
+    const MIN_SIZE: usize = 136;
 
     fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self {
@@ -1350,7 +1355,7 @@ impl Encode for ctl_data_server_status {
 }
 
 impl Decode for ctl_data_server_status {
-    const MIN_SIZE: usize = 144;
+    const MIN_SIZE: usize = 160;
 
     fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self {
@@ -1511,7 +1516,7 @@ impl Decode for ADMIN_STATUS_resok {
             healed_bytes: r.u64()?,
             healing: r.opaque(CTL_STRING_MAX)?,
             clients: r.array(CTL_LIST_MAX, 48, ctl_client_status::decode)?,
-            data_servers: r.array(CTL_LIST_MAX, 144, ctl_data_server_status::decode)?,
+            data_servers: r.array(CTL_LIST_MAX, 160, ctl_data_server_status::decode)?,
         })
     }
 }

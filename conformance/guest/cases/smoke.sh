@@ -41,6 +41,9 @@ truncate -s 1000000 sized; same "$(stat -c %s sized)" 1000000 truncate
 truncate -s 10 sized; same "$(stat -c %s sized)" 10
 same "$(od -An -tx1 sized | tr -d ' \n')" 00000000000000000000 "a truncated file reads as zeros"
 df -P . | awk 'NR == 2 && $2 > 0 && $4 > 0 { ok = 1 } END { exit !ok }' || fail df
+# All data servers of this installation lie on one device.
+reference || host status | json 'j["data_servers"][0]["capacity_bytes"] >> 10' >/tmp/capacity
+reference || df -kP . | awk -v c="$(cat /tmp/capacity)" 'NR == 2 { d = $2 - c; exit !(d < 65536 && d > -65536) }' || fail "df: $(df -kP . | tail -1), the device has $(cat /tmp/capacity) KiB"
 df -iP . | awk 'NR == 2 && $2 > 0 { ok = 1 } END { exit !ok }' || fail "df -i"
 umask 027; touch masked; mkdir masked.d; umask 022
 same "$(stat -c %a masked masked.d | xargs)" "640 750" umask

@@ -7,6 +7,7 @@ use sluice_rpc::Connection;
 use sluice_store::Epoch;
 use sluice_xdr::control::{
     CONTROL_HEARTBEAT, HEARTBEAT_args, HEARTBEAT_res, ctl_capacity, ctl_counters, ctl_health, ctl_status,
+    ctl_uuid,
 };
 
 use super::link::{LinkError, call};
@@ -56,10 +57,11 @@ pub(crate) async fn capacity(shared: &Arc<Shared>) -> ctl_capacity {
             used_bytes: c.used,
             files: c.inodes.saturating_sub(c.inodes_free),
             free_inodes: c.inodes_free,
+            device: ctl_uuid(c.device),
         },
         Err(error) => {
             tracing::error!(store = %shared.store.place(), %error, "the device does not tell its capacity");
-            ctl_capacity { total_bytes: 0, free_bytes: 0, used_bytes: 0, files: 0, free_inodes: 0 }
+            ctl_capacity::default()
         }
     }
 }

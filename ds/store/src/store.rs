@@ -52,6 +52,8 @@ pub struct Capacity {
     /// 0 where the device does not count them.
     pub inodes: u64,
     pub inodes_free: u64,
+    /// See [`Space::device`](crate::device::Space).
+    pub device: [u8; 16],
 }
 
 /// One data file of an inventory.
@@ -146,6 +148,7 @@ impl Store {
                 used: space.total.saturating_sub(space.free),
                 inodes: space.inodes,
                 inodes_free: space.inodes_free,
+                device: space.device,
             })
         })
         .await

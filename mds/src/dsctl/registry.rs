@@ -1,6 +1,6 @@
 //! Every store ever registered, and what is known of it now.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -172,19 +172,26 @@ impl Registry {
 
     /// Of all data servers that take new files, together.
     pub(crate) fn capacity(&self) -> ctl_capacity {
-        let mut sum = ctl_capacity::default();
-        for store in self.all() {
-            let view = store.view();
-            if view.intent != StoreState::Removed && view.health.is_some() {
-                sum.total_bytes += view.capacity.total_bytes;
-                sum.free_bytes += view.capacity.free_bytes;
-                sum.used_bytes += view.capacity.used_bytes;
-                sum.files += view.capacity.files;
-                sum.free_inodes += view.capacity.free_inodes;
-            }
-        }
-        sum
+        let views = self.all().into_iter().map(|store| store.view());
+        together(views.filter(|v| v.intent != StoreState::Removed && v.health.is_some()).map(|v| v.capacity))
     }
+}
+
+/// The sum, in which a device that several data servers have in common counts once.
+fn together(capacities: impl Iterator<Item = ctl_capacity>) -> ctl_capacity {
+    let mut sum = ctl_capacity::default();
+    let mut counted = BTreeSet::new();
+    for capacity in capacities {
+        let device = capacity.device.0;
+        if device == [0; 16] || counted.insert(device) {
+            sum.total_bytes = sum.total_bytes.saturating_add(capacity.total_bytes);
+            sum.free_bytes = sum.free_bytes.saturating_add(capacity.free_bytes);
+            sum.used_bytes = sum.used_bytes.saturating_add(capacity.used_bytes);
+            sum.files = sum.files.saturating_add(capacity.files);
+            sum.free_inodes = sum.free_inodes.saturating_add(capacity.free_inodes);
+        }
+    }
+    sum
 }
 
 impl StoreHandle {
@@ -303,4 +310,28 @@ async fn next_epoch(env: &Env, db: &Database) -> Result<CapabilityEpochs, FsErro
         })
         .await?;
     Ok(epochs)
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_xdr::control::ctl_uuid;
+
+    use super::*;
+
+    #[test]
+    fn a_device_that_data_servers_share_counts_once() {
+        let of = |device: u8| ctl_capacity {
+            total_bytes: 100,
+            free_bytes: 60,
+            used_bytes: 40,
+            files: 3,
+            free_inodes: 7,
+            device: ctl_uuid([device; 16]),
+        };
+        let sum = together([of(1), of(2), of(1)].into_iter());
+        assert_eq!((sum.total_bytes, sum.free_bytes, sum.used_bytes), (200, 120, 80));
+        assert_eq!((sum.files, sum.free_inodes), (6, 14));
+        // Data servers that do not know their device are taken to have one each.
+        assert_eq!(together([of(0), of(0)].into_iter()).total_bytes, 200);
+    }
 }

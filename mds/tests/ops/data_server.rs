@@ -89,6 +89,7 @@ impl DataServer {
             used_bytes: 0,
             files: 0,
             free_inodes: 1 << 30,
+            device: ctl_uuid([0; 16]),
         };
         let args = REGISTER_args {
             protocol: CTL_PROTOCOL,

@@ -116,12 +116,28 @@ impl Device for FileDevice {
             free: s.f_bavail.saturating_mul(s.f_frsize),
             inodes: s.f_files,
             inodes_free: s.f_ffree,
+            device: device_of(&self.root)?,
         })
     }
 
     fn syncs(&self) -> u64 {
         self.syncs.load(Ordering::Relaxed)
     }
+}
+
+/// Names the device under `path` so that nobody else's has the same name: the start of this boot's identity, then the
+/// device number. f_fsid would not do: XFS makes it of the device number alone, which other hosts use too.
+fn device_of(path: &Path) -> io::Result<[u8; 16]> {
+    let number = fs::metadata(path)?.dev();
+    let mut device = [0; 16];
+    let Ok(boot) = fs::read_to_string("/proc/sys/kernel/random/boot_id") else { return Ok(device) };
+    let digits: Vec<u8> = boot.bytes().filter(u8::is_ascii_hexdigit).collect();
+    for (byte, pair) in device.iter_mut().zip(digits.chunks_exact(2).take(8)) {
+        let pair = std::str::from_utf8(pair).unwrap_or_default();
+        *byte = u8::from_str_radix(pair, 16).unwrap_or_default();
+    }
+    device[8..].copy_from_slice(&number.to_be_bytes());
+    Ok(device)
 }
 
 fn stat_of(meta: &fs::Metadata) -> FileStat {

@@ -242,7 +242,7 @@ impl Device for MemDevice {
     fn space(&self) -> io::Result<Space> {
         let state = self.state();
         let free = state.capacity.saturating_sub(state.used());
-        Ok(Space { total: state.capacity, free, inodes: 0, inodes_free: 0 })
+        Ok(Space { total: state.capacity, free, ..Space::default() })
     }
 
     fn syncs(&self) -> u64 {

@@ -20,6 +20,8 @@ pub struct Space {
     pub free: u64,
     pub inodes: u64,
     pub inodes_free: u64,
+    /// Which device this is of: stores that share one tell the same. All zero means unknown.
+    pub device: [u8; 16],
 }
 
 /// Size and allocation of one file, in bytes.
