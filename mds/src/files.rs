@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use sluice_namespace::InodeKey;
@@ -21,6 +22,8 @@ use crate::layout::times::Noted;
 use crate::server::Mds;
 
 const SHARDS: usize = 64;
+/// Between two shards that are searched for machines without state: a round of all takes half a minute.
+const SWEEP: Duration = Duration::from_millis(500);
 
 /// All file state of this metadata server.
 #[derive(Debug)]
@@ -142,6 +145,24 @@ impl Files {
         if !wanted && entry.machine.lock().is_idle() {
             shard.entries.remove(&id);
         }
+    }
+}
+
+impl Files {
+    /// How many files have state, or had until a moment ago.
+    pub(crate) fn count(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().entries.len()).sum()
+    }
+
+    /// Drops the machines of one shard that have no state and that nobody uses: whoever used one last may have been a
+    /// task that does not retire machines, or one of two that did at the same time.
+    fn sweep(&self, shard: usize) {
+        let Some(shard) = self.shards.get(shard) else { return };
+        let mut shard = shard.lock();
+        let Shard { entries, pinned } = &mut *shard;
+        entries.retain(|id, entry| {
+            pinned.contains_key(id) || Arc::strong_count(entry) > 1 || !entry.machine.lock().is_idle()
+        });
     }
 }
 
@@ -444,6 +465,14 @@ impl Mds {
                     }
                 }
             }
+        }
+    }
+
+    /// Goes through the table, again and again, so that it holds what has state and nothing else.
+    pub(crate) async fn run_file_sweep(self: Arc<Self>) {
+        for shard in (0..SHARDS).cycle() {
+            self.env.clock.sleep(SWEEP).await;
+            self.files.sweep(shard);
         }
     }
 

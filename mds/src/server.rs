@@ -126,6 +126,7 @@ impl Mds {
             config,
         });
         mds.spawn(Arc::clone(&mds).run_file_timers());
+        mds.spawn(Arc::clone(&mds).run_file_sweep());
         mds.spawn(crate::reaper::run(Arc::clone(&mds)));
         mds.spawn(crate::dsctl::run(Arc::clone(&mds)));
         mds.spawn(crate::dsctl::epochs::run(Arc::clone(&mds)));
@@ -148,6 +149,11 @@ impl Mds {
     /// How often data servers were asked something since the start.
     pub fn orders(&self) -> u64 {
         self.data_servers.orders()
+    }
+
+    /// How many files have opens, locks, layouts or delegations, or had until a moment ago.
+    pub fn files_with_state(&self) -> usize {
+        self.files.count()
     }
 
     /// Now, as the state machines count.

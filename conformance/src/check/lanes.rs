@@ -1,54 +1,63 @@
-//! Several suites of kernel clients at once, each in a network of its own.
+//! Several cases of kernel clients at once, each in a network of its own: a client mostly waits for its servers' disks
+//! and clocks.
 
-use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use anyhow::{Context, Result, anyhow, bail};
 
-/// One suite: kernel, minor version, cases.
-type Run = (&'static str, &'static str, &'static str);
+/// One case with one kernel.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cell {
+    pub(super) kernel: &'static str,
+    pub(super) vers: &'static str,
+    pub(super) case: &'static str,
+}
 
-/// Runs all lanes to their ends, and their suites' output, line by line, under their names.
+/// Runs every cell, `width` at a time, in this order. A cell's output comes when it has ended.
 ///
 /// # Errors
-/// The first suite that failed, lane by lane. The others of its lane are run nevertheless.
-pub(super) fn run(root: &Path, lanes: &'static [&'static [Run]]) -> Result<()> {
-    let ended: Vec<_> = thread::scope(|scope| {
-        let running: Vec<_> = lanes.iter().map(|runs| scope.spawn(|| lane(root, runs))).collect();
-        running.into_iter().map(thread::ScopedJoinHandle::join).collect()
-    });
-    for lane in ended {
-        lane.map_err(|_| anyhow!("a lane of the suite died"))??;
+/// Names every cell that failed; the others are run nevertheless.
+pub(super) fn run(root: &Path, cells: &[Cell], width: usize) -> Result<()> {
+    let next = AtomicUsize::new(0);
+    let failed = Mutex::new(Vec::new());
+    let lane = || -> Result<()> {
+        while let Some(cell) = cells.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if let Err(error) = suite(root, cell) {
+                println!("== {error:#}");
+                let mut failed = failed.lock().map_err(|_| anyhow!("another lane died"))?;
+                failed.push(format!("{} on {}, vers={}", cell.case, cell.kernel, cell.vers));
+            }
+        }
+        Ok(())
+    };
+    thread::scope(|scope| {
+        let lanes: Vec<_> = (0..width).map(|_| scope.spawn(lane)).collect();
+        lanes.into_iter().try_for_each(|lane| lane.join().map_err(|_| anyhow!("a lane died"))?)
+    })?;
+    let failed = failed.into_inner().map_err(|_| anyhow!("a lane died"))?;
+    if !failed.is_empty() {
+        bail!("{} of {} cases failed: {}", failed.len(), cells.len(), failed.join("; "));
     }
     Ok(())
 }
 
-fn lane(root: &Path, runs: &[Run]) -> Result<()> {
-    let ended: Vec<_> = runs.iter().map(|run| suite(root, run)).collect();
-    ended.into_iter().collect()
-}
-
-fn suite(root: &Path, (kernel, vers, cases): &Run) -> Result<()> {
-    // Each suite enters a network of its own, from which a process does not come back.
+fn suite(root: &Path, Cell { kernel, vers, case }: &Cell) -> Result<()> {
+    // Each case enters a network of its own, from which a process does not come back.
     let this = std::env::current_exe().context("cannot find this program's own file")?;
-    let mut suite = Command::new(this)
-        .arg("suite")
-        .args(cases.split(' '))
-        .args(["--kernel", kernel, "--vers", vers, "--results"])
+    let ended = Command::new(this)
+        .args(["suite", case, "--kernel", kernel, "--vers", vers, "--results"])
         .arg(root.join(format!("target/guest-suite/{kernel}-{vers}")))
         .current_dir(root)
-        .stdout(Stdio::piped())
-        .spawn()
+        .stdin(Stdio::null())
+        .output()
         .context("cannot start the suite")?;
-    let output = suite.stdout.take().context("the suite has an output")?;
-    for line in BufReader::new(output).lines() {
-        println!("{kernel:>6} {vers}| {}", line.context("cannot read what the suite says")?);
-    }
-    let status = suite.wait().context("cannot wait for the suite")?;
-    if !status.success() {
-        bail!("`suite {cases} --kernel {kernel} --vers {vers}` ended with {status}");
+    print!("{}{}", String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+    if !ended.status.success() {
+        bail!("`suite {case} --kernel {kernel} --vers {vers}` ended with {}", ended.status);
     }
     Ok(())
 }

@@ -9,6 +9,9 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
+use crate::suite::cases::CASES;
+use lanes::Cell;
+
 /// What to leave out.
 #[derive(clap::Args, Debug)]
 pub struct Options {
@@ -20,10 +23,12 @@ pub struct Options {
     no_guests: bool,
 }
 
-/// The kernel clients of every run, in lanes side by side: a client mostly waits for its servers' disks and clocks. Of
-/// each lane one after the other: kernel, minor version, cases. The full matrix is one command (docs/TESTING.md).
-const LANES: &[&[(&str, &str, &str)]] =
-    &[&[("uml7.2", "4.2", "ci")], &[("uml6.1", "4.2", "ci"), ("uml7.2", "4.1", "smoke")]];
+/// The kernels that run every case marked `ci`, over 4.2. The full matrix is one command (docs/TESTING.md).
+const KERNELS: &[&str] = &["uml6.1", "uml7.2"];
+/// What runs besides, and first: who cannot even do this need not wait for the rest.
+const FIRST: &[Cell] = &[Cell { kernel: "uml7.2", vers: "4.1", case: "smoke" }];
+/// Cases side by side. More than processors, as each mostly waits.
+const LANES: usize = 3;
 
 type Step = (&'static str, fn(&Path, &Options) -> Result<()>);
 
@@ -100,7 +105,17 @@ fn guest(root: &Path, options: &Options) -> Result<()> {
         return Ok(());
     }
     cargo(root, &["build", "--release", "--quiet", "-p", "sluice"])?;
-    lanes::run(root, LANES)
+    lanes::run(root, &cells(), LANES)
+}
+
+/// The longest first, so that none is left alone at the end.
+fn cells() -> Vec<Cell> {
+    let mut cases: Vec<_> = CASES.iter().filter(|case| case.ci).collect();
+    cases.sort_by_key(|case| std::cmp::Reverse(case.seconds));
+    let with_all = cases
+        .into_iter()
+        .flat_map(|case| KERNELS.iter().map(|kernel| Cell { kernel, vers: "4.2", case: case.name }));
+    FIRST.iter().copied().chain(with_all).collect()
 }
 
 fn cargo(root: &Path, arguments: &[&str]) -> Result<()> {

@@ -62,6 +62,16 @@ fn a_small_file_costs_two_transactions_and_a_call_for_each_look() {
     });
 }
 
+/// A machine costs about a kilobyte: a server that kept one for every file ever written would grow for ever.
+#[test]
+fn a_file_that_nobody_has_open_costs_no_memory() {
+    simulate(23, async |world| {
+        let client = Client::mount(world, "a", NEW).await;
+        warm_up(world, &client).await;
+        assert_eq!(world.files_with_state(), 0);
+    });
+}
+
 /// The row that says so went with the transaction that made the file.
 #[test]
 fn what_was_written_right_after_open_is_found_after_a_crash() {

@@ -189,6 +189,11 @@ impl World {
         }
     }
 
+    /// How many files the metadata server keeps a state machine for.
+    pub(crate) fn files_with_state(&self) -> usize {
+        self.service.files_with_state()
+    }
+
     pub(crate) async fn sleep(&self, time: Duration) {
         self.env.clock.sleep(time).await;
     }

@@ -237,6 +237,8 @@ pub(crate) async fn clear_rw(mds: Arc<Mds>, entry: Arc<FileEntry>) {
             held.push(ticket);
         }
     }
+    // The tickets retire their machines, which nobody else may be using then.
+    drop(entries);
     let keys: Vec<InodeKey> = held.iter().map(Held::key).collect();
     let (namespace, keys) = (&mds.namespace, &keys);
     let cleared = mds
