@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgAction, Args, Parser, Subcommand};
 
 /// Sluice: a parallel NAS for unmodified Linux clients.
 #[derive(Debug, Parser)]
@@ -25,6 +25,11 @@ pub(crate) enum Command {
     Status(Status),
     /// Show or set the layout policy of a directory: default, small, wide, wide-any
     Policy(Policy),
+    /// Check a configuration file
+    Config {
+        #[command(subcommand)]
+        command: Config,
+    },
     /// Make and inspect cluster keys
     Key {
         #[command(subcommand)]
@@ -49,12 +54,19 @@ pub(crate) struct Up {
     /// Addresses of the data servers, used in turn [default: as --listen]
     #[arg(long, value_name = "ADDR,...", value_delimiter = ',')]
     pub(crate) data_listen: Vec<IpAddr>,
+    /// Address and port of the metadata server's metrics for Prometheus; data servers take the ports after it
+    /// [default: off]
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(crate) metrics: Option<SocketAddr>,
     #[command(flatten)]
     pub(crate) tuning: Tuning,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Mds {
+    /// Read the options from section [mds] of FILE; those on the command line win
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
     /// Where the metadata is kept
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: PathBuf,
@@ -64,6 +76,9 @@ pub(crate) struct Mds {
     /// Cluster key [default: cluster.key in the data directory]
     #[arg(long, value_name = "FILE")]
     pub(crate) key: Option<PathBuf>,
+    /// Address and port for Prometheus, which GETs /metrics there without asking who it is [default: off]
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(crate) metrics: Option<SocketAddr>,
     #[command(flatten)]
     pub(crate) tuning: Tuning,
     #[command(flatten)]
@@ -72,6 +87,9 @@ pub(crate) struct Mds {
 
 #[derive(Debug, Args)]
 pub(crate) struct Ds {
+    /// Read the options from section [ds] of FILE; those on the command line win
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
     /// Metadata server; the port is 2049 unless given
     #[arg(long, value_name = "HOST[:PORT]")]
     pub(crate) mds: String,
@@ -85,12 +103,16 @@ pub(crate) struct Ds {
     /// Address and port for clients
     #[arg(long, value_name = "ADDR:PORT", default_value = "[::]:2050")]
     pub(crate) listen: SocketAddr,
-    /// Address and port that clients are told [default: the one that reaches the metadata server]
-    #[arg(long, value_name = "ADDR:PORT")]
-    pub(crate) advertise: Option<SocketAddr>,
+    /// Addresses and ports that clients are told, the preferred one first [default: the one that reaches the
+    /// metadata server]
+    #[arg(long, value_name = "ADDR:PORT,...", value_delimiter = ',')]
+    pub(crate) advertise: Vec<SocketAddr>,
     /// Cluster key [default: cluster.key in the data directory]
     #[arg(long, value_name = "FILE")]
     pub(crate) key: Option<PathBuf>,
+    /// Address and port for Prometheus, which GETs /metrics there without asking who it is [default: off]
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(crate) metrics: Option<SocketAddr>,
     #[command(flatten)]
     pub(crate) child: Child,
 }
@@ -111,10 +133,12 @@ pub(crate) struct Tuning {
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pub(crate) rebuild_after: u32,
     /// Map uid 0 of clients to nobody
-    #[arg(long)]
+    #[arg(long, value_name = "BOOL", action = ArgAction::Set, num_args = 0..=1, require_equals = true,
+        default_value_t = false, default_missing_value = "true", hide_possible_values = true)]
     pub(crate) root_squash: bool,
     /// Hand out no layouts: all data goes through the metadata server (to compare)
-    #[arg(long)]
+    #[arg(long, value_name = "BOOL", action = ArgAction::Set, num_args = 0..=1, require_equals = true,
+        default_value_t = false, default_missing_value = "true", hide_possible_values = true)]
     pub(crate) no_layouts: bool,
 }
 
@@ -148,6 +172,12 @@ pub(crate) struct Policy {
     pub(crate) policy: Option<String>,
     #[command(flatten)]
     pub(crate) reach: Reach,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Config {
+    /// Say whether a server would take FILE, or what is wrong and in which line
+    Check { file: PathBuf },
 }
 
 #[derive(Debug, Subcommand)]

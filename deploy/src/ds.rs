@@ -10,28 +10,21 @@ use sluice_env::Env;
 use sluice_rpc::{ClusterKey, Tcp};
 use sluice_store::device::FileDevice;
 
-use crate::{cli, durability, logs, ports, reach, stop};
+use crate::metrics::ds::DsSource;
+use crate::{cli, durability, logs, metrics, ports, reach, stop};
 
 /// How long calls in flight may take when the server is asked to stop.
 const DRAIN: Duration = Duration::from_secs(5);
 
 pub(crate) async fn run(options: cli::Ds) -> Result<()> {
     logs::start();
-    let mds = reach::resolve(&options.mds)?;
-    let advertise = match options.advertise {
-        Some(address) => address,
-        None => reachable(options.listen, mds)?,
-    };
-    if advertise.ip().is_loopback() && !mds.ip().is_loopback() {
-        bail!("{advertise} means nothing to clients on other hosts: give --advertise an address they reach");
-    }
+    let (mds, advertise) = addresses(&options)?;
+    let key = key(&options)?;
     std::fs::create_dir_all(&options.data_dir).with_context(|| {
         format!("cannot make {}: choose a writable --data-dir", options.data_dir.display())
     })?;
-    let key_file = options.key.unwrap_or_else(|| options.data_dir.join("cluster.key"));
-    let key = ClusterKey::read(&key_file)?;
     let mut config = Config::new(options.listen, options.data_dir.join("store"), mds, key);
-    config.advertise = vec![advertise];
+    config.advertise = advertise;
     config.store.create = options.new;
     std::fs::create_dir_all(&config.data_dir)
         .with_context(|| format!("cannot make {}", config.data_dir.display()))?;
@@ -42,11 +35,44 @@ pub(crate) async fn run(options: cli::Ds) -> Result<()> {
     } else {
         DataServer::start(env, transport, config).await
     };
-    let server = server.map_err(explain)?;
+    let server = Arc::new(server.map_err(explain)?);
+    if let Some(address) = options.metrics {
+        metrics::serve(address, Arc::new(DsSource(Arc::clone(&server)))).await?;
+    }
     let why = stop::requested(options.child.stop_with_stdin).await?;
     tracing::info!(why, "data server stopping");
     server.shutdown(DRAIN).await;
     Ok(())
+}
+
+fn key(options: &cli::Ds) -> Result<ClusterKey> {
+    let file = options.key.clone().unwrap_or_else(|| options.data_dir.join("cluster.key"));
+    Ok(ClusterKey::read(&file)?)
+}
+
+/// Whether a start with these options would find what it needs. The device is not looked at: it is mounted
+/// later, perhaps.
+pub(crate) fn check(options: &cli::Ds) -> Result<()> {
+    addresses(options)?;
+    key(options).map(drop)
+}
+
+/// The metadata server's address, and what clients are told of this server's.
+fn addresses(options: &cli::Ds) -> Result<(SocketAddr, Vec<SocketAddr>)> {
+    let mds = reach::resolve(&options.mds)?;
+    let advertise = if options.advertise.is_empty() {
+        vec![reachable(options.listen, mds)?]
+    } else {
+        options.advertise.clone()
+    };
+    for address in &advertise {
+        if address.ip().is_unspecified() || address.ip().is_loopback() && !mds.ip().is_loopback() {
+            bail!(
+                "{address} means nothing to clients on other hosts: give --advertise an address they reach"
+            );
+        }
+    }
+    Ok((mds, advertise))
 }
 
 /// The address of this host that packets from the metadata server come back to.
@@ -65,5 +91,43 @@ fn explain(error: StartError) -> anyhow::Error {
     match error {
         StartError::Listen(address, error) => anyhow!(ports::explain(address, &error)),
         other => other.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(mds: &str, listen: &str, advertise: &[&str]) -> Result<Vec<String>, String> {
+        let options = cli::Ds {
+            config: None,
+            mds: mds.to_owned(),
+            data_dir: "/nowhere".into(),
+            new: false,
+            listen: listen.parse().unwrap(),
+            advertise: advertise.iter().map(|address| address.parse().unwrap()).collect(),
+            key: None,
+            metrics: None,
+            child: cli::Child { stop_with_stdin: false },
+        };
+        let (_, all) = addresses(&options).map_err(|error| error.to_string())?;
+        Ok(all.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn clients_are_told_an_address_that_means_something_to_them() {
+        assert_eq!(told("127.0.0.1", "[::]:2050", &[]).unwrap(), ["127.0.0.1:2050"]);
+        assert_eq!(told("127.0.0.1", "127.0.0.2:2050", &[]).unwrap(), ["127.0.0.2:2050"]);
+        assert_eq!(told("192.0.2.1", "192.0.2.2:2050", &[]).unwrap(), ["192.0.2.2:2050"]);
+        let several = ["192.0.2.2:1", "192.0.2.3:1"];
+        assert_eq!(told("192.0.2.1", "[::]:2050", &several).unwrap(), several);
+        for (listen, advertise) in [
+            ("127.0.0.1:2050", &[][..]),
+            ("[::]:2050", &["192.0.2.2:1", "127.0.0.1:2050"][..]),
+            ("[::]:2050", &["0.0.0.0:2050"][..]),
+        ] {
+            let error = told("192.0.2.1", listen, advertise).unwrap_err();
+            assert!(error.contains("give --advertise"), "{error}");
+        }
     }
 }

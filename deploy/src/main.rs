@@ -7,12 +7,14 @@
 )]
 
 mod cli;
+mod config;
 mod ds;
 mod durability;
 mod installation;
 mod key;
 mod logs;
 mod mds;
+mod metrics;
 mod ports;
 mod reach;
 mod status;
@@ -22,7 +24,6 @@ mod up;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use clap::Parser;
 use cli::{Cli, Command};
 
 /// Buffers of 1 MiB come and go with every READ and WRITE: the C library's allocator gives each back to the
@@ -31,7 +32,7 @@ use cli::{Cli, Command};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    match run(Cli::parse()) {
+    match config::parse(std::env::args_os().collect()).and_then(run) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("sluice: {error:#}");
@@ -52,6 +53,7 @@ fn run(cli: Cli) -> Result<()> {
             Command::Ds(options) => ds::run(options).await,
             Command::Status(options) => status::run(options).await,
             Command::Policy(options) => status::policy(options).await,
+            Command::Config { command: cli::Config::Check { file } } => config::check(&file),
             Command::Key { command } => key::run(&command),
         }
     })

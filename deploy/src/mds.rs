@@ -9,8 +9,8 @@ use sluice_kv::{Database, EmbeddedOptions};
 use sluice_mds::{Config, Mds};
 use sluice_rpc::{ClusterKey, Limits, Server, Tcp, Transport};
 
-use crate::cli;
-use crate::{durability, logs, ports, stop};
+use crate::metrics::mds::MdsSource;
+use crate::{cli, durability, logs, metrics, ports, stop};
 
 /// How long calls in flight may take when the server is asked to stop.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -18,8 +18,7 @@ const DRAIN: Duration = Duration::from_secs(5);
 pub(crate) async fn run(options: cli::Mds) -> Result<()> {
     logs::start();
     let env = Env::system();
-    let key_file = options.key.unwrap_or_else(|| options.data_dir.join("cluster.key"));
-    let key = ClusterKey::read(&key_file)?;
+    let key = key(&options)?;
     let transport: Arc<dyn Transport> = Arc::new(Tcp);
     let limits = Limits::default();
     let store = options.data_dir.join("metadata");
@@ -39,11 +38,25 @@ pub(crate) async fn run(options: cli::Mds) -> Result<()> {
         .map_err(|error| anyhow!(ports::explain(options.listen, &error)))?;
     tracing::info!(listen = %listener.local_addr(), data = %options.data_dir.display(), "metadata server ready");
     env.spawn.spawn(Box::pin(Arc::clone(&server).serve(listener)));
+    if let Some(address) = options.metrics {
+        let source = MdsSource { mds: Arc::clone(&mds), server: Arc::clone(&server) };
+        metrics::serve(address, Arc::new(source)).await?;
+    }
     let why = stop::requested(options.child.stop_with_stdin).await?;
     tracing::info!(why, "metadata server stopping");
     server.shutdown(DRAIN).await;
     db.close().await?;
     Ok(())
+}
+
+fn key(options: &cli::Mds) -> Result<ClusterKey> {
+    let file = options.key.clone().unwrap_or_else(|| options.data_dir.join("cluster.key"));
+    Ok(ClusterKey::read(&file)?)
+}
+
+/// Whether a start with these options would find what it needs.
+pub(crate) fn check(options: &cli::Mds) -> Result<()> {
+    key(options).map(drop)
 }
 
 fn config(tuning: &cli::Tuning) -> Config {

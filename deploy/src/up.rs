@@ -88,6 +88,7 @@ fn roles(dir: &Path, options: &cli::Up, installation: &Installation) -> Result<V
     arguments.extend(["--rebuild-after".to_owned(), tuning.rebuild_after.to_string()]);
     arguments.extend(tuning.root_squash.then(|| "--root-squash".to_owned()));
     arguments.extend(tuning.no_layouts.then(|| "--no-layouts".to_owned()));
+    arguments.extend(metrics(options, 0)?);
     let mut roles = vec![Role { name: "mds".to_owned(), arguments }];
     for number in 1..=installation.data_servers {
         let listen = SocketAddr::new(data_address(options, number), port(options.port, number)?);
@@ -108,9 +109,17 @@ fn roles(dir: &Path, options: &cli::Up, installation: &Installation) -> Result<V
         // Only a data server that never ran may make a store: an empty directory in place of an old one is a
         // device that is not mounted.
         arguments.extend((number > installation.started).then(|| "--new".to_owned()));
+        arguments.extend(metrics(options, number)?);
         roles.push(Role { name: format!("ds{number}"), arguments });
     }
     Ok(roles)
+}
+
+/// Where child `number` shows its metrics; the metadata server is 0.
+fn metrics(options: &cli::Up, number: u16) -> Result<Vec<String>> {
+    let Some(base) = options.metrics else { return Ok(Vec::new()) };
+    let address = SocketAddr::new(base.ip(), port(base.port(), number)?);
+    Ok(vec!["--metrics".to_owned(), address.to_string()])
 }
 
 fn data_address(options: &cli::Up, number: u16) -> IpAddr {
@@ -227,6 +236,9 @@ fn announce(dir: &Path, options: &cli::Up, installation: &Installation) {
     println!("Sluice is ready: {} data servers, data in {}", installation.data_servers, dir.display());
     println!("  mount:   mount -t nfs -o vers=4.2{port} {}:/ /mnt", host(options.listen));
     println!("  status:  sluice status --data-dir {}", dir.display());
+    if let Some(metrics) = options.metrics {
+        println!("  metrics: http://{metrics}/metrics, data servers at the ports after it");
+    }
     println!("  stop:    Ctrl-C");
 }
 

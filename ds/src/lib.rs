@@ -8,6 +8,7 @@
 //! | [`control`] | registration, heartbeats, reports; orders from the metadata server |
 //! | `access` | is this handle good, and may its holder do this? |
 //! | `contact` | may we serve at all, or have we lost the metadata server? |
+//! | `metrics` | what is shown to an operator |
 //! | `logical_size` | where a file ends whose data file is only one of several |
 
 mod access;
@@ -16,10 +17,12 @@ pub mod control;
 mod counters;
 mod error;
 mod logical_size;
+mod metrics;
 pub mod nfs3;
 pub mod server;
 mod shared;
 
 pub use counters::Snapshot;
 pub use error::StartError;
+pub use metrics::Metrics;
 pub use server::{Config, DataServer, Status};

@@ -145,6 +145,10 @@ impl DataServer {
         self.addr
     }
 
+    pub(crate) fn store(&self) -> &Arc<Store> {
+        &self.shared.store
+    }
+
     pub fn status(&self) -> Status {
         let shared = &self.shared;
         Status {

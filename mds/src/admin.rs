@@ -6,17 +6,16 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use sluice_env::BoxFuture;
-use sluice_namespace::stable_storage::statistic;
 use sluice_namespace::{
-    Credential, DirectoryUpdate, FsError, Inode, InodeKey, LayoutPolicy, Name, Request, SetAttr, Statistic,
+    Credential, DirectoryUpdate, FsError, Inode, InodeKey, LayoutPolicy, Name, Request, SetAttr,
 };
 use sluice_rpc::{Call, Frame, Program, Reply};
 use sluice_state::client::{ClientInfo, ImplementationId};
-use sluice_state::lease::LeaseState;
 use sluice_xdr::control::*;
 use sluice_xdr::{Decode, Encode, Reader, Writer};
 
 use crate::dsctl::StoreHandle;
+use crate::metrics::lease_words;
 use crate::server::Mds;
 
 /// The admin program as holders of the cluster key reach it.
@@ -59,19 +58,7 @@ fn encode<R: Encode>(result: &R) -> Reply {
 impl Admin {
     async fn status(&self, call: &Call) -> ADMIN_STATUS_res {
         let mds = &self.mds;
-        let counts = mds
-            .read(|txn| {
-                Box::pin(async move {
-                    let count = async |what| statistic(&txn, what).await;
-                    Ok((
-                        count(Statistic::Files).await?,
-                        count(Statistic::Bytes).await?,
-                        count(Statistic::Degraded).await?,
-                    ))
-                })
-            })
-            .await;
-        let (files, used_bytes, degraded_files) = match counts {
+        let (files, used_bytes, degraded_files) = match mds.totals().await {
             Ok(counts) => counts,
             Err(error) => {
                 let why = format!("the metadata store does not answer: {error}");
@@ -114,10 +101,7 @@ impl Admin {
         let mds = &self.mds;
         let usage = mds.files.index().usage(info.id);
         let sessions: Vec<_> = info.sessions.iter().filter_map(|id| mds.clients.session(*id)).collect();
-        let address = sessions.iter().find_map(|session| {
-            let id = session.lock().any_connection()?;
-            Some(mds.clients.connection(id)?.peer().ip().to_string())
-        });
+        let address = mds.address_of(&sessions);
         let release = info
             .implementation
             .as_ref()
@@ -129,12 +113,7 @@ impl Admin {
             name: cut(&info.owner),
             kernel: release.unwrap_or_default().into(),
             minor_version: info.minor_version,
-            state: Bytes::from_static(match info.lease {
-                _ if !info.confirmed => b"unconfirmed",
-                LeaseState::Active => b"active",
-                LeaseState::Courtesy => b"silent",
-                LeaseState::Dead => b"ending",
-            }),
+            state: Bytes::from_static(lease_words(info.confirmed, info.lease).as_bytes()),
             opens: usage.opens,
             locks: usage.locks,
             layouts: usage.layouts,

@@ -9,6 +9,7 @@ use sluice_state::lease::{ClientShared, seq4_status};
 use sluice_state::{ClientId, StateId, StateKind};
 
 use crate::files::FileEntry;
+use crate::metrics::add;
 use crate::server::Mds;
 use crate::{callback, dsctl, layout};
 
@@ -33,6 +34,9 @@ impl Mds {
                         file = entry.key.fileid.0,
                         "state revoked"
                     );
+                    if kind == StateKind::Layout {
+                        add(&self.metrics.layouts_revoked, 1);
+                    }
                     self.tell_revoked(client, kind, stateid, reason);
                 }
                 Effect::Callback(recall) => self.spawn(callback::recall(mds, entry, recall)),

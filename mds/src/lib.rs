@@ -12,6 +12,7 @@
 //! | `dsctl` | the data servers: registration, health, fences, sizes; the MDS's own I/O |
 //! | `transact` | transactions on the store |
 //! | `admin` | the command line's questions |
+//! | `metrics` | what is counted |
 
 mod admin;
 mod attr;
@@ -32,4 +33,5 @@ mod server;
 mod transact;
 
 pub use config::Config;
+pub use metrics::{BUCKETS, DataServerStatistics, OperationSnapshot, Statistics};
 pub use server::{Mds, StartError};

@@ -67,6 +67,11 @@ impl Program for Nfs3 {
     }
 }
 
+/// A procedure by its number, as RFC 1813 spells it.
+pub fn procedure_name(procedure: u32) -> Option<&'static str> {
+    TABLE.get(procedure as usize).map(|row| row.name)
+}
+
 /// Attributes are left out of every reply that may leave them out: clients of a layout ignore them
 /// (RFC 8435 §2.1: the metadata server's count), and fetching them costs.
 const NO_ATTRIBUTES: post_op_attr = post_op_attr::FALSE;

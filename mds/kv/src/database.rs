@@ -23,6 +23,7 @@ pub(crate) struct Inner {
     pub(crate) env: Env,
     pub(crate) backend: Backend,
     pub(crate) committed: AtomicU64,
+    pub(crate) conflicts: AtomicU64,
 }
 
 /// What a store has made durable since it was opened.
@@ -32,6 +33,8 @@ pub struct Work {
     pub transactions: u64,
     /// Groups of them, each of which was one flush of the device.
     pub groups: u64,
+    /// Attempts that lost against another transaction and were made again, or given up.
+    pub conflicts: u64,
 }
 
 impl Database {
@@ -50,7 +53,14 @@ impl Database {
     }
 
     fn new(env: Env, backend: Backend) -> Self {
-        Self { inner: Arc::new(Inner { env, backend, committed: AtomicU64::new(0) }) }
+        Self {
+            inner: Arc::new(Inner {
+                env,
+                backend,
+                committed: AtomicU64::new(0),
+                conflicts: AtomicU64::new(0),
+            }),
+        }
     }
 
     /// What it has cost so far.
@@ -60,7 +70,7 @@ impl Database {
             Backend::Memory(_) => transactions,
             Backend::Embedded(embedded) => embedded.groups(),
         };
-        Work { transactions, groups }
+        Work { transactions, groups, conflicts: self.inner.conflicts.load(Ordering::Relaxed) }
     }
 
     /// A transaction without a retry loop around it; prefer [`Database::run`].

@@ -2,6 +2,7 @@
 
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -259,6 +260,9 @@ impl<'a> Tries<'a> {
     /// Pauses before the next attempt, or gives up.
     async fn again<E: From<KvError>>(&mut self, last: KvError) -> Result<(), E> {
         self.made += 1;
+        if last == KvError::Conflict {
+            self.db.inner.conflicts.fetch_add(1, Ordering::Relaxed);
+        }
         let late = self.limits.deadline.is_some_and(|d| self.db.inner.env.clock.now() >= d);
         if late || self.made >= self.limits.max_attempts {
             let last = if self.maybe_applied { KvError::CommitUnknown } else { harmless(last) };

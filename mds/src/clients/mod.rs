@@ -185,6 +185,14 @@ impl Mds {
         self.clients.lock().iter(self.now()).collect()
     }
 
+    /// Where a client with these sessions calls from, if it is connected now.
+    pub(crate) fn address_of(&self, sessions: &[Arc<SessionEntry>]) -> Option<String> {
+        sessions.iter().find_map(|session| {
+            let id = session.lock().any_connection()?;
+            Some(self.clients.connection(id)?.peer().ip().to_string())
+        })
+    }
+
     /// Remembers that `connection` serves `session`, until it closes.
     pub(crate) fn watch_connection(
         self: &Arc<Self>,

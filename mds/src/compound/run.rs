@@ -13,7 +13,6 @@ use sluice_xdr::{Decode, DecodeError, Encode, Frame, Reader, Writer};
 use super::record::{Progress, Stored};
 use super::{Context, OpError, gate, table};
 use crate::error::fs_status;
-use crate::metrics::Metrics;
 use crate::ops::sequence::{self, Begun};
 use crate::server::Mds;
 
@@ -177,6 +176,7 @@ fn second(reader: &mut Reader) -> Option<u32> {
 
 /// Runs the operations from position `index` on.
 async fn run(cx: &mut Context, head: &Head, mut reader: Reader, mut results: Results, index: u32) -> Frame {
+    let mut began = cx.server.env.clock.now();
     for index in index..head.count.min(MAX_OPERATIONS) {
         let Ok(number) = Reader::new(reader.rest()).u32() else {
             results.fail(nfs_opnum4::OP_ILLEGAL.0, nfsstat4::NFS4ERR_BADXDR);
@@ -216,7 +216,9 @@ async fn run(cx: &mut Context, head: &Head, mut reader: Reader, mut results: Res
             }
         }
         let outcome = (row.run)(cx, arguments).await;
-        Metrics::operation(row.op, &outcome);
+        let ended = cx.server.env.clock.now();
+        cx.server.metrics.operation(row, &outcome, ended.since(began));
+        began = ended;
         let stop = match outcome {
             Ok(result) => results.succeed(&result),
             Err(OpError::Status(status)) => results.fail(number, status),

@@ -132,7 +132,9 @@ fn give_back(
             Err(error) => (Err(error), Vec::new()),
         }
     });
-    Ok(returned?)
+    let left = returned?;
+    metrics::add(&cx.server.metrics.layouts_returned, 1);
+    Ok(left)
 }
 
 /// FSID and ALL: there is one file system. Stock clients send neither.

@@ -1,13 +1,22 @@
 //! Counters of the metadata server. Cheap enough for every operation: relaxed atomics.
 
+mod operations;
+mod statistics;
+
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use sluice_xdr::nfs4::{nfs_opnum4, nfsstat4};
+use sluice_xdr::nfs4::nfsstat4;
 
+use crate::compound::table::Row;
 use crate::compound::{OpError, OpResult};
+use operations::Operations;
+pub use operations::{BUCKETS, OperationSnapshot};
+pub(crate) use statistics::lease_words;
+pub use statistics::{DataServerStatistics, Statistics};
 
 /// What `sluice status` and the metrics endpoint show.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Metrics {
     /// Bytes of READ and WRITE that went through this server instead of straight to a data server.
     pub(crate) proxied_read: AtomicU64,
@@ -16,6 +25,10 @@ pub(crate) struct Metrics {
     pub(crate) inline_read: AtomicU64,
     pub(crate) inline_written: AtomicU64,
     pub(crate) layouts_granted: AtomicU64,
+    /// LAYOUTRETURNs of a file that gave something back.
+    pub(crate) layouts_returned: AtomicU64,
+    /// Taken away: not returned in time, or with the lease.
+    pub(crate) layouts_revoked: AtomicU64,
     pub(crate) recalls_sent: AtomicU64,
     /// Errors at data servers that clients reported.
     pub(crate) layout_errors: AtomicU64,
@@ -26,34 +39,18 @@ pub(crate) struct Metrics {
     pub(crate) layout_stats: AtomicU64,
     /// Calls of data servers, heartbeats aside.
     pub(crate) reports: AtomicU64,
-}
-
-impl Default for Metrics {
-    fn default() -> Self {
-        Self {
-            proxied_read: AtomicU64::new(0),
-            proxied_written: AtomicU64::new(0),
-            inline_read: AtomicU64::new(0),
-            inline_written: AtomicU64::new(0),
-            layouts_granted: AtomicU64::new(0),
-            recalls_sent: AtomicU64::new(0),
-            layout_errors: AtomicU64::new(0),
-            healed_files: AtomicU64::new(0),
-            healed_bytes: AtomicU64::new(0),
-            layout_stats: AtomicU64::new(0),
-            reports: AtomicU64::new(0),
-        }
-    }
+    pub(crate) operations: Operations,
 }
 
 impl Metrics {
-    /// Says at debug level how an operation ended.
-    pub(crate) fn operation<T>(op: nfs_opnum4, outcome: &OpResult<T>) {
+    /// Counts how an operation ended, and says it at debug level.
+    pub(crate) fn operation<T>(&self, row: &Row, outcome: &OpResult<T>, took: Duration) {
         let status = match outcome {
             Ok(_) => nfsstat4::NFS4_OK,
             Err(OpError::Status(status) | OpError::Arm(status, _)) => *status,
         };
-        tracing::debug!(?op, ?status);
+        self.operations.record(row, status, took);
+        tracing::debug!(op = ?row.op, ?status);
     }
 }
 

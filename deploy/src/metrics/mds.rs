@@ -1,0 +1,152 @@
+//! What a metadata server shows.
+
+use std::fmt;
+use std::sync::Arc;
+
+use anyhow::Result;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use sluice_env::BoxFuture;
+use sluice_mds::{DataServerStatistics, Mds, Statistics};
+use sluice_rpc::{ProcedureSnapshot, Server};
+
+use super::Source;
+use super::page::{In, Label, Page, one};
+
+const NFS4_PROGRAM: u32 = 100_003;
+
+/// A metadata server to be scraped.
+pub(crate) struct MdsSource {
+    pub(crate) mds: Arc<Mds>,
+    pub(crate) server: Arc<Server>,
+}
+
+impl Source for MdsSource {
+    fn snapshot(&self) -> BoxFuture<'_, Result<Box<dyn Collector>, String>> {
+        Box::pin(async move {
+            let statistics = self.mds.statistics().await;
+            let all = statistics.map_err(|error| format!("the metadata store does not answer: {error}"))?;
+            let snapshot: Box<dyn Collector> = Box::new(Snapshot { all, calls: self.server.metrics() });
+            Ok(snapshot)
+        })
+    }
+}
+
+#[derive(Debug)]
+struct Snapshot {
+    all: Statistics,
+    calls: Vec<ProcedureSnapshot>,
+}
+
+impl Collector for Snapshot {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let (mut page, all) = (Page(encoder), &self.all);
+        let version = vec![("version", all.version.to_owned())];
+        page.gauge("sluice_mds_info", In::Things, "Which software runs", [(version, 1u64)])?;
+        let help = "1 while clients reclaim after a restart";
+        page.gauge("sluice_mds_grace", In::Things, help, one(u64::from(all.in_grace)))?;
+        contents(&mut page, all)?;
+        data_path(&mut page, all)?;
+        layouts(&mut page, all)?;
+        clients(&mut page, all)?;
+        store(&mut page, all)?;
+        data_servers(&mut page, &all.data_servers)?;
+        operations(&mut page, all)?;
+        let name = |procedure| match procedure {
+            0 => Some("NULL"),
+            1 => Some("COMPOUND"),
+            _ => None,
+        };
+        page.calls("sluice_mds", NFS4_PROGRAM, name, &self.calls)
+    }
+}
+
+fn contents(page: &mut Page<'_>, all: &Statistics) -> fmt::Result {
+    page.gauge("sluice_mds_files", In::Things, "Files", one(all.files))?;
+    page.gauge("sluice_mds_used", In::Bytes, "Bytes in files, by their sizes", one(all.used_bytes))?;
+    let help = "Files with mirrors to heal";
+    page.gauge("sluice_mds_degraded_files", In::Things, help, one(all.degraded_files))?;
+    let help = "Files whose mirrors were made equal again";
+    page.counter("sluice_mds_healed_files", In::Things, help, one(all.healed_files))?;
+    page.counter("sluice_mds_healed", In::Bytes, "Bytes written to heal mirrors", one(all.healed_bytes))
+}
+
+fn data_path(page: &mut Page<'_>, all: &Statistics) -> fmt::Result {
+    let both = |read, write| {
+        [("read", read), ("write", write)].map(|(way, bytes)| (vec![("direction", way.to_owned())], bytes))
+    };
+    let help = "Bytes that went through the metadata server instead of straight to a data server";
+    page.counter("sluice_mds_proxied", In::Bytes, help, both(all.proxied_read, all.proxied_written))?;
+    let help = "Bytes of files that are kept in the metadata";
+    page.counter("sluice_mds_inline", In::Bytes, help, both(all.inline_read, all.inline_written))?;
+    let help = "Bytes through the metadata server, by the client's address; of clients that are known now";
+    let by = all.proxied_by.iter().map(|(client, bytes)| (vec![("client", client.clone())], *bytes));
+    page.counter("sluice_mds_client_proxied", In::Bytes, help, by)
+}
+
+fn layouts(page: &mut Page<'_>, all: &Statistics) -> fmt::Result {
+    let things = In::Things;
+    page.counter("sluice_mds_layouts_granted", things, "LAYOUTGETs that gave one", one(all.layouts_granted))?;
+    let help = "LAYOUTRETURNs of a file that gave something back";
+    page.counter("sluice_mds_layouts_returned", things, help, one(all.layouts_returned))?;
+    let help = "Layouts taken away: not returned in time, or with the lease";
+    page.counter("sluice_mds_layouts_revoked", things, help, one(all.layouts_revoked))?;
+    page.counter("sluice_mds_recalls", things, "Recalls sent to clients", one(all.recalls_sent))?;
+    let help = "Errors at data servers that clients reported";
+    page.counter("sluice_mds_layout_errors", things, help, one(all.layout_errors))
+}
+
+fn clients(page: &mut Page<'_>, all: &Statistics) -> fmt::Result {
+    let states = all.clients.map(|(state, count)| (vec![("state", state.to_owned())], count));
+    page.gauge("sluice_mds_clients", In::Things, "Clients, by the state of their leases", states)?;
+    page.gauge("sluice_mds_sessions", In::Things, "Sessions of clients", one(all.sessions))?;
+    page.gauge("sluice_mds_opens", In::Things, "Opens that clients hold", one(all.opens))?;
+    page.gauge("sluice_mds_locks", In::Things, "Lock stateids that clients hold", one(all.locks))?;
+    page.gauge("sluice_mds_layouts", In::Things, "Layouts that clients hold", one(all.layouts))
+}
+
+fn store(page: &mut Page<'_>, all: &Statistics) -> fmt::Result {
+    let things = In::Things;
+    let help = "Transactions of the metadata store that wrote something";
+    page.counter("sluice_mds_transactions", things, help, one(all.transactions))?;
+    let help = "Flushes of the metadata store's device, each for a group of transactions";
+    page.counter("sluice_mds_transaction_groups", things, help, one(all.transaction_groups))?;
+    let help = "Attempts of transactions that lost against another";
+    page.counter("sluice_mds_transaction_conflicts", things, help, one(all.conflicts))?;
+    page.counter("sluice_mds_orders", things, "Calls to data servers", one(all.orders))?;
+    page.counter("sluice_mds_reports", things, "Calls of data servers, heartbeats aside", one(all.reports))
+}
+
+fn data_servers(page: &mut Page<'_>, all: &[DataServerStatistics]) -> fmt::Result {
+    let named = |one: &DataServerStatistics| -> Vec<Label> { vec![("data_server", one.id.to_string())] };
+    let up = all.iter().map(|one| (named(one), u64::from(one.connected)));
+    page.gauge("sluice_mds_data_server_up", In::Things, "1 if the metadata server reaches it", up)?;
+    let health = all.iter().flat_map(|one| {
+        ["ok", "full", "read-only", "failing", "unknown"].map(|state| {
+            let mut labels = named(one);
+            labels.push(("health", state.to_owned()));
+            (labels, u64::from(one.health == state))
+        })
+    });
+    let help = "1 for the health that a data server last told of its device";
+    page.gauge("sluice_mds_data_server_health", In::Things, help, health)?;
+    let total = all.iter().map(|one| (named(one), one.capacity.total_bytes));
+    page.gauge("sluice_mds_data_server_capacity", In::Bytes, "Size of its device", total)?;
+    let free = all.iter().map(|one| (named(one), one.capacity.free_bytes));
+    page.gauge("sluice_mds_data_server_free", In::Bytes, "Bytes left on its device", free)
+}
+
+fn operations(page: &mut Page<'_>, all: &Statistics) -> fmt::Result {
+    let counts = all.operations.iter().flat_map(|operation| {
+        operation.statuses.iter().map(|(status, count)| {
+            (vec![("operation", operation.name.to_owned()), ("status", status.clone())], *count)
+        })
+    });
+    let help = "NFSv4 operations, by how they were answered; SEQUENCE is counted with COMPOUND";
+    page.counter("sluice_mds_operations", In::Things, help, counts)?;
+    let took = all.operations.iter().map(|operation| {
+        let labels = vec![("operation", operation.name.to_owned())];
+        (labels, operation.total.as_secs_f64(), operation.buckets.to_vec())
+    });
+    page.latency("sluice_mds_operation_duration", "How long an NFSv4 operation took", took)
+}

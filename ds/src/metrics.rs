@@ -1,0 +1,28 @@
+//! What a data server shows of itself, put together from counters that it keeps anyway.
+
+use sluice_store::Capacity;
+
+use crate::server::{DataServer, Status};
+
+/// A data server at one moment; counters count from its start.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    pub status: Status,
+    pub flushes: u64,
+    pub flush_failures: u64,
+    /// `None`: the device does not tell.
+    pub capacity: Option<Capacity>,
+}
+
+impl DataServer {
+    /// Everything there is to show. Asks the device for its capacity.
+    pub async fn metrics(&self) -> Metrics {
+        let store = self.store();
+        Metrics {
+            status: self.status(),
+            flushes: store.flushes(),
+            flush_failures: store.flush_failures(),
+            capacity: store.capacity().await.ok(),
+        }
+    }
+}
