@@ -1,10 +1,10 @@
-# Bandwidth grows with data servers: every link is shaped to the same rate, so that two cores suffice to see it.
+# Bandwidth grows with data servers: every link is shaped to the same rate, low enough that eight of them are less than
+# what this client moves on this machine, so that two cores suffice to see it.
 set -eu
 . /share/lib.sh
 
-MBIT=${MBIT:-64}                  # 8 MB/s a link
+MBIT=${MBIT:-}                    # a link; unset: up to 64, 8 MB/s
 WANTED=${WANTED:-90}              # percent of linear
-MIB=${MIB:-48}                    # per data server
 rate() { calc "$1 * 1.048576 / $(elapsed $2)"; }   # MiB START -> MB/s
 
 measure() {  # SERVERS: prints "one-file-write one-file-read many-write many-read" in MB/s
@@ -13,17 +13,20 @@ measure() {  # SERVERS: prints "one-file-write one-file-read many-write many-rea
   start=$(now); parallel write $total; out="$(rate $total $start)"
   drop_caches
   start=$(now); parallel read $total; out="$out $(rate $total $start)"
-  start=$(now); pids=
-  for i in $(seq $((n * 4))); do dd if=/dev/zero of=$M/many/$i bs=1M count=$((MIB / 4)) oflag=direct conv=fsync 2>/dev/null & pids="$pids $!"; done
-  for i in $pids; do wait $i || fail "a writer of many files"; done
-  out="$out $(rate $total $start)"
+  start=$(now); many write $((n * 4)) $((MIB / 4)); out="$out $(rate $total $start)"
   drop_caches
-  start=$(now); pids=
-  for i in $(seq $((n * 4))); do dd if=$M/many/$i of=/dev/null bs=1M iflag=direct 2>/dev/null & pids="$pids $!"; done
-  for i in $pids; do wait $i || fail "a reader of many files"; done
-  out="$out $(rate $total $start)"
+  start=$(now); many read $((n * 4)); out="$out $(rate $total $start)"
   rm -r $M/wide $M/many
   FIGURES=$out
+}
+
+many() {  # write FILES MIB | read FILES: all at once
+  local i pids=
+  for i in $(seq $2); do
+    if [ $1 = write ]; then dd if=/dev/zero of=$M/many/$i bs=1M count=$3 oflag=direct conv=fsync 2>/dev/null & pids="$pids $!"
+    else dd if=$M/many/$i of=/dev/null bs=1M iflag=direct 2>/dev/null & pids="$pids $!"; fi
+  done
+  for i in $pids; do wait $i || fail "$1 of many files"; done
 }
 
 # One wide file. A client that stripes does it with one stream; an older one with parallel streams at distant offsets.
@@ -43,6 +46,23 @@ parallel() {  # write|read MIB
   done
   for i in $pids; do wait $i || fail "$1 of the wide file: $(cat /tmp/dd*)"; done
 }
+
+if [ -z "$MBIT" ]; then
+  step "what this client moves when nothing is shaped"
+  host fresh 8
+  mount_sluice
+  mkdir $M/many; slowest=
+  for what in write read; do
+    start=$(now); many $what 32 8; moved=$(rate 256 $start); drop_caches
+    metric "unshaped_$what" $moved MB/s
+    slowest=$(echo "$moved ${slowest:-$moved}" | awk '{ print ($1 < $2 ? $1 : $2) }')
+  done
+  umount_sluice
+  # Eight links are 60 % of that.
+  MBIT=$(echo $slowest | awk '{ m = int(0.6 * $1); print (m > 64 ? 64 : m < 8 ? 8 : m) }')
+fi
+metric link $MBIT Mbit/s
+MIB=$((MBIT * 3 / 64 * 16)); [ $MIB -ge 16 ] || MIB=16   # per data server: some 6 s
 
 base=
 for n in 1 2 4 8; do

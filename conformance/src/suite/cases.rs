@@ -157,6 +157,7 @@ pub const CASES: &[Case] = &[
         seconds: 400,
         reference: false,
         powered: true,
+        ci: false,
         ..BASE
     },
     Case {
