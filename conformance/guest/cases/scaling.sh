@@ -34,8 +34,9 @@ parallel() {  # write|read MIB
   local streams=1 i pids= share
   [ "$STRIPES" = 1 ] || streams=$((n * 4))
   share=$(($2 / streams)); [ $share -ge 1 ] || share=1
-  # Segments lie on a coarse grid: old clients' streams start one grid unit apart, in a sparse file.
-  local grid=${GRID:-64}
+  # Old clients' streams start an odd number of segments apart, in a file with small holes: were it a multiple of the
+  # data servers, all would go to the same one at the same time.
+  local grid=$((share + 1))
   for i in $(seq 0 $((streams - 1))); do
     local at=$((streams == 1 ? 0 : i * grid))
     if [ $1 = write ]; then
@@ -62,7 +63,7 @@ if [ -z "$MBIT" ]; then
   MBIT=$(echo $slowest | awk '{ m = int(0.6 * $1); print (m > 64 ? 64 : m < 8 ? 8 : m) }')
 fi
 metric link $MBIT Mbit/s
-MIB=$((MBIT * 3 / 64 * 16)); [ $MIB -ge 16 ] || MIB=16   # per data server: some 6 s
+MIB=$((MBIT / 32 * 16)); [ $MIB -ge 16 ] || MIB=16   # per data server: some 4 s
 
 base=
 for n in 1 2 4 8; do

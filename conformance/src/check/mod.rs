@@ -105,17 +105,19 @@ fn guest(root: &Path, options: &Options) -> Result<()> {
         return Ok(());
     }
     cargo(root, &["build", "--release", "--quiet", "-p", "sluice"])?;
-    lanes::run(root, &cells(), LANES)
+    let beside = lanes::run(root, &cells(false), LANES);
+    beside.and(lanes::run(root, &cells(true), 1))
 }
 
-/// The longest first, so that none is left alone at the end.
-fn cells() -> Vec<Cell> {
-    let mut cases: Vec<_> = CASES.iter().filter(|case| case.ci).collect();
+/// Those that want to be alone, or the others. The longest first, so that none is left over at the end.
+fn cells(alone: bool) -> Vec<Cell> {
+    let mut cases: Vec<_> = CASES.iter().filter(|case| case.ci && case.alone == alone).collect();
     cases.sort_by_key(|case| std::cmp::Reverse(case.seconds));
     let with_all = cases
         .into_iter()
         .flat_map(|case| KERNELS.iter().map(|kernel| Cell { kernel, vers: "4.2", case: case.name }));
-    FIRST.iter().copied().chain(with_all).collect()
+    let first = if alone { &[] } else { FIRST };
+    first.iter().copied().chain(with_all).collect()
 }
 
 fn cargo(root: &Path, arguments: &[&str]) -> Result<()> {

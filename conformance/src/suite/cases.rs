@@ -36,6 +36,8 @@ pub struct Case {
     pub sources: Option<bool>,
     /// The servers run in a guest that the case switches on and off.
     pub powered: bool,
+    /// It measures: `check` runs nothing beside it.
+    pub alone: bool,
     /// Of the time limit, the part that each of `--rounds` may take.
     pub seconds_per_round: u64,
 }
@@ -52,6 +54,7 @@ const BASE: Case = Case {
     ci: true,
     sources: None,
     powered: false,
+    alone: false,
     seconds_per_round: 0,
 };
 
@@ -174,6 +177,7 @@ pub const CASES: &[Case] = &[
         data_servers: 8,
         memory: 1536,
         reference: false,
+        alone: true,
         ..BASE
     },
 ];
