@@ -25,6 +25,16 @@ pub(crate) enum Command {
     Status(Status),
     /// Show or set the layout policy of a directory: default, small, wide, wide-any
     Policy(Policy),
+    /// Clients: list them, or end one
+    Client {
+        #[command(subcommand)]
+        command: Client,
+    },
+    /// Layouts of a file: show who holds them, or ask for them back
+    Layout {
+        #[command(subcommand)]
+        command: Layout,
+    },
     /// Check a configuration file
     Config {
         #[command(subcommand)]
@@ -35,6 +45,10 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: Key,
     },
+    /// Print what a shell needs to complete these commands
+    Completions { shell: clap_complete::Shell },
+    /// Write a manual page for each command into DIR
+    Man { dir: PathBuf },
 }
 
 #[derive(Debug, Args)]
@@ -63,6 +77,9 @@ pub(crate) struct Up {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    override_usage = "sluice mds --data-dir <DIR> [OPTIONS]\n       sluice mds --config <FILE> [OPTIONS]"
+)]
 pub(crate) struct Mds {
     /// Read the options from section [mds] of FILE; those on the command line win
     #[arg(long, value_name = "FILE")]
@@ -86,6 +103,9 @@ pub(crate) struct Mds {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    override_usage = "sluice ds --mds <HOST[:PORT]> --data-dir <DIR> [OPTIONS]\n       sluice ds --config <FILE> [OPTIONS]"
+)]
 pub(crate) struct Ds {
     /// Read the options from section [ds] of FILE; those on the command line win
     #[arg(long, value_name = "FILE")]
@@ -172,6 +192,55 @@ pub(crate) struct Policy {
     pub(crate) policy: Option<String>,
     #[command(flatten)]
     pub(crate) reach: Reach,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Client {
+    /// Every client, with what it holds
+    List {
+        #[command(flatten)]
+        reach: Reach,
+        /// For scripts
+        #[arg(long)]
+        json: bool,
+    },
+    /// End a client: its opens, locks and layouts are gone, and it is fenced off; a live one begins anew
+    Evict {
+        /// Its ID as in the list, its address or its name
+        client: String,
+        #[command(flatten)]
+        reach: Reach,
+        /// For scripts
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Layout {
+    /// Who holds layouts of a file, since when, under which stateid
+    Show {
+        /// File, from the root of the file system
+        path: String,
+        #[command(flatten)]
+        reach: Reach,
+        /// For scripts
+        #[arg(long)]
+        json: bool,
+    },
+    /// Ask for the layouts of a file back; who does not return them in time is fenced off
+    Recall {
+        /// File, from the root of the file system
+        path: String,
+        /// Only this client's: its ID as in `sluice client list`, its address or its name
+        #[arg(long, value_name = "CLIENT")]
+        client: Option<String>,
+        #[command(flatten)]
+        reach: Reach,
+        /// For scripts
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 #[derive(Debug, Subcommand)]

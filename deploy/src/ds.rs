@@ -11,7 +11,7 @@ use sluice_rpc::{ClusterKey, Tcp};
 use sluice_store::device::FileDevice;
 
 use crate::metrics::ds::DsSource;
-use crate::{cli, durability, logs, metrics, ports, reach, stop};
+use crate::{cli, durability, logs, metrics, ports, reach, stop, supervised};
 
 /// How long calls in flight may take when the server is asked to stop.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -39,8 +39,10 @@ pub(crate) async fn run(options: cli::Ds) -> Result<()> {
     if let Some(address) = options.metrics {
         metrics::serve(address, Arc::new(DsSource(Arc::clone(&server)))).await?;
     }
+    supervised::ready();
     let why = stop::requested(options.child.stop_with_stdin).await?;
     tracing::info!(why, "data server stopping");
+    supervised::stopping();
     server.shutdown(DRAIN).await;
     Ok(())
 }
@@ -89,7 +91,7 @@ fn reachable(listen: SocketAddr, mds: SocketAddr) -> Result<SocketAddr> {
 
 fn explain(error: StartError) -> anyhow::Error {
     match error {
-        StartError::Listen(address, error) => anyhow!(ports::explain(address, &error)),
+        StartError::Listen(address, error) => anyhow!(ports::explain("--listen", address, &error)),
         other => other.into(),
     }
 }

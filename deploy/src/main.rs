@@ -7,11 +7,14 @@
 )]
 
 mod cli;
+mod clients;
 mod config;
 mod ds;
 mod durability;
+mod generate;
 mod installation;
 mod key;
+mod layouts;
 mod logs;
 mod mds;
 mod metrics;
@@ -19,6 +22,7 @@ mod ports;
 mod reach;
 mod status;
 mod stop;
+mod supervised;
 mod up;
 
 use std::process::ExitCode;
@@ -53,6 +57,10 @@ fn run(cli: Cli) -> Result<()> {
             Command::Ds(options) => ds::run(options).await,
             Command::Status(options) => status::run(options).await,
             Command::Policy(options) => status::policy(options).await,
+            Command::Client { command } => clients::run(command).await,
+            Command::Layout { command } => layouts::run(command).await,
+            Command::Completions { shell } => generate::completions(shell),
+            Command::Man { dir } => generate::man(&dir),
             Command::Config { command: cli::Config::Check { file } } => config::check(&file),
             Command::Key { command } => key::run(&command),
         }

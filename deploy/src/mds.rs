@@ -10,7 +10,7 @@ use sluice_mds::{Config, Mds};
 use sluice_rpc::{ClusterKey, Limits, Server, Tcp, Transport};
 
 use crate::metrics::mds::MdsSource;
-use crate::{cli, durability, logs, metrics, ports, stop};
+use crate::{cli, durability, logs, metrics, ports, stop, supervised};
 
 /// How long calls in flight may take when the server is asked to stop.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -35,15 +35,17 @@ pub(crate) async fn run(options: cli::Mds) -> Result<()> {
     let listener = server
         .listen(options.listen)
         .await
-        .map_err(|error| anyhow!(ports::explain(options.listen, &error)))?;
+        .map_err(|error| anyhow!(ports::explain("--listen", options.listen, &error)))?;
     tracing::info!(listen = %listener.local_addr(), data = %options.data_dir.display(), "metadata server ready");
     env.spawn.spawn(Box::pin(Arc::clone(&server).serve(listener)));
     if let Some(address) = options.metrics {
         let source = MdsSource { mds: Arc::clone(&mds), server: Arc::clone(&server) };
         metrics::serve(address, Arc::new(source)).await?;
     }
+    supervised::ready();
     let why = stop::requested(options.child.stop_with_stdin).await?;
     tracing::info!(why, "metadata server stopping");
+    supervised::stopping();
     server.shutdown(DRAIN).await;
     db.close().await?;
     Ok(())

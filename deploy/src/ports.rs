@@ -4,8 +4,8 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 
-/// One line for an operator whose port is taken or forbidden.
-pub(crate) fn explain(address: SocketAddr, error: &std::io::Error) -> String {
+/// One line for an operator whose port is taken or forbidden; `option` is the one that chooses it.
+pub(crate) fn explain(option: &str, address: SocketAddr, error: &std::io::Error) -> String {
     match error.kind() {
         std::io::ErrorKind::AddrInUse => {
             let holder = holder(address.port()).map_or_else(
@@ -13,7 +13,7 @@ pub(crate) fn explain(address: SocketAddr, error: &std::io::Error) -> String {
                 |(pid, name)| format!("{name} (process {pid})"),
             );
             format!(
-                "port {} is taken by {holder}: stop it, or choose another port with --port (and mount with port=)",
+                "port {} is taken by {holder}: stop it, or choose another port with {option}",
                 address.port()
             )
         }

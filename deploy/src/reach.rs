@@ -69,6 +69,9 @@ impl Admin {
                 CallError::ProgMismatch { .. } => {
                     anyhow!("{error}: upgrade the older one, command or server")
                 }
+                CallError::ProcUnavail => {
+                    anyhow!("the metadata server does not know this command yet: upgrade it")
+                }
                 other => Error::new(other).context("the metadata server does not answer"),
             })?;
         let mut reader = Reader::new(reply);

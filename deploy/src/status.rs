@@ -49,7 +49,7 @@ pub(crate) async fn policy(options: cli::Policy) -> Result<()> {
     Ok(())
 }
 
-fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
@@ -114,7 +114,7 @@ fn to_json(status: &ADMIN_STATUS_resok) -> serde_json::Value {
     })
 }
 
-fn client_json(client: &ctl_client_status) -> serde_json::Value {
+pub(crate) fn client_json(client: &ctl_client_status) -> serde_json::Value {
     json!({
         "id": format!("{:016x}", client.client),
         "address": text(&client.address),
@@ -149,7 +149,7 @@ fn server_json(server: &ctl_data_server_status) -> serde_json::Value {
     })
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -217,8 +217,8 @@ fn show(status: &ADMIN_STATUS_resok) {
     table(&rows);
 }
 
-fn table(rows: &[[String; 7]]) {
-    let mut widths = [0; 7];
+pub(crate) fn table<const N: usize>(rows: &[[String; N]]) {
+    let mut widths = [0; N];
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = cell.chars().count().max(*width);
@@ -231,7 +231,7 @@ fn table(rows: &[[String; 7]]) {
     }
 }
 
-fn size(bytes: u64) -> String {
+pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let mut unit = 0;
     let mut value = bytes;
@@ -242,7 +242,7 @@ fn size(bytes: u64) -> String {
     format!("{value} {}", UNITS[unit])
 }
 
-fn duration(seconds: u64) -> String {
+pub(crate) fn duration(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds} s"),
         120..7200 => format!("{} min", seconds / 60),

@@ -72,7 +72,7 @@ pub(crate) async fn run(options: cli::Up) -> Result<()> {
 fn free(address: SocketAddr) -> Result<()> {
     match std::net::TcpListener::bind(address) {
         Ok(_) => Ok(()),
-        Err(error) => bail!(ports::explain(address, &error)),
+        Err(error) => bail!(ports::explain("--port (and mount with port=)", address, &error)),
     }
 }
 

@@ -25,6 +25,9 @@ const SHARDS: usize = 64;
 /// Between two shards that are searched for machines without state: a round of all takes half a minute.
 const SWEEP: Duration = Duration::from_millis(500);
 
+/// Ages of so many layouts of one file are kept, whether they are held or not.
+const LAYOUTS_REMEMBERED: usize = 64;
+
 /// All file state of this metadata server.
 #[derive(Debug)]
 pub(crate) struct Files {
@@ -54,6 +57,8 @@ pub(crate) struct FileEntry {
     times_set: Mutex<Option<Noted>>,
     /// When the newest look at the data servers began whose size is in the inode.
     looked: AtomicU64,
+    /// When the layouts of this file were first handed out, by their stateids; for the administrator.
+    layouts_since: Mutex<BTreeMap<[u8; 12], Time>>,
     /// Truncations that have begun, and those that have ended.
     cuts: [AtomicU64; 2],
 }
@@ -125,6 +130,7 @@ impl Files {
                 waiters: Mutex::default(),
                 times_set: Mutex::default(),
                 looked: AtomicU64::new(0),
+                layouts_since: Mutex::default(),
                 cuts: Default::default(),
             })
         });
@@ -198,6 +204,24 @@ impl FileEntry {
     /// A look at the machine that changes nothing.
     pub(crate) fn peek<T>(&self, look: impl FnOnce(&File) -> T) -> T {
         look(&self.machine.lock())
+    }
+
+    /// A layout is handed out.
+    pub(crate) fn note_layout(&self, stateid: &StateId, now: Time) {
+        let mut since = self.layouts_since.lock();
+        let fresh = !since.contains_key(&stateid.other);
+        since.entry(stateid.other).or_insert(now);
+        // Now and then, those that came back are forgotten.
+        if fresh && since.len() >= LAYOUTS_REMEMBERED && since.len().is_power_of_two() {
+            let held = self.peek(File::held_layouts);
+            let held: BTreeSet<_> = held.into_iter().map(|(_, stateid)| stateid.other).collect();
+            since.retain(|other, _| held.contains(other));
+        }
+    }
+
+    /// When it was first handed out, if that was remembered.
+    pub(crate) fn layout_since(&self, stateid: &StateId) -> Option<Time> {
+        self.layouts_since.lock().get(&stateid.other).copied()
     }
 
     /// Which truncation was the last; `None` while one is under way: what the data servers hold then is not all

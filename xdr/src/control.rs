@@ -1619,8 +1619,260 @@ impl Decode for ADMIN_POLICY_res {
     }
 }
 
+/// The layouts of one file that clients hold.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ADMIN_LAYOUTS_args {
+    pub path: Bytes,
+}
+
+impl Encode for ADMIN_LAYOUTS_args {
+    fn encode(&self, w: &mut Writer) {
+        w.opaque(&self.path, 4096);
+    }
+}
+
+impl Decode for ADMIN_LAYOUTS_args {
+    const MIN_SIZE: usize = 4;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { path: r.opaque(4096)? })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ctl_layout {
+    pub client: u64,
+    /// "" while it is not connected
+    pub address: ctl_string,
+    /// co_ownerid as text
+    pub name: ctl_string,
+    pub seqid: u32,
+    /// with seqid, the stateid
+    pub other: [u8; 12],
+    /// read-write; else read only
+    pub write: bool,
+    /// asked back and not returned yet
+    pub recalled: bool,
+    /// since it was first handed out
+    pub age_seconds: u64,
+}
+
+impl Encode for ctl_layout {
+    fn encode(&self, w: &mut Writer) {
+        w.u64(self.client);
+        w.opaque(&self.address, CTL_STRING_MAX);
+        w.opaque(&self.name, CTL_STRING_MAX);
+        w.u32(self.seqid);
+        w.opaque_fixed(&self.other);
+        w.bool(self.write);
+        w.bool(self.recalled);
+        w.u64(self.age_seconds);
+    }
+}
+
+impl Decode for ctl_layout {
+    const MIN_SIZE: usize = 48;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            client: r.u64()?,
+            address: r.opaque(CTL_STRING_MAX)?,
+            name: r.opaque(CTL_STRING_MAX)?,
+            seqid: r.u32()?,
+            other: r.opaque_array()?,
+            write: r.bool()?,
+            recalled: r.bool()?,
+            age_seconds: r.u64()?,
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ADMIN_LAYOUTS_resok {
+    /// fileid
+    pub file: u64,
+    pub layouts: Vec<ctl_layout>,
+}
+
+impl Encode for ADMIN_LAYOUTS_resok {
+    fn encode(&self, w: &mut Writer) {
+        w.u64(self.file);
+        w.array(&self.layouts, CTL_LIST_MAX, |w, v| v.encode(w));
+    }
+}
+
+impl Decode for ADMIN_LAYOUTS_resok {
+    const MIN_SIZE: usize = 12;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { file: r.u64()?, layouts: r.array(CTL_LIST_MAX, 48, ctl_layout::decode)? })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ADMIN_LAYOUTS_res {
+    CTL_OK(ADMIN_LAYOUTS_resok),
+    /// Any other discriminant.
+    Default(ctl_status, ctl_string),
+}
+
+impl ADMIN_LAYOUTS_res {
+    /// The discriminant that goes in front on the wire.
+    pub fn discriminant(&self) -> ctl_status {
+        match self {
+            Self::CTL_OK(_) => ctl_status::CTL_OK,
+            Self::Default(other, _) => *other,
+        }
+    }
+}
+
+impl Encode for ADMIN_LAYOUTS_res {
+    fn encode(&self, w: &mut Writer) {
+        self.discriminant().encode(w);
+        match self {
+            Self::CTL_OK(v) => v.encode(w),
+            Self::Default(_, v) => w.opaque(v, CTL_STRING_MAX),
+        }
+    }
+}
+
+impl Decode for ADMIN_LAYOUTS_res {
+    const MIN_SIZE: usize = 8;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        match ctl_status::decode(r)? {
+            ctl_status::CTL_OK => Ok(Self::CTL_OK(ADMIN_LAYOUTS_resok::decode(r)?)),
+            other => Ok(Self::Default(other, r.opaque(CTL_STRING_MAX)?)),
+        }
+    }
+}
+
+/// Asks for the layouts of one file back.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ADMIN_RECALL_args {
+    pub path: Bytes,
+    /// 0: every client's
+    pub client: u64,
+}
+
+impl Encode for ADMIN_RECALL_args {
+    fn encode(&self, w: &mut Writer) {
+        w.opaque(&self.path, 4096);
+        w.u64(self.client);
+    }
+}
+
+impl Decode for ADMIN_RECALL_args {
+    const MIN_SIZE: usize = 12;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { path: r.opaque(4096)?, client: r.u64()? })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ADMIN_RECALL_res {
+    /// so many were asked for
+    CTL_OK(u32),
+    /// Any other discriminant.
+    Default(ctl_status, ctl_string),
+}
+
+impl ADMIN_RECALL_res {
+    /// The discriminant that goes in front on the wire.
+    pub fn discriminant(&self) -> ctl_status {
+        match self {
+            Self::CTL_OK(_) => ctl_status::CTL_OK,
+            Self::Default(other, _) => *other,
+        }
+    }
+}
+
+impl Encode for ADMIN_RECALL_res {
+    fn encode(&self, w: &mut Writer) {
+        self.discriminant().encode(w);
+        match self {
+            Self::CTL_OK(v) => w.u32(*v),
+            Self::Default(_, v) => w.opaque(v, CTL_STRING_MAX),
+        }
+    }
+}
+
+impl Decode for ADMIN_RECALL_res {
+    const MIN_SIZE: usize = 8;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        match ctl_status::decode(r)? {
+            ctl_status::CTL_OK => Ok(Self::CTL_OK(r.u32()?)),
+            other => Ok(Self::Default(other, r.opaque(CTL_STRING_MAX)?)),
+        }
+    }
+}
+
+/// Ends a client and takes all its state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ADMIN_EVICT_args {
+    pub client: u64,
+}
+
+impl Encode for ADMIN_EVICT_args {
+    fn encode(&self, w: &mut Writer) {
+        w.u64(self.client);
+    }
+}
+
+impl Decode for ADMIN_EVICT_args {
+    const MIN_SIZE: usize = 8;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { client: r.u64()? })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ADMIN_EVICT_res {
+    /// on so many it had state
+    CTL_OK(u32),
+    /// Any other discriminant.
+    Default(ctl_status, ctl_string),
+}
+
+impl ADMIN_EVICT_res {
+    /// The discriminant that goes in front on the wire.
+    pub fn discriminant(&self) -> ctl_status {
+        match self {
+            Self::CTL_OK(_) => ctl_status::CTL_OK,
+            Self::Default(other, _) => *other,
+        }
+    }
+}
+
+impl Encode for ADMIN_EVICT_res {
+    fn encode(&self, w: &mut Writer) {
+        self.discriminant().encode(w);
+        match self {
+            Self::CTL_OK(v) => w.u32(*v),
+            Self::Default(_, v) => w.opaque(v, CTL_STRING_MAX),
+        }
+    }
+}
+
+impl Decode for ADMIN_EVICT_res {
+    const MIN_SIZE: usize = 8;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        match ctl_status::decode(r)? {
+            ctl_status::CTL_OK => Ok(Self::CTL_OK(r.u32()?)),
+            other => Ok(Self::Default(other, r.opaque(CTL_STRING_MAX)?)),
+        }
+    }
+}
+
 pub const SLUICE_ADMIN: u32 = 0x2051_c003;
 pub const SLUICE_ADMIN_V2: u32 = 2;
 pub const ADMIN_NULL: u32 = 0;
 pub const ADMIN_STATUS: u32 = 1;
 pub const ADMIN_POLICY: u32 = 2;
+pub const ADMIN_LAYOUTS: u32 = 3;
+pub const ADMIN_RECALL: u32 = 4;
+pub const ADMIN_EVICT: u32 = 5;

@@ -47,7 +47,7 @@ pub(crate) trait Source: Send + Sync + 'static {
 pub(crate) async fn serve(address: SocketAddr, source: Arc<dyn Source>) -> Result<SocketAddr> {
     let listener = TcpListener::bind(address)
         .await
-        .map_err(|error| anyhow!("--metrics: {}", ports::explain(address, &error)))?;
+        .map_err(|error| anyhow!(ports::explain("--metrics", address, &error)))?;
     let local = listener.local_addr()?;
     tokio::spawn(accept(listener, source));
     tracing::info!(listen = %local, "metrics at http://{local}/metrics");

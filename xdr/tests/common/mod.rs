@@ -130,6 +130,12 @@ pub const CODECS: &[Codec] = table![
     control::ADMIN_STATUS_res,
     control::ADMIN_POLICY_args,
     control::ADMIN_POLICY_res,
+    control::ADMIN_LAYOUTS_args,
+    control::ADMIN_LAYOUTS_res,
+    control::ADMIN_RECALL_args,
+    control::ADMIN_RECALL_res,
+    control::ADMIN_EVICT_args,
+    control::ADMIN_EVICT_res,
     control::ctl_status,
 ];
 

@@ -1,5 +1,7 @@
 //! SLUICE_ADMIN: what the command line asks. xdr/spec/control.x.
 
+mod holders;
+
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -38,14 +40,21 @@ impl Program for Admin {
             match call.procedure {
                 ADMIN_NULL => Reply::Success(Frame::default()),
                 ADMIN_STATUS => encode(&self.status(&call).await),
-                ADMIN_POLICY => {
-                    let mut reader = Reader::new(call.args.clone());
-                    let Ok(args) = ADMIN_POLICY_args::decode(&mut reader) else { return Reply::GarbageArgs };
-                    encode(&self.policy(args).await)
-                }
+                ADMIN_POLICY => answer(&call, async |args| self.policy(args).await).await,
+                ADMIN_LAYOUTS => answer(&call, async |args| self.layouts(args).await).await,
+                ADMIN_RECALL => answer(&call, async |args| self.recall(args).await).await,
+                ADMIN_EVICT => answer(&call, async |args| self.evict(args).await).await,
                 _ => Reply::ProcUnavail,
             }
         })
+    }
+}
+
+/// Decodes the arguments, runs the procedure, encodes what it says.
+async fn answer<A: Decode, R: Encode>(call: &Call, run: impl AsyncFnOnce(A) -> R) -> Reply {
+    match A::decode(&mut Reader::new(call.args.clone())) {
+        Ok(args) => encode(&run(args).await),
+        Err(_) => Reply::GarbageArgs,
     }
 }
 
@@ -173,12 +182,11 @@ impl Admin {
         }
     }
 
-    /// Walks to the directory and sets its policy if one is given; the policy it has then.
-    async fn apply(&self, path: &[u8], set: Option<LayoutPolicy>) -> Result<Option<LayoutPolicy>, FsError> {
-        let root = Credential { uid: 0, gid: 0, gids: Vec::new() };
+    /// Walks to a path from the root, as root.
+    async fn find(&self, path: &[u8]) -> Result<Inode, FsError> {
+        let root = root();
         let (namespace, who) = (&self.mds.namespace, &root);
-        let found: Inode = self
-            .mds
+        self.mds
             .read(|txn| {
                 Box::pin(async move {
                     let mut at = namespace.getattr(&txn, &InodeKey::ROOT).await?;
@@ -188,7 +196,14 @@ impl Admin {
                     Ok(at)
                 })
             })
-            .await?;
+            .await
+    }
+
+    /// Sets the policy of a directory if one is given; the policy it has then.
+    async fn apply(&self, path: &[u8], set: Option<LayoutPolicy>) -> Result<Option<LayoutPolicy>, FsError> {
+        let found = self.find(path).await?;
+        let root = root();
+        let (namespace, who) = (&self.mds.namespace, &root);
         let (Some(policy), true) = (set, found.is_directory()) else {
             return Ok(found.directory_node().map(|directory| directory.policy));
         };
@@ -202,6 +217,10 @@ impl Admin {
             .await?;
         Ok(Some(policy))
     }
+}
+
+fn root() -> Credential {
+    Credential { uid: 0, gid: 0, gids: Vec::new() }
 }
 
 /// As much of a name as the protocol carries.

@@ -1,0 +1,115 @@
+//! Who holds what, and taking it back: `sluice layout show`, `sluice layout recall`, `sluice client evict`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use sluice_namespace::{FsError, Inode};
+use sluice_state::ClientId;
+use sluice_state::client::Error;
+use sluice_state::effect::Effect;
+use sluice_state::file::LayoutFilter;
+use sluice_xdr::control::*;
+
+use super::{Admin, cut};
+use crate::files::{FileEntry, file_id};
+
+impl Admin {
+    /// The layouts of one file.
+    pub(super) async fn layouts(&self, args: ADMIN_LAYOUTS_args) -> ADMIN_LAYOUTS_res {
+        match self.file(&args.path).await {
+            Ok((inode, entry)) => ADMIN_LAYOUTS_res::CTL_OK(ADMIN_LAYOUTS_resok {
+                file: inode.key.fileid.0,
+                layouts: entry.map(|entry| self.holders(&entry)).unwrap_or_default(),
+            }),
+            Err(why) => ADMIN_LAYOUTS_res::Default(ctl_status::CTL_ERR_INVAL, why.into()),
+        }
+    }
+
+    /// Asks for the layouts of one file back; how many were asked for. A client that does not give its back in time
+    /// is fenced, as after any recall.
+    pub(super) async fn recall(&self, args: ADMIN_RECALL_args) -> ADMIN_RECALL_res {
+        let entry = match self.file(&args.path).await {
+            Ok((_, Some(entry))) => entry,
+            Ok((_, None)) => return ADMIN_RECALL_res::CTL_OK(0),
+            Err(why) => return ADMIN_RECALL_res::Default(ctl_status::CTL_ERR_INVAL, why.into()),
+        };
+        let those = match args.client {
+            0 => LayoutFilter::All,
+            client => LayoutFilter::Client(ClientId(client)),
+        };
+        let asked = self.mds.step(&entry, None, |file, ctx| {
+            let effects = file.recall_layouts(ctx, those, false);
+            (effects.iter().filter(|effect| matches!(effect, Effect::Callback(_))).count(), effects)
+        });
+        tracing::info!(file = entry.key.fileid.0, layouts = asked, "an administrator recalls layouts");
+        ADMIN_RECALL_res::CTL_OK(u32::try_from(asked).unwrap_or(u32::MAX))
+    }
+
+    /// Ends a client, whatever its lease: its opens, locks and layouts are gone, and it is fenced off.
+    pub(super) async fn evict(&self, args: ADMIN_EVICT_args) -> ADMIN_EVICT_res {
+        let client = ClientId(args.client);
+        let files = self.mds.files.index().files_of(client).len();
+        let step = self.mds.clients.lock().evict(client);
+        let refuse = |status, why: &str| ADMIN_EVICT_res::Default(status, why.to_owned().into());
+        match step {
+            Ok(effects) => match self.mds.apply_client(effects).await {
+                Ok(()) => {
+                    tracing::info!(?client, files, "an administrator evicted a client");
+                    ADMIN_EVICT_res::CTL_OK(u32::try_from(files).unwrap_or(u32::MAX))
+                }
+                Err(error) => refuse(
+                    ctl_status::CTL_ERR_AGAIN,
+                    &format!("it is gone as soon as the metadata store answers: {error}"),
+                ),
+            },
+            Err(Error::Delay) => refuse(
+                ctl_status::CTL_ERR_AGAIN,
+                "requests of it are being served: it is gone as soon as they are done",
+            ),
+            Err(_) => refuse(ctl_status::CTL_ERR_NOENT, "there is no such client"),
+        }
+    }
+
+    /// A regular file, and its state if it has any; or why not.
+    async fn file(&self, path: &[u8]) -> Result<(Inode, Option<Arc<FileEntry>>), String> {
+        let inode = self.find(path).await.map_err(|error: FsError| error.to_string())?;
+        if inode.is_directory() {
+            return Err("is a directory: layouts are of files".to_owned());
+        }
+        let entry = self.mds.files.get(file_id(&inode.key));
+        Ok((inode, entry))
+    }
+
+    fn holders(&self, entry: &FileEntry) -> Vec<ctl_layout> {
+        let mds = &self.mds;
+        let clients: BTreeMap<ClientId, _> =
+            mds.client_infos().into_iter().map(|info| (info.id, info)).collect();
+        let held = entry.peek(|file| {
+            let writers = file.writers();
+            let all = file.held_layouts().into_iter();
+            all.map(|(client, stateid)| {
+                let recalled = file.layout_of(client).is_some_and(|(_, recalled)| recalled);
+                (client, stateid, writers.contains(&client), recalled)
+            })
+            .collect::<Vec<_>>()
+        });
+        let one = |(client, stateid, write, recalled): (ClientId, sluice_state::StateId, bool, bool)| {
+            let info = clients.get(&client);
+            let sessions: Vec<_> = info
+                .map(|info| info.sessions.iter().filter_map(|id| mds.clients.session(*id)).collect())
+                .unwrap_or_default();
+            let since = entry.layout_since(&stateid).unwrap_or_else(|| mds.now());
+            ctl_layout {
+                client: client.0,
+                address: mds.address_of(&sessions).unwrap_or_default().into(),
+                name: info.map(|info| cut(&info.owner)).unwrap_or_default(),
+                seqid: stateid.seqid,
+                other: stateid.other,
+                write,
+                recalled,
+                age_seconds: mds.now().since(since) / 1_000_000_000,
+            }
+        };
+        held.into_iter().map(one).collect()
+    }
+}

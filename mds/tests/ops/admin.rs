@@ -1,0 +1,106 @@
+//! What commands ask: who holds what, and taking it back. xdr/spec/control.x, SLUICE_ADMIN.
+
+use sluice_rpc::{Client as Dialler, Credential};
+use sluice_xdr::control::*;
+use sluice_xdr::nfs4::*;
+use sluice_xdr::{Decode, Encode, from_bytes, to_frame};
+
+use crate::harness::*;
+
+async fn ask<A: Encode, R: Decode>(world: &World, procedure: u32, arguments: &A) -> R {
+    let dialler = Dialler::new(world.env.clone(), world.net.host("admin")).with_key(world.key.clone());
+    let connection = dialler.dial(world.addr).await.unwrap();
+    let arguments = to_frame(arguments, 1 << 20).unwrap();
+    let patience = std::time::Duration::from_secs(10);
+    let reply = connection
+        .call(SLUICE_ADMIN, SLUICE_ADMIN_V2, procedure, &Credential::None, arguments, patience)
+        .await
+        .unwrap();
+    from_bytes(reply).unwrap()
+}
+
+async fn layouts(world: &World, path: &'static str) -> Result<Vec<ctl_layout>, String> {
+    match ask(world, ADMIN_LAYOUTS, &ADMIN_LAYOUTS_args { path: path.into() }).await {
+        ADMIN_LAYOUTS_res::CTL_OK(ok) => Ok(ok.layouts),
+        ADMIN_LAYOUTS_res::Default(_, why) => Err(String::from_utf8(why.to_vec()).unwrap()),
+    }
+}
+
+async fn recall(world: &World, path: &'static str, client: u64) -> u32 {
+    match ask(world, ADMIN_RECALL, &ADMIN_RECALL_args { path: path.into(), client }).await {
+        ADMIN_RECALL_res::CTL_OK(recalled) => recalled,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn evict(world: &World, client: u64) -> ADMIN_EVICT_res {
+    ask(world, ADMIN_EVICT, &ADMIN_EVICT_args { client }).await
+}
+
+async fn holds(client: &Client, mode: layoutiomode4) -> (nfs_fh4, stateid4) {
+    let (fh, open) = client.open("f", BOTH, 0).await;
+    match client.last(vec![putfh(&fh), layoutget(open, mode)]).await {
+        nfs_resop4::OP_LAYOUTGET(LAYOUTGET4res::NFS4_OK(ok)) => (fh, ok.logr_stateid),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn layouts_are_shown_with_holder_mode_age_and_stateid() {
+    simulate(1, async |world: World| {
+        let (a, b) = (world.client("a").await, world.client("b").await);
+        let (_, first) = holds(&a, layoutiomode4::LAYOUTIOMODE4_READ).await;
+        world.sleep(std::time::Duration::from_secs(7)).await;
+        let (_, second) = holds(&b, layoutiomode4::LAYOUTIOMODE4_RW).await;
+        let mut all = layouts(&world, "/f").await.unwrap();
+        all.sort_by_key(|layout| layout.write);
+        assert_eq!(all.len(), 2);
+        assert_eq!((all[0].client, all[0].write, all[0].age_seconds), (a.id, false, 7));
+        assert_eq!((all[1].client, all[1].write, all[1].age_seconds), (b.id, true, 0));
+        assert_eq!((all[0].seqid, all[0].other), (first.seqid, first.other));
+        assert_eq!(all[1].other, second.other);
+        assert_eq!(&all[1].name[..], b"b");
+        assert_eq!(all[0].address, bytes::Bytes::from(world.net.ip("a").to_string()));
+        assert!(all.iter().all(|layout| !layout.recalled));
+        // Age is that of the layout, whatever is handed out under it later.
+        holds(&a, layoutiomode4::LAYOUTIOMODE4_RW).await;
+        world.sleep(std::time::Duration::from_secs(1)).await;
+        assert!(layouts(&world, "f").await.unwrap().iter().any(|layout| layout.age_seconds == 8));
+        assert!(layouts(&world, "/").await.unwrap_err().contains("directory"));
+        assert!(layouts(&world, "/nothing").await.is_err());
+    });
+}
+
+#[test]
+fn an_administrator_asks_for_layouts_back() {
+    simulate(2, async |world: World| {
+        let (a, b) = (world.client("a").await, world.client("b").await);
+        let (fh, mine) = holds(&a, layoutiomode4::LAYOUTIOMODE4_READ).await;
+        holds(&b, layoutiomode4::LAYOUTIOMODE4_READ).await;
+        assert_eq!(recall(&world, "f", a.id).await, 1);
+        until(&world.env, || (a.callbacks().count() >= 1).then_some(())).await;
+        assert_eq!(b.callbacks().count(), 0, "only the one that was named");
+        let recalled: Vec<_> = layouts(&world, "f").await.unwrap();
+        assert!(recalled.iter().all(|layout| layout.recalled == (layout.client == a.id)));
+        a.ok(vec![putfh(&fh), layoutreturn(mine, layoutiomode4::LAYOUTIOMODE4_ANY)]).await;
+        assert_eq!(layouts(&world, "f").await.unwrap().len(), 1);
+        assert_eq!(recall(&world, "f", 0).await, 1, "the other one's");
+    });
+}
+
+#[test]
+fn an_evicted_client_holds_nothing_and_is_fenced() {
+    simulate(3, async |mut world: World| {
+        let (a, b) = (world.client("a").await, world.client("b").await);
+        holds(&a, layoutiomode4::LAYOUTIOMODE4_RW).await;
+        assert_eq!(evict(&world, a.id).await, ADMIN_EVICT_res::CTL_OK(1));
+        assert_eq!(a.status(Vec::new()).await, nfsstat4::NFS4ERR_BADSESSION);
+        let data_server = world.data_server();
+        until(&world.env, || (!data_server.fences().is_empty()).then_some(())).await;
+        // What it held is no longer in the way.
+        b.open("f", BOTH, OPEN4_SHARE_DENY_BOTH).await;
+        assert!(layouts(&world, "f").await.unwrap().is_empty());
+        let again = evict(&world, a.id).await;
+        assert!(matches!(again, ADMIN_EVICT_res::Default(ctl_status::CTL_ERR_NOENT, _)), "{again:?}");
+    });
+}
