@@ -79,6 +79,16 @@ impl Reports {
         }
     }
 
+    /// A layout was returned without a complaint. If it was handed out after the failure, that is over.
+    pub(crate) fn went_well(&self, now: Time, client: ClientId, subject: Subject) {
+        if let Some(report) = self.pairs.lock().get_mut(&(client, subject))
+            && report.tried_again
+            && now >= report.avoid_until
+        {
+            (report.suspect_until, report.tried_again) = (now, false);
+        }
+    }
+
     /// The data server has come back: what was found before says nothing any more.
     pub(crate) fn forget(&self, store: StoreId) {
         self.pairs.lock().retain(|(_, reported), _| *reported != Subject::Store(store));
@@ -188,6 +198,31 @@ mod tests {
         reports.forget(StoreId(3));
         reports.add(start.plus_secs(101), client, store, false);
         assert!(!failed(start.plus_secs(101)));
+    }
+
+    #[test]
+    fn what_went_well_in_between_is_not_held_against_anybody() {
+        let reports = Reports::default();
+        let (client, file) = (ClientId(7), Subject::File(FileId(3)));
+        let now = Time::from_secs(100);
+        reports.add(now, client, file, false);
+        // The return of the layout that failed, after a LAYOUTERROR that said so.
+        reports.went_well(now, client, file);
+        assert!(reports.finding(now, client, file).suspect);
+        reports.handed_out(now, client, file);
+        reports.went_well(now, client, file);
+        assert_eq!(reports.finding(now, client, file), Finding::default());
+        for _ in 0..2 {
+            reports.add(now, client, file, false);
+            assert!(!reports.finding(now, client, file).failed);
+            reports.handed_out(now, client, file);
+            reports.went_well(now, client, file);
+        }
+        reports.add(now, client, file, false);
+        reports.handed_out(now, client, file);
+        reports.add(now, client, file, false);
+        reports.went_well(now, client, file);
+        assert!(reports.finding(now, client, file).failed);
     }
 
     #[test]

@@ -17,7 +17,8 @@ use sluice_xdr::nfs4::{
 use crate::compound::context::to_wire;
 use crate::compound::{Context, OpError, OpResult};
 use crate::files::FileEntry;
-use crate::layout::{heal, reports, settle};
+use crate::layout::reports::{self, Subject};
+use crate::layout::{heal, settle};
 use crate::metrics;
 use crate::server::Mds;
 
@@ -159,12 +160,15 @@ fn of_client(cx: &mut Context, mode: ReturnMode, reclaim: bool) -> Result<(), Op
 /// Takes the errors and statistics that come with a return (RFC 8435 §9.3); whether some operation that may have
 /// been a write failed. Clients need not send any.
 fn listen(cx: &Context, entry: &FileEntry, body: &bytes::Bytes) -> Result<bool, OpError> {
-    if body.is_empty() {
-        return Ok(false);
-    }
-    let report: ff_layoutreturn4 =
-        sluice_xdr::from_bytes(body.clone()).map_err(|_| nfsstat4::NFS4ERR_BADXDR)?;
+    let report: ff_layoutreturn4 = match body.is_empty() {
+        true => ff_layoutreturn4::default(),
+        false => sluice_xdr::from_bytes(body.clone()).map_err(|_| nfsstat4::NFS4ERR_BADXDR)?,
+    };
     let client = cx.client()?;
+    if report.fflr_ioerr_report.is_empty() {
+        // Of data servers it need not say anything: the layout may have named others.
+        cx.server.reports.went_well(cx.server.now(), client, Subject::File(entry.key.fileid));
+    }
     for error in &report.fflr_ioerr_report {
         reports::take(&cx.server, entry, client, &error.ffie_errors);
     }
