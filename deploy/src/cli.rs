@@ -1,5 +1,6 @@
 //! The commands and their options.
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
@@ -156,10 +157,35 @@ pub(crate) struct Tuning {
     #[arg(long, value_name = "BOOL", action = ArgAction::Set, num_args = 0..=1, require_equals = true,
         default_value_t = false, default_missing_value = "true", hide_possible_values = true)]
     pub(crate) root_squash: bool,
+    /// Delegations that clients are given, to open and cache files without asking
+    #[arg(long, value_enum, value_name = "KIND", default_value_t = Delegations::Write)]
+    pub(crate) delegations: Delegations,
+    /// Files that were changed within so many seconds are delegated only to clients that ask for it
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub(crate) delegation_quiet: u32,
     /// Hand out no layouts: all data goes through the metadata server (to compare)
     #[arg(long, value_name = "BOOL", action = ArgAction::Set, num_args = 0..=1, require_equals = true,
         default_value_t = false, default_missing_value = "true", hide_possible_values = true)]
     pub(crate) no_layouts: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Delegations {
+    Off,
+    /// For reading
+    Read,
+    /// For reading and for writing
+    Write,
+}
+
+impl fmt::Display for Delegations {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Off => "off",
+            Self::Read => "read",
+            Self::Write => "write",
+        })
+    }
 }
 
 #[derive(Clone, Debug, Args)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use sluice_env::Env;
 use sluice_kv::{Database, EmbeddedOptions};
-use sluice_mds::{Config, Mds};
+use sluice_mds::{Config, Delegations, Mds};
 use sluice_rpc::{ClusterKey, Limits, Server, Tcp, Transport};
 
 use crate::metrics::mds::MdsSource;
@@ -69,6 +69,12 @@ fn config(tuning: &cli::Tuning) -> Config {
         recall_timeout: (lease / 3).max(Duration::from_secs(1)),
         rebuild_after: Duration::from_secs(tuning.rebuild_after.into()),
         root_squash: tuning.root_squash,
+        delegations: match tuning.delegations {
+            cli::Delegations::Off => Delegations::Off,
+            cli::Delegations::Read => Delegations::Read,
+            cli::Delegations::Write => Delegations::ReadWrite,
+        },
+        delegation_quiet: Duration::from_secs(tuning.delegation_quiet.into()),
         layouts: !tuning.no_layouts,
         ..Config::default()
     }

@@ -86,6 +86,8 @@ fn roles(dir: &Path, options: &cli::Up, installation: &Installation) -> Result<V
     arguments.push(installation.mds.to_string());
     arguments.extend(["--lease".to_owned(), tuning.lease.to_string()]);
     arguments.extend(["--rebuild-after".to_owned(), tuning.rebuild_after.to_string()]);
+    arguments.extend(["--delegations".to_owned(), tuning.delegations.to_string()]);
+    arguments.extend(["--delegation-quiet".to_owned(), tuning.delegation_quiet.to_string()]);
     arguments.extend(tuning.root_squash.then(|| "--root-squash".to_owned()));
     arguments.extend(tuning.no_layouts.then(|| "--no-layouts".to_owned()));
     arguments.extend(metrics(options, 0)?);

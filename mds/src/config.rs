@@ -32,14 +32,25 @@ pub struct Config {
     pub anonymous: (u32, u32),
     /// Hand out layouts. Off, every READ and WRITE goes through the metadata server (for comparison).
     pub layouts: bool,
-    /// Grant read delegations.
-    pub delegations: bool,
+    /// Delegations that clients may be given.
+    pub delegations: Delegations,
+    /// A file that was changed no longer ago than this is delegated only to who asks for it by name.
+    pub delegation_quiet: Duration,
     /// Policy of directories that inherit none.
     pub policy: LayoutPolicy,
     /// Files of at least this many bytes get their wide component; below it, one data server.
     pub first_component: u64,
     /// Names this server to clients in EXCHANGE_ID (server owner and scope).
     pub name: String,
+}
+
+/// Which delegations clients may be given (RFC 8881 §10.4). Whatever is set here, what was given before a restart
+/// may be reclaimed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delegations {
+    Off,
+    Read,
+    ReadWrite,
 }
 
 impl Default for Config {
@@ -57,7 +68,8 @@ impl Default for Config {
             root_squash: false,
             anonymous: (65534, 65534),
             layouts: true,
-            delegations: false,
+            delegations: Delegations::ReadWrite,
+            delegation_quiet: Duration::from_secs(30),
             policy: LayoutPolicy::default(),
             first_component: 64 << 20,
             name: "sluice".to_owned(),

@@ -32,6 +32,6 @@ mod reaper;
 mod server;
 mod transact;
 
-pub use config::Config;
+pub use config::{Config, Delegations};
 pub use metrics::{BUCKETS, DataServerStatistics, OperationSnapshot, Statistics};
 pub use server::{Mds, StartError};

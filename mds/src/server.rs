@@ -16,7 +16,7 @@ use sluice_state::{BootEpoch, Time};
 
 use crate::admin::Admin;
 use crate::clients::ClientTable;
-use crate::config::Config;
+use crate::config::{Config, Delegations};
 use crate::dsctl::{Control, Registry};
 use crate::files::{FileEntry, Files};
 use crate::layout::commits::Commits;
@@ -175,7 +175,8 @@ fn file_policy(config: &Config) -> Policy {
     let recall_timeout = u64::try_from(config.recall_timeout.as_nanos()).unwrap_or(u64::MAX);
     Policy {
         recall_timeout,
-        read_delegations: config.delegations,
+        read_delegations: config.delegations != Delegations::Off,
+        write_delegations: config.delegations == Delegations::ReadWrite,
         close_releases_locks: true,
         ..Policy::default()
     }

@@ -7,6 +7,7 @@
 //! | `data` | READ and WRITE at each data server, directly |
 //! | `names` | creates, stats and removes by concurrent clients |
 //! | `small` | small files, from open to close, and what one costs the servers |
+//! | `reread` | the same files read by several clients, twice |
 //! | `directory` | one directory of many files |
 //! | `table` | the rows, printed and as JSON |
 
@@ -15,6 +16,7 @@ mod directory;
 mod host;
 mod load;
 mod names;
+mod reread;
 mod small;
 mod table;
 
@@ -53,7 +55,7 @@ pub struct Options {
     #[arg(long)]
     quick: bool,
     /// Only these parts
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "data,names,small,directory")]
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "data,names,small,reread,directory")]
     only: Vec<Part>,
     /// Write the table there too
     #[arg(long, value_name = "FILE")]
@@ -65,6 +67,7 @@ enum Part {
     Data,
     Names,
     Small,
+    Reread,
     Directory,
 }
 
@@ -74,11 +77,13 @@ struct Scale {
     rounds: u32,
     round: Duration,
     directory: u64,
+    reread: u64,
 }
 
 impl Scale {
-    const FULL: Self = Self { rounds: 3, round: Duration::from_secs(3), directory: 200_000 };
-    const QUICK: Self = Self { rounds: 3, round: Duration::from_millis(500), directory: 20_000 };
+    const FULL: Self = Self { rounds: 3, round: Duration::from_secs(3), directory: 200_000, reread: 20_000 };
+    const QUICK: Self =
+        Self { rounds: 3, round: Duration::from_millis(500), directory: 20_000, reread: 2_000 };
 }
 
 /// The servers under test and how to reach them.
@@ -167,13 +172,14 @@ async fn measure(
 ) -> Result<()> {
     // Every part is tried: one that fails shall not hide the others.
     let mut failed = None;
-    for part in [Part::Names, Part::Small, Part::Directory, Part::Data] {
+    for part in [Part::Names, Part::Small, Part::Reread, Part::Directory, Part::Data] {
         if !options.only.contains(&part) {
             continue;
         }
         let done = match part {
             Part::Names => names::measure(target, table).await,
             Part::Small => small::measure(target, installation, table).await,
+            Part::Reread => reread::measure(target, installation, table).await,
             Part::Directory => directory::measure(target, installation, table).await,
             Part::Data => data::measure(target, table).await,
         };

@@ -81,9 +81,8 @@ impl Callbacks {
                 let result = CB_LAYOUTRECALL4res { clorr_status };
                 (clorr_status, nfs_cb_resop4::OP_CB_LAYOUTRECALL(result))
             }
-            nfs_cb_argop4::OP_CB_RECALL(_) => {
-                // No delegation is asked for, so none is held.
-                let status = nfsstat4::NFS4ERR_BAD_STATEID;
+            nfs_cb_argop4::OP_CB_RECALL(args) => {
+                let status = self.recall_delegation(args.stateid);
                 (status, nfs_cb_resop4::OP_CB_RECALL(CB_RECALL4res { status }))
             }
             nfs_cb_argop4::OP_CB_NOTIFY_LOCK(_) => {
@@ -95,6 +94,22 @@ impl Callbacks {
                 (rc, nfs_cb_resop4::OP_CB_ILLEGAL(CB_ILLEGAL4res { status: rc }))
             }
         }
+    }
+
+    /// Only read delegations are taken: there is nothing to flush before the return.
+    fn recall_delegation(&self, stateid: stateid4) -> nfsstat4 {
+        let Some(client) = self.client.get().and_then(Weak::upgrade) else {
+            return nfsstat4::NFS4ERR_DELAY;
+        };
+        let Some(handle) = client.delegations.forget(stateid) else {
+            return nfsstat4::NFS4ERR_BAD_STATEID;
+        };
+        let returning = Arc::clone(&client);
+        client.env.spawn.spawn(Box::pin(async move {
+            // A server that refuses the return revokes: nothing is left to do here.
+            let _ = returning.patient(vec![ops::putfh(&handle), ops::delegreturn(stateid)]).await;
+        }));
+        nfsstat4::NFS4_OK
     }
 
     fn recall(&self, args: &CB_LAYOUTRECALL4args) -> nfsstat4 {

@@ -66,6 +66,8 @@ pub struct How {
     pub create: Option<u32>,
     /// An existing file is an error.
     pub exclusive: bool,
+    /// A delegation is wanted.
+    pub delegation: bool,
     pub owner: Bytes,
 }
 
@@ -73,7 +75,8 @@ impl How {
     /// An existing file.
     #[must_use]
     pub fn existing(access: u32) -> Self {
-        Self { access, deny: 0, create: None, exclusive: false, owner: Bytes::from_static(OWNER) }
+        let owner = Bytes::from_static(OWNER);
+        Self { access, deny: 0, create: None, exclusive: false, delegation: false, owner }
     }
 
     /// For reading and writing; made with `mode` unless it exists.
@@ -211,9 +214,11 @@ pub(super) fn opening(directory: &nfs_fh4, name: &[u8], how: &How) -> Result<Vec
             })
         }
     };
+    let want =
+        if how.delegation { OPEN4_SHARE_ACCESS_WANT_ANY_DELEG } else { OPEN4_SHARE_ACCESS_WANT_NO_DELEG };
     let open = nfs_argop4::OP_OPEN(OPEN4args {
         seqid: 0,
-        share_access: how.access,
+        share_access: how.access | want,
         share_deny: how.deny,
         owner: state_owner4 { clientid: 0, owner: how.owner.clone() },
         openhow,
@@ -230,6 +235,14 @@ pub(super) fn opened(results: &[nfs_resop4]) -> Result<Open> {
             Ok(Open { handle: found.handle, stateid: open.stateid, attributes: found.attributes })
         }
         _ => Err(Error::Protocol("OPEN")),
+    }
+}
+
+/// What came with the open.
+pub(super) fn delegation(results: &[nfs_resop4]) -> Option<&open_delegation4> {
+    match results.get(1) {
+        Some(nfs_resop4::OP_OPEN(OPEN4res::NFS4_OK(open))) => Some(&open.delegation),
+        _ => None,
     }
 }
 

@@ -12,6 +12,7 @@
 //! | `session` | EXCHANGE_ID, CREATE_SESSION, COMPOUNDs over slots, the lease |
 //! | `slots` | which slots are free, and their sequence ids |
 //! | `files` | operations on names and files |
+//! | `delegations` | files opened and closed without a word |
 //! | `layout` | LAYOUTGET, LAYOUTCOMMIT, LAYOUTRETURN, GETDEVICEINFO |
 //! | `data` | NFSv3 READ, WRITE, COMMIT at data servers |
 //! | `callback` | recalls, answered by returning |
@@ -23,6 +24,7 @@
 
 mod callback;
 mod data;
+mod delegations;
 mod files;
 mod layout;
 pub mod ops;
@@ -30,6 +32,7 @@ mod session;
 mod slots;
 
 pub use data::{DataServer, Written};
+pub use delegations::Reading;
 pub use files::{Found, How, Open, Page};
 pub use layout::{DataFile, Place, Segment};
 pub use session::{Client, Identity};

@@ -65,6 +65,11 @@ pub fn close(stateid: stateid4) -> nfs_argop4 {
 }
 
 #[must_use]
+pub fn delegreturn(stateid: stateid4) -> nfs_argop4 {
+    nfs_argop4::OP_DELEGRETURN(DELEGRETURN4args { deleg_stateid: stateid })
+}
+
+#[must_use]
 pub fn readdir(cookie: u64, verifier: verifier4, bytes: u32, wanted: bitmap4) -> nfs_argop4 {
     nfs_argop4::OP_READDIR(READDIR4args {
         cookie,

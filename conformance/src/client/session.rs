@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use sluice_xdr::nfs4::*;
 use sluice_xdr::{from_bytes, to_frame};
 
 use super::callback::Callbacks;
+use super::delegations::Delegations;
 use super::layout::Layouts;
 use super::slots::Slots;
 use super::{Error, Result, ops};
@@ -73,6 +75,9 @@ pub(super) struct Inner {
     root: nfs_fh4,
     lease: Duration,
     pub(super) layouts: Layouts,
+    pub(super) delegations: Delegations,
+    /// COMPOUNDs sent.
+    compounds: AtomicU64,
 }
 
 impl Client {
@@ -102,6 +107,8 @@ impl Client {
             root: nfs_fh4::default(),
             lease: Duration::ZERO,
             layouts: Layouts::default(),
+            delegations: Delegations::default(),
+            compounds: AtomicU64::new(0),
             env,
             transport,
             identity,
@@ -127,6 +134,12 @@ impl Client {
     #[must_use]
     pub fn slots(&self) -> u32 {
         self.inner.highest_slot + 1
+    }
+
+    /// COMPOUNDs sent to the metadata server so far.
+    #[must_use]
+    pub fn compounds(&self) -> u64 {
+        self.inner.compounds.load(Ordering::Relaxed)
     }
 
     /// These operations behind a SEQUENCE of their own; all must succeed. Waits and sends them again while
@@ -202,6 +215,7 @@ impl Inner {
         let mut all = Vec::with_capacity(ops.len() + 1);
         all.push(ops::sequence(self.session, slot.id(), slot.seqid(), self.highest_slot, cache));
         all.extend(ops);
+        self.compounds.fetch_add(1, Ordering::Relaxed);
         let raw = Raw { connection: Arc::clone(&self.connection), identity: &self.identity };
         let mut reply = raw.send(all).await?;
         let seen = matches!(reply.resarray.first(), Some(nfs_resop4::OP_SEQUENCE(SEQUENCE4res::NFS4_OK(_))));

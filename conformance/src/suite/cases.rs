@@ -99,6 +99,13 @@ pub const CASES: &[Case] = &[
         ..BASE
     },
     Case {
+        name: "delegations",
+        shows: "files opened again without a word; what is written, locked and removed is seen all the same",
+        partner: Partner::Other,
+        ci: false,
+        ..BASE
+    },
+    Case {
         name: "mixed",
         shows: "stripes and segments on one file, with byte-range locks; N-to-1 records, one client killed",
         partner: Partner::Other,

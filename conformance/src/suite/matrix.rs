@@ -38,7 +38,15 @@ const BLOCKS: &[Block] = &[
     Block {
         kernels: Kernels::Uml,
         vers: "4.2",
-        cases: &["appends", "small_files", "proxied", "restart", "mirror_loss", "differential"],
+        cases: &[
+            "appends",
+            "delegations",
+            "small_files",
+            "proxied",
+            "restart",
+            "mirror_loss",
+            "differential",
+        ],
     },
     // One client of each encoding of layouts; links are shaped far below what qemu's emulation moves.
     Block { kernels: Kernels::Named(&["uml6.1", "uml7.2"]), vers: "4.2", cases: &["scaling"] },

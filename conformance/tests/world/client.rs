@@ -281,7 +281,7 @@ impl Client {
         let mode = attributes(&Attributes { mode: Some(0o644), ..Attributes::default() });
         let open = nfs_argop4::OP_OPEN(OPEN4args {
             seqid: 0,
-            share_access: access,
+            share_access: access | OPEN4_SHARE_ACCESS_WANT_NO_DELEG,
             share_deny: OPEN4_SHARE_DENY_NONE,
             owner: state_owner4 { clientid: 0, owner: text("owner") },
             openhow: openflag4::OPEN4_CREATE(createhow4::UNCHECKED4(mode)),

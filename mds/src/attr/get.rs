@@ -80,6 +80,8 @@ const COMMON: bitmap4 = bitmap4::of(&[
     FATTR4_MOUNTED_ON_FILEID,
     FATTR4_SUPPATTR_EXCLCREAT,
     FATTR4_MODE_SET_MASKED,
+    // Of RFC 9754, which has it for NFSv4.2; a client of 4.1 that knows of it may ask all the same.
+    FATTR4_OPEN_ARGUMENTS,
 ]);
 
 const LAYOUTS: bitmap4 = bitmap4::of(&[FATTR4_FS_LAYOUT_TYPES, FATTR4_LAYOUT_BLKSIZE]);
@@ -178,6 +180,46 @@ fn of_inode(out: &mut Attributes, inode: &Inode, want: &impl Fn(u32) -> bool) {
     set!(FATTR4_TIME_MODIFY time_modify wire_time(inode.mtime()));
 }
 
+/// What OPEN takes (RFC 9754 §3). Delegated times and OPEN_XOR_DELEGATION are not among it.
+fn open_arguments() -> open_arguments4 {
+    use open_args_createmode4 as mode;
+    use open_args_open_claim4 as claim;
+    use open_args_share_access_want4 as want;
+    use open_args_share_access4 as access;
+    use open_args_share_deny4 as deny;
+    open_arguments4 {
+        oa_share_access: bitmap4::of(&[
+            access::OPEN_ARGS_SHARE_ACCESS_READ.0,
+            access::OPEN_ARGS_SHARE_ACCESS_WRITE.0,
+            access::OPEN_ARGS_SHARE_ACCESS_BOTH.0,
+        ]),
+        oa_share_deny: bitmap4::of(&[
+            deny::OPEN_ARGS_SHARE_DENY_NONE.0,
+            deny::OPEN_ARGS_SHARE_DENY_READ.0,
+            deny::OPEN_ARGS_SHARE_DENY_WRITE.0,
+            deny::OPEN_ARGS_SHARE_DENY_BOTH.0,
+        ]),
+        oa_share_access_want: bitmap4::of(&[
+            want::OPEN_ARGS_SHARE_ACCESS_WANT_ANY_DELEG.0,
+            want::OPEN_ARGS_SHARE_ACCESS_WANT_NO_DELEG.0,
+            want::OPEN_ARGS_SHARE_ACCESS_WANT_CANCEL.0,
+        ]),
+        oa_open_claim: bitmap4::of(&[
+            claim::OPEN_ARGS_OPEN_CLAIM_NULL.0,
+            claim::OPEN_ARGS_OPEN_CLAIM_PREVIOUS.0,
+            claim::OPEN_ARGS_OPEN_CLAIM_DELEGATE_CUR.0,
+            claim::OPEN_ARGS_OPEN_CLAIM_FH.0,
+            claim::OPEN_ARGS_OPEN_CLAIM_DELEG_CUR_FH.0,
+        ]),
+        oa_create_mode: bitmap4::of(&[
+            mode::OPEN_ARGS_CREATEMODE_UNCHECKED4.0,
+            mode::OPEN_ARGS_CREATE_MODE_GUARDED.0,
+            mode::OPEN_ARGS_CREATEMODE_EXCLUSIVE4.0,
+            mode::OPEN_ARGS_CREATE_MODE_EXCLUSIVE4_1.0,
+        ]),
+    }
+}
+
 fn of_file_system(out: &mut Attributes, mds: &Mds, _export: u32, want: &impl Fn(u32) -> bool) {
     macro_rules! set {
         ($($number:ident $field:ident $value:expr;)*) => {
@@ -212,6 +254,7 @@ fn of_file_system(out: &mut Attributes, mds: &Mds, _export: u32, want: &impl Fn(
         // it, even if its own write to a data server has ended since it asked; not knowing, it goes by its own order.
         FATTR4_CHANGE_ATTR_TYPE change_attr_type change_attr_type4::NFS4_CHANGE_TYPE_IS_UNDEFINED;
         FATTR4_XATTR_SUPPORT xattr_support true;
+        FATTR4_OPEN_ARGUMENTS open_arguments Box::new(open_arguments());
     }
     let space = [
         FATTR4_SPACE_AVAIL,

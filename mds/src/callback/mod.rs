@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `wire` | CB_COMPOUND: its arguments, and what its reply says |
 //! | `path` | back channels: choosing a session, its slot, a connection; sending again elsewhere |
-//! | this one | recalls and notices, their answers told to the file's machine |
+//! | this one | recalls, questions and notices, the answers to recalls told to the file's machine |
 
 mod path;
 mod wire;
@@ -13,11 +13,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_namespace::FileHandle;
+use sluice_state::ClientId;
 use sluice_state::effect::{Recall, RecallAnswer, RecallKind};
 use sluice_state::owner::LockOwner;
 use sluice_xdr::nfs4::{
-    CB_LAYOUTRECALL4args, CB_NOTIFY_LOCK4args, CB_RECALL4args, layoutiomode4, layoutrecall_file4,
-    layoutrecall4, layouttype4, nfs_cb_argop4, nfs_fh4, nfsstat4, state_owner4,
+    Attributes, CB_GETATTR4args, CB_LAYOUTRECALL4args, CB_NOTIFY_LOCK4args, CB_RECALL4args, FATTR4_CHANGE,
+    FATTR4_SIZE, bitmap4, layoutiomode4, layoutrecall_file4, layoutrecall4, layouttype4, nfs_cb_argop4,
+    nfs_fh4, nfsstat4, state_owner4,
 };
 
 use crate::compound::context::to_wire;
@@ -25,6 +27,8 @@ use crate::files::FileEntry;
 use crate::metrics::add;
 use crate::server::Mds;
 
+/// How long the holder of a write delegation may take to say how long its file is. The client that asks waits.
+const QUESTION: Duration = Duration::from_secs(3);
 /// How long a notice that a client can do without is worth sending.
 const NOTICE: Duration = Duration::from_secs(5);
 
@@ -43,7 +47,12 @@ pub(crate) async fn recall(mds: Arc<Mds>, entry: Arc<FileEntry>, recall: Recall)
             fh: handle(&entry),
         }),
     };
-    let status = path::call(&mds, client, operation, mds.config.recall_timeout).await;
+    // Courteous, but not in the way (§8.3).
+    if matches!(kind, RecallKind::Delegation { .. }) && mds.expel_if_courtesy(client).await {
+        return;
+    }
+    let said = path::call(&mds, client, operation, mds.config.recall_timeout).await;
+    let status = said.map(|said| said.status);
     let answer = answer(status);
     tracing::debug!(?client, ?kind, ?status, ?answer, file = entry.key.fileid.0, "recall");
     if answer == RecallAnswer::Unreachable {
@@ -77,6 +86,26 @@ fn answer(status: Option<nfsstat4>) -> RecallAnswer {
         Some(nfsstat4::NFS4ERR_OLD_STATEID) => RecallAnswer::OldStateid,
         Some(_) | None => RecallAnswer::Unreachable,
     }
+}
+
+/// What the holder of a write delegation says of its file (CB_GETATTR, §10.4.3, §20.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub(crate) change: u64,
+    pub(crate) size: u64,
+}
+
+/// Asks a client about a file that it may be changing by itself; `None` when it does not say.
+pub(crate) async fn ask(mds: &Arc<Mds>, entry: &FileEntry, client: ClientId) -> Option<Told> {
+    let asked = bitmap4::of(&[FATTR4_CHANGE, FATTR4_SIZE]);
+    let operation = nfs_cb_argop4::OP_CB_GETATTR(CB_GETATTR4args { fh: handle(entry), attr_request: asked });
+    let said = path::call(mds, client, operation, QUESTION).await?;
+    if said.status != nfsstat4::NFS4_OK {
+        tracing::debug!(?client, status = ?said.status, file = entry.key.fileid.0, "CB_GETATTR");
+        return None;
+    }
+    let told = Attributes::decode(&said.attributes?).ok()?;
+    Some(Told { change: told.change?, size: told.size? })
 }
 
 /// Tells a waiting lock-owner that its lock is free (CB_NOTIFY_LOCK, §20.11). A hint: the client asks for

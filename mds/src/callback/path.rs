@@ -17,9 +17,9 @@ use sluice_rpc::{AuthSys, CallError, Credential};
 use sluice_state::session::{BackChannelParams, CbOutcome, CbSecurity, CbTicket};
 use sluice_state::{ClientId, ConnectionId};
 use sluice_xdr::Frame;
-use sluice_xdr::nfs4::{CB_COMPOUND, nfs_cb_argop4, nfsstat4};
+use sluice_xdr::nfs4::{CB_COMPOUND, nfs_cb_argop4};
 
-use super::wire::{self, Verdict};
+use super::wire::{self, Said, Verdict};
 use crate::clients::SessionEntry;
 use crate::server::Mds;
 
@@ -41,12 +41,12 @@ pub(super) async fn call(
     client: ClientId,
     operation: nfs_cb_argop4,
     patience: Duration,
-) -> Option<nfsstat4> {
+) -> Option<Said> {
     let deadline = mds.env.clock.now() + patience;
     for _ in 0..TRIES {
         let slot = acquire(mds, client, deadline).await?;
         match slot.carry(&operation, deadline).await {
-            Carried::Answered(status) => return Some(status),
+            Carried::Answered(said) => return Some(said),
             Carried::Again => {}
             Carried::Failed => return None,
         }
@@ -85,7 +85,7 @@ async fn acquire(mds: &Arc<Mds>, client: ClientId, deadline: Monotonic) -> Optio
 
 /// How carrying a callback in one slot ended.
 enum Carried {
-    Answered(nfsstat4),
+    Answered(Said),
     /// Not in this slot; another may do.
     Again,
     Failed,
@@ -195,9 +195,9 @@ impl Slot<'_> {
 
     fn conclude(&mut self, verdict: Verdict) -> Carried {
         match verdict {
-            Verdict::Answered(status) => {
+            Verdict::Answered(said) => {
                 self.release(CbOutcome::Replied);
-                Carried::Answered(status)
+                Carried::Answered(said)
             }
             // The answer is lost, but asking anew is harmless.
             Verdict::Forgotten => {

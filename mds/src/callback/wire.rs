@@ -4,16 +4,24 @@ use bytes::Bytes;
 use sluice_state::SessionId;
 use sluice_state::session::CbTicket;
 use sluice_xdr::nfs4::{
-    CB_COMPOUND4args, CB_COMPOUND4res, CB_SEQUENCE4args, CB_SEQUENCE4res, nfs_cb_argop4, nfs_cb_resop4,
-    nfsstat4, sessionid4,
+    CB_COMPOUND4args, CB_COMPOUND4res, CB_GETATTR4res, CB_SEQUENCE4args, CB_SEQUENCE4res, fattr4,
+    nfs_cb_argop4, nfs_cb_resop4, nfsstat4, sessionid4,
 };
 use sluice_xdr::{DecodeError, EncodeError, Frame, from_bytes, to_frame};
 
+/// What the client said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Said {
+    pub(super) status: nfsstat4,
+    /// Of CB_GETATTR.
+    pub(super) attributes: Option<fattr4>,
+}
+
 /// What the client did with a callback.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// It ran the operation, with this result.
-    Answered(nfsstat4),
+    Answered(Said),
     /// It ran the operation when it was sent before, and has not kept the result.
     Forgotten,
     /// Not now: the same again later.
@@ -62,12 +70,16 @@ pub(super) fn request(
 /// It cannot be decoded.
 pub(super) fn judge(reply: Bytes) -> Result<Verdict, DecodeError> {
     let reply: CB_COMPOUND4res = from_bytes(reply)?;
+    let attributes = match reply.resarray.get(1) {
+        Some(nfs_cb_resop4::OP_CB_GETATTR(CB_GETATTR4res::NFS4_OK(ok))) => Some(ok.obj_attributes.clone()),
+        _ => None,
+    };
     let sequence = match reply.resarray.first() {
         // §16.2.3: the status of the whole is that of the last operation, which is ours.
         Some(nfs_cb_resop4::OP_CB_SEQUENCE(CB_SEQUENCE4res::NFS4_OK(_))) => {
             return Ok(match reply.status {
                 nfsstat4::NFS4ERR_RETRY_UNCACHED_REP => Verdict::Forgotten,
-                status => Verdict::Answered(status),
+                status => Verdict::Answered(Said { status, attributes }),
             });
         }
         Some(nfs_cb_resop4::OP_CB_SEQUENCE(CB_SEQUENCE4res::Default(status))) => *status,
@@ -108,7 +120,7 @@ mod tests {
         for status in [nfsstat4::NFS4_OK, nfsstat4::NFS4ERR_BAD_STATEID, nfsstat4::NFS4ERR_DELAY] {
             let recalled = nfs_cb_resop4::OP_CB_RECALL(CB_RECALL4res { status });
             let bytes = reply(status, vec![sequence(nfsstat4::NFS4_OK), recalled]);
-            assert_eq!(judge(bytes), Ok(Verdict::Answered(status)));
+            assert_eq!(judge(bytes), Ok(Verdict::Answered(Said { status, attributes: None })));
         }
     }
 

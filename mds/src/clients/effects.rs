@@ -114,7 +114,7 @@ impl Mds {
         let effects = {
             let mut table = self.clients.lock();
             let index = self.files.index();
-            let has_state = |client| index.usage(client) != sluice_state::stateid::Usage::default();
+            let has_state = |client| index.has_state(client);
             table.reap(now, &has_state)
         };
         if let Err(error) = self.apply_client(effects).await {

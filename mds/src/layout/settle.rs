@@ -111,7 +111,7 @@ pub(crate) async fn settle_in_background(mds: Arc<Mds>, entry: Arc<FileEntry>) {
     }
 }
 
-pub(in crate::layout) async fn inode(mds: &Arc<Mds>, key: InodeKey) -> Result<Inode, FsError> {
+pub(crate) async fn inode(mds: &Arc<Mds>, key: InodeKey) -> Result<Inode, FsError> {
     let namespace = &mds.namespace;
     mds.read(|txn| Box::pin(async move { namespace.getattr(&txn, &key).await })).await
 }
@@ -186,6 +186,14 @@ async fn may_still_be_written(mds: &Arc<Mds>, key: &InodeKey) -> Result<bool, Fs
     }
     let inode = inode(mds, *key).await?;
     Ok(inode.layout().is_some_and(|layout| dsctl::epochs::old_handles_live(mds, layout)))
+}
+
+/// Change attribute and times move, nothing else.
+///
+/// # Errors
+/// What the store says.
+pub(crate) async fn touch(mds: &Arc<Mds>, key: InodeKey) -> Result<(), FsError> {
+    commit(mds, key, CommitSize::default()).await.map(drop)
 }
 
 async fn commit(mds: &Arc<Mds>, key: InodeKey, want: CommitSize) -> Result<bool, FsError> {

@@ -1,7 +1,6 @@
 //! DESTROY_CLIENTID. RFC 8881 §18.50.
 
 use sluice_state::ClientId;
-use sluice_state::stateid::Usage;
 use sluice_xdr::nfs4::{DESTROY_CLIENTID4args, DESTROY_CLIENTID4res, nfsstat4};
 
 use crate::compound::{Context, OpResult};
@@ -12,7 +11,7 @@ pub(crate) async fn destroy_clientid(
 ) -> OpResult<DESTROY_CLIENTID4res> {
     let client = ClientId(args.dca_clientid);
     let mds = &cx.server;
-    let has_state = mds.files.index().usage(client) != Usage::default();
+    let has_state = mds.files.index().has_state(client);
     let effects = mds.clients.lock().destroy_clientid(client, has_state)?;
     mds.apply_client(effects).await?;
     Ok(DESTROY_CLIENTID4res { dcr_status: nfsstat4::NFS4_OK })

@@ -32,7 +32,7 @@ pub(crate) async fn exchange_id(cx: &mut Context, args: EXCHANGE_ID4args) -> OpR
     let (reply, effects) = {
         let mut table = mds.clients.lock();
         let index = mds.files.index();
-        let has_state = |client| index.usage(client) != sluice_state::stateid::Usage::default();
+        let has_state = |client| index.has_state(client);
         table.exchange_id(mds.now(), request, &has_state)?
     };
     mds.apply_client(effects).await?;

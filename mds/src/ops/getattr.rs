@@ -2,9 +2,8 @@
 
 use sluice_xdr::nfs4::{GETATTR4args, GETATTR4res, GETATTR4resok, nfsstat4};
 
-use crate::attr::get;
+use crate::attr::{current, get};
 use crate::compound::{Context, OpResult};
-use crate::layout::settle;
 
 pub(crate) async fn getattr(cx: &mut Context, args: GETATTR4args) -> OpResult<GETATTR4res> {
     // §18.7.3: attributes that can only be set may not be asked for.
@@ -13,10 +12,10 @@ pub(crate) async fn getattr(cx: &mut Context, args: GETATTR4args) -> OpResult<GE
     }
     let mut inode = cx.inode().await?;
     if !args.attr_request.and(get::MOVES_WITH_DATA).is_empty()
-        && let Some(settled) = settle::settled(&cx.server, &inode, cx.came).await?
+        && let Some(now) = current::current(cx, &inode).await?
     {
         cx.forget_inode();
-        inode = settled;
+        inode = now;
     }
     let export = cx.current()?.export;
     let attributes = get::attributes(&cx.server, cx.minor, export, &inode, &args.attr_request);

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use sluice_namespace::{DirectoryChange, Inode, Kind, Want as Permission};
 use sluice_state::file::{Error, Intent, Reply};
 use sluice_state::grace::Claim as Admission;
-use sluice_state::open::{Access, Claim, Deny, OpenRequest, Want};
+use sluice_state::open::{Access, Claim, Deny, History, OpenRequest, Want};
 use sluice_state::owner::{MAX_OWNER_BYTES, OpenOwner};
 use sluice_xdr::nfs4::*;
 
@@ -55,6 +55,11 @@ pub(crate) async fn open(cx: &mut Context, args: OPEN4args) -> OpResult<OPEN4res
     cx.server.admit(&session, if reclaim { Admission::Reclaim } else { Admission::New })?;
     for _ in 0..PATIENCE {
         let mut subject = subject(cx, &args, &mut request).await?;
+        request.history = history(cx, &subject);
+        if subject.truncate {
+            // What the client will be shown of it is not known yet.
+            request.want = Want::None;
+        }
         match grant(cx, &request, &subject).await {
             // The file went between finding its name and asking for its state: the name means another now.
             Err(OpError::Status(nfsstat4::NFS4ERR_STALE)) if named(&args.claim) => {}
@@ -84,7 +89,8 @@ fn request(cx: &Context, args: &OPEN4args) -> Result<OpenRequest, OpError> {
         return Err(nfsstat4::NFS4ERR_INVAL.into());
     }
     let want = match want_bits {
-        OPEN4_SHARE_ACCESS_WANT_NO_PREFERENCE | OPEN4_SHARE_ACCESS_WANT_ANY_DELEG => Want::Any,
+        OPEN4_SHARE_ACCESS_WANT_NO_PREFERENCE => Want::Unsaid,
+        OPEN4_SHARE_ACCESS_WANT_ANY_DELEG => Want::Any,
         OPEN4_SHARE_ACCESS_WANT_READ_DELEG => Want::Read,
         OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG => Want::Write,
         OPEN4_SHARE_ACCESS_WANT_NO_DELEG | OPEN4_SHARE_ACCESS_WANT_CANCEL => Want::None,
@@ -97,7 +103,17 @@ fn request(cx: &Context, args: &OPEN4args) -> Result<OpenRequest, OpError> {
         claim: Claim::New,
         // What cannot be recalled is not given (§10.2.1).
         want: if cx.can_be_called() { want } else { Want::None },
+        history: History::default(),
     })
+}
+
+/// What its inode says about delegating it.
+fn history(cx: &Context, subject: &Subject) -> History {
+    let inode = &subject.inode;
+    // Times that clients chose say nothing.
+    let quiet = i64::try_from(cx.server.config.delegation_quiet.as_secs()).unwrap_or(i64::MAX);
+    let since = cx.server.env.clock.wall().seconds.saturating_sub(inode.ctime().seconds);
+    History { change: inode.change, restless: subject.created || since < quiet }
 }
 
 /// The file that the claim means, made if the client wants that.
@@ -200,6 +216,9 @@ pub(super) async fn finish(
     let Reply::Opened { stateid, delegation } = reply else {
         return Err(nfsstat4::NFS4ERR_SERVERFAULT.into());
     };
+    if let Some(grant) = delegation {
+        tracing::debug!(file = subject.inode.key.fileid.0, kind = ?grant.kind, "a delegation");
+    }
     let mut attrset = subject.attrset;
     let truncate = subject.truncate;
     cx.set_current_known(subject.inode);

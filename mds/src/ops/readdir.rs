@@ -5,9 +5,9 @@ use sluice_xdr::nfs4::*;
 use sluice_xdr::{Encode, Writer};
 
 use super::lookup::not_a_directory;
+use crate::attr::current::Listing;
 use crate::attr::get;
 use crate::compound::{Context, OpError, OpResult};
-use crate::layout::settle;
 
 /// Fixed part of the result: number, status, verifier, the end of the list, eof.
 const FIXED: usize = 4 + 4 + 8 + 4 + 4;
@@ -38,6 +38,7 @@ pub(crate) async fn readdir(cx: &mut Context, args: READDIR4args) -> OpResult<RE
     let directory = cx.current()?;
     let mut after = Cookie(args.cookie);
     let mut entries: Vec<entry4> = Vec::new();
+    let mut listing = Listing::default();
     loop {
         let limit = (room / LEAST).clamp(1, PAGE);
         let attributes = !args.attr_request.without(FREE).is_empty();
@@ -52,10 +53,9 @@ pub(crate) async fn readdir(cx: &mut Context, args: READDIR4args) -> OpResult<RE
         for mut found in page.entries {
             if !args.attr_request.and(get::MOVES_WITH_DATA).is_empty()
                 && let Some(inode) = &found.inode
-                // A data server that is away must not take the listing with it: the size known is shown.
-                && let Ok(Some(settled)) = settle::settled(&cx.server, inode, cx.came).await
+                && let Some(now) = listing.current(cx, inode).await
             {
-                found.inode = Some(settled);
+                found.inode = Some(now);
             }
             let found = &found;
             let entry = wire_entry(cx, directory.export, found, &args.attr_request)?;

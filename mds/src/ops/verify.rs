@@ -2,9 +2,8 @@
 
 use sluice_xdr::nfs4::*;
 
-use crate::attr::get;
+use crate::attr::{current, get};
 use crate::compound::{Context, OpError, OpResult};
-use crate::layout::settle;
 
 pub(crate) async fn verify(cx: &mut Context, args: VERIFY4args) -> OpResult<VERIFY4res> {
     if same(cx, &args.obj_attributes).await? {
@@ -28,10 +27,10 @@ pub(super) async fn same(cx: &mut Context, given: &fattr4) -> Result<bool, OpErr
     }
     let mut inode = cx.inode().await?;
     if !given.attrmask.and(get::MOVES_WITH_DATA).is_empty()
-        && let Some(settled) = settle::settled(&cx.server, &inode, cx.came).await?
+        && let Some(now) = current::current(cx, &inode).await?
     {
         cx.forget_inode();
-        inode = settled;
+        inode = now;
     }
     let export = cx.current()?.export;
     let ours = get::attributes(&cx.server, cx.minor, export, &inode, &given.attrmask)

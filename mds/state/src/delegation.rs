@@ -7,11 +7,13 @@
 //!                          recalled ──DELEGRETURN──▶ none
 //!                             │ deadline
 //!                             ▼
-//!                          revoked (no fence: no data server knows of it)
+//!                          revoked (a writer is fenced off the file, too)
 //! ```
 //!
 //! The rule of conflict: readers share read delegations, a write delegation is alone; the holder itself
 //! never conflicts.
+//!
+//! Who is given one, which §10.4 leaves free: `File::delegation_to_grant`.
 
 use std::collections::BTreeMap;
 
@@ -29,6 +31,17 @@ pub enum DelegationKind {
     Write,
 }
 
+/// A write delegation, as the metadata server must know it to ask its holder for size and change (§10.4.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Writer {
+    /// Who holds it.
+    pub client: ClientId,
+    /// Its stateid.
+    pub stateid: StateId,
+    /// The change attribute that came with the grant; `None` when the delegation was reclaimed.
+    pub change: Option<u64>,
+}
+
 /// A delegation handed out with an OPEN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Grant {
@@ -44,7 +57,13 @@ pub(crate) struct Delegation {
     pub(crate) kind: DelegationKind,
     pub(crate) stateid: StateId,
     pub(crate) recall: Option<PendingRecall>,
+    /// See [`Writer::change`].
+    pub(crate) change: Option<u64>,
 }
+
+/// A holder that may write has data to flush before it can return: it is given so many times as long.
+/// With a recall timeout of a third of the lease that is a lease (§10.4.6).
+const FLUSHING: u64 = 3;
 
 /// All delegations of one file: several read delegations, or one write delegation.
 #[derive(Debug, Default, Hash)]
@@ -53,6 +72,9 @@ pub(crate) struct Delegations {
     /// No grant before: a file that was just fought over would be recalled again at once.
     pub(crate) hold_off: Option<Time>,
 }
+
+/// No grant for so many recall timeouts after a recall.
+const CALM: u64 = 3;
 
 impl Delegations {
     pub(crate) fn get(&self, client: ClientId) -> Option<&Delegation> {
@@ -65,6 +87,11 @@ impl Delegations {
         let delegation = delegation.ok_or(Error::BadStateid)?;
         check_seqid(stateid.seqid, delegation.stateid.seqid)?;
         Ok(delegation)
+    }
+
+    /// The file has been at peace for long enough.
+    pub(crate) fn calm_down(&mut self, now: Time) {
+        self.hold_off = self.hold_off.filter(|until| *until > now);
     }
 
     /// The clients whose delegation is in the way of `client`.
@@ -88,8 +115,12 @@ impl Delegations {
         if delegation.recall.is_some() {
             return None;
         }
-        delegation.recall = Some(PendingRecall::new(truncate, now, timeout));
-        self.hold_off = Some(now.plus_nanos(timeout));
+        let patience = match delegation.kind {
+            DelegationKind::Read => timeout,
+            DelegationKind::Write => timeout.saturating_mul(FLUSHING),
+        };
+        delegation.recall = Some(PendingRecall::new(truncate, now, patience));
+        self.hold_off = Some(now.plus_nanos(timeout.saturating_mul(CALM)));
         Some(callback(client, delegation.stateid, truncate))
     }
 }

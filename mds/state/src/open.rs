@@ -97,8 +97,10 @@ pub enum Claim {
 /// What the client says about delegations (OPEN4_SHARE_ACCESS_WANT_*).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Want {
-    /// No preference, or any.
+    /// Nothing: what stock clients say.
     #[default]
+    Unsaid,
+    /// WANT_ANY_DELEG.
     Any,
     /// WANT_NO_DELEG.
     None,
@@ -121,6 +123,17 @@ pub struct OpenRequest {
     pub claim: Claim,
     /// Delegation wanted.
     pub want: Want,
+    /// What the inode says about delegating it.
+    pub history: History,
+}
+
+/// What the inode of a file to open says about delegating it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct History {
+    /// The change attribute, as the client will see it with its OPEN.
+    pub change: u64,
+    /// It has been changed lately, if only by being made: it may be changed again soon.
+    pub restless: bool,
 }
 
 /// One open: (client, open-owner, file).

@@ -121,6 +121,10 @@ pub struct Usage {
     pub layouts: u32,
     /// Delegation stateids.
     pub delegations: u32,
+    /// Delegation stateids of all clients.
+    pub delegations_of_all: u32,
+    /// It has not freed all that was revoked.
+    pub has_revoked: bool,
 }
 
 /// Most revoked stateids remembered per client; beyond it the oldest is forgotten and answers
@@ -133,6 +137,8 @@ pub const MAX_REVOKED_PER_CLIENT: usize = 4096;
 pub struct StateIndex {
     entries: BTreeMap<Other, Entry>,
     clients: BTreeMap<ClientId, PerClient>,
+    /// Live delegations of all clients.
+    delegations: u32,
 }
 
 #[derive(Debug)]
@@ -185,7 +191,14 @@ impl StateIndex {
     /// What a client holds.
     #[must_use]
     pub fn usage(&self, client: ClientId) -> Usage {
-        self.clients.get(&client).map(|c| c.usage).unwrap_or_default()
+        let usage = self.clients.get(&client).map(|c| c.usage).unwrap_or_default();
+        Usage { delegations_of_all: self.delegations, has_revoked: self.has_revoked(client), ..usage }
+    }
+
+    /// True when the client holds anything.
+    #[must_use]
+    pub fn has_state(&self, client: ClientId) -> bool {
+        self.clients.get(&client).is_some_and(|c| c.usage != Usage::default())
     }
 
     /// True when the client has revoked state it has not freed: SEQ4_STATUS_*_REVOKED.
@@ -223,6 +236,7 @@ impl StateIndex {
             let per_client = self.clients.entry(client).or_default();
             per_client.others.insert(stateid.other, file);
             per_client.usage.add(kind);
+            self.delegations += u32::from(kind == StateKind::Delegation);
         }
     }
 
@@ -232,6 +246,7 @@ impl StateIndex {
         per_client.others.remove(&stateid.other);
         if entry.revoked.is_none() {
             per_client.usage.sub(entry.at.kind);
+            self.delegations -= u32::from(entry.at.kind == StateKind::Delegation);
         } else {
             per_client.revoked.retain(|other| *other != stateid.other);
         }
@@ -248,6 +263,7 @@ impl StateIndex {
         let at = entry.at;
         let Some(per_client) = self.clients.get_mut(&at.client) else { return };
         per_client.usage.sub(at.kind);
+        self.delegations -= u32::from(at.kind == StateKind::Delegation);
         per_client.others.remove(&stateid.other);
         per_client.revoked.push_back(stateid.other);
         if per_client.revoked.len() > MAX_REVOKED_PER_CLIENT
@@ -274,6 +290,7 @@ impl StateIndex {
     /// files have been told before.
     pub fn forget_client(&mut self, client: ClientId) {
         let Some(per_client) = self.clients.remove(&client) else { return };
+        self.delegations -= per_client.usage.delegations;
         for other in per_client.others.keys().chain(&per_client.revoked) {
             self.entries.remove(other);
         }

@@ -17,6 +17,8 @@ use crate::calls::CALLBACK_PROGRAM;
 pub enum Answer {
     /// CB_SEQUENCE succeeds, the operation says this.
     Status(nfsstat4),
+    /// CB_GETATTR says this change attribute and size.
+    Attributes(u64, u64),
     /// CB_SEQUENCE itself says this.
     Sequence(nfsstat4),
     /// Nothing at all.
@@ -92,7 +94,8 @@ impl Callbacks {
             minor: args.minorversion,
             credential: call.credential.clone(),
         });
-        match state.script.pop_front().unwrap_or(Answer::Status(nfsstat4::NFS4_OK)) {
+        let answer = state.script.pop_front().unwrap_or(Answer::Status(nfsstat4::NFS4_OK));
+        match answer {
             Answer::Silence => {
                 state.see(&sequence);
                 Reply::Drop
@@ -102,7 +105,12 @@ impl Callbacks {
                 let failed = nfs_cb_resop4::OP_CB_SEQUENCE(CB_SEQUENCE4res::Default(status));
                 compound(status, vec![failed])
             }
-            Answer::Status(status) => {
+            Answer::Status(_) | Answer::Attributes(..) => {
+                let (status, told) = match answer {
+                    Answer::Status(status) => (status, Attributes::default()),
+                    Answer::Attributes(change, size) => (nfsstat4::NFS4_OK, holds(change, size)),
+                    _ => unreachable!(),
+                };
                 let (first, status) = match state.see(&sequence) {
                     Seen::New => (done(&sequence), status),
                     // Nothing is kept here: the operation hears so, as Linux has it.
@@ -113,7 +121,7 @@ impl Callbacks {
                         return compound(wrong, vec![failed]);
                     }
                 };
-                compound(status, vec![first, result(&operation, status)])
+                compound(status, vec![first, result(&operation, status, &told)])
             }
         }
     }
@@ -149,8 +157,18 @@ fn done(sequence: &CB_SEQUENCE4args) -> nfs_cb_resop4 {
     }))
 }
 
-fn result(operation: &nfs_cb_argop4, status: nfsstat4) -> nfs_cb_resop4 {
+fn holds(change: u64, size: u64) -> Attributes {
+    Attributes { change: Some(change), size: Some(size), ..Attributes::default() }
+}
+
+fn result(operation: &nfs_cb_argop4, status: nfsstat4, told: &Attributes) -> nfs_cb_resop4 {
     match operation {
+        nfs_cb_argop4::OP_CB_GETATTR(args) => nfs_cb_resop4::OP_CB_GETATTR(match status {
+            nfsstat4::NFS4_OK => CB_GETATTR4res::NFS4_OK(CB_GETATTR4resok {
+                obj_attributes: told.encode(&args.attr_request).unwrap(),
+            }),
+            status => CB_GETATTR4res::Default(status),
+        }),
         nfs_cb_argop4::OP_CB_LAYOUTRECALL(_) => {
             nfs_cb_resop4::OP_CB_LAYOUTRECALL(CB_LAYOUTRECALL4res { clorr_status: status })
         }

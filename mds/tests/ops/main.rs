@@ -20,6 +20,7 @@ mod bind_conn_to_session;
 mod callback;
 mod create;
 mod create_session;
+mod delegation;
 mod destroy_session;
 mod exchange_id;
 mod free_stateid;

@@ -26,7 +26,9 @@ pub(in crate::ops) fn wire(share_access: u32, grant: Option<&Grant>) -> open_del
             open_delegation4::OPEN_DELEGATE_WRITE(open_write_delegation4 {
                 stateid: to_wire(stateid),
                 recall: false,
-                space_limit: nfs_space_limit4::NFS_LIMIT_SIZE(u64::MAX),
+                // §10.4.1: what was written is flushed with the close all the same: no space is set aside for
+                // it, and a recall need not wait long.
+                space_limit: nfs_space_limit4::NFS_LIMIT_SIZE(0),
                 permissions: nobody,
             })
         }

@@ -99,7 +99,9 @@ impl File {
         }
         let delegation = self.delegation_to_grant(ctx, open).map(|kind| {
             let stateid = ctx.ids.next(StateKind::Delegation);
-            self.delegations.held.insert(client, Delegation { kind, stateid, recall: None });
+            let reclaimed = matches!(open.claim, Claim::Previous { .. });
+            let change = (!reclaimed).then_some(open.history.change);
+            self.delegations.held.insert(client, Delegation { kind, stateid, recall: None, change });
             out.push(Effect::Register { stateid, kind: StateKind::Delegation, client });
             Grant { kind, stateid }
         });
@@ -110,22 +112,44 @@ impl File {
     fn delegation_to_grant(&self, ctx: &Ctx<'_>, open: &OpenRequest) -> Option<DelegationKind> {
         let client = open.owner.client;
         let policy = ctx.policy;
-        let kind = match (open.claim, open.want) {
-            (Claim::Previous { delegation: Want::Read }, _) => DelegationKind::Read,
-            (Claim::Previous { delegation: Want::Write }, _) => DelegationKind::Write,
-            (Claim::Previous { .. } | Claim::Delegation { .. }, _) | (_, Want::None) => return None,
-            (Claim::New, _) if open.access.writes() => {
-                // A client that says it wants a read delegation gets no write delegation instead.
-                (policy.write_delegations && open.want != Want::Read).then_some(DelegationKind::Write)?
-            }
-            (Claim::New, _) => policy.read_delegations.then_some(DelegationKind::Read)?,
-        };
         let reclaim = matches!(open.claim, Claim::Previous { .. });
-        let fresh =
-            reclaim || (ctx.grace == Grace::Over && self.delegations.hold_off.is_none_or(|t| t <= ctx.now));
-        let room = ctx.usage.delegations < policy.max_delegations_per_client;
+        let kind = match open.claim {
+            Claim::Previous { delegation: Want::Read } => DelegationKind::Read,
+            Claim::Previous { delegation: Want::Write } => DelegationKind::Write,
+            Claim::Previous { .. } | Claim::Delegation { .. } => return None,
+            Claim::New => Self::kind_for(ctx, open)?,
+        };
+        let calm = reclaim
+            || (ctx.grace == Grace::Over && self.delegations.hold_off.is_none_or(|until| until <= ctx.now));
+        let usage = ctx.usage;
+        let most = match open.want {
+            Want::Unsaid if !reclaim => policy.max_unasked_per_client,
+            _ => policy.max_delegations_per_client,
+        };
+        // A client that left a recall unanswered is not given more to leave unanswered.
+        let room = !usage.has_revoked
+            && usage.delegations < most
+            && usage.delegations_of_all < policy.max_delegations;
         let free = !self.orphan && self.delegations.get(client).is_none();
-        (fresh && room && free && self.nobody_breaks(client, kind)).then_some(kind)
+        // What was held before a restart stays as it was: nobody else can have been given a layout since.
+        let written = !reclaim && (self.size_may_lag(client) || self.fencing_where(|_, rw| rw));
+        (calm && room && free && !written && self.nobody_breaks(client, kind)).then_some(kind)
+    }
+
+    fn kind_for(ctx: &Ctx<'_>, open: &OpenRequest) -> Option<DelegationKind> {
+        let policy = ctx.policy;
+        // One that did not ask for any saves nothing with a delegation that is recalled, or returned with the
+        // file's removal, before it opens the file again.
+        if open.want == Want::None || (open.want == Want::Unsaid && open.history.restless) {
+            return None;
+        }
+        if open.access.writes() {
+            // Its holder reads, too, without asking: who opened for writing alone may not be permitted to.
+            let whole = open.access.reads() && open.want != Want::Read;
+            (policy.write_delegations && whole).then_some(DelegationKind::Write)
+        } else {
+            policy.read_delegations.then_some(DelegationKind::Read)
+        }
     }
 
     /// No open, operation in flight, or queued request of another client breaks such a delegation; nor

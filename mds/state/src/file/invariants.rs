@@ -110,7 +110,15 @@ impl File {
     fn delegations_are_sound(&self) -> Check {
         let held = &self.delegations.held;
         let writers = held.values().filter(|d| d.kind == DelegationKind::Write).count();
-        ensure(writers == 0 || held.len() == 1, || format!("a write delegation is not alone: {held:?}"))
+        ensure(writers == 0 || held.len() == 1, || format!("a write delegation is not alone: {held:?}"))?;
+        for (holder, delegation) in held {
+            let alone = delegation.kind == DelegationKind::Write;
+            let open = self.opens.iter().find(|o| o.owner.client != *holder && (alone || o.access.writes()));
+            ensure(open.is_none(), || format!("{delegation:?} of {holder:?} beside {open:?}"))?;
+            let layout = self.layouts.iter().find(|(client, l)| client != holder && l.is_rw());
+            ensure(layout.is_none(), || format!("{delegation:?} of {holder:?} beside {layout:?}"))?;
+        }
+        Ok(())
     }
 
     fn tickets_exclude(&self) -> Check {

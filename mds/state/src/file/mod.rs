@@ -26,7 +26,7 @@ mod work;
 
 use std::collections::BTreeMap;
 
-use crate::delegation::{DelegationKind, Delegations};
+use crate::delegation::{DelegationKind, Delegations, Writer};
 use crate::effect::{Effect, FenceId, RecallAnswer, RecallKind, RevokeReason, WaitToken};
 use crate::ids::{ClientId, StateId, StateKind, Time};
 use crate::layout::{Layouts, ReturnMode};
@@ -321,8 +321,17 @@ impl File {
         let stateid = self.delegations.check(client, stateid)?.stateid;
         self.delegations.held.remove(&client);
         let mut out = vec![Effect::Release { stateid, kind, client }];
+        self.last_close(&mut out);
         self.advance(now, &mut out);
         Ok(out)
+    }
+
+    /// Recalls the delegation of a client that cannot be asked about it.
+    pub fn recall_delegation(&mut self, ctx: &Ctx<'_>, client: ClientId) -> Vec<Effect> {
+        let mut out = Vec::new();
+        out.extend(self.delegations.recall(client, false, ctx.now, ctx.policy.recall_timeout));
+        self.advance(ctx.now, &mut out);
+        out
     }
 
     /// The delegation of `client`, for READ/WRITE checks and CB_GETATTR.
@@ -334,10 +343,10 @@ impl File {
     /// The client whose write delegation makes size and change uncertain: the caller of GETATTR sends it
     /// CB_GETATTR first (RFC 8881 §10.4.3). Never `requester` itself.
     #[must_use]
-    pub fn write_delegation_against(&self, requester: ClientId) -> Option<(ClientId, StateId)> {
+    pub fn write_delegation_against(&self, requester: ClientId) -> Option<Writer> {
         let mut writers = self.delegations.held.iter().filter(|(_, d)| d.kind == DelegationKind::Write);
         let (client, held) = writers.find(|(client, _)| **client != requester)?;
-        Some((*client, held.stateid))
+        Some(Writer { client: *client, stateid: held.stateid, change: held.change })
     }
 
     /// The client is gone (lease, admin, new incarnation): takes all its state on this file. Where it
@@ -366,6 +375,7 @@ impl File {
         self.tick_recalls(ctx.now, &mut out);
         self.expire_waits(ctx.now, &mut out);
         self.locks.waiting.expire(ctx.now);
+        self.delegations.calm_down(ctx.now);
         self.notify_locks(ctx.now, &mut out);
         self.advance(ctx.now, &mut out);
         out
@@ -375,13 +385,16 @@ impl File {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
         let waits = self.queue.iter().map(|waiter| waiter.expires).min();
-        [self.recall_deadline(), waits, self.locks.waiting.next_deadline()].into_iter().flatten().min()
+        let calm = self.delegations.hold_off;
+        [self.recall_deadline(), waits, self.locks.waiting.next_deadline(), calm].into_iter().flatten().min()
     }
 
-    /// True when some open is held or being made.
+    /// True when some open is held or being made. The holder of a delegation may have opened the file without a
+    /// word (RFC 8881 §10.4).
     #[must_use]
     pub fn is_open(&self) -> bool {
         !self.opens.is_empty()
+            || !self.delegations.held.is_empty()
             || self.tickets.values().any(|held| matches!(held.work.intent, Intent::Open(_)))
     }
 
@@ -440,6 +453,8 @@ impl File {
             && self.layouts.is_empty()
             && self.layouts.fencing.is_empty()
             && self.delegations.held.is_empty()
+            // While it is remembered that the file was fought over.
+            && self.delegations.hold_off.is_none()
             && self.tickets.is_empty()
             && self.leaving.is_empty()
             && self.queue.is_empty()

@@ -102,7 +102,7 @@ impl File {
         self.layouts.iter().filter(|(c, l)| which(*c, l.is_rw())).map(|(c, _)| c).collect()
     }
 
-    fn fencing_where(&self, which: impl Fn(ClientId, bool) -> bool) -> bool {
+    pub(super) fn fencing_where(&self, which: impl Fn(ClientId, bool) -> bool) -> bool {
         self.layouts.fencing.values().any(|f| which(f.client, f.read_write))
     }
 

@@ -1,8 +1,9 @@
 //! Ends of state that the client did not ask for: recall answers, deadlines, expiry, fences.
 
+use crate::delegation::DelegationKind;
 use crate::effect::{Effect, FenceId, RecallAnswer, RecallKind, RevokeReason};
 use crate::ids::{ClientId, StateId, StateKind, Time};
-use crate::layout::{self, Fencing};
+use crate::layout::{self, Fencing, Layout};
 
 use super::queue::{delegation_callback_again, layout_callback_again};
 use super::{Ctx, File, LayoutFilter};
@@ -85,6 +86,12 @@ impl File {
     fn revoke_delegation(&mut self, client: ClientId, reason: RevokeReason, out: &mut Vec<Effect>) {
         let Some(held) = self.delegations.held.remove(&client) else { return };
         out.push(Effect::Revoked { stateid: held.stateid, kind: StateKind::Delegation, client, reason });
+        // Under it the client need not have asked for locks, nor told of opens: whoever goes on without its
+        // return must not be overtaken by what it writes yet (RFC 8881 §10.4.6, §10.5).
+        if held.kind == DelegationKind::Write && self.layouts.get(client).is_some_and(Layout::is_rw) {
+            self.revoke_layout(client, reason, out);
+        }
+        self.last_close(out);
     }
 
     pub(super) fn delegation_answer(

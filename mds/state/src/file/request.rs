@@ -33,6 +33,11 @@ pub struct Policy {
     pub max_layouts_per_client: u32,
     /// Most delegations per client.
     pub max_delegations_per_client: u32,
+    /// The same for clients that do not ask for them. Linux has room for 5,000, and returns what is beyond that
+    /// with each close.
+    pub max_unasked_per_client: u32,
+    /// Most delegations of all clients.
+    pub max_delegations: u32,
     /// Most lock ranges that one lock-owner may hold on one file.
     pub max_ranges_per_lock: usize,
     /// Most lock-owners with state on one file.
@@ -55,7 +60,7 @@ pub struct Policy {
     pub lock_wait: u64,
     /// Grant read delegations.
     pub read_delegations: bool,
-    /// Grant write delegations (needs CB_GETATTR in the caller).
+    /// Grant write delegations (needs CB_GETATTR in the caller). Reclaims are granted in any case.
     pub write_delegations: bool,
     /// CLOSE releases remaining locks instead of answering NFS4ERR_LOCKS_HELD (§18.2.4 allows both).
     pub close_releases_locks: bool,
@@ -70,7 +75,9 @@ impl Default for Policy {
             max_opens_per_client: 1 << 20,
             max_locks_per_client: 1 << 18,
             max_layouts_per_client: 1 << 20,
-            max_delegations_per_client: 1 << 18,
+            max_delegations_per_client: 1 << 16,
+            max_unasked_per_client: 4096,
+            max_delegations: 1 << 18,
             max_ranges_per_lock: 1 << 16,
             max_lock_owners_per_file: 1 << 14,
             max_opens_per_file: 1 << 16,

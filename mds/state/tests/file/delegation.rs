@@ -1,9 +1,10 @@
 //! Delegations.
 
-use sluice_state::delegation::DelegationKind;
-use sluice_state::effect::{RecallAnswer, RecallKind};
-use sluice_state::file::{Error, Intent, Outcome, Prepared, Reply};
-use sluice_state::open::{Access, Claim, Deny, OpenRequest, Want};
+use sluice_state::delegation::{DelegationKind, Writer};
+use sluice_state::effect::{IoMode, RecallAnswer, RecallKind};
+use sluice_state::file::{Error, Intent, LayoutFilter, Outcome, Policy, Prepared, Reply};
+use sluice_state::open::{Access, Claim, Deny, History, OpenRequest, Want};
+use sluice_state::owner::OpenOwner;
 use sluice_state::{ClientId, StateId};
 
 use super::world::{A, B, C, World, open_request};
@@ -91,10 +92,84 @@ fn no_grant_where_it_would_be_recalled_at_once() {
     w.run(&Intent::Open(OpenRequest { want: Want::None, ..open_request(A, Access::READ, Deny::NONE) }))
         .unwrap();
     assert!(w.delegations.is_empty(), "it said no");
+    for cap in [|p: &mut Policy| p.max_delegations_per_client = 0, |p: &mut Policy| p.max_delegations = 0] {
+        let mut w = world();
+        cap(&mut w.policy);
+        read(&mut w, A);
+        assert!(w.delegations.is_empty());
+    }
     let mut w = world();
-    w.policy.max_delegations_per_client = 0;
+    let unasked = OpenRequest { want: Want::Unsaid, ..open_request(A, Access::READ, Deny::NONE) };
+    let history = History { restless: true, ..History::default() };
+    w.run(&Intent::Open(OpenRequest { history, ..unasked.clone() })).unwrap();
+    assert!(w.delegations.is_empty(), "nobody asked, and it may be changed again soon");
+    w.policy.max_unasked_per_client = 0;
+    w.run(&Intent::Open(unasked.clone())).unwrap();
+    assert!(w.delegations.is_empty(), "it has as many as it has room for");
+    w.policy.max_unasked_per_client = 1;
+    w.run(&Intent::Open(unasked)).unwrap();
+    assert_eq!(w.delegations.len(), 1);
+}
+
+#[test]
+fn not_while_somebody_may_still_write_to_the_data_servers() {
+    let mut w = world();
+    w.open(B, Access::BOTH, Deny::NONE).unwrap();
+    w.layout(B, IoMode::ReadWrite).unwrap();
+    w.close(B).unwrap();
     read(&mut w, A);
+    assert!(w.delegations.is_empty(), "a layout outlives its open");
+    w.recall_layouts(LayoutFilter::All, false);
+    w.answer(B, RecallAnswer::NoMatching);
+    read(&mut w, A);
+    assert!(w.delegations.is_empty(), "it is being fenced");
+    w.fence_done(0);
+    read(&mut w, A);
+    assert!(w.delegations.is_empty(), "its size is not settled");
+    w.run(&Intent::Settle).unwrap();
+    read(&mut w, A);
+    assert_eq!(w.delegations.len(), 1);
+}
+
+#[test]
+fn who_opens_for_writing_alone_gets_none() {
+    let mut w = world();
+    w.policy.write_delegations = true;
+    w.open(A, Access::WRITE, Deny::NONE).unwrap();
     assert!(w.delegations.is_empty());
+}
+
+#[test]
+fn a_writer_has_longer_to_return_and_is_fenced_if_it_does_not() {
+    let mut w = world();
+    w.policy.write_delegations = true;
+    w.policy.wait = u64::MAX;
+    w.open(A, Access::BOTH, Deny::NONE).unwrap();
+    w.layout(A, IoMode::ReadWrite).unwrap();
+    let open = Intent::Open(open_request(B, Access::READ, Deny::NONE));
+    let token = w.wait(&open);
+    w.answer(A, RecallAnswer::Ok);
+    w.tick_to(w.now.plus_nanos(2 * w.policy.recall_timeout));
+    assert!(w.file.delegation_of(A).is_some() && w.fences.is_empty());
+    w.tick_to(w.now.plus_nanos(w.policy.recall_timeout));
+    assert_eq!(w.file.delegation_of(A), None);
+    assert_eq!(w.fences.len(), 1);
+    assert!(w.woken.contains(&token));
+    let open = open_request(A, Access::READ, Deny::NONE);
+    w.run(&Intent::Open(OpenRequest { owner: OpenOwner::new(A, b"other"), ..open })).unwrap();
+    assert_eq!(w.file.delegation_of(A), None, "it left a recall unanswered");
+}
+
+#[test]
+fn the_holder_may_have_an_orphan_open() {
+    let mut w = world();
+    w.policy.write_delegations = true;
+    w.open(A, Access::BOTH, Deny::NONE).unwrap();
+    w.close(A).unwrap();
+    w.run(&Intent::Unlink { client: A, last_link: true }).unwrap();
+    assert_eq!(w.collected, 0);
+    w.delegation_return(A).unwrap();
+    assert_eq!(w.collected, 1);
 }
 
 #[test]
@@ -108,7 +183,8 @@ fn no_grant_for_a_while_after_a_conflict() {
     w.finish(ticket, Outcome::Committed);
     read(&mut w, C);
     assert!(w.delegations.is_empty());
-    w.now = w.now.plus_nanos(w.policy.recall_timeout);
+    assert!(!w.file.is_idle() || w.file.is_open(), "it is remembered");
+    w.now = w.now.plus_nanos(3 * w.policy.recall_timeout);
     read(&mut w, B);
     assert_eq!(w.delegations.len(), 1);
 }
@@ -159,7 +235,8 @@ fn a_write_delegation_is_alone() {
     let grant = w.delegations[&A];
     assert_eq!(grant.kind, DelegationKind::Write);
     assert_eq!(w.check_io(A, &grant.stateid, true), Ok(()));
-    assert_eq!(w.file.write_delegation_against(B), Some((A, grant.stateid)));
+    let writer = Writer { client: A, stateid: grant.stateid, change: Some(0) };
+    assert_eq!(w.file.write_delegation_against(B), Some(writer));
     assert_eq!(w.file.write_delegation_against(A), None);
     w.wait(&Intent::Open(open_request(B, Access::READ, Deny::NONE)));
     assert_eq!(w.recalls.len(), 1);

@@ -9,7 +9,7 @@ use sluice_state::effect::{IoMode, RecallAnswer, RecallKind, RevokeReason, WaitT
 use sluice_state::file::{Error, FileSeed, Grace, Intent, LayoutFilter, Outcome, Prepared, Reply, Ticket};
 use sluice_state::layout::ReturnMode;
 use sluice_state::lock::LockKind;
-use sluice_state::open::{Access, Deny};
+use sluice_state::open::{Access, Claim, Deny, OpenRequest};
 use sluice_state::{ClientId, StateId, Time};
 
 use super::world::{A, B, C, World, open_request, range};
@@ -19,6 +19,8 @@ enum Op {
     OpenRead,
     OpenWrite,
     OpenExclusive,
+    /// As a client that is recalled claims what it opened by itself.
+    OpenClaimed,
     Close,
     Unlink,
     SetAttributes,
@@ -36,6 +38,8 @@ enum Op {
     ClearRw,
     Lock,
     Recall,
+    DelegationReturn,
+    DelegationRecall,
     Expire,
     /// The server dies; what was in flight had not reached the store.
     Crash,
@@ -43,10 +47,11 @@ enum Op {
     CrashCommitted,
 }
 
-const OPS: [Op; 23] = [
+const OPS: [Op; 26] = [
     Op::OpenRead,
     Op::OpenWrite,
     Op::OpenExclusive,
+    Op::OpenClaimed,
     Op::Close,
     Op::Unlink,
     Op::SetAttributes,
@@ -64,6 +69,8 @@ const OPS: [Op; 23] = [
     Op::ClearRw,
     Op::Lock,
     Op::Recall,
+    Op::DelegationReturn,
+    Op::DelegationRecall,
     Op::Expire,
     Op::Crash,
     Op::CrashCommitted,
@@ -77,6 +84,11 @@ impl Op {
             Self::OpenRead => Intent::Open(open_request(client, Access::READ, Deny::NONE)),
             Self::OpenWrite => Intent::Open(open_request(client, Access::WRITE, Deny::NONE)),
             Self::OpenExclusive => Intent::Open(open_request(client, Access::BOTH, Deny::BOTH)),
+            Self::OpenClaimed => {
+                let stateid = world.delegations.get(&client).map(|grant| grant.stateid).unwrap_or_default();
+                let claim = Claim::Delegation { stateid };
+                Intent::Open(OpenRequest { claim, ..open_request(client, Access::BOTH, Deny::NONE) })
+            }
             Self::Close => Intent::Close { client, stateid },
             Self::Unlink => Intent::Unlink { client, last_link: true },
             Self::SetAttributes => Intent::SetAttributes { client },
@@ -94,6 +106,8 @@ impl Op {
             Self::LayoutReturn
             | Self::Lock
             | Self::Recall
+            | Self::DelegationReturn
+            | Self::DelegationRecall
             | Self::Expire
             | Self::Crash
             | Self::CrashCommitted => {
@@ -107,6 +121,8 @@ impl Op {
             Self::LayoutReturn => drop(world.layout_return(client, ReturnMode::Any)),
             Self::Lock => drop(world.lock(client, LockKind::Write, range(0, 9), true)),
             Self::Recall => world.recall_layouts(LayoutFilter::All, true),
+            Self::DelegationReturn => drop(world.delegation_return(client)),
+            Self::DelegationRecall => world.recall_delegation(client),
             Self::Expire => world.expire(client, RevokeReason::LeaseExpired),
             other => panic!("{other:?} has a transaction"),
         }
@@ -228,7 +244,8 @@ fn take(world: &mut World, actors: &mut [Actor], choice: Choice) {
                 }
                 (Answer::Forgotten, _) => world.answer_at(i, RecallAnswer::NoMatching),
                 (Answer::TooLate, _) => {
-                    let late = world.now.plus_nanos(world.policy.recall_timeout);
+                    // The deadline of a write delegation is the latest.
+                    let late = world.now.plus_nanos(3 * world.policy.recall_timeout);
                     world.tick_to(late);
                 }
             }
@@ -238,7 +255,7 @@ fn take(world: &mut World, actors: &mut [Actor], choice: Choice) {
 }
 
 /// Starting states. In all of them A and B may hold something before the two operations meet.
-const SETUPS: usize = 10;
+const SETUPS: usize = 13;
 
 fn setup(which: usize) -> World {
     let mut world = match which {
@@ -248,6 +265,7 @@ fn setup(which: usize) -> World {
     // A deadline is a recall's, never a queue's: then a lost wake-up shows as a deadlock.
     world.policy.wait = u64::MAX;
     world.policy.read_delegations = which == 6;
+    world.policy.write_delegations = matches!(which, 10..=12);
     let open = |world: &mut World, client| {
         world.open(client, Access::BOTH, Deny::NONE).unwrap();
     };
@@ -282,6 +300,24 @@ fn setup(which: usize) -> World {
             // Read delegations at A and B.
             world.open(A, Access::READ, Deny::NONE).unwrap();
             world.open(B, Access::READ, Deny::NONE).unwrap();
+        }
+        10 => {
+            // A write delegation at A, which has the file open.
+            open(&mut world, A);
+        }
+        11 => {
+            // A write delegation at A, which writes and has closed the file.
+            open(&mut world, A);
+            world.layout(A, IoMode::ReadWrite).unwrap();
+            world.close(A).unwrap();
+        }
+        12 => {
+            // The same of an orphan, under recall.
+            open(&mut world, A);
+            world.layout(A, IoMode::ReadWrite).unwrap();
+            world.close(A).unwrap();
+            world.run(&Intent::Unlink { client: A, last_link: true }).unwrap();
+            world.recall_delegation(A);
         }
         7 => {
             // A's layout is being fenced.
@@ -426,4 +462,7 @@ setups! {
     from_a_fence 7
     from_an_unclean_row 8
     from_a_file_just_made 9
+    from_a_write_delegation 10
+    from_a_write_delegation_and_a_layout 11
+    from_a_write_delegation_of_an_orphan 12
 }

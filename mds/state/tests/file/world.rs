@@ -13,7 +13,7 @@ use sluice_state::file::{
 };
 use sluice_state::layout::ReturnMode;
 use sluice_state::lock::{LockKind, LockRequest, Locker};
-use sluice_state::open::{Access, Claim, Deny, OpenRequest, Want};
+use sluice_state::open::{Access, Claim, Deny, History, OpenRequest, Want};
 use sluice_state::owner::{LockOwner, OpenOwner};
 use sluice_state::range_set::Range;
 use sluice_state::stateid::{StateIds, StateIndex};
@@ -76,7 +76,8 @@ pub(crate) fn range(start: u64, last: u64) -> Range {
 }
 
 pub(crate) fn open_request(client: ClientId, access: Access, deny: Deny) -> OpenRequest {
-    OpenRequest { owner: owner(client), access, deny, claim: Claim::New, want: Want::Any }
+    let (claim, want, history) = (Claim::New, Want::Any, History::default());
+    OpenRequest { owner: owner(client), access, deny, claim, want, history }
 }
 
 impl Default for World {
@@ -465,6 +466,12 @@ impl World {
         self.delegations.remove(&client);
         self.apply(effects);
         Ok(())
+    }
+
+    pub(crate) fn recall_delegation(&mut self, client: ClientId) {
+        let (ctx, file) = self.split(None);
+        let effects = file.recall_delegation(&ctx, client);
+        self.apply(effects);
     }
 
     pub(crate) fn expire(&mut self, client: ClientId, reason: RevokeReason) {

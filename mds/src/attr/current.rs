@@ -1,0 +1,134 @@
+//! A file as it is now, wherever that is known: in the inode, at data servers that are being written to, or with
+//! the client that holds a write delegation. RFC 8881 §10.4.3.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use sluice_namespace::{FsError, Inode, Node};
+use sluice_state::ClientId;
+use sluice_state::delegation::Writer;
+use sluice_xdr::nfs4::nfsstat4;
+
+use crate::callback::{self, Told};
+use crate::compound::{Context, OpError};
+use crate::files::{FileEntry, file_id};
+use crate::layout::settle;
+use crate::server::Mds;
+
+/// The inode anew, as of when the COMPOUND came; `None` where `read` is what holds.
+///
+/// # Errors
+/// DELAY while the holder of a write delegation does not answer: it is recalled. What the store or the data servers
+/// say.
+pub(crate) async fn current(cx: &Context, read: &Inode) -> Result<Option<Inode>, OpError> {
+    let told = match against(cx, read)? {
+        Some((entry, writer)) => match asked(&cx.server, &entry, &writer).await? {
+            Asked::Said(size) => Some(size),
+            Asked::Gone => None,
+            Asked::Silent => return Err(nfsstat4::NFS4ERR_DELAY.into()),
+        },
+        None => None,
+    };
+    let settled = settle::settled(&cx.server, read, cx.came).await?;
+    Ok(match told.flatten() {
+        Some(size) => Some(at_least(settled.unwrap_or_else(|| read.clone()), size)),
+        None => settled,
+    })
+}
+
+/// The same for the entries of a listing, which nobody who is away must take with him: what is known is shown.
+#[derive(Debug, Default)]
+pub(crate) struct Listing {
+    silent: BTreeSet<ClientId>,
+}
+
+impl Listing {
+    pub(crate) async fn current(&mut self, cx: &Context, read: &Inode) -> Option<Inode> {
+        let mut told = None;
+        if let Ok(Some((entry, writer))) = against(cx, read)
+            && !self.silent.contains(&writer.client)
+        {
+            match asked(&cx.server, &entry, &writer).await {
+                Ok(Asked::Said(size)) => told = size,
+                Ok(Asked::Gone) | Err(_) => {}
+                Ok(Asked::Silent) => drop(self.silent.insert(writer.client)),
+            }
+        }
+        let settled = settle::settled(&cx.server, read, cx.came).await.ok().flatten();
+        match told {
+            Some(size) => Some(at_least(settled.unwrap_or_else(|| read.clone()), size)),
+            None => settled,
+        }
+    }
+}
+
+/// Somebody else's write delegation of the file.
+fn against(cx: &Context, read: &Inode) -> Result<Option<(Arc<FileEntry>, Writer)>, OpError> {
+    if read.file().is_none() {
+        return Ok(None);
+    }
+    let client = cx.client()?;
+    let Some(entry) = cx.server.files.get(file_id(&read.key)) else { return Ok(None) };
+    let writer = entry.peek(|file| file.write_delegation_against(client));
+    Ok(writer.map(|writer| (entry, writer)))
+}
+
+enum Asked {
+    /// The size, if it knows of changes that we do not.
+    Said(Option<u64>),
+    /// It has returned the delegation meanwhile.
+    Gone,
+    /// It is recalled.
+    Silent,
+}
+
+async fn asked(mds: &Arc<Mds>, entry: &Arc<FileEntry>, writer: &Writer) -> Result<Asked, FsError> {
+    let told = callback::ask(mds, entry, writer.client).await;
+    let holds = |file: &sluice_state::file::File| {
+        file.write_delegation_against(ClientId(0)).is_some_and(|now| now.stateid == writer.stateid)
+    };
+    if !entry.peek(holds) {
+        return Ok(Asked::Gone);
+    }
+    let Some(told) = told else {
+        mds.step(entry, None, |file, ctx| ((), file.recall_delegation(ctx, writer.client)));
+        return Ok(Asked::Silent);
+    };
+    let inode = settle::inode(mds, entry.key).await?;
+    if !is_news(told, writer.change, (inode.change, inode.size())) {
+        return Ok(Asked::Said(None));
+    }
+    // It has data that nobody else has seen: who looks sees that the file is not what it was before.
+    settle::touch(mds, entry.key).await?;
+    Ok(Asked::Said(Some(told.size)))
+}
+
+/// §10.4.3: a holder that has changed something says another change attribute than the one it was given. What was
+/// given with a delegation that was reclaimed is not known here. `known`: change and size.
+fn is_news(told: Told, given: Option<u64>, known: (u64, u64)) -> bool {
+    let other = given.is_some_and(|given| told.change != given && told.change != known.0);
+    other || told.size > known.1
+}
+
+fn at_least(mut inode: Inode, size: u64) -> Inode {
+    if let Node::File(file) = &mut inode.record.node {
+        file.size = file.size.max(size);
+    }
+    inode
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_holder_that_has_changed_nothing_has_no_news() {
+        let news = |change, size, given| is_news(Told { change, size }, given, (9, 100));
+        assert!(!news(7, 100, Some(7)), "the change attribute has moved here, with its LAYOUTCOMMITs");
+        assert!(!news(9, 100, Some(7)), "it has heard of that");
+        assert!(news(8, 100, Some(7)), "it has written within the size");
+        assert!(news(7, 101, Some(7)));
+        assert!(!news(8, 100, None));
+        assert!(news(8, 101, None));
+    }
+}

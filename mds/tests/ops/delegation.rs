@@ -1,0 +1,312 @@
+//! Delegations: who is given one, what becomes of it, what others see meanwhile. RFC 8881 §10.2, §10.4. How recalls
+//! travel is in callback.rs.
+
+use std::time::Duration;
+
+use sluice_mds::{Config, Delegations};
+use sluice_state::lease::seq4_status;
+use sluice_xdr::nfs4::*;
+
+use crate::callbacks::Answer;
+use crate::harness::*;
+
+const WANT_WRITE: u32 = BOTH | OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG;
+const SEEN: [u32; 3] = [FATTR4_CHANGE, FATTR4_SIZE, FATTR4_TIME_MODIFY];
+
+/// The file, its open, the delegation that came with it.
+async fn opens(client: &Client, open: nfs_argop4) -> (nfs_fh4, stateid4, open_delegation4) {
+    let results = client.patient(vec![putrootfh(), open, getfh()]).await;
+    let [_, nfs_resop4::OP_OPEN(OPEN4res::NFS4_OK(open)), nfs_resop4::OP_GETFH(GETFH4res::NFS4_OK(fh))] =
+        &results[..]
+    else {
+        panic!("{results:?}");
+    };
+    (fh.object.clone(), open.stateid, open.delegation.clone())
+}
+
+fn writes(delegation: &open_delegation4) -> stateid4 {
+    match delegation {
+        open_delegation4::OPEN_DELEGATE_WRITE(given) => {
+            assert_eq!(given.space_limit, nfs_space_limit4::NFS_LIMIT_SIZE(0));
+            given.stateid
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A new file "f", and the write delegation that its maker asked for.
+async fn writer(client: &Client) -> (nfs_fh4, stateid4, stateid4) {
+    let (fh, open, delegation) = opens(client, open_create("f", b"o", WANT_WRITE, 0)).await;
+    (fh, open, writes(&delegation))
+}
+
+async fn asked(world: &World, client: &Client, times: usize) {
+    until(&world.env, || (client.callbacks().count() >= times).then_some(())).await;
+}
+
+fn is_recall(client: &Client, at: usize) -> bool {
+    matches!(client.callbacks().received()[at].operation, nfs_cb_argop4::OP_CB_RECALL(_))
+}
+
+#[test]
+fn who_does_not_ask_is_given_what_was_left_alone_for_a_while() {
+    simulate(1, async |world: World| {
+        let client = world.client("a").await;
+        let nothing = open_delegation4::OPEN_DELEGATE_NONE;
+        for access in [BOTH, READ] {
+            let name = format!("f{access}");
+            let (fh, open, given) = opens(&client, open_create(&name, b"o", access, 0)).await;
+            assert_eq!(given, nothing, "just made");
+            client.ok(vec![putfh(&fh), close(open)]).await;
+            let (fh, open, given) = opens(&client, open_name(&name, b"o", access, 0)).await;
+            assert_eq!(given, nothing, "made a moment ago");
+            client.ok(vec![putfh(&fh), close(open)]).await;
+        }
+        world.sleep(world.config.delegation_quiet).await;
+        let (_, _, given) = opens(&client, open_name("f3", b"o", BOTH, 0)).await;
+        writes(&given);
+        let (_, _, given) = opens(&client, open_name("f1", b"o", READ, 0)).await;
+        assert!(matches!(given, open_delegation4::OPEN_DELEGATE_READ(_)), "{given:?}");
+    });
+}
+
+#[test]
+fn what_is_switched_off_is_not_given() {
+    for (delegations, reads) in [(Delegations::Off, false), (Delegations::Read, true)] {
+        let config = Config { delegations, ..Config::default() };
+        simulate_with(2, config, async |world: World| {
+            let client = world.client("a").await;
+            let (fh, open, given) = opens(&client, open_create("f", b"o", WANT_WRITE, 0)).await;
+            assert!(matches!(given, open_delegation4::OPEN_DELEGATE_NONE_EXT(_)), "{given:?}");
+            client.ok(vec![putfh(&fh), close(open)]).await;
+            let any = READ | OPEN4_SHARE_ACCESS_WANT_ANY_DELEG;
+            let (_, _, given) = opens(&client, open_name("f", b"o", any, 0)).await;
+            assert_eq!(matches!(given, open_delegation4::OPEN_DELEGATE_READ(_)), reads);
+        });
+    }
+}
+
+/// An OPEN that empties its file gets none: nobody could say later whether its holder has changed it.
+#[test]
+fn nor_with_a_truncation() {
+    simulate(3, async |world: World| {
+        let client = world.client("a").await;
+        let (fh, open) = client.open("f", BOTH, 0).await;
+        client.ok(vec![putfh(&fh), setattr(open, &size(5)), close(open)]).await;
+        let how = openflag4::OPEN4_CREATE(createhow4::UNCHECKED4(fattr(&size(0))));
+        let open = open_with(b"o", WANT_WRITE, 0, how, open_claim4::CLAIM_NULL("f".into()));
+        let (_, _, given) = opens(&client, open).await;
+        assert!(matches!(given, open_delegation4::OPEN_DELEGATE_NONE_EXT(_)), "{given:?}");
+    });
+}
+
+/// §10.4.3, CB_GETATTR.
+#[test]
+fn the_holder_is_asked_how_the_file_is() {
+    simulate(4, async |world: World| {
+        let (a, b) = (world.client("a").await, world.client("b").await);
+        let (fh, _, stateid) = writer(&a).await;
+        let before = a.attributes("f", &SEEN).await;
+        assert_eq!(a.callbacks().count(), 0, "it knows itself");
+        let (change, size) = (before.change.unwrap(), before.size.unwrap());
+        a.callbacks().script(&[Answer::Attributes(change, size)]);
+        assert_eq!(b.attributes("f", &SEEN).await, before);
+        world.sleep(Duration::from_secs(1)).await;
+        let mut last = before;
+        for round in 0..2 {
+            a.callbacks().script(&[Answer::Attributes(change + 1, 5)]);
+            let seen = b.attributes("f", &SEEN).await;
+            assert_eq!(seen.size, Some(5));
+            assert!(seen.change > last.change, "round {round}: it may have written again");
+            assert!(seen.time_modify > last.time_modify || round > 0);
+            last = seen;
+        }
+        let nfs_cb_argop4::OP_CB_GETATTR(question) = &a.callbacks().received()[0].operation else { panic!() };
+        assert_eq!((&question.fh, question.attr_request), (&fh, bitmap4::of(&[FATTR4_CHANGE, FATTR4_SIZE])));
+        // Attributes that data does not change are nobody's secret.
+        b.attributes("f", &[FATTR4_MODE]).await;
+        assert_eq!(a.callbacks().count(), 3);
+        a.ok(vec![putfh(&fh), delegreturn(stateid)]).await;
+        let seen = b.attributes("f", &SEEN).await;
+        assert_eq!((seen.size, a.callbacks().count()), (Some(0), 3));
+        assert!(seen.change >= last.change, "it never goes back");
+    });
+}
+
+#[test]
+fn a_listing_asks_the_holder_too() {
+    simulate(5, async |world: World| {
+        let (a, b) = (world.client("a").await, world.client("b").await);
+        let (fh, _, stateid) = writer(&a).await;
+        let change = a.attributes("f", &SEEN).await.change.unwrap();
+        let list = async || {
+            let ops = vec![putrootfh(), readdir(0, verifier4::default(), 4096, &[FATTR4_SIZE])];
+            let nfs_resop4::OP_READDIR(READDIR4res::NFS4_OK(page)) = b.last(ops).await else { panic!() };
+            Attributes::decode(&page.reply.entries[0].attrs).unwrap().size
+        };
+        a.callbacks().script(&[Answer::Attributes(change + 1, 7)]);
+        assert_eq!(list().await, Some(7));
+        // One that does not answer is recalled, and does not keep others from the listing.
+        a.callbacks().script(&[Answer::Status(nfsstat4::NFS4ERR_BADHANDLE)]);
+        assert_eq!(list().await, Some(0));
+        asked(&world, &a, 3).await;
+        assert!(is_recall(&a, 2));
+        a.ok(vec![putfh(&fh), delegreturn(stateid)]).await;
+    });
+}
+
+#[test]
+fn a_holder_that_does_not_say_is_recalled() {
+    simulate(6, async |world: World| {
+        let (a, b) = (world.client("a").await, world.client("b").await);
+        let (fh, _, stateid) = writer(&a).await;
+        a.callbacks().script(&[Answer::Status(nfsstat4::NFS4ERR_BADHANDLE)]);
+        let ops = vec![putfh(&fh), getattr(&SEEN)];
+        assert_eq!(b.status(ops.clone()).await, nfsstat4::NFS4ERR_DELAY);
+        asked(&world, &a, 2).await;
+        assert!(is_recall(&a, 1));
+        a.ok(vec![putfh(&fh), delegreturn(stateid)]).await;
+        b.ok(ops).await;
+        let (_, _, given) = opens(&b, open_name("f", b"o", WANT_WRITE, 0)).await;
+        assert!(matches!(given, open_delegation4::OPEN_DELEGATE_NONE_EXT(_)), "it was just fought over");
+    });
+}
+
+/// §12.5.3: the stateid of a delegation is good for LAYOUTGET, after the last close, too, and for I/O.
+#[test]
+fn layouts_are_had_with_a_delegation() {
+    simulate(7, async |world: World| {
+        let a = world.client("a").await;
+        let (fh, open, stateid) = writer(&a).await;
+        a.ok(vec![putfh(&fh), close(open)]).await;
+        for mode in [layoutiomode4::LAYOUTIOMODE4_READ, layoutiomode4::LAYOUTIOMODE4_RW] {
+            a.ok(vec![putfh(&fh), layoutget(stateid, mode)]).await;
+        }
+        a.ok(vec![putfh(&fh), setattr(stateid, &size(3))]).await;
+        assert_eq!(a.attributes("f", &SEEN).await.size, Some(3));
+    });
+}
+
+/// §10.4.4: what was opened under the delegation is claimed before it is returned. Who waits, waits for that.
+#[test]
+fn opens_under_a_delegation_are_claimed_while_it_is_recalled() {
+    simulate(8, async |world: World| {
+        let (a, b) = (world.client("a").await, world.client("b").await);
+        let (fh, open, stateid) = writer(&a).await;
+        a.ok(vec![putfh(&fh), close(open)]).await;
+        let claims = async {
+            asked(&world, &a, 1).await;
+            let claim = open_claim4::CLAIM_DELEG_CUR_FH(stateid);
+            let results = a.ok(vec![putfh(&fh), open_with(b"o", BOTH, 0, NOCREATE, claim), getfh()]).await;
+            let (_, open) = opened(&results);
+            a.ok(vec![putfh(&fh), delegreturn(stateid)]).await;
+            a.ok(vec![putfh(&fh), close(open)]).await;
+        };
+        both(b.patient(vec![putrootfh(), open_name("f", b"o", READ, 0)]), claims).await;
+        let again = open_with(b"o", BOTH, 0, NOCREATE, open_claim4::CLAIM_DELEG_CUR_FH(stateid));
+        assert_eq!(a.status(vec![putfh(&fh), again]).await, nfsstat4::NFS4ERR_BAD_STATEID);
+        // Delegations do not outlive their client (§10.2.1).
+        let gone = open_with(b"o", BOTH, 0, NOCREATE, open_claim4::CLAIM_DELEG_PREV_FH);
+        assert_eq!(a.status(vec![putfh(&fh), gone]).await, nfsstat4::NFS4ERR_NOTSUPP);
+    });
+}
+
+/// The holder may have the file open without a word: its data stays.
+#[test]
+fn a_file_that_is_delegated_outlives_its_name() {
+    simulate(9, async |world: World| {
+        let a = world.client("a").await;
+        let (fh, open, stateid) = writer(&a).await;
+        a.ok(vec![putfh(&fh), close(open)]).await;
+        a.ok(vec![putrootfh(), remove("f")]).await;
+        world.sleep(Duration::from_secs(1)).await;
+        a.ok(vec![putfh(&fh), getattr(&SEEN)]).await;
+        a.ok(vec![putfh(&fh), delegreturn(stateid)]).await;
+        world.sleep(Duration::from_secs(1)).await;
+        assert_eq!(a.status(vec![putfh(&fh), getattr(&SEEN)]).await, nfsstat4::NFS4ERR_STALE);
+    });
+}
+
+/// §10.2.1, CLAIM_PREVIOUS.
+#[test]
+fn a_restart_does_not_take_delegations_away() {
+    simulate(10, async |mut world: World| {
+        let (a, b) = (world.client("a").await, world.client("b").await);
+        let (fh, _, stateid) = writer(&a).await;
+        // It may have written: the file is not settled after the restart.
+        a.ok(vec![putfh(&fh), layoutget(stateid, layoutiomode4::LAYOUTIOMODE4_RW)]).await;
+        drop((a, b));
+        world.restart().await;
+        let (a, b) = (world.new_client("a").await, world.new_client("b").await);
+        let claim = open_claim4::CLAIM_PREVIOUS(open_delegation_type4::OPEN_DELEGATE_WRITE);
+        let results = a.ok(vec![putfh(&fh), open_with(b"o", BOTH, 0, NOCREATE, claim)]).await;
+        let Some(nfs_resop4::OP_OPEN(OPEN4res::NFS4_OK(open))) = results.last() else {
+            panic!("{results:?}")
+        };
+        let stateid = writes(&open.delegation);
+        let open = open.stateid;
+        a.ok(vec![reclaim_complete(false)]).await;
+        b.ok(vec![reclaim_complete(false)]).await;
+        world.sleep(Duration::from_secs(2)).await;
+        let returns = async {
+            asked(&world, &a, 1).await;
+            a.ok(vec![putfh(&fh), delegreturn(stateid)]).await;
+            a.ok(vec![putfh(&fh), close(open)]).await;
+        };
+        both(b.patient(vec![putrootfh(), open_name("f", b"o", READ, 0)]), returns).await;
+        assert!(is_recall(&a, 0));
+    });
+}
+
+/// Courteous, but not in the way (§8.3).
+#[test]
+fn a_holder_whose_lease_is_over_is_not_waited_for() {
+    simulate(13, async |world: World| {
+        let a = world.client("a").await;
+        writer(&a).await;
+        world.sleep(2 * world.config.lease).await;
+        let b = world.client("b").await;
+        let start = world.env.clock.now();
+        b.patient(vec![putrootfh(), open_name("f", b"o", READ, 0)]).await;
+        assert!(world.env.clock.now().since(start) < Duration::from_secs(1));
+        assert_eq!(a.callbacks().count(), 0);
+    });
+}
+
+/// A writer that does not return in time is fenced off what it may be writing.
+#[test]
+fn a_revoked_writer_writes_no_more() {
+    simulate(11, async |mut world: World| {
+        let data_server = world.data_server();
+        let (a, b) = (world.client("a").await, world.client("b").await);
+        let (fh, _, stateid) = writer(&a).await;
+        let layout = layoutiomode4::LAYOUTIOMODE4_RW;
+        a.ok(vec![putfh(&fh), layoutget(stateid, layout)]).await;
+        let fences = data_server.fences().len();
+        let start = world.env.clock.now();
+        let stays = async {
+            // It is there, but goes on as if nothing had been said.
+            while world.env.clock.now().since(start) < world.config.lease {
+                a.flags().await;
+                world.sleep(Duration::from_secs(5)).await;
+            }
+        };
+        both(b.patient(vec![putrootfh(), open_name("f", b"o", READ, 0)]), stays).await;
+        assert!(world.env.clock.now().since(start) >= world.config.lease, "it had time to flush");
+        assert_eq!(data_server.fences().len(), fences + 1);
+        let revoked = seq4_status::RECALLABLE_STATE_REVOKED;
+        assert_eq!(a.flags().await & revoked, revoked);
+        a.ok(vec![free_stateid(stateid)]).await;
+    });
+}
+
+#[test]
+fn what_open_takes_can_be_asked() {
+    simulate(12, async |world: World| {
+        let client = world.client("a").await;
+        let got = client.attributes("/", &[FATTR4_OPEN_ARGUMENTS]).await.open_arguments.unwrap();
+        let want = open_args_share_access_want4::OPEN_ARGS_SHARE_ACCESS_WANT_ANY_DELEG.0;
+        let xor = open_args_share_access_want4::OPEN_ARGS_SHARE_ACCESS_WANT_OPEN_XOR_DELEGATION.0;
+        assert!(got.oa_share_access_want.contains(want) && !got.oa_share_access_want.contains(xor));
+    });
+}
