@@ -27,6 +27,11 @@ enum Command {
     Pynfs(pynfs::Options),
     /// Measure an installation on this host: data servers, names, a large directory, memory
     Bench(bench::Options),
+    /// Measure one data server beside NFS-Ganesha and a server that answers from memory
+    BenchDs(bench::ds::Options),
+    /// The server that answers from memory, for `bench-ds`
+    #[command(hide = true)]
+    Ceiling,
 }
 
 fn main() -> ExitCode {
@@ -36,6 +41,8 @@ fn main() -> ExitCode {
         Command::Suite(options) => suite::main(&options),
         Command::Pynfs(options) => pynfs::main(&options),
         Command::Bench(options) => bench::main(&options),
+        Command::BenchDs(options) => bench::ds::main(&options),
+        Command::Ceiling => bench::ds::ceiling::serve(),
     };
     match outcome {
         Ok(code) => code,

@@ -38,6 +38,37 @@ pub(super) struct Usage {
     pub(super) cpu_seconds: f64,
 }
 
+/// A server process.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Process(pub(super) u32);
+
+impl Process {
+    fn folder(self) -> PathBuf {
+        Path::new("/proc").join(self.0.to_string())
+    }
+
+    pub(super) fn usage(self, name: String) -> Result<Usage> {
+        Usage::of(&self.folder(), name)
+    }
+
+    /// Bytes in memory now.
+    pub(super) fn resident(self) -> Result<u64> {
+        bytes_of(&fs::read_to_string(self.folder().join("status"))?, "VmRSS:")
+    }
+
+    /// The peak begins anew at what is in memory now. proc_pid_clear_refs(5).
+    pub(super) fn reset_peak(self) -> Result<()> {
+        fs::write(self.folder().join("clear_refs"), "5").context("cannot reset the peak of a server's memory")
+    }
+}
+
+/// A line of /proc/PID/status.
+fn bytes_of(status: &str, name: &str) -> Result<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    let kib: Option<u64> = line.and_then(|text| text.trim().strip_suffix("kB")?.trim().parse().ok());
+    kib.map(|kib| kib << 10).context("/proc/PID/status has another form")
+}
+
 /// What the servers did since they started.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Work {
@@ -152,6 +183,23 @@ impl Installation {
 
     /// Every server process.
     pub(super) fn usage(&self) -> Result<Vec<Usage>> {
+        let mut found: Vec<Usage> = self
+            .processes()?
+            .into_iter()
+            .map(|(name, process)| process.usage(name))
+            .collect::<Result<_>>()?;
+        found.sort_by(|a, b| (a.name != "mds", &a.name).cmp(&(b.name != "mds", &b.name)));
+        Ok(found)
+    }
+
+    /// The server of that name: `mds`, `ds1` and so on.
+    pub(super) fn process(&self, name: &str) -> Result<Process> {
+        let mut all = self.processes()?.into_iter();
+        let found = all.find(|(found, _)| found == name);
+        found.map(|(_, process)| process).with_context(|| format!("there is no server {name}"))
+    }
+
+    fn processes(&self) -> Result<Vec<(String, Process)>> {
         let mut found = Vec::new();
         for entry in fs::read_dir("/proc")? {
             let path = entry?.path();
@@ -161,10 +209,10 @@ impl Installation {
             if parent(&stat) == Some(self.process.id())
                 && let Some(name) = role(&words)
             {
-                found.push(Usage::of(&path, name)?);
+                let number = path.file_name().and_then(|name| name.to_str()?.parse().ok());
+                found.extend(number.map(|number| (name, Process(number))));
             }
         }
-        found.sort_by(|a, b| (a.name != "mds", &a.name).cmp(&(b.name != "mds", &b.name)));
         Ok(found)
     }
 
@@ -203,12 +251,11 @@ impl Usage {
 
     fn of(process: &Path, name: String) -> Result<Self> {
         let status = fs::read_to_string(process.join("status"))?;
-        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        let kib: u64 = peak.and_then(|text| text.trim().strip_suffix("kB")?.trim().parse().ok()).unwrap_or(0);
+        let peak_bytes = bytes_of(&status, "VmHWM:")?;
         let stat = fs::read_to_string(process.join("stat"))?;
         let per_second = sysconf(SysconfVar::CLK_TCK)?.unwrap_or(100) as f64;
         let ticks = ticks(&stat).context("/proc/PID/stat has another form")?;
-        Ok(Self { name, peak_bytes: kib << 10, cpu_seconds: ticks as f64 / per_second })
+        Ok(Self { name, peak_bytes, cpu_seconds: ticks as f64 / per_second })
     }
 }
 

@@ -9,10 +9,12 @@
 //! | `small` | small files, from open to close, and what one costs the servers |
 //! | `reread` | the same files read by several clients, twice |
 //! | `directory` | one directory of many files |
+//! | `ds` | `bench-ds`: one data server beside its peers |
 //! | `table` | the rows, printed and as JSON |
 
 mod data;
 mod directory;
+pub mod ds;
 mod host;
 mod load;
 mod names;

@@ -1,0 +1,348 @@
+//! `bench-ds`: the data server beside its peers on the same file system, the same client, in rounds that
+//! interleave.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | `peers` | Sluice, NFS-Ganesha and the ceiling, started and with their files |
+//! | `ganesha`, `portmap` | the one from the distribution, and what it needs |
+//! | `ceiling` | a server that answers from memory |
+//! | `wire` | the test client: NFSv3 over one blocking connection |
+//! | `report` | medians, spread, ratios, goals |
+
+pub mod ceiling;
+mod ganesha;
+mod peers;
+mod portmap;
+mod report;
+mod wire;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+use clap::Args;
+use sluice_rpc::AuthSys;
+use sluice_xdr::nfs3::{COMMIT3args, COMMIT3res, NFS_V3, NFS3_PROGRAM, NFSPROC3_COMMIT, nfs_fh3};
+
+use super::host;
+use peers::{Name, Peer};
+use report::{Figure, Goal, Measured, Report, Sample, median};
+use wire::{File, Job, Kind, Wire};
+
+const MIB: u32 = 1 << 20;
+/// Of each file: what is measured is the server, not the device.
+const SIZE: u64 = 64 << 20;
+const FILES: usize = 4;
+const GIB: f64 = (1u64 << 30) as f64;
+
+/// Options of `bench-ds`.
+#[derive(Args, Debug)]
+pub struct Options {
+    /// The program to measure [default: beside this one, else target/release/sluice]
+    #[arg(long, value_name = "FILE")]
+    sluice: Option<PathBuf>,
+    /// Where the servers keep their data, removed at the end; its file system counts [default: the temporary directory]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// Rounds
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+    /// Milliseconds that a row of one server takes in one round
+    #[arg(long, value_name = "MS", default_value_t = 700)]
+    round_ms: u64,
+    /// Besides Sluice
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "ganesha,ceiling")]
+    peers: Vec<Name>,
+    /// Only rows whose names contain this
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// Write the table there too
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// A row: so many connections, each with so many calls in flight.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    title: &'static str,
+    kind: Kind,
+    bytes: u32,
+    random: bool,
+    connections: usize,
+    depth: usize,
+    /// Another client streams 1 MiB writes meanwhile.
+    beside: bool,
+    goal: Goal,
+}
+
+const fn goal(ganesha: f64, ceiling: f64) -> Goal {
+    Goal { ganesha: Some(ganesha), ceiling: Some(ceiling), cpu: None }
+}
+
+const NO_GOAL: Goal = Goal { ganesha: None, ceiling: None, cpu: None };
+const ALONE: &str = "4 KiB random reads, 1 connection, depth 32";
+
+const fn large(title: &'static str, kind: Kind, connections: usize, depth: usize, goal: Goal) -> Shape {
+    Shape { title, kind, bytes: MIB, random: false, connections, depth, beside: false, goal }
+}
+
+const fn small(title: &'static str, kind: Kind, beside: bool, goal: Goal) -> Shape {
+    Shape { title, kind, bytes: 4096, random: true, connections: 1, depth: 32, beside, goal }
+}
+
+const SHAPES: [Shape; 6] = [
+    large(
+        "1 MiB reads, 4 connections, depth 4",
+        Kind::Read,
+        4,
+        4,
+        Goal { cpu: Some(0.30), ..goal(1.5, 0.8) },
+    ),
+    large("1 MiB UNSTABLE writes, 4 connections, depth 4", Kind::Write, 4, 4, goal(1.2, 0.9)),
+    large(
+        "1 MiB reads, 1 connection, depth 8",
+        Kind::Read,
+        1,
+        8,
+        Goal { ganesha: Some(1.2), ceiling: None, cpu: None },
+    ),
+    small(ALONE, Kind::Read, false, goal(4.5, 0.75)),
+    small("4 KiB random UNSTABLE writes, 1 connection, depth 32", Kind::Write, false, goal(4.5, 0.75)),
+    small("4 KiB random reads beside another client's 1 MiB writes", Kind::Read, true, NO_GOAL),
+];
+
+impl Shape {
+    fn unit(&self) -> &'static str {
+        if self.random { "kIOPS" } else { "MB/s" }
+    }
+
+    fn job<'a>(&self, file: &'a File, payload: &'a [u8]) -> Job<'a> {
+        let (kind, bytes, random, depth) = (self.kind, self.bytes, self.random, self.depth);
+        Job { file, kind, bytes, places: SIZE / u64::from(bytes), random, depth, payload }
+    }
+}
+
+/// Runs `bench-ds`: success when every goal is met.
+///
+/// # Errors
+/// If a server is missing or cannot be started, or an operation fails.
+pub fn main(options: &Options) -> Result<ExitCode> {
+    let program = host::program(options.sluice.as_deref())?;
+    let below = options.data_dir.clone().unwrap_or_else(std::env::temp_dir);
+    std::fs::create_dir_all(&below).with_context(|| format!("cannot make {}", below.display()))?;
+    let mut names = vec![Name::Sluice];
+    names.extend(options.peers.iter().filter(|name| **name != Name::Sluice));
+    let peers: Vec<Peer> =
+        names.iter().map(|name| Peer::start(*name, &program, &below, FILES)).collect::<Result<_>>()?;
+    let mut report = Report::default();
+    report.about.extend(peers.iter().map(|peer| format!("{:<8} {}", peer.name, peer.about)));
+    report.about.push(format!(
+        "medians of {} interleaved rounds of {} ms; client and servers share this machine",
+        options.rounds, options.round_ms
+    ));
+    let payload = vec![0xa5; MIB as usize];
+    for peer in &peers {
+        fill(peer, &payload).with_context(|| format!("cannot fill the files of {}", peer.name))?;
+    }
+    let shown = |shape: &&Shape| options.only.as_ref().is_none_or(|only| shape.title.contains(only.as_str()));
+    let shapes: Vec<Shape> = SHAPES.iter().filter(shown).copied().collect();
+    report.rows = rounds(options, &peers, &shapes, &payload)?;
+    mixed(&mut report);
+    for peer in &peers {
+        let peak = peer.process.usage(peer.name.to_string())?.peak_bytes;
+        report.figures.push(mebibytes(format!("{}: peak memory under this load", peer.name), peak, None));
+    }
+    if options.only.is_none() {
+        for connections in [100, 1000] {
+            for peer in &peers {
+                crowd(peer, connections, &payload, &mut report)
+                    .with_context(|| format!("{} with {connections} connections", peer.name))?;
+            }
+        }
+    }
+    print!("{report}");
+    if let Some(file) = &options.json {
+        let text = serde_json::to_string_pretty(&report.json())?;
+        std::fs::write(file, text + "\n").with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    Ok(if report.passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Every file once from end to end, durable, so that nothing measured is the first write of a block.
+fn fill(peer: &Peer, payload: &[u8]) -> Result<()> {
+    let mut wire = Wire::connect(peer.address, 1)?;
+    for file in &peer.files {
+        let places = SIZE / u64::from(MIB);
+        let job = Job { file, kind: Kind::Write, bytes: MIB, places, random: false, depth: 4, payload };
+        wire.drive(&job, far(), places)?;
+        commit(&mut wire, file)?;
+    }
+    Ok(())
+}
+
+fn far() -> Instant {
+    Instant::now() + Duration::from_secs(3600)
+}
+
+fn commit(wire: &mut Wire, file: &File) -> Result<()> {
+    let handle = nfs_fh3 { data: bytes::Bytes::copy_from_slice(&file.handle) };
+    let args = COMMIT3args { file: handle, offset: 0, count: 0 };
+    let credential: &AuthSys = &file.credential;
+    let result = wire.call((NFS3_PROGRAM, NFS_V3, NFSPROC3_COMMIT), credential, &args)?;
+    match sluice_xdr::from_bytes(result.into())? {
+        COMMIT3res::NFS3_OK(_) => Ok(()),
+        COMMIT3res::Default(status, _) => Err(anyhow!("COMMIT failed: {status:?}")),
+    }
+}
+
+/// Every row of every server in each round; who begins changes from round to round.
+fn rounds(options: &Options, peers: &[Peer], shapes: &[Shape], payload: &[u8]) -> Result<Vec<Measured>> {
+    let new = |shape: &Shape| Measured {
+        title: shape.title.to_owned(),
+        unit: shape.unit(),
+        goal: shape.goal,
+        samples: BTreeMap::new(),
+    };
+    let mut rows: Vec<Measured> = shapes.iter().map(new).collect();
+    for round in 0..options.rounds {
+        for (shape, row) in shapes.iter().zip(&mut rows) {
+            for turn in 0..peers.len() {
+                let Some(peer) = peers.get((turn + round as usize) % peers.len()) else { continue };
+                let time = Duration::from_millis(options.round_ms);
+                let sample = measure(peer, shape, time, u64::from(round), payload)
+                    .with_context(|| format!("{}: {}", peer.name, shape.title))?;
+                row.samples.entry(peer.name).or_default().push(sample);
+            }
+        }
+        eprintln!("round {} of {}", round + 1, options.rounds);
+    }
+    Ok(rows)
+}
+
+fn measure(peer: &Peer, shape: &Shape, time: Duration, round: u64, payload: &[u8]) -> Result<Sample> {
+    let mut wires = (0..=shape.connections)
+        .map(|number| Wire::connect(peer.address, round << 8 | number as u64))
+        .collect::<Result<Vec<_>>>()?;
+    let writer = wires.pop();
+    let cpu = || peer.process.usage(String::new()).map(|usage| usage.cpu_seconds);
+    let (cpu_before, begun) = (cpu()?, Instant::now());
+    let until = begun + time;
+    let (took, written) = thread::scope(|scope| {
+        let load = wires.iter_mut().zip(&peer.files).map(|(wire, file)| {
+            let job = shape.job(file, payload);
+            scope.spawn(move || wire.drive(&job, until, u64::MAX))
+        });
+        let load: Vec<_> = load.collect();
+        let stream = writer.filter(|_| shape.beside).zip(peer.files.last()).map(|(mut wire, file)| {
+            let job =
+                Shape { kind: Kind::Write, bytes: MIB, random: false, depth: 4, ..*shape }.job(file, payload);
+            scope.spawn(move || wire.drive(&job, until, u64::MAX))
+        });
+        let mut took = Vec::new();
+        for thread in load {
+            took.extend(thread.join().map_err(|_| anyhow!("a client died"))??);
+        }
+        let written =
+            stream.map(|thread| thread.join().map_err(|_| anyhow!("a client died"))?).transpose()?;
+        anyhow::Ok((took, written))
+    })?;
+    let (elapsed, spent) = (begun.elapsed().as_secs_f64(), cpu()? - cpu_before);
+    if shape.kind == Kind::Write || shape.beside {
+        let mut wire = Wire::connect(peer.address, 0)?;
+        peer.files.iter().try_for_each(|file| commit(&mut wire, file))?;
+    }
+    Ok(sample(shape, took, written.map(|written| written.len()), elapsed, spent))
+}
+
+fn sample(shape: &Shape, mut took: Vec<u32>, written: Option<usize>, elapsed: f64, cpu: f64) -> Sample {
+    took.sort_unstable();
+    let at = |percent: usize| {
+        let index = (took.len() * percent / 100).min(took.len().saturating_sub(1));
+        took.get(index).map_or(f64::NAN, |micros| f64::from(*micros))
+    };
+    let moved = took.len() as f64 * f64::from(shape.bytes);
+    let beside = written.map(|count| count as f64 * f64::from(MIB));
+    Sample {
+        rate: if shape.random { took.len() as f64 / elapsed / 1e3 } else { moved / elapsed / 1e6 },
+        p50: at(50),
+        p99: at(99),
+        cpu: cpu / ((moved + beside.unwrap_or(0.0)) / GIB),
+        beside: beside.map(|bytes| bytes / elapsed / 1e6),
+    }
+}
+
+/// Small reads beside a stream of large writes against small reads alone, round by round.
+fn mixed(report: &mut Report) {
+    let find = |title: &str| report.rows.iter().find(|row| row.title == title);
+    let beside = SHAPES.iter().find(|shape| shape.beside).and_then(|shape| find(shape.title));
+    let (Some(alone), Some(beside)) = (find(ALONE), beside) else { return };
+    let mut figures = Vec::new();
+    for (name, rounds) in &beside.samples {
+        let Some(before) = alone.samples.get(name) else { continue };
+        let over =
+            |what: fn(&Sample) -> f64| median(rounds.iter().zip(before).map(|(a, b)| what(a) / what(b)));
+        let ours = *name == Name::Sluice;
+        figures.push(Figure {
+            title: format!("{name}: small reads beside large writes, share of rate"),
+            value: over(|sample| sample.rate),
+            unit: "",
+            bound: ours.then_some((0.8, true)),
+        });
+        figures.push(Figure {
+            title: format!("{name}: small reads beside large writes, times p99"),
+            value: over(|sample| sample.p99),
+            unit: "",
+            bound: ours.then_some((2.0, false)),
+        });
+    }
+    report.figures.extend(figures);
+}
+
+fn mebibytes(title: String, bytes: u64, most: Option<f64>) -> Figure {
+    Figure {
+        title,
+        value: bytes as f64 / f64::from(MIB),
+        unit: " MiB",
+        bound: most.map(|most| (most, false)),
+    }
+}
+
+/// So many connections that all write and read 1 MiB at once, twice, and then stay: the peak, and what is left.
+fn crowd(peer: &Peer, connections: usize, payload: &[u8], report: &mut Report) -> Result<()> {
+    peer.process.reset_peak()?;
+    let wires = thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for number in 0..connections {
+            let file = peer.files.get(number % peer.files.len()).context("no file")?;
+            let mut wire = Wire::connect(peer.address, number as u64)?;
+            let work = move || -> Result<Wire> {
+                for kind in [Kind::Write, Kind::Read, Kind::Write, Kind::Read] {
+                    let places = SIZE / u64::from(MIB);
+                    let job = Job { file, kind, bytes: MIB, places, random: true, depth: 1, payload };
+                    wire.drive(&job, far(), 1)?;
+                }
+                Ok(wire)
+            };
+            threads.push(thread::Builder::new().stack_size(128 << 10).spawn_scoped(scope, work)?);
+        }
+        let wires = threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a client died"))?);
+        wires.collect::<Result<Vec<_>>>()
+    })?;
+    let peak = peer.process.usage(String::new())?.peak_bytes;
+    thread::sleep(Duration::from_millis(500));
+    let rest = peer.process.resident()?;
+    drop(wires);
+    let most = match connections {
+        100 => Some(64.0),
+        _ => Some(256.0),
+    };
+    let most = most.filter(|_| peer.name == Name::Sluice);
+    let title = format!("{}: peak memory, {connections} connections busy", peer.name);
+    report.figures.push(mebibytes(title, peak, most));
+    let title = format!("{}: memory, {connections} connections idle afterwards", peer.name);
+    report.figures.push(mebibytes(title, rest, None));
+    Ok(())
+}
