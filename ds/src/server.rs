@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_env::Env;
-use sluice_rpc::{Client, ClusterKey, Limits, ProcedureSnapshot, Server, Transport};
+use sluice_rpc::{Client, ClusterKey, Limits, ProcedureSnapshot, Server, Share, Transport};
 use sluice_store::device::{Device, FileDevice};
 use sluice_store::{Options, Store, Uuid};
 use sluice_xdr::control::ctl_address;
@@ -53,9 +53,20 @@ impl Config {
             cluster_key,
             isolation: Duration::from_secs(30),
             store: Options::default(),
-            limits: Limits::default(),
+            limits: limits(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
         }
+    }
+}
+
+/// A data server's memory is for its page cache: what is on the way grows with the number of clients, and a hundred
+/// of them fit into 64 MiB, a thousand into 256.
+fn limits() -> Limits {
+    Limits {
+        connection_budget: 16 << 20,
+        server_budget: Share { base: 16 << 20, per_connection: 96 << 10 },
+        arriving: Share { base: 8 << 20, per_connection: 24 << 10 },
+        ..Limits::default()
     }
 }
 

@@ -66,6 +66,48 @@ impl RecordDecoder {
         &mut self.received
     }
 
+    /// Lends a buffer to a decoder that holds nothing; it may have been used before.
+    pub fn lend(&mut self, buffer: BytesMut) {
+        if self.received.is_empty() {
+            self.received = buffer;
+            self.received.clear();
+        }
+    }
+
+    /// Gives the buffer up while it holds nothing, so that a silent peer costs no memory.
+    pub fn give_up(&mut self) -> Option<BytesMut> {
+        (self.received.is_empty() && self.received.capacity() > 0).then(|| std::mem::take(&mut self.received))
+    }
+
+    /// True if there is no buffer to read into.
+    pub fn is_bare(&self) -> bool {
+        self.received.capacity() == 0
+    }
+
+    /// The next record where it lies, if all of it has arrived and it came in one fragment; take it away with
+    /// [`Self::skip`]. `None` is no verdict: [`Self::next_record`] knows the rest.
+    pub fn peek(&self) -> Option<&[u8]> {
+        let mark = u32::from_be_bytes(*self.received.first_chunk::<4>()?);
+        let length = (mark & !LAST) as usize;
+        if mark & LAST == 0
+            || length == 0
+            || length > self.limit
+            || !self.assembled.is_empty()
+            || self.fragments > 0
+        {
+            return None;
+        }
+        self.received.get(4..length + 4)
+    }
+
+    /// Takes away what [`Self::peek`] showed.
+    pub fn skip(&mut self) {
+        if let Some(length) = self.peek().map(<[u8]>::len) {
+            self.received.advance(length + 4);
+            self.largest = self.largest.max(length);
+        }
+    }
+
     /// Copies `data` in; for tests and for streams that already own their bytes.
     pub fn feed(&mut self, data: &[u8]) {
         self.received.extend_from_slice(data);
@@ -77,7 +119,7 @@ impl RecordDecoder {
     }
 
     /// Bytes still missing from the fragment under way, if its mark has arrived.
-    fn missing(&self) -> Option<usize> {
+    pub fn missing(&self) -> Option<usize> {
         let mark = u32::from_be_bytes(*self.received.first_chunk::<4>()?);
         Some(((mark & !LAST) as usize + 4).saturating_sub(self.received.len()))
     }

@@ -5,6 +5,7 @@ mod fsinfo;
 mod fsstat;
 mod getattr;
 mod notsupp;
+mod now;
 mod null;
 mod read;
 mod table;
@@ -14,10 +15,12 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use sluice_env::BoxFuture;
 use sluice_rpc::{Call, Program, Reply};
-use sluice_xdr::nfs3::{NFS_V3, NFS3_PROGRAM, post_op_attr, pre_op_attr, wcc_data};
+use sluice_xdr::nfs3::{
+    NFS_V3, NFS3_PROGRAM, NFSPROC3_READ, NFSPROC3_WRITE, post_op_attr, pre_op_attr, wcc_data,
+};
 use sluice_xdr::{Encode, to_frame};
 
 use crate::shared::{IO_MAX, Shared};
@@ -55,6 +58,14 @@ impl Program for Nfs3 {
             Some(Run::Serve(run)) => run(&self.shared, call.args),
             Some(Run::Refuse(words)) => Box::pin(std::future::ready(notsupp::reply(*words))),
             None => Box::pin(std::future::ready(Reply::ProcUnavail)),
+        }
+    }
+
+    fn answer_now(&self, _version: u32, procedure: u32, args: &[u8], result: &mut BytesMut) -> bool {
+        match procedure {
+            NFSPROC3_READ => read::now(&self.shared, args, result),
+            NFSPROC3_WRITE => write::now(&self.shared, args, result),
+            _ => false,
         }
     }
 

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{BufMut, Bytes, BytesMut};
 use sluice_rpc::Reply;
 use sluice_store::{Stability, StoreError, Verifier};
 use sluice_xdr::capability::Rights;
 use sluice_xdr::from_bytes;
 use sluice_xdr::nfs3::{WRITE3args, WRITE3res, WRITE3resfail, WRITE3resok, nfsstat3, stable_how, writeverf3};
 
-use super::no_wcc;
+use super::{no_wcc, now};
 use crate::error::nfs_status;
 use crate::shared::Shared;
 
@@ -26,6 +26,43 @@ pub(super) async fn run(shared: &Arc<Shared>, args: Bytes) -> Reply {
         Err(status) => WRITE3res::Default(status, WRITE3resfail { file_wcc: no_wcc() }),
     };
     super::reply(&result)
+}
+
+/// Answers a small UNSTABLE WRITE that goes to memory.
+pub(super) fn now(shared: &Shared, args: &[u8], result: &mut BytesMut) -> bool {
+    let Some((asked, stable, data)) = now::write_args(args) else { return false };
+    let end = asked.offset.checked_add(data.len() as u64);
+    if data.is_empty() || stable != stable_how::UNSTABLE.0 || end.is_none_or(|end| end > i64::MAX as u64) {
+        return false;
+    }
+    if !shared.store.takes_now(asked.offset, data.len()) {
+        return false;
+    }
+    let access = match shared.admit(asked.handle, Rights::WRITE) {
+        Ok(admitted) => admitted.access,
+        Err(status) => return now::refuse(result, status, 2),
+    };
+    match shared.store.write_now(&access, asked.offset, data) {
+        None => false,
+        Some(Ok(Verifier(verifier))) => {
+            shared.counters.wrote(data.len());
+            // nfsstat3, no attributes before and after, count, stability.
+            for word in [0, 0, 0, asked.count, stable] {
+                result.put_u32(word);
+            }
+            result.put_slice(&verifier);
+            true
+        }
+        Some(Err(error)) => now::refuse(result, failed(shared, &error), 2),
+    }
+}
+
+fn failed(shared: &Shared, error: &StoreError) -> nfsstat3 {
+    match error {
+        StoreError::Refused(_) => shared.counters.refused(),
+        _ => shared.counters.error(),
+    }
+    nfs_status(error)
 }
 
 fn stability(how: stable_how) -> Result<Stability, nfsstat3> {
@@ -60,12 +97,6 @@ async fn write(shared: &Arc<Shared>, args: WRITE3args) -> Result<(u32, Verifier)
             shared.counters.wrote(count);
             Ok((args.count, verifier))
         }
-        Err(error) => {
-            match error {
-                StoreError::Refused(_) => shared.counters.refused(),
-                _ => shared.counters.error(),
-            }
-            Err(nfs_status(&error))
-        }
+        Err(error) => Err(failed(shared, &error)),
     }
 }

@@ -57,7 +57,7 @@ impl Default for Options {
             reserve: 64 << 20,
             read_threads: 32,
             write_threads: 4,
-            inline_read: 128 << 10,
+            inline_read: 1 << 20,
             inline_write: 16 << 10,
         }
     }

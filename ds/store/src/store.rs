@@ -182,6 +182,13 @@ impl Store {
         .await
     }
 
+    /// Fills `buffer` from memory. False, and `buffer` holds anything, when that cannot be done at once and in
+    /// full: [`Self::read_at`] knows why.
+    pub fn read_now(&self, key: FileKey, offset: u64, buffer: &mut [u8]) -> bool {
+        let Some(file) = self.files.get(key) else { return false };
+        matches!(file.file.read_cached(buffer, offset), Ok(Cached::Read(n)) if n == buffer.len())
+    }
+
     /// `None` when it would have to wait for the device.
     fn read_cached(
         &self,
@@ -232,13 +239,31 @@ impl Store {
         Ok(verifier)
     }
 
-    /// Whether a write is small and sure enough not to block the calling thread: an open file, whole
-    /// pages (of others the rest might have to be read first), and a device that keeps pace.
-    fn may_write_here(&self, access: &Access, offset: u64, length: usize) -> bool {
+    /// Whether a write is small and sure enough not to block the calling thread: whole pages (of others the rest
+    /// might have to be read first), and a device that keeps pace. The file must be open, too.
+    pub fn takes_now(&self, offset: u64, length: usize) -> bool {
         length <= self.inline_write
             && (offset | length as u64).is_multiple_of(4096)
             && self.pace.is_fast(self.env.clock.now())
-            && self.files.get(access.key).is_some()
+    }
+
+    /// [`Self::write_at`], UNSTABLE and on the calling thread, for a write that [`Self::takes_now`]. `None`, with
+    /// nothing done, when its file is not open.
+    pub fn write_now(
+        &self,
+        access: &Access,
+        offset: u64,
+        data: &[u8],
+    ) -> Option<Result<Verifier, StoreError>> {
+        let verifier = self.verifiers.of(access.key);
+        let file = self.files.get(access.key)?;
+        let _pass = self.gate.enter();
+        let written = self.journal.check(access).map_err(StoreError::from);
+        Some(written.and_then(|()| self.write_to(&file, offset, data)).map(|()| verifier))
+    }
+
+    fn may_write_here(&self, access: &Access, offset: u64, length: usize) -> bool {
+        self.takes_now(offset, length) && self.files.get(access.key).is_some()
     }
 
     /// Check and write as one step for fences.
@@ -271,11 +296,16 @@ impl Store {
         data: &[u8],
     ) -> Result<Arc<DataFile>, StoreError> {
         let file = self.open_or_create(key, generation)?;
+        self.write_to(&file, offset, data)?;
+        Ok(file)
+    }
+
+    fn write_to(&self, file: &DataFile, offset: u64, data: &[u8]) -> Result<(), StoreError> {
         self.room.admit(&*self.device, &*file.file, offset, data.len() as u64)?;
         let clock = &*self.env.clock;
         self.pace.timed(clock, clock.now(), || file.file.write_at(data, offset))?;
         file.wrote(self.files.writes.next());
-        Ok(file)
+        Ok(())
     }
 
     /// Makes everything written to the data file so far durable and returns its write verifier.

@@ -7,21 +7,48 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
+use crate::arrivals::Arrivals;
+use crate::limits::{Limits, Share};
+
 /// Bookkeeping for one queued message beyond its bytes: buffers and queue entries.
 const OVERHEAD: usize = 256;
 
 /// The bytes all connections of a server may hold together.
 #[derive(Debug)]
 pub(crate) struct ServerBudget {
-    limit: usize,
+    share: Share,
+    connections: AtomicUsize,
     used: AtomicUsize,
     waiting: AtomicUsize,
     freed: Notify,
+    pub(crate) arrivals: Arc<Arrivals>,
 }
 
 impl ServerBudget {
-    pub(crate) fn new(limit: usize) -> Arc<Self> {
-        Arc::new(Self { limit, used: 0.into(), waiting: 0.into(), freed: Notify::new() })
+    pub(crate) fn new(limits: &Limits) -> Arc<Self> {
+        Arc::new(Self {
+            share: limits.server_budget,
+            connections: 0.into(),
+            used: 0.into(),
+            waiting: 0.into(),
+            freed: Notify::new(),
+            arrivals: Arrivals::new(limits.arriving),
+        })
+    }
+
+    /// So many connections share it now.
+    pub(crate) fn connections(&self, now: usize) {
+        self.connections.store(now, Ordering::Relaxed);
+        self.arrivals.connections(now);
+    }
+
+    fn limit(&self) -> usize {
+        self.share.with(self.connections.load(Ordering::Relaxed))
+    }
+
+    /// Somebody waits for what others hold.
+    pub(crate) fn is_short(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0 || self.arrivals.is_full()
     }
 
     pub(crate) fn used(&self) -> usize {
@@ -52,7 +79,7 @@ pub(crate) struct Budget {
     used: AtomicUsize,
     max_in_flight: usize,
     in_flight: AtomicUsize,
-    server: Arc<ServerBudget>,
+    pub(crate) server: Arc<ServerBudget>,
     /// Signalled when a ticket frees something, and by anybody who wants the reader to look again.
     pub(crate) recheck: Notify,
 }
@@ -89,7 +116,7 @@ impl Budget {
         if !take(&self.used, self.limit, bytes) {
             return None;
         }
-        if !take(&self.server.used, self.server.limit, bytes) {
+        if !take(&self.server.used, self.server.limit(), bytes) {
             self.used.fetch_sub(bytes, Ordering::SeqCst);
             return None;
         }
@@ -105,7 +132,7 @@ impl Budget {
         };
         self.in_flight() < self.max_in_flight
             && room(&self.used, self.limit)
-            && room(&self.server.used, self.server.limit)
+            && room(&self.server.used, self.server.limit())
     }
 
     /// Completes when a refused [`Budget::admit`] is worth repeating. May complete early.
@@ -185,8 +212,12 @@ impl Drop for Ticket {
 mod tests {
     use super::*;
 
+    fn shared(bytes: usize) -> Arc<ServerBudget> {
+        ServerBudget::new(&Limits { server_budget: Share::fixed(bytes), ..Limits::default() })
+    }
+
     fn budget(connection: usize, server: usize, calls: usize) -> Arc<Budget> {
-        Budget::new(connection, calls, ServerBudget::new(server))
+        Budget::new(connection, calls, shared(server))
     }
 
     #[test]
@@ -213,7 +244,7 @@ mod tests {
 
     #[test]
     fn the_server_and_the_number_of_calls_bound_too() {
-        let server = ServerBudget::new(5000);
+        let server = shared(5000);
         let (a, b) = (Budget::new(9000, 9, server.clone()), Budget::new(9000, 1, server));
         let first = a.admit(0, 4000).unwrap();
         assert!(b.admit(0, 4000).is_none(), "the server is full");

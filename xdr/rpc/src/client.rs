@@ -19,6 +19,7 @@ use crate::key::ClusterKey;
 use crate::limits::Limits;
 use crate::message::CallError;
 use crate::program::{Program, Registry};
+use crate::recycle::Recycler;
 use crate::secure::{self, SecureError};
 use crate::transport::Transport;
 
@@ -46,6 +47,7 @@ pub struct Client {
     key: Option<ClusterKey>,
     timeout: Duration,
     next_id: Arc<AtomicU64>,
+    recycler: Arc<Recycler>,
 }
 
 impl Client {
@@ -59,6 +61,7 @@ impl Client {
             key: None,
             timeout: Duration::from_secs(10),
             next_id: Arc::new(1.into()),
+            recycler: Arc::default(),
         }
     }
 
@@ -122,7 +125,8 @@ impl Client {
             env: self.env.clone(),
             limits: Arc::clone(&self.limits),
             registry: Arc::clone(&self.registry),
-            server_budget: ServerBudget::new(self.limits.server_budget),
+            server_budget: ServerBudget::new(&self.limits),
+            recycler: Arc::clone(&self.recycler),
         };
         Ok(Connection::start(setup, stream, RecordDecoder::new(self.limits.record()), ()))
     }

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes};
+use parking_lot::Mutex;
 use sluice_env::{Elapsed, Env, Monotonic};
 use sluice_xdr::{Frame, RecordDecoder};
 use tokio::io::AsyncWriteExt;
@@ -20,10 +21,11 @@ use crate::budget::{Budget, ServerBudget, Ticket};
 use crate::credential::Credential;
 use crate::limits::Limits;
 use crate::message::{CallError, Verdict, call_head, open_reply, put_reply};
-use crate::outbox::{Hold, Outbox};
+use crate::outbox::{Hold, Outbox, Writing};
 use crate::pending::PendingCalls;
 use crate::program::Registry;
 use crate::reader::Intake;
+use crate::recycle::Recycler;
 use crate::transport::Stream;
 
 /// How far a connection is on its way out; only ever advances.
@@ -61,6 +63,7 @@ pub(crate) struct Setup {
     pub(crate) limits: Arc<Limits>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) server_budget: Arc<ServerBudget>,
+    pub(crate) recycler: Arc<Recycler>,
 }
 
 /// A live (or closed) connection. Cheap to share; calls may be made from any task.
@@ -76,6 +79,7 @@ pub struct Connection {
     pub(crate) budget: Arc<Budget>,
     pub(crate) outbox: Outbox,
     pub(crate) pending: PendingCalls,
+    pub(crate) recycler: Arc<Recycler>,
     /// Bytes of outgoing calls that may be queued.
     sending: Arc<Semaphore>,
     phase: watch::Sender<Phase>,
@@ -223,7 +227,7 @@ impl Connection {
         decoder: RecordDecoder,
         guard: impl Send + 'static,
     ) -> Arc<Self> {
-        let Setup { id, secure, accepted, env, limits, registry, server_budget } = setup;
+        let Setup { id, secure, accepted, env, limits, registry, server_budget, recycler } = setup;
         let xid = u32::from_ne_bytes(env.random.array());
         let connection = Arc::new(Self {
             id,
@@ -234,6 +238,7 @@ impl Connection {
             budget: Budget::new(limits.connection_budget, limits.max_in_flight, server_budget),
             outbox: Outbox::default(),
             pending: PendingCalls::new(xid),
+            recycler,
             sending: Arc::new(Semaphore::new(limits.connection_budget.clamp(1, u32::MAX as usize))),
             phase: watch::Sender::new(Phase::Open),
             draining: false.into(),
@@ -274,19 +279,21 @@ impl Drop for Finish<'_> {
 
 async fn drive(connection: Arc<Connection>, stream: Stream, decoder: RecordDecoder, guard: impl Send) {
     let finish = Finish(&connection);
-    let Stream { mut reader, mut writer, .. } = stream;
+    let Stream { mut reader, writer, .. } = stream;
+    let writing = Mutex::new(Writing::new(writer));
     let mut phase = connection.phase.subscribe();
     let why = tokio::select! {
         biased;
-        why = Intake::new(&connection, decoder).run(&mut reader) => why,
+        why = Intake::new(&connection, decoder, &writing).run(&mut reader) => why,
         // Polled after the reader, in the same turn: replies ready at once need no wake-up.
-        Err(error) = connection.outbox.run(&mut writer) => Ended::Io(error),
+        Err(error) = connection.outbox.run(&writing) => Ended::Io(error),
         why = watch_over(&connection) => why,
         () = drained(&connection) => Ended::Orderly("drained"),
         _ = phase.wait_for(|phase| *phase >= Phase::Closing) => Ended::Orderly("by us"),
     };
     connection.log_end(&why);
     // The other side learns of an orderly end at once; it need not outlast a dead peer.
+    let mut writer = writing.into_inner().writer;
     let _ = connection.env.clock.timeout(Duration::from_secs(1), writer.shutdown()).await;
     drop(finish);
     drop(guard);
@@ -302,6 +309,9 @@ async fn drained(connection: &Connection) {
         connection.env.clock.sleep(LOOK).await;
     }
 }
+
+/// The longest that a peer may hold memory that others wait for, without taking or sending anything whole.
+const SHORT: Duration = Duration::from_secs(10);
 
 /// What the watchdog saw the last time, and since when nothing has moved.
 struct Watch {
@@ -338,18 +348,21 @@ async fn watch_over(connection: &Arc<Connection>) -> Ended {
 impl Watch {
     fn look(&mut self, connection: &Connection, now: Monotonic) -> Option<Ended> {
         let limits = &connection.limits;
+        // A peer that stands still while others wait for the memory it holds is not waited for long.
+        let short = connection.budget.server.is_short();
+        let patience = |limit: Duration| if short { limit.min(SHORT) } else { limit };
         let records = connection.records.load(Ordering::Relaxed);
         let written = connection.outbox.written();
         let moved = records != self.records;
         if moved || !connection.partial.load(Ordering::Relaxed) {
             self.partial = None;
-        } else if now.since(*self.partial.get_or_insert(now)) >= limits.partial_record {
+        } else if now.since(*self.partial.get_or_insert(now)) >= patience(limits.partial_record) {
             return Some(Ended::Slow("a record was begun and not finished in time"));
         }
         let busy = !connection.outbox.is_idle();
         if written != self.written || !busy {
             self.stalled = None;
-        } else if now.since(*self.stalled.get_or_insert(now)) >= limits.write_stall {
+        } else if now.since(*self.stalled.get_or_insert(now)) >= patience(limits.write_stall) {
             return Some(Ended::Slow("the peer takes no replies"));
         }
         if moved || busy || connection.budget.in_flight() > 0 || !connection.pending.is_empty() {

@@ -87,6 +87,26 @@ impl Credential {
         }
     }
 
+    /// Whether [`Self::parse`] accepts the credential, told without taking it apart.
+    pub(crate) fn is_plain(flavour: u32, body: &[u8]) -> bool {
+        let word = |at: usize| {
+            let bytes = body.get(at..at.checked_add(4)?)?;
+            bytes.first_chunk::<4>().map(|bytes| u32::from_be_bytes(*bytes))
+        };
+        let is_sys = || {
+            let name = word(4).filter(|name| *name <= MAX_MACHINE_NAME)? as usize;
+            let padded = name.next_multiple_of(4);
+            let padding = body.get(8 + name..8 + padded)?;
+            let gids = word(16 + padded).filter(|gids| *gids <= MAX_GIDS)? as usize;
+            Some(padding.iter().all(|byte| *byte == 0) && body.len() == 20 + padded + 4 * gids)
+        };
+        match flavour {
+            AUTH_NONE => body.is_empty(),
+            AUTH_SYS => is_sys() == Some(true),
+            _ => false,
+        }
+    }
+
     /// Writes flavour and body.
     pub(crate) fn encode(&self, w: &mut Writer) {
         match self {

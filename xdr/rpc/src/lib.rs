@@ -16,6 +16,7 @@
 //! | [`secure`], [`key`] | mutual authentication and encryption under the cluster key |
 //! | [`metrics`] | counters and latency per procedure |
 
+mod arrivals;
 mod budget;
 pub mod client;
 pub mod connection;
@@ -28,6 +29,7 @@ mod outbox;
 mod pending;
 pub mod program;
 mod reader;
+mod recycle;
 pub mod secure;
 pub mod server;
 pub mod transport;
@@ -36,10 +38,10 @@ pub use client::{Client, ConnectError, ReconnectingClient};
 pub use connection::Connection;
 pub use credential::{AuthSys, Credential};
 pub use key::{ClusterKey, KeyError};
-pub use limits::Limits;
+pub use limits::{Limits, Share};
 pub use message::CallError;
 pub use metrics::{Metrics, ProcedureSnapshot};
-pub use program::{Call, Program, Reply};
+pub use program::{Call, NOW_BOUND, Program, Reply};
 pub use server::Server;
 pub use sluice_xdr::Frame;
 pub use sluice_xdr::rpc::auth_stat;

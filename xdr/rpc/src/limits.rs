@@ -2,6 +2,24 @@
 
 use std::time::Duration;
 
+/// A limit that grows with the number of connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    pub base: usize,
+    pub per_connection: usize,
+}
+
+impl Share {
+    /// The same for any number of connections.
+    pub const fn fixed(base: usize) -> Self {
+        Self { base, per_connection: 0 }
+    }
+
+    pub(crate) fn with(self, connections: usize) -> usize {
+        self.base.saturating_add(self.per_connection.saturating_mul(connections))
+    }
+}
+
 /// What one peer, and all peers together, may cost. The defaults suit an NFS server.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -16,7 +34,10 @@ pub struct Limits {
     /// pauses when the next call would exceed it. Also bounds the bytes of outgoing calls queued.
     pub connection_budget: usize,
     /// The same sum over all connections of a server.
-    pub server_budget: usize,
+    pub server_budget: Share,
+    /// Bytes of large records that are arriving, over all connections of a server; who finds no room is not read
+    /// from until there is some.
+    pub arriving: Share,
     /// A connection that has not sent one whole record (or finished the secure handshake) this long after
     /// it was accepted is closed.
     pub first_record: Duration,
@@ -37,7 +58,8 @@ impl Default for Limits {
             max_record: (1 << 20) + (64 << 10),
             max_in_flight: 1024,
             connection_budget: 64 << 20,
-            server_budget: 2 << 30,
+            server_budget: Share::fixed(2 << 30),
+            arriving: Share::fixed(512 << 20),
             first_record: Duration::from_secs(30),
             partial_record: Duration::from_secs(60),
             idle: Duration::from_secs(24 * 3600),
@@ -52,9 +74,9 @@ impl Limits {
         self.max_record.min(0x52ff_ffff)
     }
 
-    /// How often the timeouts are looked at: a quarter of the shortest, between 10 ms and 5 s.
+    /// How often the timeouts are looked at: a quarter of the shortest, between 10 ms and 2 s.
     pub(crate) fn tick(&self) -> Duration {
         let shortest = self.first_record.min(self.partial_record).min(self.idle).min(self.write_stall);
-        (shortest / 4).clamp(Duration::from_millis(10), Duration::from_secs(5))
+        (shortest / 4).clamp(Duration::from_millis(10), Duration::from_secs(2))
     }
 }

@@ -144,6 +144,56 @@ pub(crate) fn parse(record: Bytes) -> Result<Message, DecodeError> {
     Ok(Message::Call(CallHeader { xid, program, version, procedure, credential, args: r.rest() }))
 }
 
+/// The beginning of a call that may be answered where it lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Glance<'a> {
+    pub(crate) xid: u32,
+    pub(crate) program: u32,
+    pub(crate) version: u32,
+    pub(crate) procedure: u32,
+    pub(crate) args: &'a [u8],
+}
+
+/// Reads a call without taking anything out of the record. `None` for whatever is not a plain, acceptable call:
+/// [`parse`] has the verdict.
+pub(crate) fn glance(record: &[u8]) -> Option<Glance<'_>> {
+    let word = |at: usize| {
+        let bytes = record.get(at..at.checked_add(4)?)?;
+        bytes.first_chunk::<4>().map(|bytes| u32::from_be_bytes(*bytes))
+    };
+    if (word(4)?, word(8)?) != (CALL, RPC_VERSION) {
+        return None;
+    }
+    let length = word(28)?;
+    if length > MAX_AUTH_BYTES {
+        return None;
+    }
+    let end = 32 + length.next_multiple_of(4) as usize;
+    if !Credential::is_plain(word(24)?, record.get(32..end)?) {
+        return None;
+    }
+    // An empty verifier, as AUTH_NONE and AUTH_SYS have it.
+    if word(end + 4)? != 0 {
+        return None;
+    }
+    let args = record.get(end + 8..)?;
+    Some(Glance { xid: word(0)?, program: word(12)?, version: word(16)?, procedure: word(20)?, args })
+}
+
+/// Bytes of mark and header in front of a successful result.
+pub(crate) const SUCCESS_HEAD: usize = 28;
+
+/// Mark and header of a successful reply whose result has `body` bytes; a result of 2^31 bytes has none.
+pub(crate) fn success_head(xid: u32, body: usize) -> Option<[u8; SUCCESS_HEAD]> {
+    let mark = body.checked_add(SUCCESS_HEAD - 4).and_then(record::mark)?;
+    let mut head = [0; SUCCESS_HEAD];
+    let words = [u32::from_be_bytes(mark), xid, REPLY, MSG_ACCEPTED, 0, 0, SUCCESS];
+    for (place, word) in head.chunks_exact_mut(4).zip(words) {
+        place.copy_from_slice(&word.to_be_bytes());
+    }
+    Some(head)
+}
+
 /// Appends mark and header of a reply whose result has `body` bytes. False, with nothing appended, if the
 /// record would exceed what a mark can say.
 pub(crate) fn put_reply(out: &mut BytesMut, xid: u32, verdict: Verdict, body: usize) -> bool {
@@ -267,6 +317,14 @@ mod tests {
     }
 
     #[test]
+    fn a_head_in_one_piece_is_the_same() {
+        let mut out = BytesMut::new();
+        assert!(put_reply(&mut out, 77, Verdict::Success, 300));
+        assert_eq!(out[..], success_head(77, 300).unwrap());
+        assert_eq!(success_head(1, 0x8000_0000), None);
+    }
+
+    #[test]
     fn a_reply_too_long_for_a_mark_is_not_begun() {
         let mut out = BytesMut::new();
         assert!(!put_reply(&mut out, 1, Verdict::Success, 0x8000_0000));
@@ -296,6 +354,9 @@ mod tests {
             let mut record = call_head(xid, target, &Credential::Sys(sys.clone()), body.len()).unwrap().to_vec();
             record.extend(&body);
             prop_assert_eq!(&record[..4], &record::mark(record.len() - 4).unwrap()[..]);
+            let seen = glance(&record[4..]).unwrap();
+            prop_assert_eq!((seen.xid, seen.program, seen.version, seen.procedure), (xid, target.0, target.1, target.2));
+            prop_assert_eq!(seen.args, &body[..]);
             match parse(Bytes::from(record).slice(4..)) {
                 Ok(Message::Call(call)) => {
                     prop_assert_eq!(call.xid, xid);
@@ -308,7 +369,22 @@ mod tests {
         }
 
         #[test]
+        fn a_glance_sees_nothing_that_a_look_refuses(
+            words in proptest::collection::vec(prop_oneof![0u32..6, 12u32..40, any::<u32>()], 6..40),
+        ) {
+            let head = [3, CALL, RPC_VERSION, 5, 6, 7];
+            let record: Bytes = head.iter().chain(&words).flat_map(|w| w.to_be_bytes()).collect::<Vec<_>>().into();
+            if let Some(seen) = glance(&record) {
+                match parse(record.clone()) {
+                    Ok(Message::Call(call)) => prop_assert_eq!(&call.args[..], seen.args),
+                    other => prop_assert!(false, "{other:?}"),
+                }
+            }
+        }
+
+        #[test]
         fn no_bytes_are_a_panic(bytes: Vec<u8>) {
+            let _ = glance(&bytes);
             let _ = parse(bytes.clone().into());
             let _ = open_reply(bytes.into(), 1, 1);
         }

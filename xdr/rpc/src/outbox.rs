@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::Poll;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes, BytesMut};
 use parking_lot::Mutex;
@@ -51,8 +51,12 @@ pub(crate) struct Outbox {
     wake: Notify,
     /// Bytes ever handed to the kernel: the watchdog looks whether it moves.
     written: AtomicU64,
+    /// Bytes queued and not yet handed to the kernel.
+    queued: AtomicUsize,
     /// Something is queued or half written.
     busy: AtomicBool,
+    /// The connection's own task is at work and will flush before it rests.
+    in_turn: AtomicBool,
     /// Signalled each time everything queued has been written.
     pub(crate) drained: Notify,
 }
@@ -74,6 +78,7 @@ impl Outbox {
             return;
         }
         let head = queue.scratch.split().freeze();
+        self.queued.fetch_add(head.len() + body.len(), Ordering::Relaxed);
         queue.chunks.push_back(Chunk { bytes: head, _hold: None });
         for bytes in body.into_segments() {
             queue.chunks.push_back(Chunk { bytes, _hold: None });
@@ -83,12 +88,38 @@ impl Outbox {
         }
         self.busy.store(true, Ordering::SeqCst);
         drop(queue);
-        self.wake.notify_one();
+        self.wake_writer();
+    }
+
+    /// Queues replies that are whole, heads and all.
+    pub(crate) fn push_replies(&self, replies: Bytes, ticket: Ticket) {
+        let mut queue = self.queue.lock();
+        if queue.closed {
+            drop(queue);
+            return;
+        }
+        self.queued.fetch_add(replies.len(), Ordering::Relaxed);
+        queue.chunks.push_back(Chunk { bytes: replies, _hold: Some(Hold::Reply { _ticket: ticket }) });
+        self.busy.store(true, Ordering::SeqCst);
+        drop(queue);
+        self.wake_writer();
+    }
+
+    fn wake_writer(&self) {
+        // Read after the message is in the queue: a turn that ends later flushes later.
+        if !self.in_turn.load(Ordering::SeqCst) {
+            self.wake.notify_one();
+        }
     }
 
     /// Nothing queued and nothing half written.
     pub(crate) fn is_idle(&self) -> bool {
         !self.busy.load(Ordering::SeqCst)
+    }
+
+    /// Bytes that wait for the peer.
+    pub(crate) fn queued(&self) -> usize {
+        self.queued.load(Ordering::Relaxed)
     }
 
     pub(crate) fn written(&self) -> u64 {
@@ -106,50 +137,96 @@ impl Outbox {
         drop(dropped);
     }
 
-    /// Writes whatever is queued, for as long as the peer takes it.
-    pub(crate) async fn run<W: AsyncWrite + Unpin>(&self, writer: &mut W) -> io::Result<()> {
-        let mut batch = VecDeque::new();
+    /// From now until [`Self::end_turn`] whoever queues need not wake the writer: it is awake.
+    pub(crate) fn begin_turn(&self) {
+        self.in_turn.store(true, Ordering::SeqCst);
+    }
+
+    /// What was queued during the turn is seen by the [`Self::poll_flush`] that must follow.
+    pub(crate) fn end_turn(&self) {
+        self.in_turn.store(false, Ordering::SeqCst);
+    }
+
+    /// Writes what is queued. Ready when everything is with the kernel; pending when the peer takes no more.
+    pub(crate) fn poll_flush<W: AsyncWrite + Unpin>(
+        &self,
+        cx: &mut Context<'_>,
+        writing: &mut Writing<W>,
+    ) -> Poll<io::Result<()>> {
+        if self.is_idle() {
+            return Poll::Ready(Ok(()));
+        }
+        let Writing { writer, batch } = writing;
         loop {
-            {
+            if batch.is_empty() {
                 let mut queue = self.queue.lock();
-                std::mem::swap(&mut queue.chunks, &mut batch);
+                std::mem::swap(&mut queue.chunks, batch);
                 if batch.is_empty() {
                     self.busy.store(false, Ordering::SeqCst);
+                    drop(queue);
+                    self.drained.notify_one();
+                    return Poll::Ready(Ok(()));
                 }
-            }
-            if batch.is_empty() {
-                self.drained.notify_one();
-                self.wake.notified().await;
-                continue;
             }
             while !batch.is_empty() {
-                let n = write_some(writer, &batch).await?;
+                let n = ready!(poll_write_some(writer, cx, batch))?;
                 if n == 0 {
-                    return Err(io::ErrorKind::WriteZero.into());
+                    return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
                 }
                 self.written.fetch_add(n as u64, Ordering::Relaxed);
-                advance(&mut batch, n);
+                self.queued.fetch_sub(n, Ordering::Relaxed);
+                advance(batch, n);
             }
-            poll_fn(|cx| Pin::new(&mut *writer).poll_flush(cx)).await?;
+            ready!(Pin::new(&mut *writer).poll_flush(cx))?;
         }
+    }
+
+    /// Writes whatever is queued, for as long as the peer takes it.
+    pub(crate) async fn run<W: AsyncWrite + Unpin>(&self, writing: &Mutex<Writing<W>>) -> io::Result<()> {
+        let wake = self.wake.notified();
+        tokio::pin!(wake);
+        poll_fn(|cx| {
+            loop {
+                if let Poll::Ready(Err(error)) = self.poll_flush(cx, &mut writing.lock()) {
+                    return Poll::Ready(Err(error));
+                }
+                ready!(wake.as_mut().poll(cx));
+                wake.set(self.wake.notified());
+            }
+        })
+        .await
+    }
+}
+
+/// The writing end of a connection, and what is half written to it. Used by the connection's task alone.
+#[derive(Debug)]
+pub(crate) struct Writing<W> {
+    pub(crate) writer: W,
+    batch: VecDeque<Chunk>,
+}
+
+impl<W> Writing<W> {
+    pub(crate) fn new(writer: W) -> Self {
+        Self { writer, batch: VecDeque::new() }
     }
 }
 
 /// One vectored write of the front of `batch`.
-async fn write_some<W: AsyncWrite + Unpin>(writer: &mut W, batch: &VecDeque<Chunk>) -> io::Result<usize> {
-    poll_fn(|cx| {
-        let mut slices = [IoSlice::new(&[]); SLICES];
-        let mut used = 0;
-        for (slice, chunk) in slices.iter_mut().zip(batch) {
-            *slice = IoSlice::new(&chunk.bytes);
-            used += 1;
-        }
-        match slices.get(..used) {
-            Some(slices) => Pin::new(&mut *writer).poll_write_vectored(cx, slices),
-            None => Poll::Ready(Ok(0)),
-        }
-    })
-    .await
+fn poll_write_some<W: AsyncWrite + Unpin>(
+    writer: &mut W,
+    cx: &mut Context<'_>,
+    batch: &VecDeque<Chunk>,
+) -> Poll<io::Result<usize>> {
+    let mut slices = [IoSlice::new(&[]); SLICES];
+    let mut used = 0;
+    for (slice, chunk) in slices.iter_mut().zip(batch) {
+        *slice = IoSlice::new(&chunk.bytes);
+        used += 1;
+    }
+    match slices.get(..used) {
+        Some(slices) => Pin::new(writer).poll_write_vectored(cx, slices),
+        None => Poll::Ready(Ok(0)),
+    }
 }
 
 /// Forgets the first `n` bytes of `batch`.

@@ -1,23 +1,35 @@
 //! The receiving half of a connection: records in, calls started, replies handed to their callers.
 
 use std::collections::VecDeque;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 
-use bytes::Bytes;
+use bytes::{BufMut, Bytes, BytesMut};
+use parking_lot::Mutex;
 use sluice_env::BoxFuture;
 use sluice_xdr::{Frame, RecordDecoder};
-use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 
+use crate::arrivals::Arriving;
 use crate::budget::Ticket;
 use crate::connection::{Connection, Ended};
-use crate::message::{CallHeader, Message, Verdict, parse};
-use crate::program::{Call, Program, Reply};
+use crate::message::{CallHeader, Glance, Message, SUCCESS_HEAD, Verdict, glance, parse, success_head};
+use crate::outbox::Writing;
+use crate::program::{Call, NOW_BOUND, Program, Reply};
+use crate::recycle::BUFFER;
 
 /// Most calls kept back while we look for a reply behind them.
 const PARKED: usize = 64;
+
+/// A record of which more bytes are missing needs room for itself.
+const LARGE: usize = 64 << 10;
+
+/// Bytes of replies that leave before the next call is begun, as far as the peer takes them.
+const ENOUGH: usize = 256 << 10;
 
 /// Room set aside for a reply that is only a refusal.
 const REFUSAL: usize = 64;
@@ -35,35 +47,49 @@ struct Parked {
 }
 
 /// Reads one connection.
-pub(crate) struct Intake<'a> {
+pub(crate) struct Intake<'a, W> {
     connection: &'a Arc<Connection>,
     decoder: RecordDecoder,
     /// Calls for which there was no room yet, oldest first. Usually none, or the one that stopped the
     /// reader.
     parked: VecDeque<Parked>,
     parked_bytes: usize,
+    writing: &'a Mutex<Writing<W>>,
+    prompt: Prompt,
+    /// Room for the large record under way.
+    arriving: Option<Arriving>,
 }
 
-impl<'a> Intake<'a> {
-    pub(crate) fn new(connection: &'a Arc<Connection>, decoder: RecordDecoder) -> Self {
-        Self { connection, decoder, parked: VecDeque::new(), parked_bytes: 0 }
+impl<'a, W: AsyncWrite + Unpin> Intake<'a, W> {
+    pub(crate) fn new(
+        connection: &'a Arc<Connection>,
+        decoder: RecordDecoder,
+        writing: &'a Mutex<Writing<W>>,
+    ) -> Self {
+        let (parked, prompt) = (VecDeque::new(), Prompt::default());
+        Self { connection, decoder, parked, parked_bytes: 0, writing, prompt, arriving: None }
     }
 
     /// Reads until the connection ends.
     pub(crate) async fn run<R: AsyncRead + Unpin>(mut self, reader: &mut R) -> Ended {
         loop {
+            self.connection.outbox.begin_turn();
             self.start_parked().await;
-            if let Err(why) = self.take_records().await {
+            let taken = self.take_records().await;
+            self.prompt.finish(self.connection);
+            self.connection.outbox.end_turn();
+            if let Err(why) = taken {
                 return why;
             }
-            if !self.connection.outbox.is_idle() {
-                // The writer's turn, before more is read.
-                give_way().await;
+            // Replies leave before more is read. What the peer does not take now is the writer's.
+            if let Poll::Ready(Err(error)) = self.flush().await {
+                return Ended::Io(error);
             }
+            self.prompt.recover(self.connection);
             let reading = self.may_read();
             self.connection.partial.store(reading && self.decoder.pending() > 0, Ordering::Relaxed);
             let read = match self.parked.front() {
-                None => reader.read_buf(self.decoder.buffer()).await,
+                None => self.fill(reader).await,
                 Some(first) => {
                     let changed = self.connection.budget.changed(first.request, first.reply);
                     if !reading {
@@ -73,7 +99,7 @@ impl<'a> Intake<'a> {
                     tokio::select! {
                         biased;
                         () = changed => continue,
-                        read = reader.read_buf(self.decoder.buffer()) => read,
+                        read = self.fill(reader) => read,
                     }
                 }
             };
@@ -84,6 +110,54 @@ impl<'a> Intake<'a> {
                 Err(error) => return Ended::Io(error),
             }
         }
+    }
+
+    /// Tries once to write what is queued.
+    async fn flush(&self) -> Poll<io::Result<()>> {
+        poll_fn(|cx| Poll::Ready(self.connection.outbox.poll_flush(cx, &mut self.writing.lock()))).await
+    }
+
+    /// Reads more of the stream. While the peer is silent and owes nothing, no buffer is held for it.
+    async fn fill<R: AsyncRead + Unpin>(&mut self, reader: &mut R) -> io::Result<usize> {
+        if self.arriving.is_none()
+            && let Some(missing) = self.decoder.missing().filter(|missing| *missing > LARGE)
+        {
+            // It is we who keep the rest of the record waiting.
+            let late = self.connection.partial.swap(false, Ordering::Relaxed);
+            let bytes = missing.saturating_add(self.decoder.pending()).min(self.connection.limits.record());
+            self.arriving = Some(self.connection.budget.server.arrivals.room(bytes).await);
+            self.connection.partial.store(late, Ordering::Relaxed);
+        }
+        let (decoder, recycler) = (&mut self.decoder, &self.connection.recycler);
+        poll_fn(|cx| {
+            if decoder.is_bare() {
+                decoder.lend(recycler.take());
+            }
+            let read = pin!(reader.read_buf(decoder.buffer())).poll(cx);
+            if read.is_pending()
+                && let Some(buffer) = decoder.give_up()
+            {
+                recycler.give(buffer);
+            }
+            read
+        })
+        .await
+    }
+
+    /// Answers the next call where it lies, if its program can.
+    fn answer_now(&mut self) -> bool {
+        let connection = self.connection;
+        if !self.parked.is_empty() || connection.is_draining() {
+            return false;
+        }
+        let Some(call) = self.decoder.peek().and_then(glance) else { return false };
+        let Ok(program) = connection.registry.find(call.program, call.version) else { return false };
+        if !self.prompt.answer(connection, &call, &**program) {
+            return false;
+        }
+        connection.records.fetch_add(1, Ordering::Relaxed);
+        self.decoder.skip();
+        true
     }
 
     /// Whether to read on. Over budget we stop, unless a call of our own is waiting for its reply: that
@@ -114,10 +188,18 @@ impl<'a> Intake<'a> {
     /// Handles the whole records that have arrived.
     async fn take_records(&mut self) -> Result<(), Ended> {
         while self.may_read() {
+            if self.answer_now() {
+                continue;
+            }
             match self.decoder.next_record() {
                 Ok(Some(record)) => {
+                    self.arriving = None;
                     self.connection.records.fetch_add(1, Ordering::Relaxed);
                     self.take(record).await?;
+                    if self.connection.outbox.queued() >= ENOUGH {
+                        // While the data is still in the processor's cache. An error shows again.
+                        let _ = self.flush().await;
+                    }
                 }
                 Ok(None) => break,
                 Err(error) => return Err(Ended::Hostile(error.to_string())),
@@ -228,15 +310,67 @@ async fn answer(connection: Arc<Connection>, header: CallHeader, program: Arc<dy
     }
 }
 
-/// Lets the other half of the connection's task run once.
-async fn give_way() {
-    let mut gave = false;
-    poll_fn(|cx| {
-        if std::mem::replace(&mut gave, true) {
-            return Poll::Ready(());
+/// Replies to the calls of one turn that were answered at once, one behind the other.
+#[derive(Debug, Default)]
+struct Prompt {
+    replies: BytesMut,
+    /// Room in the budget for [`BATCH`] bytes of them.
+    ticket: Option<Ticket>,
+    /// What is left of the buffer of replies on their way.
+    spare: Option<BytesMut>,
+}
+
+/// Bytes of replies that leave in one piece.
+const BATCH: usize = BUFFER;
+
+impl Prompt {
+    /// False, with nothing changed, if the call must go the usual way.
+    fn answer(&mut self, connection: &Connection, call: &Glance<'_>, program: &dyn Program) -> bool {
+        if self.replies.len() + SUCCESS_HEAD + NOW_BOUND > BATCH {
+            self.finish(connection);
         }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
+        if self.ticket.is_none() {
+            self.ticket = connection.budget.admit(0, BATCH);
+            if self.ticket.is_none() {
+                return false;
+            }
+            self.replies = connection.recycler.take();
+        }
+        let started = connection.env.clock.now();
+        let begin = self.replies.len();
+        self.replies.put_bytes(0, SUCCESS_HEAD);
+        let answered = program.answer_now(call.version, call.procedure, call.args, &mut self.replies);
+        let body = self.replies.len().saturating_sub(begin + SUCCESS_HEAD);
+        let head = success_head(call.xid, body).filter(|_| answered);
+        let (Some(head), Some(place)) = (head, self.replies.get_mut(begin..begin + SUCCESS_HEAD)) else {
+            self.replies.truncate(begin);
+            return false;
+        };
+        place.copy_from_slice(&head);
+        let took = connection.env.clock.now().since(started);
+        let metrics = &connection.registry.metrics;
+        metrics.record(call.program, call.procedure, true, call.args.len(), body, took);
+        true
+    }
+
+    /// Queues what was gathered.
+    fn finish(&mut self, connection: &Connection) {
+        let Some(mut ticket) = self.ticket.take() else { return };
+        let mut buffer = std::mem::take(&mut self.replies);
+        if buffer.is_empty() {
+            connection.recycler.give(buffer);
+            return;
+        }
+        let replies = buffer.split().freeze();
+        self.spare = Some(buffer);
+        ticket.answered(replies.len());
+        connection.outbox.push_replies(replies, ticket);
+    }
+
+    /// Gives back the memory of replies that have left.
+    fn recover(&mut self, connection: &Connection) {
+        if let Some(spare) = self.spare.take() {
+            connection.recycler.give(spare);
+        }
+    }
 }

@@ -20,6 +20,7 @@ use crate::key::ClusterKey;
 use crate::limits::Limits;
 use crate::metrics::ProcedureSnapshot;
 use crate::program::{Program, Registry};
+use crate::recycle::Recycler;
 use crate::secure::{self, MAGIC, SecureError};
 use crate::transport::{Listener, Stream, Transport};
 
@@ -39,6 +40,7 @@ pub struct Server {
     plain: Arc<Registry>,
     secure: Option<(ClusterKey, Arc<Registry>)>,
     budget: Arc<ServerBudget>,
+    recycler: Arc<Recycler>,
     next_id: AtomicU64,
     open: AtomicUsize,
     listening: AtomicUsize,
@@ -66,8 +68,9 @@ impl Server {
             transport,
             plain: Arc::new(Registry::new(programs)),
             secure: None,
-            budget: ServerBudget::new(limits.server_budget),
+            budget: ServerBudget::new(&limits),
             limits: Arc::new(limits),
+            recycler: Arc::default(),
             next_id: 1.into(),
             open: 0.into(),
             listening: 0.into(),
@@ -172,6 +175,7 @@ impl Server {
             self.log_refusal(stream.peer);
             return;
         }
+        self.budget.connections(self.open.load(Ordering::SeqCst));
         let place = Place { server: Arc::clone(self), id: self.next_id.fetch_add(1, Ordering::SeqCst) };
         let server = Arc::clone(self);
         self.env.spawn.spawn(Box::pin(server.welcome(stream, place)));
@@ -221,6 +225,7 @@ impl Server {
             limits: Arc::clone(&self.limits),
             registry: Arc::clone(registry),
             server_budget: Arc::clone(&self.budget),
+            recycler: Arc::clone(&self.recycler),
         };
         let mut connections = self.connections.lock();
         let id = place.id;
@@ -267,6 +272,7 @@ struct Place {
 impl Drop for Place {
     fn drop(&mut self) {
         self.server.connections.lock().remove(&self.id);
-        self.server.open.fetch_sub(1, Ordering::SeqCst);
+        let before = self.server.open.fetch_sub(1, Ordering::SeqCst);
+        self.server.budget.connections(before.saturating_sub(1));
     }
 }
