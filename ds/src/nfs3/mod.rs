@@ -61,6 +61,10 @@ impl Program for Nfs3 {
         }
     }
 
+    fn answers_now(&self, procedure: u32) -> bool {
+        matches!(procedure, NFSPROC3_READ | NFSPROC3_WRITE)
+    }
+
     fn answer_now(&self, _version: u32, procedure: u32, args: &[u8], result: &mut BytesMut) -> bool {
         match procedure {
             NFSPROC3_READ => read::now(&self.shared, args, result),

@@ -23,8 +23,8 @@ pub(crate) struct Pace {
     watched: AtomicU32,
 }
 
-/// Writes watched after one that took long: asking the kernel whether a thread slept costs a quarter of a small
-/// write.
+/// Writes watched after one that took long: asking the kernel twice whether a thread slept costs a tenth of a
+/// small write.
 const WATCHED: u32 = 256;
 
 impl Pace {

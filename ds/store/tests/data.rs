@@ -269,3 +269,54 @@ fn a_write_after_a_look_is_noticed_whatever_the_cache_does() {
         assert!(store.writes(key(1)).last <= look);
     });
 }
+
+/// On a real file system: a read beside truncations sees data, zeros or an end, and never an error.
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn reads_beside_truncations() {
+    const SIZE: u64 = 64 << 10;
+    let dir = tempfile::tempdir().unwrap();
+    let env = Env::system();
+    let store = open_on(&env, Arc::new(FileDevice::new(dir.path()).unwrap())).await.unwrap();
+    store.write_at(&access(1), 0, bytes(7, SIZE as usize), Stability::Unstable).await.unwrap();
+    let cutter = Arc::clone(&store);
+    #[allow(clippy::disallowed_methods, reason = "a test on a real machine")]
+    let cutting = tokio::spawn(async move {
+        for round in 0..300_u64 {
+            cutter.truncate(key(1), round * 977 % SIZE).await.unwrap();
+            let all = bytes(7, SIZE as usize);
+            cutter.write_at(&access(1), 0, all, Stability::Unstable).await.unwrap();
+        }
+    });
+    let (mut at_once, mut round) = (0, 0);
+    while !cutting.is_finished() || round < 1000 {
+        round += 1;
+        let (offset, mut buffer) = (round * 4099 % SIZE, [1; 4096]);
+        let whole = store.read_now(key(1), offset, &mut buffer);
+        at_once += u32::from(whole);
+        assert!(!whole || buffer.iter().all(|byte| [0, 7].contains(byte)));
+        let read = store.read_at(key(1), offset, 4096).await.unwrap();
+        assert!(read.data.iter().all(|byte| [0, 7].contains(byte)));
+        assert_eq!(read.end, read.data.len() < 4096);
+        tokio::task::yield_now().await;
+    }
+    cutting.await.unwrap();
+    assert!(at_once > 0, "nothing was answered at once");
+}
+
+#[tokio::test]
+async fn small_writes_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let env = Env::system();
+    let store = open_on(&env, Arc::new(FileDevice::new(dir.path()).unwrap())).await.unwrap();
+    assert!(store.write_now(&access(1), 0, &[1; 4096]).is_none(), "making the file may block");
+    store.write_at(&access(1), 0, bytes(1, 300_000), Stability::Unstable).await.unwrap();
+    assert!(store.takes_now(4096, 4096) && !store.takes_now(1, 4096) && !store.takes_now(4096, 100));
+    assert!(!store.takes_now(0, 1 << 20));
+    let verifier = store.write_now(&access(1), 4096, &[2; 4096]).unwrap().unwrap();
+    assert_eq!(store.commit(key(1)).await.unwrap(), verifier);
+    let read = store.read_at(key(1), 4000, 5000).await.unwrap().data;
+    assert_eq!(read[..], [vec![1; 96], vec![2; 4096], vec![1; 808]].concat());
+    store.remove(&[(key(1), 0)], sluice_store::Epoch(1)).await.unwrap();
+    let late = store.write_now(&access(1), 4096, &[3; 4096]);
+    assert!(late.is_none() || late.unwrap().is_err(), "a removed file takes nothing");
+}

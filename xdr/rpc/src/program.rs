@@ -56,6 +56,12 @@ pub trait Program: Send + Sync + Debug {
     /// own only if it is not ready then, so it must not block a thread.
     fn call<'a>(&'a self, call: Call) -> BoxFuture<'a, Reply>;
 
+    /// Whether [`Self::answer_now`] is worth a try.
+    fn answers_now(&self, procedure: u32) -> bool {
+        let _ = procedure;
+        false
+    }
+
     /// Answers a call at once, if that takes no waiting and less than [`NOW_BOUND`] bytes: appends the encoded
     /// result to `result` and says true. Otherwise it leaves `result` and everything else as it was and says
     /// false, and the call goes the usual way. Most small calls of a data server end here, without a future, a

@@ -152,7 +152,7 @@ impl<'a, W: AsyncWrite + Unpin> Intake<'a, W> {
         }
         let Some(call) = self.decoder.peek().and_then(glance) else { return false };
         let Ok(program) = connection.registry.find(call.program, call.version) else { return false };
-        if !self.prompt.answer(connection, &call, &**program) {
+        if !program.answers_now(call.procedure) || !self.prompt.answer(connection, &call, &**program) {
             return false;
         }
         connection.records.fetch_add(1, Ordering::Relaxed);

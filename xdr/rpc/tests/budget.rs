@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use common::*;
-use sluice_rpc::{Limits, program};
+use sluice_rpc::{Limits, Share, program};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const MIB: usize = 1 << 20;
@@ -19,6 +19,7 @@ const BUDGET: usize = 16 * MIB;
 fn greed_has_a_bound() {
     on_tcp("127.0.0.1:0", |w| async move {
         announcements_cost_nothing(&w).await;
+        large_records_arrive_by_turns(&w).await;
         for bound in [None, Some(program::DEFAULT_REPLY_BOUND)] {
             undrained_reads(&w, bound).await;
         }
@@ -77,4 +78,32 @@ async fn announcements_cost_nothing(w: &World) {
     let grown = resident().saturating_sub(before);
     println!("400 half records: resident grew {} KiB", grown >> 10);
     assert!(grown < 32 * MIB, "{grown}");
+}
+
+/// 100 peers that send a WRITE of 1 MiB at the same time.
+async fn large_records_arrive_by_turns(w: &World) {
+    let arriving = Share { base: 4 * MIB, per_connection: 16 << 10 };
+    let (server, addr) =
+        w.serve(Limits { arriving, ..Limits::default() }, vec![Echo::new(&w.env, ECHO)]).await;
+    let call: Arc<[u8]> = raw_call(1, ECHO, procedure::WRITE, &vec![3; MIB / 4]).into();
+    let before = resident();
+    let mut peers = tokio::task::JoinSet::new();
+    for _ in 0..100 {
+        let (mut s, call) = (w.at_client.connect(addr).await.unwrap(), Arc::clone(&call));
+        peers.spawn(async move {
+            for _ in 0..3 {
+                s.write_all(&call).await.unwrap();
+                s.read_exact(&mut [0; 28]).await.unwrap();
+            }
+            s
+        });
+    }
+    let (mut most, mut done) = (0, Vec::new());
+    while let Some(peer) = peers.join_next().await {
+        done.push(peer.unwrap());
+        most = most.max(resident().saturating_sub(before));
+    }
+    println!("100 x 3 WRITEs of 1 MiB: resident grew {} KiB", most >> 10);
+    assert!(most < 32 * MIB, "{most}");
+    w.until("everything is given back", || server.bytes_held() == 0).await;
 }

@@ -9,6 +9,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use common::*;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
 use sluice_rpc::{
     CallError, ConnectError, Credential, Frame, Limits, Program, ReconnectingClient, auth_stat,
 };
@@ -34,6 +36,7 @@ everywhere!(
     a_panic_costs_one_answer,
     unused_connections_end,
     metrics_count,
+    some_are_answered_at_once,
 );
 
 async fn results_and_errors(w: World) {
@@ -292,4 +295,52 @@ fn a_port_that_is_taken_is_an_error() {
         let nobody = w.client().dial(addr).await;
         assert!(matches!(nobody, Err(ConnectError::Io { .. })), "{nobody:?}");
     });
+}
+
+async fn some_are_answered_at_once(w: World) {
+    let program = Echo::new(&w.env, ECHO);
+    let (server, addr) = w.serve(Limits::default(), vec![program.clone()]).await;
+    let mut s = w.at_client.connect(addr).await.unwrap();
+    let mut calls = raw_call(5000, ECHO, procedure::GATE, &[77]);
+    let long = vec![9; 5000];
+    for xid in 0..200 {
+        // Short, long, longer than is answered at once, and others.
+        calls.extend(match xid % 5 {
+            0 => raw_call(xid, ECHO, procedure::NOW, &long[..5000]),
+            1 => raw_call(xid, ECHO, procedure::ECHO, &[xid]),
+            2 => raw_call(xid, ECHO, procedure::NOW, &long[..3000]),
+            _ => raw_call(xid, ECHO, procedure::NOW, &[xid, 1]),
+        });
+    }
+    let (mut reader, mut writer) = (s.reader, s.writer);
+    let all = calls.len();
+    let reading = async {
+        let mut seen = std::collections::BTreeMap::new();
+        while seen.len() < 201 {
+            if seen.len() == 200 {
+                program.gate.add_permits(1);
+            }
+            let mark = reader.read_u32().await.unwrap();
+            let mut record = vec![0; (mark & 0x7fff_ffff) as usize];
+            reader.read_exact(&mut record).await.unwrap();
+            assert_eq!(record[4..24], words(&[1, 0, 0, 0, 0])[..]);
+            assert!(seen.insert(word(&record), record.len() - 24).is_none(), "answered twice");
+        }
+        seen
+    };
+    let (sent, seen) = tokio::join!(writer.write_all(&calls), reading);
+    sent.unwrap();
+    let length = |xid: u32| match xid % 5 {
+        0 => 20_000,
+        1 => 4,
+        2 => 12_000,
+        _ => 8,
+    };
+    assert!(all > 1 << 20 && seen.iter().all(|(xid, bytes)| *xid == 5000 || *bytes == length(*xid)));
+    w.until("everything is given back", || server.bytes_held() == 0).await;
+    let counted: u64 = server.metrics().iter().map(|procedure| procedure.calls).sum();
+    assert_eq!(counted, 201);
+    s = w.at_client.connect(addr).await.unwrap();
+    s.write_all(&raw_call(1, ECHO + 1, procedure::NOW, &[])).await.unwrap();
+    assert_eq!(s.read_u32().await.unwrap(), 0x8000_0018, "no such program");
 }

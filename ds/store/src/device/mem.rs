@@ -34,6 +34,8 @@ pub(super) struct State {
     /// Flushes say yes and do nothing: the build that must lose data.
     pub(super) lying: bool,
     pub(super) syncs: u64,
+    /// Bytes that a read which may not wait finds at hand at most; 0: it learns nothing.
+    pub(super) cached: usize,
 }
 
 impl State {
@@ -71,12 +73,18 @@ impl MemDevice {
             failing_syncs: 0,
             lying: false,
             syncs: 0,
+            cached: usize::MAX,
         };
         Self { state: Arc::new(Mutex::new(state)) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock()
+    }
+
+    /// From now on a read that may not wait finds so many bytes at hand at most; none at all for 0.
+    pub fn set_cached(&self, bytes: usize) {
+        self.state().cached = bytes;
     }
 
     /// Power fails: everything not flushed is gone, open handles are dead, the lock is free.

@@ -171,7 +171,11 @@ impl DeviceFile for MemFile {
     }
 
     fn read_cached(&self, buffer: &mut [u8], offset: u64) -> io::Result<Cached> {
-        self.read_at(buffer, offset).map(Cached::Read)
+        let most = self.with(|state, _| Ok(state.cached))?.min(buffer.len());
+        match buffer.get_mut(..most) {
+            Some(part) if most > 0 => self.read_at(part, offset).map(Cached::Read),
+            _ => Ok(Cached::Unknown),
+        }
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
