@@ -28,7 +28,7 @@ const KERNELS: &[&str] = &["uml6.1", "uml7.2"];
 /// What runs besides, and first: who cannot even do this need not wait for the rest.
 const FIRST: &[Cell] = &[Cell { kernel: "uml7.2", vers: "4.1", case: "smoke" }];
 /// Cases side by side. More than processors, as each mostly waits.
-const LANES: usize = 3;
+const LANES: usize = 5;
 
 type Step = (&'static str, fn(&Path, &Options) -> Result<()>);
 
