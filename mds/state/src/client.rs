@@ -126,6 +126,9 @@ pub(crate) struct Client {
     pub(crate) creating: bool,
     /// A RECLAIM_COMPLETE is being made durable.
     pub(crate) reclaiming: bool,
+    /// The last incarnation ended before the client had completed its reclaim there, and it has made no session
+    /// since: it may not have noticed that there was another restart.
+    pub(crate) unaware: bool,
     pub(crate) sessions: Vec<SessionEntry>,
     pub(crate) shared: Arc<ClientShared>,
 }
@@ -311,6 +314,8 @@ impl Clients {
     /// RECLAIM_COMPLETE of all file systems, RFC 8881 §18.51. When the effects are durable, call
     /// [`Self::finish_reclaim_complete`]; until then a repetition returns them again.
     ///
+    /// No effects: accepted, and the client is asked to reclaim again.
+    ///
     /// `one_fs` (rca_one_fs) concerns a migrated file system, of which there are none: accepted, no
     /// effect. Errors: StaleClientid, CompleteAlready, Delay while a CREATE_SESSION writes the row.
     pub fn reclaim_complete(&mut self, id: ClientId, one_fs: bool) -> Result<Vec<Effect>, Error> {
@@ -325,6 +330,12 @@ impl Clients {
         // Both write the whole row: the older one must not come last.
         if client.creating {
             return Err(Error::Delay);
+        }
+        // It may be the end of a reclaim from the incarnation before: on a session that goes on, a client notices a
+        // restart by RESTART_RECLAIM_NEEDED alone, and stock clients do not look at it while they recover. Believed,
+        // it would have the client go on with stateids of that incarnation for ever. It hears the flag once more.
+        if std::mem::take(&mut client.unaware) {
+            return Ok(Vec::new());
         }
         client.reclaiming = true;
         Ok(vec![Effect::PersistClient(ClientRow { reclaimed_in: epoch, ..client.row.clone() })])
@@ -421,6 +432,7 @@ pub(crate) fn unconfirmed(
         last_create: None,
         creating: false,
         reclaiming: false,
+        unaware: false,
         sessions: Vec::new(),
         shared: Arc::new(ClientShared::new(id, now)),
     }

@@ -304,6 +304,7 @@ impl Clients {
         client.row.create_seqid = pending.client.create_seqid;
         client.row.next_session = pending.client.next_session;
         client.last_create = Some(Ok(reply));
+        client.unaware = false;
         if let Some(evicted) = pending.evicted {
             client.sessions.retain(|s| s.id != evicted);
             effects.push(Effect::DropSession(evicted));

@@ -72,7 +72,7 @@ impl Clients {
                 absent.insert(found.row.owner.clone(), Absent { row: found.row, may_reclaim });
                 continue;
             }
-            let client = restore_client(&config, now, found, &mut sessions);
+            let client = restore_client(&config, now, epoch, found, &mut sessions);
             client.shared.set_reclaim(false, may_reclaim);
             let entry = OwnerEntry { confirmed: Some(id), unconfirmed: None };
             by_owner.insert(client.row.owner.clone(), entry);
@@ -87,6 +87,7 @@ impl Clients {
 fn restore_client(
     config: &ClientsConfig,
     now: Time,
+    epoch: BootEpoch,
     found: RestoredClient,
     sessions: &mut Vec<Session>,
 ) -> Client {
@@ -103,6 +104,7 @@ fn restore_client(
         let max_slots = config.channel.max_slots;
         sessions.push(Session::restore(row, shared.clone(), gauge, slots, max_slots));
     }
+    let unaware = row.reclaimed_in.0.saturating_add(1) < epoch.0;
     Client {
         row,
         confirmed: true,
@@ -110,6 +112,7 @@ fn restore_client(
         last_create,
         creating: false,
         reclaiming: false,
+        unaware,
         sessions: entries,
         shared,
     }

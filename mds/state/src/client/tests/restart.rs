@@ -58,6 +58,27 @@ fn sessions_go_on_and_the_client_is_told_to_reclaim() {
     s.bind(CONN, BindDirection::BackOrBoth).unwrap();
 }
 
+/// The server dies while a client reclaims, and again takes up its session: the RECLAIM_COMPLETE of the first reclaim
+/// must not be taken for that of a second, which the client does not know it owes.
+#[test]
+fn a_reclaim_that_a_second_restart_cut_short_is_made_again() {
+    let (row, _) = rows();
+    let (mut t, sessions) = boot(3, 1, with_session(&row));
+    let needed = |s: &Session| s.status_flags() & seq4_status::RESTART_RECLAIM_NEEDED != 0;
+    assert_eq!(t.reclaim_complete(row.id, false), Ok(vec![]));
+    assert!(needed(&sessions[0]));
+    assert!(t.grace().poll(Time(1)).is_none(), "it is waited for");
+    assert_eq!(t.grace().gate().admit(sessions[0].client(), Claim::Reclaim), Ok(()));
+    assert_eq!(t.reclaim_complete(row.id, false).unwrap().len(), 1);
+    t.finish_reclaim_complete(row.id);
+    assert!(!needed(&sessions[0]));
+    // Whoever makes a session has noticed.
+    let (mut t, _s) = boot(3, 1, with_session(&row));
+    let CreateStep::Pending(p) = t.create_session(Time(1), CONN, &cs(row.id, 2), 9).unwrap() else { panic!() };
+    t.finish_create_session(Time(1), *p, true).unwrap();
+    assert_eq!(t.reclaim_complete(row.id, false).unwrap().len(), 1);
+}
+
 /// A CREATE_SESSION whose reply was lost in the crash; and one whose session had no row.
 #[test]
 fn create_session_is_replayed_across_a_restart() {
