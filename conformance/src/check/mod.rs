@@ -28,7 +28,7 @@ const KERNELS: &[&str] = &["uml6.1", "uml7.2"];
 /// What runs besides, and first: who cannot even do this need not wait for the rest.
 const FIRST: &[Cell] = &[Cell { kernel: "uml7.2", vers: "4.1", case: "smoke" }];
 /// Cases side by side. More than processors, as each mostly waits.
-const LANES: usize = 5;
+const LANES: usize = 4;
 
 type Step = (&'static str, fn(&Path, &Options) -> Result<()>);
 
@@ -105,19 +105,17 @@ fn guest(root: &Path, options: &Options) -> Result<()> {
         return Ok(());
     }
     cargo(root, &["build", "--release", "--quiet", "-p", "sluice"])?;
-    let beside = lanes::run(root, &cells(false), LANES);
-    beside.and(lanes::run(root, &cells(true), 1))
+    lanes::run(root, &cells(), LANES)
 }
 
-/// Those that want to be alone, or the others. The longest first, so that none is left over at the end.
-fn cells(alone: bool) -> Vec<Cell> {
-    let mut cases: Vec<_> = CASES.iter().filter(|case| case.ci && case.alone == alone).collect();
+/// The longest first, so that none is left over at the end.
+fn cells() -> Vec<Cell> {
+    let mut cases: Vec<_> = CASES.iter().filter(|case| case.ci).collect();
     cases.sort_by_key(|case| std::cmp::Reverse(case.seconds));
     let with_all = cases
         .into_iter()
         .flat_map(|case| KERNELS.iter().map(|kernel| Cell { kernel, vers: "4.2", case: case.name }));
-    let first = if alone { &[] } else { FIRST };
-    first.iter().copied().chain(with_all).collect()
+    FIRST.iter().copied().chain(with_all).collect()
 }
 
 fn cargo(root: &Path, arguments: &[&str]) -> Result<()> {

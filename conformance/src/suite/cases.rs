@@ -36,8 +36,6 @@ pub struct Case {
     pub sources: Option<bool>,
     /// The servers run in a guest that the case switches on and off.
     pub powered: bool,
-    /// It measures: `check` runs nothing beside it.
-    pub alone: bool,
     /// Of the time limit, the part that each of `--rounds` may take.
     pub seconds_per_round: u64,
 }
@@ -49,12 +47,11 @@ const BASE: Case = Case {
     data_servers: 4,
     lease: 10,
     memory: 768,
-    seconds: 300,
+    seconds: 900,
     reference: true,
     ci: true,
     sources: None,
     powered: false,
-    alone: false,
     seconds_per_round: 0,
 };
 
@@ -68,7 +65,6 @@ pub const CASES: &[Case] = &[
     Case {
         name: "direct",
         shows: "256 MiB and 64 x 16 MiB, buffered and O_DIRECT, through layouts and never through the MDS",
-        seconds: 300,
         memory: 1024,
         ..BASE
     },
@@ -95,7 +91,6 @@ pub const CASES: &[Case] = &[
         name: "coherency",
         shows: "close-to-open between two clients; truncate under a read-write layout; random mmap reads",
         partner: Partner::Same,
-        seconds: 300,
         ..BASE
     },
     Case {
@@ -109,7 +104,6 @@ pub const CASES: &[Case] = &[
         name: "mixed",
         shows: "stripes and segments on one file, with byte-range locks; N-to-1 records, one client killed",
         partner: Partner::Other,
-        seconds: 300,
         ..BASE
     },
     Case {
@@ -131,14 +125,12 @@ pub const CASES: &[Case] = &[
     Case {
         name: "restart",
         shows: "the MDS and data servers killed with -9 under a writer: it goes on, and what was synced is there",
-        seconds: 300,
         reference: false,
         ..BASE
     },
     Case {
         name: "ds_loss",
         shows: "a data server gone, and one that is mute: a clear EIO in time, other files unharmed",
-        seconds: 600,
         reference: false,
         ..BASE
     },
@@ -184,7 +176,7 @@ pub const CASES: &[Case] = &[
         data_servers: 8,
         memory: 1536,
         reference: false,
-        alone: true,
+        ci: false,
         ..BASE
     },
 ];

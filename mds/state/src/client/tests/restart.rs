@@ -74,7 +74,9 @@ fn a_reclaim_that_a_second_restart_cut_short_is_made_again() {
     assert!(!needed(&sessions[0]));
     // Whoever makes a session has noticed.
     let (mut t, _s) = boot(3, 1, with_session(&row));
-    let CreateStep::Pending(p) = t.create_session(Time(1), CONN, &cs(row.id, 2), 9).unwrap() else { panic!() };
+    let CreateStep::Pending(p) = t.create_session(Time(1), CONN, &cs(row.id, 2), 9).unwrap() else {
+        panic!()
+    };
     t.finish_create_session(Time(1), *p, true).unwrap();
     assert_eq!(t.reclaim_complete(row.id, false).unwrap().len(), 1);
 }
