@@ -391,6 +391,8 @@ impl World {
             Step::ReclaimComplete { n } => {
                 if let Some(id) = self.pick_client(n).filter(|id| self.store.clients.contains_key(id))
                     && let Ok(effects) = self.table.reclaim_complete(id, false)
+                    // Without any it is not believed: a second restart may have cut the reclaim short.
+                    && !effects.is_empty()
                 {
                     self.apply(effects)?;
                     self.table.finish_reclaim_complete(id);
