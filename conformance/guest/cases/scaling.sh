@@ -63,7 +63,7 @@ if [ -z "$MBIT" ]; then
   MBIT=$(echo $slowest | awk '{ m = int(0.6 * $1); print (m > 64 ? 64 : m < 8 ? 8 : m) }')
 fi
 metric link $MBIT Mbit/s
-MIB=$((MBIT / 32 * 16)); [ $MIB -ge 16 ] || MIB=16   # per data server: some 4 s
+MIB=$(((MBIT * 3 / 4 + 15) / 16 * 16))   # per data server: some 6 s
 
 base=
 for n in 1 2 4 8; do
