@@ -17,16 +17,17 @@ pub(super) struct Cell {
     pub(super) case: &'static str,
 }
 
-/// Runs every cell, `width` at a time, in this order. A cell's output comes when it has ended.
+/// Runs every cell, `width` at a time, in this order, with the servers' data in a folder of `data` (else where temporary
+/// files are). A cell's output comes when it has ended.
 ///
 /// # Errors
 /// Names every cell that failed; the others are run nevertheless.
-pub(super) fn run(root: &Path, cells: &[Cell], width: usize) -> Result<()> {
+pub(super) fn run(root: &Path, cells: &[Cell], width: usize, data: Option<&Path>) -> Result<()> {
     let next = AtomicUsize::new(0);
     let failed = Mutex::new(Vec::new());
     let lane = || -> Result<()> {
         while let Some(cell) = cells.get(next.fetch_add(1, Ordering::Relaxed)) {
-            if let Err(error) = suite(root, cell) {
+            if let Err(error) = suite(root, cell, data) {
                 println!("== {error:#}");
                 let mut failed = failed.lock().map_err(|_| anyhow!("another lane died"))?;
                 failed.push(format!("{} on {}, vers={}", cell.case, cell.kernel, cell.vers));
@@ -45,12 +46,13 @@ pub(super) fn run(root: &Path, cells: &[Cell], width: usize) -> Result<()> {
     Ok(())
 }
 
-fn suite(root: &Path, Cell { kernel, vers, case }: &Cell) -> Result<()> {
+fn suite(root: &Path, Cell { kernel, vers, case }: &Cell, data: Option<&Path>) -> Result<()> {
     // Each case enters a network of its own, from which a process does not come back.
     let this = std::env::current_exe().context("cannot find this program's own file")?;
     let ended = Command::new(this)
         .args(["suite", case, "--kernel", kernel, "--vers", vers, "--results"])
         .arg(root.join(format!("target/guest-suite/{kernel}-{vers}")))
+        .envs(data.map(|folder| ("TMPDIR", folder)))
         .current_dir(root)
         .stdin(Stdio::null())
         .output()

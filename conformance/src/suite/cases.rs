@@ -172,11 +172,10 @@ pub const CASES: &[Case] = &[
     Case {
         name: "scaling",
         shows: "shaped links, 1, 2, 4, 8 data servers: at least 90 % of linear",
-        seconds: 900,
+        seconds: 1500,
         data_servers: 8,
         memory: 1536,
         reference: false,
-        ci: false,
         ..BASE
     },
 ];

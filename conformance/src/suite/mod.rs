@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
 
 use crate::guest::catalogue::Kernel;
 use crate::guest::fetch::{Cache, Prepared};
@@ -235,6 +237,16 @@ fn workspace() -> &'static Path {
     here.parent().unwrap_or(here)
 }
 
+/// What the guests and servers that have ended took, and this program.
+fn processor_seconds() -> f64 {
+    [UsageWho::RUSAGE_SELF, UsageWho::RUSAGE_CHILDREN]
+        .into_iter()
+        .filter_map(|who| getrusage(who).ok())
+        .flat_map(|usage| [usage.user_time(), usage.system_time()])
+        .map(|time| time.num_microseconds() as f64 / 1e6)
+        .sum()
+}
+
 /// Everything that outlives a case.
 struct Suite<'a> {
     options: &'a Options,
@@ -274,7 +286,7 @@ impl<'a> Suite<'a> {
     fn play(&self, cell: &Cell) -> Row {
         let Cell { kernel, vers, case } = *cell;
         println!("== {} on {kernel}, vers={vers}: {}", case.name, case.shows);
-        let started = Instant::now();
+        let (started, used) = (Instant::now(), processor_seconds());
         let kernels = case.kernels(kernel);
         let played = self.attempt(case, &kernels, vers).unwrap_or_else(Played::failed);
         let reason = played.verdict.as_ref().err().map(|error| format!("{error:#}")).unwrap_or_default();
@@ -289,10 +301,11 @@ impl<'a> Suite<'a> {
             metrics: played.metrics,
         };
         println!(
-            "== {}: {} in {:.1} s {}",
+            "== {} on {kernel}: {} in {:.1} s ({:.0} s of processors) {}",
             case.name,
             if row.passed { "pass" } else { "FAIL" },
             row.seconds,
+            processor_seconds() - used,
             row.reason
         );
         row
