@@ -65,7 +65,6 @@ fn config(tuning: &cli::Tuning) -> Config {
     let lease = Duration::from_secs(tuning.lease.into());
     Config {
         lease,
-        grace: lease,
         recall_timeout: (lease / 3).max(Duration::from_secs(1)),
         rebuild_after: Duration::from_secs(tuning.rebuild_after.into()),
         root_squash: tuning.root_squash,

@@ -9,8 +9,6 @@ use sluice_namespace::LayoutPolicy;
 pub struct Config {
     /// Lease of a client (RFC 8881 §8.3), and the length of grace after a restart.
     pub lease: Duration,
-    /// At least `lease`.
-    pub grace: Duration,
     /// From a recall to revocation and fencing.
     pub recall_timeout: Duration,
     /// Fences and tombstones that data servers may gather before old capabilities are retired. Each keeps
@@ -57,7 +55,6 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             lease: Duration::from_secs(60),
-            grace: Duration::from_secs(60),
             recall_timeout: Duration::from_secs(20),
             capability_rows: 1 << 19,
             heartbeat: Duration::from_secs(2),

@@ -25,9 +25,6 @@ const SHARDS: usize = 64;
 /// Between two shards that are searched for machines without state: a round of all takes half a minute.
 const SWEEP: Duration = Duration::from_millis(500);
 
-/// Ages of so many layouts of one file are kept, whether they are held or not.
-const LAYOUTS_REMEMBERED: usize = 64;
-
 /// All file state of this metadata server.
 #[derive(Debug)]
 pub(crate) struct Files {
@@ -38,6 +35,8 @@ pub(crate) struct Files {
     policy: Policy,
     timers: Timers,
     moments: AtomicU64,
+    /// When some file that was being written to last became still.
+    stilled: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -57,8 +56,6 @@ pub(crate) struct FileEntry {
     times_set: Mutex<Option<Noted>>,
     /// When the newest look at the data servers began whose size is in the inode.
     looked: AtomicU64,
-    /// When the layouts of this file were first handed out, by their stateids; for the administrator.
-    layouts_since: Mutex<BTreeMap<[u8; 12], Time>>,
     /// Truncations that have begun, and those that have ended.
     cuts: [AtomicU64; 2],
 }
@@ -95,6 +92,7 @@ impl Files {
             policy,
             timers: Timers::default(),
             moments: AtomicU64::new(0),
+            stilled: AtomicU64::new(0),
         }
     }
 
@@ -105,6 +103,16 @@ impl Files {
     /// Where an ordinary stateid lives.
     pub(crate) fn locate(&self, client: ClientId, stateid: &StateId) -> Result<Located, Error> {
         self.index.lock().locate(self.ids.epoch(), client, stateid)
+    }
+
+    /// Files that were being written to are about to be found still.
+    pub(crate) fn stilled(&self, now: Moment) {
+        self.stilled.fetch_max(now.0, Ordering::AcqRel);
+    }
+
+    /// Has some file become still since `then`?
+    pub(crate) fn stilled_since(&self, then: Moment) -> bool {
+        self.stilled.load(Ordering::Acquire) > then.0
     }
 
     /// The entry of a file that has state now.
@@ -130,7 +138,6 @@ impl Files {
                 waiters: Mutex::default(),
                 times_set: Mutex::default(),
                 looked: AtomicU64::new(0),
-                layouts_since: Mutex::default(),
                 cuts: Default::default(),
             })
         });
@@ -152,9 +159,7 @@ impl Files {
             shard.entries.remove(&id);
         }
     }
-}
 
-impl Files {
     /// How many files have state, or had until a moment ago.
     pub(crate) fn count(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().entries.len()).sum()
@@ -204,24 +209,6 @@ impl FileEntry {
     /// A look at the machine that changes nothing.
     pub(crate) fn peek<T>(&self, look: impl FnOnce(&File) -> T) -> T {
         look(&self.machine.lock())
-    }
-
-    /// A layout is handed out.
-    pub(crate) fn note_layout(&self, stateid: &StateId, now: Time) {
-        let mut since = self.layouts_since.lock();
-        let fresh = !since.contains_key(&stateid.other);
-        since.entry(stateid.other).or_insert(now);
-        // Now and then, those that came back are forgotten.
-        if fresh && since.len() >= LAYOUTS_REMEMBERED && since.len().is_power_of_two() {
-            let held = self.peek(File::held_layouts);
-            let held: BTreeSet<_> = held.into_iter().map(|(_, stateid)| stateid.other).collect();
-            since.retain(|other, _| held.contains(other));
-        }
-    }
-
-    /// When it was first handed out, if that was remembered.
-    pub(crate) fn layout_since(&self, stateid: &StateId) -> Option<Time> {
-        self.layouts_since.lock().get(&stateid.other).copied()
     }
 
     /// Which truncation was the last; `None` while one is under way: what the data servers hold then is not all

@@ -124,7 +124,8 @@ fn report(table: &mut Table, what: &str, operation: &str, unit: &'static str, te
     table.row(Row::new(what, &how, last.cpu / first.cpu, "x"));
 }
 
-async fn list(
+/// Lists a directory of so many files, a few times.
+pub(super) async fn list(
     target: &Target,
     client: &Client,
     directory: &nfs_fh4,

@@ -9,6 +9,7 @@ use sluice_xdr::nfs4::{layoutiomode4, nfs_fh4};
 use tokio::task::JoinSet;
 
 use super::Target;
+use super::directory;
 use super::host::Installation;
 use super::table::{Row, Table};
 use crate::client::{Client, How};
@@ -48,6 +49,9 @@ pub(super) async fn measure(target: &Target, installation: &Installation, table:
         // Renewals of leases.
         table.row(if pass == 2 { calls.at_most(0.01) } else { calls });
         table.row(Row::new(WHAT, &how("durable transactions"), written, "in all").at_most(0.0));
+    }
+    if let Some(client) = clients.first() {
+        directory::list(target, client, &directory, files, "delegated files", table).await?;
     }
     for client in clients {
         client.return_delegations().await?;

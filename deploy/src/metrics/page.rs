@@ -50,16 +50,9 @@ impl Page<'_> {
         help: &str,
         values: impl IntoIterator<Item = (Vec<Label>, V)>,
     ) -> fmt::Result {
-        let unit = unit.unit();
-        let mut family = self.0.encode_descriptor(name, help, unit.as_ref(), MetricType::Counter)?;
-        for (labels, value) in values {
-            if labels.is_empty() {
-                family.encode_counter::<NoLabelSet, V, f64>(&value, None)?;
-            } else {
-                family.encode_family(&labels)?.encode_counter::<NoLabelSet, V, f64>(&value, None)?;
-            }
-        }
-        Ok(())
+        self.family(name, unit, help, MetricType::Counter, values, |place, value| {
+            place.encode_counter::<NoLabelSet, V, f64>(value, None)
+        })
     }
 
     pub(super) fn gauge<V: EncodeGaugeValue>(
@@ -69,13 +62,25 @@ impl Page<'_> {
         help: &str,
         values: impl IntoIterator<Item = (Vec<Label>, V)>,
     ) -> fmt::Result {
+        self.family(name, unit, help, MetricType::Gauge, values, |place, value| place.encode_gauge(value))
+    }
+
+    fn family<V>(
+        &mut self,
+        name: &str,
+        unit: In,
+        help: &str,
+        kind: MetricType,
+        values: impl IntoIterator<Item = (Vec<Label>, V)>,
+        put: impl Fn(&mut MetricEncoder<'_>, &V) -> fmt::Result,
+    ) -> fmt::Result {
         let unit = unit.unit();
-        let mut family = self.0.encode_descriptor(name, help, unit.as_ref(), MetricType::Gauge)?;
+        let mut family = self.0.encode_descriptor(name, help, unit.as_ref(), kind)?;
         for (labels, value) in values {
             if labels.is_empty() {
-                family.encode_gauge(&value)?;
+                put(&mut family, &value)?;
             } else {
-                family.encode_family(&labels)?.encode_gauge(&value)?;
+                put(&mut family.encode_family(&labels)?, &value)?;
             }
         }
         Ok(())

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sluice_namespace::{FsError, Inode};
-use sluice_state::ClientId;
 use sluice_state::client::Error;
 use sluice_state::effect::Effect;
 use sluice_state::file::LayoutFilter;
+use sluice_state::{ClientId, StateId, Time};
 use sluice_xdr::control::*;
 
 use super::{Admin, cut};
@@ -89,27 +89,27 @@ impl Admin {
             let all = file.held_layouts().into_iter();
             all.map(|(client, stateid)| {
                 let recalled = file.layout_of(client).is_some_and(|(_, recalled)| recalled);
-                (client, stateid, writers.contains(&client), recalled)
+                (client, stateid, writers.contains(&client), recalled, file.layout_since(client))
             })
             .collect::<Vec<_>>()
         });
-        let one = |(client, stateid, write, recalled): (ClientId, sluice_state::StateId, bool, bool)| {
-            let info = clients.get(&client);
-            let sessions: Vec<_> = info
-                .map(|info| info.sessions.iter().filter_map(|id| mds.clients.session(*id)).collect())
-                .unwrap_or_default();
-            let since = entry.layout_since(&stateid).unwrap_or_else(|| mds.now());
-            ctl_layout {
-                client: client.0,
-                address: mds.address_of(&sessions).unwrap_or_default().into(),
-                name: info.map(|info| cut(&info.owner)).unwrap_or_default(),
-                seqid: stateid.seqid,
-                other: stateid.other,
-                write,
-                recalled,
-                age_seconds: mds.now().since(since) / 1_000_000_000,
-            }
-        };
+        let one =
+            |(client, stateid, write, recalled, since): (ClientId, StateId, bool, bool, Option<Time>)| {
+                let info = clients.get(&client);
+                let sessions: Vec<_> = info
+                    .map(|info| info.sessions.iter().filter_map(|id| mds.clients.session(*id)).collect())
+                    .unwrap_or_default();
+                ctl_layout {
+                    client: client.0,
+                    address: mds.address_of(&sessions).unwrap_or_default().into(),
+                    name: info.map(|info| cut(&info.owner)).unwrap_or_default(),
+                    seqid: stateid.seqid,
+                    other: stateid.other,
+                    write,
+                    recalled,
+                    age_seconds: since.map_or(0, |since| mds.now().since(since) / 1_000_000_000),
+                }
+            };
         held.into_iter().map(one).collect()
     }
 }

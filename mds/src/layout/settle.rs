@@ -53,15 +53,19 @@ async fn settle_since(mds: &Arc<Mds>, key: &InodeKey, then: Moment) -> Result<bo
 }
 
 /// The inode anew, with its size settled as of `then`, when the request came that wants it; `None` where `read`
-/// is what holds. Where the file has any state it is
+/// is what holds. Where the file is in use it is
 /// read again even if settling changed nothing: a LAYOUTCOMMIT may have come since, and a client that is shown
 /// less than what its own finished writes reached cuts its view of the file (and appends over what it wrote).
+/// Files that clients merely remember (a directory full of delegated ones) are spared that.
 ///
 /// # Errors
 /// What the store or the data servers say; Busy passes.
 pub(crate) async fn settled(mds: &Arc<Mds>, read: &Inode, then: Moment) -> Result<Option<Inode>, FsError> {
     let key = read.key;
-    let quiet = || mds.files.get(file_id(&key)).is_none() && !mds.unsettled.lock().contains(&key.fileid);
+    let still = || mds.files.get(file_id(&key)).is_none_or(|entry| entry.peek(File::is_still));
+    // A file that fell still since then may have grown after it was read. In this order: it is still only when that is
+    // recorded.
+    let quiet = || still() && !mds.files.stilled_since(then) && !mds.unsettled.lock().contains(&key.fileid);
     if read.file().is_none() || quiet() {
         return Ok(None);
     }
@@ -258,7 +262,10 @@ pub(crate) async fn clear_rw(mds: Arc<Mds>, entry: Arc<FileEntry>) {
         })
         .await;
     match cleared {
-        Ok(_) => held.into_iter().for_each(|ticket| drop(ticket.commit())),
+        Ok(_) => {
+            mds.files.stilled(mds.moment());
+            held.into_iter().for_each(|ticket| drop(ticket.commit()));
+        }
         // A row that stays costs a question to the data servers after the next restart, nothing else.
         Err(error) => tracing::warn!(%error, "cannot clear the rows of files closed cleanly"),
     }

@@ -127,10 +127,7 @@ async fn granted(
         return Err(nfsstat4::NFS4ERR_TOOSMALL.into());
     }
     match held.commit()? {
-        Reply::LayoutGranted { stateid, return_on_close } => {
-            entry.note_layout(&stateid, mds.now());
-            Ok((granted, stateid, return_on_close))
-        }
+        Reply::LayoutGranted { stateid, return_on_close } => Ok((granted, stateid, return_on_close)),
         _ => Err(nfsstat4::NFS4ERR_SERVERFAULT.into()),
     }
 }

@@ -69,6 +69,8 @@ pub(crate) struct Layout {
     /// The same for read-write.
     read_write: Option<u32>,
     pub(crate) recall: Option<PendingRecall>,
+    /// When the first segment was handed out.
+    pub(crate) since: Time,
     /// The seqid of a return that was refused because of a later grant.
     refused: Option<u32>,
 }
@@ -182,11 +184,17 @@ impl Layouts {
     }
 
     /// Hands out a segment; true when the stateid is new (`fresh` is then in use).
-    pub(crate) fn grant(&mut self, client: ClientId, fresh: StateId, mode: IoMode) -> (StateId, bool) {
+    pub(crate) fn grant(
+        &mut self,
+        client: ClientId,
+        fresh: StateId,
+        mode: IoMode,
+        now: Time,
+    ) -> (StateId, bool) {
         let mut new = false;
         let layout = self.held.entry(client).or_insert_with(|| {
             new = true;
-            Layout { stateid: fresh, read: None, read_write: None, recall: None, refused: None }
+            Layout { stateid: fresh, read: None, read_write: None, recall: None, since: now, refused: None }
         });
         if !new {
             layout.stateid.seqid = next_seqid(layout.stateid.seqid);

@@ -63,6 +63,10 @@ impl Arrivals {
             let (sender, bytes) = {
                 let mut state = self.state.lock();
                 let limit = self.share.with(state.connections);
+                // Who went away is passed by here: given room, each would give it back by a call of this from within.
+                while state.waiting.front().is_some_and(|(_, sender)| sender.is_closed()) {
+                    state.waiting.pop_front();
+                }
                 let Some((bytes, _)) = state.waiting.front() else { return };
                 let bytes = *bytes;
                 if state.used > 0 && state.used.saturating_add(bytes) > limit {
@@ -72,7 +76,7 @@ impl Arrivals {
                 let Some((_, sender)) = state.waiting.pop_front() else { return };
                 (sender, bytes)
             };
-            // Who went away meanwhile gives it back at once; outside the lock.
+            // Who went away this moment gives it back at once; outside the lock.
             drop(sender.send(Arriving { arrivals: Arc::clone(self), bytes }));
         }
     }
@@ -132,6 +136,21 @@ mod tests {
         assert!(!poll_once(&mut next).await);
         drop(big);
         drop(next.await);
+        assert_eq!(arrivals.state.lock().used, 0);
+    }
+
+    /// A server that stops, or a peer with many connections: all of them at once.
+    #[tokio::test]
+    async fn a_crowd_that_goes_away_takes_no_stack() {
+        let arrivals = Arrivals::new(Share::fixed(10));
+        let big = arrivals.room(10).await;
+        let mut crowd: Vec<_> = (0..200_000).map(|_| Box::pin(arrivals.room(10))).collect();
+        for waiting in &mut crowd {
+            assert!(!poll_once(waiting).await);
+        }
+        drop(crowd);
+        drop(big);
+        assert!(!arrivals.is_full());
         assert_eq!(arrivals.state.lock().used, 0);
     }
 }

@@ -25,6 +25,8 @@ const PIECE: usize = 128 << 10;
 #[derive(Debug)]
 pub struct FileDevice {
     root: PathBuf,
+    /// See [`Space::device`].
+    device: [u8; 16],
     /// Whether the file system answers reads that may not wait.
     nowait: Arc<AtomicBool>,
     /// Flushes flush; false only in the test that must lose data.
@@ -37,7 +39,9 @@ impl FileDevice {
     pub fn new(root: impl Into<PathBuf>) -> io::Result<Self> {
         let root = root.into();
         fs::create_dir_all(&root)?;
-        Ok(Self { root, nowait: Arc::new(AtomicBool::new(true)), honest: true, syncs: Arc::default() })
+        let device = device_of(&root)?;
+        let nowait = Arc::new(AtomicBool::new(true));
+        Ok(Self { root, device, nowait, honest: true, syncs: Arc::default() })
     }
 
     /// For one test only: flushes say yes and do nothing, so that a power failure loses what was
@@ -121,7 +125,7 @@ impl Device for FileDevice {
             free: s.f_bavail.saturating_mul(s.f_frsize),
             inodes: s.f_files,
             inodes_free: s.f_ffree,
-            device: device_of(&self.root)?,
+            device: self.device,
         })
     }
 

@@ -250,7 +250,7 @@ impl File {
         if recalled || self.layouts.fencing_client(client) {
             return Reply::Refused(Error::RecallConflict);
         }
-        let (stateid, new) = self.layouts.grant(client, ctx.ids.next(StateKind::Layout), iomode);
+        let (stateid, new) = self.layouts.grant(client, ctx.ids.next(StateKind::Layout), iomode, ctx.now);
         if new {
             out.push(Effect::Register { stateid, kind: StateKind::Layout, client });
         }

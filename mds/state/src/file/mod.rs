@@ -424,6 +424,12 @@ impl File {
         self.layouts.get(client).map(|held| (held.stateid, held.recall.is_some()))
     }
 
+    /// When the client was handed out the first segment of the layout that it holds.
+    #[must_use]
+    pub fn layout_since(&self, client: ClientId) -> Option<Time> {
+        self.layouts.get(client).map(|held| held.since)
+    }
+
     /// True when another client than `client` holds a read-write layout, or a settle is needed: the size
     /// in the inode may be behind the data servers.
     #[must_use]
@@ -446,15 +452,23 @@ impl File {
     /// True when dropping this value loses nothing.
     #[must_use]
     pub fn is_idle(&self) -> bool {
+        self.is_still()
+            && self.layouts.is_empty()
+            && self.delegations.held.is_empty()
+            // While it is remembered that the file was fought over.
+            && self.delegations.hold_off.is_none()
+    }
+
+    /// True when what the store says of the file holds, and held a moment ago: nobody has it open, nobody has written
+    /// to it or may be about to. Clients may remember it, by delegations and by layouts for reading.
+    #[must_use]
+    pub fn is_still(&self) -> bool {
         // A row found unclean is on the store, and found there again; one that is merely idle would be
         // taken for unclean, so that the clearing comes first.
         self.opens.is_empty()
             && self.locks.is_empty()
-            && self.layouts.is_empty()
+            && !self.layouts.iter().any(|(_, held)| held.is_rw())
             && self.layouts.fencing.is_empty()
-            && self.delegations.held.is_empty()
-            // While it is remembered that the file was fought over.
-            && self.delegations.hold_off.is_none()
             && self.tickets.is_empty()
             && self.leaving.is_empty()
             && self.queue.is_empty()
