@@ -36,6 +36,11 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: Layout,
     },
+    /// The metadata: check it, back it up, load it into another store
+    Meta {
+        #[command(subcommand)]
+        command: Meta,
+    },
     /// Check a configuration file
     Config {
         #[command(subcommand)]
@@ -263,6 +268,40 @@ pub(crate) enum Layout {
         client: Option<String>,
         #[command(flatten)]
         reach: Reach,
+        /// For scripts
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Meta {
+    /// Look for contradictions, as of one moment, while the file system is in use; exits with 1 if there are any
+    Check {
+        /// Check a dump
+        #[arg(long, value_name = "FILE", conflicts_with_all = ["data_dir", "mds"])]
+        file: Option<PathBuf>,
+        #[command(flatten)]
+        reach: Reach,
+        /// For scripts
+        #[arg(long)]
+        json: bool,
+    },
+    /// Write everything, as of one moment, to a new FILE, while the file system is in use
+    Dump {
+        file: PathBuf,
+        #[command(flatten)]
+        reach: Reach,
+        /// For scripts
+        #[arg(long)]
+        json: bool,
+    },
+    /// Make the file system of a dump in an empty store; the metadata server is not running
+    Load {
+        file: PathBuf,
+        /// Data directory of the installation, or of the metadata server
+        #[arg(long, value_name = "DIR")]
+        data_dir: PathBuf,
         /// For scripts
         #[arg(long)]
         json: bool,

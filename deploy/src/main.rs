@@ -17,6 +17,7 @@ mod key;
 mod layouts;
 mod logs;
 mod mds;
+mod meta;
 mod metrics;
 mod ports;
 mod reach;
@@ -59,6 +60,7 @@ fn run(cli: Cli) -> Result<()> {
             Command::Policy(options) => status::policy(options).await,
             Command::Client { command } => clients::run(command).await,
             Command::Layout { command } => layouts::run(command).await,
+            Command::Meta { command } => meta::run(command).await,
             Command::Completions { shell } => generate::completions(shell),
             Command::Man { dir } => generate::man(&dir),
             Command::Config { command: cli::Config::Check { file } } => config::check(&file),

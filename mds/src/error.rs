@@ -34,7 +34,10 @@ pub(crate) fn fs_status(error: &FsError) -> nfsstat4 {
         FsError::NoXattr => nfsstat4::NFS4ERR_NOXATTR,
         FsError::XattrTooBig => nfsstat4::NFS4ERR_XATTR2BIG,
         FsError::NameMoved | FsError::Busy => nfsstat4::NFS4ERR_DELAY,
-        FsError::Fenced { .. } | FsError::NewerSchema { .. } | FsError::Corrupt { .. } => {
+        FsError::Fenced { .. }
+        | FsError::NewerSchema { .. }
+        | FsError::Corrupt { .. }
+        | FsError::HalfLoaded => {
             tracing::error!(%error, "a metadata operation failed");
             nfsstat4::NFS4ERR_SERVERFAULT
         }

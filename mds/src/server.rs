@@ -54,6 +54,8 @@ pub struct Mds {
     /// Files whose last read-write layout came back cleanly, to be recorded together.
     pub(crate) rw_idle: Mutex<Vec<Arc<FileEntry>>>,
     pub(crate) garbage_queued: tokio::sync::Notify,
+    /// What backups and checks are reading.
+    pub(crate) reading: crate::admin::rows::Moments,
     /// When this incarnation began.
     pub(crate) started: Time,
 }
@@ -115,6 +117,7 @@ impl Mds {
             unsettled: Mutex::new(crate::layout::settle::unsettled(&db, &namespace).await?),
             rw_idle: Mutex::default(),
             garbage_queued: tokio::sync::Notify::new(),
+            reading: crate::admin::rows::Moments::default(),
             started: Time(env.clock.now().0),
             epoch,
             epoch_guard: guard,

@@ -22,6 +22,9 @@ pub const CTL_FENCES_MAX: u32 = 4096;
 pub const CTL_KEYS_MAX: u32 = 8;
 pub const CTL_FILES_MAX: u32 = 1024;
 pub const CTL_LIST_MAX: u32 = 65536;
+/// Of a row of the metadata store.
+pub const CTL_KEY_MAX: u32 = 10000;
+pub const CTL_VALUE_MAX: u32 = 100000;
 pub const CTL_KEY_SIZE: u32 = 32;
 pub const CTL_UUID_SIZE: u32 = 16;
 pub const CTL_FH_SIZE: u32 = 64;
@@ -1868,6 +1871,115 @@ impl Decode for ADMIN_EVICT_res {
     }
 }
 
+/// Rows of the metadata store as of one moment, in key order: what `sluice meta` reads.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ADMIN_ROWS_args {
+    /// 0: as of now
+    pub snapshot: u64,
+    /// the last key that came; "" to begin
+    pub after: Bytes,
+}
+
+impl Encode for ADMIN_ROWS_args {
+    fn encode(&self, w: &mut Writer) {
+        w.u64(self.snapshot);
+        w.opaque(&self.after, CTL_KEY_MAX);
+    }
+}
+
+impl Decode for ADMIN_ROWS_args {
+    const MIN_SIZE: usize = 12;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { snapshot: r.u64()?, after: r.opaque(CTL_KEY_MAX)? })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ctl_row {
+    pub key: Bytes,
+    pub value: Bytes,
+}
+
+impl Encode for ctl_row {
+    fn encode(&self, w: &mut Writer) {
+        w.opaque(&self.key, CTL_KEY_MAX);
+        w.opaque(&self.value, CTL_VALUE_MAX);
+    }
+}
+
+impl Decode for ctl_row {
+    const MIN_SIZE: usize = 8;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { key: r.opaque(CTL_KEY_MAX)?, value: r.opaque(CTL_VALUE_MAX)? })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ADMIN_ROWS_resok {
+    /// for the next call; forgotten when a minute went by without one
+    pub snapshot: u64,
+    /// of the store at that moment
+    pub version: u64,
+    /// none: that was all
+    pub rows: Vec<ctl_row>,
+}
+
+impl Encode for ADMIN_ROWS_resok {
+    fn encode(&self, w: &mut Writer) {
+        w.u64(self.snapshot);
+        w.u64(self.version);
+        w.array(&self.rows, CTL_LIST_MAX, |w, v| v.encode(w));
+    }
+}
+
+impl Decode for ADMIN_ROWS_resok {
+    const MIN_SIZE: usize = 20;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { snapshot: r.u64()?, version: r.u64()?, rows: r.array(CTL_LIST_MAX, 8, ctl_row::decode)? })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ADMIN_ROWS_res {
+    CTL_OK(ADMIN_ROWS_resok),
+    /// Any other discriminant.
+    Default(ctl_status, ctl_string),
+}
+
+impl ADMIN_ROWS_res {
+    /// The discriminant that goes in front on the wire.
+    pub fn discriminant(&self) -> ctl_status {
+        match self {
+            Self::CTL_OK(_) => ctl_status::CTL_OK,
+            Self::Default(other, _) => *other,
+        }
+    }
+}
+
+impl Encode for ADMIN_ROWS_res {
+    fn encode(&self, w: &mut Writer) {
+        self.discriminant().encode(w);
+        match self {
+            Self::CTL_OK(v) => v.encode(w),
+            Self::Default(_, v) => w.opaque(v, CTL_STRING_MAX),
+        }
+    }
+}
+
+impl Decode for ADMIN_ROWS_res {
+    const MIN_SIZE: usize = 8;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        match ctl_status::decode(r)? {
+            ctl_status::CTL_OK => Ok(Self::CTL_OK(ADMIN_ROWS_resok::decode(r)?)),
+            other => Ok(Self::Default(other, r.opaque(CTL_STRING_MAX)?)),
+        }
+    }
+}
+
 pub const SLUICE_ADMIN: u32 = 0x2051_c003;
 pub const SLUICE_ADMIN_V2: u32 = 2;
 pub const ADMIN_NULL: u32 = 0;
@@ -1876,3 +1988,4 @@ pub const ADMIN_POLICY: u32 = 2;
 pub const ADMIN_LAYOUTS: u32 = 3;
 pub const ADMIN_RECALL: u32 = 4;
 pub const ADMIN_EVICT: u32 = 5;
+pub const ADMIN_ROWS: u32 = 6;

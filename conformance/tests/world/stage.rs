@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use sluice_ds::DataServer;
 use sluice_env::Env;
-use sluice_kv::{Database, Faults, RunLimits};
+use sluice_kv::{Database, Faults};
 use sluice_mds::{Config, Mds};
-use sluice_namespace::{LayoutPolicy, Namespace};
+use sluice_namespace::LayoutPolicy;
 use sluice_rpc::{ClusterKey, Limits, Server, SimConfig, SimNet};
 use sluice_store::Options;
 use sluice_store::device::{Device, MemDevice};
@@ -129,10 +129,7 @@ impl World {
 
     /// What the checker of the namespace finds; files with mirrors to heal.
     pub(crate) async fn check(&self) -> u64 {
-        let check = self.db.run_read(RunLimits::default(), |txn| {
-            Box::pin(async move { Namespace::load(&txn).await?.unwrap().check(&txn).await })
-        });
-        let report = check.await.unwrap();
+        let report = sluice_namespace::check(&self.db.snapshot().await.unwrap()).await.unwrap();
         assert_eq!(report.problems, []);
         report.degraded
     }

@@ -17,6 +17,7 @@ mod history;
 mod key;
 mod memory;
 mod run;
+mod snapshot;
 mod store;
 mod transaction;
 mod views;
@@ -33,6 +34,7 @@ pub use error::KvError;
 pub use faults::Faults;
 pub use key::{KeyReader, KeyWriter, strinc, successor};
 pub use run::{Attempt, RunLimits};
+pub use snapshot::Snapshot;
 pub use transaction::Transaction;
 
 /// Largest key, in bytes.

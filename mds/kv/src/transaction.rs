@@ -468,7 +468,7 @@ fn check_key(key: &[u8]) -> Result<(), KvError> {
     }
 }
 
-fn check_range(range: &KeyRange) -> Result<(), KvError> {
+pub(crate) fn check_range(range: &KeyRange) -> Result<(), KvError> {
     let longest = range.begin.len().max(range.end.len());
     // A bound may be the successor of the longest key.
     if longest > MAX_KEY + 1 {

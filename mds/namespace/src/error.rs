@@ -69,6 +69,9 @@ pub enum FsError {
     /// A record was written by a newer version of the software.
     #[error("{what}: schema {found} is newer than this software reads (up to {known}); upgrade it")]
     NewerSchema { what: &'static str, found: u8, known: u8 },
+    /// There is no file system: one was being loaded.
+    #[error("a dump was being loaded into this store and is not complete: run `sluice meta load` again")]
+    HalfLoaded,
     #[error("corrupt metadata: {what}")]
     Corrupt { what: &'static str },
     #[error(transparent)]

@@ -30,6 +30,8 @@ prefixes! {
     MDS_EPOCH = 0x02,
     /// `(what u8)` → next number of a leased sequence
     SEQUENCE = 0x03,
+    /// `()` → a dump is being loaded: what is here is not all
+    LOADING = 0x04,
     /// `(home u64, cookie u64, fileid u64)` → inode record
     INODE = 0x10,
     /// `(directory u64, cookie u64)` → directory entry

@@ -39,13 +39,14 @@ mod setattr;
 mod size;
 pub mod stable_storage;
 mod superblock;
+pub mod transfer;
 mod truncate;
 mod unlink;
 mod xattr;
 
 use sluice_env::Wall;
 
-pub use check::{Problem, Report};
+pub use check::{Check, Problem, Report, check};
 pub use create::{Create, CreateMode, Created, NewAttributes, NewNode};
 pub use credential::{AccessMask, Credential, Owned, Want};
 pub use data_file::{Component, DataFile, Layout, LayoutPolicy, Shape};

@@ -40,6 +40,11 @@ fn decode(value: Bytes) -> Result<u64, FsError> {
     Ok(next)
 }
 
+/// The row of a sequence that goes on `by` numbers later.
+pub(crate) fn raised(row: Bytes, by: u64) -> Result<Bytes, FsError> {
+    Ok(encode(decode(row)?.saturating_add(by)))
+}
+
 /// Hands out leased numbers. When [`Self::take`] finds none, the caller leases a block in a
 /// transaction of its own and [`Self::refill`]s after its commit.
 #[derive(Debug, Default)]

@@ -12,6 +12,7 @@ use crate::fetch;
 use crate::inode::{DirectoryNode, DirectoryState, InodeRecord, Node, STAMP_OFFSET};
 use crate::keys::{self, DirectoryField, InodeKey, Statistic};
 use crate::name::NameHash;
+use crate::transfer;
 
 /// The file system's constants.
 #[derive(Clone, PartialEq, Eq)]
@@ -75,13 +76,13 @@ impl FormatOptions {
 impl Superblock {
     const SCHEMA: u8 = 1;
 
-    fn encode(&self) -> Bytes {
+    pub(crate) fn encode(&self) -> Bytes {
         let mut w = Writer::default();
         w.u8(Self::SCHEMA).raw(&self.uuid).u64(self.change_base).raw(&self.hash_key);
         w.u8(self.hash_bits).wall(self.created).finish()
     }
 
-    fn decode(value: Bytes) -> Result<Self, FsError> {
+    pub(crate) fn decode(value: Bytes) -> Result<Self, FsError> {
         let mut r = Reader::new("superblock", value);
         r.schema(Self::SCHEMA)?;
         let sb = Self {
@@ -94,11 +95,15 @@ impl Superblock {
         r.finish()?;
         Ok(sb)
     }
+
+    pub(crate) const fn name_hash(&self) -> NameHash {
+        NameHash { key: self.hash_key, bits: self.hash_bits }
+    }
 }
 
 impl Namespace {
     fn of(superblock: Superblock) -> Self {
-        let hash = NameHash { key: superblock.hash_key, bits: superblock.hash_bits };
+        let hash = superblock.name_hash();
         Self { superblock, hash }
     }
 
@@ -113,6 +118,9 @@ impl Namespace {
         if let Some(found) = Self::load(txn).await? {
             return Ok(found);
         }
+        if transfer::is_loading(txn).await? {
+            return Err(FsError::HalfLoaded);
+        }
         let superblock = Superblock {
             uuid: options.uuid,
             change_base: options.change_base,
@@ -125,12 +133,6 @@ impl Namespace {
         put_empty_directory(txn, &InodeKey::ROOT, options.now);
         fetch::count(txn, Statistic::Files, InodeKey::ROOT.fileid, 1);
         Ok(Self::of(superblock))
-    }
-
-    /// Raises what is added to commit versions, after a load from another store.
-    pub fn raise_change_base(&mut self, txn: &mut Transaction, to: u64) {
-        self.superblock.change_base = self.superblock.change_base.max(to);
-        txn.set(keys::single(keys::SUPERBLOCK), self.superblock.encode());
     }
 }
 

@@ -1,6 +1,7 @@
 //! SLUICE_ADMIN: what the command line asks. xdr/spec/control.x.
 
 mod holders;
+pub(crate) mod rows;
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -44,6 +45,7 @@ impl Program for Admin {
                 ADMIN_LAYOUTS => answer(&call, async |args| self.layouts(args).await).await,
                 ADMIN_RECALL => answer(&call, async |args| self.recall(args).await).await,
                 ADMIN_EVICT => answer(&call, async |args| self.evict(args).await).await,
+                ADMIN_ROWS => answer(&call, async |args| self.rows(args).await).await,
                 _ => Reply::ProcUnavail,
             }
         })

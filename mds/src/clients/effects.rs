@@ -111,6 +111,7 @@ impl Mds {
     /// One round of housekeeping: leases that ran out, records never confirmed, grace that ends.
     pub(crate) async fn housekeep(self: &Arc<Self>) {
         let now = self.now();
+        self.reading.forget_idle(now);
         let effects = {
             let mut table = self.clients.lock();
             let index = self.files.index();

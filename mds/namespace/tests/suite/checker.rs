@@ -52,7 +52,7 @@ impl Planted {
         done.await.unwrap();
     }
     async fn found(&self, expected: impl Fn(&Problem) -> bool) {
-        let report = self.w.read(async |t| self.w.ns.check(t).await).await.unwrap();
+        let report = check(&self.w.db.snapshot().await.unwrap()).await.unwrap();
         assert!(report.problems.iter().any(expected), "{report:?}");
     }
     async fn change(&self, inode: &InodeKey, change: impl FnOnce(&mut InodeRecord)) {

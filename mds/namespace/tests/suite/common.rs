@@ -42,6 +42,12 @@ impl World {
         Self { env, db, ns, next: AtomicU64::new(16), update, now: NOW }
     }
 
+    /// The file system in another store, where files get numbers from `first`.
+    pub async fn over(db: Database, env: Env, first: u64) -> Self {
+        let ns = Namespace::load(&db.begin()).await.unwrap().unwrap();
+        Self { env, db, ns, next: AtomicU64::new(first), update: DirectoryUpdate::Exact, now: NOW }
+    }
+
     pub fn id(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
@@ -209,7 +215,7 @@ impl World {
 
     /// The store holds no contradiction.
     pub async fn clean(&self) -> Report {
-        let report = self.read(async |txn| self.ns.check(txn).await).await.unwrap();
+        let report = check(&self.db.snapshot().await.unwrap()).await.unwrap();
         assert_eq!(report.problems, [], "{report:?}");
         report
     }

@@ -13,3 +13,4 @@ mod permissions;
 mod rates;
 mod readdir;
 mod tables;
+mod transfer;

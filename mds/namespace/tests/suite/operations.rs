@@ -322,23 +322,6 @@ async fn an_adaptive_directory_goes_blind_and_comes_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_raised_base_raises_every_change_attribute() {
-    let mut w = World::new().await;
-    let f = w.file(ROOT, "f").await.inode;
-    let mut ns = w.ns.clone();
-    w.txn(async |t| {
-        ns.raise_change_base(t, 1 << 40);
-        Ok(())
-    })
-    .await
-    .unwrap();
-    w.ns = ns;
-    assert_eq!(w.stat(f.key).await.unwrap().change, f.change + (1 << 40));
-    let reloaded = w.read(async |t| Namespace::load(t).await).await.unwrap().unwrap();
-    assert_eq!(reloaded.base(), 1 << 40);
-}
-
-#[tokio::test(start_paused = true)]
 async fn times_of_a_directory_follow_its_entries() {
     let mut w = World::new().await;
     let dir = w.mkdir(ROOT, "d").await;

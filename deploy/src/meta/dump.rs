@@ -1,0 +1,251 @@
+//! A dump as a file: what `sluice meta dump` writes. docs/metadata-schema.md has the format.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufReader, BufWriter, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use serde::{Deserialize, Serialize};
+use sluice_kv::{KeyValue, MAX_KEY, MAX_VALUE};
+use xxhash_rust::xxh3::xxh3_64;
+
+const MAGIC: &[u8; 16] = b"sluice metadata\n";
+const FORMAT: u32 = 1;
+/// Rows are gathered until they are as many bytes.
+const BLOCK: usize = 256 << 10;
+/// A block with its last row.
+const LARGEST: usize = BLOCK + MAX_KEY + MAX_VALUE + 64;
+
+/// The first thing in the file, as JSON.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Heading {
+    pub(super) format: u32,
+    /// The program that wrote it.
+    pub(super) sluice: String,
+    /// Version of the store at the moment that it shows.
+    pub(super) version: u64,
+    /// When that was, in seconds since 1970.
+    pub(super) seconds: i64,
+}
+
+impl Heading {
+    pub(super) fn new(version: u64, seconds: i64) -> Self {
+        Self { format: FORMAT, sluice: env!("CARGO_PKG_VERSION").to_owned(), version, seconds }
+    }
+}
+
+/// Writes rows. The file is there under its name only when it is whole.
+pub(super) struct Writer {
+    out: BufWriter<File>,
+    to: PathBuf,
+    partial: PathBuf,
+    block: BytesMut,
+    in_block: u32,
+    rows: u64,
+    bytes: u64,
+}
+
+impl Writer {
+    /// Nobody but its owner may read it: who can, can read every file (it holds the capability keys).
+    pub(super) fn create(to: &Path, heading: &Heading) -> Result<Self> {
+        ensure!(!to.exists(), "{} exists already: choose another name", to.display());
+        let mut partial = to.as_os_str().to_owned();
+        partial.push(".partial");
+        let partial = PathBuf::from(partial);
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&partial)
+            .with_context(|| format!("cannot write {}", partial.display()))?;
+        let mut writer = Self {
+            out: BufWriter::new(file),
+            to: to.to_owned(),
+            partial,
+            block: BytesMut::with_capacity(LARGEST),
+            in_block: 0,
+            rows: 0,
+            bytes: 0,
+        };
+        writer.write(MAGIC)?;
+        writer.put(&serde_json::to_vec(heading)?, 0)?;
+        Ok(writer)
+    }
+
+    pub(super) fn row(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.block.put_u32(u32::try_from(key.len())?);
+        self.block.put_u32(u32::try_from(value.len())?);
+        self.block.put_slice(key);
+        self.block.put_slice(value);
+        self.in_block += 1;
+        self.rows += 1;
+        if self.block.len() >= BLOCK { self.end_block() } else { Ok(()) }
+    }
+
+    fn end_block(&mut self) -> Result<()> {
+        let block = std::mem::take(&mut self.block);
+        self.put(&block, self.in_block)?;
+        self.block = block;
+        self.block.clear();
+        self.in_block = 0;
+        Ok(())
+    }
+
+    /// One block: sizes, how many rows, checksum of what follows, and that.
+    fn put(&mut self, plain: &[u8], rows: u32) -> Result<()> {
+        let packed = lz4_flex::block::compress(plain);
+        let mut head = BytesMut::with_capacity(Head::SIZE);
+        head.put_u32(u32::try_from(packed.len())?);
+        head.put_u32(u32::try_from(plain.len())?);
+        head.put_u32(rows);
+        head.put_u64(xxh3_64(&packed));
+        self.write(&head)?;
+        self.write(&packed)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.bytes += bytes.len() as u64;
+        self.out.write_all(bytes).with_context(|| format!("cannot write {}", self.partial.display()))
+    }
+
+    /// Ends the file, on the disk; rows and bytes written.
+    pub(super) fn finish(mut self) -> Result<(u64, u64)> {
+        if self.in_block > 0 {
+            self.end_block()?;
+        }
+        // A block without rows ends it, and says how many there are.
+        self.put(&self.rows.to_be_bytes(), 0)?;
+        let failed = || format!("cannot write {}", self.partial.display());
+        self.out.flush().with_context(failed)?;
+        self.out.get_ref().sync_all().with_context(failed)?;
+        std::fs::rename(&self.partial, &self.to)
+            .with_context(|| format!("cannot rename {} to {}", self.partial.display(), self.to.display()))?;
+        let folder = self.to.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new("."));
+        File::open(folder)
+            .and_then(|folder| folder.sync_all())
+            .with_context(|| format!("cannot sync {}", folder.display()))?;
+        Ok((self.rows, self.bytes))
+    }
+}
+
+/// Reads rows.
+pub(super) struct Reader {
+    input: BufReader<File>,
+    name: String,
+    pub(super) heading: Heading,
+    rows: u64,
+    /// Read until now, and all.
+    pub(super) position: u64,
+    pub(super) length: u64,
+}
+
+struct Head {
+    packed: usize,
+    plain: usize,
+    rows: u32,
+    checksum: u64,
+}
+
+impl Head {
+    const SIZE: usize = 20;
+}
+
+impl Reader {
+    pub(super) fn open(file: &Path) -> Result<Self> {
+        let name = file.display().to_string();
+        let input = File::open(file).with_context(|| format!("cannot read {name}"))?;
+        let length = input.metadata().with_context(|| format!("cannot read {name}"))?.len();
+        let heading = Heading { format: 0, sluice: String::new(), version: 0, seconds: 0 };
+        let mut reader = Self { input: BufReader::new(input), name, heading, rows: 0, position: 0, length };
+        let mut magic = [0; MAGIC.len()];
+        if reader.read(&mut magic).is_err() || magic != *MAGIC {
+            bail!("{} is not a dump of Sluice's metadata", reader.name);
+        }
+        let (heading, _) = reader.block()?;
+        let value: serde_json::Value = serde_json::from_slice(&heading).with_context(|| reader.damaged())?;
+        if value
+            .get("format")
+            .and_then(serde_json::Value::as_u64)
+            .is_some_and(|format| format > FORMAT.into())
+        {
+            bail!("{} was written by a newer sluice: upgrade this one", reader.name);
+        }
+        reader.heading = serde_json::from_value(value).with_context(|| reader.damaged())?;
+        Ok(reader)
+    }
+
+    /// The next rows; none: that was all.
+    pub(super) fn rows(&mut self) -> Result<Vec<KeyValue>> {
+        let (mut block, count) = self.block()?;
+        if count == 0 {
+            let all = block.try_get_u64().with_context(|| self.damaged())?;
+            ensure!(all == self.rows, "{}: it has {} rows of {all}", self.damaged(), self.rows);
+            return Ok(Vec::new());
+        }
+        let mut rows = Vec::with_capacity(usize::try_from(count)?.min(block.len() / 8));
+        while !block.is_empty() {
+            let row = row(&mut block).with_context(|| self.damaged())?;
+            rows.push(row);
+        }
+        ensure!(rows.len() == usize::try_from(count)?, "{}", self.damaged());
+        self.rows += u64::from(count);
+        Ok(rows)
+    }
+
+    fn block(&mut self) -> Result<(Bytes, u32)> {
+        let mut head = [0; Head::SIZE];
+        self.read(&mut head)?;
+        let mut head = head.as_slice();
+        let head = Head {
+            packed: usize::try_from(head.get_u32())?,
+            plain: usize::try_from(head.get_u32())?,
+            rows: head.get_u32(),
+            checksum: head.get_u64(),
+        };
+        // What the sizes say is not believed beyond what a block can be.
+        ensure!(
+            head.plain <= LARGEST && head.packed <= lz4_flex::block::get_maximum_output_size(LARGEST),
+            "{}",
+            self.damaged()
+        );
+        let mut packed = vec![0; head.packed];
+        self.read(&mut packed)?;
+        ensure!(xxh3_64(&packed) == head.checksum, "{}", self.damaged());
+        let plain = lz4_flex::block::decompress(&packed, head.plain).with_context(|| self.damaged())?;
+        Ok((Bytes::from(plain), head.rows))
+    }
+
+    fn read(&mut self, into: &mut [u8]) -> Result<()> {
+        match self.input.read_exact(into) {
+            Ok(()) => {
+                self.position += into.len() as u64;
+                Ok(())
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+                bail!("{} is cut short after {} bytes", self.name, self.length)
+            }
+            Err(error) => Err(error).with_context(|| format!("cannot read {}", self.name)),
+        }
+    }
+
+    fn damaged(&self) -> String {
+        format!("{} is damaged near byte {}", self.name, self.position)
+    }
+}
+
+fn row(block: &mut Bytes) -> Result<KeyValue> {
+    let (key, value) = (usize::try_from(block.try_get_u32()?)?, usize::try_from(block.try_get_u32()?)?);
+    ensure!(
+        key <= MAX_KEY && value <= MAX_VALUE && key + value <= block.len(),
+        "a row is longer than its block"
+    );
+    Ok((block.split_to(key), block.split_to(value)))
+}
+
+#[cfg(test)]
+#[path = "dump_tests.rs"]
+mod tests;

@@ -1,0 +1,76 @@
+use std::fs;
+
+use super::*;
+
+fn written(folder: &Path, rows: &[(Vec<u8>, Vec<u8>)]) -> PathBuf {
+    let file = folder.join("dump");
+    let mut writer = Writer::create(&file, &Heading::new(77, 5)).unwrap();
+    assert!(!file.exists(), "not before it is whole");
+    rows.iter().for_each(|(key, value)| writer.row(key, value).unwrap());
+    let (count, bytes) = writer.finish().unwrap();
+    assert_eq!((count, bytes), (rows.len() as u64, fs::metadata(&file).unwrap().len()));
+    file
+}
+
+fn read(file: &Path) -> Result<Vec<KeyValue>> {
+    let mut reader = Reader::open(file)?;
+    let mut all = Vec::new();
+    loop {
+        match reader.rows()? {
+            rows if rows.is_empty() => return Ok(all),
+            rows => all.extend(rows),
+        }
+    }
+}
+
+fn some_rows() -> Vec<(Vec<u8>, Vec<u8>)> {
+    let row = |n: u32| (n.to_be_bytes().to_vec(), vec![n as u8; (n as usize * 37) % 3_000]);
+    let mut rows: Vec<_> = (1..2_000).map(row).collect();
+    rows.push((vec![1; MAX_KEY], vec![2; MAX_VALUE]));
+    rows
+}
+
+#[test]
+fn what_is_written_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows = some_rows();
+    let file = written(folder.path(), &rows);
+    let heading = Reader::open(&file).unwrap().heading;
+    assert_eq!((heading.version, heading.seconds), (77, 5));
+    let back: Vec<_> =
+        read(&file).unwrap().into_iter().map(|(key, value)| (key.to_vec(), value.to_vec())).collect();
+    assert_eq!(back, rows);
+    let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata(&file).unwrap());
+    assert_eq!(mode & 0o777, 0o600);
+    // It is not written over.
+    assert!(Writer::create(&file, &Heading::new(1, 1)).is_err());
+}
+
+#[test]
+fn a_dump_that_is_cut_or_damaged_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = written(folder.path(), &some_rows());
+    let whole = fs::read(&file).unwrap();
+    let bad = folder.path().join("bad");
+    let steps = (0..whole.len()).step_by(whole.len() / 200);
+    for at in steps {
+        fs::write(&bad, &whole[..at]).unwrap();
+        assert!(read(&bad).is_err(), "cut at {at}");
+        let mut damaged = whole.clone();
+        damaged[at] ^= 0x10;
+        fs::write(&bad, &damaged).unwrap();
+        assert!(read(&bad).is_err(), "damaged at {at}");
+    }
+    fs::write(&bad, b"something else entirely").unwrap();
+    assert!(read(&bad).unwrap_err().to_string().contains("not a dump"));
+    assert!(read(&folder.path().join("absent")).is_err());
+}
+
+#[test]
+fn a_newer_dump_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("new");
+    let heading = Heading { format: FORMAT + 1, ..Heading::new(1, 1) };
+    Writer::create(&file, &heading).unwrap().finish().unwrap();
+    assert!(Reader::open(&file).err().unwrap().to_string().contains("newer"));
+}

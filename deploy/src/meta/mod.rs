@@ -1,0 +1,156 @@
+//! `sluice meta`.
+
+mod dump;
+mod progress;
+mod source;
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use serde_json::json;
+use sluice_env::Env;
+use sluice_namespace::transfer::{self, Load};
+use sluice_namespace::{Check, FsError};
+
+use crate::cli;
+use crate::status::size;
+use dump::{Heading, Writer};
+use progress::Progress;
+use source::Source;
+
+/// Contradictions printed; the rest is counted.
+const SHOWN: usize = 1_000;
+
+pub(crate) async fn run(command: cli::Meta) -> Result<()> {
+    match command {
+        cli::Meta::Check { file, reach, json } => {
+            let source = match file {
+                Some(file) => Source::dump(&file)?,
+                None => Source::open(&reach).await?,
+            };
+            check(source, json).await
+        }
+        cli::Meta::Dump { file, reach, json } => dump(Source::open(&reach).await?, &file, json).await,
+        cli::Meta::Load { file, data_dir, json } => load(&file, &data_dir, json).await,
+    }
+}
+
+async fn check(mut source: Source, json: bool) -> Result<()> {
+    let mut progress = Progress::new("checking", &source);
+    let mut check = Check::default();
+    loop {
+        let rows = source.next().await?;
+        if rows.is_empty() {
+            break;
+        }
+        for (key, value) in rows {
+            progress.row(&key);
+            check.row(&key, value);
+        }
+        progress.page(&source);
+    }
+    progress.end();
+    let report = check.finish();
+    let problems: Vec<_> = report.problems.iter().take(SHOWN).map(ToString::to_string).collect();
+    if json {
+        let told = json!({
+            "inodes": report.inodes,
+            "entries": report.entries,
+            "orphans": report.orphans,
+            "garbage": report.garbage,
+            "read_write_layouts": report.read_write_layouts,
+            "degraded_files": report.degraded,
+            "problem_count": report.problems.len(),
+            "problems": problems,
+        });
+        println!("{}", serde_json::to_string_pretty(&told)?);
+    } else {
+        problems.iter().for_each(|problem| println!("{problem}"));
+        println!(
+            "{} inodes, {} entries; {} without a name but open, {} data files to remove, {} files being written to, {} with mirrors to heal",
+            report.inodes,
+            report.entries,
+            report.orphans,
+            report.garbage,
+            report.read_write_layouts,
+            report.degraded
+        );
+    }
+    match report.problems.len() {
+        0 if json => Ok(()),
+        0 => {
+            println!("no contradictions");
+            Ok(())
+        }
+        found => bail!("{found} contradictions in the metadata: keep a dump of it, and report them"),
+    }
+}
+
+async fn dump(mut source: Source, file: &Path, json: bool) -> Result<()> {
+    let heading = Heading::new(source.version(), Env::system().clock.wall().seconds);
+    let mut writer = Writer::create(file, &heading)?;
+    let mut progress = Progress::new("dumping", &source);
+    let mut identity = None;
+    loop {
+        let rows = source.next().await?;
+        if rows.is_empty() {
+            break;
+        }
+        for (key, value) in &rows {
+            progress.row(key);
+            identity = identity.or(transfer::identity(key, value)?);
+            writer.row(key, value)?;
+        }
+        progress.page(&source);
+    }
+    progress.end();
+    if identity.is_none() {
+        bail!("there is no file system to dump");
+    }
+    let (rows, bytes) = writer.finish()?;
+    if json {
+        println!("{}", json!({ "file": file.display().to_string(), "rows": rows, "bytes": bytes }));
+    } else {
+        println!("{}: {rows} rows in {}; keep it as safe as the cluster key", file.display(), size(bytes));
+    }
+    Ok(())
+}
+
+async fn load(file: &Path, dir: &Path, json: bool) -> Result<()> {
+    let mut source = Source::dump(file)?;
+    let store = source::metadata_of(dir)?;
+    let db = source::new_store(&store)?;
+    let mut load = match Load::begin(db.clone(), source.version()).await {
+        Err(FsError::Exists) => bail!(
+            "{} holds a file system: a dump is loaded into an empty store; move that one away first",
+            store.display()
+        ),
+        begun => begun?,
+    };
+    let mut progress = Progress::new("loading", &source);
+    let mut rows_loaded = 0_u64;
+    loop {
+        let rows = source.next().await?;
+        if rows.is_empty() {
+            break;
+        }
+        for (key, value) in rows {
+            progress.row(&key);
+            load.row(key, value).await?;
+            rows_loaded += 1;
+        }
+        progress.page(&source);
+    }
+    load.finish().await?;
+    db.close().await?;
+    progress.end();
+    if json {
+        println!("{}", json!({ "store": store.display().to_string(), "rows": rows_loaded }));
+    } else {
+        println!("{}: {rows_loaded} rows loaded; start the metadata server", store.display());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

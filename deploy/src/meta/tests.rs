@@ -1,0 +1,100 @@
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use sluice_kv::{Database, EmbeddedOptions};
+use sluice_mds::{Config, Mds};
+use sluice_rpc::{ClusterKey, Limits, Server, Tcp};
+use sluice_xdr::control::{ADMIN_POLICY, ADMIN_POLICY_args, ADMIN_POLICY_res};
+
+use super::*;
+use crate::reach::Admin;
+
+/// A metadata server, and where its things are.
+struct Running {
+    address: SocketAddr,
+    dir: tempfile::TempDir,
+    admin: Admin,
+}
+
+impl Running {
+    async fn start(dir: tempfile::TempDir) -> Self {
+        let env = Env::system();
+        let key_file = dir.path().join("cluster.key");
+        if !key_file.exists() {
+            ClusterKey::generate(&env).write(&key_file).unwrap();
+        }
+        let key = ClusterKey::read(&key_file).unwrap();
+        let store = dir.path().join("metadata");
+        std::fs::create_dir_all(&store).unwrap();
+        let db = Database::open_embedded(env.clone(), &store, EmbeddedOptions::default()).unwrap();
+        let mds = Mds::start(env.clone(), Arc::new(Tcp), db, Config::default()).await.unwrap();
+        let server = Server::new(env.clone(), Arc::new(Tcp), Limits::default(), mds.plain_programs())
+            .with_secure(key.clone(), mds.secure_programs());
+        let server = Arc::new(server);
+        let listener = server.listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let address = listener.local_addr();
+        env.spawn.spawn(Box::pin(server.serve(listener)));
+        let admin = Admin::connect(address, key).await.unwrap();
+        Self { address, dir, admin }
+    }
+
+    fn reach(&self) -> cli::Reach {
+        let key = Some(self.dir.path().join("cluster.key"));
+        cli::Reach { data_dir: None, mds: Some(self.address.to_string()), key }
+    }
+
+    /// Sets or asks for the root's policy: something in the metadata that a command can change and see.
+    async fn policy(&self, set: &str) -> String {
+        let arguments = ADMIN_POLICY_args { path: "/".into(), policy: set.to_owned().into() };
+        match self.admin.call(ADMIN_POLICY, &arguments).await.unwrap() {
+            ADMIN_POLICY_res::CTL_OK(policy) => String::from_utf8(policy.to_vec()).unwrap(),
+            ADMIN_POLICY_res::Default(_, reason) => panic!("{reason:?}"),
+        }
+    }
+}
+
+async fn dumped(running: &Running, name: &str) -> PathBuf {
+    let file = running.dir.path().join(name);
+    dump(Source::open(&running.reach()).await.unwrap(), &file, true).await.unwrap();
+    file
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_dumped_from_a_server_at_work_is_loaded_and_served() {
+    let old = Running::start(tempfile::tempdir().unwrap()).await;
+    old.policy("wide,mirrors=2").await;
+    check(Source::open(&old.reach()).await.unwrap(), true).await.unwrap();
+    let file = dumped(&old, "dump").await;
+    check(Source::dump(&file).unwrap(), false).await.unwrap();
+    // What comes after is not in it.
+    old.policy("small").await;
+
+    let to = tempfile::tempdir().unwrap();
+    load(&file, to.path(), false).await.unwrap();
+    let at_rest = cli::Reach { data_dir: Some(to.path().to_owned()), mds: None, key: None };
+    check(Source::open(&at_rest).await.unwrap(), true).await.unwrap();
+    let new = Running::start(to).await;
+    assert_eq!(new.policy("").await, "wide,mirrors=2");
+    check(Source::open(&new.reach()).await.unwrap(), true).await.unwrap();
+    // A file system is never loaded over another.
+    let other = tempfile::tempdir().unwrap();
+    load(&file, other.path(), true).await.unwrap();
+    let refused = load(&file, other.path(), true).await.unwrap_err().to_string();
+    assert!(refused.contains("holds a file system"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_in_use_is_left_to_its_server() {
+    let running = Running::start(tempfile::tempdir().unwrap()).await;
+    let at = |dir: PathBuf| cli::Reach { data_dir: Some(dir), mds: None, key: None };
+    let dir = running.dir.path();
+    let busy = Source::open(&at(dir.to_owned())).await.err().map(|error| format!("{error:#}")).unwrap();
+    assert!(busy.contains("a metadata server is running"), "{busy}");
+    let file = dumped(&running, "dump").await;
+    let busy = load(&file, dir, true).await.unwrap_err().to_string();
+    assert!(busy.contains("stop it first"), "{busy}");
+    assert!(
+        Source::open(&at(dir.join("elsewhere"))).await.err().unwrap().to_string().contains("no metadata")
+    );
+}

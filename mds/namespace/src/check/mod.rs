@@ -1,0 +1,306 @@
+//! The consistency checker: every rule that the operations keep, checked over the whole store.
+//!
+//! Rows come in key order, from a store or from a dump of one. What is kept of each is small, and only of inodes,
+//! data files and what is odd; when all rows were seen, the tables are compared.
+
+mod chain;
+mod compare;
+mod problem;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use sluice_kv::Snapshot;
+
+use crate::codec::{self, Reader};
+use crate::data_file::Layout;
+use crate::dirent::{Dirent, Stored};
+use crate::error::FsError;
+use crate::inode::{DirectoryState, InodeRecord, Kind, Node};
+use crate::keys::{self, DataFileId, DirectoryField, FileId, InodeKey};
+use crate::name::{Name, NameHash};
+use crate::superblock::Superblock;
+use crate::transfer;
+use chain::Chain;
+pub use problem::Problem;
+
+/// What a check found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    pub inodes: u64,
+    pub entries: u64,
+    pub orphans: u64,
+    pub garbage: u64,
+    pub read_write_layouts: u64,
+    pub degraded: u64,
+    pub problems: Vec<Problem>,
+}
+
+/// What is kept of an inode.
+struct Seen {
+    key: InodeKey,
+    kind: Kind,
+    nlink: u64,
+    links: u64,
+    xattrs: bool,
+    degraded: bool,
+    empty: bool,
+    space_used: u64,
+    data_file: Option<DataFileId>,
+    /// Of a directory: what it says its parent is.
+    parent: Option<FileId>,
+    /// Of a directory: it was found there.
+    in_parent: bool,
+}
+
+/// What a directory's rows say, and what was counted.
+#[derive(Default)]
+struct Tally {
+    state: Option<DirectoryState>,
+    deltas: (u64, u64),
+    entries: u64,
+    subdirectories: u64,
+}
+
+/// A check under way: every row once, in key order, then [`Check::finish`].
+#[derive(Default)]
+pub struct Check {
+    report: Report,
+    hash: Option<NameHash>,
+    inodes: BTreeMap<FileId, Seen>,
+    directories: BTreeMap<FileId, Tally>,
+    chain: Chain,
+    orphans: BTreeSet<FileId>,
+    heals: BTreeSet<FileId>,
+    owners: BTreeMap<DataFileId, InodeKey>,
+    /// Files with extended attributes.
+    with_xattrs: BTreeSet<FileId>,
+    /// Files and names whose value is said to be long, until it is found.
+    long: BTreeSet<(FileId, Bytes)>,
+    /// By their numbers, summed over the shards.
+    statistics: BTreeMap<u8, u64>,
+}
+
+// The hash key stays out of logs.
+impl std::fmt::Debug for Check {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Check").field("report", &self.report).finish_non_exhaustive()
+    }
+}
+
+/// Rows read at a time.
+const PAGE: usize = 1000;
+
+/// Checks everything that a store holds. An error is one of the store; contradictions are in the report.
+///
+/// # Errors
+/// What the store says.
+pub async fn check(snapshot: &Snapshot) -> Result<Report, FsError> {
+    let mut check = Check::default();
+    let mut range = transfer::everything();
+    loop {
+        let rows = snapshot.range(&range, PAGE).await?;
+        let Some((last, _)) = rows.last() else { return Ok(check.finish()) };
+        range = keys::after(last, &range);
+        for (key, value) in rows {
+            check.row(&key, value);
+        }
+    }
+}
+
+impl Check {
+    /// What was seen and found until now; the comparisons come at the end.
+    pub fn report(&self) -> &Report {
+        &self.report
+    }
+
+    /// The next row of the store.
+    pub fn row(&mut self, key: &Bytes, value: Bytes) {
+        let read = match key.first().copied().unwrap_or_default() {
+            keys::SUPERBLOCK => Superblock::decode(value).map(|found| self.hash = Some(found.name_hash())),
+            keys::INODE => self.inode(key, value),
+            keys::DIRENT => self.entry_row(key, value),
+            keys::DIRECTORY => self.directory_row(key, value),
+            keys::XATTR | keys::XATTR_VALUE => self.xattr_row(key, &value),
+            keys::DATA_FILE => self.data_file_row(key, value),
+            keys::GARBAGE => self.garbage_row(key),
+            table @ (keys::ORPHAN | keys::RW_LAYOUT | keys::TRUNCATE | keys::HEAL) => {
+                self.about_a_file(table, key, value)
+            }
+            keys::STATISTIC => self.statistic_row(key, &value),
+            _ => Ok(()),
+        };
+        if let Err(error) = read {
+            self.problem(Problem::Unreadable { key: key.clone(), error: error.to_string() });
+        }
+    }
+
+    fn problem(&mut self, problem: Problem) {
+        self.report.problems.push(problem);
+    }
+
+    fn inode(&mut self, at: &Bytes, value: Bytes) -> Result<(), FsError> {
+        let (key, record) = (keys::inode_of(at)?, InodeRecord::decode(value)?);
+        self.report.inodes += 1;
+        if self.inodes.insert(key.fileid, Seen::new(key, &record)).is_some() {
+            self.problem(Problem::TwoInodes { file: key.fileid });
+        }
+        Ok(())
+    }
+
+    fn entry_row(&mut self, at: &Bytes, value: Bytes) -> Result<(), FsError> {
+        let (directory, cookie) = keys::dirent_of(at)?;
+        let stored = Stored::decode(directory, cookie, value)?;
+        self.chain.next(&mut self.report, directory, cookie, &stored);
+        if let Some(entry) = stored.entry {
+            self.entry(directory, &entry);
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, directory: FileId, entry: &Dirent) {
+        self.report.entries += 1;
+        let name = entry.name.clone();
+        let placed = match &self.hash {
+            Some(hash) => Name::new(&name).is_ok_and(|name| hash.head(&name) == entry.cookie.head()),
+            None => true,
+        };
+        if !placed {
+            self.problem(Problem::Misplaced { directory, cookie: entry.cookie });
+        }
+        let tally = self.directories.entry(directory).or_default();
+        tally.entries += 1;
+        tally.subdirectories += u64::from(entry.kind == Kind::Directory);
+        if self.inodes.get(&directory).is_none_or(|found| found.kind != Kind::Directory) {
+            self.problem(Problem::NoDirectory { directory, name: name.clone() });
+        }
+        match self.inodes.get_mut(&entry.inode.fileid).filter(|inode| inode.key == entry.inode) {
+            None => self.problem(Problem::Dangling { directory, name }),
+            Some(inode) => {
+                inode.links += 1;
+                inode.in_parent |= inode.parent == Some(directory);
+                if inode.kind != entry.kind {
+                    self.problem(Problem::WrongKind { directory, name });
+                }
+            }
+        }
+    }
+
+    fn directory_row(&mut self, at: &Bytes, value: Bytes) -> Result<(), FsError> {
+        const WHAT: &str = "directory state key";
+        let mut r = Reader::new(WHAT, at.slice(1..));
+        let (directory, field) = (FileId(r.u64()?), r.u8()?);
+        r.finish()?;
+        let tally = self.directories.entry(directory).or_default();
+        let known = |which: DirectoryField| field == which as u8;
+        if known(DirectoryField::State) {
+            tally.state = Some(DirectoryState::decode(value)?);
+        } else if known(DirectoryField::Entries) {
+            tally.deltas.0 = codec::counter(WHAT, &value)?;
+        } else if known(DirectoryField::Subdirectories) {
+            tally.deltas.1 = codec::counter(WHAT, &value)?;
+        }
+        Ok(())
+    }
+
+    fn xattr_row(&mut self, at: &Bytes, value: &Bytes) -> Result<(), FsError> {
+        let mut r = Reader::new("extended attribute key", at.slice(1..));
+        let file = FileId(r.u64()?);
+        let name = r.rest();
+        let is_value = at.first() == Some(&keys::XATTR_VALUE);
+        if !is_value {
+            self.with_xattrs.insert(file);
+        }
+        // A long value: said by the one row, held by the other.
+        let counts = is_value || value.get(1) == Some(&1);
+        if counts && !self.long.remove(&(file, name.clone())) {
+            self.long.insert((file, name));
+        }
+        Ok(())
+    }
+
+    fn data_file_row(&mut self, at: &Bytes, value: Bytes) -> Result<(), FsError> {
+        let id = keys::data_file_of(at)?;
+        let mut r = Reader::new("data file", value);
+        r.schema(1)?;
+        self.owners.insert(id, InodeKey::decode(&mut r)?);
+        Ok(())
+    }
+
+    fn garbage_row(&mut self, at: &Bytes) -> Result<(), FsError> {
+        let id = DataFileId(number_of(at)?);
+        self.report.garbage += 1;
+        if self.owners.contains_key(&id) {
+            self.problem(Problem::GarbageInUse { id });
+        }
+        Ok(())
+    }
+
+    /// All of these begin with an inode key; only some go on.
+    fn about_a_file(&mut self, table: u8, at: &Bytes, value: Bytes) -> Result<(), FsError> {
+        let number = number_of(at)?;
+        let mut r = Reader::new("row", value);
+        r.schema(1)?;
+        let key = InodeKey::decode(&mut r)?;
+        let seen = self.inodes.get(&key.fileid).filter(|seen| seen.key == key && key.fileid.0 == number);
+        let fits = seen.is_some_and(|seen| match table {
+            keys::ORPHAN => seen.nlink == 0 && seen.links == 0,
+            keys::HEAL => seen.degraded,
+            _ => seen.kind == Kind::File,
+        });
+        if !fits {
+            self.problem(Problem::StaleRow { table, number });
+        }
+        match table {
+            keys::ORPHAN => {
+                self.report.orphans += 1;
+                self.orphans.insert(key.fileid);
+            }
+            keys::RW_LAYOUT => self.report.read_write_layouts += 1,
+            keys::HEAL => {
+                self.report.degraded += 1;
+                self.heals.insert(key.fileid);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn statistic_row(&mut self, at: &Bytes, value: &Bytes) -> Result<(), FsError> {
+        let mut r = Reader::new("statistic key", at.slice(1..));
+        let sum = self.statistics.entry(r.u8()?).or_default();
+        // Shards are signed: one may have removed what another made.
+        *sum = sum.wrapping_add(codec::counter("statistic", value)?);
+        Ok(())
+    }
+}
+
+fn number_of(at: &Bytes) -> Result<u64, FsError> {
+    Reader::new("row key", at.slice(1..)).u64()
+}
+
+impl Seen {
+    fn new(key: InodeKey, record: &InodeRecord) -> Self {
+        let file = match &record.node {
+            Node::File(file) => Some(file),
+            _ => None,
+        };
+        let parent = match &record.node {
+            Node::Directory(directory) => Some(directory.parent.fileid),
+            _ => None,
+        };
+        Self {
+            key,
+            kind: record.kind(),
+            nlink: record.nlink.into(),
+            links: 0,
+            xattrs: record.xattrs,
+            degraded: record.layout().is_some_and(Layout::is_degraded),
+            empty: file.is_none_or(|file| file.size == 0),
+            space_used: file.map_or(0, |file| file.space_used),
+            data_file: file.and_then(|file| file.layout.as_ref()).map(|layout| layout.id),
+            parent,
+            in_parent: false,
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! A file system on its way from one store to another: what a row that was read there becomes here.
+//!
+//! A dump is every row of one moment. Loaded, it must never be taken for the file system that went on without it: what
+//! that one did afterwards, clients and data servers may remember. So the copy is given numbers that the other cannot
+//! have used.
+
+use bytes::{Bytes, BytesMut};
+use sluice_kv::{Database, KEYS_END, KeyRange, Transaction, Versionstamp};
+
+use crate::codec::Reader;
+use crate::error::FsError;
+use crate::inode::STAMP_OFFSET;
+use crate::keys::{self, DirectoryField, Sequence};
+use crate::stable_storage::{MdsEpoch, Row};
+use crate::superblock::Superblock;
+
+/// Fileids, data file ids and fence ids that the file system may have given out since the dump.
+const NUMBERS: u64 = 1 << 32;
+/// Servers that may have taken it over since the dump. The epoch fits in 32 bits for many loads.
+const TAKEOVERS: u64 = 1 << 16;
+
+/// Every key of a file system.
+pub fn everything() -> KeyRange {
+    KeyRange { begin: Bytes::from_static(&[1]), end: Bytes::from_static(KEYS_END) }
+}
+
+/// The part of `range` after `last`.
+pub fn after(last: &Bytes, range: &KeyRange) -> KeyRange {
+    keys::after(last, range)
+}
+
+/// The file system's identity, if this row is its superblock.
+///
+/// # Errors
+/// It cannot be read.
+pub fn identity(key: &[u8], value: &Bytes) -> Result<Option<[u8; 16]>, FsError> {
+    if key == keys::single(keys::SUPERBLOCK) {
+        return Ok(Some(Superblock::decode(value.clone())?.uuid));
+    }
+    Ok(None)
+}
+
+/// Is this row an inode or an entry? Of both there are about as many as files, which tells who waits how far it is.
+pub fn is_counted(key: &[u8]) -> bool {
+    matches!(key.first(), Some(&(keys::INODE | keys::DIRENT)))
+}
+
+/// What the row becomes, when the store it comes from had committed up to `version`.
+///
+/// Change attributes are `change base + version of the stamp`, and the versions of the store that it goes to have
+/// nothing to do with those it comes from: stamps begin anew at 0, above a base that no change attribute of before
+/// reached. Every client sees everything changed once.
+///
+/// # Errors
+/// A row that must be changed and cannot be read.
+fn moved(key: &Bytes, value: Bytes, version: u64) -> Result<Bytes, FsError> {
+    match key.first().copied().unwrap_or_default() {
+        keys::SUPERBLOCK => {
+            let mut superblock = Superblock::decode(value)?;
+            superblock.change_base = superblock.change_base.saturating_add(version).saturating_add(1);
+            Ok(superblock.encode())
+        }
+        keys::MDS_EPOCH => {
+            let mut epoch = MdsEpoch::from_bytes(value)?;
+            epoch.epoch = epoch.epoch.saturating_add(TAKEOVERS);
+            Ok(epoch.to_bytes())
+        }
+        keys::SEQUENCE => later(key, value),
+        keys::INODE | keys::REPLY => unstamped(value, STAMP_OFFSET),
+        keys::DIRECTORY => match Reader::new("directory state key", key.slice(9.min(key.len())..)).u8()? {
+            field if field == DirectoryField::State as u8 => unstamped(value, STAMP_OFFSET),
+            field if field == DirectoryField::Stamp as u8 => unstamped(value, 0),
+            _ => Ok(value),
+        },
+        _ => Ok(value),
+    }
+}
+
+fn unstamped(value: Bytes, offset: usize) -> Result<Bytes, FsError> {
+    let mut bytes = BytesMut::from(value);
+    let stamp = bytes.get_mut(offset..offset + Versionstamp::LEN).ok_or(FsError::corrupt("versionstamp"))?;
+    stamp.fill(0);
+    Ok(bytes.freeze())
+}
+
+/// Store ids are few, and a store that registered since the dump registers again.
+fn later(key: &Bytes, value: Bytes) -> Result<Bytes, FsError> {
+    if *key == keys::sequence(Sequence::Store) {
+        return Ok(value);
+    }
+    crate::sequence::raised(value, NUMBERS)
+}
+
+/// Was a load begun and not ended?
+pub(crate) async fn is_loading(txn: &Transaction) -> Result<bool, FsError> {
+    Ok(txn.get(&keys::single(keys::LOADING)).await?.is_some())
+}
+
+/// Loads rows into a store that holds no file system. What it makes is one only when [`Load::finish`] has returned; a
+/// load that was broken off is begun anew.
+#[derive(Debug)]
+pub struct Load {
+    db: Database,
+    /// Of the store that the rows come from.
+    version: u64,
+    batch: Vec<(Bytes, Bytes)>,
+    bytes: usize,
+    superblock: Option<(Bytes, Bytes)>,
+}
+
+/// A transaction of a load ends with the row that reaches one of these.
+const BATCH_BYTES: usize = 1 << 20;
+const BATCH_ROWS: usize = 5_000;
+/// Keys removed at a time, of a load that was broken off.
+const CLEARED: usize = 10_000;
+
+impl Load {
+    /// Makes ready for rows of a store that had committed up to `version`.
+    ///
+    /// # Errors
+    /// [`FsError::Exists`] if the store holds a file system; what the store says.
+    pub async fn begin(db: Database, version: u64) -> Result<Self, FsError> {
+        let range = everything();
+        let look = db.begin();
+        let unfinished = is_loading(&look).await?;
+        if !unfinished && !look.range(&range, 1, false).await?.is_empty() {
+            return Err(FsError::Exists);
+        }
+        drop(look);
+        while unfinished && clear_some(&db, &range).await? {}
+        write(&db, |txn| txn.set(keys::single(keys::LOADING), Bytes::from_static(&[1]))).await?;
+        Ok(Self { db, version, batch: Vec::new(), bytes: 0, superblock: None })
+    }
+
+    /// Takes the next row.
+    ///
+    /// # Errors
+    /// A row that must be changed and cannot be read; what the store says.
+    pub async fn row(&mut self, key: Bytes, value: Bytes) -> Result<(), FsError> {
+        if key.first() == Some(&keys::LOADING) {
+            return Err(FsError::HalfLoaded);
+        }
+        let value = moved(&key, value, self.version)?;
+        if key == keys::single(keys::SUPERBLOCK) {
+            self.superblock = Some((key, value));
+            return Ok(());
+        }
+        self.bytes += key.len() + value.len();
+        self.batch.push((key, value));
+        if self.bytes >= BATCH_BYTES || self.batch.len() >= BATCH_ROWS {
+            self.put().await?;
+        }
+        Ok(())
+    }
+
+    /// Makes it a file system.
+    ///
+    /// # Errors
+    /// [`FsError::Corrupt`] if no superblock was among the rows; what the store says.
+    pub async fn finish(mut self) -> Result<(), FsError> {
+        self.put().await?;
+        let (key, value) = self.superblock.take().ok_or(FsError::corrupt("no superblock"))?;
+        write(&self.db, |txn| {
+            txn.set(key.clone(), value.clone());
+            txn.clear(keys::single(keys::LOADING));
+        })
+        .await?;
+        Ok(self.db.flush().await?)
+    }
+
+    async fn put(&mut self) -> Result<(), FsError> {
+        let batch = std::mem::take(&mut self.batch);
+        self.bytes = 0;
+        write(&self.db, |txn| batch.iter().for_each(|(key, value)| txn.set(key.clone(), value.clone()))).await
+    }
+}
+
+/// Some keys of a load that was broken off, but not what says so; true when there may be more.
+async fn clear_some(db: &Database, range: &KeyRange) -> Result<bool, FsError> {
+    let found = db.begin().range(range, CLEARED, false).await?;
+    let marker = keys::single(keys::LOADING);
+    write(db, |txn| {
+        found.iter().filter(|(key, _)| *key != marker).for_each(|(key, _)| txn.clear(key.clone()))
+    })
+    .await?;
+    Ok(found.len() == CLEARED)
+}
+
+/// A transaction that reads nothing: done again, it does the same.
+async fn write(db: &Database, fill: impl Fn(&mut Transaction)) -> Result<(), FsError> {
+    for _ in 0..TRIES {
+        let mut txn = db.begin();
+        fill(&mut txn);
+        match txn.commit().await {
+            Err(error) if error.is_retryable() || error.maybe_committed() => {}
+            done => return Ok(done.map(drop)?),
+        }
+    }
+    Err(FsError::Busy)
+}
+
+/// Attempts of a transaction that only an ailing store refuses.
+const TRIES: usize = 10;

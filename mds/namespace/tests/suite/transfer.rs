@@ -1,0 +1,122 @@
+//! A file system that is read from one store and loaded into another.
+
+use bytes::Bytes;
+use sluice_kv::{Database, Faults, KeyValue};
+use sluice_namespace::transfer::{Load, everything};
+use sluice_namespace::*;
+
+use crate::common::*;
+
+const ROOT: InodeKey = InodeKey::ROOT;
+
+async fn rows(db: &Database) -> (Vec<KeyValue>, u64) {
+    let snapshot = db.snapshot().await.unwrap();
+    (snapshot.range(&everything(), 100_000).await.unwrap(), snapshot.version())
+}
+
+async fn load(w: &World, rows: &[KeyValue], version: u64, to: &Database) -> Result<World, FsError> {
+    let mut load = Load::begin(to.clone(), version).await?;
+    for (key, value) in rows {
+        load.row(key.clone(), value.clone()).await?;
+    }
+    load.finish().await?;
+    Ok(World::over(to.clone(), w.env.clone(), 5_000).await)
+}
+
+async fn busy_world() -> (World, InodeKey, Inode) {
+    let mut w = World::new().await;
+    // Versions of the new store begin far below these.
+    let dir = w.mkdir(ROOT, "d").await;
+    for update in [DirectoryUpdate::Exact, DirectoryUpdate::Blind] {
+        w.update = update;
+        for n in 0..20 {
+            w.file(dir, &format!("{update:?}{n}")).await;
+        }
+    }
+    let file = w.file(dir, "f").await.inode;
+    w.txn(async |t| {
+        lease_block(t, Sequence::FileId, 1_000).await?;
+        stable_storage::take_epoch(t, [7; 16]).await.map(drop)
+    })
+    .await
+    .unwrap();
+    (w, dir, file)
+}
+
+#[tokio::test(start_paused = true)]
+async fn everything_is_there_and_nothing_goes_back() {
+    let (w, dir, file) = busy_world().await;
+    let (all, version) = rows(&w.db).await;
+    let to = Database::memory(w.env.clone(), Faults::NONE);
+    let copy = load(&w, &all, version, &to).await.unwrap();
+    copy.clean().await;
+    let (there, _) = rows(&to).await;
+    assert_eq!(
+        there.iter().map(|(key, _)| key).collect::<Vec<_>>(),
+        all.iter().map(|(key, _)| key).collect::<Vec<_>>()
+    );
+    for key in [ROOT, dir, file.key] {
+        let (before, after) = (w.stat(key).await.unwrap(), copy.stat(key).await.unwrap());
+        assert!(after.change > before.change, "{key:?}: {} then {}", before.change, after.change);
+        assert_eq!(after.record.mode, before.record.mode);
+        assert_eq!(after.directory.map(|d| d.entries), before.directory.map(|d| d.entries));
+    }
+    // The first change in the new store, whose versions are low.
+    for update in [DirectoryUpdate::Exact, DirectoryUpdate::Blind] {
+        let mut copy = load(&w, &all, version, &fresh(&w)).await.unwrap();
+        copy.update = update;
+        let before = copy.stat(dir).await.unwrap().change;
+        copy.file(dir, "later").await;
+        assert!(copy.stat(dir).await.unwrap().change > before);
+        copy.clean().await;
+    }
+}
+
+fn fresh(w: &World) -> Database {
+    Database::memory(w.env.clone(), Faults::NONE)
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_copy_uses_numbers_that_the_original_cannot_have_used() {
+    let (w, ..) = busy_world().await;
+    let (all, version) = rows(&w.db).await;
+    let copy = load(&w, &all, version, &fresh(&w)).await.unwrap();
+    let next =
+        async |w: &World| w.txn(async |t| lease_block(t, Sequence::FileId, 1).await).await.unwrap().0.start;
+    assert!(next(&copy).await >= next(&w).await + (1 << 32));
+    let takes_over = async |w: &World| {
+        w.txn(async |t| stable_storage::take_epoch(t, [9; 16]).await).await.unwrap().0.epoch
+    };
+    assert!(takes_over(&copy).await > takes_over(&w).await + 1_000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_load_is_all_or_nothing() {
+    let (w, ..) = busy_world().await;
+    let (all, version) = rows(&w.db).await;
+    // A store with a file system is left alone.
+    assert!(matches!(Load::begin(w.db.clone(), version).await, Err(FsError::Exists)));
+    // One that was broken off is no file system, and nobody makes one of it by starting a server.
+    let to = fresh(&w);
+    let mut load_half = Load::begin(to.clone(), version).await.unwrap();
+    for n in 0..12 {
+        let key = [b"\x16stray row".as_slice(), &[n]].concat();
+        load_half.row(Bytes::from(key), Bytes::from(vec![0; 100_000])).await.unwrap();
+    }
+    assert!(rows(&to).await.0.len() > 1);
+    // Without a superblock there is no end.
+    let superblock = all.iter().position(|(key, _)| key[0] == 1).unwrap();
+    let mut without = all.clone();
+    without.remove(superblock);
+    assert!(matches!(load(&w, &without, version, &fresh(&w)).await, Err(FsError::Corrupt { .. })));
+    drop(load_half);
+    let mut txn = to.begin();
+    let options = FormatOptions::new(&w.env);
+    assert!(Namespace::load(&txn).await.unwrap().is_none());
+    let started = Namespace::load_or_format(&mut txn, &options).await;
+    assert!(matches!(started, Err(FsError::HalfLoaded)), "{started:?}");
+    // Begun anew, it is whole, and nothing of the first try is left.
+    load(&w, &all, version, &to).await.unwrap().clean().await;
+    let (there, _) = rows(&to).await;
+    assert_eq!(there.len(), all.len());
+}
