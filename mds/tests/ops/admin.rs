@@ -104,3 +104,49 @@ fn an_evicted_client_holds_nothing_and_is_fenced() {
         assert!(matches!(again, ADMIN_EVICT_res::Default(ctl_status::CTL_ERR_NOENT, _)), "{again:?}");
     });
 }
+
+async fn rows(world: &World, snapshot: u64, after: &[u8]) -> Result<ADMIN_ROWS_resok, String> {
+    let arguments = ADMIN_ROWS_args { snapshot, after: bytes::Bytes::copy_from_slice(after) };
+    match ask(world, ADMIN_ROWS, &arguments).await {
+        ADMIN_ROWS_res::CTL_OK(page) => Ok(page),
+        ADMIN_ROWS_res::Default(_, why) => Err(String::from_utf8(why.to_vec()).unwrap()),
+    }
+}
+
+#[test]
+fn rows_are_those_of_the_moment_when_reading_began() {
+    simulate(1, async |world: World| {
+        let client = world.client("a").await;
+        client.open("before", BOTH, 0).await;
+        let first = rows(&world, 0, b"").await.unwrap();
+        client.open("after", BOTH, 0).await;
+        let (mut count, mut last) = (0, Vec::new());
+        loop {
+            let page = rows(&world, first.snapshot, &last).await.unwrap();
+            assert_eq!((page.snapshot, page.version), (first.snapshot, first.version));
+            let Some(row) = page.rows.last() else { break };
+            assert!(page.rows.is_sorted_by(|a, b| a.key < b.key) && page.rows[0].key > last);
+            last = row.key.to_vec();
+            let shows = |name: &[u8]| page.rows.iter().any(|row| row.value.ends_with(name));
+            assert!(shows(b"before") && !shows(b"after"));
+            count += page.rows.len();
+        }
+        assert_eq!(count, first.rows.len());
+        // The last page ended it.
+        assert!(rows(&world, first.snapshot, b"").await.unwrap_err().contains("begin anew"));
+    });
+}
+
+#[test]
+fn readers_are_few_and_one_that_died_is_forgotten() {
+    simulate(1, async |world: World| {
+        let mut begun = Vec::new();
+        for _ in 0..4 {
+            begun.push(rows(&world, 0, b"").await.unwrap().snapshot);
+        }
+        assert!(rows(&world, 0, b"").await.unwrap_err().contains("under way"));
+        world.sleep(std::time::Duration::from_secs(62)).await;
+        assert!(rows(&world, 0, b"").await.is_ok());
+        assert!(rows(&world, begun[0], b"").await.is_err());
+    });
+}
