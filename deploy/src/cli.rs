@@ -24,6 +24,8 @@ pub(crate) enum Command {
     Ds(Ds),
     /// Show the metadata server, its data servers and its clients
     Status(Status),
+    /// Watch data servers, clients and operations
+    Top(Top),
     /// Show or set the layout policy of a directory: default, small, wide, wide-any
     Policy(Policy),
     /// Clients: list them, or end one
@@ -211,6 +213,21 @@ pub(crate) struct Status {
     #[command(flatten)]
     pub(crate) reach: Reach,
     /// For scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Top {
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub(crate) interval: u32,
+    /// Looks until it ends [default: until q or Ctrl-C]
+    #[arg(long, value_name = "N")]
+    pub(crate) count: Option<u32>,
+    #[command(flatten)]
+    pub(crate) reach: Reach,
+    /// For scripts: a line for each look
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -24,6 +24,7 @@ mod reach;
 mod status;
 mod stop;
 mod supervised;
+mod top;
 mod up;
 
 use std::process::ExitCode;
@@ -57,6 +58,7 @@ fn run(cli: Cli) -> Result<()> {
             Command::Mds(options) => mds::run(options).await,
             Command::Ds(options) => ds::run(options).await,
             Command::Status(options) => status::run(options).await,
+            Command::Top(options) => top::run(options).await,
             Command::Policy(options) => status::policy(options).await,
             Command::Client { command } => clients::run(command).await,
             Command::Layout { command } => layouts::run(command).await,

@@ -12,7 +12,7 @@ use crate::cli;
 use crate::reach::Admin;
 
 /// No arguments.
-struct Nothing;
+pub(crate) struct Nothing;
 
 impl Encode for Nothing {
     fn encode(&self, _: &mut Writer) {}
@@ -53,7 +53,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-fn health(server: &ctl_data_server_status) -> &'static str {
+pub(crate) fn health(server: &ctl_data_server_status) -> &'static str {
     match server.health {
         _ if !server.connected => "unreachable",
         ctl_health::HEALTH_OK => "ok",
@@ -63,7 +63,7 @@ fn health(server: &ctl_data_server_status) -> &'static str {
     }
 }
 
-fn address(server: &ctl_data_server_status) -> String {
+pub(crate) fn address(server: &ctl_data_server_status) -> String {
     let all: Vec<String> = server
         .addresses
         .iter()

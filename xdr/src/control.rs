@@ -22,6 +22,7 @@ pub const CTL_FENCES_MAX: u32 = 4096;
 pub const CTL_KEYS_MAX: u32 = 8;
 pub const CTL_FILES_MAX: u32 = 1024;
 pub const CTL_LIST_MAX: u32 = 65536;
+pub const CTL_BUCKETS: u32 = 64;
 /// Of a row of the metadata store.
 pub const CTL_KEY_MAX: u32 = 10000;
 pub const CTL_VALUE_MAX: u32 = 100000;
@@ -1980,6 +1981,132 @@ impl Decode for ADMIN_ROWS_res {
     }
 }
 
+/// What is being done, for rates between two answers.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ctl_operation {
+    /// the RFC's, without OP_
+    pub name: ctl_string,
+    pub count: u64,
+    /// of these, answered otherwise than NFS4_OK
+    pub errors: u64,
+    /// all together
+    pub nanos: u64,
+    /// bucket k: less than 2^k microseconds; the last one: the rest
+    pub buckets: Vec<u64>,
+}
+
+impl Encode for ctl_operation {
+    fn encode(&self, w: &mut Writer) {
+        w.opaque(&self.name, CTL_STRING_MAX);
+        w.u64(self.count);
+        w.u64(self.errors);
+        w.u64(self.nanos);
+        w.array(&self.buckets, CTL_BUCKETS, |w, v| w.u64(*v));
+    }
+}
+
+impl Decode for ctl_operation {
+    const MIN_SIZE: usize = 32;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            name: r.opaque(CTL_STRING_MAX)?,
+            count: r.u64()?,
+            errors: r.u64()?,
+            nanos: r.u64()?,
+            buckets: r.array(CTL_BUCKETS, 8, Reader::u64)?,
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ctl_client_activity {
+    pub client: u64,
+    /// COMPOUNDs of its present sessions
+    pub calls: u64,
+}
+
+impl Encode for ctl_client_activity {
+    fn encode(&self, w: &mut Writer) {
+        w.u64(self.client);
+        w.u64(self.calls);
+    }
+}
+
+impl Decode for ctl_client_activity {
+    const MIN_SIZE: usize = 16;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { client: r.u64()?, calls: r.u64()? })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ADMIN_ACTIVITY_resok {
+    /// since the server's start
+    pub nanos: u64,
+    pub operations: Vec<ctl_operation>,
+    pub clients: Vec<ctl_client_activity>,
+}
+
+impl Encode for ADMIN_ACTIVITY_resok {
+    fn encode(&self, w: &mut Writer) {
+        w.u64(self.nanos);
+        w.array(&self.operations, CTL_LIST_MAX, |w, v| v.encode(w));
+        w.array(&self.clients, CTL_LIST_MAX, |w, v| v.encode(w));
+    }
+}
+
+impl Decode for ADMIN_ACTIVITY_resok {
+    const MIN_SIZE: usize = 16;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            nanos: r.u64()?,
+            operations: r.array(CTL_LIST_MAX, 32, ctl_operation::decode)?,
+            clients: r.array(CTL_LIST_MAX, 16, ctl_client_activity::decode)?,
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ADMIN_ACTIVITY_res {
+    CTL_OK(ADMIN_ACTIVITY_resok),
+    /// Any other discriminant.
+    Default(ctl_status, ctl_string),
+}
+
+impl ADMIN_ACTIVITY_res {
+    /// The discriminant that goes in front on the wire.
+    pub fn discriminant(&self) -> ctl_status {
+        match self {
+            Self::CTL_OK(_) => ctl_status::CTL_OK,
+            Self::Default(other, _) => *other,
+        }
+    }
+}
+
+impl Encode for ADMIN_ACTIVITY_res {
+    fn encode(&self, w: &mut Writer) {
+        self.discriminant().encode(w);
+        match self {
+            Self::CTL_OK(v) => v.encode(w),
+            Self::Default(_, v) => w.opaque(v, CTL_STRING_MAX),
+        }
+    }
+}
+
+impl Decode for ADMIN_ACTIVITY_res {
+    const MIN_SIZE: usize = 8;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        match ctl_status::decode(r)? {
+            ctl_status::CTL_OK => Ok(Self::CTL_OK(ADMIN_ACTIVITY_resok::decode(r)?)),
+            other => Ok(Self::Default(other, r.opaque(CTL_STRING_MAX)?)),
+        }
+    }
+}
+
 pub const SLUICE_ADMIN: u32 = 0x2051_c003;
 pub const SLUICE_ADMIN_V2: u32 = 2;
 pub const ADMIN_NULL: u32 = 0;
@@ -1989,3 +2116,4 @@ pub const ADMIN_LAYOUTS: u32 = 3;
 pub const ADMIN_RECALL: u32 = 4;
 pub const ADMIN_EVICT: u32 = 5;
 pub const ADMIN_ROWS: u32 = 6;
+pub const ADMIN_ACTIVITY: u32 = 7;

@@ -1,5 +1,6 @@
 //! SLUICE_ADMIN: what the command line asks. xdr/spec/control.x.
 
+mod activity;
 mod holders;
 pub(crate) mod rows;
 
@@ -46,6 +47,7 @@ impl Program for Admin {
                 ADMIN_RECALL => answer(&call, async |args| self.recall(args).await).await,
                 ADMIN_EVICT => answer(&call, async |args| self.evict(args).await).await,
                 ADMIN_ROWS => answer(&call, async |args| self.rows(args).await).await,
+                ADMIN_ACTIVITY => encode(&self.activity()),
                 _ => Reply::ProcUnavail,
             }
         })

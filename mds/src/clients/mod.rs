@@ -52,6 +52,8 @@ pub(crate) struct SessionEntry {
     pub(crate) wants_layouts: AtomicBool,
     /// Bytes of READ and WRITE that this session sent through this server.
     pub(crate) proxied: AtomicU64,
+    /// COMPOUNDs that it sent.
+    pub(crate) calls: AtomicU64,
     // Guarded by its own lock.
     session: Mutex<Session>,
 }
@@ -126,6 +128,7 @@ impl ClientTable {
             stripes,
             wants_layouts: AtomicBool::new(false),
             proxied: AtomicU64::new(0),
+            calls: AtomicU64::new(0),
             session: Mutex::new(session),
         });
         self.sessions.insert(entry.id, Arc::clone(&entry));

@@ -12,6 +12,7 @@ use crate::clients::SessionRef;
 use crate::compound::record::Recorder;
 use crate::compound::{Context, OpResult};
 use crate::error::client_status;
+use crate::metrics;
 
 /// What SEQUENCE found.
 #[derive(Debug)]
@@ -78,6 +79,7 @@ pub(crate) fn begin(cx: &mut Context, args: &SEQUENCE4args, count: u32, size: us
         Ok(Sequenced::Replay(bytes)) => Begun::Replay(bytes.into()),
         Ok(Sequenced::ReplayUncached(reply)) => Begun::Uncached(wire(&reply)),
         Ok(Sequenced::New(reply) | Sequenced::Resume(reply)) => {
+            metrics::add(&entry.calls, 1);
             cx.recorder = persistent.then(|| {
                 Recorder::new(entry.id, args.sa_slotid, args.sa_sequenceid, fingerprint, args.sa_cachethis)
             });
