@@ -137,7 +137,7 @@ async fn lines(admin: &Admin, options: &cli::Top) -> Result<()> {
 
 fn print(rates: &Rates) {
     println!(
-        "sluice {}  up {}  {} files, {} used; {} read and {} written at the data servers, {} proxied, {} operations/s, {} commits/s",
+        "sluice {}  up {}  {} files, {} used; {}/s read and {}/s written at the data servers, {}/s proxied, {} operations/s, {} commits/s",
         rates.listen,
         duration(rates.uptime_seconds),
         count(rates.files),

@@ -83,6 +83,11 @@ fn rate(now: u64, then: Option<u64>, seconds: f64) -> f64 {
     }
 }
 
+/// The sum of no floats is -0.
+fn sum(rates: impl Iterator<Item = f64>) -> f64 {
+    rates.fold(0.0, |sum, rate| sum + rate)
+}
+
 impl Rates {
     pub(super) fn between(then: Option<&Sample>, now: &Sample) -> Self {
         // A restart in between: nothing to compare with.
@@ -112,10 +117,10 @@ impl Rates {
             files: status.files,
             used_bytes: status.used_bytes,
             degraded_files: status.degraded_files,
-            operations_rate: operations.iter().map(|operation| operation.rate).sum(),
+            operations_rate: sum(operations.iter().map(|operation| operation.rate)),
             commits: of(|status| status.transactions),
-            direct_read: data_servers.iter().map(|server| server.read).sum(),
-            direct_written: data_servers.iter().map(|server| server.written).sum(),
+            direct_read: sum(data_servers.iter().map(|server| server.read)),
+            direct_written: sum(data_servers.iter().map(|server| server.written)),
             proxied: of(|status| status.proxied_bytes_read + status.proxied_bytes_written),
             recalls: of(|status| status.recalls_sent),
             data_servers,

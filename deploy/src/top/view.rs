@@ -3,7 +3,7 @@
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
-use ratatui::text::Line;
+use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Row, Table};
 
 use super::sample::Rates;
@@ -33,7 +33,7 @@ impl Looks {
 
 pub(super) fn draw(frame: &mut Frame<'_>, rates: &Rates, looks: Looks) {
     let [head, body, foot] =
-        Layout::vertical([Constraint::Length(3), Constraint::Fill(1), Constraint::Length(1)])
+        Layout::vertical([Constraint::Length(4), Constraint::Fill(1), Constraint::Length(1)])
             .areas(frame.area());
     frame.render_widget(Paragraph::new(summary(rates, looks)), head);
     let servers = u16::try_from(rates.data_servers.len() + 2).unwrap_or(u16::MAX);
@@ -62,38 +62,33 @@ pub(super) fn draw(frame: &mut Frame<'_>, rates: &Rates, looks: Looks) {
 }
 
 fn summary(rates: &Rates, looks: Looks) -> Vec<Line<'static>> {
-    let degraded = match rates.degraded_files {
-        0 => Line::default(),
-        n => Line::styled(format!("{n} files with mirrors to heal"), looks.bad()),
-    };
+    let title = format!(
+        "sluice {}  up {}  {} files, {} used",
+        rates.listen,
+        duration(rates.uptime_seconds),
+        count(rates.files),
+        size(rates.used_bytes)
+    );
     let mut moved = Line::from(format!(
-        "{} read and {} written at the data servers, {} operations/s, {} commits/s, {} recalls/s",
+        "{}/s read and {}/s written at the data servers",
         bytes_rate(rates.direct_read),
-        bytes_rate(rates.direct_written),
-        plain_rate(rates.operations_rate),
-        plain_rate(rates.commits),
-        plain_rate(rates.recalls),
+        bytes_rate(rates.direct_written)
     ));
     if rates.proxied > 0.0 {
-        moved = Line::styled(
-            format!("{} through the metadata server (`sluice status`); {moved}", bytes_rate(rates.proxied)),
-            looks.bad(),
-        );
+        moved.push_span(", ");
+        moved.push_span(Span::styled(format!("{}/s proxied", bytes_rate(rates.proxied)), looks.bad()));
     }
-    vec![
-        Line::styled(
-            format!(
-                "sluice {}  up {}  {} files, {} used",
-                rates.listen,
-                duration(rates.uptime_seconds),
-                count(rates.files),
-                size(rates.used_bytes)
-            ),
-            looks.head(),
-        ),
-        moved,
-        degraded,
-    ]
+    let mut done = Line::from(format!(
+        "{} operations/s, {} commits/s, {} recalls/s",
+        plain_rate(rates.operations_rate),
+        plain_rate(rates.commits),
+        plain_rate(rates.recalls)
+    ));
+    if rates.degraded_files > 0 {
+        done.push_span(", ");
+        done.push_span(Span::styled(format!("{} files to heal", count(rates.degraded_files)), looks.bad()));
+    }
+    vec![Line::styled(title, looks.head()), moved, done, Line::default()]
 }
 
 fn data_servers(frame: &mut Frame<'_>, area: Rect, rates: &Rates, looks: Looks) {
