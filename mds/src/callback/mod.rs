@@ -4,9 +4,11 @@
 //! | --- | --- |
 //! | `wire` | CB_COMPOUND: its arguments, and what its reply says |
 //! | `path` | back channels: choosing a session, its slot, a connection; sending again elsewhere |
+//! | `probe` | whether a new session's back channel works at all |
 //! | this one | recalls, questions and notices, the answers to recalls told to the file's machine |
 
 mod path;
+mod probe;
 mod wire;
 
 use std::sync::Arc;
@@ -21,6 +23,8 @@ use sluice_xdr::nfs4::{
     FATTR4_SIZE, bitmap4, layoutiomode4, layoutrecall_file4, layoutrecall4, layouttype4, nfs_cb_argop4,
     nfs_fh4, nfsstat4, state_owner4,
 };
+
+pub(crate) use probe::probe;
 
 use crate::compound::context::to_wire;
 use crate::files::FileEntry;

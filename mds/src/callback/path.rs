@@ -25,10 +25,10 @@ use crate::server::Mds;
 
 /// The callback program has version 1: both RFCs' XDR says so, and clients go by it rather than by the 4 of
 /// §18.36.3.
-const CALLBACK_VERSION: u32 = 1;
+pub(super) const CALLBACK_VERSION: u32 = 1;
 /// A connection that carries no reply for so long no longer counts as back channel: the client is told
 /// in its next SEQUENCE, and binds one that works.
-const REPLY: Duration = Duration::from_secs(5);
+pub(super) const REPLY: Duration = Duration::from_secs(5);
 /// Between two looks for a free slot or a repaired path.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Slots and sessions tried before a client that finds fault with each is given up for now.
@@ -254,7 +254,7 @@ enum Sent {
 }
 
 /// §18.36.3: as the client asked for.
-fn credential(params: &BackChannelParams) -> Credential {
+pub(super) fn credential(params: &BackChannelParams) -> Credential {
     match &params.security {
         Some(CbSecurity::Sys { stamp, machine, uid, gid, gids }) => Credential::Sys(AuthSys {
             stamp: *stamp,

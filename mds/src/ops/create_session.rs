@@ -1,5 +1,7 @@
 //! CREATE_SESSION. RFC 8881 §18.36.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use sluice_state::ClientId;
 use sluice_state::ConnectionId;
@@ -10,6 +12,7 @@ use sluice_xdr::nfs4::{
     sessionid4,
 };
 
+use crate::callback;
 use crate::compound::{Context, OpResult};
 
 pub(crate) async fn create_session(
@@ -54,6 +57,7 @@ pub(crate) async fn create_session(
     }
     let entry = mds.clients.insert(created.session, stripes);
     mds.watch_connection(&cx.connection, &entry);
+    mds.spawn(callback::probe(Arc::clone(mds), entry));
     mds.apply_volatile(created.effects);
     Ok(CREATE_SESSION4res::NFS4_OK(resok(&created.reply)))
 }

@@ -46,6 +46,8 @@ struct State {
     /// For the next callbacks; after these, NFS4_OK.
     script: VecDeque<Answer>,
     received: Vec<Received>,
+    /// CB_NULL, how often.
+    probes: usize,
     /// Sequence id of the last callback per slot.
     slots: BTreeMap<(sessionid4, u32), u32>,
 }
@@ -64,6 +66,11 @@ impl Callbacks {
         self.state.lock().received.len()
     }
 
+    /// How often CB_NULL was received.
+    pub fn probes(&self) -> usize {
+        self.state.lock().probes
+    }
+
     /// The layout recalls received.
     pub fn layout_recalls(&self) -> Vec<CB_LAYOUTRECALL4args> {
         let received = self.received().into_iter();
@@ -77,6 +84,7 @@ impl Callbacks {
 
     fn answer(&self, call: &Call) -> Reply {
         if call.procedure == 0 {
+            self.state.lock().probes += 1;
             return Reply::Success(Frame::default());
         }
         let mut reader = Reader::new(call.args.clone());

@@ -1,5 +1,8 @@
 //! CREATE_SESSION. Names in parentheses are pynfs codes.
 
+use std::time::Duration;
+
+use sluice_state::lease::seq4_status;
 use sluice_xdr::nfs4::*;
 
 use crate::harness::*;
@@ -160,5 +163,27 @@ fn any_callback_program_will_do() {
     simulate(11, async |world: World| {
         let got = asked(&world.connect("a").await, |args| args.csa_cb_program = 1).await;
         assert!(got.is_ok());
+    });
+}
+
+/// (CSESS20, CSESS21) The program that was announced is called at once; the client hears if nobody serves it.
+#[test]
+fn a_new_back_channel_is_tried_at_once() {
+    simulate(12, async |world: World| {
+        let client = world.connect("a").await.session(b"a", [1; 8], 0).await;
+        until(&world.env, || (client.callbacks().probes() == 1).then_some(())).await;
+        assert_eq!(client.flags().await, 0);
+        assert_eq!(client.callbacks().count(), 0, "nothing else was called");
+
+        let raw = world.connect("b").await;
+        let known = raw.exchange_id(b"b", [1; 8]).await;
+        let mut args = create_session_args(known.eir_clientid, known.eir_sequenceid);
+        args.csa_cb_program += 1;
+        let session = result(&raw, args).await.unwrap().csr_sessionid;
+        let unserved = Client::new(raw, known.eir_clientid, session);
+        world.sleep(Duration::from_secs(1)).await;
+        let down = seq4_status::CB_PATH_DOWN | seq4_status::CB_PATH_DOWN_SESSION;
+        assert_eq!(unserved.flags().await & down, down);
+        assert_eq!(unserved.callbacks().probes(), 0);
     });
 }
