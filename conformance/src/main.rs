@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use sluice_conformance::external::pynfs;
+use sluice_conformance::external::{guests, pynfs};
 use sluice_conformance::{bench, check, guest, suite};
 
 #[derive(Parser)]
@@ -25,6 +25,14 @@ enum Command {
     Suite(suite::Options),
     /// The NFSv4.1 and 4.2 tests of pynfs, where it is at hand
     Pynfs(pynfs::Options),
+    /// POSIX semantics on a mount, by pjdfstest, where it is at hand: DIR/bin/pjdfstest
+    Pjdfstest(guests::Options),
+    /// The Connectathon tests on a mount, where they are at hand
+    Cthon04(guests::Options),
+    /// Random operations on a file, checked, by the fsx of xfstests, where it is at hand: DIR/fsx
+    Fsx(guests::Random),
+    /// Random operations on a tree, by the fsstress of xfstests, where it is at hand: DIR/fsstress
+    Fsstress(guests::Random),
     /// Measure an installation on this host: data servers, names, a large directory, memory
     Bench(bench::Options),
     /// Measure one data server beside NFS-Ganesha and a server that answers from memory
@@ -40,6 +48,10 @@ fn main() -> ExitCode {
         Command::Guest(command) => guest::main(&command),
         Command::Suite(options) => suite::main(&options),
         Command::Pynfs(options) => pynfs::main(&options),
+        Command::Pjdfstest(options) => options.run("pjdfstest", &[], true),
+        Command::Cthon04(options) => options.run("cthon04", &[], true),
+        Command::Fsx(options) => options.run("fsx"),
+        Command::Fsstress(options) => options.run("fsstress"),
         Command::Bench(options) => bench::main(&options),
         Command::BenchDs(options) => bench::ds::main(&options),
         Command::Ceiling => bench::ds::ceiling::serve(),

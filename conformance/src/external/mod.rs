@@ -2,5 +2,6 @@
 //! where it lies.
 
 mod expectations;
+pub mod guests;
 pub mod pynfs;
 mod server;

@@ -51,6 +51,11 @@ impl Server {
         Ok(Self { process, port })
     }
 
+    /// Process id of `up`, the servers' parent.
+    pub(super) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     /// Stops as Ctrl-C does; an error if it ended before or does not stop.
     pub(super) fn stop(mut self) -> Result<()> {
         if let Some(status) = self.process.wait_until(Instant::now())? {

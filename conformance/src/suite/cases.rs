@@ -40,7 +40,8 @@ pub struct Case {
     pub seconds_per_round: u64,
 }
 
-const BASE: Case = Case {
+/// What a case is unless it says otherwise.
+pub(super) const BASE: Case = Case {
     name: "",
     shows: "",
     partner: Partner::None,
@@ -220,18 +221,22 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::suite::foreign::FOREIGN;
 
     #[test]
     fn every_case_has_its_script_and_every_script_its_case() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("guest/cases");
-        let mut scripts: Vec<_> = std::fs::read_dir(folder)
-            .unwrap()
-            .map(|entry| entry.unwrap().path().file_stem().unwrap().to_string_lossy().into_owned())
-            .collect();
-        scripts.sort();
-        let mut names: Vec<_> = CASES.iter().map(|case| case.name.to_owned()).collect();
-        names.sort();
-        assert_eq!(scripts, names);
+        let foreign: Vec<_> = FOREIGN.iter().map(|entry| &entry.case).collect();
+        for (folder, cases) in [("guest/cases", CASES.iter().collect()), ("guest/external", foreign)] {
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+            let mut scripts: Vec<_> = std::fs::read_dir(folder)
+                .unwrap()
+                .map(|entry| entry.unwrap().path().file_stem().unwrap().to_string_lossy().into_owned())
+                .collect();
+            scripts.sort();
+            let mut names: Vec<_> = cases.iter().map(|case| case.name.to_owned()).collect();
+            names.sort();
+            assert_eq!(scripts, names);
+        }
     }
 
     #[test]

@@ -2,7 +2,9 @@
 
 mod board;
 pub mod cases;
+pub mod foreign;
 mod matrix;
+mod options;
 mod power;
 mod record;
 mod report;
@@ -13,22 +15,23 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use clap::Args;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 
 use crate::guest::catalogue::Kernel;
+use crate::guest::command;
 use crate::guest::fetch::{Cache, Prepared};
 use crate::guest::host;
-use crate::guest::job::{Job, Outcome, Running, Sink, Status};
+use crate::guest::job::{self, Job, Running, Sink, Status};
 use crate::guest::lab::{self, HOST_ADDRESS, Lab, server_address};
 use cases::{CASES, Case};
-use matrix::{Cell, VERSIONS};
+use matrix::Cell;
+pub use options::{Options, Reference};
 use power::Machines;
 use record::Record;
 use report::Row;
@@ -45,65 +48,6 @@ const SERVER_KERNEL: &str = "uml7.2";
 /// Holds everything that the two bulk cases write.
 const REFERENCE_MEMORY: u32 = 4096;
 const REFERENCE_START: Duration = Duration::from_secs(60);
-
-/// Options of `suite`.
-#[derive(Args, Debug)]
-pub struct Options {
-    /// Cases, or: list, ci, all [default with --matrix: all]
-    #[arg(required_unless_present = "matrix")]
-    cases: Vec<String>,
-    /// Kernels to test with [default: uml7.2; with --matrix all]
-    #[arg(long, value_delimiter = ',')]
-    kernel: Vec<Kernel>,
-    /// Minor versions to mount with [default: 4.2; with --matrix both]
-    #[arg(long, value_delimiter = ',', value_parser = ["4.1", "4.2"])]
-    vers: Vec<String>,
-    /// The full matrix of kernels, minor versions and cases; the other options choose a part of it
-    #[arg(long)]
-    matrix: bool,
-    /// Merge the results into this table, case by case
-    #[arg(long, value_name = "FILE", conflicts_with = "reference")]
-    write_matrix: Option<PathBuf>,
-    /// What the tested program was built from, for the table [default: the tree's HEAD]
-    #[arg(long, value_name = "ID", requires = "write_matrix")]
-    commit: Option<String>,
-    /// The program to test [default: target/release/sluice beside this one, else in the workspace]
-    #[arg(long, value_name = "FILE")]
-    sluice: Option<PathBuf>,
-    /// Against the Linux kernel's own NFS server in another guest: proves the cases, not Sluice
-    #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "plain")]
-    reference: Option<Reference>,
-    /// Where logs and results.json go
-    #[arg(long, value_name = "DIR")]
-    results: Option<PathBuf>,
-    /// How often the power fails in `power_loss`
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    rounds: u32,
-    /// Stop at the first case that fails
-    #[arg(long)]
-    fail_fast: bool,
-    /// Where guests cannot run, say so and succeed
-    #[arg(long)]
-    no_guests: bool,
-}
-
-/// How the kernel's own server serves.
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Reference {
-    /// Without layouts
-    Plain,
-    /// With flexible-file layouts towards itself, whose files it recalls from its own clients: slow
-    Pnfs,
-}
-
-impl Reference {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Plain => "plain",
-            Self::Pnfs => "pnfs",
-        }
-    }
-}
 
 /// Runs cases; the exit code says whether all passed.
 ///
@@ -130,18 +74,38 @@ pub fn main(options: &Options) -> Result<ExitCode> {
         .transpose()?;
     let cache = Cache::open()?;
     if !lab::inside() {
-        cache.ready(&kernels)?;
-        for everything in cells.iter().filter_map(|cell| cell.case.sources) {
-            cache.sources(everything)?;
-        }
-        if options.reference.is_some() {
-            cache.nfs_server()?;
-        } else {
-            options.program()?;
-        }
+        options.prepare(&cache, &kernels, &cells)?;
         return lab::enter();
     }
-    Suite::open(options, cache, record)?.run(&cells)
+    let suite = Suite::open(options, cache, record)?;
+    let rows = suite.run(&cells)?;
+    report::print(&rows);
+    println!("logs and results.json are in {}", suite.results.display());
+    Ok(if rows.iter().all(|row| row.passed) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What became of a run.
+pub(crate) enum Outcome {
+    /// Here, with each kernel and minor version.
+    Played(Vec<Row>),
+    /// In a process inside the network, which ended so.
+    Elsewhere(ExitCode),
+}
+
+/// Runs a suite that others wrote.
+///
+/// # Errors
+/// If the host lacks something that guests need.
+pub(crate) fn run_foreign(options: &Options) -> Result<Outcome> {
+    let cells = options.cells()?;
+    let kernels = options.kernels(&cells);
+    host::check(&kernels)?;
+    let cache = Cache::open()?;
+    if !lab::inside() {
+        options.prepare(&cache, &kernels, &cells)?;
+        return Ok(Outcome::Elsewhere(lab::enter()?));
+    }
+    Ok(Outcome::Played(Suite::open(options, cache, None)?.run(&cells)?))
 }
 
 fn list() {
@@ -149,86 +113,6 @@ fn list() {
         let marks = [(case.ci, "ci"), (case.reference, "reference")];
         let marks: Vec<_> = marks.iter().filter(|(set, _)| *set).map(|(_, mark)| *mark).collect();
         println!("{:<18} {} guest(s)  {:<13} {}", case.name, case.guests(), marks.join(","), case.shows);
-    }
-}
-
-impl Options {
-    /// Everything to run, in order.
-    fn cells(&self) -> Result<Vec<Cell>> {
-        let mut cells = if self.matrix { matrix::cells() } else { Vec::new() };
-        let cases = self.chosen()?;
-        if self.matrix {
-            let wanted = |cell: &Cell| {
-                (cases.is_empty() || cases.iter().any(|case| case.name == cell.case.name))
-                    && (self.kernel.is_empty() || self.kernel.contains(&cell.kernel))
-                    && (self.vers.is_empty() || self.vers.iter().any(|vers| vers == cell.vers))
-            };
-            cells.retain(wanted);
-        } else {
-            let default = [SERVER_KERNEL.parse()?];
-            let kernels = if self.kernel.is_empty() { &default } else { self.kernel.as_slice() };
-            for vers in VERSIONS.iter().filter(|vers| self.mounts(vers)) {
-                for kernel in kernels {
-                    cells.extend(cases.iter().map(|case| Cell { kernel: *kernel, vers, case }));
-                }
-            }
-        }
-        if self.reference.is_some() {
-            cells.retain(|cell| cell.case.reference);
-        }
-        if cells.is_empty() {
-            bail!("no case is left to run");
-        }
-        Ok(cells)
-    }
-
-    /// Whether a run that is no matrix mounts with this minor version.
-    fn mounts(&self, vers: &str) -> bool {
-        match self.vers.as_slice() {
-            [] => Some(&vers) == VERSIONS.first(),
-            chosen => chosen.iter().any(|chosen| chosen == vers),
-        }
-    }
-
-    fn chosen(&self) -> Result<Vec<&'static Case>> {
-        let mut chosen = Vec::new();
-        for name in &self.cases {
-            match name.as_str() {
-                "all" => chosen.extend(CASES),
-                "ci" => chosen.extend(CASES.iter().filter(|case| case.ci)),
-                name => chosen.push(
-                    Case::find(name)
-                        .with_context(|| format!("no case is called {name:?}: see `suite list`"))?,
-                ),
-            }
-        }
-        Ok(chosen)
-    }
-
-    fn kernels(&self, cells: &[Cell]) -> Vec<Kernel> {
-        let mut kernels: Vec<_> = cells.iter().flat_map(|cell| cell.case.kernels(cell.kernel)).collect();
-        if self.reference.is_some() || cells.iter().any(|cell| cell.case.powered) {
-            kernels.extend(SERVER_KERNEL.parse::<Kernel>().ok());
-        }
-        kernels.sort_by_key(|kernel| kernel.name());
-        kernels.dedup();
-        kernels
-    }
-
-    fn program(&self) -> Result<PathBuf> {
-        let mut candidates: Vec<PathBuf> = self.sluice.clone().into_iter().collect();
-        if candidates.is_empty() {
-            let beside = std::env::current_exe()?;
-            candidates.extend(beside.parent().map(|folder| folder.join("sluice")));
-            candidates.push(workspace().join("target/release/sluice"));
-        }
-        match candidates.iter().find(|file| file.is_file()) {
-            Some(file) => Ok(file.canonicalize()?),
-            None => bail!(
-                "there is no {}: cargo build --release -p sluice",
-                candidates.last().map_or_else(String::new, |file| file.display().to_string())
-            ),
-        }
     }
 }
 
@@ -264,7 +148,7 @@ impl<'a> Suite<'a> {
         Ok(Self { options, cache, stage: Stage::open(Lab::new(REFERENCE)?)?, results, record })
     }
 
-    fn run(&self, cells: &[Cell]) -> Result<ExitCode> {
+    fn run(&self, cells: &[Cell]) -> Result<Vec<Row>> {
         let mut rows = Vec::new();
         for cell in cells {
             let row = self.play(cell);
@@ -278,9 +162,7 @@ impl<'a> Suite<'a> {
                 break;
             }
         }
-        report::print(&rows);
-        println!("logs and results.json are in {}", self.results.display());
-        Ok(if rows.iter().all(|row| row.passed) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        Ok(rows)
     }
 
     fn play(&self, cell: &Cell) -> Row {
@@ -299,6 +181,7 @@ impl<'a> Suite<'a> {
             seconds: started.elapsed().as_secs_f64(),
             reason,
             metrics: played.metrics,
+            output: played.output,
         };
         println!(
             "== {} on {kernel}: {} in {:.1} s ({:.0} s of processors) {}",
@@ -354,7 +237,8 @@ impl<'a> Suite<'a> {
         {
             verdict = verdict.and(Err(error));
         }
-        Ok(Played { verdict, metrics: act.metrics(), releases })
+        let output = by_number.iter().map(|(_, outcome)| outcome.output.as_str()).collect();
+        Ok(Played { verdict, metrics: act.metrics(), releases, output })
     }
 
     /// The folder that guests see as /share: the helper libraries and what the case asked for.
@@ -364,6 +248,12 @@ impl<'a> Suite<'a> {
         copy_files(&assets, share)?;
         fs::create_dir(share.join("cases"))?;
         copy_files(&assets.join("cases"), &share.join("cases"))?;
+        if let Some(foreign) = &self.options.foreign {
+            // Much of the host's tree is not to be seen in a guest: /tmp, for one.
+            let mut copy = Command::new("cp");
+            copy.arg("-a").arg(&foreign.folder).arg(share.join("suite"));
+            command::run(copy)?;
+        }
         if let Some(everything) = case.sources {
             let sources = self.cache.sources(everything)?;
             fs::write(share.join("sources"), sources.display().to_string())?;
@@ -437,7 +327,8 @@ impl<'a> Suite<'a> {
         limit: Duration,
     ) -> Job {
         let stripes = kernel.kernel.entry().stripes && vers == "4.2";
-        let script = workspace().join("conformance/guest/cases").join(format!("{}.sh", case.name));
+        let folder = if self.options.foreign.is_some() { "external" } else { "cases" };
+        let script = workspace().join("conformance/guest").join(folder).join(format!("{}.sh", case.name));
         let server = if self.options.reference.is_some() {
             Job::new(kernel.clone(), REFERENCE, &script).address()
         } else if case.powered {
@@ -459,7 +350,8 @@ impl<'a> Suite<'a> {
             .env("ROUNDS", self.options.rounds.to_string())
             .env("DATA_SERVERS", case.data_servers.to_string())
             .env("REFERENCE", self.options.reference.map_or("", Reference::name));
-        conversation(job)
+        let words = self.options.foreign.iter().flat_map(|foreign| &foreign.words);
+        conversation(words.fold(job, |job, (name, word)| job.env(*name, word)))
     }
 }
 
@@ -470,12 +362,14 @@ struct Played {
     metrics: Vec<stage::Metric>,
     /// The release of each guest's kernel.
     releases: Vec<String>,
+    /// What the guests printed.
+    output: String,
 }
 
 impl Played {
     /// The runner itself failed.
     fn failed(error: anyhow::Error) -> Self {
-        Self { verdict: Err(error), metrics: Vec::new(), releases: Vec::new() }
+        Self { verdict: Err(error), metrics: Vec::new(), releases: Vec::new(), output: String::new() }
     }
 }
 
@@ -493,7 +387,7 @@ impl Drop for End<'_> {
 }
 
 /// Waits for all guests. The first that fails closes the board, so that its partner does not wait in vain.
-fn wait(act: &Act, guests: Vec<(u8, Running)>) -> Result<Vec<(u8, Outcome)>> {
+fn wait(act: &Act, guests: Vec<(u8, Running)>) -> Result<Vec<(u8, job::Outcome)>> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = guests
             .into_iter()
@@ -514,7 +408,7 @@ fn wait(act: &Act, guests: Vec<(u8, Running)>) -> Result<Vec<(u8, Outcome)>> {
     })
 }
 
-fn judge(act: &Act, number: u8, outcome: &Outcome) -> Result<()> {
+fn judge(act: &Act, number: u8, outcome: &job::Outcome) -> Result<()> {
     if outcome.success() || act.was_killed(number) {
         return Ok(());
     }
@@ -561,44 +455,4 @@ fn echo(number: u8, guests: usize, file: &Path) -> Result<Sink> {
 fn to_file(file: &Path) -> Result<Sink> {
     let mut keep = fs::File::create(file)?;
     Ok(Box::new(move |bytes| drop(keep.write_all(bytes))))
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::Parser;
-
-    use super::*;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        options: Options,
-    }
-
-    /// Kernel, minor version and case of each cell that these words choose.
-    fn cells(words: &str) -> Vec<String> {
-        let line = Line::try_parse_from(std::iter::once("suite").chain(words.split(' '))).unwrap();
-        let cells = line.options.cells().unwrap();
-        cells.iter().map(|cell| format!("{} {} {}", cell.kernel, cell.vers, cell.case.name)).collect()
-    }
-
-    #[test]
-    fn cases_run_where_they_are_sent() {
-        assert_eq!(cells("smoke"), ["uml7.2 4.2 smoke"]);
-        assert_eq!(cells("smoke --kernel 6.1 --vers 4.1,4.2"), ["6.1 4.2 smoke", "6.1 4.1 smoke"]);
-    }
-
-    #[test]
-    fn options_choose_a_part_of_the_matrix() {
-        assert_eq!(cells("--matrix"), cells("--matrix all"));
-        assert_eq!(cells("--matrix").len(), matrix::cells().len());
-        assert_eq!(cells("--matrix smoke --kernel 6.18"), ["6.18 4.2 smoke", "6.18 4.1 smoke"]);
-        assert_eq!(
-            cells("--matrix smoke direct --kernel 7.2 --vers 4.1"),
-            ["7.2 4.1 smoke", "7.2 4.1 direct"]
-        );
-        let nothing = Line::try_parse_from(["suite", "--matrix", "scaling", "--kernel", "6.18"]).unwrap();
-        assert!(nothing.options.cells().is_err());
-        assert!(Line::try_parse_from(["suite"]).is_err());
-    }
 }

@@ -10,17 +10,20 @@ use super::stage::Metric;
 
 /// What came of one case with one kernel and minor version.
 #[derive(Debug, Serialize)]
-pub(super) struct Row {
+pub(crate) struct Row {
     pub(super) case: &'static str,
-    pub(super) kernels: Vec<String>,
+    pub(crate) kernels: Vec<String>,
     /// `uname -r` of each of them, as far as they came.
     pub(super) releases: Vec<String>,
-    pub(super) vers: String,
-    pub(super) passed: bool,
-    pub(super) seconds: f64,
+    pub(crate) vers: String,
+    pub(crate) passed: bool,
+    pub(crate) seconds: f64,
     /// Why it failed, in one line.
-    pub(super) reason: String,
+    pub(crate) reason: String,
     pub(super) metrics: Vec<Metric>,
+    /// What the guests printed.
+    #[serde(skip)]
+    pub(crate) output: String,
 }
 
 impl Row {
