@@ -325,7 +325,7 @@ impl Client {
         let Some(held) = self.inner.layouts.forget(&open.handle) else { return self.close(open).await };
         *held.gone.write().await = true;
         let body = sluice_xdr::to_bytes(&ff_layoutreturn4::default())?;
-        let give_back = ops::layoutreturn(held.stateid(), layoutiomode4::LAYOUTIOMODE4_RW, body);
+        let give_back = ops::layoutreturn(held.stateid(), layoutiomode4::LAYOUTIOMODE4_ANY, body);
         let look = ops::getattr(USUAL);
         self.compound(vec![ops::putfh(&open.handle), give_back, look, ops::close(open.stateid)])
             .await
