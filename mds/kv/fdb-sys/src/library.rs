@@ -1,0 +1,73 @@
+//! Finding and loading the client library, once for the life of the process.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use libloading::Library;
+
+use crate::entry::Api;
+
+/// Names for the loader's search path: the first is what the official packages install.
+const NAMES: [&str; 2] = ["libfdb_c.so", "libfdb_c.so.7"];
+
+#[derive(Debug)]
+struct Loaded {
+    api: Api,
+    from: PathBuf,
+}
+
+static LOADED: OnceLock<Loaded> = OnceLock::new();
+
+/// Why there is no client library.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum LoadError {
+    /// Each path with the loader's answer.
+    #[error("FoundationDB client library not found; tried {}", .tried.join("; "))]
+    NotFound { tried: Vec<String> },
+    /// It is a library of another kind, or too old.
+    #[error("{} is not a FoundationDB client library of version 7.3: {what}", path.display())]
+    Incomplete { path: PathBuf, what: String },
+    /// Only one library can be loaded, ever: its network thread never ends.
+    #[error("the FoundationDB client library {} is loaded already", path.display())]
+    Another { path: PathBuf },
+}
+
+/// Loads the client library from `path`, or from the loader's search path. Asking again for the same is harmless.
+pub fn load(path: Option<&Path>) -> Result<(), LoadError> {
+    if let Some(loaded) = LOADED.get() {
+        return match path {
+            Some(path) if path != loaded.from => Err(LoadError::Another { path: loaded.from.clone() }),
+            _ => Ok(()),
+        };
+    }
+    let candidates: Vec<PathBuf> = match path {
+        Some(path) => vec![path.to_owned()],
+        None => NAMES.iter().map(PathBuf::from).collect(),
+    };
+    let mut tried = Vec::new();
+    for from in candidates {
+        // SAFETY: loading runs the library's initialisers. It is the operator who names the library, or who owns
+        // the loader's search path, exactly as for a library that is linked; the official one's initialisers ask
+        // nothing of the process.
+        match unsafe { Library::new(&from) } {
+            Ok(library) => {
+                let api = Api::resolve(library)
+                    .map_err(|what| LoadError::Incomplete { path: from.clone(), what })?;
+                // Of two that load at once one wins; the other's library stays loaded unused.
+                LOADED.get_or_init(|| Loaded { api, from });
+                return Ok(());
+            }
+            Err(error) => tried.push(format!("{} ({error})", from.display())),
+        }
+    }
+    Err(LoadError::NotFound { tried })
+}
+
+/// Where the library in use came from.
+pub fn loaded_from() -> Option<&'static Path> {
+    LOADED.get().map(|l| l.from.as_path())
+}
+
+pub(crate) fn api() -> Option<&'static Api> {
+    LOADED.get().map(|l| &l.api)
+}
