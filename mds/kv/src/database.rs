@@ -8,6 +8,7 @@ use sluice_env::Env;
 
 use crate::embedded::{Embedded, EmbeddedOptions};
 use crate::faults::Faults;
+use crate::foundation::{Foundation, FoundationOptions};
 use crate::memory::Memory;
 use crate::store::Backend;
 use crate::{KvError, Transaction};
@@ -46,6 +47,15 @@ impl Database {
         Ok(Self::new(env, Backend::Embedded(Arc::new(store))))
     }
 
+    /// Opens a file system's store in a FoundationDB cluster, making it as needed. A cluster that does not answer
+    /// within seconds is [`KvError::Unavailable`]; asking again is harmless.
+    ///
+    /// Refused with [`KvError::NoClient`], [`KvError::Foreign`] or [`KvError::NewerFormat`].
+    pub async fn open_foundation(env: Env, options: &FoundationOptions) -> Result<Self, KvError> {
+        let store = Foundation::open(env.clone(), options).await?;
+        Ok(Self::new(env, Backend::Foundation(Arc::new(store))))
+    }
+
     /// An empty store in memory.
     pub fn memory(env: Env, faults: Faults) -> Self {
         let store = Memory::new(env.clone(), faults);
@@ -67,7 +77,7 @@ impl Database {
     pub fn work(&self) -> Work {
         let transactions = self.inner.committed.load(Ordering::Relaxed);
         let groups = match &self.inner.backend {
-            Backend::Memory(_) => transactions,
+            Backend::Memory(_) | Backend::Foundation(_) => transactions,
             Backend::Embedded(embedded) => embedded.groups(),
         };
         Work { transactions, groups, conflicts: self.inner.conflicts.load(Ordering::Relaxed) }
@@ -89,22 +99,24 @@ impl Database {
         self.inner.backend.close().await
     }
 
-    /// Changes the faults of a memory store from now on; no effect on any other.
+    /// Changes the faults of a test's store from now on; no effect on any other.
     pub fn set_faults(&self, faults: Faults) {
-        if let Backend::Memory(memory) = &self.inner.backend {
-            memory.set_faults(faults);
+        match &self.inner.backend {
+            Backend::Memory(memory) => memory.set_faults(faults),
+            Backend::Foundation(foundation) => foundation.set_faults(faults),
+            Backend::Embedded(_) => {}
         }
     }
 
-    /// Ends a memory store as a power loss would and returns its next incarnation, which holds
+    /// Ends a test's store as a power loss would and returns its next incarnation, which holds
     /// exactly what was committed; every old handle and transaction answers [`KvError::Closed`].
     /// `None` for any other backend.
     pub fn crash(&self) -> Option<Self> {
-        match &self.inner.backend {
-            Backend::Memory(memory) => {
-                Some(Self::new(self.inner.env.clone(), Backend::Memory(Arc::new(memory.crash()))))
-            }
-            Backend::Embedded(_) => None,
-        }
+        let next = match &self.inner.backend {
+            Backend::Memory(memory) => Backend::Memory(Arc::new(memory.crash())),
+            Backend::Foundation(foundation) => Backend::Foundation(Arc::new(foundation.crash()?)),
+            Backend::Embedded(_) => return None,
+        };
+        Some(Self::new(self.inner.env.clone(), next))
     }
 }

@@ -48,7 +48,8 @@ pub enum KvError {
     /// The stored bytes contradict themselves.
     #[error("the store is corrupt: {what}")]
     Corrupt { what: String },
-    /// The device or the file system failed. The store answers nothing more until it is opened again.
+    /// The device, the file system or the cluster failed. An embedded store answers nothing more until it is opened
+    /// again.
     #[error("the store failed: {what}")]
     Io { what: String },
     /// Another process has the directory open.
@@ -60,6 +61,9 @@ pub enum KvError {
     /// The directory was written by a newer release.
     #[error("{} has format {found}, newer than {supported}, the newest this release reads", dir.display())]
     NewerFormat { dir: PathBuf, found: u32, supported: u32 },
+    /// What the FoundationDB backend needs on this host is not there or does not fit.
+    #[error("{what}")]
+    NoClient { what: String },
     /// The database was closed.
     #[error("the store is closed")]
     Closed,

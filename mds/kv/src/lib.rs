@@ -3,7 +3,7 @@
 //! Strictly serialisable optimistic transactions over ordered byte keys: reads see one version of
 //! the store plus the transaction's own writes; commit fails with [`KvError::Conflict`] if a key or
 //! range read (not snapshot-read) was written since. Every backend enforces the same envelope:
-//! keys up to 10 kB, values up to 100 kB, transactions up to 10 MB and 5 s. Keys are not empty and do
+//! keys up to 9.9 kB, values up to 100 kB, transactions up to 10 MB and 5 s. Keys are not empty and do
 //! not begin with 0xff.
 //!
 //! A [`Database`] is one of several backends behind one contract suite (tests/contract).
@@ -13,6 +13,7 @@ mod database;
 mod embedded;
 mod error;
 mod faults;
+mod foundation;
 mod history;
 mod key;
 mod memory;
@@ -32,13 +33,14 @@ pub use database::{Database, Work};
 pub use embedded::EmbeddedOptions;
 pub use error::KvError;
 pub use faults::Faults;
+pub use foundation::{FoundationOptions, Tls};
 pub use key::{KeyReader, KeyWriter, strinc, successor};
 pub use run::{Attempt, RunLimits};
 pub use snapshot::Snapshot;
 pub use transaction::Transaction;
 
-/// Largest key, in bytes.
-pub const MAX_KEY: usize = 10_000;
+/// Largest key, in bytes: FoundationDB's 10,000 with room for the name of a file system before it.
+pub const MAX_KEY: usize = 9_900;
 /// Largest value, in bytes.
 pub const MAX_VALUE: usize = 100_000;
 /// Largest sum of the keys and values written and the conflict ranges of one transaction, in bytes.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::embedded::Embedded;
+use crate::foundation::Foundation;
 use crate::memory::Memory;
 use crate::views::View as Versioned;
 use crate::writes::WriteSet;
@@ -70,12 +71,14 @@ pub(crate) trait Store {
 pub(crate) enum Backend {
     Memory(Arc<Memory>),
     Embedded(Arc<Embedded>),
+    Foundation(Arc<Foundation>),
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) enum View {
     Memory(<Memory as Store>::View),
     Embedded(<Embedded as Store>::View),
+    Foundation(<Foundation as Store>::View),
 }
 
 impl View {
@@ -83,6 +86,7 @@ impl View {
         match self {
             Self::Memory(v) => v.version,
             Self::Embedded(v) => v.version,
+            Self::Foundation(v) => v.version,
         }
     }
 }
@@ -97,6 +101,7 @@ impl Backend {
         match self {
             Self::Memory(m) => m.view().await.map(View::Memory),
             Self::Embedded(e) => e.view().await.map(View::Embedded),
+            Self::Foundation(f) => f.view().await.map(View::Foundation),
         }
     }
 
@@ -104,6 +109,7 @@ impl Backend {
         match (self, view) {
             (Self::Memory(m), View::Memory(v)) => m.get(v, key).await,
             (Self::Embedded(e), View::Embedded(v)) => e.get(v, key).await,
+            (Self::Foundation(f), View::Foundation(v)) => f.get(v, key).await,
             _ => Err(mismatch()),
         }
     }
@@ -119,6 +125,7 @@ impl Backend {
         match (self, view) {
             (Self::Memory(m), View::Memory(v)) => m.range(v, begin, end, limit, reverse).await,
             (Self::Embedded(e), View::Embedded(v)) => e.range(v, begin, end, limit, reverse).await,
+            (Self::Foundation(f), View::Foundation(v)) => f.range(v, begin, end, limit, reverse).await,
             _ => Err(mismatch()),
         }
     }
@@ -142,6 +149,14 @@ impl Backend {
                 };
                 e.commit(Request { view, reads, writes, write_conflicts, bytes }).await
             }
+            Self::Foundation(f) => {
+                let view = match view {
+                    None => None,
+                    Some(View::Foundation(v)) => Some(v),
+                    Some(_) => return Err(mismatch()),
+                };
+                f.commit(Request { view, reads, writes, write_conflicts, bytes }).await
+            }
         }
     }
 
@@ -149,6 +164,7 @@ impl Backend {
         match self {
             Self::Memory(m) => m.flush().await,
             Self::Embedded(e) => e.flush().await,
+            Self::Foundation(f) => f.flush().await,
         }
     }
 
@@ -156,6 +172,7 @@ impl Backend {
         match self {
             Self::Memory(m) => m.close().await,
             Self::Embedded(e) => e.close().await,
+            Self::Foundation(f) => f.close().await,
         }
     }
 }

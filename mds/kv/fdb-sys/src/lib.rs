@@ -8,7 +8,12 @@
 //!
 //! Declared from the documentation of the C API; what `foundationdb` does not call is left out. The names are C's.
 #![allow(unsafe_code, reason = "this crate is the border to C; every use has its proof")]
-#![allow(non_snake_case, non_camel_case_types, non_upper_case_globals, reason = "the names are those of the C API")]
+#![allow(
+    non_snake_case,
+    non_camel_case_types,
+    non_upper_case_globals,
+    reason = "the names are those of the C API"
+)]
 
 mod entry;
 mod library;
@@ -16,7 +21,7 @@ mod numbers;
 mod types;
 
 pub use entry::*;
-pub use library::{LoadError, load, loaded_from};
+pub use library::{LoadError, load, loaded_from, run_network_forever};
 pub use numbers::*;
 pub use types::*;
 

@@ -1,11 +1,12 @@
 //! Finding and loading the client library, once for the life of the process.
 
+use std::ffi::CStr;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use libloading::Library;
 
-use crate::entry::Api;
+use crate::entry::{self, Api};
 
 /// Names for the loader's search path: the first is what the official packages install.
 const NAMES: [&str; 2] = ["libfdb_c.so", "libfdb_c.so.7"];
@@ -70,4 +71,34 @@ pub fn loaded_from() -> Option<&'static Path> {
 
 pub(crate) fn api() -> Option<&'static Api> {
     LOADED.get().map(|l| &l.api)
+}
+
+/// Sets up the network and runs it on a thread of its own for the life of the process. After the network's options
+/// and before any database; once.
+pub fn run_network_forever() -> Result<(), String> {
+    // SAFETY: takes no pointers; called out of order or twice it answers with an error.
+    let code = unsafe { entry::fdb_setup_network() };
+    if code != 0 {
+        return Err(message(code));
+    }
+    let run = || {
+        // SAFETY: takes no pointers; the network is set up, and this is the only thread that runs it. Nobody stops
+        // it, so that no callback and no future ever meets a network that has gone.
+        let code = unsafe { entry::fdb_run_network() };
+        if code != 0 {
+            // Every answer that is awaited would never come: better no process than one that hangs for ever.
+            std::process::abort();
+        }
+    };
+    std::thread::Builder::new()
+        .name("foundationdb".to_owned())
+        .spawn(run)
+        .map(drop)
+        .map_err(|e| e.to_string())
+}
+
+fn message(code: crate::fdb_error_t) -> String {
+    // SAFETY: takes no pointers; what it returns is a string with an end that is never freed.
+    let text = unsafe { CStr::from_ptr(entry::fdb_get_error(code)) };
+    format!("FoundationDB: {} ({code})", text.to_string_lossy())
 }

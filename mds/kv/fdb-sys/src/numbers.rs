@@ -22,7 +22,8 @@ pub const FDBDatabaseOption_FDB_DB_OPTION_TRANSACTION_REPORT_CONFLICTING_KEYS: F
 pub const FDBDatabaseOption_FDB_DB_OPTION_TRANSACTION_RETRY_LIMIT: FDBDatabaseOption = 501;
 pub const FDBDatabaseOption_FDB_DB_OPTION_TRANSACTION_SIZE_LIMIT: FDBDatabaseOption = 503;
 pub const FDBDatabaseOption_FDB_DB_OPTION_TRANSACTION_TIMEOUT: FDBDatabaseOption = 500;
-pub const FDBDatabaseOption_FDB_DB_OPTION_TRANSACTION_USED_DURING_COMMIT_PROTECTION_DISABLE: FDBDatabaseOption = 701;
+pub const FDBDatabaseOption_FDB_DB_OPTION_TRANSACTION_USED_DURING_COMMIT_PROTECTION_DISABLE:
+    FDBDatabaseOption = 701;
 pub const FDBDatabaseOption_FDB_DB_OPTION_USE_CONFIG_DATABASE: FDBDatabaseOption = 800;
 
 pub const FDBErrorPredicate_FDB_ERROR_PREDICATE_MAYBE_COMMITTED: FDBErrorPredicate = 50001;
@@ -114,7 +115,8 @@ pub const FDBTransactionOption_FDB_TR_OPTION_DEBUG_TRANSACTION_IDENTIFIER: FDBTr
 pub const FDBTransactionOption_FDB_TR_OPTION_DURABILITY_DATACENTER: FDBTransactionOption = 110;
 pub const FDBTransactionOption_FDB_TR_OPTION_DURABILITY_DEV_NULL_IS_WEB_SCALE: FDBTransactionOption = 130;
 pub const FDBTransactionOption_FDB_TR_OPTION_DURABILITY_RISKY: FDBTransactionOption = 120;
-pub const FDBTransactionOption_FDB_TR_OPTION_EXPENSIVE_CLEAR_COST_ESTIMATION_ENABLE: FDBTransactionOption = 1000;
+pub const FDBTransactionOption_FDB_TR_OPTION_EXPENSIVE_CLEAR_COST_ESTIMATION_ENABLE: FDBTransactionOption =
+    1000;
 pub const FDBTransactionOption_FDB_TR_OPTION_INCLUDE_PORT_IN_ADDRESS: FDBTransactionOption = 23;
 pub const FDBTransactionOption_FDB_TR_OPTION_INITIALIZE_NEW_DATABASE: FDBTransactionOption = 300;
 pub const FDBTransactionOption_FDB_TR_OPTION_LOCK_AWARE: FDBTransactionOption = 700;
@@ -146,6 +148,7 @@ pub const FDBTransactionOption_FDB_TR_OPTION_TAG: FDBTransactionOption = 800;
 pub const FDBTransactionOption_FDB_TR_OPTION_TIMEOUT: FDBTransactionOption = 500;
 pub const FDBTransactionOption_FDB_TR_OPTION_TRANSACTION_LOGGING_ENABLE: FDBTransactionOption = 402;
 pub const FDBTransactionOption_FDB_TR_OPTION_TRANSACTION_LOGGING_MAX_FIELD_LENGTH: FDBTransactionOption = 405;
-pub const FDBTransactionOption_FDB_TR_OPTION_USED_DURING_COMMIT_PROTECTION_DISABLE: FDBTransactionOption = 701;
+pub const FDBTransactionOption_FDB_TR_OPTION_USED_DURING_COMMIT_PROTECTION_DISABLE: FDBTransactionOption =
+    701;
 pub const FDBTransactionOption_FDB_TR_OPTION_USE_GRV_CACHE: FDBTransactionOption = 1101;
 pub const FDBTransactionOption_FDB_TR_OPTION_USE_PROVISIONAL_PROXIES: FDBTransactionOption = 711;
