@@ -92,9 +92,11 @@ pub(crate) struct Mds {
     /// Read the options from section [mds] of FILE; those on the command line win
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Where the metadata is kept
+    /// Where the metadata is kept, unless it is in FoundationDB
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: PathBuf,
+    #[command(flatten)]
+    pub(crate) store: Store,
     /// Address and port for clients, data servers and commands
     #[arg(long, value_name = "ADDR:PORT", default_value = "[::]:2049")]
     pub(crate) listen: SocketAddr,
@@ -150,6 +152,43 @@ pub(crate) struct Ds {
 pub(crate) struct Child {
     #[arg(long, hide = true)]
     pub(crate) stop_with_stdin: bool,
+}
+
+/// Where the metadata is.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Store {
+    /// What keeps the metadata
+    #[arg(long, value_enum, value_name = "KIND", default_value_t = StoreKind::Embedded)]
+    pub(crate) store: StoreKind,
+    /// FoundationDB's cluster file [default: FDB_CLUSTER_FILE, or /etc/foundationdb/fdb.cluster]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) fdb_cluster_file: Option<PathBuf>,
+    /// FoundationDB's client library [default: libfdb_c.so where the system looks for libraries]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) fdb_library: Option<PathBuf>,
+    /// Tells this file system from others in the same FoundationDB cluster: letters, digits, '.', '_', '-'
+    #[arg(long, value_name = "NAME", default_value = "sluice")]
+    pub(crate) fdb_name: String,
+    /// Certificate for a FoundationDB cluster with TLS [default: FDB_TLS_CERTIFICATE_FILE]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) fdb_tls_certificate: Option<PathBuf>,
+    /// Its key; a password for it is in FDB_TLS_PASSWORD [default: FDB_TLS_KEY_FILE]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) fdb_tls_key: Option<PathBuf>,
+    /// Authorities that may vouch for the cluster [default: FDB_TLS_CA_FILE]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) fdb_tls_ca: Option<PathBuf>,
+    /// What the cluster's certificates must say, such as "Check.Valid=1,S.O=Example" [default: FDB_TLS_VERIFY_PEERS]
+    #[arg(long, value_name = "PATTERN")]
+    pub(crate) fdb_tls_verify_peers: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum StoreKind {
+    /// The data directory
+    Embedded,
+    /// A FoundationDB cluster
+    Foundationdb,
 }
 
 #[derive(Clone, Debug, Args)]

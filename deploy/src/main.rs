@@ -23,6 +23,7 @@ mod ports;
 mod reach;
 mod status;
 mod stop;
+mod store;
 mod supervised;
 mod top;
 mod up;

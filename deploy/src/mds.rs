@@ -3,14 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
 use sluice_env::Env;
-use sluice_kv::{Database, EmbeddedOptions};
 use sluice_mds::{Config, Delegations, Mds};
 use sluice_rpc::{ClusterKey, Limits, Server, Tcp, Transport};
 
 use crate::metrics::mds::MdsSource;
-use crate::{cli, durability, logs, metrics, ports, stop, supervised};
+use crate::{cli, logs, metrics, ports, stop, store, supervised};
 
 /// How long calls in flight may take when the server is asked to stop.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -21,12 +20,7 @@ pub(crate) async fn run(options: cli::Mds) -> Result<()> {
     let key = key(&options)?;
     let transport: Arc<dyn Transport> = Arc::new(Tcp);
     let limits = Limits::default();
-    let store = options.data_dir.join("metadata");
-    std::fs::create_dir_all(&store)
-        .with_context(|| format!("cannot make {}: choose a writable --data-dir", store.display()))?;
-    let embedded =
-        EmbeddedOptions { unsafe_no_sync: durability::unsafe_no_sync("mds"), ..EmbeddedOptions::default() };
-    let db = Database::open_embedded(env.clone(), &store, embedded)?;
+    let db = store::open(&env, &options.data_dir, &options.store).await?;
     let mds = Mds::start(env.clone(), Arc::clone(&transport), db.clone(), config(&options.tuning)).await?;
     let server = Arc::new(
         Server::new(env.clone(), transport, limits, mds.plain_programs())

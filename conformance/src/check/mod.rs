@@ -17,7 +17,7 @@ use lanes::Cell;
 /// What to leave out.
 #[derive(clap::Args, Debug)]
 pub struct Options {
-    /// Run only these steps: fmt, clippy, tidy, build, test, fuzz, guest
+    /// Run only these steps: fmt, clippy, tidy, build, test, fuzz, foundationdb, guest
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// Pass without kernel clients where they cannot run (they need root)
@@ -43,8 +43,8 @@ const STEPS: &[Step] =
     &[("fmt", fmt), ("clippy", clippy), ("tidy", |root, _| tidy::run(root)), ("build", build)];
 /// What runs what was built: fuzzing keeps one processor busy, tests wait half of their time.
 const TOGETHER: &[Step] = &[("test", test), ("fuzz", fuzz)];
-/// The longest.
-const LAST: &[Step] = &[("guest", guest)];
+/// What needs more than this tree, and the longest.
+const LAST: &[Step] = &[("foundationdb", foundationdb), ("guest", guest)];
 
 /// Runs every step, or the chosen ones, and prints how long each took.
 ///
@@ -113,7 +113,33 @@ fn build(root: &Path, _: &Options) -> Result<()> {
 }
 
 fn test(root: &Path, _: &Options) -> Result<()> {
-    apart(root, program().args(["test", "--workspace", "--quiet"]))
+    let mut command = program();
+    command.args(["test", "--workspace", "--quiet"]);
+    // Those on FoundationDB are a step of their own.
+    for name in FOUNDATIONDB {
+        command.env_remove(name);
+    }
+    apart(root, &mut command)
+}
+
+/// What these name makes the tests of the metadata run on FoundationDB (`sluice_kv`'s `Database::fresh`).
+const FOUNDATIONDB: [&str; 2] = ["SLUICE_FDB_CLUSTER_FILE", "SLUICE_FDB_LIBRARY"];
+
+/// The store's contract and the tests above it, on a real cluster.
+fn foundationdb(root: &Path, options: &Options) -> Result<()> {
+    if let Some(missing) = FOUNDATIONDB.iter().find(|name| std::env::var_os(name).is_none()) {
+        let what = format!("NOT RUN: the store on FoundationDB: {missing} is not set (docs/TESTING.md)");
+        if options.only.is_empty() {
+            println!("{what}");
+            return Ok(());
+        }
+        bail!(what);
+    }
+    let store = "test -p sluice-kv --test contract --test foundation -- --ignored foundation";
+    cargo(root, &store.split(' ').collect::<Vec<_>>())?;
+    cargo(root, &["test", "-p", "sluice-namespace", "--test", "suite"])?;
+    cargo(root, &["test", "-p", "sluice-mds", "--test", "ops"])?;
+    cargo(root, &["test", "-p", "sluice-conformance", "--test", "world"])
 }
 
 /// Every decoder, with seeded mutations, for a minute.

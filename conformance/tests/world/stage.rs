@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sluice_ds::DataServer;
 use sluice_env::Env;
-use sluice_kv::{Database, Faults};
+use sluice_kv::Database;
 use sluice_mds::{Config, Mds};
 use sluice_namespace::LayoutPolicy;
 use sluice_rpc::{ClusterKey, Limits, Server, SimConfig, SimNet};
@@ -92,7 +92,7 @@ impl World {
         let net = SimNet::new(env.clone(), SimConfig::default());
         let key = ClusterKey::generate(&env);
         let addr = SocketAddr::new(net.ip("mds"), 2049);
-        let db = Database::memory(env.clone(), Faults::NONE);
+        let db = Database::fresh(env.clone()).await.unwrap();
         let (server, service) = serve(&env, &net, &db, &key, &config, addr).await;
         let nodes = (1..=DATA_SERVERS)
             .map(|n| Node { host: format!("ds{n}"), device: MemDevice::new(), server: None })

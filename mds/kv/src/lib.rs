@@ -21,6 +21,7 @@ mod run;
 mod snapshot;
 mod store;
 mod transaction;
+mod trial;
 mod views;
 mod writes;
 

@@ -45,8 +45,13 @@ struct Reads {
     failed: Option<KvError>,
 }
 
-/// The size of a write besides its bytes, as FoundationDB counts it (roughly).
-const WRITE_OVERHEAD: usize = 24;
+/// The sizes of a write and of a conflict range besides their bytes: at least what FoundationDB counts, so that what
+/// any backend takes, it takes.
+const WRITE_OVERHEAD: usize = 96;
+const CONFLICT_OVERHEAD: usize = 40;
+
+/// What FoundationDB appends to a versionstamped value on its way: where the stamp goes.
+const STAMP_OFFSET: usize = 4;
 
 impl Transaction {
     pub(crate) fn new(db: Arc<Inner>) -> Self {
@@ -149,7 +154,7 @@ impl Transaction {
         let (key, value) = (key.into(), value.into());
         if offset.saturating_add(Versionstamp::LEN) > value.len() {
             self.refuse(KvError::BadOperand);
-        } else if self.admit(&key, value.len()) {
+        } else if self.admit(&key, value.len() + STAMP_OFFSET) {
             self.writes.put_stamped(key, value, offset);
         }
     }
@@ -274,8 +279,8 @@ impl Transaction {
             self.refuse(KvError::ValueTooLong { bytes: value });
             return false;
         }
-        // The key counts twice: as a write and as its conflict range.
-        self.written_bytes += 2 * key.len() + value + WRITE_OVERHEAD;
+        // The key counts four times: a cleared key is a range, and so is the conflict of every write.
+        self.written_bytes += 4 * key.len() + value + WRITE_OVERHEAD;
         self.admit_key(key)
     }
 
@@ -293,7 +298,7 @@ impl Transaction {
     }
 
     fn add_write_conflict(&mut self, range: KeyRange) {
-        self.written_bytes += range.begin.len() + range.end.len() + WRITE_OVERHEAD;
+        self.written_bytes += range.begin.len() + range.end.len() + CONFLICT_OVERHEAD;
         self.write_conflicts.push(range);
     }
 
@@ -441,12 +446,12 @@ impl Transaction {
 
 impl Reads {
     fn add_key(&mut self, key: &[u8]) {
-        self.bytes += 2 * key.len() + 1;
+        self.bytes += 2 * key.len() + CONFLICT_OVERHEAD;
         self.set.keys.push(Bytes::copy_from_slice(key));
     }
 
     fn add_range(&mut self, range: KeyRange) {
-        self.bytes += range.begin.len() + range.end.len();
+        self.bytes += range.begin.len() + range.end.len() + CONFLICT_OVERHEAD;
         self.set.ranges.push(range);
     }
 }

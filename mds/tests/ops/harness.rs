@@ -14,7 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use sluice_env::{BoxFuture, Env};
-use sluice_kv::{Database, Faults};
+use sluice_kv::Database;
 use sluice_mds::{Config, Mds};
 use sluice_rpc::{
     AuthSys, Client as Dialler, ClusterKey, Connection, Credential, Limits, Server, SimConfig, SimNet,
@@ -69,7 +69,7 @@ impl World {
     pub async fn start(seed: u64, config: Config) -> Self {
         let env = Env::simulated(seed);
         let net = SimNet::new(env.clone(), SimConfig::default());
-        let db = Database::memory(env.clone(), Faults::NONE);
+        let db = Database::fresh(env.clone()).await.unwrap();
         let key = ClusterKey::generate(&env);
         let addr = SocketAddr::new(net.ip(MDS), 2049);
         let server = serve(&env, &net, &db, &key, &config, addr).await;

@@ -112,3 +112,11 @@ async fn counters_add_up_on_threads() {
     counters_add_up(Fixture::embedded(Env::system(), EmbeddedOptions::default())).await;
     counters_add_up(Fixture::memory(Env::system())).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[ignore = "needs a FoundationDB cluster: cargo check-all --only foundationdb"]
+async fn random_load_on_foundation_is_serialisable() {
+    let f = Fixture::foundation(Env::system(), |options| options.still = false).await;
+    random_load_is_serialisable(f).await;
+    counters_add_up(Fixture::foundation(Env::system(), |options| options.still = false).await).await;
+}

@@ -14,40 +14,60 @@ mod serial;
 use std::time::Duration;
 
 use sluice_env::Env;
-use sluice_kv::{Database, EmbeddedOptions, Faults, KeyRange, KvError};
+use sluice_kv::{Database, EmbeddedOptions, Faults, FoundationOptions, KeyRange, KvError};
 use tempfile::TempDir;
 
 /// A fresh store of one backend.
 pub(crate) struct Fixture {
     pub(crate) env: Env,
     pub(crate) db: Database,
-    dir: Option<TempDir>,
-    options: EmbeddedOptions,
+    kind: Kind,
+}
+
+/// What the next incarnation needs.
+enum Kind {
+    Memory,
+    Embedded(TempDir, EmbeddedOptions),
+    Foundation(FoundationOptions),
 }
 
 impl Fixture {
     pub(crate) fn memory(env: Env) -> Self {
         let db = Database::memory(env.clone(), Faults::NONE);
-        Self { env, db, dir: None, options: EmbeddedOptions::default() }
+        Self { env, db, kind: Kind::Memory }
     }
 
     pub(crate) fn embedded(env: Env, options: EmbeddedOptions) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let db = Database::open_embedded(env.clone(), dir.path(), options.clone()).unwrap();
-        Self { env, db, dir: Some(dir), options }
+        Self { env, db, kind: Kind::Embedded(dir, options) }
+    }
+
+    /// In virtual time, unless `change` says otherwise.
+    pub(crate) async fn foundation(env: Env, change: impl FnOnce(&mut FoundationOptions)) -> Self {
+        let mut options = FoundationOptions::of_tests().expect(
+            "NOT RUN: FoundationDB: SLUICE_FDB_CLUSTER_FILE and SLUICE_FDB_LIBRARY are not set (docs/TESTING.md)",
+        );
+        change(&mut options);
+        let db = Database::fresh_in(env.clone(), &options).await.unwrap();
+        Self { env, db, kind: Kind::Foundation(options) }
     }
 
     /// Ends this incarnation of the store and opens the next.
     pub(crate) async fn reopen(self) -> Self {
-        let Self { env, db, dir, options } = self;
-        let db = match &dir {
-            None => db.crash().unwrap(),
-            Some(dir) => {
+        let Self { env, db, kind } = self;
+        let db = match &kind {
+            Kind::Memory => db.crash().unwrap(),
+            Kind::Embedded(dir, options) => {
                 db.close().await.unwrap();
                 Database::open_embedded(env.clone(), dir.path(), options.clone()).unwrap()
             }
+            Kind::Foundation(options) => {
+                db.close().await.unwrap();
+                Database::open_foundation(env.clone(), options).await.unwrap()
+            }
         };
-        Self { env, db, dir, options }
+        Self { env, db, kind }
     }
 
     pub(crate) async fn pass(&self, time: Duration) {
@@ -103,6 +123,14 @@ macro_rules! contract {
             async fn $case() {
                 let options = sluice_kv::EmbeddedOptions::default();
                 let fixture = crate::Fixture::embedded(sluice_env::Env::simulated(1), options);
+                crate::$module::$case(fixture).await;
+            }
+        )+})+}
+        mod foundation {$(mod $module {$(
+            #[tokio::test(start_paused = true)]
+            #[ignore = "needs a FoundationDB cluster: cargo check-all --only foundationdb"]
+            async fn $case() {
+                let fixture = crate::Fixture::foundation(sluice_env::Env::simulated(1), |_| ()).await;
                 crate::$module::$case(fixture).await;
             }
         )+})+}

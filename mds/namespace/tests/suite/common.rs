@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use sluice_env::{Env, Wall};
-use sluice_kv::{Database, Faults, Transaction};
+use sluice_kv::{Database, Transaction};
 use sluice_namespace::*;
 
 pub const NOW: Wall = Wall { seconds: 1_000, nanos: 7 };
@@ -33,7 +33,7 @@ impl World {
     /// Fewer bits: more collisions.
     pub async fn with_bits(hash_bits: u8) -> Self {
         let env = Env::simulated(1);
-        let db = Database::memory(env.clone(), Faults::NONE);
+        let db = Database::fresh(env.clone()).await.unwrap();
         let options = FormatOptions { hash_bits, now: NOW, mode: 0o777, ..FormatOptions::new(&env) };
         let mut txn = db.begin();
         let ns = Namespace::load_or_format(&mut txn, &options).await.unwrap();
