@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 use sluice_env::Env;
 use sluice_mds::{Config, Delegations, Mds};
 use sluice_rpc::{ClusterKey, Limits, Server, Tcp, Transport};
@@ -37,7 +37,10 @@ pub(crate) async fn run(options: cli::Mds) -> Result<()> {
         metrics::serve(address, Arc::new(source)).await?;
     }
     supervised::ready();
-    let why = stop::requested(options.child.stop_with_stdin).await?;
+    let why = tokio::select! {
+        why = stop::requested(options.child.stop_with_stdin) => why?,
+        () = db.taken_over() => bail!("another metadata server has taken over this file system"),
+    };
     tracing::info!(why, "metadata server stopping");
     supervised::stopping();
     server.shutdown(DRAIN).await;

@@ -17,7 +17,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(crate) async fn open(env: &Env, data_dir: &Path, options: &Store) -> Result<Database> {
     match options.store {
         StoreKind::Embedded => embedded(env, data_dir),
-        StoreKind::Foundationdb => foundation(env, options).await,
+        StoreKind::Foundationdb => foundation(env, data_dir, options).await,
     }
 }
 
@@ -30,8 +30,11 @@ fn embedded(env: &Env, data_dir: &Path) -> Result<Database> {
     Ok(Database::open_embedded(env.clone(), &dir, options)?)
 }
 
-async fn foundation(env: &Env, given: &Store) -> Result<Database> {
+async fn foundation(env: &Env, data_dir: &Path, given: &Store) -> Result<Database> {
+    std::fs::create_dir_all(data_dir)
+        .with_context(|| format!("cannot make {}: choose a writable --data-dir", data_dir.display()))?;
     let options = FoundationOptions {
+        identity: Some(data_dir.join("identity")),
         cluster_file: given.fdb_cluster_file.clone(),
         library: given.fdb_library.clone(),
         name: given.fdb_name.clone(),

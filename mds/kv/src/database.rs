@@ -50,10 +50,10 @@ impl Database {
     /// Opens a file system's store in a FoundationDB cluster, making it as needed. A cluster that does not answer
     /// within seconds is [`KvError::Unavailable`]; asking again is harmless.
     ///
-    /// Refused with [`KvError::NoClient`], [`KvError::Foreign`] or [`KvError::NewerFormat`].
+    /// Refused with [`KvError::NoClient`], [`KvError::Foreign`], [`KvError::InUse`] or [`KvError::NewerFormat`].
     pub async fn open_foundation(env: Env, options: &FoundationOptions) -> Result<Self, KvError> {
         let store = Foundation::open(env.clone(), options).await?;
-        Ok(Self::new(env, Backend::Foundation(Arc::new(store))))
+        Ok(Self::new(env, Backend::Foundation(store)))
     }
 
     /// An empty store in memory.
@@ -97,6 +97,14 @@ impl Database {
     /// and transaction are dropped.
     pub async fn close(self) -> Result<(), KvError> {
         self.inner.backend.close().await
+    }
+
+    /// Completes when another server has taken over a shared store: this one answers nothing more.
+    pub async fn taken_over(&self) {
+        match &self.inner.backend {
+            Backend::Foundation(foundation) => foundation.taken_over().await,
+            Backend::Memory(_) | Backend::Embedded(_) => std::future::pending().await,
+        }
     }
 
     /// Changes the faults of a test's store from now on; no effect on any other.

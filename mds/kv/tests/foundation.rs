@@ -3,6 +3,7 @@
 
 use std::io::Write;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use sluice_env::Env;
 use sluice_kv::{AtomicOp, Database, FoundationOptions, KeyRange, KvError, MAX_TRANSACTION};
@@ -161,4 +162,37 @@ async fn foundation_away_is_unavailable() {
     let answer = Database::open_foundation(Env::system(), &away).await.map(drop);
     assert!(matches!(answer, Err(KvError::Unavailable { .. })), "{answer:?}");
     set(&db, "k", "v").await;
+}
+
+fn beside(identities: &tempfile::TempDir, name: &str, options: &FoundationOptions) -> FoundationOptions {
+    FoundationOptions { identity: Some(identities.path().join(name)), ..options.clone() }
+}
+
+#[tokio::test]
+#[ignore = "needs a FoundationDB cluster: cargo check-all --only foundationdb"]
+async fn foundation_is_had_by_one_server_at_a_time() {
+    let identities = tempfile::tempdir().unwrap();
+    let plain = tests_cluster();
+    let (one, two) = (beside(&identities, "one", &plain), beside(&identities, "two", &plain));
+    let env = Env::system();
+    let first = Database::open_foundation(env.clone(), &one).await.unwrap();
+    // The same identity is locked; another finds the first alive.
+    for options in [&one, &two] {
+        let refused = Database::open_foundation(env.clone(), options).await.map(drop);
+        assert!(matches!(refused, Err(KvError::InUse { .. })), "{refused:?}");
+    }
+    set(&first, "k", "v").await;
+    // Released by a clean end.
+    first.close().await.unwrap();
+    let start = env.clock.now();
+    let second = Database::open_foundation(env.clone(), &two).await.unwrap();
+    assert!(env.clock.now().since(start) < Duration::from_secs(5));
+    // Not released by a crash: the same server goes on at once, another after a while.
+    drop(second);
+    let start = env.clock.now();
+    drop(Database::open_foundation(env.clone(), &two).await.unwrap());
+    assert!(env.clock.now().since(start) < Duration::from_secs(5));
+    let third = Database::open_foundation(env.clone(), &one).await.unwrap();
+    assert!(env.clock.now().since(start) > Duration::from_secs(8));
+    assert_eq!(third.begin().get(b"k").await.unwrap().unwrap(), "v");
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use foundationdb::api::{FdbApiBuilder, NetworkBuilder, get_max_api_version};
+use foundationdb::api::{FdbApiBuilder, get_max_api_version};
 use foundationdb::options::NetworkOption;
 use foundationdb_sys as sys;
 use parking_lot::Mutex;
@@ -76,24 +76,19 @@ fn set_up(tls: &Tls) -> Result<(), KvError> {
         return Err(KvError::NoClient { what });
     }
     let mut builder = FdbApiBuilder::default().build().map_err(failure::of_call)?;
-    // One version of the client is enough, and it answers sooner without the layer that chooses among several.
-    builder = set(builder, NetworkOption::DisableMultiVersionClientApi)?;
-    for (file, option) in [
-        (&tls.certificate, NetworkOption::TLSCertPath as fn(String) -> NetworkOption),
-        (&tls.key, NetworkOption::TLSKeyPath),
-        (&tls.ca, NetworkOption::TLSCaPath),
-    ] {
-        if let Some(file) = file {
-            builder = set(builder, option(file.to_string_lossy().into_owned()))?;
-        }
+    for option in options(tls) {
+        builder = builder.set_option(option).map_err(failure::of_call)?;
     }
-    if let Some(pattern) = &tls.verify_peers {
-        builder = set(builder, NetworkOption::TLSVerifyPeers(pattern.clone().into_bytes()))?;
-    }
-    drop(builder);
     sys::run_network_forever().map_err(|what| KvError::NoClient { what })
 }
 
-fn set(builder: NetworkBuilder, option: NetworkOption) -> Result<NetworkBuilder, KvError> {
-    builder.set_option(option).map_err(failure::of_call)
+fn options(tls: &Tls) -> Vec<NetworkOption> {
+    // One version of the client is enough, and it answers sooner without the layer that chooses among several.
+    let mut options = vec![NetworkOption::DisableMultiVersionClientApi];
+    let path = |file: &Option<PathBuf>| file.as_ref().map(|file| file.to_string_lossy().into_owned());
+    options.extend(path(&tls.certificate).map(NetworkOption::TLSCertPath));
+    options.extend(path(&tls.key).map(NetworkOption::TLSKeyPath));
+    options.extend(path(&tls.ca).map(NetworkOption::TLSCaPath));
+    options.extend(tls.verify_peers.clone().map(String::into_bytes).map(NetworkOption::TLSVerifyPeers));
+    options
 }

@@ -7,11 +7,11 @@
 mod client;
 mod failure;
 mod space;
+mod tenure;
 mod wait;
 
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,7 +21,7 @@ use foundationdb::options::{
 use foundationdb::{KeySelector, RangeOption, Transaction};
 use parking_lot::Mutex;
 use sluice_env::Env;
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 
 use crate::faults::{CommitFault, Faults};
 use crate::key::successor;
@@ -29,6 +29,7 @@ use crate::store::{Request, Store};
 use crate::writes::{Pending, Step};
 use crate::{AtomicOp, Committed, KeyValue, KvError, MAX_AGE, Versionstamp};
 use space::Space;
+use tenure::Tenure;
 
 pub use client::Tls;
 
@@ -43,6 +44,9 @@ pub struct FoundationOptions {
     pub name: String,
     /// How the cluster and this client prove who they are.
     pub tls: Tls,
+    /// A file that says who this server is, made as needed and locked while the store is open: then only one server
+    /// at a time has the store. `None`: nothing keeps two from opening it.
+    pub identity: Option<PathBuf>,
     /// For tests in virtual time: every wait for the cluster blocks its thread, so that time stands still meanwhile,
     /// and [`crate::Database::set_faults`] has an effect.
     pub still: bool,
@@ -55,6 +59,7 @@ impl Default for FoundationOptions {
             library: None,
             name: "sluice".to_owned(),
             tls: Tls::default(),
+            identity: None,
             still: false,
         }
     }
@@ -74,8 +79,11 @@ pub(crate) struct Foundation {
     database: Arc<foundationdb::Database>,
     space: Space,
     still: bool,
-    /// Nothing is answered any more but [`KvError::Closed`].
-    closed: AtomicBool,
+    tenure: Option<Tenure>,
+    /// Why nothing is answered any more.
+    ended: OnceLock<KvError>,
+    /// Told when another server has taken over.
+    lost: Notify,
     /// Each commit in flight has a permit.
     commits: Semaphore,
     faults: Mutex<Faults>,
@@ -102,14 +110,24 @@ impl std::fmt::Debug for View {
 
 impl Foundation {
     /// Loads the library, starts its network thread, and makes or checks the file system's part of the cluster.
-    pub(crate) async fn open(env: Env, options: &FoundationOptions) -> Result<Self, KvError> {
+    pub(crate) async fn open(env: Env, options: &FoundationOptions) -> Result<Arc<Self>, KvError> {
+        let tenure = options.identity.as_deref().map(|file| Tenure::of(file, &env)).transpose()?;
         let space = Space::new(&options.name)?;
         let database = client::connect(options)?;
         let timeout = i32::try_from(READ_TIMEOUT.as_millis()).unwrap_or(i32::MAX);
         database.set_option(DatabaseOption::TransactionTimeout(timeout)).map_err(failure::of_call)?;
         let database = Arc::new(database);
-        let this = Self::over(env, database, space, options.still, Faults::NONE);
+        let mut this = Self::over(env, database, space, options.still, Faults::NONE);
         space::prepare(&this).await?;
+        if let Some(tenure) = tenure {
+            tenure::take(&this, &tenure).await?;
+            this.tenure = Some(tenure);
+        }
+        let this = Arc::new(this);
+        if this.tenure.is_some() {
+            let keeping = tenure::keep(Arc::downgrade(&this), this.env.clone());
+            this.env.spawn.spawn(Box::pin(keeping));
+        }
         Ok(this)
     }
 
@@ -121,8 +139,8 @@ impl Foundation {
         faults: Faults,
     ) -> Self {
         let commits = Semaphore::new(COMMITS as usize);
-        let (closed, faults) = (AtomicBool::new(false), Mutex::new(faults));
-        Self { env, database, space, still, closed, commits, faults }
+        let (ended, lost, faults) = (OnceLock::new(), Notify::new(), Mutex::new(faults));
+        Self { env, database, space, still, tenure: None, ended, lost, commits, faults }
     }
 
     /// Ends this incarnation and returns the next, in a test.
@@ -130,7 +148,7 @@ impl Foundation {
         if !self.still {
             return None;
         }
-        self.closed.store(true, Ordering::Release);
+        self.end(KvError::Closed);
         let (env, database, space) = (self.env.clone(), Arc::clone(&self.database), self.space.clone());
         Some(Self::over(env, database, space, self.still, *self.faults.lock()))
     }
@@ -146,8 +164,26 @@ impl Foundation {
         if self.still { *self.faults.lock() } else { Faults::NONE }
     }
 
-    fn open_still(&self) -> Result<(), KvError> {
-        if self.closed.load(Ordering::Acquire) { Err(KvError::Closed) } else { Ok(()) }
+    fn check(&self) -> Result<(), KvError> {
+        match self.ended.get() {
+            None => Ok(()),
+            Some(error) => Err(error.clone()),
+        }
+    }
+
+    fn end(&self, error: KvError) {
+        self.ended.get_or_init(|| error);
+    }
+
+    fn lose(&self) {
+        tracing::error!("another server has taken over this store");
+        self.end(KvError::Superseded);
+        self.lost.notify_one();
+    }
+
+    /// Completes when another server has taken over; for one who waits.
+    pub(crate) async fn taken_over(&self) {
+        self.lost.notified().await;
     }
 
     fn begin(&self) -> Result<Transaction, KvError> {
@@ -262,10 +298,10 @@ impl Store for Foundation {
         let faults = self.faults();
         faults.delay(&self.env).await;
         faults.view(&self.env)?;
-        self.open_still()?;
+        self.check()?;
         let transaction = self.begin()?;
         let version = self.read_version(&transaction).await?;
-        self.open_still()?;
+        self.check()?;
         Ok(View { version, transaction })
     }
 
@@ -273,7 +309,7 @@ impl Store for Foundation {
         let faults = self.faults();
         faults.delay(&self.env).await;
         faults.read(&self.env)?;
-        self.open_still()?;
+        self.check()?;
         // As a snapshot: the conflict is added at commit.
         let value = self.wait(view.transaction.get(&self.space.key(key), true)).await;
         Ok(value.map_err(failure::of_read)?.map(|value| Bytes::copy_from_slice(&value)))
@@ -290,7 +326,7 @@ impl Store for Foundation {
         let faults = self.faults();
         faults.delay(&self.env).await;
         faults.read(&self.env)?;
-        self.open_still()?;
+        self.check()?;
         let (begin, end) = (self.space.key(begin), self.space.key(end));
         let mut rest = RangeOption {
             begin: KeySelector::first_greater_or_equal(begin),
@@ -322,7 +358,7 @@ impl Store for Foundation {
         let fault = faults.commit(&self.env)?;
         // It is never closed, and there are more permits than commits.
         let _in_flight = self.commits.acquire().await.map_err(|_| KvError::Closed)?;
-        self.open_still()?;
+        self.check()?;
         let committed = self.commit_unfaulted(request).await?;
         match fault {
             CommitFault::None => Ok(committed),
@@ -331,11 +367,12 @@ impl Store for Foundation {
     }
 
     async fn flush(&self) -> Result<(), KvError> {
-        self.open_still()
+        self.check()
     }
 
     async fn close(&self) -> Result<(), KvError> {
-        self.closed.store(true, Ordering::Release);
-        self.commits.acquire_many(COMMITS).await.map(drop).map_err(|_| KvError::Closed)
+        self.end(KvError::Closed);
+        self.commits.acquire_many(COMMITS).await.map(drop).map_err(|_| KvError::Closed)?;
+        tenure::release(self).await
     }
 }

@@ -5,8 +5,7 @@
 //! NAME/\xff/format    "sluice-kv foundationdb FORMAT"
 //! ```
 //!
-//! There is no lock: several metadata servers may have a cluster open, and the one that started last is the one
-//! whose commits are accepted ([`crate::RunLimits::guarded_by`]).
+//! Who has it is in [`super::tenure`].
 
 use std::path::PathBuf;
 
@@ -61,7 +60,7 @@ impl Space {
     }
 
     /// How errors call it.
-    fn place(&self) -> PathBuf {
+    pub(crate) fn place(&self) -> PathBuf {
         PathBuf::from(format!("foundationdb:{}", String::from_utf8_lossy(&self.prefix)))
     }
 
