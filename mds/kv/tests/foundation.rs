@@ -1,5 +1,5 @@
 //! What only the FoundationDB backend does. With a cluster: `cargo check-all --only foundationdb`.
-#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test ends at the first surprise")]
 
 use std::io::Write;
 use std::path::PathBuf;

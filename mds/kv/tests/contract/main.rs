@@ -1,6 +1,6 @@
 //! The contract every backend keeps. Each case is a function of a [`Fixture`] and runs against each
 //! backend in a world with virtual time; `concurrent` runs against real threads besides.
-#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test ends at the first surprise")]
 
 mod atomics;
 mod basics;
