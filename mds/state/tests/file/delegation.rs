@@ -249,3 +249,35 @@ fn reclaimed_with_the_open() {
     let open = OpenRequest { claim, ..open_request(A, Access::READ, Deny::NONE) };
     assert!(matches!(w.run(&Intent::Open(open)), Ok(Reply::Opened { delegation: Some(_), .. })));
 }
+
+#[test]
+fn a_file_that_is_only_remembered_is_still() {
+    let mut w = world();
+    assert!(w.file.is_still());
+    read(&mut w, A);
+    assert!(!w.file.is_still(), "it is open");
+    let get = w.layout_get(A, IoMode::Read);
+    w.run(&get).unwrap();
+    w.close(A).unwrap();
+    assert!(w.file.has_layouts() && w.file.delegation_of(A).is_some());
+    assert!(w.file.is_still() && !w.file.is_idle(), "A reads it without a word, and nothing changes by that");
+}
+
+#[test]
+fn a_file_that_may_be_written_to_is_not_still() {
+    let mut w = World::default();
+    w.policy.read_delegations = true;
+    w.policy.write_delegations = true;
+    w.open(A, Access::BOTH, Deny::NONE).unwrap();
+    assert_eq!(w.file.delegation_of(A), Some(DelegationKind::Write));
+    let get = w.layout_get(A, IoMode::ReadWrite);
+    w.run(&get).unwrap();
+    w.close(A).unwrap();
+    assert!(w.file.has_layouts() && !w.file.is_still(), "by its holder, under the delegation");
+    w.layout_return(A, sluice_state::layout::ReturnMode::Any).unwrap();
+    assert!(!w.file.is_still(), "its row says that it is unsettled");
+    let clear = w.ticket(&Intent::ClearRw);
+    assert!(!w.file.is_still());
+    w.finish(clear, Outcome::Committed);
+    assert!(w.file.is_still());
+}
