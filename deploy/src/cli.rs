@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
+use sluice_mds::Network;
 
 /// Sluice: a parallel NAS for unmodified Linux clients.
 #[derive(Debug, Parser)]
@@ -42,6 +43,11 @@ pub(crate) enum Command {
     Meta {
         #[command(subcommand)]
         command: Meta,
+    },
+    /// What clients may mount, and which of them: add, list, set, remove
+    Export {
+        #[command(subcommand)]
+        command: Export,
     },
     /// Check a configuration file
     Config {
@@ -199,7 +205,11 @@ pub(crate) struct Tuning {
     /// A data server away for so long, in seconds, is lost for good: its mirrors are made anew on others (0: never)
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pub(crate) rebuild_after: u32,
-    /// Map uid 0 of clients to nobody
+    /// Networks whose clients may use the export `/` besides this host: 10.0.0.0/8, 2001:db8::/32, an address, or any;
+    /// until `sluice export set /` says otherwise [default: none]
+    #[arg(long, value_name = "NETWORK,...", value_delimiter = ',')]
+    pub(crate) allow: Vec<Network>,
+    /// Map uid 0 of clients to nobody, in the export `/`; until `sluice export set /` says otherwise
     #[arg(long, value_name = "BOOL", action = ArgAction::Set, num_args = 0..=1, require_equals = true,
         default_value_t = false, default_missing_value = "true", hide_possible_values = true)]
     pub(crate) root_squash: bool,
@@ -362,6 +372,115 @@ pub(crate) enum Meta {
         #[arg(long)]
         json: bool,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Export {
+    /// Let clients mount a directory
+    Add {
+        /// Directory, from the root of the file system
+        path: String,
+        /// Networks whose clients may: 10.0.0.0/8, 2001:db8::/32, an address, or any. Of several that contain a client,
+        /// that with the longest prefix is the one that holds
+        #[arg(long = "client", value_name = "NETWORK,...", value_delimiter = ',', required = true)]
+        clients: Vec<Network>,
+        #[command(flatten)]
+        options: RuleOptions,
+        #[command(flatten)]
+        reach: Reach,
+        /// For scripts
+        #[arg(long)]
+        json: bool,
+    },
+    /// Every export, with what clients of which networks may do
+    List {
+        #[command(flatten)]
+        reach: Reach,
+        /// For scripts
+        #[arg(long)]
+        json: bool,
+    },
+    /// Change what clients may do; it holds at once, mounted or not
+    Set {
+        /// Directory, as in the list
+        path: String,
+        /// Networks to add, or to change; without any the options are for all that it has
+        #[arg(long = "client", value_name = "NETWORK,...", value_delimiter = ',')]
+        clients: Vec<Network>,
+        #[command(flatten)]
+        options: RuleOptions,
+        #[command(flatten)]
+        reach: Reach,
+        /// For scripts
+        #[arg(long)]
+        json: bool,
+    },
+    /// Take a directory back from all clients, or from some
+    Remove {
+        /// Directory, as in the list
+        path: String,
+        /// Networks to take it back from; without any the export is gone
+        #[arg(long = "client", value_name = "NETWORK,...", value_delimiter = ',')]
+        clients: Vec<Network>,
+        #[command(flatten)]
+        reach: Reach,
+        /// For scripts
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// What clients of a network may do; what is not given stays as it is, or as said in brackets.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
+pub(crate) struct RuleOptions {
+    /// Nothing may be changed
+    #[arg(long, conflicts_with = "read_write")]
+    pub(crate) read_only: bool,
+    /// Files may be changed [this is so for a new network]
+    #[arg(long)]
+    pub(crate) read_write: bool,
+    /// Who is taken for the anonymous user [root for a new network]
+    #[arg(long, value_enum, value_name = "WHO")]
+    pub(crate) squash: Option<Squash>,
+    /// uid and gid of the anonymous user [65534:65534 for a new network]
+    #[arg(long, value_name = "UID[:GID]", value_parser = anonymous)]
+    pub(crate) anonymous: Option<(u32, u32)>,
+    /// Security flavours that clients may come with [both for a new network]
+    #[arg(long, value_enum, value_name = "FLAVOUR,...", value_delimiter = ',')]
+    pub(crate) sec: Vec<Flavour>,
+}
+
+impl RuleOptions {
+    pub(crate) fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Squash {
+    /// uid 0 and gid 0
+    Root,
+    /// Everybody
+    All,
+    /// Nobody
+    None,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Flavour {
+    /// AUTH_SYS: users as their hosts name them
+    Sys,
+    /// AUTH_NONE: everybody is the anonymous user
+    None,
+}
+
+fn anonymous(text: &str) -> Result<(u32, u32), String> {
+    let number =
+        |part: &str| part.parse::<u32>().map_err(|_| format!("{part:?} is no number: UID or UID:GID"));
+    match text.split_once(':') {
+        Some((uid, gid)) => Ok((number(uid)?, number(gid)?)),
+        None => number(text).map(|id| (id, id)),
+    }
 }
 
 #[derive(Debug, Subcommand)]

@@ -11,6 +11,7 @@ mod clients;
 mod config;
 mod ds;
 mod durability;
+mod exports;
 mod generate;
 mod installation;
 mod key;
@@ -64,6 +65,7 @@ fn run(cli: Cli) -> Result<()> {
             Command::Client { command } => clients::run(command).await,
             Command::Layout { command } => layouts::run(command).await,
             Command::Meta { command } => meta::run(command).await,
+            Command::Export { command } => exports::run(command).await,
             Command::Completions { shell } => generate::completions(shell),
             Command::Man { dir } => generate::man(&dir),
             Command::Config { command: cli::Config::Check { file } } => config::check(&file),

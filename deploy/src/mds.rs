@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 use sluice_env::Env;
-use sluice_mds::{Config, Delegations, Mds};
+use sluice_mds::{Config, Delegations, Mds, Network, Rule, Squash};
 use sluice_rpc::{ClusterKey, Limits, Server, Tcp, Transport};
 
 use crate::metrics::mds::MdsSource;
@@ -31,6 +31,7 @@ pub(crate) async fn run(options: cli::Mds) -> Result<()> {
         .await
         .map_err(|error| anyhow!(ports::explain("--listen", options.listen, &error)))?;
     tracing::info!(listen = %listener.local_addr(), data = %options.data_dir.display(), "metadata server ready");
+    tell_exports(&mds, &options);
     env.spawn.spawn(Box::pin(Arc::clone(&server).serve(listener)));
     if let Some(address) = options.metrics {
         let source = MdsSource { mds: Arc::clone(&mds), server: Arc::clone(&server) };
@@ -64,7 +65,7 @@ fn config(tuning: &cli::Tuning) -> Config {
         lease,
         recall_timeout: (lease / 3).max(Duration::from_secs(1)),
         rebuild_after: Duration::from_secs(tuning.rebuild_after.into()),
-        root_squash: tuning.root_squash,
+        root_export: root_export(tuning),
         delegations: match tuning.delegations {
             cli::Delegations::Off => Delegations::Off,
             cli::Delegations::Read => Delegations::Read,
@@ -74,4 +75,33 @@ fn config(tuning: &cli::Tuning) -> Config {
         layouts: !tuning.no_layouts,
         ..Config::default()
     }
+}
+
+/// Says who may mount what: an administrator whose clients are refused looks here first.
+fn tell_exports(mds: &Mds, options: &cli::Mds) {
+    let exports = mds.exports();
+    for export in &exports {
+        let networks: Vec<String> = export.rules.iter().map(|rule| rule.network.to_string()).collect();
+        let to = if networks.is_empty() { "nobody".to_owned() } else { networks.join(" ") };
+        tracing::info!(path = export.path, to, "exported");
+    }
+    let loopback = |rule: &Rule| Network::LOOPBACK.iter().any(|own| own.covers(&rule.network));
+    if exports.iter().all(|export| export.rules.iter().all(loopback)) {
+        tracing::warn!(
+            "only this host may mount anything: start with --allow NETWORK (key `allow`), or use `sluice export`"
+        );
+    }
+    if exports.iter().any(|export| export.path == "/" && export.stored) && !options.tuning.allow.is_empty() {
+        tracing::warn!("--allow does nothing: `sluice export set /` has taken its place");
+    }
+}
+
+/// The root, for this host and for whom it is allowed, until `sluice export` says otherwise.
+fn root_export(tuning: &cli::Tuning) -> Vec<Rule> {
+    let squash = if tuning.root_squash { Squash::Root } else { Squash::None };
+    let mut networks: Vec<Network> =
+        Network::LOOPBACK.into_iter().chain(tuning.allow.iter().copied()).collect();
+    networks.sort();
+    networks.dedup();
+    networks.into_iter().map(|network| Rule { squash, ..Rule::new(network) }).collect()
 }

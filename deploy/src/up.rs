@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use sluice_rpc::ClusterKey;
+use sluice_xdr::control::ctl_export;
 use tokio::process::{Child, ChildStdin, Command};
 
 use crate::installation::{self, Installation};
 use crate::reach::Admin;
-use crate::{cli, logs, ports, status, stop};
+use crate::{cli, exports, logs, ports, status, stop};
 
 /// How long a start may take before `up` says so and goes on waiting.
 const START: Duration = Duration::from_secs(30);
@@ -50,7 +51,11 @@ pub(crate) async fn run(options: cli::Up) -> Result<()> {
         if let Err(error) = installation.all_started(&dir) {
             tracing::error!("{error:#}");
         }
-        announce(&dir, &options, &installation);
+        let exports = match Admin::connect(mds, key.clone()).await {
+            Ok(admin) => exports::ask(&admin).await.map(|known| known.exports).unwrap_or_default(),
+            Err(_) => Vec::new(),
+        };
+        announce(&dir, &options, &installation, &exports);
         std::future::pending::<()>().await;
     };
     let why = tokio::select! {
@@ -88,6 +93,10 @@ fn roles(dir: &Path, options: &cli::Up, installation: &Installation) -> Result<V
     arguments.extend(["--rebuild-after".to_owned(), tuning.rebuild_after.to_string()]);
     arguments.extend(["--delegations".to_owned(), tuning.delegations.to_string()]);
     arguments.extend(["--delegation-quiet".to_owned(), tuning.delegation_quiet.to_string()]);
+    let allow = allowed(options);
+    if !allow.is_empty() {
+        arguments.extend(["--allow".to_owned(), allow.join(",")]);
+    }
     arguments.extend(tuning.root_squash.then(|| "--root-squash".to_owned()));
     arguments.extend(tuning.no_layouts.then(|| "--no-layouts".to_owned()));
     arguments.extend(metrics(options, 0)?);
@@ -115,6 +124,14 @@ fn roles(dir: &Path, options: &cli::Up, installation: &Installation) -> Result<V
         roles.push(Role { name: format!("ds{number}"), arguments });
     }
     Ok(roles)
+}
+
+/// Whose clients may use the export `/` besides loopback: those that were named, and this host by the address that it
+/// is told to listen on.
+fn allowed(options: &cli::Up) -> Vec<String> {
+    let own = (!options.listen.is_loopback() && !options.listen.is_unspecified())
+        .then(|| options.listen.to_string());
+    options.tuning.allow.iter().map(ToString::to_string).chain(own).collect()
 }
 
 /// Where child `number` shows its metrics; the metadata server is 0.
@@ -233,10 +250,16 @@ async fn ready(mds: SocketAddr, key: &ClusterKey, data_servers: u16) {
     }
 }
 
-fn announce(dir: &Path, options: &cli::Up, installation: &Installation) {
+fn announce(dir: &Path, options: &cli::Up, installation: &Installation, exports: &[ctl_export]) {
     let port = if options.port == 2049 { String::new() } else { format!(",port={}", options.port) };
     println!("Sluice is ready: {} data servers, data in {}", installation.data_servers, dir.display());
     println!("  mount:   mount -t nfs -o vers=4.2{port} {}:/ /mnt", host(options.listen));
+    for line in exports::lines(exports) {
+        println!("  export:  {line}");
+    }
+    if options.tuning.allow.is_empty() && exports.iter().all(|export| !export.stored) {
+        println!("           other hosts may not: --allow NETWORK lets them, or sluice export");
+    }
     println!("  status:  sluice status --data-dir {}", dir.display());
     if let Some(metrics) = options.metrics {
         println!("  metrics: http://{metrics}/metrics, data servers at the ports after it");

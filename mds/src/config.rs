@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use sluice_namespace::LayoutPolicy;
+use sluice_namespace::stable_storage::{Network, Rule, Squash};
 
 /// Settings of a metadata server. [`Config::default`] suits `sluice up`.
 #[derive(Clone, Debug)]
@@ -24,10 +25,8 @@ pub struct Config {
     pub rebuild_after: Duration,
     /// Bytes that are compared, and copied where they differ, at a time when mirrors are made equal.
     pub heal_piece: u64,
-    /// uid 0 is mapped to `anonymous`.
-    pub root_squash: bool,
-    /// uid and gid of squashed and AUTH_NONE callers.
-    pub anonymous: (u32, u32),
+    /// Who may use the export of the root, and how, until rules are stored for it.
+    pub root_export: Vec<Rule>,
     /// Hand out layouts. Off, every READ and WRITE goes through the metadata server (for comparison).
     pub layouts: bool,
     /// Delegations that clients may be given.
@@ -62,8 +61,7 @@ impl Default for Config {
             isolation_margin: Duration::from_secs(5),
             rebuild_after: Duration::from_secs(600),
             heal_piece: 16 << 20,
-            root_squash: false,
-            anonymous: (65534, 65534),
+            root_export: vec![Rule { squash: Squash::None, ..Rule::new(Network::ANY) }],
             layouts: true,
             delegations: Delegations::ReadWrite,
             delegation_quiet: Duration::from_secs(30),

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use sluice_namespace::InodeKey;
+use sluice_namespace::{FileHandle, InodeKey};
 use sluice_state::effect::{Effect, WaitToken};
 use sluice_state::file::{Ctx, Error, File, FileId, Intent, Outcome, Policy, Prepared, Reply, Ticket};
 use sluice_state::stateid::{Located, StateIds, StateIndex};
@@ -58,6 +58,8 @@ pub(crate) struct FileEntry {
     looked: AtomicU64,
     /// Truncations that have begun, and those that have ended.
     cuts: [AtomicU64; 2],
+    /// Through which export a client knows the file, where that is not the root's: callbacks name it so.
+    exports: Mutex<BTreeMap<ClientId, u32>>,
 }
 
 /// A point in the order of events on this server, which no clock is fine enough to tell.
@@ -139,6 +141,7 @@ impl Files {
                 times_set: Mutex::default(),
                 looked: AtomicU64::new(0),
                 cuts: Default::default(),
+                exports: Mutex::default(),
             })
         });
         Arc::clone(entry)
@@ -209,6 +212,30 @@ impl FileEntry {
     /// A look at the machine that changes nothing.
     pub(crate) fn peek<T>(&self, look: impl FnOnce(&File) -> T) -> T {
         look(&self.machine.lock())
+    }
+
+    /// The client is about to be given something that may be called back, through `export`. `false`: it holds
+    /// something already through another. There the file is another one to it, and one call back cannot mean both.
+    pub(crate) fn through(&self, client: ClientId, export: u32) -> bool {
+        let mut exports = self.exports.lock();
+        if exports.get(&client).copied().unwrap_or(FileHandle::ROOT_EXPORT) == export {
+            return true;
+        }
+        let holds = |file: &File| file.layout_of(client).is_some() || file.delegation_of(client).is_some();
+        if self.peek(holds) {
+            return false;
+        }
+        if export == FileHandle::ROOT_EXPORT {
+            exports.remove(&client);
+        } else {
+            exports.insert(client, export);
+        }
+        true
+    }
+
+    /// The export through which a client knows the file.
+    pub(crate) fn export_of(&self, client: ClientId) -> u32 {
+        self.exports.lock().get(&client).copied().unwrap_or(FileHandle::ROOT_EXPORT)
     }
 
     /// Which truncation was the last; `None` while one is under way: what the data servers hold then is not all

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `program` | NFS4_PROGRAM: NULL and COMPOUND |
 //! | `compound` | the loop, the operation table, what an operation is given |
+//! | `exports` | what clients may mount, and who may do what there |
 //! | `ops` | one file per operation |
 //! | `attr` | fattr4 to and from inodes |
 //! | `files`, `effects` | file state machines, the ticket discipline, what follows a step |
@@ -23,6 +24,7 @@ pub mod config;
 mod dsctl;
 mod effects;
 mod error;
+mod exports;
 mod files;
 mod layout;
 mod metrics;
@@ -33,5 +35,7 @@ mod server;
 mod transact;
 
 pub use config::{Config, Delegations};
+pub use exports::ExportSummary;
 pub use metrics::{BUCKETS, DataServerStatistics, OperationSnapshot, Statistics};
 pub use server::{Mds, StartError};
+pub use sluice_namespace::stable_storage::{Flavours, NOBODY, Network, Rule, Squash};

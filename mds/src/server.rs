@@ -18,6 +18,7 @@ use crate::admin::Admin;
 use crate::clients::ClientTable;
 use crate::config::{Config, Delegations};
 use crate::dsctl::{Control, Registry};
+use crate::exports::Exports;
 use crate::files::{FileEntry, Files};
 use crate::layout::commits::Commits;
 use crate::layout::heal::Heals;
@@ -42,6 +43,7 @@ pub struct Mds {
     pub(crate) clients: ClientTable,
     pub(crate) files: Files,
     pub(crate) data_servers: Registry,
+    pub(crate) exports: Exports,
     /// What clients say about data servers.
     pub(crate) reports: Reports,
     /// Files being healed.
@@ -107,6 +109,7 @@ impl Mds {
         let mds = Arc::new(Self {
             clients: ClientTable::load(&env, &db, &config, epoch, &guard).await?,
             data_servers: Registry::load(&env, &db, &config, epoch).await?,
+            exports: Exports::load(&env, &db, &config).await?,
             files: Files::new(epoch, policy),
             fileids: IdAllocator::default(),
             data_files: IdAllocator::default(),

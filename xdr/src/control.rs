@@ -26,6 +26,7 @@ pub const CTL_BUCKETS: u32 = 64;
 /// Of a row of the metadata store.
 pub const CTL_KEY_MAX: u32 = 10000;
 pub const CTL_VALUE_MAX: u32 = 100000;
+pub const CTL_RULES_MAX: u32 = 1024;
 pub const CTL_KEY_SIZE: u32 = 32;
 pub const CTL_UUID_SIZE: u32 = 16;
 pub const CTL_FH_SIZE: u32 = 64;
@@ -2107,6 +2108,257 @@ impl Decode for ADMIN_ACTIVITY_res {
     }
 }
 
+/// What clients may mount.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ctl_squash(pub u32);
+
+impl ctl_squash {
+    pub const SQUASH_ROOT: Self = Self(0);
+    pub const SQUASH_NONE: Self = Self(1);
+    pub const SQUASH_ALL: Self = Self(2);
+
+    /// Name of a value that the description knows.
+    pub fn name(self) -> Option<&'static str> {
+        Some(match self {
+            Self::SQUASH_ROOT => "SQUASH_ROOT",
+            Self::SQUASH_NONE => "SQUASH_NONE",
+            Self::SQUASH_ALL => "SQUASH_ALL",
+            _ => return None,
+        })
+    }
+}
+
+crate::codec::wire_enum!(ctl_squash, u32, "ctl_squash");
+
+/// What clients of one network may do. Of several networks with an address, that with the
+/// longest prefix holds.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ctl_rule {
+    /// "10.0.0.0/8", "2001:db8::/32", "any"
+    pub network: ctl_string,
+    pub read_only: bool,
+    pub squash: ctl_squash,
+    pub anonymous_uid: u32,
+    pub anonymous_gid: u32,
+    /// AUTH_SYS is good
+    pub sys: bool,
+    /// AUTH_NONE is good
+    pub none: bool,
+}
+
+impl Encode for ctl_rule {
+    fn encode(&self, w: &mut Writer) {
+        w.opaque(&self.network, CTL_STRING_MAX);
+        w.bool(self.read_only);
+        self.squash.encode(w);
+        w.u32(self.anonymous_uid);
+        w.u32(self.anonymous_gid);
+        w.bool(self.sys);
+        w.bool(self.none);
+    }
+}
+
+impl Decode for ctl_rule {
+    const MIN_SIZE: usize = 28;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            network: r.opaque(CTL_STRING_MAX)?,
+            read_only: r.bool()?,
+            squash: ctl_squash::decode(r)?,
+            anonymous_uid: r.u32()?,
+            anonymous_gid: r.u32()?,
+            sys: r.bool()?,
+            none: r.bool()?,
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ctl_export {
+    /// as in filehandles
+    pub id: u32,
+    /// begins with a slash
+    pub path: Bytes,
+    /// FALSE: as the metadata server was started
+    pub stored: bool,
+    pub rules: Vec<ctl_rule>,
+}
+
+impl Encode for ctl_export {
+    fn encode(&self, w: &mut Writer) {
+        w.u32(self.id);
+        w.opaque(&self.path, 4096);
+        w.bool(self.stored);
+        w.array(&self.rules, CTL_RULES_MAX, |w, v| v.encode(w));
+    }
+}
+
+impl Decode for ctl_export {
+    const MIN_SIZE: usize = 16;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            id: r.u32()?,
+            path: r.opaque(4096)?,
+            stored: r.bool()?,
+            rules: r.array(CTL_RULES_MAX, 28, ctl_rule::decode)?,
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ADMIN_EXPORTS_resok {
+    /// of the whole table; a change names the one that it was made from
+    pub version: u64,
+    pub exports: Vec<ctl_export>,
+}
+
+impl Encode for ADMIN_EXPORTS_resok {
+    fn encode(&self, w: &mut Writer) {
+        w.u64(self.version);
+        w.array(&self.exports, CTL_RULES_MAX, |w, v| v.encode(w));
+    }
+}
+
+impl Decode for ADMIN_EXPORTS_resok {
+    const MIN_SIZE: usize = 12;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { version: r.u64()?, exports: r.array(CTL_RULES_MAX, 16, ctl_export::decode)? })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ADMIN_EXPORTS_res {
+    CTL_OK(ADMIN_EXPORTS_resok),
+    /// Any other discriminant.
+    Default(ctl_status, ctl_string),
+}
+
+impl ADMIN_EXPORTS_res {
+    /// The discriminant that goes in front on the wire.
+    pub fn discriminant(&self) -> ctl_status {
+        match self {
+            Self::CTL_OK(_) => ctl_status::CTL_OK,
+            Self::Default(other, _) => *other,
+        }
+    }
+}
+
+impl Encode for ADMIN_EXPORTS_res {
+    fn encode(&self, w: &mut Writer) {
+        self.discriminant().encode(w);
+        match self {
+            Self::CTL_OK(v) => v.encode(w),
+            Self::Default(_, v) => w.opaque(v, CTL_STRING_MAX),
+        }
+    }
+}
+
+impl Decode for ADMIN_EXPORTS_res {
+    const MIN_SIZE: usize = 8;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        match ctl_status::decode(r)? {
+            ctl_status::CTL_OK => Ok(Self::CTL_OK(ADMIN_EXPORTS_resok::decode(r)?)),
+            other => Ok(Self::Default(other, r.opaque(CTL_STRING_MAX)?)),
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ctl_export_action(pub u32);
+
+impl ctl_export_action {
+    /// a path that is not exported
+    pub const EXPORT_ADD: Self = Self(0);
+    /// all rules of one that is
+    pub const EXPORT_SET: Self = Self(1);
+    pub const EXPORT_REMOVE: Self = Self(2);
+
+    /// Name of a value that the description knows.
+    pub fn name(self) -> Option<&'static str> {
+        Some(match self {
+            Self::EXPORT_ADD => "EXPORT_ADD",
+            Self::EXPORT_SET => "EXPORT_SET",
+            Self::EXPORT_REMOVE => "EXPORT_REMOVE",
+            _ => return None,
+        })
+    }
+}
+
+crate::codec::wire_enum!(ctl_export_action, u32, "ctl_export_action");
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ADMIN_EXPORT_args {
+    pub version: u64,
+    pub action: ctl_export_action,
+    pub path: Bytes,
+    pub rules: Vec<ctl_rule>,
+}
+
+impl Encode for ADMIN_EXPORT_args {
+    fn encode(&self, w: &mut Writer) {
+        w.u64(self.version);
+        self.action.encode(w);
+        w.opaque(&self.path, 4096);
+        w.array(&self.rules, CTL_RULES_MAX, |w, v| v.encode(w));
+    }
+}
+
+impl Decode for ADMIN_EXPORT_args {
+    const MIN_SIZE: usize = 20;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            version: r.u64()?,
+            action: ctl_export_action::decode(r)?,
+            path: r.opaque(4096)?,
+            rules: r.array(CTL_RULES_MAX, 28, ctl_rule::decode)?,
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ADMIN_EXPORT_res {
+    /// layouts and delegations asked back
+    CTL_OK(u32),
+    /// Any other discriminant.
+    Default(ctl_status, ctl_string),
+}
+
+impl ADMIN_EXPORT_res {
+    /// The discriminant that goes in front on the wire.
+    pub fn discriminant(&self) -> ctl_status {
+        match self {
+            Self::CTL_OK(_) => ctl_status::CTL_OK,
+            Self::Default(other, _) => *other,
+        }
+    }
+}
+
+impl Encode for ADMIN_EXPORT_res {
+    fn encode(&self, w: &mut Writer) {
+        self.discriminant().encode(w);
+        match self {
+            Self::CTL_OK(v) => w.u32(*v),
+            Self::Default(_, v) => w.opaque(v, CTL_STRING_MAX),
+        }
+    }
+}
+
+impl Decode for ADMIN_EXPORT_res {
+    const MIN_SIZE: usize = 8;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        match ctl_status::decode(r)? {
+            ctl_status::CTL_OK => Ok(Self::CTL_OK(r.u32()?)),
+            other => Ok(Self::Default(other, r.opaque(CTL_STRING_MAX)?)),
+        }
+    }
+}
+
 pub const SLUICE_ADMIN: u32 = 0x2051_c003;
 pub const SLUICE_ADMIN_V2: u32 = 2;
 pub const ADMIN_NULL: u32 = 0;
@@ -2117,3 +2369,5 @@ pub const ADMIN_RECALL: u32 = 4;
 pub const ADMIN_EVICT: u32 = 5;
 pub const ADMIN_ROWS: u32 = 6;
 pub const ADMIN_ACTIVITY: u32 = 7;
+pub const ADMIN_EXPORTS: u32 = 8;
+pub const ADMIN_EXPORT: u32 = 9;

@@ -76,6 +76,12 @@ pub const CASES: &[Case] = &[
         ..BASE
     },
     Case {
+        name: "exports",
+        shows: "read-only, squashed, forbidden and removed exports, changed under mounts; the pseudo-file-system",
+        reference: false,
+        ..BASE
+    },
+    Case {
         name: "holes_eof",
         shows: "sparse files; O_DIRECT reads across holes and ends",
         partner: Partner::Same,

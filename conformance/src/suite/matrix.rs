@@ -41,6 +41,7 @@ const BLOCKS: &[Block] = &[
         cases: &[
             "appends",
             "delegations",
+            "exports",
             "small_files",
             "proxied",
             "restart",

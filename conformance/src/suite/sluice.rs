@@ -68,6 +68,8 @@ impl Sluice {
             "--lease",
             &self.lease.to_string(),
         ]);
+        // Guests are other hosts.
+        command.args(["--allow", "any"]);
         command.args(extra).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let mut process = Group::spawn(command)?;
         let limit = Instant::now() + START;
@@ -156,6 +158,11 @@ impl Sluice {
     /// `sluice policy PATH POLICY`.
     pub(super) fn policy(&self, path: &str, policy: &str) -> Result<String> {
         output(self.command(&["policy", path, policy]))
+    }
+
+    /// `sluice export WORDS...`.
+    pub(super) fn export(&self, words: &[&str]) -> Result<String> {
+        output(self.command(&[&["export"][..], words].concat()))
     }
 
     fn command(&self, words: &[&str]) -> Command {

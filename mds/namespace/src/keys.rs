@@ -167,6 +167,7 @@ pub enum Sequence {
     DataFile,
     Store,
     Fence,
+    Export,
 }
 
 impl Sequence {
@@ -176,6 +177,7 @@ impl Sequence {
             Self::DataFile => 2,
             Self::Store => 3,
             Self::Fence => 5,
+            Self::Export => 6,
         }
     }
 }

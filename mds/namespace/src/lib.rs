@@ -53,7 +53,7 @@ pub use data_file::{Component, DataFile, Layout, LayoutPolicy, Shape};
 pub use directory::DirectoryUpdate;
 pub use dirent::Dirent;
 pub use error::FsError;
-pub use filehandle::FileHandle;
+pub use filehandle::{FileHandle, HandleSeal};
 pub use heal::{Heal, Healed, HealedSlot, Replacement, Spare};
 pub use inode::{
     DirectoryNode, DirectoryState, FileNode, Inode, InodeRecord, Kind, MAX_LINKS, MAX_SYMLINK, Node,
@@ -81,6 +81,7 @@ pub use xattr::{MAX_XATTR, SetXattr};
 pub struct Namespace {
     superblock: Superblock,
     hash: name::NameHash,
+    handles: HandleSeal,
 }
 
 /// Who asks for an operation and when, and how it may update directories.
@@ -96,6 +97,11 @@ impl Namespace {
     /// What the superblock says.
     pub fn superblock(&self) -> &Superblock {
         &self.superblock
+    }
+
+    /// What filehandles are sealed with.
+    pub fn handles(&self) -> &HandleSeal {
+        &self.handles
     }
 
     /// What a commit version is added to: the change attribute never goes back, even when the

@@ -9,6 +9,7 @@ use crate::codec::{Reader, Writer};
 use crate::data_file::LayoutPolicy;
 use crate::error::FsError;
 use crate::fetch;
+use crate::filehandle::HandleSeal;
 use crate::inode::{DirectoryNode, DirectoryState, InodeRecord, Node, STAMP_OFFSET};
 use crate::keys::{self, DirectoryField, InodeKey, Statistic};
 use crate::name::NameHash;
@@ -104,7 +105,8 @@ impl Superblock {
 impl Namespace {
     fn of(superblock: Superblock) -> Self {
         let hash = superblock.name_hash();
-        Self { superblock, hash }
+        let handles = HandleSeal::new(&superblock.hash_key);
+        Self { superblock, hash, handles }
     }
 
     /// The file system in this store, if there is one.

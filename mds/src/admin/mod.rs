@@ -1,6 +1,7 @@
 //! SLUICE_ADMIN: what the command line asks. xdr/spec/control.x.
 
 mod activity;
+mod exports;
 mod holders;
 pub(crate) mod rows;
 
@@ -48,6 +49,8 @@ impl Program for Admin {
                 ADMIN_EVICT => answer(&call, async |args| self.evict(args).await).await,
                 ADMIN_ROWS => answer(&call, async |args| self.rows(args).await).await,
                 ADMIN_ACTIVITY => encode(&self.activity()),
+                ADMIN_EXPORTS => encode(&self.exports()),
+                ADMIN_EXPORT => answer(&call, async |args| self.export(args).await).await,
                 _ => Reply::ProcUnavail,
             }
         })

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use sluice_env::Wall;
-use sluice_namespace::{Inode, Kind, MAX_LINKS, MAX_NAME};
+use sluice_namespace::{FileHandle, Inode, Kind, MAX_LINKS, MAX_NAME};
 use sluice_xdr::nfs4::*;
 
 use crate::server::Mds;
@@ -116,8 +116,8 @@ pub(crate) fn attributes(mds: &Mds, minor: u32, export: u32, inode: &Inode, aske
         out.fsid = Some(fsid(mds, export));
     }
     if want(FATTR4_FILEHANDLE) {
-        let handle = sluice_namespace::FileHandle { export, inode: inode.key };
-        out.filehandle = Some(nfs_fh4(handle.encode()));
+        let handle = FileHandle { export, inode: inode.key };
+        out.filehandle = Some(nfs_fh4(mds.namespace.handles().to_wire(&handle)));
     }
     out
 }
@@ -220,7 +220,7 @@ fn open_arguments() -> open_arguments4 {
     }
 }
 
-fn of_file_system(out: &mut Attributes, mds: &Mds, _export: u32, want: &impl Fn(u32) -> bool) {
+fn of_file_system(out: &mut Attributes, mds: &Mds, export: u32, want: &impl Fn(u32) -> bool) {
     macro_rules! set {
         ($($number:ident $field:ident $value:expr;)*) => {
             $(if want($number) {
@@ -253,7 +253,7 @@ fn of_file_system(out: &mut Attributes, mds: &Mds, _export: u32, want: &impl Fn(
         // It does count upwards. But a Linux that knows so takes any reply with a higher change, and the size in
         // it, even if its own write to a data server has ended since it asked; not knowing, it goes by its own order.
         FATTR4_CHANGE_ATTR_TYPE change_attr_type change_attr_type4::NFS4_CHANGE_TYPE_IS_UNDEFINED;
-        FATTR4_XATTR_SUPPORT xattr_support true;
+        FATTR4_XATTR_SUPPORT xattr_support export != FileHandle::PSEUDO_EXPORT;
         FATTR4_OPEN_ARGUMENTS open_arguments Box::new(open_arguments());
     }
     let space = [

@@ -44,11 +44,11 @@ pub(crate) async fn recall(mds: Arc<Mds>, entry: Arc<FileEntry>, recall: Recall)
     let Recall { client, kind, stateid } = recall;
     add(&mds.metrics.recalls_sent, 1);
     let operation = match kind {
-        RecallKind::Layout { changed } => layout_recall(&entry, &recall, changed),
+        RecallKind::Layout { changed } => layout_recall(handle(&mds, &entry, client), &recall, changed),
         RecallKind::Delegation { truncate } => nfs_cb_argop4::OP_CB_RECALL(CB_RECALL4args {
             stateid: to_wire(&stateid),
             truncate,
-            fh: handle(&entry),
+            fh: handle(&mds, &entry, client),
         }),
     };
     // Courteous, but not in the way (§8.3).
@@ -66,13 +66,13 @@ pub(crate) async fn recall(mds: Arc<Mds>, entry: Arc<FileEntry>, recall: Recall)
     mds.step(&entry, Some(client), |file, ctx| ((), file.recall_answer(ctx, kind, client, &stateid, answer)));
 }
 
-fn layout_recall(entry: &FileEntry, recall: &Recall, changed: bool) -> nfs_cb_argop4 {
+fn layout_recall(lor_fh: nfs_fh4, recall: &Recall, changed: bool) -> nfs_cb_argop4 {
     nfs_cb_argop4::OP_CB_LAYOUTRECALL(CB_LAYOUTRECALL4args {
         clora_type: layouttype4::LAYOUT4_FLEX_FILES,
         clora_iomode: layoutiomode4::LAYOUTIOMODE4_ANY,
         clora_changed: changed,
         clora_recall: layoutrecall4::LAYOUTRECALL4_FILE(layoutrecall_file4 {
-            lor_fh: handle(entry),
+            lor_fh,
             lor_offset: 0,
             lor_length: u64::MAX,
             lor_stateid: to_wire(&recall.stateid),
@@ -102,7 +102,8 @@ pub(crate) struct Told {
 /// Asks a client about a file that it may be changing by itself; `None` when it does not say.
 pub(crate) async fn ask(mds: &Arc<Mds>, entry: &FileEntry, client: ClientId) -> Option<Told> {
     let asked = bitmap4::of(&[FATTR4_CHANGE, FATTR4_SIZE]);
-    let operation = nfs_cb_argop4::OP_CB_GETATTR(CB_GETATTR4args { fh: handle(entry), attr_request: asked });
+    let operation =
+        nfs_cb_argop4::OP_CB_GETATTR(CB_GETATTR4args { fh: handle(mds, entry, client), attr_request: asked });
     let said = path::call(mds, client, operation, QUESTION).await?;
     if said.status != nfsstat4::NFS4_OK {
         tracing::debug!(?client, status = ?said.status, file = entry.key.fileid.0, "CB_GETATTR");
@@ -116,7 +117,7 @@ pub(crate) async fn ask(mds: &Arc<Mds>, entry: &FileEntry, client: ClientId) -> 
 /// the lock again by itself if it never arrives.
 pub(crate) async fn notify_lock(mds: Arc<Mds>, entry: Arc<FileEntry>, owner: LockOwner) {
     let operation = nfs_cb_argop4::OP_CB_NOTIFY_LOCK(CB_NOTIFY_LOCK4args {
-        cnla_fh: handle(&entry),
+        cnla_fh: handle(&mds, &entry, owner.client),
         cnla_lock_owner: state_owner4 {
             clientid: owner.client.0,
             owner: bytes::Bytes::copy_from_slice(&owner.opaque),
@@ -125,7 +126,8 @@ pub(crate) async fn notify_lock(mds: Arc<Mds>, entry: Arc<FileEntry>, owner: Loc
     path::call(&mds, owner.client, operation, NOTICE).await;
 }
 
-/// The file as clients name it. There is one export, hence one handle per file.
-fn handle(entry: &FileEntry) -> nfs_fh4 {
-    nfs_fh4(FileHandle { export: 0, inode: entry.key }.encode())
+/// The file as this client names it.
+fn handle(mds: &Mds, entry: &FileEntry, client: ClientId) -> nfs_fh4 {
+    let handle = FileHandle { export: entry.export_of(client), inode: entry.key };
+    nfs_fh4(mds.namespace.handles().to_wire(&handle))
 }

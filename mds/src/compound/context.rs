@@ -1,11 +1,13 @@
 //! What an operation is given: the filehandles and stateids of its COMPOUND, the session, the caller.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use sluice_env::BoxFuture;
 use sluice_kv::Attempt;
-use sluice_namespace::{Credential, FileHandle, FsError, Inode, Request};
+use sluice_namespace::stable_storage::NOBODY;
+use sluice_namespace::{Credential, FileHandle, FsError, Inode, InodeKey, Request};
 use sluice_rpc::{Call, Connection};
 use sluice_state::client::Principal;
 use sluice_state::stateid::{Special, special};
@@ -16,6 +18,7 @@ use super::OpError;
 use super::record::Recorder;
 use crate::clients::SessionRef;
 use crate::error::state_status;
+use crate::exports::{Place, Standing, Table, table};
 use crate::files::{FileEntry, Moment, file_id};
 use crate::server::Mds;
 
@@ -31,14 +34,20 @@ pub(crate) struct Context {
     pub(crate) came: Moment,
     /// As the client sent it, for principals.
     pub(crate) wire_credential: sluice_rpc::Credential,
-    /// After squashing, for permissions.
-    pub(crate) who: Credential,
+    /// What clients may use, as of when it came.
+    pub(crate) exports: Arc<Table>,
+    /// The client's address.
+    pub(crate) from: IpAddr,
     /// Set by SEQUENCE.
     pub(crate) session: Option<SessionRef>,
     /// Set by SEQUENCE on a persistent session.
     pub(crate) recorder: Option<Recorder>,
     // Changed by operations.
-    pub(crate) current: Option<FileHandle>,
+    current: Option<FileHandle>,
+    /// What the caller may do with the current filehandle.
+    standing: Option<Standing>,
+    /// After squashing as the current export says, for permissions.
+    pub(crate) who: Credential,
     pub(crate) saved: Option<FileHandle>,
     pub(crate) current_stateid: Option<StateId>,
     pub(crate) saved_stateid: Option<StateId>,
@@ -63,14 +72,16 @@ pub(crate) struct Context {
 
 impl Context {
     pub(crate) fn new(server: Arc<Mds>, call: &Call, minor: u32) -> Self {
-        let who = squash(&call.credential, &server);
         Self {
             came: server.moment(),
+            exports: server.exports.now(),
+            from: call.connection.peer().ip(),
             server,
             connection: Arc::clone(&call.connection),
             minor,
             wire_credential: call.credential.clone(),
-            who,
+            standing: None,
+            who: nobody(),
             session: None,
             recorder: None,
             current: None,
@@ -96,18 +107,94 @@ impl Context {
         self.saved.ok_or(nfsstat4::NFS4ERR_NOFILEHANDLE)
     }
 
-    /// A new current filehandle; the current stateid ends with the old one (RFC 8881 §16.2.3.1.2).
+    /// The current filehandle if there is one, for the record of the reply.
+    pub(crate) fn current_or_none(&self) -> Option<FileHandle> {
+        self.current
+    }
+
+    /// A new current filehandle; the current stateid ends with the old one (RFC 8881 §16.2.3.1.2). Whether the
+    /// caller may use it is judged here, once, and said by the gate to what follows.
     pub(crate) fn set_current(&mut self, handle: FileHandle) {
+        let judged = self.standing.is_some_and(|standing| standing.export == handle.export);
+        if !judged || handle.export == FileHandle::PSEUDO_EXPORT {
+            let standing = self.exports.judge(&handle, self.from, &self.wire_credential);
+            self.who = match &standing.verdict {
+                Ok(rule) => table::squash(&self.wire_credential, rule),
+                Err(_) => nobody(),
+            };
+            self.standing = Some(standing);
+        }
         self.current = Some(handle);
         self.current_stateid = None;
         self.known = None;
     }
 
-    /// As [`Context::set_current`], with the inode as this operation sees it.
+    /// There is no current filehandle any more.
+    pub(crate) fn clear_current(&mut self) {
+        self.current = None;
+        self.current_stateid = None;
+        self.known = None;
+    }
+
+    /// As [`Context::set_current`], with the inode as this operation sees it, in the same export.
     pub(crate) fn set_current_known(&mut self, inode: Inode) {
-        let export = self.current.map_or(0, |handle| handle.export);
+        let export = self.export();
         self.set_current(FileHandle { export, inode: inode.key });
         self.known = Some((self.index, inode));
+    }
+
+    /// As [`Context::set_current_known`], by walking: where another export begins that the caller may use, that is
+    /// where it is now (§7.4).
+    ///
+    /// # Errors
+    /// WRONGSEC.
+    pub(crate) fn enter(&mut self, inode: Inode) -> Result<(), nfsstat4> {
+        let export = self.exports.crossing(&inode.key, self.from);
+        let Some(export) = export.filter(|export| *export != self.export()) else {
+            self.set_current_known(inode);
+            return Ok(());
+        };
+        self.set_current(FileHandle { export, inode: inode.key });
+        self.known = Some((self.index, inode));
+        self.refused().map_or(Ok(()), Err)
+    }
+
+    /// The current filehandle by walking through directories that only lead to exports.
+    ///
+    /// # Errors
+    /// WRONGSEC; STALE when the table has no such place.
+    pub(crate) fn go(&mut self, place: Place) -> Result<(), nfsstat4> {
+        let handle = match place {
+            Place::Pseudo(inode) => FileHandle { export: FileHandle::PSEUDO_EXPORT, inode },
+            Place::Export(id) => {
+                let inode = self.exports.get(id).ok_or(nfsstat4::NFS4ERR_STALE)?.root;
+                FileHandle { export: id, inode }
+            }
+        };
+        self.set_current(handle);
+        self.refused().map_or(Ok(()), Err)
+    }
+
+    fn export(&self) -> u32 {
+        self.current.map_or(FileHandle::ROOT_EXPORT, |handle| handle.export)
+    }
+
+    /// Why the caller may not use the current filehandle.
+    pub(crate) fn refused(&self) -> Option<nfsstat4> {
+        self.current?;
+        self.standing?.verdict.err()
+    }
+
+    /// The caller may change nothing through the export of the current filehandle.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.current.is_some()
+            && self.standing.is_some_and(|standing| standing.verdict.is_ok_and(|rule| rule.read_only))
+    }
+
+    /// The current filehandle is of a directory that only leads to exports; its key.
+    pub(crate) fn pseudo(&self) -> Option<InodeKey> {
+        let pseudo = |handle: &FileHandle| handle.export == FileHandle::PSEUDO_EXPORT;
+        self.current.filter(pseudo).map(|handle| handle.inode)
     }
 
     /// The current file's inode: what an operation of this COMPOUND saw, unless something was modified
@@ -120,6 +207,9 @@ impl Context {
             && *seen >= self.modified
         {
             return Ok(inode.clone());
+        }
+        if let Some(key) = self.pseudo() {
+            return self.exports.inode(&key, self.from).ok_or_else(|| nfsstat4::NFS4ERR_STALE.into());
         }
         let key = self.current()?.inode;
         let namespace = &self.server.namespace;
@@ -214,13 +304,7 @@ pub(crate) fn to_wire(stateid: &StateId) -> stateid4 {
     stateid4 { seqid: stateid.seqid, other: stateid.other }
 }
 
-fn squash(credential: &sluice_rpc::Credential, server: &Mds) -> Credential {
-    let (uid, gid) = server.config.anonymous;
-    match credential {
-        sluice_rpc::Credential::Sys(sys) if sys.uid == 0 && server.config.root_squash => {
-            Credential { uid, gid, gids: Vec::new() }
-        }
-        sluice_rpc::Credential::Sys(sys) => Credential { uid: sys.uid, gid: sys.gid, gids: sys.gids.clone() },
-        _ => Credential { uid, gid, gids: Vec::new() },
-    }
+/// Before anything is known of a caller's rights.
+fn nobody() -> Credential {
+    Credential { uid: NOBODY, gid: NOBODY, gids: Vec::new() }
 }

@@ -15,6 +15,12 @@ pub(crate) struct Facts {
     pub(crate) in_session: bool,
     pub(crate) has_current: bool,
     pub(crate) has_saved: bool,
+    /// Why the caller may not use the current filehandle (crate::exports).
+    pub(crate) refused: Option<nfsstat4>,
+    /// It may change nothing there.
+    pub(crate) read_only: bool,
+    /// The current filehandle is of a directory that only leads to exports.
+    pub(crate) pseudo: bool,
     /// Bytes that the reply may still take, and may take if it is to be cached.
     pub(crate) room: usize,
     pub(crate) cached_room: Option<usize>,
@@ -32,6 +38,9 @@ pub(crate) fn admit(row: &Row, facts: &Facts) -> Result<(), nfsstat4> {
     if row.flags.has(Flags::SAVED) && !facts.has_saved {
         return Err(nfsstat4::NFS4ERR_NOFILEHANDLE);
     }
+    if row.flags.has(Flags::CURRENT) {
+        export(row, facts)?;
+    }
     // What cannot be answered must not be done: RFC 8881 §2.10.6.4 has the limits judged per operation.
     if row.flags.has(Flags::MODIFIES) {
         if row.reply_max > facts.room {
@@ -42,6 +51,33 @@ pub(crate) fn admit(row: &Row, facts: &Facts) -> Result<(), nfsstat4> {
         }
     }
     Ok(())
+}
+
+/// What the export of the current filehandle lets this caller do.
+fn export(row: &Row, facts: &Facts) -> Result<(), nfsstat4> {
+    match facts.refused {
+        // What only gives back is taken from whoever holds it; §2.6.3.1.1.5: which flavours are good is told in any.
+        Some(nfsstat4::NFS4ERR_WRONGSEC) if row.flags.has(Flags::FLAVOURS) => {}
+        Some(status) if !row.flags.has(Flags::RELEASES) => return Err(status),
+        _ => {}
+    }
+    if facts.read_only && row.flags.has(Flags::CHANGES_FILES) {
+        return Err(nfsstat4::NFS4ERR_ROFS);
+    }
+    // There are no files in such a directory, and nothing is kept of it.
+    if facts.pseudo && !row.flags.has(Flags::PSEUDO) {
+        return Err(nfsstat4::NFS4ERR_NOTSUPP);
+    }
+    Ok(())
+}
+
+/// Whether an operation that gave a filehandle the caller's flavour is no good for fails for it: not if a filehandle,
+/// the question for flavours, or nothing follows, or what judges the flavour by itself (§2.6.3.1.1).
+pub(crate) fn names_no_flavour(row: &Row, following: Option<&Row>) -> bool {
+    row.flags.has(Flags::PUTS)
+        && following.is_some_and(|next| {
+            !next.flags.has(Flags::PUTS) && !next.flags.has(Flags::FLAVOURS) && !next.flags.has(Flags::WALKS)
+        })
 }
 
 /// RFC 8881 §18.46.3: SEQUENCE leads every COMPOUND but those of the operations that make sessions, and
@@ -76,7 +112,18 @@ mod tests {
 
     fn facts(index: u32, count: u32, in_session: bool) -> Facts {
         let (has_current, has_saved) = (false, false);
-        Facts { index, count, in_session, has_current, has_saved, room: 1 << 20, cached_room: None }
+        Facts {
+            index,
+            count,
+            in_session,
+            has_current,
+            has_saved,
+            refused: None,
+            read_only: false,
+            pseudo: false,
+            room: 1 << 20,
+            cached_room: None,
+        }
     }
 
     fn admitted(op: nfs_opnum4, facts: &Facts) -> Result<(), nfsstat4> {
@@ -118,5 +165,55 @@ mod tests {
         assert_eq!(admit(row, &short), Err(nfsstat4::NFS4ERR_REP_TOO_BIG));
         let uncached = Facts { cached_room: Some(row.reply_max - 1), ..ample };
         assert_eq!(admit(row, &uncached), Err(nfsstat4::NFS4ERR_REP_TOO_BIG_TO_CACHE));
+    }
+    #[test]
+    fn what_gives_back_is_taken_from_whoever_may_not_use_the_export_any_more() {
+        let refused = |status| Facts { has_current: true, refused: Some(status), ..facts(2, 3, true) };
+        let gone = refused(nfsstat4::NFS4ERR_STALE);
+        for op in [nfs_opnum4::OP_CLOSE, nfs_opnum4::OP_LAYOUTRETURN, nfs_opnum4::OP_DELEGRETURN] {
+            assert_eq!(admitted(op, &gone), Ok(()));
+        }
+        for op in
+            [nfs_opnum4::OP_READ, nfs_opnum4::OP_GETATTR, nfs_opnum4::OP_LAYOUTGET, nfs_opnum4::OP_SECINFO]
+        {
+            assert_eq!(admitted(op, &gone), Err(nfsstat4::NFS4ERR_STALE));
+        }
+        let flavour = refused(nfsstat4::NFS4ERR_WRONGSEC);
+        assert_eq!(admitted(nfs_opnum4::OP_SECINFO_NO_NAME, &flavour), Ok(()));
+        assert_eq!(admitted(nfs_opnum4::OP_LOOKUP, &flavour), Err(nfsstat4::NFS4ERR_WRONGSEC));
+    }
+
+    #[test]
+    fn whatever_modifies_files_is_refused_where_all_is_read_only() {
+        let read_only = Facts { has_current: true, has_saved: true, read_only: true, ..facts(2, 3, true) };
+        for row in crate::compound::table::TABLE {
+            let is_change = matches!(
+                row.name,
+                "CREATE"
+                    | "LINK"
+                    | "REMOVE"
+                    | "RENAME"
+                    | "SETATTR"
+                    | "WRITE"
+                    | "ALLOCATE"
+                    | "DEALLOCATE"
+                    | "SETXATTR"
+                    | "REMOVEXATTR"
+            );
+            let refused = admit(row, &read_only) == Err(nfsstat4::NFS4ERR_ROFS);
+            assert_eq!(refused, is_change, "{row:?}");
+        }
+    }
+
+    #[test]
+    fn a_filehandle_of_a_wrong_flavour_fails_before_it_is_used() {
+        let row = |op: nfs_opnum4| find(op.0, 2).unwrap();
+        let put = row(nfs_opnum4::OP_PUTFH);
+        assert!(names_no_flavour(put, Some(row(nfs_opnum4::OP_GETATTR))));
+        assert!(!names_no_flavour(put, None));
+        for op in [nfs_opnum4::OP_SECINFO, nfs_opnum4::OP_LOOKUP, nfs_opnum4::OP_PUTROOTFH] {
+            assert!(!names_no_flavour(put, Some(row(op))));
+        }
+        assert!(!names_no_flavour(row(nfs_opnum4::OP_LOOKUP), Some(put)));
     }
 }

@@ -82,12 +82,12 @@ impl Context {
     /// Says in the transaction of the running operation how it is answered. Change attributes that the
     /// commit decides are zero in `result`.
     pub(crate) fn record(&self, txn: &mut Transaction, result: &nfs_resop4) {
-        self.put_record(txn, result, self.current);
+        self.put_record(txn, result, self.current_or_none());
     }
 
     /// As [`Context::record`], for an operation that leads to another current filehandle.
     pub(crate) fn record_at(&self, txn: &mut Transaction, result: &nfs_resop4, current: InodeKey) {
-        let export = self.current.map_or(0, |handle| handle.export);
+        let export = self.current_or_none().map_or(FileHandle::ROOT_EXPORT, |handle| handle.export);
         self.put_record(txn, result, Some(FileHandle { export, inode: current }));
     }
 

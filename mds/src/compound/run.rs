@@ -134,7 +134,11 @@ fn resume(
     for _ in 1..index {
         nfs_argop4::decode(reader)?;
     }
-    (cx.current, cx.saved) = (current, saved);
+    match current {
+        Some(current) => cx.set_current(current),
+        None => cx.clear_current(),
+    }
+    cx.saved = saved;
     cx.modified = index;
     results.repeat(&before, index - 1);
     let half = Reader::new(reader.rest()).u32().is_ok_and(|number| {
@@ -194,8 +198,11 @@ async fn run(cx: &mut Context, head: &Head, mut reader: Reader, mut results: Res
             index,
             count: head.count,
             in_session: cx.session.is_some(),
-            has_current: cx.current.is_some(),
+            has_current: cx.current_or_none().is_some(),
             has_saved: cx.saved.is_some(),
+            refused: cx.refused(),
+            read_only: cx.is_read_only(),
+            pseudo: cx.pseudo().is_some(),
             room: results.room(),
             cached_room: results.cached_room(),
         };
@@ -216,6 +223,15 @@ async fn run(cx: &mut Context, head: &Head, mut reader: Reader, mut results: Res
             }
         }
         let outcome = (row.run)(cx, arguments).await;
+        let outcome = match outcome {
+            Ok(_)
+                if cx.refused() == Some(nfsstat4::NFS4ERR_WRONGSEC)
+                    && gate::names_no_flavour(row, following(&reader, head, index)) =>
+            {
+                Err(nfsstat4::NFS4ERR_WRONGSEC.into())
+            }
+            outcome => outcome,
+        };
         let ended = cx.server.env.clock.now();
         cx.server.metrics.operation(row, &outcome, ended.since(began));
         began = ended;
@@ -229,6 +245,12 @@ async fn run(cx: &mut Context, head: &Head, mut reader: Reader, mut results: Res
         }
     }
     results.finish()
+}
+
+/// The row of the operation after position `index`, if one follows that is known.
+fn following(reader: &Reader, head: &Head, index: u32) -> Option<&'static table::Row> {
+    let number = Reader::new(reader.rest()).u32().ok().filter(|_| index + 1 < head.count)?;
+    table::find(number, head.minor)
 }
 
 fn refuse(head: &Head, status: nfsstat4) -> Reply {

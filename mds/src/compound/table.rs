@@ -19,7 +19,7 @@ use crate::ops::{
 
 /// What an operation needs and does.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Flags(u8);
+pub(crate) struct Flags(u16);
 
 impl Flags {
     pub(crate) const NONE: Self = Self(0);
@@ -38,6 +38,24 @@ impl Flags {
     /// Part of what it does is in memory: when a restart lost that, it runs again, given what its transaction
     /// led to ([`Context::done_before`]).
     pub(crate) const HALF: Self = Self(64);
+
+    /// Changes files or names: refused where all is read only. OPEN and LAYOUTGET, which may, say so themselves.
+    pub(crate) const CHANGES_FILES: Self = Self(128);
+    /// Gives back what the client holds, or only moves filehandles: good whatever became of the export.
+    pub(crate) const RELEASES: Self = Self(256);
+    /// Means something in a directory that only leads to exports.
+    pub(crate) const PSEUDO: Self = Self(512);
+    /// Sets the current filehandle without walking there.
+    pub(crate) const PUTS: Self = Self(1024);
+    /// Asks which security flavours are good.
+    pub(crate) const FLAVOURS: Self = Self(2048);
+    /// Goes to another object by name, and judges the caller's flavour there.
+    pub(crate) const WALKS: Self = Self(4096);
+
+    /// [`Flags::CURRENT`] of what changes a file or a name.
+    const CHANGE: Self = Self::CURRENT.or(Self::MODIFIES).or(Self::CHANGES_FILES);
+    /// [`Flags::CURRENT`] of what directories that only lead to exports can be asked.
+    const LOOK: Self = Self::CURRENT.or(Self::PSEUDO);
 
     pub(crate) const fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -103,42 +121,42 @@ macro_rules! row {
 
 /// Ordered by number.
 pub(crate) static TABLE: &[Row] = &[
-    row!(OP_ACCESS, 1, Flags::CURRENT, 16, args access::access),
-    row!(OP_CLOSE, 1, Flags::CURRENT.or(Flags::MODIFIES), 24, args close::close),
+    row!(OP_ACCESS, 1, Flags::LOOK, 16, args access::access),
+    row!(OP_CLOSE, 1, Flags::CURRENT.or(Flags::MODIFIES.or(Flags::RELEASES)), 24, args close::close),
     row!(OP_COMMIT, 1, Flags::CURRENT.or(Flags::MODIFIES), 16, args commit::commit),
-    row!(OP_CREATE, 1, Flags::CURRENT.or(Flags::MODIFIES), 64, args create::create),
+    row!(OP_CREATE, 1, Flags::CHANGE, 64, args create::create),
     row!(OP_DELEGPURGE, 1, Flags::NONE, 8, declined notsupp::notsupp),
-    row!(OP_DELEGRETURN, 1, Flags::CURRENT.or(Flags::MODIFIES), 8, args delegreturn::delegreturn),
-    row!(OP_GETATTR, 1, Flags::CURRENT, 8, args getattr::getattr),
-    row!(OP_GETFH, 1, Flags::CURRENT, 140, void getfh::getfh),
-    row!(OP_LINK, 1, Flags::CURRENT.or(Flags::SAVED.or(Flags::MODIFIES)), 28, args link::link),
+    row!(OP_DELEGRETURN, 1, Flags::CURRENT.or(Flags::MODIFIES.or(Flags::RELEASES)), 8, args delegreturn::delegreturn),
+    row!(OP_GETATTR, 1, Flags::LOOK, 8, args getattr::getattr),
+    row!(OP_GETFH, 1, Flags::LOOK.or(Flags::RELEASES), 140, void getfh::getfh),
+    row!(OP_LINK, 1, Flags::CHANGE.or(Flags::SAVED), 28, args link::link),
     row!(OP_LOCK, 1, Flags::CURRENT.or(Flags::MODIFIES), 1072, args lock::lock),
     row!(OP_LOCKT, 1, Flags::CURRENT, 1072, args lockt::lockt),
-    row!(OP_LOCKU, 1, Flags::CURRENT.or(Flags::MODIFIES), 24, args locku::locku),
-    row!(OP_LOOKUP, 1, Flags::CURRENT, 8, args lookup::lookup),
-    row!(OP_LOOKUPP, 1, Flags::CURRENT, 8, void lookupp::lookupp),
-    row!(OP_NVERIFY, 1, Flags::CURRENT, 8, args nverify::nverify),
-    row!(OP_OPEN, 1, Flags::CURRENT.or(Flags::MODIFIES.or(Flags::HALF)), 160, args open::open),
+    row!(OP_LOCKU, 1, Flags::CURRENT.or(Flags::MODIFIES.or(Flags::RELEASES)), 24, args locku::locku),
+    row!(OP_LOOKUP, 1, Flags::LOOK.or(Flags::WALKS), 8, args lookup::lookup),
+    row!(OP_LOOKUPP, 1, Flags::LOOK.or(Flags::WALKS), 8, void lookupp::lookupp),
+    row!(OP_NVERIFY, 1, Flags::LOOK, 8, args nverify::nverify),
+    row!(OP_OPEN, 1, Flags::LOOK.or(Flags::WALKS.or(Flags::MODIFIES.or(Flags::HALF))), 160, args open::open),
     row!(OP_OPENATTR, 1, Flags::CURRENT, 8, args openattr::openattr),
     row!(OP_OPEN_CONFIRM, obsolete, Flags::NONE, 8),
     row!(OP_OPEN_DOWNGRADE, 1, Flags::CURRENT.or(Flags::MODIFIES), 24, args open_downgrade::open_downgrade),
-    row!(OP_PUTFH, 1, Flags::NONE, 8, args putfh::putfh),
-    row!(OP_PUTPUBFH, 1, Flags::NONE, 8, void putrootfh::putpubfh),
-    row!(OP_PUTROOTFH, 1, Flags::NONE, 8, void putrootfh::putrootfh),
-    row!(OP_READ, 1, Flags::CURRENT, 16, args read::read),
-    row!(OP_READDIR, 1, Flags::CURRENT, 24, args readdir::readdir),
-    row!(OP_READLINK, 1, Flags::CURRENT, 12, void readlink::readlink),
-    row!(OP_REMOVE, 1, Flags::CURRENT.or(Flags::MODIFIES), 28, args remove::remove),
-    row!(OP_RENAME, 1, Flags::CURRENT.or(Flags::SAVED.or(Flags::MODIFIES)), 48, args rename::rename),
+    row!(OP_PUTFH, 1, Flags::PUTS, 8, args putfh::putfh),
+    row!(OP_PUTPUBFH, 1, Flags::PUTS, 8, void putrootfh::putpubfh),
+    row!(OP_PUTROOTFH, 1, Flags::PUTS, 8, void putrootfh::putrootfh),
+    row!(OP_READ, 1, Flags::LOOK, 16, args read::read),
+    row!(OP_READDIR, 1, Flags::LOOK, 24, args readdir::readdir),
+    row!(OP_READLINK, 1, Flags::LOOK, 12, void readlink::readlink),
+    row!(OP_REMOVE, 1, Flags::CHANGE, 28, args remove::remove),
+    row!(OP_RENAME, 1, Flags::CHANGE.or(Flags::SAVED), 48, args rename::rename),
     row!(OP_RENEW, obsolete, Flags::NONE, 8),
-    row!(OP_RESTOREFH, 1, Flags::SAVED, 8, void restorefh::restorefh),
-    row!(OP_SAVEFH, 1, Flags::CURRENT, 8, void savefh::savefh),
-    row!(OP_SECINFO, 1, Flags::CURRENT, 64, args secinfo::secinfo),
-    row!(OP_SETATTR, 1, Flags::CURRENT.or(Flags::MODIFIES), 32, args setattr::setattr),
+    row!(OP_RESTOREFH, 1, Flags::SAVED.or(Flags::PUTS), 8, void restorefh::restorefh),
+    row!(OP_SAVEFH, 1, Flags::LOOK.or(Flags::RELEASES), 8, void savefh::savefh),
+    row!(OP_SECINFO, 1, Flags::LOOK.or(Flags::FLAVOURS), 64, args secinfo::secinfo),
+    row!(OP_SETATTR, 1, Flags::CHANGE, 32, args setattr::setattr),
     row!(OP_SETCLIENTID, obsolete, Flags::NONE, 8),
     row!(OP_SETCLIENTID_CONFIRM, obsolete, Flags::NONE, 8),
-    row!(OP_VERIFY, 1, Flags::CURRENT, 8, args verify::verify),
-    row!(OP_WRITE, 1, Flags::CURRENT.or(Flags::MODIFIES), 24, args write::write),
+    row!(OP_VERIFY, 1, Flags::LOOK, 8, args verify::verify),
+    row!(OP_WRITE, 1, Flags::CHANGE, 24, args write::write),
     row!(OP_RELEASE_LOCKOWNER, obsolete, Flags::NONE, 8),
     row!(OP_BACKCHANNEL_CTL, 1, Flags::MODIFIES, 8, args backchannel_ctl::backchannel_ctl),
     row!(OP_BIND_CONN_TO_SESSION, 1, Flags::SESSIONLESS.or(Flags::ALONE.or(Flags::MODIFIES)), 32, args bind_conn_to_session::bind_conn_to_session),
@@ -151,18 +169,18 @@ pub(crate) static TABLE: &[Row] = &[
     row!(OP_GETDEVICELIST, 1, Flags::CURRENT, 8, declined notsupp::notsupp),
     row!(OP_LAYOUTCOMMIT, 1, Flags::CURRENT.or(Flags::MODIFIES), 24, args layoutcommit::layoutcommit),
     row!(OP_LAYOUTGET, 1, Flags::CURRENT.or(Flags::MODIFIES), 4200, args layoutget::layoutget),
-    row!(OP_LAYOUTRETURN, 1, Flags::CURRENT.or(Flags::MODIFIES), 32, args layoutreturn::layoutreturn),
-    row!(OP_SECINFO_NO_NAME, 1, Flags::CURRENT, 64, args secinfo_no_name::secinfo_no_name),
+    row!(OP_LAYOUTRETURN, 1, Flags::CURRENT.or(Flags::MODIFIES.or(Flags::RELEASES)), 32, args layoutreturn::layoutreturn),
+    row!(OP_SECINFO_NO_NAME, 1, Flags::LOOK.or(Flags::FLAVOURS), 64, args secinfo_no_name::secinfo_no_name),
     row!(OP_SEQUENCE, 1, Flags::SEQUENCE.or(Flags::SESSIONLESS), 48, args sequence::sequence),
     row!(OP_SET_SSV, 1, Flags::NONE, 8, declined notsupp::notsupp),
     row!(OP_TEST_STATEID, 1, Flags::NONE, 12, args test_stateid::test_stateid),
     row!(OP_WANT_DELEGATION, 1, Flags::CURRENT, 8, declined notsupp::notsupp),
     row!(OP_DESTROY_CLIENTID, 1, Flags::SESSIONLESS.or(Flags::MODIFIES), 8, args destroy_clientid::destroy_clientid),
     row!(OP_RECLAIM_COMPLETE, 1, Flags::MODIFIES, 8, args reclaim_complete::reclaim_complete),
-    row!(OP_ALLOCATE, 2, Flags::CURRENT.or(Flags::MODIFIES), 8, args allocate::allocate),
+    row!(OP_ALLOCATE, 2, Flags::CHANGE, 8, args allocate::allocate),
     row!(OP_COPY, 2, Flags::CURRENT.or(Flags::SAVED), 8, declined notsupp::notsupp),
     row!(OP_COPY_NOTIFY, 2, Flags::CURRENT, 8, declined notsupp::notsupp),
-    row!(OP_DEALLOCATE, 2, Flags::CURRENT.or(Flags::MODIFIES), 8, args deallocate::deallocate),
+    row!(OP_DEALLOCATE, 2, Flags::CHANGE, 8, args deallocate::deallocate),
     row!(OP_IO_ADVISE, 2, Flags::CURRENT, 48, args io_advise::io_advise),
     row!(OP_LAYOUTERROR, 1, Flags::CURRENT, 8, args layouterror::layouterror),
     row!(OP_LAYOUTSTATS, 1, Flags::CURRENT, 8, args layoutstats::layoutstats),
@@ -173,9 +191,9 @@ pub(crate) static TABLE: &[Row] = &[
     row!(OP_WRITE_SAME, 2, Flags::CURRENT, 8, declined notsupp::notsupp),
     row!(OP_CLONE, 2, Flags::CURRENT.or(Flags::SAVED), 8, declined notsupp::notsupp),
     row!(OP_GETXATTR, 2, Flags::CURRENT, 12, args getxattr::getxattr),
-    row!(OP_SETXATTR, 2, Flags::CURRENT.or(Flags::MODIFIES), 28, args setxattr::setxattr),
+    row!(OP_SETXATTR, 2, Flags::CHANGE, 28, args setxattr::setxattr),
     row!(OP_LISTXATTRS, 2, Flags::CURRENT, 24, args listxattrs::listxattrs),
-    row!(OP_REMOVEXATTR, 2, Flags::CURRENT.or(Flags::MODIFIES), 28, args removexattr::removexattr),
+    row!(OP_REMOVEXATTR, 2, Flags::CHANGE, 28, args removexattr::removexattr),
 ];
 
 /// The row of `number` in minor version `minor`. `None`: the operation is illegal there.

@@ -17,6 +17,10 @@ pub(crate) async fn access(cx: &mut Context, args: ACCESS4args) -> OpResult<ACCE
         known |= AccessMask::XAREAD | AccessMask::XAWRITE | AccessMask::XALIST;
     }
     let supported = args.access & known.0;
-    let granted = inode.record.owned().access(&cx.who).0 & supported;
+    let mut granted = inode.record.owned().access(&cx.who).0 & supported;
+    if cx.is_read_only() {
+        let changes = AccessMask::MODIFY | AccessMask::EXTEND | AccessMask::DELETE | AccessMask::XAWRITE;
+        granted &= !changes.0;
+    }
     Ok(ACCESS4res::NFS4_OK(ACCESS4resok { supported, access: granted }))
 }

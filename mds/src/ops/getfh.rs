@@ -5,5 +5,6 @@ use sluice_xdr::nfs4::{GETFH4res, GETFH4resok, nfs_fh4};
 use crate::compound::{Context, OpResult};
 
 pub(crate) async fn getfh(cx: &mut Context) -> OpResult<GETFH4res> {
-    Ok(GETFH4res::NFS4_OK(GETFH4resok { object: nfs_fh4(cx.current()?.encode()) }))
+    let object = nfs_fh4(cx.server.namespace.handles().to_wire(&cx.current()?));
+    Ok(GETFH4res::NFS4_OK(GETFH4resok { object }))
 }

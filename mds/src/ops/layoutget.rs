@@ -32,6 +32,10 @@ pub(crate) async fn layoutget(cx: &mut Context, args: LAYOUTGET4args) -> OpResul
     if !cx.server.config.layouts {
         return Err(nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE.into());
     }
+    // A file that was opened for writing when that was allowed.
+    if iomode == IoMode::ReadWrite && cx.is_read_only() {
+        return Err(nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE.into());
+    }
     let stripes = cx.session.as_ref().is_some_and(|session| session.entry.stripes);
     let write = iomode == IoMode::ReadWrite;
     let file = cx.current()?.inode.fileid;
@@ -86,6 +90,9 @@ async fn granted(
     stateid: StateId,
 ) -> Result<(Granted, StateId, bool), OpError> {
     let entry = cx.state_entry(&stateid)?;
+    if !entry.through(ask.client, cx.current()?.export) {
+        return Err(nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE.into());
+    }
     if cx.inode().await?.layout().is_some_and(|layout| layout.columns().any(|column| column.len() > 1)) {
         end_silent_writers(cx, &entry, ask.client).await?;
         if entry.peek(File::needs_settle) {

@@ -8,6 +8,11 @@ use crate::compound::{Context, OpError, OpResult};
 pub(crate) async fn lookup(cx: &mut Context, args: LOOKUP4args) -> OpResult<LOOKUP4res> {
     let name = name(&args.objname)?;
     let directory = cx.current()?.inode;
+    if cx.pseudo().is_some() {
+        let place = cx.exports.lookup(&directory, name.bytes(), cx.from)?;
+        cx.go(place)?;
+        return Ok(LOOKUP4res { status: nfsstat4::NFS4_OK });
+    }
     let (namespace, who, name) = (&cx.server.namespace, &cx.who, &name);
     let found = cx
         .server
@@ -18,7 +23,7 @@ pub(crate) async fn lookup(cx: &mut Context, args: LOOKUP4args) -> OpResult<LOOK
         Err(sluice_namespace::FsError::NotDirectory) => return Err(not_a_directory(cx).await),
         other => other?,
     };
-    cx.set_current_known(found.inode);
+    cx.enter(found.inode)?;
     Ok(LOOKUP4res { status: nfsstat4::NFS4_OK })
 }
 

@@ -49,6 +49,11 @@ pub(crate) async fn open(cx: &mut Context, args: OPEN4args) -> OpResult<OPEN4res
     if creates && !matches!(args.claim, open_claim4::CLAIM_NULL(_)) {
         return Err(nfsstat4::NFS4ERR_INVAL.into());
     }
+    // A file that was open for writing when its export became read only stays open: its data is refused.
+    let anew = matches!(args.claim, open_claim4::CLAIM_NULL(_) | open_claim4::CLAIM_FH);
+    if cx.is_read_only() && anew && (creates || request.access.writes()) {
+        return Err(nfsstat4::NFS4ERR_ROFS.into());
+    }
     if let Some(done) = cx.done_before.take() {
         return resume(cx, &args, request, *done).await;
     }
@@ -154,6 +159,10 @@ async fn subject(cx: &mut Context, args: &OPEN4args, request: &mut OpenRequest) 
 async fn by_name(cx: &mut Context, component: &[u8]) -> Result<Subject, OpError> {
     let name = name(component)?;
     let directory = cx.current()?.inode;
+    if cx.pseudo().is_some() {
+        cx.exports.lookup(&directory, name.bytes(), cx.from)?;
+        return Err(nfsstat4::NFS4ERR_ISDIR.into());
+    }
     let inode = find(cx, &directory, &name).await?.ok_or(nfsstat4::NFS4ERR_NOENT)?;
     // The directory does not change; its change attribute is read for the sake of change_info4.
     let change = cx.inode().await?.change;
@@ -182,6 +191,10 @@ pub(super) async fn grant(cx: &Context, request: &OpenRequest, subject: &Subject
         permit(cx, inode, request.access, subject.truncate)?;
     }
     let entry = cx.server.file(&inode.key).await?;
+    let mut request = request.clone();
+    if !entry.through(cx.client()?, cx.current()?.export) {
+        request.want = Want::None;
+    }
     let mut expelled = BTreeSet::new();
     loop {
         match cx.server.prepare(&entry, &Intent::Open(request.clone())).await {

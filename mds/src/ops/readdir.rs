@@ -1,6 +1,6 @@
 //! READDIR. RFC 8881 §18.23.
 
-use sluice_namespace::{Cookie, Entry, FsError, ReadDir};
+use sluice_namespace::{Cookie, DirectoryPage, Dirent, Entry, FileHandle, FsError, Kind, ReadDir};
 use sluice_xdr::nfs4::*;
 use sluice_xdr::{Encode, Writer};
 
@@ -8,6 +8,8 @@ use super::lookup::not_a_directory;
 use crate::attr::current::Listing;
 use crate::attr::get;
 use crate::compound::{Context, OpError, OpResult};
+use crate::exports::Place;
+use crate::exports::pseudo::Listed;
 
 /// Fixed part of the result: number, status, verifier, the end of the list, eof.
 const FIXED: usize = 4 + 4 + 8 + 4 + 4;
@@ -43,12 +45,9 @@ pub(crate) async fn readdir(cx: &mut Context, args: READDIR4args) -> OpResult<RE
         let limit = (room / LEAST).clamp(1, PAGE);
         let attributes = !args.attr_request.without(FREE).is_empty();
         let read = ReadDir { directory: directory.inode, after, limit, attributes };
-        let (namespace, who, read) = (&cx.server.namespace, &cx.who, &read);
-        let page =
-            cx.server.read(|txn| Box::pin(async move { namespace.readdir(&txn, read, who).await })).await;
-        let page = match page {
-            Err(FsError::NotDirectory) => return Err(not_a_directory(cx).await),
-            other => other?,
+        let page = match cx.pseudo() {
+            Some(_) => exports(cx, &read).await?,
+            None => page(cx, &read).await?,
         };
         for mut found in page.entries {
             if !args.attr_request.and(get::MOVES_WITH_DATA).is_empty()
@@ -58,7 +57,7 @@ pub(crate) async fn readdir(cx: &mut Context, args: READDIR4args) -> OpResult<RE
                 found.inode = Some(now);
             }
             let found = &found;
-            let entry = wire_entry(cx, directory.export, found, &args.attr_request)?;
+            let entry = wire_entry(cx, &directory, found, &args.attr_request)?;
             let size = 4 + encoded(&entry);
             if size > room {
                 return finish(verifier, entries, false);
@@ -90,7 +89,47 @@ fn encoded(entry: &entry4) -> usize {
     writer.len()
 }
 
-fn wire_entry(cx: &Context, export: u32, found: &Entry, asked: &bitmap4) -> Result<entry4, OpError> {
+async fn page(cx: &mut Context, read: &ReadDir) -> Result<DirectoryPage, OpError> {
+    let (namespace, who) = (&cx.server.namespace, &cx.who);
+    let page = cx.server.read(|txn| Box::pin(async move { namespace.readdir(&txn, read, who).await })).await;
+    match page {
+        Err(FsError::NotDirectory) => Err(not_a_directory(cx).await),
+        other => Ok(other?),
+    }
+}
+
+/// A page of a directory that only leads to exports.
+async fn exports(cx: &Context, read: &ReadDir) -> Result<DirectoryPage, OpError> {
+    let listed = cx.exports.list(&read.directory, cx.from);
+    let mut rest = listed.into_iter().filter(|listed| listed.cookie > read.after);
+    let mut entries = Vec::new();
+    for Listed { cookie, name, place } in rest.by_ref().take(read.limit) {
+        let (inode, key) = match place {
+            Place::Pseudo(key) => (cx.exports.inode(&key, cx.from), key),
+            Place::Export(id) => {
+                let key = cx.exports.get(id).ok_or(nfsstat4::NFS4ERR_STALE)?.root;
+                let namespace = &cx.server.namespace;
+                let root =
+                    cx.server.read(|txn| Box::pin(async move { namespace.getattr(&txn, &key).await })).await;
+                match root {
+                    Err(FsError::Stale) => (None, key),
+                    other => (Some(other?), key),
+                }
+            }
+        };
+        entries.push(Entry { entry: Dirent { cookie, name, kind: Kind::Directory, inode: key }, inode });
+    }
+    Ok(DirectoryPage { entries, eof: rest.next().is_none() })
+}
+
+fn wire_entry(
+    cx: &Context,
+    directory: &FileHandle,
+    found: &Entry,
+    asked: &bitmap4,
+) -> Result<entry4, OpError> {
+    // §7.4: where another export begins, what is shown is that.
+    let export = cx.exports.crossing(&found.entry.inode, cx.from).unwrap_or(directory.export);
     let attrs = match &found.inode {
         Some(inode) => get::attributes(&cx.server, cx.minor, export, inode, asked)
             .encode(asked)

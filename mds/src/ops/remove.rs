@@ -21,6 +21,7 @@ pub(crate) async fn remove(cx: &mut Context, args: REMOVE4args) -> OpResult<REMO
         let Some(found) = find(cx, &directory, &target).await? else {
             return Err(nfsstat4::NFS4ERR_NOENT.into());
         };
+        spare_export(cx, &found)?;
         let held = unlink_ticket(cx, &found).await?;
         match transaction(cx, directory, target, &found, held.as_ref()).await {
             Err(FsError::NameMoved) => {}
@@ -65,6 +66,14 @@ pub(super) async fn find(
         Err(FsError::NotDirectory) => Err(not_a_directory(cx).await),
         Err(error) => Err(error.into()),
     }
+}
+
+/// A directory where an export begins keeps its name and place, as one that is mounted on does.
+///
+/// # Errors
+/// FILE_OPEN, which is EBUSY to Linux.
+pub(super) fn spare_export(cx: &Context, found: &Inode) -> Result<(), nfsstat4> {
+    if cx.exports.is_root(&found.key) { Err(nfsstat4::NFS4ERR_FILE_OPEN) } else { Ok(()) }
 }
 
 /// The right to take a name from a file; directories hold no state and need none.

@@ -3,7 +3,7 @@
 use sluice_xdr::nfs4::{SECINFO_NO_NAME4args, SECINFO_NO_NAME4res, nfsstat4, secinfo_style4};
 
 use super::lookupp::lookupp;
-use super::secinfo::{consume, flavours};
+use super::secinfo::flavours;
 use crate::compound::{Context, OpResult};
 
 pub(crate) async fn secinfo_no_name(
@@ -20,6 +20,8 @@ pub(crate) async fn secinfo_no_name(
         }
         _ => return Err(nfsstat4::NFS4ERR_INVAL.into()),
     }
-    consume(cx);
-    Ok(SECINFO_NO_NAME4res::NFS4_OK(flavours()))
+    let flavours = flavours(cx.exports.flavours(cx.current()?.export, cx.from));
+    // §2.6.3.1.1.8: SECINFO and SECINFO_NO_NAME use the current filehandle up.
+    cx.clear_current();
+    Ok(SECINFO_NO_NAME4res::NFS4_OK(flavours))
 }

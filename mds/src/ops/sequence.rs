@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use xxhash_rust::xxh3::Xxh3;
 
+use sluice_namespace::stable_storage::NOBODY;
 use sluice_state::session::{Completion, SequenceArgs, SequenceReply, Sequenced};
 use sluice_state::{ConnectionId, SessionId};
 use sluice_xdr::Frame;
@@ -124,7 +125,12 @@ const SEQUENCE_SIZE: usize = 36;
 fn fingerprint(cx: &Context, count: u32, rest: &Bytes) -> u64 {
     let operations = rest.get(SEQUENCE_SIZE..).unwrap_or_default();
     let mut hasher = Xxh3::new();
-    for number in [cx.minor, cx.who.uid, count, u32::try_from(operations.len()).unwrap_or(u32::MAX)] {
+    // As the client names itself: what an export makes of it may have changed when it comes again.
+    let caller = match &cx.wire_credential {
+        sluice_rpc::Credential::Sys(sys) => sys.uid,
+        _ => NOBODY,
+    };
+    for number in [cx.minor, caller, count, u32::try_from(operations.len()).unwrap_or(u32::MAX)] {
         hasher.update(&number.to_be_bytes());
     }
     hasher.update(operations.get(..FINGERPRINTED).unwrap_or(operations));

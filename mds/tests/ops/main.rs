@@ -23,6 +23,7 @@ mod create_session;
 mod delegation;
 mod destroy_session;
 mod exchange_id;
+mod exports;
 mod free_stateid;
 mod getattr;
 mod layout_recall;

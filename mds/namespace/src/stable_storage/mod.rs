@@ -5,6 +5,7 @@
 
 mod clients;
 mod epoch;
+mod exports;
 mod stores;
 mod tables;
 
@@ -17,15 +18,15 @@ pub use clients::{
     reply, reply_key, server, session, sessions,
 };
 pub use epoch::{MdsEpoch, check_epoch, epoch, epoch_guard, take_epoch};
+pub use exports::{
+    BadNetwork, Export, Flavours, NOBODY, Network, Rule, Squash, clear_export, export, exports, put_export,
+};
 pub use stores::{
     CapabilityEpochs, CapabilityKey, Fence, PendingFence, Store, StoreAddress, StoreState, capability_epochs,
     clear_fence, fences, put_capability_epochs, put_fence, put_store, retire_fences, store, store_by_uuid,
     stores,
 };
-pub use tables::{
-    Export, PolicyRow, Squash, clear_export, clear_policy, export, exports, policies, policy, put_export,
-    put_policy, statistic,
-};
+pub use tables::{PolicyRow, clear_policy, policies, policy, put_policy, statistic};
 
 use crate::codec::{Reader, Writer};
 use crate::error::FsError;

@@ -1,90 +1,12 @@
-//! Exports, layout policies, and the counters of the whole file system.
+//! Layout policies, and the counters of the whole file system.
 
 use bytes::Bytes;
 use sluice_kv::Transaction;
 
-use super::{Row, decode_list, encode_list, get, list};
+use super::{Row, get, list};
 use crate::codec::{self, Reader, Writer};
 use crate::error::FsError;
-use crate::keys::{self, InodeKey, Statistic};
-
-/// Whom an export takes for somebody else.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Squash {
-    /// Root becomes the anonymous user.
-    #[default]
-    Root,
-    /// Nobody.
-    None,
-    /// Everybody becomes the anonymous user.
-    All,
-}
-
-/// A directory that clients may mount.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Export {
-    /// In filehandles; never reused.
-    pub id: u32,
-    /// In the server's tree.
-    pub path: Bytes,
-    pub root: InodeKey,
-    pub read_only: bool,
-    pub squash: Squash,
-    pub anonymous_uid: u32,
-    pub anonymous_gid: u32,
-    /// Networks that may use it, in text (`10.0.0.0/8`); none: everybody.
-    pub networks: Vec<Bytes>,
-}
-
-impl Row for Export {
-    const WHAT: &'static str = "export row";
-    fn encode(&self, w: &mut Writer) {
-        w.u32(self.id).bytes(&self.path);
-        self.root.encode(w);
-        let squash = match self.squash {
-            Squash::Root => 0,
-            Squash::None => 1,
-            Squash::All => 2,
-        };
-        w.bool(self.read_only).u8(squash).u32(self.anonymous_uid).u32(self.anonymous_gid);
-        encode_list(w, &self.networks, |n, w| {
-            w.bytes(n);
-        });
-    }
-    fn decode(r: &mut Reader) -> Result<Self, FsError> {
-        Ok(Self {
-            id: r.u32()?,
-            path: r.bytes()?,
-            root: InodeKey::decode(r)?,
-            read_only: r.bool()?,
-            squash: match r.u8()? {
-                0 => Squash::Root,
-                1 => Squash::None,
-                2 => Squash::All,
-                _ => return Err(r.corrupt()),
-            },
-            anonymous_uid: r.u32()?,
-            anonymous_gid: r.u32()?,
-            networks: decode_list(r, Reader::bytes)?,
-        })
-    }
-}
-
-pub async fn export(txn: &Transaction, id: u32) -> Result<Option<Export>, FsError> {
-    get(txn, &keys::export(id)).await
-}
-pub fn put_export(txn: &mut Transaction, export: &Export) {
-    txn.set(keys::export(export.id), export.to_bytes());
-}
-pub fn clear_export(txn: &mut Transaction, id: u32) {
-    txn.clear(keys::export(id));
-}
-/// Exports after id `after`.
-pub async fn exports(txn: &Transaction, after: Option<u32>, limit: usize) -> Result<Vec<Export>, FsError> {
-    let whole = keys::table(keys::EXPORT);
-    let range = after.map_or_else(|| whole.clone(), |id| keys::after(&keys::export(id), &whole));
-    list(txn, &range, limit).await
-}
+use crate::keys::{self, Statistic};
 
 /// The numbers behind the name of a [`crate::Shape`], where an administrator changed them.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -178,13 +178,18 @@ async fn exports_policies_and_statistics() {
     for (id, squash) in [(1, Squash::Root), (2, Squash::None), (300, Squash::All)] {
         let export = Export {
             id,
-            path: "/scratch".into(),
+            path: "scratch".into(),
             root: InodeKey::ROOT,
-            read_only: id == 2,
-            squash,
-            anonymous_uid: 65_534,
-            anonymous_gid: 65_533,
-            networks: vec!["10.0.0.0/8".into()],
+            rules: vec![
+                Rule::new("10.0.0.0/8".parse().unwrap()),
+                Rule {
+                    read_only: id == 2,
+                    squash,
+                    anonymous_gid: 65_533,
+                    flavours: Flavours { sys: true, none: false },
+                    ..Rule::new("2001:db8::/32".parse().unwrap())
+                },
+            ],
         };
         put(&w, |t| put_export(t, &export)).await;
         assert_eq!(w.read(async |t| stable_storage::export(t, id).await).await.unwrap(), Some(export));

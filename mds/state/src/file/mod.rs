@@ -340,6 +340,11 @@ impl File {
         self.delegations.get(client).map(|delegation| delegation.kind)
     }
 
+    /// Who holds a delegation.
+    pub fn delegated_to(&self) -> Vec<ClientId> {
+        self.delegations.held.keys().copied().collect()
+    }
+
     /// The client whose write delegation makes size and change uncertain: the caller of GETATTR sends it
     /// CB_GETATTR first (RFC 8881 §10.4.3). Never `requester` itself.
     #[must_use]

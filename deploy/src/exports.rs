@@ -1,0 +1,293 @@
+//! `sluice export`.
+
+use anyhow::{Result, bail};
+use serde_json::json;
+use sluice_mds::{NOBODY, Network};
+use sluice_xdr::control::{
+    ADMIN_EXPORT, ADMIN_EXPORT_args, ADMIN_EXPORT_res, ADMIN_EXPORTS, ADMIN_EXPORTS_res, ADMIN_EXPORTS_resok,
+    ctl_export, ctl_export_action, ctl_rule, ctl_squash,
+};
+
+use crate::cli::{self, Flavour, RuleOptions, Squash};
+use crate::reach::Admin;
+use crate::status::{Nothing, table, text};
+
+pub(crate) async fn run(command: cli::Export) -> Result<()> {
+    match command {
+        cli::Export::List { reach, json } => list(&Admin::reach(&reach).await?, json).await,
+        cli::Export::Add { path, clients, options, reach, json } => {
+            let admin = Admin::reach(&reach).await?;
+            let rules = with(&[], &clients, &options);
+            change(&admin, ctl_export_action::EXPORT_ADD, &path, |_| Ok(rules), json).await
+        }
+        cli::Export::Set { path, clients, options, reach, json } => {
+            if clients.is_empty() && options.is_empty() {
+                bail!("nothing to set: name --client networks, options, or both");
+            }
+            let admin = Admin::reach(&reach).await?;
+            let rules = |now: &[ctl_rule]| Ok(with(now, &clients, &options));
+            change(&admin, ctl_export_action::EXPORT_SET, &path, rules, json).await
+        }
+        cli::Export::Remove { path, clients, reach, json } => {
+            let admin = Admin::reach(&reach).await?;
+            if clients.is_empty() {
+                return change(&admin, ctl_export_action::EXPORT_REMOVE, &path, |_| Ok(Vec::new()), json)
+                    .await;
+            }
+            let rules = |now: &[ctl_rule]| without(now, &clients);
+            change(&admin, ctl_export_action::EXPORT_SET, &path, rules, json).await
+        }
+    }
+}
+
+/// All exports as they are.
+pub(crate) async fn ask(admin: &Admin) -> Result<ADMIN_EXPORTS_resok> {
+    match admin.call(ADMIN_EXPORTS, &Nothing).await? {
+        ADMIN_EXPORTS_res::CTL_OK(exports) => Ok(exports),
+        ADMIN_EXPORTS_res::Default(_, reason) => bail!("{}", text(&reason)),
+    }
+}
+
+async fn change(
+    admin: &Admin,
+    action: ctl_export_action,
+    path: &str,
+    rules: impl FnOnce(&[ctl_rule]) -> Result<Vec<ctl_rule>>,
+    as_json: bool,
+) -> Result<()> {
+    let known = ask(admin).await?;
+    let now = known.exports.iter().find(|export| names(&text(&export.path)).eq(names(path)));
+    let rules = rules(now.map_or(&[], |export| &export.rules))?;
+    let arguments = ADMIN_EXPORT_args { version: known.version, action, path: path.to_owned().into(), rules };
+    let recalled = match admin.call(ADMIN_EXPORT, &arguments).await? {
+        ADMIN_EXPORT_res::CTL_OK(recalled) => recalled,
+        ADMIN_EXPORT_res::Default(_, reason) => bail!("{path}: {}", text(&reason)),
+    };
+    if as_json {
+        println!("{}", json!({ "recalled": recalled }));
+        return Ok(());
+    }
+    if recalled > 0 {
+        println!(
+            "{path}: clients are asked for {recalled} layouts and delegations that they may not have any more"
+        );
+    }
+    list(admin, false).await
+}
+
+fn names(path: &str) -> impl Iterator<Item = &str> {
+    path.split('/').filter(|name| !name.is_empty())
+}
+
+async fn list(admin: &Admin, as_json: bool) -> Result<()> {
+    let exports = ask(admin).await?.exports;
+    if as_json {
+        let all: Vec<_> = exports.iter().map(to_json).collect();
+        println!("{}", serde_json::to_string_pretty(&all)?);
+        return Ok(());
+    }
+    if exports.is_empty() {
+        println!("nothing is exported: sluice export add PATH --client NETWORK");
+        return Ok(());
+    }
+    let mut rows =
+        vec![["PATH", "CLIENTS", "ACCESS", "SQUASH", "ANONYMOUS", "SECURITY", "SET BY"].map(str::to_owned)];
+    for export in &exports {
+        let mut path = printable(&export.path);
+        if export.rules.is_empty() {
+            rows.push([path.as_str(), "nobody", "-", "-", "-", "-", set_by(export)].map(str::to_owned));
+        }
+        for rule in &export.rules {
+            rows.push([
+                std::mem::take(&mut path),
+                text(&rule.network),
+                access(rule).to_owned(),
+                squash(rule).to_owned(),
+                format!("{}:{}", rule.anonymous_uid, rule.anonymous_gid),
+                security(rule).join(","),
+                set_by(export).to_owned(),
+            ]);
+        }
+    }
+    table(&rows);
+    Ok(())
+}
+
+/// What `up` says of the exports: one line each.
+pub(crate) fn lines(exports: &[ctl_export]) -> Vec<String> {
+    let mut lines = Vec::new();
+    for export in exports {
+        let mut rest: Vec<&ctl_rule> = export.rules.iter().collect();
+        while let Some(first) = rest.first().copied() {
+            let alike = |rule: &&ctl_rule| access(rule) == access(first) && rule.squash == first.squash;
+            let networks: Vec<String> =
+                rest.iter().copied().filter(alike).map(|rule| text(&rule.network)).collect();
+            let root = match first.squash {
+                ctl_squash::SQUASH_NONE => "root is root",
+                ctl_squash::SQUASH_ROOT => "root is nobody",
+                _ => "all are nobody",
+            };
+            lines.push(format!(
+                "{} {}, {root}, to {}",
+                printable(&export.path),
+                access(first),
+                networks.join(" ")
+            ));
+            rest.retain(|rule| !alike(rule));
+        }
+    }
+    lines
+}
+
+/// The rules with more of them, or other ones: those named, or all if none is.
+fn with(now: &[ctl_rule], clients: &[Network], options: &RuleOptions) -> Vec<ctl_rule> {
+    let mut rules = now.to_vec();
+    let named: Vec<String> = clients.iter().map(Network::to_string).collect();
+    for network in &named {
+        if !rules.iter().any(|rule| text(&rule.network) == *network) {
+            rules.push(new_rule(network));
+        }
+    }
+    for rule in rules.iter_mut().filter(|rule| named.is_empty() || named.contains(&text(&rule.network))) {
+        if options.read_only || options.read_write {
+            rule.read_only = options.read_only;
+        }
+        if let Some(squash) = options.squash {
+            rule.squash = match squash {
+                Squash::Root => ctl_squash::SQUASH_ROOT,
+                Squash::None => ctl_squash::SQUASH_NONE,
+                Squash::All => ctl_squash::SQUASH_ALL,
+            };
+        }
+        if let Some(anonymous) = options.anonymous {
+            (rule.anonymous_uid, rule.anonymous_gid) = anonymous;
+        }
+        if !options.sec.is_empty() {
+            rule.sys = options.sec.contains(&Flavour::Sys);
+            rule.none = options.sec.contains(&Flavour::None);
+        }
+    }
+    rules
+}
+
+/// The rules but those of some networks.
+fn without(now: &[ctl_rule], clients: &[Network]) -> Result<Vec<ctl_rule>> {
+    let mut rules = now.to_vec();
+    for client in clients {
+        let before = rules.len();
+        rules.retain(|rule| text(&rule.network) != client.to_string());
+        if rules.len() == before {
+            bail!("it has no rule for {client}: `sluice export list` shows which it has");
+        }
+    }
+    Ok(rules)
+}
+
+fn new_rule(network: &str) -> ctl_rule {
+    ctl_rule {
+        network: network.to_owned().into(),
+        read_only: false,
+        squash: ctl_squash::SQUASH_ROOT,
+        anonymous_uid: NOBODY,
+        anonymous_gid: NOBODY,
+        sys: true,
+        none: true,
+    }
+}
+
+fn access(rule: &ctl_rule) -> &'static str {
+    if rule.read_only { "read-only" } else { "read-write" }
+}
+
+fn squash(rule: &ctl_rule) -> &'static str {
+    match rule.squash {
+        ctl_squash::SQUASH_ROOT => "root",
+        ctl_squash::SQUASH_NONE => "none",
+        _ => "all",
+    }
+}
+
+fn security(rule: &ctl_rule) -> Vec<&'static str> {
+    [(rule.sys, "sys"), (rule.none, "none")]
+        .into_iter()
+        .filter(|(good, _)| *good)
+        .map(|(_, name)| name)
+        .collect()
+}
+
+fn set_by(export: &ctl_export) -> &'static str {
+    if export.stored { "sluice export" } else { "start options" }
+}
+
+fn printable(path: &[u8]) -> String {
+    crate::clients::printable(path)
+}
+
+fn to_json(export: &ctl_export) -> serde_json::Value {
+    let rules: Vec<_> = export
+        .rules
+        .iter()
+        .map(|rule| {
+            json!({
+                "clients": text(&rule.network),
+                "read_only": rule.read_only,
+                "squash": squash(rule),
+                "anonymous_uid": rule.anonymous_uid,
+                "anonymous_gid": rule.anonymous_gid,
+                "security": security(rule),
+            })
+        })
+        .collect();
+    json!({ "id": export.id, "path": text(&export.path), "stored": export.stored, "rules": rules })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn networks(all: &[&str]) -> Vec<Network> {
+        all.iter().map(|network| network.parse().unwrap()).collect()
+    }
+
+    fn shown(rules: &[ctl_rule]) -> Vec<String> {
+        rules
+            .iter()
+            .map(|rule| format!("{} {} {}", text(&rule.network), access(rule), squash(rule)))
+            .collect()
+    }
+
+    #[test]
+    fn options_are_for_the_networks_named_or_for_all() {
+        let added = with(&[], &networks(&["10.0.0.0/8", "::1"]), &RuleOptions::default());
+        assert_eq!(shown(&added), ["10.0.0.0/8 read-write root", "::1 read-write root"]);
+        let read_only = RuleOptions { read_only: true, ..RuleOptions::default() };
+        let one = with(&added, &networks(&["::1"]), &read_only);
+        assert_eq!(shown(&one), ["10.0.0.0/8 read-write root", "::1 read-only root"]);
+        let none = RuleOptions { squash: Some(Squash::None), ..RuleOptions::default() };
+        assert_eq!(shown(&with(&one, &[], &none)), ["10.0.0.0/8 read-write none", "::1 read-only none"]);
+        let more = with(&one, &networks(&["10.1.0.0/16"]), &none);
+        assert_eq!(shown(&more)[2], "10.1.0.0/16 read-write none");
+        assert_eq!(
+            shown(&without(&more, &networks(&["::1", "10.0.0.0/8"])).unwrap()),
+            [shown(&more)[2].clone()]
+        );
+        assert!(without(&more, &networks(&["any"])).unwrap_err().to_string().contains("any"));
+        let sec = RuleOptions { sec: vec![Flavour::None], anonymous: Some((7, 8)), ..RuleOptions::default() };
+        let rule = &with(&added, &[], &sec)[0];
+        assert_eq!((rule.sys, rule.none, rule.anonymous_uid, rule.anonymous_gid), (false, true, 7, 8));
+    }
+
+    #[test]
+    fn what_up_says_puts_networks_that_are_treated_alike_together() {
+        let mut rules = with(&[], &networks(&["10.0.0.0/8", "::1", "127.0.0.0/8"]), &RuleOptions::default());
+        rules[1].read_only = true;
+        let export = ctl_export { id: 0, path: "/".into(), stored: false, rules };
+        assert_eq!(
+            lines(&[export]),
+            [
+                "/ read-write, root is nobody, to 10.0.0.0/8 127.0.0.0/8",
+                "/ read-only, root is nobody, to ::1"
+            ]
+        );
+    }
+}

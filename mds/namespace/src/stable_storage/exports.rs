@@ -1,0 +1,283 @@
+//! Exports: which directories clients may mount, and who may do what through them.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+use bytes::Bytes;
+use sluice_kv::Transaction;
+
+use super::{Row, decode_list, encode_list, get, list};
+use crate::codec::{Reader, Writer};
+use crate::error::FsError;
+use crate::keys::{self, InodeKey};
+
+/// Addresses with a common prefix. IPv4 addresses count as IPv6 ones of `::ffff:0:0/96`, so that one order of prefix
+/// lengths holds for both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Network {
+    address: u128,
+    prefix: u8,
+}
+
+impl Network {
+    /// Every address.
+    pub const ANY: Self = Self { address: 0, prefix: 0 };
+    /// What never leaves a host.
+    pub const LOOPBACK: [Self; 2] = [
+        Self { address: Ipv4Addr::new(127, 0, 0, 0).to_ipv6_mapped().to_bits(), prefix: 96 + 8 },
+        Self { address: Ipv6Addr::LOCALHOST.to_bits(), prefix: 128 },
+    ];
+    const V4: u8 = 96;
+
+    /// One address.
+    pub fn host(address: IpAddr) -> Self {
+        Self { address: bits(address), prefix: 128 }
+    }
+
+    pub fn contains(&self, address: IpAddr) -> bool {
+        bits(address) & mask(self.prefix) == self.address
+    }
+
+    /// Of two networks that contain an address, the one with the longer prefix says more about it.
+    pub fn prefix(&self) -> u8 {
+        self.prefix
+    }
+
+    /// Whether every address of `other` is in it.
+    pub fn covers(&self, other: &Self) -> bool {
+        self.prefix <= other.prefix && other.address & mask(self.prefix) == self.address
+    }
+
+    fn is_v4(&self) -> bool {
+        self.prefix >= Self::V4 && Ipv6Addr::from_bits(self.address).to_ipv4_mapped().is_some()
+    }
+}
+
+fn bits(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(address) => address.to_bits(),
+    }
+}
+
+fn mask(prefix: u8) -> u128 {
+    u128::MAX.checked_shl(128 - u32::from(prefix.min(128))).unwrap_or(0)
+}
+
+/// Why a text is no network.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadNetwork {
+    #[error("`{0}` is no network: 10.0.0.0/8, 2001:db8::/32, an address, or any")]
+    Form(String),
+    #[error("`{given}` is no network: bits are set after the prefix; {meant} is one")]
+    HostBits { given: String, meant: Network },
+}
+
+impl FromStr for Network {
+    type Err = BadNetwork;
+
+    fn from_str(text: &str) -> Result<Self, BadNetwork> {
+        if text == "any" {
+            return Ok(Self::ANY);
+        }
+        let form = || BadNetwork::Form(text.to_owned());
+        let (address, prefix) = match text.split_once('/') {
+            None => (text, None),
+            Some((address, prefix)) => (address, Some(prefix.parse::<u8>().map_err(|_| form())?)),
+        };
+        let address: IpAddr = address.parse().map_err(|_| form())?;
+        let (most, before) = if address.is_ipv4() { (32, Self::V4) } else { (128, 0) };
+        let prefix = prefix.unwrap_or(most);
+        if prefix > most {
+            return Err(form());
+        }
+        let prefix = prefix + before;
+        let network = Self { address: bits(address) & mask(prefix), prefix };
+        if network.address != bits(address) {
+            return Err(BadNetwork::HostBits { given: text.to_owned(), meant: network });
+        }
+        Ok(network)
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let address = Ipv6Addr::from_bits(self.address);
+        match address.to_ipv4_mapped().filter(|_| self.is_v4()) {
+            _ if *self == Self::ANY => f.write_str("any"),
+            Some(address) if self.prefix == 128 => write!(f, "{address}"),
+            Some(address) => write!(f, "{address}/{}", self.prefix - Self::V4),
+            None if self.prefix == 128 => write!(f, "{address}"),
+            None => write!(f, "{address}/{}", self.prefix),
+        }
+    }
+}
+
+/// Whom an export takes for somebody else.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Squash {
+    /// Root becomes the anonymous user.
+    #[default]
+    Root,
+    /// Nobody.
+    None,
+    /// Everybody becomes the anonymous user.
+    All,
+}
+
+/// Security flavours (RFC 5531 §8.2) that clients may come with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flavours {
+    /// AUTH_SYS.
+    pub sys: bool,
+    /// AUTH_NONE: everybody is the anonymous user.
+    pub none: bool,
+}
+
+/// What clients of one network may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    pub network: Network,
+    pub read_only: bool,
+    pub squash: Squash,
+    pub anonymous_uid: u32,
+    pub anonymous_gid: u32,
+    pub flavours: Flavours,
+}
+
+/// uid and gid of nobody, by custom.
+pub const NOBODY: u32 = 65_534;
+
+impl Rule {
+    /// What an administrator gets who says no more: read-write, root squashed.
+    pub fn new(network: Network) -> Self {
+        Self {
+            network,
+            read_only: false,
+            squash: Squash::Root,
+            anonymous_uid: NOBODY,
+            anonymous_gid: NOBODY,
+            flavours: Flavours { sys: true, none: true },
+        }
+    }
+
+    fn encode(&self, w: &mut Writer) {
+        w.raw(&self.network.address.to_be_bytes()).u8(self.network.prefix).bool(self.read_only);
+        w.u8(match self.squash {
+            Squash::Root => 0,
+            Squash::None => 1,
+            Squash::All => 2,
+        });
+        w.u32(self.anonymous_uid).u32(self.anonymous_gid);
+        w.bool(self.flavours.sys).bool(self.flavours.none);
+    }
+
+    fn decode(r: &mut Reader) -> Result<Self, FsError> {
+        let network = Network { address: u128::from_be_bytes(r.array()?), prefix: r.u8()? };
+        if network.prefix > 128 || network.address & !mask(network.prefix) != 0 {
+            return Err(r.corrupt());
+        }
+        Ok(Self {
+            network,
+            read_only: r.bool()?,
+            squash: match r.u8()? {
+                0 => Squash::Root,
+                1 => Squash::None,
+                2 => Squash::All,
+                _ => return Err(r.corrupt()),
+            },
+            anonymous_uid: r.u32()?,
+            anonymous_gid: r.u32()?,
+            flavours: Flavours { sys: r.bool()?, none: r.bool()? },
+        })
+    }
+}
+
+/// A directory that clients may mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Export {
+    /// In filehandles; never reused. 0 is that of the root, [`crate::FileHandle::ROOT_EXPORT`].
+    pub id: u32,
+    /// Where clients find it: names and slashes from the root, without one at either end. Empty: the root.
+    pub path: Bytes,
+    pub root: InodeKey,
+    /// One for each network; none: nobody may use it.
+    pub rules: Vec<Rule>,
+}
+
+impl Row for Export {
+    const WHAT: &'static str = "export row";
+    fn encode(&self, w: &mut Writer) {
+        w.u32(self.id).bytes(&self.path);
+        self.root.encode(w);
+        encode_list(w, &self.rules, Rule::encode);
+    }
+    fn decode(r: &mut Reader) -> Result<Self, FsError> {
+        Ok(Self {
+            id: r.u32()?,
+            path: r.bytes()?,
+            root: InodeKey::decode(r)?,
+            rules: decode_list(r, Rule::decode)?,
+        })
+    }
+}
+
+pub async fn export(txn: &Transaction, id: u32) -> Result<Option<Export>, FsError> {
+    get(txn, &keys::export(id)).await
+}
+pub fn put_export(txn: &mut Transaction, export: &Export) {
+    txn.set(keys::export(export.id), export.to_bytes());
+}
+pub fn clear_export(txn: &mut Transaction, id: u32) {
+    txn.clear(keys::export(id));
+}
+/// Exports after id `after`.
+pub async fn exports(txn: &Transaction, after: Option<u32>, limit: usize) -> Result<Vec<Export>, FsError> {
+    let whole = keys::table(keys::EXPORT);
+    let range = after.map_or_else(|| whole.clone(), |id| keys::after(&keys::export(id), &whole));
+    list(txn, &range, limit).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn network(text: &str) -> Network {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn networks_are_read_and_shown_alike() {
+        for text in
+            ["10.0.0.0/8", "10.1.2.3", "0.0.0.0/0", "::1", "2001:db8::/32", "any", "127.0.0.0/8", "::/1"]
+        {
+            assert_eq!(network(text).to_string(), text);
+        }
+        assert_eq!(network("::/0"), Network::ANY);
+        assert_eq!(network("::ffff:10.0.0.0/104"), network("10.0.0.0/8"));
+        assert_eq!([network("127.0.0.0/8"), network("::1")], Network::LOOPBACK);
+        for text in ["", "10.0.0.0/33", "::/129", "10.0.0", "host", "10.0.0.0/-1", "10.0.0.0/", "/8", "Any"] {
+            assert!(matches!(text.parse::<Network>(), Err(BadNetwork::Form(_))), "{text}");
+        }
+        let error = "10.1.2.3/8".parse::<Network>().unwrap_err();
+        assert!(error.to_string().ends_with("10.0.0.0/8 is one"), "{error}");
+    }
+
+    #[test]
+    fn a_network_contains_what_begins_like_it() {
+        let contains = |text: &str, address: &str| network(text).contains(address.parse().unwrap());
+        assert!(contains("10.0.0.0/8", "10.255.0.1"));
+        // As a socket that listens on [::] shows it.
+        assert!(contains("10.0.0.0/8", "::ffff:10.255.0.1"));
+        assert!(!contains("10.0.0.0/8", "11.0.0.1"));
+        assert!(contains("0.0.0.0/0", "192.0.2.1"));
+        assert!(!contains("0.0.0.0/0", "2001:db8::1"));
+        assert!(contains("any", "2001:db8::1"));
+        assert!(contains("any", "192.0.2.1"));
+        assert!(contains("2001:db8::/33", "2001:db8:7fff::"));
+        assert!(!contains("2001:db8::/33", "2001:db8:8000::"));
+        assert!(network("10.0.0.0/8").covers(&network("10.1.0.0/16")));
+        assert!(!network("10.1.0.0/16").covers(&network("10.0.0.0/8")));
+    }
+}

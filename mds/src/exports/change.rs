@@ -1,0 +1,234 @@
+//! Adding, changing and removing exports while clients are at work.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sluice_env::Wall;
+use sluice_namespace::stable_storage::{self, Export, Network, Rule};
+use sluice_namespace::{Credential, FileHandle, FsError, InodeKey, Name, Sequence, lease_block};
+use sluice_state::ClientId;
+use sluice_state::effect::Effect;
+use sluice_state::file::LayoutFilter;
+
+use super::{MOST, Table, read};
+use crate::files::FileEntry;
+use crate::server::Mds;
+
+/// What an administrator wants.
+#[derive(Clone, Debug)]
+pub(crate) enum Change {
+    Add(Vec<Rule>),
+    Set(Vec<Rule>),
+    Remove,
+}
+
+/// Why it is not done.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Refusal {
+    #[error("exports were changed meanwhile: look again")]
+    Changed,
+    #[error("it is exported already: `sluice export set` changes how")]
+    Exported,
+    #[error("it is not exported: `sluice export list` shows what is")]
+    NotExported,
+    #[error("{0}")]
+    Path(String),
+    #[error("at most {MOST} exports, and as many networks of each")]
+    TooMany,
+    #[error("two rules are for the network {0}")]
+    Twice(Network),
+    #[error("the metadata store: {0}")]
+    Store(#[from] FsError),
+}
+
+impl Mds {
+    /// Makes a change durable, lets it hold, and asks clients for what they may not have any more; how much that is.
+    ///
+    /// # Errors
+    /// Nothing was changed; or, with an error of the store, perhaps.
+    pub(crate) async fn change_exports(
+        self: &Arc<Self>,
+        version: u64,
+        path: &[u8],
+        change: Change,
+    ) -> Result<usize, Refusal> {
+        let _alone = self.exports.changing.lock().await;
+        let before = self.exports.now();
+        if before.version() != version {
+            return Err(Refusal::Changed);
+        }
+        let path = normal(path)?;
+        let known = before.all().find(|export| export.path == path && exported(export)).cloned();
+        let row = match (&change, known) {
+            (Change::Add(_), Some(_)) => return Err(Refusal::Exported),
+            (Change::Set(_) | Change::Remove, None) => return Err(Refusal::NotExported),
+            (Change::Add(rules), None) => self.new_row(&before, path, rules).await?,
+            (Change::Set(rules), Some(export)) => Some(Export { rules: rules.clone(), ..export }),
+            // Without a row the root would be exported as configured.
+            (Change::Remove, Some(export)) if export.id == FileHandle::ROOT_EXPORT => {
+                Some(Export { rules: Vec::new(), ..export })
+            }
+            (Change::Remove, Some(export)) => {
+                self.store(None, export.id).await?;
+                None
+            }
+        };
+        if let Some(row) = &row {
+            sound(row)?;
+            self.store(Some(row), row.id).await?;
+        }
+        self.reload(&before).await
+    }
+
+    /// The row of an export to come.
+    async fn new_row(
+        self: &Arc<Self>,
+        before: &Table,
+        path: Bytes,
+        rules: &[Rule],
+    ) -> Result<Option<Export>, Refusal> {
+        if before.all().count() >= MOST {
+            return Err(Refusal::TooMany);
+        }
+        let root = self.directory(&path).await?;
+        if before.is_root(&root) {
+            return Err(Refusal::Path("the same directory is exported under another path".to_owned()));
+        }
+        let id = if path.is_empty() { FileHandle::ROOT_EXPORT } else { self.next_export().await? };
+        Ok(Some(Export { id, path, root, rules: rules.to_vec() }))
+    }
+
+    async fn next_export(&self) -> Result<u32, Refusal> {
+        let (block, _) = self
+            .write(|mut txn| Box::pin(async move { lease_block(&mut txn, Sequence::Export, 1).await }))
+            .await?;
+        let id = u32::try_from(block.start).ok().filter(|id| *id < FileHandle::PSEUDO_EXPORT);
+        id.ok_or(Refusal::Store(FsError::NoSpace))
+    }
+
+    /// The directory at a path.
+    async fn directory(&self, path: &Bytes) -> Result<InodeKey, Refusal> {
+        let namespace = &self.namespace;
+        let found = self
+            .read(|txn| {
+                Box::pin(async move {
+                    let mut at = namespace.getattr(&txn, &InodeKey::ROOT).await?;
+                    for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+                        at = namespace
+                            .lookup(&txn, &at.key, &Name::new(name)?, &Credential::ROOT)
+                            .await?
+                            .inode;
+                    }
+                    Ok(at)
+                })
+            })
+            .await
+            .map_err(|error| match error {
+                FsError::Kv(_) => Refusal::Store(error),
+                other => Refusal::Path(other.to_string()),
+            })?;
+        if found.is_directory() { Ok(found.key) } else { Err(Refusal::Path("not a directory".to_owned())) }
+    }
+
+    async fn store(&self, row: Option<&Export>, id: u32) -> Result<(), FsError> {
+        self.write(|mut txn| {
+            Box::pin(async move {
+                match row {
+                    Some(row) => stable_storage::put_export(&mut txn, row),
+                    None => stable_storage::clear_export(&mut txn, id),
+                }
+                Ok(())
+            })
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// What is stored holds from now on.
+    async fn reload(self: &Arc<Self>, before: &Table) -> Result<usize, Refusal> {
+        let rows = self.read(|txn| Box::pin(async move { read(&txn).await })).await?;
+        let mut since = self.env.clock.wall();
+        // Other than before, whatever the clock says: clients and commands tell tables apart by it.
+        if since <= before.since {
+            since = just_after(before.since);
+        }
+        let table = Arc::new(Table::new(rows, &self.config.root_export, since));
+        *self.exports.now.write() = Arc::clone(&table);
+        tracing::info!(
+            exports = table.all().filter(|export| exported(export)).count(),
+            "exports have changed"
+        );
+        let mut recalled = 0;
+        for entry in self.files.all() {
+            recalled += self.take_back(&entry, before, &table);
+        }
+        Ok(recalled)
+    }
+
+    /// Asks clients for layouts and delegations of a file that go further than what they may do now. What they do not
+    /// return in time is revoked, and they are fenced off.
+    fn take_back(self: &Arc<Self>, entry: &Arc<FileEntry>, before: &Table, now: &Table) -> usize {
+        let holders = entry.peek(|file| {
+            let layouts = file.held_layouts().into_iter().map(|(client, _)| client);
+            layouts.chain(file.delegated_to()).collect::<std::collections::BTreeSet<ClientId>>()
+        });
+        let mut asked = 0;
+        for client in holders {
+            let export = entry.export_of(client);
+            let narrower = match self.client_address(client) {
+                Some(from) => now.narrows(before, export, from),
+                // It is away: who knows from where it comes back.
+                None => {
+                    now.get(export).map(|now| &now.rules) != before.get(export).map(|before| &before.rules)
+                }
+            };
+            if narrower {
+                asked += self.step(entry, None, |file, ctx| {
+                    let mut effects = file.recall_layouts(ctx, LayoutFilter::Client(client), false);
+                    effects.extend(file.recall_delegation(ctx, client));
+                    (effects.iter().filter(|effect| matches!(effect, Effect::Callback(_))).count(), effects)
+                });
+            }
+        }
+        asked
+    }
+
+    /// Where a client is connected from.
+    fn client_address(&self, client: ClientId) -> Option<IpAddr> {
+        self.address_of(&self.clients.sessions_of(client))?.parse().ok()
+    }
+}
+
+fn just_after(time: Wall) -> Wall {
+    match time.nanos + 1 {
+        1_000_000_000 => Wall { seconds: time.seconds + 1, nanos: 0 },
+        nanos => Wall { nanos, ..time },
+    }
+}
+
+/// Somebody may use it.
+pub(crate) fn exported(export: &Export) -> bool {
+    export.id != FileHandle::ROOT_EXPORT || !export.rules.is_empty()
+}
+
+/// Names and slashes, without a slash at either end.
+fn normal(path: &[u8]) -> Result<Bytes, Refusal> {
+    let names: Vec<&[u8]> = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).collect();
+    for name in &names {
+        Name::new(name).map_err(|error| Refusal::Path(error.to_string()))?;
+    }
+    Ok(Bytes::from(names.join(&b'/')))
+}
+
+fn sound(row: &Export) -> Result<(), Refusal> {
+    if row.rules.len() > MOST {
+        return Err(Refusal::TooMany);
+    }
+    let mut networks: Vec<_> = row.rules.iter().map(|rule| rule.network).collect();
+    networks.sort();
+    match networks.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(Refusal::Twice(pair[0])),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,83 @@
+//! What clients may mount, and which of them. RFC 8881 §7; docs/adr/0013.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | `table` | all exports, and what a client may do through each; in memory, replaced as a whole |
+//! | `pseudo` | the directories that lead to exports (§7.3) |
+//! | `change` | adding, changing and removing them while clients are at work |
+
+pub(crate) mod change;
+pub(crate) mod pseudo;
+pub(crate) mod table;
+
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use sluice_env::Env;
+use sluice_kv::{Database, Transaction};
+use sluice_namespace::stable_storage::{self, Export};
+use sluice_namespace::{FileHandle, FsError};
+pub(crate) use table::{Place, Standing, Table};
+
+use crate::config::Config;
+use crate::server::Mds;
+
+/// Exports at most, and rules of one.
+pub(crate) const MOST: usize = 1024;
+
+/// The table that holds now.
+#[derive(Debug)]
+pub(crate) struct Exports {
+    now: RwLock<Arc<Table>>,
+    /// Held by who changes them.
+    changing: tokio::sync::Mutex<()>,
+}
+
+impl Exports {
+    /// What is stored, and the root's as configured unless something is stored for it.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub(crate) async fn load(env: &Env, db: &Database, config: &Config) -> Result<Self, FsError> {
+        let rows = db
+            .run_read::<_, FsError, _>(sluice_kv::RunLimits::default(), |txn| {
+                Box::pin(async move { read(&txn).await })
+            })
+            .await?;
+        let table = Table::new(rows, &config.root_export, env.clock.wall());
+        Ok(Self { now: RwLock::new(Arc::new(table)), changing: tokio::sync::Mutex::default() })
+    }
+
+    pub(crate) fn now(&self) -> Arc<Table> {
+        Arc::clone(&self.now.read())
+    }
+}
+
+/// An export, for an administrator's eye at the start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExportSummary {
+    /// Begins with a slash.
+    pub path: String,
+    /// Stored by `sluice export`; else as configured.
+    pub stored: bool,
+    pub rules: Vec<stable_storage::Rule>,
+}
+
+impl Mds {
+    /// What clients may mount now.
+    pub fn exports(&self) -> Vec<ExportSummary> {
+        let table = self.exports.now();
+        let one = |export: &Export| ExportSummary {
+            path: format!("/{}", String::from_utf8_lossy(&export.path)),
+            stored: export.id != FileHandle::ROOT_EXPORT || table.root_is_stored,
+            rules: export.rules.clone(),
+        };
+        table.all().map(one).collect()
+    }
+}
+
+/// Every row.
+async fn read(txn: &Transaction) -> Result<Vec<Export>, FsError> {
+    // One more than there can be: the row of a root that is not exported counts too.
+    stable_storage::exports(txn, None, MOST + 1).await
+}

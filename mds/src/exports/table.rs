@@ -1,0 +1,283 @@
+//! All exports, and what a client may do through each. Pure.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use sluice_env::Wall;
+use sluice_namespace::stable_storage::{Export, Flavours, NOBODY, Network, Rule, Squash};
+use sluice_namespace::{Credential, FileHandle, InodeKey};
+use sluice_xdr::nfs4::nfsstat4;
+
+use super::pseudo::Tree;
+
+/// All exports at one time.
+#[derive(Debug)]
+pub(crate) struct Table {
+    exports: BTreeMap<u32, Export>,
+    /// The exports below the root of the file system, by their roots.
+    roots: BTreeMap<InodeKey, u32>,
+    pub(super) tree: Tree,
+    /// When it became what it is; also the change attribute of what it shows.
+    pub(crate) since: Wall,
+    /// The root's rules are stored, and what is configured for it does not count.
+    pub(crate) root_is_stored: bool,
+}
+
+/// What a caller may do through the export of a filehandle.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Standing {
+    /// As in the filehandle.
+    pub(crate) export: u32,
+    /// The rule that holds for its address, or how it is refused.
+    pub(crate) verdict: Result<Rule, nfsstat4>,
+}
+
+/// Where a name in a directory that only leads to exports leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// To another such directory.
+    Pseudo(InodeKey),
+    /// To an export.
+    Export(u32),
+}
+
+/// In directories that only lead to exports there is nothing to change and nothing to hide.
+const PSEUDO: Rule = Rule {
+    network: Network::ANY,
+    read_only: true,
+    squash: Squash::None,
+    anonymous_uid: NOBODY,
+    anonymous_gid: NOBODY,
+    flavours: Flavours { sys: true, none: true },
+};
+
+impl Table {
+    /// `configured`: the root's rules while none are stored.
+    pub(crate) fn new(rows: Vec<Export>, configured: &[Rule], since: Wall) -> Self {
+        let mut exports: BTreeMap<u32, Export> = rows.into_iter().map(|row| (row.id, row)).collect();
+        let root_is_stored = exports.contains_key(&FileHandle::ROOT_EXPORT);
+        exports.entry(FileHandle::ROOT_EXPORT).or_insert_with(|| Export {
+            id: FileHandle::ROOT_EXPORT,
+            path: bytes::Bytes::new(),
+            root: InodeKey::ROOT,
+            rules: configured.to_vec(),
+        });
+        for export in exports.values_mut() {
+            // The first that contains an address is then the one that says most about it.
+            export.rules.sort_by_key(|rule| (std::cmp::Reverse(rule.network.prefix()), rule.network));
+        }
+        let below = exports.values().filter(|export| export.id != FileHandle::ROOT_EXPORT);
+        let roots = below.map(|export| (export.root, export.id)).collect();
+        let tree = Tree::new(exports.values().map(|export| (export.id, &export.path[..])));
+        Self { exports, roots, tree, since, root_is_stored }
+    }
+
+    /// Ascending by id; the root's first.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Export> {
+        self.exports.values()
+    }
+
+    pub(crate) fn get(&self, id: u32) -> Option<&Export> {
+        self.exports.get(&id)
+    }
+
+    /// The rule of an export that holds for an address.
+    pub(crate) fn rule(&self, id: u32, from: IpAddr) -> Option<&Rule> {
+        self.exports.get(&id)?.rules.iter().find(|rule| rule.network.contains(from))
+    }
+
+    /// What a caller may do with a filehandle.
+    pub(crate) fn judge(
+        &self,
+        handle: &FileHandle,
+        from: IpAddr,
+        caller: &sluice_rpc::Credential,
+    ) -> Standing {
+        let verdict = match handle.export {
+            FileHandle::PSEUDO_EXPORT if !self.tree.has(&handle.inode) => Err(nfsstat4::NFS4ERR_STALE),
+            FileHandle::PSEUDO_EXPORT if !self.leads_somewhere(&handle.inode, from) => {
+                Err(nfsstat4::NFS4ERR_ACCESS)
+            }
+            FileHandle::PSEUDO_EXPORT => Ok(PSEUDO),
+            id if !self.exports.contains_key(&id) => Err(nfsstat4::NFS4ERR_STALE),
+            id => match self.rule(id, from) {
+                None => Err(nfsstat4::NFS4ERR_ACCESS),
+                Some(rule) if !takes(rule, caller) => Err(nfsstat4::NFS4ERR_WRONGSEC),
+                Some(rule) => Ok(*rule),
+            },
+        };
+        Standing { export: handle.export, verdict }
+    }
+
+    /// Where a client begins: the root of the file system if it may use it, else what leads to what it may use.
+    pub(crate) fn root(&self, from: IpAddr) -> FileHandle {
+        if self.rule(FileHandle::ROOT_EXPORT, from).is_some() {
+            return FileHandle { export: FileHandle::ROOT_EXPORT, inode: InodeKey::ROOT };
+        }
+        FileHandle { export: FileHandle::PSEUDO_EXPORT, inode: FileHandle::pseudo(b"") }
+    }
+
+    /// The export that begins at this directory, if this client may use it: walking in, the client crosses into it.
+    pub(crate) fn crossing(&self, key: &InodeKey, from: IpAddr) -> Option<u32> {
+        let id = *self.roots.get(key)?;
+        self.rule(id, from).map(|_| id)
+    }
+
+    /// Some export begins here.
+    pub(crate) fn is_root(&self, key: &InodeKey) -> bool {
+        self.roots.contains_key(key)
+    }
+
+    /// The innermost export around another that this client may use; `None`: directories that only lead to exports.
+    pub(crate) fn around(&self, id: u32, from: IpAddr) -> Option<u32> {
+        let path = &self.exports.get(&id)?.path;
+        let outer = self.exports.values().filter(|outer| outer.id != id && is_below(path, &outer.path));
+        let usable = outer.filter(|outer| self.rule(outer.id, from).is_some());
+        usable.max_by_key(|outer| outer.path.len()).map(|outer| outer.id)
+    }
+
+    /// Security flavours of what a handle means, for SECINFO.
+    pub(crate) fn flavours(&self, export: u32, from: IpAddr) -> Flavours {
+        self.rule(export, from).map_or(PSEUDO.flavours, |rule| rule.flavours)
+    }
+
+    /// What a client gets through an export, narrower now than it was in `before`.
+    pub(crate) fn narrows(&self, before: &Self, id: u32, from: IpAddr) -> bool {
+        match (before.rule(id, from), self.rule(id, from)) {
+            (None, _) => false,
+            (Some(_), None) => true,
+            (Some(old), Some(new)) => new.read_only && !old.read_only,
+        }
+    }
+}
+
+/// Whether `path` lies below the directory `above`.
+pub(super) fn is_below(path: &[u8], above: &[u8]) -> bool {
+    above.is_empty() && !path.is_empty()
+        || path.strip_prefix(above).is_some_and(|rest| rest.first() == Some(&b'/'))
+}
+
+fn takes(rule: &Rule, caller: &sluice_rpc::Credential) -> bool {
+    match caller {
+        sluice_rpc::Credential::Sys(_) => rule.flavours.sys,
+        sluice_rpc::Credential::None => rule.flavours.none,
+        _ => false,
+    }
+}
+
+/// Who a caller is to the file system under a rule.
+pub(crate) fn squash(caller: &sluice_rpc::Credential, rule: &Rule) -> Credential {
+    let nobody = Credential { uid: rule.anonymous_uid, gid: rule.anonymous_gid, gids: Vec::new() };
+    match (caller, rule.squash) {
+        (_, Squash::All) => nobody,
+        (sluice_rpc::Credential::Sys(sys), Squash::Root) if sys.uid == 0 => nobody,
+        (sluice_rpc::Credential::Sys(sys), Squash::Root) => {
+            // Root's group opens what its owner did not mean to open.
+            let spared = |gid: u32| if gid == 0 { rule.anonymous_gid } else { gid };
+            let gids = sys.gids.iter().copied().map(spared).collect();
+            Credential { uid: sys.uid, gid: spared(sys.gid), gids }
+        }
+        (sluice_rpc::Credential::Sys(sys), Squash::None) => {
+            Credential { uid: sys.uid, gid: sys.gid, gids: sys.gids.clone() }
+        }
+        _ => nobody,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_namespace::{Cookie, FileId};
+    use sluice_rpc::{AuthSys, Credential as Caller};
+
+    use super::*;
+
+    fn key(number: u64) -> InodeKey {
+        InodeKey { home: FileId(2), cookie: Cookie(128), fileid: FileId(number) }
+    }
+
+    fn rule(network: &str, read_only: bool) -> Rule {
+        Rule { read_only, ..Rule::new(network.parse().unwrap()) }
+    }
+
+    fn export(id: u32, path: &'static str, rules: &[Rule]) -> Export {
+        Export { id, path: path.into(), root: key(id.into()), rules: rules.to_vec() }
+    }
+
+    fn table(rows: Vec<Export>, root: &[Rule]) -> Table {
+        Table::new(rows, root, Wall::default())
+    }
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn status(table: &Table, id: u32, from: &str) -> Result<bool, nfsstat4> {
+        let handle = FileHandle { export: id, inode: key(1) };
+        let standing = table.judge(&handle, ip(from), &Caller::Sys(AuthSys::root("h")));
+        standing.verdict.map(|rule| rule.read_only)
+    }
+
+    #[test]
+    fn the_longest_prefix_that_contains_the_address_holds_in_whatever_order() {
+        let (wide, narrow) = (rule("10.0.0.0/8", true), rule("10.1.0.0/16", false));
+        for rules in [[wide, narrow], [narrow, wide]] {
+            let table = table(vec![export(1, "a", &rules)], &[]);
+            assert_eq!(status(&table, 1, "10.1.2.3"), Ok(false));
+            assert_eq!(status(&table, 1, "10.2.0.1"), Ok(true));
+            assert_eq!(status(&table, 1, "::ffff:10.1.2.3"), Ok(false));
+            assert_eq!(status(&table, 1, "11.0.0.1"), Err(nfsstat4::NFS4ERR_ACCESS));
+            assert_eq!(status(&table, 2, "10.1.2.3"), Err(nfsstat4::NFS4ERR_STALE));
+            assert_eq!(status(&table, 0, "10.1.2.3"), Err(nfsstat4::NFS4ERR_ACCESS));
+        }
+    }
+
+    #[test]
+    fn the_root_is_as_configured_until_something_is_stored_for_it() {
+        let any = [Rule::new(Network::ANY)];
+        let configured = table(Vec::new(), &any);
+        assert!(!configured.root_is_stored);
+        assert_eq!(configured.root(ip("::1")).inode, InodeKey::ROOT);
+        let stored = table(vec![export(0, "", &[rule("10.0.0.0/8", true)])], &any);
+        assert!(stored.root_is_stored);
+        assert_eq!(status(&stored, 0, "10.0.0.1"), Ok(true));
+        assert_eq!(status(&stored, 0, "::1"), Err(nfsstat4::NFS4ERR_ACCESS));
+    }
+
+    #[test]
+    fn a_client_is_in_the_innermost_export_that_it_may_use() {
+        let rows = vec![
+            export(1, "a", &[rule("any", false)]),
+            export(2, "a/b/c", &[rule("10.0.0.0/8", true)]),
+            export(3, "ab", &[rule("any", false)]),
+        ];
+        let table = table(rows, &[rule("::1", false)]);
+        assert_eq!(table.crossing(&key(2), ip("10.0.0.1")), Some(2));
+        assert_eq!(table.crossing(&key(2), ip("11.0.0.1")), None, "it stays in the outer one");
+        assert_eq!(table.around(2, ip("10.0.0.1")), Some(1));
+        assert_eq!(table.around(1, ip("10.0.0.1")), None);
+        assert_eq!(table.around(1, ip("::1")), Some(0));
+        assert!(!is_below(b"ab", b"a"));
+    }
+
+    #[test]
+    fn flavours_are_refused_by_name_and_squashing_is_by_rule() {
+        let only_sys = Rule { flavours: Flavours { sys: true, none: false }, ..rule("any", false) };
+        let table = table(vec![export(1, "a", &[only_sys])], &[]);
+        let handle = FileHandle { export: 1, inode: key(1) };
+        let verdict = table.judge(&handle, ip("::1"), &Caller::None).verdict;
+        assert!(matches!(verdict, Err(nfsstat4::NFS4ERR_WRONGSEC)));
+        let user = |uid, gid| Caller::Sys(AuthSys { uid, gid, gids: vec![0, 7], ..AuthSys::root("h") });
+        let as_whom = |caller: &Caller, squash_| squash(caller, &Rule { squash: squash_, ..only_sys });
+        assert_eq!(as_whom(&user(0, 0), Squash::Root).uid, NOBODY);
+        assert_eq!(
+            as_whom(&user(5, 0), Squash::Root),
+            Credential { uid: 5, gid: NOBODY, gids: vec![NOBODY, 7] }
+        );
+        assert_eq!(as_whom(&user(0, 0), Squash::None), Credential { uid: 0, gid: 0, gids: vec![0, 7] });
+        assert_eq!(
+            as_whom(&user(5, 5), Squash::All),
+            Credential { uid: NOBODY, gid: NOBODY, gids: Vec::new() }
+        );
+        assert_eq!(as_whom(&Caller::None, Squash::None).uid, NOBODY);
+    }
+}
