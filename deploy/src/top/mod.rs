@@ -1,5 +1,6 @@
 //! `sluice top`: a screen where there is a terminal, lines where there is none.
 
+mod rows;
 mod sample;
 mod view;
 mod words;
@@ -17,7 +18,7 @@ use crate::reach::Admin;
 use crate::status::{self, Nothing, duration, size, table, text};
 use sample::{Rates, Sample};
 use view::Looks;
-use words::{bytes_rate, count, latency, percent, plain_rate};
+use words::{bytes_rate, count, plain_rate};
 
 /// How long a key may have to wait.
 const KEY: Duration = Duration::from_millis(50);
@@ -148,47 +149,15 @@ fn print(rates: &Rates) {
         plain_rate(rates.operations_rate),
         plain_rate(rates.commits)
     );
-    let mut rows =
-        vec![["DS", "ADDRESS", "HEALTH", "USED", "READ/s", "WRITTEN/s", "CALLS/s"].map(str::to_owned)];
-    rows.extend(rates.data_servers.iter().map(|server| {
-        [
-            server.id.to_string(),
-            server.address.clone(),
-            server.health.to_owned(),
-            percent(server.used_bytes, server.total_bytes),
-            bytes_rate(server.read),
-            bytes_rate(server.written),
-            plain_rate(server.calls),
-        ]
-    }));
-    table(&rows);
-    let mut rows = vec![["OPERATION", "/s", "MEAN", "P99 <=", "ERRORS/s"].map(str::to_owned)];
+    table(&with_head(rows::DATA_SERVERS, rates.data_servers.iter().map(rows::data_server)));
     let busy = rates.operations.iter().filter(|operation| operation.rate > 0.0);
-    rows.extend(busy.take(LINES).map(|operation| {
-        [
-            operation.name.clone(),
-            plain_rate(operation.rate),
-            latency(operation.mean),
-            latency(operation.p99),
-            plain_rate(operation.errors),
-        ]
-    }));
-    table(&rows);
-    let mut rows =
-        vec![["CLIENT", "KERNEL", "STATE", "CALLS/s", "OPENS", "LAYOUTS", "PROXIED/s"].map(str::to_owned)];
-    rows.extend(rates.clients.iter().take(LINES).map(|client| {
-        [
-            client.address.clone(),
-            client.kernel.clone(),
-            client.state.clone(),
-            plain_rate(client.calls),
-            client.opens.to_string(),
-            client.layouts.to_string(),
-            bytes_rate(client.proxied),
-        ]
-    }));
-    table(&rows);
+    table(&with_head(rows::OPERATIONS, busy.take(LINES).map(rows::operation)));
+    table(&with_head(rows::CLIENTS, rates.clients.iter().take(LINES).map(rows::client)));
     println!();
+}
+
+fn with_head<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>) -> Vec<[String; N]> {
+    [head.map(str::to_owned)].into_iter().chain(rows).collect()
 }
 
 #[cfg(test)]

@@ -6,8 +6,9 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Row, Table};
 
+use super::rows;
 use super::sample::Rates;
-use super::words::{bytes_rate, count, latency, percent, plain_rate};
+use super::words::{bytes_rate, count, plain_rate};
 use crate::status::{duration, size};
 
 /// From this width on there are two columns.
@@ -93,15 +94,7 @@ fn summary(rates: &Rates, looks: Looks) -> Vec<Line<'static>> {
 
 fn data_servers(frame: &mut Frame<'_>, area: Rect, rates: &Rates, looks: Looks) {
     let rows = rates.data_servers.iter().map(|server| {
-        let row = Row::new([
-            server.id.to_string(),
-            server.address.clone(),
-            server.health.to_owned(),
-            percent(server.used_bytes, server.total_bytes),
-            bytes_rate(server.read),
-            bytes_rate(server.written),
-            plain_rate(server.calls),
-        ]);
+        let row = Row::new(rows::data_server(server));
         if server.health == "ok" { row } else { row.style(looks.bad()) }
     });
     let widths = [
@@ -113,20 +106,12 @@ fn data_servers(frame: &mut Frame<'_>, area: Rect, rates: &Rates, looks: Looks) 
         Constraint::Length(10),
         Constraint::Length(8),
     ];
-    let head = ["DS", "ADDRESS", "HEALTH", "USED", "READ/s", "WRITTEN/s", "CALLS/s"];
-    frame.render_widget(Table::new(rows, widths).header(Row::new(head).style(looks.head())), area);
+    let head = Row::new(rows::DATA_SERVERS).style(looks.head());
+    frame.render_widget(Table::new(rows, widths).header(head), area);
 }
 
 fn operations(frame: &mut Frame<'_>, area: Rect, rates: &Rates, looks: Looks) {
-    let rows = rates.operations.iter().map(|operation| {
-        Row::new([
-            operation.name.clone(),
-            plain_rate(operation.rate),
-            latency(operation.mean),
-            latency(operation.p99),
-            plain_rate(operation.errors),
-        ])
-    });
+    let rows = rates.operations.iter().map(|operation| Row::new(rows::operation(operation)));
     let widths = [
         Constraint::Fill(1),
         Constraint::Length(9),
@@ -134,21 +119,13 @@ fn operations(frame: &mut Frame<'_>, area: Rect, rates: &Rates, looks: Looks) {
         Constraint::Length(9),
         Constraint::Length(9),
     ];
-    let head = ["OPERATION", "/s", "MEAN", "P99 <=", "ERRORS/s"];
-    frame.render_widget(Table::new(rows, widths).header(Row::new(head).style(looks.head())), area);
+    let head = Row::new(rows::OPERATIONS).style(looks.head());
+    frame.render_widget(Table::new(rows, widths).header(head), area);
 }
 
 fn clients(frame: &mut Frame<'_>, area: Rect, rates: &Rates, looks: Looks) {
     let rows = rates.clients.iter().map(|client| {
-        let row = Row::new([
-            client.address.clone(),
-            client.kernel.clone(),
-            client.state.clone(),
-            plain_rate(client.calls),
-            client.opens.to_string(),
-            client.layouts.to_string(),
-            bytes_rate(client.proxied),
-        ]);
+        let row = Row::new(rows::client(client));
         if client.proxied > 0.0 { row.style(looks.bad()) } else { row }
     });
     let widths = [
@@ -160,6 +137,6 @@ fn clients(frame: &mut Frame<'_>, area: Rect, rates: &Rates, looks: Looks) {
         Constraint::Length(8),
         Constraint::Length(10),
     ];
-    let head = ["CLIENT", "KERNEL", "STATE", "CALLS/s", "OPENS", "LAYOUTS", "PROXIED/s"];
-    frame.render_widget(Table::new(rows, widths).header(Row::new(head).style(looks.head())), area);
+    let head = Row::new(rows::CLIENTS).style(looks.head());
+    frame.render_widget(Table::new(rows, widths).header(head), area);
 }
