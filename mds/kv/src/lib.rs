@@ -16,6 +16,7 @@ mod faults;
 mod foundation;
 mod history;
 mod key;
+mod lock;
 mod memory;
 mod run;
 mod snapshot;

@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use sluice_env::Env;
@@ -39,6 +40,24 @@ async fn a_closed_store_has_let_go_of_its_directory() {
         put(&db, "k").await;
         db.close().await.unwrap();
     }
+}
+
+/// A process has a copy of every file of the one that starts it until it has its own program: it must not keep
+/// the lock.
+#[test]
+fn a_process_being_started_does_not_keep_the_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            while !ended.load(Ordering::Relaxed) {
+                Command::new("true").status().unwrap();
+            }
+        });
+        let refused = (0..200).find_map(|_| open(dir.path()).map(drop).err());
+        ended.store(true, Ordering::Relaxed);
+        assert_eq!(refused, None);
+    });
 }
 
 #[test]

@@ -62,6 +62,19 @@ impl FileDevice {
     }
 }
 
+/// Locked for as long as this exists.
+#[derive(Debug)]
+struct LockedRoot(File);
+
+/// Closing it is not enough: a process that this one is just starting has a copy of every open file until it has its
+/// own program, and the lock lasts as long as any copy.
+impl Drop for LockedRoot {
+    fn drop(&mut self) {
+        // Then it is unlocked when the last copy is closed.
+        rustix::fs::flock(&self.0, FlockOperation::Unlock).ok();
+    }
+}
+
 impl Device for FileDevice {
     fn name(&self) -> String {
         self.root.display().to_string()
@@ -71,7 +84,7 @@ impl Device for FileDevice {
         // The directory itself is locked, so that a refused directory is left as it was found.
         let root = File::open(&self.root)?;
         rustix::fs::flock(&root, FlockOperation::NonBlockingLockExclusive)?;
-        Ok(Box::new(root))
+        Ok(Box::new(LockedRoot(root)))
     }
 
     fn open(&self, path: &str) -> io::Result<Arc<dyn DeviceFile>> {

@@ -9,11 +9,12 @@
 //! Creation builds `engine.new`, writes `FORMAT`, then renames: wherever it is interrupted, the next
 //! open can tell an unfinished creation (begin again) from a store that lost its engine (refuse).
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use crate::KvError;
+use crate::lock::LockedFile;
 
 /// The format this release writes, and the newest it reads.
 pub(crate) const FORMAT: u32 = 1;
@@ -31,8 +32,7 @@ const LOST_AND_FOUND: &str = "lost+found";
 #[derive(Debug)]
 pub(crate) struct Directory {
     dir: PathBuf,
-    /// Unlocked when closed.
-    _lock: File,
+    _lock: LockedFile,
 }
 
 pub(crate) fn io_error(doing: &str, path: &Path, error: &io::Error) -> KvError {
@@ -112,7 +112,7 @@ fn refuse_foreign(dir: &Path) -> Result<(), KvError> {
     Ok(())
 }
 
-fn lock(dir: &Path) -> Result<File, KvError> {
+fn lock(dir: &Path) -> Result<LockedFile, KvError> {
     let path = dir.join(LOCK_FILE);
     let file = OpenOptions::new()
         .create(true)
@@ -120,11 +120,7 @@ fn lock(dir: &Path) -> Result<File, KvError> {
         .write(true)
         .open(&path)
         .map_err(|e| io_error("opening", &path, &e))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(KvError::InUse { dir: dir.to_owned() }),
-        Err(TryLockError::Error(e)) => Err(io_error("locking", &path, &e)),
-    }
+    LockedFile::new(file, dir, |e| io_error("locking", &path, &e))
 }
 
 fn read_format(dir: &Path) -> Result<Option<String>, KvError> {

@@ -10,7 +10,7 @@
 //! being started by mistake; that a late one commits nothing is the epoch's business
 //! ([`crate::RunLimits::guarded_by`]).
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::OpenOptions;
 use std::io::{Read, Write};
 use std::path::Path;
 use std::sync::{Arc, Weak};
@@ -21,6 +21,7 @@ use sluice_env::Env;
 
 use super::{Foundation, failure};
 use crate::KvError;
+use crate::lock::LockedFile;
 
 const TENURE_KEY: &[u8] = b"\xff/tenure";
 
@@ -35,27 +36,22 @@ const IDENTITY: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Tenure {
     identity: [u8; IDENTITY],
-    /// Unlocked when closed.
-    _file: File,
+    _lock: LockedFile,
 }
 
 impl Tenure {
     /// Reads the identity in `file`, or draws one, and locks it.
     pub(crate) fn of(file: &Path, env: &Env) -> Result<Self, KvError> {
         let failed = |e: std::io::Error| KvError::Io { what: format!("using {}: {e}", file.display()) };
-        let mut open = OpenOptions::new()
+        let open = OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
             .truncate(false)
             .open(file)
             .map_err(failed)?;
-        match open.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(KvError::InUse { dir: file.to_owned() }),
-            Err(TryLockError::Error(e)) => return Err(failed(e)),
-        }
-        let mut stored = Vec::new();
+        let lock = LockedFile::new(open, file, failed)?;
+        let (mut open, mut stored) = (lock.file(), Vec::new());
         open.read_to_end(&mut stored).map_err(failed)?;
         let identity = match <[u8; IDENTITY]>::try_from(&stored[..]) {
             Ok(identity) => identity,
@@ -70,7 +66,7 @@ impl Tenure {
                 return Err(KvError::Corrupt { what });
             }
         };
-        Ok(Self { identity, _file: open })
+        Ok(Self { identity, _lock: lock })
     }
 
     fn row(&self, beat: u64) -> Vec<u8> {
