@@ -29,6 +29,7 @@ mod files;
 mod layout;
 mod metrics;
 mod ops;
+mod path;
 mod program;
 mod reaper;
 mod server;

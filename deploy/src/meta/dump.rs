@@ -1,7 +1,7 @@
 //! A dump as a file: what `sluice meta dump` writes. docs/metadata-schema.md has the format.
 
 use std::fs::{File, OpenOptions};
-use std::io::{BufReader, BufWriter, Read, Write};
+use std::io::{BufReader, BufWriter, ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -54,10 +54,16 @@ impl Writer {
         let mut partial = to.as_os_str().to_owned();
         partial.push(".partial");
         let partial = PathBuf::from(partial);
+        // Of a dump that was broken off. Somebody else may have made it readable, so it is not written into.
+        match std::fs::remove_file(&partial) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("cannot remove {}", partial.display()));
+            }
+            _ => {}
+        }
         let file = OpenOptions::new()
             .write(true)
-            .create(true)
-            .truncate(true)
+            .create_new(true)
             .mode(0o600)
             .open(&partial)
             .with_context(|| format!("cannot write {}", partial.display()))?;
@@ -225,7 +231,7 @@ impl Reader {
                 self.position += into.len() as u64;
                 Ok(())
             }
-            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
                 bail!("{} is cut short after {} bytes", self.name, self.length)
             }
             Err(error) => Err(error).with_context(|| format!("cannot read {}", self.name)),

@@ -1,4 +1,5 @@
 use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use super::*;
 
@@ -40,8 +41,14 @@ fn what_is_written_is_read() {
     let back: Vec<_> =
         read(&file).unwrap().into_iter().map(|(key, value)| (key.to_vec(), value.to_vec())).collect();
     assert_eq!(back, rows);
-    let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata(&file).unwrap());
-    assert_eq!(mode & 0o777, 0o600);
+    assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
+    // Nor what somebody put where it is written.
+    fs::remove_file(&file).unwrap();
+    let partial = folder.path().join("dump.partial");
+    fs::write(&partial, "seen by all").unwrap();
+    fs::set_permissions(&partial, fs::Permissions::from_mode(0o644)).unwrap();
+    written(folder.path(), &rows);
+    assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
     // It is not written over.
     assert!(Writer::create(&file, &Heading::new(1, 1)).is_err());
 }

@@ -38,18 +38,10 @@ pub(crate) async fn run(command: cli::Meta) -> Result<()> {
 async fn check(mut source: Source, json: bool) -> Result<()> {
     let mut progress = Progress::new("checking", &source);
     let mut check = Check::default();
-    loop {
-        let rows = source.next().await?;
-        if rows.is_empty() {
-            break;
-        }
-        for (key, value) in rows {
-            progress.row(&key);
-            check.row(&key, value);
-        }
-        progress.page(&source);
+    while let Some(rows) = progress.next(&mut source).await? {
+        rows.into_iter().for_each(|(key, value)| check.row(&key, value));
     }
-    progress.end();
+    drop(progress);
     let report = check.finish();
     let problems: Vec<_> = report.problems.iter().take(SHOWN).map(ToString::to_string).collect();
     if json {
@@ -91,19 +83,13 @@ async fn dump(mut source: Source, file: &Path, json: bool) -> Result<()> {
     let mut writer = Writer::create(file, &heading)?;
     let mut progress = Progress::new("dumping", &source);
     let mut identity = None;
-    loop {
-        let rows = source.next().await?;
-        if rows.is_empty() {
-            break;
-        }
+    while let Some(rows) = progress.next(&mut source).await? {
         for (key, value) in &rows {
-            progress.row(key);
             identity = identity.or(transfer::identity(key, value)?);
             writer.row(key, value)?;
         }
-        progress.page(&source);
     }
-    progress.end();
+    drop(progress);
     if identity.is_none() {
         bail!("there is no file system to dump");
     }
@@ -128,26 +114,19 @@ async fn load(file: &Path, dir: &Path, json: bool) -> Result<()> {
         begun => begun?,
     };
     let mut progress = Progress::new("loading", &source);
-    let mut rows_loaded = 0_u64;
-    loop {
-        let rows = source.next().await?;
-        if rows.is_empty() {
-            break;
-        }
+    while let Some(rows) = progress.next(&mut source).await? {
         for (key, value) in rows {
-            progress.row(&key);
             load.row(key, value).await?;
-            rows_loaded += 1;
         }
-        progress.page(&source);
     }
     load.finish().await?;
     db.close().await?;
-    progress.end();
+    let rows = progress.rows();
+    drop(progress);
     if json {
-        println!("{}", json!({ "store": store.display().to_string(), "rows": rows_loaded }));
+        println!("{}", json!({ "store": store.display().to_string(), "rows": rows }));
     } else {
-        println!("{}: {rows_loaded} rows loaded; start the metadata server", store.display());
+        println!("{}: {rows} rows loaded; start the metadata server", store.display());
     }
     Ok(())
 }

@@ -1,6 +1,8 @@
 //! How far something long is, on a terminal; nothing where there is none.
 
+use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
+use sluice_kv::KeyValue;
 use sluice_namespace::transfer;
 
 use super::source::Source;
@@ -24,20 +26,34 @@ impl Progress {
         Self { bar, rows: 0, counted: 0 }
     }
 
-    pub(super) fn row(&mut self, key: &[u8]) {
-        self.rows += 1;
-        self.counted += u64::from(transfer::is_counted(key));
+    /// The next rows of `source`; `None`: that was all.
+    pub(super) async fn next(&mut self, source: &mut Source) -> Result<Option<Vec<KeyValue>>> {
+        let rows = source.next().await?;
+        if rows.is_empty() {
+            return Ok(None);
+        }
+        self.rows += rows.len() as u64;
+        self.counted += rows.iter().filter(|(key, _)| transfer::is_counted(key)).count() as u64;
+        self.draw(source.done(self.counted));
+        Ok(Some(rows))
     }
 
-    pub(super) fn page(&self, source: &Source) {
-        let done = source.done(self.counted);
+    fn draw(&self, done: u64) {
         // What grew meanwhile is not in the guess.
         self.bar.set_position(self.bar.length().map_or(done, |all| done.min(all)));
         let seconds = self.bar.elapsed().as_secs().max(1);
         self.bar.set_message(format!("{} rows, {}/s", self.rows, self.rows / seconds));
     }
 
-    pub(super) fn end(&self) {
+    /// All rows until now.
+    pub(super) fn rows(&self) -> u64 {
+        self.rows
+    }
+}
+
+/// Nothing of it stays on the terminal, however it ended.
+impl Drop for Progress {
+    fn drop(&mut self) {
         self.bar.finish_and_clear();
     }
 }

@@ -14,8 +14,8 @@ use crate::reach::Admin;
 use crate::status::{self, text};
 use crate::{cli, installation};
 
-/// Rows read at a time from a store.
-const PAGE: usize = 2_000;
+/// Bytes of rows read at a time from a store.
+const PAGE: usize = 512 << 10;
 
 /// Rows of one moment, in key order.
 pub(super) enum Source {
@@ -102,7 +102,7 @@ impl Source {
                 ADMIN_ROWS_res::Default(_, reason) => bail!("{}", text(&reason)),
             },
             Self::Store { snapshot, range } => {
-                let rows = snapshot.range(range, PAGE).await?;
+                let rows = snapshot.page(range, PAGE).await?;
                 if let Some((last, _)) = rows.last() {
                     *range = transfer::after(last, range);
                 }

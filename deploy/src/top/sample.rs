@@ -194,27 +194,33 @@ fn quantile(now: &ctl_operation, then: Option<&ctl_operation>, count: u64) -> f6
     f64::INFINITY
 }
 
+/// Calls of each client.
+fn calls(sample: &Sample) -> BTreeMap<u64, u64> {
+    sample.activity.clients.iter().map(|client| (client.client, client.calls)).collect()
+}
+
+/// Bytes of each client that went through the metadata server.
+fn proxied(sample: &Sample) -> BTreeMap<u64, u64> {
+    sample.status.clients.iter().map(|client| (client.client, client.proxied_bytes)).collect()
+}
+
 fn client_rates(then: Option<&Sample>, now: &Sample, seconds: f64) -> Vec<Client> {
-    let calls = |sample: &Sample, client| {
-        sample.activity.clients.iter().find(|found| found.client == client).map(|found| found.calls)
-    };
-    let proxied = |sample: &Sample, client| {
-        sample.status.clients.iter().find(|found| found.client == client).map(|found| found.proxied_bytes)
-    };
+    let (calls, calls_then) = (calls(now), then.map(calls));
+    let proxied_then = then.map(proxied);
     let all = now.status.clients.iter().map(|client| {
         let id = client.client;
-        let before =
-            |count: &dyn Fn(&Sample, u64) -> Option<u64>| then.map(|then| count(then, id).unwrap_or(0));
+        // Who was not there before was counted from 0.
+        let of = |counts: &BTreeMap<u64, u64>| counts.get(&id).copied().unwrap_or(0);
         Client {
             id: clients::id(id),
             address: text(&client.address),
             name: text(&client.name),
             kernel: text(&client.kernel),
             state: text(&client.state),
-            calls: rate(calls(now, id).unwrap_or(0), before(&calls), seconds),
+            calls: rate(of(&calls), calls_then.as_ref().map(of), seconds),
             opens: client.opens,
             layouts: client.layouts,
-            proxied: rate(client.proxied_bytes, before(&proxied), seconds),
+            proxied: rate(client.proxied_bytes, proxied_then.as_ref().map(of), seconds),
         }
     });
     all.collect()

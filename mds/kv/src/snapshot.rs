@@ -19,6 +19,33 @@ pub struct Snapshot {
     made: Monotonic,
 }
 
+/// Rows that are read at once: of the largest, some megabytes.
+const STEP: usize = 64;
+
+struct Page {
+    rows: Vec<KeyValue>,
+    left: usize,
+}
+
+impl Page {
+    /// True when it is full.
+    fn fill(&mut self, rows: Vec<KeyValue>) -> bool {
+        for (key, value) in rows {
+            self.left = self.left.saturating_sub(key.len() + value.len());
+            self.rows.push((key, value));
+            if self.left == 0 {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The first key behind the last one.
+    fn after(&self) -> Option<Bytes> {
+        self.rows.last().map(|(key, _)| [key, [0].as_slice()].concat().into())
+    }
+}
+
 impl Database {
     /// The store as of now.
     ///
@@ -37,26 +64,25 @@ impl Snapshot {
         self.view.version()
     }
 
-    /// The value of `key`.
+    /// The first pairs of `range`, in key order, up to and with the one that reaches `bytes`; none if the range is
+    /// empty. It never holds more than [`STEP`] pairs besides.
     ///
     /// # Errors
     /// What the store says.
-    pub async fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError> {
-        self.check()?;
-        self.db.backend.get(&self.view, key).await
-    }
-
-    /// The first `limit` pairs of `range`, in key order.
-    ///
-    /// # Errors
-    /// What the store says.
-    pub async fn range(&self, range: &KeyRange, limit: usize) -> Result<Vec<KeyValue>, KvError> {
+    pub async fn page(&self, range: &KeyRange, bytes: usize) -> Result<Vec<KeyValue>, KvError> {
         check_range(range)?;
-        self.check()?;
-        if limit == 0 || range.begin == range.end {
-            return Ok(Vec::new());
+        let mut page = Page { rows: Vec::new(), left: bytes };
+        let mut begin = range.begin.clone();
+        while begin < range.end {
+            self.check()?;
+            let rows = self.db.backend.range(&self.view, &begin, &range.end, STEP, false).await?;
+            let last = rows.len() < STEP;
+            if page.fill(rows) || last {
+                break;
+            }
+            begin = page.after().unwrap_or_else(|| range.end.clone());
         }
-        self.db.backend.range(&self.view, &range.begin, &range.end, limit, false).await
+        Ok(page.rows)
     }
 
     fn check(&self) -> Result<(), KvError> {

@@ -171,6 +171,8 @@ pub enum Sequence {
 }
 
 impl Sequence {
+    pub(crate) const ALL: [Self; 5] = [Self::FileId, Self::DataFile, Self::Store, Self::Fence, Self::Export];
+
     pub(crate) const fn id(self) -> u8 {
         match self {
             Self::FileId => 1,

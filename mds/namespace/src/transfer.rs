@@ -14,8 +14,6 @@ use crate::keys::{self, DirectoryField, Sequence};
 use crate::stable_storage::{MdsEpoch, Row};
 use crate::superblock::Superblock;
 
-/// Fileids, data file ids and fence ids that the file system may have given out since the dump.
-const NUMBERS: u64 = 1 << 32;
 /// Servers that may have taken it over since the dump. The epoch fits in 32 bits for many loads.
 const TAKEOVERS: u64 = 1 << 16;
 
@@ -83,12 +81,17 @@ fn unstamped(value: Bytes, offset: usize) -> Result<Bytes, FsError> {
     Ok(bytes.freeze())
 }
 
-/// Store ids are few, and a store that registered since the dump registers again.
+/// As many further as the file system may have given out since the dump.
 fn later(key: &Bytes, value: Bytes) -> Result<Bytes, FsError> {
-    if *key == keys::sequence(Sequence::Store) {
-        return Ok(value);
-    }
-    crate::sequence::raised(value, NUMBERS)
+    let found = Sequence::ALL.into_iter().find(|sequence| *key == keys::sequence(*sequence));
+    let given_out = match found.ok_or(FsError::corrupt("sequence key"))? {
+        Sequence::FileId | Sequence::DataFile | Sequence::Fence => 1 << 32,
+        // They are 32 bits wide, and made by hand.
+        Sequence::Export => 1 << 16,
+        // They are few, and a store that registered since the dump registers again.
+        Sequence::Store => 0,
+    };
+    crate::sequence::raised(value, given_out)
 }
 
 /// Was a load begun and not ended?
@@ -112,7 +115,7 @@ pub struct Load {
 const BATCH_BYTES: usize = 1 << 20;
 const BATCH_ROWS: usize = 5_000;
 /// Keys removed at a time, of a load that was broken off.
-const CLEARED: usize = 10_000;
+const CLEARED: usize = 1_000;
 
 impl Load {
     /// Makes ready for rows of a store that had committed up to `version`.

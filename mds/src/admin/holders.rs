@@ -72,7 +72,7 @@ impl Admin {
 
     /// A regular file, and its state if it has any; or why not.
     async fn file(&self, path: &[u8]) -> Result<(Inode, Option<Arc<FileEntry>>), String> {
-        let inode = self.find(path).await.map_err(|error: FsError| error.to_string())?;
+        let inode = self.mds.walk(path).await.map_err(|error: FsError| error.to_string())?;
         if inode.is_directory() {
             return Err("is a directory: layouts are of files".to_owned());
         }

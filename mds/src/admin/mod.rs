@@ -11,9 +11,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use sluice_env::BoxFuture;
-use sluice_namespace::{
-    Credential, DirectoryUpdate, FsError, Inode, InodeKey, LayoutPolicy, Name, Request, SetAttr,
-};
+use sluice_namespace::{Credential, DirectoryUpdate, FsError, LayoutPolicy, Request, SetAttr};
 use sluice_rpc::{Call, Frame, Program, Reply};
 use sluice_state::client::{ClientInfo, ImplementationId};
 use sluice_xdr::control::*;
@@ -189,28 +187,10 @@ impl Admin {
         }
     }
 
-    /// Walks to a path from the root, as root.
-    async fn find(&self, path: &[u8]) -> Result<Inode, FsError> {
-        let root = root();
-        let (namespace, who) = (&self.mds.namespace, &root);
-        self.mds
-            .read(|txn| {
-                Box::pin(async move {
-                    let mut at = namespace.getattr(&txn, &InodeKey::ROOT).await?;
-                    for component in path.split(|byte| *byte == b'/').filter(|part| !part.is_empty()) {
-                        at = namespace.lookup(&txn, &at.key, &Name::new(component)?, who).await?.inode;
-                    }
-                    Ok(at)
-                })
-            })
-            .await
-    }
-
     /// Sets the policy of a directory if one is given; the policy it has then.
     async fn apply(&self, path: &[u8], set: Option<LayoutPolicy>) -> Result<Option<LayoutPolicy>, FsError> {
-        let found = self.find(path).await?;
-        let root = root();
-        let (namespace, who) = (&self.mds.namespace, &root);
+        let found = self.mds.walk(path).await?;
+        let (namespace, who) = (&self.mds.namespace, &Credential::ROOT);
         let (Some(policy), true) = (set, found.is_directory()) else {
             return Ok(found.directory_node().map(|directory| directory.policy));
         };
@@ -224,10 +204,6 @@ impl Admin {
             .await?;
         Ok(Some(policy))
     }
-}
-
-fn root() -> Credential {
-    Credential { uid: 0, gid: 0, gids: Vec::new() }
 }
 
 /// As much of a name as the protocol carries.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use sluice_kv::{KeyRange, KeyValue, KvError, Snapshot};
+use sluice_kv::{KvError, Snapshot};
 use sluice_namespace::transfer;
 use sluice_state::Time;
 use sluice_xdr::control::*;
@@ -18,8 +18,6 @@ const MOST: usize = 4;
 const IDLE_NANOS: u64 = 60_000_000_000;
 /// A page ends with the row that reaches this.
 const PAGE_BYTES: usize = 512 << 10;
-/// Rows looked at for a page.
-const PAGE_ROWS: usize = 2_000;
 
 /// The moments that are being read.
 #[derive(Debug, Default)]
@@ -89,29 +87,13 @@ impl Admin {
             [] => transfer::everything(),
             _ => transfer::after(&args.after, &transfer::everything()),
         };
-        let rows = page(&snapshot, &range).await.map_err(|error| words(&error))?;
+        let rows = snapshot.page(&range, PAGE_BYTES).await.map_err(|error| words(&error))?;
         if rows.is_empty() {
             mds.reading.end(id);
         }
         let rows = rows.into_iter().map(|(key, value)| ctl_row { key, value }).collect();
         Ok(ADMIN_ROWS_resok { snapshot: id, version: snapshot.version(), rows })
     }
-}
-
-/// The first rows, as many as a page holds and one at least.
-async fn page(snapshot: &Snapshot, range: &KeyRange) -> Result<Vec<KeyValue>, KvError> {
-    let mut rows = snapshot.range(range, PAGE_ROWS).await?;
-    let mut bytes = 0;
-    let fit = rows
-        .iter()
-        .take_while(|(key, value)| {
-            let fits = bytes < PAGE_BYTES;
-            bytes += key.len() + value.len();
-            fits
-        })
-        .count();
-    rows.truncate(fit);
-    Ok(rows)
 }
 
 fn words(error: &KvError) -> String {

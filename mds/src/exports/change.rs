@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sluice_env::Wall;
 use sluice_namespace::stable_storage::{self, Export, Network, Rule};
-use sluice_namespace::{Credential, FileHandle, FsError, InodeKey, Name, Sequence, lease_block};
+use sluice_namespace::{FileHandle, FsError, InodeKey, Name, Sequence, lease_block};
 use sluice_state::ClientId;
 use sluice_state::effect::Effect;
 use sluice_state::file::LayoutFilter;
@@ -109,25 +109,10 @@ impl Mds {
 
     /// The directory at a path.
     async fn directory(&self, path: &Bytes) -> Result<InodeKey, Refusal> {
-        let namespace = &self.namespace;
-        let found = self
-            .read(|txn| {
-                Box::pin(async move {
-                    let mut at = namespace.getattr(&txn, &InodeKey::ROOT).await?;
-                    for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
-                        at = namespace
-                            .lookup(&txn, &at.key, &Name::new(name)?, &Credential::ROOT)
-                            .await?
-                            .inode;
-                    }
-                    Ok(at)
-                })
-            })
-            .await
-            .map_err(|error| match error {
-                FsError::Kv(_) => Refusal::Store(error),
-                other => Refusal::Path(other.to_string()),
-            })?;
+        let found = self.walk(path).await.map_err(|error| match error {
+            FsError::Kv(_) => Refusal::Store(error),
+            other => Refusal::Path(other.to_string()),
+        })?;
         if found.is_directory() { Ok(found.key) } else { Err(Refusal::Path("not a directory".to_owned())) }
     }
 

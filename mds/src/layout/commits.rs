@@ -95,8 +95,8 @@ fn next(mds: &Mds, file: FileId) -> Option<Vec<Waiting>> {
 
 async fn transaction(mds: &Arc<Mds>, key: InodeKey, want: &CommitSize) -> Result<Committed, FsError> {
     // Whoever holds a read-write layout has opened the file for writing: nothing is left to permit.
-    let root = Credential { uid: 0, gid: 0, gids: Vec::new() };
-    let request = Request { who: &root, now: mds.env.clock.wall(), directory: DirectoryUpdate::Exact };
+    let request =
+        Request { who: &Credential::ROOT, now: mds.env.clock.wall(), directory: DirectoryUpdate::Exact };
     let (namespace, request) = (&mds.namespace, &request);
     let (pending, version) = mds
         .write(|mut txn| Box::pin(async move { namespace.commit_size(&mut txn, &key, want, request).await }))

@@ -211,8 +211,8 @@ async fn commit_if(
     want: CommitSize,
     stands: impl Fn() -> bool + Send + Sync,
 ) -> Result<bool, FsError> {
-    let root = Credential { uid: 0, gid: 0, gids: Vec::new() };
-    let request = Request { who: &root, now: mds.env.clock.wall(), directory: DirectoryUpdate::Exact };
+    let request =
+        Request { who: &Credential::ROOT, now: mds.env.clock.wall(), directory: DirectoryUpdate::Exact };
     let (namespace, want, request, stands) = (&mds.namespace, &want, &request, &stands);
     let (pending, version) = mds
         .write(|mut txn| {

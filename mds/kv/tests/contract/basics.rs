@@ -1,5 +1,6 @@
 //! Reads, writes, ranges.
 
+use bytes::Bytes;
 use sluice_kv::{KeyRange, KvError};
 
 use crate::{Fixture, commit, pairs, range, text};
@@ -43,6 +44,32 @@ pub(crate) async fn a_transaction_reads_one_version(f: Fixture) {
     let all = text(tx.range(&KeyRange::all(), 10, false).await.unwrap());
     assert_eq!(all, pairs(&[("a", "1"), ("b", "1")]));
     assert_eq!(f.dump().await, pairs(&[("b", "2"), ("c", "2")]));
+}
+
+pub(crate) async fn a_snapshot_is_one_version_page_by_page(f: Fixture) {
+    let mut tx = f.db.begin();
+    for n in 0..300_u16 {
+        tx.set([&b"k"[..], &n.to_be_bytes()].concat(), vec![1; 1 + usize::from(n % 7) * 300]);
+    }
+    commit(tx).await.unwrap();
+    let before = f.db.begin().range(&KeyRange::all(), 1_000, false).await.unwrap();
+    let snapshot = f.db.snapshot().await.unwrap();
+    f.put("k", "later").await;
+    for bytes in [0, 1, 5_000, 100_000, usize::MAX] {
+        let (mut seen, mut range) = (Vec::new(), KeyRange::all());
+        loop {
+            let page = snapshot.page(&range, bytes).await.unwrap();
+            let Some(((last, value), rest)) = page.split_last() else { break };
+            // It ends with the row that reaches the size.
+            let sizes = |rows: &[(Bytes, Bytes)]| rows.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>();
+            assert!(rest.is_empty() || sizes(rest) < bytes);
+            assert!(sizes(&page) >= bytes || seen.len() + page.len() == before.len(), "{last:?} {value:?}");
+            range.begin = [last, &b"\0"[..]].concat().into();
+            seen.extend(page);
+        }
+        assert_eq!(seen, before, "in pages of {bytes}");
+    }
+    assert!(snapshot.page(&range("a", "b"), 100).await.unwrap().is_empty());
 }
 
 pub(crate) async fn own_writes_are_read(f: Fixture) {

@@ -140,6 +140,7 @@ macro_rules! contract {
 contract! {
     basics::{
         keys_are_ordered_as_bytes, a_range_is_half_open_limited_and_reversible, a_transaction_reads_one_version,
+        a_snapshot_is_one_version_page_by_page,
         own_writes_are_read, own_writes_are_merged_into_ranges, a_dropped_transaction_leaves_nothing,
         commits_are_visible_to_the_next_transaction, clear_range_clears_what_is_there_at_commit,
         empty_ranges_are_empty, a_large_clear_hides_pages, a_closed_store_says_so,

@@ -88,8 +88,8 @@ impl std::fmt::Debug for Check {
     }
 }
 
-/// Rows read at a time.
-const PAGE: usize = 1000;
+/// Bytes of rows read at a time.
+const PAGE: usize = 512 << 10;
 
 /// Checks everything that a store holds. An error is one of the store; contradictions are in the report.
 ///
@@ -99,7 +99,7 @@ pub async fn check(snapshot: &Snapshot) -> Result<Report, FsError> {
     let mut check = Check::default();
     let mut range = transfer::everything();
     loop {
-        let rows = snapshot.range(&range, PAGE).await?;
+        let rows = snapshot.page(&range, PAGE).await?;
         let Some((last, _)) = rows.last() else { return Ok(check.finish()) };
         range = keys::after(last, &range);
         for (key, value) in rows {

@@ -11,7 +11,7 @@ const ROOT: InodeKey = InodeKey::ROOT;
 
 async fn rows(db: &Database) -> (Vec<KeyValue>, u64) {
     let snapshot = db.snapshot().await.unwrap();
-    (snapshot.range(&everything(), 100_000).await.unwrap(), snapshot.version())
+    (snapshot.page(&everything(), usize::MAX).await.unwrap(), snapshot.version())
 }
 
 async fn load(w: &World, rows: &[KeyValue], version: u64, to: &Database) -> Result<World, FsError> {
@@ -35,7 +35,11 @@ async fn busy_world() -> (World, InodeKey, Inode) {
     }
     let file = w.file(dir, "f").await.inode;
     w.txn(async |t| {
-        lease_block(t, Sequence::FileId, 1_000).await?;
+        for sequence in
+            [Sequence::FileId, Sequence::DataFile, Sequence::Fence, Sequence::Export, Sequence::Store]
+        {
+            lease_block(t, sequence, 1_000).await?;
+        }
         stable_storage::take_epoch(t, [7; 16]).await.map(drop)
     })
     .await
@@ -81,9 +85,17 @@ async fn the_copy_uses_numbers_that_the_original_cannot_have_used() {
     let (w, ..) = busy_world().await;
     let (all, version) = rows(&w.db).await;
     let copy = load(&w, &all, version, &fresh(&w)).await.unwrap();
-    let next =
-        async |w: &World| w.txn(async |t| lease_block(t, Sequence::FileId, 1).await).await.unwrap().0.start;
-    assert!(next(&copy).await >= next(&w).await + (1 << 32));
+    let next = async |w: &World, sequence: Sequence| {
+        w.txn(async |t| lease_block(t, sequence, 1).await).await.unwrap().0.start
+    };
+    for sequence in [Sequence::FileId, Sequence::DataFile, Sequence::Fence] {
+        assert!(next(&copy, sequence).await >= next(&w, sequence).await + (1 << 32), "{sequence:?}");
+    }
+    // Ids of exports are 32 bits wide: there is room for many, after many loads.
+    let export = next(&copy, Sequence::Export).await;
+    assert!(export >= next(&w, Sequence::Export).await + (1 << 16) && export < 1 << 20, "{export}");
+    // Data servers know their ids.
+    assert_eq!(next(&copy, Sequence::Store).await, next(&w, Sequence::Store).await);
     let takes_over = async |w: &World| {
         w.txn(async |t| stable_storage::take_epoch(t, [9; 16]).await).await.unwrap().0.epoch
     };
