@@ -29,6 +29,8 @@ pub(crate) enum Command {
     Top(Top),
     /// Show or set the layout policy of a directory: default, small, wide, wide-any
     Policy(Policy),
+    /// Explain how clients get at a file's data, and why it is slow if it is
+    Why(Why),
     /// Clients: list them, or end one
     Client {
         #[command(subcommand)]
@@ -289,6 +291,20 @@ pub(crate) struct Policy {
     pub(crate) policy: Option<String>,
     #[command(flatten)]
     pub(crate) reach: Reach,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Why {
+    /// File or directory, from the root of the file system
+    pub(crate) path: String,
+    /// Only this client: its address, name or ID [default: every client]
+    #[arg(long)]
+    pub(crate) client: Option<String>,
+    #[command(flatten)]
+    pub(crate) reach: Reach,
+    /// For scripts
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Subcommand)]

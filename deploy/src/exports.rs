@@ -195,11 +195,11 @@ fn new_rule(network: &str) -> ctl_rule {
     }
 }
 
-fn access(rule: &ctl_rule) -> &'static str {
+pub(crate) fn access(rule: &ctl_rule) -> &'static str {
     if rule.read_only { "read-only" } else { "read-write" }
 }
 
-fn squash(rule: &ctl_rule) -> &'static str {
+pub(crate) fn squash(rule: &ctl_rule) -> &'static str {
     match rule.squash {
         ctl_squash::SQUASH_ROOT => "root",
         ctl_squash::SQUASH_NONE => "none",

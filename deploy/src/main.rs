@@ -28,6 +28,7 @@ mod store;
 mod supervised;
 mod top;
 mod up;
+mod why;
 
 use std::process::ExitCode;
 
@@ -62,6 +63,7 @@ fn run(cli: Cli) -> Result<()> {
             Command::Status(options) => status::run(options).await,
             Command::Top(options) => top::run(options).await,
             Command::Policy(options) => status::policy(options).await,
+            Command::Why(options) => why::run(options).await,
             Command::Client { command } => clients::run(command).await,
             Command::Layout { command } => layouts::run(command).await,
             Command::Meta { command } => meta::run(command).await,

@@ -4,12 +4,15 @@ use anyhow::{Result, bail};
 use serde_json::json;
 use sluice_xdr::control::{
     ADMIN_POLICY, ADMIN_POLICY_args, ADMIN_POLICY_res, ADMIN_STATUS, ADMIN_STATUS_res, ADMIN_STATUS_resok,
-    ctl_client_status, ctl_data_server_status, ctl_health,
+    ctl_client_status, ctl_data_server_status, ctl_health, ctl_proxied,
 };
 use sluice_xdr::{Encode, Writer};
 
-use crate::cli;
 use crate::reach::Admin;
+use crate::{cli, why};
+
+/// What was proxied longer ago than so many seconds is no reason to warn any more.
+const LATELY: u64 = 300;
 
 /// No arguments.
 pub(crate) struct Nothing;
@@ -28,10 +31,16 @@ pub(crate) async fn ask(admin: &Admin) -> Result<ADMIN_STATUS_resok> {
 pub(crate) async fn run(options: cli::Status) -> Result<()> {
     let admin = Admin::reach(&options.reach).await?;
     let status = ask(&admin).await?;
+    let proxied = why::proxied(&admin).await;
     if options.json {
-        println!("{}", serde_json::to_string_pretty(&to_json(&status))?);
+        println!("{}", serde_json::to_string_pretty(&to_json(&status, &proxied))?);
     } else {
         show(&status);
+        let warnings = warnings(&status, &proxied);
+        if !warnings.is_empty() {
+            println!();
+            warnings.iter().for_each(|warning| println!("{warning}"));
+        }
     }
     Ok(())
 }
@@ -79,7 +88,7 @@ pub(crate) fn address(server: &ctl_data_server_status) -> String {
     all.join(",")
 }
 
-fn to_json(status: &ADMIN_STATUS_resok) -> serde_json::Value {
+fn to_json(status: &ADMIN_STATUS_resok, proxied: &[ctl_proxied]) -> serde_json::Value {
     let clients: Vec<_> = status.clients.iter().map(client_json).collect();
     let servers: Vec<_> = status.data_servers.iter().map(server_json).collect();
     json!({
@@ -111,7 +120,23 @@ fn to_json(status: &ADMIN_STATUS_resok) -> serde_json::Value {
             "clients": clients,
         },
         "data_servers": servers,
+        "proxied": proxied.iter().map(why::proxied_json).collect::<Vec<_>>(),
     })
+}
+
+/// Who moves data through the metadata server now, and why.
+fn warnings(status: &ADMIN_STATUS_resok, proxied: &[ctl_proxied]) -> Vec<String> {
+    let lately = proxied.iter().filter(|proxied| proxied.last_seconds < LATELY);
+    let named = lately.filter_map(|proxied| {
+        let client = status.clients.iter().find(|client| client.client == proxied.client)?;
+        Some(format!(
+            "warning: {} moves data through the metadata server ({}): {}",
+            why::who(client),
+            why::cost(proxied),
+            text(&proxied.reason.words)
+        ))
+    });
+    named.collect()
 }
 
 pub(crate) fn client_json(client: &ctl_client_status) -> serde_json::Value {
@@ -129,7 +154,7 @@ pub(crate) fn client_json(client: &ctl_client_status) -> serde_json::Value {
     })
 }
 
-fn server_json(server: &ctl_data_server_status) -> serde_json::Value {
+pub(crate) fn server_json(server: &ctl_data_server_status) -> serde_json::Value {
     json!({
         "id": server.id,
         "store": hex(&server.store.0),

@@ -22,6 +22,7 @@ use crate::exports::Exports;
 use crate::files::{FileEntry, Files};
 use crate::layout::commits::Commits;
 use crate::layout::heal::Heals;
+use crate::layout::reason::Proxied;
 use crate::layout::reports::Reports;
 use crate::metrics::Metrics;
 use crate::program::Nfs4;
@@ -46,6 +47,8 @@ pub struct Mds {
     pub(crate) exports: Exports,
     /// What clients say about data servers.
     pub(crate) reports: Reports,
+    /// What went through this server, and why.
+    pub(crate) proxied: Proxied,
     /// Files being healed.
     pub(crate) heals: Heals,
     /// LAYOUTCOMMITs under way.
@@ -114,6 +117,7 @@ impl Mds {
             fileids: IdAllocator::default(),
             data_files: IdAllocator::default(),
             reports: Reports::default(),
+            proxied: Proxied::default(),
             heals: Heals::default(),
             commits: Commits::default(),
             metrics: Metrics::default(),

@@ -2359,6 +2359,351 @@ impl Decode for ADMIN_EXPORT_res {
     }
 }
 
+/// Why a client's data went, or would go, through the metadata server.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ctl_reason {
+    /// for programs: "data-server-away", ...
+    pub code: ctl_string,
+    /// for people
+    pub words: ctl_string,
+}
+
+impl Encode for ctl_reason {
+    fn encode(&self, w: &mut Writer) {
+        w.opaque(&self.code, CTL_STRING_MAX);
+        w.opaque(&self.words, CTL_STRING_MAX);
+    }
+}
+
+impl Decode for ctl_reason {
+    const MIN_SIZE: usize = 8;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { code: r.opaque(CTL_STRING_MAX)?, words: r.opaque(CTL_STRING_MAX)? })
+    }
+}
+
+/// Data of one client that went through the metadata server for one reason, since its start.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ctl_proxied {
+    pub client: u64,
+    pub reason: ctl_reason,
+    /// READ and WRITE
+    pub calls: u64,
+    pub bytes: u64,
+    /// since the last of them
+    pub last_seconds: u64,
+    /// fileid of that one
+    pub file: u64,
+}
+
+impl Encode for ctl_proxied {
+    fn encode(&self, w: &mut Writer) {
+        w.u64(self.client);
+        self.reason.encode(w);
+        w.u64(self.calls);
+        w.u64(self.bytes);
+        w.u64(self.last_seconds);
+        w.u64(self.file);
+    }
+}
+
+impl Decode for ctl_proxied {
+    const MIN_SIZE: usize = 48;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            client: r.u64()?,
+            reason: ctl_reason::decode(r)?,
+            calls: r.u64()?,
+            bytes: r.u64()?,
+            last_seconds: r.u64()?,
+            file: r.u64()?,
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ADMIN_PROXIED_resok {
+    pub proxied: Vec<ctl_proxied>,
+}
+
+impl Encode for ADMIN_PROXIED_resok {
+    fn encode(&self, w: &mut Writer) {
+        w.array(&self.proxied, CTL_LIST_MAX, |w, v| v.encode(w));
+    }
+}
+
+impl Decode for ADMIN_PROXIED_resok {
+    const MIN_SIZE: usize = 4;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { proxied: r.array(CTL_LIST_MAX, 48, ctl_proxied::decode)? })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ADMIN_PROXIED_res {
+    CTL_OK(ADMIN_PROXIED_resok),
+    /// Any other discriminant.
+    Default(ctl_status, ctl_string),
+}
+
+impl ADMIN_PROXIED_res {
+    /// The discriminant that goes in front on the wire.
+    pub fn discriminant(&self) -> ctl_status {
+        match self {
+            Self::CTL_OK(_) => ctl_status::CTL_OK,
+            Self::Default(other, _) => *other,
+        }
+    }
+}
+
+impl Encode for ADMIN_PROXIED_res {
+    fn encode(&self, w: &mut Writer) {
+        self.discriminant().encode(w);
+        match self {
+            Self::CTL_OK(v) => v.encode(w),
+            Self::Default(_, v) => w.opaque(v, CTL_STRING_MAX),
+        }
+    }
+}
+
+impl Decode for ADMIN_PROXIED_res {
+    const MIN_SIZE: usize = 8;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        match ctl_status::decode(r)? {
+            ctl_status::CTL_OK => Ok(Self::CTL_OK(ADMIN_PROXIED_resok::decode(r)?)),
+            other => Ok(Self::Default(other, r.opaque(CTL_STRING_MAX)?)),
+        }
+    }
+}
+
+/// How clients get at one file's data, or at that of files to come in a directory.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ADMIN_WHY_args {
+    pub path: Bytes,
+    /// 0: every client
+    pub client: u64,
+}
+
+impl Encode for ADMIN_WHY_args {
+    fn encode(&self, w: &mut Writer) {
+        w.opaque(&self.path, 4096);
+        w.u64(self.client);
+    }
+}
+
+impl Decode for ADMIN_WHY_args {
+    const MIN_SIZE: usize = 12;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { path: r.opaque(4096)?, client: r.u64()? })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ctl_placed {
+    pub data_server: u32,
+    /// a mirror that misses writes: not used until it is healed
+    pub stale: bool,
+    /// something was written there
+    pub there: bool,
+}
+
+impl Encode for ctl_placed {
+    fn encode(&self, w: &mut Writer) {
+        w.u32(self.data_server);
+        w.bool(self.stale);
+        w.bool(self.there);
+    }
+}
+
+impl Decode for ctl_placed {
+    const MIN_SIZE: usize = 12;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { data_server: r.u32()?, stale: r.bool()?, there: r.bool()? })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ctl_component {
+    pub start: u64,
+    /// 2^64-1: without end
+    pub end: u64,
+    pub stripe_unit: u32,
+    pub mirrors: u32,
+    /// by stripe, then by mirror
+    pub slots: Vec<ctl_placed>,
+}
+
+impl Encode for ctl_component {
+    fn encode(&self, w: &mut Writer) {
+        w.u64(self.start);
+        w.u64(self.end);
+        w.u32(self.stripe_unit);
+        w.u32(self.mirrors);
+        w.array(&self.slots, CTL_RULES_MAX, |w, v| v.encode(w));
+    }
+}
+
+impl Decode for ctl_component {
+    const MIN_SIZE: usize = 28;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            start: r.u64()?,
+            end: r.u64()?,
+            stripe_unit: r.u32()?,
+            mirrors: r.u32()?,
+            slots: r.array(CTL_RULES_MAX, 12, ctl_placed::decode)?,
+        })
+    }
+}
+
+/// What one client gets.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ctl_way {
+    pub client: ctl_client_status,
+    /// that it has the path through; "": none
+    pub export: Bytes,
+    /// which of its rules holds; none: the client may not use it
+    pub rules: Vec<ctl_rule>,
+    /// of its layouts, in words
+    pub shape: ctl_string,
+    /// of this file: "read-write", "read", ""
+    pub holds: ctl_string,
+    pub delegation: bool,
+    /// none: straight from the data servers
+    pub read: Vec<ctl_reason>,
+    pub write: Vec<ctl_reason>,
+    /// of all its files
+    pub proxied: Vec<ctl_proxied>,
+}
+
+impl Encode for ctl_way {
+    fn encode(&self, w: &mut Writer) {
+        self.client.encode(w);
+        w.opaque(&self.export, 4096);
+        w.array(&self.rules, 1, |w, v| v.encode(w));
+        w.opaque(&self.shape, CTL_STRING_MAX);
+        w.opaque(&self.holds, CTL_STRING_MAX);
+        w.bool(self.delegation);
+        w.array(&self.read, 1, |w, v| v.encode(w));
+        w.array(&self.write, 1, |w, v| v.encode(w));
+        w.array(&self.proxied, CTL_RULES_MAX, |w, v| v.encode(w));
+    }
+}
+
+impl Decode for ctl_way {
+    const MIN_SIZE: usize = 80;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            client: ctl_client_status::decode(r)?,
+            export: r.opaque(4096)?,
+            rules: r.array(1, 28, ctl_rule::decode)?,
+            shape: r.opaque(CTL_STRING_MAX)?,
+            holds: r.opaque(CTL_STRING_MAX)?,
+            delegation: r.bool()?,
+            read: r.array(1, 8, ctl_reason::decode)?,
+            write: r.array(1, 8, ctl_reason::decode)?,
+            proxied: r.array(CTL_RULES_MAX, 48, ctl_proxied::decode)?,
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ADMIN_WHY_resok {
+    /// fileid
+    pub file: u64,
+    pub directory: bool,
+    pub size: u64,
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    /// of the directory, or of the one that the file is in
+    pub policy: ctl_string,
+    /// in words; "": all mirrors are good
+    pub healing: ctl_string,
+    pub components: Vec<ctl_component>,
+    pub clients: Vec<ctl_way>,
+}
+
+impl Encode for ADMIN_WHY_resok {
+    fn encode(&self, w: &mut Writer) {
+        w.u64(self.file);
+        w.bool(self.directory);
+        w.u64(self.size);
+        w.u32(self.mode);
+        w.u32(self.uid);
+        w.u32(self.gid);
+        w.opaque(&self.policy, CTL_STRING_MAX);
+        w.opaque(&self.healing, CTL_STRING_MAX);
+        w.array(&self.components, CTL_RULES_MAX, |w, v| v.encode(w));
+        w.array(&self.clients, CTL_LIST_MAX, |w, v| v.encode(w));
+    }
+}
+
+impl Decode for ADMIN_WHY_resok {
+    const MIN_SIZE: usize = 48;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            file: r.u64()?,
+            directory: r.bool()?,
+            size: r.u64()?,
+            mode: r.u32()?,
+            uid: r.u32()?,
+            gid: r.u32()?,
+            policy: r.opaque(CTL_STRING_MAX)?,
+            healing: r.opaque(CTL_STRING_MAX)?,
+            components: r.array(CTL_RULES_MAX, 28, ctl_component::decode)?,
+            clients: r.array(CTL_LIST_MAX, 80, ctl_way::decode)?,
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ADMIN_WHY_res {
+    CTL_OK(ADMIN_WHY_resok),
+    /// Any other discriminant.
+    Default(ctl_status, ctl_string),
+}
+
+impl ADMIN_WHY_res {
+    /// The discriminant that goes in front on the wire.
+    pub fn discriminant(&self) -> ctl_status {
+        match self {
+            Self::CTL_OK(_) => ctl_status::CTL_OK,
+            Self::Default(other, _) => *other,
+        }
+    }
+}
+
+impl Encode for ADMIN_WHY_res {
+    fn encode(&self, w: &mut Writer) {
+        self.discriminant().encode(w);
+        match self {
+            Self::CTL_OK(v) => v.encode(w),
+            Self::Default(_, v) => w.opaque(v, CTL_STRING_MAX),
+        }
+    }
+}
+
+impl Decode for ADMIN_WHY_res {
+    const MIN_SIZE: usize = 8;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        match ctl_status::decode(r)? {
+            ctl_status::CTL_OK => Ok(Self::CTL_OK(ADMIN_WHY_resok::decode(r)?)),
+            other => Ok(Self::Default(other, r.opaque(CTL_STRING_MAX)?)),
+        }
+    }
+}
+
 pub const SLUICE_ADMIN: u32 = 0x2051_c003;
 pub const SLUICE_ADMIN_V2: u32 = 2;
 pub const ADMIN_NULL: u32 = 0;
@@ -2371,3 +2716,5 @@ pub const ADMIN_ROWS: u32 = 6;
 pub const ADMIN_ACTIVITY: u32 = 7;
 pub const ADMIN_EXPORTS: u32 = 8;
 pub const ADMIN_EXPORT: u32 = 9;
+pub const ADMIN_PROXIED: u32 = 10;
+pub const ADMIN_WHY: u32 = 11;

@@ -5,6 +5,7 @@
 mod client;
 mod epochs;
 mod mirrors;
+mod proxied;
 mod small;
 mod stage;
 mod storage;

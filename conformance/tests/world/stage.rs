@@ -177,6 +177,11 @@ impl World {
         self.nodes[n].server.as_ref().map_or(0, |server| server.status().fences)
     }
 
+    /// Bytes that went through the metadata server, by reason.
+    pub(crate) async fn proxied_because(&self) -> Vec<(&'static str, u64)> {
+        self.service.statistics().await.unwrap().proxied_because.into_iter().collect()
+    }
+
     /// Since this incarnation of the metadata server began.
     pub(crate) fn cost(&self) -> Cost {
         Cost {

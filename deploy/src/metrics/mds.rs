@@ -81,7 +81,11 @@ fn data_path(page: &mut Page<'_>, all: &Statistics) -> fmt::Result {
     page.counter("sluice_mds_inline", In::Bytes, help, both(all.inline_read, all.inline_written))?;
     let help = "Bytes through the metadata server, by the client's address; of clients that are known now";
     let by = all.proxied_by.iter().map(|(client, bytes)| (vec![("client", client.clone())], *bytes));
-    page.counter("sluice_mds_client_proxied", In::Bytes, help, by)
+    page.counter("sluice_mds_client_proxied", In::Bytes, help, by)?;
+    let help = "Bytes that went through the metadata server, by the reason that `sluice why` gives";
+    let by =
+        all.proxied_because.iter().map(|(reason, bytes)| (vec![("reason", (*reason).to_owned())], *bytes));
+    page.counter("sluice_mds_proxied_because", In::Bytes, help, by)
 }
 
 fn layouts(page: &mut Page<'_>, all: &Statistics) -> fmt::Result {

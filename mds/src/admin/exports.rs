@@ -55,7 +55,7 @@ impl Admin {
     }
 }
 
-fn wire(rule: &Rule) -> ctl_rule {
+pub(super) fn wire(rule: &Rule) -> ctl_rule {
     ctl_rule {
         network: rule.network.to_string().into(),
         read_only: rule.read_only,

@@ -3,7 +3,9 @@
 mod activity;
 mod exports;
 mod holders;
+mod proxied;
 pub(crate) mod rows;
+mod why;
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -48,6 +50,8 @@ impl Program for Admin {
                 ADMIN_ROWS => answer(&call, async |args| self.rows(args).await).await,
                 ADMIN_ACTIVITY => encode(&self.activity()),
                 ADMIN_EXPORTS => encode(&self.exports()),
+                ADMIN_PROXIED => encode(&self.proxied()),
+                ADMIN_WHY => answer(&call, async |args| self.why(args).await).await,
                 ADMIN_EXPORT => answer(&call, async |args| self.export(args).await).await,
                 _ => Reply::ProcUnavail,
             }

@@ -6,7 +6,7 @@
 pub(crate) mod effects;
 pub(crate) mod records;
 
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
@@ -50,6 +50,8 @@ pub(crate) struct SessionEntry {
     pub(crate) stripes: bool,
     /// The client asks for the layout of a file when it opens it for writing.
     pub(crate) wants_layouts: AtomicBool,
+    /// It asked for a layout of any kind.
+    pub(crate) asks_layouts: AtomicBool,
     /// Bytes of READ and WRITE that this session sent through this server.
     pub(crate) proxied: AtomicU64,
     /// COMPOUNDs that it sent.
@@ -59,6 +61,16 @@ pub(crate) struct SessionEntry {
 }
 
 impl SessionEntry {
+    /// It asks for a layout.
+    pub(crate) fn asked(&self, write: bool) {
+        // Many processors have these in their caches.
+        for flag in [Some(&self.asks_layouts), write.then_some(&self.wants_layouts)].into_iter().flatten() {
+            if !flag.load(Ordering::Relaxed) {
+                flag.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+
     pub(crate) fn lock(&self) -> MutexGuard<'_, Session> {
         self.session.lock()
     }
@@ -127,6 +139,7 @@ impl ClientTable {
             shared: Arc::clone(session.client()),
             stripes,
             wants_layouts: AtomicBool::new(false),
+            asks_layouts: AtomicBool::new(false),
             proxied: AtomicU64::new(0),
             calls: AtomicU64::new(0),
             session: Mutex::new(session),

@@ -128,6 +128,14 @@ impl Table {
         self.roots.contains_key(key)
     }
 
+    /// The innermost export that this client has a path through, if any.
+    pub(crate) fn through(&self, path: &[u8], from: IpAddr) -> Option<&Export> {
+        let around =
+            self.exports.values().filter(|export| export.path == path || is_below(path, &export.path));
+        let usable = around.filter(|export| self.rule(export.id, from).is_some());
+        usable.max_by_key(|export| export.path.len())
+    }
+
     /// The innermost export around another that this client may use; `None`: directories that only lead to exports.
     pub(crate) fn around(&self, id: u32, from: IpAddr) -> Option<u32> {
         let path = &self.exports.get(&id)?.path;

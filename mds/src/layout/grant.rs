@@ -6,10 +6,10 @@ use bytes::Bytes;
 use sluice_namespace::{DataFile, FileId, Inode, Layout};
 use sluice_state::ClientId;
 use sluice_xdr::Capability;
-use sluice_xdr::nfs4::nfsstat4;
 
 use super::device;
 use super::flexfiles::{self, Holder, Mirrors, Named, Segment};
+use super::reason::Reason;
 use super::reports::{Finding, Subject};
 use crate::dsctl::{holder, rights};
 use crate::server::Mds;
@@ -37,12 +37,10 @@ pub(crate) struct Granted {
 /// The layout that holds the offset asked for.
 ///
 /// # Errors
-/// LAYOUTUNAVAILABLE when a data server that it needs is away, NOSPC when one is full.
-pub(crate) fn grant(mds: &Arc<Mds>, inode: &Inode, ask: &Ask) -> Result<Granted, nfsstat4> {
-    // Everything else that says no makes clients ask again for every request, or fails the application.
-    let unavailable = nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE;
-    let layout = inode.layout().ok_or(unavailable)?;
-    let segment = flexfiles::segment(layout, ask.offset, ask.stripes).ok_or(unavailable)?;
+/// Why there is none.
+pub(crate) fn grant(mds: &Arc<Mds>, inode: &Inode, ask: &Ask) -> Result<Granted, Reason> {
+    let layout = inode.layout().ok_or(Reason::NoPlace)?;
+    let segment = flexfiles::segment(layout, ask.offset, ask.stripes).ok_or(Reason::NoPlace)?;
     let mirrors = choose(mds, layout, &segment, ask)?;
     for file in mirrors.iter().flatten() {
         mds.reports.handed_out(mds.now(), ask.client, Subject::Store(file.store));
@@ -55,34 +53,82 @@ pub(crate) fn grant(mds: &Arc<Mds>, inode: &Inode, ask: &Ask) -> Result<Granted,
     Ok(Granted {
         offset: segment.bytes.start,
         length: if end == u64::MAX { u64::MAX } else { end - segment.bytes.start },
-        body: body.ok_or(nfsstat4::NFS4ERR_SERVERFAULT)?,
+        // A data server went just now.
+        body: body.ok_or_else(|| away(mds, &segment))?,
     })
 }
 
-fn choose(mds: &Mds, layout: &Layout, segment: &Segment<'_>, ask: &Ask) -> Result<Mirrors, nfsstat4> {
+/// What [`grant`] would say now, wherever in the file `ask` is; nothing follows from it.
+///
+/// # Errors
+/// Why there would be no layout.
+pub(crate) fn explain(mds: &Mds, inode: &Inode, ask: &Ask) -> Result<(), Reason> {
+    if !mds.config.layouts {
+        return Err(Reason::Off);
+    }
+    if ask.write && mds.heals.is_busy(ask.file) {
+        return Err(Reason::Healing);
+    }
+    let Some(layout) = inode.layout() else {
+        // Placed when it is first asked for.
+        return if super::candidates(mds).is_empty() { Err(Reason::NoPlace) } else { Ok(()) };
+    };
+    let mut offset = Some(0);
+    while let Some(at) = offset {
+        let segment = flexfiles::segment(layout, at, ask.stripes).ok_or(Reason::NoPlace)?;
+        choose(mds, layout, &segment, ask)?;
+        offset = next_columns(layout, at, segment.bytes.end);
+    }
+    Ok(())
+}
+
+/// Where the segment behind the one that ends at `end` and begins at `at` begins, if it has other data servers than
+/// those before.
+fn next_columns(layout: &Layout, at: u64, end: u64) -> Option<u64> {
+    let component = layout.component(at)?;
+    let round = component.stripe_unit.saturating_mul(component.width.into());
+    let next = if end - component.start >= round { component.end } else { end };
+    Some(next).filter(|next| *next != u64::MAX)
+}
+
+fn choose(mds: &Mds, layout: &Layout, segment: &Segment<'_>, ask: &Ask) -> Result<Mirrors, Reason> {
     let now = mds.now();
     if mds.reports.finding(now, ask.client, Subject::File(ask.file)).failed {
-        return Err(nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE);
+        return Err(Reason::HandlesRefused);
     }
     let finding = |file: &DataFile| mds.reports.finding(now, ask.client, Subject::Store(file.store));
+    let used = || segment.data_files().filter(|file| !file.stale);
+    let found = |what: fn(&Finding) -> bool| used().find(|file| what(&finding(file))).map(|file| file.store);
+    let failed = || found(|finding| finding.failed).map(Reason::Unreachable);
     if !ask.write {
-        return readable(mds, layout, segment, ask).ok_or(nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE);
+        return readable(mds, layout, segment, ask)
+            .ok_or_else(|| failed().unwrap_or_else(|| away(mds, segment)));
     }
     if layout.mirrors_dirty {
         // Mirrors that may differ are not written apart: this server writes all of them, if it takes long.
-        return Err(mds.heals.refusal(ask.file, now));
+        return Err(Reason::Healing);
     }
-    let findings: Vec<Finding> = segment.data_files().filter(|file| !file.stale).map(finding).collect();
-    if findings.iter().any(|finding| finding.full) {
-        // The application is to hear of it; any other answer has the client try again for ever.
-        return Err(nfsstat4::NFS4ERR_NOSPC);
+    if let Some(full) = found(|finding| finding.full) {
+        return Err(Reason::Full(full));
     }
-    if findings.iter().any(|finding| finding.failed) {
+    if let Some(failed) = failed() {
         // One client's word does not make a mirror stale: this server writes all of them.
-        return Err(nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE);
+        return Err(failed);
     }
     let good = |file: &DataFile| !file.stale && writable(mds, file);
-    segment.mirrors(good, usize::MAX).ok_or(nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE)
+    segment.mirrors(good, usize::MAX).ok_or_else(|| {
+        match used().find(|file| serves(mds, file) && !good(file)) {
+            Some(file) => Reason::ReadOnly(file.store),
+            None => away(mds, segment),
+        }
+    })
+}
+
+/// Some data server of the segment does not serve.
+fn away(mds: &Mds, segment: &Segment<'_>) -> Reason {
+    let silent = segment.data_files().find(|file| !serves(mds, file));
+    // It may be back already.
+    silent.or(segment.data_files().next()).map_or(Reason::NoPlace, |file| Reason::Away(file.store))
 }
 
 /// Mirrors to read; those that the client has found wanting are left out while there are others.

@@ -7,6 +7,7 @@
 //! | `flexfiles` | layout bodies, by the client's kernel (pure) |
 //! | `device` | device IDs and addresses |
 //! | `ready` | what must be durable before data goes anywhere |
+//! | `reason` | why there is no layout for somebody, and what goes through this server because of it |
 //! | `reports` | what clients say about data servers |
 //! | `commits` | LAYOUTCOMMITs of one file, gathered |
 //! | `settle` | sizes are settled, never guessed |
@@ -22,6 +23,7 @@ pub(crate) mod grant;
 pub(crate) mod heal;
 pub(crate) mod placement;
 pub(crate) mod ready;
+pub(crate) mod reason;
 pub(crate) mod reports;
 pub(crate) mod settle;
 pub(crate) mod times;

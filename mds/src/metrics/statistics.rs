@@ -44,6 +44,8 @@ pub struct Statistics {
     pub layouts: u64,
     /// By client address, of those that sent any.
     pub proxied_by: BTreeMap<String, u64>,
+    /// By reason, as `sluice why` names them.
+    pub proxied_because: BTreeMap<&'static str, u64>,
     pub data_servers: Vec<DataServerStatistics>,
 }
 
@@ -94,6 +96,7 @@ impl Mds {
             locks: 0,
             layouts: 0,
             proxied_by: BTreeMap::new(),
+            proxied_because: self.proxied.bytes_by_reason(),
             data_servers: Vec::new(),
         };
         self.count_clients(&mut all);

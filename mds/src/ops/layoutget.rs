@@ -1,7 +1,6 @@
 //! LAYOUTGET. RFC 8881 §18.43, RFC 8435 §5.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sluice_state::effect::IoMode;
@@ -18,6 +17,7 @@ use crate::dsctl::epochs;
 use crate::files::FileEntry;
 use crate::layout::grant::{self, Ask, Granted};
 use crate::layout::ready::{Use, ready};
+use crate::layout::reason::Reason;
 use crate::layout::settle;
 use crate::metrics;
 
@@ -29,21 +29,22 @@ pub(crate) async fn layoutget(cx: &mut Context, args: LAYOUTGET4args) -> OpResul
     super::layoutreturn::regular(cx).await?;
     let stateid = cx.stateid(&args.loga_stateid)?;
     let client = cx.client()?;
-    if !cx.server.config.layouts {
-        return Err(nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE.into());
-    }
-    // A file that was opened for writing when that was allowed.
-    if iomode == IoMode::ReadWrite && cx.is_read_only() {
-        return Err(nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE.into());
-    }
     let stripes = cx.session.as_ref().is_some_and(|session| session.entry.stripes);
     let write = iomode == IoMode::ReadWrite;
     let file = cx.current()?.inode.fileid;
     let ask = Ask { client, file, offset: args.loga_offset, write, stripes };
-    if let Some(session) = cx.session.as_ref().filter(|_| write) {
-        session.entry.wants_layouts.store(true, Ordering::Relaxed);
+    if let Some(session) = &cx.session {
+        session.entry.asked(write);
+    }
+    if !cx.server.config.layouts {
+        return Err(refused(cx, &ask, Reason::Off));
+    }
+    // A file that was opened for writing when that was allowed.
+    if write && cx.is_read_only() {
+        return Err(refused(cx, &ask, Reason::ReadOnlyExport));
     }
     let (granted, stateid, return_on_close) = granted(cx, &args, &ask, stateid).await?;
+    cx.server.proxied.granted(client, file);
     metrics::add(&cx.server.metrics.layouts_granted, 1);
     cx.current_stateid = Some(stateid);
     // Exactly one: stock clients ignore all but the first.
@@ -91,7 +92,7 @@ async fn granted(
 ) -> Result<(Granted, StateId, bool), OpError> {
     let entry = cx.state_entry(&stateid)?;
     if !entry.through(ask.client, cx.current()?.export) {
-        return Err(nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE.into());
+        return Err(refused(cx, ask, Reason::OtherExport));
     }
     if cx.inode().await?.layout().is_some_and(|layout| layout.columns().any(|column| column.len() > 1)) {
         end_silent_writers(cx, &entry, ask.client).await?;
@@ -116,7 +117,7 @@ async fn granted(
     };
     // Under the ticket: a heal that begins now waits for it, and takes back what it gave.
     if ask.write && mds.heals.busy(ask.file).is_some() {
-        return Err(mds.heals.refusal(ask.file, mds.now()).into());
+        return Err(refused(cx, ask, Reason::Healing));
     }
     let want = Use {
         // The segment is known only with the shape; a component is handed out as a whole anyway.
@@ -124,11 +125,14 @@ async fn granted(
         write: ask.write,
         persist_rw: held.ticket().is_some_and(Ticket::must_persist_rw),
     };
-    let inode = ready(mds, entry.key, &want).await?;
+    let inode = match ready(mds, entry.key, &want).await {
+        Err(nfsstat4::NFS4ERR_NOSPC) => return Err(refused(cx, ask, Reason::NoPlace)),
+        inode => inode?,
+    };
     if let Some(layout) = inode.layout() {
         epochs::let_in(mds, ask.client, layout.id).await?;
     }
-    let granted = grant::grant(mds, &inode, ask)?;
+    let granted = grant::grant(mds, &inode, ask).map_err(|reason| refused(cx, ask, reason))?;
     long_enough(args, ask, &granted, inode.size())?;
     if usize::try_from(args.loga_maxcount).is_ok_and(|most| granted.body.len() > most) {
         return Err(nfsstat4::NFS4ERR_TOOSMALL.into());
@@ -137,6 +141,16 @@ async fn granted(
         Reply::LayoutGranted { stateid, return_on_close } => Ok((granted, stateid, return_on_close)),
         _ => Err(nfsstat4::NFS4ERR_SERVERFAULT.into()),
     }
+}
+
+/// What the client hears; why is remembered for the administrator, to whom it says where the data goes.
+fn refused(cx: &Context, ask: &Ask, reason: Reason) -> OpError {
+    let status = reason.status(&cx.server, ask.file);
+    // DELAY says that it will be granted soon.
+    if status != nfsstat4::NFS4ERR_DELAY {
+        cx.server.proxied.refused(ask.client, ask.file, reason);
+    }
+    status.into()
 }
 
 /// A writer that is silent may have left mirrors that differ: its courtesy ends with the first who reads or

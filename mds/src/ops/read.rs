@@ -1,15 +1,19 @@
 //! READ through this server. RFC 8881 §18.22. A mount whose clients reach the data servers sends none.
 
+use std::sync::atomic::Ordering;
+
 use bytes::Bytes;
 use sluice_namespace::Inode;
-use sluice_state::StateId;
 use sluice_state::file::Intent;
+use sluice_state::{ClientId, StateId};
 use sluice_xdr::nfs4::{READ4args, READ4res, READ4resok, nfsstat4};
 
 use super::lock::must_be_file;
 use crate::attr::get::MAX_IO;
 use crate::compound::{Context, OpError, OpResult};
+use crate::files::FileEntry;
 use crate::layout::ready::{Use, ready};
+use crate::layout::reason::Reason;
 use crate::layout::settle;
 use crate::{dsctl, metrics};
 
@@ -46,9 +50,7 @@ pub(crate) async fn read(cx: &mut Context, args: READ4args) -> OpResult<READ4res
     };
     held.commit()?;
     metrics::add(&cx.server.metrics.proxied_read, length);
-    if let Some(session) = &cx.session {
-        metrics::add(&session.entry.proxied, length);
-    }
+    count_proxied(cx, client, &entry, length);
     let eof = args.offset.saturating_add(length) >= inode.size();
     Ok(READ4res::NFS4_OK(READ4resok { eof, data }))
 }
@@ -75,6 +77,20 @@ pub(super) async fn permit_io(cx: &mut Context, stateid: &StateId, write: bool) 
         inode.record.owned().require(&cx.who, want)?;
     }
     Ok(())
+}
+
+/// Counts what went through this server, and why: an administrator wants to know.
+pub(super) fn count_proxied(cx: &Context, client: ClientId, entry: &FileEntry, bytes: u64) {
+    let Some(session) = &cx.session else { return };
+    metrics::add(&session.entry.proxied, bytes);
+    let otherwise = if entry.peek(|file| file.layout_of(client).is_some()) {
+        Reason::Unused
+    } else if session.entry.asks_layouts.load(Ordering::Relaxed) {
+        Reason::NotAsked
+    } else {
+        Reason::NeverAsked
+    };
+    cx.server.proxied.count(cx.server.now(), client, entry.key.fileid, bytes, otherwise);
 }
 
 /// The range ends within the largest file.

@@ -5,7 +5,7 @@ use sluice_state::file::Intent;
 use sluice_xdr::nfs4::{WRITE4args, WRITE4res, WRITE4resok, nfs_resop4, nfsstat4, stable_how4, verifier4};
 
 use super::lock::must_be_file;
-use super::read::{bounded, permit_io};
+use super::read::{bounded, count_proxied, permit_io};
 use crate::attr::get::MAX_IO;
 use crate::compound::{Context, OpError, OpResult};
 use crate::layout::heal;
@@ -76,9 +76,7 @@ async fn carry_out(
         dsctl::push_size(&cx.server, layout, end).await;
     }
     metrics::add(&cx.server.metrics.proxied_written, length);
-    if let Some(session) = &cx.session {
-        metrics::add(&session.entry.proxied, length);
-    }
+    count_proxied(cx, client, &entry, length);
     Ok(())
 }
 

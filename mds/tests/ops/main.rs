@@ -36,4 +36,5 @@ mod persistence;
 mod readdir;
 mod reclaim_complete;
 mod sequence;
+mod why;
 mod xattrs;

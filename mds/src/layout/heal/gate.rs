@@ -119,6 +119,11 @@ impl Heals {
         Some(InUse { heals: self, file, gate }).filter(|gate| gate.closed.load(Ordering::Acquire))
     }
 
+    /// Is the file being healed? Holds nothing, other than [`Self::busy`].
+    pub(crate) fn is_busy(&self, file: FileId) -> bool {
+        self.gates.lock().get(&file).is_some_and(|gate| gate.closed.load(Ordering::Acquire))
+    }
+
     /// Closes the gate of a file. `None`: it is being healed already.
     pub(super) fn close(&self, file: FileId) -> Option<Closed<'_>> {
         let gate = self.gate(file);

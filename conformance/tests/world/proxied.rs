@@ -1,0 +1,44 @@
+//! What goes through the metadata server is counted, and why.
+
+use crate::client::{Client, RO, RW};
+use crate::stage::{simulate, simulate_tuned};
+use crate::{NEW, pattern};
+
+#[test]
+fn bytes_are_counted_by_what_was_in_their_way() {
+    simulate(30, async |world| {
+        let client = Client::mount(world, "a", NEW).await;
+        let file = client.open("f").await;
+        let data = pattern(0, 5000);
+        client.proxied_write(&file, 0, &data).await;
+        client.proxied_read(&file, 4000, 3000).await;
+        assert_eq!(world.proxied_because().await, [("never-asked", 6000)]);
+        let layout = client.layout(&file, file.stateid, RW, 0).await;
+        client.proxied_read(&file, 0, 100).await;
+        client.return_and_close(&file, layout.stateid).await;
+        let file = client.open("f").await;
+        client.proxied_read(&file, 0, 10).await;
+        // Nothing is there to be read.
+        client.proxied_read(&file, 5000, 10).await;
+        let all = [("layout-unused", 100), ("never-asked", 6000), ("not-asked", 10)];
+        assert_eq!(world.proxied_because().await, all);
+    });
+}
+
+#[test]
+fn a_refused_layout_is_the_reason() {
+    simulate_tuned(
+        31,
+        |config| config.layouts = false,
+        async |world| {
+            let client = Client::mount(world, "a", NEW).await;
+            let file = client.open("f").await;
+            client.proxied_write(&file, 0, &pattern(0, 50)).await;
+            for iomode in [RO, RW] {
+                client.try_layout(&file, file.stateid, iomode, 0).await.unwrap_err();
+            }
+            client.proxied_write(&file, 0, &pattern(0, 7)).await;
+            assert_eq!(world.proxied_because().await, [("layouts-off", 7), ("never-asked", 50)]);
+        },
+    );
+}

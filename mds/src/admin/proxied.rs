@@ -1,0 +1,75 @@
+//! What went through this server instead of straight to the data servers, and why.
+
+use sluice_state::client::ClientInfo;
+use sluice_xdr::control::*;
+
+use super::Admin;
+use crate::layout::reason::Reason;
+
+impl Admin {
+    pub(super) fn proxied(&self) -> ADMIN_PROXIED_res {
+        let clients = self.mds.client_infos();
+        let proxied = clients.iter().flat_map(|client| self.proxied_of(client)).collect();
+        ADMIN_PROXIED_res::CTL_OK(ADMIN_PROXIED_resok { proxied })
+    }
+
+    pub(super) fn proxied_of(&self, client: &ClientInfo) -> Vec<ctl_proxied> {
+        let now = self.mds.now();
+        let tallies = self.mds.proxied.of(client.id).into_iter();
+        tallies
+            .map(|(reason, tally)| ctl_proxied {
+                client: client.id.0,
+                reason: self.reason(reason),
+                calls: tally.calls,
+                bytes: tally.bytes,
+                last_seconds: now.since(tally.last) / 1_000_000_000,
+                file: tally.file.0,
+            })
+            .collect()
+    }
+
+    pub(super) fn reason(&self, reason: Reason) -> ctl_reason {
+        ctl_reason { code: reason.code().into(), words: self.words(reason).into() }
+    }
+
+    /// What it is, and what to do about it.
+    fn words(&self, reason: Reason) -> String {
+        let server = reason.store().map(|store| self.server_words(store)).unwrap_or_default();
+        match reason {
+            Reason::Off => "layouts are switched off in the metadata server's configuration".to_owned(),
+            Reason::ReadOnlyExport => "the export is read-only for this client".to_owned(),
+            Reason::OtherExport => {
+                "the client has the file open through another export: it gets layouts through that one".to_owned()
+            }
+            Reason::Away(_) => format!("{server} does not serve: look at `sluice status`"),
+            Reason::ReadOnly(_) => format!("{server} takes no writes: its device is read-only or failing"),
+            Reason::Full(_) => format!("{server} is full"),
+            Reason::NoPlace => "no data server takes new files: all are full, failing or away".to_owned(),
+            Reason::Unreachable(_) => format!(
+                "the client fails at {server}, by its own report: look for a firewall or a route that is missing between the two"
+            ),
+            Reason::HandlesRefused => {
+                "data servers refuse the handles that this client has for the file: it was fenced off; remount if it lasts longer than a minute".to_owned()
+            }
+            Reason::Healing => "mirrors of the file may differ and are being made equal".to_owned(),
+            Reason::NeverAsked => {
+                "the client has asked for no layout of any file: is the module nfs_layout_flexfiles there?".to_owned()
+            }
+            Reason::NotAsked => {
+                "the client has asked for no layout of this file: after an error it does without for up to two minutes".to_owned()
+            }
+            Reason::Unused => {
+                "the client has a layout and does not use it: after an error at a data server it avoids that one for two minutes".to_owned()
+            }
+        }
+    }
+
+    fn server_words(&self, store: sluice_namespace::StoreId) -> String {
+        let view = self.mds.data_servers.get(store).map(|store| store.view());
+        let address = view.and_then(|view| view.addresses.first().copied());
+        match address {
+            Some(address) => format!("data server {} ({address})", store.0),
+            None => format!("data server {}", store.0),
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! How clients get at one file's data: what `sluice why` shows.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sluice_namespace::{Component, FsError, Inode, Layout, LayoutPolicy, Shape};
+use sluice_state::client::ClientInfo;
+use sluice_xdr::control::*;
+
+use super::Admin;
+use super::exports::wire;
+use crate::files::{FileEntry, file_id};
+use crate::layout::grant::{self, Ask};
+
+/// What a path names.
+struct Subject {
+    /// As in exports: without slashes at its ends.
+    path: Vec<u8>,
+    inode: Inode,
+    /// Of the directory that it is, or is in.
+    policy: LayoutPolicy,
+    state: Option<Arc<FileEntry>>,
+}
+
+impl Admin {
+    pub(super) async fn why(&self, args: ADMIN_WHY_args) -> ADMIN_WHY_res {
+        match self.subject(&args.path).await {
+            Ok(subject) => ADMIN_WHY_res::CTL_OK(self.explain(&subject, args.client)),
+            Err(FsError::Kv(error)) => ADMIN_WHY_res::Default(
+                ctl_status::CTL_ERR_AGAIN,
+                format!("the metadata store does not answer: {error}").into(),
+            ),
+            Err(error) => ADMIN_WHY_res::Default(ctl_status::CTL_ERR_INVAL, error.to_string().into()),
+        }
+    }
+
+    async fn subject(&self, path: &[u8]) -> Result<Subject, FsError> {
+        let names: Vec<&[u8]> = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).collect();
+        let path = names.join(&b'/');
+        let inode = self.mds.walk(&path).await?;
+        let directory = match &inode {
+            directory if directory.is_directory() => inode.clone(),
+            _ => self.mds.walk(&names[..names.len().saturating_sub(1)].join(&b'/')).await?,
+        };
+        let policy = directory.directory_node().map(|node| node.policy).unwrap_or_default();
+        let state = self.mds.files.get(file_id(&inode.key));
+        Ok(Subject { path, inode, policy, state })
+    }
+
+    fn explain(&self, subject: &Subject, client: u64) -> ADMIN_WHY_resok {
+        let inode = &subject.inode;
+        let owned = inode.record.owned();
+        let components = inode.layout().map(|layout| layout.components.iter().map(component).collect());
+        let clients = self.mds.client_infos();
+        let meant = clients.iter().filter(|info| client == 0 || info.id.0 == client);
+        ADMIN_WHY_resok {
+            file: inode.key.fileid.0,
+            directory: inode.is_directory(),
+            size: inode.size(),
+            mode: owned.mode.into(),
+            uid: owned.uid,
+            gid: owned.gid,
+            policy: subject.policy.to_string().into(),
+            healing: self.healing(inode).into(),
+            components: components.unwrap_or_default(),
+            clients: meant.map(|info| self.way(subject, info)).collect(),
+        }
+    }
+
+    fn healing(&self, inode: &Inode) -> &'static str {
+        match inode.layout() {
+            _ if self.mds.heals.is_busy(inode.key.fileid) => "mirrors are being made equal",
+            Some(layout) if layout.mirrors_dirty => "mirrors may differ and wait to be made equal",
+            Some(layout) if layout.data_files().any(|file| file.stale || file.moving) => {
+                "a mirror misses writes and waits to be made equal"
+            }
+            _ => "",
+        }
+    }
+
+    /// What one client gets.
+    fn way(&self, subject: &Subject, info: &ClientInfo) -> ctl_way {
+        let client = self.client(info);
+        let from = std::str::from_utf8(&client.address).ok().and_then(|text| text.parse::<IpAddr>().ok());
+        let table = self.mds.exports.now();
+        let export = from.and_then(|from| table.through(&subject.path, from));
+        let rule = export.zip(from).and_then(|(export, from)| table.rule(export.id, from));
+        let (holds, delegation) = held(subject.state.as_deref(), info);
+        let stripes = info.supports_stripes();
+        let is_file = subject.inode.file().is_some();
+        let verdict = |write| {
+            let ask = Ask { client: info.id, file: subject.inode.key.fileid, offset: 0, write, stripes };
+            let refused = match rule {
+                Some(rule) if write && rule.read_only => Some(crate::layout::reason::Reason::ReadOnlyExport),
+                _ if !is_file => None,
+                _ => grant::explain(&self.mds, &subject.inode, &ask).err(),
+            };
+            refused.map(|reason| self.reason(reason)).into_iter().collect()
+        };
+        ctl_way {
+            export: export.map(|export| Bytes::from([b"/", &export.path[..]].concat())).unwrap_or_default(),
+            rules: rule.map(wire).into_iter().collect(),
+            shape: shape(subject.inode.layout(), subject.policy, stripes).into(),
+            holds: holds.into(),
+            delegation,
+            read: verdict(false),
+            write: verdict(true),
+            proxied: self.proxied_of(info),
+            client,
+        }
+    }
+}
+
+/// The layout and the delegation that a client holds of a file.
+fn held(state: Option<&FileEntry>, info: &ClientInfo) -> (&'static str, bool) {
+    let held = state.map(|entry| {
+        entry.peek(|file| {
+            let layout = match file.layout_of(info.id) {
+                None => "",
+                Some(_) if file.writers().contains(&info.id) => "read-write",
+                Some(_) => "read",
+            };
+            (layout, file.delegated_to().contains(&info.id))
+        })
+    });
+    held.unwrap_or_default()
+}
+
+fn component(component: &Component) -> ctl_component {
+    ctl_component {
+        start: component.start,
+        end: component.end,
+        stripe_unit: u32::try_from(component.stripe_unit).unwrap_or(u32::MAX),
+        mirrors: component.mirrors.into(),
+        slots: component
+            .slots
+            .iter()
+            .map(|file| ctl_placed {
+                data_server: file.store.0.into(),
+                stale: file.stale,
+                there: file.materialised,
+            })
+            .collect(),
+    }
+}
+
+/// What its layouts look like to a client.
+fn shape(layout: Option<&Layout>, policy: LayoutPolicy, stripes: bool) -> &'static str {
+    let striped = match layout {
+        Some(layout) => layout.components.iter().any(|component| component.width > 1),
+        None => policy.shape != Shape::Small,
+    };
+    match (striped, stripes) {
+        (false, _) => "the whole file from one data server",
+        (true, true) => "all stripes at once",
+        (true, false) if policy.shape == Shape::Wide => {
+            "one stripe unit at a time, which is slow: stripes take a kernel of 6.18 or newer over NFS 4.2; `wide-any` suits older ones"
+        }
+        (true, false) => {
+            "one stripe unit at a time, coarse enough: stripes take a kernel of 6.18 or newer over NFS 4.2"
+        }
+    }
+}
