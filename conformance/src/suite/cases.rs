@@ -82,6 +82,14 @@ pub const CASES: &[Case] = &[
         ..BASE
     },
     Case {
+        name: "why",
+        shows: "a data server out of one client's reach, layouts off: `sluice why` and `status` name the cause",
+        reference: false,
+        seconds: 300,
+        ci: false,
+        ..BASE
+    },
+    Case {
         name: "holes_eof",
         shows: "sparse files; O_DIRECT reads across holes and ends",
         partner: Partner::Same,

@@ -160,9 +160,9 @@ impl Sluice {
         output(self.command(&["policy", path, policy]))
     }
 
-    /// `sluice export WORDS...`.
-    pub(super) fn export(&self, words: &[&str]) -> Result<String> {
-        output(self.command(&[&["export"][..], words].concat()))
+    /// `sluice WORDS...`, of a command that knows its installation by --data-dir.
+    pub(super) fn ask(&self, words: &[&str]) -> Result<String> {
+        output(self.command(words))
     }
 
     fn command(&self, words: &[&str]) -> Command {

@@ -160,7 +160,7 @@ impl Stage {
             }),
             ["status"] => return act.sluice()?.status(),
             ["policy", path, policy] => return act.sluice()?.policy(path, policy),
-            ["export", words @ ..] => return act.sluice()?.export(words),
+            ["sluice", words @ ..] => return act.sluice()?.ask(words),
             ["traffic"] => return self.traffic(),
             ["shape", server, mbit] => self.lab.shape(server.parse()?, Some(mbit.parse()?))?,
             ["unshape", server] => self.lab.shape(server.parse()?, None)?,
