@@ -31,6 +31,8 @@ pub(crate) enum Command {
     Policy(Policy),
     /// Explain how clients get at a file's data, and why it is slow if it is
     Why(Why),
+    /// Look for what is wrong with an installation, and say what to do
+    Doctor(Status),
     /// Clients: list them, or end one
     Client {
         #[command(subcommand)]

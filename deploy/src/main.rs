@@ -9,6 +9,7 @@
 mod cli;
 mod clients;
 mod config;
+mod doctor;
 mod ds;
 mod durability;
 mod exports;
@@ -64,6 +65,7 @@ fn run(cli: Cli) -> Result<()> {
             Command::Top(options) => top::run(options).await,
             Command::Policy(options) => status::policy(options).await,
             Command::Why(options) => why::run(options).await,
+            Command::Doctor(options) => doctor::run(options).await,
             Command::Client { command } => clients::run(command).await,
             Command::Layout { command } => layouts::run(command).await,
             Command::Meta { command } => meta::run(command).await,

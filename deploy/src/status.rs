@@ -125,7 +125,7 @@ fn to_json(status: &ADMIN_STATUS_resok, proxied: &[ctl_proxied]) -> serde_json::
 }
 
 /// Who moves data through the metadata server now, and why.
-fn warnings(status: &ADMIN_STATUS_resok, proxied: &[ctl_proxied]) -> Vec<String> {
+pub(crate) fn warnings(status: &ADMIN_STATUS_resok, proxied: &[ctl_proxied]) -> Vec<String> {
     let lately = proxied.iter().filter(|proxied| proxied.last_seconds < LATELY);
     let named = lately.filter_map(|proxied| {
         let client = status.clients.iter().find(|client| client.client == proxied.client)?;

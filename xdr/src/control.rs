@@ -1317,6 +1317,34 @@ impl Decode for DS_INVENTORY_res {
     }
 }
 
+/// A server's process and its clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ctl_machine {
+    /// its clock: since 1970
+    pub seconds: i64,
+    pub nanos: u32,
+    /// open; 0: unknown
+    pub descriptors: u64,
+    pub descriptors_most: u64,
+}
+
+impl Encode for ctl_machine {
+    fn encode(&self, w: &mut Writer) {
+        w.i64(self.seconds);
+        w.u32(self.nanos);
+        w.u64(self.descriptors);
+        w.u64(self.descriptors_most);
+    }
+}
+
+impl Decode for ctl_machine {
+    const MIN_SIZE: usize = 28;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { seconds: r.i64()?, nanos: r.u32()?, descriptors: r.u64()?, descriptors_most: r.u64()? })
+    }
+}
+
 pub const SLUICE_DATA_SERVER: u32 = 0x2051_c002;
 pub const SLUICE_DATA_SERVER_V1: u32 = 1;
 pub const DS_NULL: u32 = 0;
@@ -1331,6 +1359,7 @@ pub const DS_SEEK: u32 = 8;
 pub const DS_COPY: u32 = 9;
 pub const DS_INVENTORY: u32 = 10;
 pub const DS_CHECKSUM: u32 = 11;
+pub const DS_MACHINE: u32 = 12;
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ctl_data_server_status {
     pub id: u32,
@@ -2704,6 +2733,163 @@ impl Decode for ADMIN_WHY_res {
     }
 }
 
+/// What `sluice doctor` judges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ctl_machine_of {
+    pub data_server: u32,
+    /// its clock, of the metadata server's
+    pub ahead_nanos: i64,
+    /// of the question: ahead_nanos may be wrong by half of it
+    pub round_trip_nanos: u64,
+    pub machine: ctl_machine,
+}
+
+impl Encode for ctl_machine_of {
+    fn encode(&self, w: &mut Writer) {
+        w.u32(self.data_server);
+        w.i64(self.ahead_nanos);
+        w.u64(self.round_trip_nanos);
+        self.machine.encode(w);
+    }
+}
+
+impl Decode for ctl_machine_of {
+    const MIN_SIZE: usize = 48;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            data_server: r.u32()?,
+            ahead_nanos: r.i64()?,
+            round_trip_nanos: r.u64()?,
+            machine: ctl_machine::decode(r)?,
+        })
+    }
+}
+
+/// A data server that was not let in.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ctl_refused {
+    pub address: ctl_string,
+    pub reason: ctl_string,
+    /// since it tried last
+    pub last_seconds: u64,
+}
+
+impl Encode for ctl_refused {
+    fn encode(&self, w: &mut Writer) {
+        w.opaque(&self.address, CTL_STRING_MAX);
+        w.opaque(&self.reason, CTL_STRING_MAX);
+        w.u64(self.last_seconds);
+    }
+}
+
+impl Decode for ctl_refused {
+    const MIN_SIZE: usize = 16;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            address: r.opaque(CTL_STRING_MAX)?,
+            reason: r.opaque(CTL_STRING_MAX)?,
+            last_seconds: r.u64()?,
+        })
+    }
+}
+
+/// What a client has found out about a data server, by its own report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ctl_avoided {
+    pub client: u64,
+    pub data_server: u32,
+    /// there was no room; else it could not be reached or failed
+    pub full: bool,
+}
+
+impl Encode for ctl_avoided {
+    fn encode(&self, w: &mut Writer) {
+        w.u64(self.client);
+        w.u32(self.data_server);
+        w.bool(self.full);
+    }
+}
+
+impl Decode for ctl_avoided {
+    const MIN_SIZE: usize = 16;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { client: r.u64()?, data_server: r.u32()?, full: r.bool()? })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ADMIN_DOCTOR_resok {
+    /// the metadata server's
+    pub machine: ctl_machine,
+    /// of the data servers that answered
+    pub machines: Vec<ctl_machine_of>,
+    pub refused: Vec<ctl_refused>,
+    pub avoided: Vec<ctl_avoided>,
+}
+
+impl Encode for ADMIN_DOCTOR_resok {
+    fn encode(&self, w: &mut Writer) {
+        self.machine.encode(w);
+        w.array(&self.machines, CTL_LIST_MAX, |w, v| v.encode(w));
+        w.array(&self.refused, CTL_LIST_MAX, |w, v| v.encode(w));
+        w.array(&self.avoided, CTL_LIST_MAX, |w, v| v.encode(w));
+    }
+}
+
+impl Decode for ADMIN_DOCTOR_resok {
+    const MIN_SIZE: usize = 40;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            machine: ctl_machine::decode(r)?,
+            machines: r.array(CTL_LIST_MAX, 48, ctl_machine_of::decode)?,
+            refused: r.array(CTL_LIST_MAX, 16, ctl_refused::decode)?,
+            avoided: r.array(CTL_LIST_MAX, 16, ctl_avoided::decode)?,
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ADMIN_DOCTOR_res {
+    CTL_OK(ADMIN_DOCTOR_resok),
+    /// Any other discriminant.
+    Default(ctl_status, ctl_string),
+}
+
+impl ADMIN_DOCTOR_res {
+    /// The discriminant that goes in front on the wire.
+    pub fn discriminant(&self) -> ctl_status {
+        match self {
+            Self::CTL_OK(_) => ctl_status::CTL_OK,
+            Self::Default(other, _) => *other,
+        }
+    }
+}
+
+impl Encode for ADMIN_DOCTOR_res {
+    fn encode(&self, w: &mut Writer) {
+        self.discriminant().encode(w);
+        match self {
+            Self::CTL_OK(v) => v.encode(w),
+            Self::Default(_, v) => w.opaque(v, CTL_STRING_MAX),
+        }
+    }
+}
+
+impl Decode for ADMIN_DOCTOR_res {
+    const MIN_SIZE: usize = 8;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        match ctl_status::decode(r)? {
+            ctl_status::CTL_OK => Ok(Self::CTL_OK(ADMIN_DOCTOR_resok::decode(r)?)),
+            other => Ok(Self::Default(other, r.opaque(CTL_STRING_MAX)?)),
+        }
+    }
+}
+
 pub const SLUICE_ADMIN: u32 = 0x2051_c003;
 pub const SLUICE_ADMIN_V2: u32 = 2;
 pub const ADMIN_NULL: u32 = 0;
@@ -2718,3 +2904,4 @@ pub const ADMIN_EXPORTS: u32 = 8;
 pub const ADMIN_EXPORT: u32 = 9;
 pub const ADMIN_PROXIED: u32 = 10;
 pub const ADMIN_WHY: u32 = 11;
+pub const ADMIN_DOCTOR: u32 = 12;

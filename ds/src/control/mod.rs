@@ -9,6 +9,7 @@ mod heartbeat;
 mod inventory;
 pub(crate) mod link;
 mod logical_size;
+mod machine;
 mod orders;
 mod program;
 mod register;

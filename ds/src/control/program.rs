@@ -8,9 +8,11 @@ use bytes::Bytes;
 use sluice_env::BoxFuture;
 use sluice_rpc::{Call, Frame, Program, Reply};
 use sluice_xdr::control::{SLUICE_DATA_SERVER, SLUICE_DATA_SERVER_V1};
-use sluice_xdr::{Decode, Encode, from_bytes, to_frame};
+use sluice_xdr::{Decode, DecodeError, Encode, Reader, from_bytes, to_frame};
 
-use super::{checksum, copy, epoch, fence, inventory, logical_size, remove, seek, space, stat, truncate};
+use super::{
+    checksum, copy, epoch, fence, inventory, logical_size, machine, remove, seek, space, stat, truncate,
+};
 use crate::shared::Shared;
 
 /// Largest reply: an inventory page.
@@ -19,7 +21,7 @@ const REPLY_MAX: usize = 1 << 20;
 type Handler = for<'a> fn(&'a Arc<Shared>, Bytes) -> BoxFuture<'a, Reply>;
 
 /// One row per procedure; the number is the position.
-static TABLE: [(&str, Handler); 12] = [
+static TABLE: [(&str, Handler); 13] = [
     ("NULL", |_, _| Box::pin(std::future::ready(Reply::Success(Frame::empty())))),
     ("REMOVE", |shared, args| answer(args, |args| remove::run(shared, args))),
     ("TRUNCATE", |shared, args| answer(args, |args| truncate::run(shared, args))),
@@ -32,7 +34,18 @@ static TABLE: [(&str, Handler); 12] = [
     ("COPY", |shared, args| answer(args, |args| copy::run(shared, args))),
     ("INVENTORY", |shared, args| answer(args, |args| inventory::run(shared, args))),
     ("CHECKSUM", |shared, args| answer(args, |args| checksum::run(shared, args))),
+    ("MACHINE", |shared, args| answer(args, |_: Nothing| machine::run(shared))),
 ];
+
+/// No arguments.
+struct Nothing;
+
+impl Decode for Nothing {
+    const MIN_SIZE: usize = 0;
+    fn decode(_: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self)
+    }
+}
 
 fn answer<'a, A, R, F>(args: Bytes, run: impl FnOnce(A) -> F + Send + 'a) -> BoxFuture<'a, Reply>
 where

@@ -1,6 +1,7 @@
 //! SLUICE_ADMIN: what the command line asks. xdr/spec/control.x.
 
 mod activity;
+mod doctor;
 mod exports;
 mod holders;
 mod proxied;
@@ -50,6 +51,7 @@ impl Program for Admin {
                 ADMIN_ROWS => answer(&call, async |args| self.rows(args).await).await,
                 ADMIN_ACTIVITY => encode(&self.activity()),
                 ADMIN_EXPORTS => encode(&self.exports()),
+                ADMIN_DOCTOR => encode(&self.doctor().await),
                 ADMIN_PROXIED => encode(&self.proxied()),
                 ADMIN_WHY => answer(&call, async |args| self.why(args).await).await,
                 ADMIN_EXPORT => answer(&call, async |args| self.export(args).await).await,

@@ -75,6 +75,7 @@ impl Control {
     async fn register(&self, args: REGISTER_args, connection: &Arc<Connection>) -> REGISTER_res {
         let refuse = |status: ctl_status, why: &str| {
             tracing::warn!(data_server = %connection.peer(), %why, "a data server was refused");
+            self.mds.data_servers.refuse(connection.peer().ip(), why, self.mds.now());
             REGISTER_res::Default(status, Bytes::copy_from_slice(why.as_bytes()))
         };
         if args.protocol != CTL_PROTOCOL {
@@ -97,9 +98,10 @@ impl Control {
                 self.welcome(&store, &args);
                 self.grant(&store, &pending)
             }
-            Ok(None) => {
-                refuse(ctl_status::CTL_ERR_DUPLICATE, "its store is registered from another live data server")
-            }
+            Ok(None) => refuse(
+                ctl_status::CTL_ERR_DUPLICATE,
+                "its store is registered from another live data server: are there two on one directory, or on a copy of it?",
+            ),
             Err(error) => {
                 tracing::error!(%error, "cannot register a data server");
                 REGISTER_res::Default(

@@ -24,5 +24,5 @@ pub(crate) use control::Control;
 pub(crate) use fence::fence_holder_on_file;
 pub(crate) use health::run;
 pub(crate) use io::{read, write};
-pub(crate) use orders::{Observed, observe, push_size, remove, seek, space, truncate};
+pub(crate) use orders::{Observed, machine, observe, push_size, remove, seek, space, truncate};
 pub(crate) use registry::{Registry, StoreHandle, holder, rights};

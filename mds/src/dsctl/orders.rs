@@ -69,6 +69,11 @@ pub(super) async fn ping(store: &StoreHandle) -> bool {
     call::<_, Nothing>(store, DS_NULL, &Nothing, PING).await.is_some()
 }
 
+/// Its process and clock.
+pub(crate) async fn machine(store: &StoreHandle) -> Option<ctl_machine> {
+    call(store, DS_MACHINE, &Nothing, PING).await
+}
+
 /// Fences holders there; true when they are durable.
 pub(super) async fn fence(mds: &Mds, store: &StoreHandle, rows: &[PendingFence]) -> bool {
     let args =

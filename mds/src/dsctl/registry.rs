@@ -1,7 +1,7 @@
 //! Every store ever registered, and what is known of it now.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -24,6 +24,9 @@ use crate::config::Config;
 /// The holder tag of this server's own reads and writes. Tags of clients begin at 2^20.
 pub(crate) const MDS_HOLDER: u32 = 1;
 
+/// Addresses remembered that were refused; beyond it all are forgotten.
+const MOST_REFUSED: usize = 256;
+
 /// Known data servers, and what capabilities are made with.
 #[derive(Debug)]
 pub(crate) struct Registry {
@@ -36,8 +39,17 @@ pub(crate) struct Registry {
     epochs: RwLock<CapabilityEpochs>,
     pub(crate) turns: Turns,
     next_request: AtomicU64,
+    /// Data servers that were not let in lately.
+    pub(crate) refused: Mutex<BTreeMap<IpAddr, Refused>>,
     /// Where the next file begins; spreads files evenly.
     pub(crate) cursor: AtomicU64,
+}
+
+/// Why a data server was not let in.
+#[derive(Clone, Debug)]
+pub(crate) struct Refused {
+    pub(crate) reason: String,
+    pub(crate) last: Time,
 }
 
 /// One store.
@@ -108,6 +120,7 @@ impl Registry {
             stores: RwLock::new(known),
             epochs: RwLock::new(epochs),
             next_request: AtomicU64::new(1),
+            refused: Mutex::default(),
             cursor: AtomicU64::new(env.random.u64()),
         })
     }
@@ -119,6 +132,15 @@ impl Registry {
     /// How often data servers were asked something.
     pub(crate) fn orders(&self) -> u64 {
         self.stores.read().values().map(|store| store.orders.load(Ordering::Relaxed)).sum()
+    }
+
+    /// A data server at this address was not let in.
+    pub(crate) fn refuse(&self, from: IpAddr, reason: &str, now: Time) {
+        let mut refused = self.refused.lock();
+        if refused.len() >= MOST_REFUSED {
+            refused.clear();
+        }
+        refused.insert(from, Refused { reason: reason.to_owned(), last: now });
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<StoreHandle>> {

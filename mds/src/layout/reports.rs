@@ -72,6 +72,16 @@ impl Reports {
         }
     }
 
+    /// What clients found out about data servers that still counts.
+    pub(crate) fn all(&self, now: Time) -> Vec<(ClientId, StoreId, Finding)> {
+        let pairs: Vec<_> = self.pairs.lock().keys().copied().collect();
+        let findings = pairs.into_iter().filter_map(|(client, subject)| match subject {
+            Subject::Store(store) => Some((client, store, self.finding(now, client, subject))),
+            Subject::File(_) => None,
+        });
+        findings.filter(|(.., finding)| finding.failed || finding.full).collect()
+    }
+
     /// A layout with it goes to the client.
     pub(crate) fn handed_out(&self, now: Time, client: ClientId, subject: Subject) {
         if let Some(report) = self.pairs.lock().get_mut(&(client, subject)) {

@@ -83,7 +83,10 @@ pub(super) async fn permit_io(cx: &mut Context, stateid: &StateId, write: bool) 
 pub(super) fn count_proxied(cx: &Context, client: ClientId, entry: &FileEntry, bytes: u64) {
     let Some(session) = &cx.session else { return };
     metrics::add(&session.entry.proxied, bytes);
-    let otherwise = if entry.peek(|file| file.layout_of(client).is_some()) {
+    let otherwise = if !cx.server.config.layouts {
+        // Clients are not told of layouts, and do not ask.
+        Reason::Off
+    } else if entry.peek(|file| file.layout_of(client).is_some()) {
         Reason::Unused
     } else if session.entry.asks_layouts.load(Ordering::Relaxed) {
         Reason::NotAsked

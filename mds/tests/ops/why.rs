@@ -133,3 +133,49 @@ fn a_path_that_is_not_there_is_said_so() {
         assert!(matches!(refused, ADMIN_WHY_res::Default(ctl_status::CTL_ERR_INVAL, _)));
     });
 }
+
+#[test]
+fn the_doctor_hears_of_clocks_descriptors_refusals_and_reports() {
+    simulate(7, async |world: World| {
+        let client = world.client("a").await;
+        let (fh, open) = client.open("f", BOTH, 0).await;
+        let (layout, body) = get(&client, &fh, open, RW).await.unwrap();
+        client.ok(vec![putfh(&fh), layouterror(layout, devices(&body)[0], nfsstat4::NFS4ERR_NOSPC)]).await;
+        // A second data server with the first one's store.
+        let dialler =
+            sluice_rpc::Client::new(world.env.clone(), world.net.host("twin")).with_key(world.key.clone());
+        let link = dialler.dial(world.addr).await.unwrap();
+        let mut uuid = [1; 16];
+        uuid[..4].copy_from_slice(&[10, 0, 0, 2]);
+        let address = ctl_address { host: "10.9.9.9".into(), port: 2050 };
+        let args = REGISTER_args {
+            protocol: CTL_PROTOCOL,
+            store: ctl_uuid(uuid),
+            cluster: ctl_uuid::default(),
+            incarnation: ctl_uuid::default(),
+            addresses: vec![address],
+            capacity: ctl_capacity::default(),
+            version: "test".into(),
+            newest_epoch: 0,
+        };
+        let answer: Option<REGISTER_res> = crate::data_server::call(&link, CONTROL_REGISTER, &args).await;
+        assert!(
+            matches!(answer, Some(REGISTER_res::Default(ctl_status::CTL_ERR_DUPLICATE, _))),
+            "{answer:?}"
+        );
+        world.sleep(Duration::from_secs(2)).await;
+        let ADMIN_DOCTOR_res::CTL_OK(found) = ask(&world, ADMIN_DOCTOR, &crate::admin::Nothing).await else {
+            panic!()
+        };
+        assert_eq!((found.machine.descriptors, found.machine.descriptors_most), (10, 1 << 20));
+        let [machine] = &found.machines[..] else { panic!("{:?}", found.machines) };
+        let behind = (found.machine.seconds - 1_000_000_000) * 1_000_000_000;
+        assert!((machine.ahead_nanos + behind).abs() < 2_000_000_000, "{machine:?}");
+        assert_eq!((machine.data_server, machine.machine.descriptors_most), (1, 1024));
+        let [refused] = &found.refused[..] else { panic!("{:?}", found.refused) };
+        assert_eq!(refused.address, world.net.ip("twin").to_string());
+        assert!(refused.reason.starts_with(b"its store is registered from another live data server"));
+        assert_eq!(refused.last_seconds, 2);
+        assert_eq!(found.avoided, [ctl_avoided { client: client.id, data_server: 1, full: true }]);
+    });
+}

@@ -1,4 +1,4 @@
-//! The only ambient effects of the servers: time, randomness, tasks.
+//! The only ambient effects of the servers: time, randomness, tasks, and what the system allows them.
 //!
 //! `mds`, `ds` and everything below them receive an [`Env`] and never read a clock, draw a random
 //! number or spawn a task by any other way (clippy.toml enforces it). A production process uses
@@ -6,12 +6,14 @@
 //! so that one seed is one world.
 
 mod clock;
+mod process;
 mod random;
 mod spawn;
 
 use std::sync::Arc;
 
 pub use clock::{Clock, Elapsed, Monotonic, Wall};
+pub use process::{Descriptors, Process};
 pub use random::Random;
 pub use spawn::{BoxFuture, Spawn};
 
@@ -21,6 +23,7 @@ pub struct Env {
     pub clock: Arc<dyn Clock>,
     pub random: Arc<dyn Random>,
     pub spawn: Arc<dyn Spawn>,
+    pub process: Arc<dyn Process>,
 }
 
 impl Env {
@@ -30,6 +33,7 @@ impl Env {
             clock: Arc::new(clock::System::new()),
             random: Arc::new(random::System),
             spawn: Arc::new(spawn::Tokio),
+            process: Arc::new(process::System),
         }
     }
 
@@ -40,6 +44,7 @@ impl Env {
             clock: Arc::new(clock::Simulated::new()),
             random: Arc::new(random::Seeded::new(seed)),
             spawn: Arc::new(spawn::Inline),
+            process: Arc::new(process::Simulated),
         }
     }
 }

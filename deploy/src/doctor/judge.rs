@@ -1,0 +1,204 @@
+//! What the metadata server tells, judged. Pure.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use sluice_xdr::control::{
+    ADMIN_DOCTOR_resok, ADMIN_STATUS_resok, ctl_data_server_status, ctl_machine, ctl_proxied,
+};
+
+use super::Finding;
+use crate::status::{address, duration, health, size, text};
+use crate::why;
+
+/// Clocks that differ by more are told.
+const SKEW: i64 = 5_000_000_000;
+/// Fewer descriptors are too few for a busy server: a connection takes one, and so does an open file.
+const FEW: u64 = 4096;
+/// What was refused longer ago, in seconds, is over.
+const LATELY: u64 = 600;
+
+pub(super) fn judge(
+    status: &ADMIN_STATUS_resok,
+    told: &ADMIN_DOCTOR_resok,
+    proxied: &[ctl_proxied],
+) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if status.data_servers.is_empty() {
+        findings.push(Finding::problem(
+            "there is no data server: start `sluice ds` somewhere, with this metadata server and its cluster key",
+        ));
+    }
+    for server in &status.data_servers {
+        findings.extend(data_server(status, server));
+    }
+    findings.extend(machines(status, told));
+    findings.extend(told.refused.iter().filter(|refused| refused.last_seconds < LATELY).map(|refused| {
+        let (address, reason) = (text(&refused.address), text(&refused.reason));
+        let ago = duration(refused.last_seconds);
+        Finding::problem(format!("a data server at {address} was refused {ago} ago: {reason}"))
+    }));
+    findings.extend(reports(status, told));
+    findings.extend(
+        crate::status::warnings(status, proxied).into_iter().map(|warning| {
+            Finding::problem(warning.strip_prefix("warning: ").unwrap_or(&warning).to_owned())
+        }),
+    );
+    findings.extend(shared_devices(status));
+    if status.degraded_files > 0 {
+        findings.push(Finding::note(format!("{} files have mirrors to heal", status.degraded_files)));
+    }
+    findings.extend(old_kernels(status));
+    findings
+}
+
+fn named(server: &ctl_data_server_status) -> String {
+    format!("data server {} ({})", server.id, address(server))
+}
+
+fn data_server(status: &ADMIN_STATUS_resok, server: &ctl_data_server_status) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let state = text(&server.state);
+    match health(server) {
+        "ok" => findings.push(Finding::good(named(server))),
+        "full" => findings
+            .push(Finding::problem(format!("{} is full: remove files, or add a data server", named(server)))),
+        _ if state.is_empty() => {
+            findings.push(Finding::problem(format!("{}: {}", named(server), health(server))))
+        }
+        _ => findings.push(Finding::problem(format!("{}: {state}", named(server)))),
+    }
+    let capacity = &server.capacity;
+    let scarce = capacity.total_bytes > 0 && capacity.free_bytes < capacity.total_bytes / 10;
+    if scarce && health(server) == "ok" {
+        findings.push(Finding::note(format!(
+            "{} has {} of {} left",
+            named(server),
+            size(capacity.free_bytes),
+            size(capacity.total_bytes)
+        )));
+    }
+    if server.connected && server.version != status.version {
+        findings.push(Finding::note(format!(
+            "{} runs version {}, the metadata server {}: upgrade the older one",
+            named(server),
+            text(&server.version),
+            text(&status.version)
+        )));
+    }
+    findings
+}
+
+fn machines(status: &ADMIN_STATUS_resok, told: &ADMIN_DOCTOR_resok) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    findings.extend(descriptors("the metadata server", &told.machine));
+    for machine in &told.machines {
+        let server = status.data_servers.iter().find(|server| server.id == machine.data_server);
+        let name = server.map_or_else(|| format!("data server {}", machine.data_server), named);
+        let uncertain = i64::try_from(machine.round_trip_nanos / 2).unwrap_or(i64::MAX);
+        findings.extend(clock(&format!("the clock of {name}"), machine.ahead_nanos, uncertain));
+        findings.extend(descriptors(&name, &machine.machine));
+    }
+    findings
+}
+
+/// This host's clock, when the question went out and when the answer was here.
+pub(super) fn clock_here(told: &ADMIN_DOCTOR_resok, before: SystemTime, after: SystemTime) -> Vec<Finding> {
+    let nanos = |time: SystemTime| match time.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(since) => i64::try_from(since.as_nanos()).unwrap_or(i64::MAX),
+        Err(_) => 0,
+    };
+    let there = told.machine.seconds.saturating_mul(1_000_000_000).saturating_add(told.machine.nanos.into());
+    let (before, after) = (nanos(before), nanos(after));
+    // Somewhere in between it looked at its clock.
+    let middle = before.saturating_add(after.saturating_sub(before) / 2);
+    clock("this host's clock", middle.saturating_sub(there), after.saturating_sub(before) / 2)
+}
+
+fn clock(whose: &str, ahead: i64, uncertain: i64) -> Vec<Finding> {
+    let off = ahead.unsigned_abs();
+    if off <= SKEW.saturating_add(uncertain).unsigned_abs() {
+        return Vec::new();
+    }
+    let direction = if ahead > 0 { "ahead of" } else { "behind" };
+    vec![Finding::problem(format!(
+        "{whose} is {} {direction} the metadata server's: set it, and keep it right with chrony or another NTP client",
+        duration(off / 1_000_000_000)
+    ))]
+}
+
+fn descriptors(whose: &str, machine: &ctl_machine) -> Option<Finding> {
+    let (open, most) = (machine.descriptors, machine.descriptors_most);
+    let advice = "set LimitNOFILE= in its unit, or `ulimit -n` before its start, to 1048576";
+    if open > most / 5 * 4 {
+        return Some(Finding::problem(format!(
+            "{whose} has {open} of {most} file descriptors open and will soon refuse connections: {advice}"
+        )));
+    }
+    (most < FEW).then(|| {
+        Finding::problem(format!(
+            "{whose} may have {most} file descriptors only, one for each connection and open file: {advice}"
+        ))
+    })
+}
+
+/// What clients say of data servers, by client.
+fn reports(status: &ADMIN_STATUS_resok, told: &ADMIN_DOCTOR_resok) -> Vec<Finding> {
+    let all = told.avoided.iter().filter_map(|avoided| {
+        let client = status.clients.iter().find(|client| client.client == avoided.client)?;
+        let server = status.data_servers.iter().find(|server| server.id == avoided.data_server)?;
+        let (client, server) = (why::who(client), named(server));
+        Some(Finding::problem(if avoided.full {
+            format!("{client} found {server} full")
+        } else {
+            format!(
+                "{client} fails at {server}: look for a firewall or a route that is missing between the two"
+            )
+        }))
+    });
+    all.collect()
+}
+
+fn shared_devices(status: &ADMIN_STATUS_resok) -> Vec<Finding> {
+    let mut devices: BTreeMap<[u8; 16], Vec<String>> = BTreeMap::new();
+    for server in &status.data_servers {
+        devices.entry(server.capacity.device.0).or_default().push(server.id.to_string());
+    }
+    devices.remove(&[0; 16]);
+    let shared = devices.into_values().filter(|servers| servers.len() > 1);
+    shared
+        .map(|servers| {
+            Finding::note(format!(
+                "data servers {} are on one device: together they are no faster than one, and fail together",
+                servers.join(", ")
+            ))
+        })
+        .collect()
+}
+
+fn old_kernels(status: &ADMIN_STATUS_resok) -> Option<Finding> {
+    let takes_stripes = |kernel: &str| {
+        let mut numbers = kernel.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
+        (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (6, 18)
+    };
+    let old: Vec<String> = status
+        .clients
+        .iter()
+        .filter(|client| !client.kernel.is_empty())
+        .filter(|client| !takes_stripes(&text(&client.kernel)) || client.minor_version < 2)
+        .map(|client| {
+            format!("{} ({}, NFS 4.{})", text(&client.address), text(&client.kernel), client.minor_version)
+        })
+        .take(8)
+        .collect();
+    (!old.is_empty()).then(|| {
+        Finding::note(format!(
+            "stripes take a kernel of 6.18 or newer over NFS 4.2; these clients get one stripe unit at a time, so give large shared files the policy `wide-any`: {}",
+            old.join(", ")
+        ))
+    })
+}
+
+#[cfg(test)]
+#[path = "judge_tests.rs"]
+mod tests;

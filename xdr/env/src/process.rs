@@ -1,0 +1,51 @@
+//! What the operating system allows this process.
+
+use std::fmt;
+
+/// File descriptors, of which each connection and each open file takes one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Descriptors {
+    pub open: u64,
+    /// At most so many may be open.
+    pub most: u64,
+}
+
+/// The process as the operating system sees it.
+pub trait Process: fmt::Debug + Send + Sync {
+    /// Zeros where the system does not tell.
+    fn descriptors(&self) -> Descriptors;
+}
+
+#[derive(Debug)]
+pub(crate) struct System;
+
+impl Process for System {
+    fn descriptors(&self) -> Descriptors {
+        let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        // No limit is none.
+        Descriptors { open: u64::try_from(open).unwrap_or(0), most: limit.current.unwrap_or(u64::MAX) }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Simulated;
+
+impl Process for Simulated {
+    fn descriptors(&self) -> Descriptors {
+        Descriptors { open: 10, most: 1 << 20 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn open_files_are_counted() {
+        let before = System.descriptors();
+        assert!(before.open > 0 && before.open < before.most, "{before:?}");
+        let files: Vec<_> = (0..50).map(|_| std::fs::File::open("/proc/self/stat")).collect();
+        assert!(files.iter().all(Result::is_ok) && System.descriptors().open >= 50);
+    }
+}
