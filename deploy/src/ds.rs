@@ -11,13 +11,14 @@ use sluice_rpc::{ClusterKey, Tcp};
 use sluice_store::device::FileDevice;
 
 use crate::metrics::ds::DsSource;
-use crate::{cli, durability, logs, metrics, ports, reach, stop, supervised};
+use crate::{cli, descriptors, durability, logs, metrics, ports, reach, stop, supervised};
 
 /// How long calls in flight may take when the server is asked to stop.
 const DRAIN: Duration = Duration::from_secs(5);
 
 pub(crate) async fn run(options: cli::Ds) -> Result<()> {
     logs::start();
+    descriptors::raise();
     let (mds, advertise) = addresses(&options)?;
     let key = key(&options)?;
     std::fs::create_dir_all(&options.data_dir).with_context(|| {

@@ -9,6 +9,7 @@
 mod cli;
 mod clients;
 mod config;
+mod descriptors;
 mod doctor;
 mod ds;
 mod durability;

@@ -9,13 +9,14 @@ use sluice_mds::{Config, Delegations, Mds, Network, Rule, Squash};
 use sluice_rpc::{ClusterKey, Limits, Server, Tcp, Transport};
 
 use crate::metrics::mds::MdsSource;
-use crate::{cli, logs, metrics, ports, stop, store, supervised};
+use crate::{cli, descriptors, logs, metrics, ports, stop, store, supervised};
 
 /// How long calls in flight may take when the server is asked to stop.
 const DRAIN: Duration = Duration::from_secs(5);
 
 pub(crate) async fn run(options: cli::Mds) -> Result<()> {
     logs::start();
+    descriptors::raise();
     let env = Env::system();
     let key = key(&options)?;
     let transport: Arc<dyn Transport> = Arc::new(Tcp);
