@@ -157,6 +157,17 @@ mod tests {
         assert!(line.contains(&address.to_string()), "{line}");
     }
 
+    #[test]
+    fn a_port_that_is_blocked_is_named() {
+        let (addr, timeout) = ("10.0.0.1:2049".parse().unwrap(), PATIENCE);
+        let error = anyhow::Error::new(ConnectError::Timeout { addr, timeout }).context("is it running?");
+        let line = unreachable(&error, &reach(addr, std::path::Path::new("/no.key")));
+        assert!(
+            line.starts_with("no answer from 10.0.0.1:2049: does a firewall block port 2049/tcp"),
+            "{line}"
+        );
+    }
+
     #[tokio::test]
     async fn a_data_server_that_this_host_does_not_reach_is_named() {
         let here = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
