@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
+use serde::{Deserialize, Serialize};
 use sluice_mds::Network;
 
 /// Sluice: a parallel NAS for unmodified Linux clients.
@@ -91,6 +92,8 @@ pub(crate) struct Up {
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) metrics: Option<SocketAddr>,
     #[command(flatten)]
+    pub(crate) store: Store,
+    #[command(flatten)]
     pub(crate) tuning: Tuning,
 }
 
@@ -164,12 +167,12 @@ pub(crate) struct Child {
     pub(crate) stop_with_stdin: bool,
 }
 
-/// Where the metadata is.
-#[derive(Clone, Debug, Args)]
+/// Where the metadata is. `up` remembers it in its installation.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args, Serialize, Deserialize)]
 pub(crate) struct Store {
-    /// What keeps the metadata
-    #[arg(long, value_enum, value_name = "KIND", default_value_t = StoreKind::Embedded)]
-    pub(crate) store: StoreKind,
+    /// What keeps the metadata [default: embedded]
+    #[arg(long, value_enum, value_name = "KIND")]
+    pub(crate) store: Option<StoreKind>,
     /// FoundationDB's cluster file [default: FDB_CLUSTER_FILE, or /etc/foundationdb/fdb.cluster]
     #[arg(long, value_name = "FILE")]
     pub(crate) fdb_cluster_file: Option<PathBuf>,
@@ -177,8 +180,9 @@ pub(crate) struct Store {
     #[arg(long, value_name = "FILE")]
     pub(crate) fdb_library: Option<PathBuf>,
     /// Tells this file system from others in the same FoundationDB cluster: letters, digits, '.', '_', '-'
-    #[arg(long, value_name = "NAME", default_value = "sluice")]
-    pub(crate) fdb_name: String,
+    /// [default: sluice]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) fdb_name: Option<String>,
     /// Certificate for a FoundationDB cluster with TLS [default: FDB_TLS_CERTIFICATE_FILE]
     #[arg(long, value_name = "FILE")]
     pub(crate) fdb_tls_certificate: Option<PathBuf>,
@@ -193,9 +197,11 @@ pub(crate) struct Store {
     pub(crate) fdb_tls_verify_peers: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum StoreKind {
     /// The data directory
+    #[default]
     Embedded,
     /// A FoundationDB cluster
     Foundationdb,
@@ -367,6 +373,8 @@ pub(crate) enum Meta {
         file: Option<PathBuf>,
         #[command(flatten)]
         reach: Reach,
+        #[command(flatten)]
+        store: Store,
         /// For scripts
         #[arg(long)]
         json: bool,
@@ -376,6 +384,8 @@ pub(crate) enum Meta {
         file: PathBuf,
         #[command(flatten)]
         reach: Reach,
+        #[command(flatten)]
+        store: Store,
         /// For scripts
         #[arg(long)]
         json: bool,
@@ -386,6 +396,8 @@ pub(crate) enum Meta {
         /// Data directory of the installation, or of the metadata server
         #[arg(long, value_name = "DIR")]
         data_dir: PathBuf,
+        #[command(flatten)]
+        store: Store,
         /// For scripts
         #[arg(long)]
         json: bool,

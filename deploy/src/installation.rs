@@ -10,7 +10,12 @@ use serde::{Deserialize, Serialize};
 use sluice_env::Env;
 use sluice_rpc::ClusterKey;
 
-const FORMAT: u32 = 1;
+use crate::cli::{Store, StoreKind};
+
+/// The newest format that is read.
+const FORMAT: u32 = 2;
+/// What an installation with the embedded store is written as: earlier releases understand it.
+const EMBEDDED: u32 = 1;
 
 /// The recorded shape of an installation made by `up`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -21,6 +26,9 @@ pub(crate) struct Installation {
     pub(crate) started: u16,
     /// Where the metadata server was last started: where `status` looks.
     pub(crate) mds: SocketAddr,
+    /// Where the metadata is.
+    #[serde(default)]
+    pub(crate) store: Store,
 }
 
 /// Where an installation is kept unless somebody says otherwise.
@@ -60,9 +68,15 @@ impl Installation {
         serde_json::from_value(value).with_context(|| format!("{} is damaged", file.display())).map(Some)
     }
 
-    /// Opens the installation in `dir`, or begins one, with `wanted` data servers.
-    pub(crate) fn open(dir: &Path, wanted: Option<u16>, mds: SocketAddr) -> Result<Self> {
+    /// Opens the installation in `dir`, or begins one, with `wanted` data servers and its metadata in `store`.
+    pub(crate) fn open(dir: &Path, wanted: Option<u16>, mds: SocketAddr, store: &Store) -> Result<Self> {
         let found = Self::load(dir)?;
+        let store = match &found {
+            None => store.clone().absolute()?,
+            Some(found) => {
+                found.store.again(&store.clone().absolute()?).with_context(|| dir.display().to_string())?
+            }
+        };
         if found.is_none() {
             begin(dir)?;
         }
@@ -75,7 +89,8 @@ impl Installation {
             ),
             (had, wanted) => wanted.or(had).unwrap_or(4),
         };
-        let installation = Self { format: FORMAT, data_servers, started, mds };
+        let format = if store.kind() == StoreKind::Embedded { EMBEDDED } else { FORMAT };
+        let installation = Self { format, data_servers, started, mds, store };
         installation.save(dir)?;
         Ok(installation)
     }

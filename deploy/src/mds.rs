@@ -9,7 +9,8 @@ use sluice_mds::{Config, Delegations, Mds, Network, Rule, Squash};
 use sluice_rpc::{ClusterKey, Limits, Server, Tcp, Transport};
 
 use crate::metrics::mds::MdsSource;
-use crate::{cli, descriptors, logs, metrics, ports, stop, store, supervised};
+use crate::store::Place;
+use crate::{cli, descriptors, logs, metrics, ports, stop, supervised};
 
 /// How long calls in flight may take when the server is asked to stop.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -21,7 +22,7 @@ pub(crate) async fn run(options: cli::Mds) -> Result<()> {
     let key = key(&options)?;
     let transport: Arc<dyn Transport> = Arc::new(Tcp);
     let limits = Limits::default();
-    let db = store::open(&env, &options.data_dir, &options.store).await?;
+    let db = Place::new(&options.data_dir, &options.store).await_open(&env).await?;
     let mds = Mds::start(env.clone(), Arc::clone(&transport), db.clone(), config(&options.tuning)).await?;
     let server = Arc::new(
         Server::new(env.clone(), transport, limits, mds.plain_programs())

@@ -1,9 +1,9 @@
-//! The metadata server's store.
+//! Where the metadata is, and opening it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use sluice_env::Env;
 use sluice_kv::{Database, EmbeddedOptions, FoundationOptions, KvError, Tls};
 
@@ -13,46 +13,206 @@ use crate::durability;
 /// Between two attempts to reach a cluster, each of which takes some seconds by itself.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Opens the store that the options name, waiting for a cluster that is away.
-pub(crate) async fn open(env: &Env, data_dir: &Path, options: &Store) -> Result<Database> {
-    match options.store {
-        StoreKind::Embedded => embedded(env, data_dir),
-        StoreKind::Foundationdb => foundation(env, data_dir, options).await,
+/// What a file system in a FoundationDB cluster is called unless somebody says otherwise.
+const NAME: &str = "sluice";
+
+impl Store {
+    pub(crate) fn kind(&self) -> StoreKind {
+        self.store.unwrap_or_default()
+    }
+
+    fn name(&self) -> &str {
+        self.fdb_name.as_deref().unwrap_or(NAME)
+    }
+
+    /// The same wherever it is read: it is remembered.
+    pub(crate) fn absolute(mut self) -> Result<Self> {
+        let files = [
+            &mut self.fdb_cluster_file,
+            &mut self.fdb_tls_certificate,
+            &mut self.fdb_tls_key,
+            &mut self.fdb_tls_ca,
+        ];
+        for file in files.into_iter().flatten() {
+            *file = std::path::absolute(&file).with_context(|| file.display().to_string())?;
+        }
+        // Without a slash it is looked for where the system keeps libraries.
+        if let Some(library) = self.fdb_library.as_mut().filter(|library| library.components().count() > 1) {
+            *library = std::path::absolute(&library).with_context(|| library.display().to_string())?;
+        }
+        Ok(self)
+    }
+
+    /// What is remembered, with what is `given` now. How a cluster is reached may change; which file system it is may
+    /// not: the data servers have its data.
+    pub(crate) fn again(&self, given: &Self) -> Result<Self> {
+        if given.store.is_some_and(|kind| kind != self.kind()) {
+            bail!("its metadata is {}: leave --store out", self.described());
+        }
+        if given.fdb_name.is_some() && given.name() != self.name() {
+            bail!("its metadata is {}: leave --fdb-name out", self.described());
+        }
+        let given = given.clone();
+        Ok(Self {
+            store: self.store,
+            fdb_cluster_file: given.fdb_cluster_file.or_else(|| self.fdb_cluster_file.clone()),
+            fdb_library: given.fdb_library.or_else(|| self.fdb_library.clone()),
+            fdb_name: self.fdb_name.clone(),
+            fdb_tls_certificate: given.fdb_tls_certificate.or_else(|| self.fdb_tls_certificate.clone()),
+            fdb_tls_key: given.fdb_tls_key.or_else(|| self.fdb_tls_key.clone()),
+            fdb_tls_ca: given.fdb_tls_ca.or_else(|| self.fdb_tls_ca.clone()),
+            fdb_tls_verify_peers: given.fdb_tls_verify_peers.or_else(|| self.fdb_tls_verify_peers.clone()),
+        })
+    }
+
+    fn described(&self) -> String {
+        match self.kind() {
+            StoreKind::Embedded => "in the data directory".to_owned(),
+            StoreKind::Foundationdb => format!("in FoundationDB as {}", self.name()),
+        }
+    }
+
+    /// The options of `sluice mds` that say the same.
+    pub(crate) fn arguments(&self) -> Result<Vec<String>> {
+        if self.kind() == StoreKind::Embedded {
+            return Ok(Vec::new());
+        }
+        let mut arguments =
+            ["--store", "foundationdb", "--fdb-name", self.name()].map(str::to_owned).to_vec();
+        let files = [
+            ("--fdb-cluster-file", &self.fdb_cluster_file),
+            ("--fdb-library", &self.fdb_library),
+            ("--fdb-tls-certificate", &self.fdb_tls_certificate),
+            ("--fdb-tls-key", &self.fdb_tls_key),
+            ("--fdb-tls-ca", &self.fdb_tls_ca),
+        ];
+        for (option, file) in files {
+            if let Some(file) = file {
+                let text = file.to_str().with_context(|| format!("{} is not UTF-8", file.display()))?;
+                arguments.extend([option.to_owned(), text.to_owned()]);
+            }
+        }
+        if let Some(pattern) = &self.fdb_tls_verify_peers {
+            arguments.extend(["--fdb-tls-verify-peers".to_owned(), pattern.clone()]);
+        }
+        Ok(arguments)
     }
 }
 
-fn embedded(env: &Env, data_dir: &Path) -> Result<Database> {
-    let dir = data_dir.join("metadata");
-    std::fs::create_dir_all(&dir)
+/// A store and where it is, for those who open it.
+pub(crate) struct Place {
+    /// The metadata server's data directory.
+    dir: PathBuf,
+    options: Store,
+}
+
+impl Place {
+    pub(crate) fn new(dir: &Path, options: &Store) -> Self {
+        Self { dir: dir.to_owned(), options: options.clone() }
+    }
+
+    /// How messages call it.
+    pub(crate) fn name(&self) -> String {
+        match self.options.kind() {
+            StoreKind::Embedded => self.metadata().display().to_string(),
+            StoreKind::Foundationdb => format!("foundationdb:{}", self.options.name()),
+        }
+    }
+
+    fn metadata(&self) -> PathBuf {
+        self.dir.join("metadata")
+    }
+
+    /// Whether there may be something in it: a store that is opened is made.
+    pub(crate) fn is_there(&self) -> bool {
+        self.options.kind() == StoreKind::Foundationdb || self.metadata().is_dir()
+    }
+
+    /// Opens it, once.
+    pub(crate) async fn open(&self, env: &Env) -> Result<Database> {
+        match self.options.kind() {
+            StoreKind::Embedded => embedded(env, &self.metadata()),
+            StoreKind::Foundationdb => {
+                let opened = Database::open_foundation(env.clone(), &self.foundation()?).await;
+                opened.context("cannot use FoundationDB (--store foundationdb)")
+            }
+        }
+    }
+
+    /// Opens it, waiting for a cluster that is away.
+    pub(crate) async fn await_open(&self, env: &Env) -> Result<Database> {
+        loop {
+            match self.open(env).await {
+                Err(error) if matches!(error.downcast_ref(), Some(KvError::Unavailable { .. })) => {
+                    let why = error.root_cause();
+                    tracing::warn!(%why, "the FoundationDB cluster does not answer; trying again");
+                    env.clock.sleep(PAUSE).await;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    fn foundation(&self) -> Result<FoundationOptions> {
+        let (dir, given) = (&self.dir, &self.options);
+        std::fs::create_dir_all(dir)
+            .with_context(|| format!("cannot make {}: choose a writable --data-dir", dir.display()))?;
+        Ok(FoundationOptions {
+            identity: Some(dir.join("identity")),
+            cluster_file: given.fdb_cluster_file.clone(),
+            library: given.fdb_library.clone(),
+            name: given.name().to_owned(),
+            tls: Tls {
+                certificate: given.fdb_tls_certificate.clone(),
+                key: given.fdb_tls_key.clone(),
+                ca: given.fdb_tls_ca.clone(),
+                verify_peers: given.fdb_tls_verify_peers.clone(),
+            },
+            still: false,
+        })
+    }
+}
+
+fn embedded(env: &Env, dir: &Path) -> Result<Database> {
+    std::fs::create_dir_all(dir)
         .with_context(|| format!("cannot make {}: choose a writable --data-dir", dir.display()))?;
     let options =
         EmbeddedOptions { unsafe_no_sync: durability::unsafe_no_sync("mds"), ..EmbeddedOptions::default() };
-    Ok(Database::open_embedded(env.clone(), &dir, options)?)
+    Ok(Database::open_embedded(env.clone(), dir, options)?)
 }
 
-async fn foundation(env: &Env, data_dir: &Path, given: &Store) -> Result<Database> {
-    std::fs::create_dir_all(data_dir)
-        .with_context(|| format!("cannot make {}: choose a writable --data-dir", data_dir.display()))?;
-    let options = FoundationOptions {
-        identity: Some(data_dir.join("identity")),
-        cluster_file: given.fdb_cluster_file.clone(),
-        library: given.fdb_library.clone(),
-        name: given.fdb_name.clone(),
-        tls: Tls {
-            certificate: given.fdb_tls_certificate.clone(),
-            key: given.fdb_tls_key.clone(),
-            ca: given.fdb_tls_ca.clone(),
-            verify_peers: given.fdb_tls_verify_peers.clone(),
-        },
-        still: false,
-    };
-    loop {
-        match Database::open_foundation(env.clone(), &options).await {
-            Err(error @ KvError::Unavailable { .. }) => {
-                tracing::warn!(%error, "the FoundationDB cluster does not answer; trying again");
-                env.clock.sleep(PAUSE).await;
-            }
-            outcome => return outcome.context("cannot use FoundationDB (--store foundationdb)"),
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn in_cluster(name: &str) -> Store {
+        Store {
+            store: Some(StoreKind::Foundationdb),
+            fdb_name: Some(name.to_owned()),
+            fdb_cluster_file: Some("/etc/a.cluster".into()),
+            ..Store::default()
+        }
+    }
+
+    #[test]
+    fn what_is_remembered_is_passed_on() {
+        assert!(Store::default().arguments().unwrap().is_empty());
+        let arguments = in_cluster("fs").arguments().unwrap();
+        let wanted = "--store foundationdb --fdb-name fs --fdb-cluster-file /etc/a.cluster";
+        assert_eq!(arguments.join(" "), wanted);
+    }
+
+    #[test]
+    fn a_cluster_may_be_reached_otherwise_but_stays_where_it_is() {
+        let was = in_cluster("fs");
+        assert_eq!(was.again(&Store::default()).unwrap(), was);
+        let elsewhere = Store { fdb_cluster_file: Some("/etc/b.cluster".into()), ..Store::default() };
+        let now = was.again(&elsewhere).unwrap();
+        assert_eq!((now.fdb_cluster_file, now.fdb_name), (elsewhere.fdb_cluster_file, was.fdb_name.clone()));
+        let other = in_cluster("other");
+        let embedded = Store { store: Some(StoreKind::Embedded), ..Store::default() };
+        for refused in [was.again(&other), was.again(&embedded), embedded.again(&was)] {
+            assert!(refused.unwrap_err().to_string().starts_with("its metadata is in "));
         }
     }
 }

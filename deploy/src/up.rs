@@ -35,7 +35,7 @@ pub(crate) async fn run(options: cli::Up) -> Result<()> {
     let dir = options.data_dir.clone().map_or_else(installation::default_dir, Ok)?;
     let mds = SocketAddr::new(options.listen, options.port);
     free(mds)?;
-    let installation = Installation::open(&dir, options.data_servers, mds)?;
+    let installation = Installation::open(&dir, options.data_servers, mds, &options.store)?;
     let key = ClusterKey::read(&installation::key_file(&dir))?;
     let roles = roles(&dir, &options, &installation)?;
     for address in roles.iter().skip(1).filter_map(|role| role.listen()) {
@@ -99,6 +99,7 @@ fn roles(dir: &Path, options: &cli::Up, installation: &Installation) -> Result<V
     }
     arguments.extend(tuning.root_squash.then(|| "--root-squash".to_owned()));
     arguments.extend(tuning.no_layouts.then(|| "--no-layouts".to_owned()));
+    arguments.extend(installation.store.arguments()?);
     arguments.extend(metrics(options, 0)?);
     let mut roles = vec![Role { name: "mds".to_owned(), arguments }];
     for number in 1..=installation.data_servers {

@@ -1477,6 +1477,12 @@ pub struct ADMIN_STATUS_resok {
     pub transactions: u64,
     /// each one flush of the store's device
     pub transaction_groups: u64,
+    /// attempts of transactions that lost against another
+    pub conflicts: u64,
+    /// transactions, and attempts, that read
+    pub views: u64,
+    /// of a key or a range
+    pub reads: u64,
     /// calls to data servers
     pub orders: u64,
     /// calls of data servers, heartbeats aside
@@ -1511,6 +1517,9 @@ impl Encode for ADMIN_STATUS_resok {
         w.u64(self.recalls_sent);
         w.u64(self.transactions);
         w.u64(self.transaction_groups);
+        w.u64(self.conflicts);
+        w.u64(self.views);
+        w.u64(self.reads);
         w.u64(self.orders);
         w.u64(self.reports);
         w.u64(self.degraded_files);
@@ -1523,7 +1532,7 @@ impl Encode for ADMIN_STATUS_resok {
 }
 
 impl Decode for ADMIN_STATUS_resok {
-    const MIN_SIZE: usize = 176;
+    const MIN_SIZE: usize = 200;
 
     fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         Ok(Self {
@@ -1543,6 +1552,9 @@ impl Decode for ADMIN_STATUS_resok {
             recalls_sent: r.u64()?,
             transactions: r.u64()?,
             transaction_groups: r.u64()?,
+            conflicts: r.u64()?,
+            views: r.u64()?,
+            reads: r.u64()?,
             orders: r.u64()?,
             reports: r.u64()?,
             degraded_files: r.u64()?,

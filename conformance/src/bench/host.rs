@@ -12,12 +12,17 @@ use nix::sys::statfs::{EXT4_SUPER_MAGIC, TMPFS_MAGIC, XFS_SUPER_MAGIC, statfs};
 use nix::unistd::{SysconfVar, sysconf};
 use tempfile::TempDir;
 
+use super::Store;
 use crate::guest::process::Group;
 
 const START: Duration = Duration::from_secs(60);
 const STOP: Duration = Duration::from_secs(30);
 /// What `up` prints when clients can mount.
 const READY: &str = "Sluice is ready";
+
+/// How `up` and the environment call what leads to the tests' cluster.
+const CLUSTER: [(&str, &str); 2] =
+    [("--fdb-cluster-file", "SLUICE_FDB_CLUSTER_FILE"), ("--fdb-library", "SLUICE_FDB_LIBRARY")];
 
 /// A new installation; removed with the value.
 #[derive(Debug)]
@@ -75,6 +80,10 @@ pub(super) struct Work {
     /// Durable transactions of the metadata server, and the flushes that they shared.
     pub(super) transactions: u64,
     pub(super) groups: u64,
+    /// Its transactions that read, their reads, and attempts that lost against another.
+    pub(super) views: u64,
+    pub(super) reads: u64,
+    pub(super) conflicts: u64,
     /// Calls to data servers, and of data servers, heartbeats aside.
     pub(super) orders: u64,
     pub(super) reports: u64,
@@ -90,6 +99,9 @@ impl Work {
         Some(Self {
             transactions: count("transactions")?,
             groups: count("transaction_groups")?,
+            views: count("read_versions")?,
+            reads: count("reads")?,
+            conflicts: count("transaction_conflicts")?,
             orders: count("orders")?,
             reports: count("reports")?,
             flushes: flushes.map(|server| server.get("flushes")?.as_u64()).sum::<Option<u64>>()?,
@@ -100,6 +112,9 @@ impl Work {
         Self {
             transactions: self.transactions.saturating_sub(before.transactions),
             groups: self.groups.saturating_sub(before.groups),
+            views: self.views.saturating_sub(before.views),
+            reads: self.reads.saturating_sub(before.reads),
+            conflicts: self.conflicts.saturating_sub(before.conflicts),
             orders: self.orders.saturating_sub(before.orders),
             reports: self.reports.saturating_sub(before.reports),
             flushes: self.flushes.saturating_sub(before.flushes),
@@ -119,7 +134,12 @@ pub(super) fn program(told: Option<&Path>) -> Result<PathBuf> {
 }
 
 impl Installation {
-    pub(super) fn start(program: &Path, below: Option<&Path>, data_servers: u16) -> Result<Self> {
+    pub(super) fn start(
+        program: &Path,
+        below: Option<&Path>,
+        data_servers: u16,
+        store: Store,
+    ) -> Result<Self> {
         let below = below.map_or_else(std::env::temp_dir, Path::to_owned);
         fs::create_dir_all(&below).with_context(|| format!("cannot make {}", below.display()))?;
         let home = tempfile::Builder::new().prefix("sluice-bench-").tempdir_in(&below)?;
@@ -128,6 +148,13 @@ impl Installation {
         let mut command = Command::new(program);
         command.arg("up").arg("--data-dir").arg(home.path().join("data"));
         command.args(["--data-servers", &data_servers.to_string(), "--port", &port.to_string()]);
+        if store == Store::Foundationdb {
+            command.args(["--store", "foundationdb", "--fdb-name", &format!("bench-{}", std::process::id())]);
+            for (option, variable) in CLUSTER {
+                let value = std::env::var_os(variable);
+                command.arg(option).arg(value.with_context(|| format!("{variable} is not set"))?);
+            }
+        }
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let process = Group::spawn(command)?;
         let mds = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port);

@@ -6,12 +6,14 @@
 //! | `load` | workers that repeat an operation, rates and latencies |
 //! | `data` | READ and WRITE at each data server, directly |
 //! | `names` | creates, stats and removes by concurrent clients |
+//! | `costs` | what each operation costs the metadata store: transactions, reads, conflicts |
 //! | `small` | small files, from open to close, and what one costs the servers |
 //! | `reread` | the same files read by several clients, twice |
 //! | `directory` | one directory of many files |
 //! | `ds` | `bench-ds`: one data server beside its peers |
 //! | `table` | the rows, printed and as JSON |
 
+mod costs;
 mod data;
 mod directory;
 pub mod ds;
@@ -56,18 +58,35 @@ pub struct Options {
     /// Shorter rounds, 20,000 instead of 200,000 files
     #[arg(long)]
     quick: bool,
+    /// Where the metadata is; a cluster is the one of the tests (docs/TESTING.md)
+    #[arg(long, value_enum, value_name = "KIND", default_value = "embedded")]
+    store: Store,
     /// Only these parts
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "data,names,small,reread,directory")]
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "data,names,costs,small,reread,directory"
+    )]
     only: Vec<Part>,
     /// Write the table there too
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
+/// What keeps the metadata.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+enum Store {
+    #[default]
+    Embedded,
+    Foundationdb,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Part {
     Data,
     Names,
+    Costs,
     Small,
     Reread,
     Directory,
@@ -115,7 +134,8 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let scale = if options.quick { Scale::QUICK } else { Scale::FULL };
     let program = host::program(options.sluice.as_deref())?;
-    let mut installation = Installation::start(&program, options.data_dir.as_deref(), options.data_servers)?;
+    let mut installation =
+        Installation::start(&program, options.data_dir.as_deref(), options.data_servers, options.store)?;
     let target = Target {
         env: Env::system(),
         transport: Arc::new(Tcp),
@@ -174,12 +194,13 @@ async fn measure(
 ) -> Result<()> {
     // Every part is tried: one that fails shall not hide the others.
     let mut failed = None;
-    for part in [Part::Names, Part::Small, Part::Reread, Part::Directory, Part::Data] {
+    for part in [Part::Names, Part::Costs, Part::Small, Part::Reread, Part::Directory, Part::Data] {
         if !options.only.contains(&part) {
             continue;
         }
         let done = match part {
             Part::Names => names::measure(target, table).await,
+            Part::Costs => costs::measure(target, installation, table).await,
             Part::Small => small::measure(target, installation, table).await,
             Part::Reread => reread::measure(target, installation, table).await,
             Part::Directory => directory::measure(target, installation, table).await,

@@ -150,6 +150,15 @@ impl Client {
         self.compound(vec![ops::putfh(directory), ops::remove(name)]).await.map(drop)
     }
 
+    /// Within one directory.
+    ///
+    /// # Errors
+    /// Whatever the server says.
+    pub async fn rename(&self, directory: &nfs_fh4, from: &[u8], to: &[u8]) -> Result<()> {
+        let ops = vec![ops::putfh(directory), nfs_argop4::OP_SAVEFH, ops::rename(from, to)];
+        self.compound(ops).await.map(drop)
+    }
+
     /// Opens by name.
     ///
     /// # Errors

@@ -59,6 +59,13 @@ pub fn remove(name: &[u8]) -> nfs_argop4 {
     nfs_argop4::OP_REMOVE(REMOVE4args { target: Bytes::copy_from_slice(name) })
 }
 
+/// Within one directory, the current and the saved filehandle.
+#[must_use]
+pub fn rename(from: &[u8], to: &[u8]) -> nfs_argop4 {
+    let (oldname, newname) = (Bytes::copy_from_slice(from), Bytes::copy_from_slice(to));
+    nfs_argop4::OP_RENAME(RENAME4args { oldname, newname })
+}
+
 #[must_use]
 pub fn close(stateid: stateid4) -> nfs_argop4 {
     nfs_argop4::OP_CLOSE(CLOSE4args { seqid: 0, open_stateid: stateid })

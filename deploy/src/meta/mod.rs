@@ -23,15 +23,17 @@ const SHOWN: usize = 1_000;
 
 pub(crate) async fn run(command: cli::Meta) -> Result<()> {
     match command {
-        cli::Meta::Check { file, reach, json } => {
+        cli::Meta::Check { file, reach, store, json } => {
             let source = match file {
                 Some(file) => Source::dump(&file)?,
-                None => Source::open(&reach).await?,
+                None => Source::open(&reach, &store).await?,
             };
             check(source, json).await
         }
-        cli::Meta::Dump { file, reach, json } => dump(Source::open(&reach).await?, &file, json).await,
-        cli::Meta::Load { file, data_dir, json } => load(&file, &data_dir, json).await,
+        cli::Meta::Dump { file, reach, store, json } => {
+            dump(Source::open(&reach, &store).await?, &file, json).await
+        }
+        cli::Meta::Load { file, data_dir, store, json } => load(&file, &data_dir, &store, json).await,
     }
 }
 
@@ -102,15 +104,17 @@ async fn dump(mut source: Source, file: &Path, json: bool) -> Result<()> {
     Ok(())
 }
 
-async fn load(file: &Path, dir: &Path, json: bool) -> Result<()> {
+async fn load(file: &Path, dir: &Path, store: &cli::Store, json: bool) -> Result<()> {
     let mut source = Source::dump(file)?;
-    let store = source::metadata_of(dir)?;
-    let db = source::new_store(&store)?;
+    let place = source::place_of(dir, store)?;
+    let name = place.name();
+    let db = source::new_store(&place).await?;
     let mut load = match Load::begin(db.clone(), source.version()).await {
-        Err(FsError::Exists) => bail!(
-            "{} holds a file system: a dump is loaded into an empty store; move that one away first",
-            store.display()
-        ),
+        Err(FsError::Exists) => {
+            bail!(
+                "{name} holds a file system: a dump is loaded into an empty store; move that one away first"
+            )
+        }
         begun => begun?,
     };
     let mut progress = Progress::new("loading", &source);
@@ -124,9 +128,9 @@ async fn load(file: &Path, dir: &Path, json: bool) -> Result<()> {
     let rows = progress.rows();
     drop(progress);
     if json {
-        println!("{}", json!({ "store": store.display().to_string(), "rows": rows }));
+        println!("{}", json!({ "store": name, "rows": rows }));
     } else {
-        println!("{}: {rows} rows loaded; start the metadata server", store.display());
+        println!("{name}: {rows} rows loaded; start the metadata server");
     }
     Ok(())
 }

@@ -1,17 +1,17 @@
 //! Where rows come from: a metadata server at work, a store at rest, or a dump.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use sluice_env::Env;
-use sluice_kv::{Database, EmbeddedOptions, KeyRange, KeyValue, KvError, Snapshot};
+use sluice_kv::{Database, KeyRange, KeyValue, KvError, Snapshot};
 use sluice_namespace::transfer;
 use sluice_xdr::control::{ADMIN_ROWS, ADMIN_ROWS_args, ADMIN_ROWS_res};
 
 use super::dump::Reader;
 use crate::reach::Admin;
 use crate::status::{self, text};
+use crate::store::Place;
 use crate::{cli, installation};
 
 /// Bytes of rows read at a time from a store.
@@ -19,30 +19,45 @@ const PAGE: usize = 512 << 10;
 
 /// Rows of one moment, in key order.
 pub(super) enum Source {
-    Server { admin: Admin, next: ADMIN_ROWS_args, version: u64, first: Vec<KeyValue>, files: u64 },
-    Store { snapshot: Snapshot, range: KeyRange },
+    Server {
+        admin: Admin,
+        next: ADMIN_ROWS_args,
+        version: u64,
+        first: Vec<KeyValue>,
+        files: u64,
+    },
+    /// Nobody else has it open: it does not change, whatever is its newest version.
+    Store {
+        db: Database,
+        snapshot: Snapshot,
+        version: u64,
+        range: KeyRange,
+    },
     Dump(Reader),
 }
 
 impl Source {
-    pub(super) async fn open(reach: &cli::Reach) -> Result<Self> {
+    pub(super) async fn open(reach: &cli::Reach, store: &cli::Store) -> Result<Self> {
         if reach.mds.is_some() {
             return Self::server(Admin::reach(reach).await?).await;
         }
         let dir = reach.data_dir.clone().map_or_else(installation::default_dir, Ok)?;
-        let store = metadata_of(&dir)?;
-        if !store.is_dir() {
+        let place = place_of(&dir, store)?;
+        if !place.is_there() {
             bail!("there is no metadata in {}: give --data-dir, or --mds and --key", dir.display());
         }
-        match open_store(&store) {
-            Ok(db) => Ok(Self::Store { snapshot: db.snapshot().await?, range: transfer::everything() }),
-            Err(KvError::InUse { .. }) => {
+        match place.open(&Env::system()).await {
+            Ok(db) => {
+                let snapshot = db.snapshot().await?;
+                Ok(Self::Store { db, version: snapshot.version(), snapshot, range: transfer::everything() })
+            }
+            Err(error) if in_use(&error) => {
                 let admin = Admin::reach(reach).await.with_context(|| {
-                    format!("a metadata server is running in {}: give --mds and --key", dir.display())
+                    format!("a metadata server is running with {}: give --mds and --key", place.name())
                 })?;
                 Self::server(admin).await
             }
-            Err(other) => Err(other.into()),
+            Err(other) => Err(other),
         }
     }
 
@@ -66,7 +81,7 @@ impl Source {
     pub(super) fn version(&self) -> u64 {
         match self {
             Self::Server { version, .. } => *version,
-            Self::Store { snapshot, .. } => snapshot.version(),
+            Self::Store { version, .. } => *version,
             Self::Dump(reader) => reader.heading.version,
         }
     }
@@ -101,8 +116,14 @@ impl Source {
                 }
                 ADMIN_ROWS_res::Default(_, reason) => bail!("{}", text(&reason)),
             },
-            Self::Store { snapshot, range } => {
-                let rows = snapshot.page(range, PAGE).await?;
+            Self::Store { db, snapshot, range, .. } => {
+                let rows = match snapshot.page(range, PAGE).await {
+                    Err(KvError::TooOld) => {
+                        *snapshot = db.snapshot().await?;
+                        snapshot.page(range, PAGE).await
+                    }
+                    read => read,
+                }?;
                 if let Some((last, _)) = rows.last() {
                     *range = transfer::after(last, range);
                 }
@@ -114,22 +135,23 @@ impl Source {
 }
 
 /// Where the metadata of an installation, or of a metadata server by itself, lies.
-pub(super) fn metadata_of(dir: &Path) -> Result<PathBuf> {
-    let installed = installation::Installation::load(dir)?.is_some();
-    Ok(if installed { dir.join("mds/metadata") } else { dir.join("metadata") })
+pub(super) fn place_of(dir: &Path, given: &cli::Store) -> Result<Place> {
+    Ok(match installation::Installation::load(dir)? {
+        Some(installation) => Place::new(&dir.join("mds"), &installation.store.again(given)?),
+        None => Place::new(dir, given),
+    })
 }
 
-pub(super) fn open_store(store: &Path) -> Result<Database, KvError> {
-    Database::open_embedded(Env::system(), store, EmbeddedOptions::default())
+fn in_use(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(KvError::InUse { .. }))
 }
 
-/// An empty store in a directory that is made if needed.
-pub(super) fn new_store(store: &Path) -> Result<Database> {
-    fs::create_dir_all(store).with_context(|| format!("cannot make {}", store.display()))?;
-    match open_store(store) {
-        Err(KvError::InUse { .. }) => {
-            bail!("a metadata server is running in {}: stop it first", store.display())
+/// The store of `place`, made if needed.
+pub(super) async fn new_store(place: &Place) -> Result<Database> {
+    match place.open(&Env::system()).await {
+        Err(error) if in_use(&error) => {
+            bail!("a metadata server is running with {}: stop it first", place.name())
         }
-        opened => Ok(opened?),
+        opened => opened,
     }
 }

@@ -2,13 +2,24 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use sluice_kv::{Database, EmbeddedOptions};
+use sluice_kv::{Database, EmbeddedOptions, FoundationOptions};
 use sluice_mds::{Config, Mds};
 use sluice_rpc::{ClusterKey, Limits, Server, Tcp};
 use sluice_xdr::control::{ADMIN_POLICY, ADMIN_POLICY_args, ADMIN_POLICY_res};
 
 use super::*;
 use crate::reach::Admin;
+
+const EMBEDDED: cli::Store = cli::Store {
+    store: None,
+    fdb_cluster_file: None,
+    fdb_library: None,
+    fdb_name: None,
+    fdb_tls_certificate: None,
+    fdb_tls_key: None,
+    fdb_tls_ca: None,
+    fdb_tls_verify_peers: None,
+};
 
 /// A metadata server, and where its things are.
 struct Running {
@@ -56,7 +67,7 @@ impl Running {
 
 async fn dumped(running: &Running, name: &str) -> PathBuf {
     let file = running.dir.path().join(name);
-    dump(Source::open(&running.reach()).await.unwrap(), &file, true).await.unwrap();
+    dump(Source::open(&running.reach(), &EMBEDDED).await.unwrap(), &file, true).await.unwrap();
     file
 }
 
@@ -64,23 +75,23 @@ async fn dumped(running: &Running, name: &str) -> PathBuf {
 async fn what_is_dumped_from_a_server_at_work_is_loaded_and_served() {
     let old = Running::start(tempfile::tempdir().unwrap()).await;
     old.policy("wide,mirrors=2").await;
-    check(Source::open(&old.reach()).await.unwrap(), true).await.unwrap();
+    check(Source::open(&old.reach(), &EMBEDDED).await.unwrap(), true).await.unwrap();
     let file = dumped(&old, "dump").await;
     check(Source::dump(&file).unwrap(), false).await.unwrap();
     // What comes after is not in it.
     old.policy("small").await;
 
     let to = tempfile::tempdir().unwrap();
-    load(&file, to.path(), false).await.unwrap();
+    load(&file, to.path(), &EMBEDDED, false).await.unwrap();
     let at_rest = cli::Reach { data_dir: Some(to.path().to_owned()), mds: None, key: None };
-    check(Source::open(&at_rest).await.unwrap(), true).await.unwrap();
+    check(Source::open(&at_rest, &EMBEDDED).await.unwrap(), true).await.unwrap();
     let new = Running::start(to).await;
     assert_eq!(new.policy("").await, "wide,mirrors=2");
-    check(Source::open(&new.reach()).await.unwrap(), true).await.unwrap();
+    check(Source::open(&new.reach(), &EMBEDDED).await.unwrap(), true).await.unwrap();
     // A file system is never loaded over another.
     let other = tempfile::tempdir().unwrap();
-    load(&file, other.path(), true).await.unwrap();
-    let refused = load(&file, other.path(), true).await.unwrap_err().to_string();
+    load(&file, other.path(), &EMBEDDED, true).await.unwrap();
+    let refused = load(&file, other.path(), &EMBEDDED, true).await.unwrap_err().to_string();
     assert!(refused.contains("holds a file system"), "{refused}");
 }
 
@@ -89,12 +100,51 @@ async fn a_store_in_use_is_left_to_its_server() {
     let running = Running::start(tempfile::tempdir().unwrap()).await;
     let at = |dir: PathBuf| cli::Reach { data_dir: Some(dir), mds: None, key: None };
     let dir = running.dir.path();
-    let busy = Source::open(&at(dir.to_owned())).await.err().map(|error| format!("{error:#}")).unwrap();
+    let busy =
+        Source::open(&at(dir.to_owned()), &EMBEDDED).await.err().map(|error| format!("{error:#}")).unwrap();
     assert!(busy.contains("a metadata server is running"), "{busy}");
     let file = dumped(&running, "dump").await;
-    let busy = load(&file, dir, true).await.unwrap_err().to_string();
+    let busy = load(&file, dir, &EMBEDDED, true).await.unwrap_err().to_string();
     assert!(busy.contains("stop it first"), "{busy}");
     assert!(
-        Source::open(&at(dir.join("elsewhere"))).await.err().unwrap().to_string().contains("no metadata")
+        Source::open(&at(dir.join("elsewhere")), &EMBEDDED)
+            .await
+            .err()
+            .unwrap()
+            .to_string()
+            .contains("no metadata")
     );
+}
+
+/// In both directions between the stores.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a FoundationDB cluster: cargo check-all --only foundationdb"]
+async fn foundation_is_loaded_and_dumped() {
+    let options = FoundationOptions::of_tests()
+        .expect("NOT RUN: FoundationDB: SLUICE_FDB_CLUSTER_FILE and SLUICE_FDB_LIBRARY are not set");
+    drop(Database::fresh_in(Env::system(), &options).await.unwrap());
+    let cluster = cli::Store {
+        store: Some(cli::StoreKind::Foundationdb),
+        fdb_cluster_file: options.cluster_file,
+        fdb_library: options.library,
+        fdb_name: Some(options.name),
+        ..EMBEDDED
+    };
+    let old = Running::start(tempfile::tempdir().unwrap()).await;
+    old.policy("wide,mirrors=2").await;
+    let file = dumped(&old, "dump").await;
+    let there = tempfile::tempdir().unwrap();
+    load(&file, there.path(), &cluster, true).await.unwrap();
+    let at = |dir: &Path| cli::Reach { data_dir: Some(dir.to_owned()), mds: None, key: None };
+    check(Source::open(&at(there.path()), &cluster).await.unwrap(), true).await.unwrap();
+    let refused = load(&file, there.path(), &cluster, true).await.unwrap_err().to_string();
+    assert!(refused.contains("holds a file system"), "{refused}");
+
+    let back = there.path().join("back");
+    dump(Source::open(&at(there.path()), &cluster).await.unwrap(), &back, true).await.unwrap();
+    let here = tempfile::tempdir().unwrap();
+    load(&back, here.path(), &EMBEDDED, true).await.unwrap();
+    let new = Running::start(here).await;
+    assert_eq!(new.policy("").await, "wide,mirrors=2");
+    check(Source::open(&new.reach(), &EMBEDDED).await.unwrap(), true).await.unwrap();
 }

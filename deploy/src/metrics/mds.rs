@@ -117,6 +117,10 @@ fn store(page: &mut Page<'_>, all: &Statistics) -> fmt::Result {
     page.counter("sluice_mds_transaction_groups", things, help, one(all.transaction_groups))?;
     let help = "Attempts of transactions that lost against another";
     page.counter("sluice_mds_transaction_conflicts", things, help, one(all.conflicts))?;
+    let help = "Transactions of the metadata store, and attempts, that read";
+    page.counter("sluice_mds_read_versions", things, help, one(all.views))?;
+    let help = "Reads of the metadata store, of a key or a range";
+    page.counter("sluice_mds_reads", things, help, one(all.reads))?;
     page.counter("sluice_mds_orders", things, "Calls to data servers", one(all.orders))?;
     page.counter("sluice_mds_reports", things, "Calls of data servers, heartbeats aside", one(all.reports))
 }

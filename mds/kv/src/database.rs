@@ -25,9 +25,11 @@ pub(crate) struct Inner {
     pub(crate) backend: Backend,
     pub(crate) committed: AtomicU64,
     pub(crate) conflicts: AtomicU64,
+    pub(crate) views: AtomicU64,
+    pub(crate) reads: AtomicU64,
 }
 
-/// What a store has made durable since it was opened.
+/// What a store has done since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
     /// Transactions that wrote something.
@@ -36,6 +38,10 @@ pub struct Work {
     pub groups: u64,
     /// Attempts that lost against another transaction and were made again, or given up.
     pub conflicts: u64,
+    /// Transactions, and attempts, that read. Of a cluster, each asked for a version to read at.
+    pub views: u64,
+    /// Reads of a key or a range that went to the backend.
+    pub reads: u64,
 }
 
 impl Database {
@@ -69,6 +75,8 @@ impl Database {
                 backend,
                 committed: AtomicU64::new(0),
                 conflicts: AtomicU64::new(0),
+                views: AtomicU64::new(0),
+                reads: AtomicU64::new(0),
             }),
         }
     }
@@ -80,7 +88,15 @@ impl Database {
             Backend::Memory(_) | Backend::Foundation(_) => transactions,
             Backend::Embedded(embedded) => embedded.groups(),
         };
-        Work { transactions, groups, conflicts: self.inner.conflicts.load(Ordering::Relaxed) }
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let inner = &self.inner;
+        Work {
+            transactions,
+            groups,
+            conflicts: count(&inner.conflicts),
+            views: count(&inner.views),
+            reads: count(&inner.reads),
+        }
     }
 
     /// A transaction without a retry loop around it; prefer [`Database::run`].

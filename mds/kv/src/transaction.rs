@@ -313,6 +313,7 @@ impl Transaction {
         }
         if self.view.get().is_none() {
             let fresh = self.db.backend.view().await?;
+            self.db.views.fetch_add(1, Ordering::Relaxed);
             // Of two concurrent first reads one chooses the version for both.
             self.view.get_or_init(|| (fresh, self.db.env.clock.now()));
         }
@@ -337,6 +338,7 @@ impl Transaction {
         if conflict {
             self.reads.lock().add_key(key);
         }
+        self.db.reads.fetch_add(1, Ordering::Relaxed);
         let base = self.db.backend.get(view, key).await?;
         match pending {
             Some(pending) => pending.read(base),
@@ -359,6 +361,7 @@ impl Transaction {
         let pairs = if self.writes.touches(&range.begin, &range.end) {
             self.merged(view, range, limit, reverse).await
         } else {
+            self.db.reads.fetch_add(1, Ordering::Relaxed);
             self.db.backend.range(view, &range.begin, &range.end, limit, reverse).await
         };
         if conflict {
@@ -385,6 +388,7 @@ impl Transaction {
         // At least a few: cleared keys use up a page without adding to the result.
         let page = limit.clamp(32, 4096);
         loop {
+            self.db.reads.fetch_add(1, Ordering::Relaxed);
             let stored = self.db.backend.range(view, &begin, &end, page, reverse).await?;
             let (low, high) = match stored.last() {
                 Some((last, _)) if stored.len() == page && reverse => (last.clone(), end.clone()),

@@ -15,8 +15,8 @@ use tempfile::TempDir;
 
 use super::ganesha::Ganesha;
 use super::wire::File;
-use crate::bench::KERNEL;
 use crate::bench::host::{Installation, Process};
+use crate::bench::{KERNEL, Store};
 use crate::client::{Client, How, Identity};
 use crate::guest::process::Group;
 
@@ -75,7 +75,7 @@ impl Peer {
 
     /// A whole installation with one data server; the capabilities are those of layouts.
     fn sluice(program: &Path, below: &Path, count: usize) -> Result<Self> {
-        let installation = Installation::start(program, Some(below), 1)?;
+        let installation = Installation::start(program, Some(below), 1, Store::Embedded)?;
         let process = installation.process("ds1")?;
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let (client, address, files) = runtime.block_on(async {
