@@ -110,6 +110,10 @@ pub(crate) struct Mds {
     pub(crate) data_dir: PathBuf,
     #[command(flatten)]
     pub(crate) store: Store,
+    /// While another metadata server has the file system in FoundationDB: wait, and take over when it is gone
+    #[arg(long, value_name = "BOOL", action = ArgAction::Set, num_args = 0..=1, require_equals = true,
+        default_value_t = false, default_missing_value = "true", hide_possible_values = true)]
+    pub(crate) standby: bool,
     /// Address and port for clients, data servers and commands
     #[arg(long, value_name = "ADDR:PORT", default_value = "[::]:2049")]
     pub(crate) listen: SocketAddr,

@@ -22,7 +22,7 @@ pub(crate) async fn run(options: cli::Mds) -> Result<()> {
     let key = key(&options)?;
     let transport: Arc<dyn Transport> = Arc::new(Tcp);
     let limits = Limits::default();
-    let db = Place::new(&options.data_dir, &options.store).await_open(&env).await?;
+    let db = Place::new(&options.data_dir, &options.store).standby(options.standby).await_open(&env).await?;
     let mds = Mds::start(env.clone(), Arc::clone(&transport), db.clone(), config(&options.tuning)).await?;
     let server = Arc::new(
         Server::new(env.clone(), transport, limits, mds.plain_programs())

@@ -104,11 +104,17 @@ pub(crate) struct Place {
     /// The metadata server's data directory.
     dir: PathBuf,
     options: Store,
+    standby: bool,
 }
 
 impl Place {
     pub(crate) fn new(dir: &Path, options: &Store) -> Self {
-        Self { dir: dir.to_owned(), options: options.clone() }
+        Self { dir: dir.to_owned(), options: options.clone(), standby: false }
+    }
+
+    /// Whether to wait while another server has it.
+    pub(crate) fn standby(self, standby: bool) -> Self {
+        Self { standby, ..self }
     }
 
     /// How messages call it.
@@ -168,6 +174,7 @@ impl Place {
                 ca: given.fdb_tls_ca.clone(),
                 verify_peers: given.fdb_tls_verify_peers.clone(),
             },
+            standby: self.standby,
             still: false,
         })
     }

@@ -20,6 +20,22 @@ pub(crate) struct Nfs4 {
     pub(crate) mds: Arc<Mds>,
 }
 
+impl Nfs4 {
+    /// A server that was stopped for a while may have been replaced: until it knows, nothing of what it remembers is
+    /// true for anybody.
+    async fn compound(&self, call: Call) -> Reply {
+        if !self.mds.db.is_ours() {
+            return run::not_now(&call);
+        }
+        let reply = run::compound(&self.mds, call).await;
+        match self.mds.db.until_ours().await {
+            Ok(()) => reply,
+            // Its successor answers when the client asks again.
+            Err(_) => Reply::Drop,
+        }
+    }
+}
+
 impl Program for Nfs4 {
     fn number(&self) -> u32 {
         NFS4_PROGRAM
@@ -33,7 +49,7 @@ impl Program for Nfs4 {
         Box::pin(async move {
             match call.procedure {
                 NFSPROC4_NULL => Reply::Success(Frame::default()),
-                NFSPROC4_COMPOUND => run::compound(&self.mds, call).await,
+                NFSPROC4_COMPOUND => self.compound(call).await,
                 _ => Reply::ProcUnavail,
             }
         })

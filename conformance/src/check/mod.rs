@@ -142,7 +142,10 @@ fn foundationdb(root: &Path, options: &Options) -> Result<()> {
     // Change attributes are the cluster's versions: no seed decides them.
     let world = "test -p sluice-conformance --test world -- --skip one_seed_is_one_world";
     cargo(root, &world.split(' ').collect::<Vec<_>>())?;
-    cargo(root, &["test", "-p", "sluice", "--", "--ignored", "foundation"])
+    cargo(root, &["test", "-p", "sluice", "--", "--ignored", "foundation"])?;
+    cargo(root, &["build", "-p", "sluice"])?;
+    let failover = "test -p sluice-conformance --test failover -- --ignored foundation --nocapture";
+    cargo(root, &failover.split(' ').collect::<Vec<_>>())
 }
 
 /// Every decoder, with seeded mutations, for a minute.

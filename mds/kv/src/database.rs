@@ -123,6 +123,26 @@ impl Database {
         }
     }
 
+    /// Whether no other server can have taken over a shared store by now. One that cannot tell answers nobody from
+    /// memory; what it asks the store is [`KvError::Unavailable`].
+    pub fn is_ours(&self) -> bool {
+        match &self.inner.backend {
+            Backend::Foundation(foundation) => foundation.is_ours(),
+            Backend::Memory(_) | Backend::Embedded(_) => true,
+        }
+    }
+
+    /// Completes when no other server can have taken over.
+    ///
+    /// # Errors
+    /// One has, or the store is closed.
+    pub async fn until_ours(&self) -> Result<(), KvError> {
+        match &self.inner.backend {
+            Backend::Foundation(foundation) => foundation.until_ours().await,
+            Backend::Memory(_) | Backend::Embedded(_) => Ok(()),
+        }
+    }
+
     /// Changes the faults of a test's store from now on; no effect on any other.
     pub fn set_faults(&self, faults: Faults) {
         match &self.inner.backend {

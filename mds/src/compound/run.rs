@@ -153,6 +153,16 @@ fn resume(
     Ok(index + 1)
 }
 
+/// Asks the client to come again, and does nothing.
+pub(crate) fn not_now(call: &Call) -> Reply {
+    let mut reader = Reader::new(call.args.clone());
+    let Ok(head) = head(&mut reader) else { return Reply::GarbageArgs };
+    let Ok(first) = reader.u32() else { return refuse(&head, nfsstat4::NFS4ERR_DELAY) };
+    let mut results = Results::new(&head, SESSIONLESS_REPLY);
+    results.fail(first, nfsstat4::NFS4ERR_DELAY);
+    finish(results.finish())
+}
+
 fn refuse_sequence(head: &Head, status: nfsstat4) -> Reply {
     let mut results = Results::new(head, SESSIONLESS_REPLY);
     results.fail(nfs_opnum4::OP_SEQUENCE.0, status);

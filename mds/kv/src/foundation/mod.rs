@@ -6,6 +6,7 @@
 
 mod client;
 mod failure;
+mod recent;
 mod space;
 mod tenure;
 mod wait;
@@ -28,8 +29,9 @@ use crate::key::successor;
 use crate::store::{Request, Store};
 use crate::writes::{Pending, Step};
 use crate::{AtomicOp, Committed, KeyValue, KvError, MAX_AGE, Versionstamp};
+use recent::Recent;
 use space::Space;
-use tenure::Tenure;
+use tenure::{Lease, Tenure};
 
 pub use client::Tls;
 
@@ -47,6 +49,8 @@ pub struct FoundationOptions {
     /// A file that says who this server is, made as needed and locked while the store is open: then only one server
     /// at a time has the store. `None`: nothing keeps two from opening it.
     pub identity: Option<PathBuf>,
+    /// With an identity, and another server has the store: wait, for however long it lives.
+    pub standby: bool,
     /// For tests in virtual time: every wait for the cluster blocks its thread, so that time stands still meanwhile,
     /// and [`crate::Database::set_faults`] has an effect.
     pub still: bool,
@@ -60,6 +64,7 @@ impl Default for FoundationOptions {
             name: "sluice".to_owned(),
             tls: Tls::default(),
             identity: None,
+            standby: false,
             still: false,
         }
     }
@@ -80,6 +85,9 @@ pub(crate) struct Foundation {
     space: Space,
     still: bool,
     tenure: Option<Tenure>,
+    /// Of the tenure, if there is one.
+    lease: Lease,
+    recent: Recent,
     /// Why nothing is answered any more.
     ended: OnceLock<KvError>,
     /// Told when another server has taken over.
@@ -120,7 +128,7 @@ impl Foundation {
         let mut this = Self::over(env, database, space, options.still, Faults::NONE);
         space::prepare(&this).await?;
         if let Some(tenure) = tenure {
-            tenure::take(&this, &tenure).await?;
+            tenure::take(&this, &tenure, options.standby).await?;
             this.tenure = Some(tenure);
         }
         let this = Arc::new(this);
@@ -140,7 +148,8 @@ impl Foundation {
     ) -> Self {
         let commits = Semaphore::new(COMMITS as usize);
         let (ended, lost, faults) = (OnceLock::new(), Notify::new(), Mutex::new(faults));
-        Self { env, database, space, still, tenure: None, ended, lost, commits, faults }
+        let (lease, recent) = (Lease::default(), Recent::default());
+        Self { env, database, space, still, tenure: None, lease, recent, ended, lost, commits, faults }
     }
 
     /// Ends this incarnation and returns the next, in a test.
@@ -164,10 +173,38 @@ impl Foundation {
         if self.still { *self.faults.lock() } else { Faults::NONE }
     }
 
+    /// That it answers, for now.
     fn check(&self) -> Result<(), KvError> {
+        self.goes_on()?;
+        if self.is_ours() {
+            Ok(())
+        } else {
+            Err(KvError::Unavailable { what: "nobody knows whether another server has taken over".into() })
+        }
+    }
+
+    /// That it has not ended for good.
+    fn goes_on(&self) -> Result<(), KvError> {
         match self.ended.get() {
             None => Ok(()),
             Some(error) => Err(error.clone()),
+        }
+    }
+
+    /// Whether no other server can have it by now.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.tenure.is_none() || self.lease.holds(self.env.clock.now())
+    }
+
+    /// Completes when no other server can have it; an error: one has.
+    pub(crate) async fn until_ours(&self) -> Result<(), KvError> {
+        loop {
+            let renewed = self.lease.renewed();
+            self.goes_on()?;
+            if self.is_ours() {
+                return Ok(());
+            }
+            renewed.await;
         }
     }
 
@@ -178,6 +215,7 @@ impl Foundation {
     fn lose(&self) {
         tracing::error!("another server has taken over this store");
         self.end(KvError::Superseded);
+        self.lease.ended();
         self.lost.notify_one();
     }
 
@@ -197,8 +235,19 @@ impl Foundation {
         if self.still { wait::here(answer) } else { answer.await }
     }
 
-    async fn read_version(&self, transaction: &Transaction) -> Result<u64, KvError> {
+    /// Lets `transaction` read at a version that has everything acknowledged in it.
+    async fn newest(&self, transaction: &Transaction) -> Result<u64, KvError> {
+        let now = self.env.clock.now();
+        // Only while nobody else can write there.
+        if self.tenure.is_some()
+            && let Some(version) = self.recent.version(now)
+        {
+            transaction.set_read_version(i64::try_from(version).unwrap_or(i64::MAX));
+            return Ok(version);
+        }
+        let doubts = self.recent.doubts();
         let version = self.wait(transaction.get_read_version()).await.map_err(failure::of_read)?;
+        self.recent.answered(number(version), now, doubts);
         Ok(number(version))
     }
 
@@ -206,13 +255,24 @@ impl Foundation {
         let bytes = request.bytes;
         let transaction = self.filled(request)?;
         let stamp = transaction.get_versionstamp();
+        let (began, in_flight) = (self.env.clock.now(), self.recent.commit());
         let committed = match self.wait(transaction.commit()).await {
             Ok(committed) => committed,
-            Err(error) => return Err(failure::of_commit(*error, bytes)),
+            Err(error) => {
+                let error = failure::of_commit(*error, bytes);
+                if error != KvError::CommitUnknown {
+                    in_flight.settled();
+                }
+                return Err(error);
+            }
         };
         // It is applied: whatever is not known about it, it is not a failure.
         let stamp = self.wait(stamp).await.ok().and_then(|raw| Some(Versionstamp(raw[..].try_into().ok()?)));
         let version = committed.committed_version().map(number).ok();
+        if let Some(version) = stamp.map(|stamp| stamp.version()).or(version) {
+            self.recent.committed(version, began);
+            in_flight.settled();
+        }
         match (stamp, version) {
             (Some(stamp), _) => {
                 Ok(Committed { version: stamp.version(), versionstamp: Some(stamp), exact: true })
@@ -300,7 +360,7 @@ impl Store for Foundation {
         faults.view(&self.env)?;
         self.check()?;
         let transaction = self.begin()?;
-        let version = self.read_version(&transaction).await?;
+        let version = self.newest(&transaction).await?;
         self.check()?;
         Ok(View { version, transaction })
     }

@@ -6,18 +6,22 @@
 //!
 //! A server's identity is in a file that is locked while it runs; after a crash it finds itself in the row and goes
 //! on at once. Somebody else's row is watched for as long as a living server would certainly have changed it: no
-//! clocks are compared. A server that finds another in its row answers nothing more. All this keeps two servers from
-//! being started by mistake; that a late one commits nothing is the epoch's business
-//! ([`crate::RunLimits::guarded_by`]).
+//! clocks are compared. A server that finds another in its row answers nothing more, and one that has not changed its
+//! row for [`LEASE`] answers nothing until it has: whoever was stopped and goes on cannot know that it was not replaced
+//! meanwhile. A commit that it had begun before is refused for its age; that no later one is applied either is the
+//! epoch's business ([`crate::RunLimits::guarded_by`]).
 
 use std::fs::OpenOptions;
 use std::io::{Read, Write};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use foundationdb::options::TransactionOption;
-use sluice_env::Env;
+use sluice_env::{Env, Monotonic};
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 
 use super::{Foundation, failure};
 use crate::KvError;
@@ -27,8 +31,13 @@ const TENURE_KEY: &[u8] = b"\xff/tenure";
 
 /// Between two changes of the row.
 const BEAT: Duration = Duration::from_secs(2);
-/// Longer than a living server, with one transaction lost on the way, leaves the row alone.
+/// How long after it began to change its row a server may answer.
+const LEASE: Duration = Duration::from_secs(6);
+/// How long a row was seen unchanged before it is taken. The lease of whoever wrote it ended before: it began before the
+/// row was seen, and clocks do not differ by a third.
 const SILENCE: Duration = Duration::from_secs(9);
+/// Between two looks at another server's row.
+const LOOK: Duration = Duration::from_secs(1);
 
 const IDENTITY: usize = 16;
 
@@ -78,18 +87,69 @@ impl Tenure {
     }
 }
 
-/// Takes the store, or finds that a living server has it.
-pub(crate) async fn take(store: &Foundation, tenure: &Tenure) -> Result<(), KvError> {
-    let may_take = |row: Option<&[u8]>| row.is_none_or(|row| tenure.is_ours(row));
-    let first = step(store, |row| may_take(row).then(|| tenure.row(0))).await?;
-    if may_take(first.as_deref()) {
-        return Ok(());
+/// Until when this server may answer.
+#[derive(Debug, Default)]
+pub(crate) struct Lease {
+    until: AtomicU64,
+    changed: Notify,
+}
+
+impl Lease {
+    pub(crate) fn holds(&self, now: Monotonic) -> bool {
+        now.0 < self.until.load(Ordering::Acquire)
     }
-    tracing::info!("another server had this store; waiting to see whether it lives");
-    store.env.clock.sleep(SILENCE).await;
-    let unchanged = |row: Option<&[u8]>| may_take(row) || row == first.as_deref();
-    let second = step(store, |row| unchanged(row).then(|| tenure.row(0))).await?;
-    if unchanged(second.as_deref()) { Ok(()) } else { Err(KvError::InUse { dir: store.space.place() }) }
+
+    /// Counts from before the row was changed.
+    fn renew(&self, began: Monotonic) {
+        let until = began.0.saturating_add(u64::try_from(LEASE.as_nanos()).unwrap_or(u64::MAX));
+        self.until.fetch_max(until, Ordering::AcqRel);
+        self.changed.notify_waiters();
+    }
+
+    pub(crate) fn ended(&self) {
+        self.until.store(0, Ordering::Release);
+        self.changed.notify_waiters();
+    }
+
+    /// Completes at the next change from now on.
+    pub(crate) fn renewed(&self) -> Notified<'_> {
+        self.changed.notified()
+    }
+}
+
+/// Takes the store, or finds that a living server has it; with `standby`, waits until none has.
+pub(crate) async fn take(store: &Foundation, tenure: &Tenure, standby: bool) -> Result<(), KvError> {
+    let free = |row: Option<&[u8]>| row.is_none_or(|row| tenure.is_ours(row));
+    let clock = &store.env.clock;
+    // Another server's row, and since when it has been the same.
+    let mut seen: Option<(Vec<u8>, Monotonic)> = None;
+    loop {
+        let now = clock.now();
+        let silent = seen.clone().filter(|(_, since)| now.since(*since) >= SILENCE).map(|(row, _)| row);
+        let may_take = |row: Option<&[u8]>| free(row) || row == silent.as_deref();
+        match (step(store, |row| may_take(row).then(|| tenure.row(0))).await, &mut seen) {
+            (Ok(row), _) if may_take(row.as_deref()) => {
+                store.lease.renew(now);
+                return Ok(());
+            }
+            (Ok(row), None) => {
+                tracing::info!("another server had this store; waiting to see whether it lives");
+                seen = Some((row.unwrap_or_default(), now));
+            }
+            (Ok(row), Some((known, _))) if row.as_deref() == Some(known) => {}
+            (Ok(row), Some(seen)) if standby => *seen = (row.unwrap_or_default(), now),
+            (Ok(_), Some(_)) => return Err(KvError::InUse { dir: store.space.place() }),
+            // What became of it is in the row.
+            (Err(KvError::Conflict | KvError::TooOld | KvError::CommitUnknown), _) => {}
+            // A cluster that is away keeps the other server from changing its row: that is no silence.
+            (Err(error), Some((_, since))) if standby => {
+                tracing::warn!(%error, "the store is away; waiting");
+                *since = now;
+            }
+            (Err(error), _) => return Err(error),
+        }
+        clock.sleep(LOOK).await;
+    }
 }
 
 /// Changes the row for as long as the store is in use.
@@ -105,11 +165,15 @@ pub(crate) async fn keep(store: Weak<Foundation>, env: Env) {
 
 /// An error ends it: the store is closed or somebody else's.
 async fn renew(store: &Arc<Foundation>, beat: u64) -> Result<(), KvError> {
-    store.check()?;
+    store.goes_on()?;
+    let began = store.env.clock.now();
     let Some(tenure) = &store.tenure else { return Err(KvError::Closed) };
     let ours = |row: Option<&[u8]>| row.is_some_and(|row| tenure.is_ours(row));
     match step(store, |row| ours(row).then(|| tenure.row(beat))).await {
-        Ok(row) if ours(row.as_deref()) => Ok(()),
+        Ok(row) if ours(row.as_deref()) => {
+            store.lease.renew(began);
+            Ok(())
+        }
         Ok(_) => {
             store.lose();
             Err(KvError::Superseded)

@@ -134,6 +134,19 @@ macro_rules! contract {
                 crate::$module::$case(fixture).await;
             }
         )+})+}
+        // One server has it: transactions begin at its last commit.
+        mod foundation_held {$(mod $module {$(
+            #[tokio::test(start_paused = true)]
+            #[ignore = "needs a FoundationDB cluster: cargo check-all --only foundationdb"]
+            async fn $case() {
+                let dir = tempfile::tempdir().unwrap();
+                let held = |options: &mut sluice_kv::FoundationOptions| {
+                    options.identity = Some(dir.path().join("identity"));
+                };
+                let fixture = crate::Fixture::foundation(sluice_env::Env::simulated(1), held).await;
+                crate::$module::$case(fixture).await;
+            }
+        )+})+}
     };
 }
 
