@@ -43,7 +43,9 @@ use cli::{Cli, Command};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    match config::parse(std::env::args_os().collect()).and_then(run) {
+    let outcome = config::parse(std::env::args_os().collect()).and_then(run);
+    sluice_kv::end_client();
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("sluice: {error:#}");

@@ -45,6 +45,10 @@ async fn check(mut source: Source, json: bool) -> Result<()> {
     }
     drop(progress);
     let report = check.finish();
+    // Not even a root: a store that was just made, of a name that was mistyped.
+    if report.inodes == 0 && report.problems.is_empty() {
+        bail!("there is no file system to check");
+    }
     let problems: Vec<_> = report.problems.iter().take(SHOWN).map(ToString::to_string).collect();
     if json {
         let told = json!({

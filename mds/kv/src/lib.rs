@@ -35,7 +35,7 @@ pub use database::{Database, Work};
 pub use embedded::EmbeddedOptions;
 pub use error::KvError;
 pub use faults::Faults;
-pub use foundation::{FoundationOptions, Tls};
+pub use foundation::{FoundationOptions, Tls, end_client};
 pub use key::{KeyReader, KeyWriter, strinc, successor};
 pub use run::{Attempt, RunLimits};
 pub use snapshot::Snapshot;

@@ -125,14 +125,19 @@ impl Database {
             if let Some(key) = &limits.resolve_by {
                 tx.resolve_unknown_by(key.clone());
             }
-            if let Err(error) = guard(&tx, &limits).await {
+            // The guard is looked at while the operation reads: a cluster takes a while for each answer.
+            let guarded = guard(&mut tx, &limits).await;
+            let (outcome, guarded) = match guarded {
+                Ok(guard) => tokio::join!(op(Attempt { transaction: &mut tx, around: PhantomData }), guard),
+                Err(error) => (Err(error.clone().into()), Err(error)),
+            };
+            if let Err(error) = guarded {
                 if !error.is_retryable() {
                     return Err(error.into());
                 }
                 tries.again(error).await?;
                 continue;
             }
-            let outcome = op(Attempt { transaction: &mut tx, around: PhantomData }).await;
             let value = match (outcome, tx.read_failure()) {
                 (Ok(value), _) => value,
                 (Err(_), Some(failure)) if failure.is_retryable() => {
@@ -207,10 +212,19 @@ impl Database {
     }
 }
 
-/// The guard's key still has its value.
-async fn guard(tx: &Transaction, limits: &RunLimits) -> Result<(), KvError> {
-    let Some((key, expected)) = &limits.guard else { return Ok(()) };
-    if tx.get(key).await?.as_ref() == Some(expected) { Ok(()) } else { Err(KvError::Superseded) }
+/// Begins to look whether the guard's key still has its value.
+async fn guard(
+    tx: &mut Transaction,
+    limits: &RunLimits,
+) -> Result<impl Future<Output = Result<(), KvError>> + Send + use<>, KvError> {
+    let looked = match &limits.guard {
+        None => None,
+        Some((key, expected)) => Some((tx.read_beside(key).await?, expected.clone())),
+    };
+    Ok(async move {
+        let Some((found, expected)) = looked else { return Ok(()) };
+        if found.await? == Some(expected) { Ok(()) } else { Err(KvError::Superseded) }
+    })
 }
 
 enum Fate {

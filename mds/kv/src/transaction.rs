@@ -25,7 +25,7 @@ use crate::{
 pub struct Transaction {
     db: Arc<Inner>,
     /// Set by the first read.
-    view: OnceLock<(View, Monotonic)>,
+    view: OnceLock<(Arc<View>, Monotonic)>,
     reads: Mutex<Reads>,
     writes: WriteSet,
     write_conflicts: Vec<KeyRange>,
@@ -108,7 +108,7 @@ impl Transaction {
 
     /// The version this transaction reads at. All versions are ordered across the life of the store.
     pub async fn read_version(&self) -> Result<u64, KvError> {
-        let result = self.view().await.map(View::version);
+        let result = self.view().await.map(|view| view.version());
         self.note(result)
     }
 
@@ -228,7 +228,8 @@ impl Transaction {
         }
         let mut reads = self.reads.into_inner().set;
         let view = match self.view.into_inner() {
-            Some((view, _)) => Some(view),
+            // Whoever was reading at it has ended: [`Self::read_beside`] is awaited first.
+            Some((view, _)) => Some(Arc::into_inner(view).ok_or(KvError::TooOld)?),
             // A conflict asked for without any read: it covers the time from now on.
             None if !reads.is_empty() => Some(self.db.backend.view().await?),
             None => None,
@@ -307,7 +308,20 @@ impl Transaction {
         self.view.get().is_some_and(|(_, since)| self.db.env.clock.now().since(*since) > MAX_AGE)
     }
 
-    async fn view(&self) -> Result<&View, KvError> {
+    /// The value of `key`, read while the transaction does other things. The commit will conflict as after
+    /// [`Self::get`]; it must not begin before this has ended.
+    pub(crate) async fn read_beside(
+        &mut self,
+        key: &Bytes,
+    ) -> Result<impl Future<Output = Result<Option<Bytes>, KvError>> + Send + use<>, KvError> {
+        let view = Arc::clone(self.view().await?);
+        self.reads.get_mut().add_key(key);
+        self.db.reads.fetch_add(1, Ordering::Relaxed);
+        let (db, key) = (Arc::clone(&self.db), key.clone());
+        Ok(async move { db.backend.get(&view, &key).await })
+    }
+
+    async fn view(&self) -> Result<&Arc<View>, KvError> {
         if self.expired() {
             return Err(KvError::TooOld);
         }
@@ -315,7 +329,7 @@ impl Transaction {
             let fresh = self.db.backend.view().await?;
             self.db.views.fetch_add(1, Ordering::Relaxed);
             // Of two concurrent first reads one chooses the version for both.
-            self.view.get_or_init(|| (fresh, self.db.env.clock.now()));
+            self.view.get_or_init(|| (Arc::new(fresh), self.db.env.clock.now()));
         }
         match self.view.get() {
             Some((view, _)) => Ok(view),

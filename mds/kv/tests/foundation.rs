@@ -199,3 +199,15 @@ async fn foundation_is_had_by_one_server_at_a_time() {
     assert!(env.clock.now().since(start) > Duration::from_secs(8));
     assert_eq!(third.begin().get(b"k").await.unwrap().unwrap(), "v");
 }
+
+/// The network is at work when a process ends, and does not fall over what the end destroys.
+#[test]
+#[ignore = "needs a FoundationDB cluster: cargo check-all --only foundationdb"]
+fn foundation_lets_its_process_end() {
+    for round in 0..30 {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child.args(["--ignored", "--exact", "foundation_file_systems_of_one_cluster_do_not_meet"]);
+        let ended = child.output().unwrap();
+        assert!(ended.status.success(), "round {round}: {}", ended.status);
+    }
+}

@@ -86,18 +86,23 @@ pub(crate) async fn merge(
     // Point reads: these keys are written over and over in a busy directory, and a scan would step over
     // every old version of each.
     let field = |field| delta(txn, directory, field);
-    if let Some(value) = field(DirectoryField::Stamp).await? {
+    let ((stamp, touched), (entries, subdirectories)) = join::both(
+        join::both(field(DirectoryField::Stamp), field(DirectoryField::Touched)),
+        join::both(field(DirectoryField::Entries), field(DirectoryField::Subdirectories)),
+    )
+    .await?;
+    if let Some(value) = stamp {
         let stamp: [u8; 10] = value.as_ref().try_into().map_err(|_| FsError::corrupt(WHAT))?;
         state.stamp.0 = state.stamp.0.max(stamp);
     }
-    if let Some(value) = field(DirectoryField::Touched).await? {
+    if let Some(value) = touched {
         state.touched = state.touched.max(codec::from_nanos(codec::counter(WHAT, &value)?));
     }
     // Deltas are signed; wrapping addition of two's complement is right for both signs.
-    if let Some(value) = field(DirectoryField::Entries).await? {
+    if let Some(value) = entries {
         state.entries = state.entries.wrapping_add(codec::counter(WHAT, &value)?);
     }
-    if let Some(value) = field(DirectoryField::Subdirectories).await? {
+    if let Some(value) = subdirectories {
         state.subdirectories = state.subdirectories.wrapping_add(codec::counter(WHAT, &value)?);
     }
     Ok(state)

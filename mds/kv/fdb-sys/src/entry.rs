@@ -21,7 +21,7 @@ macro_rules! entry_points {
         #[derive(Debug)]
         pub(crate) struct Api {
             $($name: unsafe extern "C" fn($($type),*) -> $result,)+
-            /// Never unloaded: its network thread runs until the process ends, and the addresses above are in it.
+            /// Never unloaded: its network thread runs until the process exits, and the addresses above are in it.
             _library: ManuallyDrop<Library>,
         }
 

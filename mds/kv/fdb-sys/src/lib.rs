@@ -21,7 +21,7 @@ mod numbers;
 mod types;
 
 pub use entry::*;
-pub use library::{LoadError, load, loaded_from, run_network_forever};
+pub use library::{LoadError, load, loaded_from, run_network_forever, stop_at_exit, stop_network};
 pub use numbers::*;
 pub use types::*;
 

@@ -1,8 +1,9 @@
 //! Finding and loading the client library, once for the life of the process.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_int};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread::JoinHandle;
 
 use libloading::Library;
 
@@ -28,7 +29,7 @@ pub enum LoadError {
     /// It is a library of another kind, or too old.
     #[error("{} is not a FoundationDB client library of version 7.3: {what}", path.display())]
     Incomplete { path: PathBuf, what: String },
-    /// Only one library can be loaded, ever: its network thread never ends.
+    /// Only one library can be loaded, ever: its network is never started again.
     #[error("the FoundationDB client library {} is loaded already", path.display())]
     Another { path: PathBuf },
 }
@@ -73,8 +74,11 @@ pub(crate) fn api() -> Option<&'static Api> {
     LOADED.get().map(|l| &l.api)
 }
 
-/// Sets up the network and runs it on a thread of its own for the life of the process. After the network's options
-/// and before any database; once.
+/// The thread that runs the network.
+static NETWORK: Mutex<Option<JoinHandle<()>>> = Mutex::new(None);
+
+/// Sets up the network and runs it on a thread of its own until the process exits. After the network's options and
+/// before any database; once.
 pub fn run_network_forever() -> Result<(), String> {
     // SAFETY: takes no pointers; called out of order or twice it answers with an error.
     let code = unsafe { entry::fdb_setup_network() };
@@ -83,18 +87,42 @@ pub fn run_network_forever() -> Result<(), String> {
     }
     let run = || {
         // SAFETY: takes no pointers; the network is set up, and this is the only thread that runs it. Nobody stops
-        // it, so that no callback and no future ever meets a network that has gone.
+        // it before the process exits, so that no callback and no future ever meets a network that has gone.
         let code = unsafe { entry::fdb_run_network() };
         if code != 0 {
             // Every answer that is awaited would never come: better no process than one that hangs for ever.
             std::process::abort();
         }
     };
-    std::thread::Builder::new()
-        .name("foundationdb".to_owned())
-        .spawn(run)
-        .map(drop)
-        .map_err(|e| e.to_string())
+    let thread =
+        std::thread::Builder::new().name("foundationdb".to_owned()).spawn(run).map_err(|e| e.to_string())?;
+    *NETWORK.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+    Ok(())
+}
+
+unsafe extern "C" {
+    /// C11 §7.22.4.2.
+    fn atexit(function: extern "C" fn()) -> c_int;
+}
+
+/// Stops the network when the process exits. What was registered last runs first: so this is called when the library has
+/// been used, and has made and registered the variables that its network needs to the end.
+pub fn stop_at_exit() {
+    // SAFETY: the function given lives as long as the program, takes nothing and does not unwind. If it is refused, it is as
+    // if nobody had asked.
+    let _refused = unsafe { atexit(stop_network) };
+}
+
+/// Ends the network for good. Nothing of the library may be waited for any more, or begun. Before the process exits: then
+/// the library's own variables are destroyed, and a network still at work would fall over them.
+pub extern "C" fn stop_network() {
+    let Some(thread) = NETWORK.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+    // SAFETY: takes no pointers; the network runs, or has ended.
+    let code = unsafe { entry::fdb_stop_network() };
+    if code == 0 {
+        // It ended as it was told, or aborted the process.
+        drop(thread.join());
+    }
 }
 
 fn message(code: crate::fdb_error_t) -> String {

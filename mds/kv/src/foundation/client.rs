@@ -46,6 +46,12 @@ pub(crate) fn connect(options: &FoundationOptions) -> Result<foundationdb::Datab
     foundationdb::Database::new(path).map_err(failure::of_call)
 }
 
+/// To be called last by a process that may have used FoundationDB: its client must not be at work when the process ends.
+/// Everything that waits for a cluster waits for ever from now on.
+pub fn end_client() {
+    sys::stop_network();
+}
+
 fn no_cluster(file: &Path, why: &str) -> KvError {
     KvError::NoClient { what: format!("cannot read the FoundationDB cluster file {}: {why}", file.display()) }
 }

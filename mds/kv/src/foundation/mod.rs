@@ -33,7 +33,7 @@ use recent::Recent;
 use space::Space;
 use tenure::{Lease, Tenure};
 
-pub use client::Tls;
+pub use client::{Tls, end_client};
 
 /// Which cluster, which part of it, and by which library.
 #[derive(Clone, Debug)]
@@ -131,6 +131,7 @@ impl Foundation {
             tenure::take(&this, &tenure, options.standby).await?;
             this.tenure = Some(tenure);
         }
+        foundationdb_sys::stop_at_exit();
         let this = Arc::new(this);
         if this.tenure.is_some() {
             let keeping = tenure::keep(Arc::downgrade(&this), this.env.clone());
