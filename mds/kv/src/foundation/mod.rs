@@ -180,7 +180,9 @@ impl Foundation {
         if self.is_ours() {
             Ok(())
         } else {
-            Err(KvError::Unavailable { what: "nobody knows whether another server has taken over".into() })
+            Err(KvError::Unavailable {
+                what: "the cluster has not answered for a while; another server may have taken over".into(),
+            })
         }
     }
 
