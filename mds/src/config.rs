@@ -25,6 +25,10 @@ pub struct Config {
     pub rebuild_after: Duration,
     /// Bytes that are compared, and copied where they differ, at a time when mirrors are made equal.
     pub heal_piece: u64,
+    /// Bytes of data that a COPY moves while its client waits; more go on after the answer, if the client allows it.
+    pub copy_at_once: u64,
+    /// Bytes of data of one step of a copy, which other operations on its files may have to wait for.
+    pub copy_step: u64,
     /// Who may use the export of the root, and how, until rules are stored for it.
     pub root_export: Vec<Rule>,
     /// Hand out layouts. Off, every READ and WRITE goes through the metadata server (for comparison).
@@ -61,6 +65,8 @@ impl Default for Config {
             isolation_margin: Duration::from_secs(5),
             rebuild_after: Duration::from_secs(600),
             heal_piece: 16 << 20,
+            copy_at_once: 32 << 20,
+            copy_step: 256 << 20,
             root_export: vec![Rule { squash: Squash::None, ..Rule::new(Network::ANY) }],
             layouts: true,
             delegations: Delegations::ReadWrite,

@@ -15,7 +15,7 @@ use sluice_namespace::{FileHandle, InodeKey};
 use sluice_state::effect::{Effect, WaitToken};
 use sluice_state::file::{Ctx, Error, File, FileId, Intent, Outcome, Policy, Prepared, Reply, Ticket};
 use sluice_state::stateid::{Located, StateIds, StateIndex};
-use sluice_state::{BootEpoch, ClientId, StateId, Time};
+use sluice_state::{BootEpoch, ClientId, StateId, StateKind, Time};
 use tokio::sync::{Notify, oneshot};
 
 use crate::layout::times::Noted;
@@ -96,6 +96,11 @@ impl Files {
             moments: AtomicU64::new(0),
             stilled: AtomicU64::new(0),
         }
+    }
+
+    /// A stateid of something that is kept beside the files.
+    pub(crate) fn new_stateid(&self, kind: StateKind) -> StateId {
+        self.ids.next(kind)
     }
 
     pub(crate) fn index(&self) -> parking_lot::MutexGuard<'_, StateIndex> {

@@ -9,6 +9,7 @@
 //! | `attr` | fattr4 to and from inodes |
 //! | `files`, `effects` | file state machines, the ticket discipline, what follows a step |
 //! | `clients`, `callback`, `reaper` | clients, sessions, the back channel, leases |
+//! | `copies` | COPY, while it is answered and after |
 //! | `layout` | placement, flexible-file encoding, capabilities |
 //! | `dsctl` | the data servers: registration, health, fences, sizes; the MDS's own I/O |
 //! | `transact` | transactions on the store |
@@ -21,6 +22,7 @@ mod callback;
 mod clients;
 mod compound;
 pub mod config;
+mod copies;
 mod dsctl;
 mod effects;
 mod error;

@@ -17,6 +17,7 @@ use sluice_state::{BootEpoch, Time};
 use crate::admin::Admin;
 use crate::clients::ClientTable;
 use crate::config::{Config, Delegations};
+use crate::copies::Copies;
 use crate::dsctl::{Control, Registry};
 use crate::exports::Exports;
 use crate::files::{FileEntry, Files};
@@ -53,6 +54,8 @@ pub struct Mds {
     pub(crate) heals: Heals,
     /// LAYOUTCOMMITs under way.
     pub(crate) commits: Commits,
+    /// Copies under way.
+    pub(crate) copies: Copies,
     pub(crate) metrics: Metrics,
     /// Files that an earlier incarnation left with a read-write layout out, and nobody asked for since.
     pub(crate) unsettled: Mutex<BTreeSet<FileId>>,
@@ -120,6 +123,7 @@ impl Mds {
             proxied: Proxied::default(),
             heals: Heals::default(),
             commits: Commits::default(),
+            copies: Copies::default(),
             metrics: Metrics::default(),
             unsettled: Mutex::new(crate::layout::settle::unsettled(&db, &namespace).await?),
             rw_idle: Mutex::default(),

@@ -14,8 +14,9 @@ use bytes::Bytes;
 
 use crate::{Decode, DecodeError, Encode, Reader, Writer};
 
-/// What both sides of a registration must speak. 2: STAT numbers writes; CHECKSUM.
-pub const CTL_PROTOCOL: u32 = 3;
+/// What both sides of a registration must speak. 2: STAT numbers writes; CHECKSUM. 4:
+/// TRANSFER.
+pub const CTL_PROTOCOL: u32 = 4;
 pub const CTL_ADDRESSES_MAX: u32 = 16;
 pub const CTL_STRING_MAX: u32 = 1024;
 pub const CTL_FENCES_MAX: u32 = 4096;
@@ -1130,6 +1131,128 @@ impl Decode for DS_COPY_res {
     }
 }
 
+/// Where the bytes of a transfer come from.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ctl_peer {
+    pub address: ctl_address,
+    /// read over NFSv3
+    pub fh: Bytes,
+}
+
+impl Encode for ctl_peer {
+    fn encode(&self, w: &mut Writer) {
+        self.address.encode(w);
+        w.opaque(&self.fh, CTL_FH_SIZE);
+    }
+}
+
+impl Decode for ctl_peer {
+    const MIN_SIZE: usize = 12;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { address: ctl_address::decode(r)?, fh: r.opaque(CTL_FH_SIZE)? })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ctl_own_file {
+    /// of the store that is asked
+    pub file: ctl_data_file,
+    /// FALSE: one that is not there is a hole
+    pub must_exist: bool,
+}
+
+impl Encode for ctl_own_file {
+    fn encode(&self, w: &mut Writer) {
+        self.file.encode(w);
+        w.bool(self.must_exist);
+    }
+}
+
+impl Decode for ctl_own_file {
+    const MIN_SIZE: usize = 20;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { file: ctl_data_file::decode(r)?, must_exist: r.bool()? })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ctl_source {
+    TRUE(ctl_own_file),
+    FALSE(ctl_peer),
+}
+
+impl ctl_source {
+    /// The discriminant that goes in front on the wire.
+    pub fn discriminant(&self) -> bool {
+        match self {
+            Self::TRUE(_) => true,
+            Self::FALSE(_) => false,
+        }
+    }
+}
+
+impl Encode for ctl_source {
+    fn encode(&self, w: &mut Writer) {
+        w.bool(self.discriminant());
+        match self {
+            Self::TRUE(v) => v.encode(w),
+            Self::FALSE(v) => v.encode(w),
+        }
+    }
+}
+
+impl Decode for ctl_source {
+    const MIN_SIZE: usize = 16;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        match r.bool()? {
+            true => Ok(Self::TRUE(ctl_own_file::decode(r)?)),
+            false => Ok(Self::FALSE(ctl_peer::decode(r)?)),
+        }
+    }
+}
+
+/// Make a range of `target` equal to one of another data file; holes, and what lies beyond
+/// the source's end, become holes. `target` reaches the end of the range afterwards.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DS_TRANSFER_args {
+    pub caller: ctl_caller,
+    pub target: ctl_data_file,
+    /// in `target`
+    pub offset: u64,
+    pub source: ctl_source,
+    pub source_offset: u64,
+    pub length: u64,
+}
+
+impl Encode for DS_TRANSFER_args {
+    fn encode(&self, w: &mut Writer) {
+        self.caller.encode(w);
+        self.target.encode(w);
+        w.u64(self.offset);
+        self.source.encode(w);
+        w.u64(self.source_offset);
+        w.u64(self.length);
+    }
+}
+
+impl Decode for DS_TRANSFER_args {
+    const MIN_SIZE: usize = 72;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            caller: ctl_caller::decode(r)?,
+            target: ctl_data_file::decode(r)?,
+            offset: r.u64()?,
+            source: ctl_source::decode(r)?,
+            source_offset: r.u64()?,
+            length: r.u64()?,
+        })
+    }
+}
+
 /// What is there of a range, in few bytes: two mirrors that answer alike are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct DS_CHECKSUM_args {
@@ -1360,6 +1483,7 @@ pub const DS_COPY: u32 = 9;
 pub const DS_INVENTORY: u32 = 10;
 pub const DS_CHECKSUM: u32 = 11;
 pub const DS_MACHINE: u32 = 12;
+pub const DS_TRANSFER: u32 = 13;
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ctl_data_server_status {
     pub id: u32,

@@ -35,7 +35,7 @@ pub(crate) struct Opened {
 
 /// One client with one session; one request at a time.
 pub(crate) struct Client {
-    env: Env,
+    pub(crate) env: Env,
     transport: Arc<dyn Transport>,
     connection: Arc<Connection>,
     recalls: Arc<Recalls>,
@@ -44,9 +44,9 @@ pub(crate) struct Client {
     devices: Mutex<Devices>,
 }
 
-/// Layout recalls received, each answered NFS4_OK: what follows is the test's to do.
+/// Layout recalls received, and ends of copies, each answered NFS4_OK: what follows is the test's to do.
 #[derive(Debug, Default)]
-struct Recalls(Mutex<Vec<CB_LAYOUTRECALL4args>>);
+struct Recalls(Mutex<Vec<CB_LAYOUTRECALL4args>>, Mutex<Vec<CB_OFFLOAD4args>>);
 
 impl Program for Recalls {
     fn number(&self) -> u32 {
@@ -80,6 +80,10 @@ impl Recalls {
                 self.0.lock().push(recall);
                 nfs_cb_resop4::OP_CB_LAYOUTRECALL(CB_LAYOUTRECALL4res { clorr_status: nfsstat4::NFS4_OK })
             }
+            nfs_cb_argop4::OP_CB_OFFLOAD(end) => {
+                self.1.lock().push(end);
+                nfs_cb_resop4::OP_CB_OFFLOAD(CB_OFFLOAD4res { cor_status: nfsstat4::NFS4_OK })
+            }
             other => panic!("an unexpected callback: {other:?}"),
         });
         let resarray = results.collect();
@@ -112,7 +116,7 @@ pub(crate) fn later(status: nfsstat4) -> bool {
     matches!(status, nfsstat4::NFS4ERR_DELAY | nfsstat4::NFS4ERR_RECALLCONFLICT | nfsstat4::NFS4ERR_GRACE)
 }
 
-fn putfh(handle: &nfs_fh4) -> nfs_argop4 {
+pub(crate) fn putfh(handle: &nfs_fh4) -> nfs_argop4 {
     nfs_argop4::OP_PUTFH(PUTFH4args { object: handle.clone() })
 }
 
@@ -505,6 +509,11 @@ impl Client {
             data: Bytes::copy_from_slice(data),
         });
         self.once(vec![putfh(&file.handle), op]).await.0
+    }
+
+    /// The n-th copy that this client was told the end of.
+    pub(crate) fn copy_end(&self, n: usize) -> Option<CB_OFFLOAD4args> {
+        self.recalls.1.lock().get(n - 1).cloned()
     }
 
     /// The layout recalls received so far.

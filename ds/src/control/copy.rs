@@ -41,12 +41,12 @@ pub(super) async fn run(shared: &Arc<Shared>, args: DS_COPY_args) -> DS_COPY_res
     }
 }
 
-fn socket(address: &ctl_address) -> Option<SocketAddr> {
+pub(super) fn socket(address: &ctl_address) -> Option<SocketAddr> {
     let host: IpAddr = std::str::from_utf8(&address.host).ok()?.parse().ok()?;
     Some(SocketAddr::new(host, u16::try_from(address.port).ok()?))
 }
 
-async fn connect(shared: &Shared, source: SocketAddr) -> Result<Arc<Connection>, StoreError> {
+pub(super) async fn connect(shared: &Shared, source: SocketAddr) -> Result<Arc<Connection>, StoreError> {
     Client::connect(shared.env.clone(), Arc::clone(&shared.transport), source, Vec::new())
         .await
         .map_err(|error| StoreError::Io(error.to_string()))
@@ -100,17 +100,24 @@ async fn copy(
     }
 }
 
-fn is_zero(data: &[u8]) -> bool {
+pub(super) fn is_zero(data: &[u8]) -> bool {
     data.iter().all(|byte| *byte == 0)
 }
 
-async fn read(peer: &Connection, handle: &Bytes, offset: u64, end: u64) -> Result<READ3resok, StoreError> {
+/// One READ of the peer, of what lies before `end`.
+pub(super) async fn read(
+    peer: &Connection,
+    handle: &Bytes,
+    offset: u64,
+    end: u64,
+) -> Result<READ3resok, StoreError> {
     let count = u32::try_from(end - offset).unwrap_or(IO_MAX).min(IO_MAX);
     let args = READ3args { file: nfs_fh3 { data: handle.clone() }, offset, count };
     let failed = |error: CallError| StoreError::Io(format!("the peer cannot be read: {error}"));
     let frame = to_frame(&args, 4096).map_err(|error| failed(error.into()))?;
     let reply = peer.call(NFS3_PROGRAM, NFS_V3, NFSPROC3_READ, &Credential::None, frame, PATIENCE);
-    let reply = reply.await.map_err(failed)?;
+    // It may be back in a moment.
+    let reply = reply.await.map_err(|_| StoreError::Closing)?;
     match from_bytes::<READ3res>(reply).map_err(|error| failed(error.into()))? {
         READ3res::NFS3_OK(ok) if ok.data.len() <= count as usize => Ok(ok),
         READ3res::NFS3_OK(_) => Err(StoreError::Io("the peer returned more than asked for".into())),

@@ -18,6 +18,7 @@ mod report;
 mod seek;
 mod space;
 mod stat;
+mod transfer;
 mod truncate;
 
 use std::net::SocketAddr;

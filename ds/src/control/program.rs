@@ -11,7 +11,7 @@ use sluice_xdr::control::{SLUICE_DATA_SERVER, SLUICE_DATA_SERVER_V1};
 use sluice_xdr::{Decode, DecodeError, Encode, Reader, from_bytes, to_frame};
 
 use super::{
-    checksum, copy, epoch, fence, inventory, logical_size, machine, remove, seek, space, stat, truncate,
+    checksum, copy, epoch, fence, inventory, logical_size, machine, remove, seek, space, stat, transfer, truncate,
 };
 use crate::shared::Shared;
 
@@ -21,7 +21,7 @@ const REPLY_MAX: usize = 1 << 20;
 type Handler = for<'a> fn(&'a Arc<Shared>, Bytes) -> BoxFuture<'a, Reply>;
 
 /// One row per procedure; the number is the position.
-static TABLE: [(&str, Handler); 13] = [
+static TABLE: [(&str, Handler); 14] = [
     ("NULL", |_, _| Box::pin(std::future::ready(Reply::Success(Frame::empty())))),
     ("REMOVE", |shared, args| answer(args, |args| remove::run(shared, args))),
     ("TRUNCATE", |shared, args| answer(args, |args| truncate::run(shared, args))),
@@ -35,6 +35,7 @@ static TABLE: [(&str, Handler); 13] = [
     ("INVENTORY", |shared, args| answer(args, |args| inventory::run(shared, args))),
     ("CHECKSUM", |shared, args| answer(args, |args| checksum::run(shared, args))),
     ("MACHINE", |shared, args| answer(args, |_: Nothing| machine::run(shared))),
+    ("TRANSFER", |shared, args| answer(args, |args| transfer::run(shared, args))),
 ];
 
 /// No arguments.

@@ -26,6 +26,7 @@ mod room;
 mod space_ops;
 mod startup;
 mod store;
+mod transfer;
 mod verifier;
 mod write_count;
 
@@ -34,3 +35,4 @@ pub use fence::{Access, Fence, Refusal};
 pub use key::{Epoch, FileKey, Stability, Uuid, Verifier};
 pub use startup::Options;
 pub use store::{Capacity, Entry, Read, Store, Writes};
+pub use transfer::Transfer;

@@ -19,14 +19,15 @@ use sluice_state::ClientId;
 use sluice_state::effect::{Recall, RecallAnswer, RecallKind};
 use sluice_state::owner::LockOwner;
 use sluice_xdr::nfs4::{
-    Attributes, CB_GETATTR4args, CB_LAYOUTRECALL4args, CB_NOTIFY_LOCK4args, CB_RECALL4args, FATTR4_CHANGE,
-    FATTR4_SIZE, bitmap4, layoutiomode4, layoutrecall_file4, layoutrecall4, layouttype4, nfs_cb_argop4,
-    nfs_fh4, nfsstat4, state_owner4,
+    Attributes, CB_GETATTR4args, CB_LAYOUTRECALL4args, CB_NOTIFY_LOCK4args, CB_OFFLOAD4args, CB_RECALL4args,
+    FATTR4_CHANGE, FATTR4_SIZE, bitmap4, layoutiomode4, layoutrecall_file4, layoutrecall4, layouttype4,
+    nfs_cb_argop4, nfs_fh4, nfsstat4, offload_info4, stable_how4, state_owner4, write_response4,
 };
 
 pub(crate) use probe::probe;
 
 use crate::compound::context::to_wire;
+use crate::copies::Job;
 use crate::files::FileEntry;
 use crate::metrics::add;
 use crate::server::Mds;
@@ -35,6 +36,8 @@ use crate::server::Mds;
 const QUESTION: Duration = Duration::from_secs(3);
 /// How long a notice that a client can do without is worth sending.
 const NOTICE: Duration = Duration::from_secs(5);
+/// Between two attempts to tell a client what it cannot hear now.
+const NOT_NOW: Duration = Duration::from_millis(250);
 
 /// Sends one recall and reports the client's answer to the file's machine.
 ///
@@ -124,6 +127,33 @@ pub(crate) async fn notify_lock(mds: Arc<Mds>, entry: Arc<FileEntry>, owner: Loc
         },
     });
     path::call(&mds, owner.client, operation, NOTICE).await;
+}
+
+/// Tells a client how its copy ended (CB_OFFLOAD, RFC 7862 §16.1). If it never arrives the client can ask for the
+/// status.
+pub(crate) async fn offloaded(mds: &Arc<Mds>, job: &Job, status: nfsstat4) {
+    let coa_offload_info = match status {
+        nfsstat4::NFS4_OK => offload_info4::NFS4_OK(write_response4 {
+            wr_callback_id: Vec::new(),
+            wr_count: job.copied(),
+            wr_committed: stable_how4::FILE_SYNC4,
+            wr_writeverf: mds.write_verifier(),
+        }),
+        status => offload_info4::Default(status, job.copied()),
+    };
+    let operation = nfs_cb_argop4::OP_CB_OFFLOAD(CB_OFFLOAD4args {
+        coa_fh: nfs_fh4(mds.namespace.handles().to_wire(&job.target.handle)),
+        coa_stateid: to_wire(&job.stateid),
+        coa_offload_info,
+    });
+    let late = mds.env.clock.now() + mds.config.lease;
+    while mds.env.clock.now() < late {
+        let said = path::call(mds, job.caller.client, operation.clone(), mds.config.lease).await;
+        if said.is_none_or(|said| said.status != nfsstat4::NFS4ERR_DELAY) {
+            return;
+        }
+        mds.env.clock.sleep(NOT_NOW).await;
+    }
 }
 
 /// The file as this client names it.

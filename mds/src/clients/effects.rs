@@ -90,6 +90,7 @@ impl Mds {
             }
         }
         self.files.index().forget_client(client);
+        self.copies.forget_client(client);
     }
 
     /// Somebody conflicts with state of `holder`: ends it if its lease is over (RFC 8881 §8.3). True when

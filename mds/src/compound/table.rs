@@ -8,13 +8,13 @@ use sluice_xdr::nfs4::{nfs_argop4, nfs_opnum4, nfs_resop4, nfsstat4};
 
 use super::{Context, OpResult};
 use crate::ops::{
-    access, allocate, backchannel_ctl, bind_conn_to_session, close, commit, create, create_session,
+    access, allocate, backchannel_ctl, bind_conn_to_session, close, commit, copy, create, create_session,
     deallocate, delegreturn, destroy_clientid, destroy_session, exchange_id, free_stateid,
     get_dir_delegation, getattr, getdeviceinfo, getfh, getxattr, io_advise, layoutcommit, layouterror,
     layoutget, layoutreturn, layoutstats, link, listxattrs, lock, lockt, locku, lookup, lookupp, notsupp,
-    nverify, open, open_downgrade, openattr, putfh, putrootfh, read, readdir, readlink, reclaim_complete,
-    remove, removexattr, rename, restorefh, savefh, secinfo, secinfo_no_name, seek, sequence, setattr,
-    setxattr, test_stateid, verify, write,
+    nverify, offload_cancel, offload_status, open, open_downgrade, openattr, putfh, putrootfh, read, readdir,
+    readlink, reclaim_complete, remove, removexattr, rename, restorefh, savefh, secinfo, secinfo_no_name,
+    seek, sequence, setattr, setxattr, test_stateid, verify, write,
 };
 
 /// What an operation needs and does.
@@ -178,14 +178,14 @@ pub(crate) static TABLE: &[Row] = &[
     row!(OP_DESTROY_CLIENTID, 1, Flags::SESSIONLESS.or(Flags::MODIFIES), 8, args destroy_clientid::destroy_clientid),
     row!(OP_RECLAIM_COMPLETE, 1, Flags::MODIFIES, 8, args reclaim_complete::reclaim_complete),
     row!(OP_ALLOCATE, 2, Flags::CHANGE, 8, args allocate::allocate),
-    row!(OP_COPY, 2, Flags::CURRENT.or(Flags::SAVED), 8, declined notsupp::notsupp),
+    row!(OP_COPY, 2, Flags::CHANGE.or(Flags::SAVED), 64, args copy::copy),
     row!(OP_COPY_NOTIFY, 2, Flags::CURRENT, 8, declined notsupp::notsupp),
     row!(OP_DEALLOCATE, 2, Flags::CHANGE, 8, args deallocate::deallocate),
     row!(OP_IO_ADVISE, 2, Flags::CURRENT, 48, args io_advise::io_advise),
     row!(OP_LAYOUTERROR, 1, Flags::CURRENT, 8, args layouterror::layouterror),
     row!(OP_LAYOUTSTATS, 1, Flags::CURRENT, 8, args layoutstats::layoutstats),
-    row!(OP_OFFLOAD_CANCEL, 2, Flags::CURRENT, 8, declined notsupp::notsupp),
-    row!(OP_OFFLOAD_STATUS, 2, Flags::CURRENT, 8, declined notsupp::notsupp),
+    row!(OP_OFFLOAD_CANCEL, 2, Flags::CURRENT.or(Flags::MODIFIES), 8, args offload_cancel::offload_cancel),
+    row!(OP_OFFLOAD_STATUS, 2, Flags::CURRENT, 24, args offload_status::offload_status),
     row!(OP_READ_PLUS, 2, Flags::CURRENT, 8, declined notsupp::notsupp),
     row!(OP_SEEK, 2, Flags::CURRENT, 24, args seek::seek),
     row!(OP_WRITE_SAME, 2, Flags::CURRENT, 8, declined notsupp::notsupp),

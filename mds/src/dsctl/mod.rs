@@ -10,6 +10,7 @@
 //! | `io` | READ and WRITE through this server, as an NFSv3 client of the data servers |
 //! | `health` | data servers that fall silent |
 //! | `resync` | making one data file equal to another |
+//! | `transfer` | copying ranges from file to file |
 
 mod control;
 pub(crate) mod epochs;
@@ -19,6 +20,7 @@ mod io;
 mod orders;
 mod registry;
 pub(crate) mod resync;
+pub(crate) mod transfer;
 
 pub(crate) use control::Control;
 pub(crate) use fence::fence_holder_on_file;

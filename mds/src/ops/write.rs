@@ -10,6 +10,7 @@ use crate::attr::get::MAX_IO;
 use crate::compound::{Context, OpError, OpResult};
 use crate::layout::heal;
 use crate::layout::ready::{Use, ready};
+use crate::server::Mds;
 use crate::{dsctl, metrics};
 
 pub(crate) async fn write(cx: &mut Context, args: WRITE4args) -> OpResult<WRITE4res> {
@@ -23,7 +24,7 @@ pub(crate) async fn write(cx: &mut Context, args: WRITE4args) -> OpResult<WRITE4
         count: u32::try_from(length).unwrap_or(0),
         // Data went to the data servers as FILE_SYNC and the size is committed: there is nothing left to commit.
         committed: stable_how4::FILE_SYNC4,
-        writeverf: verifier(cx),
+        writeverf: cx.server.write_verifier(),
     });
     if length > 0 {
         carry_out(cx, args.offset, end, data, &nfs_resop4::OP_WRITE(answer)).await?;
@@ -80,9 +81,11 @@ async fn carry_out(
     Ok(())
 }
 
-/// Changes with every incarnation (§18.32.3); nothing that it protects is ever lost, since all is stable.
-pub(super) fn verifier(cx: &Context) -> verifier4 {
-    let mut bytes = [0; 8];
-    bytes.copy_from_slice(&cx.server.mds_epoch.incarnation[..8]);
-    verifier4(bytes)
+impl Mds {
+    /// Changes with every incarnation (§18.32.3); nothing that it protects is ever lost, since all is stable.
+    pub(crate) fn write_verifier(&self) -> verifier4 {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&self.mds_epoch.incarnation[..8]);
+        verifier4(bytes)
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
 
-use super::{Cached, Device, DeviceFile, FileStat, Space};
+use super::{Cached, Device, DeviceFile, FileStat, Space, copy_by_hand};
 
 /// Owner only until the file's existence is journalled, readable by the group afterwards.
 const MODE_NEW: u32 = 0o600;
@@ -20,6 +21,9 @@ const MODE_RECORDED: u32 = 0o640;
 /// and ext4 walks over all blocks of a folio for every small write into it: in folios of 1 MiB that costs twice
 /// as much. Large writes themselves lose nothing by it.
 const PIECE: usize = 128 << 10;
+
+/// Bytes of one copy by the kernel: a thread is not in it for long.
+const COPY: usize = 16 << 20;
 
 /// A directory on XFS, ext4 or their like.
 #[derive(Debug)]
@@ -232,6 +236,32 @@ impl DeviceFile for PlainFile {
             at = at.saturating_add(piece.len() as u64);
         }
         Ok(())
+    }
+
+    fn copy_from(&self, source: &dyn DeviceFile, from: u64, to: u64, length: u64) -> io::Result<u64> {
+        let Some(descriptor) = source.descriptor() else {
+            return copy_by_hand(self, source, from, to, length);
+        };
+        let (mut source_at, mut target_at) = (from, to);
+        let count = usize::try_from(length).unwrap_or(usize::MAX).min(COPY);
+        match rustix::fs::copy_file_range(
+            descriptor,
+            Some(&mut source_at),
+            &self.file,
+            Some(&mut target_at),
+            count,
+        ) {
+            Ok(copied) => Ok(copied as u64),
+            // Not by this file system, or not between these two.
+            Err(Errno::XDEV | Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL) => {
+                copy_by_hand(self, source, from, to, length)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.file.as_fd())
     }
 
     fn sync_data(&self) -> io::Result<()> {

@@ -8,6 +8,7 @@ mod mem_file;
 
 use std::fmt::Debug;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 pub use file::FileDevice;
@@ -74,6 +75,15 @@ pub trait DeviceFile: Debug + Send + Sync {
     fn read_cached(&self, buffer: &mut [u8], offset: u64) -> io::Result<Cached>;
     /// Writes all of `data`.
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()>;
+    /// Writes what `source` holds at `from`, up to `length` bytes, at `to`; returns the bytes copied, 0 only at the
+    /// end of `source`. By the file system itself where it can.
+    fn copy_from(&self, source: &dyn DeviceFile, from: u64, to: u64, length: u64) -> io::Result<u64> {
+        copy_by_hand(self, source, from, to, length)
+    }
+    /// The file to the system, where it has one.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
     /// Makes what was written durable, with what is needed to find it.
     fn sync_data(&self) -> io::Result<()>;
     /// The same with all metadata.
@@ -91,4 +101,21 @@ pub trait DeviceFile: Debug + Send + Sync {
     /// A mark that survives with the file: its existence has been journalled.
     fn is_recorded(&self) -> io::Result<bool>;
     fn set_recorded(&self) -> io::Result<()>;
+}
+
+/// Bytes that a copy by hand holds in memory.
+const BY_HAND: u64 = 1 << 20;
+
+/// One piece by reading and writing.
+fn copy_by_hand<T: DeviceFile + ?Sized>(
+    target: &T,
+    source: &dyn DeviceFile,
+    from: u64,
+    to: u64,
+    length: u64,
+) -> io::Result<u64> {
+    let mut buffer = vec![0; usize::try_from(length.min(BY_HAND)).unwrap_or(0)];
+    let count = source.read_at(&mut buffer, from)?;
+    target.write_at(buffer.get(..count).unwrap_or_default(), to)?;
+    Ok(count as u64)
 }

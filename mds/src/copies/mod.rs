@@ -1,0 +1,155 @@
+//! COPY within this server. RFC 7862 §4, §15.2.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | `step` | moves a range from data servers to data servers, and commits it |
+//! | `job` | a copy that goes on after its COPY was answered |
+//! | this one | what a copy is of, who may make it; all copies under way |
+//!
+//! A copy is a series of steps; each takes tickets on both files and is durable when it ends. What was copied is
+//! always a beginning of the range. Copies under way are in memory alone: a restart ends them, and their clients,
+//! who reclaim their opens, ask anew.
+
+pub(crate) mod job;
+pub(crate) mod step;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use sluice_namespace::{Credential, FileHandle, Inode, Want};
+use sluice_state::stateid::{Other, special};
+use sluice_state::{ClientId, StateId};
+use sluice_xdr::nfs4::nfsstat4;
+
+use crate::compound::OpError;
+use crate::exports::table;
+use crate::files::file_id;
+use crate::layout::settle;
+use crate::server::Mds;
+pub(crate) use job::Job;
+
+/// Copies of one client that are under way, or ended no longer than a lease ago.
+const PER_CLIENT: usize = 32;
+/// The same of all clients.
+const IN_ALL: usize = 4096;
+
+/// One end of a copy.
+#[derive(Clone, Debug)]
+pub(crate) struct End {
+    pub(crate) handle: FileHandle,
+    pub(crate) stateid: StateId,
+    pub(crate) offset: u64,
+}
+
+/// Who copies.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller {
+    pub(crate) client: ClientId,
+    pub(crate) from: IpAddr,
+    pub(crate) credential: sluice_rpc::Credential,
+}
+
+impl Caller {
+    /// Who the caller is in the export of a filehandle, if it may use it, and write there.
+    ///
+    /// # Errors
+    /// ACCESS, STALE, WRONGSEC, ROFS.
+    fn judge(&self, table: &table::Table, handle: &FileHandle, write: bool) -> Result<Credential, nfsstat4> {
+        let rule = table.judge(handle, self.from, &self.credential).verdict?;
+        if write && rule.read_only {
+            return Err(nfsstat4::NFS4ERR_ROFS);
+        }
+        Ok(table::squash(&self.credential, &rule))
+    }
+
+    /// May this caller use the export of one end at all?
+    ///
+    /// # Errors
+    /// ACCESS, STALE, WRONGSEC.
+    pub(crate) fn permit_use(&self, mds: &Mds, end: &End) -> Result<(), nfsstat4> {
+        self.judge(&mds.exports.now(), &end.handle, false).map(drop)
+    }
+
+    /// May this caller read one end, or write the other, now? What an operation of its own would be asked
+    /// (`ops/read.rs`), with the export's judgement before it.
+    ///
+    /// # Errors
+    /// What the export, the state and the mode say.
+    pub(crate) async fn permit(&self, mds: &Arc<Mds>, end: &End, write: bool) -> Result<Credential, OpError> {
+        let who = self.judge(&mds.exports.now(), &end.handle, write)?;
+        let (client, key) = (self.client, end.handle.inode);
+        let entry = mds.file(&key).await?;
+        let ordinary = special(&end.stateid).ok().flatten().is_none();
+        if ordinary {
+            // Tells revoked, stale and foreign stateids apart; the machine knows only its own.
+            let at = mds.files.locate(client, &end.stateid)?;
+            if at.file != file_id(&key) {
+                return Err(nfsstat4::NFS4ERR_BAD_STATEID.into());
+            }
+        }
+        let stateid = end.stateid;
+        mds.step(&entry, Some(client), |file, ctx| {
+            (file.check_io(ctx, client, &stateid, write), Vec::new())
+        })?;
+        if !ordinary {
+            let inode: Inode = settle::inode(mds, key).await?;
+            inode.record.owned().require(&who, if write { Want::WRITE } else { Want::READ })?;
+        }
+        Ok(who)
+    }
+}
+
+/// Copies under way, and those that ended a while ago.
+#[derive(Debug, Default)]
+pub(crate) struct Copies {
+    jobs: Mutex<BTreeMap<Other, Arc<Job>>>,
+}
+
+impl Copies {
+    /// Takes a copy in. `false`: there are too many.
+    fn insert(&self, job: &Arc<Job>) -> bool {
+        let mut jobs = self.jobs.lock();
+        let of_client = jobs.values().filter(|other| other.caller.client == job.caller.client).count();
+        if of_client >= PER_CLIENT || jobs.len() >= IN_ALL {
+            return false;
+        }
+        jobs.insert(job.stateid.other, Arc::clone(job));
+        true
+    }
+
+    pub(crate) fn remove(&self, stateid: &StateId) {
+        self.jobs.lock().remove(&stateid.other);
+    }
+
+    /// The copy that a client names, to this file.
+    ///
+    /// # Errors
+    /// BAD_STATEID.
+    pub(crate) fn find(
+        &self,
+        client: ClientId,
+        target: &FileHandle,
+        stateid: &StateId,
+    ) -> Result<Arc<Job>, nfsstat4> {
+        let jobs = self.jobs.lock();
+        let job = jobs.get(&stateid.other).filter(|job| {
+            // §4.8: a seqid of 0 is the most recent, and there is only one.
+            let seqid = stateid.seqid == 0 || stateid.seqid == job.stateid.seqid;
+            seqid && job.caller.client == client && job.target.handle == *target
+        });
+        job.map(Arc::clone).ok_or(nfsstat4::NFS4ERR_BAD_STATEID)
+    }
+
+    /// A client is gone, and its copies with it.
+    pub(crate) fn forget_client(&self, client: ClientId) {
+        self.jobs.lock().retain(|_, job| {
+            let theirs = job.caller.client == client;
+            if theirs {
+                let _ended_already = job.cancel();
+            }
+            !theirs
+        });
+    }
+}
