@@ -109,6 +109,11 @@ pub const CASES: &[Case] = &[
         ..BASE
     },
     Case {
+        name: "copies",
+        shows: "cp and copy_file_range: the data servers copy, sparse files and any range too, as a client would by hand",
+        ..BASE
+    },
+    Case {
         name: "delegations",
         shows: "files opened again without a word; what is written, locked and removed is seen all the same",
         partner: Partner::Other,

@@ -40,6 +40,7 @@ const BLOCKS: &[Block] = &[
         vers: "4.2",
         cases: &[
             "appends",
+            "copies",
             "delegations",
             "exports",
             "small_files",

@@ -82,6 +82,17 @@ impl Callbacks {
             .collect()
     }
 
+    /// The ends of copies that were told.
+    pub fn offloads(&self) -> Vec<CB_OFFLOAD4args> {
+        let received = self.received().into_iter();
+        received
+            .filter_map(|callback| match callback.operation {
+                nfs_cb_argop4::OP_CB_OFFLOAD(args) => Some(args),
+                _ => None,
+            })
+            .collect()
+    }
+
     fn answer(&self, call: &Call) -> Reply {
         if call.procedure == 0 {
             self.state.lock().probes += 1;
@@ -183,6 +194,9 @@ fn result(operation: &nfs_cb_argop4, status: nfsstat4, told: &Attributes) -> nfs
         nfs_cb_argop4::OP_CB_RECALL(_) => nfs_cb_resop4::OP_CB_RECALL(CB_RECALL4res { status }),
         nfs_cb_argop4::OP_CB_NOTIFY_LOCK(_) => {
             nfs_cb_resop4::OP_CB_NOTIFY_LOCK(CB_NOTIFY_LOCK4res { cnlr_status: status })
+        }
+        nfs_cb_argop4::OP_CB_OFFLOAD(_) => {
+            nfs_cb_resop4::OP_CB_OFFLOAD(CB_OFFLOAD4res { cor_status: status })
         }
         other => panic!("an unexpected callback: {other:?}"),
     }

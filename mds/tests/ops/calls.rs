@@ -357,3 +357,19 @@ pub fn layoutreturn(stateid: stateid4, iomode: layoutiomode4) -> nfs_argop4 {
         }),
     })
 }
+
+/// LAYOUTCOMMIT of a file written up to `last`.
+pub fn layoutcommit(layout: stateid4, last: u64) -> nfs_argop4 {
+    nfs_argop4::OP_LAYOUTCOMMIT(LAYOUTCOMMIT4args {
+        loca_offset: 0,
+        loca_length: last + 1,
+        loca_reclaim: false,
+        loca_stateid: layout,
+        loca_last_write_offset: newoffset4::TRUE(last),
+        loca_time_modify: newtime4::FALSE,
+        loca_layoutupdate: layoutupdate4 {
+            lou_type: layouttype4::LAYOUT4_FLEX_FILES,
+            lou_body: Bytes::new(),
+        },
+    })
+}

@@ -1,4 +1,5 @@
-//! A data server as the metadata server sees it: it registers, sends heartbeats and obeys. It holds no data.
+//! A data server as the metadata server sees it: it registers, sends heartbeats and obeys. It holds no data, and says
+//! that there are data wherever it is asked.
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -13,12 +14,15 @@ use sluice_rpc::{
 };
 use sluice_xdr::control::*;
 use sluice_xdr::{Decode, Encode, Reader, from_bytes, to_frame};
+use tokio::sync::watch;
 
 use crate::harness::until;
 
 #[derive(Debug, Default)]
 pub struct DataServer {
     state: Mutex<State>,
+    /// Orders to copy are not carried out now.
+    held: watch::Sender<bool>,
 }
 
 #[derive(Debug, Default)]
@@ -30,6 +34,8 @@ struct State {
     stat: ctl_stat,
     /// Fences are not answered.
     stubborn: bool,
+    /// Orders to copy.
+    transfers: Vec<DS_TRANSFER_args>,
 }
 
 #[derive(Debug)]
@@ -64,6 +70,16 @@ impl DataServer {
     /// Leaves fences without an answer from now on, or no longer.
     pub fn set_stubborn(&self, stubborn: bool) {
         self.state.lock().stubborn = stubborn;
+    }
+
+    /// Leaves orders to copy without an answer until it is told otherwise.
+    pub fn hold_transfers(&self, hold: bool) {
+        self.held.send_replace(hold);
+    }
+
+    /// Orders to copy, received so far.
+    pub fn transfers(&self) -> Vec<DS_TRANSFER_args> {
+        self.state.lock().transfers.clone()
     }
 
     async fn run(self: Arc<Self>, env: Env, dialler: Dialler, mds: SocketAddr, address: SocketAddr) {
@@ -151,6 +167,14 @@ impl DataServer {
                     descriptors_most: 1024,
                 })
             }
+            DS_SEEK => {
+                let args: DS_SEEK_args = from_bytes(args).unwrap();
+                success(&DS_SEEK_res::CTL_OK(DS_SEEK_resok { found: true, offset: args.offset }))
+            }
+            DS_TRANSFER => {
+                state.transfers.push(from_bytes(args).unwrap());
+                success(&ctl_status::CTL_OK)
+            }
             _ => success(&ctl_status::CTL_OK),
         }
     }
@@ -178,6 +202,12 @@ impl Program for Orders {
     }
 
     fn call<'a>(&'a self, call: Call) -> BoxFuture<'a, Reply> {
-        Box::pin(async move { self.0.obey(&call) })
+        Box::pin(async move {
+            let reply = self.0.obey(&call);
+            if call.procedure == DS_TRANSFER {
+                self.0.held.subscribe().wait_for(|held| !held).await.unwrap();
+            }
+            reply
+        })
     }
 }

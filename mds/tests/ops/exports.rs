@@ -10,7 +10,7 @@ use crate::harness::*;
 const RW: layoutiomode4 = layoutiomode4::LAYOUTIOMODE4_RW;
 const RO: layoutiomode4 = layoutiomode4::LAYOUTIOMODE4_READ;
 
-fn rule(network: &str) -> ctl_rule {
+pub fn rule(network: &str) -> ctl_rule {
     ctl_rule {
         network: network.to_owned().into(),
         read_only: false,
@@ -22,7 +22,7 @@ fn rule(network: &str) -> ctl_rule {
     }
 }
 
-fn read_only(network: &str) -> ctl_rule {
+pub fn read_only(network: &str) -> ctl_rule {
     ctl_rule { read_only: true, ..rule(network) }
 }
 
@@ -51,7 +51,7 @@ async fn change(
     }
 }
 
-async fn add(world: &World, path: &str, rules: &[ctl_rule]) {
+pub async fn add(world: &World, path: &str, rules: &[ctl_rule]) {
     change(world, ctl_export_action::EXPORT_ADD, path, rules).await.unwrap();
 }
 
@@ -59,7 +59,7 @@ async fn set(world: &World, path: &str, rules: &[ctl_rule]) -> u32 {
     change(world, ctl_export_action::EXPORT_SET, path, rules).await.unwrap()
 }
 
-async fn take(world: &World, path: &str) -> u32 {
+pub async fn take(world: &World, path: &str) -> u32 {
     change(world, ctl_export_action::EXPORT_REMOVE, path, &[]).await.unwrap()
 }
 

@@ -18,6 +18,7 @@ mod harness;
 mod admin;
 mod bind_conn_to_session;
 mod callback;
+mod copy;
 mod create;
 mod create_session;
 mod delegation;

@@ -1,0 +1,81 @@
+//! Ranges that become equal to those of other data files.
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{access, bytes, key, open, open_on, simulate};
+use sluice_env::Env;
+use sluice_store::device::{FileDevice, MemDevice};
+use sluice_store::{Stability, Store, StoreError, Transfer};
+
+fn transfer(source: u64, source_offset: u64, target: u64, offset: u64, length: u64) -> Transfer {
+    Transfer {
+        source: key(source),
+        source_offset,
+        must_exist: false,
+        target: key(target),
+        generation: 0,
+        offset,
+        length,
+    }
+}
+
+/// The same on memory and on a real directory.
+async fn story(store: &Arc<Store>) {
+    // Data in the middle of a hole, and in all of the target.
+    store.write_at(&access(1), 100_000, bytes(7, 50_000), Stability::Unstable).await.unwrap();
+    store.write_at(&access(2), 0, bytes(9, 300_000), Stability::Unstable).await.unwrap();
+    let data = store.transfer(transfer(1, 4096, 2, 8192, 200_000)).await.unwrap();
+    assert!((50_000..=50_000 + 2 * 4096).contains(&data), "{data} bytes of data");
+    let read = store.read_at(key(2), 0, 300_000).await.unwrap().data;
+    let mut expected = vec![9; 300_000];
+    expected[8192..208_192].fill(0);
+    expected[8192 + 95_904..8192 + 145_904].fill(7);
+    assert!(read[..] == expected[..]);
+    let before = store.stat(key(2)).await.unwrap().unwrap();
+    assert_eq!(before.size, 300_000, "it does not shrink");
+    assert!(before.allocated < 200_000, "{before:?}: holes stay holes");
+    // To a file that was not there, at odd places.
+    store.transfer(transfer(2, 5, 3, 777, 250_001)).await.unwrap();
+    let read = store.read_at(key(3), 0, 300_000).await.unwrap();
+    assert!(read.data[..777].iter().all(|byte| *byte == 0) && read.end);
+    assert!(read.data[777..] == expected[5..250_006]);
+    // The target reaches the end of the range, whatever the source has there.
+    store.transfer(transfer(1, 140_000, 4, 0, 60_000)).await.unwrap();
+    assert_eq!(store.stat(key(4)).await.unwrap().unwrap().size, 60_000);
+    assert_eq!(store.transfer(transfer(99, 0, 4, 0, 50_000)).await.unwrap(), 0, "an absent one is a hole");
+    assert!(store.read_at(key(4), 0, 60_000).await.unwrap().data.iter().all(|byte| *byte == 0));
+    let lost = Transfer { must_exist: true, ..transfer(99, 0, 4, 0, 10) };
+    assert!(matches!(store.transfer(lost).await, Err(StoreError::Missing)));
+}
+
+#[test]
+fn in_memory() {
+    simulate(async |env| story(&open(&env, &MemDevice::new()).await.unwrap()).await);
+}
+
+#[tokio::test]
+async fn in_a_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let env = Env::system();
+    story(&open_on(&env, Arc::new(FileDevice::new(dir.path()).unwrap())).await.unwrap()).await;
+}
+
+#[test]
+fn what_was_committed_survives() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        let store = open(&env, &device).await.unwrap();
+        store.write_at(&access(1), 0, bytes(7, 50_000), Stability::FileSync).await.unwrap();
+        store.transfer(transfer(1, 0, 2, 0, 50_000)).await.unwrap();
+        store.commit(key(2)).await.unwrap();
+        store.transfer(transfer(1, 0, 3, 0, 50_000)).await.unwrap();
+        device.crash();
+        drop(store);
+        let store = open(&env, &device).await.unwrap();
+        assert!(store.read_at(key(2), 0, 50_000).await.unwrap().data.iter().all(|byte| *byte == 7));
+        assert!(matches!(store.read_at(key(3), 0, 10).await, Err(StoreError::Missing)));
+    });
+}

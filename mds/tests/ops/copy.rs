@@ -1,0 +1,373 @@
+//! COPY, OFFLOAD_STATUS, OFFLOAD_CANCEL, CB_OFFLOAD. RFC 7862 §15.2, §15.8, §15.9, §16.1. That the bytes arrive is
+//! shown in the simulated world (conformance/tests/world/copy.rs).
+
+use std::time::Duration;
+
+use sluice_mds::{Config, Network, Rule, Squash};
+use sluice_xdr::nfs4::*;
+
+use crate::exports;
+use crate::harness::*;
+
+const GIB: u64 = 1 << 30;
+
+/// A copy as a client asks for it: ca_synchronous is false.
+fn args(source: stateid4, target: stateid4, count: u64) -> COPY4args {
+    COPY4args {
+        ca_src_stateid: source,
+        ca_dst_stateid: target,
+        ca_src_offset: 0,
+        ca_dst_offset: 0,
+        ca_count: count,
+        ca_consecutive: true,
+        ca_synchronous: false,
+        ca_source_server: Vec::new(),
+    }
+}
+
+/// Two files, open for reading and writing, the first with data.
+struct Scene {
+    client: Client,
+    source: (nfs_fh4, stateid4),
+    target: (nfs_fh4, stateid4),
+}
+
+/// A file of so many bytes, written by layout.
+async fn written(client: &Client, name: &str, size: u64) -> (nfs_fh4, stateid4) {
+    let (fh, open) = client.open(name, BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG, 0).await;
+    let rw = layoutiomode4::LAYOUTIOMODE4_RW;
+    let layout = match client.last(vec![putfh(&fh), layoutget(open, rw)]).await {
+        nfs_resop4::OP_LAYOUTGET(LAYOUTGET4res::NFS4_OK(ok)) => ok.logr_stateid,
+        other => panic!("{other:?}"),
+    };
+    let any = layoutiomode4::LAYOUTIOMODE4_ANY;
+    client.ok(vec![putfh(&fh), layoutcommit(layout, size - 1), layoutreturn(layout, any)]).await;
+    (fh, open)
+}
+
+impl Scene {
+    async fn new(world: &World) -> Self {
+        let client = world.client("a").await;
+        let source = written(&client, "from", GIB).await;
+        let target = client.open("to", BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG, 0).await;
+        Self { client, source, target }
+    }
+
+    fn args(&self, count: u64) -> COPY4args {
+        args(self.source.1, self.target.1, count)
+    }
+
+    fn ops(&self, args: COPY4args) -> Vec<nfs_argop4> {
+        vec![putfh(&self.source.0), savefh(), putfh(&self.target.0), nfs_argop4::OP_COPY(args)]
+    }
+
+    async fn copy(&self, args: COPY4args) -> Result<COPY4resok, nfsstat4> {
+        let mut reply = self.client.compound(self.ops(args)).await;
+        match reply.resarray.pop() {
+            Some(nfs_resop4::OP_COPY(COPY4res::NFS4_OK(ok))) => Ok(ok),
+            _ => Err(reply.status),
+        }
+    }
+
+    async fn refused(&self, args: COPY4args) -> nfsstat4 {
+        self.copy(args).await.unwrap_err()
+    }
+
+    /// The stateid of a copy that goes on.
+    async fn begin(&self) -> stateid4 {
+        let begun = self.copy(self.args(GIB)).await.unwrap();
+        assert!(!begun.cr_requirements.cr_synchronous && begun.cr_requirements.cr_consecutive);
+        assert_eq!(begun.cr_response.wr_count, 0);
+        begun.cr_response.wr_callback_id[0]
+    }
+
+    async fn status_of(&self, client: &Client, stateid: stateid4) -> Result<(u64, Vec<nfsstat4>), nfsstat4> {
+        let op = nfs_argop4::OP_OFFLOAD_STATUS(OFFLOAD_STATUS4args { osa_stateid: stateid });
+        let mut reply = client.compound(vec![putfh(&self.target.0), op]).await;
+        match reply.resarray.pop() {
+            Some(nfs_resop4::OP_OFFLOAD_STATUS(OFFLOAD_STATUS4res::NFS4_OK(ok))) => {
+                Ok((ok.osr_count, ok.osr_complete))
+            }
+            _ => Err(reply.status),
+        }
+    }
+
+    async fn status(&self, stateid: stateid4) -> Result<(u64, Vec<nfsstat4>), nfsstat4> {
+        self.status_of(&self.client, stateid).await
+    }
+
+    async fn cancel(&self, stateid: stateid4) -> nfsstat4 {
+        let op = nfs_argop4::OP_OFFLOAD_CANCEL(OFFLOAD_CANCEL4args { oca_stateid: stateid });
+        self.client.status(vec![putfh(&self.target.0), op]).await
+    }
+
+    async fn told(&self, world: &World) -> CB_OFFLOAD4args {
+        until(&world.env, || self.client.callbacks().offloads().pop()).await
+    }
+}
+
+fn synchronously(args: COPY4args) -> COPY4args {
+    COPY4args { ca_synchronous: true, ..args }
+}
+
+#[test]
+fn a_little_is_copied_at_once_and_durably() {
+    simulate(1, async |mut world: World| {
+        let scene = Scene::new(&world).await;
+        let changed = scene.client.attributes("to", &[FATTR4_CHANGE]).await.change;
+        let done = scene.copy(scene.args(5000)).await.unwrap();
+        assert_eq!(done.cr_response.wr_callback_id, []);
+        assert_eq!(
+            (done.cr_response.wr_count, done.cr_response.wr_committed),
+            (5000, stable_how4::FILE_SYNC4)
+        );
+        assert!(done.cr_requirements.cr_synchronous);
+        // Linux commits after a copy that it waited for, and compares.
+        let commit = nfs_argop4::OP_COMMIT(COMMIT4args { offset: 0, count: 5000 });
+        match scene.client.last(vec![putfh(&scene.target.0), commit]).await {
+            nfs_resop4::OP_COMMIT(COMMIT4res::NFS4_OK(ok)) => {
+                assert_eq!(ok.writeverf, done.cr_response.wr_writeverf);
+            }
+            other => panic!("{other:?}"),
+        }
+        let after = scene.client.attributes("to", &[FATTR4_CHANGE, FATTR4_SIZE]).await;
+        assert_eq!(after.size, Some(5000));
+        assert!(after.change > changed);
+        let ordered = world.data_server().transfers();
+        assert_eq!(ordered.iter().map(|order| order.length).sum::<u64>(), 5000);
+        assert_eq!(scene.client.callbacks().count(), 0);
+    });
+}
+
+#[test]
+fn who_insists_on_waiting_is_told_how_much_it_was() {
+    simulate(2, async |world: World| {
+        let scene = Scene::new(&world).await;
+        let done = scene.copy(synchronously(scene.args(GIB))).await.unwrap();
+        assert_eq!(done.cr_response.wr_count, world.config.copy_at_once);
+        assert_eq!(done.cr_response.wr_callback_id, []);
+    });
+}
+
+#[test]
+fn what_cannot_be_copied_is_refused() {
+    simulate(3, async |world: World| {
+        let scene = Scene::new(&world).await;
+        let ((source, from), (target, to)) = (&scene.source, &scene.target);
+        let ops = |source: &nfs_fh4, target: &nfs_fh4, args| {
+            vec![putfh(source), savefh(), putfh(target), nfs_argop4::OP_COPY(args)]
+        };
+        let client = &scene.client;
+        assert_eq!(client.status(ops(source, source, args(*from, *from, 10))).await, nfsstat4::NFS4ERR_INVAL);
+        client.mkdir("/", "d").await;
+        let directory = client.handle("d").await;
+        for (source, target) in [(source, &directory), (&directory, target)] {
+            let refused = client.status(ops(source, target, args(ANONYMOUS, ANONYMOUS, 10))).await;
+            assert_eq!(refused, nfsstat4::NFS4ERR_WRONG_TYPE);
+        }
+        let alone = client.status(vec![putfh(target), nfs_argop4::OP_COPY(scene.args(10))]).await;
+        assert_eq!(alone, nfsstat4::NFS4ERR_NOFILEHANDLE);
+        let beyond = COPY4args { ca_src_offset: GIB - 5, ..scene.args(6) };
+        assert_eq!(scene.refused(beyond).await, nfsstat4::NFS4ERR_INVAL);
+        let too_large = COPY4args { ca_dst_offset: i64::MAX as u64, ..scene.args(6) };
+        assert_eq!(scene.refused(too_large).await, nfsstat4::NFS4ERR_FBIG);
+        let elsewhere = COPY4args { ca_source_server: vec![netloc4::NL4_NAME("x".into())], ..scene.args(6) };
+        assert_eq!(scene.refused(elsewhere).await, nfsstat4::NFS4ERR_NOTSUPP);
+        // The stateids change places: each is of another file.
+        assert_eq!(scene.refused(args(*to, *from, 6)).await, nfsstat4::NFS4ERR_BAD_STATEID);
+        let reader = vec![putrootfh(), open_name("to", b"reader", READ, 0), getfh()];
+        let (_, lesser) = opened(&client.ok(reader).await);
+        assert_eq!(scene.refused(args(*from, lesser, 6)).await, nfsstat4::NFS4ERR_OPENMODE);
+        // COPY_NOTIFY is what copies between servers begin with.
+        let notify = nfs_argop4::OP_COPY_NOTIFY(COPY_NOTIFY4args {
+            cna_src_stateid: *from,
+            cna_destination_server: netloc4::NL4_NAME("x".into()),
+        });
+        assert_eq!(client.status(vec![putfh(source), notify]).await, nfsstat4::NFS4ERR_NOTSUPP);
+    });
+}
+
+#[test]
+fn a_copy_without_an_open_is_judged_by_the_modes() {
+    simulate(4, async |world: World| {
+        let scene = Scene::new(&world).await;
+        scene.client.ok(vec![putfh(&scene.target.0), setattr(ANONYMOUS, &mode(0o666))]).await;
+        let user = scene.client.over(world.connect("a").await.with_user(1000, 1000, &[]));
+        user.ok(scene.ops(args(ANONYMOUS, ANONYMOUS, 10))).await;
+        scene.client.ok(vec![putfh(&scene.source.0), setattr(ANONYMOUS, &mode(0o600))]).await;
+        let status = user.status(scene.ops(args(ANONYMOUS, ANONYMOUS, 10))).await;
+        assert_eq!(status, nfsstat4::NFS4ERR_ACCESS);
+    });
+}
+
+#[test]
+fn the_end_of_a_long_one_is_told() {
+    simulate(5, async |mut world: World| {
+        let scene = Scene::new(&world).await;
+        world.data_server().hold_transfers(true);
+        let stateid = scene.begin().await;
+        assert_eq!(scene.status(stateid).await, Ok((0, Vec::new())));
+        let other = world.client("b").await;
+        let bad = Err(nfsstat4::NFS4ERR_BAD_STATEID);
+        assert_eq!(scene.status_of(&other, stateid).await, bad, "it is nobody else's");
+        world.data_server().hold_transfers(false);
+        let told = scene.told(&world).await;
+        assert_eq!((&told.coa_fh, told.coa_stateid), (&scene.target.0, stateid));
+        match &told.coa_offload_info {
+            offload_info4::NFS4_OK(ok) => {
+                assert_eq!((ok.wr_count, ok.wr_committed), (GIB, stable_how4::FILE_SYNC4));
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(scene.status(stateid).await, Ok((GIB, vec![nfsstat4::NFS4_OK])));
+        assert_eq!(scene.cancel(stateid).await, nfsstat4::NFS4ERR_COMPLETE_ALREADY);
+        assert_eq!(scene.client.attributes("to", &[FATTR4_SIZE]).await.size, Some(GIB));
+        for _ in 0..5 {
+            world.sleep(world.config.lease / 4).await;
+            scene.client.ok(Vec::new()).await;
+        }
+        assert_eq!(scene.status(stateid).await, bad, "forgotten after a while");
+        assert_eq!(scene.client.callbacks().offloads().len(), 1);
+    });
+}
+
+#[test]
+fn a_cancelled_one_writes_nothing_more() {
+    simulate(6, async |mut world: World| {
+        let scene = Scene::new(&world).await;
+        let data_server = world.data_server();
+        data_server.hold_transfers(true);
+        let stateid = scene.begin().await;
+        until(&world.env, || (!data_server.transfers().is_empty()).then_some(())).await;
+        // The step under way is not over: the client is told to come again.
+        assert_eq!(scene.cancel(stateid).await, nfsstat4::NFS4ERR_DELAY);
+        data_server.hold_transfers(false);
+        assert_eq!(scene.cancel(stateid).await, nfsstat4::NFS4_OK);
+        let ordered = data_server.transfers().len();
+        assert_eq!(scene.status(stateid).await, Err(nfsstat4::NFS4ERR_BAD_STATEID));
+        world.sleep(Duration::from_secs(10)).await;
+        assert_eq!(data_server.transfers().len(), ordered);
+        assert!(data_server.transfers().iter().map(|order| order.length).sum::<u64>() < GIB);
+        assert!(scene.client.callbacks().offloads().is_empty());
+    });
+}
+
+#[test]
+fn a_client_has_no_more_than_so_many_under_way() {
+    simulate(7, async |mut world: World| {
+        let scene = Scene::new(&world).await;
+        world.data_server().hold_transfers(true);
+        for _ in 0..32 {
+            scene.begin().await;
+        }
+        world.data_server().hold_transfers(false);
+        let next = scene.copy(scene.args(GIB)).await.unwrap();
+        assert_eq!(next.cr_response.wr_callback_id, []);
+        assert_eq!(next.cr_response.wr_count, world.config.copy_at_once);
+    });
+}
+
+#[test]
+fn a_client_that_is_gone_copies_no_more() {
+    simulate(8, async |mut world: World| {
+        let scene = Scene::new(&world).await;
+        let data_server = world.data_server();
+        data_server.hold_transfers(true);
+        let stateid = scene.begin().await;
+        until(&world.env, || (!data_server.transfers().is_empty()).then_some(())).await;
+        // It has restarted.
+        let again = world.connect("a").await.session(b"a", [2; 8], 1).await;
+        let ordered = data_server.transfers().len();
+        data_server.hold_transfers(false);
+        world.sleep(Duration::from_secs(10)).await;
+        assert!(data_server.transfers().len() <= ordered + 8, "the step that was under way");
+        assert_eq!(scene.status_of(&again, stateid).await, Err(nfsstat4::NFS4ERR_BAD_STATEID));
+    });
+}
+
+#[test]
+fn an_open_that_is_closed_meanwhile_ends_it() {
+    simulate(9, async |mut world: World| {
+        let scene = Scene::new(&world).await;
+        let data_server = world.data_server();
+        data_server.hold_transfers(true);
+        let stateid = scene.begin().await;
+        until(&world.env, || (!data_server.transfers().is_empty()).then_some(())).await;
+        scene.client.ok(vec![putfh(&scene.source.0), close(scene.source.1)]).await;
+        data_server.hold_transfers(false);
+        let told = scene.told(&world).await;
+        assert_eq!(told.coa_stateid, stateid);
+        match told.coa_offload_info {
+            offload_info4::Default(nfsstat4::NFS4ERR_BAD_STATEID, copied) => assert!(copied < GIB),
+            other => panic!("{other:?}"),
+        }
+    });
+}
+
+/// §10.4: of the target whoever has it, of the source who may have changed it.
+#[test]
+fn delegations_of_others_are_recalled_first() {
+    simulate(10, async |world: World| {
+        let scene = Scene::new(&world).await;
+        let other = world.client("b").await;
+        for (name, want, recalled) in [
+            ("from", READ | OPEN4_SHARE_ACCESS_WANT_READ_DELEG, false),
+            ("to", READ | OPEN4_SHARE_ACCESS_WANT_READ_DELEG, true),
+        ] {
+            // The copier has both files open for writing: nobody is given a delegation before it closes them.
+            let copier = &scene.client;
+            let fh = if name == "to" { &scene.target } else { &scene.source };
+            copier.ok(vec![putfh(&fh.0), close(fh.1)]).await;
+            for _ in 0..12 {
+                world.sleep(Duration::from_secs(5)).await;
+                both(copier.ok(Vec::new()), other.ok(Vec::new())).await;
+            }
+            let held = other.patient(vec![putrootfh(), open_name(name, b"o", want, 0)]).await;
+            let Some(nfs_resop4::OP_OPEN(OPEN4res::NFS4_OK(open))) = held.last() else { panic!("{held:?}") };
+            let open_delegation4::OPEN_DELEGATE_READ(given) = &open.delegation else {
+                panic!("{name}: {:?}", open.delegation)
+            };
+            let before = other.callbacks().count();
+            let (_, from) = copier.open("from", READ | OPEN4_SHARE_ACCESS_WANT_NO_DELEG, 0).await;
+            let args = args(from, ANONYMOUS, 5000);
+            let returns = async {
+                if recalled {
+                    until(&world.env, || (other.callbacks().count() > before).then_some(())).await;
+                    assert_eq!(
+                        other.status(vec![putfh(&fh.0), delegreturn(given.stateid)]).await,
+                        nfsstat4::NFS4_OK
+                    );
+                }
+            };
+            both(copier.patient(scene.ops(args)), returns).await;
+            assert_eq!(other.callbacks().count() > before, recalled, "{name}");
+        }
+    });
+}
+
+#[test]
+fn both_filehandles_are_judged_by_their_exports() {
+    let root = Rule { squash: Squash::None, ..Rule::new("10.0.0.3".parse::<Network>().unwrap()) };
+    simulate_with(11, Config { root_export: vec![root], ..Config::default() }, async |world: World| {
+        let admin = world.client("admin").await;
+        admin.mkdir("/", "in").await;
+        admin.mkdir("/", "out").await;
+        let make = |name| vec![open_create(name, b"o", BOTH, 0), getfh()];
+        admin.ok([walk("in"), make("f")].concat()).await;
+        exports::add(&world, "/in", &[exports::read_only("0.0.0.0/0")]).await;
+        exports::add(&world, "/out", &[exports::rule("0.0.0.0/0")]).await;
+        let client = world.client("c").await;
+        let (written, open) = opened(&client.ok([walk("out"), make("g")].concat()).await);
+        let read = client.handle("in/f").await;
+        let copy = |from: &nfs_fh4, to: &nfs_fh4, a, b| {
+            vec![putfh(from), savefh(), putfh(to), nfs_argop4::OP_COPY(args(a, b, 0))]
+        };
+        client.ok(copy(&read, &written, ANONYMOUS, open)).await;
+        let status = client.status(copy(&written, &read, open, ANONYMOUS)).await;
+        assert_eq!(status, nfsstat4::NFS4ERR_ROFS);
+        // What it was let in with before it was saved does not count.
+        exports::take(&world, "/in").await;
+        let status = client.status(copy(&read, &written, ANONYMOUS, open)).await;
+        assert_eq!(status, nfsstat4::NFS4ERR_STALE);
+    });
+}
