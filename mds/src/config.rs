@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use sluice_namespace::LayoutPolicy;
 use sluice_namespace::stable_storage::{Network, Rule, Squash};
+use sluice_state::file::Policy;
+use sluice_state::pressure::Bound;
 
 /// Settings of a metadata server. [`Config::default`] suits `sluice up`.
 #[derive(Clone, Debug)]
@@ -37,6 +39,8 @@ pub struct Config {
     pub delegations: Delegations,
     /// A file that was changed no longer ago than this is delegated only to who asks for it by name.
     pub delegation_quiet: Duration,
+    /// What clients may hold of what can be recalled.
+    pub limits: Limits,
     /// Policy of directories that inherit none.
     pub policy: LayoutPolicy,
     /// Files of at least this many bytes get their wide component; below it, one data server.
@@ -52,6 +56,26 @@ pub enum Delegations {
     Off,
     Read,
     ReadWrite,
+}
+
+/// How much there may be of what can be recalled. Near it clients are asked to give some back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    pub layouts: Bound,
+    pub delegations: Bound,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let policy = Policy::default();
+        Self {
+            layouts: Bound { per_client: policy.max_layouts_per_client, in_all: policy.max_layouts },
+            delegations: Bound {
+                per_client: policy.max_delegations_per_client,
+                in_all: policy.max_delegations,
+            },
+        }
+    }
 }
 
 impl Default for Config {
@@ -71,6 +95,7 @@ impl Default for Config {
             layouts: true,
             delegations: Delegations::ReadWrite,
             delegation_quiet: Duration::from_secs(30),
+            limits: Limits::default(),
             policy: LayoutPolicy::default(),
             first_component: 64 << 20,
             name: "sluice".to_owned(),

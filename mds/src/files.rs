@@ -319,6 +319,11 @@ impl Held {
         self.entry.key
     }
 
+    /// The file's state.
+    pub(crate) fn entry(&self) -> Arc<FileEntry> {
+        Arc::clone(&self.entry)
+    }
+
     /// The transaction committed: the machine's reply, its effects applied.
     ///
     /// # Errors

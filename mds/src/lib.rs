@@ -9,6 +9,7 @@
 //! | `attr` | fattr4 to and from inodes |
 //! | `files`, `effects` | file state machines, the ticket discipline, what follows a step |
 //! | `clients`, `callback`, `reaper` | clients, sessions, the back channel, leases |
+//! | `pressure` | asking for layouts and delegations before there are too many |
 //! | `copies` | COPY, while it is answered and after |
 //! | `layout` | placement, flexible-file encoding, capabilities |
 //! | `dsctl` | the data servers: registration, health, fences, sizes; the MDS's own I/O |
@@ -32,12 +33,13 @@ mod layout;
 mod metrics;
 mod ops;
 mod path;
+mod pressure;
 mod program;
 mod reaper;
 mod server;
 mod transact;
 
-pub use config::{Config, Delegations};
+pub use config::{Config, Delegations, Limits};
 pub use exports::ExportSummary;
 pub use metrics::{BUCKETS, DataServerStatistics, OperationSnapshot, Statistics};
 pub use server::{Mds, StartError};

@@ -142,6 +142,7 @@ impl Mds {
         mds.spawn(Arc::clone(&mds).run_file_timers());
         mds.spawn(Arc::clone(&mds).run_file_sweep());
         mds.spawn(crate::reaper::run(Arc::clone(&mds)));
+        mds.spawn(crate::pressure::run(Arc::clone(&mds)));
         mds.spawn(crate::dsctl::run(Arc::clone(&mds)));
         mds.spawn(crate::dsctl::epochs::run(Arc::clone(&mds)));
         mds.spawn(crate::layout::garbage::run(Arc::clone(&mds)));
@@ -189,6 +190,10 @@ fn file_policy(config: &Config) -> Policy {
     let recall_timeout = u64::try_from(config.recall_timeout.as_nanos()).unwrap_or(u64::MAX);
     Policy {
         recall_timeout,
+        max_layouts_per_client: config.limits.layouts.per_client,
+        max_layouts: config.limits.layouts.in_all,
+        max_delegations_per_client: config.limits.delegations.per_client,
+        max_delegations: config.limits.delegations.in_all,
         read_delegations: config.delegations != Delegations::Off,
         write_delegations: config.delegations == Delegations::ReadWrite,
         close_releases_locks: true,

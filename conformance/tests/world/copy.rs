@@ -10,6 +10,15 @@ use crate::stage::{World, simulate_tuned};
 use crate::{NEW, OLD, pattern};
 
 impl Client {
+    /// The first bytes of a file, through the metadata server.
+    pub(crate) async fn proxied_content(&self, file: &Opened, size: u64) -> Vec<u8> {
+        let mut all = Vec::new();
+        while (all.len() as u64) < size {
+            all.extend_from_slice(&self.proxied_read(file, all.len() as u64, 1 << 20).await);
+        }
+        all
+    }
+
     /// COPY, once: (bytes copied, or the stateid of what goes on).
     pub(crate) async fn copy(
         &self,
@@ -105,14 +114,14 @@ impl Client {
 }
 
 /// Bytes of the first component, and the stripe unit of the rest: little, so that little need be moved.
-const UNIT: u64 = 256 << 10;
+pub(crate) const UNIT: u64 = 256 << 10;
 
-fn simulate(seed: u64, test: impl AsyncFnOnce(&mut World)) {
+pub(crate) fn simulate(seed: u64, test: impl AsyncFnOnce(&mut World)) {
     simulate_tuned(seed, |config| config.first_component = UNIT, test);
 }
 
 /// A file of the client's, written by layout and closed.
-async fn written(client: &Client, name: &str, pieces: &[(u64, Vec<u8>)]) -> Opened {
+pub(crate) async fn written(client: &Client, name: &str, pieces: &[(u64, Vec<u8>)]) -> Opened {
     let file = client.open(name).await;
     for (at, data) in pieces {
         let mut from = *at;
@@ -134,11 +143,7 @@ async fn written(client: &Client, name: &str, pieces: &[(u64, Vec<u8>)]) -> Open
 /// All of a file, through the metadata server.
 async fn content(client: &Client, file: &Opened) -> Vec<u8> {
     let size = client.stat(file).await.0;
-    let mut all = Vec::new();
-    while (all.len() as u64) < size {
-        all.extend_from_slice(&client.proxied_read(file, all.len() as u64, 1 << 20).await);
-    }
-    all
+    client.proxied_content(file, size).await
 }
 
 /// What a range is in memory.
@@ -230,6 +235,15 @@ fn holes_stay_holes_and_are_made_where_there_was_data() {
             assert!(read[at..at + data.len()] == data[..]);
             assert!(read[..at].iter().chain(&read[at + data.len()..]).all(|byte| *byte == 0));
         }
+        // Of exabytes, too.
+        let vast = client.open("vast").await;
+        client.copy_all((&source, 2 * UNIT), (&vast, 5), 100_000).await.unwrap();
+        client.truncate(&vast, 1 << 62).await;
+        client.copy_all((&vast, 0), (&fresh, 0), 1 << 62).await.unwrap();
+        assert_eq!(client.stat(&fresh).await.0, 1 << 62);
+        assert!(client.proxied_read(&fresh, 5, 100_000).await[..] == data[..]);
+        client.truncate(&fresh, 6 * UNIT + 11).await;
+        client.copy_all((&source, 0), (&fresh, 0), 6 * UNIT + 11).await.unwrap();
         // A hole alone.
         let nothing = client.open("nothing").await;
         client.truncate(&nothing, 3 * UNIT).await;
@@ -346,7 +360,7 @@ fn one_that_does_not_come_back_ends_it_and_what_was_copied_is_there() {
         };
         let ((told, copied, status), ()) = tokio::join!(client.offloaded(1), keeps_its_lease);
         assert_eq!((told, status), (stateid, nfsstat4::NFS4ERR_IO));
-        assert!(copied >= UNIT / 2 && copied <= UNIT, "{copied}");
+        assert!((UNIT / 2..=UNIT).contains(&copied), "{copied}");
     });
 }
 
@@ -429,5 +443,24 @@ fn mirrors_of_the_target_are_equal_also_if_one_of_them_was_away() {
             let read = client.read(&layout.mirror(mirror), 0..length as u64).await.unwrap();
             assert!(read[..] == pattern(0, length)[..], "mirror {mirror}");
         }
+    });
+}
+
+#[test]
+fn a_file_of_one_data_file_ends_where_that_does() {
+    let small = LayoutPolicy { shape: Shape::Small, mirrors: 1 };
+    slowly(41, small, async |world| {
+        let client = Client::mount(world, "a", NEW).await;
+        let source = written(&client, "from", &[(0, pattern(0, 10_000))]).await;
+        let target = client.open("to").await;
+        // Beyond the data there is a hole, in the middle of which the second part begins.
+        let long = written(&client, "long", &[(0, pattern(0, 10_000)), (299_999, vec![7])]).await;
+        client.copy_all((&long, 0), (&target, 0), 200_000).await.unwrap();
+        let layout = client.layout(&target, target.stateid, RW, 0).await;
+        let read = client.read(&layout, 0..300_000).await.unwrap();
+        assert!(read.len() == 200_000 && read[..10_000] == pattern(0, 10_000)[..]);
+        client.copy_all((&source, 0), (&target, 250_000), 10_000).await.unwrap();
+        assert_eq!(client.stat(&target).await.0, 260_000);
+        assert!(client.read(&layout, 250_000..300_000).await.unwrap()[..] == pattern(0, 10_000)[..]);
     });
 }

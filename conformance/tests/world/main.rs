@@ -7,6 +7,7 @@ mod copy;
 mod epochs;
 mod mirrors;
 mod proxied;
+mod read_plus;
 mod small;
 mod stage;
 mod storage;

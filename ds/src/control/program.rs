@@ -11,7 +11,8 @@ use sluice_xdr::control::{SLUICE_DATA_SERVER, SLUICE_DATA_SERVER_V1};
 use sluice_xdr::{Decode, DecodeError, Encode, Reader, from_bytes, to_frame};
 
 use super::{
-    checksum, copy, epoch, fence, inventory, logical_size, machine, remove, seek, space, stat, transfer, truncate,
+    checksum, copy, epoch, fence, inventory, logical_size, machine, remove, seek, space, stat, transfer,
+    truncate,
 };
 use crate::shared::Shared;
 

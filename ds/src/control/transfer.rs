@@ -63,11 +63,14 @@ async fn from_here(
         length: range.length,
     };
     let store = Arc::clone(&shared.store);
-    let work = async move {
-        store.transfer(transfer).await?;
-        store.commit(range.key).await.map(drop)
-    };
-    shared.order(caller, (range.key, range.generation), work).await
+    let work = async move { store.transfer(transfer).await.map(drop) };
+    shared.order(caller, (range.key, range.generation), work).await?;
+    flush(shared, range).await
+}
+
+/// Out of turn: the next order on the file need not wait for the device.
+async fn flush(shared: &Arc<Shared>, range: Range) -> Result<(), StoreError> {
+    shared.store.commit(range.key).await.map(drop)
 }
 
 async fn from_peer(
@@ -85,7 +88,8 @@ async fn from_peer(
         connection.close();
         copied
     };
-    shared.order(caller, (range.key, range.generation), work).await
+    shared.order(caller, (range.key, range.generation), work).await?;
+    flush(shared, range).await
 }
 
 /// The peer reads on while what it gave is written.
@@ -114,8 +118,7 @@ async fn fill(
         found = ahead?;
         next = upto;
     }
-    store.reach(range.key, range.generation, place(end)).await?;
-    store.commit(range.key).await.map(drop)
+    store.reach(range.key, range.generation, place(end)).await
 }
 
 /// What a peer has of a range, in pieces, each with its offset there.

@@ -18,10 +18,13 @@ use sluice_namespace::FileHandle;
 use sluice_state::ClientId;
 use sluice_state::effect::{Recall, RecallAnswer, RecallKind};
 use sluice_state::owner::LockOwner;
+use sluice_state::pressure::Recallable;
 use sluice_xdr::nfs4::{
-    Attributes, CB_GETATTR4args, CB_LAYOUTRECALL4args, CB_NOTIFY_LOCK4args, CB_OFFLOAD4args, CB_RECALL4args,
-    FATTR4_CHANGE, FATTR4_SIZE, bitmap4, layoutiomode4, layoutrecall_file4, layoutrecall4, layouttype4,
-    nfs_cb_argop4, nfs_fh4, nfsstat4, offload_info4, stable_how4, state_owner4, write_response4,
+    Attributes, CB_GETATTR4args, CB_LAYOUTRECALL4args, CB_NOTIFY_LOCK4args, CB_OFFLOAD4args,
+    CB_RECALL_ANY4args, CB_RECALL4args, FATTR4_CHANGE, FATTR4_SIZE, RCA4_TYPE_MASK_FF_LAYOUT_MAX,
+    RCA4_TYPE_MASK_FF_LAYOUT_MIN, RCA4_TYPE_MASK_RDATA_DLG, RCA4_TYPE_MASK_WDATA_DLG, bitmap4, layoutiomode4,
+    layoutrecall_file4, layoutrecall4, layouttype4, nfs_cb_argop4, nfs_fh4, nfsstat4, offload_info4,
+    stable_how4, state_owner4, write_response4,
 };
 
 pub(crate) use probe::probe;
@@ -127,6 +130,22 @@ pub(crate) async fn notify_lock(mds: Arc<Mds>, entry: Arc<FileEntry>, owner: Loc
         },
     });
     path::call(&mds, owner.client, operation, NOTICE).await;
+}
+
+/// Asks a client to keep no more than so many of what it holds (CB_RECALL_ANY, §20.6). It knows best which.
+pub(crate) async fn recall_any(mds: Arc<Mds>, client: ClientId, what: Recallable, keep: u32) {
+    let types: &[u32] = match what {
+        // RFC 8435 §12.1: of either iomode.
+        Recallable::Layouts => &[RCA4_TYPE_MASK_FF_LAYOUT_MIN, RCA4_TYPE_MASK_FF_LAYOUT_MAX],
+        Recallable::Delegations => &[RCA4_TYPE_MASK_RDATA_DLG, RCA4_TYPE_MASK_WDATA_DLG],
+    };
+    let operation = nfs_cb_argop4::OP_CB_RECALL_ANY(CB_RECALL_ANY4args {
+        craa_objects_to_keep: keep,
+        craa_type_mask: bitmap4::of(types),
+    });
+    add(&mds.metrics.recalls_sent, 1);
+    let said = path::call(&mds, client, operation, mds.config.recall_timeout).await;
+    tracing::debug!(?client, ?what, keep, status = ?said.map(|said| said.status), "CB_RECALL_ANY");
 }
 
 /// Tells a client how its copy ended (CB_OFFLOAD, RFC 7862 §16.1). If it never arrives the client can ask for the

@@ -12,9 +12,9 @@ use crate::ops::{
     deallocate, delegreturn, destroy_clientid, destroy_session, exchange_id, free_stateid,
     get_dir_delegation, getattr, getdeviceinfo, getfh, getxattr, io_advise, layoutcommit, layouterror,
     layoutget, layoutreturn, layoutstats, link, listxattrs, lock, lockt, locku, lookup, lookupp, notsupp,
-    nverify, offload_cancel, offload_status, open, open_downgrade, openattr, putfh, putrootfh, read, readdir,
-    readlink, reclaim_complete, remove, removexattr, rename, restorefh, savefh, secinfo, secinfo_no_name,
-    seek, sequence, setattr, setxattr, test_stateid, verify, write,
+    nverify, offload_cancel, offload_status, open, open_downgrade, openattr, putfh, putrootfh, read,
+    read_plus, readdir, readlink, reclaim_complete, remove, removexattr, rename, restorefh, savefh, secinfo,
+    secinfo_no_name, seek, sequence, setattr, setxattr, test_stateid, verify, write,
 };
 
 /// What an operation needs and does.
@@ -186,7 +186,7 @@ pub(crate) static TABLE: &[Row] = &[
     row!(OP_LAYOUTSTATS, 1, Flags::CURRENT, 8, args layoutstats::layoutstats),
     row!(OP_OFFLOAD_CANCEL, 2, Flags::CURRENT.or(Flags::MODIFIES), 8, args offload_cancel::offload_cancel),
     row!(OP_OFFLOAD_STATUS, 2, Flags::CURRENT, 24, args offload_status::offload_status),
-    row!(OP_READ_PLUS, 2, Flags::CURRENT, 8, declined notsupp::notsupp),
+    row!(OP_READ_PLUS, 2, Flags::CURRENT, 16, args read_plus::read_plus),
     row!(OP_SEEK, 2, Flags::CURRENT, 24, args seek::seek),
     row!(OP_WRITE_SAME, 2, Flags::CURRENT, 8, declined notsupp::notsupp),
     row!(OP_CLONE, 2, Flags::CURRENT.or(Flags::SAVED), 8, declined notsupp::notsupp),

@@ -22,6 +22,7 @@ use sluice_namespace::{Credential, FileHandle, Inode, Want};
 use sluice_state::stateid::{Other, special};
 use sluice_state::{ClientId, StateId};
 use sluice_xdr::nfs4::nfsstat4;
+use tokio::sync::Semaphore;
 
 use crate::compound::OpError;
 use crate::exports::table;
@@ -101,10 +102,21 @@ impl Caller {
     }
 }
 
+/// Orders of all copies that are under way at once. A data server holds some MiB of each.
+const ORDERS: usize = 32;
+
 /// Copies under way, and those that ended a while ago.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Copies {
     jobs: Mutex<BTreeMap<Other, Arc<Job>>>,
+    /// A permit for each order to a data server.
+    orders: Semaphore,
+}
+
+impl Default for Copies {
+    fn default() -> Self {
+        Self { jobs: Mutex::default(), orders: Semaphore::new(ORDERS) }
+    }
 }
 
 impl Copies {

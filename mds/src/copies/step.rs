@@ -20,9 +20,9 @@ use crate::layout::settle;
 use crate::server::Mds;
 
 /// Bytes of one order to a data server, which flushes after each.
-const PIECE: u64 = 32 << 20;
-/// Orders of one step under way at once.
-const WIDTH: usize = 4;
+const PIECE: u64 = 16 << 20;
+/// Orders of one step under way at once: while some of them flush, others move data.
+const WIDTH: usize = 8;
 
 /// What is to be copied in one step.
 #[derive(Clone, Copy, Debug)]
@@ -69,9 +69,12 @@ pub(crate) async fn step(mds: &Arc<Mds>, step: &Step, commit: &Commit<'_>) -> Re
     let target = ready(mds, step.target, &Use { bytes, write: true, persist_rw: false }).await?;
     let layout = target.layout().ok_or(nfsstat4::NFS4ERR_SERVERFAULT)?;
     let blanked = blank(mds, &target, step.offset, hole).await;
+    // The only data file of a file ends where that does: of a hole at the end one byte is moved.
+    let last = u64::from(data == 0 && !layout.is_sparse() && end > target.size());
     let moved = match (blanked, source.layout()) {
-        (Ok(filled), Some(from)) if data > 0 => {
-            let (from_at, at) = (step.source_offset + hole, step.offset + hole);
+        (Ok(filled), Some(from)) if data + last > 0 => {
+            let (from_at, at) = (step.source_offset + hole - last, step.offset + hole - last);
+            let data = data + last;
             let pieces = transfer::pieces((from, from_at), (layout, at), data, PIECE, &filling);
             all(mds, pieces).await.map(|beside| beside && filled)
         }
@@ -136,8 +139,7 @@ async fn extent(
     let Some(layout) = layout else { return Ok((length, 0)) };
     let (from, end) = (step.source_offset, step.source_offset + length);
     let found = dsctl::seek(mds, layout, from, end, true).await?;
-    // Of a hole at the end one byte is moved, so that the target's data reach as far.
-    let data = found.unwrap_or(end).clamp(from, end - 1);
+    let data = found.unwrap_or(end).clamp(from, end);
     Ok((data - from, (end - data).min(step.most)))
 }
 
@@ -159,7 +161,10 @@ async fn all(mds: &Arc<Mds>, pieces: Vec<transfer::Piece>) -> Result<bool, nfsst
         while outcome.is_ok() && under_way.len() < WIDTH {
             let Some(piece) = waiting.next() else { break };
             let mds = Arc::clone(mds);
-            under_way.spawn(async move { transfer::transfer(&mds, &piece).await });
+            under_way.spawn(async move {
+                let _permit = mds.copies.orders.acquire().await;
+                transfer::transfer(&mds, &piece).await
+            });
         }
         let Some(done) = under_way.join_next().await else { return outcome };
         match done.unwrap_or(Err(nfsstat4::NFS4ERR_SERVERFAULT)) {

@@ -274,20 +274,23 @@ pub(crate) async fn remove(mds: &Arc<Mds>, store: StoreId, files: Vec<ctl_data_f
 }
 
 /// The stripe-unit pieces of `[offset, offset + length)`, each with the data files that hold it.
-pub(super) fn pieces(layout: &Layout, offset: u64, length: u64) -> Vec<(u64, u64, Vec<DataFile>)> {
+/// One after the other: of a file of exabytes there are more than memory holds.
+pub(super) fn pieces(
+    layout: &Layout,
+    offset: u64,
+    length: u64,
+) -> impl Iterator<Item = (u64, u64, Vec<DataFile>)> {
     let end = offset.saturating_add(length);
     let mut at = offset;
-    let mut out = Vec::new();
-    while at < end {
-        let Some(component) = layout.component(at) else { break };
+    std::iter::from_fn(move || {
+        let component = layout.component(at).filter(|_| at < end)?;
         let unit = component.stripe_unit.max(1);
         let boundary = (at / unit).saturating_add(1).saturating_mul(unit);
         let stop = if component.width > 1 { boundary.min(component.end) } else { component.end };
-        let next = stop.min(end);
-        out.push((at, next - at, component.column(at).map(<[_]>::to_vec).unwrap_or_default()));
+        let (from, next) = (at, stop.min(end));
         at = next;
-    }
-    out
+        Some((from, next - from, component.column(from).map(<[_]>::to_vec).unwrap_or_default()))
+    })
 }
 
 /// Allocates or frees the storage of `[offset, offset + length)`.
@@ -323,25 +326,62 @@ pub(crate) async fn seek(
     size: u64,
     data: bool,
 ) -> Result<Option<u64>, nfsstat4> {
+    if data {
+        return seek_data(mds, layout, offset, size).await;
+    }
     for (start, length, files) in pieces(layout, offset, size.saturating_sub(offset)) {
-        // Any mirror does that is here, else the first.
-        let serves = |file: &&DataFile| mds.data_servers.get(file.store).is_some_and(|store| store.serves());
-        let good = || files.iter().filter(|file| !file.stale);
-        let file = good().find(serves).or(good().next()).ok_or(nfsstat4::NFS4ERR_SERVERFAULT)?;
-        let store = mds.data_servers.get(file.store).ok_or(nfsstat4::NFS4ERR_DELAY)?;
-        let args = DS_SEEK_args { target: wire(layout.id, file), offset: start, data };
-        match call(&store, DS_SEEK, &args, PATIENCE).await {
-            Some(DS_SEEK_res::CTL_OK(found)) if found.found && found.offset < start + length => {
-                return Ok(Some(found.offset.max(start)));
-            }
-            // At or beyond the end of this data file: no data there, and a hole right away.
-            Some(DS_SEEK_res::CTL_OK(found)) if !found.found && !data => return Ok(Some(start)),
-            Some(DS_SEEK_res::CTL_OK(_)) => {}
-            Some(DS_SEEK_res::Default(ctl_status::CTL_ERR_NOENT)) if !data => return Ok(Some(start)),
-            Some(DS_SEEK_res::Default(ctl_status::CTL_ERR_NOENT)) => {}
-            Some(DS_SEEK_res::Default(ctl_status::CTL_ERR_IO)) => return Err(nfsstat4::NFS4ERR_IO),
-            _ => return Err(nfsstat4::NFS4ERR_DELAY),
+        let found = next(mds, layout, &files, start, false).await?;
+        match found {
+            Some(found) if found >= start + length => {}
+            // Beyond the end of this data file there is a hole right away.
+            found => return Ok(Some(found.map_or(start, |found| found.max(start)))),
         }
     }
     Ok(None)
+}
+
+/// Bytes are at their own offsets in their data files: each column is asked once, however long a hole is.
+async fn seek_data(mds: &Arc<Mds>, layout: &Layout, offset: u64, size: u64) -> Result<Option<u64>, nfsstat4> {
+    for component in layout.components.iter().filter(|c| c.start < size && offset < c.end) {
+        let (from, end) = (offset.max(component.start), size.min(component.end));
+        let mut first = None;
+        for column in component.slots.chunks(usize::from(component.mirrors.max(1))) {
+            let found = next(mds, layout, column, from, true).await?.filter(|found| *found < end);
+            first = first.into_iter().chain(found).min();
+            // There is none before it.
+            if first == Some(from) {
+                break;
+            }
+        }
+        if first.is_some() {
+            return Ok(first);
+        }
+    }
+    Ok(None)
+}
+
+/// The next byte of data (or hole) of one column, by its data file; `None` when there is none before the end of that.
+async fn next(
+    mds: &Arc<Mds>,
+    layout: &Layout,
+    files: &[DataFile],
+    offset: u64,
+    data: bool,
+) -> Result<Option<u64>, nfsstat4> {
+    // Any mirror does that is here, else the first; of mirrors that may differ only the first is the truth.
+    let serves = |file: &&DataFile| mds.data_servers.get(file.store).is_some_and(|store| store.serves());
+    let good = || {
+        let most = if layout.mirrors_dirty { 1 } else { usize::MAX };
+        files.iter().filter(|file| !file.stale).take(most)
+    };
+    let file = good().find(serves).or(good().next()).ok_or(nfsstat4::NFS4ERR_SERVERFAULT)?;
+    let store = mds.data_servers.get(file.store).ok_or(nfsstat4::NFS4ERR_DELAY)?;
+    let args = DS_SEEK_args { target: wire(layout.id, file), offset, data };
+    match call(&store, DS_SEEK, &args, PATIENCE).await {
+        Some(DS_SEEK_res::CTL_OK(found)) => Ok(found.found.then_some(found.offset)),
+        // A data file never written is a hole.
+        Some(DS_SEEK_res::Default(ctl_status::CTL_ERR_NOENT)) => Ok(None),
+        Some(DS_SEEK_res::Default(ctl_status::CTL_ERR_IO)) => Err(nfsstat4::NFS4ERR_IO),
+        _ => Err(nfsstat4::NFS4ERR_DELAY),
+    }
 }

@@ -8,7 +8,7 @@ use sluice_state::file::{Error, File, Intent, Reply, Ticket};
 use sluice_state::{ClientId, StateId};
 use sluice_xdr::nfs4::{
     LAYOUTGET4args, LAYOUTGET4res, LAYOUTGET4resok, layout_content4, layout4, layoutiomode4, layouttype4,
-    nfsstat4,
+    nfs_resop4, nfsstat4,
 };
 
 use crate::compound::context::to_wire;
@@ -43,7 +43,8 @@ pub(crate) async fn layoutget(cx: &mut Context, args: LAYOUTGET4args) -> OpResul
     if write && cx.is_read_only() {
         return Err(refused(cx, &ask, Reason::ReadOnlyExport));
     }
-    let (granted, stateid, return_on_close) = granted(cx, &args, &ask, stateid).await?;
+    let (granted, stateid, return_on_close) =
+        granted(cx, &args, &ask, stateid).await.map_err(with_its_arm)?;
     cx.server.proxied.granted(client, file);
     metrics::add(&cx.server.metrics.layouts_granted, 1);
     cx.current_stateid = Some(stateid);
@@ -59,6 +60,17 @@ pub(crate) async fn layoutget(cx: &mut Context, args: LAYOUTGET4args) -> OpResul
         logr_stateid: to_wire(&stateid),
         logr_layout: vec![layout],
     }))
+}
+
+/// §18.43.2: LAYOUTTRYLATER says whether the client will be told of a better moment. It will not.
+fn with_its_arm(error: OpError) -> OpError {
+    match error {
+        OpError::Status(status @ nfsstat4::NFS4ERR_LAYOUTTRYLATER) => {
+            let later = LAYOUTGET4res::NFS4ERR_LAYOUTTRYLATER(false);
+            OpError::Arm(status, Box::new(nfs_resop4::OP_LAYOUTGET(later)))
+        }
+        other => other,
+    }
 }
 
 /// §18.43.3: what is wrong whatever the file is.

@@ -45,6 +45,7 @@ mod opening;
 pub(crate) mod putfh;
 pub(crate) mod putrootfh;
 pub(crate) mod read;
+pub(crate) mod read_plus;
 pub(crate) mod readdir;
 pub(crate) mod readlink;
 pub(crate) mod reclaim_complete;

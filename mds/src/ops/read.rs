@@ -6,12 +6,12 @@ use bytes::Bytes;
 use sluice_namespace::Inode;
 use sluice_state::file::Intent;
 use sluice_state::{ClientId, StateId};
-use sluice_xdr::nfs4::{READ4args, READ4res, READ4resok, nfsstat4};
+use sluice_xdr::nfs4::{READ4args, READ4res, READ4resok, nfsstat4, stateid4};
 
 use super::lock::must_be_file;
 use crate::attr::get::MAX_IO;
 use crate::compound::{Context, OpError, OpResult};
-use crate::files::FileEntry;
+use crate::files::{FileEntry, Held};
 use crate::layout::ready::{Use, ready};
 use crate::layout::reason::Reason;
 use crate::layout::settle;
@@ -21,21 +21,7 @@ use crate::{dsctl, metrics};
 const AROUND: usize = 32;
 
 pub(crate) async fn read(cx: &mut Context, args: READ4args) -> OpResult<READ4res> {
-    must_be_file(cx).await?;
-    let stateid = cx.stateid(&args.stateid)?;
-    permit_io(cx, &stateid, false).await?;
-    let client = cx.client()?;
-    let key = cx.current()?.inode;
-    let entry = cx.server.file(&key).await?;
-    let intent = Intent::ProxyIo { client, write: false, exclusive: false };
-    let held = cx.server.prepare(&entry, &intent).await?;
-    settle::settle_size(&cx.server, &key).await?;
-    cx.forget_inode();
-    let mut inode = cx.inode().await?;
-    if inode.layout().is_some_and(|layout| layout.mirrors_dirty) {
-        let bytes = args.offset..args.offset.saturating_add(args.count.into());
-        inode = ready(&cx.server, key, &Use { bytes, write: false, persist_rw: false }).await?;
-    }
+    let (held, inode) = admit(cx, &args.stateid, args.offset, args.count.into()).await?;
     let room = u64::try_from(cx.reply_room.saturating_sub(AROUND)).unwrap_or(0);
     let asked = u64::from(args.count).min(MAX_IO).min(room);
     let length = inode.size().saturating_sub(args.offset).min(asked);
@@ -48,11 +34,49 @@ pub(crate) async fn read(cx: &mut Context, args: READ4args) -> OpResult<READ4res
             dsctl::read(&cx.server, layout, args.offset, length).await?
         }
     };
+    done(cx, held, length)?;
+    let eof = args.offset.saturating_add(length) >= inode.size();
+    Ok(READ4res::NFS4_OK(READ4resok { eof, data }))
+}
+
+/// A ticket to read a range of the current file, and the file as it is now.
+///
+/// # Errors
+/// What the state, the mode, the store and the data servers say.
+pub(super) async fn admit(
+    cx: &mut Context,
+    stateid: &stateid4,
+    offset: u64,
+    length: u64,
+) -> Result<(Held, Inode), OpError> {
+    must_be_file(cx).await?;
+    let stateid = cx.stateid(stateid)?;
+    permit_io(cx, &stateid, false).await?;
+    let client = cx.client()?;
+    let key = cx.current()?.inode;
+    let entry = cx.server.file(&key).await?;
+    let intent = Intent::ProxyIo { client, write: false, exclusive: false };
+    let held = cx.server.prepare(&entry, &intent).await?;
+    settle::settle_size(&cx.server, &key).await?;
+    cx.forget_inode();
+    let mut inode = cx.inode().await?;
+    if inode.layout().is_some_and(|layout| layout.mirrors_dirty) {
+        let bytes = offset..offset.saturating_add(length);
+        inode = ready(&cx.server, key, &Use { bytes, write: false, persist_rw: false }).await?;
+    }
+    Ok((held, inode))
+}
+
+/// So many bytes were read under the ticket.
+///
+/// # Errors
+/// A revocation or expiry came meanwhile.
+pub(super) fn done(cx: &Context, held: Held, length: u64) -> Result<(), OpError> {
+    let (client, entry) = (cx.client()?, held.entry());
     held.commit()?;
     metrics::add(&cx.server.metrics.proxied_read, length);
     count_proxied(cx, client, &entry, length);
-    let eof = args.offset.saturating_add(length) >= inode.size();
-    Ok(READ4res::NFS4_OK(READ4resok { eof, data }))
+    Ok(())
 }
 
 /// May this stateid read (or write) the current file? An ordinary one was judged at OPEN; a special one is

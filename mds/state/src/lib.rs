@@ -15,6 +15,7 @@ pub mod lease;
 pub mod lock;
 pub mod open;
 pub mod owner;
+pub mod pressure;
 pub mod range_set;
 pub mod recovery;
 pub mod session;

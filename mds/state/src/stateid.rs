@@ -123,6 +123,8 @@ pub struct Usage {
     pub delegations: u32,
     /// Delegation stateids of all clients.
     pub delegations_of_all: u32,
+    /// Layout stateids of all clients.
+    pub layouts_of_all: u32,
     /// It has not freed all that was revoked.
     pub has_revoked: bool,
 }
@@ -139,6 +141,8 @@ pub struct StateIndex {
     clients: BTreeMap<ClientId, PerClient>,
     /// Live delegations of all clients.
     delegations: u32,
+    /// Live layouts of all clients.
+    layouts: u32,
 }
 
 #[derive(Debug)]
@@ -192,7 +196,27 @@ impl StateIndex {
     #[must_use]
     pub fn usage(&self, client: ClientId) -> Usage {
         let usage = self.clients.get(&client).map(|c| c.usage).unwrap_or_default();
-        Usage { delegations_of_all: self.delegations, has_revoked: self.has_revoked(client), ..usage }
+        Usage {
+            delegations_of_all: self.delegations,
+            layouts_of_all: self.layouts,
+            has_revoked: self.has_revoked(client),
+            ..usage
+        }
+    }
+
+    /// What each client holds that holds anything.
+    #[must_use]
+    pub fn usages(&self) -> Vec<(ClientId, Usage)> {
+        self.clients.iter().map(|(client, held)| (*client, held.usage)).collect()
+    }
+
+    /// The count over all clients that a kind of state is part of.
+    fn count(&mut self, kind: StateKind) -> Option<&mut u32> {
+        match kind {
+            StateKind::Delegation => Some(&mut self.delegations),
+            StateKind::Layout => Some(&mut self.layouts),
+            _ => None,
+        }
     }
 
     /// True when the client holds anything.
@@ -236,7 +260,9 @@ impl StateIndex {
             let per_client = self.clients.entry(client).or_default();
             per_client.others.insert(stateid.other, file);
             per_client.usage.add(kind);
-            self.delegations += u32::from(kind == StateKind::Delegation);
+            if let Some(all) = self.count(kind) {
+                *all += 1;
+            }
         }
     }
 
@@ -246,12 +272,14 @@ impl StateIndex {
         per_client.others.remove(&stateid.other);
         if entry.revoked.is_none() {
             per_client.usage.sub(entry.at.kind);
-            self.delegations -= u32::from(entry.at.kind == StateKind::Delegation);
         } else {
             per_client.revoked.retain(|other| *other != stateid.other);
         }
         if per_client.others.is_empty() && per_client.revoked.is_empty() {
             self.clients.remove(&entry.at.client);
+        }
+        if let Some(all) = self.count(entry.at.kind).filter(|_| entry.revoked.is_none()) {
+            *all -= 1;
         }
     }
 
@@ -263,13 +291,15 @@ impl StateIndex {
         let at = entry.at;
         let Some(per_client) = self.clients.get_mut(&at.client) else { return };
         per_client.usage.sub(at.kind);
-        self.delegations -= u32::from(at.kind == StateKind::Delegation);
         per_client.others.remove(&stateid.other);
         per_client.revoked.push_back(stateid.other);
         if per_client.revoked.len() > MAX_REVOKED_PER_CLIENT
             && let Some(oldest) = per_client.revoked.pop_front()
         {
             self.entries.remove(&oldest);
+        }
+        if let Some(all) = self.count(at.kind) {
+            *all -= 1;
         }
     }
 
@@ -291,6 +321,7 @@ impl StateIndex {
     pub fn forget_client(&mut self, client: ClientId) {
         let Some(per_client) = self.clients.remove(&client) else { return };
         self.delegations -= per_client.usage.delegations;
+        self.layouts -= per_client.usage.layouts;
         for other in per_client.others.keys().chain(&per_client.revoked) {
             self.entries.remove(other);
         }

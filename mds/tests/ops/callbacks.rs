@@ -195,6 +195,9 @@ fn result(operation: &nfs_cb_argop4, status: nfsstat4, told: &Attributes) -> nfs
         nfs_cb_argop4::OP_CB_NOTIFY_LOCK(_) => {
             nfs_cb_resop4::OP_CB_NOTIFY_LOCK(CB_NOTIFY_LOCK4res { cnlr_status: status })
         }
+        nfs_cb_argop4::OP_CB_RECALL_ANY(_) => {
+            nfs_cb_resop4::OP_CB_RECALL_ANY(CB_RECALL_ANY4res { crar_status: status })
+        }
         nfs_cb_argop4::OP_CB_OFFLOAD(_) => {
             nfs_cb_resop4::OP_CB_OFFLOAD(CB_OFFLOAD4res { cor_status: status })
         }

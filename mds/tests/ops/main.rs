@@ -34,6 +34,7 @@ mod lookup;
 mod mirrors;
 mod open;
 mod persistence;
+mod pressure;
 mod readdir;
 mod reclaim_complete;
 mod sequence;

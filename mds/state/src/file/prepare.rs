@@ -167,7 +167,10 @@ impl File {
         if self.layouts.fencing_client(client) || held.is_some_and(|l| l.recall.is_some()) {
             return Err(Error::RecallConflict);
         }
-        if held.is_none() && ctx.usage.layouts >= ctx.policy.max_layouts_per_client {
+        if held.is_none()
+            && (ctx.usage.layouts >= ctx.policy.max_layouts_per_client
+                || ctx.usage.layouts_of_all >= ctx.policy.max_layouts)
+        {
             return Err(Error::LayoutTryLater);
         }
         Ok(())

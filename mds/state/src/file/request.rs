@@ -31,6 +31,8 @@ pub struct Policy {
     pub max_locks_per_client: u32,
     /// Most layout stateids per client.
     pub max_layouts_per_client: u32,
+    /// Most layout stateids of all clients.
+    pub max_layouts: u32,
     /// Most delegations per client.
     pub max_delegations_per_client: u32,
     /// The same for clients that do not ask for them. Linux has room for 5,000, and returns what is beyond that
@@ -75,6 +77,7 @@ impl Default for Policy {
             max_opens_per_client: 1 << 20,
             max_locks_per_client: 1 << 18,
             max_layouts_per_client: 1 << 20,
+            max_layouts: 1 << 22,
             max_delegations_per_client: 1 << 16,
             max_unasked_per_client: 4096,
             max_delegations: 1 << 18,
