@@ -141,7 +141,10 @@ async fn foundation_is_loaded_and_dumped() {
     assert!(refused.contains("holds a file system"), "{refused}");
 
     let back = there.path().join("back");
-    dump(Source::open(&at(there.path()), &cluster).await.unwrap(), &back, true).await.unwrap();
+    let at_rest = Source::open(&at(there.path()), &cluster).await.unwrap();
+    // Longer than the cluster keeps a version: as a dump of a large file system takes.
+    tokio::time::sleep(std::time::Duration::from_secs(6)).await;
+    dump(at_rest, &back, true).await.unwrap();
     let here = tempfile::tempdir().unwrap();
     load(&back, here.path(), &EMBEDDED, true).await.unwrap();
     let new = Running::start(here).await;
