@@ -21,8 +21,9 @@ use crate::server::Mds;
 
 /// Bytes of one order to a data server, which flushes after each.
 const PIECE: u64 = 16 << 20;
-/// Orders of one step under way at once: while some of them flush, others move data.
-const WIDTH: usize = 8;
+/// Orders of one step under way at once, all of an ordinary one: those of one data file take turns, and neighbours
+/// are mostly of the same.
+const WIDTH: usize = 16;
 
 /// What is to be copied in one step.
 #[derive(Clone, Copy, Debug)]
