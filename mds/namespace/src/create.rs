@@ -4,6 +4,7 @@ use bytes::Bytes;
 use sluice_env::Wall;
 use sluice_kv::{Transaction, Versionstamp};
 
+use crate::acl::{self, Acl, NewMode};
 use crate::credential::{self, Credential, Owned, Want};
 use crate::data_file::Layout;
 use crate::directory::{Delta, Parent};
@@ -70,10 +71,12 @@ impl NewNode {
 }
 
 /// Attributes given at creation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewAttributes {
-    /// Low 12 bits, the umask already applied.
-    pub mode: u16,
+    /// Low 12 bits; the directory's list has a say in it.
+    pub mode: NewMode,
+    /// A list in place of what would be inherited.
+    pub acl: Option<Acl>,
     pub uid: Option<u32>,
     pub gid: Option<u32>,
     pub atime: Option<Wall>,
@@ -83,7 +86,7 @@ pub struct NewAttributes {
 impl NewAttributes {
     /// Only a mode.
     pub const fn mode(mode: u16) -> Self {
-        Self { mode, uid: None, gid: None, atime: None, mtime: None }
+        Self { mode: NewMode::Given(mode), acl: None, uid: None, gid: None, atime: None, mtime: None }
     }
 }
 
@@ -134,7 +137,7 @@ impl Namespace {
             let directory = self.directory_unchanged(txn, &parent).await?;
             return Ok(Pending::new(Created { inode, created: false, directory }, self.base()));
         }
-        parent.record.owned().require(request.who, Want::CHANGE_ENTRIES)?;
+        parent.record.owned().require_add(request.who, create.node.kind())?;
         let key = InodeKey { home: directory.fileid, cookie: place.vacancy()?, fileid: create.fileid };
         let record = new_record(create, &parent.record, request)?;
         let kind = record.kind();
@@ -195,8 +198,9 @@ fn new_record(
     let Request { who, now, .. } = *request;
     let attributes = &create.attributes;
     let kind = create.node.kind();
-    let (gid, mode) = credential::inherit(&parent.owned(), who, kind, attributes.mode & 0o7777);
-    let owned = Owned { kind, mode, uid: who.uid, gid };
+    let (acl, mode) = acl::initial(parent.acl.as_ref(), kind, attributes.mode, attributes.acl.as_ref())?;
+    let (gid, mode) = credential::inherit(&parent.owned(), who, kind, mode & 0o7777);
+    let owned = Owned { kind, mode, uid: who.uid, gid, acl: None };
     let (uid, gid) = chosen_owner(&owned, who, attributes)?;
     Ok(InodeRecord {
         stamp: Versionstamp([0; 10]),
@@ -210,6 +214,7 @@ fn new_record(
         ctime: now,
         btime: now,
         xattrs: false,
+        acl,
         node: new_node(create, parent, request)?,
     })
 }

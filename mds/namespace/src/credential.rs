@@ -1,7 +1,9 @@
-//! Who asks, and what the mode bits let them do (POSIX.1-2017 §4.5, as Linux applies it).
+//! Who asks, and what the access control list lets them do (RFC 8881 §6), or where there is none the mode bits
+//! (POSIX.1-2017 §4.5, as Linux applies it).
 
 use std::ops::{BitOr, BitOrAssign};
 
+use crate::acl::{Acl, Rights, Verdict};
 use crate::error::FsError;
 use crate::inode::Kind;
 
@@ -27,12 +29,14 @@ impl Credential {
 }
 
 /// What permission depends on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owned {
     pub kind: Kind,
     pub mode: u16,
     pub uid: u32,
     pub gid: u32,
+    /// Decides in place of the mode's permission bits.
+    pub acl: Option<Acl>,
 }
 
 pub(crate) const SET_UID: u16 = 0o4000;
@@ -50,6 +54,21 @@ impl Want {
     pub const EXECUTE: Self = Self(1);
     /// What changing a directory's entries takes.
     pub const CHANGE_ENTRIES: Self = Self(3);
+
+    /// In terms of a list. Data servers cannot tell appending from overwriting: writing takes both.
+    fn rights(self) -> Rights {
+        let mut rights = Rights::NONE;
+        for (bit, means) in [
+            (Self::READ, Rights::READ_DATA),
+            (Self::WRITE, Rights::WRITE_DATA | Rights::APPEND_DATA),
+            (Self::EXECUTE, Rights::EXECUTE),
+        ] {
+            if self.0 & bit.0 != 0 {
+                rights |= means;
+            }
+        }
+        rights
+    }
 }
 
 impl BitOr for Want {
@@ -97,7 +116,10 @@ impl Owned {
     pub fn permits(&self, who: &Credential, want: Want) -> bool {
         if who.is_root() {
             // Root reads and writes anything, searches any directory, and executes what somebody may.
-            return want.0 & 1 == 0 || self.kind == Kind::Directory || self.mode & 0o111 != 0;
+            return want.0 & 1 == 0 || self.kind == Kind::Directory || self.is_executable();
+        }
+        if let Some(acl) = &self.acl {
+            return self.judge(acl, who).allowed.contains(want.rights());
         }
         let shift = if who.uid == self.uid {
             6
@@ -109,6 +131,93 @@ impl Owned {
         (self.mode >> shift) & want.0 == want.0
     }
 
+    fn judge(&self, acl: &Acl, who: &Credential) -> Verdict {
+        acl.judge(self.uid, self.gid, who)
+    }
+
+    /// What a list says of `who`; of what has none, nothing.
+    fn listed(&self, who: &Credential) -> Verdict {
+        self.acl.as_ref().map(|acl| self.judge(acl, who)).unwrap_or_default()
+    }
+
+    fn is_executable(&self) -> bool {
+        self.mode & 0o111 != 0 || self.acl.as_ref().is_some_and(Acl::is_executable)
+    }
+
+    /// The list itself may be read: by the owner in any case (RFC 8881 §6.4.3 has owners set lists that lock them
+    /// out, and they must be able to see it).
+    pub fn may_read_acl(&self, who: &Credential) -> bool {
+        self.acl.is_none() || self.is_owner(who) || self.listed(who).allowed.contains(Rights::READ_ACL)
+    }
+
+    /// [`FsError::NotOwner`] unless `who` may set list and mode: one makes the other.
+    pub(crate) fn require_write_acl(&self, who: &Credential) -> Result<(), FsError> {
+        let may = self.is_owner(who) || self.listed(who).allowed.contains(Rights::WRITE_ACL);
+        if may { Ok(()) } else { Err(FsError::NotOwner) }
+    }
+
+    /// Somebody who may take it over (RFC 8881 §6.2.1.3.1, WRITE_OWNER) does with it what an owner may.
+    pub(crate) fn may_take(&self, who: &Credential) -> bool {
+        self.listed(who).allowed.contains(Rights::WRITE_OWNER)
+    }
+
+    /// Times of one's choice are the owner's to set, and of those to whom a list gives it.
+    pub(crate) fn may_set_times(&self, who: &Credential) -> bool {
+        self.is_owner(who) || self.listed(who).allowed.contains(Rights::WRITE_ATTRIBUTES)
+    }
+
+    /// [`FsError::Access`] unless `who` may read, or write, extended attributes: like data, unless the list denies
+    /// it by the bits for named attributes.
+    pub(crate) fn require_xattrs(&self, who: &Credential, want: Want) -> Result<(), FsError> {
+        self.require(who, want)?;
+        if self.may_use_xattrs(who, want) { Ok(()) } else { Err(FsError::Access) }
+    }
+
+    fn may_use_xattrs(&self, who: &Credential, want: Want) -> bool {
+        let by_list = if want == Want::WRITE { Rights::WRITE_NAMED_ATTRS } else { Rights::READ_NAMED_ATTRS };
+        self.permits(who, want) && (who.is_root() || !self.listed(who).denied.meets(by_list))
+    }
+
+    /// [`FsError::Access`] unless `who` may change entries of this directory in some way; in which,
+    /// [`Self::require_add`] and [`Self::require_remove`] say where there is a list.
+    pub(crate) fn require_change(&self, who: &Credential) -> Result<(), FsError> {
+        self.require(who, if self.acl.is_some() { Want::EXECUTE } else { Want::CHANGE_ENTRIES })
+    }
+
+    /// [`FsError::Access`] unless `who` may add an entry of this kind to this directory.
+    pub(crate) fn require_add(&self, who: &Credential, kind: Kind) -> Result<(), FsError> {
+        let add = if kind == Kind::Directory { Rights::APPEND_DATA } else { Rights::WRITE_DATA };
+        self.require_change(who)?;
+        let listed = self.acl.is_none() || who.is_root() || self.listed(who).allowed.contains(add);
+        if listed { Ok(()) } else { Err(FsError::Access) }
+    }
+
+    /// [`FsError::Access`] or [`FsError::NotOwner`] unless `who` may take `entry` out of this directory.
+    pub(crate) fn require_remove(&self, entry: &Self, who: &Credential) -> Result<(), FsError> {
+        if self.acl.is_none() && entry.acl.is_none() {
+            self.require(who, Want::CHANGE_ENTRIES)?;
+            return self.require_sticky(entry, who);
+        }
+        self.require(who, Want::EXECUTE)?;
+        let (of_entry, here) = (entry.listed(who), self.listed(who));
+        // RFC 8881 §6.2.1.3.2: either of the two lists is enough, whatever the other denies. The entry's own says it
+        // of this very file, so that it holds in a sticky directory too.
+        if who.is_root() || of_entry.allowed.contains(Rights::DELETE) {
+            return Ok(());
+        }
+        let allowed = match &self.acl {
+            None => self.permits(who, Want::WRITE),
+            Some(_) if here.allowed.contains(Rights::DELETE_CHILD) => true,
+            // Where neither speaks of it, who may add may remove.
+            Some(_) => {
+                let denied =
+                    here.denied.contains(Rights::DELETE_CHILD) || of_entry.denied.contains(Rights::DELETE);
+                !denied && here.allowed.contains(Rights::WRITE_DATA)
+            }
+        };
+        if allowed { self.require_sticky(entry, who) } else { Err(FsError::Access) }
+    }
+
     /// [`FsError::Access`] unless `who` may do `want`.
     pub fn require(&self, who: &Credential, want: Want) -> Result<(), FsError> {
         if self.permits(who, want) { Ok(()) } else { Err(FsError::Access) }
@@ -116,11 +225,15 @@ impl Owned {
 
     /// [`FsError::NotOwner`] unless `who` owns it or is root.
     pub fn require_owner(&self, who: &Credential) -> Result<(), FsError> {
-        if who.is_root() || who.uid == self.uid { Ok(()) } else { Err(FsError::NotOwner) }
+        if self.is_owner(who) { Ok(()) } else { Err(FsError::NotOwner) }
+    }
+
+    fn is_owner(&self, who: &Credential) -> bool {
+        who.is_root() || who.uid == self.uid
     }
 
     /// In a sticky directory only the owner of an entry or of the directory removes or renames it.
-    pub fn require_sticky(&self, entry: &Self, who: &Credential) -> Result<(), FsError> {
+    fn require_sticky(&self, entry: &Self, who: &Credential) -> Result<(), FsError> {
         let free = self.mode & STICKY == 0 || who.is_root();
         if free || who.uid == entry.uid || who.uid == self.uid { Ok(()) } else { Err(FsError::NotOwner) }
     }
@@ -130,19 +243,37 @@ impl Owned {
         let directory = self.kind == Kind::Directory;
         let mut mask = AccessMask::default();
         if self.permits(who, Want::READ) {
-            mask |= AccessMask::READ | AccessMask::XAREAD | AccessMask::XALIST;
+            mask |= AccessMask::READ;
+        }
+        if self.may_use_xattrs(who, Want::READ) {
+            mask |= AccessMask::XAREAD | AccessMask::XALIST;
+        }
+        if self.may_use_xattrs(who, Want::WRITE) {
+            mask |= AccessMask::XAWRITE;
         }
         if self.permits(who, Want::EXECUTE) {
             mask |= if directory { AccessMask::LOOKUP } else { AccessMask::EXECUTE };
         }
+        mask | if directory { self.access_to_entries(who) } else { self.access_to_data(who) }
+    }
+
+    fn access_to_data(&self, who: &Credential) -> AccessMask {
         if self.permits(who, Want::WRITE) {
-            mask |= AccessMask::XAWRITE;
-            // Changing entries takes search permission too.
-            if !directory {
-                mask |= AccessMask::MODIFY | AccessMask::EXTEND;
-            } else if self.permits(who, Want::EXECUTE) {
-                mask |= AccessMask::MODIFY | AccessMask::EXTEND | AccessMask::DELETE;
-            }
+            return AccessMask::MODIFY | AccessMask::EXTEND;
+        }
+        AccessMask::default()
+    }
+
+    /// Changing entries takes search permission too.
+    fn access_to_entries(&self, who: &Credential) -> AccessMask {
+        let mut mask = AccessMask::default();
+        if [Kind::File, Kind::Directory].into_iter().any(|kind| self.require_add(who, kind).is_ok()) {
+            mask |= AccessMask::MODIFY | AccessMask::EXTEND;
+        }
+        // Of an entry that says nothing of it and belongs to the caller.
+        let entry = Self { kind: Kind::File, mode: 0, uid: who.uid, gid: who.gid, acl: None };
+        if self.require_remove(&entry, who).is_ok() {
+            mask |= AccessMask::DELETE;
         }
         mask
     }
@@ -181,7 +312,7 @@ mod tests {
         Credential { uid, gid, gids: gids.to_vec() }
     }
     fn owned(kind: Kind, mode: u16) -> Owned {
-        Owned { kind, mode, uid: 10, gid: 20 }
+        Owned { kind, mode, uid: 10, gid: 20, acl: None }
     }
 
     #[test]
@@ -230,7 +361,7 @@ mod tests {
 
     #[test]
     fn sticky_directories_protect_entries() {
-        let sticky = Owned { kind: Kind::Directory, mode: 0o1777, uid: 1, gid: 1 };
+        let sticky = Owned { kind: Kind::Directory, mode: 0o1777, uid: 1, gid: 1, acl: None };
         let entry = owned(Kind::File, 0o666);
         assert!(sticky.require_sticky(&entry, &who(11, 20, &[])).is_err());
         assert!(sticky.require_sticky(&entry, &who(10, 5, &[])).is_ok());
@@ -249,8 +380,8 @@ mod tests {
 
     #[test]
     fn a_set_group_id_directory_gives_its_group() {
-        let plain = Owned { kind: Kind::Directory, mode: 0o777, uid: 1, gid: 50 };
-        let setgid = Owned { mode: 0o2777, ..plain };
+        let plain = Owned { kind: Kind::Directory, mode: 0o777, uid: 1, gid: 50, acl: None };
+        let setgid = Owned { mode: 0o2777, ..plain.clone() };
         let user = who(10, 20, &[]);
         assert_eq!(inherit(&plain, &user, Kind::File, 0o644), (20, 0o644));
         assert_eq!(inherit(&setgid, &user, Kind::File, 0o644), (50, 0o644));

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use sluice_env::Wall;
 use sluice_kv::Versionstamp;
 
+use crate::acl::Acl;
 use crate::codec::{self, Reader, Writer};
 use crate::credential::Owned;
 use crate::data_file::{Layout, LayoutPolicy};
@@ -103,6 +104,8 @@ pub struct InodeRecord {
     pub btime: Wall,
     /// It has extended attributes.
     pub xattrs: bool,
+    /// Only if it says more than the mode does.
+    pub acl: Option<Acl>,
     pub node: Node,
 }
 
@@ -110,7 +113,9 @@ pub struct InodeRecord {
 pub(crate) const STAMP_OFFSET: usize = 1;
 
 impl InodeRecord {
+    /// Without a list; and with one, behind all the rest.
     const SCHEMA: u8 = 1;
+    const SCHEMA_ACL: u8 = 2;
     const WHAT: &'static str = "inode record";
 
     pub(crate) fn layout(&self) -> Option<&Layout> {
@@ -133,12 +138,14 @@ impl InodeRecord {
     }
 
     pub fn owned(&self) -> Owned {
-        Owned { kind: self.kind(), mode: self.mode, uid: self.uid, gid: self.gid }
+        let acl = self.acl.clone();
+        Owned { kind: self.kind(), mode: self.mode, uid: self.uid, gid: self.gid, acl }
     }
 
     pub fn encode(&self) -> Bytes {
         let mut w = Writer::with_capacity(160);
-        w.u8(Self::SCHEMA).raw(&self.stamp.0).u8(self.kind().code()).bool(self.xattrs);
+        w.u8(if self.acl.is_some() { Self::SCHEMA_ACL } else { Self::SCHEMA });
+        w.raw(&self.stamp.0).u8(self.kind().code()).bool(self.xattrs);
         w.u16(self.mode).u32(self.uid).u32(self.gid).u32(self.nlink);
         w.wall(self.atime).wall(self.mtime).wall(self.ctime).wall(self.btime);
         match &self.node {
@@ -156,12 +163,15 @@ impl InodeRecord {
             }
             Node::Fifo | Node::Socket => {}
         }
+        if let Some(acl) = &self.acl {
+            acl.encode(&mut w);
+        }
         w.finish()
     }
 
     pub fn decode(value: Bytes) -> Result<Self, FsError> {
         let mut r = Reader::new(Self::WHAT, value);
-        r.schema(Self::SCHEMA)?;
+        let schema = r.schema(Self::SCHEMA_ACL)?;
         let stamp = Versionstamp(r.array()?);
         let kind = Kind::decode(&mut r)?;
         let xattrs = r.bool()?;
@@ -183,8 +193,9 @@ impl InodeRecord {
         if mode > 0o7777 {
             return Err(r.corrupt());
         }
+        let acl = if schema == Self::SCHEMA_ACL { Some(Acl::decode(&mut r)?) } else { None };
         r.finish()?;
-        Ok(Self { stamp, mode, uid, gid, nlink, atime, mtime, ctime, btime, xattrs, node })
+        Ok(Self { stamp, mode, uid, gid, nlink, atime, mtime, ctime, btime, xattrs, acl, node })
     }
 }
 
@@ -284,6 +295,11 @@ impl Inode {
             _ => None,
         }
     }
+    /// The list that it has, or that its mode means (RFC 8881 §6.4.2).
+    pub fn acl(&self) -> Acl {
+        let record = &self.record;
+        record.acl.clone().unwrap_or_else(|| Acl::of_mode(record.kind(), record.mode))
+    }
     pub fn layout(&self) -> Option<&Layout> {
         self.file().and_then(|f| f.layout.as_ref())
     }
@@ -378,10 +394,11 @@ pub(crate) mod tests {
         fn decode_is_the_inverse_of_encode(
             node in node(), stamp: [u8; 10], mode in 0u16..0o10000, ids: (u32, u32, u32),
             times in (wall(), wall(), wall(), wall()), xattrs: bool, cut in 0usize..100,
+            acl in prop::option::of(crate::acl::tests::acl()),
         ) {
             let record = InodeRecord {
                 stamp: Versionstamp(stamp), mode, uid: ids.0, gid: ids.1, nlink: ids.2,
-                atime: times.0, mtime: times.1, ctime: times.2, btime: times.3, xattrs, node,
+                atime: times.0, mtime: times.1, ctime: times.2, btime: times.3, xattrs, acl, node,
             };
             let bytes = record.encode();
             prop_assert_eq!(&bytes[STAMP_OFFSET..STAMP_OFFSET + 10], &stamp);
@@ -392,7 +409,7 @@ pub(crate) mod tests {
         #[test]
         fn no_bytes_make_decode_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let mut bytes = bytes;
-            if let Some(first) = bytes.first_mut() { *first = 1; }
+            if let Some(first) = bytes.first_mut() { *first = 1 + *first % 2; }
             drop(InodeRecord::decode(bytes.clone().into()));
             drop(DirectoryState::decode(bytes.into()));
         }

@@ -40,7 +40,7 @@ prefixes! {
     DIRECTORY = 0x12,
     /// `(fileid u64, name)` → extended attribute, or that its value is long
     XATTR = 0x13,
-    /// reserved: NFSv4 ACLs, `(fileid u64)`
+    /// never used: access control lists are in the inode record
     ACL = 0x14,
     /// reserved: inline data, `(fileid u64, chunk u32)`
     INLINE_DATA = 0x15,

@@ -11,6 +11,7 @@
 //!
 //! Reading order: `keys` (every key), `inode`, `dirent`, `directory`, then one file per operation.
 
+mod acl;
 mod check;
 mod codec;
 mod create;
@@ -46,6 +47,7 @@ mod xattr;
 
 use sluice_env::Wall;
 
+pub use acl::{Ace, Acl, Inheritance, NewMode, Rights, Who};
 pub use check::{Check, Problem, Report, check};
 pub use create::{Create, CreateMode, Created, NewAttributes, NewNode};
 pub use credential::{AccessMask, Credential, Owned, Want};

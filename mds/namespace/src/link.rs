@@ -44,7 +44,7 @@ impl Namespace {
         if place.entry.is_some() {
             return Err(FsError::Exists);
         }
-        parent.record.owned().require(request.who, Want::CHANGE_ENTRIES)?;
+        parent.record.owned().require_add(request.who, kind)?;
         // What has no name is on its way to the garbage queue and does not come back.
         if record.nlink == 0 {
             return Err(FsError::NotFound);

@@ -74,7 +74,8 @@ impl Namespace {
             return self.nothing(txn, &source, &target, &entry).await;
         }
         let moved = fetch::record(txn, &entry.inode).await.map_err(missing_is_corrupt)?;
-        source.parent.record.owned().require_sticky(&moved.owned(), request.who)?;
+        source.parent.record.owned().require_remove(&moved.owned(), request.who)?;
+        target.parent.record.owned().require_add(request.who, entry.kind)?;
         let replaced = accept_target(txn, &target, entry.kind, request).await?;
         let across = source.parent.key != target.parent.key;
         if across && entry.kind == Kind::Directory {
@@ -94,7 +95,7 @@ impl Namespace {
     ) -> Result<Side, FsError> {
         let (parent, place) =
             join::both(Parent::read(txn, &key), dirent::find(txn, &self.hash, key.fileid, name)).await?;
-        parent.record.owned().require(request.who, Want::CHANGE_ENTRIES)?;
+        parent.record.owned().require_change(request.who)?;
         Ok(Side { parent, place })
     }
 
@@ -181,7 +182,7 @@ async fn accept_target(
 ) -> Result<Option<(Dirent, InodeRecord)>, FsError> {
     let Some(old) = target.place.entry.clone() else { return Ok(None) };
     let record = fetch::record(txn, &old.inode).await.map_err(missing_is_corrupt)?;
-    target.parent.record.owned().require_sticky(&record.owned(), request.who)?;
+    target.parent.record.owned().require_remove(&record.owned(), request.who)?;
     // RFC 8881 §18.26.3: both directories or neither, otherwise NFS4ERR_EXIST.
     if (kind == Kind::Directory) != (old.kind == Kind::Directory) {
         return Err(FsError::Exists);

@@ -3,6 +3,7 @@
 use sluice_env::Wall;
 use sluice_kv::Transaction;
 
+use crate::acl::Acl;
 use crate::credential::{Credential, Owned, SET_GID, Want};
 use crate::data_file::LayoutPolicy;
 use crate::error::FsError;
@@ -21,10 +22,14 @@ pub enum SetTime {
 }
 
 /// Attributes to change; `None` stays.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// Low 12 bits.
     pub mode: Option<u16>,
+    /// After `mode`: the bits of the second number are set as in the first, the rest stay.
+    pub mode_masked: Option<(u16, u16)>,
+    /// After the mode, on which it has the last word.
+    pub acl: Option<Acl>,
     pub uid: Option<u32>,
     pub gid: Option<u32>,
     pub atime: Option<SetTime>,
@@ -64,6 +69,7 @@ impl Namespace {
         let before = inode.record.owned();
         chown(&mut inode.record, &before, set, request.who)?;
         chmod(&mut inode.record, &before, set, request.who)?;
+        set_acl(&mut inode.record, &before, set, request.who)?;
         set_times(&mut inode, &before, set, request)?;
         set_policy(&mut inode.record, &before, set, request.who)?;
         if let Some(end) = set.data_end {
@@ -98,7 +104,9 @@ fn chown(record: &mut InodeRecord, before: &Owned, set: &SetAttr, who: &Credenti
     let (uid, gid) = (set.uid.unwrap_or(before.uid), set.gid.unwrap_or(before.gid));
     if !who.is_root() {
         // Ownership is not given away; the owner may choose among the groups it is in.
-        let own = who.uid == before.uid && uid == before.uid;
+        let take = before.may_take(who);
+        let own =
+            (who.uid == before.uid && uid == before.uid) || (take && (uid == before.uid || uid == who.uid));
         if !own || (gid != before.gid && !who.in_group(gid)) {
             return Err(FsError::NotOwner);
         }
@@ -109,14 +117,36 @@ fn chown(record: &mut InodeRecord, before: &Owned, set: &SetAttr, who: &Credenti
 }
 
 fn chmod(record: &mut InodeRecord, before: &Owned, set: &SetAttr, who: &Credential) -> Result<(), FsError> {
-    let Some(mode) = set.mode else { return Ok(()) };
+    if set.mode.is_none() && set.mode_masked.is_none() {
+        return Ok(());
+    }
+    let (value, mask) = set.mode_masked.unwrap_or_default();
+    let mode = set.mode.unwrap_or(before.mode) & !mask | value & mask;
     if mode > 0o7777 {
         return Err(FsError::Invalid);
     }
-    before.require_owner(who)?;
+    before.require_write_acl(who)?;
+    // Who is not the owner and may set the list all the same makes no program run as the owner.
+    let kept = if before.require_owner(who).is_ok() { 0o7777 } else { 0o777 | before.mode };
+    let mode = mode & kept;
+    // RFC 8881 §6.4.1.1: the list follows when permission bits are set, also to what they were.
+    let permissions = set.mode.is_some() || mask & 0o777 != 0;
+    if let Some(acl) = record.acl.take_if(|_| permissions) {
+        record.acl = acl.with_mode(before.kind, mode).beyond_mode(before.kind, mode);
+    }
     // Only a member makes a program run as its group (chmod of POSIX.1-2017).
     let drop = !who.is_root() && !who.in_group(record.gid) && record.kind() != Kind::Directory;
     record.mode = if drop { mode & !SET_GID } else { mode };
+    Ok(())
+}
+
+/// RFC 8881 §6.4.1.2: the permission bits follow, the others stay.
+fn set_acl(record: &mut InodeRecord, before: &Owned, set: &SetAttr, who: &Credential) -> Result<(), FsError> {
+    let Some(acl) = &set.acl else { return Ok(()) };
+    before.require_write_acl(who)?;
+    acl.require_fit(before.kind)?;
+    record.mode = record.mode & !0o777 | acl.mode();
+    record.acl = acl.clone().beyond_mode(before.kind, record.mode);
     Ok(())
 }
 
@@ -125,11 +155,13 @@ fn set_times(inode: &mut Inode, before: &Owned, set: &SetAttr, request: &Request
         return Ok(());
     }
     let explicit = [set.atime, set.mtime].iter().any(|t| matches!(t, Some(SetTime::To(_))));
-    let owner = before.require_owner(request.who);
+    let may = before.may_set_times(request.who);
     if explicit || set.btime.is_some() {
         // utimensat of POSIX.1-2017: times of one's choice take ownership, the present time does not.
-        owner?;
-    } else if owner.is_err() && !set.writable_open {
+        if !may {
+            return Err(FsError::NotOwner);
+        }
+    } else if !may && !set.writable_open {
         before.require(request.who, Want::WRITE)?;
     }
     let resolve = |t: SetTime| match t {

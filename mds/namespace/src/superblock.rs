@@ -152,6 +152,7 @@ fn root(options: &FormatOptions) -> InodeRecord {
         ctime: now,
         btime: now,
         xattrs: false,
+        acl: None,
         node: Node::Directory(node),
     }
 }

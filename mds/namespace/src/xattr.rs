@@ -214,5 +214,5 @@ fn permit(record: &InodeRecord, who: &Credential, want: Want) -> Result<(), FsEr
         _ if want == Want::WRITE => return Err(FsError::NotOwner),
         _ => return Err(FsError::NoXattr),
     }
-    owned.require(who, want)
+    owned.require_xattrs(who, want)
 }

@@ -5,6 +5,7 @@ use sluice_env::Wall;
 use sluice_namespace::{FileHandle, Inode, Kind, MAX_LINKS, MAX_NAME};
 use sluice_xdr::nfs4::*;
 
+use super::acl;
 use crate::server::Mds;
 
 /// Largest READ and WRITE through this server, in bytes. Data servers have their own (layout/device.rs).
@@ -22,6 +23,7 @@ pub(crate) const MOVES_WITH_DATA: bitmap4 =
 /// What SETATTR, CREATE and OPEN may set.
 pub(crate) const SETTABLE: bitmap4 = bitmap4::of(&[
     FATTR4_SIZE,
+    FATTR4_ACL,
     FATTR4_MODE,
     FATTR4_OWNER,
     FATTR4_OWNER_GROUP,
@@ -44,6 +46,7 @@ const COMMON: bitmap4 = bitmap4::of(&[
     FATTR4_UNIQUE_HANDLES,
     FATTR4_LEASE_TIME,
     FATTR4_RDATTR_ERROR,
+    FATTR4_ACL,
     FATTR4_ACLSUPPORT,
     FATTR4_CANSETTIME,
     FATTR4_CASE_INSENSITIVE,
@@ -163,6 +166,7 @@ fn of_inode(out: &mut Attributes, inode: &Inode, want: &impl Fn(u32) -> bool) {
     set!(FATTR4_CHANGE change inode.change);
     set!(FATTR4_SIZE size inode.size());
     set!(FATTR4_NAMED_ATTR named_attr false);
+    set!(FATTR4_ACL acl acl::to_wire(inode));
     set!(FATTR4_FILEID fileid inode.key.fileid.0);
     set!(FATTR4_MOUNTED_ON_FILEID mounted_on_fileid inode.key.fileid.0);
     set!(FATTR4_MODE mode inode.record.mode.into());
@@ -235,7 +239,7 @@ fn of_file_system(out: &mut Attributes, mds: &Mds, export: u32, want: &impl Fn(u
         FATTR4_UNIQUE_HANDLES unique_handles true;
         FATTR4_LEASE_TIME lease_time u32::try_from(mds.config.lease.as_secs()).unwrap_or(u32::MAX);
         FATTR4_RDATTR_ERROR rdattr_error nfsstat4::NFS4_OK;
-        FATTR4_ACLSUPPORT aclsupport 0;
+        FATTR4_ACLSUPPORT aclsupport acl::SUPPORT;
         FATTR4_CANSETTIME cansettime true;
         FATTR4_CASE_INSENSITIVE case_insensitive false;
         FATTR4_CASE_PRESERVING case_preserving true;

@@ -1,5 +1,6 @@
 //! fattr4 to and from inodes. RFC 8881 §5.
 
+pub(crate) mod acl;
 pub(crate) mod current;
 pub(crate) mod get;
 pub(crate) mod set;

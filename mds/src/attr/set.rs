@@ -1,9 +1,10 @@
 //! What clients set, read from fattr4. RFC 8881 §5, §18.30; mode_umask is RFC 8275.
 
 use sluice_env::Wall;
-use sluice_namespace::{NewAttributes, SetAttr, SetTime};
+use sluice_namespace::{NewAttributes, NewMode, SetAttr, SetTime};
 use sluice_xdr::nfs4::*;
 
+use super::acl;
 use super::get::{self, SETTABLE};
 use crate::server::Mds;
 
@@ -14,8 +15,8 @@ pub(crate) struct Wanted {
     pub(crate) mask: bitmap4,
     pub(crate) size: Option<u64>,
     pub(crate) set: SetAttr,
-    /// The umask that came with the mode, applied only where no default ACL says otherwise: here always.
-    mode_masked: Option<(u16, u16)>,
+    /// With the mode, for something new: it counts where no list is inherited (RFC 8275).
+    umask: Option<u16>,
 }
 
 impl Wanted {
@@ -36,7 +37,9 @@ impl Wanted {
             AttributesError::Unknown(_) => nfsstat4::NFS4ERR_ATTRNOTSUPP,
             AttributesError::Xdr(_) => nfsstat4::NFS4ERR_BADXDR,
         })?;
+        let acl = values.acl.as_deref().map(acl::from_wire).transpose()?;
         let mut set = SetAttr {
+            acl,
             uid: values.owner.as_deref().map(id).transpose()?,
             gid: values.owner_group.as_deref().map(id).transpose()?,
             atime: values.time_access_set.map(time).transpose()?,
@@ -47,24 +50,25 @@ impl Wanted {
             // RFC 8275 §4.1: not both.
             (Some(_), Some(_)) => return Err(nfsstat4::NFS4ERR_INVAL),
             (Some(bits), None) => Some(mode(bits)?),
-            (None, Some(both)) => Some(mode(both.mu_mode)? & !mode(both.mu_umask)?),
+            (None, Some(both)) => Some(mode(both.mu_mode)?),
             (None, None) => None,
         };
-        let mode_masked = match values.mode_set_masked {
-            Some(masked) => Some((mode(masked.mm_value_to_set)?, mode(masked.mm_mask_bits)?)),
-            None => None,
-        };
-        Ok(Self { mask: from.attrmask, size: values.size, set, mode_masked })
+        let umask = values.mode_umask.map(|both| mode(both.mu_umask)).transpose()?;
+        if let Some(masked) = values.mode_set_masked {
+            set.mode_masked = Some((mode(masked.mm_value_to_set)?, mode(masked.mm_mask_bits)?));
+        }
+        Ok(Self { mask: from.attrmask, size: values.size, set, umask })
     }
 
     /// As attributes of something new, whose mode is `default` unless the client says.
-    pub(crate) fn new_attributes(&self, default: u16, now: Wall) -> NewAttributes {
+    pub(crate) fn new_attributes(&self, default: NewMode, now: Wall) -> NewAttributes {
         let at = |time: SetTime| match time {
             SetTime::Now => now,
             SetTime::To(wall) => wall,
         };
         NewAttributes {
-            mode: self.masked(self.set.mode.unwrap_or(default)),
+            mode: self.new_mode(default),
+            acl: self.set.acl.clone(),
             uid: self.set.uid,
             gid: self.set.gid,
             atime: self.set.atime.map(at),
@@ -72,14 +76,22 @@ impl Wanted {
         }
     }
 
-    /// Puts the bits of mode_set_masked over `mode` (RFC 8881 §6.2.5).
-    pub(crate) fn masked(&self, mode: u16) -> u16 {
-        self.mode_masked.map_or(mode, |(value, mask)| (mode & !mask) | (value & mask))
+    fn new_mode(&self, default: NewMode) -> NewMode {
+        match (self.set.mode, self.umask, self.set.mode_masked) {
+            (None, _, None) => default,
+            (Some(mode), None, None) => NewMode::Given(mode),
+            (Some(mode), Some(umask), None) => NewMode::Umasked { mode, umask },
+            // RFC 8881 §6.2.5: some bits in place of those that it would have.
+            (mode, umask, Some((value, mask))) => {
+                let mode = mode.unwrap_or(default.alone()) & !umask.unwrap_or_default();
+                NewMode::Given((mode & !mask) | (value & mask))
+            }
+        }
     }
 
-    /// Some bits of the mode are set relative to those there are.
-    pub(crate) fn masks_mode(&self) -> bool {
-        self.mode_masked.is_some()
+    /// RFC 8275 §4.1: a umask is for what is made.
+    pub(crate) fn is_for_new(&self) -> bool {
+        self.umask.is_some()
     }
 
     /// Anything besides the size.
@@ -94,7 +106,7 @@ fn mode(bits: u32) -> Result<u16, nfsstat4> {
 
 /// A number in text: what clients with AUTH_SYS send (RFC 8881 §5.9). Names belong to a directory service
 /// that this server does not ask.
-fn id(owner: &[u8]) -> Result<u32, nfsstat4> {
+pub(super) fn id(owner: &[u8]) -> Result<u32, nfsstat4> {
     let text = std::str::from_utf8(owner).map_err(|_| nfsstat4::NFS4ERR_INVAL)?;
     if text.is_empty() {
         return Err(nfsstat4::NFS4ERR_INVAL);

@@ -133,6 +133,7 @@ impl Table {
                     ctime: since,
                     btime: since,
                     xattrs: false,
+                    acl: None,
                     node: Node::Directory(node),
                 },
                 directory: Some(DirectoryState {

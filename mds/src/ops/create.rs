@@ -1,7 +1,7 @@
 //! CREATE: everything but regular files. RFC 8881 §18.4.
 
 use bytes::Bytes;
-use sluice_namespace::{Create, CreateMode, DirectoryChange, FsError, NewNode};
+use sluice_namespace::{Create, CreateMode, DirectoryChange, FsError, NewMode, NewNode};
 use sluice_xdr::nfs4::{
     CREATE4args, CREATE4res, CREATE4resok, FATTR4_SIZE, bitmap4, createtype4, nfs_resop4, nfsstat4,
 };
@@ -42,7 +42,7 @@ pub(crate) async fn create(cx: &mut Context, args: CREATE4args) -> OpResult<CREA
         name: objname,
         node,
         mode: CreateMode::Guarded,
-        attributes: wanted.new_attributes(default, now),
+        attributes: wanted.new_attributes(NewMode::Default(default), now),
         fileid: cx.server.next_fileid().await?,
     };
     let attempts = Attempts::default();

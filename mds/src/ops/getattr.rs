@@ -2,7 +2,7 @@
 
 use sluice_xdr::nfs4::{GETATTR4args, GETATTR4res, GETATTR4resok, nfsstat4};
 
-use crate::attr::{current, get};
+use crate::attr::{acl, current, get};
 use crate::compound::{Context, OpResult};
 
 pub(crate) async fn getattr(cx: &mut Context, args: GETATTR4args) -> OpResult<GETATTR4res> {
@@ -17,6 +17,7 @@ pub(crate) async fn getattr(cx: &mut Context, args: GETATTR4args) -> OpResult<GE
         cx.forget_inode();
         inode = now;
     }
+    acl::permit(&args.attr_request, &inode, &cx.who)?;
     let export = cx.current()?.export;
     let attributes = get::attributes(&cx.server, cx.minor, export, &inode, &args.attr_request);
     let obj_attributes = attributes.encode(&args.attr_request).map_err(|_| nfsstat4::NFS4ERR_SERVERFAULT)?;

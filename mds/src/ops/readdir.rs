@@ -1,10 +1,11 @@
 //! READDIR. RFC 8881 §18.23.
 
-use sluice_namespace::{Cookie, DirectoryPage, Dirent, Entry, FileHandle, FsError, Kind, ReadDir};
+use sluice_namespace::{Cookie, DirectoryPage, Dirent, Entry, FileHandle, FsError, Inode, Kind, ReadDir};
 use sluice_xdr::nfs4::*;
 use sluice_xdr::{Encode, Writer};
 
 use super::lookup::not_a_directory;
+use crate::attr::acl;
 use crate::attr::current::Listing;
 use crate::attr::get;
 use crate::compound::{Context, OpError, OpResult};
@@ -122,6 +123,12 @@ async fn exports(cx: &Context, read: &ReadDir) -> Result<DirectoryPage, OpError>
     Ok(DirectoryPage { entries, eof: rest.next().is_none() })
 }
 
+/// What is shown of an entry whose attributes cannot be had.
+fn failed(status: nfsstat4, asked: &bitmap4) -> Result<fattr4, nfsstat4> {
+    let attributes = Attributes { rdattr_error: Some(status), ..Attributes::default() };
+    attributes.encode(asked).map_err(|_| nfsstat4::NFS4ERR_SERVERFAULT)
+}
+
 fn wire_entry(
     cx: &Context,
     directory: &FileHandle,
@@ -130,15 +137,20 @@ fn wire_entry(
 ) -> Result<entry4, OpError> {
     // §7.4: where another export begins, what is shown is that.
     let export = cx.exports.crossing(&found.entry.inode, cx.from).unwrap_or(directory.export);
+    let denied = |inode: &Inode| acl::permit(asked, inode, &cx.who).is_err();
     let attrs = match &found.inode {
+        // §18.23.3: an entry's own trouble, if the client wants to hear of it there.
+        Some(inode) if denied(inode) && !asked.contains(FATTR4_RDATTR_ERROR) => {
+            return Err(nfsstat4::NFS4ERR_ACCESS.into());
+        }
+        Some(inode) if denied(inode) => failed(nfsstat4::NFS4ERR_ACCESS, asked)?,
         Some(inode) => get::attributes(&cx.server, cx.minor, export, inode, asked)
             .encode(asked)
             .map_err(|_| nfsstat4::NFS4ERR_SERVERFAULT)?,
         // The entry went, or its inode did, while the page was read: a client that asks for rdattr_error
         // hears it there, another gets no attributes.
         None if asked.contains(FATTR4_RDATTR_ERROR) && !asked.without(FREE).is_empty() => {
-            let gone = Attributes { rdattr_error: Some(nfsstat4::NFS4ERR_NOENT), ..Attributes::default() };
-            gone.encode(asked).map_err(|_| nfsstat4::NFS4ERR_SERVERFAULT)?
+            failed(nfsstat4::NFS4ERR_NOENT, asked)?
         }
         None => fattr4::default(),
     };

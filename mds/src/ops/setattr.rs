@@ -22,6 +22,9 @@ const RETRY: Duration = Duration::from_millis(500);
 
 pub(crate) async fn setattr(cx: &mut Context, args: SETATTR4args) -> OpResult<SETATTR4res> {
     let wanted = Wanted::decode(&cx.server, cx.minor, &args.obj_attributes)?;
+    if wanted.is_for_new() {
+        return Err(nfsstat4::NFS4ERR_INVAL.into());
+    }
     let stateid = cx.stateid(&args.stateid)?;
     let answer = SETATTR4res { status: nfsstat4::NFS4_OK, attrsset: wanted.mask };
     let result = nfs_resop4::OP_SETATTR(answer.clone());
@@ -37,7 +40,7 @@ pub(crate) async fn setattr(cx: &mut Context, args: SETATTR4args) -> OpResult<SE
     Ok(answer)
 }
 
-/// Mode, owner and times.
+/// Mode, access control list, owner and times.
 async fn set_rest(
     cx: &mut Context,
     wanted: &Wanted,
@@ -60,13 +63,9 @@ async fn set_rest(
     let (namespace, context) = (&mds.namespace, &*cx);
     cx.write(|mut txn| {
         Box::pin(async move {
-            let mut set = wanted.set;
+            let mut set = wanted.set.clone();
             set.writable_open = writable_open;
             set.data_end = data_end;
-            if wanted.masks_mode() {
-                let now = namespace.getattr(&txn, &key).await?.record.mode;
-                set.mode = Some(wanted.masked(set.mode.unwrap_or(now)));
-            }
             let request = context.request(sluice_namespace::DirectoryUpdate::Exact);
             let done = namespace.setattr(&mut txn, &key, &set, &request).await?;
             context.record(&mut txn, result);

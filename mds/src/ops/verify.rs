@@ -2,7 +2,7 @@
 
 use sluice_xdr::nfs4::*;
 
-use crate::attr::{current, get};
+use crate::attr::{acl, current, get};
 use crate::compound::{Context, OpError, OpResult};
 
 pub(crate) async fn verify(cx: &mut Context, args: VERIFY4args) -> OpResult<VERIFY4res> {
@@ -32,6 +32,7 @@ pub(super) async fn same(cx: &mut Context, given: &fattr4) -> Result<bool, OpErr
         cx.forget_inode();
         inode = now;
     }
+    acl::permit(&given.attrmask, &inode, &cx.who)?;
     let export = cx.current()?.export;
     let ours = get::attributes(&cx.server, cx.minor, export, &inode, &given.attrmask)
         .encode(&given.attrmask)

@@ -34,7 +34,7 @@ fn a_mount_finds_what_it_asks_for() {
         assert_eq!(got.fs_layout_types, Some(vec![layouttype4::LAYOUT4_FLEX_FILES]));
         assert_eq!(got.xattr_support, Some(true));
         let supported = got.supported_attrs.unwrap();
-        assert!(!supported.contains(FATTR4_ACL));
+        assert!(supported.contains(FATTR4_ACL) && !supported.contains(FATTR4_SACL));
         let every: Vec<u32> = supported
             .iter()
             .filter(|n| ![FATTR4_TIME_ACCESS_SET, FATTR4_TIME_MODIFY_SET].contains(n))

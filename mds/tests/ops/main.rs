@@ -15,6 +15,7 @@ mod calls;
 mod data_server;
 mod harness;
 
+mod acl;
 mod admin;
 mod bind_conn_to_session;
 mod callback;

@@ -142,6 +142,9 @@ impl Check {
     fn inode(&mut self, at: &Bytes, value: Bytes) -> Result<(), FsError> {
         let (key, record) = (keys::inode_of(at)?, InodeRecord::decode(value)?);
         self.report.inodes += 1;
+        if record.acl.as_ref().is_some_and(|acl| acl.mode() != record.mode & 0o777) {
+            self.problem(Problem::Acl { inode: key });
+        }
         if self.inodes.insert(key.fileid, Seen::new(key, &record)).is_some() {
             self.problem(Problem::TwoInodes { file: key.fileid });
         }

@@ -73,6 +73,10 @@ pub enum Problem {
     Xattrs {
         file: FileId,
     },
+    /// A mode that is not what the list amounts to.
+    Acl {
+        inode: InodeKey,
+    },
     /// A file whose data files name no owner or another, or an owner row without its file.
     DataFileOwner {
         id: DataFileId,
@@ -161,6 +165,9 @@ impl fmt::Display for Problem {
             }
             Self::Xattrs { file } => {
                 write!(f, "inode {} and its extended attributes contradict each other", file.0)
+            }
+            Self::Acl { inode } => {
+                write!(f, "inode {}: its mode is not what its access control list amounts to", inode.fileid.0)
             }
             Self::DataFileOwner { id } => {
                 write!(f, "data file {} has no owner, or another than the file that names it", id.0)

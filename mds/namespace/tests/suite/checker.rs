@@ -98,6 +98,30 @@ async fn wrong_counts() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_mode_that_is_not_what_the_list_says() {
+    let list = |who| {
+        let ace = Ace { allow: true, inheritance: Inheritance::NONE, rights: Rights::READ_DATA, who };
+        Acl::new(vec![ace]).unwrap()
+    };
+    let p = planted().await;
+    let set = SetAttr { acl: Some(list(Who::Owner)), ..SetAttr::default() };
+    p.w.setattr(p.file.key, set, &Credential::ROOT).await.unwrap();
+    p.w.clean().await;
+    p.change(&p.file.key, |r| r.acl = Some(list(Who::Everyone))).await;
+    p.found(|x| matches!(x, Problem::Acl { .. })).await;
+    let p = planted().await;
+    p.damage(async |t| {
+        let at = inode_key(&p.file.key);
+        let mut value = t.get(&at).await.unwrap().unwrap().to_vec();
+        // It says that it has a list, and has none.
+        value[0] = 2;
+        t.set(at, value);
+    })
+    .await;
+    p.found(|x| matches!(x, Problem::Unreadable { .. })).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_missing() {
     let p = planted().await;
     p.damage(async |t| t.clear(inode_key(&p.file.key))).await;

@@ -72,10 +72,10 @@ async fn create_refusals() {
     let u = user(10, 10);
     let device = NewNode::CharDevice { major: 1, minor: 1 };
     let mode = NewAttributes::mode(0o644);
-    refused!(w.make(dir, "c", device, CreateMode::Guarded, mode, &u).await, FsError::NotOwner);
-    let given = NewAttributes { uid: Some(11), ..mode };
+    refused!(w.make(dir, "c", device, CreateMode::Guarded, mode.clone(), &u).await, FsError::NotOwner);
+    let given = NewAttributes { uid: Some(11), ..mode.clone() };
     refused!(w.make(dir, "c", NewNode::Fifo, CreateMode::Guarded, given, &u).await, FsError::NotOwner);
-    let given = NewAttributes { gid: Some(11), ..mode };
+    let given = NewAttributes { gid: Some(11), ..mode.clone() };
     refused!(w.make(dir, "c", NewNode::Fifo, CreateMode::Guarded, given, &u).await, FsError::NotOwner);
     w.clean().await;
 }
@@ -86,22 +86,25 @@ async fn create_modes_of_a_name_that_exists() {
     let file = || NewNode::File { layout: None, read_write_layout: false, size: 0 };
     let mode = NewAttributes::mode(0o600);
     let root = Credential::ROOT;
-    let first = w.make(ROOT, "f", file(), CreateMode::Exclusive([7; 8]), mode, &root).await.unwrap();
+    let first = w.make(ROOT, "f", file(), CreateMode::Exclusive([7; 8]), mode.clone(), &root).await.unwrap();
     let before = w.stat(ROOT).await.unwrap();
-    let again = w.make(ROOT, "f", file(), CreateMode::Exclusive([7; 8]), mode, &root).await.unwrap();
+    let again = w.make(ROOT, "f", file(), CreateMode::Exclusive([7; 8]), mode.clone(), &root).await.unwrap();
     assert!(first.created && !again.created);
     assert_eq!(plain(again.inode), plain(first.inode));
     assert_eq!((again.directory.before, again.directory.after), (before.change, before.change));
-    refused!(w.make(ROOT, "f", file(), CreateMode::Exclusive([8; 8]), mode, &root).await, FsError::Exists);
-    refused!(w.make(ROOT, "f", file(), CreateMode::Guarded, mode, &root).await, FsError::Exists);
-    assert!(!w.make(ROOT, "f", file(), CreateMode::Unchecked, mode, &root).await.unwrap().created);
+    refused!(
+        w.make(ROOT, "f", file(), CreateMode::Exclusive([8; 8]), mode.clone(), &root).await,
+        FsError::Exists
+    );
+    refused!(w.make(ROOT, "f", file(), CreateMode::Guarded, mode.clone(), &root).await, FsError::Exists);
+    assert!(!w.make(ROOT, "f", file(), CreateMode::Unchecked, mode.clone(), &root).await.unwrap().created);
     w.mkdir(ROOT, "d").await;
     w.node(ROOT, "l", NewNode::Symlink { target: "f".into() }).await.unwrap();
     w.node(ROOT, "p", NewNode::Fifo).await.unwrap();
     let unchecked = CreateMode::Unchecked;
-    refused!(w.make(ROOT, "d", file(), unchecked, mode, &root).await, FsError::IsDirectory);
-    refused!(w.make(ROOT, "l", file(), unchecked, mode, &root).await, FsError::IsSymlink);
-    refused!(w.make(ROOT, "p", file(), unchecked, mode, &root).await, FsError::WrongType);
+    refused!(w.make(ROOT, "d", file(), unchecked, mode.clone(), &root).await, FsError::IsDirectory);
+    refused!(w.make(ROOT, "l", file(), unchecked, mode.clone(), &root).await, FsError::IsSymlink);
+    refused!(w.make(ROOT, "p", file(), unchecked, mode.clone(), &root).await, FsError::WrongType);
     w.clean().await;
 }
 
@@ -336,7 +339,7 @@ async fn times_of_a_directory_follow_its_entries() {
         // A time of the past, set explicitly, shows until the next entry.
         w.now = later(20);
         let set = SetAttr { mtime: Some(SetTime::To(later(-500))), ..SetAttr::default() };
-        let shown = w.setattr(dir, set, &Credential::ROOT).await.unwrap();
+        let shown = w.setattr(dir, set.clone(), &Credential::ROOT).await.unwrap();
         assert_eq!((shown.mtime(), shown.ctime()), (later(-500), later(20)));
         assert_eq!(plain(w.stat(dir).await.unwrap()), plain(shown));
         w.now = later(30);
@@ -344,7 +347,7 @@ async fn times_of_a_directory_follow_its_entries() {
         let stat = w.stat(dir).await.unwrap();
         assert_eq!((stat.mtime(), stat.ctime()), (later(30), later(30)));
         // An entry in the very same instant shows too.
-        w.setattr(dir, set, &Credential::ROOT).await.unwrap();
+        w.setattr(dir, set.clone(), &Credential::ROOT).await.unwrap();
         w.file(dir, "f").await;
         assert!(w.stat(dir).await.unwrap().mtime() > later(30));
         w.remove(dir, "f").await.unwrap();
@@ -361,8 +364,8 @@ async fn a_directory_policy_is_inherited() {
     assert_eq!(w.stat(below).await.unwrap().directory_node().unwrap().policy, wide);
     let f = w.file(dir, "f").await.inode.key;
     let set = SetAttr { policy: Some(wide), ..SetAttr::default() };
-    refused!(w.setattr(f, set, &Credential::ROOT).await, FsError::WrongType);
-    refused!(w.setattr(dir, set, &user(5, 5)).await, FsError::NotOwner);
+    refused!(w.setattr(f, set.clone(), &Credential::ROOT).await, FsError::WrongType);
+    refused!(w.setattr(dir, set.clone(), &user(5, 5)).await, FsError::NotOwner);
 }
 
 #[tokio::test(start_paused = true)]

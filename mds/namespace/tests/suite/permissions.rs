@@ -54,7 +54,7 @@ async fn directories_are_searched_read_and_changed_by_their_mode_bits() {
             );
             let mode = NewAttributes::mode(0o600);
             allowed(
-                w.make(dir, "new", NewNode::Fifo, CreateMode::Guarded, mode, &who).await,
+                w.make(dir, "new", NewNode::Fifo, CreateMode::Guarded, mode.clone(), &who).await,
                 change,
                 &format!("create, {what}"),
             );
@@ -83,8 +83,8 @@ async fn names_show_only_to_those_who_may_search() {
     refused!(w.remove_as(dir, "absent", false, &who).await, FsError::NotFound);
     w.file(dir, "f").await;
     let mode = NewAttributes::mode(0o600);
-    refused!(w.make(dir, "f", NewNode::Fifo, CreateMode::Guarded, mode, &who).await, FsError::Exists);
-    refused!(w.make(dir, "g", NewNode::Fifo, CreateMode::Guarded, mode, &who).await, FsError::Access);
+    refused!(w.make(dir, "f", NewNode::Fifo, CreateMode::Guarded, mode.clone(), &who).await, FsError::Exists);
+    refused!(w.make(dir, "g", NewNode::Fifo, CreateMode::Guarded, mode.clone(), &who).await, FsError::Access);
 }
 
 #[tokio::test(start_paused = true)]
@@ -151,11 +151,11 @@ async fn times_of_choice_take_ownership_and_the_present_time_write_permission() 
     let at = Wall { seconds: -5, nanos: 3 };
     let to = SetAttr { atime: Some(SetTime::To(at)), mtime: Some(SetTime::Now), ..SetAttr::default() };
     let now = SetAttr { atime: Some(SetTime::Now), mtime: Some(SetTime::Now), ..SetAttr::default() };
-    refused!(w.setattr(f, to, &member).await, FsError::NotOwner);
-    refused!(w.setattr(f, now, &other).await, FsError::Access);
-    w.setattr(f, now, &member).await.unwrap();
-    w.setattr(f, SetAttr { writable_open: true, ..now }, &other).await.unwrap();
-    let set = w.setattr(f, to, &owner).await.unwrap();
+    refused!(w.setattr(f, to.clone(), &member).await, FsError::NotOwner);
+    refused!(w.setattr(f, now.clone(), &other).await, FsError::Access);
+    w.setattr(f, now.clone(), &member).await.unwrap();
+    w.setattr(f, SetAttr { writable_open: true, ..now.clone() }, &other).await.unwrap();
+    let set = w.setattr(f, to.clone(), &owner).await.unwrap();
     assert_eq!((set.record.atime, set.mtime()), (at, NOW));
     let nothing = w.setattr(f, SetAttr::default(), &other).await.unwrap();
     assert_eq!(nothing.change, set.change, "nothing to set changes nothing");
@@ -167,8 +167,8 @@ async fn a_set_group_id_directory_gives_its_group() {
     let dir = directory(&w, 0o2777).await;
     let who = user(30, 30);
     let mode = NewAttributes::mode(0o755);
-    let sub = w.make(dir, "s", NewNode::Directory, CreateMode::Guarded, mode, &who).await.unwrap();
+    let sub = w.make(dir, "s", NewNode::Directory, CreateMode::Guarded, mode.clone(), &who).await.unwrap();
     assert_eq!((sub.inode.record.gid, sub.inode.record.mode), (GROUP, 0o2755));
-    let file = w.make(dir, "f", NewNode::Fifo, CreateMode::Guarded, mode, &who).await.unwrap();
+    let file = w.make(dir, "f", NewNode::Fifo, CreateMode::Guarded, mode.clone(), &who).await.unwrap();
     assert_eq!((file.inode.record.uid, file.inode.record.gid, file.inode.record.mode), (30, GROUP, 0o755));
 }

@@ -34,6 +34,9 @@ async fn busy_world() -> (World, InodeKey, Inode) {
         }
     }
     let file = w.file(dir, "f").await.inode;
+    let ace = Ace { allow: true, inheritance: Inheritance::NONE, rights: Rights::ALL, who: Who::User(7) };
+    let acl = Some(Acl::new(vec![ace]).unwrap());
+    w.setattr(file.key, SetAttr { acl, ..SetAttr::default() }, &Credential::ROOT).await.unwrap();
     w.txn(async |t| {
         for sequence in
             [Sequence::FileId, Sequence::DataFile, Sequence::Fence, Sequence::Export, Sequence::Store]
@@ -63,6 +66,7 @@ async fn everything_is_there_and_nothing_goes_back() {
         let (before, after) = (w.stat(key).await.unwrap(), copy.stat(key).await.unwrap());
         assert!(after.change > before.change, "{key:?}: {} then {}", before.change, after.change);
         assert_eq!(after.record.mode, before.record.mode);
+        assert_eq!(after.record.acl, before.record.acl);
         assert_eq!(after.directory.map(|d| d.entries), before.directory.map(|d| d.entries));
     }
     // The first change in the new store, whose versions are low.

@@ -2,7 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
-use sluice_namespace::{Create, CreateMode, Created, DirectoryChange, FsError, Inode, LayoutPolicy, NewNode};
+use sluice_namespace::{
+    Create, CreateMode, Created, DirectoryChange, FsError, Inode, LayoutPolicy, NewMode, NewNode,
+};
 use sluice_state::open::Access;
 use sluice_xdr::nfs4::{
     FATTR4_SIZE, OPEN4res, OPEN4resok, bitmap4, createhow4, nfs_resop4, open_delegation4, stateid4,
@@ -17,14 +19,12 @@ use crate::compound::{Context, OpError};
 use crate::layout;
 use crate::transact::Attempts;
 
-/// Mode of an EXCLUSIVE4 file until its maker sets one (§18.16.3: it does so at once).
-const NAMELESS_MODE: u16 = 0;
-
 /// What the client wants made.
 struct Plan {
     mode: CreateMode,
     wanted: Wanted,
-    default_mode: u16,
+    /// Unless the client says.
+    default_mode: NewMode,
 }
 
 /// Makes a regular file, or takes the one that is there if the client's mode allows.
@@ -70,21 +70,26 @@ fn lays_out(cx: &Context, access: Access) -> bool {
 fn plan(cx: &Context, how: &createhow4) -> Result<Plan, OpError> {
     let decode = |attributes| Wanted::decode(&cx.server, cx.minor, attributes);
     Ok(match how {
-        createhow4::UNCHECKED4(attributes) => {
-            Plan { mode: CreateMode::Unchecked, wanted: decode(attributes)?, default_mode: 0o644 }
-        }
-        createhow4::GUARDED4(attributes) => {
-            Plan { mode: CreateMode::Guarded, wanted: decode(attributes)?, default_mode: 0o644 }
-        }
+        createhow4::UNCHECKED4(attributes) => Plan {
+            mode: CreateMode::Unchecked,
+            wanted: decode(attributes)?,
+            default_mode: NewMode::Default(0o644),
+        },
+        createhow4::GUARDED4(attributes) => Plan {
+            mode: CreateMode::Guarded,
+            wanted: decode(attributes)?,
+            default_mode: NewMode::Default(0o644),
+        },
         createhow4::EXCLUSIVE4(verifier) => Plan {
             mode: CreateMode::Exclusive(verifier.0),
             wanted: Wanted::default(),
-            default_mode: NAMELESS_MODE,
+            // §6.4.3, 4: its maker sets attributes at once (§18.16.3).
+            default_mode: NewMode::Bare,
         },
         createhow4::EXCLUSIVE4_1(both) => Plan {
             mode: CreateMode::Exclusive(both.cva_verf.0),
             wanted: decode(&both.cva_attrs)?,
-            default_mode: 0o644,
+            default_mode: NewMode::Default(0o644),
         },
     })
 }
