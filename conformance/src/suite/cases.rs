@@ -82,6 +82,13 @@ pub const CASES: &[Case] = &[
         ..BASE
     },
     Case {
+        name: "acl",
+        shows: "NFSv4 access control lists: shown, set, kept with the mode, obeyed, inherited",
+        reference: false,
+        seconds: 300,
+        ..BASE
+    },
+    Case {
         name: "why",
         shows: "a data server out of one client's reach, layouts off: `sluice why` and `status` name the cause",
         reference: false,

@@ -144,11 +144,13 @@ impl Ace {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acl(Arc<[Ace]>);
 
-/// Entries that a client may set. One that is inherited and is about the directory too counts twice: a change of the
-/// mode makes two of it.
-const MAX_SET: usize = 512;
-/// Entries of a stored list: what was set, and those that stand for the mode.
-const MAX_STORED: usize = MAX_SET + 8;
+/// Entries that are handed on, and as many that are about the file itself, may be set.
+const MAX_EACH: usize = 256;
+/// Room for those that stand for a mode: what this server made of a list may be set again.
+const FOR_MODE: usize = 8;
+/// Entries of a stored list. What a list is made into, by modes and in directories below, hands on no more than it did,
+/// and is about the file itself in as many entries at most, and those for the mode.
+const MAX_STORED: usize = 2 * (MAX_EACH + FOR_MODE);
 
 impl Acl {
     /// A list as somebody wants it.
@@ -156,9 +158,10 @@ impl Acl {
     /// # Errors
     /// NoSpace: it is too long.
     pub fn new(aces: Vec<Ace>) -> Result<Self, FsError> {
-        let weigh = |ace: &Ace| if ace.is_effective() && ace.inheritance.is_inheritable() { 2 } else { 1 };
-        // What this server made itself out of the longest list may be set again.
-        if aces.iter().map(weigh).sum::<usize>() > MAX_STORED {
+        let own = aces.iter().filter(|ace| ace.is_effective()).count();
+        let handed_on =
+            aces.iter().filter(|ace| !ace.is_effective() || ace.inheritance.is_inheritable()).count();
+        if own > MAX_EACH + FOR_MODE || handed_on > MAX_EACH {
             return Err(FsError::NoSpace);
         }
         Ok(Self(aces.into()))

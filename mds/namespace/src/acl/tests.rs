@@ -151,6 +151,9 @@ fn the_owner_always_sees_and_sets_the_list_and_root_always_may() {
     assert!(nothing.permits(&Credential::ROOT, Want::READ | Want::WRITE));
 }
 
+/// Whether they allow, and what.
+type Entries<'a> = &'a [(bool, Rights)];
+
 #[test]
 fn removal_takes_one_of_two_lists() {
     let who = Credential { uid: 11, gid: 1, gids: vec![] };
@@ -160,7 +163,7 @@ fn removal_takes_one_of_two_lists() {
     };
     let (child, delete) = (Rights::DELETE_CHILD, Rights::DELETE);
     let (search, add) = (Rights::EXECUTE, Rights::WRITE_DATA);
-    let cases: &[(&[(bool, Rights)], &[(bool, Rights)], bool, bool)] = &[
+    let cases: &[(Entries<'_>, Entries<'_>, bool, bool)] = &[
         // Directory, entry; whether it may; whether it may where the directory is sticky.
         (&[(true, search | child)], &[], true, false),
         (&[(true, search)], &[(true, delete)], true, true),
@@ -212,11 +215,21 @@ fn each_flag_says_who_inherits() {
 fn lists_are_bounded_and_fit_what_they_are_on() {
     let plain = ace_of(true, Rights::READ_DATA, Who::Everyone);
     let heir = Ace { inheritance: Inheritance(3), ..plain };
-    assert!(Acl::new(vec![plain; MAX_STORED + 1]).is_err());
-    assert!(Acl::new(vec![heir; MAX_STORED / 2 + 1]).is_err());
-    let most = Acl::new(vec![heir; MAX_SET / 2]).unwrap().with_mode(Kind::Directory, 0o751);
-    assert!(most.aces().len() <= MAX_STORED);
+    let only = Ace { inheritance: Inheritance(11), ..plain };
+    let many = |ace| Acl::new(vec![ace; MAX_EACH + 1]).is_err();
+    assert!(many(heir) && many(only) && !many(plain));
+    assert!(Acl::new(vec![plain; MAX_EACH + FOR_MODE + 1]).is_err());
+    let named = Ace { who: Who::User(7), ..only };
+    let most = Acl::new([vec![named; MAX_EACH], vec![Ace { who: Who::User(8), ..plain }; MAX_EACH]].concat())
+        .unwrap();
+    let most = most.with_mode(Kind::Directory, 0o747);
     assert!(Acl::new(most.aces().to_vec()).is_ok(), "what was made here may be set again");
+    // However deep.
+    let mut below = most.clone();
+    for _ in 0..4 {
+        below = initial(Some(&below), Kind::Directory, NewMode::Given(0o747), None).unwrap().0.unwrap();
+        assert!(below.aces().len() > MAX_EACH && below.aces().len() <= MAX_STORED, "{}", below.aces().len());
+    }
     assert!(most.require_fit(Kind::Directory).is_ok());
     assert!(most.require_fit(Kind::File).is_err());
     assert!(Acl::new(vec![plain]).unwrap().require_fit(Kind::Symlink).is_err());

@@ -1,0 +1,56 @@
+# NFSv4 access control lists as Linux has them: shown, set, kept with the mode, obeyed, inherited.
+set -eu
+. /share/lib.sh
+
+acl() { $PYTHON /share/acl.py "$@"; }
+as_user() { setpriv --reuid 1000 --regid 1000 --clear-groups "$@"; }
+
+step "what a mode means, and the same set again"
+mount_sluice
+mkdir $M/acl; cd $M/acl
+echo secret >file; chmod 604 file
+same "$(acl file | cut -d: -f1,3 | xargs)" "A:OWNER@ D:GROUP@ A:GROUP@ A:EVERYONE@"
+acl file >/tmp/before; acl file =file
+acl file | cmp - /tmp/before || fail "another list: $(acl file | xargs)"
+same "$(stat -c %a file)" 604
+
+step "a user by number; the mode follows"
+acl file A:0:OWNER@:e0187 A:0:1000:20081
+same "$(stat -c %a file)" 600
+same "$(as_user cat file)" secret
+refused "Permission denied" as_user sh -c 'echo more >>file'
+refused "Permission denied" setpriv --reuid 1001 --regid 1001 --clear-groups cat file
+refused "not permitted" as_user chmod 666 file
+
+step "the list follows the mode"
+chmod 660 file; same "$(as_user cat file)" secret
+chmod 600 file
+refused "Permission denied" as_user cat file
+acl file | grep -q '^A:0:1000:20080$' || fail "$(acl file | xargs)"
+
+step "a denial comes first"
+acl file D:0:1000:1 A:0:EVERYONE@:20081; same "$(stat -c %a file)" 444
+refused "Permission denied" as_user cat file
+same "$(setpriv --reuid 1001 --regid 1001 --clear-groups cat file)" secret
+
+step "what is made inherits, whatever the umask"
+mkdir team; acl team A:3:OWNER@:e01e7 A:3:1000:e01e7
+umask 077; echo shared >team/file; mkdir team/sub; echo deep >team/sub/file; umask 022
+if has_42; then
+  same "$(as_user cat team/file)" shared
+  same "$(as_user cat team/sub/file)" deep
+  as_user sh -c 'echo mine >team/sub/mine; rm team/file'
+  [ ! -e team/file ] || fail "it is still there"
+else
+  # A client of 4.1 applies its umask itself.
+  refused "Permission denied" as_user cat team/file
+fi
+
+step "after a restart and a remount"
+cd /; umount_sluice
+host restart
+mount_sluice; cd $M/acl
+acl team | grep -q '^A:3:1000:e01e7$' || fail "$(acl team | xargs)"
+refused "Permission denied" as_user cat file
+cd $M; rm -r acl; cd /; umount_sluice
+echo PASS
