@@ -42,6 +42,7 @@ const BLOCKS: &[Block] = &[
             "appends",
             "copies",
             "delegations",
+            "acl",
             "exports",
             "small_files",
             "proxied",
