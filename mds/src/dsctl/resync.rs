@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use sluice_namespace::stable_storage::{Fence, PendingFence};
 use sluice_namespace::{DataFile, DataFileId};
-use sluice_xdr::capability::Capability;
 use sluice_xdr::control::*;
 
 use super::orders::{self, call, wire};
-use super::registry::{MDS_HOLDER, rights};
+use super::transfer::peer;
 use crate::server::Mds;
 
 /// A data server may have to read and write a whole piece on a slow device.
@@ -65,29 +64,19 @@ pub(crate) async fn copy(
     target: &DataFile,
     (offset, length): (u64, u64),
 ) -> Option<u64> {
-    let (from, to) = (mds.data_servers.get(source.store)?, mds.data_servers.get(target.store)?);
-    let address = from.view().addresses.first().copied()?;
-    let reader = Capability {
-        rights: rights(false, source.materialised, false),
-        store: source.store.0,
-        data_file: id.0,
-        slot: source.slot,
-        generation: source.generation,
-        holder: MDS_HOLDER,
-        ..Capability::default()
-    };
+    let (to, from) = (mds.data_servers.get(target.store)?, peer(mds, id, source)?);
     let args = DS_COPY_args {
         caller: mds.data_servers.caller(),
         target: wire(id, target),
-        source: ctl_address { host: address.ip().to_string().into(), port: address.port().into() },
-        source_fh: mds.data_servers.seal(reader)?,
+        source: from.address,
+        source_fh: from.fh,
         offset,
         length,
     };
     match call(&to, DS_COPY, &args, PATIENCE).await? {
         DS_COPY_res::CTL_OK(copied) => Some(copied),
         DS_COPY_res::Default(status) => {
-            tracing::debug!(data_server = to.id.0, peer = %address, ?status, "a copy failed");
+            tracing::debug!(data_server = to.id.0, from = source.store.0, ?status, "a copy failed");
             None
         }
     }

@@ -123,7 +123,7 @@ async fn one(
 }
 
 /// Where a data file is read, and with what.
-fn peer(mds: &Mds, id: DataFileId, source: &DataFile) -> Option<ctl_peer> {
+pub(super) fn peer(mds: &Mds, id: DataFileId, source: &DataFile) -> Option<ctl_peer> {
     let address = mds.data_servers.get(source.store)?.view().addresses.first().copied()?;
     let reader = Capability {
         // Where the file ends is judged here: the data file's own end is what is wanted.

@@ -1,6 +1,7 @@
 //! Why there is no layout for somebody, and what goes through this server because of it.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use sluice_namespace::{FileId, StoreId};
@@ -89,6 +90,8 @@ const MOST_CLIENTS: usize = 1 << 12;
 #[derive(Debug, Default)]
 pub(crate) struct Proxied {
     book: Mutex<Book>,
+    /// Refusals in the book. While there are none, a LAYOUTGET that is granted takes no lock.
+    refusals: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -118,14 +121,17 @@ impl Proxied {
             book.refused.clear();
         }
         book.refused.insert((client, file), reason);
+        self.refusals.store(book.refused.len(), Ordering::Relaxed);
     }
 
     /// A LAYOUTGET was granted.
     pub(crate) fn granted(&self, client: ClientId, file: FileId) {
-        let mut book = self.book.lock();
-        if !book.refused.is_empty() {
-            book.refused.remove(&(client, file));
+        if self.refusals.load(Ordering::Relaxed) == 0 {
+            return;
         }
+        let mut book = self.book.lock();
+        book.refused.remove(&(client, file));
+        self.refusals.store(book.refused.len(), Ordering::Relaxed);
     }
 
     /// A READ or WRITE was served; `otherwise` is why if no refusal says it.
