@@ -10,7 +10,7 @@ use sluice_xdr::control::{
 
 use crate::cli::{self, Flavour, RuleOptions, Squash};
 use crate::reach::Admin;
-use crate::status::{Nothing, table, text};
+use crate::status::{table, text};
 
 pub(crate) async fn run(command: cli::Export) -> Result<()> {
     match command {
@@ -42,7 +42,7 @@ pub(crate) async fn run(command: cli::Export) -> Result<()> {
 
 /// All exports as they are.
 pub(crate) async fn ask(admin: &Admin) -> Result<ADMIN_EXPORTS_resok> {
-    match admin.call(ADMIN_EXPORTS, &Nothing).await? {
+    match admin.call(ADMIN_EXPORTS, &()).await? {
         ADMIN_EXPORTS_res::CTL_OK(exports) => Ok(exports),
         ADMIN_EXPORTS_res::Default(_, reason) => bail!("{}", text(&reason)),
     }
@@ -122,17 +122,7 @@ pub(crate) fn lines(exports: &[ctl_export]) -> Vec<String> {
             let alike = |rule: &&ctl_rule| access(rule) == access(first) && rule.squash == first.squash;
             let networks: Vec<String> =
                 rest.iter().copied().filter(alike).map(|rule| text(&rule.network)).collect();
-            let root = match first.squash {
-                ctl_squash::SQUASH_NONE => "root is root",
-                ctl_squash::SQUASH_ROOT => "root is nobody",
-                _ => "all are nobody",
-            };
-            lines.push(format!(
-                "{} {}, {root}, to {}",
-                printable(&export.path),
-                access(first),
-                networks.join(" ")
-            ));
+            lines.push(format!("{} {}, to {}", printable(&export.path), standing(first), networks.join(" ")));
             rest.retain(|rule| !alike(rule));
         }
     }
@@ -193,6 +183,16 @@ fn new_rule(network: &str) -> ctl_rule {
         sys: true,
         none: true,
     }
+}
+
+/// What clients of a rule may do, for people.
+pub(crate) fn standing(rule: &ctl_rule) -> String {
+    let root = match rule.squash {
+        ctl_squash::SQUASH_NONE => "root is root",
+        ctl_squash::SQUASH_ROOT => "root is nobody",
+        _ => "all are nobody",
+    };
+    format!("{}, {root}", access(rule))
 }
 
 pub(crate) fn access(rule: &ctl_rule) -> &'static str {

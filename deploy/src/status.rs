@@ -6,7 +6,6 @@ use sluice_xdr::control::{
     ADMIN_POLICY, ADMIN_POLICY_args, ADMIN_POLICY_res, ADMIN_STATUS, ADMIN_STATUS_res, ADMIN_STATUS_resok,
     ctl_client_status, ctl_data_server_status, ctl_health, ctl_proxied,
 };
-use sluice_xdr::{Encode, Writer};
 
 use crate::reach::Admin;
 use crate::{cli, why};
@@ -14,15 +13,8 @@ use crate::{cli, why};
 /// What was proxied longer ago than so many seconds is no reason to warn any more.
 const LATELY: u64 = 300;
 
-/// No arguments.
-pub(crate) struct Nothing;
-
-impl Encode for Nothing {
-    fn encode(&self, _: &mut Writer) {}
-}
-
 pub(crate) async fn ask(admin: &Admin) -> Result<ADMIN_STATUS_resok> {
-    match admin.call(ADMIN_STATUS, &Nothing).await? {
+    match admin.call(ADMIN_STATUS, &()).await? {
         ADMIN_STATUS_res::CTL_OK(status) => Ok(status),
         ADMIN_STATUS_res::Default(status, reason) => bail!("{} ({status:?})", text(&reason)),
     }

@@ -9,9 +9,9 @@ use sluice_xdr::control::{
 
 use crate::cli;
 use crate::clients::{id, printable, resolve};
-use crate::exports::{access, squash};
+use crate::exports::{access, squash, standing};
 use crate::reach::Admin;
-use crate::status::{self, Nothing, address, duration, health, size, text};
+use crate::status::{self, address, duration, health, size, text};
 
 pub(crate) async fn run(options: cli::Why) -> Result<()> {
     let admin = Admin::reach(&options.reach).await?;
@@ -35,7 +35,7 @@ pub(crate) async fn run(options: cli::Why) -> Result<()> {
 
 /// What went through the metadata server, of every client; nothing where it is too old to tell.
 pub(crate) async fn proxied(admin: &Admin) -> Vec<ctl_proxied> {
-    match admin.call(ADMIN_PROXIED, &Nothing).await {
+    match admin.call(ADMIN_PROXIED, &()).await {
         Ok(ADMIN_PROXIED_res::CTL_OK(found)) => found.proxied,
         Ok(ADMIN_PROXIED_res::Default(..)) | Err(_) => Vec::new(),
     }
@@ -93,7 +93,7 @@ fn lines(path: &str, found: &ADMIN_WHY_resok, servers: &[ctl_data_server_status]
 fn way_lines(way: &ctl_way, directory: bool) -> Vec<String> {
     let mut lines = vec![who(&way.client)];
     let export = match way.rules.first() {
-        Some(rule) => format!("{}, {}, {}", text(&way.export), access(rule), root(squash(rule))),
+        Some(rule) => format!("{}, {}", text(&way.export), standing(rule)),
         None if way.client.address.is_empty() => "unknown while it is not connected".to_owned(),
         None => "none: it may not mount this path; `sluice export list` shows who may".to_owned(),
     };
@@ -122,14 +122,6 @@ fn way_lines(way: &ctl_way, directory: bool) -> Vec<String> {
             .map(|proxied| format!("  proxied  {}: {}", cost(proxied), text(&proxied.reason.words))),
     );
     lines
-}
-
-fn root(squash: &str) -> &'static str {
-    match squash {
-        "none" => "root is root",
-        "root" => "root is nobody",
-        _ => "everybody is nobody",
-    }
 }
 
 fn placed(component: &ctl_component) -> String {

@@ -17,7 +17,7 @@ use serde::Serialize;
 use sluice_xdr::control::{ADMIN_DOCTOR, ADMIN_DOCTOR_res};
 
 use crate::reach::Admin;
-use crate::status::{self, Nothing, text};
+use crate::status::{self, text};
 use crate::{cli, why};
 
 /// One line.
@@ -81,7 +81,7 @@ fn line(finding: &Finding) -> String {
 async fn examine(admin: &Admin) -> Result<Vec<Finding>> {
     let status = status::ask(admin).await?;
     let before = SystemTime::now();
-    let told = match admin.call(ADMIN_DOCTOR, &Nothing).await? {
+    let told = match admin.call(ADMIN_DOCTOR, &()).await? {
         ADMIN_DOCTOR_res::CTL_OK(told) => told,
         ADMIN_DOCTOR_res::Default(_, reason) => bail!("{}", text(&reason)),
     };

@@ -15,7 +15,7 @@ use sluice_xdr::control::{ADMIN_ACTIVITY, ADMIN_ACTIVITY_res};
 
 use crate::cli;
 use crate::reach::Admin;
-use crate::status::{self, Nothing, duration, size, table, text};
+use crate::status::{self, duration, size, table, text};
 use sample::{Rates, Sample};
 use view::Looks;
 use words::{bytes_rate, count, plain_rate};
@@ -40,7 +40,7 @@ pub(crate) async fn run(options: cli::Top) -> Result<()> {
 
 async fn look(admin: &Admin) -> Result<Sample> {
     let status = status::ask(admin).await?;
-    match admin.call(ADMIN_ACTIVITY, &Nothing).await? {
+    match admin.call(ADMIN_ACTIVITY, &()).await? {
         ADMIN_ACTIVITY_res::CTL_OK(activity) => Ok(Sample { status, activity }),
         ADMIN_ACTIVITY_res::Default(_, reason) => bail!("{}", text(&reason)),
     }

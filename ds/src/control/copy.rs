@@ -60,6 +60,8 @@ async fn copy(
     args: &DS_COPY_args,
 ) -> Result<u64, StoreError> {
     let store = &shared.store;
+    // Before anything is written.
+    let since = store.verifier(key);
     let mut size = store.stat(key).await?.map_or(0, |stat| stat.size);
     let end = args.offset.saturating_add(args.length).min(i64::MAX as u64);
     let mut at = args.offset;
@@ -94,8 +96,8 @@ async fn copy(
         // Trailing zeros that were left out: one of them gives the file its size.
         store.fill(key, generation, at - 1, Bytes::from_static(&[0])).await?;
     }
-    match store.commit(key).await {
-        Ok(_) | Err(StoreError::Missing) => Ok(at - args.offset),
+    match store.commit_since(key, since).await {
+        Ok(()) | Err(StoreError::Missing) => Ok(at - args.offset),
         Err(error) => Err(error),
     }
 }

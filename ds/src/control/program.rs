@@ -8,7 +8,7 @@ use bytes::Bytes;
 use sluice_env::BoxFuture;
 use sluice_rpc::{Call, Frame, Program, Reply};
 use sluice_xdr::control::{SLUICE_DATA_SERVER, SLUICE_DATA_SERVER_V1};
-use sluice_xdr::{Decode, DecodeError, Encode, Reader, from_bytes, to_frame};
+use sluice_xdr::{Decode, Encode, from_bytes, to_frame};
 
 use super::{
     checksum, copy, epoch, fence, inventory, logical_size, machine, remove, seek, space, stat, transfer,
@@ -35,19 +35,9 @@ static TABLE: [(&str, Handler); 14] = [
     ("COPY", |shared, args| answer(args, |args| copy::run(shared, args))),
     ("INVENTORY", |shared, args| answer(args, |args| inventory::run(shared, args))),
     ("CHECKSUM", |shared, args| answer(args, |args| checksum::run(shared, args))),
-    ("MACHINE", |shared, args| answer(args, |_: Nothing| machine::run(shared))),
+    ("MACHINE", |shared, args| answer(args, |()| machine::run(shared))),
     ("TRANSFER", |shared, args| answer(args, |args| transfer::run(shared, args))),
 ];
-
-/// No arguments.
-struct Nothing;
-
-impl Decode for Nothing {
-    const MIN_SIZE: usize = 0;
-    fn decode(_: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Self)
-    }
-}
 
 fn answer<'a, A, R, F>(args: Bytes, run: impl FnOnce(A) -> F + Send + 'a) -> BoxFuture<'a, Reply>
 where

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sluice_rpc::Connection;
-use sluice_store::{FileKey, StoreError, Transfer};
+use sluice_store::{FileKey, StoreError, Transfer, Verifier};
 use sluice_xdr::control::{DS_TRANSFER_args, ctl_caller, ctl_own_file, ctl_peer, ctl_source, ctl_status};
 use tokio::task::JoinSet;
 
@@ -26,6 +26,8 @@ struct Range {
     offset: u64,
     source_offset: u64,
     length: u64,
+    /// The write verifier that what is written must still have when it is durable.
+    since: Verifier,
 }
 
 pub(super) async fn run(shared: &Arc<Shared>, args: DS_TRANSFER_args) -> ctl_status {
@@ -35,7 +37,9 @@ pub(super) async fn run(shared: &Arc<Shared>, args: DS_TRANSFER_args) -> ctl_sta
     if length == 0 || !fits(offset) || !fits(source_offset) {
         return ctl_status::CTL_ERR_INVAL;
     }
-    let range = Range { key, generation, offset, source_offset, length };
+    // Before anything is written.
+    let since = shared.store.verifier(key);
+    let range = Range { key, generation, offset, source_offset, length, since };
     let done = match source {
         ctl_source::TRUE(own) => from_here(shared, &caller, range, &own).await,
         ctl_source::FALSE(peer) => from_peer(shared, &caller, range, peer).await,
@@ -70,7 +74,7 @@ async fn from_here(
 
 /// Out of turn: the next order on the file need not wait for the device.
 async fn flush(shared: &Arc<Shared>, range: Range) -> Result<(), StoreError> {
-    shared.store.commit(range.key).await.map(drop)
+    shared.store.commit_since(range.key, range.since).await
 }
 
 async fn from_peer(

@@ -323,6 +323,19 @@ impl Store {
         Ok(self.verifiers.of(key))
     }
 
+    /// The same for one who wrote while the verifier was `since`, and does not look at verifiers: durable is all that
+    /// it wrote.
+    ///
+    /// # Errors
+    /// As [`Self::commit`]; `Io` when a flush failed meanwhile, perhaps somebody else's: the device tells that once.
+    pub async fn commit_since(self: &Arc<Self>, key: FileKey, since: Verifier) -> Result<(), StoreError> {
+        if self.commit(key).await? == since {
+            Ok(())
+        } else {
+            Err(StoreError::Io("a flush failed before this one: what was written may be lost".to_owned()))
+        }
+    }
+
     /// The verifier a write to this data file would return now.
     pub fn verifier(&self, key: FileKey) -> Verifier {
         self.verifiers.of(key)

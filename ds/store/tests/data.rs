@@ -122,6 +122,26 @@ fn a_failed_flush_is_told_and_changes_the_verifier_of_that_file() {
     });
 }
 
+/// The device tells a failed flush once, to whoever asks first.
+#[test]
+fn a_flush_that_failed_for_somebody_else_is_told_to_who_wrote_before_it() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        let store = open(&env, &device).await.unwrap();
+        let since = store.verifier(key(1));
+        store.fill(key(1), 0, 0, bytes(1, 10)).await.unwrap();
+        store.commit_since(key(1), since).await.unwrap();
+        store.fill(key(1), 0, 0, bytes(2, 10)).await.unwrap();
+        device.fail_syncs(1);
+        store.commit(key(1)).await.unwrap_err();
+        assert!(matches!(store.commit_since(key(1), since).await, Err(StoreError::Io(_))));
+        // Written again, it is durable.
+        let since = store.verifier(key(1));
+        store.fill(key(1), 0, 0, bytes(2, 10)).await.unwrap();
+        store.commit_since(key(1), since).await.unwrap();
+    });
+}
+
 #[test]
 fn commits_without_new_writes_cost_nothing() {
     simulate(async |env| {

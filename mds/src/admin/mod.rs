@@ -140,7 +140,7 @@ impl Admin {
             opens: usage.opens,
             locks: usage.locks,
             layouts: usage.layouts,
-            proxied_bytes: sessions.iter().map(|session| session.proxied.load(Ordering::Relaxed)).sum(),
+            proxied_bytes: mds.proxied.bytes_of(info.id),
         }
     }
 

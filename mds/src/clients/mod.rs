@@ -52,8 +52,6 @@ pub(crate) struct SessionEntry {
     pub(crate) wants_layouts: AtomicBool,
     /// It asked for a layout of any kind.
     pub(crate) asks_layouts: AtomicBool,
-    /// Bytes of READ and WRITE that this session sent through this server.
-    pub(crate) proxied: AtomicU64,
     /// COMPOUNDs that it sent.
     pub(crate) calls: AtomicU64,
     // Guarded by its own lock.
@@ -140,7 +138,6 @@ impl ClientTable {
             stripes,
             wants_layouts: AtomicBool::new(false),
             asks_layouts: AtomicBool::new(false),
-            proxied: AtomicU64::new(0),
             calls: AtomicU64::new(0),
             session: Mutex::new(session),
         });

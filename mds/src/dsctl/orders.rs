@@ -50,28 +50,14 @@ async fn call_over<A: Encode, R: Decode>(
     Ok(R::decode(&mut Reader::new(reply))?)
 }
 
-/// No arguments, or no result.
-struct Nothing;
-
-impl Encode for Nothing {
-    fn encode(&self, _: &mut Writer) {}
-}
-
-impl Decode for Nothing {
-    const MIN_SIZE: usize = 0;
-    fn decode(_: &mut Reader) -> Result<Self, sluice_xdr::DecodeError> {
-        Ok(Self)
-    }
-}
-
 /// Does it answer?
 pub(super) async fn ping(store: &StoreHandle) -> bool {
-    call::<_, Nothing>(store, DS_NULL, &Nothing, PING).await.is_some()
+    call::<_, ()>(store, DS_NULL, &(), PING).await.is_some()
 }
 
 /// Its process and clock.
 pub(crate) async fn machine(store: &StoreHandle) -> Option<ctl_machine> {
-    call(store, DS_MACHINE, &Nothing, PING).await
+    call(store, DS_MACHINE, &(), PING).await
 }
 
 /// Fences holders there; true when they are durable.

@@ -156,7 +156,12 @@ impl Proxied {
         self.book.lock().bytes.clone()
     }
 
-    /// What a client sent through this server.
+    /// All bytes that a client sent through this server.
+    pub(crate) fn bytes_of(&self, client: ClientId) -> u64 {
+        self.of(client).iter().map(|(_, tally)| tally.bytes).sum()
+    }
+
+    /// What a client sent through this server, by reason.
     pub(crate) fn of(&self, client: ClientId) -> Vec<(Reason, Tally)> {
         let book = self.book.lock();
         let tallies = book.tallies.get(&client).into_iter().flatten();
@@ -198,6 +203,7 @@ mod tests {
         ];
         assert_eq!(proxied.of(client), all);
         proxied.count(Time::from_secs(5), ClientId(2), FILE, 0, Reason::Unused);
+        assert_eq!((proxied.bytes_of(client), proxied.bytes_of(ClientId(2))), (71, 0));
         assert_eq!(proxied.of(ClientId(2)), Vec::new());
         let bytes = [("data-server-away", 20), ("layout-unused", 40), ("not-asked", 11)];
         assert_eq!(proxied.bytes_by_reason(), bytes.into());

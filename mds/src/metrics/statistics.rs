@@ -135,7 +135,7 @@ impl Mds {
             all.locks += u64::from(usage.locks);
             all.layouts += u64::from(usage.layouts);
             let sessions: Vec<_> = info.sessions.iter().filter_map(|id| self.clients.session(*id)).collect();
-            let bytes: u64 = sessions.iter().map(|session| session.proxied.load(Ordering::Relaxed)).sum();
+            let bytes = self.proxied.bytes_of(info.id);
             if bytes > 0 {
                 let address = self.address_of(&sessions).unwrap_or_else(|| "gone".to_owned());
                 *all.proxied_by.entry(address).or_default() += bytes;

@@ -106,7 +106,6 @@ pub(super) async fn permit_io(cx: &mut Context, stateid: &StateId, write: bool) 
 /// Counts what went through this server, and why: an administrator wants to know.
 pub(super) fn count_proxied(cx: &Context, client: ClientId, entry: &FileEntry, bytes: u64) {
     let Some(session) = &cx.session else { return };
-    metrics::add(&session.entry.proxied, bytes);
     let otherwise = if !cx.server.config.layouts {
         // Clients are not told of layouts, and do not ask.
         Reason::Off

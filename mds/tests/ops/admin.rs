@@ -7,13 +7,6 @@ use sluice_xdr::{Decode, Encode, from_bytes, to_frame};
 
 use crate::harness::*;
 
-/// No arguments.
-pub struct Nothing;
-
-impl Encode for Nothing {
-    fn encode(&self, _: &mut sluice_xdr::Writer) {}
-}
-
 pub async fn ask<A: Encode, R: Decode>(world: &World, procedure: u32, arguments: &A) -> R {
     let dialler = Dialler::new(world.env.clone(), world.net.host("admin")).with_key(world.key.clone());
     let connection = dialler.dial(world.addr).await.unwrap();

@@ -31,7 +31,7 @@ fn address(world: &World, host: &str) -> String {
 }
 
 async fn exports(world: &World) -> ADMIN_EXPORTS_resok {
-    match ask(world, ADMIN_EXPORTS, &crate::admin::Nothing).await {
+    match ask(world, ADMIN_EXPORTS, &()).await {
         ADMIN_EXPORTS_res::CTL_OK(ok) => ok,
         other => panic!("{other:?}"),
     }

@@ -164,9 +164,7 @@ fn the_doctor_hears_of_clocks_descriptors_refusals_and_reports() {
             "{answer:?}"
         );
         world.sleep(Duration::from_secs(2)).await;
-        let ADMIN_DOCTOR_res::CTL_OK(found) = ask(&world, ADMIN_DOCTOR, &crate::admin::Nothing).await else {
-            panic!()
-        };
+        let ADMIN_DOCTOR_res::CTL_OK(found) = ask(&world, ADMIN_DOCTOR, &()).await else { panic!() };
         assert_eq!((found.machine.descriptors, found.machine.descriptors_most), (10, 1 << 20));
         let [machine] = &found.machines[..] else { panic!("{:?}", found.machines) };
         let behind = (found.machine.seconds - 1_000_000_000) * 1_000_000_000;
