@@ -215,6 +215,33 @@ def reread(a):
     note(a.stalls, worst)
 
 
+def names(a):
+    """Makes, renames, links, reads, lists and removes, each time as it must be."""
+    os.mkdir(a.path)
+    end, worst, number = time.monotonic() + a.seconds, 0.0, 0
+    while time.monotonic() < end:
+        before = time.monotonic()
+        folder = f"{a.path}/{number}"
+        os.mkdir(folder)
+        with open(f"{folder}/f", "x") as file:
+            file.write(str(number))
+        os.rename(f"{folder}/f", f"{folder}/g")
+        os.link(f"{folder}/g", f"{folder}/h")
+        os.unlink(f"{folder}/g")
+        if os.listdir(folder) != ["h"]:
+            die(f"{folder}: {os.listdir(folder)}")
+        worst = max(worst, time.monotonic() - before)
+        number += 1
+        time.sleep(0.05)
+    for each in range(number):
+        with open(f"{a.path}/{each}/h") as file:
+            if file.read() != str(each):
+                die(f"{a.path}/{each}/h is not what was written")
+    if number < 20:
+        die(f"{a.path}: {number} rounds only")
+    print(f"{a.path}: {number} rounds of names, the slowest took {worst:.1f} s", flush=True)
+
+
 def check_journal(a):
     with open(a.log) as log:
         count = len(log.read().split())
@@ -292,6 +319,8 @@ def main():
         made.add_argument("--length", type=int, default=16384)
         made.add_argument("--seconds", type=float, default=10)
         made.add_argument("--stalls")
+    made = command(names)
+    made.add_argument("--seconds", type=float, required=True)
     made = command(reread)
     made.add_argument("--count", type=int, required=True)
     made.add_argument("--seconds", type=float, required=True)

@@ -10,7 +10,7 @@ use sluice_mds::Network;
 
 /// Sluice: a parallel NAS for unmodified Linux clients.
 #[derive(Debug, Parser)]
-#[command(name = "sluice", version, about, max_term_width = 100)]
+#[command(name = "sluice", version = crate::VERSION, about, max_term_width = 100)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,

@@ -21,7 +21,7 @@ async fn list(admin: &Admin, json: bool) -> Result<()> {
     let clients = status::ask(admin).await?.clients;
     if json {
         let all: Vec<_> = clients.iter().map(status::client_json).collect();
-        println!("{}", serde_json::to_string_pretty(&all)?);
+        say!("{}", serde_json::to_string_pretty(&all)?);
         return Ok(());
     }
     let head = ["ID", "ADDRESS", "NAME", "KERNEL", "NFS", "STATE", "OPENS", "LOCKS", "LAYOUTS", "PROXIED"];
@@ -49,10 +49,10 @@ async fn evict(admin: &Admin, client: &str, json: bool) -> Result<()> {
     let client = resolve(admin, client).await?;
     match admin.call(ADMIN_EVICT, &ADMIN_EVICT_args { client }).await? {
         ADMIN_EVICT_res::CTL_OK(files) if json => {
-            println!("{}", json!({ "client": id(client), "files": files }));
+            say!("{}", json!({ "client": id(client), "files": files }));
         }
         ADMIN_EVICT_res::CTL_OK(files) => {
-            println!("client {} is gone, with its state on {files} files", id(client));
+            say!("client {} is gone, with its state on {files} files", id(client));
         }
         ADMIN_EVICT_res::Default(_, reason) => bail!("client {}: {}", id(client), text(&reason)),
     }

@@ -55,7 +55,7 @@ pub(crate) fn check(file: &Path) -> Result<()> {
             _ => Ok(()),
         }
         .with_context(|| format!("{} [{role}]", file.display()))?;
-        println!("{}: [{role}] is good: sluice {role} --config {}", file.display(), file.display());
+        say!("{}: [{role}] is good: sluice {role} --config {}", file.display(), file.display());
     }
     Ok(())
 }

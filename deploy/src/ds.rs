@@ -26,6 +26,7 @@ pub(crate) async fn run(options: cli::Ds) -> Result<()> {
     })?;
     let mut config = Config::new(options.listen, options.data_dir.join("store"), mds, key);
     config.advertise = advertise;
+    config.version = crate::VERSION.to_owned();
     config.store.create = options.new;
     std::fs::create_dir_all(&config.data_dir)
         .with_context(|| format!("cannot make {}", config.data_dir.display()))?;

@@ -64,11 +64,11 @@ async fn change(
         ADMIN_EXPORT_res::Default(_, reason) => bail!("{path}: {}", text(&reason)),
     };
     if as_json {
-        println!("{}", json!({ "recalled": recalled }));
+        say!("{}", json!({ "recalled": recalled }));
         return Ok(());
     }
     if recalled > 0 {
-        println!(
+        say!(
             "{path}: clients are asked for {recalled} layouts and delegations that they may not have any more"
         );
     }
@@ -83,11 +83,11 @@ async fn list(admin: &Admin, as_json: bool) -> Result<()> {
     let exports = ask(admin).await?.exports;
     if as_json {
         let all: Vec<_> = exports.iter().map(to_json).collect();
-        println!("{}", serde_json::to_string_pretty(&all)?);
+        say!("{}", serde_json::to_string_pretty(&all)?);
         return Ok(());
     }
     if exports.is_empty() {
-        println!("nothing is exported: sluice export add PATH --client NETWORK");
+        say!("nothing is exported: sluice export add PATH --client NETWORK");
         return Ok(());
     }
     let mut rows =

@@ -1,6 +1,5 @@
 //! Shell completions and manual pages, from the definitions of the commands themselves.
 
-use std::io;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -13,8 +12,8 @@ use crate::cli::Cli;
 pub(crate) fn completions(shell: Shell) -> Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "sluice", &mut script);
-    // Into a pager that was closed, for one.
-    io::Write::write_all(&mut io::stdout(), &script).context("cannot write to standard output")
+    crate::out::line(format_args!("{}", String::from_utf8_lossy(&script).trim_end()));
+    Ok(())
 }
 
 /// `sluice man DIR`.

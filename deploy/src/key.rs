@@ -11,9 +11,9 @@ pub(crate) fn run(command: &Key) -> Result<()> {
         Key::New { file } => {
             let key = ClusterKey::generate(&Env::system());
             key.write(file)?;
-            println!("{}: new cluster key, fingerprint {}", file.display(), key.fingerprint());
+            say!("{}: new cluster key, fingerprint {}", file.display(), key.fingerprint());
         }
-        Key::Fingerprint { file } => println!("{}", ClusterKey::read(file)?.fingerprint()),
+        Key::Fingerprint { file } => say!("{}", ClusterKey::read(file)?.fingerprint()),
     }
     Ok(())
 }

@@ -29,11 +29,11 @@ async fn show(admin: &Admin, path: &str, json: bool) -> Result<()> {
     };
     if json {
         let all: Vec<_> = found.layouts.iter().map(layout_json).collect();
-        println!("{}", serde_json::to_string_pretty(&json!({ "file": found.file, "layouts": all }))?);
+        say!("{}", serde_json::to_string_pretty(&json!({ "file": found.file, "layouts": all }))?);
         return Ok(());
     }
     if found.layouts.is_empty() {
-        println!("{path}: no client holds a layout");
+        say!("{path}: no client holds a layout");
         return Ok(());
     }
     let mut rows =
@@ -60,9 +60,9 @@ async fn recall(admin: &Admin, path: &str, client: Option<&str>, json: bool) -> 
     };
     let arguments = ADMIN_RECALL_args { path: path.to_owned().into(), client };
     match admin.call(ADMIN_RECALL, &arguments).await? {
-        ADMIN_RECALL_res::CTL_OK(recalled) if json => println!("{}", json!({ "recalled": recalled })),
-        ADMIN_RECALL_res::CTL_OK(0) => println!("{path}: there was nothing to recall"),
-        ADMIN_RECALL_res::CTL_OK(recalled) => println!(
+        ADMIN_RECALL_res::CTL_OK(recalled) if json => say!("{}", json!({ "recalled": recalled })),
+        ADMIN_RECALL_res::CTL_OK(0) => say!("{path}: there was nothing to recall"),
+        ADMIN_RECALL_res::CTL_OK(recalled) => say!(
             "{path}: {recalled} recalled; `sluice layout show` says who has not returned it yet, and who took another"
         ),
         ADMIN_RECALL_res::Default(_, reason) => bail!("{path}: {}", text(&reason)),

@@ -13,6 +13,8 @@ pub(crate) fn start() {
             .with_writer(std::io::stderr)
             .with_ansi(colours)
             .with_target(false)
+            // What cannot be logged would be told by a panic, when standard error is a pipe that nobody reads any more.
+            .log_internal_errors(false)
             .try_init(),
     );
 }

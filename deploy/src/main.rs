@@ -1,10 +1,11 @@
 //! `sluice`: the servers and the commands around them.
 #![allow(
-    clippy::print_stdout,
-    clippy::print_stderr,
     clippy::disallowed_methods,
-    reason = "a command-line program at the outer edge: it talks to a terminal and supervises in real time"
+    reason = "a command-line program at the outer edge: it supervises in real time"
 )]
+
+#[macro_use]
+mod out;
 
 mod cli;
 mod clients;
@@ -37,6 +38,9 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use cli::{Cli, Command};
 
+/// Of this program: the release, and the commit if it is known (build.rs).
+const VERSION: &str = env!("SLUICE_VERSION");
+
 /// Buffers of 1 MiB come and go with every READ and WRITE: the C library's allocator gives each back to the
 /// kernel and faults it in again, which costs more than the copy.
 #[global_allocator]
@@ -48,7 +52,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("sluice: {error:#}");
+            out::complain(format_args!("{error:#}"));
             ExitCode::FAILURE
         }
     }
@@ -59,7 +63,10 @@ fn run(cli: Cli) -> Result<()> {
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    runtime.block_on(async {
+    if matches!(cli.command, Command::Up(_) | Command::Mds(_) | Command::Ds(_)) {
+        out::outlives_readers();
+    }
+    let outcome = runtime.block_on(async {
         match cli.command {
             Command::Up(options) => up::run(options).await,
             Command::Mds(options) => mds::run(options).await,
@@ -78,5 +85,9 @@ fn run(cli: Cli) -> Result<()> {
             Command::Config { command: cli::Config::Check { file } } => config::check(&file),
             Command::Key { command } => key::run(&command),
         }
-    })
+    });
+    // A server that was asked to stop has finished what it had begun. A thread that reads standard input, to hear when
+    // the parent ends, would keep the process until then.
+    runtime.shutdown_background();
+    outcome
 }

@@ -75,6 +75,7 @@ fn config(tuning: &cli::Tuning) -> Config {
         },
         delegation_quiet: Duration::from_secs(tuning.delegation_quiet.into()),
         layouts: !tuning.no_layouts,
+        version: crate::VERSION.to_owned(),
         ..Config::default()
     }
 }

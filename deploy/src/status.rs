@@ -1,5 +1,7 @@
 //! `sluice status` and `sluice policy`.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Result, bail};
 use serde_json::json;
 use sluice_xdr::control::{
@@ -25,13 +27,13 @@ pub(crate) async fn run(options: cli::Status) -> Result<()> {
     let status = ask(&admin).await?;
     let proxied = why::proxied(&admin).await;
     if options.json {
-        println!("{}", serde_json::to_string_pretty(&to_json(&status, &proxied))?);
+        say!("{}", serde_json::to_string_pretty(&to_json(&status, &proxied))?);
     } else {
         show(&status);
         let warnings = warnings(&status, &proxied);
         if !warnings.is_empty() {
-            println!();
-            warnings.iter().for_each(|warning| println!("{warning}"));
+            say!();
+            warnings.iter().for_each(|warning| say!("{warning}"));
         }
     }
     Ok(())
@@ -44,7 +46,7 @@ pub(crate) async fn policy(options: cli::Policy) -> Result<()> {
         policy: options.policy.unwrap_or_default().into(),
     };
     match admin.call(ADMIN_POLICY, &arguments).await? {
-        ADMIN_POLICY_res::CTL_OK(policy) => println!("{}: {}", options.path, text(&policy)),
+        ADMIN_POLICY_res::CTL_OK(policy) => say!("{}: {}", options.path, text(&policy)),
         ADMIN_POLICY_res::Default(_, reason) => bail!("{}: {}", options.path, text(&reason)),
     }
     Ok(())
@@ -174,7 +176,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 }
 
 fn show(status: &ADMIN_STATUS_resok) {
-    println!(
+    say!(
         "metadata server {}  up {}  {} files, {} used{}",
         text(&status.listen),
         duration(status.uptime_seconds),
@@ -189,23 +191,24 @@ fn show(status: &ADMIN_STATUS_resok) {
     let direct: u64 =
         status.data_servers.iter().map(|ds| ds.counters.bytes_read + ds.counters.bytes_written).sum();
     let proxied = status.proxied_bytes_read + status.proxied_bytes_written;
-    println!(
+    say!(
         "data moved      {} at the data servers, {} inline, {} through the metadata server{}",
         size(direct),
         size(status.inline_bytes_read + status.inline_bytes_written),
         size(proxied),
         if proxied > 0 { " (a healthy mount proxies nothing)" } else { "" }
     );
+    say!("version         {}", versions(status));
     if status.degraded_files > 0 {
         let waits = text(&status.healing);
-        println!(
+        say!(
             "degraded        {} {} with mirrors to heal{}",
             status.degraded_files,
             if status.degraded_files == 1 { "file" } else { "files" },
             if waits.is_empty() { String::new() } else { format!(" ({waits})") }
         );
     }
-    println!();
+    say!();
     let mut rows = vec![["DS", "ADDRESS", "HEALTH", "USED", "FREE", "READ", "WRITTEN"].map(str::to_owned)];
     rows.extend(status.data_servers.iter().map(|ds| {
         let state = text(&ds.state);
@@ -220,7 +223,7 @@ fn show(status: &ADMIN_STATUS_resok) {
         ]
     }));
     table(&rows);
-    println!();
+    say!();
     let mut rows =
         vec![["CLIENT", "KERNEL", "NFS", "STATE", "OPENS", "LAYOUTS", "PROXIED"].map(str::to_owned)];
     rows.extend(status.clients.iter().map(|client| {
@@ -237,6 +240,23 @@ fn show(status: &ADMIN_STATUS_resok) {
     table(&rows);
 }
 
+/// One version, if all servers that are there run it; else who runs which.
+fn versions(status: &ADMIN_STATUS_resok) -> String {
+    let mut others: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for server in status.data_servers.iter().filter(|ds| ds.connected && ds.version != status.version) {
+        others.entry(text(&server.version)).or_default().push(server.id.to_string());
+    }
+    let ours = text(&status.version);
+    if others.is_empty() {
+        return ours;
+    }
+    let others = others.into_iter().map(|(version, servers)| match &servers[..] {
+        [one] => format!("data server {one}: {version}"),
+        _ => format!("data servers {}: {version}", servers.join(", ")),
+    });
+    format!("metadata server: {ours}; {}", others.collect::<Vec<_>>().join("; "))
+}
+
 pub(crate) fn table<const N: usize>(rows: &[[String; N]]) {
     let mut widths = [0; N];
     for row in rows {
@@ -247,7 +267,7 @@ pub(crate) fn table<const N: usize>(rows: &[[String; N]]) {
     for row in rows {
         let cells: Vec<String> =
             row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-        println!("{}", cells.join("  ").trim_end());
+        say!("{}", cells.join("  ").trim_end());
     }
 }
 
@@ -268,5 +288,29 @@ pub(crate) fn duration(seconds: u64) -> String {
         120..7200 => format!("{} min", seconds / 60),
         7200..172_800 => format!("{} h", seconds / 3600),
         _ => format!("{} days", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_runs_another_version_is_named() {
+        let server = |id, version: &str| ctl_data_server_status {
+            id,
+            connected: id != 4,
+            version: version.to_owned().into(),
+            ..ctl_data_server_status::default()
+        };
+        let mut status = ADMIN_STATUS_resok {
+            version: "2 (b)".into(),
+            data_servers: vec![server(1, "2 (b)"), server(4, "1 (a)")],
+            ..ADMIN_STATUS_resok::default()
+        };
+        // One that is away may come back with any.
+        assert_eq!(versions(&status), "2 (b)");
+        status.data_servers.extend([server(2, "1 (a)"), server(3, "1 (a)"), server(5, "3")]);
+        assert_eq!(versions(&status), "metadata server: 2 (b); data servers 2, 3: 1 (a); data server 5: 3");
     }
 }

@@ -49,7 +49,7 @@ mod tests {
             copy("sluice-ds@.service", "sluice-ds@disk1.service"),
         ];
         let Ok(ran) = Command::new("systemd-analyze").args(["verify", "--man=no"]).args(&all).output() else {
-            println!("NOT RUN: no systemd-analyze: apt-get install systemd");
+            say!("NOT RUN: no systemd-analyze: apt-get install systemd");
             return;
         };
         let said = String::from_utf8_lossy(&ran.stderr);

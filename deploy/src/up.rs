@@ -67,10 +67,10 @@ pub(crate) async fn run(options: cli::Up) -> Result<()> {
             return ended.context("a keeper failed")?;
         }
     };
-    println!("stopping ({why})");
+    say!("stopping ({why})");
     stopping.send_replace(true);
     while keepers.join_next().await.is_some() {}
-    println!("stopped; `sluice up` resumes here");
+    say!("stopped; `sluice up` resumes here");
     Ok(())
 }
 
@@ -253,19 +253,19 @@ async fn ready(mds: SocketAddr, key: &ClusterKey, data_servers: u16) {
 
 fn announce(dir: &Path, options: &cli::Up, installation: &Installation, exports: &[ctl_export]) {
     let port = if options.port == 2049 { String::new() } else { format!(",port={}", options.port) };
-    println!("Sluice is ready: {} data servers, data in {}", installation.data_servers, dir.display());
-    println!("  mount:   mount -t nfs -o vers=4.2{port} {}:/ /mnt", host(options.listen));
+    say!("Sluice is ready: {} data servers, data in {}", installation.data_servers, dir.display());
+    say!("  mount:   mount -t nfs -o vers=4.2{port} {}:/ /mnt", host(options.listen));
     for line in exports::lines(exports) {
-        println!("  export:  {line}");
+        say!("  export:  {line}");
     }
     if options.tuning.allow.is_empty() && exports.iter().all(|export| !export.stored) {
-        println!("           other hosts may not: --allow NETWORK lets them, or sluice export");
+        say!("           other hosts may not: --allow NETWORK lets them, or sluice export");
     }
-    println!("  status:  sluice status --data-dir {}", dir.display());
+    say!("  status:  sluice status --data-dir {}", dir.display());
     if let Some(metrics) = options.metrics {
-        println!("  metrics: http://{metrics}/metrics, data servers at the ports after it");
+        say!("  metrics: http://{metrics}/metrics, data servers at the ports after it");
     }
-    println!("  stop:    Ctrl-C");
+    say!("  stop:    Ctrl-C");
 }
 
 fn host(address: IpAddr) -> String {

@@ -26,9 +26,9 @@ pub(crate) async fn run(options: cli::Why) -> Result<()> {
     };
     let servers = status::ask(&admin).await?.data_servers;
     if options.json {
-        println!("{}", serde_json::to_string_pretty(&to_json(&found, &servers))?);
+        say!("{}", serde_json::to_string_pretty(&to_json(&found, &servers))?);
     } else {
-        lines(&options.path, &found, &servers).iter().for_each(|line| println!("{line}"));
+        lines(&options.path, &found, &servers).iter().for_each(|line| say!("{line}"));
     }
     Ok(())
 }

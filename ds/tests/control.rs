@@ -34,6 +34,37 @@ fn nothing_is_served_before_the_first_registration() {
 }
 
 #[test]
+fn the_newest_version_that_both_sides_speak_is_used() {
+    for (spoken, used) in [
+        // One of the release before, which is not asked yet; an older one that is; one of a later release.
+        (None, 4),
+        (Some((1, 4)), 4),
+        (Some((CTL_PROTOCOL, CTL_PROTOCOL + 4)), CTL_PROTOCOL),
+    ] {
+        simulate(async move |w| {
+            w.mds.says.lock().unwrap().spoken = spoken;
+            let ds = w.serving().await;
+            assert!(ds.status().serving);
+            assert_eq!(w.mds.says.lock().unwrap().registrations[0].protocol, used, "{spoken:?}");
+        });
+    }
+}
+
+#[test]
+fn without_a_common_version_it_goes_on_trying_until_the_other_side_is_upgraded() {
+    simulate(async |w| {
+        w.mds.says.lock().unwrap().spoken = Some((CTL_PROTOCOL + 1, CTL_PROTOCOL + 2));
+        let ds = w.start().await;
+        w.until(|| w.mds.says.lock().unwrap().registrations.len() >= 3).await;
+        assert!(!ds.status().serving);
+        // The metadata server hears who is too old, so that it can say so.
+        assert_eq!(w.mds.says.lock().unwrap().registrations[0].protocol, CTL_PROTOCOL);
+        w.mds.says.lock().unwrap().spoken = Some((CTL_PROTOCOL, CTL_PROTOCOL + 2));
+        w.until(|| ds.status().serving).await;
+    });
+}
+
+#[test]
 fn isolation_ends_service_and_only_a_registration_brings_it_back() {
     simulate(async |w| {
         let ds = w.serving().await;

@@ -47,6 +47,8 @@ pub struct Config {
     pub first_component: u64,
     /// Names this server to clients in EXCHANGE_ID (server owner and scope).
     pub name: String,
+    /// Of the software, for people.
+    pub version: String,
 }
 
 /// Which delegations clients may be given (RFC 8881 §10.4). Whatever is set here, what was given before a restart
@@ -99,6 +101,7 @@ impl Default for Config {
             policy: LayoutPolicy::default(),
             first_component: 64 << 20,
             name: "sluice".to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
         }
     }
 }

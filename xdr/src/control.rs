@@ -14,9 +14,10 @@ use bytes::Bytes;
 
 use crate::{Decode, DecodeError, Encode, Reader, Writer};
 
-/// What both sides of a registration must speak. 2: STAT numbers writes; CHECKSUM. 4:
-/// TRANSFER.
-pub const CTL_PROTOCOL: u32 = 4;
+/// What both sides of a registration must speak, newest and oldest. 2: STAT numbers writes;
+/// CHECKSUM. 4: TRANSFER. 5: VERSIONS.
+pub const CTL_PROTOCOL: u32 = 5;
+pub const CTL_PROTOCOL_OLDEST: u32 = 4;
 pub const CTL_ADDRESSES_MAX: u32 = 16;
 pub const CTL_STRING_MAX: u32 = 1024;
 pub const CTL_FENCES_MAX: u32 = 4096;
@@ -334,9 +335,31 @@ impl ctl_health {
 
 crate::codec::wire_enum!(ctl_health, u32, "ctl_health");
 
+/// Asked before REGISTER; who does not know it speaks version 4 and no other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ctl_versions {
+    pub oldest: u32,
+    pub newest: u32,
+}
+
+impl Encode for ctl_versions {
+    fn encode(&self, w: &mut Writer) {
+        w.u32(self.oldest);
+        w.u32(self.newest);
+    }
+}
+
+impl Decode for ctl_versions {
+    const MIN_SIZE: usize = 8;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { oldest: r.u32()?, newest: r.u32()? })
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct REGISTER_args {
-    /// 1
+    /// the newest that both sides speak
     pub protocol: u32,
     pub store: ctl_uuid,
     /// all zero: never registered
@@ -652,6 +675,7 @@ pub const CONTROL_REGISTER: u32 = 1;
 pub const CONTROL_HEARTBEAT: u32 = 2;
 pub const CONTROL_MATERIALISED: u32 = 3;
 pub const CONTROL_LOGICAL_SIZE: u32 = 4;
+pub const CONTROL_VERSIONS: u32 = 5;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ctl_caller {
     pub mds_epoch: u64,

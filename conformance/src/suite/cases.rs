@@ -156,6 +156,14 @@ pub const CASES: &[Case] = &[
         ..BASE
     },
     Case {
+        name: "upgrade",
+        shows: "every server stopped and started again, one after the other, under two kernels at work: no error",
+        partner: Partner::Other,
+        reference: false,
+        seconds: 600,
+        ..BASE
+    },
+    Case {
         name: "ds_loss",
         shows: "a data server gone, and one that is mute: a clear EIO in time, other files unharmed",
         reference: false,

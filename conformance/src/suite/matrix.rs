@@ -47,6 +47,7 @@ const BLOCKS: &[Block] = &[
             "small_files",
             "proxied",
             "restart",
+            "upgrade",
             "mirror_loss",
             "differential",
         ],

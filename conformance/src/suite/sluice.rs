@@ -143,6 +143,20 @@ impl Sluice {
         }
     }
 
+    /// Stops one process as an administrator does, and waits until its successor is there.
+    pub(super) fn renew(&self, name: &str) -> Result<()> {
+        let before = self.processes()?.get(name).copied();
+        self.signal(name, Signal::SIGTERM)?;
+        let limit = Instant::now() + STOP + RESTART;
+        while self.processes()?.get(name).is_none_or(|id| Some(*id) == before) {
+            if Instant::now() > limit {
+                bail!("{name} did not stop and start again");
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
     /// Keeps `up` from restarting what dies, or lets it.
     pub(super) fn freeze(&self, frozen: bool) {
         if let Some(process) = &self.process {

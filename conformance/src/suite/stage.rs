@@ -167,6 +167,7 @@ impl Stage {
             ["cut", server] => self.lab.connect(server.parse()?, false)?,
             ["mend", server] => self.lab.connect(server.parse()?, true)?,
             ["kill", name] => act.sluice()?.signal(name, Signal::SIGKILL)?,
+            ["renew", name] => act.sluice()?.renew(name)?,
             ["lose", name] => {
                 let sluice = act.sluice()?;
                 // Before its parent can restart it.

@@ -80,7 +80,7 @@ fn data_server(status: &ADMIN_STATUS_resok, server: &ctl_data_server_status) -> 
     }
     if server.connected && server.version != status.version {
         findings.push(Finding::note(format!(
-            "{} runs version {}, the metadata server {}: upgrade the older one",
+            "{} runs version {}, the metadata server {}: upgrade whichever is older",
             named(server),
             text(&server.version),
             text(&status.version)

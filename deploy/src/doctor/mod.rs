@@ -58,9 +58,9 @@ pub(crate) async fn run(options: cli::Status) -> Result<()> {
     findings.sort_by_key(|finding| finding.level);
     let problems = findings.iter().filter(|finding| finding.level == Level::Problem).count();
     if options.json {
-        println!("{}", serde_json::to_string_pretty(&findings)?);
+        say!("{}", serde_json::to_string_pretty(&findings)?);
     } else {
-        findings.iter().for_each(|finding| println!("{}", line(finding)));
+        findings.iter().for_each(|finding| say!("{}", line(finding)));
     }
     match problems {
         0 => Ok(()),

@@ -32,7 +32,7 @@ pub(super) struct Heading {
 
 impl Heading {
     pub(super) fn new(version: u64, seconds: i64) -> Self {
-        Self { format: FORMAT, sluice: env!("CARGO_PKG_VERSION").to_owned(), version, seconds }
+        Self { format: FORMAT, sluice: crate::VERSION.to_owned(), version, seconds }
     }
 }
 

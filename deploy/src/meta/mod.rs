@@ -61,10 +61,10 @@ async fn check(mut source: Source, json: bool) -> Result<()> {
             "problem_count": report.problems.len(),
             "problems": problems,
         });
-        println!("{}", serde_json::to_string_pretty(&told)?);
+        say!("{}", serde_json::to_string_pretty(&told)?);
     } else {
-        problems.iter().for_each(|problem| println!("{problem}"));
-        println!(
+        problems.iter().for_each(|problem| say!("{problem}"));
+        say!(
             "{} inodes, {} entries; {} without a name but open, {} data files to remove, {} files being written to, {} with mirrors to heal",
             report.inodes,
             report.entries,
@@ -77,7 +77,7 @@ async fn check(mut source: Source, json: bool) -> Result<()> {
     match report.problems.len() {
         0 if json => Ok(()),
         0 => {
-            println!("no contradictions");
+            say!("no contradictions");
             Ok(())
         }
         found => bail!("{found} contradictions in the metadata: keep a dump of it, and report them"),
@@ -101,9 +101,9 @@ async fn dump(mut source: Source, file: &Path, json: bool) -> Result<()> {
     }
     let (rows, bytes) = writer.finish()?;
     if json {
-        println!("{}", json!({ "file": file.display().to_string(), "rows": rows, "bytes": bytes }));
+        say!("{}", json!({ "file": file.display().to_string(), "rows": rows, "bytes": bytes }));
     } else {
-        println!("{}: {rows} rows in {}; keep it as safe as the cluster key", file.display(), size(bytes));
+        say!("{}: {rows} rows in {}; keep it as safe as the cluster key", file.display(), size(bytes));
     }
     Ok(())
 }
@@ -132,9 +132,9 @@ async fn load(file: &Path, dir: &Path, store: &cli::Store, json: bool) -> Result
     let rows = progress.rows();
     drop(progress);
     if json {
-        println!("{}", json!({ "store": name, "rows": rows }));
+        say!("{}", json!({ "store": name, "rows": rows }));
     } else {
-        println!("{name}: {rows} rows loaded; start the metadata server");
+        say!("{name}: {rows} rows loaded; start the metadata server");
     }
     Ok(())
 }

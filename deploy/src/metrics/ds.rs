@@ -33,7 +33,7 @@ impl Collector for Snapshot {
         let (mut page, all) = (Page(encoder), &self.0);
         let (status, counters) = (&all.status, &all.status.counters);
         let labels = vec![
-            ("version", env!("CARGO_PKG_VERSION").to_owned()),
+            ("version", crate::VERSION.to_owned()),
             ("data_server", status.store_id.to_string()),
             ("store", status.store.to_string()),
         ];

@@ -41,7 +41,7 @@ struct Snapshot {
 impl Collector for Snapshot {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let (mut page, all) = (Page(encoder), &self.all);
-        let version = vec![("version", all.version.to_owned())];
+        let version = vec![("version", all.version.clone())];
         page.gauge("sluice_mds_info", In::Things, "Which software runs", [(version, 1u64)])?;
         let help = "1 while clients reclaim after a restart";
         page.gauge("sluice_mds_grace", In::Things, help, one(u64::from(all.in_grace)))?;

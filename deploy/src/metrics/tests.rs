@@ -181,7 +181,7 @@ fn promtool_takes_the_alerts() {
     for (verb, rest) in arguments {
         let ran = Command::new(&tool).arg(verb).args(rest).current_dir(monitoring("")).output();
         let Ok(ran) = ran else {
-            println!("NOT RUN: no {tool}: apt-get install prometheus, or set SLUICE_PROMTOOL");
+            say!("NOT RUN: no {tool}: apt-get install prometheus, or set SLUICE_PROMTOOL");
             return;
         };
         let said = String::from_utf8_lossy(&ran.stdout).into_owned() + &String::from_utf8_lossy(&ran.stderr);

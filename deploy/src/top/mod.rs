@@ -127,7 +127,7 @@ async fn lines(admin: &Admin, options: &cli::Top) -> Result<()> {
         let rates = Rates::between(Some(&last), &now);
         last = now;
         if options.json {
-            println!("{}", serde_json::to_string(&rates)?);
+            say!("{}", serde_json::to_string(&rates)?);
         } else {
             print(&rates);
         }
@@ -137,7 +137,7 @@ async fn lines(admin: &Admin, options: &cli::Top) -> Result<()> {
 }
 
 fn print(rates: &Rates) {
-    println!(
+    say!(
         "sluice {}  up {}  {} files, {} used; {}/s read and {}/s written at the data servers, {}/s proxied, {} operations/s, {} commits/s",
         rates.listen,
         duration(rates.uptime_seconds),
@@ -153,7 +153,7 @@ fn print(rates: &Rates) {
     let busy = rates.operations.iter().filter(|operation| operation.rate > 0.0);
     table(&with_head(rows::OPERATIONS, busy.take(LINES).map(rows::operation)));
     table(&with_head(rows::CLIENTS, rates.clients.iter().take(LINES).map(rows::client)));
-    println!();
+    say!();
 }
 
 fn with_head<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>) -> Vec<[String; N]> {

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_rpc::Connection;
+use sluice_rpc::{CallError, Connection};
 use sluice_store::{Epoch, Fence, FileKey, StoreError, Uuid};
 use sluice_xdr::control::{
-    CONTROL_REGISTER, CTL_PROTOCOL, REGISTER_args, REGISTER_res, REGISTER_resok, ctl_fence, ctl_fence_kind,
-    ctl_uuid,
+    CONTROL_REGISTER, CONTROL_VERSIONS, CTL_PROTOCOL, CTL_PROTOCOL_OLDEST, REGISTER_args, REGISTER_res,
+    REGISTER_resok, ctl_fence, ctl_fence_kind, ctl_uuid, ctl_versions,
 };
 
 use super::link::{LinkError, call};
@@ -31,7 +31,7 @@ pub(crate) async fn run(
 ) -> Result<Registered, LinkError> {
     let store = &shared.store;
     let args = REGISTER_args {
-        protocol: CTL_PROTOCOL,
+        protocol: protocol(connection).await?,
         store: ctl_uuid(store.uuid().0),
         cluster: ctl_uuid(store.cluster().0),
         incarnation: ctl_uuid(identity.incarnation),
@@ -51,6 +51,20 @@ pub(crate) async fn run(
             Err(LinkError::Refused(String::from_utf8_lossy(&reason).into_owned(), status))
         }
     }
+}
+
+/// The newest version of the control protocol that both sides speak. With none in common it is our newest, which
+/// the metadata server refuses in words, and remembers for who looks there.
+async fn protocol(connection: &Connection) -> Result<u32, LinkError> {
+    let ours = ctl_versions { oldest: CTL_PROTOCOL_OLDEST, newest: CTL_PROTOCOL };
+    let theirs: ctl_versions = match call(connection, CONTROL_VERSIONS, &ours).await {
+        Ok(theirs) => theirs,
+        // Version 4 does not know the question.
+        Err(LinkError::Call(CallError::ProcUnavail)) => ctl_versions { oldest: 4, newest: 4 },
+        Err(error) => return Err(error),
+    };
+    let common = ours.newest.min(theirs.newest);
+    Ok(if common < ours.oldest.max(theirs.oldest) { ours.newest } else { common })
 }
 
 async fn apply(

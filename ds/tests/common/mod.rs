@@ -35,6 +35,8 @@ pub(crate) struct Says {
     pub(crate) mds_epoch: u64,
     pub(crate) oldest_epoch: u32,
     pub(crate) fences: Vec<ctl_fence>,
+    /// Versions of the control protocol; `None`: of a time when they were not asked for.
+    pub(crate) spoken: Option<(u32, u32)>,
     pub(crate) sizes: BTreeMap<u64, u64>,
     pub(crate) size_questions: u32,
     pub(crate) registrations: Vec<REGISTER_args>,
@@ -55,6 +57,7 @@ impl Mds {
             mds_epoch: 1,
             oldest_epoch: 1,
             fences: Vec::new(),
+            spoken: Some((CTL_PROTOCOL_OLDEST, CTL_PROTOCOL)),
             sizes: BTreeMap::new(),
             size_questions: 0,
             registrations: Vec::new(),
@@ -65,11 +68,22 @@ impl Mds {
         Arc::new(Self { says: Mutex::new(says) })
     }
 
-    fn answer(&self, procedure: u32, args: Bytes, connection: &Arc<Connection>) -> Frame {
+    fn answer(&self, procedure: u32, args: Bytes, connection: &Arc<Connection>) -> Option<Frame> {
         let mut says = self.says.lock().unwrap();
-        match procedure {
+        Some(match procedure {
+            CONTROL_VERSIONS => {
+                let (oldest, newest) = says.spoken?;
+                frame(&ctl_versions { oldest, newest })
+            }
             CONTROL_REGISTER => {
-                says.registrations.push(from_bytes(args).unwrap());
+                let args: REGISTER_args = from_bytes(args).unwrap();
+                let (oldest, newest) = says.spoken.unwrap_or((4, 4));
+                let refused = !(oldest..=newest).contains(&args.protocol);
+                says.registrations.push(args);
+                if refused {
+                    let why = Bytes::from_static(b"upgrade the older one");
+                    return Some(frame(&REGISTER_res::Default(ctl_status::CTL_ERR_VERSION, why)));
+                }
                 says.back = Some(Arc::clone(connection));
                 frame(&REGISTER_res::CTL_OK(REGISTER_resok {
                     cluster: ctl_uuid([8; 16]),
@@ -106,7 +120,7 @@ impl Mds {
                 })
             }
             _ => Frame::empty(),
-        }
+        })
     }
 
     /// An order to the data server that registered last.
@@ -135,7 +149,8 @@ impl Program for MdsProgram {
     }
 
     fn call<'a>(&'a self, call: Call) -> BoxFuture<'a, Reply> {
-        let reply = Reply::Success(self.0.answer(call.procedure, call.args, &call.connection));
+        let answer = self.0.answer(call.procedure, call.args, &call.connection);
+        let reply = answer.map_or(Reply::ProcUnavail, Reply::Success);
         Box::pin(std::future::ready(reply))
     }
 }

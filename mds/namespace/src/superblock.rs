@@ -162,3 +162,24 @@ pub(crate) fn put_empty_directory(txn: &mut Transaction, key: &InodeKey, now: Wa
     let state = keys::directory(key.fileid, DirectoryField::State);
     txn.set_versionstamped_value(state, DirectoryState::empty(now).encode(), STAMP_OFFSET);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_system_of_a_newer_release_is_refused_in_words() {
+        let ours = Superblock {
+            uuid: [1; 16],
+            change_base: 2,
+            hash_key: [3; 32],
+            hash_bits: 56,
+            created: Wall::default(),
+        };
+        let mut bytes = ours.encode().to_vec();
+        assert!(Superblock::decode(bytes.clone().into()).is_ok());
+        bytes[0] = 2;
+        let error = Superblock::decode(bytes.into()).unwrap_err().to_string();
+        assert_eq!(error, "superblock: schema 2 is newer than this software reads (up to 1); upgrade it");
+    }
+}

@@ -91,7 +91,7 @@ impl Admin {
         let left = if grace == sluice_state::Time::NEVER { 0 } else { grace.since(mds.now()) };
         ADMIN_STATUS_res::CTL_OK(ADMIN_STATUS_resok {
             cluster: ctl_uuid(mds.namespace.superblock().uuid),
-            version: Bytes::from_static(env!("CARGO_PKG_VERSION").as_bytes()),
+            version: mds.config.version.clone().into(),
             listen: call.connection.local().to_string().into(),
             mds_epoch: mds.data_servers.mds_epoch(),
             uptime_seconds: mds.now().since(mds.started) / 1_000_000_000,

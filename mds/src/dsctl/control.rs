@@ -23,6 +23,9 @@ use crate::server::Mds;
 /// New data files recorded in one transaction.
 const MATERIALISED_BATCH: usize = 64;
 
+/// Versions of the control protocol that this server speaks.
+const SPOKEN: ctl_versions = ctl_versions { oldest: CTL_PROTOCOL_OLDEST, newest: CTL_PROTOCOL };
+
 /// The control program as data servers reach it.
 #[derive(Debug)]
 pub(crate) struct Control {
@@ -49,6 +52,7 @@ impl Program for Control {
                 CONTROL_HEARTBEAT => answer(&call, |args| self.heartbeat(args, &call.connection)).await,
                 CONTROL_MATERIALISED => answer(&call, |args| self.materialised(args)).await,
                 CONTROL_LOGICAL_SIZE => answer(&call, |args| self.logical_size(args)).await,
+                CONTROL_VERSIONS => answer(&call, async |_: ctl_versions| SPOKEN).await,
                 _ => Reply::ProcUnavail,
             }
         })
@@ -78,10 +82,10 @@ impl Control {
             self.mds.data_servers.refuse(connection.peer().ip(), why, self.mds.now());
             REGISTER_res::Default(status, Bytes::copy_from_slice(why.as_bytes()))
         };
-        if args.protocol != CTL_PROTOCOL {
+        if !(SPOKEN.oldest..=SPOKEN.newest).contains(&args.protocol) {
             let why = format!(
-                "it speaks version {} of the control protocol, the metadata server {CTL_PROTOCOL}: upgrade the older one",
-                args.protocol
+                "it speaks version {} of the control protocol, the metadata server {} to {}: upgrade the older one",
+                args.protocol, SPOKEN.oldest, SPOKEN.newest
             );
             return refuse(ctl_status::CTL_ERR_VERSION, &why);
         }
@@ -189,6 +193,8 @@ impl Control {
         tracing::info!(
             data_server = store.id.0,
             address = where_.join(","),
+            version = %String::from_utf8_lossy(&args.version),
+            protocol = args.protocol,
             capacity_gib = args.capacity.total_bytes >> 30,
             "data server registered"
         );

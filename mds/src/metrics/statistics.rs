@@ -14,7 +14,7 @@ use crate::server::Mds;
 /// A metadata server at one moment; counters count from its start.
 #[derive(Clone, Debug)]
 pub struct Statistics {
-    pub version: &'static str,
+    pub version: String,
     pub in_grace: bool,
     pub files: u64,
     pub used_bytes: u64,
@@ -70,7 +70,7 @@ impl Mds {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let (metrics, work) = (&self.metrics, self.db.work());
         let mut all = Statistics {
-            version: env!("CARGO_PKG_VERSION"),
+            version: self.config.version.clone(),
             in_grace: self.in_grace(),
             files,
             used_bytes,

@@ -38,6 +38,7 @@ mod persistence;
 mod pressure;
 mod readdir;
 mod reclaim_complete;
+mod register;
 mod sequence;
 mod why;
 mod xattrs;

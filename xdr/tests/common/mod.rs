@@ -105,6 +105,7 @@ pub const CODECS: &[Codec] = table![
     flexfiles::ff_iostats4,
     flexfiles::ff_layouthint4,
     flexfiles::ff_layoutupdate4,
+    control::ctl_versions,
     control::REGISTER_args,
     control::REGISTER_res,
     control::HEARTBEAT_args,

@@ -1,0 +1,71 @@
+//! Data servers of other releases (docs/control-protocol.md, Compatibility).
+
+use sluice_xdr::control::*;
+
+use crate::admin::ask;
+use crate::data_server::call;
+use crate::harness::*;
+
+/// A data server of a store of its own that speaks this version and no other.
+async fn register(world: &World, host: &str, protocol: u32) -> REGISTER_res {
+    let dialler =
+        sluice_rpc::Client::new(world.env.clone(), world.net.host(host)).with_key(world.key.clone());
+    let link = dialler.dial(world.addr).await.unwrap();
+    let args = REGISTER_args {
+        protocol,
+        store: ctl_uuid([protocol as u8 + 100; 16]),
+        cluster: ctl_uuid::default(),
+        incarnation: ctl_uuid::default(),
+        addresses: vec![ctl_address { host: "10.9.9.9".into(), port: 2050 }],
+        capacity: ctl_capacity::default(),
+        version: "other".into(),
+        newest_epoch: 0,
+    };
+    call(&link, CONTROL_REGISTER, &args).await.unwrap()
+}
+
+#[test]
+fn data_servers_of_every_version_that_is_spoken_are_let_in() {
+    simulate(1, async |world: World| {
+        for protocol in CTL_PROTOCOL_OLDEST..=CTL_PROTOCOL {
+            let answer = register(&world, &format!("v{protocol}"), protocol).await;
+            assert!(matches!(answer, REGISTER_res::CTL_OK(_)), "{protocol}: {answer:?}");
+        }
+        let ADMIN_STATUS_res::CTL_OK(status) = ask(&world, ADMIN_STATUS, &()).await else { panic!() };
+        assert_eq!(status.data_servers.iter().filter(|ds| ds.version == "other").count(), 2);
+    });
+}
+
+#[test]
+fn one_that_is_too_old_or_too_new_is_told_which_is_the_older() {
+    simulate(2, async |world: World| {
+        for (protocol, host) in [(CTL_PROTOCOL_OLDEST - 1, "old"), (CTL_PROTOCOL + 1, "new")] {
+            let REGISTER_res::Default(ctl_status::CTL_ERR_VERSION, why) =
+                register(&world, host, protocol).await
+            else {
+                panic!("version {protocol} was let in")
+            };
+            let wanted = format!(
+                "it speaks version {protocol} of the control protocol, the metadata server \
+                 {CTL_PROTOCOL_OLDEST} to {CTL_PROTOCOL}: upgrade the older one"
+            );
+            assert_eq!(why, wanted);
+        }
+        // `sluice doctor` hears of both.
+        let ADMIN_DOCTOR_res::CTL_OK(told) = ask(&world, ADMIN_DOCTOR, &()).await else { panic!() };
+        assert_eq!(told.refused.len(), 2);
+    });
+}
+
+#[test]
+fn who_asks_first_hears_what_is_spoken() {
+    simulate(3, async |world: World| {
+        let dialler =
+            sluice_rpc::Client::new(world.env.clone(), world.net.host("ds9")).with_key(world.key.clone());
+        let link = dialler.dial(world.addr).await.unwrap();
+        // Whatever it speaks itself.
+        let theirs = ctl_versions { oldest: 9, newest: 12 };
+        let ours: ctl_versions = call(&link, CONTROL_VERSIONS, &theirs).await.unwrap();
+        assert_eq!(ours, ctl_versions { oldest: CTL_PROTOCOL_OLDEST, newest: CTL_PROTOCOL });
+    });
+}
