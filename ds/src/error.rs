@@ -31,6 +31,7 @@ pub(crate) fn nfs_status(error: &StoreError) -> nfsstat3 {
         StoreError::ReadOnly => nfsstat3::NFS3ERR_ROFS,
         StoreError::Closing => nfsstat3::NFS3ERR_JUKEBOX,
         StoreError::Missing
+        | StoreError::NoReflink
         | StoreError::Io(_)
         | StoreError::Foreign(_)
         | StoreError::Absent(_)
@@ -60,6 +61,7 @@ pub(crate) fn ctl(error: &StoreError) -> ctl_status {
         StoreError::Refused(_) => ctl_status::CTL_ERR_STALE,
         StoreError::NoSpace => ctl_status::CTL_ERR_NOSPC,
         StoreError::TooBig => ctl_status::CTL_ERR_INVAL,
+        StoreError::NoReflink => ctl_status::CTL_ERR_NOTSUPP,
         StoreError::OldCaller => ctl_status::CTL_ERR_EPOCH,
         StoreError::ForeignCluster(..) => ctl_status::CTL_ERR_FOREIGN_STORE,
         // It must retire an epoch first.

@@ -1277,6 +1277,70 @@ impl Decode for DS_TRANSFER_args {
     }
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ctl_clone_base {
+    pub file: ctl_own_file,
+    /// what it holds from here on is not wanted
+    pub end: u64,
+}
+
+impl Encode for ctl_clone_base {
+    fn encode(&self, w: &mut Writer) {
+        self.file.encode(w);
+        w.u64(self.end);
+    }
+}
+
+impl Decode for ctl_clone_base {
+    const MIN_SIZE: usize = 28;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { file: ctl_own_file::decode(r)?, end: r.u64()? })
+    }
+}
+
+/// Make `target`, a data file that nobody knows of yet, share a range with `source`, and all
+/// else with `base`, if one is given: all of them of the store that is asked.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct DS_CLONE_args {
+    pub caller: ctl_caller,
+    pub target: ctl_data_file,
+    /// in `target`
+    pub offset: u64,
+    pub base: Vec<ctl_clone_base>,
+    pub source: ctl_own_file,
+    pub source_offset: u64,
+    pub length: u64,
+}
+
+impl Encode for DS_CLONE_args {
+    fn encode(&self, w: &mut Writer) {
+        self.caller.encode(w);
+        self.target.encode(w);
+        w.u64(self.offset);
+        w.array(&self.base, 1, |w, v| v.encode(w));
+        self.source.encode(w);
+        w.u64(self.source_offset);
+        w.u64(self.length);
+    }
+}
+
+impl Decode for DS_CLONE_args {
+    const MIN_SIZE: usize = 80;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            caller: ctl_caller::decode(r)?,
+            target: ctl_data_file::decode(r)?,
+            offset: r.u64()?,
+            base: r.array(1, 28, ctl_clone_base::decode)?,
+            source: ctl_own_file::decode(r)?,
+            source_offset: r.u64()?,
+            length: r.u64()?,
+        })
+    }
+}
+
 /// What is there of a range, in few bytes: two mirrors that answer alike are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct DS_CHECKSUM_args {
@@ -1508,6 +1572,7 @@ pub const DS_INVENTORY: u32 = 10;
 pub const DS_CHECKSUM: u32 = 11;
 pub const DS_MACHINE: u32 = 12;
 pub const DS_TRANSFER: u32 = 13;
+pub const DS_CLONE: u32 = 14;
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ctl_data_server_status {
     pub id: u32,

@@ -7,12 +7,14 @@ D=$M/copies
 mkdir -p $D/wide; policy /copies/wide wide
 SIZE=256m
 moved() { echo $(($(op_count READ) + $(op_count WRITE))); }
+# cp begins with a CLONE, and needs no COPY where that can be had.
+copied() { echo $(($(op_count COPY) + $(op_count CLONE))); }
 # by_servers COMMAND...: copies without moving data itself
 by_servers() {
   has_42 || { "$@"; return; }
-  local copies=$(op_count COPY) before=$(moved)
+  local copies=$(copied) before=$(moved)
   "$@"
-  [ "$(op_count COPY)" -gt "$copies" ] || fail "$*: no COPY was sent"
+  [ "$(copied)" -gt "$copies" ] || fail "$*: no COPY was sent"
   same "$(moved)" "$before" "READs and WRITEs of $*"
 }
 
@@ -21,7 +23,9 @@ io write $D/one "$SIZE" 1 --sync
 drop_caches
 start=$(now); by_servers cp $D/one $D/two; metric cp_seconds "$(elapsed $start)"
 drop_caches; io verify $D/two "$SIZE" 1 --exact
+copies=$(op_count COPY)
 start=$(now); by_servers cp --reflink=auto $D/two $D/wide/three; metric cp_wide_seconds "$(elapsed $start)"
+if has_42; then [ "$(op_count COPY)" -gt "$copies" ] || fail "a file of another policy came to be by a clone"; fi
 drop_caches; io verify $D/wide/three "$SIZE" 1 --exact
 start=$(now); cat $D/one >$D/four; sync $D/four; metric cat_seconds "$(elapsed $start)"
 rm $D/two $D/wide/three $D/four
@@ -52,6 +56,30 @@ drop_caches
 io sparse $D/sparse-whole 300m 100m:101m=4
 used=$(($(stat -c %b $D/sparse-whole) * 512))
 if has_42; then [ $used -le $((4 << 20)) ] || fail "a copy of 1 MiB of data takes $used bytes"; fi
+
+step "clones, where the data servers' file system can; else they are refused, and nothing is left"
+truncate -s 5000 $D/over
+if cp --reflink=always $D/one $D/over 2>/tmp/refused; then
+  metric reflinks 1
+  has_42 || fail "a clone over 4.1"
+  drop_caches; io verify $D/over "$SIZE" 1 --exact
+  io write $D/over 1m 9 --sync; drop_caches; io verify $D/one "$SIZE" 1 --exact
+  # A range of a file in the same file, and what is not flushed yet counts.
+  $PYTHON -c 'import fcntl, os, struct, sys
+FICLONERANGE = 0x4020940D
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+data = os.urandom(5 << 20)
+os.write(fd, data)
+fcntl.ioctl(fd, FICLONERANGE, struct.pack("qQQQ", fd, 1 << 20, 2 << 20, 8 << 20))
+assert os.pread(fd, 20 << 20, 0) == data + bytes(3 << 20) + data[1 << 20:3 << 20]
+try: fcntl.ioctl(fd, FICLONERANGE, struct.pack("qQQQ", fd, 0, 2 << 20, 1 << 20)); sys.exit("it overlaps")
+except OSError as error: assert error.errno == 22, error' $D/ranges
+else
+  metric reflinks 0
+  grep -q "not supported" /tmp/refused || fail "$(cat /tmp/refused)"
+  same "$(stat -c %s $D/over)" 0 "cp has emptied it"
+  cp --reflink=auto $D/one $D/over; drop_caches; io verify $D/over "$SIZE" 1 --exact
+fi
 
 step "any range, beside a model"
 $PYTHON - $D <<'PY'

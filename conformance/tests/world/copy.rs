@@ -141,13 +141,13 @@ pub(crate) async fn written(client: &Client, name: &str, pieces: &[(u64, Vec<u8>
 }
 
 /// All of a file, through the metadata server.
-async fn content(client: &Client, file: &Opened) -> Vec<u8> {
+pub(crate) async fn content(client: &Client, file: &Opened) -> Vec<u8> {
     let size = client.stat(file).await.0;
     client.proxied_content(file, size).await
 }
 
 /// What a range is in memory.
-fn spliced(target: &[u8], at: usize, source: &[u8]) -> Vec<u8> {
+pub(crate) fn spliced(target: &[u8], at: usize, source: &[u8]) -> Vec<u8> {
     let mut all = target.to_vec();
     all.resize(all.len().max(at + source.len()), 0);
     all[at..at + source.len()].copy_from_slice(source);
@@ -311,7 +311,7 @@ fn a_long_copy_goes_on_after_the_answer() {
 }
 
 /// The n-th data server that holds data of the file of the client.
-async fn holder(world: &World, client: &Client, file: &Opened, at: u64) -> usize {
+pub(crate) async fn holder(world: &World, client: &Client, file: &Opened, at: u64) -> usize {
     let layout = client.layout(file, file.stateid, RW, at).await;
     let address = client.device(layout.data_server(at).ffds_deviceid).await;
     assert_eq!(client.layout_return(file, layout.stateid).await, nfsstat4::NFS4_OK);

@@ -145,6 +145,11 @@ impl World {
         if mute { self.net.freeze(host) } else { self.net.thaw(host) }
     }
 
+    /// Whether files can share what they hold on the device of the n-th data server.
+    pub(crate) fn set_reflinks(&self, n: usize, can: bool) {
+        self.nodes[n].device.set_reflinks(can);
+    }
+
     /// Data files on the device of the n-th data server.
     pub(crate) fn data_files(&self, n: usize) -> usize {
         let below = |path: &str| -> Vec<String> {

@@ -2,6 +2,7 @@
 //! contact, reports, and on the same connection takes orders.
 
 mod checksum;
+mod clone;
 mod copy;
 mod epoch;
 mod fence;

@@ -33,8 +33,7 @@ struct Range {
 pub(super) async fn run(shared: &Arc<Shared>, args: DS_TRANSFER_args) -> ctl_status {
     let Some((key, generation)) = data_file(&args.target) else { return ctl_status::CTL_ERR_INVAL };
     let DS_TRANSFER_args { caller, offset, source, source_offset, length, .. } = args;
-    let fits = |at: u64| at.checked_add(length).is_some_and(|end| end <= i64::MAX as u64);
-    if length == 0 || !fits(offset) || !fits(source_offset) {
+    if !fits(offset, length) || !fits(source_offset, length) {
         return ctl_status::CTL_ERR_INVAL;
     }
     // Before anything is written.
@@ -48,6 +47,11 @@ pub(super) async fn run(shared: &Arc<Shared>, args: DS_TRANSFER_args) -> ctl_sta
         tracing::warn!(file = %key, %error, "a transfer failed");
     }
     ctl_of(done)
+}
+
+/// A range that a data file can have, and not an empty one.
+pub(super) fn fits(offset: u64, length: u64) -> bool {
+    length > 0 && offset.checked_add(length).is_some_and(|end| end <= i64::MAX as u64)
 }
 
 async fn from_here(

@@ -29,6 +29,8 @@ pub enum StoreError {
     NoSpace,
     #[error("beyond the largest offset of the device")]
     TooBig,
+    #[error("the file system of the device cannot share what files hold (XFS can, ext4 cannot)")]
+    NoReflink,
     #[error("the device is read-only")]
     ReadOnly,
     #[error("the fence table is full until an epoch is retired")]

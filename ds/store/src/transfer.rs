@@ -28,11 +28,7 @@ impl Store {
     /// `Missing` when the source must exist and does not; `NoSpace`; what the device says.
     pub async fn transfer(self: &Arc<Self>, transfer: Transfer) -> Result<u64, StoreError> {
         self.blocking(move |store| {
-            let source = match store.open_file(transfer.source) {
-                Ok(source) => Some(source),
-                Err(StoreError::Missing) if !transfer.must_exist => None,
-                Err(error) => return Err(error),
-            };
+            let source = store.open_source(transfer.source, transfer.must_exist)?;
             let target = store.open_or_create(transfer.target, transfer.generation)?;
             let copied = store.transfer_open(source.as_deref(), &target, &transfer);
             // What was copied before a failure was written, too.
@@ -42,7 +38,20 @@ impl Store {
         .await
     }
 
-    fn transfer_open(
+    /// What is read; `None` is a hole. Blocking.
+    pub(crate) fn open_source(
+        &self,
+        key: FileKey,
+        must_exist: bool,
+    ) -> Result<Option<Arc<DataFile>>, StoreError> {
+        match self.open_file(key) {
+            Err(StoreError::Missing) if !must_exist => Ok(None),
+            found => found.map(Some),
+        }
+    }
+
+    /// The same with both open. Blocking.
+    pub(crate) fn transfer_open(
         &self,
         source: Option<&DataFile>,
         target: &DataFile,
@@ -105,7 +114,7 @@ impl Store {
     }
 }
 
-fn blank(file: &DataFile, offset: u64, length: u64) -> io::Result<()> {
+pub(crate) fn blank(file: &DataFile, offset: u64, length: u64) -> io::Result<()> {
     let there = file.file.stat()?.size.saturating_sub(offset);
     match length.min(there) {
         0 => Ok(()),

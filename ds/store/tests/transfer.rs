@@ -8,7 +8,7 @@ use std::sync::Arc;
 use common::{access, bytes, key, open, open_on, simulate};
 use sluice_env::Env;
 use sluice_store::device::{FileDevice, MemDevice};
-use sluice_store::{Stability, Store, StoreError, Transfer};
+use sluice_store::{Base, Reflink, Stability, Store, StoreError, Transfer};
 
 fn transfer(source: u64, source_offset: u64, target: u64, offset: u64, length: u64) -> Transfer {
     Transfer {
@@ -78,4 +78,74 @@ fn what_was_committed_survives() {
         assert!(store.read_at(key(2), 0, 50_000).await.unwrap().data.iter().all(|byte| *byte == 7));
         assert!(matches!(store.read_at(key(3), 0, 10).await, Err(StoreError::Missing)));
     });
+}
+
+/// New data files that share with others.
+async fn clones(store: &Arc<Store>) {
+    store.write_at(&access(1), 8192, bytes(7, 50_000), Stability::Unstable).await.unwrap();
+    store.write_at(&access(2), 0, bytes(9, 100_000), Stability::Unstable).await.unwrap();
+    let all = async |n: u64| store.read_at(key(n), 0, 300_000).await.unwrap().data;
+    // The same place: the beginning is not asked for, nor is what lies behind.
+    store.reflink(Reflink { base: None, range: transfer(1, 12_288, 3, 12_288, 20_001) }).await.unwrap();
+    let mut expected = vec![0; 32_289];
+    expected[12_288..].fill(7);
+    assert!(all(3).await[..] == expected[..]);
+    // Beyond the end of the source there are zeros.
+    store.reflink(Reflink { base: None, range: transfer(1, 0, 4, 0, 70_000) }).await.unwrap();
+    let mut expected = vec![0; 70_000];
+    expected[8192..58_192].fill(7);
+    assert!(all(4).await[..] == expected[..]);
+    // Elsewhere, into another, of which the end was cut off meanwhile.
+    let base = |file| Base { file: key(file), must_exist: true, end: 90_000 };
+    let range = transfer(1, 8192, 5, 4096, 16_384);
+    store.reflink(Reflink { base: Some(base(2)), range }).await.unwrap();
+    let mut expected = vec![9; 90_000];
+    expected[4096..20_480].fill(7);
+    assert!(all(5).await[..] == expected[..]);
+    // Elsewhere, into nothing.
+    store.reflink(Reflink { base: None, range: transfer(1, 8192, 6, 4096, 16_384) }).await.unwrap();
+    let mut expected = vec![0; 20_480];
+    expected[4096..].fill(7);
+    assert!(all(6).await[..] == expected[..]);
+    // They go their own ways from then on.
+    store.write_at(&access(1), 8192, bytes(1, 10_000), Stability::Unstable).await.unwrap();
+    assert!(all(6).await[..] == expected[..]);
+    // What is not there is a hole only if it may be.
+    store.reflink(Reflink { base: None, range: transfer(99, 0, 7, 0, 4096) }).await.unwrap();
+    assert!(all(7).await[..] == [0; 4096]);
+    let lost = Reflink { base: None, range: Transfer { must_exist: true, ..transfer(99, 0, 8, 0, 10) } };
+    assert!(matches!(store.reflink(lost).await, Err(StoreError::Missing)));
+    let lost = Reflink { base: Some(base(99)), range: transfer(1, 0, 8, 0, 10) };
+    assert!(matches!(store.reflink(lost).await, Err(StoreError::Missing)));
+}
+
+#[test]
+fn data_files_share_with_others_until_they_are_written_to() {
+    simulate(async |env| clones(&open(&env, &MemDevice::new()).await.unwrap()).await);
+}
+
+#[test]
+fn a_clone_that_would_be_a_copy_is_refused() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        device.set_reflinks(false);
+        let store = open(&env, &device).await.unwrap();
+        store.write_at(&access(1), 0, bytes(7, 50_000), Stability::Unstable).await.unwrap();
+        for (to, base) in
+            [(0, None), (4096, None), (0, Some(Base { file: key(1), must_exist: true, end: 9 }))]
+        {
+            let refused = store.reflink(Reflink { base, range: transfer(1, 0, 3, to, 8192) }).await;
+            assert!(matches!(refused, Err(StoreError::NoReflink)), "{refused:?}");
+        }
+    });
+}
+
+/// `SLUICE_REFLINK_DIR`: a directory on XFS or btrfs, to see it by a real file system.
+#[tokio::test]
+async fn by_a_file_system_that_can() {
+    let Some(root) = std::env::var_os("SLUICE_REFLINK_DIR") else { return };
+    let dir = tempfile::tempdir_in(root).unwrap();
+    let device = FileDevice::new(dir.path()).unwrap();
+    let store = open_on(&Env::system(), Arc::new(device)).await.unwrap();
+    clones(&store).await;
 }

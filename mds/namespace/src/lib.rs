@@ -13,6 +13,7 @@
 
 mod acl;
 mod check;
+mod clone;
 mod codec;
 mod create;
 mod credential;
@@ -49,6 +50,7 @@ use sluice_env::Wall;
 
 pub use acl::{Ace, Acl, Inheritance, NewMode, Rights, Who};
 pub use check::{Check, Problem, Report, check};
+pub use clone::{Cloned, SetClone};
 pub use create::{Create, CreateMode, Created, NewAttributes, NewNode};
 pub use credential::{AccessMask, Credential, Owned, Want};
 pub use data_file::{Component, DataFile, Layout, LayoutPolicy, Shape};

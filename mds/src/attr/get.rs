@@ -6,6 +6,7 @@ use sluice_namespace::{FileHandle, Inode, Kind, MAX_LINKS, MAX_NAME};
 use sluice_xdr::nfs4::*;
 
 use super::acl;
+use crate::copies;
 use crate::server::Mds;
 
 /// Largest READ and WRITE through this server, in bytes. Data servers have their own (layout/device.rs).
@@ -88,7 +89,8 @@ const COMMON: bitmap4 = bitmap4::of(&[
 ]);
 
 const LAYOUTS: bitmap4 = bitmap4::of(&[FATTR4_FS_LAYOUT_TYPES, FATTR4_LAYOUT_BLKSIZE]);
-const MINOR_TWO: bitmap4 = bitmap4::of(&[FATTR4_CHANGE_ATTR_TYPE, FATTR4_MODE_UMASK, FATTR4_XATTR_SUPPORT]);
+const MINOR_TWO: bitmap4 =
+    bitmap4::of(&[FATTR4_CHANGE_ATTR_TYPE, FATTR4_CLONE_BLKSIZE, FATTR4_MODE_UMASK, FATTR4_XATTR_SUPPORT]);
 
 /// What this server supports in minor version `minor`.
 pub(crate) fn supported(mds: &Mds, minor: u32) -> bitmap4 {
@@ -257,6 +259,7 @@ fn of_file_system(out: &mut Attributes, mds: &Mds, export: u32, want: &impl Fn(u
         // It does count upwards. But a Linux that knows so takes any reply with a higher change, and the size in
         // it, even if its own write to a data server has ended since it asked; not knowing, it goes by its own order.
         FATTR4_CHANGE_ATTR_TYPE change_attr_type change_attr_type4::NFS4_CHANGE_TYPE_IS_UNDEFINED;
+        FATTR4_CLONE_BLKSIZE clone_blksize u32::try_from(copies::clone::BLOCK).unwrap_or(u32::MAX);
         FATTR4_XATTR_SUPPORT xattr_support export != FileHandle::PSEUDO_EXPORT;
         FATTR4_OPEN_ARGUMENTS open_arguments Box::new(open_arguments());
     }

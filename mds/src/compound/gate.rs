@@ -196,6 +196,7 @@ mod tests {
                     | "SETATTR"
                     | "WRITE"
                     | "ALLOCATE"
+                    | "CLONE"
                     | "COPY"
                     | "DEALLOCATE"
                     | "SETXATTR"

@@ -8,8 +8,8 @@ use sluice_xdr::nfs4::{nfs_argop4, nfs_opnum4, nfs_resop4, nfsstat4};
 
 use super::{Context, OpResult};
 use crate::ops::{
-    access, allocate, backchannel_ctl, bind_conn_to_session, close, commit, copy, create, create_session,
-    deallocate, delegreturn, destroy_clientid, destroy_session, exchange_id, free_stateid,
+    access, allocate, backchannel_ctl, bind_conn_to_session, clone, close, commit, copy, create,
+    create_session, deallocate, delegreturn, destroy_clientid, destroy_session, exchange_id, free_stateid,
     get_dir_delegation, getattr, getdeviceinfo, getfh, getxattr, io_advise, layoutcommit, layouterror,
     layoutget, layoutreturn, layoutstats, link, listxattrs, lock, lockt, locku, lookup, lookupp, notsupp,
     nverify, offload_cancel, offload_status, open, open_downgrade, openattr, putfh, putrootfh, read,
@@ -189,7 +189,7 @@ pub(crate) static TABLE: &[Row] = &[
     row!(OP_READ_PLUS, 2, Flags::CURRENT, 16, args read_plus::read_plus),
     row!(OP_SEEK, 2, Flags::CURRENT, 24, args seek::seek),
     row!(OP_WRITE_SAME, 2, Flags::CURRENT, 8, declined notsupp::notsupp),
-    row!(OP_CLONE, 2, Flags::CURRENT.or(Flags::SAVED), 8, declined notsupp::notsupp),
+    row!(OP_CLONE, 2, Flags::CHANGE.or(Flags::SAVED), 8, args clone::clone),
     row!(OP_GETXATTR, 2, Flags::CURRENT, 12, args getxattr::getxattr),
     row!(OP_SETXATTR, 2, Flags::CHANGE, 28, args setxattr::setxattr),
     row!(OP_LISTXATTRS, 2, Flags::CURRENT, 24, args listxattrs::listxattrs),

@@ -3,6 +3,7 @@
 //! | module | what |
 //! | --- | --- |
 //! | `step` | moves a range from data servers to data servers, and commits it |
+//! | `clone` | CLONE: data files that share what others hold |
 //! | `job` | a copy that goes on after its COPY was answered |
 //! | this one | what a copy is of, who may make it; all copies under way |
 //!
@@ -10,15 +11,16 @@
 //! always a beginning of the range. Copies under way are in memory alone: a restart ends them, and their clients,
 //! who reclaim their opens, ask anew.
 
+pub(crate) mod clone;
 pub(crate) mod job;
 pub(crate) mod step;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use sluice_namespace::{Credential, FileHandle, Inode, Want};
+use sluice_namespace::{Credential, DataFileId, FileHandle, Inode, Want};
 use sluice_state::stateid::{Other, special};
 use sluice_state::{ClientId, StateId};
 use sluice_xdr::nfs4::nfsstat4;
@@ -111,15 +113,56 @@ pub(crate) struct Copies {
     jobs: Mutex<BTreeMap<Other, Arc<Job>>>,
     /// A permit for each order to a data server.
     orders: Semaphore,
+    making: Arc<Mutex<Making>>,
+}
+
+/// Data files that are being made for a clone. A row says that they are garbage, which becomes true should this
+/// server end.
+#[derive(Debug, Default)]
+struct Making {
+    ids: BTreeSet<DataFileId>,
+    /// How many were here once, and are not any more.
+    ended: u64,
+}
+
+/// Data files that are not to be removed while this lives.
+#[derive(Debug)]
+pub(crate) struct Made {
+    id: DataFileId,
+    making: Arc<Mutex<Making>>,
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        let mut making = self.making.lock();
+        making.ids.remove(&self.id);
+        making.ended += 1;
+    }
 }
 
 impl Default for Copies {
     fn default() -> Self {
-        Self { jobs: Mutex::default(), orders: Semaphore::new(ORDERS) }
+        Self { jobs: Mutex::default(), orders: Semaphore::new(ORDERS), making: Arc::default() }
     }
 }
 
 impl Copies {
+    /// Data files are about to be made: before their row says so.
+    fn make(&self, id: DataFileId) -> Made {
+        self.making.lock().ids.insert(id);
+        Made { id, making: Arc::clone(&self.making) }
+    }
+
+    /// How many sets of data files have been made. What `garbage` is found between two calls that answer alike is
+    /// nobody's, unless it [is being made](Self::is_making).
+    pub(crate) fn made(&self) -> u64 {
+        self.making.lock().ended
+    }
+
+    pub(crate) fn is_making(&self, id: DataFileId) -> bool {
+        self.making.lock().ids.contains(&id)
+    }
+
     /// Takes a copy in. `false`: there are too many.
     fn insert(&self, job: &Arc<Job>) -> bool {
         let mut jobs = self.jobs.lock();

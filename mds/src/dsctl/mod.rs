@@ -3,6 +3,7 @@
 //! | module | what |
 //! | --- | --- |
 //! | `registry` | every store ever registered, its connection, addresses, capacity, health |
+//! | `clone` | data files that share what others hold |
 //! | `control` | SLUICE_CONTROL: what data servers call |
 //! | `orders` | SLUICE_DATA_SERVER: what they are asked |
 //! | `epochs` | capability epochs: when they begin, and when their handles are over |
@@ -12,6 +13,7 @@
 //! | `resync` | making one data file equal to another |
 //! | `transfer` | copying ranges from file to file |
 
+pub(crate) mod clone;
 mod control;
 pub(crate) mod epochs;
 mod fence;

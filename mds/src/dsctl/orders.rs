@@ -34,8 +34,8 @@ pub(super) async fn call<A: Encode, R: Decode>(
         .ok()
 }
 
-/// The same over a connection.
-async fn call_over<A: Encode, R: Decode>(
+/// The same over a connection, with the reason.
+pub(super) async fn call_over<A: Encode, R: Decode>(
     connection: &Connection,
     procedure: u32,
     args: &A,

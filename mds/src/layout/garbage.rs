@@ -47,8 +47,14 @@ async fn sweep(mds: &Arc<Mds>) -> Result<(), FsError> {
     let mut after = None;
     loop {
         let namespace = &mds.namespace;
-        let batch =
+        let made = mds.copies.made();
+        let mut batch =
             mds.read(|txn| Box::pin(async move { namespace.next_garbage(&txn, after, BATCH).await })).await?;
+        batch.rows.retain(|row| !mds.copies.is_making(row.layout.id));
+        if mds.copies.made() != made {
+            // Some of it may have found an owner since it was read.
+            continue;
+        }
         let gone = remove(mds, &batch.rows).await;
         if !gone.is_empty() {
             let gone = &gone;

@@ -74,6 +74,12 @@ pub(crate) fn renewed(id: DataFileId, old: &Layout, candidates: &[Candidate], tu
     Some(numbered(Layout { id, components, mirrors_dirty: false }))
 }
 
+/// The same shape and the same data servers, with fresh data files under `id`.
+pub(crate) fn again(id: DataFileId, old: &Layout) -> Layout {
+    let components = old.components.iter().map(|old| Component { handed_out: false, ..old.clone() });
+    numbered(Layout { id, components: components.collect(), mirrors_dirty: false })
+}
+
 /// A component that no client has seen, with data servers that take no new files replaced; all else stays.
 /// `None`: not enough candidates.
 pub(crate) fn repaired(component: &Component, candidates: &[Candidate], turn: u64) -> Option<Component> {

@@ -21,19 +21,13 @@ pub(crate) async fn copy(cx: &mut Context, args: COPY4args) -> OpResult<COPY4res
     if !args.ca_source_server.is_empty() {
         return Err(nfsstat4::NFS4ERR_NOTSUPP.into());
     }
-    let caller = Caller { client: cx.client()?, from: cx.from, credential: cx.wire_credential.clone() };
-    let source = End {
-        handle: cx.saved()?,
-        stateid: saved_stateid(cx, &args.ca_src_stateid)?,
-        offset: args.ca_src_offset,
-    };
-    let target =
-        End { handle: cx.current()?, stateid: cx.stateid(&args.ca_dst_stateid)?, offset: args.ca_dst_offset };
-    // The gate has judged the current filehandle alone.
-    caller.permit_use(&cx.server, &source)?;
-    let size = sizes(cx, &source, &target).await?;
-    caller.permit(&cx.server, &source, false).await?;
-    caller.permit(&cx.server, &target, true).await?;
+    let from = (&args.ca_src_stateid, args.ca_src_offset);
+    let (caller, source, target) = ends(cx, from, (&args.ca_dst_stateid, args.ca_dst_offset)).await?;
+    if source.handle.inode == target.handle.inode {
+        return Err(nfsstat4::NFS4ERR_INVAL.into());
+    }
+    settle::settle_size(&cx.server, &source.handle.inode).await?;
+    let size = settle::inode(&cx.server, source.handle.inode).await?.size();
     let count = range(&args, size)?;
     bounded(target.offset, count)?;
     if count == 0 {
@@ -73,18 +67,28 @@ fn saved_stateid(cx: &Context, wire: &stateid4) -> Result<StateId, nfsstat4> {
     }
 }
 
-/// The size of the source, if both are files and not the same.
-async fn sizes(cx: &mut Context, source: &End, target: &End) -> Result<u64, OpError> {
-    settle::settle_size(&cx.server, &source.handle.inode).await?;
+/// From where and to where, and who asks: for whom both are files, the one to be read and the other to be written.
+///
+/// # Errors
+/// What the exports, the state and the modes say; WRONG_TYPE.
+pub(super) async fn ends(
+    cx: &mut Context,
+    (source, source_offset): (&stateid4, u64),
+    (target, offset): (&stateid4, u64),
+) -> Result<(Caller, End, End), OpError> {
+    let caller = Caller { client: cx.client()?, from: cx.from, credential: cx.wire_credential.clone() };
+    let source = End { handle: cx.saved()?, stateid: saved_stateid(cx, source)?, offset: source_offset };
+    let target = End { handle: cx.current()?, stateid: cx.stateid(target)?, offset };
+    // The gate has judged the current filehandle alone.
+    caller.permit_use(&cx.server, &source)?;
     let from = settle::inode(&cx.server, source.handle.inode).await?;
     // §15.2.3.
     if from.kind() != Kind::File || cx.inode().await?.kind() != Kind::File {
         return Err(nfsstat4::NFS4ERR_WRONG_TYPE.into());
     }
-    if source.handle.inode == target.handle.inode {
-        return Err(nfsstat4::NFS4ERR_INVAL.into());
-    }
-    Ok(from.size())
+    caller.permit(&cx.server, &source, false).await?;
+    caller.permit(&cx.server, &target, true).await?;
+    Ok((caller, source, target))
 }
 
 /// How many bytes. §15.2.3: 0 is up to the end; beyond the end there is nothing to ask for.

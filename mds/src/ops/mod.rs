@@ -5,6 +5,7 @@ pub(crate) mod access;
 pub(crate) mod allocate;
 pub(crate) mod backchannel_ctl;
 pub(crate) mod bind_conn_to_session;
+pub(crate) mod clone;
 pub(crate) mod close;
 pub(crate) mod commit;
 pub(crate) mod copy;

@@ -260,6 +260,17 @@ impl DeviceFile for PlainFile {
         }
     }
 
+    fn clone_of(&self, source: &dyn DeviceFile) -> io::Result<()> {
+        let descriptor = source.descriptor().ok_or(io::ErrorKind::Unsupported)?;
+        match rustix::fs::ioctl_ficlone(&self.file, descriptor) {
+            // Not by this file system; or not between these two, as when one of them is not to be shared.
+            Err(Errno::XDEV | Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL | Errno::NOTTY) => {
+                Err(io::ErrorKind::Unsupported.into())
+            }
+            done => Ok(done?),
+        }
+    }
+
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         Some(self.file.as_fd())
     }

@@ -36,6 +36,8 @@ pub(super) struct State {
     pub(super) syncs: u64,
     /// Bytes that a read which may not wait finds at hand at most; 0: it learns nothing.
     pub(super) cached: usize,
+    /// Files can become clones of others.
+    pub(super) reflinks: bool,
 }
 
 impl State {
@@ -74,6 +76,7 @@ impl MemDevice {
             lying: false,
             syncs: 0,
             cached: usize::MAX,
+            reflinks: true,
         };
         Self { state: Arc::new(Mutex::new(state)) }
     }
@@ -85,6 +88,11 @@ impl MemDevice {
     /// From now on a read that may not wait finds so many bytes at hand at most; none at all for 0.
     pub fn set_cached(&self, bytes: usize) {
         self.state().cached = bytes;
+    }
+
+    /// Whether files can become clones of others.
+    pub fn set_reflinks(&self, can: bool) {
+        self.state().reflinks = can;
     }
 
     /// Power fails: everything not flushed is gone, open handles are dead, the lock is free.

@@ -191,6 +191,21 @@ impl DeviceFile for MemFile {
         })
     }
 
+    fn clone_of(&self, source: &dyn DeviceFile) -> io::Result<()> {
+        if !self.with(|state, _| Ok(state.reflinks))? {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let end = source.stat()?.size;
+        let mut at = 0;
+        while let Some(data) = source.seek_data(at)? {
+            at = source.seek_hole(data)?.unwrap_or(end);
+            let mut buffer = vec![0; usize::try_from(at - data).unwrap_or(0)];
+            source.read_at(&mut buffer, data)?;
+            self.write_at(&buffer, data)?;
+        }
+        self.set_len(end.max(self.stat()?.size))
+    }
+
     fn sync_data(&self) -> io::Result<()> {
         self.sync()
     }

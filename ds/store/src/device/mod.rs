@@ -80,6 +80,12 @@ pub trait DeviceFile: Debug + Send + Sync {
     fn copy_from(&self, source: &dyn DeviceFile, from: u64, to: u64, length: u64) -> io::Result<u64> {
         copy_by_hand(self, source, from, to, length)
     }
+    /// Becomes a clone of `source`: the bytes up to the end of that, shared until either is written to. All at once,
+    /// and without moving them; `Unsupported` where the device cannot.
+    fn clone_of(&self, source: &dyn DeviceFile) -> io::Result<()> {
+        let _ = source;
+        Err(io::ErrorKind::Unsupported.into())
+    }
     /// The file to the system, where it has one.
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None

@@ -1,0 +1,294 @@
+//! CLONE: the target gets new data files, each made by its own data server to share with one of the source and one of
+//! the target, and takes all of them in one transaction. So it is all or nothing, as RFC 7862 §15.13.3 wants it, for
+//! files over many data servers, too.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use sluice_namespace::{
+    Component, DataFile, DataFileId, DirectoryUpdate, FsError, Inode, InodeKey, Layout, SetClone,
+};
+use sluice_state::ClientId;
+use sluice_state::file::Intent;
+use sluice_xdr::nfs4::{nfs_resop4, nfsstat4};
+use tokio::task::JoinSet;
+
+use crate::compound::{Context, OpError};
+use crate::dsctl::clone::{self, Piece};
+use crate::error::fs_status;
+use crate::files::{Held, file_id};
+use crate::layout::{garbage, placement, settle};
+use crate::server::Mds;
+
+/// Ranges begin at multiples of it, so that file systems can share them: the block of XFS and btrfs.
+pub(crate) const BLOCK: u64 = 4096;
+
+/// What is to be cloned.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clone {
+    pub(crate) client: ClientId,
+    pub(crate) source: InodeKey,
+    pub(crate) source_offset: u64,
+    /// The same file, perhaps.
+    pub(crate) target: InodeKey,
+    pub(crate) offset: u64,
+    /// Bytes; 0 is up to the end of the source.
+    pub(crate) count: u64,
+}
+
+/// Carries it out; `answer` is what the client is told.
+///
+/// # Errors
+/// INVAL for a range that the source does not have or that overlaps itself; XDEV where the data of the two cannot be
+/// shared, NOTSUPP where no data can: the client copies instead. What else it is told.
+pub(crate) async fn carry_out(cx: &mut Context, want: &Clone, answer: &nfs_resop4) -> Result<(), OpError> {
+    let mds = Arc::clone(&cx.server);
+    // Everybody's changes to the source have arrived and none is on its way: it is cloned as of one moment.
+    let (reading, writing) = tickets(&mds, want).await?;
+    settle::settle_size(&mds, &want.source).await?;
+    settle::settle_size(&mds, &want.target).await?;
+    let (source, target) = (settle::inode(&mds, want.source).await?, settle::inode(&mds, want.target).await?);
+    let length = length(want, &source)?;
+    if length == 0 {
+        return Ok(());
+    }
+    // Size without data is shared with nobody.
+    let from = source.layout().ok_or(nfsstat4::NFS4ERR_XDEV)?;
+    let bytes = want.offset..want.offset + length;
+    let id = mds.next_data_file().await.map_err(|error| fs_status(&error))?;
+    let plan = plan(id, (from, want.source_offset), &target, bytes.clone()).ok_or(nfsstat4::NFS4ERR_XDEV)?;
+    let takes_new = |file: &DataFile| mds.data_servers.get(file.store).is_some_and(|store| store.takes_new());
+    // What it will not be made of may be placed anew later.
+    if !plan.fresh.data_files().filter(|file| file.materialised).all(takes_new) {
+        return Err(nfsstat4::NFS4ERR_XDEV.into());
+    }
+    let making = mds.copies.make(id);
+    promise(&mds, want.target, &plan.fresh).await?;
+    all(&mds, plan.pieces).await?;
+    let space = |inode: &Inode| inode.file().map_or(0, |file| file.space_used);
+    let shared = space(&source).min(length.next_multiple_of(BLOCK));
+    let set = SetClone {
+        fresh: plan.fresh,
+        old: target.layout().cloned(),
+        end: bytes.end,
+        space_used: if plan.on_base { space(&target).max(shared) } else { shared },
+        source: want.source.fileid,
+    };
+    take(cx, want.target, &set, answer).await?;
+    drop(making);
+    drop(writing.commit()?);
+    if let Some(reading) = reading {
+        drop(reading.commit()?);
+    }
+    garbage::poke(&mds);
+    cx.forget_inode();
+    Ok(())
+}
+
+/// The right to read the one and to replace the other, taken in the order of their numbers so that two clones
+/// cannot wait for each other. The same file needs one.
+async fn tickets(mds: &Arc<Mds>, want: &Clone) -> Result<(Option<Held>, Held), OpError> {
+    let client = want.client;
+    // Data files that are shared must not be written to by who holds a layout of them as they were.
+    let write = Intent::SetSize { client, replace: true };
+    let read = Intent::ProxyIo { client, write: false, exclusive: true };
+    let target = mds.file(&want.target).await?;
+    if want.source == want.target {
+        return Ok((None, settle::prepare(mds, &target, &write).await?));
+    }
+    let source = mds.file(&want.source).await?;
+    if file_id(&want.source) < file_id(&want.target) {
+        let first = settle::prepare(mds, &source, &read).await?;
+        Ok((Some(first), settle::prepare(mds, &target, &write).await?))
+    } else {
+        let first = settle::prepare(mds, &target, &write).await?;
+        Ok((Some(settle::prepare(mds, &source, &read).await?), first))
+    }
+}
+
+/// How many bytes. RFC 7862 §15.13.3: 0 is up to the end; nothing beyond the end, nothing that overlaps.
+fn length(want: &Clone, source: &Inode) -> Result<u64, nfsstat4> {
+    let size = source.size();
+    let end = want.source_offset.checked_add(want.count).filter(|end| *end <= size);
+    let end = end.ok_or(nfsstat4::NFS4ERR_INVAL)?;
+    let length = if want.count == 0 { size - want.source_offset } else { want.count };
+    let aligned = |at: u64| at.is_multiple_of(BLOCK);
+    let whole_blocks = aligned(length) || want.count == 0 || end == size;
+    if !aligned(want.source_offset) || !aligned(want.offset) || !whole_blocks {
+        return Err(nfsstat4::NFS4ERR_INVAL);
+    }
+    let apart = want.source_offset.abs_diff(want.offset) >= length;
+    if want.source == want.target && !apart {
+        return Err(nfsstat4::NFS4ERR_INVAL);
+    }
+    want.offset.checked_add(length).map(|_| length).ok_or(nfsstat4::NFS4ERR_FBIG)
+}
+
+/// The data files to be made.
+struct Plan {
+    fresh: Layout,
+    pieces: Vec<Piece>,
+    /// Something of the target stays.
+    on_base: bool,
+}
+
+/// How `bytes` of the target become what the source holds from an offset on. `None`: they do not lie at the same data
+/// servers in the same way, or mirrors are not what they should be.
+fn plan(
+    id: DataFileId,
+    (source, source_offset): (&Layout, u64),
+    target: &Inode,
+    bytes: Range<u64>,
+) -> Option<Plan> {
+    let size = target.size();
+    let base = target.layout().filter(|_| bytes.start > 0 || bytes.end < size);
+    // Who copies into a directory of another policy wants files of that.
+    if target.layout().is_some_and(|own| !of_a_kind(own, source)) {
+        return None;
+    }
+    if source.is_degraded() || base.is_some_and(Layout::is_degraded) {
+        return None;
+    }
+    // Where nothing stays the target lies as the source does.
+    let shape = base.unwrap_or(source);
+    let mut fresh = placement::again(id, shape);
+    let mut pieces = Vec::new();
+    for (component, new) in shape.components.iter().zip(&mut fresh.components) {
+        let part = bytes.start.max(component.start)..bytes.end.min(component.end);
+        let made = if part.start < part.end {
+            let at = source_offset + (part.start - bytes.start);
+            let from = beside(component, &part, source, at)?;
+            let files = new.slots.iter().zip(&component.slots).zip(&from.slots);
+            files
+                .map(|((new, old), from)| Piece {
+                    target: (id, *new),
+                    offset: part.start,
+                    base: base.map(|layout| ((layout.id, *old), size)),
+                    source: (source.id, *from),
+                    source_offset: at,
+                    length: part.end - part.start,
+                })
+                .collect()
+        } else {
+            base.map(|layout| kept(id, new, component, (layout.id, size))).unwrap_or_default()
+        };
+        new.slots.iter_mut().for_each(|file| file.materialised = !made.is_empty());
+        pieces.extend(made);
+    }
+    Some(Plan { fresh, pieces, on_base: base.is_some() })
+}
+
+/// Of the same policy, as far as can be seen: how many data servers there were to choose from may differ.
+fn of_a_kind(a: &Layout, b: &Layout) -> bool {
+    let kind = |layout: &Layout| -> Vec<_> {
+        let of = |c: &Component| (c.start, c.end, c.stripe_unit, c.width > 1, c.mirrors);
+        layout.components.iter().map(of).collect()
+    };
+    kind(a) == kind(b)
+}
+
+/// A component that the range does not touch.
+fn kept(id: DataFileId, new: &Component, old: &Component, (of, size): (DataFileId, u64)) -> Vec<Piece> {
+    let end = old.end.min(size);
+    if old.start >= end {
+        return Vec::new();
+    }
+    let files = new.slots.iter().zip(&old.slots);
+    files
+        .map(|(new, old_file)| Piece {
+            target: (id, *new),
+            offset: old.start,
+            base: None,
+            source: (of, *old_file),
+            source_offset: old.start,
+            length: end - old.start,
+        })
+        .collect()
+}
+
+/// The component of the source that holds what `part` of the target's is to share, data file by data file.
+fn beside<'a>(
+    component: &Component,
+    part: &Range<u64>,
+    source: &'a Layout,
+    at: u64,
+) -> Option<&'a Component> {
+    let from = source.component(at).filter(|from| at + (part.end - part.start) <= from.end)?;
+    let turn = component.stripe_unit.saturating_mul(u64::from(component.width)).max(1);
+    let in_step = component.width == 1
+        || (component.stripe_unit == from.stripe_unit && part.start.abs_diff(at).is_multiple_of(turn));
+    let alike = component.width == from.width && component.mirrors == from.mirrors && in_step;
+    let stores = |component: &'a Component| component.slots.iter().map(|file| file.store);
+    let same = component.slots.iter().map(|file| file.store).eq(stores(from));
+    (alike && same).then_some(from)
+}
+
+/// Writes down what is about to be made.
+async fn promise(mds: &Arc<Mds>, key: InodeKey, fresh: &Layout) -> Result<(), FsError> {
+    let namespace = &mds.namespace;
+    mds.write(|mut txn| {
+        Box::pin(async move {
+            namespace.promise_garbage(&mut txn, &key, fresh);
+            Ok(())
+        })
+    })
+    .await
+    .map(drop)
+}
+
+/// Makes all data files; the first failure is told when no order is under way any more.
+async fn all(mds: &Arc<Mds>, pieces: Vec<Piece>) -> Result<(), nfsstat4> {
+    let mut orders = JoinSet::new();
+    for piece in pieces {
+        let mds = Arc::clone(mds);
+        orders.spawn(async move {
+            let _permit = mds.copies.orders.acquire().await;
+            clone::clone(&mds, &piece).await
+        });
+    }
+    let mut outcome = Ok(());
+    while let Some(done) = orders.join_next().await {
+        outcome = outcome.and(done.unwrap_or(Err(nfsstat4::NFS4ERR_SERVERFAULT)));
+    }
+    outcome
+}
+
+/// The target takes what was made.
+async fn take(cx: &Context, key: InodeKey, set: &SetClone, answer: &nfs_resop4) -> Result<(), FsError> {
+    let namespace = &cx.server.namespace;
+    cx.write(|mut txn| {
+        Box::pin(async move {
+            let request = cx.request(DirectoryUpdate::Exact);
+            let done = namespace.set_clone(&mut txn, &key, set, &request).await?;
+            cx.record(&mut txn, answer);
+            Ok(done)
+        })
+    })
+    .await
+    .map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_namespace::{LayoutPolicy, Shape, StoreId};
+
+    use super::*;
+    use crate::layout::placement::{Candidate, place};
+
+    fn layout(shape: Shape, mirrors: u8, stores: u16) -> Layout {
+        let stores: Vec<_> =
+            (1..=stores).map(|n| Candidate { store: StoreId(n), free_bytes: 1 << 40 }).collect();
+        place(DataFileId(1), LayoutPolicy { shape, mirrors }, &stores, 0, 64 << 20).unwrap()
+    }
+
+    #[test]
+    fn files_of_another_policy_are_not_of_a_kind() {
+        let shapes = [Shape::Default, Shape::Small, Shape::Wide, Shape::WideAny];
+        for (one, two) in shapes.into_iter().flat_map(|one| shapes.map(|two| (one, two))) {
+            assert_eq!(of_a_kind(&layout(one, 1, 4), &layout(two, 1, 4)), one == two);
+            assert!(!of_a_kind(&layout(one, 1, 4), &layout(two, 2, 4)));
+        }
+        // Data servers have come since.
+        assert!(of_a_kind(&layout(Shape::Default, 1, 4), &layout(Shape::Default, 1, 6)));
+    }
+}
