@@ -186,7 +186,7 @@ fn of_inode(out: &mut Attributes, inode: &Inode, want: &impl Fn(u32) -> bool) {
     set!(FATTR4_TIME_MODIFY time_modify wire_time(inode.mtime()));
 }
 
-/// What OPEN takes (RFC 9754 §3). Delegated times and OPEN_XOR_DELEGATION are not among it.
+/// What OPEN takes (RFC 9754 §3). Delegated times are not among it.
 fn open_arguments() -> open_arguments4 {
     use open_args_createmode4 as mode;
     use open_args_open_claim4 as claim;
@@ -209,6 +209,7 @@ fn open_arguments() -> open_arguments4 {
             want::OPEN_ARGS_SHARE_ACCESS_WANT_ANY_DELEG.0,
             want::OPEN_ARGS_SHARE_ACCESS_WANT_NO_DELEG.0,
             want::OPEN_ARGS_SHARE_ACCESS_WANT_CANCEL.0,
+            want::OPEN_ARGS_SHARE_ACCESS_WANT_OPEN_XOR_DELEGATION.0,
         ]),
         oa_open_claim: bitmap4::of(&[
             claim::OPEN_ARGS_OPEN_CLAIM_NULL.0,

@@ -108,6 +108,7 @@ fn request(cx: &Context, args: &OPEN4args) -> Result<OpenRequest, OpError> {
         claim: Claim::New,
         // What cannot be recalled is not given (§10.2.1).
         want: if cx.can_be_called() { want } else { Want::None },
+        either: args.share_access & OPEN4_SHARE_ACCESS_WANT_OPEN_XOR_DELEGATION != 0,
         history: History::default(),
     })
 }
@@ -239,12 +240,14 @@ pub(super) async fn finish(
         attrset = SIZE_ONLY;
         set_size(cx, None, 0, Some(&without_state(subject.change, attrset))).await?;
     }
-    cx.current_stateid = Some(*stateid);
+    // RFC 9754 §4.1: with a delegation in place of the open, that is what the rest of the COMPOUND works under.
+    cx.current_stateid = stateid.or(delegation.map(|grant| grant.stateid));
+    // Open-unlinked files keep their data here: clients need no hidden names for them.
+    let always = OPEN4_RESULT_LOCKTYPE_POSIX | OPEN4_RESULT_PRESERVE_UNLINKED | OPEN4_RESULT_MAY_NOTIFY_LOCK;
     Ok(OPEN4res::NFS4_OK(OPEN4resok {
-        stateid: to_wire(stateid),
+        stateid: stateid.as_ref().map(to_wire).unwrap_or_default(),
         cinfo: change_info(subject.change),
-        // Open-unlinked files keep their data here: clients need no hidden names for them.
-        rflags: OPEN4_RESULT_LOCKTYPE_POSIX | OPEN4_RESULT_PRESERVE_UNLINKED | OPEN4_RESULT_MAY_NOTIFY_LOCK,
+        rflags: if stateid.is_some() { always } else { always | OPEN4_RESULT_NO_OPEN_STATEID },
         attrset,
         delegation: delegation::wire(args.share_access, delegation.as_ref()),
     }))

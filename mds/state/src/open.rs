@@ -123,6 +123,9 @@ pub struct OpenRequest {
     pub claim: Claim,
     /// Delegation wanted.
     pub want: Want,
+    /// A delegation will do in place of an open (RFC 9754 §4, OPEN_XOR_DELEGATION): the client then has nothing to
+    /// close.
+    pub either: bool,
     /// What the inode says about delegating it.
     pub history: History,
 }

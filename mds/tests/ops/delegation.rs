@@ -307,6 +307,46 @@ fn what_open_takes_can_be_asked() {
         let got = client.attributes("/", &[FATTR4_OPEN_ARGUMENTS]).await.open_arguments.unwrap();
         let want = open_args_share_access_want4::OPEN_ARGS_SHARE_ACCESS_WANT_ANY_DELEG.0;
         let xor = open_args_share_access_want4::OPEN_ARGS_SHARE_ACCESS_WANT_OPEN_XOR_DELEGATION.0;
-        assert!(got.oa_share_access_want.contains(want) && !got.oa_share_access_want.contains(xor));
+        assert!(got.oa_share_access_want.contains(want) && got.oa_share_access_want.contains(xor));
+        let times = open_args_share_access_want4::OPEN_ARGS_SHARE_ACCESS_WANT_DELEG_TIMESTAMPS.0;
+        assert!(!got.oa_share_access_want.contains(times));
+    });
+}
+
+/// RFC 9754 §4: a client that wants either has nothing to close.
+#[test]
+fn a_delegation_in_place_of_an_open_is_all_that_a_client_needs() {
+    const EITHER: u32 = OPEN4_SHARE_ACCESS_WANT_OPEN_XOR_DELEGATION;
+    simulate(13, async |world: World| {
+        let (a, b) = (world.client("a").await, world.client("b").await);
+        let (fh, open) = a.open("f", BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG, 0).await;
+        a.ok(vec![putfh(&fh), close(open)]).await;
+        world.sleep(Duration::from_secs(40)).await;
+        let both_at_once = vec![
+            putrootfh(),
+            open_name("f", b"o", READ | EITHER, 0),
+            layoutget(CURRENT, layoutiomode4::LAYOUTIOMODE4_READ),
+        ];
+        let results = a.ok(both_at_once).await;
+        let [_, nfs_resop4::OP_OPEN(OPEN4res::NFS4_OK(given)), _] = &results[..] else {
+            panic!("{results:?}")
+        };
+        assert_eq!(given.stateid, stateid4::default());
+        assert_eq!(given.rflags & OPEN4_RESULT_NO_OPEN_STATEID, OPEN4_RESULT_NO_OPEN_STATEID);
+        let open_delegation4::OPEN_DELEGATE_READ(delegation) = &given.delegation else { panic!("{given:?}") };
+        // Somebody who writes has it recalled; what is open by it is claimed first.
+        let claims = async {
+            asked(&world, &a, 1).await;
+            let claim = open_claim4::CLAIM_DELEG_CUR_FH(delegation.stateid);
+            let results = a.ok(vec![putfh(&fh), open_with(b"o", READ, 0, NOCREATE, claim), getfh()]).await;
+            a.ok(vec![putfh(&fh), delegreturn(delegation.stateid)]).await;
+            opened(&results).1
+        };
+        let (_, open) = both(b.patient(vec![putrootfh(), open_name("f", b"o", BOTH, 0)]), claims).await;
+        a.ok(vec![putfh(&fh), close(open)]).await;
+        // Where there is no delegation to be had there is an open, as ever.
+        let (_, open, none) = opens(&a, open_name("f", b"o", READ | EITHER, 0)).await;
+        assert_eq!(none, open_delegation4::OPEN_DELEGATE_NONE);
+        a.ok(vec![putfh(&fh), close(open)]).await;
     });
 }

@@ -4,7 +4,7 @@ use crate::delegation::{Delegation, DelegationKind, Grant, Use};
 use crate::effect::{Effect, IoMode};
 use crate::ids::{ClientId, StateId, StateKind};
 use crate::layout;
-use crate::open::{Claim, OpenRequest, Want};
+use crate::open::{Claim, Deny, OpenRequest, Want};
 use crate::stateid::Other;
 
 use super::{Ctx, Error, File, Grace, Held, Intent, Outcome, Reply, Ticket};
@@ -94,10 +94,17 @@ impl File {
         out: &mut Vec<Effect>,
     ) -> Reply {
         let client = open.owner.client;
-        if self.opens.install(&open.owner, stateid, open.access, open.deny) {
+        let kind = self.delegation_to_grant(ctx, open);
+        // What others must not do, and what is open already, only an open can say.
+        let bare = open.claim == Claim::New && open.deny == Deny::NONE;
+        let stands_for = open.either && bare && self.opens.of_owner(&open.owner).is_none();
+        let stateid = (kind.is_none() || !stands_for).then_some(stateid);
+        if let Some(stateid) = stateid
+            && self.opens.install(&open.owner, stateid, open.access, open.deny)
+        {
             out.push(Effect::Register { stateid, kind: StateKind::Open, client });
         }
-        let delegation = self.delegation_to_grant(ctx, open).map(|kind| {
+        let delegation = kind.map(|kind| {
             let stateid = ctx.ids.next(StateKind::Delegation);
             let reclaimed = matches!(open.claim, Claim::Previous { .. });
             let change = (!reclaimed).then_some(open.history.change);

@@ -312,8 +312,8 @@ pub enum Prepared {
 pub enum Reply {
     /// OPEN.
     Opened {
-        /// The open stateid.
-        stateid: StateId,
+        /// The open stateid; `None`: the delegation stands for the open.
+        stateid: Option<StateId>,
         /// A delegation, if one was granted.
         delegation: Option<Grant>,
     },

@@ -281,3 +281,47 @@ fn a_file_that_may_be_written_to_is_not_still() {
     w.finish(clear, Outcome::Committed);
     assert!(w.file.is_still());
 }
+
+/// RFC 9754 §4: one of the two will do.
+#[test]
+fn a_delegation_stands_for_the_open_of_who_wants_either() {
+    let either = |access, deny| OpenRequest { either: true, ..open_request(A, access, deny) };
+    let stateid = |w: &mut World, open: OpenRequest| match w.run(&Intent::Open(open)).unwrap() {
+        Reply::Opened { stateid, delegation } => (stateid.is_some(), delegation.is_some()),
+        other => panic!("{other:?}"),
+    };
+    for access in [Access::READ, Access::BOTH] {
+        let mut w = world();
+        w.policy.write_delegations = true;
+        assert_eq!(stateid(&mut w, either(access, Deny::NONE)), (false, true));
+        assert!(w.file.is_open());
+        // Who holds one gets an open for what it opens again.
+        assert_eq!(stateid(&mut w, either(access, Deny::NONE)), (true, false));
+        assert_eq!(
+            stateid(&mut w, either(access, Deny::NONE)),
+            (true, false),
+            "an open that is there is added to"
+        );
+    }
+    // Others are kept out by an open alone.
+    assert_eq!(stateid(&mut world(), either(Access::READ, Deny::WRITE)), (true, true));
+    // Where none is given there is an open.
+    let mut w = world();
+    w.open(B, Access::WRITE, Deny::NONE).unwrap();
+    assert_eq!(stateid(&mut w, either(Access::READ, Deny::NONE)), (true, false));
+}
+
+#[test]
+fn with_a_delegation_for_an_open_a_file_is_kept_and_read_and_laid_out() {
+    let mut w = world();
+    w.policy.write_delegations = true;
+    w.run(&Intent::Open(OpenRequest { either: true, ..open_request(A, Access::BOTH, Deny::NONE) })).unwrap();
+    let stateid = w.delegations[&A].stateid;
+    for iomode in [IoMode::Read, IoMode::ReadWrite] {
+        w.run(&Intent::LayoutGet { client: A, stateid, iomode }).unwrap();
+    }
+    w.run(&Intent::Unlink { client: A, last_link: true }).unwrap();
+    assert!(!w.file.is_collectable(), "it has it open");
+    w.delegation_return(A).unwrap();
+    assert!(w.file.is_collectable());
+}

@@ -17,6 +17,7 @@ use super::world::{A, B, C, World, open_request, range};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Op {
     OpenRead,
+    OpenEither,
     OpenWrite,
     OpenExclusive,
     /// As a client that is recalled claims what it opened by itself.
@@ -47,8 +48,9 @@ enum Op {
     CrashCommitted,
 }
 
-const OPS: [Op; 26] = [
+const OPS: [Op; 27] = [
     Op::OpenRead,
+    Op::OpenEither,
     Op::OpenWrite,
     Op::OpenExclusive,
     Op::OpenClaimed,
@@ -82,6 +84,9 @@ impl Op {
         let stateid = world.opens.get(&super::world::owner(client)).copied().unwrap_or(StateId::default());
         Some(match self {
             Self::OpenRead => Intent::Open(open_request(client, Access::READ, Deny::NONE)),
+            Self::OpenEither => {
+                Intent::Open(OpenRequest { either: true, ..open_request(client, Access::READ, Deny::NONE) })
+            }
             Self::OpenWrite => Intent::Open(open_request(client, Access::WRITE, Deny::NONE)),
             Self::OpenExclusive => Intent::Open(open_request(client, Access::BOTH, Deny::BOTH)),
             Self::OpenClaimed => {

@@ -5,7 +5,7 @@ use sluice_state::effect::{IoMode, RecallAnswer, RecallKind, RevokeReason, WaitT
 use sluice_state::file::{FileSeed, Intent, LayoutFilter, Outcome, Prepared, Ticket};
 use sluice_state::layout::ReturnMode;
 use sluice_state::lock::LockKind;
-use sluice_state::open::{Access, Deny};
+use sluice_state::open::{Access, Deny, OpenRequest};
 use sluice_state::{ClientId, StateId};
 
 use super::interleave::drain;
@@ -53,9 +53,11 @@ fn step() -> impl Strategy<Value = Step> {
 
 fn intent(w: &World, client: ClientId, kind: u8) -> Intent {
     let stateid = w.opens.get(&owner(client)).copied().unwrap_or(StateId::default());
+    let either = true;
     match kind {
-        0 | 1 => Intent::Open(open_request(client, Access::BOTH, Deny::NONE)),
-        2 => Intent::Open(open_request(client, Access::READ, Deny::NONE)),
+        0 => Intent::Open(open_request(client, Access::BOTH, Deny::NONE)),
+        1 => Intent::Open(OpenRequest { either, ..open_request(client, Access::BOTH, Deny::NONE) }),
+        2 => Intent::Open(OpenRequest { either, ..open_request(client, Access::READ, Deny::NONE) }),
         3 => Intent::Open(open_request(client, Access::WRITE, Deny::WRITE)),
         4 => Intent::Close { client, stateid },
         5 => Intent::Downgrade { client, stateid, access: Access::READ, deny: Deny::NONE },

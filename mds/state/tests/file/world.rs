@@ -77,7 +77,7 @@ pub(crate) fn range(start: u64, last: u64) -> Range {
 
 pub(crate) fn open_request(client: ClientId, access: Access, deny: Deny) -> OpenRequest {
     let (claim, want, history) = (Claim::New, Want::Any, History::default());
-    OpenRequest { owner: owner(client), access, deny, claim, want, history }
+    OpenRequest { owner: owner(client), access, deny, claim, want, either: false, history }
 }
 
 impl Default for World {
@@ -284,8 +284,12 @@ impl World {
     fn hear(&mut self, intent: &Intent, planned: Option<StateId>, reply: &Reply) {
         match (intent, reply) {
             (Intent::Open(open), Reply::Opened { stateid, delegation }) => {
-                assert_eq!(planned, Some(*stateid), "the reply record would lie");
-                self.opens.insert(open.owner.clone(), *stateid);
+                if let Some(stateid) = stateid {
+                    assert_eq!(planned, Some(*stateid), "the reply record would lie");
+                    self.opens.insert(open.owner.clone(), *stateid);
+                } else {
+                    assert!(open.either && delegation.is_some(), "nothing was given");
+                }
                 if let Some(grant) = delegation {
                     self.delegations.insert(open.owner.client, *grant);
                 }
@@ -333,7 +337,7 @@ impl World {
 
     pub(crate) fn open(&mut self, client: ClientId, access: Access, deny: Deny) -> Result<StateId, Error> {
         match self.run(&Intent::Open(open_request(client, access, deny)))? {
-            Reply::Opened { stateid, .. } => Ok(stateid),
+            Reply::Opened { stateid, .. } => Ok(stateid.unwrap()),
             Reply::Refused(error) => Err(error),
             other => panic!("{other:?}"),
         }
