@@ -12,4 +12,5 @@ pub mod check;
 pub mod client;
 pub mod external;
 pub mod guest;
+pub mod hosts;
 pub mod suite;

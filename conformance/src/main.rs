@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use sluice_conformance::external::{guests, pynfs};
-use sluice_conformance::{bench, check, guest, suite};
+use sluice_conformance::{bench, check, guest, hosts, suite};
 
 #[derive(Parser)]
 #[command(name = "sluice-conformance", about = "The proof of Sluice: one command per suite")]
@@ -23,6 +23,8 @@ enum Command {
     Guest(guest::Guest),
     /// Sluice with stock Linux kernels as clients, case by case
     Suite(suite::Options),
+    /// The chapter about several hosts of docs/OPERATIONS.md to the letter, with kernels as clients, and a reboot of all
+    ThreeHosts(hosts::Options),
     /// The NFSv4.1 and 4.2 tests of pynfs, where it is at hand
     Pynfs(pynfs::Options),
     /// POSIX semantics on a mount, by pjdfstest, where it is at hand: DIR/bin/pjdfstest
@@ -47,6 +49,7 @@ fn main() -> ExitCode {
         Command::Check(options) => check::run(&options).map(|()| ExitCode::SUCCESS),
         Command::Guest(command) => guest::main(&command),
         Command::Suite(options) => suite::main(&options),
+        Command::ThreeHosts(options) => options.run("three_hosts.py"),
         Command::Pynfs(options) => pynfs::main(&options),
         Command::Pjdfstest(options) => options.run("pjdfstest", &[], true),
         Command::Cthon04(options) => options.run("cthon04", &[], true),

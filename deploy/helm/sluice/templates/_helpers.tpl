@@ -1,0 +1,152 @@
+{{- define "sluice.name" -}}
+{{- printf "%s" .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "sluice.labels" -}}
+app.kubernetes.io/name: sluice
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{- define "sluice.selector" -}}
+app.kubernetes.io/name: sluice
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "sluice.secret" -}}
+{{- .Values.clusterKey.existingSecret | default (printf "%s-cluster-key" (include "sluice.name" .)) -}}
+{{- end -}}
+
+{{- define "sluice.mds" -}}
+{{- printf "%s-mds.%s.svc" (include "sluice.name" .) .Release.Namespace -}}
+{{- end -}}
+
+{{- define "sluice.container" -}}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{/* A Secret's files are root's, and read by the servers through their group; the servers take a key that only its owner reads. */}}
+{{- define "sluice.keep" -}}
+- name: key
+  image: "{{ .Values.image.repository }}:{{ .Values.image.tag }}"
+  imagePullPolicy: {{ .Values.image.pullPolicy }}
+  {{- include "sluice.container" . | nindent 2 }}
+  command: [install, -m, "0600", /secret/cluster.key, /etc/sluice/cluster.key]
+  volumeMounts:
+    - {name: secret, mountPath: /secret, readOnly: true}
+    - {name: key, mountPath: /etc/sluice}
+{{- end -}}
+
+{{- define "sluice.key" -}}
+- name: secret
+  secret:
+    secretName: {{ include "sluice.secret" . }}
+    defaultMode: 0440
+- name: key
+  emptyDir: {medium: Memory, sizeLimit: 1Mi}
+{{- end -}}
+
+{{/* The pod of a data server; the volume `data` is the caller's. */}}
+{{- define "sluice.ds.pod" -}}
+{{- $ds := .Values.ds -}}
+metadata:
+  labels:
+    {{- include "sluice.selector" . | nindent 4 }}
+    app.kubernetes.io/component: ds
+spec:
+  {{- with .Values.imagePullSecrets }}
+  imagePullSecrets: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  automountServiceAccountToken: false
+  hostNetwork: {{ $ds.hostNetwork }}
+  {{- if $ds.hostNetwork }}
+  dnsPolicy: ClusterFirstWithHostNet
+  {{- end }}
+  securityContext: {{- toYaml .Values.podSecurityContext | nindent 4 }}
+  terminationGracePeriodSeconds: 30
+  {{- if eq $ds.kind "statefulSet" }}
+  # Two data servers on one node would share its port, and its fate.
+  affinity:
+    podAntiAffinity:
+      {{- if $ds.hostNetwork }}
+      requiredDuringSchedulingIgnoredDuringExecution:
+        - topologyKey: kubernetes.io/hostname
+          labelSelector:
+            matchLabels:
+              {{- include "sluice.selector" . | nindent 14 }}
+              app.kubernetes.io/component: ds
+      {{- else }}
+      preferredDuringSchedulingIgnoredDuringExecution:
+        - weight: 100
+          podAffinityTerm:
+            topologyKey: kubernetes.io/hostname
+            labelSelector:
+              matchLabels:
+                {{- include "sluice.selector" . | nindent 16 }}
+                app.kubernetes.io/component: ds
+      {{- end }}
+  {{- end }}
+  {{- with $ds.nodeSelector }}
+  nodeSelector: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with $ds.tolerations }}
+  tolerations: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  initContainers: {{- include "sluice.keep" . | nindent 4 }}
+  containers:
+    - name: ds
+      image: "{{ .Values.image.repository }}:{{ .Values.image.tag }}"
+      imagePullPolicy: {{ .Values.image.pullPolicy }}
+      {{- include "sluice.container" . | nindent 6 }}
+      env:
+        # The node's address with hostNetwork, else the pod's: what clients are told.
+        - name: ADDRESS
+          valueFrom: {fieldRef: {fieldPath: status.podIP}}
+      args:
+        - ds
+        - --mds={{ include "sluice.mds" . }}
+        - --data-dir=/srv/sluice
+        - --key=/etc/sluice/cluster.key
+        - --listen=[::]:{{ $ds.port }}
+        - --advertise=$(ADDRESS):{{ $ds.port }}
+        {{- if $ds.newStores }}
+        - --new
+        {{- end }}
+        {{- if .Values.metrics.enabled }}
+        - --metrics=[::]:{{ .Values.metrics.dsPort }}
+        {{- end }}
+        {{- range $ds.args }}
+        - {{ . | quote }}
+        {{- end }}
+      ports:
+        - {name: nfs, containerPort: {{ $ds.port }}}
+        {{- if .Values.metrics.enabled }}
+        - {name: metrics, containerPort: {{ .Values.metrics.dsPort }}}
+        {{- end }}
+      # It listens before it has registered: clients of its data wait meanwhile, and a metadata server that is away must not
+      # get data servers killed.
+      livenessProbe:
+        tcpSocket: {port: {{ $ds.port }}}
+        periodSeconds: 10
+        failureThreshold: 6
+      # A store that lost power replays its journal before it listens.
+      startupProbe:
+        tcpSocket: {port: {{ $ds.port }}}
+        periodSeconds: 5
+        failureThreshold: 120
+      resources: {{- toYaml $ds.resources | nindent 8 }}
+      volumeMounts:
+        - {name: data, mountPath: /srv/sluice}
+        - {name: key, mountPath: /etc/sluice, readOnly: true}
+  volumes:
+    {{- include "sluice.key" . | nindent 4 }}
+    {{- if eq $ds.kind "daemonSet" }}
+    - name: data
+      hostPath: {path: {{ $ds.hostPath }}, type: Directory}
+    {{- end }}
+{{- end -}}
