@@ -40,7 +40,7 @@ impl Options {
             Cache::open()?.ready(&self.kernel)?;
             return lab::enter();
         }
-        let lab = Lab::new(2)?;
+        let _lab = Lab::new(2)?;
         let home = Path::new(env!("CARGO_MANIFEST_DIR"));
         let this = std::env::current_exe().context("cannot find this program's own file")?;
         let sluice = self.sluice.clone().unwrap_or_else(|| this.with_file_name("sluice"));
@@ -68,7 +68,6 @@ impl Options {
         command.env("SLUICE_LAB", "2");
         let mut script = Group::spawn(command)?;
         let status = script.child().wait().context("cannot wait for the script")?;
-        drop(lab);
         Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 }

@@ -25,6 +25,8 @@ enum Command {
     Suite(suite::Options),
     /// The chapter about several hosts of docs/OPERATIONS.md to the letter, with kernels as clients, and a reboot of all
     ThreeHosts(hosts::Options),
+    /// What administrators do wrong, on the same hosts: `sluice doctor` or `status` names each cause
+    Faults(hosts::Options),
     /// The NFSv4.1 and 4.2 tests of pynfs, where it is at hand
     Pynfs(pynfs::Options),
     /// POSIX semantics on a mount, by pjdfstest, where it is at hand: DIR/bin/pjdfstest
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
         Command::Guest(command) => guest::main(&command),
         Command::Suite(options) => suite::main(&options),
         Command::ThreeHosts(options) => options.run("three_hosts.py"),
+        Command::Faults(options) => options.run("faults.py"),
         Command::Pynfs(options) => pynfs::main(&options),
         Command::Pjdfstest(options) => options.run("pjdfstest", &[], true),
         Command::Cthon04(options) => options.run("cthon04", &[], true),

@@ -193,4 +193,5 @@ def main():
     step("PASS")
 
 
-main()
+if __name__ == "__main__":
+    main()

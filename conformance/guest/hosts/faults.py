@@ -1,0 +1,109 @@
+"""What administrators do wrong, on real servers, one after the other: `sluice doctor`, `status` or the server itself names
+the cause in one line, and what was right before is right again afterwards. Clients' own faults: guest/cases/why.sh."""
+import argparse, os, re, tempfile
+
+from hosts import sh, step
+from three_hosts import ASK, Lab
+
+DOCTOR = f"sluice doctor {ASK}"
+FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
+
+
+def named(host, words, command=DOCTOR, seconds=60):
+    """The line that names the cause."""
+    said = host.until(command, words, seconds)
+    line = next(line for line in said.splitlines() if re.search(words, line))
+    print(f"    {host.name}: {line}", flush=True)
+
+
+def restart_data_server(host):
+    host.run("systemctl restart sluice-ds@disk1")
+
+
+def wrong_key(lab):
+    host = lab.hosts["ds2-host"]
+    host.run("cp -p /etc/sluice/cluster.key /root/right.key; rm /etc/sluice/cluster.key; "
+             "sluice key new /etc/sluice/cluster.key; chown sluice: /etc/sluice/cluster.key")
+    restart_data_server(host)
+    # On the host itself, with its key; in its log; and from elsewhere what can be known there.
+    named(host, "problem .*the cluster key in /etc/sluice/cluster.key .* is not that of the metadata server")
+    named(host, "cannot register with the metadata server.*key", "cat /var/log/sluice-ds@disk1.log")
+    named(lab.hosts["mds-host"], "problem .*data server 2 .*unreachable for")
+    host.run("cp -p /root/right.key /etc/sluice/cluster.key; chown sluice: /etc/sluice/cluster.key")
+    restart_data_server(host)
+
+
+def blocked_port(lab):
+    """What a firewall that drops makes of the metadata server: packets to it get no answer."""
+    mds, elsewhere = lab.hosts["mds-host"], lab.hosts["ds1-host"]
+    link = mds.run("ip -o link show eth0 | sed 's/.*ether //; s/ .*//'").strip()
+    # Else it is a host that is not there, which is told sooner and in other words.
+    elsewhere.run(f"ip neigh replace {mds.address} lladdr {link} dev eth0 nud permanent")
+    mds.run("tc qdisc add dev eth0 root tbf rate 1kbit burst 10 latency 1ms")
+    named(elsewhere, "problem .*no answer from 10.77.0.101:2049: does a firewall block port 2049/tcp")
+    mds.run("tc qdisc del dev eth0 root")
+
+
+def two_on_one_directory(lab):
+    host, copy = lab.hosts["ds1-host"], lab.hosts["ds3-host"]
+    # The same directory on one host: the second one refuses.
+    second = "runuser -u sluice -- timeout 20 sluice ds --config /etc/sluice/ds-disk1.toml --listen '[::]:2060' 2>&1"
+    named(host, "sluice: .*(in use|another)", second)
+    # A copy of it on another host: both have the store's name.
+    content = f"/proc/{host.child()}/root/srv/sluice/disk1/store"
+    sh(f"mkdir -p /proc/{copy.child()}/root/srv/sluice/copy && cp -a {content} /proc/{copy.child()}/root/srv/sluice/copy/")
+    copy.run("chown -R sluice: /srv/sluice/copy; sed 's|disk1|copy|; s|^# listen.*|listen = \"[::]:2060\"|' "
+             "/etc/sluice/ds-disk1.toml >/etc/sluice/ds-copy.toml; systemctl start sluice-ds@copy")
+    named(lab.hosts["mds-host"], "problem .*10.77.0.113 was refused .*are there two on one directory")
+    copy.run("systemctl stop sluice-ds@copy")
+
+
+def full_device(lab):
+    host = lab.hosts["ds2-host"]
+    host.run("fallocate -l 700M /srv/sluice/disk1/filler || dd if=/dev/zero of=/srv/sluice/disk1/filler bs=1M 2>/dev/null || true")
+    named(lab.hosts["mds-host"], "problem .*data server 2 .* is full: remove files, or add a data server")
+    named(lab.hosts["mds-host"], r"(?m)^2 .*(full|no space)", f"sluice status {ASK}")
+    host.run("rm /srv/sluice/disk1/filler")
+
+
+def few_descriptors(lab):
+    host = lab.hosts["ds3-host"]
+    host.write("/etc/sluice/sluice-ds@disk1.limit", "1024")
+    restart_data_server(host)
+    named(lab.hosts["mds-host"], r"problem .*data server 3 .* may have 1024 file descriptors only.*LimitNOFILE")
+    host.run("rm /etc/sluice/sluice-ds@disk1.limit")
+    restart_data_server(host)
+
+
+def clock_off(lab):
+    if not os.path.exists(FAKETIME):
+        print("    NOT RUN: a clock that is off needs the package libfaketime", flush=True)
+        return
+    host = lab.hosts["ds1-host"]
+    host.write("/etc/sluice/sluice-ds@disk1.env", f"LD_PRELOAD={FAKETIME} FAKETIME=+3600 DONT_FAKE_MONOTONIC=1")
+    restart_data_server(host)
+    named(lab.hosts["mds-host"], "problem .*the clock of data server 1 .* is (59|60) min ahead of the metadata server")
+    host.run("rm /etc/sluice/sluice-ds@disk1.env")
+    restart_data_server(host)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    for name in ("sluice", "runner", "document", "deploy", "results", "kernel"):
+        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--older")
+    options = parser.parse_args()
+    home = tempfile.mkdtemp(prefix="sluice-hosts.", dir="/var/tmp")
+    sh(f"mount -t tmpfs -o size=4g t {home}")
+    lab = Lab(options, home)
+    lab.follow()
+    for fault in (wrong_key, blocked_port, two_on_one_directory, full_device, few_descriptors, clock_off):
+        step(fault.__name__.replace("_", " "))
+        fault(lab)
+        lab.healthy()
+    # Refusals are told for ten minutes; nothing else is left of it all.
+    step("PASS")
+
+
+if __name__ == "__main__":
+    main()
