@@ -121,7 +121,8 @@ def upgrade(lab, program, older):
             replace(host, version)
             host.run("systemctl restart " + ("sluice-mds" if name == "mds-host" else "sluice-ds@disk1"))
             lab.healthy()
-            versions = lab.hosts["mds-host"].run(f"{'' if version == program else '/root/'}sluice status {ASK} | grep version", check=False)
+            # By the new program: the older one does not show versions.
+            versions = lab.hosts["mds-host"].run(f"/root/sluice status {ASK} | grep ^version")
             step(f"{name} was replaced: {versions.strip()}")
     with open(f"{lab.share}/over", "w"):
         pass
