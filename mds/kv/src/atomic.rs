@@ -5,7 +5,7 @@ use bytes::Bytes;
 use crate::KvError;
 
 /// An atomic read-modify-write that causes no read conflict. Operands and values are little-endian
-/// unsigned integers of 1 to 8 bytes; an absent value counts as zero; the result has the operand's length.
+/// unsigned integers of 1 to 16 bytes; an absent value counts as zero; the result has the operand's length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtomicOp {
     /// Wrapping addition.
@@ -18,11 +18,14 @@ pub enum AtomicOp {
     ByteMax,
 }
 
+/// Bytes of the widest operand.
+const WIDEST: usize = 16;
+
 impl AtomicOp {
     pub(crate) fn check(self, operand: &[u8]) -> Result<(), KvError> {
         match self {
             Self::ByteMax => Ok(()),
-            Self::Add | Self::Max | Self::Min if (1..=8).contains(&operand.len()) => Ok(()),
+            Self::Add | Self::Max | Self::Min if (1..=WIDEST).contains(&operand.len()) => Ok(()),
             Self::Add | Self::Max | Self::Min => Err(KvError::BadOperand),
         }
     }
@@ -54,14 +57,14 @@ impl AtomicOp {
 }
 
 /// The first `width` bytes of `bytes` as a little-endian number, missing ones zero.
-fn number(bytes: &[u8], width: usize) -> u64 {
-    let mut raw = [0; 8];
+fn number(bytes: &[u8], width: usize) -> u128 {
+    let mut raw = [0; WIDEST];
     for (to, from) in raw.iter_mut().zip(bytes.iter().take(width)) {
         *to = *from;
     }
-    u64::from_le_bytes(raw)
+    u128::from_le_bytes(raw)
 }
 
-fn encode(n: u64, width: usize) -> Bytes {
-    Bytes::copy_from_slice(&n.to_le_bytes()[..width.min(8)])
+fn encode(n: u128, width: usize) -> Bytes {
+    Bytes::copy_from_slice(&n.to_le_bytes()[..width.min(WIDEST)])
 }

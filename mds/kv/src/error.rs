@@ -36,7 +36,7 @@ pub enum KvError {
     /// The range ends before it begins.
     #[error("the range ends before it begins")]
     InvertedRange,
-    /// An operand that is not 1 to 8 bytes long, or a versionstamp that does not fit in its value.
+    /// An operand that is not 1 to 16 bytes long, or a versionstamp that does not fit in its value.
     #[error("the operand has the wrong length")]
     BadOperand,
     /// A versionstamped value was read by the transaction that writes it; it is not known before commit.

@@ -15,6 +15,7 @@ use crate::keys::{FileId, InodeKey, Statistic};
 use crate::lookup::missing_is_corrupt;
 use crate::name::Name;
 use crate::pending::{DirectoryChange, Pending, settle_fields};
+use crate::quota::Charged;
 use crate::{Namespace, Request, fetch, join, layout, size, superblock};
 
 /// What to do when the name exists.
@@ -142,6 +143,7 @@ impl Namespace {
         let record = new_record(create, &parent.record, request)?;
         let kind = record.kind();
         put_new(txn, &key, &record, create, request);
+        self.charge(txn, &key, None, Some(Charged::of(&record))).await?;
         place.insert(txn, &create.name, kind, key)?;
         let change = self.update_directory(txn, &parent, Delta::plus(kind), request).await?;
         let state = (kind == Kind::Directory).then(|| DirectoryState::empty(request.now));
@@ -215,6 +217,7 @@ fn new_record(
         btime: now,
         xattrs: false,
         acl,
+        tree: parent.tree,
         node: new_node(create, parent, request)?,
     })
 }

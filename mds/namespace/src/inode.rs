@@ -15,7 +15,7 @@ use crate::codec::{self, Reader, Writer};
 use crate::credential::Owned;
 use crate::data_file::{Layout, LayoutPolicy};
 use crate::error::FsError;
-use crate::keys::InodeKey;
+use crate::keys::{FileId, InodeKey};
 
 /// Greatest length of a symbolic link's target, in bytes.
 pub const MAX_SYMLINK: usize = 4095;
@@ -106,6 +106,8 @@ pub struct InodeRecord {
     pub xattrs: bool,
     /// Only if it says more than the mode does.
     pub acl: Option<Acl>,
+    /// The quota tree it is charged to, by the number of its topmost directory.
+    pub tree: Option<FileId>,
     pub node: Node,
 }
 
@@ -116,6 +118,8 @@ impl InodeRecord {
     /// Without a list; and with one, behind all the rest.
     const SCHEMA: u8 = 1;
     const SCHEMA_ACL: u8 = 2;
+    /// In a tree: its number, and whether there is a list, come behind the rest.
+    const SCHEMA_TREE: u8 = 3;
     const WHAT: &'static str = "inode record";
 
     pub(crate) fn layout(&self) -> Option<&Layout> {
@@ -144,7 +148,11 @@ impl InodeRecord {
 
     pub fn encode(&self) -> Bytes {
         let mut w = Writer::with_capacity(160);
-        w.u8(if self.acl.is_some() { Self::SCHEMA_ACL } else { Self::SCHEMA });
+        w.u8(match (self.tree, &self.acl) {
+            (Some(_), _) => Self::SCHEMA_TREE,
+            (None, Some(_)) => Self::SCHEMA_ACL,
+            (None, None) => Self::SCHEMA,
+        });
         w.raw(&self.stamp.0).u8(self.kind().code()).bool(self.xattrs);
         w.u16(self.mode).u32(self.uid).u32(self.gid).u32(self.nlink);
         w.wall(self.atime).wall(self.mtime).wall(self.ctime).wall(self.btime);
@@ -163,6 +171,9 @@ impl InodeRecord {
             }
             Node::Fifo | Node::Socket => {}
         }
+        if let Some(tree) = self.tree {
+            w.u64(tree.0).bool(self.acl.is_some());
+        }
         if let Some(acl) = &self.acl {
             acl.encode(&mut w);
         }
@@ -171,7 +182,7 @@ impl InodeRecord {
 
     pub fn decode(value: Bytes) -> Result<Self, FsError> {
         let mut r = Reader::new(Self::WHAT, value);
-        let schema = r.schema(Self::SCHEMA_ACL)?;
+        let schema = r.schema(Self::SCHEMA_TREE)?;
         let stamp = Versionstamp(r.array()?);
         let kind = Kind::decode(&mut r)?;
         let xattrs = r.bool()?;
@@ -193,9 +204,11 @@ impl InodeRecord {
         if mode > 0o7777 {
             return Err(r.corrupt());
         }
-        let acl = if schema == Self::SCHEMA_ACL { Some(Acl::decode(&mut r)?) } else { None };
+        let tree = if schema == Self::SCHEMA_TREE { Some(FileId(r.u64()?)) } else { None };
+        let listed = if tree.is_some() { r.bool()? } else { schema == Self::SCHEMA_ACL };
+        let acl = if listed { Some(Acl::decode(&mut r)?) } else { None };
         r.finish()?;
-        Ok(Self { stamp, mode, uid, gid, nlink, atime, mtime, ctime, btime, xattrs, acl, node })
+        Ok(Self { stamp, mode, uid, gid, nlink, atime, mtime, ctime, btime, xattrs, acl, tree, node })
     }
 }
 
@@ -394,11 +407,12 @@ pub(crate) mod tests {
         fn decode_is_the_inverse_of_encode(
             node in node(), stamp: [u8; 10], mode in 0u16..0o10000, ids: (u32, u32, u32),
             times in (wall(), wall(), wall(), wall()), xattrs: bool, cut in 0usize..100,
-            acl in prop::option::of(crate::acl::tests::acl()),
+            acl in prop::option::of(crate::acl::tests::acl()), tree in prop::option::of(any::<u64>()),
         ) {
+            let tree = tree.map(FileId);
             let record = InodeRecord {
                 stamp: Versionstamp(stamp), mode, uid: ids.0, gid: ids.1, nlink: ids.2,
-                atime: times.0, mtime: times.1, ctime: times.2, btime: times.3, xattrs, acl, node,
+                atime: times.0, mtime: times.1, ctime: times.2, btime: times.3, xattrs, acl, tree, node,
             };
             let bytes = record.encode();
             prop_assert_eq!(&bytes[STAMP_OFFSET..STAMP_OFFSET + 10], &stamp);
@@ -409,7 +423,7 @@ pub(crate) mod tests {
         #[test]
         fn no_bytes_make_decode_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let mut bytes = bytes;
-            if let Some(first) = bytes.first_mut() { *first = 1 + *first % 2; }
+            if let Some(first) = bytes.first_mut() { *first = 1 + *first % 3; }
             drop(InodeRecord::decode(bytes.clone().into()));
             drop(DirectoryState::decode(bytes.into()));
         }

@@ -82,8 +82,16 @@ prefixes! {
     POLICY = 0x3c,
     /// `(what u8, shard u8)` → counter, little-endian
     STATISTIC = 0x40,
-    /// reserved: space and inode accounting per tree, user and group
+    /// `(kind u8, id u64)` → limits of a user, a group or a tree
     QUOTA = 0x41,
+    /// `(kind u8, id u64, shard u8)` → counter of files and bytes, little-endian
+    USAGE = 0x42,
+    /// `()` → how far inodes have been counted; absent: all of them are
+    COUNTING = 0x43,
+    /// `(tree u64, directory u64)` → a directory whose entries have yet to be put into a tree or taken out of it
+    TREE_WALK = 0x44,
+    /// `(kind u8, id u64)` → since when more than the soft limit is used
+    OVER_QUOTA = 0x45,
 }
 
 /// A number that names an inode for ever; never reused. The root's is [`FileId::ROOT`].
@@ -297,6 +305,39 @@ pub(crate) fn statistic(s: Statistic, shard: u8) -> Bytes {
 pub(crate) fn statistics(s: Statistic) -> KeyRange {
     let p = key(STATISTIC, 1).u8(s.id()).finish();
     under(&p, p.clone())
+}
+/// A table of quotas begins its keys with whom they are about.
+pub(crate) fn quota(prefix: u8, kind: u8, id: u64) -> Bytes {
+    key(prefix, 9).u8(kind).u64(id).finish()
+}
+/// The part of such a table about one kind, from just after `id`.
+pub(crate) fn quotas(prefix: u8, kind: u8, after: Option<u64>) -> KeyRange {
+    let p = key(prefix, 1).u8(kind).finish();
+    let begin = match after {
+        None => p.clone(),
+        // Every key about `id` ends before nine bytes of ones.
+        Some(id) => key(prefix, 18).u8(kind).u64(id).raw(&[0xff; 9]).finish(),
+    };
+    under(&p, begin)
+}
+pub(crate) fn quota_of(key: &Bytes) -> Result<(u8, u64), FsError> {
+    let mut r = Reader::new("quota key", key.slice(1.min(key.len())..));
+    Ok((r.u8()?, r.u64()?))
+}
+pub(crate) fn usage(kind: u8, id: u64, shard: u8) -> Bytes {
+    key(USAGE, 10).u8(kind).u64(id).u8(shard).finish()
+}
+pub(crate) fn tree_walk(tree: FileId, directory: FileId) -> Bytes {
+    key(TREE_WALK, 16).u64(tree.0).u64(directory.0).finish()
+}
+pub(crate) fn tree_walks(tree: FileId) -> KeyRange {
+    let p = by_u64(TREE_WALK, tree.0);
+    under(&p, p.clone())
+}
+/// Inodes from just after `last`.
+pub(crate) fn inodes_after(last: Option<&InodeKey>) -> KeyRange {
+    let whole = table(INODE);
+    last.map_or(whole.clone(), |last| after(&inode(last), &whole))
 }
 pub(crate) fn inode(k: &InodeKey) -> Bytes {
     let mut w = key(INODE, InodeKey::SIZE);

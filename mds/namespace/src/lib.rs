@@ -32,6 +32,7 @@ mod link;
 mod lookup;
 mod name;
 mod pending;
+mod quota;
 mod readdir;
 mod reclaim;
 mod remove;
@@ -68,6 +69,7 @@ pub use link::Linked;
 pub use lookup::Found;
 pub use name::{MAX_NAME, Name};
 pub use pending::{DirectoryChange, Pending, Settle};
+pub use quota::{Charged, Counted, Limit, Limits, OverSince, Quota, Subject, TreeState, Usage, Walked};
 pub use readdir::{DirectoryPage, Entry, ReadDir};
 pub use reclaim::{Garbage, GarbageBatch, Reclaimed};
 pub use remove::{Remove, Removed};
@@ -86,6 +88,7 @@ pub struct Namespace {
     superblock: Superblock,
     hash: name::NameHash,
     handles: HandleSeal,
+    all_counted: quota::AllCounted,
 }
 
 /// Who asks for an operation and when, and how it may update directories.

@@ -23,7 +23,7 @@ impl Namespace {
     /// Gives `file` another name.
     ///
     /// Errors: Stale, NotDirectory, IsDirectory (a directory has one name), NotFound (it has lost
-    /// its last name), TooManyLinks, Access, Exists, NoSpace.
+    /// its last name), TooManyLinks, CrossDevice (another quota tree), Access, Exists, NoSpace.
     pub async fn link(
         &self,
         txn: &mut Transaction,
@@ -51,6 +51,10 @@ impl Namespace {
         }
         if record.nlink >= MAX_LINKS {
             return Err(FsError::TooManyLinks);
+        }
+        // It could be charged to one of the two only.
+        if record.tree != parent.record.tree {
+            return Err(FsError::CrossDevice);
         }
         record.nlink += 1;
         record.ctime = request.now;

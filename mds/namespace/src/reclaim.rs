@@ -9,7 +9,6 @@ use crate::data_file::Layout;
 use crate::error::FsError;
 use crate::inode::Kind;
 use crate::keys::{self, DataFileId, FileId, InodeKey};
-use crate::unlink::erase;
 use crate::{Namespace, fetch, layout};
 
 /// Data files to remove, with all that is needed to find them.
@@ -105,7 +104,7 @@ impl Namespace {
         if record.nlink > 0 {
             return Ok(Reclaimed::Named);
         }
-        Ok(Reclaimed::Erased { kind: record.kind(), garbage: erase(txn, key, &record) })
+        Ok(Reclaimed::Erased { kind: record.kind(), garbage: self.erase(txn, key, &record).await? })
     }
 
     /// Orphans after file `after`, at most `limit`.

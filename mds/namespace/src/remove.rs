@@ -11,7 +11,7 @@ use crate::keys::{self, InodeKey};
 use crate::lookup::missing_is_corrupt;
 use crate::name::Name;
 use crate::pending::{DirectoryChange, Pending, settle_fields};
-use crate::unlink::{self, Unlinked};
+use crate::unlink::Unlinked;
 use crate::{Namespace, Request, fetch, join};
 
 /// A removal.
@@ -61,7 +61,7 @@ impl Namespace {
             require_empty(txn, &entry.inode).await?;
         }
         place.remove(txn)?;
-        let unlinked = drop_name(txn, &entry.inode, record, remove.open, request);
+        let unlinked = self.drop_name(txn, &entry.inode, record, remove.open, request).await?;
         let delta = Delta::minus(entry.kind);
         let directory = self.update_directory(txn, &parent, delta, request).await?;
         Ok(Pending::new(Removed { directory, unlinked }, self.base()))
@@ -82,17 +82,20 @@ pub(crate) async fn require_empty(txn: &Transaction, directory: &InodeKey) -> Re
     if found.is_empty() { Ok(()) } else { Err(FsError::NotEmpty) }
 }
 
-/// A directory (which must be empty) goes with its only name, anything else with its last.
-pub(crate) fn drop_name(
-    txn: &mut Transaction,
-    key: &InodeKey,
-    record: InodeRecord,
-    open: bool,
-    request: &Request<'_>,
-) -> Unlinked {
-    if record.kind() == Kind::Directory {
-        unlink::erase(txn, key, &record);
-        return Unlinked::Removed { key: *key, kind: Kind::Directory, garbage: None };
+impl Namespace {
+    /// A directory (which must be empty) goes with its only name, anything else with its last.
+    pub(crate) async fn drop_name(
+        &self,
+        txn: &mut Transaction,
+        key: &InodeKey,
+        record: InodeRecord,
+        open: bool,
+        request: &Request<'_>,
+    ) -> Result<Unlinked, FsError> {
+        if record.kind() == Kind::Directory {
+            self.erase(txn, key, &record).await?;
+            return Ok(Unlinked::Removed { key: *key, kind: Kind::Directory, garbage: None });
+        }
+        self.drop_link(txn, key, record, open, request.now).await
     }
-    unlink::drop_link(txn, key, record, open, request.now)
 }

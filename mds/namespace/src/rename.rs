@@ -11,7 +11,8 @@ use crate::keys::InodeKey;
 use crate::lookup::missing_is_corrupt;
 use crate::name::Name;
 use crate::pending::{DirectoryChange, Pending, settle_fields};
-use crate::remove::{drop_name, expect, require_empty};
+use crate::quota::{self, Charged};
+use crate::remove::{expect, require_empty};
 use crate::unlink::Unlinked;
 use crate::{Namespace, Request, fetch, join};
 
@@ -55,7 +56,7 @@ impl Namespace {
     /// empty. Two names of one inode: nothing happens (RFC 8881 §18.26.3).
     ///
     /// Errors: Stale, NotDirectory, Access, NotFound, NameMoved, NotOwner (sticky), Exists (of
-    /// another sort), NotEmpty, Invalid (into itself), NoSpace.
+    /// another sort), NotEmpty, Invalid (into itself), CrossDevice (into another quota tree), NoSpace.
     pub async fn rename(
         &self,
         txn: &mut Transaction,
@@ -127,6 +128,8 @@ impl Namespace {
         replaced: Option<(Dirent, InodeRecord)>,
     ) -> Result<Pending<Renamed>, FsError> {
         let same = source.parent.key == target.parent.key;
+        let (from, into) = (&source.parent.record, &target.parent.record);
+        let tree = quota::moved_to((&entry.inode, &moved), from, into)?;
         source.place.remove(txn)?;
         // The two names may share a hash: where the new one goes depends on the old one being gone.
         let place = if same {
@@ -142,9 +145,12 @@ impl Namespace {
             }
             Some((old, record)) => {
                 place.replace(txn, entry.kind, entry.inode)?;
-                Some(drop_name(txn, &old.inode, record, rename.target_open, request))
+                Some(self.drop_name(txn, &old.inode, record, rename.target_open, request).await?)
             }
         };
+        let before = Charged::of(&moved);
+        moved.tree = tree;
+        self.charge(txn, &entry.inode, Some(before), Some(Charged::of(&moved))).await?;
         moved.ctime = request.now;
         if let Node::Directory(node) = &mut moved.node {
             node.parent = target.parent.key;

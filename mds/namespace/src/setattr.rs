@@ -10,6 +10,7 @@ use crate::error::FsError;
 use crate::inode::{Inode, InodeRecord, Kind, Node};
 use crate::keys::{InodeKey, Statistic};
 use crate::pending::Pending;
+use crate::quota::Charged;
 use crate::size::{self, MAX_FILE_SIZE};
 use crate::{Namespace, Request, fetch};
 
@@ -66,7 +67,7 @@ impl Namespace {
         if set.is_empty() {
             return Ok(Pending::new(inode, self.base()));
         }
-        let before = inode.record.owned();
+        let (before, charged) = (inode.record.owned(), Charged::of(&inode.record));
         chown(&mut inode.record, &before, set, request.who)?;
         chmod(&mut inode.record, &before, set, request.who)?;
         set_acl(&mut inode.record, &before, set, request.who)?;
@@ -75,6 +76,7 @@ impl Namespace {
         if let Some(end) = set.data_end {
             grow(txn, &mut inode, end)?;
         }
+        self.charge(txn, key, Some(charged), Some(Charged::of(&inode.record))).await?;
         inode.record.ctime = request.now;
         fetch::put(txn, key, &inode.record);
         inode.change = 0;

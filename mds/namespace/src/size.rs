@@ -7,6 +7,7 @@ use crate::error::FsError;
 use crate::inode::{Inode, Node};
 use crate::keys::{InodeKey, Statistic};
 use crate::pending::{Pending, settle_fields};
+use crate::quota::Charged;
 use crate::{Namespace, Request, fetch, heal, layout};
 
 /// Greatest size of a file, in bytes: offsets are signed on every client.
@@ -63,7 +64,7 @@ impl Namespace {
         request: &Request<'_>,
     ) -> Result<Pending<SizeCommitted>, FsError> {
         let mut inode = fetch::inode(txn, key, self.base()).await?;
-        let owned = inode.record.owned();
+        let (owned, charged) = (inode.record.owned(), Charged::of(&inode.record));
         let Node::File(file) = &mut inode.record.node else { return Err(FsError::WrongType) };
         let (old_size, old_space) = (file.size, file.space_used);
         if commit.settled {
@@ -86,6 +87,7 @@ impl Namespace {
         }
         let space = signed(file.space_used) - signed(old_space);
         fetch::count(txn, Statistic::Bytes, key.fileid, space);
+        self.charge(txn, key, Some(charged), Some(Charged::of(&inode.record))).await?;
         if (commit.settled || commit.observed) && !grew && commit.mtime.is_none() {
             // Nothing was written that clients do not know of already.
             if dirtied || space != 0 {

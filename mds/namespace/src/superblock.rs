@@ -13,6 +13,7 @@ use crate::filehandle::HandleSeal;
 use crate::inode::{DirectoryNode, DirectoryState, InodeRecord, Node, STAMP_OFFSET};
 use crate::keys::{self, DirectoryField, InodeKey, Statistic};
 use crate::name::NameHash;
+use crate::quota::{AllCounted, Charged};
 use crate::transfer;
 
 /// The file system's constants.
@@ -27,6 +28,8 @@ pub struct Superblock {
     /// Bits of the name hash, 1 to 56.
     pub hash_bits: u8,
     pub created: Wall,
+    /// What inodes use is charged. Software that knows nothing of it does not read this superblock.
+    pub accounted: bool,
 }
 
 impl std::fmt::Debug for Superblock {
@@ -75,23 +78,27 @@ impl FormatOptions {
 }
 
 impl Superblock {
+    /// The same fields in both.
     const SCHEMA: u8 = 1;
+    const SCHEMA_ACCOUNTED: u8 = 2;
 
     pub(crate) fn encode(&self) -> Bytes {
         let mut w = Writer::default();
-        w.u8(Self::SCHEMA).raw(&self.uuid).u64(self.change_base).raw(&self.hash_key);
+        w.u8(if self.accounted { Self::SCHEMA_ACCOUNTED } else { Self::SCHEMA });
+        w.raw(&self.uuid).u64(self.change_base).raw(&self.hash_key);
         w.u8(self.hash_bits).wall(self.created).finish()
     }
 
     pub(crate) fn decode(value: Bytes) -> Result<Self, FsError> {
         let mut r = Reader::new("superblock", value);
-        r.schema(Self::SCHEMA)?;
+        let schema = r.schema(Self::SCHEMA_ACCOUNTED)?;
         let sb = Self {
             uuid: r.array()?,
             change_base: r.u64()?,
             hash_key: r.array()?,
             hash_bits: r.u8()?,
             created: r.wall()?,
+            accounted: schema >= Self::SCHEMA_ACCOUNTED,
         };
         r.finish()?;
         Ok(sb)
@@ -106,18 +113,29 @@ impl Namespace {
     fn of(superblock: Superblock) -> Self {
         let hash = superblock.name_hash();
         let handles = HandleSeal::new(&superblock.hash_key);
-        Self { superblock, hash, handles }
+        Self { superblock, hash, handles, all_counted: AllCounted::default() }
     }
 
     /// The file system in this store, if there is one.
     pub async fn load(txn: &Transaction) -> Result<Option<Self>, FsError> {
         let value = txn.get(&keys::single(keys::SUPERBLOCK)).await?;
-        value.map(|v| Ok(Self::of(Superblock::decode(v)?))).transpose()
+        let Some(value) = value else { return Ok(None) };
+        let found = Self::of(Superblock::decode(value)?);
+        if found.superblock.accounted && found.all_counted(txn).await? {
+            found.counting_ended();
+        }
+        Ok(Some(found))
     }
 
     /// The file system in this store, made now if there is none.
     pub async fn load_or_format(txn: &mut Transaction, options: &FormatOptions) -> Result<Self, FsError> {
-        if let Some(found) = Self::load(txn).await? {
+        if let Some(mut found) = Self::load(txn).await? {
+            if !found.superblock.accounted {
+                // Whoever wrote here until now charged nobody; all is counted from the beginning.
+                found.superblock.accounted = true;
+                txn.set(keys::single(keys::SUPERBLOCK), found.superblock.encode());
+                found.count_anew(txn);
+            }
             return Ok(found);
         }
         if transfer::is_loading(txn).await? {
@@ -129,12 +147,16 @@ impl Namespace {
             hash_key: options.hash_key,
             hash_bits: options.hash_bits.clamp(1, 56),
             created: options.now,
+            accounted: true,
         };
         txn.set(keys::single(keys::SUPERBLOCK), superblock.encode());
         fetch::put(txn, &InodeKey::ROOT, &root(options));
         put_empty_directory(txn, &InodeKey::ROOT, options.now);
         fetch::count(txn, Statistic::Files, InodeKey::ROOT.fileid, 1);
-        Ok(Self::of(superblock))
+        let made = Self::of(superblock);
+        made.counting_ended();
+        made.charge(txn, &InodeKey::ROOT, None, Some(Charged::of(&root(options)))).await?;
+        Ok(made)
     }
 }
 
@@ -153,6 +175,7 @@ fn root(options: &FormatOptions) -> InodeRecord {
         btime: now,
         xattrs: false,
         acl: None,
+        tree: None,
         node: Node::Directory(node),
     }
 }

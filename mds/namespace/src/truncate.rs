@@ -10,6 +10,7 @@ use crate::error::FsError;
 use crate::inode::{Inode, Node};
 use crate::keys::{self, FileId, InodeKey, Statistic};
 use crate::pending::{Pending, settle_fields};
+use crate::quota::Charged;
 use crate::reclaim::{self, Garbage};
 use crate::size::{MAX_FILE_SIZE, signed, space_for};
 use crate::{Namespace, Request, fetch, heal, layout};
@@ -80,7 +81,7 @@ impl Namespace {
         request: &Request<'_>,
     ) -> Result<Pending<Truncated>, FsError> {
         let mut inode = fetch::inode(txn, key, self.base()).await?;
-        let owned = inode.record.owned();
+        let (owned, charged) = (inode.record.owned(), Charged::of(&inode.record));
         if inode.is_directory() {
             return Err(FsError::IsDirectory);
         }
@@ -122,6 +123,7 @@ impl Namespace {
             _ => TruncateOutcome::Done,
         };
         fetch::count(txn, Statistic::Bytes, key.fileid, space);
+        self.charge(txn, key, Some(charged), Some(Charged::of(&inode.record))).await?;
         inode.record.mtime = request.now;
         inode.record.ctime = request.now;
         if !request.who.is_root() {

@@ -134,6 +134,7 @@ impl Table {
                     btime: since,
                     xattrs: false,
                     acl: None,
+                    tree: None,
                     node: Node::Directory(node),
                 },
                 directory: Some(DirectoryState {

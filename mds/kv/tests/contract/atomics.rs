@@ -25,13 +25,16 @@ pub(crate) async fn atomics_do_not_conflict_and_add_up(f: Fixture) {
 
 pub(crate) async fn atomic_semantics(f: Fixture) {
     type Case<'a> = (AtomicOp, Option<&'a [u8]>, &'a [u8], &'a [u8]);
-    let cases: [Case<'_>; 14] = [
+    let cases: [Case<'_>; 16] = [
         (AtomicOp::Add, None, &[5], &[5]),
         (AtomicOp::Add, Some(&[250]), &[10], &[4]),
         (AtomicOp::Add, Some(&[255, 0]), &[1, 0], &[0, 1]),
         (AtomicOp::Add, Some(&[255]), &[1, 0], &[0, 1]),
         (AtomicOp::Add, Some(&[1, 2, 3]), &[1], &[2]),
         (AtomicOp::Add, Some(&[0xff; 8]), &[1, 0, 0, 0, 0, 0, 0, 0], &[0; 8]),
+        // A carry goes through all sixteen bytes, and what was shorter is widened.
+        (AtomicOp::Add, Some(&[0xff; 15]), &[1; 16], &[0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2]),
+        (AtomicOp::Add, Some(&[1; 16]), &[0xff; 16], &[0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]),
         (AtomicOp::Max, None, &[5], &[5]),
         (AtomicOp::Max, Some(&[0, 2]), &[9, 1], &[0, 2]),
         (AtomicOp::Max, Some(&[0, 1]), &[9, 1], &[9, 1]),

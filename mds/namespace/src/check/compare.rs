@@ -25,6 +25,7 @@ impl Check {
         self.compare_xattrs(&mut problems);
         self.compare_owners(&mut problems);
         self.compare_statistics(&mut problems);
+        self.quotas.compare(&self.inodes, &mut problems);
         self.report.problems.extend(problems);
         self.report
     }

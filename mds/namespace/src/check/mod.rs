@@ -6,6 +6,7 @@
 mod chain;
 mod compare;
 mod problem;
+mod quotas;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,10 +20,12 @@ use crate::error::FsError;
 use crate::inode::{DirectoryState, InodeRecord, Kind, Node};
 use crate::keys::{self, DataFileId, DirectoryField, FileId, InodeKey};
 use crate::name::{Name, NameHash};
+use crate::quota::Charged;
 use crate::superblock::Superblock;
 use crate::transfer;
 use chain::Chain;
 pub use problem::Problem;
+use quotas::Quotas;
 
 /// What a check found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,6 +50,7 @@ struct Seen {
     empty: bool,
     space_used: u64,
     data_file: Option<DataFileId>,
+    charged: Charged,
     /// Of a directory: what it says its parent is.
     parent: Option<FileId>,
     /// Of a directory: it was found there.
@@ -79,6 +83,7 @@ pub struct Check {
     long: BTreeSet<(FileId, Bytes)>,
     /// By their numbers, summed over the shards.
     statistics: BTreeMap<u8, u64>,
+    quotas: Quotas,
 }
 
 // The hash key stays out of logs.
@@ -117,7 +122,10 @@ impl Check {
     /// The next row of the store.
     pub fn row(&mut self, key: &Bytes, value: Bytes) {
         let read = match key.first().copied().unwrap_or_default() {
-            keys::SUPERBLOCK => Superblock::decode(value).map(|found| self.hash = Some(found.name_hash())),
+            keys::SUPERBLOCK => Superblock::decode(value).map(|found| {
+                self.hash = Some(found.name_hash());
+                self.quotas.accounted = found.accounted;
+            }),
             keys::INODE => self.inode(key, value),
             keys::DIRENT => self.entry_row(key, value),
             keys::DIRECTORY => self.directory_row(key, value),
@@ -128,6 +136,9 @@ impl Check {
                 self.about_a_file(table, key, value)
             }
             keys::STATISTIC => self.statistic_row(key, &value),
+            keys::QUOTA | keys::USAGE | keys::COUNTING | keys::TREE_WALK | keys::OVER_QUOTA => {
+                self.quotas.row(key, value)
+            }
             _ => Ok(()),
         };
         if let Err(error) = read {
@@ -177,11 +188,16 @@ impl Check {
         if self.inodes.get(&directory).is_none_or(|found| found.kind != Kind::Directory) {
             self.problem(Problem::NoDirectory { directory, name: name.clone() });
         }
+        let tree = self.inodes.get(&directory).and_then(|found| found.charged.tree);
         match self.inodes.get_mut(&entry.inode.fileid).filter(|inode| inode.key == entry.inode) {
             None => self.problem(Problem::Dangling { directory, name }),
             Some(inode) => {
                 inode.links += 1;
                 inode.in_parent |= inode.parent == Some(directory);
+                let apart = inode.charged.tree != tree && inode.charged.tree != Some(entry.inode.fileid);
+                if apart {
+                    self.quotas.apart.push((entry.inode.fileid, tree, inode.charged.tree));
+                }
                 if inode.kind != entry.kind {
                     self.problem(Problem::WrongKind { directory, name });
                 }
@@ -301,6 +317,7 @@ impl Seen {
             degraded: record.layout().is_some_and(Layout::is_degraded),
             empty: file.is_none_or(|file| file.size == 0),
             space_used: file.map_or(0, |file| file.space_used),
+            charged: Charged::of(record),
             data_file: file.and_then(|file| file.layout.as_ref()).map(|layout| layout.id),
             parent,
             in_parent: false,

@@ -5,6 +5,7 @@ use std::fmt;
 use bytes::Bytes;
 
 use crate::keys::{Cookie, DataFileId, FileId, InodeKey, PREFIXES, Statistic};
+use crate::quota::{Subject, Usage};
 
 /// Something that contradicts something else.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,6 +99,16 @@ pub enum Problem {
     NoSpaceUsed {
         inode: InodeKey,
     },
+    /// What somebody is said to use.
+    Usage {
+        subject: Subject,
+        stored: Usage,
+        found: Usage,
+    },
+    /// An inode in another quota tree than its directory.
+    Tree {
+        file: FileId,
+    },
     Statistic {
         what: Statistic,
         stored: u64,
@@ -183,6 +194,14 @@ impl fmt::Display for Problem {
             }
             Self::NoSpaceUsed { inode } => {
                 write!(f, "file {} is not empty and is said to use no space", inode.fileid.0)
+            }
+            Self::Usage { subject, stored, found } => write!(
+                f,
+                "{subject:?} is said to use {} bytes in {} files and uses {} in {}",
+                stored.bytes, stored.files, found.bytes, found.files
+            ),
+            Self::Tree { file } => {
+                write!(f, "inode {} is in another quota tree than its directory", file.0)
             }
             Self::Statistic { what, stored, found } => {
                 let what = match what {

@@ -10,6 +10,7 @@ mod heal;
 mod model;
 mod operations;
 mod permissions;
+mod quota;
 mod rates;
 mod readdir;
 mod tables;
