@@ -27,6 +27,7 @@ use crate::layout::reason::Proxied;
 use crate::layout::reports::Reports;
 use crate::metrics::Metrics;
 use crate::program::Nfs4;
+use crate::quota::Quotas;
 
 /// A running metadata server.
 pub struct Mds {
@@ -56,6 +57,7 @@ pub struct Mds {
     pub(crate) commits: Commits,
     /// Copies under way.
     pub(crate) copies: Copies,
+    pub(crate) quotas: Quotas,
     pub(crate) metrics: Metrics,
     /// Files that an earlier incarnation left with a read-write layout out, and nobody asked for since.
     pub(crate) unsettled: Mutex<BTreeSet<FileId>>,
@@ -124,6 +126,7 @@ impl Mds {
             heals: Heals::default(),
             commits: Commits::default(),
             copies: Copies::default(),
+            quotas: Quotas::load(&db, &namespace).await?,
             metrics: Metrics::default(),
             unsettled: Mutex::new(crate::layout::settle::unsettled(&db, &namespace).await?),
             rw_idle: Mutex::default(),
@@ -145,6 +148,8 @@ impl Mds {
         mds.spawn(crate::pressure::run(Arc::clone(&mds)));
         mds.spawn(crate::dsctl::run(Arc::clone(&mds)));
         mds.spawn(crate::dsctl::epochs::run(Arc::clone(&mds)));
+        mds.spawn(crate::quota::work::run(Arc::clone(&mds)));
+        mds.spawn(crate::quota::writers::run(Arc::clone(&mds)));
         mds.spawn(crate::layout::garbage::run(Arc::clone(&mds)));
         mds.spawn(crate::layout::heal::run(Arc::clone(&mds)));
         mds.spawn(crate::layout::heal::run_rebuild(Arc::clone(&mds)));

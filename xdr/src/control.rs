@@ -3115,6 +3115,330 @@ impl Decode for ADMIN_DOCTOR_res {
     }
 }
 
+/// Who may use how much, and uses how much.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ctl_quota_kind(pub u32);
+
+impl ctl_quota_kind {
+    /// asked only: all that hold for what is at a path
+    pub const QUOTA_OF_PATH: Self = Self(0);
+    pub const QUOTA_USER: Self = Self(1);
+    pub const QUOTA_GROUP: Self = Self(2);
+    pub const QUOTA_TREE: Self = Self(3);
+    /// users without limits of their own
+    pub const QUOTA_ANY_USER: Self = Self(4);
+    pub const QUOTA_ANY_GROUP: Self = Self(5);
+    /// asked only: some of those that use more than they may, or all of it
+    pub const QUOTA_EXCEEDED: Self = Self(6);
+
+    /// Name of a value that the description knows.
+    pub fn name(self) -> Option<&'static str> {
+        Some(match self {
+            Self::QUOTA_OF_PATH => "QUOTA_OF_PATH",
+            Self::QUOTA_USER => "QUOTA_USER",
+            Self::QUOTA_GROUP => "QUOTA_GROUP",
+            Self::QUOTA_TREE => "QUOTA_TREE",
+            Self::QUOTA_ANY_USER => "QUOTA_ANY_USER",
+            Self::QUOTA_ANY_GROUP => "QUOTA_ANY_GROUP",
+            Self::QUOTA_EXCEEDED => "QUOTA_EXCEEDED",
+            _ => return None,
+        })
+    }
+}
+
+crate::codec::wire_enum!(ctl_quota_kind, u32, "ctl_quota_kind");
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ctl_limit {
+    /// 0: none
+    pub soft: u64,
+    pub hard: u64,
+}
+
+impl Encode for ctl_limit {
+    fn encode(&self, w: &mut Writer) {
+        w.u64(self.soft);
+        w.u64(self.hard);
+    }
+}
+
+impl Decode for ctl_limit {
+    const MIN_SIZE: usize = 16;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { soft: r.u64()?, hard: r.u64()? })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ctl_quota {
+    pub kind: ctl_quota_kind,
+    /// uid, gid; of a tree the fileid of its directory
+    pub id: u64,
+    /// of a tree
+    pub path: Bytes,
+    /// it has limits of its own; else they are everybody's, or none
+    pub own: bool,
+    pub bytes: ctl_limit,
+    pub files: ctl_limit,
+    /// seconds
+    pub grace: u32,
+    pub used_bytes: u64,
+    pub used_files: u64,
+    /// seconds since 1970 when the soft limit was exceeded; 0: it is not
+    pub bytes_since: u64,
+    pub files_since: u64,
+    /// a tree that its directory's contents are being put into
+    pub filling: bool,
+    /// one that is being taken apart
+    pub emptying: bool,
+}
+
+impl Encode for ctl_quota {
+    fn encode(&self, w: &mut Writer) {
+        self.kind.encode(w);
+        w.u64(self.id);
+        w.opaque(&self.path, 4096);
+        w.bool(self.own);
+        self.bytes.encode(w);
+        self.files.encode(w);
+        w.u32(self.grace);
+        w.u64(self.used_bytes);
+        w.u64(self.used_files);
+        w.u64(self.bytes_since);
+        w.u64(self.files_since);
+        w.bool(self.filling);
+        w.bool(self.emptying);
+    }
+}
+
+impl Decode for ctl_quota {
+    const MIN_SIZE: usize = 96;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            kind: ctl_quota_kind::decode(r)?,
+            id: r.u64()?,
+            path: r.opaque(4096)?,
+            own: r.bool()?,
+            bytes: ctl_limit::decode(r)?,
+            files: ctl_limit::decode(r)?,
+            grace: r.u32()?,
+            used_bytes: r.u64()?,
+            used_files: r.u64()?,
+            bytes_since: r.u64()?,
+            files_since: r.u64()?,
+            filling: r.bool()?,
+            emptying: r.bool()?,
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ADMIN_QUOTAS_args {
+    pub kind: ctl_quota_kind,
+    /// only that of id, or of the tree at path
+    pub one: bool,
+    /// else: go on after it, unless from_start
+    pub id: u64,
+    pub from_start: bool,
+    pub path: Bytes,
+}
+
+impl Encode for ADMIN_QUOTAS_args {
+    fn encode(&self, w: &mut Writer) {
+        self.kind.encode(w);
+        w.bool(self.one);
+        w.u64(self.id);
+        w.bool(self.from_start);
+        w.opaque(&self.path, 4096);
+    }
+}
+
+impl Decode for ADMIN_QUOTAS_args {
+    const MIN_SIZE: usize = 24;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            kind: ctl_quota_kind::decode(r)?,
+            one: r.bool()?,
+            id: r.u64()?,
+            from_start: r.bool()?,
+            path: r.opaque(4096)?,
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ADMIN_QUOTAS_resok {
+    /// what was there before is still being counted
+    pub counting: bool,
+    /// seconds since 1970
+    pub now: u64,
+    pub quotas: Vec<ctl_quota>,
+    pub more: bool,
+}
+
+impl Encode for ADMIN_QUOTAS_resok {
+    fn encode(&self, w: &mut Writer) {
+        w.bool(self.counting);
+        w.u64(self.now);
+        w.array(&self.quotas, CTL_LIST_MAX, |w, v| v.encode(w));
+        w.bool(self.more);
+    }
+}
+
+impl Decode for ADMIN_QUOTAS_resok {
+    const MIN_SIZE: usize = 20;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            counting: r.bool()?,
+            now: r.u64()?,
+            quotas: r.array(CTL_LIST_MAX, 96, ctl_quota::decode)?,
+            more: r.bool()?,
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ADMIN_QUOTAS_res {
+    CTL_OK(ADMIN_QUOTAS_resok),
+    /// Any other discriminant.
+    Default(ctl_status, ctl_string),
+}
+
+impl ADMIN_QUOTAS_res {
+    /// The discriminant that goes in front on the wire.
+    pub fn discriminant(&self) -> ctl_status {
+        match self {
+            Self::CTL_OK(_) => ctl_status::CTL_OK,
+            Self::Default(other, _) => *other,
+        }
+    }
+}
+
+impl Encode for ADMIN_QUOTAS_res {
+    fn encode(&self, w: &mut Writer) {
+        self.discriminant().encode(w);
+        match self {
+            Self::CTL_OK(v) => v.encode(w),
+            Self::Default(_, v) => w.opaque(v, CTL_STRING_MAX),
+        }
+    }
+}
+
+impl Decode for ADMIN_QUOTAS_res {
+    const MIN_SIZE: usize = 8;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        match ctl_status::decode(r)? {
+            ctl_status::CTL_OK => Ok(Self::CTL_OK(ADMIN_QUOTAS_resok::decode(r)?)),
+            other => Ok(Self::Default(other, r.opaque(CTL_STRING_MAX)?)),
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ctl_quota_action(pub u32);
+
+impl ctl_quota_action {
+    pub const QUOTA_SET: Self = Self(0);
+    pub const QUOTA_REMOVE: Self = Self(1);
+    /// count everything anew; of nobody in particular
+    pub const QUOTA_RECOUNT: Self = Self(2);
+
+    /// Name of a value that the description knows.
+    pub fn name(self) -> Option<&'static str> {
+        Some(match self {
+            Self::QUOTA_SET => "QUOTA_SET",
+            Self::QUOTA_REMOVE => "QUOTA_REMOVE",
+            Self::QUOTA_RECOUNT => "QUOTA_RECOUNT",
+            _ => return None,
+        })
+    }
+}
+
+crate::codec::wire_enum!(ctl_quota_action, u32, "ctl_quota_action");
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ADMIN_QUOTA_args {
+    pub action: ctl_quota_action,
+    pub kind: ctl_quota_kind,
+    pub id: u64,
+    /// of a tree
+    pub path: Bytes,
+    pub bytes: ctl_limit,
+    pub files: ctl_limit,
+    pub grace: u32,
+}
+
+impl Encode for ADMIN_QUOTA_args {
+    fn encode(&self, w: &mut Writer) {
+        self.action.encode(w);
+        self.kind.encode(w);
+        w.u64(self.id);
+        w.opaque(&self.path, 4096);
+        self.bytes.encode(w);
+        self.files.encode(w);
+        w.u32(self.grace);
+    }
+}
+
+impl Decode for ADMIN_QUOTA_args {
+    const MIN_SIZE: usize = 56;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            action: ctl_quota_action::decode(r)?,
+            kind: ctl_quota_kind::decode(r)?,
+            id: r.u64()?,
+            path: r.opaque(4096)?,
+            bytes: ctl_limit::decode(r)?,
+            files: ctl_limit::decode(r)?,
+            grace: r.u32()?,
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ADMIN_QUOTA_res {
+    CTL_OK,
+    /// Any other discriminant.
+    Default(ctl_status, ctl_string),
+}
+
+impl ADMIN_QUOTA_res {
+    /// The discriminant that goes in front on the wire.
+    pub fn discriminant(&self) -> ctl_status {
+        match self {
+            Self::CTL_OK => ctl_status::CTL_OK,
+            Self::Default(other, _) => *other,
+        }
+    }
+}
+
+impl Encode for ADMIN_QUOTA_res {
+    fn encode(&self, w: &mut Writer) {
+        self.discriminant().encode(w);
+        match self {
+            Self::CTL_OK => {}
+            Self::Default(_, v) => w.opaque(v, CTL_STRING_MAX),
+        }
+    }
+}
+
+impl Decode for ADMIN_QUOTA_res {
+    const MIN_SIZE: usize = 4;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        match ctl_status::decode(r)? {
+            ctl_status::CTL_OK => Ok(Self::CTL_OK),
+            other => Ok(Self::Default(other, r.opaque(CTL_STRING_MAX)?)),
+        }
+    }
+}
+
 pub const SLUICE_ADMIN: u32 = 0x2051_c003;
 pub const SLUICE_ADMIN_V2: u32 = 2;
 pub const ADMIN_NULL: u32 = 0;
@@ -3130,3 +3454,5 @@ pub const ADMIN_EXPORT: u32 = 9;
 pub const ADMIN_PROXIED: u32 = 10;
 pub const ADMIN_WHY: u32 = 11;
 pub const ADMIN_DOCTOR: u32 = 12;
+pub const ADMIN_QUOTAS: u32 = 20;
+pub const ADMIN_QUOTA: u32 = 21;

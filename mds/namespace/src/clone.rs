@@ -8,6 +8,7 @@ use crate::error::FsError;
 use crate::inode::{Inode, Node};
 use crate::keys::{FileId, InodeKey, Statistic};
 use crate::pending::{Pending, settle_fields};
+use crate::quota::Charged;
 use crate::reclaim::{self, Garbage};
 use crate::size::{MAX_FILE_SIZE, signed, space_for};
 use crate::truncate::truncate_intent;
@@ -55,6 +56,7 @@ impl Namespace {
     ) -> Result<Pending<Cloned>, FsError> {
         let mut inode = fetch::inode(txn, key, self.base()).await?;
         let without_set_id = inode.record.owned().without_set_id();
+        let charged = Charged::of(&inode.record);
         let Node::File(file) = &mut inode.record.node else { return Err(FsError::WrongType) };
         if set.end > MAX_FILE_SIZE {
             return Err(FsError::TooBig);
@@ -83,6 +85,7 @@ impl Namespace {
         file.space_used = space_for(file.size, set.space_used);
         let space = signed(file.space_used) - signed(old_space);
         fetch::count(txn, Statistic::Bytes, key.fileid, space);
+        self.charge(txn, key, Some(charged), Some(Charged::of(&inode.record))).await?;
         inode.record.mtime = request.now;
         inode.record.ctime = request.now;
         if !request.who.is_root() {

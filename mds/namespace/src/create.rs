@@ -113,6 +113,23 @@ pub struct Created {
 }
 settle_fields!(Created: inode, directory);
 
+impl Create<'_> {
+    /// What will be charged for it in this directory, if it is made.
+    pub fn charged(&self, parent: &InodeRecord, who: &Credential) -> Charged {
+        let (gid, _) = credential::inherit(&parent.owned(), who, self.node.kind(), 0);
+        let bytes = match self.node {
+            NewNode::File { size, .. } => size,
+            _ => 0,
+        };
+        Charged {
+            uid: self.attributes.uid.unwrap_or(who.uid),
+            gid: self.attributes.gid.unwrap_or(gid),
+            tree: parent.tree,
+            bytes,
+        }
+    }
+}
+
 impl Namespace {
     /// Makes an inode with a name, or finds the one that is there.
     ///

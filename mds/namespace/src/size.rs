@@ -47,6 +47,8 @@ pub struct SizeCommitted {
     pub inode: Inode,
     /// The size changed.
     pub grew: bool,
+    /// By so many bytes.
+    pub added: u64,
 }
 settle_fields!(SizeCommitted: inode);
 
@@ -75,7 +77,8 @@ impl Namespace {
             return Err(FsError::TooBig);
         }
         file.size = old_size.max(end);
-        let grew = file.size != old_size;
+        let added = file.size - old_size;
+        let grew = added > 0;
         // Unless told better, what was appended is taken to be stored.
         let guess = old_space.saturating_add(file.size - old_size);
         file.space_used = space_for(file.size, commit.space_used.unwrap_or(guess));
@@ -93,7 +96,7 @@ impl Namespace {
             if dirtied || space != 0 {
                 fetch::put_quietly(txn, key, &inode.record);
             }
-            return Ok(Pending::new(SizeCommitted { inode, grew }, self.base()));
+            return Ok(Pending::new(SizeCommitted { inode, grew, added }, self.base()));
         }
         inode.record.mtime = commit.mtime.unwrap_or(request.now).min(request.now);
         inode.record.ctime = request.now;
@@ -102,6 +105,6 @@ impl Namespace {
         }
         fetch::put(txn, key, &inode.record);
         inode.change = 0;
-        Ok(Pending::new(SizeCommitted { inode, grew }, self.base()))
+        Ok(Pending::new(SizeCommitted { inode, grew, added }, self.base()))
     }
 }

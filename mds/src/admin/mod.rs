@@ -5,6 +5,7 @@ mod doctor;
 mod exports;
 mod holders;
 mod proxied;
+mod quotas;
 pub(crate) mod rows;
 mod why;
 
@@ -54,6 +55,8 @@ impl Program for Admin {
                 ADMIN_DOCTOR => encode(&self.doctor().await),
                 ADMIN_PROXIED => encode(&self.proxied()),
                 ADMIN_WHY => answer(&call, async |args| self.why(args).await).await,
+                ADMIN_QUOTAS => answer(&call, async |args| self.quotas(args).await).await,
+                ADMIN_QUOTA => answer(&call, async |args| self.quota(args).await).await,
                 ADMIN_EXPORT => answer(&call, async |args| self.export(args).await).await,
                 _ => Reply::ProcUnavail,
             }

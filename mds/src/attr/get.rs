@@ -2,11 +2,12 @@
 
 use bytes::Bytes;
 use sluice_env::Wall;
-use sluice_namespace::{FileHandle, Inode, Kind, MAX_LINKS, MAX_NAME};
+use sluice_namespace::{FileHandle, FsError, Inode, Kind, MAX_LINKS, MAX_NAME};
 use sluice_xdr::nfs4::*;
 
 use super::acl;
 use crate::copies;
+use crate::quota::standing::Standing;
 use crate::server::Mds;
 
 /// Largest READ and WRITE through this server, in bytes. Data servers have their own (layout/device.rs).
@@ -69,6 +70,9 @@ const COMMON: bitmap4 = bitmap4::of(&[
     FATTR4_NUMLINKS,
     FATTR4_OWNER,
     FATTR4_OWNER_GROUP,
+    FATTR4_QUOTA_AVAIL_HARD,
+    FATTR4_QUOTA_AVAIL_SOFT,
+    FATTR4_QUOTA_USED,
     FATTR4_RAWDEV,
     FATTR4_SPACE_AVAIL,
     FATTR4_SPACE_FREE,
@@ -105,12 +109,19 @@ pub(crate) fn supported(mds: &Mds, minor: u32) -> bitmap4 {
 }
 
 /// The attributes of `inode` that `asked` names and this server supports; the rest is left out.
-pub(crate) fn attributes(mds: &Mds, minor: u32, export: u32, inode: &Inode, asked: &bitmap4) -> Attributes {
+pub(crate) fn attributes(
+    mds: &Mds,
+    minor: u32,
+    export: u32,
+    (inode, standing): (&Inode, Option<&Standing>),
+    asked: &bitmap4,
+) -> Attributes {
     let supported = supported(mds, minor);
     let want = |number: u32| asked.contains(number) && supported.contains(number);
     let mut out = Attributes::default();
     of_inode(&mut out, inode, &want);
     of_file_system(&mut out, mds, export, &want);
+    of_room(&mut out, mds, standing, &want);
     if want(FATTR4_SUPPORTED_ATTRS) {
         out.supported_attrs = Some(supported);
     }
@@ -264,7 +275,46 @@ fn of_file_system(out: &mut Attributes, mds: &Mds, export: u32, want: &impl Fn(u
         FATTR4_XATTR_SUPPORT xattr_support export != FileHandle::PSEUDO_EXPORT;
         FATTR4_OPEN_ARGUMENTS open_arguments Box::new(open_arguments());
     }
+}
+
+/// Attributes for which it must be known what is used.
+const ROOM: bitmap4 = bitmap4::of(&[
+    FATTR4_QUOTA_AVAIL_HARD,
+    FATTR4_QUOTA_AVAIL_SOFT,
+    FATTR4_QUOTA_USED,
+    FATTR4_SPACE_AVAIL,
+    FATTR4_SPACE_FREE,
+    FATTR4_SPACE_TOTAL,
+    FATTR4_FILES_AVAIL,
+    FATTR4_FILES_FREE,
+    FATTR4_FILES_TOTAL,
+]);
+const QUOTA: bitmap4 = bitmap4::of(&[FATTR4_QUOTA_AVAIL_HARD, FATTR4_QUOTA_AVAIL_SOFT, FATTR4_QUOTA_USED]);
+
+/// What has to be known of quotas to answer `asked`; nothing, mostly.
+///
+/// # Errors
+/// What the store says.
+pub(crate) async fn standing(mds: &Mds, inode: &Inode, asked: &bitmap4) -> Result<Option<Standing>, FsError> {
+    let needed = !asked.and(QUOTA).is_empty() || (inode.record.tree.is_some() && !asked.and(ROOM).is_empty());
+    if !needed {
+        return Ok(None);
+    }
+    mds.standing(inode).await.map(Some)
+}
+
+/// What there is room for: in a tree with limits, as if it were a file system of its own.
+fn of_room(out: &mut Attributes, mds: &Mds, standing: Option<&Standing>, want: &impl Fn(u32) -> bool) {
+    macro_rules! set {
+        ($($number:ident $field:ident $value:expr;)*) => {
+            $(if want($number) {
+                out.$field = Some($value);
+            })*
+        };
+    }
     let space = [
+        FATTR4_QUOTA_AVAIL_HARD,
+        FATTR4_QUOTA_AVAIL_SOFT,
         FATTR4_SPACE_AVAIL,
         FATTR4_SPACE_FREE,
         FATTR4_SPACE_TOTAL,
@@ -274,13 +324,26 @@ fn of_file_system(out: &mut Attributes, mds: &Mds, export: u32, want: &impl Fn(u
     ];
     if space.into_iter().any(want) {
         let capacity = mds.data_servers.capacity();
+        let tree = standing.and_then(|standing| standing.tree).unwrap_or_default();
+        let (total, free) = tree.bytes.unwrap_or((capacity.total_bytes, capacity.free_bytes));
+        let free = free.min(capacity.free_bytes);
+        let (files_total, files_free) =
+            tree.files.unwrap_or((capacity.free_inodes.saturating_add(capacity.files), capacity.free_inodes));
+        let files_free = files_free.min(capacity.free_inodes);
+        // RFC 8881 §5.8.2.28: what others may use up first is left all the same.
+        let left = |left: Option<u64>| left.map_or(free, |left| left.min(free));
         set! {
-            FATTR4_SPACE_AVAIL space_avail capacity.free_bytes;
-            FATTR4_SPACE_FREE space_free capacity.free_bytes;
-            FATTR4_SPACE_TOTAL space_total capacity.total_bytes;
-            FATTR4_FILES_AVAIL files_avail capacity.free_inodes;
-            FATTR4_FILES_FREE files_free capacity.free_inodes;
-            FATTR4_FILES_TOTAL files_total capacity.free_inodes.saturating_add(capacity.files);
+            FATTR4_QUOTA_AVAIL_HARD quota_avail_hard left(standing.and_then(|standing| standing.left_hard));
+            FATTR4_QUOTA_AVAIL_SOFT quota_avail_soft left(standing.and_then(|standing| standing.left_soft));
+            FATTR4_SPACE_AVAIL space_avail free;
+            FATTR4_SPACE_FREE space_free free;
+            FATTR4_SPACE_TOTAL space_total total;
+            FATTR4_FILES_AVAIL files_avail files_free;
+            FATTR4_FILES_FREE files_free files_free;
+            FATTR4_FILES_TOTAL files_total files_total;
         }
+    }
+    set! {
+        FATTR4_QUOTA_USED quota_used standing.map_or(0, |standing| standing.used);
     }
 }

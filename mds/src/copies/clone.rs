@@ -18,6 +18,7 @@ use crate::dsctl::clone::{self, Piece};
 use crate::error::fs_status;
 use crate::files::{Held, file_id};
 use crate::layout::{garbage, placement, settle};
+use crate::quota::room;
 use crate::server::Mds;
 
 /// Ranges begin at multiples of it, so that file systems can share them: the block of XFS and btrfs.
@@ -62,6 +63,7 @@ pub(crate) async fn carry_out(cx: &mut Context, want: &Clone, answer: &nfs_resop
     if !plan.fresh.data_files().filter(|file| file.materialised).all(takes_new) {
         return Err(nfsstat4::NFS4ERR_XDEV.into());
     }
+    let _room = room::to_grow(&mds, &cx.who, &target, bytes.end).await?;
     let making = mds.copies.make(id);
     promise(&mds, want.target, &plan.fresh).await?;
     all(&mds, plan.pieces).await?;

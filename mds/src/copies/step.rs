@@ -17,6 +17,7 @@ use crate::files::{Held, file_id};
 use crate::layout::heal;
 use crate::layout::ready::{Use, ready};
 use crate::layout::settle;
+use crate::quota::room;
 use crate::server::Mds;
 
 /// Bytes of one order to a data server, which flushes after each.
@@ -47,6 +48,15 @@ pub(crate) enum Commit<'a> {
     Server(&'a Credential),
 }
 
+impl Commit<'_> {
+    fn who(&self) -> &Credential {
+        match self {
+            Self::Operation(cx, _) => &cx.who,
+            Self::Server(who) => who,
+        }
+    }
+}
+
 /// Copies the beginning of the range: how many bytes, 0 at the end of the source. They are durable, and the
 /// target's size and times tell of them.
 ///
@@ -69,6 +79,7 @@ pub(crate) async fn step(mds: &Arc<Mds>, step: &Step, commit: &Commit<'_>) -> Re
     let bytes = step.offset..end;
     let target = ready(mds, step.target, &Use { bytes, write: true, persist_rw: false }).await?;
     let layout = target.layout().ok_or(nfsstat4::NFS4ERR_SERVERFAULT)?;
+    let _room = room::to_grow(mds, commit.who(), &target, end).await.map_err(|error| fs_status(&error))?;
     let blanked = blank(mds, &target, step.offset, hole).await;
     // The only data file of a file ends where that does: of a hole at the end one byte is moved.
     let last = u64::from(data == 0 && !layout.is_sparse() && end > target.size());

@@ -102,5 +102,6 @@ async fn transaction(mds: &Arc<Mds>, key: InodeKey, want: &CommitSize) -> Result
         .write(|mut txn| Box::pin(async move { namespace.commit_size(&mut txn, &key, want, request).await }))
         .await?;
     let done = pending.resolve(version);
+    mds.has_grown(&done.inode, done.added);
     Ok(Committed { inode: done.inode, grew: done.grew })
 }

@@ -32,6 +32,8 @@ pub(crate) enum Reason {
     HandlesRefused,
     /// Mirrors may differ, and are being made equal.
     Healing,
+    /// The owner, the group or the tree of the file has used up its quota.
+    Quota,
     /// It has not asked for a layout of any file.
     NeverAsked,
     /// It has not asked for a layout of this file.
@@ -64,6 +66,7 @@ impl Reason {
             Self::Unreachable(_) => "unreachable-from-client",
             Self::HandlesRefused => "handles-refused",
             Self::Healing => "healing",
+            Self::Quota => "quota",
             Self::NeverAsked => "never-asked",
             Self::NotAsked => "not-asked",
             Self::Unused => "layout-unused",

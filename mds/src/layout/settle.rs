@@ -223,7 +223,9 @@ async fn commit_if(
             })
         })
         .await?;
-    Ok(pending.resolve(version).grew)
+    let done = pending.resolve(version);
+    mds.has_grown(&done.inode, done.added);
+    Ok(done.grew)
 }
 
 /// Clears the rw_layout row of a file whose last read-write layout was returned cleanly, together with those

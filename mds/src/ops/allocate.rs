@@ -11,6 +11,7 @@ use crate::compound::{Context, OpError, OpResult};
 use crate::dsctl;
 use crate::layout::heal::{self, leave};
 use crate::layout::settle;
+use crate::quota::room;
 
 pub(crate) async fn allocate(cx: &mut Context, args: ALLOCATE4args) -> OpResult<ALLOCATE4res> {
     let end = bounded(args.aa_offset, args.aa_length)?;
@@ -54,6 +55,7 @@ pub(super) async fn reshape(cx: &mut Context, change: Change, answer: &nfs_resop
     cx.forget_inode();
     let inode = cx.inode().await?;
     let layout = inode.layout().ok_or(nfsstat4::NFS4ERR_SERVERFAULT)?;
+    let _room = room::to_grow(&cx.server, &cx.who, &inode, end.unwrap_or(0)).await?;
     // Beyond the end there is nothing to free.
     let length = if end.is_some() { length } else { length.min(inode.size().saturating_sub(offset)) };
     if length > 0 {

@@ -10,6 +10,7 @@ use super::lookup::not_a_directory;
 use crate::attr::set::Wanted;
 use crate::attr::{change_info, name};
 use crate::compound::{Context, OpResult};
+use crate::quota::room;
 use crate::transact::Attempts;
 
 pub(crate) async fn create(cx: &mut Context, args: CREATE4args) -> OpResult<CREATE4res> {
@@ -45,6 +46,7 @@ pub(crate) async fn create(cx: &mut Context, args: CREATE4args) -> OpResult<CREA
         attributes: wanted.new_attributes(NewMode::Default(default), now),
         fileid: cx.server.next_fileid().await?,
     };
+    let _room = room::to_create(&cx.server, &cx.who, &request).await?;
     let attempts = Attempts::default();
     let (namespace, create, context, attempts) = (&cx.server.namespace, &request, &*cx, &attempts);
     let mask = wanted.mask;

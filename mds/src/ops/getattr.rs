@@ -19,7 +19,9 @@ pub(crate) async fn getattr(cx: &mut Context, args: GETATTR4args) -> OpResult<GE
     }
     acl::permit(&args.attr_request, &inode, &cx.who)?;
     let export = cx.current()?.export;
-    let attributes = get::attributes(&cx.server, cx.minor, export, &inode, &args.attr_request);
+    let standing = get::standing(&cx.server, &inode, &args.attr_request).await?;
+    let of = (&inode, standing.as_ref());
+    let attributes = get::attributes(&cx.server, cx.minor, export, of, &args.attr_request);
     let obj_attributes = attributes.encode(&args.attr_request).map_err(|_| nfsstat4::NFS4ERR_SERVERFAULT)?;
     Ok(GETATTR4res::NFS4_OK(GETATTR4resok { obj_attributes }))
 }

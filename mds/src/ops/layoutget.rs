@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use sluice_namespace::{Charged, FsError, Inode};
 use sluice_state::effect::IoMode;
 use sluice_state::file::{Error, File, Intent, Reply, Ticket};
 use sluice_state::{ClientId, StateId};
@@ -20,6 +21,7 @@ use crate::layout::ready::{Use, ready};
 use crate::layout::reason::Reason;
 use crate::layout::settle;
 use crate::metrics;
+use crate::quota::Amount;
 
 /// Before a client hears that a recall is in its way.
 const RECALL_PAUSE: Duration = Duration::from_millis(50);
@@ -144,14 +146,33 @@ async fn granted(
     if let Some(layout) = inode.layout() {
         epochs::let_in(mds, ask.client, layout.id).await?;
     }
+    if ask.write {
+        room(cx, ask, &inode).await?;
+    }
     let granted = grant::grant(mds, &inode, ask).map_err(|reason| refused(cx, ask, reason))?;
     long_enough(args, ask, &granted, inode.size())?;
     if usize::try_from(args.loga_maxcount).is_ok_and(|most| granted.body.len() > most) {
         return Err(nfsstat4::NFS4ERR_TOOSMALL.into());
     }
     match held.commit()? {
-        Reply::LayoutGranted { stateid, return_on_close } => Ok((granted, stateid, return_on_close)),
+        Reply::LayoutGranted { stateid, return_on_close } => {
+            if ask.write {
+                cx.server.watch_writers(&inode);
+            }
+            Ok((granted, stateid, return_on_close))
+        }
         _ => Err(nfsstat4::NFS4ERR_SERVERFAULT.into()),
+    }
+}
+
+/// Whoever may not write a byte more gets no layout to write it with. RFC 8881 §18.43.3 has DQUOT for that; what may be
+/// overwritten is written through this server, which sees what is new.
+async fn room(cx: &Context, ask: &Ask, inode: &Inode) -> Result<(), OpError> {
+    match cx.server.make_room(&cx.who, &Charged::of(&inode.record), Amount::new(0, 1)).await {
+        Ok(_) => Ok(()),
+        Err(FsError::Quota) if ask.offset >= inode.size() => Err(FsError::Quota.into()),
+        Err(FsError::Quota) => Err(refused(cx, ask, Reason::Quota)),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -11,6 +11,7 @@ use crate::attr::get;
 use crate::compound::{Context, OpError, OpResult};
 use crate::exports::Place;
 use crate::exports::pseudo::Listed;
+use crate::quota::standing::Standing;
 
 /// Fixed part of the result: number, status, verifier, the end of the list, eof.
 const FIXED: usize = 4 + 4 + 8 + 4 + 4;
@@ -58,7 +59,11 @@ pub(crate) async fn readdir(cx: &mut Context, args: READDIR4args) -> OpResult<RE
                 found.inode = Some(now);
             }
             let found = &found;
-            let entry = wire_entry(cx, &directory, found, &args.attr_request)?;
+            let standing = match &found.inode {
+                Some(inode) => get::standing(&cx.server, inode, &args.attr_request).await?,
+                None => None,
+            };
+            let entry = wire_entry(cx, &directory, (found, standing.as_ref()), &args.attr_request)?;
             let size = 4 + encoded(&entry);
             if size > room {
                 return finish(verifier, entries, false);
@@ -132,7 +137,7 @@ fn failed(status: nfsstat4, asked: &bitmap4) -> Result<fattr4, nfsstat4> {
 fn wire_entry(
     cx: &Context,
     directory: &FileHandle,
-    found: &Entry,
+    (found, standing): (&Entry, Option<&Standing>),
     asked: &bitmap4,
 ) -> Result<entry4, OpError> {
     // §7.4: where another export begins, what is shown is that.
@@ -144,7 +149,7 @@ fn wire_entry(
             return Err(nfsstat4::NFS4ERR_ACCESS.into());
         }
         Some(inode) if denied(inode) => failed(nfsstat4::NFS4ERR_ACCESS, asked)?,
-        Some(inode) => get::attributes(&cx.server, cx.minor, export, inode, asked)
+        Some(inode) => get::attributes(&cx.server, cx.minor, export, (inode, standing), asked)
             .encode(asked)
             .map_err(|_| nfsstat4::NFS4ERR_SERVERFAULT)?,
         // The entry went, or its inode did, while the page was read: a client that asks for rdattr_error

@@ -9,7 +9,8 @@ use super::remove::{PATIENCE, as_prepared, find, spare_export, unlink_ticket};
 use crate::attr::{change_info, name};
 use crate::compound::{Context, OpError, OpResult};
 use crate::files::{Held, file_id};
-use crate::layout::garbage;
+use crate::layout::{garbage, settle};
+use crate::quota::{Pass, room};
 use crate::transact::Attempts;
 
 pub(crate) async fn rename(cx: &mut Context, args: RENAME4args) -> OpResult<RENAME4res> {
@@ -25,6 +26,7 @@ pub(crate) async fn rename(cx: &mut Context, args: RENAME4args) -> OpResult<RENA
         spare_export(cx, &source)?;
         target.as_ref().map_or(Ok(()), |target| spare_export(cx, target))?;
         let (moving, replacing) = tickets(cx, &source, target.as_ref()).await?;
+        let _room = room(cx, &source).await?;
         let rename = Rename {
             from: from.inode,
             from_name,
@@ -58,6 +60,15 @@ pub(crate) async fn rename(cx: &mut Context, args: RENAME4args) -> OpResult<RENA
         }
     }
     Err(nfsstat4::NFS4ERR_DELAY.into())
+}
+
+/// Room for a file in the quota tree that it moves into.
+async fn room(cx: &Context, source: &Inode) -> Result<Option<Pass>, OpError> {
+    if !cx.server.quotas.any() {
+        return Ok(None);
+    }
+    let into = settle::inode(&cx.server, cx.current()?.inode).await?;
+    Ok(room::to_rename(&cx.server, &cx.who, source, &into).await?)
 }
 
 fn answer(renamed: &Renamed) -> RENAME4res {

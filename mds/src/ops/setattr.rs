@@ -15,6 +15,7 @@ use crate::dsctl;
 use crate::files::{FileEntry, Held};
 use crate::layout::heal::leave;
 use crate::layout::{garbage, settle, times};
+use crate::quota::{Pass, room};
 use crate::server::Mds;
 
 /// Between two attempts to finish a truncation.
@@ -60,6 +61,12 @@ async fn set_rest(
     let chosen = matches!(wanted.set.mtime, Some(SetTime::To(_)));
     let look = if chosen { times::look(mds, &entry).await? } else { None };
     let data_end = look.as_ref().map(|look| look.end);
+    let _room = if wanted.set.uid.is_some() || wanted.set.gid.is_some() {
+        let inode = settle::inode(mds, key).await?;
+        room::to_give(mds, &cx.who, &inode, &wanted.set).await?
+    } else {
+        None
+    };
     let (namespace, context) = (&mds.namespace, &*cx);
     cx.write(|mut txn| {
         Box::pin(async move {
@@ -116,6 +123,7 @@ pub(super) async fn set_size(
     let swap = size == 0 && inode.size() > 0 && !entry.peek(sluice_state::file::File::has_layouts);
     let mut held = settle::prepare(mds, &entry, &Intent::SetSize { client, replace: swap }).await?;
     settle::settle_size(mds, &inode.key).await?;
+    let _room = room(cx, &inode, size).await?;
     let fresh = match (swap, inode.layout()) {
         (true, Some(old)) => crate::layout::fresh(mds, old).await.ok(),
         _ => None,
@@ -132,6 +140,15 @@ pub(super) async fn set_size(
     }
     cx.forget_inode();
     Ok(())
+}
+
+/// Room for a file that grows, as it is after it was settled.
+async fn room(cx: &Context, inode: &Inode, size: u64) -> Result<Option<Pass>, OpError> {
+    if size <= inode.size() || !cx.server.quotas.any() {
+        return Ok(None);
+    }
+    let settled = settle::inode(&cx.server, inode.key).await?;
+    Ok(room::to_grow(&cx.server, &cx.who, &settled, size).await?)
 }
 
 /// What is left of a truncation.

@@ -34,7 +34,8 @@ pub(super) async fn same(cx: &mut Context, given: &fattr4) -> Result<bool, OpErr
     }
     acl::permit(&given.attrmask, &inode, &cx.who)?;
     let export = cx.current()?.export;
-    let ours = get::attributes(&cx.server, cx.minor, export, &inode, &given.attrmask)
+    let standing = get::standing(&cx.server, &inode, &given.attrmask).await?;
+    let ours = get::attributes(&cx.server, cx.minor, export, (&inode, standing.as_ref()), &given.attrmask)
         .encode(&given.attrmask)
         .map_err(|_| nfsstat4::NFS4ERR_SERVERFAULT)?;
     Ok(ours == *given)

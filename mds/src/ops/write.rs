@@ -10,6 +10,7 @@ use crate::attr::get::MAX_IO;
 use crate::compound::{Context, OpError, OpResult};
 use crate::layout::heal;
 use crate::layout::ready::{Use, ready};
+use crate::quota::room;
 use crate::server::Mds;
 use crate::{dsctl, metrics};
 
@@ -52,6 +53,7 @@ async fn carry_out(
     let inode = ready(&cx.server, key, &Use { bytes: offset..end, write: true, persist_rw: false }).await?;
     let layout = inode.layout().ok_or(nfsstat4::NFS4ERR_SERVERFAULT)?;
     let length = end - offset;
+    let _room = room::to_grow(&cx.server, &cx.who, &inode, end).await?;
     match dsctl::write(&cx.server, layout, &filling, offset, data).await {
         Ok(true) => {}
         Ok(false) => gate.disturb(),

@@ -36,6 +36,7 @@ mod mirrors;
 mod open;
 mod persistence;
 mod pressure;
+mod quota;
 mod readdir;
 mod reclaim_complete;
 mod register;

@@ -165,6 +165,25 @@ impl Namespace {
         Err(FsError::NameTooLong)
     }
 
+    /// The path of a directory, with a slash before each name; `None` when it has none any more.
+    pub async fn path_of(&self, txn: &Transaction, directory: &InodeKey) -> Result<Option<Bytes>, FsError> {
+        let (mut names, mut at) = (Vec::new(), *directory);
+        for _ in 0..MAX_DEPTH {
+            if at == InodeKey::ROOT {
+                names.reverse();
+                let path: Vec<u8> =
+                    names.into_iter().flat_map(|name: Bytes| [&b"/"[..], &name].concat()).collect();
+                return Ok(Some(if path.is_empty() { Bytes::from_static(b"/") } else { path.into() }));
+            }
+            let Some(record) = fetch::find_record(txn, &at).await? else { return Ok(None) };
+            let Node::Directory(node) = &record.node else { return Err(FsError::NotDirectory) };
+            let Some(name) = name_in(txn, &node.parent, &at).await? else { return Ok(None) };
+            names.push(name);
+            at = node.parent;
+        }
+        Ok(None)
+    }
+
     /// Puts one inode into a tree or takes it out; the entries of a directory follow later.
     async fn tag(
         &self,
@@ -182,6 +201,36 @@ impl Namespace {
             txn.set(keys::tree_walk(tree, key.fileid), encode_walk(key, Cookie(0)));
         }
         Ok(())
+    }
+}
+
+/// What an inode is called in a directory.
+async fn name_in(
+    txn: &Transaction,
+    directory: &InodeKey,
+    inode: &InodeKey,
+) -> Result<Option<Bytes>, FsError> {
+    let named = |cookie, value| -> Result<Option<Bytes>, FsError> {
+        let entry = Stored::decode(directory.fileid, cookie, value)?.entry;
+        Ok(entry.filter(|entry| entry.inode == *inode).map(|entry| entry.name))
+    };
+    // Where it was made, mostly.
+    if inode.home == directory.fileid
+        && let Some(value) = txn.snapshot_get(&keys::dirent(directory.fileid, inode.cookie)).await?
+        && let Some(name) = named(inode.cookie, value)?
+    {
+        return Ok(Some(name));
+    }
+    let mut range = keys::all_dirents(directory.fileid);
+    loop {
+        let page = txn.snapshot_range(&range, 1_000, false).await?;
+        let Some((last, _)) = page.last() else { return Ok(None) };
+        range = keys::after(last, &range);
+        for (key, value) in page {
+            if let Some(name) = named(keys::dirent_of(&key)?.1, value)? {
+                return Ok(Some(name));
+            }
+        }
     }
 }
 

@@ -17,6 +17,7 @@ use crate::attr::{change_info, name};
 use crate::clients::SessionRef;
 use crate::compound::{Context, OpError};
 use crate::layout;
+use crate::quota::room;
 use crate::transact::Attempts;
 
 /// What the client wants made.
@@ -48,6 +49,7 @@ pub(in crate::ops) async fn create(
         attributes: plan.wanted.new_attributes(plan.default_mode, cx.server.env.clock.wall()),
         fileid,
     };
+    let _room = room::to_create(&cx.server, &cx.who, &create).await?;
     let made = transaction(cx, &create, plan.wanted.mask).await;
     let created = match made {
         Err(FsError::NotDirectory) => return Err(not_a_directory(cx).await),

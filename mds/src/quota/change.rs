@@ -1,0 +1,166 @@
+//! An administrator sets limits, removes them, or has everything counted anew.
+
+use std::sync::Arc;
+
+use sluice_namespace::{FsError, InodeKey, Limit, Limits, Quota, Subject};
+
+use super::MOST;
+use crate::server::Mds;
+
+/// Why it is not done.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Refusal {
+    #[error("the soft limit is above the hard limit")]
+    SoftAboveHard,
+    #[error("there are {MOST} quotas, and there may be no more")]
+    TooMany,
+    #[error("no limits are set there")]
+    Nothing,
+    #[error("not a directory")]
+    NotDirectory,
+    #[error("it is inside a quota tree, and trees do not nest")]
+    Inside,
+    #[error("there is a quota tree below it, and trees do not nest")]
+    Outside,
+    #[error("the tree is still being taken apart: try again later")]
+    Emptying,
+    #[error("{0}")]
+    Store(#[from] FsError),
+}
+
+/// Whose limits.
+#[derive(Clone, Debug)]
+pub(crate) enum Whose {
+    Subject(Subject),
+    /// Of the tree that a directory is, or becomes.
+    Tree(InodeKey),
+}
+
+impl Mds {
+    /// Sets limits; a directory becomes a tree.
+    ///
+    /// # Errors
+    /// Nothing was changed; or, with an error of the store, perhaps.
+    pub(crate) async fn set_quota(self: &Arc<Self>, whose: &Whose, limits: Limits) -> Result<(), Refusal> {
+        let _alone = self.quotas.changing.lock().await;
+        let reversed = |limit: Limit| limit.hard != 0 && limit.soft > limit.hard;
+        if reversed(limits.bytes) || reversed(limits.files) {
+            return Err(Refusal::SoftAboveHard);
+        }
+        let (namespace, subject) = (&self.namespace, whose.subject());
+        if self.quotas.get(subject).is_none() && self.quotas.all().len() >= MOST {
+            return Err(Refusal::TooMany);
+        }
+        match whose {
+            Whose::Subject(subject) => {
+                self.write(|mut txn| {
+                    Box::pin(async move {
+                        namespace.set_limits(&mut txn, *subject, limits);
+                        Ok(())
+                    })
+                })
+                .await?;
+            }
+            Whose::Tree(root) => {
+                self.require_no_tree_below(root).await?;
+                let set = self
+                    .write(|mut txn| {
+                        Box::pin(async move { namespace.set_tree(&mut txn, root, limits).await })
+                    })
+                    .await;
+                set.map_err(|error| match error {
+                    FsError::NotDirectory => Refusal::NotDirectory,
+                    FsError::Invalid => Refusal::Inside,
+                    FsError::Busy => Refusal::Emptying,
+                    other => Refusal::Store(other),
+                })?;
+            }
+        }
+        self.reload_quota(subject).await?;
+        self.watch_present_writers().await?;
+        Ok(())
+    }
+
+    /// Removes limits; a tree is a directory like any other then.
+    ///
+    /// # Errors
+    /// Nothing was changed; or, with an error of the store, perhaps.
+    pub(crate) async fn remove_quota(self: &Arc<Self>, whose: &Whose) -> Result<(), Refusal> {
+        let _alone = self.quotas.changing.lock().await;
+        let (namespace, subject) = (&self.namespace, whose.subject());
+        if self.quotas.get(subject).is_none() {
+            return Err(Refusal::Nothing);
+        }
+        self.write(|mut txn| {
+            Box::pin(async move {
+                match subject {
+                    Subject::Tree(tree) => namespace.remove_tree(&mut txn, tree).await,
+                    other => {
+                        namespace.clear_limits(&mut txn, other);
+                        Ok(())
+                    }
+                }
+            })
+        })
+        .await?;
+        self.reload_quota(subject).await?;
+        Ok(())
+    }
+
+    /// Counts everything anew while clients are at work.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub(crate) async fn recount(self: &Arc<Self>) -> Result<(), FsError> {
+        let _alone = self.quotas.changing.lock().await;
+        let namespace = &self.namespace;
+        self.write(|mut txn| {
+            Box::pin(async move {
+                namespace.count_anew(&mut txn);
+                Ok(())
+            })
+        })
+        .await?;
+        self.quotas.forget();
+        self.quotas.work.notify_one();
+        Ok(())
+    }
+
+    /// What is stored holds from now on, and what there is to do is done.
+    async fn reload_quota(self: &Arc<Self>, subject: Subject) -> Result<(), FsError> {
+        let namespace = &self.namespace;
+        let now = self.read(|txn| Box::pin(async move { namespace.quota(&txn, subject).await })).await?;
+        self.quotas.replace(subject, now);
+        self.quotas.work.notify_one();
+        Ok(())
+    }
+
+    /// One after the other: there may be many trees, and each is a few reads.
+    async fn require_no_tree_below(&self, root: &InodeKey) -> Result<(), Refusal> {
+        let namespace = &self.namespace;
+        for quota in self.quotas.all() {
+            let Quota { tree: Some((other, _)), .. } = quota else { continue };
+            if other == *root {
+                continue;
+            }
+            let below =
+                self.read(|txn| Box::pin(async move { namespace.is_within(&txn, &other, root).await })).await;
+            match below {
+                Ok(true) => return Err(Refusal::Outside),
+                // It has gone with its directory.
+                Ok(false) | Err(FsError::Stale) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Whose {
+    pub(crate) fn subject(&self) -> Subject {
+        match self {
+            Self::Subject(subject) => *subject,
+            Self::Tree(root) => Subject::Tree(root.fileid),
+        }
+    }
+}

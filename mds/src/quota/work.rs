@@ -1,0 +1,115 @@
+//! What is left to do after a commit, a little at a time: what was there before is counted, and what is in a
+//! directory is put into the tree that it became, or taken out. All of it has rows and goes on after a restart.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluice_kv::RunLimits;
+use sluice_namespace::{Counted, FileId, FsError, Subject, TreeState, Walked};
+
+use crate::server::Mds;
+
+/// Inodes counted, or entries walked, in one transaction; fewer where others are at work at the same place.
+const COUNTED: usize = 2_000;
+const WALKED: usize = 200;
+const LEAST: usize = 8;
+/// After what failed, and between two looks when nobody asks for one.
+const RETRY: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_secs(30);
+/// Between two steps: others come first.
+const BREATH: Duration = Duration::from_millis(2);
+
+/// Runs for the life of the server.
+pub(crate) async fn run(mds: Arc<Mds>) {
+    loop {
+        let asked = mds.quotas.work.notified();
+        let done = match count(&mds).await {
+            Ok(()) => walk(&mds).await,
+            failed => failed,
+        };
+        if let Err(error) = &done {
+            tracing::warn!(%error, "cannot go on counting what is used; trying again");
+        }
+        let pause = if done.is_ok() { LOOK } else { RETRY };
+        let _ = mds.env.clock.timeout(pause, asked).await;
+        if let Err(error) = mds.take_tally().await {
+            tracing::debug!(%error, "cannot look who is over a limit; trying again");
+        }
+        if let Err(error) = mds.review_soft_limits().await {
+            tracing::debug!(%error, "cannot look at soft limits; trying again");
+        }
+    }
+}
+
+/// Counts to the end.
+async fn count(mds: &Arc<Mds>) -> Result<(), FsError> {
+    let (namespace, mut limit, mut inodes) = (&mds.namespace, COUNTED, 0);
+    loop {
+        let step = mds
+            .write_once(|mut txn| Box::pin(async move { namespace.count_some(&mut txn, limit).await }))
+            .await;
+        match step {
+            Ok(Counted::Some(more)) => inodes += more,
+            Ok(Counted::All) => {
+                namespace.counting_ended();
+                mds.quotas.forget();
+                if inodes > 0 {
+                    tracing::info!("what users, groups and trees use is counted");
+                }
+                return Ok(());
+            }
+            Err(error) if is_conflict(&error) && limit > LEAST => limit /= 2,
+            Err(error) => return Err(error),
+        }
+        mds.env.clock.sleep(BREATH).await;
+    }
+}
+
+/// Brings every tree to where its state wants it.
+async fn walk(mds: &Arc<Mds>) -> Result<(), FsError> {
+    mds.keep_trees().await?;
+    for quota in mds.quotas.all() {
+        if let (Subject::Tree(tree), Some((_, TreeState::Filling | TreeState::Emptying))) =
+            (quota.subject, quota.tree)
+        {
+            walk_tree(mds, tree).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn walk_tree(mds: &Arc<Mds>, tree: FileId) -> Result<(), FsError> {
+    let (namespace, mut limit) = (&mds.namespace, WALKED);
+    loop {
+        let step = mds
+            .write_once(|mut txn| Box::pin(async move { namespace.walk_some(&mut txn, tree, limit).await }))
+            .await;
+        match step {
+            Ok(Walked::Some) => {}
+            Ok(Walked::All) => break,
+            Err(error) if is_conflict(&error) && limit > LEAST => limit /= 2,
+            Err(error) => return Err(error),
+        }
+        mds.env.clock.sleep(BREATH).await;
+    }
+    let subject = Subject::Tree(tree);
+    let now = mds.read(|txn| Box::pin(async move { namespace.quota(&txn, subject).await })).await?;
+    mds.quotas.replace(subject, now);
+    Ok(())
+}
+
+fn is_conflict(error: &FsError) -> bool {
+    matches!(error, FsError::Kv(error) if error.is_retryable())
+}
+
+impl Mds {
+    /// A few attempts only: whoever asks would rather do less at a time.
+    async fn write_once<'env, T, F>(&self, op: F) -> Result<T, FsError>
+    where
+        F: for<'t> FnMut(sluice_kv::Attempt<'t, 'env>) -> sluice_env::BoxFuture<'t, Result<T, FsError>>,
+    {
+        let (key, ours) = self.epoch_guard.clone();
+        let limits = RunLimits { max_attempts: 3, ..RunLimits::default() }.guarded_by(key, ours);
+        Ok(self.db.run(limits, op).await?.0)
+    }
+}

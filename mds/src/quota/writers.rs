@@ -1,0 +1,149 @@
+//! Those who write to data servers directly. What they write is known here when they say so (LAYOUTCOMMIT) or when
+//! the data servers are asked; so files that they write to and whose owner has a limit are looked at every now and
+//! then. Whose limit is reached loses its read-write layouts: what follows comes through this server, and is refused.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use sluice_namespace::{Charged, Credential, FileId, FsError, Inode, InodeKey, Subject};
+use sluice_state::file::{File, LayoutFilter};
+
+use super::Amount;
+use crate::files::{FileEntry, file_id};
+use crate::layout::settle;
+use crate::server::Mds;
+
+/// Between two looks.
+pub(crate) const PERIOD: Duration = Duration::from_secs(2);
+/// Files looked at each time; where more are written to, they take turns.
+const BATCH: usize = 256;
+
+/// Who is watched.
+#[derive(Debug, Default)]
+pub(crate) struct Writers {
+    /// Files that somebody got a read-write layout of, and whose owner, group or tree has a limit of bytes.
+    files: Mutex<BTreeMap<FileId, InodeKey>>,
+    /// Those whose layouts were recalled because they have reached a limit.
+    full: Mutex<BTreeSet<Subject>>,
+}
+
+/// Runs for the life of the server.
+pub(crate) async fn run(mds: Arc<Mds>) {
+    let mut after = None;
+    loop {
+        mds.env.clock.sleep(PERIOD).await;
+        after = look(&mds, after).await;
+    }
+}
+
+/// Looks at some files; where to go on.
+async fn look(mds: &Arc<Mds>, after: Option<FileId>) -> Option<FileId> {
+    let writers = &mds.quotas.writers;
+    let some: Vec<InodeKey> = {
+        let files = writers.files.lock();
+        let from = after.map_or(FileId(0), |last| FileId(last.0.saturating_add(1)));
+        files.range(from..).take(BATCH).map(|(_, key)| *key).collect()
+    };
+    for key in &some {
+        let written = mds.files.get(file_id(key)).is_some_and(|entry| is_written(&entry));
+        let looked = if written { settle::observe(mds, key).await.map(drop) } else { Err(FsError::Stale) };
+        match looked {
+            Err(FsError::Stale) => drop(writers.files.lock().remove(&key.fileid)),
+            // Data servers that are away have nobody write to them.
+            Ok(()) | Err(_) => {}
+        }
+    }
+    if some.len() == BATCH { some.last().map(|key| key.fileid) } else { None }
+}
+
+fn is_written(entry: &FileEntry) -> bool {
+    !entry.peek(File::writers).is_empty()
+}
+
+impl Mds {
+    /// A read-write layout of a file goes out.
+    pub(crate) fn watch_writers(&self, inode: &Inode) {
+        if self.quotas.any() && self.limits_bytes(&Charged::of(&inode.record)) {
+            self.quotas.writers.files.lock().insert(inode.key.fileid, inode.key);
+        }
+    }
+
+    fn limits_bytes(&self, charged: &Charged) -> bool {
+        let limited =
+            |subject| self.quotas.limits(subject).is_some_and(|l| (l.bytes.hard, l.bytes.soft) != (0, 0));
+        charged.subjects().any(limited)
+    }
+
+    /// Limits have changed: files that are being written to may have one now.
+    pub(crate) async fn watch_present_writers(&self) -> Result<(), FsError> {
+        for entry in self.files.all() {
+            if is_written(&entry) {
+                let (namespace, key) = (&self.namespace, entry.key);
+                match self.read(|txn| Box::pin(async move { namespace.getattr(&txn, &key).await })).await {
+                    Ok(inode) => self.watch_writers(&inode),
+                    Err(FsError::Stale) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A file has grown by what was written to data servers.
+    pub(crate) fn has_grown(self: &Arc<Self>, inode: &Inode, bytes: u64) {
+        let charged = Charged::of(&inode.record);
+        if bytes == 0 || !self.quotas.any() || !self.limits_bytes(&charged) {
+            return;
+        }
+        let now = self.seconds();
+        let mut doubtful = false;
+        {
+            let mut book = self.quotas.book.lock();
+            for subject in charged.subjects() {
+                book.note(subject, Amount::new(0, bytes));
+                let Some(limits) = self.quotas.limits(subject) else { continue };
+                doubtful |= !book.has_room(subject, &limits, now);
+            }
+        }
+        if doubtful {
+            self.spawn(enforce(Arc::clone(self), inode.key, charged));
+        }
+    }
+}
+
+/// Takes back the layouts of whoever has reached a limit: all of them once, and after that those that grow still.
+async fn enforce(mds: Arc<Mds>, key: InodeKey, charged: Charged) {
+    for subject in charged.subjects() {
+        // As somebody whom every limit binds: that this file's writer may be root is not known here.
+        let nobody = Credential { uid: u32::MAX, gid: u32::MAX, gids: Vec::new() };
+        let room = mds.make_room_for(&nobody, [subject].into_iter(), Amount::new(0, 1)).await;
+        let writers = &mds.quotas.writers;
+        match room {
+            Ok(_) => drop(writers.full.lock().remove(&subject)),
+            Err(FsError::Quota) if writers.full.lock().insert(subject) => recall_all(&mds, subject).await,
+            Err(FsError::Quota) => recall(&mds, &key),
+            Err(error) => tracing::debug!(%error, "cannot look at what is used; trying again"),
+        }
+    }
+}
+
+async fn recall_all(mds: &Arc<Mds>, subject: Subject) {
+    let (kind, id) = subject.code();
+    tracing::info!(kind, id, "a quota is used up: layouts for writing are recalled");
+    let files: Vec<InodeKey> = mds.quotas.writers.files.lock().values().copied().collect();
+    let namespace = &mds.namespace;
+    for key in files {
+        let inode = mds.read(|txn| Box::pin(async move { namespace.getattr(&txn, &key).await })).await;
+        if inode.is_ok_and(|inode| Charged::of(&inode.record).subjects().any(|other| other == subject)) {
+            recall(mds, &key);
+        }
+    }
+}
+
+fn recall(mds: &Arc<Mds>, key: &InodeKey) {
+    if let Some(entry) = mds.files.get(file_id(key)) {
+        mds.step(&entry, None, |file, ctx| ((), file.recall_layouts(ctx, LayoutFilter::ReadWrite, false)));
+    }
+}
