@@ -198,11 +198,12 @@ mod tests {
             hash_key: [3; 32],
             hash_bits: 56,
             created: Wall::default(),
+            accounted: true,
         };
         let mut bytes = ours.encode().to_vec();
         assert!(Superblock::decode(bytes.clone().into()).is_ok());
-        bytes[0] = 2;
+        bytes[0] = 3;
         let error = Superblock::decode(bytes.into()).unwrap_err().to_string();
-        assert_eq!(error, "superblock: schema 2 is newer than this software reads (up to 1); upgrade it");
+        assert_eq!(error, "superblock: schema 3 is newer than this software reads (up to 2); upgrade it");
     }
 }

@@ -49,10 +49,9 @@ async fn look(mds: &Arc<Mds>, after: Option<FileId>) -> Option<FileId> {
     for key in &some {
         let written = mds.files.get(file_id(key)).is_some_and(|entry| is_written(&entry));
         let looked = if written { settle::observe(mds, key).await.map(drop) } else { Err(FsError::Stale) };
-        match looked {
-            Err(FsError::Stale) => drop(writers.files.lock().remove(&key.fileid)),
-            // Data servers that are away have nobody write to them.
-            Ok(()) | Err(_) => {}
+        // Data servers that are away have nobody write to them: they are asked again.
+        if let Err(FsError::Stale) = looked {
+            writers.files.lock().remove(&key.fileid);
         }
     }
     if some.len() == BATCH { some.last().map(|key| key.fileid) } else { None }

@@ -25,7 +25,7 @@ impl World {
         Ok(self.txn(async |t| self.ns.set_tree(t, &root, limits).await).await?.0)
     }
     async fn remove_tree(&self, root: InodeKey) -> Result<(), FsError> {
-        Ok(self.txn(async |t| self.ns.remove_tree(t, root.fileid).await).await?.0)
+        self.txn(async |t| self.ns.remove_tree(t, root.fileid).await).await.map(drop)
     }
     async fn walk(&self, root: InodeKey, limit: usize) -> Walked {
         self.txn(async |t| self.ns.walk_some(t, root.fileid, limit).await).await.unwrap().0
