@@ -54,6 +54,11 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: Export,
     },
+    /// Who uses how much, and may use how much: users, groups, directory trees
+    Quota {
+        #[command(subcommand)]
+        command: crate::quotas::Quota,
+    },
     /// Check a configuration file
     Config {
         #[command(subcommand)]

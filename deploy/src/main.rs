@@ -24,6 +24,7 @@ mod mds;
 mod meta;
 mod metrics;
 mod ports;
+mod quotas;
 mod reach;
 mod status;
 mod stop;
@@ -80,6 +81,7 @@ fn run(cli: Cli) -> Result<()> {
             Command::Layout { command } => layouts::run(command).await,
             Command::Meta { command } => meta::run(command).await,
             Command::Export { command } => exports::run(command).await,
+            Command::Quota { command } => quotas::run(command).await,
             Command::Completions { shell } => generate::completions(shell),
             Command::Man { dir } => generate::man(&dir),
             Command::Config { command: cli::Config::Check { file } } => config::check(&file),

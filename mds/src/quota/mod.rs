@@ -1,5 +1,5 @@
 //! Quotas: who may use how much. The account is kept by the namespace, in the transactions that change what is
-//! used; here it is held against the limits, before such a transaction begins. docs/adr/0017-quotas.md.
+//! used; here it is held against the limits, before such a transaction begins. docs/adr/0018-quotas.md.
 //!
 //! | module | what |
 //! | --- | --- |

@@ -2,7 +2,7 @@
 //!
 //! What an inode is charged for stands in its record alone: one file, and if it is a regular file its size in
 //! bytes; its owner, its group and its tree. Whoever changes a record hands the charges before and after to
-//! [`charge`], in the same transaction (docs/adr/0017-quotas.md).
+//! [`charge`], in the same transaction (docs/adr/0018-quotas.md).
 
 mod charge;
 mod counting;
