@@ -37,6 +37,8 @@ enum Command {
     Fsx(guests::Random),
     /// Random operations on a tree, by the fsstress of xfstests, where it is at hand: DIR/fsstress
     Fsstress(guests::Random),
+    /// The quick generic tests of xfstests on a mount, where it is at hand
+    Xfstests(guests::Options),
     /// Measure an installation on this host: data servers, names, a large directory, memory
     Bench(bench::Options),
     /// Measure one data server beside NFS-Ganesha and a server that answers from memory
@@ -58,6 +60,7 @@ fn main() -> ExitCode {
         Command::Cthon04(options) => options.run("cthon04", &[], true),
         Command::Fsx(options) => options.run("fsx"),
         Command::Fsstress(options) => options.run("fsstress"),
+        Command::Xfstests(options) => options.run("xfstests", &[], true),
         Command::Bench(options) => bench::main(&options),
         Command::BenchDs(options) => bench::ds::main(&options),
         Command::Ceiling => bench::ds::ceiling::serve(),

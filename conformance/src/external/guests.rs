@@ -1,4 +1,4 @@
-//! `pjdfstest`, `cthon04`, `fsx`, `fsstress`: suites of programs that run on a mount, in guests with stock kernels,
+//! `pjdfstest`, `cthon04`, `fsx`, `fsstress`, `xfstests`: suites of programs that run on a mount, in guests with stock kernels,
 //! compared with what is known of each test.
 
 use std::collections::BTreeSet;
@@ -31,7 +31,7 @@ pub struct Options {
     /// Minor versions to mount with
     #[arg(long, value_delimiter = ',', default_value = "4.2", value_parser = ["4.1", "4.2"])]
     vers: Vec<String>,
-    /// Only tests whose code begins so
+    /// Only tests whose code begins so, or so, with commas between
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
     /// The program to test [default: target/release/sluice beside this one, else in the workspace]

@@ -51,6 +51,16 @@ pub const FOREIGN: &[Entry] = &[
         },
         programs: &["fsstress"],
     },
+    Entry {
+        case: Case {
+            name: "xfstests",
+            shows: "the quick tests that xfstests has for every file system",
+            memory: 1536,
+            seconds: HOURS,
+            ..BASE
+        },
+        programs: &["check", "ltp/fsx", "src/lstat64", "tests/generic/group.list"],
+    },
 ];
 
 /// A suite, and where it lies.
