@@ -98,7 +98,7 @@ pub(crate) async fn inverted_ranges_are_refused(f: Fixture) {
 }
 
 pub(crate) async fn operands_are_checked(f: Fixture) {
-    let bad = outcome(&f, |tx| tx.atomic(AtomicOp::Add, "n", vec![0; 9])).await;
+    let bad = outcome(&f, |tx| tx.atomic(AtomicOp::Add, "n", vec![0; 17])).await;
     assert_eq!(bad, Err(KvError::BadOperand));
     assert_eq!(outcome(&f, |tx| tx.atomic(AtomicOp::Max, "n", "")).await, Err(KvError::BadOperand));
     let short = outcome(&f, |tx| tx.set_versionstamped_value("n", vec![0; 12], 3)).await;
