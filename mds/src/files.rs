@@ -58,6 +58,8 @@ pub(crate) struct FileEntry {
     looked: AtomicU64,
     /// Truncations that have begun, and those that have ended.
     cuts: [AtomicU64; 2],
+    /// When the last of them began.
+    cut_at: AtomicU64,
     /// Through which export a client knows the file, where that is not the root's: callbacks name it so.
     exports: Mutex<BTreeMap<ClientId, u32>>,
 }
@@ -146,6 +148,7 @@ impl Files {
                 times_set: Mutex::default(),
                 looked: AtomicU64::new(0),
                 cuts: Default::default(),
+                cut_at: AtomicU64::new(0),
                 exports: Mutex::default(),
             })
         });
@@ -251,6 +254,11 @@ impl FileEntry {
         (begun == ended).then_some(begun)
     }
 
+    /// Whether the file was cut when a layout of then was out: what its holder says of the end may be of before.
+    pub(crate) fn cut_since(&self, then: Time) -> bool {
+        self.cuts[0].load(Ordering::SeqCst) > 0 && then.0 <= self.cut_at.load(Ordering::SeqCst)
+    }
+
     /// Under a ticket that LAYOUTCOMMIT and SETATTR exclude each other with.
     pub(crate) fn times_set(&self) -> Option<Noted> {
         self.times_set.lock().clone()
@@ -305,6 +313,7 @@ impl Held {
     /// A truncation begins, and ends with the ticket. Before its transaction.
     pub(crate) fn cut(&mut self) {
         if !std::mem::replace(&mut self.cuts, true) {
+            self.entry.cut_at.store(self.mds.now().0, Ordering::SeqCst);
             self.entry.cuts[0].fetch_add(1, Ordering::SeqCst);
         }
     }

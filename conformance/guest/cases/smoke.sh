@@ -48,6 +48,17 @@ df -iP . | awk 'NR == 2 && $2 > 0 { ok = 1 } END { exit !ok }' || fail "df -i"
 umask 027; touch masked; mkdir masked.d; umask 022
 same "$(stat -c %a masked masked.d | xargs)" "640 750" umask
 
+step "what is written and cut off at once stays off"
+for n in 1 2 3; do
+  $PYTHON -c 'import os, sys
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+os.write(fd, b"a" * 262144); os.close(fd)
+fd = os.open(sys.argv[1], os.O_RDWR)
+os.pwrite(fd, b"b" * 131072, 65536); os.ftruncate(fd, 131072); os.close(fd)
+assert os.stat(sys.argv[1]).st_size == 131072, os.stat(sys.argv[1]).st_size' $M/cut$n
+  rm $M/cut$n
+done
+
 step "permissions of an unprivileged user"
 mkdir -m 700 private; echo secret >private/file; echo closed >closed; chmod 600 closed
 mkdir -m 1777 sticky; touch sticky/roots

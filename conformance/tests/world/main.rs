@@ -16,11 +16,12 @@ mod storage;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use sluice_namespace::{LayoutPolicy, Shape};
 use sluice_xdr::nfs3::nfsstat3;
 use sluice_xdr::nfs4::nfsstat4;
 
 use client::{Client, RO, RW};
-use stage::{UNIT, World, simulate};
+use stage::{UNIT, World, simulate, simulate_with};
 
 const NEW: &str = "7.2.13";
 const OLD: &str = "6.1.0-38-amd64";
@@ -311,4 +312,28 @@ fn one_seed_is_one_world() {
     let first = simulate(42, life);
     assert_eq!(first, simulate(42, life));
     assert_ne!(first, simulate(43, life));
+}
+
+/// Linux flushes what it wrote, truncates, and tells of what it flushed only afterwards, under the same layout.
+#[test]
+fn what_was_cut_off_is_not_brought_back_by_who_tells_of_it_late() {
+    for shape in [Shape::Small, Shape::WideAny] {
+        simulate_with(71, LayoutPolicy { shape, mirrors: 1 }, async |world| {
+            let client = Client::mount(world, "a", NEW).await;
+            let (file, layout) = client.open_with_layout("f").await;
+            client.write(&layout, 0, &pattern(0, 192 << 10)).await.unwrap();
+            client.truncate(&file, 128 << 10).await;
+            client.layout_commit(&file, layout.stateid, Some((192 << 10) - 1)).await.unwrap();
+            assert_eq!(client.stat(&file).await.0, 128 << 10);
+            // What is written after it counts.
+            client.write(&layout, 150 << 10, &pattern(0, 100)).await.unwrap();
+            client.layout_commit(&file, layout.stateid, Some((150 << 10) + 99)).await.unwrap();
+            assert_eq!(client.stat(&file).await.0, (150 << 10) + 100);
+            let zeros = client.proxied_read(&file, 128 << 10, 22 << 10).await;
+            assert!(zeros.iter().all(|byte| *byte == 0));
+            assert_eq!(client.layout_return(&file, layout.stateid).await, nfsstat4::NFS4_OK);
+            world.sleep(Duration::from_secs(5)).await;
+            assert_eq!(client.stat(&file).await.0, (150 << 10) + 100);
+        });
+    }
 }

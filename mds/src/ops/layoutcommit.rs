@@ -14,6 +14,7 @@ use sluice_xdr::nfs4::{
 use super::layoutreturn::regular;
 use crate::compound::{Context, OpError, OpResult};
 use crate::dsctl;
+use crate::files::FileEntry;
 use crate::layout::commits::{self, Said};
 use crate::layout::{settle, times};
 
@@ -32,7 +33,7 @@ pub(crate) async fn layoutcommit(cx: &mut Context, args: LAYOUTCOMMIT4args) -> O
     };
     let (old, looked) = times::stand(&cx.server, &entry).await?;
     // What else was found there is part of the file as well.
-    let end = said.end.max(looked.map(|(_, end)| end));
+    let end = left(cx, &entry, said.end).await?.max(looked.map(|(_, end)| end));
     let done = commits::commit(&cx.server, entry.key, Said { old, end, ..said }).await?;
     // Nothing was left to do: the look is as fresh as any. A transaction takes a while, and a client must not be
     // shown less than its own finished writes reached.
@@ -45,6 +46,22 @@ pub(crate) async fn layoutcommit(cx: &mut Context, args: LAYOUTCOMMIT4args) -> O
         push(cx, &done.inode);
     }
     Ok(answer(done.grew.then(|| done.inode.size())))
+}
+
+/// Linux flushes before it truncates and says so afterwards, under the same layout, in a LAYOUTCOMMIT that reaches
+/// to where it wrote. What was cut off since stays off: then the data servers know the end, under a ticket that keeps
+/// truncations away.
+async fn left(cx: &Context, entry: &FileEntry, end: Option<u64>) -> Result<Option<u64>, OpError> {
+    let (mds, client) = (&cx.server, cx.client()?);
+    let cut = entry.peek(|file| file.layout_since(client)).is_some_and(|since| entry.cut_since(since));
+    let Some(end) = end.filter(|_| cut) else { return Ok(end) };
+    let inode = settle::inode(mds, entry.key).await?;
+    if end <= inode.size() {
+        return Ok(Some(end));
+    }
+    // One that is away may hold what was written since: rather zeros than a loss.
+    let seen = dsctl::observe(mds, &inode).await.ok().filter(|seen| seen.complete);
+    Ok(Some(seen.map_or(end, |seen| end.min(seen.size.max(inode.size())))))
 }
 
 /// A length of 0 and no new offset are what Linux sends for data that was stable at once.
