@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use clap::{ArgAction, Args, Parser, Subcommand};
+use clap::{ArgAction, ArgMatches, Args, FromArgMatches, Parser, Subcommand};
 use serde::{Deserialize, Serialize};
 use sluice_mds::Network;
 
@@ -22,7 +22,7 @@ pub(crate) enum Command {
     Up(Up),
     /// Run a metadata server
     Mds(Mds),
-    /// Run a data server
+    /// Run a data server; or add, list, drain and remove data servers
     Ds(Ds),
     /// Show the metadata server, its data servers and its clients
     Status(Status),
@@ -134,11 +134,113 @@ pub(crate) struct Mds {
     pub(crate) child: Child,
 }
 
+/// A data server that is run, or what is done about data servers.
+#[derive(Debug)]
+pub(crate) enum Ds {
+    Run(Run),
+    Do(DsCommand),
+}
+
 #[derive(Debug, Args)]
 #[command(
-    override_usage = "sluice ds --mds <HOST[:PORT]> --data-dir <DIR> [OPTIONS]\n       sluice ds --config <FILE> [OPTIONS]"
+    override_usage = "sluice ds --mds <HOST[:PORT]> --data-dir <DIR> [OPTIONS]\n       sluice ds --config <FILE> [OPTIONS]\n       sluice ds <COMMAND>"
 )]
-pub(crate) struct Ds {
+pub(crate) struct Run {
+    #[command(flatten)]
+    pub(crate) serve: Serve,
+    /// Make a new store if the directory is empty; without it an empty directory is refused, since the
+    /// device may not be mounted
+    #[arg(long)]
+    pub(crate) new: bool,
+}
+
+/// By hand: required options that a command makes superfluous.
+impl Args for Ds {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        DsCommand::augment_subcommands(Run::augment_args(command))
+            .args_conflicts_with_subcommands(true)
+            .subcommand_negates_reqs(true)
+            .subcommand_required(false)
+            .arg_required_else_help(false)
+    }
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for Ds {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        match matches.subcommand_name() {
+            Some(_) => DsCommand::from_arg_matches(matches).map(Self::Do),
+            None => Run::from_arg_matches(matches).map(Self::Run),
+        }
+    }
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum DsCommand {
+    /// Make this host's directory or device a new data server: look whether all is as it should be, make its store,
+    /// register it, and end; then start it, with the same options
+    Add(Serve),
+    /// Every data server, with what it holds and how far it is drained
+    List {
+        #[command(flatten)]
+        reach: Reach,
+        /// For scripts
+        #[arg(long)]
+        json: bool,
+    },
+    /// Empty a data server: nothing new goes there, and what is there goes to others, while clients use it
+    Drain {
+        /// As in `sluice ds list`
+        id: u32,
+        /// Copy at most so many MiB per second [default: no limit; given again, it holds from now on]
+        #[arg(long, value_name = "MIB", default_value_t = 0, hide_default_value = true)]
+        limit: u64,
+        /// Do not wait until it is done
+        #[arg(long)]
+        no_wait: bool,
+        #[command(flatten)]
+        reach: Reach,
+        /// For scripts: a line for each look
+        #[arg(long)]
+        json: bool,
+    },
+    /// Let a data server that is drained, or is being drained, take new files again
+    Undrain {
+        /// As in `sluice ds list`
+        id: u32,
+        #[command(flatten)]
+        reach: Reach,
+        /// For scripts
+        #[arg(long)]
+        json: bool,
+    },
+    /// Take a data server out for good; it must be drained
+    Remove {
+        /// As in `sluice ds list`
+        id: u32,
+        /// It is gone with what it holds: say what is lost, and ask
+        #[arg(long)]
+        lost: bool,
+        /// With --lost: do not ask
+        #[arg(long, requires = "lost")]
+        accept_data_loss: bool,
+        #[command(flatten)]
+        reach: Reach,
+        /// For scripts
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// How a data server is run.
+#[derive(Debug, Args)]
+pub(crate) struct Serve {
     /// Read the options from section [ds] of FILE; those on the command line win
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
@@ -148,10 +250,6 @@ pub(crate) struct Ds {
     /// Where the data is kept: a directory on the device to serve
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: PathBuf,
-    /// Make a new store if the directory is empty; without it an empty directory is refused, since the
-    /// device may not be mounted
-    #[arg(long)]
-    pub(crate) new: bool,
     /// Address and port for clients
     #[arg(long, value_name = "ADDR:PORT", default_value = "[::]:2050")]
     pub(crate) listen: SocketAddr,

@@ -31,11 +31,20 @@ pub(crate) fn parse(mut line: Vec<OsString>) -> Result<Cli> {
     if let Ok(given) = lenient().try_get_matches_from(&line)
         && let Some((role, given)) = given.subcommand()
         && ROLES.contains(&role)
+        && let given = added(given)
         && let Some(file) = given.get_one::<std::path::PathBuf>("config")
     {
         line.extend(completion(role, given, file)?);
     }
     Ok(Cli::parse_from(line))
+}
+
+/// What was given to `ds add`, which takes the options of `ds`; else to the command itself.
+fn added(given: &ArgMatches) -> &ArgMatches {
+    match given.subcommand() {
+        Some(("add", added)) => added,
+        _ => given,
+    }
 }
 
 /// `sluice config check FILE`.
@@ -51,7 +60,7 @@ pub(crate) fn check(file: &Path) -> Result<()> {
         let line = line.into_iter().chain([file.as_os_str().to_owned()]).collect();
         match parse(line)?.command {
             cli::Command::Mds(options) => mds::check(&options),
-            cli::Command::Ds(options) => ds::check(&options),
+            cli::Command::Ds(cli::Ds::Run(options)) => ds::check(&options.serve),
             _ => Ok(()),
         }
         .with_context(|| format!("{} [{role}]", file.display()))?;
@@ -62,7 +71,8 @@ pub(crate) fn check(file: &Path) -> Result<()> {
 
 /// The program's commands with nothing required: the file may have it.
 fn lenient() -> Command {
-    Cli::command().mut_subcommands(|command| command.mut_args(|arg| arg.required(false)))
+    let optional = |command: Command| command.mut_args(|arg| arg.required(false));
+    Cli::command().mut_subcommands(|command| optional(command).mut_subcommands(optional))
 }
 
 /// What `file` adds to the options that were given to `role`.
@@ -252,8 +262,18 @@ mod tests {
     #[test]
     fn lists_are_lists() {
         let text = "[ds]\nmds = \"h\"\ndata-dir = \"/d\"\nadvertise = [\"10.0.0.1:1\", \"10.0.1.1:1\"]\n";
-        let cli::Command::Ds(options) = complete("ds", text, &[]).unwrap().command else { panic!() };
-        assert_eq!(options.advertise.len(), 2);
+        let cli::Command::Ds(cli::Ds::Run(options)) = complete("ds", text, &[]).unwrap().command else {
+            panic!()
+        };
+        assert_eq!(options.serve.advertise.len(), 2);
+    }
+
+    #[test]
+    fn a_data_server_is_added_with_the_file_that_it_runs_with() {
+        let text = "[ds]\nmds = \"h\"\ndata-dir = \"/d\"\n";
+        let added = complete("ds", text, &["add", "--listen=[::]:5"]).unwrap().command;
+        let cli::Command::Ds(cli::Ds::Do(cli::DsCommand::Add(serve))) = added else { panic!("{added:?}") };
+        assert_eq!((&serve.mds[..], serve.listen.port()), ("h", 5));
     }
 
     #[test]

@@ -11,33 +11,23 @@ use sluice_rpc::{ClusterKey, Tcp};
 use sluice_store::device::FileDevice;
 
 use crate::metrics::ds::DsSource;
-use crate::{cli, descriptors, durability, logs, metrics, ports, reach, stop, supervised};
+use crate::{cli, descriptors, durability, logs, metrics, ports, reach, servers, stop, supervised};
 
 /// How long calls in flight may take when the server is asked to stop.
 const DRAIN: Duration = Duration::from_secs(5);
 
+/// `sluice ds` itself, or what is done about data servers.
 pub(crate) async fn run(options: cli::Ds) -> Result<()> {
+    match options {
+        cli::Ds::Run(options) => serve(&options.serve, options.new).await,
+        cli::Ds::Do(command) => servers::run(command).await,
+    }
+}
+
+async fn serve(options: &cli::Serve, new: bool) -> Result<()> {
     logs::start();
     descriptors::raise();
-    let (mds, advertise) = addresses(&options)?;
-    let key = key(&options)?;
-    std::fs::create_dir_all(&options.data_dir).with_context(|| {
-        format!("cannot make {}: choose a writable --data-dir", options.data_dir.display())
-    })?;
-    let mut config = Config::new(options.listen, options.data_dir.join("store"), mds, key);
-    config.advertise = advertise;
-    config.version = crate::VERSION.to_owned();
-    config.store.create = options.new;
-    std::fs::create_dir_all(&config.data_dir)
-        .with_context(|| format!("cannot make {}", config.data_dir.display()))?;
-    let (env, transport) = (Env::system(), Arc::new(Tcp));
-    let server = if durability::unsafe_no_sync("ds") {
-        let device = FileDevice::new(&config.data_dir)?.unsafe_no_sync();
-        DataServer::start_on(env, transport, Arc::new(device), config).await
-    } else {
-        DataServer::start(env, transport, config).await
-    };
-    let server = Arc::new(server.map_err(explain)?);
+    let server = start(options, new).await?;
     if let Some(address) = options.metrics {
         metrics::serve(address, Arc::new(DsSource(Arc::clone(&server)))).await?;
     }
@@ -49,20 +39,43 @@ pub(crate) async fn run(options: cli::Ds) -> Result<()> {
     Ok(())
 }
 
-fn key(options: &cli::Ds) -> Result<ClusterKey> {
+/// Starts the server; `new`: it may make its store.
+pub(crate) async fn start(options: &cli::Serve, new: bool) -> Result<Arc<DataServer>> {
+    let (mds, advertise) = addresses(options)?;
+    let key = key(options)?;
+    std::fs::create_dir_all(&options.data_dir).with_context(|| {
+        format!("cannot make {}: choose a writable --data-dir", options.data_dir.display())
+    })?;
+    let mut config = Config::new(options.listen, options.data_dir.join("store"), mds, key);
+    config.advertise = advertise;
+    config.version = crate::VERSION.to_owned();
+    config.store.create = new;
+    std::fs::create_dir_all(&config.data_dir)
+        .with_context(|| format!("cannot make {}", config.data_dir.display()))?;
+    let (env, transport) = (Env::system(), Arc::new(Tcp));
+    let server = if durability::unsafe_no_sync("ds") {
+        let device = FileDevice::new(&config.data_dir)?.unsafe_no_sync();
+        DataServer::start_on(env, transport, Arc::new(device), config).await
+    } else {
+        DataServer::start(env, transport, config).await
+    };
+    Ok(Arc::new(server.map_err(explain)?))
+}
+
+pub(crate) fn key(options: &cli::Serve) -> Result<ClusterKey> {
     let file = options.key.clone().unwrap_or_else(|| options.data_dir.join("cluster.key"));
     Ok(ClusterKey::read(&file)?)
 }
 
 /// Whether a start with these options would find what it needs. The device is not looked at: it is mounted
 /// later, perhaps.
-pub(crate) fn check(options: &cli::Ds) -> Result<()> {
+pub(crate) fn check(options: &cli::Serve) -> Result<()> {
     addresses(options)?;
     key(options).map(drop)
 }
 
 /// The metadata server's address, and what clients are told of this server's.
-fn addresses(options: &cli::Ds) -> Result<(SocketAddr, Vec<SocketAddr>)> {
+pub(crate) fn addresses(options: &cli::Serve) -> Result<(SocketAddr, Vec<SocketAddr>)> {
     let mds = reach::resolve(&options.mds)?;
     let advertise = if options.advertise.is_empty() {
         vec![reachable(options.listen, mds)?]
@@ -103,11 +116,10 @@ mod tests {
     use super::*;
 
     fn told(mds: &str, listen: &str, advertise: &[&str]) -> Result<Vec<String>, String> {
-        let options = cli::Ds {
+        let options = cli::Serve {
             config: None,
             mds: mds.to_owned(),
             data_dir: "/nowhere".into(),
-            new: false,
             listen: listen.parse().unwrap(),
             advertise: advertise.iter().map(|address| address.parse().unwrap()).collect(),
             key: None,

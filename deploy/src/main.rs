@@ -26,6 +26,7 @@ mod metrics;
 mod ports;
 mod quotas;
 mod reach;
+mod servers;
 mod status;
 mod stop;
 mod store;

@@ -14,6 +14,8 @@ use crate::installation::{self, Installation};
 use crate::reach::Admin;
 use crate::{cli, exports, logs, ports, status, stop};
 
+/// A data server that may register has done so by then.
+const REMOVED: Duration = Duration::from_secs(5);
 /// How long a start may take before `up` says so and goes on waiting.
 const START: Duration = Duration::from_secs(30);
 /// How long children have to stop.
@@ -226,18 +228,21 @@ async fn stop_child(role: &Role, mut child: Child, stdin: Option<ChildStdin>) ->
     Ok(())
 }
 
-/// Completes when the metadata server answers and every data server has registered.
+/// Completes when the metadata server answers and every data server has registered that may.
 async fn ready(mds: SocketAddr, key: &ClusterKey, data_servers: u16) {
     let started = Instant::now();
     let mut told = false;
     loop {
-        let connected = match Admin::connect(mds, key.clone()).await {
-            Ok(admin) => status::ask(&admin)
-                .await
-                .map_or(0, |status| status.data_servers.iter().filter(|server| server.connected).count()),
-            Err(_) => 0,
+        let (connected, known) = match Admin::connect(mds, key.clone()).await {
+            Ok(admin) => status::ask(&admin).await.map_or((0, 0), |status| {
+                let connected = status.data_servers.iter().filter(|server| server.connected).count();
+                (connected, status.data_servers.len())
+            }),
+            Err(_) => (0, 0),
         };
-        if connected >= usize::from(data_servers) {
+        // One that was removed from the installation is refused for ever, and not waited for.
+        let rest_is_removed = connected > 0 && connected == known && started.elapsed() > REMOVED;
+        if connected >= usize::from(data_servers) || rest_is_removed {
             return;
         }
         if !told && started.elapsed() > START {

@@ -22,6 +22,7 @@ use crate::dsctl::{Control, Registry};
 use crate::exports::Exports;
 use crate::files::{FileEntry, Files};
 use crate::layout::commits::Commits;
+use crate::layout::drain::Drains;
 use crate::layout::heal::Heals;
 use crate::layout::reason::Proxied;
 use crate::layout::reports::Reports;
@@ -53,6 +54,8 @@ pub struct Mds {
     pub(crate) proxied: Proxied,
     /// Files being healed.
     pub(crate) heals: Heals,
+    /// Data servers being emptied.
+    pub(crate) drains: Drains,
     /// LAYOUTCOMMITs under way.
     pub(crate) commits: Commits,
     /// Copies under way.
@@ -124,6 +127,7 @@ impl Mds {
             reports: Reports::default(),
             proxied: Proxied::default(),
             heals: Heals::default(),
+            drains: Drains::default(),
             commits: Commits::default(),
             copies: Copies::default(),
             quotas: Quotas::load(&db, &namespace).await?,
@@ -153,6 +157,7 @@ impl Mds {
         mds.spawn(crate::layout::garbage::run(Arc::clone(&mds)));
         mds.spawn(crate::layout::heal::run(Arc::clone(&mds)));
         mds.spawn(crate::layout::heal::run_rebuild(Arc::clone(&mds)));
+        mds.spawn(crate::layout::drain::run(Arc::clone(&mds)));
         Ok(mds)
     }
 

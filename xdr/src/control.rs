@@ -3439,6 +3439,397 @@ impl Decode for ADMIN_QUOTA_res {
     }
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ctl_intent(pub u32);
+
+impl ctl_intent {
+    /// takes new files
+    pub const INTENT_ACTIVE: Self = Self(0);
+    /// takes none, and what it holds goes to others
+    pub const INTENT_DRAINING: Self = Self(1);
+    /// holds nothing: it can be removed
+    pub const INTENT_DRAINED: Self = Self(2);
+
+    /// Name of a value that the description knows.
+    pub fn name(self) -> Option<&'static str> {
+        Some(match self {
+            Self::INTENT_ACTIVE => "INTENT_ACTIVE",
+            Self::INTENT_DRAINING => "INTENT_DRAINING",
+            Self::INTENT_DRAINED => "INTENT_DRAINED",
+            _ => return None,
+        })
+    }
+}
+
+crate::codec::wire_enum!(ctl_intent, u32, "ctl_intent");
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ctl_amount {
+    pub data_files: u64,
+    /// holes counted, at most what the file uses
+    pub bytes: u64,
+}
+
+impl Encode for ctl_amount {
+    fn encode(&self, w: &mut Writer) {
+        w.u64(self.data_files);
+        w.u64(self.bytes);
+    }
+}
+
+impl Decode for ctl_amount {
+    const MIN_SIZE: usize = 16;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { data_files: r.u64()?, bytes: r.u64()? })
+    }
+}
+
+/// A file, for people: names change while it is looked for.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ctl_named {
+    /// fileid
+    pub file: u64,
+    /// the name it was made under; "": it has another one now
+    pub name: ctl_string,
+    pub reason: ctl_string,
+}
+
+impl Encode for ctl_named {
+    fn encode(&self, w: &mut Writer) {
+        w.u64(self.file);
+        w.opaque(&self.name, CTL_STRING_MAX);
+        w.opaque(&self.reason, CTL_STRING_MAX);
+    }
+}
+
+impl Decode for ctl_named {
+    const MIN_SIZE: usize = 16;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { file: r.u64()?, name: r.opaque(CTL_STRING_MAX)?, reason: r.opaque(CTL_STRING_MAX)? })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ctl_drain {
+    /// seconds since 1970
+    pub since: i64,
+    /// bytes per second; 0: none
+    pub limit: u64,
+    /// as counted when it began
+    pub all: ctl_amount,
+    /// since the metadata server's start
+    pub moved: ctl_amount,
+    /// none: not counted yet
+    pub left: Vec<ctl_amount>,
+    /// per second, lately
+    pub rate: ctl_amount,
+    /// files that could not be moved when it was tried last
+    pub held: u64,
+    /// some of them
+    pub examples: Vec<ctl_named>,
+}
+
+impl Encode for ctl_drain {
+    fn encode(&self, w: &mut Writer) {
+        w.i64(self.since);
+        w.u64(self.limit);
+        self.all.encode(w);
+        self.moved.encode(w);
+        w.array(&self.left, 1, |w, v| v.encode(w));
+        self.rate.encode(w);
+        w.u64(self.held);
+        w.array(&self.examples, 16, |w, v| v.encode(w));
+    }
+}
+
+impl Decode for ctl_drain {
+    const MIN_SIZE: usize = 80;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            since: r.i64()?,
+            limit: r.u64()?,
+            all: ctl_amount::decode(r)?,
+            moved: ctl_amount::decode(r)?,
+            left: r.array(1, 16, ctl_amount::decode)?,
+            rate: ctl_amount::decode(r)?,
+            held: r.u64()?,
+            examples: r.array(16, 16, ctl_named::decode)?,
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ctl_held {
+    /// since it was counted
+    pub age_seconds: u64,
+    pub amount: ctl_amount,
+    /// files with data there and nowhere else
+    pub alone: u64,
+}
+
+impl Encode for ctl_held {
+    fn encode(&self, w: &mut Writer) {
+        w.u64(self.age_seconds);
+        self.amount.encode(w);
+        w.u64(self.alone);
+    }
+}
+
+impl Decode for ctl_held {
+    const MIN_SIZE: usize = 32;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { age_seconds: r.u64()?, amount: ctl_amount::decode(r)?, alone: r.u64()? })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ctl_server {
+    pub status: ctl_data_server_status,
+    pub intent: ctl_intent,
+    /// none: not counted yet
+    pub holds: Vec<ctl_held>,
+    pub drain: Vec<ctl_drain>,
+}
+
+impl Encode for ctl_server {
+    fn encode(&self, w: &mut Writer) {
+        self.status.encode(w);
+        self.intent.encode(w);
+        w.array(&self.holds, 1, |w, v| v.encode(w));
+        w.array(&self.drain, 1, |w, v| v.encode(w));
+    }
+}
+
+impl Decode for ctl_server {
+    const MIN_SIZE: usize = 172;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            status: ctl_data_server_status::decode(r)?,
+            intent: ctl_intent::decode(r)?,
+            holds: r.array(1, 32, ctl_held::decode)?,
+            drain: r.array(1, 80, ctl_drain::decode)?,
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ADMIN_SERVERS_resok {
+    pub servers: Vec<ctl_server>,
+    /// a count is under way: files looked at
+    pub counting: Vec<u64>,
+}
+
+impl Encode for ADMIN_SERVERS_resok {
+    fn encode(&self, w: &mut Writer) {
+        w.array(&self.servers, CTL_LIST_MAX, |w, v| v.encode(w));
+        w.array(&self.counting, 1, |w, v| w.u64(*v));
+    }
+}
+
+impl Decode for ADMIN_SERVERS_resok {
+    const MIN_SIZE: usize = 8;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            servers: r.array(CTL_LIST_MAX, 172, ctl_server::decode)?,
+            counting: r.array(1, 8, Reader::u64)?,
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ADMIN_SERVERS_res {
+    CTL_OK(ADMIN_SERVERS_resok),
+    /// Any other discriminant.
+    Default(ctl_status, ctl_string),
+}
+
+impl ADMIN_SERVERS_res {
+    /// The discriminant that goes in front on the wire.
+    pub fn discriminant(&self) -> ctl_status {
+        match self {
+            Self::CTL_OK(_) => ctl_status::CTL_OK,
+            Self::Default(other, _) => *other,
+        }
+    }
+}
+
+impl Encode for ADMIN_SERVERS_res {
+    fn encode(&self, w: &mut Writer) {
+        self.discriminant().encode(w);
+        match self {
+            Self::CTL_OK(v) => v.encode(w),
+            Self::Default(_, v) => w.opaque(v, CTL_STRING_MAX),
+        }
+    }
+}
+
+impl Decode for ADMIN_SERVERS_res {
+    const MIN_SIZE: usize = 8;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        match ctl_status::decode(r)? {
+            ctl_status::CTL_OK => Ok(Self::CTL_OK(ADMIN_SERVERS_resok::decode(r)?)),
+            other => Ok(Self::Default(other, r.opaque(CTL_STRING_MAX)?)),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ADMIN_DRAIN_args {
+    pub id: u32,
+    pub cancel: bool,
+    /// bytes per second; 0: none
+    pub limit: u64,
+}
+
+impl Encode for ADMIN_DRAIN_args {
+    fn encode(&self, w: &mut Writer) {
+        w.u32(self.id);
+        w.bool(self.cancel);
+        w.u64(self.limit);
+    }
+}
+
+impl Decode for ADMIN_DRAIN_args {
+    const MIN_SIZE: usize = 16;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { id: r.u32()?, cancel: r.bool()?, limit: r.u64()? })
+    }
+}
+
+/// CTL_ERR_AGAIN: it is being looked whether it can be done; ask again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ADMIN_DRAIN_res {
+    CTL_OK,
+    /// Any other discriminant.
+    Default(ctl_status, ctl_string),
+}
+
+impl ADMIN_DRAIN_res {
+    /// The discriminant that goes in front on the wire.
+    pub fn discriminant(&self) -> ctl_status {
+        match self {
+            Self::CTL_OK => ctl_status::CTL_OK,
+            Self::Default(other, _) => *other,
+        }
+    }
+}
+
+impl Encode for ADMIN_DRAIN_res {
+    fn encode(&self, w: &mut Writer) {
+        self.discriminant().encode(w);
+        match self {
+            Self::CTL_OK => {}
+            Self::Default(_, v) => w.opaque(v, CTL_STRING_MAX),
+        }
+    }
+}
+
+impl Decode for ADMIN_DRAIN_res {
+    const MIN_SIZE: usize = 4;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        match ctl_status::decode(r)? {
+            ctl_status::CTL_OK => Ok(Self::CTL_OK),
+            other => Ok(Self::Default(other, r.opaque(CTL_STRING_MAX)?)),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ADMIN_REMOVE_args {
+    pub id: u32,
+    /// with all that it holds
+    pub lost: bool,
+    /// so many files are lost; none: only say how many
+    pub agreed: Vec<u64>,
+}
+
+impl Encode for ADMIN_REMOVE_args {
+    fn encode(&self, w: &mut Writer) {
+        w.u32(self.id);
+        w.bool(self.lost);
+        w.array(&self.agreed, 1, |w, v| w.u64(*v));
+    }
+}
+
+impl Decode for ADMIN_REMOVE_args {
+    const MIN_SIZE: usize = 12;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { id: r.u32()?, lost: r.bool()?, agreed: r.array(1, 8, Reader::u64)? })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ADMIN_REMOVE_resok {
+    pub removed: bool,
+    /// that are, or would be, lost
+    pub files: u64,
+    pub examples: Vec<ctl_named>,
+}
+
+impl Encode for ADMIN_REMOVE_resok {
+    fn encode(&self, w: &mut Writer) {
+        w.bool(self.removed);
+        w.u64(self.files);
+        w.array(&self.examples, 16, |w, v| v.encode(w));
+    }
+}
+
+impl Decode for ADMIN_REMOVE_resok {
+    const MIN_SIZE: usize = 16;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { removed: r.bool()?, files: r.u64()?, examples: r.array(16, 16, ctl_named::decode)? })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ADMIN_REMOVE_res {
+    CTL_OK(ADMIN_REMOVE_resok),
+    /// Any other discriminant.
+    Default(ctl_status, ctl_string),
+}
+
+impl ADMIN_REMOVE_res {
+    /// The discriminant that goes in front on the wire.
+    pub fn discriminant(&self) -> ctl_status {
+        match self {
+            Self::CTL_OK(_) => ctl_status::CTL_OK,
+            Self::Default(other, _) => *other,
+        }
+    }
+}
+
+impl Encode for ADMIN_REMOVE_res {
+    fn encode(&self, w: &mut Writer) {
+        self.discriminant().encode(w);
+        match self {
+            Self::CTL_OK(v) => v.encode(w),
+            Self::Default(_, v) => w.opaque(v, CTL_STRING_MAX),
+        }
+    }
+}
+
+impl Decode for ADMIN_REMOVE_res {
+    const MIN_SIZE: usize = 8;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        match ctl_status::decode(r)? {
+            ctl_status::CTL_OK => Ok(Self::CTL_OK(ADMIN_REMOVE_resok::decode(r)?)),
+            other => Ok(Self::Default(other, r.opaque(CTL_STRING_MAX)?)),
+        }
+    }
+}
+
 pub const SLUICE_ADMIN: u32 = 0x2051_c003;
 pub const SLUICE_ADMIN_V2: u32 = 2;
 pub const ADMIN_NULL: u32 = 0;
@@ -3454,5 +3845,8 @@ pub const ADMIN_EXPORT: u32 = 9;
 pub const ADMIN_PROXIED: u32 = 10;
 pub const ADMIN_WHY: u32 = 11;
 pub const ADMIN_DOCTOR: u32 = 12;
+pub const ADMIN_SERVERS: u32 = 13;
+pub const ADMIN_DRAIN: u32 = 14;
+pub const ADMIN_REMOVE: u32 = 15;
 pub const ADMIN_QUOTAS: u32 = 20;
 pub const ADMIN_QUOTA: u32 = 21;

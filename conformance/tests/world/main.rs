@@ -5,6 +5,7 @@
 mod client;
 mod clone;
 mod copy;
+mod drain;
 mod epochs;
 mod mirrors;
 mod proxied;

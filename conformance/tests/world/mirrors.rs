@@ -18,25 +18,25 @@ const TWICE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 2 };
 
 /// A client that writes as Linux does: to every mirror; with a new layout when one fails or is recalled; through
 /// the metadata server when there is none to be had.
-struct Writer {
-    client: Client,
-    file: Opened,
-    held: Option<Segment>,
+pub(crate) struct Writer {
+    pub(crate) client: Client,
+    pub(crate) file: Opened,
+    pub(crate) held: Option<Segment>,
     /// Recalls obeyed.
     obeyed: usize,
     /// Writes that went through the metadata server.
-    proxied: usize,
+    pub(crate) proxied: usize,
 }
 
 impl Writer {
-    async fn mount(world: &World, host: &str, name: &str) -> Self {
+    pub(crate) async fn mount(world: &World, host: &str, name: &str) -> Self {
         let client = Client::mount(world, host, NEW).await;
         let file = client.open(name).await;
         Self { client, file, held: None, obeyed: 0, proxied: 0 }
     }
 
     /// Returns when the data is as durable as fsync makes it.
-    async fn write(&mut self, world: &World, at: u64, data: &[u8]) {
+    pub(crate) async fn write(&mut self, world: &World, at: u64, data: &[u8]) {
         // A segment ends where a component does.
         let here = usize::try_from(UNIT - at % UNIT).unwrap().min(data.len());
         let (first, rest) = data.split_at(here);
@@ -57,7 +57,7 @@ impl Writer {
         panic!("a write at {at} makes no progress");
     }
 
-    async fn obey(&mut self) {
+    pub(crate) async fn obey(&mut self) {
         let recalls = self.client.recalls().len();
         if recalls > self.obeyed {
             self.obeyed = recalls;
@@ -119,7 +119,7 @@ impl Writer {
         }
     }
 
-    async fn give_back(&mut self) {
+    pub(crate) async fn give_back(&mut self) {
         if let Some(held) = self.held.take() {
             self.client.layout_return(&self.file, held.stateid).await;
         }
@@ -127,7 +127,7 @@ impl Writer {
 }
 
 /// The data server that a mirror is on.
-async fn home(world: &World, client: &Client, segment: &Segment, mirror: usize) -> usize {
+pub(crate) async fn home(world: &World, client: &Client, segment: &Segment, mirror: usize) -> usize {
     let address = client.device(segment.mirror(mirror).data_server(segment.bytes.start).ffds_deviceid).await;
     (0..4).find(|n| world.data_server(*n) == address).unwrap()
 }
@@ -178,7 +178,7 @@ async fn healed(world: &mut World, name: &str, expected: &[u8]) {
     assert!(through[..] == expected[..through.len()]);
 }
 
-fn put(model: &mut Vec<u8>, at: u64, data: &[u8]) {
+pub(crate) fn put(model: &mut Vec<u8>, at: u64, data: &[u8]) {
     let at = usize::try_from(at).unwrap();
     model.resize(model.len().max(at + data.len()), 0);
     model[at..at + data.len()].copy_from_slice(data);

@@ -10,9 +10,11 @@ use sluice_env::Env;
 use sluice_kv::Database;
 use sluice_mds::{Config, Mds};
 use sluice_namespace::LayoutPolicy;
-use sluice_rpc::{ClusterKey, Limits, Server, SimConfig, SimNet};
+use sluice_rpc::{Client as Dialler, ClusterKey, Credential, Limits, Server, SimConfig, SimNet};
 use sluice_store::Options;
 use sluice_store::device::{Device, MemDevice};
+use sluice_xdr::control::{SLUICE_ADMIN, SLUICE_ADMIN_V2};
+use sluice_xdr::{Decode, Encode, from_bytes, to_frame};
 
 /// Bytes of the first component, and the stripe unit of the rest.
 pub(crate) const UNIT: u64 = 4 << 20;
@@ -117,6 +119,18 @@ impl World {
 
     /// Starts the n-th data server on its device and waits until it serves.
     pub(crate) async fn start_data_server(&mut self, n: usize) {
+        self.launch(n).await;
+        self.until(|world| world.serving(n)).await;
+    }
+
+    /// Starts one that is not wanted any more.
+    pub(crate) async fn start_refused(&mut self, n: usize) {
+        self.launch(n).await;
+        self.sleep(Duration::from_secs(20)).await;
+        assert!(!self.serving(n));
+    }
+
+    async fn launch(&mut self, n: usize) {
         let node = &self.nodes[n];
         let listen = SocketAddr::new(self.net.ip(&node.host), 2050);
         let mut config = sluice_ds::Config::new(listen, PathBuf::new(), self.mds, self.key.clone());
@@ -124,7 +138,17 @@ impl World {
         let (transport, device) = (self.net.host(&node.host), Arc::new(node.device.clone()));
         let server = DataServer::start_on(self.env.clone(), transport, device, config).await.unwrap();
         self.nodes[n].server = Some(server);
-        self.until(|world| world.serving(n)).await;
+    }
+
+    /// What a command asks of the metadata server.
+    pub(crate) async fn admin<A: Encode, R: Decode>(&self, procedure: u32, arguments: &A) -> R {
+        let dialler = Dialler::new(self.env.clone(), self.net.host("admin")).with_key(self.key.clone());
+        let connection = dialler.dial(self.mds).await.unwrap();
+        let arguments = to_frame(arguments, 1 << 20).unwrap();
+        let patience = Duration::from_secs(10);
+        let call =
+            connection.call(SLUICE_ADMIN, SLUICE_ADMIN_V2, procedure, &Credential::None, arguments, patience);
+        from_bytes(call.await.unwrap()).unwrap()
     }
 
     /// What the checker of the namespace finds; files with mirrors to heal.

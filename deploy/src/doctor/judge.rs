@@ -60,6 +60,8 @@ fn data_server(status: &ADMIN_STATUS_resok, server: &ctl_data_server_status) -> 
     let mut findings = Vec::new();
     let state = text(&server.state);
     match health(server) {
+        // It is emptied on purpose.
+        "ok" if !state.is_empty() => findings.push(Finding::note(format!("{}: {state}", named(server)))),
         "ok" => findings.push(Finding::good(named(server))),
         "full" => findings
             .push(Finding::problem(format!("{} is full: remove files, or add a data server", named(server)))),

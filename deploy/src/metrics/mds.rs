@@ -141,7 +141,14 @@ fn data_servers(page: &mut Page<'_>, all: &[DataServerStatistics]) -> fmt::Resul
     let total = all.iter().map(|one| (named(one), one.capacity.total_bytes));
     page.gauge("sluice_mds_data_server_capacity", In::Bytes, "Size of its device", total)?;
     let free = all.iter().map(|one| (named(one), one.capacity.free_bytes));
-    page.gauge("sluice_mds_data_server_free", In::Bytes, "Bytes left on its device", free)
+    page.gauge("sluice_mds_data_server_free", In::Bytes, "Bytes left on its device", free)?;
+    let drained = || all.iter().filter_map(|one| one.left.map(|left| (named(one), left)));
+    let files = drained().map(|(labels, (files, _))| (labels, files));
+    let help = "Data files left to move from one that is drained";
+    page.gauge("sluice_mds_data_server_drain_files", In::Things, help, files)?;
+    let bytes = drained().map(|(labels, (_, bytes))| (labels, bytes));
+    let help = "Bytes left to move from one that is drained, holes counted";
+    page.gauge("sluice_mds_data_server_drain", In::Bytes, help, bytes)
 }
 
 fn operations(page: &mut Page<'_>, all: &Statistics) -> fmt::Result {

@@ -62,6 +62,20 @@ impl Component {
         !self.handed_out && self.slots.iter().all(|file| !file.materialised) && size <= self.start
     }
 
+    /// How many bytes of a file of `size` bytes lie in its `index`th column, holes counted.
+    pub fn bytes_of_column(&self, index: usize, size: u64) -> u64 {
+        let unit = u128::from(self.stripe_unit.max(1));
+        let round = unit * u128::from(self.width.max(1));
+        let before = unit * u128::try_from(index).unwrap_or(u128::MAX).min(u128::from(u16::MAX));
+        // Of the first `end` bytes of the file, were the component all of it.
+        let until = |end: u64| {
+            let end = u128::from(end);
+            end / round * unit + (end % round).saturating_sub(before).min(unit)
+        };
+        let end = size.min(self.end).max(self.start);
+        u64::try_from(until(end) - until(self.start)).unwrap_or(u64::MAX)
+    }
+
     /// The mirrors of the column that holds byte `offset` (which must be within the component).
     pub fn column(&self, offset: u64) -> Option<&[DataFile]> {
         if offset < self.start || offset >= self.end {
@@ -110,6 +124,11 @@ impl Layout {
     /// The component that holds byte `offset`.
     pub fn component(&self, offset: u64) -> Option<&Component> {
         self.components.iter().find(|c| c.start <= offset && offset < c.end)
+    }
+
+    /// Whether a data file of it is, or will be, at this store.
+    pub fn names(&self, store: StoreId) -> bool {
+        self.data_files().any(|file| file.store == store)
     }
 
     /// Every data file.
@@ -293,6 +312,21 @@ pub(crate) mod tests {
             slots,
         };
         Layout { id: DataFileId(id), components: vec![c], mirrors_dirty: false }
+    }
+
+    #[test]
+    fn the_bytes_of_a_file_are_those_of_its_columns() {
+        for (start, end, size) in
+            [(0, u64::MAX, 0), (0, u64::MAX, 1), (0, u64::MAX, (9 << 20) + 7), (5, 99, 80)]
+        {
+            let mut c = layout(1, 4).components.remove(0);
+            (c.start, c.end) = (start, end);
+            let sum: u64 = (0..4).map(|column| c.bytes_of_column(column, size)).sum();
+            assert_eq!(sum, size.min(end).saturating_sub(start));
+        }
+        let c = layout(1, 4).components.remove(0);
+        assert_eq!(c.bytes_of_column(1, (9 << 20) + 7), (2 << 20) + 7);
+        assert_eq!(c.bytes_of_column(3, (9 << 20) + 7), 2 << 20);
     }
 
     #[test]

@@ -78,7 +78,7 @@ impl Heal {
         w.finish()
     }
 
-    fn decode(value: Bytes) -> Result<Self, FsError> {
+    pub(crate) fn decode(value: Bytes) -> Result<Self, FsError> {
         let mut r = Reader::new("heal row", value);
         r.schema(1)?;
         let (inode, next_slot) = (InodeKey::decode(&mut r)?, r.u16()?);
@@ -250,6 +250,13 @@ impl Namespace {
     /// It is gone from its store.
     pub fn spare_done(&self, txn: &mut Transaction, spare: &Spare) {
         txn.clear(keys::spare(spare.id, spare.slot));
+    }
+
+    /// The name that an inode was made under, if it still has it.
+    pub async fn first_name(&self, txn: &Transaction, key: &InodeKey) -> Result<Option<Bytes>, FsError> {
+        let Some(value) = txn.get(&keys::dirent(key.home, key.cookie)).await? else { return Ok(None) };
+        let stored = crate::dirent::Stored::decode(key.home, key.cookie, value)?;
+        Ok(stored.entry.filter(|entry| entry.inode == *key).map(|entry| entry.name))
     }
 
     /// Some data files' owners after data file `after`, at most `limit`: to look for what is on a store.

@@ -80,6 +80,8 @@ prefixes! {
     EXPORT = 0x3b,
     /// `(name)` → layout policy
     POLICY = 0x3c,
+    /// `(store id u16)` → a data server that is being emptied
+    DRAIN = 0x3d,
     /// `(what u8, shard u8)` → counter, little-endian
     STATISTIC = 0x40,
     /// `(kind u8, id u64)` → limits of a user, a group or a tree
@@ -409,6 +411,9 @@ pub(crate) fn replies(id: &SessionId) -> KeyRange {
 }
 pub(crate) fn store(id: StoreId) -> Bytes {
     key(STORE, 2).u16(id.0).finish()
+}
+pub(crate) fn drain(id: StoreId) -> Bytes {
+    key(DRAIN, 2).u16(id.0).finish()
 }
 pub(crate) fn store_uuid(uuid: &[u8; 16]) -> Bytes {
     key(STORE_UUID, 16).raw(uuid).finish()

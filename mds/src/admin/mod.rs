@@ -7,6 +7,7 @@ mod holders;
 mod proxied;
 mod quotas;
 pub(crate) mod rows;
+mod servers;
 mod why;
 
 use std::ops::RangeInclusive;
@@ -57,6 +58,9 @@ impl Program for Admin {
                 ADMIN_WHY => answer(&call, async |args| self.why(args).await).await,
                 ADMIN_QUOTAS => answer(&call, async |args| self.quotas(args).await).await,
                 ADMIN_QUOTA => answer(&call, async |args| self.quota(args).await).await,
+                ADMIN_SERVERS => encode(&self.servers().await),
+                ADMIN_DRAIN => answer(&call, async |args| self.drain(args).await).await,
+                ADMIN_REMOVE => answer(&call, async |args| self.remove(args).await).await,
                 ADMIN_EXPORT => answer(&call, async |args| self.export(args).await).await,
                 _ => Reply::ProcUnavail,
             }
@@ -154,7 +158,7 @@ impl Admin {
         let state = match view.health {
             None => "not seen since the start".to_owned(),
             Some(_) if !connected => format!("unreachable for {silent} s"),
-            Some(ctl_health::HEALTH_OK) => String::new(),
+            Some(ctl_health::HEALTH_OK) => servers::drain_words(&self.mds, store.id),
             Some(_) => view.detail.clone(),
         };
         ctl_data_server_status {

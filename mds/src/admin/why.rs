@@ -70,10 +70,15 @@ impl Admin {
 
     fn healing(&self, inode: &Inode) -> &'static str {
         match inode.layout() {
-            _ if self.mds.heals.is_busy(inode.key.fileid) => "mirrors are being made equal",
+            _ if self.mds.heals.is_busy(inode.key.fileid) => {
+                "mirrors are being made equal, or a part moves to another data server"
+            }
             Some(layout) if layout.mirrors_dirty => "mirrors may differ and wait to be made equal",
-            Some(layout) if layout.data_files().any(|file| file.stale || file.moving) => {
+            Some(layout) if layout.data_files().any(|file| file.stale) => {
                 "a mirror misses writes and waits to be made equal"
+            }
+            Some(layout) if layout.data_files().any(|file| file.moving) => {
+                "a part is on its way to another data server"
             }
             _ => "",
         }

@@ -93,6 +93,13 @@ impl Control {
         if args.cluster.0 != [0; 16] && args.cluster.0 != cluster {
             return refuse(ctl_status::CTL_ERR_FOREIGN_STORE, "its store belongs to another cluster");
         }
+        if self.mds.data_servers.known().iter().any(|store| store.uuid == args.store.0 && store.is_removed())
+        {
+            return refuse(
+                ctl_status::CTL_ERR_FOREIGN_STORE,
+                "its store was removed from this installation: make it anew, in an empty directory, with `sluice ds add`",
+            );
+        }
         let addresses = addresses(&args, connection);
         if addresses.is_empty() {
             return refuse(ctl_status::CTL_ERR_INVAL, "it gives no usable address for clients");

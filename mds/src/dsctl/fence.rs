@@ -54,7 +54,7 @@ async fn record(mds: &Arc<Mds>, entry: &FileEntry, client: ClientId) -> Result<V
             Box::pin(async move {
                 let inode = namespace.getattr(&txn, &key).await?;
                 let Some(layout) = inode.layout() else { return Ok(Vec::new()) };
-                let stores = stores_of(layout);
+                let stores = stores_of(mds, layout);
                 let count = u64::try_from(stores.len()).unwrap_or(0);
                 let ids = lease_block(&mut txn, Sequence::Fence, count).await?;
                 let fence = Fence::HolderFile { holder: holder(client), file: layout.id };
@@ -75,14 +75,16 @@ async fn record(mds: &Arc<Mds>, entry: &FileEntry, client: ClientId) -> Result<V
     Ok(rows)
 }
 
-fn stores_of(layout: &Layout) -> BTreeSet<StoreId> {
-    layout.data_files().map(|file| file.store).collect()
+/// Where fences are told: what was removed serves nobody.
+fn stores_of(mds: &Mds, layout: &Layout) -> BTreeSet<StoreId> {
+    let removed = |store| mds.data_servers.get(store).is_some_and(|store| store.is_removed());
+    layout.data_files().map(|file| file.store).filter(|store| !removed(*store)).collect()
 }
 
 /// Returns when the store refuses the holder, or must have stopped serving anybody.
 async fn enforce(mds: &Arc<Mds>, row: PendingFence) {
     loop {
-        let Some(store) = mds.data_servers.get(row.store) else { return };
+        let Some(store) = mds.data_servers.get(row.store).filter(|store| !store.is_removed()) else { return };
         if orders::fence(mds, &store, &[row]).await {
             if let Err(error) = forget_fences(mds, &[row]).await {
                 // The row stays and is told again: harmless.
@@ -98,7 +100,7 @@ async fn enforce(mds: &Arc<Mds>, row: PendingFence) {
 }
 
 /// The store has been silent for so long that it answers nobody (its own clock says so before ours does).
-pub(super) fn isolated(mds: &Mds, store: &StoreHandle) -> bool {
+pub(crate) fn isolated(mds: &Mds, store: &StoreHandle) -> bool {
     let heard = store.view().last_heard;
     // Never heard in this incarnation: it may have heard our predecessor until we began.
     let since = if heard == Time::ZERO { mds.started } else { heard };

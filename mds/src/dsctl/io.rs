@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use sluice_namespace::stable_storage::StoreState;
 use sluice_namespace::{DataFile, Layout};
 use sluice_rpc::{Client, Connection, Credential, Transport};
 use sluice_xdr::capability::Capability;
@@ -186,6 +187,9 @@ async fn call<A: Encode, R: Decode>(
             mds.env.clock.sleep(PAUSE).await;
         }
         let view = store.view();
+        if view.intent == StoreState::Removed {
+            return Err(nfsstat4::NFS4ERR_IO);
+        }
         if view.lost {
             // A machine that stood still for some seconds is back before an application hears of it.
             let silent = mds.now().since(view.last_heard.max(mds.started));

@@ -26,7 +26,8 @@ pub(crate) mod transfer;
 
 pub(crate) use control::Control;
 pub(crate) use fence::fence_holder_on_file;
+pub(crate) use fence::isolated;
 pub(crate) use health::run;
 pub(crate) use io::{read, write};
 pub(crate) use orders::{Observed, machine, observe, push_size, remove, seek, space, truncate};
-pub(crate) use registry::{Registry, StoreHandle, holder, rights};
+pub(crate) use registry::{Placing, Registry, StoreHandle, holder, rights, together};

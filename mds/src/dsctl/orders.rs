@@ -145,7 +145,8 @@ pub(crate) async fn observe(mds: &Arc<Mds>, inode: &Inode) -> Result<Observed, n
     for (id, mut files) in asked {
         // What missed writes, or a truncation, says nothing of the file.
         files.retain(|file| !file.stale);
-        if files.is_empty() {
+        // What was removed with its data nobody can ask any more.
+        if files.is_empty() || removed(mds, id) {
             continue;
         }
         let args = DS_STAT_args { files: files.iter().map(|file| wire(layout.id, file)).collect() };
@@ -209,8 +210,8 @@ pub(crate) async fn push_size(mds: &Arc<Mds>, layout: &Layout, size: u64) {
 /// # Errors
 /// DELAY when a data server cannot be reached.
 pub(crate) async fn truncate(mds: &Arc<Mds>, layout: &Layout, size: u64) -> Result<(), nfsstat4> {
-    // One that is stale is cut when it is healed.
-    for file in layout.data_files().filter(|file| !file.stale) {
+    // One that is stale is cut when it is healed; what was removed is gone.
+    for file in layout.data_files().filter(|file| !file.stale && !removed(mds, file.store)) {
         truncate_one(mds, layout.id, file, size, size).await?;
     }
     Ok(())
@@ -232,6 +233,9 @@ pub(super) async fn truncate_one(
 /// An order to one store that must be carried out.
 async fn order<A: Encode>(mds: &Arc<Mds>, store: StoreId, procedure: u32, args: &A) -> Result<(), nfsstat4> {
     let store = mds.data_servers.get(store).ok_or(nfsstat4::NFS4ERR_DELAY)?;
+    if store.is_removed() {
+        return Err(nfsstat4::NFS4ERR_IO);
+    }
     match call(&store, procedure, args, PATIENCE).await {
         Some(ctl_status::CTL_OK) => Ok(()),
         Some(ctl_status::CTL_ERR_NOSPC) => Err(nfsstat4::NFS4ERR_NOSPC),
@@ -241,9 +245,16 @@ async fn order<A: Encode>(mds: &Arc<Mds>, store: StoreId, procedure: u32, args: 
     }
 }
 
+fn removed(mds: &Mds, store: StoreId) -> bool {
+    mds.data_servers.get(store).is_some_and(|store| store.is_removed())
+}
+
 /// Removes data files of deleted files; true when all of them are durably gone from that store.
 pub(crate) async fn remove(mds: &Arc<Mds>, store: StoreId, files: Vec<ctl_data_file>) -> bool {
     let Some(handle) = mds.data_servers.get(store) else { return false };
+    if handle.is_removed() {
+        return true;
+    }
     let args =
         DS_REMOVE_args { caller: mds.data_servers.caller(), epoch: mds.data_servers.epochs().current, files };
     let expected = args.files.len();
@@ -362,6 +373,9 @@ async fn next(
     };
     let file = good().find(serves).or(good().next()).ok_or(nfsstat4::NFS4ERR_SERVERFAULT)?;
     let store = mds.data_servers.get(file.store).ok_or(nfsstat4::NFS4ERR_DELAY)?;
+    if store.is_removed() {
+        return Err(nfsstat4::NFS4ERR_IO);
+    }
     let args = DS_SEEK_args { target: wire(layout.id, file), offset, data };
     match call(&store, DS_SEEK, &args, PATIENCE).await {
         Some(DS_SEEK_res::CTL_OK(found)) => Ok(found.found.then_some(found.offset)),

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
@@ -24,6 +25,8 @@ use crate::config::Config;
 /// The holder tag of this server's own reads and writes. Tags of clients begin at 2^20.
 pub(crate) const MDS_HOLDER: u32 = 1;
 
+/// Between two looks whether files that were being made are.
+const PLACED: Duration = Duration::from_millis(10);
 /// Addresses remembered that were refused; beyond it all are forgotten.
 const MOST_REFUSED: usize = 256;
 
@@ -43,7 +46,13 @@ pub(crate) struct Registry {
     pub(crate) refused: Mutex<BTreeMap<IpAddr, Refused>>,
     /// Where the next file begins; spreads files evenly.
     pub(crate) cursor: AtomicU64,
+    /// Held by choices of data servers that are not committed yet.
+    placing: Mutex<Placing>,
 }
+
+/// A choice of data servers is on its way into the store: kept until the transaction that takes it is over.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Placing(Arc<()>);
 
 /// Why a data server was not let in.
 #[derive(Clone, Debug)]
@@ -122,6 +131,7 @@ impl Registry {
             next_request: AtomicU64::new(1),
             refused: Mutex::default(),
             cursor: AtomicU64::new(env.random.u64()),
+            placing: Mutex::default(),
         })
     }
 
@@ -143,8 +153,29 @@ impl Registry {
         refused.insert(from, Refused { reason: reason.to_owned(), last: now });
     }
 
+    /// Those that were not removed.
     pub(crate) fn all(&self) -> Vec<Arc<StoreHandle>> {
+        let mut all = self.known();
+        all.retain(|store| !store.is_removed());
+        all
+    }
+
+    /// Every one that ever was.
+    pub(crate) fn known(&self) -> Vec<Arc<StoreHandle>> {
         self.stores.read().values().map(Arc::clone).collect()
+    }
+
+    /// Before it is looked at which data servers take new files.
+    pub(crate) fn placing(&self) -> Placing {
+        self.placing.lock().clone()
+    }
+
+    /// Returns when all that was chosen before is in the store, or never will be.
+    pub(crate) async fn placed(&self, env: &Env) {
+        let before = std::mem::take(&mut *self.placing.lock());
+        while Arc::strong_count(&before.0) > 1 {
+            env.clock.sleep(PLACED).await;
+        }
     }
 
     /// The handle of a store, made if this is the first time it is heard of.
@@ -195,12 +226,21 @@ impl Registry {
     /// Of all data servers that take new files, together.
     pub(crate) fn capacity(&self) -> ctl_capacity {
         let views = self.all().into_iter().map(|store| store.view());
-        together(views.filter(|v| v.intent != StoreState::Removed && v.health.is_some()).map(|v| v.capacity))
+        together(views.filter(|v| v.health.is_some()).map(|v| match v.intent {
+            StoreState::Active => v.capacity,
+            // What is free there is nobody's.
+            _ => ctl_capacity {
+                total_bytes: v.capacity.used_bytes,
+                free_bytes: 0,
+                free_inodes: 0,
+                ..v.capacity
+            },
+        }))
     }
 }
 
 /// The sum, in which a device that several data servers have in common counts once.
-fn together(capacities: impl Iterator<Item = ctl_capacity>) -> ctl_capacity {
+pub(crate) fn together(capacities: impl Iterator<Item = ctl_capacity>) -> ctl_capacity {
     let mut sum = ctl_capacity::default();
     let mut counted = BTreeSet::new();
     for capacity in capacities {
@@ -251,6 +291,16 @@ impl StoreHandle {
     /// Its connection, if the data server is there.
     pub(crate) fn connection(&self) -> Option<Arc<Connection>> {
         self.state.lock().connection.as_ref().filter(|connection| !connection.is_closed()).map(Arc::clone)
+    }
+
+    /// An administrator wants new files on it.
+    pub(crate) fn is_active(&self) -> bool {
+        self.state.lock().intent == StoreState::Active
+    }
+
+    /// It is out for good.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.state.lock().intent == StoreState::Removed
     }
 
     /// Clients may be sent to it.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_namespace::{DataFileId, FsError, Garbage, InodeKey, StoreId};
+use sluice_namespace::{DataFileId, FsError, Garbage, InodeKey, Spare, StoreId};
 use sluice_state::file::{File, Grace};
 use sluice_xdr::control::ctl_data_file;
 
@@ -82,27 +82,48 @@ async fn sweep_spares(mds: &Arc<Mds>) -> Result<(), FsError> {
             mds.read(|txn| Box::pin(async move { namespace.spares(&txn, after, BATCH).await })).await?;
         let Some(last) = page.last() else { return Ok(()) };
         after = Some((last.id, last.slot));
-        for spare in page {
-            let here = mds.data_servers.get(spare.store).is_some_and(|store| store.connection().is_some());
-            let spare = &spare;
-            let wanted =
-                mds.read(|txn| Box::pin(async move { namespace.spare_is_wanted(&txn, spare).await })).await?;
-            let file = ctl_data_file {
-                file: spare.id.0,
-                slot: spare.slot.into(),
-                generation: spare.generation.into(),
-            };
-            if here && !wanted && dsctl::remove(mds, spare.store, vec![file]).await {
-                mds.write(|mut txn| {
-                    Box::pin(async move {
-                        namespace.spare_done(&mut txn, spare);
-                        Ok(())
-                    })
-                })
-                .await?;
-            }
+        let page = &page;
+        let unwanted = mds.read(|txn| {
+            Box::pin(async move {
+                let mut unwanted = Vec::new();
+                for spare in page {
+                    if !namespace.spare_is_wanted(&txn, spare).await? {
+                        unwanted.push(*spare);
+                    }
+                }
+                Ok(unwanted)
+            })
+        });
+        let gone = &remove_spares(mds, &unwanted.await?).await;
+        if gone.is_empty() {
+            continue;
+        }
+        mds.write(|mut txn| {
+            Box::pin(async move {
+                gone.iter().for_each(|spare| namespace.spare_done(&mut txn, spare));
+                Ok(())
+            })
+        })
+        .await?;
+    }
+}
+
+/// Removes them where they are; those that are gone.
+async fn remove_spares(mds: &Arc<Mds>, spares: &[Spare]) -> Vec<Spare> {
+    let mut by_store: BTreeMap<StoreId, Vec<Spare>> = BTreeMap::new();
+    spares.iter().for_each(|spare| by_store.entry(spare.store).or_default().push(*spare));
+    let mut gone = Vec::new();
+    for (store, spares) in by_store {
+        let wire = |spare: &Spare| ctl_data_file {
+            file: spare.id.0,
+            slot: spare.slot.into(),
+            generation: spare.generation.into(),
+        };
+        if dsctl::remove(mds, store, spares.iter().map(wire).collect()).await {
+            gone.extend(spares);
         }
     }
+    gone
 }
 
 /// Removes the data files of `rows` where they are; the ids of those that are gone everywhere.

@@ -71,7 +71,7 @@ pub(crate) fn explain(mds: &Mds, inode: &Inode, ask: &Ask) -> Result<(), Reason>
     }
     let Some(layout) = inode.layout() else {
         // Placed when it is first asked for.
-        return if super::candidates(mds).is_empty() { Err(Reason::NoPlace) } else { Ok(()) };
+        return if super::candidates(mds).list.is_empty() { Err(Reason::NoPlace) } else { Ok(()) };
     };
     let mut offset = Some(0);
     while let Some(at) = offset {

@@ -14,9 +14,11 @@
 //! | `times` | times that a writer sets, and its LAYOUTCOMMIT afterwards |
 //! | `garbage` | data files of deleted files |
 //! | `heal` | mirrors are made equal again, or anew |
+//! | `drain` | a data server is emptied, and taken out |
 
 pub(crate) mod commits;
 pub(crate) mod device;
+pub(crate) mod drain;
 pub(crate) mod flexfiles;
 pub(crate) mod garbage;
 pub(crate) mod grant;
@@ -35,6 +37,7 @@ use sluice_namespace::stable_storage::StoreState;
 use sluice_namespace::{Layout, LayoutPolicy};
 use sluice_xdr::nfs4::nfsstat4;
 
+use crate::dsctl::Placing;
 use crate::error::fs_status;
 use crate::server::Mds;
 use placement::Candidate;
@@ -44,8 +47,8 @@ use placement::Candidate;
 /// # Errors
 /// NOSPC when every data server is full (or fewer take new files than there are to be mirrors), DELAY when
 /// none is registered yet or one that is away may have room.
-pub(crate) async fn place(mds: &Arc<Mds>, policy: &LayoutPolicy) -> Result<Layout, nfsstat4> {
-    let candidates = candidates(mds);
+pub(crate) async fn place(mds: &Arc<Mds>, policy: &LayoutPolicy) -> Result<Placed, nfsstat4> {
+    let Candidates { list: candidates, placing } = candidates(mds);
     if candidates.is_empty() {
         return Err(nobody(mds));
     }
@@ -56,27 +59,47 @@ pub(crate) async fn place(mds: &Arc<Mds>, policy: &LayoutPolicy) -> Result<Layou
     let policy = LayoutPolicy { mirrors, ..*policy };
     let id = mds.next_data_file().await.map_err(|error| fs_status(&error))?;
     let placed = placement::place(id, policy, &candidates, turn(mds), mds.config.first_component);
-    placed.ok_or_else(|| nobody(mds))
+    placed.map(|layout| Placed { layout, placing }).ok_or_else(|| nobody(mds))
 }
 
 /// The same placement with fresh data files, for a truncation to zero.
 ///
 /// # Errors
 /// As [`place`]; what the store says when names run out.
-pub(crate) async fn fresh(mds: &Arc<Mds>, old: &Layout) -> Result<Layout, nfsstat4> {
+pub(crate) async fn fresh(mds: &Arc<Mds>, old: &Layout) -> Result<Placed, nfsstat4> {
     let id = mds.next_data_file().await.map_err(|error| fs_status(&error))?;
-    placement::renewed(id, old, &candidates(mds), turn(mds)).ok_or_else(|| nobody(mds))
+    let Candidates { list, placing } = candidates(mds);
+    let layout = placement::renewed(id, old, &list, turn(mds)).ok_or_else(|| nobody(mds))?;
+    Ok(Placed { layout, placing })
+}
+
+/// A layout for the transaction that takes it. A data server that is drained waits for it: `placing` is kept until
+/// the transaction is over.
+#[derive(Debug)]
+pub(crate) struct Placed {
+    pub(crate) layout: Layout,
+    pub(crate) placing: Placing,
+}
+
+/// Data servers to choose from, until what was chosen is in the store.
+#[derive(Debug)]
+pub(crate) struct Candidates {
+    pub(crate) list: Vec<Candidate>,
+    pub(crate) placing: Placing,
 }
 
 /// The data servers that take new files, in the order of their stores.
-pub(crate) fn candidates(mds: &Mds) -> Vec<Candidate> {
+pub(crate) fn candidates(mds: &Mds) -> Candidates {
+    // Before any of them is looked at: one that is drained from now on waits for this choice, or is not in it.
+    let placing = mds.data_servers.placing();
     let usable = mds.data_servers.all().into_iter().filter(|store| store.serves() && store.takes_new());
-    usable
+    let list = usable
         .map(|store| {
             let free_bytes = store.update(|view| view.capacity.free_bytes);
             Candidate { store: store.id, free_bytes }
         })
-        .collect()
+        .collect();
+    Candidates { list, placing }
 }
 
 /// Files take turns at the data servers.

@@ -154,7 +154,7 @@ impl<'a> Wheel<'a> {
 
 /// Where the file of this turn begins. Data servers about equally free take strict turns; else each takes
 /// its share of the free space, spread as evenly as it goes.
-fn start(candidates: &[Candidate], turn: u64) -> usize {
+pub(crate) fn start(candidates: &[Candidate], turn: u64) -> usize {
     let most = candidates.iter().map(|candidate| candidate.free_bytes).max().unwrap_or(0);
     // Sixteenths of the freest: small differences do not disturb the turns.
     let share = |candidate: &Candidate| match most {

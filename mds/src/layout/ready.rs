@@ -94,8 +94,8 @@ fn orphaned(mds: &Mds, inode: &Inode, want: &Use) -> Vec<usize> {
 /// Moves an untouched component to data servers that take new files. When there are none it stays: the
 /// caller finds out what can be done with it.
 async fn replace(mds: &Arc<Mds>, key: InodeKey, index: usize) -> Result<(), nfsstat4> {
-    let (candidates, turn) = (super::candidates(mds), super::turn(mds));
-    let (namespace, candidates) = (&mds.namespace, &candidates);
+    let (chosen, turn) = (super::candidates(mds), super::turn(mds));
+    let (namespace, candidates) = (&mds.namespace, &chosen.list);
     let replaced = mds
         .write(|mut txn| {
             Box::pin(async move {
@@ -110,6 +110,7 @@ async fn replace(mds: &Arc<Mds>, key: InodeKey, index: usize) -> Result<(), nfss
             })
         })
         .await;
+    drop(chosen);
     match replaced {
         // Invalid: somebody else was faster.
         Ok(_) | Err(FsError::Invalid) => Ok(()),
@@ -118,14 +119,16 @@ async fn replace(mds: &Arc<Mds>, key: InodeKey, index: usize) -> Result<(), nfss
 }
 
 async fn prepare(mds: &Arc<Mds>, inode: &Inode, want: &Use) -> Result<Inode, nfsstat4> {
-    let propose = match inode.layout() {
+    let placed = match inode.layout() {
         Some(_) => None,
         None => Some(super::place(mds, &LayoutPolicy::default()).await?),
     };
+    let propose = placed.as_ref().map(|placed| placed.layout.clone());
     let need = LayoutNeed { propose, hand_out: Some(want.bytes.clone()), read_write: want.persist_rw };
     let (namespace, key, need) = (&mds.namespace, &inode.key, &need);
     let prepared = mds
         .write(|mut txn| Box::pin(async move { namespace.prepare_layout(&mut txn, key, need).await }))
         .await;
+    drop(placed);
     prepared.map(|(assigned, _)| assigned.inode).map_err(|error| fs_status(&error))
 }

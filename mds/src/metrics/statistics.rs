@@ -58,6 +58,8 @@ pub struct DataServerStatistics {
     pub connected: bool,
     pub health: &'static str,
     pub capacity: ctl_capacity,
+    /// Data files, and bytes in them, that are left to move while it is drained, once they were counted.
+    pub left: Option<(u64, u64)>,
 }
 
 impl Mds {
@@ -145,11 +147,14 @@ impl Mds {
 
     fn data_server(&self, store: &crate::dsctl::StoreHandle) -> DataServerStatistics {
         let view = store.view();
+        let drain = self.drains.of(store.id).map(|progress| progress.numbers(self.now()));
+        let left = drain.and_then(|numbers| numbers.left);
         DataServerStatistics {
             id: store.id.0,
             connected: store.connection().is_some() && !view.lost,
             health: view.health.map_or("unknown", health_words),
             capacity: view.capacity,
+            left: left.map(|left| (left.data_files, left.bytes)),
         }
     }
 }

@@ -128,9 +128,12 @@ pub(super) async fn set_size(
         (true, Some(old)) => crate::layout::fresh(mds, old).await.ok(),
         _ => None,
     };
+    let (fresh, placing) = fresh.map(|placed| (placed.layout, placed.placing)).unzip();
     let set = SetSize { size, fresh, writable_open };
     held.cut();
-    match truncate(cx, &inode, &set, result).await? {
+    let cut = truncate(cx, &inode, &set, result).await;
+    drop(placing);
+    match cut? {
         None => drop(held.commit()?),
         Some(rest) => {
             // Committed and not carried out: nobody reads or writes the file before it is.

@@ -24,6 +24,7 @@ mod create;
 mod create_session;
 mod delegation;
 mod destroy_session;
+mod drain;
 mod exchange_id;
 mod exports;
 mod free_stateid;

@@ -17,10 +17,12 @@ use crate::codec::{self, Reader};
 use crate::data_file::Layout;
 use crate::dirent::{Dirent, Stored};
 use crate::error::FsError;
+use crate::heal::Heal;
 use crate::inode::{DirectoryState, InodeRecord, Kind, Node};
-use crate::keys::{self, DataFileId, DirectoryField, FileId, InodeKey};
+use crate::keys::{self, DataFileId, DirectoryField, FileId, InodeKey, StoreId};
 use crate::name::{Name, NameHash};
 use crate::quota::Charged;
+use crate::stable_storage::decode_drain;
 use crate::superblock::Superblock;
 use crate::transfer;
 use chain::Chain;
@@ -81,6 +83,8 @@ pub struct Check {
     with_xattrs: BTreeSet<FileId>,
     /// Files and names whose value is said to be long, until it is found.
     long: BTreeSet<(FileId, Bytes)>,
+    /// Stores with a data file in some layout, or with one that is being filled for it.
+    named: BTreeSet<StoreId>,
     /// By their numbers, summed over the shards.
     statistics: BTreeMap<u8, u64>,
     quotas: Quotas,
@@ -132,9 +136,9 @@ impl Check {
             keys::XATTR | keys::XATTR_VALUE => self.xattr_row(key, &value),
             keys::DATA_FILE => self.data_file_row(key, value),
             keys::GARBAGE => self.garbage_row(key),
-            table @ (keys::ORPHAN | keys::RW_LAYOUT | keys::TRUNCATE | keys::HEAL) => {
-                self.about_a_file(table, key, value)
-            }
+            keys::HEAL => self.heal_row(key, value),
+            table @ (keys::ORPHAN | keys::RW_LAYOUT | keys::TRUNCATE) => self.about_a_file(table, key, value),
+            keys::DRAIN => self.drain_row(value),
             keys::STATISTIC => self.statistic_row(key, &value),
             keys::QUOTA | keys::USAGE | keys::COUNTING | keys::TREE_WALK | keys::OVER_QUOTA => {
                 self.quotas.row(key, value)
@@ -153,6 +157,7 @@ impl Check {
     fn inode(&mut self, at: &Bytes, value: Bytes) -> Result<(), FsError> {
         let (key, record) = (keys::inode_of(at)?, InodeRecord::decode(value)?);
         self.report.inodes += 1;
+        self.named.extend(record.layout().into_iter().flat_map(Layout::data_files).map(|file| file.store));
         if record.acl.as_ref().is_some_and(|acl| acl.mode() != record.mode & 0o777) {
             self.problem(Problem::Acl { inode: key });
         }
@@ -255,6 +260,17 @@ impl Check {
         Ok(())
     }
 
+    fn heal_row(&mut self, at: &Bytes, value: Bytes) -> Result<(), FsError> {
+        let problems = self.report.problems.len();
+        self.about_a_file(keys::HEAL, at, value.clone())?;
+        // A row that should not be there plans nothing.
+        if self.report.problems.len() == problems {
+            let heal = Heal::decode(value)?;
+            self.named.extend(heal.replacements.iter().map(|replacement| replacement.new.store));
+        }
+        Ok(())
+    }
+
     /// All of these begin with an inode key; only some go on.
     fn about_a_file(&mut self, table: u8, at: &Bytes, value: Bytes) -> Result<(), FsError> {
         let number = number_of(at)?;
@@ -281,6 +297,14 @@ impl Check {
                 self.heals.insert(key.fileid);
             }
             _ => {}
+        }
+        Ok(())
+    }
+
+    fn drain_row(&mut self, value: Bytes) -> Result<(), FsError> {
+        let drain = decode_drain(value)?;
+        if drain.done && self.named.contains(&drain.store) {
+            self.problem(Problem::NotDrained { store: drain.store });
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use bytes::Bytes;
 
-use crate::keys::{Cookie, DataFileId, FileId, InodeKey, PREFIXES, Statistic};
+use crate::keys::{Cookie, DataFileId, FileId, InodeKey, PREFIXES, Statistic, StoreId};
 use crate::quota::{Subject, Usage};
 
 /// Something that contradicts something else.
@@ -69,6 +69,10 @@ pub enum Problem {
     /// Directory state without a directory, or a directory without state.
     State {
         directory: FileId,
+    },
+    /// A data server that is said to be empty, and that some layout names.
+    NotDrained {
+        store: StoreId,
     },
     /// Extended attributes without an inode that says it has some, or the reverse.
     Xattrs {
@@ -176,6 +180,9 @@ impl fmt::Display for Problem {
             }
             Self::Xattrs { file } => {
                 write!(f, "inode {} and its extended attributes contradict each other", file.0)
+            }
+            Self::NotDrained { store } => {
+                write!(f, "data server {} is said to be drained, and files have data there", store.0)
             }
             Self::Acl { inode } => {
                 write!(f, "inode {}: its mode is not what its access control list amounts to", inode.fileid.0)

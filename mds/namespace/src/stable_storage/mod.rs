@@ -4,6 +4,7 @@
 //! after a given one. Like everything in this crate they act inside the caller's transaction.
 
 mod clients;
+mod drains;
 mod epoch;
 mod exports;
 mod stores;
@@ -17,6 +18,8 @@ pub use clients::{
     clear_client, clear_session, client, clients, put_client, put_reply, put_server, put_session, replies,
     reply, reply_key, server, session, sessions,
 };
+pub(crate) use drains::decode_drain;
+pub use drains::{Drain, cancel_drain, drain, drains, put_drain, remove_store};
 pub use epoch::{MdsEpoch, check_epoch, epoch, epoch_guard, take_epoch};
 pub use exports::{
     BadNetwork, Export, Flavours, NOBODY, Network, Rule, Squash, clear_export, export, exports, put_export,

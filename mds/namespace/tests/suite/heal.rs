@@ -125,3 +125,71 @@ async fn a_replacement_takes_its_place_when_it_is_whole() {
     let owners = w.read(async |t| w.ns.data_file_owners(t, None, 10).await).await.unwrap();
     assert_eq!(owners, [(DataFileId(1), f)]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_drained_data_server_is_named_by_nobody() {
+    use sluice_namespace::stable_storage::*;
+    let w = World::new().await;
+    let f = mirrored(&w, "f", 1).await;
+    let ids = (1..=5_u8).map(|n| [n; 16]);
+    for uuid in ids {
+        w.txn(async |t| store_by_uuid(t, &uuid).await.map(drop)).await.unwrap();
+    }
+    let drained = async |done| {
+        let row = Drain { store: StoreId(1), since: 7, rate: 0, data_files: 1, bytes: 10, done };
+        w.txn(async |t| {
+            let store = store(t, StoreId(1)).await?.unwrap();
+            put_drain(t, &store, &row);
+            Ok(())
+        })
+        .await
+        .unwrap();
+        let state = w.read(async |t| store(t, StoreId(1)).await).await.unwrap().unwrap().state;
+        assert_eq!(state, StoreState::Draining);
+        assert_eq!(w.read(async |t| drains(t).await).await.unwrap(), [row]);
+    };
+    drained(false).await;
+    w.clean().await;
+    drained(true).await;
+    let problems = async || check(&w.db.snapshot().await.unwrap()).await.unwrap().problems;
+    assert_eq!(problems().await, [Problem::NotDrained { store: StoreId(1) }]);
+    // What is being filled there counts, too.
+    drained(false).await;
+    w.txn(async |t| w.ns.plan_replacement(t, &f, 0, StoreId(5)).await.map(drop)).await.unwrap();
+    heal(&w, f, 1, &[(0, 1)], true).await.unwrap();
+    drained(true).await;
+    w.clean().await;
+    w.txn(async |t| w.ns.plan_replacement(t, &f, 1, StoreId(1)).await.map(drop)).await.unwrap();
+    assert_eq!(problems().await, [Problem::NotDrained { store: StoreId(1) }]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_removed_data_server_keeps_its_number_and_nothing_else() {
+    use sluice_namespace::stable_storage::*;
+    let w = World::new().await;
+    let one = w.txn(async |t| store_by_uuid(t, &[1; 16]).await).await.unwrap().0;
+    let fence = Fence::Holder { holder: 9 };
+    w.txn(async |t| {
+        for store in [one.id, StoreId(2)] {
+            put_fence(t, &PendingFence { store, id: 1, fence, epoch: 1 });
+        }
+        let row = Drain { store: one.id, since: -1, rate: 5, data_files: 0, bytes: 0, done: true };
+        put_drain(t, &one, &row);
+        Ok(())
+    })
+    .await
+    .unwrap();
+    w.txn(async |t| {
+        remove_store(t, &one);
+        Ok(())
+    })
+    .await
+    .unwrap();
+    let left = async |id| w.read(async |t| fences(t, id, None, 9).await).await.unwrap().len();
+    assert_eq!((left(one.id).await, left(StoreId(2)).await), (0, 1));
+    assert_eq!(w.read(async |t| drain(t, one.id).await).await.unwrap(), None);
+    let (again, _) = w.txn(async |t| store_by_uuid(t, &[1; 16]).await).await.unwrap();
+    assert_eq!((again.id, again.state), (one.id, StoreState::Removed));
+    let (other, _) = w.txn(async |t| store_by_uuid(t, &[2; 16]).await).await.unwrap();
+    assert_ne!(other.id, one.id);
+}

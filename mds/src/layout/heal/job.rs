@@ -19,7 +19,7 @@ use sluice_xdr::control::ctl_stat;
 use super::gate::{Closed, Filling};
 use super::leave;
 use super::plan::{Pair, Plan};
-use crate::dsctl::resync;
+use crate::dsctl::{epochs, resync};
 use crate::files::{FileEntry, Held};
 use crate::layout::settle;
 use crate::server::Mds;
@@ -35,7 +35,7 @@ const NOBODY: ClientId = ClientId(0);
 
 /// How it ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(crate) enum Outcome {
     /// Nothing is left to do.
     Done,
     /// What could be done is done.
@@ -48,7 +48,7 @@ pub(super) enum Outcome {
 ///
 /// # Errors
 /// What the metadata store says.
-pub(super) async fn heal(mds: &Arc<Mds>, key: InodeKey) -> Result<Outcome, FsError> {
+pub(crate) async fn heal(mds: &Arc<Mds>, key: InodeKey) -> Result<Outcome, FsError> {
     match settle::settle_size(mds, &key).await {
         Ok(_) => {}
         Err(FsError::Busy) => return Ok(Outcome::Again),
@@ -219,7 +219,10 @@ impl Work<'_> {
     async fn slice(&mut self) -> Result<bool, Trouble> {
         let until = self.mds.now().plus_nanos(SLICE);
         while let Some(pair) = self.plan.pairs.get(self.at.0).copied() {
-            let next = self.piece(&pair, self.at.1).await?;
+            let (next, copied) = self.piece(&pair, self.at.1).await?;
+            if pair.replaces() {
+                self.mds.drains.keep_pace(self.mds, pair.old.store, copied).await;
+            }
             self.at = next.map_or((self.at.0 + 1, 0), |next| (self.at.0, next));
             if self.mds.now() > until {
                 break;
@@ -228,8 +231,8 @@ impl Work<'_> {
         Ok(self.at.0 >= self.plan.pairs.len())
     }
 
-    /// Makes one piece equal; where the next one begins.
-    async fn piece(&self, pair: &Pair, at: u64) -> Result<Option<u64>, Trouble> {
+    /// Makes one piece equal; where the next one begins, and how many bytes had to be copied.
+    async fn piece(&self, pair: &Pair, at: u64) -> Result<(Option<u64>, u64), Trouble> {
         let (mds, id) = (self.mds, self.plan.id);
         let length = mds.config.heal_piece;
         let _alone = self.gate.lock.write().await;
@@ -240,13 +243,16 @@ impl Work<'_> {
         let next = match (source.ok_or(Trouble::Again)?, target.ok_or(Trouble::Again)?) {
             (Some(a), Some(b)) => a.min(b),
             (Some(one), None) | (None, Some(one)) => one,
-            (None, None) => return Ok(None),
+            (None, None) => return Ok((None, 0)),
         };
         let at = at.max(next / length * length);
+        let mut copied = 0;
         if !self.equal(pair, at, length).await? {
-            let copied = resync::copy(mds, id, &pair.source, &pair.target, (at, length)).await;
-            let copied = copied.ok_or(Trouble::Again)?;
-            mds.metrics.healed_bytes.fetch_add(copied, Ordering::Relaxed);
+            let done = resync::copy(mds, id, &pair.source, &pair.target, (at, length)).await;
+            copied = done.ok_or(Trouble::Again)?;
+            if !pair.is_a_move() {
+                mds.metrics.healed_bytes.fetch_add(copied, Ordering::Relaxed);
+            }
             // What the source does not have the target is to lose: its end is set when all is copied.
             if copied > 0 && !self.equal(pair, at, copied).await? {
                 tracing::error!(
@@ -257,7 +263,7 @@ impl Work<'_> {
                 return Err(Trouble::Again);
             }
         }
-        Ok(Some(at.saturating_add(length)))
+        Ok((Some(at.saturating_add(length)), copied))
     }
 
     async fn equal(&self, pair: &Pair, at: u64, length: u64) -> Result<bool, Trouble> {
@@ -278,27 +284,42 @@ impl Work<'_> {
             return Err(Trouble::Again);
         }
         let mut slots = Vec::with_capacity(self.plan.pairs.len());
+        let mut untold = Vec::new();
         for pair in &self.plan.pairs {
             let exists = self.same_end(pair, inode.size()).await?;
             let old = pair.old;
-            if pair.replaces() && here(mds, &old) {
-                // It came back while its replacement was filled: nobody may read it when others are written.
-                sure(
-                    resync::fence_generations(mds, self.plan.id, &old, old.generation.saturating_add(1))
-                        .await,
-                )?;
+            if pair.replaces() && !self.silenced(pair, inode).await? {
+                untold.push(old);
             }
             slots.push(HealedSlot { slot: old.slot, generation: old.generation, exists });
         }
         let healed = Healed { id: self.plan.id, slots, equal: self.plan.equal };
-        let replaced: Vec<DataFile> =
-            self.plan.pairs.iter().filter(|pair| pair.replaces()).map(|pair| pair.old).collect();
-        commit(mds, self.key, &healed, &replaced).await?;
+        commit(mds, self.key, &healed, &untold).await?;
         filling.clear();
         drop(held.commit());
-        mds.metrics.healed_files.fetch_add(1, Ordering::Relaxed);
-        tracing::info!(file = self.key.fileid.0, mirrors = healed.slots.len(), "mirrors are equal again");
+        if !self.plan.pairs.iter().all(Pair::is_a_move) {
+            mds.metrics.healed_files.fetch_add(1, Ordering::Relaxed);
+            tracing::info!(file = self.key.fileid.0, mirrors = healed.slots.len(), "mirrors are equal again");
+        }
         Ok(self.plan.waits_for.clone())
+    }
+
+    /// Nobody may read what is replaced when others are written without it: it is fenced; false when its data server
+    /// is away, and is told when it comes back.
+    async fn silenced(&self, pair: &Pair, inode: &Inode) -> Result<bool, Trouble> {
+        let (mds, old) = (self.mds, pair.old);
+        if pair.is_a_move() {
+            // Whoever held it under us has given it back or is fenced; those of our predecessors have to be over. A
+            // fence of its generation would stand in our own way if the commit fails: it is the only copy.
+            let old_handles = inode.layout().is_none_or(|layout| epochs::old_handles_live(mds, layout));
+            return if old_handles { Err(Trouble::Again) } else { Ok(true) };
+        }
+        if !here(mds, &old) {
+            return Ok(false);
+        }
+        let least = old.generation.saturating_add(1);
+        sure(resync::fence_generations(mds, self.plan.id, &old, least).await)?;
+        Ok(true)
     }
 
     /// Whether there is a data file.

@@ -25,10 +25,10 @@ use sluice_namespace::{DataFile, FileId, FsError, Inode, InodeKey, Layout, Store
 use tokio::task::JoinSet;
 
 pub(crate) use gate::{Filling, Heals};
-pub(crate) use rebuild::run as run_rebuild;
+pub(crate) use job::{Outcome, heal};
+pub(crate) use rebuild::{needs_place, places, run as run_rebuild};
 
 use crate::server::Mds;
-use job::Outcome;
 
 /// Files healed at once.
 const WIDTH: usize = 4;
@@ -162,7 +162,7 @@ impl Crew {
 /// Heals one file; the data servers it misses.
 async fn patiently(mds: Arc<Mds>, key: InodeKey) -> Vec<StoreId> {
     for _ in 0..TRIES {
-        match job::heal(&mds, key).await {
+        match heal(&mds, key).await {
             Ok(Outcome::Done) | Err(FsError::Stale) => return Vec::new(),
             Ok(Outcome::WaitsFor(stores)) => return stores,
             Ok(Outcome::Again) => {}

@@ -16,6 +16,11 @@ impl Pair {
     pub(super) fn replaces(&self) -> bool {
         self.old.slot != self.target.slot
     }
+
+    /// It is filled from what it takes the place of.
+    pub(super) fn is_a_move(&self) -> bool {
+        self.replaces() && self.old.slot == self.source.slot
+    }
 }
 
 /// What can be done for a file now.
@@ -57,6 +62,7 @@ impl Plan {
     }
 
     fn add(&mut self, column: &[DataFile], dirty: bool, row: &Heal, ready: &impl Fn(StoreId) -> bool) {
+        let first = column.iter().find(|file| !file.stale);
         let mut good = column.iter().filter(|file| !file.stale);
         // Of mirrors that may differ the first is the one that is read: it is the truth.
         let source = if dirty { good.next() } else { good.find(|file| ready(file.store)) };
@@ -70,7 +76,8 @@ impl Plan {
                     self.pairs.push(Pair { old: *old, source: *source, target });
                 }
                 Some(_) => self.miss(old, target.store),
-                None => self.miss(old, source.map_or(target.store, |source| source.store)),
+                // Whoever has the bytes is missed.
+                None => self.miss(old, source.or(first).map_or(target.store, |source| source.store)),
             }
         }
     }

@@ -12,6 +12,7 @@ use sluice_namespace::{DataFile, DataFileId, FsError, Heal, InodeKey, Layout, St
 use sluice_state::Time;
 
 use crate::dsctl::StoreHandle;
+use crate::layout::placement::{self, Candidate};
 use crate::layout::{candidates, turn};
 use crate::server::Mds;
 
@@ -57,8 +58,9 @@ pub(crate) async fn run(mds: Arc<Mds>) {
 
 fn lost_for_good(mds: &Mds, store: &StoreHandle, patience: u64) -> bool {
     let view = store.view();
-    let away = view.lost && mds.now().since(view.last_heard.max(mds.started)) > patience;
-    view.intent == StoreState::Removed || away
+    // One that is drained is emptied by those who do that.
+    let wanted = view.intent == StoreState::Active;
+    wanted && view.lost && mds.now().since(view.last_heard.max(mds.started)) > patience
 }
 
 /// Plans a replacement for every mirror that `lost` holds; how many.
@@ -90,7 +92,8 @@ async fn replace(mds: &Arc<Mds>, key: InodeKey, lost: StoreId) -> Result<u64, Fs
     let Some(layout) = inode.layout().filter(|layout| holds_mirror(layout, lost)) else { return Ok(0) };
     let row = mds.read(|txn| Box::pin(async move { namespace.heal(&txn, key.fileid).await })).await?;
     let mut planned = 0;
-    for (slot, store) in places(mds, layout, row.as_ref(), lost) {
+    let (chosen, columns) = (candidates(mds), in_use(layout).filter(|column| column.len() > 1));
+    for (slot, store) in places(mds, &chosen.list, columns, row.as_ref(), lost) {
         mds.write(|mut txn| {
             Box::pin(async move { namespace.plan_replacement(&mut txn, &key, slot, store).await })
         })
@@ -113,29 +116,45 @@ fn holds_mirror(layout: &Layout, store: StoreId) -> bool {
     in_use(layout).any(|column| column.len() > 1 && column.iter().any(|file| file.store == store))
 }
 
-/// Where what `lost` holds is to go: the slot, and a data server that holds no mirror of it.
-fn places(mds: &Mds, layout: &Layout, row: Option<&Heal>, lost: StoreId) -> Vec<(u16, StoreId)> {
-    let candidates = candidates(mds);
+/// Where what `goes` holds of these columns is to be, and what is being filled there for one of them: the slot, and
+/// a data server that holds no mirror of it. Those for which there is none are left out.
+pub(crate) fn places<'a>(
+    mds: &Mds,
+    candidates: &[Candidate],
+    columns: impl Iterator<Item = &'a [DataFile]>,
+    row: Option<&Heal>,
+    goes: StoreId,
+) -> Vec<(u16, StoreId)> {
+    let planned = |file: &DataFile| row.and_then(|row| row.replacement(file.slot)).filter(|_| file.moving);
     let mut places = Vec::new();
-    for column in in_use(layout).filter(|column| column.len() > 1) {
-        for file in column.iter().filter(|file| file.store == lost) {
-            let planned = row.and_then(|row| row.replacement(file.slot)).filter(|_| file.moving);
-            let under_way =
-                planned.and_then(|new| mds.data_servers.get(new.store)).is_some_and(|new| !new.given_up());
-            let free: Vec<StoreId> = candidates
+    for column in columns {
+        // Chosen for this column just now.
+        let mut taken = Vec::new();
+        for file in column.iter().filter(|file| needs_place(mds, file, planned(file).as_ref(), goes)) {
+            let free: Vec<Candidate> = candidates
                 .iter()
-                .map(|candidate| candidate.store)
-                .filter(|store| column.iter().all(|mirror| mirror.store != *store))
-                .filter(|store| {
-                    let planned = |mirror: &DataFile| row.and_then(|row| row.replacement(mirror.slot));
-                    column.iter().filter_map(planned).all(|new| new.store != *store)
-                })
+                .filter(|candidate| candidate.store != goes && !taken.contains(&candidate.store))
+                .filter(|candidate| column.iter().all(|mirror| mirror.store != candidate.store))
+                .filter(|candidate| column.iter().filter_map(planned).all(|new| new.store != candidate.store))
+                .copied()
                 .collect();
-            let turn = usize::try_from(turn(mds)).unwrap_or(0);
-            if !under_way && let Some(store) = free.get(turn % free.len().max(1)) {
-                places.push((file.slot, *store));
+            if let Some(chosen) = free.get(placement::start(&free, turn(mds))) {
+                taken.push(chosen.store);
+                places.push((file.slot, chosen.store));
             }
         }
     }
     places
+}
+
+/// It is at `goes` and nothing is on its way to replace it, or what is goes there.
+pub(crate) fn needs_place(mds: &Mds, file: &DataFile, planned: Option<&DataFile>, goes: StoreId) -> bool {
+    let under_way = |new: &DataFile| {
+        let store = mds.data_servers.get(new.store);
+        new.store != goes && store.is_some_and(|store| !store.given_up() && store.is_active())
+    };
+    match planned {
+        Some(new) => (file.store == goes || new.store == goes) && !under_way(new),
+        None => file.store == goes,
+    }
 }

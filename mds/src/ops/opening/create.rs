@@ -16,7 +16,8 @@ use crate::attr::set::Wanted;
 use crate::attr::{change_info, name};
 use crate::clients::SessionRef;
 use crate::compound::{Context, OpError};
-use crate::layout;
+use crate::dsctl::Placing;
+use crate::layout::{self, Placed};
 use crate::quota::room;
 use crate::transact::Attempts;
 
@@ -41,16 +42,18 @@ pub(in crate::ops) async fn create(
     let policy = parent.directory_node().map(|directory| directory.policy).unwrap_or_default();
     let fileid = cx.server.next_fileid().await?;
     let making = lays_out(cx, access).then(|| cx.server.making(fileid));
+    let (node, placing) = new_file(cx, policy, plan.wanted.size, making.is_some()).await?;
     let create = Create {
         directory: parent.key,
         name,
-        node: new_file(cx, policy, plan.wanted.size, making.is_some()).await?,
+        node,
         mode: plan.mode,
         attributes: plan.wanted.new_attributes(plan.default_mode, cx.server.env.clock.wall()),
         fileid,
     };
     let _room = room::to_create(&cx.server, &cx.who, &create).await?;
     let made = transaction(cx, &create, plan.wanted.mask).await;
+    drop(placing);
     let created = match made {
         Err(FsError::NotDirectory) => return Err(not_a_directory(cx).await),
         other => other?,
@@ -102,12 +105,13 @@ async fn new_file(
     policy: LayoutPolicy,
     size: Option<u64>,
     lays_out: bool,
-) -> Result<NewNode, OpError> {
-    let mut layout = layout::place(&cx.server, &policy).await?;
+) -> Result<(NewNode, Placing), OpError> {
+    let Placed { mut layout, placing } = layout::place(&cx.server, &policy).await?;
     if let Some(first) = layout.components.first_mut() {
         first.handed_out = lays_out;
     }
-    Ok(NewNode::File { layout: Some(layout), read_write_layout: lays_out, size: size.unwrap_or(0) })
+    let node = NewNode::File { layout: Some(layout), read_write_layout: lays_out, size: size.unwrap_or(0) };
+    Ok((node, placing))
 }
 
 async fn transaction(cx: &Context, create: &Create<'_>, attrset: bitmap4) -> Result<Created, FsError> {

@@ -1,0 +1,473 @@
+//! A data server is emptied under its clients: nothing acknowledged is lost, nothing is left on it, and whoever takes
+//! part may die on the way.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use sluice_namespace::{LayoutPolicy, Shape};
+use sluice_xdr::control::*;
+use sluice_xdr::nfs3::nfsstat3;
+use sluice_xdr::nfs4::nfsstat4;
+
+use crate::client::{Client, RO, RW};
+use crate::mirrors::{Writer, home, put};
+use crate::stage::{UNIT, World, simulate, simulate_tuned, simulate_with};
+use crate::{NEW, OLD, pattern};
+
+/// Registered one after the other: the number of the n-th is n + 1.
+fn number(n: usize) -> u32 {
+    u32::try_from(n).unwrap() + 1
+}
+
+async fn server(world: &World, n: usize) -> Option<ctl_server> {
+    match world.admin(ADMIN_SERVERS, &()).await {
+        ADMIN_SERVERS_res::CTL_OK(ok) => ok.servers.into_iter().find(|s| s.status.id == number(n)),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Asks until there is a verdict.
+async fn drain(world: &World, n: usize, limit: u64) -> Result<(), String> {
+    let args = ADMIN_DRAIN_args { id: number(n), cancel: false, limit };
+    loop {
+        match world.admin(ADMIN_DRAIN, &args).await {
+            ADMIN_DRAIN_res::CTL_OK => return Ok(()),
+            ADMIN_DRAIN_res::Default(ctl_status::CTL_ERR_AGAIN, _) => {}
+            ADMIN_DRAIN_res::Default(_, why) => return Err(String::from_utf8(why.to_vec()).unwrap()),
+        }
+        world.sleep(Duration::from_millis(200)).await;
+    }
+}
+
+async fn cancel(world: &World, n: usize) {
+    let args = ADMIN_DRAIN_args { id: number(n), cancel: true, limit: 0 };
+    assert_eq!(world.admin::<_, ADMIN_DRAIN_res>(ADMIN_DRAIN, &args).await, ADMIN_DRAIN_res::CTL_OK);
+}
+
+async fn remove(world: &World, n: usize, lost: bool, agreed: &[u64]) -> Result<ADMIN_REMOVE_resok, String> {
+    let args = ADMIN_REMOVE_args { id: number(n), lost, agreed: agreed.to_vec() };
+    loop {
+        match world.admin(ADMIN_REMOVE, &args).await {
+            ADMIN_REMOVE_res::CTL_OK(ok) => return Ok(ok),
+            ADMIN_REMOVE_res::Default(ctl_status::CTL_ERR_AGAIN, _) => {}
+            ADMIN_REMOVE_res::Default(_, why) => return Err(String::from_utf8(why.to_vec()).unwrap()),
+        }
+        world.sleep(Duration::from_millis(200)).await;
+    }
+}
+
+async fn is_drained(world: &World, n: usize) -> bool {
+    server(world, n).await.is_some_and(|s| s.intent == ctl_intent::INTENT_DRAINED)
+}
+
+async fn drained(world: &World, n: usize) {
+    for _ in 0..600 {
+        if is_drained(world, n).await {
+            assert_eq!(world.data_files(n), 0, "it is said to hold nothing");
+            world.check().await;
+            return;
+        }
+        world.sleep(Duration::from_secs(1)).await;
+    }
+    panic!("not drained: {:?}", server(world, n).await);
+}
+
+/// Read at once.
+const WINDOW: usize = 64 << 10;
+
+/// Every byte is what was written, from the data servers and through the metadata server; nothing comes from `gone`.
+async fn right(world: &World, name: &str, expected: &[u8], gone: usize) {
+    let client = Client::mount(world, &format!("witness{}", world.env.random.u64()), OLD).await;
+    let file = client.open(name).await;
+    let length = u64::try_from(expected.len()).unwrap();
+    assert_eq!(client.stat(&file).await.0, length, "{name}");
+    let (mut at, mut stateid) = (0, file.stateid);
+    while at < length {
+        let segment = client.layout(&file, stateid, RO, at).await;
+        stateid = segment.stateid;
+        let end = segment.bytes.end.min(length);
+        let (from, to) = (usize::try_from(at).unwrap(), usize::try_from(end).unwrap());
+        for mirror in 0..segment.body.ffl_mirrors.len() {
+            assert_ne!(home(world, &client, &segment, mirror).await, gone, "{name} at {at}");
+            for (n, window) in expected[from..to].chunks(WINDOW).enumerate() {
+                // Of long holes some parts will do.
+                if n % 8 != 0 && window.iter().all(|byte| *byte == 0) {
+                    continue;
+                }
+                let start = at + u64::try_from(n * WINDOW).unwrap();
+                let bytes = start..start + u64::try_from(window.len()).unwrap();
+                let mut read = client.read(&segment.mirror(mirror), bytes).await.unwrap().to_vec();
+                // Of a file that was extended and not written to its end: Linux puts zeros there.
+                read.resize(window.len(), 0);
+                assert!(read == window, "{name}: mirror {mirror} differs at {start} or after");
+            }
+        }
+        at = end;
+    }
+    let through = client.proxied_read(&file, 0, 1 << 20).await;
+    assert!(through[..] == expected[..through.len()], "{name} through the metadata server");
+    client.close(&file).await;
+}
+
+#[test]
+fn a_drained_data_server_holds_nothing_and_is_not_missed() {
+    for (seed, shape) in [(1, Shape::Default), (2, Shape::Wide)] {
+        simulate_with(seed, LayoutPolicy { shape, mirrors: 1 }, async |world| {
+            let gone = 1;
+            let mut files = BTreeMap::new();
+            for n in 0..4_u64 {
+                let name = format!("f{n}");
+                let mut writer = Writer::mount(world, &format!("c{n}"), &name).await;
+                let mut model = Vec::new();
+                for at in [0, UNIT - 3000, UNIT + 100_000 + n * 1000] {
+                    let data = pattern(at + n, 90_000);
+                    writer.write(world, at, &data).await;
+                    put(&mut model, at, &data);
+                }
+                files.insert(name, (writer, model));
+            }
+            assert!(world.data_files(gone) > 0);
+            let before = server(world, gone).await.unwrap();
+            assert_eq!((before.intent, before.drain.len()), (ctl_intent::INTENT_ACTIVE, 0));
+            drain(world, gone, 0).await.unwrap();
+            // Everybody goes on, with layouts that were handed out before.
+            for round in 0..12_u64 {
+                for (writer, model) in files.values_mut() {
+                    let (at, data) = (round * 150_000, pattern(round, 20_000));
+                    writer.write(world, at, &data).await;
+                    put(model, at, &data);
+                }
+                world.sleep(Duration::from_millis(100)).await;
+            }
+            for (writer, _) in files.values_mut() {
+                writer.obey().await;
+            }
+            drained(world, gone).await;
+            for (name, (writer, model)) in &mut files {
+                writer.obey().await;
+                writer.give_back().await;
+                right(world, name, model, gone).await;
+            }
+            assert_eq!(remove(world, gone, false, &[]).await.unwrap().files, 0);
+            assert!(server(world, gone).await.is_none(), "gone from the list");
+            world.crash_data_server(gone).await;
+            world.sleep(Duration::from_secs(30)).await;
+            for (name, (writer, model)) in &mut files {
+                let proxied = writer.proxied;
+                let data = pattern(77, 300_000);
+                writer.write(world, UNIT - 100_000, &data).await;
+                put(model, UNIT - 100_000, &data);
+                assert_eq!(writer.proxied, proxied, "straight to the data servers");
+                writer.give_back().await;
+                right(world, name, model, gone).await;
+            }
+            assert_eq!(world.check().await, 0);
+            // Neither a restart nor the data server itself brings it back.
+            world.restart_metadata_server().await;
+            assert!(server(world, gone).await.is_none());
+            world.start_refused(gone).await;
+            assert!(server(world, gone).await.is_none());
+        });
+    }
+}
+
+#[test]
+fn new_files_stay_away_at_once_and_come_back_when_it_is_cancelled() {
+    simulate_with(4, LayoutPolicy { shape: Shape::Wide, mirrors: 1 }, async |world| {
+        let client = Client::mount(world, "a", NEW).await;
+        // One that is never written: there is nothing to copy, and still it must not name what goes.
+        let (empty, held) = client.open_with_layout("empty").await;
+        drain(world, 2, 0).await.unwrap();
+        let (_, new) = client.open_with_layout("new").await;
+        for mirror in 0..new.body.ffl_mirrors.len() {
+            for server in &new.body.ffl_mirrors[mirror].ffm_data_servers {
+                assert_ne!(client.device(server.ffds_deviceid).await, world.data_server(2));
+            }
+        }
+        let (stateid, _) = client.recalled(1).await;
+        assert_eq!(stateid.other, held.stateid.other);
+        client.layout_return(&empty, stateid).await;
+        drained(world, 2).await;
+        cancel(world, 2).await;
+        assert_eq!(server(world, 2).await.unwrap().intent, ctl_intent::INTENT_ACTIVE);
+        let (_, again) = client.open_with_layout("again").await;
+        let mut homes = Vec::new();
+        for server in &again.body.ffl_mirrors[0].ffm_data_servers {
+            homes.push(client.device(server.ffds_deviceid).await);
+        }
+        assert!(homes.contains(&world.data_server(2)));
+        assert!(remove(world, 2, false, &[]).await.unwrap_err().contains("drain it first"));
+    });
+}
+
+#[test]
+fn who_does_not_let_go_is_fenced_and_writes_nothing_that_counts() {
+    simulate_with(5, LayoutPolicy { shape: Shape::Small, mirrors: 1 }, async |world| {
+        let mut writer = Writer::mount(world, "a", "f").await;
+        writer.write(world, 0, &pattern(1, 400_000)).await;
+        let held = writer.held.clone().unwrap();
+        let gone = home(world, &writer.client, &held, 0).await;
+        // It goes on reaching the data server, and hears nothing of the metadata server.
+        world.net.partition("a", "mds");
+        drain(world, gone, 0).await.unwrap();
+        drained(world, gone).await;
+        let late = writer.client.write(&held, 0, &[9; 1000]).await;
+        assert!(late.is_err(), "{late:?}");
+        let read = writer.client.read(&held, 0..1000).await;
+        assert!(matches!(read, Err(nfsstat3::NFS3ERR_STALE | nfsstat3::NFS3ERR_ACCES)), "{read:?}");
+        right(world, "f", &pattern(1, 400_000), gone).await;
+        assert_eq!(world.data_files(gone), 0);
+    });
+}
+
+#[test]
+fn mirrors_stay_on_distinct_data_servers_and_too_few_are_refused() {
+    let policy = LayoutPolicy { shape: Shape::Small, mirrors: 3 };
+    simulate_with(6, policy, async |world| {
+        let mut writer = Writer::mount(world, "a", "f").await;
+        let model = pattern(1, 700_000);
+        writer.write(world, 0, &model).await;
+        writer.give_back().await;
+        drain(world, 0, 0).await.unwrap();
+        drained(world, 0).await;
+        right(world, "f", &model, 0).await;
+        let segment = writer.client.layout(&writer.file, writer.file.stateid, RO, 0).await;
+        let mut homes = Vec::new();
+        for mirror in 0..3 {
+            homes.push(home(world, &writer.client, &segment, mirror).await);
+        }
+        homes.sort_unstable();
+        assert_eq!(homes, [1, 2, 3]);
+        let why = drain(world, 1, 0).await.unwrap_err();
+        assert!(why.contains("3 mirrors") && why.contains("only 2"), "{why}");
+        assert_eq!(server(world, 1).await.unwrap().intent, ctl_intent::INTENT_ACTIVE);
+        let nobody = drain(world, 8, 0).await.unwrap_err();
+        assert!(nobody.contains("no data server 9"), "{nobody}");
+    });
+}
+
+#[test]
+fn what_is_lost_with_a_data_server_is_said_and_agreed_to_first() {
+    let policy = LayoutPolicy { shape: Shape::Small, mirrors: 1 };
+    simulate_tuned(
+        7,
+        |config| (config.policy, config.rebuild_after) = (policy, Duration::ZERO),
+        async |world| {
+            let client = Client::mount(world, "a", NEW).await;
+            for n in 0..8_u64 {
+                let (file, segment) = client.open_with_layout(&format!("f{n}")).await;
+                client.write(&segment, 0, &pattern(n, 5000)).await.unwrap();
+                client.layout_commit(&file, segment.stateid, Some(4999)).await.unwrap();
+                client.layout_return(&file, segment.stateid).await;
+                client.close(&file).await;
+            }
+            let lost = 3;
+            let here = world.data_files(lost);
+            world.sleep(Duration::from_secs(3)).await;
+            assert!(remove(world, lost, true, &[]).await.unwrap_err().contains("a moment ago"));
+            world.crash_data_server(lost).await;
+            world.sleep(Duration::from_secs(60)).await;
+            assert!(remove(world, lost, true, &[]).await.unwrap_err().contains("drain it first"));
+            drain(world, lost, 0).await.unwrap();
+            world.sleep(Duration::from_secs(60)).await;
+            let progress = server(world, lost).await.unwrap().drain.remove(0);
+            assert_eq!(progress.held, u64::try_from(here).unwrap());
+            assert!(
+                String::from_utf8_lossy(&progress.examples[0].reason).contains("data server 4 is not there")
+            );
+            assert!(progress.examples[0].name.starts_with(b"f"));
+            let told = remove(world, lost, true, &[]).await.unwrap();
+            assert_eq!((told.removed, told.files), (false, u64::try_from(here).unwrap()));
+            assert!(told.examples[0].name.starts_with(b"f"));
+            let wrong = remove(world, lost, true, &[told.files + 1]).await.unwrap();
+            assert!(!wrong.removed, "agreed to something else");
+            assert!(remove(world, lost, true, &[told.files]).await.unwrap().removed);
+            assert!(server(world, lost).await.is_none());
+            // What is lost is an error at once, not a wait; it can be removed, and be written anew.
+            let client = Client::mount(world, "b", NEW).await;
+            let (mut errors, mut good) = (0, 0);
+            for n in 0..8_u64 {
+                let file = client.open(&format!("f{n}")).await;
+                match client.try_read(&file, 0, 5000).await {
+                    Ok(read) => {
+                        assert!(read[..] == pattern(n, 5000)[..]);
+                        good += 1;
+                    }
+                    Err(nfsstat4::NFS4ERR_IO) => {
+                        errors += 1;
+                        client.truncate(&file, 0).await;
+                        let segment = client.layout(&file, file.stateid, RW, 0).await;
+                        client.write(&segment, 0, b"anew").await.unwrap();
+                        client.layout_return(&file, segment.stateid).await;
+                    }
+                    Err(other) => panic!("{other:?}"),
+                }
+                client.close(&file).await;
+                client.remove(&format!("f{n}")).await;
+            }
+            assert_eq!((errors, good), (here, 8 - here));
+            world.sleep(Duration::from_secs(30)).await;
+            assert_eq!(world.check().await, 0);
+            world.start_refused(lost).await;
+        },
+    );
+}
+
+/// What happens next.
+#[derive(Clone, Debug)]
+enum Event {
+    Write { file: usize, at: u64, length: usize, seed: u64 },
+    Truncate { file: usize, size: u64 },
+    Remove { file: usize },
+    RestartMds,
+    CrashDs { n: usize, millis: u64 },
+    Cancel,
+    Sleep { millis: u64 },
+}
+
+const FILES: usize = 3;
+/// Where the last write begins.
+const LONGEST: u64 = UNIT + (2 << 20);
+
+fn event() -> impl Strategy<Value = Event> {
+    let write = (0..FILES, 0..LONGEST, 1usize..200_000, any::<u64>());
+    prop_oneof![
+        8 => write.prop_map(|(file, at, length, seed)| Event::Write { file, at, length, seed }),
+        1 => (0..FILES, 0..LONGEST).prop_map(|(file, size)| Event::Truncate { file, size }),
+        1 => (0..FILES).prop_map(|file| Event::Remove { file }),
+        2 => Just(Event::RestartMds),
+        3 => (0usize..4, 0u64..6000).prop_map(|(n, millis)| Event::CrashDs { n, millis }),
+        1 => Just(Event::Cancel),
+        5 => (0u64..4000).prop_map(|millis| Event::Sleep { millis }),
+    ]
+}
+
+/// One of the files, and a client of its own that uses it.
+struct Used {
+    name: String,
+    host: String,
+    writer: Writer,
+    model: Vec<u8>,
+}
+
+impl Used {
+    async fn new(world: &World, file: usize, clients: &mut usize) -> Self {
+        *clients += 1;
+        let (name, host) = (format!("f{file}"), format!("client{clients}"));
+        let writer = Writer::mount(world, &host, &name).await;
+        Self { name, host, writer, model: Vec::new() }
+    }
+}
+
+async fn live(world: &mut World, gone: usize, events: &[Event]) {
+    let mut clients = 0;
+    let mut files = Vec::new();
+    for file in 0..FILES {
+        let mut used = Used::new(world, file, &mut clients).await;
+        let data = pattern(u64::try_from(file).unwrap(), 700_000);
+        used.writer.write(world, 0, &data).await;
+        put(&mut used.model, 0, &data);
+        files.push(used);
+    }
+    // Slow enough that something happens meanwhile.
+    drain(world, gone, 512 << 10).await.unwrap();
+    for event in events {
+        match event {
+            Event::Write { file, at, length, seed } => {
+                let (data, used) = (pattern(*seed, *length), &mut files[*file]);
+                used.writer.write(world, *at, &data).await;
+                put(&mut used.model, *at, &data);
+            }
+            Event::Truncate { file, size } => {
+                let used = &mut files[*file];
+                used.writer.give_back().await;
+                used.writer.client.truncate(&used.writer.file, *size).await;
+                used.model.resize(usize::try_from(*size).unwrap(), 0);
+            }
+            Event::Remove { file } => {
+                let used = &mut files[*file];
+                used.writer.give_back().await;
+                used.writer.client.close(&used.writer.file).await;
+                used.writer.client.remove(&used.name).await;
+                *used = Used::new(world, *file, &mut clients).await;
+            }
+            Event::RestartMds => {
+                world.restart_metadata_server().await;
+                for (file, used) in files.iter_mut().enumerate() {
+                    world.net.crash(&used.host);
+                    let model = std::mem::take(&mut used.model);
+                    *used = Used { model, ..Used::new(world, file, &mut clients).await };
+                }
+            }
+            Event::CrashDs { n, millis } => {
+                world.crash_data_server(*n).await;
+                world.sleep(Duration::from_millis(*millis)).await;
+                world.start_data_server(*n).await;
+            }
+            Event::Cancel => {
+                cancel(world, gone).await;
+                world.sleep(Duration::from_millis(300)).await;
+                drain(world, gone, 1 << 20).await.unwrap();
+            }
+            Event::Sleep { millis } => world.sleep(Duration::from_millis(*millis)).await,
+        }
+        for used in &mut files {
+            used.writer.obey().await;
+        }
+    }
+    for n in 0..4 {
+        world.until_serving(n).await;
+    }
+    for used in &mut files {
+        used.writer.obey().await;
+        used.writer.give_back().await;
+        used.writer.client.close(&used.writer.file).await;
+    }
+    drained(world, gone).await;
+    for used in &files {
+        right(world, &used.name, &used.model, gone).await;
+    }
+    remove(world, gone, false, &[]).await.unwrap();
+    world.crash_data_server(gone).await;
+    for used in &files {
+        right(world, &used.name, &used.model, gone).await;
+    }
+    world.check().await;
+}
+
+#[test]
+fn whatever_happens_a_drain_loses_nothing_and_leaves_nothing() {
+    let cases = std::env::var("SLUICE_WORLD_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(3);
+    let config = Config { cases, max_shrink_iters: 50, failure_persistence: None, ..Config::default() };
+    let input = (any::<u64>(), 0usize..3, 1u8..3, 0usize..4, prop::collection::vec(event(), 1..25));
+    TestRunner::new(config)
+        .run(&input, |(seed, shape, mirrors, gone, events)| {
+            let shape = [Shape::Small, Shape::Default, Shape::Wide][shape];
+            let policy = LayoutPolicy { shape, mirrors };
+            simulate_with(seed, policy, async |world| live(world, gone, &events).await);
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[test]
+fn a_drain_under_a_limit_takes_its_time() {
+    simulate(9, async |world| {
+        let mut writer = Writer::mount(world, "a", "f").await;
+        writer.write(world, 0, &pattern(3, 3 << 20)).await;
+        let gone = home(world, &writer.client, &writer.held.clone().unwrap(), 0).await;
+        writer.give_back().await;
+        writer.client.close(&writer.file).await;
+        world.sleep(Duration::from_secs(5)).await;
+        drain(world, gone, 256 << 10).await.unwrap();
+        world.sleep(Duration::from_secs(6)).await;
+        let now = server(world, gone).await.unwrap().drain.remove(0);
+        assert!(!is_drained(world, gone).await, "3 MiB at 256 KiB/s take 12 s");
+        assert_eq!((now.all.data_files, now.all.bytes), (1, 3 << 20));
+        assert!(now.rate.bytes > 128 << 10 && now.rate.bytes < 512 << 10, "{}", now.rate.bytes);
+        drained(world, gone).await;
+        right(world, "f", &pattern(3, 3 << 20), gone).await;
+    });
+}

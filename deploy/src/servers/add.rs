@@ -1,0 +1,95 @@
+//! `sluice ds add`: what is looked at before a data server is first started, and its registration.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::ask;
+use crate::reach::Admin;
+use crate::status::{address, size};
+use crate::{cli, descriptors, ds, logs};
+
+/// A metadata server that is there answers sooner.
+const PATIENCE: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_millis(100);
+const DRAIN: Duration = Duration::from_secs(5);
+
+pub(super) async fn run(options: &cli::Serve) -> Result<()> {
+    logs::start();
+    descriptors::raise();
+    let (mds, _) = ds::addresses(options)?;
+    let admin = Admin::connect(mds, ds::key(options)?)
+        .await
+        .with_context(|| format!("the metadata server {mds} cannot be reached, or has another key"))?;
+    let before = ask(&admin).await?;
+    fit(&options.data_dir)?;
+    let server = ds::start(options, true).await?;
+    let begin = Instant::now();
+    while !server.status().serving {
+        if begin.elapsed() > PATIENCE {
+            server.shutdown(DRAIN).await;
+            bail!(
+                "the metadata server {mds} does not take it: see why in the lines above, or in sluice doctor"
+            );
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+    let id = u32::from(server.status().store_id);
+    let after = ask(&admin).await?;
+    server.shutdown(DRAIN).await;
+    let known = before.servers.iter().any(|known| known.status.id == id);
+    let Some(new) = after.servers.iter().find(|server| server.status.id == id) else {
+        bail!("data server {id} is registered and not in the list: was it removed just now?");
+    };
+    println!(
+        "data server {id} {}: clients are told {}, {} free",
+        if known { "was there already" } else { "is added" },
+        address(&new.status),
+        size(new.status.capacity.free_bytes)
+    );
+    println!("start it now: {}", command(options));
+    Ok(())
+}
+
+/// Whether a store may be made there. What the store itself refuses it refuses later: what is somebody else's.
+fn fit(dir: &Path) -> Result<()> {
+    let found = std::fs::metadata(dir).with_context(|| {
+        format!("{} is not there: make it, or mount the device there first", dir.display())
+    })?;
+    if !found.is_dir() {
+        bail!("{} is no directory", dir.display());
+    }
+    let root = std::fs::metadata("/").context("cannot look at /")?;
+    if root.dev() == found.dev() {
+        eprintln!("warning: {} is on the same file system as /: is the device mounted?", dir.display());
+    }
+    let probe = dir.join("store");
+    std::fs::create_dir_all(&probe)
+        .with_context(|| format!("cannot make {}: is it this user's?", probe.display()))
+}
+
+/// How it is run from now on.
+fn command(options: &cli::Serve) -> String {
+    match &options.config {
+        Some(file) => format!("sluice ds --config {}, or its unit", file.display()),
+        None => "the same command, without `add`".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_place_for_a_store_is_said_before_one_is_made() {
+        let dir = tempfile::tempdir().unwrap();
+        fit(dir.path()).unwrap();
+        let missing = fit(&dir.path().join("nothing")).unwrap_err().to_string();
+        assert!(missing.contains("mount the device"), "{missing}");
+        let file = dir.path().join("file");
+        std::fs::write(&file, "x").unwrap();
+        assert!(fit(&file).unwrap_err().to_string().contains("no directory"));
+    }
+}

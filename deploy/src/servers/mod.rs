@@ -1,0 +1,57 @@
+//! `sluice ds add|list|drain|undrain|remove`.
+
+mod add;
+mod drain;
+mod list;
+mod remove;
+
+use anyhow::{Result, bail};
+use serde_json::json;
+use sluice_xdr::control::{ADMIN_SERVERS, ADMIN_SERVERS_res, ADMIN_SERVERS_resok, ctl_intent, ctl_named};
+
+use crate::cli::DsCommand;
+use crate::clients::printable;
+use crate::reach::Admin;
+use crate::status::text;
+
+pub(crate) async fn run(command: DsCommand) -> Result<()> {
+    match command {
+        DsCommand::Add(options) => add::run(&options).await,
+        DsCommand::List { reach, json } => list::run(&Admin::reach(&reach).await?, json).await,
+        DsCommand::Drain { id, limit, no_wait, reach, json } => {
+            let how = drain::How { limit: limit.saturating_mul(1 << 20), wait: !no_wait, json };
+            drain::run(&Admin::reach(&reach).await?, id, &how).await
+        }
+        DsCommand::Undrain { id, reach, json } => drain::cancel(&Admin::reach(&reach).await?, id, json).await,
+        DsCommand::Remove { id, lost, accept_data_loss, reach, json } => {
+            let how = remove::How { lost, agreed: accept_data_loss, json };
+            remove::run(&Admin::reach(&reach).await?, id, &how).await
+        }
+    }
+}
+
+async fn ask(admin: &Admin) -> Result<ADMIN_SERVERS_resok> {
+    match admin.call(ADMIN_SERVERS, &()).await? {
+        ADMIN_SERVERS_res::CTL_OK(all) => Ok(all),
+        ADMIN_SERVERS_res::Default(_, reason) => bail!("{}", text(&reason)),
+    }
+}
+
+fn intent(intent: ctl_intent) -> &'static str {
+    match intent {
+        ctl_intent::INTENT_ACTIVE => "active",
+        ctl_intent::INTENT_DRAINING => "draining",
+        _ => "drained",
+    }
+}
+
+/// A file by its first name, and by what finds it.
+fn named(file: &ctl_named) -> String {
+    let name = if file.name.is_empty() { "?".to_owned() } else { printable(&file.name) };
+    let why = if file.reason.is_empty() { String::new() } else { format!(": {}", text(&file.reason)) };
+    format!("{name} (find -inum {}){why}", file.file)
+}
+
+fn named_json(file: &ctl_named) -> serde_json::Value {
+    json!({ "file": file.file, "name": text(&file.name), "reason": text(&file.reason) })
+}

@@ -1,0 +1,233 @@
+//! What an administrator asks for. Whatever would lose data is refused, and why.
+
+use std::sync::Arc;
+
+use sluice_namespace::stable_storage::{
+    Drain, Store, StoreState, cancel_drain, drain, put_drain, remove_store, store,
+};
+use sluice_namespace::{FsError, InodeKey, StoreId};
+use sluice_xdr::control::ctl_capacity;
+
+use super::census::{self, Count};
+use crate::dsctl::{StoreHandle, isolated, together};
+use crate::layout::garbage;
+use crate::server::Mds;
+
+/// Of what is free elsewhere, the part that a drain leaves to others: one in so many.
+const SPARE_ROOM: u64 = 20;
+
+/// Why something is not done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// It never will be, as things are.
+    No(String),
+    /// Not known yet: ask again.
+    NotYet(String),
+}
+
+impl From<FsError> for Refusal {
+    fn from(error: FsError) -> Self {
+        Self::NotYet(format!("the metadata store does not answer: {error}"))
+    }
+}
+
+fn no<T>(why: impl Into<String>) -> Result<T, Refusal> {
+    Err(Refusal::No(why.into()))
+}
+
+/// What the removal of a data server that is lost costs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Loss {
+    pub(crate) files: u64,
+    pub(crate) examples: Vec<InodeKey>,
+    /// Done, as it was agreed to.
+    pub(crate) removed: bool,
+}
+
+/// Begins to empty a data server, or sets how fast.
+///
+/// # Errors
+/// Why not.
+pub(crate) async fn begin(mds: &Arc<Mds>, id: StoreId, rate: u64) -> Result<(), Refusal> {
+    let handle = handle(mds, id)?;
+    let counted = if handle.is_active() { Some(judge(mds, &handle)?) } else { None };
+    let (count, now) = (counted.unwrap_or_default(), mds.env.clock.wall().seconds);
+    let amount = count.amount;
+    let (row, _) = mds
+        .write(|mut txn| {
+            Box::pin(async move {
+                let store = row(&txn, id).await?;
+                let fresh = Drain {
+                    store: id,
+                    since: now,
+                    rate,
+                    data_files: amount.data_files,
+                    bytes: amount.bytes,
+                    done: false,
+                };
+                let drain = drain(&txn, id).await?.map_or(fresh, |drain| Drain { rate, ..drain });
+                put_drain(&mut txn, &store, &drain);
+                Ok(drain)
+            })
+        })
+        .await?;
+    handle.update(|view| view.intent = StoreState::Draining);
+    tracing::info!(data_server = id.0, data_files = row.data_files, "data server is drained");
+    mds.drains.began(row);
+    Ok(())
+}
+
+/// It takes new files again; files on their way go on.
+///
+/// # Errors
+/// Why not.
+pub(crate) async fn cancel(mds: &Arc<Mds>, id: StoreId) -> Result<(), Refusal> {
+    let handle = handle(mds, id)?;
+    if handle.is_active() {
+        return no(format!("data server {} is not being drained", id.0));
+    }
+    mds.drains.ended(id);
+    mds.write(|mut txn| {
+        Box::pin(async move {
+            let store = row(&txn, id).await?;
+            cancel_drain(&mut txn, &store);
+            Ok(())
+        })
+    })
+    .await?;
+    handle.update(|view| view.intent = StoreState::Active);
+    tracing::info!(data_server = id.0, "data server takes new files again");
+    Ok(())
+}
+
+/// Takes out a data server that holds nothing.
+///
+/// # Errors
+/// Why not.
+pub(crate) async fn remove(mds: &Arc<Mds>, id: StoreId) -> Result<Loss, Refusal> {
+    let handle = handle(mds, id)?;
+    if handle.is_active() {
+        return no(format!("data server {0} is in use: drain it first, with `sluice ds drain {0}`", id.0));
+    }
+    let (done, _) = mds
+        .write(|mut txn| {
+            Box::pin(async move {
+                let store = row(&txn, id).await?;
+                let done = drain(&txn, id).await?.is_some_and(|drain| drain.done);
+                if done {
+                    remove_store(&mut txn, &store);
+                }
+                Ok(done)
+            })
+        })
+        .await?;
+    if !done {
+        return no(format!("data server {} still holds data files: it is being drained", id.0));
+    }
+    forget(mds, &handle).await;
+    Ok(Loss { removed: true, ..Loss::default() })
+}
+
+/// Takes out a data server that is gone with what it holds, if exactly `agreed` files are lost with it.
+///
+/// # Errors
+/// Why not.
+pub(crate) async fn remove_lost(mds: &Arc<Mds>, id: StoreId, agreed: Option<u64>) -> Result<Loss, Refusal> {
+    let handle = handle(mds, id)?;
+    if !handle.view().lost || !isolated(mds, &handle) {
+        return no(format!(
+            "data server {0} was heard of a moment ago: stop it if it is lost, or drain it with `sluice ds drain {0}`",
+            id.0
+        ));
+    }
+    if handle.is_active() {
+        return no(format!(
+            "drain it first, with `sluice ds drain {}`: what has another mirror is made anew from that",
+            id.0
+        ));
+    }
+    let census = census::fresh(mds).map_err(counting)?;
+    let Count { alone, examples, files, .. } = census.of(id);
+    if files > alone {
+        return no(format!(
+            "{} files have mirrors elsewhere that are not copied yet: wait, or add a data server that takes them",
+            files - alone
+        ));
+    }
+    let loss = Loss { files: alone, examples, removed: agreed == Some(alone) };
+    if loss.removed {
+        mds.write(|mut txn| {
+            Box::pin(async move {
+                let store = row(&txn, id).await?;
+                remove_store(&mut txn, &store);
+                Ok(())
+            })
+        })
+        .await?;
+        forget(mds, &handle).await;
+    }
+    Ok(loss)
+}
+
+fn handle(mds: &Mds, id: StoreId) -> Result<Arc<StoreHandle>, Refusal> {
+    match mds.data_servers.get(id) {
+        Some(store) if store.is_removed() => no(format!("data server {} was removed", id.0)),
+        Some(store) => Ok(store),
+        None => no(format!("there is no data server {}: sluice ds list shows them", id.0)),
+    }
+}
+
+async fn row(txn: &sluice_kv::Transaction, id: StoreId) -> Result<Store, FsError> {
+    store(txn, id).await?.ok_or(FsError::NotFound)
+}
+
+fn counting(seen: u64) -> Refusal {
+    Refusal::NotYet(format!("looking at what it holds: {seen} files so far"))
+}
+
+/// Whether the others can take what it holds.
+fn judge(mds: &Arc<Mds>, goes: &StoreHandle) -> Result<Count, Refusal> {
+    let mut others = mds.data_servers.all();
+    others.retain(|store| store.id != goes.id && store.serves() && store.takes_new());
+    let left = others.len();
+    if left == 0 {
+        return no("no other data server takes new files: add one first");
+    }
+    if usize::from(mds.config.policy.mirrors) > left {
+        return no(format!(
+            "files are made with {} mirrors, and only {left} other data servers take new files: add one first",
+            mds.config.policy.mirrors
+        ));
+    }
+    let count = census::fresh(mds).map_err(counting)?.of(goes.id);
+    if usize::from(count.mirrors) > left {
+        return no(format!(
+            "it holds a part of files with {} mirrors, and only {left} other data servers take new files: add one first",
+            count.mirrors
+        ));
+    }
+    let ctl_capacity { free_bytes, .. } = together(others.iter().map(|store| store.view().capacity));
+    if count.amount.bytes > free_bytes - free_bytes / SPARE_ROOM {
+        return no(format!(
+            "it holds {} MiB, and the other data servers have room for {} MiB: add one first",
+            count.amount.bytes >> 20,
+            free_bytes >> 20
+        ));
+    }
+    Ok(count)
+}
+
+/// It is out, durably.
+async fn forget(mds: &Arc<Mds>, handle: &StoreHandle) {
+    mds.drains.ended(handle.id);
+    let connection = handle.update(|view| {
+        (view.intent, view.lost) = (StoreState::Removed, true);
+        view.connection.take()
+    });
+    let proxies = handle.nfs.lock().await.take();
+    for connection in connection.into_iter().chain(proxies) {
+        connection.close();
+    }
+    tracing::warn!(data_server = handle.id.0, "data server removed for good");
+    garbage::poke(mds);
+}

@@ -1,0 +1,167 @@
+//! A data server is emptied: nothing new is placed on it, and every data file there goes to another one, while
+//! clients use the files. docs/adr/0019-draining.md.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | `change` | what an administrator asks for, or why not |
+//! | `census` | how much of which file is where: counted, never kept up to date |
+//! | `pass` | one walk over all files, those that name the data server |
+//! | `mover` | one file |
+//! | `progress` | how far it is |
+//!
+//! What is durable is that it shall happen (a row of the data server) and what has: the files' own layouts. After a
+//! restart the walk begins again, and finds what is left.
+
+pub(crate) mod census;
+pub(crate) mod change;
+mod mover;
+mod pass;
+pub(crate) mod progress;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use sluice_namespace::stable_storage::{Drain, drain, drains, put_drain, store};
+use sluice_namespace::{FsError, StoreId};
+use tokio::sync::Notify;
+
+use crate::server::Mds;
+use census::Counting;
+use progress::Progress;
+
+/// Between two looks at what is to be done when nobody says that something is.
+const LOOK: Duration = Duration::from_secs(5);
+/// Before what did not succeed is tried again.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// The data servers that are being emptied, and what was counted last.
+#[derive(Debug, Default)]
+pub(crate) struct Drains {
+    under_way: Mutex<BTreeMap<StoreId, Arc<Progress>>>,
+    pub(crate) counting: Counting,
+    changed: Notify,
+}
+
+impl Drains {
+    /// How far it is.
+    pub(crate) fn of(&self, store: StoreId) -> Option<Arc<Progress>> {
+        self.under_way.lock().get(&store).map(Arc::clone)
+    }
+
+    /// Bytes were copied from a data server that may have a limit for that: returns when more may be.
+    pub(crate) async fn keep_pace(&self, mds: &Mds, store: StoreId, copied: u64) {
+        let wait = self.of(store).map(|progress| progress.copied(mds.now(), copied));
+        if let Some(wait) = wait.filter(|wait| !wait.is_zero()) {
+            mds.env.clock.sleep(wait).await;
+        }
+    }
+
+    /// The rows are as `row` says.
+    fn began(&self, row: Drain) {
+        let mut all = self.under_way.lock();
+        match all.get(&row.store) {
+            Some(progress) => progress.set_row(row),
+            None => drop(all.insert(row.store, Arc::new(Progress::new(row)))),
+        }
+        drop(all);
+        self.changed.notify_one();
+    }
+
+    fn ended(&self, store: StoreId) {
+        if let Some(progress) = self.under_way.lock().remove(&store) {
+            progress.stop();
+        }
+    }
+}
+
+/// Empties what is to be emptied, for the life of the server, after what earlier incarnations left.
+pub(crate) async fn run(mds: Arc<Mds>) {
+    while let Err(error) = load(&mds).await {
+        tracing::warn!(%error, "cannot read which data servers are to be emptied; trying again");
+        mds.env.clock.sleep(LOOK).await;
+    }
+    loop {
+        let changed = mds.drains.changed.notified();
+        let all: Vec<_> = mds.drains.under_way.lock().values().map(Arc::clone).collect();
+        for progress in all.into_iter().filter(|progress| progress.take_up()) {
+            mds.spawn(empty(Arc::clone(&mds), progress));
+        }
+        let _ = mds.env.clock.timeout(LOOK, changed).await;
+    }
+}
+
+async fn load(mds: &Arc<Mds>) -> Result<(), FsError> {
+    let rows = mds.read(|txn| Box::pin(async move { drains(&txn).await })).await?;
+    rows.into_iter().for_each(|row| mds.drains.began(row));
+    Ok(())
+}
+
+/// Empties one data server, however long it takes.
+async fn empty(mds: Arc<Mds>, progress: Arc<Progress>) {
+    let id = progress.store();
+    // Files that are being made may still be placed there.
+    mds.data_servers.placed(&mds.env).await;
+    mds.spawn(progress::count(Arc::clone(&mds), Arc::clone(&progress)));
+    let mut todo = pass::Todo::All;
+    while !progress.is_stopped() {
+        match pass::run(&mds, &progress, todo).await {
+            Ok(pass::Todo::Nothing) => match finish(&mds, &progress).await {
+                Ok(true) => return,
+                Ok(false) => todo = pass::Todo::Nothing,
+                Err(error) => {
+                    tracing::warn!(%error, data_server = id.0, "cannot record that it is drained; trying again");
+                    todo = pass::Todo::Nothing;
+                }
+            },
+            Ok(left) => todo = left,
+            Err(error) => {
+                tracing::warn!(%error, data_server = id.0, "cannot look for what is on a data server; trying again");
+                todo = pass::Todo::All;
+            }
+        }
+        mds.env.clock.sleep(AGAIN).await;
+    }
+}
+
+/// Nothing names it any more: durably so, when what it held is removed there. False: not yet.
+async fn finish(mds: &Arc<Mds>, progress: &Arc<Progress>) -> Result<bool, FsError> {
+    let id = progress.store();
+    if mds.data_servers.get(id).is_some_and(|store| store.serves()) && spares(mds, id).await? {
+        super::garbage::poke(mds);
+        return Ok(false);
+    }
+    let (row, _) = mds
+        .write(|mut txn| {
+            Box::pin(async move {
+                let (Some(store), Some(row)) = (store(&txn, id).await?, drain(&txn, id).await?) else {
+                    return Ok(None);
+                };
+                let row = Drain { done: true, ..row };
+                put_drain(&mut txn, &store, &row);
+                Ok(Some(row))
+            })
+        })
+        .await?;
+    // Cancelled meanwhile otherwise.
+    if let Some(row) = row {
+        progress.set_row(row);
+        tracing::info!(data_server = id.0, "data server drained: it holds nothing and can be removed");
+    }
+    Ok(true)
+}
+
+/// Whether data files that lost their place are still to be removed there.
+async fn spares(mds: &Arc<Mds>, id: StoreId) -> Result<bool, FsError> {
+    const PAGE: usize = 1000;
+    let (namespace, mut after) = (&mds.namespace, None);
+    loop {
+        let page = mds.read(|txn| Box::pin(async move { namespace.spares(&txn, after, PAGE).await })).await?;
+        if page.iter().any(|spare| spare.store == id) {
+            return Ok(true);
+        }
+        let Some(last) = page.last() else { return Ok(false) };
+        after = Some((last.id, last.slot));
+    }
+}

@@ -1,0 +1,185 @@
+//! One file leaves a data server: what nobody has seen gets another place, all else is filled elsewhere first.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluice_namespace::{DataFile, FsError, Heal, Inode, InodeKey, Layout, StoreId};
+
+use super::census;
+use super::progress::{Amount, Progress};
+use crate::layout::heal::{self, Outcome};
+use crate::layout::{candidates, placement, turn};
+use crate::server::Mds;
+
+/// Attempts in a row; then others have their turn.
+const TRIES: u32 = 5;
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Its layout names the data server; or it is being healed, and then something may be on its way there.
+pub(super) fn concerns(inode: &Inode, store: StoreId) -> bool {
+    inode.layout().is_some_and(|layout| layout.names(store) || layout.is_degraded())
+}
+
+/// In one transaction: other data servers for the parts of these files that nobody has seen. Those files that have
+/// more there.
+///
+/// # Errors
+/// What the metadata store says.
+pub(super) async fn replace_unseen(
+    mds: &Arc<Mds>,
+    keys: &[InodeKey],
+    store: StoreId,
+) -> Result<Vec<InodeKey>, FsError> {
+    let (chosen, namespace) = (candidates(mds), &mds.namespace);
+    let list = &chosen.list;
+    let (more, _) = mds
+        .write(|mut txn| {
+            Box::pin(async move {
+                let mut more = Vec::new();
+                for key in keys {
+                    let inode = match namespace.getattr(&txn, key).await {
+                        Ok(inode) => inode,
+                        Err(FsError::Stale) => continue,
+                        Err(error) => return Err(error),
+                    };
+                    let Some(layout) = inode.layout() else { continue };
+                    let mut left = layout.is_degraded();
+                    for (index, component) in layout.components.iter().enumerate() {
+                        if component.slots.iter().all(|file| file.store != store) {
+                            continue;
+                        }
+                        let untouched = component.is_untouched(inode.size());
+                        let new = placement::repaired(component, list, turn(mds)).filter(|_| untouched);
+                        match new {
+                            Some(new) => {
+                                namespace.replace_component(&mut txn, key, index, new).await?;
+                            }
+                            None => left = true,
+                        }
+                    }
+                    if left {
+                        more.push(*key);
+                    }
+                }
+                Ok(more)
+            })
+        })
+        .await?;
+    drop(chosen);
+    Ok(more)
+}
+
+/// Moves what a file has at the data server; how much that was.
+///
+/// # Errors
+/// Why it cannot be done now, in words.
+pub(super) async fn go(mds: &Arc<Mds>, key: InodeKey, progress: &Progress) -> Result<Amount, String> {
+    let store = progress.store();
+    let mut amount = Amount::default();
+    let mut why = String::new();
+    for attempt in 0..TRIES {
+        if attempt > 0 {
+            mds.env.clock.sleep(RETRY).await;
+        }
+        if progress.is_stopped() {
+            return Err("the drain was cancelled".to_owned());
+        }
+        let step = match look(mds, key).await {
+            Ok((inode, row)) => {
+                if done(&inode, row.as_ref(), store) {
+                    return Ok(amount);
+                }
+                let here = census::amount(&inode, store);
+                amount = if here.data_files > 0 { here } else { amount };
+                move_once(mds, &inode, row.as_ref(), store).await
+            }
+            Err(error) => Err(error),
+        };
+        why = match step {
+            Ok(None) => continue,
+            Ok(Some(words)) => words,
+            Err(FsError::Stale) => return Ok(amount),
+            Err(error) => format!("the metadata store says: {error}"),
+        };
+    }
+    match look(mds, key).await {
+        Ok((inode, row)) if done(&inode, row.as_ref(), store) => Ok(amount),
+        Err(FsError::Stale) => Ok(amount),
+        _ if why.is_empty() => Err("it changes all the time".to_owned()),
+        _ => Err(why),
+    }
+}
+
+async fn look(mds: &Arc<Mds>, key: InodeKey) -> Result<(Inode, Option<Heal>), FsError> {
+    let namespace = &mds.namespace;
+    mds.read(|txn| {
+        Box::pin(async move {
+            Ok((namespace.getattr(&txn, &key).await?, namespace.heal(&txn, key.fileid).await?))
+        })
+    })
+    .await
+}
+
+/// Nothing of it is there, or is on its way there.
+fn done(inode: &Inode, row: Option<&Heal>, store: StoreId) -> bool {
+    let comes = row.is_some_and(|row| row.replacements.iter().any(|new| new.new.store == store));
+    !comes && inode.layout().is_none_or(|layout| !layout.names(store))
+}
+
+/// Plans and does as much as can be; why not all of it, in words.
+async fn move_once(
+    mds: &Arc<Mds>,
+    inode: &Inode,
+    row: Option<&Heal>,
+    store: StoreId,
+) -> Result<Option<String>, FsError> {
+    let (key, namespace) = (inode.key, &mds.namespace);
+    // A part that nobody has seen may have come back into the layout's old state with a truncation.
+    if replace_unseen(mds, &[key], store).await?.is_empty() {
+        return Ok(None);
+    }
+    let Some(layout) = inode.layout() else { return Ok(None) };
+    let wanted = wanting(mds, layout, inode.size(), row, store);
+    let chosen = candidates(mds);
+    let places = heal::places(mds, &chosen.list, columns(layout, inode.size()), row, store);
+    let short = places.len() < wanted;
+    for (slot, to) in places {
+        let planned = mds
+            .write(|mut txn| {
+                Box::pin(async move { namespace.plan_replacement(&mut txn, &key, slot, to).await })
+            })
+            .await;
+        match planned {
+            Ok(_) => {}
+            // It has changed meanwhile.
+            Err(FsError::Invalid) => return Ok(None),
+            Err(error) => return Err(error),
+        }
+    }
+    drop(chosen);
+    if short {
+        return Ok(Some(
+            "no other data server takes it: too few are there for its mirrors, or they are full".to_owned(),
+        ));
+    }
+    Ok(match heal::heal(mds, key).await? {
+        Outcome::Done => None,
+        Outcome::WaitsFor(stores) => {
+            let names: Vec<String> = stores.iter().map(|store| store.0.to_string()).collect();
+            Some(format!("data server {} is not there", names.join(" and ")))
+        }
+        Outcome::Again => Some("it is in use, and not given back".to_owned()),
+    })
+}
+
+fn columns(layout: &Layout, size: u64) -> impl Iterator<Item = &[DataFile]> {
+    let used = layout.in_use(size);
+    used.flat_map(|component| component.slots.chunks(usize::from(component.mirrors.max(1))))
+}
+
+/// How many data files need a place.
+fn wanting(mds: &Mds, layout: &Layout, size: u64, row: Option<&Heal>, store: StoreId) -> usize {
+    let planned = |file: &DataFile| row.and_then(|row| row.replacement(file.slot)).filter(|_| file.moving);
+    let files = columns(layout, size).flatten();
+    files.filter(|file| heal::needs_place(mds, file, planned(file).as_ref(), store)).count()
+}
