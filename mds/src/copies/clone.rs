@@ -59,8 +59,13 @@ pub(crate) async fn carry_out(cx: &mut Context, want: &Clone, answer: &nfs_resop
     let id = mds.next_data_file().await.map_err(|error| fs_status(&error))?;
     let plan = plan(id, (from, want.source_offset), &target, bytes.clone()).ok_or(nfsstat4::NFS4ERR_XDEV)?;
     let takes_new = |file: &DataFile| mds.data_servers.get(file.store).is_some_and(|store| store.takes_new());
+    // Until the target has taken them: what is drained from now on waits for that.
+    let placing = mds.data_servers.placing();
     // What it will not be made of may be placed anew later.
-    if !plan.fresh.data_files().filter(|file| file.materialised).all(takes_new) {
+    let is_active = |file: &DataFile| mds.data_servers.get(file.store).is_some_and(|store| store.is_active());
+    let fits = |file: &DataFile| is_active(file) && (takes_new(file) || !file.materialised);
+    // One that is drained must not be named by anybody new, written to or not.
+    if !plan.fresh.data_files().all(fits) {
         return Err(nfsstat4::NFS4ERR_XDEV.into());
     }
     let _room = room::to_grow(&mds, &cx.who, &target, bytes.end).await?;
@@ -77,6 +82,7 @@ pub(crate) async fn carry_out(cx: &mut Context, want: &Clone, answer: &nfs_resop
         source: want.source.fileid,
     };
     take(cx, want.target, &set, answer).await?;
+    drop(placing);
     drop(making);
     drop(writing.commit()?);
     if let Some(reading) = reading {
