@@ -62,8 +62,9 @@ fn new_files_go_elsewhere_from_the_answer_on_and_after_a_restart() {
             assert_eq!(placed(&client, name).await, stays);
         }
         world.restart().await;
-        let client = world.new_client("b").await;
+        // Grace, and the lease of who was there before, are over.
         world.sleep(Duration::from_secs(200)).await;
+        let client = world.new_client("b").await;
         assert_eq!(intent(&world, 1).await, ctl_intent::INTENT_DRAINING);
         let after = placed(&client, "g").await;
         assert_eq!(placed(&client, "h").await, after);
