@@ -36,6 +36,11 @@ fn end(error: &std::io::Error) -> ! {
     std::process::exit(1);
 }
 
+/// A line beside the result, on standard error.
+pub(crate) fn aside(words: Arguments<'_>) {
+    drop(writeln!(std::io::stderr(), "{words}"));
+}
+
 /// An error, to whom it may concern: nobody, if standard error is closed too.
 pub(crate) fn complain(words: Arguments<'_>) {
     drop(writeln!(std::io::stderr(), "sluice: {words}"));

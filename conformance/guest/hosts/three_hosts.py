@@ -66,13 +66,6 @@ class Lab:
             content = self.hosts[name].read(path).decode()
             host.write(target, content)
             return host.run(f"chmod 600 {target}")
-        if "--new" in line.split("#")[0].split():
-            # Until it has registered, then Ctrl-C.
-            command = line.split("#")[0].strip()
-            return host.run(f"{command} >/tmp/new.log 2>&1 & id=$!; "
-                            "for i in $(seq 300); do grep -q 'registered with' /tmp/new.log && break; sleep 0.1; done; "
-                            "cat /tmp/new.log; grep -q 'registered with' /tmp/new.log || exit 1; "
-                            "kill -INT $(pgrep -x sluice); wait $id")
         if line.startswith(("sluice status", "sluice doctor")):
             # A few seconds later, as the chapter says.
             return host.until(line, r"(.*\bok .*\n){3}")

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use super::ask;
+use crate::out::aside;
 use crate::reach::Admin;
 use crate::status::{address, size};
 use crate::{cli, descriptors, ds, logs};
@@ -43,13 +44,13 @@ pub(super) async fn run(options: &cli::Serve) -> Result<()> {
     let Some(new) = after.servers.iter().find(|server| server.status.id == id) else {
         bail!("data server {id} is registered and not in the list: was it removed just now?");
     };
-    println!(
+    say!(
         "data server {id} {}: clients are told {}, {} free",
         if known { "was there already" } else { "is added" },
         address(&new.status),
         size(new.status.capacity.free_bytes)
     );
-    println!("start it now: {}", command(options));
+    say!("start it now: {}", command(options));
     Ok(())
 }
 
@@ -63,7 +64,10 @@ fn fit(dir: &Path) -> Result<()> {
     }
     let root = std::fs::metadata("/").context("cannot look at /")?;
     if root.dev() == found.dev() {
-        eprintln!("warning: {} is on the same file system as /: is the device mounted?", dir.display());
+        aside(format_args!(
+            "warning: {} is on the same file system as /: is the device mounted?",
+            dir.display()
+        ));
     }
     let probe = dir.join("store");
     std::fs::create_dir_all(&probe)

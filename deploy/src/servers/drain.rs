@@ -30,9 +30,9 @@ pub(super) async fn run(admin: &Admin, id: u32, how: &How) -> Result<()> {
     begin(admin, id, how).await?;
     if !how.wait {
         if how.json {
-            println!("{}", list::to_json(&one(admin, id).await?));
+            say!("{}", list::to_json(&one(admin, id).await?));
         } else {
-            println!("data server {id} is being drained: sluice ds list shows how far it is");
+            say!("data server {id} is being drained: sluice ds list shows how far it is");
         }
         return Ok(());
     }
@@ -48,7 +48,7 @@ pub(super) async fn run(admin: &Admin, id: u32, how: &How) -> Result<()> {
     }
     drop(shown);
     if !how.json {
-        println!("data server {id} is drained and holds nothing: sluice ds remove {id} takes it out");
+        say!("data server {id} is drained and holds nothing: sluice ds remove {id} takes it out");
     }
     Ok(())
 }
@@ -75,9 +75,9 @@ async fn begin(admin: &Admin, id: u32, how: &How) -> Result<()> {
 pub(super) async fn cancel(admin: &Admin, id: u32, json: bool) -> Result<()> {
     let args = ADMIN_DRAIN_args { id, cancel: true, limit: 0 };
     match admin.call(ADMIN_DRAIN, &args).await? {
-        ADMIN_DRAIN_res::CTL_OK if json => println!("{}", json!({ "id": id, "intent": "active" })),
+        ADMIN_DRAIN_res::CTL_OK if json => say!("{}", json!({ "id": id, "intent": "active" })),
         ADMIN_DRAIN_res::CTL_OK => {
-            println!("data server {id} takes new files again; what was moved stays where it is")
+            say!("data server {id} takes new files again; what was moved stays where it is")
         }
         ADMIN_DRAIN_res::Default(_, reason) => bail!("{}", text(&reason)),
     }
@@ -161,7 +161,7 @@ impl Shown {
     fn show(&mut self, id: u32, server: &ctl_server) {
         let Some(drain) = server.drain.first() else { return };
         match self {
-            Self::Json => println!("{}", list::to_json(server)),
+            Self::Json => say!("{}", list::to_json(server)),
             Self::Bar(bar) => {
                 bar.set_prefix(format!("draining {id}"));
                 bar.set_position(done(drain).unwrap_or(0));
@@ -169,7 +169,7 @@ impl Shown {
             }
             Self::Lines(last) if last.is_none_or(|last| last.elapsed() >= LINE) => {
                 *last = Some(Instant::now());
-                println!("draining data server {id}: {}", words(drain));
+                say!("draining data server {id}: {}", words(drain));
             }
             Self::Lines(_) => {}
         }

@@ -18,7 +18,7 @@ pub(super) async fn run(admin: &Admin, json: bool) -> Result<()> {
     let all = counted(admin).await?;
     if json {
         let all: Vec<_> = all.servers.iter().map(to_json).collect();
-        println!("{}", serde_json::to_string_pretty(&all)?);
+        say!("{}", serde_json::to_string_pretty(&all)?);
     } else {
         show(&all);
     }
@@ -86,17 +86,18 @@ fn show(all: &ADMIN_SERVERS_resok) {
     table(&rows);
     let age = all.servers.iter().filter_map(|server| server.holds.first()).map(|held| held.age_seconds).max();
     match (age, all.counting.first()) {
-        (_, Some(seen)) => println!("\nfiles are being counted: {seen} so far; ask again"),
-        (Some(age), None) if age > 5 => println!("\nfiles were counted {} ago", duration(age)),
+        (_, Some(seen)) => say!("\nfiles are being counted: {seen} so far; ask again"),
+        (Some(age), None) if age > 5 => say!("\nfiles were counted {} ago", duration(age)),
         _ => {}
     }
     for server in &all.servers {
         for drain in server.drain.iter().filter(|drain| drain.held > 0) {
-            println!(
+            say!(
                 "\ndata server {}: {} files cannot be moved now, tried again all the time:",
-                server.status.id, drain.held
+                server.status.id,
+                drain.held
             );
-            drain.examples.iter().for_each(|file| println!("  {}", named(file)));
+            drain.examples.iter().for_each(|file| say!("  {}", named(file)));
         }
     }
 }

@@ -10,6 +10,7 @@ use sluice_xdr::control::{
 };
 
 use super::{named, named_json};
+use crate::out::aside;
 use crate::reach::Admin;
 use crate::status::text;
 
@@ -41,9 +42,9 @@ pub(super) async fn run(admin: &Admin, id: u32, how: &How) -> Result<()> {
     }
     if how.json {
         let lost: Vec<_> = done.examples.iter().map(named_json).collect();
-        println!("{}", json!({ "id": id, "removed": true, "lost_files": done.files, "examples": lost }));
+        say!("{}", json!({ "id": id, "removed": true, "lost_files": done.files, "examples": lost }));
     } else {
-        println!("data server {id} is removed: stop it, and do not start it again on this store");
+        say!("data server {id} is removed: stop it, and do not start it again on this store");
     }
     Ok(())
 }
@@ -64,15 +65,18 @@ async fn ask(admin: &Admin, id: u32, lost: bool, agreed: Option<u64>) -> Result<
 /// On standard error: it is no result.
 fn tell(id: u32, loss: &ADMIN_REMOVE_resok) {
     if loss.files == 0 {
-        eprintln!("nothing is lost with data server {id}");
+        aside(format_args!("nothing is lost with data server {id}"));
         return;
     }
     let files = if loss.files == 1 { "file has" } else { "files have" };
-    eprintln!("{} {files} data on data server {id} and nowhere else; it is lost with it:", loss.files);
-    loss.examples.iter().for_each(|file| eprintln!("  {}", named(file)));
+    aside(format_args!(
+        "{} {files} data on data server {id} and nowhere else; it is lost with it:",
+        loss.files
+    ));
+    loss.examples.iter().for_each(|file| aside(format_args!("  {}", named(file))));
     let more = loss.files.saturating_sub(u64::try_from(loss.examples.len()).unwrap_or(0));
     if more > 0 {
-        eprintln!("  and {more} more");
+        aside(format_args!("  and {more} more"));
     }
 }
 
@@ -83,8 +87,8 @@ fn confirmed(id: u32, files: u64) -> Result<bool> {
     if !std::io::stdin().is_terminal() {
         bail!("data server {id} was not removed: nobody to ask; --accept-data-loss agrees");
     }
-    eprint!("type the number of files to lose them: ");
-    std::io::stderr().flush().context("cannot write to standard error")?;
+    let mut asked = std::io::stderr();
+    asked.write_all(b"type the number of files to lose them: ").context("cannot write to standard error")?;
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer).context("cannot read the answer")?;
     Ok(answer.trim() == files.to_string())
