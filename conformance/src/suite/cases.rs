@@ -176,6 +176,13 @@ pub const CASES: &[Case] = &[
         ..BASE
     },
     Case {
+        name: "drain",
+        shows: "a data server emptied, removed and stopped under readers and writers: nobody sees an error, nothing is lost",
+        reference: false,
+        seconds: 400,
+        ..BASE
+    },
+    Case {
         name: "power_loss",
         shows: "the servers' machine loses power under load, again and again: no promise is broken, the client goes on",
         data_servers: 2,

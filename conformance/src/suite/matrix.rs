@@ -49,6 +49,7 @@ const BLOCKS: &[Block] = &[
             "restart",
             "upgrade",
             "mirror_loss",
+            "drain",
             "differential",
         ],
     },
