@@ -64,7 +64,7 @@ fn new_files_go_elsewhere_from_the_answer_on_and_after_a_restart() {
         world.restart().await;
         // Grace, and the lease of who was there before, are over.
         world.sleep(Duration::from_secs(200)).await;
-        let client = world.new_client("b").await;
+        let client = world.client("b").await;
         assert_eq!(intent(&world, 1).await, ctl_intent::INTENT_DRAINING);
         let after = placed(&client, "g").await;
         assert_eq!(placed(&client, "h").await, after);
