@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use anyhow::{Result, bail};
 use serde_json::json;
 use sluice_xdr::control::{
-    ADMIN_POLICY, ADMIN_POLICY_args, ADMIN_POLICY_res, ADMIN_STATUS, ADMIN_STATUS_res, ADMIN_STATUS_resok,
-    ctl_client_status, ctl_data_server_status, ctl_health, ctl_proxied,
+    ADMIN_POLICY, ADMIN_POLICY_args, ADMIN_POLICY_res, ADMIN_QUOTAS_resok, ADMIN_STATUS, ADMIN_STATUS_res,
+    ADMIN_STATUS_resok, ctl_client_status, ctl_data_server_status, ctl_health, ctl_proxied,
 };
 
+use crate::quotas::{self, notices};
 use crate::reach::Admin;
 use crate::{cli, why};
 
@@ -26,11 +27,13 @@ pub(crate) async fn run(options: cli::Status) -> Result<()> {
     let admin = Admin::reach(&options.reach).await?;
     let status = ask(&admin).await?;
     let proxied = why::proxied(&admin).await;
+    let exceeded = notices::exceeded(&admin).await;
     if options.json {
-        say!("{}", serde_json::to_string_pretty(&to_json(&status, &proxied))?);
+        say!("{}", serde_json::to_string_pretty(&to_json(&status, &proxied, &exceeded))?);
     } else {
         show(&status);
-        let warnings = warnings(&status, &proxied);
+        let mut warnings = warnings(&status, &proxied);
+        warnings.extend(notices::used_up(&exceeded).map(|line| format!("warning: {line}")));
         if !warnings.is_empty() {
             say!();
             warnings.iter().for_each(|warning| say!("{warning}"));
@@ -82,7 +85,11 @@ pub(crate) fn address(server: &ctl_data_server_status) -> String {
     all.join(",")
 }
 
-fn to_json(status: &ADMIN_STATUS_resok, proxied: &[ctl_proxied]) -> serde_json::Value {
+fn to_json(
+    status: &ADMIN_STATUS_resok,
+    proxied: &[ctl_proxied],
+    exceeded: &ADMIN_QUOTAS_resok,
+) -> serde_json::Value {
     let clients: Vec<_> = status.clients.iter().map(client_json).collect();
     let servers: Vec<_> = status.data_servers.iter().map(server_json).collect();
     json!({
@@ -118,6 +125,7 @@ fn to_json(status: &ADMIN_STATUS_resok, proxied: &[ctl_proxied]) -> serde_json::
         },
         "data_servers": servers,
         "proxied": proxied.iter().map(why::proxied_json).collect::<Vec<_>>(),
+        "quotas_exceeded": quotas::all_to_json(&exceeded.quotas),
     })
 }
 

@@ -3,13 +3,15 @@
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
 use sluice_xdr::control::{
-    ADMIN_PROXIED, ADMIN_PROXIED_res, ADMIN_WHY, ADMIN_WHY_args, ADMIN_WHY_res, ADMIN_WHY_resok,
-    ctl_client_status, ctl_component, ctl_data_server_status, ctl_placed, ctl_proxied, ctl_reason, ctl_way,
+    ADMIN_PROXIED, ADMIN_PROXIED_res, ADMIN_QUOTAS_resok, ADMIN_WHY, ADMIN_WHY_args, ADMIN_WHY_res,
+    ADMIN_WHY_resok, ctl_client_status, ctl_component, ctl_data_server_status, ctl_placed, ctl_proxied,
+    ctl_reason, ctl_way,
 };
 
 use crate::cli;
 use crate::clients::{id, printable, resolve};
 use crate::exports::{access, squash, standing};
+use crate::quotas::{self, notices};
 use crate::reach::Admin;
 use crate::status::{self, address, duration, health, size, text};
 
@@ -25,10 +27,11 @@ pub(crate) async fn run(options: cli::Why) -> Result<()> {
         ADMIN_WHY_res::Default(_, reason) => bail!("{}: {}", options.path, text(&reason)),
     };
     let servers = status::ask(&admin).await?.data_servers;
+    let quotas = notices::of_path(&admin, &options.path).await;
     if options.json {
-        say!("{}", serde_json::to_string_pretty(&to_json(&found, &servers))?);
+        say!("{}", serde_json::to_string_pretty(&to_json(&found, &servers, &quotas))?);
     } else {
-        lines(&options.path, &found, &servers).iter().for_each(|line| say!("{line}"));
+        lines(&options.path, &found, &servers, &quotas).iter().for_each(|line| say!("{line}"));
     }
     Ok(())
 }
@@ -58,7 +61,12 @@ pub(crate) fn cost(proxied: &ctl_proxied) -> String {
     )
 }
 
-fn lines(path: &str, found: &ADMIN_WHY_resok, servers: &[ctl_data_server_status]) -> Vec<String> {
+fn lines(
+    path: &str,
+    found: &ADMIN_WHY_resok,
+    servers: &[ctl_data_server_status],
+    quotas: &ADMIN_QUOTAS_resok,
+) -> Vec<String> {
     let mut lines = vec![format!(
         "{path}: {}, mode {:04o}, owner {}:{}, layout policy {}",
         if found.directory { "a directory".to_owned() } else { size(found.size) },
@@ -80,6 +88,7 @@ fn lines(path: &str, found: &ADMIN_WHY_resok, servers: &[ctl_data_server_status]
         let words = if state.is_empty() { health(server).to_owned() } else { state };
         format!("  data server {} ({}): {words}", server.id, address(server))
     }));
+    lines.extend(notices::near(quotas).iter().map(|line| format!("  {line}")));
     if found.clients.is_empty() {
         lines.push("no client is known".to_owned());
     }
@@ -145,7 +154,11 @@ fn slot(slot: &ctl_placed) -> String {
     format!("{}{mark}", slot.data_server)
 }
 
-fn to_json(found: &ADMIN_WHY_resok, servers: &[ctl_data_server_status]) -> Value {
+fn to_json(
+    found: &ADMIN_WHY_resok,
+    servers: &[ctl_data_server_status],
+    quotas: &ADMIN_QUOTAS_resok,
+) -> Value {
     json!({
         "file": found.file,
         "directory": found.directory,
@@ -157,6 +170,7 @@ fn to_json(found: &ADMIN_WHY_resok, servers: &[ctl_data_server_status]) -> Value
         "healing": text(&found.healing),
         "components": found.components.iter().map(component_json).collect::<Vec<_>>(),
         "data_servers": servers.iter().map(status::server_json).collect::<Vec<_>>(),
+        "quotas": quotas::all_to_json(&quotas.quotas),
         "clients": found.clients.iter().map(way_json).collect::<Vec<_>>(),
     })
 }
@@ -210,7 +224,7 @@ pub(crate) fn proxied_json(proxied: &ctl_proxied) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sluice_xdr::control::{ctl_rule, ctl_squash};
+    use sluice_xdr::control::{ctl_limit, ctl_quota, ctl_quota_kind, ctl_rule, ctl_squash};
 
     fn found() -> ADMIN_WHY_resok {
         let slot = |data_server, stale| ctl_placed { data_server, stale, there: true };
@@ -285,12 +299,18 @@ mod tests {
         let away =
             ctl_data_server_status { id: 2, state: "unreachable for 12 s".into(), ..Default::default() };
         let elsewhere = ctl_data_server_status { id: 3, ..Default::default() };
-        let lines = lines("/data/f", &found(), &[away, elsewhere]);
+        let files = ctl_limit { soft: 0, hard: 3 };
+        let tree = ctl_quota_kind::QUOTA_TREE;
+        let full =
+            ctl_quota { kind: tree, path: "/data".into(), files, used_files: 3, ..ctl_quota::default() };
+        let quotas = ADMIN_QUOTAS_resok { quotas: vec![full], ..ADMIN_QUOTAS_resok::default() };
+        let lines = lines("/data/f", &found(), &[away, elsewhere], &quotas);
         let wanted = [
             "/data/f: 3072 MiB, mode 0640, owner 5:6, layout policy default,mirrors=2",
             "  0 B - 64 MiB  2 copies, data servers 1=2(stale)",
             "  64 MiB - end  2 stripes of 1024 KiB, data servers 1 2",
             "  data server 2 (): unreachable for 12 s",
+            "  quota of /data: 3 of 3 files: full",
             "",
             "10.0.0.7 (node7?[2J, kernel 6.1.0, NFS 4.2)",
             "  export   /data, read-write, root is nobody",

@@ -42,6 +42,6 @@ mod transact;
 
 pub use config::{Config, Delegations, Limits};
 pub use exports::ExportSummary;
-pub use metrics::{BUCKETS, DataServerStatistics, OperationSnapshot, Statistics};
+pub use metrics::{BUCKETS, DataServerStatistics, OperationSnapshot, QuotaStatistics, Statistics};
 pub use server::{Mds, StartError};
 pub use sluice_namespace::stable_storage::{Flavours, NOBODY, Network, Rule, Squash};

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use sluice_xdr::control::{
-    ADMIN_DOCTOR_resok, ADMIN_STATUS_resok, ctl_data_server_status, ctl_machine, ctl_proxied,
+    ADMIN_DOCTOR_resok, ADMIN_QUOTAS_resok, ADMIN_STATUS_resok, ctl_data_server_status, ctl_machine,
+    ctl_proxied,
 };
 
 use super::Finding;
 use crate::status::{address, duration, health, size, text};
-use crate::why;
+use crate::{quotas::notices, why};
 
 /// Clocks that differ by more are told.
 const SKEW: i64 = 5_000_000_000;
@@ -159,6 +160,11 @@ fn reports(status: &ADMIN_STATUS_resok, told: &ADMIN_DOCTOR_resok) -> Vec<Findin
         }))
     });
     all.collect()
+}
+
+/// That somebody has used up what it was given is what limits are for: no problem of the installation.
+pub(super) fn quotas(exceeded: &ADMIN_QUOTAS_resok) -> Option<Finding> {
+    notices::used_up(exceeded).map(Finding::note)
 }
 
 fn shared_devices(status: &ADMIN_STATUS_resok) -> Vec<Finding> {

@@ -1,8 +1,8 @@
 use std::time::Duration;
 
 use sluice_xdr::control::{
-    ctl_address, ctl_avoided, ctl_capacity, ctl_client_status, ctl_health, ctl_machine_of, ctl_reason,
-    ctl_refused, ctl_uuid,
+    ctl_address, ctl_avoided, ctl_capacity, ctl_client_status, ctl_health, ctl_limit, ctl_machine_of,
+    ctl_quota, ctl_quota_kind, ctl_reason, ctl_refused, ctl_uuid,
 };
 
 use super::super::Level;
@@ -160,6 +160,25 @@ fn what_one_client_cannot_reach_is_named_with_both_ends() {
 
 fn proxied_old() -> ctl_proxied {
     ctl_proxied { client: 7, ..ctl_proxied::default() }
+}
+
+#[test]
+fn quotas_that_are_used_up_are_a_note() {
+    let files = ctl_limit { soft: 0, hard: 3 };
+    let user = |used_files| ctl_quota { path: "/t".into(), files, used_files, ..tree() };
+    let exceeded = |quota| ADMIN_QUOTAS_resok { quotas: vec![quota], ..ADMIN_QUOTAS_resok::default() };
+    let found = quotas(&exceeded(user(3))).unwrap();
+    assert_eq!(found.level, Level::Note);
+    assert!(
+        found.what.starts_with("quotas are used up, and what adds to them gets EDQUOT: /t"),
+        "{}",
+        found.what
+    );
+    assert_eq!(quotas(&exceeded(user(2))), None);
+}
+
+fn tree() -> ctl_quota {
+    ctl_quota { kind: ctl_quota_kind::QUOTA_TREE, ..ctl_quota::default() }
 }
 
 #[test]

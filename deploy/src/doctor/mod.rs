@@ -16,6 +16,7 @@ use anyhow::{Result, bail};
 use serde::Serialize;
 use sluice_xdr::control::{ADMIN_DOCTOR, ADMIN_DOCTOR_res};
 
+use crate::quotas::notices;
 use crate::reach::Admin;
 use crate::status::{self, text};
 use crate::{cli, why};
@@ -87,6 +88,7 @@ async fn examine(admin: &Admin) -> Result<Vec<Finding>> {
     };
     let mut findings = judge::clock_here(&told, before, SystemTime::now());
     findings.extend(judge::judge(&status, &told, &why::proxied(admin).await));
+    findings.extend(judge::quotas(&notices::exceeded(admin).await));
     findings.extend(network::to_data_servers(&status).await);
     findings.extend(mounts::here(&status));
     Ok(findings)

@@ -7,7 +7,7 @@ use anyhow::Result;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use sluice_env::BoxFuture;
-use sluice_mds::{DataServerStatistics, Mds, Statistics};
+use sluice_mds::{DataServerStatistics, Mds, QuotaStatistics, Statistics};
 use sluice_rpc::{ProcedureSnapshot, Server};
 
 use super::Source;
@@ -50,6 +50,7 @@ impl Collector for Snapshot {
         layouts(&mut page, all)?;
         clients(&mut page, all)?;
         store(&mut page, all)?;
+        quotas(&mut page, &all.quotas)?;
         data_servers(&mut page, &all.data_servers)?;
         operations(&mut page, all)?;
         let name = |procedure| match procedure {
@@ -123,6 +124,19 @@ fn store(page: &mut Page<'_>, all: &Statistics) -> fmt::Result {
     page.counter("sluice_mds_reads", things, help, one(all.reads))?;
     page.counter("sluice_mds_orders", things, "Calls to data servers", one(all.orders))?;
     page.counter("sluice_mds_reports", things, "Calls of data servers, heartbeats aside", one(all.reports))
+}
+
+fn quotas(page: &mut Page<'_>, all: &QuotaStatistics) -> fmt::Result {
+    page.gauge("sluice_mds_quotas", In::Things, "Limits set, of users, groups and trees", one(all.set))?;
+    let help = "Users, groups and trees above a soft limit, and those that can add nothing more; looked for every 30 s";
+    let states = [("above-soft", all.above_soft), ("full", all.full)];
+    let states = states.map(|(state, count)| (vec![("state", state.to_owned())], count));
+    page.gauge("sluice_mds_quota_subjects", In::Things, help, states)?;
+    let help = "1 while what was there before is being counted";
+    page.gauge("sluice_mds_quota_counting", In::Things, help, one(u64::from(all.counting)))?;
+    let help = "Operations refused for a limit, by the kind of it";
+    let refused = all.refused.map(|(kind, count)| (vec![("kind", kind.to_owned())], count));
+    page.counter("sluice_mds_quota_refused", In::Things, help, refused)
 }
 
 fn data_servers(page: &mut Page<'_>, all: &[DataServerStatistics]) -> fmt::Result {

@@ -139,6 +139,10 @@ async fn what_the_servers_did_is_in_the_scrape() {
         ("sluice_mds_data_server_health{data_server=\"1\",health=\"ok\"}", 1.0),
         ("sluice_mds_data_server_health{data_server=\"1\",health=\"failing\"}", 0.0),
         ("sluice_mds_degraded_files", 0.0),
+        ("sluice_mds_quotas", 0.0),
+        ("sluice_mds_quota_subjects{state=\"above-soft\"}", 0.0),
+        ("sluice_mds_quota_subjects{state=\"full\"}", 0.0),
+        ("sluice_mds_quota_refused_total{kind=\"tree\"}", 0.0),
     ] {
         assert_eq!(mds.samples.get(sample), Some(&value), "{sample} of {:#?}", mds.samples);
     }

@@ -49,6 +49,21 @@ pub struct Statistics {
     /// By reason, as `sluice why` names them.
     pub proxied_because: BTreeMap<&'static str, u64>,
     pub data_servers: Vec<DataServerStatistics>,
+    pub quotas: QuotaStatistics,
+}
+
+/// Of quotas; what is looked for every now and then is as the last look found it.
+#[derive(Clone, Debug)]
+pub struct QuotaStatistics {
+    /// Limits set, of whatever kind.
+    pub set: u64,
+    /// Users, groups and trees above a soft limit, and those that can add nothing more.
+    pub above_soft: u64,
+    pub full: u64,
+    /// What was there before is still being counted.
+    pub counting: bool,
+    /// Since the start, by the kind of limit.
+    pub refused: [(&'static str, u64); 3],
 }
 
 /// A data server as the metadata server sees it.
@@ -104,6 +119,7 @@ impl Mds {
             proxied_by: BTreeMap::new(),
             proxied_because: self.proxied.bytes_by_reason(),
             data_servers: Vec::new(),
+            quotas: self.quotas.statistics(),
         };
         self.count_clients(&mut all);
         all.data_servers = self.data_servers.all().iter().map(|store| self.data_server(store)).collect();

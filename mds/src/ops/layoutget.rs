@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_namespace::{Charged, FsError, Inode};
+use sluice_namespace::{Charged, Inode};
 use sluice_state::effect::IoMode;
 use sluice_state::file::{Error, File, Intent, Reply, Ticket};
 use sluice_state::{ClientId, StateId};
@@ -168,11 +168,11 @@ async fn granted(
 /// Whoever may not write a byte more gets no layout to write it with. RFC 8881 §18.43.3 has DQUOT for that; what may be
 /// overwritten is written through this server, which sees what is new.
 async fn room(cx: &Context, ask: &Ask, inode: &Inode) -> Result<(), OpError> {
-    match cx.server.make_room(&cx.who, &Charged::of(&inode.record), Amount::new(0, 1)).await {
+    let (mds, charged) = (&cx.server, Charged::of(&inode.record));
+    match mds.find_room(&cx.who, charged.subjects(), Amount::new(0, 1)).await? {
         Ok(_) => Ok(()),
-        Err(FsError::Quota) if ask.offset >= inode.size() => Err(FsError::Quota.into()),
-        Err(FsError::Quota) => Err(refused(cx, ask, Reason::Quota)),
-        Err(error) => Err(error.into()),
+        Err(subject) if ask.offset >= inode.size() => Err(mds.quotas.refusals.refuse(subject).into()),
+        Err(_) => Err(refused(cx, ask, Reason::Quota)),
     }
 }
 

@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | `book` | what is used at most, without asking the store (pure) |
 //! | `room` | what operations ask for |
+//! | `refusals` | how often they did not get it |
 //! | `standing` | what is left to somebody, for clients and administrators |
 //! | `change` | an administrator sets limits |
 //! | `tally` | who is over a limit, for warnings and metrics |
@@ -13,6 +14,7 @@
 
 pub(crate) mod book;
 pub(crate) mod change;
+pub(crate) mod refusals;
 pub(crate) mod room;
 pub(crate) mod standing;
 pub(crate) mod tally;
@@ -56,6 +58,7 @@ pub(crate) struct Quotas {
     pub(crate) work: tokio::sync::Notify,
     pub(crate) writers: Writers,
     tally: Mutex<tally::Tally>,
+    pub(crate) refusals: refusals::Refusals,
 }
 
 /// Something is let through; it counts as used already. Given back when dropped.
@@ -196,7 +199,7 @@ impl Mds {
         self.make_room_for(who, charged.subjects(), amount).await
     }
 
-    /// As [`Mds::admit`], where only some of them are charged with more.
+    /// As [`Mds::make_room`], where only some of them are charged with more.
     ///
     /// # Errors
     /// [`FsError::Quota`]; what the store says.
@@ -206,25 +209,43 @@ impl Mds {
         subjects: impl Iterator<Item = Subject>,
         amount: Amount,
     ) -> Result<Option<Pass>, FsError> {
+        let found = self.find_room(who, subjects, amount).await?;
+        found.map_err(|subject| self.quotas.refusals.refuse(subject))
+    }
+
+    /// As [`Mds::make_room_for`], where it is not known yet whether somebody is refused when there is none: whose
+    /// limit it is, then.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub(crate) async fn find_room(
+        self: &Arc<Self>,
+        who: &Credential,
+        subjects: impl Iterator<Item = Subject>,
+        amount: Amount,
+    ) -> Result<Result<Option<Pass>, Subject>, FsError> {
         if amount.is_none() || !self.quotas.any() {
-            return Ok(None);
+            return Ok(Ok(None));
         }
         let bound = self.quotas.bound(who, subjects);
         if bound.is_empty() {
-            return Ok(None);
+            return Ok(Ok(None));
         }
         for _ in 0..TRIES {
             let now = self.seconds();
             let unknown = match self.quotas.book.lock().take(&bound, amount, now) {
                 Verdict::Yes => {
                     let subjects = bound.into_iter().map(|(subject, _)| subject).collect();
-                    return Ok(Some(Pass { mds: Arc::clone(self), subjects, amount }));
+                    return Ok(Ok(Some(Pass { mds: Arc::clone(self), subjects, amount })));
                 }
                 Verdict::Read(unknown) => unknown,
             };
             let mut doubtful = false;
             for (subject, limits) in bound.iter().filter(|(subject, _)| unknown.contains(subject)) {
-                doubtful |= self.look(*subject, limits, amount).await?;
+                match self.look(*subject, limits, amount).await {
+                    Err(FsError::Quota) => return Ok(Err(*subject)),
+                    looked => doubtful |= looked?,
+                }
             }
             if doubtful {
                 self.env.clock.sleep(PAUSE).await;

@@ -22,20 +22,20 @@ pub(crate) async fn to_create(
     let (namespace, directory) = (&mds.namespace, create.directory);
     let parent = mds.read(|txn| Box::pin(async move { namespace.getattr(&txn, &directory).await })).await?;
     let charged = create.charged(&parent.record, who);
-    match mds.make_room(who, &charged, Amount::new(1, charged.bytes)).await {
-        Err(FsError::Quota) => {
+    match mds.find_room(who, charged.subjects(), Amount::new(1, charged.bytes)).await? {
+        Ok(pass) => Ok(pass),
+        Err(subject) => {
             let found = mds
                 .read(|txn| {
                     Box::pin(async move { namespace.lookup(&txn, &directory, &create.name, who).await })
                 })
                 .await;
             match found {
-                Err(FsError::NotFound) => Err(FsError::Quota),
+                Err(FsError::NotFound) => Err(mds.quotas.refusals.refuse(subject)),
                 // It says itself what is wrong.
                 _ => Ok(None),
             }
         }
-        other => other,
     }
 }
 

@@ -4,6 +4,7 @@ use sluice_namespace::{FileId, FsError, OverSince, Subject, Usage};
 
 use super::Quotas;
 use super::book::{Amount, fits, over_with};
+use crate::metrics::QuotaStatistics;
 use crate::server::Mds;
 
 /// Named at most.
@@ -29,6 +30,12 @@ pub(crate) struct Tally {
 impl Quotas {
     pub(crate) fn tally(&self) -> Tally {
         self.tally.lock().clone()
+    }
+
+    pub(crate) fn statistics(&self) -> QuotaStatistics {
+        let Tally { quotas, above_soft, full, counting, .. } = self.tally();
+        let refused = self.refusals.by_kind();
+        QuotaStatistics { set: quotas, above_soft, full, counting, refused }
     }
 }
 

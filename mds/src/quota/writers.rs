@@ -117,12 +117,12 @@ async fn enforce(mds: Arc<Mds>, key: InodeKey, charged: Charged) {
     for subject in charged.subjects() {
         // As somebody whom every limit binds: that this file's writer may be root is not known here.
         let nobody = Credential { uid: u32::MAX, gid: u32::MAX, gids: Vec::new() };
-        let room = mds.make_room_for(&nobody, [subject].into_iter(), Amount::new(0, 1)).await;
+        let room = mds.find_room(&nobody, [subject].into_iter(), Amount::new(0, 1)).await;
         let writers = &mds.quotas.writers;
         match room {
-            Ok(_) => drop(writers.full.lock().remove(&subject)),
-            Err(FsError::Quota) if writers.full.lock().insert(subject) => recall_all(&mds, subject).await,
-            Err(FsError::Quota) => recall(&mds, &key),
+            Ok(Ok(_)) => drop(writers.full.lock().remove(&subject)),
+            Ok(Err(_)) if writers.full.lock().insert(subject) => recall_all(&mds, subject).await,
+            Ok(Err(_)) => recall(&mds, &key),
             Err(error) => tracing::debug!(%error, "cannot look at what is used; trying again"),
         }
     }

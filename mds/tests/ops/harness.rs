@@ -37,6 +37,8 @@ pub struct World {
     pub db: Database,
     pub key: ClusterKey,
     pub addr: SocketAddr,
+    /// For what is not told over the network.
+    pub mds: Arc<Mds>,
     server: Arc<Server>,
     data_servers: Vec<Arc<DataServer>>,
 }
@@ -72,8 +74,8 @@ impl World {
         let db = Database::fresh(env.clone()).await.unwrap();
         let key = ClusterKey::generate(&env);
         let addr = SocketAddr::new(net.ip(MDS), 2049);
-        let server = serve(&env, &net, &db, &key, &config, addr).await;
-        Self { env, net, config, db, key, addr, server, data_servers: Vec::new() }
+        let (mds, server) = serve(&env, &net, &db, &key, &config, addr).await;
+        Self { env, net, config, db, key, addr, mds, server, data_servers: Vec::new() }
     }
 
     /// kill -9 and a new start on what was committed. Connections break.
@@ -81,7 +83,8 @@ impl World {
         self.server.shutdown(Duration::ZERO).await;
         self.net.crash(MDS);
         self.db = self.db.crash().unwrap();
-        self.server = serve(&self.env, &self.net, &self.db, &self.key, &self.config, self.addr).await;
+        (self.mds, self.server) =
+            serve(&self.env, &self.net, &self.db, &self.key, &self.config, self.addr).await;
         for data_server in &self.data_servers {
             data_server.registered(&self.env).await;
         }
@@ -145,7 +148,7 @@ async fn serve(
     key: &ClusterKey,
     config: &Config,
     addr: SocketAddr,
-) -> Arc<Server> {
+) -> (Arc<Mds>, Arc<Server>) {
     let mds = Mds::start(env.clone(), net.host(MDS), db.clone(), config.clone()).await.unwrap();
     let server = Server::new(env.clone(), net.host(MDS), Limits::default(), mds.plain_programs())
         .with_secure(key.clone(), mds.secure_programs());
@@ -153,7 +156,7 @@ async fn serve(
     let listener = server.listen(addr).await.unwrap();
     let serving = Arc::clone(&server).serve(listener);
     env.spawn.spawn(Box::pin(serving));
-    server
+    (mds, server)
 }
 
 /// A connection to the server.

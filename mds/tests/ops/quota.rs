@@ -127,9 +127,12 @@ fn what_would_be_one_file_too_many_is_not_made() {
             assert_eq!(user.status(at("/", op)).await, DQUOT);
         }
         assert_eq!(used(&world, OF_USER).await, (3, 0));
+        let refused = async || world.mds.statistics().await.unwrap().quotas.refused;
+        assert_eq!(refused().await, [("user", 3), ("group", 0), ("tree", 0)]);
         // What is there is opened, and found to be there.
         assert_eq!(user.status(at("/", make("f1"))).await, OK);
         assert_eq!(user.status(at("/", mkdir("d"))).await, nfsstat4::NFS4ERR_EXIST);
+        assert_eq!(refused().await[0].1, 3, "who was not refused does not count");
         // Another name is no other file.
         let mut ops = walk("/f1");
         ops.extend([savefh(), putrootfh(), link("g")]);
@@ -445,6 +448,8 @@ fn limits_outlive_a_restart_and_are_told_with_what_is_used() {
         }
         let named: Vec<_> = exceeded().await.iter().map(|q| q.kind.0).collect();
         assert_eq!(named, [3], "the tree has its one file; the user may make one more for a while");
+        let told = world.mds.statistics().await.unwrap().quotas;
+        assert_eq!((told.set, told.above_soft, told.full, told.counting), (2, 0, 1, false));
     });
 }
 

@@ -1,4 +1,6 @@
-//! `sluice quota`.
+//! `sluice quota`, and what other commands say of quotas (`notices`).
+
+pub(crate) mod notices;
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -219,13 +221,12 @@ async fn list(admin: &Admin, kind: ctl_quota_kind, as_json: bool) -> Result<()> 
 }
 
 fn print(told: &ADMIN_QUOTAS_resok, as_json: bool) -> Result<()> {
-    let names = names(&told.quotas);
     if as_json {
-        let quotas: Vec<_> = told.quotas.iter().map(|quota| to_json(quota, &names)).collect();
-        let all = json!({ "counting": told.counting, "quotas": quotas });
+        let all = json!({ "counting": told.counting, "quotas": all_to_json(&told.quotas) });
         say!("{}", serde_json::to_string_pretty(&all)?);
         return Ok(());
     }
+    let names = names(&told.quotas);
     if told.counting {
         say!("what was there before is still being counted: more is used than is shown");
     }
@@ -252,7 +253,7 @@ fn limit(limit: u64, shown: impl Fn(u64) -> String) -> String {
 }
 
 /// In one phrase.
-pub(crate) fn standing(quota: &ctl_quota, now: u64) -> String {
+fn standing(quota: &ctl_quota, now: u64) -> String {
     let reached = |limit: &ctl_limit, used: u64| limit.hard != 0 && used >= limit.hard;
     if quota.emptying {
         return "being taken apart".to_owned();
@@ -325,7 +326,7 @@ fn named(whose: &Whose) -> Result<Named> {
 }
 
 /// For people.
-pub(crate) fn who(quota: &ctl_quota, names: &Names) -> String {
+fn who(quota: &ctl_quota, names: &Names) -> String {
     let named = |what: &str| match names.get(&(quota.kind.0, quota.id)) {
         Some(name) => format!("{what} {name}"),
         None => format!("{what} {}", quota.id),
@@ -338,6 +339,12 @@ pub(crate) fn who(quota: &ctl_quota, names: &Names) -> String {
         ctl_quota_kind::QUOTA_ANY_USER => "every user".to_owned(),
         _ => "every group".to_owned(),
     }
+}
+
+/// For programs.
+pub(crate) fn all_to_json(quotas: &[ctl_quota]) -> Vec<serde_json::Value> {
+    let names = names(quotas);
+    quotas.iter().map(|quota| to_json(quota, &names)).collect()
 }
 
 fn to_json(quota: &ctl_quota, names: &Names) -> serde_json::Value {
