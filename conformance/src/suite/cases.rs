@@ -89,6 +89,13 @@ pub const CASES: &[Case] = &[
         ..BASE
     },
     Case {
+        name: "quota",
+        shows: "limits of a user and a tree: EDQUOT for files, sizes and direct writers, `df`, what is removed is free",
+        reference: false,
+        seconds: 300,
+        ..BASE
+    },
+    Case {
         name: "why",
         shows: "a data server out of one client's reach, layouts off: `sluice why` and `status` name the cause",
         reference: false,

@@ -43,6 +43,7 @@ const BLOCKS: &[Block] = &[
             "copies",
             "delegations",
             "acl",
+            "quota",
             "exports",
             "small_files",
             "proxied",
