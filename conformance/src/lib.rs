@@ -13,4 +13,5 @@ pub mod client;
 pub mod external;
 pub mod guest;
 pub mod hosts;
+pub mod kills;
 pub mod suite;

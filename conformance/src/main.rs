@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use sluice_conformance::external::{guests, pynfs};
-use sluice_conformance::{bench, check, guest, hosts, suite};
+use sluice_conformance::{bench, check, guest, hosts, kills, suite};
 
 #[derive(Parser)]
 #[command(name = "sluice-conformance", about = "The proof of Sluice: one command per suite")]
@@ -39,6 +39,8 @@ enum Command {
     Fsstress(guests::Random),
     /// The quick generic tests of xfstests on a mount, where it is at hand
     Xfstests(guests::Options),
+    /// kill -9 of servers under load, again and again, with checkers that know what was promised
+    Kills(kills::Options),
     /// Measure an installation on this host: data servers, names, a large directory, memory
     Bench(bench::Options),
     /// Measure one data server beside NFS-Ganesha and a server that answers from memory
@@ -61,6 +63,7 @@ fn main() -> ExitCode {
         Command::Fsx(options) => options.run("fsx"),
         Command::Fsstress(options) => options.run("fsstress"),
         Command::Xfstests(options) => options.run("xfstests", &[], true),
+        Command::Kills(options) => kills::main(&options),
         Command::Bench(options) => bench::main(&options),
         Command::BenchDs(options) => bench::ds::main(&options),
         Command::Ceiling => bench::ds::ceiling::serve(),

@@ -17,7 +17,7 @@ use lanes::Cell;
 /// What to leave out.
 #[derive(clap::Args, Debug)]
 pub struct Options {
-    /// Run only these steps: fmt, clippy, tidy, build, test, fuzz, foundationdb, guest
+    /// Run only these steps: fmt, clippy, tidy, build, test, fuzz, kills, foundationdb, guest
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// Pass without kernel clients where they cannot run (they need root)
@@ -44,7 +44,7 @@ const STEPS: &[Step] =
 /// What runs what was built: fuzzing keeps one processor busy, tests wait half of their time.
 const TOGETHER: &[Step] = &[("test", test), ("fuzz", fuzz)];
 /// What needs more than this tree, and the longest.
-const LAST: &[Step] = &[("foundationdb", foundationdb), ("guest", guest)];
+const LAST: &[Step] = &[("kills", kills), ("foundationdb", foundationdb), ("guest", guest)];
 
 /// Runs every step, or the chosen ones, and prints how long each took.
 ///
@@ -153,6 +153,13 @@ fn fuzz(root: &Path, _: &Options) -> Result<()> {
     let mut command = program();
     command.args(["test", "--release", "--quiet", "-p", "sluice-xdr", "--test", "fuzz"]);
     apart(root, command.env("SLUICE_FUZZ_SECONDS", "60"))
+}
+
+/// Servers are killed under load; and the checker finds what it must.
+fn kills(root: &Path, _: &Options) -> Result<()> {
+    cargo(root, &["build", "--release", "--quiet", "-p", "sluice"])?;
+    let memory = Path::new(IN_MEMORY);
+    crate::kills::few(memory.is_dir().then_some(memory))
 }
 
 /// Stock kernels mount what was just built.

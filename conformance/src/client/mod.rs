@@ -10,6 +10,7 @@
 //! | module | what |
 //! | --- | --- |
 //! | `session` | EXCHANGE_ID, CREATE_SESSION, COMPOUNDs over slots, the lease |
+//! | `persistent` | the same, outliving connections and the server: what was not answered is sent again |
 //! | `slots` | which slots are free, and their sequence ids |
 //! | `files` | operations on names and files |
 //! | `delegations` | files opened and closed without a word |
@@ -28,6 +29,7 @@ mod delegations;
 mod files;
 mod layout;
 pub mod ops;
+mod persistent;
 mod session;
 mod slots;
 
@@ -35,6 +37,7 @@ pub use data::{DataServer, Written};
 pub use delegations::Reading;
 pub use files::{Found, How, Open, Page};
 pub use layout::{DataFile, Place, Segment};
+pub use persistent::{Answer, Lost, Persistent};
 pub use session::{Client, Identity};
 
 use sluice_rpc::{CallError, ConnectError};

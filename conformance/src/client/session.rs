@@ -95,7 +95,7 @@ impl Client {
         let program = Arc::clone(&callbacks) as Arc<dyn Program>;
         let dialler = Dialler::new(env.clone(), Arc::clone(&transport)).with_programs(vec![program]);
         let raw = Raw { connection: dialler.dial(mds).await?, identity: &identity };
-        let known = raw.exchange_id(&env).await?;
+        let known = raw.exchange_id(&Owner::new(&env, &identity)).await?;
         let made = raw.create_session(&known).await?;
         let slots = made.csr_fore_chan_attrs.ca_maxrequests.clamp(1, identity.slots.max(1));
         let mut inner = Inner {
@@ -241,7 +241,7 @@ async fn keep_lease(env: Env, pause: Duration, client: Weak<Inner>) {
 }
 
 /// Operations whose replies a stock kernel asks the server to keep.
-fn changes(op: &nfs_argop4) -> bool {
+pub(super) fn changes(op: &nfs_argop4) -> bool {
     matches!(
         op,
         nfs_argop4::OP_OPEN(_)
@@ -262,14 +262,35 @@ fn succeeded(reply: &COMPOUND4res) -> Result<()> {
     Err(Error::Status { op, status: reply.status })
 }
 
+/// Who the server takes a client for: the same name and verifier are the same client (RFC 8881 §18.35).
+#[derive(Clone, Debug)]
+pub(super) struct Owner {
+    name: Bytes,
+    verifier: verifier4,
+}
+
+impl Owner {
+    pub(super) fn new(env: &Env, identity: &Identity) -> Self {
+        let mut name = format!("Linux NFSv4.{} {}", identity.minor, identity.host);
+        // Two test clients of one name are still two clients.
+        let _ = write!(name, "/{:016x}", env.random.u64());
+        Self { name: name.into(), verifier: verifier4(env.random.array()) }
+    }
+
+    /// The same client, which remembers nothing.
+    pub(super) fn restarted(&mut self, env: &Env) {
+        self.verifier = verifier4(env.random.array());
+    }
+}
+
 /// COMPOUNDs exactly as given.
-struct Raw<'a> {
-    connection: Arc<Connection>,
-    identity: &'a Identity,
+pub(super) struct Raw<'a> {
+    pub(super) connection: Arc<Connection>,
+    pub(super) identity: &'a Identity,
 }
 
 impl Raw<'_> {
-    async fn send(&self, ops: Vec<nfs_argop4>) -> Result<COMPOUND4res> {
+    pub(super) async fn send(&self, ops: Vec<nfs_argop4>) -> Result<COMPOUND4res> {
         let args = COMPOUND4args { tag: Bytes::new(), minorversion: self.identity.minor, argarray: ops };
         let frame = to_frame(&args, LARGEST)?;
         let (credential, timeout) = (&self.identity.credential, self.identity.timeout);
@@ -278,21 +299,15 @@ impl Raw<'_> {
         Ok(from_bytes(call.await?)?)
     }
 
-    async fn compound(&self, ops: Vec<nfs_argop4>) -> Result<Vec<nfs_resop4>> {
+    pub(super) async fn compound(&self, ops: Vec<nfs_argop4>) -> Result<Vec<nfs_resop4>> {
         let reply = self.send(ops).await?;
         succeeded(&reply)?;
         Ok(reply.resarray)
     }
 
-    async fn exchange_id(&self, env: &Env) -> Result<EXCHANGE_ID4resok> {
-        let mut owner = format!("Linux NFSv4.{} {}", self.identity.minor, self.identity.host);
-        // Two test clients of one name are still two clients.
-        let _ = write!(owner, "/{:016x}", env.random.u64());
+    pub(super) async fn exchange_id(&self, owner: &Owner) -> Result<EXCHANGE_ID4resok> {
         let args = EXCHANGE_ID4args {
-            eia_clientowner: client_owner4 {
-                co_verifier: verifier4(env.random.array()),
-                co_ownerid: owner.into(),
-            },
+            eia_clientowner: client_owner4 { co_verifier: owner.verifier, co_ownerid: owner.name.clone() },
             eia_flags: 0,
             eia_state_protect: state_protect4_a::SP4_NONE,
             eia_client_impl_id: vec![nfs_impl_id4 {
@@ -307,7 +322,7 @@ impl Raw<'_> {
         }
     }
 
-    async fn create_session(&self, known: &EXCHANGE_ID4resok) -> Result<CREATE_SESSION4resok> {
+    pub(super) async fn create_session(&self, known: &EXCHANGE_ID4resok) -> Result<CREATE_SESSION4resok> {
         let fore = channel_attrs4 {
             ca_headerpadsize: 0,
             ca_maxrequestsize: (1 << 20) + 1024,

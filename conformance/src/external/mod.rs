@@ -4,4 +4,4 @@
 mod expectations;
 pub mod guests;
 pub mod pynfs;
-mod server;
+pub(crate) mod server;

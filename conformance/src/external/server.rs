@@ -70,7 +70,7 @@ impl Server {
 }
 
 /// The first of `count` ports in a row that nobody listens on now.
-fn free_ports(count: u16) -> Result<u16> {
+pub(crate) fn free_ports(count: u16) -> Result<u16> {
     for _ in 0..PORT_TRIES {
         let first = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let port = first.local_addr()?.port();
@@ -86,7 +86,7 @@ fn free_ports(count: u16) -> Result<u16> {
 }
 
 /// The program to test: the one named, else the one beside this program, else the workspace's own build.
-pub(super) fn program(named: Option<&Path>) -> Result<PathBuf> {
+pub(crate) fn program(named: Option<&Path>) -> Result<PathBuf> {
     let mut candidates: Vec<PathBuf> = named.map(Path::to_owned).into_iter().collect();
     if candidates.is_empty() {
         let beside = std::env::current_exe()?;

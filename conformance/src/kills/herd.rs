@@ -1,0 +1,104 @@
+//! Workers that change something until they are told to compare, all of them at once, and then go on.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+/// One worker's part of the load, and its model.
+pub(super) trait Worker: Send + 'static {
+    /// One change, until it is answered.
+    fn step(&mut self) -> impl Future<Output = Result<()>> + Send;
+    /// Everything promised is there.
+    fn compare(&mut self) -> impl Future<Output = Result<()>> + Send;
+}
+
+/// What workers shall do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Work,
+    /// After the n-th kill.
+    Compare(u32),
+    End,
+}
+
+/// All workers.
+#[derive(Debug)]
+pub(super) struct Herd {
+    workers: JoinSet<Result<()>>,
+    lead: watch::Sender<Phase>,
+    done: mpsc::UnboundedSender<()>,
+    heard: mpsc::UnboundedReceiver<()>,
+    patience: Duration,
+}
+
+impl Herd {
+    /// `patience`: within which everybody is served again after a kill.
+    pub(super) fn new(patience: Duration) -> Self {
+        let (done, heard) = mpsc::unbounded_channel();
+        Self { workers: JoinSet::new(), lead: watch::Sender::new(Phase::Work), done, heard, patience }
+    }
+
+    /// It begins at once.
+    pub(super) fn add(&mut self, worker: impl Worker) {
+        self.workers.spawn(work(worker, self.lead.subscribe(), self.done.clone()));
+    }
+
+    /// Everybody finishes what is under way, over the kill if need be, and compares.
+    ///
+    /// # Errors
+    /// Of the first worker that fails, or is not served in time.
+    pub(super) async fn compare(&mut self, kill: u32) -> Result<()> {
+        self.lead.send_replace(Phase::Compare(kill));
+        for _ in 0..self.workers.len() {
+            let (workers, heard) = (&mut self.workers, &mut self.heard);
+            let next = async {
+                tokio::select! {
+                    biased;
+                    Some(ended) = workers.join_next() => match ended.context("a worker died")? {
+                        Ok(()) => bail!("a worker ended early"),
+                        Err(error) => Err(error),
+                    },
+                    heard = heard.recv() => heard.context("no worker is left"),
+                }
+            };
+            let late = |_| anyhow!("a client was not served within {} s of a kill", self.patience.as_secs());
+            tokio::time::timeout(self.patience, next).await.map_err(late)??;
+        }
+        Ok(())
+    }
+
+    pub(super) fn go_on(&self) {
+        self.lead.send_replace(Phase::Work);
+    }
+
+    /// # Errors
+    /// Of the first worker that fails.
+    pub(super) async fn end(mut self) -> Result<()> {
+        self.lead.send_replace(Phase::End);
+        while let Some(ended) = self.workers.join_next().await {
+            ended.context("a worker died")??;
+        }
+        Ok(())
+    }
+}
+
+async fn work(
+    mut worker: impl Worker,
+    mut phase: watch::Receiver<Phase>,
+    done: mpsc::UnboundedSender<()>,
+) -> Result<()> {
+    loop {
+        let now = *phase.borrow_and_update();
+        match now {
+            Phase::Work => worker.step().await?,
+            Phase::Compare(kill) => {
+                worker.compare().await.with_context(|| format!("after kill {kill}"))?;
+                done.send(()).map_err(|_| anyhow!("nobody waits"))?;
+                phase.changed().await.map_err(|_| anyhow!("nobody leads"))?;
+            }
+            Phase::End => return Ok(()),
+        }
+    }
+}
