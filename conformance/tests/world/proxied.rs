@@ -42,3 +42,25 @@ fn a_refused_layout_is_the_reason() {
         },
     );
 }
+
+#[test]
+fn the_data_server_that_a_client_does_without_is_the_reason() {
+    simulate(32, async |world| {
+        let client = Client::mount(world, "a", NEW).await;
+        let other = Client::mount(world, "b", NEW).await;
+        let file = client.open("f").await;
+        client.proxied_write(&file, 0, &pattern(0, 50)).await;
+        let layout = client.layout(&file, file.stateid, RW, 0).await;
+        // Once is enough for Linux, and it holds a new layout while it does without.
+        client
+            .layout_return_failed(&file, layout.stateid, &layout.body.ffl_mirrors[0].ffm_data_servers[0])
+            .await;
+        client.layout(&file, file.stateid, RW, 0).await;
+        client.proxied_read(&file, 0, 7).await;
+        let unconcerned = other.open("g").await;
+        other.layout(&unconcerned, unconcerned.stateid, RW, 0).await;
+        other.proxied_write(&unconcerned, 0, &pattern(0, 3)).await;
+        let all = [("layout-unused", 3), ("never-asked", 50), ("unreachable-from-client", 7)];
+        assert_eq!(world.proxied_because().await, all);
+    });
+}

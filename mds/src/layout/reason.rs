@@ -26,7 +26,7 @@ pub(crate) enum Reason {
     Full(StoreId),
     /// No data server takes new files.
     NoPlace,
-    /// This client failed there more than once, by its own account.
+    /// This client failed there, by its own account, and is kept from it or does without it.
     Unreachable(StoreId),
     /// Data servers refused this client's handles of the file more than once.
     HandlesRefused,

@@ -20,6 +20,8 @@ use crate::server::Mds;
 
 /// How long a data server that failed a client is kept from it.
 const AVOID: u64 = 30_000_000_000;
+/// How long Linux does without a data server that failed it (PNFS_DEVICE_RETRY_TIMEOUT), and goes through this one.
+const DONE_WITHOUT: u64 = 120_000_000_000;
 /// How long a data server that was full counts as full for the client.
 const FULL: u64 = 5_000_000_000;
 /// Pairs remembered; beyond it the oldest reports are dropped, which costs a retry.
@@ -49,6 +51,8 @@ struct Report {
     /// A layout with it was handed out since: what is said now is not about the first failure any more.
     tried_again: bool,
     full_until: Time,
+    /// It failed, and until then the client may do without it.
+    without_until: Time,
     told: bool,
 }
 
@@ -82,6 +86,17 @@ impl Reports {
         findings.filter(|(.., finding)| finding.failed || finding.full).collect()
     }
 
+    /// The data server that a client may do without, by its own choice; the one that failed last.
+    pub(crate) fn done_without(&self, now: Time, client: ClientId) -> Option<StoreId> {
+        let pairs = self.pairs.lock();
+        let all = (client, Subject::Store(StoreId(0)))..=(client, Subject::Store(StoreId(u16::MAX)));
+        let failed = pairs.range(all).filter(|(_, report)| now < report.without_until);
+        match failed.max_by_key(|(_, report)| report.without_until)?.0.1 {
+            Subject::Store(store) => Some(store),
+            Subject::File(_) => None,
+        }
+    }
+
     /// A layout with it goes to the client.
     pub(crate) fn handed_out(&self, now: Time, client: ClientId, subject: Subject) {
         if let Some(report) = self.pairs.lock().get_mut(&(client, subject)) {
@@ -109,13 +124,17 @@ impl Reports {
         let mut pairs = self.pairs.lock();
         if pairs.len() >= MOST {
             pairs.retain(|_, report| {
-                now < report.avoid_until.max(report.full_until).max(report.suspect_until)
+                let until = report.avoid_until.max(report.full_until).max(report.suspect_until);
+                now < until.max(report.without_until)
             });
         }
         if pairs.len() >= MOST {
             pairs.clear();
         }
         let report = pairs.entry((client, subject)).or_default();
+        if !full {
+            report.without_until = now.plus_nanos(DONE_WITHOUT);
+        }
         if full {
             report.full_until = now.plus_nanos(FULL);
         } else if now < report.suspect_until && report.tried_again {
@@ -186,6 +205,24 @@ mod tests {
         let later = start.plus_secs(6);
         assert_eq!(reports.finding(later, client, store), Finding { full: false, ..once });
         assert_eq!(reports.finding(start.plus_secs(31), client, store), Finding::default());
+    }
+
+    #[test]
+    fn what_a_client_does_without_is_known_for_as_long_as_it_does() {
+        let reports = Reports::default();
+        let (client, now) = (ClientId(7), Time::from_secs(100));
+        let store = |number| Subject::Store(StoreId(number));
+        assert_eq!(reports.done_without(now, client), None);
+        reports.add(now, client, store(3), false);
+        reports.add(now.plus_secs(1), client, store(2), false);
+        reports.add(now.plus_secs(2), client, store(9), true);
+        reports.add(now.plus_secs(3), client, Subject::File(FileId(1)), false);
+        assert_eq!(reports.done_without(now.plus_secs(5), client), Some(StoreId(2)));
+        assert_eq!(reports.done_without(now.plus_secs(5), ClientId(8)), None);
+        assert_eq!(reports.done_without(now.plus_secs(122), client), None);
+        reports.add(now.plus_secs(200), client, store(2), false);
+        reports.forget(StoreId(2));
+        assert_eq!(reports.done_without(now.plus_secs(201), client), None);
     }
 
     #[test]

@@ -109,6 +109,8 @@ pub(super) fn count_proxied(cx: &Context, client: ClientId, entry: &FileEntry, b
     let otherwise = if !cx.server.config.layouts {
         // Clients are not told of layouts, and do not ask.
         Reason::Off
+    } else if let Some(store) = cx.server.reports.done_without(cx.server.now(), client) {
+        Reason::Unreachable(store)
     } else if entry.peek(|file| file.layout_of(client).is_some()) {
         Reason::Unused
     } else if session.entry.asks_layouts.load(Ordering::Relaxed) {
