@@ -15,7 +15,7 @@ use crate::guest::{host, process::Group};
 #[derive(Args, Debug)]
 pub struct Options {
     /// Kernels of the two clients: one for both, or two
-    #[arg(long, value_delimiter = ',', default_value = "uml7.2")]
+    #[arg(long, value_delimiter = ',', default_value = "uml6.1,uml7.2")]
     kernel: Vec<Kernel>,
     /// The program to test [default: sluice beside this one]
     #[arg(long, value_name = "FILE")]

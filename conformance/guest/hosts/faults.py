@@ -1,9 +1,9 @@
-"""What administrators do wrong, on real servers, one after the other: `sluice doctor`, `status` or the server itself names
-the cause in one line, and what was right before is right again afterwards. Clients' own faults: guest/cases/why.sh."""
-import argparse, os, re, tempfile
+"""What administrators do wrong, on real servers and with two kernels as clients, one after the other: `sluice doctor`,
+`status`, `why` or the server itself names the cause in one line, and what was right before is right again afterwards."""
+import argparse, json, os, re, tempfile
 
-from hosts import sh, step
-from three_hosts import ASK, Lab
+from hosts import die, sh, step
+from three_hosts import ASK, Lab, prepare_clients, wait_for
 
 DOCTOR = f"sluice doctor {ASK}"
 FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
@@ -13,7 +13,8 @@ def named(host, words, command=DOCTOR, seconds=60):
     """The line that names the cause."""
     said = host.until(command, words, seconds)
     line = next(line for line in said.splitlines() if re.search(words, line))
-    print(f"    {host.name}: {line}", flush=True)
+    print(f"    {host.name}: {line.strip()}", flush=True)
+    return said
 
 
 def restart_data_server(host):
@@ -87,20 +88,93 @@ def clock_off(lab):
     restart_data_server(host)
 
 
+class Client:
+    """A guest that does what it is told: the script client_obeys."""
+
+    def __init__(self, lab, number):
+        self.lab, self.number, self.address, self.orders = lab, number, f"10.77.0.{number + 10}", 0
+        self.machine = lab.guest(number, "client_obeys")
+
+    def begin(self, order):
+        self.orders += 1
+        path = f"{self.lab.share}/order{self.number}-{self.orders}"
+        with open(f"{path}.new", "w") as file:
+            file.write(order)
+        os.rename(f"{path}.new", path)
+        return self.orders
+
+    def end(self, order):
+        wait_for(self.lab, [f"ended{self.number}-{order}"])
+        ended, said = (open(f"{self.lab.share}/{name}{self.number}-{order}").read() for name in ("ended", "said"))
+        if ended.strip() != "0":
+            die(f"client {self.number}: order {order} ended with {ended.strip()}: {said}")
+        return said
+
+    def run(self, order):
+        return self.end(self.begin(order))
+
+
+def unreachable_from_one_client(lab):
+    """A firewall between one client and one data server: to everybody else nothing is wrong."""
+    # The new kernel is cut off: it reports after the 5 s that it was told, an old one waits for minutes.
+    well, cut = lab.clients
+    mds = lab.hosts["mds-host"]
+    well.run("io write $M/lonely 4m 8 --sync")
+    server = json.loads(mds.run(f"sluice why /lonely --json {ASK}"))["components"][0]["slots"][0]["data_server"]
+    host = lab.hosts[f"ds{server}-host"]
+    # What it sends to that client goes to nobody's card, so that no connection begins.
+    host.run(f"ip neigh replace {cut.address} lladdr 02:00:00:00:00:01 dev eth0 nud permanent")
+    reading = cut.begin("io verify $M/lonely 4m 8 --exact")
+    well.run("echo 3 >/proc/sys/vm/drop_caches; io verify $M/lonely 4m 8 --exact")
+    both = fr"{re.escape(cut.address)} .*fails at data server {server} .*a firewall or a route that is missing"
+    named(mds, f"problem  {both}")
+    named(mds, rf"proxied .*the client fails at data server {server} ", f"sluice why /lonely --client {cut.address} {ASK}")
+    cut.end(reading)
+    said = named(mds, rf"(?m)^warning: {re.escape(cut.address)} .*the client fails at data server {server} ", f"sluice status {ASK}")
+    if f"warning: {well.address}" in said:
+        die(f"a client is named that is well: {said}")
+    host.run(f"ip neigh del {cut.address} dev eth0")
+
+
+def old_kernel_on_wide(lab):
+    """Stripes of a megabyte, which an old kernel takes one at a time. It works all the same."""
+    old, new = lab.clients
+    new.run("mkdir $M/wide")
+    lab.hosts["mds-host"].run(f"sluice policy /wide wide {ASK}")
+    new.run("io write $M/wide/file 24m 7 --sync")
+    old.run("io verify $M/wide/file 24m 7 --exact")
+    named(lab.hosts["mds-host"], f"note .*stripes take a kernel of 6.18 or newer.*`wide-any`: .*{old.address} ")
+    why = named(lab.hosts["mds-host"], "layouts  one stripe unit at a time, which is slow: stripes take a kernel of 6.18",
+                f"sluice why /wide/file --client {old.address} {ASK}")
+    if re.search(r"layouts  one stripe", lab.hosts["mds-host"].run(f"sluice why /wide/file --client {new.address} {ASK}")):
+        die(f"the new kernel is blamed, too: {why}")
+
+
 def main():
     parser = argparse.ArgumentParser()
     for name in ("sluice", "runner", "document", "deploy", "results", "kernel"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--older")
     options = parser.parse_args()
+    options.kernel = options.kernel.split(",")
     home = tempfile.mkdtemp(prefix="sluice-hosts.", dir="/var/tmp")
     sh(f"mount -t tmpfs -o size=4g t {home}")
     lab = Lab(options, home)
-    lab.follow()
+    prepare_clients(lab, lab.follow())
+    # The old one first.
+    lab.clients = [Client(lab, number) for number in (1, 2)]
     for fault in (wrong_key, blocked_port, two_on_one_directory, full_device, few_descriptors, clock_off):
         step(fault.__name__.replace("_", " "))
         fault(lab)
         lab.healthy()
+    wait_for(lab, ["obeys1", "obeys2"])
+    for fault in (unreachable_from_one_client, old_kernel_on_wide):
+        step(fault.__name__.replace("_", " "))
+        fault(lab)
+        lab.healthy()
+    for client in lab.clients:
+        client.begin("")
+    lab.finish({client.number: client.machine for client in lab.clients})
     # Refusals are told for ten minutes; nothing else is left of it all.
     step("PASS")
 

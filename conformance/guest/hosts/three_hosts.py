@@ -131,6 +131,17 @@ def pull_plug(guest):
     guest.wait()
 
 
+def prepare_clients(lab, lines):
+    """What the scripts of clients find in /share: the chapter's lines for them, too."""
+    with open(f"{lab.share}/client", "w") as file:
+        file.write("\n".join(lines) + "\n")
+    with open(f"{lab.share}/names", "w") as file:
+        file.write(NAMES)
+    shutil.copy(f"{os.path.dirname(os.path.abspath(__file__))}/../io.py", lab.share)
+    for name in ("systemctl", "client.sh"):
+        shutil.copy(f"{os.path.dirname(os.path.abspath(__file__))}/{name}", lab.share)
+
+
 def wait_for(lab, names):
     for _ in range(1200):
         if all(os.path.exists(f"{lab.share}/{name}") for name in names):
@@ -152,13 +163,7 @@ def main():
     lab = Lab(options, home)
     step("the chapter, word by word")
     client = lab.follow()
-    with open(f"{lab.share}/client", "w") as file:
-        file.write("\n".join(client) + "\n")
-    with open(f"{lab.share}/names", "w") as file:
-        file.write(NAMES)
-    shutil.copy(f"{os.path.dirname(os.path.abspath(__file__))}/../io.py", lab.share)
-    for name in ("systemctl", "client.sh"):
-        shutil.copy(f"{os.path.dirname(os.path.abspath(__file__))}/{name}", lab.share)
+    prepare_clients(lab, client)
     lab.finish({n: lab.guest(n, "client_first") for n in (1, 2)})
     step("both clients have it mounted, and wrote")
     if options.older:

@@ -1,5 +1,5 @@
-//! Several cases of kernel clients at once, each in a network of its own: a client mostly waits for its servers' disks
-//! and clocks.
+//! Several commands with kernel clients at once, each in a network of its own: a client mostly waits for its servers'
+//! disks and clocks.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -9,12 +9,30 @@ use std::thread;
 
 use anyhow::{Context, Result, anyhow, bail};
 
-/// One case with one kernel.
-#[derive(Clone, Copy, Debug)]
+/// One command of this program.
+#[derive(Clone, Debug)]
 pub(super) struct Cell {
-    pub(super) kernel: &'static str,
-    pub(super) vers: &'static str,
-    pub(super) case: &'static str,
+    pub(super) name: String,
+    pub(super) arguments: Vec<String>,
+}
+
+impl Cell {
+    /// One case with one kernel.
+    pub(super) fn case(case: &str, kernel: &str, vers: &str) -> Self {
+        let results = format!("target/guest-suite/{kernel}-{vers}");
+        let arguments = ["suite", case, "--kernel", kernel, "--vers", vers, "--results", &results];
+        Self {
+            name: format!("{case} on {kernel}, vers={vers}"),
+            arguments: arguments.map(str::to_owned).into(),
+        }
+    }
+
+    /// Hosts with names of their own, and clients with these kernels.
+    pub(super) fn hosts(command: &str, kernels: &str) -> Self {
+        let results = format!("target/hosts/{command}");
+        let arguments = [command, "--kernel", kernels, "--results", &results];
+        Self { name: format!("{command} with {kernels}"), arguments: arguments.map(str::to_owned).into() }
+    }
 }
 
 /// Runs every cell, `width` at a time, in this order, with the servers' data in a folder of `data` (else where temporary
@@ -27,10 +45,10 @@ pub(super) fn run(root: &Path, cells: &[Cell], width: usize, data: Option<&Path>
     let failed = Mutex::new(Vec::new());
     let lane = || -> Result<()> {
         while let Some(cell) = cells.get(next.fetch_add(1, Ordering::Relaxed)) {
-            if let Err(error) = suite(root, cell, data) {
+            if let Err(error) = command(root, cell, data) {
                 println!("== {error:#}");
                 let mut failed = failed.lock().map_err(|_| anyhow!("another lane died"))?;
-                failed.push(format!("{} on {}, vers={}", cell.case, cell.kernel, cell.vers));
+                failed.push(cell.name.clone());
             }
         }
         Ok(())
@@ -46,20 +64,19 @@ pub(super) fn run(root: &Path, cells: &[Cell], width: usize, data: Option<&Path>
     Ok(())
 }
 
-fn suite(root: &Path, Cell { kernel, vers, case }: &Cell, data: Option<&Path>) -> Result<()> {
-    // Each case enters a network of its own, from which a process does not come back.
+fn command(root: &Path, cell: &Cell, data: Option<&Path>) -> Result<()> {
+    // Each enters a network of its own, from which a process does not come back.
     let this = std::env::current_exe().context("cannot find this program's own file")?;
     let ended = Command::new(this)
-        .args(["suite", case, "--kernel", kernel, "--vers", vers, "--results"])
-        .arg(root.join(format!("target/guest-suite/{kernel}-{vers}")))
+        .args(&cell.arguments)
         .envs(data.map(|folder| ("TMPDIR", folder)))
         .current_dir(root)
         .stdin(Stdio::null())
         .output()
-        .context("cannot start the suite")?;
+        .context("cannot start one of the lanes")?;
     print!("{}{}", String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
     if !ended.status.success() {
-        bail!("`suite {case} --kernel {kernel} --vers {vers}` ended with {}", ended.status);
+        bail!("`{}` ended with {}", cell.arguments.join(" "), ended.status);
     }
     Ok(())
 }

@@ -2,7 +2,9 @@
 //! everything is built, and run.
 
 mod lanes;
+mod promises;
 mod tidy;
+mod tools;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
@@ -17,7 +19,7 @@ use lanes::Cell;
 /// What to leave out.
 #[derive(clap::Args, Debug)]
 pub struct Options {
-    /// Run only these steps: fmt, clippy, tidy, build, test, fuzz, kills, foundationdb, guest
+    /// Run only these steps: fmt, clippy, tidy, build, test, fuzz, deploy, kills, foundationdb, guest
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// Pass without kernel clients where they cannot run (they need root)
@@ -28,7 +30,9 @@ pub struct Options {
 /// The kernels that run every case marked `ci`, over 4.2. The full matrix is one command (docs/TESTING.md).
 const KERNELS: &[&str] = &["uml6.1", "uml7.2"];
 /// What runs besides, and first: who cannot even do this need not wait for the rest.
-const FIRST: &[Cell] = &[Cell { kernel: "uml7.2", vers: "4.1", case: "smoke" }];
+const FIRST: (&str, &str, &str) = ("smoke", "uml7.2", "4.1");
+/// An administrator's hosts, with the kernels of their two clients. What is old comes first where a fault is about that.
+const HOSTS: [(&str, &str); 2] = [("faults", "uml6.1,uml7.2"), ("three-hosts", "uml7.2,uml6.1")];
 /// Cases side by side. More than processors, as each waits now and then, `scaling` nearly always.
 const LANES: usize = 5;
 /// Where the servers of kernel clients keep their data: in memory, if it can be had. What CI shows does not depend on
@@ -42,7 +46,7 @@ type Step = (&'static str, fn(&Path, &Options) -> Result<()>);
 const STEPS: &[Step] =
     &[("fmt", fmt), ("clippy", clippy), ("tidy", |root, _| tidy::run(root)), ("build", build)];
 /// What runs what was built: fuzzing keeps one processor busy, tests wait half of their time.
-const TOGETHER: &[Step] = &[("test", test), ("fuzz", fuzz)];
+const TOGETHER: &[Step] = &[("test", test), ("fuzz", fuzz), ("deploy", tools::deploy)];
 /// What needs more than this tree, and the longest.
 const LAST: &[Step] = &[("kills", kills), ("foundationdb", foundationdb), ("guest", guest)];
 
@@ -180,14 +184,15 @@ fn guest(root: &Path, options: &Options) -> Result<()> {
     lanes::run(root, &cells(), LANES, memory.is_dir().then_some(memory))
 }
 
-/// The longest first, so that none is left over at the end.
+/// The longest first, so that none is left over at the end; what waits most for clocks, before.
 fn cells() -> Vec<Cell> {
     let mut cases: Vec<_> = CASES.iter().filter(|case| case.ci).collect();
     cases.sort_by_key(|case| std::cmp::Reverse(case.seconds));
-    let with_all = cases
-        .into_iter()
-        .flat_map(|case| KERNELS.iter().map(|kernel| Cell { kernel, vers: "4.2", case: case.name }));
-    FIRST.iter().copied().chain(with_all).collect()
+    let with_all =
+        cases.into_iter().flat_map(|case| KERNELS.iter().map(|kernel| Cell::case(case.name, kernel, "4.2")));
+    let (case, kernel, vers) = FIRST;
+    let hosts = HOSTS.map(|(command, kernels)| Cell::hosts(command, kernels));
+    std::iter::once(Cell::case(case, kernel, vers)).chain(hosts).chain(with_all).collect()
 }
 
 fn cargo(root: &Path, arguments: &[&str]) -> Result<()> {

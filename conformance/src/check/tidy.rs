@@ -1,10 +1,13 @@
-//! The layout of the tree, as a test: file size, import direction, one file per operation.
+//! The layout of the tree, as a test: file size, import direction, one file per operation, documents that point at what is
+//! there.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+
+use super::promises;
 
 /// Longest hand-written source file, in lines.
 const MAX_LINES: usize = 800;
@@ -55,6 +58,7 @@ pub(super) fn run(root: &Path) -> Result<()> {
     imports(root, &mut breaches)?;
     sources(root, &mut breaches)?;
     operations(root, &mut breaches)?;
+    promises::check(root, &mut breaches)?;
     if breaches.is_empty() {
         return Ok(());
     }
