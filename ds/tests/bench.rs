@@ -16,10 +16,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use common::{LONG, Mds, MdsProgram, Nfs, RW, handle};
-use sluice_ds::{Config, DataServer};
+use common::{LONG, Nfs, RW, handle, on_directory};
+use sluice_ds::DataServer;
 use sluice_env::Env;
-use sluice_rpc::{Client, ClusterKey, Limits, Server, Tcp, Transport};
+use sluice_rpc::{Client, Tcp, Transport};
 use sluice_store::Options;
 use sluice_xdr::nfs3::*;
 
@@ -27,29 +27,16 @@ const MIB: u64 = 1 << 20;
 const SIZE: u64 = 256 * MIB;
 
 async fn start(env: &Env, dir: &std::path::Path) -> DataServer {
-    let key = ClusterKey::generate(env);
-    let tcp: Arc<dyn Transport> = Arc::new(Tcp);
-    let mds = Arc::new(MdsProgram(Mds::new()));
-    let server = Server::new(env.clone(), Arc::clone(&tcp), Limits::default(), Vec::new());
-    let server = Arc::new(server.with_secure(key.clone(), vec![mds]));
-    let listener = server.listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
-    let addr = listener.local_addr();
-    env.spawn.spawn(Box::pin(server.serve(listener)));
-    let mut config = Config::new("127.0.0.1:0".parse().unwrap(), dir.to_owned(), addr, key);
     let number = |name, default| std::env::var(name).ok().and_then(|s| s.parse().ok()).unwrap_or(default);
     let defaults = Options::default();
-    config.store = Options {
+    let options = Options {
         create: true,
         read_threads: number("SLUICE_BENCH_READERS", defaults.read_threads),
         write_threads: number("SLUICE_BENCH_WRITERS", defaults.write_threads),
         inline_read: number("SLUICE_BENCH_INLINE", defaults.inline_read),
         ..defaults
     };
-    let ds = DataServer::start(env.clone(), tcp, config).await.unwrap();
-    while !ds.status().serving {
-        env.clock.sleep(Duration::from_millis(5)).await;
-    }
-    ds
+    on_directory(env, dir, options).await
 }
 
 /// Seconds of CPU this process has used, client and server together.

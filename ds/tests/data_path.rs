@@ -59,6 +59,12 @@ fn offsets_at_the_edge() {
         assert_eq!(short.discriminant(), nfsstat3::NFS3ERR_INVAL);
         let odd: WRITE3res = nfs.call(NFSPROC3_WRITE, &WRITE3args { stable: stable_how(7), ..args }).await;
         assert_eq!(odd.discriminant(), nfsstat3::NFS3ERR_INVAL);
+        let last = handle(2, RW);
+        let end = i64::MAX as u64;
+        nfs.write(&last, end - 2, b"xy", stable_how::FILE_SYNC).await.unwrap();
+        let (tail, eof) = nfs.read(&last, end - 4095, 4096).await.unwrap();
+        assert!(tail.len() == 4095 && tail.ends_with(b"\0xy") && eof);
+        assert_eq!(nfs.read(&last, end - 1, 8).await.unwrap(), (Bytes::from_static(b"y"), true));
         nfs.write(&fh, 0, b"", stable_how::FILE_SYNC).await.unwrap();
         let stat: DS_STAT_res = w.mds.order(DS_STAT, &DS_STAT_args { files: vec![target(1)] }).await;
         let DS_STAT_res::CTL_OK(stats) = stat else { panic!("{stat:?}") };

@@ -15,6 +15,7 @@ mod fence;
 mod folders;
 mod format;
 mod gate;
+mod in_place;
 mod journal;
 mod key;
 mod lane;
@@ -33,6 +34,7 @@ mod write_count;
 
 pub use error::StoreError;
 pub use fence::{Access, Fence, Refusal};
+pub use in_place::InPlace;
 pub use key::{Epoch, FileKey, Stability, Uuid, Verifier};
 pub use reflink::{Base, Reflink};
 pub use startup::Options;

@@ -130,6 +130,7 @@ fn open(env: &Env, device: Arc<dyn Device>, options: Options) -> Result<Arc<Stor
         inline_read: options.inline_read,
         inline_write: options.inline_write,
         pace: Pace::default(),
+        send_pace: Pace::default(),
         materialised: Arc::new(Notify::new()),
         flush_failures: AtomicU64::new(0),
         device,

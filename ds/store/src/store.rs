@@ -85,6 +85,8 @@ pub struct Store {
     pub(crate) folders: Folders,
     pub(crate) gate: Gate,
     pub(crate) pace: Pace,
+    /// Whether what is said to be in memory is: sends of it do not make a thread sleep.
+    pub(crate) send_pace: Pace,
     pub(crate) materialised: Arc<Notify>,
     pub(crate) flush_failures: AtomicU64,
 }
@@ -432,7 +434,7 @@ impl Store {
     }
 
     /// The same among the few threads of `lane`.
-    async fn on<T: Send + 'static>(
+    pub(crate) async fn on<T: Send + 'static>(
         self: &Arc<Self>,
         lane: &Arc<Lane>,
         work: impl FnOnce(&Self) -> Result<T, StoreError> + Send + 'static,

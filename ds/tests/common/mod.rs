@@ -14,7 +14,7 @@ use sluice_ds::{Config, DataServer};
 use sluice_env::{BoxFuture, Env};
 use sluice_rpc::{
     Call, Client, ClusterKey, Connection, Credential, Frame, Limits, Program, Reply, Server, SimConfig,
-    SimNet, Transport,
+    SimNet, Tcp, Transport,
 };
 use sluice_store::Options;
 use sluice_store::device::MemDevice;
@@ -323,4 +323,23 @@ pub(crate) fn simulate<F: Future<Output = ()>>(world: impl FnOnce(World) -> F) {
 /// The transport of a host of its own, for attackers.
 pub(crate) fn transport(world: &World, host: &str) -> Arc<dyn Transport> {
     world.net.host(host)
+}
+
+/// A data server over TCP, its data in a directory, with a metadata server it has found.
+pub(crate) async fn on_directory(env: &Env, dir: &std::path::Path, options: Options) -> DataServer {
+    let key = ClusterKey::generate(env);
+    let tcp: Arc<dyn Transport> = Arc::new(Tcp);
+    let mds = Arc::new(MdsProgram(Mds::new()));
+    let server = Server::new(env.clone(), Arc::clone(&tcp), Limits::default(), Vec::new());
+    let server = Arc::new(server.with_secure(key.clone(), vec![mds]));
+    let listener = server.listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let addr = listener.local_addr();
+    env.spawn.spawn(Box::pin(server.serve(listener)));
+    let mut config = Config::new("127.0.0.1:0".parse().unwrap(), dir.to_owned(), addr, key);
+    config.store = options;
+    let ds = DataServer::start(env.clone(), tcp, config).await.unwrap();
+    while !ds.status().serving {
+        env.clock.sleep(Duration::from_millis(5)).await;
+    }
+    ds
 }

@@ -21,7 +21,7 @@ use crate::budget::{Budget, ServerBudget, Ticket};
 use crate::credential::Credential;
 use crate::limits::Limits;
 use crate::message::{CallError, Verdict, call_head, open_reply, put_reply};
-use crate::outbox::{Hold, Outbox, Writing};
+use crate::outbox::{Body, Hold, Outbox, Writing};
 use crate::pending::PendingCalls;
 use crate::program::Registry;
 use crate::reader::Intake;
@@ -155,7 +155,7 @@ impl Connection {
                 out.put_slice(&head);
                 true
             };
-            self.outbox.push(head, args, Some(Hold::Call { _permit: permit }));
+            self.outbox.push(head, args.into(), Some(Hold::Call { _permit: permit }));
             // A reader that had stopped over its budget must now look out for the reply.
             self.budget.recheck.notify_one();
             pending.reply().await
@@ -201,9 +201,10 @@ impl Connection {
     }
 
     /// Queues the reply to call `xid`.
-    pub(crate) fn reply(&self, xid: u32, verdict: Verdict, mut body: Frame, mut ticket: Ticket) {
+    pub(crate) fn reply(&self, xid: u32, verdict: Verdict, body: impl Into<Body>, mut ticket: Ticket) {
+        let mut body = body.into();
         if verdict != Verdict::Success {
-            body = Frame::empty();
+            body = Body::default();
         }
         let length = body.len();
         ticket.answered(length);

@@ -5,16 +5,18 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes, BytesMut};
 use parking_lot::Mutex;
 use sluice_xdr::Frame;
-use tokio::io::AsyncWrite;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
 use crate::budget::Ticket;
+use crate::payload::{Parting, Payload, Step};
+use crate::transport::Outgoing;
 
 /// Buffers handed to one vectored write.
 const SLICES: usize = 64;
@@ -31,10 +33,41 @@ pub(crate) enum Hold {
     Call { _permit: OwnedSemaphorePermit },
 }
 
+/// What a message says behind its head.
+#[derive(Debug, Default)]
+pub(crate) struct Body {
+    pub(crate) frame: Frame,
+    pub(crate) data: Option<Arc<dyn Payload>>,
+}
+
+impl Body {
+    pub(crate) fn len(&self) -> usize {
+        self.frame.len() + self.data.as_ref().map_or(0, |data| data.length())
+    }
+}
+
+impl From<Frame> for Body {
+    fn from(frame: Frame) -> Self {
+        Self { frame, data: None }
+    }
+}
+
+#[derive(Debug)]
+enum Piece {
+    Bytes(Bytes),
+    Payload(Parting),
+}
+
 #[derive(Debug)]
 struct Chunk {
-    bytes: Bytes,
+    piece: Piece,
     _hold: Option<Hold>,
+}
+
+impl From<Bytes> for Chunk {
+    fn from(bytes: Bytes) -> Self {
+        Self { piece: Piece::Bytes(bytes), _hold: None }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -64,7 +97,7 @@ pub(crate) struct Outbox {
 impl Outbox {
     /// Queues a message: `head` appends mark and header to the buffer it is given and says whether it
     /// could; `body` follows. Silently dropped once the connection is closed.
-    pub(crate) fn push(&self, head: impl FnOnce(&mut BytesMut) -> bool, body: Frame, hold: Option<Hold>) {
+    pub(crate) fn push(&self, head: impl FnOnce(&mut BytesMut) -> bool, body: Body, hold: Option<Hold>) {
         let mut queue = self.queue.lock();
         if queue.closed {
             drop(queue);
@@ -79,9 +112,10 @@ impl Outbox {
         }
         let head = queue.scratch.split().freeze();
         self.queued.fetch_add(head.len() + body.len(), Ordering::Relaxed);
-        queue.chunks.push_back(Chunk { bytes: head, _hold: None });
-        for bytes in body.into_segments() {
-            queue.chunks.push_back(Chunk { bytes, _hold: None });
+        queue.chunks.push_back(head.into());
+        queue.chunks.extend(body.frame.into_segments().into_iter().map(Chunk::from));
+        if let Some(data) = body.data {
+            queue.chunks.push_back(Chunk { piece: Piece::Payload(Parting::new(data)), _hold: None });
         }
         if let Some(last) = queue.chunks.back_mut() {
             last._hold = hold;
@@ -99,7 +133,8 @@ impl Outbox {
             return;
         }
         self.queued.fetch_add(replies.len(), Ordering::Relaxed);
-        queue.chunks.push_back(Chunk { bytes: replies, _hold: Some(Hold::Reply { _ticket: ticket }) });
+        let hold = Some(Hold::Reply { _ticket: ticket });
+        queue.chunks.push_back(Chunk { piece: Piece::Bytes(replies), _hold: hold });
         self.busy.store(true, Ordering::SeqCst);
         drop(queue);
         self.wake_writer();
@@ -148,7 +183,7 @@ impl Outbox {
     }
 
     /// Writes what is queued. Ready when everything is with the kernel; pending when the peer takes no more.
-    pub(crate) fn poll_flush<W: AsyncWrite + Unpin>(
+    pub(crate) fn poll_flush<W: Outgoing + Unpin>(
         &self,
         cx: &mut Context<'_>,
         writing: &mut Writing<W>,
@@ -182,7 +217,7 @@ impl Outbox {
     }
 
     /// Writes whatever is queued, for as long as the peer takes it.
-    pub(crate) async fn run<W: AsyncWrite + Unpin>(&self, writing: &Mutex<Writing<W>>) -> io::Result<()> {
+    pub(crate) async fn run<W: Outgoing + Unpin>(&self, writing: &Mutex<Writing<W>>) -> io::Result<()> {
         let wake = self.wake.notified();
         tokio::pin!(wake);
         poll_fn(|cx| {
@@ -211,19 +246,33 @@ impl<W> Writing<W> {
     }
 }
 
-/// One vectored write of the front of `batch`.
-fn poll_write_some<W: AsyncWrite + Unpin>(
+/// One write of the front of `batch`: of its payload, or of all before the next one.
+fn poll_write_some<W: Outgoing + Unpin>(
     writer: &mut W,
     cx: &mut Context<'_>,
-    batch: &VecDeque<Chunk>,
+    batch: &mut VecDeque<Chunk>,
 ) -> Poll<io::Result<usize>> {
+    if let Some(Chunk { piece, .. }) = batch.front_mut()
+        && let Piece::Payload(parting) = piece
+    {
+        match ready!(parting.poll(cx, writer))? {
+            Step::Gone(n) => return Poll::Ready(Ok(n)),
+            Step::Loaded(bytes) => *piece = Piece::Bytes(bytes),
+        }
+    }
     let mut slices = [IoSlice::new(&[]); SLICES];
     let mut used = 0;
-    for (slice, chunk) in slices.iter_mut().zip(batch) {
-        *slice = IoSlice::new(&chunk.bytes);
+    let mut more = false;
+    for (slice, chunk) in slices.iter_mut().zip(&*batch) {
+        let Piece::Bytes(bytes) = &chunk.piece else {
+            more = true;
+            break;
+        };
+        *slice = IoSlice::new(bytes);
         used += 1;
     }
     match slices.get(..used) {
+        Some(slices) if more => Pin::new(writer).poll_write_more(cx, slices),
         Some(slices) => Pin::new(writer).poll_write_vectored(cx, slices),
         None => Poll::Ready(Ok(0)),
     }
@@ -232,11 +281,16 @@ fn poll_write_some<W: AsyncWrite + Unpin>(
 /// Forgets the first `n` bytes of `batch`.
 fn advance(batch: &mut VecDeque<Chunk>, mut n: usize) {
     while let Some(front) = batch.front_mut() {
-        if front.bytes.len() > n {
-            front.bytes.advance(n);
-            return;
+        match &mut front.piece {
+            // It counts for itself.
+            Piece::Payload(parting) if parting.left() > 0 => return,
+            Piece::Payload(_) => n = 0,
+            Piece::Bytes(bytes) if bytes.len() > n => {
+                bytes.advance(n);
+                return;
+            }
+            Piece::Bytes(bytes) => n -= bytes.len(),
         }
-        n -= front.bytes.len();
         batch.pop_front();
     }
 }

@@ -12,6 +12,7 @@ use sluice_xdr::rpc::auth_stat;
 use crate::connection::Connection;
 use crate::credential::Credential;
 use crate::metrics::Metrics;
+use crate::payload::Payload;
 
 /// One call, its header already judged: the program and version exist, the credential is acceptable.
 #[derive(Clone, Debug)]
@@ -32,6 +33,8 @@ pub struct Call {
 pub enum Reply {
     /// The procedure ran; the frame is its encoded result, without any header.
     Success(Frame),
+    /// The same, and so many bytes of data behind the frame.
+    Data(Frame, Arc<dyn Payload>),
     /// The arguments cannot be decoded.
     GarbageArgs,
     /// The program has no such procedure.

@@ -12,15 +12,16 @@ use bytes::{BufMut, Bytes, BytesMut};
 use parking_lot::Mutex;
 use sluice_env::BoxFuture;
 use sluice_xdr::{Frame, RecordDecoder};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt};
 
 use crate::arrivals::Arriving;
 use crate::budget::Ticket;
 use crate::connection::{Connection, Ended};
 use crate::message::{CallHeader, Glance, Message, SUCCESS_HEAD, Verdict, glance, parse, success_head};
-use crate::outbox::Writing;
+use crate::outbox::{Body, Writing};
 use crate::program::{Call, NOW_BOUND, Program, Reply};
 use crate::recycle::BUFFER;
+use crate::transport::Outgoing;
 
 /// Most calls kept back while we look for a reply behind them.
 const PARKED: usize = 64;
@@ -60,7 +61,7 @@ pub(crate) struct Intake<'a, W> {
     arriving: Option<Arriving>,
 }
 
-impl<'a, W: AsyncWrite + Unpin> Intake<'a, W> {
+impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
     pub(crate) fn new(
         connection: &'a Arc<Connection>,
         decoder: RecordDecoder,
@@ -292,11 +293,12 @@ async fn answer(connection: Arc<Connection>, header: CallHeader, program: Arc<dy
         connection: Arc::clone(&connection),
     };
     let (verdict, body) = match program.call(call).await {
-        Reply::Success(body) => (Verdict::Success, body),
-        Reply::GarbageArgs => (Verdict::GarbageArgs, Frame::empty()),
-        Reply::ProcUnavail => (Verdict::ProcUnavail, Frame::empty()),
-        Reply::SystemErr => (Verdict::SystemErr, Frame::empty()),
-        Reply::AuthError(stat) => (Verdict::AuthError(stat), Frame::empty()),
+        Reply::Success(body) => (Verdict::Success, Body::from(body)),
+        Reply::Data(frame, data) => (Verdict::Success, Body { frame, data: Some(data) }),
+        Reply::GarbageArgs => (Verdict::GarbageArgs, Body::default()),
+        Reply::ProcUnavail => (Verdict::ProcUnavail, Body::default()),
+        Reply::SystemErr => (Verdict::SystemErr, Body::default()),
+        Reply::AuthError(stat) => (Verdict::AuthError(stat), Body::default()),
         Reply::Drop => {
             owed.ticket = None;
             return;

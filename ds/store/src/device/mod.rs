@@ -73,6 +73,18 @@ pub trait DeviceFile: Debug + Send + Sync {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
     /// Like `read_at`, but never waits for the device: it may stop short of what is there.
     fn read_cached(&self, buffer: &mut [u8], offset: u64) -> io::Result<Cached>;
+    /// Whether a read of all of these bytes would not have to wait. A look at samples: it may be wrong about bytes
+    /// between them.
+    fn is_cached(&self, offset: u64, length: u64) -> bool {
+        let _ = (offset, length);
+        false
+    }
+    /// Moves up to `length` bytes to a socket that does not block, without copying them; returns how many, 0 at the end
+    /// of the file.
+    fn send(&self, offset: u64, length: usize, socket: BorrowedFd<'_>) -> io::Result<usize> {
+        let _ = (offset, length, socket);
+        Err(io::ErrorKind::Unsupported.into())
+    }
     /// Writes all of `data`.
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()>;
     /// Writes what `source` holds at `from`, up to `length` bytes, at `to`; returns the bytes copied, 0 only at the

@@ -4,13 +4,15 @@ pub mod sim;
 pub mod tcp;
 
 use std::fmt;
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use sluice_env::BoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::payload::{Payload, Sent};
 
 /// Where byte streams come from.
 pub trait Transport: fmt::Debug + Send + Sync {
@@ -19,6 +21,51 @@ pub trait Transport: fmt::Debug + Send + Sync {
 
     /// Starts accepting at `addr`; port 0 picks one.
     fn listen(&self, addr: SocketAddr) -> BoxFuture<'_, io::Result<Box<dyn Listener>>>;
+}
+
+/// The sending half of a stream.
+pub trait Outgoing: AsyncWrite {
+    /// Like [`AsyncWrite::poll_write_vectored`], with the promise that more follows at once.
+    fn poll_write_more(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(cx, slices)
+    }
+
+    /// Sends bytes of a payload, from the one at `from` on, without copying them. A stream that is no plain socket
+    /// says [`Sent::Absent`]: it wants them in memory.
+    fn poll_send(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        payload: &dyn Payload,
+        from: usize,
+    ) -> Poll<io::Result<Sent>> {
+        let _ = (cx, payload, from);
+        Poll::Ready(Ok(Sent::Absent))
+    }
+}
+
+impl<T: AsyncWrite> Outgoing for tokio::io::WriteHalf<T> {}
+
+impl<T: Outgoing + Unpin + ?Sized> Outgoing for Box<T> {
+    fn poll_write_more(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut **self).poll_write_more(cx, slices)
+    }
+
+    fn poll_send(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        payload: &dyn Payload,
+        from: usize,
+    ) -> Poll<io::Result<Sent>> {
+        Pin::new(&mut **self).poll_send(cx, payload, from)
+    }
 }
 
 /// A listening address.
@@ -33,7 +80,7 @@ pub trait Listener: fmt::Debug + Send {
 /// A two-way byte stream, in halves that one task may use independently.
 pub struct Stream {
     pub reader: Box<dyn AsyncRead + Send + Unpin>,
-    pub writer: Box<dyn AsyncWrite + Send + Unpin>,
+    pub writer: Box<dyn Outgoing + Send + Unpin>,
     /// The other end.
     pub peer: SocketAddr,
     /// This end.

@@ -1,13 +1,20 @@
 //! TCP over IPv4 and IPv6.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 
 use nix::sys::socket::{setsockopt, sockopt};
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use sluice_env::BoxFuture;
+use tokio::io::{AsyncWrite, Interest};
+use tokio::net::tcp::OwnedWriteHalf;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
-use super::{Listener, Stream, Transport};
+use super::{Listener, Outgoing, Stream, Transport};
+use crate::payload::{Payload, Sent};
 
 /// Connections the kernel holds for us until we accept them.
 const BACKLOG: u32 = 1024;
@@ -61,6 +68,75 @@ impl Listener for Listening {
     }
 }
 
+/// The sending half of a socket.
+#[derive(Debug)]
+struct Half(OwnedWriteHalf);
+
+impl Half {
+    fn poll_try<T>(
+        &self,
+        cx: &mut Context<'_>,
+        mut attempt: impl FnMut(BorrowedFd<'_>) -> io::Result<T>,
+    ) -> Poll<io::Result<T>> {
+        let socket: &TcpStream = self.0.as_ref();
+        loop {
+            ready!(socket.poll_write_ready(cx))?;
+            match socket.try_io(Interest::WRITABLE, || attempt(socket.as_fd())) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                done => return Poll::Ready(done),
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Half {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
+
+impl Outgoing for Half {
+    /// The kernel keeps a head back until its data follows: one packet, one wake-up of the peer.
+    fn poll_write_more(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let flags = SendFlags::MORE | SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        self.poll_try(cx, |socket| Ok(sendmsg(socket, slices, &mut SendAncillaryBuffer::default(), flags)?))
+    }
+
+    fn poll_send(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        payload: &dyn Payload,
+        from: usize,
+    ) -> Poll<io::Result<Sent>> {
+        self.poll_try(cx, |socket| payload.send(from, socket))
+    }
+}
+
 fn into_stream(stream: TcpStream) -> io::Result<Stream> {
     // Replies are written whole; waiting for more would only delay them.
     stream.set_nodelay(true)?;
@@ -74,5 +150,5 @@ fn into_stream(stream: TcpStream) -> io::Result<Stream> {
     let canonical = |addr: SocketAddr| SocketAddr::new(addr.ip().to_canonical(), addr.port());
     let (peer, local) = (canonical(stream.peer_addr()?), canonical(stream.local_addr()?));
     let (reader, writer) = stream.into_split();
-    Ok(Stream { reader: Box::new(reader), writer: Box::new(writer), peer, local })
+    Ok(Stream { reader: Box::new(reader), writer: Box::new(Half(writer)), peer, local })
 }

@@ -13,6 +13,7 @@ use sluice_env::{BoxFuture, Monotonic};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::Net;
+use crate::transport::Outgoing;
 
 #[derive(Debug)]
 pub(super) struct Pipe {
@@ -166,6 +167,8 @@ impl Drop for PipeReader {
         wake(wakers);
     }
 }
+
+impl Outgoing for PipeWriter {}
 
 impl AsyncWrite for PipeWriter {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {

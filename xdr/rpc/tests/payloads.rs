@@ -1,0 +1,150 @@
+//! Data that goes from where it is to the socket.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
+mod common;
+
+use std::io::{self, Write};
+use std::ops::RangeInclusive;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use common::*;
+use sluice_env::BoxFuture;
+use sluice_rpc::{Call, CallError, ClusterKey, Credential, Limits, Payload, Program, Reply, Sent, Server};
+
+const DATA: usize = 1 << 20;
+
+fn content() -> Bytes {
+    (0..DATA as u32).map(|i| (i * 7 + (i >> 8)) as u8).collect::<Vec<_>>().into()
+}
+
+/// Replies are a word and the content. The argument says how many bytes are at hand, and how many are there at all.
+#[derive(Debug)]
+struct Store {
+    content: Bytes,
+    sent: Arc<AtomicUsize>,
+    loaded: Arc<AtomicUsize>,
+}
+
+#[derive(Debug)]
+struct Part {
+    content: Bytes,
+    at_hand: usize,
+    sent: Arc<AtomicUsize>,
+    loaded: Arc<AtomicUsize>,
+}
+
+impl Payload for Part {
+    fn length(&self) -> usize {
+        DATA
+    }
+
+    fn send(&self, from: usize, socket: BorrowedFd<'_>) -> io::Result<Sent> {
+        if from >= self.at_hand {
+            return Ok(Sent::Absent);
+        }
+        let mut socket = std::fs::File::from(socket.try_clone_to_owned()?);
+        let n = socket.write(&self.content[from..self.at_hand.min(from + 100_000)])?;
+        self.sent.fetch_add(n, Ordering::SeqCst);
+        Ok(Sent::Bytes(n))
+    }
+
+    fn load(self: Arc<Self>, from: usize) -> BoxFuture<'static, io::Result<Bytes>> {
+        Box::pin(async move {
+            tokio::task::yield_now().await;
+            let rest = self.content.slice(from..);
+            self.loaded.fetch_add(rest.len(), Ordering::SeqCst);
+            Ok(rest)
+        })
+    }
+}
+
+impl Program for Store {
+    fn number(&self) -> u32 {
+        CONTROL
+    }
+
+    fn versions(&self) -> RangeInclusive<u32> {
+        3..=3
+    }
+
+    fn call<'a>(&'a self, call: Call) -> BoxFuture<'a, Reply> {
+        let (at_hand, there) = (word(&call.args) as usize, word(&call.args[4..]) as usize);
+        let content = self.content.slice(..there);
+        let (sent, loaded) = (Arc::clone(&self.sent), Arc::clone(&self.loaded));
+        let part = Part { content, at_hand, sent, loaded };
+        Box::pin(std::future::ready(Reply::Data(words(&[call.xid]).into(), Arc::new(part))))
+    }
+}
+
+fn store() -> Arc<Store> {
+    Arc::new(Store { content: content(), sent: Arc::default(), loaded: Arc::default() })
+}
+
+async fn get(c: &sluice_rpc::Connection, at_hand: usize, there: usize) -> Result<Bytes, CallError> {
+    let args = words(&[at_hand as u32, there as u32]);
+    c.call(CONTROL, 3, 1, &Credential::None, args.into(), LONG).await
+}
+
+/// Whatever part of it is at hand, all of it arrives, between replies of other kinds, in order.
+async fn all_of_it(w: &World, c: &sluice_rpc::Connection, store: &Store, at_hand: usize) -> (usize, usize) {
+    store.sent.store(0, Ordering::SeqCst);
+    store.loaded.store(0, Ordering::SeqCst);
+    let small = async {
+        for _ in 0..20 {
+            assert_eq!(call(c, procedure::ECHO, "between").await.unwrap(), "between");
+            w.env.clock.sleep(std::time::Duration::from_micros(100)).await;
+        }
+    };
+    let large = || async { assert_eq!(get(c, at_hand, DATA).await.unwrap()[4..], content()) };
+    tokio::join!(large(), small, large(), large());
+    (store.sent.load(Ordering::SeqCst), store.loaded.load(Ordering::SeqCst))
+}
+
+#[test]
+fn a_socket_gets_what_is_at_hand_and_the_rest_is_loaded() {
+    on_tcp("127.0.0.1:0", async |w| {
+        let store = store();
+        let (_server, addr) =
+            w.serve(Limits::default(), vec![Echo::new(&w.env, ECHO), Arc::clone(&store) as _]).await;
+        let c = w.client().dial(addr).await.unwrap();
+        for at_hand in [DATA, DATA - 1, 4096, 0] {
+            let moved = all_of_it(&w, &c, &store, at_hand).await;
+            assert_eq!(moved, (3 * at_hand, 3 * (DATA - at_hand)));
+        }
+    });
+}
+
+#[test]
+fn other_streams_get_all_of_it_from_memory() {
+    simulate(3, async |w| {
+        let store = store();
+        let (_server, addr) =
+            w.serve(Limits::default(), vec![Echo::new(&w.env, ECHO), Arc::clone(&store) as _]).await;
+        let c = w.client().dial(addr).await.unwrap();
+        assert_eq!(all_of_it(&w, &c, &store, DATA).await, (0, 3 * DATA));
+    });
+    on_tcp("127.0.0.1:0", async |w| {
+        let (key, store) = (ClusterKey::from_bytes([1; 32]), store());
+        let server = Server::new(w.env.clone(), w.at_server.clone(), Limits::default(), vec![]);
+        let programs: Vec<Arc<dyn Program>> = vec![Echo::new(&w.env, ECHO), Arc::clone(&store) as _];
+        let (_server, addr) = w.run(server.with_secure(key.clone(), programs)).await;
+        let c = w.client().with_key(key).dial(addr).await.unwrap();
+        assert_eq!(all_of_it(&w, &c, &store, DATA).await, (0, 3 * DATA), "never past the encryption");
+    });
+}
+
+/// The head of the reply has left: nothing but the end of the connection can take it back.
+#[test]
+fn a_promise_that_cannot_be_kept_ends_the_connection() {
+    on_tcp("127.0.0.1:0", async |w| {
+        let (_server, addr) = w.serve(Limits::default(), vec![store() as _]).await;
+        let c = w.client().dial(addr).await.unwrap();
+        assert_eq!(get(&c, 4096, DATA - 4).await, Err(CallError::Closed));
+        let c = w.client().dial(addr).await.unwrap();
+        assert_eq!(get(&c, 4096, DATA).await.unwrap().len(), 4 + DATA);
+    });
+}
