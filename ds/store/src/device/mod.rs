@@ -73,8 +73,8 @@ pub trait DeviceFile: Debug + Send + Sync {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
     /// Like `read_at`, but never waits for the device: it may stop short of what is there.
     fn read_cached(&self, buffer: &mut [u8], offset: u64) -> io::Result<Cached>;
-    /// Whether a read of all of these bytes would not have to wait. A look at samples: it may be wrong about bytes
-    /// between them.
+    /// Whether a read of all of these bytes, the last one certainly, would not have to wait. A look at samples: it may
+    /// be wrong about bytes between them.
     fn is_cached(&self, offset: u64, length: u64) -> bool {
         let _ = (offset, length);
         false
