@@ -1,6 +1,9 @@
 //! What the operating system allows this process.
 
 use std::fmt;
+use std::sync::OnceLock;
+use std::thread::ThreadId;
+use std::time::Duration;
 
 /// File descriptors, of which each connection and each open file takes one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,6 +17,13 @@ pub struct Descriptors {
 pub trait Process: fmt::Debug + Send + Sync {
     /// Zeros where the system does not tell.
     fn descriptors(&self) -> Descriptors;
+
+    /// How many threads can run at once.
+    fn processors(&self) -> usize;
+
+    /// Which thread this is, and how long it was ready to run and did not, since it began. `None` where the system does not
+    /// tell.
+    fn kept_waiting(&self) -> Option<(ThreadId, Duration)>;
 }
 
 #[derive(Debug)]
@@ -26,6 +36,19 @@ impl Process for System {
         // No limit is none.
         Descriptors { open: u64::try_from(open).unwrap_or(0), most: limit.current.unwrap_or(u64::MAX) }
     }
+
+    fn processors(&self) -> usize {
+        // Asking takes reading files.
+        static PROCESSORS: OnceLock<usize> = OnceLock::new();
+        *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
+    }
+
+    fn kept_waiting(&self) -> Option<(ThreadId, Duration)> {
+        // Nanoseconds it ran, nanoseconds it waited, times it was chosen.
+        let stat = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+        let waited = stat.split_ascii_whitespace().nth(1)?.parse().ok()?;
+        Some((std::thread::current().id(), Duration::from_nanos(waited)))
+    }
 }
 
 #[derive(Debug)]
@@ -34,6 +57,14 @@ pub(crate) struct Simulated;
 impl Process for Simulated {
     fn descriptors(&self) -> Descriptors {
         Descriptors { open: 10, most: 1 << 20 }
+    }
+
+    fn processors(&self) -> usize {
+        8
+    }
+
+    fn kept_waiting(&self) -> Option<(ThreadId, Duration)> {
+        None
     }
 }
 

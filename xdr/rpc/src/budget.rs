@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::Notify;
 
 use crate::arrivals::Arrivals;
+use crate::courtesy::Courtesy;
 use crate::limits::{Limits, Share};
 
 /// Bookkeeping for one queued message beyond its bytes: buffers and queue entries.
@@ -22,6 +23,7 @@ pub(crate) struct ServerBudget {
     waiting: AtomicUsize,
     freed: Notify,
     pub(crate) arrivals: Arc<Arrivals>,
+    pub(crate) courtesy: Courtesy,
 }
 
 impl ServerBudget {
@@ -33,6 +35,7 @@ impl ServerBudget {
             waiting: 0.into(),
             freed: Notify::new(),
             arrivals: Arrivals::new(limits.arriving),
+            courtesy: Courtesy::default(),
         })
     }
 

@@ -20,6 +20,7 @@ mod arrivals;
 mod budget;
 pub mod client;
 pub mod connection;
+mod courtesy;
 pub mod credential;
 pub mod key;
 pub mod limits;

@@ -126,7 +126,9 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
             // It is we who keep the rest of the record waiting.
             let late = self.connection.partial.swap(false, Ordering::Relaxed);
             let bytes = missing.saturating_add(self.decoder.pending()).min(self.connection.limits.record());
-            self.arriving = Some(self.connection.budget.server.arrivals.room(bytes).await);
+            let server = &self.connection.budget.server;
+            server.courtesy.give_way(&self.connection.env, bytes).await;
+            self.arriving = Some(server.arrivals.room(bytes).await);
             self.connection.partial.store(late, Ordering::Relaxed);
         }
         let (decoder, recycler) = (&mut self.decoder, &self.connection.recycler);
@@ -367,6 +369,7 @@ impl Prompt {
         self.spare = Some(buffer);
         ticket.answered(replies.len());
         connection.outbox.push_replies(replies, ticket);
+        connection.budget.server.courtesy.answered(&connection.env);
     }
 
     /// Gives back the memory of replies that have left.
