@@ -5,12 +5,14 @@
 //! | --- | --- |
 //! | `peers` | Sluice, NFS-Ganesha and the ceiling, started and with their files |
 //! | `ganesha`, `portmap` | the one from the distribution, and what it needs |
+//! | `network` | a name space with nothing but loopback |
 //! | `ceiling` | a server that answers from memory |
 //! | `wire` | the test client: NFSv3 over one blocking connection |
 //! | `report` | medians, spread, ratios, goals |
 
 pub mod ceiling;
 mod ganesha;
+mod network;
 mod peers;
 mod portmap;
 mod report;
@@ -131,6 +133,7 @@ impl Shape {
 /// If a server is missing or cannot be started, or an operation fails.
 pub fn main(options: &Options) -> Result<ExitCode> {
     let program = host::program(options.sluice.as_deref())?;
+    let network = network::enter()?;
     let below = options.data_dir.clone().unwrap_or_else(std::env::temp_dir);
     std::fs::create_dir_all(&below).with_context(|| format!("cannot make {}", below.display()))?;
     let mut names = vec![Name::Sluice];
@@ -139,6 +142,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
         names.iter().map(|name| Peer::start(*name, &program, &below, FILES)).collect::<Result<_>>()?;
     let mut report = Report::default();
     report.about.extend(peers.iter().map(|peer| format!("{:<8} {}", peer.name, peer.about)));
+    report.about.push(network);
     report.about.push(format!(
         "medians of {} interleaved rounds of {} ms; client and servers share this machine",
         options.rounds, options.round_ms
