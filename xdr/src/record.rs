@@ -66,12 +66,19 @@ impl RecordDecoder {
         &mut self.received
     }
 
-    /// Lends a buffer to a decoder that holds nothing; it may have been used before.
-    pub fn lend(&mut self, buffer: BytesMut) {
-        if self.received.is_empty() {
-            self.received = buffer;
-            self.received.clear();
-        }
+    /// Free room in the buffer.
+    pub fn room(&self) -> usize {
+        self.received.capacity() - self.received.len()
+    }
+
+    /// Goes on in another buffer, where all that was received is copied to. The old one, empty; records cut from it may
+    /// be in use.
+    pub fn move_to(&mut self, mut buffer: BytesMut) -> BytesMut {
+        buffer.clear();
+        buffer.extend_from_slice(&self.received);
+        let mut old = std::mem::replace(&mut self.received, buffer);
+        old.clear();
+        old
     }
 
     /// Gives the buffer up while it holds nothing, so that a silent peer costs no memory.

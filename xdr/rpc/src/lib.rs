@@ -12,6 +12,7 @@
 //! | [`client`] | outgoing connections, and a client that reconnects |
 //! | [`credential`] | AUTH_NONE, AUTH_SYS |
 //! | [`limits`] | every bound and timeout |
+//! | [`payload`] | data of a reply that goes to the socket from where it is |
 //! | [`transport`] | the seam: [`Tcp`], and [`SimNet`] for simulations |
 //! | [`secure`], [`key`] | mutual authentication and encryption under the cluster key |
 //! | [`metrics`] | counters and latency per procedure |

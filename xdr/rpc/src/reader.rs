@@ -29,6 +29,9 @@ const PARKED: usize = 64;
 /// A record of which more bytes are missing needs room for itself.
 const LARGE: usize = 64 << 10;
 
+/// Less room than that is not worth a read.
+const SHORT: usize = 4096;
+
 /// Bytes of replies that leave before the next call is begun, as far as the peer takes them.
 const ENOUGH: usize = 256 << 10;
 
@@ -59,6 +62,8 @@ pub(crate) struct Intake<'a, W> {
     prompt: Prompt,
     /// Room for the large record under way.
     arriving: Option<Arriving>,
+    /// The decoder's buffer is one of the large ones.
+    in_large: bool,
 }
 
 impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
@@ -68,7 +73,16 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
         writing: &'a Mutex<Writing<W>>,
     ) -> Self {
         let (parked, prompt) = (VecDeque::new(), Prompt::default());
-        Self { connection, decoder, parked, parked_bytes: 0, writing, prompt, arriving: None }
+        Self {
+            connection,
+            decoder,
+            parked,
+            parked_bytes: 0,
+            writing,
+            prompt,
+            arriving: None,
+            in_large: false,
+        }
     }
 
     /// Reads until the connection ends.
@@ -130,21 +144,38 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
             server.courtesy.give_way(&self.connection.env, bytes).await;
             self.arriving = Some(server.arrivals.room(bytes).await);
             self.connection.partial.store(late, Ordering::Relaxed);
+            let buffer = self.connection.recycler.take_large(bytes);
+            self.move_to(buffer, true);
+        } else if self.in_large && self.arriving.is_none() && self.decoder.room() < SHORT {
+            let buffer = self.connection.recycler.take();
+            self.move_to(buffer, false);
         }
-        let (decoder, recycler) = (&mut self.decoder, &self.connection.recycler);
         poll_fn(|cx| {
-            if decoder.is_bare() {
-                decoder.lend(recycler.take());
+            if self.decoder.is_bare() {
+                let buffer = self.connection.recycler.take();
+                self.move_to(buffer, false);
             }
-            let read = pin!(reader.read_buf(decoder.buffer())).poll(cx);
+            let read = pin!(reader.read_buf(self.decoder.buffer())).poll(cx);
             if read.is_pending()
-                && let Some(buffer) = decoder.give_up()
+                && let Some(buffer) = self.decoder.give_up()
             {
-                recycler.give(buffer);
+                self.give(buffer);
+                self.in_large = false;
             }
             read
         })
         .await
+    }
+
+    fn move_to(&mut self, buffer: BytesMut, large: bool) {
+        let old = self.decoder.move_to(buffer);
+        self.give(old);
+        self.in_large = large;
+    }
+
+    fn give(&self, buffer: BytesMut) {
+        let recycler = &self.connection.recycler;
+        if self.in_large { recycler.give_large(buffer) } else { recycler.give(buffer) }
     }
 
     /// Answers the next call where it lies, if its program can.

@@ -1,6 +1,8 @@
 //! Buffers that connections share: one is held only while there is something in it, so a thousand silent peers
 //! cost none.
 
+use std::collections::VecDeque;
+
 use bytes::BytesMut;
 use parking_lot::Mutex;
 
@@ -13,12 +15,23 @@ pub(crate) const BUFFER: usize = 64 << 10;
 /// Most bytes of a buffer that is kept: what grew for a large record is given back.
 const LARGEST: usize = 2 * BUFFER;
 
+/// Buffers of large records that are kept, whether idle or in use.
+const LARGE_KEPT: usize = 16;
+
+/// A large WRITE, and the beginning of the next. Allocated for each record, they would take a third more memory: the
+/// system gives it in pieces of 2 MiB.
+const LARGE_BUFFER: usize = (1 << 20) + (128 << 10);
+
 #[derive(Debug, Default)]
-pub(crate) struct Recycler(Mutex<Vec<BytesMut>>);
+pub(crate) struct Recycler {
+    usual: Mutex<Vec<BytesMut>>,
+    /// What is left of them; the records cut from them may be in use.
+    large: Mutex<VecDeque<BytesMut>>,
+}
 
 impl Recycler {
     pub(crate) fn take(&self) -> BytesMut {
-        let kept = self.0.lock().pop();
+        let kept = self.usual.lock().pop();
         kept.unwrap_or_else(|| BytesMut::with_capacity(BUFFER))
     }
 
@@ -28,10 +41,30 @@ impl Recycler {
         if buffer.capacity() > LARGEST || !(buffer.capacity() >= BUFFER || buffer.try_reclaim(BUFFER)) {
             return;
         }
-        let mut kept = self.0.lock();
+        let mut kept = self.usual.lock();
         if kept.len() < KEPT {
             kept.push(buffer);
         }
+    }
+
+    /// A buffer for a record of so many bytes.
+    pub(crate) fn take_large(&self, bytes: usize) -> BytesMut {
+        let wanted = bytes.max(LARGE_BUFFER);
+        let mut large = self.large.lock();
+        let idle = large.iter_mut().position(|buffer| buffer.try_reclaim(wanted));
+        let found = idle.and_then(|index| large.remove(index));
+        drop(large);
+        found.unwrap_or_else(|| BytesMut::with_capacity(wanted))
+    }
+
+    /// Takes back what is left of one, to be used again once nobody uses the rest.
+    pub(crate) fn give_large(&self, mut buffer: BytesMut) {
+        buffer.clear();
+        let mut large = self.large.lock();
+        let oldest = if large.len() < LARGE_KEPT { None } else { large.pop_front() };
+        large.push_back(buffer);
+        drop(large);
+        drop(oldest);
     }
 }
 
@@ -46,12 +79,30 @@ mod tests {
         used.extend_from_slice(&[1; 100]);
         let part = used.split_to(50).freeze();
         recycler.give(used);
-        assert!(recycler.0.lock().is_empty(), "a part of it is in use");
+        assert!(recycler.usual.lock().is_empty(), "a part of it is in use");
         drop(part);
         recycler.give(recycler.take());
-        assert_eq!(recycler.0.lock().len(), 1);
+        assert_eq!(recycler.usual.lock().len(), 1);
         recycler.give(BytesMut::with_capacity(1 << 20));
-        assert_eq!(recycler.0.lock().len(), 1);
+        assert_eq!(recycler.usual.lock().len(), 1);
         assert!(recycler.take().is_empty());
+    }
+
+    #[test]
+    fn large_ones_come_back_when_nobody_uses_them() {
+        let recycler = Recycler::default();
+        let mut buffer = recycler.take_large(1 << 20);
+        let place = buffer.as_ptr();
+        buffer.extend_from_slice(&[1; 1 << 20]);
+        let record = buffer.split_to(1 << 20).freeze();
+        recycler.give_large(buffer);
+        assert_ne!(recycler.take_large(1 << 20).as_ptr(), place, "in use");
+        drop(record);
+        let again = recycler.take_large(1 << 20);
+        assert!(again.as_ptr() == place && again.is_empty() && again.capacity() >= 1 << 20);
+        for _ in 0..100 {
+            recycler.give_large(BytesMut::with_capacity(10));
+        }
+        assert_eq!(recycler.large.lock().len(), LARGE_KEPT);
     }
 }
