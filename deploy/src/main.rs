@@ -54,7 +54,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            out::complain(format_args!("{error:#}"));
+            out::complain(format_args!("{}", out::in_words(&error)));
             ExitCode::FAILURE
         }
     }

@@ -46,6 +46,15 @@ pub(crate) fn complain(words: Arguments<'_>) {
     drop(writeln!(std::io::stderr(), "sluice: {words}"));
 }
 
+/// An error with its causes, each once: some errors already speak of the one below them.
+pub(crate) fn in_words(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |said, cause| match said {
+        said if said.is_empty() => cause,
+        said if said.contains(&cause) => said,
+        said => format!("{said}: {cause}"),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::{BufRead, BufReader};
@@ -77,6 +86,12 @@ mod tests {
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         child.wait().unwrap()
+    }
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let error = anyhow::anyhow!("no such file").context("/x: no such file").context("cannot open it");
+        assert_eq!(super::in_words(&error), "cannot open it: /x: no such file");
     }
 
     #[test]

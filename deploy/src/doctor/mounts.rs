@@ -76,7 +76,7 @@ impl<'a> Mount<'a> {
         }
         if let Some(kib) = read_ahead(self.device).filter(|kib| *kib < READ_AHEAD) {
             findings.push(Finding::note(format!(
-                "{dir} reads {kib} KiB ahead: one reader sees one data server at a time; echo 16384 > /sys/class/bdi/$(mountpoint -d {dir})/read_ahead_kb"
+                "{dir} reads {kib} KiB ahead: one reader sees one data server at a time; echo 16384 > /sys/class/bdi/$(mountpoint -d {dir})/read_ahead_kb, and nfs4=16384 below [nfsrahead] in /etc/nfs.conf for the next mounts"
             )));
         }
         findings

@@ -10,7 +10,7 @@ use sluice_xdr::control::ADMIN_STATUS_resok;
 
 use super::Finding;
 use crate::status::text;
-use crate::{cli, installation};
+use crate::{cli, installation, out};
 
 /// For one connection.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -36,7 +36,7 @@ pub(super) fn unreachable(error: &anyhow::Error, reach: &cli::Reach) -> String {
         Some(ConnectError::Secure { error: SecureError::Refused, addr }) => {
             format!("whoever listens at {addr} is no metadata server of Sluice")
         }
-        _ => format!("{error:#}"),
+        _ => out::in_words(error),
     }
 }
 

@@ -6,8 +6,8 @@ use super::words::{bytes_rate, latency, percent, plain_rate};
 pub(super) const DATA_SERVERS: [&str; 7] =
     ["DS", "ADDRESS", "HEALTH", "USED", "READ/s", "WRITTEN/s", "CALLS/s"];
 pub(super) const OPERATIONS: [&str; 5] = ["OPERATION", "/s", "MEAN", "P99 <=", "ERRORS/s"];
-pub(super) const CLIENTS: [&str; 7] =
-    ["CLIENT", "KERNEL", "STATE", "CALLS/s", "OPENS", "LAYOUTS", "PROXIED/s"];
+pub(super) const CLIENTS: [&str; 8] =
+    ["CLIENT", "NAME", "KERNEL", "STATE", "CALLS/s", "OPENS", "LAYOUTS", "PROXIED/s"];
 
 pub(super) fn data_server(server: &DataServer) -> [String; 7] {
     [
@@ -31,9 +31,10 @@ pub(super) fn operation(operation: &Operation) -> [String; 5] {
     ]
 }
 
-pub(super) fn client(client: &Client) -> [String; 7] {
+pub(super) fn client(client: &Client) -> [String; 8] {
     [
         client.address.clone(),
+        host(&client.name).to_owned(),
         client.kernel.clone(),
         client.state.clone(),
         plain_rate(client.calls),
@@ -41,4 +42,10 @@ pub(super) fn client(client: &Client) -> [String; 7] {
         client.layouts.to_string(),
         bytes_rate(client.proxied),
     ]
+}
+
+/// The host's name in what a Linux client calls itself: `Linux NFSv4.2 node7`.
+fn host(name: &str) -> &str {
+    let rest = name.strip_prefix("Linux NFSv4.").and_then(|rest| rest.split_once(' '));
+    rest.map_or(name, |(_, host)| host)
 }

@@ -169,6 +169,33 @@ fn the_screen_shows_all_parts_narrow_and_wide() {
 }
 
 #[test]
+fn what_has_no_room_is_counted_and_idle_operations_take_none() {
+    let mut many = rates();
+    let (server, client) = (many.data_servers[0].clone(), many.clients[0].clone());
+    many.data_servers = vec![server; 9];
+    many.clients = vec![client; 100];
+    many.operations[1].rate = 0.0;
+    let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
+    let looks = Looks { colour: true, paused: false };
+    terminal.draw(|frame| view::draw(frame, &many, looks)).unwrap();
+    let all = terminal.backend().to_string();
+    let lines: Vec<&str> = all.lines().map(|line| line.trim_matches('"').trim_end()).collect();
+    // 19 lines: what the one operation leaves of its third, the first of the others gets.
+    let cut: Vec<_> = lines.iter().filter(|line| line.starts_with("and ")).collect();
+    assert_eq!(cut, [&"and 2 more", &"and 97 more"], "{all}");
+    for (line, next) in lines.iter().zip(&lines[1..]) {
+        assert!(!next.starts_with("CLIENT ") && !next.starts_with("OPERATION ") || line.is_empty(), "{all}");
+    }
+    assert!(all.contains("OPEN ") && !all.contains("GETATTR"), "{all}");
+}
+
+#[test]
+fn clients_have_their_names_where_there_is_room() {
+    assert!(!drawn(80, 24, true).0.join("\n").contains("node"));
+    assert!(drawn(200, 50, true).0.join("\n").contains("  node  "));
+}
+
+#[test]
 fn what_is_wrong_stands_out_with_and_without_colours() {
     for colour in [true, false] {
         let (lines, terminal) = drawn(80, 24, colour);

@@ -13,6 +13,8 @@ use crate::status::{duration, size};
 
 /// From this width on there are two columns.
 const WIDE: u16 = 130;
+/// Column of clients that has their names.
+const NAME: usize = 1;
 
 /// How it looks; a terminal without colours has bold and reverse.
 #[derive(Clone, Copy, Debug)]
@@ -37,29 +39,67 @@ pub(super) fn draw(frame: &mut Frame<'_>, rates: &Rates, looks: Looks) {
         Layout::vertical([Constraint::Length(4), Constraint::Fill(1), Constraint::Length(1)])
             .areas(frame.area());
     frame.render_widget(Paragraph::new(summary(rates, looks)), head);
-    let servers = u16::try_from(rates.data_servers.len() + 2).unwrap_or(u16::MAX);
-    if frame.area().width >= WIDE {
+    let wide = frame.area().width >= WIDE;
+    let servers = data_servers(rates, looks);
+    let operations = operations(rates, looks);
+    let clients = clients(rates, looks, wide);
+    if wide {
         let [left, right] =
-            Layout::horizontal([Constraint::Percentage(58), Constraint::Fill(1)]).spacing(2).areas(body);
-        let [top, bottom] = Layout::vertical([Constraint::Max(servers), Constraint::Fill(1)]).areas(left);
-        data_servers(frame, top, rates, looks);
-        clients(frame, bottom, rates, looks);
-        operations(frame, right, rates, looks);
+            Layout::horizontal([Constraint::Percentage(60), Constraint::Fill(1)]).spacing(3).areas(body);
+        let [top, bottom] =
+            Layout::vertical([Constraint::Length(servers.height()), Constraint::Fill(1)]).areas(left);
+        servers.draw(frame, top);
+        clients.draw(frame, bottom);
+        operations.draw(frame, right);
     } else {
-        // Each of the three has a share; what one does not need the next gets.
-        let busy = u16::try_from(rates.operations.len() + 2).unwrap_or(u16::MAX).min(body.height / 3);
-        let [top, middle, bottom] = Layout::vertical([
-            Constraint::Length(servers.min(body.height / 3)),
-            Constraint::Length(busy),
-            Constraint::Fill(1),
-        ])
-        .areas(body);
-        data_servers(frame, top, rates, looks);
-        operations(frame, middle, rates, looks);
-        clients(frame, bottom, rates, looks);
+        let wanted = [servers.height(), operations.height(), clients.height()];
+        let [top, middle, bottom] = Layout::vertical(shares(wanted, body.height)).areas(body);
+        servers.draw(frame, top);
+        operations.draw(frame, middle);
+        clients.draw(frame, bottom);
     }
     let state = if looks.paused { "paused, space goes on" } else { "space pauses" };
     frame.render_widget(Paragraph::new(format!("q quits, {state}, + and - change the interval")), foot);
+}
+
+/// A third for each; what one does not need goes to the others, the first of them before the last.
+fn shares(wanted: [u16; 3], height: u16) -> [Constraint; 3] {
+    let mut given = wanted.map(|rows| rows.min(height / 3));
+    let mut left = height.saturating_sub(given.iter().sum());
+    for (given, wanted) in given.iter_mut().zip(wanted) {
+        let more = wanted.saturating_sub(*given).min(left);
+        *given += more;
+        left -= more;
+    }
+    given.map(Constraint::Length)
+}
+
+/// A table that says how many of its rows have no room.
+struct List {
+    head: Row<'static>,
+    rows: Vec<Row<'static>>,
+    widths: Vec<Constraint>,
+}
+
+impl List {
+    /// With its head, and a line between it and the next.
+    fn height(&self) -> u16 {
+        u16::try_from(self.rows.len() + 2).unwrap_or(u16::MAX)
+    }
+
+    fn draw(mut self, frame: &mut Frame<'_>, mut area: Rect) {
+        let all = self.rows.len();
+        // The last line is empty, where there is any room.
+        area.height = area.height.saturating_sub(u16::from(area.height > 2));
+        let room = usize::from(area.height.saturating_sub(1));
+        if self.rows.len() > room && room > 0 {
+            area.height -= 1;
+            self.rows.truncate(room - 1);
+            let last = Rect { y: area.bottom(), height: 1, ..area };
+            frame.render_widget(Paragraph::new(format!("and {} more", all - self.rows.len())), last);
+        }
+        frame.render_widget(Table::new(self.rows, self.widths).header(self.head), area);
+    }
 }
 
 fn summary(rates: &Rates, looks: Looks) -> Vec<Line<'static>> {
@@ -92,7 +132,7 @@ fn summary(rates: &Rates, looks: Looks) -> Vec<Line<'static>> {
     vec![Line::styled(title, looks.head()), moved, done, Line::default()]
 }
 
-fn data_servers(frame: &mut Frame<'_>, area: Rect, rates: &Rates, looks: Looks) {
+fn data_servers(rates: &Rates, looks: Looks) -> List {
     let rows = rates.data_servers.iter().map(|server| {
         let row = Row::new(rows::data_server(server));
         if server.health == "ok" { row } else { row.style(looks.bad()) }
@@ -106,12 +146,16 @@ fn data_servers(frame: &mut Frame<'_>, area: Rect, rates: &Rates, looks: Looks) 
         Constraint::Length(10),
         Constraint::Length(8),
     ];
-    let head = Row::new(rows::DATA_SERVERS).style(looks.head());
-    frame.render_widget(Table::new(rows, widths).header(head), area);
+    List {
+        head: Row::new(rows::DATA_SERVERS).style(looks.head()),
+        rows: rows.collect(),
+        widths: widths.into(),
+    }
 }
 
-fn operations(frame: &mut Frame<'_>, area: Rect, rates: &Rates, looks: Looks) {
-    let rows = rates.operations.iter().map(|operation| Row::new(rows::operation(operation)));
+/// Those that are asked for.
+fn operations(rates: &Rates, looks: Looks) -> List {
+    let busy = rates.operations.iter().filter(|operation| operation.rate > 0.0);
     let widths = [
         Constraint::Fill(1),
         Constraint::Length(9),
@@ -119,16 +163,24 @@ fn operations(frame: &mut Frame<'_>, area: Rect, rates: &Rates, looks: Looks) {
         Constraint::Length(9),
         Constraint::Length(9),
     ];
-    let head = Row::new(rows::OPERATIONS).style(looks.head());
-    frame.render_widget(Table::new(rows, widths).header(head), area);
+    List {
+        head: Row::new(rows::OPERATIONS).style(looks.head()),
+        rows: busy.map(|operation| Row::new(rows::operation(operation))).collect(),
+        widths: widths.into(),
+    }
 }
 
-fn clients(frame: &mut Frame<'_>, area: Rect, rates: &Rates, looks: Looks) {
+/// Their names where there is room for them.
+fn clients(rates: &Rates, looks: Looks, names: bool) -> List {
+    let chosen = |cells: [String; 8]| {
+        let all = cells.into_iter().enumerate();
+        all.filter(|(column, _)| names || *column != NAME).map(|(_, cell)| cell).collect::<Vec<_>>()
+    };
     let rows = rates.clients.iter().map(|client| {
-        let row = Row::new(rows::client(client));
+        let row = Row::new(chosen(rows::client(client)));
         if client.proxied > 0.0 { row.style(looks.bad()) } else { row }
     });
-    let widths = [
+    let mut widths = vec![
         Constraint::Fill(2),
         Constraint::Fill(1),
         Constraint::Length(9),
@@ -137,6 +189,9 @@ fn clients(frame: &mut Frame<'_>, area: Rect, rates: &Rates, looks: Looks) {
         Constraint::Length(8),
         Constraint::Length(10),
     ];
-    let head = Row::new(rows::CLIENTS).style(looks.head());
-    frame.render_widget(Table::new(rows, widths).header(head), area);
+    if names {
+        widths.insert(NAME, Constraint::Fill(2));
+    }
+    let head = Row::new(chosen(rows::CLIENTS.map(str::to_owned))).style(looks.head());
+    List { head, rows: rows.collect(), widths }
 }
