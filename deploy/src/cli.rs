@@ -185,7 +185,13 @@ impl FromArgMatches for Ds {
 pub(crate) enum DsCommand {
     /// Make this host's directory or device a new data server: look whether all is as it should be, make its store,
     /// register it, and end; then start it, with the same options
-    Add(Serve),
+    Add {
+        #[command(flatten)]
+        serve: Serve,
+        /// For scripts
+        #[arg(long)]
+        json: bool,
+    },
     /// Every data server, with what it holds and how far it is drained
     List {
         #[command(flatten)]
@@ -406,6 +412,9 @@ pub(crate) struct Policy {
     pub(crate) policy: Option<String>,
     #[command(flatten)]
     pub(crate) reach: Reach,
+    /// For scripts
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -623,13 +632,28 @@ fn anonymous(text: &str) -> Result<(u32, u32), String> {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Config {
     /// Say whether a server would take FILE, or what is wrong and in which line
-    Check { file: PathBuf },
+    Check {
+        file: PathBuf,
+        /// For scripts
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Key {
     /// Write a new cluster key, readable by its owner only
-    New { file: PathBuf },
+    New {
+        file: PathBuf,
+        /// For scripts
+        #[arg(long)]
+        json: bool,
+    },
     /// Print a key's fingerprint, to compare hosts without showing the key
-    Fingerprint { file: PathBuf },
+    Fingerprint {
+        file: PathBuf,
+        /// For scripts
+        #[arg(long)]
+        json: bool,
+    },
 }

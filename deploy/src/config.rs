@@ -48,7 +48,8 @@ fn added(given: &ArgMatches) -> &ArgMatches {
 }
 
 /// `sluice config check FILE`.
-pub(crate) fn check(file: &Path) -> Result<()> {
+pub(crate) fn check(file: &Path, as_json: bool) -> Result<()> {
+    let mut good = Vec::new();
     let text = read(file)?;
     let sections = sections(file, &text)?;
     if sections.is_empty() {
@@ -64,7 +65,13 @@ pub(crate) fn check(file: &Path) -> Result<()> {
             _ => Ok(()),
         }
         .with_context(|| format!("{} [{role}]", file.display()))?;
-        say!("{}: [{role}] is good: sluice {role} --config {}", file.display(), file.display());
+        if !as_json {
+            say!("{}: [{role}] is good: sluice {role} --config {}", file.display(), file.display());
+        }
+        good.push(role);
+    }
+    if as_json {
+        say!("{}", serde_json::json!({ "file": file, "good": good }));
     }
     Ok(())
 }
@@ -272,7 +279,9 @@ mod tests {
     fn a_data_server_is_added_with_the_file_that_it_runs_with() {
         let text = "[ds]\nmds = \"h\"\ndata-dir = \"/d\"\n";
         let added = complete("ds", text, &["add", "--listen=[::]:5"]).unwrap().command;
-        let cli::Command::Ds(cli::Ds::Do(cli::DsCommand::Add(serve))) = added else { panic!("{added:?}") };
+        let cli::Command::Ds(cli::Ds::Do(cli::DsCommand::Add { serve, .. })) = added else {
+            panic!("{added:?}")
+        };
         assert_eq!((&serve.mds[..], serve.listen.port()), ("h", 5));
     }
 

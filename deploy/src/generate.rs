@@ -43,6 +43,25 @@ mod tests {
     }
 
     #[test]
+    fn every_command_that_answers_has_json() {
+        fn lacking(command: &clap::Command, path: &str, found: &mut Vec<String>) {
+            let name = format!("{path}{}", command.get_name());
+            let json = command.get_arguments().any(|arg| arg.get_long() == Some("json"));
+            // `ds` is a server by itself and has commands, too.
+            if !json && !command.is_subcommand_required_set() && !command.is_hide_set() {
+                found.push(name.clone());
+            }
+            for below in command.get_subcommands() {
+                lacking(below, &format!("{name} "), found);
+            }
+        }
+        let mut found = Vec::new();
+        Cli::command().get_subcommands().for_each(|command| lacking(command, "", &mut found));
+        // Servers, and what is no answer but a file.
+        assert_eq!(found, ["up", "mds", "ds", "completions", "man"]);
+    }
+
+    #[test]
     fn the_shells_know_the_commands() {
         for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
             let mut script = Vec::new();

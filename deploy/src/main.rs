@@ -85,7 +85,7 @@ fn run(cli: Cli) -> Result<()> {
             Command::Quota { command } => quotas::run(command).await,
             Command::Completions { shell } => generate::completions(shell),
             Command::Man { dir } => generate::man(&dir),
-            Command::Config { command: cli::Config::Check { file } } => config::check(&file),
+            Command::Config { command: cli::Config::Check { file, json } } => config::check(&file, json),
             Command::Key { command } => key::run(&command),
         }
     });

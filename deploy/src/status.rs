@@ -49,6 +49,9 @@ pub(crate) async fn policy(options: cli::Policy) -> Result<()> {
         policy: options.policy.unwrap_or_default().into(),
     };
     match admin.call(ADMIN_POLICY, &arguments).await? {
+        ADMIN_POLICY_res::CTL_OK(policy) if options.json => {
+            say!("{}", json!({ "path": options.path, "policy": text(&policy) }));
+        }
         ADMIN_POLICY_res::CTL_OK(policy) => say!("{}: {}", options.path, text(&policy)),
         ADMIN_POLICY_res::Default(_, reason) => bail!("{}: {}", options.path, text(&reason)),
     }

@@ -41,8 +41,8 @@ impl Progress {
     fn draw(&self, done: u64) {
         // What grew meanwhile is not in the guess.
         self.bar.set_position(self.bar.length().map_or(done, |all| done.min(all)));
-        let seconds = self.bar.elapsed().as_secs().max(1);
-        self.bar.set_message(format!("{} rows, {}/s", self.rows, self.rows / seconds));
+        let millis = u64::try_from(self.bar.elapsed().as_millis()).unwrap_or(u64::MAX).max(1);
+        self.bar.set_message(format!("{} rows, {}/s", self.rows, self.rows.saturating_mul(1000) / millis));
     }
 
     /// All rows until now.

@@ -67,6 +67,9 @@ pub(crate) enum Quota {
         grace_days: Option<u16>,
         #[command(flatten)]
         reach: Reach,
+        /// For scripts
+        #[arg(long)]
+        json: bool,
     },
     /// Remove limits; a tree is a directory like any other then
     Remove {
@@ -74,11 +77,17 @@ pub(crate) enum Quota {
         whose: Whose,
         #[command(flatten)]
         reach: Reach,
+        /// For scripts
+        #[arg(long)]
+        json: bool,
     },
     /// Count anew what everybody uses, while clients are at work
     Recount {
         #[command(flatten)]
         reach: Reach,
+        /// For scripts
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -129,7 +138,7 @@ pub(crate) async fn run(command: Quota) -> Result<()> {
             };
             print(&ask(&admin, &one(&named)).await?, json)
         }
-        Quota::Set { whose, bytes, soft_bytes, files, soft_files, grace_days, reach } => {
+        Quota::Set { whose, bytes, soft_bytes, files, soft_files, grace_days, reach, json } => {
             let admin = Admin::reach(&reach).await?;
             let named = named(&whose)?;
             let now = ask(&admin, &one(&named)).await?.quotas.into_iter().find(|quota| quota.own);
@@ -145,18 +154,23 @@ pub(crate) async fn run(command: Quota) -> Result<()> {
                 ..arguments(ctl_quota_action::QUOTA_SET, &named)
             };
             change(&admin, &args).await?;
-            print(&ask(&admin, &one(&named)).await?, false)
+            print(&ask(&admin, &one(&named)).await?, json)
         }
-        Quota::Remove { whose, reach } => {
-            let args = arguments(ctl_quota_action::QUOTA_REMOVE, &named(&whose)?);
-            change(&Admin::reach(&reach).await?, &args).await
+        Quota::Remove { whose, reach, json } => {
+            let named = named(&whose)?;
+            done(&Admin::reach(&reach).await?, &named, ctl_quota_action::QUOTA_REMOVE, json).await
         }
-        Quota::Recount { reach } => {
+        Quota::Recount { reach, json } => {
             let nobody = Named { kind: ctl_quota_kind::QUOTA_USER, id: 0, path: String::new() };
-            let args = arguments(ctl_quota_action::QUOTA_RECOUNT, &nobody);
-            change(&Admin::reach(&reach).await?, &args).await
+            done(&Admin::reach(&reach).await?, &nobody, ctl_quota_action::QUOTA_RECOUNT, json).await
         }
     }
+}
+
+/// Scripts are told how things stand afterwards; people see that no error came.
+async fn done(admin: &Admin, named: &Named, action: ctl_quota_action, json: bool) -> Result<()> {
+    change(admin, &arguments(action, named)).await?;
+    if json { print(&ask(admin, &one(named)).await?, true) } else { Ok(()) }
 }
 
 fn arguments(action: ctl_quota_action, named: &Named) -> ADMIN_QUOTA_args {

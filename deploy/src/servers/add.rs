@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use serde_json::json;
 
 use super::ask;
 use crate::out::aside;
@@ -17,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(100);
 const DRAIN: Duration = Duration::from_secs(5);
 
-pub(super) async fn run(options: &cli::Serve) -> Result<()> {
+pub(super) async fn run(options: &cli::Serve, as_json: bool) -> Result<()> {
     logs::start();
     descriptors::raise();
     let (mds, _) = ds::addresses(options)?;
@@ -44,6 +45,16 @@ pub(super) async fn run(options: &cli::Serve) -> Result<()> {
     let Some(new) = after.servers.iter().find(|server| server.status.id == id) else {
         bail!("data server {id} is registered and not in the list: was it removed just now?");
     };
+    if as_json {
+        let told = json!({
+            "id": id,
+            "was_there": known,
+            "address": address(&new.status),
+            "free_bytes": new.status.capacity.free_bytes,
+        });
+        say!("{told}");
+        return Ok(());
+    }
     say!(
         "data server {id} {}: clients are told {}, {} free",
         if known { "was there already" } else { "is added" },

@@ -16,7 +16,7 @@ use crate::status::text;
 
 pub(crate) async fn run(command: DsCommand) -> Result<()> {
     match command {
-        DsCommand::Add(options) => add::run(&options).await,
+        DsCommand::Add { serve, json } => add::run(&serve, json).await,
         DsCommand::List { reach, json } => list::run(&Admin::reach(&reach).await?, json).await,
         DsCommand::Drain { id, limit, no_wait, reach, json } => {
             let how = drain::How { limit: limit.saturating_mul(1 << 20), wait: !no_wait, json };
