@@ -56,6 +56,11 @@ impl Process {
         Usage::of(&self.folder(), name)
     }
 
+    /// Also of a thread of the kernel, which has no memory of its own.
+    pub(super) fn cpu_seconds(self) -> Result<f64> {
+        cpu_seconds(&self.folder())
+    }
+
     /// Bytes in memory now.
     pub(super) fn resident(self) -> Result<u64> {
         bytes_of(&fs::read_to_string(self.folder().join("status"))?, "VmRSS:")
@@ -279,11 +284,15 @@ impl Usage {
     fn of(process: &Path, name: String) -> Result<Self> {
         let status = fs::read_to_string(process.join("status"))?;
         let peak_bytes = bytes_of(&status, "VmHWM:")?;
-        let stat = fs::read_to_string(process.join("stat"))?;
-        let per_second = sysconf(SysconfVar::CLK_TCK)?.unwrap_or(100) as f64;
-        let ticks = ticks(&stat).context("/proc/PID/stat has another form")?;
-        Ok(Self { name, peak_bytes, cpu_seconds: ticks as f64 / per_second })
+        Ok(Self { name, peak_bytes, cpu_seconds: cpu_seconds(process)? })
     }
+}
+
+fn cpu_seconds(process: &Path) -> Result<f64> {
+    let stat = fs::read_to_string(process.join("stat"))?;
+    let per_second = sysconf(SysconfVar::CLK_TCK)?.unwrap_or(100) as f64;
+    let ticks = ticks(&stat).context("/proc/PID/stat has another form")?;
+    Ok(ticks as f64 / per_second)
 }
 
 /// Servers for comparison that cannot be run here.

@@ -6,21 +6,13 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
-use bytes::Bytes;
-use sluice_rpc::AuthSys;
-use sluice_xdr::nfs3::*;
-use sluice_xdr::{DecodeError, Encode, Reader, Writer, from_bytes};
+use anyhow::{Result, bail};
 
-use super::portmap;
 use super::wire::{File, Wire};
+use super::{exported, portmap};
 use crate::guest::process::Group;
 
 const START: Duration = Duration::from_secs(60);
-
-const MOUNT_PROGRAM: u32 = 100_005;
-const MOUNT_V3: u32 = 3;
-const MOUNTPROC3_MNT: u32 = 1;
 
 /// A running server.
 #[derive(Debug)]
@@ -28,15 +20,6 @@ pub(super) struct Ganesha {
     process: Group,
     pub(super) address: SocketAddr,
     pub(super) version: String,
-}
-
-/// The argument of MNT. RFC 1813 §5.1.
-struct DirectoryPath(Bytes);
-
-impl Encode for DirectoryPath {
-    fn encode(&self, w: &mut Writer) {
-        w.opaque(&self.0, 1024);
-    }
 }
 
 fn program() -> Option<&'static str> {
@@ -96,43 +79,7 @@ impl Ganesha {
 
     /// New files, each empty.
     pub(super) fn create(&self, home: &Path, count: usize) -> Result<Vec<File>> {
-        let credential = AuthSys::root("bench");
-        let mut mount = Wire::connect(self.mount_address(), 0)?;
-        let path = home.join("data").to_string_lossy().into_owned();
-        let target = (MOUNT_PROGRAM, MOUNT_V3, MOUNTPROC3_MNT);
-        let reply = mount.call(target, &credential, &DirectoryPath(path.into()))?;
-        let root = root_of(reply.into())?.context("NFS-Ganesha refuses the mount")?;
-        let mut wire = Wire::connect(self.address, 0)?;
-        let mut files = Vec::new();
-        for number in 0..count {
-            let name = Bytes::from(format!("file{number}"));
-            let place = diropargs3 { dir: nfs_fh3 { data: root.clone() }, name };
-            let args = CREATE3args { where_: place, how: createhow3::UNCHECKED(plain()) };
-            let target = (NFS3_PROGRAM, NFS_V3, NFSPROC3_CREATE);
-            let result: CREATE3res = from_bytes(wire.call(target, &credential, &args)?.into())?;
-            let CREATE3res::NFS3_OK(made) = result else { bail!("CREATE failed: {result:?}") };
-            let post_op_fh3::TRUE(handle) = made.obj else { bail!("CREATE gave no filehandle") };
-            files.push(File { handle: handle.data.to_vec(), credential: credential.clone() });
-        }
-        ensure!(files.len() == count, "not every file was made");
-        Ok(files)
-    }
-}
-
-/// The filehandle in the result of MNT; `None` if it was refused.
-fn root_of(reply: Bytes) -> Result<Option<Bytes>, DecodeError> {
-    let mut r = Reader::new(reply);
-    if r.u32()? != 0 { Ok(None) } else { Ok(Some(r.opaque(NFS3_FHSIZE)?)) }
-}
-
-fn plain() -> sattr3 {
-    sattr3 {
-        mode: set_mode3::TRUE(0o644),
-        uid: set_uid3::FALSE,
-        gid: set_gid3::FALSE,
-        size: set_size3::FALSE,
-        atime: set_atime::Default(time_how::DONT_CHANGE),
-        mtime: set_mtime::Default(time_how::DONT_CHANGE),
+        exported::create(self.mount_address(), self.address, &home.join("data"), count)
     }
 }
 

@@ -4,6 +4,8 @@
 //! | module | what |
 //! | --- | --- |
 //! | `peers` | Sluice, NFS-Ganesha and the ceiling, started and with their files |
+//! | `kernel` | the kernel's own, and the guest that both are measured in |
+//! | `exported` | files of servers that know the MOUNT protocol |
 //! | `ganesha`, `portmap` | the one from the distribution, and what it needs |
 //! | `network` | a name space with nothing but loopback |
 //! | `ceiling` | a server that answers from memory |
@@ -11,7 +13,9 @@
 //! | `report` | medians, spread, ratios, goals |
 
 pub mod ceiling;
+mod exported;
 mod ganesha;
+mod kernel;
 mod network;
 mod peers;
 mod portmap;
@@ -30,6 +34,7 @@ use sluice_rpc::AuthSys;
 use sluice_xdr::nfs3::{COMMIT3args, COMMIT3res, NFS_V3, NFS3_PROGRAM, NFSPROC3_COMMIT, nfs_fh3};
 
 use super::host;
+use crate::guest::catalogue::Kernel;
 use peers::{Name, Peer};
 use report::{Figure, Goal, Measured, Report, Sample, median};
 use wire::{File, Job, Kind, Wire};
@@ -58,12 +63,24 @@ pub struct Options {
     /// Besides Sluice
     #[arg(long, value_enum, value_delimiter = ',', default_value = "ganesha,ceiling")]
     peers: Vec<Name>,
+    /// Run in a guest, beside the NFS server of its kernel: 7.2, 6.18 and so on are exact and slow, uml7.2 a quick look
+    #[arg(long, value_name = "KERNEL", conflicts_with_all = ["peers", "json", "data_dir"])]
+    guest: Option<Kernel>,
     /// Only rows whose names contain this
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
     /// Write the table there too
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+}
+
+impl Options {
+    /// Those of a run in a guest.
+    fn again(&self) -> Vec<String> {
+        let mut all = vec![format!("--rounds={}", self.rounds), format!("--round-ms={}", self.round_ms)];
+        all.extend(self.only.iter().map(|only| format!("--only={only}")));
+        all
+    }
 }
 
 /// A row: so many connections, each with so many calls in flight.
@@ -133,7 +150,14 @@ impl Shape {
 /// If a server is missing or cannot be started, or an operation fails.
 pub fn main(options: &Options) -> Result<ExitCode> {
     let program = host::program(options.sluice.as_deref())?;
-    let network = network::enter()?;
+    if let Some(kernel) = options.guest {
+        return kernel::in_guest(kernel, std::path::absolute(program)?, options.again());
+    }
+    // The kernel's own server listens in the name space that it was started in.
+    let network = match options.peers.contains(&Name::Kernel) {
+        true => "loopback of a guest".to_owned(),
+        false => network::enter()?,
+    };
     let below = options.data_dir.clone().unwrap_or_else(std::env::temp_dir);
     std::fs::create_dir_all(&below).with_context(|| format!("cannot make {}", below.display()))?;
     let mut names = vec![Name::Sluice];
@@ -156,10 +180,12 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     report.rows = rounds(options, &peers, &shapes, &payload)?;
     mixed(&mut report);
     for peer in &peers {
-        let peak = peer.process.usage(peer.name.to_string())?.peak_bytes;
+        let Some(process) = peer.process() else { continue };
+        let peak = process.usage(peer.name.to_string())?.peak_bytes;
         report.figures.push(mebibytes(format!("{}: peak memory under this load", peer.name), peak, None));
     }
-    if options.only.is_none() {
+    // A guest has one processor and little memory.
+    if options.only.is_none() && !options.peers.contains(&Name::Kernel) {
         for connections in [100, 1000] {
             for peer in &peers {
                 crowd(peer, connections, &payload, &mut report)
@@ -231,7 +257,7 @@ fn measure(peer: &Peer, shape: &Shape, time: Duration, round: u64, payload: &[u8
         .map(|number| Wire::connect(peer.address, round << 8 | number as u64))
         .collect::<Result<Vec<_>>>()?;
     let writer = wires.pop();
-    let cpu = || peer.process.usage(String::new()).map(|usage| usage.cpu_seconds);
+    let cpu = || peer.cpu_seconds();
     let (cpu_before, begun) = (cpu()?, Instant::now());
     let until = begun + time;
     let (took, written) = thread::scope(|scope| {
@@ -316,7 +342,8 @@ fn mebibytes(title: String, bytes: u64, most: Option<f64>) -> Figure {
 
 /// So many connections that all write and read 1 MiB at once, twice, and then stay: the peak, and what is left.
 fn crowd(peer: &Peer, connections: usize, payload: &[u8], report: &mut Report) -> Result<()> {
-    peer.process.reset_peak()?;
+    let Some(process) = peer.process() else { return Ok(()) };
+    process.reset_peak()?;
     let wires = thread::scope(|scope| {
         let mut threads = Vec::new();
         for number in 0..connections {
@@ -335,9 +362,9 @@ fn crowd(peer: &Peer, connections: usize, payload: &[u8], report: &mut Report) -
         let wires = threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a client died"))?);
         wires.collect::<Result<Vec<_>>>()
     })?;
-    let peak = peer.process.usage(String::new())?.peak_bytes;
+    let peak = process.usage(String::new())?.peak_bytes;
     thread::sleep(Duration::from_millis(500));
-    let rest = peer.process.resident()?;
+    let rest = process.resident()?;
     drop(wires);
     let most = match connections {
         100 => Some(64.0),

@@ -14,6 +14,7 @@ use sluice_xdr::nfs4::layoutiomode4;
 use tempfile::TempDir;
 
 use super::ganesha::Ganesha;
+use super::kernel;
 use super::wire::File;
 use crate::bench::host::{Installation, Process};
 use crate::bench::{KERNEL, Store};
@@ -25,6 +26,8 @@ pub(super) enum Name {
     Sluice,
     Ganesha,
     Ceiling,
+    /// The kernel's own, in a guest
+    Kernel,
 }
 
 impl fmt::Display for Name {
@@ -33,6 +36,7 @@ impl fmt::Display for Name {
             Self::Sluice => "sluice",
             Self::Ganesha => "ganesha",
             Self::Ceiling => "ceiling",
+            Self::Kernel => "kernel",
         })
     }
 }
@@ -44,7 +48,8 @@ pub(super) struct Peer {
     pub(super) about: String,
     pub(super) address: SocketAddr,
     pub(super) files: Vec<File>,
-    pub(super) process: Process,
+    /// One process, or the threads of the kernel.
+    processes: Vec<Process>,
     _alive: Alive,
 }
 
@@ -55,6 +60,7 @@ enum Alive {
     Sluice(Box<(Client, tokio::runtime::Runtime, Installation)>),
     Ganesha(Box<(Ganesha, TempDir)>),
     Ceiling(Group),
+    Kernel,
 }
 
 /// Below the range from which the kernel gives ports to clients.
@@ -69,8 +75,31 @@ impl Peer {
             Name::Sluice => Self::sluice(sluice, below, files),
             Name::Ganesha => Self::ganesha(below, files),
             Name::Ceiling => Self::ceiling(files),
+            Name::Kernel => Self::kernel(files),
         }
         .with_context(|| format!("cannot start {name}"))
+    }
+
+    /// Seconds of processors that it has used.
+    pub(super) fn cpu_seconds(&self) -> Result<f64> {
+        self.processes.iter().map(|process| process.cpu_seconds()).sum()
+    }
+
+    /// What has memory of its own to look at.
+    pub(super) fn process(&self) -> Option<Process> {
+        self.processes.first().copied().filter(|_| self.name != Name::Kernel)
+    }
+
+    fn kernel(count: usize) -> Result<Self> {
+        let files = kernel::create(count)?;
+        Ok(Self {
+            name: Name::Kernel,
+            about: format!("the NFS server of Linux {}", kernel::release()?),
+            address: kernel::address(),
+            files,
+            processes: kernel::threads()?.into_iter().map(Process).collect(),
+            _alive: Alive::Kernel,
+        })
     }
 
     /// A whole installation with one data server; the capabilities are those of layouts.
@@ -104,7 +133,7 @@ impl Peer {
             about: installation.describe()?,
             address,
             files,
-            process,
+            processes: vec![process],
             _alive: Alive::Sluice(Box::new((client, runtime, installation))),
         })
     }
@@ -118,7 +147,7 @@ impl Peer {
             about: ganesha.version.clone(),
             address: ganesha.address,
             files,
-            process: Process(ganesha.process()),
+            processes: vec![Process(ganesha.process())],
             _alive: Alive::Ganesha(Box::new((ganesha, home))),
         })
     }
@@ -135,7 +164,7 @@ impl Peer {
             about: "answers from memory: one thread a connection, no store, no checks".to_owned(),
             address: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port),
             files: vec![File { handle: vec![0; 32], credential: AuthSys::root("bench") }; count],
-            process: Process(group.id()),
+            processes: vec![Process(group.id())],
             _alive: Alive::Ceiling(group),
         })
     }

@@ -87,7 +87,11 @@ impl Measured {
     /// Ratios and costs with their goals.
     fn figures(&self) -> Vec<Figure> {
         let mut all = Vec::new();
-        for (other, least) in [(Name::Ganesha, self.goal.ganesha), (Name::Ceiling, self.goal.ceiling)] {
+        for (other, least) in [
+            (Name::Ganesha, self.goal.ganesha),
+            (Name::Ceiling, self.goal.ceiling),
+            (Name::Kernel, Some(1.0)),
+        ] {
             if let Some(value) = self.ratio(other) {
                 let bound = least.map(|least| (least, true));
                 all.push(Figure { title: format!("sluice / {other}"), value, unit: "", bound });
