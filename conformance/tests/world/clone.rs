@@ -45,7 +45,7 @@ impl Client {
 
 fn simulate(seed: u64, shape: Shape, mirrors: u8, test: impl AsyncFnOnce(&mut World)) {
     let tune = |config: &mut sluice_mds::Config| {
-        config.policy = LayoutPolicy { shape, mirrors };
+        config.policy = LayoutPolicy { shape, mirrors, inline: 0 };
         config.first_component = STRIPE;
     };
     simulate_tuned(seed, tune, test);

@@ -114,7 +114,7 @@ async fn right(world: &World, name: &str, expected: &[u8], gone: usize) {
 #[test]
 fn a_drained_data_server_holds_nothing_and_is_not_missed() {
     for (seed, shape) in [(1, Shape::Default), (2, Shape::Wide)] {
-        simulate_with(seed, LayoutPolicy { shape, mirrors: 1 }, async |world| {
+        simulate_with(seed, LayoutPolicy { shape, mirrors: 1, inline: 0 }, async |world| {
             let gone = 1;
             let mut files = BTreeMap::new();
             for n in 0..4_u64 {
@@ -175,7 +175,7 @@ fn a_drained_data_server_holds_nothing_and_is_not_missed() {
 
 #[test]
 fn new_files_stay_away_at_once_and_come_back_when_it_is_cancelled() {
-    simulate_with(4, LayoutPolicy { shape: Shape::Wide, mirrors: 1 }, async |world| {
+    simulate_with(4, LayoutPolicy { shape: Shape::Wide, mirrors: 1, inline: 0 }, async |world| {
         let client = Client::mount(world, "a", NEW).await;
         // One that is never written: there is nothing to copy, and still it must not name what goes.
         let (empty, held) = client.open_with_layout("empty").await;
@@ -204,7 +204,7 @@ fn new_files_stay_away_at_once_and_come_back_when_it_is_cancelled() {
 
 #[test]
 fn who_does_not_let_go_is_fenced_and_writes_nothing_that_counts() {
-    simulate_with(5, LayoutPolicy { shape: Shape::Small, mirrors: 1 }, async |world| {
+    simulate_with(5, LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0 }, async |world| {
         let mut writer = Writer::mount(world, "a", "f").await;
         writer.write(world, 0, &pattern(1, 400_000)).await;
         let held = writer.held.clone().unwrap();
@@ -224,7 +224,7 @@ fn who_does_not_let_go_is_fenced_and_writes_nothing_that_counts() {
 
 #[test]
 fn mirrors_stay_on_distinct_data_servers_and_too_few_are_refused() {
-    let policy = LayoutPolicy { shape: Shape::Small, mirrors: 3 };
+    let policy = LayoutPolicy { shape: Shape::Small, mirrors: 3, inline: 0 };
     simulate_with(6, policy, async |world| {
         let mut writer = Writer::mount(world, "a", "f").await;
         let model = pattern(1, 700_000);
@@ -250,7 +250,7 @@ fn mirrors_stay_on_distinct_data_servers_and_too_few_are_refused() {
 
 #[test]
 fn what_is_lost_with_a_data_server_is_said_and_agreed_to_first() {
-    let policy = LayoutPolicy { shape: Shape::Small, mirrors: 1 };
+    let policy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0 };
     simulate_tuned(
         7,
         |config| (config.policy, config.rebuild_after) = (policy, Duration::ZERO),
@@ -445,7 +445,7 @@ fn whatever_happens_a_drain_loses_nothing_and_leaves_nothing() {
     TestRunner::new(config)
         .run(&input, |(seed, shape, mirrors, gone, events)| {
             let shape = [Shape::Small, Shape::Default, Shape::Wide][shape];
-            let policy = LayoutPolicy { shape, mirrors };
+            let policy = LayoutPolicy { shape, mirrors, inline: 0 };
             simulate_with(seed, policy, async |world| live(world, gone, &events).await);
             Ok(())
         })

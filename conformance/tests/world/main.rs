@@ -319,7 +319,7 @@ fn one_seed_is_one_world() {
 #[test]
 fn what_was_cut_off_is_not_brought_back_by_who_tells_of_it_late() {
     for shape in [Shape::Small, Shape::WideAny] {
-        simulate_with(71, LayoutPolicy { shape, mirrors: 1 }, async |world| {
+        simulate_with(71, LayoutPolicy { shape, mirrors: 1, inline: 0 }, async |world| {
             let client = Client::mount(world, "a", NEW).await;
             let (file, layout) = client.open_with_layout("f").await;
             client.write(&layout, 0, &pattern(0, 192 << 10)).await.unwrap();

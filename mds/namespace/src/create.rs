@@ -10,6 +10,7 @@ use crate::data_file::Layout;
 use crate::directory::{Delta, Parent};
 use crate::dirent;
 use crate::error::FsError;
+use crate::inline::Inline;
 use crate::inode::{DirectoryNode, DirectoryState, FileNode, Inode, InodeRecord, Kind, MAX_SYMLINK, Node};
 use crate::keys::{FileId, InodeKey, Statistic};
 use crate::lookup::missing_is_corrupt;
@@ -40,6 +41,12 @@ pub enum NewNode {
         /// Bytes.
         size: u64,
     },
+    /// Its data will be in the metadata.
+    InlineFile {
+        inline: Inline,
+        /// Bytes, within the limit.
+        size: u64,
+    },
     /// It inherits the layout policy.
     Directory,
     Symlink {
@@ -60,7 +67,7 @@ pub enum NewNode {
 impl NewNode {
     fn kind(&self) -> Kind {
         match self {
-            Self::File { .. } => Kind::File,
+            Self::File { .. } | Self::InlineFile { .. } => Kind::File,
             Self::Directory => Kind::Directory,
             Self::Symlink { .. } => Kind::Symlink,
             Self::BlockDevice { .. } => Kind::BlockDevice,
@@ -118,7 +125,7 @@ impl Create<'_> {
     pub fn charged(&self, parent: &InodeRecord, who: &Credential) -> Charged {
         let (gid, _) = credential::inherit(&parent.owned(), who, self.node.kind(), 0);
         let bytes = match self.node {
-            NewNode::File { size, .. } => size,
+            NewNode::File { size, .. } | NewNode::InlineFile { size, .. } => size,
             _ => 0,
         };
         Charged {
@@ -195,7 +202,7 @@ fn put_new(
 }
 
 fn accept_existing(create: &Create<'_>, existing: &Inode) -> Result<(), FsError> {
-    let wanted = matches!(create.node, NewNode::File { .. });
+    let wanted = create.node.kind() == Kind::File;
     match (create.mode, existing.file()) {
         (CreateMode::Unchecked, Some(_)) if wanted => Ok(()),
         // RFC 8881 §18.16.3: the same verifier means a retry of the request that made the file.
@@ -247,18 +254,27 @@ fn chosen_owner(owned: &Owned, who: &Credential, given: &NewAttributes) -> Resul
     if own || who.is_root() { Ok((uid, gid)) } else { Err(FsError::NotOwner) }
 }
 
+fn new_file(mode: CreateMode, size: u64) -> FileNode {
+    let verifier = match mode {
+        CreateMode::Exclusive(verifier) => Some(verifier),
+        _ => None,
+    };
+    FileNode { size, space_used: size::space_for(size, 0), verifier, ..FileNode::default() }
+}
+
 fn new_node(create: &Create<'_>, parent: &InodeRecord, request: &Request<'_>) -> Result<Node, FsError> {
     Ok(match &create.node {
         NewNode::File { layout, size, .. } => {
             if layout.as_ref().is_some_and(|l| !l.is_valid()) {
                 return Err(FsError::Invalid);
             }
-            let verifier = match create.mode {
-                CreateMode::Exclusive(verifier) => Some(verifier),
-                _ => None,
-            };
-            let space_used = size::space_for(*size, 0);
-            Node::File(FileNode { size: *size, space_used, layout: layout.clone(), verifier })
+            Node::File(FileNode { layout: layout.clone(), ..new_file(create.mode, *size) })
+        }
+        NewNode::InlineFile { inline, size } => {
+            if !inline.holds(*size) {
+                return Err(FsError::Invalid);
+            }
+            Node::File(FileNode { inline: Some(*inline), ..new_file(create.mode, *size) })
         }
         NewNode::Directory => {
             let Node::Directory(above) = &parent.node else { return Err(FsError::NotDirectory) };

@@ -2,6 +2,7 @@
 
 use crate::codec::{Reader, Writer};
 use crate::error::FsError;
+use crate::inline::{self, Inline, MAX_INLINE};
 use crate::keys::{DataFileId, StoreId};
 
 /// One data file of a component: a plain file of one store, holding its stripe units at their
@@ -246,6 +247,14 @@ impl Shape {
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|s| s.0 == self).map_or("default", |s| s.1)
     }
+
+    pub(crate) fn code(self) -> u8 {
+        Self::ALL.iter().find(|s| s.0 == self).map_or(0, |s| s.2)
+    }
+
+    pub(crate) fn decode(code: u8) -> Option<Self> {
+        Self::ALL.iter().find(|s| s.2 == code).map(|s| s.0)
+    }
 }
 
 /// What a directory says about the layout of the files made in it; new subdirectories inherit it.
@@ -254,15 +263,25 @@ pub struct LayoutPolicy {
     pub shape: Shape,
     /// Copies of every byte; 0: the server's default.
     pub mirrors: u8,
+    /// Files of at most so many bytes are kept in the metadata; 0: none are.
+    pub inline: u32,
 }
 
 impl LayoutPolicy {
-    /// Reads `wide`, `default,mirrors=2`, ...
+    /// The bit of the shape's byte that says that the limit of inline files follows.
+    const HAS_INLINE: u8 = 0x80;
+
+    /// Reads `wide`, `default,mirrors=2`, `small,inline=16KiB`, ...
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.trim().split(',');
         let name = parts.next()?;
-        let mut policy = Self { shape: Shape::ALL.iter().find(|s| s.1 == name)?.0, mirrors: 0 };
+        let shape = Shape::ALL.iter().find(|s| s.1 == name)?.0;
+        let mut policy = Self { shape, mirrors: 0, inline: 0 };
         for part in parts {
+            if let Some(limit) = part.strip_prefix("inline=") {
+                policy.inline = inline::parse_limit(limit)?;
+                continue;
+            }
             let n: u8 = part.strip_prefix("mirrors=")?.parse().ok()?;
             if n == 0 || usize::from(n) > Component::MAX_SLOTS {
                 return None;
@@ -272,14 +291,30 @@ impl LayoutPolicy {
         Some(policy)
     }
 
+    /// What a file made under it begins as, if it begins inline: files that are to be wide are large.
+    pub fn inline_file(&self) -> Option<Inline> {
+        let wide = matches!(self.shape, Shape::Wide | Shape::WideAny);
+        let Self { shape, mirrors, inline: limit } = *self;
+        (limit > 0 && !wide).then_some(Inline { limit, shape, mirrors })
+    }
+
     pub(crate) fn encode(self, w: &mut Writer) {
-        w.u8(Shape::ALL.iter().find(|s| s.0 == self.shape).map_or(0, |s| s.2)).u8(self.mirrors);
+        let has_inline = if self.inline > 0 { Self::HAS_INLINE } else { 0 };
+        w.u8(self.shape.code() | has_inline).u8(self.mirrors);
+        if self.inline > 0 {
+            w.u32(self.inline);
+        }
     }
 
     pub(crate) fn decode(r: &mut Reader) -> Result<Self, FsError> {
-        let id = r.u8()?;
-        let shape = Shape::ALL.iter().find(|s| s.2 == id).ok_or_else(|| r.corrupt())?.0;
-        Ok(Self { shape, mirrors: r.u8()? })
+        let byte = r.u8()?;
+        let shape = Shape::decode(byte & !Self::HAS_INLINE).ok_or_else(|| r.corrupt())?;
+        let mirrors = r.u8()?;
+        let inline = if byte & Self::HAS_INLINE == 0 { 0 } else { r.u32()? };
+        if inline > MAX_INLINE || (byte & Self::HAS_INLINE != 0 && inline == 0) {
+            return Err(r.corrupt());
+        }
+        Ok(Self { shape, mirrors, inline })
     }
 }
 
@@ -288,6 +323,9 @@ impl std::fmt::Display for LayoutPolicy {
         f.write_str(self.shape.name())?;
         if self.mirrors > 0 {
             write!(f, ",mirrors={}", self.mirrors)?;
+        }
+        if self.inline > 0 {
+            write!(f, ",inline={}", inline::limit_text(self.inline))?;
         }
         Ok(())
     }
@@ -372,10 +410,10 @@ pub(crate) mod tests {
 
     #[test]
     fn policies_have_names() {
-        for text in ["default", "small", "wide", "wide-any", "wide,mirrors=2"] {
+        for text in ["default", "small", "wide", "wide-any", "wide,mirrors=2", "small,mirrors=2,inline=16KiB"] {
             assert_eq!(LayoutPolicy::parse(text).unwrap().to_string(), text);
         }
-        for text in ["", "Wide", "wide,mirrors=0", "wide,mirrors=37", "wide,", "wide,x=1"] {
+        for text in ["", "Wide", "wide,mirrors=0", "wide,mirrors=37", "wide,", "wide,x=1", "small,inline=65KiB", "small,inline="] {
             assert!(LayoutPolicy::parse(text).is_none(), "{text}");
         }
     }

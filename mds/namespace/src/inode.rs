@@ -15,6 +15,7 @@ use crate::codec::{self, Reader, Writer};
 use crate::credential::Owned;
 use crate::data_file::{Layout, LayoutPolicy};
 use crate::error::FsError;
+use crate::inline::Inline;
 use crate::keys::{FileId, InodeKey};
 
 /// Greatest length of a symbolic link's target, in bytes.
@@ -75,6 +76,8 @@ pub struct FileNode {
     pub layout: Option<Layout>,
     /// The verifier of the exclusive create that made it (RFC 8881 §18.16.3).
     pub verifier: Option<[u8; 8]>,
+    /// Its bytes are in the metadata; then it has no layout.
+    pub inline: Option<Inline>,
 }
 
 /// A directory's constants: what making an entry does not change.
@@ -220,8 +223,11 @@ impl FileNode {
         if let Some(layout) = &self.layout {
             layout.encode(w);
         }
-        // Bytes of the file held here instead of on data servers; none in this schema.
-        w.u32(0);
+        match &self.inline {
+            // Releases that knew of no inline files wrote this, too.
+            None => drop(w.u32(0)),
+            Some(inline) => inline.encode(w),
+        }
     }
 
     fn decode(r: &mut Reader) -> Result<Self, FsError> {
@@ -229,10 +235,11 @@ impl FileNode {
         let has_verifier = r.bool()?;
         let verifier = r.array()?;
         let layout = if r.bool()? { Some(Layout::decode(r)?) } else { None };
-        if r.u32()? != 0 {
+        let inline = Inline::decode(r)?;
+        if inline.is_some_and(|inline| layout.is_some() || size > inline.limit.into()) {
             return Err(r.corrupt());
         }
-        Ok(Self { size, space_used, layout, verifier: has_verifier.then_some(verifier) })
+        Ok(Self { size, space_used, layout, verifier: has_verifier.then_some(verifier), inline })
     }
 }
 
@@ -316,6 +323,10 @@ impl Inode {
     pub fn layout(&self) -> Option<&Layout> {
         self.file().and_then(|f| f.layout.as_ref())
     }
+    /// The file's bytes are in the metadata.
+    pub fn inline(&self) -> Option<Inline> {
+        self.file().and_then(|f| f.inline)
+    }
     pub fn symlink(&self) -> Option<&Bytes> {
         match &self.record.node {
             Node::Symlink { target } => Some(target),
@@ -384,13 +395,13 @@ pub(crate) mod tests {
         prop_oneof![
             (any::<u64>(), any::<u64>(), prop::option::of(any::<[u8; 8]>()), prop::option::of(1u16..5))
                 .prop_map(|(size, space_used, verifier, width)| {
-                    Node::File(FileNode {
-                        size,
-                        space_used,
-                        verifier,
-                        layout: width.map(|w| layout(size, w)),
-                    })
+                    let layout = width.map(|w| layout(size, w));
+                    Node::File(FileNode { size, space_used, verifier, layout, inline: None })
                 }),
+            (1u32..=65_536, 0u8..3).prop_map(|(limit, mirrors)| {
+                let inline = Some(Inline { limit, shape: crate::Shape::Small, mirrors });
+                Node::File(FileNode { size: (limit / 2).into(), inline, ..FileNode::default() })
+            }),
             wall().prop_map(|mtime_set| {
                 let policy = LayoutPolicy::parse("wide,mirrors=3").unwrap();
                 Node::Directory(DirectoryNode { parent: InodeKey::ROOT, policy, mtime_set })

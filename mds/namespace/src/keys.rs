@@ -42,7 +42,7 @@ prefixes! {
     XATTR = 0x13,
     /// never used: access control lists are in the inode record
     ACL = 0x14,
-    /// reserved: inline data, `(fileid u64, chunk u32)`
+    /// `(fileid u64, chunk u32)` → data of a file that is kept here
     INLINE_DATA = 0x15,
     /// `(data file id u64)` → key of the inode that owns the data file
     DATA_FILE = 0x16,
@@ -398,6 +398,18 @@ pub(crate) fn xattr_value(f: FileId, name: &[u8]) -> Bytes {
 pub(crate) fn xattr_values(f: FileId) -> KeyRange {
     let p = by_u64(XATTR_VALUE, f.0);
     under(&p, p.clone())
+}
+pub(crate) fn inline_data(f: FileId, chunk: u32) -> Bytes {
+    key(INLINE_DATA, 12).u64(f.0).u32(chunk).finish()
+}
+pub(crate) fn inline_data_of(key: &Bytes) -> Result<(FileId, u32), FsError> {
+    let mut r = Reader::new("inline data key", key.clone());
+    if r.u8()? != INLINE_DATA {
+        return Err(r.corrupt());
+    }
+    let found = (FileId(r.u64()?), r.u32()?);
+    r.finish()?;
+    Ok(found)
 }
 pub(crate) fn session(id: &SessionId) -> Bytes {
     key(SESSION, 16).raw(id).finish()

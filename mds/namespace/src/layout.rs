@@ -51,6 +51,10 @@ impl Namespace {
         let Node::File(file) = &mut inode.record.node else { return Err(FsError::WrongType) };
         let assigned = file.layout.is_none();
         if assigned {
+            // What it holds must be at data servers first: `Namespace::promote`.
+            if file.inline.take().is_some() && file.size > 0 {
+                return Err(FsError::Busy);
+            }
             let proposal = need.propose.clone().filter(Layout::is_valid).ok_or(FsError::Invalid)?;
             put_owner(txn, proposal.id, key);
             file.layout = Some(proposal);

@@ -24,6 +24,7 @@ mod error;
 mod fetch;
 mod filehandle;
 mod heal;
+mod inline;
 mod inode;
 mod join;
 mod keys;
@@ -60,6 +61,7 @@ pub use dirent::Dirent;
 pub use error::FsError;
 pub use filehandle::{FileHandle, HandleSeal};
 pub use heal::{Heal, Healed, HealedSlot, Replacement, Spare};
+pub use inline::{INLINE_CHUNK, Inline, InlineData, MAX_INLINE};
 pub use inode::{
     DirectoryNode, DirectoryState, FileNode, Inode, InodeRecord, Kind, MAX_LINKS, MAX_SYMLINK, Node,
 };

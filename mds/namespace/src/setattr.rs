@@ -73,6 +73,9 @@ impl Namespace {
         set_acl(&mut inode.record, &before, set, request.who)?;
         set_times(&mut inode, &before, set, request)?;
         set_policy(&mut inode.record, &before, set, request.who)?;
+        if set.policy.is_some_and(|policy| policy.inline > 0) {
+            self.allow_inline(txn).await?;
+        }
         if let Some(end) = set.data_end {
             grow(txn, &mut inode, end)?;
         }

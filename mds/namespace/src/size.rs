@@ -57,7 +57,7 @@ impl Namespace {
     /// attribute and times move once. It never fails for space (DESIGN §6). An inode that nobody
     /// wrote to (settled without data) only loses its row.
     ///
-    /// Errors: Stale, WrongType, TooBig.
+    /// Errors: Stale, WrongType, TooBig, Busy (more than is kept inline).
     pub async fn commit_size(
         &self,
         txn: &mut Transaction,
@@ -75,6 +75,9 @@ impl Namespace {
         let end = commit.end.unwrap_or(0);
         if end > MAX_FILE_SIZE {
             return Err(FsError::TooBig);
+        }
+        if file.inline.is_some_and(|inline| !inline.holds(end)) {
+            return Err(FsError::Busy);
         }
         file.size = old_size.max(end);
         let added = file.size - old_size;

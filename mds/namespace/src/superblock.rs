@@ -30,6 +30,8 @@ pub struct Superblock {
     pub created: Wall,
     /// What inodes use is charged. Software that knows nothing of it does not read this superblock.
     pub accounted: bool,
+    /// Files may be kept inline. Software that knows nothing of it does not read this superblock either.
+    pub inline: bool,
 }
 
 impl std::fmt::Debug for Superblock {
@@ -78,20 +80,26 @@ impl FormatOptions {
 }
 
 impl Superblock {
-    /// The same fields in both.
+    /// The same fields in all.
     const SCHEMA: u8 = 1;
     const SCHEMA_ACCOUNTED: u8 = 2;
+    const SCHEMA_INLINE: u8 = 3;
 
     pub(crate) fn encode(&self) -> Bytes {
         let mut w = Writer::default();
-        w.u8(if self.accounted { Self::SCHEMA_ACCOUNTED } else { Self::SCHEMA });
+        w.u8(match (self.inline, self.accounted) {
+            // Whoever knows of inline files charges: a store is accounted before it has any.
+            (true, _) => Self::SCHEMA_INLINE,
+            (false, true) => Self::SCHEMA_ACCOUNTED,
+            (false, false) => Self::SCHEMA,
+        });
         w.raw(&self.uuid).u64(self.change_base).raw(&self.hash_key);
         w.u8(self.hash_bits).wall(self.created).finish()
     }
 
     pub(crate) fn decode(value: Bytes) -> Result<Self, FsError> {
         let mut r = Reader::new("superblock", value);
-        let schema = r.schema(Self::SCHEMA_ACCOUNTED)?;
+        let schema = r.schema(Self::SCHEMA_INLINE)?;
         let sb = Self {
             uuid: r.array()?,
             change_base: r.u64()?,
@@ -99,6 +107,7 @@ impl Superblock {
             hash_bits: r.u8()?,
             created: r.wall()?,
             accounted: schema >= Self::SCHEMA_ACCOUNTED,
+            inline: schema >= Self::SCHEMA_INLINE,
         };
         r.finish()?;
         Ok(sb)
@@ -148,6 +157,7 @@ impl Namespace {
             hash_bits: options.hash_bits.clamp(1, 56),
             created: options.now,
             accounted: true,
+            inline: options.policy.inline > 0,
         };
         txn.set(keys::single(keys::SUPERBLOCK), superblock.encode());
         fetch::put(txn, &InodeKey::ROOT, &root(options));
@@ -199,11 +209,15 @@ mod tests {
             hash_bits: 56,
             created: Wall::default(),
             accounted: true,
+            inline: false,
         };
+        assert_eq!(ours.encode()[0], 2, "the release before reads it");
+        let with_inline = Superblock { inline: true, ..ours.clone() };
+        assert_eq!(Superblock::decode(with_inline.encode()).unwrap(), with_inline);
         let mut bytes = ours.encode().to_vec();
         assert!(Superblock::decode(bytes.clone().into()).is_ok());
-        bytes[0] = 3;
+        bytes[0] = 4;
         let error = Superblock::decode(bytes.into()).unwrap_err().to_string();
-        assert_eq!(error, "superblock: schema 3 is newer than this software reads (up to 2); upgrade it");
+        assert_eq!(error, "superblock: schema 4 is newer than this software reads (up to 3); upgrade it");
     }
 }

@@ -13,7 +13,7 @@ use crate::pending::{Pending, settle_fields};
 use crate::quota::Charged;
 use crate::reclaim::{self, Garbage};
 use crate::size::{MAX_FILE_SIZE, signed, space_for};
-use crate::{Namespace, Request, fetch, heal, layout};
+use crate::{Namespace, Request, fetch, heal, inline, layout};
 
 /// A size to set.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,6 +97,15 @@ impl Namespace {
         }
         if truncate_intent(txn, key.fileid).await?.is_some() {
             return Err(FsError::Busy);
+        }
+        if let Some(kept) = file.inline {
+            // The caller makes it an ordinary file before it grows so.
+            if !kept.holds(set.size) {
+                return Err(FsError::Busy);
+            }
+            if set.size < file.size {
+                inline::cut(txn, key.fileid, set.size, file.size).await?;
+            }
         }
         let (old_size, old_space) = (file.size, file.space_used);
         file.size = set.size;

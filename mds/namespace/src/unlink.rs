@@ -9,7 +9,7 @@ use crate::keys::{self, InodeKey, Statistic};
 use crate::pending::Settle;
 use crate::quota::{self, Charged};
 use crate::reclaim::{self, Garbage};
-use crate::{Namespace, fetch, layout, size};
+use crate::{Namespace, fetch, inline, layout, size};
 
 /// An inode that lost a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,6 +74,9 @@ impl Namespace {
         Ok(match &record.node {
             Node::File(file) => {
                 fetch::count(txn, Statistic::Bytes, key.fileid, -size::signed(file.space_used));
+                if file.inline.is_some() {
+                    inline::clear(txn, key.fileid, file.size);
+                }
                 layout::clear_rows(txn, key, file.layout.as_ref());
                 file.layout.as_ref().map(|layout| reclaim::put_garbage(txn, key, layout))
             }

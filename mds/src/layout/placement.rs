@@ -192,7 +192,7 @@ mod tests {
     }
 
     fn policy(shape: Shape, mirrors: u8) -> LayoutPolicy {
-        LayoutPolicy { shape, mirrors }
+        LayoutPolicy { shape, mirrors, inline: 0 }
     }
 
     fn placed(shape: Shape, mirrors: u8, candidates: &[Candidate], turn: u64) -> Layout {

@@ -45,7 +45,7 @@ pub fn devices(layout: &ff_layout4) -> Vec<deviceid4> {
 }
 
 fn mirrored() -> Config {
-    Config { policy: LayoutPolicy { shape: Shape::Small, mirrors: 2 }, ..Config::default() }
+    Config { policy: LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0 }, ..Config::default() }
 }
 
 #[test]

@@ -18,6 +18,7 @@ use crate::data_file::Layout;
 use crate::dirent::{Dirent, Stored};
 use crate::error::FsError;
 use crate::heal::Heal;
+use crate::inline::{self, INLINE_CHUNK};
 use crate::inode::{DirectoryState, InodeRecord, Kind, Node};
 use crate::keys::{self, DataFileId, DirectoryField, FileId, InodeKey, StoreId};
 use crate::name::{Name, NameHash};
@@ -49,6 +50,8 @@ struct Seen {
     links: u64,
     xattrs: bool,
     degraded: bool,
+    /// Its data is in this store.
+    inline: bool,
     empty: bool,
     space_used: u64,
     data_file: Option<DataFileId>,
@@ -134,6 +137,7 @@ impl Check {
             keys::DIRENT => self.entry_row(key, value),
             keys::DIRECTORY => self.directory_row(key, value),
             keys::XATTR | keys::XATTR_VALUE => self.xattr_row(key, &value),
+            keys::INLINE_DATA => self.inline_row(key, value),
             keys::DATA_FILE => self.data_file_row(key, value),
             keys::GARBAGE => self.garbage_row(key),
             keys::HEAL => self.heal_row(key, value),
@@ -243,6 +247,17 @@ impl Check {
         Ok(())
     }
 
+    fn inline_row(&mut self, at: &Bytes, value: Bytes) -> Result<(), FsError> {
+        let (file, chunk) = keys::inline_data_of(at)?;
+        let length = u64::try_from(inline::decode(value)?.len()).unwrap_or(u64::MAX);
+        let end = u64::from(chunk) * u64::from(INLINE_CHUNK) + length;
+        let fits = self.inodes.get(&file).is_some_and(|seen| seen.inline && end <= seen.charged.bytes);
+        if !fits {
+            self.problem(Problem::StaleRow { table: keys::INLINE_DATA, number: file.0 });
+        }
+        Ok(())
+    }
+
     fn data_file_row(&mut self, at: &Bytes, value: Bytes) -> Result<(), FsError> {
         let id = keys::data_file_of(at)?;
         let mut r = Reader::new("data file", value);
@@ -339,6 +354,7 @@ impl Seen {
             links: 0,
             xattrs: record.xattrs,
             degraded: record.layout().is_some_and(Layout::is_degraded),
+            inline: file.is_some_and(|file| file.inline.is_some()),
             empty: file.is_none_or(|file| file.size == 0),
             space_used: file.map_or(0, |file| file.space_used),
             charged: Charged::of(record),
