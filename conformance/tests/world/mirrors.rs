@@ -537,7 +537,9 @@ fn whatever_happens_one_copy_is_left_and_then_there_are_two() {
     runner
         .run(&input, |(seed, wide, events)| {
             let shape = if wide { Shape::Default } else { Shape::Small };
-            simulate_with(seed, LayoutPolicy { shape, mirrors: 2, inline: 0 }, async |world| live(world, &events).await);
+            simulate_with(seed, LayoutPolicy { shape, mirrors: 2, inline: 0 }, async |world| {
+                live(world, &events).await
+            });
             Ok(())
         })
         .unwrap();

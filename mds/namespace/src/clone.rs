@@ -69,7 +69,9 @@ impl Namespace {
                 return Err(FsError::Busy);
             }
         }
-        if file.inline.is_some() || file.layout.as_ref().map(|layout| layout.id) != set.old.as_ref().map(|layout| layout.id) {
+        if file.inline.is_some()
+            || file.layout.as_ref().map(|layout| layout.id) != set.old.as_ref().map(|layout| layout.id)
+        {
             return Err(FsError::Busy);
         }
         self.garbage_done(txn, &[set.fresh.id]);

@@ -410,10 +410,20 @@ pub(crate) mod tests {
 
     #[test]
     fn policies_have_names() {
-        for text in ["default", "small", "wide", "wide-any", "wide,mirrors=2", "small,mirrors=2,inline=16KiB"] {
+        for text in ["default", "small", "wide", "wide-any", "wide,mirrors=2", "small,mirrors=2,inline=16KiB"]
+        {
             assert_eq!(LayoutPolicy::parse(text).unwrap().to_string(), text);
         }
-        for text in ["", "Wide", "wide,mirrors=0", "wide,mirrors=37", "wide,", "wide,x=1", "small,inline=65KiB", "small,inline="] {
+        for text in [
+            "",
+            "Wide",
+            "wide,mirrors=0",
+            "wide,mirrors=37",
+            "wide,",
+            "wide,x=1",
+            "small,inline=65KiB",
+            "small,inline=",
+        ] {
             assert!(LayoutPolicy::parse(text).is_none(), "{text}");
         }
     }

@@ -7,6 +7,7 @@ use sluice_xdr::nfs4::*;
 
 use super::acl;
 use crate::copies;
+use crate::layout::inline;
 use crate::quota::standing::Standing;
 use crate::server::Mds;
 
@@ -92,7 +93,7 @@ const COMMON: bitmap4 = bitmap4::of(&[
     FATTR4_OPEN_ARGUMENTS,
 ]);
 
-const LAYOUTS: bitmap4 = bitmap4::of(&[FATTR4_FS_LAYOUT_TYPES, FATTR4_LAYOUT_BLKSIZE]);
+const LAYOUTS: bitmap4 = bitmap4::of(&[FATTR4_FS_LAYOUT_TYPES, FATTR4_LAYOUT_BLKSIZE, FATTR4_MDSTHRESHOLD]);
 const MINOR_TWO: bitmap4 =
     bitmap4::of(&[FATTR4_CHANGE_ATTR_TYPE, FATTR4_CLONE_BLKSIZE, FATTR4_MODE_UMASK, FATTR4_XATTR_SUPPORT]);
 
@@ -194,7 +195,24 @@ fn of_inode(out: &mut Attributes, inode: &Inode, want: &impl Fn(u32) -> bool) {
     set!(FATTR4_TIME_ACCESS time_access wire_time(inode.record.atime));
     set!(FATTR4_TIME_CREATE time_create wire_time(inode.record.btime));
     set!(FATTR4_TIME_METADATA time_metadata wire_time(inode.ctime()));
+    set!(FATTR4_MDSTHRESHOLD mdsthreshold threshold(inode));
     set!(FATTR4_TIME_MODIFY time_modify wire_time(inode.mtime()));
+}
+
+/// RFC 8881 §5.12.4: up to where a client had better leave reading and writing to this server. Of a file that has
+/// data files there is nothing to say.
+fn threshold(inode: &Inode) -> mdsthreshold4 {
+    let hint = |inline| {
+        let (size, written) = inline::thresholds(inline);
+        // In the order of their numbers: both sizes, bytes written.
+        let hints = [size, size, written].map(u64::to_be_bytes).concat();
+        threshold_item4 {
+            thi_layout_type: layouttype4::LAYOUT4_FLEX_FILES,
+            thi_hintset: bitmap4::of(&[TH4_READ_SIZE, TH4_WRITE_SIZE, TH4_WRITE_IOSIZE]),
+            thi_hintlist: hints.into(),
+        }
+    };
+    mdsthreshold4 { mth_hints: inode.inline().into_iter().map(hint).collect() }
 }
 
 /// What OPEN takes (RFC 9754 §3). Delegated times are not among it.

@@ -14,10 +14,11 @@ use sluice_xdr::nfs4::{nfs_resop4, nfsstat4};
 use tokio::task::JoinSet;
 
 use crate::compound::{Context, OpError};
+use crate::copies::step::Commit;
 use crate::dsctl::clone::{self, Piece};
 use crate::error::fs_status;
 use crate::files::{Held, file_id};
-use crate::layout::{garbage, placement, settle};
+use crate::layout::{garbage, inline, placement, settle};
 use crate::quota::room;
 use crate::server::Mds;
 
@@ -48,10 +49,27 @@ pub(crate) async fn carry_out(cx: &mut Context, want: &Clone, answer: &nfs_resop
     let (reading, writing) = tickets(&mds, want).await?;
     settle::settle_size(&mds, &want.source).await?;
     settle::settle_size(&mds, &want.target).await?;
-    let (source, target) = (settle::inode(&mds, want.source).await?, settle::inode(&mds, want.target).await?);
+    let both = async || {
+        let source = settle::inode(&mds, want.source).await?;
+        Ok::<_, FsError>((source, settle::inode(&mds, want.target).await?))
+    };
+    let (mut source, mut target) = both().await?;
     let length = length(want, &source)?;
     if length == 0 {
         return Ok(());
+    }
+    if source.inline().is_some() || target.inline().is_some() {
+        if of_inline(cx, want, length, answer).await? {
+            drop(writing.commit()?);
+            if let Some(reading) = reading {
+                drop(reading.commit()?);
+            }
+            cx.forget_inode();
+            return Ok(());
+        }
+        inline::promote(&mds, want.source).await?;
+        inline::promote(&mds, want.target).await?;
+        (source, target) = both().await?;
     }
     // Size without data is shared with nobody.
     let from = source.layout().ok_or(nfsstat4::NFS4ERR_XDEV)?;
@@ -91,6 +109,14 @@ pub(crate) async fn carry_out(cx: &mut Context, want: &Clone, answer: &nfs_resop
     garbage::poke(&mds);
     cx.forget_inode();
     Ok(())
+}
+
+/// Copies what is so small instead, in one transaction: all or nothing, too. `false`: one of the two is not inline.
+async fn of_inline(cx: &Context, want: &Clone, length: u64, answer: &nfs_resop4) -> Result<bool, OpError> {
+    let Clone { source, source_offset, target, offset, .. } = *want;
+    let range = inline::Range { source, source_offset, target, offset, length };
+    let answer = |_| answer.clone();
+    Ok(inline::copy(&cx.server, &range, &Commit::Operation(cx, &answer)).await?.is_some())
 }
 
 /// The right to read the one and to replace the other, taken in the order of their numbers so that two clones

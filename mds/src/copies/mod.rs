@@ -148,7 +148,7 @@ impl Default for Copies {
 
 impl Copies {
     /// Data files are about to be made: before their row says so.
-    fn make(&self, id: DataFileId) -> Made {
+    pub(crate) fn make(&self, id: DataFileId) -> Made {
         self.making.lock().ids.insert(id);
         Made { id, making: Arc::clone(&self.making) }
     }

@@ -14,9 +14,9 @@ use crate::compound::{Context, OpError};
 use crate::dsctl::{self, transfer};
 use crate::error::fs_status;
 use crate::files::{Held, file_id};
-use crate::layout::heal;
 use crate::layout::ready::{Use, ready};
 use crate::layout::settle;
+use crate::layout::{heal, inline};
 use crate::quota::room;
 use crate::server::Mds;
 
@@ -49,7 +49,7 @@ pub(crate) enum Commit<'a> {
 }
 
 impl Commit<'_> {
-    fn who(&self) -> &Credential {
+    pub(crate) fn who(&self) -> &Credential {
         match self {
             Self::Operation(cx, _) => &cx.who,
             Self::Server(who) => who,
@@ -64,11 +64,23 @@ impl Commit<'_> {
 /// What the client is told; some bytes of the range may have been copied all the same.
 pub(crate) async fn step(mds: &Arc<Mds>, step: &Step, commit: &Commit<'_>) -> Result<u64, OpError> {
     let tickets = tickets(mds, step).await?;
-    let source = source(mds, step).await?;
-    let length = step.length.min(source.size().saturating_sub(step.source_offset));
+    let mut from = source(mds, step).await?;
+    let length = step.length.min(from.size().saturating_sub(step.source_offset));
     if length == 0 {
         return Ok(0);
     }
+    if from.inline().is_some() {
+        let Step { source_offset, target, offset, .. } = *step;
+        let range = inline::Range { source: step.source, source_offset, target, offset, length };
+        if let Some(copied) = inline::copy(mds, &range, commit).await? {
+            tickets.0.commit()?;
+            tickets.1.commit()?;
+            return Ok(copied);
+        }
+        inline::promote(mds, step.source).await?;
+        from = source(mds, step).await?;
+    }
+    let source = from;
     let (hole, data) = extent(mds, source.layout(), step, length).await?;
     let end = step.offset + hole + data;
     // Before the layout is looked at: a heal that ends meanwhile changes where the data belongs.

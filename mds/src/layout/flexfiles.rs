@@ -160,7 +160,8 @@ mod tests {
     fn layout(shape: Shape, mirrors: u8, stores: u16) -> Layout {
         let candidates: Vec<_> =
             (1..=stores).map(|n| Candidate { store: StoreId(n), free_bytes: 1 << 40 }).collect();
-        place(DataFileId(u64::MAX), LayoutPolicy { shape, mirrors, inline: 0 }, &candidates, 5, 64 << 20).unwrap()
+        place(DataFileId(u64::MAX), LayoutPolicy { shape, mirrors, inline: 0 }, &candidates, 5, 64 << 20)
+            .unwrap()
     }
 
     fn encoded(layout: &Layout, segment: &Segment<'_>, good: impl Fn(&DataFile) -> bool) -> ff_layout4 {

@@ -66,6 +66,10 @@ pub(crate) fn explain(mds: &Mds, inode: &Inode, ask: &Ask) -> Result<(), Reason>
     if !mds.config.layouts {
         return Err(Reason::Off);
     }
+    // To be written to where it is now; a layout to write with would give it data files.
+    if inode.inline().is_some() {
+        return Err(Reason::Inline);
+    }
     if ask.write && mds.heals.is_busy(ask.file) {
         return Err(Reason::Healing);
     }

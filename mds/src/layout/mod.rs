@@ -13,6 +13,7 @@
 //! | `settle` | sizes are settled, never guessed |
 //! | `times` | times that a writer sets, and its LAYOUTCOMMIT afterwards |
 //! | `garbage` | data files of deleted files |
+//! | `inline` | small files that are kept in the metadata, until they get data files |
 //! | `heal` | mirrors are made equal again, or anew |
 //! | `drain` | a data server is emptied, and taken out |
 
@@ -23,6 +24,7 @@ pub(crate) mod flexfiles;
 pub(crate) mod garbage;
 pub(crate) mod grant;
 pub(crate) mod heal;
+pub(crate) mod inline;
 pub(crate) mod placement;
 pub(crate) mod ready;
 pub(crate) mod reason;

@@ -9,7 +9,7 @@ use sluice_namespace::{Component, DataFile, FsError, Inode, InodeKey, Layout, La
 use sluice_xdr::nfs4::nfsstat4;
 
 use super::heal::leave;
-use super::placement;
+use super::{inline, placement};
 use crate::error::fs_status;
 use crate::server::Mds;
 
@@ -31,6 +31,11 @@ pub(crate) async fn ready(mds: &Arc<Mds>, key: InodeKey, want: &Use) -> Result<I
     let mut inode = read(mds, key).await?;
     if inode.file().is_none() {
         return Err(nfsstat4::NFS4ERR_WRONG_TYPE);
+    }
+    // An empty one gets its data files below, with all else that must be durable.
+    if inode.inline().is_some() && inode.size() > 0 {
+        inline::promote(mds, key).await?;
+        inode = read(mds, key).await?;
     }
     for index in orphaned(mds, &inode, want) {
         replace(mds, key, index).await?;
@@ -121,7 +126,10 @@ async fn replace(mds: &Arc<Mds>, key: InodeKey, index: usize) -> Result<(), nfss
 async fn prepare(mds: &Arc<Mds>, inode: &Inode, want: &Use) -> Result<Inode, nfsstat4> {
     let placed = match inode.layout() {
         Some(_) => None,
-        None => Some(super::place(mds, &LayoutPolicy::default()).await?),
+        None => {
+            let policy = inode.inline().map_or_else(LayoutPolicy::default, |inline| inline.policy());
+            Some(super::place(mds, &policy).await?)
+        }
     };
     let propose = placed.as_ref().map(|placed| placed.layout.clone());
     let need = LayoutNeed { propose, hand_out: Some(want.bytes.clone()), read_write: want.persist_rw };

@@ -30,6 +30,8 @@ pub(crate) enum Reason {
     Unreachable(StoreId),
     /// Data servers refused this client's handles of the file more than once.
     HandlesRefused,
+    /// Its data is in the metadata.
+    Inline,
     /// Mirrors may differ, and are being made equal.
     Healing,
     /// The owner, the group or the tree of the file has used up its quota.
@@ -65,6 +67,7 @@ impl Reason {
             Self::NoPlace => "no-space",
             Self::Unreachable(_) => "unreachable-from-client",
             Self::HandlesRefused => "handles-refused",
+            Self::Inline => "inline",
             Self::Healing => "healing",
             Self::Quota => "quota",
             Self::NeverAsked => "never-asked",

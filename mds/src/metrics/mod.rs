@@ -43,6 +43,12 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
+    /// Bytes of inline files.
+    pub(crate) fn add_inline(&self, read: u64, written: u64) {
+        add(&self.inline_read, read);
+        add(&self.inline_written, written);
+    }
+
     /// Counts how an operation ended, and says it at debug level.
     pub(crate) fn operation<T>(&self, row: &Row, outcome: &OpResult<T>, took: Duration) {
         let status = match outcome {

@@ -10,7 +10,7 @@ use super::read::{bounded, permit_io};
 use crate::compound::{Context, OpError, OpResult};
 use crate::dsctl;
 use crate::layout::heal::{self, leave};
-use crate::layout::settle;
+use crate::layout::{inline, settle};
 use crate::quota::room;
 
 pub(crate) async fn allocate(cx: &mut Context, args: ALLOCATE4args) -> OpResult<ALLOCATE4res> {
@@ -50,6 +50,8 @@ pub(super) async fn reshape(cx: &mut Context, change: Change, answer: &nfs_resop
     let client = cx.client()?;
     let key = cx.current()?.inode;
     let entry = cx.server.file(&key).await?;
+    // What is allocated is to grow, and to be found where space can be set aside.
+    inline::promote(&cx.server, key).await?;
     let held = settle::prepare(&cx.server, &entry, &Intent::SetSize { client, replace: false }).await?;
     settle::settle_size(&cx.server, &key).await?;
     cx.forget_inode();

@@ -6,13 +6,14 @@ use std::time::Duration;
 use sluice_namespace::{Charged, Inode};
 use sluice_state::effect::IoMode;
 use sluice_state::file::{Error, File, Intent, Reply, Ticket};
+use sluice_state::stateid::{Special, special};
 use sluice_state::{ClientId, StateId};
 use sluice_xdr::nfs4::{
     LAYOUTGET4args, LAYOUTGET4res, LAYOUTGET4resok, layout_content4, layout4, layoutiomode4, layouttype4,
     nfs_resop4, nfsstat4,
 };
 
-use crate::compound::context::to_wire;
+use crate::compound::context::{from_wire, to_wire};
 use crate::compound::{Context, OpError, OpResult};
 use crate::dsctl::epochs;
 use crate::files::FileEntry;
@@ -108,6 +109,13 @@ async fn granted(
     if !entry.through(ask.client, cx.current()?.export) {
         return Err(refused(cx, ask, Reason::OtherExport));
     }
+    let opening = special(&from_wire(&args.loga_stateid)).ok().flatten() == Some(Special::Current);
+    if cx.inode().await?.inline().is_some() && (opening || !ask.write) {
+        // It is read where it is. Whoever has only just opened it does not know yet how much there will be to
+        // write, and asks again when it is more than `mdsthreshold` says; Linux does not remember a refusal
+        // that comes with OPEN.
+        return Err(refused(cx, ask, Reason::Inline));
+    }
     if cx.inode().await?.layout().is_some_and(|layout| layout.columns().any(|column| column.len() > 1)) {
         end_silent_writers(cx, &entry, ask.client).await?;
         if entry.peek(File::needs_settle) {
@@ -179,8 +187,8 @@ async fn room(cx: &Context, ask: &Ask, inode: &Inode) -> Result<(), OpError> {
 /// What the client hears; why is remembered for the administrator, to whom it says where the data goes.
 fn refused(cx: &Context, ask: &Ask, reason: Reason) -> OpError {
     let status = reason.status(&cx.server, ask.file);
-    // DELAY says that it will be granted soon.
-    if status != nfsstat4::NFS4ERR_DELAY {
+    // DELAY says that it will be granted soon; what is inline is not proxied.
+    if status != nfsstat4::NFS4ERR_DELAY && reason != Reason::Inline {
         cx.server.proxied.refused(ask.client, ask.file, reason);
     }
     status.into()

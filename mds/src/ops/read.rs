@@ -1,9 +1,10 @@
-//! READ through this server. RFC 8881 §18.22. A mount whose clients reach the data servers sends none.
+//! READ through this server. RFC 8881 §18.22. A mount whose clients reach the data servers sends none but of
+//! files whose data is here (docs/adr/0020).
 
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use sluice_namespace::Inode;
+use sluice_namespace::{InlineData, Inode};
 use sluice_state::file::Intent;
 use sluice_state::{ClientId, StateId};
 use sluice_xdr::nfs4::{READ4args, READ4res, READ4resok, nfsstat4, stateid4};
@@ -21,22 +22,33 @@ use crate::{dsctl, metrics};
 const AROUND: usize = 32;
 
 pub(crate) async fn read(cx: &mut Context, args: READ4args) -> OpResult<READ4res> {
-    let (held, inode) = admit(cx, &args.stateid, args.offset, args.count.into()).await?;
     let room = u64::try_from(cx.reply_room.saturating_sub(AROUND)).unwrap_or(0);
     let asked = u64::from(args.count).min(MAX_IO).min(room);
+    let Admitted { held, inode, inline } = admit(cx, &args.stateid, args.offset, asked).await?;
     let length = inode.size().saturating_sub(args.offset).min(asked);
-    let data = match (length, inode.layout()) {
-        (0, _) => Bytes::new(),
+    let is_inline = inline.is_some();
+    let data = match (length, inline, inode.layout()) {
+        (0, _, _) => Bytes::new(),
+        (_, Some(data), _) => data,
         // Size without data: a file that was only extended.
-        (_, None) => Bytes::from(vec![0; usize::try_from(length).unwrap_or(0)]),
-        (_, Some(layout)) => {
+        (_, None, None) => Bytes::from(vec![0; usize::try_from(length).unwrap_or(0)]),
+        (_, None, Some(layout)) => {
             let length = u32::try_from(length).unwrap_or(u32::MAX);
             dsctl::read(&cx.server, layout, args.offset, length).await?
         }
     };
-    done(cx, held, length)?;
+    done(cx, held, length, is_inline)?;
     let eof = args.offset.saturating_add(length) >= inode.size();
     Ok(READ4res::NFS4_OK(READ4resok { eof, data }))
+}
+
+/// The right to read a range.
+pub(super) struct Admitted {
+    pub(super) held: Held,
+    /// The file as it is now.
+    pub(super) inode: Inode,
+    /// The bytes of the range that the file has, if it is inline.
+    pub(super) inline: Option<Bytes>,
 }
 
 /// A ticket to read a range of the current file, and the file as it is now.
@@ -48,7 +60,7 @@ pub(super) async fn admit(
     stateid: &stateid4,
     offset: u64,
     length: u64,
-) -> Result<(Held, Inode), OpError> {
+) -> Result<Admitted, OpError> {
     must_be_file(cx).await?;
     let stateid = cx.stateid(stateid)?;
     permit_io(cx, &stateid, false).await?;
@@ -58,22 +70,29 @@ pub(super) async fn admit(
     let intent = Intent::ProxyIo { client, write: false, exclusive: false };
     let held = cx.server.prepare(&entry, &intent).await?;
     settle::settle_size(&cx.server, &key).await?;
-    cx.forget_inode();
-    let mut inode = cx.inode().await?;
+    let namespace = &cx.server.namespace;
+    let read = cx
+        .server
+        .read(|txn| Box::pin(async move { namespace.read_inline(&txn, &key, offset, length).await }));
+    let InlineData { mut inode, data: inline } = read.await?;
     if inode.layout().is_some_and(|layout| layout.mirrors_dirty) {
         let bytes = offset..offset.saturating_add(length);
         inode = ready(&cx.server, key, &Use { bytes, write: false, persist_rw: false }).await?;
     }
-    Ok((held, inode))
+    Ok(Admitted { held, inode, inline })
 }
 
 /// So many bytes were read under the ticket.
 ///
 /// # Errors
 /// A revocation or expiry came meanwhile.
-pub(super) fn done(cx: &Context, held: Held, length: u64) -> Result<(), OpError> {
+pub(super) fn done(cx: &Context, held: Held, length: u64, inline: bool) -> Result<(), OpError> {
     let (client, entry) = (cx.client()?, held.entry());
     held.commit()?;
+    if inline {
+        cx.server.metrics.add_inline(length, 0);
+        return Ok(());
+    }
     metrics::add(&cx.server.metrics.proxied_read, length);
     count_proxied(cx, client, &entry, length);
     Ok(())

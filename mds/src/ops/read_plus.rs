@@ -6,7 +6,7 @@ use sluice_xdr::nfs4::{
     READ_PLUS4args, READ_PLUS4res, data_info4, data4, nfsstat4, read_plus_content, read_plus_res4,
 };
 
-use super::read::{admit, done};
+use super::read::{Admitted, admit, done};
 use crate::attr::get::MAX_IO;
 use crate::compound::{Context, OpResult};
 use crate::dsctl;
@@ -19,11 +19,22 @@ const SEGMENT: u64 = 20 + 4;
 const MOST: usize = 16;
 
 pub(crate) async fn read_plus(cx: &mut Context, args: READ_PLUS4args) -> OpResult<READ_PLUS4res> {
-    let (held, inode) = admit(cx, &args.rpa_stateid, args.rpa_offset, args.rpa_count.into()).await?;
+    let admitted = admit(cx, &args.rpa_stateid, args.rpa_offset, args.rpa_count.into()).await?;
+    let Admitted { held, inode, inline } = admitted;
     let end = inode.size().min(args.rpa_offset.saturating_add(args.rpa_count.into()));
     let mut room = u64::try_from(cx.reply_room).unwrap_or(0).saturating_sub(AROUND);
     let (mut at, mut data, mut contents) = (args.rpa_offset, 0, Vec::new());
-    while at < end && contents.len() < MOST && room > SEGMENT {
+    if let Some(bytes) = &inline {
+        // Whole: what is so small has no holes worth telling.
+        let length = room.saturating_sub(SEGMENT).min(MAX_IO).min(end.saturating_sub(at));
+        let d_data = bytes.slice(..bytes.len().min(usize::try_from(length).unwrap_or(0)));
+        data = u64::try_from(d_data.len()).unwrap_or(0);
+        if data > 0 {
+            contents.push(read_plus_content::NFS4_CONTENT_DATA(data4 { d_offset: at, d_data }));
+        }
+        at += data;
+    }
+    while inline.is_none() && at < end && contents.len() < MOST && room > SEGMENT {
         let (hole, upto) = extent(cx, inode.layout(), at, end).await?;
         let upto = if hole { upto } else { upto.min(at + (room - SEGMENT).min(MAX_IO - data)) };
         if upto == at {
@@ -41,7 +52,7 @@ pub(crate) async fn read_plus(cx: &mut Context, args: READ_PLUS4args) -> OpResul
         }
         at = upto;
     }
-    done(cx, held, data)?;
+    done(cx, held, data, inline.is_some())?;
     // §15.10.3: the end is the end of the file, also when nothing of it was asked for.
     Ok(READ_PLUS4res::NFS4_OK(read_plus_res4 { rpr_eof: at >= inode.size(), rpr_contents: contents }))
 }

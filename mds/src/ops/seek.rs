@@ -26,6 +26,8 @@ pub(crate) async fn seek(cx: &mut Context, args: SEEK4args) -> OpResult<SEEK4res
         return Err(nfsstat4::NFS4ERR_NXIO.into());
     }
     let found = match inode.layout() {
+        // What is so small has no holes worth telling.
+        _ if inode.inline().is_some() => data.then_some(args.sa_offset),
         Some(layout) => dsctl::seek(&cx.server, layout, args.sa_offset, size, data).await?,
         None if data => None,
         None => Some(args.sa_offset),

@@ -14,7 +14,7 @@ use crate::compound::{Context, OpError, OpResult};
 use crate::dsctl;
 use crate::files::{FileEntry, Held};
 use crate::layout::heal::leave;
-use crate::layout::{garbage, settle, times};
+use crate::layout::{garbage, inline, settle, times};
 use crate::quota::{Pass, room};
 use crate::server::Mds;
 
@@ -104,7 +104,7 @@ pub(super) async fn set_size(
     if i64::try_from(size).is_err() {
         return Err(nfsstat4::NFS4ERR_FBIG.into());
     }
-    let inode = cx.inode().await?;
+    let mut inode = cx.inode().await?;
     match inode.kind() {
         sluice_namespace::Kind::File => {}
         sluice_namespace::Kind::Directory => return Err(nfsstat4::NFS4ERR_ISDIR.into()),
@@ -118,6 +118,10 @@ pub(super) async fn set_size(
     if let Some(stateid) = stateid {
         mds.step(&entry, Some(client), |file, ctx| (file.check_io(ctx, client, stateid, true), Vec::new()))?;
         writable_open = special(stateid).ok().flatten().is_none();
+    }
+    if inode.inline().is_some_and(|inline| !inline.holds(size)) {
+        inline::promote(mds, inode.key).await?;
+        inode = settle::inode(mds, inode.key).await?;
     }
     // In-place truncation keeps the caller's own layout alive; fresh data files would end it.
     let swap = size == 0 && inode.size() > 0 && !entry.peek(sluice_state::file::File::has_layouts);

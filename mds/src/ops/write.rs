@@ -1,5 +1,9 @@
-//! WRITE through this server. RFC 8881 §18.32. A mount whose clients reach the data servers sends none.
+//! WRITE through this server. RFC 8881 §18.32. A mount whose clients reach the data servers sends none but of
+//! files whose data is here (docs/adr/0020).
 
+use std::sync::Arc;
+
+use bytes::Bytes;
 use sluice_namespace::CommitSize;
 use sluice_state::file::Intent;
 use sluice_xdr::nfs4::{WRITE4args, WRITE4res, WRITE4resok, nfs_resop4, nfsstat4, stable_how4, verifier4};
@@ -8,8 +12,9 @@ use super::lock::must_be_file;
 use super::read::{bounded, count_proxied, permit_io};
 use crate::attr::get::MAX_IO;
 use crate::compound::{Context, OpError, OpResult};
-use crate::layout::heal;
+use crate::files::FileEntry;
 use crate::layout::ready::{Use, ready};
+use crate::layout::{heal, inline};
 use crate::quota::room;
 use crate::server::Mds;
 use crate::{dsctl, metrics};
@@ -23,7 +28,8 @@ pub(crate) async fn write(cx: &mut Context, args: WRITE4args) -> OpResult<WRITE4
     let end = bounded(args.offset, length)?;
     let answer = WRITE4res::NFS4_OK(WRITE4resok {
         count: u32::try_from(length).unwrap_or(0),
-        // Data went to the data servers as FILE_SYNC and the size is committed: there is nothing left to commit.
+        // Data went to the data servers as FILE_SYNC, or into the store, and the size is committed: there is
+        // nothing left to commit.
         committed: stable_how4::FILE_SYNC4,
         writeverf: cx.server.write_verifier(),
     });
@@ -37,12 +43,20 @@ async fn carry_out(
     cx: &mut Context,
     offset: u64,
     end: u64,
-    data: bytes::Bytes,
+    data: Bytes,
     answer: &nfs_resop4,
 ) -> Result<(), OpError> {
     let client = cx.client()?;
     let key = cx.current()?.inode;
     let entry = cx.server.file(&key).await?;
+    if let Some(inline) = cx.inode().await?.inline() {
+        if inline.holds(end) && carry_out_inline(cx, &entry, (offset, &data), answer).await? {
+            return Ok(());
+        }
+        // It has outgrown that, now or just before.
+        inline::promote(&cx.server, key).await?;
+        cx.forget_inode();
+    }
     let exclusive = cx.inode().await?.layout().is_some_and(|layout| layout.mirrors_dirty);
     let held = cx.server.prepare(&entry, &Intent::ProxyIo { client, write: true, exclusive }).await?;
     // Before the layout is looked at: a heal that ends meanwhile changes where the data belongs.
@@ -81,6 +95,39 @@ async fn carry_out(
     metrics::add(&cx.server.metrics.proxied_written, length);
     count_proxied(cx, client, &entry, length);
     Ok(())
+}
+
+/// Writes to a file whose data is in the store, in one transaction. `false`: it is not inline any more.
+async fn carry_out_inline(
+    cx: &mut Context,
+    entry: &Arc<FileEntry>,
+    (offset, data): (u64, &Bytes),
+    answer: &nfs_resop4,
+) -> Result<bool, OpError> {
+    let (client, key) = (cx.client()?, entry.key);
+    let held = cx.server.prepare(entry, &Intent::ProxyIo { client, write: true, exclusive: false }).await?;
+    let length = u64::try_from(data.len()).unwrap_or(0);
+    let inode = cx.inode().await?;
+    let _room = room::to_grow(&cx.server, &cx.who, &inode, offset.saturating_add(length)).await?;
+    let (namespace, context) = (&cx.server.namespace, &*cx);
+    let (written, _) = cx
+        .write(|mut txn| {
+            Box::pin(async move {
+                let request = context.request(sluice_namespace::DirectoryUpdate::Exact);
+                let done = namespace.write_inline(&mut txn, &key, (offset, data), &request).await?;
+                if done.is_some() {
+                    context.record(&mut txn, answer);
+                }
+                Ok(done)
+            })
+        })
+        .await?;
+    if written.is_none() {
+        return Ok(false);
+    }
+    held.commit()?;
+    cx.server.metrics.add_inline(0, length);
+    Ok(true)
 }
 
 impl Mds {

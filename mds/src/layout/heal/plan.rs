@@ -98,7 +98,8 @@ mod tests {
     fn layout() -> Layout {
         let candidates: Vec<_> =
             (1..=4).map(|n| Candidate { store: StoreId(n), free_bytes: 1 << 40 }).collect();
-        place(DataFileId(1), LayoutPolicy { shape: Shape::Wide, mirrors: 2, inline: 0 }, &candidates, 0, 0).unwrap()
+        place(DataFileId(1), LayoutPolicy { shape: Shape::Wide, mirrors: 2, inline: 0 }, &candidates, 0, 0)
+            .unwrap()
     }
 
     fn plan(layout: &Layout, gone: &[u16]) -> Plan {

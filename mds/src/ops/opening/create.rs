@@ -41,8 +41,15 @@ pub(in crate::ops) async fn create(
     let parent = cx.inode().await?;
     let policy = parent.directory_node().map(|directory| directory.policy).unwrap_or_default();
     let fileid = cx.server.next_fileid().await?;
-    let making = lays_out(cx, access).then(|| cx.server.making(fileid));
-    let (node, placing) = new_file(cx, policy, plan.wanted.size, making.is_some()).await?;
+    let inline = policy.inline_file().filter(|inline| inline.holds(plan.wanted.size.unwrap_or(0)));
+    let making = (inline.is_none() && lays_out(cx, access)).then(|| cx.server.making(fileid));
+    let (node, placing) = match inline {
+        Some(inline) => (NewNode::InlineFile { inline, size: plan.wanted.size.unwrap_or(0) }, None),
+        None => {
+            let (node, placing) = new_file(cx, policy, plan.wanted.size, making.is_some()).await?;
+            (node, Some(placing))
+        }
+    };
     let create = Create {
         directory: parent.key,
         name,

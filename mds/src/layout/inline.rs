@@ -1,0 +1,203 @@
+//! Files that are kept in the metadata (docs/adr/0020): when they get data files after all, and copies from
+//! one to another. Reading and writing them is a transaction each (`ops/read.rs`, `ops/write.rs`).
+
+use std::sync::Arc;
+
+use sluice_kv::Transaction;
+use sluice_namespace::{
+    DirectoryUpdate, FsError, Inline, Inode, InodeKey, Layout, MAX_INLINE, Namespace, Request,
+};
+use sluice_xdr::nfs4::nfsstat4;
+
+use super::{Placed, garbage};
+use crate::compound::OpError;
+use crate::copies::step::Commit;
+use crate::dsctl;
+use crate::error::fs_status;
+use crate::quota::room;
+use crate::server::Mds;
+
+/// How often a file may change while it is promoted, before the client is told to come again.
+const TRIES: u32 = 5;
+/// Bytes that a client may write to one inline file, all in all, before it asks for a layout: a file that is
+/// written over and over is better off at a data server.
+const WRITTEN: u64 = 1 << 20;
+
+/// For `mdsthreshold`: up to which size a client leaves the data to this server, and how much it writes so.
+pub(crate) fn thresholds(inline: Inline) -> (u64, u64) {
+    (u64::from(inline.limit) + 1, WRITTEN)
+}
+
+/// Sees to it that the file is not inline any more. A file that others write to meanwhile is read again: what
+/// is promoted is the file as of the transaction. A crash leaves data files that are in the garbage queue, or
+/// a file that is promoted.
+///
+/// # Errors
+/// NOSPC or DELAY when there is no place for its data; what the data servers and the store say.
+pub(crate) async fn promote(mds: &Arc<Mds>, key: InodeKey) -> Result<(), nfsstat4> {
+    for _ in 0..TRIES {
+        let namespace = &mds.namespace;
+        let found = mds
+            .read(|txn| {
+                Box::pin(async move { namespace.read_inline(&txn, &key, 0, MAX_INLINE.into()).await })
+            })
+            .await
+            .map_err(|error| fs_status(&error))?;
+        let (Some(inline), Some(data)) = (found.inode.inline(), found.data) else { return Ok(()) };
+        let Placed { mut layout, placing } = super::place(mds, &inline.policy()).await?;
+        let _making = if data.is_empty() {
+            None
+        } else {
+            // Garbage until the file takes them: written down before they are made.
+            let making = mds.copies.make(layout.id);
+            let fresh = &layout;
+            mds.write(|mut txn| {
+                Box::pin(async move {
+                    namespace.promise_garbage(&mut txn, &key, fresh);
+                    Ok(())
+                })
+            })
+            .await
+            .map_err(|error| fs_status(&error))?;
+            let written = dsctl::write(mds, &layout, &[], 0, data).await;
+            if written.is_err() {
+                garbage::poke(mds);
+            }
+            written?;
+            written_to(&mut layout, found.inode.size());
+            Some(making)
+        };
+        let taken = take(mds, &found.inode, &layout).await;
+        drop(placing);
+        match taken {
+            Ok(inode) => {
+                tracing::debug!(file = key.fileid.0, size = inode.size(), "promoted to data files");
+                return Ok(());
+            }
+            Err(FsError::Busy) => garbage::poke(mds),
+            Err(error) => return Err(fs_status(&error)),
+        }
+    }
+    Err(nfsstat4::NFS4ERR_DELAY)
+}
+
+/// The data files that have the bytes below `size`.
+fn written_to(layout: &mut Layout, size: u64) {
+    for component in layout.components.iter_mut().filter(|component| component.start < size) {
+        component.handed_out = true;
+        let (begin, end) = (component.start, component.end.min(size));
+        let units = (end - begin).div_ceil(component.stripe_unit.max(1));
+        let columns = usize::try_from(units.min(component.width.into())).unwrap_or(0);
+        let files = columns * usize::from(component.mirrors);
+        component.slots.iter_mut().take(files).for_each(|file| file.materialised = true);
+    }
+}
+
+async fn take(mds: &Arc<Mds>, seen: &Inode, layout: &Layout) -> Result<Inode, FsError> {
+    let namespace = &mds.namespace;
+    let taken = mds
+        .write(|mut txn| Box::pin(async move { namespace.promote(&mut txn, &seen.key, seen, layout).await }))
+        .await;
+    taken.map(|(inode, _)| inode)
+}
+
+/// A range of one file to another, or within one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Range {
+    pub(crate) source: InodeKey,
+    pub(crate) source_offset: u64,
+    pub(crate) target: InodeKey,
+    pub(crate) offset: u64,
+    /// Bytes wanted; beyond the end of the source there are none.
+    pub(crate) length: u64,
+}
+
+/// Copies in one transaction if both files are inline and the target stays so: how many bytes. `None`: the two
+/// are to be promoted. The caller holds what a READ of the one and a WRITE of the other hold.
+///
+/// # Errors
+/// What the quota and the store say.
+pub(crate) async fn copy(mds: &Arc<Mds>, range: &Range, commit: &Commit<'_>) -> Result<Option<u64>, OpError> {
+    let namespace = &mds.namespace;
+    let Some(target) = fitting(mds, range).await? else { return Ok(None) };
+    let end = range.offset.saturating_add(range.length);
+    let _room = room::to_grow(mds, commit.who(), &target, end).await.map_err(|error| fs_status(&error))?;
+    let (copied, _) = match commit {
+        Commit::Operation(cx, answer) => {
+            let cx = *cx;
+            cx.write(|mut txn| {
+                Box::pin(async move {
+                    let request = cx.request(DirectoryUpdate::Exact);
+                    let copied = transfer(namespace, &mut txn, range, &request).await?;
+                    if let Some(copied) = copied {
+                        cx.record(&mut txn, &answer(copied));
+                    }
+                    Ok(copied)
+                })
+            })
+            .await?
+        }
+        Commit::Server(who) => {
+            let request = &Request { who, now: mds.env.clock.wall(), directory: DirectoryUpdate::Exact };
+            mds.write(|mut txn| Box::pin(async move { transfer(namespace, &mut txn, range, request).await }))
+                .await?
+        }
+    };
+    if let Some(bytes) = copied {
+        mds.metrics.add_inline(bytes, bytes);
+    }
+    Ok(copied)
+}
+
+/// The target, if the range fits there as far as can be seen now.
+async fn fitting(mds: &Arc<Mds>, range: &Range) -> Result<Option<Inode>, OpError> {
+    let namespace = &mds.namespace;
+    let (source, target) = mds
+        .read(|txn| {
+            Box::pin(async move {
+                let source = namespace.getattr(&txn, &range.source).await?;
+                Ok((source, namespace.getattr(&txn, &range.target).await?))
+            })
+        })
+        .await?;
+    let length = range.length.min(source.size().saturating_sub(range.source_offset));
+    let end = range.offset.saturating_add(length);
+    let fits = source.inline().is_some() && target.inline().is_some_and(|inline| inline.holds(end));
+    Ok(fits.then_some(target))
+}
+
+async fn transfer(
+    namespace: &Namespace,
+    txn: &mut Transaction,
+    range: &Range,
+    request: &Request<'_>,
+) -> Result<Option<u64>, FsError> {
+    let found = namespace.read_inline(txn, &range.source, range.source_offset, range.length).await?;
+    let Some(data) = found.data else { return Ok(None) };
+    let copied = u64::try_from(data.len()).unwrap_or(0);
+    if copied == 0 {
+        return Ok(Some(0));
+    }
+    let written = namespace.write_inline(txn, &range.target, (range.offset, &data), request).await?;
+    Ok(written.map(|_| copied))
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_namespace::{Component, DataFile, DataFileId, LayoutPolicy, Shape, StoreId};
+
+    use super::*;
+    use crate::layout::placement::{Candidate, place};
+
+    #[test]
+    fn only_data_files_with_bytes_are_said_to_be_there() {
+        let stores: Vec<_> = (1..=4).map(|n| Candidate { store: StoreId(n), free_bytes: 1 << 40 }).collect();
+        let policy = LayoutPolicy { shape: Shape::Default, mirrors: 2, inline: 0 };
+        let mut layout = place(DataFileId(1), policy, &stores, 0, 64 << 20).unwrap();
+        written_to(&mut layout, 1);
+        let there = |component: &Component| component.slots.iter().all(|file: &DataFile| file.materialised);
+        assert!(there(&layout.components[0]) && layout.components[0].handed_out);
+        assert!(!layout.components[1].handed_out);
+        assert!(layout.components[1].slots.iter().all(|file| !file.materialised));
+    }
+}
