@@ -410,6 +410,9 @@ pub(crate) struct Policy {
     pub(crate) path: String,
     /// New policy; files made from now on follow it
     pub(crate) policy: Option<String>,
+    /// Files made from now on are kept in the metadata up to this size: `16KiB`, at most `64KiB`, or `off`
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) inline: Option<String>,
     #[command(flatten)]
     pub(crate) reach: Reach,
     /// For scripts

@@ -44,18 +44,31 @@ pub(crate) async fn run(options: cli::Status) -> Result<()> {
 
 pub(crate) async fn policy(options: cli::Policy) -> Result<()> {
     let admin = Admin::reach(&options.reach).await?;
-    let arguments = ADMIN_POLICY_args {
-        path: options.path.clone().into(),
-        policy: options.policy.unwrap_or_default().into(),
-    };
-    match admin.call(ADMIN_POLICY, &arguments).await? {
-        ADMIN_POLICY_res::CTL_OK(policy) if options.json => {
-            say!("{}", json!({ "path": options.path, "policy": text(&policy) }));
+    let ask = async |policy: String| -> Result<String> {
+        let arguments = ADMIN_POLICY_args { path: options.path.clone().into(), policy: policy.into() };
+        match admin.call(ADMIN_POLICY, &arguments).await? {
+            ADMIN_POLICY_res::CTL_OK(policy) => Ok(text(&policy)),
+            ADMIN_POLICY_res::Default(_, reason) => bail!("{}: {}", options.path, text(&reason)),
         }
-        ADMIN_POLICY_res::CTL_OK(policy) => say!("{}: {}", options.path, text(&policy)),
-        ADMIN_POLICY_res::Default(_, reason) => bail!("{}: {}", options.path, text(&reason)),
+    };
+    let wanted = match (options.policy.clone(), &options.inline) {
+        (policy, None) => policy.unwrap_or_default(),
+        (Some(policy), Some(limit)) => with_inline(&policy, limit),
+        (None, Some(limit)) => with_inline(&ask(String::new()).await?, limit),
+    };
+    let policy = ask(wanted).await?;
+    if options.json {
+        say!("{}", json!({ "path": options.path, "policy": policy }));
+    } else {
+        say!("{}: {policy}", options.path);
     }
     Ok(())
+}
+
+/// A policy with another limit for files that are kept in the metadata.
+fn with_inline(policy: &str, limit: &str) -> String {
+    let kept = policy.split(',').filter(|part| !part.starts_with("inline="));
+    kept.chain([format!("inline={limit}").as_str()]).collect::<Vec<_>>().join(",")
 }
 
 pub(crate) fn text(bytes: &[u8]) -> String {

@@ -183,6 +183,8 @@ impl Admin {
 
     async fn policy(&self, args: ADMIN_POLICY_args) -> ADMIN_POLICY_res {
         let refuse = |why: String| ADMIN_POLICY_res::Default(ctl_status::CTL_ERR_INVAL, why.into());
+        // Who does not speak of inline files leaves them as they are.
+        let keeps_inline = !args.policy.windows(7).any(|part| part == b"inline=");
         let set = if args.policy.is_empty() {
             None
         } else {
@@ -191,12 +193,12 @@ impl Admin {
                 Some(policy) => Some(policy),
                 None => {
                     return refuse(format!(
-                        "no policy is called {text}: default, small, wide or wide-any, with copies as in wide,mirrors=2"
+                        "no policy is called {text}: default, small, wide or wide-any, with copies as in wide,mirrors=2, and with small files kept in the metadata as in default,inline=16KiB (at most 64KiB, or off)"
                     ));
                 }
             }
         };
-        match self.apply(&args.path, set).await {
+        match self.apply(&args.path, set, keeps_inline).await {
             Ok(Some(policy)) => ADMIN_POLICY_res::CTL_OK(policy.to_string().into()),
             Ok(None) => refuse("not a directory".to_owned()),
             Err(error) => refuse(error.to_string()),
@@ -204,12 +206,20 @@ impl Admin {
     }
 
     /// Sets the policy of a directory if one is given; the policy it has then.
-    async fn apply(&self, path: &[u8], set: Option<LayoutPolicy>) -> Result<Option<LayoutPolicy>, FsError> {
+    async fn apply(
+        &self,
+        path: &[u8],
+        set: Option<LayoutPolicy>,
+        keeps_inline: bool,
+    ) -> Result<Option<LayoutPolicy>, FsError> {
         let found = self.mds.walk(path).await?;
         let (namespace, who) = (&self.mds.namespace, &Credential::ROOT);
-        let (Some(policy), true) = (set, found.is_directory()) else {
+        let (Some(mut policy), Some(node)) = (set, found.directory_node()) else {
             return Ok(found.directory_node().map(|directory| directory.policy));
         };
+        if keeps_inline {
+            policy.inline = node.policy.inline;
+        }
         let change = SetAttr { policy: Some(policy), ..SetAttr::default() };
         let request = Request { who, now: self.mds.env.clock.wall(), directory: DirectoryUpdate::Exact };
         let (change, request, key) = (&change, &request, found.key);

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sluice_namespace::{Component, FsError, Inode, Layout, LayoutPolicy, Shape};
+use sluice_namespace::{Component, FsError, Inline, Inode, Layout, LayoutPolicy, Shape};
 use sluice_state::client::ClientInfo;
 use sluice_xdr::control::*;
 
@@ -106,7 +106,10 @@ impl Admin {
         ctl_way {
             export: export.map(|export| Bytes::from([b"/", &export.path[..]].concat())).unwrap_or_default(),
             rules: rule.map(wire).into_iter().collect(),
-            shape: shape(subject.inode.layout(), subject.policy, stripes).into(),
+            shape: match subject.inode.inline() {
+                Some(inline) => inline_words(subject.inode.size(), inline).into(),
+                None => shape(subject.inode.layout(), subject.policy, stripes).into(),
+            },
             holds: holds.into(),
             delegation,
             read: verdict(false),
@@ -148,6 +151,18 @@ fn component(component: &Component) -> ctl_component {
             })
             .collect(),
     }
+}
+
+/// A file that needs no layout.
+fn inline_words(size: u64, inline: Inline) -> String {
+    let unit = |bytes: u64| {
+        if bytes < 1024 { format!("{bytes} B") } else { format!("{} KiB", bytes.div_ceil(1024)) }
+    };
+    format!(
+        "none, inline: {} in the metadata, where up to {} are kept",
+        unit(size),
+        unit(inline.limit.into())
+    )
 }
 
 /// What its layouts look like to a client.
