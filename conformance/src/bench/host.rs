@@ -165,6 +165,8 @@ impl Installation {
         let mds = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port);
         let mut installation = Self { program: program.to_owned(), process, mds, data_servers, home };
         installation.wait_ready()?;
+        // What is measured is asked for: files are at data servers unless a part says otherwise.
+        installation.keep_inline("off")?;
         Ok(installation)
     }
 
@@ -256,6 +258,22 @@ impl Installation {
         let status: serde_json::Value =
             serde_json::from_slice(&output.stdout).context("sluice status --json")?;
         Work::of(&status).context("sluice status has another form")
+    }
+
+    /// Up to which size files are kept in the metadata, in directories made from now on.
+    pub(super) fn keep_inline(&self, limit: &str) -> Result<()> {
+        let mut command = Command::new(&self.program);
+        command.args(["policy", "/", "--inline", limit, "--data-dir"]).arg(self.home.path().join("data"));
+        let output = command.stdin(Stdio::null()).output().context("sluice policy")?;
+        if !output.status.success() {
+            bail!("`sluice policy` failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+        }
+        Ok(())
+    }
+
+    /// CPU seconds of all servers so far.
+    pub(super) fn cpu(&self) -> Result<f64> {
+        Ok(self.usage()?.iter().map(|usage| usage.cpu_seconds).sum())
     }
 
     /// CPU seconds of the metadata server so far.

@@ -167,6 +167,50 @@ impl Client {
         opened(&self.compound(opening(directory, name, how)?).await?)
     }
 
+    /// WRITE through the metadata server, with the attributes that come of it.
+    ///
+    /// # Errors
+    /// Whatever the server says; a short WRITE.
+    pub async fn write_through(&self, open: &Open, offset: u64, data: Bytes) -> Result<Attributes> {
+        let length = data.len();
+        let write = nfs_argop4::OP_WRITE(WRITE4args {
+            stateid: open.stateid,
+            offset,
+            stable: stable_how4::FILE_SYNC4,
+            data,
+        });
+        let results = self.compound(vec![ops::putfh(&open.handle), write, ops::getattr(USUAL)]).await?;
+        match results.get(1) {
+            Some(nfs_resop4::OP_WRITE(WRITE4res::NFS4_OK(ok)))
+                if usize::try_from(ok.count).is_ok_and(|count| count == length) =>
+            {
+                attributes(&results)
+            }
+            _ => Err(Error::Protocol("WRITE")),
+        }
+    }
+
+    /// READ through the metadata server.
+    ///
+    /// # Errors
+    /// Whatever the server says.
+    pub async fn read_through(&self, open: &Open, offset: u64, count: u32) -> Result<Bytes> {
+        let read = nfs_argop4::OP_READ(READ4args { stateid: open.stateid, offset, count });
+        match self.compound(vec![ops::putfh(&open.handle), read]).await?.pop() {
+            Some(nfs_resop4::OP_READ(READ4res::NFS4_OK(ok))) => Ok(ok.data),
+            _ => Err(Error::Protocol("READ")),
+        }
+    }
+
+    /// CLOSE with a last look, as a stock kernel closes what it has no layout of.
+    ///
+    /// # Errors
+    /// Whatever the server says.
+    pub async fn look_and_close(&self, open: &Open) -> Result<()> {
+        let ops = vec![ops::putfh(&open.handle), ops::getattr(USUAL), ops::close(open.stateid)];
+        self.compound(ops).await.map(drop)
+    }
+
     /// # Errors
     /// Whatever the server says.
     pub async fn close(&self, open: &Open) -> Result<()> {

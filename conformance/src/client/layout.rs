@@ -18,6 +18,7 @@ use super::files::{How, Open, USUAL, attributes, opened, opening};
 use super::session::{Client, Inner};
 use super::{Error, Result, ops};
 
+const UNAVAILABLE: nfsstat4 = nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE;
 const LATER: nfsstat4 = nfsstat4::NFS4ERR_LAYOUTTRYLATER;
 const CONFLICT: nfsstat4 = nfsstat4::NFS4ERR_RECALLCONFLICT;
 
@@ -292,9 +293,38 @@ impl Client {
         how: &How,
         iomode: layoutiomode4,
     ) -> Result<(Open, Segment)> {
+        let (open, segment) = self.open_asking(directory, name, how, iomode).await?;
+        let (op, status) = (nfs_opnum4::OP_LAYOUTGET, UNAVAILABLE);
+        Ok((open, segment.ok_or(Error::Status { op, status })?))
+    }
+
+    /// The same where the metadata server may keep the data itself: then there is no layout.
+    ///
+    /// # Errors
+    /// Whatever the server says.
+    pub async fn open_asking(
+        &self,
+        directory: &nfs_fh4,
+        name: &[u8],
+        how: &How,
+        iomode: layoutiomode4,
+    ) -> Result<(Open, Option<Segment>)> {
         let mut ops = opening(directory, name, how)?;
         ops.push(ops::layoutget(ops::CURRENT, iomode, 0));
-        let results = self.compound(ops).await?;
+        let mut reply = self.inner.whole(ops.clone()).await?;
+        let results = match (reply.status, reply.resarray.last()) {
+            (UNAVAILABLE, Some(nfs_resop4::OP_LAYOUTGET(_))) => {
+                reply.resarray.remove(0);
+                reply.resarray.pop();
+                return Ok((opened(&reply.resarray)?, None));
+            }
+            (nfsstat4::NFS4_OK, Some(_)) => {
+                reply.resarray.remove(0);
+                reply.resarray
+            }
+            // It is said again, with patience.
+            _ => self.compound(ops).await?,
+        };
         let open = opened(results.get(..results.len().saturating_sub(1)).unwrap_or_default())?;
         let granted = granted_or(&results)?;
         // Asked for and answered at once: a recall in between waits for the reply (RFC 8881 §12.5.5.2.1).
@@ -302,7 +332,7 @@ impl Client {
         let held = self.inner.layouts.answered(&open.handle, Some(granted.logr_stateid));
         let held = held.ok_or(Error::Protocol("LAYOUTGET"))?;
         let segment = self.segment(&open.handle, granted, held, 0).await?;
-        Ok((open, segment))
+        Ok((open, Some(segment)))
     }
 
     /// LAYOUTCOMMIT as a stock kernel sends it: with the attributes that come of it.

@@ -210,6 +210,17 @@ impl Inner {
     }
 
     pub(super) async fn once(&self, ops: Vec<nfs_argop4>) -> Result<Vec<nfs_resop4>> {
+        let mut reply = self.whole(ops).await?;
+        succeeded(&reply)?;
+        if reply.resarray.is_empty() {
+            return Err(Error::Protocol("SEQUENCE without a result"));
+        }
+        reply.resarray.remove(0);
+        Ok(reply.resarray)
+    }
+
+    /// The reply as it came, SEQUENCE's result first.
+    pub(super) async fn whole(&self, ops: Vec<nfs_argop4>) -> Result<COMPOUND4res> {
         let cache = ops.iter().any(changes);
         let slot = self.slots.take().await.ok_or(Error::Protocol("the session is over"))?;
         let mut all = Vec::with_capacity(ops.len() + 1);
@@ -217,15 +228,10 @@ impl Inner {
         all.extend(ops);
         self.compounds.fetch_add(1, Ordering::Relaxed);
         let raw = Raw { connection: Arc::clone(&self.connection), identity: &self.identity };
-        let mut reply = raw.send(all).await?;
+        let reply = raw.send(all).await?;
         let seen = matches!(reply.resarray.first(), Some(nfs_resop4::OP_SEQUENCE(SEQUENCE4res::NFS4_OK(_))));
         slot.done(seen);
-        succeeded(&reply)?;
-        if reply.resarray.is_empty() {
-            return Err(Error::Protocol("SEQUENCE without a result"));
-        }
-        reply.resarray.remove(0);
-        Ok(reply.resarray)
+        Ok(reply)
     }
 }
 

@@ -76,6 +76,14 @@ pub const CASES: &[Case] = &[
         ..BASE
     },
     Case {
+        name: "inline",
+        shows: "small files are in the metadata and no data server hears of them; they grow, are cut, mapped, copied, shared, and outlive the MDS",
+        partner: Partner::Same,
+        reference: false,
+        seconds: 300,
+        ..BASE
+    },
+    Case {
         name: "exports",
         shows: "read-only, squashed, forbidden and removed exports, changed under mounts; the pseudo-file-system",
         reference: false,

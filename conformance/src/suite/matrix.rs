@@ -46,6 +46,7 @@ const BLOCKS: &[Block] = &[
             "quota",
             "exports",
             "small_files",
+            "inline",
             "proxied",
             "restart",
             "upgrade",

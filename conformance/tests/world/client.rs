@@ -120,7 +120,7 @@ pub(crate) fn putfh(handle: &nfs_fh4) -> nfs_argop4 {
     nfs_argop4::OP_PUTFH(PUTFH4args { object: handle.clone() })
 }
 
-fn layoutget(stateid: stateid4, iomode: layoutiomode4, offset: u64, length: u64) -> nfs_argop4 {
+pub(crate) fn layoutget(stateid: stateid4, iomode: layoutiomode4, offset: u64, length: u64) -> nfs_argop4 {
     nfs_argop4::OP_LAYOUTGET(LAYOUTGET4args {
         loga_signal_layout_avail: false,
         loga_layout_type: layouttype4::LAYOUT4_FLEX_FILES,
@@ -281,7 +281,7 @@ impl Client {
         results
     }
 
-    fn open_ops(name: &str, access: u32) -> Vec<nfs_argop4> {
+    pub(crate) fn open_ops(name: &str, access: u32) -> Vec<nfs_argop4> {
         let mode = attributes(&Attributes { mode: Some(0o644), ..Attributes::default() });
         let open = nfs_argop4::OP_OPEN(OPEN4args {
             seqid: 0,
@@ -294,7 +294,7 @@ impl Client {
         vec![nfs_argop4::OP_PUTROOTFH, open, nfs_argop4::OP_GETFH]
     }
 
-    fn opened(results: &[nfs_resop4]) -> Opened {
+    pub(crate) fn opened(results: &[nfs_resop4]) -> Opened {
         match results {
             [
                 _,

@@ -7,6 +7,7 @@ mod clone;
 mod copy;
 mod drain;
 mod epochs;
+mod inline;
 mod mirrors;
 mod proxied;
 mod read_plus;

@@ -14,6 +14,7 @@ mod callbacks;
 mod calls;
 mod data_server;
 mod harness;
+mod inline;
 
 mod acl;
 mod admin;

@@ -7,6 +7,7 @@ mod common;
 mod concurrent;
 mod data;
 mod heal;
+mod inline;
 mod model;
 mod operations;
 mod permissions;
