@@ -121,6 +121,8 @@ pub(crate) struct Copies {
 #[derive(Debug, Default)]
 struct Making {
     ids: BTreeSet<DataFileId>,
+    /// Those whose fate is not known.
+    kept: BTreeSet<DataFileId>,
     /// How many were here once, and are not any more.
     ended: u64,
 }
@@ -130,6 +132,14 @@ struct Making {
 pub(crate) struct Made {
     id: DataFileId,
     making: Arc<Mutex<Making>>,
+}
+
+impl Made {
+    /// Nobody knows whether their owner has taken them: they are not removed before the next start, which finds
+    /// out.
+    pub(crate) fn keep(self) {
+        self.making.lock().kept.insert(self.id);
+    }
 }
 
 impl Drop for Made {
@@ -160,7 +170,8 @@ impl Copies {
     }
 
     pub(crate) fn is_making(&self, id: DataFileId) -> bool {
-        self.making.lock().ids.contains(&id)
+        let making = self.making.lock();
+        making.ids.contains(&id) || making.kept.contains(&id)
     }
 
     /// Takes a copy in. `false`: there are too many.

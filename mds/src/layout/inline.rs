@@ -3,14 +3,18 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use sluice_kv::Transaction;
 use sluice_namespace::{
     DirectoryUpdate, FsError, Inline, Inode, InodeKey, Layout, MAX_INLINE, Namespace, Request,
 };
 use sluice_xdr::nfs4::nfsstat4;
+use tokio::sync::oneshot;
 
 use super::{Placed, garbage};
 use crate::compound::OpError;
+use crate::copies::Made;
 use crate::copies::step::Commit;
 use crate::dsctl;
 use crate::error::fs_status;
@@ -35,6 +39,14 @@ pub(crate) fn thresholds(inline: Inline) -> (u64, u64) {
 /// # Errors
 /// NOSPC or DELAY when there is no place for its data; what the data servers and the store say.
 pub(crate) async fn promote(mds: &Arc<Mds>, key: InodeKey) -> Result<(), nfsstat4> {
+    let (done, outcome) = oneshot::channel();
+    let own = Arc::clone(mds);
+    // Whoever asked may go away; data files on their way into a file must not.
+    mds.spawn(async move { drop(done.send(carry_out(&own, key).await)) });
+    outcome.await.unwrap_or(Err(nfsstat4::NFS4ERR_DELAY))
+}
+
+async fn carry_out(mds: &Arc<Mds>, key: InodeKey) -> Result<(), nfsstat4> {
     for _ in 0..TRIES {
         let namespace = &mds.namespace;
         let found = mds
@@ -45,40 +57,49 @@ pub(crate) async fn promote(mds: &Arc<Mds>, key: InodeKey) -> Result<(), nfsstat
             .map_err(|error| fs_status(&error))?;
         let (Some(inline), Some(data)) = (found.inode.inline(), found.data) else { return Ok(()) };
         let Placed { mut layout, placing } = super::place(mds, &inline.policy()).await?;
-        let _making = if data.is_empty() {
-            None
-        } else {
-            // Garbage until the file takes them: written down before they are made.
-            let making = mds.copies.make(layout.id);
-            let fresh = &layout;
-            mds.write(|mut txn| {
-                Box::pin(async move {
-                    namespace.promise_garbage(&mut txn, &key, fresh);
-                    Ok(())
-                })
-            })
-            .await
-            .map_err(|error| fs_status(&error))?;
-            let written = dsctl::write(mds, &layout, &[], 0, data).await;
-            if written.is_err() {
-                garbage::poke(mds);
-            }
-            written?;
-            written_to(&mut layout, found.inode.size());
-            Some(making)
-        };
+        let making = if data.is_empty() { None } else { Some(made(mds, key, &mut layout, data).await?) };
         let taken = take(mds, &found.inode, &layout).await;
         drop(placing);
         match taken {
-            Ok(inode) => {
-                tracing::debug!(file = key.fileid.0, size = inode.size(), "promoted to data files");
-                return Ok(());
+            Ok(_) => return Ok(()),
+            // It has changed since it was read.
+            Err(FsError::Busy) => {}
+            Err(error) => {
+                if let (FsError::Kv(kv), Some(making)) = (&error, making)
+                    && kv.maybe_committed()
+                {
+                    making.keep();
+                }
+                return Err(fs_status(&error));
             }
-            Err(FsError::Busy) => garbage::poke(mds),
-            Err(error) => return Err(fs_status(&error)),
         }
+        drop(making);
+        garbage::poke(mds);
     }
     Err(nfsstat4::NFS4ERR_DELAY)
+}
+
+/// Data files with these bytes, durable; garbage until a file takes them, which is written down before they are
+/// made.
+async fn made(mds: &Arc<Mds>, key: InodeKey, layout: &mut Layout, data: Bytes) -> Result<Made, nfsstat4> {
+    let (making, namespace, fresh) = (mds.copies.make(layout.id), &mds.namespace, &*layout);
+    mds.write(|mut txn| {
+        Box::pin(async move {
+            namespace.promise_garbage(&mut txn, &key, fresh);
+            Ok(())
+        })
+    })
+    .await
+    .map_err(|error| fs_status(&error))?;
+    let size = u64::try_from(data.len()).unwrap_or(u64::MAX);
+    let written = dsctl::write(mds, fresh, &[], 0, data).await;
+    if let Err(status) = written {
+        drop(making);
+        garbage::poke(mds);
+        return Err(status);
+    }
+    written_to(layout, size);
+    Ok(making)
 }
 
 /// The data files that have the bytes below `size`.
