@@ -42,7 +42,9 @@ pub(crate) async fn promote(mds: &Arc<Mds>, key: InodeKey) -> Result<(), nfsstat
     let (done, outcome) = oneshot::channel();
     let own = Arc::clone(mds);
     // Whoever asked may go away; data files on their way into a file must not.
-    mds.spawn(async move { drop(done.send(carry_out(&own, key).await)) });
+    mds.spawn(async move {
+        let _nobody_waits = done.send(carry_out(&own, key).await);
+    });
     outcome.await.unwrap_or(Err(nfsstat4::NFS4ERR_DELAY))
 }
 

@@ -110,13 +110,13 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 /// Each step as a server takes it, on a store where it may have to be taken again.
 async fn live(world: World, steps: &[Step]) {
-    let w = &world;
+    let (w, who) = (&world, Credential::ROOT);
     let limits = || RunLimits { max_attempts: 10_000, ..RunLimits::default() };
     let mut model: Vec<u8> = Vec::new();
     let mut file = 0;
     let mut key = make_until_done(w, file).await;
     for (number, step) in steps.iter().enumerate() {
-        let request = &w.request(&Credential::ROOT);
+        let request = &w.request(&who);
         match step {
             Step::Write(at, n) => {
                 let data = &vec![u8::try_from(number % 250).unwrap() + 1; *n];
@@ -184,7 +184,8 @@ async fn make_until_done(w: &World, number: u64) -> InodeKey {
         attributes: NewAttributes::mode(0o644),
         fileid: FileId(w.id()),
     };
-    let request = &w.request(&Credential::ROOT);
+    let who = Credential::ROOT;
+    let request = &w.request(&who);
     let limits = RunLimits { max_attempts: 10_000, ..RunLimits::default() };
     let done =
         w.db.run(limits, |mut txn| Box::pin(async move { w.ns.create(&mut txn, create, request).await }));
