@@ -241,6 +241,11 @@ impl Context {
         self.in_doubt.load(Ordering::Relaxed)
     }
 
+    /// The running operation has read the current file's inode.
+    pub(crate) fn saw(&mut self, inode: &Inode) {
+        self.known = Some((self.index, inode.clone()));
+    }
+
     /// Forgets what was seen of the current file.
     pub(crate) fn forget_inode(&mut self) {
         self.known = None;

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-
 use sluice_kv::Transaction;
 use sluice_namespace::{
     DirectoryUpdate, FsError, Inline, Inode, InodeKey, Layout, MAX_INLINE, Namespace, Request,

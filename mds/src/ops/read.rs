@@ -75,6 +75,7 @@ pub(super) async fn admit(
         .server
         .read(|txn| Box::pin(async move { namespace.read_inline(&txn, &key, offset, length).await }));
     let InlineData { mut inode, data: inline } = read.await?;
+    cx.saw(&inode);
     if inode.layout().is_some_and(|layout| layout.mirrors_dirty) {
         let bytes = offset..offset.saturating_add(length);
         inode = ready(&cx.server, key, &Use { bytes, write: false, persist_rw: false }).await?;
