@@ -6,7 +6,6 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, bail};
 use sluice_env::Env;
 use sluice_mds::{Config, Delegations, Mds, Network, Rule, Squash};
-use sluice_namespace::LayoutPolicy;
 use sluice_rpc::{ClusterKey, Limits, Server, Tcp, Transport};
 
 use crate::metrics::mds::MdsSource;
@@ -62,10 +61,6 @@ pub(crate) fn check(options: &cli::Mds) -> Result<()> {
     key(options).map(drop)
 }
 
-/// Files of a new file system are kept in the metadata up to so many bytes, unless a policy says otherwise
-/// (docs/adr/0020). One that is there keeps the policies that it has.
-const INLINE: u32 = 16 << 10;
-
 fn config(tuning: &cli::Tuning) -> Config {
     let lease = Duration::from_secs(tuning.lease.into());
     Config {
@@ -80,7 +75,6 @@ fn config(tuning: &cli::Tuning) -> Config {
         },
         delegation_quiet: Duration::from_secs(tuning.delegation_quiet.into()),
         layouts: !tuning.no_layouts,
-        policy: LayoutPolicy { inline: INLINE, ..LayoutPolicy::default() },
         version: crate::VERSION.to_owned(),
         ..Config::default()
     }
