@@ -131,6 +131,7 @@ for n in 1 2 3 4 5 6; do
   if [ $((n % 2 + 1)) = "$ROLE" ]; then echo "line $n of $ROLE" >>$D/shared; fi
   barrier "line-$n"
   same "$(wc -l <$D/shared)" $n "lines in a file that two clients append to"
+  barrier "seen-$n"
 done
 if [ "$ROLE" = 1 ]; then host sluice why /inline/1/f00007 | head -8; cd /; rm -r $D; fi
 barrier removed

@@ -125,7 +125,9 @@ impl Namespace {
             return Ok(None);
         }
         write(txn, key.fileid, narrow(file.size)?, narrow(offset)?, data).await?;
-        let commit = CommitSize { end: Some(end), ..CommitSize::default() };
+        // What is stored is known here.
+        let space_used = Some(file.size.max(end));
+        let commit = CommitSize { end: Some(end), space_used, ..CommitSize::default() };
         self.commit_size(txn, key, &commit, request).await.map(Some)
     }
 
