@@ -43,7 +43,11 @@ async fn a_file_is_promoted_once_as_it_was_when_it_was_read() {
     let promote = async |seen: &Inode| w.txn(async |t| w.ns.promote(t, &key, seen, &fresh).await).await;
     refused!(promote(&seen).await, FsError::Busy);
     let seen = read(&w, key, 0, LIMIT).await.inode;
-    w.txn(async |t| Ok(w.ns.promise_garbage(t, &key, &fresh))).await.unwrap();
+    let promised = w.txn(async |t| {
+        w.ns.promise_garbage(t, &key, &fresh);
+        Ok(())
+    });
+    promised.await.unwrap();
     promote(&seen).await.unwrap();
     refused!(promote(&seen).await, FsError::Busy);
     let now = read(&w, key, 0, LIMIT).await;
