@@ -1,6 +1,6 @@
 //! Builds the metadata server and owns its parts.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use sluice_env::Env;
 use sluice_kv::Database;
 use sluice_namespace::stable_storage::{MdsEpoch, epoch_guard, take_epoch};
-use sluice_namespace::{FileId, FormatOptions, FsError, IdAllocator, InodeKey, Namespace};
+use sluice_namespace::{FileId, FormatOptions, FsError, IdAllocator, InodeKey, Namespace, TruncateIntent};
 use sluice_rpc::{Program, Transport};
 use sluice_state::file::{FileSeed, Policy};
 use sluice_state::{BootEpoch, Time};
@@ -64,6 +64,9 @@ pub struct Mds {
     pub(crate) metrics: Metrics,
     /// Files that an earlier incarnation left with a read-write layout out, and nobody asked for since.
     pub(crate) unsettled: Mutex<BTreeSet<FileId>>,
+    /// Truncations that an earlier incarnation committed and may not have carried out at the data servers: until they
+    /// are, nobody reads or writes these files.
+    pub(crate) uncut: Mutex<BTreeMap<FileId, TruncateIntent>>,
     /// Files whose last read-write layout came back cleanly, to be recorded together.
     pub(crate) rw_idle: Mutex<Vec<Arc<FileEntry>>>,
     pub(crate) garbage_queued: tokio::sync::Notify,
@@ -133,6 +136,7 @@ impl Mds {
             quotas: Quotas::load(&db, &namespace).await?,
             metrics: Metrics::default(),
             unsettled: Mutex::new(crate::layout::settle::unsettled(&db, &namespace).await?),
+            uncut: Mutex::new(crate::layout::garbage::uncut(&db, &namespace).await?),
             rw_idle: Mutex::default(),
             garbage_queued: tokio::sync::Notify::new(),
             reading: crate::admin::rows::Moments::default(),

@@ -182,6 +182,16 @@ impl Persistent {
                 let connection = self.connection().await;
                 let raw = Raw { connection: Arc::clone(&connection), identity: &self.identity };
                 match raw.send(all).await {
+                    // Still busy with it: the same again (§2.10.6.2). On another slot it would be another request.
+                    Ok(reply)
+                        if matches!(
+                            reply.resarray.first(),
+                            Some(nfs_resop4::OP_SEQUENCE(SEQUENCE4res::Default(nfsstat4::NFS4ERR_DELAY)))
+                        ) =>
+                    {
+                        self.env.clock.sleep(BUSY).await;
+                        continue;
+                    }
                     Ok(reply) => break Some(reply),
                     Err(Error::Call(CallError::Timeout(_) | CallError::Closed)) => connection.close(),
                     Err(Error::Call(CallError::NotConnected(_))) => {}
@@ -207,10 +217,6 @@ impl Persistent {
                     return Ok(Answer { status: reply.status, results: reply.resarray, flags, sent });
                 }
                 Some(nfs_resop4::OP_SEQUENCE(SEQUENCE4res::Default(status))) => match *status {
-                    nfsstat4::NFS4ERR_DELAY => {
-                        slot.done(false);
-                        self.env.clock.sleep(BUSY).await;
-                    }
                     nfsstat4::NFS4ERR_BADSESSION | nfsstat4::NFS4ERR_DEADSESSION => {
                         return Err(Lost::Session);
                     }

@@ -91,11 +91,11 @@ impl Recalls {
     }
 }
 
-fn text(s: &str) -> Bytes {
+pub(crate) fn text(s: &str) -> Bytes {
     Bytes::copy_from_slice(s.as_bytes())
 }
 
-fn attributes(values: &Attributes) -> fattr4 {
+pub(crate) fn attributes(values: &Attributes) -> fattr4 {
     values.encode(&values.present()).unwrap()
 }
 
@@ -133,7 +133,7 @@ pub(crate) fn layoutget(stateid: stateid4, iomode: layoutiomode4, offset: u64, l
     })
 }
 
-fn layout_return(stateid: stateid4) -> nfs_argop4 {
+pub(crate) fn layout_return(stateid: stateid4) -> nfs_argop4 {
     let what = layoutreturn_file4 {
         lrf_offset: 0,
         lrf_length: u64::MAX,
@@ -148,7 +148,7 @@ fn layout_return(stateid: stateid4) -> nfs_argop4 {
     })
 }
 
-fn segment(result: nfs_resop4) -> Segment {
+pub(crate) fn segment(result: nfs_resop4) -> Segment {
     match result {
         nfs_resop4::OP_LAYOUTGET(LAYOUTGET4res::NFS4_OK(ok)) => {
             assert_eq!(ok.logr_layout.len(), 1, "stock clients use the first alone");

@@ -2,6 +2,7 @@
 //! clients that do what Linux does. One seed is one world.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test may fail")]
 
+mod chaos;
 mod client;
 mod clone;
 mod copy;
@@ -338,4 +339,34 @@ fn what_was_cut_off_is_not_brought_back_by_who_tells_of_it_late() {
             assert_eq!(client.stat(&file).await.0, (150 << 10) + 100);
         });
     }
+}
+
+/// A truncation that was committed when the metadata server died is carried out after its restart, and before anybody
+/// writes: what is written then stays.
+#[test]
+fn what_is_written_after_a_truncation_that_a_restart_interrupted_stays() {
+    simulate(72, async |world| {
+        let first = Client::mount(world, "a", NEW).await;
+        let (file, _) = first.open_with_layout("f").await;
+        let rest = first.layout(&file, file.stateid, RW, 2 * UNIT).await;
+        first.write(&rest, 2 * UNIT, &pattern(0, 5000)).await.unwrap();
+        first.layout_commit(&file, rest.stateid, Some(2 * UNIT + 4999)).await.unwrap();
+        assert_eq!(first.layout_return(&file, rest.stateid).await, nfsstat4::NFS4_OK);
+        let address = first.device(rest.data_server(2 * UNIT).ffds_deviceid).await;
+        let n = (0..4).find(|n| world.data_server(*n) == address).unwrap();
+        world.crash_data_server(n).await;
+        let cut = world.env.clock.timeout(Duration::from_secs(2), first.truncate(&file, UNIT)).await;
+        assert!(cut.is_err(), "a data server cannot be told");
+        world.restart_metadata_server().await;
+        let second = Client::mount(world, "b", NEW).await;
+        let same = second.open("f").await;
+        assert_eq!(second.stat(&same).await.0, UNIT);
+        world.start_data_server(n).await;
+        while second.proxied_write(&same, 2 * UNIT, &pattern(7, 1000)).await != nfsstat4::NFS4_OK {
+            world.sleep(Duration::from_millis(10)).await;
+        }
+        world.sleep(Duration::from_secs(10)).await;
+        let read = second.proxied_read(&same, 2 * UNIT, 5000).await;
+        assert!(read[..] == pattern(7, 1000)[..], "{} bytes", read.len());
+    });
 }

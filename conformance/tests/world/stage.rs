@@ -77,21 +77,31 @@ pub(crate) fn simulate_tuned(
     tune: impl FnOnce(&mut Config),
     test: impl AsyncFnOnce(&mut World),
 ) -> [u8; 32] {
+    simulate_on(seed, SimConfig::default(), tune, test)
+}
+
+/// The same on another network.
+pub(crate) fn simulate_on(
+    seed: u64,
+    network: SimConfig,
+    tune: impl FnOnce(&mut Config),
+    test: impl AsyncFnOnce(&mut World),
+) -> [u8; 32] {
     let mut config = Config { first_component: UNIT, heal_piece: 256 << 10, ..Config::default() };
     tune(&mut config);
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
-        let mut world = World::start(seed, config).await;
+        let mut world = World::start(seed, network, config).await;
         test(&mut world).await;
         world.net.digest()
     })
 }
 
 impl World {
-    async fn start(seed: u64, config: Config) -> Self {
+    async fn start(seed: u64, network: SimConfig, config: Config) -> Self {
         let env = Env::simulated(seed);
-        let net = SimNet::new(env.clone(), SimConfig::default());
+        let net = SimNet::new(env.clone(), network);
         let key = ClusterKey::generate(&env);
         let addr = SocketAddr::new(net.ip("mds"), 2049);
         let db = Database::fresh(env.clone()).await.unwrap();
@@ -194,6 +204,33 @@ impl World {
         }
         self.net.crash(&self.nodes[n].host);
         self.nodes[n].device.crash();
+    }
+
+    /// The same, and part of what was not flushed is there all the same.
+    pub(crate) async fn tear_data_server(&mut self, n: usize) {
+        if let Some(server) = self.nodes[n].server.take() {
+            server.shutdown(Duration::ZERO).await;
+        }
+        self.net.crash(&self.nodes[n].host);
+        let env = self.env.clone();
+        self.nodes[n].device.crash_keeping(|| env.random.u64().is_multiple_of(2));
+    }
+
+    pub(crate) fn device(&self, n: usize) -> &MemDevice {
+        &self.nodes[n].device
+    }
+
+    pub(crate) fn is_up(&self, n: usize) -> bool {
+        self.nodes[n].server.is_some()
+    }
+
+    /// Starts the n-th data server, which may not be able to serve yet.
+    pub(crate) async fn start_in_trouble(&mut self, n: usize) {
+        self.launch(n).await;
+    }
+
+    pub(crate) fn set_faults(&self, faults: sluice_kv::Faults) {
+        self.db.set_faults(faults);
     }
 
     /// Where the n-th data server is.

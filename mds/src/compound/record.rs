@@ -137,6 +137,14 @@ pub(crate) enum Stored {
 }
 
 impl Stored {
+    /// The filehandle that it had come to.
+    pub(super) fn current(&self) -> Option<FileHandle> {
+        match self {
+            Self::Progress(progress) => progress.current,
+            Self::Nothing | Self::NotKept => None,
+        }
+    }
+
     fn decode(mds: &Mds, row: ReplyRow) -> Result<Self, FsError> {
         if row.results.is_empty() {
             return Ok(Self::NotKept);

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_namespace::{DataFileId, FsError, Garbage, InodeKey, Spare, StoreId};
+use sluice_namespace::{
+    DataFileId, FileId, FsError, Garbage, InodeKey, Namespace, Spare, StoreId, TruncateIntent,
+};
 use sluice_state::file::{File, Grace};
 use sluice_xdr::control::ctl_data_file;
 
@@ -205,30 +207,57 @@ async fn collect_orphans(mds: Arc<Mds>) {
 }
 
 /// Truncations that were committed and not yet carried out at the data servers.
+///
+/// # Errors
+/// What the store says.
+pub(crate) async fn uncut(
+    db: &sluice_kv::Database,
+    namespace: &Namespace,
+) -> Result<BTreeMap<FileId, TruncateIntent>, FsError> {
+    let mut all = BTreeMap::new();
+    let mut after = None;
+    loop {
+        let page = db
+            .run_read(sluice_kv::RunLimits::default(), |txn| {
+                Box::pin(async move { namespace.truncate_intents(&txn, after, BATCH).await })
+            })
+            .await?;
+        let last = page.len() < BATCH;
+        after = page.last().map(|intent| intent.inode.fileid);
+        all.extend(page.into_iter().map(|intent| (intent.inode.fileid, intent)));
+        if last {
+            return Ok(all);
+        }
+    }
+}
+
+/// Carries out what an earlier incarnation left of its truncations. Those of this one are seen to under their tickets:
+/// done once more without one, they would cut off what was written since.
 async fn finish_truncations(mds: Arc<Mds>) {
     loop {
-        let namespace = &mds.namespace;
-        let found = mds
-            .read(|txn| Box::pin(async move { namespace.truncate_intents(&txn, None, BATCH).await }))
-            .await;
-        let found = match found {
-            Ok(found) if found.is_empty() => return,
-            Ok(found) => found,
-            Err(error) => {
-                tracing::warn!(%error, "cannot look for unfinished truncations; trying again");
-                Vec::new()
-            }
-        };
-        for intent in &found {
-            let key = intent.inode;
+        let left: Vec<_> =
+            mds.uncut.lock().iter().map(|(file, intent)| (*file, intent.inode, intent.size)).collect();
+        if left.is_empty() {
+            return;
+        }
+        for (file, key, size) in left {
+            let namespace = &mds.namespace;
             let inode = mds.read(|txn| Box::pin(async move { namespace.getattr(&txn, &key).await })).await;
-            if let Ok(inode) = inode {
+            let done = match inode {
                 // Failing means a data server is away: the next round tries again, without it if there is a mirror.
-                if setattr::carry_out(&mds, &inode, intent.size).await.is_err()
-                    && inode.layout().is_some_and(|layout| !leave::away(&mds, layout).is_empty())
-                {
-                    leave::begin(&mds, key);
-                }
+                Ok(inode) => match setattr::carry_out(&mds, &inode, size).await {
+                    Ok(()) => true,
+                    Err(_) => {
+                        if inode.layout().is_some_and(|layout| !leave::away(&mds, layout).is_empty()) {
+                            leave::begin(&mds, key);
+                        }
+                        false
+                    }
+                },
+                Err(error) => matches!(error, FsError::Stale),
+            };
+            if done {
+                mds.uncut.lock().remove(&file);
             }
         }
         mds.env.clock.sleep(RETRY).await;

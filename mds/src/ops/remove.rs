@@ -22,7 +22,7 @@ pub(crate) async fn remove(cx: &mut Context, args: REMOVE4args) -> OpResult<REMO
             return Err(nfsstat4::NFS4ERR_NOENT.into());
         };
         spare_export(cx, &found)?;
-        let held = unlink_ticket(cx, &found).await?;
+        let Some(held) = unless_gone(unlink_ticket(cx, &found).await)? else { continue };
         match transaction(cx, directory, target, &found, held.as_ref()).await {
             Err(FsError::NameMoved) => {}
             Err(FsError::NotDirectory) => return Err(not_a_directory(cx).await),
@@ -87,6 +87,19 @@ pub(super) async fn unlink_ticket(cx: &Context, found: &Inode) -> Result<Option<
     let entry = cx.server.file(&found.key).await?;
     let intent = Intent::Unlink { client: cx.client()?, last_link: found.nlink() <= 1 };
     Ok(Some(cx.server.prepare(&entry, &intent).await?))
+}
+
+/// The tickets for what names meant; `None` if it has gone since, and the operation starts over: STALE is said of
+/// filehandles (RFC 8881 §15.1.2.7), and these are not the client's.
+///
+/// # Errors
+/// Any other.
+pub(super) fn unless_gone<T>(tickets: Result<T, OpError>) -> Result<Option<T>, OpError> {
+    match tickets {
+        Ok(tickets) => Ok(Some(tickets)),
+        Err(OpError::Status(nfsstat4::NFS4ERR_STALE)) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Whether what happened is what the ticket was for; if not, the operation starts over.

@@ -5,7 +5,7 @@ use sluice_state::file::Intent;
 use sluice_xdr::nfs4::{RENAME4args, RENAME4res, RENAME4resok, nfs_resop4, nfsstat4};
 
 use super::lookup::not_a_directory;
-use super::remove::{PATIENCE, as_prepared, find, spare_export, unlink_ticket};
+use super::remove::{PATIENCE, as_prepared, find, spare_export, unless_gone, unlink_ticket};
 use crate::attr::{change_info, name};
 use crate::compound::{Context, OpError, OpResult};
 use crate::files::{Held, file_id};
@@ -25,7 +25,9 @@ pub(crate) async fn rename(cx: &mut Context, args: RENAME4args) -> OpResult<RENA
         let target = find(cx, &to.inode, &to_name).await?;
         spare_export(cx, &source)?;
         target.as_ref().map_or(Ok(()), |target| spare_export(cx, target))?;
-        let (moving, replacing) = tickets(cx, &source, target.as_ref()).await?;
+        let Some((moving, replacing)) = unless_gone(tickets(cx, &source, target.as_ref()).await)? else {
+            continue;
+        };
         let _room = room(cx, &source).await?;
         let rename = Rename {
             from: from.inode,

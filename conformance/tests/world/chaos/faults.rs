@@ -1,0 +1,150 @@
+//! What goes wrong, and for how long.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluice_kv::Faults;
+
+use super::host::Host;
+use crate::stage::World;
+
+const EVENTS: u64 = 8;
+
+#[derive(Clone, Debug)]
+enum Fault {
+    Partition(String, String),
+    Mute(String),
+    Down(usize),
+    Full(usize),
+    /// Until somebody looks after it.
+    Failing(usize),
+    Store,
+}
+
+fn below(world: &World, bound: u64) -> u64 {
+    world.env.random.u64() % bound.max(1)
+}
+
+/// Mostly a moment, sometimes longer than a lease.
+fn length(world: &World) -> Duration {
+    match below(world, 4) {
+        0 => Duration::from_millis(below(world, 40_000)),
+        _ => Duration::from_millis(below(world, 3_000)),
+    }
+}
+
+/// Two different machines, of which one is a server.
+fn two(world: &World, hosts: &[Arc<Host>]) -> (String, String) {
+    let mut all: Vec<String> = (1..=4).map(|n| format!("ds{n}")).collect();
+    all.push("mds".to_owned());
+    let one = all.swap_remove(below(world, all.len() as u64) as usize);
+    all.extend(hosts.iter().map(|host| host.name.clone()));
+    let other = all.swap_remove(below(world, all.len() as u64) as usize);
+    (one, other)
+}
+
+/// Some faults, one after the other, the earlier ones still there or not; at the end none is left.
+pub(crate) async fn trouble(world: &mut World, hosts: &[Arc<Host>]) {
+    let mut on: Vec<(sluice_env::Monotonic, Fault)> = Vec::new();
+    for _ in 0..EVENTS {
+        world.sleep(Duration::from_millis(below(world, 4_000))).await;
+        end(world, &mut on, false).await;
+        let until = world.env.clock.now() + length(world);
+        let n = below(world, 4) as usize;
+        let fault = match below(world, 14) {
+            0..=2 => {
+                let (a, b) = two(world, hosts);
+                world.net.partition(&a, &b);
+                Fault::Partition(a, b)
+            }
+            3..=4 => {
+                let (a, b) = two(world, hosts);
+                hosts[0].shared.say("FAULT", || format!("reset between {a} and {b}"));
+                world.net.reset(&a, &b);
+                continue;
+            }
+            5 => {
+                let (name, _) = two(world, hosts);
+                world.net.freeze(&name);
+                Fault::Mute(name)
+            }
+            6..=7 => {
+                hosts[0].shared.say("FAULT", || "restart of the metadata server".to_owned());
+                world.set_faults(Faults::NONE);
+                world.restart_metadata_server().await;
+                continue;
+            }
+            8..=9 => {
+                if !world.is_up(n) {
+                    continue;
+                }
+                if below(world, 2) == 0 {
+                    world.crash_data_server(n).await;
+                } else {
+                    world.tear_data_server(n).await;
+                }
+                Fault::Down(n)
+            }
+            10 => {
+                world.device(n).set_capacity(below(world, 1 << 20));
+                Fault::Full(n)
+            }
+            11 => {
+                hosts[0].shared.say("FAULT", || format!("flushes of ds{} fail", n + 1));
+                world.device(n).fail_syncs(1 + below(world, 3) as u32);
+                Fault::Failing(n)
+            }
+            12 => {
+                let host = Arc::clone(&hosts[below(world, hosts.len() as u64) as usize]);
+                host.shared.say("FAULT", || format!("restart of {}", host.name));
+                world.env.spawn.spawn(Box::pin(async move { host.restart().await }));
+                continue;
+            }
+            _ => {
+                world.set_faults(store(world));
+                Fault::Store
+            }
+        };
+        hosts[0].shared.say("FAULT", || format!("{fault:?} until {} ms", until.0 / 1_000_000));
+        on.push((until, fault));
+    }
+    end(world, &mut on, true).await;
+    for n in 0..4 {
+        world.until_serving(n).await;
+    }
+}
+
+fn store(world: &World) -> Faults {
+    let chance = |world: &World| below(world, 10) as f64 / 100.0;
+    Faults {
+        conflict: chance(world),
+        unknown_applied: chance(world),
+        unknown_lost: chance(world),
+        too_old: chance(world) / 10.0,
+        unavailable: chance(world) / 10.0,
+        latency: Duration::from_millis(below(world, 20)),
+    }
+}
+
+/// Ends what is over; or all.
+async fn end(world: &mut World, on: &mut Vec<(sluice_env::Monotonic, Fault)>, all: bool) {
+    let now = world.env.clock.now();
+    let (over, rest): (Vec<_>, Vec<_>) = on.drain(..).partition(|(until, _)| all || *until <= now);
+    *on = rest;
+    for (_, fault) in over {
+        match fault {
+            Fault::Partition(a, b) => world.net.heal(&a, &b),
+            Fault::Mute(name) => world.net.thaw(&name),
+            Fault::Down(n) => world.start_in_trouble(n).await,
+            Fault::Failing(n) => {
+                world.device(n).fail_syncs(0);
+                if world.is_up(n) {
+                    world.crash_data_server(n).await;
+                    world.start_in_trouble(n).await;
+                }
+            }
+            Fault::Full(n) => world.device(n).set_capacity(1 << 40),
+            Fault::Store => world.set_faults(Faults::NONE),
+        }
+    }
+}
