@@ -333,7 +333,7 @@ impl Host {
         Some(again)
     }
 
-    async fn patient(&self, ops: Vec<nfs_argop4>) -> Option<Answer> {
+    pub(crate) async fn patient(&self, ops: Vec<nfs_argop4>) -> Option<Answer> {
         loop {
             match self.session.request(ops.clone()).await {
                 Ok(answer) if later(answer.status) => self.pause().await,

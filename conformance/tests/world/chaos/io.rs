@@ -245,7 +245,8 @@ impl Io {
             gdia_maxcount: 65536,
             gdia_notify_types: bitmap4::of(&[1, 2]),
         });
-        let answer = self.host.once(vec![info]).await.ok_or(nfsstat3::NFS3ERR_SERVERFAULT)?;
+        // Under the layout, which a recovery would wait for: the next request sees to that.
+        let answer = self.host.patient(vec![info]).await.ok_or(nfsstat3::NFS3ERR_SERVERFAULT)?;
         let Some(nfs_resop4::OP_GETDEVICEINFO(GETDEVICEINFO4res::NFS4_OK(ok))) = answer.results.first()
         else {
             return Err(nfsstat3::NFS3ERR_SERVERFAULT);
