@@ -45,7 +45,7 @@ fn variable(name: &str) -> Option<u64> {
 /// What is drawn before the world is made.
 fn policy(seed: u64) -> LayoutPolicy {
     let shape = [Shape::Default, Shape::Small, Shape::Wide, Shape::WideAny][(seed / 2 % 4) as usize];
-    LayoutPolicy { shape, mirrors: 1 + (seed % 2) as u8 }
+    LayoutPolicy { shape, mirrors: 1 + (seed % 2) as u8, inline: 0 }
 }
 
 #[test]
