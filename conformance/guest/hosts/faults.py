@@ -1,6 +1,6 @@
 """What administrators do wrong, on real servers and with two kernels as clients, one after the other: `sluice doctor`,
 `status`, `why` or the server itself names the cause in one line, and what was right before is right again afterwards."""
-import argparse, json, os, re, tempfile
+import argparse, json, os, re, shutil, tempfile
 
 from hosts import die, sh, step
 from three_hosts import ASK, Lab, prepare_clients, wait_for
@@ -150,6 +150,23 @@ def old_kernel_on_wide(lab):
         die(f"the new kernel is blamed, too: {why}")
 
 
+def mounted_badly(lab):
+    """`doctor` on a client's own host, of two mounts there: only what is wrong with each."""
+    client = lab.clients[1]
+    shutil.copy(lab.options.sluice, f"{lab.share}/sluice")
+    shutil.copy(f"/proc/{lab.hosts['mds-host'].child()}/root/etc/sluice/cluster.key", lab.share)
+    client.run("echo 16384 >/sys/class/bdi/$(mountpoint -d $M)/read_ahead_kb; "
+               "mkdir /mnt/bad; mount -t nfs -o vers=4.1,softerr,nosharecache mds-host:/ /mnt/bad")
+    said = client.run("/share/sluice doctor --mds mds-host --key /share/cluster.key")
+    client.run("umount /mnt/bad; rm /share/sluice /share/cluster.key")
+    for words in ("over 4.1: .* need vers=4.2", "one connection for each server: nconnect=", "mounted soft: .* use hard",
+                  "reads 128 KiB ahead: .* echo 16384 > /sys/class/bdi/"):
+        line = re.search(f"(?m)^note     /mnt/bad .*{words}.*", said) or die(f"doctor does not say {words!r}: {said}")
+        print(f"    {client.address}: {line[0]}", flush=True)
+    if " /mnt/sluice " in said:
+        die(f"a mount is blamed that is as the chapter has it: {said}")
+
+
 def main():
     parser = argparse.ArgumentParser()
     for name in ("sluice", "runner", "document", "deploy", "results", "kernel"):
@@ -168,7 +185,7 @@ def main():
         fault(lab)
         lab.healthy()
     wait_for(lab, ["obeys1", "obeys2"])
-    for fault in (unreachable_from_one_client, old_kernel_on_wide):
+    for fault in (mounted_badly, unreachable_from_one_client, old_kernel_on_wide):
         step(fault.__name__.replace("_", " "))
         fault(lab)
         lab.healthy()

@@ -5,10 +5,12 @@
 //! | `judge` | what the metadata server tells (pure) |
 //! | `network` | whether this host reaches everybody |
 //! | `mounts` | how this host has it mounted, if it has |
+//! | `sending` | how this host sends, if it has a data server |
 
 mod judge;
 mod mounts;
 mod network;
+mod sending;
 
 use std::time::SystemTime;
 
@@ -91,5 +93,6 @@ async fn examine(admin: &Admin) -> Result<Vec<Finding>> {
     findings.extend(judge::quotas(&notices::exceeded(admin).await));
     findings.extend(network::to_data_servers(&status).await);
     findings.extend(mounts::here(&status));
+    findings.extend(sending::here(&status));
     Ok(findings)
 }

@@ -65,10 +65,13 @@ async fn check(mut source: Source, json: bool) -> Result<()> {
     } else {
         problems.iter().for_each(|problem| say!("{problem}"));
         say!(
-            "{} inodes, {} entries; {} without a name but open, {} data files to remove, {} files being written to, {} with mirrors to heal",
+            "{} inodes, {} entries; {} without a name but open",
             report.inodes,
             report.entries,
-            report.orphans,
+            report.orphans
+        );
+        say!(
+            "{} data files to remove, {} files being written to, {} with mirrors to heal",
             report.garbage,
             report.read_write_layouts,
             report.degraded

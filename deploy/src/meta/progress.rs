@@ -1,11 +1,14 @@
 //! How far something long is, on a terminal; nothing where there is none.
 
+use std::fmt::Write;
+
 use anyhow::Result;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use sluice_kv::KeyValue;
 use sluice_namespace::transfer;
 
 use super::source::Source;
+use crate::status::duration;
 
 pub(super) struct Progress {
     bar: ProgressBar,
@@ -18,7 +21,7 @@ impl Progress {
     pub(super) fn new(what: &'static str, source: &Source) -> Self {
         let bar = match source.expected() {
             Some(all) => {
-                ProgressBar::new(all).with_style(style("{prefix} {wide_bar} {percent}% {msg}, {eta} left"))
+                ProgressBar::new(all).with_style(style("{prefix} {wide_bar} {percent}% {msg}, {left} to go"))
             }
             None => ProgressBar::new_spinner().with_style(style("{prefix} {spinner} {msg}")),
         };
@@ -59,5 +62,9 @@ impl Drop for Progress {
 }
 
 fn style(template: &str) -> ProgressStyle {
-    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    style.with_key("left", |state: &ProgressState, to: &mut dyn Write| {
+        // As every other command says it. While there is something to do it takes a second.
+        let _ = to.write_str(&duration(state.eta().as_secs().max(1)));
+    })
 }

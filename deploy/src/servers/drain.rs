@@ -151,7 +151,8 @@ impl Shown {
             Self::Json
         } else if std::io::stderr().is_terminal() {
             let bar = ProgressBar::new(1000);
-            bar.set_style(style("{prefix} {bar:30} {percent}% {wide_msg}"));
+            // On two lines, that 80 columns have room for the time to go.
+            bar.set_style(style("{prefix} {wide_bar} {percent}%\n  {wide_msg}"));
             Self::Bar(bar)
         } else {
             Self::Lines(None)
