@@ -113,6 +113,10 @@ fn done(drain: &ctl_drain) -> Option<u64> {
 
 fn words(drain: &ctl_drain) -> String {
     let mut words = match drain.left.first() {
+        // The last pass over all files has to find none.
+        Some(left) if left.data_files == 0 && drain.held == 0 => {
+            return "nothing is left, making sure".to_owned();
+        }
         Some(left) => format!(
             "{} data files ({}) left, {} files/s, {}/s",
             left.data_files,
@@ -230,6 +234,8 @@ mod tests {
         let early = drain(None, (0, 0));
         assert_eq!(done(&early), None);
         assert_eq!(words(&early), "10 data files (10 MiB) moved, counting what is left");
-        assert_eq!(done(&drain(Some((0, 0)), (0, 0))), Some(1000));
+        let over = drain(Some((0, 0)), (2, 4 << 20));
+        assert_eq!(done(&over), Some(1000));
+        assert_eq!(words(&over), "nothing is left, making sure");
     }
 }
