@@ -12,7 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use common::{access, key, open_on};
 use sluice_env::Env;
-use sluice_store::device::FileDevice;
+use sluice_store::device::{Device, FileDevice};
 use sluice_store::{Epoch, Fence, InPlace, Stability, Store};
 
 const SIZE: usize = 1 << 20;
@@ -121,6 +121,21 @@ async fn what_is_not_in_memory_is_not_waited_for() {
     assert_eq!(pump(&all, 4096).unwrap(), Vec::<u8>::new());
     assert_eq!(all.load(4096).await.unwrap(), content()[4096..]);
     assert_eq!(pump(&all, 4096).unwrap(), content()[4096..], "it is again");
+}
+
+/// Some file systems cannot be sent from. The kernel says so as it does for a target that nothing can be sent to.
+#[test]
+fn who_cannot_send_says_so_once_and_copies_from_then_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let device = FileDevice::new(dir.path()).unwrap();
+    let file = device.create("file").unwrap();
+    file.write_at(&content(), 0).unwrap();
+    assert!(file.is_cached(0, SIZE as u64));
+    let mut options = std::fs::OpenOptions::new();
+    let target = options.append(true).create(true).open(dir.path().join("target")).unwrap();
+    assert_eq!(file.send(0, SIZE, target.as_fd()).unwrap(), 0);
+    assert!(!file.is_cached(0, SIZE as u64));
+    assert!(!device.open("file").unwrap().is_cached(0, SIZE as u64), "all of its files");
 }
 
 fn walk(dir: &Path) -> Vec<std::path::PathBuf> {

@@ -36,6 +36,8 @@ pub struct FileDevice {
     device: [u8; 16],
     /// Whether the file system answers reads that may not wait.
     nowait: Arc<AtomicBool>,
+    /// Whether it sends from the page cache.
+    sends: Arc<AtomicBool>,
     /// Flushes flush; false only in the test that must lose data.
     honest: bool,
     syncs: Arc<AtomicU64>,
@@ -48,7 +50,8 @@ impl FileDevice {
         fs::create_dir_all(&root)?;
         let device = device_of(&root)?;
         let nowait = Arc::new(AtomicBool::new(true));
-        Ok(Self { root, device, nowait, honest: true, syncs: Arc::default() })
+        let sends = Arc::new(AtomicBool::new(true));
+        Ok(Self { root, device, nowait, sends, honest: true, syncs: Arc::default() })
     }
 
     /// For one test only: flushes say yes and do nothing, so that a power failure loses what was
@@ -64,8 +67,9 @@ impl FileDevice {
     }
 
     fn wrap(&self, file: File) -> Arc<dyn DeviceFile> {
-        let (nowait, syncs) = (Arc::clone(&self.nowait), Arc::clone(&self.syncs));
-        Arc::new(PlainFile { file, nowait, honest: self.honest, syncs })
+        let (nowait, sends) = (Arc::clone(&self.nowait), Arc::clone(&self.sends));
+        let syncs = Arc::clone(&self.syncs);
+        Arc::new(PlainFile { file, nowait, sends, honest: self.honest, syncs })
     }
 }
 
@@ -177,6 +181,7 @@ fn stat_of(meta: &fs::Metadata) -> FileStat {
 struct PlainFile {
     file: File,
     nowait: Arc<AtomicBool>,
+    sends: Arc<AtomicBool>,
     honest: bool,
     syncs: Arc<AtomicU64>,
 }
@@ -236,12 +241,20 @@ impl DeviceFile for PlainFile {
         let end = offset.saturating_add(length);
         let samples = (offset..end).step_by(SAMPLE).chain(end.checked_sub(1));
         let mut byte = [0];
-        samples.into_iter().all(|at| matches!(self.read_cached(&mut byte, at), Ok(Cached::Read(1))))
+        self.sends.load(Ordering::Relaxed)
+            && samples.into_iter().all(|at| matches!(self.read_cached(&mut byte, at), Ok(Cached::Read(1))))
     }
 
     fn send(&self, offset: u64, length: usize, socket: BorrowedFd<'_>) -> io::Result<usize> {
         let mut at = offset;
-        Ok(rustix::fs::sendfile(socket, &self.file, Some(&mut at), length)?)
+        match rustix::fs::sendfile(socket, &self.file, Some(&mut at), length) {
+            // Not this file system. Failing would end the connection, and the next one the same way.
+            Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {
+                self.sends.store(false, Ordering::Relaxed);
+                Ok(0)
+            }
+            sent => Ok(sent?),
+        }
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {

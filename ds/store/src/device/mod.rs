@@ -80,7 +80,7 @@ pub trait DeviceFile: Debug + Send + Sync {
         false
     }
     /// Moves up to `length` bytes to a socket that does not block, without copying them; returns how many, 0 at the end
-    /// of the file.
+    /// of the file, and where that cannot be done.
     fn send(&self, offset: u64, length: usize, socket: BorrowedFd<'_>) -> io::Result<usize> {
         let _ = (offset, length, socket);
         Err(io::ErrorKind::Unsupported.into())
