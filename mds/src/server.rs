@@ -65,7 +65,7 @@ pub struct Mds {
     /// Files that an earlier incarnation left with a read-write layout out, and nobody asked for since.
     pub(crate) unsettled: Mutex<BTreeSet<FileId>>,
     /// Truncations that an earlier incarnation committed and may not have carried out at the data servers: until they
-    /// are, nobody reads or writes these files.
+    /// are, nobody writes to these files or gets a layout of them. Reads here end where the file does.
     pub(crate) uncut: Mutex<BTreeMap<FileId, TruncateIntent>>,
     /// Files whose last read-write layout came back cleanly, to be recorded together.
     pub(crate) rw_idle: Mutex<Vec<Arc<FileEntry>>>,

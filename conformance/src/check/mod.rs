@@ -19,7 +19,7 @@ use lanes::Cell;
 /// What to leave out.
 #[derive(clap::Args, Debug)]
 pub struct Options {
-    /// Run only these steps: fmt, clippy, tidy, build, test, fuzz, deploy, kills, foundationdb, guest
+    /// Run only these steps: fmt, clippy, tidy, build, test, fuzz, seeds, deploy, kills, foundationdb, guest
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// Pass without kernel clients where they cannot run (they need root)
@@ -39,6 +39,9 @@ const LANES: usize = 5;
 /// a disk (a power loss ends a guest, not this machine); the same cases by command are on one.
 const IN_MEMORY: &str = "/dev/shm";
 
+/// Simulated worlds, optimised; the tests of the workspace have a few that are not.
+const SEEDS: &str = "200";
+
 /// A name, and what is done; its output comes when it has ended where steps run side by side.
 type Step = (&'static str, fn(&Path, &Options) -> Result<()>);
 
@@ -46,7 +49,7 @@ type Step = (&'static str, fn(&Path, &Options) -> Result<()>);
 const STEPS: &[Step] =
     &[("fmt", fmt), ("clippy", clippy), ("tidy", |root, _| tidy::run(root)), ("build", build)];
 /// What runs what was built: fuzzing keeps one processor busy, tests wait half of their time.
-const TOGETHER: &[Step] = &[("test", test), ("fuzz", fuzz), ("deploy", tools::deploy)];
+const TOGETHER: &[Step] = &[("test", test), ("fuzz", fuzz), ("seeds", seeds), ("deploy", tools::deploy)];
 /// What needs more than this tree, and the longest.
 const LAST: &[Step] = &[("kills", kills), ("foundationdb", foundationdb), ("guest", guest)];
 
@@ -113,6 +116,10 @@ fn clippy(root: &Path, _: &Options) -> Result<()> {
 fn build(root: &Path, _: &Options) -> Result<()> {
     cargo(root, &["build", "--release", "--quiet", "-p", "sluice"])?;
     cargo(root, &["test", "--release", "--quiet", "--no-run", "-p", "sluice-xdr", "--test", "fuzz"])?;
+    cargo(
+        root,
+        &["test", "--release", "--quiet", "--no-run", "-p", "sluice-conformance", "--test", "world"],
+    )?;
     cargo(root, &["test", "--workspace", "--quiet", "--no-run"])
 }
 
@@ -157,6 +164,14 @@ fn fuzz(root: &Path, _: &Options) -> Result<()> {
     let mut command = program();
     command.args(["test", "--release", "--quiet", "-p", "sluice-xdr", "--test", "fuzz"]);
     apart(root, command.env("SLUICE_FUZZ_SECONDS", "60"))
+}
+
+/// Simulated worlds in which everything fails.
+fn seeds(root: &Path, _: &Options) -> Result<()> {
+    let mut command = program();
+    let world = "test --release --quiet -p sluice-conformance --test world whatever_fails";
+    command.args(world.split(' ')).env("SLUICE_CHAOS_SEEDS", SEEDS);
+    apart(root, &mut command)
 }
 
 /// Servers are killed under load; and the checker finds what it must.

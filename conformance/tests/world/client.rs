@@ -2,28 +2,26 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::ops::{Range, RangeInclusive};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
-use sluice_env::{BoxFuture, Env};
-use sluice_rpc::{
-    AuthSys, Call, Client as Dialler, Connection, Credential, Frame, Program, Reply, Transport,
-};
+use sluice_env::Env;
+use sluice_rpc::{AuthSys, Client as Dialler, Connection, Credential, Program, Transport};
 use sluice_xdr::flexfiles::{ff_data_server4, ff_ioerr4, ff_layoutreturn4};
 use sluice_xdr::nfs3::nfsstat3;
 use sluice_xdr::nfs4::*;
 use sluice_xdr::{from_bytes, to_frame};
 
+use crate::callbacks::{BackChannel, CALLBACKS, Hears};
 use crate::stage::World;
 use crate::storage::{Devices, Nfs3, Segment, address};
 
 pub(crate) const CURRENT: stateid4 = stateid4 { seqid: 1, other: [0; 12] };
 pub(crate) const RW: layoutiomode4 = layoutiomode4::LAYOUTIOMODE4_RW;
 pub(crate) const RO: layoutiomode4 = layoutiomode4::LAYOUTIOMODE4_READ;
-const CALLBACKS: u32 = 0x4000_0000;
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// An open file.
@@ -48,46 +46,14 @@ pub(crate) struct Client {
 #[derive(Debug, Default)]
 struct Recalls(Mutex<Vec<CB_LAYOUTRECALL4args>>, Mutex<Vec<CB_OFFLOAD4args>>);
 
-impl Program for Recalls {
-    fn number(&self) -> u32 {
-        CALLBACKS
+impl Hears for Recalls {
+    fn recall(&self, recall: CB_LAYOUTRECALL4args) -> nfsstat4 {
+        self.0.lock().push(recall);
+        nfsstat4::NFS4_OK
     }
 
-    fn versions(&self) -> RangeInclusive<u32> {
-        1..=1
-    }
-
-    fn call<'a>(&'a self, call: Call) -> BoxFuture<'a, Reply> {
-        let reply = if call.procedure == 0 { Frame::empty() } else { self.answer(call.args) };
-        Box::pin(std::future::ready(Reply::Success(reply)))
-    }
-}
-
-impl Recalls {
-    fn answer(&self, args: Bytes) -> Frame {
-        let args: CB_COMPOUND4args = from_bytes(args).unwrap();
-        let results = args.argarray.into_iter().map(|op| match op {
-            nfs_cb_argop4::OP_CB_SEQUENCE(s) => {
-                nfs_cb_resop4::OP_CB_SEQUENCE(CB_SEQUENCE4res::NFS4_OK(CB_SEQUENCE4resok {
-                    csr_sessionid: s.csa_sessionid,
-                    csr_sequenceid: s.csa_sequenceid,
-                    csr_slotid: s.csa_slotid,
-                    csr_highest_slotid: s.csa_highest_slotid,
-                    csr_target_highest_slotid: s.csa_highest_slotid,
-                }))
-            }
-            nfs_cb_argop4::OP_CB_LAYOUTRECALL(recall) => {
-                self.0.lock().push(recall);
-                nfs_cb_resop4::OP_CB_LAYOUTRECALL(CB_LAYOUTRECALL4res { clorr_status: nfsstat4::NFS4_OK })
-            }
-            nfs_cb_argop4::OP_CB_OFFLOAD(end) => {
-                self.1.lock().push(end);
-                nfs_cb_resop4::OP_CB_OFFLOAD(CB_OFFLOAD4res { cor_status: nfsstat4::NFS4_OK })
-            }
-            other => panic!("an unexpected callback: {other:?}"),
-        });
-        let resarray = results.collect();
-        to_frame(&CB_COMPOUND4res { status: nfsstat4::NFS4_OK, tag: Bytes::new(), resarray }, 65536).unwrap()
+    fn copied(&self, end: CB_OFFLOAD4args) {
+        self.1.lock().push(end);
     }
 }
 
@@ -173,7 +139,7 @@ impl Client {
     pub(crate) async fn mount(world: &World, host: &str, release: &str) -> Self {
         let recalls = Arc::new(Recalls::default());
         let transport = world.net.host(host);
-        let program = Arc::clone(&recalls) as Arc<dyn Program>;
+        let program = Arc::new(BackChannel(Arc::clone(&recalls))) as Arc<dyn Program>;
         let dialler = Dialler::new(world.env.clone(), Arc::clone(&transport)).with_programs(vec![program]);
         let connection = dialler.dial(world.mds).await.unwrap();
         let mut client = Self {
@@ -192,7 +158,7 @@ impl Client {
 
     /// A new connection to the metadata server; the session goes on.
     pub(crate) async fn reconnect(&mut self, world: &World) {
-        let program = Arc::clone(&self.recalls) as Arc<dyn Program>;
+        let program = Arc::new(BackChannel(Arc::clone(&self.recalls))) as Arc<dyn Program>;
         let dialler = Dialler::new(world.env.clone(), Arc::clone(&self.transport));
         self.connection = dialler.with_programs(vec![program]).dial(world.mds).await.unwrap();
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_ds::DataServer;
+use sluice_ds::{DataServer, StartError};
 use sluice_env::Env;
 use sluice_kv::Database;
 use sluice_mds::{Config, Mds};
@@ -129,25 +129,26 @@ impl World {
 
     /// Starts the n-th data server on its device and waits until it serves.
     pub(crate) async fn start_data_server(&mut self, n: usize) {
-        self.launch(n).await;
+        self.launch(n).await.unwrap();
         self.until(|world| world.serving(n)).await;
     }
 
     /// Starts one that is not wanted any more.
     pub(crate) async fn start_refused(&mut self, n: usize) {
-        self.launch(n).await;
+        self.launch(n).await.unwrap();
         self.sleep(Duration::from_secs(20)).await;
         assert!(!self.serving(n));
     }
 
-    async fn launch(&mut self, n: usize) {
+    async fn launch(&mut self, n: usize) -> Result<(), StartError> {
         let node = &self.nodes[n];
         let listen = SocketAddr::new(self.net.ip(&node.host), 2050);
         let mut config = sluice_ds::Config::new(listen, PathBuf::new(), self.mds, self.key.clone());
         config.store = Options { create: true, reserve: 0, ..Options::default() };
         let (transport, device) = (self.net.host(&node.host), Arc::new(node.device.clone()));
-        let server = DataServer::start_on(self.env.clone(), transport, device, config).await.unwrap();
+        let server = DataServer::start_on(self.env.clone(), transport, device, config).await?;
         self.nodes[n].server = Some(server);
+        Ok(())
     }
 
     /// What a command asks of the metadata server.
@@ -226,7 +227,12 @@ impl World {
 
     /// Starts the n-th data server, which may not be able to serve yet.
     pub(crate) async fn start_in_trouble(&mut self, n: usize) {
-        self.launch(n).await;
+        if self.launch(n).await.is_err() {
+            // Somebody looks after the device, and starts it again.
+            self.nodes[n].device.set_capacity(1 << 40);
+            self.nodes[n].device.fail_syncs(0);
+            self.launch(n).await.unwrap();
+        }
     }
 
     pub(crate) fn set_faults(&self, faults: sluice_kv::Faults) {

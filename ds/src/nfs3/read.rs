@@ -26,6 +26,15 @@ const IN_PLACE_MIN: usize = 64 << 10;
 /// Bytes in front of the data of a successful READ.
 const HEAD: usize = 20;
 
+/// What stands in front of `count` bytes of data that do not meet the end of the file.
+fn head(count: u32) -> [u8; HEAD] {
+    // nfsstat3, no attributes, count, no end of file, length of the data.
+    let words = [0, 0, count, 0, count].map(u32::to_be_bytes);
+    let mut head = [0; HEAD];
+    head.copy_from_slice(words.as_flattened());
+    head
+}
+
 /// The count a call asks for, 0 when it cannot be told; for the reply's bound.
 pub(super) fn count_of(args: &Bytes) -> u32 {
     let mut r = Reader::new(args.clone());
@@ -90,10 +99,8 @@ pub(super) fn now(shared: &Shared, args: &[u8], result: &mut BytesMut) -> bool {
         result.truncate(begin);
         return false;
     }
-    // nfsstat3, no attributes, count, no end of file, length of the data.
-    let words = [0, 0, asked.count, 0, asked.count];
-    for (place, word) in result.get_mut(begin..data).unwrap_or_default().chunks_exact_mut(4).zip(words) {
-        place.copy_from_slice(&word.to_be_bytes());
+    if let Some(place) = result.get_mut(begin..data) {
+        place.copy_from_slice(&head(asked.count));
     }
     shared.counters.read(count);
     true
@@ -107,10 +114,8 @@ fn in_place(shared: &Arc<Shared>, admitted: &Admitted, args: &READ3args) -> Opti
         return None;
     }
     let data = shared.store.in_place(&admitted.access, args.offset, count as usize)?;
-    // nfsstat3, no attributes, count, no end of file, length of the data.
-    let words = [0, 0, count, 0, count].map(u32::to_be_bytes);
     shared.counters.read(count as usize);
-    Some(Reply::Data(Bytes::copy_from_slice(words.as_flattened()).into(), Arc::new(Data(data))))
+    Some(Reply::Data(Bytes::copy_from_slice(&head(count)).into(), Arc::new(Data(data))))
 }
 
 #[derive(Debug)]

@@ -9,6 +9,7 @@ use sluice_xdr::nfs4::*;
 
 use crate::admin::ask;
 use crate::harness::*;
+use crate::persistence::{comparable, request, send, send_again};
 
 const LIMIT: u32 = 16 << 10;
 const RW: layoutiomode4 = layoutiomode4::LAYOUTIOMODE4_RW;
@@ -264,17 +265,21 @@ fn a_write_waits_for_the_delegations_of_others() {
         let (holder, writer) = (world.client("a").await, world.client("b").await);
         let (fh, open) = writer.open("f", BOTH, 0).await;
         written(&writer, &fh, open, 0, b"old").await;
-        let ops = vec![
-            putrootfh(),
-            open_name("f", b"o", OPEN4_SHARE_ACCESS_READ | OPEN4_SHARE_ACCESS_WANT_READ_DELEG, 0),
-            getfh(),
-        ];
-        let opened = holder.ok(ops).await;
-        let nfs_resop4::OP_OPEN(OPEN4res::NFS4_OK(ok)) = &opened[1] else { panic!("{opened:?}") };
-        // It is open for writing: refused now, and it is the WRITE that counts.
-        assert!(!matches!(ok.delegation, open_delegation4::OPEN_DELEGATE_READ(_)));
-        written(&writer, &fh, open, 0, b"new").await;
-        assert_eq!(read(&holder, &fh, ok.stateid, 0, 9).await.data[..], *b"new");
+        writer.ok(vec![putfh(&fh), close(open)]).await;
+        let asks = OPEN4_SHARE_ACCESS_READ | OPEN4_SHARE_ACCESS_WANT_READ_DELEG;
+        let opened = holder.ok(vec![putrootfh(), open_name("f", b"o", asks, 0)]).await;
+        let nfs_resop4::OP_OPEN(OPEN4res::NFS4_OK(open)) = &opened[1] else { panic!("{opened:?}") };
+        let open_delegation4::OPEN_DELEGATE_READ(given) = &open.delegation else { panic!("{open:?}") };
+        let anonymous = stateid4::default();
+        let writes = writer.patient(vec![putfh(&fh), write(anonymous, 0, b"new")]);
+        let gives_back = async {
+            until(&world.env, || (holder.callbacks().count() > 0).then_some(())).await;
+            world.sleep(std::time::Duration::from_secs(2)).await;
+            assert_eq!(read(&holder, &fh, given.stateid, 0, 9).await.data[..], *b"old");
+            holder.ok(vec![putfh(&fh), delegreturn(given.stateid)]).await;
+        };
+        tokio::join!(writes, gives_back);
+        assert_eq!(read(&holder, &fh, open.stateid, 0, 9).await.data[..], *b"new");
     });
 }
 
@@ -283,19 +288,24 @@ fn a_retried_write_after_a_restart_is_answered_from_its_row() {
     inline(9, async |mut world: World| {
         let client = world.client("a").await;
         let (fh, open) = client.open("f", BOTH, 0).await;
-        written(&client, &fh, open, 0, b"before").await;
+        let ops = vec![putfh(&fh), write(open, 0, b"first")];
+        let request = request(&client, 1, ops);
+        let first = send(&client.raw, &request).await;
+        assert_eq!(first.status, nfsstat4::NFS4_OK, "{first:?}");
+        written(&client, &fh, open, 0, b"later").await;
         world.restart().await;
+        let again = send_again(&world, &request).await;
+        assert_eq!(comparable(&again), comparable(&first));
         let client = world.client("b").await;
-        let found = loop {
-            let ops = vec![putrootfh(), open_name("f", b"o", BOTH, 0), getfh()];
-            let reply = client.compound(ops).await;
+        let (fh, open) = loop {
+            let reply = client.compound(vec![putrootfh(), open_name("f", b"o", BOTH, 0), getfh()]).await;
             if reply.status == nfsstat4::NFS4_OK {
                 break opened(&reply.resarray[1..]);
             }
             assert_eq!(reply.status, nfsstat4::NFS4ERR_GRACE);
             world.sleep(std::time::Duration::from_secs(5)).await;
         };
-        assert_eq!(read(&client, &found.0, found.1, 0, 99).await.data[..], *b"before");
+        assert_eq!(read(&client, &fh, open, 0, 99).await.data[..], *b"later", "it was not run again");
     });
 }
 

@@ -16,7 +16,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const SLOT: u32 = 3;
 
 /// A request of slot 3 that is to be cached.
-fn request(client: &Client, seqid: u32, ops: Vec<nfs_argop4>) -> COMPOUND4args {
+pub(crate) fn request(client: &Client, seqid: u32, ops: Vec<nfs_argop4>) -> COMPOUND4args {
     request_caching(client, seqid, ops, true)
 }
 
@@ -26,12 +26,12 @@ fn request_caching(client: &Client, seqid: u32, ops: Vec<nfs_argop4>, cache: boo
     COMPOUND4args { tag: Bytes::new(), minorversion: 2, argarray }
 }
 
-async fn send(raw: &Raw, request: &COMPOUND4args) -> COMPOUND4res {
+pub(crate) async fn send(raw: &Raw, request: &COMPOUND4args) -> COMPOUND4res {
     sluice_xdr::from_bytes(raw.bytes(request).await.unwrap()).unwrap()
 }
 
 /// The same over a new connection, as often as SEQUENCE says DELAY (the store may be away).
-async fn send_again(world: &World, request: &COMPOUND4args) -> COMPOUND4res {
+pub(crate) async fn send_again(world: &World, request: &COMPOUND4args) -> COMPOUND4res {
     loop {
         let reply = send(&world.connect("a").await, request).await;
         if reply.resarray.len() > 1 || reply.status != nfsstat4::NFS4ERR_DELAY {
@@ -42,7 +42,7 @@ async fn send_again(world: &World, request: &COMPOUND4args) -> COMPOUND4res {
 }
 
 /// What must be the same in both replies: all but SEQUENCE's flags, and a stateid of an open that was lost.
-fn comparable(reply: &COMPOUND4res) -> Vec<nfs_resop4> {
+pub(crate) fn comparable(reply: &COMPOUND4res) -> Vec<nfs_resop4> {
     let mut results = reply.resarray[1..].to_vec();
     for result in &mut results {
         if let nfs_resop4::OP_OPEN(OPEN4res::NFS4_OK(ok)) = result {

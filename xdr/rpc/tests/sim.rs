@@ -107,6 +107,21 @@ fn a_crash_resets_and_refuses() {
     });
 }
 
+/// What a process held that died may be dropped when the next one is there.
+#[test]
+fn a_listener_that_outlives_a_crash_takes_nothing_from_the_next() {
+    simulate(9, |w| async move {
+        let before = w.at_server.listen(w.listen).await.unwrap();
+        let at = before.local_addr();
+        w.net.as_ref().unwrap().crash("server");
+        let mut next = w.at_server.listen(at).await.unwrap();
+        drop(before);
+        let (accepted, connected) = tokio::join!(next.accept(), w.at_client.connect(at));
+        accepted.unwrap();
+        connected.unwrap();
+    });
+}
+
 #[test]
 fn a_full_buffer_makes_the_writer_wait() {
     let config = SimConfig { buffer: 1000, short_writes: false, ..SimConfig::default() };

@@ -2,25 +2,22 @@
 //! are obeyed, I/O that goes to data servers again and again until it is done.
 
 use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
 use parking_lot::Mutex;
-use sluice_conformance::client::{Answer, Identity, Lost, Persistent};
-use sluice_env::{BoxFuture, Env, Monotonic};
-use sluice_rpc::{Call, Frame, Program, Reply, SimNet};
+use sluice_conformance::client::{Answer, Identity, Lost, Persistent, ops};
+use sluice_env::{Env, Monotonic};
+use sluice_rpc::SimNet;
 use sluice_xdr::nfs4::*;
-use sluice_xdr::{from_bytes, to_frame};
 
 use super::model::{At, Blocks, Rising, Step};
+use crate::callbacks::{BackChannel, Hears};
 use crate::client::{later, layout_return, putfh};
 use crate::stage::World;
 use crate::storage::Segment;
 
-const CALLBACKS: u32 = 0x4000_0000;
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// What all hosts share: what they know of each other is what the test knows.
@@ -38,10 +35,21 @@ pub(crate) struct Shared {
     /// When each host last sent what was answered.
     renewed: Mutex<BTreeMap<String, Monotonic>>,
     pub(crate) dirs: Mutex<[nfs_fh4; 2]>,
+    pub(crate) files: Mutex<Vec<nfs_fh4>>,
+    pub(crate) habits: Habits,
+}
+
+/// What is the same for all hosts of a world.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Habits {
+    /// Blocks lie next to each other, so that a file may be kept in the metadata.
+    pub(crate) together: bool,
+    /// Files are not kept open, so that they are delegated to those who read.
+    pub(crate) brief: bool,
 }
 
 impl Shared {
-    pub(crate) fn new(env: Env, lease: Duration) -> Arc<Self> {
+    pub(crate) fn new(env: Env, lease: Duration, habits: Habits) -> Arc<Self> {
         Arc::new(Self {
             env,
             lease,
@@ -53,6 +61,8 @@ impl Shared {
             locks: Mutex::default(),
             renewed: Mutex::default(),
             dirs: Mutex::default(),
+            files: Mutex::default(),
+            habits,
         })
     }
 
@@ -95,6 +105,24 @@ pub(crate) struct Held {
     pub(crate) lock: Option<(stateid4, u64, u64)>,
 }
 
+/// A file that nobody writes to without telling this host before.
+#[derive(Debug)]
+pub(crate) struct Delegated {
+    pub(crate) stateid: stateid4,
+    /// The words of each block that was read since.
+    pub(crate) remembered: BTreeMap<u64, Vec<u64>>,
+}
+
+/// Delegations, which a recall takes away.
+#[derive(Debug, Default)]
+pub(crate) struct Delegations {
+    pub(crate) held: BTreeMap<usize, Delegated>,
+    /// The file whose OPEN is on its way.
+    pub(crate) asking: Option<usize>,
+    /// Revoked ones, which the server wants to hear of.
+    pub(crate) revoked: Vec<stateid4>,
+}
+
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) name: String,
@@ -114,6 +142,7 @@ pub(crate) struct Host {
 pub(crate) struct Layouts {
     env: Env,
     pub(crate) current: tokio::sync::RwLock<Option<Segment>>,
+    pub(crate) delegations: Mutex<Delegations>,
     /// Of which file, and whether an answer to LAYOUTGET is on its way.
     known: Mutex<(nfs_fh4, bool, bool)>,
     host: Mutex<std::sync::Weak<Host>>,
@@ -128,10 +157,12 @@ impl Layouts {
     pub(crate) fn gone(&self) {
         self.known.lock().2 = false;
     }
+}
 
-    fn recall(&self, args: &CB_LAYOUTRECALL4args) -> nfsstat4 {
+impl Hears for Layouts {
+    fn recall(&self, args: CB_LAYOUTRECALL4args) -> nfsstat4 {
         let (handle, asking, held) = self.known.lock().clone();
-        let file = match &args.clora_recall {
+        let file = match args.clora_recall {
             layoutrecall4::LAYOUTRECALL4_FILE(file) => file,
             other => panic!("a bulk recall: {other:?}"),
         };
@@ -150,54 +181,30 @@ impl Layouts {
         nfsstat4::NFS4_OK
     }
 
-    fn answer(&self, args: Bytes) -> Frame {
-        let args: CB_COMPOUND4args = from_bytes(args).unwrap();
-        let mut status = nfsstat4::NFS4_OK;
-        let mut resarray = Vec::new();
-        for op in args.argarray {
-            resarray.push(match op {
-                nfs_cb_argop4::OP_CB_SEQUENCE(s) => {
-                    nfs_cb_resop4::OP_CB_SEQUENCE(CB_SEQUENCE4res::NFS4_OK(CB_SEQUENCE4resok {
-                        csr_sessionid: s.csa_sessionid,
-                        csr_sequenceid: s.csa_sequenceid,
-                        csr_slotid: s.csa_slotid,
-                        csr_highest_slotid: s.csa_highest_slotid,
-                        csr_target_highest_slotid: s.csa_highest_slotid,
-                    }))
-                }
-                nfs_cb_argop4::OP_CB_LAYOUTRECALL(recall) => {
-                    status = self.recall(&recall);
-                    nfs_cb_resop4::OP_CB_LAYOUTRECALL(CB_LAYOUTRECALL4res { clorr_status: status })
-                }
-                nfs_cb_argop4::OP_CB_NOTIFY_LOCK(_) => {
-                    nfs_cb_resop4::OP_CB_NOTIFY_LOCK(CB_NOTIFY_LOCK4res { cnlr_status: nfsstat4::NFS4_OK })
-                }
-                nfs_cb_argop4::OP_CB_OFFLOAD(_) => {
-                    nfs_cb_resop4::OP_CB_OFFLOAD(CB_OFFLOAD4res { cor_status: nfsstat4::NFS4_OK })
-                }
-                other => panic!("an unexpected callback: {other:?}"),
-            });
+    fn recall_delegation(&self, args: CB_RECALL4args) -> nfsstat4 {
+        let Some(host) = self.host.lock().upgrade() else { return nfsstat4::NFS4ERR_DELAY };
+        let file = host.shared.files.lock().iter().position(|handle| *handle == args.fh);
+        let mut delegations = self.delegations.lock();
+        let Some(file) = file else { return nfsstat4::NFS4ERR_BADHANDLE };
+        match delegations.held.remove(&file) {
+            Some(held) if held.stateid.other == args.stateid.other => {}
+            Some(other) => {
+                delegations.held.insert(file, other);
+                return nfsstat4::NFS4ERR_BAD_STATEID;
+            }
+            None if delegations.asking == Some(file) => return nfsstat4::NFS4ERR_DELAY,
+            None => return nfsstat4::NFS4ERR_BAD_STATEID,
         }
-        to_frame(&CB_COMPOUND4res { status, tag: Bytes::new(), resarray }, 65536).unwrap()
-    }
-}
-
-#[derive(Debug)]
-struct BackChannel(Arc<Layouts>);
-
-impl Program for BackChannel {
-    fn number(&self) -> u32 {
-        CALLBACKS
+        self.env.spawn.spawn(Box::pin(async move {
+            host.once(vec![putfh(&args.fh), ops::delegreturn(args.stateid)]).await;
+        }));
+        nfsstat4::NFS4_OK
     }
 
-    fn versions(&self) -> RangeInclusive<u32> {
-        1..=1
-    }
+    fn copied(&self, _: CB_OFFLOAD4args) {}
 
-    fn call<'a>(&'a self, call: Call) -> BoxFuture<'a, Reply> {
-        let reply = if call.procedure == 0 { Frame::empty() } else { self.0.answer(call.args) };
-        Box::pin(std::future::ready(Reply::Success(reply)))
-    }
+    /// Whoever waits for a lock asks again by himself.
+    fn lock_is_free(&self, _: CB_NOTIFY_LOCK4args) {}
 }
 
 impl Host {
@@ -205,6 +212,7 @@ impl Host {
         let layouts = Arc::new(Layouts {
             env: world.env.clone(),
             current: tokio::sync::RwLock::default(),
+            delegations: Mutex::default(),
             known: Mutex::default(),
             host: Mutex::default(),
         });
@@ -270,6 +278,9 @@ impl Host {
             Ok(answer) => {
                 self.shared.say(&self.name, || told(&answer));
                 self.shared.answered(&self.name, now);
+                if answer.flags & SEQ4_STATUS_RECALLABLE_STATE_REVOKED != 0 {
+                    self.believe_nothing();
+                }
                 if answer.flags & SEQ4_STATUS_RESTART_RECLAIM_NEEDED != 0 {
                     self.reclaim(round).await;
                 }
@@ -281,6 +292,13 @@ impl Host {
             }
             Err(error) => panic!("{}: {error}", self.name),
         }
+    }
+
+    /// What was delegated is not any more, or may not be.
+    fn believe_nothing(&self) {
+        let mut delegations = self.layouts.delegations.lock();
+        let lost = std::mem::take(&mut delegations.held);
+        delegations.revoked.extend(lost.into_values().map(|held| held.stateid));
     }
 
     /// Until it is answered, and not with DELAY or GRACE. Only for what may be done twice.
@@ -302,6 +320,7 @@ impl Host {
         }
         *rounds += 1;
         self.forget_layout().await;
+        *self.layouts.delegations.lock() = Delegations::default();
         let held = self.held.lock().clone();
         if let Some(held) = held {
             let again = self.reclaim_open(&held).await;
@@ -312,7 +331,7 @@ impl Host {
 
     async fn reclaim_open(&self, held: &Held) -> Option<Held> {
         let claim = open_claim4::CLAIM_PREVIOUS(open_delegation_type4::OPEN_DELEGATE_NONE);
-        let open = open(&self.name, claim, openflag4::Default(opentype4::OPEN4_NOCREATE));
+        let open = open(&self.name, BOTH, claim, openflag4::Default(opentype4::OPEN4_NOCREATE));
         let answer = self.patient(vec![putfh(&held.handle), open]).await?;
         let Some(nfs_resop4::OP_OPEN(OPEN4res::NFS4_OK(opened))) = answer.results.get(1) else {
             // Grace is over: Linux opens it anew, without its locks.
@@ -361,6 +380,7 @@ impl Host {
         let same = self.session.renew().await.unwrap();
         if !same {
             self.forget_layout().await;
+            *self.layouts.delegations.lock() = Delegations::default();
             if let Some(held) = self.held.lock().take() {
                 self.lost_lock(&held);
             }
@@ -374,11 +394,19 @@ impl Host {
         *rounds += 1;
         self.net.crash(&self.name);
         self.forget_layout().await;
+        *self.layouts.delegations.lock() = Delegations::default();
         if let Some(held) = self.held.lock().take() {
             self.lost_lock(&held);
         }
         self.session.reboot().await.unwrap();
         self.complete().await;
+    }
+
+    /// Before it changes a file itself.
+    pub(crate) fn forget_blocks(&self, file: usize) {
+        if let Some(held) = self.layouts.delegations.lock().held.get_mut(&file) {
+            held.remembered.clear();
+        }
     }
 
     /// Without a word to the server.
@@ -402,10 +430,13 @@ fn told(answer: &Answer) -> String {
     format!("  {last} {} after {} sent, flags {:#x}", answer.status, answer.sent, answer.flags)
 }
 
-pub(crate) fn open(owner: &str, claim: open_claim4, how: openflag4) -> nfs_argop4 {
+/// As hosts open files to write to them.
+pub(crate) const BOTH: u32 = OPEN4_SHARE_ACCESS_BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG;
+
+pub(crate) fn open(owner: &str, share_access: u32, claim: open_claim4, how: openflag4) -> nfs_argop4 {
     nfs_argop4::OP_OPEN(OPEN4args {
         seqid: 0,
-        share_access: OPEN4_SHARE_ACCESS_BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG,
+        share_access,
         share_deny: OPEN4_SHARE_DENY_NONE,
         owner: state_owner4 { clientid: 0, owner: owner.to_owned().into() },
         openhow: how,

@@ -1,7 +1,7 @@
 //! The other worker: it reads and writes blocks of files, straight at data servers or through the metadata server,
 //! cuts files off, and takes a lock.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -12,6 +12,7 @@ use sluice_xdr::nfs3::nfsstat3;
 use sluice_xdr::nfs4::*;
 
 use super::host::{Held, Host, lock};
+use super::model::Value;
 use super::work::open_file;
 use crate::client::{RW, attributes, later, putfh};
 use crate::stage::UNIT;
@@ -21,7 +22,7 @@ pub(crate) const FILES: usize = 3;
 /// Blocks with one writer each; the one after them is written under a lock.
 pub(crate) const BLOCKS: u64 = 12;
 const LOCKED: u64 = BLOCKS;
-const BLOCK: u64 = 1024;
+pub(super) const BLOCK: u64 = 1024;
 /// Parts of the file, on different data servers if it is wide.
 const PARTS: u64 = 4;
 
@@ -36,10 +37,13 @@ enum Failed {
     Full,
 }
 
-fn range(block: u64) -> Range<u64> {
-    let at = match block {
-        LOCKED => BLOCKS / PARTS * BLOCK,
-        block => block % PARTS * UNIT + block / PARTS * BLOCK,
+/// Where a block is in its file: the locked one is in front of all cuts.
+fn range(block: u64, together: bool) -> Range<u64> {
+    let at = match (block, together) {
+        (LOCKED, true) => 0,
+        (block, true) => (block + 1) * BLOCK,
+        (LOCKED, false) => BLOCKS / PARTS * BLOCK,
+        (block, false) => block % PARTS * UNIT + block / PARTS * BLOCK,
     };
     at..at + BLOCK
 }
@@ -51,13 +55,29 @@ pub(crate) struct Io {
 }
 
 impl Io {
-    fn below(&self, bound: u64) -> u64 {
+    pub(super) fn below(&self, bound: u64) -> u64 {
         self.host.shared.below(bound)
     }
 
+    pub(super) fn range(&self, block: u64) -> Range<u64> {
+        range(block, self.host.shared.habits.together)
+    }
+
+    /// Whether the next I/O tries data servers first. What is together would not stay in the metadata for long.
+    fn direct(&self) -> bool {
+        match self.host.shared.habits.together {
+            true => self.below(16) == 0,
+            false => self.below(4) > 0,
+        }
+    }
+
     pub(crate) async fn step(&mut self) {
+        let brief = self.host.shared.habits.brief;
+        if brief && self.below(3) > 0 {
+            return self.read_delegated().await;
+        }
         let Some(held) = self.held().await else { return };
-        match self.below(20) {
+        match self.below(22) {
             0..=6 => self.write_own(held.file).await,
             7..=12 => {
                 let block = self.below(BLOCKS + 1);
@@ -66,7 +86,12 @@ impl Io {
             13 => self.truncate(held.file).await,
             14..=16 => self.locked(&held).await,
             17 => self.stat(&held).await,
+            18..=19 => self.copy(held.file).await,
             _ => self.close(&held).await,
+        }
+        let held = self.host.held.lock().clone();
+        if let Some(held) = held.filter(|_| brief) {
+            self.close(&held).await;
         }
     }
 
@@ -87,7 +112,7 @@ impl Io {
     }
 
     /// This file open, however often it takes.
-    async fn holding(&self, file: usize) -> Held {
+    pub(super) async fn holding(&self, file: usize) -> Held {
         loop {
             match self.host.held.lock().clone() {
                 Some(held) if held.file == file => return held,
@@ -97,7 +122,7 @@ impl Io {
         }
     }
 
-    async fn lost(&self) {
+    pub(super) async fn lost(&self) {
         self.host.forget_layout().await;
         let held = self.host.held.lock().take();
         if let Some(held) = held {
@@ -128,11 +153,15 @@ impl Io {
         }
     }
 
-    async fn write_own(&self, file: usize) {
+    /// One of the blocks that nobody else writes.
+    pub(super) fn own(&self) -> Option<u64> {
         let (me, all) = self.who;
-        let mine = self.below(BLOCKS.div_ceil(all)) * all + me;
-        if mine < BLOCKS {
-            self.write(file, mine, false).await;
+        Some(self.below(BLOCKS.div_ceil(all)) * all + me).filter(|block| *block < BLOCKS)
+    }
+
+    async fn write_own(&self, file: usize) {
+        if let Some(block) = self.own() {
+            self.write(file, block, false).await;
         }
     }
 
@@ -140,10 +169,11 @@ impl Io {
     async fn write(&self, file: usize, block: u64, locked: bool) {
         let shared = &self.host.shared;
         let id = shared.at();
-        shared.blocks.began(file, block, id, id, id);
+        shared.blocks.began(file, block, id, Value::Is(id), id);
+        self.host.forget_blocks(file);
         shared.say(&self.host.name, || format!("writes {id}"));
         let data = Bytes::from(id.to_le_bytes().repeat(BLOCK as usize / 8));
-        let mut direct = self.below(4) > 0;
+        let mut direct = self.direct();
         loop {
             self.host.doing(1, format!("write file {file} block {block} direct {direct}"));
             let held = self.holding(file).await;
@@ -174,7 +204,7 @@ impl Io {
     async fn write_proxied(&self, held: &Held, block: u64, data: &Bytes) -> Result<(), Failed> {
         let write = nfs_argop4::OP_WRITE(WRITE4args {
             stateid: held.lock.map_or(held.stateid, |lock| lock.0),
-            offset: range(block).start,
+            offset: self.range(block).start,
             stable: stable_how4::FILE_SYNC4,
             data: data.clone(),
         });
@@ -193,7 +223,7 @@ impl Io {
     }
 
     async fn write_direct(&self, held: &Held, block: u64, data: &Bytes) -> Result<(), Failed> {
-        let bytes = range(block);
+        let bytes = self.range(block);
         self.layout(held, bytes.start).await?;
         let guard = self.host.layouts.current.read().await;
         let layout =
@@ -332,7 +362,8 @@ impl Io {
         layouts.asking(&held.handle, false, known.is_some());
         match answer.status {
             nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE | nfsstat4::NFS4ERR_LAYOUTTRYLATER => Err(Failed::Direct),
-            nfsstat4::NFS4ERR_NOSPC => Err(Failed::Direct),
+            // A file that has been in the metadata is written to data servers first.
+            nfsstat4::NFS4ERR_NOSPC | nfsstat4::NFS4ERR_IO => Err(Failed::Direct),
             status if later(status) => Err(Failed::Direct),
             status if unknown(status) && known.is_some() => {
                 self.host.forget_layout().await;
@@ -346,7 +377,7 @@ impl Io {
     /// What a block holds is what somebody wrote there last.
     pub(crate) async fn read(&self, file: usize, block: u64) {
         let shared = &self.host.shared;
-        let mut direct = self.below(3) > 0;
+        let mut direct = self.direct();
         loop {
             self.host.doing(1, format!("read file {file} block {block} direct {direct}"));
             let held = self.holding(file).await;
@@ -358,14 +389,8 @@ impl Io {
             match found {
                 Ok(found) => {
                     let to = shared.at();
-                    let mut words: BTreeMap<u64, u64> = BTreeMap::new();
-                    let whole = found.iter().copied().chain(std::iter::repeat(0)).take(BLOCK as usize);
-                    let whole: Vec<u8> = whole.collect();
-                    for word in whole.chunks(8) {
-                        *words.entry(u64::from_le_bytes(word.try_into().unwrap())).or_default() += 1;
-                    }
-                    for word in words.keys() {
-                        shared.blocks.check(file, block, *word, from, to, (&self.host.name, direct));
+                    for word in words(&found) {
+                        shared.blocks.check(file, block, word, from, to, (&self.host.name, direct));
                     }
                     return;
                 }
@@ -380,7 +405,7 @@ impl Io {
 
     async fn read_proxied(&self, held: &Held, block: u64) -> Result<Bytes, Failed> {
         let stateid = held.lock.map_or(held.stateid, |lock| lock.0);
-        let read = READ4args { stateid, offset: range(block).start, count: BLOCK as u32 };
+        let read = READ4args { stateid, offset: self.range(block).start, count: BLOCK as u32 };
         let ops = vec![putfh(&held.handle), nfs_argop4::OP_READ(read)];
         let mut answer = self.host.once(ops).await.ok_or(Failed::State)?;
         self.proxied(answer.status)?;
@@ -391,7 +416,7 @@ impl Io {
     }
 
     async fn read_direct(&self, held: &Held, block: u64) -> Result<Bytes, Failed> {
-        let bytes = range(block);
+        let bytes = self.range(block);
         self.layout(held, bytes.start).await?;
         let guard = self.host.layouts.current.read().await;
         let layout =
@@ -424,13 +449,19 @@ impl Io {
 
     async fn truncate(&self, file: usize) {
         let shared = &self.host.shared;
-        let parts = 1 + self.below(PARTS - 1);
-        let gone: Vec<u64> = (0..BLOCKS).filter(|block| block % PARTS >= parts).collect();
+        let size = match (shared.habits.together, self.below(6)) {
+            // Too large for the metadata.
+            (true, 0) => UNIT,
+            (true, _) => (1 + self.below(BLOCKS)) * BLOCK,
+            (false, _) => (1 + self.below(PARTS - 1)) * UNIT,
+        };
+        let gone: Vec<u64> = (0..BLOCKS).filter(|block| self.range(*block).start >= size).collect();
         let id = shared.at();
-        gone.iter().for_each(|block| shared.blocks.began(file, *block, id, 0, id));
-        let set = Attributes { size: Some(parts * UNIT), ..Attributes::default() };
+        gone.iter().for_each(|block| shared.blocks.began(file, *block, id, Value::Is(0), id));
+        self.host.forget_blocks(file);
+        let set = Attributes { size: Some(size), ..Attributes::default() };
         loop {
-            self.host.doing(1, format!("truncate file {file} to {parts} parts"));
+            self.host.doing(1, format!("truncate file {file} to {size}"));
             let held = self.holding(file).await;
             let obj_attributes = attributes(&set);
             let op = nfs_argop4::OP_SETATTR(SETATTR4args { stateid: held.stateid, obj_attributes });
@@ -451,7 +482,7 @@ impl Io {
     async fn locked(&self, held: &Held) {
         let (host, shared) = (&self.host, &self.host.shared);
         host.doing(1, "lock");
-        let Range { start, end } = range(LOCKED);
+        let Range { start, end } = self.range(LOCKED);
         let op = lock(&host.name, held, start, end - start, false);
         let Some(answer) = host.once(vec![putfh(&held.handle), op]).await else { return };
         let stateid = match answer.results.last() {
@@ -498,8 +529,14 @@ impl Io {
     }
 }
 
+/// The words of a block, whose end may lie behind the end of the file.
+pub(super) fn words(found: &[u8]) -> BTreeSet<u64> {
+    let whole: Vec<u8> = found.iter().copied().chain(std::iter::repeat(0)).take(BLOCK as usize).collect();
+    whole.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect()
+}
+
 /// The server does not know, or takes no more, what this stateid stands for.
-fn unknown(status: nfsstat4) -> bool {
+pub(super) fn unknown(status: nfsstat4) -> bool {
     matches!(
         status,
         nfsstat4::NFS4ERR_BAD_STATEID

@@ -1,16 +1,18 @@
 //! Everything at once: several hosts change names, read and write while the network, the disks, the store and the
 //! servers fail. A seed is a world, and fails the same way again: `SLUICE_CHAOS_SEED=N`. `SLUICE_CHAOS_SEEDS=10000`
-//! runs the first so many. `SLUICE_CHAOS_TRACE=1` tells what happens.
+//! runs the first so many, or those after `SLUICE_CHAOS_FIRST=N`. `SLUICE_CHAOS_TRACE=1` tells what happens.
 //!
 //! | module | what |
 //! | --- | --- |
 //! | `host` | a client as Linux is one: replays, reclaims, opens anew, obeys recalls |
 //! | `work` | changes of names that all hosts share |
 //! | `io` | blocks of files, read and written directly and not, under a lock and not |
+//! | `further` | copies, and what is remembered under delegations |
 //! | `faults` | what goes wrong, and for how long |
 //! | `model` | whether a file system could have answered so |
 
 mod faults;
+mod further;
 mod host;
 mod io;
 mod model;
@@ -27,12 +29,12 @@ use sluice_xdr::nfs4::*;
 use tokio::task::JoinSet;
 
 use crate::stage::{World, simulate_on};
-use host::{Host, Shared};
+use host::{BOTH, Habits, Host, Shared};
 use io::{BLOCKS, FILES, Io};
 use work::{NAMES, Namer};
 
 /// Seeds that run with the tests; more by `SLUICE_CHAOS_SEEDS`.
-const SEEDS: u64 = 20;
+const SEEDS: u64 = 8;
 const LEASE: Duration = Duration::from_secs(20);
 const STEPS: (u64, u64) = (40, 40);
 /// Once nothing fails any more everybody is done sooner.
@@ -45,7 +47,12 @@ fn variable(name: &str) -> Option<u64> {
 /// What is drawn before the world is made.
 fn policy(seed: u64) -> LayoutPolicy {
     let shape = [Shape::Default, Shape::Small, Shape::Wide, Shape::WideAny][(seed / 2 % 4) as usize];
-    LayoutPolicy { shape, mirrors: 1 + (seed % 2) as u8, inline: 0 }
+    let inline = if habits(seed).together { 16 << 10 } else { 0 };
+    LayoutPolicy { shape, mirrors: 1 + (seed % 2) as u8, inline }
+}
+
+fn habits(seed: u64) -> Habits {
+    Habits { together: seed % 5 == 3, brief: seed % 3 == 1 }
 }
 
 #[test]
@@ -56,7 +63,10 @@ fn whatever_fails_nothing_is_lost_and_nothing_done_twice() {
     }
     let seeds = match variable("SLUICE_CHAOS_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..variable("SLUICE_CHAOS_SEEDS").unwrap_or(SEEDS),
+        None => {
+            let first = variable("SLUICE_CHAOS_FIRST").unwrap_or(0);
+            first..first + variable("SLUICE_CHAOS_SEEDS").unwrap_or(SEEDS)
+        }
     };
     let workers = std::thread::available_parallelism().map_or(1, usize::from) as u64;
     let failed: Vec<u64> = std::thread::scope(|threads| {
@@ -128,21 +138,24 @@ async fn furnish(host: &Host) {
     for file in 0..FILES {
         let how = createhow4::GUARDED4(crate::client::attributes(&mode));
         let claim = open_claim4::CLAIM_NULL(crate::client::text(&format!("file{file}")));
-        let open = host::open(&host.name, claim, openflag4::OPEN4_CREATE(how));
+        let open = host::open(&host.name, BOTH, claim, openflag4::OPEN4_CREATE(how));
         let made = host.ask(vec![ops::putrootfh(), open, ops::getfh()]).await;
         match &made.results[..] {
             [
                 _,
                 nfs_resop4::OP_OPEN(OPEN4res::NFS4_OK(open)),
                 nfs_resop4::OP_GETFH(GETFH4res::NFS4_OK(found)),
-            ] => drop(host.ask(vec![ops::putfh(&found.object), ops::close(open.stateid)]).await),
+            ] => {
+                host.shared.files.lock().push(found.object.clone());
+                host.ask(vec![ops::putfh(&found.object), ops::close(open.stateid)]).await;
+            }
             other => panic!("{other:?}"),
         }
     }
 }
 
 async fn live(world: &mut World, seed: u64) {
-    let shared = Shared::new(world.env.clone(), LEASE);
+    let shared = Shared::new(world.env.clone(), LEASE, habits(seed));
     let count = 2 + seed % 3;
     let mut hosts = Vec::new();
     for n in 0..count {

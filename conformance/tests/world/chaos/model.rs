@@ -122,26 +122,40 @@ pub(crate) fn linearizable(steps: &[Step]) -> Result<(), String> {
     Err(format!("no order explains the answers around step {furthest}, at {there:?}: {around:#?}"))
 }
 
-/// One write of a block: a value that nobody else writes, or zero for what cuts it off.
+/// What is written to a block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Value {
+    /// What nobody else writes; or zero, for what cuts it off.
+    Is(u64),
+    /// What this block of this file holds meanwhile.
+    Of(usize, u64),
+}
+
+/// One write of a block.
 #[derive(Clone, Copy, Debug)]
 struct Write {
     /// Its number: what cuts off writes zeros, and there is more than one.
     id: u64,
-    value: u64,
+    value: Value,
     from: At,
     to: At,
     /// Whether somebody was told that it is stable.
     acknowledged: bool,
 }
 
+type Writes = BTreeMap<(usize, u64), Vec<Write>>;
+
+/// Copies of copies that are looked into; beyond that anything is believed.
+const COPIES: u32 = 4;
+
 /// Every block of every file, by what was written to it.
 #[derive(Debug, Default)]
 pub(crate) struct Blocks {
-    writes: Mutex<BTreeMap<(usize, u64), Vec<Write>>>,
+    writes: Mutex<Writes>,
 }
 
 impl Blocks {
-    pub(crate) fn began(&self, file: usize, block: u64, id: u64, value: u64, from: At) {
+    pub(crate) fn began(&self, file: usize, block: u64, id: u64, value: Value, from: At) {
         let write = Write { id, value, from, to: NEVER, acknowledged: false };
         self.writes.lock().entry((file, block)).or_default().push(write);
     }
@@ -166,16 +180,26 @@ impl Blocks {
     /// What a read between `from` and `to` may find.
     pub(crate) fn check(&self, file: usize, block: u64, found: u64, from: At, to: At, who: (&str, bool)) {
         let all = self.writes.lock();
-        let none = Vec::new();
-        let writes = all.get(&(file, block)).unwrap_or(&none);
-        let overwritten = |at: At| writes.iter().any(|w| w.acknowledged && w.from > at && w.to < from);
-        let beginning = found == 0 && !overwritten(0);
-        let fits = |w: &Write| w.value == found && w.from < to && (w.to == NEVER || !overwritten(w.to));
         assert!(
-            beginning || writes.iter().any(fits),
-            "file {file} block {block}: {found} was read from {from} to {to} by {who:?}, after these writes: {writes:#?}"
+            could_hold(&all, (file, block), found, (from, to), COPIES),
+            "file {file} block {block}: {found} was read from {from} to {to} by {who:?}, after these writes: {:#?}",
+            all.get(&(file, block))
         );
     }
+}
+
+/// Whether a block may hold this at some moment between two.
+fn could_hold(all: &Writes, place: (usize, u64), found: u64, (from, to): (At, At), copies: u32) -> bool {
+    let writes = all.get(&place).map_or(&[][..], Vec::as_slice);
+    let overwritten = |at: At| writes.iter().any(|w| w.acknowledged && w.from > at && w.to < from);
+    let written = |w: &Write| match w.value {
+        Value::Is(value) => value == found,
+        Value::Of(file, block) => {
+            copies == 0 || could_hold(all, (file, block), found, (w.from, w.to.min(to)), copies - 1)
+        }
+    };
+    let beginning = found == 0 && !overwritten(0);
+    beginning || writes.iter().any(|w| w.from < to && (w.to == NEVER || !overwritten(w.to)) && written(w))
 }
 
 /// Values that never go back.
@@ -212,13 +236,12 @@ fn an_order_is_found_or_not() {
     linearizable(&[made, step(5, 6, Act::Look(0, None))]).unwrap_err();
 }
 
-#[cfg(test)]
 const WHO: (&str, bool) = ("somebody", true);
 
 #[test]
 fn what_was_overwritten_is_not_read() {
     let blocks = Blocks::default();
-    blocks.began(0, 0, 7, 7, 1);
+    blocks.began(0, 0, 7, Value::Is(7), 1);
     blocks.check(0, 0, 0, 2, 3, WHO);
     blocks.check(0, 0, 7, 2, 3, WHO);
     blocks.ended(0, 0, 7, 4, true);
@@ -226,10 +249,26 @@ fn what_was_overwritten_is_not_read() {
     let lost = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| blocks.check(0, 0, 0, 5, 6, WHO)));
     assert!(lost.is_err());
     // Fenced: it was there before the next began, or never.
-    blocks.began(0, 0, 8, 8, 10);
+    blocks.began(0, 0, 8, Value::Is(8), 10);
     blocks.fenced(0, 0, 11);
-    blocks.began(0, 0, 9, 9, 12);
+    blocks.began(0, 0, 9, Value::Is(9), 12);
     blocks.ended(0, 0, 9, 13, true);
     let late = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| blocks.check(0, 0, 8, 14, 15, WHO)));
     assert!(late.is_err());
+}
+
+#[test]
+fn a_copy_holds_what_its_source_held() {
+    let blocks = Blocks::default();
+    blocks.began(0, 0, 7, Value::Is(7), 1);
+    blocks.ended(0, 0, 7, 2, true);
+    blocks.began(1, 5, 8, Value::Of(0, 0), 3);
+    blocks.ended(1, 5, 8, 4, true);
+    blocks.check(1, 5, 7, 5, 6, WHO);
+    // Written later: not what was copied.
+    blocks.began(0, 0, 9, Value::Is(9), 5);
+    for wrong in [0, 9] {
+        let found = std::panic::AssertUnwindSafe(|| blocks.check(1, 5, wrong, 6, 7, WHO));
+        assert!(std::panic::catch_unwind(found).is_err(), "{wrong}");
+    }
 }

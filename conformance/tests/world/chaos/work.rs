@@ -5,11 +5,13 @@ use std::sync::Arc;
 use sluice_conformance::client::ops;
 use sluice_xdr::nfs4::*;
 
-use super::host::{Held, Host};
+use super::host::{BOTH, Held, Host};
 use super::model::{Act, At, NAMELESS, NEVER, Step};
 use crate::client::{later, putfh, text};
 
 pub(crate) const NAMES: u64 = 6;
+/// Of a file that is there.
+pub(crate) const PLAIN: openflag4 = openflag4::Default(opentype4::OPEN4_NOCREATE);
 
 /// The directory that a name is in, and how it is called there.
 fn place(dirs: &[nfs_fh4; 2], name: u8) -> (nfs_argop4, String) {
@@ -80,7 +82,12 @@ impl Namer {
                 let make = if shared.below(2) == 0 {
                     let how = createhow4::GUARDED4(crate::client::attributes(&mode));
                     let claim = open_claim4::CLAIM_NULL(text(&text_name));
-                    super::host::open(&format!("{} names", host.name), claim, openflag4::OPEN4_CREATE(how))
+                    super::host::open(
+                        &format!("{} names", host.name),
+                        BOTH,
+                        claim,
+                        openflag4::OPEN4_CREATE(how),
+                    )
                 } else {
                     ops::create(createtype4::NF4FIFO, text_name.as_bytes(), &mode).unwrap()
                 };
@@ -215,8 +222,7 @@ impl Namer {
 /// Opens the file anew, for a worker that has lost it or has none: `None` while it cannot be told.
 pub(crate) async fn open_file(host: &Host, file: usize) -> Option<Held> {
     let claim = open_claim4::CLAIM_NULL(text(&format!("file{file}")));
-    let how = openflag4::Default(opentype4::OPEN4_NOCREATE);
-    let open = super::host::open(&host.name, claim, how);
+    let open = super::host::open(&host.name, BOTH, claim, PLAIN);
     let answer = host.once(vec![nfs_argop4::OP_PUTROOTFH, open, ops::getfh()]).await?;
     match (&answer.results[..], handle(&answer.results)) {
         ([_, nfs_resop4::OP_OPEN(OPEN4res::NFS4_OK(open)), ..], Some(handle)) => {

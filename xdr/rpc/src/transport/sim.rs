@@ -60,6 +60,8 @@ pub(super) struct Net {
 struct State {
     hosts: BTreeMap<String, IpAddr>,
     listeners: BTreeMap<SocketAddr, Queue>,
+    /// Listeners so far.
+    listened: u64,
     next_port: u16,
     links: Vec<Link>,
     partitions: BTreeSet<(IpAddr, IpAddr)>,
@@ -68,6 +70,8 @@ struct State {
 
 #[derive(Debug, Default)]
 struct Queue {
+    /// Which of the listeners this is: that of a process that died may be dropped after the next one began.
+    number: u64,
     streams: VecDeque<Stream>,
     waker: Option<Waker>,
 }
@@ -302,9 +306,11 @@ impl Transport for Host {
             if state.listeners.contains_key(&local) {
                 return Err(io::ErrorKind::AddrInUse.into());
             }
-            state.listeners.insert(local, Queue::default());
+            state.listened += 1;
+            let number = state.listened;
+            state.listeners.insert(local, Queue { number, ..Queue::default() });
             let net = Arc::clone(&self.net);
-            Ok(Box::new(Listening { net, local }) as Box<dyn Listener>)
+            Ok(Box::new(Listening { net, local, number }) as Box<dyn Listener>)
         })
     }
 }
@@ -313,13 +319,21 @@ impl Transport for Host {
 struct Listening {
     net: Arc<Net>,
     local: SocketAddr,
+    number: u64,
+}
+
+impl State {
+    /// The queue of a listener, unless its host crashed since.
+    fn queue(&mut self, of: &Listening) -> Option<&mut Queue> {
+        self.listeners.get_mut(&of.local).filter(|queue| queue.number == of.number)
+    }
 }
 
 impl Listener for Listening {
     fn accept(&mut self) -> BoxFuture<'_, io::Result<Stream>> {
         Box::pin(std::future::poll_fn(|cx| {
             let mut state = self.net.state.lock();
-            let Some(queue) = state.listeners.get_mut(&self.local) else {
+            let Some(queue) = state.queue(self) else {
                 // The host crashed; its process would not be here to see it.
                 return Poll::Pending;
             };
@@ -340,7 +354,9 @@ impl Listener for Listening {
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        let gone = self.net.state.lock().listeners.remove(&self.local);
+        let mut state = self.net.state.lock();
+        let gone = state.queue(self).is_some().then(|| state.listeners.remove(&self.local));
+        drop(state);
         // Outside the lock: streams nobody accepted reset their peers when they go.
         drop(gone);
     }

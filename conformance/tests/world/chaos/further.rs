@@ -1,0 +1,152 @@
+//! What I/O workers do beyond plain reads and writes: the server copies for them, and they believe what they remember
+//! as long as the file is delegated to them.
+
+use sluice_conformance::client::ops;
+use sluice_xdr::nfs4::*;
+
+use super::host::Delegated;
+use super::io::{BLOCK, BLOCKS, FILES, Io, unknown, words};
+use super::model::Value;
+use super::work::PLAIN;
+use crate::client::{CURRENT, later, putfh, text};
+
+impl Io {
+    /// The server copies some block of another file into one of this host's own.
+    pub(super) async fn copy(&self, file: usize) {
+        let (host, shared) = (&self.host, &self.host.shared);
+        let Some(own) = self.own() else { return };
+        let source = usize::try_from(self.below(FILES as u64)).unwrap();
+        let block = self.below(BLOCKS + 1);
+        if source == file {
+            return;
+        }
+        let id = shared.at();
+        shared.blocks.began(file, own, id, Value::Of(source, block), id);
+        host.forget_blocks(file);
+        loop {
+            host.doing(1, format!("copy file {source} block {block} to file {file} block {own}"));
+            let held = self.holding(file).await;
+            let from = shared.files.lock()[source].clone();
+            let copy = nfs_argop4::OP_COPY(COPY4args {
+                ca_src_stateid: stateid4::default(),
+                ca_dst_stateid: held.stateid,
+                ca_src_offset: self.range(block).start,
+                ca_dst_offset: self.range(own).start,
+                ca_count: BLOCK,
+                ca_consecutive: true,
+                ca_synchronous: true,
+                ca_source_server: Vec::new(),
+            });
+            let ops = vec![putfh(&from), nfs_argop4::OP_SAVEFH, putfh(&held.handle), copy];
+            let Some(answer) = host.once(ops).await else { continue };
+            match (answer.status, answer.results.last()) {
+                (_, Some(nfs_resop4::OP_COPY(COPY4res::NFS4_OK(ok)))) => {
+                    // A file that ends there is copied as far as it goes.
+                    let whole = ok.cr_response.wr_count == BLOCK;
+                    let stable = ok.cr_response.wr_committed != stable_how4::UNSTABLE4;
+                    shared.blocks.ended(file, own, id, shared.at(), whole && stable);
+                    return;
+                }
+                // The source ends before.
+                (nfsstat4::NFS4ERR_INVAL | nfsstat4::NFS4ERR_NOSPC, _) => return,
+                (status, _) if later(status) || status == nfsstat4::NFS4ERR_IO => host.pause().await,
+                (status, _) if unknown(status) => self.lost().await,
+                (other, _) => panic!("{}: COPY: {other}", host.name),
+            }
+        }
+    }
+
+    /// A block of a file that nobody changes without saying so: what is remembered of it is believed.
+    pub(super) async fn read_delegated(&self) {
+        let (host, shared) = (&self.host, &self.host.shared);
+        let file = usize::try_from(self.below(FILES as u64)).unwrap();
+        let block = self.below(BLOCKS + 1);
+        host.doing(1, format!("reads file {file} block {block} if it is delegated"));
+        self.tell_of_revoked().await;
+        let remembered = {
+            let delegations = host.layouts.delegations.lock();
+            delegations.held.get(&file).and_then(|held| held.remembered.get(&block).cloned())
+        };
+        if let Some(remembered) = remembered {
+            if shared.env.clock.now() < shared.believes_until(&host.name) {
+                let (from, to) = (shared.at(), shared.at());
+                for word in remembered {
+                    shared.blocks.check(
+                        file,
+                        block,
+                        word,
+                        from,
+                        to,
+                        (&format!("{} out of memory", host.name), false),
+                    );
+                }
+            }
+            return;
+        }
+        let known = host.layouts.delegations.lock().held.get(&file).map(|held| held.stateid);
+        let stateid = match known {
+            Some(stateid) => stateid,
+            None => match self.ask_for(file).await {
+                Some(stateid) => stateid,
+                None => return,
+            },
+        };
+        let handle = shared.files.lock()[file].clone();
+        let from = shared.at();
+        let read = READ4args { stateid, offset: self.range(block).start, count: BLOCK as u32 };
+        let Some(answer) = host.once(vec![putfh(&handle), nfs_argop4::OP_READ(read)]).await else { return };
+        let to = shared.at();
+        match answer.results.last() {
+            Some(nfs_resop4::OP_READ(READ4res::NFS4_OK(ok))) => {
+                let found = words(&ok.data);
+                for word in &found {
+                    shared.blocks.check(file, block, *word, from, to, (&host.name, false));
+                }
+                let mut delegations = host.layouts.delegations.lock();
+                if let Some(held) = delegations.held.get_mut(&file).filter(|held| held.stateid == stateid) {
+                    held.remembered.insert(block, found.into_iter().collect());
+                }
+            }
+            _ if unknown(answer.status) => {
+                let mut delegations = host.layouts.delegations.lock();
+                if delegations.held.get(&file).is_some_and(|held| held.stateid == stateid) {
+                    delegations.held.remove(&file);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Opens the file to read it, hopes that it is delegated, and closes it.
+    async fn ask_for(&self, file: usize) -> Option<stateid4> {
+        let (host, shared) = (&self.host, &self.host.shared);
+        host.layouts.delegations.lock().asking = Some(file);
+        let claim = open_claim4::CLAIM_NULL(text(&format!("file{file}")));
+        let owner = format!("{} reads", host.name);
+        let access = OPEN4_SHARE_ACCESS_READ | OPEN4_SHARE_ACCESS_WANT_READ_DELEG;
+        let open = super::host::open(&owner, access, claim, PLAIN);
+        let asked = host.once(vec![ops::putrootfh(), open, ops::close(CURRENT)]).await;
+        let mut delegations = host.layouts.delegations.lock();
+        if delegations.asking.take() != Some(file) {
+            // It was restarted meanwhile.
+            return None;
+        }
+        let Some(nfs_resop4::OP_OPEN(OPEN4res::NFS4_OK(opened))) = asked.as_ref()?.results.get(1) else {
+            return None;
+        };
+        let open_delegation4::OPEN_DELEGATE_READ(given) = &opened.delegation else { return None };
+        shared.say(&host.name, || format!("file {file} is delegated"));
+        let held = Delegated { stateid: given.stateid, remembered: Default::default() };
+        delegations.held.insert(file, held);
+        Some(given.stateid)
+    }
+
+    /// As the flags of SEQUENCE ask for. RFC 8881 §8.5.
+    async fn tell_of_revoked(&self) {
+        let revoked = std::mem::take(&mut self.host.layouts.delegations.lock().revoked);
+        for stateid in revoked {
+            let free = nfs_argop4::OP_FREE_STATEID(FREE_STATEID4args { fsa_stateid: stateid });
+            self.host.once(vec![free]).await;
+        }
+    }
+}
