@@ -117,6 +117,9 @@ same "$(tail -n 1 $D/$other/log | cut -c1-5)" 00059 "its last line"
 same "$(tail -c 4096 $D/$other/direct | tr -d d | wc -c)" 0 "O_DIRECT at the other client"
 io verify $D/$other/large 64m 7 --exact
 
+step "random operations, each checked"
+$PYTHON /share/small.py $D/$ROLE/random --seed $((ROLE * 1000000)) --files "${SMALL_FILES:-60}"
+
 step "copies, names, files without a name"
 cp $D/$ROLE/f00007 $D/$ROLE/copy; cmp $D/$ROLE/f00007 $D/$ROLE/copy
 cp $D/$ROLE/large $D/$ROLE/large2; cmp $D/$ROLE/large $D/$ROLE/large2
