@@ -5,7 +5,10 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use sluice_conformance::external::{guests, pynfs};
-use sluice_conformance::{bench, check, guest, hosts, kills, suite};
+use sluice_conformance::{allocations, bench, check, guest, hosts, kills, suite};
+
+#[global_allocator]
+static ALLOCATOR: allocations::Counting = allocations::Counting;
 
 #[derive(Parser)]
 #[command(name = "sluice-conformance", about = "The proof of Sluice: one command per suite")]
@@ -45,6 +48,11 @@ enum Command {
     Bench(bench::Options),
     /// Measure one data server beside NFS-Ganesha and a server that answers from memory
     BenchDs(bench::ds::Options),
+    /// Measure the metadata server beside its store and NFS-Ganesha
+    BenchMds(bench::mds::Options),
+    /// A metadata server that counts its allocations, for `bench-mds`
+    #[command(hide = true)]
+    CountedMds(bench::mds::counted::Options),
     /// The server that answers from memory, for `bench-ds`
     #[command(hide = true)]
     Ceiling,
@@ -66,6 +74,8 @@ fn main() -> ExitCode {
         Command::Kills(options) => kills::main(&options),
         Command::Bench(options) => bench::main(&options),
         Command::BenchDs(options) => bench::ds::main(&options),
+        Command::BenchMds(options) => bench::mds::main(&options),
+        Command::CountedMds(options) => bench::mds::counted::serve(&options),
         Command::Ceiling => bench::ds::ceiling::serve(),
     };
     match outcome {

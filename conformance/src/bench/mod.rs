@@ -11,6 +11,7 @@
 //! | `reread` | the same files read by several clients, twice |
 //! | `directory` | one directory of many files |
 //! | `ds` | `bench-ds`: one data server beside its peers |
+//! | `mds` | `bench-mds`: the metadata server beside its store and its peers |
 //! | `table` | the rows, printed and as JSON |
 
 mod costs;
@@ -19,6 +20,7 @@ mod directory;
 pub mod ds;
 mod host;
 mod load;
+pub mod mds;
 mod names;
 mod reread;
 mod small;

@@ -44,6 +44,8 @@ const LISTED: bitmap4 = bitmap4::of(&[
     FATTR4_TIME_MODIFY,
     FATTR4_MOUNTED_ON_FILEID,
 ]);
+/// What it asks of every entry when it only wants names.
+const NAMED: bitmap4 = bitmap4::of(&[FATTR4_RDATTR_ERROR, FATTR4_MOUNTED_ON_FILEID]);
 /// Bytes of one page of a listing: what a kernel with the usual rsize takes.
 const PAGE: u32 = 1 << 20;
 const OWNER: &[u8] = b"sluice test client";
@@ -223,7 +225,24 @@ impl Client {
     /// # Errors
     /// Whatever the server says.
     pub async fn readdir_page(&self, directory: &nfs_fh4, cookie: u64, verifier: verifier4) -> Result<Page> {
-        let ops = vec![ops::putfh(directory), ops::readdir(cookie, verifier, PAGE, LISTED)];
+        self.page(directory, (cookie, verifier), LISTED).await
+    }
+
+    /// As [`Client::readdir_page`], with what a kernel asks for that only wants names.
+    ///
+    /// # Errors
+    /// Whatever the server says.
+    pub async fn names_page(&self, directory: &nfs_fh4, cookie: u64, verifier: verifier4) -> Result<Page> {
+        self.page(directory, (cookie, verifier), NAMED).await
+    }
+
+    async fn page(
+        &self,
+        directory: &nfs_fh4,
+        (cookie, verifier): (u64, verifier4),
+        wanted: bitmap4,
+    ) -> Result<Page> {
+        let ops = vec![ops::putfh(directory), ops::readdir(cookie, verifier, PAGE, wanted)];
         match self.compound(ops).await?.pop() {
             Some(nfs_resop4::OP_READDIR(READDIR4res::NFS4_OK(page))) => {
                 Ok(Page { entries: page.reply.entries, verifier: page.cookieverf, eof: page.reply.eof })

@@ -14,12 +14,12 @@
 
 pub mod ceiling;
 mod exported;
-mod ganesha;
+pub(super) mod ganesha;
 mod kernel;
-mod network;
-mod peers;
+pub(super) mod network;
+pub(super) mod peers;
 mod portmap;
-mod report;
+pub(super) mod report;
 mod wire;
 
 use std::collections::BTreeMap;

@@ -13,7 +13,7 @@ const CONGESTION: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 const CHOICES: [&str; 2] = ["cubic", "reno"];
 
 /// From here on this thread, and what it starts, is alone with its loopback. For people: how TCP is set there.
-pub(super) fn enter() -> Result<String> {
+pub(in crate::bench) fn enter() -> Result<String> {
     unshare(CloneFlags::CLONE_NEWNET).context("the benchmark needs root, for a network of its own")?;
     ip(&["link", "set", "lo", "up"])?;
     // Ganesha resolves its own name, and asks for addresses of kinds that the host has beyond loopback.

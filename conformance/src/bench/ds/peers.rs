@@ -13,7 +13,7 @@ use sluice_rpc::{AuthSys, Credential, Tcp};
 use sluice_xdr::nfs4::layoutiomode4;
 use tempfile::TempDir;
 
-use super::ganesha::Ganesha;
+use super::ganesha::{Ganesha, Protocol};
 use super::kernel;
 use super::wire::File;
 use crate::bench::host::{Installation, Process};
@@ -64,7 +64,7 @@ enum Alive {
 }
 
 /// Below the range from which the kernel gives ports to clients.
-fn free_port() -> Result<u16> {
+pub(in crate::bench) fn free_port() -> Result<u16> {
     let free = |port: &u16| [0, 1].iter().all(|n| TcpListener::bind((Ipv4Addr::LOCALHOST, port + n)).is_ok());
     (10_000..20_000).step_by(2).find(free).context("no free ports between 10000 and 20000")
 }
@@ -140,8 +140,9 @@ impl Peer {
 
     fn ganesha(below: &Path, count: usize) -> Result<Self> {
         let home = tempfile::Builder::new().prefix("sluice-bench-ganesha-").tempdir_in(below)?;
-        let ganesha = Ganesha::start(home.path(), free_port()?)?;
-        let files = ganesha.create(home.path(), count)?;
+        let data = home.path().join("data");
+        let ganesha = Ganesha::start(home.path(), &data, free_port()?, Protocol::V3)?;
+        let files = ganesha.create(&data, count)?;
         Ok(Self {
             name: Name::Ganesha,
             about: ganesha.version.clone(),

@@ -40,20 +40,20 @@ pub(super) struct Measured {
 
 /// A figure that stands by itself, and how it is judged.
 #[derive(Debug)]
-pub(super) struct Figure {
-    pub(super) title: String,
-    pub(super) value: f64,
-    pub(super) unit: &'static str,
+pub(in crate::bench) struct Figure {
+    pub(in crate::bench) title: String,
+    pub(in crate::bench) value: f64,
+    pub(in crate::bench) unit: &'static str,
     /// The bound, and whether it is the least (or the most) that is good.
-    pub(super) bound: Option<(f64, bool)>,
+    pub(in crate::bench) bound: Option<(f64, bool)>,
 }
 
 impl Figure {
-    fn good(&self) -> bool {
+    pub(in crate::bench) fn good(&self) -> bool {
         self.bound.is_none_or(|(bound, least)| if least { self.value >= bound } else { self.value <= bound })
     }
 
-    fn verdict(&self) -> String {
+    pub(in crate::bench) fn verdict(&self) -> String {
         let Some((bound, least)) = self.bound else { return String::new() };
         let word = if least { "at least" } else { "at most" };
         format!("  ({word} {bound}: {})", if self.good() { "yes" } else { "NO" })
@@ -67,7 +67,7 @@ pub(super) struct Report {
     pub(super) figures: Vec<Figure>,
 }
 
-pub(super) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+pub(in crate::bench) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut sorted: Vec<f64> = values.into_iter().collect();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
@@ -121,7 +121,7 @@ impl Measured {
     }
 }
 
-fn figure_json(figure: &Figure) -> Value {
+pub(in crate::bench) fn figure_json(figure: &Figure) -> Value {
     let bound = figure.bound.map(|(bound, least)| json!({ "bound": bound, "least": least }));
     json!({ "what": figure.title, "value": figure.value, "unit": figure.unit, "goal": bound, "good": figure.good() })
 }
@@ -141,7 +141,7 @@ impl Report {
     }
 }
 
-fn number(value: f64) -> String {
+pub(in crate::bench) fn number(value: f64) -> String {
     if value < 10.0 { format!("{value:.2}") } else { format!("{value:.0}") }
 }
 

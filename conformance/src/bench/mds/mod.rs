@@ -1,0 +1,335 @@
+//! `bench-mds`: names and small files at the metadata server, beside its store alone and NFS-Ganesha, the same client, in
+//! rounds that interleave. Everything shares this machine's processors, and every change is durable when it is answered
+//! (but for the peer that says so).
+//!
+//! | module | what |
+//! | --- | --- |
+//! | `work` | what clients do |
+//! | `peers` | Sluice and NFS-Ganesha, started, with their clients |
+//! | `disk` | an ext4 in a file, mounted as wanted |
+//! | `store` | the store alone, with the write set of a create |
+//! | `counted` | a metadata server that counts its allocations |
+//! | `flat` | what an operation costs with few files and with many |
+//! | `report` | medians, spread, ratios, goals |
+
+pub mod counted;
+mod disk;
+mod flat;
+mod peers;
+mod report;
+mod store;
+mod work;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Args;
+
+use super::ds::network;
+use super::load::{self, Run, Until};
+use super::{host, interrupted};
+use counted::Counted;
+use peers::{DIRECTORIES, Name, Peer};
+use report::{Goal, Measured, Report, Sample};
+use store::Bare;
+use work::{Phase, Step, Worker};
+
+/// How many clients there are.
+const CLIENTS: [usize; 4] = [1, 8, 64, 256];
+/// The number that goals are about.
+const JUDGED: usize = 64;
+/// Up to which size files are kept in the metadata, where that is measured.
+const INLINE: &str = "8KiB";
+
+/// Options of `bench-mds`.
+#[derive(Args, Debug)]
+pub struct Options {
+    /// The program to measure [default: beside this one, else target/release/sluice]
+    #[arg(long, value_name = "FILE")]
+    sluice: Option<PathBuf>,
+    /// Where the servers keep their data, removed at the end; its file system counts [default: the temporary directory]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// Rounds
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+    /// Milliseconds that a row of one server takes in one round
+    #[arg(long, value_name = "MS", default_value_t = 500)]
+    round_ms: u64,
+    /// Besides Sluice
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "store,ganesha,ganesha-plain")]
+    peers: Vec<Name>,
+    /// How many clients at once
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = CLIENTS)]
+    clients: Vec<usize>,
+    /// How many files the directory grows to in which an operation must cost the same at the end; 0: it is not tried
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    files: u64,
+    /// Only rows whose names contain this
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// Write the table there too
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// A row, before how many clients there are.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    title: &'static str,
+    phase: Phase,
+    /// Clients have directories of their own, as far as there are [`DIRECTORIES`].
+    apart: bool,
+    goal: Goal,
+}
+
+const fn shape(title: &'static str, phase: Phase, apart: bool, goal: Goal) -> Shape {
+    Shape { title, phase, apart, goal }
+}
+
+/// A change must be durable, and Ganesha's is, too.
+const CHANGE: Goal = Goal { rate: None, ganesha: Some(3.0), store: None };
+const CREATE: Goal = Goal { rate: Some(15_000.0), ganesha: Some(3.0), store: Some(0.5) };
+
+const fn rate(least: f64) -> Goal {
+    Goal { rate: Some(least), ganesha: None, store: None }
+}
+
+/// In the order in which they leave behind what the next ones need.
+const SHAPES: [Shape; 11] = [
+    shape("creates, one directory", Phase::Create, false, CREATE),
+    shape("getattrs", Phase::GetAttributes, false, rate(100_000.0)),
+    shape(
+        "readdir entries, names only",
+        Phase::Names,
+        false,
+        Goal { rate: None, ganesha: None, store: None },
+    ),
+    shape("readdir entries, with attributes", Phase::Listing, false, rate(300_000.0)),
+    shape("renames, one directory", Phase::Rename, false, CHANGE),
+    shape("removes, one directory", Phase::Remove, false, CHANGE),
+    shape("creates, 64 directories", Phase::Create, true, CREATE),
+    shape("renames, 64 directories", Phase::Rename, true, CHANGE),
+    shape("removes, 64 directories", Phase::Remove, true, CHANGE),
+    shape("4 KiB files: create, write, close", Phase::Write, true, CHANGE),
+    shape(
+        "4 KiB files: open, read, close",
+        Phase::Read,
+        true,
+        Goal { rate: None, ganesha: None, store: None },
+    ),
+];
+
+impl Shape {
+    fn row(&self, clients: usize) -> String {
+        format!("{}, {clients} client{}", self.title, if clients == 1 { "" } else { "s" })
+    }
+}
+
+/// Runs `bench-mds`: success when every goal is met.
+///
+/// # Errors
+/// If a peer is missing or cannot be started, or an operation fails.
+pub fn main(options: &Options) -> Result<ExitCode> {
+    let network = network::enter()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let report = runtime.block_on(async {
+        tokio::select! {
+            report = measure(options, network) => report,
+            why = interrupted() => Err(why),
+        }
+    })?;
+    print!("{report}");
+    if let Some(file) = &options.json {
+        let text = serde_json::to_string_pretty(&report.json())?;
+        std::fs::write(file, text + "\n").with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    Ok(if report.passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+async fn measure(options: &Options, network: String) -> Result<Report> {
+    let program = host::program(options.sluice.as_deref())?;
+    let below = options.data_dir.clone().unwrap_or_else(std::env::temp_dir);
+    std::fs::create_dir_all(&below).with_context(|| format!("cannot make {}", below.display()))?;
+    let most = options.clients.iter().copied().max().unwrap_or(1).max(1);
+    let mut report = Report::default();
+    let mut bench = Bench { options, peers: Vec::new(), store: None, rows: BTreeMap::new() };
+    for name in [Name::Sluice].iter().chain(options.peers.iter().filter(|name| **name != Name::Store)) {
+        let peer = Peer::start(*name, &program, &below, most).await?;
+        report.about.push(format!("{:<14} {}", peer.name, peer.about));
+        bench.peers.push(peer);
+    }
+    if options.peers.contains(&Name::Store) {
+        let store = Bare::open(&below).await?;
+        report.about.push(format!("{:<14} {}", Name::Store, store.about()));
+        bench.store = Some(store);
+    }
+    report.about.push(network);
+    report.about.push(format!(
+        "medians of {} interleaved rounds of {} ms; client and servers share {} processors; CPU is the server's, for one \
+         operation or entry",
+        options.rounds,
+        options.round_ms,
+        std::thread::available_parallelism().map_or(1, usize::from),
+    ));
+    for round in 0..options.rounds {
+        for clients in &options.clients {
+            bench.round(round, *clients).await?;
+        }
+        eprintln!("round {} of {}", round + 1, options.rounds);
+    }
+    let allocations = bench.allocations(&below).await?;
+    report.rows = bench.measured(&allocations);
+    if options.files > 0
+        && let Some(peer) = bench.peers.first()
+    {
+        report.figures = flat::measure(peer, options.files).await?;
+    }
+    Ok(report)
+}
+
+/// What is under way.
+struct Bench<'a> {
+    options: &'a Options,
+    peers: Vec<Peer>,
+    store: Option<Bare>,
+    /// By clients and by place in [`SHAPES`].
+    rows: BTreeMap<(usize, usize), BTreeMap<Name, Vec<Sample>>>,
+}
+
+impl Bench<'_> {
+    fn shown(&self) -> impl Iterator<Item = (usize, Shape)> {
+        let only = self.options.only.clone().unwrap_or_default();
+        SHAPES.into_iter().enumerate().filter(move |(_, shape)| shape.title.contains(&only))
+    }
+
+    fn until(&self) -> Until {
+        Until::Elapsed(Duration::from_millis(self.options.round_ms))
+    }
+
+    fn note(&mut self, clients: usize, shape: usize, name: Name, sample: Sample) {
+        self.rows.entry((clients, shape)).or_default().entry(name).or_default().push(sample);
+    }
+
+    /// Every row of every server; who begins changes from round to round.
+    async fn round(&mut self, round: u32, clients: usize) -> Result<()> {
+        let places = self.peers.len() + usize::from(self.store.is_some());
+        for turn in 0..places {
+            let at = (turn + round as usize) % places;
+            match self.peers.get(at) {
+                Some(_) => self.series(at, round, clients).await?,
+                None => self.alone(round, clients).await?,
+            }
+        }
+        Ok(())
+    }
+
+    /// The store alone, in the place of a server.
+    async fn alone(&mut self, round: u32, clients: usize) -> Result<()> {
+        let creates: Vec<usize> =
+            self.shown().filter(|(_, s)| s.goal.store.is_some()).map(|(at, _)| at).collect();
+        let Some(store) = self.store.as_ref().filter(|_| !creates.is_empty()) else { return Ok(()) };
+        let before = host::Usage::own()?.cpu_seconds;
+        let run = store.run(clients, u64::from(round) << 10 | clients as u64, self.until()).await?;
+        let cpu = host::Usage::own()?.cpu_seconds - before;
+        for at in creates {
+            self.note(clients, at, Name::Store, sample(&run, run.operations.len() as u64, cpu));
+        }
+        Ok(())
+    }
+
+    /// All rows of one server.
+    async fn series(&mut self, at: usize, round: u32, clients: usize) -> Result<()> {
+        let shapes: Vec<(usize, Shape)> = self.shown().collect();
+        let until = self.until();
+        let peer = self.peers.get(at).context("no such peer")?;
+        let name = peer.name;
+        let mut samples = Vec::new();
+        for apart in [false, true] {
+            let shapes: Vec<_> = shapes.iter().filter(|(_, shape)| shape.apart == apart).collect();
+            if shapes.is_empty() {
+                continue;
+            }
+            let mut directories = Vec::new();
+            for number in 0..if apart { DIRECTORIES.min(clients) } else { 1 } {
+                directories.push(peer.directory(&format!("round{round}-{clients}-{apart}-{number}")).await?);
+            }
+            let mut workers = peer.workers(clients, &directories)?;
+            let made = shapes.iter().any(|(_, shape)| shape.phase == Phase::Create);
+            let needs = |phase| matches!(phase, Phase::GetAttributes | Phase::Rename | Phase::Remove);
+            if !made && shapes.iter().any(|(_, shape)| needs(shape.phase)) {
+                workers = phase(workers, Phase::Create, until).await?.1;
+            }
+            if shapes.iter().any(|(_, shape)| shape.phase == Phase::Read)
+                && !shapes.iter().any(|(_, shape)| shape.phase == Phase::Write)
+            {
+                workers = phase(workers, Phase::Write, until).await?.1;
+            }
+            for (at, shape) in shapes {
+                let before = peer.cpu_seconds()?;
+                let (run, after) = phase(workers, shape.phase, until)
+                    .await
+                    .with_context(|| format!("{name}: {}", shape.row(clients)))?;
+                let units = after.iter().map(|worker| worker.units).sum();
+                samples.push((*at, sample(&run, units, peer.cpu_seconds()? - before)));
+                workers = after;
+            }
+        }
+        for (at, sample) in samples {
+            self.note(clients, at, name, sample);
+        }
+        Ok(())
+    }
+
+    /// How often the metadata server allocates for one operation or entry, by place in [`SHAPES`].
+    async fn allocations(&self, below: &std::path::Path) -> Result<BTreeMap<usize, f64>> {
+        let below = below.to_owned();
+        let mut counted = tokio::task::spawn_blocking(move || Counted::start(&below)).await??;
+        let peer = Peer::counted(counted.address, JUDGED).await?;
+        let mut all = BTreeMap::new();
+        for apart in [false, true] {
+            let directories = [peer.directory(&format!("counted-{apart}")).await?];
+            let mut workers = peer.workers(JUDGED, &directories)?;
+            for (at, shape) in SHAPES.into_iter().enumerate().filter(|(_, shape)| shape.apart == apart) {
+                let before = counted.allocations()?;
+                let (_, after) = phase(workers, shape.phase, self.until()).await?;
+                let units: u64 = after.iter().map(|worker| worker.units).sum();
+                all.insert(at, (counted.allocations()? - before) as f64 / units.max(1) as f64);
+                workers = after;
+            }
+        }
+        Ok(all)
+    }
+
+    fn measured(&mut self, allocations: &BTreeMap<usize, f64>) -> Vec<Measured> {
+        let rows = std::mem::take(&mut self.rows).into_iter().filter_map(|((clients, at), samples)| {
+            let shape = SHAPES.get(at)?;
+            let judged = clients == JUDGED;
+            Some(Measured {
+                title: shape.row(clients),
+                goal: if judged { shape.goal } else { Goal::default() },
+                samples,
+                allocations: allocations.get(&at).copied().filter(|_| judged),
+            })
+        });
+        rows.collect()
+    }
+}
+
+/// One phase, and the workers as it leaves them.
+async fn phase(mut workers: Vec<Worker>, phase: Phase, until: Until) -> Result<(Run, Vec<Worker>)> {
+    for worker in &mut workers {
+        worker.begin();
+    }
+    load::run(workers, until, Step(phase)).await
+}
+
+/// `units`: what is counted, operations or entries. `cpu`: seconds.
+fn sample(run: &Run, units: u64, cpu: f64) -> Sample {
+    let (p50, p99) = load::latency([run]);
+    let units = units as f64;
+    Sample { rate: units / run.elapsed.as_secs_f64(), p50, p99, cpu: cpu * 1e6 / units.max(1.0) }
+}

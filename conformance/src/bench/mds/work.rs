@@ -1,0 +1,168 @@
+//! What clients do: one operation at a time each, on names and files of their own.
+
+use anyhow::{Context, Result, ensure};
+use bytes::Bytes;
+use sluice_xdr::nfs4::{OPEN4_SHARE_ACCESS_READ, nfs_fh4, verifier4};
+
+use crate::bench::load::AsyncOperation;
+use crate::client::{Client, How};
+
+/// Bytes of a small file.
+pub(super) const SMALL: usize = 4096;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// OPEN with GUARDED, GETFH, GETATTR; CLOSE
+    Create,
+    /// By filehandle
+    GetAttributes,
+    Names,
+    Listing,
+    Rename,
+    Remove,
+    /// OPEN, WRITE, CLOSE
+    Write,
+    /// OPEN, READ, CLOSE
+    Read,
+}
+
+/// A client at work.
+#[derive(Clone, Debug)]
+pub(super) struct Worker {
+    pub(super) client: Client,
+    number: usize,
+    /// Where it makes, renames and removes.
+    pub(super) directory: nfs_fh4,
+    /// What it lists.
+    listed: nfs_fh4,
+    made: Vec<nfs_fh4>,
+    renamed: u64,
+    written: u64,
+    /// Since the phase began.
+    done: u64,
+    /// Where its listing goes on.
+    at: (u64, verifier4),
+    /// Since the phase began: entries of listings, elsewhere operations.
+    pub(super) units: u64,
+}
+
+impl Worker {
+    pub(super) fn new(client: &Client, number: usize, directory: &nfs_fh4, listed: &nfs_fh4) -> Self {
+        Self {
+            client: client.clone(),
+            number,
+            directory: directory.clone(),
+            listed: listed.clone(),
+            made: Vec::new(),
+            renamed: 0,
+            written: 0,
+            done: 0,
+            at: (0, verifier4::default()),
+            units: 0,
+        }
+    }
+
+    pub(super) fn begin(&mut self) {
+        (self.done, self.units, self.at) = (0, 0, (0, verifier4::default()));
+    }
+
+    fn name(&self, kind: &str, index: u64) -> Vec<u8> {
+        format!("{kind}{:03}.{index:08}", self.number).into_bytes()
+    }
+
+    fn made(&self) -> u64 {
+        self.made.len() as u64
+    }
+
+    async fn create(&mut self) -> Result<bool> {
+        let name = self.name("file", self.made());
+        let open = self.client.open(&self.directory, &name, &How::new_file(0o644)).await?;
+        self.client.close(&open).await?;
+        self.made.push(open.handle);
+        Ok(true)
+    }
+
+    async fn get_attributes(&mut self) -> Result<bool> {
+        let Some(at) = self.done.checked_rem(self.made()) else { return Ok(false) };
+        let handle = self.made.get(usize::try_from(at)?).context("no such file")?;
+        let attributes = self.client.getattr(handle).await?;
+        ensure!(attributes.fileid.is_some(), "no fileid");
+        Ok(true)
+    }
+
+    async fn page(&mut self, attributes: bool) -> Result<bool> {
+        let (cookie, verifier) = self.at;
+        let page = match attributes {
+            true => self.client.readdir_page(&self.listed, cookie, verifier).await?,
+            false => self.client.names_page(&self.listed, cookie, verifier).await?,
+        };
+        self.units += page.entries.len() as u64;
+        ensure!(page.eof || !page.entries.is_empty(), "an empty page that is not the last");
+        let last = page.entries.last().map_or(cookie, |entry| entry.cookie);
+        self.at = if page.eof { (0, verifier4::default()) } else { (last, page.verifier) };
+        Ok(true)
+    }
+
+    async fn rename(&mut self) -> Result<bool> {
+        if self.renamed == self.made() {
+            return Ok(false);
+        }
+        let (from, to) = (self.name("file", self.renamed), self.name("moved", self.renamed));
+        self.client.rename(&self.directory, &from, &to).await?;
+        self.renamed += 1;
+        Ok(true)
+    }
+
+    async fn remove(&mut self) -> Result<bool> {
+        if self.done == self.made() {
+            return Ok(false);
+        }
+        let kind = if self.done < self.renamed { "moved" } else { "file" };
+        self.client.remove(&self.directory, &self.name(kind, self.done)).await?;
+        Ok(true)
+    }
+
+    async fn write(&mut self) -> Result<bool> {
+        static DATA: [u8; SMALL] = [0x5a; SMALL];
+        let name = self.name("small", self.written);
+        let open = self.client.open(&self.directory, &name, &How::new_file(0o644)).await?;
+        self.client.write_through(&open, 0, Bytes::from_static(&DATA)).await?;
+        self.client.close(&open).await?;
+        self.written += 1;
+        Ok(true)
+    }
+
+    async fn read(&mut self) -> Result<bool> {
+        let Some(at) = self.done.checked_rem(self.written) else { return Ok(false) };
+        let (name, how) = (self.name("small", at), How::existing(OPEN4_SHARE_ACCESS_READ));
+        let open = self.client.open(&self.directory, &name, &how).await?;
+        let data = self.client.read_through(&open, 0, u32::try_from(SMALL)?).await?;
+        ensure!(data.len() == SMALL, "{} bytes of {SMALL}", data.len());
+        self.client.close(&open).await?;
+        Ok(true)
+    }
+}
+
+pub(super) struct Step(pub(super) Phase);
+
+impl AsyncOperation<Worker> for Step {
+    async fn once(&self, worker: &mut Worker, _: u64) -> Result<bool> {
+        let more = match self.0 {
+            Phase::Create => worker.create().await?,
+            Phase::GetAttributes => worker.get_attributes().await?,
+            Phase::Names => worker.page(false).await?,
+            Phase::Listing => worker.page(true).await?,
+            Phase::Rename => worker.rename().await?,
+            Phase::Remove => worker.remove().await?,
+            Phase::Write => worker.write().await?,
+            Phase::Read => worker.read().await?,
+        };
+        if more {
+            worker.done += 1;
+            if !matches!(self.0, Phase::Names | Phase::Listing) {
+                worker.units += 1;
+            }
+        }
+        Ok(more)
+    }
+}
