@@ -5,6 +5,7 @@ use sluice_env::Wall;
 use sluice_kv::{AtomicOp, Transaction};
 
 use crate::codec;
+use crate::data_file::LayoutPolicy;
 use crate::error::FsError;
 use crate::fetch;
 use crate::inode::{DirectoryState, Inode, InodeRecord, Kind, Node, STAMP_OFFSET};
@@ -150,6 +151,14 @@ impl Namespace {
         parent: &Parent,
     ) -> Result<DirectoryChange, FsError> {
         Ok(DirectoryChange::none(parent.change(self.base(), &parent.state(txn).await?)))
+    }
+
+    /// The policy for what is made in a directory, the default if it is none: one point read.
+    pub async fn policy(&self, txn: &Transaction, key: &InodeKey) -> Result<LayoutPolicy, FsError> {
+        Ok(match fetch::record(txn, key).await?.node {
+            Node::Directory(node) => node.policy,
+            _ => LayoutPolicy::default(),
+        })
     }
 
     /// Attributes of an inode: one point read, two for a directory.

@@ -4,6 +4,7 @@ pub(crate) mod acl;
 pub(crate) mod current;
 pub(crate) mod get;
 pub(crate) mod set;
+pub(crate) mod straight;
 
 use sluice_namespace::{DirectoryChange, Name};
 use sluice_xdr::nfs4::{change_info4, nfsstat4};

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use sluice_env::BoxFuture;
 use sluice_kv::Attempt;
 use sluice_namespace::stable_storage::NOBODY;
-use sluice_namespace::{Credential, FileHandle, FsError, Inode, InodeKey, Request};
+use sluice_namespace::{Credential, FileHandle, FsError, Inode, InodeKey, LayoutPolicy, Request};
 use sluice_rpc::{Call, Connection};
 use sluice_state::client::Principal;
 use sluice_state::stateid::{Special, special};
@@ -208,15 +208,56 @@ impl Context {
         {
             return Ok(inode.clone());
         }
+        let inode = self.read_inode().await?;
+        if self.pseudo().is_none() {
+            self.known = Some((self.index, inode.clone()));
+        }
+        Ok(inode)
+    }
+
+    /// What the store, or the table of exports, says of the current file.
+    async fn read_inode(&self) -> Result<Inode, OpError> {
         if let Some(key) = self.pseudo() {
             return self.exports.inode(&key, self.from).ok_or_else(|| nfsstat4::NFS4ERR_STALE.into());
         }
         let key = self.current()?.inode;
         let namespace = &self.server.namespace;
-        let inode =
-            self.server.read(|txn| Box::pin(async move { namespace.getattr(&txn, &key).await })).await?;
-        self.known = Some((self.index, inode.clone()));
-        Ok(inode)
+        Ok(self.server.read(|txn| Box::pin(async move { namespace.getattr(&txn, &key).await })).await?)
+    }
+
+    /// As [`Context::inode`], not copied: the next operation reads it again unless it is given back.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) async fn take_inode(&mut self) -> Result<Inode, OpError> {
+        match self.known.take() {
+            Some((seen, inode)) if seen >= self.modified => Ok(inode),
+            _ => self.read_inode().await,
+        }
+    }
+
+    /// Gives back what [`Context::take_inode`] gave in the running operation, which has modified nothing.
+    pub(crate) fn give_back(&mut self, inode: Inode) {
+        // Who may see a directory that only leads to exports, and what it shows, is asked each time.
+        if self.pseudo().is_none() {
+            self.known = Some((self.index, inode));
+        }
+    }
+
+    /// The policy for what is made in the current directory; the default for what is none.
+    ///
+    /// # Errors
+    /// STALE and what the store says.
+    pub(crate) async fn policy(&self) -> Result<LayoutPolicy, OpError> {
+        let of = |inode: &Inode| inode.directory_node().map(|node| node.policy).unwrap_or_default();
+        match &self.known {
+            Some((seen, inode)) if *seen >= self.modified => return Ok(of(inode)),
+            _ if self.pseudo().is_some() => return Ok(of(&self.read_inode().await?)),
+            _ => {}
+        }
+        let key = self.current()?.inode;
+        let namespace = &self.server.namespace;
+        Ok(self.server.read(|txn| Box::pin(async move { namespace.policy(&txn, &key).await })).await?)
     }
 
     /// Runs the transaction that carries out the running operation; it says [`Context::record`] what the

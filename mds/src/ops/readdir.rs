@@ -1,13 +1,13 @@
 //! READDIR. RFC 8881 §18.23.
 
+use bytes::BytesMut;
 use sluice_namespace::{Cookie, DirectoryPage, Dirent, Entry, FileHandle, FsError, Inode, Kind, ReadDir};
 use sluice_xdr::nfs4::*;
-use sluice_xdr::{Encode, Writer};
 
 use super::lookup::not_a_directory;
 use crate::attr::acl;
 use crate::attr::current::Listing;
-use crate::attr::get;
+use crate::attr::{get, straight};
 use crate::compound::{Context, OpError, OpResult};
 use crate::exports::Place;
 use crate::exports::pseudo::Listed;
@@ -20,8 +20,15 @@ const PAGE: usize = 512;
 /// Bytes that an entry takes at least, to guess how many fit: cookie, name, empty attributes, list marks.
 const LEAST: usize = 4 + 8 + 8 + 8 + 4;
 
-/// Attributes that need the inode; without them a listing reads only the directory.
-const FREE: bitmap4 = bitmap4::of(&[FATTR4_RDATTR_ERROR]);
+/// Bytes of one block that values are written into.
+const BLOCK: usize = 64 << 10;
+
+/// Bytes that the usual attributes of an entry take at most: owners are ten digits, filehandles 64 bytes.
+const ENTRY: usize = 256;
+
+/// Attributes for which no inode is read: without others, which is what Linux asks for when it only wants names, a
+/// listing reads the directory alone.
+const FREE: bitmap4 = straight::OF_ENTRY;
 
 pub(crate) async fn readdir(cx: &mut Context, args: READDIR4args) -> OpResult<READDIR4res> {
     if !args.attr_request.and(get::WRITE_ONLY).is_empty() {
@@ -43,6 +50,7 @@ pub(crate) async fn readdir(cx: &mut Context, args: READDIR4args) -> OpResult<RE
     let mut after = Cookie(args.cookie);
     let mut entries: Vec<entry4> = Vec::new();
     let mut listing = Listing::default();
+    let mut values = BytesMut::new();
     loop {
         let limit = (room / LEAST).clamp(1, PAGE);
         let attributes = !args.attr_request.without(FREE).is_empty();
@@ -63,8 +71,12 @@ pub(crate) async fn readdir(cx: &mut Context, args: READDIR4args) -> OpResult<RE
                 Some(inode) => get::standing(&cx.server, inode, &args.attr_request).await?,
                 None => None,
             };
-            let entry = wire_entry(cx, &directory, (found, standing.as_ref()), &args.attr_request)?;
-            let size = 4 + encoded(&entry);
+            if values.capacity() < ENTRY {
+                values = BytesMut::with_capacity(room.clamp(ENTRY, BLOCK));
+            }
+            let of = (found, standing.as_ref());
+            let entry = wire_entry(cx, &directory, of, &args.attr_request, &mut values)?;
+            let size = encoded(&entry);
             if size > room {
                 return finish(verifier, entries, false);
             }
@@ -89,10 +101,11 @@ fn finish(cookieverf: verifier4, entries: Vec<entry4>, eof: bool) -> OpResult<RE
     Ok(READDIR4res::NFS4_OK(READDIR4resok { cookieverf, reply: dirlist4 { entries, eof } }))
 }
 
+/// Bytes of an entry on the wire: the mark before it, its cookie, its name, which attributes and their values, each
+/// but the first two with its length (RFC 4506).
 fn encoded(entry: &entry4) -> usize {
-    let mut writer = Writer::default();
-    entry.encode(&mut writer);
-    writer.len()
+    let mask = 4 * entry.attrs.attrmask.words().len();
+    4 + 8 + 4 + entry.name.len().next_multiple_of(4) + 4 + mask + 4 + entry.attrs.attr_vals.len()
 }
 
 async fn page(cx: &mut Context, read: &ReadDir) -> Result<DirectoryPage, OpError> {
@@ -139,6 +152,7 @@ fn wire_entry(
     directory: &FileHandle,
     (found, standing): (&Entry, Option<&Standing>),
     asked: &bitmap4,
+    values: &mut BytesMut,
 ) -> Result<entry4, OpError> {
     // §7.4: where another export begins, what is shown is that.
     let export = cx.exports.crossing(&found.entry.inode, cx.from).unwrap_or(directory.export);
@@ -149,6 +163,9 @@ fn wire_entry(
             return Err(nfsstat4::NFS4ERR_ACCESS.into());
         }
         Some(inode) if denied(inode) => failed(nfsstat4::NFS4ERR_ACCESS, asked)?,
+        Some(inode) if straight::is_all(asked) => {
+            straight::of_inode(&cx.server, export, inode, asked, values)
+        }
         Some(inode) => get::attributes(&cx.server, cx.minor, export, (inode, standing), asked)
             .encode(asked)
             .map_err(|_| nfsstat4::NFS4ERR_SERVERFAULT)?,
@@ -157,7 +174,30 @@ fn wire_entry(
         None if asked.contains(FATTR4_RDATTR_ERROR) && !asked.without(FREE).is_empty() => {
             failed(nfsstat4::NFS4ERR_NOENT, asked)?
         }
+        None if asked.without(FREE).is_empty() => straight::of_entry(&found.entry, asked, values),
         None => fattr4::default(),
     };
     Ok(entry4 { cookie: found.entry.cookie.0, name: found.entry.name.clone(), attrs })
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use sluice_xdr::{Encode, Writer};
+
+    use super::*;
+
+    #[test]
+    fn the_size_of_an_entry_is_what_it_takes_on_the_wire() {
+        for name in ["a", "four", "fives", "a longer name."] {
+            for attrmask in [bitmap4::EMPTY, bitmap4::of(&[1]), bitmap4::of(&[1, 33]), bitmap4::of(&[80])] {
+                let attrs = fattr4 { attrmask, attr_vals: Bytes::from_static(&[0; 12]) };
+                let entry = entry4 { cookie: 77, name: name.into(), attrs };
+                let mut writer = Writer::default();
+                writer.bool(true);
+                entry.encode(&mut writer);
+                assert_eq!(encoded(&entry), writer.len(), "{name} {attrmask:?}");
+            }
+        }
+    }
 }

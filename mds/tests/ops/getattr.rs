@@ -165,3 +165,85 @@ fn access_says_what_the_mode_says() {
         assert_eq!(ok.access, ACCESS4_READ, "mode 0644, not the owner");
     });
 }
+
+/// What is usual takes another way than what is not.
+const USUAL: [u32; 17] = [
+    FATTR4_TYPE,
+    FATTR4_CHANGE,
+    FATTR4_SIZE,
+    FATTR4_FSID,
+    FATTR4_RDATTR_ERROR,
+    FATTR4_FILEHANDLE,
+    FATTR4_FILEID,
+    FATTR4_MODE,
+    FATTR4_NUMLINKS,
+    FATTR4_OWNER,
+    FATTR4_OWNER_GROUP,
+    FATTR4_RAWDEV,
+    FATTR4_SPACE_USED,
+    FATTR4_TIME_ACCESS,
+    FATTR4_TIME_METADATA,
+    FATTR4_TIME_MODIFY,
+    FATTR4_MOUNTED_ON_FILEID,
+];
+
+#[test]
+fn an_attribute_is_the_same_whatever_it_is_asked_with() {
+    simulate(20, async |world: World| {
+        let client = world.client("a").await;
+        client.open("f", BOTH, 0).await;
+        client.mkdir("/", "d").await;
+        client.mkdir("/d", "below").await;
+        client.ok(vec![putrootfh(), symlink("l", "where it leads")]).await;
+        let device = createtype4::NF4CHR(specdata4 { specdata1: 5, specdata2: 300 });
+        client.ok(vec![putrootfh(), create(device, "c", &mode(0o600))]).await;
+        let owned = Attributes {
+            owner: Some(Bytes::from_static(b"4294967294")),
+            owner_group: Some(Bytes::from_static(b"10")),
+            mode: Some(0o4751),
+            time_modify_set: Some(settime4::SET_TO_CLIENT_TIME4(nfstime4 { seconds: -7, nseconds: 9 })),
+            ..Attributes::default()
+        };
+        client.ok(set("/f", &owned)).await;
+        for path in ["/", "/f", "/d", "/l", "/c"] {
+            let mut everything: Vec<u32> = USUAL.to_vec();
+            everything.push(FATTR4_LEASE_TIME);
+            let whole = client.attributes(path, &everything).await;
+            let whole = Attributes { lease_time: None, ..whole };
+            assert_eq!(whole.present(), bitmap4::of(&USUAL), "{path}");
+            assert_eq!(client.attributes(path, &USUAL).await, whole, "{path}");
+            for number in USUAL {
+                let alone = client.attributes(path, &[number]).await;
+                let beside = client.attributes(path, &[number, FATTR4_LEASE_TIME]).await;
+                assert_eq!(alone.present(), bitmap4::of(&[number]), "{path} {number}");
+                assert_eq!(alone, Attributes { lease_time: None, ..beside }, "{path} {number}");
+            }
+        }
+    });
+}
+
+/// What GETATTR has seen, and what was changed since in the same COMPOUND.
+#[test]
+fn a_look_after_a_change_sees_the_change() {
+    simulate(21, async |world: World| {
+        let client = world.client("a").await;
+        client.open("f", BOTH, 0).await;
+        let mut ops = walk("/f");
+        let look = || getattr(&[FATTR4_MODE]);
+        ops.extend([look(), look(), setattr(ANONYMOUS, &mode(0o600)), look(), look()]);
+        let modes: Vec<u32> = client
+            .ok(ops)
+            .await
+            .iter()
+            .filter_map(|result| match result {
+                nfs_resop4::OP_GETATTR(GETATTR4res::NFS4_OK(ok)) => {
+                    Attributes::decode(&ok.obj_attributes).unwrap().mode
+                }
+                _ => None,
+            })
+            .collect();
+        let [before, again, after, at_last] = modes[..] else { panic!("{modes:?}") };
+        assert_eq!((again, after, at_last), (before, 0o600, 0o600));
+        assert_ne!(before, 0o600);
+    });
+}

@@ -116,3 +116,53 @@ fn a_listing_goes_on_after_its_last_entry_was_removed() {
         assert_eq!(first.entries.len() + rest.entries.len(), whole.len());
     });
 }
+
+/// What Linux asks for that only wants names, and what it asks for that wants attributes.
+#[test]
+fn an_entry_says_the_same_whatever_is_asked_for() {
+    simulate(6, async |world: World| {
+        let client = world.client("a").await;
+        client.mkdir("/", "d").await;
+        for n in 0..30 {
+            client.mkdir("/d", &format!("directory{n}")).await;
+            client.ok(vec![putrootfh(), lookup("d"), symlink(&format!("l{n}"), "x")]).await;
+        }
+        // One that lives elsewhere.
+        client.open("f", BOTH, 0).await;
+        let moved = vec![putrootfh(), savefh(), lookup("d"), rename("f", "came")];
+        client.ok(moved).await;
+        let names = [FATTR4_RDATTR_ERROR, FATTR4_MOUNTED_ON_FILEID, FATTR4_FILEID, FATTR4_TYPE];
+        let usual = [&names[..], &[FATTR4_SIZE, FATTR4_FILEHANDLE, FATTR4_NUMLINKS, FATTR4_OWNER]].concat();
+        let unusual = [&usual[..], &[FATTR4_LEASE_TIME]].concat();
+        let mut lists = Vec::new();
+        for asked in [&names[..], &usual, &unusual] {
+            for maxcount in [600, 65536] {
+                let (mut entries, mut cookie) = (Vec::new(), 0);
+                loop {
+                    let found = page(&client, "/d", cookie, maxcount, asked).await;
+                    entries.extend(found.entries);
+                    cookie = entries.last().map_or(0, |entry| entry.cookie);
+                    if found.eof {
+                        break;
+                    }
+                }
+                let whole = bitmap4::of(asked);
+                assert!(entries.iter().all(|entry| entry.attrs.attrmask == whole), "{maxcount}");
+                lists.push(entries);
+            }
+        }
+        let of = |entry: &entry4| Attributes::decode(&entry.attrs).unwrap();
+        let (small, unusual) = (&lists[0], &lists[5]);
+        assert_eq!((small.len(), small, &lists[2]), (61, &lists[1], &lists[3]));
+        for ((entry, usual), unusual) in small.iter().zip(&lists[3]).zip(unusual) {
+            assert_eq!((&entry.name, entry.cookie), (&usual.name, usual.cookie));
+            let (few, most, all) = (of(entry), of(usual), of(unusual));
+            assert_eq!(most, Attributes { lease_time: None, ..all });
+            assert_eq!(
+                (few.type_, few.fileid, few.mounted_on_fileid),
+                (most.type_, most.fileid, most.fileid)
+            );
+            assert_eq!(few.rdattr_error, Some(nfsstat4::NFS4_OK));
+        }
+    });
+}

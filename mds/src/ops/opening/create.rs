@@ -38,8 +38,8 @@ pub(in crate::ops) async fn create(
 ) -> Result<Subject, OpError> {
     let name = name(component)?;
     let plan = plan(cx, how)?;
-    let parent = cx.inode().await?;
-    let policy = parent.directory_node().map(|directory| directory.policy).unwrap_or_default();
+    let directory = cx.current()?.inode;
+    let policy = cx.policy().await?;
     let fileid = cx.server.next_fileid().await?;
     let inline = policy.inline_file().filter(|inline| inline.holds(plan.wanted.size.unwrap_or(0)));
     let making = (inline.is_none() && lays_out(cx, access)).then(|| cx.server.making(fileid));
@@ -51,7 +51,7 @@ pub(in crate::ops) async fn create(
         }
     };
     let create = Create {
-        directory: parent.key,
+        directory,
         name,
         node,
         mode: plan.mode,
