@@ -5,9 +5,10 @@ set -eu
 # Seconds that one test may take; the longest quick ones take a minute or two.
 LIMIT=300
 
-# What tests need to be there: users, and folders for the two mounts.
+# What tests need to be there: users, and folders for the two mounts. An "x" for the password would send `su` to a shadow
+# entry that there is not.
 for user in fsgqa:64001 fsgqa2:64002 123456-fsgqa:64003; do
-  echo "${user%:*}:x:${user#*:}:${user#*:}::/:/bin/bash" >>/etc/passwd
+  echo "${user%:*}:*:${user#*:}:${user#*:}::/:/bin/bash" >>/etc/passwd
   echo "${user%:*}:x:${user#*:}:" >>/etc/group
 done
 mkdir /mnt/test /mnt/scratch /tmp/results
