@@ -169,11 +169,79 @@ fn stripes_are_shared_where_they_lie_at_the_same_data_servers() {
         assert_eq!(done, nfsstat4::NFS4_OK);
         model = spliced(&model, (6 * STRIPE) as usize, &part);
         everywhere(&client, &target, &model, 1).await;
-        let elsewhere = client.clone_range((&source, 2 * STRIPE), (&target, 7 * STRIPE), STRIPE).await;
-        assert_eq!(elsewhere, nfsstat4::NFS4ERR_XDEV);
-        let across = client.clone_range((&source, 0), (&target, 4 * STRIPE), 2 * STRIPE).await;
-        assert_eq!(across, nfsstat4::NFS4ERR_XDEV);
-        everywhere(&client, &target, &model, 1).await;
+        assert_eq!(world.check().await, 0);
+    });
+}
+
+/// Neither the data servers nor the stripes need be the same; what is at the wrong place is copied.
+#[test]
+fn what_lies_elsewhere_is_cloned_all_the_same() {
+    for (seed, shape, mirrors) in
+        [(61, Shape::Default, 1), (62, Shape::Small, 1), (63, Shape::Default, 2), (64, Shape::Wide, 1)]
+    {
+        simulate(seed, shape, mirrors, async |world| {
+            let client = Client::mount(world, "a", NEW).await;
+            let length = (2 * STRIPE + 5000) as usize;
+            // With a hole in the middle.
+            let tail = STRIPE + 300_070;
+            let ends = [(0, pattern(0, 5000)), (tail, pattern(1, length - tail as usize))];
+            let mut models = [vec![0; length], pattern(9, (STRIPE + 100) as usize)];
+            ends.iter().for_each(|(at, data)| models[0][*at as usize..][..data.len()].copy_from_slice(data));
+            let files = [
+                written(&client, "from", &ends).await,
+                written(&client, "to", &[(0, models[1].clone())]).await,
+            ];
+            for n in 0..8 {
+                let below = |most: u64| world.env.random.u64() % most;
+                let (one, two) = (below(2) as usize, below(2) as usize);
+                let (source, size) = (&files[one], models[one].len() as u64);
+                let (from, at) = (below(2 * 256) * BLOCK, below(3 * 256) * BLOCK);
+                if from >= size {
+                    continue;
+                }
+                let count = if below(3) == 0 { size - from } else { (1 + below(300)) * BLOCK };
+                if from + count > size || (one == two && from.abs_diff(at) < count) {
+                    continue;
+                }
+                let part = models[one][from as usize..(from + count) as usize].to_vec();
+                let what = format!("{n}: {one} {from} -> {two} {at}, {count}");
+                let done = client.clone_range((source, from), (&files[two], at), count).await;
+                assert_eq!(done, nfsstat4::NFS4_OK, "{what}");
+                models[two] = spliced(&models[two], at as usize, &part);
+                assert!(content(&client, &files[two]).await == models[two], "{what}");
+            }
+            for (file, model) in files.iter().zip(&models) {
+                everywhere(&client, file, model, mirrors.into()).await;
+            }
+            world.sleep(Duration::from_secs(30)).await;
+            assert!(data_files(world) <= 10 * usize::from(mirrors), "what came before is gone");
+            assert_eq!(world.check().await, 0);
+        });
+    }
+}
+
+#[test]
+fn too_much_that_lies_elsewhere_is_refused() {
+    let tune = |config: &mut sluice_mds::Config| {
+        config.policy = LayoutPolicy { shape: Shape::Default, mirrors: 1, inline: 0 };
+        (config.first_component, config.copy_step) = (STRIPE, STRIPE);
+    };
+    simulate_tuned(65, tune, async |world| {
+        let client = Client::mount(world, "a", NEW).await;
+        let file = written(&client, "file", &[(0, pattern(0, (4 * STRIPE) as usize))]).await;
+        client.truncate(&file, 1 << 50).await;
+        let before = data_files(world);
+        let refused = client.clone_range((&file, 0), (&file, 5 * STRIPE), STRIPE + BLOCK).await;
+        assert_eq!(refused, nfsstat4::NFS4ERR_XDEV);
+        assert_eq!(data_files(world), before, "nothing was begun");
+        // Holes do not count.
+        let done = client.clone_range((&file, 3 * STRIPE), (&file, (1 << 50) + STRIPE), 1 << 49).await;
+        assert_eq!(done, nfsstat4::NFS4_OK);
+        let at = (1 << 50) + STRIPE;
+        assert!(
+            client.proxied_read(&file, at, 5000).await[..]
+                == pattern(0, 4 * STRIPE as usize)[3 * STRIPE as usize..][..5000]
+        );
         assert_eq!(world.check().await, 0);
     });
 }
@@ -196,11 +264,20 @@ fn what_cannot_be_is_refused_by_its_name() {
         let empty = client.open("empty").await;
         assert_eq!(client.clone_range((&empty, 0), (&target, 0), 0).await, nfsstat4::NFS4_OK);
         assert_eq!(client.stat(&target).await.0, 0);
+        let other = written(&client, "other", &[(0, pattern(1, 20_000))]).await;
         (0..4).for_each(|n| world.set_reflinks(n, false));
         let before = data_files(world);
         let cannot = client.clone_range((&source, 0), (&target, 0), 0).await;
         assert_eq!(cannot, nfsstat4::NFS4ERR_NOTSUPP);
         assert_eq!(client.stat(&target).await.0, 0);
+        // Nor is it copied what could be shared by nobody.
+        for (from, at) in [(0, BLOCK), (BLOCK, 0)] {
+            for to in [&target, &other] {
+                let cannot = client.clone_range((&source, from), (to, at), BLOCK).await;
+                assert_eq!(cannot, nfsstat4::NFS4ERR_NOTSUPP, "{from} {at}");
+            }
+        }
+        assert!(content(&client, &other).await == pattern(1, 20_000));
         world.sleep(Duration::from_secs(30)).await;
         assert_eq!(data_files(world), before, "nothing is left of it");
         (0..4).for_each(|n| world.set_reflinks(n, true));
@@ -235,18 +312,24 @@ fn it_is_of_one_moment_also_while_somebody_writes() {
 
 #[test]
 fn one_that_a_server_does_not_survive_leaves_nothing_behind() {
-    for (seed, of_mds) in [(58, true), (59, false)] {
+    // Of a whole file, and of one that begins where another data server has it.
+    for (seed, of_mds, at) in [(58, true, 0), (59, false, 0), (66, true, STRIPE), (67, false, STRIPE)] {
         simulate(seed, Shape::Default, 1, async |world| {
             let mut client = Client::mount(world, "a", NEW).await;
             let length = (6 * STRIPE) as usize;
             let source = written(&client, "from", &[(0, pattern(0, length))]).await;
             let target = written(&client, "to", &[(0, pattern(7, 9000))]).await;
-            let (before, n) = (data_files(world), holder(world, &client, &source, STRIPE).await);
+            let (before, n) = (data_files(world), holder(world, &client, &source, 2 * STRIPE).await);
+            let cut_off = client.clone_range((&source, at), (&target, 0), 0);
             // It does not answer, so that the others have been made when the server goes.
-            world.mute(n, true);
-            let args = (&source, 0);
-            let cut_off = client.clone_range(args, (&target, 0), 0);
-            assert!(world.env.clock.timeout(Duration::from_secs(3), cut_off).await.is_err());
+            let falls_silent = async {
+                while at > 0 && data_files(world) == before {
+                    world.sleep(Duration::from_micros(100)).await;
+                }
+                world.mute(n, true);
+            };
+            let both = async { tokio::join!(falls_silent, cut_off) };
+            assert!(world.env.clock.timeout(Duration::from_secs(3), both).await.is_err());
             assert!(data_files(world) > before);
             if of_mds {
                 world.mute(n, false);
@@ -266,8 +349,8 @@ fn one_that_a_server_does_not_survive_leaves_nothing_behind() {
             let (source, target) = (client.open("from").await, client.open("to").await);
             everywhere(&client, &target, &pattern(7, 9000), 1).await;
             assert_eq!(data_files(world), before);
-            assert_eq!(client.clone_range((&source, 0), (&target, 0), 0).await, nfsstat4::NFS4_OK);
-            everywhere(&client, &target, &pattern(0, length), 1).await;
+            assert_eq!(client.clone_range((&source, at), (&target, 0), 0).await, nfsstat4::NFS4_OK);
+            everywhere(&client, &target, &pattern(0, length)[at as usize..], 1).await;
             world.check().await;
         });
     }

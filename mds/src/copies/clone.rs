@@ -1,29 +1,32 @@
 //! CLONE: the target gets new data files, each made by its own data server to share with one of the source and one of
 //! the target, and takes all of them in one transaction. So it is all or nothing, as RFC 7862 §15.13.3 wants it, for
-//! files over many data servers, too.
+//! files over many data servers, too. What lies elsewhere in the source than it will in the target is copied into
+//! the new data files before they are taken.
 
-use std::ops::Range;
 use std::sync::Arc;
 
-use sluice_namespace::{
-    Component, DataFile, DataFileId, DirectoryUpdate, FsError, Inode, InodeKey, Layout, SetClone,
-};
+use sluice_namespace::{DataFile, DirectoryUpdate, FsError, Inode, InodeKey, Layout, SetClone};
 use sluice_state::ClientId;
 use sluice_state::file::Intent;
 use sluice_xdr::nfs4::{nfs_resop4, nfsstat4};
 use tokio::task::JoinSet;
 
 use crate::compound::{Context, OpError};
-use crate::copies::step::Commit;
+use crate::copies::plan::{Apart, plan};
+use crate::copies::step::{self, Commit, PIECE};
 use crate::dsctl::clone::{self, Piece};
+use crate::dsctl::{self, transfer};
 use crate::error::fs_status;
 use crate::files::{Held, file_id};
-use crate::layout::{garbage, inline, placement, settle};
+use crate::layout::{garbage, inline, settle};
 use crate::quota::room;
 use crate::server::Mds;
 
 /// Ranges begin at multiples of it, so that file systems can share them: the block of XFS and btrfs.
 pub(crate) const BLOCK: u64 = 4096;
+
+/// Pieces of data to be copied at most.
+const MOST: usize = 256;
 
 /// What is to be cloned.
 #[derive(Clone, Copy, Debug)]
@@ -41,8 +44,8 @@ pub(crate) struct Clone {
 /// Carries it out; `answer` is what the client is told.
 ///
 /// # Errors
-/// INVAL for a range that the source does not have or that overlaps itself; XDEV where the data of the two cannot be
-/// shared, NOTSUPP where no data can: the client copies instead. What else it is told.
+/// INVAL for a range that the source does not have or that overlaps itself; XDEV where too much of it cannot be shared,
+/// NOTSUPP where no data can: the client copies instead. What else it is told.
 pub(crate) async fn carry_out(cx: &mut Context, want: &Clone, answer: &nfs_resop4) -> Result<(), OpError> {
     let mds = Arc::clone(&cx.server);
     // Everybody's changes to the source have arrived and none is on its way: it is cloned as of one moment.
@@ -87,9 +90,19 @@ pub(crate) async fn carry_out(cx: &mut Context, want: &Clone, answer: &nfs_resop
         return Err(nfsstat4::NFS4ERR_XDEV.into());
     }
     let _room = room::to_grow(&mds, &cx.who, &target, bytes.end).await?;
+    let moved = extents(&mds, from, &plan.apart).await?;
+    // The client waits, and others with it.
+    if moved.iter().map(|part| part.length).sum::<u64>() > mds.config.copy_step {
+        return Err(nfsstat4::NFS4ERR_XDEV.into());
+    }
     let making = mds.copies.make(id);
     promise(&mds, want.target, &plan.fresh).await?;
     all(&mds, plan.pieces).await?;
+    let pieces = |part: &Apart| {
+        let (from, to) = ((from, part.source_offset), (&plan.fresh, part.offset));
+        transfer::pieces(from, to, part.length, PIECE, &[])
+    };
+    step::all(&mds, moved.iter().flat_map(pieces).collect()).await?;
     let space = |inode: &Inode| inode.file().map_or(0, |file| file.space_used);
     let shared = space(&source).min(length.next_multiple_of(BLOCK));
     let set = SetClone {
@@ -158,103 +171,25 @@ fn length(want: &Clone, source: &Inode) -> Result<u64, nfsstat4> {
     want.offset.checked_add(length).map(|_| length).ok_or(nfsstat4::NFS4ERR_FBIG)
 }
 
-/// The data files to be made.
-struct Plan {
-    fresh: Layout,
-    pieces: Vec<Piece>,
-    /// Something of the target stays.
-    on_base: bool,
-}
-
-/// How `bytes` of the target become what the source holds from an offset on. `None`: they do not lie at the same data
-/// servers in the same way, or mirrors are not what they should be.
-fn plan(
-    id: DataFileId,
-    (source, source_offset): (&Layout, u64),
-    target: &Inode,
-    bytes: Range<u64>,
-) -> Option<Plan> {
-    let size = target.size();
-    let base = target.layout().filter(|_| bytes.start > 0 || bytes.end < size);
-    // Who copies into a directory of another policy wants files of that.
-    if target.layout().is_some_and(|own| !of_a_kind(own, source)) {
-        return None;
+/// The data of what is to be copied: not its holes, apart from those between pieces of data.
+async fn extents(mds: &Arc<Mds>, source: &Layout, apart: &[Apart]) -> Result<Vec<Apart>, nfsstat4> {
+    let mut found = Vec::new();
+    let piece = PIECE.min(mds.config.copy_step);
+    for part in apart {
+        let end = part.source_offset + part.length;
+        let mut at = part.source_offset;
+        while let Some(data) = dsctl::seek(mds, source, at, end, true).await?.filter(|data| *data < end) {
+            let source_offset = data.max(at);
+            let offset = part.offset + (source_offset - part.source_offset);
+            let length = piece.min(end - source_offset);
+            found.push(Apart { source_offset, offset, length });
+            at = source_offset + length;
+            if found.len() > MOST {
+                return Err(nfsstat4::NFS4ERR_XDEV);
+            }
+        }
     }
-    if source.is_degraded() || base.is_some_and(Layout::is_degraded) {
-        return None;
-    }
-    // Where nothing stays the target lies as the source does.
-    let shape = base.unwrap_or(source);
-    let mut fresh = placement::again(id, shape);
-    let mut pieces = Vec::new();
-    for (component, new) in shape.components.iter().zip(&mut fresh.components) {
-        let part = bytes.start.max(component.start)..bytes.end.min(component.end);
-        let made = if part.start < part.end {
-            let at = source_offset + (part.start - bytes.start);
-            let from = beside(component, &part, source, at)?;
-            let files = new.slots.iter().zip(&component.slots).zip(&from.slots);
-            files
-                .map(|((new, old), from)| Piece {
-                    target: (id, *new),
-                    offset: part.start,
-                    base: base.map(|layout| ((layout.id, *old), size)),
-                    source: (source.id, *from),
-                    source_offset: at,
-                    length: part.end - part.start,
-                })
-                .collect()
-        } else {
-            base.map(|layout| kept(id, new, component, (layout.id, size))).unwrap_or_default()
-        };
-        new.slots.iter_mut().for_each(|file| file.materialised = !made.is_empty());
-        pieces.extend(made);
-    }
-    Some(Plan { fresh, pieces, on_base: base.is_some() })
-}
-
-/// Of the same policy, as far as can be seen: how many data servers there were to choose from may differ.
-fn of_a_kind(a: &Layout, b: &Layout) -> bool {
-    let kind = |layout: &Layout| -> Vec<_> {
-        let of = |c: &Component| (c.start, c.end, c.stripe_unit, c.width > 1, c.mirrors);
-        layout.components.iter().map(of).collect()
-    };
-    kind(a) == kind(b)
-}
-
-/// A component that the range does not touch.
-fn kept(id: DataFileId, new: &Component, old: &Component, (of, size): (DataFileId, u64)) -> Vec<Piece> {
-    let end = old.end.min(size);
-    if old.start >= end {
-        return Vec::new();
-    }
-    let files = new.slots.iter().zip(&old.slots);
-    files
-        .map(|(new, old_file)| Piece {
-            target: (id, *new),
-            offset: old.start,
-            base: None,
-            source: (of, *old_file),
-            source_offset: old.start,
-            length: end - old.start,
-        })
-        .collect()
-}
-
-/// The component of the source that holds what `part` of the target's is to share, data file by data file.
-fn beside<'a>(
-    component: &Component,
-    part: &Range<u64>,
-    source: &'a Layout,
-    at: u64,
-) -> Option<&'a Component> {
-    let from = source.component(at).filter(|from| at + (part.end - part.start) <= from.end)?;
-    let turn = component.stripe_unit.saturating_mul(u64::from(component.width)).max(1);
-    let in_step = component.width == 1
-        || (component.stripe_unit == from.stripe_unit && part.start.abs_diff(at).is_multiple_of(turn));
-    let alike = component.width == from.width && component.mirrors == from.mirrors && in_step;
-    let stores = |component: &'a Component| component.slots.iter().map(|file| file.store);
-    let same = component.slots.iter().map(|file| file.store).eq(stores(from));
-    (alike && same).then_some(from)
+    Ok(found)
 }
 
 /// Writes down what is about to be made.
@@ -300,29 +235,4 @@ async fn take(cx: &Context, key: InodeKey, set: &SetClone, answer: &nfs_resop4) 
     })
     .await
     .map(drop)
-}
-
-#[cfg(test)]
-mod tests {
-    use sluice_namespace::{LayoutPolicy, Shape, StoreId};
-
-    use super::*;
-    use crate::layout::placement::{Candidate, place};
-
-    fn layout(shape: Shape, mirrors: u8, stores: u16) -> Layout {
-        let stores: Vec<_> =
-            (1..=stores).map(|n| Candidate { store: StoreId(n), free_bytes: 1 << 40 }).collect();
-        place(DataFileId(1), LayoutPolicy { shape, mirrors, inline: 0 }, &stores, 0, 64 << 20).unwrap()
-    }
-
-    #[test]
-    fn files_of_another_policy_are_not_of_a_kind() {
-        let shapes = [Shape::Default, Shape::Small, Shape::Wide, Shape::WideAny];
-        for (one, two) in shapes.into_iter().flat_map(|one| shapes.map(|two| (one, two))) {
-            assert_eq!(of_a_kind(&layout(one, 1, 4), &layout(two, 1, 4)), one == two);
-            assert!(!of_a_kind(&layout(one, 1, 4), &layout(two, 2, 4)));
-        }
-        // Data servers have come since.
-        assert!(of_a_kind(&layout(Shape::Default, 1, 4), &layout(Shape::Default, 1, 6)));
-    }
 }

@@ -21,7 +21,7 @@ use crate::quota::room;
 use crate::server::Mds;
 
 /// Bytes of one order to a data server, which flushes after each.
-const PIECE: u64 = 16 << 20;
+pub(super) const PIECE: u64 = 16 << 20;
 /// Orders of one step under way at once, all of an ordinary one: those of one data file take turns, and neighbours
 /// are mostly of the same.
 const WIDTH: usize = 16;
@@ -177,7 +177,7 @@ async fn blank(mds: &Arc<Mds>, target: &Inode, offset: u64, length: u64) -> Resu
 }
 
 /// Some at a time; the first that fails ends it when those under way have ended.
-async fn all(mds: &Arc<Mds>, pieces: Vec<transfer::Piece>) -> Result<bool, nfsstat4> {
+pub(super) async fn all(mds: &Arc<Mds>, pieces: Vec<transfer::Piece>) -> Result<bool, nfsstat4> {
     let mut waiting = pieces.into_iter();
     let mut under_way = JoinSet::new();
     let mut outcome = Ok(true);

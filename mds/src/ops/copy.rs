@@ -23,6 +23,7 @@ pub(crate) async fn copy(cx: &mut Context, args: COPY4args) -> OpResult<COPY4res
     }
     let from = (&args.ca_src_stateid, args.ca_src_offset);
     let (caller, source, target) = ends(cx, from, (&args.ca_dst_stateid, args.ca_dst_offset)).await?;
+    // §15.2.3: the two MUST be different files. Linux reads and writes within one file.
     if source.handle.inode == target.handle.inode {
         return Err(nfsstat4::NFS4ERR_INVAL.into());
     }

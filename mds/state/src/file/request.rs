@@ -203,7 +203,8 @@ pub enum Intent {
         /// WRITE (or COMMIT).
         write: bool,
         /// No layout writes may run meanwhile: recalls every read-write layout (a mirrored file that is
-        /// being healed takes its writes through the metadata server).
+        /// being healed takes its writes through the metadata server). A read excludes other writes through the
+        /// metadata server, too: a clone is of one moment.
         exclusive: bool,
     },
     /// Change the components of the file (restripe, failover): recalls every layout with clora_changed.

@@ -62,6 +62,8 @@ impl Work {
             // Which of them is the later decides what the file's times are. A size that is found while attributes
             // are set must not undo a truncation.
             | (I::SetAttributes { .. }, I::LayoutCommit { .. } | I::SetSize { .. }) => true,
+            // What is read as of one moment is not written to meanwhile.
+            (I::ProxyIo { exclusive: true, write: false, .. }, I::ProxyIo { write: true, .. }) => true,
             (I::ProxyIo { exclusive: true, .. }, I::LayoutGet { .. }) => other.is_rw_layout_get(),
             (I::Settle | I::ClearRw, I::LayoutGet { .. }) => self.clears_rw && other.is_rw_layout_get(),
             _ => false,

@@ -479,6 +479,21 @@ fn proxied_io_shares_with_layouts_unless_it_must_not() {
     w.finish(ticket, Outcome::Committed);
 }
 
+/// RFC 7862 §15.13.3: a clone is of one moment.
+#[test]
+fn what_is_read_as_of_one_moment_is_not_written_to_meanwhile() {
+    let mut w = opened();
+    let io = |client, write, exclusive| Intent::ProxyIo { client, write, exclusive };
+    let Prepared::Ticket(ticket) = w.prepare(&io(A, false, true), None) else { panic!() };
+    assert_eq!(w.run(&io(A, false, false)), Ok(Reply::Done), "readers do not disturb");
+    let token = w.wait(&io(B, true, false));
+    w.finish(ticket, Outcome::Committed);
+    assert!(w.woken.contains(&token));
+    let Prepared::Ticket(writer) = w.prepare(&io(B, true, false), Some(token)) else { panic!() };
+    w.wait(&io(A, false, true));
+    w.finish(writer, Outcome::Committed);
+}
+
 #[test]
 fn fallback_writes_wait_for_the_fence_of_the_same_client() {
     let mut w = opened();
