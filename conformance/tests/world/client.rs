@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
+use sluice_conformance::client::{Identity, Persistent};
 use sluice_env::Env;
 use sluice_rpc::{AuthSys, Client as Dialler, Connection, Credential, Program, Transport};
 use sluice_xdr::flexfiles::{ff_data_server4, ff_ioerr4, ff_layoutreturn4};
@@ -55,6 +56,13 @@ impl Hears for Recalls {
     fn copied(&self, end: CB_OFFLOAD4args) {
         self.1.lock().push(end);
     }
+}
+
+/// A client whose requests are repeated on its session until they are answered.
+pub(crate) async fn persistent(world: &World, name: &str, kernel: &str) -> Persistent {
+    let (env, transport) = (world.env.clone(), world.net.host(name));
+    let callbacks = Arc::new(BackChannel(Arc::new(Recalls::default())));
+    Persistent::begin(env, transport, world.mds, Identity::new(name, kernel), callbacks).await.unwrap()
 }
 
 pub(crate) fn text(s: &str) -> Bytes {

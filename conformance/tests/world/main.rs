@@ -20,11 +20,12 @@ mod storage;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use sluice_conformance::client::ops;
 use sluice_namespace::{LayoutPolicy, Shape};
 use sluice_xdr::nfs3::nfsstat3;
-use sluice_xdr::nfs4::nfsstat4;
+use sluice_xdr::nfs4::{Attributes, nfsstat4, stateid4};
 
-use client::{Client, RO, RW};
+use client::{Client, Opened, RO, RW};
 use stage::{UNIT, World, simulate, simulate_with};
 
 const NEW: &str = "7.2.13";
@@ -342,19 +343,24 @@ fn what_was_cut_off_is_not_brought_back_by_who_tells_of_it_late() {
     }
 }
 
+/// A file with data at 2 * UNIT, where nobody holds a layout, and the data server which that is at.
+async fn with_data(world: &World, client: &Client) -> (Opened, usize) {
+    let (file, _) = client.open_with_layout("f").await;
+    let rest = client.layout(&file, file.stateid, RW, 2 * UNIT).await;
+    client.write(&rest, 2 * UNIT, &pattern(0, 5000)).await.unwrap();
+    client.layout_commit(&file, rest.stateid, Some(2 * UNIT + 4999)).await.unwrap();
+    assert_eq!(client.layout_return(&file, rest.stateid).await, nfsstat4::NFS4_OK);
+    let address = client.device(rest.data_server(2 * UNIT).ffds_deviceid).await;
+    (file, (0..4).find(|n| world.data_server(*n) == address).unwrap())
+}
+
 /// A truncation that was committed when the metadata server died is carried out after its restart, and before anybody
 /// writes: what is written then stays.
 #[test]
 fn what_is_written_after_a_truncation_that_a_restart_interrupted_stays() {
     simulate(72, async |world| {
         let first = Client::mount(world, "a", NEW).await;
-        let (file, _) = first.open_with_layout("f").await;
-        let rest = first.layout(&file, file.stateid, RW, 2 * UNIT).await;
-        first.write(&rest, 2 * UNIT, &pattern(0, 5000)).await.unwrap();
-        first.layout_commit(&file, rest.stateid, Some(2 * UNIT + 4999)).await.unwrap();
-        assert_eq!(first.layout_return(&file, rest.stateid).await, nfsstat4::NFS4_OK);
-        let address = first.device(rest.data_server(2 * UNIT).ffds_deviceid).await;
-        let n = (0..4).find(|n| world.data_server(*n) == address).unwrap();
+        let (file, n) = with_data(world, &first).await;
         world.crash_data_server(n).await;
         let cut = world.env.clock.timeout(Duration::from_secs(2), first.truncate(&file, UNIT)).await;
         assert!(cut.is_err(), "a data server cannot be told");
@@ -369,5 +375,32 @@ fn what_is_written_after_a_truncation_that_a_restart_interrupted_stays() {
         world.sleep(Duration::from_secs(10)).await;
         let read = second.proxied_read(&same, 2 * UNIT, 5000).await;
         assert!(read[..] == pattern(7, 1000)[..], "{} bytes", read.len());
+    });
+}
+
+/// Nor is who asked for it told that it is done, though the store knows: what it writes then, under a layout of before,
+/// would be cut off.
+#[test]
+fn nobody_hears_of_a_truncation_that_a_restart_interrupted_before_data_servers_do() {
+    simulate(73, async |world| {
+        let first = Client::mount(world, "a", NEW).await;
+        let (file, n) = with_data(world, &first).await;
+        first.close(&file).await;
+        let asks = client::persistent(world, "b", NEW).await;
+        world.mute(n, true);
+        let size = Attributes { size: Some(UNIT), ..Attributes::default() };
+        let cut = ops::setattr(stateid4::default(), &size).unwrap();
+        let answer = asks.request(vec![ops::putfh(&file.handle), cut]);
+        tokio::pin!(answer);
+        let clock = std::sync::Arc::clone(&world.env.clock);
+        let soon = clock.timeout(Duration::from_secs(2), &mut answer).await;
+        assert!(soon.is_err(), "{soon:?}");
+        world.restart_metadata_server().await;
+        assert!(
+            clock.timeout(Duration::from_secs(20), &mut answer).await.is_err(),
+            "it is sent again, meanwhile"
+        );
+        world.mute(n, false);
+        assert_eq!(answer.await.unwrap().status, nfsstat4::NFS4_OK);
     });
 }
