@@ -83,9 +83,50 @@ fn the_root_of_a_fresh_file_system_is_accepted() {
 fn a_newer_format_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     drop(open(dir.path()).unwrap());
-    fs::write(dir.path().join("FORMAT"), "sluice-kv embedded 2\n").unwrap();
+    fs::write(dir.path().join("FORMAT"), "sluice-kv embedded 3\n").unwrap();
     let error = open(dir.path()).unwrap_err();
-    assert_eq!(error, KvError::NewerFormat { dir: dir.path().to_owned(), found: 2, supported: 1 });
+    assert_eq!(error, KvError::NewerFormat { dir: dir.path().to_owned(), found: 3, supported: 2 });
+}
+
+fn format(dir: &Path) -> String {
+    fs::read_to_string(dir.join("FORMAT")).unwrap()
+}
+
+async fn keys(db: &Database, reverse: bool) -> Vec<Bytes> {
+    let all = db.begin().range(&KeyRange::all(), 100, reverse).await.unwrap();
+    all.into_iter().map(|(key, _)| key).collect()
+}
+
+/// Whatever is asked for later, a store stays as it was made: with one tree or with two.
+#[tokio::test]
+async fn where_rows_are_is_decided_when_the_store_is_made() {
+    let within = |large| EmbeddedOptions { large, ..EmbeddedOptions::default() };
+    let range = || Some(KeyRange::new("b", "c"));
+    for (made, format_of_it) in [(None, 1), (range(), 2)] {
+        let dir = tempfile::tempdir().unwrap();
+        for (turn, asked) in
+            [made.clone(), None, range(), Some(KeyRange::new("a", "z"))].into_iter().enumerate()
+        {
+            let db = Database::open_embedded(Env::system(), dir.path(), within(asked)).unwrap();
+            let left = keys(&db, false).await;
+            assert_eq!(left, if turn == 0 { &[][..] } else { &["a1", "b2", "c1"] });
+            for key in ["a1", "b1", "b2", "c1"] {
+                put(&db, key).await;
+            }
+            let all = keys(&db, false).await;
+            assert_eq!(all, ["a1", "b1", "b2", "c1"]);
+            assert!(keys(&db, true).await.into_iter().rev().eq(all));
+            // Across a bound, on a bound, and no further than asked.
+            let some = db.begin().range(&KeyRange::new("a", "c"), 2, true).await.unwrap();
+            assert!(some.iter().map(|(key, _)| &key[..]).eq([b"b2", b"b1"]));
+            let mut tx = db.begin();
+            tx.clear_range(&KeyRange::new("b1", "b2"));
+            tx.commit().await.unwrap();
+            assert_eq!(keys(&db, false).await, ["a1", "b2", "c1"]);
+            db.close().await.unwrap();
+        }
+        assert_eq!(format(dir.path()), format!("sluice-kv embedded {format_of_it}\n"));
+    }
 }
 
 #[tokio::test]
@@ -188,8 +229,20 @@ fn commit_and_kill(dir: &Path, acks: usize) -> Vec<(u8, u64, u64)> {
 
 #[tokio::test]
 async fn a_killed_process_loses_nothing_acknowledged() {
+    killed_again_and_again(None).await;
+}
+
+/// What three of the tasks write is in the second tree, and what they count is not.
+#[tokio::test]
+async fn a_killed_process_loses_nothing_of_two_trees() {
+    killed_again_and_again(Some(KeyRange::new(&b"slot\x03"[..], &b"slot\x06"[..]))).await;
+}
+
+async fn killed_again_and_again(large: Option<KeyRange>) {
     let dir = tempfile::tempdir().unwrap();
     let env = Env::system();
+    let options = EmbeddedOptions { large, ..EmbeddedOptions::default() };
+    Database::open_embedded(env.clone(), dir.path(), options).unwrap().close().await.unwrap();
     let (mut total, mut highest) = (0, 0);
     for _ in 0..8 {
         let acked = commit_and_kill(dir.path(), 1 + (env.random.u64() % 400) as usize);

@@ -16,8 +16,12 @@ use std::path::{Path, PathBuf};
 use crate::KvError;
 use crate::lock::LockedFile;
 
-/// The format this release writes, and the newest it reads.
-pub(crate) const FORMAT: u32 = 1;
+/// All keys are in one tree.
+pub(crate) const FORMAT_ONE: u32 = 1;
+/// Keys of a range are in a tree of their own; a release that did not know would not find them.
+pub(crate) const FORMAT_LARGE: u32 = 2;
+/// The newest that this release reads.
+const NEWEST: u32 = FORMAT_LARGE;
 
 const MAGIC: &str = "sluice-kv embedded ";
 const LOCK_FILE: &str = "LOCK";
@@ -52,9 +56,10 @@ impl Directory {
         Ok(Self { dir: dir.to_owned(), _lock: lock })
     }
 
-    /// The engine's folder. Unless the store exists already, `create` first fills it.
+    /// The engine's folder. Unless the store exists already, `create` first fills it, in this format.
     pub(crate) fn engine(
         &self,
+        format: u32,
         create: impl FnOnce(&Path) -> Result<(), KvError>,
     ) -> Result<PathBuf, KvError> {
         let engine = self.dir.join(ENGINE);
@@ -70,7 +75,7 @@ impl Directory {
             fs::remove_dir_all(&draft).map_err(|e| io_error("removing", &draft, &e))?;
         }
         create(&draft)?;
-        self.write_format()?;
+        self.write_format(format)?;
         fs::rename(&draft, &engine).map_err(|e| io_error("renaming", &draft, &e))?;
         sync_directory(&self.dir)?;
         if let Some(parent) = self.dir.parent() {
@@ -80,11 +85,11 @@ impl Directory {
         Ok(engine)
     }
 
-    fn write_format(&self) -> Result<(), KvError> {
+    fn write_format(&self, format: u32) -> Result<(), KvError> {
         let draft = self.dir.join(FORMAT_DRAFT);
         let write = || -> io::Result<()> {
             let mut file = File::create(&draft)?;
-            writeln!(file, "{MAGIC}{FORMAT}")?;
+            writeln!(file, "{MAGIC}{format}")?;
             file.sync_all()?;
             fs::rename(&draft, self.dir.join(FORMAT_FILE))
         };
@@ -136,8 +141,8 @@ fn check_format(dir: &Path, text: &str) -> Result<(), KvError> {
     // Some other program's FORMAT file makes the directory foreign, not corrupt.
     let foreign = || KvError::Foreign { dir: dir.to_owned() };
     let found: u32 = text.strip_prefix(MAGIC).and_then(|n| n.trim_end().parse().ok()).ok_or_else(foreign)?;
-    if found > FORMAT {
-        return Err(KvError::NewerFormat { dir: dir.to_owned(), found, supported: FORMAT });
+    if found > NEWEST {
+        return Err(KvError::NewerFormat { dir: dir.to_owned(), found, supported: NEWEST });
     }
     Ok(())
 }

@@ -1,4 +1,7 @@
-//! The LSM below: one keyspace, snapshots, and batches that are durable when they are visible.
+//! The LSM below: snapshots, and batches that are durable when they are visible. Its keys are in one tree, or in two:
+//! those of a range that was named when the store was made are in a tree of their own, so that large values there are
+//! not carried along whenever the small ones are merged, nor take their place in memory. Both trees have one journal
+//! and one sequence of snapshots: a batch is in both or in neither. Seen from above there is one sequence of keys.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,15 +10,18 @@ use bytes::Bytes;
 use fjall::{KeyspaceCreateOptions, OwnedWriteBatch, PersistMode, Readable};
 
 use crate::embedded::EmbeddedOptions;
-use crate::embedded::directory::{Directory, io_error};
+use crate::embedded::directory::{Directory, FORMAT_LARGE, FORMAT_ONE, io_error};
 use crate::embedded::journal;
-use crate::{KeyValue, KvError};
+use crate::{KeyRange, KeyValue, KvError};
 
 pub(crate) use fjall::Snapshot;
 
 /// Written with every batch: the version it committed. Callers' keys never begin with 0xff.
 const VERSION_KEY: &[u8] = b"\xff/version";
+/// Written when the store is made, if there is such a range: its bounds, each with its length before it.
+const LARGE_KEY: &[u8] = b"\xff/large";
 const KEYSPACE: &str = "data";
+const LARGE: &str = "large";
 
 /// What a group of transactions writes: the last word on each key.
 pub(crate) type Effect = BTreeMap<Bytes, Option<Bytes>>;
@@ -23,9 +29,16 @@ pub(crate) type Effect = BTreeMap<Bytes, Option<Bytes>>;
 pub(crate) struct Engine {
     db: fjall::Database,
     data: fjall::Keyspace,
+    large: Option<Large>,
     durability: PersistMode,
     // Dropped last: the directory stays locked while the engine runs.
     _directory: Directory,
+}
+
+/// The second tree.
+struct Large {
+    tree: fjall::Keyspace,
+    range: KeyRange,
 }
 
 impl std::fmt::Debug for Engine {
@@ -38,20 +51,60 @@ impl Engine {
     /// Opens or creates the store in `dir`; also returns the last committed version.
     pub(crate) fn open(dir: &Path, options: &EmbeddedOptions) -> Result<(Self, u64), KvError> {
         let directory = Directory::open(dir)?;
-        let path = directory.engine(|draft| {
+        let format = if options.large.is_some() { FORMAT_LARGE } else { FORMAT_ONE };
+        let path = directory.engine(format, |draft| {
             let (db, data) = start(draft, options)?;
             let mut batch = db.batch().durability(Some(PersistMode::SyncAll));
             batch.insert(&data, VERSION_KEY, 0u64.to_be_bytes());
+            if let Some(range) = &options.large {
+                drop(tree(&db, draft, LARGE)?);
+                batch.insert(&data, LARGE_KEY, bounds(range));
+            }
             batch.commit().map_err(|e| engine_error(dir, &e))
         })?;
         journal::mend(&path)?;
         let (db, data) = start(&path, options)?;
-        let stored = data.get(VERSION_KEY).map_err(|e| engine_error(dir, &e))?;
-        let version = stored
+        let row = |key| data.get(key).map_err(|e| engine_error(dir, &e));
+        let version = row(VERSION_KEY)?
             .and_then(|v| Some(u64::from_be_bytes(v[..].try_into().ok()?)))
             .ok_or_else(|| KvError::Corrupt { what: format!("{} has no commit version", path.display()) })?;
+        // As the store was made: where a row is does not depend on what is asked for now.
+        let large = match row(LARGE_KEY)? {
+            None => None,
+            Some(stored) => Some(Large {
+                tree: tree(&db, &path, LARGE)?,
+                range: range_of(&stored).ok_or_else(|| KvError::Corrupt {
+                    what: format!("{}: bounds of a tree", path.display()),
+                })?,
+            }),
+        };
         let durability = if options.unsafe_no_sync { PersistMode::Buffer } else { PersistMode::SyncAll };
-        Ok((Self { db, data, durability, _directory: directory }, version))
+        Ok((Self { db, data, large, durability, _directory: directory }, version))
+    }
+
+    /// The tree that has `key`.
+    fn tree_of(&self, key: &[u8]) -> &fjall::Keyspace {
+        match &self.large {
+            Some(large) if large.has(key) => &large.tree,
+            _ => &self.data,
+        }
+    }
+
+    /// The parts of `[begin, end)`, none of them empty, in the order of their keys, each with the tree that has it.
+    fn parts<'a>(&'a self, begin: &'a [u8], end: &'a [u8]) -> Vec<(&'a fjall::Keyspace, &'a [u8], &'a [u8])> {
+        let mut parts = match &self.large {
+            None => vec![(&self.data, begin, end)],
+            Some(Large { tree, range }) => {
+                let (from, to): (&[u8], &[u8]) = (&range.begin, &range.end);
+                vec![
+                    (&self.data, begin, end.min(from)),
+                    (tree, begin.max(from), end.min(to)),
+                    (&self.data, begin.max(to), end),
+                ]
+            }
+        };
+        parts.retain(|(_, begin, end)| begin < end);
+        parts
     }
 
     /// The store as of the last batch.
@@ -63,7 +116,7 @@ impl Engine {
         if key.is_empty() {
             return Ok(None);
         }
-        match snapshot.get(&self.data, key) {
+        match snapshot.get(self.tree_of(key), key) {
             Ok(value) => Ok(value.map(Bytes::from)),
             Err(e) => Err(self.error(&e)),
         }
@@ -77,35 +130,44 @@ impl Engine {
         limit: usize,
         reverse: bool,
     ) -> Result<Vec<KeyValue>, KvError> {
-        if begin >= end {
-            return Ok(Vec::new());
+        let mut out = Vec::with_capacity(limit.min(1024));
+        let mut parts = self.parts(begin, end);
+        if reverse {
+            parts.reverse();
         }
-        let pairs = snapshot.range(&self.data, begin..end);
-        if reverse { self.collect(pairs.rev(), limit) } else { self.collect(pairs, limit) }
+        for (tree, begin, end) in parts {
+            let pairs = snapshot.range(tree, begin..end);
+            let left = limit - out.len();
+            if reverse {
+                self.collect(pairs.rev().take(left), &mut out)?;
+            } else {
+                self.collect(pairs.take(left), &mut out)?;
+            }
+        }
+        Ok(out)
     }
 
     fn collect(
         &self,
         pairs: impl Iterator<Item = fjall::Guard>,
-        limit: usize,
-    ) -> Result<Vec<KeyValue>, KvError> {
-        let mut out = Vec::with_capacity(limit.min(1024));
-        for guard in pairs.take(limit) {
+        out: &mut Vec<KeyValue>,
+    ) -> Result<(), KvError> {
+        for guard in pairs {
             let (key, value) = guard.into_inner().map_err(|e| self.error(&e))?;
             out.push((Bytes::from(key), Bytes::from(value)));
         }
-        Ok(out)
+        Ok(())
     }
 
     /// The keys present in `[begin, end)`.
     pub(crate) fn keys(&self, snapshot: &Snapshot, begin: &[u8], end: &[u8]) -> Result<Vec<Bytes>, KvError> {
-        if begin >= end {
-            return Ok(Vec::new());
+        let mut keys = Vec::new();
+        for (tree, begin, end) in self.parts(begin, end) {
+            for guard in snapshot.range(tree, begin..end) {
+                keys.push(Bytes::from(guard.key().map_err(|e| self.error(&e))?));
+            }
         }
-        snapshot
-            .range(&self.data, begin..end)
-            .map(|guard| Ok(Bytes::from(guard.key().map_err(|e| self.error(&e))?)))
-            .collect()
+        Ok(keys)
     }
 
     /// Writes `effect` and the version in one batch, syncs it, then lets snapshots see it.
@@ -113,9 +175,10 @@ impl Engine {
         let mut batch = OwnedWriteBatch::with_capacity(self.db.clone(), effect.len() + 1)
             .durability(Some(self.durability));
         for (key, value) in effect {
+            let tree = self.tree_of(&key);
             match value {
-                Some(value) => batch.insert(&self.data, key, value),
-                None => batch.remove(&self.data, key),
+                Some(value) => batch.insert(tree, key, value),
+                None => batch.remove(tree, key),
             }
         }
         batch.insert(&self.data, VERSION_KEY, version.to_be_bytes());
@@ -140,10 +203,41 @@ fn start(path: &Path, options: &EmbeddedOptions) -> Result<(fjall::Database, fja
         .journal_compression(fjall::CompressionType::None)
         .open()
         .map_err(|e| engine_error(path, &e))?;
-    let data = db
-        .keyspace(KEYSPACE, || KeyspaceCreateOptions::default().manual_journal_persist(true))
-        .map_err(|e| engine_error(path, &e))?;
+    let data = tree(&db, path, KEYSPACE)?;
     Ok((db, data))
+}
+
+/// A tree of the engine, made if it is not there.
+fn tree(db: &fjall::Database, path: &Path, name: &str) -> Result<fjall::Keyspace, KvError> {
+    db.keyspace(name, || KeyspaceCreateOptions::default().manual_journal_persist(true))
+        .map_err(|e| engine_error(path, &e))
+}
+
+impl Large {
+    fn has(&self, key: &[u8]) -> bool {
+        *self.range.begin <= *key && *key < *self.range.end
+    }
+}
+
+fn bounds(range: &KeyRange) -> Vec<u8> {
+    let mut out = Vec::new();
+    for bound in [&range.begin, &range.end] {
+        // A key is shorter than 64 KiB.
+        out.extend_from_slice(&u16::try_from(bound.len()).unwrap_or(u16::MAX).to_be_bytes());
+        out.extend_from_slice(bound);
+    }
+    out
+}
+
+fn range_of(stored: &[u8]) -> Option<KeyRange> {
+    let bound = |rest: &[u8]| {
+        let (length, rest) = rest.split_first_chunk::<2>()?;
+        let (bound, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes(*length)))?;
+        Some((Bytes::copy_from_slice(bound), rest.to_vec()))
+    };
+    let (begin, rest) = bound(stored)?;
+    let (end, rest) = bound(&rest)?;
+    (rest.is_empty() && begin < end).then_some(KeyRange { begin, end })
 }
 
 fn engine_error(place: &Path, error: &fjall::Error) -> KvError {

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use sluice_env::Env;
 
 use crate::store::{Request, Shared, Store};
-use crate::{Committed, KeyValue, KvError};
+use crate::{Committed, KeyRange, KeyValue, KvError};
 use committer::Core;
 use engine::{Engine, Snapshot};
 
@@ -25,13 +25,21 @@ pub struct EmbeddedOptions {
     pub history_bytes: usize,
     /// Transactions synced together at most, 1 to 65,535.
     pub max_group: usize,
+    /// Keys whose values are large: a new store has them in a tree of their own. A store that exists stays as it is.
+    pub large: Option<KeyRange>,
     /// For one test only: acknowledge without syncing, so that a power loss loses acknowledged commits.
     pub unsafe_no_sync: bool,
 }
 
 impl Default for EmbeddedOptions {
     fn default() -> Self {
-        Self { cache_bytes: 256 << 20, history_bytes: 64 << 20, max_group: 1024, unsafe_no_sync: false }
+        Self {
+            cache_bytes: 256 << 20,
+            history_bytes: 64 << 20,
+            max_group: 1024,
+            large: None,
+            unsafe_no_sync: false,
+        }
     }
 }
 

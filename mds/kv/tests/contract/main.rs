@@ -126,6 +126,16 @@ macro_rules! contract {
                 crate::$module::$case(fixture).await;
             }
         )+})+}
+        // Keys of the cases are on both sides of its bounds, and within.
+        mod embedded_in_two_trees {$(mod $module {$(
+            #[tokio::test(start_paused = true)]
+            async fn $case() {
+                let large = Some(sluice_kv::KeyRange::new("b", "k5"));
+                let options = sluice_kv::EmbeddedOptions { large, ..Default::default() };
+                let fixture = crate::Fixture::embedded(sluice_env::Env::simulated(1), options);
+                crate::$module::$case(fixture).await;
+            }
+        )+})+}
         mod foundation {$(mod $module {$(
             #[tokio::test(start_paused = true)]
             #[ignore = "needs a FoundationDB cluster: cargo check-all --only foundationdb"]
