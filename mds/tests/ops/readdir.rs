@@ -152,6 +152,13 @@ fn an_entry_says_the_same_whatever_is_asked_for() {
             }
         }
         let of = |entry: &entry4| Attributes::decode(&entry.attrs).unwrap();
+        // One attribute that the entry does not know is enough to read the inode.
+        for number in [FATTR4_SIZE, FATTR4_CHANGE, FATTR4_MODE, FATTR4_FSID, FATTR4_TIME_MODIFY] {
+            let asked = [FATTR4_TYPE, FATTR4_FILEID, number];
+            for entry in page(&client, "/d", 0, 65536, &asked).await.entries {
+                assert_eq!(of(&entry).present(), bitmap4::of(&asked));
+            }
+        }
         let (small, unusual) = (&lists[0], &lists[5]);
         assert_eq!((small.len(), small, &lists[2]), (61, &lists[1], &lists[3]));
         for ((entry, usual), unusual) in small.iter().zip(&lists[3]).zip(unusual) {
