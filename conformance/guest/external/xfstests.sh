@@ -43,7 +43,7 @@ watch_over() {
     echo "$test took more than $LIMIT s" >>/tmp/stuck
     ps axo pid,stat,wchan:30,args | tail -n 15
     # The test itself first: it must not go on with what comes after the program that is stuck.
-    pkill -KILL -f "exec ./tests/$test|bash ./tests/$test" || true
+    pkill -KILL -f "tests/$test( |;|\$)" || true
     fuser -skm /mnt/test /mnt/scratch || true
   done
 }
