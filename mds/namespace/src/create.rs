@@ -165,6 +165,9 @@ impl Namespace {
         parent.record.owned().require_add(request.who, create.node.kind())?;
         let key = InodeKey { home: directory.fileid, cookie: place.vacancy()?, fileid: create.fileid };
         let record = new_record(create, &parent.record, request)?;
+        if create.attributes.acl.as_ref().is_some_and(Acl::is_marked) {
+            superblock::raise(txn, |superblock| superblock.marked = true).await?;
+        }
         let kind = record.kind();
         put_new(txn, &key, &record, create, request);
         self.charge(txn, &key, None, Some(Charged::of(&record))).await?;

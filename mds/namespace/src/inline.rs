@@ -14,7 +14,7 @@ use crate::inode::{Inode, Node};
 use crate::keys::{self, FileId, InodeKey};
 use crate::pending::Pending;
 use crate::size::{CommitSize, SizeCommitted};
-use crate::superblock::Superblock;
+use crate::superblock;
 use crate::{Namespace, Request, fetch, layout};
 
 /// Bytes of one row: a WRITE reads and writes at most what it touches, rounded up to this.
@@ -162,14 +162,7 @@ impl Namespace {
 
     /// Files may be kept inline from now on: releases that know of none refuse the store.
     pub(crate) async fn allow_inline(&self, txn: &mut Transaction) -> Result<(), FsError> {
-        let at = keys::single(keys::SUPERBLOCK);
-        let value = txn.get(&at).await?.ok_or_else(|| FsError::corrupt("superblock"))?;
-        let mut superblock = Superblock::decode(value)?;
-        if !superblock.inline {
-            superblock.inline = true;
-            txn.set(at, superblock.encode());
-        }
-        Ok(())
+        superblock::raise(txn, |superblock| superblock.inline = true).await
     }
 }
 

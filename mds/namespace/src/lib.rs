@@ -50,7 +50,7 @@ mod xattr;
 
 use sluice_env::Wall;
 
-pub use acl::{Ace, Acl, Inheritance, NewMode, Rights, Who};
+pub use acl::{Ace, Acl, AclFlags, Inheritance, NewMode, Rights, Who};
 pub use check::{Check, Problem, Report, check};
 pub use clone::{Cloned, SetClone};
 pub use create::{Create, CreateMode, Created, NewAttributes, NewNode};

@@ -12,7 +12,7 @@ use crate::keys::{InodeKey, Statistic};
 use crate::pending::Pending;
 use crate::quota::Charged;
 use crate::size::{self, MAX_FILE_SIZE};
-use crate::{Namespace, Request, fetch};
+use crate::{Namespace, Request, fetch, superblock};
 
 /// A time to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +75,9 @@ impl Namespace {
         set_policy(&mut inode.record, &before, set, request.who)?;
         if set.policy.is_some_and(|policy| policy.inline > 0) {
             self.allow_inline(txn).await?;
+        }
+        if set.acl.as_ref().is_some_and(Acl::is_marked) {
+            superblock::raise(txn, |superblock| superblock.marked = true).await?;
         }
         if let Some(end) = set.data_end {
             grow(txn, &mut inode, end)?;

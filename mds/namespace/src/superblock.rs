@@ -32,6 +32,8 @@ pub struct Superblock {
     pub accounted: bool,
     /// Files may be kept inline. Software that knows nothing of it does not read this superblock either.
     pub inline: bool,
+    /// Access control lists may have flags, and entries that say that they were inherited. The same.
+    pub marked: bool,
 }
 
 impl std::fmt::Debug for Superblock {
@@ -84,14 +86,17 @@ impl Superblock {
     const SCHEMA: u8 = 1;
     const SCHEMA_ACCOUNTED: u8 = 2;
     const SCHEMA_INLINE: u8 = 3;
+    const SCHEMA_MARKED: u8 = 4;
 
     pub(crate) fn encode(&self) -> Bytes {
         let mut w = Writer::default();
-        w.u8(match (self.inline, self.accounted) {
+        w.u8(match (self.marked, self.inline, self.accounted) {
+            // Whoever knows of the one knows of those before it.
+            (true, _, _) => Self::SCHEMA_MARKED,
             // Whoever knows of inline files charges: a store is accounted before it has any.
-            (true, _) => Self::SCHEMA_INLINE,
-            (false, true) => Self::SCHEMA_ACCOUNTED,
-            (false, false) => Self::SCHEMA,
+            (false, true, _) => Self::SCHEMA_INLINE,
+            (false, false, true) => Self::SCHEMA_ACCOUNTED,
+            (false, false, false) => Self::SCHEMA,
         });
         w.raw(&self.uuid).u64(self.change_base).raw(&self.hash_key);
         w.u8(self.hash_bits).wall(self.created).finish()
@@ -99,7 +104,7 @@ impl Superblock {
 
     pub(crate) fn decode(value: Bytes) -> Result<Self, FsError> {
         let mut r = Reader::new("superblock", value);
-        let schema = r.schema(Self::SCHEMA_INLINE)?;
+        let schema = r.schema(Self::SCHEMA_MARKED)?;
         let sb = Self {
             uuid: r.array()?,
             change_base: r.u64()?,
@@ -108,6 +113,7 @@ impl Superblock {
             created: r.wall()?,
             accounted: schema >= Self::SCHEMA_ACCOUNTED,
             inline: schema >= Self::SCHEMA_INLINE,
+            marked: schema >= Self::SCHEMA_MARKED,
         };
         r.finish()?;
         Ok(sb)
@@ -116,6 +122,20 @@ impl Superblock {
     pub(crate) const fn name_hash(&self) -> NameHash {
         NameHash { key: self.hash_key, bits: self.hash_bits }
     }
+}
+
+/// Says in the superblock what there may be from now on, if it does not say so yet: releases that know nothing of it
+/// refuse the store.
+pub(crate) async fn raise(txn: &mut Transaction, say: impl FnOnce(&mut Superblock)) -> Result<(), FsError> {
+    let at = keys::single(keys::SUPERBLOCK);
+    let value = txn.get(&at).await?.ok_or_else(|| FsError::corrupt("superblock"))?;
+    let before = Superblock::decode(value)?;
+    let mut after = before.clone();
+    say(&mut after);
+    if after != before {
+        txn.set(at, after.encode());
+    }
+    Ok(())
 }
 
 impl Namespace {
@@ -158,6 +178,7 @@ impl Namespace {
             created: options.now,
             accounted: true,
             inline: options.policy.inline > 0,
+            marked: false,
         };
         txn.set(keys::single(keys::SUPERBLOCK), superblock.encode());
         fetch::put(txn, &InodeKey::ROOT, &root(options));
@@ -210,14 +231,17 @@ mod tests {
             created: Wall::default(),
             accounted: true,
             inline: false,
+            marked: false,
         };
         assert_eq!(ours.encode()[0], 2, "the release before reads it");
         let with_inline = Superblock { inline: true, ..ours.clone() };
         assert_eq!(Superblock::decode(with_inline.encode()).unwrap(), with_inline);
         let mut bytes = ours.encode().to_vec();
         assert!(Superblock::decode(bytes.clone().into()).is_ok());
-        bytes[0] = 4;
+        let with_marks = Superblock { inline: true, marked: true, ..ours };
+        assert_eq!(Superblock::decode(with_marks.encode()).unwrap(), with_marks);
+        bytes[0] = 5;
         let error = Superblock::decode(bytes.into()).unwrap_err().to_string();
-        assert_eq!(error, "superblock: schema 4 is newer than this software reads (up to 3); upgrade it");
+        assert_eq!(error, "superblock: schema 5 is newer than this software reads (up to 4); upgrade it");
     }
 }

@@ -1,7 +1,7 @@
-//! Access control lists on the wire. RFC 8881 §6.2.1.
+//! Access control lists on the wire: acl and dacl. RFC 8881 §6.2.1, §6.2.2.
 
 use bytes::Bytes;
-use sluice_namespace::{Ace, Acl, Credential, Inheritance, Inode, Rights, Who};
+use sluice_namespace::{Ace, Acl, AclFlags, Credential, Inheritance, Inode, Rights, Who};
 use sluice_xdr::nfs4::*;
 
 use super::get::numeric;
@@ -23,11 +23,27 @@ const FLAGS: u32 = 0xff;
 /// # Errors
 /// ATTRNOTSUPP for what would not be enforced, INVAL for what means nothing, BADOWNER, NOSPC when there are too many.
 pub(crate) fn from_wire(aces: &[nfsace4]) -> Result<Acl, nfsstat4> {
-    let aces = aces.iter().map(ace).collect::<Result<Vec<_>, _>>()?;
+    // That an entry was inherited is not said in this attribute (§6.4.3.2): both sides clear it.
+    list(aces, Inheritance::ALL)
+}
+
+/// The same as dacl has it, with flags.
+///
+/// # Errors
+/// As above; INVAL for flags that mean nothing.
+pub(crate) fn from_dacl(wire: &nfsacl41) -> Result<Acl, nfsstat4> {
+    let flags = u8::try_from(wire.na41_flag).ok().filter(|flags| *flags <= AclFlags::ALL.0);
+    let flags = AclFlags(flags.ok_or(nfsstat4::NFS4ERR_INVAL)?);
+    let kept = Inheritance(Inheritance::ALL.0 | Inheritance::INHERITED.0);
+    Ok(list(&wire.na41_aces, kept)?.flagged(flags))
+}
+
+fn list(aces: &[nfsace4], kept: Inheritance) -> Result<Acl, nfsstat4> {
+    let aces = aces.iter().map(|wire| ace(wire, kept)).collect::<Result<Vec<_>, _>>()?;
     Acl::new(aces).map_err(|error| fs_status(&error))
 }
 
-fn ace(wire: &nfsace4) -> Result<Ace, nfsstat4> {
+fn ace(wire: &nfsace4, kept: Inheritance) -> Result<Ace, nfsstat4> {
     let allow = match wire.type_ {
         ACE4_ACCESS_ALLOWED_ACE_TYPE => true,
         ACE4_ACCESS_DENIED_ACE_TYPE => false,
@@ -37,9 +53,8 @@ fn ace(wire: &nfsace4) -> Result<Ace, nfsstat4> {
     if wire.flag & !FLAGS != 0 || !Rights::ALL.contains(Rights(wire.access_mask)) {
         return Err(nfsstat4::NFS4ERR_INVAL);
     }
-    // Flags of audits and alarms mean nothing here (§6.2.1.4.1), and that an entry was inherited is not said in this
-    // attribute: both sides clear it.
-    let inheritance = Inheritance((wire.flag & u32::from(Inheritance::ALL.0)) as u8);
+    // Flags of audits and alarms mean nothing here (§6.2.1.4.1).
+    let inheritance = Inheritance((wire.flag & u32::from(kept.0)) as u8);
     let by_group = wire.flag & ACE4_IDENTIFIER_GROUP != 0;
     let who = match wire.who.as_ref() {
         OWNER => Who::Owner,
@@ -54,10 +69,20 @@ fn ace(wire: &nfsace4) -> Result<Ace, nfsstat4> {
 
 /// The list of an inode, or what its mode means.
 pub(crate) fn to_wire(inode: &Inode) -> Vec<nfsace4> {
-    inode.acl().aces().iter().map(wire).collect()
+    inode.acl().aces().iter().map(|ace| wire(ace, Inheritance::ALL)).collect()
 }
 
-fn wire(ace: &Ace) -> nfsace4 {
+/// The same as dacl shows it.
+pub(crate) fn to_dacl(inode: &Inode) -> nfsacl41 {
+    let acl = inode.acl();
+    let all = Inheritance(u8::MAX);
+    nfsacl41 {
+        na41_flag: acl.flags().0.into(),
+        na41_aces: acl.aces().iter().map(|ace| wire(ace, all)).collect(),
+    }
+}
+
+fn wire(ace: &Ace, shown: Inheritance) -> nfsace4 {
     let (who, by_group) = match ace.who {
         Who::Owner => (Bytes::from_static(OWNER), false),
         Who::Group => (Bytes::from_static(GROUP), true),
@@ -65,14 +90,15 @@ fn wire(ace: &Ace) -> nfsace4 {
         Who::User(id) => (numeric(id), false),
         Who::Members(id) => (numeric(id), true),
     };
-    let flag = u32::from(ace.inheritance.0) | if by_group { ACE4_IDENTIFIER_GROUP } else { 0 };
+    let flag = u32::from(ace.inheritance.0 & shown.0) | if by_group { ACE4_IDENTIFIER_GROUP } else { 0 };
     let type_ = if ace.allow { ACE4_ACCESS_ALLOWED_ACE_TYPE } else { ACE4_ACCESS_DENIED_ACE_TYPE };
     nfsace4 { type_, flag, access_mask: ace.rights.0, who }
 }
 
 /// §6.2.1.3.1: READ_ACL. Asking for anything else takes nothing.
 pub(crate) fn permit(asked: &bitmap4, inode: &Inode, who: &Credential) -> Result<(), nfsstat4> {
-    if asked.contains(FATTR4_ACL) && !inode.record.owned().may_read_acl(who) {
+    if (asked.contains(FATTR4_ACL) || asked.contains(FATTR4_DACL)) && !inode.record.owned().may_read_acl(who)
+    {
         return Err(nfsstat4::NFS4ERR_ACCESS);
     }
     Ok(())

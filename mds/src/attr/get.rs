@@ -27,6 +27,7 @@ pub(crate) const MOVES_WITH_DATA: bitmap4 =
 pub(crate) const SETTABLE: bitmap4 = bitmap4::of(&[
     FATTR4_SIZE,
     FATTR4_ACL,
+    FATTR4_DACL,
     FATTR4_MODE,
     FATTR4_OWNER,
     FATTR4_OWNER_GROUP,
@@ -50,6 +51,7 @@ const COMMON: bitmap4 = bitmap4::of(&[
     FATTR4_LEASE_TIME,
     FATTR4_RDATTR_ERROR,
     FATTR4_ACL,
+    FATTR4_DACL,
     FATTR4_ACLSUPPORT,
     FATTR4_CANSETTIME,
     FATTR4_CASE_INSENSITIVE,
@@ -181,6 +183,7 @@ fn of_inode(out: &mut Attributes, inode: &Inode, want: &impl Fn(u32) -> bool) {
     set!(FATTR4_SIZE size inode.size());
     set!(FATTR4_NAMED_ATTR named_attr false);
     set!(FATTR4_ACL acl acl::to_wire(inode));
+    set!(FATTR4_DACL dacl acl::to_dacl(inode));
     set!(FATTR4_FILEID fileid inode.key.fileid.0);
     set!(FATTR4_MOUNTED_ON_FILEID mounted_on_fileid inode.key.fileid.0);
     set!(FATTR4_MODE mode inode.record.mode.into());

@@ -37,7 +37,12 @@ impl Wanted {
             AttributesError::Unknown(_) => nfsstat4::NFS4ERR_ATTRNOTSUPP,
             AttributesError::Xdr(_) => nfsstat4::NFS4ERR_BADXDR,
         })?;
-        let acl = values.acl.as_deref().map(acl::from_wire).transpose()?;
+        let acl = match (&values.acl, &values.dacl) {
+            // Two names of one list.
+            (Some(_), Some(_)) => return Err(nfsstat4::NFS4ERR_INVAL),
+            (Some(aces), None) => Some(acl::from_wire(aces)?),
+            (None, dacl) => dacl.as_ref().map(acl::from_dacl).transpose()?,
+        };
         let mut set = SetAttr {
             acl,
             uid: values.owner.as_deref().map(id).transpose()?,

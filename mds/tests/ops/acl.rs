@@ -344,3 +344,98 @@ fn a_list_outlives_a_restart_and_a_long_one_is_shown() {
         client.ok(set("d", &acl(&now))).await;
     });
 }
+
+fn dacl(flags: aclflag4, aces: &[nfsace4]) -> Attributes {
+    let dacl = nfsacl41 { na41_flag: flags, na41_aces: aces.to_vec() };
+    Attributes { dacl: Some(dacl), ..Attributes::default() }
+}
+
+async fn dacl_of(client: &Client, path: &str) -> nfsacl41 {
+    client.attributes(path, &[FATTR4_DACL]).await.dacl.unwrap()
+}
+
+/// The entries about users by number.
+fn named(aces: &[nfsace4]) -> Vec<nfsace4> {
+    aces.iter().filter(|ace| !ace.who.ends_with(b"@")).cloned().collect()
+}
+
+/// §6.2.2: the same list with another name, and flags.
+#[test]
+fn dacl_is_the_list_too() {
+    simulate(10, async |world: World| {
+        let client = world.client("a").await;
+        client.open("f", BOTH, 0).await;
+        let (list, _) = list_and_mode(&client, "f").await;
+        assert_eq!(dacl_of(&client, "f").await, nfsacl41 { na41_flag: 0, na41_aces: list.clone() });
+        let flags = ACL4_AUTO_INHERIT | ACL4_DEFAULTED;
+        let came = ace(ALLOW, ACE4_INHERITED_ACE, RW, "500");
+        client.ok(set("f", &dacl(flags, &[came.clone()]))).await;
+        assert_eq!(dacl_of(&client, "f").await, nfsacl41 { na41_flag: flags, na41_aces: vec![came] });
+        let plain = ace(ALLOW, 0, RW, "500");
+        assert_eq!(list_and_mode(&client, "f").await, (vec![plain.clone()], 0), "acl never says so");
+        client.ok(vec![putrootfh(), lookup("f"), nverify(&dacl(0, &[plain.clone()]))]).await;
+        // Whoever knows of acl alone takes the list out of it.
+        client.ok(set("f", &acl(&[ace(ALLOW, ACE4_INHERITED_ACE, RW, "500")]))).await;
+        assert_eq!(dacl_of(&client, "f").await, nfsacl41 { na41_flag: 0, na41_aces: vec![plain.clone()] });
+        for (wrong, status) in [
+            (dacl(8, &[plain.clone()]), nfsstat4::NFS4ERR_INVAL),
+            (Attributes { acl: Some(vec![]), ..dacl(0, &[]) }, nfsstat4::NFS4ERR_INVAL),
+            (dacl(0, &[ace(ALLOW, 0x100, RW, "500")]), nfsstat4::NFS4ERR_INVAL),
+            (dacl(0, &[ace(ALLOW, ACE4_FILE_INHERIT_ACE, RW, "500")]), nfsstat4::NFS4ERR_INVAL),
+            (dacl(0, &[ace(ACE4_SYSTEM_AUDIT_ACE_TYPE, 0, RW, "500")]), nfsstat4::NFS4ERR_ATTRNOTSUPP),
+            // §6.2.3: nothing is audited.
+            (
+                Attributes { sacl: Some(nfsacl41::default()), ..Attributes::default() },
+                nfsstat4::NFS4ERR_ATTRNOTSUPP,
+            ),
+        ] {
+            assert_eq!(client.status(set("f", &wrong)).await, status, "{wrong:?}");
+        }
+        let user = user(&world).await;
+        client.ok(set("f", &dacl(0, &[ace(DENY, 0, ACE4_READ_ACL, "500")]))).await;
+        let refused = user.status(on("f", getattr(&[FATTR4_DACL]))).await;
+        assert_eq!(refused, nfsstat4::NFS4ERR_ACCESS);
+    });
+}
+
+/// §6.4.3.2: who passes changes of a directory's list on finds what came from it, and what somebody chose.
+#[test]
+fn what_a_directory_hands_on_by_itself_is_marked() {
+    simulate(11, async |mut world: World| {
+        let client = world.client("a").await;
+        client.mkdir("/", "d").await;
+        let own = ace(ALLOW, 0, ACE4_EXECUTE | RW, "OWNER@");
+        let heir = ace(ALLOW, HEIR, ACE4_READ_DATA, "500");
+        client.ok(set("d", &dacl(ACL4_AUTO_INHERIT, &[own, heir.clone()]))).await;
+        let quiet = openflag4::OPEN4_CREATE(createhow4::UNCHECKED4(fattr(&Attributes::default())));
+        let quiet = open_with(b"o", BOTH, 0, quiet, open_claim4::CLAIM_NULL("quiet".into()));
+        client.ok(on("d", quiet)).await;
+        client.ok(on("d", open_create("chosen", b"o", BOTH, 0))).await;
+        client.mkdir("d", "below").await;
+        let list = createhow4::UNCHECKED4(fattr(&dacl(ACL4_PROTECTED, &[ace(ALLOW, 0, RW, "501")])));
+        let list = openflag4::OPEN4_CREATE(list);
+        client.ok(on("d", open_with(b"o", BOTH, 0, list, open_claim4::CLAIM_NULL("own".into())))).await;
+        let both = ACL4_AUTO_INHERIT | ACL4_PROTECTED;
+        let on_files = ace(ALLOW, ACE4_INHERITED_ACE, ACE4_READ_DATA, "500");
+        let further = HEIR | ACE4_INHERITED_ACE | ACE4_INHERIT_ONLY_ACE;
+        let mut expected = vec![
+            ("d/quiet", ACL4_AUTO_INHERIT, vec![on_files.clone()]),
+            ("d/chosen", both, vec![on_files.clone()]),
+            ("d/below", both, vec![on_files.clone(), ace(ALLOW, further, ACE4_READ_DATA, "500")]),
+            ("d/own", ACL4_PROTECTED, vec![ace(ALLOW, 0, RW, "501")]),
+        ];
+        for restarted in [false, true] {
+            let client = if restarted { world.new_client("a").await } else { world.client("b").await };
+            for (path, flags, entries) in &expected {
+                let got = dacl_of(&client, path).await;
+                assert_eq!((got.na41_flag, &named(&got.na41_aces)), (*flags, entries), "{path}");
+            }
+            if !restarted {
+                // A mode that is set is somebody's choice.
+                client.ok(set("d/quiet", &mode(0o640))).await;
+                expected[0].1 = both;
+                world.restart().await;
+            }
+        }
+    });
+}

@@ -1,6 +1,6 @@
 //! What something new begins with (RFC 8881 §6.4.3; RFC 8275 for the umask).
 
-use super::{Ace, Acl, Inheritance};
+use super::{Ace, Acl, AclFlags, Inheritance};
 use crate::error::FsError;
 use crate::inode::Kind;
 
@@ -67,6 +67,11 @@ pub(crate) fn initial(
             let low = mode & acl.mode();
             (acl.limited(kind, low, mode), low)
         }
+        // Nobody has chosen anything.
+        NewMode::Default(mode) => {
+            let flags = acl.flags();
+            (acl.with_mode(kind, mode).flagged(flags), mode & 0o777)
+        }
         // §6.4.3, 1.
         _ => (acl.with_mode(kind, mode.alone()), mode.alone() & 0o777),
     };
@@ -77,8 +82,15 @@ pub(crate) fn initial(
 impl Acl {
     /// What something made in this directory inherits (§6.4.3.1), if anything.
     pub(super) fn inherited(&self, kind: Kind) -> Option<Self> {
-        let aces: Vec<Ace> = self.aces().iter().filter_map(|ace| ace.inherited(kind)).collect();
-        (!aces.is_empty()).then(|| Self(aces.into()))
+        // §6.4.3.2: who passes changes on must know later what came from the directory.
+        let marks = self.flags().has(AclFlags::AUTO_INHERIT);
+        let mark = |ace: Ace| match marks {
+            true => Ace { inheritance: Inheritance(ace.inheritance.0 | Inheritance::INHERITED.0), ..ace },
+            false => ace,
+        };
+        let aces: Vec<Ace> = self.aces().iter().filter_map(|ace| ace.inherited(kind)).map(mark).collect();
+        let flags = if marks { AclFlags::AUTO_INHERIT } else { AclFlags::NONE };
+        (!aces.is_empty()).then(|| Self::of(aces).flagged(flags))
     }
 }
 
@@ -89,7 +101,9 @@ impl Ace {
         let on = !self.inheritance.has(Inheritance::NO_PROPAGATE);
         let inheritance = match kind {
             Kind::Symlink => return None,
-            Kind::Directory if directories && on => Inheritance(self.inheritance.0 & !Inheritance::ONLY.0),
+            Kind::Directory if directories && on => {
+                Inheritance(self.inheritance.0 & Inheritance::ALL.0 & !Inheritance::ONLY.0)
+            }
             Kind::Directory if directories => Inheritance::NONE,
             // It passes through: it is meant for files further down.
             Kind::Directory if files && on => Inheritance(Inheritance::FILES.0 | Inheritance::ONLY.0),

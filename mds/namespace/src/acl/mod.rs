@@ -112,7 +112,11 @@ impl Inheritance {
     pub const NO_PROPAGATE: Self = Self(4);
     /// It is not about the directory itself.
     pub const ONLY: Self = Self(8);
+    /// Everything that is about handing on.
     pub const ALL: Self = Self(15);
+    /// It came from the directory, by automatic inheritance (§6.4.3.2).
+    pub const INHERITED: Self = Self(0x80);
+    const STORED: Self = Self(Self::ALL.0 | Self::INHERITED.0);
 
     pub(crate) const fn has(self, other: Self) -> bool {
         self.0 & other.0 != 0
@@ -140,9 +144,35 @@ impl Ace {
     }
 }
 
+/// What is said of a whole list, for those who pass changes of a directory's list on to what is in it (§6.4.3.2). The
+/// numbers are those of the RFC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AclFlags(pub u8);
+
+impl AclFlags {
+    pub const NONE: Self = Self(0);
+    /// It takes part: what comes from the directory is marked.
+    pub const AUTO_INHERIT: Self = Self(1);
+    /// Somebody has chosen it: what changes in the directory is not passed on to it.
+    pub const PROTECTED: Self = Self(2);
+    pub const DEFAULTED: Self = Self(4);
+    pub const ALL: Self = Self(7);
+
+    const fn has(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+    /// After somebody chose a mode, which nobody who passes changes on may undo.
+    const fn chosen(self) -> Self {
+        if self.has(Self::AUTO_INHERIT) { Self(self.0 | Self::PROTECTED.0) } else { self }
+    }
+}
+
 /// Entries in the order in which they are judged. Cheap to copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Acl(Arc<[Ace]>);
+pub struct Acl {
+    aces: Arc<[Ace]>,
+    flags: AclFlags,
+}
 
 /// Entries that are handed on, and as many that are about the file itself, may be set.
 const MAX_EACH: usize = 256;
@@ -164,17 +194,37 @@ impl Acl {
         if own > MAX_EACH + FOR_MODE || handed_on > MAX_EACH {
             return Err(FsError::NoSpace);
         }
-        Ok(Self(aces.into()))
+        Ok(Self::of(aces))
+    }
+
+    fn of(aces: Vec<Ace>) -> Self {
+        Self { aces: aces.into(), flags: AclFlags::NONE }
+    }
+
+    /// The same entries with these flags.
+    #[must_use]
+    pub fn flagged(self, flags: AclFlags) -> Self {
+        Self { flags, ..self }
     }
 
     pub fn aces(&self) -> &[Ace] {
-        &self.0
+        &self.aces
+    }
+
+    pub fn flags(&self) -> AclFlags {
+        self.flags
+    }
+
+    /// Releases before there was automatic inheritance do not read it.
+    pub(crate) fn is_marked(&self) -> bool {
+        self.flags != AclFlags::NONE
+            || self.aces.iter().any(|ace| ace.inheritance.has(Inheritance::INHERITED))
     }
 
     /// Invalid for what has nothing made in it, if something is to be inherited (§6.2.1.4.1); a symbolic link has no
     /// permissions at all.
     pub(crate) fn require_fit(&self, kind: Kind) -> Result<(), FsError> {
-        let inherits = self.0.iter().any(|ace| ace.inheritance != Inheritance::NONE);
+        let inherits = self.aces.iter().any(|ace| ace.inheritance.has(Inheritance::ALL));
         match kind {
             Kind::Directory => Ok(()),
             Kind::Symlink => Err(FsError::Invalid),
@@ -184,10 +234,9 @@ impl Acl {
     }
 
     pub(crate) fn encode(&self, w: &mut Writer) {
-        // Flags of the whole list (§6.4.3.2); none in this schema.
-        w.u8(0);
-        w.u16(u16::try_from(self.0.len()).unwrap_or(u16::MAX));
-        for ace in self.0.iter() {
+        w.u8(self.flags.0);
+        w.u16(u16::try_from(self.aces.len()).unwrap_or(u16::MAX));
+        for ace in self.aces.iter() {
             let (code, id) = match ace.who {
                 Who::Owner => (0, None),
                 Who::Group => (1, None),
@@ -203,7 +252,8 @@ impl Acl {
     }
 
     pub(crate) fn decode(r: &mut Reader) -> Result<Self, FsError> {
-        if r.u8()? != 0 {
+        let flags = AclFlags(r.u8()?);
+        if flags.0 > AclFlags::ALL.0 {
             return Err(r.corrupt());
         }
         let count = usize::from(r.u16()?);
@@ -211,7 +261,7 @@ impl Acl {
             return Err(r.corrupt());
         }
         let aces: Vec<Ace> = (0..count).map(|_| Ace::decode(r)).collect::<Result<_, _>>()?;
-        Ok(Self(aces.into()))
+        Ok(Self::of(aces).flagged(flags))
     }
 }
 
@@ -219,7 +269,7 @@ impl Ace {
     fn decode(r: &mut Reader) -> Result<Self, FsError> {
         let (code, allow) = (r.u8()?, r.bool()?);
         let (inheritance, rights) = (Inheritance(r.u8()?), Rights(r.u32()?));
-        if inheritance.0 > Inheritance::ALL.0 || !Rights::ALL.contains(rights) {
+        if inheritance.0 & !Inheritance::STORED.0 != 0 || !Rights::ALL.contains(rights) {
             return Err(r.corrupt());
         }
         let who = match code {

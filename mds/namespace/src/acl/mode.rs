@@ -93,7 +93,7 @@ impl Acl {
         let besides = Besides { owner: OWNERS, group: ALWAYS, everyone: ALWAYS };
         let (mut aces, after) = standing_for(Classes::of(mode), kind, besides);
         aces.extend(after);
-        Self(aces.into())
+        Self::of(aces)
     }
 
     /// The nine permission bits that the list amounts to (§6.3.2). Entries about users and groups by number do not
@@ -125,7 +125,8 @@ impl Acl {
             if !ace.is_effective() {
                 continue;
             }
-            let mut own = Ace { inheritance: Inheritance::NONE, ..*ace };
+            let inheritance = Inheritance(ace.inheritance.0 & Inheritance::INHERITED.0);
+            let mut own = Ace { inheritance, ..*ace };
             if own.who.is_special() {
                 // The mode says all there is to say of these.
                 own.rights = own.rights & !all;
@@ -143,7 +144,7 @@ impl Acl {
         aces.extend(named);
         aces.extend(after);
         aces.extend(inherited);
-        Self(aces.into())
+        Self::of(aces).flagged(self.flags().chosen())
     }
 
     /// Whatever is denied to somebody.

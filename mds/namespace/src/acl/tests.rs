@@ -16,7 +16,8 @@ fn ace() -> impl Strategy<Value = Ace> {
         (9u32..13).prop_map(Who::User),
         (19u32..23).prop_map(Who::Members),
     ];
-    (any::<bool>(), 0u8..16, any::<u32>(), who).prop_map(|(allow, inheritance, rights, who)| Ace {
+    let inheritance = (0u8..16, any::<bool>()).prop_map(|(how, came)| if came { how | 0x80 } else { how });
+    (any::<bool>(), inheritance, any::<u32>(), who).prop_map(|(allow, inheritance, rights, who)| Ace {
         allow,
         inheritance: Inheritance(inheritance),
         rights: Rights(rights) & Rights::ALL,
@@ -25,7 +26,9 @@ fn ace() -> impl Strategy<Value = Ace> {
 }
 
 pub(crate) fn acl() -> impl Strategy<Value = Acl> {
-    prop::collection::vec(ace(), 0..12).prop_map(|aces| Acl::new(aces).unwrap())
+    let flags = (0u8..8).prop_map(AclFlags);
+    (prop::collection::vec(ace(), 0..12), flags)
+        .prop_map(|(aces, flags)| Acl::new(aces).unwrap().flagged(flags))
 }
 
 fn caller() -> impl Strategy<Value = Credential> {
@@ -97,6 +100,9 @@ proptest! {
             prop_assert!(!ace.rights.meets(Rights::WRITE_DATA | Rights::APPEND_DATA) || mode & 0o020 != 0);
             prop_assert!(!ace.rights.meets(Rights::EXECUTE) || mode & 0o010 != 0);
         }
+        // RFC 8881 §6.4.3.2: nobody who passes on what changes in a directory undoes it.
+        let takes_part = acl.flags().has(AclFlags::AUTO_INHERIT);
+        prop_assert!(!takes_part || after.flags().has(AclFlags::PROTECTED));
         // What is handed on stays.
         let handed = |acl: &Acl| acl.inherited(Kind::File).map_or(Vec::new(), |acl| acl.aces().to_vec());
         prop_assert_eq!(handed(&after), handed(&acl));
@@ -209,6 +215,34 @@ fn each_flag_says_who_inherits() {
         assert_eq!(got(Kind::Directory), *directory, "{flags}");
         assert_eq!(got(Kind::Symlink), None);
     }
+}
+
+/// RFC 8881 §6.4.3.2.
+#[test]
+fn what_came_from_a_directory_that_takes_part_is_marked() {
+    let heir = Ace { inheritance: Inheritance(0x80 | 3), ..ace_of(true, Rights::READ_DATA, Who::User(11)) };
+    let plain = Acl::new(vec![heir]).unwrap();
+    let marks = |acl: &Acl| acl.aces().iter().map(|ace| ace.inheritance.0 & 0x80 != 0).collect::<Vec<_>>();
+    for (flags, marked, inherited) in [
+        (AclFlags::NONE, false, AclFlags::NONE),
+        (AclFlags::PROTECTED, false, AclFlags::NONE),
+        (AclFlags(7), true, AclFlags::AUTO_INHERIT),
+    ] {
+        let parent = plain.clone().flagged(flags);
+        for kind in [Kind::File, Kind::Directory] {
+            let below = parent.inherited(kind).unwrap();
+            assert_eq!((marks(&below), below.flags()), (vec![marked], inherited));
+            // Nobody said what it is to be; somebody did.
+            let (quiet, _) = initial(Some(&parent), kind, NewMode::Default(0o644), None).unwrap();
+            let (chosen, _) = initial(Some(&parent), kind, NewMode::Given(0o644), None).unwrap();
+            assert_eq!(quiet.unwrap().flags(), inherited);
+            assert_eq!(chosen.unwrap().flags(), inherited.chosen());
+        }
+        assert!(parent.is_marked());
+        assert!(parent.require_fit(Kind::File).is_err());
+    }
+    let own = Acl::new(vec![Ace { inheritance: Inheritance::INHERITED, ..heir }]).unwrap();
+    assert!(own.require_fit(Kind::File).is_ok() && own.is_marked());
 }
 
 #[test]
