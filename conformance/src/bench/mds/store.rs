@@ -123,7 +123,10 @@ fn changed(key: &Bytes, at: usize, number: u64) -> Bytes {
     key.freeze()
 }
 
-/// The rows that the second file in a directory, made while others are made there, leaves new or changed.
+/// Files that are there before: every shard of every counter has been added to.
+const BEFORE: u64 = 16;
+
+/// The rows that one more file in a directory, made while others are made there, leaves new or changed.
 async fn rows() -> Result<Vec<Row>> {
     let env = Env::system();
     let db = Database::memory(env.clone(), Faults::default());
@@ -132,7 +135,7 @@ async fn rows() -> Result<Vec<Row>> {
     transaction.commit().await?;
     let session: SessionId = [7; 16];
     let mut before = BTreeMap::new();
-    for number in 0..3 {
+    for number in 0..=BEFORE {
         before = all(&db).await?;
         create(&db, &env, &namespace, number, &session).await?;
     }
