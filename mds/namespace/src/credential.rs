@@ -41,6 +41,8 @@ pub struct Owned {
 
 pub(crate) const SET_UID: u16 = 0o4000;
 pub(crate) const SET_GID: u16 = 0o2000;
+/// The bits of a mode that a write may take away.
+pub const SET_ID: u16 = SET_UID | SET_GID;
 pub(crate) const STICKY: u16 = 0o1000;
 const GROUP_EXECUTE: u16 = 0o0010;
 

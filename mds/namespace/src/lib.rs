@@ -54,7 +54,7 @@ pub use acl::{Ace, Acl, AclFlags, Inheritance, NewMode, Rights, Who};
 pub use check::{Check, Problem, Report, check};
 pub use clone::{Cloned, SetClone};
 pub use create::{Create, CreateMode, Created, NewAttributes, NewNode};
-pub use credential::{AccessMask, Credential, Owned, Want};
+pub use credential::{AccessMask, Credential, Owned, SET_ID, Want};
 pub use data_file::{Component, DataFile, Layout, LayoutPolicy, Shape};
 pub use directory::DirectoryUpdate;
 pub use dirent::Dirent;

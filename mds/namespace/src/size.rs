@@ -110,4 +110,23 @@ impl Namespace {
         inode.change = 0;
         Ok(Pending::new(SizeCommitted { inode, grew, added }, self.base()))
     }
+
+    /// Who is not root is about to write without this server seeing it: set-id bits go now, as they do with a WRITE.
+    ///
+    /// Errors: Stale.
+    pub async fn drop_set_id(
+        &self,
+        txn: &mut Transaction,
+        key: &InodeKey,
+        request: &Request<'_>,
+    ) -> Result<(), FsError> {
+        let mut inode = fetch::inode(txn, key, self.base()).await?;
+        let without = inode.record.owned().without_set_id();
+        if inode.record.mode != without {
+            inode.record.mode = without;
+            inode.record.ctime = request.now;
+            fetch::put(txn, key, &inode.record);
+        }
+        Ok(())
+    }
 }

@@ -32,6 +32,8 @@ pub(crate) enum Reason {
     HandlesRefused,
     /// Its data is in the metadata.
     Inline,
+    /// It has set-id bits, which the first write takes away: no layout comes with OPEN.
+    SetId,
     /// Mirrors may differ, and are being made equal.
     Healing,
     /// The owner, the group or the tree of the file has used up its quota.
@@ -68,6 +70,7 @@ impl Reason {
             Self::Unreachable(_) => "unreachable-from-client",
             Self::HandlesRefused => "handles-refused",
             Self::Inline => "inline",
+            Self::SetId => "set-id",
             Self::Healing => "healing",
             Self::Quota => "quota",
             Self::NeverAsked => "never-asked",

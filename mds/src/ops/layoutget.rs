@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_namespace::{Charged, Inode};
+use sluice_namespace::{Charged, DirectoryUpdate, Inode, InodeKey};
 use sluice_state::effect::IoMode;
 use sluice_state::file::{Error, File, Intent, Reply, Ticket};
 use sluice_state::stateid::{Special, special};
@@ -110,13 +110,19 @@ async fn granted(
         return Err(refused(cx, ask, Reason::OtherExport));
     }
     let opening = special(&from_wire(&args.loga_stateid)).ok().flatten() == Some(Special::Current);
-    if cx.inode().await?.inline().is_some() && (opening || !ask.write) {
+    let inode = cx.inode().await?;
+    if inode.inline().is_some() && (opening || !ask.write) {
         // It is read where it is. Whoever has only just opened it does not know yet how much there will be to
         // write, and asks again when it is more than `mdsthreshold` says; Linux does not remember a refusal
         // that comes with OPEN.
         return Err(refused(cx, ask, Reason::Inline));
     }
-    if cx.inode().await?.layout().is_some_and(|layout| layout.columns().any(|column| column.len() > 1)) {
+    let takes_set_id = ask.write && !cx.who.is_root();
+    if opening && takes_set_id && inode.has_set_id() {
+        // Whoever has only just opened it may never write.
+        return Err(refused(cx, ask, Reason::SetId));
+    }
+    if inode.layout().is_some_and(|layout| layout.columns().any(|column| column.len() > 1)) {
         end_silent_writers(cx, &entry, ask.client).await?;
         if entry.peek(File::needs_settle) {
             // Mirrors may differ, and say so once the file is settled.
@@ -157,6 +163,9 @@ async fn granted(
     if ask.write {
         room(cx, ask, &inode).await?;
     }
+    if takes_set_id && inode.has_set_id() {
+        drop_set_id(cx, entry.key).await?;
+    }
     let granted = grant::grant(mds, &inode, ask).map_err(|reason| refused(cx, ask, reason))?;
     long_enough(args, ask, &granted, inode.size())?;
     if usize::try_from(args.loga_maxcount).is_ok_and(|most| granted.body.len() > most) {
@@ -171,6 +180,20 @@ async fn granted(
         }
         _ => Err(nfsstat4::NFS4ERR_SERVERFAULT.into()),
     }
+}
+
+/// A write by others than root takes set-id bits away, as POSIX has it, and what goes to data servers is not seen here: so
+/// they go before it can. SETATTR gives them to a file only when nobody holds a layout to write with.
+async fn drop_set_id(cx: &Context, key: InodeKey) -> Result<(), OpError> {
+    let (mds, namespace) = (&cx.server, &cx.server.namespace);
+    mds.write(|mut txn| {
+        Box::pin(async move {
+            let request = cx.request(DirectoryUpdate::Exact);
+            namespace.drop_set_id(&mut txn, &key, &request).await
+        })
+    })
+    .await?;
+    Ok(())
 }
 
 /// Whoever may not write a byte more gets no layout to write it with. RFC 8881 §18.43.3 has DQUOT for that; what may be

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_namespace::{FsError, Inode, InodeKey, SetSize, SetTime, TruncateOutcome};
+use sluice_namespace::{FsError, Inode, InodeKey, Kind, SET_ID, SetSize, SetTime, TruncateOutcome};
 use sluice_state::StateId;
 use sluice_state::file::Intent;
 use sluice_state::stateid::special;
@@ -50,6 +50,8 @@ async fn set_rest(
 ) -> Result<(), OpError> {
     let key = cx.current()?.inode;
     let client = cx.client()?;
+    let sets_id =
+        wanted.set.mode.is_some_and(|mode| mode & SET_ID != 0) && cx.inode().await?.kind() == Kind::File;
     let mds = &cx.server;
     let entry = mds.file(&key).await?;
     let ordinary = special(stateid).ok().flatten().is_none();
@@ -57,7 +59,13 @@ async fn set_rest(
         && mds.step(&entry, Some(client), |file, ctx| {
             (file.check_io(ctx, client, stateid, true).is_ok(), Vec::new())
         });
-    let held = mds.prepare(&entry, &Intent::SetAttributes { client }).await?;
+    let intent = if sets_id {
+        // Whoever holds a layout writes without being seen, and a write would take the bits away: see LAYOUTGET.
+        Intent::SetSize { client, replace: true }
+    } else {
+        Intent::SetAttributes { client }
+    };
+    let held = mds.prepare(&entry, &intent).await?;
     let chosen = matches!(wanted.set.mtime, Some(SetTime::To(_)));
     let look = if chosen { times::look(mds, &entry).await? } else { None };
     let data_end = look.as_ref().map(|look| look.end);
@@ -106,8 +114,8 @@ pub(super) async fn set_size(
     }
     let mut inode = cx.inode().await?;
     match inode.kind() {
-        sluice_namespace::Kind::File => {}
-        sluice_namespace::Kind::Directory => return Err(nfsstat4::NFS4ERR_ISDIR.into()),
+        Kind::File => {}
+        Kind::Directory => return Err(nfsstat4::NFS4ERR_ISDIR.into()),
         // §18.30.4: the size of anything else cannot be set.
         _ => return Err(nfsstat4::NFS4ERR_INVAL.into()),
     }

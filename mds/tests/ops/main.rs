@@ -43,5 +43,6 @@ mod readdir;
 mod reclaim_complete;
 mod register;
 mod sequence;
+mod set_id;
 mod why;
 mod xattrs;

@@ -1,0 +1,91 @@
+//! Set-user-id and set-group-id bits of files whose data is written without this server seeing it: others than root take
+//! them away by writing.
+
+use sluice_xdr::nfs4::*;
+
+use crate::harness::*;
+
+const CURRENT: stateid4 = stateid4 { seqid: 1, other: [0; 12] };
+const RW: layoutiomode4 = layoutiomode4::LAYOUTIOMODE4_RW;
+const ANY: layoutiomode4 = layoutiomode4::LAYOUTIOMODE4_ANY;
+
+/// Somebody who is not root, and his file.
+async fn owner(world: &World, name: &'static [u8]) -> Client {
+    let raw = world.connect("user").await.with_user(7, 7, &[]);
+    let user = raw.session(name, [1; 8], 1).await;
+    user.ok(vec![reclaim_complete(false)]).await;
+    user
+}
+
+async fn bits(client: &Client) -> u32 {
+    client.attributes("f", &[FATTR4_MODE]).await.mode.unwrap()
+}
+
+async fn layout(client: &Client, fh: &nfs_fh4, open: stateid4, iomode: layoutiomode4) -> stateid4 {
+    match client.last(vec![putfh(fh), layoutget(open, iomode)]).await {
+        nfs_resop4::OP_LAYOUTGET(LAYOUTGET4res::NFS4_OK(ok)) => ok.logr_stateid,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A file of mode 6777, made by root.
+async fn furnished(world: &World) -> (Client, nfs_fh4) {
+    let root = world.client("root").await;
+    let (fh, open) = root.open("f", BOTH, 0).await;
+    root.ok(vec![putfh(&fh), setattr(stateid4::default(), &mode(0o6777)), close(open)]).await;
+    (root, fh)
+}
+
+#[test]
+fn a_layout_to_write_with_takes_them_away() {
+    simulate(1, async |world: World| {
+        let (root, fh) = furnished(&world).await;
+        let user = owner(&world, b"user").await;
+        // Whoever only opens the file does not write.
+        let ops = vec![putrootfh(), open_name("f", b"o", BOTH, 0), getfh(), layoutget(CURRENT, RW)];
+        let reply = user.compound(ops).await;
+        assert_eq!(reply.status, nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE);
+        let (_, open) = opened(&reply.resarray[..reply.resarray.len() - 1]);
+        layout(&user, &fh, open, layoutiomode4::LAYOUTIOMODE4_READ).await;
+        let before = user.attributes("f", &[FATTR4_CHANGE, FATTR4_MODE]).await;
+        assert_eq!(before.mode, Some(0o6777), "nor whoever reads");
+        let (_, mine) = root.open("f", BOTH, 0).await;
+        let given = layout(&root, &fh, mine, RW).await;
+        assert_eq!(bits(&root).await, 0o6777, "nor root");
+        root.ok(vec![putfh(&fh), layoutreturn(given, ANY), close(mine)]).await;
+        layout(&user, &fh, open, RW).await;
+        let after = user.attributes("f", &[FATTR4_CHANGE, FATTR4_MODE]).await;
+        assert_eq!(after.mode, Some(0o777));
+        assert!(after.change > before.change);
+        // The next OPEN has nothing to lose.
+        let ops = vec![putrootfh(), open_name("f", b"again", BOTH, 0), layoutget(CURRENT, RW)];
+        user.ok(ops).await;
+    });
+}
+
+/// What was written before comes, with LAYOUTCOMMIT, after the bits were set: it was written before.
+#[test]
+fn who_sets_them_is_sure_that_nobody_is_writing() {
+    simulate(2, async |world: World| {
+        let (root, fh) = furnished(&world).await;
+        let user = owner(&world, b"user").await;
+        let (_, open) = user.open("f", BOTH, 0).await;
+        let given = layout(&user, &fh, open, RW).await;
+        assert_eq!(bits(&root).await, 0o777);
+        let sets = root.patient(vec![putfh(&fh), setattr(stateid4::default(), &mode(0o4755))]);
+        let gives_back = async {
+            until(&world.env, || (user.callbacks().count() > 0).then_some(())).await;
+            assert_eq!(bits(&user).await, 0o777, "not before");
+            let recalled = user.callbacks().layout_recalls().remove(0);
+            let layoutrecall4::LAYOUTRECALL4_FILE(file) = recalled.clora_recall else { panic!() };
+            assert_eq!(file.lor_stateid.other, given.other);
+            user.ok(vec![putfh(&fh), layoutreturn(file.lor_stateid, ANY)]).await;
+        };
+        both(sets, gives_back).await;
+        assert_eq!(bits(&root).await, 0o4755);
+        // A mode without them disturbs nobody.
+        layout(&user, &fh, open, RW).await;
+        root.ok(vec![putfh(&fh), setattr(stateid4::default(), &mode(0o700))]).await;
+        assert_eq!(user.callbacks().count(), 1);
+    });
+}
