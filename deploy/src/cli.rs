@@ -97,6 +97,8 @@ pub(crate) struct Up {
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) metrics: Option<SocketAddr>,
     #[command(flatten)]
+    pub(crate) sums: Sums,
+    #[command(flatten)]
     pub(crate) store: Store,
     #[command(flatten)]
     pub(crate) tuning: Tuning,
@@ -226,6 +228,26 @@ pub(crate) enum DsCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Read back all that has checksums, now, and show how far it is and what is damaged
+    Scrub {
+        /// As in `sluice ds list` [default: all]
+        #[arg(default_value_t = 0, hide_default_value = true)]
+        id: u32,
+        /// Only look
+        #[arg(long, conflicts_with_all = ["stop", "no_wait"])]
+        look: bool,
+        /// End the scrub that runs
+        #[arg(long, conflicts_with = "no_wait")]
+        stop: bool,
+        /// Do not wait until it is done
+        #[arg(long)]
+        no_wait: bool,
+        #[command(flatten)]
+        reach: Reach,
+        /// For scripts
+        #[arg(long)]
+        json: bool,
+    },
     /// Take a data server out for good; it must be drained
     Remove {
         /// As in `sluice ds list`
@@ -270,7 +292,24 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) metrics: Option<SocketAddr>,
     #[command(flatten)]
+    pub(crate) sums: Sums,
+    #[command(flatten)]
     pub(crate) child: Child,
+}
+
+/// Checksums of what is at rest.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub(crate) struct Sums {
+    /// Keep checksums of what is at rest, and scrub it; `false` removes them [default: as before; not in a new store]
+    #[arg(long, value_name = "BOOL", action = ArgAction::Set, num_args = 0..=1, require_equals = true,
+        default_missing_value = "true", hide_possible_values = true)]
+    pub(crate) checksums: Option<bool>,
+    /// Read at most so many MiB per second for checksums and scrubs (0: no limit) [default: 100]
+    #[arg(long, value_name = "MIB")]
+    pub(crate) scrub_rate: Option<u32>,
+    /// From one scrub to the next, in days (0: only by `sluice ds scrub`) [default: 14]
+    #[arg(long, value_name = "DAYS")]
+    pub(crate) scrub_days: Option<u32>,
 }
 
 /// How `up` holds its children: they stop when their standard input ends, so that none outlives it.

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use sluice_ds::{Config, DataServer, StartError};
 use sluice_env::Env;
 use sluice_rpc::{ClusterKey, Tcp};
+use sluice_store::SumOptions;
 use sluice_store::device::FileDevice;
 
 use crate::metrics::ds::DsSource;
@@ -50,6 +51,8 @@ pub(crate) async fn start(options: &cli::Serve, new: bool) -> Result<Arc<DataSer
     config.advertise = advertise;
     config.version = crate::VERSION.to_owned();
     config.store.create = new;
+    config.store.checksums = options.sums.checksums;
+    config.store.sums = sum_options(&options.sums);
     std::fs::create_dir_all(&config.data_dir)
         .with_context(|| format!("cannot make {}", config.data_dir.display()))?;
     let (env, transport) = (Env::system(), Arc::new(Tcp));
@@ -60,6 +63,16 @@ pub(crate) async fn start(options: &cli::Serve, new: bool) -> Result<Arc<DataSer
         DataServer::start(env, transport, config).await
     };
     Ok(Arc::new(server.map_err(explain)?))
+}
+
+fn sum_options(given: &cli::Sums) -> SumOptions {
+    let default = SumOptions::default();
+    let days = |days: u32| Duration::from_secs(u64::from(days) * 24 * 3600);
+    SumOptions {
+        rate: given.scrub_rate.map_or(default.rate, |mib| u64::from(mib) << 20),
+        interval: given.scrub_days.map_or(default.interval, days),
+        ..default
+    }
 }
 
 pub(crate) fn key(options: &cli::Serve) -> Result<ClusterKey> {
@@ -124,6 +137,7 @@ mod tests {
             advertise: advertise.iter().map(|address| address.parse().unwrap()).collect(),
             key: None,
             metrics: None,
+            sums: cli::Sums::default(),
             child: cli::Child { stop_with_stdin: false },
         };
         let (_, all) = addresses(&options).map_err(|error| error.to_string())?;

@@ -123,10 +123,18 @@ fn roles(dir: &Path, options: &cli::Up, installation: &Installation) -> Result<V
         // Only a data server that never ran may make a store: an empty directory in place of an old one is a
         // device that is not mounted.
         arguments.extend((number > installation.started).then(|| "--new".to_owned()));
+        arguments.extend(checksums(&options.sums));
         arguments.extend(metrics(options, number)?);
         roles.push(Role { name: format!("ds{number}"), arguments });
     }
     Ok(roles)
+}
+
+fn checksums(given: &cli::Sums) -> Vec<String> {
+    let on = given.checksums.map(|on| format!("--checksums={on}"));
+    let rate = given.scrub_rate.map(|mib| format!("--scrub-rate={mib}"));
+    let days = given.scrub_days.map(|days| format!("--scrub-days={days}"));
+    [on, rate, days].into_iter().flatten().collect()
 }
 
 /// Whose clients may use the export `/` besides loopback: those that were named, and this host by the address that it

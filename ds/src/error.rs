@@ -32,6 +32,7 @@ pub(crate) fn nfs_status(error: &StoreError) -> nfsstat3 {
         StoreError::Closing => nfsstat3::NFS3ERR_JUKEBOX,
         StoreError::Missing
         | StoreError::NoReflink
+        | StoreError::Quarantined
         | StoreError::Io(_)
         | StoreError::Foreign(_)
         | StoreError::Absent(_)
@@ -67,6 +68,7 @@ pub(crate) fn ctl(error: &StoreError) -> ctl_status {
         // It must retire an epoch first.
         StoreError::FencesFull | StoreError::Closing => ctl_status::CTL_ERR_AGAIN,
         StoreError::ReadOnly
+        | StoreError::Quarantined
         | StoreError::Io(_)
         | StoreError::Foreign(_)
         | StoreError::Absent(_)

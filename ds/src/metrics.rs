@@ -1,6 +1,6 @@
 //! What a data server shows of itself, put together from counters that it keeps anyway.
 
-use sluice_store::Capacity;
+use sluice_store::{Capacity, Scrub};
 
 use crate::server::{DataServer, Status};
 
@@ -10,6 +10,8 @@ pub struct Metrics {
     pub status: Status,
     pub flushes: u64,
     pub flush_failures: u64,
+    /// Checksums at rest.
+    pub scrub: Scrub,
     /// `None`: the device does not tell.
     pub capacity: Option<Capacity>,
 }
@@ -22,6 +24,7 @@ impl DataServer {
             status: self.status(),
             flushes: store.flushes(),
             flush_failures: store.flush_failures(),
+            scrub: store.scrubbed(),
             capacity: store.capacity().await.ok(),
         }
     }

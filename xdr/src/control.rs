@@ -668,6 +668,61 @@ impl Decode for LOGICAL_SIZE_res {
     }
 }
 
+/// A range of a data file that does not hold what was written there, or cannot be read:
+/// nobody is shown it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ctl_damage {
+    /// generation 0
+    pub file: ctl_data_file,
+    pub offset: u64,
+    pub length: u64,
+}
+
+impl Encode for ctl_damage {
+    fn encode(&self, w: &mut Writer) {
+        self.file.encode(w);
+        w.u64(self.offset);
+        w.u64(self.length);
+    }
+}
+
+impl Decode for ctl_damage {
+    const MIN_SIZE: usize = 32;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { file: ctl_data_file::decode(r)?, offset: r.u64()?, length: r.u64()? })
+    }
+}
+
+/// All of a store's damage, in as many calls as it takes.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct DAMAGED_args {
+    /// what was told before is forgotten
+    pub first: bool,
+    pub last: bool,
+    pub damage: Vec<ctl_damage>,
+}
+
+impl Encode for DAMAGED_args {
+    fn encode(&self, w: &mut Writer) {
+        w.bool(self.first);
+        w.bool(self.last);
+        w.array(&self.damage, CTL_FILES_MAX, |w, v| v.encode(w));
+    }
+}
+
+impl Decode for DAMAGED_args {
+    const MIN_SIZE: usize = 12;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            first: r.bool()?,
+            last: r.bool()?,
+            damage: r.array(CTL_FILES_MAX, 32, ctl_damage::decode)?,
+        })
+    }
+}
+
 pub const SLUICE_CONTROL: u32 = 0x2051_c001;
 pub const SLUICE_CONTROL_V1: u32 = 1;
 pub const CONTROL_NULL: u32 = 0;
@@ -676,6 +731,7 @@ pub const CONTROL_HEARTBEAT: u32 = 2;
 pub const CONTROL_MATERIALISED: u32 = 3;
 pub const CONTROL_LOGICAL_SIZE: u32 = 4;
 pub const CONTROL_VERSIONS: u32 = 5;
+pub const CONTROL_DAMAGED: u32 = 6;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ctl_caller {
     pub mds_epoch: u64,
@@ -1556,6 +1612,113 @@ impl Decode for ctl_machine {
     }
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ctl_scrub_action(pub u32);
+
+impl ctl_scrub_action {
+    pub const SCRUB_LOOK: Self = Self(0);
+    /// unless one runs
+    pub const SCRUB_START: Self = Self(1);
+    pub const SCRUB_STOP: Self = Self(2);
+
+    /// Name of a value that the description knows.
+    pub fn name(self) -> Option<&'static str> {
+        Some(match self {
+            Self::SCRUB_LOOK => "SCRUB_LOOK",
+            Self::SCRUB_START => "SCRUB_START",
+            Self::SCRUB_STOP => "SCRUB_STOP",
+            _ => return None,
+        })
+    }
+}
+
+crate::codec::wire_enum!(ctl_scrub_action, u32, "ctl_scrub_action");
+
+/// Checksums of a store. Counts without another word are since the data server's start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ctl_scrub {
+    /// checksums are kept
+    pub on: bool,
+    pub running: bool,
+    /// seconds since 1970, of the scrub that runs or ran last; 0: never
+    pub begun: i64,
+    /// when the last one came to its end; 0: never
+    pub finished: i64,
+    /// of it that are done
+    pub thousandths: u32,
+    /// bytes, by the scrub that runs or ran last
+    pub compared: u64,
+    /// bytes found good
+    pub verified: u64,
+    /// bytes that got sums
+    pub sealed: u64,
+    /// regions of 4 MiB whose sums were given up for a write
+    pub unsealed: u64,
+    /// blocks of 4 KiB found bad
+    pub bad: u64,
+    /// records of sums found damaged themselves
+    pub lost: u64,
+    /// ranges in quarantine now
+    pub quarantined: u64,
+}
+
+impl Encode for ctl_scrub {
+    fn encode(&self, w: &mut Writer) {
+        w.bool(self.on);
+        w.bool(self.running);
+        w.i64(self.begun);
+        w.i64(self.finished);
+        w.u32(self.thousandths);
+        w.u64(self.compared);
+        w.u64(self.verified);
+        w.u64(self.sealed);
+        w.u64(self.unsealed);
+        w.u64(self.bad);
+        w.u64(self.lost);
+        w.u64(self.quarantined);
+    }
+}
+
+impl Decode for ctl_scrub {
+    const MIN_SIZE: usize = 84;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            on: r.bool()?,
+            running: r.bool()?,
+            begun: r.i64()?,
+            finished: r.i64()?,
+            thousandths: r.u32()?,
+            compared: r.u64()?,
+            verified: r.u64()?,
+            sealed: r.u64()?,
+            unsealed: r.u64()?,
+            bad: r.u64()?,
+            lost: r.u64()?,
+            quarantined: r.u64()?,
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct DS_SCRUB_args {
+    pub action: ctl_scrub_action,
+}
+
+impl Encode for DS_SCRUB_args {
+    fn encode(&self, w: &mut Writer) {
+        self.action.encode(w);
+    }
+}
+
+impl Decode for DS_SCRUB_args {
+    const MIN_SIZE: usize = 4;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { action: ctl_scrub_action::decode(r)? })
+    }
+}
+
 pub const SLUICE_DATA_SERVER: u32 = 0x2051_c002;
 pub const SLUICE_DATA_SERVER_V1: u32 = 1;
 pub const DS_NULL: u32 = 0;
@@ -1573,6 +1736,7 @@ pub const DS_CHECKSUM: u32 = 11;
 pub const DS_MACHINE: u32 = 12;
 pub const DS_TRANSFER: u32 = 13;
 pub const DS_CLONE: u32 = 14;
+pub const DS_SCRUB: u32 = 15;
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ctl_data_server_status {
     pub id: u32,
@@ -3830,6 +3994,143 @@ impl Decode for ADMIN_REMOVE_res {
     }
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ADMIN_SCRUB_args {
+    /// 0: every data server
+    pub id: u32,
+    pub action: ctl_scrub_action,
+}
+
+impl Encode for ADMIN_SCRUB_args {
+    fn encode(&self, w: &mut Writer) {
+        w.u32(self.id);
+        self.action.encode(w);
+    }
+}
+
+impl Decode for ADMIN_SCRUB_args {
+    const MIN_SIZE: usize = 8;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { id: r.u32()?, action: ctl_scrub_action::decode(r)? })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ctl_damaged {
+    pub damage: ctl_damage,
+    /// fileid; 0: none
+    pub owner: u64,
+    /// as in ctl_named
+    pub name: ctl_string,
+}
+
+impl Encode for ctl_damaged {
+    fn encode(&self, w: &mut Writer) {
+        self.damage.encode(w);
+        w.u64(self.owner);
+        w.opaque(&self.name, CTL_STRING_MAX);
+    }
+}
+
+impl Decode for ctl_damaged {
+    const MIN_SIZE: usize = 44;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { damage: ctl_damage::decode(r)?, owner: r.u64()?, name: r.opaque(CTL_STRING_MAX)? })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ctl_scrub_of {
+    pub id: u32,
+    /// none: it is away, or does not know checksums
+    pub scrub: Vec<ctl_scrub>,
+    /// ranges that it told of
+    pub damaged: u64,
+    /// the first of them
+    pub examples: Vec<ctl_damaged>,
+}
+
+impl Encode for ctl_scrub_of {
+    fn encode(&self, w: &mut Writer) {
+        w.u32(self.id);
+        w.array(&self.scrub, 1, |w, v| v.encode(w));
+        w.u64(self.damaged);
+        w.array(&self.examples, CTL_FILES_MAX, |w, v| v.encode(w));
+    }
+}
+
+impl Decode for ctl_scrub_of {
+    const MIN_SIZE: usize = 20;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            id: r.u32()?,
+            scrub: r.array(1, 84, ctl_scrub::decode)?,
+            damaged: r.u64()?,
+            examples: r.array(CTL_FILES_MAX, 44, ctl_damaged::decode)?,
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ADMIN_SCRUB_resok {
+    pub servers: Vec<ctl_scrub_of>,
+}
+
+impl Encode for ADMIN_SCRUB_resok {
+    fn encode(&self, w: &mut Writer) {
+        w.array(&self.servers, CTL_LIST_MAX, |w, v| v.encode(w));
+    }
+}
+
+impl Decode for ADMIN_SCRUB_resok {
+    const MIN_SIZE: usize = 4;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { servers: r.array(CTL_LIST_MAX, 20, ctl_scrub_of::decode)? })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ADMIN_SCRUB_res {
+    CTL_OK(ADMIN_SCRUB_resok),
+    /// Any other discriminant.
+    Default(ctl_status, ctl_string),
+}
+
+impl ADMIN_SCRUB_res {
+    /// The discriminant that goes in front on the wire.
+    pub fn discriminant(&self) -> ctl_status {
+        match self {
+            Self::CTL_OK(_) => ctl_status::CTL_OK,
+            Self::Default(other, _) => *other,
+        }
+    }
+}
+
+impl Encode for ADMIN_SCRUB_res {
+    fn encode(&self, w: &mut Writer) {
+        self.discriminant().encode(w);
+        match self {
+            Self::CTL_OK(v) => v.encode(w),
+            Self::Default(_, v) => w.opaque(v, CTL_STRING_MAX),
+        }
+    }
+}
+
+impl Decode for ADMIN_SCRUB_res {
+    const MIN_SIZE: usize = 8;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        match ctl_status::decode(r)? {
+            ctl_status::CTL_OK => Ok(Self::CTL_OK(ADMIN_SCRUB_resok::decode(r)?)),
+            other => Ok(Self::Default(other, r.opaque(CTL_STRING_MAX)?)),
+        }
+    }
+}
+
 pub const SLUICE_ADMIN: u32 = 0x2051_c003;
 pub const SLUICE_ADMIN_V2: u32 = 2;
 pub const ADMIN_NULL: u32 = 0;
@@ -3850,3 +4151,4 @@ pub const ADMIN_DRAIN: u32 = 14;
 pub const ADMIN_REMOVE: u32 = 15;
 pub const ADMIN_QUOTAS: u32 = 20;
 pub const ADMIN_QUOTA: u32 = 21;
+pub const ADMIN_SCRUB: u32 = 22;

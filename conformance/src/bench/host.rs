@@ -145,6 +145,17 @@ impl Installation {
         data_servers: u16,
         store: Store,
     ) -> Result<Self> {
+        Self::start_with(program, below, data_servers, store, &[])
+    }
+
+    /// The same with more options of `sluice up`.
+    pub(super) fn start_with(
+        program: &Path,
+        below: Option<&Path>,
+        data_servers: u16,
+        store: Store,
+        options: &[&str],
+    ) -> Result<Self> {
         let below = below.map_or_else(std::env::temp_dir, Path::to_owned);
         fs::create_dir_all(&below).with_context(|| format!("cannot make {}", below.display()))?;
         let home = tempfile::Builder::new().prefix("sluice-bench-").tempdir_in(&below)?;
@@ -153,6 +164,7 @@ impl Installation {
         let mut command = Command::new(program);
         command.arg("up").arg("--data-dir").arg(home.path().join("data"));
         command.args(["--data-servers", &data_servers.to_string(), "--port", &port.to_string()]);
+        command.args(options);
         if store == Store::Foundationdb {
             command.args(["--store", "foundationdb", "--fdb-name", &format!("bench-{}", std::process::id())]);
             for (option, variable) in CLUSTER {

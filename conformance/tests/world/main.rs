@@ -13,6 +13,7 @@ mod inline;
 mod mirrors;
 mod proxied;
 mod read_plus;
+mod rot;
 mod small;
 mod stage;
 mod storage;

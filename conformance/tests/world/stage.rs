@@ -34,6 +34,8 @@ pub(crate) struct World {
     key: ClusterKey,
     nodes: Vec<Node>,
     config: Config,
+    /// Data servers keep checksums from their next start on.
+    pub(crate) checksums: bool,
     db: Database,
     server: Arc<Server>,
     service: Arc<Mds>,
@@ -109,7 +111,8 @@ impl World {
         let nodes = (1..=DATA_SERVERS)
             .map(|n| Node { host: format!("ds{n}"), device: MemDevice::new(), server: None })
             .collect();
-        let mut world = Self { env, net, mds: addr, key, nodes, config, db, server, service };
+        let mut world =
+            Self { env, net, mds: addr, key, nodes, config, checksums: false, db, server, service };
         for n in 0..DATA_SERVERS {
             world.start_data_server(n).await;
         }
@@ -144,7 +147,8 @@ impl World {
         let node = &self.nodes[n];
         let listen = SocketAddr::new(self.net.ip(&node.host), 2050);
         let mut config = sluice_ds::Config::new(listen, PathBuf::new(), self.mds, self.key.clone());
-        config.store = Options { create: true, reserve: 0, ..Options::default() };
+        config.store =
+            Options { create: true, reserve: 0, checksums: Some(self.checksums), ..Options::default() };
         let (transport, device) = (self.net.host(&node.host), Arc::new(node.device.clone()));
         let server = DataServer::start_on(self.env.clone(), transport, device, config).await?;
         self.nodes[n].server = Some(server);
@@ -183,6 +187,19 @@ impl World {
     /// Whether files can share what they hold on the device of the n-th data server.
     pub(crate) fn set_reflinks(&self, n: usize, can: bool) {
         self.nodes[n].device.set_reflinks(can);
+    }
+
+    /// Where the data file of this length is on the n-th data server.
+    pub(crate) fn data_file_of(&self, n: usize, length: u64) -> String {
+        let device = &self.nodes[n].device;
+        let below = |path: &str| -> Vec<String> {
+            let names = device.list(path).unwrap_or_default();
+            names.into_iter().map(|name| format!("{path}/{name}")).collect()
+        };
+        let all = below("data").into_iter().flat_map(|path| below(&path)).flat_map(|path| below(&path));
+        let mut named =
+            all.filter(|path| !path.ends_with(".sums") && device.stat(path).unwrap().size == length);
+        named.next().unwrap()
     }
 
     /// Data files on the device of the n-th data server.

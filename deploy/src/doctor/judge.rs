@@ -61,6 +61,9 @@ fn data_server(status: &ADMIN_STATUS_resok, server: &ctl_data_server_status) -> 
     let mut findings = Vec::new();
     let state = text(&server.state);
     match health(server) {
+        "ok" if state.contains("in quarantine") => {
+            findings.push(Finding::problem(format!("{}: {state}", named(server))))
+        }
         // It is emptied on purpose.
         "ok" if !state.is_empty() => findings.push(Finding::note(format!("{}: {state}", named(server)))),
         "ok" => findings.push(Finding::good(named(server))),

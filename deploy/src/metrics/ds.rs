@@ -25,6 +25,27 @@ impl Source for DsSource {
     }
 }
 
+/// Nothing where there are none.
+fn checksums(page: &mut Page<'_>, scrub: &sluice_store::Scrub) -> fmt::Result {
+    if !scrub.on {
+        return Ok(());
+    }
+    let help = "1 while a scrub runs";
+    page.gauge("sluice_ds_scrub_running", In::Things, help, one(u64::from(scrub.running)))?;
+    let help = "When the last scrub that came to its end did, in seconds since 1970; 0: never";
+    page.gauge("sluice_ds_scrub_finished", In::Things, help, one(scrub.finished.unsigned_abs()))?;
+    let help = "Bytes read back and found to be what was written";
+    page.counter("sluice_ds_verified", In::Bytes, help, one(scrub.verified))?;
+    let help = "Bytes that got checksums";
+    page.counter("sluice_ds_sealed", In::Bytes, help, one(scrub.sealed))?;
+    let help = "Regions whose checksums were given up for a write, with a flush each";
+    page.counter("sluice_ds_unsealed", In::Things, help, one(scrub.unsealed))?;
+    let help = "Blocks of 4 KiB found bad";
+    page.counter("sluice_ds_bad_blocks", In::Things, help, one(scrub.bad))?;
+    let help = "Ranges in quarantine: readers of them get errors";
+    page.gauge("sluice_ds_quarantined", In::Things, help, one(scrub.quarantined))
+}
+
 #[derive(Debug)]
 struct Snapshot(Metrics);
 
@@ -69,6 +90,7 @@ impl Collector for Snapshot {
         page.gauge("sluice_ds_capacity", In::Bytes, "Size of the device", total)?;
         let help = "Bytes that clients may still fill";
         page.gauge("sluice_ds_free", In::Bytes, help, told.map(|capacity| (Vec::new(), capacity.free)))?;
+        checksums(&mut page, &all.scrub)?;
         page.calls("sluice_ds", NFS3_PROGRAM, sluice_ds::nfs3::procedure_name, &status.procedures)
     }
 }

@@ -1,9 +1,10 @@
-//! `sluice ds add|list|drain|undrain|remove`.
+//! `sluice ds add|list|drain|undrain|scrub|remove`.
 
 mod add;
 mod drain;
 mod list;
 mod remove;
+mod scrub;
 
 use anyhow::{Result, bail};
 use serde_json::json;
@@ -23,6 +24,10 @@ pub(crate) async fn run(command: DsCommand) -> Result<()> {
             drain::run(&Admin::reach(&reach).await?, id, &how).await
         }
         DsCommand::Undrain { id, reach, json } => drain::cancel(&Admin::reach(&reach).await?, id, json).await,
+        DsCommand::Scrub { id, look, stop, no_wait, reach, json } => {
+            let how = scrub::How { look, stop, wait: !no_wait, json };
+            scrub::run(&Admin::reach(&reach).await?, id, &how).await
+        }
         DsCommand::Remove { id, lost, accept_data_loss, reach, json } => {
             let how = remove::How { lost, agreed: accept_data_loss, json };
             remove::run(&Admin::reach(&reach).await?, id, &how).await

@@ -4,6 +4,7 @@
 mod checksum;
 mod clone;
 mod copy;
+mod damage;
 mod epoch;
 mod fence;
 mod heartbeat;
@@ -16,6 +17,7 @@ mod program;
 mod register;
 mod remove;
 mod report;
+mod scrub;
 mod seek;
 mod space;
 mod stat;
@@ -135,13 +137,17 @@ async fn stay(
         return error;
     }
     let mut report = None;
+    let mut told = 0;
     loop {
         let step = tokio::select! {
             biased;
             () = connection.closed() => return LinkError::Closed,
             () = shared.env.clock.sleep_until(next) => {
                 next = shared.env.clock.now() + registered.heartbeat;
-                heartbeat::run(shared, connection, &registered).await
+                match heartbeat::run(shared, connection, &registered).await {
+                    Ok(()) => damage::run(shared, connection, &mut told).await,
+                    failed => failed,
+                }
             }
             () = shared.env.clock.sleep_until(report.unwrap_or(next)), if report.is_some() => {
                 report = None;
@@ -155,7 +161,7 @@ async fn stay(
         match step {
             Ok(()) => {}
             Err(LinkError::RegisterAgain) => match register::run(shared, connection, identity).await {
-                Ok(again) => registered = again,
+                Ok(again) => (registered, told) = (again, 0),
                 Err(error) => return error,
             },
             Err(error) => return error,

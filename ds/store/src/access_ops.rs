@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::data_file::{leaf_path, path_of};
 use crate::fence::{Access, Fence, Refusal, Row};
+use crate::sums::remove_side;
 use crate::{Epoch, FileKey, Store, StoreError};
 
 impl Store {
@@ -93,6 +94,10 @@ impl Store {
                 Ok(()) => leaves.push(key.leaf()),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error.into()),
+            }
+            if let Some(sums) = &self.sums {
+                remove_side(&*self.device, *key)?;
+                sums.forget(*key);
             }
         }
         leaves.sort_unstable();

@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::device::{Device, DeviceFile};
+use crate::sums::SummedFile;
 use crate::{FileKey, StoreError};
 
 /// Directory of a data file: `data/h/hh`.
@@ -42,6 +43,8 @@ pub(crate) struct DataFile {
     /// Generation of the handle that brought it here; only for reports.
     pub(crate) generation: u16,
     pub(crate) file: Arc<dyn DeviceFile>,
+    /// The same, where there are checksums.
+    pub(crate) summed: Option<Arc<SummedFile>>,
     // Atomic.
     /// Second chance for the cache.
     pub(crate) referenced: AtomicBool,
@@ -78,6 +81,7 @@ impl DataFile {
             key,
             generation,
             file,
+            summed: None,
             referenced: AtomicBool::new(true),
             written: AtomicU64::new(UNTOUCHED),
             last_write: AtomicU64::new(last_write),

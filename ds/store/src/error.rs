@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crate::sums::Quarantined;
+
 /// A store's error. The first group ends start-up and reads as one line for an operator; the
 /// second is about one request.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -37,6 +39,8 @@ pub enum StoreError {
     FencesFull,
     #[error("from an older incarnation of the metadata server")]
     OldCaller,
+    #[error("quarantined: the device does not hold what was written there")]
+    Quarantined,
     #[error("device error: {0}")]
     Io(String),
     #[error("the store is closing")]
@@ -45,6 +49,9 @@ pub enum StoreError {
 
 impl From<io::Error> for StoreError {
     fn from(error: io::Error) -> Self {
+        if error.get_ref().is_some_and(|inner| inner.is::<Quarantined>()) {
+            return Self::Quarantined;
+        }
         match error.kind() {
             io::ErrorKind::NotFound => Self::Missing,
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::NoSpace,

@@ -5,6 +5,7 @@
 //! * A data file exists from its first write on; its existence is journalled before the first
 //!   stable acknowledgement and reported upward, so that its loss is noticed later.
 //! * Fences and tombstones are durable before they are acknowledged and are looked up in memory.
+//! * Checksums, where they are switched on, are made of what has come to rest, and scrubbed: [`Scrub`].
 //! * A failed flush reaches everyone who waited for it and changes the file's write verifier.
 
 mod access_ops;
@@ -28,6 +29,7 @@ mod room;
 mod space_ops;
 mod startup;
 mod store;
+mod sums;
 mod transfer;
 mod verifier;
 mod write_count;
@@ -39,4 +41,5 @@ pub use key::{Epoch, FileKey, Stability, Uuid, Verifier};
 pub use reflink::{Base, Reflink};
 pub use startup::Options;
 pub use store::{Capacity, Entry, Read, Store, Writes};
+pub use sums::{Damage, Scrub, SumOptions};
 pub use transfer::Transfer;

@@ -82,7 +82,8 @@ impl Shard {
     }
 
     pub(crate) fn evict(&mut self, key: FileKey) {
-        if self.files.remove(&key).is_some() {
+        if let Some(file) = self.files.remove(&key) {
+            file.summed.iter().for_each(|summed| summed.set_gone());
             self.ring.retain(|k| *k != key);
         }
     }

@@ -19,6 +19,7 @@ use crate::open_files::OpenFiles;
 use crate::pace::Pace;
 use crate::pool::Pool;
 use crate::room::Room;
+use crate::sums::{Quarantine, ScrubState, SumOptions, Sums, remove_sides};
 use crate::verifier::Verifiers;
 use crate::{Store, StoreError, Uuid};
 
@@ -45,6 +46,9 @@ pub struct Options {
     /// Page-aligned writes up to this many bytes are done on the calling thread while the device takes
     /// writes at memory speed.
     pub inline_write: usize,
+    /// Whether checksums are kept of what is at rest; `None`: as before, and not in a new store.
+    pub checksums: Option<bool>,
+    pub sums: SumOptions,
 }
 
 impl Default for Options {
@@ -59,6 +63,8 @@ impl Default for Options {
             write_threads: 4,
             inline_read: 1 << 20,
             inline_write: 16 << 10,
+            checksums: None,
+            sums: SumOptions::default(),
         }
     }
 }
@@ -94,7 +100,7 @@ fn open(env: &Env, device: Arc<dyn Device>, options: Options) -> Result<Arc<Stor
         io::ErrorKind::WouldBlock => StoreError::Locked(place.clone()),
         _ => at(error),
     })?;
-    let superblock = match read_all(&*device, SUPERBLOCK) {
+    let mut superblock = match read_all(&*device, SUPERBLOCK) {
         Ok(bytes) => Superblock::decode(&place, &bytes)?,
         Err(StoreError::Missing) => {
             make(env, &device, &options).map_err(inside)?;
@@ -113,6 +119,16 @@ fn open(env: &Env, device: Arc<dyn Device>, options: Options) -> Result<Arc<Stor
     device.sync_dir("").map_err(at)?;
     let boot = next_boot(&*device).map_err(inside)?;
     let journal = Journal::open(env, Arc::clone(&device), options.max_rows, false).map_err(inside)?;
+    switch_sums(env, &*device, &mut superblock, options.checksums).map_err(inside)?;
+    let scrub = ScrubState::load(&*device).map_err(inside)?;
+    let sums = match superblock.sums {
+        Some(id) => {
+            let quarantine = Quarantine::open(Arc::clone(&device)).map_err(inside)?;
+            let clock = Arc::clone(&env.clock);
+            Some(Sums::new(id, Arc::clone(&device), clock, options.sums, quarantine))
+        }
+        None => None,
+    };
     tracing::info!(store = %place, uuid = %superblock.uuid, boot, "store open");
     Ok(Arc::new(Store {
         env: env.clone(),
@@ -125,6 +141,8 @@ fn open(env: &Env, device: Arc<dyn Device>, options: Options) -> Result<Arc<Stor
         pool: Pool::default(),
         room: Room::new(options.reserve),
         gate: Gate::default(),
+        sums,
+        scrub,
         read_lane: Lane::new(options.read_threads),
         write_lane: Lane::new(options.write_threads),
         inline_read: options.inline_read,
@@ -136,6 +154,27 @@ fn open(env: &Env, device: Arc<dyn Device>, options: Options) -> Result<Arc<Stor
         device,
         _lock: lock,
     }))
+}
+
+/// Switches checksums on or off, durably.
+fn switch_sums(
+    env: &Env,
+    device: &dyn Device,
+    superblock: &mut Superblock,
+    on: Option<bool>,
+) -> Result<(), StoreError> {
+    let sums = match (on, superblock.sums) {
+        // Of what earlier sums say nothing holds that is not under this name.
+        (Some(true), None) => Some(env.random.u64()),
+        (Some(false), Some(_)) => {
+            // First: until the superblock says so it is only a store that has few sums.
+            remove_sides(device)?;
+            None
+        }
+        _ => return Ok(()),
+    };
+    *superblock = Superblock { sums, ..*superblock };
+    replace(device, SUPERBLOCK, superblock.encode().as_bytes())
 }
 
 /// Makes a store of an empty directory. The superblock comes last: until it is there, the same
@@ -156,6 +195,7 @@ fn make(env: &Env, device: &Arc<dyn Device>, options: &Options) -> Result<(), St
         uuid: Uuid(env.random.array()),
         cluster: options.cluster.unwrap_or_default(),
         created: env.clock.wall().seconds,
+        sums: None,
     };
     replace(&**device, SUPERBLOCK, superblock.encode().as_bytes())
 }

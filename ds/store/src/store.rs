@@ -22,6 +22,7 @@ use crate::open_files::{OpenFiles, Victim};
 use crate::pace::Pace;
 use crate::pool::Pool;
 use crate::room::Room;
+use crate::sums::{ScrubState, SummedFile, Sums};
 use crate::verifier::Verifiers;
 use crate::{FileKey, Stability, StoreError, Uuid, Verifier};
 
@@ -84,6 +85,9 @@ pub struct Store {
     pub(crate) files: OpenFiles,
     pub(crate) folders: Folders,
     pub(crate) gate: Gate,
+    /// `None`: no checksums are kept.
+    pub(crate) sums: Option<Arc<Sums>>,
+    pub(crate) scrub: ScrubState,
     pub(crate) pace: Pace,
     /// Whether what is said to be in memory is: sends of it do not make a thread sleep.
     pub(crate) send_pace: Pace,
@@ -258,14 +262,15 @@ impl Store {
         data: &[u8],
     ) -> Option<Result<Verifier, StoreError>> {
         let verifier = self.verifiers.of(access.key);
-        let file = self.files.get(access.key)?;
+        let file = self.files.get(access.key).filter(|file| file.file.is_ready(offset, data.len() as u64))?;
         let _pass = self.gate.enter();
         let written = self.journal.check(access).map_err(StoreError::from);
         Some(written.and_then(|()| self.write_to(&file, offset, data)).map(|()| verifier))
     }
 
     fn may_write_here(&self, access: &Access, offset: u64, length: usize) -> bool {
-        self.takes_now(offset, length) && self.files.get(access.key).is_some()
+        let ready = |file: Arc<DataFile>| file.file.is_ready(offset, length as u64);
+        self.takes_now(offset, length) && self.files.get(access.key).is_some_and(ready)
     }
 
     /// Check and write as one step for fences.
@@ -502,7 +507,7 @@ impl Store {
             return Err(StoreError::Refused(Refusal::Removed));
         }
         let device_file = self.device.open(&path_of(key))?;
-        let file = Arc::new(DataFile::new(key, 0, device_file, self.files.writes.forgotten())?);
+        let file = Arc::new(self.data_file(key, 0, device_file, false)?);
         shard.insert(&file);
         Ok(file)
     }
@@ -528,9 +533,25 @@ impl Store {
             return Err(StoreError::Refused(Refusal::Removed));
         }
         let device_file = self.create_file(key)?;
-        let file = Arc::new(DataFile::new(key, generation, device_file, self.files.writes.forgotten())?);
+        let file = Arc::new(self.data_file(key, generation, device_file, true)?);
         shard.insert(&file);
         Ok(file)
+    }
+
+    fn data_file(
+        &self,
+        key: FileKey,
+        generation: u16,
+        file: Arc<dyn DeviceFile>,
+        fresh: bool,
+    ) -> Result<DataFile, StoreError> {
+        let last_write = self.files.writes.forgotten();
+        let Some(sums) = &self.sums else { return DataFile::new(key, generation, file, last_write) };
+        let summed = SummedFile::new(key, file, sums, fresh);
+        let file: Arc<dyn DeviceFile> = Arc::clone(&summed) as Arc<dyn DeviceFile>;
+        let mut data_file = DataFile::new(key, generation, file, last_write)?;
+        data_file.summed = Some(summed);
+        Ok(data_file)
     }
 
     fn create_file(&self, key: FileKey) -> Result<Arc<dyn DeviceFile>, StoreError> {

@@ -7,6 +7,7 @@ mod holders;
 mod proxied;
 mod quotas;
 pub(crate) mod rows;
+mod scrub;
 mod servers;
 mod why;
 
@@ -61,6 +62,7 @@ impl Program for Admin {
                 ADMIN_SERVERS => encode(&self.servers().await),
                 ADMIN_DRAIN => answer(&call, async |args| self.drain(args).await).await,
                 ADMIN_REMOVE => answer(&call, async |args| self.remove(args).await).await,
+                ADMIN_SCRUB => answer(&call, async |args| self.scrub(args).await).await,
                 ADMIN_EXPORT => answer(&call, async |args| self.export(args).await).await,
                 _ => Reply::ProcUnavail,
             }
@@ -158,7 +160,10 @@ impl Admin {
         let state = match view.health {
             None => "not seen since the start".to_owned(),
             Some(_) if !connected => format!("unreachable for {silent} s"),
-            Some(ctl_health::HEALTH_OK) => servers::drain_words(&self.mds, store.id),
+            Some(ctl_health::HEALTH_OK) => {
+                let words = [view.damage.words(), servers::drain_words(&self.mds, store.id)];
+                words.iter().filter(|words| !words.is_empty()).cloned().collect::<Vec<_>>().join("; ")
+            }
             Some(_) => view.detail.clone(),
         };
         ctl_data_server_status {

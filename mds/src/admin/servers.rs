@@ -83,7 +83,7 @@ impl Admin {
         }
     }
 
-    async fn named(&self, key: &InodeKey, reason: &str) -> ctl_named {
+    pub(super) async fn named(&self, key: &InodeKey, reason: &str) -> ctl_named {
         let (namespace, key) = (&self.mds.namespace, *key);
         let name = self.mds.read(|txn| Box::pin(async move { namespace.first_name(&txn, &key).await })).await;
         ctl_named {

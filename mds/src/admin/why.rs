@@ -62,10 +62,29 @@ impl Admin {
             uid: owned.uid,
             gid: owned.gid,
             policy: subject.policy.to_string().into(),
-            healing: self.healing(inode).into(),
+            healing: self.healing_and_damage(inode).into(),
             components: components.unwrap_or_default(),
             clients: meant.map(|info| self.way(subject, info)).collect(),
         }
+    }
+
+    fn healing_and_damage(&self, inode: &Inode) -> String {
+        let mut words = vec![self.healing(inode).to_owned()];
+        for (layout, file) in
+            inode.layout().iter().flat_map(|layout| layout.data_files().map(move |f| (layout, f)))
+        {
+            let Some(store) = self.mds.data_servers.get(file.store) else { continue };
+            let damage = store.damage();
+            if let [(offset, _), ..] = damage.of(layout.id, file.slot) {
+                let bytes: u64 = damage.of(layout.id, file.slot).iter().map(|(_, length)| length).sum();
+                words.push(format!(
+                    "{bytes} bytes are damaged at data server {}, the first at {offset}: reading them there fails",
+                    file.store.0
+                ));
+            }
+        }
+        words.retain(|words| !words.is_empty());
+        words.join("; ")
     }
 
     fn healing(&self, inode: &Inode) -> &'static str {

@@ -52,6 +52,7 @@ impl Program for Control {
                 CONTROL_HEARTBEAT => answer(&call, |args| self.heartbeat(args, &call.connection)).await,
                 CONTROL_MATERIALISED => answer(&call, |args| self.materialised(args)).await,
                 CONTROL_LOGICAL_SIZE => answer(&call, |args| self.logical_size(args)).await,
+                CONTROL_DAMAGED => answer(&call, async |args| self.damaged(&args, &call.connection)).await,
                 CONTROL_VERSIONS => answer(&call, async |_: ctl_versions| SPOKEN).await,
                 _ => Reply::ProcUnavail,
             }
@@ -229,13 +230,7 @@ impl Control {
         if args.mds_epoch != self.mds.data_servers.mds_epoch() {
             return HEARTBEAT_res::Default(ctl_status::CTL_ERR_EPOCH);
         }
-        let store = self
-            .mds
-            .data_servers
-            .all()
-            .into_iter()
-            .find(|store| store.connection().is_some_and(|known| known.id() == connection.id()));
-        let Some(store) = store else {
+        let Some(store) = self.store_on(connection) else {
             return HEARTBEAT_res::Default(ctl_status::CTL_ERR_NOT_REGISTERED);
         };
         // It was given up and its files' layouts recalled: it must hear of the fences made meanwhile first.
@@ -266,6 +261,19 @@ impl Control {
     /// it makes them so before anything else. Their rows may go.
     async fn acknowledge_fences(&self, store: &StoreHandle) {
         super::fence::registered(&self.mds, store).await;
+    }
+
+    /// The store that was registered over this connection.
+    fn store_on(&self, connection: &Connection) -> Option<Arc<StoreHandle>> {
+        let mut all = self.mds.data_servers.all().into_iter();
+        all.find(|store| store.connection().is_some_and(|known| known.id() == connection.id()))
+    }
+
+    fn damaged(&self, args: &DAMAGED_args, connection: &Connection) -> ctl_status {
+        match self.store_on(connection) {
+            Some(store) => super::damage::told(&self.mds, &store, args),
+            None => ctl_status::CTL_ERR_NOT_REGISTERED,
+        }
     }
 
     async fn materialised(&self, args: MATERIALISED_args) -> ctl_status {

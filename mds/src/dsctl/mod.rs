@@ -5,6 +5,7 @@
 //! | `registry` | every store ever registered, its connection, addresses, capacity, health |
 //! | `clone` | data files that share what others hold |
 //! | `control` | SLUICE_CONTROL: what data servers call |
+//! | `damage` | what data servers hold and nobody is to see |
 //! | `orders` | SLUICE_DATA_SERVER: what they are asked |
 //! | `epochs` | capability epochs: when they begin, and when their handles are over |
 //! | `fence` | durable fences of holders |
@@ -15,6 +16,7 @@
 
 pub(crate) mod clone;
 mod control;
+mod damage;
 pub(crate) mod epochs;
 mod fence;
 mod health;
@@ -25,9 +27,10 @@ pub(crate) mod resync;
 pub(crate) mod transfer;
 
 pub(crate) use control::Control;
+pub(crate) use damage::owner as damage_owner;
 pub(crate) use fence::fence_holder_on_file;
 pub(crate) use fence::isolated;
 pub(crate) use health::run;
 pub(crate) use io::{read, write};
-pub(crate) use orders::{Observed, machine, observe, push_size, remove, seek, space, truncate};
+pub(crate) use orders::{Observed, machine, observe, push_size, remove, scrub, seek, space, truncate};
 pub(crate) use registry::{Placing, Registry, StoreHandle, holder, rights, together};

@@ -60,6 +60,11 @@ pub(crate) async fn machine(store: &StoreHandle) -> Option<ctl_machine> {
     call(store, DS_MACHINE, &(), PING).await
 }
 
+/// Its checksums, after what is to be done about them; `None` when it does not know, or say.
+pub(crate) async fn scrub(store: &StoreHandle, action: ctl_scrub_action) -> Option<ctl_scrub> {
+    call(store, DS_SCRUB, &DS_SCRUB_args { action }, PATIENCE).await
+}
+
 /// Fences holders there; true when they are durable.
 pub(super) async fn fence(mds: &Mds, store: &StoreHandle, rows: &[PendingFence]) -> bool {
     let args =

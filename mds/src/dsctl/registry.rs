@@ -19,6 +19,7 @@ use sluice_state::{BootEpoch, ClientId, Time};
 use sluice_xdr::capability::{Capability, Rights};
 use sluice_xdr::control::{ctl_caller, ctl_capacity, ctl_counters, ctl_health};
 
+use super::damage::Damage;
 use super::epochs::Turns;
 use crate::config::Config;
 
@@ -94,6 +95,10 @@ pub(crate) struct StoreView {
     pub(crate) fences_told: bool,
     /// Refuses handles of epochs before this one, durably.
     pub(crate) retired: u32,
+    /// What it holds and nobody is to see.
+    pub(crate) damage: Arc<Damage>,
+    /// The part of it that was told so far.
+    pub(crate) damage_coming: Damage,
 }
 
 impl Registry {

@@ -60,7 +60,7 @@ pub struct Options {
     /// Milliseconds that a row of one server takes in one round
     #[arg(long, value_name = "MS", default_value_t = 700)]
     round_ms: u64,
-    /// Besides Sluice
+    /// Besides Sluice; `summed` is Sluice with checksums at rest
     #[arg(long, value_enum, value_delimiter = ',', default_value = "ganesha,ceiling")]
     peers: Vec<Name>,
     /// Run in a guest, beside the NFS server of its kernel: 7.2, 6.18 and so on are exact and slow, uml7.2 a quick look

@@ -24,6 +24,8 @@ use crate::guest::process::Group;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub(super) enum Name {
     Sluice,
+    /// Sluice with checksums at rest
+    Summed,
     Ganesha,
     Ceiling,
     /// The kernel's own, in a guest
@@ -34,6 +36,7 @@ impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Sluice => "sluice",
+            Self::Summed => "summed",
             Self::Ganesha => "ganesha",
             Self::Ceiling => "ceiling",
             Self::Kernel => "kernel",
@@ -72,7 +75,7 @@ pub(in crate::bench) fn free_port() -> Result<u16> {
 impl Peer {
     pub(super) fn start(name: Name, sluice: &Path, below: &Path, files: usize) -> Result<Self> {
         match name {
-            Name::Sluice => Self::sluice(sluice, below, files),
+            Name::Sluice | Name::Summed => Self::sluice(name, sluice, below, files),
             Name::Ganesha => Self::ganesha(below, files),
             Name::Ceiling => Self::ceiling(files),
             Name::Kernel => Self::kernel(files),
@@ -103,8 +106,9 @@ impl Peer {
     }
 
     /// A whole installation with one data server; the capabilities are those of layouts.
-    fn sluice(program: &Path, below: &Path, count: usize) -> Result<Self> {
-        let installation = Installation::start(program, Some(below), 1, Store::Embedded)?;
+    fn sluice(name: Name, program: &Path, below: &Path, count: usize) -> Result<Self> {
+        let options: &[&str] = if name == Name::Summed { &["--checksums"] } else { &[] };
+        let installation = Installation::start_with(program, Some(below), 1, Store::Embedded, options)?;
         let process = installation.process("ds1")?;
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let (client, address, files) = runtime.block_on(async {
@@ -129,7 +133,7 @@ impl Peer {
             anyhow::Ok((client, address.context("no file")?, files))
         })?;
         Ok(Self {
-            name: Name::Sluice,
+            name,
             about: installation.describe()?,
             address,
             files,

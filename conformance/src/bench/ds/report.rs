@@ -91,6 +91,8 @@ impl Measured {
             (Name::Ganesha, self.goal.ganesha),
             (Name::Ceiling, self.goal.ceiling),
             (Name::Kernel, Some(1.0)),
+            // What checksums cost those who do not want any is nothing; this says what they cost the others.
+            (Name::Summed, None),
         ] {
             if let Some(value) = self.ratio(other) {
                 let bound = least.map(|least| (least, true));

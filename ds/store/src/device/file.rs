@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom};
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::{Cached, Device, DeviceFile, FileStat, Space, copy_by_hand};
@@ -102,6 +102,20 @@ impl Device for FileDevice {
         Ok(self.wrap(OpenOptions::new().read(true).write(true).open(self.path(path))?))
     }
 
+    fn read_uncached(&self, path: &str, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let direct = OFlags::DIRECT.bits().cast_signed();
+        match OpenOptions::new().read(true).custom_flags(direct).open(self.path(path)) {
+            Ok(file) => match read_aligned(&file, buffer, offset) {
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
+                read => return read,
+            },
+            // Not this file system.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
+            Err(error) => return Err(error),
+        }
+        self.open(path)?.read_at(buffer, offset)
+    }
+
     fn create(&self, path: &str) -> io::Result<Arc<dyn DeviceFile>> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(MODE_NEW);
@@ -171,6 +185,35 @@ fn device_of(path: &Path) -> io::Result<[u8; 16]> {
     }
     device[8..].copy_from_slice(&number.to_be_bytes());
     Ok(device)
+}
+
+/// What no device asks more of, of memory, offset and length of a read past the page cache.
+const ALIGNMENT: usize = 4096;
+
+/// Reads until `buffer` is full or the file ends, by way of memory that is aligned as the kernel wants it.
+fn read_aligned(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    let skip = usize::try_from(offset % ALIGNMENT as u64).unwrap_or(0);
+    let length = (skip + buffer.len()).next_multiple_of(ALIGNMENT);
+    let mut memory = vec![0u8; length + ALIGNMENT];
+    let aligned = memory.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
+    let place = memory.get_mut(aligned..aligned + length).unwrap_or_default();
+    let mut done = 0;
+    while done < place.len() {
+        match file.read_at(&mut place[done..], offset - skip as u64 + done as u64) {
+            Ok(n) => {
+                done += n;
+                // Only the end of the file is not whole.
+                if n == 0 || !n.is_multiple_of(ALIGNMENT) {
+                    break;
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let there = done.saturating_sub(skip).min(buffer.len());
+    buffer[..there].copy_from_slice(&place[skip..skip + there]);
+    Ok(there)
 }
 
 fn stat_of(meta: &fs::Metadata) -> FileStat {

@@ -136,6 +136,15 @@ impl MemDevice {
         self.state().lying = lying;
     }
 
+    /// The medium changes a byte of a file by itself, whatever it was told.
+    pub fn rot(&self, path: &str, offset: u64) {
+        let mut state = self.state();
+        let inode = state.names.get(path).copied().flatten();
+        if let Some(inode) = inode.and_then(|inode| state.inodes.get_mut(&inode)) {
+            inode.rot(offset);
+        }
+    }
+
     /// Bytes the device holds; writes beyond fail with `StorageFull`.
     pub fn set_capacity(&self, bytes: u64) {
         self.state().capacity = bytes;
@@ -236,8 +245,8 @@ impl Device for MemDevice {
         if !path.is_empty() && state.names.get(path) != Some(&None) {
             return Err(not_found());
         }
-        let inside = state.names.keys().filter(|name| parent(name) == path);
-        Ok(inside.filter_map(|name| name.rsplit('/').next().map(str::to_owned)).collect())
+        let inside = within(&state.names, path);
+        Ok(inside.filter_map(|(name, _)| name.rsplit('/').next().map(str::to_owned)).collect())
     }
 
     fn sync_dir(&self, path: &str) -> io::Result<()> {

@@ -50,6 +50,14 @@ impl Inode {
         self.now = self.durable.clone();
     }
 
+    pub(super) fn rot(&mut self, offset: u64) {
+        for content in [&mut self.now, &mut self.durable] {
+            if let Some(page) = content.pages.get_mut(&(offset / PAGE)) {
+                Arc::make_mut(page)[(offset % PAGE) as usize] ^= 1;
+            }
+        }
+    }
+
     fn sync(&mut self) {
         for page in std::mem::take(&mut self.dirty) {
             match self.now.pages.get(&page) {

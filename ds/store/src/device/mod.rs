@@ -50,6 +50,10 @@ pub trait Device: Debug + Send + Sync {
     fn lock(&self) -> io::Result<Box<dyn Debug + Send + Sync>>;
     /// Opens an existing file for reading and writing; `NotFound` when it is not there.
     fn open(&self, path: &str) -> io::Result<Arc<dyn DeviceFile>>;
+    /// Reads as [`DeviceFile::read_at`] does, but from the medium, whatever is in memory; where that cannot be done, like that.
+    fn read_uncached(&self, path: &str, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.open(path)?.read_at(buffer, offset)
+    }
     /// Creates an empty file; `AlreadyExists` when it is there.
     fn create(&self, path: &str) -> io::Result<Arc<dyn DeviceFile>>;
     /// Size and allocation by name.
@@ -84,6 +88,16 @@ pub trait DeviceFile: Debug + Send + Sync {
     fn send(&self, offset: u64, length: usize, socket: BorrowedFd<'_>) -> io::Result<usize> {
         let _ = (offset, length, socket);
         Err(io::ErrorKind::Unsupported.into())
+    }
+    /// Whether a write of the range has nothing to wait for but the write itself.
+    fn is_ready(&self, offset: u64, length: u64) -> bool {
+        let _ = (offset, length);
+        true
+    }
+    /// An error where nobody may see bytes of the range; asked before they are copied by way of [`Self::descriptor`].
+    fn visible(&self, offset: u64, length: u64) -> io::Result<()> {
+        let _ = (offset, length);
+        Ok(())
     }
     /// Writes all of `data`.
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()>;

@@ -295,6 +295,12 @@ impl Work<'_> {
         }
         let healed = Healed { id: self.plan.id, slots, equal: self.plan.equal };
         commit(mds, self.key, &healed, &untold).await?;
+        for pair in &self.plan.pairs {
+            // Rewritten as a whole: what was damaged there is not any more.
+            if let Some(store) = mds.data_servers.get(pair.target.store) {
+                store.mended(self.plan.id, pair.target.slot);
+            }
+        }
         filling.clear();
         drop(held.commit());
         if !self.plan.pairs.iter().all(Pair::is_a_move) {

@@ -7,6 +7,7 @@ use sluice_namespace::stable_storage::{Fence, PendingFence, put_fence};
 use sluice_namespace::{DataFile, FsError, Inode, InodeKey, Layout, Sequence, lease_block};
 use sluice_state::file::{Error, File, Intent, LayoutFilter};
 
+use crate::dsctl::StoreHandle;
 use crate::files::FileEntry;
 use crate::layout::settle;
 use crate::server::Mds;
@@ -87,10 +88,25 @@ pub(super) async fn leave(mds: &Arc<Mds>, key: InodeKey) -> Result<(), FsError> 
     Err(FsError::Busy)
 }
 
-/// Good mirrors that are given up while another copy is here.
+/// The same where a data server holds what nobody is to see: of its mirrors those that have another one are filled anew.
+///
+/// # Errors
+/// As [`leave`].
+pub(crate) async fn damaged(mds: &Arc<Mds>, key: InodeKey) -> Result<(), FsError> {
+    leave(mds, key).await
+}
+
+/// Good mirrors that are given up, or damaged, while another copy is here.
 pub(crate) fn away(mds: &Mds, layout: &Layout) -> Vec<DataFile> {
-    let here = |file: &DataFile| mds.data_servers.get(file.store).is_some_and(|store| store.takes_writes());
-    let given_up = |file: &DataFile| mds.data_servers.get(file.store).is_none_or(|store| store.given_up());
+    let damaged = |store: &StoreHandle, file: &DataFile| !store.damage().of(layout.id, file.slot).is_empty();
+    let here = |file: &DataFile| {
+        let store = mds.data_servers.get(file.store);
+        store.is_some_and(|store| store.takes_writes() && !damaged(&store, file))
+    };
+    let given_up = |file: &DataFile| {
+        let store = mds.data_servers.get(file.store);
+        store.is_none_or(|store| store.given_up() || damaged(&store, file))
+    };
     layout
         .columns()
         .filter(|column| column.iter().any(|file| !file.stale && here(file)))

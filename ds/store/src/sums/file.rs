@@ -1,0 +1,514 @@
+//! A data file with sums. Whatever changes it passes here: the sums of the regions that it touches are given up, durably,
+//! before the first byte changes, and are not made again before it has been left alone.
+
+use std::collections::HashMap;
+use std::io;
+use std::ops::RangeInclusive;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use foldhash::fast::FixedState;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use sluice_env::Monotonic;
+
+use super::quarantine::refusal;
+use super::record::{HEAD, Head, Record, STRIDE, offset_of};
+use super::{BLOCK, BLOCKS, Counts, REGION, Sums, side_path};
+use crate::FileKey;
+use crate::data_file::path_of;
+use crate::device::{Cached, DeviceFile, FileStat};
+
+/// Regions given up at once for one who writes in order.
+const AHEAD: u64 = 64;
+
+/// Blocks of a region, one bit each.
+#[derive(Clone, Debug)]
+pub(super) struct Blocks([u64; BLOCKS / 64]);
+
+impl Blocks {
+    pub(super) const NONE: Self = Self([0; BLOCKS / 64]);
+    pub(super) const ALL: Self = Self([u64::MAX; BLOCKS / 64]);
+
+    fn add(&mut self, first: u64, last: u64) {
+        for block in first..=last {
+            if let Some(word) = self.0.get_mut((block / 64) as usize) {
+                *word |= 1 << (block % 64);
+            }
+        }
+    }
+
+    pub(super) fn contains(&self, block: u64) -> bool {
+        self.0.get((block / 64) as usize).is_none_or(|word| word >> (block % 64) & 1 == 1)
+    }
+}
+
+/// A region without good sums on the device.
+#[derive(Debug)]
+pub(super) struct Open {
+    /// Writes under way.
+    pub(super) writers: u32,
+    /// Blocks that the sums from before say nothing about.
+    pub(super) dirty: Blocks,
+    /// When it was written to last.
+    pub(super) since: Monotonic,
+    /// Written to since somebody began to make sums.
+    pub(super) touched: bool,
+    /// What the side file says of it is being changed: nobody writes meanwhile.
+    pub(super) committing: bool,
+}
+
+impl Open {
+    pub(super) fn new(dirty: Blocks, since: Monotonic) -> Self {
+        Self { writers: 0, dirty, since, touched: true, committing: false }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Regions {
+    /// Those that are known to have no sums; of others the side file knows.
+    pub(super) open: HashMap<u64, Open, FixedState>,
+    /// Changes of many regions at once that are under way.
+    pub(super) wide: u32,
+    /// Such changes so far.
+    pub(super) changes: u64,
+    /// The next region, if the file is overwritten in order, and how many to give up with it.
+    next: u64,
+    ahead: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Side {
+    Unknown,
+    Absent,
+    There(Arc<dyn DeviceFile>),
+}
+
+#[derive(Debug)]
+pub(crate) struct SummedFile {
+    // Constant.
+    pub(super) key: FileKey,
+    pub(super) inner: Arc<dyn DeviceFile>,
+    pub(super) sums: Arc<Sums>,
+    // Each guards itself. Lock order: regions, then side; `regions` is never held while a flush runs.
+    pub(super) regions: Mutex<Regions>,
+    pub(super) settled: Condvar,
+    side: Mutex<Side>,
+    /// Changes that are complete, and how many of them a flush has made durable.
+    pub(super) modified: AtomicU64,
+    pub(super) synced: AtomicU64,
+    /// It is in the queue for sealing.
+    pub(super) queued: AtomicBool,
+    /// Its removal has begun: a data file of the same name is another one.
+    pub(super) gone: AtomicBool,
+    /// All regions that may want sums are in `regions`; else whoever seals has to look.
+    pub(super) known: AtomicBool,
+}
+
+impl SummedFile {
+    /// `fresh`: the data file was just created.
+    pub(crate) fn new(key: FileKey, inner: Arc<dyn DeviceFile>, sums: &Arc<Sums>, fresh: bool) -> Arc<Self> {
+        Arc::new(Self {
+            key,
+            inner,
+            sums: Arc::clone(sums),
+            regions: Mutex::default(),
+            settled: Condvar::new(),
+            side: Mutex::new(if fresh { Side::Absent } else { Side::Unknown }),
+            // Of a process before this one nobody knows what is durable.
+            modified: AtomicU64::new(1),
+            synced: AtomicU64::new(0),
+            queued: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
+            known: AtomicBool::new(fresh),
+        })
+    }
+
+    /// Nothing is made for it any more.
+    pub(crate) fn set_gone(&self) {
+        self.gone.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn side(&self) -> io::Result<Option<Arc<dyn DeviceFile>>> {
+        let mut side = self.side.lock();
+        if let Side::Unknown = *side {
+            *side = match self.sums.device.open(&side_path(self.key)) {
+                Ok(file) => Side::There(file),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Side::Absent,
+                Err(error) => return Err(error),
+            };
+        }
+        Ok(match &*side {
+            Side::There(file) => Some(Arc::clone(file)),
+            _ => None,
+        })
+    }
+
+    /// The side file, which exists afterwards.
+    pub(super) fn make_side(&self) -> io::Result<Arc<dyn DeviceFile>> {
+        if let Some(file) = self.side()? {
+            return Ok(file);
+        }
+        let mut side = self.side.lock();
+        let path = side_path(self.key);
+        let file = match self.sums.device.create(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.sums.device.open(&path)?,
+            other => other?,
+        };
+        // Removals say so, then take the data file, then the side file: either they see that or we see them.
+        let there = self.sums.device.stat(&path_of(self.key)).map(drop);
+        let there =
+            if self.gone.load(Ordering::SeqCst) { Err(io::ErrorKind::NotFound.into()) } else { there };
+        if let Err(error) = there {
+            let _ = self.sums.device.remove(&path);
+            return Err(error);
+        }
+        *side = Side::There(Arc::clone(&file));
+        Ok(file)
+    }
+
+    pub(super) fn head(&self, region: u64) -> io::Result<Option<Head>> {
+        let Some(side) = self.side()? else { return Ok(None) };
+        let mut bytes = [0; HEAD];
+        let n = side.read_at(&mut bytes, offset_of(region))?;
+        Ok(Head::decode(self.sums.id, region, &bytes[..n]))
+    }
+
+    pub(super) fn record(&self, region: u64) -> io::Result<Option<Result<Record, Head>>> {
+        let Some(side) = self.side()? else { return Ok(None) };
+        let mut bytes = vec![0; STRIDE as usize];
+        let n = side.read_at(&mut bytes, offset_of(region))?;
+        Ok(Record::decode(self.sums.id, region, &bytes[..n]))
+    }
+
+    pub(super) fn is_sealed(&self, region: u64) -> io::Result<bool> {
+        Ok(self.sums.is_unsure(self.key, region) || self.head(region)?.is_some_and(|head| head.sealed))
+    }
+
+    /// Nobody may see what is in quarantine.
+    fn shown(&self, offset: u64, length: u64) -> io::Result<()> {
+        if self.sums.quarantine.touches(self.key, offset, length) { Err(refusal()) } else { Ok(()) }
+    }
+
+    /// Before bytes change.
+    fn enter(&self, offset: u64, length: u64) -> io::Result<Writing<'_>> {
+        let sums = &self.sums;
+        if !sums.quarantine.is_empty()
+            && sums.quarantine.splits(self.key, offset, length, self.inner.stat()?.size)
+        {
+            // The rest of the block is not to be had: what would come of it is neither old nor new.
+            return Err(refusal());
+        }
+        let last = offset.saturating_add(length.saturating_sub(1));
+        let mut writing = Writing { file: self, entered: Entered::None };
+        let mut regions = self.regions.lock();
+        for region in offset / REGION..=last / REGION {
+            while regions.open.get(&region).is_none_or(|open| open.committing) {
+                regions = self.open_region(regions, region)?;
+            }
+            let Some(open) = regions.open.get_mut(&region) else { continue };
+            open.writers += 1;
+            open.touched = true;
+            let start = region * REGION;
+            let first = offset.max(start) - start;
+            open.dirty.add(first / BLOCK, (last.min(start + REGION - 1) - start) / BLOCK);
+            writing.entered = match writing.entered {
+                Entered::Regions(first, _) => Entered::Regions(first, region),
+                _ => Entered::Regions(region, region),
+            };
+        }
+        drop(regions);
+        Ok(writing)
+    }
+
+    /// One step towards a region that may be written to.
+    pub(super) fn open_region<'a>(
+        &'a self,
+        mut regions: MutexGuard<'a, Regions>,
+        region: u64,
+    ) -> io::Result<MutexGuard<'a, Regions>> {
+        if regions.open.contains_key(&region) {
+            self.settled.wait(&mut regions);
+            return Ok(regions);
+        }
+        let now = self.sums.clock.now();
+        if !self.is_sealed(region)? {
+            regions.open.insert(region, Open::new(Blocks::ALL, now));
+            return Ok(regions);
+        }
+        regions.ahead = if region == regions.next { (2 * regions.ahead).clamp(2, AHEAD) } else { 1 };
+        regions.next = region + regions.ahead;
+        let wanted = region..region + regions.ahead;
+        let mut sealed = Vec::new();
+        for region in wanted {
+            if !regions.open.contains_key(&region) && self.is_sealed(region)? {
+                sealed.push(region);
+            }
+        }
+        for region in &sealed {
+            regions.open.insert(*region, Open { committing: true, ..Open::new(Blocks::NONE, now) });
+        }
+        drop(regions);
+        let given_up = self.give_up(&sealed);
+        let mut regions = self.regions.lock();
+        for region in &sealed {
+            match &given_up {
+                Ok(()) => regions.open.get_mut(region).into_iter().for_each(|open| open.committing = false),
+                Err(_) => drop(regions.open.remove(region)),
+            }
+        }
+        self.settled.notify_all();
+        given_up.map(|()| regions)
+    }
+
+    /// Gives up the sums of regions, durably. Whatever the device says afterwards, an error leaves them in force.
+    fn give_up(&self, sealed: &[u64]) -> io::Result<()> {
+        let Some(side) = self.side()?.filter(|_| !sealed.is_empty()) else { return Ok(()) };
+        self.sums.set_unsure(self.key, sealed, true);
+        for &region in sealed {
+            if let Some(head) = self.head(region)? {
+                side.write_at(&head.open(self.sums.id, region), offset_of(region))?;
+            }
+        }
+        side.sync_data()?;
+        self.sums.set_unsure(self.key, sealed, false);
+        Counts::add(&self.sums.counts.unsealed, sealed.len() as u64);
+        Ok(())
+    }
+
+    /// Before bytes of any number of regions change.
+    fn enter_wide(&self, offset: u64, length: u64) -> io::Result<Writing<'_>> {
+        let (first, last) = (offset / REGION, offset.saturating_add(length.max(1) - 1) / REGION);
+        let mut regions = self.regions.lock();
+        // From now on no sums are made.
+        regions.wide += 1;
+        regions.changes += 1;
+        let writing = Writing { file: self, entered: Entered::Wide };
+        while regions.open.iter().any(|(region, open)| (first..=last).contains(region) && open.committing) {
+            self.settled.wait(&mut regions);
+        }
+        drop(regions);
+        if let Some(side) = self.side()? {
+            let records = side.stat()?.size.div_ceil(STRIDE);
+            let mut sealed = Vec::new();
+            for region in first..=last.min(records) {
+                if self.is_sealed(region)? {
+                    sealed.push(region);
+                }
+            }
+            self.give_up(&sealed)?;
+        }
+        self.dirty_all(first..=last);
+        Ok(writing)
+    }
+
+    fn dirty_all(&self, range: RangeInclusive<u64>) {
+        let now = self.sums.clock.now();
+        for (_, open) in self.regions.lock().open.iter_mut().filter(|(region, _)| range.contains(region)) {
+            (open.dirty, open.touched, open.since) = (Blocks::ALL, true, now);
+        }
+        // Others may be without sums now that had some.
+        self.known.store(false, Ordering::Release);
+    }
+
+    /// Bytes were rewritten whole: they are good again, if they were not.
+    fn rewritten(&self, offset: u64, length: u64) -> io::Result<()> {
+        let quarantine = &self.sums.quarantine;
+        if !quarantine.is_empty() {
+            quarantine.rewritten(self.key, offset, length, self.inner.stat()?.size);
+        }
+        Ok(())
+    }
+
+    fn synced(&self, modified: u64) -> io::Result<()> {
+        self.synced.fetch_max(modified, Ordering::AcqRel);
+        if self.sums.quarantine.is_empty() && !self.sums.quarantine.is_unsaved() {
+            return Ok(());
+        }
+        // What was rewritten is readable after a crash, too, before anybody is told that it is durable.
+        self.sums.quarantine.save().map_err(io::Error::other)
+    }
+}
+
+/// A change under way.
+struct Writing<'a> {
+    file: &'a SummedFile,
+    entered: Entered,
+}
+
+#[derive(Clone, Copy)]
+enum Entered {
+    /// Refused before anything changed.
+    None,
+    /// First and last.
+    Regions(u64, u64),
+    /// See [`Regions::wide`].
+    Wide,
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        let file = self.file;
+        file.modified.fetch_add(1, Ordering::AcqRel);
+        let now = file.sums.clock.now();
+        let mut regions = file.regions.lock();
+        match self.entered {
+            Entered::None => {}
+            Entered::Regions(first, last) => {
+                for region in first..=last {
+                    if let Some(open) = regions.open.get_mut(&region) {
+                        open.writers = open.writers.saturating_sub(1);
+                        open.since = now;
+                    }
+                }
+            }
+            Entered::Wide => {
+                regions.wide = regions.wide.saturating_sub(1);
+                regions.changes += 1;
+            }
+        }
+        drop(regions);
+        file.enqueue();
+    }
+}
+
+impl DeviceFile for SummedFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.shown(offset, buffer.len() as u64)?;
+        self.inner.read_at(buffer, offset)
+    }
+
+    fn read_cached(&self, buffer: &mut [u8], offset: u64) -> io::Result<Cached> {
+        self.shown(offset, buffer.len() as u64)?;
+        self.inner.read_cached(buffer, offset)
+    }
+
+    fn is_cached(&self, offset: u64, length: u64) -> bool {
+        self.shown(offset, length).is_ok() && self.inner.is_cached(offset, length)
+    }
+
+    fn send(&self, offset: u64, length: usize, socket: BorrowedFd<'_>) -> io::Result<usize> {
+        self.shown(offset, length as u64)?;
+        self.inner.send(offset, length, socket)
+    }
+
+    fn is_ready(&self, offset: u64, length: u64) -> bool {
+        let last = offset.saturating_add(length.saturating_sub(1));
+        let regions = self.regions.lock();
+        (offset / REGION..=last / REGION)
+            .all(|region| regions.open.get(&region).is_some_and(|open| !open.committing))
+    }
+
+    fn visible(&self, offset: u64, length: u64) -> io::Result<()> {
+        self.shown(offset, length)
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        let length = data.len() as u64;
+        let writing = self.enter(offset, length)?;
+        self.inner.write_at(data, offset)?;
+        self.rewritten(offset, length)?;
+        drop(writing);
+        Ok(())
+    }
+
+    fn copy_from(&self, source: &dyn DeviceFile, from: u64, to: u64, length: u64) -> io::Result<u64> {
+        source.visible(from, length)?;
+        let writing = self.enter(to, length)?;
+        let copied = self.inner.copy_from(source, from, to, length)?;
+        self.rewritten(to, copied)?;
+        drop(writing);
+        Ok(copied)
+    }
+
+    fn clone_of(&self, source: &dyn DeviceFile) -> io::Result<()> {
+        source.visible(0, u64::MAX)?;
+        let writing = self.enter_wide(0, u64::MAX)?;
+        self.inner.clone_of(source)?;
+        self.rewritten(0, u64::MAX)?;
+        drop(writing);
+        Ok(())
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.descriptor()
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        let modified = self.modified.load(Ordering::Acquire);
+        self.inner.sync_data()?;
+        self.synced(modified)
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        let modified = self.modified.load(Ordering::Acquire);
+        self.inner.sync_all()?;
+        self.synced(modified)
+    }
+
+    fn set_len(&self, size: u64) -> io::Result<()> {
+        let before = self.inner.stat()?.size;
+        let from = size.min(before);
+        let writing = self.enter_wide(from, size.max(before).saturating_sub(from))?;
+        self.inner.set_len(size)?;
+        if size < before {
+            self.rewritten(size, u64::MAX)?;
+        }
+        drop(writing);
+        Ok(())
+    }
+
+    fn stat(&self) -> io::Result<FileStat> {
+        self.inner.stat()
+    }
+
+    fn allocate(&self, offset: u64, length: u64, extend: bool) -> io::Result<()> {
+        // No byte changes but that the file may become longer.
+        let end = self.inner.stat()?.size;
+        let writing = self.enter_wide(end, offset.saturating_add(length).saturating_sub(end))?;
+        self.inner.allocate(offset, length, extend)?;
+        drop(writing);
+        Ok(())
+    }
+
+    fn deallocate(&self, offset: u64, length: u64) -> io::Result<()> {
+        let writing = self.enter_wide(offset, length)?;
+        self.inner.deallocate(offset, length)?;
+        self.rewritten(offset, length)?;
+        drop(writing);
+        Ok(())
+    }
+
+    fn seek_data(&self, offset: u64) -> io::Result<Option<u64>> {
+        self.inner.seek_data(offset)
+    }
+
+    fn seek_hole(&self, offset: u64) -> io::Result<Option<u64>> {
+        self.inner.seek_hole(offset)
+    }
+
+    fn is_recorded(&self) -> io::Result<bool> {
+        self.inner.is_recorded()
+    }
+
+    fn set_recorded(&self) -> io::Result<()> {
+        self.inner.set_recorded()
+    }
+}
+
+impl Sums {
+    fn is_unsure(&self, key: FileKey, region: u64) -> bool {
+        self.unsure.lock().contains(&(key, region))
+    }
+
+    fn set_unsure(&self, key: FileKey, regions: &[u64], unsure: bool) {
+        let mut all = self.unsure.lock();
+        for region in regions {
+            if unsure {
+                all.insert((key, *region));
+            } else {
+                all.remove(&(key, *region));
+            }
+        }
+    }
+}

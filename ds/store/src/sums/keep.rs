@@ -1,0 +1,270 @@
+//! In the background: sums for what has come to rest, and a scrub now and then.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use sluice_env::Monotonic;
+
+use super::scrub::{FOLDERS, Scrub};
+use super::verify::Verdict;
+use super::{Damage, REGION, SUFFIX, SummedFile, Sums, remove_side};
+use crate::data_file::{DataFile, leaf_path, path_of};
+use crate::{FileKey, Store, StoreError};
+
+/// Between two looks for something to do.
+const LOOK: Duration = Duration::from_secs(1);
+/// A scrub's place is saved so often.
+const SAVE: Duration = Duration::from_secs(30);
+
+/// What operators ask.
+impl Store {
+    /// Begins a scrub, if none runs; false when there are no checksums.
+    pub fn scrub(&self) -> bool {
+        if self.sums.is_some() {
+            self.scrub.begin(self.env.clock.wall());
+        }
+        self.sums.is_some()
+    }
+
+    /// Ends the scrub that runs.
+    pub fn stop_scrub(&self) {
+        self.scrub.stop();
+    }
+
+    /// How far the scrub is, and what was found.
+    pub fn scrubbed(&self) -> Scrub {
+        let point = self.scrub.get();
+        let Some(sums) = &self.sums else { return Scrub::default() };
+        let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Scrub {
+            on: true,
+            running: point.running,
+            begun: point.begun,
+            finished: point.finished,
+            folders: point.folders,
+            compared: point.compared,
+            verified: count(&sums.counts.verified),
+            sealed: count(&sums.counts.sealed),
+            unsealed: count(&sums.counts.unsealed),
+            bad: count(&sums.counts.bad),
+            lost: count(&sums.counts.lost),
+            quarantined: sums.quarantine.ranges() as u64,
+        }
+    }
+
+    /// What is in quarantine, and a number that is another one whenever that is.
+    pub fn damaged(&self) -> (u64, Vec<Damage>) {
+        self.sums.as_ref().map_or((0, Vec::new()), |sums| (sums.quarantine.version(), sums.quarantine.all()))
+    }
+
+    /// The number alone.
+    pub fn damage_version(&self) -> u64 {
+        self.sums.as_ref().map_or(0, |sums| sums.quarantine.version())
+    }
+}
+
+impl Store {
+    /// Keeps sums for as long as somebody awaits it; returns at once where there are none.
+    pub async fn keep_sums(self: Arc<Self>) {
+        let Some(sums) = self.sums.clone() else { return };
+        let mut pace = Budget { rate: sums.options.rate, ahead: self.env.clock.now() };
+        loop {
+            self.seal_quiet(&sums, &mut pace).await;
+            let interval = i64::try_from(sums.options.interval.as_secs()).unwrap_or(i64::MAX);
+            let (point, now) = (self.scrub.get(), self.env.clock.wall());
+            let due =
+                point.finished.max(self.superblock.lock().created).saturating_add(interval) <= now.seconds;
+            if interval > 0 && due {
+                self.scrub.begin(now);
+            }
+            if self.scrub.get().running {
+                self.scrub_folders(&mut pace).await;
+            }
+            self.env.clock.sleep(LOOK).await;
+        }
+    }
+
+    /// Makes sums of what has come to rest since it was written.
+    async fn seal_quiet(self: &Arc<Self>, sums: &Sums, pace: &mut Budget) {
+        for key in sums.take_queue() {
+            match self.seal_file(key, sums.options.quiet, pace).await {
+                Ok(()) | Err(StoreError::Missing | StoreError::Refused(_)) => {}
+                // The next scrub comes by.
+                Err(error) => {
+                    tracing::warn!(store = %self.place(), file = %key, %error, "cannot make checksums");
+                }
+            }
+        }
+    }
+
+    async fn summed(self: &Arc<Self>, key: FileKey) -> Result<(Arc<DataFile>, Arc<SummedFile>), StoreError> {
+        self.blocking(move |store| {
+            let file = store.open_file(key)?;
+            let summed = file.summed.clone().ok_or(StoreError::Missing)?;
+            Ok((file, summed))
+        })
+        .await
+    }
+
+    async fn seal_file(
+        self: &Arc<Self>,
+        key: FileKey,
+        quiet: Duration,
+        pace: &mut Budget,
+    ) -> Result<(), StoreError> {
+        let (file, summed) = self.summed(key).await?;
+        let inner = Arc::clone(&summed);
+        let picked = Arc::new(self.blocking(move |_| Ok(inner.pick(quiet)?)).await?);
+        let mut left = picked.more;
+        if !picked.regions.is_empty() {
+            // As clients flush: a failure reaches those whose data it was.
+            self.flush(&file, false).await?;
+            left |= !summed.is_durable(&picked);
+        }
+        for region in picked.regions.iter().copied().filter(|_| summed.is_durable(&picked)) {
+            let (inner, of) = (Arc::clone(&summed), Arc::clone(&picked));
+            let read = self.blocking(move |_| inner.seal(region, &of)).await?;
+            pace.spent(self, read).await;
+        }
+        if left || summed.has_open() {
+            summed.enqueue();
+        }
+        Ok(())
+    }
+
+    /// Works on the scrub for as long as it runs, but looks after what has come to rest now and then.
+    async fn scrub_folders(self: &Arc<Self>, pace: &mut Budget) {
+        let until = self.env.clock.now() + SAVE;
+        while self.scrub.get().running && self.env.clock.now() < until {
+            let folder = self.scrub.get().folders;
+            if folder >= FOLDERS {
+                break;
+            }
+            if let Err(error) = self.scrub_folder(folder, pace).await {
+                tracing::error!(store = %self.place(), %error, "the scrub has stopped");
+                self.scrub.stop();
+                break;
+            }
+            if self.scrub.get().running && self.scrub.folder_done(self.env.clock.wall()) {
+                let done = self.scrubbed();
+                tracing::info!(store = %self.place(), bytes = done.compared, quarantined = done.quarantined, "scrub done");
+            }
+        }
+        let saved = self.blocking(|store| store.scrub.save(&*store.device)).await;
+        if let Err(error) = saved {
+            tracing::warn!(store = %self.place(), %error, "cannot note how far the scrub is");
+        }
+    }
+
+    async fn scrub_folder(self: &Arc<Self>, folder: u16, pace: &mut Budget) -> Result<(), StoreError> {
+        let names = self.blocking(move |store| match store.device.list(&leaf_path(folder)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            names => Ok(names?),
+        });
+        let names = names.await?;
+        let left = names.iter().filter_map(|name| FileKey::parse(name.strip_suffix(SUFFIX)?));
+        let left: Vec<FileKey> = left.collect();
+        self.blocking(move |store| left.iter().try_for_each(|key| store.remove_left_side(*key))).await?;
+        for key in names.iter().filter_map(|name| FileKey::parse(name)) {
+            match self.scrub_file(key, pace).await {
+                Ok(()) | Err(StoreError::Missing | StoreError::Refused(_)) => {}
+                // More is bad than can be told.
+                Err(error @ StoreError::Corrupt(..)) => return Err(error),
+                Err(error) => {
+                    tracing::error!(store = %self.place(), file = %key, %error, "cannot be scrubbed");
+                }
+            }
+            if !self.scrub.get().running {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sums of a data file that is gone.
+    fn remove_left_side(&self, key: FileKey) -> Result<(), StoreError> {
+        match self.device.stat(&path_of(key)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => remove_side(&*self.device, key),
+            _ => Ok(()),
+        }
+    }
+
+    /// Compares what has sums, and queues what should have some.
+    async fn scrub_file(self: &Arc<Self>, key: FileKey, pace: &mut Budget) -> Result<(), StoreError> {
+        let (_file, summed) = self.summed(key).await?;
+        let inner = Arc::clone(&summed);
+        let records = self.blocking(move |_| inner.records()).await?;
+        for region in 0..records {
+            let inner = Arc::clone(&summed);
+            let verdict = self.blocking(move |_| inner.verify(region)).await?;
+            if let Verdict::Compared(bytes) = verdict {
+                self.scrub.compared(bytes);
+                pace.spent(self, bytes).await;
+            }
+            if !self.scrub.get().running {
+                return Ok(());
+            }
+        }
+        let inner = Arc::clone(&summed);
+        if self.blocking(move |_| Ok(inner.wants_sums()?)).await? {
+            summed.enqueue();
+        }
+        Ok(())
+    }
+}
+
+/// Bytes per second.
+#[derive(Debug)]
+struct Budget {
+    rate: u64,
+    /// What was read so far is paid for then.
+    ahead: Monotonic,
+}
+
+impl Budget {
+    async fn spent(&mut self, store: &Store, bytes: u64) {
+        if self.rate == 0 || bytes == 0 {
+            return;
+        }
+        let now = store.env.clock.now();
+        let cost = Duration::from_secs_f64(bytes as f64 / self.rate as f64);
+        self.ahead = self.ahead.max(now) + cost;
+        store.env.clock.sleep_until(self.ahead).await;
+    }
+}
+
+impl SummedFile {
+    fn has_open(&self) -> bool {
+        !self.regions.lock().open.is_empty()
+    }
+
+    pub(super) fn enqueue(&self) {
+        if !self.queued.load(Ordering::Relaxed) && !self.queued.swap(true, Ordering::AcqRel) {
+            let there = self.sums.enqueue(self.key);
+            self.queued.store(there, Ordering::Release);
+        }
+    }
+
+    /// Whether some region with data has none, as far as is known without reading.
+    fn wants_sums(&self) -> io::Result<bool> {
+        if self.has_open() {
+            return Ok(true);
+        }
+        let size = self.inner.stat()?.size;
+        let mut at = 0;
+        while let Some(data) = self.inner.seek_data(at)? {
+            let region = data / REGION;
+            if !self.is_sealed(region)? {
+                self.known.store(false, Ordering::Release);
+                return Ok(true);
+            }
+            at = (region + 1) * REGION;
+            if at >= size {
+                break;
+            }
+        }
+        Ok(false)
+    }
+}

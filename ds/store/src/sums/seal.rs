@@ -1,0 +1,237 @@
+//! Sums for what has come to rest: it is durable, it is read back, and if nobody wrote to it meanwhile its sums count.
+
+use std::io;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::file::{Blocks, Open, SummedFile};
+use super::record::{self, Record, offset_of};
+use super::{BLOCK, BLOCKS, Counts, REGION};
+use crate::StoreError;
+
+/// Regions that may get sums, if no more happens to them.
+#[derive(Debug, Default)]
+pub(crate) struct Picked {
+    pub(crate) regions: Vec<u64>,
+    /// Changes of the file so far: they have to be durable.
+    modified: u64,
+    /// As [`super::file::Regions::changes`].
+    changes: u64,
+    /// There are regions that are not quiet yet.
+    pub(crate) more: bool,
+}
+
+impl SummedFile {
+    /// What has been left alone for `quiet`. Blocking.
+    pub(crate) fn pick(&self, quiet: Duration) -> io::Result<Picked> {
+        self.queued.store(false, Ordering::Release);
+        if !self.known.swap(true, Ordering::AcqRel) {
+            self.look_for_open()?;
+        }
+        let now = self.sums.clock.now();
+        let mut regions = self.regions.lock();
+        let mut picked = Picked { changes: regions.changes, ..Picked::default() };
+        if regions.wide > 0 {
+            return Ok(Picked { more: true, ..picked });
+        }
+        for (region, open) in &mut regions.open {
+            if open.writers == 0 && !open.committing && now.since(open.since) >= quiet {
+                open.touched = false;
+                picked.regions.push(*region);
+            } else {
+                picked.more = true;
+            }
+        }
+        // Under the lock: whatever was written before is counted, or its writer is still there.
+        picked.modified = self.modified.load(Ordering::Acquire);
+        picked.regions.sort_unstable();
+        Ok(picked)
+    }
+
+    /// Enters all regions with data that have no sums.
+    fn look_for_open(&self) -> io::Result<()> {
+        let size = self.inner.stat()?.size;
+        let mut at = 0;
+        while let Some(data) = self.inner.seek_data(at)? {
+            let region = data / REGION;
+            let length = size.saturating_sub(region * REGION).min(REGION);
+            let now = self.sums.clock.now();
+            let mut regions = self.regions.lock();
+            let known = regions.open.contains_key(&region);
+            if !known {
+                let sealed = self.is_sealed(region)?;
+                let short = sealed && self.head(region)?.is_some_and(|head| head.length < length);
+                if short {
+                    // It has grown by a hole.
+                    regions = self.open_region(regions, region)?;
+                } else if !sealed {
+                    regions.open.insert(region, Open::new(Blocks::ALL, now));
+                }
+            }
+            drop(regions);
+            at = (region + 1) * REGION;
+        }
+        Ok(())
+    }
+
+    /// Everything that was written when `picked` was made is durable.
+    pub(crate) fn is_durable(&self, picked: &Picked) -> bool {
+        self.synced.load(Ordering::Acquire) >= picked.modified
+    }
+
+    /// Makes the sums of one region; how many bytes were read. Blocking.
+    ///
+    /// # Errors
+    /// Those of the device; it has no sums then, or its old ones are still given up.
+    pub(crate) fn seal(&self, region: u64, picked: &Picked) -> Result<u64, StoreError> {
+        let start = region.saturating_mul(REGION);
+        let length = self.inner.stat()?.size.saturating_sub(start).min(REGION);
+        let empty = length == 0 || self.inner.seek_data(start)?.is_none_or(|data| data >= start + length);
+        if empty {
+            // A hole needs no sums.
+            self.regions.lock().open.retain(|r, open| *r != region || open.touched || open.writers > 0);
+            return Ok(0);
+        }
+        let old = self.record(region)?.and_then(Result::ok);
+        let content = Content::read(|buffer, at| self.inner.read_at(buffer, at), start, length)?;
+        let mut sums = record::sums(self.key, region, &content.bytes);
+        let dirty = match self.regions.lock().open.get(&region) {
+            Some(open) => open.dirty.clone(),
+            None => return Ok(length),
+        };
+        let bad = self.differing(region, &old, &dirty, &content, &mut sums)?;
+        if !self.commit_begins(region, picked) {
+            return Ok(length);
+        }
+        let sealed = self.write_record(region, length, sums, &bad);
+        self.regions.lock().open.remove(&region);
+        self.settled.notify_all();
+        sealed?;
+        Counts::add(&self.sums.counts.sealed, length);
+        Ok(length)
+    }
+
+    /// Blocks that nobody wrote to and that are not what they were, or cannot be read. They keep the sums of what they
+    /// should hold.
+    fn differing(
+        &self,
+        region: u64,
+        old: &Option<Record>,
+        dirty: &Blocks,
+        content: &Content,
+        sums: &mut [u32],
+    ) -> Result<Vec<u64>, StoreError> {
+        let mut bad = Vec::new();
+        for (at, sum) in sums.iter_mut().enumerate() {
+            let (within, block) = (at as u64, region * BLOCKS as u64 + at as u64);
+            let quarantined = self.sums.quarantine.touches(self.key, block * BLOCK, 1);
+            let comparable = old.as_ref().filter(|old| {
+                let end = |length: u64| length.min((within + 1) * BLOCK);
+                end(old.length) == end(content.bytes.len() as u64) && (quarantined || !dirty.contains(within))
+            });
+            let expected = comparable.and_then(|old| old.sums.get(at)).copied();
+            let unreadable = content.unreadable.contains(&within);
+            if unreadable || expected.is_some_and(|expected| expected != *sum && !self.again(block, expected))
+            {
+                bad.push(block);
+            }
+            *sum = match expected {
+                Some(expected) => expected,
+                // Of what it should hold nothing is known: only who rewrites it makes it good.
+                None if quarantined => !*sum,
+                None => *sum,
+            };
+        }
+        Ok(bad)
+    }
+
+    /// Whether a second look finds what is expected.
+    fn again(&self, block: u64, expected: u32) -> bool {
+        let mut bytes = vec![0; BLOCK as usize];
+        let read = self.inner.read_at(&mut bytes, block * BLOCK).unwrap_or(0);
+        record::sum(self.key, block, &bytes[..read]) == expected
+    }
+
+    /// Whether nobody wrote to the region since it was picked; nobody does before its entry is gone.
+    fn commit_begins(&self, region: u64, picked: &Picked) -> bool {
+        let mut regions = self.regions.lock();
+        if regions.wide > 0 || regions.changes != picked.changes {
+            return false;
+        }
+        match regions.open.get_mut(&region) {
+            Some(open) if open.writers == 0 && !open.touched && !open.committing => {
+                open.committing = true;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Not flushed: a crash that loses it leaves a region without sums.
+    fn write_record(&self, region: u64, length: u64, sums: Vec<u32>, bad: &[u64]) -> Result<(), StoreError> {
+        self.quarantine(bad)?;
+        let record = Record { sealed: true, length, sums };
+        Ok(self.make_side()?.write_at(&record.encode(self.sums.id, region), offset_of(region))?)
+    }
+
+    /// Nobody is to see these blocks again before they are rewritten: durable.
+    pub(super) fn quarantine(&self, bad: &[u64]) -> Result<(), StoreError> {
+        if bad.is_empty() {
+            return Ok(());
+        }
+        Counts::add(&self.sums.counts.bad, bad.len() as u64);
+        tracing::error!(
+            store = %self.sums.device.name(),
+            file = %self.key,
+            first = bad[0] * BLOCK,
+            blocks = bad.len(),
+            "the device does not hold what was written there: quarantined"
+        );
+        self.sums.quarantine.add(self.key, bad)
+    }
+}
+
+/// What a region holds.
+#[derive(Debug)]
+pub(super) struct Content {
+    pub(super) bytes: Vec<u8>,
+    /// Blocks of the region that the device does not read.
+    pub(super) unreadable: Vec<u64>,
+}
+
+impl Content {
+    /// Up to `length` bytes; shorter where the file ends. Blocks that cannot be read are zeros.
+    pub(super) fn read(
+        read_at: impl Fn(&mut [u8], u64) -> io::Result<usize>,
+        start: u64,
+        length: u64,
+    ) -> io::Result<Self> {
+        let mut bytes = buffer(length);
+        match read_at(&mut bytes, start) {
+            Ok(read) => {
+                bytes.truncate(read);
+                return Ok(Self { bytes, unreadable: Vec::new() });
+            }
+            Err(error) if error.raw_os_error().is_some_and(is_media) => {}
+            Err(error) => return Err(error),
+        }
+        let mut unreadable = Vec::new();
+        for (within, block) in (0..).zip(bytes.chunks_mut(BLOCK as usize)) {
+            if read_at(block, start + within * BLOCK).is_err() {
+                block.fill(0);
+                unreadable.push(within);
+            }
+        }
+        Ok(Self { bytes, unreadable })
+    }
+}
+
+fn buffer(length: u64) -> Vec<u8> {
+    vec![0; usize::try_from(length.min(REGION)).unwrap_or(0)]
+}
+
+/// EIO, EBADMSG, EILSEQ, ENODATA: the medium, or a file system that checks itself. Others say nothing about the bytes.
+fn is_media(errno: i32) -> bool {
+    use rustix::io::Errno;
+    [Errno::IO, Errno::BADMSG, Errno::ILSEQ, Errno::NODATA].iter().any(|known| known.raw_os_error() == errno)
+}

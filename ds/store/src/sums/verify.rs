@@ -1,0 +1,104 @@
+//! Whether the device holds what the sums say.
+
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use super::file::SummedFile;
+use super::record;
+use super::seal::Content;
+use super::{BLOCK, BLOCKS, Counts, REGION};
+use crate::StoreError;
+use crate::data_file::path_of;
+
+/// What was found out about a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// So many bytes were compared; what was bad is in quarantine.
+    Compared(u64),
+    /// It has no sums, or is being written to.
+    Open,
+}
+
+impl SummedFile {
+    /// How many regions have had sums. Blocking.
+    pub(crate) fn records(&self) -> Result<u64, StoreError> {
+        Ok(match self.side()? {
+            Some(side) => side.stat()?.size.div_ceil(record::STRIDE),
+            None => 0,
+        })
+    }
+
+    /// Compares one region, as the medium has it. Blocking.
+    pub(crate) fn verify(&self, region: u64) -> Result<Verdict, StoreError> {
+        let Some(before) = self.at_rest(region) else { return Ok(Verdict::Open) };
+        let record = match self.record(region)? {
+            Some(Ok(record)) if record.sealed => record,
+            Some(Err(head)) if head.sealed => {
+                Counts::add(&self.sums.counts.lost, 1);
+                let first = region * REGION;
+                tracing::error!(store = %self.sums.device.name(), file = %self.key, first, "sums are damaged themselves: made anew");
+                self.known.store(false, Ordering::Release);
+                return self.drop_damaged(region);
+            }
+            _ => return Ok(Verdict::Open),
+        };
+        let start = region.saturating_mul(REGION);
+        let content = self.read_raw(start, record.length)?;
+        let sums = record::sums(self.key, region, &content.bytes);
+        let mut bad = Vec::new();
+        let mut good: Vec<Range<u64>> = Vec::new();
+        for (within, expected) in (0u64..).zip(&record.sums) {
+            let block = region * BLOCKS as u64 + within;
+            let readable = !content.unreadable.contains(&within);
+            let equal =
+                sums.get(within as usize) == Some(expected) || self.again_raw(block, &record, *expected);
+            if readable && equal { good.push(block..block + 1) } else { bad.push(block) }
+        }
+        if self.at_rest(region) != Some(before) {
+            // Somebody writes: what was read may be of both.
+            return Ok(Verdict::Open);
+        }
+        if !self.sums.quarantine.is_empty() {
+            // Good again, or it never was the medium.
+            good.iter().for_each(|blocks| self.sums.quarantine.lift(self.key, blocks));
+            self.sums.quarantine.save()?;
+        }
+        let new: Vec<u64> = bad
+            .into_iter()
+            .filter(|block| !self.sums.quarantine.touches(self.key, block * BLOCK, 1))
+            .collect();
+        self.quarantine(&new)?;
+        Counts::add(&self.sums.counts.verified, record.length);
+        Ok(Verdict::Compared(record.length))
+    }
+
+    /// Nobody writes to the region: the count of wide changes, which says later whether somebody did.
+    fn at_rest(&self, region: u64) -> Option<u64> {
+        let regions = self.regions.lock();
+        (regions.wide == 0 && !regions.open.contains_key(&region)).then_some(regions.changes)
+    }
+
+    fn read_raw(&self, start: u64, length: u64) -> io::Result<Content> {
+        let path = path_of(self.key);
+        Content::read(|buffer, at| self.sums.device.read_uncached(&path, buffer, at), start, length)
+    }
+
+    fn again_raw(&self, block: u64, record: &record::Record, expected: u32) -> bool {
+        let end = (block % BLOCKS as u64 * BLOCK + BLOCK).min(record.length);
+        let mut bytes = vec![0; (end - block % BLOCKS as u64 * BLOCK) as usize];
+        let raw = self.sums.device.read_uncached(&path_of(self.key), &mut bytes, block * BLOCK);
+        let read = raw.unwrap_or(0);
+        record::sum(self.key, block, &bytes[..read]) == expected
+    }
+
+    /// Sums that are damaged themselves are given up.
+    fn drop_damaged(&self, region: u64) -> Result<Verdict, StoreError> {
+        let regions = self.regions.lock();
+        drop(self.open_region(regions, region)?);
+        if let Some(open) = self.regions.lock().open.get_mut(&region) {
+            open.dirty = super::file::Blocks::ALL;
+        }
+        Ok(Verdict::Open)
+    }
+}

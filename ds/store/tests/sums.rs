@@ -1,0 +1,396 @@
+//! Checksums at rest: what rots is found and shown to nobody, what does not is never called bad, whatever crashes when.
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{access, bytes, key, options, simulate};
+use proptest::prelude::*;
+use sluice_env::Env;
+use sluice_store::device::{Device, FileDevice, MemDevice};
+use sluice_store::{
+    Access, Damage, Epoch, FileKey, Options, Reflink, Stability, Store, StoreError, SumOptions, Transfer,
+};
+
+const BLOCK: u64 = 4096;
+const REGION: u64 = 4 << 20;
+
+fn summed() -> Options {
+    let sums = SumOptions { rate: 0, interval: Duration::ZERO, ..SumOptions::default() };
+    Options { checksums: Some(true), sums, ..options() }
+}
+
+async fn open(env: &Env, device: &MemDevice) -> Arc<Store> {
+    Store::open(env, Arc::new(device.clone()), summed()).await.unwrap()
+}
+
+/// Lets the store keep its sums for a while.
+async fn rest(env: &Env, store: &Arc<Store>, seconds: u64) {
+    let _ = env.clock.timeout(Duration::from_secs(seconds), Arc::clone(store).keep_sums()).await;
+}
+
+/// One whole scrub.
+async fn scrub(env: &Env, store: &Arc<Store>) {
+    assert!(store.scrub());
+    while store.scrubbed().running {
+        rest(env, store, 1).await;
+    }
+}
+
+fn path(device: &impl Device, key: FileKey, suffix: &str) -> String {
+    let name = format!("{key}{suffix}");
+    for middle in device.list("data").unwrap() {
+        for leaf in device.list(&format!("data/{middle}")).unwrap() {
+            let folder = format!("data/{middle}/{leaf}");
+            if device.list(&folder).unwrap().contains(&name) {
+                return format!("{folder}/{name}");
+            }
+        }
+    }
+    panic!("there is no {name}");
+}
+
+fn damage(file: u64, offset: u64, blocks: u64) -> Damage {
+    Damage { key: key(file), offset, length: blocks * BLOCK }
+}
+
+async fn put(store: &Arc<Store>, file: u64, offset: u64, fill: u8, length: usize) {
+    store.write_at(&access(file), offset, bytes(fill, length), Stability::FileSync).await.unwrap();
+}
+
+fn is_refused<T: std::fmt::Debug>(result: &Result<T, StoreError>) -> bool {
+    matches!(result, Err(StoreError::Quarantined))
+}
+
+#[test]
+fn what_rots_is_found_and_shown_to_nobody_until_it_is_rewritten() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        let mut store = open(&env, &device).await;
+        put(&store, 1, 0, 7, 3 << 20).await;
+        put(&store, 2, REGION, 8, 10_000).await;
+        rest(&env, &store, 30).await;
+        scrub(&env, &store).await;
+        let clean = store.scrubbed();
+        assert_eq!((clean.bad, clean.quarantined, clean.compared), (0, 0, (3 << 20) + 10_000));
+        device.rot(&path(&device, key(1), ""), 5 * BLOCK + 17);
+        device.rot(&path(&device, key(2), ""), REGION + 9_999);
+        scrub(&env, &store).await;
+        let all = [damage(1, 5 * BLOCK, 1), damage(2, REGION + 2 * BLOCK, 1)];
+        for _ in 0..2 {
+            assert_eq!(store.damaged().1, all);
+            assert!(is_refused(&store.read_at(key(1), 5 * BLOCK, 1).await));
+            assert!(is_refused(&store.read_at(key(1), 0, 1 << 20).await));
+            assert!(!store.read_now(key(1), 5 * BLOCK, &mut [0; 4]));
+            assert_eq!(store.read_at(key(1), 6 * BLOCK, 10).await.unwrap().data, bytes(7, 10));
+            let copy = Transfer {
+                source: key(1),
+                source_offset: 0,
+                must_exist: true,
+                target: key(9),
+                generation: 0,
+                offset: 0,
+                length: 1 << 20,
+            };
+            assert!(is_refused(&store.transfer(copy).await));
+            assert!(is_refused(&store.reflink(Reflink { base: None, range: copy }).await));
+            device.crash();
+            drop(store);
+            store = open(&env, &device).await;
+        }
+        // A part of the block does not make it whole; nor does what a crash takes back.
+        let part = store.write_at(&access(1), 5 * BLOCK + 100, bytes(9, 100), Stability::FileSync).await;
+        assert!(is_refused(&part), "{part:?}");
+        store.write_at(&access(1), 5 * BLOCK, bytes(9, BLOCK as usize), Stability::Unstable).await.unwrap();
+        assert_eq!(store.read_at(key(1), 5 * BLOCK, 1).await.unwrap().data, bytes(9, 1));
+        device.crash();
+        drop(store);
+        store = open(&env, &device).await;
+        assert_eq!(store.damaged().1, all);
+        // Durable, it does; the last block of a file is whole where the file ends.
+        put(&store, 1, 5 * BLOCK, 9, BLOCK as usize).await;
+        put(&store, 2, REGION + 2 * BLOCK, 9, 10_000 - 2 * BLOCK as usize).await;
+        device.crash();
+        drop(store);
+        store = open(&env, &device).await;
+        assert_eq!(store.damaged().1, []);
+        assert_eq!(store.read_at(key(1), 5 * BLOCK, 1).await.unwrap().data, bytes(9, 1));
+        rest(&env, &store, 30).await;
+        scrub(&env, &store).await;
+        assert_eq!(store.damaged().1, []);
+    });
+}
+
+#[test]
+fn what_rots_beside_a_write_is_found_when_the_region_comes_to_rest() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        let store = open(&env, &device).await;
+        put(&store, 1, 0, 7, 1 << 20).await;
+        rest(&env, &store, 30).await;
+        device.rot(&path(&device, key(1), ""), 70 * BLOCK);
+        put(&store, 1, 0, 8, 1).await;
+        put(&store, 1, 20 * BLOCK, 8, BLOCK as usize).await;
+        assert_eq!(store.scrubbed().unsealed, 1, "one flush for a region, however many writes");
+        assert_eq!(store.damaged().1, [], "nobody looked yet");
+        rest(&env, &store, 30).await;
+        assert_eq!(store.damaged().1, [damage(1, 70 * BLOCK, 1)]);
+        // It keeps the sum of what it should hold.
+        scrub(&env, &store).await;
+        assert_eq!(store.damaged().1, [damage(1, 70 * BLOCK, 1)]);
+        device.rot(&path(&device, key(1), ""), 70 * BLOCK);
+        scrub(&env, &store).await;
+        assert_eq!(store.damaged().1, [], "the medium gave it back");
+        assert_eq!(store.read_at(key(1), 70 * BLOCK, 1).await.unwrap().data, bytes(7, 1));
+    });
+}
+
+#[test]
+fn truncation_holes_and_removal() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        let store = open(&env, &device).await;
+        for file in 1..=5 {
+            put(&store, file, 0, 7, 2 * REGION as usize).await;
+        }
+        rest(&env, &store, 30).await;
+        for file in 1..=5 {
+            device.rot(&path(&device, key(file), ""), REGION + 9 * BLOCK);
+        }
+        scrub(&env, &store).await;
+        assert_eq!(store.damaged().1.len(), 5);
+        store.truncate(key(1), REGION).await.unwrap();
+        store.truncate(key(1), 3 * REGION).await.unwrap();
+        store.deallocate(key(2), REGION, REGION).await.unwrap();
+        store.deallocate(key(3), REGION + 9 * BLOCK, 10).await.unwrap();
+        store.remove(&[(key(4), 0)], Epoch(1)).await.unwrap();
+        store.truncate(key(5), REGION + 9 * BLOCK + 5).await.unwrap();
+        assert_eq!(store.damaged().1, [damage(3, REGION + 9 * BLOCK, 1), damage(5, REGION + 9 * BLOCK, 1)]);
+        rest(&env, &store, 30).await;
+        scrub(&env, &store).await;
+        let left = store.damaged().1;
+        assert_eq!(left, [damage(3, REGION + 9 * BLOCK, 1), damage(5, REGION + 9 * BLOCK, 1)]);
+        assert!(device.list("data").unwrap().iter().all(|middle| {
+            let leaves = device.list(&format!("data/{middle}")).unwrap();
+            leaves.iter().all(|leaf| {
+                let names = device.list(&format!("data/{middle}/{leaf}")).unwrap();
+                names.iter().all(|name| !name.starts_with(&key(4).to_string()))
+            })
+        }));
+        // What was lost whole is bad, too.
+        let file = device.open(&path(&device, key(3), "")).unwrap();
+        file.set_len(REGION).unwrap();
+        scrub(&env, &store).await;
+        assert_eq!(store.damaged().1[0], damage(3, REGION, 1024));
+    });
+}
+
+#[test]
+fn sums_are_given_up_durably_before_the_first_byte_changes() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        let store = open(&env, &device).await;
+        put(&store, 1, 0, 7, 1 << 20).await;
+        rest(&env, &store, 30).await;
+        // The side file reaches the medium, as it may at any time.
+        device.open(&path(&device, key(1), ".sums")).unwrap().sync_all().unwrap();
+        device.sync_dir(path(&device, key(1), "").rsplit_once('/').unwrap().0).unwrap();
+        device.fail_syncs(1);
+        let write = store.write_at(&access(1), 0, bytes(8, 10), Stability::Unstable).await;
+        assert!(matches!(write, Err(StoreError::Io(_))), "{write:?}");
+        assert_eq!(store.read_at(key(1), 0, 1).await.unwrap().data, bytes(7, 1), "nothing has changed");
+        // What memory says of the failed attempt is not believed.
+        store.write_at(&access(1), 0, bytes(8, 10), Stability::Unstable).await.unwrap();
+        device.crash_keeping(|| true);
+        drop(store);
+        let store = open(&env, &device).await;
+        scrub(&env, &store).await;
+        assert_eq!(store.damaged().1, []);
+        assert_eq!(store.read_at(key(1), 0, 1).await.unwrap().data, bytes(8, 1));
+    });
+}
+
+#[test]
+fn switched_off_and_on_again() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        let store = open(&env, &device).await;
+        put(&store, 1, 0, 7, 1 << 20).await;
+        rest(&env, &store, 30).await;
+        let side = device.open(&path(&device, key(1), ".sums")).unwrap();
+        let mut old = vec![0; 5000];
+        let length = side.read_at(&mut old, 0).unwrap();
+        device.crash_keeping(|| true);
+        drop(store);
+        let off = Options { checksums: Some(false), ..summed() };
+        let store = Store::open(&env, Arc::new(device.clone()), off).await.unwrap();
+        assert!(!store.scrub() && !store.scrubbed().on);
+        let folder = path(&device, key(1), "").rsplit_once('/').unwrap().0.to_owned();
+        assert_eq!(device.list(&folder).unwrap(), [key(1).to_string()]);
+        let superblock = device.open("superblock").unwrap();
+        let mut text = [0; 30];
+        superblock.read_at(&mut text, 0).unwrap();
+        assert!(text.starts_with(b"sluice data store\nformat 1\n"), "the release before reads it");
+        put(&store, 1, 0, 8, 100).await;
+        device.crash_keeping(|| true);
+        drop(store);
+        // Sums from before, as a backup might bring them back, say nothing about what was written meanwhile.
+        device.create(&format!("{folder}/{}.sums", key(1))).unwrap().write_at(&old[..length], 0).unwrap();
+        let store = open(&env, &device).await;
+        scrub(&env, &store).await;
+        rest(&env, &store, 30).await;
+        assert_eq!((store.damaged().1, store.scrubbed().sealed), (vec![], 1 << 20));
+        device.rot(&path(&device, key(1), ""), 0);
+        // Not said again, it stays on.
+        device.crash_keeping(|| true);
+        drop(store);
+        let store = Store::open(&env, Arc::new(device.clone()), Options { checksums: None, ..summed() })
+            .await
+            .unwrap();
+        scrub(&env, &store).await;
+        assert_eq!(store.damaged().1, [damage(1, 0, 1)]);
+    });
+}
+
+#[test]
+fn a_file_that_comes_again_has_no_sums_of_the_one_before() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        let store = open(&env, &device).await;
+        put(&store, 1, 0, 7, 1 << 20).await;
+        rest(&env, &store, 30).await;
+        store.remove(&[(key(1), 0)], Epoch(1)).await.unwrap();
+        let again = Access { generation: 1, ..access(1) };
+        store.write_at(&again, 0, bytes(8, 9000), Stability::FileSync).await.unwrap();
+        scrub(&env, &store).await;
+        rest(&env, &store, 30).await;
+        scrub(&env, &store).await;
+        assert_eq!((store.damaged().1, store.scrubbed().compared), (vec![], 9000));
+    });
+}
+
+#[test]
+fn damaged_sums_are_made_anew_and_say_nothing_about_data() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        let store = open(&env, &device).await;
+        put(&store, 1, 0, 7, 1 << 20).await;
+        rest(&env, &store, 30).await;
+        device.rot(&path(&device, key(1), ".sums"), 600);
+        scrub(&env, &store).await;
+        assert_eq!((store.scrubbed().lost, store.damaged().1.len()), (1, 0));
+        rest(&env, &store, 30).await;
+        scrub(&env, &store).await;
+        assert_eq!((store.scrubbed().lost, store.scrubbed().compared), (1, 1 << 20));
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 16, failure_persistence: None, ..ProptestConfig::default() })]
+    /// Whatever is written, cut, copied and lost in whatever order: nothing is ever called bad.
+    #[test]
+    fn nothing_good_is_ever_called_bad(seed in any::<u64>(), steps in 10usize..60) {
+        simulate(async move |env| {
+            let mut state = seed | 1;
+            let mut draw = move || {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                state
+            };
+            let device = MemDevice::new();
+            let mut store = open(&env, &device).await;
+            for _ in 0..steps {
+                let file = draw() % 3;
+                let at = (draw() % 5 / 3) * REGION + draw() % (20 * BLOCK);
+                let at = if draw() % 2 == 0 { at } else { at / BLOCK * BLOCK };
+                let length = (draw() % (3 * BLOCK) + 1) as usize;
+                match draw() % 12 {
+                    0..=2 => {
+                        let data = bytes(draw() as u8, length);
+                        store.write_at(&access(file), at, data, Stability::Unstable).await.unwrap();
+                    }
+                    3 => put(&store, file, at, draw() as u8, length).await,
+                    4 => store.truncate(key(file), at).await.unwrap(),
+                    5 => store.deallocate(key(file), at, length as u64).await.unwrap(),
+                    6 => {
+                        let target = key((file + 1) % 3);
+                        let range = Transfer {
+                            source: key(file), source_offset: at, must_exist: false, target, generation: 0,
+                            offset: at / 2, length: length as u64,
+                        };
+                        store.transfer(range).await.unwrap();
+                    }
+                    7 => drop(store.commit(key(file)).await),
+                    8 | 9 => rest(&env, &store, draw() % 30).await,
+                    10 => scrub(&env, &store).await,
+                    _ => {
+                        let mut coin = draw();
+                        let kind = draw() % 3;
+                        device.crash_keeping(|| {
+                            coin = coin.rotate_left(1);
+                            kind == 0 || (kind == 1 && coin & 1 == 1)
+                        });
+                        drop(store);
+                        store = open(&env, &device).await;
+                    }
+                }
+            }
+            rest(&env, &store, 30).await;
+            scrub(&env, &store).await;
+            let found = store.scrubbed();
+            assert_eq!((store.damaged().1, found.lost), (vec![], 0));
+        });
+    }
+}
+
+/// The real thing, without waiting: on a directory, with threads, while others write.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn on_a_directory_while_others_write() {
+    let env = Env::system();
+    let dir = tempfile::tempdir().unwrap();
+    let device = Arc::new(FileDevice::new(dir.path()).unwrap());
+    let sums = SumOptions { quiet: Duration::ZERO, rate: 0, interval: Duration::ZERO };
+    let store = Store::open(&env, Arc::clone(&device) as Arc<dyn Device>, Options { sums, ..summed() })
+        .await
+        .unwrap();
+    let keeper = tokio::spawn(Arc::clone(&store).keep_sums());
+    let mut writers = tokio::task::JoinSet::new();
+    for writer in 0..4u64 {
+        let store = Arc::clone(&store);
+        writers.spawn(async move {
+            for round in 0..300u64 {
+                let at = (round * 7 + writer * 13) % 50 * BLOCK + if round % 3 == 0 { 100 } else { 0 };
+                let stable = if round % 9 == 0 { Stability::DataSync } else { Stability::Unstable };
+                store.write_at(&access(writer / 2), at, bytes(round as u8, 4096), stable).await.unwrap();
+                if round % 20 == 0 {
+                    store.scrub();
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            }
+        });
+    }
+    while let Some(done) = writers.join_next().await {
+        done.unwrap();
+    }
+    store.commit(key(0)).await.unwrap();
+    while store.scrubbed().running || store.scrubbed().sealed == 0 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(store.damaged().1, []);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    // Behind everybody's back, past the page cache or not.
+    let file = device.open(&path(&*device, key(0), "")).unwrap();
+    let mut byte = [0];
+    file.read_at(&mut byte, 12 * BLOCK + 5).unwrap();
+    file.write_at(&[byte[0] ^ 1], 12 * BLOCK + 5).unwrap();
+    file.sync_all().unwrap();
+    store.scrub();
+    while store.scrubbed().running {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(store.damaged().1, [damage(0, 12 * BLOCK, 1)]);
+    keeper.abort();
+}

@@ -1,0 +1,150 @@
+//! What data servers hold and nobody is to see, as they tell it: their checksums say so (docs/adr/0023). It is durable
+//! there and is told again with every registration; here it is in memory alone. A damaged mirror is left behind and
+//! healed, if its column has another one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluice_namespace::{DataFileId, FsError, InodeKey, StoreId};
+use sluice_xdr::control::{DAMAGED_args, ctl_damage, ctl_status};
+
+use super::StoreHandle;
+use crate::layout::heal::leave;
+use crate::server::Mds;
+
+/// Ranges of one data server that are remembered; it keeps no more itself.
+const MOST: usize = 65_536;
+/// Until those are tried again whose layouts did not come back.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// The damage of one store.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Damage {
+    /// By data file: offsets and lengths.
+    files: BTreeMap<(DataFileId, u16), Vec<(u64, u64)>>,
+}
+
+impl Damage {
+    pub(crate) fn ranges(&self) -> usize {
+        self.files.values().map(Vec::len).sum()
+    }
+
+    pub(crate) fn of(&self, id: DataFileId, slot: u16) -> &[(u64, u64)] {
+        self.files.get(&(id, slot)).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// The first of it, as it was told.
+    pub(crate) fn some(&self, most: usize) -> Vec<(DataFileId, ctl_damage)> {
+        let all = self.files.iter().flat_map(|((id, slot), ranges)| {
+            let file = sluice_xdr::control::ctl_data_file { file: id.0, slot: (*slot).into(), generation: 0 };
+            ranges.iter().map(move |&(offset, length)| (*id, ctl_damage { file, offset, length }))
+        });
+        all.take(most).collect()
+    }
+
+    /// For people; "" when there is none.
+    pub(crate) fn words(&self) -> String {
+        match (self.ranges(), self.files.len()) {
+            (0, _) => String::new(),
+            (1, _) => "1 range is damaged and in quarantine: see `sluice ds scrub --look`".to_owned(),
+            (ranges, 1) => format!(
+                "{ranges} ranges of a data file are damaged and in quarantine: see `sluice ds scrub --look`"
+            ),
+            (ranges, files) => format!(
+                "{ranges} ranges of {files} data files are damaged and in quarantine: see `sluice ds scrub --look`"
+            ),
+        }
+    }
+
+    fn add(&mut self, damage: &[ctl_damage]) {
+        let mut ranges = self.ranges();
+        for one in damage {
+            if let Ok(slot) = u16::try_from(one.file.slot)
+                && ranges < MOST
+            {
+                self.files
+                    .entry((DataFileId(one.file.file), slot))
+                    .or_default()
+                    .push((one.offset, one.length));
+                ranges += 1;
+            }
+        }
+    }
+}
+
+impl StoreHandle {
+    /// What it told of damage.
+    pub(crate) fn damage(&self) -> Arc<Damage> {
+        self.update(|view| Arc::clone(&view.damage))
+    }
+
+    /// Somebody wrote a data file anew; the data server says so itself, a moment later.
+    pub(crate) fn mended(&self, id: DataFileId, slot: u16) {
+        self.update(|view| {
+            if !view.damage.of(id, slot).is_empty() {
+                Arc::make_mut(&mut view.damage).files.remove(&(id, slot));
+            }
+        });
+    }
+}
+
+/// A part of what a data server has to tell.
+pub(super) fn told(mds: &Arc<Mds>, store: &Arc<StoreHandle>, args: &DAMAGED_args) -> ctl_status {
+    let complete = store.update(|view| {
+        if args.first {
+            view.damage_coming = Damage::default();
+        }
+        view.damage_coming.add(&args.damage);
+        args.last.then(|| {
+            view.damage = Arc::new(std::mem::take(&mut view.damage_coming));
+            Arc::clone(&view.damage)
+        })
+    });
+    if let Some(damage) = complete.filter(|damage| damage.ranges() > 0) {
+        tracing::error!(
+            data_server = store.id.0,
+            ranges = damage.ranges(),
+            "data is damaged and in quarantine"
+        );
+        let (inner, id) = (Arc::clone(mds), store.id);
+        mds.spawn(async move { mend(&inner, id, &damage).await });
+    }
+    ctl_status::CTL_OK
+}
+
+/// Leaves the damaged mirrors behind that have another one, so that they are healed.
+async fn mend(mds: &Arc<Mds>, id: StoreId, damage: &Arc<Damage>) {
+    let mut files: BTreeSet<DataFileId> = damage.files.keys().map(|(id, _)| *id).collect();
+    while !files.is_empty() {
+        for id in files.clone() {
+            match leave_behind(mds, id).await {
+                Err(FsError::Busy | FsError::Kv(_)) => {}
+                _ => drop(files.remove(&id)),
+            }
+        }
+        if !files.is_empty() {
+            mds.env.clock.sleep(AGAIN).await;
+        }
+        // Something else was told since.
+        if mds.data_servers.get(id).is_none_or(|store| !Arc::ptr_eq(&store.damage(), damage)) {
+            return;
+        }
+    }
+}
+
+async fn leave_behind(mds: &Arc<Mds>, id: DataFileId) -> Result<(), FsError> {
+    match owner(mds, id).await? {
+        Some(key) => leave::damaged(mds, key).await,
+        None => Ok(()),
+    }
+}
+
+/// Whose data file it is.
+///
+/// # Errors
+/// What the metadata store says.
+pub(crate) async fn owner(mds: &Mds, id: DataFileId) -> Result<Option<InodeKey>, FsError> {
+    let namespace = &mds.namespace;
+    mds.read(|txn| Box::pin(async move { namespace.data_file_owner(&txn, id).await })).await
+}
