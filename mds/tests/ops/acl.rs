@@ -369,16 +369,16 @@ fn dacl_is_the_list_too() {
         assert_eq!(dacl_of(&client, "f").await, nfsacl41 { na41_flag: 0, na41_aces: list.clone() });
         let flags = ACL4_AUTO_INHERIT | ACL4_DEFAULTED;
         let came = ace(ALLOW, ACE4_INHERITED_ACE, RW, "500");
-        client.ok(set("f", &dacl(flags, &[came.clone()]))).await;
+        client.ok(set("f", &dacl(flags, std::slice::from_ref(&came)))).await;
         assert_eq!(dacl_of(&client, "f").await, nfsacl41 { na41_flag: flags, na41_aces: vec![came] });
         let plain = ace(ALLOW, 0, RW, "500");
         assert_eq!(list_and_mode(&client, "f").await, (vec![plain.clone()], 0), "acl never says so");
-        client.ok(vec![putrootfh(), lookup("f"), nverify(&dacl(0, &[plain.clone()]))]).await;
+        client.ok(vec![putrootfh(), lookup("f"), nverify(&dacl(0, std::slice::from_ref(&plain)))]).await;
         // Whoever knows of acl alone takes the list out of it.
         client.ok(set("f", &acl(&[ace(ALLOW, ACE4_INHERITED_ACE, RW, "500")]))).await;
         assert_eq!(dacl_of(&client, "f").await, nfsacl41 { na41_flag: 0, na41_aces: vec![plain.clone()] });
         for (wrong, status) in [
-            (dacl(8, &[plain.clone()]), nfsstat4::NFS4ERR_INVAL),
+            (dacl(8, std::slice::from_ref(&plain)), nfsstat4::NFS4ERR_INVAL),
             (Attributes { acl: Some(vec![]), ..dacl(0, &[]) }, nfsstat4::NFS4ERR_INVAL),
             (dacl(0, &[ace(ALLOW, 0x100, RW, "500")]), nfsstat4::NFS4ERR_INVAL),
             (dacl(0, &[ace(ALLOW, ACE4_FILE_INHERIT_ACE, RW, "500")]), nfsstat4::NFS4ERR_INVAL),
