@@ -55,7 +55,7 @@ impl Namespace {
         request: &Request<'_>,
     ) -> Result<Pending<Cloned>, FsError> {
         let mut inode = fetch::inode(txn, key, self.base()).await?;
-        let without_set_id = inode.record.owned().without_set_id();
+        let mode = inode.record.owned().written_by(request.who);
         let charged = Charged::of(&inode.record);
         let Node::File(file) = &mut inode.record.node else { return Err(FsError::WrongType) };
         if set.end > MAX_FILE_SIZE {
@@ -90,9 +90,7 @@ impl Namespace {
         self.charge(txn, key, Some(charged), Some(Charged::of(&inode.record))).await?;
         inode.record.mtime = request.now;
         inode.record.ctime = request.now;
-        if !request.who.is_root() {
-            inode.record.mode = without_set_id;
-        }
+        inode.record.mode = mode;
         fetch::put(txn, key, &inode.record);
         inode.change = 0;
         Ok(Pending::new(Cloned { inode, garbage }, self.base()))

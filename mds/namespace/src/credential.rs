@@ -280,8 +280,17 @@ impl Owned {
         mask
     }
 
-    /// The mode after data was written or the owner changed: set-id bits go, the set-group-id bit
-    /// only where it means execution.
+    /// The mode after `who` wrote data. Root takes nothing away; others the set-group-id bit also where it does not mean
+    /// execution, unless they are in the group, as Linux has it.
+    pub(crate) fn written_by(&self, who: &Credential) -> u16 {
+        if who.is_root() || self.kind == Kind::Directory {
+            return self.mode;
+        }
+        let group = if who.in_group(self.gid) { 0 } else { SET_GID };
+        self.without_set_id() & !group
+    }
+
+    /// The mode after the owner changed: set-id bits go, the set-group-id bit only where it means execution.
     pub(crate) fn without_set_id(&self) -> u16 {
         if self.kind == Kind::Directory {
             return self.mode;
@@ -378,6 +387,22 @@ mod tests {
             assert_eq!(owned(Kind::File, mode).without_set_id(), left);
         }
         assert_eq!(owned(Kind::Directory, 0o2777).without_set_id(), 0o2777);
+    }
+
+    #[test]
+    fn who_writes_takes_set_id_bits_away() {
+        let (member, other) = (who(10, 20, &[]), who(10, 21, &[22]));
+        for (mode, by_member, by_other) in [
+            (0o6777, 0o777, 0o777),
+            (0o6767, 0o2767, 0o767),
+            (0o4644, 0o644, 0o644),
+            (0o1755, 0o1755, 0o1755),
+        ] {
+            assert_eq!(owned(Kind::File, mode).written_by(&member), by_member);
+            assert_eq!(owned(Kind::File, mode).written_by(&other), by_other);
+            assert_eq!(owned(Kind::File, mode).written_by(&Credential::ROOT), mode);
+        }
+        assert_eq!(owned(Kind::Directory, 0o2777).written_by(&other), 0o2777);
     }
 
     #[test]

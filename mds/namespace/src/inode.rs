@@ -12,7 +12,7 @@ use sluice_kv::Versionstamp;
 
 use crate::acl::Acl;
 use crate::codec::{self, Reader, Writer};
-use crate::credential::{Owned, SET_ID};
+use crate::credential::{Credential, Owned, SET_ID};
 use crate::data_file::{Layout, LayoutPolicy};
 use crate::error::FsError;
 use crate::inline::Inline;
@@ -340,10 +340,10 @@ impl Inode {
             _ => (0, 0),
         }
     }
-    /// Whether a write by others than root would change the mode.
-    pub fn has_set_id(&self) -> bool {
+    /// Whether a write takes set-id bits away.
+    pub fn loses_set_id(&self, who: &Credential) -> bool {
         let mode = self.record.mode;
-        mode & SET_ID != 0 && self.record.owned().without_set_id() != mode
+        mode & SET_ID != 0 && self.record.owned().written_by(who) != mode
     }
     /// Names; of a directory, two and one for each subdirectory.
     pub fn nlink(&self) -> u32 {

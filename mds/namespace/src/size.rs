@@ -103,15 +103,13 @@ impl Namespace {
         }
         inode.record.mtime = commit.mtime.unwrap_or(request.now).min(request.now);
         inode.record.ctime = request.now;
-        if !request.who.is_root() {
-            inode.record.mode = owned.without_set_id();
-        }
+        inode.record.mode = owned.written_by(request.who);
         fetch::put(txn, key, &inode.record);
         inode.change = 0;
         Ok(Pending::new(SizeCommitted { inode, grew, added }, self.base()))
     }
 
-    /// Who is not root is about to write without this server seeing it: set-id bits go now, as they do with a WRITE.
+    /// Somebody is about to write without this server seeing it: set-id bits go now, as they do with a WRITE.
     ///
     /// Errors: Stale.
     pub async fn drop_set_id(
@@ -121,7 +119,7 @@ impl Namespace {
         request: &Request<'_>,
     ) -> Result<(), FsError> {
         let mut inode = fetch::inode(txn, key, self.base()).await?;
-        let without = inode.record.owned().without_set_id();
+        let without = inode.record.owned().written_by(request.who);
         if inode.record.mode != without {
             inode.record.mode = without;
             inode.record.ctime = request.now;

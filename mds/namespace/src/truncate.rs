@@ -135,9 +135,7 @@ impl Namespace {
         self.charge(txn, key, Some(charged), Some(Charged::of(&inode.record))).await?;
         inode.record.mtime = request.now;
         inode.record.ctime = request.now;
-        if !request.who.is_root() {
-            inode.record.mode = owned.without_set_id();
-        }
+        inode.record.mode = owned.written_by(request.who);
         fetch::put(txn, key, &inode.record);
         inode.change = 0;
         Ok(Pending::new(Truncated { inode, outcome }, self.base()))

@@ -117,8 +117,7 @@ async fn granted(
         // that comes with OPEN.
         return Err(refused(cx, ask, Reason::Inline));
     }
-    let takes_set_id = ask.write && !cx.who.is_root();
-    if opening && takes_set_id && inode.has_set_id() {
+    if opening && ask.write && inode.loses_set_id(&cx.who) {
         // Whoever has only just opened it may never write.
         return Err(refused(cx, ask, Reason::SetId));
     }
@@ -163,7 +162,7 @@ async fn granted(
     if ask.write {
         room(cx, ask, &inode).await?;
     }
-    if takes_set_id && inode.has_set_id() {
+    if ask.write && inode.loses_set_id(&cx.who) {
         drop_set_id(cx, entry.key).await?;
     }
     let granted = grant::grant(mds, &inode, ask).map_err(|reason| refused(cx, ask, reason))?;
