@@ -238,6 +238,10 @@ fn what_came_from_a_directory_that_takes_part_is_marked() {
             assert_eq!(quiet.unwrap().flags(), inherited);
             assert_eq!(chosen.unwrap().flags(), inherited.chosen());
         }
+        // Nothing of it is about the directory itself: the mode by default stands for no choice either.
+        let files = Acl::new(vec![Ace { inheritance: Inheritance::FILES, ..heir }]).unwrap().flagged(flags);
+        let (quiet, _) = initial(Some(&files), Kind::Directory, NewMode::Default(0o755), None).unwrap();
+        assert_eq!(quiet.unwrap().flags(), inherited);
         assert!(parent.is_marked());
         assert!(parent.require_fit(Kind::File).is_err());
     }
