@@ -1,6 +1,7 @@
 //! What checksums at rest cost: `cargo test --release -p sluice-store --test sums_cost -- --ignored --nocapture`. Processor time, which
 //! other work on the machine changes less than rates. docs/PERFORMANCE.md has figures.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a measurement")]
+#![allow(clippy::disallowed_methods, reason = "in real time")]
 
 mod common;
 
