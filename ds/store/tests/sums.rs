@@ -347,6 +347,7 @@ proptest! {
 }
 
 /// The real thing, without waiting: on a directory, with threads, while others write.
+#[allow(clippy::disallowed_methods, reason = "in real time")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn on_a_directory_while_others_write() {
     let env = Env::system();
