@@ -1,10 +1,10 @@
 //! Several commands with kernel clients at once, each in a network of its own: a client mostly waits for its servers'
 //! disks and clocks.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::thread;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -33,6 +33,20 @@ impl Cell {
         let arguments = [command, "--kernel", kernels, "--results", &results];
         Self { name: format!("{command} with {kernels}"), arguments: arguments.map(str::to_owned).into() }
     }
+}
+
+/// This program's file, which must have been asked for before anything was built: a build may replace it, and then the
+/// system says only that it is gone.
+///
+/// # Errors
+/// The system does not say where it is.
+pub(super) fn program() -> Result<&'static Path> {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    if let Some(known) = PROGRAM.get() {
+        return Ok(known);
+    }
+    let here = std::env::current_exe().context("cannot find this program's own file")?;
+    Ok(PROGRAM.get_or_init(|| here))
 }
 
 /// Runs every cell, `width` at a time, in this order, with the servers' data in a folder of `data` (else where temporary
@@ -66,8 +80,7 @@ pub(super) fn run(root: &Path, cells: &[Cell], width: usize, data: Option<&Path>
 
 fn command(root: &Path, cell: &Cell, data: Option<&Path>) -> Result<()> {
     // Each enters a network of its own, from which a process does not come back.
-    let this = std::env::current_exe().context("cannot find this program's own file")?;
-    let ended = Command::new(this)
+    let ended = Command::new(program()?)
         .args(&cell.arguments)
         .envs(data.map(|folder| ("TMPDIR", folder)))
         .current_dir(root)

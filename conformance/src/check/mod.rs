@@ -59,6 +59,7 @@ const LAST: &[Step] = &[("kills", kills), ("foundationdb", foundationdb), ("gues
 /// The steps that failed, by name.
 pub fn run(options: &Options) -> Result<()> {
     let root = root()?;
+    lanes::program()?;
     if let Some(unknown) = options.only.iter().find(|name| all().all(|(step, _)| step != name)) {
         bail!("no step is called {unknown:?}; there are {}", names());
     }
