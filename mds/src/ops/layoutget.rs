@@ -131,6 +131,10 @@ async fn granted(
             }
         }
     }
+    if ask.write && inode.loses_set_id(&cx.who) {
+        // A GETATTR behind this one shows what is left of them.
+        cx.forget_inode();
+    }
     let mds = &cx.server;
     let iomode = if ask.write { IoMode::ReadWrite } else { IoMode::Read };
     let intent = Intent::LayoutGet { client: ask.client, stateid, iomode };

@@ -88,6 +88,7 @@ async fn set_rest(
         })
     })
     .await?;
+    cx.forget_inode();
     match look {
         Some(look) => look.done(&entry),
         None if chosen => entry.set_times(None),

@@ -28,11 +28,23 @@ async fn layout(client: &Client, fh: &nfs_fh4, open: stateid4, iomode: layoutiom
     }
 }
 
+fn shown(answer: &nfs_resop4) -> u32 {
+    match answer {
+        nfs_resop4::OP_GETATTR(GETATTR4res::NFS4_OK(ok)) => {
+            Attributes::decode(&ok.obj_attributes).unwrap().mode.unwrap()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
 /// A file of mode 6777, made by root.
 async fn furnished(world: &World) -> (Client, nfs_fh4) {
     let root = world.client("root").await;
     let (fh, open) = root.open("f", BOTH, 0).await;
-    root.ok(vec![putfh(&fh), setattr(stateid4::default(), &mode(0o6777)), close(open)]).await;
+    // As Linux asks, which believes what it is shown.
+    let ops = vec![putfh(&fh), setattr(stateid4::default(), &mode(0o6777)), getattr(&[FATTR4_MODE])];
+    assert_eq!(shown(&root.last(ops).await), 0o6777);
+    root.ok(vec![putfh(&fh), close(open)]).await;
     (root, fh)
 }
 
@@ -53,7 +65,9 @@ fn a_layout_to_write_with_takes_them_away() {
         let given = layout(&root, &fh, mine, RW).await;
         assert_eq!(bits(&root).await, 0o6777, "nor root");
         root.ok(vec![putfh(&fh), layoutreturn(given, ANY), close(mine)]).await;
-        layout(&user, &fh, open, RW).await;
+        // In the same COMPOUND, too.
+        let ops = vec![putfh(&fh), getattr(&[FATTR4_MODE]), layoutget(open, RW), getattr(&[FATTR4_MODE])];
+        assert_eq!(shown(&user.last(ops).await), 0o777);
         let after = user.attributes("f", &[FATTR4_CHANGE, FATTR4_MODE]).await;
         assert_eq!(after.mode, Some(0o777));
         assert!(after.change > before.change);
