@@ -37,6 +37,7 @@ pub(crate) fn nfs_status(error: &StoreError) -> nfsstat3 {
         | StoreError::Foreign(_)
         | StoreError::Absent(_)
         | StoreError::NewerFormat(..)
+        | StoreError::NewerRecord(..)
         | StoreError::Locked(_)
         | StoreError::ForeignCluster(..)
         | StoreError::Corrupt(..)
@@ -73,6 +74,7 @@ pub(crate) fn ctl(error: &StoreError) -> ctl_status {
         | StoreError::Foreign(_)
         | StoreError::Absent(_)
         | StoreError::NewerFormat(..)
+        | StoreError::NewerRecord(..)
         | StoreError::Locked(_)
         | StoreError::Corrupt(..)
         | StoreError::Directory(..) => ctl_status::CTL_ERR_IO,

@@ -14,6 +14,8 @@ pub enum StoreError {
     Absent(String),
     #[error("{0}: store format {1} is newer than this program's {2}: upgrade the program")]
     NewerFormat(String, u32, u32),
+    #[error("{0}: {1} has a record of kind {2}, which this program does not know: upgrade the program")]
+    NewerRecord(String, String, u8),
     #[error("{0}: another process is using this store")]
     Locked(String),
     #[error("{0}: store {1} belongs to cluster {2}, not to {3}")]

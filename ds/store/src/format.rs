@@ -104,6 +104,14 @@ pub(crate) struct Record {
     pub(crate) journal: u64,
 }
 
+/// A record that was written whole, by a program that knows more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unknown {
+    pub(crate) kind: u8,
+    pub(crate) index: u64,
+    pub(crate) journal: u64,
+}
+
 #[derive(Default)]
 struct Raw {
     kind: u8,
@@ -180,7 +188,7 @@ impl Record {
     }
 
     /// `None` for anything that was not written whole.
-    pub(crate) fn decode(bytes: &[u8; RECORD]) -> Option<Self> {
+    pub(crate) fn decode(bytes: &[u8; RECORD]) -> Option<Result<Self, Unknown>> {
         if digest(&bytes[..56]) != bytes[56..] {
             return None;
         }
@@ -198,7 +206,11 @@ impl Record {
             holder: u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]),
             value: u64_at(16),
         };
-        Some(Self { row: raw.row()?, index: u64_at(24), synced: u64_at(32), journal: u64_at(40) })
+        let (index, synced, journal) = (u64_at(24), u64_at(32), u64_at(40));
+        Some(match raw.row() {
+            Some(row) => Ok(Self { row, index, synced, journal }),
+            None => Err(Unknown { kind: raw.kind, index, journal }),
+        })
     }
 }
 
@@ -241,7 +253,7 @@ mod tests {
         ] {
             let record = Record { row, index: 4, synced: 3, journal: 8 };
             let mut bytes = record.encode();
-            assert_eq!(Record::decode(&bytes), Some(record));
+            assert_eq!(Record::decode(&bytes), Some(Ok(record)));
             for bit in 0..RECORD * 8 {
                 bytes[bit / 8] ^= 1 << (bit % 8);
                 assert_eq!(Record::decode(&bytes), None);

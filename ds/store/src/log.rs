@@ -76,7 +76,7 @@ impl Log {
     ///
     /// # Errors
     /// `Corrupt` when a record that had been flushed is bad: rows may be missing, so nothing can
-    /// be said about who is fenced.
+    /// be said about who is fenced. `NewerRecord` for the same reason.
     pub(crate) fn recover(device: &dyn Device) -> Result<(u64, Vec<Row>), StoreError> {
         let damaged = |why: String| StoreError::Corrupt(device.name(), JOURNAL.into(), why);
         let bytes = match read_all(device, JOURNAL) {
@@ -85,15 +85,21 @@ impl Log {
         };
         let (chunks, _) = bytes.as_chunks::<RECORD>();
         let mut records = chunks.iter().map(Record::decode);
-        let Some(Some(Record { row: None, index: 0, journal: id, synced })) = records.next() else {
+        let Some(Some(Ok(Record { row: None, index: 0, journal: id, synced }))) = records.next() else {
             return Err(damaged("its first record is bad".into()));
         };
         let mut rows = Vec::new();
         let mut durable = synced;
         let mut end = None;
         for (record, index) in records.zip(1u64..) {
-            match record.filter(|r| r.journal == id && r.index == index) {
-                Some(Record { row: Some(row), synced, .. }) => {
+            match record {
+                // Whoever wrote it may have acknowledged it.
+                Some(Err(unknown)) if unknown.journal == id && unknown.index == index => {
+                    return Err(StoreError::NewerRecord(device.name(), JOURNAL.into(), unknown.kind));
+                }
+                Some(Ok(Record { row: Some(row), synced, index: at, journal }))
+                    if journal == id && at == index =>
+                {
                     durable = durable.max(synced);
                     if end.is_none() {
                         rows.push(row);

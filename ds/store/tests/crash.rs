@@ -276,6 +276,34 @@ async fn damage_to_a_durable_record_is_refused_not_skipped() {
     assert!(error.to_string().contains("journal is damaged: it is missing"), "{error}");
 }
 
+/// A newer program wrote it and may have acknowledged it: to go on without it could let a fenced holder write.
+#[tokio::test]
+async fn a_record_of_an_unknown_kind_is_refused_and_not_taken_for_a_torn_one() {
+    let env = Env::system();
+    let dir = tempfile::tempdir().unwrap();
+    let used = three_fences(&env, dir.path()).await as usize;
+    let path = dir.path().join("journal");
+    let whole = fs::read(&path).unwrap();
+    let unknown = |journal: u8| {
+        let mut bytes = whole.clone();
+        let (head, tail) = bytes.split_at_mut(used);
+        let record = &mut tail[..64];
+        record.copy_from_slice(&head[used - 64..]);
+        (record[0], record[40]) = (99, record[40] + journal);
+        record[24..32].copy_from_slice(&(used as u64 / 64).to_le_bytes());
+        let check = blake3::hash(&record[..56]);
+        record[56..].copy_from_slice(&check.as_bytes()[..8]);
+        fs::write(&path, &bytes).unwrap();
+    };
+    unknown(0);
+    let error = open_on(&env, Arc::new(FileDevice::new(dir.path()).unwrap())).await.unwrap_err();
+    assert!(error.to_string().contains("kind 99, which this program does not know: upgrade"), "{error}");
+    // Of another journal, in a block used again: nothing.
+    unknown(1);
+    let store = open_on(&env, Arc::new(FileDevice::new(dir.path()).unwrap())).await.unwrap();
+    assert_eq!(store.check(&by(3)), Err(Refusal::Fenced));
+}
+
 #[tokio::test]
 async fn directories_that_are_not_ours() {
     let env = Env::system();
