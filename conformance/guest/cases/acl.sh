@@ -1,4 +1,4 @@
-# NFSv4 access control lists as Linux has them: shown, set, kept with the mode, obeyed, inherited.
+# NFSv4 access control lists as Linux has them: shown, set, kept with the mode, obeyed, inherited, marked.
 set -eu
 . /share/lib.sh
 
@@ -46,11 +46,31 @@ else
   refused "Permission denied" as_user cat team/file
 fi
 
+step "marks of what came by itself"
+dacl() { acl --dacl "$@"; }
+mkdir auto; dacl auto 1 A:0:OWNER@:e01e7 A:3:1000:e01a7
+echo marked >auto/file; mkdir auto/sub; echo deep >auto/sub/file
+# Programs choose the mode of what they make: the flag of that comes to the one that is handed on.
+for made in auto/file auto/sub/file; do same "$(dacl $made | grep -v @ | cut -d: -f1-3 | xargs)" "3 A:80:1000" $made; done
+same "$(dacl auto/sub | grep -v @ | cut -d: -f1-3 | xargs)" "3 A:80:1000 A:8b:1000"
+acl auto/file | grep -q '^A:0:1000:' || fail "the old attribute: $(acl auto/file | xargs)"
+dacl auto/file 1 A:0:OWNER@:e01e7 A:80:1000:e0187
+same "$(as_user cat auto/file)" marked
+cp -a auto/file auto/copy; mv auto/copy auto/sub/copy
+chmod 640 auto/file
+same "$(dacl auto/file | head -n 1)" 3
+same "$(cat auto/sub/copy)" marked
+# Who knows of the old attribute alone takes the marks away.
+acl auto/sub/file =auto/sub/file
+same "$(dacl auto/sub/file | grep -v @ | cut -d: -f1-3 | xargs)" "0 A:0:1000"
+
 step "after a restart and a remount"
 cd /; umount_sluice
 host restart
 mount_sluice; cd $M/acl
 acl team | grep -q '^A:3:1000:e01e7$' || fail "$(acl team | xargs)"
+same "$(dacl auto | xargs)" "1 A:0:OWNER@:e01e7 A:3:1000:e01a7"
+same "$(dacl auto/file | grep -v @ | cut -d: -f1-3 | xargs)" "3 A:80:1000"
 refused "Permission denied" as_user cat file
 cd $M; rm -r acl; cd /; umount_sluice
 echo PASS

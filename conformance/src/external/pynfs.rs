@@ -15,8 +15,10 @@ use super::expectations::{Comparison, Expectations, Verdict};
 use super::server::{self, Server};
 use crate::guest::process::Group;
 
-/// Ample for every test there is, one after the other.
+/// Ample for every test there is, one after the other, but for waits of whole leases.
 const LONGEST: Duration = Duration::from_secs(3600);
+/// More leases than all tests together wait for: each of a restart waits for a grace period to end.
+const LEASES: u32 = 30;
 /// pynfs sends a request in several small writes; without this each waits for the acknowledgement of the one
 /// before.
 const NODELAY: &str = "\
@@ -55,8 +57,8 @@ pub struct Options {
     /// Test codes and flags as pynfs takes them; `no` before one leaves it out
     #[arg(long, value_delimiter = ',', default_value = "all,flex")]
     codes: Vec<String>,
-    /// Seconds of a lease: many tests wait for one to run out, and reclaim must be done within two
-    #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u32).range(5..=90))]
+    /// Seconds of a lease: many tests wait for one to run out, and what reclaims must be done within one
+    #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u32).range(5..=600))]
     lease: u32,
     /// The program to test [default: sluice beside this one, else in the workspace]
     #[arg(long, value_name = "FILE")]
@@ -176,8 +178,9 @@ impl Options {
         command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
         println!("== pynfs, minor version {minor}: {}", self.codes.join(" "));
         let mut process = Group::spawn(command)?;
-        if process.wait_until(Instant::now() + LONGEST)?.is_none() {
-            bail!("pynfs did not end within {} s: see {}", LONGEST.as_secs(), results.display());
+        let longest = LONGEST + LEASES * Duration::from_secs(self.lease.into());
+        if process.wait_until(Instant::now() + longest)?.is_none() {
+            bail!("pynfs did not end within {} s: see {}", longest.as_secs(), results.display());
         }
         let report = fs::read(&json)
             .with_context(|| format!("pynfs left no report: see {}", results.join("output.txt").display()))?;
