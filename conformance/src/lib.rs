@@ -7,6 +7,7 @@
     reason = "a command-line harness: it measures real time and talks to a terminal"
 )]
 
+#[cfg(feature = "bench-mds")]
 pub mod allocations;
 pub mod bench;
 pub mod check;

@@ -5,10 +5,11 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use sluice_conformance::external::{guests, pynfs};
-use sluice_conformance::{allocations, bench, check, guest, hosts, kills, suite};
+use sluice_conformance::{bench, check, guest, hosts, kills, suite};
 
+#[cfg(feature = "bench-mds")]
 #[global_allocator]
-static ALLOCATOR: allocations::Counting = allocations::Counting;
+static ALLOCATOR: sluice_conformance::allocations::Counting = sluice_conformance::allocations::Counting;
 
 #[derive(Parser)]
 #[command(name = "sluice-conformance", about = "The proof of Sluice: one command per suite")]
@@ -49,8 +50,10 @@ enum Command {
     /// Measure one data server beside NFS-Ganesha and a server that answers from memory
     BenchDs(bench::ds::Options),
     /// Measure the metadata server beside its store and NFS-Ganesha
+    #[cfg(feature = "bench-mds")]
     BenchMds(bench::mds::Options),
     /// A metadata server that counts its allocations, for `bench-mds`
+    #[cfg(feature = "bench-mds")]
     #[command(hide = true)]
     CountedMds(bench::mds::counted::Options),
     /// The server that answers from memory, for `bench-ds`
@@ -74,7 +77,9 @@ fn main() -> ExitCode {
         Command::Kills(options) => kills::main(&options),
         Command::Bench(options) => bench::main(&options),
         Command::BenchDs(options) => bench::ds::main(&options),
+        #[cfg(feature = "bench-mds")]
         Command::BenchMds(options) => bench::mds::main(&options),
+        #[cfg(feature = "bench-mds")]
         Command::CountedMds(options) => bench::mds::counted::serve(&options),
         Command::Ceiling => bench::ds::ceiling::serve(),
     };

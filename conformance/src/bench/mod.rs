@@ -11,7 +11,7 @@
 //! | `reread` | the same files read by several clients, twice |
 //! | `directory` | one directory of many files |
 //! | `ds` | `bench-ds`: one data server beside its peers |
-//! | `mds` | `bench-mds`: the metadata server beside its store and its peers |
+//! | `mds` | `bench-mds`: the metadata server beside its store and its peers (feature `bench-mds`) |
 //! | `table` | the rows, printed and as JSON |
 
 mod costs;
@@ -20,6 +20,7 @@ mod directory;
 pub mod ds;
 mod host;
 mod load;
+#[cfg(feature = "bench-mds")]
 pub mod mds;
 mod names;
 mod reread;
