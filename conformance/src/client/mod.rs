@@ -11,6 +11,7 @@
 //! | --- | --- |
 //! | `session` | EXCHANGE_ID, CREATE_SESSION, COMPOUNDs over slots, the lease |
 //! | `persistent` | the same, outliving connections and the server: what was not answered is sent again |
+//! | `line` | how calls travel: the product's own connections, or a bare socket where the client's cost must be small |
 //! | `slots` | which slots are free, and their sequence ids |
 //! | `files` | operations on names and files |
 //! | `delegations` | files opened and closed without a word |
@@ -28,6 +29,7 @@ mod data;
 mod delegations;
 mod files;
 mod layout;
+mod line;
 pub mod ops;
 mod persistent;
 mod session;
@@ -37,6 +39,7 @@ pub use data::{DataServer, Written};
 pub use delegations::Reading;
 pub use files::{Found, How, Open, Page};
 pub use layout::{DataFile, Place, Segment};
+pub(crate) use line::{LAST, put_head};
 pub use persistent::{Answer, Lost, Persistent};
 pub use session::{Client, Identity};
 

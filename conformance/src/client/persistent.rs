@@ -9,6 +9,7 @@ use sluice_env::Env;
 use sluice_rpc::{CallError, Client as Dialler, Connection, Program, Transport};
 use sluice_xdr::nfs4::*;
 
+use super::line::Line;
 use super::session::{Identity, Owner, Raw, changes};
 use super::slots::Slots;
 use super::{Error, Result, ops};
@@ -180,7 +181,7 @@ impl Persistent {
                 all.extend(ops.iter().cloned());
                 sent += 1;
                 let connection = self.connection().await;
-                let raw = Raw { connection: Arc::clone(&connection), identity: &self.identity };
+                let raw = Raw { line: Line::Shared(Arc::clone(&connection)), identity: &self.identity };
                 match raw.send(all).await {
                     // Still busy with it: the same again (§2.10.6.2). On another slot it would be another request.
                     Ok(reply)
@@ -259,7 +260,7 @@ impl Persistent {
     /// One attempt at a client ID and a session.
     async fn introduce(&self) -> Result<(EXCHANGE_ID4resok, CREATE_SESSION4resok)> {
         let owner = self.owner.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let raw = Raw { connection: self.connection().await, identity: &self.identity };
+        let raw = Raw { line: Line::Shared(self.connection().await), identity: &self.identity };
         let known = raw.exchange_id(&owner).await?;
         let made = raw.create_session(&known).await?;
         Ok((known, made))
@@ -276,7 +277,7 @@ impl Persistent {
             bctsa_dir: channel_dir_from_client4::CDFC4_FORE_OR_BOTH,
             bctsa_use_conn_in_rdma_mode: false,
         };
-        let raw = Raw { connection, identity: &self.identity };
+        let raw = Raw { line: Line::Shared(connection), identity: &self.identity };
         if raw.compound(vec![nfs_argop4::OP_BIND_CONN_TO_SESSION(args)]).await.is_err() {
             self.link.lock().await.bound = false;
         }

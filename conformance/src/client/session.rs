@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sluice_env::Env;
-use sluice_rpc::{AuthSys, Client as Dialler, Connection, Credential, Program, Transport};
+use sluice_rpc::{AuthSys, CallError, Client as Dialler, Credential, Program, Transport};
 use sluice_xdr::nfs4::*;
 use sluice_xdr::{from_bytes, to_frame};
 
 use super::callback::Callbacks;
 use super::delegations::Delegations;
 use super::layout::Layouts;
+use super::line::{Bare, Line};
 use super::slots::Slots;
 use super::{Error, Result, ops};
 
@@ -67,7 +68,7 @@ pub(super) struct Inner {
     pub(super) env: Env,
     pub(super) transport: Arc<dyn Transport>,
     pub(super) identity: Identity,
-    connection: Arc<Connection>,
+    line: Line,
     id: clientid4,
     session: sessionid4,
     slots: Arc<Slots>,
@@ -94,12 +95,29 @@ impl Client {
         let callbacks = Arc::new(Callbacks::default());
         let program = Arc::clone(&callbacks) as Arc<dyn Program>;
         let dialler = Dialler::new(env.clone(), Arc::clone(&transport)).with_programs(vec![program]);
-        let raw = Raw { connection: dialler.dial(mds).await?, identity: &identity };
+        let line = Line::Shared(dialler.dial(mds).await?);
+        let client = Self::on(env, transport, line, identity).await?;
+        callbacks.serve(&client.inner);
+        Ok(client)
+    }
+
+    /// As [`Client::connect`] on a bare socket, for who measures the server: one call at a time, no calls back.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn bare(env: Env, mds: SocketAddr, identity: Identity) -> Result<Self> {
+        let refused = |error: std::io::Error| CallError::NotConnected(error.to_string());
+        let line = Line::Bare(Arc::new(Bare::connect(mds, LARGEST).await.map_err(refused)?));
+        Self::on(env, Arc::new(sluice_rpc::Tcp), line, identity).await
+    }
+
+    async fn on(env: Env, transport: Arc<dyn Transport>, line: Line, identity: Identity) -> Result<Self> {
+        let raw = Raw { line, identity: &identity };
         let known = raw.exchange_id(&Owner::new(&env, &identity)).await?;
         let made = raw.create_session(&known).await?;
         let slots = made.csr_fore_chan_attrs.ca_maxrequests.clamp(1, identity.slots.max(1));
         let mut inner = Inner {
-            connection: raw.connection,
+            line: raw.line,
             id: known.eir_clientid,
             session: made.csr_sessionid,
             slots: Slots::new(slots),
@@ -115,7 +133,6 @@ impl Client {
         };
         inner.begin().await?;
         let inner = Arc::new(inner);
-        callbacks.serve(&inner);
         inner.env.spawn.spawn(Box::pin(keep_lease(
             inner.env.clone(),
             inner.lease / 3,
@@ -166,12 +183,12 @@ impl Client {
     /// If the server refuses, for instance because files are open.
     pub async fn leave(self) -> Result<()> {
         let inner = &self.inner;
-        let raw = Raw { connection: Arc::clone(&inner.connection), identity: &inner.identity };
+        let raw = Raw { line: inner.line.clone(), identity: &inner.identity };
         let session = DESTROY_SESSION4args { dsa_sessionid: inner.session };
         raw.compound(vec![nfs_argop4::OP_DESTROY_SESSION(session)]).await?;
         let client = DESTROY_CLIENTID4args { dca_clientid: inner.id };
         raw.compound(vec![nfs_argop4::OP_DESTROY_CLIENTID(client)]).await?;
-        inner.connection.close();
+        inner.line.close();
         Ok(())
     }
 }
@@ -227,7 +244,7 @@ impl Inner {
         all.push(ops::sequence(self.session, slot.id(), slot.seqid(), self.highest_slot, cache));
         all.extend(ops);
         self.compounds.fetch_add(1, Ordering::Relaxed);
-        let raw = Raw { connection: Arc::clone(&self.connection), identity: &self.identity };
+        let raw = Raw { line: self.line.clone(), identity: &self.identity };
         let reply = raw.send(all).await?;
         let seen = matches!(reply.resarray.first(), Some(nfs_resop4::OP_SEQUENCE(SEQUENCE4res::NFS4_OK(_))));
         slot.done(seen);
@@ -240,7 +257,7 @@ async fn keep_lease(env: Env, pause: Duration, client: Weak<Inner>) {
     loop {
         env.clock.sleep(pause).await;
         let Some(client) = client.upgrade() else { return };
-        if client.connection.is_closed() || client.once(Vec::new()).await.is_err() {
+        if client.line.is_closed() || client.once(Vec::new()).await.is_err() {
             return;
         }
     }
@@ -291,7 +308,7 @@ impl Owner {
 
 /// COMPOUNDs exactly as given.
 pub(super) struct Raw<'a> {
-    pub(super) connection: Arc<Connection>,
+    pub(super) line: Line,
     pub(super) identity: &'a Identity,
 }
 
@@ -300,8 +317,8 @@ impl Raw<'_> {
         let args = COMPOUND4args { tag: Bytes::new(), minorversion: self.identity.minor, argarray: ops };
         let frame = to_frame(&args, LARGEST)?;
         let (credential, timeout) = (&self.identity.credential, self.identity.timeout);
-        let call =
-            self.connection.call(NFS4_PROGRAM, VERSION, COMPOUND_PROCEDURE, credential, frame, timeout);
+        let target = (NFS4_PROGRAM, VERSION, COMPOUND_PROCEDURE);
+        let call = self.line.call(target, credential, frame, timeout);
         Ok(from_bytes(call.await?)?)
     }
 
@@ -346,10 +363,11 @@ impl Raw<'_> {
             ca_maxrequests: 16,
             ..fore.clone()
         };
+        let back_channel = if self.line.has_callbacks() { CREATE_SESSION4_FLAG_CONN_BACK_CHAN } else { 0 };
         let args = CREATE_SESSION4args {
             csa_clientid: known.eir_clientid,
             csa_sequence: known.eir_sequenceid,
-            csa_flags: CREATE_SESSION4_FLAG_PERSIST | CREATE_SESSION4_FLAG_CONN_BACK_CHAN,
+            csa_flags: CREATE_SESSION4_FLAG_PERSIST | back_channel,
             csa_fore_chan_attrs: fore,
             csa_back_chan_attrs: back,
             csa_cb_program: NFS4_CALLBACK,

@@ -10,6 +10,8 @@ use sluice_rpc::AuthSys;
 use sluice_xdr::nfs3::{NFS_V3, NFS3_PROGRAM, NFSPROC3_READ, NFSPROC3_WRITE, READ3args, nfs_fh3, stable_how};
 use sluice_xdr::{Encode, Writer};
 
+use crate::client::{LAST, put_head};
+
 /// A server that says nothing for so long has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -86,7 +88,7 @@ impl Wire {
         args.encode(&mut body);
         let body = body.finish()?.into_bytes();
         let mut call = Vec::new();
-        put_head(&mut call, 7, target, credential, body.len())?;
+        put_head(&mut call, 7, target, credential, body.len());
         call.extend_from_slice(&body);
         self.stream.write_all(&call)?;
         let (mut record, mut last) = (Vec::new(), false);
@@ -174,36 +176,6 @@ impl Wire {
     }
 }
 
-const LAST: u32 = 0x8000_0000;
-
-/// Record mark and header of a call with AUTH_SYS whose arguments have `body` bytes. RFC 5531 §9.
-fn put_head(
-    out: &mut Vec<u8>,
-    xid: u32,
-    (program, version, procedure): (u32, u32, u32),
-    credential: &AuthSys,
-    body: usize,
-) -> Result<()> {
-    let name = credential.machine_name.len();
-    let who = 20 + name.next_multiple_of(4) + 4 * credential.gids.len();
-    let mut word = |word: u32| out.extend_from_slice(&word.to_be_bytes());
-    word(u32::try_from(40 + who + body)? | LAST);
-    for value in [xid, 0, 2, program, version, procedure, 1, u32::try_from(who)?, credential.stamp] {
-        word(value);
-    }
-    word(u32::try_from(name)?);
-    out.extend_from_slice(&credential.machine_name);
-    out.resize(out.len() + name.next_multiple_of(4) - name, 0);
-    let mut word = |word: u32| out.extend_from_slice(&word.to_be_bytes());
-    for value in [credential.uid, credential.gid, u32::try_from(credential.gids.len())?] {
-        word(value);
-    }
-    credential.gids.iter().for_each(|gid| word(*gid));
-    word(0);
-    word(0);
-    Ok(())
-}
-
 /// A READ, or an UNSTABLE WRITE up to its payload. Payloads are whole words.
 fn put_io(out: &mut Vec<u8>, xid: u32, job: &Job<'_>, offset: u64) -> Result<()> {
     let handle = &job.file.handle;
@@ -212,7 +184,7 @@ fn put_io(out: &mut Vec<u8>, xid: u32, job: &Job<'_>, offset: u64) -> Result<()>
         Kind::Read => (NFSPROC3_READ, args),
         Kind::Write => (NFSPROC3_WRITE, args + 8 + job.bytes as usize),
     };
-    put_head(out, xid, (NFS3_PROGRAM, NFS_V3, procedure), &job.file.credential, body)?;
+    put_head(out, xid, (NFS3_PROGRAM, NFS_V3, procedure), &job.file.credential, body);
     let mut args = Writer::with_capacity(256, 128);
     let file = nfs_fh3 { data: bytes::Bytes::copy_from_slice(handle) };
     READ3args { file, offset, count: job.bytes }.encode(&mut args);

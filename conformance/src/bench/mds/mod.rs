@@ -135,7 +135,9 @@ impl Shape {
 /// If a peer is missing or cannot be started, or an operation fails.
 pub fn main(options: &Options) -> Result<ExitCode> {
     let network = network::enter()?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    // All clients are one thread's: what they send together it sends without waking another, and the servers have the
+    // rest of the processors.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let report = runtime.block_on(async {
         tokio::select! {
             report = measure(options, network) => report,

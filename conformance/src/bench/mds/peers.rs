@@ -4,11 +4,9 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use sluice_env::Env;
-use sluice_rpc::Tcp;
 use sluice_xdr::nfs4::nfs_fh4;
 use tempfile::TempDir;
 
@@ -163,7 +161,7 @@ pub(super) async fn connect(address: SocketAddr, count: usize) -> Result<Vec<Cli
     let mut clients = Vec::with_capacity(count);
     for number in 0..count {
         let identity = Identity { slots: 2, ..Identity::new(&format!("bench-mds-{number}"), KERNEL) };
-        let client = Client::connect(Env::system(), Arc::new(Tcp), address, identity).await;
+        let client = Client::bare(Env::system(), address, identity).await;
         clients.push(client.with_context(|| format!("test client {number}"))?);
     }
     Ok(clients)

@@ -14,6 +14,7 @@ use sluice_namespace::{
     Namespace, NewAttributes, NewNode, Request, SessionId, Shape,
 };
 use tempfile::TempDir;
+use tokio::runtime::Runtime;
 
 use crate::bench::load::{self, AsyncOperation, Run, Until};
 
@@ -38,7 +39,18 @@ enum Row {
 pub(super) struct Bare {
     db: Database,
     rows: Vec<Row>,
+    /// As a metadata server has it. `None` only when it has been dropped.
+    runtime: Option<Runtime>,
     _home: TempDir,
+}
+
+impl Drop for Bare {
+    fn drop(&mut self) {
+        // Waiting is not allowed where other tasks run.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -54,7 +66,8 @@ impl Bare {
     pub(super) async fn open(below: &Path) -> Result<Self> {
         let home = tempfile::Builder::new().prefix("sluice-bench-store-").tempdir_in(below)?;
         let db = Database::open_embedded(Env::system(), home.path(), EmbeddedOptions::default())?;
-        Ok(Self { db, rows: rows().await?, _home: home })
+        let runtime = Some(tokio::runtime::Builder::new_multi_thread().enable_all().build()?);
+        Ok(Self { db, rows: rows().await?, runtime, _home: home })
     }
 
     /// What is in the write set, for people.
@@ -79,7 +92,8 @@ impl Bare {
     pub(super) async fn run(&self, tasks: usize, round: u64, until: Until) -> Result<Run> {
         let writer = |number| Writer { db: self.db.clone(), rows: self.rows.clone(), number };
         let writers = (0..tasks as u64).map(writer).collect();
-        Ok(load::run(writers, until, Commit(round << 40)).await?.0)
+        let runtime = self.runtime.as_ref().context("the store is closed")?;
+        Ok(runtime.spawn(load::run(writers, until, Commit(round << 40))).await??.0)
     }
 }
 
