@@ -15,6 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::embedded::EmbeddedOptions;
 use crate::embedded::engine::{Effect, Engine, Snapshot};
+use crate::embedded::rows::Rows;
 use crate::history::History;
 use crate::store::{Request, Shared};
 use crate::views::Views;
@@ -55,6 +56,7 @@ struct Validator {
 pub(crate) struct Core {
     pub(crate) env: Env,
     pub(crate) engine: Engine,
+    rows: Rows,
     max_group: usize,
     queue: Mutex<Queue>,
     /// Each leader has a permit until it has let go of this core.
@@ -76,6 +78,7 @@ impl Core {
         Self {
             env,
             engine,
+            rows: Rows::new(version, options.row_bytes),
             // A versionstamp has two bytes for the order within a version.
             max_group: options.max_group.clamp(1, usize::from(u16::MAX)),
             queue: Mutex::new(Queue::default()),
@@ -89,6 +92,15 @@ impl Core {
 
     pub(crate) fn newest(&self) -> Shared<Snapshot> {
         self.newest.read().clone()
+    }
+
+    pub(crate) fn get(&self, view: &Shared<Snapshot>, key: &[u8]) -> Result<Option<Bytes>, KvError> {
+        if let Some(known) = self.rows.get(key, view.version) {
+            return Ok(known);
+        }
+        let value = self.engine.get(&view.snapshot, key)?;
+        self.rows.offer(key, value.as_ref(), view.version);
+        Ok(value)
     }
 
     pub(crate) fn groups(&self) -> u64 {
@@ -175,7 +187,7 @@ impl Core {
     fn commit_group(&self, group: Vec<Job>) {
         let mut validator = self.validator.lock();
         let mut draft = Draft {
-            engine: &self.engine,
+            core: self,
             latest: validator.views.newest().clone(),
             version: validator.version + 1,
             effect: Effect::new(),
@@ -193,7 +205,7 @@ impl Core {
         if accepted.is_empty() {
             return;
         }
-        if let Err(error) = self.engine.write(effect, version) {
+        if let Err(error) = self.engine.write(&effect, version) {
             self.fail(error);
             for (answer, _) in accepted {
                 answer.send(Err(KvError::CommitUnknown)).ok();
@@ -201,6 +213,7 @@ impl Core {
             return;
         }
         self.groups.fetch_add(1, Ordering::Relaxed);
+        self.rows.apply(&effect, version);
         self.publish(&mut validator, version);
         drop(validator);
         for (answer, committed) in accepted {
@@ -249,7 +262,7 @@ impl Drop for Leader {
 
 /// A group in the making.
 struct Draft<'a> {
-    engine: &'a Engine,
+    core: &'a Core,
     /// The store before the group.
     latest: Shared<Snapshot>,
     version: u64,
@@ -282,7 +295,7 @@ impl Draft<'_> {
     ) -> Result<Vec<(Bytes, Option<Bytes>)>, KvError> {
         let mut out = Vec::with_capacity(writes.entries.len());
         for (begin, end) in &writes.cleared {
-            let stored = self.engine.keys(&self.latest.snapshot, begin, end)?;
+            let stored = self.core.engine.keys(&self.latest.snapshot, begin, end)?;
             let grouped = self.effect.range(begin.clone()..end.clone()).map(|(k, _)| k.clone());
             out.extend(stored.into_iter().chain(grouped).map(|k| (k, None)));
         }
@@ -292,7 +305,7 @@ impl Draft<'_> {
             } else if let Some(value) = self.effect.get(key) {
                 value.clone()
             } else {
-                self.engine.get(&self.latest.snapshot, key)?
+                self.core.get(&self.latest, key)?
             };
             out.push((key.clone(), pending.resolve(base, stamp)?));
         }

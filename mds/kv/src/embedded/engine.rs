@@ -171,14 +171,14 @@ impl Engine {
     }
 
     /// Writes `effect` and the version in one batch, syncs it, then lets snapshots see it.
-    pub(crate) fn write(&self, effect: Effect, version: u64) -> Result<(), KvError> {
+    pub(crate) fn write(&self, effect: &Effect, version: u64) -> Result<(), KvError> {
         let mut batch = OwnedWriteBatch::with_capacity(self.db.clone(), effect.len() + 1)
             .durability(Some(self.durability));
         for (key, value) in effect {
-            let tree = self.tree_of(&key);
+            let tree = self.tree_of(key);
             match value {
-                Some(value) => batch.insert(tree, key, value),
-                None => batch.remove(tree, key),
+                Some(value) => batch.insert(tree, key.clone(), value.clone()),
+                None => batch.remove(tree, key.clone()),
             }
         }
         batch.insert(&self.data, VERSION_KEY, version.to_be_bytes());

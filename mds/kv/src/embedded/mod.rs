@@ -4,6 +4,7 @@ mod committer;
 mod directory;
 mod engine;
 mod journal;
+mod rows;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,6 +22,8 @@ use engine::{Engine, Snapshot};
 pub struct EmbeddedOptions {
     /// Cache of blocks read, in bytes.
     pub cache_bytes: u64,
+    /// Rows kept as the newest version has them, in bytes; 0: none.
+    pub row_bytes: usize,
     /// Writes kept for validation, in bytes; a transaction that outlives them is too old.
     pub history_bytes: usize,
     /// Transactions synced together at most, 1 to 65,535.
@@ -35,6 +38,7 @@ impl Default for EmbeddedOptions {
     fn default() -> Self {
         Self {
             cache_bytes: 256 << 20,
+            row_bytes: 64 << 20,
             history_bytes: 64 << 20,
             max_group: 1024,
             large: None,
@@ -72,7 +76,7 @@ impl Store for Embedded {
 
     async fn get(&self, view: &Self::View, key: &[u8]) -> Result<Option<Bytes>, KvError> {
         self.core.check()?;
-        self.core.engine.get(&view.snapshot, key)
+        self.core.get(view, key)
     }
 
     async fn range(
