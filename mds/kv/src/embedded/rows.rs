@@ -1,4 +1,4 @@
-//! Rows in memory as the newest version has them: those that were read lately. Finding one in the LSM takes some twenty
+//! Rows in memory as the newest version has them: those that were read or written lately. Finding one in the LSM takes some twenty
 //! comparisons of keys that lie apart in memory; here it takes one.
 //!
 //! A row is right for every view from the version on at which it was last read or written, since each group that
@@ -96,14 +96,23 @@ impl Rows {
         for (key, value) in effect {
             let mut shard = self.shard(key).lock();
             shard.written = version;
-            let Shard { young, old, .. } = &mut *shard;
-            let Some(row) = young.get_mut(key).or_else(|| old.get_mut(key)) else { continue };
             if value.as_ref().is_some_and(|value| value.len() > LONGEST) {
                 // What it took stays counted until the generation ends: little, and seldom.
-                young.remove(key);
-                old.remove(key);
-            } else {
-                *row = Row { value: value.clone(), since: version };
+                shard.young.remove(key);
+                shard.old.remove(key);
+                continue;
+            }
+            // Copied, as it may be a part of the request that it came with.
+            let value = value.as_ref().map(|value| Bytes::copy_from_slice(value));
+            let row = Row { value, since: version };
+            let Shard { young, old, .. } = &mut *shard;
+            match young.get_mut(key).or_else(|| old.get_mut(key)) {
+                Some(known) => *known = row,
+                // What was just written is often read next: a file that was made is opened, looked at and closed.
+                None if row.value.is_some() && self.room > 0 => {
+                    shard.keep(Bytes::copy_from_slice(key), row, self.room);
+                }
+                None => {}
             }
         }
     }
@@ -164,11 +173,14 @@ mod tests {
     fn a_reader_that_was_overtaken_leaves_nothing_behind() {
         let rows = Rows::new(5, 1 << 20);
         // It has read version 5, and comes only after 6 was written.
-        rows.apply(&effect("a", Some("two")), 6);
+        rows.apply(&effect("a", None), 6);
         rows.offer(b"a", Some(&bytes("one")), 5);
         assert_eq!(rows.get(b"a", 6), None);
-        rows.offer(b"a", Some(&bytes("two")), 6);
-        assert_eq!(rows.get(b"a", 6), Some(Some(bytes("two"))));
+        rows.offer(b"a", None, 6);
+        assert_eq!(rows.get(b"a", 6), Some(None));
+        rows.apply(&effect("b", Some("two")), 7);
+        rows.offer(b"b", Some(&bytes("one")), 6);
+        assert_eq!(rows.get(b"b", 7), Some(Some(bytes("two"))));
     }
 
     #[test]
