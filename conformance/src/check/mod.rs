@@ -39,13 +39,16 @@ const LANES: usize = 5;
 /// a disk (a power loss ends a guest, not this machine); the same cases by command are on one.
 const IN_MEMORY: &str = "/dev/shm";
 
+/// How this program is built, and what it runs beside the tests.
+const PROFILE: &str = "proof";
 /// What this program itself is built without.
 const ALL: &str = "sluice-conformance/bench-mds";
 /// Simulated worlds, optimised: they take a seventh of the time so. Both servers are there, from the build of the program.
 const SEEDS: &str = "200";
 
 /// Without [`ALL`], as this program is, so that what it consists of is not built twice.
-const WORLD: [&str; 7] = ["test", "--release", "--quiet", "-p", "sluice-conformance", "--test", "world"];
+const WORLD: [&str; 8] =
+    ["test", "--profile", PROFILE, "--quiet", "-p", "sluice-conformance", "--test", "world"];
 
 /// A name, and what is done; its output comes when it has ended where steps run side by side.
 type Step = (&'static str, fn(&Path, &Options) -> Result<()>);
@@ -123,8 +126,11 @@ fn clippy(root: &Path, _: &Options) -> Result<()> {
 
 /// Everything that runs later, so that nothing is built beside what runs.
 fn build(root: &Path, _: &Options) -> Result<()> {
-    cargo(root, &["build", "--release", "--quiet", "-p", "sluice"])?;
-    cargo(root, &["test", "--release", "--quiet", "--no-run", "-p", "sluice-xdr", "--test", "fuzz"])?;
+    cargo(root, &["build", "--profile", PROFILE, "--quiet", "-p", "sluice"])?;
+    cargo(
+        root,
+        &["test", "--profile", PROFILE, "--quiet", "--no-run", "-p", "sluice-xdr", "--test", "fuzz"],
+    )?;
     cargo(root, &[WORLD.as_slice(), &["--no-run"]].concat())?;
     cargo(root, &["test", "--workspace", "--features", ALL, "--quiet", "--no-run"])
 }
@@ -168,7 +174,7 @@ fn foundationdb(root: &Path, options: &Options) -> Result<()> {
 /// Every decoder, with seeded mutations, for a minute.
 fn fuzz(root: &Path, _: &Options) -> Result<()> {
     let mut command = program();
-    command.args(["test", "--release", "--quiet", "-p", "sluice-xdr", "--test", "fuzz"]);
+    command.args(["test", "--profile", PROFILE, "--quiet", "-p", "sluice-xdr", "--test", "fuzz"]);
     apart(root, command.env("SLUICE_FUZZ_SECONDS", "60"))
 }
 
@@ -181,7 +187,7 @@ fn seeds(root: &Path, _: &Options) -> Result<()> {
 
 /// Servers are killed under load; and the checker finds what it must.
 fn kills(root: &Path, _: &Options) -> Result<()> {
-    cargo(root, &["build", "--release", "--quiet", "-p", "sluice"])?;
+    cargo(root, &["build", "--profile", PROFILE, "--quiet", "-p", "sluice"])?;
     let memory = Path::new(IN_MEMORY);
     crate::kills::few(memory.is_dir().then_some(memory))
 }
@@ -199,7 +205,7 @@ fn guest(root: &Path, options: &Options) -> Result<()> {
         println!("NOT RUN: kernel clients (--no-guests was given)");
         return Ok(());
     }
-    cargo(root, &["build", "--release", "--quiet", "-p", "sluice"])?;
+    cargo(root, &["build", "--profile", PROFILE, "--quiet", "-p", "sluice"])?;
     let memory = Path::new(IN_MEMORY);
     lanes::run(root, &cells(), LANES, memory.is_dir().then_some(memory))
 }
