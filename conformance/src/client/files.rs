@@ -124,6 +124,17 @@ impl Client {
         attributes(&self.compound(vec![ops::putfh(handle), ops::getattr(USUAL)]).await?)
     }
 
+    /// As [`Client::getattr`], as they came: how many bytes.
+    ///
+    /// # Errors
+    /// Whatever the server says.
+    pub async fn getattr_raw(&self, handle: &nfs_fh4) -> Result<usize> {
+        match self.compound(vec![ops::putfh(handle), ops::getattr(USUAL)]).await?.pop() {
+            Some(nfs_resop4::OP_GETATTR(GETATTR4res::NFS4_OK(got))) => Ok(got.obj_attributes.attr_vals.len()),
+            _ => Err(Error::Protocol("GETATTR")),
+        }
+    }
+
     /// Sets what is present in `attributes`; `stateid` of an open file when that is its size.
     ///
     /// # Errors
