@@ -540,7 +540,7 @@ impl Mds {
             match self.files.timers.next() {
                 None => changed.await,
                 Some(at) => {
-                    let sleep = self.env.clock.sleep_until(sluice_env::Monotonic(at.0));
+                    let sleep = self.env.clock.sleep_until(self.pulse.real(at));
                     tokio::select! {
                         biased;
                         () = changed => continue,

@@ -35,6 +35,7 @@ mod ops;
 mod path;
 mod pressure;
 mod program;
+mod pulse;
 mod quota;
 mod reaper;
 mod server;

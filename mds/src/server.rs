@@ -28,6 +28,7 @@ use crate::layout::reason::Proxied;
 use crate::layout::reports::Reports;
 use crate::metrics::Metrics;
 use crate::program::Nfs4;
+use crate::pulse::Pulse;
 use crate::quota::Quotas;
 
 /// A running metadata server.
@@ -72,6 +73,7 @@ pub struct Mds {
     pub(crate) garbage_queued: tokio::sync::Notify,
     /// What backups and checks are reading.
     pub(crate) reading: crate::admin::rows::Moments,
+    pub(crate) pulse: Pulse,
     /// When this incarnation began.
     pub(crate) started: Time,
 }
@@ -140,6 +142,7 @@ impl Mds {
             rw_idle: Mutex::default(),
             garbage_queued: tokio::sync::Notify::new(),
             reading: crate::admin::rows::Moments::default(),
+            pulse: Pulse::default(),
             started: Time(env.clock.now().0),
             epoch,
             epoch_guard: guard,
@@ -185,9 +188,9 @@ impl Mds {
         self.files.count()
     }
 
-    /// Now, as the state machines count.
+    /// Now, as the state machines count: it stands still while this process does.
     pub(crate) fn now(&self) -> Time {
-        Time(self.env.clock.now().0)
+        self.pulse.time(self.env.clock.now())
     }
 
     /// What the inode and its rows say about state that outlives a restart.

@@ -54,6 +54,20 @@ same "$(cat /proc/self/fd/8 2>/dev/null || dd if=/dev/fd/8 2>/dev/null)" alive "
 ( exec 9<>$D/held; flock -n 9 ) && fail "the lock was lost"
 exec 7>&- 8>&-
 
+step "the MDS stands still for longer than a lease"
+# What renewed the lease meanwhile lies unread in its sockets when it goes on.
+exec 7<>$D/still; echo before >&7
+flock -n 7 || fail flock
+io journal $D/still-1 /tmp/log-still --seconds 36 & writer=$!
+sleep 3; host mute mds; sleep 25; host unmute mds
+wait $writer || fail "the writer saw an error"
+io check-journal $D/still-1 /tmp/log-still
+echo after >&7
+same "$(cat $D/still | xargs)" "before after" "a file open all the while"
+io write $D/still-2 1m 71 --sync
+( exec 9<>$D/still; flock -n 9 ) && fail "the lock was lost while the server stood still"
+exec 7>&-
+
 step "ordinary operations while the MDS dies at random"
 ( for n in $(seq 400); do mkdir $D/m$n && echo $n >$D/m$n/f && mv $D/m$n/f $D/m$n/g && [ "$(cat $D/m$n/g)" = $n ] || exit 1; done ) & writer=$!
 for delay in 0.7 1.9 3.1; do sleep $delay; host kill mds; done
