@@ -55,7 +55,7 @@ impl Namespace {
         request: &Request<'_>,
     ) -> Result<Pending<Cloned>, FsError> {
         let mut inode = fetch::inode(txn, key, self.base()).await?;
-        let mode = inode.record.owned().written_by(request.who);
+        let mode = inode.record.written_by(request.who);
         let charged = Charged::of(&inode.record);
         let Node::File(file) = &mut inode.record.node else { return Err(FsError::WrongType) };
         if set.end > MAX_FILE_SIZE {

@@ -149,6 +149,11 @@ impl InodeRecord {
         Owned { kind: self.kind(), mode: self.mode, uid: self.uid, gid: self.gid, acl }
     }
 
+    /// See [`Owned::written_by`]. The list has no say in it and is not copied.
+    pub(crate) fn written_by(&self, who: &Credential) -> u16 {
+        Owned { kind: self.kind(), mode: self.mode, uid: self.uid, gid: self.gid, acl: None }.written_by(who)
+    }
+
     pub fn encode(&self) -> Bytes {
         let mut w = Writer::with_capacity(160);
         w.u8(match (self.tree, &self.acl) {
@@ -343,7 +348,7 @@ impl Inode {
     /// Whether a write takes set-id bits away.
     pub fn loses_set_id(&self, who: &Credential) -> bool {
         let mode = self.record.mode;
-        mode & SET_ID != 0 && self.record.owned().written_by(who) != mode
+        mode & SET_ID != 0 && self.record.written_by(who) != mode
     }
     /// Names; of a directory, two and one for each subdirectory.
     pub fn nlink(&self) -> u32 {

@@ -66,7 +66,7 @@ impl Namespace {
         request: &Request<'_>,
     ) -> Result<Pending<SizeCommitted>, FsError> {
         let mut inode = fetch::inode(txn, key, self.base()).await?;
-        let (owned, charged) = (inode.record.owned(), Charged::of(&inode.record));
+        let charged = Charged::of(&inode.record);
         let Node::File(file) = &mut inode.record.node else { return Err(FsError::WrongType) };
         let (old_size, old_space) = (file.size, file.space_used);
         if commit.settled {
@@ -103,7 +103,7 @@ impl Namespace {
         }
         inode.record.mtime = commit.mtime.unwrap_or(request.now).min(request.now);
         inode.record.ctime = request.now;
-        inode.record.mode = owned.written_by(request.who);
+        inode.record.mode = inode.record.written_by(request.who);
         fetch::put(txn, key, &inode.record);
         inode.change = 0;
         Ok(Pending::new(SizeCommitted { inode, grew, added }, self.base()))
@@ -119,7 +119,7 @@ impl Namespace {
         request: &Request<'_>,
     ) -> Result<(), FsError> {
         let mut inode = fetch::inode(txn, key, self.base()).await?;
-        let without = inode.record.owned().written_by(request.who);
+        let without = inode.record.written_by(request.who);
         if inode.record.mode != without {
             inode.record.mode = without;
             inode.record.ctime = request.now;

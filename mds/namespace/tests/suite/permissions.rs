@@ -172,3 +172,40 @@ async fn a_set_group_id_directory_gives_its_group() {
     let file = w.make(dir, "f", NewNode::Fifo, CreateMode::Guarded, mode.clone(), &who).await.unwrap();
     assert_eq!((file.inode.record.uid, file.inode.record.gid, file.inode.record.mode), (30, GROUP, 0o755));
 }
+
+/// Releases before there was automatic inheritance do not read what comes of it, and so not the store (ADR 0016).
+#[tokio::test(start_paused = true)]
+async fn the_first_list_that_takes_part_in_inheritance_closes_the_store_to_the_release_before() {
+    let list = |inheritance, flags| {
+        let ace = Ace { allow: true, inheritance, rights: Rights::ALL, who: Who::Owner };
+        Acl::new(vec![ace]).unwrap().flagged(flags)
+    };
+    let plain = list(Inheritance::NONE, AclFlags::NONE);
+    for marked in
+        [list(Inheritance::NONE, AclFlags::AUTO_INHERIT), list(Inheritance::INHERITED, AclFlags::NONE)]
+    {
+        for set_later in [true, false] {
+            let w = World::new().await;
+            let closed = async || Namespace::load(&w.db.begin()).await.unwrap().unwrap().superblock().marked;
+            let give = async |called: &str, acl: &Acl| {
+                let acl = Some(acl.clone());
+                if set_later {
+                    let file = w.file(ROOT, called).await.inode.key;
+                    w.setattr(file, SetAttr { acl, ..SetAttr::default() }, &Credential::ROOT).await.unwrap();
+                } else {
+                    let attributes = NewAttributes { acl, ..NewAttributes::mode(0o600) };
+                    let guarded = CreateMode::Guarded;
+                    w.make(ROOT, called, NewNode::Fifo, guarded, attributes, &Credential::ROOT)
+                        .await
+                        .unwrap();
+                }
+            };
+            give("plain", &plain).await;
+            assert!(!closed().await, "an ordinary list");
+            give("marked", &marked).await;
+            assert!(closed().await, "{marked:?}, set later: {set_later}");
+            give("more", &plain).await;
+            assert!(closed().await, "for good");
+        }
+    }
+}
