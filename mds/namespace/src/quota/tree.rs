@@ -114,6 +114,16 @@ impl Namespace {
             let Some(record) = fetch::find_record(txn, &entry.inode).await? else { continue };
             if record.tree == from {
                 self.tag(txn, &entry.inode, record, to).await?;
+            } else if let (TreeState::Filling, Some(other)) = (state, record.tree)
+                && self.is_emptying(txn, other).await?
+            {
+                // The tree around this one is being taken apart, and that walk has not come here yet. It would find
+                // nothing of its own any more; what is below still is, and is left to whichever walk comes first.
+                if record.kind() == Kind::Directory {
+                    let row = encode_walk(&entry.inode, Cookie(0));
+                    txn.set(keys::tree_walk(other, entry.inode.fileid), row);
+                }
+                self.tag(txn, &entry.inode, record, to).await?;
             }
         }
         if found.len() < limit {
@@ -122,6 +132,11 @@ impl Namespace {
             txn.set(row, encode_walk(&directory, last));
         }
         Ok(Walked::Some)
+    }
+
+    async fn is_emptying(&self, txn: &Transaction, tree: FileId) -> Result<bool, FsError> {
+        let quota = self.quota(txn, Subject::Tree(tree)).await?;
+        Ok(quota.and_then(|quota| quota.tree).is_some_and(|(_, state)| state == TreeState::Emptying))
     }
 
     /// The tree that a directory is in, or will be in when the walk arrives.
