@@ -70,7 +70,7 @@ pub struct Mds {
     pub(crate) uncut: Mutex<BTreeMap<FileId, TruncateIntent>>,
     /// Files whose last read-write layout came back cleanly, to be recorded together.
     pub(crate) rw_idle: Mutex<Vec<Arc<FileEntry>>>,
-    pub(crate) garbage_queued: tokio::sync::Notify,
+    pub(crate) garbage: crate::layout::garbage::Queue,
     /// What backups and checks are reading.
     pub(crate) reading: crate::admin::rows::Moments,
     pub(crate) pulse: Pulse,
@@ -140,7 +140,7 @@ impl Mds {
             unsettled: Mutex::new(crate::layout::settle::unsettled(&db, &namespace).await?),
             uncut: Mutex::new(crate::layout::garbage::uncut(&db, &namespace).await?),
             rw_idle: Mutex::default(),
-            garbage_queued: tokio::sync::Notify::new(),
+            garbage: crate::layout::garbage::Queue::default(),
             reading: crate::admin::rows::Moments::default(),
             pulse: Pulse::default(),
             started: Time(env.clock.now().0),

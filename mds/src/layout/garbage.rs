@@ -2,14 +2,17 @@
 //! goes on after a crash.
 
 use std::collections::BTreeMap;
+use std::mem::take;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use sluice_namespace::{
-    DataFileId, FileId, FsError, Garbage, InodeKey, Namespace, Spare, StoreId, TruncateIntent,
+    DataFileId, FileId, FsError, Garbage, InodeKey, Namespace, Reclaimed, Spare, StoreId, TruncateIntent,
 };
 use sluice_state::file::{File, Grace};
 use sluice_xdr::control::ctl_data_file;
+use tokio::sync::Notify;
 
 use crate::dsctl;
 use crate::files::FileEntry;
@@ -19,32 +22,107 @@ use crate::server::Mds;
 
 /// Rows worked on at once.
 const BATCH: usize = 256;
-/// Between two looks when nothing was queued, and before what failed is tried again.
+/// Rows that are held in memory at most; more are found by looking.
+const HELD: usize = 4096;
+/// Between two looks through everything, and before what failed is tried again.
 const PAUSE: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_secs(1);
+/// Files are often removed in a row: what comes meanwhile is worked on together.
+const GATHER: Duration = Duration::from_millis(10);
 
-/// Something was queued.
+/// What was queued since the queue was last worked on.
+///
+/// The rows are durable and looking would find them. But a look passes by all that was removed since the store last put
+/// its rows in order: after many files, that takes longer than everything else that removing a file does.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    news: Mutex<News>,
+    woken: Notify,
+}
+
+#[derive(Debug, Default)]
+struct News {
+    /// Committed, and nobody's for good.
+    rows: Vec<Garbage>,
+    /// There is more than that.
+    look: bool,
+}
+
+impl Queue {
+    fn tell(&self, change: impl FnOnce(&mut News)) {
+        change(&mut self.news.lock());
+        self.woken.notify_one();
+    }
+}
+
+/// Something was queued, or may be removed now: have everything looked through.
 pub(crate) fn poke(mds: &Arc<Mds>) {
-    mds.garbage_queued.notify_one();
+    mds.garbage.tell(|news| news.look = true);
+}
+
+/// These data files were queued, and the row is committed.
+pub(crate) fn queued(mds: &Arc<Mds>, row: Garbage) {
+    mds.garbage.tell(|news| {
+        if news.rows.len() < HELD {
+            news.rows.push(row);
+        } else {
+            news.look = true;
+        }
+    });
 }
 
 /// Works through the garbage queue for the life of the server, after what earlier incarnations left.
 pub(crate) async fn run(mds: Arc<Mds>) {
     mds.spawn(finish_truncations(Arc::clone(&mds)));
     mds.spawn(collect_orphans(Arc::clone(&mds)));
+    let clock = &mds.env.clock;
+    let mut look_at = clock.now();
     loop {
-        let queued = mds.garbage_queued.notified();
-        for swept in [sweep(&mds).await, sweep_spares(&mds).await] {
-            if let Err(error) = swept {
-                tracing::warn!(%error, "cannot work through the garbage queue; trying again");
-            }
+        let woken = mds.garbage.woken.notified();
+        let news = take(&mut *mds.garbage.news.lock());
+        let done = if news.look || clock.now() >= look_at {
+            // Data servers that were away come back without telling this queue.
+            look_at = clock.now() + PAUSE;
+            look(&mds).await
+        } else {
+            forget(&mds, &news.rows).await
+        };
+        if let Err(error) = done {
+            tracing::warn!(%error, "cannot work through the garbage queue; trying again");
         }
-        // Data servers that were away come back without telling this queue.
-        let _ = mds.env.clock.timeout(PAUSE, queued).await;
+        let left = look_at.since(clock.now());
+        if clock.timeout(left, woken).await.is_ok() {
+            clock.sleep(GATHER).await;
+        }
     }
 }
 
-/// One pass over the queue.
+/// One pass over everything that is queued. What fails in one half keeps nothing in the other.
+async fn look(mds: &Arc<Mds>) -> Result<(), FsError> {
+    let swept = sweep(mds).await;
+    sweep_spares(mds).await.and(swept)
+}
+
+/// Removes the data files of these rows, as far as data servers answer, and the rows.
+async fn forget(mds: &Arc<Mds>, rows: &[Garbage]) -> Result<(), FsError> {
+    for rows in rows.chunks(BATCH) {
+        let gone = &remove(mds, rows).await;
+        if gone.is_empty() {
+            continue;
+        }
+        let namespace = &mds.namespace;
+        mds.write(|mut txn| {
+            Box::pin(async move {
+                namespace.garbage_done(&mut txn, gone);
+                Ok(())
+            })
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+/// One pass over the rows of deleted files.
 async fn sweep(mds: &Arc<Mds>) -> Result<(), FsError> {
     let mut after = None;
     loop {
@@ -57,17 +135,7 @@ async fn sweep(mds: &Arc<Mds>) -> Result<(), FsError> {
             // Some of it may have found an owner since it was read.
             continue;
         }
-        let gone = remove(mds, &batch.rows).await;
-        if !gone.is_empty() {
-            let gone = &gone;
-            mds.write(|mut txn| {
-                Box::pin(async move {
-                    namespace.garbage_done(&mut txn, gone);
-                    Ok(())
-                })
-            })
-            .await?;
-        }
+        forget(mds, &batch.rows).await?;
         match batch.next {
             Some(next) => after = Some(next),
             None => return Ok(()),
@@ -174,8 +242,11 @@ pub(crate) async fn collect_orphan(mds: Arc<Mds>, entry: Arc<FileEntry>) {
 
 async fn reclaim(mds: &Arc<Mds>, key: InodeKey) -> Result<(), FsError> {
     let namespace = &mds.namespace;
-    mds.write(|mut txn| Box::pin(async move { namespace.reclaim_orphan(&mut txn, &key).await })).await?;
-    poke(mds);
+    let reclaimed =
+        mds.write(|mut txn| Box::pin(async move { namespace.reclaim_orphan(&mut txn, &key).await })).await?;
+    if let Reclaimed::Erased { garbage: Some(row), .. } = reclaimed.0 {
+        queued(mds, row);
+    }
     Ok(())
 }
 

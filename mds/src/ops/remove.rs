@@ -32,8 +32,8 @@ pub(crate) async fn remove(cx: &mut Context, args: REMOVE4args) -> OpResult<REMO
                     held.commit()?;
                 }
                 let removed = pending.resolve(version);
-                if matches!(removed.unlinked, Unlinked::Removed { garbage: Some(_), .. }) {
-                    garbage::poke(&cx.server);
+                if let Unlinked::Removed { garbage: Some(row), .. } = removed.unlinked {
+                    garbage::queued(&cx.server, row);
                 }
                 return Ok(answer(removed.directory));
             }

@@ -53,9 +53,11 @@ pub(crate) async fn rename(cx: &mut Context, args: RENAME4args) -> OpResult<RENA
                 for held in [moving, replacing].into_iter().flatten() {
                     held.commit()?;
                 }
-                let renamed = pending.resolve(version);
-                if matches!(renamed.replaced, Some(Unlinked::Removed { garbage: Some(_), .. })) {
-                    garbage::poke(&cx.server);
+                let mut renamed = pending.resolve(version);
+                if let Some(Unlinked::Removed { garbage, .. }) = &mut renamed.replaced
+                    && let Some(row) = garbage.take()
+                {
+                    garbage::queued(&cx.server, row);
                 }
                 return Ok(answer(&renamed));
             }

@@ -214,7 +214,7 @@ async fn truncate(
                 dsctl::push_size(mds, layout, set.size).await;
             }
         }
-        TruncateOutcome::Swapped(_) => garbage::poke(mds),
+        TruncateOutcome::Swapped(row) => garbage::queued(mds, row),
         TruncateOutcome::Intent(_) => {
             if carry_out(mds, &done.inode, set.size).await.is_err() {
                 return Ok(Some((done.inode, set.size)));

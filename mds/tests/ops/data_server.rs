@@ -36,6 +36,10 @@ struct State {
     stubborn: bool,
     /// Orders to copy.
     transfers: Vec<DS_TRANSFER_args>,
+    /// Data files removed, order by order.
+    removed: Vec<Vec<ctl_data_file>>,
+    /// Nothing is removed now.
+    keeps: bool,
 }
 
 #[derive(Debug)]
@@ -80,6 +84,16 @@ impl DataServer {
     /// Orders to copy, received so far.
     pub fn transfers(&self) -> Vec<DS_TRANSFER_args> {
         self.state.lock().transfers.clone()
+    }
+
+    /// Data files that were removed, order by order.
+    pub fn removed(&self) -> Vec<Vec<ctl_data_file>> {
+        self.state.lock().removed.clone()
+    }
+
+    /// Fails to remove data files from now on, or no longer.
+    pub fn set_keeps(&self, keeps: bool) {
+        self.state.lock().keeps = keeps;
     }
 
     async fn run(self: Arc<Self>, env: Env, dialler: Dialler, mds: SocketAddr, address: SocketAddr) {
@@ -156,7 +170,12 @@ impl DataServer {
             }
             DS_REMOVE => {
                 let args: DS_REMOVE_args = from_bytes(args).unwrap();
-                success(&DS_REMOVE_res { results: vec![ctl_status::CTL_OK; args.files.len()] })
+                let status = if state.keeps { ctl_status::CTL_ERR_IO } else { ctl_status::CTL_OK };
+                let results = vec![status; args.files.len()];
+                if !state.keeps {
+                    state.removed.push(args.files);
+                }
+                success(&DS_REMOVE_res { results })
             }
             DS_MACHINE => {
                 // Noon of some day in 2001.

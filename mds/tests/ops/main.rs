@@ -42,6 +42,7 @@ mod quota;
 mod readdir;
 mod reclaim_complete;
 mod register;
+mod remove;
 mod sequence;
 mod set_id;
 mod why;
