@@ -1,8 +1,10 @@
 """Hosts with names, addresses, file systems and processes of their own, on the lab's bridge; and the commands that a
 chapter of a document gives to each kind of host."""
-import os, re, signal, subprocess, sys, time
+import os, re, signal, stat, subprocess, sys, time
 
 HOSTS = "127.0.0.1 localhost\n"
+# What this machine's own Sluice has there is none of the lab's hosts' business.
+HIDDEN = ["etc/sluice", "srv/sluice", "var/lib/sluice"]
 
 
 def die(*words):
@@ -29,6 +31,10 @@ class Host:
         self.devices, self.init = devices, None
         for folder in ("upper", "work", "root"):
             os.makedirs(f"{self.home}/{folder}")
+        for path in HIDDEN:
+            os.makedirs(os.path.dirname(f"{self.home}/upper/{path}"), exist_ok=True)
+            # As an overlay says that something is not there.
+            os.mknod(f"{self.home}/upper/{path}", stat.S_IFCHR, os.makedev(0, 0))
         for device in devices:
             sh(f"truncate -s 700M {self.home}/{device}; mkfs.ext4 -q -F {self.home}/{device}")
 
