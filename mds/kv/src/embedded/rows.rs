@@ -83,7 +83,8 @@ impl Rows {
             return;
         }
         let mut shard = self.shard(key).lock();
-        if shard.written > version || shard.young.contains_key(key) {
+        // Another reader may have been first: a row is in one generation only.
+        if shard.written > version || shard.young.contains_key(key) || shard.old.contains_key(key) {
             return;
         }
         // Copied: what the engine gives may be a part of a whole block.
