@@ -115,6 +115,7 @@ impl Namespace {
             if record.tree == from {
                 self.tag(txn, &entry.inode, record, to).await?;
             } else if let (TreeState::Filling, Some(other)) = (state, record.tree)
+                && other != tree
                 && self.is_emptying(txn, other).await?
             {
                 // The tree around this one is being taken apart, and that walk has not come here yet. It would find
