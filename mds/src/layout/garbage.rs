@@ -53,6 +53,16 @@ impl Queue {
         change(&mut self.news.lock());
         self.woken.notify_one();
     }
+
+    fn push(&self, row: Garbage) {
+        self.tell(|news| {
+            if news.rows.len() < HELD {
+                news.rows.push(row);
+            } else {
+                news.look = true;
+            }
+        });
+    }
 }
 
 /// Something was queued, or may be removed now: have everything looked through.
@@ -62,13 +72,7 @@ pub(crate) fn poke(mds: &Arc<Mds>) {
 
 /// These data files were queued, and the row is committed.
 pub(crate) fn queued(mds: &Arc<Mds>, row: Garbage) {
-    mds.garbage.tell(|news| {
-        if news.rows.len() < HELD {
-            news.rows.push(row);
-        } else {
-            news.look = true;
-        }
-    });
+    mds.garbage.push(row);
 }
 
 /// Works through the garbage queue for the life of the server, after what earlier incarnations left.
@@ -82,8 +86,9 @@ pub(crate) async fn run(mds: Arc<Mds>) {
         let news = take(&mut *mds.garbage.news.lock());
         let done = if news.look || clock.now() >= look_at {
             // Data servers that were away come back without telling this queue.
+            let looked = look(&mds).await;
             look_at = clock.now() + PAUSE;
-            look(&mds).await
+            looked
         } else {
             forget(&mds, &news.rows).await
         };
@@ -332,5 +337,28 @@ async fn finish_truncations(mds: Arc<Mds>) {
             }
         }
         mds.env.clock.sleep(RETRY).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_namespace::Layout;
+
+    use super::*;
+
+    #[test]
+    fn what_is_too_much_to_hold_is_looked_for() {
+        let queue = Queue::default();
+        let row = |number| Garbage {
+            inode: InodeKey::ROOT,
+            layout: Layout { id: DataFileId(number), components: Vec::new(), mirrors_dirty: false },
+        };
+        (0..HELD as u64).for_each(|number| queue.push(row(number)));
+        assert!(!queue.news.lock().look);
+        queue.push(row(u64::MAX));
+        let news = take(&mut *queue.news.lock());
+        assert_eq!((news.rows.len(), news.look), (HELD, true));
+        queue.push(row(0));
+        assert!(!queue.news.lock().look, "it has been told");
     }
 }
