@@ -53,13 +53,12 @@ pub(crate) async fn rename(cx: &mut Context, args: RENAME4args) -> OpResult<RENA
                 for held in [moving, replacing].into_iter().flatten() {
                     held.commit()?;
                 }
-                let mut renamed = pending.resolve(version);
-                if let Some(Unlinked::Removed { garbage, .. }) = &mut renamed.replaced
-                    && let Some(row) = garbage.take()
-                {
+                let renamed = pending.resolve(version);
+                let answer = answer(&renamed);
+                if let Some(Unlinked::Removed { garbage: Some(row), .. }) = renamed.replaced {
                     garbage::queued(&cx.server, row);
                 }
-                return Ok(answer(&renamed));
+                return Ok(answer);
             }
         }
     }
