@@ -381,6 +381,9 @@ pub(crate) struct Tuning {
     /// Files that were changed within so many seconds are delegated only to clients that ask for it
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub(crate) delegation_quiet: u32,
+    /// Names that clients may use
+    #[arg(long, value_enum, value_name = "KIND", default_value_t = Names::Any)]
+    pub(crate) names: Names,
     /// Hand out no layouts: all data goes through the metadata server (to compare)
     #[arg(long, value_name = "BOOL", action = ArgAction::Set, num_args = 0..=1, require_equals = true,
         default_value_t = false, default_missing_value = "true", hide_possible_values = true)]
@@ -402,6 +405,23 @@ impl fmt::Display for Delegations {
             Self::Off => "off",
             Self::Read => "read",
             Self::Write => "write",
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Names {
+    /// Any bytes, as on Linux
+    Any,
+    /// UTF-8 alone
+    Utf8,
+}
+
+impl fmt::Display for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Any => "any",
+            Self::Utf8 => "utf8",
         })
     }
 }

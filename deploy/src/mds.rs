@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 use sluice_env::Env;
-use sluice_mds::{Config, Delegations, Mds, Network, Rule, Squash};
+use sluice_mds::{Config, Delegations, Mds, Names, Network, Rule, Squash};
 use sluice_rpc::{ClusterKey, Limits, Server, Tcp, Transport};
 
 use crate::metrics::mds::MdsSource;
@@ -74,6 +74,10 @@ fn config(tuning: &cli::Tuning) -> Config {
             cli::Delegations::Write => Delegations::ReadWrite,
         },
         delegation_quiet: Duration::from_secs(tuning.delegation_quiet.into()),
+        names: match tuning.names {
+            cli::Names::Any => Names::Any,
+            cli::Names::Utf8 => Names::Utf8,
+        },
         layouts: !tuning.no_layouts,
         version: crate::VERSION.to_owned(),
         ..Config::default()

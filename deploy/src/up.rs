@@ -95,6 +95,7 @@ fn roles(dir: &Path, options: &cli::Up, installation: &Installation) -> Result<V
     arguments.extend(["--rebuild-after".to_owned(), tuning.rebuild_after.to_string()]);
     arguments.extend(["--delegations".to_owned(), tuning.delegations.to_string()]);
     arguments.extend(["--delegation-quiet".to_owned(), tuning.delegation_quiet.to_string()]);
+    arguments.extend(["--names".to_owned(), tuning.names.to_string()]);
     let allow = allowed(options);
     if !allow.is_empty() {
         arguments.extend(["--allow".to_owned(), allow.join(",")]);

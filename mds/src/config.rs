@@ -41,6 +41,8 @@ pub struct Config {
     pub delegation_quiet: Duration,
     /// What clients may hold of what can be recalled.
     pub limits: Limits,
+    /// Names that clients may use.
+    pub names: Names,
     /// Policy of directories that inherit none.
     pub policy: LayoutPolicy,
     /// Files of at least this many bytes get their wide component; below it, one data server.
@@ -58,6 +60,15 @@ pub enum Delegations {
     Off,
     Read,
     ReadWrite,
+}
+
+/// Which names clients may use (RFC 8881 §14.5). Either way they are compared byte by byte: nothing is normalised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Names {
+    /// Whatever may stand in a directory of Linux.
+    Any,
+    /// UTF-8 alone: another is refused wherever it is used, also one that was made before.
+    Utf8,
 }
 
 /// How much there may be of what can be recalled. Near it clients are asked to give some back.
@@ -97,6 +108,7 @@ impl Default for Config {
             layouts: true,
             delegations: Delegations::ReadWrite,
             delegation_quiet: Duration::from_secs(30),
+            names: Names::Any,
             limits: Limits::default(),
             policy: LayoutPolicy::default(),
             first_component: 64 << 20,

@@ -41,7 +41,7 @@ mod reaper;
 mod server;
 mod transact;
 
-pub use config::{Config, Delegations, Limits};
+pub use config::{Config, Delegations, Limits, Names};
 pub use exports::ExportSummary;
 pub use metrics::{BUCKETS, DataServerStatistics, OperationSnapshot, QuotaStatistics, Statistics};
 pub use server::{Mds, StartError};

@@ -6,6 +6,7 @@ use sluice_namespace::{FileHandle, FsError, Inode, Kind, MAX_LINKS, MAX_NAME};
 use sluice_xdr::nfs4::*;
 
 use super::acl;
+use crate::config::Names;
 use crate::copies;
 use crate::layout::inline;
 use crate::quota::standing::Standing;
@@ -62,6 +63,7 @@ const COMMON: bitmap4 = bitmap4::of(&[
     FATTR4_FILES_AVAIL,
     FATTR4_FILES_FREE,
     FATTR4_FILES_TOTAL,
+    FATTR4_FS_CHARSET_CAP,
     FATTR4_HOMOGENEOUS,
     FATTR4_MAXFILESIZE,
     FATTR4_MAXLINK,
@@ -279,6 +281,7 @@ fn of_file_system(out: &mut Attributes, mds: &Mds, export: u32, want: &impl Fn(u
         FATTR4_CASE_INSENSITIVE case_insensitive false;
         FATTR4_CASE_PRESERVING case_preserving true;
         FATTR4_CHOWN_RESTRICTED chown_restricted true;
+        FATTR4_FS_CHARSET_CAP fs_charset_cap charset(mds.config.names);
         FATTR4_HOMOGENEOUS homogeneous true;
         FATTR4_MAXFILESIZE maxfilesize MAX_FILE;
         FATTR4_MAXLINK maxlink MAX_LINKS;
@@ -295,6 +298,14 @@ fn of_file_system(out: &mut Attributes, mds: &Mds, export: u32, want: &impl Fn(u
         FATTR4_CLONE_BLKSIZE clone_blksize u32::try_from(copies::clone::BLOCK).unwrap_or(u32::MAX);
         FATTR4_XATTR_SUPPORT xattr_support export != FileHandle::PSEUDO_EXPORT;
         FATTR4_OPEN_ARGUMENTS open_arguments Box::new(open_arguments());
+    }
+}
+
+/// RFC 8881 §14.4: one of the two.
+const fn charset(names: Names) -> fs_charset_cap4 {
+    match names {
+        Names::Any => FSCHARSET_CAP4_CONTAINS_NON_UTF8,
+        Names::Utf8 => FSCHARSET_CAP4_ALLOWS_ONLY_UTF8,
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use sluice_env::BoxFuture;
 use sluice_kv::Attempt;
 use sluice_namespace::stable_storage::NOBODY;
-use sluice_namespace::{Credential, FileHandle, FsError, Inode, InodeKey, LayoutPolicy, Request};
+use sluice_namespace::{Credential, FileHandle, FsError, Inode, InodeKey, LayoutPolicy, Name, Request};
 use sluice_rpc::{Call, Connection};
 use sluice_state::client::Principal;
 use sluice_state::stateid::{Special, special};
@@ -16,6 +16,7 @@ use sluice_xdr::nfs4::{nfs_resop4, nfsstat4, stateid4};
 
 use super::OpError;
 use super::record::Recorder;
+use crate::attr;
 use crate::clients::SessionRef;
 use crate::error::state_status;
 use crate::exports::{Place, Standing, Table, table};
@@ -105,6 +106,14 @@ impl Context {
 
     pub(crate) fn saved(&self) -> Result<FileHandle, nfsstat4> {
         self.saved.ok_or(nfsstat4::NFS4ERR_NOFILEHANDLE)
+    }
+
+    /// A component of the request as a name in a directory.
+    ///
+    /// # Errors
+    /// As [`attr::name`].
+    pub(crate) fn name<'a>(&self, component: &'a [u8]) -> Result<Name<'a>, nfsstat4> {
+        attr::name(self.server.config.names, component)
     }
 
     /// The current filehandle if there is one, for the record of the reply.

@@ -8,7 +8,7 @@ use sluice_xdr::nfs4::{
 
 use super::lookup::not_a_directory;
 use crate::attr::set::Wanted;
-use crate::attr::{change_info, name};
+use crate::attr::change_info;
 use crate::compound::{Context, OpResult};
 use crate::quota::room;
 use crate::transact::Attempts;
@@ -31,7 +31,7 @@ pub(crate) async fn create(cx: &mut Context, args: CREATE4args) -> OpResult<CREA
     if matches!(&node, NewNode::Symlink { target } if target.is_empty()) {
         return Err(nfsstat4::NFS4ERR_INVAL.into());
     }
-    let objname = name(&args.objname)?;
+    let objname = cx.name(&args.objname)?;
     let wanted = Wanted::decode(&cx.server, cx.minor, &args.createattrs)?;
     if wanted.mask.contains(FATTR4_SIZE) {
         return Err(nfsstat4::NFS4ERR_INVAL.into());

@@ -5,12 +5,12 @@ use sluice_state::file::Intent;
 use sluice_xdr::nfs4::{LINK4args, LINK4res, LINK4resok, nfs_resop4, nfsstat4};
 
 use super::lookup::not_a_directory;
-use crate::attr::{change_info, name};
+use crate::attr::change_info;
 use crate::compound::{Context, OpResult};
 use crate::transact::Attempts;
 
 pub(crate) async fn link(cx: &mut Context, args: LINK4args) -> OpResult<LINK4res> {
-    let newname = name(&args.newname)?;
+    let newname = cx.name(&args.newname)?;
     let (file, directory) = (cx.saved()?, cx.current()?);
     if file.export != directory.export {
         return Err(nfsstat4::NFS4ERR_XDEV.into());

@@ -2,11 +2,10 @@
 
 use sluice_xdr::nfs4::{LOOKUP4args, LOOKUP4res, nfsstat4};
 
-use crate::attr::name;
 use crate::compound::{Context, OpError, OpResult};
 
 pub(crate) async fn lookup(cx: &mut Context, args: LOOKUP4args) -> OpResult<LOOKUP4res> {
-    let name = name(&args.objname)?;
+    let name = cx.name(&args.objname)?;
     let directory = cx.current()?.inode;
     if cx.pseudo().is_some() {
         let place = cx.exports.lookup(&directory, name.bytes(), cx.from)?;

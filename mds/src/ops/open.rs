@@ -14,7 +14,7 @@ use super::opening::delegation;
 use super::opening::resume::resume;
 use super::remove::{PATIENCE, find};
 use super::setattr::{SIZE_ONLY, set_size};
-use crate::attr::{change_info, name};
+use crate::attr::change_info;
 use crate::compound::context::{from_wire, to_wire};
 use crate::compound::{Context, OpError, OpResult};
 use crate::files::Making;
@@ -158,7 +158,7 @@ async fn subject(cx: &mut Context, args: &OPEN4args, request: &mut OpenRequest) 
 }
 
 async fn by_name(cx: &mut Context, component: &[u8]) -> Result<Subject, OpError> {
-    let name = name(component)?;
+    let name = cx.name(component)?;
     let directory = cx.current()?.inode;
     if cx.pseudo().is_some() {
         cx.exports.lookup(&directory, name.bytes(), cx.from)?;

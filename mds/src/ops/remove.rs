@@ -5,7 +5,7 @@ use sluice_state::file::Intent;
 use sluice_xdr::nfs4::{REMOVE4args, REMOVE4res, REMOVE4resok, nfs_resop4, nfsstat4};
 
 use super::lookup::not_a_directory;
-use crate::attr::{change_info, name};
+use crate::attr::change_info;
 use crate::compound::{Context, OpError, OpResult};
 use crate::files::Held;
 use crate::layout::garbage;
@@ -15,7 +15,7 @@ use crate::transact::Attempts;
 pub(super) const PATIENCE: usize = 16;
 
 pub(crate) async fn remove(cx: &mut Context, args: REMOVE4args) -> OpResult<REMOVE4res> {
-    let target = name(&args.target)?;
+    let target = cx.name(&args.target)?;
     let directory = cx.current()?.inode;
     for _ in 0..PATIENCE {
         let Some(found) = find(cx, &directory, &target).await? else {

@@ -6,7 +6,7 @@ use sluice_xdr::nfs4::{RENAME4args, RENAME4res, RENAME4resok, nfs_resop4, nfssta
 
 use super::lookup::not_a_directory;
 use super::remove::{PATIENCE, as_prepared, find, spare_export, unless_gone, unlink_ticket};
-use crate::attr::{change_info, name};
+use crate::attr::change_info;
 use crate::compound::{Context, OpError, OpResult};
 use crate::files::{Held, file_id};
 use crate::layout::{garbage, settle};
@@ -14,7 +14,7 @@ use crate::quota::{Pass, room};
 use crate::transact::Attempts;
 
 pub(crate) async fn rename(cx: &mut Context, args: RENAME4args) -> OpResult<RENAME4res> {
-    let (from_name, to_name) = (name(&args.oldname)?, name(&args.newname)?);
+    let (from_name, to_name) = (cx.name(&args.oldname)?, cx.name(&args.newname)?);
     let (from, to) = (cx.saved()?, cx.current()?);
     if from.export != to.export {
         return Err(nfsstat4::NFS4ERR_XDEV.into());

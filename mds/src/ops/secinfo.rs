@@ -4,12 +4,11 @@ use sluice_namespace::stable_storage::Flavours;
 use sluice_xdr::nfs4::{AUTH_NONE, AUTH_SYS, SECINFO4args, SECINFO4res, nfsstat4, secinfo4};
 
 use super::remove::find;
-use crate::attr::name;
 use crate::compound::{Context, OpResult};
 use crate::exports::Place;
 
 pub(crate) async fn secinfo(cx: &mut Context, args: SECINFO4args) -> OpResult<SECINFO4res> {
-    let name = name(&args.name)?;
+    let name = cx.name(&args.name)?;
     let directory = cx.current()?;
     let export = if cx.pseudo().is_some() {
         match cx.exports.lookup(&directory.inode, name.bytes(), cx.from)? {

@@ -35,6 +35,7 @@ mod layouterror;
 mod lock;
 mod lookup;
 mod mirrors;
+mod names;
 mod open;
 mod persistence;
 mod pressure;

@@ -13,7 +13,7 @@ use sluice_xdr::nfs4::{
 use super::super::lookup::not_a_directory;
 use super::super::open::Subject;
 use crate::attr::set::Wanted;
-use crate::attr::{change_info, name};
+use crate::attr::change_info;
 use crate::clients::SessionRef;
 use crate::compound::{Context, OpError};
 use crate::dsctl::Placing;
@@ -36,7 +36,7 @@ pub(in crate::ops) async fn create(
     how: &createhow4,
     access: Access,
 ) -> Result<Subject, OpError> {
-    let name = name(component)?;
+    let name = cx.name(component)?;
     let plan = plan(cx, how)?;
     let directory = cx.current()?.inode;
     let policy = cx.policy().await?;
