@@ -1,6 +1,7 @@
 //! The one door: every check of the tree. What can be told from the sources comes first and stops at the first failure; then
 //! everything is built, and run.
 
+mod exceptions;
 mod lanes;
 mod promises;
 mod tidy;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use super::promises;
+use super::{exceptions, promises};
 
 /// Longest hand-written source file, in lines.
 const MAX_LINES: usize = 800;
@@ -59,6 +59,7 @@ pub(super) fn run(root: &Path) -> Result<()> {
     sources(root, &mut breaches)?;
     operations(root, &mut breaches)?;
     promises::check(root, &mut breaches)?;
+    exceptions::check(root, &mut breaches)?;
     if breaches.is_empty() {
         return Ok(());
     }

@@ -7,8 +7,8 @@ use sluice_xdr::nfs4::{
 };
 
 use super::lookup::not_a_directory;
-use crate::attr::set::Wanted;
 use crate::attr::change_info;
+use crate::attr::set::Wanted;
 use crate::compound::{Context, OpResult};
 use crate::quota::room;
 use crate::transact::Attempts;

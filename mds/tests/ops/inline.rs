@@ -1,6 +1,8 @@
 //! Files that are kept in the metadata, operation by operation. RFC 8881 §5.12.4, §18.22, §18.32, §18.43;
 //! RFC 7862 §15.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use sluice_mds::Config;
 use sluice_namespace::{LayoutPolicy, Shape};
@@ -83,6 +85,20 @@ fn a_write_is_stable_and_read_back_and_counted_as_neither_proxied() {
         assert_eq!((status.inline_bytes_read, status.inline_bytes_written), (27, 14));
         assert_eq!((status.proxied_bytes_read, status.proxied_bytes_written), (0, 0));
         assert_eq!(world.mds.orders(), before);
+    });
+}
+
+#[test]
+fn reading_moves_no_time() {
+    inline(12, async |world: World| {
+        let client = world.client("a").await;
+        let (fh, open) = client.open("f", BOTH, 0).await;
+        written(&client, &fh, open, 0, b"some bytes").await;
+        let times = [FATTR4_TIME_ACCESS, FATTR4_TIME_MODIFY, FATTR4_TIME_METADATA, FATTR4_CHANGE];
+        let before = client.attributes("f", &times).await;
+        world.sleep(Duration::from_secs(5)).await;
+        read(&client, &fh, open, 0, 100).await;
+        assert_eq!(client.attributes("f", &times).await, before);
     });
 }
 
@@ -274,7 +290,7 @@ fn a_write_waits_for_the_delegations_of_others() {
         let writes = writer.patient(vec![putfh(&fh), write(anonymous, 0, b"new")]);
         let gives_back = async {
             until(&world.env, || (holder.callbacks().count() > 0).then_some(())).await;
-            world.sleep(std::time::Duration::from_secs(2)).await;
+            world.sleep(Duration::from_secs(2)).await;
             assert_eq!(read(&holder, &fh, given.stateid, 0, 9).await.data[..], *b"old");
             holder.ok(vec![putfh(&fh), delegreturn(given.stateid)]).await;
         };
@@ -303,7 +319,7 @@ fn a_retried_write_after_a_restart_is_answered_from_its_row() {
                 break opened(&reply.resarray[1..]);
             }
             assert_eq!(reply.status, nfsstat4::NFS4ERR_GRACE);
-            world.sleep(std::time::Duration::from_secs(5)).await;
+            world.sleep(Duration::from_secs(5)).await;
         };
         assert_eq!(read(&client, &fh, open, 0, 99).await.data[..], *b"later", "it was not run again");
     });

@@ -36,6 +36,7 @@ mod lock;
 mod lookup;
 mod mirrors;
 mod names;
+mod notsupp;
 mod open;
 mod persistence;
 mod pressure;

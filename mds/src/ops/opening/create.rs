@@ -12,8 +12,8 @@ use sluice_xdr::nfs4::{
 
 use super::super::lookup::not_a_directory;
 use super::super::open::Subject;
-use crate::attr::set::Wanted;
 use crate::attr::change_info;
+use crate::attr::set::Wanted;
 use crate::clients::SessionRef;
 use crate::compound::{Context, OpError};
 use crate::dsctl::Placing;
