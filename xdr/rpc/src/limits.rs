@@ -39,7 +39,7 @@ pub struct Limits {
     /// from until there is some.
     pub arriving: Share,
     /// A connection that has not sent one whole record (or finished the secure handshake) this long after
-    /// it was accepted is closed.
+    /// it was accepted is closed. A client that comes back after a restart may wait for most of a lease before it speaks.
     pub first_record: Duration,
     /// A record that was begun must be complete within this time.
     pub partial_record: Duration,
@@ -60,7 +60,7 @@ impl Default for Limits {
             connection_budget: 64 << 20,
             server_budget: Share::fixed(2 << 30),
             arriving: Share::fixed(512 << 20),
-            first_record: Duration::from_secs(30),
+            first_record: Duration::from_secs(300),
             partial_record: Duration::from_secs(60),
             idle: Duration::from_secs(24 * 3600),
             write_stall: Duration::from_secs(120),
