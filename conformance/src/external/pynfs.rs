@@ -60,9 +60,6 @@ pub struct Options {
     /// Seconds of a lease: many tests wait for one to run out, and what reclaims must be done within one
     #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u32).range(5..=600))]
     lease: u32,
-    /// Names that the server takes: those of pynfs that are not UTF-8 are to be refused
-    #[arg(long, default_value = "any", value_parser = ["any", "utf8"])]
-    names: String,
     /// The program to test [default: sluice beside this one, else in the workspace]
     #[arg(long, value_name = "FILE")]
     sluice: Option<PathBuf>,
@@ -150,10 +147,8 @@ impl Options {
         fs::create_dir_all(&results).with_context(|| format!("cannot write {}", results.display()))?;
         let results = results.canonicalize()?;
         let home = tempfile::tempdir()?;
-        let lease = self.lease.to_string();
-        let options = ["--lease", &lease, "--names", &self.names];
         let server =
-            Server::start(program, &home.path().join("data"), &results.join("server.log"), &options)?;
+            Server::start(program, &home.path().join("data"), &results.join("server.log"), self.lease)?;
         let started = Instant::now();
         let report = self.test(home.path(), &results, &server, minor)?;
         let took = started.elapsed();

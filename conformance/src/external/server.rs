@@ -28,15 +28,15 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Starts `program up` with `options`, its data below `home` and its words in `log`, and waits until clients can
+    /// Starts `program up` with its data below `home` and its words in `log`, and waits until clients can
     /// mount. A new installation has nobody to reclaim anything: no grace period follows.
-    pub(super) fn start(program: &Path, home: &Path, log: &Path, options: &[&str]) -> Result<Self> {
+    pub(super) fn start(program: &Path, home: &Path, log: &Path, lease: u32) -> Result<Self> {
         let port = free_ports(DATA_SERVERS + 1)?;
         let output = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
         let mut command = Command::new(program);
         command.arg("up").arg("--data-dir").arg(home);
         command.args(["--data-servers", &DATA_SERVERS.to_string(), "--listen", "127.0.0.1"]);
-        command.args(["--port", &port.to_string()]).args(options);
+        command.args(["--port", &port.to_string(), "--lease", &lease.to_string()]);
         command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
         let mut process = Group::spawn(command)?;
         let limit = Instant::now() + START;
