@@ -129,10 +129,17 @@ impl Client {
     /// # Errors
     /// Whatever the server says.
     pub async fn getattr_raw(&self, handle: &nfs_fh4) -> Result<usize> {
-        match self.compound(vec![ops::putfh(handle), ops::getattr(USUAL)]).await?.pop() {
-            Some(nfs_resop4::OP_GETATTR(GETATTR4res::NFS4_OK(got))) => Ok(got.obj_attributes.attr_vals.len()),
-            _ => Err(Error::Protocol("GETATTR")),
-        }
+        length(&self.compound(vec![ops::putfh(handle), ops::getattr(USUAL)]).await?)
+    }
+
+    /// As [`Client::getattr_raw`], of several files with calls that are under way together: the least of them.
+    ///
+    /// # Errors
+    /// Whatever the server says.
+    pub async fn getattrs_raw(&self, handles: impl IntoIterator<Item = &nfs_fh4>) -> Result<usize> {
+        let look = |handle| vec![ops::putfh(handle), ops::getattr(USUAL)];
+        let found = self.inner.together(handles.into_iter().map(look).collect()).await?;
+        found.iter().map(|results| length(results)).try_fold(usize::MAX, |least, next| Ok(least.min(next?)))
     }
 
     /// Sets what is present in `attributes`; `stateid` of an open file when that is its size.
@@ -345,6 +352,14 @@ pub(super) fn attributes(results: &[nfs_resop4]) -> Result<Attributes> {
         [.., nfs_resop4::OP_GETATTR(GETATTR4res::NFS4_OK(values))] => {
             Ok(Attributes::decode(&values.obj_attributes)?)
         }
+        _ => Err(Error::Protocol("GETATTR")),
+    }
+}
+
+/// Bytes of the attributes at the end.
+fn length(results: &[nfs_resop4]) -> Result<usize> {
+    match results.last() {
+        Some(nfs_resop4::OP_GETATTR(GETATTR4res::NFS4_OK(got))) => Ok(got.obj_attributes.attr_vals.len()),
         _ => Err(Error::Protocol("GETATTR")),
     }
 }

@@ -18,7 +18,7 @@ use super::Result;
 pub(super) enum Line {
     /// Many calls at once, in both directions.
     Shared(Arc<Connection>),
-    /// One call at a time, none in the other direction.
+    /// Calls of one caller at a time, none in the other direction.
     Bare(Arc<Bare>),
 }
 
@@ -35,8 +35,28 @@ impl Line {
             Self::Shared(connection) => {
                 connection.call(program, version, procedure, credential, args, timeout).await
             }
-            Self::Bare(bare) => bare.call(target, credential, args).await,
+            Self::Bare(bare) => {
+                bare.calls(target, credential, vec![args]).await?.pop().ok_or(CallError::Closed)
+            }
         }
+    }
+
+    /// Calls that are under way together, and their replies in the same order.
+    pub(super) async fn together(
+        &self,
+        target: (u32, u32, u32),
+        credential: &Credential,
+        args: Vec<Frame>,
+        timeout: Duration,
+    ) -> Result<Vec<Bytes>, CallError> {
+        if let Self::Bare(bare) = self {
+            return bare.calls(target, credential, args).await;
+        }
+        let mut replies = Vec::with_capacity(args.len());
+        for args in args {
+            replies.push(self.call(target, credential, args, timeout).await?);
+        }
+        Ok(replies)
     }
 
     /// Calls back arrive here.
@@ -79,41 +99,57 @@ impl Bare {
         Ok(Self(Mutex::new(Stream { stream, replies: RecordDecoder::new(largest), out: Vec::new(), xid: 0 })))
     }
 
-    async fn call(
+    async fn calls(
         &self,
         target: (u32, u32, u32),
         credential: &Credential,
-        args: Frame,
-    ) -> Result<Bytes, CallError> {
+        calls: Vec<Frame>,
+    ) -> Result<Vec<Bytes>, CallError> {
         let Credential::Sys(credential) = credential else { return Err(CallError::GarbageArgs) };
         let lost = |_: std::io::Error| CallError::Closed;
         let mut line = self.0.lock().await;
         let Stream { stream, replies, out, xid } = &mut *line;
-        *xid = xid.wrapping_add(1);
+        let first = xid.wrapping_add(1);
         out.clear();
-        let args = args.into_bytes();
-        put_head(out, *xid, target, credential, args.len());
-        out.extend_from_slice(&args);
+        let mut answers = Vec::with_capacity(calls.len());
+        for args in calls {
+            *xid = xid.wrapping_add(1);
+            let args = args.into_bytes();
+            put_head(out, *xid, target, credential, args.len());
+            out.extend_from_slice(&args);
+            answers.push(Bytes::new());
+        }
         stream.write_all(out).await.map_err(lost)?;
-        loop {
-            while let Some(mut record) = replies.next_record().map_err(|_| CallError::Closed)? {
-                let word = |at: usize| record.get(at..at + 4).and_then(|word| word.try_into().ok());
-                let word = |at| word(at).map_or(u32::MAX, u32::from_be_bytes);
-                // Of another call, or of a caller who waits no more: not ours to judge.
-                if word(0) != *xid || word(4) != 1 {
-                    continue;
-                }
-                if (word(8), word(16), word(20)) != (0, 0, 0) {
-                    return Err(CallError::SystemErr);
-                }
-                record.advance(HEAD);
-                return Ok(record);
+        let mut missing = answers.len();
+        while missing > 0 {
+            while let Some(record) = replies.next_record().map_err(|_| CallError::Closed)? {
+                let Some((xid, answer)) = answer(record)? else { continue };
+                // Of a caller who waits no more: not ours to judge.
+                let Some(place) = answers.get_mut(xid.wrapping_sub(first) as usize) else { continue };
+                *place = answer;
+                missing -= 1;
             }
-            if stream.read_buf(replies.buffer()).await.map_err(lost)? == 0 {
+            if missing > 0 && stream.read_buf(replies.buffer()).await.map_err(lost)? == 0 {
                 return Err(CallError::Closed);
             }
         }
+        Ok(answers)
     }
+}
+
+/// The number and the results of a reply; `None`: it is none.
+fn answer(mut record: Bytes) -> Result<Option<(u32, Bytes)>, CallError> {
+    let word = |at: usize| record.get(at..at + 4).and_then(|word| word.try_into().ok());
+    let word = |at| word(at).map_or(u32::MAX, u32::from_be_bytes);
+    let (xid, kind) = (word(0), word(4));
+    if kind != 1 {
+        return Ok(None);
+    }
+    if (word(8), word(16), word(20)) != (0, 0, 0) {
+        return Err(CallError::SystemErr);
+    }
+    record.advance(HEAD);
+    Ok(Some((xid, record)))
 }
 
 /// The mark of a record's only, or last, fragment.

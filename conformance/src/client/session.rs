@@ -236,6 +236,41 @@ impl Inner {
         Ok(reply.resarray)
     }
 
+    /// COMPOUNDs that are under way together, each in a slot of its own; all must succeed.
+    pub(super) async fn together(&self, compounds: Vec<Vec<nfs_argop4>>) -> Result<Vec<Vec<nfs_resop4>>> {
+        // Waiting for the last with the others taken would be for ever.
+        if compounds.len() > self.highest_slot as usize + 1 {
+            return Err(Error::Protocol("fewer slots than calls"));
+        }
+        let (mut taken, mut frames) = (Vec::new(), Vec::new());
+        for ops in compounds {
+            let slot = self.slots.take().await.ok_or(Error::Protocol("the session is over"))?;
+            let mut argarray = Vec::with_capacity(ops.len() + 1);
+            argarray.push(ops::sequence(self.session, slot.id(), slot.seqid(), self.highest_slot, false));
+            argarray.extend(ops);
+            let args = COMPOUND4args { tag: Bytes::new(), minorversion: self.identity.minor, argarray };
+            frames.push(to_frame(&args, LARGEST)?);
+            taken.push(slot);
+        }
+        self.compounds.fetch_add(taken.len() as u64, Ordering::Relaxed);
+        let target = (NFS4_PROGRAM, VERSION, COMPOUND_PROCEDURE);
+        let (credential, timeout) = (&self.identity.credential, self.identity.timeout);
+        let mut results = Vec::with_capacity(taken.len());
+        for (slot, reply) in
+            taken.into_iter().zip(self.line.together(target, credential, frames, timeout).await?)
+        {
+            let mut reply: COMPOUND4res = from_bytes(reply)?;
+            slot.done(matches!(
+                reply.resarray.first(),
+                Some(nfs_resop4::OP_SEQUENCE(SEQUENCE4res::NFS4_OK(_)))
+            ));
+            succeeded(&reply)?;
+            reply.resarray.remove(0);
+            results.push(reply.resarray);
+        }
+        Ok(results)
+    }
+
     /// The reply as it came, SEQUENCE's result first.
     pub(super) async fn whole(&self, ops: Vec<nfs_argop4>) -> Result<COMPOUND4res> {
         let cache = ops.iter().any(changes);

@@ -99,9 +99,10 @@ const fn rate(least: f64) -> Goal {
 }
 
 /// In the order in which they leave behind what the next ones need.
-const SHAPES: [Shape; 11] = [
+const SHAPES: [Shape; 12] = [
     shape("creates, one directory", Phase::Create, false, CREATE),
     shape("getattrs", Phase::GetAttributes, false, rate(100_000.0)),
+    shape("getattrs, 16 in flight each", Phase::GetAttributesTogether, false, rate(100_000.0)),
     shape(
         "readdir entries, names only",
         Phase::Names,
@@ -261,7 +262,12 @@ impl Bench<'_> {
             }
             let mut workers = peer.workers(clients, &directories)?;
             let made = shapes.iter().any(|(_, shape)| shape.phase == Phase::Create);
-            let needs = |phase| matches!(phase, Phase::GetAttributes | Phase::Rename | Phase::Remove);
+            let needs = |phase| {
+                matches!(
+                    phase,
+                    Phase::GetAttributes | Phase::GetAttributesTogether | Phase::Rename | Phase::Remove
+                )
+            };
             if !made && shapes.iter().any(|(_, shape)| needs(shape.phase)) {
                 workers = phase(workers, Phase::Create, until).await?.1;
             }

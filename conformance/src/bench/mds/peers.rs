@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use super::INLINE;
 use super::disk::Disk;
-use super::work::Worker;
+use super::work::{IN_FLIGHT, Worker};
 use crate::bench::ds::ganesha::{Ganesha, PSEUDO, Protocol};
 use crate::bench::ds::peers::free_port;
 use crate::bench::host::{Installation, Process};
@@ -160,7 +160,9 @@ impl Peer {
 pub(super) async fn connect(address: SocketAddr, count: usize) -> Result<Vec<Client>> {
     let mut clients = Vec::with_capacity(count);
     for number in 0..count {
-        let identity = Identity { slots: 2, ..Identity::new(&format!("bench-mds-{number}"), KERNEL) };
+        // Another one is for renewing the lease.
+        let slots = u32::try_from(IN_FLIGHT)? + 1;
+        let identity = Identity { slots, ..Identity::new(&format!("bench-mds-{number}"), KERNEL) };
         let client = Client::bare(Env::system(), address, identity).await;
         clients.push(client.with_context(|| format!("test client {number}"))?);
     }

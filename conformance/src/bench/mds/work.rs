@@ -7,6 +7,8 @@ use sluice_xdr::nfs4::{OPEN4_SHARE_ACCESS_READ, nfs_fh4, verifier4};
 use crate::bench::load::AsyncOperation;
 use crate::client::{Client, How};
 
+/// Calls that one client has under way together, as a host's programs have on its one connection.
+pub(super) const IN_FLIGHT: usize = 16;
 /// Bytes of a small file.
 pub(super) const SMALL: usize = 4096;
 
@@ -16,6 +18,8 @@ pub(super) enum Phase {
     Create,
     /// By filehandle
     GetAttributes,
+    /// The same, [`IN_FLIGHT`] calls at a time
+    GetAttributesTogether,
     Names,
     Listing,
     Rename,
@@ -90,6 +94,16 @@ impl Worker {
         Ok(true)
     }
 
+    async fn get_attributes_together(&mut self) -> Result<bool> {
+        if self.made.is_empty() {
+            return Ok(false);
+        }
+        let next = self.made.iter().cycle().skip(usize::try_from(self.units % self.made())?);
+        ensure!(self.client.getattrs_raw(next.take(IN_FLIGHT)).await? > 0, "no attributes");
+        self.units += IN_FLIGHT as u64;
+        Ok(true)
+    }
+
     async fn page(&mut self, attributes: bool) -> Result<bool> {
         let (cookie, verifier) = self.at;
         let page = match attributes {
@@ -150,6 +164,7 @@ impl AsyncOperation<Worker> for Step {
         let more = match self.0 {
             Phase::Create => worker.create().await?,
             Phase::GetAttributes => worker.get_attributes().await?,
+            Phase::GetAttributesTogether => worker.get_attributes_together().await?,
             Phase::Names => worker.page(false).await?,
             Phase::Listing => worker.page(true).await?,
             Phase::Rename => worker.rename().await?,
@@ -159,7 +174,7 @@ impl AsyncOperation<Worker> for Step {
         };
         if more {
             worker.done += 1;
-            if !matches!(self.0, Phase::Names | Phase::Listing) {
+            if !matches!(self.0, Phase::Names | Phase::Listing | Phase::GetAttributesTogether) {
                 worker.units += 1;
             }
         }
