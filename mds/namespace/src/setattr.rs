@@ -22,6 +22,13 @@ pub enum SetTime {
     To(Wall),
 }
 
+/// Times that a client answers for (RFC 9754 §5), judged by who asks for it. `None` stays.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeptTimes {
+    pub atime: Option<Wall>,
+    pub mtime: Option<Wall>,
+}
+
 /// Attributes to change; `None` stays.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
@@ -38,6 +45,8 @@ pub struct SetAttr {
     pub btime: Option<Wall>,
     /// Of a directory.
     pub policy: Option<LayoutPolicy>,
+    /// With nothing else. The change attribute moves in any case.
+    pub kept: Option<KeptTimes>,
     /// Where a file's data ends, as the data servers say: if the file ends before, it grows. The caller keeps
     /// truncations away from the question until now.
     pub data_end: Option<u64>,
@@ -83,10 +92,23 @@ impl Namespace {
             grow(txn, &mut inode, end)?;
         }
         self.charge(txn, key, Some(charged), Some(Charged::of(&inode.record))).await?;
-        inode.record.ctime = request.now;
+        match &set.kept {
+            Some(kept) => keep(&mut inode.record, kept),
+            None => inode.record.ctime = request.now,
+        }
         fetch::put(txn, key, &inode.record);
         inode.change = 0;
         Ok(Pending::new(inode, self.base()))
+    }
+}
+
+/// RFC 9754 §5: the time of the change of attributes goes with that of modification, and never back; reading does
+/// not move it.
+fn keep(record: &mut InodeRecord, kept: &KeptTimes) {
+    record.atime = kept.atime.unwrap_or(record.atime);
+    if let Some(at) = kept.mtime {
+        record.mtime = at;
+        record.ctime = record.ctime.max(at);
     }
 }
 
