@@ -397,6 +397,8 @@ pub(crate) enum Delegations {
     Read,
     /// For reading and for writing
     Write,
+    /// For both, and who writes answers for the times of the file: times of old that Linux sets on such a file are lost
+    Times,
 }
 
 impl fmt::Display for Delegations {
@@ -405,6 +407,7 @@ impl fmt::Display for Delegations {
             Self::Off => "off",
             Self::Read => "read",
             Self::Write => "write",
+            Self::Times => "times",
         })
     }
 }

@@ -72,6 +72,7 @@ fn config(tuning: &cli::Tuning) -> Config {
             cli::Delegations::Off => Delegations::Off,
             cli::Delegations::Read => Delegations::Read,
             cli::Delegations::Write => Delegations::ReadWrite,
+            cli::Delegations::Times => Delegations::Times,
         },
         delegation_quiet: Duration::from_secs(tuning.delegation_quiet.into()),
         names: match tuning.names {

@@ -60,6 +60,8 @@ pub enum Delegations {
     Off,
     Read,
     ReadWrite,
+    /// The same, and who is given one for writing answers for the times of the file, if it wants to (RFC 9754 §5).
+    Times,
 }
 
 /// Which names clients may use (RFC 8881 §14.5). Either way they are compared byte by byte: nothing is normalised.

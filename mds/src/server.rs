@@ -212,7 +212,8 @@ fn file_policy(config: &Config) -> Policy {
         max_delegations_per_client: config.limits.delegations.per_client,
         max_delegations: config.limits.delegations.in_all,
         read_delegations: config.delegations != Delegations::Off,
-        write_delegations: config.delegations == Delegations::ReadWrite,
+        write_delegations: matches!(config.delegations, Delegations::ReadWrite | Delegations::Times),
+        delegated_times: config.delegations == Delegations::Times,
         close_releases_locks: true,
         ..Policy::default()
     }

@@ -9,6 +9,7 @@ use sluice_state::ClientId;
 use sluice_state::delegation::Writer;
 use sluice_xdr::nfs4::nfsstat4;
 
+use super::delegated;
 use crate::callback::{self, Told};
 use crate::compound::{Context, OpError};
 use crate::files::{FileEntry, file_id};
@@ -21,8 +22,9 @@ use crate::server::Mds;
 /// DELAY while the holder of a write delegation does not answer: it is recalled. What the store or the data servers
 /// say.
 pub(crate) async fn current(cx: &Context, read: &Inode) -> Result<Option<Inode>, OpError> {
-    let told = match against(cx, read)? {
-        Some((entry, writer)) => match asked(&cx.server, &entry, &writer).await? {
+    let held = against(cx, read)?;
+    let told = match &held {
+        Some((entry, writer)) => match asked(&cx.server, entry, writer).await? {
             Asked::Said(size) => Some(size),
             Asked::Gone => None,
             Asked::Silent => return Err(nfsstat4::NFS4ERR_DELAY.into()),
@@ -30,6 +32,9 @@ pub(crate) async fn current(cx: &Context, read: &Inode) -> Result<Option<Inode>,
         None => None,
     };
     let settled = settle::settled(&cx.server, read, cx.came).await?;
+    if let Some((entry, _)) = &held {
+        delegated::shown(&cx.server, entry, settled.as_ref().unwrap_or(read));
+    }
     Ok(match told.flatten() {
         Some(size) => Some(at_least(settled.unwrap_or_else(|| read.clone()), size)),
         None => settled,
@@ -45,16 +50,20 @@ pub(crate) struct Listing {
 impl Listing {
     pub(crate) async fn current(&mut self, cx: &Context, read: &Inode) -> Option<Inode> {
         let mut told = None;
-        if let Ok(Some((entry, writer))) = against(cx, read)
+        let held = against(cx, read).ok().flatten();
+        if let Some((entry, writer)) = &held
             && !self.silent.contains(&writer.client)
         {
-            match asked(&cx.server, &entry, &writer).await {
+            match asked(&cx.server, entry, writer).await {
                 Ok(Asked::Said(size)) => told = size,
                 Ok(Asked::Gone) | Err(_) => {}
                 Ok(Asked::Silent) => drop(self.silent.insert(writer.client)),
             }
         }
         let settled = settle::settled(&cx.server, read, cx.came).await.ok().flatten();
+        if let Some((entry, _)) = &held {
+            delegated::shown(&cx.server, entry, settled.as_ref().unwrap_or(read));
+        }
         match told {
             Some(size) => Some(at_least(settled.unwrap_or_else(|| read.clone()), size)),
             None => settled,
@@ -83,7 +92,7 @@ enum Asked {
 }
 
 async fn asked(mds: &Arc<Mds>, entry: &Arc<FileEntry>, writer: &Writer) -> Result<Asked, FsError> {
-    let told = callback::ask(mds, entry, writer.client).await;
+    let told = callback::ask(mds, entry, writer).await;
     let holds = |file: &sluice_state::file::File| {
         file.write_delegation_against(ClientId(0)).is_some_and(|now| now.stateid == writer.stateid)
     };
@@ -95,11 +104,19 @@ async fn asked(mds: &Arc<Mds>, entry: &Arc<FileEntry>, writer: &Writer) -> Resul
         return Ok(Asked::Silent);
     };
     let inode = settle::inode(mds, entry.key).await?;
-    if !is_news(told, writer.change, (inode.change, inode.size())) {
+    let holder = (writer.client, &writer.stateid);
+    let believed =
+        delegated::believe(mds, entry, holder, told.times, mds.env.clock.wall()).unwrap_or_default();
+    let known = delegated::stamps(inode.record.atime, inode.mtime());
+    let other = believed.modify.is_some() && believed.modify != known.modify;
+    if !other && !is_news(told, writer.change, (inode.change, inode.size())) {
         return Ok(Asked::Said(None));
     }
     // It has data that nobody else has seen: who looks sees that the file is not what it was before.
-    settle::touch(mds, entry.key).await?;
+    match believed.modify {
+        Some(_) => delegated::show(mds, entry, writer, told.times).await?,
+        None => settle::touch(mds, entry.key).await?,
+    }
     Ok(Asked::Said(Some(told.size)))
 }
 
@@ -119,11 +136,14 @@ fn at_least(mut inode: Inode, size: u64) -> Inode {
 
 #[cfg(test)]
 mod tests {
+    use sluice_state::times::Times;
+
     use super::*;
 
     #[test]
     fn a_holder_that_has_changed_nothing_has_no_news() {
-        let news = |change, size, given| is_news(Told { change, size }, given, (9, 100));
+        let news =
+            |change, size, given| is_news(Told { change, size, times: Times::default() }, given, (9, 100));
         assert!(!news(7, 100, Some(7)), "the change attribute has moved here, with its LAYOUTCOMMITs");
         assert!(!news(9, 100, Some(7)), "it has heard of that");
         assert!(news(8, 100, Some(7)), "it has written within the size");

@@ -6,6 +6,7 @@ use sluice_namespace::{FileHandle, FsError, Inode, Kind, MAX_LINKS, MAX_NAME};
 use sluice_xdr::nfs4::*;
 
 use super::acl;
+use super::delegated::{self, DELEGATED};
 use crate::config::Names;
 use crate::copies;
 use crate::layout::inline;
@@ -18,7 +19,12 @@ pub(crate) const MAX_IO: u64 = 1 << 20;
 const MAX_FILE: u64 = i64::MAX as u64;
 
 /// Attributes that only SETATTR, CREATE and OPEN take.
-pub(crate) const WRITE_ONLY: bitmap4 = bitmap4::of(&[FATTR4_TIME_ACCESS_SET, FATTR4_TIME_MODIFY_SET]);
+pub(crate) const WRITE_ONLY: bitmap4 = bitmap4::of(&[
+    FATTR4_TIME_ACCESS_SET,
+    FATTR4_TIME_MODIFY_SET,
+    FATTR4_TIME_DELEG_ACCESS,
+    FATTR4_TIME_DELEG_MODIFY,
+]);
 
 /// Attributes that writes at the data servers change.
 pub(crate) const MOVES_WITH_DATA: bitmap4 =
@@ -109,6 +115,9 @@ pub(crate) fn supported(mds: &Mds, minor: u32) -> bitmap4 {
     }
     if minor >= 2 {
         all = all.or(MINOR_TWO);
+        if delegated::offered(mds) {
+            all = all.or(DELEGATED);
+        }
     }
     all
 }
@@ -220,13 +229,22 @@ fn threshold(inode: &Inode) -> mdsthreshold4 {
     mdsthreshold4 { mth_hints: inode.inline().into_iter().map(hint).collect() }
 }
 
-/// What OPEN takes (RFC 9754 §3). Delegated times are not among it.
-fn open_arguments() -> open_arguments4 {
+/// What OPEN takes (RFC 9754 §3).
+fn open_arguments(mds: &Mds) -> open_arguments4 {
     use open_args_createmode4 as mode;
     use open_args_open_claim4 as claim;
     use open_args_share_access_want4 as want;
     use open_args_share_access4 as access;
     use open_args_share_deny4 as deny;
+    let mut wants = bitmap4::of(&[
+        want::OPEN_ARGS_SHARE_ACCESS_WANT_ANY_DELEG.0,
+        want::OPEN_ARGS_SHARE_ACCESS_WANT_NO_DELEG.0,
+        want::OPEN_ARGS_SHARE_ACCESS_WANT_CANCEL.0,
+        want::OPEN_ARGS_SHARE_ACCESS_WANT_OPEN_XOR_DELEGATION.0,
+    ]);
+    if delegated::offered(mds) {
+        wants.insert(want::OPEN_ARGS_SHARE_ACCESS_WANT_DELEG_TIMESTAMPS.0);
+    }
     open_arguments4 {
         oa_share_access: bitmap4::of(&[
             access::OPEN_ARGS_SHARE_ACCESS_READ.0,
@@ -239,12 +257,7 @@ fn open_arguments() -> open_arguments4 {
             deny::OPEN_ARGS_SHARE_DENY_WRITE.0,
             deny::OPEN_ARGS_SHARE_DENY_BOTH.0,
         ]),
-        oa_share_access_want: bitmap4::of(&[
-            want::OPEN_ARGS_SHARE_ACCESS_WANT_ANY_DELEG.0,
-            want::OPEN_ARGS_SHARE_ACCESS_WANT_NO_DELEG.0,
-            want::OPEN_ARGS_SHARE_ACCESS_WANT_CANCEL.0,
-            want::OPEN_ARGS_SHARE_ACCESS_WANT_OPEN_XOR_DELEGATION.0,
-        ]),
+        oa_share_access_want: wants,
         oa_open_claim: bitmap4::of(&[
             claim::OPEN_ARGS_OPEN_CLAIM_NULL.0,
             claim::OPEN_ARGS_OPEN_CLAIM_PREVIOUS.0,
@@ -297,7 +310,7 @@ fn of_file_system(out: &mut Attributes, mds: &Mds, export: u32, want: &impl Fn(u
         FATTR4_CHANGE_ATTR_TYPE change_attr_type change_attr_type4::NFS4_CHANGE_TYPE_IS_UNDEFINED;
         FATTR4_CLONE_BLKSIZE clone_blksize u32::try_from(copies::clone::BLOCK).unwrap_or(u32::MAX);
         FATTR4_XATTR_SUPPORT xattr_support export != FileHandle::PSEUDO_EXPORT;
-        FATTR4_OPEN_ARGUMENTS open_arguments Box::new(open_arguments());
+        FATTR4_OPEN_ARGUMENTS open_arguments Box::new(open_arguments(mds));
     }
 }
 

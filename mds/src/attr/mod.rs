@@ -2,6 +2,7 @@
 
 pub(crate) mod acl;
 pub(crate) mod current;
+pub(crate) mod delegated;
 pub(crate) mod get;
 pub(crate) mod set;
 pub(crate) mod straight;

@@ -16,9 +16,11 @@ use std::time::Duration;
 
 use sluice_namespace::FileHandle;
 use sluice_state::ClientId;
+use sluice_state::delegation::Writer;
 use sluice_state::effect::{Recall, RecallAnswer, RecallKind};
 use sluice_state::owner::LockOwner;
 use sluice_state::pressure::Recallable;
+use sluice_state::times::Times;
 use sluice_xdr::nfs4::{
     Attributes, CB_GETATTR4args, CB_LAYOUTRECALL4args, CB_NOTIFY_LOCK4args, CB_OFFLOAD4args,
     CB_RECALL_ANY4args, CB_RECALL4args, FATTR4_CHANGE, FATTR4_SIZE, RCA4_TYPE_MASK_FF_LAYOUT_MAX,
@@ -29,6 +31,7 @@ use sluice_xdr::nfs4::{
 
 pub(crate) use probe::probe;
 
+use crate::attr::delegated::{self, DELEGATED};
 use crate::compound::context::to_wire;
 use crate::copies::Job;
 use crate::files::FileEntry;
@@ -103,11 +106,15 @@ fn answer(status: Option<nfsstat4>) -> RecallAnswer {
 pub(crate) struct Told {
     pub(crate) change: u64,
     pub(crate) size: u64,
+    /// Where it answers for them (RFC 9754 §5).
+    pub(crate) times: Times,
 }
 
 /// Asks a client about a file that it may be changing by itself; `None` when it does not say.
-pub(crate) async fn ask(mds: &Arc<Mds>, entry: &FileEntry, client: ClientId) -> Option<Told> {
-    let asked = bitmap4::of(&[FATTR4_CHANGE, FATTR4_SIZE]);
+pub(crate) async fn ask(mds: &Arc<Mds>, entry: &FileEntry, writer: &Writer) -> Option<Told> {
+    let client = writer.client;
+    let data = bitmap4::of(&[FATTR4_CHANGE, FATTR4_SIZE]);
+    let asked = if writer.times { data.or(DELEGATED) } else { data };
     let operation =
         nfs_cb_argop4::OP_CB_GETATTR(CB_GETATTR4args { fh: handle(mds, entry, client), attr_request: asked });
     let said = path::call(mds, client, operation, QUESTION).await?;
@@ -116,7 +123,7 @@ pub(crate) async fn ask(mds: &Arc<Mds>, entry: &FileEntry, client: ClientId) -> 
         return None;
     }
     let told = Attributes::decode(&said.attributes?).ok()?;
-    Some(Told { change: told.change?, size: told.size? })
+    Some(Told { change: told.change?, size: told.size?, times: delegated::said(&told)? })
 }
 
 /// Tells a waiting lock-owner that its lock is free (CB_NOTIFY_LOCK, §20.11). A hint: the client asks for

@@ -14,7 +14,7 @@ use super::opening::delegation;
 use super::opening::resume::resume;
 use super::remove::{PATIENCE, find};
 use super::setattr::{SIZE_ONLY, set_size};
-use crate::attr::change_info;
+use crate::attr::{change_info, delegated};
 use crate::compound::context::{from_wire, to_wire};
 use crate::compound::{Context, OpError, OpResult};
 use crate::files::Making;
@@ -44,6 +44,7 @@ pub(crate) async fn open(cx: &mut Context, args: OPEN4args) -> OpResult<OPEN4res
     let mut request = request(cx, &args)?;
     let session = cx.session.clone().ok_or(nfsstat4::NFS4ERR_OP_NOT_IN_SESSION)?;
     let reclaim = matches!(args.claim, open_claim4::CLAIM_PREVIOUS(_));
+    let keeps_times = keeps_times(&args);
     let creates = matches!(args.openhow, openflag4::OPEN4_CREATE(_));
     // §18.16.3: only a name can be created.
     if creates && !matches!(args.claim, open_claim4::CLAIM_NULL(_)) {
@@ -61,6 +62,8 @@ pub(crate) async fn open(cx: &mut Context, args: OPEN4args) -> OpResult<OPEN4res
     for _ in 0..PATIENCE {
         let mut subject = subject(cx, &args, &mut request).await?;
         request.history = history(cx, &subject);
+        let inode = &subject.inode;
+        request.times = keeps_times.then(|| delegated::stamps(inode.record.atime, inode.mtime()));
         if subject.truncate {
             // What the client will be shown of it is not known yet.
             request.want = Want::None;
@@ -80,6 +83,14 @@ pub(crate) async fn open(cx: &mut Context, args: OPEN4args) -> OpResult<OPEN4res
         }
     }
     Err(nfsstat4::NFS4ERR_DELAY.into())
+}
+
+/// RFC 9754 §5: who wants to answer for times says so; who reclaims names what it held.
+fn keeps_times(args: &OPEN4args) -> bool {
+    match &args.claim {
+        open_claim4::CLAIM_PREVIOUS(held) => *held == open_delegation_type4::OPEN_DELEGATE_WRITE_ATTRS_DELEG,
+        _ => args.share_access & OPEN4_SHARE_ACCESS_WANT_DELEG_TIMESTAMPS != 0,
+    }
 }
 
 fn named(claim: &open_claim4) -> bool {
@@ -109,6 +120,7 @@ fn request(cx: &Context, args: &OPEN4args) -> Result<OpenRequest, OpError> {
         // What cannot be recalled is not given (§10.2.1).
         want: if cx.can_be_called() { want } else { Want::None },
         either: args.share_access & OPEN4_SHARE_ACCESS_WANT_OPEN_XOR_DELEGATION != 0,
+        times: None,
         history: History::default(),
     })
 }
@@ -135,8 +147,10 @@ async fn subject(cx: &mut Context, args: &OPEN4args, request: &mut OpenRequest) 
             request.claim = Claim::Previous {
                 delegation: match *delegation {
                     open_delegation_type4::OPEN_DELEGATE_NONE => Want::None,
-                    open_delegation_type4::OPEN_DELEGATE_READ => Want::Read,
-                    open_delegation_type4::OPEN_DELEGATE_WRITE => Want::Write,
+                    open_delegation_type4::OPEN_DELEGATE_READ
+                    | open_delegation_type4::OPEN_DELEGATE_READ_ATTRS_DELEG => Want::Read,
+                    open_delegation_type4::OPEN_DELEGATE_WRITE
+                    | open_delegation_type4::OPEN_DELEGATE_WRITE_ATTRS_DELEG => Want::Write,
                     _ => return Err(nfsstat4::NFS4ERR_INVAL.into()),
                 },
             };

@@ -9,6 +9,7 @@ use sluice_state::file::Intent;
 use sluice_state::stateid::special;
 use sluice_xdr::nfs4::{FATTR4_SIZE, SETATTR4args, SETATTR4res, bitmap4, nfs_resop4, nfsstat4};
 
+use crate::attr::delegated;
 use crate::attr::set::Wanted;
 use crate::compound::{Context, OpError, OpResult};
 use crate::dsctl;
@@ -22,6 +23,12 @@ use crate::server::Mds;
 const RETRY: Duration = Duration::from_millis(500);
 
 pub(crate) async fn setattr(cx: &mut Context, args: SETATTR4args) -> OpResult<SETATTR4res> {
+    if let Some(told) = delegated::decode(&cx.server, cx.minor, &args.obj_attributes)? {
+        let answer = SETATTR4res { status: nfsstat4::NFS4_OK, attrsset: args.obj_attributes.attrmask };
+        let stateid = cx.stateid(&args.stateid)?;
+        delegated::set(cx, &stateid, told, &nfs_resop4::OP_SETATTR(answer.clone())).await?;
+        return Ok(answer);
+    }
     let wanted = Wanted::decode(&cx.server, cx.minor, &args.obj_attributes)?;
     if wanted.is_for_new() {
         return Err(nfsstat4::NFS4ERR_INVAL.into());

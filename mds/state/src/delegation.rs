@@ -21,6 +21,7 @@ use crate::effect::{Effect, Recall, RecallKind};
 use crate::file::{Error, PendingRecall};
 use crate::ids::{ClientId, StateId, Time};
 use crate::stateid::check_seqid;
+use crate::times::{Kept, Stamp, Times};
 
 /// The type of a delegation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -40,6 +41,8 @@ pub struct Writer {
     pub stateid: StateId,
     /// The change attribute that came with the grant; `None` when the delegation was reclaimed.
     pub change: Option<u64>,
+    /// It answers for the file's times, too.
+    pub times: bool,
 }
 
 /// A delegation handed out with an OPEN.
@@ -49,6 +52,8 @@ pub struct Grant {
     pub kind: DelegationKind,
     /// Its stateid.
     pub stateid: StateId,
+    /// Its holder answers for the file's times (RFC 9754 §5).
+    pub times: bool,
 }
 
 /// What one client holds.
@@ -59,6 +64,8 @@ pub(crate) struct Delegation {
     pub(crate) recall: Option<PendingRecall>,
     /// See [`Writer::change`].
     pub(crate) change: Option<u64>,
+    /// The times that its holder answers for. Of write delegations alone.
+    pub(crate) kept: Option<Kept>,
 }
 
 /// A holder that may write has data to flush before it can return: it is given so many times as long.
@@ -87,6 +94,24 @@ impl Delegations {
         let delegation = delegation.ok_or(Error::BadStateid)?;
         check_seqid(stateid.seqid, delegation.stateid.seqid)?;
         Ok(delegation)
+    }
+
+    /// The holder says what the times are: what is to be believed of it.
+    pub(crate) fn keep(
+        &mut self,
+        client: ClientId,
+        stateid: &StateId,
+        said: Times,
+        now: Stamp,
+    ) -> Result<Times, Error> {
+        self.check(client, stateid)?;
+        let kept = self.held.get_mut(&client).and_then(|held| held.kept.as_mut());
+        Ok(kept.ok_or(Error::BadStateid)?.believe(said, now))
+    }
+
+    /// Somebody else was shown this time of modification.
+    pub(crate) fn shown(&mut self, modify: Stamp) {
+        self.held.values_mut().filter_map(|held| held.kept.as_mut()).for_each(|kept| kept.shown(modify));
     }
 
     /// The file has been at peace for long enough.

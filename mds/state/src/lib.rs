@@ -21,5 +21,6 @@ pub mod recovery;
 pub mod session;
 pub mod slot;
 pub mod stateid;
+pub mod times;
 
 pub use ids::{BootEpoch, ClientId, ConnectionId, SessionId, StateId, StateKind, Time, Verifier};

@@ -12,6 +12,7 @@ use crate::file::Error;
 use crate::ids::{ClientId, StateId};
 use crate::owner::OpenOwner;
 use crate::stateid::{Other, check_seqid};
+use crate::times::Times;
 
 /// OPEN4_SHARE_ACCESS: at least one bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -126,6 +127,8 @@ pub struct OpenRequest {
     /// A delegation will do in place of an open (RFC 9754 §4, OPEN_XOR_DELEGATION): the client then has nothing to
     /// close.
     pub either: bool,
+    /// The client answers for the times of a file that it may write (RFC 9754 §5): what they are now.
+    pub times: Option<Times>,
     /// What the inode says about delegating it.
     pub history: History,
 }

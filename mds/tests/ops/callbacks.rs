@@ -19,6 +19,8 @@ pub enum Answer {
     Status(nfsstat4),
     /// CB_GETATTR says this change attribute and size.
     Attributes(u64, u64),
+    /// CB_GETATTR says this change attribute and size, and these delegated times of access and of modification.
+    Times(u64, u64, nfstime4, nfstime4),
     /// CB_SEQUENCE itself says this.
     Sequence(nfsstat4),
     /// Nothing at all.
@@ -124,10 +126,16 @@ impl Callbacks {
                 let failed = nfs_cb_resop4::OP_CB_SEQUENCE(CB_SEQUENCE4res::Default(status));
                 compound(status, vec![failed])
             }
-            Answer::Status(_) | Answer::Attributes(..) => {
+            Answer::Status(_) | Answer::Attributes(..) | Answer::Times(..) => {
                 let (status, told) = match answer {
                     Answer::Status(status) => (status, Attributes::default()),
                     Answer::Attributes(change, size) => (nfsstat4::NFS4_OK, holds(change, size)),
+                    Answer::Times(change, size, access, modify) => {
+                        let times = (Some(access), Some(modify));
+                        let (time_deleg_access, time_deleg_modify) = times;
+                        let told = Attributes { time_deleg_access, time_deleg_modify, ..holds(change, size) };
+                        (nfsstat4::NFS4_OK, told)
+                    }
                     _ => unreachable!(),
                 };
                 let (first, status) = match state.see(&sequence) {

@@ -23,6 +23,7 @@ mod callback;
 mod copy;
 mod create;
 mod create_session;
+mod delegated_times;
 mod delegation;
 mod destroy_session;
 mod drain;

@@ -15,22 +15,26 @@ pub(in crate::ops) fn wire(share_access: u32, grant: Option<&Grant>) -> open_del
         who: bytes::Bytes::new(),
     };
     match grant {
-        Some(Grant { kind: DelegationKind::Read, stateid }) => {
+        Some(Grant { kind: DelegationKind::Read, stateid, .. }) => {
             open_delegation4::OPEN_DELEGATE_READ(open_read_delegation4 {
                 stateid: to_wire(stateid),
                 recall: false,
                 permissions: nobody,
             })
         }
-        Some(Grant { kind: DelegationKind::Write, stateid }) => {
-            open_delegation4::OPEN_DELEGATE_WRITE(open_write_delegation4 {
+        Some(Grant { kind: DelegationKind::Write, stateid, times }) => {
+            let write = open_write_delegation4 {
                 stateid: to_wire(stateid),
                 recall: false,
                 // §10.4.1: what was written is flushed with the close all the same: no space is set aside for
                 // it, and a recall need not wait long.
                 space_limit: nfs_space_limit4::NFS_LIMIT_SIZE(0),
                 permissions: nobody,
-            })
+            };
+            match times {
+                false => open_delegation4::OPEN_DELEGATE_WRITE(write),
+                true => open_delegation4::OPEN_DELEGATE_WRITE_ATTRS_DELEG(write),
+            }
         }
         None => none(share_access & OPEN4_SHARE_ACCESS_WANT_DELEG_MASK),
     }

@@ -6,6 +6,7 @@ use crate::ids::{ClientId, StateId, StateKind};
 use crate::layout;
 use crate::open::{Claim, Deny, OpenRequest, Want};
 use crate::stateid::Other;
+use crate::times::Kept;
 
 use super::{Ctx, Error, File, Grace, Held, Intent, Outcome, Reply, Ticket};
 
@@ -108,9 +109,12 @@ impl File {
             let stateid = ctx.ids.next(StateKind::Delegation);
             let reclaimed = matches!(open.claim, Claim::Previous { .. });
             let change = (!reclaimed).then_some(open.history.change);
-            self.delegations.held.insert(client, Delegation { kind, stateid, recall: None, change });
+            let writes = kind == DelegationKind::Write;
+            let kept = open.times.filter(|_| writes && ctx.policy.delegated_times).and_then(Kept::new);
+            let times = kept.is_some();
+            self.delegations.held.insert(client, Delegation { kind, stateid, recall: None, change, kept });
             out.push(Effect::Register { stateid, kind: StateKind::Delegation, client });
-            Grant { kind, stateid }
+            Grant { kind, stateid, times }
         });
         Reply::Opened { stateid, delegation }
     }

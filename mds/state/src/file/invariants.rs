@@ -113,6 +113,7 @@ impl File {
         ensure(writers == 0 || held.len() == 1, || format!("a write delegation is not alone: {held:?}"))?;
         for (holder, delegation) in held {
             let alone = delegation.kind == DelegationKind::Write;
+            ensure(alone || delegation.kept.is_none(), || format!("times of {delegation:?} of {holder:?}"))?;
             let open = self.opens.iter().find(|o| o.owner.client != *holder && (alone || o.access.writes()));
             ensure(open.is_none(), || format!("{delegation:?} of {holder:?} beside {open:?}"))?;
             let layout = self.layouts.iter().find(|(client, l)| client != holder && l.is_rw());

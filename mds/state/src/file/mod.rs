@@ -35,6 +35,7 @@ use crate::open::Opens;
 use crate::owner::LockOwner;
 use crate::range_set::Range;
 use crate::stateid::{Special, check_seqid, special};
+use crate::times::{Stamp, Times};
 
 use queue::Waiter;
 pub(crate) use recall::PendingRecall;
@@ -351,7 +352,25 @@ impl File {
     pub fn write_delegation_against(&self, requester: ClientId) -> Option<Writer> {
         let mut writers = self.delegations.held.iter().filter(|(_, d)| d.kind == DelegationKind::Write);
         let (client, held) = writers.find(|(client, _)| **client != requester)?;
-        Some(Writer { client: *client, stateid: held.stateid, change: held.change })
+        let times = held.kept.is_some();
+        Some(Writer { client: *client, stateid: held.stateid, change: held.change, times })
+    }
+
+    /// The holder of a write delegation says what the file's times are, with a CB_GETATTR or a SETATTR: which of
+    /// them count. BadStateid: it does not answer for them (RFC 9754 §5).
+    pub fn keep_times(
+        &mut self,
+        client: ClientId,
+        stateid: &StateId,
+        said: Times,
+        now: Stamp,
+    ) -> Result<Times, Error> {
+        self.delegations.keep(client, stateid, said, now)
+    }
+
+    /// Somebody was shown this time of modification: a holder that answers for it is not believed an earlier one.
+    pub fn time_shown(&mut self, modify: Stamp) {
+        self.delegations.shown(modify);
     }
 
     /// The client is gone (lease, admin, new incarnation): takes all its state on this file. Where it

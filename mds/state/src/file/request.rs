@@ -64,6 +64,8 @@ pub struct Policy {
     pub read_delegations: bool,
     /// Grant write delegations (needs CB_GETATTR in the caller). Reclaims are granted in any case.
     pub write_delegations: bool,
+    /// Holders of write delegations that want to answer for the times of their file do (RFC 9754 §5).
+    pub delegated_times: bool,
     /// CLOSE releases remaining locks instead of answering NFS4ERR_LOCKS_HELD (§18.2.4 allows both).
     pub close_releases_locks: bool,
     /// logr_return_on_close.
@@ -93,6 +95,7 @@ impl Default for Policy {
             lock_wait: 60 * SECOND,
             read_delegations: false,
             write_delegations: false,
+            delegated_times: false,
             close_releases_locks: false,
             return_on_close: true,
         }

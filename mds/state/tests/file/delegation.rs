@@ -5,6 +5,7 @@ use sluice_state::effect::{IoMode, RecallAnswer, RecallKind};
 use sluice_state::file::{Error, Intent, LayoutFilter, Outcome, Policy, Prepared, Reply};
 use sluice_state::open::{Access, Claim, Deny, History, OpenRequest, Want};
 use sluice_state::owner::OpenOwner;
+use sluice_state::times::Times;
 use sluice_state::{ClientId, StateId};
 
 use super::world::{A, B, C, World, open_request};
@@ -235,7 +236,7 @@ fn a_write_delegation_is_alone() {
     let grant = w.delegations[&A];
     assert_eq!(grant.kind, DelegationKind::Write);
     assert_eq!(w.check_io(A, &grant.stateid, true), Ok(()));
-    let writer = Writer { client: A, stateid: grant.stateid, change: Some(0) };
+    let writer = Writer { client: A, stateid: grant.stateid, change: Some(0), times: false };
     assert_eq!(w.file.write_delegation_against(B), Some(writer));
     assert_eq!(w.file.write_delegation_against(A), None);
     w.wait(&Intent::Open(open_request(B, Access::READ, Deny::NONE)));
@@ -324,4 +325,42 @@ fn with_a_delegation_for_an_open_a_file_is_kept_and_read_and_laid_out() {
     assert!(!w.file.is_collectable(), "it has it open");
     w.delegation_return(A).unwrap();
     assert!(w.file.is_collectable());
+}
+
+/// RFC 9754 §5: a client that wants to answer for the times of what it may write does, where that is allowed.
+#[test]
+fn the_times_go_with_a_write_delegation_to_who_wants_them() {
+    let floor = Times { access: Some((50, 0)), modify: Some((50, 0)) };
+    let keeps = |access| OpenRequest { times: Some(floor), ..open_request(A, access, Deny::NONE) };
+    let given = |allowed, open: OpenRequest| {
+        let mut w = world();
+        (w.policy.write_delegations, w.policy.delegated_times) = (true, allowed);
+        w.run(&Intent::Open(open)).unwrap();
+        (w.delegations[&A].times, w)
+    };
+    assert!(!given(false, keeps(Access::BOTH)).0);
+    assert!(!given(true, open_request(A, Access::BOTH, Deny::NONE)).0, "it did not ask");
+    let (times, mut w) = given(true, keeps(Access::READ));
+    let read = w.delegations[&A].stateid;
+    assert!(!times && w.file.keep_times(A, &read, floor, (99, 0)) == Err(Error::BadStateid));
+    let (times, mut w) = given(true, keeps(Access::BOTH));
+    assert!(times && w.file.write_delegation_against(B).unwrap().times);
+    let stateid = w.delegations[&A].stateid;
+    let says = |w: &mut World, modify| {
+        let said = Times { access: None, modify: Some((modify, 0)) };
+        w.file.keep_times(A, &stateid, said, (99, 0)).unwrap()
+    };
+    let modify = |at| Times { access: None, modify: Some((at, 0)) };
+    assert_eq!(says(&mut w, 49), Times::default(), "before what was there");
+    assert_eq!(says(&mut w, 50), Times::default(), "what was there");
+    assert_eq!(says(&mut w, 60), modify(60));
+    assert_eq!(says(&mut w, 55), Times::default(), "others may have been shown the other");
+    assert_eq!(says(&mut w, 60), modify(60), "again: it may not have been made durable");
+    w.file.time_shown((70, 0));
+    assert_eq!(says(&mut w, 65), Times::default(), "others were shown what a commit of its data left");
+    assert_eq!(says(&mut w, 70), modify(70));
+    assert_eq!(says(&mut w, 200), modify(99), "not in the future");
+    assert_eq!(w.file.keep_times(B, &stateid, floor, (99, 0)), Err(Error::BadStateid));
+    w.delegation_return(A).unwrap();
+    assert_eq!(w.file.keep_times(A, &stateid, floor, (99, 0)), Err(Error::BadStateid));
 }

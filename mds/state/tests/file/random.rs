@@ -6,6 +6,7 @@ use sluice_state::file::{FileSeed, Intent, LayoutFilter, Outcome, Prepared, Tick
 use sluice_state::layout::ReturnMode;
 use sluice_state::lock::LockKind;
 use sluice_state::open::{Access, Deny, OpenRequest};
+use sluice_state::times::Times;
 use sluice_state::{ClientId, StateId};
 
 use super::interleave::drain;
@@ -53,11 +54,11 @@ fn step() -> impl Strategy<Value = Step> {
 
 fn intent(w: &World, client: ClientId, kind: u8) -> Intent {
     let stateid = w.opens.get(&owner(client)).copied().unwrap_or(StateId::default());
-    let either = true;
+    let (either, times) = (true, Some(Times { access: Some((5, 0)), modify: Some((5, 0)) }));
     match kind {
-        0 => Intent::Open(open_request(client, Access::BOTH, Deny::NONE)),
+        0 => Intent::Open(OpenRequest { times, ..open_request(client, Access::BOTH, Deny::NONE) }),
         1 => Intent::Open(OpenRequest { either, ..open_request(client, Access::BOTH, Deny::NONE) }),
-        2 => Intent::Open(OpenRequest { either, ..open_request(client, Access::READ, Deny::NONE) }),
+        2 => Intent::Open(OpenRequest { either, times, ..open_request(client, Access::READ, Deny::NONE) }),
         3 => Intent::Open(open_request(client, Access::WRITE, Deny::WRITE)),
         4 => Intent::Close { client, stateid },
         5 => Intent::Downgrade { client, stateid, access: Access::READ, deny: Deny::NONE },
@@ -194,6 +195,7 @@ proptest! {
             if made { World::made() } else { World::new(FileSeed { rw_layout: row, orphan: false }) };
         w.policy.read_delegations = delegations;
         w.policy.write_delegations = delegations;
+        w.policy.delegated_times = roc;
         w.policy.close_releases_locks = row;
         w.policy.return_on_close = roc;
         let mut walk = Walk::default();
