@@ -143,6 +143,15 @@ pub const CASES: &[Case] = &[
         ..BASE
     },
     Case {
+        name: "delegated_times",
+        shows: "a client that answers for times: the calls it saves, what writing moves, which times of old are lost",
+        partner: Partner::Other,
+        reference: false,
+        ci: false,
+        seconds: 300,
+        ..BASE
+    },
+    Case {
         name: "mixed",
         shows: "stripes and segments on one file, with byte-range locks; N-to-1 records, one client killed",
         partner: Partner::Other,
