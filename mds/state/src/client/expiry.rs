@@ -42,8 +42,8 @@ impl Clients {
         Ok(self.remove(id))
     }
 
-    /// Housekeeping: rows of clients that did not come back in time, unconfirmed records older than a lease, dead clients that have drained, expired
-    /// clients without state, those in courtesy for too long or too many of them.
+    /// Housekeeping: rows of clients that did not come back in time, unconfirmed records older than a lease, dead clients
+    /// that have drained, those in courtesy for too long (without state: for a lease) or too many of them.
     pub fn reap(&mut self, now: Time, has_state: &dyn Fn(ClientId) -> bool) -> Vec<Effect> {
         let lease = self.config.lease_nanos;
         let mut effects = Vec::new();
@@ -66,18 +66,21 @@ impl Clients {
                 LeaseState::Dead if client.shared.in_flight() == 0 => gone.push(*id),
                 LeaseState::Dead => {}
                 LeaseState::Courtesy => {
-                    let silent = now.since(client.shared.renewed());
-                    if silent > lease.saturating_add(self.config.courtesy_nanos) || !has_state(*id) {
+                    let (silent, stateful) = (now.since(client.shared.renewed()), has_state(*id));
+                    // One lease more for its session alone: it may be a slow host's, and no more, since a restart
+                    // would wait for it to reclaim.
+                    let kept = if stateful { self.config.courtesy_nanos } else { lease };
+                    if silent > lease.saturating_add(kept) {
                         gone.push(*id);
                     } else {
-                        courtesy.push((client.shared.renewed(), *id));
+                        courtesy.push((stateful, client.shared.renewed(), *id));
                     }
                 }
             }
         }
         courtesy.sort_unstable();
         let surplus = courtesy.len().saturating_sub(self.config.max_courtesy);
-        gone.extend(courtesy.into_iter().take(surplus).map(|(_, id)| id));
+        gone.extend(courtesy.into_iter().take(surplus).map(|(.., id)| id));
         for id in gone {
             // A SEQUENCE may have come in since.
             if let Expire::Gone(more) = self.expire(now, id) {
@@ -99,7 +102,11 @@ impl Clients {
             match c.shared.lease(now, lease) {
                 LeaseState::Active => just_after(renewed.max(now), 0).max(just_after(renewed, lease)),
                 LeaseState::Dead => now,
-                LeaseState::Courtesy => just_after(renewed, lease.saturating_add(self.config.courtesy_nanos)),
+                LeaseState::Courtesy => {
+                    let twice = just_after(renewed, lease.saturating_mul(2));
+                    let end = just_after(renewed, lease.saturating_add(self.config.courtesy_nanos));
+                    if now < twice { twice.min(end) } else { end }
+                }
             }
         });
         clients.min().unwrap_or(Time::NEVER).min(unconfirmed).min(self.grace.next_deadline())

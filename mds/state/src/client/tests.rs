@@ -209,14 +209,31 @@ mod expiry {
         w.now = Time(21 + LEASE);
         let effects = w.t.reap(w.now, STATEFUL);
         assert!(effects.contains(&Effect::ReleaseState(a)), "the longest silent of two");
+        assert_eq!(w.t.next_deadline(w.now), Time(21 + 2 * LEASE), "it may be without state");
+        w.now = Time(21 + 2 * LEASE);
+        assert!(w.t.reap(w.now, STATEFUL).is_empty());
         assert_eq!(w.t.next_deadline(w.now), Time(21 + 101 * LEASE));
         w.now = Time(21 + 101 * LEASE);
         assert!(w.t.reap(w.now, STATEFUL).contains(&Effect::ReleaseState(b)));
         w.client(eid("c", 1, 0));
         w.now = Time(22 + 102 * LEASE);
+        assert!(w.t.reap(w.now, STATELESS).is_empty(), "its session");
+        assert_eq!(w.t.next_deadline(w.now), Time(22 + 103 * LEASE));
+        w.now = Time(22 + 103 * LEASE);
         assert!(!w.t.reap(w.now, STATELESS).is_empty(), "nothing to keep it for");
         assert!(w.t.is_empty());
         assert_eq!(w.t.next_deadline(w.now), Time::NEVER);
+    }
+
+    #[test]
+    fn those_without_state_make_room_first() {
+        let mut w = World::with(ClientsConfig { max_courtesy: 1, ..config() });
+        let (a, _a) = w.client(eid("a", 1, 0));
+        w.now = Time(20);
+        let (b, _b) = w.client(eid("b", 1, 0));
+        w.now = Time(21 + LEASE);
+        let effects = w.t.reap(w.now, &|id| id == a);
+        assert!(effects.contains(&Effect::ReleaseState(b)) && !effects.contains(&Effect::ReleaseState(a)));
     }
 
     #[test]
