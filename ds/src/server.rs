@@ -147,7 +147,7 @@ impl DataServer {
         let (stop, stopped) = watch::channel(false);
         let contact = control::run(Arc::clone(&shared), client, config.mds, identity, stopped);
         env.spawn.spawn(Box::pin(contact));
-        env.spawn.spawn(Box::pin(keep_sums(Arc::clone(&shared.store), stop.subscribe())));
+        env.spawn.spawn(Box::pin(keep(Arc::clone(&shared.store), stop.subscribe())));
         tracing::info!(%addr, store = %shared.store.place(), "data server listening");
         Ok(Self { shared, server, addr, stop })
     }
@@ -182,11 +182,11 @@ impl DataServer {
 }
 
 /// Until the server stops: the store can be opened again then.
-async fn keep_sums(store: Arc<Store>, mut stop: watch::Receiver<bool>) {
+async fn keep(store: Arc<Store>, mut stop: watch::Receiver<bool>) {
     tokio::select! {
         biased;
         _ = stop.wait_for(|stop| *stop) => {}
-        () = store.keep_sums() => {}
+        _ = async { tokio::join!(Arc::clone(&store).keep_sums(), Arc::clone(&store).close_idle()) } => {}
     }
 }
 

@@ -113,6 +113,11 @@ impl DataFile {
         !flushing.running && (written == UNTOUCHED || flushing.flushed >= written)
     }
 
+    /// Whether anything was done to it since it was opened.
+    pub(crate) fn was_changed(&self) -> bool {
+        self.written.load(Ordering::Acquire) != UNTOUCHED
+    }
+
     pub(crate) fn is_recorded(&self) -> bool {
         self.recorded.load(Ordering::Acquire)
     }

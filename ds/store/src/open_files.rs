@@ -3,15 +3,20 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use foldhash::fast::FixedState;
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::FileKey;
 use crate::data_file::DataFile;
-use crate::write_count::WriteCount;
+use crate::write_count::{Closed, WriteCount};
+use crate::{FileKey, Store};
 
 const SHARDS: usize = 16;
+/// Between two looks for data files that were written and are not used any more: such a one is closed by the second.
+const IDLE: Duration = Duration::from_secs(2);
+/// Data files of one shard that a look passes.
+const LOOKED_AT: usize = 1024;
 
 #[derive(Debug, Default)]
 pub(crate) struct Shard {
@@ -19,6 +24,10 @@ pub(crate) struct Shard {
     /// Keys in the order the hand visits them; removed files leave stale ones behind.
     ring: Vec<FileKey>,
     hand: usize,
+    /// Where the next look for idle ones begins.
+    idle_from: usize,
+    /// Numbers of the newest writes of some that are not open.
+    closed: Closed,
     /// Being removed: not to be opened or created until that is durable.
     pub(crate) removing: HashSet<FileKey, FixedState>,
 }
@@ -64,7 +73,34 @@ impl OpenFiles {
     /// The number of a data file's newest write. Looking is no use of the file.
     pub(crate) fn last_write(&self, key: FileKey) -> u64 {
         let shard = self.shard(key);
-        shard.files.get(&key).map_or_else(|| self.writes.forgotten(), |file| file.last_write())
+        let open = shard.files.get(&key).map(|file| file.last_write());
+        open.or_else(|| shard.closed.get(key)).unwrap_or_else(|| self.writes.forgotten())
+    }
+
+    /// Takes out data files that were written, and not used since the look before this one. Whoever drops them may
+    /// have to wait for the device.
+    fn take_idle(&self) -> Vec<Arc<DataFile>> {
+        self.shards.iter().flat_map(|shard| shard.lock().take_idle(&self.writes)).collect()
+    }
+}
+
+impl Store {
+    /// Closes data files that were written and are left alone, for as long as somebody awaits it. A file system that
+    /// sets blocks aside for a file that grows (XFS: gigabytes for one of gigabytes) keeps them while it is open.
+    pub async fn close_idle(self: Arc<Self>) {
+        loop {
+            self.env.clock.sleep(IDLE).await;
+            let idle = self.files.take_idle();
+            if idle.is_empty() {
+                continue;
+            }
+            let closed = self.blocking(move |_| {
+                drop(idle);
+                Ok(())
+            });
+            // It fails when nothing is run any more: then they are closed, too.
+            let _ = closed.await;
+        }
     }
 }
 
@@ -79,6 +115,45 @@ impl Shard {
         if self.files.insert(file.key, Arc::clone(file)).is_none() {
             self.ring.push(file.key);
         }
+    }
+
+    /// At least the number of the newest write of a data file that is about to be opened.
+    pub(crate) fn reopened(&mut self, key: FileKey, writes: &WriteCount) -> u64 {
+        self.closed.take(key).unwrap_or_else(|| writes.forgotten())
+    }
+
+    /// Takes the file at a place of the ring out, if that loses nothing.
+    ///
+    /// A device tells of a failed write-back to those who had the file open, and once (Linux, errseq_t): to a
+    /// descriptor opened later it may say yes. So a file is closed only while a flush that succeeded covers all that
+    /// was written: then there is nothing left to be told. One whose flush failed stays dirty until another covers it,
+    /// and stays open; one in use has more than the one owner it has here, and who holds the shard keeps it from
+    /// getting new ones.
+    fn close(&mut self, at: usize, writes: &WriteCount) -> Option<Arc<DataFile>> {
+        let key = *self.ring.get(at)?;
+        self.files.get(&key).filter(|file| Arc::strong_count(file) == 1 && file.is_clean())?;
+        let file = self.files.remove(&key)?;
+        self.ring.swap_remove(at);
+        self.closed.put(key, file.last_write(), writes);
+        Some(file)
+    }
+
+    fn take_idle(&mut self, writes: &WriteCount) -> Vec<Arc<DataFile>> {
+        let mut idle = Vec::new();
+        // Not around the end: what takes the place of one that is closed was not passed by this look.
+        for _ in 0..LOOKED_AT {
+            let Some(file) = self.ring.get(self.idle_from).and_then(|key| self.files.get(key)) else {
+                self.idle_from = 0;
+                break;
+            };
+            let used = !file.was_changed() || file.referenced.swap(false, Ordering::Relaxed);
+            let closed = if used { None } else { self.close(self.idle_from, writes) };
+            if closed.is_none() {
+                self.idle_from += 1;
+            }
+            idle.extend(closed);
+        }
+        idle
     }
 
     pub(crate) fn evict(&mut self, key: FileKey) {
@@ -101,15 +176,11 @@ impl Shard {
             let Some(file) = self.ring.get(self.hand).and_then(|key| self.files.get(key)) else { break };
             let idle = Arc::strong_count(file) == 1;
             if idle && !file.referenced.swap(false, Ordering::Relaxed) {
-                if file.is_clean() {
-                    let key = file.key;
-                    writes.forget(file.last_write());
-                    self.files.remove(&key);
-                    self.ring.swap_remove(self.hand);
+                if self.close(self.hand, writes).is_some() {
                     return Victim::Gone;
                 }
-                // Closing an unflushed file could lose the report of a failed write-back.
-                dirty.get_or_insert_with(|| Arc::clone(file));
+                let kept = self.ring.get(self.hand).and_then(|key| self.files.get(key));
+                dirty = dirty.or_else(|| kept.map(Arc::clone));
             }
             self.hand += 1;
         }

@@ -507,7 +507,8 @@ impl Store {
             return Err(StoreError::Refused(Refusal::Removed));
         }
         let device_file = self.device.open(&path_of(key))?;
-        let file = Arc::new(self.data_file(key, 0, device_file, false)?);
+        let last_write = shard.reopened(key, &self.files.writes);
+        let file = Arc::new(self.data_file(key, (0, last_write), device_file, false)?);
         shard.insert(&file);
         Ok(file)
     }
@@ -533,7 +534,8 @@ impl Store {
             return Err(StoreError::Refused(Refusal::Removed));
         }
         let device_file = self.create_file(key)?;
-        let file = Arc::new(self.data_file(key, generation, device_file, true)?);
+        let last_write = shard.reopened(key, &self.files.writes);
+        let file = Arc::new(self.data_file(key, (generation, last_write), device_file, true)?);
         shard.insert(&file);
         Ok(file)
     }
@@ -541,11 +543,10 @@ impl Store {
     fn data_file(
         &self,
         key: FileKey,
-        generation: u16,
+        (generation, last_write): (u16, u64),
         file: Arc<dyn DeviceFile>,
         fresh: bool,
     ) -> Result<DataFile, StoreError> {
-        let last_write = self.files.writes.forgotten();
         let Some(sums) = &self.sums else { return DataFile::new(key, generation, file, last_write) };
         let summed = SummedFile::new(key, file, sums, fresh);
         let file: Arc<dyn DeviceFile> = Arc::clone(&summed) as Arc<dyn DeviceFile>;

@@ -42,7 +42,7 @@ pub(super) struct State {
 
 impl State {
     pub(super) fn used(&self) -> u64 {
-        self.inodes.values().map(Inode::allocated).sum()
+        self.inodes.values().filter(|inode| !inode.unlinked).map(Inode::allocated).sum()
     }
 
     /// One flush: counted, and refused when told to.
@@ -120,6 +120,8 @@ impl MemDevice {
         let reachable: BTreeSet<u64> = after.values().filter_map(|inode| *inode).collect();
         state.inodes.retain(|number, _| reachable.contains(number));
         for inode in state.inodes.values_mut() {
+            // Its removal may be what is lost.
+            inode.unlinked = false;
             inode.crash(&mut keep);
         }
         state.durable_names = after.clone();
@@ -143,6 +145,13 @@ impl MemDevice {
         if let Some(inode) = inode.and_then(|inode| state.inodes.get_mut(&inode)) {
             inode.rot(offset);
         }
+    }
+
+    /// How often a file is open.
+    pub fn opened(&self, path: &str) -> usize {
+        let state = self.state();
+        let inode = state.names.get(path).copied().flatten().and_then(|inode| state.inodes.get(&inode));
+        inode.map_or(0, |inode| Arc::strong_count(&inode.opened) - 1)
     }
 
     /// Bytes the device holds; writes beyond fail with `StorageFull`.
@@ -194,8 +203,9 @@ impl Device for MemDevice {
 
     fn open(&self, path: &str) -> io::Result<Arc<dyn DeviceFile>> {
         let state = self.state();
-        let (inode, life) = (state.inode_of(path)?, state.life);
-        Ok(Arc::new(MemFile { state: Arc::clone(&self.state), inode, life }))
+        let inode = state.inode_of(path)?;
+        let opened = state.inodes.get(&inode).map(|inode| Arc::clone(&inode.opened)).ok_or_else(not_found)?;
+        Ok(Arc::new(MemFile { state: Arc::clone(&self.state), inode, life: state.life, _opened: opened }))
     }
 
     fn create(&self, path: &str) -> io::Result<Arc<dyn DeviceFile>> {
@@ -207,8 +217,10 @@ impl Device for MemDevice {
         let (inode, life) = (state.next_inode, state.life);
         state.next_inode += 1;
         state.names.insert(path.to_owned(), Some(inode));
-        state.inodes.insert(inode, Inode::default());
-        Ok(Arc::new(MemFile { state: Arc::clone(&self.state), inode, life }))
+        let made = Inode::default();
+        let opened = Arc::clone(&made.opened);
+        state.inodes.insert(inode, made);
+        Ok(Arc::new(MemFile { state: Arc::clone(&self.state), inode, life, _opened: opened }))
     }
 
     fn stat(&self, path: &str) -> io::Result<FileStat> {
@@ -219,8 +231,9 @@ impl Device for MemDevice {
 
     fn remove(&self, path: &str) -> io::Result<()> {
         let mut state = self.state();
-        state.inode_of(path)?;
+        let inode = state.inode_of(path)?;
         state.names.remove(path);
+        state.inodes.get_mut(&inode).into_iter().for_each(|inode| inode.unlinked = true);
         Ok(())
     }
 

@@ -26,6 +26,10 @@ pub(super) struct Inode {
     durable: Content,
     /// Pages of `now` that differ from `durable`.
     dirty: BTreeSet<u64>,
+    /// It has no name any more, and uses no space.
+    pub(super) unlinked: bool,
+    /// As many as it is open, and one.
+    pub(super) opened: Arc<()>,
 }
 
 impl Inode {
@@ -151,6 +155,7 @@ pub(super) struct MemFile {
     pub(super) state: Arc<Mutex<State>>,
     pub(super) inode: u64,
     pub(super) life: u64,
+    pub(super) _opened: Arc<()>,
 }
 
 impl MemFile {
