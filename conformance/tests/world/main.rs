@@ -16,6 +16,7 @@ mod read_plus;
 mod rot;
 mod small;
 mod stage;
+mod statfs;
 mod storage;
 
 use std::collections::BTreeSet;

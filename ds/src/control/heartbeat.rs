@@ -7,9 +7,9 @@ use sluice_rpc::Connection;
 use sluice_store::Epoch;
 use sluice_xdr::control::{
     CONTROL_HEARTBEAT, HEARTBEAT_args, HEARTBEAT_res, ctl_capacity, ctl_counters, ctl_health, ctl_status,
-    ctl_uuid,
 };
 
+use super::capacity;
 use super::link::{LinkError, call};
 use super::register::Registered;
 use crate::shared::Shared;
@@ -19,7 +19,7 @@ pub(crate) async fn run(
     connection: &Connection,
     registered: &Registered,
 ) -> Result<(), LinkError> {
-    let capacity = capacity(shared).await;
+    let capacity = capacity::run(shared).await;
     let (health, detail) = health(shared, &capacity);
     let args = HEARTBEAT_args {
         mds_epoch: registered.mds_epoch,
@@ -46,23 +46,6 @@ pub(crate) async fn run(
             Err(LinkError::RegisterAgain)
         }
         HEARTBEAT_res::Default(status) => Err(LinkError::Refused("heartbeat".into(), status)),
-    }
-}
-
-pub(crate) async fn capacity(shared: &Arc<Shared>) -> ctl_capacity {
-    match shared.store.capacity().await {
-        Ok(c) => ctl_capacity {
-            total_bytes: c.total,
-            free_bytes: c.free,
-            used_bytes: c.used,
-            files: c.inodes.saturating_sub(c.inodes_free),
-            free_inodes: c.inodes_free,
-            device: ctl_uuid(c.device),
-        },
-        Err(error) => {
-            tracing::error!(store = %shared.store.place(), %error, "the device does not tell its capacity");
-            ctl_capacity::default()
-        }
     }
 }
 

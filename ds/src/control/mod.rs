@@ -1,6 +1,7 @@
 //! The data server's half of the control program: it dials the metadata server, registers, keeps in
 //! contact, reports, and on the same connection takes orders.
 
+mod capacity;
 mod checksum;
 mod clone;
 mod copy;

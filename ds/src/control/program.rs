@@ -11,8 +11,8 @@ use sluice_xdr::control::{SLUICE_DATA_SERVER, SLUICE_DATA_SERVER_V1};
 use sluice_xdr::{Decode, Encode, from_bytes, to_frame};
 
 use super::{
-    checksum, clone, copy, epoch, fence, inventory, logical_size, machine, remove, scrub, seek, space, stat,
-    transfer, truncate,
+    capacity, checksum, clone, copy, epoch, fence, inventory, logical_size, machine, remove, scrub, seek,
+    space, stat, transfer, truncate,
 };
 use crate::shared::Shared;
 
@@ -22,7 +22,7 @@ const REPLY_MAX: usize = 1 << 20;
 type Handler = for<'a> fn(&'a Arc<Shared>, Bytes) -> BoxFuture<'a, Reply>;
 
 /// One row per procedure; the number is the position.
-static TABLE: [(&str, Handler); 16] = [
+static TABLE: [(&str, Handler); 17] = [
     ("NULL", |_, _| Box::pin(std::future::ready(Reply::Success(Frame::empty())))),
     ("REMOVE", |shared, args| answer(args, |args| remove::run(shared, args))),
     ("TRUNCATE", |shared, args| answer(args, |args| truncate::run(shared, args))),
@@ -39,6 +39,7 @@ static TABLE: [(&str, Handler); 16] = [
     ("TRANSFER", |shared, args| answer(args, |args| transfer::run(shared, args))),
     ("CLONE", |shared, args| answer(args, |args| clone::run(shared, args))),
     ("SCRUB", |shared, args| answer(args, |args| scrub::run(shared, args))),
+    ("CAPACITY", |shared, args| answer(args, |()| capacity::run(shared))),
 ];
 
 fn answer<'a, A, R, F>(args: Bytes, run: impl FnOnce(A) -> F + Send + 'a) -> BoxFuture<'a, Reply>

@@ -11,7 +11,7 @@ use sluice_xdr::control::{
 };
 
 use super::link::{LinkError, call};
-use super::{Identity, data_file, heartbeat};
+use super::{Identity, capacity, data_file};
 use crate::shared::Shared;
 
 /// What a registration granted.
@@ -36,7 +36,7 @@ pub(crate) async fn run(
         cluster: ctl_uuid(store.cluster().0),
         incarnation: ctl_uuid(identity.incarnation),
         addresses: identity.addresses.clone(),
-        capacity: heartbeat::capacity(shared).await,
+        capacity: capacity::run(shared).await,
         version: identity.version.clone().into(),
         newest_epoch: store.oldest().map_or(0, |epoch| epoch.0.into()),
     };

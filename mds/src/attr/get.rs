@@ -322,6 +322,17 @@ const fn charset(names: Names) -> fs_charset_cap4 {
     }
 }
 
+/// Attributes that tell how full the data servers are. Whoever asks for one file's wants to know how full they are now
+/// (statfs); with the entries of a directory they are as last heard.
+pub(crate) const SPACE: bitmap4 = bitmap4::of(&[
+    FATTR4_SPACE_AVAIL,
+    FATTR4_SPACE_FREE,
+    FATTR4_SPACE_TOTAL,
+    FATTR4_FILES_AVAIL,
+    FATTR4_FILES_FREE,
+    FATTR4_FILES_TOTAL,
+]);
+
 /// Attributes for which it must be known what is used.
 const ROOM: bitmap4 = bitmap4::of(&[
     FATTR4_QUOTA_AVAIL_HARD,

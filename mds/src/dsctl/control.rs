@@ -165,6 +165,7 @@ impl Control {
             view.version = Bytes::copy_from_slice(&args.version);
             view.health = Some(ctl_health::HEALTH_OK);
             view.last_heard = now;
+            view.mute = false;
         });
         *store.nfs.lock().await = None;
         self.mds.reports.forget(row.id);
@@ -244,6 +245,7 @@ impl Control {
             view.counters = args.counters;
             view.detail = String::from_utf8_lossy(&args.detail).into_owned();
             view.last_heard = now;
+            view.mute = false;
             (before, args.health)
         });
         if before != Some(after) {

@@ -3,6 +3,7 @@
 //! | module | what |
 //! | --- | --- |
 //! | `registry` | every store ever registered, its connection, addresses, capacity, health |
+//! | `capacity` | how full they are at this moment |
 //! | `clone` | data files that share what others hold |
 //! | `control` | SLUICE_CONTROL: what data servers call |
 //! | `damage` | what data servers hold and nobody is to see |
@@ -14,6 +15,7 @@
 //! | `resync` | making one data file equal to another |
 //! | `transfer` | copying ranges from file to file |
 
+pub(crate) mod capacity;
 pub(crate) mod clone;
 mod control;
 mod damage;

@@ -242,7 +242,10 @@ async fn order<A: Encode>(mds: &Arc<Mds>, store: StoreId, procedure: u32, args: 
         return Err(nfsstat4::NFS4ERR_IO);
     }
     match call(&store, procedure, args, PATIENCE).await {
-        Some(ctl_status::CTL_OK) => Ok(()),
+        Some(ctl_status::CTL_OK) => {
+            mds.data_servers.looks.freed();
+            Ok(())
+        }
         Some(ctl_status::CTL_ERR_NOSPC) => Err(nfsstat4::NFS4ERR_NOSPC),
         Some(ctl_status::CTL_ERR_NOTSUPP) => Err(nfsstat4::NFS4ERR_NOTSUPP),
         Some(ctl_status::CTL_ERR_IO) => Err(nfsstat4::NFS4ERR_IO),
@@ -266,6 +269,7 @@ pub(crate) async fn remove(mds: &Arc<Mds>, store: StoreId, files: Vec<ctl_data_f
     mds.data_servers.turns.kept(expected);
     match call::<_, DS_REMOVE_res>(&handle, DS_REMOVE, &args, PATIENCE).await {
         Some(done) => {
+            mds.data_servers.looks.freed();
             if done.results.contains(&ctl_status::CTL_ERR_AGAIN) {
                 mds.data_servers.turns.full();
             }

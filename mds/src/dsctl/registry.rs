@@ -19,6 +19,7 @@ use sluice_state::{BootEpoch, ClientId, Time};
 use sluice_xdr::capability::{Capability, Rights};
 use sluice_xdr::control::{ctl_caller, ctl_capacity, ctl_counters, ctl_health};
 
+use super::capacity::Looks;
 use super::damage::Damage;
 use super::epochs::Turns;
 use crate::config::Config;
@@ -45,6 +46,7 @@ pub(crate) struct Registry {
     next_request: AtomicU64,
     /// Data servers that were not let in lately.
     pub(crate) refused: Mutex<BTreeMap<IpAddr, Refused>>,
+    pub(super) looks: Looks,
     /// Where the next file begins; spreads files evenly.
     pub(crate) cursor: AtomicU64,
     /// Held by choices of data servers that are not committed yet.
@@ -89,6 +91,8 @@ pub(crate) struct StoreView {
     pub(crate) version: Bytes,
     pub(crate) intent: StoreState,
     pub(crate) last_heard: Time,
+    /// It did not say in time how full it is, and was not heard of since.
+    pub(crate) mute: bool,
     /// Its silence has been told, and its layouts recalled.
     pub(crate) lost: bool,
     /// The fences found at its registration have been told and their rows dropped.
@@ -135,6 +139,7 @@ impl Registry {
             epochs: RwLock::new(epochs),
             next_request: AtomicU64::new(1),
             refused: Mutex::default(),
+            looks: Looks::default(),
             cursor: AtomicU64::new(env.random.u64()),
             placing: Mutex::default(),
         })
@@ -228,7 +233,8 @@ impl Registry {
         Some(Bytes::copy_from_slice(&sealed))
     }
 
-    /// Of all data servers that take new files, together.
+    /// Of all data servers that take new files, together, as last heard: [`capacity::look`](super::capacity::look) asks
+    /// them.
     pub(crate) fn capacity(&self) -> ctl_capacity {
         let views = self.all().into_iter().map(|store| store.view());
         together(views.filter(|v| v.health.is_some()).map(|v| match v.intent {

@@ -12,7 +12,7 @@ use sluice_namespace::{
 };
 use sluice_state::file::{File, Grace};
 use sluice_xdr::control::ctl_data_file;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::dsctl;
 use crate::files::FileEntry;
@@ -29,6 +29,8 @@ const PAUSE: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_secs(1);
 /// Files are often removed in a row: what comes meanwhile is worked on together.
 const GATHER: Duration = Duration::from_millis(10);
+/// For what was queued to be worked on, when somebody waits for it.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// What was queued since the queue was last worked on.
 ///
@@ -38,6 +40,7 @@ const GATHER: Duration = Duration::from_millis(10);
 pub(crate) struct Queue {
     news: Mutex<News>,
     woken: Notify,
+    worked: watch::Sender<Worked>,
 }
 
 #[derive(Debug, Default)]
@@ -46,12 +49,38 @@ struct News {
     rows: Vec<Garbage>,
     /// There is more than that.
     look: bool,
+    /// How often something was told.
+    told: u64,
+    /// Somebody has waited in vain, when so many rounds were over.
+    given_up: Option<u64>,
+}
+
+/// What is behind the queue.
+#[derive(Clone, Copy, Debug, Default)]
+struct Worked {
+    rounds: u64,
+    /// What was told by then has been worked on, once.
+    told: u64,
 }
 
 impl Queue {
     fn tell(&self, change: impl FnOnce(&mut News)) {
-        change(&mut self.news.lock());
+        let mut news = self.news.lock();
+        change(&mut news);
+        news.told += 1;
+        drop(news);
         self.woken.notify_one();
+    }
+
+    /// What is to be worked on now.
+    fn take(&self) -> (Vec<Garbage>, bool, u64) {
+        let mut news = self.news.lock();
+        (take(&mut news.rows), take(&mut news.look), news.told)
+    }
+
+    /// All that was told before is worked on, whether data servers answered or not.
+    fn worked(&self, told: u64) {
+        self.worked.send_modify(|worked| *worked = Worked { rounds: worked.rounds + 1, told });
     }
 
     fn push(&self, row: Garbage) {
@@ -75,6 +104,25 @@ pub(crate) fn queued(mds: &Arc<Mds>, row: Garbage) {
     mds.garbage.push(row);
 }
 
+/// Returns when all that was queued before has been worked on, or after a moment. A round in which somebody waited in
+/// vain is waited for no more: a data server does not answer.
+pub(crate) async fn worked_off(mds: &Mds) {
+    let queue = &mds.garbage;
+    let mut worked = queue.worked.subscribe();
+    let (told, given_up) = {
+        let news = queue.news.lock();
+        (news.told, news.given_up)
+    };
+    let now = *worked.borrow_and_update();
+    if now.told >= told || given_up == Some(now.rounds) {
+        return;
+    }
+    let done = worked.wait_for(|worked| worked.told >= told);
+    if mds.env.clock.timeout(PATIENCE, done).await.is_err() {
+        queue.news.lock().given_up = Some(queue.worked.borrow().rounds);
+    }
+}
+
 /// Works through the garbage queue for the life of the server, after what earlier incarnations left.
 pub(crate) async fn run(mds: Arc<Mds>) {
     mds.spawn(finish_truncations(Arc::clone(&mds)));
@@ -83,15 +131,16 @@ pub(crate) async fn run(mds: Arc<Mds>) {
     let mut look_at = clock.now();
     loop {
         let woken = mds.garbage.woken.notified();
-        let news = take(&mut *mds.garbage.news.lock());
-        let done = if news.look || clock.now() >= look_at {
+        let (rows, to_look, told) = mds.garbage.take();
+        let done = if to_look || clock.now() >= look_at {
             // Data servers that were away come back without telling this queue.
             let looked = look(&mds).await;
             look_at = clock.now() + PAUSE;
             looked
         } else {
-            forget(&mds, &news.rows).await
+            forget(&mds, &rows).await
         };
+        mds.garbage.worked(told);
         if let Err(error) = done {
             tracing::warn!(%error, "cannot work through the garbage queue; trying again");
         }
@@ -356,8 +405,8 @@ mod tests {
         (0..HELD as u64).for_each(|number| queue.push(row(number)));
         assert!(!queue.news.lock().look);
         queue.push(row(u64::MAX));
-        let news = take(&mut *queue.news.lock());
-        assert_eq!((news.rows.len(), news.look), (HELD, true));
+        let (rows, look, told) = queue.take();
+        assert_eq!((rows.len(), look, told), (HELD, true, HELD as u64 + 1));
         queue.push(row(0));
         assert!(!queue.news.lock().look, "it has been told");
     }

@@ -5,6 +5,7 @@ use sluice_xdr::nfs4::{GETATTR4args, GETATTR4res, GETATTR4resok, nfsstat4};
 
 use crate::attr::{acl, current, get, straight};
 use crate::compound::{Context, OpResult};
+use crate::dsctl::capacity;
 
 /// Bytes that the usual attributes take, about.
 const ROOM: usize = 192;
@@ -30,6 +31,9 @@ pub(crate) async fn getattr(cx: &mut Context, args: GETATTR4args) -> OpResult<GE
             cx.give_back(inode);
         }
         return Ok(GETATTR4res::NFS4_OK(GETATTR4resok { obj_attributes }));
+    }
+    if !args.attr_request.and(get::SPACE).is_empty() {
+        capacity::look(&cx.server).await;
     }
     let standing = get::standing(&cx.server, &inode, &args.attr_request).await?;
     let of = (&inode, standing.as_ref());

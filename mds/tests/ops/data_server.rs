@@ -40,6 +40,38 @@ struct State {
     removed: Vec<Vec<ctl_data_file>>,
     /// Nothing is removed now.
     keeps: bool,
+    /// Of its device, as it says when it is asked; heartbeats always say 0.
+    used: u64,
+    /// How often it was asked.
+    asked: usize,
+    tells: Tells,
+}
+
+/// What is answered to one who asks for the capacity.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tells {
+    #[default]
+    Now,
+    /// It is of a release that does not know the question.
+    Unknown,
+    /// Nothing; to orders to remove neither.
+    Never,
+}
+
+/// Bytes of its device.
+pub const DEVICE: u64 = 1 << 40;
+/// What a data file takes.
+pub const DATA_FILE: u64 = 1 << 20;
+
+fn capacity(used: u64) -> ctl_capacity {
+    ctl_capacity {
+        total_bytes: DEVICE,
+        free_bytes: DEVICE - used,
+        used_bytes: used,
+        files: used / DATA_FILE,
+        free_inodes: (1 << 30) - used / DATA_FILE,
+        device: ctl_uuid([0; 16]),
+    }
 }
 
 #[derive(Debug)]
@@ -96,6 +128,20 @@ impl DataServer {
         self.state.lock().keeps = keeps;
     }
 
+    /// Holds so many data files from now on.
+    pub fn set_data_files(&self, count: u64) {
+        self.state.lock().used = count * DATA_FILE;
+    }
+
+    /// How often it was asked for its capacity.
+    pub fn asked(&self) -> usize {
+        self.state.lock().asked
+    }
+
+    pub fn set_tells(&self, tells: Tells) {
+        self.state.lock().tells = tells;
+    }
+
     async fn run(self: Arc<Self>, env: Env, dialler: Dialler, mds: SocketAddr, address: SocketAddr) {
         loop {
             if let Ok(link) = dialler.dial(mds).await {
@@ -113,14 +159,7 @@ impl DataServer {
         };
         let mut uuid = [1; 16];
         uuid[..4].copy_from_slice(&[a, b, c, d]);
-        let capacity = ctl_capacity {
-            total_bytes: 1 << 40,
-            free_bytes: 1 << 40,
-            used_bytes: 0,
-            files: 0,
-            free_inodes: 1 << 30,
-            device: ctl_uuid([0; 16]),
-        };
+        let capacity = capacity(0);
         let args = REGISTER_args {
             protocol: CTL_PROTOCOL,
             store: ctl_uuid(uuid),
@@ -168,14 +207,24 @@ impl DataServer {
                 let args: DS_STAT_args = from_bytes(args).unwrap();
                 success(&DS_STAT_res::CTL_OK(vec![state.stat; args.files.len()]))
             }
+            DS_REMOVE if state.tells == Tells::Never => Reply::Drop,
             DS_REMOVE => {
                 let args: DS_REMOVE_args = from_bytes(args).unwrap();
                 let status = if state.keeps { ctl_status::CTL_ERR_IO } else { ctl_status::CTL_OK };
                 let results = vec![status; args.files.len()];
                 if !state.keeps {
+                    state.used = state.used.saturating_sub(DATA_FILE * args.files.len() as u64);
                     state.removed.push(args.files);
                 }
                 success(&DS_REMOVE_res { results })
+            }
+            DS_CAPACITY => {
+                state.asked += 1;
+                match state.tells {
+                    Tells::Now => success(&capacity(state.used)),
+                    Tells::Unknown => Reply::ProcUnavail,
+                    Tells::Never => Reply::Drop,
+                }
             }
             DS_MACHINE => {
                 // Noon of some day in 2001.

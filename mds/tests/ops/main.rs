@@ -48,5 +48,6 @@ mod register;
 mod remove;
 mod sequence;
 mod set_id;
+mod statfs;
 mod why;
 mod xattrs;

@@ -9,7 +9,7 @@ use crate::data_server::DataServer;
 use crate::harness::*;
 
 /// A file with data files: somebody had a layout of it.
-async fn made(client: &Client, name: &str) {
+pub async fn made(client: &Client, name: &str) {
     let (handle, stateid) = client.open(name, OPEN4_SHARE_ACCESS_BOTH, 0).await;
     let get = layoutget(stateid, layoutiomode4::LAYOUTIOMODE4_RW);
     let results = client.ok(vec![putfh(&handle), get]).await;
@@ -18,7 +18,7 @@ async fn made(client: &Client, name: &str) {
     client.ok(vec![putfh(&handle), back, close(stateid)]).await;
 }
 
-async fn unlink(client: &Client, name: &str) {
+pub async fn unlink(client: &Client, name: &str) {
     client.ok(vec![putrootfh(), remove(name)]).await;
 }
 
