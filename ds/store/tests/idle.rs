@@ -61,19 +61,20 @@ fn what_is_used_every_second_stays_open() {
         let device = MemDevice::new();
         let store = open(&env, &device).await.unwrap();
         write(&store, 1, Stability::FileSync).await;
-        let keeper = tokio::spawn(Arc::clone(&store).close_idle());
-        for second in 0..20 {
-            env.clock.sleep(Duration::from_secs(1)).await;
-            assert_eq!(opened(&device, 1), 1);
-            if second % 2 == 0 {
-                write(&store, 1, Stability::FileSync).await;
-            } else {
-                store.read_at(key(1), 0, 10).await.unwrap();
+        let user = async {
+            for second in 0..20 {
+                env.clock.sleep(Duration::from_secs(1)).await;
+                assert_eq!(opened(&device, 1), 1);
+                if second % 2 == 0 {
+                    write(&store, 1, Stability::FileSync).await;
+                } else {
+                    store.read_at(key(1), 0, 10).await.unwrap();
+                }
             }
-        }
-        env.clock.sleep(Duration::from_secs(5)).await;
-        assert_eq!(opened(&device, 1), 0);
-        keeper.abort();
+            env.clock.sleep(Duration::from_secs(5)).await;
+            assert_eq!(opened(&device, 1), 0);
+        };
+        tokio::join!(keep(&env, &store, 30), user);
     });
 }
 
