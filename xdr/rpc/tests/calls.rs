@@ -113,10 +113,11 @@ async fn timeouts_and_late_replies(w: World) {
     let (_server, addr) = w.serve(Limits::default(), vec![Echo::new(&w.env, ECHO)]).await;
     let c = w.client().dial(addr).await.unwrap();
     let brief = Duration::from_millis(30);
-    let args = words(&[100]);
+    // Long enough that a busy machine does not look at the clock only when the reply is there.
+    let args = words(&[2000]);
     let late = c.call(ECHO, 3, procedure::SLEEP, &Credential::None, args.into(), brief).await;
     assert_eq!(late, Err(CallError::Timeout(brief)));
-    w.env.clock.sleep(Duration::from_millis(150)).await;
+    w.env.clock.sleep(Duration::from_millis(2500)).await;
     assert_eq!(call(&c, procedure::ECHO, "next").await.unwrap(), "next");
     let nothing = c.call(ECHO, 3, procedure::DROP, &Credential::None, Frame::empty(), brief).await;
     assert_eq!(nothing, Err(CallError::Timeout(brief)));
