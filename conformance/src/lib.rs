@@ -16,4 +16,5 @@ pub mod external;
 pub mod guest;
 pub mod hosts;
 pub mod kills;
+pub mod soak;
 pub mod suite;

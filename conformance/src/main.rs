@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use sluice_conformance::external::{guests, pynfs};
-use sluice_conformance::{bench, check, guest, hosts, kills, suite};
+use sluice_conformance::{bench, check, guest, hosts, kills, soak, suite};
 
 #[cfg(feature = "bench-mds")]
 #[global_allocator]
@@ -45,10 +45,14 @@ enum Command {
     Xfstests(guests::Options),
     /// kill -9 of servers under load, again and again, with checkers that know what was promised
     Kills(kills::Options),
+    /// A mixed load for long: memory, descriptors, threads and stores of the servers must stop growing
+    Soak(soak::Options),
     /// Measure an installation on this host: data servers, names, a large directory, memory
     Bench(bench::Options),
     /// Measure one data server beside NFS-Ganesha and a server that answers from memory
     BenchDs(bench::ds::Options),
+    /// Measure what a stock kernel's mount does with nothing cached, beside that kernel's own server
+    BenchClient(bench::client::Options),
     /// Measure the metadata server beside its store and NFS-Ganesha
     #[cfg(feature = "bench-mds")]
     BenchMds(bench::mds::Options),
@@ -56,6 +60,9 @@ enum Command {
     #[cfg(feature = "bench-mds")]
     #[command(hide = true)]
     CountedMds(bench::mds::counted::Options),
+    /// The load inside a guest, for `bench-client`
+    #[command(hide = true, subcommand)]
+    ClientLoad(bench::client::load::Load),
     /// The server that answers from memory, for `bench-ds`
     #[command(hide = true)]
     Ceiling,
@@ -75,12 +82,15 @@ fn main() -> ExitCode {
         Command::Fsstress(options) => options.run("fsstress"),
         Command::Xfstests(options) => options.run("xfstests", &[], true),
         Command::Kills(options) => kills::main(&options),
+        Command::Soak(options) => soak::main(&options),
         Command::Bench(options) => bench::main(&options),
         Command::BenchDs(options) => bench::ds::main(&options),
         #[cfg(feature = "bench-mds")]
         Command::BenchMds(options) => bench::mds::main(&options),
         #[cfg(feature = "bench-mds")]
         Command::CountedMds(options) => bench::mds::counted::serve(&options),
+        Command::BenchClient(options) => bench::client::main(&options),
+        Command::ClientLoad(load) => load.run().map(|()| ExitCode::SUCCESS),
         Command::Ceiling => bench::ds::ceiling::serve(),
     };
     match outcome {

@@ -45,7 +45,7 @@ pub(super) struct Usage {
 
 /// A server process.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Process(pub(super) u32);
+pub(crate) struct Process(pub(crate) u32);
 
 impl Process {
     fn folder(self) -> PathBuf {
@@ -62,8 +62,17 @@ impl Process {
     }
 
     /// Bytes in memory now.
-    pub(super) fn resident(self) -> Result<u64> {
+    pub(crate) fn resident(self) -> Result<u64> {
         bytes_of(&fs::read_to_string(self.folder().join("status"))?, "VmRSS:")
+    }
+
+    /// Open files, sockets among them.
+    pub(crate) fn descriptors(self) -> Result<u64> {
+        Ok(fs::read_dir(self.folder().join("fd"))?.count() as u64)
+    }
+
+    pub(crate) fn threads(self) -> Result<u64> {
+        Ok(fs::read_dir(self.folder().join("task"))?.count() as u64)
     }
 
     /// The peak begins anew at what is in memory now. proc_pid_clear_refs(5).

@@ -10,15 +10,17 @@
 //! | `small` | small files, from open to close, and what one costs the servers |
 //! | `reread` | the same files read by several clients, twice |
 //! | `directory` | one directory of many files |
+//! | `client` | `bench-client`: a kernel's mount with cold caches, beside that kernel's own server |
 //! | `ds` | `bench-ds`: one data server beside its peers |
 //! | `mds` | `bench-mds`: the metadata server beside its store and its peers (feature `bench-mds`) |
 //! | `table` | the rows, printed and as JSON |
 
+pub mod client;
 mod costs;
 mod data;
 mod directory;
 pub mod ds;
-mod host;
+pub(crate) mod host;
 mod load;
 #[cfg(feature = "bench-mds")]
 pub mod mds;

@@ -33,7 +33,7 @@ const AGAIN: Duration = Duration::from_millis(20);
 
 /// Which verifiers the data servers had, by how often each was killed before.
 #[derive(Debug, Default)]
-struct Lives {
+pub(crate) struct Lives {
     kills: BTreeMap<SocketAddr, AtomicU64>,
     verifiers: Mutex<BTreeMap<(SocketAddr, [u8; 8]), u64>>,
     acknowledged: AtomicU64,
@@ -41,6 +41,11 @@ struct Lives {
 }
 
 impl Lives {
+    /// Blocks acknowledged as stable so far.
+    pub(crate) fn acknowledged(&self) -> u64 {
+        self.acknowledged.load(Ordering::Relaxed)
+    }
+
     fn of(&self, server: SocketAddr) -> u64 {
         self.kills.get(&server).map_or(0, |kills| kills.load(Ordering::SeqCst))
     }
@@ -243,12 +248,10 @@ impl Worker for Writer {
     }
 }
 
-/// Kills data servers so many times; what was seen.
-pub(super) async fn run(servers: &mut Servers, rounds: u32, seed: u64) -> Result<String> {
-    let mut dice = Dice::new(seed);
+/// Clients and their workers, who begin at once.
+pub(crate) async fn begin(servers: &Servers, herd: &mut Herd, dice: &mut Dice) -> Result<Arc<Lives>> {
     let kills = (0..DATA_SERVERS).map(|n| (servers.data_address(n), AtomicU64::new(0))).collect();
     let lives = Arc::new(Lives { kills, ..Lives::default() });
-    let mut herd = Herd::new(PATIENCE);
     for n in 0..CLIENTS {
         let mut identity = Identity::new(&format!("writer{n}"), "6.18.3");
         identity.timeout = Duration::from_secs(20);
@@ -269,6 +272,14 @@ pub(super) async fn run(servers: &mut Servers, rounds: u32, seed: u64) -> Result
             herd.add(writer);
         }
     }
+    Ok(lives)
+}
+
+/// Kills data servers so many times; what was seen.
+pub(crate) async fn run(servers: &mut Servers, rounds: u32, seed: u64) -> Result<String> {
+    let mut dice = Dice::new(seed);
+    let mut herd = Herd::new(PATIENCE);
+    let lives = begin(servers, &mut herd, &mut dice).await?;
     for kill in 1..=rounds {
         tokio::time::sleep(Duration::from_millis(ALIVE.0 + dice.below(ALIVE.1 - ALIVE.0))).await;
         let victim = u16::try_from(dice.below(DATA_SERVERS.into()))?;

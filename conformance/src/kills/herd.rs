@@ -7,7 +7,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 /// One worker's part of the load, and its model.
-pub(super) trait Worker: Send + 'static {
+pub(crate) trait Worker: Send + 'static {
     /// One change, until it is answered.
     fn step(&mut self) -> impl Future<Output = Result<()>> + Send;
     /// Everything promised is there.
@@ -18,14 +18,14 @@ pub(super) trait Worker: Send + 'static {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Work,
-    /// After the n-th kill.
+    /// For the n-th time: after the n-th kill.
     Compare(u32),
     End,
 }
 
 /// All workers.
 #[derive(Debug)]
-pub(super) struct Herd {
+pub(crate) struct Herd {
     workers: JoinSet<Result<()>>,
     lead: watch::Sender<Phase>,
     done: mpsc::UnboundedSender<()>,
@@ -34,14 +34,14 @@ pub(super) struct Herd {
 }
 
 impl Herd {
-    /// `patience`: within which everybody is served again after a kill.
-    pub(super) fn new(patience: Duration) -> Self {
+    /// `patience`: within which everybody is served, also after a kill.
+    pub(crate) fn new(patience: Duration) -> Self {
         let (done, heard) = mpsc::unbounded_channel();
         Self { workers: JoinSet::new(), lead: watch::Sender::new(Phase::Work), done, heard, patience }
     }
 
     /// It begins at once.
-    pub(super) fn add(&mut self, worker: impl Worker) {
+    pub(crate) fn add(&mut self, worker: impl Worker) {
         self.workers.spawn(work(worker, self.lead.subscribe(), self.done.clone()));
     }
 
@@ -49,8 +49,8 @@ impl Herd {
     ///
     /// # Errors
     /// Of the first worker that fails, or is not served in time.
-    pub(super) async fn compare(&mut self, kill: u32) -> Result<()> {
-        self.lead.send_replace(Phase::Compare(kill));
+    pub(crate) async fn compare(&mut self, number: u32) -> Result<()> {
+        self.lead.send_replace(Phase::Compare(number));
         for _ in 0..self.workers.len() {
             let (workers, heard) = (&mut self.workers, &mut self.heard);
             let next = async {
@@ -63,19 +63,19 @@ impl Herd {
                     heard = heard.recv() => heard.context("no worker is left"),
                 }
             };
-            let late = |_| anyhow!("a client was not served within {} s of a kill", self.patience.as_secs());
+            let late = |_| anyhow!("a client was not served within {} s", self.patience.as_secs());
             tokio::time::timeout(self.patience, next).await.map_err(late)??;
         }
         Ok(())
     }
 
-    pub(super) fn go_on(&self) {
+    pub(crate) fn go_on(&self) {
         self.lead.send_replace(Phase::Work);
     }
 
     /// # Errors
     /// Of the first worker that fails.
-    pub(super) async fn end(mut self) -> Result<()> {
+    pub(crate) async fn end(mut self) -> Result<()> {
         self.lead.send_replace(Phase::End);
         while let Some(ended) = self.workers.join_next().await {
             ended.context("a worker died")??;
@@ -93,8 +93,8 @@ async fn work(
         let now = *phase.borrow_and_update();
         match now {
             Phase::Work => worker.step().await?,
-            Phase::Compare(kill) => {
-                worker.compare().await.with_context(|| format!("after kill {kill}"))?;
+            Phase::Compare(number) => {
+                worker.compare().await.with_context(|| format!("comparison {number}"))?;
                 done.send(()).map_err(|_| anyhow!("nobody waits"))?;
                 phase.changed().await.map_err(|_| anyhow!("nobody leads"))?;
             }

@@ -11,12 +11,12 @@
 //! | `herd` | workers, and when they compare |
 //! | `dice` | decisions that a seed repeats |
 
-mod data;
-mod dice;
-mod herd;
-mod names;
-mod servers;
-mod tree;
+pub(crate) mod data;
+pub(crate) mod dice;
+pub(crate) mod herd;
+pub(crate) mod names;
+pub(crate) mod servers;
+pub(crate) mod tree;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -49,7 +49,7 @@ impl Program for Silent {
 
 /// A client, and whether somebody is telling the server that it has reclaimed.
 #[derive(Debug)]
-pub(super) struct Host {
+pub(crate) struct Host {
     session: Persistent,
     recovering: AtomicBool,
     /// Requests answered, and those that had to be sent more than once.
@@ -86,7 +86,7 @@ impl Host {
     }
 
     /// The answer to a COMPOUND, asked for again while the server says DELAY or GRACE: then it has done nothing.
-    pub(super) async fn ask(&self, ops: Vec<nfs_argop4>) -> Result<Answer> {
+    pub(crate) async fn ask(&self, ops: Vec<nfs_argop4>) -> Result<Answer> {
         loop {
             let answer = self.session.request(ops.clone()).await.map_err(session)?;
             self.answered.fetch_add(1, Ordering::Relaxed);
@@ -130,10 +130,13 @@ impl Worker for Gardener {
     }
 }
 
-/// Kills the metadata server so many times; what was seen.
-pub(super) async fn run(servers: &mut Servers, options: &Options, forgetful: bool) -> Result<String> {
-    let mut dice = Dice::new(options.seed);
-    let mut herd = Herd::new(PATIENCE);
+/// Clients and their workers, who begin at once.
+pub(crate) async fn plant(
+    servers: &Servers,
+    herd: &mut Herd,
+    dice: &mut Dice,
+    forgetful: bool,
+) -> Result<Vec<Arc<Host>>> {
     let mut hosts = Vec::new();
     for n in 0..CLIENTS {
         let host = Host::begin(servers, n, forgetful).await?;
@@ -143,6 +146,22 @@ pub(super) async fn run(servers: &mut Servers, options: &Options, forgetful: boo
             herd.add(Gardener { host: Arc::clone(&host), tree });
         }
     }
+    Ok(hosts)
+}
+
+/// Requests answered, and those that had to be sent more than once.
+pub(crate) fn told(hosts: &[Arc<Host>]) -> (u64, u64) {
+    let count = |of: fn(&Host) -> &AtomicU64| -> u64 {
+        hosts.iter().map(|host| of(host).load(Ordering::Relaxed)).sum()
+    };
+    (count(|host| &host.answered), count(|host| &host.repeated))
+}
+
+/// Kills the metadata server so many times; what was seen.
+pub(crate) async fn run(servers: &mut Servers, options: &Options, forgetful: bool) -> Result<String> {
+    let mut dice = Dice::new(options.seed);
+    let mut herd = Herd::new(PATIENCE);
+    let hosts = plant(servers, &mut herd, &mut dice, forgetful).await?;
     for kill in 1..=options.rounds {
         let alive = Duration::from_millis(ALIVE.0 + dice.below(ALIVE.1 - ALIVE.0));
         tokio::time::sleep(alive).await;
@@ -163,19 +182,15 @@ pub(super) async fn run(servers: &mut Servers, options: &Options, forgetful: boo
         herd.go_on();
     }
     herd.end().await?;
-    let count = |of: fn(&Host) -> &AtomicU64| -> u64 {
-        hosts.iter().map(|host| of(host).load(Ordering::Relaxed)).sum()
-    };
+    let (answered, repeated) = told(&hosts);
     Ok(format!(
-        "{} kills of the metadata server: {} requests, of which {} were sent again and done once; all that was promised is there",
+        "{} kills of the metadata server: {answered} requests, of which {repeated} were sent again and done once; all that was promised is there",
         options.rounds,
-        count(|host| &host.answered),
-        count(|host| &host.repeated),
     ))
 }
 
 /// PUTROOTFH, and what follows.
-pub(super) fn root(rest: Vec<nfs_argop4>) -> Vec<nfs_argop4> {
+pub(crate) fn root(rest: Vec<nfs_argop4>) -> Vec<nfs_argop4> {
     let mut all = vec![ops::putrootfh()];
     all.extend(rest);
     all

@@ -12,10 +12,11 @@ use sluice_env::Env;
 use sluice_rpc::{ClusterKey, Tcp, Transport};
 use tempfile::TempDir;
 
+use crate::bench::host::Process;
 use crate::external::server::free_ports;
 use crate::guest::process::Group;
 
-pub(super) const DATA_SERVERS: u16 = 3;
+pub(crate) const DATA_SERVERS: u16 = 3;
 const START: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(2);
 /// Also the longest that grace lasts: it ends early when every client has reclaimed.
@@ -23,7 +24,7 @@ const LEASE: &str = "30";
 
 /// The installation; it ends with the value.
 #[derive(Debug)]
-pub(super) struct Servers {
+pub(crate) struct Servers {
     program: PathBuf,
     first_port: u16,
     mds: Option<Group>,
@@ -34,7 +35,7 @@ pub(super) struct Servers {
 
 impl Servers {
     /// A new installation; it serves.
-    pub(super) async fn start(program: &Path, below: Option<&Path>) -> Result<Self> {
+    pub(crate) async fn start(program: &Path, below: Option<&Path>) -> Result<Self> {
         let below = below.map_or_else(std::env::temp_dir, Path::to_owned);
         fs::create_dir_all(&below).with_context(|| format!("cannot make {}", below.display()))?;
         let home = tempfile::Builder::new().prefix("sluice-kills-").tempdir_in(below)?;
@@ -55,15 +56,26 @@ impl Servers {
         Ok(servers)
     }
 
+    /// What runs, by name, and where it keeps its data.
+    pub(crate) fn running(&self) -> Vec<(String, Process, PathBuf)> {
+        let data = self.data.iter().enumerate().map(|(n, process)| (format!("ds{n}"), process.as_ref()));
+        let all = std::iter::once(("mds".to_owned(), self.mds.as_ref())).chain(data);
+        all.filter_map(|(name, process)| {
+            let home = self.home.path().join(&name);
+            Some((name, Process(process?.id()), home))
+        })
+        .collect()
+    }
+
     fn address(&self, n: u16) -> SocketAddr {
         SocketAddr::new(Ipv4Addr::LOCALHOST.into(), self.first_port + n)
     }
 
-    pub(super) fn mds_address(&self) -> SocketAddr {
+    pub(crate) fn mds_address(&self) -> SocketAddr {
         self.address(0)
     }
 
-    pub(super) fn data_address(&self, n: u16) -> SocketAddr {
+    pub(crate) fn data_address(&self, n: u16) -> SocketAddr {
         self.address(n + 1)
     }
 
@@ -78,7 +90,7 @@ impl Servers {
         Group::spawn(command)
     }
 
-    pub(super) fn start_mds(&mut self) -> Result<()> {
+    pub(crate) fn start_mds(&mut self) -> Result<()> {
         let mut command = Command::new(&self.program);
         command.arg("mds").arg("--data-dir").arg(self.home.path().join("mds"));
         command.args(["--lease", LEASE, "--listen", &self.mds_address().to_string()]);
@@ -86,7 +98,7 @@ impl Servers {
         Ok(())
     }
 
-    pub(super) fn start_data_server(&mut self, n: u16, new: bool) -> Result<()> {
+    pub(crate) fn start_data_server(&mut self, n: u16, new: bool) -> Result<()> {
         let dir = self.home.path().join(format!("ds{n}"));
         fs::create_dir_all(&dir)?;
         let mut command = Command::new(&self.program);
@@ -104,16 +116,16 @@ impl Servers {
     }
 
     /// kill -9. A server that had ended by itself is an error.
-    pub(super) fn kill_mds(&mut self) -> Result<()> {
+    pub(crate) fn kill_mds(&mut self) -> Result<()> {
         kill(self.mds.take(), "the metadata server")
     }
 
-    pub(super) fn kill_data_server(&mut self, n: u16) -> Result<()> {
+    pub(crate) fn kill_data_server(&mut self, n: u16) -> Result<()> {
         kill(self.data.get_mut(usize::from(n)).and_then(Option::take), "a data server")
     }
 
     /// Waits until somebody accepts connections there.
-    pub(super) async fn listens(&self, address: SocketAddr) -> Result<()> {
+    pub(crate) async fn listens(&self, address: SocketAddr) -> Result<()> {
         let limit = Instant::now() + START;
         while Arc::new(Tcp).connect(address).await.is_err() {
             if Instant::now() > limit {
@@ -125,7 +137,7 @@ impl Servers {
     }
 
     /// `sluice meta check` while it serves; asked again while the server cannot be reached yet.
-    pub(super) fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         let mut command = Command::new(&self.program);
         command.args(["meta", "check", "--mds", &self.mds_address().to_string()]);
         command.arg("--key").arg(self.home.path().join("cluster.key"));
@@ -139,7 +151,7 @@ impl Servers {
     }
 
     /// The end of what the servers said.
-    pub(super) fn last_words(&self) -> String {
+    pub(crate) fn last_words(&self) -> String {
         let log = fs::read(self.log()).unwrap_or_default();
         let log = String::from_utf8_lossy(&log);
         let lines: Vec<_> = log.lines().rev().take(8).collect();

@@ -21,7 +21,7 @@ const SEEN: bitmap4 =
 /// A promise that was not kept.
 #[derive(Debug, Error)]
 #[error("{0}")]
-pub(super) struct Broken(pub(super) String);
+pub(crate) struct Broken(pub(crate) String);
 
 /// One of the two directories, and a name there. Names of directories begin with `d`, of files with `f`.
 type Place = (usize, String);
@@ -37,7 +37,7 @@ struct Node {
 
 /// The model: names lead to nodes, nodes are told apart by their fileid.
 #[derive(Debug)]
-pub(super) struct Tree {
+pub(crate) struct Tree {
     dirs: [nfs_fh4; 2],
     names: BTreeMap<Place, u64>,
     nodes: BTreeMap<u64, Node>,
@@ -74,7 +74,7 @@ fn mode(bits: u32) -> Attributes {
 
 impl Tree {
     /// Two empty directories for worker `name`.
-    pub(super) async fn plant(host: &Host, name: &str, dice: Dice) -> Result<Self> {
+    pub(crate) async fn plant(host: &Host, name: &str, dice: Dice) -> Result<Self> {
         let mut dirs = Vec::new();
         for half in ["a", "b"] {
             let name = format!("{name}{half}");
@@ -107,7 +107,7 @@ impl Tree {
     }
 
     /// One change.
-    pub(super) async fn step(&mut self, host: &Host) -> Result<()> {
+    pub(crate) async fn step(&mut self, host: &Host) -> Result<()> {
         self.done += 1;
         match self.dice.below(16) {
             0..=3 => self.open(host, true).await,
@@ -259,7 +259,7 @@ impl Tree {
     }
 
     /// Everything is as the model says, and nothing else is there.
-    pub(super) async fn compare(&self, host: &Host) -> Result<()> {
+    pub(crate) async fn compare(&self, host: &Host) -> Result<()> {
         let mut found = BTreeMap::new();
         for n in 0..2 {
             self.list(host, n, &mut found).await?;

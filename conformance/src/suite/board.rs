@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 
 /// Values posted by guests, and waits for them.
 #[derive(Debug, Default)]
-pub(super) struct Board {
+pub(crate) struct Board {
     content: Mutex<Content>,
     changed: Condvar,
 }
@@ -23,18 +23,18 @@ struct Content {
 
 impl Board {
     /// Sets a value; the last one stays.
-    pub(super) fn post(&self, name: &str, value: &str) {
+    pub(crate) fn post(&self, name: &str, value: &str) {
         self.lock().values.insert(name.to_owned(), value.to_owned());
         self.changed.notify_all();
     }
 
     /// Waits for a value.
-    pub(super) fn wait(&self, name: &str, limit: Duration) -> Result<String> {
+    pub(crate) fn wait(&self, name: &str, limit: Duration) -> Result<String> {
         self.until(limit, name, |content| content.values.get(name).cloned())
     }
 
     /// Waits until `count` guests have come to this barrier.
-    pub(super) fn barrier(&self, name: &str, count: u64, limit: Duration) -> Result<()> {
+    pub(crate) fn barrier(&self, name: &str, count: u64, limit: Duration) -> Result<()> {
         let count = count.max(1);
         let round = {
             let mut content = self.lock();
@@ -49,7 +49,7 @@ impl Board {
     }
 
     /// Ends every wait, now and later.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         self.lock().closed = true;
         self.changed.notify_all();
     }

@@ -1,6 +1,6 @@
 //! `suite`: Sluice and stock kernels in one network, case by case.
 
-mod board;
+pub(crate) mod board;
 pub mod cases;
 pub mod foreign;
 mod matrix;
@@ -9,7 +9,7 @@ mod power;
 mod record;
 mod report;
 mod sluice;
-mod stage;
+pub(crate) mod stage;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -373,7 +373,7 @@ impl Played {
     }
 }
 
-fn conversation(job: Job) -> Job {
+pub(crate) fn conversation(job: Job) -> Job {
     job.env("HOST", HOST_ADDRESS).env("HOST_PORT", PORT.to_string())
 }
 
@@ -424,7 +424,7 @@ fn judge(act: &Act, number: u8, outcome: &job::Outcome) -> Result<()> {
     }
 }
 
-fn copy_files(from: &Path, to: &Path) -> Result<()> {
+pub(crate) fn copy_files(from: &Path, to: &Path) -> Result<()> {
     for entry in fs::read_dir(from).with_context(|| format!("cannot list {}", from.display()))? {
         let path = entry?.path();
         if let Some(name) = path.file_name().filter(|_| path.is_file()) {

@@ -33,15 +33,15 @@ pub(super) struct Metric {
 
 /// Shared by the case's threads.
 #[derive(Debug)]
-pub(super) struct Stage {
+pub(crate) struct Stage {
     lab: Lab,
     act: Mutex<Option<Arc<Act>>>,
 }
 
 /// One case.
 #[derive(Debug)]
-pub(super) struct Act {
-    pub(super) board: Board,
+pub(crate) struct Act {
+    pub(crate) board: Board,
     /// None: the reference server.
     pub(super) sluice: Option<Mutex<Sluice>>,
     /// Machines that the case switches on and off.
@@ -63,6 +63,11 @@ impl Act {
             killed: Mutex::default(),
             metrics: Mutex::default(),
         }
+    }
+
+    /// Guests that only meet each other: they bring their servers themselves.
+    pub(crate) fn meeting(limit: Duration) -> Self {
+        Self::new(None, None, limit)
     }
 
     /// A guest's machine, so that it can be killed.
@@ -102,7 +107,7 @@ impl Act {
 
 impl Stage {
     /// Listens for guests.
-    pub(super) fn open(lab: Lab) -> Result<Arc<Self>> {
+    pub(crate) fn open(lab: Lab) -> Result<Arc<Self>> {
         let stage = Arc::new(Self { lab, act: Mutex::default() });
         let listener = TcpListener::bind((HOST_ADDRESS, PORT)).context("cannot listen for guests")?;
         let serving = Arc::clone(&stage);
@@ -116,7 +121,7 @@ impl Stage {
     }
 
     /// Begins a case; links are whole and unshaped again.
-    pub(super) fn begin(&self, act: Arc<Act>) -> Result<()> {
+    pub(crate) fn begin(&self, act: Arc<Act>) -> Result<()> {
         for server in self.lab.traffic()?.into_keys() {
             self.lab.shape(server, None)?;
             self.lab.connect(server, true)?;
@@ -126,7 +131,7 @@ impl Stage {
     }
 
     /// Ends it: guests that wait for each other wait no longer.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         if let Some(act) = lock(&self.act).take() {
             act.board.close();
         }
