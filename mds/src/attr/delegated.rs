@@ -80,8 +80,8 @@ pub(crate) async fn set(
         return Ok(());
     }
     // A LAYOUTCOMMIT of what was written before may follow, and is not to move the time again.
-    let look = if kept.mtime.is_some() { times::look(mds, &entry).await? } else { None };
-    let data_end = look.as_ref().map(|look| look.end);
+    let look = if kept.mtime.is_some() { Some(times::look(mds, &entry).await?) } else { None };
+    let data_end = look.as_ref().and_then(|look| look.end);
     let (namespace, context, believed) = (&mds.namespace, &*cx, &believed);
     cx.write(|mut txn| {
         Box::pin(async move {
@@ -97,10 +97,8 @@ pub(crate) async fn set(
     })
     .await?;
     cx.forget_inode();
-    match look {
-        Some(look) => look.done(&entry),
-        None if kept.mtime.is_some() => entry.set_times(None),
-        None => {}
+    if let Some(look) = look {
+        look.done(&entry);
     }
     held.commit()?;
     Ok(())

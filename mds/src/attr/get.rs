@@ -135,7 +135,9 @@ pub(crate) fn attributes(
     let mut out = Attributes::default();
     of_inode(&mut out, inode, &want);
     of_file_system(&mut out, mds, export, &want);
-    of_room(&mut out, mds, standing, &want);
+    if !asked.and(SPACE.or(QUOTA)).is_empty() {
+        of_room(&mut out, mds, standing, &want);
+    }
     if want(FATTR4_SUPPORTED_ATTRS) {
         out.supported_attrs = Some(supported);
     }
@@ -333,18 +335,7 @@ pub(crate) const SPACE: bitmap4 = bitmap4::of(&[
     FATTR4_FILES_TOTAL,
 ]);
 
-/// Attributes for which it must be known what is used.
-const ROOM: bitmap4 = bitmap4::of(&[
-    FATTR4_QUOTA_AVAIL_HARD,
-    FATTR4_QUOTA_AVAIL_SOFT,
-    FATTR4_QUOTA_USED,
-    FATTR4_SPACE_AVAIL,
-    FATTR4_SPACE_FREE,
-    FATTR4_SPACE_TOTAL,
-    FATTR4_FILES_AVAIL,
-    FATTR4_FILES_FREE,
-    FATTR4_FILES_TOTAL,
-]);
+/// Those that tell what the owner may still use, and what is used.
 const QUOTA: bitmap4 = bitmap4::of(&[FATTR4_QUOTA_AVAIL_HARD, FATTR4_QUOTA_AVAIL_SOFT, FATTR4_QUOTA_USED]);
 
 /// What has to be known of quotas to answer `asked`; nothing, mostly.
@@ -352,7 +343,8 @@ const QUOTA: bitmap4 = bitmap4::of(&[FATTR4_QUOTA_AVAIL_HARD, FATTR4_QUOTA_AVAIL
 /// # Errors
 /// What the store says.
 pub(crate) async fn standing(mds: &Mds, inode: &Inode, asked: &bitmap4) -> Result<Option<Standing>, FsError> {
-    let needed = !asked.and(QUOTA).is_empty() || (inode.record.tree.is_some() && !asked.and(ROOM).is_empty());
+    let needed =
+        !asked.and(QUOTA).is_empty() || (inode.record.tree.is_some() && !asked.and(SPACE).is_empty());
     if !needed {
         return Ok(None);
     }
@@ -368,38 +360,24 @@ fn of_room(out: &mut Attributes, mds: &Mds, standing: Option<&Standing>, want: &
             })*
         };
     }
-    let space = [
-        FATTR4_QUOTA_AVAIL_HARD,
-        FATTR4_QUOTA_AVAIL_SOFT,
-        FATTR4_SPACE_AVAIL,
-        FATTR4_SPACE_FREE,
-        FATTR4_SPACE_TOTAL,
-        FATTR4_FILES_AVAIL,
-        FATTR4_FILES_FREE,
-        FATTR4_FILES_TOTAL,
-    ];
-    if space.into_iter().any(want) {
-        let capacity = mds.data_servers.capacity();
-        let tree = standing.and_then(|standing| standing.tree).unwrap_or_default();
-        let (total, free) = tree.bytes.unwrap_or((capacity.total_bytes, capacity.free_bytes));
-        let free = free.min(capacity.free_bytes);
-        let (files_total, files_free) =
-            tree.files.unwrap_or((capacity.free_inodes.saturating_add(capacity.files), capacity.free_inodes));
-        let files_free = files_free.min(capacity.free_inodes);
-        // RFC 8881 §5.8.2.28: what others may use up first is left all the same.
-        let left = |left: Option<u64>| left.map_or(free, |left| left.min(free));
-        set! {
-            FATTR4_QUOTA_AVAIL_HARD quota_avail_hard left(standing.and_then(|standing| standing.left_hard));
-            FATTR4_QUOTA_AVAIL_SOFT quota_avail_soft left(standing.and_then(|standing| standing.left_soft));
-            FATTR4_SPACE_AVAIL space_avail free;
-            FATTR4_SPACE_FREE space_free free;
-            FATTR4_SPACE_TOTAL space_total total;
-            FATTR4_FILES_AVAIL files_avail files_free;
-            FATTR4_FILES_FREE files_free files_free;
-            FATTR4_FILES_TOTAL files_total files_total;
-        }
-    }
+    let capacity = mds.data_servers.capacity();
+    let tree = standing.and_then(|standing| standing.tree).unwrap_or_default();
+    let (total, free) = tree.bytes.unwrap_or((capacity.total_bytes, capacity.free_bytes));
+    let free = free.min(capacity.free_bytes);
+    let (files_total, files_free) =
+        tree.files.unwrap_or((capacity.free_inodes.saturating_add(capacity.files), capacity.free_inodes));
+    let files_free = files_free.min(capacity.free_inodes);
+    // RFC 8881 §5.8.2.28: what others may use up first is left all the same.
+    let left = |left: Option<u64>| left.map_or(free, |left| left.min(free));
     set! {
+        FATTR4_QUOTA_AVAIL_HARD quota_avail_hard left(standing.and_then(|standing| standing.left_hard));
+        FATTR4_QUOTA_AVAIL_SOFT quota_avail_soft left(standing.and_then(|standing| standing.left_soft));
+        FATTR4_SPACE_AVAIL space_avail free;
+        FATTR4_SPACE_FREE space_free free;
+        FATTR4_SPACE_TOTAL space_total total;
+        FATTR4_FILES_AVAIL files_avail files_free;
+        FATTR4_FILES_FREE files_free files_free;
+        FATTR4_FILES_TOTAL files_total files_total;
         FATTR4_QUOTA_USED quota_used standing.map_or(0, |standing| standing.used);
     }
 }

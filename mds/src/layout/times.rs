@@ -36,10 +36,10 @@ impl Noted {
 }
 
 /// What a SETATTR of times goes by.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Look {
     /// Where the data ends, for the transaction that sets the times: growth found later would move them.
-    pub(crate) end: u64,
+    pub(crate) end: Option<u64>,
     noted: Option<Noted>,
 }
 
@@ -50,18 +50,18 @@ impl Look {
     }
 }
 
-/// Before a SETATTR of times, with its ticket held: what was written by then. `None` while nobody can write
+/// Before a SETATTR of times, with its ticket held: what was written by then. Nothing while nobody can write
 /// under a layout, or when a data server is away: the times are set in any case.
 ///
 /// # Errors
 /// What the store says.
-pub(crate) async fn look(mds: &Arc<Mds>, entry: &FileEntry) -> Result<Option<Look>, FsError> {
+pub(crate) async fn look(mds: &Arc<Mds>, entry: &FileEntry) -> Result<Look, FsError> {
     if !entry.peek(|file: &File| file.size_may_lag(ClientId(0))) {
-        return Ok(None);
+        return Ok(Look::default());
     }
     let inode = settle::inode(mds, entry.key).await?;
-    let Ok(observed) = dsctl::observe(mds, &inode).await else { return Ok(None) };
-    Ok(Some(Look { end: observed.size, noted: Noted::of(&observed) }))
+    let Ok(observed) = dsctl::observe(mds, &inode).await else { return Ok(Look::default()) };
+    Ok(Look { end: Some(observed.size), noted: Noted::of(&observed) })
 }
 
 /// Whether a LAYOUTCOMMIT, with its ticket held, tells of nothing that was written after the times were set.

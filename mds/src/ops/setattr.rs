@@ -74,8 +74,8 @@ async fn set_rest(
     };
     let held = mds.prepare(&entry, &intent).await?;
     let chosen = matches!(wanted.set.mtime, Some(SetTime::To(_)));
-    let look = if chosen { times::look(mds, &entry).await? } else { None };
-    let data_end = look.as_ref().map(|look| look.end);
+    let look = if chosen { Some(times::look(mds, &entry).await?) } else { None };
+    let data_end = look.as_ref().and_then(|look| look.end);
     let _room = if wanted.set.uid.is_some() || wanted.set.gid.is_some() {
         let inode = settle::inode(mds, key).await?;
         room::to_give(mds, &cx.who, &inode, &wanted.set).await?
@@ -96,10 +96,8 @@ async fn set_rest(
     })
     .await?;
     cx.forget_inode();
-    match look {
-        Some(look) => look.done(&entry),
-        None if chosen => entry.set_times(None),
-        None => {}
+    if let Some(look) = look {
+        look.done(&entry);
     }
     held.commit()?;
     Ok(())

@@ -37,7 +37,8 @@ impl SummedFile {
             Some(Err(head)) if head.sealed => {
                 Counts::add(&self.sums.counts.lost, 1);
                 let first = region * REGION;
-                tracing::error!(store = %self.sums.device.name(), file = %self.key, first, "sums are damaged themselves: made anew");
+                // A loss of power while they were written does that; no data is suspected for it.
+                tracing::warn!(store = %self.sums.device.name(), file = %self.key, first, "checksums of a range do not fit their own check: made anew from what the file has");
                 self.known.store(false, Ordering::Release);
                 return self.drop_damaged(region);
             }
