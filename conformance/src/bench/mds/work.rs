@@ -98,8 +98,9 @@ impl Worker {
         if self.made.is_empty() {
             return Ok(false);
         }
-        let next = self.made.iter().cycle().skip(usize::try_from(self.units % self.made())?);
-        ensure!(self.client.getattrs_raw(next.take(IN_FLIGHT)).await? > 0, "no attributes");
+        let first = usize::try_from(self.units % self.made())?;
+        let next = (first..first + IN_FLIGHT).filter_map(|at| self.made.get(at % self.made.len()));
+        ensure!(self.client.getattrs_raw(next).await? > 0, "no attributes");
         self.units += IN_FLIGHT as u64;
         Ok(true)
     }
