@@ -33,6 +33,17 @@ pub struct Prepared {
     pub libc: Option<PathBuf>,
 }
 
+/// How much of a kernel's sources.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sources {
+    /// 2,700 entries of the headers.
+    Part,
+    /// The headers: 10,000 entries.
+    Headers,
+    /// 80,000 entries.
+    All,
+}
+
 /// The cache folder.
 #[derive(Clone, Debug)]
 pub struct Cache {
@@ -153,12 +164,12 @@ impl Cache {
         self.packages("nfs-server", "bookworm", &["nfs-kernel-server"])
     }
 
-    /// Kernel sources as a tree to copy about: the headers (10,000 entries), or everything (80,000).
+    /// Kernel sources as a tree to copy about.
     ///
     /// # Errors
     /// If the archive cannot be reached.
-    pub fn sources(&self, everything: bool) -> Result<PathBuf> {
-        if everything {
+    pub fn sources(&self, which: Sources) -> Result<PathBuf> {
+        if which == Sources::All {
             return Ok(self.packages("sources-full", "bookworm", &["linux-source-6.1"])?.join("usr/src"));
         }
         let _lock = self.lock()?;
@@ -175,7 +186,14 @@ impl Cache {
             suite.unpack(&newest, &home)?;
             File::create(home.join("unpacked"))?;
         }
-        Ok(home.join("usr/src"))
+        let headers = home.join("usr/src");
+        if which == Sources::Headers {
+            return Ok(headers);
+        }
+        let folders = fs::read_dir(&headers)?.map(|entry| Ok(entry?.path().join("include/linux")));
+        let folders = folders.collect::<Result<Vec<_>>>()?;
+        let part = folders.into_iter().find(|folder| folder.is_dir());
+        part.with_context(|| format!("no include/linux below {}", headers.display()))
     }
 
     fn packages(&self, name: &str, suite: &'static str, packages: &[&str]) -> Result<PathBuf> {

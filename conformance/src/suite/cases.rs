@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::guest::catalogue::{Kernel, Machine};
+use crate::guest::fetch::Sources;
 
 /// Who the second guest is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -32,8 +33,8 @@ pub struct Case {
     pub reference: bool,
     /// Part of `suite ci`.
     pub ci: bool,
-    /// Wants the kernel sources: all of them, or the headers.
-    pub sources: Option<bool>,
+    /// Wants kernel sources.
+    pub sources: Option<Sources>,
     /// The servers run in a guest that the case switches on and off.
     pub powered: bool,
     /// Of the time limit, the part that each of `--rounds` may take.
@@ -158,10 +159,17 @@ pub const CASES: &[Case] = &[
         ..BASE
     },
     Case {
+        name: "differential_part",
+        shows: "the same as `differential`, with a quarter of the headers",
+        sources: Some(Sources::Part),
+        ..BASE
+    },
+    Case {
         name: "differential",
         shows: "kernel headers, git, sqlite, rename-over: the same on ext4 and on Sluice",
         seconds: 1800,
-        sources: Some(false),
+        ci: false,
+        sources: Some(Sources::Headers),
         ..BASE
     },
     Case {
@@ -170,7 +178,7 @@ pub const CASES: &[Case] = &[
         seconds: 10_800,
         memory: 1536,
         ci: false,
-        sources: Some(true),
+        sources: Some(Sources::All),
         ..BASE
     },
     Case {

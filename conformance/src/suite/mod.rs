@@ -254,8 +254,8 @@ impl<'a> Suite<'a> {
             copy.arg("-a").arg(&foreign.folder).arg(share.join("suite"));
             command::run(copy)?;
         }
-        if let Some(everything) = case.sources {
-            let sources = self.cache.sources(everything)?;
+        if let Some(which) = case.sources {
+            let sources = self.cache.sources(which)?;
             fs::write(share.join("sources"), sources.display().to_string())?;
         }
         if self.options.reference.is_some() {

@@ -104,8 +104,8 @@ impl Options {
     /// What must be there before the network without a way out is entered.
     pub(super) fn prepare(&self, cache: &Cache, kernels: &[Kernel], cells: &[Cell]) -> Result<()> {
         cache.ready(kernels)?;
-        for everything in cells.iter().filter_map(|cell| cell.case.sources) {
-            cache.sources(everything)?;
+        for which in cells.iter().filter_map(|cell| cell.case.sources) {
+            cache.sources(which)?;
         }
         if self.reference.is_some() {
             cache.nfs_server()?;
