@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
 
+use super::ahead::{Ahead, Changing};
 use super::{Cached, Device, DeviceFile, FileStat, Space, copy_by_hand};
 
 /// Owner only until the file's existence is journalled, readable by the group afterwards.
@@ -25,6 +26,9 @@ const PIECE: usize = 128 << 10;
 /// Bytes between samples of the page cache. Files that are read and written in large pieces are cached in large pieces.
 const SAMPLE: usize = 64 << 10;
 
+/// `f_type` of a file system that sets space aside behind the ends of files.
+const XFS: rustix::fs::FsWord = 0x5846_5342;
+
 /// Bytes of one copy by the kernel: a thread is not in it for long.
 const COPY: usize = 16 << 20;
 
@@ -38,6 +42,8 @@ pub struct FileDevice {
     nowait: Arc<AtomicBool>,
     /// Whether it sends from the page cache.
     sends: Arc<AtomicBool>,
+    /// See [`Ahead`].
+    sets_aside: bool,
     /// Flushes flush; false only in the test that must lose data.
     honest: bool,
     syncs: Arc<AtomicU64>,
@@ -51,7 +57,8 @@ impl FileDevice {
         let device = device_of(&root)?;
         let nowait = Arc::new(AtomicBool::new(true));
         let sends = Arc::new(AtomicBool::new(true));
-        Ok(Self { root, device, nowait, sends, honest: true, syncs: Arc::default() })
+        let sets_aside = rustix::fs::statfs(&root)?.f_type == XFS;
+        Ok(Self { root, device, nowait, sends, sets_aside, honest: true, syncs: Arc::default() })
     }
 
     /// For one test only: flushes say yes and do nothing, so that a power failure loses what was
@@ -69,7 +76,8 @@ impl FileDevice {
     fn wrap(&self, file: File) -> Arc<dyn DeviceFile> {
         let (nowait, sends) = (Arc::clone(&self.nowait), Arc::clone(&self.sends));
         let syncs = Arc::clone(&self.syncs);
-        Arc::new(PlainFile { file, nowait, sends, honest: self.honest, syncs })
+        let ahead = self.sets_aside.then(Ahead::default);
+        Arc::new(PlainFile { file, nowait, sends, ahead, honest: self.honest, syncs })
     }
 }
 
@@ -225,11 +233,17 @@ struct PlainFile {
     file: File,
     nowait: Arc<AtomicBool>,
     sends: Arc<AtomicBool>,
+    ahead: Option<Ahead>,
     honest: bool,
     syncs: Arc<AtomicU64>,
 }
 
 impl PlainFile {
+    /// To be held during a change of this range.
+    fn change(&self, offset: u64, length: u64) -> Option<Changing<'_>> {
+        Some(self.ahead.as_ref()?.change(&self.file, offset, offset.saturating_add(length)))
+    }
+
     fn seek(&self, to: SeekFrom) -> io::Result<Option<u64>> {
         match rustix::fs::seek(&self.file, to) {
             Ok(at) => Ok(Some(at)),
@@ -301,6 +315,7 @@ impl DeviceFile for PlainFile {
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        let _changing = self.change(offset, data.len() as u64);
         let mut at = offset;
         for piece in data.chunks(PIECE) {
             self.file.write_all_at(piece, at)?;
@@ -313,6 +328,7 @@ impl DeviceFile for PlainFile {
         let Some(descriptor) = source.descriptor() else {
             return copy_by_hand(self, source, from, to, length);
         };
+        let changing = self.change(to, length);
         let (mut source_at, mut target_at) = (from, to);
         let count = usize::try_from(length).unwrap_or(usize::MAX).min(COPY);
         match rustix::fs::copy_file_range(
@@ -325,6 +341,7 @@ impl DeviceFile for PlainFile {
             Ok(copied) => Ok(copied as u64),
             // Not by this file system, or not between these two.
             Err(Errno::XDEV | Errno::NOSYS | Errno::OPNOTSUPP | Errno::INVAL) => {
+                drop(changing);
                 copy_by_hand(self, source, from, to, length)
             }
             Err(error) => Err(error.into()),
@@ -357,7 +374,9 @@ impl DeviceFile for PlainFile {
     }
 
     fn set_len(&self, size: u64) -> io::Result<()> {
-        self.file.set_len(size)
+        self.file.set_len(size)?;
+        self.ahead.iter().for_each(Ahead::cut);
+        Ok(())
     }
 
     fn stat(&self) -> io::Result<FileStat> {
@@ -365,6 +384,7 @@ impl DeviceFile for PlainFile {
     }
 
     fn allocate(&self, offset: u64, length: u64, extend: bool) -> io::Result<()> {
+        let _changing = self.change(offset, length);
         let flags = if extend { FallocateFlags::empty() } else { FallocateFlags::KEEP_SIZE };
         match rustix::fs::fallocate(&self.file, flags, offset, length) {
             Ok(()) => Ok(()),

@@ -2,6 +2,7 @@
 //! flush. Two implementations: [`FileDevice`] over a directory, and [`MemDevice`], whose crash
 //! loses everything that was not flushed.
 
+mod ahead;
 mod file;
 mod mem;
 mod mem_file;
