@@ -17,26 +17,21 @@ const BLOCK: u64 = 64 << 10;
 /// Of one open file.
 #[derive(Debug, Default)]
 pub(super) struct Ahead {
-    /// Where the file ends, or before: then its end is asked for once too often.
+    /// Where the file ends, as far as is known. Too low, and its end is asked for once too often; too high, after a write
+    /// that failed, and a gap is missed.
     end: AtomicU64,
     /// Shared by those who write, or move the end.
     changing: RwLock<()>,
 }
 
-/// Held while the file is changed.
-#[derive(Debug)]
-pub(super) struct Changing<'a> {
-    _guard: RwLockReadGuard<'a, ()>,
-}
-
 impl Ahead {
     /// Before a change of the file that ends at `end`, and that leaves what lies before `offset` as it is. A write or
-    /// a reservation.
-    pub(super) fn change(&self, file: &File, offset: u64, end: u64) -> Changing<'_> {
+    /// a reservation. What is returned is to be held until it is done.
+    pub(super) fn change(&self, file: &File, offset: u64, end: u64) -> RwLockReadGuard<'_, ()> {
         if offset >= self.end.load(Ordering::Acquire).saturating_add(GAP) {
             self.give_back(file, offset);
         }
-        let changing = Changing { _guard: self.changing.read() };
+        let changing = self.changing.read();
         self.end.fetch_max(end, Ordering::AcqRel);
         changing
     }

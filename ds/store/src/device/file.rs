@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use parking_lot::RwLockReadGuard;
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
 
-use super::ahead::{Ahead, Changing};
+use super::ahead::Ahead;
 use super::{Cached, Device, DeviceFile, FileStat, Space, copy_by_hand};
 
 /// Owner only until the file's existence is journalled, readable by the group afterwards.
@@ -240,7 +241,7 @@ struct PlainFile {
 
 impl PlainFile {
     /// To be held during a change of this range.
-    fn change(&self, offset: u64, length: u64) -> Option<Changing<'_>> {
+    fn change(&self, offset: u64, length: u64) -> Option<RwLockReadGuard<'_, ()>> {
         Some(self.ahead.as_ref()?.change(&self.file, offset, offset.saturating_add(length)))
     }
 
@@ -315,9 +316,10 @@ impl DeviceFile for PlainFile {
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
-        let _changing = self.change(offset, data.len() as u64);
         let mut at = offset;
         for piece in data.chunks(PIECE) {
+            // By the piece: whoever is about to leave a gap waits for no more than one, and others wait for him.
+            let _changing = self.change(at, piece.len() as u64);
             self.file.write_all_at(piece, at)?;
             at = at.saturating_add(piece.len() as u64);
         }
@@ -328,9 +330,9 @@ impl DeviceFile for PlainFile {
         let Some(descriptor) = source.descriptor() else {
             return copy_by_hand(self, source, from, to, length);
         };
-        let changing = self.change(to, length);
         let (mut source_at, mut target_at) = (from, to);
         let count = usize::try_from(length).unwrap_or(usize::MAX).min(COPY);
+        let changing = self.change(to, count as u64);
         match rustix::fs::copy_file_range(
             descriptor,
             Some(&mut source_at),
