@@ -3,7 +3,6 @@
 set -eu
 . /share/lib.sh
 
-busy() { awk '$1 == "cpu" { print $2 + $3 + $4 + $7 + $8 }' /proc/stat; }
 turn=0
 # servers ORDER...: their answer is in ANSWER.
 servers() {

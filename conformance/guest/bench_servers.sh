@@ -67,9 +67,6 @@ start_sluice() {
 stop_sluice() { kill $up; wait $up || true; tail -n +2 /tmp/up.log | grep -v '^ *$' | tail -3; detach; }
 inline() { /run/sluice policy "/$1" --inline 32KiB --data-dir $root/sluice >/dev/null; }
 
-# Hundredths of seconds that the processor has worked.
-busy() { awk '$1 == "cpu" { print $2 + $3 + $4 + $7 + $8 }' /proc/stat; }
-
 turn=0
 while true; do
   turn=$((turn + 1))

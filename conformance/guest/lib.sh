@@ -78,4 +78,6 @@ refused() {
 now() { cut -d' ' -f1 /proc/uptime; }
 # elapsed START: seconds since.
 elapsed() { awk -v a="$1" -v b="$(now)" 'BEGIN { print b - a }'; }
+# Hundredths of seconds that the machine's processors have worked.
+busy() { awk '$1 == "cpu" { print $2 + $3 + $4 + $7 + $8 }' /proc/stat; }
 calc() { awk "BEGIN { printf \"%.2f\", $* }"; }
