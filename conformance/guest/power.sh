@@ -34,3 +34,9 @@ healthy() {
   done
   fail "sluice status is not healthy: $(cat /tmp/status)"
 }
+# consistent: `sluice meta check` finds no contradiction.
+consistent() {
+  local start; start=$(now)
+  /share/sluice meta check --mds "$SERVER" --key /share/cluster.key >/tmp/checked 2>&1 ||
+    fail "sluice meta check after $(elapsed "$start") s: $(cat /tmp/checked)"
+}

@@ -31,6 +31,7 @@ for round in $(seq "$ROUNDS"); do
   twice=$((twice + $(grep -c ^TWICE /tmp/said || true)))
   step "round $round: servers back after $back s, the client went on"
   healthy
+  consistent
   # Nothing of what follows may come from the client's cache.
   umount_sluice
   drop_caches

@@ -194,6 +194,8 @@ impl Outbox {
         let Writing { writer, batch } = writing;
         loop {
             if batch.is_empty() {
+                // A writer that seals what it is given has the end of it in its own hands, until the peer takes that too.
+                ready!(Pin::new(&mut *writer).poll_flush(cx))?;
                 let mut queue = self.queue.lock();
                 std::mem::swap(&mut queue.chunks, batch);
                 if batch.is_empty() {
@@ -212,7 +214,6 @@ impl Outbox {
                 self.queued.fetch_sub(n, Ordering::Relaxed);
                 advance(batch, n);
             }
-            ready!(Pin::new(&mut *writer).poll_flush(cx))?;
         }
     }
 

@@ -5,7 +5,7 @@
 mod common;
 
 use common::*;
-use sluice_rpc::{CallError, ClusterKey, ConnectError, Credential, Frame, Limits, Server};
+use sluice_rpc::{CallError, ClusterKey, ConnectError, Credential, Frame, Limits, Server, SimConfig};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 macro_rules! everywhere {
@@ -29,6 +29,23 @@ everywhere!(
 fn payloads_survive() {
     on_tcp("127.0.0.1:0", large_records_and_the_back_channel);
     simulate(1, large_records_and_the_back_channel);
+}
+
+/// The network holds less than one sealed message, so that of most the last bytes have to wait, and nobody says more.
+#[test]
+fn the_end_of_a_message_follows_though_nothing_is_said_behind_it() {
+    let narrow = SimConfig { buffer: 10_000, ..SimConfig::default() };
+    (0..8).for_each(|seed| simulate_with(seed, narrow, one_after_the_other));
+}
+
+async fn one_after_the_other(w: World) {
+    let (_served, addr) = w.run(server(&w, Limits::default())).await;
+    let c = w.client().with_key(key(1)).dial(addr).await.unwrap();
+    for size in [10_000, 20_000, 65_519, 70_000, 100_000, 9_000] {
+        let frame = bytes::Bytes::from(vec![1; size]).into();
+        let echo = c.call(CONTROL, 3, procedure::ECHO, &Credential::None, frame, LONG).await;
+        assert_eq!(echo.map(|echo| echo.len()), Ok(size));
+    }
 }
 
 fn key(byte: u8) -> ClusterKey {
