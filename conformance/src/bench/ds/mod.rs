@@ -97,11 +97,22 @@ struct Shape {
     goal: Goal,
 }
 
-const fn goal(ganesha: f64, ceiling: f64) -> Goal {
-    Goal { ganesha: Some(ganesha), ceiling: Some(ceiling), cpu: None }
+const fn goal(ganesha: f64, ceiling: f64, pinned: f64) -> Goal {
+    Goal { ganesha: Some(ganesha), ceiling: Some((ceiling, pinned)), cpu: None }
 }
 
 const NO_GOAL: Goal = Goal { ganesha: None, ceiling: None, cpu: None };
+
+/// The best server ever seen that answers from memory, in rates of NFS-Ganesha in the same run: rates drift from machine
+/// to machine and from day to day, ratios less. Measured once, in November 2026, with another client (libnfs): reads of
+/// four connections 5651 to 3166 MB/s, writes of one 2925 to 2282 MB/s, small ones 271 to 45.7 and 290 to 38.7 kIOPS.
+mod pinned {
+    pub(super) const READS: f64 = 5651.0 / 3166.0;
+    pub(super) const WRITES: f64 = 2925.0 / 2282.0;
+    pub(super) const SMALL_READS: f64 = 271.0 / 45.7;
+    pub(super) const SMALL_WRITES: f64 = 290.0 / 38.7;
+}
+
 const ALONE: &str = "4 KiB random reads, 1 connection, depth 32";
 
 const fn large(title: &'static str, kind: Kind, connections: usize, depth: usize, goal: Goal) -> Shape {
@@ -118,9 +129,9 @@ const SHAPES: [Shape; 6] = [
         Kind::Read,
         4,
         4,
-        Goal { cpu: Some(0.30), ..goal(1.5, 0.8) },
+        Goal { cpu: Some(0.30), ..goal(1.5, 0.8, pinned::READS) },
     ),
-    large("1 MiB UNSTABLE writes, 4 connections, depth 4", Kind::Write, 4, 4, goal(1.2, 0.9)),
+    large("1 MiB UNSTABLE writes, 4 connections, depth 4", Kind::Write, 4, 4, goal(1.2, 0.9, pinned::WRITES)),
     large(
         "1 MiB reads, 1 connection, depth 8",
         Kind::Read,
@@ -128,8 +139,13 @@ const SHAPES: [Shape; 6] = [
         8,
         Goal { ganesha: Some(1.2), ceiling: None, cpu: None },
     ),
-    small(ALONE, Kind::Read, false, goal(4.5, 0.75)),
-    small("4 KiB random UNSTABLE writes, 1 connection, depth 32", Kind::Write, false, goal(4.5, 0.75)),
+    small(ALONE, Kind::Read, false, goal(4.5, 0.75, pinned::SMALL_READS)),
+    small(
+        "4 KiB random UNSTABLE writes, 1 connection, depth 32",
+        Kind::Write,
+        false,
+        goal(4.5, 0.75, pinned::SMALL_WRITES),
+    ),
     small("4 KiB random reads beside another client's 1 MiB writes", Kind::Read, true, NO_GOAL),
 ];
 
