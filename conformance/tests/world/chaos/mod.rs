@@ -93,8 +93,10 @@ fn run(seed: u64, honest: bool) -> bool {
         // The servers' words between those of the hosts.
         drop(tracing_subscriber::fmt().with_env_filter("info").with_writer(std::io::stderr).try_init());
     }
-    let slow = [2, 2, 20, 120][(seed / 8 % 4) as usize];
-    let network = SimConfig { latency_max: Duration::from_millis(slow), ..SimConfig::default() };
+    // Milliseconds, and bytes that are on their way at a time: most messages are longer than a thousand.
+    let (slow, buffer) =
+        [(2, 256 << 10), (2, 1000), (20, 256 << 10), (120, 256 << 10)][(seed / 8 % 4) as usize];
+    let network = SimConfig { latency_max: Duration::from_millis(slow), buffer, ..SimConfig::default() };
     let world = || {
         simulate_on(
             seed,
