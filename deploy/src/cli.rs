@@ -248,6 +248,17 @@ pub(crate) enum DsCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Compare what data servers hold with what the metadata says, while both are in use
+    Audit {
+        /// As in `sluice ds list` [default: all]
+        #[arg(default_value_t = 0, hide_default_value = true)]
+        id: u32,
+        #[command(flatten)]
+        reach: Reach,
+        /// For scripts: a line for each finding, and one at the end
+        #[arg(long)]
+        json: bool,
+    },
     /// Take a data server out for good; it must be drained
     Remove {
         /// As in `sluice ds list`

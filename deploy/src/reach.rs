@@ -59,11 +59,21 @@ impl Admin {
 
     /// Calls one procedure.
     pub(crate) async fn call<A: Encode, R: Decode>(&self, procedure: u32, arguments: &A) -> Result<R> {
+        self.call_within(PATIENCE, procedure, arguments).await
+    }
+
+    /// The same for what takes longer.
+    pub(crate) async fn call_within<A: Encode, R: Decode>(
+        &self,
+        patience: Duration,
+        procedure: u32,
+        arguments: &A,
+    ) -> Result<R> {
         let mut writer = Writer::default();
         arguments.encode(&mut writer);
         let reply: Bytes = self
             .connection
-            .call(SLUICE_ADMIN, SLUICE_ADMIN_V2, procedure, &Credential::None, writer.finish()?, PATIENCE)
+            .call(SLUICE_ADMIN, SLUICE_ADMIN_V2, procedure, &Credential::None, writer.finish()?, patience)
             .await
             .map_err(|error| match error {
                 CallError::ProgMismatch { .. } => {

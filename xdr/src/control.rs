@@ -4132,6 +4132,187 @@ impl Decode for ADMIN_SCRUB_res {
     }
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ctl_audit_kind(pub u32);
+
+impl ctl_audit_kind {
+    /// a data file that belongs to nothing
+    pub const AUDIT_NO_OWNER: Self = Self(0);
+    /// one that was written to once and is not there
+    pub const AUDIT_MISSING: Self = Self(1);
+    /// one with bytes beyond the end of its file, which nobody writes to
+    pub const AUDIT_BEYOND: Self = Self(2);
+    /// one that ends before another mirror of the same bytes does
+    pub const AUDIT_UNEQUAL: Self = Self(3);
+    /// one with ranges in quarantine: they are not what was written
+    pub const AUDIT_DAMAGED: Self = Self(4);
+    /// a fence that should hold, and the data server does not confirm
+    pub const AUDIT_FENCE: Self = Self(5);
+
+    /// Name of a value that the description knows.
+    pub fn name(self) -> Option<&'static str> {
+        Some(match self {
+            Self::AUDIT_NO_OWNER => "AUDIT_NO_OWNER",
+            Self::AUDIT_MISSING => "AUDIT_MISSING",
+            Self::AUDIT_BEYOND => "AUDIT_BEYOND",
+            Self::AUDIT_UNEQUAL => "AUDIT_UNEQUAL",
+            Self::AUDIT_DAMAGED => "AUDIT_DAMAGED",
+            Self::AUDIT_FENCE => "AUDIT_FENCE",
+            _ => return None,
+        })
+    }
+}
+
+crate::codec::wire_enum!(ctl_audit_kind, u32, "ctl_audit_kind");
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ctl_audit_finding {
+    pub kind: ctl_audit_kind,
+    pub data_server: u32,
+    /// of AUDIT_FENCE: of every slot; 0: of every file
+    pub file: ctl_data_file,
+    /// of AUDIT_FENCE: who is fenced off
+    pub holder: u32,
+    /// of the data file; of AUDIT_DAMAGED: bytes in quarantine AUDIT_BEYOND: where the file ends.
+    /// AUDIT_UNEQUAL: where the other ends. AUDIT_DAMAGED: how many ranges.
+    pub size: u64,
+    /// AUDIT_BEYOND: where the file ends. AUDIT_UNEQUAL: where the other ends. AUDIT_DAMAGED: how
+    /// many ranges.
+    pub expected: u64,
+    /// fileid; 0: none
+    pub owner: u64,
+    /// as in ctl_named
+    pub name: ctl_string,
+}
+
+impl Encode for ctl_audit_finding {
+    fn encode(&self, w: &mut Writer) {
+        self.kind.encode(w);
+        w.u32(self.data_server);
+        self.file.encode(w);
+        w.u32(self.holder);
+        w.u64(self.size);
+        w.u64(self.expected);
+        w.u64(self.owner);
+        w.opaque(&self.name, CTL_STRING_MAX);
+    }
+}
+
+impl Decode for ctl_audit_finding {
+    const MIN_SIZE: usize = 56;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            kind: ctl_audit_kind::decode(r)?,
+            data_server: r.u32()?,
+            file: ctl_data_file::decode(r)?,
+            holder: r.u32()?,
+            size: r.u64()?,
+            expected: r.u64()?,
+            owner: r.u64()?,
+            name: r.opaque(CTL_STRING_MAX)?,
+        })
+    }
+}
+
+/// One page: data files of one data server, or owners of data files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ADMIN_AUDIT_args {
+    /// whose data files; 0: of owners, which data files they miss
+    pub id: u32,
+    /// exclusive; all zero from the beginning
+    pub after: ctl_data_file,
+}
+
+impl Encode for ADMIN_AUDIT_args {
+    fn encode(&self, w: &mut Writer) {
+        w.u32(self.id);
+        self.after.encode(w);
+    }
+}
+
+impl Decode for ADMIN_AUDIT_args {
+    const MIN_SIZE: usize = 20;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { id: r.u32()?, after: ctl_data_file::decode(r)? })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ADMIN_AUDIT_resok {
+    pub findings: Vec<ctl_audit_finding>,
+    /// data files of this page
+    pub examined: u64,
+    /// of these, on data servers that are away
+    pub skipped: u64,
+    /// `after` of the next page
+    pub next: ctl_data_file,
+    pub eof: bool,
+}
+
+impl Encode for ADMIN_AUDIT_resok {
+    fn encode(&self, w: &mut Writer) {
+        w.array(&self.findings, CTL_FILES_MAX, |w, v| v.encode(w));
+        w.u64(self.examined);
+        w.u64(self.skipped);
+        self.next.encode(w);
+        w.bool(self.eof);
+    }
+}
+
+impl Decode for ADMIN_AUDIT_resok {
+    const MIN_SIZE: usize = 40;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            findings: r.array(CTL_FILES_MAX, 56, ctl_audit_finding::decode)?,
+            examined: r.u64()?,
+            skipped: r.u64()?,
+            next: ctl_data_file::decode(r)?,
+            eof: r.bool()?,
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ADMIN_AUDIT_res {
+    CTL_OK(ADMIN_AUDIT_resok),
+    /// Any other discriminant.
+    Default(ctl_status, ctl_string),
+}
+
+impl ADMIN_AUDIT_res {
+    /// The discriminant that goes in front on the wire.
+    pub fn discriminant(&self) -> ctl_status {
+        match self {
+            Self::CTL_OK(_) => ctl_status::CTL_OK,
+            Self::Default(other, _) => *other,
+        }
+    }
+}
+
+impl Encode for ADMIN_AUDIT_res {
+    fn encode(&self, w: &mut Writer) {
+        self.discriminant().encode(w);
+        match self {
+            Self::CTL_OK(v) => v.encode(w),
+            Self::Default(_, v) => w.opaque(v, CTL_STRING_MAX),
+        }
+    }
+}
+
+impl Decode for ADMIN_AUDIT_res {
+    const MIN_SIZE: usize = 8;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        match ctl_status::decode(r)? {
+            ctl_status::CTL_OK => Ok(Self::CTL_OK(ADMIN_AUDIT_resok::decode(r)?)),
+            other => Ok(Self::Default(other, r.opaque(CTL_STRING_MAX)?)),
+        }
+    }
+}
+
 pub const SLUICE_ADMIN: u32 = 0x2051_c003;
 pub const SLUICE_ADMIN_V2: u32 = 2;
 pub const ADMIN_NULL: u32 = 0;
@@ -4153,3 +4334,4 @@ pub const ADMIN_REMOVE: u32 = 15;
 pub const ADMIN_QUOTAS: u32 = 20;
 pub const ADMIN_QUOTA: u32 = 21;
 pub const ADMIN_SCRUB: u32 = 22;
+pub const ADMIN_AUDIT: u32 = 23;

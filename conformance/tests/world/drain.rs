@@ -17,7 +17,7 @@ use crate::stage::{UNIT, World, simulate, simulate_tuned, simulate_with};
 use crate::{NEW, OLD, pattern};
 
 /// Registered one after the other: the number of the n-th is n + 1.
-fn number(n: usize) -> u32 {
+pub(crate) fn number(n: usize) -> u32 {
     u32::try_from(n).unwrap() + 1
 }
 
@@ -29,7 +29,7 @@ async fn server(world: &World, n: usize) -> Option<ctl_server> {
 }
 
 /// Asks until there is a verdict.
-async fn drain(world: &World, n: usize, limit: u64) -> Result<(), String> {
+pub(crate) async fn drain(world: &World, n: usize, limit: u64) -> Result<(), String> {
     let args = ADMIN_DRAIN_args { id: number(n), cancel: false, limit };
     loop {
         match world.admin(ADMIN_DRAIN, &args).await {

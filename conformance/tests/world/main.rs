@@ -2,6 +2,7 @@
 //! clients that do what Linux does. One seed is one world.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test may fail")]
 
+mod audit;
 mod callbacks;
 mod chaos;
 mod client;

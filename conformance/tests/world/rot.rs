@@ -16,7 +16,7 @@ const TWICE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 2, inli
 const ONCE: LayoutPolicy = LayoutPolicy { mirrors: 1, ..TWICE };
 const SIZE: u64 = 300_000;
 
-async fn with_checksums(world: &mut World) {
+pub(crate) async fn with_checksums(world: &mut World) {
     world.checksums = true;
     for n in 0..4 {
         world.crash_data_server(n).await;
@@ -31,7 +31,7 @@ async fn ask(world: &World, action: ctl_scrub_action) -> Vec<ctl_scrub_of> {
     }
 }
 
-async fn scrub(world: &World) -> Vec<ctl_scrub_of> {
+pub(crate) async fn scrub(world: &World) -> Vec<ctl_scrub_of> {
     ask(world, ctl_scrub_action::SCRUB_START).await;
     loop {
         world.sleep(Duration::from_secs(5)).await;

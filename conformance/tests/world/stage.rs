@@ -160,7 +160,7 @@ impl World {
         let dialler = Dialler::new(self.env.clone(), self.net.host("admin")).with_key(self.key.clone());
         let connection = dialler.dial(self.mds).await.unwrap();
         let arguments = to_frame(arguments, 1 << 20).unwrap();
-        let patience = Duration::from_secs(10);
+        let patience = Duration::from_secs(60);
         let call =
             connection.call(SLUICE_ADMIN, SLUICE_ADMIN_V2, procedure, &Credential::None, arguments, patience);
         from_bytes(call.await.unwrap()).unwrap()
@@ -189,8 +189,26 @@ impl World {
         self.nodes[n].device.set_reflinks(can);
     }
 
+    /// Whether the n-th data server has a data file of this length.
+    pub(crate) fn holds(&self, n: usize, length: u64) -> bool {
+        self.find_data_file(n, length).is_some()
+    }
+
+    /// The data server ends as one does that is told to.
+    pub(crate) async fn stop_data_server(&mut self, n: usize) {
+        if let Some(server) = self.nodes[n].server.take() {
+            server.shutdown(Duration::ZERO).await;
+        }
+        self.net.crash(&self.nodes[n].host);
+        self.nodes[n].device.crash_keeping(|| true);
+    }
+
     /// Where the data file of this length is on the n-th data server.
     pub(crate) fn data_file_of(&self, n: usize, length: u64) -> String {
+        self.find_data_file(n, length).unwrap()
+    }
+
+    fn find_data_file(&self, n: usize, length: u64) -> Option<String> {
         let device = &self.nodes[n].device;
         let below = |path: &str| -> Vec<String> {
             let names = device.list(path).unwrap_or_default();
@@ -199,7 +217,7 @@ impl World {
         let all = below("data").into_iter().flat_map(|path| below(&path)).flat_map(|path| below(&path));
         let mut named =
             all.filter(|path| !path.ends_with(".sums") && device.stat(path).unwrap().size == length);
-        named.next().unwrap()
+        named.next()
     }
 
     /// Data files on the device of the n-th data server.

@@ -1,6 +1,7 @@
-//! `sluice ds add|list|drain|undrain|scrub|remove`.
+//! `sluice ds add|list|drain|undrain|scrub|audit|remove`.
 
 mod add;
+mod audit;
 mod drain;
 mod list;
 mod remove;
@@ -28,6 +29,7 @@ pub(crate) async fn run(command: DsCommand) -> Result<()> {
             let how = scrub::How { look, stop, wait: !no_wait, json };
             scrub::run(&Admin::reach(&reach).await?, id, &how).await
         }
+        DsCommand::Audit { id, reach, json } => audit::run(&Admin::reach(&reach).await?, id, json).await,
         DsCommand::Remove { id, lost, accept_data_loss, reach, json } => {
             let how = remove::How { lost, agreed: accept_data_loss, json };
             remove::run(&Admin::reach(&reach).await?, id, &how).await

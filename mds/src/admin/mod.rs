@@ -1,6 +1,7 @@
 //! SLUICE_ADMIN: what the command line asks. xdr/spec/control.x.
 
 mod activity;
+mod audit;
 mod doctor;
 mod exports;
 mod holders;
@@ -62,6 +63,7 @@ impl Program for Admin {
                 ADMIN_SERVERS => encode(&self.servers().await),
                 ADMIN_DRAIN => answer(&call, async |args| self.drain(args).await).await,
                 ADMIN_REMOVE => answer(&call, async |args| self.remove(args).await).await,
+                ADMIN_AUDIT => answer(&call, async |args| self.audit(args).await).await,
                 ADMIN_SCRUB => answer(&call, async |args| self.scrub(args).await).await,
                 ADMIN_EXPORT => answer(&call, async |args| self.export(args).await).await,
                 _ => Reply::ProcUnavail,

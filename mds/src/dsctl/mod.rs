@@ -29,10 +29,12 @@ pub(crate) mod resync;
 pub(crate) mod transfer;
 
 pub(crate) use control::Control;
-pub(crate) use damage::owner as damage_owner;
+pub(crate) use damage::{Damage, owner as damage_owner};
 pub(crate) use fence::fence_holder_on_file;
 pub(crate) use fence::isolated;
 pub(crate) use health::run;
 pub(crate) use io::{read, write};
-pub(crate) use orders::{Observed, machine, observe, push_size, remove, scrub, seek, space, truncate};
+pub(crate) use orders::{
+    Observed, inventory, machine, observe, push_size, remove, scrub, seek, space, stats, truncate,
+};
 pub(crate) use registry::{Placing, Registry, StoreHandle, holder, rights, together};

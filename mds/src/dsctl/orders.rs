@@ -60,6 +60,40 @@ pub(crate) async fn machine(store: &StoreHandle) -> Option<ctl_machine> {
     call(store, DS_MACHINE, &(), PING).await
 }
 
+/// Data files that it has, behind `after`; or in words why it does not say.
+pub(crate) async fn inventory(
+    store: &StoreHandle,
+    after: ctl_data_file,
+    limit: u32,
+) -> Result<DS_INVENTORY_resok, String> {
+    let id = store.id.0;
+    let away = || format!("data server {id} does not answer");
+    let connection = store.connection().filter(|_| !store.view().lost).ok_or_else(away)?;
+    metrics::add(&store.orders, 1);
+    let args = DS_INVENTORY_args { after, limit };
+    match call_over(&connection, DS_INVENTORY, &args, PATIENCE).await {
+        Ok(DS_INVENTORY_res::CTL_OK(found)) => Ok(found),
+        Ok(DS_INVENTORY_res::Default(status)) => {
+            Err(format!("data server {id} cannot list its data files ({status:?})"))
+        }
+        Err(CallError::ProcUnavail) => Err(format!(
+            "data server {id} is of a release that does not know how to list its data files: upgrade it"
+        )),
+        Err(_) => Err(away()),
+    }
+}
+
+/// What is there of data files, in their order.
+pub(crate) async fn stats(store: &StoreHandle, files: &[ctl_data_file]) -> Option<Vec<ctl_stat>> {
+    if store.view().lost {
+        return None;
+    }
+    match call(store, DS_STAT, &DS_STAT_args { files: files.to_vec() }, PATIENCE).await? {
+        DS_STAT_res::CTL_OK(stats) if stats.len() == files.len() => Some(stats),
+        _ => None,
+    }
+}
+
 /// Its checksums, after what is to be done about them; `None` when it does not know, or say.
 pub(crate) async fn scrub(store: &StoreHandle, action: ctl_scrub_action) -> Option<ctl_scrub> {
     call(store, DS_SCRUB, &DS_SCRUB_args { action }, PATIENCE).await
