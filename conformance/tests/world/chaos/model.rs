@@ -62,10 +62,12 @@ fn apply(state: &State, step: &Step) -> Option<State> {
             _ => return None,
         },
         Act::Link(label, name, done) => match (state.contains_key(&name), done) {
-            // The object may be gone with its last name: then it is refused, and nothing is known of the name.
+            // The object may be gone with its last name: then it is refused, and nothing is known of the name. What
+            // nobody has heard of may be this object, and need not be.
             _ if !state.values().any(|other| same(*other, label)) => {
                 return (!done || silent).then_some(after);
             }
+            _ if !done && !silent && !state.values().any(|other| *other == label) => {}
             (false, done) if done || silent => drop(after.insert(name, label)),
             (true, done) if !done || silent => {}
             _ => return None,
@@ -223,17 +225,24 @@ impl Rising {
 #[test]
 fn an_order_is_found_or_not() {
     let step = |from, to, act| Step { from, to, act };
-    let (made, gone) = (step(1, 4, Act::Create(0, Some(7))), step(2, 3, Act::Remove(0, true)));
-    linearizable(&[made.clone(), gone.clone(), step(5, 6, Act::Look(0, None))]).unwrap();
+    let (create, gone) = (step(1, 4, Act::Create(0, Some(7))), step(2, 3, Act::Remove(0, true)));
+    linearizable(&[create.clone(), gone.clone(), step(5, 6, Act::Look(0, None))]).unwrap();
     // Removed twice, made once.
-    linearizable(&[made.clone(), gone.clone(), step(5, 6, Act::Remove(0, true))]).unwrap_err();
+    linearizable(&[create.clone(), gone.clone(), step(5, 6, Act::Remove(0, true))]).unwrap_err();
     // A create that was never answered may have happened, late.
     let silent = step(1, NEVER, Act::Create(0, Some(NAMELESS)));
     linearizable(&[silent.clone(), step(2, 3, Act::Look(0, None)), step(5, 6, Act::Look(0, Some(9)))])
         .unwrap();
     linearizable(&[silent, step(2, 3, Act::Look(0, Some(9))), step(5, 6, Act::Look(0, None))]).unwrap_err();
+    // Refused, since its last name went to one that nobody has heard of; but not while it has one.
+    let made = |from, name, label| step(from, from + 1, Act::Create(name, Some(label)));
+    let refused = step(7, 8, Act::Link(7, 1, false));
+    let (known, nameless) = (made(1, 0, 7), made(3, 2, NAMELESS));
+    let renamed = step(5, 6, Act::Rename(2, 0, true));
+    linearizable(&[known.clone(), nameless.clone(), renamed, refused.clone()]).unwrap();
+    linearizable(&[known, nameless, refused]).unwrap_err();
     // Acknowledged, and not there.
-    linearizable(&[made, step(5, 6, Act::Look(0, None))]).unwrap_err();
+    linearizable(&[create, step(5, 6, Act::Look(0, None))]).unwrap_err();
 }
 
 const WHO: (&str, bool) = ("somebody", true);
