@@ -4220,6 +4220,8 @@ impl Decode for ctl_audit_finding {
 pub struct ADMIN_AUDIT_args {
     /// whose data files; 0: of owners, which data files they miss
     pub id: u32,
+    /// with id 0: on this data server; 0: on any
+    pub only: u32,
     /// exclusive; all zero from the beginning
     pub after: ctl_data_file,
 }
@@ -4227,15 +4229,16 @@ pub struct ADMIN_AUDIT_args {
 impl Encode for ADMIN_AUDIT_args {
     fn encode(&self, w: &mut Writer) {
         w.u32(self.id);
+        w.u32(self.only);
         self.after.encode(w);
     }
 }
 
 impl Decode for ADMIN_AUDIT_args {
-    const MIN_SIZE: usize = 20;
+    const MIN_SIZE: usize = 24;
 
     fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Self { id: r.u32()?, after: ctl_data_file::decode(r)? })
+        Ok(Self { id: r.u32()?, only: r.u32()?, after: ctl_data_file::decode(r)? })
     }
 }
 

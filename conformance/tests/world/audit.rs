@@ -22,7 +22,7 @@ const TWICE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 2, inli
 const ONCE: LayoutPolicy = LayoutPolicy { mirrors: 1, ..TWICE };
 
 async fn page(world: &World, id: u32, after: ctl_data_file) -> ADMIN_AUDIT_res {
-    world.admin(ADMIN_AUDIT, &ADMIN_AUDIT_args { id, after }).await
+    world.admin(ADMIN_AUDIT, &ADMIN_AUDIT_args { id, only: 0, after }).await
 }
 
 async fn audit(world: &World) -> Vec<ctl_audit_finding> {
@@ -151,6 +151,13 @@ fn who_does_not_answer_is_not_taken_for_empty() {
             }
         }
         assert_eq!((silent, skipped), (1, 1));
+        // Of one data server alone, too.
+        for m in 0..4 {
+            let args = ADMIN_AUDIT_args { id: 0, only: number(m), after: ctl_data_file::default() };
+            let ADMIN_AUDIT_res::CTL_OK(page) = world.admin(ADMIN_AUDIT, &args).await else { panic!() };
+            let here = u64::from(m == n);
+            assert_eq!((page.examined, page.skipped), (here, here));
+        }
         world.mute(n, false);
         world.sleep(Duration::from_secs(30)).await;
         assert_eq!(audit(world).await, []);

@@ -46,10 +46,6 @@ pub(super) async fn run(admin: &Admin, id: u32, json: bool) -> Result<()> {
         }
     }
     (sum.owned, sum.skipped) = pages(admin, 0, id, json, &mut sum.findings).await?;
-    if id != 0 && sum.away.is_empty() {
-        // Others were not asked for.
-        sum.skipped = 0;
-    }
     let Sum { held, owned, skipped, findings, away } = sum;
     if json {
         say!(
@@ -73,8 +69,8 @@ async fn pages(admin: &Admin, id: u32, only: u32, json: bool, findings: &mut u64
     let (mut examined, mut skipped) = (0, 0);
     let mut after = ctl_data_file::default();
     loop {
-        let page = page(admin, ADMIN_AUDIT_args { id, after }).await?;
-        for finding in page.findings.iter().filter(|finding| only == 0 || finding.data_server == only) {
+        let page = page(admin, ADMIN_AUDIT_args { id, only, after }).await?;
+        for finding in &page.findings {
             *findings += 1;
             if json { say!("{}", to_json(finding)) } else { say!("{}", line(finding)) }
         }

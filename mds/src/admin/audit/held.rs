@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use sluice_namespace::stable_storage::{Fence, PendingFence, fences};
-use sluice_namespace::{DataFile, DataFileId, FsError, Inode, StoreId};
+use sluice_namespace::{DataFile, DataFileId, FsError, StoreId};
 use sluice_xdr::control::*;
 
-use super::{Page, SETTLE, untouched, words};
+use super::{Judged, Page, SETTLE, untouched, words};
 use crate::admin::Admin;
 use crate::dsctl::{Damage, StoreHandle, inventory, stats};
 
@@ -20,7 +20,7 @@ const FENCE_LOOKS: u32 = 7;
 /// What the metadata says of a data file at one moment.
 enum Claim {
     /// It belongs to this file.
-    Owned(Box<Inode>, DataFile),
+    Owned(Box<Judged>, DataFile),
     /// It is to be removed, or to take the place of another one.
     Pending,
     None,
@@ -45,7 +45,8 @@ impl Admin {
         }
         let mut suspects = Vec::new();
         for entry in found.entries {
-            if !self.suspicions(&store, &entry).await.map_err(words)?.is_empty() {
+            let claim = self.claim(store.id, &entry.file).await.map_err(words)?;
+            if !self.suspicions(&store, &entry, claim).await.is_empty() {
                 suspects.push(entry);
             }
         }
@@ -53,14 +54,19 @@ impl Admin {
             return Ok(page);
         }
         self.mds.env.clock.sleep(SETTLE).await;
+        // The metadata first: what changes after that shows at the data server as touched.
+        let mut claims = Vec::with_capacity(suspects.len());
+        for suspect in &suspects {
+            claims.push(self.claim(store.id, &suspect.file).await.map_err(words)?);
+        }
         let files: Vec<ctl_data_file> = suspects.iter().map(|entry| entry.file).collect();
         let now = stats(&store, &files).await;
         let now = now.ok_or_else(|| format!("data server {} does not answer", args.id))?;
-        for (before, stat) in suspects.into_iter().zip(now) {
+        for ((before, stat), claim) in suspects.into_iter().zip(now).zip(claims) {
             // Gone, or written to: it was on its way.
             if untouched(&before.stat, &stat) {
-                let again = self.suspicions(&store, &ctl_inventory_entry { stat, ..before }).await;
-                page.findings.extend(again.map_err(words)?);
+                let entry = ctl_inventory_entry { stat, ..before };
+                page.findings.extend(self.suspicions(&store, &entry, claim).await);
             }
         }
         Ok(page)
@@ -70,7 +76,8 @@ impl Admin {
         &self,
         store: &StoreHandle,
         entry: &ctl_inventory_entry,
-    ) -> Result<Vec<ctl_audit_finding>, FsError> {
+        claim: Claim,
+    ) -> Vec<ctl_audit_finding> {
         let finding = ctl_audit_finding {
             kind: ctl_audit_kind::AUDIT_NO_OWNER,
             data_server: store.id.0.into(),
@@ -78,25 +85,25 @@ impl Admin {
             size: entry.stat.size,
             ..ctl_audit_finding::default()
         };
-        let (inode, placed) = match self.claim(store.id, &entry.file).await? {
-            Claim::Pending => return Ok(Vec::new()),
-            Claim::None => return Ok(vec![finding]),
-            Claim::Owned(inode, placed) => (inode, placed),
+        let (owner, placed) = match claim {
+            Claim::Pending => return Vec::new(),
+            Claim::None => return vec![finding],
+            Claim::Owned(owner, placed) => (owner, placed),
         };
         // What is filled, or missed writes, is not read.
         if placed.stale || placed.moving {
-            return Ok(Vec::new());
+            return Vec::new();
         }
         let mut found = Vec::new();
         if let Some(damaged) = damaged(&store.damage(), &finding, &placed) {
-            found.push(self.of_file(&inode, damaged).await);
+            found.push(self.of_file(&owner.inode, damaged).await);
         }
-        if entry.stat.size > inode.size() && !self.is_in_use(&inode).await? {
+        if entry.stat.size > owner.inode.size() && !owner.in_use {
             let kind = ctl_audit_kind::AUDIT_BEYOND;
-            let beyond = ctl_audit_finding { kind, expected: inode.size(), ..finding };
-            found.push(self.of_file(&inode, beyond).await);
+            let beyond = ctl_audit_finding { kind, expected: owner.inode.size(), ..finding };
+            found.push(self.of_file(&owner.inode, beyond).await);
         }
-        Ok(found)
+        found
     }
 
     async fn claim(&self, store: StoreId, file: &ctl_data_file) -> Result<Claim, FsError> {
@@ -108,31 +115,26 @@ impl Admin {
             Some(slot) => (id, slot),
             None => (DataFileId(id.0.saturating_sub(1)), u16::MAX),
         };
-        self.mds
-            .read(|txn| {
-                Box::pin(async move {
-                    let owner = match namespace.data_file_owner(&txn, id).await? {
-                        Some(key) => match namespace.getattr(&txn, &key).await {
-                            Err(FsError::Stale) => None,
-                            inode => Some(inode?),
-                        },
-                        None => None,
-                    };
-                    let placed = owner.as_ref().and_then(|inode| inode.layout()).and_then(|layout| {
-                        let mut mine =
-                            layout.data_files().filter(|placed| layout.id == id && placed.slot == slot);
-                        mine.find(|placed| placed.store == store).copied()
-                    });
-                    if let (Some(inode), Some(placed)) = (owner, placed) {
-                        return Ok(Claim::Owned(Box::new(inode), placed));
-                    }
-                    let spares = namespace.spares(&txn, Some(before), 1).await?;
-                    let spare = spares.iter().any(|spare| (spare.id, spare.slot) == (id, slot));
-                    let pending = spare || namespace.is_garbage(&txn, id).await?;
-                    Ok(if pending { Claim::Pending } else { Claim::None })
-                })
+        let owner = self.mds.read(|txn| Box::pin(async move { namespace.data_file_owner(&txn, id).await }));
+        let owner = match owner.await? {
+            Some(key) => self.judged(&key).await?,
+            None => None,
+        };
+        let placed = owner.as_ref().and_then(|owner| owner.inode.layout()).and_then(|layout| {
+            let mut mine = layout.data_files().filter(|placed| layout.id == id && placed.slot == slot);
+            mine.find(|placed| placed.store == store).copied()
+        });
+        if let (Some(owner), Some(placed)) = (owner, placed) {
+            return Ok(Claim::Owned(Box::new(owner), placed));
+        }
+        let pending = self.mds.read(|txn| {
+            Box::pin(async move {
+                let spares = namespace.spares(&txn, Some(before), 1).await?;
+                let spare = spares.iter().any(|spare| (spare.id, spare.slot) == (id, slot));
+                Ok(spare || namespace.is_garbage(&txn, id).await?)
             })
-            .await
+        });
+        Ok(if pending.await? { Claim::Pending } else { Claim::None })
     }
 
     /// Fences that were to hold at a data server that answers, and that it does not confirm. One that is away hears of

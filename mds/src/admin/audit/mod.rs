@@ -9,7 +9,7 @@ mod owned;
 
 use std::time::Duration;
 
-use sluice_namespace::{DataFile, DataFileId, FsError, Inode};
+use sluice_namespace::{DataFile, DataFileId, FsError, Inode, InodeKey};
 use sluice_xdr::control::*;
 
 use super::Admin;
@@ -22,27 +22,43 @@ const SETTLE: Duration = Duration::from_secs(2);
 /// In words, why there is no page.
 type Page = Result<ADMIN_AUDIT_resok, String>;
 
+/// A file as it was read, and whether somebody was at it just before.
+struct Judged {
+    inode: Inode,
+    in_use: bool,
+}
+
 impl Admin {
     pub(super) async fn audit(&self, args: ADMIN_AUDIT_args) -> ADMIN_AUDIT_res {
-        let page = if args.id == 0 { self.owned(args.after).await } else { self.held(args).await };
+        let page = if args.id == 0 { self.owned(args).await } else { self.held(args).await };
         match page {
             Ok(page) => ADMIN_AUDIT_res::CTL_OK(page),
             Err(why) => ADMIN_AUDIT_res::Default(ctl_status::CTL_ERR_AGAIN, why.into()),
         }
     }
 
+    /// A file, unless it is gone. Whether it is in use is asked first: who is done by then has told all he wrote.
+    async fn judged(&self, key: &InodeKey) -> Result<Option<Judged>, FsError> {
+        let in_use = self.is_in_use(key).await?;
+        let namespace = &self.mds.namespace;
+        match self.mds.read(|txn| Box::pin(async move { namespace.getattr(&txn, key).await })).await {
+            Err(FsError::Stale) => Ok(None),
+            inode => Ok(Some(Judged { inode: inode?, in_use })),
+        }
+    }
+
     /// Data servers may know of a size that the metadata does not know yet, or hold what a truncation cuts.
-    async fn is_in_use(&self, inode: &Inode) -> Result<bool, FsError> {
-        let (namespace, file) = (&self.mds.namespace, inode.key.fileid);
+    async fn is_in_use(&self, key: &InodeKey) -> Result<bool, FsError> {
+        let (namespace, file) = (&self.mds.namespace, key.fileid);
+        let state = self.mds.files.get(file_id(key));
+        let open = state.is_some_and(|entry| entry.peek(|file| !file.is_still() || file.needs_settle()));
         let rows = self.mds.read(|txn| {
             Box::pin(async move {
                 let cut = namespace.truncate_intent(&txn, file).await?.is_some();
                 Ok(cut || namespace.is_read_write(&txn, file).await?)
             })
         });
-        let rows = rows.await?;
-        let state = self.mds.files.get(file_id(&inode.key));
-        Ok(rows || state.is_some_and(|entry| entry.peek(|file| !file.is_still() || file.needs_settle())))
+        Ok(rows.await? || open)
     }
 
     /// A finding about a data file of this file.

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use sluice_namespace::{DataFile, DataFileId, FsError, Inode, InodeKey, StoreId};
+use sluice_namespace::{DataFile, DataFileId, FsError, InodeKey, StoreId};
 use sluice_xdr::control::*;
 
-use super::{Page, SETTLE, untouched, wire, words};
+use super::{Judged, Page, SETTLE, untouched, wire, words};
 use crate::admin::Admin;
 use crate::dsctl::stats;
 
@@ -19,13 +19,13 @@ type Stats = BTreeMap<(DataFileId, u16), ctl_stat>;
 struct Owner {
     key: InodeKey,
     id: DataFileId,
-    inode: Inode,
+    judged: Judged,
 }
 
 impl Owner {
     /// The columns, with what is read of them.
     fn columns(&self) -> impl Iterator<Item = Vec<DataFile>> {
-        let layout = self.inode.layout().filter(|layout| layout.id == self.id);
+        let layout = self.judged.inode.layout().filter(|layout| layout.id == self.id);
         let read = |placed: &&DataFile| placed.materialised && !placed.stale && !placed.moving;
         let columns = layout.into_iter().flat_map(|layout| layout.columns());
         columns.map(move |column| column.iter().filter(read).copied().collect())
@@ -33,13 +33,24 @@ impl Owner {
 
     /// Its mirrors may differ, and are about to be made equal.
     fn is_healing(&self) -> bool {
-        self.inode.layout().is_some_and(|layout| layout.is_degraded())
+        self.judged.inode.layout().is_some_and(|layout| layout.is_degraded())
     }
+}
+
+/// The page with the data files up to its end, each of which was seen or skipped.
+fn told(page: ADMIN_AUDIT_resok, looked: &[(DataFileId, bool)]) -> ADMIN_AUDIT_resok {
+    let count = |which: fn(bool) -> bool| {
+        let those = looked.iter().filter(|(id, seen)| id.0 <= page.next.file && which(*seen));
+        u64::try_from(those.count()).unwrap_or(u64::MAX)
+    };
+    ADMIN_AUDIT_resok { examined: count(|_| true), skipped: count(|seen| !seen), ..page }
 }
 
 impl Admin {
     /// A page of files, and what they miss.
-    pub(super) async fn owned(&self, after: ctl_data_file) -> Page {
+    pub(super) async fn owned(&self, args: ADMIN_AUDIT_args) -> Page {
+        let ADMIN_AUDIT_args { after, only, .. } = args;
+        let meant = |server: u32| only == 0 || server == only;
         let (namespace, from) = (&self.mds.namespace, DataFileId(after.file));
         let from = (from.0 != 0).then_some(from);
         let rows = self
@@ -52,18 +63,18 @@ impl Admin {
             ..ADMIN_AUDIT_resok::default()
         };
         let owners = self.owners(&rows).await.map_err(words)?;
-        let all: usize = owners.iter().flat_map(Owner::columns).map(|column| column.len()).sum();
         let before = self.look(&owners).await;
-        page.examined = u64::try_from(all).unwrap_or(u64::MAX);
-        page.skipped = u64::try_from(all.saturating_sub(before.len())).unwrap_or(u64::MAX);
+        let mut looked = Vec::new();
         let mut suspects = Vec::new();
         for owner in owners {
-            if !self.misfits(&owner, &before).await.map_err(words)?.is_empty() {
+            let here = owner.columns().flatten().filter(|placed| meant(placed.store.0.into()));
+            looked.extend(here.map(|placed| (owner.id, before.contains_key(&(owner.id, placed.slot)))));
+            if self.misfits(&owner, &before).await.iter().any(|finding| meant(finding.data_server)) {
                 suspects.push((owner.id, owner.key));
             }
         }
         if suspects.is_empty() {
-            return Ok(page);
+            return Ok(told(page, &looked));
         }
         self.mds.env.clock.sleep(SETTLE).await;
         // It may have been removed, or replaced, since it was read who owns what.
@@ -71,30 +82,27 @@ impl Admin {
         let mut now = self.look(&owners).await;
         now.retain(|file, stat| before.get(file).is_some_and(|before| untouched(before, stat)));
         let most = CTL_FILES_MAX as usize;
-        let mut told = after;
+        let mut last = after;
         for owner in owners {
-            let mut found = self.misfits(&owner, &now).await.map_err(words)?;
+            let mut found = self.misfits(&owner, &now).await;
+            found.retain(|finding| meant(finding.data_server));
             if !page.findings.is_empty() && page.findings.len() + found.len() > most {
                 // The others are told with the next page.
-                (page.next, page.eof) = (told, false);
+                (page.next, page.eof) = (last, false);
                 break;
             }
             found.truncate(most);
             page.findings.append(&mut found);
-            told = ctl_data_file { file: owner.id.0, ..after };
+            last = ctl_data_file { file: owner.id.0, ..after };
         }
-        Ok(page)
+        Ok(told(page, &looked))
     }
 
     async fn owners(&self, rows: &[(DataFileId, InodeKey)]) -> Result<Vec<Owner>, FsError> {
-        let namespace = &self.mds.namespace;
         let mut owners = Vec::with_capacity(rows.len());
         for &(id, key) in rows {
-            let read = self.mds.read(|txn| Box::pin(async move { namespace.getattr(&txn, &key).await }));
-            match read.await {
-                Err(FsError::Stale) => {}
-                inode => owners.push(Owner { key, id, inode: inode? }),
-            }
+            let judged = self.judged(&key).await?;
+            owners.extend(judged.map(|judged| Owner { key, id, judged }));
         }
         Ok(owners)
     }
@@ -124,7 +132,7 @@ impl Admin {
     }
 
     /// What does not fit of one file.
-    async fn misfits(&self, owner: &Owner, stats: &Stats) -> Result<Vec<ctl_audit_finding>, FsError> {
+    async fn misfits(&self, owner: &Owner, stats: &Stats) -> Vec<ctl_audit_finding> {
         let mut found = Vec::new();
         let mut unequal = Vec::new();
         for column in owner.columns() {
@@ -133,7 +141,7 @@ impl Admin {
                 .filter_map(|placed| Some((placed, stats.get(&(owner.id, placed.slot))?)))
                 .collect();
             // What is beyond the end of the file is a finding of its own.
-            let end = |stat: &ctl_stat| stat.size.min(owner.inode.size());
+            let end = |stat: &ctl_stat| stat.size.min(owner.judged.inode.size());
             let longest = there.iter().map(|(_, stat)| end(stat)).max().unwrap_or_default();
             for (placed, stat) in there {
                 let finding = ctl_audit_finding {
@@ -152,12 +160,12 @@ impl Admin {
             }
         }
         // Somebody who writes to two mirrors is not with both at once.
-        if !unequal.is_empty() && !owner.is_healing() && !self.is_in_use(&owner.inode).await? {
+        if !owner.is_healing() && !owner.judged.in_use {
             found.append(&mut unequal);
         }
         for finding in &mut found {
-            *finding = self.of_file(&owner.inode, finding.clone()).await;
+            *finding = self.of_file(&owner.judged.inode, finding.clone()).await;
         }
-        Ok(found)
+        found
     }
 }
