@@ -3,8 +3,17 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use thiserror::Error;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+
+/// Of these the patience consists.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Somebody waited for longer than a server may take.
+#[derive(Debug, Error)]
+#[error("a client was not served within {} s, in which this program could run", .0.as_secs())]
+pub(crate) struct Late(Duration);
 
 /// One worker's part of the load, and its model.
 pub(crate) trait Worker: Send + 'static {
@@ -63,8 +72,11 @@ impl Herd {
                     heard = heard.recv() => heard.context("no worker is left"),
                 }
             };
-            let late = |_| anyhow!("a client was not served within {} s", self.patience.as_secs());
-            tokio::time::timeout(self.patience, next).await.map_err(late)??;
+            tokio::select! {
+                biased;
+                next = next => next?,
+                () = out_of(self.patience) => bail!(Late(self.patience)),
+            }
         }
         Ok(())
     }
@@ -84,6 +96,15 @@ impl Herd {
     }
 }
 
+/// A machine that lets this program wait lets the servers wait as well: a tick that takes longer is still one tick.
+async fn out_of(patience: Duration) {
+    let mut left = patience;
+    while !left.is_zero() {
+        tokio::time::sleep(TICK).await;
+        left = left.saturating_sub(TICK);
+    }
+}
+
 async fn work(
     mut worker: impl Worker,
     mut phase: watch::Receiver<Phase>,
@@ -99,6 +120,36 @@ async fn work(
                 phase.changed().await.map_err(|_| anyhow!("nobody leads"))?;
             }
             Phase::End => return Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Answered once in so many seconds; a comparison takes as long.
+    struct Slow(Duration);
+
+    impl Worker for Slow {
+        async fn step(&mut self) -> Result<()> {
+            tokio::time::sleep(self.0).await;
+            Ok(())
+        }
+
+        async fn compare(&mut self) -> Result<()> {
+            self.step().await
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_not_served_in_time_is_late() {
+        for (seconds, served) in [(25, true), (61, false)] {
+            let mut herd = Herd::new(Duration::from_secs(60));
+            herd.add(Slow(Duration::from_secs(seconds)));
+            let compared = herd.compare(1).await;
+            assert_eq!(compared.is_ok(), served, "{compared:?}");
+            assert!(served || compared.unwrap_err().is::<Late>());
         }
     }
 }

@@ -4,16 +4,17 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Error, Result, bail};
 use sluice_env::{BoxFuture, Env};
 use sluice_rpc::{Call, Frame, Program, Reply, Tcp};
 use sluice_xdr::nfs4::*;
 
 use super::Options;
 use super::dice::Dice;
-use super::herd::{Herd, Worker};
+use super::herd::{Herd, Late, Worker};
 use super::servers::Servers;
 use super::tree::{Broken, Tree};
 use crate::client::{Answer, Identity, Lost, Persistent, ops};
@@ -55,6 +56,8 @@ pub(crate) struct Host {
     /// Requests answered, and those that had to be sent more than once.
     answered: AtomicU64,
     repeated: AtomicU64,
+    /// When the last answer came, and what it was.
+    last: Mutex<(Instant, nfsstat4, u32)>,
 }
 
 impl Host {
@@ -67,7 +70,8 @@ impl Host {
             session = session.forgetful();
         }
         let (recovering, answered, repeated) = (AtomicBool::new(false), 0.into(), 0.into());
-        let host = Arc::new(Self { session, recovering, answered, repeated });
+        let last = Mutex::new((Instant::now(), nfsstat4::NFS4_OK, 0));
+        let host = Arc::new(Self { session, recovering, answered, repeated, last });
         host.reclaimed().await?;
         Ok(host)
     }
@@ -77,6 +81,7 @@ impl Host {
         let complete = nfs_argop4::OP_RECLAIM_COMPLETE(RECLAIM_COMPLETE4args { rca_one_fs: false });
         loop {
             let answer = self.session.request(vec![complete.clone()]).await.map_err(session)?;
+            self.heard(&answer);
             match answer.status {
                 nfsstat4::NFS4_OK | nfsstat4::NFS4ERR_COMPLETE_ALREADY => return Ok(()),
                 nfsstat4::NFS4ERR_DELAY => tokio::time::sleep(AGAIN).await,
@@ -85,10 +90,24 @@ impl Host {
         }
     }
 
+    fn heard(&self, answer: &Answer) {
+        let now = (Instant::now(), answer.status, answer.flags);
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = now;
+    }
+
+    /// How it is with its server.
+    fn state(&self) -> String {
+        let (at, status, flags) = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let recovering = self.recovering.load(Ordering::Relaxed);
+        let ago = at.elapsed().as_secs_f64();
+        format!("last answered {ago:.1} s ago with {status}, flags {flags:#x}, reclaiming: {recovering}")
+    }
+
     /// The answer to a COMPOUND, asked for again while the server says DELAY or GRACE: then it has done nothing.
     pub(crate) async fn ask(&self, ops: Vec<nfs_argop4>) -> Result<Answer> {
         loop {
             let answer = self.session.request(ops.clone()).await.map_err(session)?;
+            self.heard(&answer);
             self.answered.fetch_add(1, Ordering::Relaxed);
             self.repeated.fetch_add(u64::from(answer.sent > 1), Ordering::Relaxed);
             if answer.flags & SEQ4_STATUS_RESTART_RECLAIM_NEEDED != 0
@@ -107,7 +126,7 @@ impl Host {
 }
 
 /// A session outlives the server (ADR of persistent sessions): its loss is a broken promise.
-fn session(lost: Lost) -> anyhow::Error {
+fn session(lost: Lost) -> Error {
     match lost {
         Lost::Session | Lost::Sequence(_) => Broken(lost.to_string()).into(),
         Lost::Other(error) => error.into(),
@@ -157,6 +176,15 @@ pub(crate) fn told(hosts: &[Arc<Host>]) -> (u64, u64) {
     (count(|host| &host.answered), count(|host| &host.repeated))
 }
 
+/// Who is late did not say what he waits for.
+fn explained(error: Error, hosts: &[Arc<Host>]) -> Error {
+    if !error.is::<Late>() {
+        return error;
+    }
+    let states = hosts.iter().enumerate().map(|(n, host)| format!("client {n}: {}", host.state()));
+    error.context(states.collect::<Vec<_>>().join("; "))
+}
+
 /// Kills the metadata server so many times; what was seen.
 pub(crate) async fn run(servers: &mut Servers, options: &Options, forgetful: bool) -> Result<String> {
     let mut dice = Dice::new(options.seed);
@@ -172,7 +200,7 @@ pub(crate) async fn run(servers: &mut Servers, options: &Options, forgetful: boo
             servers.kill_mds()?;
             servers.start_mds()?;
         }
-        herd.compare(kill).await?;
+        herd.compare(kill).await.map_err(|error| explained(error, &hosts))?;
         if kill % options.check_every == 0 || kill == options.rounds {
             servers.check().map_err(|error| Broken(format!("after kill {kill}: {error:#}")))?;
         }
