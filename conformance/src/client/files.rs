@@ -187,6 +187,15 @@ impl Client {
         opened(&self.compound(opening(directory, name, how)?).await?)
     }
 
+    /// As [`Client::open`], of several names with calls that are under way together.
+    ///
+    /// # Errors
+    /// Whatever the server says.
+    pub async fn opens(&self, directory: &nfs_fh4, names: &[Vec<u8>], how: &How) -> Result<Vec<Open>> {
+        let calls = names.iter().map(|name| opening(directory, name, how)).collect::<Result<_>>()?;
+        self.inner.together(calls).await?.iter().map(|results| opened(results)).collect()
+    }
+
     /// WRITE through the metadata server, with the attributes that come of it.
     ///
     /// # Errors
@@ -234,7 +243,15 @@ impl Client {
     /// # Errors
     /// Whatever the server says.
     pub async fn close(&self, open: &Open) -> Result<()> {
-        self.compound(vec![ops::putfh(&open.handle), ops::close(open.stateid)]).await.map(drop)
+        self.compound(closing(open)).await.map(drop)
+    }
+
+    /// As [`Client::close`], of several files with calls that are under way together.
+    ///
+    /// # Errors
+    /// Whatever the server says.
+    pub async fn closes(&self, opens: &[Open]) -> Result<()> {
+        self.inner.together(opens.iter().map(closing).collect()).await.map(drop)
     }
 
     /// The entries behind `cookie` (0: from the beginning), with the attributes that a kernel asks for
@@ -362,4 +379,8 @@ fn length(results: &[nfs_resop4]) -> Result<usize> {
         Some(nfs_resop4::OP_GETATTR(GETATTR4res::NFS4_OK(got))) => Ok(got.obj_attributes.attr_vals.len()),
         _ => Err(Error::Protocol("GETATTR")),
     }
+}
+
+fn closing(open: &Open) -> Vec<nfs_argop4> {
+    vec![ops::putfh(&open.handle), ops::close(open.stateid)]
 }

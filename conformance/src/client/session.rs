@@ -246,7 +246,8 @@ impl Inner {
         for ops in compounds {
             let slot = self.slots.take().await.ok_or(Error::Protocol("the session is over"))?;
             let mut argarray = Vec::with_capacity(ops.len() + 1);
-            argarray.push(ops::sequence(self.session, slot.id(), slot.seqid(), self.highest_slot, false));
+            let cache = ops.iter().any(changes);
+            argarray.push(ops::sequence(self.session, slot.id(), slot.seqid(), self.highest_slot, cache));
             argarray.extend(ops);
             let args = COMPOUND4args { tag: Bytes::new(), minorversion: self.identity.minor, argarray };
             frames.push(to_frame(&args, LARGEST)?);

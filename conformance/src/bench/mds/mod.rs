@@ -93,14 +93,17 @@ const fn shape(title: &'static str, phase: Phase, apart: bool, goal: Goal) -> Sh
 /// A change must be durable, and Ganesha's is, too.
 const CHANGE: Goal = Goal { rate: None, ganesha: Some(3.0), store: None };
 const CREATE: Goal = Goal { rate: Some(15_000.0), ganesha: Some(3.0), store: Some(0.5) };
+/// The store alone has 64 write sets under way, not a thousand: it is no measure of this.
+const TOGETHER: Goal = Goal { rate: Some(15_000.0), ganesha: Some(3.0), store: None };
 
 const fn rate(least: f64) -> Goal {
     Goal { rate: Some(least), ganesha: None, store: None }
 }
 
 /// In the order in which they leave behind what the next ones need.
-const SHAPES: [Shape; 12] = [
+const SHAPES: [Shape; 13] = [
     shape("creates, one directory", Phase::Create, false, CREATE),
+    shape("creates, one directory, 16 in flight each", Phase::CreateTogether, false, TOGETHER),
     shape("getattrs", Phase::GetAttributes, false, rate(100_000.0)),
     shape("getattrs, 16 in flight each", Phase::GetAttributesTogether, false, rate(100_000.0)),
     shape(
@@ -261,7 +264,8 @@ impl Bench<'_> {
                 directories.push(peer.directory(&format!("round{round}-{clients}-{apart}-{number}")).await?);
             }
             let mut workers = peer.workers(clients, &directories)?;
-            let made = shapes.iter().any(|(_, shape)| shape.phase == Phase::Create);
+            let made =
+                shapes.iter().any(|(_, shape)| matches!(shape.phase, Phase::Create | Phase::CreateTogether));
             let needs = |phase| {
                 matches!(
                     phase,

@@ -16,6 +16,8 @@ pub(super) const SMALL: usize = 4096;
 pub(super) enum Phase {
     /// OPEN with GUARDED, GETFH, GETATTR; CLOSE
     Create,
+    /// The same, [`IN_FLIGHT`] OPENs at a time, and then as many CLOSEs
+    CreateTogether,
     /// By filehandle
     GetAttributes,
     /// The same, [`IN_FLIGHT`] calls at a time
@@ -28,6 +30,13 @@ pub(super) enum Phase {
     Write,
     /// OPEN, READ, CLOSE
     Read,
+}
+
+impl Phase {
+    /// Its steps are of more than one operation or entry.
+    fn counts_itself(self) -> bool {
+        matches!(self, Self::Names | Self::Listing | Self::CreateTogether | Self::GetAttributesTogether)
+    }
 }
 
 /// A client at work.
@@ -83,6 +92,16 @@ impl Worker {
         let open = self.client.open(&self.directory, &name, &How::new_file(0o644)).await?;
         self.client.close(&open).await?;
         self.made.push(open.handle);
+        Ok(true)
+    }
+
+    async fn create_together(&mut self) -> Result<bool> {
+        let first = self.made();
+        let names: Vec<_> = (first..first + IN_FLIGHT as u64).map(|index| self.name("file", index)).collect();
+        let opens = self.client.opens(&self.directory, &names, &How::new_file(0o644)).await?;
+        self.client.closes(&opens).await?;
+        self.made.extend(opens.into_iter().map(|open| open.handle));
+        self.units += IN_FLIGHT as u64;
         Ok(true)
     }
 
@@ -164,6 +183,7 @@ impl AsyncOperation<Worker> for Step {
     async fn once(&self, worker: &mut Worker, _: u64) -> Result<bool> {
         let more = match self.0 {
             Phase::Create => worker.create().await?,
+            Phase::CreateTogether => worker.create_together().await?,
             Phase::GetAttributes => worker.get_attributes().await?,
             Phase::GetAttributesTogether => worker.get_attributes_together().await?,
             Phase::Names => worker.page(false).await?,
@@ -175,7 +195,7 @@ impl AsyncOperation<Worker> for Step {
         };
         if more {
             worker.done += 1;
-            if !matches!(self.0, Phase::Names | Phase::Listing | Phase::GetAttributesTogether) {
+            if !self.0.counts_itself() {
                 worker.units += 1;
             }
         }
