@@ -5,26 +5,28 @@ set -eu
 
 # Documented bound: the metadata server notices within 8 s, layouts come back, and what did not is fenced.
 BOUND=${BOUND:-30}
-SECONDS_EACH=${SECONDS_EACH:-22}
+SECONDS_EACH=${SECONDS_EACH:-26}
 mount_sluice
 D=$M/mirrors; mkdir $D; policy /mirrors small,mirrors=2
 for n in $(seq 8); do io write $D/f$n 1m $n --sync; done
 
 degraded() { host status | json 'j["mds"]["degraded_files"]'; }
-# busiest: the data server that most was written to; it is the one to lose.
-busiest() {
-  host status | json 'int(max(j["data_servers"], key=lambda d: d["bytes_written"])["address"].rsplit(":")[-1]) - 2049'
-}
+# bytes: what was written to each data server, as their heartbeats said last, by its number.
+bytes() { host status | json '{int(d["address"].rsplit(":")[-1]) - 2049: d["bytes_written"] for d in j["data_servers"]}'; }
+# busiest BYTES: the data server that most was written to since; it is the one to lose. What lay there before is only read.
+busiest() { $PYTHON -c 'import sys; a, b = map(eval, sys.argv[1:]); print(max(b, key=lambda n: b[n] - a.get(n, 0)))' "$1" "$(bytes)"; }
 
 # survives NAME LOSE: writers and a reader go on while a data server goes, by the request LOSE, and comes back.
 survives() {
   local name=$1 lose=$2 n writers= before start ds
   step "$name"
   drop_caches
+  sleep 3   # until heartbeats have told of what is there
+  before=$(bytes)
   for n in 1 2 3 4; do io journal $D/$name$n /tmp/log-$name$n --seconds $SECONDS_EACH --stalls /tmp/stall-$name$n & writers="$writers $!"; done
   $PYTHON /share/io.py reread $D --count 8 --seconds $SECONDS_EACH --stalls /tmp/stall-$name-reader & writers="$writers $!"
-  sleep 2
-  ds=$(busiest)
+  sleep 5
+  ds=$(busiest "$before")
   host $lose ds$ds
   sleep 12
   before=$(proxied)
