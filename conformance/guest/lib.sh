@@ -54,6 +54,18 @@ op_table() {
   mountstats "${1-}" | awk '$1 ~ /^[A-Z_]+:$/ && $2 > 0 { printf "  %-20s %7d  %7.2f ms  %9.0f ms\n", $1, $2, $8 / $2, $8 }' |
     sort -k5 -nr | head -12
 }
+# watch_for SECONDS: says what this client waits for if that is still so then. Prints its process, to be ended before.
+watch_for() { ( sleep "$1"; stuck ) >&2 & echo $!; }
+# stuck: operations and what they came to five seconds later, calls that are not answered, processes and where they are.
+stuck() {
+  local at
+  echo "STUCK: what this client waits for"
+  for at in 0 5; do sleep $at; echo "operations, $at s later:"; op_table; done
+  mount -t debugfs none /sys/kernel/debug 2>/dev/null || true
+  echo "calls:"; cat /sys/kernel/debug/sunrpc/rpc_clnt/*/tasks 2>/dev/null | head -40
+  echo "processes:"; ps -eo pid,ppid,stat,time,wchan:32,args | grep -v '\[kworker' | tail -40
+  for at in $(ps -eo pid=,stat= | awk '$2 ~ /^D/ { print $1 }'); do echo "$at:"; cat /proc/$at/stack; done
+}
 uses_layouts() { [ "$REFERENCE" = plain ] || mountstats "${1-}" | grep -q 'pnfs=LAYOUT_FLEX_FILES'; }
 
 # json EXPRESSION: evaluates a python expression over the JSON on standard input, called `j`.

@@ -38,7 +38,10 @@ else
   host await renewed >/dev/null
 fi
 touch /tmp/over
+# Loads of a minute, begun long ago.
+guard=$(watch_for ${STUCK:-150})
 for worker in "${workers[@]}"; do wait $worker || fail "an application saw an error"; done
+kill $guard 2>/dev/null || true
 barrier quiet
 
 step "all of it is there"
