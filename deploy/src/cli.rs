@@ -64,7 +64,7 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: Config,
     },
-    /// Make and inspect cluster keys
+    /// Make and inspect cluster keys, and replace the keys that data servers are reached with
     Key {
         #[command(subcommand)]
         command: Key,
@@ -728,6 +728,26 @@ pub(crate) enum Key {
     /// Print a key's fingerprint, to compare hosts without showing the key
     Fingerprint {
         file: PathBuf,
+        /// For scripts
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show the keys that handles of data files are sealed with, and what a rotation waits for
+    List {
+        #[command(flatten)]
+        reach: Reach,
+        /// For scripts
+        #[arg(long)]
+        json: bool,
+    },
+    /// Replace the key that handles of data files are sealed with, while clients work; ends when handles made with
+    /// the older one are good nowhere any more. Interrupted, the rotation goes on by itself
+    Rotate {
+        #[command(flatten)]
+        reach: Reach,
+        /// Only begin: `sluice key list` shows how far it is
+        #[arg(long)]
+        no_wait: bool,
         /// For scripts
         #[arg(long)]
         json: bool,

@@ -86,7 +86,7 @@ fn run(cli: Cli) -> Result<()> {
             Command::Completions { shell } => generate::completions(shell),
             Command::Man { dir } => generate::man(&dir),
             Command::Config { command: cli::Config::Check { file, json } } => config::check(&file, json),
-            Command::Key { command } => key::run(&command),
+            Command::Key { command } => key::run(command).await,
         }
     });
     // A server that was asked to stop has finished what it had begun. A thread that reads standard input, to hear when

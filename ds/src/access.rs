@@ -15,9 +15,19 @@ pub(crate) struct Seals {
     inner: RwLock<Known>,
 }
 
+/// When the metadata server had these keys: its own epoch, and of capabilities the current and the oldest one. A key
+/// is taken away only when the oldest one moves, and taken into use only when the current one does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct AsOf {
+    pub(crate) mds_epoch: u64,
+    pub(crate) current: u32,
+    pub(crate) oldest: u32,
+}
+
 struct Known {
     /// 0 before the first registration.
     store: u16,
+    as_of: AsOf,
     keys: [Option<[u8; 32]>; 256],
 }
 
@@ -31,7 +41,7 @@ impl std::fmt::Debug for Known {
 
 impl Default for Seals {
     fn default() -> Self {
-        Self { inner: RwLock::new(Known { store: 0, keys: [None; 256] }) }
+        Self { inner: RwLock::new(Known { store: 0, as_of: AsOf::default(), keys: [None; 256] }) }
     }
 }
 
@@ -44,10 +54,18 @@ impl Seals {
         self.inner.read().store
     }
 
-    /// Replaces all keys: those not named are no longer accepted. Ids above 255 are ignored.
-    pub(crate) fn set_keys(&self, keys: &[ctl_capability_key]) {
+    /// Keys that are no longer named are no longer accepted. What was said earlier may arrive later, as the answer to a
+    /// registration and an order do not wait for each other: it changes nothing, and of the same moment all keys count.
+    /// Ids above 255 are ignored.
+    pub(crate) fn set_keys(&self, as_of: AsOf, keys: &[ctl_capability_key]) {
         let mut known = self.inner.write();
-        known.keys = [None; 256];
+        if as_of < known.as_of {
+            return;
+        }
+        if as_of > known.as_of {
+            known.as_of = as_of;
+            known.keys = [None; 256];
+        }
         for key in keys {
             if let Some(place) = usize::try_from(key.id).ok().and_then(|id| known.keys.get_mut(id)) {
                 *place = Some(key.key);
@@ -108,5 +126,63 @@ impl Shared {
         };
         self.store.check(&access).map_err(error::refused)?;
         Ok(Admitted { access, sparse: capability.rights.contains(Rights::SPARSE) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(current: u32, oldest: u32, ids: &[u32]) -> (AsOf, Vec<ctl_capability_key>) {
+        let key = |id: &u32| ctl_capability_key { id: *id, epoch: 0, key: [*id as u8; 32] };
+        (AsOf { mds_epoch: 1, current, oldest }, ids.iter().map(key).collect())
+    }
+
+    fn has(seals: &Seals) -> Vec<u32> {
+        let known = seals.inner.read();
+        (0..256).filter(|id| known.keys[*id as usize].is_some()).collect()
+    }
+
+    /// A whole rotation, and the announcement of the next, arriving in every order.
+    #[test]
+    fn what_was_said_earlier_and_arrives_later_changes_nothing() {
+        let told = [
+            said(5, 3, &[1]),
+            said(5, 3, &[1, 2]),
+            said(6, 3, &[1, 2]),
+            said(6, 6, &[2]),
+            said(6, 6, &[2, 3]),
+        ];
+        for order in 0..3125_usize {
+            let seals = Seals::default();
+            let mut newest = 0;
+            for step in 0..5 {
+                let at = order / 5_usize.pow(step) % 5;
+                seals.set_keys(told[at].0, &told[at].1);
+                newest = newest.max(at);
+                // Everything that is in use as of the newest that was heard, nothing that was over by then.
+                let (wanted, over): (&[u32], &[u32]) = match newest {
+                    0 => (&[1], &[3]),
+                    1 => (&[1, 2], &[3]),
+                    2 => (&[1, 2], &[3]),
+                    3 => (&[2], &[1]),
+                    _ => (&[2, 3], &[1]),
+                };
+                let has = has(&seals);
+                assert!(wanted.iter().all(|id| has.contains(id)), "order {order}: {has:?} as of {newest}");
+                assert!(over.iter().all(|id| !has.contains(id)), "order {order}: {has:?} as of {newest}");
+            }
+        }
+    }
+
+    /// A metadata server that was made from a dump may have had fewer epochs.
+    #[test]
+    fn a_new_incarnation_says_what_holds() {
+        let seals = Seals::default();
+        let (as_of, keys) = said(9, 9, &[7]);
+        seals.set_keys(as_of, &keys);
+        let (as_of, keys) = said(4, 2, &[1]);
+        seals.set_keys(AsOf { mds_epoch: 2, ..as_of }, &keys);
+        assert_eq!(has(&seals), [1]);
     }
 }

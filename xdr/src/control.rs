@@ -152,7 +152,7 @@ impl Decode for ctl_address {
 pub struct ctl_capability_key {
     /// 0..255, as in the filehandle
     pub id: u32,
-    /// the capability epoch it was first used in
+    /// the capability epoch it was first used in; 2^32 - 1: not yet
     pub epoch: u32,
     pub key: [u8; CTL_KEY_SIZE as usize],
 }
@@ -4316,6 +4316,155 @@ impl Decode for ADMIN_AUDIT_res {
     }
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ctl_key_state(pub u32);
+
+impl ctl_key_state {
+    /// new handles are made with it
+    pub const KEY_SEALS: Self = Self(0);
+    /// older handles are good until it is forgotten
+    pub const KEY_OPENS: Self = Self(1);
+    /// comes into use when all data servers know it
+    pub const KEY_ANNOUNCED: Self = Self(2);
+
+    /// Name of a value that the description knows.
+    pub fn name(self) -> Option<&'static str> {
+        Some(match self {
+            Self::KEY_SEALS => "KEY_SEALS",
+            Self::KEY_OPENS => "KEY_OPENS",
+            Self::KEY_ANNOUNCED => "KEY_ANNOUNCED",
+            _ => return None,
+        })
+    }
+}
+
+crate::codec::wire_enum!(ctl_key_state, u32, "ctl_key_state");
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ctl_key {
+    pub id: u32,
+    pub state: ctl_key_state,
+    /// the capability epoch it was first used in; 0 if announced
+    pub epoch: u32,
+    pub fingerprint: ctl_string,
+}
+
+impl Encode for ctl_key {
+    fn encode(&self, w: &mut Writer) {
+        w.u32(self.id);
+        self.state.encode(w);
+        w.u32(self.epoch);
+        w.opaque(&self.fingerprint, CTL_STRING_MAX);
+    }
+}
+
+impl Decode for ctl_key {
+    const MIN_SIZE: usize = 16;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            id: r.u32()?,
+            state: ctl_key_state::decode(r)?,
+            epoch: r.u32()?,
+            fingerprint: r.opaque(CTL_STRING_MAX)?,
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ADMIN_KEYS_args {
+    /// announce a new key, unless one is announced already
+    pub rotate: bool,
+}
+
+impl Encode for ADMIN_KEYS_args {
+    fn encode(&self, w: &mut Writer) {
+        w.bool(self.rotate);
+    }
+}
+
+impl Decode for ADMIN_KEYS_args {
+    const MIN_SIZE: usize = 4;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { rotate: r.bool()? })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ADMIN_KEYS_resok {
+    pub epoch: u32,
+    pub oldest_epoch: u32,
+    /// the newest last
+    pub keys: Vec<ctl_key>,
+    /// asked for a rotation: one was announced already, and that one it is
+    pub joined: bool,
+    /// until older handles are over, in words; empty when they are
+    pub waits_for: ctl_string,
+}
+
+impl Encode for ADMIN_KEYS_resok {
+    fn encode(&self, w: &mut Writer) {
+        w.u32(self.epoch);
+        w.u32(self.oldest_epoch);
+        w.array(&self.keys, CTL_KEYS_MAX, |w, v| v.encode(w));
+        w.bool(self.joined);
+        w.opaque(&self.waits_for, CTL_STRING_MAX);
+    }
+}
+
+impl Decode for ADMIN_KEYS_resok {
+    const MIN_SIZE: usize = 20;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            epoch: r.u32()?,
+            oldest_epoch: r.u32()?,
+            keys: r.array(CTL_KEYS_MAX, 16, ctl_key::decode)?,
+            joined: r.bool()?,
+            waits_for: r.opaque(CTL_STRING_MAX)?,
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ADMIN_KEYS_res {
+    CTL_OK(ADMIN_KEYS_resok),
+    /// Any other discriminant.
+    Default(ctl_status, ctl_string),
+}
+
+impl ADMIN_KEYS_res {
+    /// The discriminant that goes in front on the wire.
+    pub fn discriminant(&self) -> ctl_status {
+        match self {
+            Self::CTL_OK(_) => ctl_status::CTL_OK,
+            Self::Default(other, _) => *other,
+        }
+    }
+}
+
+impl Encode for ADMIN_KEYS_res {
+    fn encode(&self, w: &mut Writer) {
+        self.discriminant().encode(w);
+        match self {
+            Self::CTL_OK(v) => v.encode(w),
+            Self::Default(_, v) => w.opaque(v, CTL_STRING_MAX),
+        }
+    }
+}
+
+impl Decode for ADMIN_KEYS_res {
+    const MIN_SIZE: usize = 8;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        match ctl_status::decode(r)? {
+            ctl_status::CTL_OK => Ok(Self::CTL_OK(ADMIN_KEYS_resok::decode(r)?)),
+            other => Ok(Self::Default(other, r.opaque(CTL_STRING_MAX)?)),
+        }
+    }
+}
+
 pub const SLUICE_ADMIN: u32 = 0x2051_c003;
 pub const SLUICE_ADMIN_V2: u32 = 2;
 pub const ADMIN_NULL: u32 = 0;
@@ -4338,3 +4487,4 @@ pub const ADMIN_QUOTAS: u32 = 20;
 pub const ADMIN_QUOTA: u32 = 21;
 pub const ADMIN_SCRUB: u32 = 22;
 pub const ADMIN_AUDIT: u32 = 23;
+pub const ADMIN_KEYS: u32 = 24;

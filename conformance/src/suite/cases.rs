@@ -215,6 +215,13 @@ pub const CASES: &[Case] = &[
         ..BASE
     },
     Case {
+        name: "keys",
+        shows: "the key of data files' handles replaced under readers and writers, and again while the metadata server dies: nobody sees an error",
+        reference: false,
+        seconds: 400,
+        ..BASE
+    },
+    Case {
         name: "power_loss",
         shows: "the servers' machine loses power under load, again and again: no promise is broken, the client goes on",
         data_servers: 2,

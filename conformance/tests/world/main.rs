@@ -11,6 +11,7 @@ mod copy;
 mod drain;
 mod epochs;
 mod inline;
+mod keys;
 mod mirrors;
 mod proxied;
 mod read_plus;

@@ -12,6 +12,7 @@ use sluice_xdr::control::{
 
 use super::link::{LinkError, call};
 use super::{Identity, capacity, data_file};
+use crate::access::AsOf;
 use crate::shared::Shared;
 
 /// What a registration granted.
@@ -87,7 +88,8 @@ async fn apply(
     };
     store.fence(&fences).await?;
     shared.seals.set_store(granted.store_id as u16);
-    shared.seals.set_keys(&granted.keys);
+    let (mds_epoch, current) = (granted.mds_epoch, granted.capability_epoch);
+    shared.seals.set_keys(AsOf { mds_epoch, current, oldest: granted.oldest_epoch }, &granted.keys);
     // Pushes may have been missed while we were away.
     shared.sizes.forget();
     let isolation = identity.isolation.min(Duration::from_millis(granted.isolation_ms.into()));

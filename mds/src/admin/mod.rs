@@ -5,6 +5,7 @@ mod audit;
 mod doctor;
 mod exports;
 mod holders;
+mod keys;
 mod proxied;
 mod quotas;
 pub(crate) mod rows;
@@ -63,6 +64,7 @@ impl Program for Admin {
                 ADMIN_SERVERS => encode(&self.servers().await),
                 ADMIN_DRAIN => answer(&call, async |args| self.drain(args).await).await,
                 ADMIN_REMOVE => answer(&call, async |args| self.remove(args).await).await,
+                ADMIN_KEYS => answer(&call, async |args| self.keys(args).await).await,
                 ADMIN_AUDIT => answer(&call, async |args| self.audit(args).await).await,
                 ADMIN_SCRUB => answer(&call, async |args| self.scrub(args).await).await,
                 ADMIN_EXPORT => answer(&call, async |args| self.export(args).await).await,

@@ -4,7 +4,8 @@
 //! * with every start: handles of an earlier incarnation can be told from ours;
 //! * when a holder that was fenced off a file asks for it again: the newer handle passes the fence;
 //! * when data servers have many rows to keep: once all layouts of older epochs are back, those are retired, and
-//!   the rows with them.
+//!   the rows with them;
+//! * when the key that seals capabilities is replaced (docs/adr/0024): likewise, and the old key goes with its epochs.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use sluice_namespace::{DataFileId, FsError, Layout, StoreId};
 use sluice_state::file::{Grace, LayoutFilter};
 use sluice_state::{ClientId, StateId, Time};
 use sluice_xdr::nfs4::nfsstat4;
+use tokio::task::JoinSet;
 
 use super::registry::StoreHandle;
 use super::{fence, holder, orders};
@@ -92,16 +94,18 @@ pub(crate) async fn let_in(mds: &Arc<Mds>, client: ClientId, file: DataFileId) -
         let since = Duration::from_nanos(mds.now().since(before));
         mds.env.clock.sleep(LEAST.saturating_sub(since)).await;
     }
-    turn(mds).await.map_err(|error| crate::error::fs_status(&error))?;
+    turn(mds, false).await.map_err(|error| crate::error::fs_status(&error))?;
     *last = Some(mds.now());
     Ok(())
 }
 
-/// The next epoch begins: durable before a handle of it exists.
-async fn turn(mds: &Arc<Mds>) -> Result<u32, FsError> {
+/// The next epoch begins, perhaps with the announced key: durable before a handle of it exists.
+async fn turn(mds: &Arc<Mds>, with_key: bool) -> Result<u32, FsError> {
     // Whoever is fenced from now on may be fenced in the new epoch as well as in the old one: it stays noted.
     let fenced = std::mem::take(&mut *mds.data_servers.turns.fenced.lock());
-    let turned = change(mds, |epochs| epochs.current += 1).await;
+    let begin =
+        |epochs: &mut CapabilityEpochs| if with_key { epochs.turn_key() } else { epochs.current += 1 };
+    let turned = change(mds, begin).await;
     if turned.is_err() {
         mds.data_servers.turns.fenced.lock().extend(fenced);
     }
@@ -160,8 +164,13 @@ pub(crate) async fn run(mds: Arc<Mds>) {
         let turns = &mds.data_servers.turns;
         let many = turns.rows.load(Ordering::Relaxed) >= mds.config.capability_rows;
         let full = turns.full.load(Ordering::Relaxed) && mds.now() >= not_before;
-        if many || full {
-            if let Err(error) = renew(&mds).await {
+        // Perhaps one that an earlier incarnation announced.
+        let announced = mds.data_servers.epochs().announced().is_some();
+        let new_key = announced && all_know(&mds).await;
+        // The store refused to end a rotation: there are layouts under the key before.
+        let unfinished = mds.data_servers.epochs().opening().count() > 1;
+        if many || full || new_key || unfinished {
+            if let Err(error) = renew(&mds, new_key).await {
                 tracing::warn!(%error, "cannot retire old capabilities; trying again");
             }
             not_before = mds.now() + FULL_AGAIN;
@@ -169,17 +178,88 @@ pub(crate) async fn run(mds: Arc<Mds>) {
     }
 }
 
-/// A new epoch; every layout of older ones comes back; those are retired.
-async fn renew(mds: &Arc<Mds>) -> Result<(), FsError> {
+/// A new key, durable, and from then on told to whoever registers. It comes into use when all data servers know it.
+/// False: one was announced already and is not in use yet; that one it is.
+///
+/// # Errors
+/// What the store says.
+pub(crate) async fn rotate(mds: &Arc<Mds>) -> Result<bool, FsError> {
+    let key = mds.env.random.array();
+    let epochs = change(mds, |epochs| epochs.announce(key)).await?;
+    let ours = epochs.announced().is_some_and(|announced| announced.key == key);
+    if ours {
+        tracing::info!("a new key for capabilities is announced to the data servers");
+    }
+    Ok(ours)
+}
+
+/// Whether every data server has the announced key, or serves nobody before it has registered again.
+async fn all_know(mds: &Arc<Mds>) -> bool {
+    let stores = mds.data_servers.all();
+    // Nobody is waited for who is known to be silent.
+    if stores.iter().any(|store| !may_know(mds, store)) {
+        return false;
+    }
+    let mut told: JoinSet<bool> = JoinSet::new();
+    for store in stores {
+        let mds = Arc::clone(mds);
+        told.spawn(async move { orders::retire(&mds, &store).await || fence::isolated(&mds, &store) });
+    }
+    told.join_all().await.into_iter().all(|knows| knows)
+}
+
+/// One that is failing serves what it can, so it must know, too.
+fn may_know(mds: &Mds, store: &StoreHandle) -> bool {
+    let view = store.view();
+    store.connection().is_some() && view.fences_told && !view.lost || fence::isolated(mds, store)
+}
+
+/// What stands between now and the end of a rotation or retirement, in words; nothing when none is under way.
+pub(crate) fn waits_for(mds: &Mds) -> String {
+    let epochs = mds.data_servers.epochs();
+    let stores = mds.data_servers.all();
+    let named = |is: &dyn Fn(&StoreHandle) -> bool| {
+        let found = stores.iter().filter(|store| is(store)).map(|store| store.id.0.to_string());
+        found.collect::<Vec<_>>().join(", ")
+    };
+    if epochs.announced().is_some() {
+        let silent = named(&|store| !may_know(mds, store));
+        return match &*silent {
+            "" => "the data servers to take the new key".to_owned(),
+            silent => {
+                format!("data server {silent} to answer, or to be silent for so long that it serves nobody")
+            }
+        };
+    }
+    if epochs.opening().count() > 1 {
+        let layouts: u64 = mds.files.index().usages().iter().map(|(_, usage)| u64::from(usage.layouts)).sum();
+        return match layouts {
+            0 => "older handles to be over".to_owned(),
+            some => format!("layouts of older handles to come back ({some} layouts are out in all)"),
+        };
+    }
+    let late = |store: &StoreHandle| store.view().retired < epochs.oldest && !fence::isolated(mds, store);
+    match &*named(&late) {
+        "" => String::new(),
+        late => format!("data server {late} to forget older handles"),
+    }
+}
+
+/// A new epoch, perhaps with the key that was announced; every layout of older ones comes back; those are retired.
+async fn renew(mds: &Arc<Mds>, new_key: bool) -> Result<(), FsError> {
     let turns = &mds.data_servers.turns;
     let (current, rows) = {
         let mut last = turns.last.lock().await;
         let rows = turns.rows.swap(0, Ordering::Relaxed);
         turns.full.store(false, Ordering::Relaxed);
-        let current = turn(mds).await.inspect_err(|_| turns.kept(usize::try_from(rows).unwrap_or(0)))?;
+        let turned = turn(mds, new_key).await;
+        let current = turned.inspect_err(|_| turns.kept(usize::try_from(rows).unwrap_or(0)))?;
         *last = Some(mds.now());
         (current, rows)
     };
+    if new_key {
+        tracing::info!(epoch = current, "capabilities are sealed with the new key");
+    }
     tracing::info!(epoch = current, rows, "retiring old capabilities: layouts are recalled");
     // LAYOUTGETs that are under way may have made their handles in the epoch before.
     mds.env.clock.sleep(LEAST).await;
@@ -210,8 +290,12 @@ fn still_held(entry: &FileEntry, client: ClientId, stateid: &StateId) -> bool {
 /// No handle of an epoch before `oldest` is good any more; data servers that are away hear of it when they
 /// register.
 async fn retire(mds: &Arc<Mds>, oldest: u32) -> Result<(), FsError> {
-    if mds.data_servers.epochs().oldest < oldest {
-        change(mds, |epochs| epochs.oldest = oldest).await?;
+    let before = mds.data_servers.epochs();
+    if before.oldest < oldest {
+        let now = change(mds, |epochs| epochs.retire(oldest)).await?;
+        if now.opening().count() < before.opening().count() {
+            tracing::info!("the older key for capabilities is forgotten: handles made with it are over");
+        }
     }
     for store in mds.data_servers.all() {
         tell(mds, store.id).await;
@@ -223,7 +307,8 @@ async fn retire(mds: &Arc<Mds>, oldest: u32) -> Result<(), FsError> {
 async fn tell(mds: &Arc<Mds>, store: StoreId) {
     let oldest = mds.data_servers.epochs().oldest;
     let Some(store) = mds.data_servers.get(store) else { return };
-    if store.view().retired < oldest && store.serves() && orders::retire(mds, &store).await {
+    // One that is failing serves what it can, so it must know, too.
+    if store.view().retired < oldest && store.connection().is_some() && orders::retire(mds, &store).await {
         store.update(|view| view.retired = view.retired.max(oldest));
     }
 }

@@ -226,7 +226,7 @@ impl Registry {
     /// A sealed handle of a data file.
     pub(crate) fn seal(&self, capability: Capability) -> Option<Bytes> {
         let epochs = self.epochs.read();
-        let key = epochs.keys.last()?;
+        let key = epochs.sealing()?;
         // Only the low bits travel: epochs are compared as serial numbers at the data servers.
         let epoch = u16::try_from(epochs.current & 0xffff).ok()?;
         let sealed = Capability { key_id: key.id, epoch, ..capability }.seal(&key.key);

@@ -238,6 +238,60 @@ pub struct CapabilityEpochs {
     pub keys: Vec<CapabilityKey>,
 }
 
+impl CapabilityKey {
+    /// The epoch of a key that data servers are being told of: nothing is sealed with it yet.
+    pub const ANNOUNCED: u32 = u32::MAX;
+}
+
+impl CapabilityEpochs {
+    /// The keys of handles that are good, the newest last.
+    pub fn opening(&self) -> impl DoubleEndedIterator<Item = &CapabilityKey> {
+        self.keys.iter().filter(|key| key.epoch != CapabilityKey::ANNOUNCED)
+    }
+
+    /// What capabilities of the current epoch are sealed with.
+    #[must_use]
+    pub fn sealing(&self) -> Option<&CapabilityKey> {
+        self.opening().next_back()
+    }
+
+    /// The key that comes next.
+    #[must_use]
+    pub fn announced(&self) -> Option<&CapabilityKey> {
+        self.keys.last().filter(|key| key.epoch == CapabilityKey::ANNOUNCED)
+    }
+
+    /// A key comes next, unless one does already.
+    pub fn announce(&mut self, key: [u8; 32]) {
+        if self.announced().is_some() {
+            return;
+        }
+        let newest = self.keys.last().map_or(0, |key| key.id);
+        // Of 256 ids a few are taken.
+        let mut ids = (1..=u8::MAX).map(|step| newest.wrapping_add(step));
+        if let Some(id) = ids.find(|id| self.keys.iter().all(|key| key.id != *id)) {
+            self.keys.push(CapabilityKey { id, epoch: CapabilityKey::ANNOUNCED, key });
+        }
+    }
+
+    /// The next epoch begins, and with it the key that was announced.
+    pub fn turn_key(&mut self) {
+        self.current += 1;
+        let current = self.current;
+        if let Some(key) = self.keys.last_mut().filter(|key| key.epoch == CapabilityKey::ANNOUNCED) {
+            key.epoch = current;
+        }
+    }
+
+    /// Epochs before this one are over, and the keys that no other one used.
+    pub fn retire(&mut self, oldest: u32) {
+        self.oldest = self.oldest.max(oldest);
+        let over = |next: &CapabilityKey| next.epoch <= self.oldest;
+        let dead = self.keys.iter().skip(1).take_while(|next| over(next)).count();
+        self.keys.drain(..dead);
+    }
+}
+
 impl Row for CapabilityEpochs {
     const WHAT: &'static str = "capability epochs";
     fn encode(&self, w: &mut Writer) {
