@@ -13,7 +13,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use sluice_namespace::{FileHandle, InodeKey};
 use sluice_state::effect::{Effect, WaitToken};
-use sluice_state::file::{Ctx, Error, File, FileId, Intent, Outcome, Policy, Prepared, Reply, Ticket};
+use sluice_state::file::{Ctx, Error, File, FileId, FileSeed, Intent, Outcome, Policy, Prepared, Reply, Ticket};
 use sluice_state::stateid::{Located, StateIds, StateIndex};
 use sluice_state::{BootEpoch, ClientId, StateId, StateKind, Time};
 use tokio::sync::{Notify, oneshot};
@@ -394,21 +394,29 @@ impl Drop for Pin {
     }
 }
 
-/// A file that is being made together with its rw_layout row, from before the transaction until it is open.
+/// A file that is being made, from before the transaction until it is open. Who removes it meanwhile does so under a
+/// ticket of its machine, and that stays: what the file was made with is what its machine begins with, unread.
 #[derive(Debug)]
-pub(crate) struct Making(Pin);
+pub(crate) struct Making {
+    pin: Pin,
+    /// Together with its rw_layout row.
+    lays_out: bool,
+}
 
 impl Making {
     /// The transaction is durable, and the row with it.
     pub(crate) fn made(&self, key: &InodeKey) {
-        self.0.mds.files.get_or_insert(key, File::made);
+        let machine = |id| if self.lays_out { File::made(id) } else { File::new(id, FileSeed::default()) };
+        self.pin.mds.files.get_or_insert(key, machine);
     }
 }
 
 impl Drop for Making {
     fn drop(&mut self) {
-        let Pin { mds, id } = &self.0;
-        if let Some(entry) = mds.files.get(*id) {
+        let Pin { mds, id } = &self.pin;
+        if self.lays_out
+            && let Some(entry) = mds.files.get(*id)
+        {
             // If the file was not opened after all, the row waits for nobody.
             mds.step(&entry, None, |file, ctx| ((), file.tick(ctx)));
         }
@@ -449,9 +457,9 @@ impl Mds {
         Ok(self.files.get_or_insert(key, |id| File::new(id, seed)))
     }
 
-    /// A file with this number is about to be made, together with its rw_layout row.
-    pub(crate) fn making(self: &Arc<Self>, file: sluice_namespace::FileId) -> Making {
-        Making(Pin::new(self, FileId(file.0)))
+    /// A file with this number is about to be made, perhaps together with its rw_layout row.
+    pub(crate) fn making(self: &Arc<Self>, file: sluice_namespace::FileId, lays_out: bool) -> Making {
+        Making { pin: Pin::new(self, FileId(file.0)), lays_out }
     }
 
     /// Now: later than all moments before, earlier than all to come.

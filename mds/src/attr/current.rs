@@ -22,6 +22,9 @@ use crate::server::Mds;
 /// DELAY while the holder of a write delegation does not answer: it is recalled. What the store or the data servers
 /// say.
 pub(crate) async fn current(cx: &Context, read: &Inode) -> Result<Option<Inode>, OpError> {
+    if cx.just_made(&read.key) {
+        return Ok(None);
+    }
     let held = against(cx, read)?;
     let told = match &held {
         Some((entry, writer)) => match asked(&cx.server, entry, writer).await? {

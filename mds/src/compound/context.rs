@@ -69,6 +69,8 @@ pub(crate) struct Context {
     /// The current file's inode as an operation of this COMPOUND just saw it, with that operation's position:
     /// LOOKUP, GETFH, GETATTR read the store once.
     known: Option<(u32, Inode)>,
+    /// The file that an operation of this COMPOUND has made, with that operation's position.
+    made: Option<(u32, InodeKey)>,
 }
 
 impl Context {
@@ -96,6 +98,7 @@ impl Context {
             done_before: None,
             in_doubt: AtomicBool::new(false),
             known: None,
+            made: None,
         }
     }
 
@@ -294,6 +297,17 @@ impl Context {
     /// The running operation has read the current file's inode.
     pub(crate) fn saw(&mut self, inode: &Inode) {
         self.known = Some((self.index, inode.clone()));
+    }
+
+    /// The running operation has made this file.
+    pub(crate) fn has_made(&mut self, file: InodeKey) {
+        self.made = Some((self.index, file));
+    }
+
+    /// This COMPOUND has made the file and changed nothing since: nobody can have finished anything with the file before
+    /// the COMPOUND came, so the file as it was made is as new as anything that may be shown.
+    pub(crate) fn just_made(&self, file: &InodeKey) -> bool {
+        self.made.is_some_and(|(position, made)| made == *file && position >= self.modified)
     }
 
     /// Forgets what was seen of the current file.

@@ -36,7 +36,7 @@ pub(super) struct Subject {
     pub(super) attrset: bitmap4,
     /// An existing file is to become empty (UNCHECKED with size 0).
     pub(super) truncate: bool,
-    /// Made with its rw_layout row.
+    /// Made by this very request.
     pub(super) making: Option<Making>,
 }
 
@@ -74,7 +74,9 @@ pub(crate) async fn open(cx: &mut Context, args: OPEN4args) -> OpResult<OPEN4res
             Err(error) => return Err(error),
             Ok(reply) => {
                 // From here on the open keeps the row.
-                drop(subject.making.take());
+                if subject.making.take().is_some() {
+                    cx.has_made(subject.inode.key);
+                }
                 if reclaim {
                     cx.server.note_reclaim();
                 }

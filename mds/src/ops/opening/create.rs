@@ -42,11 +42,12 @@ pub(in crate::ops) async fn create(
     let policy = cx.policy().await?;
     let fileid = cx.server.next_fileid().await?;
     let inline = policy.inline_file().filter(|inline| inline.holds(plan.wanted.size.unwrap_or(0)));
-    let making = (inline.is_none() && lays_out(cx, access)).then(|| cx.server.making(fileid));
+    let lays_out = inline.is_none() && lays_out(cx, access);
+    let making = cx.server.making(fileid, lays_out);
     let (node, placing) = match inline {
         Some(inline) => (NewNode::InlineFile { inline, size: plan.wanted.size.unwrap_or(0) }, None),
         None => {
-            let (node, placing) = new_file(cx, policy, plan.wanted.size, making.is_some()).await?;
+            let (node, placing) = new_file(cx, policy, plan.wanted.size, lays_out).await?;
             (node, Some(placing))
         }
     };
@@ -65,7 +66,7 @@ pub(in crate::ops) async fn create(
         Err(FsError::NotDirectory) => return Err(not_a_directory(cx).await),
         other => other?,
     };
-    let making = making.filter(|_| created.created);
+    let making = created.created.then_some(making);
     if let Some(making) = &making {
         making.made(&created.inode.key);
     }
