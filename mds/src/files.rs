@@ -13,7 +13,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use sluice_namespace::{FileHandle, InodeKey};
 use sluice_state::effect::{Effect, WaitToken};
-use sluice_state::file::{Ctx, Error, File, FileId, FileSeed, Intent, Outcome, Policy, Prepared, Reply, Ticket};
+use sluice_state::file::{
+    Ctx, Error, File, FileId, FileSeed, Intent, Outcome, Policy, Prepared, Reply, Ticket,
+};
 use sluice_state::stateid::{Located, StateIds, StateIndex};
 use sluice_state::{BootEpoch, ClientId, StateId, StateKind, Time};
 use tokio::sync::{Notify, oneshot};

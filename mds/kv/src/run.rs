@@ -223,7 +223,7 @@ async fn guard(
     };
     Ok(async move {
         let Some((found, expected)) = looked else { return Ok(()) };
-        if found.await? == Some(expected) { Ok(()) } else { Err(KvError::Superseded) }
+        if found.found().await? == Some(expected) { Ok(()) } else { Err(KvError::Superseded) }
     })
 }
 

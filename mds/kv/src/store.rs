@@ -96,12 +96,13 @@ fn mismatch() -> KvError {
     KvError::Corrupt { what: "a view of another backend".into() }
 }
 
+/// What goes over a network is in a box, so that not every future that asks a store on this machine has room for it.
 impl Backend {
     pub(crate) async fn view(&self) -> Result<View, KvError> {
         match self {
             Self::Memory(m) => m.view().await.map(View::Memory),
             Self::Embedded(e) => e.view().await.map(View::Embedded),
-            Self::Foundation(f) => f.view().await.map(View::Foundation),
+            Self::Foundation(f) => Box::pin(f.view()).await.map(View::Foundation),
         }
     }
 
@@ -109,7 +110,7 @@ impl Backend {
         match (self, view) {
             (Self::Memory(m), View::Memory(v)) => m.get(v, key).await,
             (Self::Embedded(e), View::Embedded(v)) => e.get(v, key).await,
-            (Self::Foundation(f), View::Foundation(v)) => f.get(v, key).await,
+            (Self::Foundation(f), View::Foundation(v)) => Box::pin(f.get(v, key)).await,
             _ => Err(mismatch()),
         }
     }
@@ -125,7 +126,9 @@ impl Backend {
         match (self, view) {
             (Self::Memory(m), View::Memory(v)) => m.range(v, begin, end, limit, reverse).await,
             (Self::Embedded(e), View::Embedded(v)) => e.range(v, begin, end, limit, reverse).await,
-            (Self::Foundation(f), View::Foundation(v)) => f.range(v, begin, end, limit, reverse).await,
+            (Self::Foundation(f), View::Foundation(v)) => {
+                Box::pin(f.range(v, begin, end, limit, reverse)).await
+            }
             _ => Err(mismatch()),
         }
     }
@@ -155,7 +158,7 @@ impl Backend {
                     Some(View::Foundation(v)) => Some(v),
                     Some(_) => return Err(mismatch()),
                 };
-                f.commit(Request { view, reads, writes, write_conflicts, bytes }).await
+                Box::pin(f.commit(Request { view, reads, writes, write_conflicts, bytes })).await
             }
         }
     }

@@ -5,11 +5,11 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use sluice_env::Monotonic;
+use sluice_env::{BoxFuture, Monotonic};
 
 use crate::database::Inner;
 use crate::key::successor;
-use crate::store::{ReadSet, Request, View};
+use crate::store::{Backend, ReadSet, Request, View};
 use crate::writes::{Pending, WriteSet};
 use crate::{
     AtomicOp, Committed, KEYS_END, KeyRange, KeyValue, KvError, MAX_AGE, MAX_KEY, MAX_TRANSACTION, MAX_VALUE,
@@ -35,6 +35,21 @@ pub struct Transaction {
     resolve_by: Option<Bytes>,
     /// Reads add no conflicts: nothing will be committed.
     pub(crate) read_only: bool,
+}
+
+/// What [`Transaction::read_beside`] reads: a store on this machine has answered when it is asked.
+pub(crate) enum Beside {
+    Now(Result<Option<Bytes>, KvError>),
+    Later(BoxFuture<'static, Result<Option<Bytes>, KvError>>),
+}
+
+impl Beside {
+    pub(crate) async fn found(self) -> Result<Option<Bytes>, KvError> {
+        match self {
+            Self::Now(found) => found,
+            Self::Later(found) => found.await,
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -310,15 +325,15 @@ impl Transaction {
 
     /// The value of `key`, read while the transaction does other things. The commit will conflict as after
     /// [`Self::get`]; it must not begin before this has ended.
-    pub(crate) async fn read_beside(
-        &mut self,
-        key: &Bytes,
-    ) -> Result<impl Future<Output = Result<Option<Bytes>, KvError>> + Send + use<>, KvError> {
+    pub(crate) async fn read_beside(&mut self, key: &Bytes) -> Result<Beside, KvError> {
         let view = Arc::clone(self.view().await?);
         self.reads.get_mut().add_key(key);
         self.db.reads.fetch_add(1, Ordering::Relaxed);
+        if matches!(self.db.backend, Backend::Embedded(_)) {
+            return Ok(Beside::Now(self.db.backend.get(&view, key).await));
+        }
         let (db, key) = (Arc::clone(&self.db), key.clone());
-        Ok(async move { db.backend.get(&view, &key).await })
+        Ok(Beside::Later(Box::pin(async move { db.backend.get(&view, &key).await })))
     }
 
     async fn view(&self) -> Result<&Arc<View>, KvError> {

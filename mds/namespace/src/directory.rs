@@ -75,7 +75,11 @@ impl Parent {
 
     /// The state with the blind updates, under read conflict.
     async fn state(&self, txn: &Transaction) -> Result<DirectoryState, FsError> {
-        if self.exact.split { fetch::merge(txn, self.key.fileid, self.exact).await } else { Ok(self.exact) }
+        if self.exact.split {
+            Box::pin(fetch::merge(txn, self.key.fileid, self.exact)).await
+        } else {
+            Ok(self.exact)
+        }
     }
 
     /// The change attribute as of a state.

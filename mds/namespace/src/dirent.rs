@@ -117,7 +117,8 @@ pub(crate) async fn find(
     }
     place.stored_head = Some(stored);
     if chained {
-        follow(txn, &mut place, name).await?;
+        // Hardly ever: hashes collide.
+        Box::pin(follow(txn, &mut place, name)).await?;
     }
     Ok(place)
 }

@@ -65,7 +65,8 @@ pub(crate) fn put_quietly(txn: &mut Transaction, key: &InodeKey, record: &InodeR
 pub(crate) async fn state(txn: &Transaction, directory: FileId) -> Result<DirectoryState, FsError> {
     let value = txn.get(&keys::directory(directory, DirectoryField::State)).await?;
     let exact = DirectoryState::decode(value.ok_or(FsError::corrupt("directory without state"))?)?;
-    if exact.split { merge(txn, directory, exact).await } else { Ok(exact) }
+    // Few directories are so busy: not everybody's future shall have room for it.
+    if exact.split { Box::pin(merge(txn, directory, exact)).await } else { Ok(exact) }
 }
 
 async fn delta(

@@ -1,36 +1,61 @@
 //! Reads side by side: on a networked store the latency of several reads is that of one.
 
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
-use std::task::Poll;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
-/// Both results, or the first error.
-pub(crate) async fn both<A, B, E>(
-    a: impl Future<Output = Result<A, E>>,
-    b: impl Future<Output = Result<B, E>>,
-) -> Result<(A, B), E> {
-    let (mut a, mut b) = (pin!(a), pin!(b));
-    let (mut got_a, mut got_b) = (None, None);
-    poll_fn(move |cx| {
-        if got_a.is_none()
-            && let Poll::Ready(out) = a.as_mut().poll(cx)
+use pin_project_lite::pin_project;
+
+/// Both results, or the first error. No `async fn`: that would hold each of them twice, as an argument and pinned, and
+/// futures are copied and kept by the thousand while their transactions wait for the disk.
+pub(crate) fn both<FA, FB, A, B, E>(a: FA, b: FB) -> Both<FA, FB, A, B>
+where
+    FA: Future<Output = Result<A, E>>,
+    FB: Future<Output = Result<B, E>>,
+{
+    Both { a, b, got_a: None, got_b: None }
+}
+
+pin_project! {
+    /// See [`both`].
+    #[must_use = "futures do nothing unless polled"]
+    pub(crate) struct Both<FA, FB, A, B> {
+        #[pin]
+        a: FA,
+        #[pin]
+        b: FB,
+        got_a: Option<A>,
+        got_b: Option<B>,
+    }
+}
+
+impl<FA, FB, A, B, E> Future for Both<FA, FB, A, B>
+where
+    FA: Future<Output = Result<A, E>>,
+    FB: Future<Output = Result<B, E>>,
+{
+    type Output = Result<(A, B), E>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        if this.got_a.is_none()
+            && let Poll::Ready(out) = this.a.poll(cx)
         {
-            got_a = Some(out?);
+            *this.got_a = Some(out?);
         }
-        if got_b.is_none()
-            && let Poll::Ready(out) = b.as_mut().poll(cx)
+        if this.got_b.is_none()
+            && let Poll::Ready(out) = this.b.poll(cx)
         {
-            got_b = Some(out?);
+            *this.got_b = Some(out?);
         }
-        match (got_a.take(), got_b.take()) {
-            (Some(x), Some(y)) => Poll::Ready(Ok((x, y))),
-            (x, y) => {
-                (got_a, got_b) = (x, y);
+        match (this.got_a.take(), this.got_b.take()) {
+            (Some(a), Some(b)) => Poll::Ready(Ok((a, b))),
+            (a, b) => {
+                (*this.got_a, *this.got_b) = (a, b);
                 Poll::Pending
             }
         }
-    })
-    .await
+    }
 }
 
 /// Every result in order, or an error.

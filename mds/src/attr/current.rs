@@ -27,7 +27,7 @@ pub(crate) async fn current(cx: &Context, read: &Inode) -> Result<Option<Inode>,
     }
     let held = against(cx, read)?;
     let told = match &held {
-        Some((entry, writer)) => match asked(&cx.server, entry, writer).await? {
+        Some((entry, writer)) => match Box::pin(asked(&cx.server, entry, writer)).await? {
             Asked::Said(size) => Some(size),
             Asked::Gone => None,
             Asked::Silent => return Err(nfsstat4::NFS4ERR_DELAY.into()),
@@ -57,7 +57,7 @@ impl Listing {
         if let Some((entry, writer)) = &held
             && !self.silent.contains(&writer.client)
         {
-            match asked(&cx.server, entry, writer).await {
+            match Box::pin(asked(&cx.server, entry, writer)).await {
                 Ok(Asked::Said(size)) => told = size,
                 Ok(Asked::Gone) | Err(_) => {}
                 Ok(Asked::Silent) => drop(self.silent.insert(writer.client)),

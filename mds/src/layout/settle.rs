@@ -35,17 +35,18 @@ pub(crate) async fn settle_size(mds: &Arc<Mds>, key: &InodeKey) -> Result<bool, 
 
 /// The same, where a look at the data servers that began after `then` will do.
 async fn settle_since(mds: &Arc<Mds>, key: &InodeKey, then: Moment) -> Result<bool, FsError> {
+    // What is seldom done is in a box: every GETATTR passes here, and its future shall not have room for it.
     let entry = match mds.files.get(file_id(key)) {
         Some(entry) => entry,
-        None if mds.unsettled.lock().contains(&key.fileid) => mds.file(key).await?,
+        None if mds.unsettled.lock().contains(&key.fileid) => Box::pin(mds.file(key)).await?,
         None => return Ok(false),
     };
     if entry.peek(File::needs_settle) {
-        return settle(mds, &entry).await;
+        return Box::pin(settle(mds, &entry)).await;
     }
     if entry.peek(|file| file.size_may_lag(NOBODY)) && !entry.looked_since(then) {
         let began = mds.moment();
-        let changed = observe(mds, key).await?;
+        let changed = Box::pin(observe(mds, key)).await?;
         entry.look_done(began);
         return Ok(changed);
     }

@@ -56,7 +56,7 @@ pub(crate) async fn open(cx: &mut Context, args: OPEN4args) -> OpResult<OPEN4res
         return Err(nfsstat4::NFS4ERR_ROFS.into());
     }
     if let Some(done) = cx.done_before.take() {
-        return resume(cx, &args, request, *done).await;
+        return Box::pin(resume(cx, &args, request, *done)).await;
     }
     cx.server.admit(&session, if reclaim { Admission::Reclaim } else { Admission::New })?;
     for _ in 0..PATIENCE {
@@ -254,7 +254,7 @@ pub(super) async fn finish(
     cx.set_current_known(subject.inode);
     if truncate {
         attrset = SIZE_ONLY;
-        set_size(cx, None, 0, Some(&without_state(subject.change, attrset))).await?;
+        Box::pin(set_size(cx, None, 0, Some(&without_state(subject.change, attrset)))).await?;
     }
     // RFC 9754 §4.1: with a delegation in place of the open, that is what the rest of the COMPOUND works under.
     cx.current_stateid = stateid.or(delegation.map(|grant| grant.stateid));

@@ -165,14 +165,13 @@ impl Core {
         self.failed.get_or_init(|| KvError::Closed);
     }
 
-    /// The next group, or `None`: then nobody leads any more.
-    fn next_group(&self) -> Option<Vec<Job>> {
+    /// The next group, into `group`, which is empty; false: then nobody leads any more.
+    fn next_group(&self, group: &mut Vec<Job>) -> bool {
         let mut queue = self.queue.lock();
         if queue.jobs.is_empty() {
             queue.led = false;
-            return None;
+            return false;
         }
-        let mut group = Vec::with_capacity(queue.jobs.len().min(self.max_group));
         let mut bytes = 0;
         while bytes < MAX_GROUP_BYTES
             && group.len() < self.max_group
@@ -181,10 +180,11 @@ impl Core {
             bytes += job.request.bytes;
             group.push(job);
         }
-        Some(group)
+        true
     }
 
-    fn commit_group(&self, group: Vec<Job>) {
+    /// Takes every job out of `group`.
+    fn commit_group(&self, group: &mut Vec<Job>) {
         let mut validator = self.validator.lock();
         let mut draft = Draft {
             core: self,
@@ -193,7 +193,7 @@ impl Core {
             effect: Effect::new(),
             accepted: Vec::with_capacity(group.len()),
         };
-        for job in group {
+        for job in group.drain(..) {
             match self.check().and_then(|()| draft.accept(&mut validator.history, &job.request)) {
                 Ok(committed) => draft.accepted.push((job.answer, committed)),
                 // The asker may have gone; then nobody needs the answer.
@@ -242,8 +242,10 @@ struct Leader {
 
 impl Leader {
     fn lead(mut self) {
-        while let Some(group) = self.core.next_group() {
-            self.core.commit_group(group);
+        // One group's memory serves the next: there are thousands a second, of up to thousands of jobs.
+        let mut group = Vec::new();
+        while self.core.next_group(&mut group) {
+            self.core.commit_group(&mut group);
         }
         self.done = true;
     }
@@ -256,7 +258,10 @@ impl Drop for Leader {
         }
         self.core.fail(KvError::Io { what: "the committer stopped".into() });
         // Dropped answers read as unknown.
-        while self.core.next_group().is_some() {}
+        let mut group = Vec::new();
+        while self.core.next_group(&mut group) {
+            group.clear();
+        }
     }
 }
 
