@@ -208,6 +208,42 @@ fn the_current_stateid_is_the_one_just_opened() {
     });
 }
 
+/// What it shows and what its state begins with are known: neither is read from the store.
+#[test]
+fn what_was_just_made_is_not_read_again() {
+    simulate(31, async |world: World| {
+        let client = world.client("a").await;
+        client.open("earlier", BOTH, 0).await;
+        let attributes = |results: &[nfs_resop4]| match results.last() {
+            Some(nfs_resop4::OP_GETATTR(GETATTR4res::NFS4_OK(ok))) => {
+                Attributes::decode(&ok.obj_attributes).unwrap()
+            }
+            other => panic!("{other:?}"),
+        };
+        let shown = getattr(&[FATTR4_CHANGE, FATTR4_SIZE, FATTR4_MODE]);
+        let before = world.db.work();
+        let open = open_create("f", b"o", BOTH, 0);
+        let made = client.ok(vec![putrootfh(), open, getfh(), shown.clone()]).await;
+        // The directory's policy, and the transaction that makes the file.
+        assert_eq!(world.db.work().views - before.views, 2);
+        let (_, stateid) = opened(&made[..made.len() - 1]);
+        let now = client.attributes("f", &[FATTR4_CHANGE, FATTR4_SIZE, FATTR4_MODE]).await;
+        let then = attributes(&made);
+        assert_eq!((then.change, then.size, then.mode), (now.change, Some(0), Some(0o644)));
+        // One that was there is read as ever, and so is one that was changed since.
+        let again = client.ok(vec![putrootfh(), open_create("f", b"o", BOTH, 0), shown.clone()]).await;
+        assert_eq!(attributes(&again).change, now.change);
+        let changed = vec![putrootfh(), open_create("g", b"o", BOTH, 0), setattr(CURRENT, &size(7)), shown];
+        assert_eq!(attributes(&client.ok(changed).await).size, Some(7));
+        // Its machine is the file's: who removes it finds it open.
+        client.ok(vec![putrootfh(), remove("f")]).await;
+        let fh = opened(&made[..made.len() - 1]).0;
+        // The newest: it was opened twice.
+        client.ok(vec![putfh(&fh), close(stateid4 { seqid: 0, ..stateid })]).await;
+        assert_eq!(client.status(vec![putfh(&fh), getattr(&[FATTR4_SIZE])]).await, nfsstat4::NFS4ERR_STALE);
+    });
+}
+
 #[test]
 fn stateids_belong_to_their_client_and_their_file() {
     simulate(10, async |world: World| {

@@ -6,8 +6,11 @@ use std::collections::VecDeque;
 use bytes::BytesMut;
 use parking_lot::Mutex;
 
-/// Buffers kept idle.
+/// Buffers kept idle, and as many whose calls are still being answered.
 const KEPT: usize = 32;
+
+/// So many of the latter are looked at before another is allocated.
+const LOOKS: usize = 4;
 
 /// Bytes of a buffer: the calls of a deep queue of small ones arrive, and are answered, in one or two.
 pub(crate) const BUFFER: usize = 64 << 10;
@@ -25,6 +28,8 @@ const LARGE_BUFFER: usize = (1 << 20) + (128 << 10);
 #[derive(Debug, Default)]
 pub(crate) struct Recycler {
     usual: Mutex<Vec<BytesMut>>,
+    /// Parts of them are in use by calls that wait for something: for a disk, as a rule, and not for long.
+    lent: Mutex<VecDeque<BytesMut>>,
     /// What is left of them; the records cut from them may be in use.
     large: Mutex<VecDeque<BytesMut>>,
 }
@@ -32,13 +37,34 @@ pub(crate) struct Recycler {
 impl Recycler {
     pub(crate) fn take(&self) -> BytesMut {
         let kept = self.usual.lock().pop();
-        kept.unwrap_or_else(|| BytesMut::with_capacity(BUFFER))
+        kept.or_else(|| self.returned()).unwrap_or_else(|| BytesMut::with_capacity(BUFFER))
     }
 
-    /// Takes a buffer back, unless parts of it are in use elsewhere.
+    /// A lent buffer that nobody uses any more.
+    fn returned(&self) -> Option<BytesMut> {
+        let mut lent = self.lent.lock();
+        for _ in 0..lent.len().min(LOOKS) {
+            let mut buffer = lent.pop_front()?;
+            if buffer.try_reclaim(BUFFER) {
+                return Some(buffer);
+            }
+            lent.push_back(buffer);
+        }
+        None
+    }
+
+    /// Takes a buffer back; parts of it may be in use elsewhere.
     pub(crate) fn give(&self, mut buffer: BytesMut) {
         buffer.clear();
-        if buffer.capacity() > LARGEST || !(buffer.capacity() >= BUFFER || buffer.try_reclaim(BUFFER)) {
+        if buffer.capacity() > LARGEST {
+            return;
+        }
+        if !(buffer.capacity() >= BUFFER || buffer.try_reclaim(BUFFER)) {
+            let mut lent = self.lent.lock();
+            let oldest = if lent.len() < KEPT { None } else { lent.pop_front() };
+            lent.push_back(buffer);
+            drop(lent);
+            drop(oldest);
             return;
         }
         let mut kept = self.usual.lock();
@@ -86,6 +112,28 @@ mod tests {
         recycler.give(BytesMut::with_capacity(1 << 20));
         assert_eq!(recycler.usual.lock().len(), 1);
         assert!(recycler.take().is_empty());
+    }
+
+    #[test]
+    fn a_lent_one_comes_back_when_its_call_is_answered() {
+        let recycler = Recycler::default();
+        let lend = || {
+            let mut buffer = recycler.take();
+            buffer.extend_from_slice(&[1; 100]);
+            let place = buffer.as_ptr();
+            let part = buffer.split_to(50).freeze();
+            recycler.give(buffer);
+            (place, part)
+        };
+        let (place, part) = lend();
+        let (other, waits) = lend();
+        assert_ne!(place, other, "in use");
+        drop(part);
+        let again = recycler.take();
+        assert!(again.as_ptr() == place && again.is_empty() && again.capacity() >= BUFFER);
+        assert_eq!(&waits[..], [1; 50]);
+        let _all: Vec<_> = (0..100).map(|_| lend()).collect();
+        assert_eq!(recycler.lent.lock().len(), KEPT);
     }
 
     #[test]
