@@ -46,7 +46,11 @@ impl Recycler {
         for _ in 0..lent.len().min(LOOKS) {
             let mut buffer = lent.pop_front()?;
             if buffer.try_reclaim(BUFFER) {
-                return Some(buffer);
+                // It may turn out to be the end of one that grew for a large record.
+                if buffer.capacity() <= LARGEST {
+                    return Some(buffer);
+                }
+                continue;
             }
             lent.push_back(buffer);
         }
@@ -134,6 +138,19 @@ mod tests {
         assert_eq!(&waits[..], [1; 50]);
         let _all: Vec<_> = (0..100).map(|_| lend()).collect();
         assert_eq!(recycler.lent.lock().len(), KEPT);
+    }
+
+    #[test]
+    fn a_lent_one_that_had_grown_does_not() {
+        let recycler = Recycler::default();
+        let mut grown = BytesMut::with_capacity(16 * BUFFER);
+        grown.extend_from_slice(&[1; 15 * BUFFER + 1]);
+        let part = grown.split_to(15 * BUFFER + 1).freeze();
+        recycler.give(grown);
+        assert_eq!(recycler.lent.lock().len(), 1, "what is left of it is less than a buffer");
+        drop(part);
+        assert_eq!(recycler.take().capacity(), BUFFER);
+        assert!(recycler.lent.lock().is_empty());
     }
 
     #[test]
