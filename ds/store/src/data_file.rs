@@ -31,8 +31,6 @@ struct Flushing {
     flushed: u64,
     /// A thread is flushing and will serve `waiters` next.
     running: bool,
-    /// Whether the next flush owes all metadata.
-    all: bool,
     waiters: Vec<Done>,
 }
 
@@ -86,7 +84,7 @@ impl DataFile {
             written: AtomicU64::new(UNTOUCHED),
             last_write: AtomicU64::new(last_write),
             recorded: AtomicBool::new(recorded),
-            flushing: Mutex::new(Flushing { flushed: 0, running: false, all: false, waiters: Vec::new() }),
+            flushing: Mutex::new(Flushing { flushed: 0, running: false, waiters: Vec::new() }),
             entry: Mutex::new(Entry::Unknown),
         })
     }
@@ -131,14 +129,13 @@ impl DataFile {
 
     /// Joins the next flush. `None`: nothing to flush. Otherwise the receiver, and whether the
     /// caller must run [`Self::flush`].
-    pub(crate) fn join(&self, all: bool) -> Option<(oneshot::Receiver<Result<(), StoreError>>, bool)> {
+    pub(crate) fn join(&self) -> Option<(oneshot::Receiver<Result<(), StoreError>>, bool)> {
         let mut flushing = self.flushing.lock();
         if flushing.flushed >= self.written.load(Ordering::Acquire) {
             return None;
         }
         let (done, wait) = oneshot::channel();
         flushing.waiters.push(done);
-        flushing.all |= all;
         Some((wait, !std::mem::replace(&mut flushing.running, true)))
     }
 
@@ -146,16 +143,16 @@ impl DataFile {
     /// `failed` is told of every failure before the waiters are.
     pub(crate) fn flush(&self, device: &dyn Device, failed: impl Fn(&StoreError)) {
         loop {
-            let (waiters, all) = {
+            let waiters = {
                 let mut flushing = self.flushing.lock();
                 if flushing.waiters.is_empty() {
                     flushing.running = false;
                     return;
                 }
-                (std::mem::take(&mut flushing.waiters), std::mem::take(&mut flushing.all))
+                std::mem::take(&mut flushing.waiters)
             };
             let covers = self.written.load(Ordering::Acquire);
-            let result = self.flush_once(device, all);
+            let result = self.flush_once(device);
             match &result {
                 Ok(()) => {
                     let mut flushing = self.flushing.lock();
@@ -170,12 +167,9 @@ impl DataFile {
         }
     }
 
-    fn flush_once(&self, device: &dyn Device, all: bool) -> Result<(), StoreError> {
-        if all {
-            self.file.sync_all()?;
-        } else {
-            self.file.sync_data()?;
-        }
+    fn flush_once(&self, device: &dyn Device) -> Result<(), StoreError> {
+        // Size and blocks with it. The times of data files are nobody's: clients take them from the metadata server.
+        self.file.sync_data()?;
         let mut entry = self.entry.lock();
         match std::mem::replace(&mut *entry, Entry::Unknown) {
             Entry::Durable => {}

@@ -39,7 +39,7 @@ pub(crate) fn replace(device: &dyn Device, name: &str, bytes: &[u8]) -> Result<(
     }
     let file = device.create(&new)?;
     file.write_at(bytes, 0)?;
-    file.sync_all()?;
+    file.sync_data()?;
     device.rename(&new, name)?;
     device.sync_dir("")?;
     Ok(())

@@ -15,7 +15,7 @@ impl Store {
             Ok(file)
         });
         match file.await {
-            Ok(file) => self.flush(&file, true).await,
+            Ok(file) => self.flush(&file).await,
             Err(StoreError::Missing) => Ok(()),
             Err(error) => Err(error),
         }
@@ -38,7 +38,7 @@ impl Store {
             Ok(file)
         });
         let file = file.await?;
-        self.flush(&file, true).await
+        self.flush(&file).await
     }
 
     /// The range reads as zeros afterwards; the size stays. An absent file is all zeros already.
@@ -57,7 +57,7 @@ impl Store {
             Ok(file)
         });
         match file.await {
-            Ok(file) => self.flush(&file, true).await,
+            Ok(file) => self.flush(&file).await,
             Err(StoreError::Missing) => Ok(()),
             Err(error) => Err(error),
         }

@@ -43,6 +43,18 @@ pub struct Writes {
     pub newest: u64,
 }
 
+/// The way of a write to the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// By way of the page cache.
+    Cached,
+    /// Past it.
+    Direct,
+}
+
+/// Bytes of a write that is worth a way of its own, if somebody waits for it to be durable.
+const DIRECT: usize = 256 << 10;
+
 /// How full a store is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capacity {
@@ -233,14 +245,13 @@ impl Store {
         // Taken before the write: if a flush of this file fails meanwhile, the client must notice.
         let verifier = self.verifiers.of(access.key);
         let file = if self.may_write_here(&access, offset, data.len()) {
-            self.write_checked(&access, offset, &data)?
+            self.write_checked(&access, offset, &data, Way::Cached)?
         } else {
-            self.on(&self.write_lane, move |store| store.write_checked(&access, offset, &data)).await?
+            let way = self.way(data.len(), stability);
+            self.on(&self.write_lane, move |store| store.write_checked(&access, offset, &data, way)).await?
         };
-        match stability {
-            Stability::Unstable => {}
-            Stability::DataSync => self.flush(&file, false).await?,
-            Stability::FileSync => self.flush(&file, true).await?,
+        if stability != Stability::Unstable {
+            self.flush(&file).await?;
         }
         Ok(verifier)
     }
@@ -265,7 +276,7 @@ impl Store {
         let file = self.files.get(access.key).filter(|file| file.file.is_ready(offset, data.len() as u64))?;
         let _pass = self.gate.enter();
         let written = self.journal.check(access).map_err(StoreError::from);
-        Some(written.and_then(|()| self.write_to(&file, offset, data)).map(|()| verifier))
+        Some(written.and_then(|()| self.write_to(&file, offset, data, Way::Cached)).map(|()| verifier))
     }
 
     fn may_write_here(&self, access: &Access, offset: u64, length: usize) -> bool {
@@ -274,13 +285,26 @@ impl Store {
     }
 
     /// Check and write as one step for fences.
-    fn write_checked(&self, access: &Access, offset: u64, data: &[u8]) -> Result<Arc<DataFile>, StoreError> {
+    fn write_checked(
+        &self,
+        access: &Access,
+        offset: u64,
+        data: &[u8],
+        way: Way,
+    ) -> Result<Arc<DataFile>, StoreError> {
         let _pass = self.gate.enter();
         self.journal.check(access)?;
         if access.must_exist {
             self.open_file(access.key)?;
         }
-        self.write(access.key, access.generation, offset, data)
+        self.write(access.key, access.generation, offset, data, way)
+    }
+
+    /// How a write of so many bytes gets to the device.
+    fn way(&self, length: usize, stability: Stability) -> Way {
+        // Memory that takes no more is of no use, and what is written directly leaves what there is of it to others.
+        let waits = || stability != Stability::Unstable || !self.pace.is_fast(self.env.clock.now());
+        if length >= DIRECT && waits() { Way::Direct } else { Way::Cached }
     }
 
     /// Writes without asking who, for copies ordered by the metadata server; not durable before a
@@ -292,7 +316,9 @@ impl Store {
         offset: u64,
         data: Bytes,
     ) -> Result<(), StoreError> {
-        self.on(&self.write_lane, move |store| store.write(key, generation, offset, &data).map(drop)).await
+        // It will be committed, and nobody is about to read it.
+        let way = self.way(data.len(), Stability::DataSync);
+        self.on(&self.write_lane, move |store| store.write(key, generation, offset, &data, way).map(drop)).await
     }
 
     fn write(
@@ -301,16 +327,21 @@ impl Store {
         generation: u16,
         offset: u64,
         data: &[u8],
+        way: Way,
     ) -> Result<Arc<DataFile>, StoreError> {
         let file = self.open_or_create(key, generation)?;
-        self.write_to(&file, offset, data)?;
+        self.write_to(&file, offset, data, way)?;
         Ok(file)
     }
 
-    fn write_to(&self, file: &DataFile, offset: u64, data: &[u8]) -> Result<(), StoreError> {
+    fn write_to(&self, file: &DataFile, offset: u64, data: &[u8], way: Way) -> Result<(), StoreError> {
         self.room.admit(&*self.device, &*file.file, offset, data.len() as u64)?;
         let clock = &*self.env.clock;
-        self.pace.timed(clock, clock.now(), || file.file.write_at(data, offset))?;
+        match way {
+            Way::Cached => self.pace.timed(clock, clock.now(), || file.file.write_at(data, offset))?,
+            // How long the device takes says nothing about memory.
+            Way::Direct => file.file.write_direct(data, offset)?,
+        }
         file.wrote(self.files.writes.next());
         Ok(())
     }
@@ -325,7 +356,7 @@ impl Store {
             Some(file) => file,
             None => self.blocking(move |store| store.open_file(key)).await?,
         };
-        self.flush(&file, false).await?;
+        self.flush(&file).await?;
         // Taken after the flush: a failure that this flush did not see changed it.
         Ok(self.verifiers.of(key))
     }
@@ -459,8 +490,8 @@ impl Store {
     }
 
     /// Waits for a flush that covers everything written to `file` so far.
-    pub(crate) async fn flush(self: &Arc<Self>, file: &Arc<DataFile>, all: bool) -> Result<(), StoreError> {
-        if let Some((wait, lead)) = file.join(all) {
+    pub(crate) async fn flush(self: &Arc<Self>, file: &Arc<DataFile>) -> Result<(), StoreError> {
+        if let Some((wait, lead)) = file.join() {
             if lead && file.owes_entry() {
                 // Beside the file's own flush: a journaling file system commits both at once.
                 let (store, file) = (Arc::clone(self), Arc::clone(file));
@@ -566,7 +597,7 @@ impl Store {
             match self.files.victim(key) {
                 Victim::Gone | Victim::Busy => return,
                 Victim::Dirty(file) => {
-                    if let Some((_, true)) = file.join(false) {
+                    if let Some((_, true)) = file.join() {
                         self.flush_file(&file);
                     }
                 }

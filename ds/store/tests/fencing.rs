@@ -3,16 +3,16 @@
 
 mod common;
 
-use std::fmt::Debug;
-use std::io::{self, BufRead, BufReader};
+use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
+use common::watched::{Watch, WatchedDevice};
 use common::{access, bytes, key, open_on, options};
 use sluice_env::Env;
-use sluice_store::device::{Cached, Device, DeviceFile, FileDevice, FileStat, MemDevice, Space};
+use sluice_store::device::{FileDevice, MemDevice};
 use sluice_store::{Access, Epoch, Fence, Refusal, Stability, Store, StoreError};
 
 /// A device whose data writes wait until they are let through.
@@ -38,97 +38,9 @@ impl Turnstile {
     }
 }
 
-#[derive(Debug)]
-struct SlowDevice(MemDevice, Arc<Turnstile>);
-
-#[derive(Debug)]
-struct SlowFile(Arc<dyn DeviceFile>, Arc<Turnstile>);
-
-impl SlowDevice {
-    fn wrap(&self, path: &str, file: Arc<dyn DeviceFile>) -> Arc<dyn DeviceFile> {
-        if path.starts_with("data/") { Arc::new(SlowFile(file, Arc::clone(&self.1))) } else { file }
-    }
-}
-
-impl Device for SlowDevice {
-    fn name(&self) -> String {
-        self.0.name()
-    }
-    fn lock(&self) -> io::Result<Box<dyn Debug + Send + Sync>> {
-        self.0.lock()
-    }
-    fn open(&self, path: &str) -> io::Result<Arc<dyn DeviceFile>> {
-        Ok(self.wrap(path, self.0.open(path)?))
-    }
-    fn create(&self, path: &str) -> io::Result<Arc<dyn DeviceFile>> {
-        Ok(self.wrap(path, self.0.create(path)?))
-    }
-    fn stat(&self, path: &str) -> io::Result<FileStat> {
-        self.0.stat(path)
-    }
-    fn remove(&self, path: &str) -> io::Result<()> {
-        self.0.remove(path)
-    }
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.0.rename(from, to)
-    }
-    fn create_dir(&self, path: &str) -> io::Result<()> {
-        self.0.create_dir(path)
-    }
-    fn list(&self, path: &str) -> io::Result<Vec<String>> {
-        self.0.list(path)
-    }
-    fn sync_dir(&self, path: &str) -> io::Result<()> {
-        self.0.sync_dir(path)
-    }
-    fn space(&self) -> io::Result<Space> {
-        self.0.space()
-    }
-    fn syncs(&self) -> u64 {
-        self.0.syncs()
-    }
-}
-
-impl DeviceFile for SlowFile {
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.0.read_at(buffer, offset)
-    }
-    fn read_cached(&self, buffer: &mut [u8], offset: u64) -> io::Result<Cached> {
-        self.0.read_cached(buffer, offset)
-    }
-    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
-        self.1.pass();
-        self.0.write_at(data, offset)
-    }
-    fn sync_data(&self) -> io::Result<()> {
-        self.0.sync_data()
-    }
-    fn sync_all(&self) -> io::Result<()> {
-        self.0.sync_all()
-    }
-    fn set_len(&self, size: u64) -> io::Result<()> {
-        self.0.set_len(size)
-    }
-    fn stat(&self) -> io::Result<FileStat> {
-        self.0.stat()
-    }
-    fn allocate(&self, offset: u64, length: u64, extend: bool) -> io::Result<()> {
-        self.0.allocate(offset, length, extend)
-    }
-    fn deallocate(&self, offset: u64, length: u64) -> io::Result<()> {
-        self.0.deallocate(offset, length)
-    }
-    fn seek_data(&self, offset: u64) -> io::Result<Option<u64>> {
-        self.0.seek_data(offset)
-    }
-    fn seek_hole(&self, offset: u64) -> io::Result<Option<u64>> {
-        self.0.seek_hole(offset)
-    }
-    fn is_recorded(&self) -> io::Result<bool> {
-        self.0.is_recorded()
-    }
-    fn set_recorded(&self) -> io::Result<()> {
-        self.0.set_recorded()
+impl Watch for Turnstile {
+    fn writing(&self, _direct: bool) {
+        self.pass();
     }
 }
 
@@ -144,7 +56,8 @@ impl Drop for Open {
 /// A store, its turnstile, and one write stuck at it.
 async fn with_stuck_write(env: &Env) -> (Arc<Store>, Open, tokio::task::JoinHandle<bool>) {
     let turnstile = Arc::new(Turnstile::default());
-    let device = SlowDevice(MemDevice::new(), Arc::clone(&turnstile));
+    let watch = Arc::clone(&turnstile);
+    let device = WatchedDevice(Box::new(MemDevice::new()), watch);
     let store = Store::open(env, Arc::new(device), options()).await.unwrap();
     turnstile.set(true);
     let writer = Arc::clone(&store);

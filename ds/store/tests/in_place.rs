@@ -23,7 +23,8 @@ fn content() -> Bytes {
 
 async fn filled(env: &Env, dir: &Path) -> Arc<Store> {
     let store = open_on(env, Arc::new(FileDevice::new(dir).unwrap())).await.unwrap();
-    store.write_at(&access(1), 0, content(), Stability::FileSync).await.unwrap();
+    store.write_at(&access(1), 0, content(), Stability::Unstable).await.unwrap();
+    store.commit(key(1)).await.unwrap();
     store
 }
 
@@ -108,7 +109,7 @@ async fn what_is_not_in_memory_is_not_waited_for() {
     let all = store.in_place(&access(1), 0, SIZE).unwrap();
     let forget = |path: &Path| {
         let file = std::fs::File::open(path).unwrap();
-        file.sync_all().unwrap();
+        file.sync_data().unwrap();
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
     };
     for leaf in walk(&dir.path().join("data")) {

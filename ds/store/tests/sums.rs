@@ -195,7 +195,7 @@ fn sums_are_given_up_durably_before_the_first_byte_changes() {
         put(&store, 1, 0, 7, 1 << 20).await;
         rest(&env, &store, 30).await;
         // The side file reaches the medium, as it may at any time.
-        device.open(&path(&device, key(1), ".sums")).unwrap().sync_all().unwrap();
+        device.open(&path(&device, key(1), ".sums")).unwrap().sync_data().unwrap();
         device.sync_dir(path(&device, key(1), "").rsplit_once('/').unwrap().0).unwrap();
         device.fail_syncs(1);
         let write = store.write_at(&access(1), 0, bytes(8, 10), Stability::Unstable).await;
@@ -391,7 +391,7 @@ async fn on_a_directory_while_others_write() {
     let mut byte = [0];
     file.read_at(&mut byte, 12 * BLOCK + 5).unwrap();
     file.write_at(&[byte[0] ^ 1], 12 * BLOCK + 5).unwrap();
-    file.sync_all().unwrap();
+    file.sync_data().unwrap();
     store.scrub();
     while store.scrubbed().running {
         tokio::time::sleep(Duration::from_millis(50)).await;

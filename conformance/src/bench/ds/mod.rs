@@ -123,7 +123,7 @@ const fn small(title: &'static str, kind: Kind, beside: bool, goal: Goal) -> Sha
     Shape { title, kind, bytes: 4096, random: true, connections: 1, depth: 32, beside, goal }
 }
 
-const SHAPES: [Shape; 6] = [
+const SHAPES: [Shape; 8] = [
     large(
         "1 MiB reads, 4 connections, depth 4",
         Kind::Read,
@@ -132,6 +132,8 @@ const SHAPES: [Shape; 6] = [
         Goal { cpu: Some(0.30), ..goal(1.5, 0.8, pinned::READS) },
     ),
     large("1 MiB UNSTABLE writes, 4 connections, depth 4", Kind::Write, 4, 4, goal(1.2, 0.9, pinned::WRITES)),
+    large("1 MiB FILE_SYNC writes, 4 connections, depth 4", Kind::Stable, 4, 4, NO_GOAL),
+    large("1 MiB FILE_SYNC writes, 1 connection, depth 1", Kind::Stable, 1, 1, NO_GOAL),
     large(
         "1 MiB reads, 1 connection, depth 8",
         Kind::Read,
@@ -296,7 +298,7 @@ fn measure(peer: &Peer, shape: &Shape, time: Duration, round: u64, payload: &[u8
         anyhow::Ok((took, written))
     })?;
     let (elapsed, spent) = (begun.elapsed().as_secs_f64(), cpu()? - cpu_before);
-    if shape.kind == Kind::Write || shape.beside {
+    if shape.kind.writes() || shape.beside {
         let mut wire = Wire::connect(peer.address, 0)?;
         peer.files.iter().try_for_each(|file| commit(&mut wire, file))?;
     }

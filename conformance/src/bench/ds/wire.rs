@@ -28,7 +28,16 @@ const HEAD: usize = 28;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Read,
+    /// UNSTABLE.
     Write,
+    /// FILE_SYNC.
+    Stable,
+}
+
+impl Kind {
+    pub(super) fn writes(self) -> bool {
+        self != Self::Read
+    }
 }
 
 /// A file at a server, and who may use it.
@@ -131,7 +140,7 @@ impl Wire {
             let now = Instant::now();
             for reply in done.drain(..) {
                 ensure!(reply.good, "an operation failed with NFS status {}", reply.status);
-                let whole = job.kind == Kind::Write || reply.bytes >= job.bytes as usize;
+                let whole = job.kind.writes() || reply.bytes >= job.bytes as usize;
                 ensure!(whole, "a short READ: a reply of {} bytes", reply.bytes);
                 let slot = reply.xid as usize % DEEPEST;
                 let sent = flight.sent.get(slot).context("a reply to no call")?;
@@ -154,7 +163,7 @@ impl Wire {
                 *sent = now;
             }
             put_io(&mut out, xid, job, offset)?;
-            if job.kind == Kind::Write {
+            if job.kind.writes() {
                 let payload = &job.payload[..job.bytes as usize];
                 if payload.len() <= 16 << 10 {
                     out.extend_from_slice(payload);
@@ -176,20 +185,21 @@ impl Wire {
     }
 }
 
-/// A READ, or an UNSTABLE WRITE up to its payload. Payloads are whole words.
+/// A READ, or a WRITE up to its payload. Payloads are whole words.
 fn put_io(out: &mut Vec<u8>, xid: u32, job: &Job<'_>, offset: u64) -> Result<()> {
     let handle = &job.file.handle;
     let args = 4 + handle.len().next_multiple_of(4) + 12;
     let (procedure, body) = match job.kind {
         Kind::Read => (NFSPROC3_READ, args),
-        Kind::Write => (NFSPROC3_WRITE, args + 8 + job.bytes as usize),
+        Kind::Write | Kind::Stable => (NFSPROC3_WRITE, args + 8 + job.bytes as usize),
     };
     put_head(out, xid, (NFS3_PROGRAM, NFS_V3, procedure), &job.file.credential, body);
     let mut args = Writer::with_capacity(256, 128);
     let file = nfs_fh3 { data: bytes::Bytes::copy_from_slice(handle) };
     READ3args { file, offset, count: job.bytes }.encode(&mut args);
-    if job.kind == Kind::Write {
-        args.u32(stable_how::UNSTABLE.0);
+    if job.kind.writes() {
+        let stable = if job.kind == Kind::Stable { stable_how::FILE_SYNC } else { stable_how::UNSTABLE };
+        args.u32(stable.0);
         args.u32(job.bytes);
     }
     out.extend_from_slice(&args.finish()?.into_bytes());

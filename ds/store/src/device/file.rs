@@ -5,14 +5,15 @@ use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::RwLockReadGuard;
-use rustix::fs::{FallocateFlags, FlockOperation, OFlags, SeekFrom};
+use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::ahead::Ahead;
+use super::direct::{self, Direct, Second};
 use super::{Cached, Device, DeviceFile, FileStat, Space, copy_by_hand};
 
 /// Owner only until the file's existence is journalled, readable by the group afterwards.
@@ -43,6 +44,7 @@ pub struct FileDevice {
     nowait: Arc<AtomicBool>,
     /// Whether it sends from the page cache.
     sends: Arc<AtomicBool>,
+    direct: Arc<Direct>,
     /// See [`Ahead`].
     sets_aside: bool,
     /// Flushes flush; false only in the test that must lose data.
@@ -59,7 +61,8 @@ impl FileDevice {
         let nowait = Arc::new(AtomicBool::new(true));
         let sends = Arc::new(AtomicBool::new(true));
         let sets_aside = rustix::fs::statfs(&root)?.f_type == XFS;
-        Ok(Self { root, device, nowait, sends, sets_aside, honest: true, syncs: Arc::default() })
+        let (direct, syncs) = (Arc::default(), Arc::default());
+        Ok(Self { root, device, nowait, sends, direct, sets_aside, honest: true, syncs })
     }
 
     /// For one test only: flushes say yes and do nothing, so that a power failure loses what was
@@ -76,9 +79,10 @@ impl FileDevice {
 
     fn wrap(&self, file: File) -> Arc<dyn DeviceFile> {
         let (nowait, sends) = (Arc::clone(&self.nowait), Arc::clone(&self.sends));
-        let syncs = Arc::clone(&self.syncs);
+        let (direct, syncs) = (Arc::clone(&self.direct), Arc::clone(&self.syncs));
         let ahead = self.sets_aside.then(Ahead::default);
-        Arc::new(PlainFile { file, nowait, sends, ahead, honest: self.honest, syncs })
+        let second = OnceLock::new();
+        Arc::new(PlainFile { file, nowait, sends, direct, second, ahead, honest: self.honest, syncs })
     }
 }
 
@@ -112,17 +116,10 @@ impl Device for FileDevice {
     }
 
     fn read_uncached(&self, path: &str, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        let direct = OFlags::DIRECT.bits().cast_signed();
-        match OpenOptions::new().read(true).custom_flags(direct).open(self.path(path)) {
-            Ok(file) => match read_aligned(&file, buffer, offset) {
-                Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
-                read => return read,
-            },
-            // Not this file system.
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
-            Err(error) => return Err(error),
+        match direct::read(&self.path(path), buffer, offset)? {
+            Some(read) => Ok(read),
+            None => self.open(path)?.read_at(buffer, offset),
         }
-        self.open(path)?.read_at(buffer, offset)
     }
 
     fn create(&self, path: &str) -> io::Result<Arc<dyn DeviceFile>> {
@@ -196,35 +193,6 @@ fn device_of(path: &Path) -> io::Result<[u8; 16]> {
     Ok(device)
 }
 
-/// What no device asks more of, of memory, offset and length of a read past the page cache.
-const ALIGNMENT: usize = 4096;
-
-/// Reads until `buffer` is full or the file ends, by way of memory that is aligned as the kernel wants it.
-fn read_aligned(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-    let skip = usize::try_from(offset % ALIGNMENT as u64).unwrap_or(0);
-    let length = (skip + buffer.len()).next_multiple_of(ALIGNMENT);
-    let mut memory = vec![0u8; length + ALIGNMENT];
-    let aligned = memory.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
-    let place = memory.get_mut(aligned..aligned + length).unwrap_or_default();
-    let mut done = 0;
-    while done < place.len() {
-        match file.read_at(&mut place[done..], offset - skip as u64 + done as u64) {
-            Ok(n) => {
-                done += n;
-                // Only the end of the file is not whole.
-                if n == 0 || !n.is_multiple_of(ALIGNMENT) {
-                    break;
-                }
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    let there = done.saturating_sub(skip).min(buffer.len());
-    buffer[..there].copy_from_slice(&place[skip..skip + there]);
-    Ok(there)
-}
-
 fn stat_of(meta: &fs::Metadata) -> FileStat {
     FileStat { size: meta.len(), allocated: meta.blocks().saturating_mul(512) }
 }
@@ -234,6 +202,8 @@ struct PlainFile {
     file: File,
     nowait: Arc<AtomicBool>,
     sends: Arc<AtomicBool>,
+    direct: Arc<Direct>,
+    second: OnceLock<Arc<Second>>,
     ahead: Option<Ahead>,
     honest: bool,
     syncs: Arc<AtomicU64>,
@@ -326,6 +296,16 @@ impl DeviceFile for PlainFile {
         Ok(())
     }
 
+    fn write_direct(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        let changing = self.change(offset, data.len() as u64);
+        let done = self.direct.write(&self.file, self.second.get_or_init(Arc::default), data, offset)?;
+        drop(changing);
+        match data.get(done..) {
+            Some(rest) if !rest.is_empty() => self.write_at(rest, offset.saturating_add(done as u64)),
+            _ => Ok(()),
+        }
+    }
+
     fn copy_from(&self, source: &dyn DeviceFile, from: u64, to: u64, length: u64) -> io::Result<u64> {
         let Some(descriptor) = source.descriptor() else {
             return copy_by_hand(self, source, from, to, length);
@@ -368,11 +348,6 @@ impl DeviceFile for PlainFile {
     fn sync_data(&self) -> io::Result<()> {
         self.syncs.fetch_add(1, Ordering::Relaxed);
         if self.honest { self.file.sync_data() } else { Ok(()) }
-    }
-
-    fn sync_all(&self) -> io::Result<()> {
-        self.syncs.fetch_add(1, Ordering::Relaxed);
-        if self.honest { self.file.sync_all() } else { Ok(()) }
     }
 
     fn set_len(&self, size: u64) -> io::Result<()> {

@@ -223,10 +223,6 @@ impl DeviceFile for MemFile {
         self.sync()
     }
 
-    fn sync_all(&self) -> io::Result<()> {
-        self.sync()
-    }
-
     fn set_len(&self, size: u64) -> io::Result<()> {
         self.inode(|inode| inode.set_len(size))
     }

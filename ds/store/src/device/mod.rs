@@ -3,6 +3,7 @@
 //! loses everything that was not flushed.
 
 mod ahead;
+mod direct;
 mod file;
 mod mem;
 mod mem_file;
@@ -102,6 +103,10 @@ pub trait DeviceFile: Debug + Send + Sync {
     }
     /// Writes all of `data`.
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()>;
+    /// The same past the memory of the system, as far as that can be done: for many bytes that are to be durable soon.
+    fn write_direct(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        self.write_at(data, offset)
+    }
     /// Writes what `source` holds at `from`, up to `length` bytes, at `to`; returns the bytes copied, 0 only at the
     /// end of `source`. By the file system itself where it can.
     fn copy_from(&self, source: &dyn DeviceFile, from: u64, to: u64, length: u64) -> io::Result<u64> {
@@ -119,8 +124,6 @@ pub trait DeviceFile: Debug + Send + Sync {
     }
     /// Makes what was written durable, with what is needed to find it.
     fn sync_data(&self) -> io::Result<()>;
-    /// The same with all metadata.
-    fn sync_all(&self) -> io::Result<()>;
     fn set_len(&self, size: u64) -> io::Result<()>;
     fn stat(&self) -> io::Result<FileStat>;
     /// Reserves space; the file grows to `offset + length` if `extend`.

@@ -412,6 +412,15 @@ impl DeviceFile for SummedFile {
         Ok(())
     }
 
+    fn write_direct(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        let length = data.len() as u64;
+        let writing = self.enter(offset, length)?;
+        self.inner.write_direct(data, offset)?;
+        self.rewritten(offset, length)?;
+        drop(writing);
+        Ok(())
+    }
+
     fn copy_from(&self, source: &dyn DeviceFile, from: u64, to: u64, length: u64) -> io::Result<u64> {
         source.visible(from, length)?;
         let writing = self.enter(to, length)?;
@@ -437,12 +446,6 @@ impl DeviceFile for SummedFile {
     fn sync_data(&self) -> io::Result<()> {
         let modified = self.modified.load(Ordering::Acquire);
         self.inner.sync_data()?;
-        self.synced(modified)
-    }
-
-    fn sync_all(&self) -> io::Result<()> {
-        let modified = self.modified.load(Ordering::Acquire);
-        self.inner.sync_all()?;
         self.synced(modified)
     }
 

@@ -120,7 +120,7 @@ impl Store {
         let mut left = picked.more;
         if !picked.regions.is_empty() {
             // As clients flush: a failure reaches those whose data it was.
-            self.flush(&file, false).await?;
+            self.flush(&file).await?;
             left |= !summed.is_durable(&picked);
         }
         for region in picked.regions.iter().copied().filter(|_| summed.is_durable(&picked)) {

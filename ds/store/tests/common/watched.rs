@@ -1,0 +1,107 @@
+//! A device whose writes of data somebody watches.
+
+use std::fmt::Debug;
+use std::io;
+use std::sync::Arc;
+
+use sluice_store::device::{Cached, Device, DeviceFile, FileStat, Space};
+
+pub(crate) trait Watch: Debug + Send + Sync {
+    /// A write begins when this returns; past the page cache, or by way of it.
+    fn writing(&self, direct: bool);
+}
+
+#[derive(Debug)]
+pub(crate) struct WatchedDevice(pub(crate) Box<dyn Device>, pub(crate) Arc<dyn Watch>);
+
+#[derive(Debug)]
+struct WatchedFile(Arc<dyn DeviceFile>, Arc<dyn Watch>);
+
+impl WatchedDevice {
+    fn wrap(&self, path: &str, file: Arc<dyn DeviceFile>) -> Arc<dyn DeviceFile> {
+        if path.starts_with("data/") { Arc::new(WatchedFile(file, Arc::clone(&self.1))) } else { file }
+    }
+}
+
+impl Device for WatchedDevice {
+    fn name(&self) -> String {
+        self.0.name()
+    }
+    fn lock(&self) -> io::Result<Box<dyn Debug + Send + Sync>> {
+        self.0.lock()
+    }
+    fn open(&self, path: &str) -> io::Result<Arc<dyn DeviceFile>> {
+        Ok(self.wrap(path, self.0.open(path)?))
+    }
+    fn create(&self, path: &str) -> io::Result<Arc<dyn DeviceFile>> {
+        Ok(self.wrap(path, self.0.create(path)?))
+    }
+    fn stat(&self, path: &str) -> io::Result<FileStat> {
+        self.0.stat(path)
+    }
+    fn remove(&self, path: &str) -> io::Result<()> {
+        self.0.remove(path)
+    }
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.0.rename(from, to)
+    }
+    fn create_dir(&self, path: &str) -> io::Result<()> {
+        self.0.create_dir(path)
+    }
+    fn list(&self, path: &str) -> io::Result<Vec<String>> {
+        self.0.list(path)
+    }
+    fn sync_dir(&self, path: &str) -> io::Result<()> {
+        self.0.sync_dir(path)
+    }
+    fn space(&self) -> io::Result<Space> {
+        self.0.space()
+    }
+    fn syncs(&self) -> u64 {
+        self.0.syncs()
+    }
+}
+
+impl DeviceFile for WatchedFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.0.read_at(buffer, offset)
+    }
+    fn read_cached(&self, buffer: &mut [u8], offset: u64) -> io::Result<Cached> {
+        self.0.read_cached(buffer, offset)
+    }
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        self.1.writing(false);
+        self.0.write_at(data, offset)
+    }
+    fn write_direct(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        self.1.writing(true);
+        self.0.write_direct(data, offset)
+    }
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+    fn set_len(&self, size: u64) -> io::Result<()> {
+        self.0.set_len(size)
+    }
+    fn stat(&self) -> io::Result<FileStat> {
+        self.0.stat()
+    }
+    fn allocate(&self, offset: u64, length: u64, extend: bool) -> io::Result<()> {
+        self.0.allocate(offset, length, extend)
+    }
+    fn deallocate(&self, offset: u64, length: u64) -> io::Result<()> {
+        self.0.deallocate(offset, length)
+    }
+    fn seek_data(&self, offset: u64) -> io::Result<Option<u64>> {
+        self.0.seek_data(offset)
+    }
+    fn seek_hole(&self, offset: u64) -> io::Result<Option<u64>> {
+        self.0.seek_hole(offset)
+    }
+    fn is_recorded(&self) -> io::Result<bool> {
+        self.0.is_recorded()
+    }
+    fn set_recorded(&self) -> io::Result<()> {
+        self.0.set_recorded()
+    }
+}
