@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use parking_lot::Mutex;
 use sluice_env::BoxFuture;
 use sluice_xdr::{Frame, RecordDecoder};
@@ -31,6 +31,9 @@ const LARGE: usize = 64 << 10;
 
 /// Less room than that is not worth a read.
 const SHORT: usize = 4096;
+
+/// Storage devices take data that lies at a multiple of it, whichever they are.
+const PAGE: usize = 4096;
 
 /// Bytes of replies that leave before the next call is begun, as far as the peer takes them.
 const ENOUGH: usize = 256 << 10;
@@ -144,7 +147,8 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
             server.courtesy.give_way(&self.connection.env, bytes).await;
             self.arriving = Some(server.arrivals.room(bytes).await);
             self.connection.partial.store(late, Ordering::Relaxed);
-            let buffer = self.connection.recycler.take_large(bytes);
+            let mut buffer = self.connection.recycler.take_large(bytes + PAGE);
+            end_at_page(&mut buffer, bytes);
             self.move_to(buffer, true);
         } else if self.in_large && self.arriving.is_none() && self.decoder.room() < SHORT {
             let buffer = self.connection.recycler.take();
@@ -280,6 +284,14 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
         }
         Ok(())
     }
+}
+
+/// Leaves out the beginning of an empty buffer, so that a record of so many bytes will end with a page. The data of an
+/// NFSv3 WRITE are the end of its record: whole pages of it lie as a device takes them, and need not be copied.
+fn end_at_page(buffer: &mut BytesMut, record: usize) {
+    let spare = (buffer.as_ptr().addr() + record).next_multiple_of(PAGE) - (buffer.as_ptr().addr() + record);
+    buffer.put_bytes(0, spare);
+    buffer.advance(spare);
 }
 
 /// Runs a call as far as it goes without waiting; a task of its own does the rest.

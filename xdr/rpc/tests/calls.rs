@@ -28,6 +28,7 @@ everywhere!(
     replies_overtake,
     the_back_channel_works,
     large_records_both_ways,
+    large_records_end_with_a_page,
     timeouts_and_late_replies,
     closing_fails_calls,
     drain_answers_what_is_in_flight,
@@ -106,6 +107,18 @@ async fn large_records_both_ways(w: World) {
     for size in [1 << 20, 4096, 12, 1 << 20, (1 << 20) - 4, 65_536] {
         let part = data.slice(..size);
         assert_eq!(call(&c, procedure::ECHO, part.clone()).await.unwrap(), part);
+    }
+}
+
+async fn large_records_end_with_a_page(w: World) {
+    let (_server, addr) = w.serve(Limits::default(), vec![Echo::new(&w.env, ECHO)]).await;
+    let c = w.client().dial(addr).await.unwrap();
+    let data = bytes::Bytes::from(vec![1; 1 << 20]);
+    for size in [1 << 20, (1 << 20) - 8192, 1 << 20] {
+        let beyond = || async { word(&call(&c, procedure::BEYOND, data.slice(..size)).await.unwrap()) };
+        // Others are behind it in the stream.
+        let all = tokio::join!(beyond(), beyond(), beyond());
+        assert_eq!(all, (0, 0, 0), "{size} bytes");
     }
 }
 

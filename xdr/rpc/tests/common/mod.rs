@@ -54,6 +54,8 @@ pub mod procedure {
     pub const UNKNOWN: u32 = 15;
     /// As ECHO, at once, if the argument is of less than 16 KiB.
     pub const NOW: u32 = 16;
+    /// By how much the arguments miss the end of a page of memory.
+    pub const BEYOND: u32 = 17;
 }
 
 #[derive(Debug)]
@@ -126,6 +128,10 @@ impl Program for Echo {
             match call.procedure {
                 procedure::NULL | procedure::WRITE => Reply::Success(Frame::empty()),
                 procedure::ECHO | procedure::NOW => Reply::Success(args.into()),
+                procedure::BEYOND => {
+                    let beyond = args.as_ptr_range().end.addr() % 4096;
+                    Reply::Success(words(&[u32::try_from(beyond).unwrap()]).into())
+                }
                 procedure::SLEEP => {
                     self.env.clock.sleep(Duration::from_millis(word(&args).into())).await;
                     Reply::Success(args.into())
