@@ -103,6 +103,12 @@ async fn it_leaves_nothing_in_memory() {
     store.write_at(&access(1), 0, bytes(3, LARGE), Stability::DataSync).await.unwrap();
     let all = store.read_at(key(1), 0, LARGE).await.unwrap();
     assert!(all.data.iter().all(|byte| *byte == 3), "what was read before");
+    // Of an odd length all whole blocks go that way, and those that follow, too.
+    for length in [LARGE + 100, LARGE] {
+        store.write_at(&access(2), 0, bytes(4, length), Stability::FileSync).await.unwrap();
+        let at_hand = |at: usize| store.read_now(key(2), at as u64, &mut [0; 4096]);
+        assert_eq!((0..LARGE).step_by(4096).filter(|at| at_hand(*at)).count(), 0, "{length} bytes");
+    }
 }
 
 /// Files on `dir` that this process has open past the page cache.
