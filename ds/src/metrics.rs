@@ -10,6 +10,8 @@ pub struct Metrics {
     pub status: Status,
     pub flushes: u64,
     pub flush_failures: u64,
+    /// Bytes written past the page cache.
+    pub direct_bytes: u64,
     /// Checksums at rest.
     pub scrub: Scrub,
     /// `None`: the device does not tell.
@@ -24,6 +26,7 @@ impl DataServer {
             status: self.status(),
             flushes: store.flushes(),
             flush_failures: store.flush_failures(),
+            direct_bytes: store.direct_bytes(),
             scrub: store.scrubbed(),
             capacity: store.capacity().await.ok(),
         }

@@ -32,6 +32,7 @@ mod store;
 mod sums;
 mod transfer;
 mod verifier;
+mod way;
 mod write_count;
 
 pub use error::StoreError;

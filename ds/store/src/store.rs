@@ -24,6 +24,7 @@ use crate::pool::Pool;
 use crate::room::Room;
 use crate::sums::{ScrubState, SummedFile, Sums};
 use crate::verifier::Verifiers;
+use crate::way::Way;
 use crate::{FileKey, Stability, StoreError, Uuid, Verifier};
 
 /// What a read found.
@@ -42,18 +43,6 @@ pub struct Writes {
     /// Of the store's newest write: whatever begins from now on has a greater one.
     pub newest: u64,
 }
-
-/// The way of a write to the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    /// By way of the page cache.
-    Cached,
-    /// Past it.
-    Direct,
-}
-
-/// Bytes of a write that is worth a way of its own, if somebody waits for it to be durable.
-const DIRECT: usize = 256 << 10;
 
 /// How full a store is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -105,6 +94,7 @@ pub struct Store {
     pub(crate) send_pace: Pace,
     pub(crate) materialised: Arc<Notify>,
     pub(crate) flush_failures: AtomicU64,
+    pub(crate) direct_bytes: AtomicU64,
 }
 
 /// Identity.
@@ -300,13 +290,6 @@ impl Store {
         self.write(access.key, access.generation, offset, data, way)
     }
 
-    /// How a write of so many bytes gets to the device.
-    fn way(&self, length: usize, stability: Stability) -> Way {
-        // Memory that takes no more is of no use, and what is written directly leaves what there is of it to others.
-        let waits = || stability != Stability::Unstable || !self.pace.is_fast(self.env.clock.now());
-        if length >= DIRECT && waits() { Way::Direct } else { Way::Cached }
-    }
-
     /// Writes without asking who, for copies ordered by the metadata server; not durable before a
     /// [`Self::commit`].
     pub async fn fill(
@@ -318,7 +301,8 @@ impl Store {
     ) -> Result<(), StoreError> {
         // It will be committed, and nobody is about to read it.
         let way = self.way(data.len(), Stability::DataSync);
-        self.on(&self.write_lane, move |store| store.write(key, generation, offset, &data, way).map(drop)).await
+        self.on(&self.write_lane, move |store| store.write(key, generation, offset, &data, way).map(drop))
+            .await
     }
 
     fn write(
@@ -340,7 +324,10 @@ impl Store {
         match way {
             Way::Cached => self.pace.timed(clock, clock.now(), || file.file.write_at(data, offset))?,
             // How long the device takes says nothing about memory.
-            Way::Direct => file.file.write_direct(data, offset)?,
+            Way::Direct => {
+                let direct = file.file.write_direct(data, offset)?;
+                self.direct_bytes.fetch_add(direct as u64, Ordering::Relaxed);
+            }
         }
         file.wrote(self.files.writes.next());
         Ok(())

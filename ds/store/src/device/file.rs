@@ -5,8 +5,8 @@ use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLockReadGuard;
 use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom};
@@ -296,14 +296,12 @@ impl DeviceFile for PlainFile {
         Ok(())
     }
 
-    fn write_direct(&self, data: &[u8], offset: u64) -> io::Result<()> {
+    fn write_direct(&self, data: &[u8], offset: u64) -> io::Result<usize> {
         let changing = self.change(offset, data.len() as u64);
         let done = self.direct.write(&self.file, self.second.get_or_init(Arc::default), data, offset)?;
         drop(changing);
-        match data.get(done..) {
-            Some(rest) if !rest.is_empty() => self.write_at(rest, offset.saturating_add(done as u64)),
-            _ => Ok(()),
-        }
+        self.write_at(data.get(done..).unwrap_or_default(), offset.saturating_add(done as u64))?;
+        Ok(done)
     }
 
     fn copy_from(&self, source: &dyn DeviceFile, from: u64, to: u64, length: u64) -> io::Result<u64> {

@@ -104,8 +104,9 @@ pub trait DeviceFile: Debug + Send + Sync {
     /// Writes all of `data`.
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()>;
     /// The same past the memory of the system, as far as that can be done: for many bytes that are to be durable soon.
-    fn write_direct(&self, data: &[u8], offset: u64) -> io::Result<()> {
-        self.write_at(data, offset)
+    /// Returns how many bytes went that way.
+    fn write_direct(&self, data: &[u8], offset: u64) -> io::Result<usize> {
+        self.write_at(data, offset).map(|()| 0)
     }
     /// Writes what `source` holds at `from`, up to `length` bytes, at `to`; returns the bytes copied, 0 only at the
     /// end of `source`. By the file system itself where it can.

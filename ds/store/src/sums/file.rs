@@ -412,13 +412,13 @@ impl DeviceFile for SummedFile {
         Ok(())
     }
 
-    fn write_direct(&self, data: &[u8], offset: u64) -> io::Result<()> {
+    fn write_direct(&self, data: &[u8], offset: u64) -> io::Result<usize> {
         let length = data.len() as u64;
         let writing = self.enter(offset, length)?;
-        self.inner.write_direct(data, offset)?;
+        let direct = self.inner.write_direct(data, offset)?;
         self.rewritten(offset, length)?;
         drop(writing);
-        Ok(())
+        Ok(direct)
     }
 
     fn copy_from(&self, source: &dyn DeviceFile, from: u64, to: u64, length: u64) -> io::Result<u64> {

@@ -73,7 +73,7 @@ impl DeviceFile for WatchedFile {
         self.1.writing(false);
         self.0.write_at(data, offset)
     }
-    fn write_direct(&self, data: &[u8], offset: u64) -> io::Result<()> {
+    fn write_direct(&self, data: &[u8], offset: u64) -> io::Result<usize> {
         self.1.writing(true);
         self.0.write_direct(data, offset)
     }
