@@ -91,11 +91,11 @@ class Append:
 class Overwrite:
     """Slots written again and again in place: the version found is at least the one acknowledged."""
 
-    def __init__(self, kind, slots, blocks):
-        self.kind, self.slots, self.blocks = kind, slots, blocks
+    def __init__(self, kind, slots, blocks, flags=0):
+        self.kind, self.slots, self.blocks, self.flags = kind, slots, blocks, flags
 
     def load(self, folder, log, go):
-        file = os.open(f"{folder}/file", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        file = os.open(f"{folder}/file", os.O_WRONLY | os.O_CREAT | os.O_EXCL | self.flags, 0o644)
         versions = [0] * self.slots
         choice = random.Random(self.kind)
         while go():
@@ -272,6 +272,8 @@ WORKERS = {
     "append": Append(),
     "small": Overwrite(2, 64, 1),
     "large": Overwrite(4, 6, 512),
+    # Single stable WRITEs of 1 MiB.
+    "direct": Overwrite(5, 6, 256, os.O_DIRECT),
     "names": Names(),
 }
 

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -24,7 +25,9 @@ use crate::client::{Client, Error, How, Identity, Open, Segment};
 const CLIENTS: u64 = 2;
 const WORKERS: u64 = 4;
 const BLOCK: usize = 4096;
-const BLOCKS: u64 = 48;
+const BLOCKS: u64 = 128;
+/// Blocks of a WRITE that goes past the page cache of a data server.
+const MANY: u64 = 64;
 /// WRITEs before a COMMIT, at most.
 const UNSTABLE: u64 = 12;
 const ALIVE: (u64, u64) = (20, 400);
@@ -137,18 +140,19 @@ impl Writer {
     }
 
     /// One WRITE, until it is answered: the data server, its life, its verifier.
-    async fn write(&mut self, number: u64, how: stable_how) -> Result<(SocketAddr, [u8; 8])> {
-        let data = block(self.mark, number, self.attempted[index(number)]);
+    async fn write(&mut self, numbers: Range<u64>, how: stable_how) -> Result<(SocketAddr, [u8; 8])> {
+        let at = numbers.start * BLOCK as u64;
+        let blocks = numbers.map(|number| block(self.mark, number, self.attempted[index(number)]));
+        let data = Bytes::from(blocks.collect::<Vec<_>>().concat());
         loop {
             let segment = self.segment().await?;
             let server = segment.mirrors.first().and_then(|stripes| stripes.first());
             let server = server.context("a layout of nothing")?.address;
             let life = self.lives.of(server);
-            let at = number * BLOCK as u64;
             match self.client.write(&segment, at, data.clone(), how).await {
                 Ok(written) => {
                     let [written] = written[..] else { bail!("one copy is written") };
-                    if written.count as usize != BLOCK || rank(written.committed) < rank(how) {
+                    if written.count as usize != data.len() || rank(written.committed) < rank(how) {
                         return Err(Broken(format!("a WRITE was answered {written:?}")).into());
                     }
                     self.lives.seen(server, life, written.verifier)?;
@@ -185,14 +189,16 @@ impl Writer {
 }
 
 impl Worker for Writer {
-    /// A stable WRITE, or several that are not and their COMMIT.
+    /// A stable WRITE, of one block or of many, or several that are not and their COMMIT.
     async fn step(&mut self) -> Result<()> {
         if self.dice.below(3) == 0 {
-            let number = self.dice.below(BLOCKS);
-            self.attempted[index(number)] += 1;
+            let count = if self.dice.below(2) == 0 { 1 } else { MANY };
+            let first = self.dice.below(BLOCKS - count + 1);
+            let numbers = first..first + count;
+            numbers.clone().for_each(|number| self.attempted[index(number)] += 1);
             let how = if self.dice.below(2) == 0 { stable_how::FILE_SYNC } else { stable_how::DATA_SYNC };
-            self.write(number, how).await?;
-            self.promised([number]);
+            self.write(numbers.clone(), how).await?;
+            self.promised(numbers);
             return Ok(());
         }
         let first = self.dice.below(BLOCKS);
@@ -204,7 +210,7 @@ impl Worker for Writer {
             let missing: Vec<u64> =
                 waiting.iter().filter(|(_, under)| under.is_none()).map(|(number, _)| *number).collect();
             for number in missing {
-                let under = self.write(number, stable_how::UNSTABLE).await?;
+                let under = self.write(number..number + 1, stable_how::UNSTABLE).await?;
                 waiting.insert(number, Some(under));
             }
             let now = Some(self.commit().await?);
