@@ -4,7 +4,7 @@
 call that promises it returned. `check DIR LOG` verifies that every promise in LOG is kept. What was asked but not
 acknowledged may or may not have happened. Workers are processes, each with a folder and a log of its own.
 """
-import os, random, struct, sys, time
+import mmap, os, random, struct, sys, time
 from errno import EEXIST, ENOENT
 
 BLOCK = 4096
@@ -40,6 +40,13 @@ def block(kind, slot, number, version):
 
 def extent(kind, slot, version, blocks):
     return b"".join(block(kind, slot, number, version) for number in range(blocks))
+
+
+def aligned(data):
+    """The same at the beginning of a page: a write past the page cache is one WRITE then."""
+    memory = mmap.mmap(-1, len(data))
+    memory.write(data)
+    return memory
 
 
 def write_all(file, data, offset):
@@ -103,7 +110,8 @@ class Overwrite:
             for slot in choice.sample(range(self.slots), min(3, self.slots)):
                 versions[slot] += 1
                 log.say("try", slot, versions[slot])
-                write_all(file, extent(self.kind, slot, versions[slot], self.blocks), slot * self.blocks * BLOCK)
+                data = extent(self.kind, slot, versions[slot], self.blocks)
+                write_all(file, aligned(data) if self.flags else data, slot * self.blocks * BLOCK)
             os.fdatasync(file)
             log.say("all", *versions)
         os.close(file)
