@@ -41,6 +41,7 @@ pub struct Mds {
     pub(crate) namespace: Namespace,
     pub(crate) fileids: IdAllocator,
     pub(crate) data_files: IdAllocator,
+    pub(crate) fences: IdAllocator,
     pub(crate) epoch: BootEpoch,
     /// What every write transaction compares with the store: a successor's start ends this server.
     pub(crate) mds_epoch: MdsEpoch,
@@ -129,6 +130,7 @@ impl Mds {
             files: Files::new(epoch, policy),
             fileids: IdAllocator::default(),
             data_files: IdAllocator::default(),
+            fences: IdAllocator::default(),
             reports: Reports::default(),
             proxied: Proxied::default(),
             heals: Heals::default(),

@@ -90,6 +90,15 @@ impl Mds {
         self.next_id(&self.data_files, Sequence::DataFile).await.map(sluice_namespace::DataFileId)
     }
 
+    /// A number for the row of a fence that no other had. Not from the sequence in the fence's own transaction: when a
+    /// client with many files is fenced, all of these would conflict.
+    ///
+    /// # Errors
+    /// What the store says when a new block must be leased.
+    pub(crate) async fn next_fence(&self) -> Result<u64, FsError> {
+        self.next_id(&self.fences, Sequence::Fence).await
+    }
+
     async fn next_id(&self, allocator: &IdAllocator, sequence: Sequence) -> Result<u64, FsError> {
         loop {
             if let Some(id) = allocator.take() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_namespace::stable_storage::{Fence, PendingFence, fences, put_fence};
-use sluice_namespace::{FsError, Layout, Sequence, StoreId, lease_block};
+use sluice_namespace::{FsError, Layout, StoreId};
 use sluice_state::effect::FenceId;
 use sluice_state::{ClientId, Time};
 
@@ -54,16 +54,13 @@ async fn record(mds: &Arc<Mds>, entry: &FileEntry, client: ClientId) -> Result<V
             Box::pin(async move {
                 let inode = namespace.getattr(&txn, &key).await?;
                 let Some(layout) = inode.layout() else { return Ok(Vec::new()) };
-                let stores = stores_of(mds, layout);
-                let count = u64::try_from(stores.len()).unwrap_or(0);
-                let ids = lease_block(&mut txn, Sequence::Fence, count).await?;
                 let fence = Fence::HolderFile { holder: holder(client), file: layout.id };
-                let rows: Vec<PendingFence> = stores
-                    .into_iter()
-                    .zip(ids)
-                    .map(|(store, id)| PendingFence { store, id, fence, epoch })
-                    .collect();
-                rows.iter().for_each(|row| put_fence(&mut txn, row));
+                let mut rows = Vec::new();
+                for store in stores_of(mds, layout) {
+                    let row = PendingFence { store, id: mds.next_fence().await?, fence, epoch };
+                    put_fence(&mut txn, &row);
+                    rows.push(row);
+                }
                 Ok(rows)
             })
         })

@@ -113,7 +113,12 @@ fn run(seed: u64, honest: bool) -> bool {
             },
         )
     };
-    catch_unwind(AssertUnwindSafe(world)).is_ok()
+    let lived = catch_unwind(AssertUnwindSafe(world)).is_ok();
+    if !lived {
+        // Before the others are through, which may take hours.
+        eprintln!("SLUICE_CHAOS_SEED={seed} failed");
+    }
+    lived
 }
 
 /// Data servers that acknowledge what they have not flushed: the same test finds it.

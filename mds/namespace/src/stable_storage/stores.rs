@@ -182,7 +182,7 @@ pub fn put_fence(txn: &mut Transaction, fence: &PendingFence) {
 pub fn clear_fence(txn: &mut Transaction, store: StoreId, id: u64) {
     txn.clear(keys::fence(store, id));
 }
-/// Fences that a store has not acknowledged, in the order they were made, after `after`.
+/// Fences that a store has not acknowledged, by their numbers, after `after`.
 pub async fn fences(
     txn: &Transaction,
     store: StoreId,

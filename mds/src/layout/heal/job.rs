@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use sluice_namespace::stable_storage::{Fence, PendingFence, put_fence};
 use sluice_namespace::{
-    DataFile, FsError, Heal, Healed, HealedSlot, Inode, InodeKey, Sequence, StoreId, lease_block,
+    DataFile, FsError, Heal, Healed, HealedSlot, Inode, InodeKey, StoreId,
 };
 use sluice_state::ClientId;
 use sluice_state::file::{Error, File, Intent};
@@ -365,14 +365,11 @@ async fn commit(mds: &Mds, key: InodeKey, healed: &Healed, replaced: &[DataFile]
     let epoch = mds.data_servers.epochs().current;
     mds.write(|mut txn| {
         Box::pin(async move {
-            let count = u64::try_from(replaced.len()).unwrap_or(0);
-            if count > 0 {
-                let ids = lease_block(&mut txn, Sequence::Fence, count).await?;
-                for (file, id) in replaced.iter().zip(ids) {
-                    let generation = file.generation.saturating_add(1);
-                    let fence = Fence::Generation { file: healed.id, slot: file.slot, generation };
-                    put_fence(&mut txn, &PendingFence { store: file.store, id, fence, epoch });
-                }
+            for file in replaced {
+                let generation = file.generation.saturating_add(1);
+                let fence = Fence::Generation { file: healed.id, slot: file.slot, generation };
+                let id = mds.next_fence().await?;
+                put_fence(&mut txn, &PendingFence { store: file.store, id, fence, epoch });
             }
             namespace.healed(&mut txn, &key, healed).await
         })

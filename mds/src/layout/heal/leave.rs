@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_namespace::stable_storage::{Fence, PendingFence, put_fence};
-use sluice_namespace::{DataFile, FsError, Inode, InodeKey, Layout, Sequence, lease_block};
+use sluice_namespace::{DataFile, FsError, Inode, InodeKey, Layout};
 use sluice_state::file::{Error, File, Intent, LayoutFilter};
 
 use crate::dsctl::StoreHandle;
@@ -123,12 +123,11 @@ async fn mark(mds: &Arc<Mds>, inode: &Inode, files: &[DataFile]) -> Result<(), F
     let (namespace, key, slots) = (&mds.namespace, &inode.key, &slots);
     mds.write(|mut txn| {
         Box::pin(async move {
-            let count = u64::try_from(slots.len()).unwrap_or(0);
-            let ids = lease_block(&mut txn, Sequence::Fence, count).await?;
             let inode = namespace.leave_behind(&mut txn, key, slots).await?;
             let Some(layout) = inode.layout() else { return Ok(()) };
             let left = layout.data_files().filter(|file| slots.contains(&file.slot));
-            for (file, id) in left.zip(ids) {
+            for file in left {
+                let id = mds.next_fence().await?;
                 let fence =
                     Fence::Generation { file: layout.id, slot: file.slot, generation: file.generation };
                 put_fence(&mut txn, &PendingFence { store: file.store, id, fence, epoch });
