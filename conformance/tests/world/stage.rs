@@ -222,11 +222,15 @@ impl World {
 
     /// Data files on the device of the n-th data server.
     pub(crate) fn data_files(&self, n: usize) -> usize {
+        self.data_file_names(n).len()
+    }
+
+    pub(crate) fn data_file_names(&self, n: usize) -> Vec<String> {
         let below = |path: &str| -> Vec<String> {
             let names = self.nodes[n].device.list(path).unwrap_or_default();
             names.into_iter().map(|name| format!("{path}/{name}")).collect()
         };
-        below("data").iter().flat_map(|path| below(path)).flat_map(|path| below(&path)).count()
+        below("data").iter().flat_map(|path| below(path)).flat_map(|path| below(&path)).collect()
     }
 
     fn serving(&self, n: usize) -> bool {

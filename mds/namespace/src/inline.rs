@@ -160,6 +160,11 @@ impl Namespace {
         Ok(inode)
     }
 
+    /// What [`Self::promote`] leaves, and nothing else makes.
+    pub fn witness_of_promotion(fresh: &Layout) -> Bytes {
+        layout::owner(fresh.id)
+    }
+
     /// Files may be kept inline from now on: releases that know of none refuse the store.
     pub(crate) async fn allow_inline(&self, txn: &mut Transaction) -> Result<(), FsError> {
         superblock::raise(txn, |superblock| superblock.inline = true).await

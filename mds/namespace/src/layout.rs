@@ -257,11 +257,16 @@ pub(crate) fn decode_key(what: &'static str, value: Bytes) -> Result<InodeKey, F
 }
 
 pub(crate) fn put_owner(txn: &mut Transaction, id: DataFileId, key: &InodeKey) {
-    txn.set(keys::by_u64(keys::DATA_FILE, id.0), encode_key(key));
+    txn.set(owner(id), encode_key(key));
 }
 
 pub(crate) fn clear_owner(txn: &mut Transaction, id: DataFileId) {
-    txn.clear(keys::by_u64(keys::DATA_FILE, id.0));
+    txn.clear(owner(id));
+}
+
+/// The key of the row that says whose a data file is.
+pub(crate) fn owner(id: DataFileId) -> Bytes {
+    keys::by_u64(keys::DATA_FILE, id.0)
 }
 
 pub(crate) fn put_read_write(txn: &mut Transaction, key: &InodeKey) {

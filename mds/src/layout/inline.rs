@@ -117,8 +117,11 @@ fn written_to(layout: &mut Layout, size: u64) {
 
 async fn take(mds: &Arc<Mds>, seen: &Inode, layout: &Layout) -> Result<Inode, FsError> {
     let namespace = &mds.namespace;
+    // Data files of which nobody knows whose they are would have to stay until the next start.
     let taken = mds
-        .write(|mut txn| Box::pin(async move { namespace.promote(&mut txn, &seen.key, seen, layout).await }))
+        .write_known(Namespace::witness_of_promotion(layout), |mut txn| {
+            Box::pin(async move { namespace.promote(&mut txn, &seen.key, seen, layout).await })
+        })
         .await;
     taken.map(|(inode, _)| inode)
 }

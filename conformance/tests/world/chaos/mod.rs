@@ -268,7 +268,7 @@ async fn conclude(world: &mut World, shared: &Arc<Shared>, hosts: &[Arc<Host>]) 
         last.ask(Vec::new()).await;
         world.sleep(Duration::from_secs(1)).await;
     }
-    let left: Vec<_> = (0..4).map(|n| world.data_files(n)).collect();
+    let left: Vec<_> = (0..4).map(|n| world.data_file_names(n)).collect();
     panic!("nobody has files any more: data files {left:?}, state of {} files", world.files_with_state());
 }
 
