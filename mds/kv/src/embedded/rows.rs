@@ -4,39 +4,116 @@
 //! A row is right for every view from the version on at which it was last read or written, since each group that
 //! commits brings its writes here before its version can be seen. A reader of an older view asks the LSM. What a reader
 //! found is kept only if nothing was written near it since its view: it may be the old value of a row just written.
+//!
+//! There are millions of rows, most of them short, so what each takes besides its bytes counts: a row is one piece of memory, and
+//! readers are given copies.
 
 use std::hash::BuildHasher;
 
 use bytes::Bytes;
 use foldhash::fast::RandomState;
+use hashbrown::HashTable;
 use parking_lot::Mutex;
 
 use crate::embedded::engine::Effect;
 
-/// Shards, so that readers do not wait for each other. A power of two.
+/// Shards at least, so that readers do not wait for each other. A power of two.
 const SHARDS: usize = 256;
+/// Bytes of a shard, about: where there is room for more, there are more shards. So the longest that anybody holds one, which
+/// is when its table grows, does not depend on how much is kept.
+const SHARD_BYTES: usize = 256 << 10;
 /// Longer values are not kept: reading one costs more than finding it.
 const LONGEST: usize = 1024;
-/// What a row takes besides its key and value, about.
-const OVERHEAD: usize = 160;
+/// What a row takes besides its key and value, about: what is before them, its place, of which a third
+/// are empty, and what the allocator rounds up.
+const OVERHEAD: usize = 64;
 
-type Map = std::collections::HashMap<Bytes, Row, RandomState>;
+/// A row in one piece of memory: the version it was read at or written, whether there is such a row, the length of the key,
+/// the key, the value.
+#[derive(Debug)]
+struct Row(Box<[u8]>);
 
-#[derive(Clone, Debug)]
-struct Row {
-    /// `None`: there is no such row.
-    value: Option<Bytes>,
-    /// The version it was read at, or written.
-    since: u64,
+const THERE: usize = 8;
+const LENGTH: usize = 9;
+const KEY: usize = 11;
+
+impl Row {
+    /// None: a key that is longer than any is.
+    fn new(key: &[u8], value: Option<&[u8]>, since: u64) -> Option<Self> {
+        let length = u16::try_from(key.len()).ok()?;
+        let mut row = Vec::with_capacity(KEY + key.len() + value.map_or(0, <[u8]>::len));
+        row.extend_from_slice(&since.to_le_bytes());
+        row.push(value.is_some().into());
+        row.extend_from_slice(&length.to_le_bytes());
+        row.extend_from_slice(key);
+        row.extend_from_slice(value.unwrap_or_default());
+        Some(Self(row.into_boxed_slice()))
+    }
+
+    /// Key and value, the value empty if there is no such row.
+    fn parts(&self) -> (&[u8], &[u8]) {
+        let Some(length) = self.0.get(LENGTH..KEY).and_then(|length| length.try_into().ok()) else {
+            return Default::default();
+        };
+        self.0[KEY..].split_at(u16::from_le_bytes(length).into())
+    }
+
+    fn key(&self) -> &[u8] {
+        self.parts().0
+    }
+
+    fn since(&self) -> u64 {
+        self.0.first_chunk().map_or(0, |since| u64::from_le_bytes(*since))
+    }
+
+    fn value(&self) -> Option<Bytes> {
+        self.is_there().then(|| Bytes::copy_from_slice(self.parts().1))
+    }
+
+    fn is_there(&self) -> bool {
+        self.0.get(THERE).is_some_and(|there| *there != 0)
+    }
+
+    /// What it takes.
+    fn bytes(&self) -> usize {
+        self.0.len() + OVERHEAD
+    }
 }
 
-/// Two generations: a row that is used moves to the younger. When that is half of what there is room for, it becomes
-/// the older, and what was the older goes.
+/// What the index of a shard has of a row: enough to pass it without fetching it from memory.
 #[derive(Debug)]
+struct Place {
+    row: Row,
+    tag: u32,
+    /// It was found or brought here since the hand of the clock came by.
+    used: bool,
+}
+
+/// Where a key is: which shard by one half of its hash, which place in it by the other.
+#[derive(Clone, Copy, Debug)]
+struct Hash(u64);
+
+impl Hash {
+    fn shard(self) -> usize {
+        (self.0 >> 32) as usize
+    }
+
+    fn tag(self) -> u32 {
+        self.0 as u32
+    }
+}
+
+/// The index goes by the highest bits and the lowest.
+fn spread(tag: u32) -> u64 {
+    u64::from(tag) << 32 | u64::from(tag)
+}
+
+/// A clock: its hand comes by when a row needs room, lets what was used since it last came by stay, and takes what was not.
+#[derive(Debug, Default)]
 struct Shard {
-    young: Map,
-    old: Map,
-    young_bytes: usize,
+    places: HashTable<Place>,
+    hand: usize,
+    bytes: usize,
     /// The newest version that wrote a row which would be here.
     written: u64,
 }
@@ -45,36 +122,37 @@ struct Shard {
 pub(crate) struct Rows {
     hash: RandomState,
     shards: Box<[Mutex<Shard>]>,
-    /// Bytes of one generation of one shard.
+    /// Bytes of one shard.
     room: usize,
 }
 
 impl Rows {
     /// For a store at `version`, with room for so many bytes. None: nothing is kept.
     pub(crate) fn new(version: u64, bytes: usize) -> Self {
-        let hash = RandomState::default();
-        let map = || Map::with_hasher(hash.clone());
-        let shard = || Mutex::new(Shard { young: map(), old: map(), young_bytes: 0, written: version });
-        let shards = (0..SHARDS).map(|_| shard()).collect();
-        Self { hash, shards, room: bytes / SHARDS / 2 }
+        let shards = (bytes / SHARD_BYTES).next_power_of_two().max(SHARDS);
+        let shard = || Mutex::new(Shard { written: version, ..Shard::default() });
+        Self {
+            hash: RandomState::default(),
+            shards: (0..shards).map(|_| shard()).collect(),
+            room: bytes / shards,
+        }
     }
 
-    fn shard(&self, key: &[u8]) -> &Mutex<Shard> {
-        // The high bits: the maps use the low ones.
-        let at = (self.hash.hash_one(key) >> 48) as usize % SHARDS;
-        &self.shards[at]
+    fn hash(&self, key: &[u8]) -> Hash {
+        Hash(self.hash.hash_one(key))
+    }
+
+    fn shard(&self, hash: Hash) -> &Mutex<Shard> {
+        &self.shards[hash.shard() % self.shards.len()]
     }
 
     /// The row as a view of `version` has it, if that is known here: `Some(None)` if there is none.
     pub(crate) fn get(&self, key: &[u8], version: u64) -> Option<Option<Bytes>> {
-        let mut shard = self.shard(key).lock();
-        if let Some(row) = shard.young.get(key) {
-            return (row.since <= version).then(|| row.value.clone());
-        }
-        let (key, row) = shard.old.remove_entry(key)?;
-        let found = (row.since <= version).then(|| row.value.clone());
-        shard.keep(key, row, self.room);
-        found
+        let hash = self.hash(key);
+        let mut shard = self.shard(hash).lock();
+        let place = shard.find(hash, key)?;
+        place.used = true;
+        (place.row.since() <= version).then(|| place.row.value())
     }
 
     /// A reader of a view of `version` found this.
@@ -82,56 +160,71 @@ impl Rows {
         if self.room == 0 || value.is_some_and(|value| value.len() > LONGEST) {
             return;
         }
-        let mut shard = self.shard(key).lock();
-        // Another reader may have been first: a row is in one generation only.
-        if shard.written > version || shard.young.contains_key(key) || shard.old.contains_key(key) {
+        let hash = self.hash(key);
+        let Some(row) = Row::new(key, value.map(|value| &**value), version) else { return };
+        let mut shard = self.shard(hash).lock();
+        // Another reader may have been first: it is at least as new.
+        if shard.written > version || shard.find(hash, key).is_some() {
             return;
         }
-        // Copied: what the engine gives may be a part of a whole block.
-        let value = value.map(|value| Bytes::copy_from_slice(value));
-        shard.keep(Bytes::copy_from_slice(key), Row { value, since: version }, self.room);
+        shard.keep(hash, row, self.room);
     }
 
     /// A group has written this; its version cannot be seen yet.
     pub(crate) fn apply(&self, effect: &Effect, version: u64) {
         for (key, value) in effect {
-            let mut shard = self.shard(key).lock();
+            let hash = self.hash(key);
+            let short = value.as_ref().is_none_or(|value| value.len() <= LONGEST);
+            let row = if short { Row::new(key, value.as_deref(), version) } else { None };
+            let mut shard = self.shard(hash).lock();
             shard.written = version;
-            if value.as_ref().is_some_and(|value| value.len() > LONGEST) {
-                // What it took stays counted until the generation ends: little, and seldom.
-                shard.young.remove(key);
-                shard.old.remove(key);
-                continue;
-            }
-            // Copied, as it may be a part of the request that it came with.
-            let value = value.as_ref().map(|value| Bytes::copy_from_slice(value));
-            let row = Row { value, since: version };
-            let Shard { young, old, .. } = &mut *shard;
-            match young.get_mut(key).or_else(|| old.get_mut(key)) {
-                Some(known) => *known = row,
-                // What was just written is often read next: a file that was made is opened, looked at and closed.
-                None if row.value.is_some() && self.room > 0 => {
-                    shard.keep(Bytes::copy_from_slice(key), row, self.room);
+            match (shard.find(hash, key), row) {
+                (Some(place), Some(row)) => {
+                    let more = row.bytes();
+                    let less = std::mem::replace(&mut place.row, row).bytes();
+                    shard.bytes = shard.bytes + more - less;
                 }
-                None => {}
+                (Some(_), None) => shard.remove(hash, key),
+                // What was just written is often read next: a file that was made is opened, looked at and closed.
+                (None, Some(row)) if row.is_there() && self.room > 0 => shard.keep(hash, row, self.room),
+                (None, _) => {}
             }
         }
     }
 }
 
 impl Shard {
-    #[cfg(test)]
-    fn len(&self) -> usize {
-        self.young.len() + self.old.len()
+    fn find(&mut self, hash: Hash, key: &[u8]) -> Option<&mut Place> {
+        let tag = hash.tag();
+        self.places.find_mut(spread(tag), |place| place.tag == tag && place.row.key() == key)
     }
 
-    fn keep(&mut self, key: Bytes, row: Row, room: usize) {
-        self.young_bytes += key.len() + row.value.as_ref().map_or(0, Bytes::len) + OVERHEAD;
-        self.young.insert(key, row);
-        if self.young_bytes >= room {
-            std::mem::swap(&mut self.young, &mut self.old);
-            self.young.clear();
-            self.young_bytes = 0;
+    fn remove(&mut self, hash: Hash, key: &[u8]) {
+        let tag = hash.tag();
+        let found = self.places.find_entry(spread(tag), |place| place.tag == tag && place.row.key() == key);
+        if let Ok(entry) = found {
+            self.bytes -= entry.remove().0.row.bytes();
+        }
+    }
+
+    /// A row that is not here.
+    fn keep(&mut self, hash: Hash, row: Row, room: usize) {
+        self.bytes += row.bytes();
+        while self.bytes > room && !self.places.is_empty() {
+            self.turn();
+        }
+        let place = Place { row, tag: hash.tag(), used: true };
+        self.places.insert_unique(spread(place.tag), place, |place| spread(place.tag));
+    }
+
+    /// Moves the hand on by a place, which may free it. There is a row.
+    fn turn(&mut self) {
+        let at = self.hand % self.places.num_buckets();
+        self.hand = at + 1;
+        if let Ok(mut entry) = self.places.get_bucket_entry(at)
+            && !std::mem::take(&mut entry.get_mut().used)
+        {
+            self.bytes -= entry.remove().0.row.bytes();
         }
     }
 }
@@ -142,6 +235,15 @@ mod tests {
 
     fn bytes(text: &'static str) -> Bytes {
         Bytes::from_static(text.as_bytes())
+    }
+
+    /// How many rows, and what they take.
+    fn held(rows: &Rows) -> (usize, usize) {
+        let of = |shard: &Mutex<Shard>| {
+            let shard = shard.lock();
+            (shard.places.len(), shard.places.iter().map(|place| place.row.bytes()).sum::<usize>())
+        };
+        rows.shards.iter().map(of).fold((0, 0), |(n, sum), (more, bytes)| (n + more, sum + bytes))
     }
 
     fn effect(key: &'static str, value: Option<&'static str>) -> Effect {
@@ -204,8 +306,51 @@ mod tests {
             rows.offer(&number.to_be_bytes(), Some(&value), 1);
             assert_eq!(rows.get(b"used", 1), Some(Some(bytes("often"))), "after {number}");
         }
-        let held: usize = rows.shards.iter().map(|shard| shard.lock().len()).sum();
-        assert!(held * (100 + OVERHEAD) <= (SHARDS << 12) + SHARDS * 2 * (LONGEST + OVERHEAD), "{held} rows");
+        let (held, bytes) = held(&rows);
+        assert!(bytes <= SHARDS << 12, "{bytes} bytes");
+        assert!(held * (100 + KEY + OVERHEAD) <= bytes, "{held} rows");
+    }
+
+    #[test]
+    fn what_fits_stays_however_it_is_used() {
+        let rows = Rows::new(0, 16 << 20);
+        let value = Bytes::from(vec![7; 100]);
+        // Four fifths of the room: shards get unequal shares.
+        let fit = (16u32 << 20) / (4 + 100 + KEY as u32 + OVERHEAD as u32) / 5 * 4;
+        (0..fit).for_each(|number| rows.offer(&number.to_be_bytes(), Some(&value), 1));
+        for round in 0..3 {
+            let missed = (0..fit).filter(|number| rows.get(&number.to_be_bytes(), 1).is_none()).count();
+            assert_eq!(missed, 0, "round {round}");
+        }
+    }
+
+    #[test]
+    fn a_shard_is_as_large_wherever_there_is_room_for_more() {
+        let small = Rows::new(0, SHARDS * SHARD_BYTES);
+        let large = Rows::new(0, 2 << 30);
+        assert_eq!((small.shards.len(), small.room), (SHARDS, SHARD_BYTES));
+        assert_eq!((large.shards.len(), large.room), (SHARDS * 32, SHARD_BYTES));
+        // And all of them are used.
+        (0..100_000u32).for_each(|number| large.offer(&number.to_be_bytes(), None, 1));
+        let empty = large.shards.iter().filter(|shard| shard.lock().places.is_empty()).count();
+        assert!(empty < 10, "{empty} shards are empty");
+    }
+
+    #[test]
+    fn what_is_taken_out_is_not_counted() {
+        let rows = Rows::new(0, SHARDS << 12);
+        for version in 1..20u64 {
+            for number in 0..10_000u32 {
+                let key = Bytes::copy_from_slice(&(number % 3_000).to_be_bytes());
+                let length = (number as usize * 7 + version as usize * 13) % (LONGEST * 2);
+                let value = (!length.is_multiple_of(5)).then(|| Bytes::from(vec![1; length]));
+                rows.apply(&Effect::from([(key, value)]), version);
+            }
+        }
+        let (held, bytes) = held(&rows);
+        assert!(held > 1_000, "{held} rows");
+        let counted: usize = rows.shards.iter().map(|shard| shard.lock().bytes).sum();
+        assert_eq!(bytes, counted);
     }
 
     #[test]
