@@ -395,6 +395,10 @@ pub(crate) struct Tuning {
     /// Names that clients may use
     #[arg(long, value_enum, value_name = "KIND", default_value_t = Names::Any)]
     pub(crate) names: Names,
+    /// Memory for metadata that was read or written lately, in MiB, where it is in the data directory
+    /// [default: three sixteenths of what the server may use, 320 at least, 24576 at most]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(16..))]
+    pub(crate) metadata_cache: Option<u32>,
     /// Hand out no layouts: all data goes through the metadata server (to compare)
     #[arg(long, value_name = "BOOL", action = ArgAction::Set, num_args = 0..=1, require_equals = true,
         default_value_t = false, default_missing_value = "true", hide_possible_values = true)]

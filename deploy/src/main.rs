@@ -21,6 +21,7 @@ mod key;
 mod layouts;
 mod logs;
 mod mds;
+mod memory;
 mod meta;
 mod metrics;
 mod ports;

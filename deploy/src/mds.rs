@@ -1,5 +1,6 @@
 //! `sluice mds`.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,10 +11,14 @@ use sluice_rpc::{ClusterKey, Limits, Server, Tcp, Transport};
 
 use crate::metrics::mds::MdsSource;
 use crate::store::Place;
-use crate::{cli, descriptors, logs, metrics, ports, stop, supervised};
+use crate::{cli, descriptors, logs, memory, metrics, ports, stop, supervised};
 
 /// How long calls in flight may take when the server is asked to stop.
 const DRAIN: Duration = Duration::from_secs(5);
+
+/// Memory for metadata unless it is given: at least what other users of a store get by default, and at most what is of use to
+/// some forty million files.
+const CACHE: RangeInclusive<u64> = 320 << 20..=24 << 30;
 
 pub(crate) async fn run(options: cli::Mds) -> Result<()> {
     logs::start();
@@ -22,7 +27,9 @@ pub(crate) async fn run(options: cli::Mds) -> Result<()> {
     let key = key(&options)?;
     let transport: Arc<dyn Transport> = Arc::new(Tcp);
     let limits = Limits::default();
-    let db = Place::new(&options.data_dir, &options.store).standby(options.standby).await_open(&env).await?;
+    let cache = cache(options.tuning.metadata_cache, memory::limit());
+    let place = Place::new(&options.data_dir, &options.store).standby(options.standby).cache(cache);
+    let db = place.await_open(&env).await?;
     let mds = Mds::start(env.clone(), Arc::clone(&transport), db.clone(), config(&options.tuning)).await?;
     let server = Arc::new(
         Server::new(env.clone(), transport, limits, mds.plain_programs())
@@ -49,6 +56,14 @@ pub(crate) async fn run(options: cli::Mds) -> Result<()> {
     server.shutdown(DRAIN).await;
     db.close().await?;
     Ok(())
+}
+
+/// Bytes of memory for metadata: what is `given` in MiB, or a share of what this process may use.
+fn cache(given: Option<u32>, memory: Option<u64>) -> u64 {
+    match given {
+        Some(mib) => u64::from(mib) << 20,
+        None => (memory.unwrap_or(0) / 16 * 3).clamp(*CACHE.start(), *CACHE.end()),
+    }
 }
 
 fn key(options: &cli::Mds) -> Result<ClusterKey> {
@@ -112,4 +127,20 @@ fn root_export(tuning: &cli::Tuning) -> Vec<Rule> {
     networks.sort();
     networks.dedup();
     networks.into_iter().map(|network| Rule { squash, ..Rule::new(network) }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_for_metadata_follows_the_machine() {
+        let mib = |given, memory: u64| cache(given, Some(memory << 20)) >> 20;
+        assert_eq!(
+            [256, 1024, 2048, 24 << 10, 1 << 20].map(|memory| mib(None, memory)),
+            [320, 320, 384, 4608, 24 << 10]
+        );
+        assert_eq!(cache(None, None) >> 20, 320);
+        assert_eq!(mib(Some(100), 24 << 10), 100, "what is given is taken");
+    }
 }

@@ -105,16 +105,23 @@ pub(crate) struct Place {
     dir: PathBuf,
     options: Store,
     standby: bool,
+    /// Bytes of memory for what is read and written, where that is up to us.
+    cache: Option<u64>,
 }
 
 impl Place {
     pub(crate) fn new(dir: &Path, options: &Store) -> Self {
-        Self { dir: dir.to_owned(), options: options.clone(), standby: false }
+        Self { dir: dir.to_owned(), options: options.clone(), standby: false, cache: None }
     }
 
     /// Whether to wait while another server has it.
     pub(crate) fn standby(self, standby: bool) -> Self {
         Self { standby, ..self }
+    }
+
+    /// How much memory is for what is read and written; without it, little.
+    pub(crate) fn cache(self, bytes: u64) -> Self {
+        Self { cache: Some(bytes), ..self }
     }
 
     /// How messages call it.
@@ -137,7 +144,7 @@ impl Place {
     /// Opens it, once.
     pub(crate) async fn open(&self, env: &Env) -> Result<Database> {
         match self.options.kind() {
-            StoreKind::Embedded => embedded(env, &self.metadata()),
+            StoreKind::Embedded => embedded(env, &self.metadata(), self.cache),
             StoreKind::Foundationdb => {
                 let opened = Database::open_foundation(env.clone(), &self.foundation()?).await;
                 opened.context("cannot use FoundationDB (--store foundationdb)")
@@ -180,11 +187,12 @@ impl Place {
     }
 }
 
-fn embedded(env: &Env, dir: &Path) -> Result<Database> {
+fn embedded(env: &Env, dir: &Path, cache: Option<u64>) -> Result<Database> {
     std::fs::create_dir_all(dir)
         .with_context(|| format!("cannot make {}: choose a writable --data-dir", dir.display()))?;
-    let options =
-        EmbeddedOptions { unsafe_no_sync: durability::unsafe_no_sync("mds"), ..EmbeddedOptions::default() };
+    let defaults = EmbeddedOptions::default();
+    let defaults = cache.into_iter().fold(defaults, EmbeddedOptions::with_memory);
+    let options = EmbeddedOptions { unsafe_no_sync: durability::unsafe_no_sync("mds"), ..defaults };
     Ok(Database::open_embedded(env.clone(), dir, options)?)
 }
 

@@ -100,6 +100,7 @@ fn roles(dir: &Path, options: &cli::Up, installation: &Installation) -> Result<V
     if !allow.is_empty() {
         arguments.extend(["--allow".to_owned(), allow.join(",")]);
     }
+    arguments.extend(tuning.metadata_cache.map(|mib| format!("--metadata-cache={mib}")));
     arguments.extend(tuning.root_squash.then(|| "--root-squash".to_owned()));
     arguments.extend(tuning.no_layouts.then(|| "--no-layouts".to_owned()));
     arguments.extend(installation.store.arguments()?);

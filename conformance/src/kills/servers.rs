@@ -21,6 +21,8 @@ const START: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(2);
 /// Also the longest that grace lasts: it ends early when every client has reclaimed.
 const LEASE: &str = "30";
+/// The least that a server takes by itself.
+const METADATA_CACHE_MIB: &str = "320";
 
 /// The installation; it ends with the value.
 #[derive(Debug)]
@@ -94,6 +96,8 @@ impl Servers {
         let mut command = Command::new(&self.program);
         command.arg("mds").arg("--data-dir").arg(self.home.path().join("mds"));
         command.args(["--lease", LEASE, "--listen", &self.mds_address().to_string()]);
+        // Not a share of this machine: `soak` must see the caches full.
+        command.args(["--metadata-cache", METADATA_CACHE_MIB]);
         self.mds = Some(self.spawn(command)?);
         Ok(())
     }

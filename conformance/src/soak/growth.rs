@@ -19,7 +19,8 @@ const MIB: u64 = 1 << 20;
 /// Bytes of a block as stat(2) counts them.
 const BLOCK: u64 = 512;
 const SHARE: f64 = 1.1;
-/// What the caches of a metadata server's store hold together, in MiB (`EmbeddedOptions`).
+/// What the caches of a metadata server's store hold together, in MiB: what these servers are given (`kills/servers.rs`), and
+/// writes kept for validation (`EmbeddedOptions`).
 const CACHES: u64 = 384;
 
 /// A kind of thing that a server holds.

@@ -47,6 +47,20 @@ impl Default for EmbeddedOptions {
     }
 }
 
+/// Blocks of the LSM have so much before rows have more: merging and listing live on it.
+const FIRST_FOR_BLOCKS: u64 = 256 << 20;
+
+impl EmbeddedOptions {
+    /// So many bytes for both caches. A row that is known by itself is found several times as fast as one that is looked for in a
+    /// block, so where there is much, rows have two thirds; blocks have what a listing or a first look needs.
+    #[must_use]
+    pub fn with_memory(self, bytes: u64) -> Self {
+        let cache_bytes = (bytes / 3).max(FIRST_FOR_BLOCKS.min(bytes / 5 * 4));
+        let row_bytes = usize::try_from(bytes - cache_bytes).unwrap_or(usize::MAX);
+        Self { cache_bytes, row_bytes, ..self }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Embedded {
     core: Arc<Core>,
@@ -105,5 +119,21 @@ impl Store for Embedded {
         let flushed = self.core.flush().await;
         self.core.shut();
         flushed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_shared_between_blocks_and_rows() {
+        let default = EmbeddedOptions::default();
+        for (mib, blocks, rows) in [(20, 16, 4), (320, 256, 64), (600, 256, 344), (4608, 1536, 3072)] {
+            let options = default.clone().with_memory(mib << 20);
+            assert_eq!((options.cache_bytes >> 20, options.row_bytes >> 20), (blocks, rows), "of {mib}");
+        }
+        let least = default.clone().with_memory(320 << 20);
+        assert_eq!((least.cache_bytes, least.row_bytes), (default.cache_bytes, default.row_bytes));
     }
 }
