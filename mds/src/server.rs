@@ -42,6 +42,8 @@ pub struct Mds {
     pub(crate) fileids: IdAllocator,
     pub(crate) data_files: IdAllocator,
     pub(crate) fences: IdAllocator,
+    /// Held by who leases more numbers: if all that want one did, they would conflict.
+    pub(crate) leasing: tokio::sync::Mutex<()>,
     pub(crate) epoch: BootEpoch,
     /// What every write transaction compares with the store: a successor's start ends this server.
     pub(crate) mds_epoch: MdsEpoch,
@@ -131,6 +133,7 @@ impl Mds {
             fileids: IdAllocator::default(),
             data_files: IdAllocator::default(),
             fences: IdAllocator::default(),
+            leasing: tokio::sync::Mutex::default(),
             reports: Reports::default(),
             proxied: Proxied::default(),
             heals: Heals::default(),

@@ -104,6 +104,10 @@ impl Mds {
             if let Some(id) = allocator.take() {
                 return Ok(id);
             }
+            let _alone = self.leasing.lock().await;
+            if let Some(id) = allocator.take() {
+                return Ok(id);
+            }
             let (block, _) = self
                 .write(|mut txn| Box::pin(async move { lease_block(&mut txn, sequence, BLOCK).await }))
                 .await?;

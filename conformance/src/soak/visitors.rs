@@ -12,7 +12,7 @@ use sluice_rpc::Tcp;
 use sluice_xdr::nfs3::stable_how;
 use sluice_xdr::nfs4::{layoutiomode4, nfs_fh4, nfsstat4};
 
-use crate::client::{Client, Error, How, Identity};
+use crate::client::{Client, Error, How, Identity, Segment};
 use crate::kills::dice::Dice;
 use crate::kills::herd::{Herd, Worker};
 use crate::kills::servers::Servers;
@@ -94,12 +94,15 @@ impl Visitor {
                 client.close(&open).await?;
             } else {
                 let rw = layoutiomode4::LAYOUTIOMODE4_RW;
-                let (open, segment) = client.open_with_layout(&home, name, &How::create(0o644), rw).await?;
-                client.write(&segment, 0, data.clone(), stable_how::UNSTABLE).await?;
-                client.commit(&segment).await?;
-                client.layoutcommit(&segment, Some(LARGE as u64 - 1)).await?;
-                let (found, _) = client.read(&segment, 0, u32::try_from(LARGE)?).await?;
-                same(&found, &data)?;
+                let (open, mut segment) =
+                    client.open_with_layout(&home, name, &How::create(0o644), rw).await?;
+                // It may be asked back at any time, and is given again.
+                while let Err(error) = directly(client, &segment, &data).await {
+                    if !matches!(error.downcast_ref(), Some(Error::LayoutGone)) {
+                        return Err(error);
+                    }
+                    segment = client.layoutget(&open, rw, 0).await?;
+                }
                 client.return_and_close(&open).await?;
             }
             let reading = client.open_to_read(&home, name).await?;
@@ -120,6 +123,15 @@ impl Visitor {
         }
         Ok(vanishes)
     }
+}
+
+/// Writes by way of a layout, and finds what it wrote.
+async fn directly(client: &Client, segment: &Segment, data: &Bytes) -> Result<()> {
+    client.write(segment, 0, data.clone(), stable_how::UNSTABLE).await?;
+    client.commit(segment).await?;
+    client.layoutcommit(segment, Some(LARGE as u64 - 1)).await?;
+    let (found, _) = client.read(segment, 0, u32::try_from(LARGE)?).await?;
+    same(&found, data)
 }
 
 /// A directory that nobody else uses: whoever vanished there is forgotten before it is used again.

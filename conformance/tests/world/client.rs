@@ -174,7 +174,7 @@ impl Client {
     async fn new_session(&self, host: &str, release: &str) -> sessionid4 {
         let known = self.send(vec![nfs_argop4::OP_EXCHANGE_ID(EXCHANGE_ID4args {
             eia_clientowner: client_owner4 {
-                co_verifier: verifier4([1; 8]),
+                co_verifier: verifier4(self.env.random.u64().to_be_bytes()),
                 co_ownerid: text(&format!("Linux NFSv4.2 {host}")),
             },
             eia_flags: 0,

@@ -208,6 +208,11 @@ fn what_lies_elsewhere_is_cloned_all_the_same() {
                 if from + count > size || (one == two && from.abs_diff(at) < count) {
                     continue;
                 }
+                // The end of a file may be inside a block, if it is the end of the other as well.
+                let inside = !count.is_multiple_of(BLOCK) && at + count < models[two].len() as u64;
+                if inside {
+                    continue;
+                }
                 let part = models[one][from as usize..(from + count) as usize].to_vec();
                 let what = format!("{n}: {one} {from} -> {two} {at}, {count}");
                 let done = client.clone_range((source, from), (&files[two], at), count).await;

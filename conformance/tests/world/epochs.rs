@@ -39,6 +39,29 @@ fn who_was_fenced_is_let_in_again() {
     });
 }
 
+/// A host that starts anew leaves layouts of many files behind, and all of them are fenced at once.
+#[test]
+fn many_fences_do_not_stand_in_each_others_way() {
+    const FILES: usize = 48;
+    simulate(26, async |world| {
+        let dies = Client::mount(world, "dies", NEW).await;
+        for file in 0..FILES {
+            let (_, layout) = dies.open_with_layout(&format!("f{file}")).await;
+            dies.write(&layout, 0, &pattern(0, 100)).await.unwrap();
+        }
+        drop(dies);
+        world.net.crash("dies");
+        let latency = Duration::from_millis(20);
+        world.set_faults(sluice_kv::Faults { latency, ..sluice_kv::Faults::NONE });
+        let before = world.conflicts();
+        let anew = Client::mount(world, "dies", NEW).await;
+        world.until(|world| (0..4).map(|n| world.fences(n)).sum::<usize>() >= FILES).await;
+        world.set_faults(sluice_kv::Faults::NONE);
+        assert!(world.conflicts() - before < 4, "{} conflicts", world.conflicts() - before);
+        assert_eq!(anew.stat(&anew.open("f0").await).await.0, 100);
+    });
+}
+
 /// fdatasync needs no LAYOUTCOMMIT: what a client wrote under a layout of before a restart, and after somebody
 /// looked at the file, is not lost with the client.
 #[test]

@@ -302,6 +302,11 @@ impl World {
         }
     }
 
+    /// Transactions that lost against another one and were tried again.
+    pub(crate) fn conflicts(&self) -> u64 {
+        self.db.work().conflicts
+    }
+
     /// How many files the metadata server keeps a state machine for.
     pub(crate) fn files_with_state(&self) -> usize {
         self.service.files_with_state()

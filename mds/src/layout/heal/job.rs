@@ -9,9 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sluice_namespace::stable_storage::{Fence, PendingFence, put_fence};
-use sluice_namespace::{
-    DataFile, FsError, Heal, Healed, HealedSlot, Inode, InodeKey, StoreId,
-};
+use sluice_namespace::{DataFile, FsError, Heal, Healed, HealedSlot, Inode, InodeKey, StoreId};
 use sluice_state::ClientId;
 use sluice_state::file::{Error, File, Intent};
 use sluice_xdr::control::ctl_stat;
