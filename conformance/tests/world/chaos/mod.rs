@@ -139,11 +139,15 @@ fn run(seed: u64, honest: bool) -> bool {
     };
     let lived = catch_unwind(AssertUnwindSafe(world)).is_ok();
     if !lived {
-        // Before the others are through, which may take hours.
-        #[allow(clippy::print_stderr, reason = "a test's output")]
-        eprintln!("SLUICE_CHAOS_SEED={seed} failed");
+        tell(seed);
     }
     lived
+}
+
+/// Before the others are through, which may take hours.
+#[allow(clippy::print_stderr, reason = "a test's output")]
+fn tell(seed: u64) {
+    eprintln!("SLUICE_CHAOS_SEED={seed} failed");
 }
 
 /// Data servers that acknowledge what they have not flushed: the same test finds it.
