@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
+use sluice_kv::Faults;
 use sluice_namespace::{LayoutPolicy, Shape};
 use sluice_xdr::nfs4::*;
 
@@ -144,6 +145,31 @@ fn a_crash_while_a_file_is_promoted_loses_nothing_and_leaves_nothing_behind() {
             world.sleep(Duration::from_secs(40)).await;
             let inline = client.layout_status(&file, RO, 0).await == UNAVAILABLE;
             assert_eq!(data_files(world), usize::from(!inline));
+            world.check().await;
+        });
+    }
+}
+
+/// The store does not say whether it took the transaction that promotes a file: it is asked, and data files that no
+/// file has taken go.
+#[test]
+fn a_promotion_of_which_the_store_says_nothing_leaves_nothing_behind() {
+    for seed in 120..136 {
+        simulate_with(seed, DEFAULT, async |world| {
+            let client = Client::mount(world, "a", NEW).await;
+            let file = client.open("f").await;
+            assert_eq!(client.proxied_write(&file, 0, &pattern(0, 10_000)).await, OK);
+            world.set_faults(Faults { unknown_lost: 0.4, unknown_applied: 0.2, ..Faults::NONE });
+            while client.proxied_write(&file, 10_000, &pattern(10_000, 10_000)).await != OK {
+                world.sleep(Duration::from_millis(100)).await;
+            }
+            world.set_faults(Faults::NONE);
+            assert_eq!(client.proxied_content(&file, 20_000).await, pattern(0, 20_000));
+            assert_eq!(data_files(world), 1, "seed {seed}");
+            client.close(&file).await;
+            client.remove("f").await;
+            world.sleep(Duration::from_secs(40)).await;
+            assert_eq!(data_files(world), 0, "seed {seed}");
             world.check().await;
         });
     }
