@@ -14,6 +14,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
+use crate::guest::catalogue::Kernel;
+use crate::guest::host;
 use crate::suite::cases::CASES;
 use lanes::Cell;
 
@@ -206,6 +208,11 @@ fn guest(root: &Path, options: &Options) -> Result<()> {
         println!("NOT RUN: kernel clients (--no-guests was given)");
         return Ok(());
     }
+    if std::env::var_os("CI").is_some() {
+        host::prepare()?;
+    }
+    // Once, and not for each case.
+    host::check(&Kernel::all().filter(|kernel| KERNELS.contains(&kernel.name())).collect::<Vec<_>>())?;
     cargo(root, &["build", "--profile", PROFILE, "--quiet", "-p", "sluice"])?;
     let memory = Path::new(IN_MEMORY);
     lanes::run(root, &cells(), LANES, memory.is_dir().then_some(memory))

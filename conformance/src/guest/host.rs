@@ -93,14 +93,32 @@ pub fn install() -> Result<()> {
     if !nix::unistd::geteuid().is_root() {
         bail!("run as root: apt-get install {}", packages.join(" "));
     }
-    let status = Command::new("apt-get")
-        .args(["install", "-y", "--no-install-recommends"])
-        .args(&packages)
-        .env("DEBIAN_FRONTEND", "noninteractive")
-        .status()
-        .context("cannot start apt-get")?;
-    if !status.success() {
+    let arguments = ["install", "-y", "--no-install-recommends"];
+    if !apt_get(&[&arguments[..], &packages].concat())? {
         bail!("apt-get could not install {} (an `apt-get update` may help)", packages.join(" "));
     }
     Ok(())
+}
+
+/// On a machine that is there for one run: package lists, which the kernels come by as well, and packages.
+///
+/// # Errors
+/// If not root, or apt-get fails.
+pub fn prepare() -> Result<()> {
+    if !has_lists() && !apt_get(&["update", "-q"])? {
+        bail!("`apt-get update` failed: guests need package lists");
+    }
+    install()
+}
+
+/// Whether this machine knows what the archive has.
+fn has_lists() -> bool {
+    let lists = std::fs::read_dir("/var/lib/apt/lists").into_iter().flatten().flatten();
+    lists.into_iter().any(|entry| entry.file_name().to_string_lossy().contains("_Packages"))
+}
+
+fn apt_get(arguments: &[&str]) -> Result<bool> {
+    let mut command = Command::new("apt-get");
+    let status = command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive").status();
+    Ok(status.context("cannot start apt-get")?.success())
 }

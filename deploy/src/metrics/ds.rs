@@ -82,7 +82,7 @@ impl Collector for Snapshot {
         page.counter("sluice_ds_flushes", In::Things, "Flushes of the device", one(all.flushes))?;
         let help = "Flushes that failed: data was lost";
         page.counter("sluice_ds_flush_failures", In::Things, help, one(all.flush_failures))?;
-        let help = "Bytes written past the page cache: of large writes that were to be durable, or that memory did not take";
+        let help = "Bytes written past the page cache: of large writes that were to be durable";
         page.counter("sluice_ds_direct_write", In::Bytes, help, one(all.direct_bytes))?;
         let fences = u64::try_from(status.fences).unwrap_or(u64::MAX);
         page.gauge("sluice_ds_fences", In::Things, "Rows in the fence table", one(fences))?;

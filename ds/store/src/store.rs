@@ -237,7 +237,7 @@ impl Store {
         let file = if self.may_write_here(&access, offset, data.len()) {
             self.write_checked(&access, offset, &data, Way::Cached)?
         } else {
-            let way = self.way(data.len(), stability);
+            let way = Way::of(data.len(), stability);
             self.on(&self.write_lane, move |store| store.write_checked(&access, offset, &data, way)).await?
         };
         if stability != Stability::Unstable {
@@ -300,7 +300,7 @@ impl Store {
         data: Bytes,
     ) -> Result<(), StoreError> {
         // It will be committed, and nobody is about to read it.
-        let way = self.way(data.len(), Stability::DataSync);
+        let way = Way::of(data.len(), Stability::DataSync);
         self.on(&self.write_lane, move |store| store.write(key, generation, offset, &data, way).map(drop))
             .await
     }

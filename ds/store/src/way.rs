@@ -16,13 +16,14 @@ pub(crate) enum Way {
 /// Bytes of a write that is worth a way of its own, if somebody waits for it to be durable.
 const DIRECT: usize = 256 << 10;
 
-impl Store {
-    pub(crate) fn way(&self, length: usize, stability: Stability) -> Way {
-        // Memory that takes no more is of no use, and what is written directly leaves what there is of it to others.
-        let waits = || stability != Stability::Unstable || !self.pace.is_fast(self.env.clock.now());
-        if length >= DIRECT && waits() { Way::Direct } else { Way::Cached }
+impl Way {
+    /// Of a write of so many bytes.
+    pub(crate) fn of(length: usize, stability: Stability) -> Self {
+        if length >= DIRECT && stability != Stability::Unstable { Self::Direct } else { Self::Cached }
     }
+}
 
+impl Store {
     /// Bytes sent past the page cache since the store was opened.
     pub fn direct_bytes(&self) -> u64 {
         self.direct_bytes.load(Ordering::Relaxed)
