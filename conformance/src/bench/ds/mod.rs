@@ -42,6 +42,8 @@ use wire::{File, Job, Kind, Wire};
 const MIB: u32 = 1 << 20;
 /// Of each file: what is measured is the server, not the device.
 const SIZE: u64 = 64 << 20;
+/// Files of a row. Those of stable writes are others: what they write is not in memory afterwards, and other rows are about
+/// memory.
 const FILES: usize = 4;
 const GIB: f64 = (1u64 << 30) as f64;
 
@@ -156,6 +158,11 @@ impl Shape {
         if self.random { "kIOPS" } else { "MB/s" }
     }
 
+    fn files<'a>(&self, peer: &'a Peer) -> &'a [File] {
+        let (others, stable) = peer.files.split_at(FILES.min(peer.files.len()));
+        if self.kind == Kind::Stable { stable } else { others }
+    }
+
     fn job<'a>(&self, file: &'a File, payload: &'a [u8]) -> Job<'a> {
         let (kind, bytes, random, depth) = (self.kind, self.bytes, self.random, self.depth);
         Job { file, kind, bytes, places: SIZE / u64::from(bytes), random, depth, payload }
@@ -181,7 +188,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     let mut names = vec![Name::Sluice];
     names.extend(options.peers.iter().filter(|name| **name != Name::Sluice));
     let peers: Vec<Peer> =
-        names.iter().map(|name| Peer::start(*name, &program, &below, FILES)).collect::<Result<_>>()?;
+        names.iter().map(|name| Peer::start(*name, &program, &below, 2 * FILES)).collect::<Result<_>>()?;
     let mut report = Report::default();
     report.about.extend(peers.iter().map(|peer| format!("{:<8} {}", peer.name, peer.about)));
     report.about.push(network);
@@ -279,12 +286,12 @@ fn measure(peer: &Peer, shape: &Shape, time: Duration, round: u64, payload: &[u8
     let (cpu_before, begun) = (cpu()?, Instant::now());
     let until = begun + time;
     let (took, written) = thread::scope(|scope| {
-        let load = wires.iter_mut().zip(&peer.files).map(|(wire, file)| {
+        let load = wires.iter_mut().zip(shape.files(peer)).map(|(wire, file)| {
             let job = shape.job(file, payload);
             scope.spawn(move || wire.drive(&job, until, u64::MAX))
         });
         let load: Vec<_> = load.collect();
-        let stream = writer.filter(|_| shape.beside).zip(peer.files.last()).map(|(mut wire, file)| {
+        let stream = writer.filter(|_| shape.beside).zip(shape.files(peer).last()).map(|(mut wire, file)| {
             let job =
                 Shape { kind: Kind::Write, bytes: MIB, random: false, depth: 4, ..*shape }.job(file, payload);
             scope.spawn(move || wire.drive(&job, until, u64::MAX))
@@ -300,7 +307,7 @@ fn measure(peer: &Peer, shape: &Shape, time: Duration, round: u64, payload: &[u8
     let (elapsed, spent) = (begun.elapsed().as_secs_f64(), cpu()? - cpu_before);
     if shape.kind.writes() || shape.beside {
         let mut wire = Wire::connect(peer.address, 0)?;
-        peer.files.iter().try_for_each(|file| commit(&mut wire, file))?;
+        shape.files(peer).iter().try_for_each(|file| commit(&mut wire, file))?;
     }
     Ok(sample(shape, took, written.map(|written| written.len()), elapsed, spent))
 }
@@ -365,7 +372,7 @@ fn crowd(peer: &Peer, connections: usize, payload: &[u8], report: &mut Report) -
     let wires = thread::scope(|scope| {
         let mut threads = Vec::new();
         for number in 0..connections {
-            let file = peer.files.get(number % peer.files.len()).context("no file")?;
+            let file = peer.files.get(number % FILES).context("no file")?;
             let mut wire = Wire::connect(peer.address, number as u64)?;
             let work = move || -> Result<Wire> {
                 for kind in [Kind::Write, Kind::Read, Kind::Write, Kind::Read] {

@@ -20,7 +20,7 @@ const ALIGNMENT: usize = 4096;
 const OPEN: usize = 128;
 
 /// Buffers that are kept. Most writes are of 1 MiB.
-const BUFFERS: usize = 4;
+const BUFFERS: usize = 2;
 
 /// Of one device.
 #[derive(Debug)]
