@@ -59,7 +59,7 @@ impl Direct {
         data: &[u8],
         offset: u64,
     ) -> io::Result<usize> {
-        let Some(opened) = self.opened(file, second)? else { return Ok(0) };
+        let Some(opened) = self.opened(file, second) else { return Ok(0) };
         let (whole, rest) = data.split_at(data.len() - data.len() % opened.unit);
         debug_assert!(rest.len() < opened.unit);
         if whole.is_empty() || !offset.is_multiple_of(opened.unit as u64) {
@@ -87,21 +87,25 @@ impl Direct {
     }
 
     /// `None` where it cannot be had.
-    fn opened(&self, file: &File, second: &Arc<Second>) -> io::Result<Option<Arc<Opened>>> {
+    fn opened(&self, file: &File, second: &Arc<Second>) -> Option<Arc<Opened>> {
         if !self.works.load(Ordering::Relaxed) {
-            return Ok(None);
+            return None;
         }
         let mut place = second.0.lock();
         if let Some(opened) = &*place {
-            return Ok(Some(Arc::clone(opened)));
+            return Some(Arc::clone(opened));
         }
         // By descriptor: the file may have another name by now.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-        let Some(opened) = Opened::new(Path::new(&path))? else {
-            self.works.store(false, Ordering::Relaxed);
-            return Ok(None);
+        let opened = match Opened::new(Path::new(&path)) {
+            Ok(Some(opened)) => Arc::new(opened),
+            Ok(None) => {
+                self.works.store(false, Ordering::Relaxed);
+                return None;
+            }
+            // There may be no descriptor left. The other way needs none.
+            Err(_) => return None,
         };
-        let opened = Arc::new(opened);
         *place = Some(Arc::clone(&opened));
         drop(place);
         let mut open = self.open.lock();
@@ -111,7 +115,7 @@ impl Direct {
         if let Some(oldest) = oldest.and_then(|oldest| oldest.upgrade()) {
             oldest.0.lock().take();
         }
-        Ok(Some(opened))
+        Some(opened)
     }
 }
 
