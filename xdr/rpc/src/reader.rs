@@ -289,7 +289,8 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
 /// Leaves out the beginning of an empty buffer, so that a record of so many bytes will end with a page. The data of an
 /// NFSv3 WRITE are the end of its record: whole pages of it lie as a device takes them, and need not be copied.
 fn end_at_page(buffer: &mut BytesMut, record: usize) {
-    let spare = (buffer.as_ptr().addr() + record).next_multiple_of(PAGE) - (buffer.as_ptr().addr() + record);
+    let end = buffer.as_ptr().addr() + record;
+    let spare = end.next_multiple_of(PAGE) - end;
     buffer.put_bytes(0, spare);
     buffer.advance(spare);
 }

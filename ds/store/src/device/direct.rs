@@ -1,5 +1,5 @@
 //! Transfers past the page cache (O_DIRECT). A large write that somebody waits to have durable goes to the device in any
-//! case: by way of the page cache it costs five times the processor time, and pushes out of it what others read.
+//! case: by way of the page cache it costs more than twice the processor time, and pushes out of it what others read.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -60,8 +60,7 @@ impl Direct {
         offset: u64,
     ) -> io::Result<usize> {
         let Some(opened) = self.opened(file, second) else { return Ok(0) };
-        let (whole, rest) = data.split_at(data.len() - data.len() % opened.unit);
-        debug_assert!(rest.len() < opened.unit);
+        let whole = &data[..data.len() - data.len() % opened.unit];
         if whole.is_empty() || !offset.is_multiple_of(opened.unit as u64) {
             return Ok(0);
         }
@@ -77,7 +76,7 @@ impl Direct {
             written
         };
         match written {
-            // Not this file system, or not this time.
+            // Not this file system after all.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                 self.works.store(false, Ordering::Relaxed);
                 Ok(0)
