@@ -59,13 +59,14 @@ impl Config {
     }
 }
 
-/// A data server's memory is for its page cache: what is on the way grows with the number of clients, and a hundred
-/// of them fit into 64 MiB, a thousand into 256.
+/// A data server's memory is for its page cache: what is on the way grows with the processors, which move it, and with the
+/// number of clients; on two of them a hundred clients fit into 64 MiB, a thousand into 256.
 fn limits() -> Limits {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
     Limits {
         connection_budget: 16 << 20,
-        server_budget: Share { base: 16 << 20, per_connection: 96 << 10 },
-        arriving: Share { base: 8 << 20, per_connection: 24 << 10 },
+        server_budget: Share { base: (8 + 3 * processors) << 20, per_connection: 64 << 10 },
+        arriving: Share { base: (4 + processors) << 20, per_connection: 16 << 10 },
         ..Limits::default()
     }
 }

@@ -50,13 +50,12 @@ impl InPlace {
         let Self { store, file, .. } = self;
         self.judge().map_err(|refusal| io::Error::new(io::ErrorKind::PermissionDenied, refusal))?;
         let (offset, left) = (self.offset + from as u64, self.length.saturating_sub(from));
-        let clock = &*store.env.clock;
-        let begun = clock.now();
+        let begun = store.env.clock.now();
         // The samples of a moment ago are good for the first piece.
         if !store.send_pace.is_fast(begun) || (from > 0 && !file.file.is_cached(offset, left as u64)) {
             return Ok(None);
         }
-        let sent = store.send_pace.timed(clock, begun, || file.file.send(offset, left, socket))?;
+        let sent = store.send_pace.timed(&store.env, begun, || file.file.send(offset, left, socket))?;
         Ok((sent > 0).then_some(sent))
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use nix::sys::resource::{UsageWho, getrusage};
-use sluice_env::{Clock, Monotonic};
+use sluice_env::{Env, Monotonic};
 
 /// A write that took longer than this was not to memory.
 const SLOW: Duration = Duration::from_millis(3);
@@ -23,8 +23,8 @@ pub(crate) struct Pace {
     watched: AtomicU32,
 }
 
-/// Writes watched after one that took long: asking the kernel twice whether a thread slept costs a tenth of a
-/// small write.
+/// Writes watched after one that took long: asking the kernel twice what a thread waited for costs more than a small
+/// write.
 const WATCHED: u32 = 256;
 
 impl Pace {
@@ -33,15 +33,15 @@ impl Pace {
     }
 
     /// Runs a write that began at `begun` and remembers whether it was slow. A first one only raises suspicion.
-    pub(crate) fn timed<T>(&self, clock: &dyn Clock, begun: Monotonic, write: impl FnOnce() -> T) -> T {
+    pub(crate) fn timed<T>(&self, env: &Env, begun: Monotonic, write: impl FnOnce() -> T) -> T {
         let left = self.watched.load(Ordering::Relaxed);
-        let sleeps = (left > 0).then(sleeps);
+        let watch = (left > 0).then(|| Watch::begin(env));
         let result = write();
-        let now = clock.now();
+        let now = env.clock.now();
         let took = now.since(begun);
-        match sleeps {
+        match watch {
             None if took > SLOW => self.watched.store(WATCHED, Ordering::Relaxed),
-            Some(sleeps) if is_slow(took, sleeps) => {
+            Some(watch) if took > SLOW && watch.slept(env, took) => {
                 self.watched.store(WATCHED, Ordering::Relaxed);
                 self.wary_until.fetch_max((now + took * WARY).0, Ordering::Relaxed);
             }
@@ -53,10 +53,30 @@ impl Pace {
     }
 }
 
-/// Time alone does not tell: on a busy machine a write to memory is interrupted and takes long as well.
-/// One that waited has put its thread to sleep.
-fn is_slow(took: Duration, sleeps_before: i64) -> bool {
-    took > SLOW && sleeps() != sleeps_before
+/// What this thread had waited for when a write began.
+#[derive(Debug)]
+struct Watch {
+    sleeps: i64,
+    kept_waiting: Duration,
+}
+
+impl Watch {
+    fn begin(env: &Env) -> Self {
+        Self { sleeps: sleeps(), kept_waiting: kept_waiting(env) }
+    }
+
+    /// Whether a write that took so long slept for it. Time alone does not tell: on a busy machine a write to memory is
+    /// interrupted and takes long as well; nor that it slept, because it may have done so for a moment, for a lock,
+    /// and then waited long for its turn.
+    fn slept(&self, env: &Env, took: Duration) -> bool {
+        let kept_waiting = kept_waiting(env).saturating_sub(self.kept_waiting);
+        took.saturating_sub(kept_waiting) > SLOW && sleeps() != self.sleeps
+    }
+}
+
+/// How long this thread was ready to run and did not.
+fn kept_waiting(env: &Env) -> Duration {
+    env.process.kept_waiting().map_or(Duration::ZERO, |(_, waited)| waited)
 }
 
 /// How often this thread has gone to sleep of its own accord.
@@ -66,14 +86,49 @@ fn sleeps() -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use sluice_env::Env;
+    use std::sync::Arc;
+    use std::thread::ThreadId;
+
+    use sluice_env::{Clock, Descriptors, Process};
 
     use super::*;
+
+    /// Whenever a thread is not running it waits for its turn.
+    #[derive(Debug)]
+    struct Crowded(Arc<dyn Clock>);
+
+    impl Process for Crowded {
+        fn descriptors(&self) -> Descriptors {
+            Descriptors::default()
+        }
+        fn processors(&self) -> usize {
+            1
+        }
+        fn kept_waiting(&self) -> Option<(ThreadId, Duration)> {
+            Some((std::thread::current().id(), Duration::from_nanos(self.0.now().0)))
+        }
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "a thread that sleeps is what is tested")]
+    fn sleep() {
+        std::thread::sleep(2 * SLOW);
+    }
+
+    #[tokio::test]
+    async fn waiting_for_a_turn_is_not_slow() {
+        let mut env = Env::system();
+        env.process = Arc::new(Crowded(Arc::clone(&env.clock)));
+        let pace = Pace::default();
+        for _ in 0..4 {
+            pace.timed(&env, env.clock.now(), sleep);
+        }
+        assert!(pace.is_fast(env.clock.now()));
+    }
 
     #[tokio::test]
     async fn slow_writes_spare_the_caller_for_a_while() {
         let (env, pace) = (Env::system(), Pace::default());
-        let timed = |work: &dyn Fn()| pace.timed(&*env.clock, env.clock.now(), work);
+        let timed = |work: &dyn Fn()| pace.timed(&env, env.clock.now(), work);
         timed(&|| ());
         assert!(pace.is_fast(env.clock.now()));
         let begun = env.clock.now();
@@ -83,13 +138,10 @@ mod tests {
         for _ in 0..WATCHED {
             timed(&|| ());
         }
-        #[allow(clippy::disallowed_methods, reason = "a thread that sleeps is what is tested")]
-        timed(&|| std::thread::sleep(2 * SLOW));
+        timed(&sleep);
         assert!(pace.is_fast(env.clock.now()), "once is a suspicion");
-        #[allow(clippy::disallowed_methods, reason = "a thread that sleeps is what is tested")]
-        timed(&|| std::thread::sleep(2 * SLOW));
-        #[allow(clippy::disallowed_methods, reason = "a thread that sleeps is what is tested")]
-        timed(&|| std::thread::sleep(2 * SLOW));
+        timed(&sleep);
+        timed(&sleep);
         assert!(!pace.is_fast(env.clock.now()));
         assert!(pace.is_fast(env.clock.now() + 400 * SLOW));
     }

@@ -320,9 +320,10 @@ impl Store {
 
     fn write_to(&self, file: &DataFile, offset: u64, data: &[u8], way: Way) -> Result<(), StoreError> {
         self.room.admit(&*self.device, &*file.file, offset, data.len() as u64)?;
-        let clock = &*self.env.clock;
         match way {
-            Way::Cached => self.pace.timed(clock, clock.now(), || file.file.write_at(data, offset))?,
+            Way::Cached => {
+                self.pace.timed(&self.env, self.env.clock.now(), || file.file.write_at(data, offset))?
+            }
             // How long the device takes says nothing about memory.
             Way::Direct => {
                 let direct = file.file.write_direct(data, offset)?;

@@ -1,6 +1,6 @@
-//! Memory for large records while they arrive. A record mark is a promise: a thousand peers may begin a large
-//! WRITE at once, so only some are let in at a time, in the order in which they came. The others wait in the
-//! kernel's buffers, which pushes back through TCP.
+//! Memory for large records while they arrive, and until their calls are let in. A record mark is a promise: a thousand
+//! peers may begin a large WRITE at once, so only some are let in at a time, in the order in which they came. The others
+//! wait in the kernel's buffers, which pushes back through TCP.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(crate) struct Arrivals {
     state: Mutex<State>,
 }
 
-/// Room for one record; given back on drop.
+/// Room for one record; given back on drop, when the record has room in the budget or is gone.
 #[derive(Debug)]
 pub(crate) struct Arriving {
     arrivals: Arc<Arrivals>,
@@ -56,6 +56,13 @@ impl Arrivals {
             // The sender is in the queue until it has sent.
             Err(_) => std::future::pending().await,
         }
+    }
+
+    /// Room for `bytes` at once, whether there is any or not.
+    pub(crate) fn beyond(self: &Arc<Self>, bytes: usize) -> Arriving {
+        let mut state = self.state.lock();
+        state.used = state.used.saturating_add(bytes);
+        Arriving { arrivals: Arc::clone(self), bytes }
     }
 
     fn let_in(self: &Arc<Self>) {

@@ -51,6 +51,8 @@ struct Parked {
     work: Work,
     request: usize,
     reply: usize,
+    /// Until the call is let in, its record counts as one that is still arriving.
+    _arriving: Option<Arriving>,
 }
 
 /// Reads one connection.
@@ -145,7 +147,11 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
             let bytes = missing.saturating_add(self.decoder.pending()).min(self.connection.limits.record());
             let server = &self.connection.budget.server;
             server.courtesy.give_way(&self.connection.env, bytes).await;
-            self.arriving = Some(server.arrivals.room(bytes).await);
+            self.arriving = Some(match self.connection.pending.is_empty() {
+                true => server.arrivals.room(bytes).await,
+                // It may be the reply that lets handlers finish for which the others wait.
+                false => server.arrivals.beyond(bytes),
+            });
             self.connection.partial.store(late, Ordering::Relaxed);
             let mut buffer = self.connection.recycler.take_large(bytes + PAGE);
             end_at_page(&mut buffer, bytes);
@@ -218,6 +224,7 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
             let Some(ticket) = self.connection.budget.admit(first.request, first.reply) else { return };
             if let Some(first) = self.parked.pop_front() {
                 self.parked_bytes -= first.request;
+                drop(first._arriving);
                 start(self.connection, first.work, ticket).await;
             }
         }
@@ -231,9 +238,9 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
             }
             match self.decoder.next_record() {
                 Ok(Some(record)) => {
-                    self.arriving = None;
+                    let arriving = self.arriving.take();
                     self.connection.records.fetch_add(1, Ordering::Relaxed);
-                    self.take(record).await?;
+                    self.take(record, arriving).await?;
                     if self.connection.outbox.queued() >= ENOUGH {
                         // While the data is still in the processor's cache. An error shows again.
                         let _ = self.flush().await;
@@ -246,7 +253,8 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
         Ok(())
     }
 
-    async fn take(&mut self, record: Bytes) -> Result<(), Ended> {
+    /// Starts the call that `record` holds, or sets it aside with the room that was made for it.
+    async fn take(&mut self, record: Bytes, arriving: Option<Arriving>) -> Result<(), Ended> {
         let request = record.len();
         let message =
             parse(record.clone()).map_err(|e| Ended::Hostile(format!("not an RPC message: {e}")))?;
@@ -276,10 +284,13 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
             false => None,
         };
         match ticket {
-            Some(ticket) => start(self.connection, work, ticket).await,
+            Some(ticket) => {
+                drop(arriving);
+                start(self.connection, work, ticket).await;
+            }
             None => {
                 self.parked_bytes += request;
-                self.parked.push_back(Parked { work, request, reply });
+                self.parked.push_back(Parked { work, request, reply, _arriving: arriving });
             }
         }
         Ok(())

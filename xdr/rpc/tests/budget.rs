@@ -20,6 +20,7 @@ fn greed_has_a_bound() {
     on_tcp("127.0.0.1:0", |w| async move {
         announcements_cost_nothing(&w).await;
         large_records_arrive_by_turns(&w).await;
+        large_calls_wait_at_their_peers(&w).await;
         for bound in [None, Some(program::DEFAULT_REPLY_BOUND)] {
             undrained_reads(&w, bound).await;
         }
@@ -105,5 +106,33 @@ async fn large_records_arrive_by_turns(w: &World) {
     }
     println!("100 x 3 WRITEs of 1 MiB: resident grew {} KiB", most >> 10);
     assert!(most < 32 * MIB, "{most}");
+    w.until("everything is given back", || server.bytes_held() == 0).await;
+}
+
+/// 100 peers that send a WRITE of 1 MiB to handlers that stand still: what the budget does not let in is not read.
+async fn large_calls_wait_at_their_peers(w: &World) {
+    let (server_budget, arriving) = (Share::fixed(8 * MIB), Share::fixed(4 * MIB));
+    let program = Arc::new(Echo { bound: Some(4096), ..Echo::plain(&w.env, ECHO) });
+    let limits = Limits { server_budget, arriving, ..Limits::default() };
+    let (server, addr) = w.serve(limits, vec![program.clone()]).await;
+    let call: Arc<[u8]> = raw_call(1, ECHO, procedure::GATED_WRITE, &vec![3; MIB / 4]).into();
+    let before = resident();
+    let mut peers = tokio::task::JoinSet::new();
+    for _ in 0..100 {
+        let (mut s, call) = (w.at_client.connect(addr).await.unwrap(), Arc::clone(&call));
+        peers.spawn(async move {
+            s.write_all(&call).await.unwrap();
+            s.read_exact(&mut [0; 28]).await.unwrap();
+        });
+    }
+    w.until("the budget is used", || program.started.load(Ordering::SeqCst) == 7).await;
+    w.env.clock.sleep(Duration::from_millis(300)).await;
+    let grown = resident().saturating_sub(before);
+    println!("100 WRITEs of 1 MiB that stand still: resident grew {} KiB", grown >> 10);
+    assert!(grown < 32 * MIB, "{grown}");
+    program.gate.add_permits(100);
+    while let Some(peer) = peers.join_next().await {
+        peer.unwrap();
+    }
     w.until("everything is given back", || server.bytes_held() == 0).await;
 }

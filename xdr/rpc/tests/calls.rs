@@ -12,7 +12,7 @@ use common::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use sluice_rpc::{
-    CallError, ConnectError, Credential, Frame, Limits, Program, ReconnectingClient, auth_stat,
+    CallError, ConnectError, Credential, Frame, Limits, Program, ReconnectingClient, Share, auth_stat,
 };
 
 macro_rules! everywhere {
@@ -29,6 +29,7 @@ everywhere!(
     the_back_channel_works,
     large_records_both_ways,
     large_records_end_with_a_page,
+    a_large_reply_passes_those_who_wait,
     timeouts_and_late_replies,
     closing_fails_calls,
     drain_answers_what_is_in_flight,
@@ -120,6 +121,37 @@ async fn large_records_end_with_a_page(w: World) {
         let all = tokio::join!(beyond(), beyond(), beyond());
         assert_eq!(all, (0, 0, 0), "{size} bytes");
     }
+}
+
+/// A handler waits for a large reply of its peer, and a large call waits, with all the room there is, for the handler.
+async fn a_large_reply_passes_those_who_wait(w: World) {
+    let (server_budget, arriving) = (Share::fixed(600 << 10), Share::fixed(200 << 10));
+    let limits = Limits { server_budget, arriving, ..Limits::default() };
+    let (server, addr) = w.serve(limits, vec![Echo::new(&w.env, ECHO)]).await;
+    let mut first = w.at_client.connect(addr).await.unwrap();
+    first.write_all(&raw_call(7, ECHO, procedure::CALL_BACK, &vec![5; 25 << 10])).await.unwrap();
+    let back = raw_read(&mut first).await;
+
+    let mut second = w.at_client.connect(addr).await.unwrap();
+    second.write_all(&raw_call(8, ECHO, procedure::WRITE, &vec![1; 60 << 10])).await.unwrap();
+    w.env.clock.sleep(SECOND / 10).await;
+    assert!(server.bytes_held() < 300 << 10, "the second is not let in");
+
+    let answer = [&back[..4], &words(&[1, 0, 0, 0, 0]), &words(&vec![5; 25 << 10])].concat();
+    first.write_all(&raw_record(&answer)).await.unwrap();
+    for (peer, xid) in [(&mut first, 7), (&mut second, 8)] {
+        let reply = tokio::time::timeout(5 * SECOND, raw_read(peer)).await.expect("an answer");
+        assert_eq!(word(&reply), xid);
+    }
+    w.until("everything is given back", || server.bytes_held() == 0).await;
+}
+
+/// The next record of a stream.
+async fn raw_read(stream: &mut (impl AsyncReadExt + Unpin)) -> Vec<u8> {
+    let mark = stream.read_u32().await.unwrap();
+    let mut record = vec![0; (mark & 0x7fff_ffff) as usize];
+    stream.read_exact(&mut record).await.unwrap();
+    record
 }
 
 async fn timeouts_and_late_replies(w: World) {

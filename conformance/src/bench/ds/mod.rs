@@ -210,7 +210,9 @@ pub fn main(options: &Options) -> Result<ExitCode> {
         report.figures.push(mebibytes(format!("{}: peak memory under this load", peer.name), peak, None));
     }
     // A guest has one processor and little memory.
-    if options.only.is_none() && !options.peers.contains(&Name::Kernel) {
+    if options.only.as_ref().is_none_or(|only| CROWD.contains(only.as_str()))
+        && !options.peers.contains(&Name::Kernel)
+    {
         for connections in [100, 1000] {
             for peer in &peers {
                 crowd(peer, connections, &payload, &mut report)
@@ -364,6 +366,9 @@ fn mebibytes(title: String, bytes: u64, most: Option<f64>) -> Figure {
         bound: most.map(|most| (most, false)),
     }
 }
+
+/// What `--only` finds for the rows about memory.
+const CROWD: &str = "peak memory, connections busy";
 
 /// So many connections that all write and read 1 MiB at once, twice, and then stay: the peak, and what is left.
 fn crowd(peer: &Peer, connections: usize, payload: &[u8], report: &mut Report) -> Result<()> {

@@ -56,6 +56,8 @@ pub mod procedure {
     pub const NOW: u32 = 16;
     /// By how much the arguments miss the end of a page of memory.
     pub const BEYOND: u32 = 17;
+    /// Waits for the gate and returns nothing.
+    pub const GATED_WRITE: u32 = 18;
 }
 
 #[derive(Debug)]
@@ -149,6 +151,13 @@ impl Program for Echo {
                     Ok(permit) => {
                         permit.forget();
                         Reply::Success(args.into())
+                    }
+                    Err(_) => Reply::SystemErr,
+                },
+                procedure::GATED_WRITE => match self.gate.acquire().await {
+                    Ok(permit) => {
+                        permit.forget();
+                        Reply::Success(Frame::empty())
                     }
                     Err(_) => Reply::SystemErr,
                 },
