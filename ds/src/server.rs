@@ -65,8 +65,8 @@ fn limits() -> Limits {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     Limits {
         connection_budget: 16 << 20,
-        server_budget: Share { base: (8 + 3 * processors) << 20, per_connection: 64 << 10 },
-        arriving: Share { base: (4 + processors) << 20, per_connection: 16 << 10 },
+        server_budget: Share { base: (6 + 3 * processors) << 20, per_connection: 64 << 10 },
+        arriving: Share { base: (3 + processors) << 20, per_connection: 16 << 10 },
         ..Limits::default()
     }
 }
