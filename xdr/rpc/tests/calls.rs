@@ -137,7 +137,7 @@ async fn a_large_reply_passes_those_who_wait(w: World) {
     w.env.clock.sleep(SECOND / 10).await;
     assert!(server.bytes_held() < 300 << 10, "the second is not let in");
 
-    let answer = [&back[..4], &words(&[1, 0, 0, 0, 0]), &words(&vec![5; 25 << 10])].concat();
+    let answer = [&back[..4], &words(&[1, 0, 0, 0, 0]), &words(&vec![5; 100 << 10])].concat();
     first.write_all(&raw_record(&answer)).await.unwrap();
     for (peer, xid) in [(&mut first, 7), (&mut second, 8)] {
         let reply = tokio::time::timeout(5 * SECOND, raw_read(peer)).await.expect("an answer");
