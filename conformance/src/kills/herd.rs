@@ -1,11 +1,13 @@
 //! Workers that change something until they are told to compare, all of them at once, and then go on.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use thiserror::Error;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinSet;
+use tokio::time::{Interval, MissedTickBehavior, interval};
 
 /// Of these the patience consists.
 const TICK: Duration = Duration::from_secs(1);
@@ -40,18 +42,31 @@ pub(crate) struct Herd {
     done: mpsc::UnboundedSender<()>,
     heard: mpsc::UnboundedReceiver<()>,
     patience: Duration,
+    pace: Option<Pace>,
 }
+
+/// Every step of any worker waits for its next tick.
+type Pace = Arc<Mutex<Interval>>;
 
 impl Herd {
     /// `patience`: within which everybody is served, also after a kill.
     pub(crate) fn new(patience: Duration) -> Self {
         let (done, heard) = mpsc::unbounded_channel();
-        Self { workers: JoinSet::new(), lead: watch::Sender::new(Phase::Work), done, heard, patience }
+        let lead = watch::Sender::new(Phase::Work);
+        Self { workers: JoinSet::new(), lead, done, heard, patience, pace: None }
+    }
+
+    /// Whoever is added takes part in so many steps a second, at most: an even load, whatever else the machine does.
+    pub(crate) fn at_most(&mut self, steps_per_second: u32) {
+        let mut ticks = interval(Duration::from_secs(1) / steps_per_second.max(1));
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
+        self.pace = Some(Arc::new(Mutex::new(ticks)));
     }
 
     /// It begins at once.
     pub(crate) fn add(&mut self, worker: impl Worker) {
-        self.workers.spawn(work(worker, self.lead.subscribe(), self.done.clone()));
+        let pace = self.pace.clone();
+        self.workers.spawn(work(worker, pace, self.lead.subscribe(), self.done.clone()));
     }
 
     /// Everybody finishes what is under way, over the kill if need be, and compares.
@@ -107,13 +122,19 @@ async fn out_of(patience: Duration) {
 
 async fn work(
     mut worker: impl Worker,
+    pace: Option<Pace>,
     mut phase: watch::Receiver<Phase>,
     done: mpsc::UnboundedSender<()>,
 ) -> Result<()> {
     loop {
         let now = *phase.borrow_and_update();
         match now {
-            Phase::Work => worker.step().await?,
+            Phase::Work => {
+                if let Some(pace) = &pace {
+                    pace.lock().await.tick().await;
+                }
+                worker.step().await?;
+            }
             Phase::Compare(number) => {
                 worker.compare().await.with_context(|| format!("comparison {number}"))?;
                 done.send(()).map_err(|_| anyhow!("nobody waits"))?;
@@ -126,6 +147,8 @@ async fn work(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use super::*;
 
     /// Answered once in so many seconds; a comparison takes as long.
@@ -140,6 +163,35 @@ mod tests {
         async fn compare(&mut self) -> Result<()> {
             self.step().await
         }
+    }
+
+    struct Counts(Arc<AtomicU32>);
+
+    impl Worker for Counts {
+        async fn step(&mut self) -> Result<()> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            Ok(())
+        }
+
+        async fn compare(&mut self) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_together_keep_a_pace() {
+        let steps = Arc::default();
+        let mut herd = Herd::new(Duration::from_secs(60));
+        herd.at_most(50);
+        for _ in 0..8 {
+            herd.add(Counts(Arc::clone(&steps)));
+        }
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        let made = steps.load(Ordering::Relaxed);
+        assert!((495..=505).contains(&made), "{made}");
+        herd.compare(1).await.unwrap();
+        herd.end().await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]

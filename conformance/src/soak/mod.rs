@@ -38,6 +38,9 @@ pub struct Options {
     /// Seconds from one sample to the next
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=60))]
     every: u64,
+    /// Steps a second of all workers together, at most: an even load beside other work [default: as many as can be]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    rate: Option<u32>,
     /// Of the decisions of the load
     #[arg(long, value_name = "SEED", default_value_t = 1)]
     seed: u64,
@@ -71,6 +74,9 @@ pub fn main(options: &Options) -> Result<ExitCode> {
 async fn soak(servers: &mut Servers, options: &Options) -> Result<Growth> {
     let mut dice = Dice::new(options.seed);
     let mut herd = Herd::new(PATIENCE);
+    if let Some(rate) = options.rate {
+        herd.at_most(rate);
+    }
     let hosts = names::plant(servers, &mut herd, &mut dice, false).await?;
     let lives = data::begin(servers, &mut herd, &mut dice).await?;
     let visits = visitors::invite(servers, &mut herd, &mut dice)?;
