@@ -1,5 +1,5 @@
 # The servers of bench-client, one at a time on one ext4, each as cold as after a boot whenever it starts: this kernel's own
-# NFS server (`kernel`), and Sluice, whose directory `inline` keeps its small files in the metadata.
+# NFS server (`kernel`), and Sluice, whose directory `inline` keeps its small files in the metadata, as is shipped, and no other.
 set -eu
 . /share/lib.sh
 
@@ -55,7 +55,7 @@ stop_kernel() { rpc.nfsd 0; exportfs -ua; exportfs -f; detach; }
 start_sluice() {
   attach
   : >/tmp/up.log
-  /run/sluice up --data-dir $root/sluice --data-servers "$DATA_SERVERS" --listen "$GUEST_IP" --allow any --lease "$LEASE" >>/tmp/up.log 2>&1 &
+  /run/sluice up --data-dir $root/sluice --data-servers "$DATA_SERVERS" --listen "$GUEST_IP" --allow any --lease "$LEASE" --inline off >>/tmp/up.log 2>&1 &
   up=$!
   for try in $(seq 1200); do
     ! grep -q 'Sluice is ready' /tmp/up.log || return 0

@@ -20,7 +20,7 @@ mount -t ext4 -o loop $disk $root
 ! dmesg | grep -i 'ext4-fs error\|needs.*fsck' || fail "the file system is damaged"
 if [ -n "$lying" ]; then export SLUICE_UNSAFE_NO_SYNC=$lying; fi
 : >/tmp/up.log
-/share/sluice up --data-dir $root/sluice --data-servers "$DATA_SERVERS" --listen "$GUEST_IP" --allow any --lease "$LEASE" >>/tmp/up.log 2>&1 &
+/share/sluice up --data-dir $root/sluice --data-servers "$DATA_SERVERS" --listen "$GUEST_IP" --allow any --lease "$LEASE" --inline "$INLINE" >>/tmp/up.log 2>&1 &
 up=$!
 tail -n +1 -f /tmp/up.log &
 for try in $(seq 600); do

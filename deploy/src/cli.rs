@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, ArgMatches, Args, FromArgMatches, Parser, Subcommand};
 use serde::{Deserialize, Serialize};
 use sluice_mds::Network;
+use sluice_namespace::inline_limit;
 
 /// Sluice: a parallel NAS for unmodified Linux clients.
 #[derive(Debug, Parser)]
@@ -386,6 +387,10 @@ pub(crate) struct Tuning {
     #[arg(long, value_name = "BOOL", action = ArgAction::Set, num_args = 0..=1, require_equals = true,
         default_value_t = false, default_missing_value = "true", hide_possible_values = true)]
     pub(crate) root_squash: bool,
+    /// A file system that this start makes keeps files of up to this size in the metadata: `16KiB`, at most `64KiB`, or
+    /// `off`; of one that there is `sluice policy` says
+    #[arg(long, value_name = "SIZE", default_value = "32KiB", value_parser = inline)]
+    pub(crate) inline: u32,
     /// Delegations that clients are given, to open and cache files without asking
     #[arg(long, value_enum, value_name = "KIND", default_value_t = Delegations::Write)]
     pub(crate) delegations: Delegations,
@@ -707,6 +712,10 @@ fn anonymous(text: &str) -> Result<(u32, u32), String> {
         Some((uid, gid)) => Ok((number(uid)?, number(gid)?)),
         None => number(text).map(|id| (id, id)),
     }
+}
+
+fn inline(text: &str) -> Result<u32, String> {
+    inline_limit(text).ok_or_else(|| "16KiB, a number of bytes, or off; at most 64KiB".to_owned())
 }
 
 #[derive(Debug, Subcommand)]

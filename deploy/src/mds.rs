@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, bail};
 use sluice_env::Env;
 use sluice_mds::{Config, Delegations, Mds, Names, Network, Rule, Squash};
+use sluice_namespace::LayoutPolicy;
 use sluice_rpc::{ClusterKey, Limits, Server, Tcp, Transport};
 
 use crate::metrics::mds::MdsSource;
@@ -95,6 +96,7 @@ fn config(tuning: &cli::Tuning) -> Config {
             cli::Names::Utf8 => Names::Utf8,
         },
         layouts: !tuning.no_layouts,
+        policy: LayoutPolicy { inline: tuning.inline, ..LayoutPolicy::OF_NEW_FILE_SYSTEMS },
         version: crate::VERSION.to_owned(),
         ..Config::default()
     }

@@ -192,7 +192,11 @@ fn embedded(env: &Env, dir: &Path, cache: Option<u64>) -> Result<Database> {
         .with_context(|| format!("cannot make {}: choose a writable --data-dir", dir.display()))?;
     let defaults = EmbeddedOptions::default();
     let defaults = cache.into_iter().fold(defaults, EmbeddedOptions::with_memory);
-    let options = EmbeddedOptions { unsafe_no_sync: durability::unsafe_no_sync("mds"), ..defaults };
+    let options = EmbeddedOptions {
+        large: Some(sluice_namespace::large_rows()),
+        unsafe_no_sync: durability::unsafe_no_sync("mds"),
+        ..defaults
+    };
     Ok(Database::open_embedded(env.clone(), dir, options)?)
 }
 

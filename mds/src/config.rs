@@ -43,7 +43,8 @@ pub struct Config {
     pub limits: Limits,
     /// Names that clients may use.
     pub names: Names,
-    /// Policy of directories that inherit none.
+    /// Policy of a new file system's root, and how many mirrors a policy has that does not say. What exists keeps the policy
+    /// that it has.
     pub policy: LayoutPolicy,
     /// Files of at least this many bytes get their wide component; below it, one data server.
     pub first_component: u64,
@@ -112,7 +113,7 @@ impl Default for Config {
             delegation_quiet: Duration::from_secs(30),
             names: Names::Any,
             limits: Limits::default(),
-            policy: LayoutPolicy::default(),
+            policy: LayoutPolicy::OF_NEW_FILE_SYSTEMS,
             first_component: 64 << 20,
             name: "sluice".to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),

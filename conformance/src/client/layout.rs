@@ -294,8 +294,12 @@ impl Client {
         iomode: layoutiomode4,
     ) -> Result<(Open, Segment)> {
         let (open, segment) = self.open_asking(directory, name, how, iomode).await?;
-        let (op, status) = (nfs_opnum4::OP_LAYOUTGET, UNAVAILABLE);
-        Ok((open, segment.ok_or(Error::Status { op, status })?))
+        let segment = match segment {
+            Some(segment) => segment,
+            // Who asks by itself gets one to write with, as Linux does that has much to write.
+            None => self.layoutget(&open, iomode, 0).await?,
+        };
+        Ok((open, segment))
     }
 
     /// The same where the metadata server may keep the data itself: then there is no layout.

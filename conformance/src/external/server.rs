@@ -37,6 +37,8 @@ impl Server {
         command.arg("up").arg("--data-dir").arg(home);
         command.args(["--data-servers", &DATA_SERVERS.to_string(), "--listen", "127.0.0.1"]);
         command.args(["--port", &port.to_string(), "--lease", &lease.to_string()]);
+        // What is known of each test is of files that have layouts.
+        command.args(["--inline", "off"]);
         command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
         let mut process = Group::spawn(command)?;
         let limit = Instant::now() + START;

@@ -39,6 +39,9 @@ pub struct Case {
     pub powered: bool,
     /// Of the time limit, the part that each of `--rounds` may take.
     pub seconds_per_round: u64,
+    /// Small files are in the metadata, as a new file system has it. Else all are at data servers: most cases are about what
+    /// happens there, or on the way.
+    pub inline: bool,
 }
 
 /// What a case is unless it says otherwise.
@@ -55,20 +58,24 @@ pub(super) const BASE: Case = Case {
     sources: None,
     powered: false,
     seconds_per_round: 0,
+    inline: false,
 };
+
+/// What users do, on a file system as it is shipped.
+pub(super) const SHIPPED: Case = Case { inline: true, ..BASE };
 
 /// Every case, quickest first.
 pub const CASES: &[Case] = &[
     Case {
         name: "smoke",
         shows: "mount; every file operation of a daily user; a listing of 10,000 entries",
-        ..BASE
+        ..SHIPPED
     },
     Case {
         name: "direct",
         shows: "256 MiB and 64 x 16 MiB, buffered and O_DIRECT, through layouts and never through the MDS",
         memory: 1024,
-        ..BASE
+        ..SHIPPED
     },
     Case {
         name: "proxied",
@@ -82,27 +89,27 @@ pub const CASES: &[Case] = &[
         partner: Partner::Same,
         reference: false,
         seconds: 300,
-        ..BASE
+        ..SHIPPED
     },
     Case {
         name: "exports",
         shows: "read-only, squashed, forbidden and removed exports, changed under mounts; the pseudo-file-system",
         reference: false,
-        ..BASE
+        ..SHIPPED
     },
     Case {
         name: "acl",
         shows: "NFSv4 access control lists: shown, set, kept with the mode, obeyed, inherited",
         reference: false,
         seconds: 300,
-        ..BASE
+        ..SHIPPED
     },
     Case {
         name: "quota",
         shows: "limits of a user and a tree: EDQUOT for files, sizes and direct writers, `df`, what is removed is free",
         reference: false,
         seconds: 300,
-        ..BASE
+        ..SHIPPED
     },
     Case {
         name: "why",
@@ -141,7 +148,7 @@ pub const CASES: &[Case] = &[
         shows: "files opened again without a word; what is written, locked and removed is seen all the same",
         partner: Partner::Other,
         ci: false,
-        ..BASE
+        ..SHIPPED
     },
     Case {
         name: "delegated_times",
@@ -162,7 +169,7 @@ pub const CASES: &[Case] = &[
         name: "differential_part",
         shows: "the same as `differential`, with a quarter of the headers",
         sources: Some(Sources::Part),
-        ..BASE
+        ..SHIPPED
     },
     Case {
         name: "differential",
@@ -170,7 +177,7 @@ pub const CASES: &[Case] = &[
         seconds: 1800,
         ci: false,
         sources: Some(Sources::Headers),
-        ..BASE
+        ..SHIPPED
     },
     Case {
         name: "differential_full",
@@ -179,7 +186,7 @@ pub const CASES: &[Case] = &[
         memory: 1536,
         ci: false,
         sources: Some(Sources::All),
-        ..BASE
+        ..SHIPPED
     },
     Case {
         name: "restart",
@@ -230,7 +237,7 @@ pub const CASES: &[Case] = &[
         seconds_per_round: 120,
         reference: false,
         powered: true,
-        ..BASE
+        ..SHIPPED
     },
     Case {
         name: "power_control",
@@ -248,7 +255,7 @@ pub const CASES: &[Case] = &[
         shows: "untar, copy and removal of small files: files per second, and what one costs the servers",
         seconds: 900,
         ci: false,
-        ..BASE
+        ..SHIPPED
     },
     Case {
         name: "scaling",
@@ -266,6 +273,12 @@ impl Case {
     #[must_use]
     pub fn find(name: &str) -> Option<&'static Self> {
         CASES.iter().find(|case| case.name == name)
+    }
+
+    /// Up to which size small files are in the metadata, as `sluice up` wants it said.
+    #[must_use]
+    pub fn inline_limit(&self) -> &'static str {
+        if self.inline { "32KiB" } else { "off" }
     }
 
     /// How many guests take part.

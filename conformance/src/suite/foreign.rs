@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::cases::{BASE, Case};
+use super::cases::{BASE, Case, SHIPPED};
 
 /// Long enough for a million random operations.
 const HOURS: u64 = 36_000;
@@ -21,7 +21,7 @@ pub const FOREIGN: &[Entry] = &[
         case: Case {
             name: "pjdfstest",
             shows: "what POSIX says of names, permissions, times and errors",
-            ..BASE
+            ..SHIPPED
         },
         programs: &["bin/pjdfstest"],
     },
@@ -29,7 +29,7 @@ pub const FOREIGN: &[Entry] = &[
         case: Case {
             name: "cthon04",
             shows: "the Connectathon tests: basic, special, lock, general",
-            ..BASE
+            ..SHIPPED
         },
         programs: &["basic/test1", "special/op_unlk", "lock/tlocklfs", "lock/tlock64", "general/runtests"],
     },
@@ -47,7 +47,7 @@ pub const FOREIGN: &[Entry] = &[
             name: "fsstress",
             shows: "random operations on a tree by several processes: nothing hangs, nothing is left broken",
             seconds: HOURS,
-            ..BASE
+            ..SHIPPED
         },
         programs: &["fsstress"],
     },
@@ -57,7 +57,7 @@ pub const FOREIGN: &[Entry] = &[
             shows: "the quick tests that xfstests has for every file system",
             memory: 1536,
             seconds: HOURS,
-            ..BASE
+            ..SHIPPED
         },
         programs: &["check", "ltp/fsx", "src/lstat64", "tests/generic/group.list"],
     },

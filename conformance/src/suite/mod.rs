@@ -207,7 +207,7 @@ impl<'a> Suite<'a> {
         self.fill(&share, case)?;
         let on_host = self.options.reference.is_none() && !case.powered;
         let sluice = on_host.then(|| self.options.program()).transpose()?.map(|program| {
-            Sluice::new(&program, home.path(), &logs.join("sluice.log"), case.data_servers, case.lease)
+            Sluice::new(&program, home.path(), &logs.join("sluice.log"), case)
         });
         let machines = case.powered.then(|| self.machines(case, *kernel, vers, &share, &logs)).transpose()?;
         let act = Arc::new(Act::new(sluice, machines, limit));
@@ -347,6 +347,7 @@ impl<'a> Suite<'a> {
             .env("VERS", vers)
             .env("STRIPES", if stripes { "1" } else { "0" })
             .env("LEASE", case.lease.to_string())
+            .env("INLINE", case.inline_limit())
             .env("ROUNDS", self.options.rounds.to_string())
             .env("DATA_SERVERS", case.data_servers.to_string())
             .env("REFERENCE", self.options.reference.map_or("", Reference::name));

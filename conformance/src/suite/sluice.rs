@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, kill};
 
+use super::cases::Case;
 use crate::guest::command::output;
 use crate::guest::lab::{SERVERS, server_address};
 use crate::guest::process::{Group, pid};
@@ -32,19 +33,21 @@ pub(super) struct Sluice {
     process: Option<Group>,
     data_servers: u8,
     lease: u32,
+    inline: &'static str,
 }
 
 impl Sluice {
-    /// Not started yet; data below `home`, the servers' words in `log`.
-    pub(super) fn new(program: &Path, home: &Path, log: &Path, data_servers: u8, lease: u32) -> Self {
+    /// Not started yet; data below `home`, the servers' words in `log`, as the case wants it.
+    pub(super) fn new(program: &Path, home: &Path, log: &Path, case: &Case) -> Self {
         Self {
             program: program.to_owned(),
             home: home.to_owned(),
             installation: 0,
             log: log.to_owned(),
             process: None,
-            data_servers: data_servers.min(SERVERS - 1),
-            lease,
+            data_servers: case.data_servers.min(SERVERS - 1),
+            lease: case.lease,
+            inline: case.inline_limit(),
         }
     }
 
@@ -69,7 +72,7 @@ impl Sluice {
             &self.lease.to_string(),
         ]);
         // Guests are other hosts.
-        command.args(["--allow", "any"]);
+        command.args(["--allow", "any", "--inline", self.inline]);
         command.args(extra).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let mut process = Group::spawn(command)?;
         let limit = Instant::now() + START;

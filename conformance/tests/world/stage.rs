@@ -63,7 +63,8 @@ impl std::ops::Sub for Cost {
     }
 }
 
-/// Runs one world with four data servers, all registered; what the network saw.
+/// Runs one world with four data servers, all registered; what the network saw. Files are at data servers from their first
+/// byte on: that is what nearly all of these worlds are about.
 pub(crate) fn simulate(seed: u64, test: impl AsyncFnOnce(&mut World)) -> [u8; 32] {
     simulate_with(seed, LayoutPolicy::default(), test)
 }
@@ -89,7 +90,8 @@ pub(crate) fn simulate_on(
     tune: impl FnOnce(&mut Config),
     test: impl AsyncFnOnce(&mut World),
 ) -> [u8; 32] {
-    let mut config = Config { first_component: UNIT, heal_piece: 256 << 10, ..Config::default() };
+    let policy = LayoutPolicy::default();
+    let mut config = Config { policy, first_component: UNIT, heal_piece: 256 << 10, ..Config::default() };
     tune(&mut config);
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();

@@ -271,6 +271,10 @@ impl LayoutPolicy {
     /// The bit of the shape's byte that says that the limit of inline files follows.
     const HAS_INLINE: u8 = 0x80;
 
+    /// What the root of a new file system says unless somebody chooses: no copies but what the server makes by itself,
+    /// and small files in the metadata (docs/adr/0020).
+    pub const OF_NEW_FILE_SYSTEMS: Self = Self { shape: Shape::Default, mirrors: 0, inline: 32 << 10 };
+
     /// Reads `wide`, `default,mirrors=2`, `small,inline=16KiB`, ...
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.trim().split(',');
@@ -279,7 +283,7 @@ impl LayoutPolicy {
         let mut policy = Self { shape, mirrors: 0, inline: 0 };
         for part in parts {
             if let Some(limit) = part.strip_prefix("inline=") {
-                policy.inline = inline::parse_limit(limit)?;
+                policy.inline = inline::inline_limit(limit)?;
                 continue;
             }
             let n: u8 = part.strip_prefix("mirrors=")?.parse().ok()?;

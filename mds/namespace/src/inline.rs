@@ -62,8 +62,8 @@ impl Inline {
     }
 }
 
-/// `16KiB`, `4096`, `off`.
-pub(crate) fn parse_limit(text: &str) -> Option<u32> {
+/// `16KiB`, `4096`, `off`: what a policy calls the limit of its inline files.
+pub fn inline_limit(text: &str) -> Option<u32> {
     let limit: u32 = match text.strip_suffix("KiB") {
         _ if text == "off" => 0,
         Some(kib) => kib.parse::<u32>().ok()?.checked_mul(1024)?,

@@ -399,6 +399,10 @@ pub(crate) fn xattr_values(f: FileId) -> KeyRange {
     let p = by_u64(XATTR_VALUE, f.0);
     under(&p, p.clone())
 }
+/// Rows with large values that nobody lists: an embedded store can have them in a tree of their own.
+pub fn large_rows() -> KeyRange {
+    table(INLINE_DATA)
+}
 pub(crate) fn inline_data(f: FileId, chunk: u32) -> Bytes {
     key(INLINE_DATA, 12).u64(f.0).u32(chunk).finish()
 }

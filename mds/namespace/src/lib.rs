@@ -61,11 +61,13 @@ pub use dirent::Dirent;
 pub use error::FsError;
 pub use filehandle::{FileHandle, HandleSeal};
 pub use heal::{Heal, Healed, HealedSlot, Replacement, Spare};
-pub use inline::{INLINE_CHUNK, Inline, InlineData, MAX_INLINE};
+pub use inline::{INLINE_CHUNK, Inline, InlineData, MAX_INLINE, inline_limit};
 pub use inode::{
     DirectoryNode, DirectoryState, FileNode, Inode, InodeRecord, Kind, MAX_LINKS, MAX_SYMLINK, Node,
 };
-pub use keys::{Cookie, DataFileId, FileId, InodeKey, PREFIXES, Sequence, SessionId, Statistic, StoreId};
+pub use keys::{
+    Cookie, DataFileId, FileId, InodeKey, PREFIXES, Sequence, SessionId, Statistic, StoreId, large_rows,
+};
 pub use layout::{AssignedLayout, LayoutNeed};
 pub use link::Linked;
 pub use lookup::Found;

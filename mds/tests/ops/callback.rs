@@ -11,7 +11,7 @@ use crate::callbacks::Answer;
 use crate::harness::*;
 
 fn delegating() -> Config {
-    Config { delegation_quiet: Duration::ZERO, ..Config::default() }
+    Config { delegation_quiet: Duration::ZERO, ..at_data_servers() }
 }
 
 /// Opens for reading; the delegation that came with it.

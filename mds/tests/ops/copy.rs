@@ -348,7 +348,7 @@ fn delegations_of_others_are_recalled_first() {
 #[test]
 fn both_filehandles_are_judged_by_their_exports() {
     let root = Rule { squash: Squash::None, ..Rule::new("10.0.0.3".parse::<Network>().unwrap()) };
-    simulate_with(11, Config { root_export: vec![root], ..Config::default() }, async |world: World| {
+    simulate_with(11, Config { root_export: vec![root], ..at_data_servers() }, async |world: World| {
         let admin = world.client("admin").await;
         admin.mkdir("/", "in").await;
         admin.mkdir("/", "out").await;

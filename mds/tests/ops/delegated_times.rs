@@ -16,7 +16,7 @@ const SEEN: [u32; 5] =
     [FATTR4_CHANGE, FATTR4_SIZE, FATTR4_TIME_ACCESS, FATTR4_TIME_METADATA, FATTR4_TIME_MODIFY];
 
 fn with_times(seed: u64, test: impl AsyncFn(World)) {
-    simulate_with(seed, Config { delegations: Delegations::Times, ..Config::default() }, test);
+    simulate_with(seed, Config { delegations: Delegations::Times, ..at_data_servers() }, test);
 }
 
 async fn opens(client: &Client, open: nfs_argop4) -> (nfs_fh4, open_delegation4) {

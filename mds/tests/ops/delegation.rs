@@ -73,7 +73,7 @@ fn who_does_not_ask_is_given_what_was_left_alone_for_a_while() {
 #[test]
 fn what_is_switched_off_is_not_given() {
     for (delegations, reads) in [(Delegations::Off, false), (Delegations::Read, true)] {
-        let config = Config { delegations, ..Config::default() };
+        let config = Config { delegations, ..at_data_servers() };
         simulate_with(2, config, async |world: World| {
             let client = world.client("a").await;
             let (fh, open, given) = opens(&client, open_create("f", b"o", WANT_WRITE, 0)).await;

@@ -66,7 +66,7 @@ pub async fn take(world: &World, path: &str) -> u32 {
 /// The root is for the third host alone, which is the administrator's ([`furnish`]): addresses are given out in turn.
 fn closed(seed: u64, test: impl AsyncFn(World)) {
     let root = Rule { squash: Squash::None, ..Rule::new("10.0.0.3".parse::<Network>().unwrap()) };
-    simulate_with(seed, Config { root_export: vec![root], ..Config::default() }, test);
+    simulate_with(seed, Config { root_export: vec![root], ..at_data_servers() }, test);
 }
 
 /// A client of the administrator's, with directories /p/q/one, /p/two and /other, open to all.

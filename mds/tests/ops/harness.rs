@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use sluice_env::{BoxFuture, Env};
 use sluice_kv::Database;
 use sluice_mds::{Config, Mds};
+use sluice_namespace::LayoutPolicy;
 use sluice_rpc::{
     AuthSys, Client as Dialler, ClusterKey, Connection, Credential, Limits, Server, SimConfig, SimNet,
 };
@@ -43,9 +44,15 @@ pub struct World {
     data_servers: Vec<Arc<DataServer>>,
 }
 
+/// As shipped, but that the root's files are at data servers from their first byte on: what these tests look at happens
+/// there, and `inline.rs` has what is different.
+pub fn at_data_servers() -> Config {
+    Config { policy: LayoutPolicy::default(), ..Config::default() }
+}
+
 /// Runs a test in a world of its own, with one data server. SLUICE_SEEDS=n runs it in n worlds.
 pub fn simulate(seed: u64, test: impl AsyncFn(World)) {
-    simulate_with(seed, Config::default(), test);
+    simulate_with(seed, at_data_servers(), test);
 }
 
 pub fn simulate_with(seed: u64, config: Config, test: impl AsyncFn(World)) {

@@ -133,7 +133,7 @@ fn closing_unlocks() {
 /// §8.3: the locks of a client that is gone hold until somebody wants them.
 #[test]
 fn locks_of_an_expired_client_give_way() {
-    let config = Config { lease: Duration::from_secs(10), ..Config::default() };
+    let config = Config { lease: Duration::from_secs(10), ..at_data_servers() };
     simulate_with(8, config, async |world: World| {
         let Scene { a, b, fh, mine, theirs } = scene(&world).await;
         lock(&a, &fh, lock_new(W, mine, b"la", ALL)).await.unwrap();

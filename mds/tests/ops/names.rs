@@ -51,7 +51,7 @@ fn names_are_bytes() {
 
 #[test]
 fn where_names_are_text_others_are_refused() {
-    let config = Config { names: Names::Utf8, ..Config::default() };
+    let config = Config { names: Names::Utf8, ..at_data_servers() };
     simulate_with(2, config, async |world: World| {
         let client = world.client("a").await;
         client.open("file", BOTH, 0).await;

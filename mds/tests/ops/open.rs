@@ -98,7 +98,7 @@ fn unchecked_creation_of_an_existing_file_empties_it_on_demand() {
 /// (COUR6) §8.3: the reservations of clients that are gone hold until somebody wants them, however many.
 #[test]
 fn reservations_of_several_expired_clients_give_way() {
-    let config = Config { lease: Duration::from_secs(10), ..Config::default() };
+    let config = Config { lease: Duration::from_secs(10), ..at_data_servers() };
     simulate_with(15, config, async |world: World| {
         let (a, b) = (world.client("a").await, world.client("b").await);
         let (fh, _) = a.open("f", WRITE, OPEN4_SHARE_DENY_READ).await;

@@ -186,7 +186,7 @@ fn a_restart_without_clients_has_no_grace() {
 /// §8.3: courteous. What nobody else wants is kept, and a SEQUENCE revives the lease.
 #[test]
 fn an_expired_lease_is_kept_until_it_is_in_the_way() {
-    let config = Config { lease: 10 * SECOND, ..Config::default() };
+    let config = Config { lease: 10 * SECOND, ..at_data_servers() };
     simulate_with(10, config, async |world: World| {
         let (a, b) = (world.client("a").await, world.client("b").await);
         let (fh, stateid) = a.open("f", WRITE, OPEN4_SHARE_DENY_BOTH).await;
@@ -211,7 +211,7 @@ fn an_expired_lease_is_kept_until_it_is_in_the_way() {
 /// The record of a client without state goes a lease after its lease.
 #[test]
 fn an_idle_client_is_forgotten() {
-    let config = Config { lease: 10 * SECOND, ..Config::default() };
+    let config = Config { lease: 10 * SECOND, ..at_data_servers() };
     simulate_with(11, config, async |world: World| {
         let a = world.client("a").await;
         world.sleep(9 * SECOND).await;

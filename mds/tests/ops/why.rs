@@ -83,7 +83,7 @@ fn data_servers_that_do_not_serve_are_named() {
 #[test]
 fn exports_decide_who_may() {
     let root = Rule { read_only: true, ..Rule::new("10.0.0.3".parse::<Network>().unwrap()) };
-    simulate_with(4, Config { root_export: vec![root], ..Config::default() }, async |world: World| {
+    simulate_with(4, Config { root_export: vec![root], ..at_data_servers() }, async |world: World| {
         let (admin, stranger) = (world.client("admin").await, world.client("b").await);
         let found = why(&world, "/").await;
         assert!(found.directory);

@@ -99,9 +99,9 @@ pub struct Options {
 pub(super) enum Peer {
     /// That of the guest's kernel
     Kernel,
-    /// Sluice as it is shipped
+    /// Sluice with all files at data servers (`--inline off`)
     Sluice,
-    /// Sluice with small files in the metadata
+    /// Sluice as it is shipped, with small files in the metadata
     Inline,
 }
 
@@ -277,11 +277,11 @@ impl Options {
         vec![
             format!("kernel   the NFS server of Linux {release}, {} threads", self.tasks),
             format!(
-                "sluice   {}, {} data server(s), in the place of it",
+                "sluice   {}, {} data server(s), in the place of it, all files there (`--inline off`)",
                 program.display(),
                 self.data_servers
             ),
-            "inline   the same, small files in the metadata".to_owned(),
+            "inline   the same as it is shipped, small files in the metadata".to_owned(),
             format!(
                 "client and servers are guests ({}) with Linux {release}, NFS 4.2; one ext4; servers were started and all \
                  caches of both guests were empty before each row",

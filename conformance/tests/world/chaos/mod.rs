@@ -51,7 +51,13 @@ fn variable(name: &str) -> Option<u64> {
 /// What is drawn before the world is made.
 fn policy(seed: u64) -> LayoutPolicy {
     let shape = [Shape::Default, Shape::Small, Shape::Wide, Shape::WideAny][(seed / 2 % 4) as usize];
-    let inline = if habits(seed).together { 16 << 10 } else { 0 };
+    let shipped = LayoutPolicy::OF_NEW_FILE_SYSTEMS.inline;
+    // What is written together stays small for a while; and half of the others are as a new file system is.
+    let inline = match (habits(seed).together, seed / 3 % 2) {
+        (true, _) => 16 << 10,
+        (false, 0) => shipped,
+        (false, _) => 0,
+    };
     LayoutPolicy { shape, mirrors: 1 + (seed % 2) as u8, inline }
 }
 
