@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -42,6 +43,8 @@ pub struct Mds {
     pub(crate) fileids: IdAllocator,
     pub(crate) data_files: IdAllocator,
     pub(crate) fences: IdAllocator,
+    /// Whether small files may be kept in the store, as of the last look at its device.
+    pub(crate) room_for_data: AtomicBool,
     /// Held by who leases more numbers: if all that want one did, they would conflict.
     pub(crate) leasing: tokio::sync::Mutex<()>,
     pub(crate) epoch: BootEpoch,
@@ -133,6 +136,7 @@ impl Mds {
             fileids: IdAllocator::default(),
             data_files: IdAllocator::default(),
             fences: IdAllocator::default(),
+            room_for_data: AtomicBool::new(true),
             leasing: tokio::sync::Mutex::default(),
             reports: Reports::default(),
             proxied: Proxied::default(),
@@ -167,6 +171,7 @@ impl Mds {
         mds.spawn(crate::quota::work::run(Arc::clone(&mds)));
         mds.spawn(crate::quota::writers::run(Arc::clone(&mds)));
         mds.spawn(crate::layout::garbage::run(Arc::clone(&mds)));
+        mds.spawn(crate::layout::inline::watch_room(Arc::clone(&mds)));
         mds.spawn(crate::layout::heal::run(Arc::clone(&mds)));
         mds.spawn(crate::layout::heal::run_rebuild(Arc::clone(&mds)));
         mds.spawn(crate::layout::drain::run(Arc::clone(&mds)));

@@ -44,6 +44,13 @@ pub struct Work {
     pub reads: u64,
 }
 
+/// The device under a store, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    pub total: u64,
+    pub free: u64,
+}
+
 impl Database {
     /// Opens the store in `dir`, creating directory and store as needed. Blocks on the disk.
     ///
@@ -96,6 +103,15 @@ impl Database {
             conflicts: count(&inner.conflicts),
             views: count(&inner.views),
             reads: count(&inner.reads),
+        }
+    }
+
+    /// How much there is where the rows are, and how much is free; unknown of a cluster, and where it cannot be had.
+    pub fn room(&self) -> Option<Room> {
+        match &self.inner.backend {
+            Backend::Embedded(embedded) => embedded.room(),
+            Backend::Memory(memory) => Some(memory.room()),
+            Backend::Foundation(_) => None,
         }
     }
 

@@ -21,6 +21,8 @@ pub struct Faults {
     pub unavailable: f64,
     /// Every read and commit takes up to this long, uniformly.
     pub latency: Duration,
+    /// Little is free on the store's device, as it says.
+    pub scarce: bool,
 }
 
 impl Faults {
@@ -32,6 +34,7 @@ impl Faults {
         too_old: 0.0,
         unavailable: 0.0,
         latency: Duration::ZERO,
+        scarce: false,
     };
 }
 

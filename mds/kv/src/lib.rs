@@ -31,7 +31,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 pub use atomic::AtomicOp;
-pub use database::{Database, Work};
+pub use database::{Database, Room, Work};
 pub use embedded::EmbeddedOptions;
 pub use error::KvError;
 pub use faults::Faults;

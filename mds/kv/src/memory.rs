@@ -11,7 +11,7 @@ use crate::history::History;
 use crate::store::{Request, Shared, Store};
 use crate::views::Views;
 use crate::writes::half_open;
-use crate::{Committed, KeyValue, KvError, Versionstamp};
+use crate::{Committed, KeyValue, KvError, Room, Versionstamp};
 
 /// History kept for validation, in bytes.
 const HISTORY: usize = 64 << 20;
@@ -57,6 +57,10 @@ impl Memory {
 
     pub(crate) fn set_faults(&self, faults: Faults) {
         *self.faults.lock() = faults;
+    }
+
+    pub(crate) fn room(&self) -> Room {
+        Room { total: 100, free: if self.faults().scarce { 1 } else { 99 } }
     }
 
     /// Ends this incarnation, as a power loss would; the next one holds what was committed.

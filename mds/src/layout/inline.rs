@@ -2,11 +2,13 @@
 //! one to another. Reading and writing them is a transaction each (`ops/read.rs`, `ops/write.rs`).
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytes::Bytes;
-use sluice_kv::Transaction;
+use sluice_kv::{Room, Transaction};
 use sluice_namespace::{
-    DirectoryUpdate, FsError, Inline, Inode, InodeKey, Layout, MAX_INLINE, Namespace, Request,
+    DirectoryUpdate, FsError, Inline, Inode, InodeKey, Layout, LayoutPolicy, MAX_INLINE, Namespace, Request,
 };
 use sluice_xdr::nfs4::nfsstat4;
 use tokio::sync::oneshot;
@@ -25,6 +27,44 @@ const TRIES: u32 = 5;
 /// Bytes that a client may write to one inline file, all in all, before it asks for a layout: a file that is
 /// written over and over is better off at a data server.
 const WRITTEN: u64 = 1 << 20;
+
+/// Between two looks at the store's device.
+const LOOK: Duration = Duration::from_secs(2);
+/// Of the store's device, one part in so many is for names and attributes alone, but no more than this.
+const FOR_NAMES: u64 = 10;
+const MOST_FOR_NAMES: u64 = 64 << 30;
+
+/// Runs for the life of the server: a store whose device is full answers nothing any more, and data servers have room of
+/// their own.
+pub(crate) async fn watch_room(mds: Arc<Mds>) {
+    loop {
+        let room = mds.db.room().is_none_or(has_room);
+        if mds.room_for_data.swap(room, Ordering::Relaxed) != room {
+            if room {
+                tracing::info!("there is room on the metadata's device again: small files are kept there");
+            } else {
+                tracing::warn!("the metadata's device is nearly full: what small files take more goes to data servers");
+            }
+        }
+        mds.env.clock.sleep(LOOK).await;
+    }
+}
+
+fn has_room(device: Room) -> bool {
+    device.free >= (device.total / FOR_NAMES).min(MOST_FOR_NAMES)
+}
+
+/// Whether a file that is inline may stay so with this size.
+pub(crate) fn stays(mds: &Mds, inode: &Inode, size: u64) -> bool {
+    let holds = inode.inline().is_some_and(|inline| inline.holds(size));
+    holds && (size <= inode.size() || mds.room_for_data.load(Ordering::Relaxed))
+}
+
+/// What a new file of this size begins as under the policy, if it begins inline.
+pub(crate) fn begins(mds: &Mds, policy: &LayoutPolicy, size: u64) -> Option<Inline> {
+    let inline = policy.inline_file().filter(|inline| inline.holds(size));
+    inline.filter(|_| mds.room_for_data.load(Ordering::Relaxed))
+}
 
 /// For `mdsthreshold`: up to which size a client leaves the data to this server, and how much it writes so.
 pub(crate) fn thresholds(inline: Inline) -> (u64, u64) {
@@ -187,7 +227,7 @@ async fn fitting(mds: &Arc<Mds>, range: &Range) -> Result<Option<Inode>, OpError
         .await?;
     let length = range.length.min(source.size().saturating_sub(range.source_offset));
     let end = range.offset.saturating_add(length);
-    let fits = source.inline().is_some() && target.inline().is_some_and(|inline| inline.holds(end));
+    let fits = source.inline().is_some() && stays(mds, &target, end);
     Ok(fits.then_some(target))
 }
 
@@ -209,10 +249,17 @@ async fn transfer(
 
 #[cfg(test)]
 mod tests {
-    use sluice_namespace::{Component, DataFile, DataFileId, LayoutPolicy, Shape, StoreId};
+    use sluice_namespace::{Component, DataFile, DataFileId, Shape, StoreId};
 
     use super::*;
     use crate::layout::placement::{Candidate, place};
+
+    #[test]
+    fn a_tenth_of_the_device_is_for_names_but_no_more_than_is_of_use() {
+        let has = |total: u64, free: u64| has_room(Room { total: total << 30, free: free << 30 });
+        assert!(has(10, 1) && !has(10, 0) && !has(20, 1));
+        assert!(has(10_000, 64) && !has(10_000, 63));
+    }
 
     #[test]
     fn only_data_files_with_bytes_are_said_to_be_there() {

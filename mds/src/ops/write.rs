@@ -49,8 +49,9 @@ async fn carry_out(
     let client = cx.client()?;
     let key = cx.current()?.inode;
     let entry = cx.server.file(&key).await?;
-    if let Some(inline) = cx.inode().await?.inline() {
-        if inline.holds(end) && carry_out_inline(cx, &entry, (offset, &data), answer).await? {
+    let inode = cx.inode().await?;
+    if inode.inline().is_some() {
+        if inline::stays(&cx.server, &inode, end) && carry_out_inline(cx, &entry, (offset, &data), answer).await? {
             return Ok(());
         }
         // It has outgrown that, now or just before.

@@ -88,6 +88,66 @@ fn a_write_is_stable_and_read_back_and_counted_as_neither_proxied() {
     });
 }
 
+/// Files of a new file system, made as `sluice mds` makes it.
+#[test]
+fn as_shipped_small_files_are_inline_and_large_ones_are_not() {
+    simulate_with(20, Config::default(), async |world: World| {
+        assert_eq!(policy(&world, "/", "").await.unwrap(), "default,inline=32KiB");
+        let client = world.client("a").await;
+        client.ok(vec![putrootfh(), create(createtype4::NF4DIR, "d", &mode(0o755))]).await;
+        assert_eq!(policy(&world, "/d", "").await.unwrap(), "default,inline=32KiB");
+        let (fh, open) = client.open("f", BOTH, 0).await;
+        let before = world.mds.orders();
+        written(&client, &fh, open, 0, &[1; 32 << 10]).await;
+        assert!(!threshold(&client, "f").await.is_empty());
+        assert_eq!(world.mds.orders(), before);
+        client.ok(vec![putfh(&fh), setattr(open, &size(0))]).await;
+        client.ok(vec![putfh(&fh), setattr(open, &size((32 << 10) + 1))]).await;
+        assert!(threshold(&client, "f").await.is_empty());
+        // A start with another default changes nothing: it is of new file systems.
+        for limit in ["off", "0"] {
+            let set = format!("default,inline={limit}").leak();
+            assert_eq!(policy(&world, "/", set).await.unwrap(), "default");
+        }
+        client.open("g", BOTH, 0).await;
+        assert!(threshold(&client, "g").await.is_empty());
+        assert_eq!(policy(&world, "/d", "").await.unwrap(), "default,inline=32KiB", "what was made before");
+    });
+}
+
+#[test]
+fn what_exists_keeps_its_policy_whatever_a_start_says() {
+    simulate(21, async |mut world: World| {
+        assert_eq!(policy(&world, "/", "").await.unwrap(), "default");
+        world.config.policy = LayoutPolicy::OF_NEW_FILE_SYSTEMS;
+        world.restart().await;
+        assert_eq!(policy(&world, "/", "").await.unwrap(), "default");
+    });
+}
+
+#[test]
+fn a_store_with_little_room_takes_names_and_no_more_data() {
+    inline(22, async |world: World| {
+        let client = world.client("a").await;
+        let (small, open) = client.open("small", BOTH, 0).await;
+        written(&client, &small, open, 0, &[1; 100]).await;
+        let (grows, open_to_grow) = client.open("grows", BOTH, 0).await;
+        world.db.set_faults(sluice_kv::Faults { scarce: true, ..sluice_kv::Faults::NONE });
+        world.sleep(Duration::from_secs(5)).await;
+        client.open("new", BOTH, 0).await;
+        assert!(threshold(&client, "new").await.is_empty(), "it is at data servers from the beginning");
+        written(&client, &small, open, 50, &[3; 50]).await;
+        assert!(!threshold(&client, "small").await.is_empty(), "it takes no more than before");
+        // The data server of these tests keeps no data; where it was to go is what counts.
+        client.status(vec![putfh(&grows), write(open_to_grow, 0, b"more")]).await;
+        assert!(threshold(&client, "grows").await.is_empty());
+        world.db.set_faults(sluice_kv::Faults::NONE);
+        world.sleep(Duration::from_secs(5)).await;
+        client.open("later", BOTH, 0).await;
+        assert!(!threshold(&client, "later").await.is_empty());
+    });
+}
+
 #[test]
 fn reading_moves_no_time() {
     inline(12, async |world: World| {

@@ -6,14 +6,14 @@ mod engine;
 mod journal;
 mod rows;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use sluice_env::Env;
 
 use crate::store::{Request, Shared, Store};
-use crate::{Committed, KeyRange, KeyValue, KvError};
+use crate::{Committed, KeyRange, KeyValue, KvError, Room};
 use committer::Core;
 use engine::{Engine, Snapshot};
 
@@ -64,12 +64,20 @@ impl EmbeddedOptions {
 #[derive(Debug)]
 pub(crate) struct Embedded {
     core: Arc<Core>,
+    dir: PathBuf,
 }
 
 impl Embedded {
     pub(crate) fn open(env: Env, dir: &Path, options: &EmbeddedOptions) -> Result<Self, KvError> {
         let (engine, version) = Engine::open(dir, options)?;
-        Ok(Self { core: Arc::new(Core::new(env, engine, version, options)) })
+        Ok(Self { core: Arc::new(Core::new(env, engine, version, options)), dir: dir.to_owned() })
+    }
+
+    /// Of the file system that the directory is on.
+    pub(crate) fn room(&self) -> Option<Room> {
+        let found = rustix::fs::statvfs(&self.dir).ok()?;
+        let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
+        Some(Room { total: bytes(found.f_blocks), free: bytes(found.f_bavail) })
     }
 
     /// Groups committed since the store was opened.

@@ -134,6 +134,7 @@ const FAULTS: Faults = Faults {
     too_old: 0.02,
     unavailable: 0.02,
     latency: Duration::from_millis(3),
+    ..Faults::NONE
 };
 
 async fn all<T: Send + 'static>(work: Vec<impl Future<Output = T> + Send + 'static>) -> Vec<T> {

@@ -41,7 +41,7 @@ pub(in crate::ops) async fn create(
     let directory = cx.current()?.inode;
     let policy = cx.policy().await?;
     let fileid = cx.server.next_fileid().await?;
-    let inline = policy.inline_file().filter(|inline| inline.holds(plan.wanted.size.unwrap_or(0)));
+    let inline = layout::inline::begins(&cx.server, &policy, plan.wanted.size.unwrap_or(0));
     let lays_out = inline.is_none() && lays_out(cx, access);
     let making = cx.server.making(fileid, lays_out);
     let (node, placing) = match inline {
