@@ -230,6 +230,8 @@ fn words(arg: &Arg, value: &DeValue<'_>) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
+    use sluice_namespace::LayoutPolicy;
+
     use super::*;
 
     fn complete(role: &str, text: &str, line: &[&str]) -> Result<Cli, String> {
@@ -264,6 +266,10 @@ mod tests {
         assert_eq!((options.tuning.lease, options.tuning.root_squash), (30, false));
         assert_eq!(options.listen.to_string(), "10.0.0.1:2049");
         assert!(mds(text, &["--no-layouts"]).tuning.no_layouts);
+        let inline = |line: &[&str]| mds(text, line).tuning.inline;
+        let limits = [inline(&[]), inline(&["--inline", "16KiB"]), inline(&["--inline", "off"])];
+        assert_eq!(limits, [LayoutPolicy::OF_NEW_FILE_SYSTEMS.inline, 16 << 10, 0]);
+        assert!(complete("mds", text, &["--inline", "65KiB"]).unwrap_err().contains("at most 64KiB"));
     }
 
     #[test]

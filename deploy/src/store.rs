@@ -221,6 +221,16 @@ mod tests {
         assert_eq!(arguments.join(" "), wanted);
     }
 
+    /// Two trees; one that was made with one stays so, whoever opens it (`mds/kv/tests/embedded.rs`).
+    #[tokio::test]
+    async fn a_new_store_has_small_files_in_a_tree_of_their_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place::new(dir.path(), &Store::default());
+        place.open(&Env::system()).await.unwrap().close().await.unwrap();
+        let format = std::fs::read_to_string(place.metadata().join("FORMAT")).unwrap();
+        assert_eq!(format, "sluice-kv embedded 2\n");
+    }
+
     #[test]
     fn a_cluster_may_be_reached_otherwise_but_stays_where_it_is() {
         let was = in_cluster("fs");

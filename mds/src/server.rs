@@ -45,6 +45,7 @@ pub struct Mds {
     pub(crate) fences: IdAllocator,
     /// Whether small files may be kept in the store, as of the last look at its device.
     pub(crate) room_for_data: AtomicBool,
+    pub(crate) promoting: crate::layout::inline::Turns,
     /// Held by who leases more numbers: if all that want one did, they would conflict.
     pub(crate) leasing: tokio::sync::Mutex<()>,
     pub(crate) epoch: BootEpoch,
@@ -137,6 +138,7 @@ impl Mds {
             data_files: IdAllocator::default(),
             fences: IdAllocator::default(),
             room_for_data: AtomicBool::new(true),
+            promoting: crate::layout::inline::Turns::default(),
             leasing: tokio::sync::Mutex::default(),
             reports: Reports::default(),
             proxied: Proxied::default(),

@@ -19,13 +19,14 @@ use super::table::{Row, Table};
 use crate::client::{Client, How};
 
 /// Clients, bytes of a file, and whether times are set on it before it is closed.
-const GROUPS: [(usize, u32, bool); 6] = [
+const GROUPS: [(usize, u32, bool); 7] = [
     (1, 4096, true),
     (8, 4096, true),
     (64, 4096, true),
     (1, 4096, false),
     (64, 4096, false),
     (64, 16_384, false),
+    (64, 32_768, false),
 ];
 /// Data servers tell their counters with their heartbeats.
 const SETTLED: Duration = Duration::from_secs(3);
@@ -161,7 +162,7 @@ pub(super) async fn measure(target: &Target, installation: &Installation, table:
     }
     for (number, (count, size, times)) in GROUPS.into_iter().enumerate() {
         for inline in [false, true] {
-            installation.keep_inline(if inline { "16KiB" } else { "off" })?;
+            installation.keep_inline(if inline { "32KiB" } else { "off" })?;
             let clients = clients.get(..count).unwrap_or_default();
             let group = Group { number, size, times, inline };
             group.measure(target, installation, clients, table).await?;

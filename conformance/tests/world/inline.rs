@@ -175,6 +175,53 @@ fn a_promotion_of_which_the_store_says_nothing_leaves_nothing_behind() {
     }
 }
 
+/// Who appends to a small file does as it was told, and outgrows it by the way: that is no data that went astray.
+#[test]
+fn a_write_that_outgrows_the_limit_is_not_proxied() {
+    simulate_with(95, SMALL, async |world| {
+        let client = Client::mount(world, "a", NEW).await;
+        let (file, ..) = client.open_like_linux("log").await;
+        for n in 0..5 {
+            assert_eq!(client.proxied_write(&file, n * 4000, &pattern(n * 4000, 4000)).await, OK);
+        }
+        assert_eq!((data_files(world), world.proxied_because().await), (1, Vec::new()));
+        assert_eq!(client.proxied_content(&file, 20_000).await, pattern(0, 20_000));
+        world.check().await;
+    });
+}
+
+/// Records of many hosts in one new file: it gets data files once, and nothing is thrown away.
+#[test]
+fn of_many_who_outgrow_a_limit_at_once_one_makes_data_files() {
+    simulate_with(96, SMALL, async |world| {
+        let mut clients = Vec::new();
+        for n in 0..6 {
+            clients.push(Client::mount(world, &format!("c{n}"), NEW).await);
+        }
+        let first = clients[0].open("shared").await;
+        assert_eq!(clients[0].proxied_write(&first, 0, &pattern(0, 10_000)).await, OK);
+        let mut files = vec![first];
+        for client in &clients[1..] {
+            files.push(client.open("shared").await);
+        }
+        let before = world.cost();
+        let write = async |n: u64| {
+            let (client, file) = (&clients[n as usize], &files[n as usize]);
+            let at = 10_000 * (n + 1);
+            while client.proxied_write(file, at, &pattern(at, 10_000)).await != OK {
+                world.sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::join!(write(0), write(1), write(2), write(3), write(4), write(5));
+        assert_eq!(clients[0].proxied_content(&files[0], 70_000).await, pattern(0, 70_000));
+        // The file's, and each writer's piece.
+        let orders = (world.cost() - before).orders;
+        assert!(orders <= 20, "{orders} calls to data servers");
+        assert_eq!(data_files(world), 1);
+        world.check().await;
+    });
+}
+
 /// A data server is away when the file has to go there: it stays what it was, and goes elsewhere.
 #[test]
 fn a_file_is_promoted_to_data_servers_that_are_there() {

@@ -1,14 +1,17 @@
 //! Files that are kept in the metadata (docs/adr/0020): when they get data files after all, and copies from
 //! one to another. Reading and writing them is a transaction each (`ops/read.rs`, `ops/write.rs`).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use sluice_kv::{Room, Transaction};
 use sluice_namespace::{
-    DirectoryUpdate, FsError, Inline, Inode, InodeKey, Layout, LayoutPolicy, MAX_INLINE, Namespace, Request,
+    DirectoryUpdate, FileId, FsError, Inline, Inode, InodeKey, Layout, LayoutPolicy, MAX_INLINE, Namespace,
+    Request,
 };
 use sluice_xdr::nfs4::nfsstat4;
 use tokio::sync::oneshot;
@@ -87,7 +90,36 @@ pub(crate) async fn promote(mds: &Arc<Mds>, key: InodeKey) -> Result<(), nfsstat
     outcome.await.unwrap_or(Err(nfsstat4::NFS4ERR_DELAY))
 }
 
+/// Files that are being promoted: who finds one here waits for its turn, and finds it done. Many writers outgrow a limit at
+/// once, and each would make data files of its own, of which one's are taken.
+#[derive(Debug, Default)]
+pub(crate) struct Turns(Mutex<BTreeMap<FileId, Arc<tokio::sync::Mutex<()>>>>);
+
+impl Turns {
+    fn of(&self, file: FileId) -> Arc<tokio::sync::Mutex<()>> {
+        Arc::clone(self.0.lock().entry(file).or_default())
+    }
+
+    /// After a turn: whoever waits has the lock, too.
+    fn over(&self, file: FileId, turn: Arc<tokio::sync::Mutex<()>>) {
+        let mut all = self.0.lock();
+        drop(turn);
+        if all.get(&file).is_some_and(|turn| Arc::strong_count(turn) == 1) {
+            all.remove(&file);
+        }
+    }
+}
+
 async fn carry_out(mds: &Arc<Mds>, key: InodeKey) -> Result<(), nfsstat4> {
+    let turn = mds.promoting.of(key.fileid);
+    let mine = turn.lock().await;
+    let outcome = in_turn(mds, key).await;
+    drop(mine);
+    mds.promoting.over(key.fileid, turn);
+    outcome
+}
+
+async fn in_turn(mds: &Arc<Mds>, key: InodeKey) -> Result<(), nfsstat4> {
     for _ in 0..TRIES {
         let namespace = &mds.namespace;
         let found = mds

@@ -50,7 +50,8 @@ async fn carry_out(
     let key = cx.current()?.inode;
     let entry = cx.server.file(&key).await?;
     let inode = cx.inode().await?;
-    if inode.inline().is_some() {
+    let was_inline = inode.inline().is_some();
+    if was_inline {
         if inline::stays(&cx.server, &inode, end) && carry_out_inline(cx, &entry, (offset, &data), answer).await? {
             return Ok(());
         }
@@ -93,8 +94,13 @@ async fn carry_out(
     if end > inode.size() {
         dsctl::push_size(&cx.server, layout, end).await;
     }
-    metrics::add(&cx.server.metrics.proxied_written, length);
-    count_proxied(cx, client, &entry, length);
+    if was_inline {
+        // The client did as `mdsthreshold` says: nothing is in its way.
+        cx.server.metrics.add_inline(0, length);
+    } else {
+        metrics::add(&cx.server.metrics.proxied_written, length);
+        count_proxied(cx, client, &entry, length);
+    }
     Ok(())
 }
 

@@ -123,6 +123,7 @@ fn store(world: &World) -> Faults {
         too_old: chance(world) / 10.0,
         unavailable: chance(world) / 10.0,
         latency: Duration::from_millis(below(world, 20)),
+        scarce: below(world, 4) == 0,
     }
 }
 
