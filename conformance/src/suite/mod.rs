@@ -206,9 +206,10 @@ impl<'a> Suite<'a> {
         let share = home.path().join("share");
         self.fill(&share, case)?;
         let on_host = self.options.reference.is_none() && !case.powered;
-        let sluice = on_host.then(|| self.options.program()).transpose()?.map(|program| {
-            Sluice::new(&program, home.path(), &logs.join("sluice.log"), case)
-        });
+        let sluice = on_host
+            .then(|| self.options.program())
+            .transpose()?
+            .map(|program| Sluice::new(&program, home.path(), &logs.join("sluice.log"), case));
         let machines = case.powered.then(|| self.machines(case, *kernel, vers, &share, &logs)).transpose()?;
         let act = Arc::new(Act::new(sluice, machines, limit));
         self.stage.begin(Arc::clone(&act))?;

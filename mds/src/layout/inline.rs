@@ -46,7 +46,9 @@ pub(crate) async fn watch_room(mds: Arc<Mds>) {
             if room {
                 tracing::info!("there is room on the metadata's device again: small files are kept there");
             } else {
-                tracing::warn!("the metadata's device is nearly full: what small files take more goes to data servers");
+                tracing::warn!(
+                    "the metadata's device is nearly full: what small files take more goes to data servers"
+                );
             }
         }
         mds.env.clock.sleep(LOOK).await;

@@ -49,10 +49,12 @@ async fn carry_out(
     let client = cx.client()?;
     let key = cx.current()?.inode;
     let entry = cx.server.file(&key).await?;
-    let inode = cx.inode().await?;
-    let was_inline = inode.inline().is_some();
+    let (was_inline, stays) = {
+        let inode = cx.inode().await?;
+        (inode.inline().is_some(), inline::stays(&cx.server, &inode, end))
+    };
     if was_inline {
-        if inline::stays(&cx.server, &inode, end) && carry_out_inline(cx, &entry, (offset, &data), answer).await? {
+        if stays && carry_out_inline(cx, &entry, (offset, &data), answer).await? {
             return Ok(());
         }
         // It has outgrown that, now or just before.
