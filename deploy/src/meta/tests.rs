@@ -86,7 +86,7 @@ async fn what_is_dumped_from_a_server_at_work_is_loaded_and_served() {
     let at_rest = cli::Reach { data_dir: Some(to.path().to_owned()), mds: None, key: None };
     check(Source::open(&at_rest, &EMBEDDED).await.unwrap(), true).await.unwrap();
     let new = Running::start(to).await;
-    assert_eq!(new.policy("").await, "wide,mirrors=2");
+    assert_eq!(new.policy("").await, "wide,mirrors=2,inline=32KiB");
     check(Source::open(&new.reach(), &EMBEDDED).await.unwrap(), true).await.unwrap();
     // A file system is never loaded over another.
     let other = tempfile::tempdir().unwrap();
@@ -148,6 +148,6 @@ async fn foundation_is_loaded_and_dumped() {
     let here = tempfile::tempdir().unwrap();
     load(&back, here.path(), &EMBEDDED, true).await.unwrap();
     let new = Running::start(here).await;
-    assert_eq!(new.policy("").await, "wide,mirrors=2");
+    assert_eq!(new.policy("").await, "wide,mirrors=2,inline=32KiB");
     check(Source::open(&new.reach(), &EMBEDDED).await.unwrap(), true).await.unwrap();
 }
