@@ -14,7 +14,8 @@ use sluice_env::Env;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::embedded::EmbeddedOptions;
-use crate::embedded::engine::{Effect, Engine, Snapshot};
+use crate::embedded::effect::Effect;
+use crate::embedded::engine::{Engine, Snapshot};
 use crate::embedded::rows::Rows;
 use crate::history::History;
 use crate::store::{Request, Shared};
@@ -190,7 +191,7 @@ impl Core {
             core: self,
             latest: validator.views.newest().clone(),
             version: validator.version + 1,
-            effect: Effect::new(),
+            effect: Effect::default(),
             accepted: Vec::with_capacity(group.len()),
         };
         for job in group.drain(..) {
@@ -288,9 +289,9 @@ impl Draft<'_> {
         history.validate(&request.reads, read_at)?;
         let order = u16::try_from(self.accepted.len()).unwrap_or(u16::MAX);
         let stamp = Versionstamp::new(self.version, order);
-        let effect = self.resolve(&request.writes, stamp)?;
+        let resolved = self.resolve(&request.writes, stamp)?;
         history.record(self.version, &request.writes, &request.write_conflicts);
-        self.effect.extend(effect);
+        resolved.into_iter().for_each(|(key, value)| self.effect.put(key, value));
         Ok(Committed { version: self.version, versionstamp: Some(stamp), exact: true })
     }
 
@@ -304,7 +305,7 @@ impl Draft<'_> {
         let mut out = Vec::with_capacity(writes.entries.len());
         for (begin, end) in &writes.cleared {
             let stored = self.core.engine.keys(&self.latest.snapshot, begin, end)?;
-            let grouped = self.effect.range(begin.clone()..end.clone()).map(|(k, _)| k.clone());
+            let grouped = self.effect.keys_in(begin, end).cloned();
             out.extend(stored.into_iter().chain(grouped).map(|k| (k, None)));
         }
         for (key, pending) in &writes.entries {

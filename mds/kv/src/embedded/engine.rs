@@ -3,7 +3,6 @@
 //! not carried along whenever the small ones are merged, nor take their place in memory. Both trees have one journal
 //! and one sequence of snapshots: a batch is in both or in neither. Seen from above there is one sequence of keys.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use bytes::Bytes;
@@ -11,6 +10,7 @@ use fjall::{KeyspaceCreateOptions, OwnedWriteBatch, PersistMode, Readable};
 
 use crate::embedded::EmbeddedOptions;
 use crate::embedded::directory::{Directory, FORMAT_LARGE, FORMAT_ONE, io_error};
+use crate::embedded::effect::Effect;
 use crate::embedded::journal;
 use crate::{KeyRange, KeyValue, KvError};
 
@@ -22,9 +22,6 @@ const VERSION_KEY: &[u8] = b"\xff/version";
 const LARGE_KEY: &[u8] = b"\xff/large";
 const KEYSPACE: &str = "data";
 const LARGE: &str = "large";
-
-/// What a group of transactions writes: the last word on each key.
-pub(crate) type Effect = BTreeMap<Bytes, Option<Bytes>>;
 
 pub(crate) struct Engine {
     db: fjall::Database,
@@ -174,7 +171,7 @@ impl Engine {
     pub(crate) fn write(&self, effect: &Effect, version: u64) -> Result<(), KvError> {
         let mut batch = OwnedWriteBatch::with_capacity(self.db.clone(), effect.len() + 1)
             .durability(Some(self.durability));
-        for (key, value) in effect {
+        for (key, value) in effect.iter() {
             let tree = self.tree_of(key);
             match value {
                 Some(value) => batch.insert(tree, key.clone(), value.clone()),

@@ -2,6 +2,7 @@
 
 mod committer;
 mod directory;
+mod effect;
 mod engine;
 mod journal;
 mod rows;

@@ -15,7 +15,7 @@ use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use parking_lot::Mutex;
 
-use crate::embedded::engine::Effect;
+use crate::embedded::effect::Effect;
 
 /// Shards at least, so that readers do not wait for each other. A power of two.
 const SHARDS: usize = 256;
@@ -172,7 +172,7 @@ impl Rows {
 
     /// A group has written this; its version cannot be seen yet.
     pub(crate) fn apply(&self, effect: &Effect, version: u64) {
-        for (key, value) in effect {
+        for (key, value) in effect.iter() {
             let hash = self.hash(key);
             let short = value.as_ref().is_none_or(|value| value.len() <= LONGEST);
             let row = if short { Row::new(key, value.as_deref(), version) } else { None };
@@ -247,7 +247,7 @@ mod tests {
     }
 
     fn effect(key: &'static str, value: Option<&'static str>) -> Effect {
-        Effect::from([(bytes(key), value.map(bytes))])
+        Effect::from_iter([(bytes(key), value.map(bytes))])
     }
 
     #[test]
@@ -291,7 +291,7 @@ mod tests {
         let rows = Rows::new(5, 1 << 20);
         rows.offer(b"a", Some(&bytes("one")), 5);
         let long = Bytes::from(vec![0; LONGEST + 1]);
-        rows.apply(&Effect::from([(bytes("a"), Some(long.clone()))]), 6);
+        rows.apply(&Effect::from_iter([(bytes("a"), Some(long.clone()))]), 6);
         assert_eq!(rows.get(b"a", 6), None);
         rows.offer(b"a", Some(&long), 6);
         assert_eq!(rows.get(b"a", 6), None);
@@ -344,7 +344,7 @@ mod tests {
                 let key = Bytes::copy_from_slice(&(number % 3_000).to_be_bytes());
                 let length = (number as usize * 7 + version as usize * 13) % (LONGEST * 2);
                 let value = (!length.is_multiple_of(5)).then(|| Bytes::from(vec![1; length]));
-                rows.apply(&Effect::from([(key, value)]), version);
+                rows.apply(&Effect::from_iter([(key, value)]), version);
             }
         }
         let (held, bytes) = held(&rows);
