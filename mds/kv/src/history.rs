@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 
-use crate::store::ReadSet;
+use crate::reads::ReadSet;
 use crate::writes::{WriteSet, half_open, up_to};
 use crate::{KeyRange, KvError};
 
@@ -85,20 +85,17 @@ impl History {
         for range in extra {
             self.write_range(&range.begin, &range.end, version);
         }
-        let mut bytes = 0;
-        let mut keys = Vec::with_capacity(writes.entries.len());
-        for key in writes.entries.keys() {
-            self.keys.insert(key.clone(), version);
-            bytes += key.len() + OVERHEAD;
-            keys.push(key.clone());
+        if self.generations.back().is_none_or(|last| last.version != version) {
+            self.generations.push_back(Generation { version, keys: Vec::new(), bytes: 0 });
         }
-        self.bytes += bytes;
-        match self.generations.back_mut() {
-            Some(g) if g.version == version => {
-                g.keys.append(&mut keys);
-                g.bytes += bytes;
+        if let Some(last) = self.generations.back_mut() {
+            for key in writes.entries.keys() {
+                let bytes = key.len() + OVERHEAD;
+                self.keys.insert(key.clone(), version);
+                last.keys.push(key.clone());
+                last.bytes += bytes;
+                self.bytes += bytes;
             }
-            _ => self.generations.push_back(Generation { version, keys, bytes }),
         }
         self.enforce_cap();
     }

@@ -18,6 +18,7 @@ mod history;
 mod key;
 mod lock;
 mod memory;
+mod reads;
 mod run;
 mod snapshot;
 mod store;

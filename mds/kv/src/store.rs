@@ -8,22 +8,10 @@ use bytes::Bytes;
 use crate::embedded::Embedded;
 use crate::foundation::Foundation;
 use crate::memory::Memory;
+use crate::reads::ReadSet;
 use crate::views::View as Versioned;
 use crate::writes::WriteSet;
 use crate::{Committed, KeyRange, KeyValue, KvError};
-
-/// What a transaction read, for validation.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct ReadSet {
-    pub(crate) keys: Vec<Bytes>,
-    pub(crate) ranges: Vec<KeyRange>,
-}
-
-impl ReadSet {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.keys.is_empty() && self.ranges.is_empty()
-    }
-}
 
 /// A transaction on its way to commit. The view is held until validation, so that the history it
 /// needs is kept.

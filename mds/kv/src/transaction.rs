@@ -9,7 +9,8 @@ use sluice_env::{BoxFuture, Monotonic};
 
 use crate::database::Inner;
 use crate::key::successor;
-use crate::store::{Backend, ReadSet, Request, View};
+use crate::reads::ReadSet;
+use crate::store::{Backend, Request, View};
 use crate::writes::{Pending, WriteSet};
 use crate::{
     AtomicOp, Committed, KEYS_END, KeyRange, KeyValue, KvError, MAX_AGE, MAX_KEY, MAX_TRANSACTION, MAX_VALUE,
@@ -241,7 +242,7 @@ impl Transaction {
         if self.expired() {
             return Err(KvError::TooOld);
         }
-        let mut reads = self.reads.into_inner().set;
+        let reads = self.reads.into_inner().set;
         let view = match self.view.into_inner() {
             // Whoever was reading at it has ended: [`Self::read_beside`] is awaited first.
             Some((view, _)) => Some(Arc::into_inner(view).ok_or(KvError::TooOld)?),
@@ -249,8 +250,6 @@ impl Transaction {
             None if !reads.is_empty() => Some(self.db.backend.view().await?),
             None => None,
         };
-        reads.keys.sort_unstable();
-        reads.keys.dedup();
         let write_conflicts = self.write_conflicts;
         let request = Request { view, reads, writes: self.writes, write_conflicts, bytes };
         let committed = self.db.backend.commit(request).await?;
@@ -481,7 +480,7 @@ impl Transaction {
 impl Reads {
     fn add_key(&mut self, key: &[u8]) {
         self.bytes += 2 * key.len() + CONFLICT_OVERHEAD;
-        self.set.keys.push(Bytes::copy_from_slice(key));
+        self.set.keys.push(key);
     }
 
     fn add_range(&mut self, range: KeyRange) {

@@ -11,6 +11,7 @@ mod space;
 mod tenure;
 mod wait;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -299,7 +300,8 @@ impl Foundation {
             let (begin, end) = (self.space.key(begin), self.space.key(end));
             transaction.add_conflict_range(&begin, &end, kind).map_err(failure::of_call)
         };
-        for key in &reads.keys {
+        let keys: BTreeSet<&[u8]> = reads.keys.iter().collect();
+        for key in keys {
             conflict(key, &successor(key), ConflictRangeType::Read)?;
         }
         for range in reads.ranges.iter().filter(|r| r.begin < r.end) {
