@@ -29,6 +29,10 @@ const PARKED: usize = 64;
 /// A record of which more bytes are missing needs room for itself.
 const LARGE: usize = 64 << 10;
 
+/// A record of at most that many bytes is copied: a call that waits for a disk would otherwise keep a whole buffer from
+/// being used again, and every other call would begin with the system clearing memory for a new one.
+const COPIED: usize = 8 << 10;
+
 /// Less room than that is not worth a read.
 const SHORT: usize = 4096;
 
@@ -239,6 +243,7 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
             match self.decoder.next_record() {
                 Ok(Some(record)) => {
                     let arriving = self.arriving.take();
+                    let record = if record.len() > COPIED { record } else { Bytes::copy_from_slice(&record) };
                     self.connection.records.fetch_add(1, Ordering::Relaxed);
                     self.take(record, arriving).await?;
                     if self.connection.outbox.queued() >= ENOUGH {
