@@ -19,9 +19,9 @@ const MIB: u64 = 1 << 20;
 /// Bytes of a block as stat(2) counts them.
 const BLOCK: u64 = 512;
 const SHARE: f64 = 1.1;
-/// What the caches of a metadata server's store hold together, in MiB: what these servers are given (`kills/servers.rs`), and
-/// writes kept for validation (`EmbeddedOptions`).
-const CACHES: u64 = 384;
+/// What the caches of a metadata server's store hold together, in MiB: what these servers are given (`kills/servers.rs`),
+/// writes kept for validation (`EmbeddedOptions`), and those of small files' data that are not merged yet.
+const CACHES: u64 = 448;
 
 /// A kind of thing that a server holds.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]

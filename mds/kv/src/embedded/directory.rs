@@ -3,6 +3,8 @@
 //! ```text
 //! DIR/LOCK     held exclusively while the store is open
 //! DIR/FORMAT   one line: "sluice-kv embedded FORMAT"
+//! DIR/MARK     16 random bytes in hexadecimal, which each batch in the engine's journals has as well; stores made by
+//!              releases of old have none
 //! DIR/engine/  the engine
 //! ```
 //!
@@ -27,10 +29,14 @@ const MAGIC: &str = "sluice-kv embedded ";
 const LOCK_FILE: &str = "LOCK";
 const FORMAT_FILE: &str = "FORMAT";
 const FORMAT_DRAFT: &str = "FORMAT.new";
+const MARK_FILE: &str = "MARK";
 const ENGINE: &str = "engine";
 const ENGINE_DRAFT: &str = "engine.new";
 /// What a fresh file system contains.
 const LOST_AND_FOUND: &str = "lost+found";
+
+/// Tells what the store wrote from what looks like it: values are whatever clients say, and nobody but the store knows this.
+pub(crate) type Mark = [u8; 16];
 
 /// A locked store directory.
 #[derive(Debug)]
@@ -56,10 +62,11 @@ impl Directory {
         Ok(Self { dir: dir.to_owned(), _lock: lock })
     }
 
-    /// The engine's folder. Unless the store exists already, `create` first fills it, in this format.
+    /// The engine's folder. Unless the store exists already, `create` first fills it, in this format, with this mark.
     pub(crate) fn engine(
         &self,
         format: u32,
+        mark: Mark,
         create: impl FnOnce(&Path) -> Result<(), KvError>,
     ) -> Result<PathBuf, KvError> {
         let engine = self.dir.join(ENGINE);
@@ -75,6 +82,7 @@ impl Directory {
             fs::remove_dir_all(&draft).map_err(|e| io_error("removing", &draft, &e))?;
         }
         create(&draft)?;
+        self.write_mark(mark)?;
         self.write_format(format)?;
         fs::rename(&draft, &engine).map_err(|e| io_error("renaming", &draft, &e))?;
         sync_directory(&self.dir)?;
@@ -85,6 +93,30 @@ impl Directory {
         Ok(engine)
     }
 
+    /// The store's mark; `None` if it was made without one.
+    pub(crate) fn mark(&self) -> Result<Option<Mark>, KvError> {
+        let path = self.dir.join(MARK_FILE);
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(io_error("reading", &path, &e)),
+        };
+        let number = Some(text.trim_end()).filter(|hex| hex.len() == 2 * size_of::<Mark>());
+        let mark = number.and_then(|hex| u128::from_str_radix(hex, 16).ok()).map(u128::to_be_bytes);
+        let what = || format!("{} is not what a store writes there", path.display());
+        mark.map(Some).ok_or_else(|| KvError::Corrupt { what: what() })
+    }
+
+    fn write_mark(&self, mark: Mark) -> Result<(), KvError> {
+        let path = self.dir.join(MARK_FILE);
+        let write = || -> io::Result<()> {
+            let mut file = File::create(&path)?;
+            writeln!(file, "{:032x}", u128::from_be_bytes(mark))?;
+            file.sync_all()
+        };
+        write().map_err(|e| io_error("writing", &path, &e))
+    }
+
     fn write_format(&self, format: u32) -> Result<(), KvError> {
         let draft = self.dir.join(FORMAT_DRAFT);
         let write = || -> io::Result<()> {
@@ -93,6 +125,8 @@ impl Directory {
             file.sync_all()?;
             fs::rename(&draft, self.dir.join(FORMAT_FILE))
         };
+        // After those of what a finished store has besides.
+        sync_directory(&self.dir)?;
         write().map_err(|e| io_error("writing", &draft, &e))?;
         sync_directory(&self.dir)
     }
@@ -109,7 +143,7 @@ fn refuse_foreign(dir: &Path) -> Result<(), KvError> {
     for entry in fs::read_dir(dir).map_err(|e| io_error("reading", dir, &e))? {
         let name = entry.map_err(|e| io_error("reading", dir, &e))?.file_name();
         // What an interrupted creation leaves. A finished engine without FORMAT is not among it.
-        let ours = [LOCK_FILE, FORMAT_DRAFT, ENGINE_DRAFT, LOST_AND_FOUND];
+        let ours = [LOCK_FILE, FORMAT_DRAFT, MARK_FILE, ENGINE_DRAFT, LOST_AND_FOUND];
         if !ours.iter().any(|n| name == *n) {
             return Err(KvError::Foreign { dir: dir.to_owned() });
         }

@@ -7,9 +7,10 @@ use std::path::Path;
 
 use bytes::Bytes;
 use fjall::{KeyspaceCreateOptions, OwnedWriteBatch, PersistMode, Readable};
+use sluice_env::Env;
 
 use crate::embedded::EmbeddedOptions;
-use crate::embedded::directory::{Directory, FORMAT_LARGE, FORMAT_ONE, io_error};
+use crate::embedded::directory::{Directory, FORMAT_LARGE, FORMAT_ONE, Mark, io_error};
 use crate::embedded::effect::Effect;
 use crate::embedded::journal;
 use crate::{KeyRange, KeyValue, KvError};
@@ -18,6 +19,8 @@ pub(crate) use fjall::Snapshot;
 
 /// Written with every batch: the version it committed. Callers' keys never begin with 0xff.
 const VERSION_KEY: &[u8] = b"\xff/version";
+/// Written with every batch: the store's mark, if it has one.
+pub(crate) const MARK_KEY: &[u8] = b"\xff/mark";
 /// Written when the store is made, if there is such a range: its bounds, each with its length before it.
 const LARGE_KEY: &[u8] = b"\xff/large";
 const KEYSPACE: &str = "data";
@@ -27,6 +30,7 @@ pub(crate) struct Engine {
     db: fjall::Database,
     data: fjall::Keyspace,
     large: Option<Large>,
+    mark: Option<Mark>,
     durability: PersistMode,
     // Dropped last: the directory stays locked while the engine runs.
     _directory: Directory,
@@ -46,20 +50,23 @@ impl std::fmt::Debug for Engine {
 
 impl Engine {
     /// Opens or creates the store in `dir`; also returns the last committed version.
-    pub(crate) fn open(dir: &Path, options: &EmbeddedOptions) -> Result<(Self, u64), KvError> {
+    pub(crate) fn open(env: &Env, dir: &Path, options: &EmbeddedOptions) -> Result<(Self, u64), KvError> {
         let directory = Directory::open(dir)?;
+        let fresh: Mark = env.random.array();
         let format = if options.large.is_some() { FORMAT_LARGE } else { FORMAT_ONE };
-        let path = directory.engine(format, |draft| {
+        let path = directory.engine(format, fresh, |draft| {
             let (db, data) = start(draft, options)?;
             let mut batch = db.batch().durability(Some(PersistMode::SyncAll));
             batch.insert(&data, VERSION_KEY, 0u64.to_be_bytes());
+            batch.insert(&data, MARK_KEY, fresh);
             if let Some(range) = &options.large {
                 drop(tree(&db, draft, LARGE)?);
                 batch.insert(&data, LARGE_KEY, bounds(range));
             }
             batch.commit().map_err(|e| engine_error(dir, &e))
         })?;
-        journal::mend(&path)?;
+        let mark = directory.mark()?;
+        journal::mend(&path, mark.as_ref())?;
         let (db, data) = start(&path, options)?;
         let row = |key| data.get(key).map_err(|e| engine_error(dir, &e));
         let version = row(VERSION_KEY)?
@@ -76,7 +83,7 @@ impl Engine {
             }),
         };
         let durability = if options.unsafe_no_sync { PersistMode::Buffer } else { PersistMode::SyncAll };
-        Ok((Self { db, data, large, durability, _directory: directory }, version))
+        Ok((Self { db, data, large, mark, durability, _directory: directory }, version))
     }
 
     /// The tree that has `key`.
@@ -169,7 +176,7 @@ impl Engine {
 
     /// Writes `effect` and the version in one batch, syncs it, then lets snapshots see it.
     pub(crate) fn write(&self, effect: &Effect, version: u64) -> Result<(), KvError> {
-        let mut batch = OwnedWriteBatch::with_capacity(self.db.clone(), effect.len() + 1)
+        let mut batch = OwnedWriteBatch::with_capacity(self.db.clone(), effect.len() + 2)
             .durability(Some(self.durability));
         for (key, value) in effect.iter() {
             let tree = self.tree_of(key);
@@ -179,6 +186,9 @@ impl Engine {
             }
         }
         batch.insert(&self.data, VERSION_KEY, version.to_be_bytes());
+        if let Some(mark) = self.mark {
+            batch.insert(&self.data, MARK_KEY, mark);
+        }
         batch.commit().map_err(|e| self.error(&e))
     }
 

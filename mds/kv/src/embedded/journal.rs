@@ -5,7 +5,8 @@
 //! any order. The engine discards a last batch that stops short; but one with a hole in the middle it
 //! takes for damage and refuses to open, and damage further up it takes for the end and silently
 //! discards what follows. So we look first: a bad batch with nothing good behind it is cut off, one
-//! with good batches behind it is damage to acknowledged commits and refused.
+//! with good batches behind it is damage to acknowledged commits and refused. Data of clients is in the torn batch, and may
+//! look like a batch: one is good only if it has the store's mark, which nobody else knows.
 //!
 //! The layout below is that of the engine's disk format 3, uncompressed; a test compares it with
 //! what the engine writes.
@@ -16,7 +17,8 @@ use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::KvError;
-use crate::embedded::directory::io_error;
+use crate::embedded::directory::{Mark, io_error};
+use crate::embedded::engine::MARK_KEY;
 
 const START: u8 = 1;
 const ITEM: u8 = 2;
@@ -28,8 +30,8 @@ const TRAILER: &[u8] = b"FJL\x03";
 const ITEM_HEADER: usize = 1 + 1 + 1 + 8 + 2 + 4 + 4;
 const START_HEADER: usize = 1 + 4 + 8;
 
-/// Checks every journal in `engine` and cuts a torn batch off the newest.
-pub(crate) fn mend(engine: &Path) -> Result<(), KvError> {
+/// Checks every journal in `engine` and cuts a torn batch off the newest. `mark`: that of the store, if it has one.
+pub(crate) fn mend(engine: &Path, mark: Option<&Mark>) -> Result<(), KvError> {
     let mut journals = journals(engine)?;
     let newest = journals.pop();
     for (_, path) in journals {
@@ -41,7 +43,7 @@ pub(crate) fn mend(engine: &Path) -> Result<(), KvError> {
     let Some((_, path)) = newest else { return Ok(()) };
     let bytes = read(&path)?;
     let Some(at) = bad_batch(&bytes) else { return Ok(()) };
-    if good_batch_after(&bytes, at) {
+    if good_batch_after(&bytes, at, mark) {
         return Err(damaged(&path, at));
     }
     tracing::info!(journal = %path.display(), at, "cut off a batch torn by a power loss; it was not acknowledged");
@@ -89,8 +91,15 @@ fn bad_batch(bytes: &[u8]) -> Option<usize> {
     bytes.get(at..)?.iter().any(|&b| b != 0).then_some(at)
 }
 
-fn good_batch_after(bytes: &[u8], bad: usize) -> bool {
-    (bad + 1..bytes.len()).any(|at| bytes[at] == START && batch(bytes, at).is_some())
+fn good_batch_after(bytes: &[u8], bad: usize, mark: Option<&Mark>) -> bool {
+    let is_ours = |batch: &[u8]| mark.is_none_or(|mark| has_mark(batch, mark));
+    (bad + 1..bytes.len())
+        .any(|at| bytes[at] == START && batch(bytes, at).is_some_and(|end| is_ours(&bytes[at..end])))
+}
+
+fn has_mark(batch: &[u8], mark: &Mark) -> bool {
+    let row = [MARK_KEY, mark].concat();
+    batch.windows(row.len()).any(|part| part == row)
 }
 
 /// The end of the good batch that begins at `at`.
@@ -139,12 +148,20 @@ mod tests {
     const COMMITS: usize = 3;
 
     fn open(dir: &Path) -> Result<Database, KvError> {
-        Database::open_embedded(Env::simulated(1), dir, EmbeddedOptions::default())
+        open_with(dir, 1)
+    }
+
+    fn open_with(dir: &Path, seed: u64) -> Result<Database, KvError> {
+        Database::open_embedded(Env::simulated(seed), dir, EmbeddedOptions::default())
     }
 
     /// A store with three commits of several pages each; returns its journal and where its batches begin.
     async fn store(dir: &Path) -> (PathBuf, Vec<usize>) {
-        let db = open(dir).unwrap();
+        store_with(dir, 1).await
+    }
+
+    async fn store_with(dir: &Path, seed: u64) -> (PathBuf, Vec<usize>) {
+        let db = open_with(dir, seed).unwrap();
         for n in 0..COMMITS {
             let mut tx = db.begin();
             for part in 0..4 {
@@ -212,6 +229,37 @@ mod tests {
             }
             fs::write(&path, &intact).unwrap();
         }
+    }
+
+    /// The last batch has a value that is a batch, as the engine writes it, and is torn.
+    async fn torn_around_a_batch(dir: &Path, inner: &[u8]) -> PathBuf {
+        let (path, starts) = store(dir).await;
+        let db = open(dir).unwrap();
+        let mut tx = db.begin();
+        tx.set("a", vec![b'x'; 6000]);
+        tx.set("b", inner.to_vec());
+        tx.commit().await.unwrap();
+        db.close().await.unwrap();
+        let from = starts.last().unwrap();
+        zero(&path, from + 1000, from + 1100);
+        path
+    }
+
+    #[tokio::test]
+    async fn what_a_client_wrote_is_no_batch() {
+        // Of another store: whoever can make a batch does not know the mark.
+        let other = tempfile::tempdir().unwrap();
+        let (path, starts) = store_with(other.path(), 2).await;
+        let batch = fs::read(path).unwrap()[starts[1]..starts[2]].to_vec();
+        let dir = tempfile::tempdir().unwrap();
+        torn_around_a_batch(dir.path(), &batch).await;
+        assert_eq!(keys(&open(dir.path()).unwrap()).await.len(), 4 * COMMITS);
+
+        // A store that was made without a mark cannot tell, and must not lose what was acknowledged.
+        let dir = tempfile::tempdir().unwrap();
+        torn_around_a_batch(dir.path(), &batch).await;
+        fs::remove_file(dir.path().join("MARK")).unwrap();
+        assert!(matches!(open(dir.path()).unwrap_err(), KvError::Corrupt { .. }));
     }
 
     #[tokio::test]

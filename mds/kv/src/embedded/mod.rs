@@ -70,7 +70,7 @@ pub(crate) struct Embedded {
 
 impl Embedded {
     pub(crate) fn open(env: Env, dir: &Path, options: &EmbeddedOptions) -> Result<Self, KvError> {
-        let (engine, version) = Engine::open(dir, options)?;
+        let (engine, version) = Engine::open(&env, dir, options)?;
         Ok(Self { core: Arc::new(Core::new(env, engine, version, options)), dir: dir.to_owned() })
     }
 
