@@ -37,6 +37,7 @@ mod up;
 mod why;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use cli::{Cli, Command};
@@ -48,6 +49,11 @@ const VERSION: &str = env!("SLUICE_VERSION");
 /// kernel and faults it in again, which costs more than the copy.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// How long a thread for what blocks waits for more. Each piece of work wakes another one of those that wait: if they waited
+/// for seconds, a device that was slow for a moment would leave a hundred of them, with their memory, for as long as there is
+/// a little to do.
+const SPARE_THREAD: Duration = Duration::from_millis(250);
 
 fn main() -> ExitCode {
     let outcome = config::parse(std::env::args_os().collect()).and_then(run);
@@ -64,6 +70,7 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
+        .thread_keep_alive(SPARE_THREAD)
         .build()
         .context("cannot start the runtime")?;
     if matches!(cli.command, Command::Up(_) | Command::Mds(_) | Command::Ds(_)) {

@@ -290,3 +290,66 @@ fn host(address: IpAddr) -> String {
         IpAddr::V6(address) => format!("[{address}]"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::{Cli, Command, Tuning};
+
+    fn parse(line: &[&str]) -> Command {
+        Cli::try_parse_from([&["sluice"], line].concat()).unwrap().command
+    }
+
+    fn up(line: &[&str]) -> cli::Up {
+        match parse(&[&["up"], line].concat()) {
+            Command::Up(options) => options,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// One entry for each setting.
+    fn settings(tuning: &Tuning) -> Vec<String> {
+        let text = format!("{tuning:#?}");
+        let begins =
+            |line: &str| line.strip_prefix("    ").is_some_and(|rest| rest.starts_with(char::is_alphabetic));
+        let mut entries: Vec<String> = Vec::new();
+        for line in text.lines() {
+            match entries.last_mut() {
+                Some(last) if line.starts_with("    ") && !begins(line) => last.push_str(line.trim()),
+                _ => entries.push(line.to_owned()),
+            }
+        }
+        entries.retain(|entry| entry.starts_with("    "));
+        entries
+    }
+
+    #[test]
+    fn every_setting_reaches_the_metadata_server() {
+        let given = up(&[
+            "--lease=20",
+            "--rebuild-after=7",
+            "--allow=10.0.0.0/8",
+            "--root-squash",
+            "--inline=4KiB",
+            "--delegations=read",
+            "--delegation-quiet=3",
+            "--names=utf8",
+            "--metadata-cache=500",
+            "--no-layouts",
+        ]);
+        let installation = r#"{"format": 1, "data_servers": 1, "started": 0, "mds": "127.0.0.1:2049"}"#;
+        let installation = serde_json::from_str(installation).unwrap();
+        let roles = roles(Path::new("/srv"), &given, &installation).unwrap();
+        let line: Vec<&str> = roles[0].arguments.iter().map(String::as_str).collect();
+        let Command::Mds(mds) = parse(&line) else { panic!("{line:?}") };
+        let (sent, usual) = (settings(&given.tuning), settings(&up(&[]).tuning));
+        assert_eq!(settings(&mds.tuning), sent);
+        // A setting that is new must be added above.
+        assert!(
+            sent.len() == usual.len() && sent.iter().zip(&usual).all(|(a, b)| a != b),
+            "{sent:?} {usual:?}"
+        );
+    }
+}
