@@ -470,7 +470,8 @@ impl Io {
                 nfsstat4::NFS4_OK => break,
                 status if later(status) => self.host.pause().await,
                 status if unknown(status) => self.lost().await,
-                nfsstat4::NFS4ERR_IO => self.host.pause().await,
+                // A small file that becomes a large one gets data files now, and no data server may have room just now.
+                nfsstat4::NFS4ERR_IO | nfsstat4::NFS4ERR_NOSPC => self.host.pause().await,
                 other => panic!("{}: truncate: {other}", self.host.name),
             }
         }
