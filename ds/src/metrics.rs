@@ -12,6 +12,8 @@ pub struct Metrics {
     pub flush_failures: u64,
     /// Bytes written past the page cache.
     pub direct_bytes: u64,
+    /// Bytes that went from sockets to the page cache without a stay in our memory.
+    pub piped_bytes: u64,
     /// Checksums at rest.
     pub scrub: Scrub,
     /// `None`: the device does not tell.
@@ -27,6 +29,7 @@ impl DataServer {
             flushes: store.flushes(),
             flush_failures: store.flush_failures(),
             direct_bytes: store.direct_bytes(),
+            piped_bytes: store.piped_bytes(),
             scrub: store.scrubbed(),
             capacity: store.capacity().await.ok(),
         }

@@ -1,7 +1,7 @@
 //! Record marking (RFC 5531 §11): a byte stream cut into records of one or more fragments. No I/O here:
 //! the connection reads into [`RecordDecoder::buffer`] and asks for [`RecordDecoder::next_record`].
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use thiserror::Error;
 
 use crate::writer::Frame;
@@ -105,6 +105,28 @@ impl RecordDecoder {
             return None;
         }
         self.received.get(4..length + 4)
+    }
+
+    /// What has arrived of a record that comes in one fragment, and how many bytes that will have.
+    pub fn begun(&self) -> Option<(&[u8], usize)> {
+        let mark = u32::from_be_bytes(*self.received.first_chunk::<4>()?);
+        let length = (mark & !LAST) as usize;
+        let alone = mark & LAST != 0 && self.assembled.is_empty() && self.fragments == 0;
+        let received = self.received.get(4..)?;
+        (alone && length <= self.limit && received.len() < length).then_some((received, length))
+    }
+
+    /// Takes away what [`Self::begun`] showed: the rest of the record does not come here.
+    pub fn take_begun(&mut self) -> Option<Bytes> {
+        self.begun()?;
+        self.received.advance(4);
+        Some(self.received.split().freeze())
+    }
+
+    /// The buffer to read the stream into, with room for `room` bytes; append only, and no more than that.
+    pub fn buffer_for(&mut self, room: usize) -> bytes::buf::Limit<&mut BytesMut> {
+        self.received.reserve(room);
+        (&mut self.received).limit(room)
     }
 
     /// Takes away what [`Self::peek`] showed.

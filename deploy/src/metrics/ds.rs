@@ -84,6 +84,8 @@ impl Collector for Snapshot {
         page.counter("sluice_ds_flush_failures", In::Things, help, one(all.flush_failures))?;
         let help = "Bytes written past the page cache: of large writes that were to be durable";
         page.counter("sluice_ds_direct_write", In::Bytes, help, one(all.direct_bytes))?;
+        let help = "Bytes written from the socket to the page cache without a copy in between: of large UNSTABLE writes";
+        page.counter("sluice_ds_piped_write", In::Bytes, help, one(all.piped_bytes))?;
         let fences = u64::try_from(status.fences).unwrap_or(u64::MAX);
         page.gauge("sluice_ds_fences", In::Things, "Rows in the fence table", one(fences))?;
         // A device that does not tell has no series, rather than one that says 0.

@@ -55,7 +55,7 @@ impl Program for Nfs3 {
 
     fn call<'a>(&'a self, call: Call) -> BoxFuture<'a, Reply> {
         match TABLE.get(call.procedure as usize).map(|row| &row.run) {
-            Some(Run::Serve(run)) => run(&self.shared, call.args),
+            Some(Run::Serve(run)) => run(&self.shared, call),
             Some(Run::Refuse(words)) => Box::pin(std::future::ready(notsupp::reply(*words))),
             None => Box::pin(std::future::ready(Reply::ProcUnavail)),
         }
@@ -71,6 +71,10 @@ impl Program for Nfs3 {
             NFSPROC3_WRITE => write::now(&self.shared, args, result),
             _ => false,
         }
+    }
+
+    fn leave(&self, _version: u32, procedure: u32, args: &[u8], length: usize) -> Option<usize> {
+        if procedure == NFSPROC3_WRITE { write::leave(&self.shared, args, length) } else { None }
     }
 
     fn reply_bound(&self, _version: u32, procedure: u32, args: &Bytes) -> usize {

@@ -27,10 +27,16 @@ pub(super) fn read_args(args: &[u8]) -> Option<Range<'_>> {
 
 /// The arguments of a WRITE of whole words: range, stability and payload.
 pub(super) fn write_args(args: &[u8]) -> Option<(Range<'_>, u32, &[u8])> {
+    begun_write(args, args.len())
+}
+
+/// The same of one whose arguments will have `length` bytes, and of the payload as much as is here.
+pub(super) fn begun_write(args: &[u8], length: usize) -> Option<(Range<'_>, u32, &[u8])> {
     let range = range(args)?;
-    let (stable, length) = (word(args, HANDLE_END + 12)?, word(args, HANDLE_END + 16)?);
+    let (stable, payload) = (word(args, HANDLE_END + 12)?, word(args, HANDLE_END + 16)?);
     let data = args.get(HANDLE_END + 20..)?;
-    let whole = length == range.count && length as usize == data.len() && length.is_multiple_of(4);
+    let ends = HANDLE_END + 20 + payload as usize == length;
+    let whole = payload == range.count && ends && payload.is_multiple_of(4);
     whole.then_some((range, stable, data))
 }
 

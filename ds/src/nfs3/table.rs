@@ -2,15 +2,13 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use sluice_env::BoxFuture;
-use sluice_rpc::Reply;
+use sluice_rpc::{Call, Reply};
 
 use super::{commit, fsinfo, fsstat, getattr, null, read, write};
 use crate::shared::Shared;
 
-/// Runs one procedure on its encoded arguments.
-pub(super) type Handler = for<'a> fn(&'a Arc<Shared>, Bytes) -> BoxFuture<'a, Reply>;
+pub(super) type Handler = for<'a> fn(&'a Arc<Shared>, Call) -> BoxFuture<'a, Reply>;
 
 pub(super) enum Run {
     Serve(Handler),
@@ -33,14 +31,14 @@ const fn refuse(name: &'static str, words: usize) -> Row {
 }
 
 pub(super) static TABLE: [Row; 22] = [
-    serve("NULL", |_, args| Box::pin(std::future::ready(null::run(&args)))),
-    serve("GETATTR", |shared, args| Box::pin(getattr::run(shared, args))),
+    serve("NULL", |_, call| Box::pin(std::future::ready(null::run(&call.args)))),
+    serve("GETATTR", |shared, call| Box::pin(getattr::run(shared, call.args))),
     refuse("SETATTR", 2),
     refuse("LOOKUP", 1),
     refuse("ACCESS", 1),
     refuse("READLINK", 1),
-    serve("READ", |shared, args| Box::pin(read::run(shared, args))),
-    serve("WRITE", |shared, args| Box::pin(write::run(shared, args))),
+    serve("READ", |shared, call| Box::pin(read::run(shared, call.args))),
+    serve("WRITE", |shared, call| Box::pin(write::run(shared, call.args, call.tail))),
     refuse("CREATE", 2),
     refuse("MKDIR", 2),
     refuse("SYMLINK", 2),
@@ -51,8 +49,8 @@ pub(super) static TABLE: [Row; 22] = [
     refuse("LINK", 3),
     refuse("READDIR", 1),
     refuse("READDIRPLUS", 1),
-    serve("FSSTAT", |shared, args| Box::pin(fsstat::run(shared, args))),
-    serve("FSINFO", |shared, args| Box::pin(fsinfo::run(shared, args))),
+    serve("FSSTAT", |shared, call| Box::pin(fsstat::run(shared, call.args))),
+    serve("FSINFO", |shared, call| Box::pin(fsinfo::run(shared, call.args))),
     refuse("PATHCONF", 1),
-    serve("COMMIT", |shared, args| Box::pin(commit::run(shared, args))),
+    serve("COMMIT", |shared, call| Box::pin(commit::run(shared, call.args))),
 ];

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use sluice_rpc::Reply;
+use sluice_rpc::{Reply, Tail};
 use sluice_store::{Stability, StoreError, Verifier};
 use sluice_xdr::capability::Rights;
 use sluice_xdr::from_bytes;
@@ -11,12 +11,17 @@ use sluice_xdr::nfs3::{WRITE3args, WRITE3res, WRITE3resfail, WRITE3resok, nfssta
 
 use super::{no_wcc, now};
 use crate::error::nfs_status;
-use crate::shared::Shared;
+use crate::shared::{IO_MAX, Shared};
 
-pub(super) async fn run(shared: &Arc<Shared>, args: Bytes) -> Reply {
-    let Ok(args) = from_bytes::<WRITE3args>(args) else { return Reply::GarbageArgs };
-    let committed = args.stable;
-    let result = match write(shared, args).await {
+pub(super) async fn run(shared: &Arc<Shared>, args: Bytes, tail: Option<Tail>) -> Reply {
+    let (committed, written) = match tail {
+        Some(tail) => (stable_how::UNSTABLE, write_tail(shared, &args, tail).await),
+        None => {
+            let Ok(args) = from_bytes::<WRITE3args>(args) else { return Reply::GarbageArgs };
+            (args.stable, write(shared, args).await)
+        }
+    };
+    let result = match written {
         Ok((count, Verifier(verifier))) => WRITE3res::NFS3_OK(WRITE3resok {
             file_wcc: no_wcc(),
             count,
@@ -26,6 +31,17 @@ pub(super) async fn run(shared: &Arc<Shared>, args: Bytes) -> Reply {
         Err(status) => WRITE3res::Default(status, WRITE3resfail { file_wcc: no_wcc() }),
     };
     super::reply(&result)
+}
+
+/// Of a large UNSTABLE WRITE to memory all but the beginning goes there from the socket. What is to be durable is better
+/// off in our memory, whence a device takes it.
+pub(super) fn leave(shared: &Shared, args: &[u8], length: usize) -> Option<usize> {
+    let (asked, stable, data) = now::begun_write(args, length)?;
+    // What is refused is refused by the usual way.
+    let usual = stable != stable_how::UNSTABLE.0 || asked.count > IO_MAX;
+    let here = asked.offset.checked_add(data.len() as u64).filter(|_| !usual)?;
+    let from = usize::try_from(shared.store.pipe_from(here)?.checked_sub(asked.offset)?).ok()?;
+    args.len().checked_sub(data.len())?.checked_add(from)
 }
 
 /// Answers a small UNSTABLE WRITE that goes to memory.
@@ -91,11 +107,33 @@ async fn write(shared: &Arc<Shared>, args: WRITE3args) -> Result<(u32, Verifier)
     if end.is_none_or(|end| end > i64::MAX as u64) {
         return Err(nfsstat3::NFS3ERR_FBIG);
     }
-    let count = data.len();
-    match shared.store.write_at(&access, args.offset, data, stability).await {
+    let written = shared.store.write_at(&access, args.offset, data, stability).await;
+    finish(shared, args.count, written)
+}
+
+/// A WRITE the end of which is not in memory, as [`leave`] wanted it.
+async fn write_tail(shared: &Arc<Shared>, args: &Bytes, tail: Tail) -> Result<(u32, Verifier), nfsstat3> {
+    let length = tail.length();
+    let begun = now::begun_write(args, args.len().saturating_add(length));
+    let Some((asked, _, data)) = begun else { return Err(nfsstat3::NFS3ERR_SERVERFAULT) };
+    let access = shared.admit(asked.handle, Rights::WRITE)?.access;
+    if asked.offset.checked_add(u64::from(asked.count)).is_none_or(|end| end > i64::MAX as u64) {
+        return Err(nfsstat3::NFS3ERR_FBIG);
+    }
+    let data = args.slice_ref(data);
+    let written = shared.store.write_piped(&access, asked.offset, data, (tail, length)).await;
+    finish(shared, asked.count, written)
+}
+
+fn finish(
+    shared: &Shared,
+    count: u32,
+    written: Result<Verifier, StoreError>,
+) -> Result<(u32, Verifier), nfsstat3> {
+    match written {
         Ok(verifier) => {
-            shared.counters.wrote(count);
-            Ok((args.count, verifier))
+            shared.counters.wrote(count as usize);
+            Ok((count, verifier))
         }
         Err(error) => Err(failed(shared, &error)),
     }

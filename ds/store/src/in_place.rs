@@ -73,7 +73,7 @@ impl InPlace {
             buffer.as_mut().get_mut(read..).unwrap_or_default().fill(0);
             Ok(buffer.freeze(left))
         };
-        self.store.on(&self.store.read_lane, load).await
+        self.store.on(&self.store.read_lane, None, load).await
     }
 
     /// A data file that was removed is still what it was: nobody has written to it since.

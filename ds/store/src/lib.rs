@@ -32,8 +32,8 @@ mod store;
 mod sums;
 mod transfer;
 mod verifier;
-mod way;
 mod write_count;
+mod writes;
 
 pub use error::StoreError;
 pub use fence::{Access, Fence, Refusal};

@@ -152,6 +152,7 @@ fn open(env: &Env, device: Arc<dyn Device>, options: Options) -> Result<Arc<Stor
         materialised: Arc::new(Notify::new()),
         flush_failures: AtomicU64::new(0),
         direct_bytes: AtomicU64::new(0),
+        piped_bytes: AtomicU64::new(0),
         device,
         _lock: lock,
     }))

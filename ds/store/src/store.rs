@@ -11,7 +11,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::data_file::{DataFile, leaf_path, path_of};
 use crate::device::{Cached, Device, DeviceFile, FileStat};
-use crate::fence::{Access, Refusal, Row};
+use crate::fence::{Refusal, Row};
 use crate::folders::Folders;
 use crate::format::{SUPERBLOCK, Superblock};
 use crate::gate::Gate;
@@ -24,8 +24,7 @@ use crate::pool::Pool;
 use crate::room::Room;
 use crate::sums::{ScrubState, SummedFile, Sums};
 use crate::verifier::Verifiers;
-use crate::way::Way;
-use crate::{FileKey, Stability, StoreError, Uuid, Verifier};
+use crate::{FileKey, StoreError, Uuid, Verifier};
 
 /// What a read found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,6 +94,7 @@ pub struct Store {
     pub(crate) materialised: Arc<Notify>,
     pub(crate) flush_failures: AtomicU64,
     pub(crate) direct_bytes: AtomicU64,
+    pub(crate) piped_bytes: AtomicU64,
 }
 
 /// Identity.
@@ -181,7 +181,7 @@ impl Store {
         {
             return Ok(read);
         }
-        self.on(&self.read_lane, move |store| {
+        self.on(&self.read_lane, None, move |store| {
             let file = store.open_file(key)?;
             let mut buffer = store.pool.take(count);
             let n = file.file.read_at(buffer.as_mut(), offset)?;
@@ -214,124 +214,6 @@ impl Store {
             }
         }
         Ok(Some(Read { data: buffer.freeze(done), end: done < count }))
-    }
-
-    /// Writes all of `data` for a client and makes it as durable as `stability` says before it
-    /// returns. The data file comes into being if need be. Returns the write verifier that goes
-    /// with the data.
-    ///
-    /// # Errors
-    /// `Refused` as [`Self::check`] says, decided as one step with the write: once a fence or a
-    /// removal has returned, no write it refuses reaches the device. `NoSpace` before the device
-    /// is quite full. `Missing` when the data file must exist and does not.
-    pub async fn write_at(
-        self: &Arc<Self>,
-        access: &Access,
-        offset: u64,
-        data: Bytes,
-        stability: Stability,
-    ) -> Result<Verifier, StoreError> {
-        let access = *access;
-        // Taken before the write: if a flush of this file fails meanwhile, the client must notice.
-        let verifier = self.verifiers.of(access.key);
-        let file = if self.may_write_here(&access, offset, data.len()) {
-            self.write_checked(&access, offset, &data, Way::Cached)?
-        } else {
-            let way = Way::of(data.len(), stability);
-            self.on(&self.write_lane, move |store| store.write_checked(&access, offset, &data, way)).await?
-        };
-        if stability != Stability::Unstable {
-            self.flush(&file).await?;
-        }
-        Ok(verifier)
-    }
-
-    /// Whether a write is small and sure enough not to block the calling thread: whole pages (of others the rest
-    /// might have to be read first), and a device that keeps pace. The file must be open, too.
-    pub fn takes_now(&self, offset: u64, length: usize) -> bool {
-        length <= self.inline_write
-            && (offset | length as u64).is_multiple_of(4096)
-            && self.pace.is_fast(self.env.clock.now())
-    }
-
-    /// [`Self::write_at`], UNSTABLE and on the calling thread, for a write that [`Self::takes_now`]. `None`, with
-    /// nothing done, when its file is not open.
-    pub fn write_now(
-        &self,
-        access: &Access,
-        offset: u64,
-        data: &[u8],
-    ) -> Option<Result<Verifier, StoreError>> {
-        let verifier = self.verifiers.of(access.key);
-        let file = self.files.get(access.key).filter(|file| file.file.is_ready(offset, data.len() as u64))?;
-        let _pass = self.gate.enter();
-        let written = self.journal.check(access).map_err(StoreError::from);
-        Some(written.and_then(|()| self.write_to(&file, offset, data, Way::Cached)).map(|()| verifier))
-    }
-
-    fn may_write_here(&self, access: &Access, offset: u64, length: usize) -> bool {
-        let ready = |file: Arc<DataFile>| file.file.is_ready(offset, length as u64);
-        self.takes_now(offset, length) && self.files.get(access.key).is_some_and(ready)
-    }
-
-    /// Check and write as one step for fences.
-    fn write_checked(
-        &self,
-        access: &Access,
-        offset: u64,
-        data: &[u8],
-        way: Way,
-    ) -> Result<Arc<DataFile>, StoreError> {
-        let _pass = self.gate.enter();
-        self.journal.check(access)?;
-        if access.must_exist {
-            self.open_file(access.key)?;
-        }
-        self.write(access.key, access.generation, offset, data, way)
-    }
-
-    /// Writes without asking who, for copies ordered by the metadata server; not durable before a
-    /// [`Self::commit`].
-    pub async fn fill(
-        self: &Arc<Self>,
-        key: FileKey,
-        generation: u16,
-        offset: u64,
-        data: Bytes,
-    ) -> Result<(), StoreError> {
-        // It will be committed, and nobody is about to read it.
-        let way = Way::of(data.len(), Stability::DataSync);
-        self.on(&self.write_lane, move |store| store.write(key, generation, offset, &data, way).map(drop))
-            .await
-    }
-
-    fn write(
-        &self,
-        key: FileKey,
-        generation: u16,
-        offset: u64,
-        data: &[u8],
-        way: Way,
-    ) -> Result<Arc<DataFile>, StoreError> {
-        let file = self.open_or_create(key, generation)?;
-        self.write_to(&file, offset, data, way)?;
-        Ok(file)
-    }
-
-    fn write_to(&self, file: &DataFile, offset: u64, data: &[u8], way: Way) -> Result<(), StoreError> {
-        self.room.admit(&*self.device, &*file.file, offset, data.len() as u64)?;
-        match way {
-            Way::Cached => {
-                self.pace.timed(&self.env, self.env.clock.now(), || file.file.write_at(data, offset))?
-            }
-            // How long the device takes says nothing about memory.
-            Way::Direct => {
-                let direct = file.file.write_direct(data, offset)?;
-                self.direct_bytes.fetch_add(direct as u64, Ordering::Relaxed);
-            }
-        }
-        file.wrote(self.files.writes.next());
-        Ok(())
     }
 
     /// Makes everything written to the data file so far durable and returns its write verifier.
@@ -457,16 +339,18 @@ impl Store {
         wait.await.unwrap_or(Err(StoreError::Closing))
     }
 
-    /// The same among the few threads of `lane`.
+    /// The same among the few threads of `lane`; alone with a file, if it says so.
     pub(crate) async fn on<T: Send + 'static>(
         self: &Arc<Self>,
         lane: &Arc<Lane>,
+        alone: Option<FileKey>,
         work: impl FnOnce(&Self) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (done, wait) = oneshot::channel();
         let store = Arc::clone(self);
         lane.run(
             &self.env,
+            alone,
             Box::new(move || {
                 let result = work(&store);
                 drop(store);

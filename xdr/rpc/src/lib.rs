@@ -13,6 +13,7 @@
 //! | [`credential`] | AUTH_NONE, AUTH_SYS |
 //! | [`limits`] | every bound and timeout |
 //! | [`payload`] | data of a reply that goes to the socket from where it is |
+//! | [`tail`] | data of a call that goes from the socket to where it belongs |
 //! | [`transport`] | the seam: [`Tcp`], and [`SimNet`] for simulations |
 //! | [`secure`], [`key`] | mutual authentication and encryption under the cluster key |
 //! | [`metrics`] | counters and latency per procedure |
@@ -35,6 +36,7 @@ mod reader;
 mod recycle;
 pub mod secure;
 pub mod server;
+pub mod tail;
 pub mod transport;
 
 pub use client::{Client, ConnectError, ReconnectingClient};
@@ -49,6 +51,7 @@ pub use program::{Call, NOW_BOUND, Program, Reply};
 pub use server::Server;
 pub use sluice_xdr::Frame;
 pub use sluice_xdr::rpc::auth_stat;
+pub use tail::Tail;
 pub use transport::sim::{SimConfig, SimNet};
 pub use transport::tcp::Tcp;
 pub use transport::{Listener, Stream, Transport};

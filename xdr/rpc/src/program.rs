@@ -13,9 +13,10 @@ use crate::connection::Connection;
 use crate::credential::Credential;
 use crate::metrics::Metrics;
 use crate::payload::Payload;
+use crate::tail::Tail;
 
 /// One call, its header already judged: the program and version exist, the credential is acceptable.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Call {
     pub xid: u32,
     pub program: u32,
@@ -24,6 +25,8 @@ pub struct Call {
     pub credential: Credential,
     /// The encoded arguments, referring to the receive buffer: keep a copy, not these, beyond the call.
     pub args: Bytes,
+    /// What follows them and is not in memory; only where [`Program::leave`] asked for it.
+    pub tail: Option<Tail>,
     /// Where the call came from; also the way to call the peer back.
     pub connection: Arc<Connection>,
 }
@@ -72,6 +75,13 @@ pub trait Program: Send + Sync + Debug {
     fn answer_now(&self, version: u32, procedure: u32, args: &[u8], result: &mut BytesMut) -> bool {
         let _ = (version, procedure, args, result);
         false
+    }
+
+    /// Whether the end of a large call may stay outside of memory, as [`Call::tail`]: how many bytes of its arguments must
+    /// be in it. `args` are those that have arrived, `length` is how many there will be, all of which are untrusted.
+    fn leave(&self, version: u32, procedure: u32, args: &[u8], length: usize) -> Option<usize> {
+        let _ = (version, procedure, args, length);
+        None
     }
 
     /// An upper bound, in bytes, for the reply of this call: that much of the connection's budget is set

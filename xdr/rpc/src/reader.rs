@@ -11,8 +11,8 @@ use std::task::Poll;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use parking_lot::Mutex;
 use sluice_env::BoxFuture;
-use sluice_xdr::{Frame, RecordDecoder};
-use tokio::io::{AsyncRead, AsyncReadExt};
+use sluice_xdr::{Frame, RecordDecoder, RecordError};
+use tokio::io::AsyncReadExt;
 
 use crate::arrivals::Arriving;
 use crate::budget::Ticket;
@@ -21,7 +21,8 @@ use crate::message::{CallHeader, Glance, Message, SUCCESS_HEAD, Verdict, glance,
 use crate::outbox::{Body, Writing};
 use crate::program::{Call, NOW_BOUND, Program, Reply};
 use crate::recycle::BUFFER;
-use crate::transport::Outgoing;
+use crate::tail::{Filled, Filling, Tail};
+use crate::transport::{Incoming, Outgoing};
 
 /// Most calls kept back while we look for a reply behind them.
 const PARKED: usize = 64;
@@ -45,9 +46,15 @@ const ENOUGH: usize = 256 << 10;
 /// Room set aside for a reply that is only a refusal.
 const REFUSAL: usize = 64;
 
+/// Bytes read at first where the last record had a tail: what is in memory is copied once more than the rest.
+const HEAD: usize = 2048;
+
+/// A shorter tail is not worth a pipe.
+const TAIL: usize = LARGE;
+
 /// Something the peer asked for, understood and not yet begun.
 enum Work {
-    Call(CallHeader, Arc<dyn Program>),
+    Call(CallHeader, Option<Tail>, Arc<dyn Program>),
     Refuse(u32, Verdict),
 }
 
@@ -73,6 +80,20 @@ pub(crate) struct Intake<'a, W> {
     arriving: Option<Arriving>,
     /// The decoder's buffer is one of the large ones.
     in_large: bool,
+    /// The end of the large record under way, if it stays outside of memory.
+    filling: Option<Filling>,
+    tails: Tails,
+}
+
+/// Whether records of a connection have tails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tails {
+    /// None yet.
+    Unknown,
+    /// The last large one had.
+    Likely,
+    /// Never again: what the network delivers does not fit into pipes.
+    Never,
 }
 
 impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
@@ -91,11 +112,13 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
             prompt,
             arriving: None,
             in_large: false,
+            filling: None,
+            tails: Tails::Unknown,
         }
     }
 
     /// Reads until the connection ends.
-    pub(crate) async fn run<R: AsyncRead + Unpin>(mut self, reader: &mut R) -> Ended {
+    pub(crate) async fn run<R: Incoming + Unpin>(mut self, reader: &mut R) -> Ended {
         loop {
             self.connection.outbox.begin_turn();
             self.start_parked().await;
@@ -142,7 +165,7 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
     }
 
     /// Reads more of the stream. While the peer is silent and owes nothing, no buffer is held for it.
-    async fn fill<R: AsyncRead + Unpin>(&mut self, reader: &mut R) -> io::Result<usize> {
+    async fn fill<R: Incoming + Unpin>(&mut self, reader: &mut R) -> io::Result<usize> {
         if self.arriving.is_none()
             && let Some(missing) = self.decoder.missing().filter(|missing| *missing > LARGE)
         {
@@ -157,10 +180,17 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
                 false => server.arrivals.beyond(bytes),
             });
             self.connection.partial.store(late, Ordering::Relaxed);
-            let mut buffer = self.connection.recycler.take_large(bytes + PAGE);
-            end_at_page(&mut buffer, bytes);
-            self.move_to(buffer, true);
-        } else if self.in_large && self.arriving.is_none() && self.decoder.room() < SHORT {
+            self.filling = if reader.splices() { self.tail() } else { None };
+            if self.filling.is_none() {
+                self.make_room(bytes);
+            }
+        }
+        if self.filling.is_some()
+            && let Some(read) = self.fill_tail(reader).await?
+        {
+            return Ok(read);
+        }
+        if self.in_large && self.arriving.is_none() && self.decoder.room() < SHORT {
             let buffer = self.connection.recycler.take();
             self.move_to(buffer, false);
         }
@@ -169,7 +199,12 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
                 let buffer = self.connection.recycler.take();
                 self.move_to(buffer, false);
             }
-            let read = pin!(reader.read_buf(self.decoder.buffer())).poll(cx);
+            let read = match self.tails {
+                Tails::Likely if self.decoder.pending() == 0 => {
+                    pin!(reader.read_buf(&mut self.decoder.buffer_for(HEAD))).poll(cx)
+                }
+                _ => pin!(reader.read_buf(self.decoder.buffer())).poll(cx),
+            };
             if read.is_pending()
                 && let Some(buffer) = self.decoder.give_up()
             {
@@ -179,6 +214,53 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
             read
         })
         .await
+    }
+
+    /// Goes on in a buffer that holds all of the large record under way.
+    fn make_room(&mut self, bytes: usize) {
+        self.tails = if self.tails == Tails::Never { Tails::Never } else { Tails::Unknown };
+        let mut buffer = self.connection.recycler.take_large(bytes + PAGE);
+        end_at_page(&mut buffer, bytes);
+        self.move_to(buffer, true);
+    }
+
+    /// A place for the end of the large record under way, if it is a call whose program has a use for it there.
+    fn tail(&self) -> Option<Filling> {
+        if self.tails == Tails::Never || self.connection.is_draining() {
+            return None;
+        }
+        let (received, length) = self.decoder.begun()?;
+        let call = glance(received)?;
+        let program = self.connection.registry.find(call.program, call.version).ok()?;
+        let head = received.len() - call.args.len();
+        let kept = program.leave(call.version, call.procedure, call.args, length - head)?;
+        let before = kept.checked_sub(call.args.len())?;
+        let tail = length.checked_sub(head + kept).filter(|tail| *tail >= TAIL)?;
+        Filling::new(&self.connection.recycler.pipes, before, tail)
+    }
+
+    /// Reads more of a record with a tail. `None`: it has none any more, and nothing was read.
+    async fn fill_tail<R: Incoming + Unpin>(&mut self, reader: &mut R) -> io::Result<Option<usize>> {
+        let filled = poll_fn(|cx| {
+            let Some(filling) = &mut self.filling else { return Poll::Ready(Ok(Filled::Full)) };
+            if filling.before() == 0 {
+                return filling.poll(cx, reader);
+            }
+            let read = pin!(reader.read_buf(&mut self.decoder.buffer_for(filling.before()))).poll(cx);
+            read.map_ok(|n| {
+                filling.came(n);
+                Filled::Bytes(n)
+            })
+        });
+        if let Filled::Bytes(n) = filled.await? {
+            return Ok(Some(n));
+        }
+        self.tails = Tails::Never;
+        if let Some(filling) = self.filling.take() {
+            self.make_room(self.decoder.begun().map_or(0, |(_, length)| length + 4));
+            filling.recall(self.decoder.buffer())?;
+        }
+        Ok(None)
     }
 
     fn move_to(&mut self, buffer: BytesMut, large: bool) {
@@ -240,12 +322,12 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
             if self.answer_now() {
                 continue;
             }
-            match self.decoder.next_record() {
-                Ok(Some(record)) => {
+            match self.next_record() {
+                Ok(Some((record, tail))) => {
                     let arriving = self.arriving.take();
                     let record = if record.len() > COPIED { record } else { Bytes::copy_from_slice(&record) };
                     self.connection.records.fetch_add(1, Ordering::Relaxed);
-                    self.take(record, arriving).await?;
+                    self.take(record, tail, arriving).await?;
                     if self.connection.outbox.queued() >= ENOUGH {
                         // While the data is still in the processor's cache. An error shows again.
                         let _ = self.flush().await;
@@ -258,9 +340,25 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
         Ok(())
     }
 
+    /// The next record that has arrived, as far as it is in memory, and the rest of it.
+    fn next_record(&mut self) -> Result<Option<(Bytes, Option<Tail>)>, RecordError> {
+        if let Some(filling) = self.filling.take_if(|filling| filling.is_whole())
+            && let Some(head) = self.decoder.take_begun()
+        {
+            self.tails = Tails::Likely;
+            return Ok(Some((head, Some(filling.into_tail()))));
+        }
+        Ok(self.decoder.next_record()?.map(|record| (record, None)))
+    }
+
     /// Starts the call that `record` holds, or sets it aside with the room that was made for it.
-    async fn take(&mut self, record: Bytes, arriving: Option<Arriving>) -> Result<(), Ended> {
-        let request = record.len();
+    async fn take(
+        &mut self,
+        record: Bytes,
+        tail: Option<Tail>,
+        arriving: Option<Arriving>,
+    ) -> Result<(), Ended> {
+        let request = record.len() + tail.as_ref().map_or(0, Tail::length);
         let message =
             parse(record.clone()).map_err(|e| Ended::Hostile(format!("not an RPC message: {e}")))?;
         let work = match message {
@@ -274,12 +372,12 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
             _ if self.connection.is_draining() => return Ok(()),
             Message::Refused { xid, verdict } => Work::Refuse(xid, verdict),
             Message::Call(header) => match self.connection.registry.find(header.program, header.version) {
-                Ok(program) => Work::Call(header, Arc::clone(program)),
+                Ok(program) => Work::Call(header, tail, Arc::clone(program)),
                 Err(why) => Work::Refuse(header.xid, why.into()),
             },
         };
         let reply = match &work {
-            Work::Call(header, program) => {
+            Work::Call(header, _, program) => {
                 program.reply_bound(header.version, header.procedure, &header.args)
             }
             Work::Refuse(..) => REFUSAL,
@@ -313,11 +411,12 @@ fn end_at_page(buffer: &mut BytesMut, record: usize) {
 
 /// Runs a call as far as it goes without waiting; a task of its own does the rest.
 async fn start(connection: &Arc<Connection>, work: Work, ticket: Ticket) {
-    let (header, program) = match work {
-        Work::Call(header, program) => (header, program),
+    let (header, tail, program) = match work {
+        Work::Call(header, tail, program) => (header, tail, program),
         Work::Refuse(xid, verdict) => return connection.reply(xid, verdict, Frame::empty(), ticket),
     };
-    let mut task: BoxFuture<'static, ()> = Box::pin(answer(Arc::clone(connection), header, program, ticket));
+    let answer = answer(Arc::clone(connection), header, tail, program, ticket);
+    let mut task: BoxFuture<'static, ()> = Box::pin(answer);
     let polled = poll_fn(|cx| Poll::Ready(task.as_mut().poll(cx))).await;
     if polled.is_pending() {
         connection.env.spawn.spawn(task);
@@ -340,9 +439,15 @@ impl Drop for Owed {
     }
 }
 
-async fn answer(connection: Arc<Connection>, header: CallHeader, program: Arc<dyn Program>, ticket: Ticket) {
+async fn answer(
+    connection: Arc<Connection>,
+    header: CallHeader,
+    tail: Option<Tail>,
+    program: Arc<dyn Program>,
+    ticket: Ticket,
+) {
     let CallHeader { xid, program: number, version, procedure, credential, args } = header;
-    let request = args.len();
+    let request = args.len() + tail.as_ref().map_or(0, Tail::length);
     let started = connection.env.clock.now();
     let mut owed = Owed { connection: Arc::clone(&connection), xid, ticket: Some(ticket) };
     let call = Call {
@@ -352,6 +457,7 @@ async fn answer(connection: Arc<Connection>, header: CallHeader, program: Arc<dy
         procedure,
         credential,
         args,
+        tail,
         connection: Arc::clone(&connection),
     };
     let (verdict, body) = match program.call(call).await {

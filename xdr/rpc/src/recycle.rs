@@ -2,9 +2,12 @@
 //! cost none.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use bytes::BytesMut;
 use parking_lot::Mutex;
+
+use crate::tail::Pipes;
 
 /// Buffers kept idle, and as many whose calls are still being answered.
 const KEPT: usize = 32;
@@ -32,6 +35,7 @@ pub(crate) struct Recycler {
     lent: Mutex<VecDeque<BytesMut>>,
     /// What is left of them; the records cut from them may be in use.
     large: Mutex<VecDeque<BytesMut>>,
+    pub(crate) pipes: Arc<Pipes>,
 }
 
 impl Recycler {

@@ -11,10 +11,11 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::RwLockReadGuard;
 use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
+use rustix::pipe::{SpliceFlags, splice};
 
 use super::ahead::Ahead;
 use super::direct::{self, Direct, Second};
-use super::{Cached, Device, DeviceFile, FileStat, Space, copy_by_hand};
+use super::{Cached, Device, DeviceFile, FileStat, Space, copy_by_hand, read_pipe};
 
 /// Owner only until the file's existence is journalled, readable by the group afterwards.
 const MODE_NEW: u32 = 0o600;
@@ -44,6 +45,8 @@ pub struct FileDevice {
     nowait: Arc<AtomicBool>,
     /// Whether it sends from the page cache.
     sends: Arc<AtomicBool>,
+    /// Whether it takes from pipes.
+    splices: Arc<AtomicBool>,
     direct: Arc<Direct>,
     /// See [`Ahead`].
     sets_aside: bool,
@@ -60,9 +63,10 @@ impl FileDevice {
         let device = device_of(&root)?;
         let nowait = Arc::new(AtomicBool::new(true));
         let sends = Arc::new(AtomicBool::new(true));
+        let splices = Arc::new(AtomicBool::new(true));
         let sets_aside = rustix::fs::statfs(&root)?.f_type == XFS;
         let (direct, syncs) = (Arc::default(), Arc::default());
-        Ok(Self { root, device, nowait, sends, direct, sets_aside, honest: true, syncs })
+        Ok(Self { root, device, nowait, sends, splices, direct, sets_aside, honest: true, syncs })
     }
 
     /// For one test only: flushes say yes and do nothing, so that a power failure loses what was
@@ -79,10 +83,11 @@ impl FileDevice {
 
     fn wrap(&self, file: File) -> Arc<dyn DeviceFile> {
         let (nowait, sends) = (Arc::clone(&self.nowait), Arc::clone(&self.sends));
-        let (direct, syncs) = (Arc::clone(&self.direct), Arc::clone(&self.syncs));
+        let (splices, direct) = (Arc::clone(&self.splices), Arc::clone(&self.direct));
+        let (honest, syncs) = (self.honest, Arc::clone(&self.syncs));
         let ahead = self.sets_aside.then(Ahead::default);
         let second = OnceLock::new();
-        Arc::new(PlainFile { file, nowait, sends, direct, second, ahead, honest: self.honest, syncs })
+        Arc::new(PlainFile { file, nowait, sends, splices, direct, second, ahead, honest, syncs })
     }
 }
 
@@ -202,6 +207,7 @@ struct PlainFile {
     file: File,
     nowait: Arc<AtomicBool>,
     sends: Arc<AtomicBool>,
+    splices: Arc<AtomicBool>,
     direct: Arc<Direct>,
     second: OnceLock<Arc<Second>>,
     ahead: Option<Ahead>,
@@ -292,6 +298,32 @@ impl DeviceFile for PlainFile {
             let _changing = self.change(at, piece.len() as u64);
             self.file.write_all_at(piece, at)?;
             at = at.saturating_add(piece.len() as u64);
+        }
+        Ok(())
+    }
+
+    fn write_from(&self, pipe: BorrowedFd<'_>, length: usize, offset: u64) -> io::Result<()> {
+        let (mut at, mut left) = (offset, length);
+        while left > 0 {
+            // Up to where a piece of a file in pieces ends: its folios are as large as these writes.
+            let piece = (PIECE - (at % PIECE as u64) as usize).min(left);
+            if !self.splices.load(Ordering::Relaxed) {
+                self.write_at(&read_pipe(pipe, piece)?, at)?;
+                at = at.saturating_add(piece as u64);
+                left -= piece;
+                continue;
+            }
+            let _changing = self.change(at, piece as u64);
+            match splice(pipe, None, &self.file, Some(&mut at), piece, SpliceFlags::NONBLOCK) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(n) => left -= n,
+                Err(Errno::INTR) => {}
+                // Not this file system.
+                Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {
+                    self.splices.store(false, Ordering::Relaxed);
+                }
+                Err(error) => return Err(error.into()),
+            }
         }
         Ok(())
     }

@@ -108,6 +108,10 @@ pub trait DeviceFile: Debug + Send + Sync {
     fn write_direct(&self, data: &[u8], offset: u64) -> io::Result<usize> {
         self.write_at(data, offset).map(|()| 0)
     }
+    /// Writes the next `length` bytes of a pipe, all of which are in it; without copying them twice, where that can be done.
+    fn write_from(&self, pipe: BorrowedFd<'_>, length: usize, offset: u64) -> io::Result<()> {
+        self.write_at(&read_pipe(pipe, length)?, offset)
+    }
     /// Writes what `source` holds at `from`, up to `length` bytes, at `to`; returns the bytes copied, 0 only at the
     /// end of `source`. By the file system itself where it can.
     fn copy_from(&self, source: &dyn DeviceFile, from: u64, to: u64, length: u64) -> io::Result<u64> {
@@ -138,6 +142,19 @@ pub trait DeviceFile: Debug + Send + Sync {
     /// A mark that survives with the file: its existence has been journalled.
     fn is_recorded(&self) -> io::Result<bool>;
     fn set_recorded(&self) -> io::Result<()>;
+}
+
+/// The next `length` bytes of a pipe that does not block.
+fn read_pipe(pipe: BorrowedFd<'_>, length: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; length];
+    let mut done = 0;
+    while done < length {
+        match rustix::io::retry_on_intr(|| rustix::io::read(pipe, &mut bytes[done..]))? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            n => done += n,
+        }
+    }
+    Ok(bytes)
 }
 
 /// Bytes that a copy by hand holds in memory.

@@ -6,6 +6,7 @@ pub mod tcp;
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -21,6 +22,51 @@ pub trait Transport: fmt::Debug + Send + Sync {
 
     /// Starts accepting at `addr`; port 0 picks one.
     fn listen(&self, addr: SocketAddr) -> BoxFuture<'_, io::Result<Box<dyn Listener>>>;
+}
+
+/// What became of [`Incoming::poll_splice`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spliced {
+    /// So many bytes are in the pipe; 0 is the end of the stream.
+    Bytes(usize),
+    /// The pipe takes no more, however few bytes it holds.
+    Full,
+}
+
+/// The receiving half of a stream.
+pub trait Incoming: AsyncRead {
+    /// Whether [`Self::poll_splice`] is there.
+    fn splices(&self) -> bool {
+        false
+    }
+
+    /// Moves up to `most` bytes of the stream to a pipe that does not block, without copying them.
+    fn poll_splice(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pipe: BorrowedFd<'_>,
+        most: usize,
+    ) -> Poll<io::Result<Spliced>> {
+        let _ = (cx, pipe, most);
+        Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
+    }
+}
+
+impl<T: AsyncRead> Incoming for tokio::io::ReadHalf<T> {}
+
+impl<T: Incoming + Unpin + ?Sized> Incoming for Box<T> {
+    fn splices(&self) -> bool {
+        (**self).splices()
+    }
+
+    fn poll_splice(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pipe: BorrowedFd<'_>,
+        most: usize,
+    ) -> Poll<io::Result<Spliced>> {
+        Pin::new(&mut **self).poll_splice(cx, pipe, most)
+    }
 }
 
 /// The sending half of a stream.
@@ -79,7 +125,7 @@ pub trait Listener: fmt::Debug + Send {
 
 /// A two-way byte stream, in halves that one task may use independently.
 pub struct Stream {
-    pub reader: Box<dyn AsyncRead + Send + Unpin>,
+    pub reader: Box<dyn Incoming + Send + Unpin>,
     pub writer: Box<dyn Outgoing + Send + Unpin>,
     /// The other end.
     pub peer: SocketAddr,

@@ -7,13 +7,16 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use nix::sys::socket::{setsockopt, sockopt};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+use rustix::pipe::{SpliceFlags, splice};
 use sluice_env::BoxFuture;
-use tokio::io::{AsyncWrite, Interest};
-use tokio::net::tcp::OwnedWriteHalf;
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
-use super::{Listener, Outgoing, Stream, Transport};
+use super::{Incoming, Listener, Outgoing, Spliced, Stream, Transport};
 use crate::payload::{Payload, Sent};
 
 /// Connections the kernel holds for us until we accept them.
@@ -90,6 +93,58 @@ impl Half {
     }
 }
 
+/// The receiving half of a socket.
+#[derive(Debug)]
+struct ReadHalf(OwnedReadHalf);
+
+impl AsyncRead for ReadHalf {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl Incoming for ReadHalf {
+    fn splices(&self) -> bool {
+        true
+    }
+
+    fn poll_splice(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pipe: BorrowedFd<'_>,
+        most: usize,
+    ) -> Poll<io::Result<Spliced>> {
+        let socket: &TcpStream = self.0.as_ref();
+        loop {
+            ready!(socket.poll_read_ready(cx))?;
+            let moved = socket.try_io(Interest::READABLE, || {
+                match splice(socket, None, pipe, None, most, SpliceFlags::NONBLOCK) {
+                    Ok(n) => Ok(Spliced::Bytes(n)),
+                    // Either the socket has nothing, or the pipe has no room: only the pipe can say which.
+                    Err(Errno::AGAIN) if is_full(pipe)? => Ok(Spliced::Full),
+                    Err(error) => Err(error.into()),
+                }
+            });
+            match moved {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                done => return Poll::Ready(done),
+            }
+        }
+    }
+}
+
+/// Whether a pipe takes no more.
+fn is_full(pipe: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut asked = [PollFd::new(&pipe, PollFlags::OUT)];
+    poll(&mut asked, Some(&Timespec::default()))?;
+    Ok(!asked[0].revents().contains(PollFlags::OUT))
+}
+
 impl AsyncWrite for Half {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.0).poll_write(cx, buf)
@@ -150,5 +205,5 @@ fn into_stream(stream: TcpStream) -> io::Result<Stream> {
     let canonical = |addr: SocketAddr| SocketAddr::new(addr.ip().to_canonical(), addr.port());
     let (peer, local) = (canonical(stream.peer_addr()?), canonical(stream.local_addr()?));
     let (reader, writer) = stream.into_split();
-    Ok(Stream { reader: Box::new(reader), writer: Box::new(Half(writer)), peer, local })
+    Ok(Stream { reader: Box::new(ReadHalf(reader)), writer: Box::new(Half(writer)), peer, local })
 }

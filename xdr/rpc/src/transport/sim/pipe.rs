@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -13,7 +14,7 @@ use sluice_env::{BoxFuture, Monotonic};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::Net;
-use crate::transport::Outgoing;
+use crate::transport::{Incoming, Outgoing, Spliced};
 
 #[derive(Debug)]
 pub(super) struct Pipe {
@@ -110,12 +111,13 @@ impl PipeWriter {
     }
 }
 
-impl AsyncRead for PipeReader {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
+impl PipeReader {
+    /// Hands bytes that have arrived to `take`, which says how many it took; none at the end of the stream.
+    fn poll_take<T>(
+        &mut self,
         cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
+        mut take: impl FnMut(&[u8]) -> io::Result<(usize, T)>,
+    ) -> Poll<io::Result<T>> {
         let pipe = Arc::clone(&self.pipe);
         loop {
             let mut state = pipe.state.lock();
@@ -129,11 +131,10 @@ impl AsyncRead for PipeReader {
             }
             let Some((at, data)) = state.chunks.front_mut() else { return Poll::Pending };
             if *at <= now {
-                if data.is_empty() {
-                    return Poll::Ready(Ok(()));
+                let (n, taken) = take(data)?;
+                if n == 0 {
+                    return Poll::Ready(Ok(taken));
                 }
-                let n = data.len().min(buf.remaining());
-                buf.put_slice(data.get(..n).unwrap_or_default());
                 data.advance(n);
                 if data.is_empty() {
                     state.chunks.pop_front();
@@ -142,7 +143,7 @@ impl AsyncRead for PipeReader {
                 let writer = state.writer.take();
                 drop(state);
                 wake([None, writer]);
-                return Poll::Ready(Ok(()));
+                return Poll::Ready(Ok(taken));
             }
             let at = *at;
             state.reader = Some(cx.waker().clone());
@@ -155,6 +156,44 @@ impl AsyncRead for PipeReader {
             }
             self.arrival = None;
         }
+    }
+}
+
+impl AsyncRead for PipeReader {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.poll_take(cx, |data| {
+            let n = data.len().min(buf.remaining());
+            buf.put_slice(data.get(..n).unwrap_or_default());
+            Ok((n, ()))
+        })
+    }
+}
+
+impl Incoming for PipeReader {
+    fn splices(&self) -> bool {
+        true
+    }
+
+    fn poll_splice(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pipe: BorrowedFd<'_>,
+        most: usize,
+    ) -> Poll<io::Result<Spliced>> {
+        self.poll_take(cx, |data| {
+            if data.is_empty() {
+                return Ok((0, Spliced::Bytes(0)));
+            }
+            match rustix::io::write(pipe, data.get(..most).unwrap_or(data)) {
+                Ok(n) => Ok((n, Spliced::Bytes(n))),
+                Err(rustix::io::Errno::AGAIN) => Ok((0, Spliced::Full)),
+                Err(error) => Err(error.into()),
+            }
+        })
     }
 }
 

@@ -1,0 +1,225 @@
+//! Writes: who may, by which way to the device, and how durable they are when they return. The ways:
+//! [ADR 0025](../../../docs/adr/0025-large-stable-writes-go-past-the-page-cache.md),
+//! [ADR 0026](../../../docs/adr/0026-large-writes-are-copied-once.md).
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+
+use crate::data_file::DataFile;
+use crate::fence::Access;
+use crate::{FileKey, Stability, Store, StoreError, Verifier};
+
+/// Bytes of a write, and their way to the device.
+#[derive(Clone, Copy, Debug)]
+enum Data<'a> {
+    /// By way of the page cache.
+    Cached(&'a [u8]),
+    /// Past it.
+    Direct(&'a [u8]),
+    /// By way of the page cache. Behind those in memory so many follow that lie in a pipe.
+    Piped(&'a [u8], BorrowedFd<'a>, usize),
+}
+
+/// Bytes of a write that is worth a way of its own, if somebody waits for it to be durable.
+const DIRECT: usize = 256 << 10;
+
+/// What the page cache keeps a file in. A write that ends inside of one may have to read the rest of it first.
+const PAGE: u64 = 4096;
+
+impl<'a> Data<'a> {
+    fn new(data: &'a [u8], stability: Stability) -> Self {
+        if data.len() >= DIRECT && stability != Stability::Unstable {
+            Self::Direct(data)
+        } else {
+            Self::Cached(data)
+        }
+    }
+
+    /// The page cache takes one write of a file at a time; a device takes several.
+    fn alone(self, key: FileKey) -> Option<FileKey> {
+        if matches!(self, Self::Direct(_)) { None } else { Some(key) }
+    }
+
+    fn length(self) -> u64 {
+        match self {
+            Self::Cached(data) | Self::Direct(data) => data.len() as u64,
+            Self::Piped(data, _, more) => (data.len() as u64).saturating_add(more as u64),
+        }
+    }
+}
+
+/// For clients.
+impl Store {
+    /// Writes all of `data` for a client and makes it as durable as `stability` says before it
+    /// returns. The data file comes into being if need be. Returns the write verifier that goes
+    /// with the data.
+    ///
+    /// # Errors
+    /// `Refused` as [`Self::check`] says, decided as one step with the write: once a fence or a
+    /// removal has returned, no write it refuses reaches the device. `NoSpace` before the device
+    /// is quite full. `Missing` when the data file must exist and does not.
+    pub async fn write_at(
+        self: &Arc<Self>,
+        access: &Access,
+        offset: u64,
+        data: Bytes,
+        stability: Stability,
+    ) -> Result<Verifier, StoreError> {
+        let access = *access;
+        // Taken before the write: if a flush of this file fails meanwhile, the client must notice.
+        let verifier = self.verifiers.of(access.key);
+        let file = if self.may_write_here(&access, offset, data.len()) {
+            self.write_checked(&access, offset, Data::Cached(&data))?
+        } else {
+            let alone = Data::new(&data, stability).alone(access.key);
+            let write = move |store: &Self| store.write_checked(&access, offset, Data::new(&data, stability));
+            self.on(&self.write_lane, alone, write).await?
+        };
+        if stability != Stability::Unstable {
+            self.flush(&file).await?;
+        }
+        Ok(verifier)
+    }
+
+    /// [`Self::write_at`], UNSTABLE, of bytes the last `more` of which lie in a pipe that does not block. At most that many
+    /// are taken out of it.
+    ///
+    /// # Errors
+    /// As [`Self::write_at`].
+    pub async fn write_piped(
+        self: &Arc<Self>,
+        access: &Access,
+        offset: u64,
+        data: Bytes,
+        (pipe, more): (impl AsFd + Send + 'static, usize),
+    ) -> Result<Verifier, StoreError> {
+        let access = *access;
+        let verifier = self.verifiers.of(access.key);
+        let write = move |store: &Self| {
+            store.write_checked(&access, offset, Data::Piped(&data, pipe.as_fd(), more)).map(drop)
+        };
+        self.on(&self.write_lane, Some(access.key), write).await?;
+        Ok(verifier)
+    }
+
+    /// Where bytes of a write may begin to lie in a pipe: the first place at or behind `offset`. `None`: nowhere.
+    pub fn pipe_from(&self, offset: u64) -> Option<u64> {
+        // What is known to be broken is mended by whole writes only.
+        if self.sums.is_some() { None } else { offset.checked_next_multiple_of(PAGE) }
+    }
+
+    /// Whether a write is small and sure enough not to block the calling thread: whole pages (of others the rest
+    /// might have to be read first), and a device that keeps pace. The file must be open, too.
+    pub fn takes_now(&self, offset: u64, length: usize) -> bool {
+        length <= self.inline_write
+            && (offset | length as u64).is_multiple_of(PAGE)
+            && self.pace.is_fast(self.env.clock.now())
+    }
+
+    /// [`Self::write_at`], UNSTABLE and on the calling thread, for a write that [`Self::takes_now`]. `None`, with
+    /// nothing done, when its file is not open.
+    pub fn write_now(
+        &self,
+        access: &Access,
+        offset: u64,
+        data: &[u8],
+    ) -> Option<Result<Verifier, StoreError>> {
+        let verifier = self.verifiers.of(access.key);
+        let file = self.files.get(access.key).filter(|file| file.file.is_ready(offset, data.len() as u64))?;
+        let _pass = self.gate.enter();
+        let written = self.journal.check(access).map_err(StoreError::from);
+        Some(written.and_then(|()| self.write_to(&file, offset, Data::Cached(data))).map(|()| verifier))
+    }
+
+    fn may_write_here(&self, access: &Access, offset: u64, length: usize) -> bool {
+        let ready = |file: Arc<DataFile>| file.file.is_ready(offset, length as u64);
+        self.takes_now(offset, length) && self.files.get(access.key).is_some_and(ready)
+    }
+
+    /// Bytes sent past the page cache since the store was opened.
+    pub fn direct_bytes(&self) -> u64 {
+        self.direct_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes written from pipes since the store was opened.
+    pub fn piped_bytes(&self) -> u64 {
+        self.piped_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Check and write as one step for fences.
+    fn write_checked(
+        &self,
+        access: &Access,
+        offset: u64,
+        data: Data<'_>,
+    ) -> Result<Arc<DataFile>, StoreError> {
+        let _pass = self.gate.enter();
+        self.journal.check(access)?;
+        if access.must_exist {
+            self.open_file(access.key)?;
+        }
+        self.write(access.key, access.generation, offset, data)
+    }
+}
+
+/// For the metadata server.
+impl Store {
+    /// Writes without asking who, for copies ordered by the metadata server; not durable before a
+    /// [`Self::commit`].
+    pub async fn fill(
+        self: &Arc<Self>,
+        key: FileKey,
+        generation: u16,
+        offset: u64,
+        data: Bytes,
+    ) -> Result<(), StoreError> {
+        // It will be committed, and nobody is about to read it.
+        let alone = Data::new(&data, Stability::DataSync).alone(key);
+        let write = move |store: &Self| {
+            store.write(key, generation, offset, Data::new(&data, Stability::DataSync)).map(drop)
+        };
+        self.on(&self.write_lane, alone, write).await
+    }
+}
+
+/// For both.
+impl Store {
+    fn write(
+        &self,
+        key: FileKey,
+        generation: u16,
+        offset: u64,
+        data: Data<'_>,
+    ) -> Result<Arc<DataFile>, StoreError> {
+        let file = self.open_or_create(key, generation)?;
+        self.write_to(&file, offset, data)?;
+        Ok(file)
+    }
+
+    fn write_to(&self, file: &DataFile, offset: u64, data: Data<'_>) -> Result<(), StoreError> {
+        self.room.admit(&*self.device, &*file.file, offset, data.length())?;
+        let begun = self.env.clock.now();
+        match data {
+            Data::Cached(data) => {
+                self.pace.timed(&self.env, begun, || file.file.write_at(data, offset))?;
+            }
+            Data::Piped(data, pipe, more) => {
+                self.pace.timed(&self.env, begun, || {
+                    file.file.write_at(data, offset)?;
+                    file.file.write_from(pipe, more, offset.saturating_add(data.len() as u64))
+                })?;
+                self.piped_bytes.fetch_add(more as u64, Ordering::Relaxed);
+            }
+            // How long the device takes says nothing about memory.
+            Data::Direct(data) => {
+                let direct = file.file.write_direct(data, offset)?;
+                self.direct_bytes.fetch_add(direct as u64, Ordering::Relaxed);
+            }
+        }
+        file.wrote(self.files.writes.next());
+        Ok(())
+    }
+}
