@@ -1,6 +1,8 @@
 //! What the operating system allows this process.
 
 use std::fmt;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 use std::thread::ThreadId;
 use std::time::Duration;
@@ -44,9 +46,15 @@ impl Process for System {
     }
 
     fn kept_waiting(&self) -> Option<(ThreadId, Duration)> {
+        thread_local! {
+            /// Opening it would take as long as a write of a hundred kilobytes.
+            static STAT: Option<File> = File::open("/proc/thread-self/schedstat").ok();
+        }
+        let mut text = [0; 80];
+        let read = STAT.try_with(|stat| stat.as_ref()?.read_at(&mut text, 0).ok()).ok()??;
         // Nanoseconds it ran, nanoseconds it waited, times it was chosen.
-        let stat = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
-        let waited = stat.split_ascii_whitespace().nth(1)?.parse().ok()?;
+        let mut words = text.get(..read)?.split(u8::is_ascii_whitespace);
+        let waited = std::str::from_utf8(words.nth(1)?).ok()?.parse().ok()?;
         Some((std::thread::current().id(), Duration::from_nanos(waited)))
     }
 }
@@ -72,11 +80,35 @@ impl Process for Simulated {
 mod tests {
     use super::*;
 
+    /// Two threads for each processor, all of which want one.
+    #[test]
+    fn threads_that_wait_for_a_processor_are_told_so() {
+        let count = 2 * System.processors();
+        let begun = std::sync::Barrier::new(count);
+        let one = || {
+            let (thread, before) = System.kept_waiting()?;
+            assert_eq!(thread, std::thread::current().id());
+            begun.wait();
+            // All would be done at once, if each had a processor.
+            let mut sum = 0_u64;
+            for i in 0..200_000_000_u64 {
+                sum = std::hint::black_box(sum ^ i);
+            }
+            Some(System.kept_waiting()?.1 - before)
+        };
+        let waited: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..count).map(|_| scope.spawn(one)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        // Some systems do not tell.
+        assert!(waited.iter().any(|waited| waited.is_none_or(|waited| !waited.is_zero())), "{waited:?}");
+    }
+
     #[test]
     fn open_files_are_counted() {
         let before = System.descriptors();
         assert!(before.open > 0 && before.open < before.most, "{before:?}");
-        let files: Vec<_> = (0..50).map(|_| std::fs::File::open("/proc/self/stat")).collect();
+        let files: Vec<_> = (0..50).map(|_| File::open("/proc/self/stat")).collect();
         assert!(files.iter().all(Result::is_ok) && System.descriptors().open >= 50);
     }
 }

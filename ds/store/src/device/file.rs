@@ -15,6 +15,7 @@ use rustix::pipe::{SpliceFlags, splice};
 
 use super::ahead::Ahead;
 use super::direct::{self, Direct, Second};
+use super::resident::is_resident;
 use super::{Cached, Device, DeviceFile, FileStat, Space, copy_by_hand, read_pipe};
 
 /// Owner only until the file's existence is journalled, readable by the group afterwards.
@@ -26,7 +27,7 @@ const MODE_RECORDED: u32 = 0o640;
 /// as much. Large writes themselves lose nothing by it.
 const PIECE: usize = 128 << 10;
 
-/// Bytes between samples of the page cache. Files that are read and written in large pieces are cached in large pieces.
+/// Bytes between samples of the page cache, where the kernel does not tell. Files that are read and written in large pieces are cached in large pieces.
 const SAMPLE: usize = 64 << 10;
 
 /// `f_type` of a file system that sets space aside behind the ends of files.
@@ -47,6 +48,8 @@ pub struct FileDevice {
     sends: Arc<AtomicBool>,
     /// Whether it takes from pipes.
     splices: Arc<AtomicBool>,
+    /// Whether the kernel tells what is in memory.
+    tells: Arc<AtomicBool>,
     direct: Arc<Direct>,
     /// See [`Ahead`].
     sets_aside: bool,
@@ -64,9 +67,10 @@ impl FileDevice {
         let nowait = Arc::new(AtomicBool::new(true));
         let sends = Arc::new(AtomicBool::new(true));
         let splices = Arc::new(AtomicBool::new(true));
+        let tells = Arc::new(AtomicBool::new(true));
         let sets_aside = rustix::fs::statfs(&root)?.f_type == XFS;
         let (direct, syncs) = (Arc::default(), Arc::default());
-        Ok(Self { root, device, nowait, sends, splices, direct, sets_aside, honest: true, syncs })
+        Ok(Self { root, device, nowait, sends, splices, tells, direct, sets_aside, honest: true, syncs })
     }
 
     /// For one test only: flushes say yes and do nothing, so that a power failure loses what was
@@ -83,11 +87,12 @@ impl FileDevice {
 
     fn wrap(&self, file: File) -> Arc<dyn DeviceFile> {
         let (nowait, sends) = (Arc::clone(&self.nowait), Arc::clone(&self.sends));
-        let (splices, direct) = (Arc::clone(&self.splices), Arc::clone(&self.direct));
+        let (splices, tells) = (Arc::clone(&self.splices), Arc::clone(&self.tells));
+        let direct = Arc::clone(&self.direct);
         let (honest, syncs) = (self.honest, Arc::clone(&self.syncs));
         let ahead = self.sets_aside.then(Ahead::default);
         let second = OnceLock::new();
-        Arc::new(PlainFile { file, nowait, sends, splices, direct, second, ahead, honest, syncs })
+        Arc::new(PlainFile { file, nowait, sends, splices, tells, direct, second, ahead, honest, syncs })
     }
 }
 
@@ -208,6 +213,7 @@ struct PlainFile {
     nowait: Arc<AtomicBool>,
     sends: Arc<AtomicBool>,
     splices: Arc<AtomicBool>,
+    tells: Arc<AtomicBool>,
     direct: Arc<Direct>,
     second: OnceLock<Arc<Second>>,
     ahead: Option<Ahead>,
@@ -238,6 +244,14 @@ impl PlainFile {
             at += n as u64;
         }
         Ok(())
+    }
+}
+
+/// Between the pieces of a write: whoever else is ready to run on this processor goes first. Small calls would wait for a
+/// megabyte to be copied otherwise, since the kernel lets a thread have its time.
+fn give_way(left: usize) {
+    if left > 0 {
+        std::thread::yield_now();
     }
 }
 
@@ -273,10 +287,18 @@ impl DeviceFile for PlainFile {
 
     fn is_cached(&self, offset: u64, length: u64) -> bool {
         let end = offset.saturating_add(length);
-        let samples = (offset..end).step_by(SAMPLE).chain(end.checked_sub(1));
         let mut byte = [0];
-        self.sends.load(Ordering::Relaxed)
-            && samples.into_iter().all(|at| matches!(self.read_cached(&mut byte, at), Ok(Cached::Read(1))))
+        let mut is_here = |at| matches!(self.read_cached(&mut byte, at), Ok(Cached::Read(1)));
+        if !self.sends.load(Ordering::Relaxed) {
+            return false;
+        }
+        if self.tells.load(Ordering::Relaxed) {
+            match is_resident(&self.file, offset, length) {
+                Ok(resident) => return resident && is_here(offset) && end.checked_sub(1).is_none_or(is_here),
+                Err(_) => self.tells.store(false, Ordering::Relaxed),
+            }
+        }
+        (offset..end).step_by(SAMPLE).chain(end.checked_sub(1)).all(is_here)
     }
 
     fn send(&self, offset: u64, length: usize, socket: BorrowedFd<'_>) -> io::Result<usize> {
@@ -292,12 +314,14 @@ impl DeviceFile for PlainFile {
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
-        let mut at = offset;
+        let (mut at, mut left) = (offset, data.len());
         for piece in data.chunks(PIECE) {
             // By the piece: whoever is about to leave a gap waits for no more than one, and others wait for him.
             let _changing = self.change(at, piece.len() as u64);
             self.file.write_all_at(piece, at)?;
             at = at.saturating_add(piece.len() as u64);
+            left -= piece.len();
+            give_way(left);
         }
         Ok(())
     }
@@ -316,7 +340,10 @@ impl DeviceFile for PlainFile {
             let _changing = self.change(at, piece as u64);
             match splice(pipe, None, &self.file, Some(&mut at), piece, SpliceFlags::NONBLOCK) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(n) => left -= n,
+                Ok(n) => {
+                    left -= n;
+                    give_way(left);
+                }
                 Err(Errno::INTR) => {}
                 // Not this file system.
                 Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {

@@ -7,6 +7,7 @@ mod direct;
 mod file;
 mod mem;
 mod mem_file;
+mod resident;
 
 use std::fmt::Debug;
 use std::io;
