@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use parking_lot::Mutex;
 use sluice_env::Env;
@@ -153,6 +153,7 @@ fn open(env: &Env, device: Arc<dyn Device>, options: Options) -> Result<Arc<Stor
         flush_failures: AtomicU64::new(0),
         direct_bytes: AtomicU64::new(0),
         piped_bytes: AtomicU64::new(0),
+        small_calls: AtomicBool::new(false),
         device,
         _lock: lock,
     }))

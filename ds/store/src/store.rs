@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -95,6 +95,8 @@ pub struct Store {
     pub(crate) flush_failures: AtomicU64,
     pub(crate) direct_bytes: AtomicU64,
     pub(crate) piped_bytes: AtomicU64,
+    /// There was a small call since the last large write to memory.
+    pub(crate) small_calls: AtomicBool,
 }
 
 /// Identity.
@@ -194,6 +196,7 @@ impl Store {
     /// full: [`Self::read_at`] knows why.
     pub fn read_now(&self, key: FileKey, offset: u64, buffer: &mut [u8]) -> bool {
         let Some(file) = self.files.get(key) else { return false };
+        self.small_call();
         matches!(file.file.read_cached(buffer, offset), Ok(Cached::Read(n)) if n == buffer.len())
     }
 

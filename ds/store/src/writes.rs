@@ -2,6 +2,7 @@
 //! [ADR 0025](../../../docs/adr/0025-large-stable-writes-go-past-the-page-cache.md),
 //! [ADR 0026](../../../docs/adr/0026-large-writes-are-copied-once.md).
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,6 +26,9 @@ enum Data<'a> {
 
 /// Bytes of a write that is worth a way of its own, if somebody waits for it to be durable.
 const DIRECT: usize = 256 << 10;
+
+/// Bytes of a large write to memory after which others have a turn, if somebody makes small calls.
+const STEP: usize = 128 << 10;
 
 /// What the page cache keeps a file in. A write that ends inside of one may have to read the rest of it first.
 const PAGE: u64 = 4096;
@@ -129,6 +133,7 @@ impl Store {
     ) -> Option<Result<Verifier, StoreError>> {
         let verifier = self.verifiers.of(access.key);
         let file = self.files.get(access.key).filter(|file| file.file.is_ready(offset, data.len() as u64))?;
+        self.small_call();
         let _pass = self.gate.enter();
         let written = self.journal.check(access).map_err(StoreError::from);
         Some(written.and_then(|()| self.write_to(&file, offset, Data::Cached(data))).map(|()| verifier))
@@ -204,12 +209,16 @@ impl Store {
         let begun = self.env.clock.now();
         match data {
             Data::Cached(data) => {
-                self.pace.timed(&self.env, begun, || file.file.write_at(data, offset))?;
+                let step =
+                    |from, n| file.file.write_at(&data[from..from + n], offset.saturating_add(from as u64));
+                self.pace.timed(&self.env, begun, || self.in_steps(offset, data.len(), step))?;
             }
             Data::Piped(data, pipe, more) => {
+                let behind = offset.saturating_add(data.len() as u64);
+                let step = |from, n| file.file.write_from(pipe, n, behind.saturating_add(from as u64));
                 self.pace.timed(&self.env, begun, || {
                     file.file.write_at(data, offset)?;
-                    file.file.write_from(pipe, more, offset.saturating_add(data.len() as u64))
+                    self.in_steps(behind, more, step)
                 })?;
                 self.piped_bytes.fetch_add(more as u64, Ordering::Relaxed);
             }
@@ -221,5 +230,39 @@ impl Store {
         }
         file.wrote(self.files.writes.next());
         Ok(())
+    }
+
+    /// A write to memory of so many bytes at `offset`, in steps if others are to have a turn in between: the kernel lets a
+    /// thread have its time, in which a megabyte is copied, and a small call would wait for it. Without small calls that is
+    /// a waste: a tenth of the rate. With checksums a write is one: it may have to be whole to mend what is broken.
+    fn in_steps(
+        &self,
+        offset: u64,
+        length: usize,
+        mut step: impl FnMut(usize, usize) -> io::Result<()>,
+    ) -> io::Result<()> {
+        if length <= STEP || self.sums.is_some() || !self.small_calls.swap(false, Ordering::Relaxed) {
+            return step(0, length);
+        }
+        let mut done = 0;
+        while done < length {
+            // What the page cache keeps a file in is as large as the writes that made it, and begins at its multiples.
+            let at = offset.saturating_add(done as u64);
+            let n = (STEP - (at % STEP as u64) as usize).min(length - done);
+            step(done, n)?;
+            done += n;
+            if done < length {
+                std::thread::yield_now();
+            }
+        }
+        Ok(())
+    }
+
+    /// Somebody makes small calls.
+    pub(crate) fn small_call(&self) {
+        // Usually it is known, and nobody else's cache is disturbed.
+        if !self.small_calls.load(Ordering::Relaxed) {
+            self.small_calls.store(true, Ordering::Relaxed);
+        }
     }
 }

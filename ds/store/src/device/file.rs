@@ -247,14 +247,6 @@ impl PlainFile {
     }
 }
 
-/// Between the pieces of a write: whoever else is ready to run on this processor goes first. Small calls would wait for a
-/// megabyte to be copied otherwise, since the kernel lets a thread have its time.
-fn give_way(left: usize) {
-    if left > 0 {
-        std::thread::yield_now();
-    }
-}
-
 impl DeviceFile for PlainFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut done = 0;
@@ -314,14 +306,12 @@ impl DeviceFile for PlainFile {
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
-        let (mut at, mut left) = (offset, data.len());
+        let mut at = offset;
         for piece in data.chunks(PIECE) {
             // By the piece: whoever is about to leave a gap waits for no more than one, and others wait for him.
             let _changing = self.change(at, piece.len() as u64);
             self.file.write_all_at(piece, at)?;
             at = at.saturating_add(piece.len() as u64);
-            left -= piece.len();
-            give_way(left);
         }
         Ok(())
     }
@@ -340,10 +330,7 @@ impl DeviceFile for PlainFile {
             let _changing = self.change(at, piece as u64);
             match splice(pipe, None, &self.file, Some(&mut at), piece, SpliceFlags::NONBLOCK) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(n) => {
-                    left -= n;
-                    give_way(left);
-                }
+                Ok(n) => left -= n,
                 Err(Errno::INTR) => {}
                 // Not this file system.
                 Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {
