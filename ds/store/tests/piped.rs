@@ -5,8 +5,10 @@ mod common;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
+use common::watched::{Watch, WatchedDevice};
 use common::{access, key, open_on, options};
 use proptest::prelude::*;
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
@@ -166,6 +168,45 @@ async fn pipes_begin_at_pages_and_not_with_checksums() {
     assert_eq!(summed.pipe_from(0), None);
     write(&summed, 0, &content(LARGE, 1), 0).await.unwrap();
     assert_eq!(read(&summed, 0, LARGE).await, content(LARGE, 1));
+}
+
+/// Counts writes to the device.
+#[derive(Debug, Default)]
+struct Steps(AtomicUsize);
+
+impl Watch for Steps {
+    fn writing(&self, direct: bool) {
+        assert!(!direct);
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test]
+async fn large_writes_have_steps_while_there_are_small_calls() {
+    let (env, steps) = (Env::system(), Arc::new(Steps::default()));
+    let device = WatchedDevice(Box::new(MemDevice::new()), Arc::clone(&steps) as Arc<dyn Watch>);
+    let store = open_on(&env, Arc::new(device)).await.unwrap();
+    let data = content(LARGE, 1);
+    let write = async |piped: bool, offset| {
+        match piped {
+            true => write(&store, offset, &data, 4096).await.unwrap(),
+            false => {
+                store.write_at(&access(1), offset, data.clone(), Stability::Unstable).await.unwrap();
+            }
+        }
+        steps.0.swap(0, Ordering::SeqCst)
+    };
+    // One more for what is in memory.
+    for (piped, more) in [(false, 0), (true, 1)] {
+        assert_eq!(write(piped, 0).await, 1 + more);
+        assert!(store.read_now(key(1), 0, &mut [0; 100]));
+        assert_eq!(write(piped, 0).await, LARGE / (128 << 10) + more, "{piped}");
+        assert_eq!(write(piped, 0).await, 1 + more, "none since");
+        store.write_now(&access(1), 0, &[0; 4096]).unwrap().unwrap();
+        assert_eq!(steps.0.swap(0, Ordering::SeqCst), 1);
+        assert_eq!(write(piped, 5000).await, LARGE / (128 << 10) + 1 + more, "{piped}");
+        assert_eq!(read(&store, 5000, LARGE).await, data);
+    }
 }
 
 proptest! {
