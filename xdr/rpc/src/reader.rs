@@ -46,7 +46,7 @@ const ENOUGH: usize = 256 << 10;
 /// Room set aside for a reply that is only a refusal.
 const REFUSAL: usize = 64;
 
-/// Bytes read at first where the last record had a tail: what is in memory is copied once more than the rest.
+/// Bytes read at first if the last record had a tail: what is in memory is copied once more than the rest.
 const HEAD: usize = 2048;
 
 /// A shorter tail is not worth a pipe.
@@ -90,7 +90,7 @@ pub(crate) struct Intake<'a, W> {
 enum Tails {
     /// None yet.
     Unknown,
-    /// The last large one had.
+    /// The last one had.
     Likely,
     /// Never again: what the network delivers does not fit into pipes.
     Never,
@@ -218,7 +218,6 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
 
     /// Goes on in a buffer that holds all of the large record under way.
     fn make_room(&mut self, bytes: usize) {
-        self.tails = if self.tails == Tails::Never { Tails::Never } else { Tails::Unknown };
         let mut buffer = self.connection.recycler.take_large(bytes + PAGE);
         end_at_page(&mut buffer, bytes);
         self.move_to(buffer, true);
@@ -287,6 +286,7 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
         }
         connection.records.fetch_add(1, Ordering::Relaxed);
         self.decoder.skip();
+        self.no_tail();
         true
     }
 
@@ -348,7 +348,18 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
             self.tails = Tails::Likely;
             return Ok(Some((head, Some(filling.into_tail()))));
         }
-        Ok(self.decoder.next_record()?.map(|record| (record, None)))
+        let record = self.decoder.next_record()?;
+        if record.is_some() {
+            self.no_tail();
+        }
+        Ok(record.map(|record| (record, None)))
+    }
+
+    /// A record had none: many small ones are read at once.
+    fn no_tail(&mut self) {
+        if self.tails == Tails::Likely {
+            self.tails = Tails::Unknown;
+        }
     }
 
     /// Starts the call that `record` holds, or sets it aside with the room that was made for it.

@@ -135,6 +135,31 @@ fn little_is_in_memory_once_large_calls_are_usual() {
     });
 }
 
+/// Small calls that follow a large one are read together again: one record without a tail is enough.
+#[test]
+fn a_small_call_ends_the_expectation() {
+    on_tcp("127.0.0.1:0", async |w| {
+        let program = Arc::new(Digest::default());
+        let c = digests(&w, &program).await;
+        let data = content(MIB, 1);
+        for (procedure, what) in [(procedure::NOW, "answered at once"), (procedure::GATE, "later")] {
+            for _ in 0..3 {
+                put(&c, &data).await.unwrap();
+            }
+            program.bytes.store(0, Ordering::SeqCst);
+            let _ = w.env.clock.timeout(SECOND / 50, call(&c, procedure, "small")).await;
+            let mut least = MIB;
+            for _ in 0..20 {
+                // What is in the buffer beside the head is what was read with it.
+                put(&c, &data).await.unwrap();
+                least = least.min(program.bytes.swap(0, Ordering::SeqCst));
+                let _ = w.env.clock.timeout(SECOND / 50, call(&c, procedure, "small")).await;
+            }
+            assert!(least < MIB - 4096, "{what}: {least} bytes of a tail, as if the head was read alone");
+        }
+    });
+}
+
 /// A pipe has a limited number of pages, whatever they hold. Those of the simulated network are of 4 KiB.
 #[test]
 fn what_does_not_fit_into_a_pipe_comes_into_memory() {
