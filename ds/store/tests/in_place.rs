@@ -143,3 +143,19 @@ fn walk(dir: &Path) -> Vec<std::path::PathBuf> {
     let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     entries.flat_map(|path| if path.is_dir() { walk(&path) } else { vec![path] }).collect()
 }
+
+/// Its first and its last page are in memory, and what is between them is not.
+#[tokio::test]
+async fn what_is_not_all_in_memory_is_not_sent_from_there() {
+    let (env, dir) = (Env::system(), tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap());
+    let store = open_on(&env, Arc::new(FileDevice::new(dir.path()).unwrap())).await.unwrap();
+    store.write_at(&access(1), 0, content(), Stability::FileSync).await.unwrap();
+    // A file system that does not write past memory has all of it there.
+    let past = store.direct_bytes() > 0;
+    for offset in [0, SIZE - 4096] {
+        let page = content().slice(offset..offset + 4096);
+        store.write_at(&access(1), offset as u64, page, Stability::Unstable).await.unwrap();
+    }
+    assert_eq!(store.in_place(&access(1), 0, SIZE).is_none(), past);
+    assert!(store.in_place(&access(1), 0, 4096).is_some());
+}
