@@ -211,7 +211,7 @@ async fn large_writes_have_steps_while_there_are_small_calls() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(40))]
+    #![proptest_config(ProptestConfig::with_cases(16))]
 
     /// Beside all other ways to write, on a real file system.
     #[test]
