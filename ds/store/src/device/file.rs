@@ -27,7 +27,8 @@ const MODE_RECORDED: u32 = 0o640;
 /// as much. Large writes themselves lose nothing by it.
 const PIECE: usize = 128 << 10;
 
-/// Bytes between samples of the page cache, where the kernel does not tell. Files that are read and written in large pieces are cached in large pieces.
+/// Bytes between samples of the page cache, where the kernel does not tell. Files that are read and written in large
+/// pieces are cached in large pieces.
 const SAMPLE: usize = 64 << 10;
 
 /// `f_type` of a file system that sets space aside behind the ends of files.

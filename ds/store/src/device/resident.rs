@@ -6,7 +6,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// The number of the call, on every architecture that Linux got since there is such a number, and on those it had but Alpha.
+/// The number of the call, the same on all architectures but Alpha. A filter that does not know it says EPERM, as the
+/// systemd units have it: then samples are read.
 const CACHESTAT: libc::c_long = 451;
 
 /// `struct cachestat_range` of `linux/mman.h`.
