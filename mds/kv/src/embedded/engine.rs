@@ -23,6 +23,8 @@ const VERSION_KEY: &[u8] = b"\xff/version";
 pub(crate) const MARK_KEY: &[u8] = b"\xff/mark";
 /// Written when the store is made, if there is such a range: its bounds, each with its length before it.
 const LARGE_KEY: &[u8] = b"\xff/large";
+/// A value of more bytes stays where it is: copying it would cost more than the piece of memory.
+const PACKED: usize = 1024;
 const KEYSPACE: &str = "data";
 const LARGE: &str = "large";
 
@@ -178,11 +180,11 @@ impl Engine {
     pub(crate) fn write(&self, effect: &Effect, version: u64) -> Result<(), KvError> {
         let mut batch = OwnedWriteBatch::with_capacity(self.db.clone(), effect.len() + 2)
             .durability(Some(self.durability));
-        for (key, value) in effect.iter() {
-            let tree = self.tree_of(key);
+        for (key, value) in packed(effect) {
+            let tree = self.tree_of(&key);
             match value {
-                Some(value) => batch.insert(tree, key.clone(), value.clone()),
-                None => batch.remove(tree, key.clone()),
+                Some(value) => batch.insert(tree, key, value),
+                None => batch.remove(tree, key),
             }
         }
         batch.insert(&self.data, VERSION_KEY, version.to_be_bytes());
@@ -199,6 +201,29 @@ impl Engine {
     fn error(&self, error: &fjall::Error) -> KvError {
         engine_error(Path::new(KEYSPACE), error)
     }
+}
+
+/// The rows of `effect` in memory of their own: one piece for all that is short. The engine keeps them until it has written
+/// a table, and compares keys with them all the time. As they were handed in, each would keep up to four pieces, which lie
+/// wherever a handler had made them.
+fn packed(effect: &Effect) -> impl Iterator<Item = (Bytes, Option<Bytes>)> {
+    let short = |value: &Option<Bytes>| value.as_ref().map_or(0, Bytes::len) <= PACKED;
+    let mut piece = Vec::with_capacity(
+        effect
+            .iter()
+            .map(|(key, value)| key.len() + value.as_ref().map_or(0, |value| value.len().min(PACKED)))
+            .sum(),
+    );
+    for (key, value) in effect.iter() {
+        piece.extend_from_slice(key);
+        piece.extend_from_slice(value.as_deref().filter(|_| short(value)).unwrap_or_default());
+    }
+    let mut rest = Bytes::from(piece);
+    effect.iter().map(move |(key, value)| {
+        let key = rest.split_to(key.len());
+        let packed = short(value);
+        (key, value.as_ref().map(|value| if packed { rest.split_to(value.len()) } else { value.clone() }))
+    })
 }
 
 fn start(path: &Path, options: &EmbeddedOptions) -> Result<(fjall::Database, fjall::Keyspace), KvError> {
@@ -254,5 +279,33 @@ fn engine_error(place: &Path, error: &fjall::Error) -> KvError {
         fjall::Error::Poisoned => KvError::Io { what: "a sync failed earlier".into() },
         fjall::Error::Storage(fjall::LsmError::Io(e)) => io_error("using", place, e),
         other => KvError::Corrupt { what: format!("{}: {other}", place.display()) },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packed_rows_are_what_was_handed_in_and_short_ones_are_one_piece() {
+        let value = |length: usize| (length < 2000).then(|| Bytes::from(vec![length as u8; length]));
+        let lengths = [3, 0, PACKED, 2000, PACKED + 1, 1, 1500, 2000, 7];
+        let row = |(at, length): (usize, &usize)| (Bytes::from(format!("key {at}")), value(*length));
+        let effect: Effect = lengths.iter().enumerate().map(row).collect();
+        let rows: Vec<_> = packed(&effect).collect();
+        assert!(rows.iter().map(|(key, value)| (key, value)).eq(effect.iter()));
+        // Each begins where the last one ended, but for values that stayed where they were.
+        let mut next = rows[0].0.as_ptr();
+        for ((key, value), (_, given)) in rows.iter().zip(effect.iter()) {
+            assert_eq!(key.as_ptr(), next);
+            next = next.wrapping_add(key.len());
+            let (Some(value), Some(given)) = (value, given) else { continue };
+            if value.len() > PACKED {
+                assert_eq!(value.as_ptr(), given.as_ptr());
+            } else if !value.is_empty() {
+                assert_eq!(value.as_ptr(), next);
+                next = next.wrapping_add(value.len());
+            }
+        }
     }
 }
