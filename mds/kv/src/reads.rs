@@ -27,6 +27,12 @@ impl Keys {
         self.ends.is_empty()
     }
 
+    /// Keeps the memory.
+    pub(crate) fn clear(&mut self) {
+        self.bytes.clear();
+        self.ends.clear();
+    }
+
     /// As they were read: one may be there several times.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &[u8]> {
         let begins = std::iter::once(0).chain(self.ends.iter().copied());

@@ -38,10 +38,10 @@ impl Pending {
     }
 
     /// The value to store over `base` in a transaction stamped `stamp`.
-    pub(crate) fn resolve(&self, base: Option<Bytes>, stamp: Versionstamp) -> Result<Option<Bytes>, KvError> {
+    pub(crate) fn resolve(self, base: Option<Bytes>, stamp: Versionstamp) -> Result<Option<Bytes>, KvError> {
         match self {
-            Self::Value(v) => Ok(v.clone()),
-            Self::Chain(steps) => fold(steps, base, Some(stamp)),
+            Self::Value(v) => Ok(v),
+            Self::Chain(steps) => fold(&steps, base, Some(stamp)),
         }
     }
 }

@@ -195,7 +195,7 @@ impl Core {
             accepted: Vec::with_capacity(group.len()),
         };
         for job in group.drain(..) {
-            match self.check().and_then(|()| draft.accept(&mut validator.history, &job.request)) {
+            match self.check().and_then(|()| draft.accept(&mut validator.history, job.request)) {
                 Ok(committed) => draft.accepted.push((job.answer, committed)),
                 // The asker may have gone; then nobody needs the answer.
                 Err(error) => drop(job.answer.send(Err(error))),
@@ -280,43 +280,41 @@ struct Draft<'a> {
 }
 
 impl Draft<'_> {
+    /// A read error refuses one transaction whole. Then the history has writes that were not made, which may be a conflict to
+    /// somebody, who tries again.
     fn accept(
         &mut self,
         history: &mut History,
-        request: &Request<Shared<Snapshot>>,
+        request: Request<Shared<Snapshot>>,
     ) -> Result<Committed, KvError> {
-        let read_at = request.view.as_ref().map_or(self.latest.version, |v| v.version);
-        history.validate(&request.reads, read_at)?;
+        let Request { view, reads, writes, write_conflicts, .. } = request;
+        let read_at = view.as_ref().map_or(self.latest.version, |v| v.version);
+        history.validate(&reads, read_at)?;
+        history.record(self.version, &writes, &write_conflicts);
         let order = u16::try_from(self.accepted.len()).unwrap_or(u16::MAX);
         let stamp = Versionstamp::new(self.version, order);
-        let resolved = self.resolve(&request.writes, stamp)?;
-        history.record(self.version, &request.writes, &request.write_conflicts);
+        let resolved = self.resolve(writes, stamp)?;
         resolved.into_iter().for_each(|(key, value)| self.effect.put(key, value));
         Ok(Committed { version: self.version, versionstamp: Some(stamp), exact: true })
     }
 
-    /// What `writes` come to over the store and the group so far. Changes nothing, so that a read
-    /// error refuses one transaction whole.
-    fn resolve(
-        &self,
-        writes: &WriteSet,
-        stamp: Versionstamp,
-    ) -> Result<Vec<(Bytes, Option<Bytes>)>, KvError> {
+    /// What `writes` come to over the store and the group so far. Changes nothing.
+    fn resolve(&self, writes: WriteSet, stamp: Versionstamp) -> Result<Vec<(Bytes, Option<Bytes>)>, KvError> {
         let mut out = Vec::with_capacity(writes.entries.len());
         for (begin, end) in &writes.cleared {
             let stored = self.core.engine.keys(&self.latest.snapshot, begin, end)?;
             let grouped = self.effect.keys_in(begin, end).cloned();
             out.extend(stored.into_iter().chain(grouped).map(|k| (k, None)));
         }
-        for (key, pending) in &writes.entries {
+        for (key, pending) in writes.entries {
             let base = if !pending.needs_base() {
                 None
-            } else if let Some(value) = self.effect.get(key) {
+            } else if let Some(value) = self.effect.get(&key) {
                 value.clone()
             } else {
-                self.core.get(&self.latest, key)?
+                self.core.get(&self.latest, &key)?
             };
-            out.push((key.clone(), pending.resolve(base, stamp)?));
+            out.push((key, pending.resolve(base, stamp)?));
         }
         Ok(out)
     }
