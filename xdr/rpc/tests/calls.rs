@@ -335,7 +335,8 @@ fn ipv4_peers_of_an_ipv6_listener_look_like_ipv4() {
 
 #[test]
 fn a_port_that_is_taken_is_an_error() {
-    on_tcp("127.0.0.1:0", |w| async move {
+    // An address of its own: of 127.0.0.1 another test would be given the port as soon as it is free.
+    on_tcp("127.0.0.9:0", |w| async move {
         let (server, addr) = w.serve(Limits::default(), vec![]).await;
         let error = server.listen(addr).await.unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
