@@ -85,9 +85,14 @@ impl Row {
 struct Place {
     row: Row,
     tag: u32,
-    /// It was found or brought here since the hand of the clock came by.
-    used: bool,
+    /// So often the hand of the clock lets it stay.
+    stays: u8,
 }
+
+/// A row that was brought here: it is often asked for next.
+const NEW: u8 = 1;
+/// One that was found. More than a new one, or where all are new, what is found all the time would go with them.
+const FOUND: u8 = 2;
 
 /// Where a key is: which shard by one half of its hash, which place in it by the other.
 #[derive(Clone, Copy, Debug)]
@@ -108,7 +113,7 @@ fn spread(tag: u32) -> u64 {
     u64::from(tag) << 32 | u64::from(tag)
 }
 
-/// A clock: its hand comes by when a row needs room, lets what was used since it last came by stay, and takes what was not.
+/// A clock: its hand comes by when a row needs room, lets what was found or brought here of late stay, and takes what was not.
 #[derive(Debug, Default)]
 struct Shard {
     places: HashTable<Place>,
@@ -151,7 +156,7 @@ impl Rows {
         let hash = self.hash(key);
         let mut shard = self.shard(hash).lock();
         let place = shard.find(hash, key)?;
-        place.used = true;
+        place.stays = FOUND;
         (place.row.since() <= version).then(|| place.row.value())
     }
 
@@ -213,7 +218,7 @@ impl Shard {
         while self.bytes > room && !self.places.is_empty() {
             self.turn();
         }
-        let place = Place { row, tag: hash.tag(), used: true };
+        let place = Place { row, tag: hash.tag(), stays: NEW };
         self.places.insert_unique(spread(place.tag), place, |place| spread(place.tag));
     }
 
@@ -221,10 +226,10 @@ impl Shard {
     fn turn(&mut self) {
         let at = self.hand % self.places.num_buckets();
         self.hand = at + 1;
-        if let Ok(mut entry) = self.places.get_bucket_entry(at)
-            && !std::mem::take(&mut entry.get_mut().used)
-        {
-            self.bytes -= entry.remove().0.row.bytes();
+        let Ok(mut entry) = self.places.get_bucket_entry(at) else { return };
+        match &mut entry.get_mut().stays {
+            0 => self.bytes -= entry.remove().0.row.bytes(),
+            stays => *stays -= 1,
         }
     }
 }
