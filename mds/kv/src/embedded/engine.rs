@@ -207,23 +207,23 @@ impl Engine {
 /// a table, and compares keys with them all the time. As they were handed in, each would keep up to four pieces, which lie
 /// wherever a handler had made them.
 fn packed(effect: &Effect) -> impl Iterator<Item = (Bytes, Option<Bytes>)> {
-    let short = |value: &Option<Bytes>| value.as_ref().map_or(0, Bytes::len) <= PACKED;
-    let mut piece = Vec::with_capacity(
-        effect
-            .iter()
-            .map(|(key, value)| key.len() + value.as_ref().map_or(0, |value| value.len().min(PACKED)))
-            .sum(),
-    );
+    let mut piece =
+        Vec::with_capacity(effect.iter().map(|(key, value)| key.len() + short(value).len()).sum());
     for (key, value) in effect.iter() {
         piece.extend_from_slice(key);
-        piece.extend_from_slice(value.as_deref().filter(|_| short(value)).unwrap_or_default());
+        piece.extend_from_slice(short(value));
     }
     let mut rest = Bytes::from(piece);
     effect.iter().map(move |(key, value)| {
         let key = rest.split_to(key.len());
-        let packed = short(value);
-        (key, value.as_ref().map(|value| if packed { rest.split_to(value.len()) } else { value.clone() }))
+        let packed = rest.split_to(short(value).len());
+        (key, value.as_ref().map(|value| if value.len() <= PACKED { packed } else { value.clone() }))
     })
+}
+
+/// What of a value is packed: all or nothing.
+fn short(value: &Option<Bytes>) -> &[u8] {
+    value.as_deref().filter(|value| value.len() <= PACKED).unwrap_or_default()
 }
 
 fn start(path: &Path, options: &EmbeddedOptions) -> Result<(fjall::Database, fjall::Keyspace), KvError> {
