@@ -25,13 +25,13 @@ measure() {
 }
 
 for peer in $PEERS; do
-  step "$peer: $FILES files are written"
+  step "$peer: $((FILES - PREPARED)) of $FILES files are written"
   begin "$peer"
   folder=$(folder_of "$peer")
   mkdir -p "$folder"
   [ "$peer" != inline ] || servers inline inline
-  [ "$FILES" = 0 ] || measure 0 "$peer" fill fill "$folder" --files "$FILES" --tasks "$TASKS"
-  [ "$peer" = inline ] || "$BENCH" client-load big "$folder" --mib "$BIG_MIB"
+  [ "$FILES" = "$PREPARED" ] || measure 0 "$peer" fill fill "$folder" --from "$PREPARED" --files "$FILES" --tasks "$TASKS"
+  case "$peer $ROWS" in inline*) ;; *burst*) "$BENCH" client-load big "$folder" --mib "$BIG_MIB" ;; esac
   [ "$peer" = kernel ] || uses_layouts || fail "$peer is mounted without layouts"
   finish "$peer"
 done

@@ -12,8 +12,11 @@ mkdir -p /tmp/nfs $root; cp -a "$package/usr/sbin/." /tmp/nfs/; export PATH=/tmp
 cp "$SLUICE" /run/sluice
 modprobe loop 2>/dev/null || true
 modprobe nfsd
-truncate -s "${DISK_MIB}M" /share/disk.img
-mkfs.ext4 -q -F -E lazy_itable_init=0,lazy_journal_init=0 /share/disk.img
+# It may be there already, with files.
+if [ ! -f /share/disk.img ]; then
+  truncate -s "${DISK_MIB}M" /share/disk.img
+  mkfs.ext4 -q -F -E lazy_itable_init=0,lazy_journal_init=0 /share/disk.img
+fi
 mount -t nfsd nfsd /proc/fs/nfsd
 mkdir -p /var/lib/nfs/v4recovery
 rm -f /etc/exports

@@ -2,6 +2,7 @@
 //!
 //! | module | what |
 //! | --- | --- |
+//! | `disk` | an ext4 in a file, mounted as wanted |
 //! | `host` | `sluice up` on free ports, its processes, their memory and CPU |
 //! | `load` | workers that repeat an operation, rates and latencies |
 //! | `data` | READ and WRITE at each data server, directly |
@@ -19,6 +20,7 @@ pub mod client;
 mod costs;
 mod data;
 mod directory;
+mod disk;
 pub mod ds;
 pub(crate) mod host;
 mod load;

@@ -22,7 +22,7 @@ const PIECE: usize = 4096;
 /// Sizes of small files: 4 to 32 KiB.
 const SMALL: (u64, u64) = (4 * KIB, 32 * KIB);
 /// Files of one directory.
-const FOLDER: u64 = 100;
+pub(super) const FOLDER: u64 = 100;
 /// Readers have the servers for themselves for so long before the burst.
 const ALONE: Duration = Duration::from_secs(4);
 /// Of what is not to be repeated from file to file.
@@ -34,6 +34,9 @@ pub enum Load {
     /// Write small files
     Fill {
         folder: PathBuf,
+        /// So many are there
+        #[arg(long, default_value_t = 0)]
+        from: u64,
         #[arg(long)]
         files: u64,
         #[arg(long)]
@@ -93,12 +96,12 @@ impl Load {
     /// If a file cannot be written or read, or holds something else than was written.
     pub fn run(&self) -> Result<()> {
         let said = match self {
-            Self::Fill { folder, files, tasks } => {
-                for number in 0..files.div_ceil(FOLDER) {
-                    fs::create_dir_all(folder.join(number.to_string()))?;
-                }
-                each(&(0..*files).collect::<Vec<_>>(), *tasks, |file, buffer| {
-                    write_small(folder, file, buffer)
+            Self::Fill { folder, from, files, tasks } => {
+                make_folders(folder, *from, *files)?;
+                each(&(*from..*files).collect::<Vec<_>>(), *tasks, |file, buffer| {
+                    // What close would say of it is lost in a drop.
+                    write_small(folder, file, buffer)?.sync_all()?;
+                    Ok(buffer.len() as u64)
                 })?
             }
             Self::Read { folder, files, reads, tasks, seed } => {
@@ -136,6 +139,20 @@ fn place(folder: &Path, file: u64) -> PathBuf {
     folder.join((file / FOLDER).to_string()).join(format!("file{file}"))
 }
 
+/// The directories of files `from..to`.
+pub(super) fn make_folders(folder: &Path, from: u64, to: u64) -> Result<()> {
+    for number in from / FOLDER..to.div_ceil(FOLDER) {
+        let made = folder.join(number.to_string());
+        fs::create_dir_all(&made).with_context(|| format!("cannot make {}", made.display()))?;
+    }
+    Ok(())
+}
+
+/// What a small file holds.
+pub(super) fn small(buffer: &mut Vec<u8>, file: u64) {
+    fill(buffer, size_of(file), file);
+}
+
 /// Bytes that no compression and no other file has.
 fn fill(buffer: &mut Vec<u8>, size: u64, seed: u64) {
     let mut dice = Dice::new(seed ^ MARK);
@@ -146,13 +163,11 @@ fn fill(buffer: &mut Vec<u8>, size: u64, seed: u64) {
     buffer.truncate(usize::try_from(size).unwrap_or(usize::MAX));
 }
 
-fn write_small(folder: &Path, file: u64, buffer: &mut Vec<u8>) -> Result<u64> {
-    fill(buffer, size_of(file), file);
+pub(super) fn write_small(folder: &Path, file: u64, buffer: &mut Vec<u8>) -> Result<File> {
+    small(buffer, file);
     let mut open = OpenOptions::new().write(true).create_new(true).open(place(folder, file))?;
     open.write_all(buffer)?;
-    // What close would say of it is lost in a drop.
-    open.sync_all()?;
-    Ok(buffer.len() as u64)
+    Ok(open)
 }
 
 fn read_small(folder: &Path, file: u64, buffer: &mut Vec<u8>) -> Result<u64> {

@@ -5,9 +5,11 @@
 //! | module | what |
 //! | --- | --- |
 //! | `load` | the load, inside the client's guest |
+//! | `prepare` | files that are there before |
 //! | `report` | medians, spread, ratios |
 
 pub mod load;
+mod prepare;
 mod report;
 
 use std::fmt;
@@ -16,7 +18,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
@@ -56,6 +58,10 @@ pub struct Options {
     /// Small files of each peer
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     files: u64,
+    /// How many of them are written through the mount. That takes hours for 100,000; the others are put on the servers'
+    /// disk before, by this machine itself [default: all]
+    #[arg(long, value_name = "N")]
+    written: Option<u64>,
     /// How many of them are read in a round [default: all]
     #[arg(long, value_name = "N")]
     reads: Option<u64>,
@@ -176,6 +182,15 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     let share = tempfile::Builder::new().prefix("sluice-bench-client-").tempdir_in(below)?;
     copy_files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("guest"), share.path())?;
     fs::write(share.path().join("nfs-server"), cache.nfs_server()?.display().to_string())?;
+    if options.prepared() > 0 {
+        let begun = Instant::now();
+        prepare::disk(share.path(), &options.plan(&program))?;
+        eprintln!(
+            "{} files of each peer are there after {} s",
+            options.prepared(),
+            begun.elapsed().as_secs()
+        );
+    }
     let start = |number, script: &str, mib| {
         let job = options.job(&cache, &program, share.path(), number, script)?.memory(mib);
         job.spawn(&cache, Box::new(|bytes| drop(std::io::stderr().write_all(bytes))))
@@ -221,9 +236,6 @@ impl Options {
     fn job(&self, cache: &Cache, sluice: &Path, share: &Path, number: u8, script: &str) -> Result<Job> {
         let kernel = cache.kernel(self.kernel)?;
         let server = Job::new(kernel.clone(), SERVERS, script).address();
-        let files = if self.only.contains(&Row::Cold) { self.files } else { 0 };
-        let large = 3 * (self.big_mib + self.writers * self.burst_mib);
-        let disk = SPARE_MIB + 3 * files * SMALL_KIB / 1024 + large;
         let own = std::env::current_exe()?.display().to_string();
         let names = |all: Vec<String>| all.join(" ");
         let job = Job::new(kernel, number, share.join(script))
@@ -236,13 +248,14 @@ impl Options {
             .env("REFERENCE", "")
             .env("BENCH", own)
             .env("SLUICE", sluice.display().to_string())
-            .env("DISK_MIB", disk.to_string())
+            .env("DISK_MIB", self.disk_mib().to_string())
             .env("LEASE", LEASE.to_string())
             .env("OPS", if self.calls { "1" } else { "" })
             .env("PEERS", names(self.peers().iter().map(ToString::to_string).collect()))
             .env("ROWS", names(self.only.iter().map(ToString::to_string).collect()));
         let numbers = [
-            ("FILES", files),
+            ("FILES", self.small_files()),
+            ("PREPARED", self.prepared()),
             ("READS", self.reads.unwrap_or(self.files)),
             ("ROUNDS", self.rounds.into()),
             ("TASKS", self.tasks),
@@ -255,6 +268,30 @@ impl Options {
         Ok(conversation(numbers.into_iter().fold(job, |job, (name, value)| job.env(name, value.to_string()))))
     }
 
+    fn small_files(&self) -> u64 {
+        if self.only.contains(&Row::Cold) { self.files } else { 0 }
+    }
+
+    /// Small files that no guest writes.
+    fn prepared(&self) -> u64 {
+        self.small_files().saturating_sub(self.written.unwrap_or(self.files))
+    }
+
+    fn disk_mib(&self) -> u64 {
+        let large = 3 * (self.big_mib + self.writers * self.burst_mib);
+        SPARE_MIB + 3 * self.small_files() * SMALL_KIB / 1024 + large
+    }
+
+    fn plan(&self, program: &Path) -> prepare::Plan {
+        prepare::Plan {
+            program: program.to_owned(),
+            bytes: self.disk_mib() << 20,
+            files: self.prepared(),
+            data_servers: self.data_servers,
+            peers: self.peers(),
+        }
+    }
+
     /// Each once, and the directory of `inline` is made on what `sluice` has begun or begins it itself.
     fn peers(&self) -> Vec<Peer> {
         let mut all = self.peers.clone();
@@ -265,9 +302,8 @@ impl Options {
 
     /// The rows that must be there in the end.
     fn wanted(&self) -> Vec<(Row, Peer)> {
-        let cold = self.only.contains(&Row::Cold).then_some([Row::Fill, Row::Cold]);
-        let burst = self.only.contains(&Row::Burst).then_some(Row::Burst);
-        let rows = cold.into_iter().flatten().chain(burst);
+        let fill = (self.small_files() > self.prepared()).then_some(Row::Fill);
+        let rows = fill.into_iter().chain(self.only.iter().copied());
         let all = rows.flat_map(|row| self.peers().into_iter().map(move |peer| (row, peer)));
         // Nothing of a burst is small.
         all.filter(|pair| *pair != (Row::Burst, Peer::Inline)).collect()
@@ -288,9 +324,10 @@ impl Options {
                 self.kernel
             ),
             format!(
-                "{} files of 4 to 32 KiB, {} of them read by {} threads; {} x {} MiB written beside {} readers of {} MiB; \
+                "{} files of 4 to 32 KiB, {} of them put there by this machine, {} read by {} threads; {} x {} MiB written beside {} readers of {} MiB; \
                  medians of {} interleaved rounds",
                 self.files,
+                self.prepared(),
                 self.reads.unwrap_or(self.files).min(self.files),
                 self.tasks,
                 self.writers,

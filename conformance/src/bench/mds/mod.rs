@@ -6,14 +6,12 @@
 //! | --- | --- |
 //! | `work` | what clients do |
 //! | `peers` | Sluice and NFS-Ganesha, started, with their clients |
-//! | `disk` | an ext4 in a file, mounted as wanted |
 //! | `store` | the store alone, with the write set of a create |
 //! | `counted` | a metadata server that counts its allocations |
 //! | `flat` | what an operation costs with few files and with many |
 //! | `report` | medians, spread, ratios, goals |
 
 pub mod counted;
-mod disk;
 mod flat;
 mod peers;
 mod report;

@@ -11,8 +11,8 @@ use sluice_xdr::nfs4::nfs_fh4;
 use tempfile::TempDir;
 
 use super::INLINE;
-use super::disk::Disk;
 use super::work::{IN_FLIGHT, Worker};
+use crate::bench::disk::Disk;
 use crate::bench::ds::ganesha::{Ganesha, PSEUDO, Protocol};
 use crate::bench::ds::peers::free_port;
 use crate::bench::host::{Installation, Process};
@@ -47,6 +47,8 @@ impl fmt::Display for Name {
 pub(super) const LISTED: u64 = 2000;
 /// Directories, where clients do not share one.
 pub(super) const DIRECTORIES: usize = 64;
+/// Bytes of a disk.
+const DISK: u64 = 16 << 30;
 /// Clients that fill directories beforehand.
 const FILLERS: usize = 16;
 
@@ -68,7 +70,7 @@ pub(super) struct Peer {
 #[allow(dead_code, reason = "held for its drop")]
 enum Alive {
     Sluice(Box<Installation>),
-    Ganesha(Box<(Ganesha, TempDir, Disk)>),
+    Ganesha(Box<(Ganesha, Disk, TempDir)>),
     Elsewhere,
 }
 
@@ -97,8 +99,9 @@ impl Peer {
     }
 
     async fn ganesha(name: Name, options: &str, below: &Path, count: usize) -> Result<Self> {
-        let disk = Disk::mount(below, options)?;
         let home = tempfile::Builder::new().prefix("sluice-bench-ganesha-").tempdir_in(below)?;
+        let (image, mount) = (home.path().join("image"), home.path().join("mount"));
+        let disk = Disk::make(&image, &mount, DISK, options)?;
         let ganesha = Ganesha::start(home.path(), &disk.root().join("data"), free_port()?, Protocol::V4)?;
         let clients = connect(ganesha.address, count).await?;
         let first = clients.first().context("no clients")?;
@@ -106,7 +109,7 @@ impl Peer {
         let mounted = if options.is_empty() { "default options" } else { options };
         let about = format!("{}, VFS on ext4 in a file, mounted with {mounted}", ganesha.version);
         let process = Process(ganesha.process());
-        let alive = Alive::Ganesha(Box::new((ganesha, home, disk)));
+        let alive = Alive::Ganesha(Box::new((ganesha, disk, home)));
         Self { name, about, process, listed: root.clone(), root, clients, _alive: alive }.filled().await
     }
 
