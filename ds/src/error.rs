@@ -29,7 +29,7 @@ pub(crate) fn nfs_status(error: &StoreError) -> nfsstat3 {
         StoreError::NoSpace => nfsstat3::NFS3ERR_NOSPC,
         StoreError::TooBig => nfsstat3::NFS3ERR_FBIG,
         StoreError::ReadOnly => nfsstat3::NFS3ERR_ROFS,
-        StoreError::Closing => nfsstat3::NFS3ERR_JUKEBOX,
+        StoreError::Closing | StoreError::NoDescriptors => nfsstat3::NFS3ERR_JUKEBOX,
         StoreError::Missing
         | StoreError::NoReflink
         | StoreError::Quarantined
@@ -67,7 +67,7 @@ pub(crate) fn ctl(error: &StoreError) -> ctl_status {
         StoreError::OldCaller => ctl_status::CTL_ERR_EPOCH,
         StoreError::ForeignCluster(..) => ctl_status::CTL_ERR_FOREIGN_STORE,
         // It must retire an epoch first.
-        StoreError::FencesFull | StoreError::Closing => ctl_status::CTL_ERR_AGAIN,
+        StoreError::FencesFull | StoreError::Closing | StoreError::NoDescriptors => ctl_status::CTL_ERR_AGAIN,
         StoreError::ReadOnly
         | StoreError::Quarantined
         | StoreError::Io(_)

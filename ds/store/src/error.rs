@@ -4,6 +4,10 @@ use std::io;
 
 use crate::sums::Quarantined;
 
+/// Of this process, and of the whole system.
+const EMFILE: i32 = rustix::io::Errno::MFILE.raw_os_error();
+const ENFILE: i32 = rustix::io::Errno::NFILE.raw_os_error();
+
 /// A store's error. The first group ends start-up and reads as one line for an operator; the
 /// second is about one request.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -45,6 +49,8 @@ pub enum StoreError {
     Quarantined,
     #[error("device error: {0}")]
     Io(String),
+    #[error("no more files can be opened: the process has as many as it may have (LimitNOFILE)")]
+    NoDescriptors,
     #[error("the store is closing")]
     Closing,
 }
@@ -53,6 +59,10 @@ impl From<io::Error> for StoreError {
     fn from(error: io::Error) -> Self {
         if error.get_ref().is_some_and(|inner| inner.is::<Quarantined>()) {
             return Self::Quarantined;
+        }
+        // No kind is named for them.
+        if error.raw_os_error().is_some_and(|code| [EMFILE, ENFILE].contains(&code)) {
+            return Self::NoDescriptors;
         }
         match error.kind() {
             io::ErrorKind::NotFound => Self::Missing,

@@ -17,6 +17,8 @@ const SHARDS: usize = 16;
 const IDLE: Duration = Duration::from_secs(2);
 /// Data files of one shard that a look passes.
 const LOOKED_AT: usize = 1024;
+/// Data files of each shard that are closed at once where descriptors are short.
+const SOME: usize = 4;
 
 #[derive(Debug, Default)]
 pub(crate) struct Shard {
@@ -75,6 +77,11 @@ impl OpenFiles {
         let shard = self.shard(key);
         let open = shard.files.get(&key).map(|file| file.last_write());
         open.or_else(|| shard.closed.get(key)).unwrap_or_else(|| self.writes.forgotten())
+    }
+
+    /// Takes some out that nobody uses just now, where descriptors are short.
+    pub(crate) fn take_some(&self) -> Vec<Arc<DataFile>> {
+        self.shards.iter().flat_map(|shard| shard.lock().take_some(&self.writes)).collect()
     }
 
     /// Takes out data files that were written, and not used since the look before this one. Whoever drops them may
@@ -154,6 +161,18 @@ impl Shard {
             idle.extend(closed);
         }
         idle
+    }
+
+    fn take_some(&mut self, writes: &WriteCount) -> Vec<Arc<DataFile>> {
+        let mut some = Vec::new();
+        let mut at = 0;
+        while at < self.ring.len() && some.len() < SOME {
+            match self.close(at, writes) {
+                Some(file) => some.push(file),
+                None => at += 1,
+            }
+        }
+        some
     }
 
     pub(crate) fn evict(&mut self, key: FileKey) {

@@ -31,7 +31,7 @@ pub struct Options {
     pub create: bool,
     /// The cluster this store must belong to, if it belongs to one already.
     pub cluster: Option<Uuid>,
-    /// Data files kept open.
+    /// Data files kept open, if the process may have twice as many descriptors.
     pub open_files: usize,
     /// Fences and tombstones kept; more are refused with `FencesFull`.
     pub max_rows: usize,
@@ -136,7 +136,7 @@ fn open(env: &Env, device: Arc<dyn Device>, options: Options) -> Result<Arc<Stor
         superblock: Mutex::new(superblock),
         verifiers: Verifiers::new(boot, env.random.u64()),
         journal: Arc::new(journal),
-        files: OpenFiles::new(options.open_files, boot),
+        files: OpenFiles::new(affordable(env, &options, sums.is_some()), boot),
         folders: Folders::default(),
         pool: Pool::default(),
         room: Room::new(options.reserve),
@@ -215,4 +215,20 @@ fn next_boot(device: &dyn Device) -> Result<u64, StoreError> {
     let boot = last.wrapping_add(1);
     replace(device, BOOT, format!("{boot}\n").as_bytes())?;
     Ok(boot)
+}
+
+/// Data files that may stay open: with their checksums they take half of the descriptors that the process may have, and
+/// connections, which each take one or two, have the rest. A system that does not tell gives what is asked for.
+fn affordable(env: &Env, options: &Options, sums: bool) -> usize {
+    let most = usize::try_from(env.process.descriptors().most).unwrap_or(usize::MAX);
+    let each = if sums { 2 } else { 1 };
+    let half = if most == 0 { usize::MAX } else { most / 2 / each };
+    if half < options.open_files {
+        tracing::info!(
+            descriptors = most,
+            files = half,
+            "fewer data files are kept open: raise LimitNOFILE for more"
+        );
+    }
+    options.open_files.min(half)
 }

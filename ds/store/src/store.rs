@@ -399,11 +399,28 @@ impl Store {
         });
     }
 
+    /// Opens something, if need be in the place of data files that nobody uses just now: a process has only so many
+    /// descriptors, and connections take some.
+    fn afford<T>(&self, open: impl Fn() -> Result<T, StoreError>) -> Result<T, StoreError> {
+        match open() {
+            Err(StoreError::NoDescriptors) => {
+                // They are closed here.
+                drop(self.files.take_some());
+                open()
+            }
+            other => other,
+        }
+    }
+
     /// An existing data file. Blocking.
     pub(crate) fn open_file(&self, key: FileKey) -> Result<Arc<DataFile>, StoreError> {
         if let Some(file) = self.files.get(key) {
             return Ok(file);
         }
+        self.afford(|| self.open_anew(key))
+    }
+
+    fn open_anew(&self, key: FileKey) -> Result<Arc<DataFile>, StoreError> {
         self.make_room(key);
         let mut shard = self.files.shard(key);
         if let Some(file) = shard.get(key) {
@@ -429,6 +446,10 @@ impl Store {
             other => return other,
         }
         self.room.admit_file(&*self.device)?;
+        self.afford(|| self.create_anew(key, generation))
+    }
+
+    fn create_anew(&self, key: FileKey, generation: u16) -> Result<Arc<DataFile>, StoreError> {
         let mut shard = self.files.shard(key);
         if let Some(file) = shard.get(key) {
             return Ok(file);

@@ -4,9 +4,10 @@
 mod common;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use common::{access, bytes, key, open, open_on, options, simulate};
-use sluice_env::Env;
+use sluice_env::{Descriptors, Env, Process};
 use sluice_store::device::{Device, FileDevice, MemDevice};
 use sluice_store::{Stability, Store, StoreError};
 
@@ -254,6 +255,63 @@ fn many_files_through_a_small_cache() {
             store.commit(key(file)).await.unwrap();
         }
         assert_eq!(store.unreported(1000).len(), 300);
+    });
+}
+
+/// Of a process that may have so many descriptors.
+#[derive(Debug)]
+struct Limited(u64);
+
+impl Process for Limited {
+    fn descriptors(&self) -> Descriptors {
+        Descriptors { open: 0, most: self.0 }
+    }
+    fn processors(&self) -> usize {
+        1
+    }
+    fn kept_waiting(&self) -> Option<(std::thread::ThreadId, Duration)> {
+        None
+    }
+}
+
+/// Connections need descriptors, too.
+#[test]
+fn open_files_leave_half_of_the_descriptors_to_others() {
+    for (checksums, most) in [(false, 512), (true, 256)] {
+        simulate(async |mut env| {
+            env.process = Arc::new(Limited(1024));
+            let device = MemDevice::new();
+            let options = sluice_store::Options { checksums: Some(checksums), ..options() };
+            let store = Store::open(&env, Arc::new(device.clone()), options).await.unwrap();
+            let before = device.all_opened();
+            for file in 0..1500 {
+                store.write_at(&access(file), 0, bytes(1, 100), Stability::FileSync).await.unwrap();
+            }
+            let open = device.all_opened() - before;
+            assert!((most / 2..=most).contains(&open), "{open} with checksums {checksums}");
+        });
+    }
+}
+
+#[test]
+fn where_descriptors_run_out_idle_files_are_closed() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        let store = Store::open(&env, Arc::new(device.clone()), options()).await.unwrap();
+        let others = device.all_opened();
+        device.set_descriptors(others + 100);
+        for file in 0..300 {
+            store.write_at(&access(file), 0, bytes(file as u8, 100), Stability::FileSync).await.unwrap();
+        }
+        for file in 0..300 {
+            assert_eq!(store.read_at(key(file), 0, 100).await.unwrap().data, bytes(file as u8, 100));
+        }
+        // Somebody else has taken all.
+        device.set_descriptors(0);
+        let refused = store.read_at(key(0), 0, 100).await;
+        assert!(matches!(refused, Err(StoreError::NoDescriptors)), "{refused:?}");
+        device.set_descriptors(others + 100);
+        assert_eq!(store.read_at(key(0), 0, 100).await.unwrap().data, bytes(0, 100));
     });
 }
 

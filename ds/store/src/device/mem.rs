@@ -38,11 +38,21 @@ pub(super) struct State {
     pub(super) cached: usize,
     /// Files can become clones of others.
     pub(super) reflinks: bool,
+    /// So many files can be open at once.
+    descriptors: usize,
 }
 
 impl State {
     pub(super) fn used(&self) -> u64 {
         self.inodes.values().filter(|inode| !inode.unlinked).map(Inode::allocated).sum()
+    }
+
+    fn opened(&self) -> usize {
+        self.inodes.values().map(|inode| Arc::strong_count(&inode.opened) - 1).sum()
+    }
+
+    fn check_descriptors(&self) -> io::Result<()> {
+        if self.opened() < self.descriptors { Ok(()) } else { Err(rustix::io::Errno::MFILE.into()) }
     }
 
     /// One flush: counted, and refused when told to.
@@ -77,6 +87,7 @@ impl MemDevice {
             syncs: 0,
             cached: usize::MAX,
             reflinks: true,
+            descriptors: usize::MAX,
         };
         Self { state: Arc::new(Mutex::new(state)) }
     }
@@ -154,6 +165,16 @@ impl MemDevice {
         inode.map_or(0, |inode| Arc::strong_count(&inode.opened) - 1)
     }
 
+    /// How many files are open.
+    pub fn all_opened(&self) -> usize {
+        self.state().opened()
+    }
+
+    /// So many files can be open at once; opening another fails as with `EMFILE`.
+    pub fn set_descriptors(&self, most: usize) {
+        self.state().descriptors = most;
+    }
+
     /// Bytes the device holds; writes beyond fail with `StorageFull`.
     pub fn set_capacity(&self, bytes: u64) {
         self.state().capacity = bytes;
@@ -204,6 +225,7 @@ impl Device for MemDevice {
     fn open(&self, path: &str) -> io::Result<Arc<dyn DeviceFile>> {
         let state = self.state();
         let inode = state.inode_of(path)?;
+        state.check_descriptors()?;
         let opened = state.inodes.get(&inode).map(|inode| Arc::clone(&inode.opened)).ok_or_else(not_found)?;
         Ok(Arc::new(MemFile { state: Arc::clone(&self.state), inode, life: state.life, _opened: opened }))
     }
@@ -214,6 +236,7 @@ impl Device for MemDevice {
         if state.names.contains_key(path) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
+        state.check_descriptors()?;
         let (inode, life) = (state.next_inode, state.life);
         state.next_inode += 1;
         state.names.insert(path.to_owned(), Some(inode));
