@@ -31,6 +31,9 @@ const RESERVED: usize = 64;
 /// Least time between two log lines about refused connections.
 const REFUSAL_LOG: Duration = Duration::from_secs(10);
 
+/// And between two about those that cannot be accepted.
+const FAILURE_LOG: Duration = Duration::from_secs(60);
+
 /// A set of programs served on any number of listeners.
 #[derive(Debug)]
 pub struct Server {
@@ -102,6 +105,8 @@ impl Server {
 
     async fn accept_on(self: &Arc<Self>, mut listener: Box<dyn Listener>) {
         let mut stopping = self.stopping.subscribe();
+        // When it was said that none can be accepted, and how often that was so since.
+        let (mut told, mut failed) = (None, 0u64);
         loop {
             let accepted = tokio::select! {
                 biased;
@@ -113,7 +118,13 @@ impl Server {
                 Err(error) => {
                     // Out of descriptors, or a peer that left already. A pause keeps the former from
                     // spinning; the backlog holds those who wait.
-                    tracing::warn!(listener = %listener.local_addr(), "cannot accept a connection: {error}");
+                    let now = self.env.clock.now();
+                    failed += 1;
+                    if told.is_none_or(|told| now.since(told) >= FAILURE_LOG) {
+                        let listener = listener.local_addr();
+                        tracing::warn!(%listener, failed, "cannot accept connections, which wait: {error}");
+                        (told, failed) = (Some(now), 0);
+                    }
                     self.env.clock.sleep(Duration::from_millis(50)).await;
                 }
             }
