@@ -306,7 +306,9 @@ async fn drained(connection: &Connection) {
     let mut phase = connection.phase.subscribe();
     let _ = phase.wait_for(|phase| *phase >= Phase::Draining).await;
     drop(phase);
-    while connection.budget.in_flight() > 0 || !connection.outbox.is_idle() {
+    // A call holds some of the budget until the last byte of its reply has left. Between its end and its reply's place in
+    // the outbox it is neither in flight nor there.
+    while connection.budget.used() > 0 || !connection.outbox.is_idle() {
         connection.env.clock.sleep(LOOK).await;
     }
 }

@@ -9,11 +9,13 @@ use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use common::*;
 use sluice_env::BoxFuture;
 use sluice_rpc::{Call, CallError, ClusterKey, Credential, Limits, Payload, Program, Reply, Sent, Server};
+use tokio::sync::Semaphore;
 
 const DATA: usize = 1 << 20;
 
@@ -96,7 +98,7 @@ async fn all_of_it(w: &World, c: &sluice_rpc::Connection, store: &Store, at_hand
     let small = async {
         for _ in 0..20 {
             assert_eq!(call(c, procedure::ECHO, "between").await.unwrap(), "between");
-            w.env.clock.sleep(std::time::Duration::from_micros(100)).await;
+            w.env.clock.sleep(Duration::from_micros(100)).await;
         }
     };
     let large = || async { assert_eq!(get(c, at_hand, DATA).await.unwrap()[4..], content()) };
@@ -146,5 +148,68 @@ fn a_promise_that_cannot_be_kept_ends_the_connection() {
         assert_eq!(get(&c, 4096, DATA - 4).await, Err(CallError::Closed));
         let c = w.client().dial(addr).await.unwrap();
         assert_eq!(get(&c, 4096, DATA).await.unwrap().len(), 4 + DATA);
+    });
+}
+
+/// Takes long to say how long it is, which its connection asks last when the reply is about to be queued.
+#[derive(Debug)]
+struct Slow;
+
+impl Payload for Slow {
+    #[allow(clippy::disallowed_methods, reason = "a thread that is kept busy is what is tested")]
+    fn length(&self) -> usize {
+        std::thread::sleep(Duration::from_millis(50));
+        4
+    }
+
+    fn send(&self, _: usize, _: BorrowedFd<'_>) -> io::Result<Sent> {
+        Ok(Sent::Absent)
+    }
+
+    fn load(self: Arc<Self>, from: usize) -> BoxFuture<'static, io::Result<Bytes>> {
+        Box::pin(std::future::ready(Ok(words(&[77]).slice(from..))))
+    }
+}
+
+/// Answers when the gate is opened.
+#[derive(Debug)]
+struct Gated(Semaphore);
+
+impl Program for Gated {
+    fn number(&self) -> u32 {
+        CONTROL
+    }
+
+    fn versions(&self) -> RangeInclusive<u32> {
+        3..=3
+    }
+
+    fn call<'a>(&'a self, _: Call) -> BoxFuture<'a, Reply> {
+        Box::pin(async {
+            drop(self.0.acquire().await);
+            Reply::Data(Bytes::new().into(), Arc::new(Slow))
+        })
+    }
+}
+
+/// A call that has ended and whose reply is not in the queue yet is not over.
+#[test]
+fn a_drain_waits_for_a_reply_on_its_way_to_the_queue() {
+    on_tcp("127.0.0.1:0", |w| async move {
+        let program = Arc::new(Gated(Semaphore::new(0)));
+        let (server, addr) = w.serve(Limits::default(), vec![Arc::clone(&program) as _]).await;
+        let c = w.client().dial(addr).await.unwrap();
+        let (done, result) = tokio::sync::oneshot::channel();
+        w.env.spawn.spawn(Box::pin(async move {
+            let _ = done.send(c.call(CONTROL, 3, 1, &Credential::None, Bytes::new().into(), LONG).await);
+        }));
+        w.until("begun", || server.bytes_held() > 0).await;
+        let drained = server.shutdown(LONG);
+        let opened = async {
+            w.env.clock.sleep(Duration::from_millis(20)).await;
+            program.0.add_permits(1);
+        };
+        tokio::join!(drained, opened);
+        assert_eq!(word(&result.await.unwrap().unwrap()), 77);
     });
 }
