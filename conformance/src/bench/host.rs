@@ -24,14 +24,15 @@ const READY: &str = "Sluice is ready";
 const CLUSTER: [(&str, &str); 2] =
     [("--fdb-cluster-file", "SLUICE_FDB_CLUSTER_FILE"), ("--fdb-library", "SLUICE_FDB_LIBRARY")];
 
-/// A new installation; removed with the value.
+/// An installation that runs as long as the value lives.
 #[derive(Debug)]
 pub(super) struct Installation {
     program: PathBuf,
     process: Group,
     mds: SocketAddr,
     data_servers: u16,
-    // After the processes that write there.
+    data: PathBuf,
+    // After the processes that write there: the log, and `data`, if it was not told where else.
     home: TempDir,
 }
 
@@ -157,7 +158,7 @@ impl Installation {
         Self::start_with(program, below, data_servers, store, &[])
     }
 
-    /// The same with more options of `sluice up`.
+    /// The same with more options of `sluice up`. A new one; removed with the value.
     pub(super) fn start_with(
         program: &Path,
         below: Option<&Path>,
@@ -168,10 +169,23 @@ impl Installation {
         let below = below.map_or_else(std::env::temp_dir, Path::to_owned);
         fs::create_dir_all(&below).with_context(|| format!("cannot make {}", below.display()))?;
         let home = tempfile::Builder::new().prefix("sluice-bench-").tempdir_in(&below)?;
+        let data = home.path().join("data");
+        Self::start_at(program, home, data, data_servers, store, options)
+    }
+
+    /// The same on `data`, which stays.
+    pub(super) fn start_at(
+        program: &Path,
+        home: TempDir,
+        data: PathBuf,
+        data_servers: u16,
+        store: Store,
+        options: &[&str],
+    ) -> Result<Self> {
         let port = free_ports(data_servers)?;
         let log = File::create(home.path().join("log"))?;
         let mut command = Command::new(program);
-        command.arg("up").arg("--data-dir").arg(home.path().join("data"));
+        command.arg("up").arg("--data-dir").arg(&data);
         command.args(["--data-servers", &data_servers.to_string(), "--port", &port.to_string()]);
         command.args(options);
         if store == Store::Foundationdb {
@@ -184,7 +198,7 @@ impl Installation {
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let process = Group::spawn(command)?;
         let mds = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port);
-        let mut installation = Self { program: program.to_owned(), process, mds, data_servers, home };
+        let mut installation = Self { program: program.to_owned(), process, mds, data_servers, data, home };
         installation.wait_ready()?;
         // What is measured is asked for: files are at data servers unless a part says otherwise.
         installation.keep_inline("off")?;
@@ -274,7 +288,7 @@ impl Installation {
     /// What `sluice status` counts.
     pub(super) fn work(&self) -> Result<Work> {
         let mut command = Command::new(&self.program);
-        command.args(["status", "--json", "--data-dir"]).arg(self.home.path().join("data"));
+        command.args(["status", "--json", "--data-dir"]).arg(&self.data);
         let output = command.stdin(Stdio::null()).output().context("sluice status")?;
         let status: serde_json::Value =
             serde_json::from_slice(&output.stdout).context("sluice status --json")?;
@@ -283,8 +297,13 @@ impl Installation {
 
     /// Up to which size files are kept in the metadata, in directories made from now on.
     pub(super) fn keep_inline(&self, limit: &str) -> Result<()> {
+        self.keep_inline_below("/", limit)
+    }
+
+    /// The same below a directory.
+    pub(super) fn keep_inline_below(&self, directory: &str, limit: &str) -> Result<()> {
         let mut command = Command::new(&self.program);
-        command.args(["policy", "/", "--inline", limit, "--data-dir"]).arg(self.home.path().join("data"));
+        command.args(["policy", directory, "--inline", limit, "--data-dir"]).arg(&self.data);
         let output = command.stdin(Stdio::null()).output().context("sluice policy")?;
         if !output.status.success() {
             bail!("`sluice policy` failed: {}", String::from_utf8_lossy(&output.stderr).trim());

@@ -31,7 +31,7 @@ pub struct Options {
     pub create: bool,
     /// The cluster this store must belong to, if it belongs to one already.
     pub cluster: Option<Uuid>,
-    /// Data files kept open, if the process may have twice as many descriptors.
+    /// Data files kept open, if they and their checksums take no more than half of the descriptors that the process may have.
     pub open_files: usize,
     /// Fences and tombstones kept; more are refused with `FencesFull`.
     pub max_rows: usize,

@@ -2,17 +2,13 @@
 //! or two. Emulated guests would write as many for hours, and what is measured is reading them. Each server's are made
 //! as that server makes them: the kernel's as files of its ext4, Sluice's by Sluice.
 
-use std::fs::{self, File, Permissions};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use bytes::Bytes;
-use nix::sys::signal::Signal;
 use sluice_env::Env;
 use sluice_rpc::Tcp;
 use sluice_xdr::nfs3::stable_how;
@@ -20,18 +16,14 @@ use sluice_xdr::nfs4::{layoutiomode4, nfs_fh4};
 
 use super::load::{FOLDER, make_folders, small, write_small};
 use super::{LEASE, Peer};
-use crate::bench::KERNEL;
 use crate::bench::disk::Disk;
+use crate::bench::host::Installation;
 use crate::bench::load::{self, AsyncOperation, Until};
+use crate::bench::{KERNEL, Store};
 use crate::client::{Client, How, Identity};
-use crate::guest::process::Group;
 
 /// Test clients that write at once.
 const WRITERS: usize = 32;
-const PORT: u16 = 2049;
-const START: Duration = Duration::from_secs(60);
-/// Everything that is in memory goes to the disk before it ends.
-const STOP: Duration = Duration::from_secs(300);
 
 /// What shall be there.
 #[derive(Debug)]
@@ -56,7 +48,7 @@ pub(super) fn disk(share: &Path, plan: &Plan) -> Result<()> {
     }
     let folders: Vec<_> = plan.peers.iter().filter_map(|peer| peer.folder()).collect();
     if !folders.is_empty() {
-        sluice(&disk.root().join("sluice"), &share.join("prepared.log"), &folders, plan)?;
+        sluice(disk.root().join("sluice"), share, &folders, plan)?;
     }
     disk.unmount()
 }
@@ -82,75 +74,39 @@ fn kernel(folder: &Path, files: u64) -> Result<()> {
     Ok(())
 }
 
-fn sluice(data: &Path, log: &Path, folders: &[&str], plan: &Plan) -> Result<()> {
-    let out = File::create(log)?;
-    let mut command = Command::new(&plan.program);
-    command.arg("up").arg("--data-dir").arg(data).args(["--inline", "off", "--port", &PORT.to_string()]);
-    command.args(["--data-servers", &plan.data_servers.to_string(), "--lease", &LEASE.to_string()]);
-    command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out);
-    let mut up = Group::spawn(command)?;
-    let done = ready(&mut up, log).and_then(|()| {
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        folders.iter().try_for_each(|folder| runtime.block_on(fill(folder, data, plan)))
-    });
-    up.signal(Signal::SIGTERM);
-    let stopped = up.wait_until(Instant::now() + STOP)?;
-    done.with_context(|| last_words(log))?;
-    match stopped {
-        Some(status) if status.success() => Ok(()),
-        other => bail!("`sluice up` ended with {other:?}: {}", last_words(log)),
-    }
+fn sluice(data: PathBuf, share: &Path, folders: &[&str], plan: &Plan) -> Result<()> {
+    let home = tempfile::Builder::new().prefix("prepare-").tempdir_in(share)?;
+    let (count, lease) = (plan.data_servers.into(), LEASE.to_string());
+    let mut servers =
+        Installation::start_at(&plan.program, home, data, count, Store::Embedded, &["--lease", &lease])?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let filled = folders.iter().try_for_each(|folder| runtime.block_on(fill(folder, &servers, plan.files)));
+    filled.with_context(|| servers.last_words())?;
+    servers.stop()
 }
 
-fn ready(up: &mut Group, log: &Path) -> Result<()> {
-    let limit = Instant::now() + START;
-    while !fs::read_to_string(log)?.contains("Sluice is ready") {
-        if up.wait_until(Instant::now() + Duration::from_millis(20))?.is_some() || Instant::now() > limit {
-            bail!("`sluice up` did not start");
-        }
-    }
-    Ok(())
-}
-
-fn last_words(log: &Path) -> String {
-    let log = fs::read_to_string(log).unwrap_or_default();
-    let lines: Vec<_> = log.lines().collect();
-    lines[lines.len().saturating_sub(5)..].join(" | ")
-}
-
-async fn fill(folder: &str, data: &Path, plan: &Plan) -> Result<()> {
-    let mds = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), PORT);
+async fn fill(folder: &str, servers: &Installation, files: u64) -> Result<()> {
     let mut clients = Vec::with_capacity(WRITERS);
     for number in 0..WRITERS {
         let identity = Identity::new(&format!("prepare-{folder}-{number}"), KERNEL);
-        clients.push(Client::connect(Env::system(), Arc::new(Tcp), mds, identity).await?);
+        clients.push(Client::connect(Env::system(), Arc::new(Tcp), servers.mds(), identity).await?);
     }
     let first = clients.first().context("no clients")?;
     let top = first.mkdir(first.root(), folder.as_bytes(), 0o777).await?.handle;
     if Peer::Inline.folder() == Some(folder) {
-        keep_inline(&plan.program, data, folder)?;
+        servers.keep_inline_below(&format!("/{folder}"), "32KiB")?;
     }
     let mut below = Vec::new();
-    for number in 0..plan.files.div_ceil(FOLDER) {
+    for number in 0..files.div_ceil(FOLDER) {
         below.push(first.mkdir(&top, number.to_string().as_bytes(), 0o755).await?.handle);
     }
     let folders = Arc::new(below);
     let writers =
         clients.iter().map(|client| Writer { client: client.clone(), folders: Arc::clone(&folders) });
-    load::run(writers.collect(), Until::Done(plan.files), Put).await?;
+    load::run(writers.collect(), Until::Done(files), Put).await?;
     // The server that starts next would wait for those who are still there.
     for client in clients {
         client.leave().await?;
-    }
-    Ok(())
-}
-
-fn keep_inline(program: &Path, data: &Path, folder: &str) -> Result<()> {
-    let mut command = Command::new(program);
-    command.args(["policy", &format!("/{folder}"), "--inline", "32KiB", "--data-dir"]).arg(data);
-    let output = command.stdin(Stdio::null()).output().context("sluice policy")?;
-    if !output.status.success() {
-        bail!("`sluice policy` failed: {}", String::from_utf8_lossy(&output.stderr).trim());
     }
     Ok(())
 }
