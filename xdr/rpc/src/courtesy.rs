@@ -48,7 +48,7 @@ pub(crate) struct Courtesy {
 }
 
 impl Courtesy {
-    /// Small calls were answered on this thread: at once, or after a disk brought what they asked for.
+    /// Small calls were answered on this thread.
     pub(crate) fn answered(&self, env: &Env) {
         let now = env.clock.now();
         if now.0 < self.next_look.load(Ordering::Relaxed) {

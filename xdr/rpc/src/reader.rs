@@ -459,8 +459,6 @@ async fn answer(
 ) {
     let CallHeader { xid, program: number, version, procedure, credential, args } = header;
     let request = args.len() + tail.as_ref().map_or(0, Tail::length);
-    // One that could not be answered at once, because its data had to come from the disk, say.
-    let small = request <= COPIED && program.answers_now(procedure);
     let started = connection.env.clock.now();
     let mut owed = Owed { connection: Arc::clone(&connection), xid, ticket: Some(ticket) };
     let call = Call {
@@ -489,11 +487,7 @@ async fn answer(
     let metrics = &connection.registry.metrics;
     metrics.record(number, procedure, verdict == Verdict::Success, request, body.len(), took);
     if let Some(ticket) = owed.ticket.take() {
-        let small = small && body.len() <= NOW_BOUND;
         connection.reply(xid, verdict, body, ticket);
-        if small {
-            connection.budget.server.courtesy.answered(&connection.env);
-        }
     }
 }
 

@@ -5,14 +5,12 @@
 mod common;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::ThreadId;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use common::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use sluice_env::{Descriptors, Process};
 use sluice_rpc::{
     CallError, ConnectError, Credential, Frame, Limits, Program, ReconnectingClient, Share, auth_stat,
 };
@@ -394,45 +392,4 @@ async fn some_are_answered_at_once(w: World) {
     s = w.at_client.connect(addr).await.unwrap();
     s.write_all(&raw_call(1, ECHO + 1, procedure::NOW, &[])).await.unwrap();
     assert_eq!(s.read_u32().await.unwrap(), 0x8000_0018, "no such program");
-}
-
-/// Counts who asks how long it was kept waiting for a processor.
-#[derive(Debug, Default)]
-struct Asked(AtomicUsize);
-
-impl Process for Asked {
-    fn descriptors(&self) -> Descriptors {
-        Descriptors::default()
-    }
-    fn processors(&self) -> usize {
-        1
-    }
-    fn kept_waiting(&self) -> Option<(ThreadId, Duration)> {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        None
-    }
-}
-
-#[test]
-fn large_records_give_way_to_small_calls_that_a_disk_keeps_waiting_too() {
-    simulate(1, |mut w| async move {
-        let asked = Arc::new(Asked::default());
-        w.env.process = Arc::clone(&asked) as _;
-        let (_server, addr) = w.serve(Limits::default(), vec![Echo::new(&w.env, ECHO)]).await;
-        let c = w.client().dial(addr).await.unwrap();
-        // ECHO is one that might have been answered at once.
-        let calls = [
-            (procedure::NOW, 100, 1),
-            (procedure::ECHO, 100, 1),
-            (procedure::ECHO, 100_000, 0),
-            (procedure::GARBAGE, 100, 0),
-            (procedure::WRITE, 100, 0),
-        ];
-        for (procedure, bytes, more) in calls {
-            w.env.clock.sleep(SECOND).await;
-            let before = asked.0.load(Ordering::Relaxed);
-            drop(call(&c, procedure, vec![0; bytes]).await);
-            assert_eq!(asked.0.load(Ordering::Relaxed) - before, more, "{procedure}, {bytes} bytes");
-        }
-    });
 }
