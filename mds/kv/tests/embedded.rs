@@ -5,11 +5,14 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
-use sluice_env::Env;
+use sluice_env::{BoxFuture, Clock, Env, Monotonic, Spawn, Wall};
 use sluice_kv::{AtomicOp, Database, EmbeddedOptions, KeyRange, KvError};
+use tokio::sync::Mutex;
 
 fn open(dir: &Path) -> Result<Database, KvError> {
     Database::open_embedded(Env::system(), dir, EmbeddedOptions::default())
@@ -40,6 +43,81 @@ async fn a_closed_store_has_let_go_of_its_directory() {
         put(&db, "k").await;
         db.close().await.unwrap();
     }
+}
+
+/// Counts blocking work, a piece of which can be held up; a clock that shows each look a disk's time later.
+#[derive(Debug)]
+struct SlowDisk {
+    env: Env,
+    looks: AtomicU64,
+    works: AtomicUsize,
+    disk: Arc<Mutex<()>>,
+    /// The next piece of work waits for `disk`.
+    hold: AtomicBool,
+}
+
+impl Clock for SlowDisk {
+    fn now(&self) -> Monotonic {
+        Monotonic(self.looks.fetch_add(1, Ordering::Relaxed) * 1_000_000)
+    }
+    fn wall(&self) -> Wall {
+        self.env.clock.wall()
+    }
+    fn sleep_until(&self, at: Monotonic) -> BoxFuture<'static, ()> {
+        self.env.clock.sleep_until(at)
+    }
+}
+
+impl Spawn for SlowDisk {
+    fn spawn(&self, task: BoxFuture<'static, ()>) {
+        self.env.spawn.spawn(task);
+    }
+    fn blocking(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<'static, ()> {
+        self.works.fetch_add(1, Ordering::Relaxed);
+        let disk = self.hold.swap(false, Ordering::Relaxed).then(|| Arc::clone(&self.disk));
+        self.env.spawn.blocking(Box::new(move || {
+            let _turn = disk.as_ref().map(|disk| disk.blocking_lock());
+            work();
+        }))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_slow_disk_is_waited_for_elsewhere_and_a_closed_store_has_waited_for_who_reads() {
+    let dir = tempfile::tempdir().unwrap();
+    let env = Env::system();
+    let slow = Arc::new(SlowDisk {
+        env: env.clone(),
+        looks: AtomicU64::new(0),
+        works: AtomicUsize::new(0),
+        disk: Arc::default(),
+        hold: AtomicBool::new(false),
+    });
+    let options = EmbeddedOptions { row_bytes: 0, ..EmbeddedOptions::default() };
+    let slow_env = Env { clock: slow.clone(), spawn: slow.clone(), ..env.clone() };
+    let db = Database::open_embedded(slow_env, dir.path(), options).unwrap();
+    put(&db, "k").await;
+    let before = slow.works.load(Ordering::Relaxed);
+    for _ in 0..20 {
+        assert_eq!(db.begin().get(b"k").await.unwrap().as_deref(), Some(&b"v"[..]));
+    }
+    let listed = db.begin().range(&KeyRange::all(), 10, false).await.unwrap();
+    assert_eq!(listed, [(Bytes::from("k"), Bytes::from("v"))]);
+    let elsewhere = slow.works.load(Ordering::Relaxed) - before;
+    assert!((15..=21).contains(&elsewhere), "{elsewhere} reads of 21");
+
+    let held = slow.disk.lock().await;
+    slow.hold.store(true, Ordering::Relaxed);
+    let tx = db.begin();
+    let reading = env.clock.timeout(Duration::from_millis(20), tx.get(b"k")).await;
+    assert!(reading.is_err(), "the disk does not answer");
+    drop(tx);
+    let mut closing = Box::pin(db.close());
+    let closed = env.clock.timeout(Duration::from_millis(50), closing.as_mut()).await;
+    assert!(closed.is_err(), "somebody reads");
+    drop(held);
+    closing.await.unwrap();
+    open(dir.path()).unwrap();
 }
 
 /// A process has a copy of every file of the one that starts it until it has its own program: it must not keep

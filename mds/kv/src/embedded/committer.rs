@@ -14,6 +14,7 @@ use sluice_env::Env;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::embedded::EmbeddedOptions;
+use crate::embedded::cold::Cold;
 use crate::embedded::effect::Effect;
 use crate::embedded::engine::{Engine, Snapshot};
 use crate::embedded::rows::Rows;
@@ -21,7 +22,7 @@ use crate::history::History;
 use crate::store::{Request, Shared};
 use crate::views::Views;
 use crate::writes::WriteSet;
-use crate::{Committed, KvError, Versionstamp};
+use crate::{Committed, KeyValue, KvError, Versionstamp};
 
 /// A group stops growing at this many bytes: bounds the memory of a batch and the wait behind it.
 const MAX_GROUP_BYTES: usize = 32 << 20;
@@ -45,6 +46,9 @@ struct Queue {
 /// More leaders than there can be: one leads, others may still be leaving.
 const LEADERS: u32 = 1 << 16;
 
+/// Reads that wait for the disk at once: as many as keep a fast one busy. More would take the threads that commits need.
+const READERS: u32 = 64;
+
 /// The leader's alone while it leads.
 #[derive(Debug)]
 struct Validator {
@@ -58,6 +62,9 @@ pub(crate) struct Core {
     pub(crate) env: Env,
     pub(crate) engine: Engine,
     rows: Rows,
+    pub(crate) cold: Cold,
+    /// Each read that is elsewhere has a permit until it has let go of this core.
+    readers: Arc<Semaphore>,
     max_group: usize,
     queue: Mutex<Queue>,
     /// Each leader has a permit until it has let go of this core.
@@ -80,6 +87,8 @@ impl Core {
             env,
             engine,
             rows: Rows::new(version, options.row_bytes),
+            cold: Cold::default(),
+            readers: Arc::new(Semaphore::new(READERS as usize)),
             // A versionstamp has two bytes for the order within a version.
             max_group: options.max_group.clamp(1, usize::from(u16::MAX)),
             queue: Mutex::new(Queue::default()),
@@ -95,13 +104,52 @@ impl Core {
         self.newest.read().clone()
     }
 
-    pub(crate) fn get(&self, view: &Shared<Snapshot>, key: &[u8]) -> Result<Option<Bytes>, KvError> {
-        if let Some(known) = self.rows.get(key, view.version) {
-            return Ok(known);
-        }
+    /// What is kept here, so that nobody needs to look it up.
+    pub(crate) fn known(&self, view: &Shared<Snapshot>, key: &[u8]) -> Option<Option<Bytes>> {
+        self.rows.get(key, view.version)
+    }
+
+    /// In the LSM, which may wait for the disk.
+    pub(crate) fn look_up(&self, view: &Shared<Snapshot>, key: &[u8]) -> Result<Option<Bytes>, KvError> {
+        let began = self.env.clock.now();
         let value = self.engine.get(&view.snapshot, key)?;
+        self.cold.note(self.env.clock.now() - began, 1);
         self.rows.offer(key, value.as_ref(), view.version);
         Ok(value)
+    }
+
+    /// The same of a range.
+    pub(crate) fn range(
+        &self,
+        view: &Shared<Snapshot>,
+        begin: &[u8],
+        end: &[u8],
+        limit: usize,
+        reverse: bool,
+    ) -> Result<Vec<KeyValue>, KvError> {
+        let began = self.env.clock.now();
+        let pairs = self.engine.range(&view.snapshot, begin, end, limit, reverse)?;
+        self.cold.note(self.env.clock.now() - began, pairs.len());
+        Ok(pairs)
+    }
+
+    /// On a thread that may wait for the disk. It goes on if the caller stops waiting.
+    pub(crate) async fn elsewhere<T: Send + 'static>(
+        self: &Arc<Self>,
+        read: impl FnOnce(&Self) -> Result<T, KvError> + Send + 'static,
+    ) -> Result<T, KvError> {
+        let presence = self.readers.clone().acquire_owned().await.map_err(|_| KvError::Closed)?;
+        let (answer, answered) = oneshot::channel();
+        let core = self.clone();
+        let work = move || {
+            // The asker may have gone; then nobody needs the answer.
+            answer.send(read(&core)).ok();
+            drop(core);
+            drop(presence);
+        };
+        // Not awaited: the answer says when it is done.
+        drop(self.env.spawn.blocking(Box::new(work)));
+        answered.await.unwrap_or(Err(KvError::Closed))
     }
 
     pub(crate) fn groups(&self) -> u64 {
@@ -153,12 +201,15 @@ impl Core {
         answered.await.unwrap_or(Err(KvError::Closed))
     }
 
-    /// Refuses new transactions and completes when the queued ones are answered and no leader holds
-    /// the store open.
+    /// Refuses new transactions and completes when the queued ones are answered and no leader or reader
+    /// holds the store open.
     pub(crate) async fn close(&self) {
         self.queue.lock().closed = true;
         // It is never closed; an error could only mean that nobody leads.
         self.leaders.acquire_many(LEADERS).await.ok();
+        // An error means that it was closed before.
+        self.readers.acquire_many(READERS).await.ok();
+        self.readers.close();
     }
 
     /// Makes every later call answer [`KvError::Closed`].
@@ -311,8 +362,10 @@ impl Draft<'_> {
                 None
             } else if let Some(value) = self.effect.get(&key) {
                 value.clone()
+            } else if let Some(known) = self.core.known(&self.latest, &key) {
+                known
             } else {
-                self.core.get(&self.latest, &key)?
+                self.core.look_up(&self.latest, &key)?
             };
             out.push((key, pending.resolve(base, stamp)?));
         }

@@ -1,5 +1,6 @@
 //! The embedded backend: our validator and group committer above an LSM's snapshots.
 
+mod cold;
 mod committer;
 mod directory;
 mod effect;
@@ -87,8 +88,8 @@ impl Embedded {
     }
 }
 
-/// Reads run on the caller's thread: nearly all are served from memory, and handing one to a blocking
-/// thread costs several times what it takes.
+/// Reads run on the caller's thread while they are served from memory, since handing one to another thread costs several times what
+/// it takes; on threads that may wait for the disk while it is the disk that answers ([`cold::Cold`]).
 impl Store for Embedded {
     type View = Shared<Snapshot>;
 
@@ -99,7 +100,14 @@ impl Store for Embedded {
 
     async fn get(&self, view: &Self::View, key: &[u8]) -> Result<Option<Bytes>, KvError> {
         self.core.check()?;
-        self.core.get(view, key)
+        if let Some(known) = self.core.known(view, key) {
+            return Ok(known);
+        }
+        if !self.core.cold.waits() {
+            return self.core.look_up(view, key);
+        }
+        let (view, key) = (view.clone(), Bytes::copy_from_slice(key));
+        Box::pin(self.core.elsewhere(move |core| core.look_up(&view, &key))).await
     }
 
     async fn range(
@@ -111,7 +119,11 @@ impl Store for Embedded {
         reverse: bool,
     ) -> Result<Vec<KeyValue>, KvError> {
         self.core.check()?;
-        self.core.engine.range(&view.snapshot, begin, end, limit, reverse)
+        if !self.core.cold.waits() {
+            return self.core.range(view, begin, end, limit, reverse);
+        }
+        let (view, begin, end) = (view.clone(), Bytes::copy_from_slice(begin), Bytes::copy_from_slice(end));
+        Box::pin(self.core.elsewhere(move |core| core.range(&view, &begin, &end, limit, reverse))).await
     }
 
     async fn commit(&self, request: Request<Self::View>) -> Result<Committed, KvError> {

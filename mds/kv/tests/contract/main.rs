@@ -11,11 +11,49 @@ mod limits;
 mod model;
 mod serial;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use sluice_env::Env;
+use sluice_env::{BoxFuture, Clock, Env, Monotonic, Wall};
 use sluice_kv::{Database, EmbeddedOptions, Faults, FoundationOptions, KeyRange, KvError};
 use tempfile::TempDir;
+
+/// A clock that goes on whenever somebody looks: whatever is measured with it took longer than memory does.
+#[derive(Debug)]
+pub(crate) struct SlowDisk {
+    clock: Arc<dyn Clock>,
+    looks: AtomicU64,
+}
+
+impl SlowDisk {
+    const LOOK: Duration = Duration::from_micros(200);
+
+    pub(crate) fn env() -> Env {
+        let env = Env::simulated(1);
+        let clock = Arc::new(Self { clock: env.clock, looks: AtomicU64::new(0) });
+        Env { clock, ..env }
+    }
+
+    fn ahead(&self) -> Duration {
+        Self::LOOK * u32::try_from(self.looks.load(Ordering::Relaxed)).unwrap()
+    }
+}
+
+impl Clock for SlowDisk {
+    fn now(&self) -> Monotonic {
+        self.looks.fetch_add(1, Ordering::Relaxed);
+        self.clock.now() + self.ahead()
+    }
+
+    fn wall(&self) -> Wall {
+        self.clock.wall()
+    }
+
+    fn sleep_until(&self, at: Monotonic) -> BoxFuture<'static, ()> {
+        self.clock.sleep_until(self.clock.now() + (at - (self.clock.now() + self.ahead())))
+    }
+}
 
 /// A fresh store of one backend.
 pub(crate) struct Fixture {
@@ -133,6 +171,15 @@ macro_rules! contract {
                 let large = Some(sluice_kv::KeyRange::new("b", "k5"));
                 let options = sluice_kv::EmbeddedOptions { large, ..Default::default() };
                 let fixture = crate::Fixture::embedded(sluice_env::Env::simulated(1), options);
+                crate::$module::$case(fixture).await;
+            }
+        )+})+}
+        // Every read is on a thread that may wait for the disk.
+        mod embedded_on_a_slow_disk {$(mod $module {$(
+            #[tokio::test(start_paused = true)]
+            async fn $case() {
+                let options = sluice_kv::EmbeddedOptions { row_bytes: 0, ..Default::default() };
+                let fixture = crate::Fixture::embedded(crate::SlowDisk::env(), options);
                 crate::$module::$case(fixture).await;
             }
         )+})+}
