@@ -94,13 +94,15 @@ pub(crate) fn putfh(handle: &nfs_fh4) -> nfs_argop4 {
     nfs_argop4::OP_PUTFH(PUTFH4args { object: handle.clone() })
 }
 
+/// Whole pages, as Linux asks: the page that it must have does not reach into the next component.
 pub(crate) fn layoutget(stateid: stateid4, iomode: layoutiomode4, offset: u64, length: u64) -> nfs_argop4 {
+    let within = offset % 4096;
     nfs_argop4::OP_LAYOUTGET(LAYOUTGET4args {
         loga_signal_layout_avail: false,
         loga_layout_type: layouttype4::LAYOUT4_FLEX_FILES,
         loga_iomode: iomode,
-        loga_offset: offset,
-        loga_length: length,
+        loga_offset: offset - within,
+        loga_length: length.saturating_add(within),
         loga_minlength: length.min(4096),
         loga_stateid: stateid,
         loga_maxcount: 4096,

@@ -146,18 +146,17 @@ async fn healed(world: &mut World, name: &str, expected: &[u8]) {
     let length = u64::try_from(expected.len()).unwrap();
     assert_eq!(client.stat(&file).await.0, length);
     let mut at = 0;
-    let mut stateid = file.stateid;
     while at < length {
-        let mut segment = client.layout(&file, stateid, RO, at).await;
+        let mut segment = client.layout(&file, file.stateid, RO, at).await;
         for _ in 0..60 {
             if segment.body.ffl_mirrors.len() == 2 {
                 break;
             }
-            // A data server that has missed nothing may just have come back.
+            // A data server that has missed nothing may just have come back. Then this layout is recalled.
             world.sleep(Duration::from_secs(1)).await;
-            segment = client.layout(&file, segment.stateid, RO, at).await;
+            client.layout_return(&file, segment.stateid).await;
+            segment = client.layout(&file, file.stateid, RO, at).await;
         }
-        stateid = segment.stateid;
         assert_eq!(segment.body.ffl_mirrors.len(), 2);
         let end = segment.bytes.end.min(length);
         let (from, to) = (usize::try_from(at).unwrap(), usize::try_from(end).unwrap());
@@ -172,6 +171,7 @@ async fn healed(world: &mut World, name: &str, expected: &[u8]) {
             }
         }
         assert_ne!(homes[0], homes[1]);
+        client.layout_return(&file, segment.stateid).await;
         at = end;
     }
     let through = client.proxied_read(&file, 0, u32::try_from(length.min(1 << 20)).unwrap()).await;
