@@ -14,7 +14,16 @@ servers() {
 server_of() { case $1 in kernel) echo kernel ;; *) echo sluice ;; esac; }
 folder_of() { case $1 in inline) echo "$M/inline" ;; *) echo "$M/cold" ;; esac; }
 begin() { drop_caches; servers start "$(server_of "$1")"; mount_sluice; }
-finish() { umount_sluice; servers stop "$(server_of "$1")"; drop_caches; }
+finish() { umount_sluice; left; servers stop "$(server_of "$1")"; drop_caches; }
+# The kernel may end a mount after umount: it returns thousands of delegations one by one, and without their server it would for ever.
+left() {
+  local try
+  for try in $(seq 6000); do
+    [ "$(wc -l </proc/fs/nfsfs/volumes)" -gt 1 ] || return 0
+    sleep 0.1
+  done
+  fail "the mount does not end: $(cat /proc/fs/nfsfs/volumes)"
+}
 # measure ROUND PEER ROW ARGUMENTS...
 measure() {
   local round=$1 peer=$2 row=$3 server client said; shift 3
