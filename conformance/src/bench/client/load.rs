@@ -22,7 +22,7 @@ const PIECE: usize = 4096;
 /// Sizes of small files: 4 to 32 KiB.
 const SMALL: (u64, u64) = (4 * KIB, 32 * KIB);
 /// Files of one directory.
-pub(super) const FOLDER: u64 = 100;
+pub(in crate::bench) const FOLDER: u64 = 100;
 /// Readers have the servers for themselves for so long before the burst.
 const ALONE: Duration = Duration::from_secs(4);
 /// Of what is not to be repeated from file to file.
@@ -121,7 +121,8 @@ impl Load {
 }
 
 /// The first of a random order of all files.
-fn chosen(files: u64, reads: u64, seed: u64) -> Vec<u64> {
+/// So many of the files, in random order.
+pub(in crate::bench) fn chosen(files: u64, reads: u64, seed: u64) -> Vec<u64> {
     let mut dice = Dice::new(seed);
     let mut all: Vec<u64> = (0..files).collect();
     for at in (1..all.len()).rev() {
@@ -149,7 +150,7 @@ pub(super) fn make_folders(folder: &Path, from: u64, to: u64) -> Result<()> {
 }
 
 /// What a small file holds.
-pub(super) fn small(buffer: &mut Vec<u8>, file: u64) {
+pub(in crate::bench) fn small(buffer: &mut Vec<u8>, file: u64) {
     fill(buffer, size_of(file), file);
 }
 

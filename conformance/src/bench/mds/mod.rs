@@ -8,9 +8,11 @@
 //! | `peers` | Sluice and NFS-Ganesha, started, with their clients |
 //! | `store` | the store alone, with the write set of a create |
 //! | `counted` | a metadata server that counts its allocations |
+//! | `cold` | small files that nobody has in memory |
 //! | `flat` | what an operation costs with few files and with many |
 //! | `report` | medians, spread, ratios, goals |
 
+mod cold;
 pub mod counted;
 mod flat;
 mod peers;
@@ -66,6 +68,10 @@ pub struct Options {
     /// How many files the directory grows to in which an operation must cost the same at the end; 0: it is not tried
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     files: u64,
+    /// How many small files are written for the row in which nothing is in memory, of which 20,000 at most are read; 0: it is not
+    /// tried. It drops this machine's caches
+    #[arg(long, value_name = "N", default_value_t = 20_000)]
+    cold: u64,
     /// Only rows whose names contain this
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
@@ -73,6 +79,9 @@ pub struct Options {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
+
+/// Small files read in one round of the row in which nothing is in memory.
+const COLD_READS: u64 = 20_000;
 
 /// A row, before how many clients there are.
 #[derive(Clone, Copy, Debug)]
@@ -187,6 +196,17 @@ async fn measure(options: &Options, network: String) -> Result<Report> {
     }
     let allocations = bench.allocations(&below).await?;
     report.rows = bench.measured(&allocations);
+    if options.cold > 0 {
+        let plan = cold::Plan {
+            sluice: &program,
+            below: &below,
+            files: options.cold,
+            reads: options.cold.min(COLD_READS),
+            rounds: options.rounds,
+        };
+        let ganesha = options.peers.iter().any(|name| matches!(name, Name::Ganesha | Name::GaneshaPlain));
+        report.rows.push(cold::measure(plan, ganesha).await?);
+    }
     if options.files > 0
         && let Some(peer) = bench.peers.first()
     {
