@@ -98,7 +98,9 @@ pub(crate) fn simulate_on(
     runtime.block_on(async {
         let mut world = World::start(seed, network, config).await;
         test(&mut world).await;
-        world.net.digest()
+        let digest = world.net.digest();
+        world.end().await;
+        digest
     })
 }
 
@@ -119,6 +121,19 @@ impl World {
             world.start_data_server(n).await;
         }
         world
+    }
+
+    /// Servers and their connections know each other: a world whose servers run is in memory for as long as this process.
+    async fn end(mut self) {
+        for node in &mut self.nodes {
+            if let Some(server) = node.server.take() {
+                server.shutdown(Duration::ZERO).await;
+            }
+            self.net.crash(&node.host);
+        }
+        self.server.shutdown(Duration::ZERO).await;
+        self.net.crash("mds");
+        self.sleep(Duration::from_secs(2)).await;
     }
 
     /// kill -9 of the metadata server, and its next start on what was committed.
