@@ -125,11 +125,8 @@ impl World {
 
     /// Servers and their connections know each other: a world whose servers run is in memory for as long as this process.
     async fn end(mut self) {
-        for node in &mut self.nodes {
-            if let Some(server) = node.server.take() {
-                server.shutdown(Duration::ZERO).await;
-            }
-            self.net.crash(&node.host);
+        for n in 0..DATA_SERVERS {
+            self.crash_data_server(n).await;
         }
         self.server.shutdown(Duration::ZERO).await;
         self.net.crash("mds");

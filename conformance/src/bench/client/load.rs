@@ -121,7 +121,6 @@ impl Load {
 }
 
 /// The first of a random order of all files.
-/// So many of the files, in random order.
 pub(in crate::bench) fn chosen(files: u64, reads: u64, seed: u64) -> Vec<u64> {
     let mut dice = Dice::new(seed);
     let mut all: Vec<u64> = (0..files).collect();
