@@ -17,7 +17,7 @@ const SHARDS: usize = 16;
 const IDLE: Duration = Duration::from_secs(2);
 /// Data files of one shard that a look passes.
 const LOOKED_AT: usize = 1024;
-/// Data files of each shard that are closed at once where descriptors are short.
+/// Data files of each shard that are closed at once where descriptors are short; and so many are flushed in all, so that they can be.
 const SOME: usize = 4;
 
 #[derive(Debug, Default)]
@@ -84,6 +84,16 @@ impl OpenFiles {
         self.shards.iter().flat_map(|shard| shard.lock().take_some(&self.writes)).collect()
     }
 
+    /// Some that nobody uses just now and that are open only because what was written to them is not flushed.
+    pub(crate) fn some_dirty(&self) -> Vec<Arc<DataFile>> {
+        let dirty = |shard: &Mutex<Shard>| {
+            let shard = shard.lock();
+            let idle = shard.files.values().filter(|file| Arc::strong_count(file) == 1 && !file.is_clean());
+            idle.take(SOME).map(Arc::clone).collect::<Vec<_>>()
+        };
+        self.shards.iter().flat_map(dirty).take(SOME).collect()
+    }
+
     /// Takes out data files that were written, and not used since the look before this one. Whoever drops them may
     /// have to wait for the device.
     fn take_idle(&self) -> Vec<Arc<DataFile>> {
@@ -92,11 +102,13 @@ impl OpenFiles {
 }
 
 impl Store {
-    /// Closes data files that were written and are left alone, for as long as somebody awaits it. A file system that
+    /// Closes data files that were written and are left alone, and gives back buffers that are not needed, for as long as somebody
+    /// awaits it. A file system that
     /// sets blocks aside for a file that grows (XFS: gigabytes for one of gigabytes) keeps them while it is open.
     pub async fn close_idle(self: Arc<Self>) {
         loop {
             self.env.clock.sleep(IDLE).await;
+            self.pool.give_back();
             let idle = self.files.take_idle();
             if idle.is_empty() {
                 continue;

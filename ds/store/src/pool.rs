@@ -1,4 +1,5 @@
-//! Read buffers, kept initialised between uses: a 1 MiB read neither zeroes nor faults in memory.
+//! Read buffers, kept initialised between uses: a 1 MiB read neither zeroes nor faults in memory. Those that nobody has needed for
+//! a while are given back.
 
 use std::sync::Arc;
 
@@ -17,6 +18,8 @@ const IDLE_BYTES: usize = 16 << 20;
 struct Idle {
     classes: [Vec<Vec<u8>>; CLASSES],
     bytes: usize,
+    /// The least that `bytes` has been since the last [`Pool::give_back`]: so much was not needed.
+    least: usize,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -36,6 +39,7 @@ impl Pool {
         let bytes = match found {
             Some(bytes) => {
                 idle.bytes -= size;
+                idle.least = idle.least.min(idle.bytes);
                 bytes
             }
             None => {
@@ -44,6 +48,26 @@ impl Pool {
             }
         };
         Buffer { bytes, len, pool: self.clone() }
+    }
+
+    /// Frees what has lain idle since the last call, the largest first.
+    pub(crate) fn give_back(&self) {
+        // Freed when nobody waits for the lock.
+        let mut freed = Vec::new();
+        let mut guard = self.0.lock();
+        let idle = &mut *guard;
+        for (class, shelf) in idle.classes.iter_mut().enumerate().rev() {
+            let size = 1usize << (class as u32 + SMALLEST);
+            while size <= idle.least
+                && let Some(bytes) = shelf.pop()
+            {
+                freed.push(bytes);
+                idle.least -= size;
+                idle.bytes -= size;
+            }
+            shelf.shrink_to(shelf.len() * 2);
+        }
+        idle.least = idle.bytes;
     }
 }
 
@@ -115,5 +139,27 @@ mod tests {
         assert!(pool.0.lock().bytes <= IDLE_BYTES);
         assert_eq!(pool.take(10).freeze(10).len(), 10);
         assert!(pool.take(5).freeze(0).is_empty());
+    }
+
+    #[test]
+    fn what_is_not_needed_is_given_back_and_what_is_stays() {
+        let pool = Pool::default();
+        let idle = || pool.0.lock().bytes;
+        let large: Vec<_> = (0..8).map(|_| pool.take(1 << 20)).collect();
+        drop((large, pool.take(4096)));
+        pool.give_back();
+        assert_eq!(idle(), (8 << 20) + 4096, "it was needed just now");
+        // Two at once is the most that is needed from here on.
+        for _ in 0..5 {
+            drop((pool.take(1 << 20), pool.take(1 << 20)));
+        }
+        pool.give_back();
+        assert_eq!(idle(), 2 << 20, "the small one was not, either");
+        let lent = pool.take(1 << 20);
+        pool.give_back();
+        pool.give_back();
+        assert_eq!(idle(), 0);
+        drop(lent);
+        assert_eq!(idle(), 1 << 20, "what was lent comes back as ever");
     }
 }

@@ -404,8 +404,13 @@ impl Store {
     fn afford<T>(&self, open: impl Fn() -> Result<T, StoreError>) -> Result<T, StoreError> {
         match open() {
             Err(StoreError::NoDescriptors) => {
+                let mut idle = self.files.take_some();
+                if idle.is_empty() {
+                    self.files.some_dirty().iter().for_each(|file| self.flush_if_nobody_does(file));
+                    idle = self.files.take_some();
+                }
                 // They are closed here.
-                drop(self.files.take_some());
+                drop(idle);
                 open()
             }
             other => other,
@@ -492,12 +497,14 @@ impl Store {
         for _ in 0..4 {
             match self.files.victim(key) {
                 Victim::Gone | Victim::Busy => return,
-                Victim::Dirty(file) => {
-                    if let Some((_, true)) = file.join() {
-                        self.flush_file(&file);
-                    }
-                }
+                Victim::Dirty(file) => self.flush_if_nobody_does(&file),
             }
+        }
+    }
+
+    fn flush_if_nobody_does(&self, file: &DataFile) {
+        if let Some((_, true)) = file.join() {
+            self.flush_file(file);
         }
     }
 }

@@ -306,6 +306,13 @@ fn where_descriptors_run_out_idle_files_are_closed() {
         for file in 0..300 {
             assert_eq!(store.read_at(key(file), 0, 100).await.unwrap().data, bytes(file as u8, 100));
         }
+        // What was written is not flushed yet: it is, before its file is closed.
+        for file in 300..600 {
+            store.write_at(&access(file), 0, bytes(file as u8, 100), Stability::Unstable).await.unwrap();
+        }
+        for file in 300..600 {
+            assert_eq!(store.read_at(key(file), 0, 100).await.unwrap().data, bytes(file as u8, 100));
+        }
         // Somebody else has taken all.
         device.set_descriptors(0);
         let refused = store.read_at(key(0), 0, 100).await;

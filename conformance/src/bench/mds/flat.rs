@@ -1,4 +1,4 @@
-//! What an operation costs when there are few files, and when there are many: one directory grows by tenths, and after
+//! What an operation costs when there are few files, and when there are many: one directory grows by tenths, and all along
 //! each tenth some of what is there by then is looked up, and removed and made again.
 
 use anyhow::{Context, Result};
@@ -13,8 +13,11 @@ use crate::client::{Client, How};
 const FIRST: u64 = 10_000;
 /// Clients at work.
 const CLIENTS: usize = 64;
-/// Operations of other kinds after each tenth, at most.
-const SAMPLE: u64 = 50_000;
+/// Operations of other kinds in each tenth, at most.
+const SAMPLE: u64 = 100_000;
+/// Pieces of a tenth, operations of other kinds after each. The store merges what was written whenever it has gathered, for
+/// seconds: a sample in one piece has all of such a merge, or none.
+const PIECES: u64 = 20;
 /// What the last tenth may cost of what the first did.
 const LIMIT: f64 = 1.3;
 
@@ -38,11 +41,37 @@ struct Step {
     all: u64,
 }
 
-/// What a tenth took, each operation: seconds elapsed, and CPU seconds of the server.
+/// What operations took: seconds elapsed, and CPU seconds of the server.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cost {
+    operations: f64,
     elapsed: f64,
     cpu: f64,
+}
+
+impl Cost {
+    fn add(&mut self, other: Self) {
+        self.operations += other.operations;
+        self.elapsed += other.elapsed;
+        self.cpu += other.cpu;
+    }
+
+    /// Microseconds of CPU for one.
+    fn micros(&self) -> f64 {
+        self.cpu / self.operations * 1e6
+    }
+
+    fn rate(&self) -> f64 {
+        self.operations / self.elapsed
+    }
+}
+
+/// Of a tenth.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tenth {
+    creates: Cost,
+    look_ups: Cost,
+    removes: Cost,
 }
 
 fn name(number: u64) -> Vec<u8> {
@@ -75,36 +104,47 @@ pub(super) async fn measure(peer: &Peer, files: u64) -> Result<Vec<Figure>> {
         let before = peer.cpu_seconds()?;
         let (run, _): (Run, _) =
             load::run(workers.collect(), Until::Done(count), Step { kind, from, all }).await?;
-        let done = run.operations.len().max(1) as f64;
-        let cpu = (peer.cpu_seconds()? - before) / done;
-        anyhow::Ok(Cost { elapsed: run.elapsed.as_secs_f64() / done, cpu })
+        let cpu = peer.cpu_seconds()? - before;
+        let operations = run.operations.len() as f64;
+        anyhow::Ok(Cost { operations, elapsed: run.elapsed.as_secs_f64(), cpu })
     };
     run(Kind::Create, 0, 0, FIRST).await?;
-    let tenth = (files.saturating_sub(FIRST) / 10).max(1);
-    let sample = SAMPLE.min(tenth);
-    let mut tenths: Vec<[Cost; 3]> = Vec::new();
-    for number in 0..10 {
-        let (from, all) = (FIRST + number * tenth, FIRST + (number + 1) * tenth);
-        let created = run(Kind::Create, from, all, tenth).await?;
-        let found = run(Kind::LookUp, 0, all, sample).await?;
-        let removed = run(Kind::Remove, all - sample, all, sample).await?;
-        run(Kind::Create, all - sample, all, sample).await?;
+    let piece = (files.saturating_sub(FIRST) / 10 / PIECES).max(1);
+    let sample = (SAMPLE / PIECES).min(piece);
+    let mut tenths = Vec::new();
+    let mut all = FIRST;
+    for _ in 0..10 {
+        let mut tenth = Tenth::default();
+        for _ in 0..PIECES {
+            tenth.creates.add(run(Kind::Create, all, all, piece).await?);
+            all += piece;
+            tenth.look_ups.add(run(Kind::LookUp, 0, all, sample).await?);
+            tenth.removes.add(run(Kind::Remove, all - sample, all, sample).await?);
+            run(Kind::Create, all - sample, all, sample).await?;
+        }
+        let Tenth { creates, look_ups, removes } = tenth;
         eprintln!(
-            "{all} files: create {:.1} us of CPU, {:.0}/s; look-up {:.1} us; remove {:.1} us, {:.0}/s",
-            created.cpu * 1e6,
-            1.0 / created.elapsed,
-            found.cpu * 1e6,
-            removed.cpu * 1e6,
-            1.0 / removed.elapsed,
+            "{all} files: create {:.1} us of CPU, {:.0}/s; look-up {:.1} us, {:.0}/s; remove {:.1} us, {:.0}/s",
+            creates.micros(),
+            creates.rate(),
+            look_ups.micros(),
+            look_ups.rate(),
+            removes.micros(),
+            removes.rate(),
         );
-        tenths.push([created, found, removed]);
+        tenths.push(tenth);
     }
     let (first, last) = (tenths.first().context("no tenth")?, tenths.last().context("no tenth")?);
+    let kinds = [
+        ("creates", first.creates, last.creates),
+        ("look-ups", first.look_ups, last.look_ups),
+        ("removes", first.removes, last.removes),
+    ];
     let mut figures = Vec::new();
-    for ((what, first), last) in ["creates", "look-ups", "removes"].into_iter().zip(first).zip(last) {
+    for (what, first, last) in kinds {
         let title = |of: &str| format!("{what}, {FIRST} to {files} files: {of}, last tenth to first");
-        figures.push(figure(title("server CPU"), last.cpu / first.cpu));
-        figures.push(figure(title("time"), last.elapsed / first.elapsed));
+        figures.push(figure(title("server CPU"), last.micros() / first.micros()));
+        figures.push(figure(title("time"), first.rate() / last.rate()));
     }
     Ok(figures)
 }
