@@ -33,9 +33,17 @@ pub(crate) struct Recycler {
     usual: Mutex<Vec<BytesMut>>,
     /// Parts of them are in use by calls that wait for something: for a disk, as a rule, and not for long.
     lent: Mutex<VecDeque<BytesMut>>,
-    /// What is left of them; the records cut from them may be in use.
-    large: Mutex<VecDeque<BytesMut>>,
+    /// The last one used is the last.
+    large: Mutex<VecDeque<Large>>,
     pub(crate) pipes: Arc<Pipes>,
+}
+
+#[derive(Debug)]
+struct Large {
+    /// What is left of it; the records cut from it may be in use.
+    buffer: BytesMut,
+    /// It was not used since the last [`Recycler::give_back`].
+    rested: bool,
 }
 
 impl Recycler {
@@ -85,10 +93,11 @@ impl Recycler {
     pub(crate) fn take_large(&self, bytes: usize) -> BytesMut {
         let wanted = bytes.max(LARGE_BUFFER);
         let mut large = self.large.lock();
-        let idle = large.iter_mut().position(|buffer| buffer.try_reclaim(wanted));
+        // The last one first, so that only as many are used as are needed.
+        let idle = large.iter_mut().rposition(|kept| kept.buffer.try_reclaim(wanted));
         let found = idle.and_then(|index| large.remove(index));
         drop(large);
-        found.unwrap_or_else(|| BytesMut::with_capacity(wanted))
+        found.map_or_else(|| BytesMut::with_capacity(wanted), |kept| kept.buffer)
     }
 
     /// Takes back what is left of one, to be used again once nobody uses the rest.
@@ -96,9 +105,20 @@ impl Recycler {
         buffer.clear();
         let mut large = self.large.lock();
         let oldest = if large.len() < LARGE_KEPT { None } else { large.pop_front() };
-        large.push_back(buffer);
+        large.push_back(Large { buffer, rested: false });
         drop(large);
         drop(oldest);
+    }
+
+    /// Frees the large ones that were not used since the last call.
+    pub(crate) fn give_back(&self) {
+        let mut large = self.large.lock();
+        let (rested, mut used): (VecDeque<_>, VecDeque<_>) = large.drain(..).partition(|kept| kept.rested);
+        used.iter_mut().for_each(|kept| kept.rested = true);
+        *large = used;
+        drop(large);
+        // Freed when nobody waits for the lock.
+        drop(rested);
     }
 }
 
@@ -173,5 +193,23 @@ mod tests {
             recycler.give_large(BytesMut::with_capacity(10));
         }
         assert_eq!(recycler.large.lock().len(), LARGE_KEPT);
+    }
+
+    #[test]
+    fn large_ones_that_are_not_needed_are_given_back() {
+        let recycler = Recycler::default();
+        let kept = || recycler.large.lock().len();
+        let many: Vec<_> = (0..8).map(|_| recycler.take_large(1 << 20)).collect();
+        many.into_iter().for_each(|buffer| recycler.give_large(buffer));
+        recycler.give_back();
+        assert_eq!(kept(), 8, "they were used just now");
+        for _ in 0..20 {
+            let two = [recycler.take_large(1 << 20), recycler.take_large(1 << 20)];
+            two.into_iter().for_each(|buffer| recycler.give_large(buffer));
+        }
+        recycler.give_back();
+        assert_eq!(kept(), 2);
+        recycler.give_back();
+        assert_eq!(kept(), 0);
     }
 }

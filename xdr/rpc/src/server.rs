@@ -28,6 +28,9 @@ use crate::transport::{Listener, Stream, Transport};
 /// keep data servers and administrators out.
 const RESERVED: usize = 64;
 
+/// Buffers of large records that were not needed for so long, and at most twice that, are freed.
+const REST: Duration = Duration::from_secs(2);
+
 /// Least time between two log lines about refused connections.
 const REFUSAL_LOG: Duration = Duration::from_secs(10);
 
@@ -107,10 +110,16 @@ impl Server {
         let mut stopping = self.stopping.subscribe();
         // When it was said that none can be accepted, and how often that was so since.
         let (mut told, mut failed) = (None, 0u64);
+        let mut rest = self.env.clock.sleep(REST);
         loop {
             let accepted = tokio::select! {
                 biased;
                 _ = stopping.wait_for(|stopping| *stopping) => return,
+                () = &mut rest => {
+                    self.recycler.give_back();
+                    rest = self.env.clock.sleep(REST);
+                    continue;
+                }
                 accepted = listener.accept() => accepted,
             };
             match accepted {

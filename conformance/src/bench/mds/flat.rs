@@ -1,5 +1,5 @@
-//! What an operation costs when there are few files, and when there are many: one directory grows by tenths, and all along
-//! each tenth some of what is there by then is looked up, and removed and made again.
+//! What an operation costs when there are few files, and when there are many: one directory grows by tenths, and all
+//! along each tenth some of what is there by then is looked up, and removed and made again.
 
 use anyhow::{Context, Result};
 use sluice_xdr::nfs4::nfs_fh4;
