@@ -17,7 +17,7 @@ const SHARDS: usize = 16;
 const IDLE: Duration = Duration::from_secs(2);
 /// Data files of one shard that a look passes.
 const LOOKED_AT: usize = 1024;
-/// Data files of each shard that are closed at once where descriptors are short; and so many are flushed in all, so that they can be.
+/// Data files of each shard that are closed at once where descriptors are short. So many in all are flushed for that, if none is clean.
 const SOME: usize = 4;
 
 #[derive(Debug, Default)]
@@ -103,8 +103,8 @@ impl OpenFiles {
 
 impl Store {
     /// Closes data files that were written and are left alone, and gives back buffers that are not needed, for as long as somebody
-    /// awaits it. A file system that
-    /// sets blocks aside for a file that grows (XFS: gigabytes for one of gigabytes) keeps them while it is open.
+    /// awaits it. A file system that sets blocks aside for a file that grows (XFS: gigabytes for one of gigabytes) keeps them while
+    /// it is open.
     pub async fn close_idle(self: Arc<Self>) {
         loop {
             self.env.clock.sleep(IDLE).await;
