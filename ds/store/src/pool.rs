@@ -16,10 +16,24 @@ const IDLE_BYTES: usize = 16 << 20;
 
 #[derive(Debug, Default)]
 struct Idle {
-    classes: [Vec<Vec<u8>>; CLASSES],
+    classes: [Shelf; CLASSES],
     bytes: usize,
-    /// The least that `bytes` has been since the last [`Pool::give_back`]: so much was not needed.
-    least: usize,
+}
+
+#[derive(Debug, Default)]
+struct Shelf {
+    /// The last one used is the last.
+    buffers: Vec<Vec<u8>>,
+    /// The fewest that there have been since the last [`Pool::give_back`]: so many were not needed.
+    fewest: usize,
+}
+
+impl Shelf {
+    fn take(&mut self) -> Option<Vec<u8>> {
+        let found = self.buffers.pop();
+        self.fewest = self.fewest.min(self.buffers.len());
+        found
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -35,11 +49,10 @@ impl Pool {
         let class = class_of(len);
         let size = 1usize << (class as u32 + SMALLEST);
         let mut idle = self.0.lock();
-        let found = idle.classes.get_mut(class).and_then(Vec::pop);
+        let found = idle.classes.get_mut(class).and_then(Shelf::take);
         let bytes = match found {
             Some(bytes) => {
                 idle.bytes -= size;
-                idle.least = idle.least.min(idle.bytes);
                 bytes
             }
             None => {
@@ -50,24 +63,17 @@ impl Pool {
         Buffer { bytes, len, pool: self.clone() }
     }
 
-    /// Frees what has lain idle since the last call, the largest first.
+    /// Frees what has lain idle since the last call.
     pub(crate) fn give_back(&self) {
         // Freed when nobody waits for the lock.
-        let mut freed = Vec::new();
+        let mut freed: Vec<Vec<u8>> = Vec::new();
         let mut guard = self.0.lock();
         let idle = &mut *guard;
-        for (class, shelf) in idle.classes.iter_mut().enumerate().rev() {
-            let size = 1usize << (class as u32 + SMALLEST);
-            while size <= idle.least
-                && let Some(bytes) = shelf.pop()
-            {
-                freed.push(bytes);
-                idle.least -= size;
-                idle.bytes -= size;
-            }
-            shelf.shrink_to(shelf.len() * 2);
+        for shelf in &mut idle.classes {
+            freed.extend(shelf.buffers.drain(..shelf.fewest));
+            shelf.fewest = shelf.buffers.len();
         }
-        idle.least = idle.bytes;
+        idle.bytes -= freed.iter().map(Vec::len).sum::<usize>();
     }
 }
 
@@ -114,7 +120,7 @@ impl Drop for Buffer {
             && let Some(shelf) = idle.classes.get_mut(class)
         {
             idle.bytes += bytes.len();
-            shelf.push(bytes);
+            shelf.buffers.push(bytes);
         }
     }
 }
@@ -155,6 +161,13 @@ mod tests {
         }
         pool.give_back();
         assert_eq!(idle(), 2 << 20, "the small one was not, either");
+        // A large one that is idle does not go in the place of small ones.
+        let small: Vec<_> = (0..1000).map(|_| pool.take(4096)).collect();
+        drop(small);
+        pool.give_back();
+        drop((pool.take(1 << 20), pool.take(1 << 20)));
+        pool.give_back();
+        assert_eq!((idle(), pool.0.lock().classes[CLASSES - 1].buffers.len()), (2 << 20, 2));
         let lent = pool.take(1 << 20);
         pool.give_back();
         pool.give_back();

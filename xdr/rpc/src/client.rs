@@ -54,6 +54,7 @@ impl Client {
     /// Plain connections that serve nothing to their peers.
     pub fn new(env: Env, transport: Arc<dyn Transport>) -> Self {
         Self {
+            recycler: Recycler::new(env.clone()),
             env,
             transport,
             limits: Arc::default(),
@@ -61,7 +62,6 @@ impl Client {
             key: None,
             timeout: Duration::from_secs(10),
             next_id: Arc::new(1.into()),
-            recycler: Arc::default(),
         }
     }
 

@@ -2,10 +2,12 @@
 //! cost none.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use bytes::BytesMut;
 use parking_lot::Mutex;
+use sluice_env::Env;
 
 use crate::tail::Pipes;
 
@@ -28,25 +30,41 @@ const LARGE_KEPT: usize = 16;
 /// system gives it in pieces of 2 MiB.
 const LARGE_BUFFER: usize = (1 << 20) + (128 << 10);
 
-#[derive(Debug, Default)]
+/// Large buffers that nobody needed for so long, and at most twice that, are freed.
+const REST: Duration = Duration::from_secs(2);
+
+#[derive(Debug)]
 pub(crate) struct Recycler {
+    env: Env,
     usual: Mutex<Vec<BytesMut>>,
     /// Parts of them are in use by calls that wait for something: for a disk, as a rule, and not for long.
     lent: Mutex<VecDeque<BytesMut>>,
-    /// The last one used is the last.
-    large: Mutex<VecDeque<Large>>,
+    large: Mutex<Large>,
     pub(crate) pipes: Arc<Pipes>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Large {
+    /// The last one used is the last.
+    kept: VecDeque<Kept>,
+    /// A task frees those that rest, until none is left.
+    swept: bool,
+}
+
+#[derive(Debug)]
+struct Kept {
     /// What is left of it; the records cut from it may be in use.
     buffer: BytesMut,
-    /// It was not used since the last [`Recycler::give_back`].
+    /// It was not used since the sweep before.
     rested: bool,
 }
 
 impl Recycler {
+    pub(crate) fn new(env: Env) -> Arc<Self> {
+        let (usual, lent, large, pipes) = Default::default();
+        Arc::new(Self { env, usual, lent, large, pipes })
+    }
+
     pub(crate) fn take(&self) -> BytesMut {
         let kept = self.usual.lock().pop();
         kept.or_else(|| self.returned()).unwrap_or_else(|| BytesMut::with_capacity(BUFFER))
@@ -94,31 +112,47 @@ impl Recycler {
         let wanted = bytes.max(LARGE_BUFFER);
         let mut large = self.large.lock();
         // The last one first, so that only as many are used as are needed.
-        let idle = large.iter_mut().rposition(|kept| kept.buffer.try_reclaim(wanted));
-        let found = idle.and_then(|index| large.remove(index));
+        let idle = large.kept.iter_mut().rposition(|kept| kept.buffer.try_reclaim(wanted));
+        let found = idle.and_then(|index| large.kept.remove(index));
         drop(large);
         found.map_or_else(|| BytesMut::with_capacity(wanted), |kept| kept.buffer)
     }
 
     /// Takes back what is left of one, to be used again once nobody uses the rest.
-    pub(crate) fn give_large(&self, mut buffer: BytesMut) {
+    pub(crate) fn give_large(self: &Arc<Self>, mut buffer: BytesMut) {
         buffer.clear();
         let mut large = self.large.lock();
-        let oldest = if large.len() < LARGE_KEPT { None } else { large.pop_front() };
-        large.push_back(Large { buffer, rested: false });
+        let oldest = if large.kept.len() < LARGE_KEPT { None } else { large.kept.pop_front() };
+        large.kept.push_back(Kept { buffer, rested: false });
+        let swept = std::mem::replace(&mut large.swept, true);
         drop(large);
         drop(oldest);
+        if !swept {
+            self.env.spawn.spawn(Box::pin(sweep(Arc::downgrade(self), self.env.clone())));
+        }
     }
 
-    /// Frees the large ones that were not used since the last call.
-    pub(crate) fn give_back(&self) {
+    /// Frees the large ones that were not used since the last call. False: none is left.
+    fn free_rested(&self) -> bool {
         let mut large = self.large.lock();
-        let (rested, mut used): (VecDeque<_>, VecDeque<_>) = large.drain(..).partition(|kept| kept.rested);
-        used.iter_mut().for_each(|kept| kept.rested = true);
-        *large = used;
+        let count = large.kept.iter().take_while(|kept| kept.rested).count();
+        let rested: Vec<_> = large.kept.drain(..count).collect();
+        large.kept.iter_mut().for_each(|kept| kept.rested = true);
+        large.swept = !large.kept.is_empty();
+        let swept = large.swept;
         drop(large);
         // Freed when nobody waits for the lock.
         drop(rested);
+        swept
+    }
+}
+
+async fn sweep(recycler: Weak<Recycler>, env: Env) {
+    loop {
+        env.clock.sleep(REST).await;
+        if !recycler.upgrade().is_some_and(|recycler| recycler.free_rested()) {
+            return;
+        }
     }
 }
 
@@ -126,9 +160,13 @@ impl Recycler {
 mod tests {
     use super::*;
 
-    #[test]
-    fn only_whole_buffers_of_the_usual_size_come_back() {
-        let recycler = Recycler::default();
+    fn recycler() -> Arc<Recycler> {
+        Recycler::new(Env::simulated(1))
+    }
+
+    #[tokio::test]
+    async fn only_whole_buffers_of_the_usual_size_come_back() {
+        let recycler = recycler();
         let mut used = recycler.take();
         used.extend_from_slice(&[1; 100]);
         let part = used.split_to(50).freeze();
@@ -142,9 +180,9 @@ mod tests {
         assert!(recycler.take().is_empty());
     }
 
-    #[test]
-    fn a_lent_one_comes_back_when_its_call_is_answered() {
-        let recycler = Recycler::default();
+    #[tokio::test]
+    async fn a_lent_one_comes_back_when_its_call_is_answered() {
+        let recycler = recycler();
         let lend = || {
             let mut buffer = recycler.take();
             buffer.extend_from_slice(&[1; 100]);
@@ -164,9 +202,9 @@ mod tests {
         assert_eq!(recycler.lent.lock().len(), KEPT);
     }
 
-    #[test]
-    fn a_lent_one_that_had_grown_does_not() {
-        let recycler = Recycler::default();
+    #[tokio::test]
+    async fn a_lent_one_that_had_grown_does_not() {
+        let recycler = recycler();
         let mut grown = BytesMut::with_capacity(16 * BUFFER);
         grown.extend_from_slice(&[1; 15 * BUFFER + 1]);
         let part = grown.split_to(15 * BUFFER + 1).freeze();
@@ -177,9 +215,9 @@ mod tests {
         assert!(recycler.lent.lock().is_empty());
     }
 
-    #[test]
-    fn large_ones_come_back_when_nobody_uses_them() {
-        let recycler = Recycler::default();
+    #[tokio::test]
+    async fn large_ones_come_back_when_nobody_uses_them() {
+        let recycler = recycler();
         let mut buffer = recycler.take_large(1 << 20);
         let place = buffer.as_ptr();
         buffer.extend_from_slice(&[1; 1 << 20]);
@@ -192,24 +230,29 @@ mod tests {
         for _ in 0..100 {
             recycler.give_large(BytesMut::with_capacity(10));
         }
-        assert_eq!(recycler.large.lock().len(), LARGE_KEPT);
+        assert_eq!(recycler.large.lock().kept.len(), LARGE_KEPT);
     }
 
-    #[test]
-    fn large_ones_that_are_not_needed_are_given_back() {
-        let recycler = Recycler::default();
-        let kept = || recycler.large.lock().len();
-        let many: Vec<_> = (0..8).map(|_| recycler.take_large(1 << 20)).collect();
-        many.into_iter().for_each(|buffer| recycler.give_large(buffer));
-        recycler.give_back();
-        assert_eq!(kept(), 8, "they were used just now");
-        for _ in 0..20 {
-            let two = [recycler.take_large(1 << 20), recycler.take_large(1 << 20)];
-            two.into_iter().for_each(|buffer| recycler.give_large(buffer));
+    #[tokio::test(start_paused = true)]
+    async fn large_ones_that_are_not_needed_are_given_back() {
+        let recycler = recycler();
+        let kept = || recycler.large.lock().kept.len();
+        let use_at_once = |count: usize| {
+            let all: Vec<_> = (0..count).map(|_| recycler.take_large(1 << 20)).collect();
+            all.into_iter().for_each(|buffer| recycler.give_large(buffer));
+        };
+        // Looked at after the sweep of that time.
+        let rest = REST + Duration::from_millis(1);
+        for round in 0..3 {
+            use_at_once(8);
+            tokio::time::sleep(rest).await;
+            assert_eq!(kept(), 8, "they were used just now, in round {round}");
+            (0..20).for_each(|_| use_at_once(2));
+            tokio::time::sleep(rest).await;
+            assert_eq!(kept(), 2, "in round {round}");
+            tokio::time::sleep(2 * rest).await;
+            assert_eq!(kept(), 0, "in round {round}");
+            assert!(!recycler.large.lock().swept, "there is nothing to sweep");
         }
-        recycler.give_back();
-        assert_eq!(kept(), 2);
-        recycler.give_back();
-        assert_eq!(kept(), 0);
     }
 }

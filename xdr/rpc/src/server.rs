@@ -28,9 +28,6 @@ use crate::transport::{Listener, Stream, Transport};
 /// keep data servers and administrators out.
 const RESERVED: usize = 64;
 
-/// Buffers of large records that were not needed for so long, and at most twice that, are freed.
-const REST: Duration = Duration::from_secs(2);
-
 /// Least time between two log lines about refused connections.
 const REFUSAL_LOG: Duration = Duration::from_secs(10);
 
@@ -70,13 +67,13 @@ impl Server {
         programs: Vec<Arc<dyn Program>>,
     ) -> Self {
         Self {
+            recycler: Recycler::new(env.clone()),
             env,
             transport,
             plain: Arc::new(Registry::new(programs)),
             secure: None,
             budget: ServerBudget::new(&limits),
             limits: Arc::new(limits),
-            recycler: Arc::default(),
             next_id: 1.into(),
             open: 0.into(),
             listening: 0.into(),
@@ -110,16 +107,10 @@ impl Server {
         let mut stopping = self.stopping.subscribe();
         // When it was said that none can be accepted, and how often that was so since.
         let (mut told, mut failed) = (None, 0u64);
-        let mut rest = self.env.clock.sleep(REST);
         loop {
             let accepted = tokio::select! {
                 biased;
                 _ = stopping.wait_for(|stopping| *stopping) => return,
-                () = &mut rest => {
-                    self.recycler.give_back();
-                    rest = self.env.clock.sleep(REST);
-                    continue;
-                }
                 accepted = listener.accept() => accepted,
             };
             match accepted {

@@ -15,9 +15,11 @@ const FIRST: u64 = 10_000;
 const CLIENTS: usize = 64;
 /// Operations of other kinds in each tenth, at most.
 const SAMPLE: u64 = 100_000;
-/// Pieces of a tenth, operations of other kinds after each. The store merges what was written whenever it has gathered, for
-/// seconds: a sample in one piece has all of such a merge, or none.
+/// Pieces of a tenth at most, operations of other kinds after each. The store merges what was written whenever it has gathered,
+/// for seconds: a sample in one piece has all of such a merge, or none.
 const PIECES: u64 = 20;
+/// Files of a piece, at least: CPU time is counted in hundredths of a second, which hundreds of look-ups take.
+const LEAST: u64 = 5_000;
 /// What the last tenth may cost of what the first did.
 const LIMIT: f64 = 1.3;
 
@@ -109,13 +111,15 @@ pub(super) async fn measure(peer: &Peer, files: u64) -> Result<Vec<Figure>> {
         anyhow::Ok(Cost { operations, elapsed: run.elapsed.as_secs_f64(), cpu })
     };
     run(Kind::Create, 0, 0, FIRST).await?;
-    let piece = (files.saturating_sub(FIRST) / 10 / PIECES).max(1);
-    let sample = (SAMPLE / PIECES).min(piece);
+    let size = (files.saturating_sub(FIRST) / 10).max(1);
+    let pieces = (size / LEAST).clamp(1, PIECES);
+    let piece = (size / pieces).max(1);
+    let sample = (SAMPLE / pieces).min(piece);
     let mut tenths = Vec::new();
     let mut all = FIRST;
     for _ in 0..10 {
         let mut tenth = Tenth::default();
-        for _ in 0..PIECES {
+        for _ in 0..pieces {
             tenth.creates.add(run(Kind::Create, all, all, piece).await?);
             all += piece;
             tenth.look_ups.add(run(Kind::LookUp, 0, all, sample).await?);
