@@ -245,12 +245,12 @@ mod tests {
         let rest = REST + Duration::from_millis(1);
         for round in 0..3 {
             use_at_once(8);
-            tokio::time::sleep(rest).await;
+            recycler.env.clock.sleep(rest).await;
             assert_eq!(kept(), 8, "they were used just now, in round {round}");
             (0..20).for_each(|_| use_at_once(2));
-            tokio::time::sleep(rest).await;
+            recycler.env.clock.sleep(rest).await;
             assert_eq!(kept(), 2, "in round {round}");
-            tokio::time::sleep(2 * rest).await;
+            recycler.env.clock.sleep(2 * rest).await;
             assert_eq!(kept(), 0, "in round {round}");
             assert!(!recycler.large.lock().swept, "there is nothing to sweep");
         }
