@@ -2,7 +2,7 @@
 //! are referenced, so a READ reply's payload travels from the page it was read into to the socket without
 //! a copy.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 
 use crate::error::EncodeError;
 
@@ -14,7 +14,7 @@ pub const SPLICE_MIN: usize = 4096;
 #[derive(Debug)]
 pub struct Writer {
     /// All bytes that are not spliced, in order. One buffer, so that any reserved word can be patched.
-    inline: BytesMut,
+    inline: Vec<u8>,
     /// Spliced payloads, each with the length of `inline` at which it belongs; ascending.
     splices: Vec<(usize, Bytes)>,
     /// Sum of the splices' lengths.
@@ -53,7 +53,7 @@ impl Writer {
     /// As [`Writer::new`], with room for `capacity` inline bytes from the start.
     pub fn with_capacity(limit: usize, capacity: usize) -> Self {
         Self {
-            inline: BytesMut::with_capacity(capacity.min(limit)),
+            inline: Vec::with_capacity(capacity.min(limit)),
             splices: Vec::new(),
             spliced: 0,
             limit,
@@ -166,7 +166,7 @@ impl Writer {
     #[inline]
     fn put(&mut self, bytes: &[u8]) {
         if self.admit(bytes.len()) {
-            self.inline.put_slice(bytes);
+            self.inline.extend_from_slice(bytes);
         }
     }
 
@@ -224,7 +224,7 @@ impl Writer {
     fn pad(&mut self, length: usize) {
         let padding = length.wrapping_neg() % 4;
         if self.admit(padding) {
-            self.inline.put_bytes(0, padding);
+            self.inline.resize(self.inline.len() + padding, 0);
         }
     }
 
@@ -319,23 +319,33 @@ impl Writer {
         }
     }
 
+    /// The finished message in one buffer, or what went wrong. Payloads are copied.
+    pub fn finish_in_one(self) -> Result<Vec<u8>, EncodeError> {
+        match self.error {
+            Some(error) => Err(error),
+            None if self.splices.is_empty() => Ok(self.inline),
+            None => Ok(self.since(&Mark { inline: 0, splices: 0, spliced: 0, error: None })),
+        }
+    }
+
     /// The finished message, or what went wrong.
-    pub fn finish(mut self) -> Result<Frame, EncodeError> {
+    pub fn finish(self) -> Result<Frame, EncodeError> {
         if let Some(error) = self.error {
             return Err(error);
         }
         let len = self.len();
         let mut segments = Vec::with_capacity(self.splices.len() * 2 + 1);
+        let mut inline = Bytes::from(self.inline);
         let mut done = 0;
         for (at, data) in self.splices {
             if at > done {
-                segments.push(self.inline.split_to(at - done).freeze());
+                segments.push(inline.split_to(at - done));
                 done = at;
             }
             segments.push(data);
         }
-        if !self.inline.is_empty() {
-            segments.push(self.inline.freeze());
+        if !inline.is_empty() {
+            segments.push(inline);
         }
         Ok(Frame { segments, len })
     }

@@ -1,5 +1,7 @@
 //! Atomic read-modify-writes.
 
+use std::ops::Deref;
+
 use bytes::Bytes;
 
 use crate::KvError;
@@ -31,7 +33,7 @@ impl AtomicOp {
     }
 
     /// The new value, given the present one and an operand that passed [`Self::check`].
-    pub(crate) fn apply(self, present: Option<&Bytes>, operand: &Bytes) -> Bytes {
+    pub(crate) fn apply(self, present: Option<&Bytes>, operand: &[u8]) -> Bytes {
         let width = operand.len();
         let numbers = || (number(present.map_or(&[], |v| v), width), number(operand, width));
         match self {
@@ -43,14 +45,14 @@ impl AtomicOp {
                 let (a, b) = numbers();
                 encode(a.max(b), width)
             }
-            Self::Min if present.is_none() => operand.clone(),
+            Self::Min if present.is_none() => Bytes::copy_from_slice(operand),
             Self::Min => {
                 let (a, b) = numbers();
                 encode(a.min(b), width)
             }
             Self::ByteMax => match present {
-                Some(v) if v > operand => v.clone(),
-                _ => operand.clone(),
+                Some(v) if **v > *operand => v.clone(),
+                _ => Bytes::copy_from_slice(operand),
             },
         }
     }
@@ -59,12 +61,43 @@ impl AtomicOp {
 /// The first `width` bytes of `bytes` as a little-endian number, missing ones zero.
 fn number(bytes: &[u8], width: usize) -> u128 {
     let mut raw = [0; WIDEST];
-    for (to, from) in raw.iter_mut().zip(bytes.iter().take(width)) {
-        *to = *from;
-    }
+    let n = bytes.len().min(width).min(WIDEST);
+    raw[..n].copy_from_slice(&bytes[..n]);
     u128::from_le_bytes(raw)
 }
 
 fn encode(n: u128, width: usize) -> Bytes {
     Bytes::copy_from_slice(&n.to_le_bytes()[..width.min(WIDEST)])
+}
+
+/// An operand until it is applied. A number, as nearly all are, needs no memory of its own.
+#[derive(Clone, Debug)]
+pub(crate) enum Operand {
+    Number([u8; WIDEST], u8),
+    Longer(Bytes),
+}
+
+impl From<&[u8]> for Operand {
+    fn from(operand: &[u8]) -> Self {
+        let mut number = [0; WIDEST];
+        match number.get_mut(..operand.len()) {
+            Some(bytes) => {
+                bytes.copy_from_slice(operand);
+                // It fits: at most 16.
+                Self::Number(number, operand.len() as u8)
+            }
+            None => Self::Longer(Bytes::copy_from_slice(operand)),
+        }
+    }
+}
+
+impl Deref for Operand {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Number(bytes, length) => &bytes[..usize::from(*length)],
+            Self::Longer(bytes) => bytes,
+        }
+    }
 }

@@ -138,7 +138,7 @@ impl State {
         }
         for (key, pending) in &request.writes.entries {
             let base = self.map.get(key).and_then(|v| at(v, version)).cloned();
-            let value = pending.clone().resolve(base, stamp)?;
+            let value = pending.clone().resolve(base, stamp);
             self.write(key.clone(), value);
         }
         self.history.record(version, &request.writes, &request.write_conflicts);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use sluice_env::{BoxFuture, Monotonic};
 
-use crate::writes::{Pending, Step};
+use crate::writes::{Chain, Pending, Step};
 use crate::{Committed, Database, KvError, Transaction, Versionstamp};
 
 /// How long [`Database::run`] keeps trying.
@@ -146,7 +146,7 @@ impl Database {
                 }
                 (Err(error), _) => return Err(error),
             };
-            let witness = tx.witness();
+            let witness = if self.inner.backend.loses_answers() { tx.witness() } else { None };
             match tx.commit().await {
                 Ok(committed) => return Ok((value, committed)),
                 Err(KvError::CommitUnknown) => match self.resolve(witness, &mut tries).await? {
@@ -239,21 +239,21 @@ fn fate(expected: &Pending, stored: Option<Bytes>, version: u64) -> Fate {
     match expected {
         Pending::Value(value) if *value == stored => Fate::Committed(at_most),
         Pending::Value(_) => Fate::Lost,
-        Pending::Chain(steps) => match (steps.as_slice(), stored) {
-            ([Step::Stamped(template, offset)], Some(stored)) => {
-                match Versionstamp::within(template, &stored, *offset) {
+        Pending::Chain(Chain { first: Step::Stamped(template, offset), then }) if then.is_empty() => {
+            match stored {
+                Some(stored) => match Versionstamp::within(template, &stored, *offset) {
                     Some(stamp) => Fate::Committed(Committed {
                         version: stamp.version(),
                         versionstamp: Some(stamp),
                         exact: true,
                     }),
                     None => Fate::Lost,
-                }
+                },
+                None => Fate::Lost,
             }
-            ([Step::Stamped(..)], None) => Fate::Lost,
-            // An atomic result does not say whose it is.
-            _ => Fate::Unknown,
-        },
+        }
+        // An atomic result does not say whose it is.
+        Pending::Chain(_) => Fate::Unknown,
     }
 }
 

@@ -86,6 +86,12 @@ fn mismatch() -> KvError {
 
 /// What goes over a network is in a box, so that not every future that asks a store on this machine has room for it.
 impl Backend {
+    /// Whether it may be asked later what became of a commit. A store on this machine that does not know what became of one
+    /// answers nothing more.
+    pub(crate) fn loses_answers(&self) -> bool {
+        !matches!(self, Self::Embedded(_))
+    }
+
     pub(crate) async fn view(&self) -> Result<View, KvError> {
         match self {
             Self::Memory(m) => m.view().await.map(View::Memory),

@@ -151,9 +151,9 @@ impl Transaction {
     }
 
     /// Applies `op` to whatever `key` holds at commit, without reading it.
-    pub fn atomic(&mut self, op: AtomicOp, key: impl Into<Bytes>, operand: impl Into<Bytes>) {
-        let (key, operand) = (key.into(), operand.into());
-        if let Err(error) = op.check(&operand) {
+    pub fn atomic(&mut self, op: AtomicOp, key: impl Into<Bytes>, operand: impl AsRef<[u8]>) {
+        let (key, operand) = (key.into(), operand.as_ref());
+        if let Err(error) = op.check(operand) {
             self.refuse(error);
         } else if self.admit(&key, operand.len()) {
             self.writes.atomic(op, key, operand);

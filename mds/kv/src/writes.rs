@@ -1,17 +1,32 @@
 //! What a transaction will write: cleared ranges, then one entry per key.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ops::Bound;
 
 use bytes::{Bytes, BytesMut};
 
+use crate::atomic::Operand;
 use crate::{AtomicOp, KvError, Versionstamp};
 
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
-    Atomic(AtomicOp, Bytes),
+    Atomic(AtomicOp, Operand),
     /// The value with ten bytes at the offset to be replaced by the versionstamp.
     Stamped(Bytes, usize),
+}
+
+/// One step, as nearly always, or several.
+#[derive(Clone, Debug)]
+pub(crate) struct Chain {
+    pub(crate) first: Step,
+    pub(crate) then: Vec<Step>,
+}
+
+impl Chain {
+    pub(crate) fn steps(&self) -> impl Iterator<Item = &Step> {
+        std::iter::once(&self.first).chain(&self.then)
+    }
 }
 
 /// What will become of one key.
@@ -20,45 +35,47 @@ pub(crate) enum Pending {
     /// Known before commit: the value, or absence.
     Value(Option<Bytes>),
     /// Known only at commit: applied in order to the value stored then.
-    Chain(Vec<Step>),
+    Chain(Chain),
 }
 
 impl Pending {
+    fn step(first: Step) -> Self {
+        Self::Chain(Chain { first, then: Vec::new() })
+    }
+
     /// Whether the result depends on what is stored.
     pub(crate) fn needs_base(&self) -> bool {
-        matches!(self, Self::Chain(steps) if matches!(steps.first(), Some(Step::Atomic(..))))
+        matches!(self, Self::Chain(Chain { first: Step::Atomic(..), .. }))
     }
 
     /// The value as the transaction itself sees it over the stored `base`.
     pub(crate) fn read(&self, base: Option<Bytes>) -> Result<Option<Bytes>, KvError> {
         match self {
-            Self::Value(v) => Ok(v.clone()),
-            Self::Chain(steps) => fold(steps, base, None),
+            Self::Value(value) => Ok(value.clone()),
+            Self::Chain(chain) => chain.steps().try_fold(base, |value, step| match step {
+                Step::Atomic(op, operand) => Ok(Some(op.apply(value.as_ref(), operand))),
+                Step::Stamped(..) => Err(KvError::Unreadable),
+            }),
         }
     }
 
     /// The value to store over `base` in a transaction stamped `stamp`.
-    pub(crate) fn resolve(self, base: Option<Bytes>, stamp: Versionstamp) -> Result<Option<Bytes>, KvError> {
+    pub(crate) fn resolve(self, base: Option<Bytes>, stamp: Versionstamp) -> Option<Bytes> {
         match self {
-            Self::Value(v) => Ok(v),
-            Self::Chain(steps) => fold(&steps, base, Some(stamp)),
+            Self::Value(value) => value,
+            Self::Chain(Chain { first, then }) => {
+                std::iter::once(first).chain(then).fold(base, |value, step| match step {
+                    Step::Atomic(op, operand) => Some(op.apply(value.as_ref(), &operand)),
+                    Step::Stamped(template, offset) => Some(stamped(template, offset, stamp)),
+                })
+            }
         }
     }
 }
 
-fn fold(steps: &[Step], base: Option<Bytes>, stamp: Option<Versionstamp>) -> Result<Option<Bytes>, KvError> {
-    let mut value = base;
-    for step in steps {
-        value = Some(match step {
-            Step::Atomic(op, operand) => op.apply(value.as_ref(), operand),
-            Step::Stamped(template, offset) => stamped(template, *offset, stamp.ok_or(KvError::Unreadable)?),
-        });
-    }
-    Ok(value)
-}
-
-fn stamped(template: &Bytes, offset: usize, stamp: Versionstamp) -> Bytes {
-    let mut value = BytesMut::from(&template[..]);
+fn stamped(template: Bytes, offset: usize, stamp: Versionstamp) -> Bytes {
+    // In place, unless somebody else has the template.
+    let mut value = template.try_into_mut().unwrap_or_else(|template| BytesMut::from(&template[..]));
     if let Some(hole) = value.get_mut(offset..offset + stamp.0.len()) {
         hole.copy_from_slice(&stamp.0);
     }
@@ -83,20 +100,21 @@ impl WriteSet {
     }
 
     pub(crate) fn put_stamped(&mut self, key: Bytes, template: Bytes, offset: usize) {
-        self.entries.insert(key, Pending::Chain(vec![Step::Stamped(template, offset)]));
+        self.entries.insert(key, Pending::step(Step::Stamped(template, offset)));
     }
 
-    pub(crate) fn atomic(&mut self, op: AtomicOp, key: Bytes, operand: Bytes) {
+    pub(crate) fn atomic(&mut self, op: AtomicOp, key: Bytes, operand: &[u8]) {
         let cleared = self.is_cleared(&key);
-        match self.entries.get_mut(&key) {
-            Some(Pending::Value(v)) => *v = Some(op.apply(v.as_ref(), &operand)),
-            Some(Pending::Chain(steps)) => steps.push(Step::Atomic(op, operand)),
-            None if cleared => {
-                let value = op.apply(None, &operand);
-                self.put(key, Some(value));
-            }
-            None => {
-                self.entries.insert(key, Pending::Chain(vec![Step::Atomic(op, operand)]));
+        match self.entries.entry(key) {
+            Entry::Occupied(mut there) => match there.get_mut() {
+                Pending::Value(value) => *value = Some(op.apply(value.as_ref(), operand)),
+                Pending::Chain(chain) => chain.then.push(Step::Atomic(op, operand.into())),
+            },
+            Entry::Vacant(place) => {
+                place.insert(match cleared {
+                    true => Pending::Value(Some(op.apply(None, operand))),
+                    false => Pending::step(Step::Atomic(op, operand.into())),
+                });
             }
         }
     }

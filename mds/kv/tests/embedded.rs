@@ -265,7 +265,7 @@ async fn committing_child() {
                     for part in 0..3 {
                         tx.set(slot(task, n, part), vec![part; 2000]);
                     }
-                    tx.atomic(AtomicOp::Add, "count", 1u64.to_le_bytes().to_vec());
+                    tx.atomic(AtomicOp::Add, "count", 1u64.to_le_bytes());
                     let version = tx.commit().await.unwrap().version;
                     let line = format!("acked {task} {n} {version}\n");
                     std::io::stdout().lock().write_all(line.as_bytes()).unwrap();

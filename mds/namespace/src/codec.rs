@@ -1,6 +1,6 @@
 //! Bytes of keys and records: big-endian, strict, bounded.
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use sluice_env::Wall;
 
 use crate::error::FsError;
@@ -13,25 +13,32 @@ impl Writer {
     pub(crate) fn with_capacity(n: usize) -> Self {
         Self(Vec::with_capacity(n))
     }
+    #[inline]
     pub(crate) fn u8(&mut self, v: u8) -> &mut Self {
         self.0.push(v);
         self
     }
+    #[inline]
     pub(crate) fn bool(&mut self, v: bool) -> &mut Self {
         self.u8(u8::from(v))
     }
+    #[inline]
     pub(crate) fn u16(&mut self, v: u16) -> &mut Self {
         self.raw(&v.to_be_bytes())
     }
+    #[inline]
     pub(crate) fn u32(&mut self, v: u32) -> &mut Self {
         self.raw(&v.to_be_bytes())
     }
+    #[inline]
     pub(crate) fn u64(&mut self, v: u64) -> &mut Self {
         self.raw(&v.to_be_bytes())
     }
+    #[inline]
     pub(crate) fn wall(&mut self, v: Wall) -> &mut Self {
         self.raw(&v.seconds.to_be_bytes()).u32(v.nanos)
     }
+    #[inline]
     pub(crate) fn raw(&mut self, v: &[u8]) -> &mut Self {
         self.0.extend_from_slice(v);
         self
@@ -49,33 +56,51 @@ impl Writer {
 /// Takes a key or a record apart; `what` names it in errors.
 #[derive(Debug)]
 pub(crate) struct Reader {
-    rest: Bytes,
+    bytes: Bytes,
+    /// So much of it was read.
+    at: usize,
     what: &'static str,
 }
 
 impl Reader {
     pub(crate) fn new(what: &'static str, bytes: Bytes) -> Self {
-        Self { rest: bytes, what }
+        Self { bytes, at: 0, what }
     }
+    #[cold]
     pub(crate) fn corrupt(&self) -> FsError {
         FsError::corrupt(self.what)
     }
+    #[inline]
+    fn left(&self) -> &[u8] {
+        self.bytes.get(self.at..).unwrap_or_default()
+    }
+    #[inline]
     pub(crate) fn take(&mut self, n: usize) -> Result<Bytes, FsError> {
-        if self.rest.len() < n {
+        let from = self.at;
+        self.skip(n)?;
+        Ok(self.bytes.slice(from..self.at))
+    }
+    /// Steps over so many bytes.
+    #[inline]
+    pub(crate) fn skip(&mut self, n: usize) -> Result<(), FsError> {
+        if self.left().len() < n {
             return Err(self.corrupt());
         }
-        Ok(self.rest.split_to(n))
+        self.at += n;
+        Ok(())
     }
+    #[inline]
     pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], FsError> {
-        let mut out = [0; N];
-        let Some((head, _)) = self.rest.split_at_checked(N) else { return Err(self.corrupt()) };
-        out.copy_from_slice(head);
-        self.rest.advance(N);
-        Ok(out)
+        let Some(array) = self.left().first_chunk() else { return Err(self.corrupt()) };
+        let array = *array;
+        self.at += N;
+        Ok(array)
     }
+    #[inline]
     pub(crate) fn u8(&mut self) -> Result<u8, FsError> {
         Ok(self.array::<1>()?[0])
     }
+    #[inline]
     pub(crate) fn bool(&mut self) -> Result<bool, FsError> {
         match self.u8()? {
             0 => Ok(false),
@@ -83,15 +108,19 @@ impl Reader {
             _ => Err(self.corrupt()),
         }
     }
+    #[inline]
     pub(crate) fn u16(&mut self) -> Result<u16, FsError> {
         Ok(u16::from_be_bytes(self.array()?))
     }
+    #[inline]
     pub(crate) fn u32(&mut self) -> Result<u32, FsError> {
         Ok(u32::from_be_bytes(self.array()?))
     }
+    #[inline]
     pub(crate) fn u64(&mut self) -> Result<u64, FsError> {
         Ok(u64::from_be_bytes(self.array()?))
     }
+    #[inline]
     pub(crate) fn wall(&mut self) -> Result<Wall, FsError> {
         let seconds = i64::from_be_bytes(self.array()?);
         let nanos = self.u32()?;
@@ -105,18 +134,21 @@ impl Reader {
         self.take(usize::try_from(n).map_err(|_| self.corrupt())?)
     }
     /// What is left.
-    pub(crate) fn rest(self) -> Bytes {
-        self.rest
+    pub(crate) fn rest(mut self) -> Bytes {
+        self.take_rest()
     }
     /// What is left, of a reader that goes on to [`Self::finish`].
     pub(crate) fn take_rest(&mut self) -> Bytes {
-        std::mem::take(&mut self.rest)
+        let rest = self.bytes.slice(self.at..);
+        self.at = self.bytes.len();
+        rest
     }
     /// Refuses trailing bytes.
     pub(crate) fn finish(self) -> Result<(), FsError> {
-        if self.rest.is_empty() { Ok(()) } else { Err(FsError::corrupt(self.what)) }
+        if self.left().is_empty() { Ok(()) } else { Err(FsError::corrupt(self.what)) }
     }
     /// The schema version that begins every value: 1 up to `known`.
+    #[inline]
     pub(crate) fn schema(&mut self, known: u8) -> Result<u8, FsError> {
         match self.u8()? {
             0 => Err(self.corrupt()),

@@ -159,10 +159,7 @@ impl Namespace {
 
     /// The policy for what is made in a directory, the default if it is none: one point read.
     pub async fn policy(&self, txn: &Transaction, key: &InodeKey) -> Result<LayoutPolicy, FsError> {
-        Ok(match fetch::record(txn, key).await?.node {
-            Node::Directory(node) => node.policy,
-            _ => LayoutPolicy::default(),
-        })
+        fetch::policy(txn, key).await
     }
 
     /// Attributes of an inode: one point read, two for a directory.
@@ -182,7 +179,7 @@ fn touch_time(record: &InodeRecord, now: Wall) -> Wall {
 fn update_blindly(txn: &mut Transaction, d: FileId, delta: Delta, touched: Wall) {
     let stamp = keys::directory(d, DirectoryField::Stamp);
     txn.set_versionstamped_value(stamp, Bytes::from_static(&[0; 10]), 0);
-    let time = Bytes::copy_from_slice(&codec::nanos(touched).to_le_bytes());
+    let time = codec::nanos(touched).to_le_bytes();
     txn.atomic(AtomicOp::Max, keys::directory(d, DirectoryField::Touched), time);
     if delta.entries != 0 {
         fetch::add(txn, keys::directory(d, DirectoryField::Entries), delta.entries);

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use sluice_kv::{AtomicOp, Transaction};
 
 use crate::codec;
+use crate::data_file::LayoutPolicy;
 use crate::error::FsError;
 use crate::inode::{DirectoryState, Inode, InodeRecord, Kind, STAMP_OFFSET};
 use crate::join;
@@ -16,6 +17,11 @@ pub(crate) async fn record(txn: &Transaction, key: &InodeKey) -> Result<InodeRec
 
 pub(crate) async fn find_record(txn: &Transaction, key: &InodeKey) -> Result<Option<InodeRecord>, FsError> {
     txn.get(&keys::inode(key)).await?.map(InodeRecord::decode).transpose()
+}
+
+/// The policy of a directory, the default of what is none.
+pub(crate) async fn policy(txn: &Transaction, key: &InodeKey) -> Result<LayoutPolicy, FsError> {
+    InodeRecord::policy_of(txn.get(&keys::inode(key)).await?.ok_or(FsError::Stale)?)
 }
 
 /// The record of something that must be a directory.
@@ -131,5 +137,5 @@ pub(crate) fn count(txn: &mut Transaction, what: Statistic, spread: FileId, delt
 }
 
 pub(crate) fn add(txn: &mut Transaction, key: Bytes, delta: i64) {
-    txn.atomic(AtomicOp::Add, key, Bytes::copy_from_slice(&delta.to_le_bytes()));
+    txn.atomic(AtomicOp::Add, key, delta.to_le_bytes());
 }

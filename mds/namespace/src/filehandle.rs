@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 
-use crate::codec::{Reader, Writer};
+use crate::codec::Reader;
 use crate::error::FsError;
 use crate::keys::{Cookie, FileId, InodeKey};
 
@@ -37,10 +37,18 @@ impl FileHandle {
 
     /// Without a seal: for our own records, and for clients of the export `/`.
     pub fn encode(&self) -> Bytes {
-        let mut w = Writer::with_capacity(Self::SIZE);
-        w.u8(Self::VERSION).u32(self.export);
-        self.inode.encode(&mut w);
-        w.finish()
+        Bytes::copy_from_slice(&self.to_array())
+    }
+
+    /// As [`Self::encode`].
+    pub fn to_array(&self) -> [u8; Self::SIZE] {
+        let InodeKey { home, cookie, fileid } = self.inode;
+        let mut out = [Self::VERSION; Self::SIZE];
+        out[1..5].copy_from_slice(&self.export.to_be_bytes());
+        for (to, number) in out[5..].chunks_exact_mut(8).zip([home.0, cookie.0, fileid.0]) {
+            to.copy_from_slice(&number.to_be_bytes());
+        }
+        out
     }
 
     /// Anything but what [`Self::encode`] makes is [`FsError::BadHandle`].
@@ -73,13 +81,12 @@ impl HandleSeal {
 
     /// As clients get it.
     pub fn to_wire(&self, fh: &FileHandle) -> Bytes {
-        let plain = fh.encode();
         if fh.export == FileHandle::ROOT_EXPORT {
-            return plain;
+            return fh.encode();
         }
         let mut sealed = Vec::with_capacity(FileHandle::SIZE + SEAL);
         sealed.push(SEALED_VERSION);
-        sealed.extend_from_slice(plain.get(1..).unwrap_or_default());
+        sealed.extend_from_slice(&fh.to_array()[1..]);
         let seal = self.seal(&sealed);
         sealed.extend_from_slice(&seal.to_be_bytes());
         Bytes::from(sealed)

@@ -188,6 +188,19 @@ impl InodeRecord {
         w.finish()
     }
 
+    /// The policy in a directory's record, the default in another: every OPEN that makes a file asks for this alone.
+    pub(crate) fn policy_of(value: Bytes) -> Result<LayoutPolicy, FsError> {
+        let mut r = Reader::new(Self::WHAT, value);
+        r.schema(Self::SCHEMA_TREE)?;
+        r.skip(Versionstamp::LEN)?;
+        if Kind::decode(&mut r)? != Kind::Directory {
+            return Ok(LayoutPolicy::default());
+        }
+        // Whether there are extended attributes; mode; owner, group, links; four times; the directory above.
+        r.skip(1 + 2 + 3 * 4 + 4 * 12 + InodeKey::SIZE)?;
+        LayoutPolicy::decode(&mut r)
+    }
+
     pub fn decode(value: Bytes) -> Result<Self, FsError> {
         let mut r = Reader::new(Self::WHAT, value);
         let schema = r.schema(Self::SCHEMA_TREE)?;
@@ -437,6 +450,11 @@ pub(crate) mod tests {
             };
             let bytes = record.encode();
             prop_assert_eq!(&bytes[STAMP_OFFSET..STAMP_OFFSET + 10], &stamp);
+            let policy = match &record.node {
+                Node::Directory(node) => node.policy,
+                _ => LayoutPolicy::default(),
+            };
+            prop_assert_eq!(InodeRecord::policy_of(bytes.clone()).unwrap(), policy);
             prop_assert_eq!(InodeRecord::decode(bytes.clone()).unwrap(), record);
             prop_assert!(InodeRecord::decode(bytes.slice(..cut.min(bytes.len() - 1))).is_err());
         }
@@ -446,6 +464,7 @@ pub(crate) mod tests {
             let mut bytes = bytes;
             if let Some(first) = bytes.first_mut() { *first = 1 + *first % 3; }
             drop(InodeRecord::decode(bytes.clone().into()));
+            drop(InodeRecord::policy_of(bytes.clone().into()));
             drop(DirectoryState::decode(bytes.into()));
         }
     }

@@ -10,7 +10,7 @@
 //! reclaimed. LAYOUTCOMMIT only raises a size, and many of them share a transaction. The operations of
 //! clients and sessions have records of their own.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use sluice_kv::{Transaction, Versionstamp};
 use sluice_namespace::stable_storage::{self, ReplyRow};
 use sluice_namespace::{FileHandle, FsError, InodeKey};
@@ -98,7 +98,7 @@ impl Context {
             writer.raw(before);
             let last_at = writer.len();
             result.encode(&mut writer);
-            let results = writer.finish().ok()?.to_bytes();
+            let results = writer.finish_in_one().ok()?;
             Some(encode(current.as_ref(), self.saved.as_ref(), last_at, &results))
         });
         let row = ReplyRow {
@@ -157,22 +157,22 @@ impl Stored {
 }
 
 /// Current and saved filehandle, each with its length before it; where the last result begins; the results.
-fn encode(
-    current: Option<&FileHandle>,
-    saved: Option<&FileHandle>,
-    last_at: usize,
-    results: &Bytes,
-) -> Bytes {
-    let mut out = BytesMut::with_capacity(2 * (FileHandle::SIZE + 1) + 4 + results.len());
+fn encode(current: Option<&FileHandle>, saved: Option<&FileHandle>, last_at: usize, results: &[u8]) -> Bytes {
+    const HANDLE: u8 = FileHandle::SIZE as u8;
+    let handles = [current, saved].into_iter().flatten().count() * FileHandle::SIZE;
+    let mut out = Vec::with_capacity(2 + handles + 4 + results.len());
     for handle in [current, saved] {
-        let bytes = handle.map(FileHandle::encode).unwrap_or_default();
-        // 29 bytes, or none.
-        out.put_u8(u8::try_from(bytes.len()).unwrap_or(0));
-        out.put_slice(&bytes);
+        match handle {
+            Some(handle) => {
+                out.push(HANDLE);
+                out.extend_from_slice(&handle.to_array());
+            }
+            None => out.push(0),
+        }
     }
-    out.put_u32(u32::try_from(last_at).unwrap_or(u32::MAX));
-    out.put_slice(results);
-    out.freeze()
+    out.extend_from_slice(&u32::try_from(last_at).unwrap_or(u32::MAX).to_be_bytes());
+    out.extend_from_slice(results);
+    out.into()
 }
 
 fn decode(row: ReplyRow, change: u64) -> Option<Progress> {

@@ -237,7 +237,10 @@ async fn run(cx: &mut Context, head: &Head, mut reader: Reader, mut results: Res
                 recorder.set_before(results.so_far(recorder.limit()));
             }
         }
-        let outcome = (row.run)(cx, arguments).await;
+        let outcome = match row.run {
+            table::Handler::AtOnce(run) => run(cx, arguments),
+            table::Handler::Waits(run) => run(cx, arguments).await,
+        };
         let outcome = match outcome {
             Ok(_)
                 if cx.refused() == Some(nfsstat4::NFS4ERR_WRONGSEC)

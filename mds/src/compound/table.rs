@@ -67,7 +67,12 @@ impl Flags {
 }
 
 /// Runs one decoded operation.
-pub(crate) type Handler = for<'a> fn(&'a mut Context, nfs_argop4) -> BoxFuture<'a, OpResult<nfs_resop4>>;
+#[derive(Clone, Copy)]
+pub(crate) enum Handler {
+    /// It waits for nothing: every COMPOUND has one or two of those, which need no future, and no memory for one.
+    AtOnce(fn(&mut Context, nfs_argop4) -> OpResult<nfs_resop4>),
+    Waits(for<'a> fn(&'a mut Context, nfs_argop4) -> BoxFuture<'a, OpResult<nfs_resop4>>),
+}
 
 /// One operation.
 pub(crate) struct Row {
@@ -91,21 +96,32 @@ impl fmt::Debug for Row {
 
 macro_rules! row {
     ($op:ident, obsolete, $flags:expr, $max:expr) => {
-        row!(@ $op, u32::MAX, $flags, $max, |_, _| Box::pin(async { Err(nfsstat4::NFS4ERR_NOTSUPP.into()) }))
+        row!(@ $op, u32::MAX, $flags, $max, Handler::AtOnce(|_, _| Err(nfsstat4::NFS4ERR_NOTSUPP.into())))
     };
     ($op:ident, $since:expr, $flags:expr, $max:expr, declined $path:path) => {
-        row!(@ $op, $since, $flags, $max, |cx, op| Box::pin(async move { $path(cx, &op) }))
+        row!(@ $op, $since, $flags, $max, Handler::AtOnce(|cx, op| $path(cx, &op)))
+    };
+    ($op:ident, $since:expr, $flags:expr, $max:expr, at_once void $path:path) => {
+        row!(@ $op, $since, $flags, $max, Handler::AtOnce(|cx, _| $path(cx).map(nfs_resop4::$op)))
+    };
+    ($op:ident, $since:expr, $flags:expr, $max:expr, at_once args $path:path) => {
+        row!(@ $op, $since, $flags, $max, Handler::AtOnce(|cx, op| match op {
+            nfs_argop4::$op(args) => $path(cx, args).map(nfs_resop4::$op),
+            _ => Err(nfsstat4::NFS4ERR_SERVERFAULT.into()),
+        }))
     };
     ($op:ident, $since:expr, $flags:expr, $max:expr, void $path:path) => {
-        row!(@ $op, $since, $flags, $max, |cx, _| Box::pin(async move { $path(cx).await.map(nfs_resop4::$op) }))
+        row!(@ $op, $since, $flags, $max, Handler::Waits(|cx, _| Box::pin(async move {
+            $path(cx).await.map(nfs_resop4::$op)
+        })))
     };
     ($op:ident, $since:expr, $flags:expr, $max:expr, args $path:path) => {
-        row!(@ $op, $since, $flags, $max, |cx, op| Box::pin(async move {
+        row!(@ $op, $since, $flags, $max, Handler::Waits(|cx, op| Box::pin(async move {
             match op {
                 nfs_argop4::$op(args) => $path(cx, args).await.map(nfs_resop4::$op),
                 _ => Err(nfsstat4::NFS4ERR_SERVERFAULT.into()),
             }
-        }))
+        })))
     };
     (@ $op:ident, $since:expr, $flags:expr, $max:expr, $run:expr) => {
         Row {
@@ -128,7 +144,7 @@ pub(crate) static TABLE: &[Row] = &[
     row!(OP_DELEGPURGE, 1, Flags::NONE, 8, declined notsupp::notsupp),
     row!(OP_DELEGRETURN, 1, Flags::CURRENT.or(Flags::MODIFIES.or(Flags::RELEASES)), 8, args delegreturn::delegreturn),
     row!(OP_GETATTR, 1, Flags::LOOK, 8, args getattr::getattr),
-    row!(OP_GETFH, 1, Flags::LOOK.or(Flags::RELEASES), 140, void getfh::getfh),
+    row!(OP_GETFH, 1, Flags::LOOK.or(Flags::RELEASES), 140, at_once void getfh::getfh),
     row!(OP_LINK, 1, Flags::CHANGE.or(Flags::SAVED), 28, args link::link),
     row!(OP_LOCK, 1, Flags::CURRENT.or(Flags::MODIFIES), 1072, args lock::lock),
     row!(OP_LOCKT, 1, Flags::CURRENT, 1072, args lockt::lockt),
@@ -140,17 +156,17 @@ pub(crate) static TABLE: &[Row] = &[
     row!(OP_OPENATTR, 1, Flags::CURRENT, 8, args openattr::openattr),
     row!(OP_OPEN_CONFIRM, obsolete, Flags::NONE, 8),
     row!(OP_OPEN_DOWNGRADE, 1, Flags::CURRENT.or(Flags::MODIFIES), 24, args open_downgrade::open_downgrade),
-    row!(OP_PUTFH, 1, Flags::PUTS, 8, args putfh::putfh),
-    row!(OP_PUTPUBFH, 1, Flags::PUTS, 8, void putrootfh::putpubfh),
-    row!(OP_PUTROOTFH, 1, Flags::PUTS, 8, void putrootfh::putrootfh),
+    row!(OP_PUTFH, 1, Flags::PUTS, 8, at_once args putfh::putfh),
+    row!(OP_PUTPUBFH, 1, Flags::PUTS, 8, at_once void putrootfh::putpubfh),
+    row!(OP_PUTROOTFH, 1, Flags::PUTS, 8, at_once void putrootfh::putrootfh),
     row!(OP_READ, 1, Flags::LOOK, 16, args read::read),
     row!(OP_READDIR, 1, Flags::LOOK, 24, args readdir::readdir),
     row!(OP_READLINK, 1, Flags::LOOK, 12, void readlink::readlink),
     row!(OP_REMOVE, 1, Flags::CHANGE, 28, args remove::remove),
     row!(OP_RENAME, 1, Flags::CHANGE.or(Flags::SAVED), 48, args rename::rename),
     row!(OP_RENEW, obsolete, Flags::NONE, 8),
-    row!(OP_RESTOREFH, 1, Flags::SAVED.or(Flags::PUTS), 8, void restorefh::restorefh),
-    row!(OP_SAVEFH, 1, Flags::LOOK.or(Flags::RELEASES), 8, void savefh::savefh),
+    row!(OP_RESTOREFH, 1, Flags::SAVED.or(Flags::PUTS), 8, at_once void restorefh::restorefh),
+    row!(OP_SAVEFH, 1, Flags::LOOK.or(Flags::RELEASES), 8, at_once void savefh::savefh),
     row!(OP_SECINFO, 1, Flags::LOOK.or(Flags::FLAVOURS), 64, args secinfo::secinfo),
     row!(OP_SETATTR, 1, Flags::CHANGE, 32, args setattr::setattr),
     row!(OP_SETCLIENTID, obsolete, Flags::NONE, 8),

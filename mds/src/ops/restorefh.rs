@@ -4,7 +4,7 @@ use sluice_xdr::nfs4::{RESTOREFH4res, nfsstat4};
 
 use crate::compound::{Context, OpResult};
 
-pub(crate) async fn restorefh(cx: &mut Context) -> OpResult<RESTOREFH4res> {
+pub(crate) fn restorefh(cx: &mut Context) -> OpResult<RESTOREFH4res> {
     let saved = cx.saved()?;
     let stateid = cx.saved_stateid;
     cx.set_current(saved);

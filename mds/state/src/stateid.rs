@@ -195,12 +195,12 @@ impl StateIndex {
     /// What a client holds.
     #[must_use]
     pub fn usage(&self, client: ClientId) -> Usage {
-        let usage = self.clients.get(&client).map(|c| c.usage).unwrap_or_default();
+        let held = self.clients.get(&client);
         Usage {
             delegations_of_all: self.delegations,
             layouts_of_all: self.layouts,
-            has_revoked: self.has_revoked(client),
-            ..usage
+            has_revoked: held.is_some_and(|held| !held.revoked.is_empty()),
+            ..held.map(|held| held.usage).unwrap_or_default()
         }
     }
 

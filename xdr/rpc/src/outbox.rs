@@ -21,6 +21,9 @@ use crate::transport::Outgoing;
 /// Buffers handed to one vectored write.
 const SLICES: usize = 64;
 
+/// Most writes are of a reply or two: listing more buffers for the kernel than those have would cost each of them.
+const FEW: usize = 8;
+
 /// Headers are cut from blocks of this many bytes.
 const SCRATCH: usize = 4096;
 
@@ -261,10 +264,22 @@ fn poll_write_some<W: Outgoing + Unpin>(
             Step::Loaded(bytes) => *piece = Piece::Bytes(bytes),
         }
     }
-    let mut slices = [IoSlice::new(&[]); SLICES];
+    match batch.len() {
+        ..=FEW => poll_write_bytes::<W, FEW>(writer, cx, batch),
+        _ => poll_write_bytes::<W, SLICES>(writer, cx, batch),
+    }
+}
+
+/// One write of at most `N` buffers at the front of `batch`.
+fn poll_write_bytes<W: Outgoing + Unpin, const N: usize>(
+    writer: &mut W,
+    cx: &mut Context<'_>,
+    batch: &VecDeque<Chunk>,
+) -> Poll<io::Result<usize>> {
+    let mut slices = [IoSlice::new(&[]); N];
     let mut used = 0;
     let mut more = false;
-    for (slice, chunk) in slices.iter_mut().zip(&*batch) {
+    for (slice, chunk) in slices.iter_mut().zip(batch) {
         let Piece::Bytes(bytes) = &chunk.piece else {
             more = true;
             break;

@@ -46,22 +46,22 @@ macro_rules! attributes {
 
             fn decode_values(mask: bitmap4, r: &mut Reader) -> Result<Self, DecodeError> {
                 let mut values = Self::default();
-                $(
-                    if mask.contains($number) {
-                        values.$field = Some(<$type>::decode(r)?);
+                for number in mask.iter() {
+                    match number {
+                        $($number => values.$field = Some(<$type>::decode(r)?),)*
+                        _ => {}
                     }
-                )*
+                }
                 Ok(values)
             }
 
             fn encode_values(&self, mask: bitmap4, w: &mut Writer) {
-                $(
-                    if mask.contains($number)
-                        && let Some(value) = &self.$field
-                    {
-                        value.encode(w);
+                for number in mask.iter() {
+                    match number {
+                        $($number => self.$field.iter().for_each(|value| value.encode(w)),)*
+                        _ => {}
                     }
-                )*
+                }
             }
         }
 

@@ -367,7 +367,7 @@ impl Draft<'_> {
             } else {
                 self.core.look_up(&self.latest, &key)?
             };
-            out.push((key, pending.resolve(base, stamp)?));
+            out.push((key, pending.resolve(base, stamp)));
         }
         Ok(out)
     }

@@ -318,11 +318,7 @@ impl Foundation {
             match pending {
                 Pending::Value(Some(value)) => transaction.set(&key, value),
                 Pending::Value(None) => transaction.clear(&key),
-                Pending::Chain(steps) => {
-                    for step in steps {
-                        apply(&transaction, &key, step);
-                    }
-                }
+                Pending::Chain(chain) => chain.steps().for_each(|step| apply(&transaction, &key, step)),
             }
         }
         Ok(transaction)

@@ -1,6 +1,5 @@
 //! Charging: blind additions in the transaction that changes the inode.
 
-use bytes::Bytes;
 use sluice_kv::{AtomicOp, Transaction};
 
 use super::{Charged, Subject, Usage, shard};
@@ -91,5 +90,5 @@ pub(super) fn add(txn: &mut Transaction, subject: Subject, key: &InodeKey, delta
     }
     let (kind, id) = subject.code();
     let shard = u8::try_from(key.fileid.0 % u64::from(SHARDS)).unwrap_or(0);
-    txn.atomic(AtomicOp::Add, keys::usage(kind, id, shard), Bytes::copy_from_slice(&delta.to_le_bytes()));
+    txn.atomic(AtomicOp::Add, keys::usage(kind, id, shard), delta.to_le_bytes());
 }

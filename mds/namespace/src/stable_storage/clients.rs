@@ -185,6 +185,9 @@ impl Row for SessionRecord {
 
 impl Row for ReplyRow {
     const WHAT: &'static str = "reply row";
+    fn room(&self) -> usize {
+        1 + self.stamp.0.len() + 4 + 4 + 8 + self.results.len()
+    }
     fn encode(&self, w: &mut Writer) {
         w.raw(&self.stamp.0).u32(self.seqid).u32(self.op_index).u64(self.fingerprint).raw(&self.results);
     }

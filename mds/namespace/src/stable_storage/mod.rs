@@ -43,8 +43,13 @@ pub(crate) trait Row: Sized {
     fn encode(&self, w: &mut Writer);
     fn decode(r: &mut Reader) -> Result<Self, FsError>;
 
+    /// Bytes that it takes, about: so much room is made for it.
+    fn room(&self) -> usize {
+        64
+    }
+
     fn to_bytes(&self) -> Bytes {
-        let mut w = Writer::default();
+        let mut w = Writer::with_capacity(self.room());
         w.u8(Self::SCHEMA);
         self.encode(&mut w);
         w.finish()
