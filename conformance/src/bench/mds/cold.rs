@@ -52,7 +52,7 @@ pub(super) async fn measure(plan: Plan<'_>, ganesha: bool) -> Result<Measured> {
         site.fill(plan.files).await.with_context(|| format!("filling {}", site.name))?;
     }
     let title = format!("{} files of 4 to 32 KiB, cold: open, read, close, {JUDGED} clients", plan.files);
-    let mut row = Measured { title, goal: Goal::default(), samples: Default::default(), allocations: None };
+    let mut row = Measured { title, goal: Goal::default(), samples: Default::default(), own: None };
     for round in 0..plan.rounds {
         for turn in 0..all.len() {
             let site = &all[(turn + round as usize) % all.len()];

@@ -7,7 +7,7 @@
 //! | `work` | what clients do |
 //! | `peers` | Sluice and NFS-Ganesha, started, with their clients |
 //! | `store` | the store alone, with the write set of a create |
-//! | `counted` | a metadata server that counts its allocations |
+//! | `counted` | a metadata server that counts its allocations, and its instructions |
 //! | `cold` | small files that nobody has in memory |
 //! | `flat` | what an operation costs with few files and with many |
 //! | `report` | medians, spread, ratios, goals |
@@ -33,7 +33,7 @@ use super::load::{self, Run, Until};
 use super::{host, interrupted};
 use counted::Counted;
 use peers::{DIRECTORIES, Name, Peer};
-use report::{Goal, Measured, Report, Sample};
+use report::{Goal, Measured, Own, Report, Sample};
 use store::Bare;
 use work::{Phase, Step, Worker};
 
@@ -75,10 +75,16 @@ pub struct Options {
     /// Only rows whose names contain this
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
+    /// Count instructions too, with valgrind: however busy the machine is, they are the same
+    #[arg(long)]
+    instructions: bool,
     /// Write the table there too
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
+
+/// So long, at least, a row takes whose instructions are counted: the server is some fifty times slower then.
+const COUNTING: Duration = Duration::from_secs(3);
 
 /// Small files read in one round of the row in which nothing is in memory.
 const COLD_READS: u64 = 20_000;
@@ -194,8 +200,8 @@ async fn measure(options: &Options, network: String) -> Result<Report> {
         }
         eprintln!("round {} of {}", round + 1, options.rounds);
     }
-    let allocations = bench.allocations(&below).await?;
-    report.rows = bench.measured(&allocations);
+    let own = bench.own(&below).await?;
+    report.rows = bench.measured(&own);
     if options.cold > 0 {
         let plan = cold::Plan {
             sluice: &program,
@@ -314,27 +320,35 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// How often the metadata server allocates for one operation or entry, by place in [`SHAPES`].
-    async fn allocations(&self, below: &std::path::Path) -> Result<BTreeMap<usize, f64>> {
-        let below = below.to_owned();
-        let mut counted = tokio::task::spawn_blocking(move || Counted::start(&below)).await??;
+    /// What one operation or entry costs the metadata server by itself, by place in [`SHAPES`].
+    async fn own(&self, below: &std::path::Path) -> Result<BTreeMap<usize, Own>> {
+        let (below, instructions) = (below.to_owned(), self.options.instructions);
+        let start = move || Counted::start(&below, instructions);
+        let mut counted = tokio::task::spawn_blocking(start).await??;
         let peer = Peer::counted(counted.address, JUDGED).await?;
+        let mut until = Duration::from_millis(self.options.round_ms);
+        if instructions {
+            until = until.max(COUNTING);
+        }
         let mut all = BTreeMap::new();
         for apart in [false, true] {
             let directories = [peer.directory(&format!("counted-{apart}")).await?];
             let mut workers = peer.workers(JUDGED, &directories)?;
             for (at, shape) in SHAPES.into_iter().enumerate().filter(|(_, shape)| shape.apart == apart) {
-                let before = counted.allocations()?;
-                let (_, after) = phase(workers, shape.phase, self.until()).await?;
-                let units: u64 = after.iter().map(|worker| worker.units).sum();
-                all.insert(at, (counted.allocations()? - before) as f64 / units.max(1) as f64);
+                counted.done()?;
+                let (_, after) = phase(workers, shape.phase, Until::Elapsed(until)).await?;
+                let done = counted.done()?;
+                let units = after.iter().map(|worker| worker.units).sum::<u64>().max(1) as f64;
+                let of_one = |all: u64| all as f64 / units;
+                let instructions = done.instructions.map(of_one);
+                all.insert(at, Own { allocations: of_one(done.allocations), instructions });
                 workers = after;
             }
         }
         Ok(all)
     }
 
-    fn measured(&mut self, allocations: &BTreeMap<usize, f64>) -> Vec<Measured> {
+    fn measured(&mut self, own: &BTreeMap<usize, Own>) -> Vec<Measured> {
         let rows = std::mem::take(&mut self.rows).into_iter().filter_map(|((clients, at), samples)| {
             let shape = SHAPES.get(at)?;
             let judged = clients == JUDGED;
@@ -342,7 +356,7 @@ impl Bench<'_> {
                 title: shape.row(clients),
                 goal: if judged { shape.goal } else { Goal::default() },
                 samples,
-                allocations: allocations.get(&at).copied().filter(|_| judged),
+                own: own.get(&at).copied().filter(|_| judged),
             })
         });
         rows.collect()

@@ -30,14 +30,21 @@ pub(super) struct Goal {
     pub(super) store: Option<f64>,
 }
 
+/// What one operation or entry costs our server by itself, whatever else the machine does.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Own {
+    pub(super) allocations: f64,
+    /// Outside of the kernel, if they were counted.
+    pub(super) instructions: Option<f64>,
+}
+
 #[derive(Debug)]
 pub(super) struct Measured {
     pub(super) title: String,
     pub(super) goal: Goal,
     /// By server, then by round.
     pub(super) samples: BTreeMap<Name, Vec<Sample>>,
-    /// Of ours, for one operation or entry.
-    pub(super) allocations: Option<f64>,
+    pub(super) own: Option<Own>,
 }
 
 impl Measured {
@@ -80,7 +87,8 @@ impl Measured {
         });
         let servers: Vec<_> = servers.collect();
         json!({
-            "row": self.title, "servers": servers, "allocations": self.allocations,
+            "row": self.title, "servers": servers, "allocations": self.own.map(|own| own.allocations),
+            "instructions": self.own.and_then(|own| own.instructions),
             "figures": self.figures().iter().map(figure_json).collect::<Vec<_>>(),
         })
     }
@@ -144,8 +152,11 @@ impl fmt::Display for Report {
                     of(|s| s.p99),
                     of(|s| s.cpu),
                 );
-                if let (Name::Sluice, Some(count)) = (name, row.allocations) {
-                    write!(line, "   {count:.1} allocations")?;
+                if let (Name::Sluice, Some(own)) = (name, row.own) {
+                    write!(line, "   {:.1} allocations", own.allocations)?;
+                    if let Some(count) = own.instructions {
+                        write!(line, "   {count:.0} instructions")?;
+                    }
                 }
                 writeln!(f, "{line}")?;
             }
@@ -172,7 +183,8 @@ mod tests {
             (Name::Ganesha, rounds([2.0, 10.0, 2.0])),
             (Name::Store, rounds([8.0, 40.0, 8.0])),
         ];
-        Measured { title: "creates".to_owned(), goal, samples: samples.into(), allocations: Some(12.0) }
+        let own = Some(Own { allocations: 12.0, instructions: Some(180_000.4) });
+        Measured { title: "creates".to_owned(), goal, samples: samples.into(), own }
     }
 
     #[test]
@@ -180,7 +192,7 @@ mod tests {
         let goal = Goal { rate: Some(6.0), ganesha: Some(2.0), store: Some(0.5) };
         let report = Report { rows: vec![row(goal)], ..Report::default() };
         assert!(report.passed(), "{report}");
-        assert!(report.to_string().contains("12.0 allocations"), "{report}");
+        assert!(report.to_string().contains("12.0 allocations   180000 instructions"), "{report}");
     }
 
     #[test]

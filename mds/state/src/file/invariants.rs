@@ -123,13 +123,13 @@ impl File {
     }
 
     fn tickets_exclude(&self) -> Check {
-        for (id, held) in &self.tickets {
+        for (id, held) in self.tickets.iter() {
             ensure(id.0 < self.next_ticket, || format!("{id:?} from the future"))?;
             ensure(!held.work.clears_rw || !self.rw_live(), || format!("{id:?} clears a row in use"))?;
             ensure(!self.blockers(&held.work).needs_recall(), || {
                 format!("{id:?} {:?} runs against a holder", held.work.intent)
             })?;
-            for (other_id, other) in self.tickets.range(..*id) {
+            for (other_id, other) in self.tickets.iter().take_while(|(other, _)| *other < id) {
                 ensure(!held.work.conflicts(&other.work), || {
                     format!(
                         "tickets exclude each other: {id:?} {:?}, {other_id:?} {:?}",

@@ -22,6 +22,7 @@ mod queue;
 mod recall;
 mod recalls;
 mod request;
+mod tickets;
 mod work;
 
 use std::collections::BTreeMap;
@@ -39,6 +40,7 @@ use crate::times::{Stamp, Times};
 
 use queue::Waiter;
 pub(crate) use recall::PendingRecall;
+use tickets::Tickets;
 use work::Work;
 
 pub use error::Error;
@@ -57,7 +59,7 @@ pub struct File {
     layouts: Layouts,
     delegations: Delegations,
     /// Operations whose transaction is in flight.
-    tickets: BTreeMap<TicketId, Held>,
+    tickets: Tickets,
     /// Clients that are gone but whose layouts are not yet fenced: their state still excludes others.
     leaving: BTreeMap<ClientId, RevokeReason>,
     // Who waits, oldest first.
@@ -102,7 +104,7 @@ impl File {
             locks: Locks::default(),
             layouts,
             delegations: Delegations::default(),
-            tickets: BTreeMap::new(),
+            tickets: Tickets::default(),
             leaving: BTreeMap::new(),
             queue: Vec::new(),
             orphan: seed.orphan,
