@@ -178,7 +178,11 @@ impl File {
             .values()
             .map(|held| &held.work)
             .chain(self.queue.iter().map(|waiter| &waiter.work))
-            .all(|work| work.client() == Some(client) || !work.uses().is_some_and(breaks));
+            // A read-write layout that is being made outlasts the open that it was asked for under, if that is closed meanwhile.
+            .all(|work| {
+                let others = work.is_rw_layout_get() || work.uses().is_some_and(breaks);
+                work.client() == Some(client) || !others
+            });
         opens && holders && flying
     }
 

@@ -133,6 +133,22 @@ fn not_while_somebody_may_still_write_to_the_data_servers() {
 }
 
 #[test]
+fn not_while_a_read_write_layout_of_another_is_being_made() {
+    for access in [Access::READ, Access::BOTH] {
+        let mut w = world();
+        w.policy.write_delegations = true;
+        w.open(B, Access::WRITE, Deny::NONE).unwrap();
+        let layout_get = w.layout_get(B, IoMode::ReadWrite);
+        let ticket = w.ticket(&layout_get);
+        // What it was asked for under ends before it does.
+        w.close(B).unwrap();
+        w.open(C, access, Deny::NONE).unwrap();
+        assert_eq!(w.file.delegation_of(C), None, "{access:?}");
+        assert!(matches!(w.finish(ticket, Outcome::Committed), Reply::LayoutGranted { .. }));
+    }
+}
+
+#[test]
 fn who_opens_for_writing_alone_gets_none() {
     let mut w = world();
     w.policy.write_delegations = true;
