@@ -53,6 +53,23 @@ fn what_was_written_since_a_mark_is_copied_whole() {
 }
 
 #[test]
+fn in_one_buffer_is_the_same_message() {
+    for length in [0, 5, SPLICE_MIN, SPLICE_MIN + 1] {
+        let message = || {
+            let mut w = Writer::default();
+            w.u32(1);
+            w.opaque(&payload(length), u32::MAX);
+            w.u32(2);
+            w
+        };
+        assert_eq!(message().finish_in_one().unwrap(), message().finish().unwrap().to_bytes(), "{length}");
+    }
+    let mut w = Writer::new(4);
+    w.u64(1);
+    assert_eq!(w.finish_in_one().err(), Some(EncodeError::Overflow(4)));
+}
+
+#[test]
 fn the_limit_is_exact_and_sticky() {
     let mut w = Writer::new(12);
     w.u64(1);

@@ -9,7 +9,7 @@ use sluice_xdr::nfs4::{
 
 use crate::compound::{Context, OpResult};
 
-pub(crate) async fn bind_conn_to_session(
+pub(crate) fn bind_conn_to_session(
     cx: &mut Context,
     args: BIND_CONN_TO_SESSION4args,
 ) -> OpResult<BIND_CONN_TO_SESSION4res> {

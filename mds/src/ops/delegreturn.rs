@@ -4,7 +4,7 @@ use sluice_xdr::nfs4::{DELEGRETURN4args, DELEGRETURN4res, nfsstat4};
 
 use crate::compound::{Context, OpResult};
 
-pub(crate) async fn delegreturn(cx: &mut Context, args: DELEGRETURN4args) -> OpResult<DELEGRETURN4res> {
+pub(crate) fn delegreturn(cx: &mut Context, args: DELEGRETURN4args) -> OpResult<DELEGRETURN4res> {
     let stateid = cx.stateid(&args.deleg_stateid)?;
     let client = cx.client()?;
     let entry = cx.state_entry(&stateid)?;

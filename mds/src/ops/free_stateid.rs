@@ -4,7 +4,7 @@ use sluice_xdr::nfs4::{FREE_STATEID4args, FREE_STATEID4res, nfsstat4};
 
 use crate::compound::{Context, OpResult};
 
-pub(crate) async fn free_stateid(cx: &mut Context, args: FREE_STATEID4args) -> OpResult<FREE_STATEID4res> {
+pub(crate) fn free_stateid(cx: &mut Context, args: FREE_STATEID4args) -> OpResult<FREE_STATEID4res> {
     let stateid = cx.stateid(&args.fsa_stateid)?;
     let client = cx.client()?;
     let files = &cx.server.files;

@@ -5,7 +5,7 @@ use sluice_xdr::nfs4::{GET_DIR_DELEGATION4args, GET_DIR_DELEGATION4res, nfsstat4
 
 use crate::compound::{Context, OpResult};
 
-pub(crate) async fn get_dir_delegation(
+pub(crate) fn get_dir_delegation(
     _cx: &mut Context,
     _args: GET_DIR_DELEGATION4args,
 ) -> OpResult<GET_DIR_DELEGATION4res> {

@@ -15,7 +15,7 @@ const NOTIFICATIONS: [u32; 2] = [1, 2];
 /// Of device_addr4 around its body.
 const AROUND: usize = 8;
 
-pub(crate) async fn getdeviceinfo(cx: &mut Context, args: GETDEVICEINFO4args) -> OpResult<GETDEVICEINFO4res> {
+pub(crate) fn getdeviceinfo(cx: &mut Context, args: GETDEVICEINFO4args) -> OpResult<GETDEVICEINFO4res> {
     if args.gdia_layout_type != layouttype4::LAYOUT4_FLEX_FILES {
         return Err(nfsstat4::NFS4ERR_UNKNOWN_LAYOUTTYPE.into());
     }

@@ -6,7 +6,7 @@ use super::lock::{kind, range};
 use crate::compound::context::to_wire;
 use crate::compound::{Context, OpResult};
 
-pub(crate) async fn locku(cx: &mut Context, args: LOCKU4args) -> OpResult<LOCKU4res> {
+pub(crate) fn locku(cx: &mut Context, args: LOCKU4args) -> OpResult<LOCKU4res> {
     kind(args.locktype)?;
     let range = range(args.offset, args.length)?;
     let stateid = cx.stateid(&args.lock_stateid)?;

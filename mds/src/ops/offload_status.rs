@@ -4,10 +4,7 @@ use sluice_xdr::nfs4::{OFFLOAD_STATUS4args, OFFLOAD_STATUS4res, OFFLOAD_STATUS4r
 
 use crate::compound::{Context, OpResult};
 
-pub(crate) async fn offload_status(
-    cx: &mut Context,
-    args: OFFLOAD_STATUS4args,
-) -> OpResult<OFFLOAD_STATUS4res> {
+pub(crate) fn offload_status(cx: &mut Context, args: OFFLOAD_STATUS4args) -> OpResult<OFFLOAD_STATUS4res> {
     let stateid = cx.stateid(&args.osa_stateid)?;
     let job = cx.server.copies.find(cx.client()?, &cx.current()?, &stateid)?;
     // In this order: what is told as the end counts all of it.

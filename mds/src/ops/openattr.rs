@@ -4,6 +4,6 @@ use sluice_xdr::nfs4::{OPENATTR4args, OPENATTR4res, nfsstat4};
 
 use crate::compound::{Context, OpResult};
 
-pub(crate) async fn openattr(_cx: &mut Context, _args: OPENATTR4args) -> OpResult<OPENATTR4res> {
+pub(crate) fn openattr(_cx: &mut Context, _args: OPENATTR4args) -> OpResult<OPENATTR4res> {
     Err(nfsstat4::NFS4ERR_NOTSUPP.into())
 }

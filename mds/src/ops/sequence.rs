@@ -113,7 +113,7 @@ pub(crate) fn put_back(cx: &mut Context) {
 }
 
 /// SEQUENCE anywhere but first.
-pub(crate) async fn sequence(_cx: &mut Context, _args: SEQUENCE4args) -> OpResult<SEQUENCE4res> {
+pub(crate) fn sequence(_cx: &mut Context, _args: SEQUENCE4args) -> OpResult<SEQUENCE4res> {
     Err(nfsstat4::NFS4ERR_SEQUENCE_POS.into())
 }
 

@@ -9,7 +9,7 @@ use crate::error::state_status;
 /// Stateids looked at in one operation: what a request of the largest size can hold.
 const MAX: usize = 1 << 16;
 
-pub(crate) async fn test_stateid(cx: &mut Context, args: TEST_STATEID4args) -> OpResult<TEST_STATEID4res> {
+pub(crate) fn test_stateid(cx: &mut Context, args: TEST_STATEID4args) -> OpResult<TEST_STATEID4res> {
     if args.ts_stateids.len() > MAX {
         return Err(nfsstat4::NFS4ERR_INVAL.into());
     }

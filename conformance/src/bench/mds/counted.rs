@@ -1,5 +1,5 @@
 //! A metadata server in a process of its own that counts its allocations: the same code on the same kind of store as in
-//! `sluice mds`, with this program's counting allocator around the shipped one. Small files are inline, so that it
+//! `sluice mds`, with this program's counting allocator in place of the shipped one. Small files are inline, so that it
 //! needs no data server. Under valgrind its instructions are counted as well.
 
 use std::io::{BufRead, BufReader, Write};
@@ -95,8 +95,10 @@ impl Counted {
         };
         command.arg("counted-mds").arg("--data-dir").arg(home.path().join("store"));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut process = Group::spawn(command)
-            .with_context(|| if instructions { "is valgrind installed?" } else { "the counted server" })?;
+        let mut process = Group::spawn(command).with_context(|| match instructions {
+            true => "instructions are counted by valgrind: apt-get install valgrind",
+            false => "the server that counts its allocations",
+        })?;
         let mut output = BufReader::new(process.child().stdout.take().context("no output")?);
         let port = number(&mut output).context("the counted server does not say its port")?;
         let address = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), u16::try_from(port)?);
@@ -110,7 +112,11 @@ impl Counted {
         let before = std::mem::replace(&mut self.allocations, allocations);
         self.asked += 1;
         let part = self.profile.as_ref().map(|profile| profile.with_extension(self.asked.to_string()));
-        let instructions = part.map(|part| total(&std::fs::read_to_string(part)?)).transpose()?;
+        let read = |part: PathBuf| {
+            let profile = std::fs::read_to_string(&part);
+            total(&profile.with_context(|| format!("no profile of valgrind's at {}", part.display()))?)
+        };
+        let instructions = part.map(read).transpose()?;
         Ok(Done { allocations: allocations - before, instructions })
     }
 }

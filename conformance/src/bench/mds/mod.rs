@@ -194,13 +194,14 @@ async fn measure(options: &Options, network: String) -> Result<Report> {
         options.round_ms,
         std::thread::available_parallelism().map_or(1, usize::from),
     ));
+    // First: what it needs may be missing, and the rounds take minutes.
+    let own = bench.own(&below).await?;
     for round in 0..options.rounds {
         for clients in &options.clients {
             bench.round(round, *clients).await?;
         }
         eprintln!("round {} of {}", round + 1, options.rounds);
     }
-    let own = bench.own(&below).await?;
     report.rows = bench.measured(&own);
     if options.cold > 0 {
         let plan = cold::Plan {
