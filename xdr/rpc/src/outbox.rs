@@ -27,6 +27,12 @@ const FEW: usize = 8;
 /// Headers are cut from blocks of this many bytes.
 const SCRATCH: usize = 4096;
 
+/// Room for a mark and a header.
+const HEAD: usize = 256;
+
+/// A body of at most this many bytes is copied behind its head: that costs less than a buffer more for the kernel.
+const SHORT: usize = 1024;
+
 /// What a queued message keeps occupied until its last byte is with the kernel.
 #[derive(Debug)]
 pub(crate) enum Hold {
@@ -106,17 +112,23 @@ impl Outbox {
             drop(queue);
             return;
         }
-        if queue.scratch.capacity() < 256 {
+        let length = body.len();
+        let copied = if body.data.is_none() && length <= SHORT { length } else { 0 };
+        if queue.scratch.capacity() < HEAD + copied {
             queue.scratch = BytesMut::with_capacity(SCRATCH);
         }
         if !head(&mut queue.scratch) {
             drop(queue);
             return;
         }
+        let mut segments = body.frame.into_segments();
+        if copied > 0 {
+            segments.drain(..).for_each(|segment| queue.scratch.extend_from_slice(&segment));
+        }
         let head = queue.scratch.split().freeze();
-        self.queued.fetch_add(head.len() + body.len(), Ordering::Relaxed);
+        self.queued.fetch_add(head.len() + length - copied, Ordering::Relaxed);
         queue.chunks.push_back(head.into());
-        queue.chunks.extend(body.frame.into_segments().into_iter().map(Chunk::from));
+        queue.chunks.extend(segments.into_iter().map(Chunk::from));
         if let Some(data) = body.data {
             queue.chunks.push_back(Chunk { piece: Piece::Payload(Parting::new(data)), _hold: None });
         }
@@ -289,6 +301,7 @@ fn poll_write_bytes<W: Outgoing + Unpin, const N: usize>(
     }
     match slices.get(..used) {
         Some(slices) if more => Pin::new(writer).poll_write_more(cx, slices),
+        Some([only]) => Pin::new(writer).poll_write(cx, only),
         Some(slices) => Pin::new(writer).poll_write_vectored(cx, slices),
         None => Poll::Ready(Ok(0)),
     }
@@ -308,5 +321,62 @@ fn advance(batch: &mut VecDeque<Chunk>, mut n: usize) {
             Piece::Bytes(bytes) => n -= bytes.len(),
         }
         batch.pop_front();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_xdr::Writer;
+    use tokio::io::{AsyncReadExt, duplex, split};
+
+    use super::*;
+
+    /// Of one buffer up to the length from which on the XDR writer refers to what it is given, then of three.
+    fn body(length: usize) -> Frame {
+        let mut writer = Writer::default();
+        writer.opaque(&vec![3; length].into(), u32::MAX);
+        writer.u32(8);
+        writer.finish().unwrap()
+    }
+
+    fn push(outbox: &Outbox, body: Frame) {
+        let head = |out: &mut BytesMut| {
+            out.extend_from_slice(b"head");
+            true
+        };
+        outbox.push(head, body.into(), None);
+    }
+
+    #[tokio::test]
+    async fn every_message_goes_out_whole_and_is_counted() {
+        let outbox = Outbox::default();
+        let mut sent = Vec::new();
+        // Headers fill their block more than once on the way.
+        for length in [0, 4, 100, SHORT - 8, SHORT - 4, 3000, 5000, 20, 900, 900, 900, 900, 900] {
+            let body = body(length);
+            sent.extend_from_slice(b"head");
+            sent.extend_from_slice(&body.to_bytes());
+            push(&outbox, body);
+        }
+        push(&outbox, Frame::empty());
+        sent.extend_from_slice(b"head");
+        assert_eq!(outbox.queued(), sent.len());
+
+        let (near, mut far) = duplex(1 << 20);
+        let mut writing = Writing::new(split(near).1);
+        poll_fn(|cx| outbox.poll_flush(cx, &mut writing)).await.unwrap();
+        assert_eq!((outbox.queued(), outbox.written()), (0, sent.len() as u64));
+        let mut got = vec![0; sent.len()];
+        far.read_exact(&mut got).await.unwrap();
+        assert_eq!(got, sent);
+    }
+
+    #[test]
+    fn a_short_message_is_one_buffer() {
+        for (length, buffers) in [(0, 1), (SHORT - 8, 1), (SHORT - 4, 2), (5000, 4)] {
+            let outbox = Outbox::default();
+            push(&outbox, body(length));
+            assert_eq!(outbox.queue.lock().chunks.len(), buffers, "{length}");
+        }
     }
 }
