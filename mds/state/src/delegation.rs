@@ -15,9 +15,8 @@
 //!
 //! Who is given one, which §10.4 leaves free: `File::delegation_to_grant`.
 
-use std::collections::BTreeMap;
-
 use crate::effect::{Effect, Recall, RecallKind};
+use crate::few::Few;
 use crate::file::{Error, PendingRecall};
 use crate::ids::{ClientId, StateId, Time};
 use crate::stateid::check_seqid;
@@ -75,7 +74,7 @@ const FLUSHING: u64 = 3;
 /// All delegations of one file: several read delegations, or one write delegation.
 #[derive(Debug, Default, Hash)]
 pub(crate) struct Delegations {
-    pub(crate) held: BTreeMap<ClientId, Delegation>,
+    pub(crate) held: Few<ClientId, Delegation>,
     /// No grant before: a file that was just fought over would be recalled again at once.
     pub(crate) hold_off: Option<Time>,
 }

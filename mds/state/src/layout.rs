@@ -20,6 +20,7 @@
 use std::collections::BTreeMap;
 
 use crate::effect::{Effect, FenceId, IoMode, Recall, RecallKind};
+use crate::few::Few;
 use crate::file::{Error, PendingRecall};
 use crate::ids::{ClientId, StateId, Time};
 use crate::stateid::{check_seqid, next_seqid, seqid_before};
@@ -101,7 +102,7 @@ pub(crate) struct RwRow {
 /// All layouts of one file.
 #[derive(Debug, Default, Hash)]
 pub(crate) struct Layouts {
-    held: BTreeMap<ClientId, Layout>,
+    held: Few<ClientId, Layout>,
     pub(crate) fencing: BTreeMap<FenceId, Fencing>,
     pub(crate) row: RwRow,
 }
@@ -191,10 +192,14 @@ impl Layouts {
         mode: IoMode,
         now: Time,
     ) -> (StateId, bool) {
-        let mut new = false;
-        let layout = self.held.entry(client).or_insert_with(|| {
-            new = true;
-            Layout { stateid: fresh, read: None, read_write: None, recall: None, since: now, refused: None }
+        let new = self.held.get(&client).is_none();
+        let layout = self.held.get_or_insert_with(client, || Layout {
+            stateid: fresh,
+            read: None,
+            read_write: None,
+            recall: None,
+            since: now,
+            refused: None,
         });
         if !new {
             layout.stateid.seqid = next_seqid(layout.stateid.seqid);

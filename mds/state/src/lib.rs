@@ -7,6 +7,7 @@
 pub mod client;
 pub mod delegation;
 pub mod effect;
+mod few;
 pub mod file;
 pub mod grace;
 pub mod ids;

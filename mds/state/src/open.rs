@@ -6,8 +6,7 @@
 //!                 └─┘
 //! ```
 
-use std::collections::BTreeMap;
-
+use crate::few::Few;
 use crate::file::Error;
 use crate::ids::{ClientId, StateId};
 use crate::owner::OpenOwner;
@@ -156,8 +155,8 @@ pub(crate) struct Open {
 /// All opens of one file.
 #[derive(Debug, Default, Hash)]
 pub(crate) struct Opens {
-    by_other: BTreeMap<Other, Open>,
-    by_owner: BTreeMap<OpenOwner, Other>,
+    by_other: Few<Other, Open>,
+    by_owner: Few<OpenOwner, Other>,
     /// How many opens deny anything: almost always none, and then a new open need not look at the others.
     denying: usize,
 }
@@ -210,7 +209,7 @@ impl Opens {
 
     pub(crate) fn of_client(&self, client: ClientId) -> impl Iterator<Item = &Open> {
         let first = OpenOwner { client, opaque: Box::default() };
-        let owned = self.by_owner.range(first..).take_while(move |(owner, _)| owner.client == client);
+        let owned = self.by_owner.starting_at(first).take_while(move |(owner, _)| owner.client == client);
         owned.filter_map(|(_, other)| self.by_other.get(other))
     }
 
@@ -251,10 +250,16 @@ impl Opens {
         access: Access,
         deny: Deny,
     ) -> bool {
-        let mut new = false;
-        let open = self.by_other.entry(stateid.other).or_insert_with(|| {
-            new = true;
-            Open { owner: owner.clone(), stateid, access, deny, combos: 0 }
+        let new = self.by_other.get(&stateid.other).is_none();
+        if new {
+            self.by_owner.insert(owner.clone(), stateid.other);
+        }
+        let open = self.by_other.get_or_insert_with(stateid.other, || Open {
+            owner: owner.clone(),
+            stateid,
+            access,
+            deny,
+            combos: 0,
         });
         let denied = !new && open.deny != Deny::NONE;
         open.stateid = stateid;
@@ -262,9 +267,6 @@ impl Opens {
         open.deny = Deny(open.deny.0 | deny.0);
         open.combos |= combo(access, deny);
         self.denying += usize::from(open.deny != Deny::NONE) - usize::from(denied);
-        if new {
-            self.by_owner.insert(owner.clone(), stateid.other);
-        }
         new
     }
 

@@ -18,7 +18,7 @@ impl File {
         outcome: Outcome,
         out: &mut Vec<Effect>,
     ) -> Reply {
-        let Some(held) = self.tickets.remove(ticket.id) else { return Reply::Aborted };
+        let Some(held) = self.tickets.remove(&ticket.id) else { return Reply::Aborted };
         let reply = match outcome {
             Outcome::Aborted => {
                 if matches!(held.work.intent, Intent::ClearRw) {

@@ -111,7 +111,7 @@ impl File {
         let held = &self.delegations.held;
         let writers = held.values().filter(|d| d.kind == DelegationKind::Write).count();
         ensure(writers == 0 || held.len() == 1, || format!("a write delegation is not alone: {held:?}"))?;
-        for (holder, delegation) in held {
+        for (holder, delegation) in held.iter() {
             let alone = delegation.kind == DelegationKind::Write;
             ensure(alone || delegation.kept.is_none(), || format!("times of {delegation:?} of {holder:?}"))?;
             let open = self.opens.iter().find(|o| o.owner.client != *holder && (alone || o.access.writes()));

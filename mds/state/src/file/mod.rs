@@ -22,13 +22,13 @@ mod queue;
 mod recall;
 mod recalls;
 mod request;
-mod tickets;
 mod work;
 
 use std::collections::BTreeMap;
 
 use crate::delegation::{DelegationKind, Delegations, Writer};
 use crate::effect::{Effect, FenceId, RecallAnswer, RecallKind, RevokeReason, WaitToken};
+use crate::few::Few;
 use crate::ids::{ClientId, StateId, StateKind, Time};
 use crate::layout::{Layouts, ReturnMode};
 use crate::lock::{LockKind, LockRequest, Locks};
@@ -40,7 +40,6 @@ use crate::times::{Stamp, Times};
 
 use queue::Waiter;
 pub(crate) use recall::PendingRecall;
-use tickets::Tickets;
 use work::Work;
 
 pub use error::Error;
@@ -59,7 +58,7 @@ pub struct File {
     layouts: Layouts,
     delegations: Delegations,
     /// Operations whose transaction is in flight.
-    tickets: Tickets,
+    tickets: Few<TicketId, Held>,
     /// Clients that are gone but whose layouts are not yet fenced: their state still excludes others.
     leaving: BTreeMap<ClientId, RevokeReason>,
     // Who waits, oldest first.
@@ -104,7 +103,7 @@ impl File {
             locks: Locks::default(),
             layouts,
             delegations: Delegations::default(),
-            tickets: Tickets::default(),
+            tickets: Few::default(),
             leaving: BTreeMap::new(),
             queue: Vec::new(),
             orphan: seed.orphan,

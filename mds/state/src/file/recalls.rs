@@ -209,7 +209,7 @@ impl File {
         for (client, held) in self.layouts.iter_mut() {
             layout_callback_again(client, held, now, out);
         }
-        for (client, held) in &mut self.delegations.held {
+        for (client, held) in self.delegations.held.iter_mut() {
             delegation_callback_again(*client, held, now, out);
         }
     }

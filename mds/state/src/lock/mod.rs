@@ -2,9 +2,8 @@
 
 mod waiting;
 
-use std::collections::BTreeMap;
-
 use crate::effect::Effect;
+use crate::few::Few;
 use crate::file::Error;
 use crate::ids::{ClientId, StateId, Time};
 use crate::owner::LockOwner;
@@ -78,8 +77,8 @@ pub(crate) struct LockState {
 /// All byte-range locks of one file, and who waits for one.
 #[derive(Debug, Default, Hash)]
 pub(crate) struct Locks {
-    by_other: BTreeMap<Other, LockState>,
-    by_owner: BTreeMap<LockOwner, Other>,
+    by_other: Few<Other, LockState>,
+    by_owner: Few<LockOwner, Other>,
     pub(crate) waiting: WaitingLocks,
 }
 
