@@ -106,12 +106,13 @@ impl Database {
         }
     }
 
-    /// How much there is where the rows are, and how much is free; unknown of a cluster, and where it cannot be had.
+    /// How much there is where the rows are, and how much is free; unknown where it cannot be had. A cluster says it twice a
+    /// minute, of its fullest process.
     pub fn room(&self) -> Option<Room> {
         match &self.inner.backend {
             Backend::Embedded(embedded) => embedded.room(),
             Backend::Memory(memory) => Some(memory.room()),
-            Backend::Foundation(_) => None,
+            Backend::Foundation(foundation) => foundation.room(),
         }
     }
 

@@ -156,6 +156,23 @@ async fn foundation_ranges_are_whole_however_large() {
 /// A port where nobody listens: an error within seconds, and no other database of the process is disturbed.
 #[tokio::test]
 #[ignore = "needs a FoundationDB cluster: cargo check-all --only foundationdb"]
+async fn foundation_says_how_much_room_it_has() {
+    let env = Env::system();
+    let db = Database::open_foundation(env.clone(), &tests_cluster()).await.unwrap();
+    let mut room = db.room();
+    for _ in 0..100 {
+        if room.is_some() {
+            break;
+        }
+        env.clock.sleep(Duration::from_millis(100)).await;
+        room = db.room();
+    }
+    let room = room.unwrap();
+    assert!(0 < room.free && room.free < room.total, "{room:?}");
+}
+
+#[tokio::test]
+#[ignore = "needs a FoundationDB cluster: cargo check-all --only foundationdb"]
 async fn foundation_away_is_unavailable() {
     let there = tests_cluster();
     let db = Database::fresh_in(Env::system(), &there).await.unwrap();

@@ -7,6 +7,7 @@
 mod client;
 mod failure;
 mod recent;
+mod room;
 mod space;
 mod tenure;
 mod wait;
@@ -29,7 +30,7 @@ use crate::faults::{CommitFault, Faults};
 use crate::key::successor;
 use crate::store::{Request, Store};
 use crate::writes::{Pending, Step};
-use crate::{AtomicOp, Committed, KeyValue, KvError, MAX_AGE, Versionstamp};
+use crate::{AtomicOp, Committed, KeyValue, KvError, MAX_AGE, Room, Versionstamp};
 use recent::Recent;
 use space::Space;
 use tenure::{Lease, Tenure};
@@ -95,6 +96,8 @@ pub(crate) struct Foundation {
     lost: Notify,
     /// Each commit in flight has a permit.
     commits: Semaphore,
+    /// As the cluster said last.
+    room: Mutex<Option<Room>>,
     faults: Mutex<Faults>,
 }
 
@@ -138,6 +141,10 @@ impl Foundation {
             let keeping = tenure::keep(Arc::downgrade(&this), this.env.clone());
             this.env.spawn.spawn(Box::pin(keeping));
         }
+        if !this.still {
+            let watching = room::watch(Arc::downgrade(&this), this.env.clone());
+            this.env.spawn.spawn(Box::pin(watching));
+        }
         Ok(this)
     }
 
@@ -150,8 +157,8 @@ impl Foundation {
     ) -> Self {
         let commits = Semaphore::new(COMMITS as usize);
         let (ended, lost, faults) = (OnceLock::new(), Notify::new(), Mutex::new(faults));
-        let (lease, recent) = (Lease::default(), Recent::default());
-        Self { env, database, space, still, tenure: None, lease, recent, ended, lost, commits, faults }
+        let (lease, recent, room) = (Lease::default(), Recent::default(), Mutex::default());
+        Self { env, database, space, still, tenure: None, lease, recent, ended, lost, commits, room, faults }
     }
 
     /// Ends this incarnation and returns the next, in a test.
@@ -168,6 +175,12 @@ impl Foundation {
         if self.still {
             *self.faults.lock() = faults;
         }
+    }
+
+    /// Of the process that has the least; unknown until the cluster has said.
+    pub(crate) fn room(&self) -> Option<Room> {
+        let scarce = Room { total: 100, free: 1 };
+        if self.faults().scarce { Some(scarce) } else { *self.room.lock() }
     }
 
     fn faults(&self) -> Faults {
