@@ -60,21 +60,25 @@ fn least(status: &[u8]) -> Option<Room> {
 
 /// Looks for as long as the store is in use. A cluster that does not answer is taken to have what it had.
 pub(crate) async fn watch(store: Weak<Foundation>, env: Env) {
-    while let Some(store) = store.upgrade() {
-        match look(&store).await {
-            Ok(Some(room)) => *store.room.lock() = Some(room),
+    // While the cluster answers the store is not held: whoever lets go of it gives it to the next server.
+    while let Some(database) = store.upgrade().map(|store| Arc::clone(&store.database)) {
+        match look(&database).await {
+            Ok(Some(room)) => {
+                if let Some(store) = store.upgrade() {
+                    *store.room.lock() = Some(room);
+                }
+            }
             Ok(None) => tracing::debug!("the cluster's status does not say how much room there is"),
             Err(error) => tracing::debug!(%error, "the cluster's status cannot be had"),
         }
-        drop(store);
+        drop(database);
         env.clock.sleep(LOOK).await;
     }
 }
 
-async fn look(store: &Arc<Foundation>) -> Result<Option<Room>, KvError> {
-    store.goes_on()?;
+async fn look(database: &foundationdb::Database) -> Result<Option<Room>, KvError> {
     // Not as a store's transactions are: with their options it would be looked for among the keys.
-    let transaction = store.database.create_trx().map_err(failure::of_call)?;
+    let transaction = database.create_trx().map_err(failure::of_call)?;
     let status = transaction.get(STATUS, true).await.map_err(failure::of_read)?;
     Ok(status.and_then(|status| least(&status)))
 }
