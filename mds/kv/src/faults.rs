@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sluice_env::Env;
 
-use crate::KvError;
+use crate::{KvError, Room};
 
 /// Probabilities are per call, from 0 (never, the default) to 1 (always).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -57,6 +57,11 @@ impl Faults {
             let nanos = env.random.u64() % most.saturating_add(1).max(1);
             env.clock.sleep(Duration::from_nanos(nanos)).await;
         }
+    }
+
+    /// What such a store says of its device, which is none.
+    pub(crate) fn room(&self) -> Room {
+        Room { total: 100, free: if self.scarce { 1 } else { 99 } }
     }
 
     pub(crate) fn view(&self, env: &Env) -> Result<(), KvError> {

@@ -60,7 +60,7 @@ impl Memory {
     }
 
     pub(crate) fn room(&self) -> Room {
-        Room { total: 100, free: if self.faults().scarce { 1 } else { 99 } }
+        self.faults().room()
     }
 
     /// Ends this incarnation, as a power loss would; the next one holds what was committed.

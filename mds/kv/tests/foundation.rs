@@ -153,7 +153,6 @@ async fn foundation_ranges_are_whole_however_large() {
     }
 }
 
-/// A port where nobody listens: an error within seconds, and no other database of the process is disturbed.
 #[tokio::test]
 #[ignore = "needs a FoundationDB cluster: cargo check-all --only foundationdb"]
 async fn foundation_says_how_much_room_it_has() {
@@ -171,6 +170,7 @@ async fn foundation_says_how_much_room_it_has() {
     assert!(0 < room.free && room.free < room.total, "{room:?}");
 }
 
+/// A port where nobody listens: an error within seconds, and no other database of the process is disturbed.
 #[tokio::test]
 #[ignore = "needs a FoundationDB cluster: cargo check-all --only foundationdb"]
 async fn foundation_away_is_unavailable() {

@@ -179,8 +179,7 @@ impl Foundation {
 
     /// Of the process that has the least; unknown until the cluster has said.
     pub(crate) fn room(&self) -> Option<Room> {
-        let scarce = Room { total: 100, free: 1 };
-        if self.faults().scarce { Some(scarce) } else { *self.room.lock() }
+        if self.still { Some(self.faults().room()) } else { *self.room.lock() }
     }
 
     fn faults(&self) -> Faults {

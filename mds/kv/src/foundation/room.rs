@@ -16,7 +16,7 @@ const STATUS: &[u8] = b"\xff\xff/status/json";
 /// One part in so many of a process' device is never taken: the cluster refuses to write long before it is full.
 const KEPT: u64 = 20;
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Deserialize)]
 struct Status {
     #[serde(default)]
     cluster: Cluster,
@@ -28,14 +28,14 @@ struct Cluster {
     processes: BTreeMap<String, Process>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Deserialize)]
 struct Process {
     #[serde(default)]
     roles: Vec<Role>,
 }
 
 /// Of a process that stores something; the others have neither.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Deserialize)]
 struct Role {
     kvstore_total_bytes: Option<serde_json::Number>,
     kvstore_available_bytes: Option<serde_json::Number>,
@@ -61,10 +61,11 @@ fn least(status: &[u8]) -> Option<Room> {
 /// Looks for as long as the store is in use. A cluster that does not answer is taken to have what it had.
 pub(crate) async fn watch(store: Weak<Foundation>, env: Env) {
     // While the cluster answers the store is not held: whoever lets go of it gives it to the next server.
-    while let Some(database) = store.upgrade().map(|store| Arc::clone(&store.database)) {
+    let in_use = || store.upgrade().filter(|store| store.goes_on().is_ok());
+    while let Some(database) = in_use().map(|store| Arc::clone(&store.database)) {
         match look(&database).await {
             Ok(Some(room)) => {
-                if let Some(store) = store.upgrade() {
+                if let Some(store) = in_use() {
                     *store.room.lock() = Some(room);
                 }
             }
