@@ -310,6 +310,11 @@ impl Context {
         self.made.is_some_and(|(position, made)| made == *file && position >= self.modified)
     }
 
+    /// What the running operation's transaction has made of the current file: Linux asks for its attributes next.
+    pub(crate) fn left(&mut self, inode: Inode) {
+        self.known = Some((self.index, inode));
+    }
+
     /// Forgets what was seen of the current file.
     pub(crate) fn forget_inode(&mut self) {
         self.known = None;

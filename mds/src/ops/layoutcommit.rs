@@ -41,11 +41,12 @@ pub(crate) async fn layoutcommit(cx: &mut Context, args: LAYOUTCOMMIT4args) -> O
         entry.look_done(began);
     }
     held.commit()?;
-    cx.forget_inode();
     if done.grew {
         push(cx, &done.inode);
     }
-    Ok(answer(done.grew.then(|| done.inode.size())))
+    let grown = done.grew.then(|| done.inode.size());
+    cx.left(done.inode);
+    Ok(answer(grown))
 }
 
 /// Linux flushes before it truncates and says so afterwards, under the same layout, in a LAYOUTCOMMIT that reaches

@@ -83,19 +83,20 @@ async fn set_rest(
         None
     };
     let (namespace, context) = (&mds.namespace, &*cx);
-    cx.write(|mut txn| {
-        Box::pin(async move {
-            let mut set = wanted.set.clone();
-            set.writable_open = writable_open;
-            set.data_end = data_end;
-            let request = context.request(sluice_namespace::DirectoryUpdate::Exact);
-            let done = namespace.setattr(&mut txn, &key, &set, &request).await?;
-            context.record(&mut txn, result);
-            Ok(done)
+    let (pending, version) = cx
+        .write(|mut txn| {
+            Box::pin(async move {
+                let mut set = wanted.set.clone();
+                set.writable_open = writable_open;
+                set.data_end = data_end;
+                let request = context.request(sluice_namespace::DirectoryUpdate::Exact);
+                let done = namespace.setattr(&mut txn, &key, &set, &request).await?;
+                context.record(&mut txn, result);
+                Ok(done)
+            })
         })
-    })
-    .await?;
-    cx.forget_inode();
+        .await?;
+    cx.left(pending.resolve(version));
     if let Some(look) = look {
         look.done(&entry);
     }

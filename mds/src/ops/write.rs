@@ -64,43 +64,46 @@ async fn carry_out(
     let exclusive = cx.inode().await?.layout().is_some_and(|layout| layout.mirrors_dirty);
     let held = cx.server.prepare(&entry, &Intent::ProxyIo { client, write: true, exclusive }).await?;
     // Before the layout is looked at: a heal that ends meanwhile changes where the data belongs.
-    let gate = cx.server.heals.gate(key.fileid);
+    let mds = Arc::clone(&cx.server);
+    let gate = mds.heals.gate(key.fileid);
     let filling = gate.lock.read().await;
     // Looked at again under the ticket: a truncation may have swapped the data files. What is written to
     // counts as handed out, so that it is not placed anew.
-    let inode = ready(&cx.server, key, &Use { bytes: offset..end, write: true, persist_rw: false }).await?;
+    let inode = ready(&mds, key, &Use { bytes: offset..end, write: true, persist_rw: false }).await?;
     let layout = inode.layout().ok_or(nfsstat4::NFS4ERR_SERVERFAULT)?;
     let length = end - offset;
-    let _room = room::to_grow(&cx.server, &cx.who, &inode, end).await?;
-    match dsctl::write(&cx.server, layout, &filling, offset, data).await {
+    let _room = room::to_grow(&mds, &cx.who, &inode, end).await?;
+    match dsctl::write(&mds, layout, &filling, offset, data).await {
         Ok(true) => {}
         Ok(false) => gate.disturb(),
         Err(status) => {
             gate.disturb();
-            heal::suspect(&cx.server, &inode).await?;
+            heal::suspect(&mds, &inode).await?;
             return Err(status.into());
         }
     }
     let commit = CommitSize { end: Some(end), ..CommitSize::default() };
-    let (namespace, commit, context) = (&cx.server.namespace, &commit, &*cx);
-    cx.write(|mut txn| {
-        Box::pin(async move {
-            let request = context.request(sluice_namespace::DirectoryUpdate::Exact);
-            let done = namespace.commit_size(&mut txn, &key, commit, &request).await?;
-            context.record(&mut txn, answer);
-            Ok(done)
+    let (namespace, commit, context) = (&mds.namespace, &commit, &*cx);
+    let (pending, version) = cx
+        .write(|mut txn| {
+            Box::pin(async move {
+                let request = context.request(sluice_namespace::DirectoryUpdate::Exact);
+                let done = namespace.commit_size(&mut txn, &key, commit, &request).await?;
+                context.record(&mut txn, answer);
+                Ok(done)
+            })
         })
-    })
-    .await?;
+        .await?;
+    cx.left(pending.resolve(version).inode);
     held.commit()?;
     if end > inode.size() {
-        dsctl::push_size(&cx.server, layout, end).await;
+        dsctl::push_size(&mds, layout, end).await;
     }
     if was_inline {
         // The client did as `mdsthreshold` says: nothing is in its way.
-        cx.server.metrics.add_inline(0, length);
+        mds.metrics.add_inline(0, length);
     } else {
-        metrics::add(&cx.server.metrics.proxied_written, length);
+        metrics::add(&mds.metrics.proxied_written, length);
         count_proxied(cx, client, &entry, length);
     }
     Ok(())
@@ -119,7 +122,7 @@ async fn carry_out_inline(
     let inode = cx.inode().await?;
     let _room = room::to_grow(&cx.server, &cx.who, &inode, offset.saturating_add(length)).await?;
     let (namespace, context) = (&cx.server.namespace, &*cx);
-    let (written, _) = cx
+    let (written, version) = cx
         .write(|mut txn| {
             Box::pin(async move {
                 let request = context.request(sluice_namespace::DirectoryUpdate::Exact);
@@ -131,10 +134,9 @@ async fn carry_out_inline(
             })
         })
         .await?;
-    if written.is_none() {
-        return Ok(false);
-    }
+    let Some(pending) = written else { return Ok(false) };
     held.commit()?;
+    cx.left(pending.resolve(version).inode);
     cx.server.metrics.add_inline(0, length);
     Ok(true)
 }

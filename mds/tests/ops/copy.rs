@@ -12,7 +12,7 @@ use crate::harness::*;
 const GIB: u64 = 1 << 30;
 
 /// A copy as a client asks for it: ca_synchronous is false.
-fn args(source: stateid4, target: stateid4, count: u64) -> COPY4args {
+pub fn args(source: stateid4, target: stateid4, count: u64) -> COPY4args {
     COPY4args {
         ca_src_stateid: source,
         ca_dst_stateid: target,
@@ -35,14 +35,19 @@ struct Scene {
 /// A file of so many bytes, written by layout.
 async fn written(client: &Client, name: &str, size: u64) -> (nfs_fh4, stateid4) {
     let (fh, open) = client.open(name, BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG, 0).await;
+    fill(client, &fh, open, size).await;
+    (fh, open)
+}
+
+/// Writes so many bytes by layout.
+pub async fn fill(client: &Client, fh: &nfs_fh4, open: stateid4, size: u64) {
     let rw = layoutiomode4::LAYOUTIOMODE4_RW;
-    let layout = match client.last(vec![putfh(&fh), layoutget(open, rw)]).await {
+    let layout = match client.last(vec![putfh(fh), layoutget(open, rw)]).await {
         nfs_resop4::OP_LAYOUTGET(LAYOUTGET4res::NFS4_OK(ok)) => ok.logr_stateid,
         other => panic!("{other:?}"),
     };
     let any = layoutiomode4::LAYOUTIOMODE4_ANY;
-    client.ok(vec![putfh(&fh), layoutcommit(layout, size - 1), layoutreturn(layout, any)]).await;
-    (fh, open)
+    client.ok(vec![putfh(fh), layoutcommit(layout, size - 1), layoutreturn(layout, any)]).await;
 }
 
 impl Scene {
@@ -369,5 +374,36 @@ fn both_filehandles_are_judged_by_their_exports() {
         exports::take(&world, "/in").await;
         let status = client.status(copy(&read, &written, ANONYMOUS, open)).await;
         assert_eq!(status, nfsstat4::NFS4ERR_STALE);
+    });
+}
+
+#[test]
+fn an_export_that_is_taken_away_meanwhile_ends_it() {
+    let root = Rule { squash: Squash::None, ..Rule::new("10.0.0.3".parse::<Network>().unwrap()) };
+    simulate_with(12, Config { root_export: vec![root], ..at_data_servers() }, async |mut world: World| {
+        let admin = world.client("admin").await;
+        admin.mkdir("/", "in").await;
+        admin.mkdir("/", "out").await;
+        let make = |name| vec![open_create(name, b"o", BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG, 0), getfh()];
+        let (source, open) = opened(&admin.ok([walk("in"), make("f")].concat()).await);
+        fill(&admin, &source, open, GIB).await;
+        admin.ok(vec![putfh(&source), close(open)]).await;
+        exports::add(&world, "/in", &[exports::read_only("0.0.0.0/0")]).await;
+        exports::add(&world, "/out", &[exports::rule("0.0.0.0/0")]).await;
+        let client = world.client("c").await;
+        let target = opened(&client.ok([walk("out"), make("g")].concat()).await);
+        let scene = Scene { source: (client.handle("in/f").await, ANONYMOUS), target, client };
+        let data_server = world.data_server();
+        data_server.hold_transfers(true);
+        let stateid = scene.begin().await;
+        until(&world.env, || (!data_server.transfers().is_empty()).then_some(())).await;
+        exports::take(&world, "/out").await;
+        data_server.hold_transfers(false);
+        let told = scene.told(&world).await;
+        assert_eq!(told.coa_stateid, stateid);
+        match told.coa_offload_info {
+            offload_info4::Default(nfsstat4::NFS4ERR_STALE, copied) => assert!(copied < GIB),
+            other => panic!("{other:?}"),
+        }
     });
 }

@@ -1,6 +1,9 @@
 //! GETATTR, SETATTR, VERIFY, NVERIFY, ACCESS.
 
+use std::time::Duration;
+
 use bytes::Bytes;
+use sluice_mds::Config;
 use sluice_xdr::nfs4::*;
 
 use crate::harness::*;
@@ -245,5 +248,36 @@ fn a_look_after_a_change_sees_the_change() {
         let [before, again, after, at_last] = modes[..] else { panic!("{modes:?}") };
         assert_eq!((again, after, at_last), (before, 0o600, 0o600));
         assert_ne!(before, 0o600);
+    });
+}
+
+/// Linux asks for the attributes behind SETATTR and WRITE. They are known from the transaction: the store is not asked for them
+/// again, but for what others may have written to a file that is open.
+#[test]
+fn what_was_just_changed_is_not_read_again() {
+    simulate_with(9, Config::default(), async |world: World| {
+        let client = world.client("a").await;
+        let (closed, open) = client.open("closed", BOTH, 0).await;
+        client.ok(vec![putfh(&closed), close(open)]).await;
+        let (fh, open) = client.open("open", BOTH, 0).await;
+        let write = |stateid| {
+            let (stable, data) = (stable_how4::FILE_SYNC4, b"data"[..].into());
+            nfs_argop4::OP_WRITE(WRITE4args { stateid, offset: 0, stable, data })
+        };
+        let all = [FATTR4_CHANGE, FATTR4_SIZE, FATTR4_MODE, FATTR4_TIME_METADATA, FATTR4_TIME_MODIFY];
+        let chmod = setattr(ANONYMOUS, &mode(0o640));
+        for (name, fh, op, most) in [
+            ("closed", &closed, chmod, 1),
+            ("closed", &closed, write(ANONYMOUS), 2),
+            ("open", &fh, write(open), 3),
+        ] {
+            world.sleep(Duration::from_millis(10)).await;
+            let before = world.db.work().views;
+            let looked = client.last(vec![putfh(fh), op, getattr(&all)]).await;
+            let spent = world.db.work().views - before;
+            assert_eq!(spent, most, "versions to read at, {name}");
+            let nfs_resop4::OP_GETATTR(GETATTR4res::NFS4_OK(ok)) = looked else { panic!("{looked:?}") };
+            assert_eq!(client.attributes(name, &all).await, Attributes::decode(&ok.obj_attributes).unwrap());
+        }
     });
 }

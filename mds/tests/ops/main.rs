@@ -32,6 +32,7 @@ mod exports;
 mod free_stateid;
 mod getattr;
 mod layout_recall;
+mod layoutcommit;
 mod layouterror;
 mod lock;
 mod lookup;

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use sluice_mds::Config;
 use sluice_xdr::control::*;
 use sluice_xdr::nfs4::*;
 
 use crate::admin::ask;
+use crate::copy::{self, fill};
 use crate::harness::*;
 
 const DQUOT: nfsstat4 = nfsstat4::NFS4ERR_DQUOT;
@@ -192,6 +194,42 @@ fn a_write_through_the_server_is_refused_where_it_adds_something() {
         assert_eq!(user.status(vec![putfh(&fh), write(901)]).await, DQUOT);
         assert_eq!(used(&world, OF_USER).await, (1, 0));
     });
+}
+
+/// From one file of a user to another, where they are at data servers, and where they are in the metadata.
+#[test]
+fn a_copy_or_a_clone_is_refused_where_it_adds_something() {
+    for (seed, config, direct) in [(13, at_data_servers(), true), (14, Config::default(), false)] {
+        simulate_with(seed, config, async |world: World| {
+            let (_, user) = clients(&world).await;
+            let (from, source) = user.open("from", BOTH, 0).await;
+            let (to, target) = user.open("to", BOTH, 0).await;
+            if direct {
+                fill(&user, &from, source, 8_192).await;
+            } else {
+                user.ok(vec![putfh(&from), setattr(source, &size(8_192))]).await;
+            }
+            set(&world, OF_USER, (0, 12_000), NONE).await;
+            let between = |op| vec![putfh(&from), savefh(), putfh(&to), op];
+            let copy = |bytes| between(nfs_argop4::OP_COPY(copy::args(source, target, bytes)));
+            let clone = between(nfs_argop4::OP_CLONE(CLONE4args {
+                cl_src_stateid: source,
+                cl_dst_stateid: target,
+                cl_src_offset: 0,
+                cl_dst_offset: 0,
+                cl_count: 0,
+            }));
+            assert_eq!(user.status(copy(8_192)).await, DQUOT);
+            assert_eq!(user.status(clone).await, DQUOT);
+            assert_eq!(used(&world, OF_USER).await, (2, 8_192));
+            assert_eq!(user.attributes("to", &[FATTR4_SIZE]).await.size, Some(0));
+            user.ok(copy(3_000)).await;
+            assert_eq!(used(&world, OF_USER).await, (2, 11_192));
+            // What is there already is not added again.
+            user.ok(copy(3_000)).await;
+            assert_eq!(used(&world, OF_USER).await, (2, 11_192));
+        });
+    }
 }
 
 #[test]

@@ -1,0 +1,84 @@
+//! LAYOUTCOMMIT. RFC 8881 §18.42.
+
+use std::time::Duration;
+
+use sluice_kv::Faults;
+use sluice_xdr::nfs4::*;
+use tokio::task::JoinSet;
+
+use crate::harness::*;
+
+const WRITERS: u64 = 16;
+/// What each of them writes, one behind the other, in bytes.
+const PIECE: u64 = 4096;
+
+/// A client that may write "f" directly.
+struct Writer {
+    client: Client,
+    fh: nfs_fh4,
+    layout: stateid4,
+}
+
+impl Writer {
+    async fn new(world: &World, host: &str) -> Self {
+        let client = world.client(host).await;
+        let (fh, open) = client.open("f", BOTH, 0).await;
+        let get = vec![putfh(&fh), layoutget(open, layoutiomode4::LAYOUTIOMODE4_RW)];
+        let nfs_resop4::OP_LAYOUTGET(LAYOUTGET4res::NFS4_OK(got)) = client.last(get).await else { panic!() };
+        Self { client, fh, layout: got.logr_stateid }
+    }
+
+    /// As Linux says how far it wrote: the attributes come with the answer.
+    async fn commits(&self, end: u64) -> Attributes {
+        let looks = getattr(&[FATTR4_SIZE, FATTR4_CHANGE, FATTR4_TIME_MODIFY]);
+        match self.client.last(vec![putfh(&self.fh), layoutcommit(self.layout, end - 1), looks]).await {
+            nfs_resop4::OP_GETATTR(GETATTR4res::NFS4_OK(ok)) => {
+                Attributes::decode(&ok.obj_attributes).unwrap()
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// While a transaction of a file runs, what others say of that file waits, and becomes one (docs/DESIGN §6).
+#[test]
+fn many_of_one_file_share_transactions() {
+    simulate(1, async |world: World| {
+        let mut writers = Vec::new();
+        for number in 0..WRITERS {
+            writers.push(Writer::new(&world, &format!("host{number}")).await);
+        }
+        world.db.set_faults(Faults { latency: Duration::from_millis(20), ..Faults::NONE });
+        let before = world.db.work().transactions;
+        let mut saying = JoinSet::new();
+        for (end, writer) in (1..).map(|pieces| pieces * PIECE).zip(writers) {
+            saying.spawn(async move {
+                let seen = writer.commits(end).await.size;
+                assert!(seen >= Some(end), "{seen:?} after a LAYOUTCOMMIT to {end}");
+            });
+        }
+        saying.join_all().await;
+        let spent = world.db.work().transactions - before;
+        assert!(spent <= WRITERS / 2, "{spent} transactions");
+        world.db.set_faults(Faults::NONE);
+        let other = world.client("other").await;
+        assert_eq!(other.attributes("f", &[FATTR4_SIZE]).await.size, Some(WRITERS * PIECE));
+    });
+}
+
+/// What a LAYOUTCOMMIT has just made of a file need not be looked up for the GETATTR behind it. In a cluster each version to
+/// read at is a message: one is for the kind of the file, one for the transaction, two for what others may have written.
+#[test]
+fn the_attributes_that_come_with_it_are_what_it_has_made() {
+    simulate(2, async |world: World| {
+        let writer = Writer::new(&world, "a").await;
+        writer.commits(PIECE).await;
+        let before = world.db.work().views;
+        let seen = writer.commits(2 * PIECE).await;
+        let spent = world.db.work().views - before;
+        assert!(spent <= 4, "{spent} versions to read at");
+        assert_eq!(seen.size, Some(2 * PIECE));
+        let later = writer.client.attributes("f", &[FATTR4_SIZE, FATTR4_CHANGE, FATTR4_TIME_MODIFY]).await;
+        assert_eq!(later, seen);
+    });
+}
