@@ -134,7 +134,7 @@ pub(crate) fn segment(result: nfs_resop4) -> Segment {
     }
 }
 
-fn sizes(result: &nfs_resop4) -> (u64, u64) {
+pub(crate) fn sizes(result: &nfs_resop4) -> (u64, u64) {
     match result {
         nfs_resop4::OP_GETATTR(GETATTR4res::NFS4_OK(ok)) => {
             let values = Attributes::decode(&ok.obj_attributes).unwrap();
@@ -398,7 +398,7 @@ impl Client {
         if status == nfsstat4::NFS4_OK { Ok(sizes(results.last().unwrap())) } else { Err(status) }
     }
 
-    fn getattr() -> nfs_argop4 {
+    pub(crate) fn getattr() -> nfs_argop4 {
         nfs_argop4::OP_GETATTR(GETATTR4args { attr_request: bitmap4::of(&[FATTR4_SIZE, FATTR4_CHANGE]) })
     }
 
