@@ -478,13 +478,12 @@ impl Client {
 
     /// WRITE through the metadata server; once.
     pub(crate) async fn proxied_write(&self, file: &Opened, offset: u64, data: &[u8]) -> nfsstat4 {
-        let op = nfs_argop4::OP_WRITE(WRITE4args {
-            stateid: file.stateid,
-            offset,
-            stable: stable_how4::FILE_SYNC4,
-            data: Bytes::copy_from_slice(data),
-        });
-        self.once(vec![putfh(&file.handle), op]).await.0
+        self.once(vec![putfh(&file.handle), Self::write_op(file, offset, data)]).await.0
+    }
+
+    pub(crate) fn write_op(file: &Opened, offset: u64, data: &[u8]) -> nfs_argop4 {
+        let (stateid, data) = (file.stateid, Bytes::copy_from_slice(data));
+        nfs_argop4::OP_WRITE(WRITE4args { stateid, offset, stable: stable_how4::FILE_SYNC4, data })
     }
 
     /// The n-th copy that this client was told the end of.

@@ -1,6 +1,6 @@
 //! What goes through the metadata server is counted, and why.
 
-use sluice_xdr::nfs4::*;
+use sluice_xdr::nfs4::stateid4;
 
 use crate::client::{Client, Opened, RO, RW, putfh, sizes};
 use crate::stage::{simulate, simulate_tuned};
@@ -69,10 +69,9 @@ fn the_data_server_that_a_client_does_without_is_the_reason() {
 
 impl Client {
     /// WRITE to the beginning of a file, with size and change attribute that come of it.
-    async fn proxied_write_and_stat(&self, file: &Opened, data: Vec<u8>) -> (u64, u64) {
-        let (stateid, stable) = (file.stateid, stable_how4::FILE_SYNC4);
-        let write = nfs_argop4::OP_WRITE(WRITE4args { stateid, offset: 0, stable, data: data.into() });
-        sizes(self.ok(vec![putfh(&file.handle), write, Self::getattr()]).await.last().unwrap())
+    async fn proxied_write_and_stat(&self, file: &Opened, data: &[u8]) -> (u64, u64) {
+        let ops = vec![putfh(&file.handle), Self::write_op(file, 0, data), Self::getattr()];
+        sizes(self.ok(ops).await.last().unwrap())
     }
 }
 
@@ -81,11 +80,11 @@ fn the_attributes_behind_a_write_are_those_of_after_it() {
     simulate(33, async |world| {
         let client = Client::mount(world, "a", NEW).await;
         let file = client.open("f").await;
-        client.proxied_write_and_stat(&file, pattern(0, 10)).await;
+        client.proxied_write_and_stat(&file, &pattern(0, 10)).await;
         client.close(&file).await;
         // RFC 8881 §8.2.3: without an open.
         let anonymous = Opened { stateid: stateid4::default(), ..file };
-        let seen = client.proxied_write_and_stat(&anonymous, pattern(0, 5000)).await;
+        let seen = client.proxied_write_and_stat(&anonymous, &pattern(0, 5000)).await;
         assert_eq!(seen.0, 5000);
         assert_eq!(client.stat(&anonymous).await, seen);
     });

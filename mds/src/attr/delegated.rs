@@ -96,7 +96,6 @@ pub(crate) async fn set(
         })
     })
     .await?;
-    cx.forget_inode();
     if let Some(look) = look {
         look.done(&entry);
     }

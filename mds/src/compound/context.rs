@@ -69,6 +69,8 @@ pub(crate) struct Context {
     /// The current file's inode as an operation of this COMPOUND just saw it, with that operation's position:
     /// LOOKUP, GETFH, GETATTR read the store once.
     known: Option<(u32, Inode)>,
+    /// Position of the operation that last said what it had made of the current file.
+    left: Option<u32>,
     /// The file that an operation of this COMPOUND has made, with that operation's position.
     made: Option<(u32, InodeKey)>,
 }
@@ -98,6 +100,7 @@ impl Context {
             done_before: None,
             in_doubt: AtomicBool::new(false),
             known: None,
+            left: None,
             made: None,
         }
     }
@@ -152,7 +155,7 @@ impl Context {
     pub(crate) fn set_current_known(&mut self, inode: Inode) {
         let export = self.export();
         self.set_current(FileHandle { export, inode: inode.key });
-        self.known = Some((self.index, inode));
+        self.left(inode);
     }
 
     /// As [`Context::set_current_known`], by walking: where another export begins that the caller may use, that is
@@ -313,6 +316,14 @@ impl Context {
     /// What the running operation's transaction has made of the current file: Linux asks for its attributes next.
     pub(crate) fn left(&mut self, inode: Inode) {
         self.known = Some((self.index, inode));
+        self.left = Some(self.index);
+    }
+
+    /// The running operation has changed files: what it saw may be of before that. What it left is not.
+    pub(crate) fn changed(&mut self) {
+        if self.left != Some(self.index) {
+            self.known = None;
+        }
     }
 
     /// Forgets what was seen of the current file.

@@ -241,6 +241,9 @@ async fn run(cx: &mut Context, head: &Head, mut reader: Reader, mut results: Res
             table::Handler::AtOnce(run) => run(cx, arguments),
             table::Handler::Waits(run) => run(cx, arguments).await,
         };
+        if row.flags.has(table::Flags::CHANGES_FILES) {
+            cx.changed();
+        }
         let outcome = match outcome {
             Ok(_)
                 if cx.refused() == Some(nfsstat4::NFS4ERR_WRONGSEC)

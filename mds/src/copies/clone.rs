@@ -67,7 +67,6 @@ pub(crate) async fn carry_out(cx: &mut Context, want: &Clone, answer: &nfs_resop
             if let Some(reading) = reading {
                 drop(reading.commit()?);
             }
-            cx.forget_inode();
             return Ok(());
         }
         inline::promote(&mds, want.source).await?;
@@ -120,7 +119,6 @@ pub(crate) async fn carry_out(cx: &mut Context, want: &Clone, answer: &nfs_resop
         drop(reading.commit()?);
     }
     garbage::poke(&mds);
-    cx.forget_inode();
     Ok(())
 }
 

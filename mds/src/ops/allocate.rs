@@ -7,6 +7,7 @@ use sluice_xdr::nfs4::{ALLOCATE4args, ALLOCATE4res, nfs_resop4, nfsstat4};
 
 use super::lock::must_be_file;
 use super::read::{bounded, permit_io};
+use super::write::conclude;
 use crate::compound::{Context, OpError, OpResult};
 use crate::dsctl;
 use crate::layout::heal::{self, leave};
@@ -75,20 +76,10 @@ pub(super) async fn reshape(cx: &mut Context, change: Change, answer: &nfs_resop
         }
     }
     let commit = CommitSize { end, ..CommitSize::default() };
-    let (namespace, commit, context) = (&cx.server.namespace, &commit, &*cx);
-    cx.write(|mut txn| {
-        Box::pin(async move {
-            let request = context.request(sluice_namespace::DirectoryUpdate::Exact);
-            let done = namespace.commit_size(&mut txn, &key, commit, &request).await?;
-            context.record(&mut txn, answer);
-            Ok(done)
-        })
-    })
-    .await?;
+    conclude(cx, key, &commit, answer).await?;
     held.commit()?;
     if let Some(end) = end.filter(|end| *end > inode.size()) {
         dsctl::push_size(&cx.server, layout, end).await;
     }
-    cx.forget_inode();
     Ok(())
 }

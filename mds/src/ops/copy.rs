@@ -53,9 +53,7 @@ pub(crate) async fn copy(cx: &mut Context, args: COPY4args) -> OpResult<COPY4res
     };
     let result = |copied| nfs_resop4::OP_COPY(answer(cx, copied));
     let copied = step(&cx.server, &next, &Commit::Operation(cx, &result)).await?;
-    let answer = answer(cx, copied);
-    cx.forget_inode();
-    Ok(answer)
+    Ok(answer(cx, copied))
 }
 
 /// The current stateid of a source is the one that was saved with it (RFC 8881 §16.2.3.1.2).

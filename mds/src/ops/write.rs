@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sluice_namespace::CommitSize;
+use sluice_namespace::{CommitSize, InodeKey};
 use sluice_state::file::Intent;
 use sluice_xdr::nfs4::{WRITE4args, WRITE4res, WRITE4resok, nfs_resop4, nfsstat4, stable_how4, verifier4};
 
@@ -83,18 +83,7 @@ async fn carry_out(
         }
     }
     let commit = CommitSize { end: Some(end), ..CommitSize::default() };
-    let (namespace, commit, context) = (&mds.namespace, &commit, &*cx);
-    let (pending, version) = cx
-        .write(|mut txn| {
-            Box::pin(async move {
-                let request = context.request(sluice_namespace::DirectoryUpdate::Exact);
-                let done = namespace.commit_size(&mut txn, &key, commit, &request).await?;
-                context.record(&mut txn, answer);
-                Ok(done)
-            })
-        })
-        .await?;
-    cx.left(pending.resolve(version).inode);
+    conclude(cx, key, &commit, answer).await?;
     held.commit()?;
     if end > inode.size() {
         dsctl::push_size(&mds, layout, end).await;
@@ -106,6 +95,31 @@ async fn carry_out(
         metrics::add(&mds.metrics.proxied_written, length);
         count_proxied(cx, client, &entry, length);
     }
+    Ok(())
+}
+
+/// Commits what was done at the data files of the current file, for the client that is told `answer`.
+///
+/// # Errors
+/// What the store says.
+pub(super) async fn conclude(
+    cx: &mut Context,
+    key: InodeKey,
+    commit: &CommitSize,
+    answer: &nfs_resop4,
+) -> Result<(), OpError> {
+    let (namespace, context) = (&cx.server.namespace, &*cx);
+    let (pending, version) = cx
+        .write(|mut txn| {
+            Box::pin(async move {
+                let request = context.request(sluice_namespace::DirectoryUpdate::Exact);
+                let done = namespace.commit_size(&mut txn, &key, commit, &request).await?;
+                context.record(&mut txn, answer);
+                Ok(done)
+            })
+        })
+        .await?;
+    cx.left(pending.resolve(version).inode);
     Ok(())
 }
 

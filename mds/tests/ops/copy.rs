@@ -6,8 +6,8 @@ use std::time::Duration;
 use sluice_mds::{Config, Network, Rule, Squash};
 use sluice_xdr::nfs4::*;
 
-use crate::exports;
 use crate::harness::*;
+use crate::{exports, layout_recall};
 
 const GIB: u64 = 1 << 30;
 
@@ -41,11 +41,7 @@ async fn written(client: &Client, name: &str, size: u64) -> (nfs_fh4, stateid4) 
 
 /// Writes so many bytes by layout.
 pub async fn fill(client: &Client, fh: &nfs_fh4, open: stateid4, size: u64) {
-    let rw = layoutiomode4::LAYOUTIOMODE4_RW;
-    let layout = match client.last(vec![putfh(fh), layoutget(open, rw)]).await {
-        nfs_resop4::OP_LAYOUTGET(LAYOUTGET4res::NFS4_OK(ok)) => ok.logr_stateid,
-        other => panic!("{other:?}"),
-    };
+    let layout = layout_recall::get(client, fh, open).await;
     let any = layoutiomode4::LAYOUTIOMODE4_ANY;
     client.ok(vec![putfh(fh), layoutcommit(layout, size - 1), layoutreturn(layout, any)]).await;
 }
@@ -405,5 +401,20 @@ fn an_export_that_is_taken_away_meanwhile_ends_it() {
             offload_info4::Default(nfsstat4::NFS4ERR_STALE, copied) => assert!(copied < GIB),
             other => panic!("{other:?}"),
         }
+    });
+}
+
+/// Of files that nobody has open, too.
+#[test]
+fn the_attributes_behind_it_are_those_of_after_it() {
+    simulate(13, async |world: World| {
+        let scene = Scene::new(&world).await;
+        for (fh, open) in [&scene.source, &scene.target] {
+            scene.client.ok(vec![putfh(fh), close(*open)]).await;
+        }
+        world.sleep(Duration::from_secs(1)).await;
+        let mut ops = scene.ops(args(ANONYMOUS, ANONYMOUS, 5000));
+        ops.push(getattr(&[FATTR4_SIZE]));
+        assert_eq!(looked(&scene.client.last(ops).await).size, Some(5000));
     });
 }

@@ -341,12 +341,7 @@ impl Client {
     pub async fn attributes(&self, path: &str, numbers: &[u32]) -> Attributes {
         let mut ops = walk(path);
         ops.push(getattr(numbers));
-        match self.last(ops).await {
-            nfs_resop4::OP_GETATTR(GETATTR4res::NFS4_OK(ok)) => {
-                Attributes::decode(&ok.obj_attributes).unwrap()
-            }
-            other => panic!("{other:?}"),
-        }
+        looked(&self.last(ops).await)
     }
 
     pub async fn mkdir(&self, parent: &str, name: &str) {
@@ -359,6 +354,14 @@ impl Client {
     pub async fn open(&self, name: &str, access: u32, deny: u32) -> (nfs_fh4, stateid4) {
         let ops = vec![putrootfh(), open_create(name, b"owner", access, deny), getfh()];
         opened(&self.ok(ops).await)
+    }
+}
+
+/// What GETATTR said.
+pub fn looked(result: &nfs_resop4) -> Attributes {
+    match result {
+        nfs_resop4::OP_GETATTR(GETATTR4res::NFS4_OK(ok)) => Attributes::decode(&ok.obj_attributes).unwrap(),
+        other => panic!("{other:?}"),
     }
 }
 

@@ -29,7 +29,8 @@ async fn scene(world: &World) -> Scene {
     Scene { a, b, fh, open, layout }
 }
 
-async fn get(client: &Client, fh: &nfs_fh4, stateid: stateid4) -> stateid4 {
+/// A layout to read and write with.
+pub async fn get(client: &Client, fh: &nfs_fh4, stateid: stateid4) -> stateid4 {
     let rw = layoutiomode4::LAYOUTIOMODE4_RW;
     match client.last(vec![putfh(fh), layoutget(stateid, rw)]).await {
         nfs_resop4::OP_LAYOUTGET(LAYOUTGET4res::NFS4_OK(ok)) => ok.logr_stateid,

@@ -7,6 +7,7 @@ use sluice_xdr::nfs4::*;
 use tokio::task::JoinSet;
 
 use crate::harness::*;
+use crate::layout_recall;
 
 const WRITERS: u64 = 16;
 /// What each of them writes, one behind the other, in bytes.
@@ -23,20 +24,14 @@ impl Writer {
     async fn new(world: &World, host: &str) -> Self {
         let client = world.client(host).await;
         let (fh, open) = client.open("f", BOTH, 0).await;
-        let get = vec![putfh(&fh), layoutget(open, layoutiomode4::LAYOUTIOMODE4_RW)];
-        let nfs_resop4::OP_LAYOUTGET(LAYOUTGET4res::NFS4_OK(got)) = client.last(get).await else { panic!() };
-        Self { client, fh, layout: got.logr_stateid }
+        let layout = layout_recall::get(&client, &fh, open).await;
+        Self { client, fh, layout }
     }
 
     /// As Linux says how far it wrote: the attributes come with the answer.
     async fn commits(&self, end: u64) -> Attributes {
         let looks = getattr(&[FATTR4_SIZE, FATTR4_CHANGE, FATTR4_TIME_MODIFY]);
-        match self.client.last(vec![putfh(&self.fh), layoutcommit(self.layout, end - 1), looks]).await {
-            nfs_resop4::OP_GETATTR(GETATTR4res::NFS4_OK(ok)) => {
-                Attributes::decode(&ok.obj_attributes).unwrap()
-            }
-            other => panic!("{other:?}"),
-        }
+        looked(&self.client.last(vec![putfh(&self.fh), layoutcommit(self.layout, end - 1), looks]).await)
     }
 }
 
