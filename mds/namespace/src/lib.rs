@@ -61,7 +61,7 @@ pub use dirent::Dirent;
 pub use error::FsError;
 pub use filehandle::{FileHandle, HandleSeal};
 pub use heal::{Heal, Healed, HealedSlot, Replacement, Spare};
-pub use inline::{INLINE_CHUNK, Inline, InlineData, MAX_INLINE, inline_limit};
+pub use inline::{Inline, InlineData, MAX_INLINE, inline_limit};
 pub use inode::{
     DirectoryNode, DirectoryState, FileNode, Inode, InodeRecord, Kind, MAX_LINKS, MAX_SYMLINK, Node,
 };

@@ -34,6 +34,8 @@ pub struct Superblock {
     pub inline: bool,
     /// Access control lists may have flags, and entries that say that they were inherited. The same.
     pub marked: bool,
+    /// An inline file may be one row, however long. The same.
+    pub whole: bool,
 }
 
 impl std::fmt::Debug for Superblock {
@@ -87,16 +89,18 @@ impl Superblock {
     const SCHEMA_ACCOUNTED: u8 = 2;
     const SCHEMA_INLINE: u8 = 3;
     const SCHEMA_MARKED: u8 = 4;
+    const SCHEMA_WHOLE: u8 = 5;
 
     pub(crate) fn encode(&self) -> Bytes {
         let mut w = Writer::default();
-        w.u8(match (self.marked, self.inline, self.accounted) {
-            // Whoever knows of the one knows of those before it.
-            (true, _, _) => Self::SCHEMA_MARKED,
+        // Whoever knows of the one knows of those before it.
+        w.u8(match self {
+            Self { whole: true, .. } => Self::SCHEMA_WHOLE,
+            Self { marked: true, .. } => Self::SCHEMA_MARKED,
             // Whoever knows of inline files charges: a store is accounted before it has any.
-            (false, true, _) => Self::SCHEMA_INLINE,
-            (false, false, true) => Self::SCHEMA_ACCOUNTED,
-            (false, false, false) => Self::SCHEMA,
+            Self { inline: true, .. } => Self::SCHEMA_INLINE,
+            Self { accounted: true, .. } => Self::SCHEMA_ACCOUNTED,
+            _ => Self::SCHEMA,
         });
         w.raw(&self.uuid).u64(self.change_base).raw(&self.hash_key);
         w.u8(self.hash_bits).wall(self.created).finish()
@@ -104,7 +108,7 @@ impl Superblock {
 
     pub(crate) fn decode(value: Bytes) -> Result<Self, FsError> {
         let mut r = Reader::new("superblock", value);
-        let schema = r.schema(Self::SCHEMA_MARKED)?;
+        let schema = r.schema(Self::SCHEMA_WHOLE)?;
         let sb = Self {
             uuid: r.array()?,
             change_base: r.u64()?,
@@ -114,6 +118,7 @@ impl Superblock {
             accounted: schema >= Self::SCHEMA_ACCOUNTED,
             inline: schema >= Self::SCHEMA_INLINE,
             marked: schema >= Self::SCHEMA_MARKED,
+            whole: schema >= Self::SCHEMA_WHOLE,
         };
         r.finish()?;
         Ok(sb)
@@ -179,6 +184,7 @@ impl Namespace {
             accounted: true,
             inline: options.policy.inline > 0,
             marked: false,
+            whole: options.policy.inline > 0,
         };
         txn.set(keys::single(keys::SUPERBLOCK), superblock.encode());
         fetch::put(txn, &InodeKey::ROOT, &root(options));
@@ -232,16 +238,19 @@ mod tests {
             accounted: true,
             inline: false,
             marked: false,
+            whole: false,
         };
         assert_eq!(ours.encode()[0], 2, "the release before reads it");
         let with_inline = Superblock { inline: true, ..ours.clone() };
         assert_eq!(Superblock::decode(with_inline.encode()).unwrap(), with_inline);
         let mut bytes = ours.encode().to_vec();
         assert!(Superblock::decode(bytes.clone().into()).is_ok());
-        let with_marks = Superblock { inline: true, marked: true, ..ours };
+        let with_marks = Superblock { marked: true, ..with_inline };
         assert_eq!(Superblock::decode(with_marks.encode()).unwrap(), with_marks);
-        bytes[0] = 5;
+        let with_whole = Superblock { whole: true, ..with_marks };
+        assert_eq!(Superblock::decode(with_whole.encode()).unwrap(), with_whole);
+        bytes[0] = 6;
         let error = Superblock::decode(bytes.into()).unwrap_err().to_string();
-        assert_eq!(error, "superblock: schema 5 is newer than this software reads (up to 4); upgrade it");
+        assert_eq!(error, "superblock: schema 6 is newer than this software reads (up to 5); upgrade it");
     }
 }

@@ -104,7 +104,7 @@ impl Namespace {
                 return Err(FsError::Busy);
             }
             if set.size < file.size {
-                inline::cut(txn, key.fileid, set.size, file.size).await?;
+                inline::rows::cut(txn, key.fileid, set.size, file.size).await?;
             }
         }
         let (old_size, old_space) = (file.size, file.space_used);

@@ -75,7 +75,7 @@ impl Namespace {
             Node::File(file) => {
                 fetch::count(txn, Statistic::Bytes, key.fileid, -size::signed(file.space_used));
                 if file.inline.is_some() {
-                    inline::clear(txn, key.fileid, file.size);
+                    inline::rows::clear(txn, key.fileid, file.size);
                 }
                 layout::clear_rows(txn, key, file.layout.as_ref());
                 file.layout.as_ref().map(|layout| reclaim::put_garbage(txn, key, layout))

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use sluice_kv::KvError;
 use sluice_namespace::{
     DataFileId, FileId, FsError, Garbage, InodeKey, Namespace, Reclaimed, Spare, StoreId, TruncateIntent,
 };
@@ -141,8 +142,11 @@ pub(crate) async fn run(mds: Arc<Mds>) {
             forget(&mds, &rows).await
         };
         mds.garbage.worked(told);
-        if let Err(error) = done {
-            tracing::warn!(%error, "cannot work through the garbage queue; trying again");
+        match done {
+            Ok(()) => {}
+            // The server ends; what is queued waits for the next one.
+            Err(FsError::Kv(KvError::Closed)) => return,
+            Err(error) => tracing::warn!(%error, "cannot work through the garbage queue; trying again"),
         }
         let left = look_at.since(clock.now());
         if clock.timeout(left, woken).await.is_ok() {

@@ -62,7 +62,9 @@ pub(crate) struct Core {
     pub(crate) env: Env,
     pub(crate) engine: Engine,
     rows: Rows,
-    pub(crate) cold: Cold,
+    cold: Cold,
+    /// Of the large rows: they are read from the disk when all others are long in memory.
+    cold_large: Cold,
     /// Each read that is elsewhere has a permit until it has let go of this core.
     readers: Arc<Semaphore>,
     max_group: usize,
@@ -88,6 +90,7 @@ impl Core {
             engine,
             rows: Rows::new(version, options.row_bytes),
             cold: Cold::default(),
+            cold_large: Cold::default(),
             readers: Arc::new(Semaphore::new(READERS as usize)),
             // A versionstamp has two bytes for the order within a version.
             max_group: options.max_group.clamp(1, usize::from(u16::MAX)),
@@ -109,11 +112,16 @@ impl Core {
         self.rows.get(key, view.version)
     }
 
+    /// What reads have met lately in the tree that has `key`.
+    pub(crate) fn cold(&self, key: &[u8]) -> &Cold {
+        if self.engine.is_large(key) { &self.cold_large } else { &self.cold }
+    }
+
     /// In the LSM, which may wait for the disk.
     pub(crate) fn look_up(&self, view: &Shared<Snapshot>, key: &[u8]) -> Result<Option<Bytes>, KvError> {
         let began = self.env.clock.now();
         let value = self.engine.get(&view.snapshot, key)?;
-        self.cold.note(self.env.clock.now() - began, 1);
+        self.cold(key).note(self.env.clock.now() - began, 1);
         self.rows.offer(key, value.as_ref(), view.version);
         Ok(value)
     }
@@ -129,7 +137,7 @@ impl Core {
     ) -> Result<Vec<KeyValue>, KvError> {
         let began = self.env.clock.now();
         let pairs = self.engine.range(&view.snapshot, begin, end, limit, reverse)?;
-        self.cold.note(self.env.clock.now() - began, pairs.len());
+        self.cold(begin).note(self.env.clock.now() - began, pairs.len());
         Ok(pairs)
     }
 

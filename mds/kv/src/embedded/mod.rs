@@ -103,7 +103,7 @@ impl Store for Embedded {
         if let Some(known) = self.core.known(view, key) {
             return Ok(known);
         }
-        if !self.core.cold.waits() {
+        if !self.core.cold(key).waits() {
             return self.core.look_up(view, key);
         }
         let (view, key) = (view.clone(), Bytes::copy_from_slice(key));
@@ -119,7 +119,7 @@ impl Store for Embedded {
         reverse: bool,
     ) -> Result<Vec<KeyValue>, KvError> {
         self.core.check()?;
-        if !self.core.cold.waits() {
+        if !self.core.cold(begin).waits() {
             return self.core.range(view, begin, end, limit, reverse);
         }
         let (view, begin, end) = (view.clone(), Bytes::copy_from_slice(begin), Bytes::copy_from_slice(end));

@@ -18,7 +18,7 @@ use crate::data_file::Layout;
 use crate::dirent::{Dirent, Stored};
 use crate::error::FsError;
 use crate::heal::Heal;
-use crate::inline::{self, INLINE_CHUNK};
+use crate::inline::rows::Row;
 use crate::inode::{DirectoryState, InodeRecord, Kind, Node};
 use crate::keys::{self, DataFileId, DirectoryField, FileId, InodeKey, StoreId};
 use crate::name::{Name, NameHash};
@@ -86,6 +86,8 @@ pub struct Check {
     with_xattrs: BTreeSet<FileId>,
     /// Files and names whose value is said to be long, until it is found.
     long: BTreeSet<(FileId, Bytes)>,
+    /// The last file that is one row.
+    whole: Option<FileId>,
     /// Stores with a data file in some layout, or with one that is being filled for it.
     named: BTreeSet<StoreId>,
     /// By their numbers, summed over the shards.
@@ -248,12 +250,16 @@ impl Check {
     }
 
     fn inline_row(&mut self, at: &Bytes, value: Bytes) -> Result<(), FsError> {
-        let (file, chunk) = keys::inline_data_of(at)?;
-        let length = u64::try_from(inline::decode(value)?.len()).unwrap_or(u64::MAX);
-        let end = u64::from(chunk) * u64::from(INLINE_CHUNK) + length;
-        let fits = self.inodes.get(&file).is_some_and(|seen| seen.inline && end <= seen.charged.bytes);
-        if !fits {
+        let (file, number) = keys::inline_data_of(at)?;
+        let row = Row::decode(value)?;
+        let seen = self.inodes.get(&file).filter(|seen| seen.inline);
+        let within = row.end(number).zip(seen).is_some_and(|(end, seen)| end <= seen.charged.bytes);
+        // Nothing reads a part of a file that is one row.
+        if !within || self.whole == Some(file) {
             self.problem(Problem::StaleRow { table: keys::INLINE_DATA, number: file.0 });
+        }
+        if matches!(row, Row::Whole(_)) {
+            self.whole = Some(file);
         }
         Ok(())
     }

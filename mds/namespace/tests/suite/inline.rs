@@ -86,8 +86,59 @@ async fn a_policy_with_inline_files_closes_the_store_to_the_release_before() {
     set("small").await;
     assert!(!superblock().await.inline);
     set("small,inline=4KiB").await;
-    assert!(superblock().await.inline);
+    assert!(superblock().await.inline && superblock().await.whole);
+    // Until it is loaded again, by whom it says so, it is written as before.
+    let key = make(&w, "f").await;
+    assert!(write(&w, key, 0, &[7; 20_000]).await);
+    assert_eq!(rows(&w).await.into_values().collect::<Vec<_>>(), [16_385, 3_617]);
     w.clean().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_is_one_row_from_the_first_write_on_after_an_upgrade() {
+    let w = World::new().await;
+    let (whole, part) = (make(&w, "whole").await, make(&w, "part").await);
+    for key in [whole, part] {
+        assert!(write(&w, key, 0, &[7; 36_000]).await);
+    }
+    let w = upgraded(w).await;
+    let lengths = async || rows(&w).await.into_values().collect::<Vec<_>>();
+    assert_eq!(lengths().await, [16_385, 16_385, 3_233, 16_385, 16_385, 3_233]);
+    // What was written before is read, and cut, as it is.
+    assert!(read(&w, whole, 16_000, 20_000).await.data.unwrap().iter().eq(&[7; 20_000]));
+    truncate(&w, part, 20_000).await.unwrap();
+    assert!(write(&w, whole, 17_000, b"x").await);
+    assert_eq!(lengths().await, [36_001, 16_385, 3_617]);
+    let bytes = read(&w, whole, 0, LIMIT).await.data.unwrap();
+    assert_eq!((bytes.len(), &bytes[16_999..17_002]), (36_000, &b"\x07x\x07"[..]));
+    // All of it is written: nobody reads what was there.
+    assert!(write(&w, part, 0, &[8; 20_000]).await);
+    truncate(&w, whole, 17_001).await.unwrap();
+    assert_eq!(lengths().await, [17_002, 20_001]);
+    w.clean().await;
+
+    // A part beside it belongs to nobody.
+    let stray = w.txn(async |t| {
+        t.set([&[0x15][..], &part.fileid.0.to_be_bytes(), &[0, 0, 0, 1]].concat(), &b"\x01stray"[..]);
+        Ok(())
+    });
+    stray.await.unwrap();
+    let found = check(&w.db.snapshot().await.unwrap()).await.unwrap().problems;
+    assert_eq!(found, [Problem::StaleRow { table: 0x15, number: part.fileid.0 }]);
+}
+
+/// The file system after its policy was set and its server started again.
+async fn upgraded(mut w: World) -> World {
+    let set = &SetAttr { policy: LayoutPolicy::parse("small,inline=40000"), ..SetAttr::default() };
+    let (world, who) = (&w, Credential::ROOT);
+    let request = &w.request(&who);
+    let limits = RunLimits { max_attempts: 10_000, ..RunLimits::default() };
+    let done = w.db.run(limits, |mut txn| {
+        Box::pin(async move { world.ns.setattr(&mut txn, &ROOT, set, request).await })
+    });
+    done.await.unwrap();
+    w.ns = Namespace::load(&w.db.begin()).await.unwrap().unwrap();
+    w
 }
 
 #[derive(Clone, Debug)]
@@ -96,6 +147,7 @@ enum Step {
     Truncate(u64),
     Promote,
     Remove,
+    Upgrade,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -107,19 +159,24 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             5 => at().prop_map(Step::Truncate),
             1 => Just(Step::Promote),
             1 => Just(Step::Remove),
+            1 => Just(Step::Upgrade),
         ],
         1..40,
     )
 }
 
 /// Each step as a server takes it, on a store where it may have to be taken again.
-async fn live(world: World, steps: &[Step]) {
-    let (w, who) = (&world, Credential::ROOT);
+async fn live(mut world: World, steps: &[Step]) {
+    let who = Credential::ROOT;
     let limits = || RunLimits { max_attempts: 10_000, ..RunLimits::default() };
     let mut model: Vec<u8> = Vec::new();
     let mut file = 0;
-    let mut key = make_until_done(w, file).await;
+    let mut key = make_until_done(&world, file).await;
     for (number, step) in steps.iter().enumerate() {
+        if matches!(step, Step::Upgrade) {
+            world = upgraded(world).await;
+        }
+        let w = &world;
         let request = &w.request(&who);
         match step {
             Step::Write(at, n) => {
@@ -163,6 +220,7 @@ async fn live(world: World, steps: &[Step]) {
                 model.clear();
                 key = make_until_done(w, file).await;
             }
+            Step::Upgrade => {}
         }
         let found = read(w, key, 0, LIMIT).await;
         if let Some(data) = &found.data {
@@ -173,8 +231,10 @@ async fn live(world: World, steps: &[Step]) {
         }
         assert_eq!(found.inode.size(), model.len() as u64);
     }
+    let w = &world;
     w.db.set_faults(Faults::NONE);
-    assert!(rows(w).await.values().all(|length| *length <= 16_385));
+    let most = if w.ns.superblock().whole { 40_001 } else { 16_385 };
+    assert!(rows(w).await.values().all(|length| *length <= most));
     w.clean().await;
 }
 

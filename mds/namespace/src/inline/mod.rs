@@ -1,28 +1,26 @@
 //! Small files whose bytes are rows of this store: no data server knows of them (docs/adr/0020).
 //!
 //! A file is inline from its creation until it is promoted, and never again. Its inode says up to which
-//! size, and what policy its data files will follow. Rows hold [`INLINE_CHUNK`] bytes each; what is not
-//! there, and what a row is too short for, reads as zeros. No row reaches beyond the size.
+//! size, and what policy its data files will follow. What its rows are, `rows` knows.
 
-use bytes::{Bytes, BytesMut};
+pub(crate) mod rows;
+
+use bytes::Bytes;
 use sluice_kv::Transaction;
 
 use crate::codec::{Reader, Writer};
 use crate::data_file::{Layout, LayoutPolicy, Shape};
 use crate::error::FsError;
 use crate::inode::{Inode, Node};
-use crate::keys::{self, FileId, InodeKey};
+use crate::keys::InodeKey;
 use crate::pending::Pending;
 use crate::size::{CommitSize, SizeCommitted};
 use crate::superblock;
 use crate::{Namespace, Request, fetch, layout};
 
-/// Bytes of one row: a WRITE reads and writes at most what it touches, rounded up to this.
-pub const INLINE_CHUNK: u32 = 16 << 10;
-/// Greatest limit that a policy may set, in bytes: all rows of a file are read and written in one transaction.
+/// Greatest limit that a policy may set, in bytes: a value of the store has room for it, and all rows of a file are
+/// read and written in one transaction.
 pub const MAX_INLINE: u32 = 64 << 10;
-
-const SCHEMA: u8 = 1;
 
 /// What the inode of an inline file says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +99,7 @@ impl Namespace {
             None => None,
             Some(_) => {
                 let end = file.size.min(offset.saturating_add(length));
-                Some(read(txn, key.fileid, narrow(offset.min(end))?, narrow(end)?).await?)
+                Some(rows::read(txn, key.fileid, narrow(offset.min(end))?, narrow(end)?).await?)
             }
         };
         Ok(InlineData { inode, data })
@@ -124,7 +122,12 @@ impl Namespace {
         if !file.inline.is_some_and(|inline| inline.holds(end)) {
             return Ok(None);
         }
-        write(txn, key.fileid, narrow(file.size)?, narrow(offset)?, data).await?;
+        let write = rows::Write { file: key.fileid, size: narrow(file.size)?, offset: narrow(offset)?, data };
+        if self.superblock.whole {
+            write.whole(txn).await?;
+        } else {
+            write.parts(txn).await?;
+        }
         // What is stored is known here.
         let space_used = Some(file.size.max(end));
         let commit = CommitSize { end: Some(end), space_used, ..CommitSize::default() };
@@ -151,7 +154,7 @@ impl Namespace {
         if !fresh.is_valid() {
             return Err(FsError::Invalid);
         }
-        clear(txn, key.fileid, file.size);
+        rows::clear(txn, key.fileid, file.size);
         file.inline = None;
         file.layout = Some(fresh.clone());
         self.garbage_done(txn, &[fresh.id]);
@@ -165,124 +168,14 @@ impl Namespace {
         layout::owner(fresh.id)
     }
 
-    /// Files may be kept inline from now on: releases that know of none refuse the store.
+    /// Files may be kept inline from now on, each in one row from when the store is loaded again: releases that know
+    /// of neither refuse it.
     pub(crate) async fn allow_inline(&self, txn: &mut Transaction) -> Result<(), FsError> {
-        superblock::raise(txn, |superblock| superblock.inline = true).await
+        superblock::raise(txn, |superblock| (superblock.inline, superblock.whole) = (true, true)).await
     }
-}
-
-/// The rows of a file of this size that goes away, or is inline no more.
-pub(crate) fn clear(txn: &mut Transaction, file: FileId, size: u64) {
-    for chunk in 0..chunks(size) {
-        txn.clear(keys::inline_data(file, chunk));
-    }
-}
-
-/// Nothing stays at or above `size`, of a file that had `old` bytes.
-pub(crate) async fn cut(txn: &mut Transaction, file: FileId, size: u64, old: u64) -> Result<(), FsError> {
-    for chunk in chunks(size)..chunks(old) {
-        txn.clear(keys::inline_data(file, chunk));
-    }
-    let within = narrow(size)? % INLINE_CHUNK;
-    if within == 0 {
-        return Ok(());
-    }
-    let last = chunks(size) - 1;
-    let kept = row(txn, file, last).await?;
-    let within = usize::try_from(within).unwrap_or(usize::MAX);
-    if kept.len() > within {
-        put(txn, file, last, &kept[..within]);
-    }
-    Ok(())
-}
-
-/// Rows that a file of this size may have.
-fn chunks(size: u64) -> u32 {
-    u32::try_from(size.div_ceil(INLINE_CHUNK.into())).unwrap_or(u32::MAX).min(MAX_INLINE / INLINE_CHUNK)
 }
 
 /// An offset in a file that its record says is inline.
 fn narrow(offset: u64) -> Result<u32, FsError> {
     u32::try_from(offset).ok().filter(|n| *n <= MAX_INLINE).ok_or(FsError::corrupt("inline file"))
-}
-
-/// The bytes of a row; none if it is not there.
-async fn row(txn: &Transaction, file: FileId, chunk: u32) -> Result<Bytes, FsError> {
-    match txn.get(&keys::inline_data(file, chunk)).await? {
-        Some(value) => decode(value),
-        None => Ok(Bytes::new()),
-    }
-}
-
-pub(crate) fn decode(value: Bytes) -> Result<Bytes, FsError> {
-    let mut r = Reader::new("inline data", value);
-    r.schema(SCHEMA)?;
-    let bytes = r.take_rest();
-    if bytes.is_empty() || bytes.len() > usize::try_from(INLINE_CHUNK).unwrap_or(0) {
-        return Err(r.corrupt());
-    }
-    Ok(bytes)
-}
-
-fn put(txn: &mut Transaction, file: FileId, chunk: u32, bytes: &[u8]) {
-    let value = Writer::with_capacity(1 + bytes.len()).u8(SCHEMA).raw(bytes).finish();
-    txn.set(keys::inline_data(file, chunk), value);
-}
-
-/// `end` is within the file.
-async fn read(txn: &Transaction, file: FileId, offset: u32, end: u32) -> Result<Bytes, FsError> {
-    let (first, mut at) = (offset / INLINE_CHUNK, offset);
-    let mut out = BytesMut::new();
-    while at < end {
-        let chunk = at / INLINE_CHUNK;
-        let upto = end.min((chunk + 1) * INLINE_CHUNK);
-        let bytes = row(txn, file, chunk).await?;
-        let from = usize::try_from(at % INLINE_CHUNK).unwrap_or(usize::MAX);
-        let length = usize::try_from(upto - at).unwrap_or(0);
-        let there = bytes.slice(from.min(bytes.len())..(from + length).min(bytes.len()));
-        // The usual file has one row, all of which is wanted: it is not copied.
-        if chunk == first && upto == end && there.len() == length {
-            return Ok(there);
-        }
-        let whole = out.len() + length;
-        out.extend_from_slice(&there);
-        out.resize(whole, 0);
-        at = upto;
-    }
-    Ok(out.freeze())
-}
-
-/// `size`: before this write. The end is within the limit.
-async fn write(
-    txn: &mut Transaction,
-    file: FileId,
-    size: u32,
-    offset: u32,
-    data: &[u8],
-) -> Result<(), FsError> {
-    let mut rest = data;
-    let mut at = offset;
-    while !rest.is_empty() {
-        let (chunk, within) = (at / INLINE_CHUNK, at % INLINE_CHUNK);
-        let room = usize::try_from(INLINE_CHUNK - within).unwrap_or(0);
-        let (piece, after) = rest.split_at(rest.len().min(room));
-        let begin = chunk * INLINE_CHUNK;
-        let length = u32::try_from(piece.len()).unwrap_or(0);
-        // What is there and is not covered stays.
-        let held = size.saturating_sub(begin).min(INLINE_CHUNK);
-        if within == 0 && length >= held {
-            put(txn, file, chunk, piece);
-        } else {
-            let mut bytes = BytesMut::from(&row(txn, file, chunk).await?[..]);
-            let from = usize::try_from(within).unwrap_or(0);
-            bytes.resize(bytes.len().max(from + piece.len()), 0);
-            if let Some(place) = bytes.get_mut(from..from + piece.len()) {
-                place.copy_from_slice(piece);
-            }
-            put(txn, file, chunk, &bytes);
-        }
-        at += length;
-        rest = after;
-    }
-    Ok(())
 }
