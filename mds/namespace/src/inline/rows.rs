@@ -66,21 +66,20 @@ impl Write<'_> {
             return Ok(());
         }
         let covered = self.offset == 0 && self.data.len() >= index(self.size);
-        let parts = if covered {
+        // Of a release before, if there are any.
+        let mut others = 1..parts(self.size.into());
+        if covered {
             put(txn, self.file, 0, SCHEMA_WHOLE, self.data);
-            1..parts(self.size.into())
         } else {
             let first = row(txn, self.file, 0).await?;
-            let parts = match first {
-                Some(Row::Whole(_)) => 1..1,
-                _ => 1..parts(self.size.into()),
-            };
+            if matches!(first, Some(Row::Whole(_))) {
+                others = 1..1;
+            }
             let mut bytes = BytesMut::from(&rest(txn, self.file, first, 0, self.size).await?[..]);
             lay(&mut bytes, index(self.offset), self.data);
             put(txn, self.file, 0, SCHEMA_WHOLE, &bytes);
-            parts
-        };
-        parts.for_each(|number| txn.clear(keys::inline_data(self.file, number)));
+        }
+        others.for_each(|number| txn.clear(keys::inline_data(self.file, number)));
         Ok(())
     }
 
