@@ -6,11 +6,11 @@
 //! it is written to. What is not there, and what a row is too short for, reads as zeros. No row reaches beyond the
 //! size.
 
-use bytes::{Bytes, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 use sluice_kv::Transaction;
 
 use super::{MAX_INLINE, narrow};
-use crate::codec::{Reader, Writer};
+use crate::codec::Reader;
 use crate::error::FsError;
 use crate::keys::{self, FileId};
 
@@ -65,19 +65,17 @@ impl Write<'_> {
         if self.data.is_empty() {
             return Ok(());
         }
-        let covered = self.offset == 0 && self.data.len() >= index(self.size);
         // Of a release before, if there are any.
         let mut others = 1..parts(self.size.into());
-        if covered {
+        if self.offset == 0 && self.data.len() >= index(self.size) {
             put(txn, self.file, 0, SCHEMA_WHOLE, self.data);
         } else {
             let first = row(txn, self.file, 0).await?;
             if matches!(first, Some(Row::Whole(_))) {
                 others = 1..1;
             }
-            let mut bytes = BytesMut::from(&rest(txn, self.file, first, 0, self.size).await?[..]);
-            lay(&mut bytes, index(self.offset), self.data);
-            put(txn, self.file, 0, SCHEMA_WHOLE, &bytes);
+            let there = rest(txn, self.file, first, 0, self.size).await?;
+            put_over(txn, self.file, 0, SCHEMA_WHOLE, &there, (index(self.offset), self.data));
         }
         others.for_each(|number| txn.clear(keys::inline_data(self.file, number)));
         Ok(())
@@ -94,9 +92,8 @@ impl Write<'_> {
             if within == 0 && piece.len() >= index(held) {
                 put(txn, self.file, number, SCHEMA_PART, piece);
             } else {
-                let mut bytes = BytesMut::from(&part(txn, self.file, number).await?[..]);
-                lay(&mut bytes, index(within), piece);
-                put(txn, self.file, number, SCHEMA_PART, &bytes);
+                let there = part(txn, self.file, number).await?;
+                put_over(txn, self.file, number, SCHEMA_PART, &there, (index(within), piece));
             }
             at = (number + 1) * PART;
             data = after;
@@ -156,11 +153,11 @@ async fn rest(
     end: u32,
 ) -> Result<Bytes, FsError> {
     let begin = match first {
+        // The usual file, all of which is wanted: it is not copied.
         Some(Row::Whole(bytes)) => return Ok(padded(bytes, offset, end)),
         Some(Row::Part(bytes)) => bytes,
         None => Bytes::new(),
     };
-    // The usual file has one row, all of which is wanted: it is not copied.
     if end <= PART {
         return Ok(padded(begin, offset, end));
     }
@@ -186,14 +183,6 @@ fn padded(bytes: Bytes, from: u32, to: u32) -> Bytes {
     out.freeze()
 }
 
-/// Puts `data` over what is there from `at` on.
-fn lay(bytes: &mut BytesMut, at: usize, data: &[u8]) {
-    bytes.resize(bytes.len().max(at + data.len()), 0);
-    if let Some(place) = bytes.get_mut(at..at + data.len()) {
-        place.copy_from_slice(data);
-    }
-}
-
 /// Rows that a file of this size may have.
 fn parts(size: u64) -> u32 {
     u32::try_from(size.div_ceil(PART.into())).unwrap_or(u32::MAX).min(MAX_INLINE / PART)
@@ -213,8 +202,27 @@ async fn part(txn: &Transaction, file: FileId, number: u32) -> Result<Bytes, FsE
 }
 
 fn put(txn: &mut Transaction, file: FileId, number: u32, schema: u8, bytes: &[u8]) {
-    let value = Writer::with_capacity(1 + bytes.len()).u8(schema).raw(bytes).finish();
-    txn.set(keys::inline_data(file, number), value);
+    put_over(txn, file, number, schema, &[], (0, bytes));
+}
+
+/// The same of `there`, with `data` over it from `at` on.
+fn put_over(
+    txn: &mut Transaction,
+    file: FileId,
+    number: u32,
+    schema: u8,
+    there: &[u8],
+    (at, data): (usize, &[u8]),
+) {
+    let end = at + data.len();
+    let (before, after) = (&there[..at.min(there.len())], &there[end.min(there.len())..]);
+    let mut value = BytesMut::with_capacity(1 + there.len().max(end));
+    value.put_u8(schema);
+    value.put_slice(before);
+    value.put_bytes(0, at - before.len());
+    value.put_slice(data);
+    value.put_slice(after);
+    txn.set(keys::inline_data(file, number), value.freeze());
 }
 
 fn length(bytes: &Bytes) -> u64 {
