@@ -38,6 +38,7 @@ fn reads_are_the_same_whatever_is_in_memory() {
         let fh = handle(1, RW);
         let content = fill(&nfs, &fh).await;
         let end = content.len() as u64;
+        let (mut reads, mut bytes) = (0, 0);
         // All of it, nothing, and less than is asked for.
         for cached in [usize::MAX, 0, 1, 1000, PAGE as usize] {
             w.device.set_cached(cached);
@@ -50,9 +51,12 @@ fn reads_are_the_same_whatever_is_in_memory() {
                     // More may be there: only who has looked beyond the end knows of it.
                     let beyond = offset + u64::from(count.max(1)) > end;
                     assert_eq!(eof, beyond, "{count} at {offset}, {cached} in memory");
+                    (reads, bytes) = (reads + 1, bytes + data.len() as u64);
                 }
             }
         }
+        let counters = ds.status().counters;
+        assert_eq!((counters.reads, counters.bytes_read), (reads, bytes), "each was counted, once");
     });
 }
 

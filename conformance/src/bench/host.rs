@@ -353,6 +353,12 @@ fn cpu_seconds(process: &Path) -> Result<f64> {
     Ok(ticks as f64 / per_second)
 }
 
+/// What nobody has written yet is written, and nothing that is on a disk is in memory any more.
+pub(super) fn drop_caches() -> Result<()> {
+    nix::unistd::sync();
+    fs::write("/proc/sys/vm/drop_caches", "3").context("cannot drop this machine's caches; it needs root")
+}
+
 /// Servers for comparison that cannot be run here.
 pub(super) fn missing_peers() -> Vec<&'static str> {
     let peers = [

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use sluice_env::BoxFuture;
-use sluice_rpc::{Call, Program, Reply};
+use sluice_rpc::{Call, Owed, Program, Reply};
 use sluice_xdr::nfs3::{
     NFS_V3, NFS3_PROGRAM, NFSPROC3_READ, NFSPROC3_WRITE, post_op_attr, pre_op_attr, wcc_data,
 };
@@ -51,6 +51,16 @@ impl Program for Nfs3 {
 
     fn versions(&self) -> RangeInclusive<u32> {
         NFS_V3..=NFS_V3
+    }
+
+    fn take(&self, call: Call, owed: Owed) -> Option<(Call, Owed)> {
+        // What was not tried may be in memory.
+        match call.procedure {
+            NFSPROC3_READ if call.tried => {
+                read::soon(&self.shared, &call.args, owed).map(|owed| (call, owed))
+            }
+            _ => Some((call, owed)),
+        }
     }
 
     fn call<'a>(&'a self, call: Call) -> BoxFuture<'a, Reply> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use sluice_env::BoxFuture;
-use sluice_rpc::{Payload, Reply, Sent};
+use sluice_rpc::{Frame, Owed, Payload, Reply, Sent};
 use sluice_store::{InPlace, Read, StoreError};
 use sluice_xdr::capability::Rights;
 use sluice_xdr::nfs3::{READ3args, READ3res, READ3resfail, READ3resok, nfsstat3};
@@ -77,13 +77,47 @@ pub(super) async fn run(shared: &Arc<Shared>, args: Bytes) -> Reply {
     super::reply(&result)
 }
 
+/// A READ of few bytes, wherever they are.
+fn small(args: &[u8]) -> Option<(now::Range<'_>, usize)> {
+    let asked = now::read_args(args)?;
+    let count = asked.count as usize;
+    let usual = count > 0 && count <= NOW_MAX && asked.offset <= i64::MAX as u64 - u64::from(IO_MAX);
+    usual.then_some((asked, count))
+}
+
+/// Answers a small READ of data that is on its way from the device, from the thread that waits for it. Gives back any other,
+/// and takes the usual way where the bytes do not come.
+pub(super) fn soon(shared: &Arc<Shared>, args: &Bytes, owed: Owed) -> Option<Owed> {
+    let Some((asked, count)) = small(args) else { return Some(owed) };
+    let Ok(admitted) = shared.admit(asked.handle, Rights::READ) else { return Some(owed) };
+    let Some(soon) = shared.store.soon(admitted.access.key) else { return Some(owed) };
+    let mut result = BytesMut::with_capacity(HEAD + count.next_multiple_of(4));
+    result.put_slice(&head(asked.count));
+    result.put_bytes(0, count);
+    let (here, args) = (Arc::clone(shared), args.clone());
+    soon.read(asked.offset, result, HEAD, move |full| match full {
+        Some(mut result) => {
+            here.counters.read(count);
+            // First: who has the answer may close the store, and open it again.
+            drop(here);
+            result.put_bytes(0, count.next_multiple_of(4) - count);
+            owed.answer(Reply::Success(Frame::from(result.freeze())));
+        }
+        None => {
+            let env = here.env.clone();
+            env.spawn.spawn(Box::pin(async move {
+                let reply = run(&here, args).await;
+                drop(here);
+                owed.answer(reply);
+            }));
+        }
+    });
+    None
+}
+
 /// Answers a small READ of data in memory. Ends of files, holes at them and everything unusual go the other way.
 pub(super) fn now(shared: &Shared, args: &[u8], result: &mut BytesMut) -> bool {
-    let Some(asked) = now::read_args(args) else { return false };
-    let count = asked.count as usize;
-    if count == 0 || count > NOW_MAX || asked.offset > i64::MAX as u64 - u64::from(IO_MAX) {
-        return false;
-    }
+    let Some((asked, count)) = small(args) else { return false };
     let begin = result.len();
     let data = begin + HEAD;
     result.put_bytes(0, HEAD + count.next_multiple_of(4));

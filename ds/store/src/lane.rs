@@ -3,10 +3,15 @@
 //!
 //! Work that needs a file for itself is done one piece after the other, whichever thread does it: threads that meet at
 //! the lock of a file spin there, for an eighth of the processor time of large writes. Files take turns.
+//!
+//! Where a piece of work only waits for what the device is doing anyway, a thread for each costs more than the work: two
+//! switches and two wake-ups. A patient lane has one thread that waits for them one after the other, and takes more only
+//! where that does not get on.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use sluice_env::Env;
@@ -15,6 +20,12 @@ use crate::FileKey;
 
 type Work = Box<dyn FnOnce() + Send>;
 
+/// Work that one thread of a patient lane may have before it.
+const CROWD: usize = 64;
+
+/// A patient lane with work in its queue that has begun none for so long takes another thread.
+const STALL: Duration = Duration::from_millis(2);
+
 #[derive(Default)]
 struct Queue {
     /// To be done by whoever comes first.
@@ -22,6 +33,10 @@ struct Queue {
     /// Files for which something is ready or being done, and what is to be done afterwards.
     files: BTreeMap<FileKey, VecDeque<Work>>,
     threads: usize,
+    /// Pieces of work begun.
+    begun: u64,
+    /// Somebody looks whether the lane gets on.
+    watched: bool,
 }
 
 impl Queue {
@@ -49,6 +64,8 @@ impl Queue {
 
 pub(crate) struct Lane {
     most: usize,
+    /// Work that each thread has before another one comes.
+    crowd: usize,
     queue: Mutex<Queue>,
 }
 
@@ -78,8 +95,18 @@ impl Drop for Place<'_> {
 }
 
 impl Lane {
+    /// A thread for each piece of work, up to `most`.
     pub(crate) fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self { most: most.max(1), queue: Mutex::default() })
+        Self::with(most, 0)
+    }
+
+    /// One thread, while it gets on; up to `most` where it does not.
+    pub(crate) fn patient(most: usize) -> Arc<Self> {
+        Self::with(most, CROWD)
+    }
+
+    fn with(most: usize, crowd: usize) -> Arc<Self> {
+        Arc::new(Self { most: most.max(1), crowd, queue: Mutex::default() })
     }
 
     /// Queues `work`, which may block; with a file, behind all work that was queued with the same one.
@@ -88,11 +115,44 @@ impl Lane {
         if !queue.push(alone, work) || queue.threads >= self.most {
             return;
         }
+        if queue.threads > 0 && queue.ready.len() <= self.crowd * queue.threads {
+            let watched = std::mem::replace(&mut queue.watched, true);
+            drop(queue);
+            if !watched {
+                env.spawn.spawn(Box::pin(Arc::clone(self).watch(env.clone())));
+            }
+            return;
+        }
         queue.threads += 1;
         drop(queue);
+        self.start(env);
+    }
+
+    fn start(self: &Arc<Self>, env: &Env) {
         let lane = Arc::clone(self);
         // Not awaited: the work reports for itself.
         drop(env.spawn.blocking(Box::new(move || lane.drain())));
+    }
+
+    /// Until nothing is queued: what all threads wait for may take long, and what stands behind it need not.
+    async fn watch(self: Arc<Self>, env: Env) {
+        let mut seen = None;
+        loop {
+            {
+                let mut queue = self.queue.lock();
+                if queue.ready.is_empty() {
+                    queue.watched = false;
+                    return;
+                }
+                let stands = seen.replace(queue.begun) == Some(queue.begun);
+                if stands && queue.threads < self.most {
+                    queue.threads += 1;
+                    drop(queue);
+                    self.start(&env);
+                }
+            }
+            env.clock.sleep(STALL).await;
+        }
     }
 
     fn drain(&self) {
@@ -108,6 +168,7 @@ impl Lane {
                     return;
                 };
                 place.alone = alone;
+                queue.begun += 1;
                 work
             };
             work();
@@ -118,6 +179,7 @@ impl Lane {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc::channel;
 
     use super::*;
 
@@ -143,10 +205,78 @@ mod tests {
             }
         }
         while done.load(Ordering::SeqCst) < 500 {
-            env.clock.sleep(std::time::Duration::from_millis(1)).await;
+            env.clock.sleep(Duration::from_millis(1)).await;
         }
         assert!((1..=3).contains(&most.load(Ordering::SeqCst)));
         assert_eq!(lane.queue.lock().threads, 0);
+    }
+
+    async fn until(env: &Env, reached: impl Fn() -> bool) {
+        for _ in 0..10_000 {
+            if reached() {
+                return;
+            }
+            env.clock.sleep(Duration::from_millis(1)).await;
+        }
+        panic!("it never comes to that");
+    }
+
+    /// One thread where it gets on; where it does not, others take what stands behind it.
+    #[tokio::test]
+    async fn a_patient_lane_takes_more_threads_only_where_one_does_not_get_on() {
+        let (env, lane) = (Env::system(), Lane::patient(4));
+        let done = Arc::new(AtomicUsize::new(0));
+        let count = |lane: &Arc<Lane>| {
+            let done = Arc::clone(&done);
+            let work = move || {
+                done.fetch_add(1, Ordering::SeqCst);
+            };
+            lane.run(&env, None, Box::new(work));
+        };
+        let (open, gate) = channel::<()>();
+        let gate = Arc::new(Mutex::new(gate));
+        let stuck = || {
+            let gate = Arc::clone(&gate);
+            // Until the other end is gone.
+            lane.run(&env, None, Box::new(move || _ = gate.lock().recv()));
+        };
+        stuck();
+        // The thread may not have begun with the first one yet.
+        let few = CROWD - 1;
+        (0..few).for_each(|_| count(&lane));
+        assert_eq!(lane.queue.lock().threads, 1);
+        // Nobody queues anything more, and yet it goes on.
+        until(&env, || done.load(Ordering::SeqCst) == few).await;
+        // One that is stuck is not the last one.
+        (0..2).for_each(|_| stuck());
+        (0..10).for_each(|_| count(&lane));
+        until(&env, || done.load(Ordering::SeqCst) == few + 10).await;
+        // Not for ever.
+        (0..3).for_each(|_| stuck());
+        (0..5 * CROWD).for_each(|_| count(&lane));
+        until(&env, || lane.queue.lock().threads == 4).await;
+        env.clock.sleep(4 * STALL).await;
+        assert_eq!((lane.queue.lock().threads, done.load(Ordering::SeqCst)), (4, few + 10));
+        drop(open);
+        until(&env, || done.load(Ordering::SeqCst) == few + 10 + 5 * CROWD).await;
+        let over = |queue: &Queue| !queue.watched && queue.threads == 0;
+        until(&env, || over(&lane.queue.lock())).await;
+    }
+
+    #[tokio::test]
+    async fn a_crowd_takes_another_thread_at_once() {
+        let (env, lane) = (Env::system(), Lane::patient(3));
+        let gate = Arc::new(Mutex::new(()));
+        let closed = gate.lock();
+        for threads in [1, 2, 3, 3] {
+            // One that runs and a crowd behind it.
+            for _ in 0..=CROWD {
+                let gate = Arc::clone(&gate);
+                lane.run(&env, None, Box::new(move || drop(gate.lock())));
+            }
+            assert!(lane.queue.lock().threads >= threads, "{lane:?}");
+        }
+        drop(closed);
     }
 
     /// Work of one file is done in order and one at a time, beside that of others, and a piece that fails does not stand in
@@ -181,7 +311,7 @@ mod tests {
         while order.lock().len() < 400 {
             // A thread that failed left its place: the next work finds it free.
             lane.run(&env, None, Box::new(|| ()));
-            env.clock.sleep(std::time::Duration::from_millis(1)).await;
+            env.clock.sleep(Duration::from_millis(1)).await;
         }
         let order = order.lock();
         for file in 0..5 {

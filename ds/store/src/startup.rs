@@ -144,6 +144,7 @@ fn open(env: &Env, device: Arc<dyn Device>, options: Options) -> Result<Arc<Stor
         sums,
         scrub,
         read_lane: Lane::new(options.read_threads),
+        wait_lane: Lane::patient(options.read_threads),
         write_lane: Lane::new(options.write_threads),
         inline_read: options.inline_read,
         inline_write: options.inline_write,

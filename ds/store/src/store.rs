@@ -76,6 +76,8 @@ pub struct Store {
     pub(crate) inline_write: usize,
     pub(crate) pool: Pool,
     pub(crate) read_lane: Arc<Lane>,
+    /// Of small reads that are on their way from the device.
+    pub(crate) wait_lane: Arc<Lane>,
     pub(crate) write_lane: Arc<Lane>,
     pub(crate) _lock: Box<dyn std::fmt::Debug + Send + Sync>,
     // Each guards itself.

@@ -12,6 +12,7 @@ use sluice_xdr::rpc::auth_stat;
 use crate::connection::Connection;
 use crate::credential::Credential;
 use crate::metrics::Metrics;
+use crate::owed::Owed;
 use crate::payload::Payload;
 use crate::tail::Tail;
 
@@ -27,6 +28,8 @@ pub struct Call {
     pub args: Bytes,
     /// What follows them and is not in memory; only where [`Program::leave`] asked for it.
     pub tail: Option<Tail>,
+    /// [`Program::answer_now`] was asked, and could not.
+    pub tried: bool,
     /// Where the call came from; also the way to call the peer back.
     pub connection: Arc<Connection>,
 }
@@ -58,7 +61,12 @@ pub trait Program: Send + Sync + Debug {
     /// The versions it serves; any other is answered PROG_MISMATCH.
     fn versions(&self) -> RangeInclusive<u32>;
 
-    /// Runs one call. The future is polled once on the connection's own task and moved to a task of its
+    /// Takes a call that will be answered from another thread, without a future or a task; gives back any other.
+    fn take(&self, call: Call, owed: Owed) -> Option<(Call, Owed)> {
+        Some((call, owed))
+    }
+
+    /// Runs one call that [`Self::take`] did not want. The future is polled once on the connection's own task and moved to a task of its
     /// own only if it is not ready then, so it must not block a thread.
     fn call<'a>(&'a self, call: Call) -> BoxFuture<'a, Reply>;
 

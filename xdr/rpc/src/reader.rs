@@ -1,7 +1,7 @@
 //! The receiving half of a connection: records in, calls started, replies handed to their callers.
 
 use std::collections::VecDeque;
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
@@ -18,8 +18,9 @@ use crate::arrivals::Arriving;
 use crate::budget::Ticket;
 use crate::connection::{Connection, Ended};
 use crate::message::{CallHeader, Glance, Message, SUCCESS_HEAD, Verdict, glance, parse, success_head};
-use crate::outbox::{Body, Writing};
-use crate::program::{Call, NOW_BOUND, Program, Reply};
+use crate::outbox::Writing;
+use crate::owed::Owed;
+use crate::program::{Call, NOW_BOUND, Program};
 use crate::recycle::BUFFER;
 use crate::tail::{Filled, Filling, Tail};
 use crate::transport::{Incoming, Outgoing};
@@ -64,6 +65,15 @@ struct Parked {
     reply: usize,
     /// Until the call is let in, its record counts as one that is still arriving.
     _arriving: Option<Arriving>,
+}
+
+/// What became of a try to answer a call where it lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Now {
+    Answered,
+    /// Its program could not, at once.
+    Refused,
+    Untried,
 }
 
 /// Reads one connection.
@@ -274,20 +284,23 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
     }
 
     /// Answers the next call where it lies, if its program can.
-    fn answer_now(&mut self) -> bool {
+    fn answer_now(&mut self) -> Now {
         let connection = self.connection;
         if !self.parked.is_empty() || connection.is_draining() {
-            return false;
+            return Now::Untried;
         }
-        let Some(call) = self.decoder.peek().and_then(glance) else { return false };
-        let Ok(program) = connection.registry.find(call.program, call.version) else { return false };
-        if !program.answers_now(call.procedure) || !self.prompt.answer(connection, &call, &**program) {
-            return false;
+        let Some(call) = self.decoder.peek().and_then(glance) else { return Now::Untried };
+        let Ok(program) = connection.registry.find(call.program, call.version) else { return Now::Untried };
+        if !program.answers_now(call.procedure) {
+            return Now::Untried;
         }
-        connection.records.fetch_add(1, Ordering::Relaxed);
-        self.decoder.skip();
-        self.no_tail();
-        true
+        let now = self.prompt.answer(connection, &call, &**program);
+        if now == Now::Answered {
+            connection.records.fetch_add(1, Ordering::Relaxed);
+            self.decoder.skip();
+            self.no_tail();
+        }
+        now
     }
 
     /// Whether to read on. Over budget we stop, unless a call of our own is waiting for its reply: that
@@ -311,7 +324,7 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
             if let Some(first) = self.parked.pop_front() {
                 self.parked_bytes -= first.request;
                 drop(first._arriving);
-                start(self.connection, first.work, ticket).await;
+                start(self.connection, first.work, ticket, false).await;
             }
         }
     }
@@ -319,15 +332,17 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
     /// Handles the whole records that have arrived.
     async fn take_records(&mut self) -> Result<(), Ended> {
         while self.may_read() {
-            if self.answer_now() {
-                continue;
-            }
+            let tried = match self.answer_now() {
+                Now::Answered => continue,
+                Now::Refused => true,
+                Now::Untried => false,
+            };
             match self.next_record() {
                 Ok(Some((record, tail))) => {
                     let arriving = self.arriving.take();
                     let record = if record.len() > COPIED { record } else { Bytes::copy_from_slice(&record) };
                     self.connection.records.fetch_add(1, Ordering::Relaxed);
-                    self.take(record, tail, arriving).await?;
+                    self.take((record, tail), arriving, tried).await?;
                     if self.connection.outbox.queued() >= ENOUGH {
                         // While the data is still in the processor's cache. An error shows again.
                         let _ = self.flush().await;
@@ -365,9 +380,9 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
     /// Starts the call that `record` holds, or sets it aside with the room that was made for it.
     async fn take(
         &mut self,
-        record: Bytes,
-        tail: Option<Tail>,
+        (record, tail): (Bytes, Option<Tail>),
         arriving: Option<Arriving>,
+        tried: bool,
     ) -> Result<(), Ended> {
         let request = record.len() + tail.as_ref().map_or(0, Tail::length);
         let message =
@@ -400,7 +415,7 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
         match ticket {
             Some(ticket) => {
                 drop(arriving);
-                start(self.connection, work, ticket).await;
+                start(self.connection, work, ticket, tried).await;
             }
             None => {
                 self.parked_bytes += request;
@@ -421,73 +436,21 @@ fn end_at_page(buffer: &mut BytesMut, record: usize) {
 }
 
 /// Runs a call as far as it goes without waiting; a task of its own does the rest.
-async fn start(connection: &Arc<Connection>, work: Work, ticket: Ticket) {
+async fn start(connection: &Arc<Connection>, work: Work, ticket: Ticket, tried: bool) {
     let (header, tail, program) = match work {
         Work::Call(header, tail, program) => (header, tail, program),
         Work::Refuse(xid, verdict) => return connection.reply(xid, verdict, Frame::empty(), ticket),
     };
-    let answer = answer(Arc::clone(connection), header, tail, program, ticket);
-    let mut task: BoxFuture<'static, ()> = Box::pin(answer);
+    let CallHeader { xid, program: number, version, procedure, credential, args } = header;
+    let connection = Arc::clone(connection);
+    let call = Call { xid, program: number, version, procedure, credential, args, tail, tried, connection };
+    let owed = Owed::new(&call, ticket);
+    let Some((call, owed)) = program.take(call, owed) else { return };
+    let env = call.connection.env.clone();
+    let mut task: BoxFuture<'static, ()> = Box::pin(async move { owed.answer(program.call(call).await) });
     let polled = poll_fn(|cx| Poll::Ready(task.as_mut().poll(cx))).await;
     if polled.is_pending() {
-        connection.env.spawn.spawn(task);
-    }
-}
-
-/// A call that owes an answer: a handler that ends without one, by a panic, is answered SYSTEM_ERR, since
-/// an NFSv4 client never repeats a call on the same connection (RFC 8881 §2.9.2).
-struct Owed {
-    connection: Arc<Connection>,
-    xid: u32,
-    ticket: Option<Ticket>,
-}
-
-impl Drop for Owed {
-    fn drop(&mut self) {
-        if let Some(ticket) = self.ticket.take() {
-            self.connection.reply(self.xid, Verdict::SystemErr, Frame::empty(), ticket);
-        }
-    }
-}
-
-async fn answer(
-    connection: Arc<Connection>,
-    header: CallHeader,
-    tail: Option<Tail>,
-    program: Arc<dyn Program>,
-    ticket: Ticket,
-) {
-    let CallHeader { xid, program: number, version, procedure, credential, args } = header;
-    let request = args.len() + tail.as_ref().map_or(0, Tail::length);
-    let started = connection.env.clock.now();
-    let mut owed = Owed { connection: Arc::clone(&connection), xid, ticket: Some(ticket) };
-    let call = Call {
-        xid,
-        program: number,
-        version,
-        procedure,
-        credential,
-        args,
-        tail,
-        connection: Arc::clone(&connection),
-    };
-    let (verdict, body) = match program.call(call).await {
-        Reply::Success(body) => (Verdict::Success, Body::from(body)),
-        Reply::Data(frame, data) => (Verdict::Success, Body { frame, data: Some(data) }),
-        Reply::GarbageArgs => (Verdict::GarbageArgs, Body::default()),
-        Reply::ProcUnavail => (Verdict::ProcUnavail, Body::default()),
-        Reply::SystemErr => (Verdict::SystemErr, Body::default()),
-        Reply::AuthError(stat) => (Verdict::AuthError(stat), Body::default()),
-        Reply::Drop => {
-            owed.ticket = None;
-            return;
-        }
-    };
-    let took = connection.env.clock.now().since(started);
-    let metrics = &connection.registry.metrics;
-    metrics.record(number, procedure, verdict == Verdict::Success, request, body.len(), took);
-    if let Some(ticket) = owed.ticket.take() {
-        connection.reply(xid, verdict, body, ticket);
+        env.spawn.spawn(task);
     }
 }
 
@@ -505,15 +468,15 @@ struct Prompt {
 const BATCH: usize = BUFFER;
 
 impl Prompt {
-    /// False, with nothing changed, if the call must go the usual way.
-    fn answer(&mut self, connection: &Connection, call: &Glance<'_>, program: &dyn Program) -> bool {
+    /// If it is not answered nothing has changed, and the call must go the usual way.
+    fn answer(&mut self, connection: &Connection, call: &Glance<'_>, program: &dyn Program) -> Now {
         if self.replies.len() + SUCCESS_HEAD + NOW_BOUND > BATCH {
             self.finish(connection);
         }
         if self.ticket.is_none() {
             self.ticket = connection.budget.admit(0, BATCH);
             if self.ticket.is_none() {
-                return false;
+                return Now::Untried;
             }
             self.replies = connection.recycler.take();
         }
@@ -525,13 +488,13 @@ impl Prompt {
         let head = success_head(call.xid, body).filter(|_| answered);
         let (Some(head), Some(place)) = (head, self.replies.get_mut(begin..begin + SUCCESS_HEAD)) else {
             self.replies.truncate(begin);
-            return false;
+            return Now::Refused;
         };
         place.copy_from_slice(&head);
         let took = connection.env.clock.now().since(started);
         let metrics = &connection.registry.metrics;
         metrics.record(call.program, call.procedure, true, call.args.len(), body, took);
-        true
+        Now::Answered
     }
 
     /// Queues what was gathered.

@@ -39,6 +39,7 @@ everywhere!(
     unused_connections_end,
     metrics_count,
     some_are_answered_at_once,
+    some_are_answered_from_elsewhere,
 );
 
 async fn results_and_errors(w: World) {
@@ -392,4 +393,27 @@ async fn some_are_answered_at_once(w: World) {
     s = w.at_client.connect(addr).await.unwrap();
     s.write_all(&raw_call(1, ECHO + 1, procedure::NOW, &[])).await.unwrap();
     assert_eq!(s.read_u32().await.unwrap(), 0x8000_0018, "no such program");
+}
+
+async fn some_are_answered_from_elsewhere(w: World) {
+    let program = Echo::new(&w.env, ECHO);
+    let (server, addr) = w.serve(Limits::default(), vec![program.clone()]).await;
+    let c = w.client().dial(addr).await.unwrap();
+    // Nobody has tried a procedure that is never answered at once.
+    for (procedure, tried) in [(procedure::SOON, 0), (procedure::TRIED, 1)] {
+        let call = |argument: u32| {
+            let argument = words(&[argument, 5]);
+            c.call(ECHO, 3, procedure, &Credential::None, argument.into(), LONG)
+        };
+        let (a, b, bad, d) = tokio::join!(call(1), call(2), call(13), call(4));
+        for (got, argument) in [(a, 1), (b, 2), (d, 4)] {
+            assert_eq!(got.unwrap(), words(&[tried, argument, 5]));
+        }
+        // Whoever lets it go owes it all the same.
+        assert_eq!(bad, Err(CallError::SystemErr));
+    }
+    assert_eq!(program.started.load(Ordering::SeqCst), 0, "a future was made");
+    w.until("everything is given back", || server.bytes_held() == 0).await;
+    let counted: u64 = server.metrics().iter().map(|procedure| procedure.calls).sum();
+    assert_eq!(counted, 6);
 }

@@ -37,7 +37,7 @@ use super::host;
 use crate::guest::catalogue::Kernel;
 use peers::{Name, Peer};
 use report::{Figure, Goal, Measured, Report, Sample, median};
-use wire::{File, Job, Kind, Wire};
+use wire::{File, Job, Kind, Order, Wire};
 
 const MIB: u32 = 1 << 20;
 /// Of each file: what is measured is the server, not the device.
@@ -91,7 +91,7 @@ struct Shape {
     title: &'static str,
     kind: Kind,
     bytes: u32,
-    random: bool,
+    order: Order,
     connections: usize,
     depth: usize,
     /// Another client streams 1 MiB writes meanwhile.
@@ -118,14 +118,14 @@ mod pinned {
 const ALONE: &str = "4 KiB random reads, 1 connection, depth 32";
 
 const fn large(title: &'static str, kind: Kind, connections: usize, depth: usize, goal: Goal) -> Shape {
-    Shape { title, kind, bytes: MIB, random: false, connections, depth, beside: false, goal }
+    Shape { title, kind, bytes: MIB, order: Order::Forward, connections, depth, beside: false, goal }
 }
 
 const fn small(title: &'static str, kind: Kind, beside: bool, goal: Goal) -> Shape {
-    Shape { title, kind, bytes: 4096, random: true, connections: 1, depth: 32, beside, goal }
+    Shape { title, kind, bytes: 4096, order: Order::Random, connections: 1, depth: 32, beside, goal }
 }
 
-const SHAPES: [Shape; 8] = [
+const SHAPES: [Shape; 9] = [
     large(
         "1 MiB reads, 4 connections, depth 4",
         Kind::Read,
@@ -151,11 +151,32 @@ const SHAPES: [Shape; 8] = [
         goal(4.5, 0.75, pinned::SMALL_WRITES),
     ),
     small("4 KiB random reads beside another client's 1 MiB writes", Kind::Read, true, NO_GOAL),
+    // The last one: nothing is in memory behind it.
+    Shape {
+        title: "4 KiB reads with nothing in memory, 4 connections, depth 8",
+        kind: Kind::Read,
+        bytes: 4096,
+        order: Order::Once,
+        connections: 4,
+        depth: 8,
+        beside: false,
+        goal: NO_GOAL,
+    },
 ];
 
 impl Shape {
+    /// What counts is how many, not how much.
+    fn is_small(&self) -> bool {
+        self.order != Order::Forward
+    }
+
+    /// Nothing that is read may be in the server's memory, or its kernel's.
+    fn is_cold(&self) -> bool {
+        self.order == Order::Once
+    }
+
     fn unit(&self) -> &'static str {
-        if self.random { "kIOPS" } else { "MB/s" }
+        if self.is_small() { "kIOPS" } else { "MB/s" }
     }
 
     fn files<'a>(&self, peer: &'a Peer) -> &'a [File] {
@@ -164,8 +185,8 @@ impl Shape {
     }
 
     fn job<'a>(&self, file: &'a File, payload: &'a [u8]) -> Job<'a> {
-        let (kind, bytes, random, depth) = (self.kind, self.bytes, self.random, self.depth);
-        Job { file, kind, bytes, places: SIZE / u64::from(bytes), random, depth, payload }
+        let (kind, bytes, order, depth) = (self.kind, self.bytes, self.order, self.depth);
+        Job { file, kind, bytes, places: SIZE / u64::from(bytes), order, depth, payload }
     }
 }
 
@@ -233,9 +254,22 @@ fn fill(peer: &Peer, payload: &[u8]) -> Result<()> {
     let mut wire = Wire::connect(peer.address, 1)?;
     for file in &peer.files {
         let places = SIZE / u64::from(MIB);
-        let job = Job { file, kind: Kind::Write, bytes: MIB, places, random: false, depth: 4, payload };
+        let job =
+            Job { file, kind: Kind::Write, bytes: MIB, places, order: Order::Forward, depth: 4, payload };
         wire.drive(&job, far(), places)?;
         commit(&mut wire, file)?;
+    }
+    Ok(())
+}
+
+/// Every file read from end to end: all rows but the cold ones are about what is in memory.
+fn warm(peer: &Peer) -> Result<()> {
+    let mut wire = Wire::connect(peer.address, 1)?;
+    for file in &peer.files {
+        let places = SIZE / u64::from(MIB);
+        let job =
+            Job { file, kind: Kind::Read, bytes: MIB, places, order: Order::Forward, depth: 4, payload: &[] };
+        wire.drive(&job, far(), places)?;
     }
     Ok(())
 }
@@ -268,10 +302,17 @@ fn rounds(options: &Options, peers: &[Peer], shapes: &[Shape], payload: &[u8]) -
         for (shape, row) in shapes.iter().zip(&mut rows) {
             for turn in 0..peers.len() {
                 let Some(peer) = peers.get((turn + round as usize) % peers.len()) else { continue };
+                // It has no files that could be on a device.
+                if shape.is_cold() && peer.name == Name::Ceiling {
+                    continue;
+                }
                 let time = Duration::from_millis(options.round_ms);
                 let sample = measure(peer, shape, time, u64::from(round), payload)
                     .with_context(|| format!("{}: {}", peer.name, shape.title))?;
                 row.samples.entry(peer.name).or_default().push(sample);
+            }
+            if shape.is_cold() {
+                peers.iter().try_for_each(warm)?;
             }
         }
         eprintln!("round {} of {}", round + 1, options.rounds);
@@ -284,18 +325,22 @@ fn measure(peer: &Peer, shape: &Shape, time: Duration, round: u64, payload: &[u8
         .map(|number| Wire::connect(peer.address, round << 8 | number as u64))
         .collect::<Result<Vec<_>>>()?;
     let writer = wires.pop();
+    if shape.is_cold() {
+        host::drop_caches()?;
+    }
+    let most = if shape.is_cold() { SIZE / u64::from(shape.bytes) } else { u64::MAX };
     let cpu = || peer.cpu_seconds();
     let (cpu_before, begun) = (cpu()?, Instant::now());
     let until = begun + time;
     let (took, written) = thread::scope(|scope| {
         let load = wires.iter_mut().zip(shape.files(peer)).map(|(wire, file)| {
             let job = shape.job(file, payload);
-            scope.spawn(move || wire.drive(&job, until, u64::MAX))
+            scope.spawn(move || wire.drive(&job, until, most))
         });
         let load: Vec<_> = load.collect();
         let stream = writer.filter(|_| shape.beside).zip(shape.files(peer).last()).map(|(mut wire, file)| {
-            let job =
-                Shape { kind: Kind::Write, bytes: MIB, random: false, depth: 4, ..*shape }.job(file, payload);
+            let job = Shape { kind: Kind::Write, bytes: MIB, order: Order::Forward, depth: 4, ..*shape }
+                .job(file, payload);
             scope.spawn(move || wire.drive(&job, until, u64::MAX))
         });
         let mut took = Vec::new();
@@ -323,7 +368,7 @@ fn sample(shape: &Shape, mut took: Vec<u32>, written: Option<usize>, elapsed: f6
     let moved = took.len() as f64 * f64::from(shape.bytes);
     let beside = written.map(|count| count as f64 * f64::from(MIB));
     Sample {
-        rate: if shape.random { took.len() as f64 / elapsed / 1e3 } else { moved / elapsed / 1e6 },
+        rate: if shape.is_small() { took.len() as f64 / elapsed / 1e3 } else { moved / elapsed / 1e6 },
         p50: at(50),
         p99: at(99),
         cpu: cpu / ((moved + beside.unwrap_or(0.0)) / GIB),
@@ -382,7 +427,7 @@ fn crowd(peer: &Peer, connections: usize, payload: &[u8], report: &mut Report) -
             let work = move || -> Result<Wire> {
                 for kind in [Kind::Write, Kind::Read, Kind::Write, Kind::Read] {
                     let places = SIZE / u64::from(MIB);
-                    let job = Job { file, kind, bytes: MIB, places, random: true, depth: 1, payload };
+                    let job = Job { file, kind, bytes: MIB, places, order: Order::Random, depth: 1, payload };
                     wire.drive(&job, far(), 1)?;
                 }
                 Ok(wire)

@@ -21,6 +21,9 @@ const TAKE: usize = 128 << 10;
 /// Most calls in flight of one connection.
 pub(super) const DEEPEST: usize = 256;
 
+/// Odd, so that it meets all of a power of two, and neighbours last.
+const STRIDE: u64 = 0x9e37_79b9_7f4a_7c15;
+
 /// Words of a reply that are looked at: xid, type, acceptance, verifier (2), outcome, NFS status.
 const HEAD: usize = 28;
 
@@ -40,6 +43,16 @@ impl Kind {
     }
 }
 
+/// Which piece of a file comes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// One behind the other, again and again.
+    Forward,
+    Random,
+    /// Each once, far from the one before. There must be a power of two of them.
+    Once,
+}
+
 /// A file at a server, and who may use it.
 #[derive(Clone, Debug)]
 pub(super) struct File {
@@ -55,7 +68,7 @@ pub(super) struct Job<'a> {
     pub(super) bytes: u32,
     /// Places in the file: it has so many pieces of `bytes`.
     pub(super) places: u64,
-    pub(super) random: bool,
+    pub(super) order: Order,
     pub(super) depth: usize,
     /// As many bytes as a WRITE carries, or more.
     pub(super) payload: &'a [u8],
@@ -177,11 +190,15 @@ impl Wire {
     }
 
     fn place(&mut self, job: &Job<'_>, number: u64) -> u64 {
-        if !job.random {
-            return number % job.places;
+        match job.order {
+            Order::Forward => number % job.places,
+            Order::Random => {
+                self.seed =
+                    self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (self.seed >> 33) % job.places
+            }
+            Order::Once => number.wrapping_mul(STRIDE).wrapping_add(self.seed) % job.places,
         }
-        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.seed >> 33) % job.places
     }
 }
 
@@ -292,6 +309,26 @@ impl Scanner {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn once_is_each_once_and_no_neighbour_follows() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut wire = Wire::connect(listener.local_addr().unwrap(), 0x301).unwrap();
+        let file = File { handle: Vec::new(), credential: AuthSys::root("bench") };
+        let job = Job {
+            file: &file,
+            kind: Kind::Read,
+            bytes: 4096,
+            places: 1 << 14,
+            order: Order::Once,
+            depth: 1,
+            payload: &[],
+        };
+        let mut places: Vec<u64> = (0..job.places).map(|number| wire.place(&job, number)).collect();
+        assert!(places.windows(2).all(|pair| pair[0].abs_diff(pair[1]) > 100));
+        places.sort_unstable();
+        assert!(places.into_iter().eq(0..job.places));
+    }
 
     #[test]
     fn replies_are_found_however_they_are_cut() {

@@ -18,7 +18,7 @@ use crate::bench::client::load::{FOLDER, chosen, small};
 use crate::bench::disk::Disk;
 use crate::bench::ds::ganesha::{Ganesha, PSEUDO, Protocol};
 use crate::bench::ds::peers::free_port;
-use crate::bench::host::{Installation, Process};
+use crate::bench::host::{Installation, Process, drop_caches};
 use crate::bench::load::{self, AsyncOperation, Run, Until};
 use crate::client::{Client, How};
 
@@ -165,13 +165,6 @@ impl Site {
         server.stop()?;
         Ok(sample(&run, count, cpu))
     }
-}
-
-/// What nobody has written yet is written, and nothing that is on a disk is in memory any more.
-fn drop_caches() -> Result<()> {
-    nix::unistd::sync();
-    std::fs::write("/proc/sys/vm/drop_caches", "3")
-        .context("cannot drop this machine's caches; it needs root")
 }
 
 /// A server that starts next would wait for those who are still there.

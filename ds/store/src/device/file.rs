@@ -14,6 +14,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 use rustix::pipe::{SpliceFlags, splice};
 
 use super::ahead::Ahead;
+use super::begin::Begins;
 use super::direct::{self, Direct, Second};
 use super::resident::is_resident;
 use super::{Cached, Device, DeviceFile, FileStat, Space, copy_by_hand, read_pipe};
@@ -51,6 +52,7 @@ pub struct FileDevice {
     splices: Arc<AtomicBool>,
     /// Whether the kernel tells what is in memory.
     tells: Arc<AtomicBool>,
+    begins: Arc<Begins>,
     direct: Arc<Direct>,
     /// See [`Ahead`].
     sets_aside: bool,
@@ -70,8 +72,9 @@ impl FileDevice {
         let splices = Arc::new(AtomicBool::new(true));
         let tells = Arc::new(AtomicBool::new(true));
         let sets_aside = rustix::fs::statfs(&root)?.f_type == XFS;
-        let (direct, syncs) = (Arc::default(), Arc::default());
-        Ok(Self { root, device, nowait, sends, splices, tells, direct, sets_aside, honest: true, syncs })
+        let (begins, direct, syncs) = (Arc::default(), Arc::default(), Arc::default());
+        let honest = true;
+        Ok(Self { root, device, nowait, sends, splices, tells, begins, direct, sets_aside, honest, syncs })
     }
 
     /// For one test only: flushes say yes and do nothing, so that a power failure loses what was
@@ -89,11 +92,23 @@ impl FileDevice {
     fn wrap(&self, file: File) -> Arc<dyn DeviceFile> {
         let (nowait, sends) = (Arc::clone(&self.nowait), Arc::clone(&self.sends));
         let (splices, tells) = (Arc::clone(&self.splices), Arc::clone(&self.tells));
-        let direct = Arc::clone(&self.direct);
+        let (begins, direct) = (Arc::clone(&self.begins), Arc::clone(&self.direct));
         let (honest, syncs) = (self.honest, Arc::clone(&self.syncs));
         let ahead = self.sets_aside.then(Ahead::default);
         let second = OnceLock::new();
-        Arc::new(PlainFile { file, nowait, sends, splices, tells, direct, second, ahead, honest, syncs })
+        Arc::new(PlainFile {
+            file,
+            nowait,
+            sends,
+            splices,
+            tells,
+            begins,
+            direct,
+            second,
+            ahead,
+            honest,
+            syncs,
+        })
     }
 }
 
@@ -215,6 +230,7 @@ struct PlainFile {
     sends: Arc<AtomicBool>,
     splices: Arc<AtomicBool>,
     tells: Arc<AtomicBool>,
+    begins: Arc<Begins>,
     direct: Arc<Direct>,
     second: OnceLock<Arc<Second>>,
     ahead: Option<Ahead>,
@@ -264,12 +280,17 @@ impl DeviceFile for PlainFile {
 
     fn read_cached(&self, buffer: &mut [u8], offset: u64) -> io::Result<Cached> {
         if !self.nowait.load(Ordering::Relaxed) {
+            self.begins.missed(&self.file, offset, buffer.len());
             return Ok(Cached::Unknown);
         }
         match rustix::io::preadv2(&self.file, &mut [IoSliceMut::new(buffer)], offset, ReadWriteFlags::NOWAIT)
         {
             Ok(n) => Ok(Cached::Read(n)),
-            Err(Errno::AGAIN | Errno::INTR) => Ok(Cached::Unknown),
+            Err(Errno::AGAIN) => {
+                self.begins.missed(&self.file, offset, buffer.len());
+                Ok(Cached::Unknown)
+            }
+            Err(Errno::INTR) => Ok(Cached::Unknown),
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
                 self.nowait.store(false, Ordering::Relaxed);
                 Ok(Cached::Unknown)

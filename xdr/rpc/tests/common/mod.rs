@@ -16,7 +16,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use sluice_env::{BoxFuture, Env};
 use sluice_rpc::{
-    Call, CallError, Client, Connection, Credential, Frame, Limits, Program, Reply, Server, SimConfig,
+    Call, CallError, Client, Connection, Credential, Frame, Limits, Owed, Program, Reply, Server, SimConfig,
     SimNet, Tcp, Transport, auth_stat,
 };
 use std::net::SocketAddr;
@@ -58,6 +58,10 @@ pub mod procedure {
     pub const BEYOND: u32 = 17;
     /// Waits for the gate and returns nothing.
     pub const GATED_WRITE: u32 = 18;
+    /// Answered from another thread: whether it was tried before, and the argument. There a first word of 13 is bad luck.
+    pub const SOON: u32 = 19;
+    /// The same, and it is tried.
+    pub const TRIED: u32 = 20;
 }
 
 #[derive(Debug)]
@@ -113,7 +117,7 @@ impl Program for Echo {
     }
 
     fn answers_now(&self, procedure: u32) -> bool {
-        procedure == procedure::NOW || procedure == procedure::ECHO
+        matches!(procedure, procedure::NOW | procedure::ECHO | procedure::TRIED)
     }
 
     fn answer_now(&self, _: u32, procedure: u32, args: &[u8], result: &mut BytesMut) -> bool {
@@ -121,6 +125,21 @@ impl Program for Echo {
         // What is left behind by one who then declines is taken away.
         result.extend_from_slice(args);
         now
+    }
+
+    fn take(&self, call: Call, owed: Owed) -> Option<(Call, Owed)> {
+        if !matches!(call.procedure, procedure::SOON | procedure::TRIED) {
+            return Some((call, owed));
+        }
+        let Call { tried, args, .. } = call;
+        drop(self.env.spawn.blocking(Box::new(move || {
+            // It may end without an answer.
+            let owed = owed;
+            if word(&args) != 13 {
+                owed.answer(Reply::Success(Bytes::from([words(&[tried.into()]), args].concat()).into()));
+            }
+        })));
+        None
     }
 
     fn call<'a>(&'a self, call: Call) -> BoxFuture<'a, Reply> {

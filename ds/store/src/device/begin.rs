@@ -1,0 +1,118 @@
+//! Reads that nobody waits for yet. What is not in memory shall be on its way from the device as soon as it was asked for,
+//! so that one thread can wait for many such reads. Some kernels begin to read what they were asked for without leave to
+//! wait (`RWF_NOWAIT`; Linux 6.18 and 7.2 do), others do not and are told to.
+
+use std::fs::File;
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::fs::{Advice, fadvise};
+
+use super::resident::is_resident;
+
+/// After so many reads in a row that the kernel had begun it is believed to begin the next ones.
+const SURE: u32 = 16;
+
+/// Every so many reads it is looked at again: what was begun may have been somebody else's.
+const AGAIN: u32 = 64;
+
+/// Longer reads are left to who waits for them, and to the kernel's own reading ahead.
+const LONG: usize = 64 << 10;
+
+/// What is known of the kernel.
+#[derive(Debug, Default)]
+pub(super) struct Begins {
+    /// Reads in a row that it had begun.
+    seen: AtomicU32,
+}
+
+impl Begins {
+    /// The kernel was asked for these bytes and did not have them. A single byte was asked only to see.
+    pub(super) fn missed(&self, file: &File, offset: u64, length: usize) {
+        if !(2..=LONG).contains(&length) {
+            return;
+        }
+        let seen = self.seen.fetch_add(1, Ordering::Relaxed);
+        if seen >= SURE && !seen.is_multiple_of(AGAIN) {
+            return;
+        }
+        if is_resident(file, offset, length as u64).unwrap_or(false) {
+            return;
+        }
+        self.seen.store(0, Ordering::Relaxed);
+        // Whoever waits for it reads it in any case.
+        fadvise(file, offset, NonZeroU64::new(length as u64), Advice::WillNeed).ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::IoSliceMut;
+    use std::os::unix::fs::FileExt;
+    use std::time::Duration;
+
+    use rustix::io::{Errno, ReadWriteFlags, preadv2};
+
+    use super::*;
+
+    /// A file with nothing of it in memory; `None` where the file system has nothing else.
+    fn cold() -> Option<File> {
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(&[7; 1 << 20], 0).unwrap();
+        file.sync_all().unwrap();
+        fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+        // Kernels before 6.5 do not tell.
+        (!is_resident(&file, 0, 4096).ok()?).then_some(file)
+    }
+
+    #[test]
+    fn what_was_missed_is_on_its_way() {
+        let Some(file) = cold() else { return };
+        let begins = Begins::default();
+        // Pages apart: none of them comes with another.
+        for page in (0..256).step_by(64) {
+            begins.missed(&file, page << 12, 4096);
+            assert!(is_resident(&file, page << 12, 4096).unwrap(), "page {page}");
+        }
+        // A look at a byte begins nothing.
+        begins.missed(&file, 32 << 12, 1);
+        assert!(!is_resident(&file, 32 << 12, 4096).unwrap());
+    }
+
+    /// However often it seemed to begin reads by itself, a kernel that does not is found out.
+    #[test]
+    fn a_kernel_is_not_believed_for_ever() {
+        let Some(file) = cold() else { return };
+        let begins = Begins::default();
+        let mut place = [0; 4096];
+        assert_eq!(file.read_at(&mut place, 0).unwrap(), 4096);
+        for _ in 0..2 * SURE {
+            begins.missed(&file, 0, 4096);
+        }
+        assert!(begins.seen.load(Ordering::Relaxed) >= 2 * SURE);
+        // From now on everything it is asked for is not there.
+        let missed = (0..2 * AGAIN).find(|_| {
+            begins.missed(&file, 128 << 12, 4096);
+            is_resident(&file, 128 << 12, 4096).unwrap()
+        });
+        assert!(missed.is_some(), "never told to begin");
+    }
+
+    /// The kernel this runs on, as far as it tells: a read without leave to wait, and then the bytes.
+    #[test]
+    #[allow(clippy::disallowed_methods, reason = "the device takes real time")]
+    fn the_bytes_come_without_anybody_waiting() {
+        let Some(file) = cold() else { return };
+        let begins = Begins::default();
+        let mut place = [0; 4096];
+        let mut read =
+            || preadv2(&file, &mut [IoSliceMut::new(&mut place)], 100 << 12, ReadWriteFlags::NOWAIT);
+        assert_eq!(read(), Err(Errno::AGAIN));
+        begins.missed(&file, 100 << 12, 4096);
+        let came = (0..2000).any(|_| {
+            std::thread::sleep(Duration::from_millis(1));
+            read() == Ok(4096)
+        });
+        assert!(came && place == [7; 4096]);
+    }
+}
