@@ -32,11 +32,40 @@ impl Folders {
         let folder = first.rsplit_once('/').map_or("", |(folder, _)| folder);
         device.create_dir(folder)?;
         device.sync_dir(DATA)?;
+        let there = device.list(folder)?;
         for leaf in middle * LEAVES..=middle * LEAVES + (LEAVES - 1) {
-            device.create_dir(&leaf_path(leaf))?;
+            let path = leaf_path(leaf);
+            let name = path.rsplit_once('/').map_or("", |(_, name)| name);
+            if there.binary_search_by(|known| known.as_str().cmp(name)).is_err() {
+                device.create_dir(&path)?;
+            }
         }
         device.sync_dir(folder)?;
         *durable = true;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::MemDevice;
+
+    /// An incarnation that died in the middle left some of them.
+    #[test]
+    fn all_leaves_are_there_whatever_was_there_before() {
+        let device = MemDevice::new();
+        for path in [DATA, "data/3", "data/3/07", "data/3/ff"] {
+            device.create_dir(path).unwrap();
+        }
+        let folders = Folders::default();
+        for leaf in [0x3_07, 0x3_00, 0x4_80] {
+            folders.make(&device, leaf).unwrap();
+        }
+        assert_eq!(device.list(DATA).unwrap(), ["3", "4"]);
+        for middle in ["data/3", "data/4"] {
+            let names: Vec<String> = (0..LEAVES).map(|leaf| format!("{leaf:02x}")).collect();
+            assert_eq!(device.list(middle).unwrap(), names);
+        }
     }
 }
