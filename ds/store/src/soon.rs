@@ -16,9 +16,10 @@ pub struct Soon {
 }
 
 impl Store {
-    /// `None` where the data file is not open: looking for it on the device wants a thread for itself.
+    /// `None` where the data file is not open, or nothing was begun: each such read wants a thread for itself.
     pub fn soon(self: &Arc<Self>, key: FileKey) -> Option<Soon> {
-        Some(Soon { file: self.files.get(key)?, store: Arc::clone(self) })
+        let file = self.files.get(key).filter(|file| file.file.begins_reads())?;
+        Some(Soon { file, store: Arc::clone(self) })
     }
 }
 

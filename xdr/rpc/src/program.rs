@@ -66,8 +66,8 @@ pub trait Program: Send + Sync + Debug {
         Some((call, owed))
     }
 
-    /// Runs one call that [`Self::take`] did not want. The future is polled once on the connection's own task and moved to a task of its
-    /// own only if it is not ready then, so it must not block a thread.
+    /// Runs one call that [`Self::take`] did not want. The future is polled once on the connection's own task and moved to a
+    /// task of its own only if it is not ready then, so it must not block a thread.
     fn call<'a>(&'a self, call: Call) -> BoxFuture<'a, Reply>;
 
     /// Whether [`Self::answer_now`] is worth a try.

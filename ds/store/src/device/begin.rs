@@ -1,6 +1,6 @@
 //! Reads that nobody waits for yet. What is not in memory shall be on its way from the device as soon as it was asked for,
 //! so that one thread can wait for many such reads. Some kernels begin to read what they were asked for without leave to
-//! wait (`RWF_NOWAIT`; Linux 6.18 and 7.2 do), others do not and are told to.
+//! wait (`RWF_NOWAIT`; Linux 6.18 and 7.2 do), others do not and are told to, where telling them takes no waiting either.
 
 use std::fs::File;
 use std::num::NonZeroU64;
@@ -20,13 +20,24 @@ const AGAIN: u32 = 64;
 const LONG: usize = 64 << 10;
 
 /// What is known of the kernel.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Begins {
     /// Reads in a row that it had begun.
     seen: AtomicU32,
+    /// It can be told to. XFS would wait for those who write to the file.
+    told: bool,
 }
 
 impl Begins {
+    pub(super) fn new(told: bool) -> Self {
+        Self { seen: AtomicU32::new(0), told }
+    }
+
+    /// What was missed is on its way, as far as is known.
+    pub(super) fn will(&self) -> bool {
+        self.told || self.seen.load(Ordering::Relaxed) >= SURE
+    }
+
     /// The kernel was asked for these bytes and did not have them. A single byte was asked only to see.
     pub(super) fn missed(&self, file: &File, offset: u64, length: usize) {
         if !(2..=LONG).contains(&length) {
@@ -40,8 +51,10 @@ impl Begins {
             return;
         }
         self.seen.store(0, Ordering::Relaxed);
-        // Whoever waits for it reads it in any case.
-        fadvise(file, offset, NonZeroU64::new(length as u64), Advice::WillNeed).ok();
+        if self.told {
+            // Whoever waits for it reads it in any case.
+            fadvise(file, offset, NonZeroU64::new(length as u64), Advice::WillNeed).ok();
+        }
     }
 }
 
@@ -68,7 +81,7 @@ mod tests {
     #[test]
     fn what_was_missed_is_on_its_way() {
         let Some(file) = cold() else { return };
-        let begins = Begins::default();
+        let begins = Begins::new(true);
         // Pages apart: none of them comes with another.
         for page in (0..256).step_by(64) {
             begins.missed(&file, page << 12, 4096);
@@ -83,7 +96,7 @@ mod tests {
     #[test]
     fn a_kernel_is_not_believed_for_ever() {
         let Some(file) = cold() else { return };
-        let begins = Begins::default();
+        let begins = Begins::new(true);
         let mut place = [0; 4096];
         assert_eq!(file.read_at(&mut place, 0).unwrap(), 4096);
         for _ in 0..2 * SURE {
@@ -98,12 +111,31 @@ mod tests {
         assert!(missed.is_some(), "never told to begin");
     }
 
+    /// Where it cannot be told, nobody counts on it before it was seen to, nor afterwards when it does not any more.
+    #[test]
+    fn what_cannot_be_told_is_believed_when_it_was_seen() {
+        let Some(file) = cold() else { return };
+        let begins = Begins::new(false);
+        let mut place = [0; 4096];
+        assert_eq!(file.read_at(&mut place, 0).unwrap(), 4096);
+        for seen in 0..SURE {
+            assert!(!begins.will(), "after {seen}");
+            begins.missed(&file, 0, 4096);
+        }
+        assert!(begins.will());
+        assert!((0..2 * AGAIN).any(|_| {
+            begins.missed(&file, 128 << 12, 4096);
+            !begins.will()
+        }));
+        assert!(!is_resident(&file, 128 << 12, 4096).unwrap(), "nobody is told");
+    }
+
     /// The kernel this runs on, as far as it tells: a read without leave to wait, and then the bytes.
     #[test]
     #[allow(clippy::disallowed_methods, reason = "the device takes real time")]
     fn the_bytes_come_without_anybody_waiting() {
         let Some(file) = cold() else { return };
-        let begins = Begins::default();
+        let begins = Begins::new(true);
         let mut place = [0; 4096];
         let mut read =
             || preadv2(&file, &mut [IoSliceMut::new(&mut place)], 100 << 12, ReadWriteFlags::NOWAIT);

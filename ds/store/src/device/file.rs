@@ -72,8 +72,8 @@ impl FileDevice {
         let splices = Arc::new(AtomicBool::new(true));
         let tells = Arc::new(AtomicBool::new(true));
         let sets_aside = rustix::fs::statfs(&root)?.f_type == XFS;
-        let (begins, direct, syncs) = (Arc::default(), Arc::default(), Arc::default());
-        let honest = true;
+        let (direct, syncs, honest) = (Arc::default(), Arc::default(), true);
+        let begins = Arc::new(Begins::new(!sets_aside));
         Ok(Self { root, device, nowait, sends, splices, tells, begins, direct, sets_aside, honest, syncs })
     }
 
@@ -280,7 +280,6 @@ impl DeviceFile for PlainFile {
 
     fn read_cached(&self, buffer: &mut [u8], offset: u64) -> io::Result<Cached> {
         if !self.nowait.load(Ordering::Relaxed) {
-            self.begins.missed(&self.file, offset, buffer.len());
             return Ok(Cached::Unknown);
         }
         match rustix::io::preadv2(&self.file, &mut [IoSliceMut::new(buffer)], offset, ReadWriteFlags::NOWAIT)
@@ -297,6 +296,10 @@ impl DeviceFile for PlainFile {
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    fn begins_reads(&self) -> bool {
+        self.nowait.load(Ordering::Relaxed) && self.begins.will()
     }
 
     fn is_cached(&self, offset: u64, length: u64) -> bool {

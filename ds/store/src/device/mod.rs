@@ -79,9 +79,12 @@ pub trait Device: Debug + Send + Sync {
 pub trait DeviceFile: Debug + Send + Sync {
     /// Reads until `buffer` is full or the file ends; returns the bytes read.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
-    /// Like `read_at`, but never waits for the device: it may stop short of what is there. A few bytes that are not there are
-    /// on their way afterwards.
+    /// Like `read_at`, but never waits for the device: it may stop short of what is there.
     fn read_cached(&self, buffer: &mut [u8], offset: u64) -> io::Result<Cached>;
+    /// Whether a few bytes that [`Self::read_cached`] did not find are on their way afterwards.
+    fn begins_reads(&self) -> bool {
+        false
+    }
     /// Whether a read of all of these bytes, the last one certainly, would not have to wait. A look at samples: it may
     /// be wrong about bytes between them.
     fn is_cached(&self, offset: u64, length: u64) -> bool {

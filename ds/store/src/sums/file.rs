@@ -383,6 +383,10 @@ impl DeviceFile for SummedFile {
         self.inner.read_cached(buffer, offset)
     }
 
+    fn begins_reads(&self) -> bool {
+        self.inner.begins_reads()
+    }
+
     fn is_cached(&self, offset: u64, length: u64) -> bool {
         self.shown(offset, length).is_ok() && self.inner.is_cached(offset, length)
     }
