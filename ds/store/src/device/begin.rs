@@ -1,6 +1,6 @@
 //! Reads that nobody waits for yet. What is not in memory shall be on its way from the device as soon as it was asked for,
-//! so that one thread can wait for many such reads. Some kernels begin to read what they were asked for without leave to
-//! wait (`RWF_NOWAIT`; Linux 6.18 and 7.2 do), others do not and are told to, where telling them takes no waiting either.
+//! so that one thread can wait for many such reads. A kernel may begin to read what it was asked for without leave to wait
+//! (`RWF_NOWAIT`; Linux 6.18 and 7.2 do). One that is not seen to is told to, where telling it takes no waiting either.
 
 use std::fs::File;
 use std::num::NonZeroU64;
