@@ -7,13 +7,10 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use common::*;
 use rustix::fs::{Advice, fadvise};
 use sluice_env::Env;
-use sluice_rpc::{Client, Tcp};
 use sluice_store::Options;
-use sluice_xdr::nfs3::*;
 
 const SIZE: u64 = (8 << 20) + 1001;
 
@@ -34,16 +31,7 @@ async fn cold_reads_are_what_was_written() {
     for checksums in [None, Some(true)] {
         let (env, dir) = (Env::system(), tempfile::tempdir().unwrap());
         let options = Options { create: true, checksums, ..Options::default() };
-        let ds = on_directory(&env, dir.path(), options).await;
-        let tcp = Arc::new(Tcp);
-        let connection = Client::connect(env.clone(), tcp, ds.local_addr(), Vec::new()).await.unwrap();
-        let nfs = Arc::new(Nfs { connection });
-        let content: Bytes = (0..SIZE as u32).map(|i| (i * 7 + (i >> 8)) as u8).collect::<Vec<_>>().into();
-        for offset in (0..SIZE as usize).step_by(1 << 20) {
-            let piece = &content[offset..content.len().min(offset + (1 << 20))];
-            nfs.write(&handle(1, RW), offset as u64, piece, stable_how::UNSTABLE).await.unwrap();
-        }
-        nfs.commit(&handle(1, RW)).await.unwrap();
+        let (ds, nfs, content) = written(&env, dir.path(), options, SIZE).await;
         let (mut reads, mut bytes) = (0, 0);
         for round in 0..4u64 {
             forget(&dir.path().join("data"));

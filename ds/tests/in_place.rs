@@ -5,10 +5,8 @@ mod common;
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use common::*;
 use sluice_env::Env;
-use sluice_rpc::{Client, Tcp};
 use sluice_store::Options;
 use sluice_xdr::capability::Rights;
 use sluice_xdr::nfs3::*;
@@ -18,16 +16,8 @@ const SIZE: u64 = (3 << 20) + 1000;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn large_reads_are_what_was_written() {
     let (env, dir) = (Env::system(), tempfile::tempdir().unwrap());
-    let ds = on_directory(&env, dir.path(), Options { create: true, ..Options::default() }).await;
-    let tcp = Arc::new(Tcp);
-    let connection = Client::connect(env.clone(), tcp, ds.local_addr(), Vec::new()).await.unwrap();
-    let nfs = Arc::new(Nfs { connection });
-    let content: Bytes = (0..SIZE as u32).map(|i| (i * 7 + (i >> 8)) as u8).collect::<Vec<_>>().into();
-    for offset in (0..SIZE as usize).step_by(1 << 20) {
-        let piece = &content[offset..content.len().min(offset + (1 << 20))];
-        nfs.write(&handle(1, RW), offset as u64, piece, stable_how::UNSTABLE).await.unwrap();
-    }
-    nfs.commit(&handle(1, RW)).await.unwrap();
+    let options = Options { create: true, ..Options::default() };
+    let (ds, nfs, content) = written(&env, dir.path(), options, SIZE).await;
     let mut tasks = tokio::task::JoinSet::new();
     for offset in [0, 1, 4096, 65_536, 1 << 20, SIZE - (1 << 20), SIZE - 100_000, SIZE - 1000, SIZE] {
         for count in [4096, 65_535, 65_536, 65_537, 100_000, 1 << 20] {

@@ -343,3 +343,21 @@ pub(crate) async fn on_directory(env: &Env, dir: &std::path::Path, options: Opti
     }
     ds
 }
+
+/// The same, a client of it, and what that has written to data file 1: so many bytes, durable.
+pub(crate) async fn written(
+    env: &Env,
+    dir: &std::path::Path,
+    options: Options,
+    size: u64,
+) -> (DataServer, Arc<Nfs>, Bytes) {
+    let ds = on_directory(env, dir, options).await;
+    let connection = Client::connect(env.clone(), Arc::new(Tcp), ds.local_addr(), Vec::new()).await.unwrap();
+    let nfs = Arc::new(Nfs { connection });
+    let content: Bytes = (0..size as u32).map(|i| (i * 7 + (i >> 8)) as u8).collect::<Vec<_>>().into();
+    for (number, piece) in content.chunks(1 << 20).enumerate() {
+        nfs.write(&handle(1, RW), (number as u64) << 20, piece, stable_how::UNSTABLE).await.unwrap();
+    }
+    nfs.commit(&handle(1, RW)).await.unwrap();
+    (ds, nfs, content)
+}
