@@ -342,7 +342,7 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
                     let arriving = self.arriving.take();
                     let record = if record.len() > COPIED { record } else { Bytes::copy_from_slice(&record) };
                     self.connection.records.fetch_add(1, Ordering::Relaxed);
-                    self.take((record, tail), arriving, tried).await?;
+                    self.take(record, tail, arriving, tried).await?;
                     if self.connection.outbox.queued() >= ENOUGH {
                         // While the data is still in the processor's cache. An error shows again.
                         let _ = self.flush().await;
@@ -380,7 +380,8 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
     /// Starts the call that `record` holds, or sets it aside with the room that was made for it.
     async fn take(
         &mut self,
-        (record, tail): (Bytes, Option<Tail>),
+        record: Bytes,
+        tail: Option<Tail>,
         arriving: Option<Arriving>,
         tried: bool,
     ) -> Result<(), Ended> {
@@ -442,15 +443,15 @@ async fn start(connection: &Arc<Connection>, work: Work, ticket: Ticket, tried: 
         Work::Refuse(xid, verdict) => return connection.reply(xid, verdict, Frame::empty(), ticket),
     };
     let CallHeader { xid, program: number, version, procedure, credential, args } = header;
-    let connection = Arc::clone(connection);
-    let call = Call { xid, program: number, version, procedure, credential, args, tail, tried, connection };
+    let from = Arc::clone(connection);
+    let call =
+        Call { xid, program: number, version, procedure, credential, args, tail, tried, connection: from };
     let owed = Owed::new(&call, ticket);
     let Some((call, owed)) = program.take(call, owed) else { return };
-    let env = call.connection.env.clone();
     let mut task: BoxFuture<'static, ()> = Box::pin(async move { owed.answer(program.call(call).await) });
     let polled = poll_fn(|cx| Poll::Ready(task.as_mut().poll(cx))).await;
     if polled.is_pending() {
-        env.spawn.spawn(task);
+        connection.env.spawn.spawn(task);
     }
 }
 

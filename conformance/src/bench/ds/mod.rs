@@ -219,7 +219,8 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     ));
     let payload = vec![0xa5; MIB as usize];
     for peer in &peers {
-        fill(peer, &payload).with_context(|| format!("cannot fill the files of {}", peer.name))?;
+        pass(peer, Kind::Write, &payload)
+            .with_context(|| format!("cannot fill the files of {}", peer.name))?;
     }
     let shown = |shape: &&Shape| options.only.as_ref().is_none_or(|only| shape.title.contains(only.as_str()));
     let shapes: Vec<Shape> = SHAPES.iter().filter(shown).copied().collect();
@@ -249,27 +250,17 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     Ok(if report.passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Every file once from end to end, durable, so that nothing measured is the first write of a block.
-fn fill(peer: &Peer, payload: &[u8]) -> Result<()> {
+/// Every file from end to end. Written, it is durable: nothing measured is the first write of a block. Read, it is in memory:
+/// all rows but the cold ones are about that.
+fn pass(peer: &Peer, kind: Kind, payload: &[u8]) -> Result<()> {
     let mut wire = Wire::connect(peer.address, 1)?;
     for file in &peer.files {
         let places = SIZE / u64::from(MIB);
-        let job =
-            Job { file, kind: Kind::Write, bytes: MIB, places, order: Order::Forward, depth: 4, payload };
+        let job = Job { file, kind, bytes: MIB, places, order: Order::Forward, depth: 4, payload };
         wire.drive(&job, far(), places)?;
-        commit(&mut wire, file)?;
-    }
-    Ok(())
-}
-
-/// Every file read from end to end: all rows but the cold ones are about what is in memory.
-fn warm(peer: &Peer) -> Result<()> {
-    let mut wire = Wire::connect(peer.address, 1)?;
-    for file in &peer.files {
-        let places = SIZE / u64::from(MIB);
-        let job =
-            Job { file, kind: Kind::Read, bytes: MIB, places, order: Order::Forward, depth: 4, payload: &[] };
-        wire.drive(&job, far(), places)?;
+        if kind.writes() {
+            commit(&mut wire, file)?;
+        }
     }
     Ok(())
 }
@@ -312,7 +303,7 @@ fn rounds(options: &Options, peers: &[Peer], shapes: &[Shape], payload: &[u8]) -
                 row.samples.entry(peer.name).or_default().push(sample);
             }
             if shape.is_cold() {
-                peers.iter().try_for_each(warm)?;
+                peers.iter().try_for_each(|peer| pass(peer, Kind::Read, payload))?;
             }
         }
         eprintln!("round {} of {}", round + 1, options.rounds);
@@ -328,13 +319,13 @@ fn measure(peer: &Peer, shape: &Shape, time: Duration, round: u64, payload: &[u8
     if shape.is_cold() {
         host::drop_caches()?;
     }
-    let most = if shape.is_cold() { SIZE / u64::from(shape.bytes) } else { u64::MAX };
     let cpu = || peer.cpu_seconds();
     let (cpu_before, begun) = (cpu()?, Instant::now());
     let until = begun + time;
     let (took, written) = thread::scope(|scope| {
         let load = wires.iter_mut().zip(shape.files(peer)).map(|(wire, file)| {
             let job = shape.job(file, payload);
+            let most = if shape.is_cold() { job.places } else { u64::MAX };
             scope.spawn(move || wire.drive(&job, until, most))
         });
         let load: Vec<_> = load.collect();

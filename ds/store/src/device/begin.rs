@@ -4,7 +4,8 @@
 
 use std::fs::File;
 use std::num::NonZeroU64;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use rustix::fs::{Advice, fadvise};
 
@@ -17,7 +18,7 @@ const SURE: u32 = 16;
 const AGAIN: u32 = 64;
 
 /// Longer reads are left to who waits for them, and to the kernel's own reading ahead.
-const LONG: usize = 64 << 10;
+const LONG: usize = 16 << 10;
 
 /// What is known of the kernel.
 #[derive(Debug)]
@@ -26,11 +27,13 @@ pub(super) struct Begins {
     seen: AtomicU32,
     /// It can be told to. XFS would wait for those who write to the file.
     told: bool,
+    /// It tells what is in memory; shared with all who ask.
+    tells: Arc<AtomicBool>,
 }
 
 impl Begins {
-    pub(super) fn new(told: bool) -> Self {
-        Self { seen: AtomicU32::new(0), told }
+    pub(super) fn new(told: bool, tells: Arc<AtomicBool>) -> Self {
+        Self { seen: AtomicU32::new(0), told, tells }
     }
 
     /// What was missed is on its way, as far as is known.
@@ -47,8 +50,12 @@ impl Begins {
         if seen >= SURE && !seen.is_multiple_of(AGAIN) {
             return;
         }
-        if is_resident(file, offset, length as u64).unwrap_or(false) {
-            return;
+        if self.tells.load(Ordering::Relaxed) {
+            match is_resident(file, offset, length as u64) {
+                Ok(true) => return,
+                Ok(false) => {}
+                Err(_) => self.tells.store(false, Ordering::Relaxed),
+            }
         }
         self.seen.store(0, Ordering::Relaxed);
         if self.told {
@@ -73,15 +80,26 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         file.write_all_at(&[7; 1 << 20], 0).unwrap();
         file.sync_all().unwrap();
-        fadvise(&file, 0, None, Advice::DontNeed).unwrap();
-        // Kernels before 6.5 do not tell.
-        (!is_resident(&file, 0, 4096).ok()?).then_some(file)
+        // A page that somebody is just looking at stays.
+        for _ in 0..100 {
+            fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+            // Kernels before 6.5 do not tell.
+            let pages = (0..256).map(|page| is_resident(&file, page << 12, 4096));
+            if !pages.collect::<Result<Vec<_>, _>>().ok()?.contains(&true) {
+                return Some(file);
+            }
+        }
+        None
+    }
+
+    fn begins(told: bool) -> Begins {
+        Begins::new(told, Arc::new(AtomicBool::new(true)))
     }
 
     #[test]
     fn what_was_missed_is_on_its_way() {
         let Some(file) = cold() else { return };
-        let begins = Begins::new(true);
+        let begins = begins(true);
         // Pages apart: none of them comes with another.
         for page in (0..256).step_by(64) {
             begins.missed(&file, page << 12, 4096);
@@ -96,7 +114,7 @@ mod tests {
     #[test]
     fn a_kernel_is_not_believed_for_ever() {
         let Some(file) = cold() else { return };
-        let begins = Begins::new(true);
+        let begins = begins(true);
         let mut place = [0; 4096];
         assert_eq!(file.read_at(&mut place, 0).unwrap(), 4096);
         for _ in 0..2 * SURE {
@@ -115,7 +133,7 @@ mod tests {
     #[test]
     fn what_cannot_be_told_is_believed_when_it_was_seen() {
         let Some(file) = cold() else { return };
-        let begins = Begins::new(false);
+        let begins = begins(false);
         let mut place = [0; 4096];
         assert_eq!(file.read_at(&mut place, 0).unwrap(), 4096);
         for seen in 0..SURE {
@@ -128,6 +146,12 @@ mod tests {
             !begins.will()
         }));
         assert!(!is_resident(&file, 128 << 12, 4096).unwrap(), "nobody is told");
+        // Nor where it does not tell.
+        let silent = Begins::new(false, Arc::default());
+        for _ in 0..2 * SURE {
+            silent.missed(&file, 0, 4096);
+            assert!(!silent.will());
+        }
     }
 
     /// The kernel this runs on, as far as it tells: a read without leave to wait, and then the bytes.
@@ -135,7 +159,7 @@ mod tests {
     #[allow(clippy::disallowed_methods, reason = "the device takes real time")]
     fn the_bytes_come_without_anybody_waiting() {
         let Some(file) = cold() else { return };
-        let begins = Begins::new(true);
+        let begins = begins(true);
         let mut place = [0; 4096];
         let mut read =
             || preadv2(&file, &mut [IoSliceMut::new(&mut place)], 100 << 12, ReadWriteFlags::NOWAIT);

@@ -73,7 +73,7 @@ impl FileDevice {
         let tells = Arc::new(AtomicBool::new(true));
         let sets_aside = rustix::fs::statfs(&root)?.f_type == XFS;
         let (direct, syncs, honest) = (Arc::default(), Arc::default(), true);
-        let begins = Arc::new(Begins::new(!sets_aside));
+        let begins = Arc::new(Begins::new(!sets_aside, Arc::clone(&tells)));
         Ok(Self { root, device, nowait, sends, splices, tells, begins, direct, sets_aside, honest, syncs })
     }
 
