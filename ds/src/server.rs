@@ -184,10 +184,17 @@ impl DataServer {
 
 /// Until the server stops: the store can be opened again then.
 async fn keep(store: Arc<Store>, mut stop: watch::Receiver<bool>) {
+    let work = async {
+        tokio::join!(
+            Arc::clone(&store).make_folders(),
+            Arc::clone(&store).keep_sums(),
+            Arc::clone(&store).close_idle()
+        )
+    };
     tokio::select! {
         biased;
         _ = stop.wait_for(|stop| *stop) => {}
-        _ = async { tokio::join!(Arc::clone(&store).keep_sums(), Arc::clone(&store).close_idle()) } => {}
+        _ = work => {}
     }
 }
 

@@ -6,7 +6,7 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use sluice_store::device::MemDevice;
+use sluice_store::device::{Device, MemDevice};
 use sluice_xdr::capability::{Capability, Rights};
 use sluice_xdr::control::*;
 use sluice_xdr::nfs3::*;
@@ -30,6 +30,17 @@ fn nothing_is_served_before_the_first_registration() {
         assert_eq!((first.protocol, first.store.0), (CTL_PROTOCOL, ds.status().store.0));
         assert_eq!(first.addresses[0].port, 2050);
         assert!(first.capacity.free_bytes > 0);
+    });
+}
+
+#[test]
+fn folders_are_there_before_the_first_write() {
+    simulate(async |w| {
+        let ds = w.start().await;
+        let made = || w.device.list("data").map_or(0, |middles| middles.len());
+        w.until(|| made() == 16).await;
+        assert_eq!(w.device.list("data/f").unwrap().len(), 256);
+        ds.shutdown(LONG).await;
     });
 }
 

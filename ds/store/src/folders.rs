@@ -1,21 +1,65 @@
-//! The folders of the fan-out: 16 with 256 each. All 256 come with the first data file of any of them, so that
-//! a new data file seldom waits for more than its own entry.
+//! The folders of the fan-out: 16 with 256 each. All 256 are made before anybody needs one of them, or else with the first
+//! data file of any of them, so that a new data file seldom waits for more than its own entry.
+
+use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tokio::sync::oneshot;
 
-use crate::StoreError;
 use crate::data_file::leaf_path;
-use crate::device::Device;
+use crate::device::{Device, Space};
 use crate::format::DATA;
+use crate::{Store, StoreError};
+
+const MIDDLES: u16 = 16;
 
 /// Leaf folders of one middle folder.
 const LEAVES: u16 = 256;
+
+/// Of the room and the inodes that are left, those for which nobody has asked yet take this part at most.
+const SHARE: u64 = 16;
+
+/// Bytes of an empty folder, where it takes any.
+const FOLDER: u64 = 4096;
 
 /// Which folders are known durable.
 #[derive(Debug, Default)]
 pub(crate) struct Folders {
     /// By middle folder. Held while its folders are made: whoever comes meanwhile needs them too.
-    durable: [Mutex<bool>; 16],
+    durable: [Mutex<bool>; MIDDLES as usize],
+}
+
+impl Store {
+    /// Makes all folders that are not there, so that no write has to wait for 256 of them; nothing on a device where they would
+    /// take more than a sixteenth of what is left. What goes wrong is told to the write that needs the folder.
+    pub async fn make_folders(self: Arc<Self>) {
+        for middle in 0..MIDDLES {
+            let (device, folders, reserve) =
+                (Arc::clone(&self.device), Arc::clone(&self.folders), self.room.reserve());
+            let (done, made) = oneshot::channel();
+            // Without the store: whoever closes it meanwhile may open it again.
+            drop(self.env.spawn.blocking(Box::new(move || {
+                let result = match device.space() {
+                    Ok(space) if has_room(&space, reserve) => folders.make(&*device, middle * LEAVES),
+                    Ok(_) => Err(StoreError::NoSpace),
+                    Err(error) => Err(error.into()),
+                };
+                // Nobody waits when the store is closed.
+                let _ = done.send(result);
+            })));
+            if let Err(error) = made.await.unwrap_or(Err(StoreError::Closing)) {
+                tracing::debug!(store = %self.place(), %error, "folders are made when they are needed");
+                return;
+            }
+        }
+    }
+}
+
+/// Whether all folders are a small part of what is left.
+fn has_room(space: &Space, reserve: u64) -> bool {
+    let most = u64::from(MIDDLES) * u64::from(LEAVES + 1) * SHARE;
+    let free = space.free.saturating_sub(reserve);
+    free >= most * FOLDER && (space.inodes == 0 || space.inodes_free >= most)
 }
 
 impl Folders {
@@ -48,8 +92,42 @@ impl Folders {
 
 #[cfg(test)]
 mod tests {
+    use sluice_env::Env;
+
     use super::*;
+    use crate::Options;
     use crate::device::MemDevice;
+
+    async fn store(device: &MemDevice) -> Arc<Store> {
+        let options = Options { create: true, ..Options::default() };
+        Store::open(&Env::simulated(1), Arc::new(device.clone()), options).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn all_are_there_before_somebody_needs_them() {
+        let device = MemDevice::new();
+        store(&device).await.make_folders().await;
+        device.crash();
+        let middles = device.list(DATA).unwrap();
+        assert_eq!(middles.len(), usize::from(MIDDLES));
+        for middle in middles {
+            assert_eq!(device.list(&format!("{DATA}/{middle}")).unwrap().len(), usize::from(LEAVES));
+        }
+    }
+
+    /// Where they would take room that data could have, those that are needed are made when they are.
+    #[tokio::test]
+    async fn a_small_device_has_none_that_nobody_needs() {
+        let device = MemDevice::new();
+        device.set_capacity(300 << 20);
+        store(&device).await.make_folders().await;
+        assert_eq!(device.list(DATA).unwrap(), Vec::<String>::new());
+        let space = |free, inodes, inodes_free| Space { free, inodes, inodes_free, ..Space::default() };
+        assert!(has_room(&space(322 << 20, 0, 0), 64 << 20));
+        assert!(!has_room(&space(320 << 20, 0, 0), 64 << 20));
+        assert!(has_room(&space(1 << 40, 1 << 20, 66_000), 64 << 20));
+        assert!(!has_room(&space(1 << 40, 1 << 20, 65_000), 64 << 20));
+    }
 
     /// An incarnation that died in the middle left some of them.
     #[test]

@@ -9,7 +9,6 @@ use sluice_env::Env;
 use tokio::sync::{Notify, oneshot};
 
 use crate::device::Device;
-use crate::folders::Folders;
 use crate::format::{BOOT, DATA, JOURNAL, SUPERBLOCK, Superblock};
 use crate::gate::Gate;
 use crate::journal::Journal;
@@ -137,7 +136,7 @@ fn open(env: &Env, device: Arc<dyn Device>, options: Options) -> Result<Arc<Stor
         verifiers: Verifiers::new(boot, env.random.u64()),
         journal: Arc::new(journal),
         files: OpenFiles::new(affordable(env, &options, sums.is_some()), boot),
-        folders: Folders::default(),
+        folders: Arc::default(),
         pool: Pool::default(),
         room: Room::new(options.reserve),
         gate: Gate::default(),

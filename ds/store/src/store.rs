@@ -85,7 +85,7 @@ pub struct Store {
     pub(crate) verifiers: Verifiers,
     pub(crate) journal: Arc<Journal>,
     pub(crate) files: OpenFiles,
-    pub(crate) folders: Folders,
+    pub(crate) folders: Arc<Folders>,
     pub(crate) gate: Gate,
     /// `None`: no checksums are kept.
     pub(crate) sums: Option<Arc<Sums>>,
