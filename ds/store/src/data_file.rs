@@ -23,7 +23,8 @@ pub(crate) fn path_of(key: FileKey) -> String {
 /// process that died, still unflushed in the page cache: its first flush is never skipped.
 const UNTOUCHED: u64 = 1;
 
-type Done = oneshot::Sender<Result<(), StoreError>>;
+/// Where somebody waits for a flush.
+pub(crate) type Done = oneshot::Sender<Result<(), StoreError>>;
 
 #[derive(Debug)]
 struct Flushing {
@@ -120,15 +121,12 @@ impl DataFile {
         self.recorded.load(Ordering::Acquire)
     }
 
-    /// Blocking.
-    pub(crate) fn set_recorded(&self) -> Result<(), StoreError> {
-        self.file.set_recorded()?;
+    pub(crate) fn set_recorded(&self) {
         self.recorded.store(true, Ordering::Release);
-        Ok(())
     }
 
     /// Joins the next flush. `None`: nothing to flush. Otherwise the receiver, and whether the
-    /// caller must run [`Self::flush`].
+    /// caller must see to it that [`Self::flush`] is called until nobody waits.
     pub(crate) fn join(&self) -> Option<(oneshot::Receiver<Result<(), StoreError>>, bool)> {
         let mut flushing = self.flushing.lock();
         if flushing.flushed >= self.written.load(Ordering::Acquire) {
@@ -139,32 +137,32 @@ impl DataFile {
         Some((wait, !std::mem::replace(&mut flushing.running, true)))
     }
 
-    /// Flushes until nobody waits: those who join while one flush runs share the next. Blocking.
-    /// `failed` is told of every failure before the waiters are.
-    pub(crate) fn flush(&self, device: &dyn Device, failed: impl Fn(&StoreError)) {
-        loop {
-            let waiters = {
-                let mut flushing = self.flushing.lock();
-                if flushing.waiters.is_empty() {
-                    flushing.running = false;
-                    return;
-                }
-                std::mem::take(&mut flushing.waiters)
-            };
-            let covers = self.written.load(Ordering::Acquire);
-            let result = self.flush_once(device);
-            match &result {
-                Ok(()) => {
-                    let mut flushing = self.flushing.lock();
-                    flushing.flushed = flushing.flushed.max(covers);
-                }
-                Err(error) => failed(error),
-            }
-            for waiter in waiters {
-                // A caller that went away needs no answer.
-                let _ = waiter.send(result.clone());
-            }
+    /// Flushes for all who wait, who have yet to be told; `None` when nobody does. Those who join meanwhile share the
+    /// next one. Blocking.
+    pub(crate) fn flush(&self, device: &dyn Device) -> Option<(Vec<Done>, Result<(), StoreError>)> {
+        if self.rests() {
+            return None;
         }
+        let waiters = std::mem::take(&mut self.flushing.lock().waiters);
+        let covers = self.written.load(Ordering::Acquire);
+        let result = self.flush_once(device);
+        if result.is_ok() {
+            let mut flushing = self.flushing.lock();
+            flushing.flushed = flushing.flushed.max(covers);
+        }
+        Some((waiters, result))
+    }
+
+    /// Whether nobody waits, and whoever comes next is to see to the flush. For who does so now.
+    pub(crate) fn rests(&self) -> bool {
+        let mut flushing = self.flushing.lock();
+        flushing.running = !flushing.waiters.is_empty();
+        !flushing.running
+    }
+
+    /// Somebody waits for another flush.
+    pub(crate) fn is_awaited(&self) -> bool {
+        !self.flushing.lock().waiters.is_empty()
     }
 
     fn flush_once(&self, device: &dyn Device) -> Result<(), StoreError> {

@@ -5,19 +5,26 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 use sluice_env::Env;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use crate::StoreError;
+use crate::data_file::{DataFile, Done};
 use crate::device::Device;
 use crate::fence::{Access, Refusal, Row, Table};
 use crate::log::Log;
 
-type Done = oneshot::Sender<Result<(), StoreError>>;
+/// Who is told when rows are durable.
+#[derive(Debug)]
+enum Waiter {
+    One(Done),
+    /// All who wait for a data file that has come into being. From then on its absence is a loss.
+    File(Arc<DataFile>, Vec<Done>),
+}
 
 #[derive(Debug, Default)]
 struct Queue {
     rows: Vec<Row>,
-    waiters: Vec<Done>,
+    waiters: Vec<Waiter>,
     /// Someone is writing and will come back for more.
     running: bool,
 }
@@ -28,6 +35,8 @@ pub(crate) struct Journal {
     device: Arc<dyn Device>,
     env: Env,
     max_rows: usize,
+    /// Told when data files have come into being.
+    pub(crate) materialised: Arc<Notify>,
     // Each guards itself. Lock order: queue, then log, then table; none is held across an await.
     queue: Mutex<Queue>,
     log: Mutex<Log>,
@@ -55,6 +64,7 @@ impl Journal {
             device,
             env: env.clone(),
             max_rows,
+            materialised: Arc::default(),
             queue: Mutex::default(),
             log: Mutex::new(log),
             table: RwLock::new(table),
@@ -88,15 +98,41 @@ impl Journal {
             rows.iter().for_each(|row| table.apply(row));
             drop(table);
             queue.rows.extend(rows);
-            queue.waiters.push(done);
+            queue.waiters.push(Waiter::One(done));
             !std::mem::replace(&mut queue.running, true)
         };
         if lead {
-            let this = Arc::clone(self);
-            // Not awaited: the work goes on if this caller goes away, and others wait for it.
-            drop(self.env.spawn.blocking(Box::new(move || this.drain())));
+            self.lead();
         }
         wait.await.unwrap_or(Err(StoreError::Closing))
+    }
+
+    /// Says that `file` has come into being, and tells `waiters` when that is durable. The calling thread writes for all,
+    /// if nobody does, as long as nobody waits for it to flush the file once more. Blocking.
+    pub(crate) fn record(self: &Arc<Self>, file: Arc<DataFile>, waiters: Vec<Done>) {
+        let row = Row::Materialised { key: file.key, generation: file.generation };
+        let same = Arc::clone(&file);
+        {
+            let mut queue = self.queue.lock();
+            self.table.write().apply(&row);
+            queue.rows.push(row);
+            queue.waiters.push(Waiter::File(file, waiters));
+            if std::mem::replace(&mut queue.running, true) {
+                return;
+            }
+        }
+        while self.write_queued() {
+            if same.is_awaited() {
+                self.lead();
+                return;
+            }
+        }
+    }
+
+    /// Not awaited: the work goes on if the caller goes away, and others wait for it.
+    fn lead(self: &Arc<Self>) {
+        let this = Arc::clone(self);
+        drop(self.env.spawn.blocking(Box::new(move || while this.write_queued() {})));
     }
 
     /// Rows that need not be durable now: the next flush takes them along.
@@ -107,23 +143,49 @@ impl Journal {
         queue.rows.extend_from_slice(rows);
     }
 
-    fn drain(&self) {
-        loop {
-            let (rows, waiters) = {
-                let mut queue = self.queue.lock();
-                if queue.waiters.is_empty() {
-                    queue.running = false;
-                    return;
-                }
-                (std::mem::take(&mut queue.rows), std::mem::take(&mut queue.waiters))
-            };
-            let result = self.write(&rows);
-            if let Err(error) = &result {
-                tracing::error!(store = %self.device.name(), %error, "the fence journal cannot be written");
+    /// What is queued becomes durable. False, and whoever comes next is to write, when nobody waits for that.
+    fn write_queued(&self) -> bool {
+        let (rows, waiters) = {
+            let mut queue = self.queue.lock();
+            queue.running = !queue.waiters.is_empty();
+            if !queue.running {
+                return false;
             }
-            for waiter in waiters {
+            (std::mem::take(&mut queue.rows), std::mem::take(&mut queue.waiters))
+        };
+        let result = self.write(&rows);
+        if let Err(error) = &result {
+            tracing::error!(store = %self.device.name(), %error, "the fence journal cannot be written");
+        }
+        self.tell(waiters, &result);
+        true
+    }
+
+    fn tell(&self, waiters: Vec<Waiter>, result: &Result<(), StoreError>) {
+        let mut files = Vec::new();
+        for waiter in waiters {
+            let all = match waiter {
+                Waiter::One(waiter) => vec![waiter],
+                Waiter::File(file, all) => {
+                    if result.is_ok() {
+                        file.set_recorded();
+                        files.push(file);
+                    }
+                    all
+                }
+            };
+            for waiter in all {
                 // A caller that went away needs no answer.
                 let _ = waiter.send(result.clone());
+            }
+        }
+        if !files.is_empty() {
+            self.materialised.notify_one();
+        }
+        // Behind the answers: without its mark a file is only recorded, and told of, once more.
+        for file in files {
+            if let Err(error) = file.file.set_recorded() {
+                tracing::debug!(store = %self.device.name(), file = %file.key, %error, "a data file has no mark");
             }
         }
     }

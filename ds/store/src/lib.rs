@@ -13,6 +13,7 @@ mod data_file;
 pub mod device;
 mod error;
 mod fence;
+mod flush;
 mod folders;
 mod format;
 mod gate;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use parking_lot::Mutex;
 use sluice_env::Env;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 
 use crate::device::Device;
 use crate::format::{BOOT, DATA, JOURNAL, SUPERBLOCK, Superblock};
@@ -149,7 +149,6 @@ fn open(env: &Env, device: Arc<dyn Device>, options: Options) -> Result<Arc<Stor
         inline_write: options.inline_write,
         pace: Pace::default(),
         send_pace: Pace::default(),
-        materialised: Arc::new(Notify::new()),
         flush_failures: AtomicU64::new(0),
         direct_bytes: AtomicU64::new(0),
         piped_bytes: AtomicU64::new(0),

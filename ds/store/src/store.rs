@@ -93,7 +93,6 @@ pub struct Store {
     pub(crate) pace: Pace,
     /// Whether what is said to be in memory is: sends of it do not make a thread sleep.
     pub(crate) send_pace: Pace,
-    pub(crate) materialised: Arc<Notify>,
     pub(crate) flush_failures: AtomicU64,
     pub(crate) direct_bytes: AtomicU64,
     pub(crate) piped_bytes: AtomicU64,
@@ -321,7 +320,7 @@ impl Store {
 
     /// Notified when there is something new in [`Self::unreported`].
     pub fn materialised(&self) -> Arc<Notify> {
-        Arc::clone(&self.materialised)
+        Arc::clone(&self.journal.materialised)
     }
 }
 
@@ -364,41 +363,6 @@ impl Store {
             }),
         );
         wait.await.unwrap_or(Err(StoreError::Closing))
-    }
-
-    /// Waits for a flush that covers everything written to `file` so far.
-    pub(crate) async fn flush(self: &Arc<Self>, file: &Arc<DataFile>) -> Result<(), StoreError> {
-        if let Some((wait, lead)) = file.join() {
-            if lead && file.owes_entry() {
-                // Beside the file's own flush: a journaling file system commits both at once.
-                let (store, file) = (Arc::clone(self), Arc::clone(file));
-                drop(self.env.spawn.blocking(Box::new(move || file.flush_entry(&*store.device))));
-            }
-            if lead {
-                let (store, file) = (Arc::clone(self), Arc::clone(file));
-                // Not awaited: others wait for it even if this caller goes away.
-                drop(self.env.spawn.blocking(Box::new(move || store.flush_file(&file))));
-            }
-            wait.await.unwrap_or(Err(StoreError::Closing))?;
-        }
-        if file.is_recorded() {
-            return Ok(());
-        }
-        // The first stable acknowledgement of this file: from now on its absence is a loss.
-        let row = Row::Materialised { key: file.key, generation: file.generation };
-        self.journal.append(vec![row]).await?;
-        let recorded = Arc::clone(file);
-        self.blocking(move |_| recorded.set_recorded()).await?;
-        self.materialised.notify_one();
-        Ok(())
-    }
-
-    fn flush_file(&self, file: &DataFile) {
-        file.flush(&*self.device, |error| {
-            self.flush_failures.fetch_add(1, Ordering::Relaxed);
-            self.verifiers.poison(file.key, self.env.random.u64());
-            tracing::error!(store = %self.place(), file = %file.key, %error, "flush failed");
-        });
     }
 
     /// Opens something, if need be in the place of data files that nobody uses just now: a process has only so many
@@ -506,7 +470,7 @@ impl Store {
 
     fn flush_if_nobody_does(&self, file: &DataFile) {
         if let Some((_, true)) = file.join() {
-            self.flush_file(file);
+            self.flush_here(file);
         }
     }
 }

@@ -75,15 +75,24 @@ impl Store {
         let access = *access;
         // Taken before the write: if a flush of this file fails meanwhile, the client must notice.
         let verifier = self.verifiers.of(access.key);
-        let file = if self.may_write_here(&access, offset, data.len()) {
-            self.write_checked(&access, offset, Data::Cached(&data))?
-        } else {
-            let alone = Data::new(&data, stability).alone(access.key);
-            let write = move |store: &Self| store.write_checked(&access, offset, Data::new(&data, stability));
-            self.on(&self.write_lane, alone, write).await?
+        let stable = stability != Stability::Unstable;
+        if self.may_write_here(&access, offset, data.len()) {
+            let file = self.write_checked(&access, offset, Data::Cached(&data))?;
+            if stable {
+                self.flush(&file).await?;
+            }
+            return Ok(verifier);
+        }
+        let (alone, this) = (Data::new(&data, stability).alone(access.key), Arc::clone(self));
+        let write = move |store: &Self| {
+            let file = store.write_checked(&access, offset, Data::new(&data, stability))?;
+            // From here: nobody has to be woken to begin it.
+            let begun = if stable { this.begin_flush(&file) } else { None };
+            Ok((file, begun))
         };
-        if stability != Stability::Unstable {
-            self.flush(&file).await?;
+        let (file, begun) = self.on(&self.write_lane, alone, write).await?;
+        if stable {
+            self.flushed(&file, begun).await?;
         }
         Ok(verifier)
     }

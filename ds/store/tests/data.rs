@@ -143,6 +143,40 @@ fn a_flush_that_failed_for_somebody_else_is_told_to_who_wrote_before_it() {
     });
 }
 
+/// Its data and its entry are durable then, but nothing says that they must be there.
+#[test]
+fn a_file_that_could_not_be_recorded_is_recorded_with_the_next_commit() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        let store = open(&env, &device).await.unwrap();
+        store.write_at(&access(1), 0, bytes(1, 10), Stability::Unstable).await.unwrap();
+        device.fail_syncs_after(2, 9);
+        assert!(matches!(store.commit(key(1)).await, Err(StoreError::Io(_))));
+        device.fail_syncs(0);
+        assert_eq!(store.flush_failures(), 0, "the file's own flushes went well");
+        store.commit(key(1)).await.unwrap();
+        device.crash();
+        drop(store);
+        let store = open(&env, &device).await.unwrap();
+        assert_eq!(store.unreported(9), [(key(1), 0)]);
+    });
+}
+
+#[test]
+fn a_file_is_recorded_once() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        for incarnation in 0..2 {
+            let store = open(&env, &device).await.unwrap();
+            store.write_at(&access(1), 0, bytes(1, 10), Stability::FileSync).await.unwrap();
+            assert_eq!(store.unreported(9).len(), 1 - incarnation);
+            store.reported(&[key(1)]);
+            // The journal's next row takes that along.
+            store.admit_caller(1).await.unwrap();
+        }
+    });
+}
+
 #[test]
 fn commits_without_new_writes_cost_nothing() {
     simulate(async |env| {
@@ -184,6 +218,28 @@ async fn concurrent_commits_share_flushes() {
     }
     for i in 0..64u64 {
         assert_eq!(store.read_at(key(1), i * 4096, 4096).await.unwrap().data, bytes(i as u8, 4096));
+    }
+}
+
+/// Whoever flushes a file writes the journal for all, and has another flush to do meanwhile. The last answer is the end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_files_come_into_being_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let env = Env::system();
+    for round in 0..4_u64 {
+        let store = open_on(&env, Arc::new(FileDevice::new(dir.path()).unwrap())).await.unwrap();
+        let mut set = tokio::task::JoinSet::new();
+        for (file, place) in (0..32).flat_map(|file| (0..3).map(move |place| (round * 32 + file, place))) {
+            let store = Arc::clone(&store);
+            set.spawn(async move {
+                let data = bytes(file as u8, 20_000);
+                store.write_at(&access(file), place * 20_000, data, Stability::FileSync).await.unwrap();
+            });
+        }
+        while let Some(done) = set.join_next().await {
+            done.unwrap();
+        }
+        assert_eq!(store.unreported(1000).len() as u64, (round + 1) * 32);
     }
 }
 

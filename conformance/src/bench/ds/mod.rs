@@ -96,6 +96,8 @@ struct Shape {
     depth: usize,
     /// Another client streams 1 MiB writes meanwhile.
     beside: bool,
+    /// Nothing that is read may be in the server's memory, or its kernel's: each place once.
+    cold: bool,
     goal: Goal,
 }
 
@@ -118,14 +120,39 @@ mod pinned {
 const ALONE: &str = "4 KiB random reads, 1 connection, depth 32";
 
 const fn large(title: &'static str, kind: Kind, connections: usize, depth: usize, goal: Goal) -> Shape {
-    Shape { title, kind, bytes: MIB, order: Order::Forward, connections, depth, beside: false, goal }
+    Shape {
+        title,
+        kind,
+        bytes: MIB,
+        order: Order::Forward,
+        connections,
+        depth,
+        beside: false,
+        cold: false,
+        goal,
+    }
 }
 
 const fn small(title: &'static str, kind: Kind, beside: bool, goal: Goal) -> Shape {
-    Shape { title, kind, bytes: 4096, order: Order::Random, connections: 1, depth: 32, beside, goal }
+    Shape {
+        title,
+        kind,
+        bytes: 4096,
+        order: Order::Random,
+        connections: 1,
+        depth: 32,
+        beside,
+        cold: false,
+        goal,
+    }
 }
 
-const SHAPES: [Shape; 9] = [
+const fn cold(title: &'static str, bytes: u32, order: Order, depth: usize) -> Shape {
+    let kind = Kind::Read;
+    Shape { title, kind, bytes, order, connections: 4, depth, beside: false, cold: true, goal: NO_GOAL }
+}
+
+const SHAPES: [Shape; 11] = [
     large(
         "1 MiB reads, 4 connections, depth 4",
         Kind::Read,
@@ -151,28 +178,20 @@ const SHAPES: [Shape; 9] = [
         goal(4.5, 0.75, pinned::SMALL_WRITES),
     ),
     small("4 KiB random reads beside another client's 1 MiB writes", Kind::Read, true, NO_GOAL),
-    // The last one: nothing is in memory behind it.
-    Shape {
-        title: "4 KiB reads with nothing in memory, 4 connections, depth 8",
-        kind: Kind::Read,
-        bytes: 4096,
-        order: Order::Once,
-        connections: 4,
-        depth: 8,
-        beside: false,
-        goal: NO_GOAL,
-    },
+    cold("4 KiB reads with nothing in memory, 4 connections, depth 8", 4096, Order::Once, 8),
+    cold("128 KiB reads with nothing in memory, 4 connections, depth 8", 128 << 10, Order::Once, 8),
+    cold(
+        "1 MiB reads from end to end with nothing in memory, 4 connections, depth 4",
+        MIB,
+        Order::Forward,
+        4,
+    ),
 ];
 
 impl Shape {
     /// What counts is how many, not how much.
     fn is_small(&self) -> bool {
-        self.order != Order::Forward
-    }
-
-    /// Nothing that is read may be in the server's memory, or its kernel's.
-    fn is_cold(&self) -> bool {
-        self.order == Order::Once
+        self.bytes < 64 << 10
     }
 
     fn unit(&self) -> &'static str {
@@ -294,7 +313,7 @@ fn rounds(options: &Options, peers: &[Peer], shapes: &[Shape], payload: &[u8]) -
             for turn in 0..peers.len() {
                 let Some(peer) = peers.get((turn + round as usize) % peers.len()) else { continue };
                 // It has no files that could be on a device.
-                if shape.is_cold() && peer.name == Name::Ceiling {
+                if shape.cold && peer.name == Name::Ceiling {
                     continue;
                 }
                 let time = Duration::from_millis(options.round_ms);
@@ -302,7 +321,7 @@ fn rounds(options: &Options, peers: &[Peer], shapes: &[Shape], payload: &[u8]) -
                     .with_context(|| format!("{}: {}", peer.name, shape.title))?;
                 row.samples.entry(peer.name).or_default().push(sample);
             }
-            if shape.is_cold() {
+            if shape.cold {
                 peers.iter().try_for_each(|peer| pass(peer, Kind::Read, payload))?;
             }
         }
@@ -316,7 +335,7 @@ fn measure(peer: &Peer, shape: &Shape, time: Duration, round: u64, payload: &[u8
         .map(|number| Wire::connect(peer.address, round << 8 | number as u64))
         .collect::<Result<Vec<_>>>()?;
     let writer = wires.pop();
-    if shape.is_cold() {
+    if shape.cold {
         host::drop_caches()?;
     }
     let cpu = || peer.cpu_seconds();
@@ -325,7 +344,7 @@ fn measure(peer: &Peer, shape: &Shape, time: Duration, round: u64, payload: &[u8
     let (took, written) = thread::scope(|scope| {
         let load = wires.iter_mut().zip(shape.files(peer)).map(|(wire, file)| {
             let job = shape.job(file, payload);
-            let most = if shape.is_cold() { job.places } else { u64::MAX };
+            let most = if shape.cold { job.places } else { u64::MAX };
             scope.spawn(move || wire.drive(&job, until, most))
         });
         let load: Vec<_> = load.collect();

@@ -109,22 +109,19 @@ const CREATE: Goal = Goal { rate: Some(15_000.0), ganesha: Some(3.0), store: Som
 /// The store alone has 64 write sets under way, not a thousand: it is no measure of this.
 const TOGETHER: Goal = Goal { rate: Some(15_000.0), ganesha: Some(3.0), store: None };
 
+const NO_GOAL: Goal = Goal { rate: None, ganesha: None, store: None };
+
 const fn rate(least: f64) -> Goal {
     Goal { rate: Some(least), ganesha: None, store: None }
 }
 
 /// In the order in which they leave behind what the next ones need.
-const SHAPES: [Shape; 13] = [
+const SHAPES: [Shape; 15] = [
     shape("creates, one directory", Phase::Create, false, CREATE),
     shape("creates, one directory, 16 in flight each", Phase::CreateTogether, false, TOGETHER),
     shape("getattrs", Phase::GetAttributes, false, rate(100_000.0)),
     shape("getattrs, 16 in flight each", Phase::GetAttributesTogether, false, rate(100_000.0)),
-    shape(
-        "readdir entries, names only",
-        Phase::Names,
-        false,
-        Goal { rate: None, ganesha: None, store: None },
-    ),
+    shape("readdir entries, names only", Phase::Names, false, NO_GOAL),
     shape("readdir entries, with attributes", Phase::Listing, false, rate(300_000.0)),
     shape("renames, one directory", Phase::Rename, false, CHANGE),
     shape("removes, one directory", Phase::Remove, false, CHANGE),
@@ -132,12 +129,9 @@ const SHAPES: [Shape; 13] = [
     shape("renames, 64 directories", Phase::Rename, true, CHANGE),
     shape("removes, 64 directories", Phase::Remove, true, CHANGE),
     shape("4 KiB files: create, write, close", Phase::Write, true, CHANGE),
-    shape(
-        "4 KiB files: open, read, close",
-        Phase::Read,
-        true,
-        Goal { rate: None, ganesha: None, store: None },
-    ),
+    shape("4 KiB files: open, read, close", Phase::Read, true, NO_GOAL),
+    shape("128 KiB files: create, write, close", Phase::WriteLarge, true, NO_GOAL),
+    shape("128 KiB files: open, read, close", Phase::ReadLarge, true, NO_GOAL),
 ];
 
 impl Shape {
@@ -300,10 +294,11 @@ impl Bench<'_> {
             if !made && shapes.iter().any(|(_, shape)| needs(shape.phase)) {
                 workers = phase(workers, Phase::Create, until).await?.1;
             }
-            if shapes.iter().any(|(_, shape)| shape.phase == Phase::Read)
-                && !shapes.iter().any(|(_, shape)| shape.phase == Phase::Write)
-            {
-                workers = phase(workers, Phase::Write, until).await?.1;
+            let has = |phase| shapes.iter().any(|(_, shape)| shape.phase == phase);
+            for (reads, writes) in [(Phase::Read, Phase::Write), (Phase::ReadLarge, Phase::WriteLarge)] {
+                if has(reads) && !has(writes) {
+                    workers = phase(workers, writes, until).await?.1;
+                }
             }
             for (at, shape) in shapes {
                 let before = peer.cpu_seconds()?;
@@ -336,6 +331,9 @@ impl Bench<'_> {
             let directories = [peer.directory(&format!("counted-{apart}")).await?];
             let mut workers = peer.workers(JUDGED, &directories)?;
             for (at, shape) in SHAPES.into_iter().enumerate().filter(|(_, shape)| shape.apart == apart) {
+                if shape.phase.needs_data_servers() {
+                    continue;
+                }
                 counted.done()?;
                 let (_, after) = phase(workers, shape.phase, Until::Elapsed(until)).await?;
                 let done = counted.done()?;

@@ -62,7 +62,7 @@ pub(super) struct Peer {
     root: nfs_fh4,
     listed: nfs_fh4,
     clients: Vec<Client>,
-    _alive: Alive,
+    alive: Alive,
 }
 
 /// What must live as long as the server shall, in the order in which it goes.
@@ -93,9 +93,7 @@ impl Peer {
         let root = first.mkdir(first.root(), b"rates", 0o755).await?.handle;
         let about = installation.describe()?;
         let alive = Alive::Sluice(Box::new(installation));
-        Self { name: Name::Sluice, about, process, listed: root.clone(), root, clients, _alive: alive }
-            .filled()
-            .await
+        Self { name: Name::Sluice, about, process, listed: root.clone(), root, clients, alive }.filled().await
     }
 
     async fn ganesha(name: Name, options: &str, below: &Path, count: usize) -> Result<Self> {
@@ -110,7 +108,7 @@ impl Peer {
         let about = format!("{}, VFS on ext4 in a file, mounted with {mounted}", ganesha.version);
         let process = Process(ganesha.process());
         let alive = Alive::Ganesha(Box::new((ganesha, disk, home)));
-        Self { name, about, process, listed: root.clone(), root, clients, _alive: alive }.filled().await
+        Self { name, about, process, listed: root.clone(), root, clients, alive }.filled().await
     }
 
     /// A metadata server that somebody else has started and looks after.
@@ -119,9 +117,7 @@ impl Peer {
         let root = clients.first().context("no clients")?.root().clone();
         let (about, process) = (String::new(), Process(std::process::id()));
         let alive = Alive::Elsewhere;
-        Self { name: Name::Sluice, about, process, listed: root.clone(), root, clients, _alive: alive }
-            .filled()
-            .await
+        Self { name: Name::Sluice, about, process, listed: root.clone(), root, clients, alive }.filled().await
     }
 
     /// With the directory that is listed.
@@ -143,7 +139,7 @@ impl Peer {
         let clients = self.clients.iter().cycle().take(count).enumerate();
         let workers = clients.map(|(number, client)| {
             let directory = directories.get(number % directories.len().max(1)).context("no directory")?;
-            Ok(Worker::new(client, number, directory, &self.listed))
+            Ok(Worker::new(client, number, directory, &self.listed, self.name == Name::Sluice))
         });
         workers.collect()
     }
@@ -153,9 +149,12 @@ impl Peer {
         self.clients.iter().cycle().take(count).cloned()
     }
 
-    /// Seconds of processors that the server has used.
+    /// Seconds of processors that the server has used, or all servers of an installation.
     pub(super) fn cpu_seconds(&self) -> Result<f64> {
-        self.process.cpu_seconds()
+        match &self.alive {
+            Alive::Sluice(installation) => installation.cpu(),
+            _ => self.process.cpu_seconds(),
+        }
     }
 }
 

@@ -2,7 +2,8 @@
 
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
-use sluice_xdr::nfs4::{OPEN4_SHARE_ACCESS_READ, nfs_fh4, verifier4};
+use sluice_xdr::nfs3::stable_how;
+use sluice_xdr::nfs4::{OPEN4_SHARE_ACCESS_READ, layoutiomode4, nfs_fh4, verifier4};
 
 use crate::bench::load::AsyncOperation;
 use crate::client::{Client, How};
@@ -11,6 +12,8 @@ use crate::client::{Client, How};
 pub(super) const IN_FLIGHT: usize = 16;
 /// Bytes of a small file.
 pub(super) const SMALL: usize = 4096;
+/// Of one that is at a data server, where there are any.
+const LARGE: usize = 128 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
@@ -30,12 +33,21 @@ pub(super) enum Phase {
     Write,
     /// OPEN, READ, CLOSE
     Read,
+    /// Under a layout OPEN, WRITE, LAYOUTCOMMIT, LAYOUTRETURN with CLOSE, as a stock kernel has it; else OPEN, WRITE, CLOSE
+    WriteLarge,
+    /// Under a layout OPEN, READ, LAYOUTRETURN with CLOSE; else OPEN, READ, CLOSE
+    ReadLarge,
 }
 
 impl Phase {
     /// Its steps are of more than one operation or entry.
     fn counts_itself(self) -> bool {
         matches!(self, Self::Names | Self::Listing | Self::CreateTogether | Self::GetAttributesTogether)
+    }
+
+    /// A metadata server by itself cannot do it.
+    pub(super) fn needs_data_servers(self) -> bool {
+        matches!(self, Self::WriteLarge | Self::ReadLarge)
     }
 }
 
@@ -51,6 +63,9 @@ pub(super) struct Worker {
     made: Vec<nfs_fh4>,
     renamed: u64,
     written: u64,
+    written_large: u64,
+    /// The server has data servers.
+    layouts: bool,
     /// Since the phase began.
     done: u64,
     /// Where its listing goes on.
@@ -60,7 +75,13 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn new(client: &Client, number: usize, directory: &nfs_fh4, listed: &nfs_fh4) -> Self {
+    pub(super) fn new(
+        client: &Client,
+        number: usize,
+        directory: &nfs_fh4,
+        listed: &nfs_fh4,
+        layouts: bool,
+    ) -> Self {
         Self {
             client: client.clone(),
             number,
@@ -69,6 +90,8 @@ impl Worker {
             made: Vec::new(),
             renamed: 0,
             written: 0,
+            written_large: 0,
+            layouts,
             done: 0,
             at: (0, verifier4::default()),
             units: 0,
@@ -177,6 +200,49 @@ impl Worker {
     }
 }
 
+/// Files that are at data servers, where there are any.
+impl Worker {
+    async fn write_large(&mut self) -> Result<bool> {
+        static DATA: [u8; LARGE] = [0x5a; LARGE];
+        let (client, data) = (&self.client, Bytes::from_static(&DATA));
+        let (name, how) = (self.name("large", self.written_large), How::new_file(0o644));
+        if self.layouts {
+            let mode = layoutiomode4::LAYOUTIOMODE4_RW;
+            let (open, segment) = client.open_with_layout(&self.directory, &name, &how, mode).await?;
+            client.write(&segment, 0, data, stable_how::FILE_SYNC).await?;
+            let seen = client.layoutcommit_and_look(&segment, Some(LARGE as u64 - 1)).await?;
+            ensure!(seen.size == Some(LARGE as u64), "{:?} bytes shown of {LARGE}", seen.size);
+            client.return_and_close(&open).await?;
+        } else {
+            let open = client.open(&self.directory, &name, &how).await?;
+            client.write_through(&open, 0, data).await?;
+            client.close(&open).await?;
+        }
+        self.written_large += 1;
+        Ok(true)
+    }
+
+    async fn read_large(&mut self) -> Result<bool> {
+        let Some(at) = self.done.checked_rem(self.written_large) else { return Ok(false) };
+        let (client, count) = (&self.client, u32::try_from(LARGE)?);
+        let (name, how) = (self.name("large", at), How::existing(OPEN4_SHARE_ACCESS_READ));
+        let data = if self.layouts {
+            let mode = layoutiomode4::LAYOUTIOMODE4_READ;
+            let (open, segment) = client.open_with_layout(&self.directory, &name, &how, mode).await?;
+            let (data, _) = client.read(&segment, 0, count).await?;
+            client.return_and_close(&open).await?;
+            data
+        } else {
+            let open = client.open(&self.directory, &name, &how).await?;
+            let data = client.read_through(&open, 0, count).await?;
+            client.close(&open).await?;
+            data
+        };
+        ensure!(data.len() == LARGE, "{} bytes of {LARGE}", data.len());
+        Ok(true)
+    }
+}
+
 pub(super) struct Step(pub(super) Phase);
 
 impl AsyncOperation<Worker> for Step {
@@ -192,6 +258,8 @@ impl AsyncOperation<Worker> for Step {
             Phase::Remove => worker.remove().await?,
             Phase::Write => worker.write().await?,
             Phase::Read => worker.read().await?,
+            Phase::WriteLarge => worker.write_large().await?,
+            Phase::ReadLarge => worker.read_large().await?,
         };
         if more {
             worker.done += 1;

@@ -29,7 +29,8 @@ pub(super) struct State {
     pub(super) life: u64,
     locked: Arc<()>,
     pub(super) capacity: u64,
-    /// So many flushes to come fail.
+    /// So many flushes to come go well, and so many after them fail.
+    sparing_syncs: u32,
     pub(super) failing_syncs: u32,
     /// Flushes say yes and do nothing: the build that must lose data.
     pub(super) lying: bool,
@@ -58,7 +59,9 @@ impl State {
     /// One flush: counted, and refused when told to.
     pub(super) fn sync_allowed(&mut self) -> io::Result<bool> {
         self.syncs += 1;
-        if self.failing_syncs > 0 {
+        if self.sparing_syncs > 0 {
+            self.sparing_syncs -= 1;
+        } else if self.failing_syncs > 0 {
             self.failing_syncs -= 1;
             return Err(io::Error::other("injected flush failure"));
         }
@@ -82,6 +85,7 @@ impl MemDevice {
             life: 0,
             locked: Arc::new(()),
             capacity: CAPACITY,
+            sparing_syncs: 0,
             failing_syncs: 0,
             lying: false,
             syncs: 0,
@@ -141,7 +145,13 @@ impl MemDevice {
 
     /// The next `count` flushes fail.
     pub fn fail_syncs(&self, count: u32) {
-        self.state().failing_syncs = count;
+        self.fail_syncs_after(0, count);
+    }
+
+    /// `good` flushes go well, and the next `count` fail.
+    pub fn fail_syncs_after(&self, good: u32, count: u32) {
+        let mut state = self.state();
+        (state.sparing_syncs, state.failing_syncs) = (good, count);
     }
 
     /// Whether flushes say yes and do nothing.
