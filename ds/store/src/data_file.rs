@@ -160,11 +160,6 @@ impl DataFile {
         !flushing.running
     }
 
-    /// Somebody waits for another flush.
-    pub(crate) fn is_awaited(&self) -> bool {
-        !self.flushing.lock().waiters.is_empty()
-    }
-
     fn flush_once(&self, device: &dyn Device) -> Result<(), StoreError> {
         // Size and blocks with it. The times of data files are nobody's: clients take them from the metadata server.
         self.file.sync_data()?;

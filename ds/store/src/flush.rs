@@ -48,8 +48,7 @@ impl Store {
         }
         // Flushed by whom nobody waited for, or an earlier attempt has failed.
         let (done, wait) = oneshot::channel();
-        let (journal, file) = (Arc::clone(&self.journal), Arc::clone(file));
-        drop(self.env.spawn.blocking(Box::new(move || journal.record(file, vec![done]))));
+        self.journal.record(Arc::clone(file), vec![done]);
         wait.await.unwrap_or(Err(StoreError::Closing))
     }
 

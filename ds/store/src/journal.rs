@@ -107,25 +107,19 @@ impl Journal {
         wait.await.unwrap_or(Err(StoreError::Closing))
     }
 
-    /// Says that `file` has come into being, and tells `waiters` when that is durable. The calling thread writes for all,
-    /// if nobody does, as long as nobody waits for it to flush the file once more. Blocking.
+    /// Says that `file` has come into being, and tells `waiters` when that is durable.
     pub(crate) fn record(self: &Arc<Self>, file: Arc<DataFile>, waiters: Vec<Done>) {
         let row = Row::Materialised { key: file.key, generation: file.generation };
-        let same = Arc::clone(&file);
-        {
+        let lead = {
             let mut queue = self.queue.lock();
             self.table.write().apply(&row);
             queue.rows.push(row);
             queue.waiters.push(Waiter::File(file, waiters));
-            if std::mem::replace(&mut queue.running, true) {
-                return;
-            }
-        }
-        while self.write_queued() {
-            if same.is_awaited() {
-                self.lead();
-                return;
-            }
+            !std::mem::replace(&mut queue.running, true)
+        };
+        // Another thread: this one may have to flush the file again, and those who come until that one runs are written with it.
+        if lead {
+            self.lead();
         }
     }
 

@@ -221,7 +221,7 @@ async fn concurrent_commits_share_flushes() {
     }
 }
 
-/// Whoever flushes a file writes the journal for all, and has another flush to do meanwhile. The last answer is the end.
+/// Of each it is said once that it is there, for several who wait for that, and with the last answer nobody uses the store.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_files_come_into_being_at_once() {
     let dir = tempfile::tempdir().unwrap();
