@@ -26,6 +26,13 @@ const UNTOUCHED: u64 = 1;
 /// Where somebody waits for a flush.
 pub(crate) type Done = oneshot::Sender<Result<(), StoreError>>;
 
+pub(crate) fn answer(waiters: Vec<Done>, result: &Result<(), StoreError>) {
+    for waiter in waiters {
+        // A caller that went away needs no answer.
+        let _ = waiter.send(result.clone());
+    }
+}
+
 #[derive(Debug)]
 struct Flushing {
     /// Writes known durable, in the count of `written`.

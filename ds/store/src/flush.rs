@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use tokio::sync::oneshot;
 
-use crate::data_file::{DataFile, Done};
+use crate::data_file::{DataFile, Done, answer};
 use crate::{Store, StoreError};
 
 /// Where a flush is waited for.
@@ -89,12 +89,5 @@ impl Store {
             tracing::error!(store = %self.place(), file = %file.key, %error, "flush failed");
         }
         Some((waiters, result))
-    }
-}
-
-fn answer(waiters: Vec<Done>, result: &Result<(), StoreError>) {
-    for waiter in waiters {
-        // A caller that went away needs no answer.
-        let _ = waiter.send(result.clone());
     }
 }

@@ -7,9 +7,9 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::data_file::leaf_path;
-use crate::device::{Device, Space};
+use crate::device::Device;
 use crate::format::DATA;
-use crate::{Store, StoreError};
+use crate::{Capacity, Store, StoreError};
 
 const MIDDLES: u16 = 16;
 
@@ -33,19 +33,17 @@ impl Store {
     /// Makes all folders that are not there, so that no write has to wait for 256 of them; nothing on a device where they would
     /// take more than a sixteenth of what is left. What goes wrong is told to the write that needs the folder.
     pub async fn make_folders(self: Arc<Self>) {
+        if !self.capacity().await.is_ok_and(|capacity| has_room(&capacity)) {
+            tracing::debug!(store = %self.place(), "folders are made when they are needed");
+            return;
+        }
         for middle in 0..MIDDLES {
-            let (device, folders, reserve) =
-                (Arc::clone(&self.device), Arc::clone(&self.folders), self.room.reserve());
+            let (device, folders) = (Arc::clone(&self.device), Arc::clone(&self.folders));
             let (done, made) = oneshot::channel();
             // Without the store: whoever closes it meanwhile may open it again.
             drop(self.env.spawn.blocking(Box::new(move || {
-                let result = match device.space() {
-                    Ok(space) if has_room(&space, reserve) => folders.make(&*device, middle * LEAVES),
-                    Ok(_) => Err(StoreError::NoSpace),
-                    Err(error) => Err(error.into()),
-                };
                 // Nobody waits when the store is closed.
-                let _ = done.send(result);
+                let _ = done.send(folders.make(&*device, middle * LEAVES));
             })));
             if let Err(error) = made.await.unwrap_or(Err(StoreError::Closing)) {
                 tracing::debug!(store = %self.place(), %error, "folders are made when they are needed");
@@ -56,10 +54,9 @@ impl Store {
 }
 
 /// Whether all folders are a small part of what is left.
-fn has_room(space: &Space, reserve: u64) -> bool {
+fn has_room(capacity: &Capacity) -> bool {
     let most = u64::from(MIDDLES) * u64::from(LEAVES + 1) * SHARE;
-    let free = space.free.saturating_sub(reserve);
-    free >= most * FOLDER && (space.inodes == 0 || space.inodes_free >= most)
+    capacity.free >= most * FOLDER && (capacity.inodes == 0 || capacity.inodes_free >= most)
 }
 
 impl Folders {
@@ -122,11 +119,13 @@ mod tests {
         device.set_capacity(300 << 20);
         store(&device).await.make_folders().await;
         assert_eq!(device.list(DATA).unwrap(), Vec::<String>::new());
-        let space = |free, inodes, inodes_free| Space { free, inodes, inodes_free, ..Space::default() };
-        assert!(has_room(&space(322 << 20, 0, 0), 64 << 20));
-        assert!(!has_room(&space(320 << 20, 0, 0), 64 << 20));
-        assert!(has_room(&space(1 << 40, 1 << 20, 66_000), 64 << 20));
-        assert!(!has_room(&space(1 << 40, 1 << 20, 65_000), 64 << 20));
+        let room = |free, inodes, inodes_free| {
+            has_room(&Capacity { free, inodes, inodes_free, ..Capacity::default() })
+        };
+        assert!(room(258 << 20, 0, 0));
+        assert!(!room(256 << 20, 0, 0));
+        assert!(room(1 << 40, 1 << 20, 66_000));
+        assert!(!room(1 << 40, 1 << 20, 65_000));
     }
 
     /// An incarnation that died in the middle left some of them.

@@ -8,17 +8,16 @@ use sluice_env::Env;
 use tokio::sync::{Notify, oneshot};
 
 use crate::StoreError;
-use crate::data_file::{DataFile, Done};
+use crate::data_file::{DataFile, Done, answer};
 use crate::device::Device;
 use crate::fence::{Access, Refusal, Row, Table};
 use crate::log::Log;
 
-/// Who is told when rows are durable.
+/// Who is told when rows are durable; the data file of which they say that it has come into being, if it is that.
 #[derive(Debug)]
-enum Waiter {
-    One(Done),
-    /// All who wait for a data file that has come into being. From then on its absence is a loss.
-    File(Arc<DataFile>, Vec<Done>),
+struct Waiter {
+    file: Option<Arc<DataFile>>,
+    all: Vec<Done>,
 }
 
 #[derive(Debug, Default)]
@@ -27,6 +26,16 @@ struct Queue {
     waiters: Vec<Waiter>,
     /// Someone is writing and will come back for more.
     running: bool,
+}
+
+impl Queue {
+    /// True: nobody is writing, and the caller is to see to it.
+    fn take(&mut self, table: &mut Table, rows: &[Row], waiter: Waiter) -> bool {
+        rows.iter().for_each(|row| table.apply(row));
+        self.rows.extend_from_slice(rows);
+        self.waiters.push(waiter);
+        !std::mem::replace(&mut self.running, true)
+    }
 }
 
 #[derive(Debug)]
@@ -95,11 +104,7 @@ impl Journal {
             if grows && table.len() + rows.len() > self.max_rows {
                 return Err(StoreError::FencesFull);
             }
-            rows.iter().for_each(|row| table.apply(row));
-            drop(table);
-            queue.rows.extend(rows);
-            queue.waiters.push(Waiter::One(done));
-            !std::mem::replace(&mut queue.running, true)
+            queue.take(&mut table, &rows, Waiter { file: None, all: vec![done] })
         };
         if lead {
             self.lead();
@@ -110,13 +115,8 @@ impl Journal {
     /// Says that `file` has come into being, and tells `waiters` when that is durable.
     pub(crate) fn record(self: &Arc<Self>, file: Arc<DataFile>, waiters: Vec<Done>) {
         let row = Row::Materialised { key: file.key, generation: file.generation };
-        let lead = {
-            let mut queue = self.queue.lock();
-            self.table.write().apply(&row);
-            queue.rows.push(row);
-            queue.waiters.push(Waiter::File(file, waiters));
-            !std::mem::replace(&mut queue.running, true)
-        };
+        let waiter = Waiter { file: Some(file), all: waiters };
+        let lead = self.queue.lock().take(&mut self.table.write(), &[row], waiter);
         // Another thread: this one may have to flush the file again, and those who come until that one runs are written with it.
         if lead {
             self.lead();
@@ -157,21 +157,12 @@ impl Journal {
 
     fn tell(&self, waiters: Vec<Waiter>, result: &Result<(), StoreError>) {
         let mut files = Vec::new();
-        for waiter in waiters {
-            let all = match waiter {
-                Waiter::One(waiter) => vec![waiter],
-                Waiter::File(file, all) => {
-                    if result.is_ok() {
-                        file.set_recorded();
-                        files.push(file);
-                    }
-                    all
-                }
-            };
-            for waiter in all {
-                // A caller that went away needs no answer.
-                let _ = waiter.send(result.clone());
+        for Waiter { file, all } in waiters {
+            if let Some(file) = file.filter(|_| result.is_ok()) {
+                file.set_recorded();
+                files.push(file);
             }
+            answer(all, result);
         }
         if !files.is_empty() {
             self.materialised.notify_one();

@@ -23,11 +23,6 @@ impl Room {
         Self { reserve, credit: AtomicI64::new(0) }
     }
 
-    /// Bytes of the device that data may not fill.
-    pub(crate) fn reserve(&self) -> u64 {
-        self.reserve
-    }
-
     /// Bytes that clients may still fill.
     pub(crate) fn left(&self, space: &Space) -> u64 {
         space.free.saturating_sub(self.reserve)

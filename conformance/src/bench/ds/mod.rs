@@ -134,22 +134,11 @@ const fn large(title: &'static str, kind: Kind, connections: usize, depth: usize
 }
 
 const fn small(title: &'static str, kind: Kind, beside: bool, goal: Goal) -> Shape {
-    Shape {
-        title,
-        kind,
-        bytes: 4096,
-        order: Order::Random,
-        connections: 1,
-        depth: 32,
-        beside,
-        cold: false,
-        goal,
-    }
+    Shape { bytes: 4096, order: Order::Random, beside, ..large(title, kind, 1, 32, goal) }
 }
 
 const fn cold(title: &'static str, bytes: u32, order: Order, depth: usize) -> Shape {
-    let kind = Kind::Read;
-    Shape { title, kind, bytes, order, connections: 4, depth, beside: false, cold: true, goal: NO_GOAL }
+    Shape { bytes, order, cold: true, ..large(title, Kind::Read, 4, depth, NO_GOAL) }
 }
 
 const SHAPES: [Shape; 11] = [

@@ -181,22 +181,29 @@ impl Worker {
 
     async fn write(&mut self) -> Result<bool> {
         static DATA: [u8; SMALL] = [0x5a; SMALL];
-        let name = self.name("small", self.written);
-        let open = self.client.open(&self.directory, &name, &How::new_file(0o644)).await?;
-        self.client.write_through(&open, 0, Bytes::from_static(&DATA)).await?;
-        self.client.close(&open).await?;
+        self.put(&self.name("small", self.written), &DATA).await?;
         self.written += 1;
         Ok(true)
     }
 
+    async fn put(&self, name: &[u8], data: &'static [u8]) -> Result<()> {
+        let open = self.client.open(&self.directory, name, &How::new_file(0o644)).await?;
+        self.client.write_through(&open, 0, Bytes::from_static(data)).await?;
+        Ok(self.client.close(&open).await?)
+    }
+
     async fn read(&mut self) -> Result<bool> {
         let Some(at) = self.done.checked_rem(self.written) else { return Ok(false) };
-        let (name, how) = (self.name("small", at), How::existing(OPEN4_SHARE_ACCESS_READ));
-        let open = self.client.open(&self.directory, &name, &how).await?;
-        let data = self.client.read_through(&open, 0, u32::try_from(SMALL)?).await?;
-        ensure!(data.len() == SMALL, "{} bytes of {SMALL}", data.len());
-        self.client.close(&open).await?;
+        self.get(&self.name("small", at), SMALL).await?;
         Ok(true)
+    }
+
+    async fn get(&self, name: &[u8], length: usize) -> Result<()> {
+        let how = How::existing(OPEN4_SHARE_ACCESS_READ);
+        let open = self.client.open(&self.directory, name, &how).await?;
+        let data = self.client.read_through(&open, 0, u32::try_from(length)?).await?;
+        ensure!(data.len() == length, "{} bytes of {length}", data.len());
+        Ok(self.client.close(&open).await?)
     }
 }
 
@@ -204,19 +211,17 @@ impl Worker {
 impl Worker {
     async fn write_large(&mut self) -> Result<bool> {
         static DATA: [u8; LARGE] = [0x5a; LARGE];
-        let (client, data) = (&self.client, Bytes::from_static(&DATA));
-        let (name, how) = (self.name("large", self.written_large), How::new_file(0o644));
+        let name = self.name("large", self.written_large);
         if self.layouts {
+            let (client, how) = (&self.client, How::new_file(0o644));
             let mode = layoutiomode4::LAYOUTIOMODE4_RW;
             let (open, segment) = client.open_with_layout(&self.directory, &name, &how, mode).await?;
-            client.write(&segment, 0, data, stable_how::FILE_SYNC).await?;
+            client.write(&segment, 0, Bytes::from_static(&DATA), stable_how::FILE_SYNC).await?;
             let seen = client.layoutcommit_and_look(&segment, Some(LARGE as u64 - 1)).await?;
             ensure!(seen.size == Some(LARGE as u64), "{:?} bytes shown of {LARGE}", seen.size);
             client.return_and_close(&open).await?;
         } else {
-            let open = client.open(&self.directory, &name, &how).await?;
-            client.write_through(&open, 0, data).await?;
-            client.close(&open).await?;
+            self.put(&name, &DATA).await?;
         }
         self.written_large += 1;
         Ok(true)
@@ -224,21 +229,17 @@ impl Worker {
 
     async fn read_large(&mut self) -> Result<bool> {
         let Some(at) = self.done.checked_rem(self.written_large) else { return Ok(false) };
-        let (client, count) = (&self.client, u32::try_from(LARGE)?);
-        let (name, how) = (self.name("large", at), How::existing(OPEN4_SHARE_ACCESS_READ));
-        let data = if self.layouts {
+        let name = self.name("large", at);
+        if self.layouts {
+            let (client, how) = (&self.client, How::existing(OPEN4_SHARE_ACCESS_READ));
             let mode = layoutiomode4::LAYOUTIOMODE4_READ;
             let (open, segment) = client.open_with_layout(&self.directory, &name, &how, mode).await?;
-            let (data, _) = client.read(&segment, 0, count).await?;
+            let (data, _) = client.read(&segment, 0, u32::try_from(LARGE)?).await?;
+            ensure!(data.len() == LARGE, "{} bytes of {LARGE}", data.len());
             client.return_and_close(&open).await?;
-            data
         } else {
-            let open = client.open(&self.directory, &name, &how).await?;
-            let data = client.read_through(&open, 0, count).await?;
-            client.close(&open).await?;
-            data
-        };
-        ensure!(data.len() == LARGE, "{} bytes of {LARGE}", data.len());
+            self.get(&name, LARGE).await?;
+        }
         Ok(true)
     }
 }
