@@ -20,6 +20,7 @@ use sluice_state::stateid::{Located, StateIds, StateIndex};
 use sluice_state::{BootEpoch, ClientId, StateId, StateKind, Time};
 use tokio::sync::{Notify, oneshot};
 
+use crate::layout::habits::Birth;
 use crate::layout::times::Noted;
 use crate::server::Mds;
 
@@ -64,6 +65,8 @@ pub(crate) struct FileEntry {
     cut_at: AtomicU64,
     /// Through which export a client knows the file, where that is not the root's: callbacks name it so.
     exports: Mutex<BTreeMap<ClientId, u32>>,
+    /// Of a new file, until something is written to it.
+    birth: Mutex<Option<Birth>>,
 }
 
 /// A point in the order of events on this server, which no clock is fine enough to tell.
@@ -152,6 +155,7 @@ impl Files {
                 cuts: Default::default(),
                 cut_at: AtomicU64::new(0),
                 exports: Mutex::default(),
+                birth: Mutex::default(),
             })
         });
         Arc::clone(entry)
@@ -259,6 +263,11 @@ impl FileEntry {
     /// Whether the file was cut when a layout of then was out: what its holder says of the end may be of before.
     pub(crate) fn cut_since(&self, then: Time) -> bool {
         self.cuts[0].load(Ordering::SeqCst) > 0 && then.0 <= self.cut_at.load(Ordering::SeqCst)
+    }
+
+    /// Something was written: once.
+    pub(crate) fn take_birth(&self) -> Option<Birth> {
+        self.birth.lock().take()
     }
 
     /// Under a ticket that LAYOUTCOMMIT and SETATTR exclude each other with.
@@ -407,9 +416,10 @@ pub(crate) struct Making {
 
 impl Making {
     /// The transaction is durable, and the row with it.
-    pub(crate) fn made(&self, key: &InodeKey) {
+    pub(crate) fn made(&self, key: &InodeKey, birth: Option<Birth>) {
         let machine = |id| if self.lays_out { File::made(id) } else { File::new(id, FileSeed::default()) };
-        self.pin.mds.files.get_or_insert(key, machine);
+        let entry = self.pin.mds.files.get_or_insert(key, machine);
+        *entry.birth.lock() = birth;
     }
 }
 

@@ -24,6 +24,7 @@ use crate::exports::Exports;
 use crate::files::{FileEntry, Files};
 use crate::layout::commits::Commits;
 use crate::layout::drain::Drains;
+use crate::layout::habits::Habits;
 use crate::layout::heal::Heals;
 use crate::layout::reason::Proxied;
 use crate::layout::reports::Reports;
@@ -46,6 +47,8 @@ pub struct Mds {
     /// Whether small files may be kept in the store, as of the last look at its device.
     pub(crate) room_for_data: AtomicBool,
     pub(crate) promoting: crate::layout::inline::Turns,
+    /// What new files become, by directory.
+    pub(crate) habits: Habits,
     /// Held by who leases more numbers: if all that want one did, they would conflict.
     pub(crate) leasing: tokio::sync::Mutex<()>,
     pub(crate) epoch: BootEpoch,
@@ -139,6 +142,7 @@ impl Mds {
             fences: IdAllocator::default(),
             room_for_data: AtomicBool::new(true),
             promoting: crate::layout::inline::Turns::default(),
+            habits: Habits::default(),
             leasing: tokio::sync::Mutex::default(),
             reports: Reports::default(),
             proxied: Proxied::default(),

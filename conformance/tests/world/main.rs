@@ -10,6 +10,7 @@ mod clone;
 mod copy;
 mod drain;
 mod epochs;
+mod habits;
 mod inline;
 mod keys;
 mod mirrors;

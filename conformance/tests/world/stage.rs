@@ -307,6 +307,12 @@ impl World {
         self.service.statistics().await.unwrap().proxied_because.into_iter().collect()
     }
 
+    /// Files that began at data servers because those before them were large: those that became large, and others.
+    pub(crate) async fn foreseen(&self) -> (u64, u64) {
+        let all = self.service.statistics().await.unwrap();
+        (all.foreseen, all.misjudged)
+    }
+
     /// Since this incarnation of the metadata server began.
     pub(crate) fn cost(&self) -> Cost {
         Cost {

@@ -92,6 +92,10 @@ fn data_path(page: &mut Page<'_>, all: &Statistics) -> fmt::Result {
 fn layouts(page: &mut Page<'_>, all: &Statistics) -> fmt::Result {
     let things = In::Things;
     page.counter("sluice_mds_layouts_granted", things, "LAYOUTGETs that gave one", one(all.layouts_granted))?;
+    let foreseen = [("large", all.foreseen), ("small", all.misjudged)];
+    let foreseen = foreseen.map(|(became, files)| (vec![("became", became.to_owned())], files));
+    let help = "Files that began at data servers because those before them in their directory became large";
+    page.counter("sluice_mds_foreseen_files", things, help, foreseen)?;
     let help = "LAYOUTRETURNs of a file that gave something back";
     page.counter("sluice_mds_layouts_returned", things, help, one(all.layouts_returned))?;
     let help = "Layouts taken away: not returned in time, or with the lease";

@@ -14,6 +14,7 @@
 //! | `times` | times that a writer sets, and its LAYOUTCOMMIT afterwards |
 //! | `garbage` | data files of deleted files |
 //! | `inline` | small files that are kept in the metadata, until they get data files |
+//! | `habits` | which directories' new files begin at data servers, because those before became large |
 //! | `heal` | mirrors are made equal again, or anew |
 //! | `drain` | a data server is emptied, and taken out |
 
@@ -23,6 +24,7 @@ pub(crate) mod drain;
 pub(crate) mod flexfiles;
 pub(crate) mod garbage;
 pub(crate) mod grant;
+pub(crate) mod habits;
 pub(crate) mod heal;
 pub(crate) mod inline;
 pub(crate) mod placement;

@@ -25,6 +25,9 @@ pub(crate) struct Metrics {
     pub(crate) inline_read: AtomicU64,
     pub(crate) inline_written: AtomicU64,
     pub(crate) layouts_granted: AtomicU64,
+    /// Files that began at data servers because those before them became large: they did, too, or did not.
+    pub(crate) foreseen: AtomicU64,
+    pub(crate) misjudged: AtomicU64,
     /// LAYOUTRETURNs of a file that gave something back.
     pub(crate) layouts_returned: AtomicU64,
     /// Taken away: not returned in time, or with the lease.

@@ -24,6 +24,9 @@ pub struct Statistics {
     pub inline_read: u64,
     pub inline_written: u64,
     pub layouts_granted: u64,
+    /// Files that began at data servers because those before them became large, and became so; and those that did not.
+    pub foreseen: u64,
+    pub misjudged: u64,
     pub layouts_returned: u64,
     pub layouts_revoked: u64,
     pub recalls_sent: u64,
@@ -97,6 +100,8 @@ impl Mds {
             inline_read: get(&metrics.inline_read),
             inline_written: get(&metrics.inline_written),
             layouts_granted: get(&metrics.layouts_granted),
+            foreseen: get(&metrics.foreseen),
+            misjudged: get(&metrics.misjudged),
             layouts_returned: get(&metrics.layouts_returned),
             layouts_revoked: get(&metrics.layouts_revoked),
             recalls_sent: get(&metrics.recalls_sent),

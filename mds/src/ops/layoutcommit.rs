@@ -41,6 +41,7 @@ pub(crate) async fn layoutcommit(cx: &mut Context, args: LAYOUTCOMMIT4args) -> O
         entry.look_done(began);
     }
     held.commit()?;
+    cx.server.learn(&entry, done.inode.size());
     if done.grew {
         push(cx, &done.inode);
     }

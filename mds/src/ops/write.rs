@@ -92,6 +92,7 @@ async fn carry_out(
         // The client did as `mdsthreshold` says: nothing is in its way.
         mds.metrics.add_inline(0, length);
     } else {
+        mds.learn(&entry, end.max(inode.size()));
         metrics::add(&mds.metrics.proxied_written, length);
         count_proxied(cx, client, &entry, length);
     }
@@ -150,7 +151,9 @@ async fn carry_out_inline(
         .await?;
     let Some(pending) = written else { return Ok(false) };
     held.commit()?;
-    cx.left(pending.resolve(version).inode);
+    let inode = pending.resolve(version).inode;
+    cx.server.learn(entry, inode.size());
+    cx.left(inode);
     cx.server.metrics.add_inline(0, length);
     Ok(true)
 }

@@ -3,11 +3,11 @@
 use std::sync::atomic::Ordering;
 
 use sluice_namespace::{
-    Create, CreateMode, Created, DirectoryChange, FsError, Inode, LayoutPolicy, NewMode, NewNode,
+    Create, CreateMode, Created, DirectoryChange, FileId, FsError, Inode, LayoutPolicy, NewMode, NewNode,
 };
 use sluice_state::open::Access;
 use sluice_xdr::nfs4::{
-    FATTR4_SIZE, OPEN4res, OPEN4resok, bitmap4, createhow4, nfs_resop4, open_delegation4, stateid4,
+    FATTR4_SIZE, OPEN4res, OPEN4resok, bitmap4, createhow4, nfs_resop4, nfsstat4, open_delegation4, stateid4,
 };
 
 use super::super::lookup::not_a_directory;
@@ -17,6 +17,7 @@ use crate::attr::set::Wanted;
 use crate::clients::SessionRef;
 use crate::compound::{Context, OpError};
 use crate::dsctl::Placing;
+use crate::layout::habits::Birth;
 use crate::layout::{self, Placed};
 use crate::quota::room;
 use crate::transact::Attempts;
@@ -27,6 +28,17 @@ struct Plan {
     wanted: Wanted,
     /// Unless the client says.
     default_mode: NewMode,
+}
+
+/// How a new file begins.
+struct Beginning {
+    node: NewNode,
+    /// Of its data files, until the transaction is over.
+    placing: Option<Placing>,
+    /// With the row of a layout to write with.
+    lays_out: bool,
+    /// Where something is learned from what becomes of it.
+    birth: Option<Birth>,
 }
 
 /// Makes a regular file, or takes the one that is there if the client's mode allows.
@@ -41,41 +53,33 @@ pub(in crate::ops) async fn create(
     let directory = cx.current()?.inode;
     let policy = cx.policy().await?;
     let fileid = cx.server.next_fileid().await?;
-    let inline = layout::inline::begins(&cx.server, &policy, plan.wanted.size.unwrap_or(0));
-    let lays_out = inline.is_none() && lays_out(cx, access);
-    let making = cx.server.making(fileid, lays_out);
-    let (node, placing) = match inline {
-        Some(inline) => (NewNode::InlineFile { inline, size: plan.wanted.size.unwrap_or(0) }, None),
-        None => {
-            let (node, placing) = new_file(cx, policy, plan.wanted.size, lays_out).await?;
-            (node, Some(placing))
-        }
-    };
+    let beginning = begin(cx, directory.fileid, policy, plan.wanted.size.unwrap_or(0), access).await?;
+    let making = cx.server.making(fileid, beginning.lays_out);
     let create = Create {
         directory,
         name,
-        node,
+        node: beginning.node,
         mode: plan.mode,
         attributes: plan.wanted.new_attributes(plan.default_mode, cx.server.env.clock.wall()),
         fileid,
     };
     let _room = room::to_create(&cx.server, &cx.who, &create).await?;
     let made = transaction(cx, &create, plan.wanted.mask).await;
-    drop(placing);
+    drop(beginning.placing);
     let created = match made {
         Err(FsError::NotDirectory) => return Err(not_a_directory(cx).await),
         other => other?,
     };
     let making = created.created.then_some(making);
     if let Some(making) = &making {
-        making.made(&created.inode.key);
+        making.made(&created.inode.key, beginning.birth);
     }
     Ok(Subject { making, ..subject(&plan, created) })
 }
 
 /// Whether the client will ask for the layout with this very COMPOUND, as it did before: what LAYOUTGET needs to
 /// be durable is then part of the transaction that makes the file.
-fn lays_out(cx: &Context, access: Access) -> bool {
+fn asks(cx: &Context, access: Access) -> bool {
     let wants = |session: &SessionRef| session.entry.wants_layouts.load(Ordering::Relaxed);
     access.writes() && cx.server.config.layouts && cx.session.as_ref().is_some_and(wants)
 }
@@ -107,19 +111,44 @@ fn plan(cx: &Context, how: &createhow4) -> Result<Plan, OpError> {
     })
 }
 
+/// Inline, or with data files.
+async fn begin(
+    cx: &Context,
+    directory: FileId,
+    policy: LayoutPolicy,
+    size: u64,
+    access: Access,
+) -> Result<Beginning, OpError> {
+    let (mds, asks) = (&cx.server, asks(cx, access));
+    let Some(inline) = layout::inline::begins(mds, &policy, size) else {
+        return at_data_servers(cx, policy, size, asks).await.map_err(OpError::from);
+    };
+    // Of others nothing would be learned.
+    let birth = asks.then_some(Birth { directory, limit: inline.limit.into(), foreseen: false });
+    if birth.is_some() && mds.habits.foresee_large(directory) {
+        // With no place there now it is as if nothing had been foreseen.
+        if let Ok(beginning) = at_data_servers(cx, policy, size, asks).await {
+            let birth = birth.map(|birth| Birth { foreseen: true, ..birth });
+            return Ok(Beginning { birth, ..beginning });
+        }
+    }
+    let node = NewNode::InlineFile { inline, size };
+    Ok(Beginning { node, placing: None, lays_out: false, birth })
+}
+
 /// Where the data will be is decided with the file, without asking any data server.
-async fn new_file(
+async fn at_data_servers(
     cx: &Context,
     policy: LayoutPolicy,
-    size: Option<u64>,
+    size: u64,
     lays_out: bool,
-) -> Result<(NewNode, Placing), OpError> {
+) -> Result<Beginning, nfsstat4> {
     let Placed { mut layout, placing } = layout::place(&cx.server, &policy).await?;
     if let Some(first) = layout.components.first_mut() {
         first.handed_out = lays_out;
     }
-    let node = NewNode::File { layout: Some(layout), read_write_layout: lays_out, size: size.unwrap_or(0) };
-    Ok((node, placing))
+    let node = NewNode::File { layout: Some(layout), read_write_layout: lays_out, size };
+    Ok(Beginning { node, placing: Some(placing), lays_out, birth: None })
 }
 
 async fn transaction(cx: &Context, create: &Create<'_>, attrset: bitmap4) -> Result<Created, FsError> {
