@@ -33,6 +33,18 @@ measure() {
   printf 'SAMPLE\t%s\t%s\t%s\t%s\t%s\t%s\n' "$round" "$peer" "$row" "$server" "$client" "$said"
 }
 
+# tree: a tree of source files, of which nobody knows anything whenever something else is done with it.
+tree() {
+  local part
+  for part in unpack list search remove; do
+    begin "$peer"
+    measure "$round" "$peer" $part tree $part "$(folder_of "$peer")" --files "$TREE_FILES"
+    [ $part != list ] || measure "$round" "$peer" again tree again "$(folder_of "$peer")" --files "$TREE_FILES"
+    [ "${OPS-}" = "" ] || op_table
+    finish "$peer"
+  done
+}
+
 for peer in $PEERS; do
   step "$peer: $((FILES - PREPARED)) of $FILES files are written"
   begin "$peer"
@@ -51,6 +63,7 @@ for round in $(seq "$ROUNDS"); do
     for row in $ROWS; do
       [ "$peer $row" != "inline burst" ] || continue
       step "round $round: $peer, $row"
+      [ "$row" != tree ] || { tree; continue; }
       begin "$peer"
       case $row in
         cold) measure "$round" "$peer" cold read "$(folder_of "$peer")" --files "$FILES" --reads "$READS" --tasks "$TASKS" --seed "$round" ;;

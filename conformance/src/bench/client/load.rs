@@ -1,5 +1,5 @@
 //! What the client of `bench-client` does on a mount: small files written, and read in random order; large files written
-//! by some threads while others read small pieces of another.
+//! by some threads while others read small pieces of another; what `tree` does.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -14,6 +14,7 @@ use clap::Subcommand;
 use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
 
+use super::tree::Part;
 use crate::kills::dice::Dice;
 
 const KIB: u64 = 1 << 10;
@@ -72,6 +73,13 @@ pub enum Load {
         #[arg(long)]
         seed: u64,
     },
+    /// Do something with a tree of source files
+    Tree {
+        part: Part,
+        folder: PathBuf,
+        #[arg(long)]
+        files: u64,
+    },
 }
 
 /// What came of it.
@@ -87,6 +95,8 @@ pub(super) struct Said {
     pub(super) p99: u32,
     /// Small reads a second and their p99 before the burst.
     pub(super) alone: Option<(f64, u32)>,
+    /// Calls of the mount, those to data servers aside, where they are counted.
+    pub(super) calls: Option<u64>,
 }
 
 impl Load {
@@ -114,6 +124,7 @@ impl Load {
             Self::Burst { folder, writers, mib, readers, seed } => {
                 burst(folder, *writers, *mib, *readers, *seed)?
             }
+            Self::Tree { part, folder, files } => part.run(&folder.join("tree"), *files)?,
         };
         println!("{}", serde_json::to_string(&said)?);
         Ok(())
@@ -154,7 +165,7 @@ pub(in crate::bench) fn small(buffer: &mut Vec<u8>, file: u64) {
 }
 
 /// Bytes that no compression and no other file has.
-fn fill(buffer: &mut Vec<u8>, size: u64, seed: u64) {
+pub(super) fn fill(buffer: &mut Vec<u8>, size: u64, seed: u64) {
     let mut dice = Dice::new(seed ^ MARK);
     buffer.clear();
     while (buffer.len() as u64) < size {
@@ -207,7 +218,7 @@ fn index(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 
-fn micros(begun: Instant) -> u32 {
+pub(super) fn micros(begun: Instant) -> u32 {
     u32::try_from(begun.elapsed().as_micros()).unwrap_or(u32::MAX)
 }
 
@@ -223,12 +234,12 @@ fn joined(threads: Vec<ScopedJoinHandle<'_, Took>>) -> Took {
     Ok((took, bytes))
 }
 
-fn said(mut took: Vec<u32>, bytes: u64, seconds: f64) -> Said {
+pub(super) fn said(mut took: Vec<u32>, bytes: u64, seconds: f64) -> Said {
     took.sort_unstable();
     let at = |percent: usize| {
         took.get((took.len() * percent / 100).min(took.len().saturating_sub(1))).copied().unwrap_or(0)
     };
-    Said { count: took.len() as u64, bytes, seconds, p50: at(50), p99: at(99), alone: None }
+    Said { count: took.len() as u64, bytes, seconds, p50: at(50), p99: at(99), alone: None, calls: None }
 }
 
 /// 1 MiB at a time, durable at its end.

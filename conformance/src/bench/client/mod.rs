@@ -1,5 +1,5 @@
 //! `bench-client`: what a stock kernel's mount does when nothing is cached anywhere, beside that kernel's own NFS server: small
-//! files in random order, and a checkpoint beside random reads. The client is one guest, the servers another, which runs
+//! files in random order, a checkpoint beside random reads, and what people do with a tree of source files. The client is one guest, the servers another, which runs
 //! one server at a time on one file system, so that both are equally slow.
 //!
 //! | module | what |
@@ -7,10 +7,12 @@
 //! | `load` | the load, inside the client's guest |
 //! | `prepare` | files that are there before |
 //! | `report` | medians, spread, ratios |
+//! | `tree` | a tree of source files unpacked, listed, searched and removed |
 
 pub mod load;
 mod prepare;
 mod report;
+mod tree;
 
 use std::fmt;
 use std::fs;
@@ -31,6 +33,7 @@ use crate::guest::lab::{self, Lab};
 use crate::suite::stage::{Act, Stage};
 use crate::suite::{conversation, copy_files};
 use report::Report;
+use tree::Part;
 
 const CLIENT: u8 = 1;
 const SERVERS: u8 = 2;
@@ -86,9 +89,12 @@ pub struct Options {
     /// Data servers of Sluice, all in the one guest
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=8))]
     data_servers: u8,
-    /// Only these rows
+    /// Source files in the tree
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
+    tree_files: u64,
+    /// Only these
     #[arg(long, value_enum, value_delimiter = ',', default_value = "cold,burst")]
-    only: Vec<Row>,
+    only: Vec<Work>,
     /// Whom to measure
     #[arg(long, value_enum, value_delimiter = ',', default_value = "kernel,sluice,inline")]
     peers: Vec<Peer>,
@@ -111,16 +117,48 @@ pub(super) enum Peer {
     Inline,
 }
 
+/// What is done in a round.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+enum Work {
+    /// Reading small files
+    Cold,
+    /// A checkpoint beside random reads
+    Burst,
+    /// A tree of source files unpacked, listed, searched and removed
+    Tree,
+}
+
 /// What is measured.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, ValueEnum)]
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) enum Row {
     /// Writing small files, which every run begins with
-    #[value(skip)]
     Fill,
     /// Reading small files
     Cold,
     /// A checkpoint beside random reads
     Burst,
+    /// Of a tree
+    Tree(Part),
+}
+
+impl Work {
+    fn rows(self) -> Vec<Row> {
+        match self {
+            Self::Cold => vec![Row::Cold],
+            Self::Burst => vec![Row::Burst],
+            Self::Tree => Part::value_variants().iter().map(|part| Row::Tree(*part)).collect(),
+        }
+    }
+}
+
+impl fmt::Display for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Cold => "cold",
+            Self::Burst => "burst",
+            Self::Tree => "tree",
+        })
+    }
 }
 
 impl Peer {
@@ -131,8 +169,10 @@ impl Peer {
 
 impl Row {
     fn named(name: &str) -> Result<Self> {
-        let all = [Self::Fill, Self::Cold, Self::Burst];
-        all.into_iter().find(|row| row.name() == name).with_context(|| format!("no row is called {name}"))
+        let all = Work::value_variants().iter().flat_map(|work| work.rows());
+        all.chain([Self::Fill])
+            .find(|row| row.name() == name)
+            .with_context(|| format!("no row is called {name}"))
     }
 
     fn name(self) -> &'static str {
@@ -140,6 +180,11 @@ impl Row {
             Self::Fill => "fill",
             Self::Cold => "cold",
             Self::Burst => "burst",
+            Self::Tree(Part::Unpack) => "unpack",
+            Self::Tree(Part::List) => "list",
+            Self::Tree(Part::Again) => "again",
+            Self::Tree(Part::Search) => "search",
+            Self::Tree(Part::Remove) => "remove",
         }
     }
 }
@@ -263,13 +308,14 @@ impl Options {
             ("BURST_MIB", self.burst_mib),
             ("READERS", self.readers),
             ("BIG_MIB", self.big_mib),
+            ("TREE_FILES", self.tree_files),
             ("DATA_SERVERS", self.data_servers.into()),
         ];
         Ok(conversation(numbers.into_iter().fold(job, |job, (name, value)| job.env(name, value.to_string()))))
     }
 
     fn small_files(&self) -> u64 {
-        if self.only.contains(&Row::Cold) { self.files } else { 0 }
+        if self.only.contains(&Work::Cold) { self.files } else { 0 }
     }
 
     /// Small files that no guest writes.
@@ -303,7 +349,7 @@ impl Options {
     /// The rows that must be there in the end.
     fn wanted(&self) -> Vec<(Row, Peer)> {
         let fill = (self.small_files() > self.prepared()).then_some(Row::Fill);
-        let rows = fill.into_iter().chain(self.only.iter().copied());
+        let rows = fill.into_iter().chain(self.only.iter().flat_map(|work| work.rows()));
         let all = rows.flat_map(|row| self.peers().into_iter().map(move |peer| (row, peer)));
         // Nothing of a burst is small.
         all.filter(|pair| *pair != (Row::Burst, Peer::Inline)).collect()

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use super::load::Said;
+use super::tree::Part;
 use super::{Peer, Row};
 use crate::bench::ds::report::{median, number};
 
@@ -33,6 +34,11 @@ impl Sample {
 
     fn mib(&self) -> f64 {
         self.said.bytes as f64 / MIB / self.said.seconds
+    }
+
+    /// To the server of the mount, for a file.
+    fn calls(&self) -> Option<f64> {
+        self.said.calls.map(|calls| calls as f64 / self.said.count as f64)
     }
 
     fn alone(&self) -> f64 {
@@ -114,6 +120,9 @@ impl Report {
                     middle(|s| s.client * 1e3 / s.said.count as f64),
                 )?,
             }
+            if let Some(calls) = rounds.first().and_then(Sample::calls) {
+                write!(f, ", {calls:.2} calls")?;
+            }
             writeln!(f)?;
         }
         Ok(())
@@ -148,7 +157,17 @@ impl fmt::Display for Report {
         )?;
         self.block(f, "small files read cold, in random order", Row::Cold, "files/s", Sample::rate)?;
         self.block(f, "checkpoint burst beside random reads", Row::Burst, "MiB/s", Sample::mib)?;
-        self.block(f, "4 KiB random reads during the burst", Row::Burst, "reads/s", Sample::rate)
+        self.block(f, "4 KiB random reads during the burst", Row::Burst, "reads/s", Sample::rate)?;
+        for (part, title) in [
+            (Part::Unpack, "a tree of source files unpacked, with their times (one thread, as all below)"),
+            (Part::List, "listed with attributes, nothing cached"),
+            (Part::Again, "listed once more"),
+            (Part::Search, "every file read, nothing cached"),
+            (Part::Remove, "removed, nothing cached"),
+        ] {
+            self.block(f, title, Row::Tree(part), "files/s", Sample::rate)?;
+        }
+        Ok(())
     }
 }
 
