@@ -11,6 +11,7 @@ use fjall::{KeyspaceCreateOptions, OwnedWriteBatch, PersistMode, Readable};
 use sluice_env::Env;
 
 use crate::embedded::EmbeddedOptions;
+use crate::embedded::ahead::Ahead;
 use crate::embedded::directory::{Directory, FORMAT_LARGE, FORMAT_ONE, Mark, io_error};
 use crate::embedded::effect::Effect;
 use crate::embedded::journal;
@@ -38,6 +39,7 @@ pub(crate) struct Engine {
     large: Option<Large>,
     mark: Option<Mark>,
     durability: PersistMode,
+    ahead: Ahead,
     // Dropped last: the directory stays locked while the engine runs.
     _directory: Directory,
 }
@@ -88,8 +90,10 @@ impl Engine {
                 })?,
             }),
         };
-        let durability = if options.unsafe_no_sync { PersistMode::Buffer } else { PersistMode::SyncAll };
-        Ok((Self { db, data, large, mark, durability, _directory: directory }, version))
+        // With the length and the blocks of the journal; of its metadata only times are not.
+        let durability = if options.unsafe_no_sync { PersistMode::Buffer } else { PersistMode::SyncData };
+        let ahead = Ahead::open(&path);
+        Ok((Self { db, data, large, mark, durability, ahead, _directory: directory }, version))
     }
 
     /// The tree that has `key`.
@@ -189,7 +193,9 @@ impl Engine {
     pub(crate) fn write(&self, effect: &Effect, version: u64) -> Result<(), KvError> {
         let mut batch = OwnedWriteBatch::with_capacity(self.db.clone(), effect.len() + 2)
             .durability(Some(self.durability));
+        let mut bytes = 0;
         for (key, value) in packed(effect) {
+            bytes += journal::item_bytes(&key, value.as_deref());
             let tree = self.tree_of(&key);
             match value {
                 Some(value) => batch.insert(tree, key, value),
@@ -200,6 +206,7 @@ impl Engine {
         if let Some(mark) = self.mark {
             batch.insert(&self.data, MARK_KEY, mark);
         }
+        self.ahead.make_room(bytes + journal::BATCH_BYTES);
         batch.commit().map_err(|e| self.error(&e))
     }
 

@@ -12,6 +12,7 @@
 //! what the engine writes.
 
 use std::fs::{self, OpenOptions};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::Xxh3;
@@ -29,6 +30,19 @@ const TRAILER: &[u8] = b"FJL\x03";
 /// Tag, kind, compression, keyspace, and the lengths of key, value and stored value.
 const ITEM_HEADER: usize = 1 + 1 + 1 + 8 + 2 + 4 + 4;
 const START_HEADER: usize = 1 + 4 + 8;
+
+/// Bytes of a batch beside the items of its caller: what it begins and ends with, version and mark.
+pub(crate) const BATCH_BYTES: u64 = 128;
+
+/// Bytes of an item in a batch.
+pub(crate) fn item_bytes(key: &[u8], value: Option<&[u8]>) -> u64 {
+    (ITEM_HEADER + key.len() + value.map_or(0, <[u8]>::len)) as u64
+}
+
+/// The journal that is written to.
+pub(crate) fn newest(engine: &Path) -> io::Result<Option<PathBuf>> {
+    Ok(listed(engine)?.pop().map(|(_, path)| path))
+}
 
 /// Checks every journal in `engine` and cuts a torn batch off the newest. `mark`: that of the store, if it has one.
 pub(crate) fn mend(engine: &Path, mark: Option<&Mark>) -> Result<(), KvError> {
@@ -67,9 +81,13 @@ fn read(path: &Path) -> Result<Vec<u8>, KvError> {
 
 /// Oldest first.
 fn journals(engine: &Path) -> Result<Vec<(u64, PathBuf)>, KvError> {
+    listed(engine).map_err(|e| io_error("reading", engine, &e))
+}
+
+fn listed(engine: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(engine).map_err(|e| io_error("reading", engine, &e))? {
-        let path = entry.map_err(|e| io_error("reading", engine, &e))?.path();
+    for entry in fs::read_dir(engine)? {
+        let path = entry?.path();
         let number = path.file_stem().and_then(|s| s.to_str()).and_then(|s| s.parse().ok());
         if let Some(number) = number
             && path.extension().is_some_and(|e| e == "jnl")

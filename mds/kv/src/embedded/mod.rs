@@ -1,5 +1,6 @@
 //! The embedded backend: our validator and group committer above an LSM's snapshots.
 
+mod ahead;
 mod cold;
 mod committer;
 mod directory;
