@@ -36,6 +36,7 @@ everywhere!(
     drain_has_a_deadline,
     connection_limit,
     a_panic_costs_one_answer,
+    what_was_begun_ends_without_its_connection,
     unused_connections_end,
     metrics_count,
     some_are_answered_at_once,
@@ -255,6 +256,35 @@ async fn a_panic_costs_one_answer(w: World) {
     assert!(call(&c, procedure::PANIC, "").await.is_err());
     let c = w.client().dial(addr).await.unwrap();
     assert_eq!(call(&c, procedure::NULL, "").await.unwrap(), "");
+}
+
+/// A session remembers what came of it.
+async fn what_was_begun_ends_without_its_connection(w: World) {
+    let echo = Echo::new(&w.env, ECHO);
+    let (server, addr) = w.serve(Limits::default(), vec![echo.clone()]).await;
+    for calls in 1..4 {
+        let before = echo.started.load(Ordering::SeqCst);
+        let c = w.client().dial(addr).await.unwrap();
+        let waiting = async { futures(&c, calls).await };
+        let end = async {
+            w.until("all were begun", || echo.started.load(Ordering::SeqCst) == before + calls).await;
+            server.connections().iter().for_each(|c| c.close());
+            w.until("the connection ended", || server.connections().is_empty()).await;
+            echo.gate.add_permits(calls);
+            w.until("all went on", || echo.gate.available_permits() == 0).await;
+        };
+        tokio::join!(waiting, end);
+    }
+}
+
+/// Calls of the gate, all of which fail.
+async fn futures(c: &sluice_rpc::Connection, calls: usize) {
+    let gate = || async { assert!(call(c, procedure::GATE, "").await.is_err()) };
+    match calls {
+        1 => gate().await,
+        2 => drop(tokio::join!(gate(), gate())),
+        _ => drop(tokio::join!(gate(), gate(), gate())),
+    }
 }
 
 async fn reconnects(mut w: World) {
