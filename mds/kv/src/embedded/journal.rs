@@ -11,10 +11,12 @@
 //! The layout below is that of the engine's disk format 3, uncompressed; a test compares it with
 //! what the engine writes.
 
-use std::fs::{self, OpenOptions};
-use std::io;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::KvError;
@@ -75,8 +77,25 @@ fn damaged(path: &Path, at: usize) -> KvError {
     }
 }
 
+/// What the file has blocks for: the rest is a hole, tens of megabytes of zeroes.
 fn read(path: &Path) -> Result<Vec<u8>, KvError> {
-    fs::read(path).map_err(|e| io_error("reading", path, &e))
+    let read = || {
+        let mut file = File::open(path)?;
+        let (mut from, mut end) = (0, 0);
+        loop {
+            match rustix::fs::seek(&file, SeekFrom::Data(from)) {
+                Ok(data) => end = rustix::fs::seek(&file, SeekFrom::Hole(data))?,
+                Err(Errno::NXIO) => break,
+                Err(error) => return Err(error.into()),
+            }
+            from = end;
+        }
+        file.rewind()?;
+        let mut bytes = Vec::with_capacity(usize::try_from(end).unwrap_or(0));
+        file.take(end).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    read().map_err(|e| io_error("reading", path, &e))
 }
 
 /// Oldest first.
@@ -156,7 +175,10 @@ fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::FileExt;
+
     use bytes::Bytes;
+    use rustix::fs::FallocateFlags;
     use sluice_env::Env;
 
     use super::*;
@@ -191,7 +213,7 @@ mod tests {
         }
         db.close().await.unwrap();
         let (_, path) = journals(&dir.join("engine")).unwrap().pop().unwrap();
-        let bytes = fs::read(&path).unwrap();
+        let bytes = read(&path).unwrap();
         let mut starts = vec![0];
         while let Some(end) = batch(&bytes, *starts.last().unwrap()) {
             starts.push(end);
@@ -205,9 +227,8 @@ mod tests {
     }
 
     fn zero(path: &Path, from: usize, to: usize) {
-        let mut bytes = fs::read(path).unwrap();
-        bytes[from..to].fill(0);
-        fs::write(path, bytes).unwrap();
+        let file = OpenOptions::new().write(true).open(path).unwrap();
+        file.write_all_at(&vec![0; to - from], from as u64).unwrap();
     }
 
     #[tokio::test]
@@ -216,7 +237,9 @@ mod tests {
         let (path, starts) = store(dir.path()).await;
         // One batch creates the store, and each group is one; behind them are zeros.
         assert_eq!(starts.len(), 1 + COMMITS + 1, "{starts:?}");
-        assert_eq!(bad_batch(&fs::read(path).unwrap()), None);
+        assert_eq!(bad_batch(&read(&path).unwrap()), None);
+        // The hole behind what was read is more of them.
+        assert!(read(&path).unwrap().len() < 1 << 20 && fs::metadata(path).unwrap().len() == 64 << 20);
     }
 
     #[tokio::test]
@@ -224,7 +247,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (path, starts) = store(dir.path()).await;
         let [.., from, to] = starts[..] else { panic!("{starts:?}") };
-        let intact = fs::read(&path).unwrap();
+        let intact = read(&path).unwrap();
         let pages: Vec<_> = (from / PAGE..=(to - 1) / PAGE).collect();
         assert!(pages.len() > 4);
         for lost in 1u32..1 << pages.len() {
@@ -268,7 +291,7 @@ mod tests {
         // Of another store: whoever can make a batch does not know the mark.
         let other = tempfile::tempdir().unwrap();
         let (path, starts) = store_with(other.path(), 2).await;
-        let batch = fs::read(path).unwrap()[starts[1]..starts[2]].to_vec();
+        let batch = read(&path).unwrap()[starts[1]..starts[2]].to_vec();
         let dir = tempfile::tempdir().unwrap();
         torn_around_a_batch(dir.path(), &batch).await;
         assert_eq!(keys(&open(dir.path()).unwrap()).await.len(), 4 * COMMITS);
@@ -284,14 +307,22 @@ mod tests {
     async fn damage_to_an_acknowledged_batch_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let (path, starts) = store(dir.path()).await;
-        let intact = fs::read(&path).unwrap();
+        let intact = read(&path).unwrap();
         for (from, to) in [(starts[1], starts[1] + 1), (starts[1] + 7000, starts[1] + 7100), (0, starts[1])] {
             zero(&path, from, to);
             let error = open(dir.path()).unwrap_err();
             assert!(matches!(error, KvError::Corrupt { .. }), "{from}..{to}: {error}");
-            assert_ne!(fs::read(&path).unwrap(), intact);
+            assert_ne!(read(&path).unwrap(), intact);
             fs::write(&path, &intact).unwrap();
         }
+        // The same where the file system has lost the blocks.
+        let file = OpenOptions::new().write(true).open(&path).unwrap();
+        let hole = (starts[1] + 6000).next_multiple_of(PAGE) as u64;
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&file, flags, hole, PAGE as u64).unwrap();
+        assert_eq!(rustix::fs::seek(&file, SeekFrom::Hole(0)).unwrap(), hole);
+        assert!(matches!(open(dir.path()).unwrap_err(), KvError::Corrupt { .. }));
+        fs::write(&path, &intact).unwrap();
         assert_eq!(keys(&open(dir.path()).unwrap()).await.len(), 4 * COMMITS);
     }
 }
