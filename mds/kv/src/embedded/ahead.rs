@@ -21,7 +21,9 @@ use crate::embedded::journal;
 
 /// What the engine gives a new journal.
 const LENGTH: u64 = 64 << 20;
-/// So many zeroes at once: a quarter of a thousand small commits have room there, and writing them takes as long as one.
+/// The engine may begin another journal at any time when it has written 64 MB to one. Such a one is left as it is.
+const NEARLY_FULL: u64 = 60_000_000;
+/// So many zeroes at once: some four hundred small commits have room there.
 const AHEAD: u64 = 256 << 10;
 static ZEROES: [u8; AHEAD as usize] = [0; AHEAD as usize];
 
@@ -29,25 +31,27 @@ static ZEROES: [u8; AHEAD as usize] = [0; AHEAD as usize];
 #[derive(Debug)]
 pub(crate) struct Ahead {
     engine: PathBuf,
-    /// Bytes, as far as can be told from what was written. `None`: none is made, since the journal is appended to.
-    left: Mutex<Option<u64>>,
+    /// Bytes, as far as can be told from what was written.
+    left: Mutex<u64>,
+    /// A journal that the engine appends to: what was written behind its end would be in the way.
+    appended: Option<PathBuf>,
 }
 
 impl Ahead {
     /// For the engine in this folder, which was just opened, and to which nobody writes yet. Without what the kernel
     /// must offer for it everything is as the engine does it.
     pub(crate) fn open(engine: &Path) -> Self {
-        let overwritten = overwrite(engine).unwrap_or_else(|error| {
-            tracing::debug!(%error, "the journal is appended to");
-            false
+        let newest = journal::newest(engine).ok().flatten();
+        let appended = newest.filter(|journal| {
+            overwrite(journal).map_err(|error| tracing::debug!(%error, "the journal is appended to"))
+                != Ok(true)
         });
-        Self { engine: engine.to_owned(), left: Mutex::new(overwritten.then_some(0)) }
+        Self { engine: engine.to_owned(), left: Mutex::new(0), appended }
     }
 
     /// Before a batch of so many bytes is written, by whoever alone writes batches.
     pub(crate) fn make_room(&self, bytes: u64) {
-        let mut room = self.left.lock();
-        let Some(left) = room.as_mut() else { return };
+        let mut left = self.left.lock();
         if *left < bytes {
             // Tried again when as much was written: a full device need not be asked for each batch.
             *left = bytes + AHEAD;
@@ -60,7 +64,8 @@ impl Ahead {
 
     /// Zeroes where the newest journal has no blocks yet, and nowhere else: whatever is there stays.
     fn fill(&self, bytes: u64) -> io::Result<()> {
-        let Some(path) = journal::newest(&self.engine)? else { return Ok(()) };
+        let newest = journal::newest(&self.engine)?.filter(|newest| Some(newest) != self.appended.as_ref());
+        let Some(path) = newest else { return Ok(()) };
         let file = OpenOptions::new().write(true).open(path)?;
         let from = rustix::fs::seek(&file, SeekFrom::Hole(0))?;
         let hole_ends = match rustix::fs::seek(&file, SeekFrom::Data(from)) {
@@ -79,15 +84,18 @@ impl Ahead {
     }
 }
 
-/// Takes the engine's journal out of append mode, if it is in it. Whether the engine overwrites a journal now.
-fn overwrite(engine: &Path) -> io::Result<bool> {
-    let Some(path) = journal::newest(engine)? else { return Ok(false) };
-    let path = path.canonicalize()?;
+/// Takes the engine's newest journal out of append mode, if it is in it. Whether the engine overwrites it now.
+fn overwrite(journal: &Path) -> io::Result<bool> {
+    let path = journal.canonicalize()?;
     let file = OpenOptions::new().write(true).open(&path)?;
+    let length = file.metadata()?.len();
+    if length >= NEARLY_FULL && length != LENGTH {
+        return Ok(false);
+    }
     for number in descriptors_of(&path)?.into_iter().filter(|number| *number != file.as_raw_fd()) {
         // SAFETY: this process has the journal open under that number, and not by our own `file`. So the engine has: it
-        // alone opens its journals, keeps the newest open until it begins another, which it does after it has written
-        // 64 MB there, and nobody writes before this returns.
+        // alone opens its journals and keeps the newest open until it begins another, for which there is not nearly enough
+        // in this one (or it is a new one, which has its length from the beginning), and nobody writes before this returns.
         let theirs = unsafe { BorrowedFd::borrow_raw(number) };
         if !take_over(theirs, &file)? {
             return Ok(false);
@@ -104,7 +112,7 @@ fn take_over(theirs: BorrowedFd<'_>, file: &File) -> io::Result<bool> {
     }
     let length = file.metadata()?.len();
     // In this order: in append mode the position does not matter yet.
-    if rustix::fs::seek(theirs, SeekFrom::End(0))? != length {
+    if length >= NEARLY_FULL || rustix::fs::seek(theirs, SeekFrom::End(0))? != length {
         return Ok(false);
     }
     rustix::fs::fcntl_setfl(theirs, flags.difference(OFlags::APPEND))?;
@@ -132,6 +140,8 @@ fn descriptors_of(path: &Path) -> io::Result<Vec<RawFd>> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use sluice_env::Env;
 
     use super::*;
@@ -231,6 +241,47 @@ mod tests {
         // And never beyond the end.
         ahead.make_room(2 * LENGTH);
         assert_eq!((blocks_end(&file), file.metadata().unwrap().len()), (LENGTH, LENGTH));
+    }
+
+    /// As the engine opens a journal that is there.
+    fn appended(dir: &Path, length: u64) -> (PathBuf, File) {
+        let path = dir.join("7.jnl");
+        File::create(&path).unwrap().set_len(length).unwrap();
+        let theirs = OpenOptions::new().append(true).open(&path).unwrap();
+        (path, theirs)
+    }
+
+    fn appends(file: &File) -> bool {
+        rustix::fs::fcntl_getfl(file).unwrap().contains(OFlags::APPEND)
+    }
+
+    #[test]
+    fn what_is_written_after_it_was_taken_over_goes_where_the_file_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, mut theirs) = appended(dir.path(), 5000);
+        Ahead::open(dir.path()).make_room(1);
+        assert!(!appends(&theirs));
+        theirs.write_all(b"next").unwrap();
+        theirs.write_all(b" one").unwrap();
+        let bytes = fs::read(path).unwrap();
+        assert_eq!((bytes.len() as u64, &bytes[4998..5009]), (LENGTH, &b"\0\0next one\0"[..]));
+    }
+
+    #[test]
+    fn one_that_is_nearly_full_is_left_to_the_engine_and_the_next_one_is_not() {
+        for length in [NEARLY_FULL, LENGTH - 1, LENGTH, LENGTH + 1] {
+            let dir = tempfile::tempdir().unwrap();
+            let (_, theirs) = appended(dir.path(), length);
+            let ahead = Ahead::open(dir.path());
+            ahead.make_room(1);
+            assert!(appends(&theirs), "{length}");
+            assert_eq!((blocks_end(&theirs), theirs.metadata().unwrap().len()), (0, length));
+            // The engine goes on to another.
+            let next = File::create(dir.path().join("8.jnl")).unwrap();
+            next.set_len(LENGTH).unwrap();
+            ahead.make_room(AHEAD + 1);
+            assert!(blocks_end(&next) > AHEAD && blocks_end(&theirs) == 0);
+        }
     }
 
     #[test]
