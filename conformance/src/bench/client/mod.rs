@@ -1,6 +1,6 @@
 //! `bench-client`: what a stock kernel's mount does when nothing is cached anywhere, beside that kernel's own NFS server: small
-//! files in random order, a checkpoint beside random reads, and what people do with a tree of source files. The client is one guest, the servers another, which runs
-//! one server at a time on one file system, so that both are equally slow.
+//! files in random order, a checkpoint beside random reads, and what people do with a tree of source files. The client is one
+//! guest, the servers another, which runs one server at a time on one file system, so that both are equally slow.
 //!
 //! | module | what |
 //! | --- | --- |

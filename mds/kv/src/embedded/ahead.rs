@@ -23,7 +23,8 @@ use crate::embedded::journal;
 const LENGTH: u64 = 64 << 20;
 /// The engine may begin another journal at any time when it has written 64 MB to one. Such a one is left as it is.
 const NEARLY_FULL: u64 = 60_000_000;
-/// So many zeroes at once: some four hundred small commits have room there.
+/// So many zeroes at once: some four hundred small commits have room there. A larger batch takes its blocks as it is written,
+/// since writing as many zeroes first would cost more than it saves.
 const AHEAD: u64 = 256 << 10;
 static ZEROES: [u8; AHEAD as usize] = [0; AHEAD as usize];
 
@@ -52,18 +53,18 @@ impl Ahead {
     /// Before a batch of so many bytes is written, by whoever alone writes batches.
     pub(crate) fn make_room(&self, bytes: u64) {
         let mut left = self.left.lock();
-        if *left < bytes {
+        if *left < bytes && bytes <= AHEAD {
             // Tried again when as much was written: a full device need not be asked for each batch.
-            *left = bytes + AHEAD;
-            if let Err(error) = self.fill(*left) {
+            *left = AHEAD;
+            if let Err(error) = self.fill() {
                 tracing::debug!(%error, "no room is made ahead in the journal");
             }
         }
-        *left -= bytes;
+        *left = left.saturating_sub(bytes);
     }
 
     /// Zeroes where the newest journal has no blocks yet, and nowhere else: whatever is there stays.
-    fn fill(&self, bytes: u64) -> io::Result<()> {
+    fn fill(&self) -> io::Result<()> {
         let newest = journal::newest(&self.engine)?.filter(|newest| Some(newest) != self.appended.as_ref());
         let Some(path) = newest else { return Ok(()) };
         let file = OpenOptions::new().write(true).open(path)?;
@@ -73,14 +74,9 @@ impl Ahead {
             Err(Errno::NXIO) => u64::MAX,
             found => found?,
         };
-        let to = from.saturating_add(bytes).min(hole_ends).min(file.metadata()?.len());
-        let mut at = from;
-        while at < to {
-            let piece = usize::try_from((to - at).min(AHEAD)).unwrap_or(ZEROES.len());
-            file.write_all_at(&ZEROES[..piece], at)?;
-            at += piece as u64;
-        }
-        Ok(())
+        let room = hole_ends.min(file.metadata()?.len()).saturating_sub(from);
+        let zeroes = usize::try_from(room).unwrap_or(usize::MAX).min(ZEROES.len());
+        file.write_all_at(&ZEROES[..zeroes], from)
     }
 }
 
@@ -231,15 +227,21 @@ mod tests {
         ahead.make_room(1);
         assert_eq!(blocks_end(&file), (100 << 10) + 12_288, "up to what lies behind the hole");
         // Enough for a while.
-        ahead.make_room(AHEAD);
+        ahead.make_room(AHEAD - 1);
         assert_eq!(blocks_end(&file), (100 << 10) + 12_288);
         ahead.make_room(1);
         assert!(blocks_end(&file) >= (100 << 10) + 12_288 + AHEAD);
         let bytes = fs::read(&path).unwrap();
         assert!(bytes[..10_000] == data[..] && bytes[100 << 10..][..10_000] == data[..]);
         assert_eq!(bytes.iter().filter(|byte| **byte != 0).count(), 20_000);
+        // A large batch takes blocks by itself, and the next small one has room again.
+        let end = blocks_end(&file);
+        ahead.make_room(AHEAD + 1);
+        assert_eq!(blocks_end(&file), end);
+        ahead.make_room(1);
+        assert_eq!(blocks_end(&file), end + AHEAD);
         // And never beyond the end.
-        ahead.make_room(2 * LENGTH);
+        (0..2 * LENGTH / AHEAD).for_each(|_| ahead.make_room(AHEAD));
         assert_eq!((blocks_end(&file), file.metadata().unwrap().len()), (LENGTH, LENGTH));
     }
 
@@ -279,8 +281,8 @@ mod tests {
             // The engine goes on to another.
             let next = File::create(dir.path().join("8.jnl")).unwrap();
             next.set_len(LENGTH).unwrap();
-            ahead.make_room(AHEAD + 1);
-            assert!(blocks_end(&next) > AHEAD && blocks_end(&theirs) == 0);
+            ahead.make_room(AHEAD);
+            assert!(blocks_end(&next) == AHEAD && blocks_end(&theirs) == 0);
         }
     }
 

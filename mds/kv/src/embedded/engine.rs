@@ -90,7 +90,7 @@ impl Engine {
                 })?,
             }),
         };
-        // With the length and the blocks of the journal; of its metadata only times are not.
+        // `fdatasync` covers the length and the blocks of the journal. What it leaves out are times.
         let durability = if options.unsafe_no_sync { PersistMode::Buffer } else { PersistMode::SyncData };
         let ahead = Ahead::open(&path);
         Ok((Self { db, data, large, mark, durability, ahead, _directory: directory }, version))
