@@ -4,8 +4,8 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::data_file::{leaf_path, path_of};
 use crate::fence::{Access, Fence, Refusal, Row};
+use crate::places::{leaf_path, path_in};
 use crate::sums::remove_side;
 use crate::{Epoch, FileKey, Store, StoreError};
 
@@ -90,13 +90,15 @@ impl Store {
     fn unlink(&self, keys: &[FileKey]) -> Result<(), StoreError> {
         let mut leaves = Vec::new();
         for key in keys {
-            match self.device.remove(&path_of(*key)) {
-                Ok(()) => leaves.push(key.leaf()),
+            let leaf = self.places.leaf(*key);
+            let path = path_in(leaf, *key);
+            match self.device.remove(&path) {
+                Ok(()) => leaves.push(leaf),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error.into()),
             }
             if let Some(sums) = &self.sums {
-                remove_side(&*self.device, *key)?;
+                remove_side(&*self.device, &path)?;
                 sums.forget(*key);
             }
         }

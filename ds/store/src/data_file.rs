@@ -6,18 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::device::{Device, DeviceFile};
+use crate::device::DeviceFile;
 use crate::sums::SummedFile;
 use crate::{FileKey, StoreError};
-
-/// Directory of a data file: `data/h/hh`.
-pub(crate) fn leaf_path(leaf: u16) -> String {
-    format!("{}/{:x}/{:02x}", crate::format::DATA, leaf >> 8, leaf & 0xff)
-}
-
-pub(crate) fn path_of(key: FileKey) -> String {
-    format!("{}/{key}", leaf_path(key.leaf()))
-}
 
 /// Count of modifications of a file just opened. A file found on the device may hold writes of a
 /// process that died, still unflushed in the page cache: its first flush is never skipped.
@@ -46,6 +37,8 @@ struct Flushing {
 pub(crate) struct DataFile {
     // Constant.
     pub(crate) key: FileKey,
+    /// The folder that it lies in.
+    pub(crate) leaf: u16,
     /// Generation of the handle that brought it here; only for reports.
     pub(crate) generation: u16,
     pub(crate) file: Arc<dyn DeviceFile>,
@@ -76,15 +69,18 @@ enum Entry {
 }
 
 impl DataFile {
+    /// `fresh`: it has just come into being.
     pub(crate) fn new(
-        key: FileKey,
+        (key, leaf): (FileKey, u16),
         generation: u16,
         file: Arc<dyn DeviceFile>,
         last_write: u64,
+        fresh: bool,
     ) -> Result<Self, StoreError> {
-        let recorded = file.is_recorded()?;
+        let recorded = !fresh && file.is_recorded()?;
         Ok(Self {
             key,
+            leaf,
             generation,
             file,
             summed: None,
@@ -112,11 +108,17 @@ impl DataFile {
         self.last_write.load(Ordering::Acquire)
     }
 
-    /// Whether closing this file loses nothing: never written here, or flushed since.
+    /// Whether closing this file loses nothing: never written here, or flushed since, and its entry with it.
     pub(crate) fn is_clean(&self) -> bool {
         let flushing = self.flushing.lock();
         let written = self.written.load(Ordering::Acquire);
-        !flushing.running && (written == UNTOUCHED || flushing.flushed >= written)
+        let durable = || flushing.flushed >= written && (self.is_recorded() || self.has_entry());
+        !flushing.running && (written == UNTOUCHED || durable())
+    }
+
+    fn has_entry(&self) -> bool {
+        // Locked: it is being flushed.
+        self.entry.try_lock().is_some_and(|entry| matches!(*entry, Entry::Durable))
     }
 
     /// Whether anything was done to it since it was opened.
@@ -132,32 +134,39 @@ impl DataFile {
         self.recorded.store(true, Ordering::Release);
     }
 
-    /// Joins the next flush. `None`: nothing to flush. Otherwise the receiver, and whether the
-    /// caller must see to it that [`Self::flush`] is called until nobody waits.
-    pub(crate) fn join(&self) -> Option<(oneshot::Receiver<Result<(), StoreError>>, bool)> {
+    /// Lets `done` wait for the next flush; whether the caller must see to it that [`Self::flush`] is called until
+    /// nobody waits.
+    ///
+    /// # Errors
+    /// `done`, when there is nothing to flush.
+    pub(crate) fn join(&self, done: Done) -> Result<bool, Done> {
         let mut flushing = self.flushing.lock();
         if flushing.flushed >= self.written.load(Ordering::Acquire) {
-            return None;
+            return Err(done);
         }
-        let (done, wait) = oneshot::channel();
         flushing.waiters.push(done);
-        Some((wait, !std::mem::replace(&mut flushing.running, true)))
+        Ok(!std::mem::replace(&mut flushing.running, true))
     }
 
-    /// Flushes for all who wait, who have yet to be told; `None` when nobody does. Those who join meanwhile share the
-    /// next one. Blocking.
-    pub(crate) fn flush(&self, device: &dyn Device) -> Option<(Vec<Done>, Result<(), StoreError>)> {
-        if self.rests() {
-            return None;
-        }
+    /// Whether there is something to flush that nobody flushes; then the caller must see to it that [`Self::flush`] is
+    /// called, and again until nobody waits.
+    pub(crate) fn leads(&self) -> bool {
+        let mut flushing = self.flushing.lock();
+        let dirty = flushing.flushed < self.written.load(Ordering::Acquire);
+        dirty && !std::mem::replace(&mut flushing.running, true)
+    }
+
+    /// Flushes for all who wait by now, who have yet to be told. Those who join meanwhile share the next one. Blocking.
+    pub(crate) fn flush(&self) -> (Vec<Done>, Result<(), StoreError>) {
         let waiters = std::mem::take(&mut self.flushing.lock().waiters);
         let covers = self.written.load(Ordering::Acquire);
-        let result = self.flush_once(device);
+        // Size and blocks with it. The times of data files are nobody's: clients take them from the metadata server.
+        let result = self.file.sync_data();
         if result.is_ok() {
             let mut flushing = self.flushing.lock();
             flushing.flushed = flushing.flushed.max(covers);
         }
-        Some((waiters, result))
+        (waiters, result.map_err(StoreError::from))
     }
 
     /// Whether nobody waits, and whoever comes next is to see to the flush. For who does so now.
@@ -167,13 +176,24 @@ impl DataFile {
         !flushing.running
     }
 
-    fn flush_once(&self, device: &dyn Device) -> Result<(), StoreError> {
-        // Size and blocks with it. The times of data files are nobody's: clients take them from the metadata server.
-        self.file.sync_data()?;
+    /// Whether the directory entry is still to be flushed.
+    pub(crate) fn owes_entry(&self) -> bool {
+        // Locked: it is being flushed.
+        self.entry.try_lock().is_some_and(|entry| matches!(*entry, Entry::Unknown))
+    }
+
+    /// The directory entry is durable afterwards, by `sync` if it has to be flushed. Blocking.
+    ///
+    /// # Errors
+    /// What `sync` says, or an earlier flush that nobody was told of.
+    pub(crate) fn flush_entry(
+        &self,
+        sync: impl FnOnce() -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
         let mut entry = self.entry.lock();
         match std::mem::replace(&mut *entry, Entry::Unknown) {
             Entry::Durable => {}
-            Entry::Unknown => device.sync_dir(&leaf_path(self.key.leaf()))?,
+            Entry::Unknown => sync()?,
             // Asked again, the device might say yes to what it has lost.
             Entry::Failed(error) => return Err(error),
         }
@@ -181,20 +201,25 @@ impl DataFile {
         Ok(())
     }
 
-    /// Whether a flush of the file will have to flush its entry, too.
-    pub(crate) fn owes_entry(&self) -> bool {
-        // Locked: it is being flushed.
-        self.entry.try_lock().is_some_and(|entry| matches!(*entry, Entry::Unknown))
+    /// Flushes the entry beside a flush of the file: whoever needs it waits for it, and is told of a failure. Blocking.
+    ///
+    /// # Errors
+    /// What `sync` says, for others whom it concerns.
+    pub(crate) fn flush_entry_beside(
+        &self,
+        sync: impl FnOnce() -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let mut entry = self.entry.lock();
+        if !matches!(*entry, Entry::Unknown) {
+            return Ok(());
+        }
+        let result = sync();
+        *entry = result.clone().map_or_else(Entry::Failed, |()| Entry::Durable);
+        result
     }
 
-    /// Flushes the entry beside a flush of the file, which waits for it and tells of a failure. Blocking.
-    pub(crate) fn flush_entry(&self, device: &dyn Device) {
-        let mut entry = self.entry.lock();
-        if matches!(*entry, Entry::Unknown) {
-            *entry = match device.sync_dir(&leaf_path(self.key.leaf())) {
-                Ok(()) => Entry::Durable,
-                Err(error) => Entry::Failed(error.into()),
-            };
-        }
+    /// A flush of the entry failed that was for others.
+    pub(crate) fn entry_failed(&self, error: StoreError) {
+        *self.entry.lock() = Entry::Failed(error);
     }
 }

@@ -1,93 +1,130 @@
-//! Flushes: who begins one, who shares it, and what else must be durable before the first is acknowledged.
+//! Flushes: who begins one, who shares it, and who is told of a failure. What must be durable besides the data before the
+//! first acknowledgement of a data file: [`newcomers`](crate::newcomers).
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use sluice_env::Env;
 use tokio::sync::oneshot;
 
 use crate::data_file::{DataFile, Done, answer};
+use crate::device::Device;
+use crate::journal::Journal;
+use crate::lane::Rest;
+use crate::newcomers::Newcomers;
+use crate::open_files::OpenFiles;
+use crate::verifier::Verifiers;
 use crate::{Store, StoreError};
 
-/// Where a flush is waited for.
-pub(crate) type Flushed = oneshot::Receiver<Result<(), StoreError>>;
+/// What flushes need of the store. They do not hold the store itself: whoever has the answer and drops it may open it again.
+#[derive(Debug)]
+pub(crate) struct Flushes {
+    // Constant.
+    pub(crate) env: Env,
+    pub(crate) device: Arc<dyn Device>,
+    // Each guards itself.
+    pub(crate) files: Arc<OpenFiles>,
+    pub(crate) journal: Arc<Journal>,
+    pub(crate) newcomers: Newcomers,
+    verifiers: Arc<Verifiers>,
+    failures: AtomicU64,
+}
 
 impl Store {
     /// Waits for a flush that covers everything written to `file` so far.
     pub(crate) async fn flush(self: &Arc<Self>, file: &Arc<DataFile>) -> Result<(), StoreError> {
-        let begun = self.begin_flush(file);
-        self.flushed(file, begun).await
-    }
-
-    /// Begins that flush, or joins another; for [`Self::flushed`].
-    pub(crate) fn begin_flush(self: &Arc<Self>, file: &Arc<DataFile>) -> Option<Flushed> {
-        let (wait, lead) = file.join()?;
-        if lead && file.owes_entry() {
-            // Beside the file's own flush: a journaling file system commits both at once.
-            let (device, file) = (Arc::clone(&self.device), Arc::clone(file));
-            drop(self.env.spawn.blocking(Box::new(move || file.flush_entry(&*device))));
-        }
-        if lead {
-            let (store, file) = (Arc::clone(self), Arc::clone(file));
-            // Not awaited: others wait for it even if this caller goes away.
-            drop(self.env.spawn.blocking(Box::new(move || store.flush_file(&file))));
-        }
-        Some(wait)
-    }
-
-    /// Waits for it, and until the file is in the journal.
-    pub(crate) async fn flushed(
-        self: &Arc<Self>,
-        file: &Arc<DataFile>,
-        begun: Option<Flushed>,
-    ) -> Result<(), StoreError> {
-        if let Some(wait) = begun {
-            wait.await.unwrap_or(Err(StoreError::Closing))?;
-        }
-        if file.is_recorded() {
-            return Ok(());
-        }
-        // Flushed by whom nobody waited for, or an earlier attempt has failed.
         let (done, wait) = oneshot::channel();
-        self.journal.record(Arc::clone(file), vec![done]);
+        if let Some(rest) = self.flushes.begin(file, done) {
+            // Not awaited: others wait for it even if this caller goes away.
+            drop(self.env.spawn.blocking(rest));
+        }
         wait.await.unwrap_or(Err(StoreError::Closing))
     }
+}
 
-    /// Flushes until nobody waits. The first stable acknowledgement of a file waits until it is in the journal: from then
-    /// on its absence is a loss. Blocking.
-    fn flush_file(self: Arc<Self>, file: &Arc<DataFile>) {
-        let mut store = self;
-        while let Some((waiters, result)) = store.flush_once(file) {
-            let (journal, weak) = (Arc::clone(&store.journal), Arc::downgrade(&store));
-            // First: whoever has the answer and drops the store may open it again.
-            drop(store);
-            if result.is_ok() && !file.is_recorded() {
-                journal.record(Arc::clone(file), waiters);
-            } else {
-                answer(waiters, &result);
+impl Flushes {
+    pub(crate) fn new(
+        env: &Env,
+        device: &Arc<dyn Device>,
+        (files, journal): (&Arc<OpenFiles>, &Arc<Journal>),
+        verifiers: &Arc<Verifiers>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            env: env.clone(),
+            device: Arc::clone(device),
+            files: Arc::clone(files),
+            journal: Arc::clone(journal),
+            newcomers: Newcomers::default(),
+            verifiers: Arc::clone(verifiers),
+            failures: AtomicU64::new(0),
+        })
+    }
+
+    /// Flushes that failed.
+    pub(crate) fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
+    }
+
+    /// Lets `done` wait until everything written to `file` so far is durable, and the file with it. What is returned is
+    /// to be run, where it may block.
+    pub(crate) fn begin(self: &Arc<Self>, file: &Arc<DataFile>, done: Done) -> Option<Rest> {
+        match file.join(done) {
+            Ok(false) => None,
+            Ok(true) => {
+                let coming = if file.is_recorded() { None } else { Some(self.comes(file)) };
+                let (this, file) = (Arc::clone(self), Arc::clone(file));
+                Some(Box::new(move || {
+                    let _coming = coming;
+                    this.run(&file);
+                }))
             }
-            if file.rests() {
+            // Flushed by whom nobody waited for, or an earlier attempt has failed.
+            Err(done) if !file.is_recorded() => self.welcome(file, vec![done]),
+            Err(done) => {
+                answer(vec![done], &Ok(()));
+                None
+            }
+        }
+    }
+
+    /// Flushes `file` for nobody in particular, if nobody does so yet. Blocking.
+    pub(crate) fn flush_if_nobody_does(self: &Arc<Self>, file: &Arc<DataFile>) {
+        if file.leads() {
+            self.run(file);
+        }
+    }
+
+    /// Flushes until nobody waits. Blocking.
+    fn run(self: &Arc<Self>, file: &Arc<DataFile>) {
+        loop {
+            let (waiters, result) = file.flush();
+            let mut lead = None;
+            match &result {
+                Ok(()) if file.is_recorded() => answer(waiters, &result),
+                // Nobody is to be told of it.
+                Ok(()) if waiters.is_empty() => self.flush_entry(file),
+                Ok(()) => lead = self.welcome(file, waiters),
+                Err(error) => {
+                    self.failed(file, error);
+                    answer(waiters, &result);
+                }
+            }
+            let rests = file.rests();
+            match lead {
+                Some(lead) if rests => lead(),
+                Some(lead) => drop(self.env.spawn.blocking(lead)),
+                None => {}
+            }
+            if rests {
                 return;
             }
-            let Some(again) = weak.upgrade() else { return };
-            store = again;
         }
     }
 
-    /// The same on the calling thread, for nobody in particular. Blocking.
-    pub(crate) fn flush_here(&self, file: &DataFile) {
-        while let Some((waiters, result)) = self.flush_once(file) {
-            answer(waiters, &result);
-        }
-    }
-
-    fn flush_once(&self, file: &DataFile) -> Option<(Vec<Done>, Result<(), StoreError>)> {
-        let (waiters, result) = file.flush(&*self.device)?;
-        if let Err(error) = &result {
-            self.flush_failures.fetch_add(1, Ordering::Relaxed);
-            // Before anybody hears of it.
-            self.verifiers.poison(file.key, self.env.random.u64());
-            tracing::error!(store = %self.place(), file = %file.key, %error, "flush failed");
-        }
-        Some((waiters, result))
+    /// A flush failed. Before anybody hears of it.
+    pub(crate) fn failed(&self, file: &DataFile, error: &StoreError) {
+        self.failures.fetch_add(1, Ordering::Relaxed);
+        self.verifiers.poison(file.key, self.env.random.u64());
+        tracing::error!(store = %self.device.name(), file = %file.key, %error, "flush failed");
     }
 }

@@ -6,15 +6,12 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::data_file::leaf_path;
 use crate::device::Device;
 use crate::format::DATA;
+use crate::places::{LEAVES_OF_MIDDLE as LEAVES, leaf_path};
 use crate::{Capacity, Store, StoreError};
 
 const MIDDLES: u16 = 16;
-
-/// Leaf folders of one middle folder.
-const LEAVES: u16 = 256;
 
 /// Of the room and the inodes that are left, those for which nobody has asked yet take this part at most.
 const SHARE: u64 = 16;

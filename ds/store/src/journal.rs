@@ -112,15 +112,28 @@ impl Journal {
         wait.await.unwrap_or(Err(StoreError::Closing))
     }
 
-    /// Says that `file` has come into being, and tells `waiters` when that is durable.
-    pub(crate) fn record(self: &Arc<Self>, file: Arc<DataFile>, waiters: Vec<Done>) {
-        let row = Row::Materialised { key: file.key, generation: file.generation };
-        let waiter = Waiter { file: Some(file), all: waiters };
-        let lead = self.queue.lock().take(&mut self.table.write(), &[row], waiter);
-        // Another thread: this one may have to flush the file again, and those who come until that one runs are written with it.
-        if lead {
+    /// Says that data files have come into being, and tells those who wait when that is durable. Blocking.
+    pub(crate) fn record(self: &Arc<Self>, files: Vec<(Arc<DataFile>, Vec<Done>)>) {
+        let mut lead = false;
+        {
+            let mut queue = self.queue.lock();
+            let mut table = self.table.write();
+            for (file, all) in files {
+                let row = Row::Materialised { key: file.key, generation: file.generation };
+                lead |= queue.take(&mut table, &[row], Waiter { file: Some(file), all });
+            }
+        }
+        // Once: those who come meanwhile are for another thread, this one has other work.
+        if lead && self.write_queued() && !self.rests() {
             self.lead();
         }
+    }
+
+    /// Whether nobody waits, and whoever comes next is to write. For who writes now.
+    fn rests(&self) -> bool {
+        let mut queue = self.queue.lock();
+        queue.running = !queue.waiters.is_empty();
+        !queue.running
     }
 
     /// Not awaited: the work goes on if the caller goes away, and others wait for it.

@@ -24,16 +24,12 @@ impl fmt::Display for FileKey {
 }
 
 impl FileKey {
-    /// Leaf directories of the fan-out: 16 x 256.
-    const LEAVES: u64 = 4096;
-
-    /// The leaf directory this key lives in, `0..4096`. Ids are handed out in order, so they are
-    /// mixed first: neighbours in id land in different directories.
-    pub(crate) fn leaf(self) -> u16 {
+    /// Spreads ids, which are handed out in order.
+    pub(crate) fn mixed(self) -> u64 {
         let mut x = self.file ^ (u64::from(self.slot) << 48);
         x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((x ^ (x >> 31)) % Self::LEAVES) as u16
+        x ^ (x >> 31)
     }
 
     pub(crate) fn parse(name: &str) -> Option<Self> {
@@ -125,14 +121,5 @@ mod tests {
         assert!(Epoch(65_535).is_before(Epoch(3)));
         assert!(!Epoch(3).is_before(Epoch(65_535)));
         assert_eq!(Epoch(65_535).max(Epoch(0)), Epoch(0));
-    }
-
-    #[test]
-    fn leaves_are_even() {
-        let mut count = [0u32; 4096];
-        for file in 0..409_600 {
-            count[usize::from(FileKey { file, slot: 0 }.leaf())] += 1;
-        }
-        assert!(count.iter().all(|n| (40..180).contains(n)));
     }
 }

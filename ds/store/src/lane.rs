@@ -18,7 +18,11 @@ use sluice_env::Env;
 
 use crate::FileKey;
 
-type Work = Box<dyn FnOnce() + Send>;
+/// What a piece of work leaves to be done by the same thread outside of the lane: it waits for the device, and others need
+/// not wait for that.
+pub(crate) type Rest = Box<dyn FnOnce() + Send>;
+
+type Work = Box<dyn FnOnce() -> Option<Rest> + Send>;
 
 /// Work that one thread of a patient lane may have before it.
 const CROWD: usize = 64;
@@ -79,9 +83,32 @@ impl fmt::Debug for Lane {
 
 /// Gives the thread's place back, and its file, however the thread ends.
 struct Place<'a> {
-    lane: &'a Lane,
+    lane: &'a Arc<Lane>,
     held: bool,
     alone: Option<FileKey>,
+}
+
+impl Place<'_> {
+    /// Gives it to another thread, if there is anything to do.
+    fn leave(&mut self, env: &Env) {
+        let mut queue = self.lane.queue.lock();
+        queue.done(self.alone.take());
+        self.held = false;
+        if queue.ready.is_empty() {
+            queue.threads -= 1;
+        } else {
+            drop(queue);
+            self.lane.start(env);
+        }
+    }
+
+    /// Takes one again, where somebody would have to be woken for it. False: none is needed.
+    fn enter(&mut self) -> bool {
+        let mut queue = self.lane.queue.lock();
+        self.held = !queue.ready.is_empty() && queue.threads < self.lane.most;
+        queue.threads += usize::from(self.held);
+        self.held
+    }
 }
 
 impl Drop for Place<'_> {
@@ -110,7 +137,26 @@ impl Lane {
     }
 
     /// Queues `work`, which may block; with a file, behind all work that was queued with the same one.
-    pub(crate) fn run(self: &Arc<Self>, env: &Env, alone: Option<FileKey>, work: Work) {
+    pub(crate) fn run(
+        self: &Arc<Self>,
+        env: &Env,
+        alone: Option<FileKey>,
+        work: impl FnOnce() + Send + 'static,
+    ) {
+        self.begin(env, alone, move || {
+            work();
+            None
+        });
+    }
+
+    /// The same with something that is left to be done.
+    pub(crate) fn begin(
+        self: &Arc<Self>,
+        env: &Env,
+        alone: Option<FileKey>,
+        work: impl FnOnce() -> Option<Rest> + Send + 'static,
+    ) {
+        let work = Box::new(work);
         let mut queue = self.queue.lock();
         if !queue.push(alone, work) || queue.threads >= self.most {
             return;
@@ -129,9 +175,9 @@ impl Lane {
     }
 
     fn start(self: &Arc<Self>, env: &Env) {
-        let lane = Arc::clone(self);
+        let (lane, env2) = (Arc::clone(self), env.clone());
         // Not awaited: the work reports for itself.
-        drop(env.spawn.blocking(Box::new(move || lane.drain())));
+        drop(env.spawn.blocking(Box::new(move || lane.drain(&env2))));
     }
 
     /// Until nothing is queued: what all threads wait for may take long, and what stands behind it need not.
@@ -155,7 +201,7 @@ impl Lane {
         }
     }
 
-    fn drain(&self) {
+    fn drain(self: &Arc<Self>, env: &Env) {
         let mut place = Place { lane: self, held: true, alone: None };
         loop {
             let work = {
@@ -171,7 +217,13 @@ impl Lane {
                 queue.begun += 1;
                 work
             };
-            work();
+            if let Some(rest) = work() {
+                place.leave(env);
+                rest();
+                if !place.enter() {
+                    return;
+                }
+            }
         }
     }
 }
@@ -263,6 +315,36 @@ mod tests {
         until(&env, || over(&lane.queue.lock())).await;
     }
 
+    /// Neither the lane nor the file waits for it; and the thread goes on with what it finds afterwards.
+    #[tokio::test]
+    async fn what_is_left_to_be_done_holds_nobody_up() {
+        let (env, lane) = (Env::system(), Lane::new(1));
+        let done = Arc::new(AtomicUsize::new(0));
+        let (open, gate) = channel::<()>();
+        let file = Some(FileKey { file: 1, slot: 0 });
+        let counting = Arc::clone(&done);
+        lane.begin(&env, file, move || {
+            let rest = move || {
+                // Until the other end is gone.
+                _ = gate.recv();
+                counting.fetch_add(100, Ordering::SeqCst);
+            };
+            Some(Box::new(rest))
+        });
+        // Queued before it begins, and after.
+        for all in [2, 4] {
+            for alone in [file, None] {
+                let done = Arc::clone(&done);
+                lane.run(&env, alone, move || _ = done.fetch_add(1, Ordering::SeqCst));
+            }
+            until(&env, || done.load(Ordering::SeqCst) == all).await;
+        }
+        drop(open);
+        until(&env, || done.load(Ordering::SeqCst) == 104).await;
+        let over = |queue: &Queue| queue.files.is_empty() && queue.threads == 0;
+        until(&env, || over(&lane.queue.lock())).await;
+    }
+
     #[tokio::test]
     async fn a_crowd_takes_another_thread_at_once() {
         let (env, lane) = (Env::system(), Lane::patient(3));
@@ -328,7 +410,7 @@ mod tests {
             let mut queue = Queue::default();
             for i in 0..400u64 {
                 let file = if i % 2 == 0 { 0 } else { 1 + i % 4 };
-                queue.push(Some(FileKey { file, slot: 0 }), Box::new(|| ()));
+                queue.push(Some(FileKey { file, slot: 0 }), Box::new(|| None));
             }
             let (mut doing, mut order) = (VecDeque::new(), Vec::new());
             while order.len() < 400 {

@@ -60,7 +60,7 @@ impl OpenFiles {
 
     /// The shard of a key; held while a file is opened, created or removed.
     pub(crate) fn shard(&self, key: FileKey) -> MutexGuard<'_, Shard> {
-        self.shards[usize::from(key.leaf()) % SHARDS].lock()
+        self.shards[(key.mixed() % SHARDS as u64) as usize].lock()
     }
 
     pub(crate) fn get(&self, key: FileKey) -> Option<Arc<DataFile>> {
@@ -92,6 +92,16 @@ impl OpenFiles {
             idle.take(SOME).map(Arc::clone).collect::<Vec<_>>()
         };
         self.shards.iter().flat_map(dirty).take(SOME).collect()
+    }
+
+    /// Those that lie in a folder.
+    pub(crate) fn of_folder(&self, folder: u16) -> Vec<Arc<DataFile>> {
+        let of_shard = |shard: &Mutex<Shard>| {
+            let shard = shard.lock();
+            let there = shard.files.values().filter(|file| file.leaf == folder);
+            there.map(Arc::clone).collect::<Vec<_>>()
+        };
+        self.shards.iter().flat_map(of_shard).collect()
     }
 
     /// Takes out data files that were written, and not used since the look before this one. Whoever drops them may

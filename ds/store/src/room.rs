@@ -8,6 +8,12 @@ use crate::device::{Device, DeviceFile, Space};
 /// The device is asked again at the latest after so many bytes were admitted.
 const STRIDE: u64 = 256 << 20;
 
+/// The device is asked again at the latest after so many files were admitted.
+const FILES: u64 = 256;
+
+/// Bytes of a file system's block.
+const BLOCK: u64 = 4096;
+
 /// Inodes kept free for the journal and for the file system's own use.
 const INODE_RESERVE: u64 = 64;
 
@@ -16,11 +22,13 @@ pub(crate) struct Room {
     reserve: u64,
     /// Bytes that may be admitted before the device is asked again.
     credit: AtomicI64,
+    /// Files that may be admitted before the device is asked again.
+    files: AtomicI64,
 }
 
 impl Room {
     pub(crate) fn new(reserve: u64) -> Self {
-        Self { reserve, credit: AtomicI64::new(0) }
+        Self { reserve, credit: AtomicI64::new(0), files: AtomicI64::new(0) }
     }
 
     /// Bytes that clients may still fill.
@@ -51,11 +59,24 @@ impl Room {
         Ok(())
     }
 
-    /// Whether another file may be created. Blocking.
+    /// Whether another file may be created. Blocking, rarely.
     pub(crate) fn admit_file(&self, device: &dyn Device) -> Result<(), StoreError> {
-        let space = device.space()?;
-        let starved = space.inodes > 0 && space.inodes_free < INODE_RESERVE;
-        if starved || self.left(&space) == 0 { Err(StoreError::NoSpace) } else { Ok(()) }
+        if self.files.fetch_sub(1, Ordering::AcqRel) >= 1 {
+            return Ok(());
+        }
+        let more = self.files_more(&device.space()?);
+        // Others may be filling it too.
+        self.files.store((more / 4).cast_signed(), Ordering::Release);
+        if more == 0 { Err(StoreError::NoSpace) } else { Ok(()) }
+    }
+
+    /// Files that may be created before there is neither an inode nor a block for one, and no more than a few.
+    fn files_more(&self, space: &Space) -> u64 {
+        let inodes = match space.inodes {
+            0 => FILES,
+            _ => (space.inodes_free + 1).saturating_sub(INODE_RESERVE),
+        };
+        inodes.min(self.left(space).div_ceil(BLOCK)).min(FILES)
     }
 }
 
@@ -66,4 +87,25 @@ fn overwrites(file: &dyn DeviceFile, offset: u64, length: u64) -> Result<bool, S
         return Ok(false);
     }
     Ok(file.seek_hole(offset)?.is_some_and(|hole| hole >= end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn close_to_the_end_few_files_are_admitted_at_once() {
+        let room = Room::new(1 << 20);
+        let more = |free, inodes, inodes_free| {
+            room.files_more(&Space { free, inodes, inodes_free, ..Space::default() })
+        };
+        assert_eq!(more(1 << 40, 0, 0), FILES);
+        assert_eq!(more(1 << 40, 1 << 20, 1 << 20), FILES);
+        assert_eq!(
+            (more(1 << 40, 1 << 20, 63), more(1 << 40, 1 << 20, 64), more(1 << 40, 1 << 20, 99)),
+            (0, 1, 36)
+        );
+        let left = |bytes: u64| more((1 << 20) + bytes, 0, 0);
+        assert_eq!((left(0), left(1), left(4096), left(4097), left(1 << 20)), (0, 1, 1, 2, 256));
+    }
 }

@@ -41,6 +41,6 @@ impl Soon {
             drop(file);
             then(full.then_some(buffer));
         };
-        store.wait_lane.run(&store.env, None, Box::new(work));
+        store.wait_lane.run(&store.env, None, work);
     }
 }

@@ -9,6 +9,7 @@ use sluice_env::Env;
 use tokio::sync::oneshot;
 
 use crate::device::Device;
+use crate::flush::Flushes;
 use crate::format::{BOOT, DATA, JOURNAL, SUPERBLOCK, Superblock};
 use crate::gate::Gate;
 use crate::journal::Journal;
@@ -16,6 +17,7 @@ use crate::lane::Lane;
 use crate::log::{read_all, replace};
 use crate::open_files::OpenFiles;
 use crate::pace::Pace;
+use crate::places::Places;
 use crate::pool::Pool;
 use crate::room::Room;
 use crate::sums::{Quarantine, ScrubState, SumOptions, Sums, remove_sides};
@@ -47,6 +49,9 @@ pub struct Options {
     pub inline_write: usize,
     /// Whether checksums are kept of what is at rest; `None`: as before, and not in a new store.
     pub checksums: Option<bool>,
+    /// Of a new store: so many ids in a row share a folder, as a power of 2, at most 63. With 0 each has its own, as in
+    /// stores of format 1 and 2.
+    pub run: u8,
     pub sums: SumOptions,
 }
 
@@ -63,6 +68,7 @@ impl Default for Options {
             inline_read: 1 << 20,
             inline_write: 16 << 10,
             checksums: None,
+            run: 8,
             sums: SumOptions::default(),
         }
     }
@@ -124,18 +130,22 @@ fn open(env: &Env, device: Arc<dyn Device>, options: Options) -> Result<Arc<Stor
         Some(id) => {
             let quarantine = Quarantine::open(Arc::clone(&device)).map_err(inside)?;
             let clock = Arc::clone(&env.clock);
-            Some(Sums::new(id, Arc::clone(&device), clock, options.sums, quarantine))
+            Some(Sums::new((id, superblock.places), Arc::clone(&device), clock, options.sums, quarantine))
         }
         None => None,
     };
     tracing::info!(store = %place, uuid = %superblock.uuid, boot, "store open");
+    let (journal, verifiers) = (Arc::new(journal), Arc::new(Verifiers::new(boot, env.random.u64())));
+    let files = Arc::new(OpenFiles::new(affordable(env, &options, sums.is_some()), boot));
     Ok(Arc::new(Store {
         env: env.clone(),
         boot,
+        places: superblock.places,
         superblock: Mutex::new(superblock),
-        verifiers: Verifiers::new(boot, env.random.u64()),
-        journal: Arc::new(journal),
-        files: OpenFiles::new(affordable(env, &options, sums.is_some()), boot),
+        flushes: Flushes::new(env, &device, (&files, &journal), &verifiers),
+        verifiers,
+        journal,
+        files,
         folders: Arc::default(),
         pool: Pool::default(),
         room: Room::new(options.reserve),
@@ -149,7 +159,6 @@ fn open(env: &Env, device: Arc<dyn Device>, options: Options) -> Result<Arc<Stor
         inline_write: options.inline_write,
         pace: Pace::default(),
         send_pace: Pace::default(),
-        flush_failures: AtomicU64::new(0),
         direct_bytes: AtomicU64::new(0),
         piped_bytes: AtomicU64::new(0),
         small_calls: AtomicBool::new(false),
@@ -197,6 +206,7 @@ fn make(env: &Env, device: &Arc<dyn Device>, options: &Options) -> Result<(), St
         uuid: Uuid(env.random.array()),
         cluster: options.cluster.unwrap_or_default(),
         created: env.clock.wall().seconds,
+        places: Places { run: options.run.min(63) },
         sums: None,
     };
     replace(&**device, SUPERBLOCK, superblock.encode().as_bytes())

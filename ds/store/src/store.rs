@@ -2,16 +2,17 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use sluice_env::Env;
 use tokio::sync::{Notify, oneshot};
 
-use crate::data_file::{DataFile, leaf_path, path_of};
+use crate::data_file::DataFile;
 use crate::device::{Cached, Device, DeviceFile, FileStat};
 use crate::fence::{Refusal, Row};
+use crate::flush::Flushes;
 use crate::folders::Folders;
 use crate::format::{SUPERBLOCK, Superblock};
 use crate::gate::Gate;
@@ -20,6 +21,7 @@ use crate::lane::Lane;
 use crate::log::replace;
 use crate::open_files::{OpenFiles, Victim};
 use crate::pace::Pace;
+use crate::places::{LEAVES, Places, leaf_path, path_in};
 use crate::pool::Pool;
 use crate::room::Room;
 use crate::sums::{ScrubState, SummedFile, Sums};
@@ -71,6 +73,7 @@ pub struct Store {
     pub(crate) env: Env,
     pub(crate) device: Arc<dyn Device>,
     pub(crate) boot: u64,
+    pub(crate) places: Places,
     pub(crate) room: Room,
     pub(crate) inline_read: usize,
     pub(crate) inline_write: usize,
@@ -82,9 +85,10 @@ pub struct Store {
     pub(crate) _lock: Box<dyn std::fmt::Debug + Send + Sync>,
     // Each guards itself.
     pub(crate) superblock: Mutex<Superblock>,
-    pub(crate) verifiers: Verifiers,
+    pub(crate) verifiers: Arc<Verifiers>,
     pub(crate) journal: Arc<Journal>,
-    pub(crate) files: OpenFiles,
+    pub(crate) files: Arc<OpenFiles>,
+    pub(crate) flushes: Arc<Flushes>,
     pub(crate) folders: Arc<Folders>,
     pub(crate) gate: Gate,
     /// `None`: no checksums are kept.
@@ -93,7 +97,6 @@ pub struct Store {
     pub(crate) pace: Pace,
     /// Whether what is said to be in memory is: sends of it do not make a thread sleep.
     pub(crate) send_pace: Pace,
-    pub(crate) flush_failures: AtomicU64,
     pub(crate) direct_bytes: AtomicU64,
     pub(crate) piped_bytes: AtomicU64,
     /// There was a small call since the last large write to memory.
@@ -128,7 +131,7 @@ impl Store {
 
     /// Flushes that failed since the store was opened.
     pub fn flush_failures(&self) -> u64 {
-        self.flush_failures.load(Ordering::Relaxed)
+        self.flushes.failures()
     }
 
     /// Joins a cluster, durably; joining the same one again is no error.
@@ -259,7 +262,7 @@ impl Store {
             // In memory while it is open: handing it to another thread would cost several times what it takes.
             return Ok(Some(file.file.stat()?));
         }
-        self.blocking(move |store| match store.device.stat(&path_of(key)) {
+        self.blocking(move |store| match store.device.stat(&store.places.path(key)) {
             Ok(stat) => Ok(Some(stat)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error.into()),
@@ -282,18 +285,19 @@ impl Store {
     ) -> Result<Vec<Entry>, StoreError> {
         self.blocking(move |store| {
             let mut found = Vec::new();
-            for leaf in after.map_or(0, FileKey::leaf)..4096 {
+            let place = after.map(|key| (store.places.leaf(key), key));
+            for leaf in place.map_or(0, |(leaf, _)| leaf)..LEAVES {
                 let path = leaf_path(leaf);
                 let names = match store.device.list(&path) {
                     Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                     other => other?,
                 };
                 let keys = names.iter().filter_map(|name| FileKey::parse(name));
-                for key in keys.filter(|key| after.is_none_or(|a| a.leaf() < leaf || *key > a)) {
+                for key in keys.filter(|key| place.is_none_or(|place| place < (leaf, *key))) {
                     if found.len() >= limit {
                         return Ok(found);
                     }
-                    if let Ok(stat) = store.device.stat(&path_of(key)) {
+                    if let Ok(stat) = store.device.stat(&path_in(leaf, key)) {
                         found.push(Entry { key, stat });
                     }
                 }
@@ -352,16 +356,12 @@ impl Store {
     ) -> Result<T, StoreError> {
         let (done, wait) = oneshot::channel();
         let store = Arc::clone(self);
-        lane.run(
-            &self.env,
-            alone,
-            Box::new(move || {
-                let result = work(&store);
-                drop(store);
-                // A caller that went away needs no answer.
-                let _ = done.send(result);
-            }),
-        );
+        lane.run(&self.env, alone, move || {
+            let result = work(&store);
+            drop(store);
+            // A caller that went away needs no answer.
+            let _ = done.send(result);
+        });
         wait.await.unwrap_or(Err(StoreError::Closing))
     }
 
@@ -372,7 +372,7 @@ impl Store {
             Err(StoreError::NoDescriptors) => {
                 let mut idle = self.files.take_some();
                 if idle.is_empty() {
-                    self.files.some_dirty().iter().for_each(|file| self.flush_if_nobody_does(file));
+                    self.files.some_dirty().iter().for_each(|file| self.flushes.flush_if_nobody_does(file));
                     idle = self.files.take_some();
                 }
                 // They are closed here.
@@ -400,7 +400,7 @@ impl Store {
         if shard.removing.contains(&key) {
             return Err(StoreError::Refused(Refusal::Removed));
         }
-        let device_file = self.device.open(&path_of(key))?;
+        let device_file = self.device.open(&self.places.path(key))?;
         let last_write = shard.reopened(key, &self.files.writes);
         let file = Arc::new(self.data_file(key, (0, last_write), device_file, false)?);
         shard.insert(&file);
@@ -412,18 +412,25 @@ impl Store {
         if let Some(file) = self.files.get(key) {
             return Ok(file);
         }
-        match self.open_file(key) {
-            Err(StoreError::Missing) => {}
-            other => return other,
+        self.make_room(key);
+        // Most often it is not there: the other way round it would be looked for first.
+        if let Err(error) = self.room.admit_file(&*self.device) {
+            return match self.open_file(key) {
+                Err(StoreError::Missing) => Err(error),
+                other => other,
+            };
         }
-        self.room.admit_file(&*self.device)?;
-        self.afford(|| self.create_anew(key, generation))
+        match self.afford(|| self.create_anew(key, generation))? {
+            Some(file) => Ok(file),
+            None => self.open_file(key),
+        }
     }
 
-    fn create_anew(&self, key: FileKey, generation: u16) -> Result<Arc<DataFile>, StoreError> {
+    /// `None`: it is there.
+    fn create_anew(&self, key: FileKey, generation: u16) -> Result<Option<Arc<DataFile>>, StoreError> {
         let mut shard = self.files.shard(key);
         if let Some(file) = shard.get(key) {
-            return Ok(file);
+            return Ok(Some(file));
         }
         // Under the shard's lock, which a removal takes after its tombstone: either we see the
         // tombstone, or the removal sees our file.
@@ -431,11 +438,16 @@ impl Store {
         if shard.removing.contains(&key) || tombstone.is_some_and(|dead| generation <= dead) {
             return Err(StoreError::Refused(Refusal::Removed));
         }
-        let device_file = self.create_file(key)?;
+        let leaf = self.places.leaf(key);
+        self.folders.make(&*self.device, leaf)?;
+        let device_file = match self.device.create(&path_in(leaf, key)) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
+            other => other?,
+        };
         let last_write = shard.reopened(key, &self.files.writes);
         let file = Arc::new(self.data_file(key, (generation, last_write), device_file, true)?);
         shard.insert(&file);
-        Ok(file)
+        Ok(Some(file))
     }
 
     fn data_file(
@@ -445,17 +457,13 @@ impl Store {
         file: Arc<dyn DeviceFile>,
         fresh: bool,
     ) -> Result<DataFile, StoreError> {
-        let Some(sums) = &self.sums else { return DataFile::new(key, generation, file, last_write) };
+        let place = (key, self.places.leaf(key));
+        let Some(sums) = &self.sums else { return DataFile::new(place, generation, file, last_write, fresh) };
         let summed = SummedFile::new(key, file, sums, fresh);
         let file: Arc<dyn DeviceFile> = Arc::clone(&summed) as Arc<dyn DeviceFile>;
-        let mut data_file = DataFile::new(key, generation, file, last_write)?;
+        let mut data_file = DataFile::new(place, generation, file, last_write, fresh)?;
         data_file.summed = Some(summed);
         Ok(data_file)
-    }
-
-    fn create_file(&self, key: FileKey) -> Result<Arc<dyn DeviceFile>, StoreError> {
-        self.folders.make(&*self.device, key.leaf())?;
-        Ok(self.device.create(&path_of(key))?)
     }
 
     fn make_room(&self, key: FileKey) {
@@ -463,14 +471,8 @@ impl Store {
         for _ in 0..4 {
             match self.files.victim(key) {
                 Victim::Gone | Victim::Busy => return,
-                Victim::Dirty(file) => self.flush_if_nobody_does(&file),
+                Victim::Dirty(file) => self.flushes.flush_if_nobody_does(&file),
             }
-        }
-    }
-
-    fn flush_if_nobody_does(&self, file: &DataFile) {
-        if let Some((_, true)) = file.join() {
-            self.flush_here(file);
         }
     }
 }

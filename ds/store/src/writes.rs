@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use tokio::sync::oneshot;
 
-use crate::data_file::DataFile;
+use crate::data_file::{DataFile, answer};
 use crate::fence::Access;
 use crate::{FileKey, Stability, Store, StoreError, Verifier};
 
@@ -83,18 +84,45 @@ impl Store {
             }
             return Ok(verifier);
         }
-        let (alone, this) = (Data::new(&data, stability).alone(access.key), Arc::clone(self));
-        let write = move |store: &Self| {
-            let file = store.write_checked(&access, offset, Data::new(&data, stability))?;
-            // From here: nobody has to be woken to begin it.
-            let begun = if stable { this.begin_flush(&file) } else { None };
-            Ok((file, begun))
-        };
-        let (file, begun) = self.on(&self.write_lane, alone, write).await?;
+        let alone = Data::new(&data, stability).alone(access.key);
         if stable {
-            self.flushed(&file, begun).await?;
+            self.write_durably(alone, move |store: &Self| {
+                store.write_checked(&access, offset, Data::new(&data, stability))
+            })
+            .await?;
+        } else {
+            let write = move |store: &Self| {
+                store.write_checked(&access, offset, Data::new(&data, stability)).map(drop)
+            };
+            self.on(&self.write_lane, alone, write).await?;
         }
         Ok(verifier)
+    }
+
+    /// The thread that writes flushes as well, where nobody else does: handing it to another one, and waking who waits in
+    /// between, costs as much as a small write.
+    async fn write_durably(
+        self: &Arc<Self>,
+        alone: Option<FileKey>,
+        write: impl FnOnce(&Self) -> Result<Arc<DataFile>, StoreError> + Send + 'static,
+    ) -> Result<(), StoreError> {
+        let (done, wait) = oneshot::channel();
+        let store = Arc::clone(self);
+        let work = move || {
+            let written = write(&store);
+            let flushes = Arc::clone(&store.flushes);
+            // First: whoever has the answer and drops the store may open it again.
+            drop(store);
+            match written {
+                Ok(file) => flushes.begin(&file, done),
+                Err(error) => {
+                    answer(vec![done], &Err(error));
+                    None
+                }
+            }
+        };
+        self.write_lane.begin(&self.env, alone, work);
+        wait.await.unwrap_or(Err(StoreError::Closing))
     }
 
     /// [`Self::write_at`], UNSTABLE, of bytes the last `more` of which lie in a pipe that does not block. At most that many

@@ -9,6 +9,10 @@ use sluice_store::device::{Cached, Device, DeviceFile, FileStat, Space};
 pub(crate) trait Watch: Debug + Send + Sync {
     /// A write begins when this returns; past the page cache, or by way of it.
     fn writing(&self, direct: bool);
+    /// A flush of a data file has ended.
+    fn flushed(&self) {}
+    /// A flush of a folder begins when this returns.
+    fn flushing(&self, _folder: &str) {}
 }
 
 #[derive(Debug)]
@@ -52,6 +56,7 @@ impl Device for WatchedDevice {
         self.0.list(path)
     }
     fn sync_dir(&self, path: &str) -> io::Result<()> {
+        self.1.flushing(path);
         self.0.sync_dir(path)
     }
     fn space(&self) -> io::Result<Space> {
@@ -78,7 +83,9 @@ impl DeviceFile for WatchedFile {
         self.0.write_direct(data, offset)
     }
     fn sync_data(&self) -> io::Result<()> {
-        self.0.sync_data()
+        let done = self.0.sync_data();
+        self.1.flushed();
+        done
     }
     fn set_len(&self, size: u64) -> io::Result<()> {
         self.0.set_len(size)
