@@ -1,9 +1,8 @@
 //! Where a file ends whose data file is only one of several.
 //!
-//! A data file of a striped file may end long before the file does. Its logical size is pushed by the
-//! metadata server when it changes the file's end, and asked for when a read needs more than is
-//! known. A bound once known answers reads below it; at or beyond it the file may have grown since,
-//! so the metadata server is asked again.
+//! A data file of a striped file may end long before the file does. Its logical size is asked for when a read needs more
+//! than is known. A bound once known answers reads below it; at or beyond it the file may have grown since, so the metadata
+//! server is asked again. It tells of an end that it moves back (and, before this release, of one that it moved on).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,6 +28,8 @@ struct Known {
     pushes: u64,
     asking: bool,
     waiters: Vec<Waiter>,
+    /// They came after the question was asked: the file may have grown since, and they may know that it has.
+    next: Vec<Waiter>,
 }
 
 /// What is known, by data file id: all slots of a file share its size.
@@ -62,20 +63,23 @@ impl LogicalSizes {
         }
     }
 
+    /// Pushes so far, if the caller is to ask.
     fn start(&self, file: u64, waiter: Waiter) -> Option<u64> {
         let mut files = self.files.lock();
         make_room(&mut files);
         let known = files.entry(file).or_default();
+        if std::mem::replace(&mut known.asking, true) {
+            known.next.push(waiter);
+            return None;
+        }
         known.waiters.push(waiter);
-        let lead = !std::mem::replace(&mut known.asking, true);
-        lead.then_some(known.pushes)
+        Some(known.pushes)
     }
 
-    /// Ends a question that was begun after `pushes` pushes.
-    fn finish(&self, file: u64, pushes: u64, answer: Option<u64>) {
+    /// Ends a question that was begun after `pushes` pushes. Pushes so far, if the caller is to ask again.
+    fn finish(&self, file: u64, pushes: u64, answer: Option<u64>) -> Option<u64> {
         let mut files = self.files.lock();
-        let Some(known) = files.get_mut(&file) else { return };
-        known.asking = false;
+        let known = files.get_mut(&file)?;
         if known.pushes == pushes && answer.is_some() {
             known.size = answer;
         }
@@ -84,6 +88,9 @@ impl LogicalSizes {
             // A reader that went away needs no answer.
             let _ = waiter.send(answer);
         }
+        known.waiters = std::mem::take(&mut known.next);
+        known.asking = !known.waiters.is_empty();
+        known.asking.then_some(known.pushes)
     }
 }
 
@@ -95,19 +102,22 @@ fn make_room(files: &mut HashMap<u64, Known, FixedState>) {
 
 impl Shared {
     /// The logical size of the file of `key`, good enough to judge bytes below `end`; `None` when the
-    /// metadata server does not answer. Concurrent questions about one file are asked once.
+    /// metadata server does not answer. Those who come while it is asked share the next question.
     pub(crate) async fn logical_size(self: &Arc<Self>, key: FileKey, end: u64) -> Option<u64> {
         let known = self.sizes.known(key.file);
         if known.is_some_and(|size| size >= end) {
             return known;
         }
         let (waiter, wait) = oneshot::channel();
-        if let Some(pushes) = self.sizes.start(key.file, waiter) {
+        let mut lead = self.sizes.start(key.file, waiter);
+        if lead.is_some() {
             let shared = Arc::clone(self);
             // A task of its own: others wait for the answer even if this reader goes away.
             self.env.spawn.spawn(Box::pin(async move {
-                let answer = shared.ask_logical_size(key).await;
-                shared.sizes.finish(key.file, pushes, answer);
+                while let Some(pushes) = lead {
+                    let answer = shared.ask_logical_size(key).await;
+                    lead = shared.sizes.finish(key.file, pushes, answer);
+                }
             }));
         }
         wait.await.ok().flatten()
@@ -145,13 +155,16 @@ mod tests {
         assert_eq!(pushes, Some(0));
         assert_eq!(sizes.start(1, b), None, "already asked");
         sizes.push(1, 10);
-        sizes.finish(1, 0, Some(99));
-        assert_eq!((first.try_recv().ok(), second.try_recv().ok()), (Some(Some(10)), Some(Some(10))));
+        assert_eq!(sizes.finish(1, 0, Some(99)), Some(1));
+        assert_eq!((first.try_recv().ok(), second.try_recv().ok()), (Some(Some(10)), None));
         assert_eq!(sizes.known(1), Some(10));
+        // Whoever came later may know that the file has grown since it was asked.
+        assert_eq!(sizes.finish(1, 1, Some(20)), None);
+        assert_eq!((second.try_recv().ok(), sizes.known(1)), (Some(Some(20)), Some(20)));
         let (c, mut third) = oneshot::channel();
         let pushes = sizes.start(1, c);
         assert_eq!(pushes, Some(1));
-        sizes.finish(1, 1, None);
+        assert_eq!(sizes.finish(1, 1, None), None);
         assert_eq!(third.try_recv().ok(), Some(None), "no answer is not the old answer");
         sizes.forget();
         assert_eq!(sizes.known(1), None);

@@ -44,13 +44,12 @@ fn a_small_file_costs_two_transactions_and_a_call_for_each_look() {
     simulate(20, async |world| {
         let client = Client::mount(world, "a", NEW).await;
         warm_up(world, &client).await;
-        // OPEN and LAYOUTCOMMIT; a look for the GETATTR behind LAYOUTCOMMIT, one for LAYOUTRETURN, and one data
-        // server is told the size.
+        // OPEN and LAYOUTCOMMIT; a look for the GETATTR behind LAYOUTCOMMIT, and one for LAYOUTRETURN.
         let plain = hundred(world, &client, None).await;
         // What is gathered over many files: rows of returned layouts, data files that exist now.
         let gathered = 0..=60;
         assert!(gathered.contains(&(plain.transactions - 200)), "{plain:?}");
-        assert_eq!(plain.orders, 300, "{plain:?}");
+        assert_eq!(plain.orders, 200, "{plain:?}");
         // Data, entry, journal.
         assert!((300..=310).contains(&plain.flushes), "{plain:?}");
         // OPEN and SETATTR, which takes the size along: LAYOUTCOMMIT has nothing left to do. A look each for

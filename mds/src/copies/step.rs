@@ -117,9 +117,6 @@ pub(crate) async fn step(mds: &Arc<Mds>, step: &Step, commit: &Commit<'_>) -> Re
     conclude(mds, step.target, &target, end, (hole + data, commit)).await?;
     tickets.0.commit()?;
     tickets.1.commit()?;
-    if end > target.size() {
-        dsctl::push_size(mds, layout, end).await;
-    }
     Ok(hole + data)
 }
 

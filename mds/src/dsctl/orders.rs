@@ -225,25 +225,6 @@ fn covered<'a>(mut components: impl Iterator<Item = &'a Component>, silent: &[Da
     })
 }
 
-/// Tells the data servers of a sparse file its new logical size, those that may be asked for its data. Best
-/// effort: who does not hear asks.
-pub(crate) async fn push_size(mds: &Arc<Mds>, layout: &Layout, size: u64) {
-    if !layout.is_sparse() {
-        return;
-    }
-    let args = DS_LOGICAL_SIZE_args { file: layout.id.0, size };
-    let mut tasks = tokio::task::JoinSet::new();
-    let told = by_store(layout.in_use(size).flat_map(|component| &component.slots));
-    for id in told.into_keys() {
-        if let Some(store) = mds.data_servers.get(id) {
-            tasks.spawn(async move {
-                let _: Option<ctl_status> = call(&store, DS_LOGICAL_SIZE, &args, PING).await;
-            });
-        }
-    }
-    while tasks.join_next().await.is_some() {}
-}
-
 /// Truncates every data file of `layout` so that no byte at or above `size` stays.
 ///
 /// # Errors

@@ -78,8 +78,5 @@ pub(super) async fn reshape(cx: &mut Context, change: Change, answer: &nfs_resop
     let commit = CommitSize { end, ..CommitSize::default() };
     conclude(cx, key, &commit, answer).await?;
     held.commit()?;
-    if let Some(end) = end.filter(|end| *end > inode.size()) {
-        dsctl::push_size(&cx.server, layout, end).await;
-    }
     Ok(())
 }

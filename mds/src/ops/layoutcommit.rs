@@ -1,10 +1,8 @@
 //! LAYOUTCOMMIT. RFC 8881 §18.42. Never refused for grace, for space, or for an old seqid: the data is at the
 //! data servers already.
 
-use std::sync::Arc;
-
 use sluice_env::Wall;
-use sluice_namespace::{Inode, MAX_FILE_SIZE};
+use sluice_namespace::MAX_FILE_SIZE;
 use sluice_state::file::{Grace, Intent};
 use sluice_xdr::nfs4::{
     LAYOUTCOMMIT4args, LAYOUTCOMMIT4res, LAYOUTCOMMIT4resok, layouttype4, newoffset4, newsize4, newtime4,
@@ -42,9 +40,6 @@ pub(crate) async fn layoutcommit(cx: &mut Context, args: LAYOUTCOMMIT4args) -> O
     }
     held.commit()?;
     cx.server.learn(&entry, done.inode.size());
-    if done.grew {
-        push(cx, &done.inode);
-    }
     let grown = done.grew.then(|| done.inode.size());
     cx.left(done.inode);
     Ok(answer(grown))
@@ -125,11 +120,4 @@ async fn reclaim(cx: &mut Context) -> OpResult<LAYOUTCOMMIT4res> {
 fn answer(size: Option<u64>) -> LAYOUTCOMMIT4res {
     let newsize = size.map_or(newsize4::FALSE, newsize4::TRUE);
     LAYOUTCOMMIT4res::NFS4_OK(LAYOUTCOMMIT4resok { locr_newsize: newsize })
-}
-
-/// Tells the data servers of a sparse file where it ends now. Who does not hear in time asks.
-fn push(cx: &Context, inode: &Inode) {
-    let Some(layout) = inode.layout().filter(|layout| layout.is_sparse()).cloned() else { return };
-    let (mds, size) = (Arc::clone(&cx.server), inode.size());
-    cx.server.spawn(async move { dsctl::push_size(&mds, &layout, size).await });
 }

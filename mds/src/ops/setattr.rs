@@ -215,11 +215,7 @@ async fn truncate(
         .await?;
     let done = pending.resolve(version);
     match done.outcome {
-        TruncateOutcome::Done => {
-            if let Some(layout) = done.inode.layout() {
-                dsctl::push_size(mds, layout, set.size).await;
-            }
-        }
+        TruncateOutcome::Done => {}
         TruncateOutcome::Swapped(row) => garbage::queued(mds, row),
         TruncateOutcome::Intent(_) => {
             if carry_out(mds, &done.inode, set.size).await.is_err() {

@@ -85,9 +85,6 @@ async fn carry_out(
     let commit = CommitSize { end: Some(end), ..CommitSize::default() };
     conclude(cx, key, &commit, answer).await?;
     held.commit()?;
-    if end > inode.size() {
-        dsctl::push_size(&mds, layout, end).await;
-    }
     if was_inline {
         // The client did as `mdsthreshold` says: nothing is in its way.
         mds.metrics.add_inline(0, length);
