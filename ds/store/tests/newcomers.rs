@@ -5,10 +5,11 @@ mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::watched::{Watch, WatchedDevice};
 use common::{access, bytes, key, open, open_on, options, simulate};
+use parking_lot::{Condvar, Mutex};
 use sluice_env::Env;
 use sluice_store::device::{Device, MemDevice};
 use sluice_store::{FileKey, Options, Stability, Store, StoreError};
@@ -21,27 +22,25 @@ async fn put(store: &Arc<Store>, file: u64, stability: Stability) -> Result<(), 
 #[derive(Debug, Default)]
 struct Together {
     files: usize,
-    flushed: AtomicUsize,
+    flushed: Mutex<usize>,
+    more: Condvar,
     folders: AtomicUsize,
 }
 
 impl Watch for Together {
     fn writing(&self, _direct: bool) {}
     fn flushed(&self) {
-        self.flushed.fetch_add(1, Ordering::SeqCst);
+        *self.flushed.lock() += 1;
+        self.more.notify_all();
     }
     fn flushing(&self, folder: &str) {
         // Not one above them: those are made first.
         if folder.matches('/').count() == 2 {
             self.folders.fetch_add(1, Ordering::SeqCst);
-            let begun = Instant::now();
-            while self.flushed.load(Ordering::SeqCst) < self.files
-                && begun.elapsed() < Duration::from_secs(20)
-            {
-                std::thread::sleep(Duration::from_millis(1));
-            }
+            let mut flushed = self.flushed.lock();
+            self.more.wait_while_for(&mut flushed, |flushed| *flushed < self.files, Duration::from_secs(20));
             // They are on their way.
-            std::thread::sleep(Duration::from_millis(50));
+            self.more.wait_for(&mut flushed, Duration::from_millis(50));
         }
     }
 }
