@@ -115,8 +115,16 @@ impl Flushes {
 
     /// Of a newcomer that is not to be in the journal yet: what is closed has an entry.
     pub(crate) fn flush_entry(&self, file: &DataFile) {
-        if let Err(error) = file.flush_entry(|| self.sync_folder(file.leaf)) {
+        let mut asked = false;
+        let sync = || {
+            asked = true;
+            self.sync_folder(file.leaf)
+        };
+        if let Err(error) = file.flush_entry(sync) {
             self.failed(file, &error);
+            if asked {
+                self.entries_failed(file.leaf, &BTreeSet::from([file.key]), &error);
+            }
         }
     }
 

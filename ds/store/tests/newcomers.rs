@@ -122,6 +122,31 @@ fn a_file_is_closed_with_its_entry() {
     });
 }
 
+#[test]
+fn a_folder_that_could_not_be_flushed_for_one_that_is_closed_is_told_to_the_others() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        let options = Options { open_files: 1, ..options() };
+        let store = Store::open(&env, Arc::new(device.clone()), options).await.unwrap();
+        put(&store, 0, Stability::Unstable).await.unwrap();
+        let mut files = 1;
+        while store.flush_failures() == 0 {
+            // What is to be closed has its data flushed, and not its entry.
+            device.fail_syncs_after(1, 1);
+            put(&store, files, Stability::Unstable).await.unwrap();
+            files += 1;
+        }
+        device.fail_syncs(0);
+        let mut told = 0;
+        for file in 0..files {
+            told += u64::from(store.commit(key(file)).await.is_err());
+            store.commit(key(file)).await.unwrap();
+        }
+        // All but that one, and the one that came after it.
+        assert_eq!(told, files - 2);
+    });
+}
+
 /// As docs/ds-format.md has it for stores of format 1 and 2.
 fn by_id(FileKey { file, .. }: FileKey) -> String {
     let mut x = file;
