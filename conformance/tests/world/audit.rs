@@ -47,7 +47,7 @@ async fn audit(world: &World) -> Vec<ctl_audit_finding> {
 
 /// The folder and the path of a data file, slot 0, as docs/ds-format.md has them.
 fn of_nobody(file: u64) -> (String, String) {
-    let mut x = file >> 8;
+    let mut x = file;
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     let leaf = (x ^ (x >> 31)) % 4096;

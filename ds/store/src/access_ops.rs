@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use crate::fence::{Access, Fence, Refusal, Row};
-use crate::places::{leaf_path, path_in};
+use crate::places::{leaf_of, leaf_path, path_of};
 use crate::sums::remove_side;
 use crate::{Epoch, FileKey, Store, StoreError};
 
@@ -90,15 +90,13 @@ impl Store {
     fn unlink(&self, keys: &[FileKey]) -> Result<(), StoreError> {
         let mut leaves = Vec::new();
         for key in keys {
-            let leaf = self.places.leaf(*key);
-            let path = path_in(leaf, *key);
-            match self.device.remove(&path) {
-                Ok(()) => leaves.push(leaf),
+            match self.device.remove(&path_of(*key)) {
+                Ok(()) => leaves.push(leaf_of(*key)),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error.into()),
             }
             if let Some(sums) = &self.sums {
-                remove_side(&*self.device, &path)?;
+                remove_side(&*self.device, *key)?;
                 sums.forget(*key);
             }
         }

@@ -37,8 +37,6 @@ struct Flushing {
 pub(crate) struct DataFile {
     // Constant.
     pub(crate) key: FileKey,
-    /// The folder that it lies in.
-    pub(crate) leaf: u16,
     /// Generation of the handle that brought it here; only for reports.
     pub(crate) generation: u16,
     pub(crate) file: Arc<dyn DeviceFile>,
@@ -71,7 +69,7 @@ enum Entry {
 impl DataFile {
     /// `fresh`: it has just come into being.
     pub(crate) fn new(
-        (key, leaf): (FileKey, u16),
+        key: FileKey,
         generation: u16,
         file: Arc<dyn DeviceFile>,
         last_write: u64,
@@ -80,7 +78,6 @@ impl DataFile {
         let recorded = !fresh && file.is_recorded()?;
         Ok(Self {
             key,
-            leaf,
             generation,
             file,
             summed: None,

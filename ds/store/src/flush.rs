@@ -71,12 +71,11 @@ impl Flushes {
         match file.join(done) {
             Ok(false) => None,
             Ok(true) => {
-                let coming = if file.is_recorded() { None } else { Some(self.comes(file)) };
+                if !file.is_recorded() {
+                    self.comes(file);
+                }
                 let (this, file) = (Arc::clone(self), Arc::clone(file));
-                Some(Box::new(move || {
-                    let _coming = coming;
-                    this.run(&file);
-                }))
+                Some(Box::new(move || this.run(&file)))
             }
             // Flushed by whom nobody waited for, or an earlier attempt has failed.
             Err(done) if !file.is_recorded() => self.welcome(file, vec![done]),

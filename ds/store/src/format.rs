@@ -1,17 +1,14 @@
 //! The bytes of a store's own files: superblock, boot count, journal records.
 //!
-//! `superblock` is text of six to eight lines, the last one a checksum of those before. `boot` is a number
+//! `superblock` is text of six or seven lines, the last one a checksum of those before. `boot` is a number
 //! in text. `journal` is a row of 64-byte records, see [`Record`].
 
 use crate::fence::{Fence, Row};
-use crate::places::Places;
 use crate::{Epoch, FileKey, StoreError, Uuid};
 
-/// The newest format this program reads: runs of ids share a folder. That of new stores.
-pub(crate) const FORMAT: u32 = 3;
-/// Each id has a folder of its own, and there are checksums: a program that does not know them would change data under them.
-const FORMAT_SUMS: u32 = 2;
-/// The same without checksums.
+/// The newest format this program reads, and the one it writes where there are checksums.
+pub(crate) const FORMAT: u32 = 2;
+/// The one it writes where there are no checksums: a program that does not know them would change data under them.
 const FORMAT_PLAIN: u32 = 1;
 
 pub(crate) const SUPERBLOCK: &str = "superblock";
@@ -29,7 +26,6 @@ pub(crate) struct Superblock {
     pub(crate) cluster: Uuid,
     /// Seconds since 1970.
     pub(crate) created: i64,
-    pub(crate) places: Places,
     /// Names the sums since they were switched on; `None`: there are none.
     pub(crate) sums: Option<u64>,
 }
@@ -42,16 +38,11 @@ pub(crate) fn digest(bytes: &[u8]) -> [u8; 8] {
 
 impl Superblock {
     pub(crate) fn encode(&self) -> String {
-        let Self { uuid, cluster, created, places: Places { run }, sums } = self;
-        let (format, run) = match (run, sums) {
-            (0, None) => (FORMAT_PLAIN, String::new()),
-            (0, Some(_)) => (FORMAT_SUMS, String::new()),
-            _ => (FORMAT, format!("run {run}\n")),
-        };
+        let Self { uuid, cluster, created, sums } = self;
+        let format = if sums.is_some() { FORMAT } else { FORMAT_PLAIN };
         let sums = sums.map(|id| format!("sums {id:016x}\n")).unwrap_or_default();
-        let body = format!(
-            "{MAGIC}\nformat {format}\nuuid {uuid}\ncluster {cluster}\ncreated {created}\n{run}{sums}"
-        );
+        let body =
+            format!("{MAGIC}\nformat {format}\nuuid {uuid}\ncluster {cluster}\ncreated {created}\n{sums}");
         let check = u64::from_be_bytes(digest(body.as_bytes()));
         format!("{body}check {check:016x}\n")
     }
@@ -76,15 +67,11 @@ impl Superblock {
         let uuid = parse_uuid(field("uuid")?).ok_or_else(|| damaged("bad uuid"))?;
         let cluster = parse_uuid(field("cluster")?).ok_or_else(|| damaged("bad cluster"))?;
         let created = field("created")?.parse().map_err(|_| damaged("bad creation time"))?;
-        let run = match format {
-            0..FORMAT => 0,
-            _ => field("run")?.parse().ok().filter(|run| *run < 64).ok_or_else(|| damaged("bad run"))?,
+        let sums = match format {
+            0..=FORMAT_PLAIN => None,
+            _ => Some(u64::from_str_radix(field("sums")?, 16).map_err(|_| damaged("bad sums"))?),
         };
-        let sums = match field("sums") {
-            Ok(id) => Some(u64::from_str_radix(id, 16).map_err(|_| damaged("bad sums"))?),
-            Err(_) => None,
-        };
-        let block = Self { uuid, cluster, created, places: Places { run }, sums };
+        let block = Self { uuid, cluster, created, sums };
         if block.encode().as_bytes() != bytes {
             return Err(damaged("its checksum differs"));
         }
@@ -233,24 +220,16 @@ mod tests {
 
     #[test]
     fn superblock_round_trip_and_refusals() {
-        let places = Places { run: 0 };
-        let block =
-            Superblock { uuid: Uuid([7; 16]), cluster: Uuid([9; 16]), created: 17, places, sums: None };
+        let block = Superblock { uuid: Uuid([7; 16]), cluster: Uuid([9; 16]), created: 17, sums: None };
         let text = block.encode();
         assert_eq!(Superblock::decode("/d", text.as_bytes()).unwrap(), block);
         let summed = Superblock { sums: Some(0xabc), ..block };
         let text2 = summed.encode();
         assert!(text2.contains("format 2\n") && text2.contains("sums 0000000000000abc\n"), "{text2}");
         assert_eq!(Superblock::decode("/d", text2.as_bytes()).unwrap(), summed);
-        for sums in [None, Some(0xabc)] {
-            let runs = Superblock { places: Places { run: 8 }, sums, ..block };
-            let text3 = runs.encode();
-            assert!(text3.contains("format 3\n") && text3.contains("run 8\n"), "{text3}");
-            assert_eq!(Superblock::decode("/d", text3.as_bytes()).unwrap(), runs);
-        }
-        let newer = text.replace("format 1", "format 4");
+        let newer = text.replace("format 1", "format 3");
         let error = Superblock::decode("/d", newer.as_bytes()).unwrap_err();
-        assert!(matches!(error, StoreError::NewerFormat(_, 4, 3)), "{error}");
+        assert!(matches!(error, StoreError::NewerFormat(_, 3, 2)), "{error}");
         let bent = text.replace("created 17", "created 18");
         let error = Superblock::decode("/d", bent.as_bytes()).unwrap_err();
         assert_eq!(error.to_string(), "/d: superblock is damaged: its checksum differs");

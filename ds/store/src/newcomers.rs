@@ -1,20 +1,18 @@
 //! Data files that come into being: the first stable acknowledgement of one waits until its directory entry is durable and
 //! its existence is in the journal. From then on its absence is a loss.
 //!
-//! One that comes alone has its entry flushed beside its data. Of several the entries are flushed when their data is: files
-//! that come at the same time lie in the same folder, and have one flush of it and one of the journal, by the thread that
-//! happens to have flushed the first of them.
+//! The entry is flushed beside the data. The journal is flushed for all whose data and entries are durable by then, by the
+//! thread that happens to have flushed the first of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
 use crate::data_file::{DataFile, Done, answer};
 use crate::flush::Flushes;
 use crate::lane::Rest;
-use crate::places::leaf_path;
+use crate::places::{leaf_of, leaf_path};
 use crate::{FileKey, StoreError};
 
 /// A data file the data of which is durable, and who waits for the rest.
@@ -30,18 +28,6 @@ struct Queue {
 #[derive(Debug, Default)]
 pub(crate) struct Newcomers {
     queue: Mutex<Queue>,
-    /// Those whose data is being flushed.
-    coming: AtomicUsize,
-}
-
-/// A newcomer's data is being flushed for as long as this lives.
-#[derive(Debug)]
-pub(crate) struct Coming(Arc<Flushes>);
-
-impl Drop for Coming {
-    fn drop(&mut self) {
-        self.0.newcomers.coming.fetch_sub(1, Ordering::AcqRel);
-    }
 }
 
 impl Newcomers {
@@ -58,26 +44,22 @@ impl Newcomers {
         queue.running = !queue.files.is_empty();
         queue.running.then(|| std::mem::take(&mut queue.files))
     }
-
-    fn are_busy(&self) -> bool {
-        self.queue.lock().running
-    }
 }
 
 impl Flushes {
     /// The data of a newcomer is about to be flushed.
-    pub(crate) fn comes(self: &Arc<Self>, file: &Arc<DataFile>) -> Coming {
-        let alone = self.newcomers.coming.fetch_add(1, Ordering::AcqRel) == 0 && !self.newcomers.are_busy();
-        if alone && file.owes_entry() {
-            // A journaling file system commits both at once.
-            let (this, file) = (Arc::clone(self), Arc::clone(file));
-            drop(self.env.spawn.blocking(Box::new(move || {
-                if let Err(error) = file.flush_entry_beside(|| this.sync_folder(file.leaf)) {
-                    this.entries_failed(file.leaf, &BTreeSet::from([file.key]), &error);
-                }
-            })));
+    pub(crate) fn comes(self: &Arc<Self>, file: &Arc<DataFile>) {
+        if !file.owes_entry() {
+            return;
         }
-        Coming(Arc::clone(self))
+        // A journaling file system commits both at once.
+        let (this, file) = (Arc::clone(self), Arc::clone(file));
+        drop(self.env.spawn.blocking(Box::new(move || {
+            let folder = leaf_of(file.key);
+            if let Err(error) = file.flush_entry_beside(|| this.sync_folder(folder)) {
+                this.entries_failed(folder, &BTreeSet::from([file.key]), &error);
+            }
+        })));
     }
 
     /// The data of a newcomer is durable, and `waiters` are told when the rest is. What is returned is to be run, where
@@ -94,7 +76,7 @@ impl Flushes {
             let keys: BTreeSet<FileKey> = batch.iter().map(|(file, _)| file.key).collect();
             let mut durable = Vec::with_capacity(batch.len());
             for (file, waiters) in batch {
-                let folder = file.leaf;
+                let folder = leaf_of(file.key);
                 let sync = || folders.entry(folder).or_insert_with(|| self.sync_folder(folder)).clone();
                 match file.flush_entry(sync) {
                     Ok(()) => durable.push((file, waiters)),
@@ -115,15 +97,16 @@ impl Flushes {
 
     /// Of a newcomer that is not to be in the journal yet: what is closed has an entry.
     pub(crate) fn flush_entry(&self, file: &DataFile) {
+        let folder = leaf_of(file.key);
         let mut asked = false;
         let sync = || {
             asked = true;
-            self.sync_folder(file.leaf)
+            self.sync_folder(folder)
         };
         if let Err(error) = file.flush_entry(sync) {
             self.failed(file, &error);
             if asked {
-                self.entries_failed(file.leaf, &BTreeSet::from([file.key]), &error);
+                self.entries_failed(folder, &BTreeSet::from([file.key]), &error);
             }
         }
     }

@@ -9,6 +9,7 @@ use foldhash::fast::FixedState;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::data_file::DataFile;
+use crate::places::leaf_of;
 use crate::write_count::{Closed, WriteCount};
 use crate::{FileKey, Store};
 
@@ -98,7 +99,7 @@ impl OpenFiles {
     pub(crate) fn of_folder(&self, folder: u16) -> Vec<Arc<DataFile>> {
         let of_shard = |shard: &Mutex<Shard>| {
             let shard = shard.lock();
-            let there = shard.files.values().filter(|file| file.leaf == folder);
+            let there = shard.files.values().filter(|file| leaf_of(file.key) == folder);
             there.map(Arc::clone).collect::<Vec<_>>()
         };
         self.shards.iter().flat_map(of_shard).collect()

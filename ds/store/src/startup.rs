@@ -17,7 +17,6 @@ use crate::lane::Lane;
 use crate::log::{read_all, replace};
 use crate::open_files::OpenFiles;
 use crate::pace::Pace;
-use crate::places::Places;
 use crate::pool::Pool;
 use crate::room::Room;
 use crate::sums::{Quarantine, ScrubState, SumOptions, Sums, remove_sides};
@@ -49,9 +48,6 @@ pub struct Options {
     pub inline_write: usize,
     /// Whether checksums are kept of what is at rest; `None`: as before, and not in a new store.
     pub checksums: Option<bool>,
-    /// Of a new store: so many ids in a row share a folder, as a power of 2, at most 63. With 0 each has its own, as in
-    /// stores of format 1 and 2.
-    pub run: u8,
     pub sums: SumOptions,
 }
 
@@ -68,7 +64,6 @@ impl Default for Options {
             inline_read: 1 << 20,
             inline_write: 16 << 10,
             checksums: None,
-            run: 8,
             sums: SumOptions::default(),
         }
     }
@@ -130,7 +125,7 @@ fn open(env: &Env, device: Arc<dyn Device>, options: Options) -> Result<Arc<Stor
         Some(id) => {
             let quarantine = Quarantine::open(Arc::clone(&device)).map_err(inside)?;
             let clock = Arc::clone(&env.clock);
-            Some(Sums::new((id, superblock.places), Arc::clone(&device), clock, options.sums, quarantine))
+            Some(Sums::new(id, Arc::clone(&device), clock, options.sums, quarantine))
         }
         None => None,
     };
@@ -140,7 +135,6 @@ fn open(env: &Env, device: Arc<dyn Device>, options: Options) -> Result<Arc<Stor
     Ok(Arc::new(Store {
         env: env.clone(),
         boot,
-        places: superblock.places,
         superblock: Mutex::new(superblock),
         flushes: Flushes::new(env, &device, (&files, &journal), &verifiers),
         verifiers,
@@ -206,7 +200,6 @@ fn make(env: &Env, device: &Arc<dyn Device>, options: &Options) -> Result<(), St
         uuid: Uuid(env.random.array()),
         cluster: options.cluster.unwrap_or_default(),
         created: env.clock.wall().seconds,
-        places: Places { run: options.run.min(63) },
         sums: None,
     };
     replace(&**device, SUPERBLOCK, superblock.encode().as_bytes())

@@ -21,7 +21,7 @@ use crate::lane::Lane;
 use crate::log::replace;
 use crate::open_files::{OpenFiles, Victim};
 use crate::pace::Pace;
-use crate::places::{LEAVES, Places, leaf_path, path_in};
+use crate::places::{LEAVES, leaf_of, leaf_path, path_of};
 use crate::pool::Pool;
 use crate::room::Room;
 use crate::sums::{ScrubState, SummedFile, Sums};
@@ -73,7 +73,6 @@ pub struct Store {
     pub(crate) env: Env,
     pub(crate) device: Arc<dyn Device>,
     pub(crate) boot: u64,
-    pub(crate) places: Places,
     pub(crate) room: Room,
     pub(crate) inline_read: usize,
     pub(crate) inline_write: usize,
@@ -262,7 +261,7 @@ impl Store {
             // In memory while it is open: handing it to another thread would cost several times what it takes.
             return Ok(Some(file.file.stat()?));
         }
-        self.blocking(move |store| match store.device.stat(&store.places.path(key)) {
+        self.blocking(move |store| match store.device.stat(&path_of(key)) {
             Ok(stat) => Ok(Some(stat)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error.into()),
@@ -285,7 +284,7 @@ impl Store {
     ) -> Result<Vec<Entry>, StoreError> {
         self.blocking(move |store| {
             let mut found = Vec::new();
-            let place = after.map(|key| (store.places.leaf(key), key));
+            let place = after.map(|key| (leaf_of(key), key));
             for leaf in place.map_or(0, |(leaf, _)| leaf)..LEAVES {
                 let path = leaf_path(leaf);
                 let names = match store.device.list(&path) {
@@ -297,7 +296,7 @@ impl Store {
                     if found.len() >= limit {
                         return Ok(found);
                     }
-                    if let Ok(stat) = store.device.stat(&path_in(leaf, key)) {
+                    if let Ok(stat) = store.device.stat(&path_of(key)) {
                         found.push(Entry { key, stat });
                     }
                 }
@@ -400,7 +399,7 @@ impl Store {
         if shard.removing.contains(&key) {
             return Err(StoreError::Refused(Refusal::Removed));
         }
-        let device_file = self.device.open(&self.places.path(key))?;
+        let device_file = self.device.open(&path_of(key))?;
         let last_write = shard.reopened(key, &self.files.writes);
         let file = Arc::new(self.data_file(key, (0, last_write), device_file, false)?);
         shard.insert(&file);
@@ -438,9 +437,8 @@ impl Store {
         if shard.removing.contains(&key) || tombstone.is_some_and(|dead| generation <= dead) {
             return Err(StoreError::Refused(Refusal::Removed));
         }
-        let leaf = self.places.leaf(key);
-        self.folders.make(&*self.device, leaf)?;
-        let device_file = match self.device.create(&path_in(leaf, key)) {
+        self.folders.make(&*self.device, leaf_of(key))?;
+        let device_file = match self.device.create(&path_of(key)) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
             other => other?,
         };
@@ -457,11 +455,10 @@ impl Store {
         file: Arc<dyn DeviceFile>,
         fresh: bool,
     ) -> Result<DataFile, StoreError> {
-        let place = (key, self.places.leaf(key));
-        let Some(sums) = &self.sums else { return DataFile::new(place, generation, file, last_write, fresh) };
+        let Some(sums) = &self.sums else { return DataFile::new(key, generation, file, last_write, fresh) };
         let summed = SummedFile::new(key, file, sums, fresh);
         let file: Arc<dyn DeviceFile> = Arc::clone(&summed) as Arc<dyn DeviceFile>;
-        let mut data_file = DataFile::new(place, generation, file, last_write, fresh)?;
+        let mut data_file = DataFile::new(key, generation, file, last_write, fresh)?;
         data_file.summed = Some(summed);
         Ok(data_file)
     }

@@ -216,8 +216,7 @@ fn sums_are_given_up_durably_before_the_first_byte_changes() {
 fn switched_off_and_on_again() {
     simulate(async |env| {
         let device = MemDevice::new();
-        let made = Options { run: 0, ..summed() };
-        let store = Store::open(&env, Arc::new(device.clone()), made).await.unwrap();
+        let store = open(&env, &device).await;
         put(&store, 1, 0, 7, 1 << 20).await;
         rest(&env, &store, 30).await;
         let side = device.open(&path(&device, key(1), ".sums")).unwrap();

@@ -17,6 +17,7 @@ use super::record::{HEAD, Head, Record, STRIDE, offset_of};
 use super::{BLOCK, BLOCKS, Counts, REGION, Sums, side_path};
 use crate::FileKey;
 use crate::device::{Cached, DeviceFile, FileStat};
+use crate::places::path_of;
 
 /// Regions given up at once for one who writes in order.
 const AHEAD: u64 = 64;
@@ -105,11 +106,6 @@ pub(crate) struct SummedFile {
 }
 
 impl SummedFile {
-    /// Where the data file is.
-    pub(super) fn path(&self) -> String {
-        self.sums.places.path(self.key)
-    }
-
     /// `fresh`: the data file was just created.
     pub(crate) fn new(key: FileKey, inner: Arc<dyn DeviceFile>, sums: &Arc<Sums>, fresh: bool) -> Arc<Self> {
         Arc::new(Self {
@@ -136,7 +132,7 @@ impl SummedFile {
     pub(super) fn side(&self) -> io::Result<Option<Arc<dyn DeviceFile>>> {
         let mut side = self.side.lock();
         if let Side::Unknown = *side {
-            *side = match self.sums.device.open(&side_path(&self.path())) {
+            *side = match self.sums.device.open(&side_path(self.key)) {
                 Ok(file) => Side::There(file),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Side::Absent,
                 Err(error) => return Err(error),
@@ -154,13 +150,13 @@ impl SummedFile {
             return Ok(file);
         }
         let mut side = self.side.lock();
-        let path = side_path(&self.path());
+        let path = side_path(self.key);
         let file = match self.sums.device.create(&path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.sums.device.open(&path)?,
             other => other?,
         };
         // Removals say so, then take the data file, then the side file: either they see that or we see them.
-        let there = self.sums.device.stat(&self.path()).map(drop);
+        let there = self.sums.device.stat(&path_of(self.key)).map(drop);
         let there =
             if self.gone.load(Ordering::SeqCst) { Err(io::ErrorKind::NotFound.into()) } else { there };
         if let Err(error) = there {

@@ -11,7 +11,7 @@ use super::scrub::{FOLDERS, Scrub};
 use super::verify::Verdict;
 use super::{Damage, REGION, SUFFIX, SummedFile, Sums, remove_side};
 use crate::data_file::DataFile;
-use crate::places::leaf_path;
+use crate::places::{leaf_path, path_of};
 use crate::{FileKey, Store, StoreError};
 
 /// Between two looks for something to do.
@@ -186,9 +186,8 @@ impl Store {
 
     /// Sums of a data file that is gone.
     fn remove_left_side(&self, key: FileKey) -> Result<(), StoreError> {
-        let path = self.places.path(key);
-        match self.device.stat(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => remove_side(&*self.device, &path),
+        match self.device.stat(&path_of(key)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => remove_side(&*self.device, key),
             _ => Ok(()),
         }
     }

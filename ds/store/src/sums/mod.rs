@@ -36,7 +36,7 @@ pub use scrub::Scrub;
 pub(crate) use scrub::State as ScrubState;
 
 use crate::device::Device;
-use crate::places::{Places, leaf_path, path_in};
+use crate::places::{leaf_path, path_of};
 use crate::{FileKey, StoreError};
 
 /// Bytes with a sum of their own.
@@ -97,7 +97,6 @@ pub(crate) struct Sums {
     // Constant.
     /// Names this store's sums since they were switched on: others are of an earlier time and count for nothing.
     pub(crate) id: u64,
-    pub(crate) places: Places,
     pub(crate) device: Arc<dyn Device>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) options: SumOptions,
@@ -112,14 +111,14 @@ pub(crate) struct Sums {
 
 impl Sums {
     pub(crate) fn new(
-        (id, places): (u64, Places),
+        id: u64,
         device: Arc<dyn Device>,
         clock: Arc<dyn Clock>,
         options: SumOptions,
         quarantine: Quarantine,
     ) -> Arc<Self> {
         let (counts, queue, unsure) = (Counts::default(), Mutex::default(), Mutex::default());
-        Arc::new(Self { id, places, device, clock, options, quarantine, counts, queue, unsure })
+        Arc::new(Self { id, device, clock, options, quarantine, counts, queue, unsure })
     }
 
     /// False when there are too many already.
@@ -148,14 +147,14 @@ impl Sums {
 /// What the name of a data file ends with in that of its side file.
 pub(crate) const SUFFIX: &str = ".sums";
 
-/// Where the sums of the data file at `path` are.
-fn side_path(path: &str) -> String {
-    format!("{path}{SUFFIX}")
+/// Where the sums of a data file are.
+fn side_path(key: FileKey) -> String {
+    format!("{}{SUFFIX}", path_of(key))
 }
 
-/// That of the data file at `path`. One that is not there is no error. Blocking.
-pub(crate) fn remove_side(device: &dyn Device, path: &str) -> Result<(), StoreError> {
-    match device.remove(&side_path(path)) {
+/// One that is not there is no error. Blocking.
+pub(crate) fn remove_side(device: &dyn Device, key: FileKey) -> Result<(), StoreError> {
+    match device.remove(&side_path(key)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
         _ => Ok(()),
     }
@@ -169,7 +168,7 @@ pub(crate) fn remove_sides(device: &dyn Device) -> Result<(), StoreError> {
             names => names?,
         };
         for key in names.iter().filter_map(|name| FileKey::parse(name.strip_suffix(SUFFIX)?)) {
-            remove_side(device, &path_in(folder, key))?;
+            remove_side(device, key)?;
         }
     }
     Ok(())

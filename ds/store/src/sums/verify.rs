@@ -9,6 +9,7 @@ use super::record;
 use super::seal::Content;
 use super::{BLOCK, BLOCKS, Counts, REGION};
 use crate::StoreError;
+use crate::places::path_of;
 
 /// What was found out about a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,14 +81,14 @@ impl SummedFile {
     }
 
     fn read_raw(&self, start: u64, length: u64) -> io::Result<Content> {
-        let path = self.path();
+        let path = path_of(self.key);
         Content::read(|buffer, at| self.sums.device.read_uncached(&path, buffer, at), start, length)
     }
 
     fn again_raw(&self, block: u64, record: &record::Record, expected: u32) -> bool {
         let end = (block % BLOCKS as u64 * BLOCK + BLOCK).min(record.length);
         let mut bytes = vec![0; (end - block % BLOCKS as u64 * BLOCK) as usize];
-        let raw = self.sums.device.read_uncached(&self.path(), &mut bytes, block * BLOCK);
+        let raw = self.sums.device.read_uncached(&path_of(self.key), &mut bytes, block * BLOCK);
         let read = raw.unwrap_or(0);
         record::sum(self.key, block, &bytes[..read]) == expected
     }
