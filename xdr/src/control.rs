@@ -948,7 +948,8 @@ impl Decode for DS_FENCE_args {
     }
 }
 
-/// Pushed by truncate, ALLOCATE and LAYOUTCOMMIT of striped files.
+/// Growth of a striped file. The release before sends it; since then whoever reads at an end
+/// asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct DS_LOGICAL_SIZE_args {
     pub file: u64,

@@ -215,8 +215,11 @@ impl DataFile {
         result
     }
 
-    /// A flush of the entry failed that was for others.
+    /// A flush of the folder failed for another file. What is durable stays so.
     pub(crate) fn entry_failed(&self, error: StoreError) {
-        *self.entry.lock() = Entry::Failed(error);
+        let mut entry = self.entry.lock();
+        if matches!(*entry, Entry::Unknown) {
+            *entry = Entry::Failed(error);
+        }
     }
 }

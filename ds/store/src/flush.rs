@@ -100,8 +100,8 @@ impl Flushes {
             let mut lead = None;
             match &result {
                 Ok(()) if file.is_recorded() => answer(waiters, &result),
-                // Nobody is to be told of it.
-                Ok(()) if waiters.is_empty() => self.flush_entry(file),
+                // What is closed has an entry. Nobody waits to be told of a failure; the verifier tells.
+                Ok(()) if waiters.is_empty() => drop(self.flush_entry(file)),
                 Ok(()) => lead = self.welcome(file, waiters),
                 Err(error) => {
                     self.failed(file, error);

@@ -4,16 +4,15 @@
 //! The entry is flushed beside the data. The journal is flushed for all whose data and entries are durable by then, by the
 //! thread that happens to have flushed the first of them.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use crate::StoreError;
 use crate::data_file::{DataFile, Done, answer};
 use crate::flush::Flushes;
 use crate::lane::Rest;
 use crate::places::{leaf_of, leaf_path};
-use crate::{FileKey, StoreError};
 
 /// A data file the data of which is durable, and who waits for the rest.
 type Newcomer = (Arc<DataFile>, Vec<Done>);
@@ -32,9 +31,13 @@ pub(crate) struct Newcomers {
 
 impl Newcomers {
     /// True: nobody is at work, and the caller is to see to it.
-    fn push(&self, file: &Arc<DataFile>, waiters: Vec<Done>) -> bool {
+    fn push(&self, file: &Arc<DataFile>, mut waiters: Vec<Done>) -> bool {
         let mut queue = self.queue.lock();
-        queue.files.push((Arc::clone(file), waiters));
+        // What comes again is one file still, with one row in the journal, and one answer of the device about its folder.
+        match queue.files.iter_mut().find(|(known, _)| Arc::ptr_eq(known, file)) {
+            Some((_, all)) => all.append(&mut waiters),
+            None => queue.files.push((Arc::clone(file), waiters)),
+        }
         !std::mem::replace(&mut queue.running, true)
     }
 
@@ -55,9 +58,8 @@ impl Flushes {
         // A journaling file system commits both at once.
         let (this, file) = (Arc::clone(self), Arc::clone(file));
         drop(self.env.spawn.blocking(Box::new(move || {
-            let folder = leaf_of(file.key);
-            if let Err(error) = file.flush_entry_beside(|| this.sync_folder(folder)) {
-                this.entries_failed(folder, &BTreeSet::from([file.key]), &error);
+            if let Err(error) = file.flush_entry_beside(|| this.sync_folder(&file)) {
+                this.entries_failed(&file, &error);
             }
         })));
     }
@@ -72,55 +74,86 @@ impl Flushes {
 
     fn lead(&self) {
         while let Some(batch) = self.newcomers.take() {
-            let mut folders = BTreeMap::new();
-            let keys: BTreeSet<FileKey> = batch.iter().map(|(file, _)| file.key).collect();
             let mut durable = Vec::with_capacity(batch.len());
             for (file, waiters) in batch {
-                let folder = leaf_of(file.key);
-                let sync = || folders.entry(folder).or_insert_with(|| self.sync_folder(folder)).clone();
-                match file.flush_entry(sync) {
+                match self.flush_entry(&file) {
                     Ok(()) => durable.push((file, waiters)),
-                    Err(error) => {
-                        self.failed(&file, &error);
-                        answer(waiters, &Err(error));
-                    }
-                }
-            }
-            for (folder, result) in folders {
-                if let Err(error) = result {
-                    self.entries_failed(folder, &keys, &error);
+                    failed => answer(waiters, &failed),
                 }
             }
             self.journal.record(durable);
         }
     }
 
-    /// Of a newcomer that is not to be in the journal yet: what is closed has an entry.
-    pub(crate) fn flush_entry(&self, file: &DataFile) {
-        let folder = leaf_of(file.key);
+    /// The entry of a newcomer is durable afterwards.
+    ///
+    /// # Errors
+    /// As [`DataFile::flush_entry`]; everybody whom it concerns hears of it.
+    pub(crate) fn flush_entry(&self, file: &DataFile) -> Result<(), StoreError> {
         let mut asked = false;
         let sync = || {
             asked = true;
-            self.sync_folder(folder)
+            self.sync_folder(file)
         };
-        if let Err(error) = file.flush_entry(sync) {
-            self.failed(file, &error);
+        file.flush_entry(sync).inspect_err(|error| {
+            self.failed(file, error);
             if asked {
-                self.entries_failed(folder, &BTreeSet::from([file.key]), &error);
+                self.entries_failed(file, error);
             }
-        }
+        })
     }
 
-    fn sync_folder(&self, folder: u16) -> Result<(), StoreError> {
-        Ok(self.device.sync_dir(&leaf_path(folder))?)
+    fn sync_folder(&self, file: &DataFile) -> Result<(), StoreError> {
+        Ok(self.device.sync_dir(&leaf_path(leaf_of(file.key)))?)
     }
 
-    /// A device tells of a failure once: those whose entries may be lost with `told`, and whose turn comes later, hear of it then.
-    fn entries_failed(&self, folder: u16, told: &BTreeSet<FileKey>, error: &StoreError) {
-        for file in self.files.of_folder(folder) {
-            if !told.contains(&file.key) && !file.is_recorded() {
+    /// A device tells of a failure once, here to `told`: those whose entries may be lost with it hear of it when their turn
+    /// comes.
+    fn entries_failed(&self, told: &DataFile, error: &StoreError) {
+        for file in self.files.of_folder(leaf_of(told.key)) {
+            if !std::ptr::eq(&*file, told) && !file.is_recorded() {
                 file.entry_failed(error.clone());
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_env::Env;
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::device::MemDevice;
+    use crate::{FileKey, Options, Store};
+
+    async fn file() -> Arc<DataFile> {
+        let options = Options { create: true, ..Options::default() };
+        let store = Store::open(&Env::simulated(1), Arc::new(MemDevice::new()), options).await.unwrap();
+        store.open_or_create(FileKey { file: 1, slot: 0 }, 0).unwrap()
+    }
+
+    /// It is to be in the journal once, and a folder that fails it fails all who wait for it.
+    #[tokio::test]
+    async fn a_file_that_comes_again_is_one() {
+        let (newcomers, file) = (Newcomers::default(), file().await);
+        assert!(newcomers.push(&file, vec![oneshot::channel().0]));
+        assert!(!newcomers.push(&file, vec![oneshot::channel().0]), "somebody is to come for it");
+        let all: Vec<usize> =
+            newcomers.take().unwrap().into_iter().map(|(_, waiters)| waiters.len()).collect();
+        assert_eq!(all, [2]);
+        assert!(newcomers.take().is_none());
+        assert!(newcomers.push(&file, Vec::new()), "nobody is at work any more");
+    }
+
+    #[tokio::test]
+    async fn what_is_durable_is_not_lost_with_others() {
+        let file = file().await;
+        let lost = StoreError::Io("lost".to_owned());
+        file.entry_failed(lost.clone());
+        assert!(file.flush_entry(|| Ok(())).is_err(), "it may be gone, whatever the device says now");
+        file.flush_entry(|| Ok(())).unwrap();
+        file.entry_failed(lost);
+        file.flush_entry(|| panic!("it is durable")).unwrap();
     }
 }

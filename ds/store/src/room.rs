@@ -92,6 +92,7 @@ fn overwrites(file: &dyn DeviceFile, offset: u64, length: u64) -> Result<bool, S
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::MemDevice;
 
     #[test]
     fn close_to_the_end_few_files_are_admitted_at_once() {
@@ -107,5 +108,16 @@ mod tests {
         );
         let left = |bytes: u64| more((1 << 20) + bytes, 0, 0);
         assert_eq!((left(0), left(1), left(4096), left(4097), left(1 << 20)), (0, 1, 1, 2, 256));
+    }
+
+    #[test]
+    fn the_device_is_asked_again_before_a_quarter_of_them_is_there() {
+        let (room, device) = (Room::new(0), MemDevice::new());
+        device.set_capacity(8 * BLOCK);
+        room.admit_file(&device).unwrap();
+        // Others fill it.
+        device.set_capacity(0);
+        (0..2).for_each(|_| room.admit_file(&device).unwrap());
+        (0..2).for_each(|_| assert!(matches!(room.admit_file(&device), Err(StoreError::NoSpace))));
     }
 }
