@@ -177,6 +177,7 @@ impl DataServer {
 
     /// Stops accepting, answers calls in flight for at most `grace`, then closes everything.
     pub async fn shutdown(&self, grace: Duration) {
+        self.shared.mds.make_last();
         self.server.shutdown(grace).await;
         self.stop.send_replace(true);
     }

@@ -16,7 +16,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::guest::catalogue::Kernel;
 use crate::guest::host;
-use crate::suite::cases::CASES;
+use crate::suite::cases::{CASES, Case};
 use lanes::Cell;
 
 /// What to leave out.
@@ -30,7 +30,7 @@ pub struct Options {
     no_guests: bool,
 }
 
-/// The kernels that run every case marked `ci`, over 4.2. The full matrix is one command (docs/TESTING.md).
+/// The kernels that run the cases marked `ci`, over 4.2, the newest last. The full matrix is one command (docs/TESTING.md).
 const KERNELS: &[&str] = &["uml6.1", "uml7.2"];
 /// What runs besides, and first: who cannot even do this need not wait for the rest.
 const FIRST: (&str, &str, &str) = ("smoke", "uml7.2", "4.1");
@@ -42,16 +42,15 @@ const LANES: usize = 5;
 /// a disk (a power loss ends a guest, not this machine); the same cases by command are on one.
 const IN_MEMORY: &str = "/dev/shm";
 
-/// How this program is built, and what it runs beside the tests.
+/// How everything is built: this program, what it runs, and the tests, so that what they consist of is built once.
 const PROFILE: &str = "proof";
 /// What this program itself is built without.
 const ALL: &str = "sluice-conformance/bench-mds";
-/// Simulated worlds, optimised: they take a seventh of the time so. Both servers are there, from the build of the program.
+/// Simulated worlds.
 const SEEDS: &str = "200";
 
-/// Without [`ALL`], as this program is, so that what it consists of is not built twice.
-const WORLD: [&str; 8] =
-    ["test", "--profile", PROFILE, "--quiet", "-p", "sluice-conformance", "--test", "world"];
+/// All of it, even where a part is run: of fewer packages others would be built.
+const TESTS: [&str; 7] = ["test", "--profile", PROFILE, "--quiet", "--workspace", "--features", ALL];
 
 /// A name, and what is done; its output comes when it has ended where steps run side by side.
 type Step = (&'static str, fn(&Path, &Options) -> Result<()>);
@@ -123,24 +122,23 @@ fn fmt(root: &Path, _: &Options) -> Result<()> {
 fn clippy(root: &Path, _: &Options) -> Result<()> {
     cargo(
         root,
-        &["clippy", "--workspace", "--all-targets", "--features", ALL, "--quiet", "--", "-D", "warnings"],
+        &[
+            &["clippy", "--profile", PROFILE, "--workspace", "--all-targets", "--features", ALL][..],
+            &["--quiet", "--", "-D", "warnings"],
+        ]
+        .concat(),
     )
 }
 
 /// Everything that runs later, so that nothing is built beside what runs.
 fn build(root: &Path, _: &Options) -> Result<()> {
     cargo(root, &["build", "--profile", PROFILE, "--quiet", "-p", "sluice"])?;
-    cargo(
-        root,
-        &["test", "--profile", PROFILE, "--quiet", "--no-run", "-p", "sluice-xdr", "--test", "fuzz"],
-    )?;
-    cargo(root, &[WORLD.as_slice(), &["--no-run"]].concat())?;
-    cargo(root, &["test", "--workspace", "--features", ALL, "--quiet", "--no-run"])
+    cargo(root, &[&TESTS[..], &["--no-run"]].concat())
 }
 
 fn test(root: &Path, _: &Options) -> Result<()> {
     let mut command = program();
-    command.args(["test", "--workspace", "--features", ALL, "--quiet"]);
+    command.args(TESTS);
     // Those on FoundationDB are a step of their own.
     for name in FOUNDATIONDB {
         command.env_remove(name);
@@ -177,14 +175,14 @@ fn foundationdb(root: &Path, options: &Options) -> Result<()> {
 /// Every decoder, with seeded mutations, for a minute.
 fn fuzz(root: &Path, _: &Options) -> Result<()> {
     let mut command = program();
-    command.args(["test", "--profile", PROFILE, "--quiet", "-p", "sluice-xdr", "--test", "fuzz"]);
+    command.args(TESTS).args(["--test", "fuzz"]);
     apart(root, command.env("SLUICE_FUZZ_SECONDS", "60"))
 }
 
 /// Simulated worlds in which everything fails.
 fn seeds(root: &Path, _: &Options) -> Result<()> {
     let mut command = program();
-    command.args(WORLD).arg("whatever_fails").env("SLUICE_CHAOS_SEEDS", SEEDS);
+    command.args(TESTS).args(["--test", "world", "whatever_fails"]).env("SLUICE_CHAOS_SEEDS", SEEDS);
     apart(root, &mut command)
 }
 
@@ -220,10 +218,12 @@ fn guest(root: &Path, options: &Options) -> Result<()> {
 
 /// The longest first, so that none is left over at the end; what waits most for clocks, before.
 fn cells() -> Vec<Cell> {
-    let mut cases: Vec<_> = CASES.iter().filter(|case| case.ci).collect();
-    cases.sort_by_key(|case| std::cmp::Reverse(case.seconds));
-    let with_all =
-        cases.into_iter().flat_map(|case| KERNELS.iter().map(|kernel| Cell::case(case.name, kernel, "4.2")));
+    // The table has the quickest first.
+    let mut cases: Vec<_> = CASES.iter().rev().filter(|case| case.ci).collect();
+    cases.sort_by_key(|case| std::cmp::Reverse(case.most_seconds()));
+    let with =
+        |case: &'static Case| case.worth(KERNELS).iter().map(|kernel| Cell::case(case.name, kernel, "4.2"));
+    let with_all = cases.into_iter().flat_map(with);
     let (case, kernel, vers) = FIRST;
     let hosts = HOSTS.map(|(command, kernels)| Cell::hosts(command, kernels));
     std::iter::once(Cell::case(case, kernel, vers)).chain(hosts).chain(with_all).collect()

@@ -33,6 +33,8 @@ pub struct Case {
     pub reference: bool,
     /// Part of `suite ci`.
     pub ci: bool,
+    /// It is about servers: whatever the client's kernel, it shows the same.
+    pub of_servers: bool,
     /// Wants kernel sources.
     pub sources: Option<Sources>,
     /// The servers run in a guest that the case switches on and off.
@@ -43,6 +45,9 @@ pub struct Case {
     /// happens there, or on the way.
     pub inline: bool,
 }
+
+/// How often that happens of which a case has several rounds, unless somebody says otherwise.
+pub const ROUNDS: u32 = 5;
 
 /// What a case is unless it says otherwise.
 pub(super) const BASE: Case = Case {
@@ -55,6 +60,7 @@ pub(super) const BASE: Case = Case {
     seconds: 900,
     reference: true,
     ci: true,
+    of_servers: false,
     sources: None,
     powered: false,
     seconds_per_round: 0,
@@ -225,6 +231,7 @@ pub const CASES: &[Case] = &[
         name: "keys",
         shows: "the key of data files' handles replaced under readers and writers, and again while the metadata server dies: nobody sees an error",
         reference: false,
+        of_servers: true,
         seconds: 400,
         ..BASE
     },
@@ -236,6 +243,7 @@ pub const CASES: &[Case] = &[
         seconds: 60,
         seconds_per_round: 120,
         reference: false,
+        of_servers: true,
         powered: true,
         ..SHIPPED
     },
@@ -264,6 +272,7 @@ pub const CASES: &[Case] = &[
         data_servers: 8,
         memory: 1536,
         reference: false,
+        of_servers: true,
         ..BASE
     },
 ];
@@ -279,6 +288,20 @@ impl Case {
     #[must_use]
     pub fn inline_limit(&self) -> &'static str {
         if self.inline { "32KiB" } else { "off" }
+    }
+
+    /// With which of these kernels, the newest of which is the last, it is worth the time of a check that has little.
+    #[must_use]
+    pub fn worth<'a>(&self, kernels: &'a [&'a str]) -> &'a [&'a str] {
+        // Where two kernels meet, each of them is there in any case.
+        let once = self.of_servers || self.partner == Partner::Other;
+        if once { &kernels[kernels.len().saturating_sub(1)..] } else { kernels }
+    }
+
+    /// The hard limit of what a check runs.
+    #[must_use]
+    pub fn most_seconds(&self) -> u64 {
+        self.seconds + self.seconds_per_round * u64::from(ROUNDS)
     }
 
     /// How many guests take part.
@@ -339,5 +362,16 @@ mod tests {
             let kernels = mixed.kernels(kernel);
             assert_ne!(kernels[0].entry().stripes, kernels[1].entry().stripes);
         }
+    }
+
+    /// `suite ci` over both kernels is a command of its own.
+    #[test]
+    fn a_check_runs_every_case_and_with_both_kernels_what_depends_on_them() {
+        let with = |name| Case::find(name).unwrap().worth(&["old", "new"]);
+        assert_eq!(with("direct"), ["old", "new"]);
+        for name in ["keys", "power_loss", "scaling", "upgrade", "mixed"] {
+            assert_eq!(with(name), ["new"], "{name}");
+        }
+        assert!(CASES.iter().all(|case| case.worth(&["new"]) == ["new"]));
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use super::cases::{CASES, Case};
+use super::cases::{CASES, Case, ROUNDS};
 use super::foreign::Foreign;
 use super::matrix::{self, Cell, VERSIONS};
 use super::{SERVER_KERNEL, workspace};
@@ -43,7 +43,7 @@ pub struct Options {
     #[arg(long, value_name = "DIR")]
     pub(super) results: Option<PathBuf>,
     /// How often the power fails in `power_loss`
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "N", default_value_t = ROUNDS, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(super) rounds: u32,
     /// Stop at the first case that fails
     #[arg(long)]

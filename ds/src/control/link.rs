@@ -1,6 +1,7 @@
 //! The way to the metadata server, for whoever needs to ask it something.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -38,11 +39,21 @@ pub(crate) enum LinkError {
 #[derive(Debug)]
 pub(crate) struct MdsLink {
     connection: Mutex<Option<Arc<Connection>>>,
+    /// This server is about to stop: there will be no other connection.
+    last: AtomicBool,
 }
 
 impl MdsLink {
     pub(crate) fn new() -> Self {
-        Self { connection: Mutex::new(None) }
+        Self { connection: Mutex::new(None), last: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn make_last(&self) {
+        self.last.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_last(&self) -> bool {
+        self.last.load(Ordering::Relaxed)
     }
 
     pub(crate) fn set(&self, connection: &Arc<Connection>) {

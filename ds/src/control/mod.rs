@@ -80,6 +80,11 @@ async fn keep_contact(shared: &Arc<Shared>, client: &Client, mds: &[SocketAddr],
         for addr in mds {
             let (was_registered, error) = contact(shared, client, *addr, identity).await;
             shared.mds.clear();
+            if shared.mds.is_last() {
+                // Who stops a whole installation need not be told that its metadata server went first.
+                tracing::debug!(mds = %addr, %error, "contact with the metadata server ended");
+                return;
+            }
             if was_registered {
                 failures = 0;
                 told.clear();

@@ -274,7 +274,7 @@ impl Bench<'_> {
         let name = peer.name;
         let mut samples = Vec::new();
         for apart in [false, true] {
-            let shapes: Vec<_> = shapes.iter().filter(|(_, shape)| shape.apart == apart).collect();
+            let shapes: Vec<_> = shapes.iter().copied().filter(|(_, shape)| shape.apart == apart).collect();
             if shapes.is_empty() {
                 continue;
             }
@@ -283,30 +283,14 @@ impl Bench<'_> {
                 directories.push(peer.directory(&format!("round{round}-{clients}-{apart}-{number}")).await?);
             }
             let mut workers = peer.workers(clients, &directories)?;
-            let made =
-                shapes.iter().any(|(_, shape)| matches!(shape.phase, Phase::Create | Phase::CreateTogether));
-            let needs = |phase| {
-                matches!(
-                    phase,
-                    Phase::GetAttributes | Phase::GetAttributesTogether | Phase::Rename | Phase::Remove
-                )
-            };
-            if !made && shapes.iter().any(|(_, shape)| needs(shape.phase)) {
-                workers = phase(workers, Phase::Create, until).await?.1;
-            }
-            let has = |phase| shapes.iter().any(|(_, shape)| shape.phase == phase);
-            for (reads, writes) in [(Phase::Read, Phase::Write), (Phase::ReadLarge, Phase::WriteLarge)] {
-                if has(reads) && !has(writes) {
-                    workers = phase(workers, writes, until).await?.1;
-                }
-            }
+            workers = prepared(workers, &shapes, until).await?;
             for (at, shape) in shapes {
                 let before = peer.cpu_seconds()?;
                 let (run, after) = phase(workers, shape.phase, until)
                     .await
                     .with_context(|| format!("{name}: {}", shape.row(clients)))?;
                 let units = after.iter().map(|worker| worker.units).sum();
-                samples.push((*at, sample(&run, units, peer.cpu_seconds()? - before)));
+                samples.push((at, sample(&run, units, peer.cpu_seconds()? - before)));
                 workers = after;
             }
         }
@@ -328,12 +312,15 @@ impl Bench<'_> {
         }
         let mut all = BTreeMap::new();
         for apart in [false, true] {
+            let counts = |shape: Shape| shape.apart == apart && !shape.phase.needs_data_servers();
+            let shapes: Vec<_> = self.shown().filter(|(_, shape)| counts(*shape)).collect();
+            if shapes.is_empty() {
+                continue;
+            }
             let directories = [peer.directory(&format!("counted-{apart}")).await?];
             let mut workers = peer.workers(JUDGED, &directories)?;
-            for (at, shape) in SHAPES.into_iter().enumerate().filter(|(_, shape)| shape.apart == apart) {
-                if shape.phase.needs_data_servers() {
-                    continue;
-                }
+            workers = prepared(workers, &shapes, Until::Elapsed(until)).await?;
+            for (at, shape) in shapes {
                 counted.done()?;
                 let (_, after) = phase(workers, shape.phase, Until::Elapsed(until)).await?;
                 let done = counted.done()?;
@@ -360,6 +347,21 @@ impl Bench<'_> {
         });
         rows.collect()
     }
+}
+
+/// What the first of these rows finds there, where no row before it makes it.
+async fn prepared(mut workers: Vec<Worker>, shapes: &[(usize, Shape)], until: Until) -> Result<Vec<Worker>> {
+    let has = |wanted: &[Phase]| shapes.iter().any(|(_, shape)| wanted.contains(&shape.phase));
+    let of_files = [Phase::GetAttributes, Phase::GetAttributesTogether, Phase::Rename, Phase::Remove];
+    let missing = [
+        (has(&of_files) && !has(&[Phase::Create, Phase::CreateTogether]), Phase::Create),
+        (has(&[Phase::Read]) && !has(&[Phase::Write]), Phase::Write),
+        (has(&[Phase::ReadLarge]) && !has(&[Phase::WriteLarge]), Phase::WriteLarge),
+    ];
+    for (_, makes) in missing.into_iter().filter(|(missing, _)| *missing) {
+        workers = phase(workers, makes, until).await?.1;
+    }
+    Ok(workers)
 }
 
 /// One phase, and the workers as it leaves them.
