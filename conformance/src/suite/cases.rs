@@ -75,6 +75,7 @@ pub const CASES: &[Case] = &[
     Case {
         name: "smoke",
         shows: "mount; every file operation of a daily user; a listing of 10,000 entries",
+        seconds: 300,
         ..SHIPPED
     },
     Case {
@@ -87,6 +88,7 @@ pub const CASES: &[Case] = &[
         name: "proxied",
         shows: "with layouts forbidden, the test of `direct` fails as it should",
         reference: false,
+        seconds: 300,
         ..BASE
     },
     Case {
@@ -94,13 +96,14 @@ pub const CASES: &[Case] = &[
         shows: "small files are in the metadata and no data server hears of them; they grow, are cut, mapped, copied, shared, and outlive the MDS",
         partner: Partner::Same,
         reference: false,
-        seconds: 300,
+        seconds: 400,
         ..SHIPPED
     },
     Case {
         name: "exports",
         shows: "read-only, squashed, forbidden and removed exports, changed under mounts; the pseudo-file-system",
         reference: false,
+        seconds: 300,
         ..SHIPPED
     },
     Case {
