@@ -58,10 +58,11 @@ type Step = (&'static str, fn(&Path, &Options) -> Result<()>);
 /// What finds faults soonest, one after the other.
 const STEPS: &[Step] =
     &[("fmt", fmt), ("clippy", clippy), ("tidy", |root, _| tidy::run(root)), ("build", build)];
-/// What runs what was built: fuzzing keeps one processor busy, tests wait half of their time.
-const TOGETHER: &[Step] = &[("test", test), ("fuzz", fuzz), ("seeds", seeds), ("deploy", tools::deploy)];
+/// What runs what was built: fuzzing keeps one processor busy, tests and servers that were killed wait half of their time.
+const TOGETHER: &[Step] =
+    &[("test", test), ("fuzz", fuzz), ("seeds", seeds), ("deploy", tools::deploy), ("kills", kills)];
 /// What needs more than this tree, and the longest.
-const LAST: &[Step] = &[("kills", kills), ("foundationdb", foundationdb), ("guest", guest)];
+const LAST: &[Step] = &[("foundationdb", foundationdb), ("guest", guest)];
 
 /// Runs every step, or the chosen ones, and prints how long each took.
 ///
