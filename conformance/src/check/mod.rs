@@ -16,7 +16,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::guest::catalogue::Kernel;
 use crate::guest::host;
-use crate::suite::cases::{CASES, Case};
+use crate::suite::cases::{CASES, Case, ROUNDS};
 use lanes::Cell;
 
 /// What to leave out.
@@ -49,6 +49,8 @@ const ALL: &str = "sluice-conformance/bench-mds";
 /// Simulated worlds.
 const SEEDS: &str = "200";
 
+/// What is killed, and what kernels mount.
+const SERVERS: [&str; 6] = ["build", "--profile", PROFILE, "--quiet", "-p", "sluice"];
 /// All of it, even where a part is run: of fewer packages others would be built.
 const TESTS: [&str; 7] = ["test", "--profile", PROFILE, "--quiet", "--workspace", "--features", ALL];
 
@@ -133,7 +135,7 @@ fn clippy(root: &Path, _: &Options) -> Result<()> {
 
 /// Everything that runs later, so that nothing is built beside what runs.
 fn build(root: &Path, _: &Options) -> Result<()> {
-    cargo(root, &["build", "--profile", PROFILE, "--quiet", "-p", "sluice"])?;
+    cargo(root, &SERVERS)?;
     cargo(root, &[&TESTS[..], &["--no-run"]].concat())
 }
 
@@ -189,7 +191,7 @@ fn seeds(root: &Path, _: &Options) -> Result<()> {
 
 /// Servers are killed under load; and the checker finds what it must.
 fn kills(root: &Path, _: &Options) -> Result<()> {
-    cargo(root, &["build", "--profile", PROFILE, "--quiet", "-p", "sluice"])?;
+    cargo(root, &SERVERS)?;
     let memory = Path::new(IN_MEMORY);
     crate::kills::few(memory.is_dir().then_some(memory))
 }
@@ -212,7 +214,7 @@ fn guest(root: &Path, options: &Options) -> Result<()> {
     }
     // Once, and not for each case.
     host::check(&Kernel::all().filter(|kernel| KERNELS.contains(&kernel.name())).collect::<Vec<_>>())?;
-    cargo(root, &["build", "--profile", PROFILE, "--quiet", "-p", "sluice"])?;
+    cargo(root, &SERVERS)?;
     let memory = Path::new(IN_MEMORY);
     lanes::run(root, &cells(), LANES, memory.is_dir().then_some(memory))
 }
@@ -221,7 +223,7 @@ fn guest(root: &Path, options: &Options) -> Result<()> {
 fn cells() -> Vec<Cell> {
     // The table has the quickest first.
     let mut cases: Vec<_> = CASES.iter().rev().filter(|case| case.ci).collect();
-    cases.sort_by_key(|case| std::cmp::Reverse(case.most_seconds()));
+    cases.sort_by_key(|case| std::cmp::Reverse(case.most_seconds(ROUNDS)));
     let with =
         |case: &'static Case| case.worth(KERNELS).iter().map(|kernel| Cell::case(case.name, kernel, "4.2"));
     let with_all = cases.into_iter().flat_map(with);

@@ -302,10 +302,10 @@ impl Case {
         if once { &kernels[kernels.len().saturating_sub(1)..] } else { kernels }
     }
 
-    /// The hard limit of what a check runs.
+    /// Hard limit on user-mode-linux, with so many rounds.
     #[must_use]
-    pub fn most_seconds(&self) -> u64 {
-        self.seconds + self.seconds_per_round * u64::from(ROUNDS)
+    pub fn most_seconds(&self, rounds: u32) -> u64 {
+        self.seconds + self.seconds_per_round * u64::from(rounds)
     }
 
     /// How many guests take part.
@@ -332,7 +332,7 @@ impl Case {
     #[must_use]
     pub fn limit(&self, tested: Kernel, rounds: u32) -> Duration {
         let factor = if tested.entry().machine == Machine::Qemu { 4 } else { 1 };
-        Duration::from_secs((self.seconds + self.seconds_per_round * u64::from(rounds)) * factor)
+        Duration::from_secs(self.most_seconds(rounds) * factor)
     }
 }
 
