@@ -209,6 +209,11 @@ impl Mds {
         self.pulse.time(self.env.clock.now())
     }
 
+    /// Whether a truncation that an earlier incarnation committed is still to be carried out.
+    pub(crate) fn is_uncut(&self, file: FileId) -> bool {
+        self.uncut.lock().contains_key(&file)
+    }
+
     /// What the inode and its rows say about state that outlives a restart.
     pub(crate) async fn file_seed(&self, key: &InodeKey) -> Result<FileSeed, FsError> {
         let key = *key;

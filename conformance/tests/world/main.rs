@@ -348,14 +348,14 @@ fn what_was_cut_off_is_not_brought_back_by_who_tells_of_it_late() {
     }
 }
 
-/// A file with data at 2 * UNIT, where nobody holds a layout, and the data server which that is at.
+/// A file with data at 2 * UNIT, the layout of which has just come back, and the data server which that is at.
 async fn with_data(world: &World, client: &Client) -> (Opened, usize) {
     let (file, _) = client.open_with_layout("f").await;
     let rest = client.layout(&file, file.stateid, RW, 2 * UNIT).await;
     client.write(&rest, 2 * UNIT, &pattern(0, 5000)).await.unwrap();
     client.layout_commit(&file, rest.stateid, Some(2 * UNIT + 4999)).await.unwrap();
-    assert_eq!(client.layout_return(&file, rest.stateid).await, nfsstat4::NFS4_OK);
     let address = client.device(rest.data_server(2 * UNIT).ffds_deviceid).await;
+    assert_eq!(client.layout_return(&file, rest.stateid).await, nfsstat4::NFS4_OK);
     (file, (0..4).find(|n| world.data_server(*n) == address).unwrap())
 }
 
@@ -408,4 +408,48 @@ fn nobody_hears_of_a_truncation_that_a_restart_interrupted_before_data_servers_d
         world.mute(n, false);
         assert_eq!(answer.await.unwrap().status, nfsstat4::NFS4_OK);
     });
+}
+
+/// What data servers hold beyond the new end is looked for after a restart, as a read-write layout may be out. It is what is
+/// to be cut off, and no growth. The metadata server dies at any moment between the SETATTR and its answer.
+#[test]
+fn a_truncation_that_a_restart_interrupted_is_not_undone_by_a_look() {
+    for tenth in 0..40 {
+        simulate(75, async |world| {
+            let asks = client::persistent(world, "b", NEW).await;
+            let writer = Client::mount(world, "a", NEW).await;
+            let (file, n) = with_data(world, &writer).await;
+            // The row of the layout that came back is there for a moment yet.
+            let size = Attributes { size: Some(UNIT), ..Attributes::default() };
+            let cut = ops::setattr(stateid4::default(), &size).unwrap();
+            let answer = asks.request(vec![ops::putfh(&file.handle), cut]);
+            tokio::pin!(answer);
+            let clock = std::sync::Arc::clone(&world.env.clock);
+            let early = clock.timeout(Duration::from_micros(100 * tenth), &mut answer).await;
+            world.mute(n, true);
+            if early.is_ok() || clock.timeout(Duration::from_millis(50), &mut answer).await.is_ok() {
+                return;
+            }
+            world.restart_metadata_server().await;
+            let (looks, other) = (Client::mount(world, "c", NEW).await, Client::mount(world, "d", NEW).await);
+            world.mute(n, false);
+            let looks = async {
+                loop {
+                    looks.once(vec![client::putfh(&file.handle), Client::getattr()]).await;
+                    world.sleep(Duration::from_millis(20)).await;
+                }
+            };
+            let answer = tokio::select! {
+                () = looks => unreachable!(),
+                answer = answer => answer.unwrap(),
+            };
+            assert_eq!(answer.status, nfsstat4::NFS4_OK);
+            for _ in 0..20 {
+                assert_eq!(other.stat(&file).await.0, UNIT, "{tenth}");
+                world.sleep(Duration::from_millis(100)).await;
+            }
+            let same = other.open("f").await;
+            assert!(other.proxied_read(&same, 2 * UNIT, 5000).await.is_empty());
+        });
+    }
 }

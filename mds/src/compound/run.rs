@@ -78,7 +78,7 @@ pub(crate) async fn compound(server: &Arc<Mds>, call: Call) -> Reply {
                     return refuse_sequence(&head, fs_status(&error));
                 }
             };
-            if stored.current().is_some_and(|file| server.uncut.lock().contains_key(&file.inode.fileid)) {
+            if stored.current().is_some_and(|file| server.is_uncut(file.inode.fileid)) {
                 // It has truncated a file and not been answered because that is not done yet: nor is it now.
                 sequence::put_back(&mut cx);
                 return refuse_sequence(&head, nfsstat4::NFS4ERR_DELAY);

@@ -29,7 +29,7 @@ pub(crate) struct Use {
 /// STALE, WRONG_TYPE, DELAY; NOSPC when there is no place for its data.
 pub(crate) async fn ready(mds: &Arc<Mds>, key: InodeKey, want: &Use) -> Result<Inode, nfsstat4> {
     // What is written now would be cut off by what is still to be carried out; what is read would be there no more.
-    if mds.uncut.lock().contains_key(&key.fileid) {
+    if mds.is_uncut(key.fileid) {
         return Err(nfsstat4::NFS4ERR_DELAY);
     }
     let mut inode = read(mds, key).await?;

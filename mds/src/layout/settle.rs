@@ -82,7 +82,8 @@ pub(crate) async fn settled(mds: &Arc<Mds>, read: &Inode, then: Moment) -> Resul
 pub(crate) async fn prepare(mds: &Arc<Mds>, entry: &Arc<FileEntry>, intent: &Intent) -> Result<Held, Error> {
     for _ in 0..TRIES {
         let held = mds.prepare(entry, intent).await?;
-        if !entry.peek(File::needs_settle) {
+        // Before a truncation is carried out, what there is to be known of the size is in the inode.
+        if !entry.peek(File::needs_settle) || mds.is_uncut(entry.key.fileid) {
             return Ok(held);
         }
         // Settling takes a ticket of its own, which would wait for this one.
@@ -128,6 +129,10 @@ pub(crate) async fn inode(mds: &Arc<Mds>, key: InodeKey) -> Result<Inode, FsErro
 /// # Errors
 /// What the store says; Busy while the data servers cannot say.
 pub(crate) async fn observe(mds: &Arc<Mds>, key: &InodeKey) -> Result<bool, FsError> {
+    // What lies beyond the end is what a truncation has still to cut off: the size in the inode is right.
+    if mds.is_uncut(key.fileid) {
+        return Ok(false);
+    }
     let entry = mds.file(key).await?;
     let mut grew = false;
     for _ in 0..LOOKS {
@@ -154,6 +159,10 @@ async fn grow(mds: &Arc<Mds>, entry: &FileEntry, size: u64, cut: u64) -> Result<
 
 /// After an unclean end, once the holder is fenced.
 async fn settle(mds: &Arc<Mds>, entry: &Arc<FileEntry>) -> Result<bool, FsError> {
+    // As in `observe`; and it stays unsettled until that is done.
+    if mds.is_uncut(entry.key.fileid) {
+        return Ok(false);
+    }
     if may_still_be_written(mds, &entry.key).await? {
         return observe(mds, &entry.key).await;
     }

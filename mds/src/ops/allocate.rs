@@ -54,6 +54,10 @@ pub(super) async fn reshape(cx: &mut Context, change: Change, answer: &nfs_resop
     // What is allocated is to grow, and to be found where space can be set aside.
     inline::promote(&cx.server, key).await?;
     let held = settle::prepare(&cx.server, &entry, &Intent::SetSize { client, replace: false }).await?;
+    // What is set aside beyond the new end would be cut off with what was there.
+    if cx.server.is_uncut(key.fileid) {
+        return Err(nfsstat4::NFS4ERR_DELAY.into());
+    }
     settle::settle_size(&cx.server, &key).await?;
     cx.forget_inode();
     let inode = cx.inode().await?;
