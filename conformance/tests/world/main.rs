@@ -16,6 +16,7 @@ mod keys;
 mod mirrors;
 mod proxied;
 mod read_plus;
+mod reports;
 mod rot;
 mod small;
 mod stage;

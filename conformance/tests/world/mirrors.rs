@@ -133,7 +133,7 @@ pub(crate) async fn home(world: &World, client: &Client, segment: &Segment, mirr
 }
 
 /// Waits until nothing is to be healed; then both mirrors of every part must hold `expected`.
-async fn healed(world: &mut World, name: &str, expected: &[u8]) {
+pub(crate) async fn healed(world: &mut World, name: &str, expected: &[u8]) {
     for round in 0.. {
         if world.check().await == 0 {
             break;

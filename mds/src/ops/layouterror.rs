@@ -1,15 +1,23 @@
 //! LAYOUTERROR. RFC 7862 §15.6, RFC 8435 §9.
 
+use sluice_state::file::File;
 use sluice_xdr::nfs4::{LAYOUTERROR4args, LAYOUTERROR4res, nfsstat4};
 
-use super::layoutreturn::regular;
+use super::layoutreturn::{may_have_written, regular};
 use crate::compound::{Context, OpResult};
-use crate::layout::reports;
+use crate::layout::{heal, reports};
 
 pub(crate) async fn layouterror(cx: &mut Context, args: LAYOUTERROR4args) -> OpResult<LAYOUTERROR4res> {
     regular(cx).await?;
     let stateid = cx.stateid(&args.lea_stateid)?;
     let entry = cx.state_entry(&stateid)?;
-    reports::take(&cx.server, &entry, cx.client()?, &args.lea_errors);
+    let client = cx.client()?;
+    reports::take(&cx.server, &entry, client, &args.lea_errors);
+    let writes = entry.peek(File::writers).contains(&client);
+    if writes && args.lea_errors.iter().any(may_have_written) {
+        // Linux does not say it again when it returns the layout, and may never send again what only some mirrors took.
+        let inode = cx.inode().await?;
+        heal::suspect(&cx.server, &inode).await?;
+    }
     Ok(LAYOUTERROR4res { ler_status: nfsstat4::NFS4_OK })
 }

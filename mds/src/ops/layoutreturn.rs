@@ -10,8 +10,8 @@ use sluice_state::stateid::special;
 use sluice_state::{ClientId, StateId};
 use sluice_xdr::flexfiles::ff_layoutreturn4;
 use sluice_xdr::nfs4::{
-    LAYOUTRETURN4args, LAYOUTRETURN4res, layoutiomode4, layoutreturn_file4, layoutreturn_stateid,
-    layoutreturn_type4, layoutreturn4, layouttype4, nfs_opnum4, nfsstat4,
+    LAYOUTRETURN4args, LAYOUTRETURN4res, device_error4, layoutiomode4, layoutreturn_file4,
+    layoutreturn_stateid, layoutreturn_type4, layoutreturn4, layouttype4, nfs_opnum4, nfsstat4,
 };
 
 use crate::compound::context::to_wire;
@@ -175,8 +175,12 @@ fn listen(cx: &Context, entry: &FileEntry, body: &bytes::Bytes) -> Result<bool, 
     let count = u64::try_from(report.fflr_iostats_report.len()).unwrap_or(0);
     metrics::add(&cx.server.metrics.layout_stats, count);
     let mut errors = report.fflr_ioerr_report.iter().flat_map(|reported| &reported.ffie_errors);
-    // Linux names no operation that it could not send.
-    Ok(errors.any(|error| error.de_opnum != nfs_opnum4::OP_READ))
+    Ok(errors.any(may_have_written))
+}
+
+/// Whether mirrors may differ now. Linux names no operation that it could not send.
+pub(super) fn may_have_written(error: &device_error4) -> bool {
+    error.de_opnum != nfs_opnum4::OP_READ
 }
 
 /// Layouts are of regular files.

@@ -1,0 +1,63 @@
+//! What clients report of data servers without giving a layout back (LAYOUTERROR).
+
+use sluice_namespace::{LayoutPolicy, Shape};
+use sluice_xdr::nfs4::{LAYOUTERROR4args, device_error4, nfs_argop4, nfs_opnum4, nfsstat4};
+
+use crate::client::{Client, Opened, putfh};
+use crate::mirrors::{Writer, healed};
+use crate::pattern;
+use crate::stage::{World, simulate_with};
+use crate::storage::Segment;
+
+const TWICE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0 };
+
+/// An operation failed at the first mirror, as Linux says it before it tries again under the same layout.
+async fn layout_error(client: &Client, file: &Opened, held: &Segment, opnum: nfs_opnum4) {
+    let error = device_error4 {
+        de_deviceid: held.mirror(0).data_server(0).ffds_deviceid,
+        de_status: nfsstat4::NFS4ERR_NOSPC,
+        de_opnum: opnum,
+    };
+    let op = nfs_argop4::OP_LAYOUTERROR(LAYOUTERROR4args {
+        lea_offset: 0,
+        lea_length: u64::MAX,
+        lea_stateid: held.stateid,
+        lea_errors: vec![error],
+    });
+    client.ok(vec![putfh(&file.handle), op]).await;
+}
+
+/// The second mirror has what the first does not.
+async fn half_written(world: &World, writer: &mut Writer, opnum: nfs_opnum4) {
+    let model = pattern(0, 100_000);
+    writer.write(world, 0, &model).await;
+    let held = writer.held.clone().unwrap();
+    writer.client.write(&held.mirror(1), 50_000, &[7; 30_000]).await.unwrap();
+    layout_error(&writer.client, &writer.file, &held, opnum).await;
+    // The report was the first to go: the return has nothing more to say.
+    writer.give_back().await;
+}
+
+#[test]
+fn mirrors_of_which_one_failed_a_write_are_compared_though_the_layout_comes_back_without_a_word() {
+    for (seed, opnum) in [(76, nfs_opnum4::OP_WRITE), (77, nfs_opnum4::OP_COMMIT)] {
+        simulate_with(seed, TWICE, async |world| {
+            let mut writer = Writer::mount(world, "a", "f").await;
+            half_written(world, &mut writer, opnum).await;
+            assert_eq!(world.check().await, 1);
+            world.net.crash("a");
+            healed(world, "f", &pattern(0, 100_000)).await;
+        });
+    }
+}
+
+#[test]
+fn a_read_that_failed_makes_no_mirrors_differ() {
+    simulate_with(78, TWICE, async |world| {
+        let mut writer = Writer::mount(world, "a", "f").await;
+        writer.write(world, 0, b"data").await;
+        let held = writer.held.clone().unwrap();
+        layout_error(&writer.client, &writer.file, &held, nfs_opnum4::OP_READ).await;
+        assert_eq!(world.check().await, 0);
+    });
+}
