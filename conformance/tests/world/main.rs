@@ -13,6 +13,7 @@ mod epochs;
 mod habits;
 mod inline;
 mod keys;
+mod lost;
 mod mirrors;
 mod proxied;
 mod read_plus;

@@ -166,6 +166,8 @@ impl Control {
             view.health = Some(ctl_health::HEALTH_OK);
             view.last_heard = now;
             view.mute = false;
+            // Somebody may have brought them back.
+            view.missing.clear();
         });
         *store.nfs.lock().await = None;
         self.mds.reports.forget(row.id);

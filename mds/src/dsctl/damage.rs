@@ -79,9 +79,23 @@ impl StoreHandle {
         self.update(|view| Arc::clone(&view.damage))
     }
 
+    /// Whether what is there of a data file is not what was written.
+    pub(crate) fn is_damaged(&self, id: DataFileId, slot: u16) -> bool {
+        self.update(|view| !view.damage.of(id, slot).is_empty() || view.missing.contains(&(id, slot)))
+    }
+
+    /// It once had this data file, and says that it is not there.
+    pub(crate) fn lacks(&self, id: DataFileId, slot: u16) {
+        let new = self.update(|view| view.missing.len() < MOST && view.missing.insert((id, slot)));
+        if new {
+            tracing::error!(data_server = self.id.0, data_file = id.0, slot, "a data file is lost");
+        }
+    }
+
     /// Somebody wrote a data file anew; the data server says so itself, a moment later.
     pub(crate) fn mended(&self, id: DataFileId, slot: u16) {
         self.update(|view| {
+            view.missing.remove(&(id, slot));
             if !view.damage.of(id, slot).is_empty() {
                 Arc::make_mut(&mut view.damage).files.remove(&(id, slot));
             }

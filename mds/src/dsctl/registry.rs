@@ -13,7 +13,7 @@ use sluice_kv::{Database, RunLimits};
 use sluice_namespace::stable_storage::{
     CapabilityEpochs, CapabilityKey, Store, StoreState, capability_epochs, put_capability_epochs, stores,
 };
-use sluice_namespace::{FsError, StoreId};
+use sluice_namespace::{DataFileId, FsError, StoreId};
 use sluice_rpc::Connection;
 use sluice_state::{BootEpoch, ClientId, Time};
 use sluice_xdr::capability::{Capability, Rights};
@@ -103,6 +103,8 @@ pub(crate) struct StoreView {
     pub(crate) damage: Arc<Damage>,
     /// The part of it that was told so far.
     pub(crate) damage_coming: Damage,
+    /// Data files that it once had, and was found not to have any more.
+    pub(crate) missing: BTreeSet<(DataFileId, u16)>,
 }
 
 impl Registry {
@@ -364,8 +366,8 @@ pub(crate) fn rights(write: bool, must_exist: bool, sparse: bool) -> Rights {
     if write {
         rights = rights.or(Rights::WRITE);
     }
-    // A writer may be the one who makes it.
-    if must_exist && !write {
+    // Of a writer, too: what it makes anew would be zeros but for what it writes.
+    if must_exist {
         rights = rights.or(Rights::MUST_EXIST);
     }
     if sparse {

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sluice_namespace::stable_storage::{Fence, PendingFence, put_fence};
-use sluice_namespace::{DataFile, FsError, Heal, Healed, HealedSlot, Inode, InodeKey, StoreId};
+use sluice_namespace::{DataFile, FsError, Heal, Healed, HealedSlot, Inode, InodeKey, Layout, StoreId};
 use sluice_state::ClientId;
 use sluice_state::file::{Error, File, Intent};
 use sluice_xdr::control::ctl_stat;
@@ -57,8 +57,12 @@ pub(crate) async fn heal(mds: &Arc<Mds>, key: InodeKey) -> Result<Outcome, FsErr
         return Ok(Outcome::Again);
     }
     let (mut inode, mut row) = look(mds, key).await?;
-    // Of mirrors that may differ none may be missing: those that are given up are left behind.
-    if inode.layout().is_some_and(|layout| layout.mirrors_dirty && !leave::away(mds, layout).is_empty()) {
+    // Of mirrors that may differ none may be missing: those that are given up are left behind. Nothing is ever made equal
+    // to what is damaged.
+    let leaves = |layout: &Layout| {
+        layout.mirrors_dirty || layout.data_files().any(|file| is_damaged(mds, layout, file))
+    };
+    if inode.layout().is_some_and(|layout| leaves(layout) && !leave::away(mds, layout).is_empty()) {
         leave::leave(mds, key).await?;
         (inode, row) = look(mds, key).await?;
     }
@@ -204,7 +208,7 @@ impl Work<'_> {
         let mut filling = self.gate.lock.write().await;
         for pair in &self.plan.pairs {
             // A write that grows the file would leave what lies beyond in the middle of it.
-            let (source, target) = (self.stat(&pair.source).await?, self.stat(&pair.target).await?);
+            let (source, target) = (self.source(pair).await?, self.stat(&pair.target).await?);
             let end = source.size.min(target.size);
             sure(resync::set_end(self.mds, id, &pair.target, end, inode.size()).await)?;
         }
@@ -329,7 +333,7 @@ impl Work<'_> {
     /// Whether there is a data file.
     async fn same_end(&self, pair: &Pair, size: u64) -> Result<bool, Trouble> {
         let (mds, id) = (self.mds, self.plan.id);
-        let source = self.stat(&pair.source).await?;
+        let source = self.source(pair).await?;
         let target = self.stat(&pair.target).await?;
         if source.size > 0 && !target.exists {
             // A hole to its end: one zero brings it into being.
@@ -344,6 +348,19 @@ impl Work<'_> {
         Ok(target.exists)
     }
 
+    /// What others are made equal to. One that was there once and is not is no hole: it is damage, and the others have
+    /// what it had.
+    async fn source(&self, pair: &Pair) -> Result<ctl_stat, Trouble> {
+        let (source, found) = (&pair.source, self.stat(&pair.source).await?);
+        if source.materialised && !found.exists {
+            if let Some(store) = self.mds.data_servers.get(source.store) {
+                store.lacks(self.plan.id, source.slot);
+            }
+            return Err(Trouble::Again);
+        }
+        Ok(found)
+    }
+
     async fn stat(&self, file: &DataFile) -> Result<ctl_stat, Trouble> {
         resync::stat(self.mds, self.plan.id, file).await.ok_or(Trouble::Again)
     }
@@ -351,6 +368,10 @@ impl Work<'_> {
 
 fn sure(done: bool) -> Result<(), Trouble> {
     if done { Ok(()) } else { Err(Trouble::Again) }
+}
+
+fn is_damaged(mds: &Mds, layout: &Layout, file: &DataFile) -> bool {
+    mds.data_servers.get(file.store).is_some_and(|store| store.is_damaged(layout.id, file.slot))
 }
 
 fn here(mds: &Mds, file: &DataFile) -> bool {

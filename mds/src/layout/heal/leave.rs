@@ -98,7 +98,7 @@ pub(crate) async fn damaged(mds: &Arc<Mds>, key: InodeKey) -> Result<(), FsError
 
 /// Good mirrors that are given up, or damaged, while another copy is here.
 pub(crate) fn away(mds: &Mds, layout: &Layout) -> Vec<DataFile> {
-    let damaged = |store: &StoreHandle, file: &DataFile| !store.damage().of(layout.id, file.slot).is_empty();
+    let damaged = |store: &StoreHandle, file: &DataFile| store.is_damaged(layout.id, file.slot);
     let here = |file: &DataFile| {
         let store = mds.data_servers.get(file.store);
         store.is_some_and(|store| store.takes_writes() && !damaged(&store, file))
