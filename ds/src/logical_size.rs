@@ -1,8 +1,8 @@
-//! Where a file ends whose data file is only one of several.
+//! Where a file ends whose data file may end before it.
 //!
-//! A data file of a striped file may end long before the file does. Its logical size is asked for when a read needs more
-//! than is known. A bound once known answers reads below it; at or beyond it the file may have grown since, so the metadata
-//! server is asked again. It tells of an end that it moves back (and, before this release, of one that it moved on).
+//! A data file of a striped file, or of one that was made longer without being written, may end long before the file does. Its
+//! logical size is asked for when a read needs more than is known. A bound once known answers reads below it; at or beyond it
+//! the file may have grown since, so the metadata server is asked again. It tells of an end that it moves back (and, before this release, of one that it moved on).
 
 use std::collections::HashMap;
 use std::sync::Arc;

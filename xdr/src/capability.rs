@@ -42,7 +42,7 @@ impl Rights {
     pub const WRITE: Self = Self(2);
     /// The data file was materialised: if it is absent now, that is an I/O error and never a hole.
     pub const MUST_EXIST: Self = Self(4);
-    /// The data file is one of several of its file: at its end, ask for the logical size.
+    /// The file may end later than this data file: at that one's end, ask for the logical size.
     pub const SPARSE: Self = Self(8);
 
     /// Both sets together.

@@ -9,6 +9,7 @@ mod client;
 mod clone;
 mod copy;
 mod drain;
+mod ends;
 mod epochs;
 mod habits;
 mod inline;

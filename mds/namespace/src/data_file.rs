@@ -163,8 +163,7 @@ impl Layout {
         self.components.iter_mut().flat_map(|c| &mut c.slots).find(|s| s.slot == slot)
     }
 
-    /// Whether a data server must ask for the file's size at the end of a data file: its bytes may
-    /// end before the file does.
+    /// Whether some data file may end before the file does although the file was written to its end.
     pub fn is_sparse(&self) -> bool {
         self.components.len() > 1 || self.components.iter().any(|c| c.width > 1)
     }

@@ -325,13 +325,38 @@ pub(crate) async fn space(
     offset: u64,
     length: u64,
 ) -> Result<(), nfsstat4> {
+    if operation == ctl_space_operation::SPACE_DEALLOCATE {
+        return deallocate(mds, layout, offset, length).await;
+    }
     for (offset, length, files) in pieces(layout, offset, length) {
-        for file in files.into_iter().filter(|file| !file.stale) {
-            let target = wire(layout.id, &file);
-            let caller = mds.data_servers.caller();
-            let args = DS_SPACE_args { caller, operation, target, offset, length };
-            order(mds, file.store, DS_SPACE, &args).await?;
-        }
+        space_of(mds, layout, &files, operation, (offset, length)).await?;
+    }
+    Ok(())
+}
+
+/// Bytes are at their own offsets in their data files, and those of others are holes there: each is asked once, however
+/// long the range is.
+async fn deallocate(mds: &Arc<Mds>, layout: &Layout, offset: u64, length: u64) -> Result<(), nfsstat4> {
+    let end = offset.saturating_add(length);
+    for component in layout.components.iter().filter(|c| c.start < end && offset < c.end) {
+        let (from, to) = (offset.max(component.start), end.min(component.end));
+        let operation = ctl_space_operation::SPACE_DEALLOCATE;
+        space_of(mds, layout, &component.slots, operation, (from, to - from)).await?;
+    }
+    Ok(())
+}
+
+async fn space_of(
+    mds: &Arc<Mds>,
+    layout: &Layout,
+    files: &[DataFile],
+    operation: ctl_space_operation,
+    (offset, length): (u64, u64),
+) -> Result<(), nfsstat4> {
+    for file in files.iter().filter(|file| !file.stale) {
+        let (caller, target) = (mds.data_servers.caller(), wire(layout.id, file));
+        let args = DS_SPACE_args { caller, operation, target, offset, length };
+        order(mds, file.store, DS_SPACE, &args).await?;
     }
     Ok(())
 }
