@@ -197,6 +197,13 @@ impl Journal {
         // The table holds the new rows already, so a rewrite is as good as an append, and the only
         // way on after a failed flush: its pages may be marked clean without being on the device.
         let all = self.table.read().rows();
-        log.rewrite(&*self.device, &all)
+        match log.rewrite(&*self.device, &all) {
+            // It could become shorter, and need not: there is room for rows on a device that has none for another file.
+            Err(error) if !log.is_broken() => {
+                tracing::debug!(store = %self.device.name(), %error, "the fence journal stays as long as it is");
+                log.append(rows)
+            }
+            written => written,
+        }
     }
 }

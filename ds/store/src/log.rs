@@ -25,13 +25,20 @@ pub(crate) struct Log {
     synced: u64,
     /// Records there is zeroed room for.
     room: u64,
-    /// A write or flush failed: what the device holds is unknown, only a rewrite helps.
+    /// A write or flush failed, and what the device holds is unknown; or the file may have lost its name to a newer one.
+    /// Only a rewrite helps.
     broken: bool,
 }
 
 /// Writes a whole file so that after a power failure either the old or the new one is there.
 pub(crate) fn replace(device: &dyn Device, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
-    let new = format!("{name}.new");
+    prepare(device, name, bytes)?;
+    put_in_place(device, name)
+}
+
+/// The new file is there, whole and durable. The old one still has the name.
+fn prepare(device: &dyn Device, name: &str, bytes: &[u8]) -> Result<Arc<dyn DeviceFile>, StoreError> {
+    let new = new_name(name);
     match device.remove(&new) {
         Ok(()) => {}
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
@@ -40,9 +47,18 @@ pub(crate) fn replace(device: &dyn Device, name: &str, bytes: &[u8]) -> Result<(
     let file = device.create(&new)?;
     file.write_at(bytes, 0)?;
     file.sync_data()?;
-    device.rename(&new, name)?;
+    Ok(file)
+}
+
+/// The new file gets the name. After an error either of the two may have it.
+fn put_in_place(device: &dyn Device, name: &str) -> Result<(), StoreError> {
+    device.rename(&new_name(name), name)?;
     device.sync_dir("")?;
     Ok(())
+}
+
+fn new_name(name: &str) -> String {
+    format!("{name}.new")
 }
 
 /// All of a small file.
@@ -58,6 +74,13 @@ pub(crate) fn read_all(device: &dyn Device, name: &str) -> Result<Vec<u8>, Store
 impl Log {
     /// A journal of `rows` under a new id, replacing what is there.
     pub(crate) fn create(device: &dyn Device, id: u64, rows: &[Row]) -> Result<Self, StoreError> {
+        let log = Self::prepare(device, id, rows)?;
+        put_in_place(device, JOURNAL)?;
+        Ok(log)
+    }
+
+    /// The same without its name yet.
+    fn prepare(device: &dyn Device, id: u64, rows: &[Row]) -> Result<Self, StoreError> {
         let total = rows.len() as u64 + 1;
         let mut bytes = Vec::with_capacity((rows.len() + 1) * RECORD + AHEAD);
         let all = std::iter::once(None).chain(rows.iter().copied().map(Some));
@@ -66,8 +89,7 @@ impl Log {
             bytes.extend_from_slice(&Record { row, index, synced: total, journal: id }.encode());
         }
         bytes.resize(bytes.len() + AHEAD, 0);
-        replace(device, JOURNAL, &bytes)?;
-        let file = device.open(JOURNAL)?;
+        let file = prepare(device, JOURNAL, &bytes)?;
         let room = (bytes.len() / RECORD) as u64;
         Ok(Self { file, id, next: total, synced: total, room, broken: false })
     }
@@ -150,9 +172,19 @@ impl Log {
         Ok(())
     }
 
-    /// Replaces this journal by one that holds only `rows`.
+    /// Whether only a rewrite helps.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    /// Replaces this journal by one that holds only `rows`. One that was not broken, and is not after an error, is as
+    /// good as before.
     pub(crate) fn rewrite(&mut self, device: &dyn Device, rows: &[Row]) -> Result<(), StoreError> {
-        *self = Self::create(device, self.id + 1, rows)?;
+        let new = Self::prepare(device, self.id + 1, rows)?;
+        // Until it is known which of the two has the name, what is appended here might be lost.
+        self.broken = true;
+        put_in_place(device, JOURNAL)?;
+        *self = new;
         Ok(())
     }
 }

@@ -157,6 +157,62 @@ fn compaction_keeps_what_lives() {
     });
 }
 
+/// Fences of the store that [`before_a_rewrite`] returns.
+const ALIVE: u32 = 2100;
+
+/// A store the journal of which has so many records more than it may have before it is rewritten.
+async fn before_a_rewrite(env: &Env, device: &MemDevice, more: usize) -> Arc<Store> {
+    let store = open(env, device).await.unwrap();
+    let alive: Vec<_> = (0..ALIVE).map(fence).collect();
+    store.fence(&alive).await.unwrap();
+    // Head and caller are records, too, and count as alive; less than a quarter is.
+    let live = ALIVE as usize + 2;
+    store.fence(&vec![fence(0); 3 * live + more]).await.unwrap();
+    assert!(device.stat("journal").unwrap().size > 8192 * 64);
+    store
+}
+
+/// What was acknowledged is in the journal that the next start reads, not in one that has no name any more.
+#[test]
+fn a_rewrite_that_failed_late_is_made_good_before_a_fence_is_acknowledged() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        let store = before_a_rewrite(&env, &device, 1).await;
+        // The new journal is flushed, and its folder is not.
+        device.fail_syncs_after(1, 1);
+        assert!(store.fence(&[fence(0)]).await.is_err());
+        let mut holder = ALIVE;
+        while store.fence(&[fence(holder)]).await.is_err() {
+            holder += 1;
+        }
+        // Killed, while the device has power.
+        drop(store);
+        let store = open(&env, &device).await.unwrap();
+        assert_eq!(store.check(&by(holder)), Err(Refusal::Fenced));
+    });
+}
+
+#[test]
+fn fences_are_taken_where_there_is_no_room_to_rewrite_the_journal() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        let store = before_a_rewrite(&env, &device, 1000).await;
+        let used = device.space().unwrap();
+        device.set_capacity(used.total - used.free + 8 * 4096);
+        store.fence(&[fence(ALIVE)]).await.unwrap();
+        device.set_capacity(1 << 40);
+        device.set_descriptors(device.all_opened());
+        store.fence(&[fence(ALIVE + 1)]).await.unwrap();
+        device.set_descriptors(usize::MAX);
+        device.crash();
+        drop(store);
+        let store = open(&env, &device).await.unwrap();
+        for holder in [ALIVE, ALIVE + 1] {
+            assert_eq!(store.check(&by(holder)), Err(Refusal::Fenced), "{holder}");
+        }
+    });
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
     /// Whatever of the unflushed pages and names the device happened to write before the power
