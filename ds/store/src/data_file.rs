@@ -211,7 +211,12 @@ impl DataFile {
             return Ok(());
         }
         let result = sync();
-        *entry = result.clone().map_or_else(Entry::Failed, |()| Entry::Durable);
+        *entry = match &result {
+            Ok(()) => Entry::Durable,
+            // Whoever needs it tries again, and is told what comes of that.
+            Err(error) if error.is_for_later() => Entry::Unknown,
+            Err(error) => Entry::Failed(error.clone()),
+        };
         result
     }
 

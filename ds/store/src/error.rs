@@ -55,6 +55,13 @@ pub enum StoreError {
     Closing,
 }
 
+impl StoreError {
+    /// Whether the device was not asked, so that nothing is lost: for a flush that may be tried again.
+    pub(crate) fn is_for_later(&self) -> bool {
+        matches!(self, Self::NoDescriptors)
+    }
+}
+
 impl From<io::Error> for StoreError {
     fn from(error: io::Error) -> Self {
         if error.get_ref().is_some_and(|inner| inner.is::<Quarantined>()) {

@@ -122,6 +122,10 @@ impl Flushes {
 
     /// A flush failed. Before anybody hears of it.
     pub(crate) fn failed(&self, file: &DataFile, error: &StoreError) {
+        if error.is_for_later() {
+            tracing::debug!(store = %self.device.name(), file = %file.key, %error, "it is flushed later");
+            return;
+        }
         self.failures.fetch_add(1, Ordering::Relaxed);
         self.verifiers.poison(file.key, self.env.random.u64());
         tracing::error!(store = %self.device.name(), file = %file.key, %error, "flush failed");

@@ -104,12 +104,23 @@ impl Flushes {
     }
 
     fn sync_folder(&self, file: &DataFile) -> Result<(), StoreError> {
-        Ok(self.device.sync_dir(&leaf_path(leaf_of(file.key)))?)
+        let sync = || Ok(self.device.sync_dir(&leaf_path(leaf_of(file.key)))?);
+        match sync() {
+            Err(StoreError::NoDescriptors) => {
+                // Of those that are clean only: a flush of another one may need a descriptor for its folder, too.
+                drop(self.files.take_some());
+                sync()
+            }
+            other => other,
+        }
     }
 
     /// A device tells of a failure once, here to `told`: those whose entries may be lost with it hear of it when their turn
     /// comes.
     fn entries_failed(&self, told: &DataFile, error: &StoreError) {
+        if error.is_for_later() {
+            return;
+        }
         for file in self.files.of_folder(leaf_of(told.key)) {
             if !std::ptr::eq(&*file, told) && !file.is_recorded() {
                 file.entry_failed(error.clone());

@@ -3,7 +3,9 @@
 
 mod common;
 
+use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use common::watched::{Watch, WatchedDevice};
@@ -43,7 +45,7 @@ impl Watch for Together {
         *self.flushed.lock() += 1;
         self.more.notify_all();
     }
-    fn flushing(&self, folder: &str) {
+    fn flushing(&self, folder: &str) -> io::Result<()> {
         // Not one above them: those are made first.
         if folder.matches('/').count() == 2 {
             let mut flushed = self.flushed.lock();
@@ -51,6 +53,7 @@ impl Watch for Together {
             // They are on their way.
             self.more.wait_for(&mut flushed, Duration::from_millis(50));
         }
+        Ok(())
     }
 }
 
@@ -156,5 +159,75 @@ fn a_folder_that_could_not_be_flushed_for_one_that_is_closed_is_told_to_the_othe
         }
         // All but that one, and the one that came after it.
         assert_eq!(told, count - 2);
+    });
+}
+
+/// A folder has to be opened to be flushed, which fails where so many files are open.
+#[derive(Debug)]
+struct Scarce {
+    device: MemDevice,
+    most: AtomicUsize,
+}
+
+impl Watch for Scarce {
+    fn writing(&self, _direct: bool) {}
+    fn flushing(&self, _folder: &str) -> io::Result<()> {
+        let short = self.device.all_opened() >= self.most.load(Ordering::Relaxed);
+        if short { Err(rustix::io::Errno::MFILE.into()) } else { Ok(()) }
+    }
+}
+
+async fn where_descriptors_are_scarce(env: &Env, device: &MemDevice) -> (Arc<Store>, Arc<Scarce>) {
+    let scarce = Arc::new(Scarce { device: device.clone(), most: AtomicUsize::new(usize::MAX) });
+    let watched = WatchedDevice(Box::new(device.clone()), Arc::clone(&scarce) as Arc<dyn Watch>);
+    (open_on(env, Arc::new(watched)).await.unwrap(), scarce)
+}
+
+/// Where nothing can be opened nothing is lost: it is for later.
+#[test]
+fn a_folder_that_cannot_be_opened_now_is_flushed_later() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        let (store, scarce) = where_descriptors_are_scarce(&env, &device).await;
+        let files = neighbours(2);
+        for file in &files {
+            put(&store, *file, Stability::Unstable).await.unwrap();
+        }
+        let before = files.iter().map(|file| store.verifier(key(*file))).collect::<Vec<_>>();
+        scarce.most.store(0, Ordering::Relaxed);
+        // Beside its data, and then without.
+        for _ in 0..2 {
+            for file in &files {
+                let failed = store.commit(key(*file)).await;
+                assert!(matches!(failed, Err(StoreError::NoDescriptors)), "{failed:?}");
+            }
+        }
+        assert_eq!(store.flush_failures(), 0);
+        assert_eq!(files.iter().map(|file| store.verifier(key(*file))).collect::<Vec<_>>(), before);
+        scarce.most.store(usize::MAX, Ordering::Relaxed);
+        for file in &files {
+            put(&store, *file, Stability::FileSync).await.unwrap();
+        }
+        assert_eq!((store.flush_failures(), store.unreported(9).len()), (0, 3));
+        device.crash();
+        drop(store);
+        let store = open(&env, &device).await.unwrap();
+        for file in &files {
+            assert_eq!(store.read_at(key(*file), 0, 20_000).await.unwrap().data, bytes(*file as u8, 20_000));
+        }
+    });
+}
+
+#[test]
+fn a_data_file_that_nobody_uses_is_closed_for_a_folder() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        let (store, scarce) = where_descriptors_are_scarce(&env, &device).await;
+        put(&store, 1, Stability::FileSync).await.unwrap();
+        put(&store, 2, Stability::Unstable).await.unwrap();
+        let all = device.all_opened();
+        scarce.most.store(all, Ordering::Relaxed);
+        store.commit(key(2)).await.unwrap();
+        assert_eq!((store.flush_failures(), device.all_opened()), (0, all - 1));
     });
 }

@@ -11,8 +11,10 @@ pub(crate) trait Watch: Debug + Send + Sync {
     fn writing(&self, direct: bool);
     /// A flush of a data file has ended.
     fn flushed(&self) {}
-    /// A flush of a folder begins when this returns.
-    fn flushing(&self, _folder: &str) {}
+    /// A flush of a folder begins when this returns, or fails as it says.
+    fn flushing(&self, _folder: &str) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 #[derive(Debug)]
@@ -56,7 +58,7 @@ impl Device for WatchedDevice {
         self.0.list(path)
     }
     fn sync_dir(&self, path: &str) -> io::Result<()> {
-        self.1.flushing(path);
+        self.1.flushing(path)?;
         self.0.sync_dir(path)
     }
     fn space(&self) -> io::Result<Space> {
