@@ -6,12 +6,19 @@ use std::sync::Arc;
 use crate::{FileKey, Store, StoreError};
 
 impl Store {
-    /// Sets the data file's size to `size` bytes. An absent file stays absent.
+    /// Sets the data file's size to `size` bytes; one that cannot be so long is left as it is, if there is nothing to cut.
+    /// An absent file stays absent.
     pub async fn truncate(self: &Arc<Self>, key: FileKey, size: u64) -> Result<(), StoreError> {
         let file = self.blocking(move |store| {
             let file = store.open_file(key)?;
-            file.file.set_len(size)?;
-            file.touched();
+            match file.file.set_len(size).map_err(StoreError::from) {
+                // Where the file ends the metadata server knows; what the data file lacks before that reads as zeros.
+                Err(StoreError::TooBig) if file.file.stat()?.size <= size => {}
+                cut => {
+                    cut?;
+                    file.touched();
+                }
+            }
             Ok(file)
         });
         match file.await {

@@ -282,6 +282,39 @@ fn a_full_device_refuses_before_it_wedges() {
     });
 }
 
+/// How long a file is, the metadata server knows; a data file may not be able to be so long.
+#[test]
+fn a_truncation_beyond_what_a_file_can_hold_has_nothing_to_cut() {
+    simulate(async |env| {
+        for checksums in [false, true] {
+            let device = MemDevice::new();
+            device.set_longest(1 << 20);
+            let options = sluice_store::Options { checksums: Some(checksums), ..options() };
+            let store = Store::open(&env, Arc::new(device.clone()), options).await.unwrap();
+            store.write_at(&access(1), 0, bytes(1, 5000), Stability::Unstable).await.unwrap();
+            for _ in 0..2 {
+                store.truncate(key(1), 1 << 44).await.unwrap();
+                assert_eq!(store.stat(key(1)).await.unwrap().unwrap().size, 5000);
+            }
+            assert_eq!(store.read_at(key(1), 0, 9000).await.unwrap().data, bytes(1, 5000));
+            store.truncate(key(1), 1 << 20).await.unwrap();
+            assert_eq!(store.stat(key(1)).await.unwrap().unwrap().size, 1 << 20);
+            // It ends behind what the device has come to refuse: that has to be cut, and is not.
+            device.set_longest(1 << 10);
+            let refused = store.truncate(key(1), 1 << 12).await;
+            assert!(matches!(refused, Err(StoreError::TooBig)), "{refused:?}");
+            // What was written before is durable with it.
+            device.set_longest(1 << 20);
+            store.write_at(&access(1), 4096, bytes(2, 904), Stability::Unstable).await.unwrap();
+            store.truncate(key(1), 1 << 44).await.unwrap();
+            device.crash();
+            drop(store);
+            let store = open(&env, &device).await.unwrap();
+            assert_eq!(store.read_at(key(1), 4096, 904).await.unwrap().data, bytes(2, 904));
+        }
+    });
+}
+
 #[test]
 fn a_lost_file_is_not_written_into_being_again() {
     simulate(async |env| {

@@ -41,6 +41,8 @@ pub(super) struct State {
     pub(super) reflinks: bool,
     /// So many files can be open at once.
     descriptors: usize,
+    /// No file can be longer.
+    pub(super) longest: u64,
 }
 
 impl State {
@@ -92,6 +94,7 @@ impl MemDevice {
             cached: usize::MAX,
             reflinks: true,
             descriptors: usize::MAX,
+            longest: u64::MAX,
         };
         Self { state: Arc::new(Mutex::new(state)) }
     }
@@ -183,6 +186,11 @@ impl MemDevice {
     /// So many files can be open at once; opening another fails as with `EMFILE`.
     pub fn set_descriptors(&self, most: usize) {
         self.state().descriptors = most;
+    }
+
+    /// No file can be longer; one that would be fails as with `EFBIG`.
+    pub fn set_longest(&self, bytes: u64) {
+        self.state().longest = bytes;
     }
 
     /// Bytes the device holds; writes beyond fail with `StorageFull`.

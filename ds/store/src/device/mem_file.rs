@@ -199,6 +199,9 @@ impl DeviceFile for MemFile {
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         let end = offset.checked_add(data.len() as u64).ok_or(io::ErrorKind::FileTooLarge)?;
         self.with(|state, number| {
+            if end > state.longest {
+                return Err(io::ErrorKind::FileTooLarge.into());
+            }
             let more = end.div_ceil(PAGE) - offset / PAGE;
             if state.used() + more * PAGE > state.capacity {
                 return Err(io::ErrorKind::StorageFull.into());
@@ -229,6 +232,9 @@ impl DeviceFile for MemFile {
     }
 
     fn set_len(&self, size: u64) -> io::Result<()> {
+        if size > self.with(|state, _| Ok(state.longest))? {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
         self.inode(|inode| inode.set_len(size))
     }
 
