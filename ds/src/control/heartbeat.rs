@@ -1,8 +1,10 @@
 //! HEARTBEAT: still here, so full, so busy, so healthy.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
+use sluice_env::Elapsed;
 use sluice_rpc::Connection;
 use sluice_store::Epoch;
 use sluice_xdr::control::{
@@ -13,6 +15,9 @@ use super::capacity;
 use super::link::{LinkError, call};
 use super::register::Registered;
 use crate::shared::Shared;
+
+/// How long a heartbeat waits for the device.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 pub(crate) async fn run(
     shared: &Arc<Shared>,
@@ -31,7 +36,7 @@ pub(crate) async fn run(
     let sent = shared.env.clock.now();
     match call(connection, CONTROL_HEARTBEAT, &args).await? {
         HEARTBEAT_res::CTL_OK(ok) => {
-            shared.store.retire(Epoch(ok.oldest_epoch as u16)).await?;
+            retire(shared, Epoch(ok.oldest_epoch as u16)).await;
             let now = shared.env.clock.now();
             if shared.contact.renewed(now, sent, registered.isolation) {
                 Ok(())
@@ -46,6 +51,16 @@ pub(crate) async fn run(
             Err(LinkError::RegisterAgain)
         }
         HEARTBEAT_res::Default(status) => Err(LinkError::Refused("heartbeat".into(), status)),
+    }
+}
+
+/// In force at once. That it is durable, and waited for, is what the order EPOCH and a registration say; here a device that
+/// is slow would keep heartbeats waiting, and the next one tries again.
+async fn retire(shared: &Arc<Shared>, oldest: Epoch) {
+    match shared.env.clock.timeout(PATIENCE, shared.store.retire(oldest)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "an epoch is not retired durably yet"),
+        Err(Elapsed) => tracing::debug!("an epoch is being retired still"),
     }
 }
 

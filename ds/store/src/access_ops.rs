@@ -4,10 +4,30 @@
 use std::io;
 use std::sync::Arc;
 
+use tokio::sync::Mutex;
+
 use crate::fence::{Access, Fence, Refusal, Row};
+use crate::journal::Journal;
 use crate::places::{leaf_of, leaf_path, path_of};
 use crate::sums::remove_side;
 use crate::{Epoch, FileKey, Store, StoreError};
+
+/// What is known to hold of rows that are asked for again and again. Those in the table may be lost in a crash still, and
+/// what they refuse may be on its way. Each is held by who sees to it, and others wait.
+#[derive(Debug)]
+pub(crate) struct Settled {
+    /// Durable, and no write that it refuses is on its way.
+    oldest: Mutex<Option<Epoch>>,
+    /// Durable.
+    caller: Mutex<u64>,
+}
+
+impl Settled {
+    /// As a store begins, with a journal just read.
+    pub(crate) fn new(journal: &Journal) -> Self {
+        journal.peek(|table| Self { oldest: Mutex::new(table.oldest()), caller: Mutex::new(table.caller()) })
+    }
+}
 
 impl Store {
     /// Whether a well-sealed handle may be used. Constant time, never blocks on the device.
@@ -35,11 +55,13 @@ impl Store {
     /// Handles of epochs before `oldest` are refused from now on, and rows that only stood against
     /// them are dropped.
     pub async fn retire(self: &Arc<Self>, oldest: Epoch) -> Result<(), StoreError> {
-        if self.oldest().is_some_and(|known| !known.is_before(oldest)) {
+        let mut retired = self.settled.oldest.lock().await;
+        if retired.is_some_and(|known| !known.is_before(oldest)) {
             return Ok(());
         }
         self.journal.append(vec![Row::Oldest(oldest)]).await?;
         self.gate.drain().await;
+        *retired = Some(oldest);
         Ok(())
     }
 
@@ -53,12 +75,15 @@ impl Store {
     /// # Errors
     /// `OldCaller` when a newer incarnation has spoken.
     pub async fn admit_caller(self: &Arc<Self>, epoch: u64) -> Result<(), StoreError> {
-        let newest = self.newest_caller();
-        match epoch.cmp(&newest) {
-            std::cmp::Ordering::Less => Err(StoreError::OldCaller),
-            std::cmp::Ordering::Equal => Ok(()),
-            std::cmp::Ordering::Greater => self.journal.append(vec![Row::Caller(epoch)]).await,
+        let mut durable = self.settled.caller.lock().await;
+        if epoch < self.newest_caller() {
+            return Err(StoreError::OldCaller);
         }
+        if *durable < epoch {
+            self.journal.append(vec![Row::Caller(epoch)]).await?;
+            *durable = epoch;
+        }
+        Ok(())
     }
 
     /// The newest incarnation of the metadata server that gave an order.

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use sluice_env::Env;
 use tokio::sync::oneshot;
 
+use crate::access_ops::Settled;
 use crate::device::Device;
 use crate::flush::Flushes;
 use crate::format::{BOOT, DATA, JOURNAL, SUPERBLOCK, Superblock};
@@ -138,6 +139,7 @@ fn open(env: &Env, device: Arc<dyn Device>, options: Options) -> Result<Arc<Stor
         superblock: Mutex::new(superblock),
         flushes: Flushes::new(env, &device, (&files, &journal), &verifiers),
         verifiers,
+        settled: Settled::new(&journal),
         journal,
         files,
         folders: Arc::default(),

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use sluice_env::Env;
 use tokio::sync::{Notify, oneshot};
 
+use crate::access_ops::Settled;
 use crate::data_file::DataFile;
 use crate::device::{Cached, Device, DeviceFile, FileStat};
 use crate::fence::{Refusal, Row};
@@ -86,6 +87,7 @@ pub struct Store {
     pub(crate) superblock: Mutex<Superblock>,
     pub(crate) verifiers: Arc<Verifiers>,
     pub(crate) journal: Arc<Journal>,
+    pub(crate) settled: Settled,
     pub(crate) files: Arc<OpenFiles>,
     pub(crate) flushes: Arc<Flushes>,
     pub(crate) folders: Arc<Folders>,

@@ -137,6 +137,32 @@ fn a_failed_journal_flush_is_not_acknowledged_as_durable() {
     });
 }
 
+/// What is in memory alone is asked for again, and is not durable by that.
+#[test]
+fn what_could_not_be_made_durable_is_so_before_it_is_acknowledged() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        let store = open(&env, &device).await.unwrap();
+        device.fail_syncs(100);
+        for _ in 0..2 {
+            assert!(store.retire(Epoch(2)).await.is_err());
+            assert!(store.admit_caller(5).await.is_err());
+        }
+        device.fail_syncs(0);
+        store.retire(Epoch(2)).await.unwrap();
+        store.admit_caller(5).await.unwrap();
+        device.crash();
+        drop(store);
+        let store = open(&env, &device).await.unwrap();
+        assert_eq!((store.oldest(), store.newest_caller()), (Some(Epoch(2)), 5));
+        let before = store.flushes();
+        store.retire(Epoch(2)).await.unwrap();
+        store.admit_caller(5).await.unwrap();
+        assert_eq!(store.flushes(), before, "it is known to be");
+        assert!(matches!(store.admit_caller(4).await, Err(StoreError::OldCaller)));
+    });
+}
+
 #[test]
 fn compaction_keeps_what_lives() {
     simulate(async |env| {

@@ -103,6 +103,28 @@ async fn a_removal_waits_for_it_too_and_nothing_is_left() {
     assert_eq!(store.inventory(None, 10).await.unwrap(), []);
 }
 
+#[tokio::test]
+async fn a_retirement_waits_for_it_however_often_it_is_asked_for() {
+    let env = Env::system();
+    let (store, turnstile, stuck) = with_stuck_write(&env).await;
+    let mut set = tokio::task::JoinSet::new();
+    for _ in 0..2 {
+        let store = Arc::clone(&store);
+        set.spawn(async move { store.retire(Epoch(2)).await });
+    }
+    assert!(env.clock.timeout(Duration::from_millis(50), set.join_next()).await.is_err());
+    let mut again = Box::pin(store.retire(Epoch(2)));
+    assert!(env.clock.timeout(Duration::from_millis(50), &mut again).await.is_err(), "asked again");
+    drop(turnstile);
+    stuck.await.unwrap();
+    again.await.unwrap();
+    while let Some(done) = set.join_next().await {
+        done.unwrap().unwrap();
+    }
+    store.retire(Epoch(1)).await.unwrap();
+    assert_eq!(store.oldest(), Some(Epoch(2)));
+}
+
 /// Not a test of its own: the process that [`kill_nine_loses_no_acknowledged_fence`] kills.
 #[tokio::test]
 #[ignore = "run by another test"]
