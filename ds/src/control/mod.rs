@@ -130,7 +130,8 @@ async fn contact(
 /// How long new data files are gathered for one report. Nobody waits for it.
 const GATHER: Duration = Duration::from_secs(1);
 
-/// Heartbeats and reports while the connection lasts; registers again on it when asked to.
+/// Heartbeats and reports while the connection lasts; registers again on it when asked to. A report is a page at a time:
+/// one that is long, or taken slowly, keeps no heartbeat waiting.
 async fn stay(
     shared: &Arc<Shared>,
     connection: &Arc<Connection>,
@@ -139,10 +140,7 @@ async fn stay(
 ) -> LinkError {
     let materialised = shared.store.materialised();
     let mut next = shared.env.clock.now() + registered.heartbeat;
-    if let Err(error) = report::run(shared, connection).await {
-        return error;
-    }
-    let mut report = None;
+    let mut report = Some(shared.env.clock.now());
     let mut told = 0;
     loop {
         let step = tokio::select! {
@@ -156,8 +154,9 @@ async fn stay(
                 }
             }
             () = shared.env.clock.sleep_until(report.unwrap_or(next)), if report.is_some() => {
-                report = None;
-                report::run(shared, connection).await
+                let again = report::run(shared, connection).await;
+                report = again.as_ref().ok().and_then(|pause| Some(shared.env.clock.now() + (*pause)?));
+                again.map(drop)
             }
             () = materialised.notified() => {
                 report.get_or_insert(shared.env.clock.now() + GATHER);
@@ -167,7 +166,10 @@ async fn stay(
         match step {
             Ok(()) => {}
             Err(LinkError::RegisterAgain) => match register::run(shared, connection, identity).await {
-                Ok(again) => (registered, told) = (again, 0),
+                Ok(again) => {
+                    (registered, told) = (again, 0);
+                    report = Some(shared.env.clock.now());
+                }
                 Err(error) => return error,
             },
             Err(error) => return error,

@@ -1,6 +1,7 @@
 //! MATERIALISED: data files that exist now, so that handles minted later say MUST_EXIST.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sluice_rpc::Connection;
 use sluice_store::FileKey;
@@ -10,27 +11,31 @@ use super::link::{LinkError, call};
 use super::wire_file;
 use crate::shared::Shared;
 
-/// Reports everything there is to report.
-pub(crate) async fn run(shared: &Arc<Shared>, connection: &Connection) -> Result<(), LinkError> {
-    loop {
-        let news = shared.store.unreported(CTL_FILES_MAX as usize);
-        if news.is_empty() {
-            return Ok(());
+/// Until what was not taken is reported again.
+const AGAIN: Duration = Duration::from_secs(2);
+
+/// Reports a page of what there is to report; after how long there is to be another one.
+pub(super) async fn run(
+    shared: &Arc<Shared>,
+    connection: &Connection,
+) -> Result<Option<Duration>, LinkError> {
+    let mut news = shared.store.unreported(CTL_FILES_MAX as usize + 1);
+    let more = news.len() > CTL_FILES_MAX as usize;
+    news.truncate(CTL_FILES_MAX as usize);
+    if news.is_empty() {
+        return Ok(None);
+    }
+    let files = news.iter().map(|&(key, generation)| wire_file(key, generation)).collect();
+    match call(connection, CONTROL_MATERIALISED, &MATERIALISED_args { files }).await? {
+        ctl_status::CTL_OK => {
+            let keys: Vec<FileKey> = news.iter().map(|(key, _)| *key).collect();
+            shared.store.reported(&keys);
+            Ok(more.then_some(Duration::ZERO))
         }
-        let files = news.iter().map(|&(key, generation)| wire_file(key, generation)).collect();
-        match call(connection, CONTROL_MATERIALISED, &MATERIALISED_args { files }).await? {
-            ctl_status::CTL_OK => {
-                let keys: Vec<FileKey> = news.iter().map(|(key, _)| *key).collect();
-                shared.store.reported(&keys);
-            }
-            ctl_status::CTL_ERR_NOT_REGISTERED | ctl_status::CTL_ERR_EPOCH => {
-                return Err(LinkError::RegisterAgain);
-            }
-            status => {
-                // They stay in the journal; the next news or registration tries again.
-                tracing::debug!(?status, files = news.len(), "the report is not taken now");
-                return Ok(());
-            }
+        ctl_status::CTL_ERR_NOT_REGISTERED | ctl_status::CTL_ERR_EPOCH => Err(LinkError::RegisterAgain),
+        status => {
+            tracing::debug!(?status, files = news.len(), "the report is not taken now");
+            Ok(Some(AGAIN))
         }
     }
 }

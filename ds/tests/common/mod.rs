@@ -42,6 +42,8 @@ pub(crate) struct Says {
     pub(crate) registrations: Vec<REGISTER_args>,
     pub(crate) heartbeats: Vec<HEARTBEAT_args>,
     pub(crate) materialised: Vec<ctl_data_file>,
+    /// The answer to a report, and how long it takes.
+    pub(crate) takes_reports: (ctl_status, Duration),
     /// The connection the data server dialled last.
     pub(crate) back: Option<Arc<Connection>>,
 }
@@ -63,6 +65,7 @@ impl Mds {
             registrations: Vec::new(),
             heartbeats: Vec::new(),
             materialised: Vec::new(),
+            takes_reports: (ctl_status::CTL_OK, Duration::ZERO),
             back: None,
         };
         Arc::new(Self { says: Mutex::new(says) })
@@ -108,8 +111,11 @@ impl Mds {
                 })
             }
             CONTROL_MATERIALISED => {
-                says.materialised.extend(from_bytes::<MATERIALISED_args>(args).unwrap().files);
-                frame(&ctl_status::CTL_OK)
+                let (status, _) = says.takes_reports;
+                if status == ctl_status::CTL_OK {
+                    says.materialised.extend(from_bytes::<MATERIALISED_args>(args).unwrap().files);
+                }
+                frame(&status)
             }
             CONTROL_LOGICAL_SIZE => {
                 says.size_questions += 1;
@@ -151,7 +157,15 @@ impl Program for MdsProgram {
     fn call<'a>(&'a self, call: Call) -> BoxFuture<'a, Reply> {
         let answer = self.0.answer(call.procedure, call.args, &call.connection);
         let reply = answer.map_or(Reply::ProcUnavail, Reply::Success);
-        Box::pin(std::future::ready(reply))
+        let (_, takes) = self.0.says.lock().unwrap().takes_reports;
+        if call.procedure != CONTROL_MATERIALISED || takes.is_zero() {
+            return Box::pin(std::future::ready(reply));
+        }
+        let sleep = Env::simulated(1).clock.sleep(takes);
+        Box::pin(async move {
+            sleep.await;
+            reply
+        })
     }
 }
 
