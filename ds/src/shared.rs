@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use sluice_env::Env;
 use sluice_rpc::Transport;
 use sluice_store::Store;
+use sluice_xdr::control::ctl_health;
 
 use crate::access::Seals;
 use crate::contact::Contact;
@@ -32,6 +34,8 @@ pub(crate) struct Shared {
     pub(crate) sizes: LogicalSizes,
     pub(crate) mds: MdsLink,
     pub(crate) orders: Orders,
+    /// As the last heartbeat said.
+    pub(crate) health: Mutex<ctl_health>,
 }
 
 impl Shared {
@@ -47,6 +51,7 @@ impl Shared {
             counters: Counters::default(),
             sizes: LogicalSizes::default(),
             orders: Orders::default(),
+            health: Mutex::new(ctl_health::HEALTH_OK),
         }
     }
 }

@@ -2,23 +2,28 @@
 
 use std::sync::Arc;
 
+use sluice_store::Capacity;
 use sluice_xdr::control::{ctl_capacity, ctl_uuid};
 
 use crate::shared::Shared;
 
 pub(super) async fn run(shared: &Arc<Shared>) -> ctl_capacity {
     match shared.store.capacity().await {
-        Ok(c) => ctl_capacity {
-            total_bytes: c.total,
-            free_bytes: c.free,
-            used_bytes: c.used,
-            files: c.inodes.saturating_sub(c.inodes_free),
-            free_inodes: c.inodes_free,
-            device: ctl_uuid(c.device),
-        },
+        Ok(capacity) => wire(&capacity),
         Err(error) => {
             tracing::error!(store = %shared.store.place(), %error, "the device does not tell its capacity");
             ctl_capacity::default()
         }
+    }
+}
+
+pub(super) fn wire(c: &Capacity) -> ctl_capacity {
+    ctl_capacity {
+        total_bytes: c.total,
+        free_bytes: c.free,
+        used_bytes: c.used,
+        files: c.inodes.saturating_sub(c.inodes_free),
+        free_inodes: c.inodes_free,
+        device: ctl_uuid(c.device),
     }
 }

@@ -7,13 +7,11 @@ use bytes::Bytes;
 use sluice_env::Elapsed;
 use sluice_rpc::Connection;
 use sluice_store::Epoch;
-use sluice_xdr::control::{
-    CONTROL_HEARTBEAT, HEARTBEAT_args, HEARTBEAT_res, ctl_capacity, ctl_counters, ctl_health, ctl_status,
-};
+use sluice_xdr::control::{CONTROL_HEARTBEAT, HEARTBEAT_args, HEARTBEAT_res, ctl_counters, ctl_status};
 
-use super::capacity;
 use super::link::{LinkError, call};
 use super::register::Registered;
+use super::{capacity, health};
 use crate::shared::Shared;
 
 /// How long a heartbeat waits for the device.
@@ -24,11 +22,12 @@ pub(crate) async fn run(
     connection: &Connection,
     registered: &Registered,
 ) -> Result<(), LinkError> {
-    let capacity = capacity::run(shared).await;
-    let (health, detail) = health(shared, &capacity);
+    let vitals = shared.store.vitals(PATIENCE).await;
+    let (health, detail) = health::judge(shared.store.flush_failures(), &vitals);
+    health::tell(shared, health, &detail);
     let args = HEARTBEAT_args {
         mds_epoch: registered.mds_epoch,
-        capacity,
+        capacity: vitals.capacity.as_ref().map(capacity::wire).unwrap_or_default(),
         counters: counters(shared),
         health,
         detail: Bytes::from(detail),
@@ -75,18 +74,5 @@ fn counters(shared: &Shared) -> ctl_counters {
         refused: s.refused,
         errors: s.errors,
         flushes: shared.store.flushes(),
-    }
-}
-
-fn health(shared: &Shared, capacity: &ctl_capacity) -> (ctl_health, String) {
-    let failures = shared.store.flush_failures();
-    if failures > 0 {
-        (ctl_health::HEALTH_FAILING, format!("{failures} flushes failed since the start"))
-    } else if capacity.total_bytes == 0 {
-        (ctl_health::HEALTH_FAILING, "the device does not tell its capacity".to_owned())
-    } else if capacity.free_bytes == 0 {
-        (ctl_health::HEALTH_FULL, "no space left above the reserve".to_owned())
-    } else {
-        (ctl_health::HEALTH_OK, String::new())
     }
 }

@@ -8,6 +8,7 @@ mod copy;
 mod damage;
 mod epoch;
 mod fence;
+mod health;
 mod heartbeat;
 mod inventory;
 pub(crate) mod link;

@@ -13,6 +13,8 @@ const FORMAT_PLAIN: u32 = 1;
 
 pub(crate) const SUPERBLOCK: &str = "superblock";
 pub(crate) const BOOT: &str = "boot";
+/// Written and removed to see whether that can be done.
+pub(crate) const PROBE: &str = "probe.new";
 pub(crate) const JOURNAL: &str = "journal";
 pub(crate) const DATA: &str = "data";
 

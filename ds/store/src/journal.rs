@@ -46,10 +46,12 @@ pub(crate) struct Journal {
     max_rows: usize,
     /// Told when data files have come into being.
     pub(crate) materialised: Arc<Notify>,
-    // Each guards itself. Lock order: queue, then log, then table; none is held across an await.
+    // Each guards itself. Lock order: queue, then log, then table or failed; none is held across an await.
     queue: Mutex<Queue>,
     log: Mutex<Log>,
     table: RwLock<Table>,
+    /// Why it could not be written last time.
+    failed: Mutex<Option<StoreError>>,
 }
 
 impl Journal {
@@ -77,6 +79,7 @@ impl Journal {
             queue: Mutex::default(),
             log: Mutex::new(log),
             table: RwLock::new(table),
+            failed: Mutex::default(),
         })
     }
 
@@ -188,8 +191,20 @@ impl Journal {
         }
     }
 
+    /// Tries again, if it could not be written last time. Blocking.
+    pub(crate) fn mend(&self) -> Result<(), StoreError> {
+        // Then it is written as a whole.
+        if self.failed.lock().is_none() { Ok(()) } else { self.write(&[]) }
+    }
+
     fn write(&self, rows: &[Row]) -> Result<(), StoreError> {
         let mut log = self.log.lock();
+        let written = self.write_to(&mut log, rows);
+        *self.failed.lock() = written.as_ref().err().cloned();
+        written
+    }
+
+    fn write_to(&self, log: &mut Log, rows: &[Row]) -> Result<(), StoreError> {
         let live = self.table.read().live();
         if !log.wants_compaction(live) && log.append(rows).is_ok() {
             return Ok(());

@@ -36,6 +36,7 @@ mod store;
 mod sums;
 mod transfer;
 mod verifier;
+mod vitals;
 mod write_count;
 mod writes;
 
@@ -49,3 +50,4 @@ pub use startup::Options;
 pub use store::{Capacity, Entry, Read, Store, Writes};
 pub use sums::{Damage, Scrub, SumOptions};
 pub use transfer::Transfer;
+pub use vitals::Vitals;

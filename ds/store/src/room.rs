@@ -71,7 +71,7 @@ impl Room {
     }
 
     /// Files that may be created before there is neither an inode nor a block for one, and no more than a few.
-    fn files_more(&self, space: &Space) -> u64 {
+    pub(crate) fn files_more(&self, space: &Space) -> u64 {
         let inodes = match space.inodes {
             0 => FILES,
             _ => (space.inodes_free + 1).saturating_sub(INODE_RESERVE),

@@ -146,6 +146,7 @@ fn open(env: &Env, device: Arc<dyn Device>, options: Options) -> Result<Arc<Stor
         pool: Pool::default(),
         room: Room::new(options.reserve),
         gate: Gate::default(),
+        health: Arc::default(),
         sums,
         scrub,
         read_lane: Lane::new(options.read_threads),

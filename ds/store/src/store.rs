@@ -27,6 +27,7 @@ use crate::pool::Pool;
 use crate::room::Room;
 use crate::sums::{ScrubState, SummedFile, Sums};
 use crate::verifier::Verifiers;
+use crate::vitals::Health;
 use crate::{FileKey, StoreError, Uuid, Verifier};
 
 /// What a read found.
@@ -58,6 +59,10 @@ pub struct Capacity {
     pub inodes_free: u64,
     /// See [`Space::device`](crate::device::Space).
     pub device: [u8; 16],
+    /// See [`Space::read_only`](crate::device::Space).
+    pub read_only: bool,
+    /// Files that may come into being before the device is asked again.
+    pub more_files: u64,
 }
 
 /// One data file of an inventory.
@@ -92,6 +97,7 @@ pub struct Store {
     pub(crate) flushes: Arc<Flushes>,
     pub(crate) folders: Arc<Folders>,
     pub(crate) gate: Gate,
+    pub(crate) health: Arc<Health>,
     /// `None`: no checksums are kept.
     pub(crate) sums: Option<Arc<Sums>>,
     pub(crate) scrub: ScrubState,
@@ -155,18 +161,21 @@ impl Store {
 
     /// Space on the device. Blocking for a moment at most.
     pub async fn capacity(self: &Arc<Self>) -> Result<Capacity, StoreError> {
-        self.blocking(|store| {
-            let space = store.device.space()?;
-            Ok(Capacity {
-                total: space.total,
-                free: store.room.left(&space),
-                used: space.total.saturating_sub(space.free),
-                inodes: space.inodes,
-                inodes_free: space.inodes_free,
-                device: space.device,
-            })
+        self.blocking(Self::capacity_now).await
+    }
+
+    pub(crate) fn capacity_now(&self) -> Result<Capacity, StoreError> {
+        let space = self.device.space()?;
+        Ok(Capacity {
+            total: space.total,
+            free: self.room.left(&space),
+            used: space.total.saturating_sub(space.free),
+            inodes: space.inodes,
+            inodes_free: space.inodes_free,
+            device: space.device,
+            read_only: space.read_only,
+            more_files: self.room.files_more(&space),
         })
-        .await
     }
 }
 
@@ -184,7 +193,7 @@ impl Store {
     ) -> Result<Read, StoreError> {
         if count <= self.inline_read
             && let Some(file) = self.files.get(key)
-            && let Some(read) = self.read_cached(&*file.file, offset, count)?
+            && let Some(read) = self.health.note(self.read_cached(&*file.file, offset, count))?
         {
             return Ok(read);
         }
@@ -339,7 +348,7 @@ impl Store {
         let (done, wait) = oneshot::channel();
         let store = Arc::clone(self);
         drop(self.env.spawn.blocking(Box::new(move || {
-            let result = work(&store);
+            let result = store.health.note(work(&store));
             // First: whoever has the answer and drops the store may open it again.
             drop(store);
             // A caller that went away needs no answer.
@@ -358,7 +367,7 @@ impl Store {
         let (done, wait) = oneshot::channel();
         let store = Arc::clone(self);
         lane.run(&self.env, alone, move || {
-            let result = work(&store);
+            let result = store.health.note(work(&store));
             drop(store);
             // A caller that went away needs no answer.
             let _ = done.send(result);

@@ -173,7 +173,8 @@ impl Store {
         self.small_call();
         let _pass = self.gate.enter();
         let written = self.journal.check(access).map_err(StoreError::from);
-        Some(written.and_then(|()| self.write_to(&file, offset, Data::Cached(data))).map(|()| verifier))
+        let written = written.and_then(|()| self.write_to(&file, offset, Data::Cached(data)));
+        Some(self.health.note(written).map(|()| verifier))
     }
 
     fn may_write_here(&self, access: &Access, offset: u64, length: usize) -> bool {
@@ -201,9 +202,9 @@ impl Store {
         let _pass = self.gate.enter();
         self.journal.check(access)?;
         if access.must_exist {
-            self.open_file(access.key)?;
+            self.health.note(self.open_file(access.key))?;
         }
-        self.write(access.key, access.generation, offset, data)
+        self.health.note(self.write(access.key, access.generation, offset, data))
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLockReadGuard;
-use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom};
+use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom, StatVfsMountFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 use rustix::pipe::{SpliceFlags, splice};
 
@@ -196,6 +196,7 @@ impl Device for FileDevice {
             inodes: s.f_files,
             inodes_free: s.f_ffree,
             device: self.device,
+            read_only: s.f_flag.contains(StatVfsMountFlags::RDONLY),
         })
     }
 

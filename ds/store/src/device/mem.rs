@@ -43,6 +43,10 @@ pub(super) struct State {
     descriptors: usize,
     /// No file can be longer.
     pub(super) longest: u64,
+    read_only: bool,
+    dead: bool,
+    /// Inodes, and free ones; 0 where they are not counted.
+    counted: (u64, u64),
 }
 
 impl State {
@@ -58,9 +62,21 @@ impl State {
         if self.opened() < self.descriptors { Ok(()) } else { Err(rustix::io::Errno::MFILE.into()) }
     }
 
+    /// Whether there is a medium.
+    pub(super) fn check(&self) -> io::Result<()> {
+        if self.dead { Err(rustix::io::Errno::IO.into()) } else { Ok(()) }
+    }
+
+    /// Whether it can be written.
+    pub(super) fn check_writable(&self) -> io::Result<()> {
+        self.check()?;
+        if self.read_only { Err(rustix::io::Errno::ROFS.into()) } else { Ok(()) }
+    }
+
     /// One flush: counted, and refused when told to.
     pub(super) fn sync_allowed(&mut self) -> io::Result<bool> {
         self.syncs += 1;
+        self.check()?;
         if self.sparing_syncs > 0 {
             self.sparing_syncs -= 1;
         } else if self.failing_syncs > 0 {
@@ -95,6 +111,9 @@ impl MemDevice {
             reflinks: true,
             descriptors: usize::MAX,
             longest: u64::MAX,
+            read_only: false,
+            dead: false,
+            counted: (0, 0),
         };
         Self { state: Arc::new(Mutex::new(state)) }
     }
@@ -188,6 +207,31 @@ impl MemDevice {
         self.state().descriptors = most;
     }
 
+    /// Whether nothing can be written.
+    pub fn set_read_only(&self, read_only: bool) {
+        self.state().read_only = read_only;
+    }
+
+    /// Whether the medium is gone: everything fails that may need it, and of the file system there is only what it knows
+    /// by heart.
+    pub fn set_dead(&self, dead: bool) {
+        self.state().dead = dead;
+    }
+
+    /// So many inodes, and so many of them free, as far as the device tells.
+    pub fn set_inodes(&self, all: u64, free: u64) {
+        self.state().counted = (all, free);
+    }
+
+    /// Whether reads of a file fail.
+    pub fn set_unreadable(&self, path: &str, unreadable: bool) {
+        let mut state = self.state();
+        let inode = state.names.get(path).copied().flatten();
+        if let Some(inode) = inode.and_then(|inode| state.inodes.get_mut(&inode)) {
+            inode.unreadable = unreadable;
+        }
+    }
+
     /// No file can be longer; one that would be fails as with `EFBIG`.
     pub fn set_longest(&self, bytes: u64) {
         self.state().longest = bytes;
@@ -242,6 +286,7 @@ impl Device for MemDevice {
 
     fn open(&self, path: &str) -> io::Result<Arc<dyn DeviceFile>> {
         let state = self.state();
+        state.check()?;
         let inode = state.inode_of(path)?;
         state.check_descriptors()?;
         let opened = state.inodes.get(&inode).map(|inode| Arc::clone(&inode.opened)).ok_or_else(not_found)?;
@@ -250,6 +295,7 @@ impl Device for MemDevice {
 
     fn create(&self, path: &str) -> io::Result<Arc<dyn DeviceFile>> {
         let mut state = self.state();
+        state.check_writable()?;
         state.check_parent(path)?;
         if state.names.contains_key(path) {
             return Err(io::ErrorKind::AlreadyExists.into());
@@ -272,6 +318,7 @@ impl Device for MemDevice {
 
     fn remove(&self, path: &str) -> io::Result<()> {
         let mut state = self.state();
+        state.check_writable()?;
         let inode = state.inode_of(path)?;
         state.names.remove(path);
         state.inodes.get_mut(&inode).into_iter().for_each(|inode| inode.unlinked = true);
@@ -280,6 +327,7 @@ impl Device for MemDevice {
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let mut state = self.state();
+        state.check_writable()?;
         let inode = state.inode_of(from)?;
         state.check_parent(to)?;
         state.names.remove(from);
@@ -289,6 +337,7 @@ impl Device for MemDevice {
 
     fn create_dir(&self, path: &str) -> io::Result<()> {
         let mut state = self.state();
+        state.check_writable()?;
         state.check_parent(path)?;
         state.names.entry(path.to_owned()).or_insert(None);
         Ok(())
@@ -321,7 +370,9 @@ impl Device for MemDevice {
     fn space(&self) -> io::Result<Space> {
         let state = self.state();
         let free = state.capacity.saturating_sub(state.used());
-        Ok(Space { total: state.capacity, free, ..Space::default() })
+        let (inodes, inodes_free) = state.counted;
+        let read_only = state.read_only;
+        Ok(Space { total: state.capacity, free, inodes, inodes_free, read_only, ..Space::default() })
     }
 
     fn syncs(&self) -> u64 {

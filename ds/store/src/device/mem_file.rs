@@ -28,6 +28,7 @@ pub(super) struct Inode {
     dirty: BTreeSet<u64>,
     /// It has no name any more, and uses no space.
     pub(super) unlinked: bool,
+    pub(super) unreadable: bool,
     /// As many as it is open, and one.
     pub(super) opened: Arc<()>,
 }
@@ -164,6 +165,7 @@ impl MemFile {
         if state.life != self.life {
             return Err(io::Error::other("the device went away"));
         }
+        state.check()?;
         act(&mut state, self.inode)
     }
 
@@ -180,7 +182,10 @@ impl MemFile {
 
 impl DeviceFile for MemFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.inode(|inode| inode.read(buffer, offset))
+        self.inode(|inode| match inode.unreadable {
+            false => Ok(inode.read(buffer, offset)),
+            true => Err(rustix::io::Errno::IO.into()),
+        })?
     }
 
     /// Nothing is ever waited for.
@@ -199,6 +204,7 @@ impl DeviceFile for MemFile {
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         let end = offset.checked_add(data.len() as u64).ok_or(io::ErrorKind::FileTooLarge)?;
         self.with(|state, number| {
+            state.check_writable()?;
             if end > state.longest {
                 return Err(io::ErrorKind::FileTooLarge.into());
             }
@@ -232,7 +238,7 @@ impl DeviceFile for MemFile {
     }
 
     fn set_len(&self, size: u64) -> io::Result<()> {
-        if size > self.with(|state, _| Ok(state.longest))? {
+        if size > self.with(|state, _| state.check_writable().map(|()| state.longest))? {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
         self.inode(|inode| inode.set_len(size))

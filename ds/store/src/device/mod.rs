@@ -27,6 +27,8 @@ pub struct Space {
     pub inodes_free: u64,
     /// Which device this is of: stores that share one tell the same. All zero means unknown.
     pub device: [u8; 16],
+    /// Nothing can be written; a file system that has met an error may become so by itself.
+    pub read_only: bool,
 }
 
 /// Size and allocation of one file, in bytes.

@@ -1,0 +1,198 @@
+//! What the metadata server hears of this server's device.
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
+mod common;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::*;
+use sluice_env::{BoxFuture, Env, Spawn};
+use sluice_store::device::Device;
+use sluice_xdr::control::*;
+use sluice_xdr::nfs3::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+impl World {
+    /// What the newest heartbeat said.
+    fn health(&self) -> Option<(ctl_health, String)> {
+        let says = self.mds.says.lock().unwrap();
+        says.heartbeats.last().map(|last| (last.health, String::from_utf8_lossy(&last.detail).into_owned()))
+    }
+
+    async fn until_health(&self, health: ctl_health, word: &str) {
+        self.until(|| self.health().is_some_and(|(now, detail)| now == health && detail.contains(word)))
+            .await;
+    }
+
+    /// Heartbeats from now on, for a while, say that all is well.
+    async fn stays_well(&self) {
+        let first = self.mds.says.lock().unwrap().heartbeats.len();
+        self.sleep(10 * SECOND).await;
+        let says = self.mds.says.lock().unwrap();
+        let said: Vec<ctl_health> = says.heartbeats.iter().skip(first).map(|said| said.health).collect();
+        assert!(said.len() >= 4 && said.iter().all(|said| *said == ctl_health::HEALTH_OK), "{said:?}");
+    }
+
+    async fn fence(&self, holder: u32) -> ctl_status {
+        let fences =
+            vec![ctl_fence { kind: ctl_fence_kind::FENCE_HOLDER, holder, target: target(0), epoch: 1 }];
+        self.mds.order(DS_FENCE, &DS_FENCE_args { caller: self.mds.caller(), fences }).await
+    }
+}
+
+#[test]
+fn a_file_system_that_became_read_only_is_told() {
+    simulate(async |w| {
+        let ds = w.serving().await;
+        w.client(&ds).await.write(&handle(1, RW), 0, b"x", stable_how::FILE_SYNC).await.unwrap();
+        w.until_health(ctl_health::HEALTH_OK, "").await;
+        w.device.set_read_only(true);
+        w.until_health(ctl_health::HEALTH_READ_ONLY, "read-only").await;
+        w.client(&ds).await.read(&handle(1, RW), 0, 1).await.unwrap();
+        w.device.set_read_only(false);
+        w.until_health(ctl_health::HEALTH_OK, "").await;
+    });
+}
+
+#[test]
+fn a_device_without_inodes_is_full() {
+    simulate(async |w| {
+        w.device.set_inodes(1000, 64);
+        let ds = w.serving().await;
+        w.stays_well().await;
+        w.device.set_inodes(1000, 63);
+        w.until_health(ctl_health::HEALTH_FULL, "inodes").await;
+        let refused = w.client(&ds).await.write(&handle(1, RW), 0, b"x", stable_how::UNSTABLE).await;
+        assert_eq!(refused, Err(nfsstat3::NFS3ERR_NOSPC));
+        w.device.set_inodes(1000, 100);
+        w.until_health(ctl_health::HEALTH_OK, "").await;
+    });
+}
+
+/// It is written again without anybody's asking.
+#[test]
+fn a_fence_journal_that_cannot_be_written_is_told_until_it_can_be() {
+    simulate(async |w| {
+        let _ds = w.serving().await;
+        w.until_health(ctl_health::HEALTH_OK, "").await;
+        w.device.fail_syncs(1000);
+        assert_eq!(w.fence(7).await, ctl_status::CTL_ERR_IO);
+        w.until_health(ctl_health::HEALTH_FAILING, "fence journal").await;
+        w.device.fail_syncs(0);
+        w.until_health(ctl_health::HEALTH_OK, "").await;
+        // Of what is asked for here the zeroes ahead hold a part.
+        w.device.set_capacity(1 << 20);
+        for holder in 8.. {
+            let fences = (0..1000).map(|file| ctl_fence {
+                kind: ctl_fence_kind::FENCE_HOLDER_FILE,
+                holder,
+                target: target(file),
+                epoch: 1,
+            });
+            let args = DS_FENCE_args { caller: w.mds.caller(), fences: fences.collect() };
+            if w.mds.order::<_, ctl_status>(DS_FENCE, &args).await == ctl_status::CTL_ERR_NOSPC {
+                break;
+            }
+        }
+        w.until_health(ctl_health::HEALTH_FULL, "fence journal").await;
+        w.device.set_capacity(1 << 40);
+        w.until_health(ctl_health::HEALTH_OK, "").await;
+    });
+}
+
+#[test]
+fn a_device_that_is_gone_is_told_once_somebody_needed_it() {
+    simulate(async |w| {
+        let ds = w.serving().await;
+        let nfs = w.client(&ds).await;
+        nfs.write(&handle(1, RW), 0, b"x", stable_how::FILE_SYNC).await.unwrap();
+        w.device.set_dead(true);
+        w.stays_well().await;
+        assert_eq!(nfs.read(&handle(1, RW), 0, 1).await, Err(nfsstat3::NFS3ERR_IO));
+        w.until_health(ctl_health::HEALTH_FAILING, "probe").await;
+        // It stays so without another one who asks.
+        w.sleep(10 * SECOND).await;
+        w.until_health(ctl_health::HEALTH_FAILING, "probe").await;
+        w.device.set_dead(false);
+        w.until_health(ctl_health::HEALTH_OK, "").await;
+        assert!(w.device.stat("probe.new").is_err(), "it leaves nothing");
+    });
+}
+
+#[test]
+fn one_bad_sector_is_no_device_that_fails() {
+    simulate(async |w| {
+        let ds = w.serving().await;
+        let nfs = w.client(&ds).await;
+        nfs.write(&handle(1, RW), 0, b"x", stable_how::FILE_SYNC).await.unwrap();
+        let within = |folder: String| {
+            let names = w.device.list(&folder).unwrap_or_default();
+            names.into_iter().map(move |name| format!("{folder}/{name}"))
+        };
+        let mut files = within("data".to_owned()).flat_map(within).flat_map(within);
+        w.device.set_unreadable(&files.next().unwrap(), true);
+        for _ in 0..3 {
+            assert_eq!(nfs.read(&handle(1, RW), 0, 1).await, Err(nfsstat3::NFS3ERR_IO));
+            w.stays_well().await;
+        }
+    });
+}
+
+/// Work that blocks waits while it is held.
+#[derive(Debug)]
+struct Holding {
+    inner: Arc<dyn Spawn>,
+    held: Mutex<Option<Held>>,
+}
+
+#[derive(Default)]
+struct Held(Vec<Box<dyn FnOnce() + Send>>);
+
+impl std::fmt::Debug for Held {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} held", self.0.len())
+    }
+}
+
+impl Spawn for Holding {
+    fn spawn(&self, task: BoxFuture<'static, ()>) {
+        self.inner.spawn(task);
+    }
+
+    fn blocking(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<'static, ()> {
+        match &mut *self.held.lock().unwrap() {
+            Some(held) => held.0.push(work),
+            None => return self.inner.blocking(work),
+        }
+        Box::pin(std::future::ready(()))
+    }
+}
+
+#[test]
+fn a_device_that_hangs_keeps_no_heartbeat_waiting_and_is_told() {
+    simulate(async |w| {
+        let holding = Arc::new(Holding { inner: Arc::clone(&w.env.spawn), held: Mutex::new(None) });
+        let mut w = w;
+        w.env = Env { spawn: Arc::clone(&holding) as Arc<dyn Spawn>, ..w.env.clone() };
+        let ds = w.serving().await;
+        w.until_health(ctl_health::HEALTH_OK, "").await;
+        *holding.held.lock().unwrap() = Some(Held::default());
+        let first = w.mds.says.lock().unwrap().heartbeats.len();
+        w.mds.says.lock().unwrap().oldest_epoch = 2;
+        w.sleep(12 * SECOND).await;
+        let count = w.mds.says.lock().unwrap().heartbeats.len() - first;
+        assert!(count >= 4, "{count} heartbeats");
+        assert_eq!(w.health().unwrap().0, ctl_health::HEALTH_OK, "it may be slow");
+        w.until_health(ctl_health::HEALTH_FAILING, "answered").await;
+        assert!(ds.status().serving);
+        let last = w.mds.says.lock().unwrap().heartbeats.last().cloned().unwrap();
+        assert!(last.capacity.total_bytes > 0, "as it was");
+        let held = holding.held.lock().unwrap().take().unwrap();
+        // One look, and the journal.
+        assert_eq!(held.0.len(), 2);
+        held.0.into_iter().for_each(|work| work());
+        w.until_health(ctl_health::HEALTH_OK, "").await;
+    });
+}
