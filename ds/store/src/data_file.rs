@@ -1,7 +1,7 @@
 //! An open data file: what has been written, what has been flushed, who waits for a flush.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
@@ -37,12 +37,12 @@ struct Flushing {
 pub(crate) struct DataFile {
     // Constant.
     pub(crate) key: FileKey,
-    /// Generation of the handle that brought it here; only for reports.
-    pub(crate) generation: u16,
     pub(crate) file: Arc<dyn DeviceFile>,
     /// The same, where there are checksums.
     pub(crate) summed: Option<Arc<SummedFile>>,
     // Atomic.
+    /// The newest generation of handles that wrote it, 0 before any since it was opened; only for reports.
+    generation: AtomicU16,
     /// Second chance for the cache.
     pub(crate) referenced: AtomicBool,
     /// Modifications completed. Counted after the write: a flush that begins later covers it.
@@ -78,9 +78,9 @@ impl DataFile {
         let recorded = !fresh && file.is_recorded()?;
         Ok(Self {
             key,
-            generation,
             file,
             summed: None,
+            generation: AtomicU16::new(generation),
             referenced: AtomicBool::new(true),
             written: AtomicU64::new(UNTOUCHED),
             last_write: AtomicU64::new(last_write),
@@ -88,6 +88,15 @@ impl DataFile {
             flushing: Mutex::new(Flushing { flushed: 0, running: false, waiters: Vec::new() }),
             entry: Mutex::new(Entry::Unknown),
         })
+    }
+
+    /// A handle of this generation is about to write.
+    pub(crate) fn used_by(&self, generation: u16) {
+        self.generation.fetch_max(generation, Ordering::Relaxed);
+    }
+
+    pub(crate) fn generation(&self) -> u16 {
+        self.generation.load(Ordering::Relaxed)
     }
 
     /// A modification is complete.

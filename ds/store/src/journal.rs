@@ -122,7 +122,7 @@ impl Journal {
             let mut queue = self.queue.lock();
             let mut table = self.table.write();
             for (file, all) in files {
-                let row = Row::Materialised { key: file.key, generation: file.generation };
+                let row = Row::Materialised { key: file.key, generation: file.generation() };
                 lead |= queue.take(&mut table, &[row], Waiter { file: Some(file), all });
             }
         }

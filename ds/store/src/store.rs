@@ -419,9 +419,15 @@ impl Store {
 
     /// A data file that exists afterwards. Blocking.
     pub(crate) fn open_or_create(&self, key: FileKey, generation: u16) -> Result<Arc<DataFile>, StoreError> {
-        if let Some(file) = self.files.get(key) {
-            return Ok(file);
-        }
+        let file = match self.files.get(key) {
+            Some(file) => file,
+            None => self.find_or_create(key, generation)?,
+        };
+        file.used_by(generation);
+        Ok(file)
+    }
+
+    fn find_or_create(&self, key: FileKey, generation: u16) -> Result<Arc<DataFile>, StoreError> {
         self.make_room(key);
         // Most often it is not there: the other way round it would be looked for first.
         if let Err(error) = self.room.admit_file(&*self.device) {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::{access, bytes, key, open, open_on, options, simulate};
 use sluice_env::{Descriptors, Env, Process};
 use sluice_store::device::{Device, FileDevice, MemDevice};
-use sluice_store::{Stability, Store, StoreError};
+use sluice_store::{Access, Stability, Store, StoreError};
 
 /// The same story on memory and on a real directory.
 async fn story(env: &Env, store: &Arc<Store>) {
@@ -159,6 +159,41 @@ fn a_file_that_could_not_be_recorded_is_recorded_with_the_next_commit() {
         drop(store);
         let store = open(&env, &device).await.unwrap();
         assert_eq!(store.unreported(9), [(key(1), 0)]);
+    });
+}
+
+/// Its writer's process died with the page cache alive, so the file is there; or it was closed for want of room.
+#[test]
+fn a_file_that_is_opened_again_is_recorded_with_the_generation_that_writes() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        let access = Access { generation: 1, ..access(1) };
+        let store = open(&env, &device).await.unwrap();
+        store.write_at(&access, 0, bytes(1, 10), Stability::Unstable).await.unwrap();
+        drop(store);
+        let store = open(&env, &device).await.unwrap();
+        assert!(store.unreported(9).is_empty());
+        store.write_at(&access, 0, bytes(1, 10), Stability::FileSync).await.unwrap();
+        assert_eq!(store.unreported(9), [(key(1), 1)]);
+    });
+}
+
+/// A commit, or a read before the write, says no generation.
+#[test]
+fn a_file_is_recorded_with_the_generation_of_its_writer_if_there_was_one() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        let access = |file| Access { generation: 1, ..access(file) };
+        let store = open(&env, &device).await.unwrap();
+        for file in 1..=2 {
+            store.write_at(&access(file), 0, bytes(1, 10), Stability::Unstable).await.unwrap();
+        }
+        drop(store);
+        let store = open(&env, &device).await.unwrap();
+        store.commit(key(1)).await.unwrap();
+        store.read_at(key(2), 0, 10).await.unwrap();
+        store.write_at(&access(2), 0, bytes(1, 10), Stability::FileSync).await.unwrap();
+        assert_eq!(store.unreported(9), [(key(1), 0), (key(2), 1)]);
     });
 }
 
@@ -319,7 +354,7 @@ fn a_truncation_beyond_what_a_file_can_hold_has_nothing_to_cut() {
 fn a_lost_file_is_not_written_into_being_again() {
     simulate(async |env| {
         let store = open(&env, &MemDevice::new()).await.unwrap();
-        let lost = sluice_store::Access { must_exist: true, ..access(1) };
+        let lost = Access { must_exist: true, ..access(1) };
         let write = store.write_at(&lost, 0, bytes(1, 1), Stability::Unstable).await;
         assert!(matches!(write, Err(StoreError::Missing)), "{write:?}");
         store.write_at(&access(1), 0, bytes(1, 1), Stability::Unstable).await.unwrap();

@@ -96,8 +96,9 @@ impl Namespace {
         .await
     }
 
-    /// Data servers wrote these data files (by slot and generation) for the first time. Unknown ids
-    /// and older generations are ignored: the file is gone or has moved on.
+    /// Data servers wrote these data files (by slot and generation) for the first time. Generation 0 is one that
+    /// the data server does not know any more: it opened the file again before it could report it. Unknown ids
+    /// and older generations are ignored: the file is gone, or was left behind and is healed, which finds out.
     pub async fn materialised(
         &self,
         txn: &mut Transaction,
@@ -108,7 +109,8 @@ impl Namespace {
         let mark = |layout: &mut Layout| {
             let mut changed = false;
             for s in layout.components.iter_mut().flat_map(|c| &mut c.slots) {
-                if !s.materialised && slots.contains(&(s.slot, s.generation)) {
+                let reported = slots.contains(&(s.slot, s.generation)) || slots.contains(&(s.slot, 0));
+                if !s.materialised && reported {
                     s.materialised = true;
                     changed = true;
                 }

@@ -214,6 +214,27 @@ async fn layouts_are_assigned_handed_out_and_replaced() {
     w.clean().await;
 }
 
+/// A data server that opened a file again need not know by which generation it came.
+#[tokio::test(start_paused = true)]
+async fn a_data_file_exists_whoever_brought_it() {
+    let w = World::new().await;
+    let mut three = layout(7, 3);
+    (three.components[0].width, three.components[0].mirrors) = (1, 3);
+    let node = NewNode::File { layout: Some(three), read_write_layout: false, size: 0 };
+    let f = w.node(ROOT, "f", node).await.unwrap().inode.key;
+    let bits = async || {
+        let stat = w.stat(f).await.unwrap();
+        stat.layout().unwrap().data_files().map(|d| d.materialised).collect::<Vec<_>>()
+    };
+    w.txn(async |t| w.ns.materialised(t, DataFileId(7), &[(1, 0)]).await).await.unwrap();
+    assert_eq!(bits().await, [false, true, false]);
+    // What is left behind is healed, which finds out for itself; a generation that is to come nobody was given.
+    w.txn(async |t| w.ns.leave_behind(t, &f, &[0]).await).await.unwrap();
+    w.txn(async |t| w.ns.materialised(t, DataFileId(7), &[(0, 1), (2, 2)]).await).await.unwrap();
+    assert_eq!(bits().await, [false, true, false]);
+    w.clean().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn extended_attributes() {
     let w = World::new().await;
