@@ -7,7 +7,7 @@ use crate::directory::{Delta, Parent};
 use crate::dirent::{self, Dirent, Place};
 use crate::error::FsError;
 use crate::inode::{InodeRecord, Kind, Node};
-use crate::keys::InodeKey;
+use crate::keys::{FileId, InodeKey};
 use crate::lookup::missing_is_corrupt;
 use crate::name::Name;
 use crate::pending::{DirectoryChange, Pending, settle_fields};
@@ -82,9 +82,26 @@ impl Namespace {
         if across && entry.kind == Kind::Directory {
             // The entry `..` changes, which takes write permission on the directory itself.
             moved.owned().require(request.who, Want::WRITE)?;
-            require_outside(txn, &entry.inode, &target).await?;
+            let above = require_outside(txn, &entry.inode, &target).await?;
+            self.require_no_border(txn, &source, &target, above).await?;
         }
         self.apply(txn, rename, request, source, target, (entry, moved), replaced).await
+    }
+
+    /// A directory does not move to where the walk of a tree has yet to arrive, but within that part of it: there may be a
+    /// tree in it, and trees do not nest. `above` is the tree that the target is in, or will be.
+    async fn require_no_border(
+        &self,
+        txn: &Transaction,
+        source: &Side,
+        target: &Side,
+        above: Option<FileId>,
+    ) -> Result<(), FsError> {
+        let arrived = target.parent.record.tree.is_some();
+        if arrived || above.is_none() || self.tree_above(txn, &source.parent.key).await? == above {
+            return Ok(());
+        }
+        Err(FsError::CrossDevice)
     }
 
     async fn side(
@@ -200,16 +217,22 @@ async fn accept_target(
 }
 
 /// The target must not be inside the directory moved. Every ancestor is read under conflict: of two
-/// renames that together would make a cycle, one starts over.
-async fn require_outside(txn: &Transaction, moved: &InodeKey, target: &Side) -> Result<(), FsError> {
+/// renames that together would make a cycle, one starts over. Returns the first quota tree on the way up.
+async fn require_outside(
+    txn: &Transaction,
+    moved: &InodeKey,
+    target: &Side,
+) -> Result<Option<FileId>, FsError> {
     let mut at = target.parent.key;
+    let mut tree = None;
     let mut record = target.parent.record.clone();
     for _ in 0..MAX_DEPTH {
         if at == *moved {
             return Err(FsError::Invalid);
         }
+        tree = tree.or(record.tree);
         if at == InodeKey::ROOT {
-            return Ok(());
+            return Ok(tree);
         }
         let Node::Directory(node) = &record.node else { return Err(FsError::corrupt("parent")) };
         at = node.parent;

@@ -233,6 +233,32 @@ async fn trees_do_not_nest_and_go_with_their_directory() {
     w.clean().await;
 }
 
+/// What the walk has yet to put into a tree is as good as in it.
+#[tokio::test(start_paused = true)]
+async fn a_tree_does_not_get_into_one_that_is_being_filled() {
+    let w = World::new().await;
+    let top = w.mkdir(ROOT, "top").await;
+    let (a, b) = (w.mkdir(top, "a").await, w.mkdir(top, "b").await);
+    w.mkdir(a, "deep").await;
+    let other = w.mkdir(ROOT, "other").await;
+    let around = w.mkdir(ROOT, "around").await;
+    let inner = w.mkdir(around, "inner").await;
+    for tree in [other, inner] {
+        w.set_tree(tree).await.unwrap();
+        w.walk_all(tree).await;
+    }
+    assert_eq!(w.set_tree(top).await.unwrap(), TreeState::Filling);
+    refused!(w.rename((ROOT, "other"), (a, "other")).await, FsError::CrossDevice);
+    refused!(w.rename((ROOT, "around"), (a, "around")).await, FsError::CrossDevice);
+    // Within it, out of it, and outside of it directories move.
+    w.rename((a, "deep"), (b, "deep")).await.unwrap();
+    w.rename((b, "deep"), (ROOT, "deep")).await.unwrap();
+    w.rename((ROOT, "other"), (around, "other")).await.unwrap();
+    w.walk_all(top).await;
+    w.clean().await;
+    assert_eq!(w.usage(Subject::Tree(top.fileid)).await, (3, 0));
+}
+
 /// Makes it what software without accounts leaves.
 async fn forget_accounts(w: &World) -> World {
     let prefix = |name: &str| PREFIXES.iter().find(|p| p.0 == name).unwrap().1;
