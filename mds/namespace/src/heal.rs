@@ -106,7 +106,7 @@ impl Spare {
         txn.set(keys::spare(self.id, self.slot), w.finish());
     }
 
-    fn decode(key: &Bytes, value: Bytes) -> Result<Self, FsError> {
+    pub(crate) fn decode(key: &Bytes, value: Bytes) -> Result<Self, FsError> {
         let (id, slot) = keys::spare_of(key)?;
         let mut r = Reader::new("spare data file", value);
         r.schema(1)?;

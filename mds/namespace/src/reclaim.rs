@@ -47,7 +47,7 @@ impl Garbage {
         w.finish()
     }
 
-    fn decode(value: Bytes) -> Result<Self, FsError> {
+    pub(crate) fn decode(value: Bytes) -> Result<Self, FsError> {
         let mut r = Reader::new("garbage row", value);
         r.schema(1)?;
         let garbage = Self { inode: InodeKey::decode(&mut r)?, layout: Layout::decode(&mut r)? };

@@ -17,13 +17,14 @@ use crate::codec::{self, Reader};
 use crate::data_file::Layout;
 use crate::dirent::{Dirent, Stored};
 use crate::error::FsError;
-use crate::heal::Heal;
+use crate::heal::{Heal, Spare};
 use crate::inline::rows::Row;
 use crate::inode::{DirectoryState, InodeRecord, Kind, Node};
 use crate::keys::{self, DataFileId, DirectoryField, FileId, InodeKey, StoreId};
 use crate::name::{Name, NameHash};
 use crate::quota::Charged;
-use crate::stable_storage::decode_drain;
+use crate::reclaim::Garbage;
+use crate::stable_storage::{self, decode_drain};
 use crate::superblock::Superblock;
 use crate::transfer;
 use chain::Chain;
@@ -141,7 +142,8 @@ impl Check {
             keys::XATTR | keys::XATTR_VALUE => self.xattr_row(key, &value),
             keys::INLINE_DATA => self.inline_row(key, value),
             keys::DATA_FILE => self.data_file_row(key, value),
-            keys::GARBAGE => self.garbage_row(key),
+            keys::GARBAGE => self.garbage_row(key, value),
+            keys::SPARE => Spare::decode(key, value).map(drop),
             keys::HEAL => self.heal_row(key, value),
             table @ (keys::ORPHAN | keys::RW_LAYOUT | keys::TRUNCATE) => self.about_a_file(table, key, value),
             keys::DRAIN => self.drain_row(value),
@@ -149,7 +151,7 @@ impl Check {
             keys::QUOTA | keys::USAGE | keys::COUNTING | keys::TREE_WALK | keys::OVER_QUOTA => {
                 self.quotas.row(key, value)
             }
-            _ => Ok(()),
+            table => stable_storage::readable(table, value),
         };
         if let Err(error) = read {
             self.problem(Problem::Unreadable { key: key.clone(), error: error.to_string() });
@@ -272,13 +274,15 @@ impl Check {
         Ok(())
     }
 
-    fn garbage_row(&mut self, at: &Bytes) -> Result<(), FsError> {
+    fn garbage_row(&mut self, at: &Bytes, value: Bytes) -> Result<(), FsError> {
         let id = DataFileId(number_of(at)?);
         self.report.garbage += 1;
         if self.owners.contains_key(&id) {
             self.problem(Problem::GarbageInUse { id });
         }
-        Ok(())
+        // By what it says its row is removed.
+        let says = Garbage::decode(value)?.layout.id;
+        if says == id { Ok(()) } else { Err(FsError::corrupt("garbage row")) }
     }
 
     fn heal_row(&mut self, at: &Bytes, value: Bytes) -> Result<(), FsError> {

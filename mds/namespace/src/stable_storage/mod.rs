@@ -33,6 +33,7 @@ pub use tables::{PolicyRow, clear_policy, policies, policy, put_policy, statisti
 
 use crate::codec::{Reader, Writer};
 use crate::error::FsError;
+use crate::keys;
 
 /// A record with a schema version.
 pub(crate) trait Row: Sized {
@@ -61,6 +62,23 @@ pub(crate) trait Row: Sized {
         let row = Self::decode(&mut r)?;
         r.finish()?;
         Ok(row)
+    }
+}
+
+/// Whether a row of one of these tables can be read.
+pub(crate) fn readable(table: u8, value: Bytes) -> Result<(), FsError> {
+    match table {
+        keys::MDS_EPOCH => MdsEpoch::from_bytes(value).map(drop),
+        keys::FENCE => PendingFence::from_bytes(value).map(drop),
+        keys::CLIENT => ClientRecord::from_bytes(value).map(drop),
+        keys::SESSION => SessionRecord::from_bytes(value).map(drop),
+        keys::REPLY => ReplyRow::from_bytes(value).map(drop),
+        keys::SERVER => ServerRecord::from_bytes(value).map(drop),
+        keys::STORE => Store::from_bytes(value).map(drop),
+        keys::CAPABILITY => CapabilityEpochs::from_bytes(value).map(drop),
+        keys::EXPORT => Export::from_bytes(value).map(drop),
+        keys::POLICY => PolicyRow::from_bytes(value).map(drop),
+        _ => Ok(()),
     }
 }
 

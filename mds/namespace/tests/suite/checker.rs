@@ -212,3 +212,41 @@ async fn what_is_too_much_or_wrong() {
     .await;
     p.found(|x| matches!(x, Problem::GarbageInUse { .. })).await;
 }
+
+/// A server that reads one of these goes no further: it does not start, or does not remove what is queued behind it.
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_read() {
+    for (table, fields) in [
+        ("MDS_EPOCH", 0),
+        ("GARBAGE", 8),
+        ("FENCE", 10),
+        ("SPARE", 10),
+        ("CLIENT", 8),
+        ("SESSION", 16),
+        ("REPLY", 20),
+        ("SERVER", 0),
+        ("STORE", 2),
+        ("CAPABILITY", 0),
+        ("EXPORT", 4),
+        ("POLICY", 3),
+    ] {
+        let p = planted().await;
+        let mut at = key(table, &[]);
+        at.resize(1 + fields, b'x');
+        p.damage(async |t| t.set(at.clone(), Bytes::from_static(b"\x01nonsense"))).await;
+        p.found(|x| matches!(x, Problem::Unreadable { key, .. } if key[..] == at[..])).await;
+    }
+    // One that is about another data file than its key: it would be worked on for ever.
+    let p = planted().await;
+    let id = p.w.file(ROOT, "x").await.inode.layout().unwrap().id;
+    p.w.remove(ROOT, "x").await.unwrap();
+    p.w.clean().await;
+    p.damage(async |t| {
+        let at = key("GARBAGE", &[id.0]);
+        let value = t.get(&at).await.unwrap().unwrap();
+        t.clear(at);
+        t.set(key("GARBAGE", &[id.0 + 1]), value);
+    })
+    .await;
+    p.found(|x| matches!(x, Problem::Unreadable { .. })).await;
+}
