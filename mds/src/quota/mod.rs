@@ -53,7 +53,7 @@ pub(crate) struct Quotas {
     any: AtomicBool,
     /// Guarded by its own lock, taken last.
     book: Mutex<Book>,
-    /// One change of limits at a time.
+    /// One change of limits at a time, and no beginning of a count beside its end.
     changing: tokio::sync::Mutex<()>,
     pub(crate) work: tokio::sync::Notify,
     pub(crate) writers: Writers,

@@ -45,6 +45,8 @@ pub(crate) async fn run(mds: Arc<Mds>) {
 async fn count(mds: &Arc<Mds>) -> Result<(), FsError> {
     let (namespace, mut limit, mut inodes) = (&mds.namespace, COUNTED, 0);
     loop {
+        // Nobody begins to count anew between the look at the row and what is concluded from it.
+        let alone = mds.quotas.changing.lock().await;
         let step = mds
             .write_once(|mut txn| Box::pin(async move { namespace.count_some(&mut txn, limit).await }))
             .await;
@@ -61,6 +63,7 @@ async fn count(mds: &Arc<Mds>) -> Result<(), FsError> {
             Err(error) if is_conflict(&error) && limit > LEAST => limit /= 2,
             Err(error) => return Err(error),
         }
+        drop(alone);
         mds.env.clock.sleep(BREATH).await;
     }
 }
@@ -93,6 +96,8 @@ async fn walk_tree(mds: &Arc<Mds>, tree: FileId) -> Result<(), FsError> {
         mds.env.clock.sleep(BREATH).await;
     }
     let subject = Subject::Tree(tree);
+    // What an administrator sets meanwhile is newer.
+    let _alone = mds.quotas.changing.lock().await;
     let now = mds.read(|txn| Box::pin(async move { namespace.quota(&txn, subject).await })).await?;
     mds.quotas.replace(subject, now);
     Ok(())

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use sluice_kv::Faults;
 use sluice_mds::Config;
 use sluice_xdr::control::*;
 use sluice_xdr::nfs4::*;
@@ -515,5 +516,31 @@ fn everything_is_counted_anew_while_clients_are_at_work() {
         let report = sluice_namespace::check(&world.db.snapshot().await.unwrap()).await.unwrap();
         assert_eq!(report.problems, []);
         assert_eq!(report.orphans, kept);
+    });
+}
+
+/// Whoever counts is woken by every change of limits, and finds nothing to count.
+#[test]
+fn counting_anew_is_not_taken_for_ended_before_it_has_begun() {
+    simulate(13, async |world: World| {
+        let (root, _) = clients(&world).await;
+        let latency = Duration::from_millis(50);
+        for round in 0..40 {
+            world.db.set_faults(Faults { latency, ..Faults::NONE });
+            set(&world, OF_USER, NONE, (0, 1_000)).await;
+            // It looks at other things first.
+            world.sleep(Duration::from_millis(round * 20)).await;
+            let recount = ctl_quota_action::QUOTA_RECOUNT;
+            change(&world, recount, OF_USER, (NONE, NONE), 0).await.unwrap();
+            for n in 0..5 {
+                root.ok(at("/", mkdir(&format!("d{round}.{n}")))).await;
+            }
+            while quotas(&world, one(OF_USER)).await.unwrap().counting {
+                world.sleep(Duration::from_millis(10)).await;
+            }
+            world.db.set_faults(Faults::NONE);
+            let report = sluice_namespace::check(&world.db.snapshot().await.unwrap()).await.unwrap();
+            assert_eq!(report.problems, [], "{round}");
+        }
     });
 }
