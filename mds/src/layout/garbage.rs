@@ -328,8 +328,23 @@ async fn collect_orphans(mds: Arc<Mds>) {
         let Some(last) = page.last() else { return };
         after = Some(last.fileid);
         for key in page {
-            if let Ok(entry) = mds.file(&key).await {
+            if let Some(entry) = orphan(&mds, &key).await {
                 collect_orphan(Arc::clone(&mds), entry).await;
+            }
+        }
+    }
+}
+
+/// What is held of an unlinked file; `None`: it has gone meanwhile.
+async fn orphan(mds: &Arc<Mds>, key: &InodeKey) -> Option<Arc<FileEntry>> {
+    loop {
+        match mds.file(key).await {
+            Ok(entry) => return Some(entry),
+            // Its state goes with the server.
+            Err(FsError::Stale | FsError::Kv(KvError::Closed)) => return None,
+            Err(error) => {
+                tracing::warn!(%error, file = key.fileid.0, "cannot look at an unlinked file; trying again");
+                mds.env.clock.sleep(RETRY).await;
             }
         }
     }

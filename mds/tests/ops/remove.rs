@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use sluice_kv::Faults;
 use sluice_xdr::nfs4::*;
 
 use crate::data_server::DataServer;
@@ -75,5 +76,37 @@ fn what_a_data_server_keeps_is_removed_later_although_other_files_go_all_the_whi
             world.sleep(Duration::from_millis(100)).await;
         }
         assert_eq!(files_gone(&data_server), others + 1);
+    });
+}
+
+/// Those who had them open do not come back, and the store is away now and then while they are looked through.
+#[test]
+fn unlinked_files_of_before_a_restart_go_though_the_store_fails() {
+    simulate(5, async |mut world: World| {
+        let client = world.client("a").await;
+        for number in 0..30 {
+            let name = format!("f{number}");
+            client.open(&name, OPEN4_SHARE_ACCESS_BOTH, 0).await;
+            unlink(&client, &name).await;
+        }
+        drop(client);
+        world.restart().await;
+        let orphans = async || {
+            let report = sluice_namespace::check(&world.db.snapshot().await.unwrap()).await.unwrap();
+            report.orphans
+        };
+        world.sleep(Duration::from_secs(50)).await;
+        assert_eq!(orphans().await, 30, "they are not touched while they may be reclaimed");
+        let slow = Faults { latency: Duration::from_millis(20), ..Faults::NONE };
+        for _ in 0..30 {
+            // Longer than any transaction is tried.
+            world.db.set_faults(Faults { unavailable: 1.0, ..slow });
+            world.sleep(Duration::from_secs(12)).await;
+            world.db.set_faults(slow);
+            world.sleep(Duration::from_millis(300)).await;
+        }
+        world.db.set_faults(Faults::NONE);
+        world.sleep(Duration::from_secs(120)).await;
+        assert_eq!(orphans().await, 0);
     });
 }
