@@ -92,6 +92,32 @@ fn a_layout_of_before_a_restart_is_good_until_grace_ends() {
     });
 }
 
+/// Data servers do not forget which epochs the metadata server retired after the dump.
+#[test]
+fn a_dump_of_several_restarts_ago_is_served() {
+    simulate(23, async |world| {
+        let first = Client::mount(world, "a", NEW).await;
+        let (file, layout) = first.open_with_layout("f").await;
+        first.write(&layout, 0, &pattern(0, 5000)).await.unwrap();
+        first.layout_commit(&file, layout.stateid, Some(4999)).await.unwrap();
+        assert_eq!(first.layout_return(&file, layout.stateid).await, nfsstat4::NFS4_OK);
+        let dump = world.dump().await;
+        for _ in 0..3 {
+            world.restart_metadata_server().await;
+            world.sleep(Duration::from_secs(200)).await;
+        }
+        world.load(&dump).await;
+        world.sleep(Duration::from_secs(200)).await;
+        let second = Client::mount(world, "b", NEW).await;
+        let same = second.open("f").await;
+        let layout = second.layout(&same, same.stateid, RW, 0).await;
+        assert!(second.read(&layout, 0..5000).await.unwrap()[..] == pattern(0, 5000)[..]);
+        second.write(&layout, 5000, &pattern(5000, 1000)).await.unwrap();
+        assert!(second.proxied_read(&same, 0, 6000).await[..] == pattern(0, 6000)[..]);
+        assert_eq!(second.proxied_write(&same, 0, &pattern(0, 100)).await, nfsstat4::NFS4_OK);
+    });
+}
+
 /// Whoever looks at the data servers while a file is cut does not bring back what was cut off.
 #[test]
 fn a_look_beside_a_truncation_does_not_undo_it() {

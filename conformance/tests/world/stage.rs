@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use sluice_ds::{DataServer, StartError};
 use sluice_env::Env;
-use sluice_kv::Database;
+use sluice_kv::{Database, KeyValue};
 use sluice_mds::{Config, Mds};
 use sluice_namespace::LayoutPolicy;
+use sluice_namespace::transfer::{Load, everything};
 use sluice_rpc::{Client as Dialler, ClusterKey, Credential, Limits, Server, SimConfig, SimNet};
 use sluice_store::Options;
 use sluice_store::device::{Device, MemDevice};
@@ -39,6 +40,12 @@ pub(crate) struct World {
     db: Database,
     server: Arc<Server>,
     service: Arc<Mds>,
+}
+
+/// Every row of the metadata at one moment, and the version of the store then.
+pub(crate) struct Dump {
+    rows: Vec<KeyValue>,
+    version: u64,
 }
 
 /// What everything so far has cost.
@@ -142,6 +149,23 @@ impl World {
             serve(&self.env, &self.net, &self.db, &self.key, &self.config, self.mds).await;
         // Until the data servers have registered again.
         self.sleep(Duration::from_secs(2)).await;
+    }
+
+    /// `sluice meta dump`.
+    pub(crate) async fn dump(&self) -> Dump {
+        let snapshot = self.db.snapshot().await.unwrap();
+        Dump { rows: snapshot.page(&everything(), usize::MAX).await.unwrap(), version: snapshot.version() }
+    }
+
+    /// The metadata server starts on a new store, with what `sluice meta load` made of a dump.
+    pub(crate) async fn load(&mut self, dump: &Dump) {
+        self.db = Database::fresh(self.env.clone()).await.unwrap();
+        let mut load = Load::begin(self.db.clone(), dump.version).await.unwrap();
+        for (key, value) in &dump.rows {
+            load.row(key.clone(), value.clone()).await.unwrap();
+        }
+        load.finish().await.unwrap();
+        self.restart_metadata_server().await;
     }
 
     /// Starts the n-th data server on its device and waits until it serves.

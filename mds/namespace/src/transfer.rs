@@ -11,11 +11,17 @@ use crate::codec::Reader;
 use crate::error::FsError;
 use crate::inode::STAMP_OFFSET;
 use crate::keys::{self, DirectoryField, Sequence};
-use crate::stable_storage::{MdsEpoch, Row};
+use crate::stable_storage::{CapabilityEpochs, MdsEpoch, Row};
 use crate::superblock::Superblock;
 
 /// Servers that may have taken it over since the dump. The epoch fits in 32 bits for many loads.
 const TAKEOVERS: u64 = 1 << 16;
+
+/// Capability epochs that may have begun since the dump.
+const TURNS: u32 = 1 << 12;
+/// Those that may be alive in a copy. Data servers compare 16 bits as serial numbers, and the server that has the copy
+/// turns them further.
+const ALIVE: u32 = 3 * TURNS;
 
 /// Every key of a file system.
 pub fn everything() -> KeyRange {
@@ -62,6 +68,13 @@ fn moved(key: &Bytes, value: Bytes, version: u64) -> Result<Bytes, FsError> {
             let mut epoch = MdsEpoch::from_bytes(value)?;
             epoch.epoch = epoch.epoch.saturating_add(TAKEOVERS);
             Ok(epoch.to_bytes())
+        }
+        keys::CAPABILITY => {
+            let mut epochs = CapabilityEpochs::from_bytes(value)?;
+            epochs.current = epochs.current.saturating_add(TURNS);
+            // A copy of a copy of a copy, none of which was used.
+            epochs.retire(epochs.current.saturating_sub(ALIVE));
+            Ok(epochs.to_bytes())
         }
         keys::SEQUENCE => later(key, value),
         keys::INODE | keys::REPLY => unstamped(value, STAMP_OFFSET),

@@ -26,6 +26,15 @@ const MATERIALISED_BATCH: usize = 64;
 /// Versions of the control protocol that this server speaks.
 const SPOKEN: ctl_versions = ctl_versions { oldest: CTL_PROTOCOL_OLDEST, newest: CTL_PROTOCOL };
 
+/// What becomes of a data server that wants to register.
+enum Admission {
+    Known(Arc<StoreHandle>, Vec<PendingFence>),
+    /// Another live data server has its store.
+    Duplicate,
+    /// It cannot tell our handles from those that are over.
+    FarAhead,
+}
+
 /// The control program as data servers reach it.
 #[derive(Debug)]
 pub(crate) struct Control {
@@ -106,13 +115,17 @@ impl Control {
             return refuse(ctl_status::CTL_ERR_INVAL, "it gives no usable address for clients");
         }
         match self.admit(&args, addresses, connection).await {
-            Ok(Some((store, pending))) => {
+            Ok(Admission::Known(store, pending)) => {
                 self.welcome(&store, &args);
                 self.grant(&store, &pending)
             }
-            Ok(None) => refuse(
+            Ok(Admission::Duplicate) => refuse(
                 ctl_status::CTL_ERR_DUPLICATE,
                 "its store is registered from another live data server: are there two on one directory, or on a copy of it?",
+            ),
+            Ok(Admission::FarAhead) => refuse(
+                ctl_status::CTL_ERR_INVAL,
+                "it knows of far newer metadata than these: were they loaded from a very old dump?",
             ),
             Err(error) => {
                 tracing::error!(%error, "cannot register a data server");
@@ -124,13 +137,17 @@ impl Control {
         }
     }
 
-    /// Makes the store known, durably first. `None`: another live data server has it.
+    /// Makes the store known, durably first.
     async fn admit(
         &self,
         args: &REGISTER_args,
         addresses: Vec<SocketAddr>,
         connection: &Arc<Connection>,
-    ) -> Result<Option<(Arc<StoreHandle>, Vec<PendingFence>)>, FsError> {
+    ) -> Result<Admission, FsError> {
+        // Of an epoch the low 16 bits count, as in the filehandle.
+        if !super::epochs::overtake(&self.mds, args.newest_epoch as u16).await? {
+            return Ok(Admission::FarAhead);
+        }
         let listed: Vec<StoreAddress> = addresses
             .iter()
             .map(|address| StoreAddress { host: address.ip().to_string().into(), port: address.port() })
@@ -152,7 +169,7 @@ impl Control {
         if store.connection().is_some_and(|other| other.id() != connection.id()) {
             // The same process may have lost its connection without our noticing: only one that answers is live.
             if super::orders::ping(&store).await {
-                return Ok(None);
+                return Ok(Admission::Duplicate);
             }
         }
         let now = self.mds.now();
@@ -178,7 +195,7 @@ impl Control {
             view.lost = false;
             view.fences_told = false;
         });
-        Ok(Some((store, pending)))
+        Ok(Admission::Known(store, pending))
     }
 
     /// The fences that the registration carries. When there are more than it can, the data server makes the

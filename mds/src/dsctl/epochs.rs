@@ -5,6 +5,7 @@
 //! * when a holder that was fenced off a file asks for it again: the newer handle passes the fence;
 //! * when data servers have many rows to keep: once all layouts of older epochs are back, those are retired, and
 //!   the rows with them;
+//! * when a data server has retired later ones, since the metadata are older than what it remembers;
 //! * when the key that seals capabilities is replaced (docs/adr/0024): likewise, and the old key goes with its epochs.
 
 use std::collections::BTreeSet;
@@ -99,13 +100,50 @@ pub(crate) async fn let_in(mds: &Arc<Mds>, client: ClientId, file: DataFileId) -
     Ok(())
 }
 
+/// A data server refuses handles of epochs before this one. If that is still to come, it served metadata that these are an
+/// older copy of: the epoch turns beyond it, or every handle would be refused there.
+///
+/// False: it is so far ahead that both cannot be compared.
+///
+/// # Errors
+/// What the store says.
+pub(super) async fn overtake(mds: &Arc<Mds>, retired: u16) -> Result<bool, FsError> {
+    let registry = &mds.data_servers;
+    if beyond(&registry.epochs(), retired).is_none() {
+        return Ok(true);
+    }
+    let mut last = registry.turns.last.lock().await;
+    let epochs = registry.epochs();
+    let Some(epoch) = beyond(&epochs, retired) else { return Ok(true) };
+    if epoch - epochs.oldest >= MOST {
+        return Ok(false);
+    }
+    begin(mds, |epochs| epochs.current = epochs.current.max(epoch)).await?;
+    *last = Some(mds.now());
+    tracing::warn!(
+        epoch,
+        "a data server remembers newer metadata than these, as after a load of an old dump; it serves these from now on"
+    );
+    Ok(true)
+}
+
+/// The epoch after one that a data server has retired everything before, if that is newer than ours. Compared as it
+/// does, as serial numbers of 16 bits; 0 is one that has retired none.
+fn beyond(epochs: &CapabilityEpochs, retired: u16) -> Option<u32> {
+    let ahead = retired.wrapping_sub(epochs.current as u16);
+    (retired != 0 && ahead.cast_signed() > 0).then(|| epochs.current + u32::from(ahead) + 1)
+}
+
 /// The next epoch begins, perhaps with the announced key: durable before a handle of it exists.
 async fn turn(mds: &Arc<Mds>, with_key: bool) -> Result<u32, FsError> {
+    begin(mds, |epochs| if with_key { epochs.turn_key() } else { epochs.current += 1 }).await
+}
+
+/// A later epoch begins.
+async fn begin(mds: &Arc<Mds>, later: impl Fn(&mut CapabilityEpochs) + Send + Sync) -> Result<u32, FsError> {
     // Whoever is fenced from now on may be fenced in the new epoch as well as in the old one: it stays noted.
     let fenced = std::mem::take(&mut *mds.data_servers.turns.fenced.lock());
-    let begin =
-        |epochs: &mut CapabilityEpochs| if with_key { epochs.turn_key() } else { epochs.current += 1 };
-    let turned = change(mds, begin).await;
+    let turned = change(mds, later).await;
     if turned.is_err() {
         mds.data_servers.turns.fenced.lock().extend(fenced);
     }

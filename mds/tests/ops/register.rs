@@ -8,6 +8,11 @@ use crate::harness::*;
 
 /// A data server of a store of its own that speaks this version and no other.
 async fn register(world: &World, host: &str, protocol: u32) -> REGISTER_res {
+    register_as(world, host, protocol, 0).await
+}
+
+/// One that refuses handles of capability epochs before this one.
+async fn register_as(world: &World, host: &str, protocol: u32, newest_epoch: u32) -> REGISTER_res {
     let dialler =
         sluice_rpc::Client::new(world.env.clone(), world.net.host(host)).with_key(world.key.clone());
     let link = dialler.dial(world.addr).await.unwrap();
@@ -19,7 +24,7 @@ async fn register(world: &World, host: &str, protocol: u32) -> REGISTER_res {
         addresses: vec![ctl_address { host: "10.9.9.9".into(), port: 2050 }],
         capacity: ctl_capacity::default(),
         version: "other".into(),
-        newest_epoch: 0,
+        newest_epoch,
     };
     call(&link, CONTROL_REGISTER, &args).await.unwrap()
 }
@@ -54,6 +59,36 @@ fn one_that_is_too_old_or_too_new_is_told_which_is_the_older() {
         // `sluice doctor` hears of both.
         let ADMIN_DOCTOR_res::CTL_OK(told) = ask(&world, ADMIN_DOCTOR, &()).await else { panic!() };
         assert_eq!(told.refused.len(), 2);
+    });
+}
+
+/// It served metadata that these are an older copy of. What it is given then, it does not refuse.
+#[test]
+fn one_that_has_retired_later_epochs_is_given_one_behind_them() {
+    simulate(4, async |world: World| {
+        let at = async |newest| match register_as(&world, "ds9", CTL_PROTOCOL, newest).await {
+            REGISTER_res::CTL_OK(granted) => (granted.capability_epoch, granted.oldest_epoch),
+            REGISTER_res::Default(status, why) => panic!("{status:?} {why:?}"),
+        };
+        let (current, oldest) = at(0).await;
+        assert_eq!(at(current).await, (current, oldest), "as it is after each retirement");
+        let later = current + 5000;
+        assert_eq!(at(later).await, (later + 1, oldest));
+        assert_eq!(at(current).await, (later + 1, oldest));
+        // 16 bits, as serial numbers: that one is older.
+        assert_eq!(at((current + 0xd000) & 0xffff).await, (later + 1, oldest));
+    });
+}
+
+#[test]
+fn one_that_has_retired_far_later_epochs_is_told_so() {
+    simulate(5, async |world: World| {
+        let REGISTER_res::Default(ctl_status::CTL_ERR_INVAL, why) =
+            register_as(&world, "ds9", CTL_PROTOCOL, 0x5000).await
+        else {
+            panic!("it was let in")
+        };
+        assert_eq!(why, "it knows of far newer metadata than these: were they loaded from a very old dump?");
     });
 }
 

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use sluice_kv::{Database, Faults, KeyValue};
+use sluice_namespace::stable_storage::{CapabilityEpochs, CapabilityKey};
 use sluice_namespace::transfer::{Load, everything};
 use sluice_namespace::*;
 
@@ -43,11 +44,18 @@ async fn busy_world() -> (World, InodeKey, Inode) {
         {
             lease_block(t, sequence, 1_000).await?;
         }
+        stable_storage::put_capability_epochs(t, &epochs());
         stable_storage::take_epoch(t, [7; 16]).await.map(drop)
     })
     .await
     .unwrap();
     (w, dir, file)
+}
+
+fn epochs() -> CapabilityEpochs {
+    let key = |id: u8, epoch| CapabilityKey { id, epoch, key: [id; 32] };
+    let keys = vec![key(0, 1), key(1, 7), key(2, CapabilityKey::ANNOUNCED)];
+    CapabilityEpochs { current: 9, oldest: 5, keys }
 }
 
 #[tokio::test(start_paused = true)]
@@ -100,10 +108,31 @@ async fn the_copy_uses_numbers_that_the_original_cannot_have_used() {
     assert!(export >= next(&w, Sequence::Export).await + (1 << 16) && export < 1 << 20, "{export}");
     // Data servers know their ids.
     assert_eq!(next(&copy, Sequence::Store).await, next(&w, Sequence::Store).await);
+    // Data servers refuse handles of epochs that the original retired.
+    let found = async |w: &World| {
+        w.read(async |t| stable_storage::capability_epochs(t).await).await.unwrap().unwrap()
+    };
+    let turned = CapabilityEpochs { current: epochs().current + (1 << 12), ..epochs() };
+    assert_eq!(found(&copy).await, turned);
     let takes_over = async |w: &World| {
         w.txn(async |t| stable_storage::take_epoch(t, [9; 16]).await).await.unwrap().0.epoch
     };
     assert!(takes_over(&copy).await > takes_over(&w).await + 1_000);
+}
+
+/// Data servers compare 16 bits of epochs: not too many are alive, however often it is loaded without being used.
+#[tokio::test(start_paused = true)]
+async fn a_copy_of_a_copy_has_few_epochs() {
+    let (mut w, ..) = busy_world().await;
+    for _ in 0..6 {
+        let (all, version) = rows(&w.db).await;
+        w = load(&w, &all, version, &fresh(&w)).await.unwrap();
+    }
+    let found = w.read(async |t| stable_storage::capability_epochs(t).await).await.unwrap().unwrap();
+    assert_eq!(found.current, 9 + 6 * (1 << 12));
+    assert!(found.current - found.oldest < 0x4000, "{found:?}");
+    // With the epochs go the keys that only they used.
+    assert_eq!(found.keys, epochs().keys[1..]);
 }
 
 #[tokio::test(start_paused = true)]
