@@ -101,6 +101,23 @@ fn isolation_ends_service_and_only_a_registration_brings_it_back() {
     });
 }
 
+/// One that has lost its store may have been replaced by another, at another address.
+#[test]
+fn a_metadata_server_that_cannot_say_anything_is_left_when_service_ends() {
+    simulate(async |w| {
+        let ds = w.serving().await;
+        w.mds.says.lock().unwrap().unsure = true;
+        w.sleep(25 * SECOND).await;
+        assert!(ds.status().serving && w.mds.says.lock().unwrap().registrations.len() == 1);
+        let first = w.mds.says.lock().unwrap().back.clone().unwrap();
+        assert!(!first.is_closed());
+        w.sleep(15 * SECOND).await;
+        assert!(first.is_closed(), "there may be another one");
+        w.mds.says.lock().unwrap().unsure = false;
+        w.until(|| ds.status().serving).await;
+    });
+}
+
 #[test]
 fn a_restarted_metadata_server_is_registered_with_again_and_the_old_one_obeyed_no_more() {
     simulate(async |w| {

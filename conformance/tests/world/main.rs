@@ -22,6 +22,7 @@ mod reports;
 mod rot;
 mod small;
 mod stage;
+mod standby;
 mod statfs;
 mod storage;
 

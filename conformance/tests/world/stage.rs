@@ -20,6 +20,9 @@ use sluice_xdr::{Decode, Encode, from_bytes, to_frame};
 /// Bytes of the first component, and the stripe unit of the rest.
 pub(crate) const UNIT: u64 = 4 << 20;
 const DATA_SERVERS: usize = 4;
+/// Hosts of metadata servers.
+const MDS: &str = "mds";
+const STANDBY: &str = "standby";
 
 /// A data server, and what it is started on.
 struct Node {
@@ -40,6 +43,10 @@ pub(crate) struct World {
     db: Database,
     server: Arc<Server>,
     service: Arc<Mds>,
+    /// Data servers know of two metadata servers from their next start on.
+    pub(crate) standby: bool,
+    /// Metadata servers that have lost their store and live on.
+    former: Vec<Arc<Server>>,
 }
 
 /// Every row of the metadata at one moment, and the version of the store then.
@@ -116,14 +123,26 @@ impl World {
         let env = Env::simulated(seed);
         let net = SimNet::new(env.clone(), network);
         let key = ClusterKey::generate(&env);
-        let addr = SocketAddr::new(net.ip("mds"), 2049);
+        let addr = SocketAddr::new(net.ip(MDS), 2049);
         let db = Database::fresh(env.clone()).await.unwrap();
-        let (server, service) = serve(&env, &net, &db, &key, &config, addr).await;
+        let (server, service) = serve(&env, &net, MDS, &db, &key, &config, addr).await;
         let nodes = (1..=DATA_SERVERS)
             .map(|n| Node { host: format!("ds{n}"), device: MemDevice::new(), server: None })
             .collect();
-        let mut world =
-            Self { env, net, mds: addr, key, nodes, config, checksums: false, db, server, service };
+        let mut world = Self {
+            env,
+            net,
+            mds: addr,
+            key,
+            nodes,
+            config,
+            checksums: false,
+            db,
+            server,
+            service,
+            standby: false,
+            former: Vec::new(),
+        };
         for n in 0..DATA_SERVERS {
             world.start_data_server(n).await;
         }
@@ -135,20 +154,33 @@ impl World {
         for n in 0..DATA_SERVERS {
             self.crash_data_server(n).await;
         }
-        self.server.shutdown(Duration::ZERO).await;
-        self.net.crash("mds");
+        for server in self.former.iter().chain([&self.server]) {
+            server.shutdown(Duration::ZERO).await;
+        }
+        self.net.crash(MDS);
+        self.net.crash(STANDBY);
         self.sleep(Duration::from_secs(2)).await;
     }
 
     /// kill -9 of the metadata server, and its next start on what was committed.
     pub(crate) async fn restart_metadata_server(&mut self) {
         self.server.shutdown(Duration::ZERO).await;
-        self.net.crash("mds");
+        self.net.crash(MDS);
         self.db = self.db.crash().unwrap();
         (self.server, self.service) =
-            serve(&self.env, &self.net, &self.db, &self.key, &self.config, self.mds).await;
+            serve(&self.env, &self.net, MDS, &self.db, &self.key, &self.config, self.mds).await;
         // Until the data servers have registered again.
         self.sleep(Duration::from_secs(2)).await;
+    }
+
+    /// The metadata server loses its store to another one, and lives on. That is at [`Self::mds`] then.
+    pub(crate) async fn take_over(&mut self) {
+        self.db = self.db.crash().unwrap();
+        self.mds = SocketAddr::new(self.net.ip(STANDBY), 2049);
+        let (server, service) =
+            serve(&self.env, &self.net, STANDBY, &self.db, &self.key, &self.config, self.mds).await;
+        self.former.push(std::mem::replace(&mut self.server, server));
+        self.service = service;
     }
 
     /// `sluice meta dump`.
@@ -187,6 +219,9 @@ impl World {
         let mut config = sluice_ds::Config::new(listen, PathBuf::new(), self.mds, self.key.clone());
         config.store =
             Options { create: true, reserve: 0, checksums: Some(self.checksums), ..Options::default() };
+        if self.standby {
+            config.mds.push(SocketAddr::new(self.net.ip(STANDBY), 2049));
+        }
         let (transport, device) = (self.net.host(&node.host), Arc::new(node.device.clone()));
         let server = DataServer::start_on(self.env.clone(), transport, device, config).await?;
         self.nodes[n].server = Some(server);
@@ -374,13 +409,14 @@ impl World {
 async fn serve(
     env: &Env,
     net: &SimNet,
+    host: &str,
     db: &Database,
     key: &ClusterKey,
     config: &Config,
     addr: SocketAddr,
 ) -> (Arc<Server>, Arc<Mds>) {
-    let mds = Mds::start(env.clone(), net.host("mds"), db.clone(), config.clone()).await.unwrap();
-    let server = Server::new(env.clone(), net.host("mds"), Limits::default(), mds.plain_programs());
+    let mds = Mds::start(env.clone(), net.host(host), db.clone(), config.clone()).await.unwrap();
+    let server = Server::new(env.clone(), net.host(host), Limits::default(), mds.plain_programs());
     let server = Arc::new(server.with_secure(key.clone(), mds.secure_programs()));
     let listener = server.listen(addr).await.unwrap();
     env.spawn.spawn(Box::pin(Arc::clone(&server).serve(listener)));

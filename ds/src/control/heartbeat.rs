@@ -43,7 +43,11 @@ pub(crate) async fn run(
                 Err(LinkError::RegisterAgain)
             }
         }
-        HEARTBEAT_res::Default(ctl_status::CTL_ERR_AGAIN) => Ok(()),
+        // Until we serve nobody. Then there may be another metadata server, at another address.
+        HEARTBEAT_res::Default(ctl_status::CTL_ERR_AGAIN) => {
+            let serves = shared.contact.may_serve(shared.env.clock.now());
+            if serves { Ok(()) } else { Err(LinkError::Undecided) }
+        }
         HEARTBEAT_res::Default(ctl_status::CTL_ERR_NOT_REGISTERED | ctl_status::CTL_ERR_EPOCH) => {
             // Another incarnation: it may have fences for us that we have not seen.
             shared.contact.revoked();

@@ -26,6 +26,8 @@ pub(crate) enum LinkError {
     Closed,
     #[error("not registered")]
     NotRegistered,
+    #[error("it has been putting us off for too long")]
+    Undecided,
     #[error("it wants a new registration")]
     RegisterAgain,
     #[error("it refuses this store: {0} ({1:?})")]

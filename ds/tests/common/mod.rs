@@ -41,6 +41,8 @@ pub(crate) struct Says {
     pub(crate) size_questions: u32,
     pub(crate) registrations: Vec<REGISTER_args>,
     pub(crate) heartbeats: Vec<HEARTBEAT_args>,
+    /// It cannot say anything about heartbeats now.
+    pub(crate) unsure: bool,
     pub(crate) materialised: Vec<ctl_data_file>,
     /// The answer to a report, and how long it takes.
     pub(crate) takes_reports: (ctl_status, Duration),
@@ -64,6 +66,7 @@ impl Mds {
             size_questions: 0,
             registrations: Vec::new(),
             heartbeats: Vec::new(),
+            unsure: false,
             materialised: Vec::new(),
             takes_reports: (ctl_status::CTL_OK, Duration::ZERO),
             back: None,
@@ -106,6 +109,7 @@ impl Mds {
                 says.heartbeats.push(args);
                 let oldest_epoch = says.oldest_epoch;
                 frame(&match known {
+                    _ if says.unsure => HEARTBEAT_res::Default(ctl_status::CTL_ERR_AGAIN),
                     true => HEARTBEAT_res::CTL_OK(HEARTBEAT_resok { capability_epoch: 1, oldest_epoch }),
                     false => HEARTBEAT_res::Default(ctl_status::CTL_ERR_NOT_REGISTERED),
                 })

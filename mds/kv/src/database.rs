@@ -145,7 +145,8 @@ impl Database {
     pub fn is_ours(&self) -> bool {
         match &self.inner.backend {
             Backend::Foundation(foundation) => foundation.is_ours(),
-            Backend::Memory(_) | Backend::Embedded(_) => true,
+            Backend::Memory(memory) => memory.goes_on().is_ok(),
+            Backend::Embedded(_) => true,
         }
     }
 
@@ -156,7 +157,8 @@ impl Database {
     pub async fn until_ours(&self) -> Result<(), KvError> {
         match &self.inner.backend {
             Backend::Foundation(foundation) => foundation.until_ours().await,
-            Backend::Memory(_) | Backend::Embedded(_) => Ok(()),
+            Backend::Memory(memory) => memory.goes_on(),
+            Backend::Embedded(_) => Ok(()),
         }
     }
 
@@ -170,7 +172,7 @@ impl Database {
     }
 
     /// Ends a test's store as a power loss would and returns its next incarnation, which holds
-    /// exactly what was committed; every old handle and transaction answers [`KvError::Closed`].
+    /// exactly what was committed; every old handle and transaction answers [`KvError::Closed`], and is not ours.
     /// `None` for any other backend.
     pub fn crash(&self) -> Option<Self> {
         let next = match &self.inner.backend {

@@ -63,6 +63,11 @@ impl Memory {
         self.faults().room()
     }
 
+    /// That it has no next incarnation yet.
+    pub(crate) fn goes_on(&self) -> Result<(), KvError> {
+        self.state.lock().open()
+    }
+
     /// Ends this incarnation, as a power loss would; the next one holds what was committed.
     pub(crate) fn crash(&self) -> Self {
         let mut state = self.state.lock();

@@ -55,16 +55,18 @@ impl Program for Control {
             if !matches!(call.procedure, CONTROL_NULL | CONTROL_HEARTBEAT) {
                 metrics::add(&self.mds.metrics.reports, 1);
             }
-            match call.procedure {
-                CONTROL_NULL => Reply::Success(Frame::default()),
-                CONTROL_REGISTER => answer(&call, |args| self.register(args, &call.connection)).await,
-                CONTROL_HEARTBEAT => answer(&call, |args| self.heartbeat(args, &call.connection)).await,
-                CONTROL_MATERIALISED => answer(&call, |args| self.materialised(args)).await,
-                CONTROL_LOGICAL_SIZE => answer(&call, |args| self.logical_size(args)).await,
-                CONTROL_DAMAGED => answer(&call, async |args| self.damaged(&args, &call.connection)).await,
-                CONTROL_VERSIONS => answer(&call, async |_: ctl_versions| SPOKEN).await,
-                _ => Reply::ProcUnavail,
+            let db = &self.mds.db;
+            if db.is_ours() {
+                let reply = self.dispatch(&call).await;
+                // A server that was stopped for a while may have been replaced meanwhile.
+                if db.is_ours() {
+                    return reply;
+                }
             }
+            // There may be another server that has the store by now: the data server is to look for it.
+            tracing::debug!(data_server = %call.connection.peer(), "sent away: another server may have the store");
+            call.connection.close();
+            Reply::Drop
         })
     }
 
@@ -86,6 +88,19 @@ async fn answer<A: Decode, R: Encode, F: Future<Output = R>>(call: &Call, run: i
 }
 
 impl Control {
+    async fn dispatch(&self, call: &Call) -> Reply {
+        match call.procedure {
+            CONTROL_NULL => Reply::Success(Frame::default()),
+            CONTROL_REGISTER => answer(call, |args| self.register(args, &call.connection)).await,
+            CONTROL_HEARTBEAT => answer(call, |args| self.heartbeat(args, &call.connection)).await,
+            CONTROL_MATERIALISED => answer(call, |args| self.materialised(args)).await,
+            CONTROL_LOGICAL_SIZE => answer(call, |args| self.logical_size(args)).await,
+            CONTROL_DAMAGED => answer(call, async |args| self.damaged(&args, &call.connection)).await,
+            CONTROL_VERSIONS => answer(call, async |_: ctl_versions| SPOKEN).await,
+            _ => Reply::ProcUnavail,
+        }
+    }
+
     async fn register(&self, args: REGISTER_args, connection: &Arc<Connection>) -> REGISTER_res {
         let refuse = |status: ctl_status, why: &str| {
             tracing::warn!(data_server = %connection.peer(), %why, "a data server was refused");

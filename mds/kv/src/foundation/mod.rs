@@ -209,7 +209,7 @@ impl Foundation {
 
     /// Whether no other server can have it by now.
     pub(crate) fn is_ours(&self) -> bool {
-        self.tenure.is_none() || self.lease.holds(self.env.clock.now())
+        self.goes_on().is_ok() && (self.tenure.is_none() || self.lease.holds(self.env.clock.now()))
     }
 
     /// Completes when no other server can have it; an error: one has.
