@@ -83,10 +83,9 @@ impl Mds {
         if !files.is_empty() {
             tracing::info!(?client, files = files.len(), "a client is gone; its state is released");
         }
-        let now = self.now();
         for file in files {
             if let Some(entry) = self.files.get(file) {
-                self.step(&entry, Some(client), |file, _| ((), file.client_expired(now, client, reason)));
+                self.step(&entry, Some(client), |file, ctx| ((), file.client_expired(ctx, client, reason)));
             }
         }
         self.files.index().forget_client(client);

@@ -40,8 +40,7 @@ pub(crate) async fn fence_holder_on_file(
     for row in pending {
         enforce(&mds, row).await;
     }
-    let now = mds.now();
-    mds.step(&entry, Some(client), |file, _| ((), file.fence_done(now, fence)));
+    mds.step(&entry, Some(client), |file, ctx| ((), file.fence_done(ctx, fence)));
 }
 
 /// Writes a row per store.

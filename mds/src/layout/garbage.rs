@@ -283,11 +283,9 @@ async fn remove(mds: &Arc<Mds>, rows: &[Garbage]) -> Vec<DataFileId> {
 
 /// The last open of an unlinked file is gone.
 pub(crate) async fn collect_orphan(mds: Arc<Mds>, entry: Arc<FileEntry>) {
-    // A client that was away may still reclaim its open: orphans are untouchable until grace has ended.
-    while mds.grace(None) != Grace::Over {
-        mds.env.clock.sleep(RETRY).await;
-    }
-    while entry.peek(File::is_collectable) {
+    // A client that was away may still reclaim its open: orphans are untouchable until grace has ended. Then
+    // `collect_orphans` finds this one.
+    while mds.step(&entry, None, File::collect) {
         match reclaim(&mds, entry.key).await {
             Ok(()) => break,
             Err(error) => {

@@ -8,10 +8,11 @@ pub(crate) fn delegreturn(cx: &mut Context, args: DELEGRETURN4args) -> OpResult<
     let stateid = cx.stateid(&args.deleg_stateid)?;
     let client = cx.client()?;
     let entry = cx.state_entry(&stateid)?;
-    let now = cx.server.now();
-    cx.server.step(&entry, Some(client), |file, _| match file.delegation_return(now, client, &stateid) {
-        Ok(effects) => (Ok(()), effects),
-        Err(error) => (Err(error), Vec::new()),
+    cx.server.step(&entry, Some(client), |file, ctx| {
+        match file.delegation_return(ctx, client, &stateid) {
+            Ok(effects) => (Ok(()), effects),
+            Err(error) => (Err(error), Vec::new()),
+        }
     })?;
     Ok(DELEGRETURN4res { status: nfsstat4::NFS4_OK })
 }

@@ -406,3 +406,26 @@ fn a_policy_says_how_small_is_small() {
         assert!(policy(&world, "/d", "default,inline=1MiB").await.unwrap_err().contains("at most 64KiB"));
     });
 }
+
+/// Nobody knows yet who had it open.
+#[test]
+fn what_loses_its_name_in_grace_is_read_by_who_reclaims_it() {
+    inline(40, async |mut world: World| {
+        let client = world.client("a").await;
+        let (fh, open) = client.open("f", BOTH, 0).await;
+        written(&client, &fh, open, 0, b"some bytes").await;
+        drop(client);
+        world.restart().await;
+        let client = world.new_client("a").await;
+        client.ok(vec![putrootfh(), remove("f")]).await;
+        let reclaim = vec![putfh(&fh), open_previous(b"owner", BOTH, 0), getfh()];
+        let (_, open) = opened(&client.ok(reclaim).await);
+        client.ok(vec![reclaim_complete(false)]).await;
+        world.sleep(Duration::from_secs(3)).await;
+        assert_eq!(&read(&client, &fh, open, 0, 100).await.data[..], b"some bytes");
+        client.ok(vec![putfh(&fh), close(open)]).await;
+        world.sleep(Duration::from_secs(1)).await;
+        let after = client.status(vec![putfh(&fh), getattr(&[FATTR4_SIZE])]).await;
+        assert_eq!(after, nfsstat4::NFS4ERR_STALE);
+    });
+}

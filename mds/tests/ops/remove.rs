@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use sluice_kv::Faults;
+use sluice_xdr::control::ctl_stat;
 use sluice_xdr::nfs4::*;
 
 use crate::data_server::DataServer;
@@ -108,5 +109,112 @@ fn unlinked_files_of_before_a_restart_go_though_the_store_fails() {
         world.db.set_faults(Faults::NONE);
         world.sleep(Duration::from_secs(120)).await;
         assert_eq!(orphans().await, 0);
+    });
+}
+
+/// How a file loses its last name.
+fn unnamings() -> [Vec<nfs_argop4>; 2] {
+    [vec![putrootfh(), remove("f")], vec![putrootfh(), savefh(), rename("other", "f")]]
+}
+
+/// "f", open and perhaps being written to; beside it "other".
+async fn writer(client: &Client) -> nfs_fh4 {
+    client.open("other", BOTH, 0).await;
+    let (fh, stateid) = client.open("f", BOTH, 0).await;
+    client.ok(vec![putfh(&fh), layoutget(stateid, layoutiomode4::LAYOUTIOMODE4_RW)]).await;
+    fh
+}
+
+/// What a data server says of a data file that was written to.
+fn stat(size: u64) -> ctl_stat {
+    ctl_stat { exists: true, size, allocated_bytes: 4096, last_write: 1, writes: 1 }
+}
+
+async fn reclaims(client: &Client, fh: &nfs_fh4) -> stateid4 {
+    opened(&client.ok(vec![putfh(fh), open_previous(b"owner", BOTH, 0), getfh()]).await).1
+}
+
+async fn size_of(client: &Client, fh: &nfs_fh4) -> Option<u64> {
+    looked(&client.last(vec![putfh(fh), getattr(&[FATTR4_SIZE])]).await).size
+}
+
+async fn grace_ends(world: &World, clients: &[&Client]) {
+    for client in clients {
+        client.ok(vec![reclaim_complete(false)]).await;
+    }
+    world.sleep(Duration::from_secs(3)).await;
+}
+
+async fn is_gone(client: &Client, fh: &nfs_fh4, data_server: &DataServer) {
+    let status = client.status(vec![putfh(fh), getattr(&[FATTR4_SIZE])]).await;
+    assert_eq!(status, nfsstat4::NFS4ERR_STALE);
+    assert_eq!(files_gone(data_server), 1, "its space is given back");
+}
+
+/// §18.16.3, OPEN4_RESULT_PRESERVE_UNLINKED: also through the grace period, when nobody knows yet who has it open.
+#[test]
+fn what_loses_its_name_in_grace_is_kept_for_who_reclaims_it() {
+    for (seed, unname) in (10..).zip(unnamings()) {
+        simulate(seed, async |mut world: World| {
+            let (a, b) = (world.client("a").await, world.client("b").await);
+            let data_server = world.data_server();
+            let fh = writer(&a).await;
+            drop((a, b));
+            world.restart().await;
+            data_server.set_stat(stat(5));
+            let (a, b) = (world.new_client("a").await, world.new_client("b").await);
+            b.ok(unname.clone()).await;
+            world.sleep(Duration::from_secs(3)).await;
+            let open = reclaims(&a, &fh).await;
+            assert_eq!((size_of(&a, &fh).await, files_gone(&data_server)), (Some(5), 0));
+            a.ok(vec![putfh(&fh), close(open)]).await;
+            world.sleep(Duration::from_secs(3)).await;
+            assert_eq!(files_gone(&data_server), 0, "not before grace is over");
+            grace_ends(&world, &[&a, &b]).await;
+            is_gone(&a, &fh, &data_server).await;
+        });
+    }
+}
+
+#[test]
+fn what_loses_its_name_in_grace_and_is_not_reclaimed_goes_with_grace() {
+    for (seed, unname) in (20..).zip(unnamings()) {
+        simulate(seed, async |mut world: World| {
+            let a = world.client("a").await;
+            let data_server = world.data_server();
+            let fh = writer(&a).await;
+            drop(a);
+            world.restart().await;
+            let a = world.new_client("a").await;
+            a.ok(unname.clone()).await;
+            assert_eq!(size_of(&a, &fh).await, Some(0));
+            grace_ends(&world, &[&a]).await;
+            is_gone(&a, &fh, &data_server).await;
+        });
+    }
+}
+
+/// The first who closes it in grace takes nothing from the others.
+#[test]
+fn an_orphan_is_kept_for_all_who_reclaim_it() {
+    simulate(30, async |mut world: World| {
+        let (a, b) = (world.client("a").await, world.client("b").await);
+        let data_server = world.data_server();
+        let fh = writer(&a).await;
+        b.open("f", BOTH, 0).await;
+        unlink(&b, "f").await;
+        drop((a, b));
+        world.restart().await;
+        data_server.set_stat(stat(5));
+        let (a, b) = (world.new_client("a").await, world.new_client("b").await);
+        let open = reclaims(&a, &fh).await;
+        a.ok(vec![putfh(&fh), close(open)]).await;
+        let open = reclaims(&b, &fh).await;
+        assert_eq!(size_of(&b, &fh).await, Some(5), "what was written before the restart");
+        grace_ends(&world, &[&a, &b]).await;
+        assert_eq!((size_of(&b, &fh).await, files_gone(&data_server)), (Some(5), 0));
+        b.ok(vec![putfh(&fh), close(open)]).await;
+        world.sleep(Duration::from_secs(1)).await;
+        is_gone(&b, &fh, &data_server).await;
     });
 }

@@ -30,7 +30,7 @@ impl File {
         };
         if matches!(held.work.intent, Intent::Open(_)) && !matches!(reply, Reply::Opened { .. }) {
             // While it was in flight it kept an orphan alive whose last open may have gone.
-            self.last_close(out);
+            self.last_close(ctx, out);
         }
         self.advance(ctx.now, out);
         reply
@@ -48,7 +48,7 @@ impl File {
                 Reply::Downgraded { stateid }
             }
             Intent::Close { stateid: closed, .. } => {
-                self.close(&closed.other, out);
+                self.close(ctx, &closed.other, out);
                 // A layout that outlives the last close is not recalled for it, though RFC 8881 §18.43.3 lets us:
                 // Linux closes while another process's LAYOUTCOMMIT is under way and opens again at once, and a
                 // recall then cancels writes, answers LAYOUTGET with RECALLCONFLICT and may end in a revocation.
@@ -58,7 +58,7 @@ impl File {
             }
             Intent::Unlink { last_link, .. } => {
                 if *last_link {
-                    self.orphaned(held.orphan, out);
+                    self.orphaned(ctx, held.orphan, out);
                 }
                 Reply::Done
             }
@@ -187,14 +187,14 @@ impl File {
     }
 
     /// Ends an open and the locks under it.
-    pub(super) fn close(&mut self, other: &Other, out: &mut Vec<Effect>) {
+    pub(super) fn close(&mut self, ctx: &Ctx<'_>, other: &Other, out: &mut Vec<Effect>) {
         for lock in self.locks.under(other) {
             self.drop_lock(&lock, out);
         }
         let Some(open) = self.opens.remove(other) else { return };
         let client = open.owner.client;
         out.push(Effect::Release { stateid: open.stateid, kind: StateKind::Open, client });
-        self.last_close(out);
+        self.last_close(ctx, out);
     }
 
     pub(super) fn drop_lock(&mut self, other: &Other, out: &mut Vec<Effect>) {
@@ -206,23 +206,34 @@ impl File {
     }
 
     /// After an open went: an orphan without opens can be collected.
-    pub(super) fn last_close(&mut self, out: &mut Vec<Effect>) {
+    pub(super) fn last_close(&mut self, ctx: &Ctx<'_>, out: &mut Vec<Effect>) {
         if self.is_dead() {
             out.push(Effect::CloseOrphan);
-            self.drop_dead(out);
+            self.collect_(ctx, out);
         }
     }
 
     /// The last link is gone. `was_open` is what the transaction was told.
-    fn orphaned(&mut self, was_open: bool, out: &mut Vec<Effect>) {
+    fn orphaned(&mut self, ctx: &Ctx<'_>, was_open: bool, out: &mut Vec<Effect>) {
         self.orphan = true;
         if self.is_dead() {
             if was_open {
                 // Closed while the transaction ran: it left an orphan that nobody has open.
                 out.push(Effect::CloseOrphan);
             }
+            self.collect_(ctx, out);
+        }
+    }
+
+    /// True when nothing leads to the file any more, not even a reclaim: what is left of its state is gone.
+    pub(super) fn collect_(&mut self, ctx: &Ctx<'_>, out: &mut Vec<Effect>) -> bool {
+        // RFC 8881 §18.16.3, OPEN4_RESULT_PRESERVE_UNLINKED: whoever had it open may say so yet, and what was written
+        // before the restart is still to be settled for them.
+        let ends = self.is_dead() && ctx.grace == Grace::Over;
+        if ends {
             self.drop_dead(out);
         }
+        ends
     }
 
     /// Nothing can reach the file any more: what is left of its state goes. No fence: the data files get

@@ -315,7 +315,7 @@ impl File {
     /// Stateid errors.
     pub fn delegation_return(
         &mut self,
-        now: Time,
+        ctx: &Ctx<'_>,
         client: ClientId,
         stateid: &StateId,
     ) -> Result<Vec<Effect>, Error> {
@@ -323,8 +323,8 @@ impl File {
         let stateid = self.delegations.check(client, stateid)?.stateid;
         self.delegations.held.remove(&client);
         let mut out = vec![Effect::Release { stateid, kind, client }];
-        self.last_close(&mut out);
-        self.advance(now, &mut out);
+        self.last_close(ctx, &mut out);
+        self.advance(ctx.now, &mut out);
         Ok(out)
     }
 
@@ -378,26 +378,34 @@ impl File {
     /// holds a read-write layout everything stays in force until the fence is confirmed. The files are
     /// those of `StateIndex::files_of`, and those where the client has its first request in flight: when
     /// `finish` yields state for a client that is gone by then, the caller expires it there and then.
-    pub fn client_expired(&mut self, now: Time, client: ClientId, reason: RevokeReason) -> Vec<Effect> {
+    pub fn client_expired(&mut self, ctx: &Ctx<'_>, client: ClientId, reason: RevokeReason) -> Vec<Effect> {
         let mut out = Vec::new();
-        self.expire_client(client, reason, &mut out);
-        self.notify_locks(now, &mut out);
-        self.advance(now, &mut out);
+        self.expire_client(ctx, client, reason, &mut out);
+        self.notify_locks(ctx.now, &mut out);
+        self.advance(ctx.now, &mut out);
         out
     }
 
     /// A fence is in force at every data server.
-    pub fn fence_done(&mut self, now: Time, fence: FenceId) -> Vec<Effect> {
+    pub fn fence_done(&mut self, ctx: &Ctx<'_>, fence: FenceId) -> Vec<Effect> {
         let mut out = Vec::new();
-        self.fenced(now, fence, &mut out);
-        self.advance(now, &mut out);
+        self.fenced(ctx, fence, &mut out);
+        self.advance(ctx.now, &mut out);
         out
+    }
+
+    /// True when the inode is to be collected: an orphan without an open, which nobody may reclaim any more.
+    pub fn collect(&mut self, ctx: &Ctx<'_>) -> (bool, Vec<Effect>) {
+        let mut out = Vec::new();
+        let ends = self.collect_(ctx, &mut out);
+        self.advance(ctx.now, &mut out);
+        (ends, out)
     }
 
     /// Timers: recalls to repeat, recalls that ran out, waits that ran out, lock reservations.
     pub fn tick(&mut self, ctx: &Ctx<'_>) -> Vec<Effect> {
         let mut out = Vec::new();
-        self.tick_recalls(ctx.now, &mut out);
+        self.tick_recalls(ctx, &mut out);
         self.expire_waits(ctx.now, &mut out);
         self.locks.waiting.expire(ctx.now);
         self.delegations.calm_down(ctx.now);
@@ -423,7 +431,7 @@ impl File {
             || self.tickets.values().any(|held| matches!(held.work.intent, Intent::Open(_)))
     }
 
-    /// True when the file is an orphan without an open: collect it (once grace is over).
+    /// True when the file is an orphan without an open: [`File::collect`] it once grace is over.
     #[must_use]
     pub fn is_collectable(&self) -> bool {
         self.is_dead()

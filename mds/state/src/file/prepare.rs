@@ -196,7 +196,10 @@ impl File {
             }
             // RFC 8881 §18.2.4: the reply should carry the invalid special stateid.
             Intent::Close { .. } => ticket.stateid = Some(StateId { seqid: u32::MAX, other: [0; 12] }),
-            Intent::Unlink { last_link, .. } => ticket.orphan = *last_link && self.is_open(),
+            // RFC 8881 §18.16.3, OPEN4_RESULT_PRESERVE_UNLINKED: in grace it may be open without having been reclaimed.
+            Intent::Unlink { last_link, .. } => {
+                ticket.orphan = *last_link && (self.is_open() || ctx.grace != Grace::Over);
+            }
             Intent::LayoutGet { iomode: IoMode::ReadWrite, .. } => {
                 ticket.must_persist_rw = !self.layouts.row.durable;
                 self.layouts.row.told_idle = false;

@@ -83,7 +83,13 @@ impl File {
         self.fence(client, held.is_rw(), out);
     }
 
-    fn revoke_delegation(&mut self, client: ClientId, reason: RevokeReason, out: &mut Vec<Effect>) {
+    fn revoke_delegation(
+        &mut self,
+        ctx: &Ctx<'_>,
+        client: ClientId,
+        reason: RevokeReason,
+        out: &mut Vec<Effect>,
+    ) {
         let Some(held) = self.delegations.held.remove(&client) else { return };
         out.push(Effect::Revoked { stateid: held.stateid, kind: StateKind::Delegation, client, reason });
         // Under it the client need not have asked for locks, nor told of opens: whoever goes on without its
@@ -91,7 +97,7 @@ impl File {
         if held.kind == DelegationKind::Write && self.layouts.get(client).is_some_and(Layout::is_rw) {
             self.revoke_layout(client, reason, out);
         }
-        self.last_close(out);
+        self.last_close(ctx, out);
     }
 
     pub(super) fn delegation_answer(
@@ -122,7 +128,13 @@ impl File {
 
     /// Takes all state of a client that is gone. While it can still write under a layout, its opens and
     /// locks go on excluding others: a lock must not pass on before the last write under it is cut off.
-    pub(super) fn expire_client(&mut self, client: ClientId, reason: RevokeReason, out: &mut Vec<Effect>) {
+    pub(super) fn expire_client(
+        &mut self,
+        ctx: &Ctx<'_>,
+        client: ClientId,
+        reason: RevokeReason,
+        out: &mut Vec<Effect>,
+    ) {
         for held in self.tickets.values_mut().filter(|held| held.work.client() == Some(client)) {
             held.void = true;
         }
@@ -138,12 +150,12 @@ impl File {
         if !self.leaving.contains_key(&client) {
             self.revoke_opens_and_locks(client, reason, out);
         }
-        self.revoke_delegation(client, reason, out);
+        self.revoke_delegation(ctx, client, reason, out);
         self.revoke_layout(client, reason, out);
         if self.can_still_write(client) {
             self.leaving.insert(client, reason);
         } else {
-            self.purge(client, out);
+            self.purge(ctx, client, out);
         }
     }
 
@@ -161,7 +173,7 @@ impl File {
         self.layouts.fencing.values().any(|f| f.client == client && f.read_write)
     }
 
-    fn purge(&mut self, client: ClientId, out: &mut Vec<Effect>) {
+    fn purge(&mut self, ctx: &Ctx<'_>, client: ClientId, out: &mut Vec<Effect>) {
         let locks: Vec<_> =
             self.locks.iter().filter(|l| l.owner.client == client).map(|l| l.stateid.other).collect();
         for other in locks {
@@ -172,21 +184,22 @@ impl File {
             self.opens.remove(other);
         }
         if !opens.is_empty() {
-            self.last_close(out);
+            self.last_close(ctx, out);
         }
     }
 
-    pub(super) fn fenced(&mut self, now: Time, fence: FenceId, out: &mut Vec<Effect>) {
+    pub(super) fn fenced(&mut self, ctx: &Ctx<'_>, fence: FenceId, out: &mut Vec<Effect>) {
         let Some(Fencing { client, .. }) = self.layouts.fencing.remove(&fence) else { return };
         // A client has one fence at a time: until it is confirmed, nothing new is granted to it.
         if self.leaving.remove(&client).is_some() {
-            self.purge(client, out);
+            self.purge(ctx, client, out);
         }
-        self.notify_locks(now, out);
+        self.notify_locks(ctx.now, out);
     }
 
     /// Recalls to repeat, and recalls that ran out.
-    pub(super) fn tick_recalls(&mut self, now: Time, out: &mut Vec<Effect>) {
+    pub(super) fn tick_recalls(&mut self, ctx: &Ctx<'_>, out: &mut Vec<Effect>) {
+        let now = ctx.now;
         let late: Vec<ClientId> = self
             .layouts
             .iter()
@@ -204,7 +217,7 @@ impl File {
             .map(|(client, _)| *client)
             .collect();
         for client in late {
-            self.revoke_delegation(client, RevokeReason::NotReturned, out);
+            self.revoke_delegation(ctx, client, RevokeReason::NotReturned, out);
         }
         for (client, held) in self.layouts.iter_mut() {
             layout_callback_again(client, held, now, out);

@@ -270,7 +270,7 @@ impl Ticket {
         self.stateid
     }
 
-    /// Unlink: the file is open, the transaction moves the inode to the orphans, not to the garbage.
+    /// Unlink: the file is open, or may be reclaimed as open; the transaction moves the inode to the orphans, not to the garbage.
     #[must_use]
     pub const fn orphan(&self) -> bool {
         self.orphan

@@ -213,6 +213,40 @@ fn an_orphan_can_be_reclaimed_after_a_restart() {
     assert_eq!(w.collected, 1);
 }
 
+/// RFC 8881 §18.16.3, OPEN4_RESULT_PRESERVE_UNLINKED: nobody knows yet who had it open.
+#[test]
+fn an_unlink_in_grace_leaves_an_orphan() {
+    let mut w = World::default().in_grace(true);
+    let ticket = w.ticket(&Intent::Unlink { client: B, last_link: true });
+    assert!(ticket.orphan());
+    w.finish(ticket, Outcome::Committed);
+    assert!(w.file.is_collectable());
+    w.run(&reclaim(A, Access::BOTH, Deny::NONE)).unwrap();
+    assert!(!w.file.is_collectable());
+    w.grace = Grace::Over;
+    w.close(A).unwrap();
+    assert!(w.collect() && w.file.is_idle());
+}
+
+/// Somebody else may reclaim it yet, and what was written before the restart is still to be settled.
+#[test]
+fn an_orphan_that_is_closed_in_grace_forgets_nothing() {
+    let ends: [fn(&mut World); 2] =
+        [|w| drop(w.close(A).unwrap()), |w| w.expire(A, RevokeReason::LeaseExpired)];
+    for end in ends {
+        let mut w = World::new(FileSeed { rw_layout: true, orphan: true }).in_grace(true);
+        w.run(&reclaim(A, Access::BOTH, Deny::NONE)).unwrap();
+        end(&mut w);
+        assert!(w.file.needs_settle() && !w.collect());
+        w.run(&reclaim(B, Access::BOTH, Deny::NONE)).unwrap();
+        assert!(w.file.needs_settle());
+        w.grace = Grace::Over;
+        assert!(!w.collect(), "it is open");
+        w.close(B).unwrap();
+        assert!(w.collect() && !w.file.needs_settle());
+    }
+}
+
 #[test]
 fn an_aborted_reclaim_of_an_orphan_lets_it_be_collected() {
     let mut w = World::new(FileSeed { rw_layout: false, orphan: true }).in_grace(true);

@@ -466,7 +466,8 @@ impl World {
 
     pub(crate) fn delegation_return(&mut self, client: ClientId) -> Result<(), Error> {
         let stateid = self.delegations.get(&client).map(|g| g.stateid).unwrap_or_default();
-        let effects = self.file.delegation_return(self.now, client, &stateid)?;
+        let (ctx, file) = self.split(Some(client));
+        let effects = file.delegation_return(&ctx, client, &stateid)?;
         self.delegations.remove(&client);
         self.apply(effects);
         Ok(())
@@ -479,7 +480,8 @@ impl World {
     }
 
     pub(crate) fn expire(&mut self, client: ClientId, reason: RevokeReason) {
-        let effects = self.file.client_expired(self.now, client, reason);
+        let (ctx, file) = self.split(Some(client));
+        let effects = file.client_expired(&ctx, client, reason);
         let theirs = self.out.iter().filter(|(_, (intent, _))| intent.client() == Some(client));
         self.void.extend(theirs.map(|(id, _)| *id));
         self.apply(effects);
@@ -495,8 +497,17 @@ impl World {
             self.writers.remove(&client);
             self.holders.remove(&client);
         }
-        let effects = self.file.fence_done(self.now, fence);
+        let (ctx, file) = self.split(Some(client));
+        let effects = file.fence_done(&ctx, fence);
         self.apply(effects);
+    }
+
+    /// Whether the inode may go.
+    pub(crate) fn collect(&mut self) -> bool {
+        let (ctx, file) = self.split(None);
+        let (ends, effects) = file.collect(&ctx);
+        self.apply(effects);
+        ends
     }
 
     pub(crate) fn tick_to(&mut self, now: Time) {
