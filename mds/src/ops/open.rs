@@ -204,11 +204,11 @@ pub(super) async fn grant(cx: &Context, request: &OpenRequest, subject: &Subject
         Kind::Symlink => return Err(nfsstat4::NFS4ERR_SYMLINK.into()),
         _ => return Err(nfsstat4::NFS4ERR_WRONG_TYPE.into()),
     }
-    if !subject.created && request.claim == Claim::New {
-        permit(cx, inode, request.access, subject.truncate)?;
+    let mut request = request.clone();
+    if !subject.created {
+        permit_claim(cx, &mut request, subject)?;
     }
     let entry = cx.server.file(&inode.key).await?;
-    let mut request = request.clone();
     if !entry.through(cx.client()?, cx.current()?.export) {
         request.want = Want::None;
     }
@@ -221,6 +221,27 @@ pub(super) async fn grant(cx: &Context, request: &OpenRequest, subject: &Subject
                 if expelled.insert(holder) && cx.server.expel_if_courtesy(holder).await => {}
             Err(error) => return Err(error.into()),
             Ok(held) => return Ok(held.commit()?),
+        }
+    }
+}
+
+/// Whether the client may have what it claims.
+fn permit_claim(cx: &Context, request: &mut OpenRequest, subject: &Subject) -> Result<(), OpError> {
+    let inode = &subject.inode;
+    match request.claim {
+        Claim::New => permit(cx, inode, request.access, subject.truncate),
+        // Judged when the delegation was given; for what, the file's state knows (§10.4).
+        Claim::Delegation { .. } => Ok(()),
+        // Its owner may have made it with any mode, or may have changed the mode since.
+        Claim::Previous { .. } if inode.record.owned().require_owner(&cx.who).is_ok() => Ok(()),
+        Claim::Previous { delegation } => {
+            permit(cx, inode, request.access, false)?;
+            // What is opened under it is not judged again. Somebody else of this client may have been given it, and
+            // reclaims it with an open of his own.
+            if delegation == Want::Write && permit(cx, inode, Access::BOTH, false).is_err() {
+                request.claim = Claim::Previous { delegation: Want::None };
+            }
+            Ok(())
         }
     }
 }

@@ -350,3 +350,34 @@ fn a_delegation_in_place_of_an_open_is_all_that_a_client_needs() {
         a.ok(vec![putfh(&fh), close(open)]).await;
     });
 }
+
+/// §10.4: under a read delegation files are opened for reading. Whoever may not write gets no open for it there.
+#[test]
+fn a_read_delegation_is_claimed_for_reading_alone() {
+    simulate(15, async |world: World| {
+        let root = world.client("a").await;
+        let (fh, open) = root.open("f", BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG, 0).await;
+        root.ok(vec![putfh(&fh), close(open)]).await;
+        let user = root.over(root.raw.clone().with_user(500, 500, &[]));
+        let wanted = open_name("f", b"o", READ | OPEN4_SHARE_ACCESS_WANT_READ_DELEG, 0);
+        let (_, open, given) = opens(&user, wanted).await;
+        let open_delegation4::OPEN_DELEGATE_READ(held) = given else { panic!("{given:?}") };
+        user.ok(vec![putfh(&fh), close(open)]).await;
+        for access in [WRITE, BOTH] {
+            let by_handle = open_claim4::CLAIM_DELEG_CUR_FH(held.stateid);
+            let by_name = open_claim4::CLAIM_DELEGATE_CUR(open_claim_delegate_cur4 {
+                delegate_stateid: held.stateid,
+                file: "f".into(),
+            });
+            for (at, claim) in [(putfh(&fh), by_handle), (putrootfh(), by_name)] {
+                let status = user.status(vec![at, open_with(b"o", access, 0, NOCREATE, claim)]).await;
+                assert_eq!(status, nfsstat4::NFS4ERR_OPENMODE);
+            }
+        }
+        let claim = open_claim4::CLAIM_DELEG_CUR_FH(held.stateid);
+        let results = user.ok(vec![putfh(&fh), open_with(b"o", READ, 0, NOCREATE, claim), getfh()]).await;
+        let (_, open) = opened(&results);
+        user.ok(vec![putfh(&fh), layoutget(open, layoutiomode4::LAYOUTIOMODE4_READ)]).await;
+        user.ok(vec![putfh(&fh), close(open), delegreturn(held.stateid)]).await;
+    });
+}

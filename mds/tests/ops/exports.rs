@@ -481,3 +481,30 @@ fn what_is_wrong_with_an_export_is_said() {
         assert!(matches!(late, ADMIN_EXPORT_res::Default(ctl_status::CTL_ERR_AGAIN, _)), "{late:?}");
     });
 }
+
+/// Nobody gets by a reclaim what an OPEN would refuse. Who owns the file may have made it with any mode.
+#[test]
+fn a_squashed_root_reclaims_only_what_it_may_open() {
+    closed(40, async |mut world: World| {
+        let admin = furnish(&world).await;
+        let guarded = |name: &'static str, bits| {
+            let how = openflag4::OPEN4_CREATE(createhow4::GUARDED4(fattr(&mode(bits))));
+            let open = open_with(b"owner", BOTH, 0, how, open_claim4::CLAIM_NULL(name.into()));
+            [walk("/p/two"), vec![open, getfh()]].concat()
+        };
+        opened(&admin.ok(guarded("secret", 0o600)).await);
+        let squashed = ctl_rule { squash: ctl_squash::SQUASH_ROOT, ..rule("any") };
+        add(&world, "/p/two", &[squashed]).await;
+        let a = world.client("a").await;
+        let (own, _) = opened(&a.ok(guarded("own", 0)).await);
+        let secret = a.handle("/p/two/secret").await;
+        drop((admin, a));
+        world.restart().await;
+        let a = world.new_client("a").await;
+        let reclaim = |fh: &nfs_fh4, access| vec![putfh(fh), open_previous(b"owner", access, 0)];
+        for access in [READ, WRITE, BOTH] {
+            assert_eq!(a.status(reclaim(&secret, access)).await, nfsstat4::NFS4ERR_ACCESS);
+        }
+        a.ok(reclaim(&own, BOTH)).await;
+    });
+}

@@ -241,3 +241,30 @@ fn the_end_of_a_client_is_recorded_in_the_end() {
         world.client("b").await.ok(fresh()).await;
     });
 }
+
+/// An open is lost with the permission for it, if that was taken by the time it is reclaimed.
+#[test]
+fn who_may_not_open_a_file_any_more_does_not_reclaim_it() {
+    simulate(14, async |mut world: World| {
+        let root = world.client("a").await;
+        let (fh, _) = root.open("f", BOTH, 0).await;
+        let user = root.over(root.raw.clone().with_user(500, 500, &[]));
+        let (other, _) = root.open("other", BOTH, 0).await;
+        for file in [&fh, &other] {
+            user.ok(vec![putfh(file), open_fh(b"user", READ, 0)]).await;
+        }
+        root.ok(vec![putfh(&fh), setattr(ANONYMOUS, &mode(0o600))]).await;
+        drop((root, user));
+        world.restart().await;
+        let root = world.new_client("a").await;
+        let user = root.over(root.raw.clone().with_user(500, 500, &[]));
+        let again = vec![putfh(&fh), open_previous(b"user", READ, 0)];
+        assert_eq!(user.status(again).await, nfsstat4::NFS4ERR_ACCESS);
+        root.ok(reclaim(&fh)).await;
+        // Who may only read gets no delegation to write with, but the open.
+        let claim = open_claim4::CLAIM_PREVIOUS(open_delegation_type4::OPEN_DELEGATE_WRITE);
+        let again = vec![putfh(&other), open_with(b"user", READ, 0, NOCREATE, claim)];
+        let nfs_resop4::OP_OPEN(OPEN4res::NFS4_OK(given)) = user.last(again).await else { panic!() };
+        assert_eq!(given.delegation, open_delegation4::OPEN_DELEGATE_NONE);
+    });
+}

@@ -1,5 +1,6 @@
 //! The first half of an operation: deny, wait, or a ticket.
 
+use crate::delegation::DelegationKind;
 use crate::effect::{Effect, IoMode, WaitToken};
 use crate::ids::{ClientId, StateId, StateKind};
 use crate::open::{Claim, OpenRequest};
@@ -136,7 +137,11 @@ impl File {
             // RFC 8881 §18.51.3: after RECLAIM_COMPLETE, or without grace, there is nothing to reclaim.
             (Claim::Previous { .. }, _) => Err(Error::NoGrace),
             (Claim::Delegation { stateid }, _) => {
-                self.delegations.check(open.owner.client, stateid)?;
+                let held = self.delegations.check(open.owner.client, stateid)?;
+                // RFC 8881 §10.4: without asking, its holder opens for what it is good for.
+                if held.kind == DelegationKind::Read && open.access.writes() {
+                    return Err(Error::Openmode);
+                }
                 Ok(false)
             }
         }
@@ -223,7 +228,6 @@ impl File {
 
     /// The client could open, or has opened, the file for writing.
     pub(super) fn may_write(&self, client: ClientId) -> bool {
-        use crate::delegation::DelegationKind;
         self.opens.of_client(client).any(|open| open.access.writes())
             || self.delegations.get(client).is_some_and(|d| d.kind == DelegationKind::Write)
     }

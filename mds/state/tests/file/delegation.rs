@@ -380,3 +380,20 @@ fn the_times_go_with_a_write_delegation_to_who_wants_them() {
     w.delegation_return(A).unwrap();
     assert_eq!(w.file.keep_times(A, &stateid, floor, (99, 0)), Err(Error::BadStateid));
 }
+
+/// RFC 8881 §10.4: its holder may have opened the file for reading without a word, not for writing.
+#[test]
+fn a_read_delegation_is_claimed_for_reading_alone() {
+    let mut w = World::default();
+    w.policy.read_delegations = true;
+    w.open(A, Access::READ, Deny::NONE).unwrap();
+    let stateid = w.delegations[&A].stateid;
+    w.close(A).unwrap();
+    let claim = |access| {
+        let claim = Claim::Delegation { stateid };
+        Intent::Open(OpenRequest { claim, ..open_request(A, access, Deny::NONE) })
+    };
+    assert_eq!(w.run(&claim(Access::WRITE)), Err(Error::Openmode));
+    assert_eq!(w.run(&claim(Access::BOTH)), Err(Error::Openmode));
+    w.run(&claim(Access::READ)).unwrap();
+}
