@@ -6,11 +6,12 @@
 pub(crate) mod effects;
 pub(crate) mod records;
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
-use dashmap::DashMap;
+use dashmap::{DashMap, Entry};
 use foldhash::fast::FixedState;
 use parking_lot::{Mutex, MutexGuard};
 use sluice_env::Env;
@@ -81,8 +82,19 @@ pub(crate) struct ClientTable {
     gate: GraceGate,
     sessions: DashMap<SessionId, Arc<SessionEntry>, FixedState>,
     /// Connections bound to some session, to call back over.
-    connections: DashMap<ConnectionId, Weak<Connection>, FixedState>,
+    connections: DashMap<ConnectionId, Watched, FixedState>,
 }
+
+/// A connection that is open, and watched by one task.
+#[derive(Debug)]
+struct Watched {
+    connection: Weak<Connection>,
+    /// Those that it was bound to. Some of them may be gone, or may have dropped it for another.
+    sessions: BTreeSet<SessionId>,
+}
+
+/// So many sessions of a connection are looked through for those that are gone; so are twice as many, and so on.
+const SESSIONS: usize = 64;
 
 impl ClientTable {
     /// The clients and sessions of earlier incarnations, who may reclaim. `guard`: this incarnation's epoch.
@@ -153,7 +165,34 @@ impl ClientTable {
     }
 
     pub(crate) fn connection(&self, id: ConnectionId) -> Option<Arc<Connection>> {
-        self.connections.get(&id).and_then(|connection| connection.upgrade())
+        self.connections.get(&id).and_then(|watched| watched.connection.upgrade())
+    }
+
+    /// The connection serves the session. True when nothing watches it yet.
+    fn watch(&self, connection: &Arc<Connection>, session: SessionId) -> bool {
+        match self.connections.entry(ConnectionId(connection.id())) {
+            Entry::Occupied(mut watched) => {
+                let sessions = &mut watched.get_mut().sessions;
+                sessions.insert(session);
+                if sessions.len() >= SESSIONS && sessions.len().is_power_of_two() {
+                    sessions.retain(|id| self.sessions.contains_key(id));
+                }
+                false
+            }
+            Entry::Vacant(place) => {
+                let sessions = BTreeSet::from([session]);
+                place.insert(Watched { connection: Arc::downgrade(connection), sessions });
+                true
+            }
+        }
+    }
+
+    /// The connection is closed: it serves nobody any more.
+    fn closed(&self, id: ConnectionId) {
+        let Some((_, watched)) = self.connections.remove(&id) else { return };
+        for session in watched.sessions.into_iter().filter_map(|session| self.session(session)) {
+            session.lock().unbind(id);
+        }
     }
 
     /// Sessions of a client that may carry a callback.
@@ -212,15 +251,13 @@ impl Mds {
         connection: &Arc<Connection>,
         session: &Arc<SessionEntry>,
     ) {
-        let id = ConnectionId(connection.id());
-        self.clients.connections.insert(id, Arc::downgrade(connection));
-        let (mds, session, closed) = (Arc::clone(self), Arc::downgrade(session), connection.closed());
+        if !self.clients.watch(connection, session.id) {
+            return;
+        }
+        let (mds, id, closed) = (Arc::clone(self), ConnectionId(connection.id()), connection.closed());
         self.spawn(async move {
             closed.await;
-            if let Some(session) = session.upgrade() {
-                session.lock().unbind(id);
-            }
-            mds.clients.connections.remove(&id);
+            mds.clients.closed(id);
         });
     }
 }

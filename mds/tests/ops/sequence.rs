@@ -1,6 +1,7 @@
 //! SEQUENCE. Names in parentheses are pynfs codes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use sluice_xdr::nfs4::*;
@@ -217,6 +218,70 @@ fn unknown_minor_versions_are_refused() {
             let reply = raw.compound(vec![putrootfh()]).await;
             assert_eq!(reply.status, nfsstat4::NFS4ERR_MINOR_VERS_MISMATCH);
             assert!(reply.resarray.is_empty());
+        }
+    });
+}
+
+fn tasks() -> usize {
+    tokio::runtime::Handle::current().metrics().num_alive_tasks()
+}
+
+/// More connections than a session keeps bound take turns: each is watched once, however often it is bound anew.
+#[test]
+fn a_connection_is_watched_once() {
+    simulate(20, async |world: World| {
+        let client = world.client("a").await;
+        let mut connections = vec![client.raw.clone()];
+        for _ in 0..64 {
+            connections.push(world.connect("a").await);
+        }
+        world.sleep(Duration::from_secs(1)).await;
+        let before = tasks();
+        let mut seqid = 0;
+        for _ in 0..100 {
+            for connection in &connections {
+                seqid += 1;
+                let reply = connection.compound(vec![sequence(client.session, 9, seqid, false)]).await;
+                assert_eq!(reply.status, nfsstat4::NFS4_OK);
+            }
+        }
+        world.sleep(Duration::from_secs(1)).await;
+        assert!(tasks() <= before + 65, "{before} tasks before, {} after", tasks());
+    });
+}
+
+#[test]
+fn sessions_that_are_gone_leave_nothing_with_their_connection() {
+    simulate(21, async |world: World| {
+        let client = world.client("a").await;
+        world.sleep(Duration::from_secs(1)).await;
+        let before = tasks();
+        for n in 2..1002 {
+            let CREATE_SESSION4res::NFS4_OK(made) = client.raw.create_session(client.id, n).await else {
+                panic!()
+            };
+            let reply = client.raw.compound(vec![destroy_session(made.csr_sessionid)]).await;
+            assert_eq!(reply.status, nfsstat4::NFS4_OK);
+        }
+        world.sleep(Duration::from_secs(10)).await;
+        assert!(tasks() <= before + 1, "{before} tasks before, {} after", tasks());
+    });
+}
+
+/// Every session that used a connection hears of its end.
+#[test]
+fn a_connection_that_closes_leaves_all_its_sessions() {
+    simulate(22, async |world: World| {
+        let first = world.client("a").await;
+        let CREATE_SESSION4res::NFS4_OK(made) = first.raw.create_session(first.id, 2).await else { panic!() };
+        let second = Client::new(first.raw.clone(), first.id, made.csr_sessionid);
+        let down = SEQ4_STATUS_CB_PATH_DOWN_SESSION;
+        assert_eq!((first.flags().await & down, second.flags().await & down), (0, 0));
+        first.raw.connection.close();
+        world.sleep(Duration::from_secs(1)).await;
+        let raw = world.connect("a").await;
+        for session in [first, second] {
+            assert_eq!(session.over_slots(raw.clone()).flags().await & down, down);
         }
     });
 }
