@@ -18,7 +18,9 @@ use super::{Client, Clients, Error, Principal, removal, session_entry};
 use crate::ids::{BootEpoch, ClientId, ConnectionId, SessionId, Time};
 use crate::lease::UseGauge;
 use crate::recovery::{ClientRow, Effect, SessionRow};
-use crate::session::{BackChannelParams, CbSecurity, ChannelAttrs, Session, negotiate_back, negotiate_fore};
+use crate::session::{
+    BackChannelParams, CbSecurity, ChannelAttrs, Session, negotiate_back, negotiate_fore, promised_cache,
+};
 
 /// `CREATE_SESSION4_FLAG_*`
 pub mod session_flags {
@@ -94,8 +96,8 @@ pub struct PendingSession {
     client: ClientRow,
     session: SessionRow,
     connection: ConnectionId,
-    /// A session given up to stay within the limit.
-    evicted: Option<SessionId>,
+    /// Sessions given up to stay within the limits.
+    evicted: Vec<SessionId>,
     /// The incarnation that this one replaces.
     replaced: Option<ClientId>,
 }
@@ -202,11 +204,8 @@ impl Clients {
         let wants_back = args.flags & session_flags::CONN_BACK_CHAN != 0;
         let back = negotiate_back(&args.back, &self.config.channel, wants_back)?;
         // Arguments that can never be granted must not cost another session its life.
-        negotiate_fore(&args.fore, &self.config.channel, u64::MAX)?;
-        let evicted = self.choose_eviction(client)?;
-        let freed = client.sessions.iter().find(|s| Some(s.id) == evicted).map_or(0, |s| s.promised);
-        let promised = client.promised().saturating_sub(freed);
-        let cache_left = self.config.channel.cache_per_client.saturating_sub(promised);
+        let wanted = negotiate_fore(&args.fore, &self.config.channel, u64::MAX)?;
+        let (evicted, cache_left) = self.choose_evictions(client, promised_cache(&wanted))?;
         let fore = negotiate_fore(&args.fore, &self.config.channel, cache_left)?;
         let back_params = BackChannelParams::choose(args.program, &args.security);
         let session = SessionRow {
@@ -227,8 +226,8 @@ impl Clients {
             next_session: client.row.next_session.wrapping_add(1),
             ..client.row.clone()
         };
-        let evicted_row = evicted.filter(|id| client.sessions.iter().any(|s| s.id == *id && s.persist));
-        let mut effects: Vec<Effect> = evicted_row.map(Effect::ForgetSession).into_iter().collect();
+        let rows = client.sessions.iter().filter(|s| s.persist && evicted.contains(&s.id));
+        let mut effects: Vec<Effect> = rows.map(|s| Effect::ForgetSession(s.id)).collect();
         if !client.confirmed
             && let Some(absent) = self.absent.get(&client.row.owner)
         {
@@ -250,14 +249,21 @@ impl Clients {
         same.then_some(absent.row.reclaimed_in)
     }
 
-    /// At the limit, the oldest session that no connection uses makes room: a client that lost its
-    /// sessions without DESTROY_SESSION must be able to go on.
-    fn choose_eviction(&self, client: &Client) -> Result<Option<SessionId>, Error> {
-        if client.sessions.len() < self.config.max_sessions {
-            return Ok(None);
+    /// At the limit, and while the replies that a new session wants kept do not fit, the oldest sessions that no
+    /// connection uses make room: a client that lost its sessions without DESTROY_SESSION must be able to go on.
+    /// Which they are, and the bytes of cache that are left then.
+    fn choose_evictions(&self, client: &Client, wanted: u64) -> Result<(Vec<SessionId>, u64), Error> {
+        let mut left = self.config.channel.cache_per_client.saturating_sub(client.promised());
+        let mut evicted = Vec::new();
+        let full = |evicted: &[SessionId]| client.sessions.len() - evicted.len() >= self.config.max_sessions;
+        for session in &client.sessions {
+            let short = left < wanted && session.promised > 0;
+            if (short || full(&evicted)) && session.gauge.evict() {
+                evicted.push(session.id);
+                left += session.promised;
+            }
         }
-        let idle = client.sessions.iter().find(|s| s.gauge.evict());
-        idle.map(|s| Some(s.id)).ok_or(Error::Nospc)
+        if full(&evicted) { Err(Error::Nospc) } else { Ok((evicted, left)) }
     }
 
     /// §18.36.4 phase 3: confirming a new incarnation ends the older one, from now on and for good.
@@ -305,10 +311,8 @@ impl Clients {
         client.row.next_session = pending.client.next_session;
         client.last_create = Some(Ok(reply));
         client.unaware = false;
-        if let Some(evicted) = pending.evicted {
-            client.sessions.retain(|s| s.id != evicted);
-            effects.push(Effect::DropSession(evicted));
-        }
+        client.sessions.retain(|s| !pending.evicted.contains(&s.id));
+        effects.extend(pending.evicted.into_iter().map(Effect::DropSession));
         let gauge = UseGauge::default();
         client.sessions.push(session_entry(&pending.session, gauge.clone()));
         let max_slots = self.config.channel.max_slots;

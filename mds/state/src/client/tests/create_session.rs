@@ -156,6 +156,47 @@ fn sessions_are_bounded_and_abandoned_ones_make_room() {
     w.t.check_invariants().unwrap();
 }
 
+/// A client that unmounts without reaching the server leaves its sessions, which no connection uses.
+#[test]
+fn abandoned_sessions_make_room_in_the_cache_too() {
+    let linux = ChannelAttrs {
+        max_request: 1_049_620,
+        max_response: 1_049_480,
+        max_response_cached: 7584,
+        max_ops: 8,
+        max_requests: 64,
+    };
+    let mut w = World::new();
+    let r = w.eid(eid("o", 1, 0)).unwrap();
+    let mut first = None;
+    for seqid in r.seqid..r.seqid + 25 {
+        let mut made = w.create(&CreateSession { fore: linux, ..cs(r.client, seqid) });
+        assert_eq!(made.reply.fore.max_requests, 64, "session {seqid}");
+        made.session.unbind(CONN);
+        first.get_or_insert(made.session);
+    }
+    assert_eq!(sequence(&mut first.unwrap(), w.now, 1), Err(Error::BadSession), "the oldest was given up");
+}
+
+/// Small ones, until there is room for a large one.
+#[test]
+fn as_many_abandoned_sessions_as_need_be_make_room() {
+    let mut config = config();
+    config.channel.cache_per_client = 8 * 8192;
+    let mut w = World::with(config);
+    let (id, mut small) = w.client(eid("o", 1, 0));
+    small.unbind(CONN);
+    w.t.destroy_session(small.id()).unwrap();
+    let one = ChannelAttrs { max_requests: 1, ..cs(id, 2).fore };
+    for seqid in 2..10 {
+        w.create(&CreateSession { fore: one, ..cs(id, seqid) }).session.unbind(CONN);
+    }
+    let made = w.create(&cs(id, 10));
+    assert_eq!((made.reply.fore.max_requests, made.effects.len()), (8, 8));
+    // It is in use: nothing makes room.
+    assert_eq!(w.create_error(&cs(id, 11)), Error::Nospc);
+}
+
 /// pynfs CSESS29: sessions come and go without a trace.
 #[test]
 fn csess29_no_leak() {
