@@ -75,10 +75,10 @@ impl Mds {
 
     /// Nothing revoked is left to be freed: SEQUENCE need not tell of it any more.
     pub(crate) fn quiet_revoked(&self, client: ClientId) {
-        if self.files.index().has_revoked(client) {
-            return;
-        }
-        if let Some(shared) = self.clients.lock().shared(client) {
+        let Some(shared) = self.clients.lock().shared(client).map(Arc::clone) else { return };
+        // In one step: what is revoked from now on raises its flag after this.
+        let index = self.files.index();
+        if !index.has_revoked(client) {
             shared.clear_status(
                 seq4_status::EXPIRED_ALL_STATE_REVOKED
                     | seq4_status::EXPIRED_SOME_STATE_REVOKED
