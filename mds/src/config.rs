@@ -39,7 +39,7 @@ pub struct Config {
     pub delegations: Delegations,
     /// A file that was changed no longer ago than this is delegated only to who asks for it by name.
     pub delegation_quiet: Duration,
-    /// What clients may hold of what can be recalled.
+    /// How much clients may hold.
     pub limits: Limits,
     /// Names that clients may use.
     pub names: Names,
@@ -74,9 +74,10 @@ pub enum Names {
     Utf8,
 }
 
-/// How much there may be of what can be recalled. Near it clients are asked to give some back.
+/// How much clients may hold. What can be recalled they are asked to give back near it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
+    pub opens: Bound,
     pub layouts: Bound,
     pub delegations: Bound,
 }
@@ -85,6 +86,7 @@ impl Default for Limits {
     fn default() -> Self {
         let policy = Policy::default();
         Self {
+            opens: Bound { per_client: policy.max_opens_per_client, in_all: policy.max_opens },
             layouts: Bound { per_client: policy.max_layouts_per_client, in_all: policy.max_layouts },
             delegations: Bound {
                 per_client: policy.max_delegations_per_client,

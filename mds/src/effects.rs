@@ -24,7 +24,7 @@ impl Mds {
             match effect {
                 Effect::Wake(token) => entry.wake(token),
                 // The index heard of these under the machine's lock.
-                Effect::Register { .. } | Effect::Release { .. } => {}
+                Effect::Register { .. } | Effect::Release { .. } | Effect::Ranges { .. } => {}
                 Effect::Revoked { stateid, kind, client, reason } => {
                     tracing::info!(
                         ?client,

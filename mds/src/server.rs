@@ -228,6 +228,8 @@ fn file_policy(config: &Config) -> Policy {
     let recall_timeout = u64::try_from(config.recall_timeout.as_nanos()).unwrap_or(u64::MAX);
     Policy {
         recall_timeout,
+        max_opens_per_client: config.limits.opens.per_client,
+        max_opens: config.limits.opens.in_all,
         max_layouts_per_client: config.limits.layouts.per_client,
         max_layouts: config.limits.layouts.in_all,
         max_delegations_per_client: config.limits.delegations.per_client,

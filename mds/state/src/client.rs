@@ -80,6 +80,10 @@ pub struct ClientsConfig {
     pub max_sessions: usize,
     /// Channel limits.
     pub channel: ChannelLimits,
+    /// Bytes of cached replies that the sessions of all clients may promise together.
+    pub max_cache: u64,
+    /// Slots that the sessions of all clients may begin with together.
+    pub max_slots: u64,
     /// Grant SESSION4_PERSIST to those that ask.
     pub persist: bool,
     /// Role bits of `eir_flags` ([`exchange_flags`]).
@@ -96,6 +100,8 @@ impl Default for ClientsConfig {
             max_unconfirmed: 4096,
             max_sessions: 64,
             channel: ChannelLimits::default(),
+            max_cache: 4 << 30,
+            max_slots: 1 << 22,
             persist: true,
             role: exchange_flags::USE_PNFS_MDS,
         }
@@ -108,10 +114,32 @@ pub(crate) struct SessionEntry {
     pub(crate) id: SessionId,
     /// Bytes of cached replies promised.
     pub(crate) promised: u64,
+    /// Slots it began with.
+    pub(crate) slots: u32,
     /// A stable row exists.
     pub(crate) persist: bool,
     /// Whether anybody uses it.
     pub(crate) gauge: UseGauge,
+}
+
+/// What sessions have together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Promised {
+    /// Bytes of cached replies.
+    pub(crate) cache: u64,
+    pub(crate) slots: u64,
+}
+
+impl Promised {
+    pub(crate) fn add(&mut self, session: &SessionEntry) {
+        self.cache += session.promised;
+        self.slots += u64::from(session.slots);
+    }
+
+    pub(crate) fn sub(&mut self, session: &SessionEntry) {
+        self.cache -= session.promised;
+        self.slots -= u64::from(session.slots);
+    }
 }
 
 /// One client record.
@@ -200,6 +228,8 @@ pub struct Clients {
     pub(crate) absent: BTreeMap<Bytes, Absent>,
     /// Unconfirmed records by age.
     pub(crate) unconfirmed: BTreeSet<(Time, ClientId)>,
+    /// Of all sessions.
+    pub(crate) promised: Promised,
     pub(crate) grace: Grace,
 }
 
@@ -289,6 +319,7 @@ impl Clients {
         let client = self.by_id.get_mut(&session.client()).ok_or(Error::BadSession)?;
         let at = client.sessions.iter().position(|s| s.id == session).ok_or(Error::BadSession)?;
         let entry = client.sessions.remove(at);
+        self.promised.sub(&entry);
         let mut effects = Vec::new();
         if entry.persist {
             effects.push(Effect::ForgetSession(session));
@@ -357,6 +388,7 @@ impl Clients {
     pub(crate) fn remove(&mut self, id: ClientId) -> Vec<Effect> {
         let Some(client) = self.by_id.remove(&id) else { return Vec::new() };
         client.shared.kill();
+        client.sessions.iter().for_each(|session| self.promised.sub(session));
         self.grace.forget(id);
         self.unconfirmed.remove(&(client.created, id));
         if let Some(entry) = self.by_owner.get_mut(&client.row.owner) {
@@ -405,7 +437,13 @@ pub(crate) fn removal(client: &Client) -> Vec<Effect> {
 
 /// The table's entry for a session.
 pub(crate) fn session_entry(row: &SessionRow, gauge: UseGauge) -> SessionEntry {
-    SessionEntry { id: row.id, promised: promised_cache(&row.fore), persist: row.persist, gauge }
+    SessionEntry {
+        id: row.id,
+        promised: promised_cache(&row.fore),
+        slots: row.fore.max_requests,
+        persist: row.persist,
+        gauge,
+    }
 }
 
 pub(crate) fn unconfirmed(

@@ -123,6 +123,13 @@ pub enum Effect {
         /// Why.
         reason: RevokeReason,
     },
+    /// A lock stateid has so many ranges now.
+    Ranges {
+        /// The stateid (`other` is the key).
+        stateid: StateId,
+        /// Its ranges.
+        count: u32,
+    },
     /// The last read-write layout was returned cleanly: the durable rw_layout row may be cleared, when
     /// convenient, under a ticket for `Intent::ClearRw`.
     RwIdle,

@@ -121,6 +121,12 @@ pub struct Usage {
     pub layouts: u32,
     /// Delegation stateids.
     pub delegations: u32,
+    /// Open stateids of all clients.
+    pub opens_of_all: u32,
+    /// Lock stateids of all clients.
+    pub locks_of_all: u32,
+    /// Lock ranges of all clients.
+    pub ranges_of_all: u32,
     /// Delegation stateids of all clients.
     pub delegations_of_all: u32,
     /// Layout stateids of all clients.
@@ -139,16 +145,18 @@ pub const MAX_REVOKED_PER_CLIENT: usize = 4096;
 pub struct StateIndex {
     entries: BTreeMap<Other, Entry>,
     clients: BTreeMap<ClientId, PerClient>,
-    /// Live delegations of all clients.
-    delegations: u32,
-    /// Live layouts of all clients.
-    layouts: u32,
+    /// Live state of all clients.
+    all: Usage,
+    /// Lock ranges of all clients.
+    ranges: u32,
 }
 
 #[derive(Debug)]
 struct Entry {
     at: Located,
     revoked: Option<RevokeReason>,
+    /// Of a live lock stateid.
+    ranges: u32,
 }
 
 #[derive(Debug, Default)]
@@ -197,8 +205,11 @@ impl StateIndex {
     pub fn usage(&self, client: ClientId) -> Usage {
         let held = self.clients.get(&client);
         Usage {
-            delegations_of_all: self.delegations,
-            layouts_of_all: self.layouts,
+            opens_of_all: self.all.opens,
+            locks_of_all: self.all.locks,
+            ranges_of_all: self.ranges,
+            delegations_of_all: self.all.delegations,
+            layouts_of_all: self.all.layouts,
             has_revoked: held.is_some_and(|held| !held.revoked.is_empty()),
             ..held.map(|held| held.usage).unwrap_or_default()
         }
@@ -208,15 +219,6 @@ impl StateIndex {
     #[must_use]
     pub fn usages(&self) -> Vec<(ClientId, Usage)> {
         self.clients.iter().map(|(client, held)| (*client, held.usage)).collect()
-    }
-
-    /// The count over all clients that a kind of state is part of.
-    fn count(&mut self, kind: StateKind) -> Option<&mut u32> {
-        match kind {
-            StateKind::Delegation => Some(&mut self.delegations),
-            StateKind::Layout => Some(&mut self.layouts),
-            _ => None,
-        }
     }
 
     /// True when the client holds anything.
@@ -242,32 +244,40 @@ impl StateIndex {
         files
     }
 
-    /// Applies [`Register`](crate::effect::Effect::Register), [`Release`](crate::effect::Effect::Release) or
-    /// [`Revoked`](crate::effect::Effect::Revoked) of `file`; ignores other effects.
+    /// Applies [`Register`](crate::effect::Effect::Register), [`Release`](crate::effect::Effect::Release),
+    /// [`Revoked`](crate::effect::Effect::Revoked) or [`Ranges`](crate::effect::Effect::Ranges) of `file`; ignores
+    /// other effects.
     pub fn apply(&mut self, file: FileId, effect: &crate::effect::Effect) {
         use crate::effect::Effect;
         match effect {
             Effect::Register { stateid, kind, client } => self.insert(file, *stateid, *kind, *client),
             Effect::Release { stateid, .. } => self.remove(stateid),
             Effect::Revoked { stateid, reason, .. } => self.revoke(stateid, *reason),
+            Effect::Ranges { stateid, count } => self.set_ranges(stateid, *count),
             _ => {}
         }
     }
 
     fn insert(&mut self, file: FileId, stateid: StateId, kind: StateKind, client: ClientId) {
         let at = Located { file, kind, client };
-        if self.entries.insert(stateid.other, Entry { at, revoked: None }).is_none() {
+        if self.entries.insert(stateid.other, Entry { at, revoked: None, ranges: 0 }).is_none() {
             let per_client = self.clients.entry(client).or_default();
             per_client.others.insert(stateid.other, file);
             per_client.usage.add(kind);
-            if let Some(all) = self.count(kind) {
-                *all += 1;
-            }
+            self.all.add(kind);
         }
+    }
+
+    fn set_ranges(&mut self, stateid: &StateId, count: u32) {
+        let live = self.entries.get_mut(&stateid.other).filter(|entry| entry.revoked.is_none());
+        let Some(entry) = live else { return };
+        self.ranges = (self.ranges - entry.ranges).saturating_add(count);
+        entry.ranges = count;
     }
 
     fn remove(&mut self, stateid: &StateId) {
         let Some(entry) = self.entries.remove(&stateid.other) else { return };
+        self.ranges -= entry.ranges;
         let Some(per_client) = self.clients.get_mut(&entry.at.client) else { return };
         per_client.others.remove(&stateid.other);
         if entry.revoked.is_none() {
@@ -278,8 +288,8 @@ impl StateIndex {
         if per_client.others.is_empty() && per_client.revoked.is_empty() {
             self.clients.remove(&entry.at.client);
         }
-        if let Some(all) = self.count(entry.at.kind).filter(|_| entry.revoked.is_none()) {
-            *all -= 1;
+        if entry.revoked.is_none() {
+            self.all.sub(entry.at.kind);
         }
     }
 
@@ -289,6 +299,7 @@ impl StateIndex {
             return;
         }
         let at = entry.at;
+        self.ranges -= std::mem::take(&mut entry.ranges);
         let Some(per_client) = self.clients.get_mut(&at.client) else { return };
         per_client.usage.sub(at.kind);
         per_client.others.remove(&stateid.other);
@@ -298,9 +309,7 @@ impl StateIndex {
         {
             self.entries.remove(&oldest);
         }
-        if let Some(all) = self.count(at.kind) {
-            *all -= 1;
-        }
+        self.all.sub(at.kind);
     }
 
     /// FREE_STATEID of a revoked stateid. False when it is not a revoked stateid of this client: then
@@ -320,10 +329,12 @@ impl StateIndex {
     /// files have been told before.
     pub fn forget_client(&mut self, client: ClientId) {
         let Some(per_client) = self.clients.remove(&client) else { return };
-        self.delegations -= per_client.usage.delegations;
-        self.layouts -= per_client.usage.layouts;
         for other in per_client.others.keys().chain(&per_client.revoked) {
-            self.entries.remove(other);
+            let Some(entry) = self.entries.remove(other) else { continue };
+            self.ranges -= entry.ranges;
+            if entry.revoked.is_none() {
+                self.all.sub(entry.at.kind);
+            }
         }
     }
 }

@@ -13,7 +13,7 @@ const RW: layoutiomode4 = layoutiomode4::LAYOUTIOMODE4_RW;
 
 fn few() -> Config {
     let bound = Bound { per_client: 16, in_all: 40 };
-    Config { limits: Limits { layouts: bound, delegations: bound }, ..at_data_servers() }
+    Config { limits: Limits { layouts: bound, delegations: bound, ..Limits::default() }, ..at_data_servers() }
 }
 
 struct Held {

@@ -14,7 +14,7 @@
 //! [`Clients::create_session`] and [`Clients::finish_create_session`] the record is marked, and nothing
 //! else removes or confirms it.
 
-use super::{Client, Clients, Error, Principal, removal, session_entry};
+use super::{Client, Clients, Error, Principal, Promised, removal, session_entry};
 use crate::ids::{BootEpoch, ClientId, ConnectionId, SessionId, Time};
 use crate::lease::UseGauge;
 use crate::recovery::{ClientRow, Effect, SessionRow};
@@ -121,6 +121,15 @@ pub struct Created {
     pub effects: Vec<Effect>,
 }
 
+/// A new session gets this part of what is left for all clients together, so that something is left for many yet.
+const SHARES: u64 = 1024;
+
+/// What a new session may have at most, `least` if there is so much.
+fn share(limit: u64, used: u64, least: u64) -> u64 {
+    let left = limit.saturating_sub(used);
+    (left / SHARES).max(least.min(left))
+}
+
 impl Clients {
     /// CREATE_SESSION, first step. `random` goes into the session ID.
     ///
@@ -205,8 +214,8 @@ impl Clients {
         let back = negotiate_back(&args.back, &self.config.channel, wants_back)?;
         // Arguments that can never be granted must not cost another session its life.
         let wanted = negotiate_fore(&args.fore, &self.config.channel, u64::MAX)?;
-        let (evicted, cache_left) = self.choose_evictions(client, promised_cache(&wanted))?;
-        let fore = negotiate_fore(&args.fore, &self.config.channel, cache_left)?;
+        let (evicted, freed) = self.choose_evictions(client, promised_cache(&wanted))?;
+        let fore = self.grant_fore(client, &args.fore, freed)?;
         let back_params = BackChannelParams::choose(args.program, &args.security);
         let session = SessionRow {
             id: SessionId::new(args.client, client.row.next_session, random),
@@ -251,19 +260,39 @@ impl Clients {
 
     /// At the limit, and while the replies that a new session wants kept do not fit, the oldest sessions that no
     /// connection uses make room: a client that lost its sessions without DESTROY_SESSION must be able to go on.
-    /// Which they are, and the bytes of cache that are left then.
-    fn choose_evictions(&self, client: &Client, wanted: u64) -> Result<(Vec<SessionId>, u64), Error> {
-        let mut left = self.config.channel.cache_per_client.saturating_sub(client.promised());
-        let mut evicted = Vec::new();
+    /// Which they are, and what they had.
+    fn choose_evictions(&self, client: &Client, wanted: u64) -> Result<(Vec<SessionId>, Promised), Error> {
+        let left = self.config.channel.cache_per_client.saturating_sub(client.promised());
+        let (mut evicted, mut freed) = (Vec::new(), Promised::default());
         let full = |evicted: &[SessionId]| client.sessions.len() - evicted.len() >= self.config.max_sessions;
         for session in &client.sessions {
-            let short = left < wanted && session.promised > 0;
+            let short = left + freed.cache < wanted && session.promised > 0;
             if (short || full(&evicted)) && session.gauge.evict() {
                 evicted.push(session.id);
-                left += session.promised;
+                freed.add(session);
             }
         }
-        if full(&evicted) { Err(Error::Nospc) } else { Ok((evicted, left)) }
+        if full(&evicted) { Err(Error::Nospc) } else { Ok((evicted, freed)) }
+    }
+
+    /// A fore channel within what the client may have, and what all clients may have together; `freed` of both is given
+    /// up for it. Error: Nospc.
+    fn grant_fore(
+        &self,
+        client: &Client,
+        ask: &ChannelAttrs,
+        freed: Promised,
+    ) -> Result<ChannelAttrs, Error> {
+        let mut limits = self.config.channel;
+        let slots = share(self.config.max_slots, self.promised.slots - freed.slots, 1);
+        if slots == 0 {
+            return Err(Error::Nospc);
+        }
+        limits.fore.max_requests = limits.fore.max_requests.min(u32::try_from(slots).unwrap_or(u32::MAX));
+        let one = u64::from(ask.max_response_cached.min(limits.fore.max_response_cached));
+        let of_all = share(self.config.max_cache, self.promised.cache - freed.cache, one);
+        let of_client = limits.cache_per_client.saturating_sub(client.promised() - freed.cache);
+        negotiate_fore(ask, &limits, of_all.min(of_client))
     }
 
     /// §18.36.4 phase 3: confirming a new incarnation ends the older one, from now on and for good.
@@ -311,10 +340,18 @@ impl Clients {
         client.row.next_session = pending.client.next_session;
         client.last_create = Some(Ok(reply));
         client.unaware = false;
-        client.sessions.retain(|s| !pending.evicted.contains(&s.id));
+        client.sessions.retain(|session| {
+            let stays = !pending.evicted.contains(&session.id);
+            if !stays {
+                self.promised.sub(session);
+            }
+            stays
+        });
         effects.extend(pending.evicted.into_iter().map(Effect::DropSession));
         let gauge = UseGauge::default();
-        client.sessions.push(session_entry(&pending.session, gauge.clone()));
+        let entry = session_entry(&pending.session, gauge.clone());
+        self.promised.add(&entry);
+        client.sessions.push(entry);
         let max_slots = self.config.channel.max_slots;
         let shared = client.shared.clone();
         let session = Session::new(pending.session, shared, gauge, pending.connection, max_slots);

@@ -2,12 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use super::Clients;
+use super::{Clients, Promised};
 
 impl Clients {
     /// Checks the table; the error names what is broken. For tests and simulation.
     pub fn check_invariants(&self) -> Result<(), String> {
         self.check_owners()?;
+        if self.promised != self.count_promised() {
+            return Err(format!("{:?} is not what the sessions have together", self.promised));
+        }
         for (id, client) in &self.by_id {
             let row = &client.row;
             if row.id != *id {
@@ -41,6 +44,13 @@ impl Clients {
             }
         }
         Ok(())
+    }
+
+    /// What all sessions have together, counted anew.
+    pub(crate) fn count_promised(&self) -> Promised {
+        let mut all = Promised::default();
+        self.by_id.values().flat_map(|client| &client.sessions).for_each(|session| all.add(session));
+        all
     }
 
     fn check_owners(&self) -> Result<(), String> {

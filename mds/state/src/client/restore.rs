@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{Absent, Client, Clients, ClientsConfig, CreateSessionReply, OwnerEntry, session_entry};
+use super::{
+    Absent, Client, Clients, ClientsConfig, CreateSessionReply, OwnerEntry, Promised, session_entry,
+};
 use crate::grace::Grace;
 use crate::ids::{BootEpoch, Time};
 use crate::lease::{ClientShared, UseGauge, seq4_status};
@@ -79,8 +81,19 @@ impl Clients {
             by_id.insert(id, client);
         }
         let grace = Grace::start(now, epoch, config.lease_nanos, pending);
-        let unconfirmed = BTreeSet::new();
-        (Self { config, epoch, next_counter: 0, by_id, by_owner, absent, unconfirmed, grace }, sessions)
+        let mut table = Self {
+            config,
+            epoch,
+            next_counter: 0,
+            by_id,
+            by_owner,
+            absent,
+            unconfirmed: BTreeSet::new(),
+            promised: Promised::default(),
+            grace,
+        };
+        table.promised = table.count_promised();
+        (table, sessions)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::effect::Effect;
 use crate::ids::{ClientId, StateId, StateKind, Time};
-use crate::lock::{LockConflict, LockKind, LockRequest, Locker};
+use crate::lock::{LockConflict, LockKind, LockRequest, Locker, Locks};
 use crate::open::Access;
 use crate::owner::LockOwner;
 use crate::range_set::Range;
@@ -43,7 +43,7 @@ impl File {
                 stateid.other
             }
         };
-        let stateid = self.locks.set(&other, request.range, Some(request.kind)).ok_or(Error::BadStateid)?;
+        let stateid = self.set_lock(&other, request.range, Some(request.kind), out)?;
         self.locks.waiting.served(&owner, request.range);
         // A write lock turned into a read lock, or a reservation used up, may free others.
         self.notify_locks(ctx.now, out);
@@ -132,16 +132,38 @@ impl File {
     }
 
     fn lock_room(&self, ctx: &Ctx<'_>, existing: Option<&Other>) -> Result<(), Error> {
+        // One lock splits at most one range in two around itself.
+        if ctx.usage.ranges_of_all.saturating_add(2) > ctx.policy.max_ranges {
+            return Err(Error::Resource);
+        }
         match existing.and_then(|other| self.locks.get(other)) {
-            // One lock splits at most one range in two around itself.
             Some(lock) if lock.ranges.len() + 2 > ctx.policy.max_ranges_per_lock => Err(Error::Resource),
             None if ctx.usage.locks >= ctx.policy.max_locks_per_client
+                || ctx.usage.locks_of_all >= ctx.policy.max_locks
                 || self.locks.owners() >= ctx.policy.max_lock_owners_per_file =>
             {
                 Err(Error::Resource)
             }
             _ => Ok(()),
         }
+    }
+
+    /// Applies a lock or an unlock, and tells if the owner has more or fewer ranges by it.
+    fn set_lock(
+        &mut self,
+        other: &Other,
+        range: Range,
+        kind: Option<LockKind>,
+        out: &mut Vec<Effect>,
+    ) -> Result<StateId, Error> {
+        let ranges = |locks: &Locks| locks.get(other).map_or(0, |lock| lock.ranges.len());
+        let before = ranges(&self.locks);
+        let stateid = self.locks.set(other, range, kind).ok_or(Error::BadStateid)?;
+        let after = ranges(&self.locks);
+        if after != before {
+            out.push(Effect::Ranges { stateid, count: u32::try_from(after).unwrap_or(u32::MAX) });
+        }
+        Ok(stateid)
     }
 
     pub(super) fn test_lock_(
@@ -174,10 +196,12 @@ impl File {
             .ranges
             .overlapping(range)
             .any(|(held, _)| held.start() < range.start() && range.last() < held.last());
-        if splits && state.ranges.len() >= ctx.policy.max_ranges_per_lock {
+        let full = state.ranges.len() >= ctx.policy.max_ranges_per_lock
+            || ctx.usage.ranges_of_all >= ctx.policy.max_ranges;
+        if splits && full {
             return Err(Error::Resource);
         }
-        let stateid = self.locks.set(&stateid.other, range, None).ok_or(Error::BadStateid)?;
+        let stateid = self.set_lock(&stateid.other, range, None, out)?;
         // A client that stops waiting unlocks what it waited for (RFC 8881 §9.6 leaves it no other way).
         self.locks.waiting.served(&owner, range);
         self.notify_locks(ctx.now, out);

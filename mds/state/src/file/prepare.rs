@@ -119,6 +119,7 @@ impl File {
         }
         if self.opens.of_owner(&open.owner).is_none()
             && (ctx.usage.opens >= ctx.policy.max_opens_per_client
+                || ctx.usage.opens_of_all >= ctx.policy.max_opens
                 || self.opens.len() >= ctx.policy.max_opens_per_file)
         {
             return Err(Error::Resource);

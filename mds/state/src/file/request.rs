@@ -27,8 +27,12 @@ pub struct FileSeed {
 pub struct Policy {
     /// Most open stateids per client.
     pub max_opens_per_client: u32,
+    /// Most open stateids of all clients.
+    pub max_opens: u32,
     /// Most lock stateids per client.
     pub max_locks_per_client: u32,
+    /// Most lock stateids of all clients.
+    pub max_locks: u32,
     /// Most layout stateids per client.
     pub max_layouts_per_client: u32,
     /// Most layout stateids of all clients.
@@ -42,6 +46,8 @@ pub struct Policy {
     pub max_delegations: u32,
     /// Most lock ranges that one lock-owner may hold on one file.
     pub max_ranges_per_lock: usize,
+    /// Most lock ranges of all clients.
+    pub max_ranges: u32,
     /// Most lock-owners with state on one file.
     pub max_lock_owners_per_file: usize,
     /// Most opens on one file, over all clients.
@@ -77,13 +83,16 @@ impl Default for Policy {
         const SECOND: u64 = 1_000_000_000;
         Self {
             max_opens_per_client: 1 << 20,
+            max_opens: 1 << 22,
             max_locks_per_client: 1 << 18,
+            max_locks: 1 << 20,
             max_layouts_per_client: 1 << 20,
             max_layouts: 1 << 22,
             max_delegations_per_client: 1 << 16,
             max_unasked_per_client: 4096,
             max_delegations: 1 << 18,
             max_ranges_per_lock: 1 << 16,
+            max_ranges: 1 << 22,
             max_lock_owners_per_file: 1 << 14,
             max_opens_per_file: 1 << 16,
             max_waiters_per_file: 1024,

@@ -248,3 +248,30 @@ fn an_owner_of_another_client_is_refused() {
     assert_eq!(w.file.lock(&ctx, A, &request).map(drop), Err(Error::Inval));
     assert_eq!(other.lock(&ctx, A, &request).map(drop), Err(Error::BadStateid));
 }
+
+/// Ranges are what locks cost, however many of them one stateid has.
+#[test]
+fn all_clients_together_cannot_hold_more_ranges_than_there_may_be() {
+    let mut w = World::default();
+    w.policy.max_ranges = 4;
+    w.policy.close_releases_locks = true;
+    let held = |w: &World| w.index.usage(C).ranges_of_all;
+    w.open(A, Access::BOTH, Deny::NONE).unwrap();
+    w.open(B, Access::BOTH, Deny::NONE).unwrap();
+    for start in [0, 10, 20] {
+        w.lock(A, LockKind::Write, range(start, start + 5), false).unwrap();
+    }
+    assert_eq!(w.lock(B, LockKind::Write, range(100, 105), false), Err(Error::Resource));
+    w.unlock(A, range(12, 13)).unwrap();
+    assert_eq!((held(&w), w.unlock(A, range(22, 23))), (4, Err(Error::Resource)));
+    w.unlock(A, range(0, 15)).unwrap();
+    assert_eq!(held(&w), 1);
+    w.lock(B, LockKind::Write, range(100, 105), false).unwrap();
+    assert_eq!(held(&w), 2);
+    w.close(A).unwrap();
+    assert_eq!(held(&w), 1);
+    w.expire(B, RevokeReason::LeaseExpired);
+    assert_eq!(held(&w), 0);
+    w.index.forget_client(B);
+    assert_eq!(held(&w), 0);
+}

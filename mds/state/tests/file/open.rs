@@ -292,3 +292,16 @@ fn a_client_cannot_hold_more_opens_than_its_share() {
     w.open(B, Access::READ, Deny::NONE).unwrap();
     assert!(w.opens.contains_key(&owner(B)));
 }
+
+#[test]
+fn all_clients_together_cannot_hold_more_opens_than_there_may_be() {
+    let mut w = World::default();
+    w.policy.max_opens = 1;
+    w.open(A, Access::READ, Deny::NONE).unwrap();
+    assert_eq!(w.open(B, Access::READ, Deny::NONE), Err(Error::Resource));
+    w.open(A, Access::BOTH, Deny::NONE).unwrap();
+    w.close(A).unwrap();
+    w.open(B, Access::READ, Deny::NONE).unwrap();
+    w.expire(B, RevokeReason::LeaseExpired);
+    w.open(A, Access::READ, Deny::NONE).unwrap();
+}

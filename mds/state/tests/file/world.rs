@@ -157,7 +157,7 @@ impl World {
                 Effect::Release { stateid, .. } | Effect::Revoked { stateid, .. } => {
                     self.recalls.retain(|r| r.stateid.other != stateid.other);
                 }
-                Effect::Register { .. } | Effect::NeedsSettle => {}
+                Effect::Register { .. } | Effect::Ranges { .. } | Effect::NeedsSettle => {}
             }
             self.log.push(effect);
         }

@@ -197,6 +197,40 @@ fn as_many_abandoned_sessions_as_need_be_make_room() {
     assert_eq!(w.create_error(&cs(id, 11)), Error::Nospc);
 }
 
+/// Who comes late gets fewer slots, in the end one, so that many find something yet.
+#[test]
+fn what_all_clients_have_together_is_bounded() {
+    let by_cache = ClientsConfig { max_cache: 2048 * 8192, ..config() };
+    let by_slots = ClientsConfig { max_slots: 2048, ..config() };
+    for (config, cached) in [(by_cache, 8192), (by_slots, 0)] {
+        let mut w = World::with(config);
+        let mut made = Vec::new();
+        let refused = loop {
+            let owner = Bytes::from(format!("client {}", made.len()));
+            let (r, _) = w.t.exchange_id(w.now, ExchangeId { owner, ..eid("o", 1, 0) }, STATELESS).unwrap();
+            let mut args = cs(r.client, r.seqid);
+            args.fore.max_response_cached = cached;
+            match w.t.create_session(w.now, CONN, &args, 0) {
+                Ok(CreateStep::Pending(p)) => {
+                    let created = w.t.finish_create_session(w.now, *p, true).unwrap();
+                    made.push((created.session.id(), created.reply.fore.max_requests));
+                }
+                other => break other.unwrap_err(),
+            }
+        };
+        w.t.check_invariants().unwrap();
+        assert_eq!(refused, Error::Nospc);
+        let slots: Vec<u32> = made.iter().map(|(_, slots)| *slots).collect();
+        assert_eq!((slots[0], slots.last()), (2, Some(&1)));
+        assert!(slots.is_sorted_by(|a, b| a >= b), "never more than before: {slots:?}");
+        assert_eq!(slots.iter().sum::<u32>(), 2048, "all of it");
+        // What one gives back another has.
+        w.t.destroy_session(made[0].0).unwrap();
+        let r = w.eid(eid("late", 1, 0)).unwrap();
+        assert_eq!(w.create(&cs(r.client, r.seqid)).reply.fore.max_requests, 1);
+    }
+}
+
 /// pynfs CSESS29: sessions come and go without a trace.
 #[test]
 fn csess29_no_leak() {
