@@ -119,6 +119,12 @@ impl Files {
         self.index.lock().locate(self.ids.epoch(), client, stateid)
     }
 
+    /// The client may have no more files open.
+    pub(crate) fn opens_are_full(&self, client: ClientId) -> bool {
+        let usage = self.index.lock().usage(client);
+        usage.opens >= self.policy.max_opens_per_client || usage.opens_of_all >= self.policy.max_opens
+    }
+
     /// Files that were being written to are about to be found still.
     pub(crate) fn stilled(&self, now: Moment) {
         self.stilled.fetch_max(now.0, Ordering::AcqRel);

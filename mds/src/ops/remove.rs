@@ -50,7 +50,7 @@ fn answer(directory: DirectoryChange) -> REMOVE4res {
 ///
 /// # Errors
 /// As LOOKUP, but NOENT is `None`.
-pub(super) async fn find(
+pub(in crate::ops) async fn find(
     cx: &mut Context,
     directory: &InodeKey,
     name: &Name<'_>,

@@ -254,3 +254,31 @@ fn stateids_belong_to_their_client_and_their_file() {
         assert_eq!(a.status(vec![putfh(&other), close(stateid)]).await, nfsstat4::NFS4ERR_BAD_STATEID);
     });
 }
+
+/// The try after it would find its own file (EXIST), or one whose mode does not let it in.
+#[test]
+fn what_could_not_be_opened_is_not_made() {
+    let mut config = at_data_servers();
+    config.limits.opens.per_client = 1;
+    simulate_with(32, config, async |world: World| {
+        let client = world.client("a").await;
+        let (fh, stateid) = client.open("first", BOTH, 0).await;
+        let hows = [
+            createhow4::GUARDED4(fattr(&mode(0o600))),
+            createhow4::UNCHECKED4(fattr(&mode(0o400))),
+            createhow4::EXCLUSIVE4_1(creatverfattr {
+                cva_verf: verifier4([7; 8]),
+                cva_attrs: fattr(&mode(0o600)),
+            }),
+        ];
+        for how in hows {
+            assert_eq!(open(&client, named(how)).await.unwrap_err(), nfsstat4::NFS4ERR_DELAY);
+            let status = client.status(vec![putrootfh(), lookup("f")]).await;
+            assert_eq!(status, nfsstat4::NFS4ERR_NOENT);
+        }
+        // The owner of an open adds to it.
+        client.ok(vec![putrootfh(), open_create("first", b"owner", READ, 0)]).await;
+        client.ok(vec![putfh(&fh), close(stateid4 { seqid: 0, ..stateid })]).await;
+        open(&client, named(createhow4::GUARDED4(fattr(&mode(0o600))))).await.unwrap();
+    });
+}

@@ -12,6 +12,7 @@ use sluice_xdr::nfs4::{
 
 use super::super::lookup::not_a_directory;
 use super::super::open::Subject;
+use super::super::remove::find;
 use crate::attr::change_info;
 use crate::attr::set::Wanted;
 use crate::clients::SessionRef;
@@ -51,6 +52,11 @@ pub(in crate::ops) async fn create(
     let name = cx.name(component)?;
     let plan = plan(cx, how)?;
     let directory = cx.current()?.inode;
+    // What could not be opened is not made: the client's next try would find it, which is EXIST to a guarded one, and
+    // be judged by its mode.
+    if cx.server.files.opens_are_full(cx.client()?) && find(cx, &directory, &name).await?.is_none() {
+        return Err(nfsstat4::NFS4ERR_DELAY.into());
+    }
     let policy = cx.policy().await?;
     let fileid = cx.server.next_fileid().await?;
     let beginning = begin(cx, directory.fileid, policy, plan.wanted.size.unwrap_or(0), access).await?;
