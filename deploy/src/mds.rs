@@ -31,6 +31,7 @@ pub(crate) async fn run(options: cli::Mds) -> Result<()> {
     let cache = cache(options.tuning.metadata_cache, memory::limit());
     let place = Place::new(&options.data_dir, &options.store).standby(options.standby).cache(cache);
     let db = place.await_open(&env).await?;
+    place.check_room(&db)?;
     let mds = Mds::start(env.clone(), Arc::clone(&transport), db.clone(), config(&options.tuning)).await?;
     let server = Arc::new(
         Server::new(env.clone(), transport, limits, mds.plain_programs())
@@ -51,6 +52,10 @@ pub(crate) async fn run(options: cli::Mds) -> Result<()> {
     let why = tokio::select! {
         why = stop::requested(options.child.stop_with_stdin) => why?,
         () = db.taken_over() => bail!("another metadata server has taken over this file system"),
+        error = db.failed() => bail!(
+            "{}: {error}; free space there, or look at the device, and start this server again",
+            place.name()
+        ),
     };
     tracing::info!(why, "metadata server stopping");
     supervised::stopping();

@@ -5,13 +5,17 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use sluice_env::Env;
-use sluice_kv::{Database, EmbeddedOptions, FoundationOptions, KvError, Tls};
+use sluice_kv::{Database, EmbeddedOptions, FoundationOptions, KvError, Room, Tls};
 
 use crate::cli::{Store, StoreKind};
 use crate::durability;
+use crate::status::size;
 
 /// Between two attempts to reach a cluster, each of which takes some seconds by itself.
 const PAUSE: Duration = Duration::from_secs(1);
+
+/// What a store on this machine needs of its device to go on: the next table that it writes, or the next journal.
+const LEAST: u64 = 64 << 20;
 
 /// What a file system in a FoundationDB cluster is called unless somebody says otherwise.
 const NAME: &str = "sluice";
@@ -166,6 +170,15 @@ impl Place {
         }
     }
 
+    /// Refuses a store that would fail soon after its start, before a start has cost anything: each is a takeover, after
+    /// which clients reclaim what they hold. A cluster looks after its devices itself.
+    pub(crate) fn check_room(&self, db: &Database) -> Result<()> {
+        match self.options.kind() {
+            StoreKind::Embedded => enough(&self.name(), db.room()),
+            StoreKind::Foundationdb => Ok(()),
+        }
+    }
+
     fn foundation(&self) -> Result<FoundationOptions> {
         let (dir, given) = (&self.dir, &self.options);
         std::fs::create_dir_all(dir)
@@ -184,6 +197,17 @@ impl Place {
             standby: self.standby,
             still: false,
         })
+    }
+}
+
+fn enough(name: &str, device: Option<Room>) -> Result<()> {
+    match device {
+        Some(Room { free, .. }) if free < LEAST => bail!(
+            "{name}: {} are free on its device, and a metadata server needs {}: free space there",
+            size(free),
+            size(LEAST)
+        ),
+        _ => Ok(()),
     }
 }
 
@@ -229,6 +253,15 @@ mod tests {
         place.open(&Env::system()).await.unwrap().close().await.unwrap();
         let format = std::fs::read_to_string(place.metadata().join("FORMAT")).unwrap();
         assert_eq!(format, "sluice-kv embedded 2\n");
+    }
+
+    #[test]
+    fn a_server_does_not_begin_on_a_device_that_is_full() {
+        let of = |free| enough("/d/metadata", Some(Room { total: 1 << 40, free }));
+        let error = of((64 << 20) - 1).unwrap_err().to_string();
+        assert!(error.starts_with("/d/metadata: 63") && error.ends_with("free space there"), "{error}");
+        of(64 << 20).unwrap();
+        enough("/d/metadata", None).unwrap();
     }
 
     #[test]

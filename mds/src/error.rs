@@ -51,6 +51,8 @@ pub(crate) fn kv_status(error: &KvError) -> nfsstat4 {
         return nfsstat4::NFS4ERR_DELAY;
     }
     match error {
+        // The store, or who took over, has said so once; this server ends, and the next one answers.
+        KvError::Failed { .. } | KvError::Closed | KvError::Superseded => nfsstat4::NFS4ERR_DELAY,
         KvError::GaveUp { .. } | KvError::Unavailable { .. } => {
             tracing::warn!(%error, "the metadata store is slow or away; clients are told to wait");
             nfsstat4::NFS4ERR_DELAY

@@ -140,6 +140,15 @@ impl Database {
         }
     }
 
+    /// Completes when a store on this machine has failed for good or was closed, with the reason: it answers nothing more
+    /// until it is opened again.
+    pub async fn failed(&self) -> KvError {
+        match &self.inner.backend {
+            Backend::Embedded(embedded) => embedded.failed().await,
+            Backend::Memory(_) | Backend::Foundation(_) => std::future::pending().await,
+        }
+    }
+
     /// Whether no other server can have taken over a shared store by now. One that cannot tell answers nobody from
     /// memory; what it asks the store is [`KvError::Unavailable`].
     pub fn is_ours(&self) -> bool {

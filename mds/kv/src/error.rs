@@ -48,10 +48,13 @@ pub enum KvError {
     /// The stored bytes contradict themselves.
     #[error("the store is corrupt: {what}")]
     Corrupt { what: String },
-    /// The device, the file system or the cluster failed. An embedded store answers nothing more until it is opened
-    /// again.
+    /// The device, the file system or the cluster failed.
     #[error("the store failed: {what}")]
     Io { what: String },
+    /// A store failed for good: nobody knows what of the last commits is on its device. It answers nothing more until it
+    /// is opened again.
+    #[error("the store answers nothing more since it failed: {what}")]
+    Failed { what: String },
     /// Another process has the directory open.
     #[error("{} is in use by another process", dir.display())]
     InUse { dir: PathBuf },

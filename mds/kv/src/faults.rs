@@ -19,6 +19,8 @@ pub struct Faults {
     pub too_old: f64,
     /// Beginning to read, or a commit, fails with [`KvError::Unavailable`]; nothing is applied.
     pub unavailable: f64,
+    /// The store has failed for good: whatever is asked of it is [`KvError::Failed`].
+    pub failed: bool,
     /// Every read and commit takes up to this long, uniformly.
     pub latency: Duration,
     /// Little is free on the store's device, as it says.
@@ -33,6 +35,7 @@ impl Faults {
         unknown_lost: 0.0,
         too_old: 0.0,
         unavailable: 0.0,
+        failed: false,
         latency: Duration::ZERO,
         scarce: false,
     };
@@ -51,6 +54,10 @@ pub(crate) enum CommitFault {
 }
 
 impl Faults {
+    fn goes_on(&self) -> Result<(), KvError> {
+        if self.failed { Err(KvError::Failed { what: "injected fault".into() }) } else { Ok(()) }
+    }
+
     pub(crate) async fn delay(&self, env: &Env) {
         let most = u64::try_from(self.latency.as_nanos()).unwrap_or(u64::MAX);
         if most > 0 {
@@ -65,14 +72,17 @@ impl Faults {
     }
 
     pub(crate) fn view(&self, env: &Env) -> Result<(), KvError> {
+        self.goes_on()?;
         if strikes(env, self.unavailable) { Err(unavailable()) } else { Ok(()) }
     }
 
     pub(crate) fn read(&self, env: &Env) -> Result<(), KvError> {
+        self.goes_on()?;
         if strikes(env, self.too_old) { Err(KvError::TooOld) } else { Ok(()) }
     }
 
     pub(crate) fn commit(&self, env: &Env) -> Result<CommitFault, KvError> {
+        self.goes_on()?;
         if strikes(env, self.unavailable) {
             return Err(unavailable());
         }

@@ -29,6 +29,7 @@ mod destroy_session;
 mod drain;
 mod exchange_id;
 mod exports;
+mod failed_store;
 mod free_stateid;
 mod getattr;
 mod layout_recall;

@@ -124,6 +124,7 @@ fn store(world: &World) -> Faults {
         unavailable: chance(world) / 10.0,
         latency: Duration::from_millis(below(world, 20)),
         scarce: below(world, 4) == 0,
+        ..Faults::NONE
     }
 }
 

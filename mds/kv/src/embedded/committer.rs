@@ -5,13 +5,13 @@
 //! queue to blocking work, which leads until the queue is empty. In a simulation that work runs inline.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use sluice_env::Env;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SetOnce, oneshot};
 
 use crate::embedded::EmbeddedOptions;
 use crate::embedded::cold::Cold;
@@ -77,7 +77,7 @@ pub(crate) struct Core {
     /// The view new transactions read.
     newest: RwLock<Shared<Snapshot>>,
     /// Why the store answers nothing more: after a failed sync nobody knows what is on the device.
-    failed: OnceLock<KvError>,
+    failed: SetOnce<KvError>,
 }
 
 impl Core {
@@ -99,7 +99,7 @@ impl Core {
             validator: Mutex::new(Validator { history, views, version }),
             groups: AtomicU64::new(0),
             newest,
-            failed: OnceLock::new(),
+            failed: SetOnce::new(),
         }
     }
 
@@ -171,9 +171,24 @@ impl Core {
         }
     }
 
-    fn fail(&self, error: KvError) {
+    /// Completes when the store answers nothing more, with the reason.
+    pub(crate) async fn failed(&self) -> KvError {
+        self.failed.wait().await.clone()
+    }
+
+    /// Tells once: whoever asks from now on is told, too.
+    fn fail(&self, error: &KvError) {
+        if self.failed.initialized() {
+            return;
+        }
+        // Before whoever waits for it hears: the process may end then.
         tracing::error!(%error, "the metadata store failed and answers nothing more");
-        self.failed.get_or_init(|| error);
+        let what = match error {
+            KvError::Io { what } => what.clone(),
+            other => other.to_string(),
+        };
+        // It was closed meanwhile: that answers nothing either.
+        self.failed.set(KvError::Failed { what }).ok();
     }
 
     /// Queues a transaction and completes when it is durable or refused. It goes on if the caller
@@ -222,7 +237,8 @@ impl Core {
 
     /// Makes every later call answer [`KvError::Closed`].
     pub(crate) fn shut(&self) {
-        self.failed.get_or_init(|| KvError::Closed);
+        // One that failed before stays so.
+        self.failed.set(KvError::Closed).ok();
     }
 
     /// The next group, into `group`, which is empty; false: then nobody leads any more.
@@ -266,7 +282,7 @@ impl Core {
             return;
         }
         if let Err(error) = self.engine.write(&effect, version) {
-            self.fail(error);
+            self.fail(&error);
             for (answer, _) in accepted {
                 answer.send(Err(KvError::CommitUnknown)).ok();
             }
@@ -319,7 +335,7 @@ impl Drop for Leader {
         if self.done {
             return;
         }
-        self.core.fail(KvError::Io { what: "the committer stopped".into() });
+        self.core.fail(&KvError::Io { what: "the committer stopped".into() });
         // Dropped answers read as unknown.
         let mut group = Vec::new();
         while self.core.next_group(&mut group) {

@@ -83,6 +83,11 @@ impl Embedded {
         Some(Room { total: bytes(found.f_blocks), free: bytes(found.f_bavail) })
     }
 
+    /// Completes when the store answers nothing more, with the reason.
+    pub(crate) async fn failed(&self) -> KvError {
+        self.core.failed().await
+    }
+
     /// Groups committed since the store was opened.
     pub(crate) fn groups(&self) -> u64 {
         self.core.groups()

@@ -1,0 +1,83 @@
+//! A metadata server as a process: when it does not begin, and when it ends so that it is started again.
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+#![allow(clippy::disallowed_methods, reason = "processes are waited for in real time")]
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+const SLUICE: &str = env!("CARGO_BIN_EXE_sluice");
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+fn sluice(arguments: &[&str]) -> std::process::Output {
+    Command::new(SLUICE).args(arguments).output().unwrap()
+}
+
+/// A metadata server that answers, with what it says from then on. A file that becomes too long is an error to it, and does
+/// not kill it.
+fn start(dir: &Path, port: u16) -> (Child, BufReader<std::process::ChildStderr>) {
+    let line = r#"trap "" XFSZ; exec "$0" mds --data-dir "$1" --listen "127.0.0.1:$2""#;
+    let mut server = Command::new("sh")
+        .args(["-c", line, SLUICE])
+        .arg(dir)
+        .arg(port.to_string())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut log = BufReader::new(server.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("metadata server ready") {
+        line.clear();
+        assert!(log.read_line(&mut line).unwrap() > 0, "it did not start");
+    }
+    (server, log)
+}
+
+fn ended(server: &mut Child) -> ExitStatus {
+    let began = Instant::now();
+    loop {
+        if let Some(status) = server.try_wait().unwrap() {
+            return status;
+        }
+        if began.elapsed() > PATIENCE {
+            server.kill().unwrap();
+            panic!("it goes on");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_server_whose_store_fails_ends_and_says_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = dir.path().join("cluster.key");
+    assert!(sluice(&["key", "new", key.to_str().unwrap()]).status.success());
+    let port = free_port();
+    let (mut server, mut log) = start(dir.path(), port);
+    // The device takes no more, as far as this process is concerned.
+    let pid = server.id().to_string();
+    assert!(Command::new("prlimit").args(["--pid", &pid, "--fsize=1"]).status().unwrap().success());
+    let at = format!("127.0.0.1:{port}");
+    let change = ["policy", "/", "wide", "--mds", &at, "--key", key.to_str().unwrap()];
+    assert!(!sluice(&change).status.success(), "nothing can be written");
+    assert_eq!(ended(&mut server).code(), Some(1));
+    let mut said = String::new();
+    log.read_to_string(&mut said).unwrap();
+    let failed = said.lines().filter(|line| line.contains("the metadata store failed")).count();
+    assert_eq!(failed, 1, "{said}");
+    let last = said.lines().last().unwrap();
+    let metadata = dir.path().join("metadata");
+    assert!(last.starts_with(&format!("sluice: {}: ", metadata.display())), "{said}");
+    assert!(last.contains("File too large") && last.contains("free space there"), "{said}");
+    // And the next one goes on with what was committed.
+    let (mut server, _log) = start(dir.path(), port);
+    assert!(sluice(&change).status.success());
+    server.kill().unwrap();
+    server.wait().unwrap();
+}
