@@ -28,9 +28,10 @@ pub(crate) async fn run(options: cli::Ds) -> Result<()> {
 async fn serve(options: &cli::Serve, new: bool) -> Result<()> {
     logs::start();
     descriptors::raise();
+    let scraped = metrics::bind(options.metrics).await?;
     let server = start(options, new).await?;
-    if let Some(address) = options.metrics {
-        metrics::serve(address, Arc::new(DsSource(Arc::clone(&server)))).await?;
+    if let Some(listener) = scraped {
+        metrics::serve(listener, Arc::new(DsSource(Arc::clone(&server))))?;
     }
     supervised::ready();
     let why = stop::requested(options.child.stop_with_stdin).await?;

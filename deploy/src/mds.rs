@@ -30,23 +30,24 @@ pub(crate) async fn run(options: cli::Mds) -> Result<()> {
     let limits = Limits::default();
     let cache = cache(options.tuning.metadata_cache, memory::limit());
     let place = Place::new(&options.data_dir, &options.store).standby(options.standby).cache(cache);
+    // All that an administrator may have to put right is looked at before the store is taken over, which costs clients a
+    // reclaim of what they hold.
+    let scraped = metrics::bind(options.metrics).await?;
     let db = place.await_open(&env).await?;
     place.check_room(&db)?;
+    let listener = transport.listen(options.listen).await;
+    let listener = listener.map_err(|error| anyhow!(ports::explain("--listen", options.listen, &error)))?;
     let mds = Mds::start(env.clone(), Arc::clone(&transport), db.clone(), config(&options.tuning)).await?;
     let server = Arc::new(
         Server::new(env.clone(), transport, limits, mds.plain_programs())
             .with_secure(key, mds.secure_programs()),
     );
-    let listener = server
-        .listen(options.listen)
-        .await
-        .map_err(|error| anyhow!(ports::explain("--listen", options.listen, &error)))?;
     tracing::info!(listen = %listener.local_addr(), data = %options.data_dir.display(), "metadata server ready");
     tell_exports(&mds, &options);
     env.spawn.spawn(Box::pin(Arc::clone(&server).serve(listener)));
-    if let Some(address) = options.metrics {
+    if let Some(listener) = scraped {
         let source = MdsSource { mds: Arc::clone(&mds), server: Arc::clone(&server) };
-        metrics::serve(address, Arc::new(source)).await?;
+        metrics::serve(listener, Arc::new(source))?;
     }
     supervised::ready();
     let why = tokio::select! {

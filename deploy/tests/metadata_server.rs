@@ -81,3 +81,24 @@ fn a_server_whose_store_fails_ends_and_says_what_to_do() {
     server.kill().unwrap();
     server.wait().unwrap();
 }
+
+#[test]
+fn a_metrics_port_that_is_taken_is_told_before_anything_is_begun() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = dir.path().join("cluster.key");
+    assert!(sluice(&["key", "new", key.to_str().unwrap()]).status.success());
+    let (taken, port) = (TcpListener::bind("127.0.0.1:0").unwrap(), free_port());
+    let (at, metrics) = (format!("127.0.0.1:{port}"), taken.local_addr().unwrap().to_string());
+    let refused =
+        sluice(&["mds", "--data-dir", dir.path().to_str().unwrap(), "--listen", &at, "--metrics", &metrics]);
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert!(said.contains("choose another port with --metrics") && !said.contains("ready"), "{said}");
+    // Nobody was told to reclaim: the next start is the first.
+    let (mut server, _log) = start(dir.path(), port);
+    let status = sluice(&["status", "--json", "--mds", &at, "--key", key.to_str().unwrap()]);
+    server.kill().unwrap();
+    server.wait().unwrap();
+    let status = String::from_utf8(status.stdout).unwrap();
+    assert!(status.contains("\"epoch\": 1,"), "{status}");
+}

@@ -40,14 +40,21 @@ pub(crate) trait Source: Send + Sync + 'static {
     fn snapshot(&self) -> BoxFuture<'_, Result<Box<dyn Collector>, String>>;
 }
 
-/// Answers scrapers on `address` for the life of the process; where it listens, with the port that was picked.
+/// Where scrapers will be answered, if there is such a place: taken before a server begins anything that others notice.
 ///
 /// # Errors
 /// One line for an operator: the port is taken.
-pub(crate) async fn serve(address: SocketAddr, source: Arc<dyn Source>) -> Result<SocketAddr> {
-    let listener = TcpListener::bind(address)
-        .await
-        .map_err(|error| anyhow!(ports::explain("--metrics", address, &error)))?;
+pub(crate) async fn bind(address: Option<SocketAddr>) -> Result<Option<TcpListener>> {
+    let Some(address) = address else { return Ok(None) };
+    let bound = TcpListener::bind(address).await;
+    bound.map(Some).map_err(|error| anyhow!(ports::explain("--metrics", address, &error)))
+}
+
+/// Answers scrapers for the life of the process; where it listens, with the port that was picked.
+///
+/// # Errors
+/// The listener has no address.
+pub(crate) fn serve(listener: TcpListener, source: Arc<dyn Source>) -> Result<SocketAddr> {
     let local = listener.local_addr()?;
     tokio::spawn(accept(listener, source));
     tracing::info!(listen = %local, "metrics at http://{local}/metrics");

@@ -42,9 +42,10 @@ impl World {
         config.store.create = true;
         let data = Arc::new(DataServer::start(env, Arc::new(Tcp), config).await.unwrap());
         let ds = data.local_addr();
+        let any = async || bind(Some(ANY.into())).await.unwrap().unwrap();
         let metrics = [
-            serve(ANY.into(), Arc::new(MdsSource { mds, server })).await.unwrap(),
-            serve(ANY.into(), Arc::new(DsSource(data))).await.unwrap(),
+            serve(any().await, Arc::new(MdsSource { mds, server })).unwrap(),
+            serve(any().await, Arc::new(DsSource(data))).unwrap(),
         ];
         Self { mds: at, ds, metrics, _dir: dir }
     }
