@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use anyhow::{Result, bail};
 use serde_json::json;
 use sluice_xdr::control::{
-    ADMIN_POLICY, ADMIN_POLICY_args, ADMIN_POLICY_res, ADMIN_QUOTAS_resok, ADMIN_STATUS, ADMIN_STATUS_res,
-    ADMIN_STATUS_resok, ctl_client_status, ctl_data_server_status, ctl_health, ctl_proxied,
+    ADMIN_POLICY, ADMIN_POLICY_args, ADMIN_POLICY_res, ADMIN_QUOTAS_resok, ADMIN_ROOM, ADMIN_ROOM_resok,
+    ADMIN_STATUS, ADMIN_STATUS_res, ADMIN_STATUS_resok, ctl_client_status, ctl_data_server_status,
+    ctl_health, ctl_proxied,
 };
 
 use crate::quotas::{self, notices};
@@ -23,15 +24,22 @@ pub(crate) async fn ask(admin: &Admin) -> Result<ADMIN_STATUS_resok> {
     }
 }
 
+/// How much room the metadata has; nothing where the metadata server is too old to tell, or does not know.
+pub(crate) async fn room(admin: &Admin) -> Option<ADMIN_ROOM_resok> {
+    let told = admin.call(ADMIN_ROOM, &()).await.unwrap_or_default();
+    Some(told).filter(|room: &ADMIN_ROOM_resok| room.total_bytes > 0)
+}
+
 pub(crate) async fn run(options: cli::Status) -> Result<()> {
     let admin = Admin::reach(&options.reach).await?;
     let status = ask(&admin).await?;
+    let room = room(&admin).await;
     let proxied = why::proxied(&admin).await;
     let exceeded = notices::exceeded(&admin).await;
     if options.json {
-        say!("{}", serde_json::to_string_pretty(&to_json(&status, &proxied, &exceeded))?);
+        say!("{}", serde_json::to_string_pretty(&to_json(&status, room.as_ref(), &proxied, &exceeded))?);
     } else {
-        show(&status);
+        show(&status, room.as_ref());
         let mut warnings = warnings(&status, &proxied);
         warnings.extend(notices::used_up(&exceeded).map(|line| format!("warning: {line}")));
         if !warnings.is_empty() {
@@ -103,6 +111,7 @@ pub(crate) fn address(server: &ctl_data_server_status) -> String {
 
 fn to_json(
     status: &ADMIN_STATUS_resok,
+    room: Option<&ADMIN_ROOM_resok>,
     proxied: &[ctl_proxied],
     exceeded: &ADMIN_QUOTAS_resok,
 ) -> serde_json::Value {
@@ -118,6 +127,8 @@ fn to_json(
             "grace_seconds_left": status.grace_seconds_left,
             "files": status.files,
             "used_bytes": status.used_bytes,
+            "store_capacity_bytes": room.map(|room| room.total_bytes),
+            "store_free_bytes": room.map(|room| room.free_bytes),
             "proxied_bytes": status.proxied_bytes_read + status.proxied_bytes_written,
             "proxied_bytes_read": status.proxied_bytes_read,
             "proxied_bytes_written": status.proxied_bytes_written,
@@ -199,7 +210,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn show(status: &ADMIN_STATUS_resok) {
+fn show(status: &ADMIN_STATUS_resok, room: Option<&ADMIN_ROOM_resok>) {
     say!(
         "metadata server {}  up {}  {} files, {} used{}",
         text(&status.listen),
@@ -222,6 +233,9 @@ fn show(status: &ADMIN_STATUS_resok) {
         size(proxied),
         if proxied > 0 { " (a healthy mount proxies nothing)" } else { "" }
     );
+    if let Some(room) = room {
+        say!("metadata        {} of {} left on its device", size(room.free_bytes), size(room.total_bytes));
+    }
     say!("version         {}", versions(status));
     if status.degraded_files > 0 {
         let waits = text(&status.healing);

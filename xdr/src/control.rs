@@ -4466,6 +4466,31 @@ impl Decode for ADMIN_KEYS_res {
     }
 }
 
+/// The device under the metadata store; of a cluster, that of the process that has the least,
+/// by its share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ADMIN_ROOM_resok {
+    /// 0: not known
+    pub total_bytes: u64,
+    /// that the store may still fill
+    pub free_bytes: u64,
+}
+
+impl Encode for ADMIN_ROOM_resok {
+    fn encode(&self, w: &mut Writer) {
+        w.u64(self.total_bytes);
+        w.u64(self.free_bytes);
+    }
+}
+
+impl Decode for ADMIN_ROOM_resok {
+    const MIN_SIZE: usize = 16;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { total_bytes: r.u64()?, free_bytes: r.u64()? })
+    }
+}
+
 pub const SLUICE_ADMIN: u32 = 0x2051_c003;
 pub const SLUICE_ADMIN_V2: u32 = 2;
 pub const ADMIN_NULL: u32 = 0;
@@ -4489,3 +4514,4 @@ pub const ADMIN_QUOTA: u32 = 21;
 pub const ADMIN_SCRUB: u32 = 22;
 pub const ADMIN_AUDIT: u32 = 23;
 pub const ADMIN_KEYS: u32 = 24;
+pub const ADMIN_ROOM: u32 = 25;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use sluice_xdr::control::{
-    ADMIN_DOCTOR_resok, ADMIN_QUOTAS_resok, ADMIN_STATUS_resok, ctl_data_server_status, ctl_machine,
-    ctl_proxied,
+    ADMIN_DOCTOR_resok, ADMIN_QUOTAS_resok, ADMIN_ROOM_resok, ADMIN_STATUS_resok, ctl_data_server_status,
+    ctl_machine, ctl_proxied,
 };
 
 use super::Finding;
@@ -18,6 +18,11 @@ const SKEW: i64 = 5_000_000_000;
 const FEW: u64 = 4096;
 /// What was refused longer ago, in seconds, is over.
 const LATELY: u64 = 600;
+
+/// Of the metadata's device, one part in so many, but no more than this: less than that is left for a while only, and where
+/// small files are not kept in the metadata any more (`mds/src/layout/inline.rs`).
+const LITTLE: (u64, u64) = (20, 16 << 30);
+const SCARCE: (u64, u64) = (10, 64 << 30);
 
 pub(super) fn judge(
     status: &ADMIN_STATUS_resok,
@@ -163,6 +168,23 @@ fn reports(status: &ADMIN_STATUS_resok, told: &ADMIN_DOCTOR_resok) -> Vec<Findin
         }))
     });
     all.collect()
+}
+
+/// While little is left for the metadata, small files go to data servers; when nothing is, the metadata server ends.
+pub(super) fn room(device: &ADMIN_ROOM_resok) -> Option<Finding> {
+    let left = format!(
+        "{} of {} are left on the metadata's device",
+        size(device.free_bytes),
+        size(device.total_bytes)
+    );
+    let below = |part: u64, most: u64| device.free_bytes < (device.total_bytes / part).min(most);
+    if below(LITTLE.0, LITTLE.1) {
+        return Some(Finding::problem(format!(
+            "{left}: free space there, for a metadata server that has none ends and does not begin again"
+        )));
+    }
+    below(SCARCE.0, SCARCE.1)
+        .then(|| Finding::note(format!("{left}: what small files take more goes to data servers")))
 }
 
 /// That somebody has used up what it was given is what limits are for: no problem of the installation.

@@ -163,6 +163,25 @@ fn proxied_old() -> ctl_proxied {
 }
 
 #[test]
+fn a_metadata_device_that_fills_is_named_before_it_is_full() {
+    const GIB: u64 = 1 << 30;
+    let of = |total, free| room(&ADMIN_ROOM_resok { total_bytes: total * GIB, free_bytes: free * GIB });
+    for (total, free) in [(100, 10), (100, 99), (10_000, 64)] {
+        assert_eq!(of(total, free), None, "{free} of {total}");
+    }
+    for (total, free) in [(100, 9), (100, 5), (10_000, 63), (10_000, 16)] {
+        let note = of(total, free).unwrap();
+        assert_eq!(note.level, Level::Note);
+        assert!(note.what.ends_with("what small files take more goes to data servers"), "{}", note.what);
+    }
+    for (total, free) in [(100, 4), (100, 0), (10_000, 15)] {
+        assert_eq!(of(total, free).unwrap().level, Level::Problem, "{free} of {total}");
+    }
+    let words = of(100, 4).unwrap().what;
+    assert!(words.starts_with("4096 MiB of 100 GiB are left on the metadata's device: "), "{words}");
+}
+
+#[test]
 fn quotas_that_are_used_up_are_a_note() {
     let files = ctl_limit { soft: 0, hard: 3 };
     let user = |used_files| ctl_quota { path: "/t".into(), files, used_files, ..tree() };

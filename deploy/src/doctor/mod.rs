@@ -90,6 +90,7 @@ async fn examine(admin: &Admin) -> Result<Vec<Finding>> {
     };
     let mut findings = judge::clock_here(&told, before, SystemTime::now());
     findings.extend(judge::judge(&status, &told, &why::proxied(admin).await));
+    findings.extend(status::room(admin).await.and_then(|room| judge::room(&room)));
     findings.extend(judge::quotas(&notices::exceeded(admin).await));
     findings.extend(network::to_data_servers(&status).await);
     findings.extend(mounts::here(&status));

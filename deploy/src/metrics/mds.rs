@@ -126,6 +126,12 @@ fn store(page: &mut Page<'_>, all: &Statistics) -> fmt::Result {
     page.counter("sluice_mds_read_versions", things, help, one(all.views))?;
     let help = "Reads of the metadata store, of a key or a range";
     page.counter("sluice_mds_reads", things, help, one(all.reads))?;
+    // A device that does not tell has no series, rather than one that says 0.
+    let room = || all.room.into_iter();
+    let help = "Size of the device that the metadata is on; of a cluster, of the one that has the least left, by its share";
+    page.gauge("sluice_mds_store_capacity", In::Bytes, help, room().map(|room| (Vec::new(), room.total)))?;
+    let help = "Bytes that the metadata may still fill there";
+    page.gauge("sluice_mds_store_free", In::Bytes, help, room().map(|room| (Vec::new(), room.free)))?;
     page.counter("sluice_mds_orders", things, "Calls to data servers", one(all.orders))?;
     page.counter("sluice_mds_reports", things, "Calls of data servers, heartbeats aside", one(all.reports))
 }

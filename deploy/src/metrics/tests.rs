@@ -140,6 +140,8 @@ async fn what_the_servers_did_is_in_the_scrape() {
         ("sluice_mds_data_server_health{data_server=\"1\",health=\"ok\"}", 1.0),
         ("sluice_mds_data_server_health{data_server=\"1\",health=\"failing\"}", 0.0),
         ("sluice_mds_degraded_files", 0.0),
+        ("sluice_mds_store_capacity_bytes", 100.0),
+        ("sluice_mds_store_free_bytes", 99.0),
         ("sluice_mds_quotas", 0.0),
         ("sluice_mds_quota_subjects{state=\"above-soft\"}", 0.0),
         ("sluice_mds_quota_subjects{state=\"full\"}", 0.0),

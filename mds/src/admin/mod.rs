@@ -64,6 +64,7 @@ impl Program for Admin {
                 ADMIN_SERVERS => encode(&self.servers().await),
                 ADMIN_DRAIN => answer(&call, async |args| self.drain(args).await).await,
                 ADMIN_REMOVE => answer(&call, async |args| self.remove(args).await).await,
+                ADMIN_ROOM => encode(&self.room()),
                 ADMIN_KEYS => answer(&call, async |args| self.keys(args).await).await,
                 ADMIN_AUDIT => answer(&call, async |args| self.audit(args).await).await,
                 ADMIN_SCRUB => answer(&call, async |args| self.scrub(args).await).await,
@@ -131,6 +132,12 @@ impl Admin {
             clients: mds.client_infos().iter().map(|info| self.client(info)).collect(),
             data_servers: mds.data_servers.all().iter().map(|store| self.data_server(store)).collect(),
         })
+    }
+
+    fn room(&self) -> ADMIN_ROOM_resok {
+        let room = self.mds.db.room();
+        room.map(|room| ADMIN_ROOM_resok { total_bytes: room.total, free_bytes: room.free })
+            .unwrap_or_default()
     }
 
     fn client(&self, info: &ClientInfo) -> ctl_client_status {

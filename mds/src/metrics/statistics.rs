@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use sluice_kv::Room;
 use sluice_namespace::stable_storage::statistic;
 use sluice_namespace::{FsError, Statistic};
 use sluice_state::lease::LeaseState;
@@ -38,6 +39,8 @@ pub struct Statistics {
     pub conflicts: u64,
     pub views: u64,
     pub reads: u64,
+    /// Of the device under the store, where it is known.
+    pub room: Option<Room>,
     pub orders: u64,
     pub reports: u64,
     pub operations: Vec<OperationSnapshot>,
@@ -113,6 +116,7 @@ impl Mds {
             conflicts: work.conflicts,
             views: work.views,
             reads: work.reads,
+            room: self.db.room(),
             orders: self.data_servers.orders(),
             reports: get(&metrics.reports),
             operations: metrics.operations.snapshot(),

@@ -150,3 +150,14 @@ fn readers_are_few_and_one_that_died_is_forgotten() {
         assert!(rows(&world, begun[0], b"").await.is_err());
     });
 }
+
+#[test]
+fn the_room_that_the_metadata_has_is_told() {
+    simulate(9, async |world: World| {
+        for (scarce, free_bytes) in [(false, 99), (true, 1)] {
+            world.db.set_faults(sluice_kv::Faults { scarce, ..sluice_kv::Faults::NONE });
+            let told: ADMIN_ROOM_resok = ask(&world, ADMIN_ROOM, &()).await;
+            assert_eq!(told, ADMIN_ROOM_resok { total_bytes: 100, free_bytes });
+        }
+    });
+}
