@@ -44,6 +44,14 @@ async fn serve(options: &cli::Serve, new: bool) -> Result<()> {
 /// Starts the server; `new`: it may make its store.
 pub(crate) async fn start(options: &cli::Serve, new: bool) -> Result<Arc<DataServer>> {
     let (mds, advertise) = addresses(options)?;
+    if only_here(options.listen, &advertise) {
+        let told: Vec<String> = advertise.iter().map(ToString::to_string).collect();
+        tracing::warn!(
+            "clients are told {}, by which each host means itself: for clients on other hosts give --advertise (key `advertise`); the metadata server is called {}, which stands for a loopback address here",
+            told.join(", "),
+            options.mds
+        );
+    }
     let key = key(options)?;
     std::fs::create_dir_all(&options.data_dir).with_context(|| {
         format!("cannot make {}: choose a writable --data-dir", options.data_dir.display())
@@ -106,6 +114,12 @@ pub(crate) fn addresses(options: &cli::Serve) -> Result<(SocketAddr, Vec<SocketA
     Ok((mds, advertise))
 }
 
+/// Whether other hosts are let in and told an address that leads them to themselves. Of a data server on the metadata server's
+/// host this is what comes of a name in /etc/hosts, and right if all clients are there, too.
+fn only_here(listen: SocketAddr, advertise: &[SocketAddr]) -> bool {
+    !listen.ip().is_loopback() && advertise.iter().any(|address| address.ip().is_loopback())
+}
+
 /// The address of this host that packets from the metadata server come back to.
 fn reachable(listen: SocketAddr, mds: SocketAddr) -> Result<SocketAddr> {
     if !listen.ip().is_unspecified() {
@@ -143,6 +157,15 @@ mod tests {
         };
         let (_, all) = addresses(&options).map_err(|error| error.to_string())?;
         Ok(all.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn an_address_that_means_each_host_itself_is_warned_of() {
+        let at = |address: &str| address.parse::<SocketAddr>().unwrap();
+        assert!(only_here(at("[::]:2050"), &[at("127.0.1.1:2050")]));
+        assert!(only_here(at("0.0.0.0:2050"), &[at("192.0.2.2:2050"), at("[::1]:2050")]));
+        assert!(!only_here(at("127.0.0.1:2050"), &[at("127.0.0.1:2050")]), "nobody else is let in");
+        assert!(!only_here(at("[::]:2050"), &[at("192.0.2.2:2050")]));
     }
 
     #[test]

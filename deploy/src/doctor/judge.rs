@@ -1,6 +1,7 @@
 //! What the metadata server tells, judged. Pure.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::SystemTime;
 
 use sluice_xdr::control::{
@@ -50,6 +51,7 @@ pub(super) fn judge(
             Finding::problem(warning.strip_prefix("warning: ").unwrap_or(&warning).to_owned())
         }),
     );
+    findings.extend(only_here(status));
     findings.extend(shared_devices(status));
     if status.degraded_files > 0 {
         findings.push(Finding::note(format!("{} files have mirrors to heal", status.degraded_files)));
@@ -190,6 +192,25 @@ pub(super) fn room(device: &ADMIN_ROOM_resok) -> Option<Finding> {
 /// That somebody has used up what it was given is what limits are for: no problem of the installation.
 pub(super) fn quotas(exceeded: &ADMIN_QUOTAS_resok) -> Option<Finding> {
     notices::used_up(exceeded).map(Finding::note)
+}
+
+/// Data servers that tell hosts other than their own an address by which each host means itself.
+fn only_here(status: &ADMIN_STATUS_resok) -> Vec<Finding> {
+    let elsewhere = |host: &[u8]| text(host).parse().is_ok_and(|host: IpAddr| !host.is_loopback());
+    let here = |host: &[u8]| text(host).parse().is_ok_and(|host: IpAddr| host.is_loopback());
+    let clients = status.clients.iter().any(|client| elsewhere(&client.address));
+    let serves_elsewhere =
+        |server: &ctl_data_server_status| server.addresses.iter().any(|address| elsewhere(&address.host));
+    let servers = status.data_servers.iter();
+    let told = servers.clone().filter(|server| server.addresses.iter().any(|address| here(&address.host)));
+    told.filter(|server| clients || servers.clone().any(|o| o.id != server.id && serves_elsewhere(o)))
+        .map(|server| {
+            Finding::problem(format!(
+                "{} tells other hosts a loopback address, by which each means itself: set `advertise` there (its name for the metadata server stands for loopback, in /etc/hosts perhaps)",
+                named(server)
+            ))
+        })
+        .collect()
 }
 
 fn shared_devices(status: &ADMIN_STATUS_resok) -> Vec<Finding> {

@@ -182,6 +182,28 @@ fn a_metadata_device_that_fills_is_named_before_it_is_full() {
 }
 
 #[test]
+fn a_loopback_address_is_a_problem_once_there_is_another_host() {
+    let at = |host: &'static str, id| ctl_data_server_status {
+        addresses: vec![ctl_address { host: host.into(), port: 2050 }],
+        ..server(id)
+    };
+    let line = problem(&status(vec![at("127.0.1.1", 1)]), &told());
+    assert!(
+        line.starts_with("data server 1 (127.0.1.1:2050) tells other hosts a loopback address, by which"),
+        "{line}"
+    );
+    // All on one host, or nobody there yet.
+    for address in ["127.0.0.1", "::1", ""] {
+        let mut alone = status(vec![at("::1", 1), at("127.0.0.1", 2)]);
+        alone.clients[0].address = address.into();
+        assert!(judge(&alone, &told(), &[]).iter().all(|finding| finding.level == Level::Good), "{address}");
+    }
+    let mut two = status(vec![at("::1", 1), server(2)]);
+    two.clients.clear();
+    assert!(problem(&two, &told()).starts_with("data server 1 ([::1]:2050) tells"));
+}
+
+#[test]
 fn quotas_that_are_used_up_are_a_note() {
     let files = ctl_limit { soft: 0, hard: 3 };
     let user = |used_files| ctl_quota { path: "/t".into(), files, used_files, ..tree() };
