@@ -1,6 +1,7 @@
 //! `sluice ds`.
 
 use std::net::{SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,8 +9,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use sluice_ds::{Config, DataServer, StartError};
 use sluice_env::Env;
 use sluice_rpc::{ClusterKey, Tcp};
-use sluice_store::SumOptions;
 use sluice_store::device::FileDevice;
+use sluice_store::{StoreError, SumOptions};
 
 use crate::metrics::ds::DsSource;
 use crate::{cli, descriptors, durability, logs, metrics, ports, reach, servers, stop, supervised};
@@ -53,17 +54,13 @@ pub(crate) async fn start(options: &cli::Serve, new: bool) -> Result<Arc<DataSer
         );
     }
     let key = key(options)?;
-    std::fs::create_dir_all(&options.data_dir).with_context(|| {
-        format!("cannot make {}: choose a writable --data-dir", options.data_dir.display())
-    })?;
-    let mut config = Config::new(options.listen, options.data_dir.join("store"), mds, key);
+    let dir = store_dir(&options.data_dir, new)?;
+    let mut config = Config::new(options.listen, dir, mds, key);
     config.advertise = advertise;
     config.version = crate::VERSION.to_owned();
     config.store.create = new;
     config.store.checksums = options.sums.checksums;
     config.store.sums = sum_options(&options.sums);
-    std::fs::create_dir_all(&config.data_dir)
-        .with_context(|| format!("cannot make {}", config.data_dir.display()))?;
     let (env, transport) = (Env::system(), Arc::new(Tcp));
     let server = if durability::unsafe_no_sync("ds") {
         let device = FileDevice::new(&config.data_dir)?.unsafe_no_sync();
@@ -72,6 +69,19 @@ pub(crate) async fn start(options: &cli::Serve, new: bool) -> Result<Arc<DataSer
         DataServer::start(env, transport, config).await
     };
     Ok(Arc::new(server.map_err(explain)?))
+}
+
+/// Where the store is; made only for a new one: what is missing is a device that is not mounted, most likely, and below its
+/// mount point nothing is to be left behind.
+fn store_dir(data_dir: &Path, new: bool) -> Result<PathBuf> {
+    let dir = data_dir.join("store");
+    if new {
+        std::fs::create_dir_all(&dir)
+            .with_context(|| format!("cannot make {}: choose a writable --data-dir", dir.display()))?;
+    } else if !dir.try_exists().with_context(|| format!("cannot look at {}", dir.display()))? {
+        return Err(StoreError::Absent(dir.display().to_string()).into());
+    }
+    Ok(dir)
 }
 
 fn sum_options(given: &cli::Sums) -> SumOptions {
@@ -166,6 +176,18 @@ mod tests {
         assert!(only_here(at("0.0.0.0:2050"), &[at("192.0.2.2:2050"), at("[::1]:2050")]));
         assert!(!only_here(at("127.0.0.1:2050"), &[at("127.0.0.1:2050")]), "nobody else is let in");
         assert!(!only_here(at("[::]:2050"), &[at("192.0.2.2:2050")]));
+    }
+
+    #[test]
+    fn nothing_is_made_where_a_device_may_not_be_mounted() {
+        let dir = tempfile::tempdir().unwrap();
+        let missing = dir.path().join("disk1");
+        let error = store_dir(&missing, false).unwrap_err().to_string();
+        assert!(error.contains("is the device mounted?"), "{error}");
+        assert!(!missing.exists());
+        let made = store_dir(&missing, true).unwrap();
+        assert!(made.is_dir());
+        assert_eq!(store_dir(&missing, false).unwrap(), made);
     }
 
     #[test]
