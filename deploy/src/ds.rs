@@ -44,7 +44,7 @@ async fn serve(options: &cli::Serve, new: bool) -> Result<()> {
 
 /// Starts the server; `new`: it may make its store.
 pub(crate) async fn start(options: &cli::Serve, new: bool) -> Result<Arc<DataServer>> {
-    let (mds, advertise) = addresses(options)?;
+    let (addresses, advertise) = addresses(options)?;
     if only_here(options.listen, &advertise) {
         let told: Vec<String> = advertise.iter().map(ToString::to_string).collect();
         tracing::warn!(
@@ -55,7 +55,8 @@ pub(crate) async fn start(options: &cli::Serve, new: bool) -> Result<Arc<DataSer
     }
     let key = key(options)?;
     let dir = store_dir(&options.data_dir, new)?;
-    let mut config = Config::new(options.listen, dir, mds, key);
+    let mut config = Config::new(options.listen, dir, addresses[0], key);
+    config.mds = Arc::new(reach::Name::new(&options.mds));
     config.advertise = advertise;
     config.version = crate::VERSION.to_owned();
     config.store.create = new;
@@ -106,16 +107,17 @@ pub(crate) fn check(options: &cli::Serve) -> Result<()> {
     key(options).map(drop)
 }
 
-/// The metadata server's address, and what clients are told of this server's.
-pub(crate) fn addresses(options: &cli::Serve) -> Result<(SocketAddr, Vec<SocketAddr>)> {
+/// The metadata server's addresses, and what clients are told of this server's.
+pub(crate) fn addresses(options: &cli::Serve) -> Result<(Vec<SocketAddr>, Vec<SocketAddr>)> {
     let mds = reach::resolve(&options.mds)?;
     let advertise = if options.advertise.is_empty() {
-        vec![reachable(options.listen, mds)?]
+        vec![reachable_by_any(options.listen, &mds)?]
     } else {
         options.advertise.clone()
     };
+    let is_here = mds.iter().all(|mds| mds.ip().is_loopback());
     for address in &advertise {
-        if address.ip().is_unspecified() || address.ip().is_loopback() && !mds.ip().is_loopback() {
+        if address.ip().is_unspecified() || address.ip().is_loopback() && !is_here {
             bail!(
                 "{address} means nothing to clients on other hosts: give --advertise an address they reach"
             );
@@ -128,6 +130,13 @@ pub(crate) fn addresses(options: &cli::Serve) -> Result<(SocketAddr, Vec<SocketA
 /// host this is what comes of a name in /etc/hosts, and right if all clients are there, too.
 fn only_here(listen: SocketAddr, advertise: &[SocketAddr]) -> bool {
     !listen.ip().is_loopback() && advertise.iter().any(|address| address.ip().is_loopback())
+}
+
+/// As [`reachable`], by the first of the metadata server's addresses that there is a way to.
+fn reachable_by_any(listen: SocketAddr, mds: &[SocketAddr]) -> Result<SocketAddr> {
+    let mut all = mds.iter().map(|mds| reachable(listen, *mds));
+    let first = all.next().context("the metadata server has no address")?;
+    first.or_else(|error| all.find_map(Result::ok).ok_or(error))
 }
 
 /// The address of this host that packets from the metadata server come back to.

@@ -1,12 +1,14 @@
 //! How a command finds the metadata server and proves that it may ask.
 
+use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Error, Result, anyhow, bail};
 use bytes::Bytes;
-use sluice_env::Env;
+use sluice_ds::Whereabouts;
+use sluice_env::{BoxFuture, Env};
 use sluice_rpc::{CallError, Client, ClusterKey, Connection, Credential, Tcp};
 use sluice_xdr::control::{SLUICE_ADMIN, SLUICE_ADMIN_V2};
 use sluice_xdr::{Decode, Encode, Reader, Writer};
@@ -22,9 +24,9 @@ pub(crate) struct Admin {
     connection: Arc<Connection>,
 }
 
-/// `HOST[:PORT]` as an address; 2049 unless given.
-pub(crate) fn resolve(host: &str) -> Result<SocketAddr> {
-    let named = if host.parse::<SocketAddr>().is_ok()
+/// `HOST[:PORT]` as it is looked up; 2049 unless given.
+fn named(host: &str) -> String {
+    if host.parse::<SocketAddr>().is_ok()
         || host.rsplit_once(':').is_some_and(|(h, p)| !h.contains(':') && p.parse::<u16>().is_ok())
     {
         host.to_owned()
@@ -32,16 +34,40 @@ pub(crate) fn resolve(host: &str) -> Result<SocketAddr> {
         format!("[{}]:2049", host.trim_matches(['[', ']']))
     } else {
         format!("{host}:2049")
-    };
-    let mut found = named.to_socket_addrs().with_context(|| format!("cannot find the host {host}"))?;
-    found.next().with_context(|| format!("the host {host} has no address"))
+    }
+}
+
+/// The addresses of `HOST[:PORT]`, at least one.
+pub(crate) fn resolve(host: &str) -> Result<Vec<SocketAddr>> {
+    let found = named(host).to_socket_addrs().with_context(|| format!("cannot find the host {host}"))?;
+    let all: Vec<SocketAddr> = found.collect();
+    if all.is_empty() {
+        bail!("the host {host} has no address");
+    }
+    Ok(all)
+}
+
+/// The metadata server by its name, which is looked up whenever a data server looks for it.
+#[derive(Debug)]
+pub(crate) struct Name(String);
+
+impl Name {
+    pub(crate) fn new(host: &str) -> Self {
+        Self(named(host))
+    }
+}
+
+impl Whereabouts for Name {
+    fn look(&self) -> BoxFuture<'_, io::Result<Vec<SocketAddr>>> {
+        Box::pin(async move { Ok(tokio::net::lookup_host(&self.0).await?.collect()) })
+    }
 }
 
 impl Admin {
     /// By a data directory on this host, or an address and a key.
     pub(crate) async fn reach(reach: &cli::Reach) -> Result<Self> {
         if let (Some(mds), Some(key)) = (&reach.mds, &reach.key) {
-            return Self::connect(resolve(mds)?, ClusterKey::read(key)?).await;
+            return Self::connect_to_any(&resolve(mds)?, ClusterKey::read(key)?).await;
         }
         let dir = reach.data_dir.clone().map_or_else(installation::default_dir, Ok)?;
         let Some(installation) = Installation::load(&dir)? else {
@@ -49,6 +75,18 @@ impl Admin {
         };
         let key = reach.key.clone().unwrap_or_else(|| installation::key_file(&dir));
         Self::connect(installation.mds, ClusterKey::read(&key)?).await
+    }
+
+    /// To the first address that answers; else why the last did not.
+    pub(crate) async fn connect_to_any(addresses: &[SocketAddr], key: ClusterKey) -> Result<Self> {
+        let mut why = anyhow!("no address to connect to");
+        for address in addresses {
+            match Self::connect(*address, key.clone()).await {
+                Ok(admin) => return Ok(admin),
+                Err(error) => why = error,
+            }
+        }
+        Err(why)
     }
 
     pub(crate) async fn connect(address: SocketAddr, key: ClusterKey) -> Result<Self> {

@@ -18,8 +18,6 @@ pub enum StartError {
     Directory(String, io::Error),
     #[error("listening on {0}, clients need to be told where: give an address to advertise")]
     NoAddress(SocketAddr),
-    #[error("no metadata server given")]
-    NoMds,
 }
 
 /// What a client hears. Never PERM: Linux reconnects for ever and keeps the layout.

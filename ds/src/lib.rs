@@ -9,6 +9,7 @@
 //! | `access` | is this handle good, and may its holder do this? |
 //! | `contact` | may we serve at all, or have we lost the metadata server? |
 //! | `metrics` | what is shown to an operator |
+//! | `whereabouts` | where the metadata server may be |
 //! | `logical_size` | where a file ends whose data file is only one of several |
 
 mod access;
@@ -21,8 +22,10 @@ mod metrics;
 pub mod nfs3;
 pub mod server;
 mod shared;
+mod whereabouts;
 
 pub use counters::Snapshot;
 pub use error::StartError;
 pub use metrics::Metrics;
 pub use server::{Config, DataServer, Status};
+pub use whereabouts::Whereabouts;

@@ -18,6 +18,7 @@ use crate::counters::Snapshot;
 use crate::error::StartError;
 use crate::nfs3::Nfs3;
 use crate::shared::Shared;
+use crate::whereabouts::Whereabouts;
 
 /// How a data server is set up.
 #[derive(Clone, Debug)]
@@ -29,8 +30,8 @@ pub struct Config {
     pub advertise: Vec<SocketAddr>,
     /// The directory of the store; [`DataServer::start_on`] does not look at it.
     pub data_dir: PathBuf,
-    /// Where the metadata server may be, tried in turn.
-    pub mds: Vec<SocketAddr>,
+    /// Where the metadata server may be.
+    pub mds: Arc<dyn Whereabouts>,
     pub cluster_key: ClusterKey,
     /// Without contact to the metadata server for so long, clients are told to wait. The metadata
     /// server may ask for less.
@@ -49,7 +50,7 @@ impl Config {
             listen,
             advertise: Vec::new(),
             data_dir,
-            mds: vec![mds],
+            mds: Arc::new(vec![mds]),
             cluster_key,
             isolation: Duration::from_secs(30),
             store: Options::default(),
@@ -126,9 +127,6 @@ impl DataServer {
         device: Arc<dyn Device>,
         config: Config,
     ) -> Result<Self, StartError> {
-        if config.mds.is_empty() {
-            return Err(StartError::NoMds);
-        }
         let store = Store::open(&env, device, config.store.clone()).await?;
         let shared = Arc::new(Shared::new(env.clone(), Arc::clone(&transport), store));
         let nfs = Arc::new(Nfs3::new(Arc::clone(&shared)));

@@ -3,10 +3,13 @@
 
 mod common;
 
-use std::sync::Arc;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::*;
+use sluice_ds::{DataServer, Whereabouts};
+use sluice_env::BoxFuture;
 use sluice_store::device::{Device, MemDevice};
 use sluice_store::{Access, Epoch, FileKey, Options, Stability, Store};
 use sluice_xdr::capability::{Capability, Rights};
@@ -32,6 +35,43 @@ fn nothing_is_served_before_the_first_registration() {
         assert_eq!((first.protocol, first.store.0), (CTL_PROTOCOL, ds.status().store.0));
         assert_eq!(first.addresses[0].port, 2050);
         assert!(first.capacity.free_bytes > 0);
+    });
+}
+
+/// A name, and what it stands for at the moment; nothing: it cannot be looked up.
+#[derive(Debug, Default)]
+struct Name(Mutex<Vec<SocketAddr>>);
+
+impl Whereabouts for Name {
+    fn look(&self) -> BoxFuture<'_, std::io::Result<Vec<SocketAddr>>> {
+        let found = self.0.lock().unwrap().clone();
+        let found = if found.is_empty() { Err(std::io::ErrorKind::NotFound.into()) } else { Ok(found) };
+        Box::pin(std::future::ready(found))
+    }
+}
+
+/// As of a host that moves, or has an address that the metadata server does not listen on.
+#[test]
+fn all_addresses_of_the_metadata_servers_name_are_tried_as_it_has_them_then() {
+    simulate(async |w| {
+        let name = Arc::new(Name::default());
+        let mut config = w.config("ds");
+        config.mds = Arc::clone(&name) as Arc<dyn Whereabouts>;
+        let device = Arc::new(w.device.clone());
+        let ds = DataServer::start_on(w.env.clone(), transport(&w, "ds"), device, config).await.unwrap();
+        let nobody = SocketAddr::new(w.net.ip("nobody"), 2049);
+        for stands_for in [vec![], vec![nobody]] {
+            *name.0.lock().unwrap() = stands_for;
+            w.sleep(20 * SECOND).await;
+            assert!(!ds.status().serving);
+        }
+        *name.0.lock().unwrap() = vec![nobody, w.mds_addr];
+        w.until(|| ds.status().serving).await;
+        // Who cannot be asked where it is does not make it unreachable.
+        name.0.lock().unwrap().clear();
+        w.mds.says.lock().unwrap().back.clone().unwrap().close();
+        w.until(|| w.mds.says.lock().unwrap().registrations.len() == 2).await;
+        ds.shutdown(LONG).await;
     });
 }
 

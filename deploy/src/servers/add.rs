@@ -21,8 +21,9 @@ const DRAIN: Duration = Duration::from_secs(5);
 pub(super) async fn run(options: &cli::Serve, as_json: bool) -> Result<()> {
     logs::start();
     descriptors::raise();
-    let (mds, _) = ds::addresses(options)?;
-    let admin = Admin::connect(mds, ds::key(options)?)
+    let (addresses, _) = ds::addresses(options)?;
+    let mds = &options.mds;
+    let admin = Admin::connect_to_any(&addresses, ds::key(options)?)
         .await
         .with_context(|| format!("the metadata server {mds} cannot be reached, or has another key"))?;
     let before = ask(&admin).await?;

@@ -26,6 +26,7 @@ mod stat;
 mod transfer;
 mod truncate;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,6 +39,7 @@ use tokio::sync::watch;
 pub(crate) use orders::Orders;
 
 use crate::shared::Shared;
+use crate::whereabouts::Whereabouts;
 use link::LinkError;
 use program::DataServerProgram;
 use register::Registered;
@@ -55,17 +57,17 @@ pub(crate) struct Identity {
     pub(crate) isolation: Duration,
 }
 
-/// Keeps in contact with the metadata server at the first of `mds` that answers, until `stop`.
+/// Keeps in contact with the metadata server at the first of the addresses of `mds` that answers, until `stop`.
 pub(crate) async fn run(
     shared: Arc<Shared>,
     client: Client,
-    mds: Vec<SocketAddr>,
+    mds: Arc<dyn Whereabouts>,
     identity: Identity,
     mut stop: watch::Receiver<bool>,
 ) {
     let program = Arc::new(DataServerProgram::new(Arc::clone(&shared)));
     let client = client.with_programs(vec![program]);
-    let forever = keep_contact(&shared, &client, &mds, &identity);
+    let forever = keep_contact(&shared, &client, mds.as_ref(), &identity);
     tokio::select! {
         biased;
         _ = stop.wait_for(|stop| *stop) => {}
@@ -74,12 +76,21 @@ pub(crate) async fn run(
     shared.mds.clear();
 }
 
-async fn keep_contact(shared: &Arc<Shared>, client: &Client, mds: &[SocketAddr], identity: &Identity) {
+async fn keep_contact(shared: &Arc<Shared>, client: &Client, mds: &dyn Whereabouts, identity: &Identity) {
     let mut failures = 0u32;
-    let mut told = String::new();
+    let mut told = Told::default();
+    let mut known = Vec::new();
     loop {
-        for addr in mds {
-            let (was_registered, error) = contact(shared, client, *addr, identity).await;
+        match mds.look().await {
+            Ok(found) => known = found,
+            // Where it was last, it may be still.
+            Err(error) if told.is_news(None, &error) => {
+                tracing::warn!(%error, "cannot find the metadata server's host: retrying");
+            }
+            Err(_) => {}
+        }
+        for addr in known.iter().copied() {
+            let (was_registered, error) = contact(shared, client, addr, identity).await;
             shared.mds.clear();
             if shared.mds.is_last() {
                 // Who stops a whole installation need not be told that its metadata server went first.
@@ -88,11 +99,9 @@ async fn keep_contact(shared: &Arc<Shared>, client: &Client, mds: &[SocketAddr],
             }
             if was_registered {
                 failures = 0;
-                told.clear();
+                told = Told::default();
                 tracing::warn!(mds = %addr, %error, "contact with the metadata server lost");
-            } else if told != error.to_string() {
-                // Said once, not at every attempt.
-                told = error.to_string();
+            } else if told.is_news(Some(addr), &error) {
                 tracing::warn!(mds = %addr, %error, "cannot register with the metadata server: retrying");
             }
         }
@@ -100,6 +109,17 @@ async fn keep_contact(shared: &Arc<Shared>, client: &Client, mds: &[SocketAddr],
         failures = failures.saturating_add(1);
         let jitter = shared.env.random.u64() % 256;
         shared.env.clock.sleep(pause.mul_f64(1.0 + jitter as f64 / 1024.0)).await;
+    }
+}
+
+/// What went wrong last, by address; without one, when looking for addresses. It is said once, not at every attempt.
+#[derive(Debug, Default)]
+struct Told(BTreeMap<Option<SocketAddr>, String>);
+
+impl Told {
+    fn is_news(&mut self, at: Option<SocketAddr>, error: &dyn std::error::Error) -> bool {
+        let error = error.to_string();
+        self.0.insert(at, error.clone()).is_none_or(|before| before != error)
     }
 }
 
