@@ -136,6 +136,11 @@ impl Place {
         }
     }
 
+    /// The metadata server's data directory.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     fn metadata(&self) -> PathBuf {
         self.dir.join("metadata")
     }

@@ -1,6 +1,7 @@
 //! `sluice meta`.
 
 mod dump;
+mod owner;
 mod progress;
 mod source;
 
@@ -15,6 +16,7 @@ use sluice_namespace::{Check, FsError};
 use crate::cli;
 use crate::status::size;
 use dump::{Heading, Writer};
+use owner::Owner;
 use progress::Progress;
 use source::Source;
 
@@ -115,6 +117,7 @@ async fn load(file: &Path, dir: &Path, store: &cli::Store, json: bool) -> Result
     let mut source = Source::dump(file)?;
     let place = source::place_of(dir, store)?;
     let name = place.name();
+    let _owner = Owner::of(place.dir())?;
     let db = source::new_store(&place).await?;
     let mut load = match Load::begin(db.clone(), source.version()).await {
         Err(FsError::Exists) => {

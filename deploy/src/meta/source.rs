@@ -9,6 +9,7 @@ use sluice_namespace::transfer;
 use sluice_xdr::control::{ADMIN_ROWS, ADMIN_ROWS_args, ADMIN_ROWS_res};
 
 use super::dump::Reader;
+use super::owner::Owner;
 use crate::reach::Admin;
 use crate::status::{self, text};
 use crate::store::Place;
@@ -32,6 +33,8 @@ pub(super) enum Source {
         snapshot: Snapshot,
         version: u64,
         range: KeyRange,
+        // Dropped last: opening a store may make files in it.
+        _owner: Option<Owner>,
     },
     Dump(Reader),
 }
@@ -46,10 +49,11 @@ impl Source {
         if !place.is_there() {
             bail!("there is no metadata in {}: give --data-dir, or --mds and --key", dir.display());
         }
+        let owner = Owner::of(place.dir())?;
         match place.open(&Env::system()).await {
             Ok(db) => {
-                let snapshot = db.snapshot().await?;
-                Ok(Self::Store { db, version: snapshot.version(), snapshot, range: transfer::everything() })
+                let (snapshot, range) = (db.snapshot().await?, transfer::everything());
+                Ok(Self::Store { db, version: snapshot.version(), snapshot, range, _owner: owner })
             }
             Err(error) if in_use(&error) => {
                 let admin = Admin::reach(reach).await.with_context(|| {

@@ -1,4 +1,5 @@
 use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -93,6 +94,45 @@ async fn what_is_dumped_from_a_server_at_work_is_loaded_and_served() {
     load(&file, other.path(), &EMBEDDED, true).await.unwrap();
     let refused = load(&file, other.path(), &EMBEDDED, true).await.unwrap_err().to_string();
     assert!(refused.contains("holds a file system"), "{refused}");
+}
+
+/// The service runs as the owner of the data directory; who restores a dump is root.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_root_makes_belongs_to_whom_the_data_directory_belongs_to() {
+    const OWNER: u32 = 65_534;
+    if !nix::unistd::geteuid().is_root() {
+        say!("NOT RUN: only root may give files away");
+        return;
+    }
+    let old = Running::start(tempfile::tempdir().unwrap()).await;
+    let file = dumped(&old, "dump").await;
+    let to = tempfile::tempdir().unwrap();
+    std::os::unix::fs::chown(to.path(), Some(OWNER), Some(OWNER)).unwrap();
+    let kept = to.path().join("cluster.key");
+    std::fs::write(&kept, "").unwrap();
+    // Below it, one that is not there yet.
+    for (again, dir) in [("again1", to.path().to_owned()), ("again2", to.path().join("other"))] {
+        load(&file, &dir, &EMBEDDED, true).await.unwrap();
+        assert_eq!(of_others(&dir.join("metadata"), OWNER), Vec::<PathBuf>::new());
+        assert_eq!(std::fs::metadata(&dir).unwrap().uid(), OWNER);
+        let at_rest = cli::Reach { data_dir: Some(dir.clone()), mds: None, key: None };
+        check(Source::open(&at_rest, &EMBEDDED).await.unwrap(), true).await.unwrap();
+        let again = old.dir.path().join(again);
+        dump(Source::open(&at_rest, &EMBEDDED).await.unwrap(), &again, true).await.unwrap();
+        assert_eq!(of_others(&dir.join("metadata"), OWNER), Vec::<PathBuf>::new());
+    }
+    assert_eq!(std::fs::metadata(&kept).unwrap().uid(), 0, "what no store makes is left alone");
+}
+
+/// What is not `owner`'s, of `path` and all below it.
+fn of_others(path: &Path, owner: u32) -> Vec<PathBuf> {
+    let found = std::fs::symlink_metadata(path).unwrap();
+    let mut others: Vec<PathBuf> = (found.uid() != owner).then(|| path.to_owned()).into_iter().collect();
+    if found.is_dir() {
+        let entries = std::fs::read_dir(path).unwrap();
+        others.extend(entries.flat_map(|entry| of_others(&entry.unwrap().path(), owner)));
+    }
+    others
 }
 
 #[tokio::test(flavor = "multi_thread")]
