@@ -33,7 +33,12 @@ pub(crate) async fn run(options: cli::Mds) -> Result<()> {
     // All that an administrator may have to put right is looked at before the store is taken over, which costs clients a
     // reclaim of what they hold.
     let scraped = metrics::bind(options.metrics).await?;
-    let db = place.await_open(&env).await?;
+    let waits_for = if options.standby {
+        "standby: until no other metadata server has the file system"
+    } else {
+        "opening the metadata store"
+    };
+    let db = supervised::patiently(waits_for, place.await_open(&env)).await?;
     place.check_room(&db)?;
     let listener = transport.listen(options.listen).await;
     let listener = listener.map_err(|error| anyhow!(ports::explain("--listen", options.listen, &error)))?;
