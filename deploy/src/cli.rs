@@ -295,7 +295,7 @@ pub(crate) struct Serve {
     pub(crate) listen: SocketAddr,
     /// Addresses and ports that clients are told, the preferred one first [default: the one that reaches the
     /// metadata server]
-    #[arg(long, value_name = "ADDR:PORT,...", value_delimiter = ',')]
+    #[arg(long, value_name = "ADDR:PORT,...", value_delimiter = ',', value_parser = crate::ports::address)]
     pub(crate) advertise: Vec<SocketAddr>,
     /// Cluster key [default: cluster.key in the data directory]
     #[arg(long, value_name = "FILE")]

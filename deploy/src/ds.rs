@@ -29,7 +29,7 @@ pub(crate) async fn run(options: cli::Ds) -> Result<()> {
 async fn serve(options: &cli::Serve, new: bool) -> Result<()> {
     logs::start();
     descriptors::raise();
-    let scraped = metrics::bind(options.metrics).await?;
+    let scraped = metrics::bind(options.metrics)?;
     let server = start(options, new).await?;
     if let Some(listener) = scraped {
         metrics::serve(listener, Arc::new(DsSource(Arc::clone(&server))))?;

@@ -32,7 +32,7 @@ pub(crate) async fn run(options: cli::Mds) -> Result<()> {
     let place = Place::new(&options.data_dir, &options.store).standby(options.standby).cache(cache);
     // All that an administrator may have to put right is looked at before the store is taken over, which costs clients a
     // reclaim of what they hold.
-    let scraped = metrics::bind(options.metrics).await?;
+    let scraped = metrics::bind(options.metrics)?;
     let waits_for = if options.standby {
         "standby: until no other metadata server has the file system"
     } else {

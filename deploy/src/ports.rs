@@ -1,8 +1,16 @@
 //! Listening, and who is in the way.
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{AddrParseError, SocketAddr, SocketAddrV4};
 use std::path::Path;
+
+/// `ADDR:PORT`. Brackets may be around any address: who fills one in (deploy/helm) does not know of which family it is.
+pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
+    let inside = text.strip_prefix('[').and_then(|rest| rest.split_once("]:"));
+    let bare = inside.and_then(|(host, port)| format!("{host}:{port}").parse::<SocketAddrV4>().ok());
+    let parsed = bare.map_or_else(|| text.parse(), |address| Ok(address.into()));
+    parsed.map_err(|error: AddrParseError| error.to_string())
+}
 
 /// One line for an operator whose port is taken or forbidden; `option` is the one that chooses it.
 pub(crate) fn explain(option: &str, address: SocketAddr, error: &std::io::Error) -> String {
@@ -50,4 +58,25 @@ fn holder(port: u16) -> Option<(u32, String)> {
             (pid, name.trim().to_owned())
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_address_may_have_brackets() {
+        for (text, meant) in [
+            ("10.0.0.1:2050", Some("10.0.0.1:2050")),
+            ("[10.0.0.1]:2050", Some("10.0.0.1:2050")),
+            ("[fd00::1]:2050", Some("[fd00::1]:2050")),
+            ("fd00::1:2050", None),
+            ("[10.0.0.1:2050]", None),
+            ("[10.0.0.1]", None),
+            ("10.0.0.1", None),
+            ("", None),
+        ] {
+            assert_eq!(address(text).ok(), meant.map(|meant| meant.parse().unwrap()), "{text}");
+        }
+    }
 }

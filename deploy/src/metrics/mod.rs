@@ -22,6 +22,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus_client::collector::Collector;
 use sluice_env::BoxFuture;
+use sluice_rpc::Tcp;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
@@ -44,9 +45,9 @@ pub(crate) trait Source: Send + Sync + 'static {
 ///
 /// # Errors
 /// One line for an operator: the port is taken.
-pub(crate) async fn bind(address: Option<SocketAddr>) -> Result<Option<TcpListener>> {
+pub(crate) fn bind(address: Option<SocketAddr>) -> Result<Option<TcpListener>> {
     let Some(address) = address else { return Ok(None) };
-    let bound = TcpListener::bind(address).await;
+    let bound = Tcp::bind(address);
     bound.map(Some).map_err(|error| anyhow!(ports::explain("--metrics", address, &error)))
 }
 

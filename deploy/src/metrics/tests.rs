@@ -44,10 +44,10 @@ impl World {
         config.store.checksums = Some(true);
         let data = Arc::new(DataServer::start(env, Arc::new(Tcp), config).await.unwrap());
         let ds = data.local_addr();
-        let any = async || bind(Some(ANY.into())).await.unwrap().unwrap();
+        let any = || bind(Some(ANY.into())).unwrap().unwrap();
         let metrics = [
-            serve(any().await, Arc::new(MdsSource { mds, server })).unwrap(),
-            serve(any().await, Arc::new(DsSource(data))).unwrap(),
+            serve(any(), Arc::new(MdsSource { mds, server })).unwrap(),
+            serve(any(), Arc::new(DsSource(data))).unwrap(),
         ];
         Self { mds: at, ds, metrics, _dir: dir }
     }

@@ -113,7 +113,7 @@ spec:
         - --data-dir=/srv/sluice
         - --key=/etc/sluice/cluster.key
         - --listen=[::]:{{ $ds.port }}
-        - --advertise=$(ADDRESS):{{ $ds.port }}
+        - --advertise=[$(ADDRESS)]:{{ $ds.port }}
         {{- if $ds.newStores }}
         - --new
         {{- end }}

@@ -1,7 +1,7 @@
 //! TCP over IPv4 and IPv6.
 
 use std::io::{self, IoSlice};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -38,18 +38,49 @@ impl Transport for Tcp {
         Box::pin(async move { into_stream(TcpStream::connect(addr).await?) })
     }
 
-    /// `[::]` accepts IPv4 peers too, as is usual on Linux.
     fn listen(&self, addr: SocketAddr) -> BoxFuture<'_, io::Result<Box<dyn Listener>>> {
         Box::pin(async move {
-            let socket = if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-            // A restarted server must have its port back while old connections are in TIME_WAIT.
-            socket.set_reuseaddr(true)?;
-            socket.bind(addr)?;
-            let listener = socket.listen(BACKLOG)?;
+            let listener = Self::bind(addr)?;
             let local = listener.local_addr()?;
             Ok(Box::new(Listening { listener, local }) as Box<dyn Listener>)
         })
     }
+}
+
+impl Tcp {
+    /// Listens at `addr`, within a runtime. `[::]` is every address of this host: IPv4 peers are accepted too, and alone where
+    /// there is no IPv6.
+    ///
+    /// # Errors
+    /// What the kernel says: the port is taken, the address is not of this host.
+    pub fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
+        bound(addr).or_else(|error| match instead(addr, &error) {
+            Some(addr) => {
+                tracing::info!("this host has no IPv6: listening on {addr}");
+                bound(addr)
+            }
+            None => Err(error),
+        })
+    }
+}
+
+fn bound(addr: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // A restarted server must have its port back while old connections are in TIME_WAIT.
+    socket.set_reuseaddr(true)?;
+    if addr.is_ipv6() && addr.ip().is_unspecified() {
+        // Whatever net.ipv6.bindv6only says.
+        setsockopt(&socket, sockopt::Ipv6V6Only, &false)?;
+    }
+    socket.bind(addr)?;
+    socket.listen(BACKLOG)
+}
+
+/// What stands for every address of a host that does not know the family of `addr`.
+fn instead(addr: SocketAddr, error: &io::Error) -> Option<SocketAddr> {
+    let every = addr.is_ipv6() && addr.ip().is_unspecified();
+    let unknown = error.raw_os_error() == Some(Errno::AFNOSUPPORT.raw_os_error());
+    (every && unknown).then(|| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), addr.port()))
 }
 
 #[derive(Debug)]
@@ -206,4 +237,44 @@ fn into_stream(stream: TcpStream) -> io::Result<Stream> {
     let (peer, local) = (canonical(stream.peer_addr()?), canonical(stream.local_addr()?));
     let (reader, writer) = stream.into_split();
     Ok(Stream { reader: Box::new(ReadHalf(reader)), writer: Box::new(Half(writer)), peer, local })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::process::Command;
+
+    use nix::sched::{CloneFlags, unshare};
+
+    use super::*;
+
+    #[test]
+    fn every_address_is_every_one_that_there_is() {
+        let at = |address: &str| address.parse::<SocketAddr>().unwrap();
+        let unknown = io::Error::from(Errno::AFNOSUPPORT);
+        assert_eq!(instead(at("[::]:2049"), &unknown), Some(at("0.0.0.0:2049")));
+        assert_eq!(instead(at("[::1]:2049"), &unknown), None, "one that was asked for");
+        assert_eq!(instead(at("0.0.0.0:2049"), &unknown), None);
+        assert_eq!(instead(at("[::]:2049"), &Errno::ADDRINUSE.into()), None);
+    }
+
+    /// On a thread with a network of its own, whose settings are its own too.
+    #[test]
+    fn ipv4_peers_are_accepted_whatever_the_hosts_default_is() {
+        let thread = std::thread::spawn(|| {
+            if unshare(CloneFlags::CLONE_NEWNET).is_err() {
+                writeln!(io::stderr(), "NOT RUN: only root has a network of its own").unwrap();
+                return;
+            }
+            assert!(Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap().success());
+            std::fs::write("/proc/sys/net/ipv6/bindv6only", "1").unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let listener = Tcp.listen("[::]:0".parse().unwrap()).await.unwrap();
+                let port = listener.local_addr().port();
+                Tcp.connect(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port)).await.unwrap();
+            });
+        });
+        thread.join().unwrap();
+    }
 }
