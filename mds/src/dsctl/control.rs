@@ -23,6 +23,9 @@ use crate::server::Mds;
 /// New data files recorded in one transaction.
 const MATERIALISED_BATCH: usize = 64;
 
+/// Nanoseconds after which one that is refused for the same reason again is worth a line again.
+const REFUSED_AGAIN: u64 = 600 * 1_000_000_000;
+
 /// Versions of the control protocol that this server speaks.
 const SPOKEN: ctl_versions = ctl_versions { oldest: CTL_PROTOCOL_OLDEST, newest: CTL_PROTOCOL };
 
@@ -103,8 +106,13 @@ impl Control {
 
     async fn register(&self, args: REGISTER_args, connection: &Arc<Connection>) -> REGISTER_res {
         let refuse = |status: ctl_status, why: &str| {
-            tracing::warn!(data_server = %connection.peer(), %why, "a data server was refused");
-            self.mds.data_servers.refuse(connection.peer().ip(), why, self.mds.now());
+            let (servers, peer, now) = (&self.mds.data_servers, connection.peer(), self.mds.now());
+            let before = servers.refused.lock().get(&peer.ip()).cloned();
+            // It goes on asking, every few seconds.
+            if before.is_none_or(|before| before.reason != why || now.since(before.last) > REFUSED_AGAIN) {
+                tracing::warn!(data_server = %peer, %why, "a data server was refused");
+            }
+            servers.refuse(peer.ip(), why, now);
             REGISTER_res::Default(status, Bytes::copy_from_slice(why.as_bytes()))
         };
         if !(SPOKEN.oldest..=SPOKEN.newest).contains(&args.protocol) {

@@ -13,7 +13,7 @@ use crate::harness::*;
 
 /// Lines that were logged.
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
+pub struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Write for Log {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
@@ -32,7 +32,14 @@ impl<'a> MakeWriter<'a> for Log {
 }
 
 impl Log {
-    fn lines(&self) -> Vec<String> {
+    /// What is logged on this thread until the guard is dropped.
+    pub fn of_this_thread() -> (Self, tracing::subscriber::DefaultGuard) {
+        let log = Self::default();
+        let subscriber = tracing_subscriber::fmt().with_writer(log.clone()).finish();
+        (log, tracing::subscriber::set_default(subscriber))
+    }
+
+    pub fn lines(&self) -> Vec<String> {
         String::from_utf8(self.0.lock().clone()).unwrap().lines().map(str::to_owned).collect()
     }
 }
@@ -43,9 +50,7 @@ fn clients_wait_and_the_log_does_not_fill() {
     simulate(71, async |world: World| {
         let client = world.client("a").await;
         client.mkdir("", "d").await;
-        let log = Log::default();
-        let subscriber = tracing_subscriber::fmt().with_writer(log.clone()).finish();
-        let _logged = tracing::subscriber::set_default(subscriber);
+        let (log, _logged) = Log::of_this_thread();
         world.db.set_faults(Faults { failed: true, ..Faults::NONE });
         for _ in 0..500 {
             let looked = client.status(vec![putrootfh(), getattr(&[FATTR4_SIZE])]).await;

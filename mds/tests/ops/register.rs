@@ -1,9 +1,12 @@
 //! Data servers of other releases (docs/control-protocol.md, Compatibility).
 
+use std::time::Duration;
+
 use sluice_xdr::control::*;
 
 use crate::admin::ask;
 use crate::data_server::call;
+use crate::failed_store::Log;
 use crate::harness::*;
 
 /// A data server of a store of its own that speaks this version and no other.
@@ -89,6 +92,26 @@ fn one_that_has_retired_far_later_epochs_is_told_so() {
             panic!("it was let in")
         };
         assert_eq!(why, "it knows of far newer metadata than these: were they loaded from a very old dump?");
+    });
+}
+
+#[test]
+fn one_that_goes_on_asking_is_logged_once() {
+    simulate(4, async |world: World| {
+        let (log, _logged) = Log::of_this_thread();
+        let refused = || log.lines().iter().filter(|line| line.contains("a data server was refused")).count();
+        for _ in 0..50 {
+            register(&world, "old", CTL_PROTOCOL_OLDEST - 1).await;
+            world.sleep(Duration::from_secs(5)).await;
+        }
+        assert_eq!(refused(), 1);
+        // Another reason, another host, and one that had been quiet.
+        register(&world, "old", CTL_PROTOCOL + 1).await;
+        register(&world, "new", CTL_PROTOCOL + 1).await;
+        assert_eq!(refused(), 3);
+        world.sleep(Duration::from_secs(601)).await;
+        register(&world, "new", CTL_PROTOCOL + 1).await;
+        assert_eq!(refused(), 4);
     });
 }
 
