@@ -43,7 +43,9 @@ pub(crate) fn aside(words: Arguments<'_>) {
 
 /// An error, to whom it may concern: nobody, if standard error is closed too.
 pub(crate) fn complain(words: Arguments<'_>) {
-    drop(writeln!(std::io::stderr(), "sluice: {words}"));
+    // As an error, where the journal would take it for a line like any other.
+    let priority = if crate::logs::to_journal() { "<3>" } else { "" };
+    drop(writeln!(std::io::stderr(), "{priority}sluice: {words}"));
 }
 
 /// An error with its causes, each once: some errors already speak of the one below them.
