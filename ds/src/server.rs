@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_env::Env;
-use sluice_rpc::{Client, ClusterKey, Limits, ProcedureSnapshot, Server, Share, Transport};
+use sluice_rpc::{Admission, Client, ClusterKey, Limits, ProcedureSnapshot, Server, Share, Transport};
 use sluice_store::device::{Device, FileDevice};
 use sluice_store::{Options, Store, Uuid};
 use sluice_xdr::control::ctl_address;
@@ -85,6 +85,8 @@ pub struct Status {
     pub counters: Snapshot,
     /// Rows in the fence table.
     pub fences: usize,
+    /// Connections of clients.
+    pub admission: Admission,
     /// Calls, bytes and latencies per procedure.
     pub procedures: Vec<ProcedureSnapshot>,
 }
@@ -169,6 +171,7 @@ impl DataServer {
             serving: shared.contact.may_serve(shared.env.clock.now()),
             counters: shared.counters.snapshot(),
             fences: shared.store.rows(),
+            admission: self.server.admission(),
             procedures: self.server.metrics(),
         }
     }

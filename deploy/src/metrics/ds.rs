@@ -95,6 +95,7 @@ impl Collector for Snapshot {
         let help = "Bytes that clients may still fill";
         page.gauge("sluice_ds_free", In::Bytes, help, told.map(|capacity| (Vec::new(), capacity.free)))?;
         checksums(&mut page, &all.scrub)?;
+        page.connections("sluice_ds", status.admission)?;
         page.calls("sluice_ds", NFS3_PROGRAM, sluice_ds::nfs3::procedure_name, &status.procedures)
     }
 }

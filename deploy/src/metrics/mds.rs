@@ -8,7 +8,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use sluice_env::BoxFuture;
 use sluice_mds::{DataServerStatistics, Mds, QuotaStatistics, Statistics};
-use sluice_rpc::{ProcedureSnapshot, Server};
+use sluice_rpc::{Admission, ProcedureSnapshot, Server};
 
 use super::Source;
 use super::page::{In, Label, Page, one};
@@ -26,7 +26,8 @@ impl Source for MdsSource {
         Box::pin(async move {
             let statistics = self.mds.statistics().await;
             let all = statistics.map_err(|error| format!("the metadata store does not answer: {error}"))?;
-            let snapshot: Box<dyn Collector> = Box::new(Snapshot { all, calls: self.server.metrics() });
+            let snapshot: Box<dyn Collector> =
+                Box::new(Snapshot { all, admission: self.server.admission(), calls: self.server.metrics() });
             Ok(snapshot)
         })
     }
@@ -35,6 +36,7 @@ impl Source for MdsSource {
 #[derive(Debug)]
 struct Snapshot {
     all: Statistics,
+    admission: Admission,
     calls: Vec<ProcedureSnapshot>,
 }
 
@@ -58,6 +60,7 @@ impl Collector for Snapshot {
             1 => Some("COMPOUND"),
             _ => None,
         };
+        page.connections("sluice_mds", self.admission)?;
         page.calls("sluice_mds", NFS4_PROGRAM, name, &self.calls)
     }
 }

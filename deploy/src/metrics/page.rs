@@ -9,7 +9,7 @@ use prometheus_client::encoding::{
 };
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
-use sluice_rpc::ProcedureSnapshot;
+use sluice_rpc::{Admission, ProcedureSnapshot};
 
 /// A name and a value.
 pub(super) type Label = (&'static str, String);
@@ -98,6 +98,14 @@ impl Page<'_> {
             histogram(&mut family.encode_family(&labels)?, sum, &counts)?;
         }
         Ok(())
+    }
+
+    /// Connections, of which there is a number at most.
+    pub(super) fn connections(&mut self, prefix: &str, admission: Admission) -> fmt::Result {
+        let help = "Connections that are open";
+        self.gauge(&format!("{prefix}_connections"), In::Things, help, one(admission.open))?;
+        let help = "Connections refused because there were as many as there may be";
+        self.counter(&format!("{prefix}_connections_refused"), In::Things, help, one(admission.refused))
     }
 
     /// Calls, bytes and latency of the procedures of `program` that `name` knows.

@@ -155,6 +155,14 @@ async fn what_the_servers_did_is_in_the_scrape() {
     assert_eq!(ds.samples["sluice_ds_calls_total{procedure=\"NULL\"}"], 1.0);
     assert_eq!(ds.samples["sluice_ds_errors_total"], 0.0);
     assert_eq!(ds.samples["sluice_ds_quarantined"], 0.0);
+    for (samples, refused) in [
+        (&mds.samples, "sluice_mds_connections_refused_total"),
+        (&ds.samples, "sluice_ds_connections_refused_total"),
+    ] {
+        assert_eq!(samples[refused], 0.0);
+    }
+    // At least the data server's.
+    assert!(mds.samples["sluice_mds_connections"] >= 1.0);
     assert!(ds.samples["sluice_ds_capacity_bytes"] > 0.0);
     assert!(get(world.metrics[1], "GET /").await.starts_with("HTTP/1.1 404"));
     assert!(get(world.metrics[1], "POST /metrics").await.starts_with("HTTP/1.1 405"));

@@ -50,7 +50,7 @@ pub use metrics::{Metrics, ProcedureSnapshot};
 pub use owed::Owed;
 pub use payload::{Payload, Sent};
 pub use program::{Call, NOW_BOUND, Program, Reply};
-pub use server::Server;
+pub use server::{Admission, Server};
 pub use sluice_xdr::Frame;
 pub use sluice_xdr::rpc::auth_stat;
 pub use tail::Tail;

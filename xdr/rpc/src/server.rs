@@ -52,6 +52,15 @@ pub struct Server {
     stopping: watch::Sender<bool>,
 }
 
+/// Who is in, and who was not let in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Admission {
+    /// Connections that are open.
+    pub open: u64,
+    /// Connections refused since the start: there were [`Limits::max_connections`].
+    pub refused: u64,
+}
+
 #[derive(Debug, Default)]
 struct Refused {
     count: u64,
@@ -134,6 +143,12 @@ impl Server {
     /// The connections that are open.
     pub fn connections(&self) -> Vec<Arc<Connection>> {
         self.connections.lock().values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Who is in, and who was not let in.
+    pub fn admission(&self) -> Admission {
+        let open = self.open.load(Ordering::SeqCst);
+        Admission { open: u64::try_from(open).unwrap_or(u64::MAX), refused: self.refused.lock().count }
     }
 
     /// Bytes held for all connections together: calls in flight and replies not yet sent.

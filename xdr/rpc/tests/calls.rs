@@ -12,7 +12,8 @@ use common::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use sluice_rpc::{
-    CallError, ConnectError, Credential, Frame, Limits, Program, ReconnectingClient, Share, auth_stat,
+    Admission, CallError, ConnectError, Credential, Frame, Limits, Program, ReconnectingClient, Share,
+    auth_stat,
 };
 
 macro_rules! everywhere {
@@ -239,6 +240,7 @@ async fn connection_limit(w: World) {
     if let Ok(third) = w.client().dial(addr).await {
         assert!(call(&third, procedure::NULL, "").await.is_err());
     }
+    assert_eq!(server.admission(), Admission { open: 2, refused: 1 });
     kept.pop().unwrap().close();
     w.until("there is room again", || server.connections().len() == 1).await;
     // The place is given back just after the connection leaves the list.
