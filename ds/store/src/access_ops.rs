@@ -1,6 +1,7 @@
 //! Who may: fences, tombstones, epochs, callers. Each is durable when it returns, and from then on no
 //! write that it refuses is on its way to the device.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 
@@ -113,10 +114,9 @@ impl Store {
     }
 
     fn unlink(&self, keys: &[FileKey]) -> Result<(), StoreError> {
-        let mut leaves = Vec::new();
         for key in keys {
             match self.device.remove(&path_of(*key)) {
-                Ok(()) => leaves.push(leaf_of(*key)),
+                Ok(()) => self.emptied.note(leaf_of(*key)),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error.into()),
             }
@@ -125,11 +125,14 @@ impl Store {
                 sums.forget(*key);
             }
         }
-        leaves.sort_unstable();
-        leaves.dedup();
-        // Durable now, not later: the tombstone dies with its epoch and must not leave a file.
+        let leaves: BTreeSet<u16> = keys.iter().map(|key| leaf_of(*key)).collect();
+        // Durable now, not later: the tombstone dies with its epoch and must not leave a file. What is not there may have
+        // been removed by an attempt that failed here.
         for leaf in leaves {
-            self.device.sync_dir(&leaf_path(leaf))?;
+            if let Some(noted) = self.emptied.noted(leaf) {
+                self.device.sync_dir(&leaf_path(leaf))?;
+                self.emptied.flushed(leaf, noted);
+            }
         }
         Ok(())
     }

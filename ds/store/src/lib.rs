@@ -11,6 +11,7 @@
 mod access_ops;
 mod data_file;
 pub mod device;
+mod emptied;
 mod error;
 mod fence;
 mod flush;

@@ -12,7 +12,7 @@ const STRIDE: u64 = 256 << 20;
 const FILES: u64 = 256;
 
 /// Bytes of a file system's block.
-const BLOCK: u64 = 4096;
+pub(crate) const BLOCK: u64 = 4096;
 
 /// Inodes kept free for the journal and for the file system's own use.
 const INODE_RESERVE: u64 = 64;

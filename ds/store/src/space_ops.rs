@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crate::room::BLOCK;
 use crate::{FileKey, Store, StoreError};
 
 impl Store {
@@ -57,6 +58,9 @@ impl Store {
     ) -> Result<(), StoreError> {
         let file = self.blocking(move |store| {
             let file = store.open_file(key)?;
+            // Beyond the end there is nothing, and a file system may not know offsets that the file as a whole has.
+            let end = file.file.stat()?.size.next_multiple_of(BLOCK);
+            let length = length.min(end.saturating_sub(offset));
             if length > 0 {
                 file.file.deallocate(offset, length)?;
                 file.touched();

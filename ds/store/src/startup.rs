@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 
 use crate::access_ops::Settled;
 use crate::device::Device;
+use crate::emptied::Emptied;
 use crate::flush::Flushes;
 use crate::format::{BOOT, DATA, JOURNAL, SUPERBLOCK, Superblock};
 use crate::gate::Gate;
@@ -140,6 +141,7 @@ fn open(env: &Env, device: Arc<dyn Device>, options: Options) -> Result<Arc<Stor
         flushes: Flushes::new(env, &device, (&files, &journal), &verifiers),
         verifiers,
         settled: Settled::new(&journal),
+        emptied: Emptied::default(),
         journal,
         files,
         folders: Arc::default(),

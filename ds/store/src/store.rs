@@ -12,6 +12,7 @@ use tokio::sync::{Notify, oneshot};
 use crate::access_ops::Settled;
 use crate::data_file::DataFile;
 use crate::device::{Cached, Device, DeviceFile, FileStat};
+use crate::emptied::Emptied;
 use crate::fence::{Refusal, Row};
 use crate::flush::Flushes;
 use crate::folders::Folders;
@@ -93,6 +94,7 @@ pub struct Store {
     pub(crate) verifiers: Arc<Verifiers>,
     pub(crate) journal: Arc<Journal>,
     pub(crate) settled: Settled,
+    pub(crate) emptied: Emptied,
     pub(crate) files: Arc<OpenFiles>,
     pub(crate) flushes: Arc<Flushes>,
     pub(crate) folders: Arc<Folders>,

@@ -36,6 +36,30 @@ fn a_fence_holds_across_power_loss() {
     });
 }
 
+/// The second attempt finds no file, and has the folder to flush all the same.
+#[test]
+fn a_removal_that_could_not_be_made_durable_is_when_it_is_asked_for_again() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        let store = open(&env, &device).await.unwrap();
+        for file in 1..=2 {
+            store.write_at(&access(file), 0, bytes(1, 10), Stability::FileSync).await.unwrap();
+        }
+        let targets = [(key(1), 0), (key(2), 0)];
+        // The journal's flush goes well.
+        device.fail_syncs_after(1, 1);
+        assert!(store.remove(&targets, Epoch(1)).await.is_err());
+        store.remove(&targets, Epoch(1)).await.unwrap();
+        store.retire(Epoch(2)).await.unwrap();
+        device.crash();
+        drop(store);
+        let store = open(&env, &device).await.unwrap();
+        for file in 1..=2 {
+            assert_eq!(store.stat(key(file)).await.unwrap(), None);
+        }
+    });
+}
+
 #[test]
 fn a_late_write_cannot_resurrect_a_removed_file() {
     simulate(async |env| {

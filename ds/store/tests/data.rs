@@ -332,6 +332,10 @@ fn a_truncation_beyond_what_a_file_can_hold_has_nothing_to_cut() {
                 assert_eq!(store.stat(key(1)).await.unwrap().unwrap().size, 5000);
             }
             assert_eq!(store.read_at(key(1), 0, 9000).await.unwrap().data, bytes(1, 5000));
+            // Nor has a hole to there.
+            store.deallocate(key(1), 5000, 1 << 44).await.unwrap();
+            store.deallocate(key(1), 1 << 43, 1 << 43).await.unwrap();
+            assert_eq!(store.read_at(key(1), 0, 9000).await.unwrap().data, bytes(1, 5000));
             store.truncate(key(1), 1 << 20).await.unwrap();
             assert_eq!(store.stat(key(1)).await.unwrap().unwrap().size, 1 << 20);
             // It ends behind what the device has come to refuse: that has to be cut, and is not.

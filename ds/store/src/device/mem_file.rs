@@ -257,6 +257,10 @@ impl DeviceFile for MemFile {
     }
 
     fn deallocate(&self, offset: u64, length: u64) -> io::Result<()> {
+        // As in vfs_fallocate.
+        if offset.saturating_add(length) > self.with(|state, _| Ok(state.longest))? {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
         self.inode(|inode| {
             let end = offset.saturating_add(length).min(inode.now.size.next_multiple_of(PAGE));
             if offset < end {

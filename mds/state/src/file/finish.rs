@@ -209,7 +209,7 @@ impl File {
     pub(super) fn last_close(&mut self, ctx: &Ctx<'_>, out: &mut Vec<Effect>) {
         if self.is_dead() {
             out.push(Effect::CloseOrphan);
-            self.collect_(ctx, out);
+            self.end_if_dead(ctx, out);
         }
     }
 
@@ -221,12 +221,12 @@ impl File {
                 // Closed while the transaction ran: it left an orphan that nobody has open.
                 out.push(Effect::CloseOrphan);
             }
-            self.collect_(ctx, out);
+            self.end_if_dead(ctx, out);
         }
     }
 
     /// True when nothing leads to the file any more, not even a reclaim: what is left of its state is gone.
-    pub(super) fn collect_(&mut self, ctx: &Ctx<'_>, out: &mut Vec<Effect>) -> bool {
+    pub(super) fn end_if_dead(&mut self, ctx: &Ctx<'_>, out: &mut Vec<Effect>) -> bool {
         // RFC 8881 §18.16.3, OPEN4_RESULT_PRESERVE_UNLINKED: whoever had it open may say so yet, and what was written
         // before the restart is still to be settled for them.
         let ends = self.is_dead() && ctx.grace == Grace::Over;

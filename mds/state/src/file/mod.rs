@@ -397,7 +397,7 @@ impl File {
     /// True when the inode is to be collected: an orphan without an open, which nobody may reclaim any more.
     pub fn collect(&mut self, ctx: &Ctx<'_>) -> (bool, Vec<Effect>) {
         let mut out = Vec::new();
-        let ends = self.collect_(ctx, &mut out);
+        let ends = self.end_if_dead(ctx, &mut out);
         self.advance(ctx.now, &mut out);
         (ends, out)
     }
