@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 use sluice_env::Env;
-use sluice_mds::{Config, Delegations, Mds, Names, Network, Rule, Squash};
+use sluice_mds::{Config, Delegations, Limits as Held, Mds, Names, Network, Rule, Squash};
 use sluice_namespace::LayoutPolicy;
 use sluice_rpc::{ClusterKey, Limits, Server, Tcp, Transport};
 
@@ -78,6 +78,12 @@ fn cache(given: Option<u32>, memory: Option<u64>) -> u64 {
     }
 }
 
+/// Bytes of replies that clients may have this server keep for them together. A Linux client asks for half a MiB, and uses
+/// little of it.
+fn replies(memory: Option<u64>) -> u64 {
+    (memory.unwrap_or(0) / 4).max(Held::default().replies)
+}
+
 fn key(options: &cli::Mds) -> Result<ClusterKey> {
     let file = options.key.clone().unwrap_or_else(|| options.data_dir.join("cluster.key"));
     Ok(ClusterKey::read(&file)?)
@@ -108,6 +114,7 @@ fn config(tuning: &cli::Tuning) -> Config {
         },
         layouts: !tuning.no_layouts,
         policy: LayoutPolicy { inline: tuning.inline, ..LayoutPolicy::OF_NEW_FILE_SYSTEMS },
+        limits: Held { replies: replies(memory::limit()), ..Held::default() },
         version: crate::VERSION.to_owned(),
         ..Config::default()
     }
@@ -155,5 +162,11 @@ mod tests {
         );
         assert_eq!(cache(None, None) >> 20, 320);
         assert_eq!(mib(Some(100), 24 << 10), 100, "what is given is taken");
+    }
+
+    #[test]
+    fn replies_for_ten_thousand_clients_are_promised_and_more_where_there_is_memory() {
+        let gib = |memory: Option<u64>| replies(memory.map(|memory| memory << 30)) >> 30;
+        assert_eq!([None, Some(1), Some(24), Some(256)].map(gib), [4, 4, 6, 64]);
     }
 }

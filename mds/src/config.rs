@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use sluice_namespace::LayoutPolicy;
 use sluice_namespace::stable_storage::{Network, Rule, Squash};
+use sluice_state::client::ClientsConfig;
 use sluice_state::file::Policy;
 use sluice_state::pressure::Bound;
 
@@ -77,6 +78,9 @@ pub enum Names {
 /// How much clients may hold. What can be recalled they are asked to give back near it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
+    /// Bytes of cached replies that the sessions of all clients may promise together; a slot costs a KiB of it, whatever it
+    /// promises.
+    pub replies: u64,
     pub opens: Bound,
     pub layouts: Bound,
     pub delegations: Bound,
@@ -86,6 +90,7 @@ impl Default for Limits {
     fn default() -> Self {
         let policy = Policy::default();
         Self {
+            replies: ClientsConfig::default().max_cache,
             opens: Bound { per_client: policy.max_opens_per_client, in_all: policy.max_opens },
             layouts: Bound { per_client: policy.max_layouts_per_client, in_all: policy.max_layouts },
             delegations: Bound {

@@ -220,7 +220,7 @@ impl World {
         config.store =
             Options { create: true, reserve: 0, checksums: Some(self.checksums), ..Options::default() };
         if self.standby {
-            config.mds.push(SocketAddr::new(self.net.ip(STANDBY), 2049));
+            config.mds = Arc::new(vec![self.mds, SocketAddr::new(self.net.ip(STANDBY), 2049)]);
         }
         let (transport, device) = (self.net.host(&node.host), Arc::new(node.device.clone()));
         let server = DataServer::start_on(self.env.clone(), transport, device, config).await?;

@@ -262,10 +262,15 @@ impl Mds {
     }
 }
 
+/// Bytes of memory for which there may be one slot.
+const SLOT: u64 = 1 << 10;
+
 fn clients_config(config: &Config) -> ClientsConfig {
     ClientsConfig {
         lease_nanos: u64::try_from(config.lease.as_nanos()).unwrap_or(u64::MAX),
         role: if config.layouts { exchange_flags::USE_PNFS_MDS } else { exchange_flags::USE_NON_PNFS },
+        max_cache: config.limits.replies,
+        max_slots: config.limits.replies / SLOT,
         ..ClientsConfig::default()
     }
 }

@@ -48,6 +48,8 @@ pub(crate) struct Turns {
     full: AtomicBool,
     /// One turn at a time: when the last was.
     last: tokio::sync::Mutex<Option<Time>>,
+    /// One change at a time, so that the one in force is the newest. Taken after `last`.
+    changing: tokio::sync::Mutex<()>,
 }
 
 impl Turns {
@@ -155,6 +157,7 @@ async fn change(
     mds: &Arc<Mds>,
     change: impl Fn(&mut CapabilityEpochs) + Send + Sync,
 ) -> Result<CapabilityEpochs, FsError> {
+    let _alone = mds.data_servers.turns.changing.lock().await;
     let change = &change;
     let (epochs, _) = mds
         .write(|mut txn| {
