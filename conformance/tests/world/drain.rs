@@ -21,7 +21,7 @@ pub(crate) fn number(n: usize) -> u32 {
     u32::try_from(n).unwrap() + 1
 }
 
-async fn server(world: &World, n: usize) -> Option<ctl_server> {
+pub(crate) async fn server(world: &World, n: usize) -> Option<ctl_server> {
     match world.admin(ADMIN_SERVERS, &()).await {
         ADMIN_SERVERS_res::CTL_OK(ok) => ok.servers.into_iter().find(|s| s.status.id == number(n)),
         other => panic!("{other:?}"),

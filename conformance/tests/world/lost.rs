@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use sluice_namespace::{LayoutPolicy, Shape};
 use sluice_store::device::Device;
+use sluice_xdr::control::{ADMIN_WHY, ADMIN_WHY_args, ADMIN_WHY_res};
 use sluice_xdr::nfs3::nfsstat3;
 use sluice_xdr::nfs4::nfsstat4;
 
 use crate::client::{RO, RW};
+use crate::drain::{drain, server};
 use crate::mirrors::{Writer, healed, home};
 use crate::pattern;
 use crate::stage::{World, simulate_with};
@@ -78,5 +80,23 @@ fn the_only_copy_that_is_lost_is_an_error_for_writers_too_until_the_file_is_empt
         writer.client.truncate(&writer.file, 0).await;
         writer.write(world, 0, &data).await;
         assert!(writer.client.proxied_read(&writer.file, 0, 300_000).await[..] == data[..]);
+    });
+}
+
+#[test]
+fn what_is_lost_is_moved_nowhere_as_a_hole() {
+    simulate_with(86, ONCE, async |world| {
+        let (writer, _) = at_rest(world).await;
+        let n = (0..4).find(|n| world.holds(*n, SIZE)).unwrap();
+        lose(world, n, SIZE).await;
+        drain(world, n, 0).await.unwrap();
+        world.sleep(Duration::from_secs(120)).await;
+        let ro = writer.client.layout(&writer.file, writer.file.stateid, RO, 0).await;
+        assert_eq!(writer.client.read(&ro, 0..4096).await.unwrap_err(), nfsstat3::NFS3ERR_IO);
+        let args = ADMIN_WHY_args { path: "/f".into(), client: 0 };
+        let ADMIN_WHY_res::CTL_OK(why) = world.admin(ADMIN_WHY, &args).await else { panic!("no such file") };
+        assert!(String::from_utf8_lossy(&why.healing).contains("is lost"), "{why:?}");
+        let stuck = format!("{:?}", server(world, n).await.unwrap());
+        assert!(stuck.contains("damaged, or lost"), "{stuck}");
     });
 }

@@ -81,6 +81,11 @@ impl Admin {
                     "{bytes} bytes are damaged at data server {}, the first at {offset}: reading them there fails",
                     file.store.0
                 ));
+            } else if store.is_damaged(layout.id, file.slot) {
+                words.push(format!(
+                    "what data server {} had of it is lost: reading it there fails",
+                    file.store.0
+                ));
             }
         }
         words.retain(|words| !words.is_empty());

@@ -329,7 +329,18 @@ impl Io {
             ffie_stateid: to.ffds_stateid,
             ffie_errors: vec![error],
         };
-        let reports = if fenced { Vec::new() } else { vec![report] };
+        // NFS 4.2: it goes ahead, and the return does not say it once more.
+        let ahead = !fenced && self.below(2) == 0;
+        if ahead {
+            let args = LAYOUTERROR4args {
+                lea_offset: 0,
+                lea_length: u64::MAX,
+                lea_stateid: layout.stateid,
+                lea_errors: report.ffie_errors.clone(),
+            };
+            self.host.once(vec![putfh(&held.handle), nfs_argop4::OP_LAYOUTERROR(args)]).await;
+        }
+        let reports = if fenced || ahead { Vec::new() } else { vec![report] };
         let body = ff_layoutreturn4 { fflr_ioerr_report: reports, ..ff_layoutreturn4::default() };
         let body = sluice_xdr::to_bytes(&body).unwrap();
         let back = ops::layoutreturn(layout.stateid, layoutiomode4::LAYOUTIOMODE4_ANY, body);

@@ -168,8 +168,17 @@ async fn move_once(
             let names: Vec<String> = stores.iter().map(|store| store.0.to_string()).collect();
             Some(format!("data server {} is not there", names.join(" and ")))
         }
+        Outcome::Again if is_damaged(mds, layout, store) => {
+            Some("what is there of it is damaged, or lost, and there is no other copy".to_owned())
+        }
         Outcome::Again => Some("it is in use, and not given back".to_owned()),
     })
+}
+
+/// Whether a data server has something of the file that is not what was written.
+fn is_damaged(mds: &Mds, layout: &Layout, store: StoreId) -> bool {
+    let Some(handle) = mds.data_servers.get(store) else { return false };
+    layout.data_files().any(|file| file.store == store && handle.is_damaged(layout.id, file.slot))
 }
 
 fn columns(layout: &Layout, size: u64) -> impl Iterator<Item = &[DataFile]> {
