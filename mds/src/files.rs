@@ -121,8 +121,7 @@ impl Files {
 
     /// The client may have no more files open.
     pub(crate) fn opens_are_full(&self, client: ClientId) -> bool {
-        let usage = self.index.lock().usage(client);
-        usage.opens >= self.policy.max_opens_per_client || usage.opens_of_all >= self.policy.max_opens
+        self.policy.opens_are_full(&self.index.lock().usage(client))
     }
 
     /// Files that were being written to are about to be found still.

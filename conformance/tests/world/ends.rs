@@ -38,6 +38,27 @@ fn what_a_file_was_extended_by_reads_as_zeros_at_its_data_server_too() {
     }
 }
 
+/// There is nothing to copy of a hole at the end, whether its file has data files or not.
+#[test]
+fn a_copy_ends_where_its_source_does_though_there_is_a_hole() {
+    simulate_with(87, SMALL, async |world| {
+        let client = Client::mount(world, "a", NEW).await;
+        let (with, without) = (client.open("f").await, client.open("g").await);
+        let held = client.layout(&with, with.stateid, RW, 0).await;
+        client.write(&held, 0, &pattern(0, 65_536)).await.unwrap();
+        client.layout_commit(&with, held.stateid, Some(65_535)).await.unwrap();
+        client.layout_return(&with, held.stateid).await;
+        for (source, name) in [(&with, "h"), (&without, "i")] {
+            client.truncate(source, 1 << 20).await;
+            let copy = client.open(name).await;
+            client.copy_all((source, 0), (&copy, 0), 1 << 20).await.unwrap();
+            assert_eq!(client.stat(&copy).await.0, 1 << 20);
+            let ro = client.layout(&copy, copy.stateid, RO, 0).await;
+            assert!(client.read(&ro, 1_044_480..1_048_576).await.unwrap()[..] == [0; 4096], "{name}");
+        }
+    });
+}
+
 /// The work is for data files, not for pieces of them.
 #[test]
 fn a_hole_in_a_vast_file_is_made_with_an_order_for_each_data_file() {

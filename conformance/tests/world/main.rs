@@ -32,7 +32,9 @@ use std::time::Duration;
 use sluice_conformance::client::ops;
 use sluice_namespace::{LayoutPolicy, Shape};
 use sluice_xdr::nfs3::nfsstat3;
-use sluice_xdr::nfs4::{Attributes, nfsstat4, stateid4};
+use sluice_xdr::nfs4::{
+    ALLOCATE4args, Attributes, CLONE4args, nfs_argop4, nfsstat4, nfstime4, settime4, stateid4,
+};
 
 use client::{Client, Opened, RO, RW};
 use stage::{UNIT, World, simulate, simulate_with};
@@ -387,6 +389,42 @@ fn what_is_written_after_a_truncation_that_a_restart_interrupted_stays() {
     });
 }
 
+/// Nor is anything set aside, or shared, where it would be cut off.
+#[test]
+fn nothing_grows_before_a_truncation_that_a_restart_interrupted_is_carried_out() {
+    simulate(89, async |world| {
+        let first = Client::mount(world, "a", NEW).await;
+        let (file, n) = with_data(world, &first).await;
+        world.crash_data_server(n).await;
+        let cut = world.env.clock.timeout(Duration::from_secs(2), first.truncate(&file, UNIT)).await;
+        assert!(cut.is_err(), "a data server cannot be told");
+        world.restart_metadata_server().await;
+        let second = Client::mount(world, "b", NEW).await;
+        let (same, other) = (second.open("f").await, second.open("g").await);
+        assert_eq!(second.proxied_write(&other, 0, &pattern(0, 8192)).await, nfsstat4::NFS4_OK);
+        // At another data server.
+        let (aa_stateid, aa_offset) = (same.stateid, 3 * UNIT);
+        let allocate = nfs_argop4::OP_ALLOCATE(ALLOCATE4args { aa_stateid, aa_offset, aa_length: 4096 });
+        let allocate = vec![client::putfh(&same.handle), allocate];
+        let clone = nfs_argop4::OP_CLONE(CLONE4args {
+            cl_src_stateid: other.stateid,
+            cl_dst_stateid: same.stateid,
+            cl_src_offset: 0,
+            cl_dst_offset: 3 * UNIT,
+            cl_count: 4096,
+        });
+        let from = [client::putfh(&other.handle), nfs_argop4::OP_SAVEFH];
+        let clone = [&from[..], &[client::putfh(&same.handle), clone]].concat();
+        for ops in [clone, allocate.clone()] {
+            assert_eq!(second.once(ops).await.0, nfsstat4::NFS4ERR_DELAY);
+        }
+        world.start_data_server(n).await;
+        second.ok(allocate).await;
+        world.sleep(Duration::from_secs(10)).await;
+        assert_eq!(second.stat(&same).await.0, 3 * UNIT + 4096);
+    });
+}
+
 /// Nor is who asked for it told that it is done, though the store knows: what it writes then, under a layout of before,
 /// would be cut off.
 #[test]
@@ -435,10 +473,28 @@ fn a_truncation_that_a_restart_interrupted_is_not_undone_by_a_look() {
                 return;
             }
             world.restart_metadata_server().await;
+            // Handles of before are good yet, or over.
+            for _ in 0..10 * (tenth % 2) {
+                world.sleep(Duration::from_secs(20)).await;
+                asks.request(vec![ops::putrootfh()]).await.unwrap();
+            }
             let (looks, other) = (Client::mount(world, "c", NEW).await, Client::mount(world, "d", NEW).await);
             world.mute(n, false);
+            let gone = stateid4 { seqid: 1, other: [1; 12] };
+            let at = settime4::SET_TO_CLIENT_TIME4(nfstime4 { seconds: 77, nseconds: 0 });
+            let times = Attributes { time_modify_set: Some(at), ..Attributes::default() };
+            // Setting times looks for itself where the data ends.
+            let ops = vec![
+                client::putfh(&file.handle),
+                ops::setattr(stateid4::default(), &times).unwrap(),
+                Client::getattr(),
+            ];
             let looks = async {
                 loop {
+                    looks.once(ops.clone()).await;
+                    // Of a layout that is not known: so does that.
+                    let told = looks.layout_commit(&file, gone, Some(2 * UNIT + 4999)).await;
+                    assert_eq!(told, Err(nfsstat4::NFS4ERR_BADLAYOUT));
                     looks.once(vec![client::putfh(&file.handle), Client::getattr()]).await;
                     world.sleep(Duration::from_millis(20)).await;
                 }

@@ -3,11 +3,11 @@
 use sluice_namespace::{LayoutPolicy, Shape};
 use sluice_xdr::nfs4::{LAYOUTERROR4args, device_error4, nfs_argop4, nfs_opnum4, nfsstat4};
 
-use crate::client::{Client, Opened, putfh};
+use crate::client::{Client, Opened, RO, putfh};
 use crate::mirrors::{Writer, healed};
-use crate::pattern;
 use crate::stage::{World, simulate_with};
 use crate::storage::Segment;
+use crate::{NEW, pattern};
 
 const TWICE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0 };
 
@@ -58,6 +58,21 @@ fn a_read_that_failed_makes_no_mirrors_differ() {
         writer.write(world, 0, b"data").await;
         let held = writer.held.clone().unwrap();
         layout_error(&writer.client, &writer.file, &held, nfs_opnum4::OP_READ).await;
+        assert_eq!(world.check().await, 0);
+    });
+}
+
+/// When a data server is gone, all who read there say so, and of no operation: it could not be sent.
+#[test]
+fn what_failed_for_a_reader_makes_no_mirrors_differ() {
+    simulate_with(88, TWICE, async |world| {
+        let mut writer = Writer::mount(world, "a", "f").await;
+        writer.write(world, 0, b"data").await;
+        writer.give_back().await;
+        let reader = Client::mount(world, "b", NEW).await;
+        let file = reader.open("f").await;
+        let held = reader.layout(&file, file.stateid, RO, 0).await;
+        layout_error(&reader, &file, &held, nfs_opnum4(0)).await;
         assert_eq!(world.check().await, 0);
     });
 }

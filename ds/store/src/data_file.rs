@@ -92,7 +92,10 @@ impl DataFile {
 
     /// A handle of this generation is about to write.
     pub(crate) fn used_by(&self, generation: u16) {
-        self.generation.fetch_max(generation, Ordering::Relaxed);
+        // Many writers of one file would take the memory from each other for what is nearly always there.
+        if self.generation() < generation {
+            self.generation.fetch_max(generation, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn generation(&self) -> u16 {

@@ -163,11 +163,6 @@ impl Layout {
         self.components.iter_mut().flat_map(|c| &mut c.slots).find(|s| s.slot == slot)
     }
 
-    /// Whether some data file may end before the file does although the file was written to its end.
-    pub fn is_sparse(&self) -> bool {
-        self.components.len() > 1 || self.components.iter().any(|c| c.width > 1)
-    }
-
     pub(crate) fn encode(&self, w: &mut Writer) {
         w.u64(self.id.0).bool(self.mirrors_dirty);
         w.u16(u16::try_from(self.components.len()).unwrap_or(u16::MAX));

@@ -93,13 +93,10 @@ pub(crate) async fn step(mds: &Arc<Mds>, step: &Step, commit: &Commit<'_>) -> Re
     let layout = target.layout().ok_or(nfsstat4::NFS4ERR_SERVERFAULT)?;
     let _room = room::to_grow(mds, commit.who(), &target, end).await.map_err(|error| fs_status(&error))?;
     let blanked = blank(mds, &target, step.offset, hole).await;
-    // The only data file of a file ends where that does: of a hole at the end one byte is moved.
-    let last = u64::from(data == 0 && !layout.is_sparse() && end > target.size());
     let moved = match (blanked, source.layout()) {
-        (Ok(filled), Some(from)) if data + last > 0 => {
-            let (from_at, at) = (step.source_offset + hole - last, step.offset + hole - last);
-            let data = data + last;
-            let pieces = transfer::pieces((from, from_at), (layout, at), data, PIECE, &filling);
+        (Ok(filled), Some(from)) if data > 0 => {
+            let (from, to) = ((from, step.source_offset + hole), (layout, step.offset + hole));
+            let pieces = transfer::pieces(from, to, data, PIECE, &filling);
             all(mds, pieces).await.map(|beside| beside && filled)
         }
         (blanked, _) => blanked,

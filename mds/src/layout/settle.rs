@@ -82,8 +82,7 @@ pub(crate) async fn settled(mds: &Arc<Mds>, read: &Inode, then: Moment) -> Resul
 pub(crate) async fn prepare(mds: &Arc<Mds>, entry: &Arc<FileEntry>, intent: &Intent) -> Result<Held, Error> {
     for _ in 0..TRIES {
         let held = mds.prepare(entry, intent).await?;
-        // Before a truncation is carried out, what there is to be known of the size is in the inode.
-        if !entry.peek(File::needs_settle) || mds.is_uncut(entry.key.fileid) {
+        if !entry.peek(File::needs_settle) {
             return Ok(held);
         }
         // Settling takes a ticket of its own, which would wait for this one.

@@ -13,8 +13,7 @@ pub(crate) async fn layouterror(cx: &mut Context, args: LAYOUTERROR4args) -> OpR
     let entry = cx.state_entry(&stateid)?;
     let client = cx.client()?;
     reports::take(&cx.server, &entry, client, &args.lea_errors);
-    let writes = entry.peek(File::writers).contains(&client);
-    if writes && args.lea_errors.iter().any(may_have_written) {
+    if args.lea_errors.iter().any(may_have_written) && entry.peek(File::writers).contains(&client) {
         // Linux does not say it again when it returns the layout, and may never send again what only some mirrors took.
         let inode = cx.inode().await?;
         heal::suspect(&cx.server, &inode).await?;

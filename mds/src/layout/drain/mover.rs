@@ -168,17 +168,16 @@ async fn move_once(
             let names: Vec<String> = stores.iter().map(|store| store.0.to_string()).collect();
             Some(format!("data server {} is not there", names.join(" and ")))
         }
-        Outcome::Again if is_damaged(mds, layout, store) => {
+        Outcome::Again if there(layout, store).any(|file| heal::leave::is_damaged(mds, layout, file)) => {
             Some("what is there of it is damaged, or lost, and there is no other copy".to_owned())
         }
         Outcome::Again => Some("it is in use, and not given back".to_owned()),
     })
 }
 
-/// Whether a data server has something of the file that is not what was written.
-fn is_damaged(mds: &Mds, layout: &Layout, store: StoreId) -> bool {
-    let Some(handle) = mds.data_servers.get(store) else { return false };
-    layout.data_files().any(|file| file.store == store && handle.is_damaged(layout.id, file.slot))
+/// What a data server has of a file.
+fn there(layout: &Layout, store: StoreId) -> impl Iterator<Item = &DataFile> {
+    layout.data_files().filter(move |file| file.store == store)
 }
 
 fn columns(layout: &Layout, size: u64) -> impl Iterator<Item = &[DataFile]> {

@@ -60,7 +60,7 @@ pub(crate) async fn heal(mds: &Arc<Mds>, key: InodeKey) -> Result<Outcome, FsErr
     // Of mirrors that may differ none may be missing: those that are given up are left behind. Nothing is ever made equal
     // to what is damaged.
     let leaves = |layout: &Layout| {
-        layout.mirrors_dirty || layout.data_files().any(|file| is_damaged(mds, layout, file))
+        layout.mirrors_dirty || layout.data_files().any(|file| leave::is_damaged(mds, layout, file))
     };
     if inode.layout().is_some_and(|layout| leaves(layout) && !leave::away(mds, layout).is_empty()) {
         leave::leave(mds, key).await?;
@@ -368,10 +368,6 @@ impl Work<'_> {
 
 fn sure(done: bool) -> Result<(), Trouble> {
     if done { Ok(()) } else { Err(Trouble::Again) }
-}
-
-fn is_damaged(mds: &Mds, layout: &Layout, file: &DataFile) -> bool {
-    mds.data_servers.get(file.store).is_some_and(|store| store.is_damaged(layout.id, file.slot))
 }
 
 fn here(mds: &Mds, file: &DataFile) -> bool {

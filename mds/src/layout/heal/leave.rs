@@ -7,7 +7,6 @@ use sluice_namespace::stable_storage::{Fence, PendingFence, put_fence};
 use sluice_namespace::{DataFile, FsError, Inode, InodeKey, Layout};
 use sluice_state::file::{Error, File, Intent, LayoutFilter};
 
-use crate::dsctl::StoreHandle;
 use crate::files::FileEntry;
 use crate::layout::settle;
 use crate::server::Mds;
@@ -96,16 +95,20 @@ pub(crate) async fn damaged(mds: &Arc<Mds>, key: InodeKey) -> Result<(), FsError
     leave(mds, key).await
 }
 
+/// Whether what a data server has of a file is not what was written there.
+pub(crate) fn is_damaged(mds: &Mds, layout: &Layout, file: &DataFile) -> bool {
+    mds.data_servers.get(file.store).is_some_and(|store| store.is_damaged(layout.id, file.slot))
+}
+
 /// Good mirrors that are given up, or damaged, while another copy is here.
 pub(crate) fn away(mds: &Mds, layout: &Layout) -> Vec<DataFile> {
-    let damaged = |store: &StoreHandle, file: &DataFile| store.is_damaged(layout.id, file.slot);
     let here = |file: &DataFile| {
         let store = mds.data_servers.get(file.store);
-        store.is_some_and(|store| store.takes_writes() && !damaged(&store, file))
+        store.is_some_and(|store| store.takes_writes()) && !is_damaged(mds, layout, file)
     };
     let given_up = |file: &DataFile| {
         let store = mds.data_servers.get(file.store);
-        store.is_none_or(|store| store.given_up() || damaged(&store, file))
+        store.is_none_or(|store| store.given_up()) || is_damaged(mds, layout, file)
     };
     layout
         .columns()

@@ -118,9 +118,7 @@ impl File {
             }
         }
         if self.opens.of_owner(&open.owner).is_none()
-            && (ctx.usage.opens >= ctx.policy.max_opens_per_client
-                || ctx.usage.opens_of_all >= ctx.policy.max_opens
-                || self.opens.len() >= ctx.policy.max_opens_per_file)
+            && (ctx.policy.opens_are_full(&ctx.usage) || self.opens.len() >= ctx.policy.max_opens_per_file)
         {
             return Err(Error::Resource);
         }

@@ -78,6 +78,14 @@ pub struct Policy {
     pub return_on_close: bool,
 }
 
+impl Policy {
+    /// A client that holds so much, with all others, may have no more files open.
+    #[must_use]
+    pub fn opens_are_full(&self, usage: &Usage) -> bool {
+        usage.opens >= self.max_opens_per_client || usage.opens_of_all >= self.max_opens
+    }
+}
+
 impl Default for Policy {
     fn default() -> Self {
         const SECOND: u64 = 1_000_000_000;

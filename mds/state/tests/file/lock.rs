@@ -275,3 +275,17 @@ fn all_clients_together_cannot_hold_more_ranges_than_there_may_be() {
     w.index.forget_client(B);
     assert_eq!(held(&w), 0);
 }
+
+#[test]
+fn all_clients_together_cannot_hold_more_locks_than_there_may_be() {
+    let mut w = World::default();
+    w.policy.max_locks = 1;
+    w.open(A, Access::BOTH, Deny::NONE).unwrap();
+    w.open(B, Access::BOTH, Deny::NONE).unwrap();
+    w.lock(A, LockKind::Write, range(0, 5), false).unwrap();
+    assert_eq!(w.lock(B, LockKind::Write, range(10, 15), false), Err(Error::Resource));
+    // One more range is no more of them.
+    w.lock(A, LockKind::Write, range(20, 25), false).unwrap();
+    w.expire(A, RevokeReason::LeaseExpired);
+    w.lock(B, LockKind::Write, range(10, 15), false).unwrap();
+}
