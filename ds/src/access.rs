@@ -1,7 +1,7 @@
 //! Is this handle good, and may its holder do this? Everything is answered from memory.
 
 use parking_lot::RwLock;
-use sluice_store::{Access, Epoch, FileKey};
+use sluice_store::{Access, Epoch, FileKey, StoreError};
 use sluice_xdr::capability::{Capability, CapabilityError, Rights};
 use sluice_xdr::control::ctl_capability_key;
 use sluice_xdr::nfs3::nfsstat3;
@@ -91,7 +91,7 @@ impl Seals {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Admitted {
     pub(crate) access: Access,
-    /// The data file is one of several: its end says nothing about the file's.
+    /// The file may end later than the data file.
     pub(crate) sparse: bool,
 }
 
@@ -126,6 +126,20 @@ impl Shared {
         };
         self.store.check(&access).map_err(error::refused)?;
         Ok(Admitted { access, sparse: capability.rights.contains(Rights::SPARSE) })
+    }
+
+    /// A data file is not there: whether that is a hole. Never where there was data.
+    ///
+    /// # Errors
+    /// IO when it is lost, STALE if only a newer handle can tell.
+    pub(crate) fn absent(&self, access: &Access) -> Result<(), nfsstat3> {
+        self.store.absent(access).map_err(|why| {
+            if matches!(why, StoreError::Missing) {
+                tracing::error!(file = %access.key, store = %self.store.place(), "a data file is lost");
+                self.counters.error();
+            }
+            error::nfs_status(&why)
+        })
     }
 }
 

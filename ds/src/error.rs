@@ -45,12 +45,12 @@ pub(crate) fn nfs_status(error: &StoreError) -> nfsstat3 {
     }
 }
 
-/// ACCES makes a client return its layout and ask for another; STALE says that the data file itself
+/// ACCES makes a client return its layout and ask for another; STALE says that the data file itself, or its handle,
 /// is over.
 pub(crate) fn refused(refusal: Refusal) -> nfsstat3 {
     match refusal {
         Refusal::Expired | Refusal::Fenced => nfsstat3::NFS3ERR_ACCES,
-        Refusal::Generation | Refusal::Removed => nfsstat3::NFS3ERR_STALE,
+        Refusal::Generation | Refusal::Removed | Refusal::Earlier => nfsstat3::NFS3ERR_STALE,
     }
 }
 

@@ -10,7 +10,7 @@
 //! | `contact` | may we serve at all, or have we lost the metadata server? |
 //! | `metrics` | what is shown to an operator |
 //! | `whereabouts` | where the metadata server may be |
-//! | `logical_size` | where a file ends whose data file is only one of several |
+//! | `logical_size` | where a file ends, which may be later than its data file does |
 
 mod access;
 mod contact;

@@ -90,6 +90,7 @@ async fn apply(
     shared.seals.set_store(granted.store_id as u16);
     let (mds_epoch, current) = (granted.mds_epoch, granted.capability_epoch);
     shared.seals.set_keys(AsOf { mds_epoch, current, oldest: granted.oldest_epoch }, &granted.keys);
+    store.serve_from(Epoch(current as u16));
     // Pushes may have been missed while we were away.
     shared.sizes.forget();
     let isolation = identity.isolation.min(Duration::from_millis(granted.isolation_ms.into()));

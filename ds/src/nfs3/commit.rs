@@ -32,9 +32,12 @@ async fn commit(shared: &Arc<Shared>, args: &COMMIT3args) -> Result<Verifier, nf
             shared.counters.committed();
             Ok(verifier)
         }
-        // Its writes were unstable and a restart took the whole file back: the verifier says so, and
-        // the client sends them again.
-        Err(StoreError::Missing) if !access.must_exist => Ok(shared.store.verifier(access.key)),
+        Err(StoreError::Missing) => match shared.store.absent(&access) {
+            Err(StoreError::Missing) => shared.absent(&access).map(|()| shared.store.verifier(access.key)),
+            // Its writes were unstable and a restart took the whole file back: the verifier says so, and
+            // the client sends them again.
+            _ => Ok(shared.store.verifier(access.key)),
+        },
         Err(error) => {
             shared.counters.error();
             Err(nfs_status(&error))

@@ -26,8 +26,8 @@ pub(super) async fn run(shared: &Arc<Shared>, args: Bytes) -> Reply {
 async fn attributes(shared: &Arc<Shared>, args: &GETATTR3args) -> Result<fattr3, nfsstat3> {
     let access = shared.admit(&args.object.data, Rights::NONE)?.access;
     let stat = shared.store.stat(access.key).await.map_err(|error| nfs_status(&error))?;
-    if stat.is_none() && access.must_exist {
-        return Err(nfsstat3::NFS3ERR_IO);
+    if stat.is_none() {
+        shared.absent(&access)?;
     }
     let stat = stat.unwrap_or_default();
     let never = nfstime3 { seconds: 0, nseconds: 0 };

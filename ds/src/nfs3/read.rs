@@ -181,14 +181,11 @@ async fn read(shared: &Arc<Shared>, admitted: Admitted, args: &READ3args) -> Res
     let probe = count.max(1);
     let found = match shared.store.read_at(access.key, args.offset, probe).await {
         Ok(found) => found,
-        // Never a hole where there was data: the data file was written once and is gone.
-        Err(StoreError::Missing) if access.must_exist => {
-            tracing::error!(file = %access.key, store = %shared.store.place(), "a data file is lost");
-            shared.counters.error();
-            return Err(nfsstat3::NFS3ERR_IO);
+        Err(StoreError::Missing) => {
+            shared.absent(&access)?;
+            // A valid handle to a data file never written is an empty file.
+            Read { data: Bytes::new(), end: true }
         }
-        // A valid handle to a data file never written is an empty file.
-        Err(StoreError::Missing) => Read { data: Bytes::new(), end: true },
         Err(error) => {
             shared.counters.error();
             return Err(nfs_status(&error));

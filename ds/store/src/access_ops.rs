@@ -115,6 +115,7 @@ impl Store {
 
     fn unlink(&self, keys: &[FileKey]) -> Result<(), StoreError> {
         for key in keys {
+            self.files.shard(*key).made.forget(*key);
             match self.device.remove(&path_of(*key)) {
                 Ok(()) => self.emptied.note(leaf_of(*key)),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}

@@ -34,6 +34,8 @@ pub enum Refusal {
     Generation,
     #[error("the data file was removed")]
     Removed,
+    #[error("it is older than this process, and the data file that it may make is not there")]
+    Earlier,
 }
 
 /// A fence, as the metadata server asks for it.

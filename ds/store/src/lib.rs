@@ -8,6 +8,7 @@
 //! * Checksums, where they are switched on, are made of what has come to rest, and scrubbed: [`Scrub`].
 //! * A failed flush reaches everyone who waited for it and changes the file's write verifier.
 
+mod absent;
 mod access_ops;
 mod data_file;
 pub mod device;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use foldhash::fast::FixedState;
 use parking_lot::{Mutex, MutexGuard};
 
+use crate::absent::Made;
 use crate::data_file::DataFile;
 use crate::places::leaf_of;
 use crate::write_count::{Closed, WriteCount};
@@ -31,6 +32,7 @@ pub(crate) struct Shard {
     idle_from: usize,
     /// Numbers of the newest writes of some that are not open.
     closed: Closed,
+    pub(crate) made: Made,
     /// Being removed: not to be opened or created until that is durable.
     pub(crate) removing: HashSet<FileKey, FixedState>,
 }

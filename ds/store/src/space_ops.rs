@@ -24,7 +24,13 @@ impl Store {
         });
         match file.await {
             Ok(file) => self.flush(&file).await,
-            Err(StoreError::Missing) => Ok(()),
+            Err(StoreError::Missing) => {
+                if size == 0 {
+                    // Whatever was lost, it is empty now.
+                    self.files.shard(key).made.forget(key);
+                }
+                Ok(())
+            }
             Err(error) => Err(error),
         }
     }

@@ -1,8 +1,8 @@
 //! Opening a store: is this ours, is it alone, which incarnation is this?
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use sluice_env::Env;
@@ -134,6 +134,9 @@ fn open(env: &Env, device: Arc<dyn Device>, options: Options) -> Result<Arc<Stor
     tracing::info!(store = %place, uuid = %superblock.uuid, boot, "store open");
     let (journal, verifiers) = (Arc::new(journal), Arc::new(Verifiers::new(boot, env.random.u64())));
     let files = Arc::new(OpenFiles::new(affordable(env, &options, sums.is_some()), boot));
+    for (key, _) in journal.peek(|table| table.unreported(usize::MAX)) {
+        files.shard(key).made.add(key);
+    }
     Ok(Arc::new(Store {
         env: env.clone(),
         boot,
@@ -148,6 +151,7 @@ fn open(env: &Env, device: Arc<dyn Device>, options: Options) -> Result<Arc<Stor
         pool: Pool::default(),
         room: Room::new(options.reserve),
         gate: Gate::default(),
+        since: OnceLock::new(),
         health: Arc::default(),
         sums,
         scrub,

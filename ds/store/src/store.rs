@@ -1,8 +1,8 @@
 //! The store: reads, writes, commits, removals, fences.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -29,7 +29,7 @@ use crate::room::Room;
 use crate::sums::{ScrubState, SummedFile, Sums};
 use crate::verifier::Verifiers;
 use crate::vitals::Health;
-use crate::{FileKey, StoreError, Uuid, Verifier};
+use crate::{Epoch, FileKey, StoreError, Uuid, Verifier};
 
 /// What a read found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,6 +99,8 @@ pub struct Store {
     pub(crate) flushes: Arc<Flushes>,
     pub(crate) folders: Arc<Folders>,
     pub(crate) gate: Gate,
+    /// The capability epoch in which this process began to serve.
+    pub(crate) since: OnceLock<Epoch>,
     pub(crate) health: Arc<Health>,
     /// `None`: no checksums are kept.
     pub(crate) sums: Option<Arc<Sums>>,
@@ -464,6 +466,7 @@ impl Store {
         let last_write = shard.reopened(key, &self.files.writes);
         let file = Arc::new(self.data_file(key, (generation, last_write), device_file, true)?);
         shard.insert(&file);
+        shard.made.add(key);
         Ok(Some(file))
     }
 

@@ -201,10 +201,9 @@ impl Store {
     ) -> Result<Arc<DataFile>, StoreError> {
         let _pass = self.gate.enter();
         self.journal.check(access)?;
-        if access.must_exist {
-            self.health.note(self.open_file(access.key))?;
-        }
-        self.health.note(self.write(access.key, access.generation, offset, data))
+        let file = self.health.note(self.open_for(access))?;
+        self.health.note(self.write_to(&file, offset, data))?;
+        Ok(file)
     }
 }
 

@@ -195,8 +195,13 @@ impl Control {
                 return Ok(Admission::Duplicate);
             }
         }
+        let process = args.incarnation.0;
+        if store.view().process.is_some_and(|before| before != process) {
+            super::epochs::restarted(&self.mds).await?;
+        }
         let now = self.mds.now();
         store.update(|view| {
+            view.process = Some(process);
             if view.addresses != addresses || view.device_generation == 0 || view.lost {
                 view.device_generation = view.device_generation.wrapping_add(1);
             }

@@ -3,6 +3,7 @@
 //!
 //! * with every start: handles of an earlier incarnation can be told from ours;
 //! * when a holder that was fenced off a file asks for it again: the newer handle passes the fence;
+//! * when a data server was restarted: a handle from before it may have lost what it does not find;
 //! * when data servers have many rows to keep: once all layouts of older epochs are back, those are retired, and
 //!   the rows with them;
 //! * when a data server has retired later ones, since the metadata are older than what it remembers;
@@ -98,6 +99,30 @@ pub(crate) async fn let_in(mds: &Arc<Mds>, client: ClientId, file: DataFileId) -
         mds.env.clock.sleep(LEAST.saturating_sub(since)).await;
     }
     turn(mds, false).await.map_err(|error| crate::error::fs_status(&error))?;
+    *last = Some(mds.now());
+    Ok(())
+}
+
+/// A data server begins anew. A handle that is made from now on for what was written there says that it must exist; an
+/// older one may not, and is told by its epoch.
+///
+/// # Errors
+/// What the store says.
+pub(super) async fn restarted(mds: &Arc<Mds>) -> Result<(), FsError> {
+    let asked = mds.now();
+    let registry = &mds.data_servers;
+    let mut last = registry.turns.last.lock().await;
+    // Of many that were restarted together, one turn is enough.
+    if last.is_some_and(|last| last > asked) {
+        return Ok(());
+    }
+    let epochs = registry.epochs();
+    if epochs.current.wrapping_sub(epochs.oldest) >= MOST {
+        // It takes older handles for what they say until the next retirement, which this asks for.
+        registry.turns.full();
+        return Ok(());
+    }
+    turn(mds, false).await?;
     *last = Some(mds.now());
     Ok(())
 }

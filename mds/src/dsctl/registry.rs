@@ -82,6 +82,8 @@ pub(crate) struct StoreView {
     /// The data server's own connection: orders go over it.
     pub(crate) connection: Option<Arc<Connection>>,
     pub(crate) addresses: Vec<SocketAddr>,
+    /// Which process it was that registered last.
+    pub(crate) process: Option<[u8; 16]>,
     /// Raised with every change of addresses, and when it comes back after it was lost.
     pub(crate) device_generation: u16,
     pub(crate) capacity: ctl_capacity,
