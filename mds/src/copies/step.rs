@@ -161,9 +161,8 @@ async fn extent(
     Ok((data - from, (end - data).min(step.most)))
 }
 
-/// A range of the target becomes a hole. Beyond the end there is nothing to free.
+/// A range of the target becomes a hole. Beyond its end, too: there may be what is not in the size yet.
 async fn blank(mds: &Arc<Mds>, target: &Inode, offset: u64, length: u64) -> Result<bool, nfsstat4> {
-    let length = length.min(target.size().saturating_sub(offset));
     if let (Some(layout), true) = (target.layout(), length > 0) {
         dsctl::space(mds, layout, ctl_space_operation::SPACE_DEALLOCATE, offset, length).await?;
     }

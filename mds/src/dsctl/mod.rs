@@ -34,5 +34,7 @@ pub(crate) use fence::fence_holder_on_file;
 pub(crate) use fence::isolated;
 pub(crate) use health::run;
 pub(crate) use io::{read, write};
-pub(crate) use orders::{Observed, inventory, machine, observe, remove, scrub, seek, space, stats, truncate};
+pub(crate) use orders::{
+    Observed, inventory, is_lost, machine, observe, remove, scrub, seek, space, stats, truncate,
+};
 pub(crate) use registry::{Placing, Registry, StoreHandle, holder, rights, together};

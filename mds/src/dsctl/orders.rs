@@ -264,6 +264,8 @@ async fn order<A: Encode>(mds: &Arc<Mds>, store: StoreId, procedure: u32, args: 
         Some(ctl_status::CTL_ERR_NOSPC) => Err(nfsstat4::NFS4ERR_NOSPC),
         Some(ctl_status::CTL_ERR_NOTSUPP) => Err(nfsstat4::NFS4ERR_NOTSUPP),
         Some(ctl_status::CTL_ERR_IO) => Err(nfsstat4::NFS4ERR_IO),
+        // No device of it has files that long.
+        Some(ctl_status::CTL_ERR_INVAL) => Err(nfsstat4::NFS4ERR_FBIG),
         _ => Err(nfsstat4::NFS4ERR_DELAY),
     }
 }
@@ -353,7 +355,11 @@ async fn space_of(
     operation: ctl_space_operation,
     (offset, length): (u64, u64),
 ) -> Result<(), nfsstat4> {
-    for file in files.iter().filter(|file| !file.stale) {
+    let good = || files.iter().filter(|file| !file.stale);
+    for file in good() {
+        if operation == ctl_space_operation::SPACE_ALLOCATE {
+            must_be_there(mds, layout.id, file, good().count()).await?;
+        }
         let (caller, target) = (mds.data_servers.caller(), wire(layout.id, file));
         let args = DS_SPACE_args { caller, operation, target, offset, length };
         order(mds, file.store, DS_SPACE, &args).await?;
@@ -406,6 +412,38 @@ async fn seek_data(mds: &Arc<Mds>, layout: &Layout, offset: u64, size: u64) -> R
     Ok(None)
 }
 
+/// Before an order that would make a data file anew: one that was there once is lost, and what is made in its place
+/// would be zeros but for what the order is about. `mirrors`: how many hold the same.
+///
+/// # Errors
+/// IO; DELAY when another mirror may have it.
+pub(super) async fn must_be_there(
+    mds: &Mds,
+    id: DataFileId,
+    file: &DataFile,
+    mirrors: usize,
+) -> Result<(), nfsstat4> {
+    match file.materialised && is_lost(mds, id, file).await? {
+        false => Ok(()),
+        true if mirrors > 1 => Err(nfsstat4::NFS4ERR_DELAY),
+        true => Err(nfsstat4::NFS4ERR_IO),
+    }
+}
+
+/// Whether a data file that was there once is not there any more; that is remembered.
+///
+/// # Errors
+/// DELAY when its data server does not say.
+pub(crate) async fn is_lost(mds: &Mds, id: DataFileId, file: &DataFile) -> Result<bool, nfsstat4> {
+    let found = super::resync::stat(mds, id, file).await.ok_or(nfsstat4::NFS4ERR_DELAY)?;
+    if !found.exists
+        && let Some(store) = mds.data_servers.get(file.store)
+    {
+        store.lacks(id, file.slot);
+    }
+    Ok(!found.exists)
+}
+
 /// The next byte of data (or hole) of one column, by its data file; `None` when there is none before the end of that.
 async fn next(
     mds: &Arc<Mds>,
@@ -420,12 +458,32 @@ async fn next(
         let most = if layout.mirrors_dirty { 1 } else { usize::MAX };
         files.iter().filter(|file| !file.stale).take(most)
     };
-    let file = good().find(serves).or(good().next()).ok_or(nfsstat4::NFS4ERR_SERVERFAULT)?;
+    let mut last = Err(nfsstat4::NFS4ERR_SERVERFAULT);
+    for file in good().filter(serves).chain(good().filter(|file| !serves(file)).take(1)) {
+        last = next_of(mds, layout.id, file, offset, data).await;
+        // What it has none of may be lost there, and is no hole.
+        if last == Ok(None) && file.materialised && is_lost(mds, layout.id, file).await? {
+            last = Err(nfsstat4::NFS4ERR_IO);
+        }
+        if last != Err(nfsstat4::NFS4ERR_IO) {
+            break;
+        }
+    }
+    last
+}
+
+async fn next_of(
+    mds: &Arc<Mds>,
+    id: DataFileId,
+    file: &DataFile,
+    offset: u64,
+    data: bool,
+) -> Result<Option<u64>, nfsstat4> {
     let store = mds.data_servers.get(file.store).ok_or(nfsstat4::NFS4ERR_DELAY)?;
     if store.is_removed() {
         return Err(nfsstat4::NFS4ERR_IO);
     }
-    let args = DS_SEEK_args { target: wire(layout.id, file), offset, data };
+    let args = DS_SEEK_args { target: wire(id, file), offset, data };
     match call(&store, DS_SEEK, &args, PATIENCE).await {
         Some(DS_SEEK_res::CTL_OK(found)) => Ok(found.found.then_some(found.offset)),
         // A data file never written is a hole.

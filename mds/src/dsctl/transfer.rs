@@ -75,6 +75,9 @@ pub(crate) fn pieces(
 /// What the client is told.
 pub(crate) async fn transfer(mds: &Arc<Mds>, piece: &Piece) -> Result<bool, nfsstat4> {
     let (first, others) = piece.to.split_first().ok_or(nfsstat4::NFS4ERR_SERVERFAULT)?;
+    for file in &piece.to {
+        super::orders::must_be_there(mds, piece.target, file, piece.to.len()).await?;
+    }
     let mut last = Err(nfsstat4::NFS4ERR_IO);
     for file in &piece.from {
         last = one(mds, (piece.source, file, piece.source_offset), first, piece).await;
@@ -118,6 +121,8 @@ async fn one(
         Some(ctl_status::CTL_OK) => Ok(()),
         Some(ctl_status::CTL_ERR_NOSPC) => Err(nfsstat4::NFS4ERR_NOSPC),
         Some(ctl_status::CTL_ERR_IO | ctl_status::CTL_ERR_NOENT) => Err(nfsstat4::NFS4ERR_IO),
+        // No device of it has files that long.
+        Some(ctl_status::CTL_ERR_INVAL) => Err(nfsstat4::NFS4ERR_FBIG),
         _ => Err(nfsstat4::NFS4ERR_DELAY),
     }
 }

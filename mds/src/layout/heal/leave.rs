@@ -7,6 +7,7 @@ use sluice_namespace::stable_storage::{Fence, PendingFence, put_fence};
 use sluice_namespace::{DataFile, FsError, Inode, InodeKey, Layout};
 use sluice_state::file::{Error, File, Intent, LayoutFilter};
 
+use crate::dsctl;
 use crate::files::FileEntry;
 use crate::layout::settle;
 use crate::server::Mds;
@@ -46,7 +47,7 @@ pub(crate) async fn under_ticket(mds: &Arc<Mds>, entry: &Arc<FileEntry>) {
     let (namespace, key) = (&mds.namespace, entry.key);
     let inode = mds.read(|txn| Box::pin(async move { namespace.getattr(&txn, &key).await })).await;
     let Ok(inode) = inode else { return };
-    let left = inode.layout().map(|layout| away(mds, layout)).unwrap_or_default();
+    let left = left_behind(mds, &inode).await;
     if left.is_empty() {
         return;
     }
@@ -73,7 +74,7 @@ pub(super) async fn leave(mds: &Arc<Mds>, key: InodeKey) -> Result<(), FsError> 
                 let namespace = &mds.namespace;
                 let inode =
                     mds.read(|txn| Box::pin(async move { namespace.getattr(&txn, &key).await })).await?;
-                let left = inode.layout().map(|layout| away(mds, layout)).unwrap_or_default();
+                let left = left_behind(mds, &inode).await;
                 if !left.is_empty() {
                     mark(mds, &inode, &left).await?;
                 }
@@ -116,6 +117,21 @@ pub(crate) fn away(mds: &Mds, layout: &Layout) -> Vec<DataFile> {
         .flat_map(|column| column.iter().filter(|file| !file.stale && given_up(file)))
         .copied()
         .collect()
+}
+
+/// Those of [`away`] that can be done without: nobody may know yet that the copy which is here is lost.
+async fn left_behind(mds: &Mds, inode: &Inode) -> Vec<DataFile> {
+    let Some(layout) = inode.layout() else { return Vec::new() };
+    let left = away(mds, layout);
+    let without = |column: &&[DataFile]| column.iter().any(|file| left.contains(file));
+    for file in layout.columns().filter(without).flatten() {
+        let relied_on = !file.stale && file.materialised && !left.contains(file);
+        if relied_on && dsctl::is_lost(mds, layout.id, file).await.is_err() {
+            // It does not say: whoever waits asks again.
+            return Vec::new();
+        }
+    }
+    away(mds, layout)
 }
 
 /// Marks mirrors that will miss writes, and kills the handles that others may still hold of them: a data
