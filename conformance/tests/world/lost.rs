@@ -6,9 +6,11 @@ use sluice_namespace::{LayoutPolicy, Shape};
 use sluice_store::device::Device;
 use sluice_xdr::control::{ADMIN_WHY, ADMIN_WHY_args, ADMIN_WHY_res};
 use sluice_xdr::nfs3::nfsstat3;
-use sluice_xdr::nfs4::nfsstat4;
+use sluice_xdr::nfs4::{
+    ALLOCATE4args, READ_PLUS4args, SEEK4args, SEEK4res, data_content4, nfs_argop4, nfs_resop4, nfsstat4,
+};
 
-use crate::client::{RO, RW};
+use crate::client::{Client, Opened, RO, RW, later, putfh};
 use crate::drain::{drain, server};
 use crate::mirrors::{Writer, healed, home};
 use crate::pattern;
@@ -58,6 +60,33 @@ fn a_lost_mirror_is_healed_from_the_other_and_not_the_other_from_it() {
     }
 }
 
+/// Nobody knows yet that the copy which is here is lost.
+#[test]
+fn the_copy_that_is_away_is_not_left_behind_for_one_that_is_lost() {
+    for mirror in 0..2 {
+        simulate_with(93, TWICE, async |world| {
+            let (mut writer, mut data) = at_rest(world).await;
+            let held = writer.client.layout(&writer.file, writer.file.stateid, RW, 0).await;
+            let lost = home(world, &writer.client, &held, mirror).await;
+            let good = home(world, &writer.client, &held, 1 - mirror).await;
+            writer.held = Some(held);
+            writer.give_back().await;
+            lose(world, lost, SIZE).await;
+            world.crash_data_server(good).await;
+            world.sleep(Duration::from_secs(10)).await;
+            for _ in 0..30 {
+                let status = writer.client.try_layout(&writer.file, writer.file.stateid, RW, 0).await.err();
+                assert!(status.is_some(), "nobody has the data");
+                world.sleep(Duration::from_secs(1)).await;
+            }
+            world.start_data_server(good).await;
+            writer.write(world, 0, b"new").await;
+            data[..3].copy_from_slice(b"new");
+            healed(world, "f", &data).await;
+        });
+    }
+}
+
 #[test]
 fn the_only_copy_that_is_lost_is_an_error_for_writers_too_until_the_file_is_emptied() {
     simulate_with(80, ONCE, async |world| {
@@ -80,6 +109,150 @@ fn the_only_copy_that_is_lost_is_an_error_for_writers_too_until_the_file_is_empt
         writer.client.truncate(&writer.file, 0).await;
         writer.write(world, 0, &data).await;
         assert!(writer.client.proxied_read(&writer.file, 0, 300_000).await[..] == data[..]);
+    });
+}
+
+impl Client {
+    /// Where there is data, from this offset on.
+    async fn seek_data(&self, file: &Opened, offset: u64) -> Result<Option<u64>, nfsstat4> {
+        let seek = SEEK4args {
+            sa_stateid: file.stateid,
+            sa_offset: offset,
+            sa_what: data_content4::NFS4_CONTENT_DATA,
+        };
+        let (status, mut results) = self.compound(vec![putfh(&file.handle), nfs_argop4::OP_SEEK(seek)]).await;
+        match results.pop() {
+            Some(nfs_resop4::OP_SEEK(SEEK4res::NFS4_OK(found))) => {
+                Ok((!found.sr_eof).then_some(found.sr_offset))
+            }
+            _ => Err(status),
+        }
+    }
+
+    async fn allocate(&self, file: &Opened, offset: u64, length: u64) -> nfsstat4 {
+        let args = ALLOCATE4args { aa_stateid: file.stateid, aa_offset: offset, aa_length: length };
+        loop {
+            let (status, _) =
+                self.once(vec![putfh(&file.handle), nfs_argop4::OP_ALLOCATE(args.clone())]).await;
+            if !later(status) {
+                return status;
+            }
+            self.env.clock.sleep(Duration::from_millis(100)).await;
+        }
+    }
+}
+
+#[test]
+fn what_is_lost_is_no_hole_to_a_seek_or_a_copy() {
+    simulate_with(87, ONCE, async |world| {
+        let (writer, _) = at_rest(world).await;
+        let n = (0..4).find(|n| world.holds(*n, SIZE)).unwrap();
+        lose(world, n, SIZE).await;
+        let (client, file) = (&writer.client, &writer.file);
+        assert_eq!(client.seek_data(file, 0).await, Err(nfsstat4::NFS4ERR_IO));
+        let copy = client.open("copy").await;
+        assert_eq!(client.copy_all((file, 0), (&copy, 0), SIZE).await, Err(nfsstat4::NFS4ERR_IO));
+        let read = READ_PLUS4args { rpa_stateid: file.stateid, rpa_offset: 0, rpa_count: 4096 };
+        let (status, results) =
+            client.compound(vec![putfh(&file.handle), nfs_argop4::OP_READ_PLUS(read)]).await;
+        assert_eq!(status, nfsstat4::NFS4ERR_IO, "{results:?}");
+    });
+    for mirror in 0..2 {
+        simulate_with(88, TWICE, async |world| {
+            let (mut writer, data) = at_rest(world).await;
+            let held = writer.client.layout(&writer.file, writer.file.stateid, RW, 0).await;
+            let lost = home(world, &writer.client, &held, mirror).await;
+            writer.held = Some(held);
+            writer.give_back().await;
+            lose(world, lost, SIZE).await;
+            let (client, file) = (&writer.client, &writer.file);
+            assert_eq!(client.seek_data(file, 0).await, Ok(Some(0)));
+            let copy = client.open("copy").await;
+            client.copy_all((file, 0), (&copy, 0), SIZE).await.unwrap();
+            assert!(client.proxied_content(&copy, SIZE).await == data);
+        });
+    }
+}
+
+#[test]
+fn nothing_is_made_in_the_place_of_what_is_lost() {
+    let shapes = [(ONCE, nfsstat4::NFS4ERR_IO), (TWICE, nfsstat4::NFS4_OK)];
+    for (policy, expected) in shapes {
+        for copies in [false, true] {
+            simulate_with(89, policy, async |world| {
+                let (mut writer, mut data) = at_rest(world).await;
+                let held = writer.client.layout(&writer.file, writer.file.stateid, RW, 0).await;
+                let lost = home(world, &writer.client, &held, 0).await;
+                writer.held = Some(held);
+                writer.give_back().await;
+                lose(world, lost, SIZE).await;
+                let (client, file) = (&writer.client, &writer.file);
+                if copies {
+                    let source = client.open("source").await;
+                    assert_eq!(client.proxied_write(&source, 0, b"four").await, nfsstat4::NFS4_OK);
+                    let copied = client.copy_all((&source, 0), (file, 8192), 4).await;
+                    assert_eq!(copied.err().unwrap_or(nfsstat4::NFS4_OK), expected);
+                    data[8192..8196].copy_from_slice(b"four");
+                } else {
+                    assert_eq!(client.allocate(file, 4096, 4096).await, expected);
+                }
+                if expected == nfsstat4::NFS4_OK {
+                    healed(world, "f", &data).await;
+                } else {
+                    assert!(!world.holds(lost, SIZE) && !world.holds(lost, 8192) && !world.holds(lost, 8196));
+                    assert_eq!(client.try_read(file, 0, 4096).await.unwrap_err(), nfsstat4::NFS4ERR_IO);
+                }
+            });
+        }
+    }
+}
+
+/// The layout says nothing of what was written under it, and outlives a restart of its data server.
+#[test]
+fn a_handle_of_before_what_is_lost_was_written_makes_nothing_anew() {
+    for restarted in [false, true] {
+        simulate_with(90, ONCE, async |world| {
+            let data = pattern(3, usize::try_from(SIZE).unwrap());
+            let mut writer = Writer::mount(world, "a", "f").await;
+            writer.write(world, 0, &data).await;
+            let held = writer.held.clone().unwrap();
+            // It has been told of, and is not open any more.
+            world.sleep(Duration::from_secs(60)).await;
+            let n = (0..4).find(|n| world.holds(*n, SIZE)).unwrap();
+            if restarted {
+                lose(world, n, SIZE).await;
+            } else {
+                world.device(n).remove(&world.data_file_of(n, SIZE)).unwrap();
+            }
+            // After a restart it may know what it has told of, or not.
+            let refused =
+                |status| status == nfsstat3::NFS3ERR_IO || restarted && status == nfsstat3::NFS3ERR_STALE;
+            assert!(refused(writer.client.write(&held, 4096, &data[..4096]).await.unwrap_err()));
+            assert!(refused(writer.client.read(&held, 0..4096).await.unwrap_err()));
+            assert_eq!(world.data_files(n), 0);
+            // A newer one tells.
+            writer.give_back().await;
+            let again = writer.client.layout(&writer.file, writer.file.stateid, RW, 0).await;
+            assert_eq!(writer.client.read(&again, 0..4096).await.unwrap_err(), nfsstat3::NFS3ERR_IO);
+        });
+    }
+}
+
+/// Stripes that nobody has written yet are what is not there after any restart.
+#[test]
+fn what_was_never_written_is_written_after_a_restart() {
+    simulate_with(92, ONCE, async |world| {
+        let mut writer = Writer::mount(world, "a", "f").await;
+        let before = writer.client.layout(&writer.file, writer.file.stateid, RW, 0).await;
+        let n = home(world, &writer.client, &before, 0).await;
+        world.crash_data_server(n).await;
+        world.start_data_server(n).await;
+        assert_eq!(writer.client.write(&before, 0, b"data").await.unwrap_err(), nfsstat3::NFS3ERR_STALE);
+        writer.held = Some(before);
+        writer.give_back().await;
+        writer.write(world, 0, b"data").await;
+        assert_eq!(writer.proxied, 0);
+        assert!(writer.client.proxied_read(&writer.file, 0, 4).await[..] == b"data"[..]);
     });
 }
 

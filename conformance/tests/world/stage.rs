@@ -230,13 +230,27 @@ impl World {
 
     /// What a command asks of the metadata server.
     pub(crate) async fn admin<A: Encode, R: Decode>(&self, procedure: u32, arguments: &A) -> R {
+        self.try_admin(procedure, arguments, Duration::from_secs(60)).await.unwrap()
+    }
+
+    /// The same of one that may not answer.
+    pub(crate) async fn try_admin<A: Encode, R: Decode>(
+        &self,
+        procedure: u32,
+        arguments: &A,
+        patience: Duration,
+    ) -> Option<R> {
         let dialler = Dialler::new(self.env.clone(), self.net.host("admin")).with_key(self.key.clone());
-        let connection = dialler.dial(self.mds).await.unwrap();
+        let connection = self.env.clock.timeout(patience, dialler.dial(self.mds)).await.ok()?.ok()?;
         let arguments = to_frame(arguments, 1 << 20).unwrap();
-        let patience = Duration::from_secs(60);
         let call =
             connection.call(SLUICE_ADMIN, SLUICE_ADMIN_V2, procedure, &Credential::None, arguments, patience);
-        from_bytes(call.await.unwrap()).unwrap()
+        Some(from_bytes(call.await.ok()?).unwrap())
+    }
+
+    /// Every row of the metadata.
+    pub(crate) async fn rows(&self) -> Vec<KeyValue> {
+        self.dump().await.rows
     }
 
     /// What the checker of the namespace finds; files with mirrors to heal.

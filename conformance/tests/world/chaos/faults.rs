@@ -6,6 +6,7 @@ use std::time::Duration;
 use sluice_kv::Faults;
 
 use super::host::Host;
+use super::upkeep;
 use crate::stage::World;
 
 const EVENTS: u64 = 8;
@@ -19,6 +20,15 @@ enum Fault {
     /// Until somebody looks after it.
     Failing(usize),
     Store,
+    /// Emptied, or on the way to it.
+    Drained(usize),
+}
+
+impl Fault {
+    /// Whoever has two copies of everything has both.
+    fn spares_copies(&self) -> bool {
+        matches!(self, Self::Drained(_))
+    }
 }
 
 fn below(world: &World, bound: u64) -> u64 {
@@ -46,12 +56,13 @@ fn two(world: &World, hosts: &[Arc<Host>]) -> (String, String) {
 /// Some faults, one after the other, the earlier ones still there or not; at the end none is left.
 pub(crate) async fn trouble(world: &mut World, hosts: &[Arc<Host>]) {
     let mut on: Vec<(sluice_env::Monotonic, Fault)> = Vec::new();
+    let mut lost = Vec::new();
     for _ in 0..EVENTS {
         world.sleep(Duration::from_millis(below(world, 4_000))).await;
         end(world, &mut on, false).await;
         let until = world.env.clock.now() + length(world);
         let n = below(world, 4) as usize;
-        let fault = match below(world, 14) {
+        let fault = match below(world, 20) {
             0..=2 => {
                 let (a, b) = two(world, hosts);
                 world.net.partition(&a, &b);
@@ -100,9 +111,28 @@ pub(crate) async fn trouble(world: &mut World, hosts: &[Arc<Host>]) {
                 world.env.spawn.spawn(Box::pin(async move { host.restart().await }));
                 continue;
             }
-            _ => {
+            13..=14 => {
                 world.set_faults(store(world));
                 Fault::Store
+            }
+            15..=16 => {
+                upkeep::drain(world, n, false).await;
+                Fault::Drained(n)
+            }
+            17 => {
+                hosts[0].shared.say("FAULT", || "the key is replaced".to_owned());
+                upkeep::replace_key(world).await;
+                continue;
+            }
+            _ => {
+                if on.iter().all(|(_, fault)| fault.spares_copies())
+                    && let Some((id, n, path)) = upkeep::spare(world, &lost).await
+                {
+                    hosts[0].shared.say("FAULT", || format!("ds{} loses {path}", n + 1));
+                    upkeep::lose(world, n, &path).await;
+                    lost.push(id);
+                }
+                continue;
             }
         };
         hosts[0].shared.say("FAULT", || format!("{fault:?} until {} ms", until.0 / 1_000_000));
@@ -131,9 +161,11 @@ fn store(world: &World) -> Faults {
 /// Ends what is over; or all.
 async fn end(world: &mut World, on: &mut Vec<(sluice_env::Monotonic, Fault)>, all: bool) {
     let now = world.env.clock.now();
-    let (over, rest): (Vec<_>, Vec<_>) = on.drain(..).partition(|(until, _)| all || *until <= now);
+    let (mut over, rest): (Vec<_>, Vec<_>) = on.drain(..).partition(|(until, _)| all || *until <= now);
     *on = rest;
-    for (_, fault) in over {
+    // Who is to be asked may be at fault itself.
+    over.sort_by_key(|(_, fault)| matches!(fault, Fault::Drained(_)));
+    for (until, fault) in over {
         match fault {
             Fault::Partition(a, b) => world.net.heal(&a, &b),
             Fault::Mute(name) => world.net.thaw(&name),
@@ -147,6 +179,14 @@ async fn end(world: &mut World, on: &mut Vec<(sluice_env::Monotonic, Fault)>, al
             }
             Fault::Full(n) => world.device(n).set_capacity(1 << 40),
             Fault::Store => world.set_faults(Faults::NONE),
+            Fault::Drained(n) => {
+                while !upkeep::drain(world, n, true).await {
+                    if !all {
+                        on.push((until, fault));
+                        break;
+                    }
+                }
+            }
         }
     }
 }

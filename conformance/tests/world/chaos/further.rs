@@ -4,13 +4,110 @@
 use sluice_conformance::client::ops;
 use sluice_xdr::nfs4::*;
 
-use super::host::Delegated;
+use super::host::{BOTH, Delegated, Held};
 use super::io::{BLOCK, BLOCKS, FILES, Io, unknown, words};
 use super::model::Value;
-use super::work::PLAIN;
+use super::work::{PLAIN, handle};
 use crate::client::{CURRENT, later, putfh, text};
 
 impl Io {
+    /// A file of this host's own that loses its name while it is open: its data stay as long as the host, and the server
+    /// with it, remembers that it is open.
+    pub(super) async fn nameless(&self) {
+        let (host, shared) = (&self.host, &self.host.shared);
+        let name = format!("nameless{}", shared.at());
+        host.doing(1, format!("makes {name}"));
+        let data = bytes::Bytes::from(shared.at().to_le_bytes().repeat(BLOCK as usize / 8));
+        let round = host.round().await;
+        if let Some(held) = self.make(&name).await
+            && host.keeps(&held, round).await
+        {
+            let write = |held: &Held| {
+                nfs_argop4::OP_WRITE(WRITE4args {
+                    stateid: held.stateid,
+                    offset: 0,
+                    stable: stable_how4::FILE_SYNC4,
+                    data: data.clone(),
+                })
+            };
+            let written = self.with_nameless(write).await.is_some();
+            host.doing(1, format!("removes {name}"));
+            self.unlink(&name).await;
+            host.idle().await;
+            host.doing(1, format!("reads what was {name}"));
+            let read = |held: &Held| {
+                nfs_argop4::OP_READ(READ4args { stateid: held.stateid, offset: 0, count: BLOCK as u32 })
+            };
+            if written
+                && let Some(nfs_resop4::OP_READ(READ4res::NFS4_OK(ok))) = self.with_nameless(read).await
+            {
+                assert!(ok.data == data, "{name} of {} holds something else", host.name);
+            }
+            let held = host.nameless.lock().take();
+            if let Some(held) = held {
+                host.ask(vec![putfh(&held.handle), ops::close(held.stateid)]).await;
+            }
+        } else {
+            self.unlink(&name).await;
+        }
+    }
+
+    /// The new file, open; `None` when nobody knows whether it is.
+    async fn make(&self, name: &str) -> Option<Held> {
+        let host = &self.host;
+        let mode = Attributes { mode: Some(0o644), ..Attributes::default() };
+        let how = createhow4::UNCHECKED4(crate::client::attributes(&mode));
+        let claim = open_claim4::CLAIM_NULL(text(name));
+        let open = super::host::open(&host.second_owner(), BOTH, claim, openflag4::OPEN4_CREATE(how));
+        loop {
+            let answer = host.once(vec![ops::putrootfh(), open.clone(), ops::getfh()]).await?;
+            match (answer.results.get(1), handle(&answer.results)) {
+                (Some(nfs_resop4::OP_OPEN(OPEN4res::NFS4_OK(open))), Some(handle)) => {
+                    return Some(Held { file: FILES, handle, stateid: open.stateid, lock: None });
+                }
+                _ if later(answer.status) => host.pause().await,
+                _ => panic!("{} makes {name}: {}", host.name, answer.status),
+            }
+        }
+    }
+
+    async fn unlink(&self, name: &str) {
+        let answer = self.host.ask(vec![ops::putrootfh(), ops::remove(name.as_bytes())]).await;
+        let gone = [nfsstat4::NFS4_OK, nfsstat4::NFS4ERR_NOENT];
+        assert!(gone.contains(&answer.status), "{} removes {name}: {}", self.host.name, answer.status);
+    }
+
+    /// One operation on the file that is about to lose its name, or has lost it; `None` when it is open no more, or
+    /// there is no room.
+    async fn with_nameless(&self, op: impl Fn(&Held) -> nfs_argop4) -> Option<nfs_resop4> {
+        let host = &self.host;
+        loop {
+            let held = host.nameless.lock().clone()?;
+            let mut answer = match host.once(vec![putfh(&held.handle), op(&held)]).await {
+                Some(answer) => answer,
+                None => continue,
+            };
+            match answer.status {
+                nfsstat4::NFS4_OK => return answer.results.pop(),
+                nfsstat4::NFS4ERR_NOSPC => return None,
+                status if later(status) || status == nfsstat4::NFS4ERR_IO => host.pause().await,
+                status if unknown(status) => {
+                    let mut now = host.nameless.lock();
+                    if now.as_ref().is_some_and(|now| now.stateid.other == held.stateid.other) {
+                        now.take();
+                    }
+                    return None;
+                }
+                // What recovery has given up meanwhile may be gone.
+                status => {
+                    let now = host.nameless.lock().clone();
+                    let same = now.is_some_and(|now| now.stateid.other == held.stateid.other);
+                    assert!(!same, "{} has a file open: {status}", host.name);
+                }
+            }
+        }
+    }
+
     /// The server copies some block of another file into one of this host's own.
     pub(super) async fn copy(&self, file: usize) {
         let (host, shared) = (&self.host, &self.host.shared);

@@ -130,6 +130,8 @@ pub(crate) struct Host {
     pub(crate) net: SimNet,
     pub(crate) session: Persistent,
     pub(crate) held: Mutex<Option<Held>>,
+    /// Open, and without a name; or about to be.
+    pub(crate) nameless: Mutex<Option<Held>>,
     pub(crate) layouts: Arc<Layouts>,
     pub(crate) devices: Mutex<crate::storage::Devices>,
     recovery: tokio::sync::Mutex<u64>,
@@ -226,6 +228,7 @@ impl Host {
             net: world.net.clone(),
             session,
             held: Mutex::default(),
+            nameless: Mutex::default(),
             layouts,
             devices: Mutex::default(),
             recovery: tokio::sync::Mutex::new(0),
@@ -323,15 +326,39 @@ impl Host {
         *self.layouts.delegations.lock() = Delegations::default();
         let held = self.held.lock().clone();
         if let Some(held) = held {
-            let again = self.reclaim_open(&held).await;
+            let again = self.reclaim_open(&self.name, &held).await;
             *self.held.lock() = again;
+        }
+        let nameless = self.nameless.lock().clone();
+        if let Some(held) = nameless {
+            let again = self.reclaim_open(&self.second_owner(), &held).await;
+            *self.nameless.lock() = again;
         }
         self.complete().await;
     }
 
-    async fn reclaim_open(&self, held: &Held) -> Option<Held> {
+    /// How often it has recovered.
+    pub(crate) async fn round(&self) -> u64 {
+        *self.recovery.lock().await
+    }
+
+    /// Whether this file, opened in `round`, is reclaimed from now on: not if that was over meanwhile.
+    pub(crate) async fn keeps(&self, held: &Held, round: u64) -> bool {
+        let rounds = self.recovery.lock().await;
+        if *rounds == round {
+            *self.nameless.lock() = Some(held.clone());
+        }
+        *rounds == round
+    }
+
+    /// Of files that lose their names.
+    pub(crate) fn second_owner(&self) -> String {
+        format!("{} nameless", self.name)
+    }
+
+    async fn reclaim_open(&self, owner: &str, held: &Held) -> Option<Held> {
         let claim = open_claim4::CLAIM_PREVIOUS(open_delegation_type4::OPEN_DELEGATE_NONE);
-        let open = open(&self.name, BOTH, claim, openflag4::Default(opentype4::OPEN4_NOCREATE));
+        let open = open(owner, BOTH, claim, openflag4::Default(opentype4::OPEN4_NOCREATE));
         let answer = self.patient(vec![putfh(&held.handle), open]).await?;
         let Some(nfs_resop4::OP_OPEN(OPEN4res::NFS4_OK(opened))) = answer.results.get(1) else {
             // Grace is over: Linux opens it anew, without its locks.
@@ -381,6 +408,7 @@ impl Host {
         if !same {
             self.forget_layout().await;
             *self.layouts.delegations.lock() = Delegations::default();
+            self.nameless.lock().take();
             if let Some(held) = self.held.lock().take() {
                 self.lost_lock(&held);
             }
@@ -395,6 +423,7 @@ impl Host {
         self.net.crash(&self.name);
         self.forget_layout().await;
         *self.layouts.delegations.lock() = Delegations::default();
+        self.nameless.lock().take();
         if let Some(held) = self.held.lock().take() {
             self.lost_lock(&held);
         }

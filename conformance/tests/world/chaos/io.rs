@@ -77,7 +77,7 @@ impl Io {
             return self.read_delegated().await;
         }
         let Some(held) = self.held().await else { return };
-        match self.below(22) {
+        match self.below(23) {
             0..=6 => self.write_own(held.file).await,
             7..=12 => {
                 let block = self.below(BLOCKS + 1);
@@ -87,6 +87,7 @@ impl Io {
             14..=16 => self.locked(&held).await,
             17 => self.stat(&held).await,
             18..=19 => self.copy(held.file).await,
+            20 => self.nameless().await,
             _ => self.close(&held).await,
         }
         let held = self.host.held.lock().clone();

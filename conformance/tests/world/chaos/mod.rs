@@ -9,6 +9,7 @@
 //! | `io` | blocks of files, read and written directly and not, under a lock and not |
 //! | `further` | copies, and what is remembered under delegations |
 //! | `faults` | what goes wrong, and for how long |
+//! | `upkeep` | what operators do meanwhile, and what is lost where there are two of it |
 //! | `model` | whether a file system could have answered so |
 
 mod faults;
@@ -16,6 +17,7 @@ mod further;
 mod host;
 mod io;
 mod model;
+mod upkeep;
 mod work;
 
 use std::ops::Range;
@@ -138,6 +140,9 @@ fn run(seed: u64, honest: bool) -> bool {
                 config.rebuild_after = Duration::ZERO;
             },
             async |world| {
+                if seed % 7 == 2 {
+                    crate::rot::with_checksums(world).await;
+                }
                 (0..4).for_each(|n| world.device(n).lie(!honest));
                 live(world, seed).await;
             },

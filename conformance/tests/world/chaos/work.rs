@@ -27,7 +27,7 @@ fn fileid(answer: &[nfs_resop4]) -> Option<u64> {
     }
 }
 
-fn handle(answer: &[nfs_resop4]) -> Option<nfs_fh4> {
+pub(super) fn handle(answer: &[nfs_resop4]) -> Option<nfs_fh4> {
     answer.iter().find_map(|result| match result {
         nfs_resop4::OP_GETFH(GETFH4res::NFS4_OK(found)) => Some(found.object.clone()),
         _ => None,

@@ -1,0 +1,74 @@
+//! What operators do while everything fails, and what a file system that was mended has lost: data servers are drained
+//! and are not, the key of handles is replaced, one of two copies is gone.
+
+use std::time::Duration;
+
+use sluice_namespace::{DataFile, DataFileId, FileNode, InodeRecord, Layout, Node, PREFIXES, StoreId};
+use sluice_store::device::Device;
+use sluice_xdr::control::*;
+
+use crate::stage::World;
+
+/// A command that takes longer has failed.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+fn number(n: usize) -> u32 {
+    u32::try_from(n).unwrap() + 1
+}
+
+/// What is on the n-th data server goes elsewhere from now on, or it takes files again. False: nobody has an answer to
+/// that now.
+pub(super) async fn drain(world: &World, n: usize, cancel: bool) -> bool {
+    let args = ADMIN_DRAIN_args { id: number(n), cancel, limit: 0 };
+    for _ in 0..5 {
+        match world.try_admin(ADMIN_DRAIN, &args, PATIENCE).await {
+            None | Some(ADMIN_DRAIN_res::Default(ctl_status::CTL_ERR_AGAIN, _)) => {
+                world.sleep(Duration::from_millis(200)).await;
+            }
+            // Or it is refused: there would not be enough data servers left, or it is not drained.
+            Some(_) => return true,
+        }
+    }
+    false
+}
+
+pub(super) async fn replace_key(world: &World) {
+    let _: Option<ADMIN_KEYS_res> =
+        world.try_admin(ADMIN_KEYS, &ADMIN_KEYS_args { rotate: true }, PATIENCE).await;
+}
+
+/// One of two data files that hold the same, of a file that has lost none before: which data server it is at, and where.
+pub(super) async fn spare(world: &World, lost: &[DataFileId]) -> Option<(DataFileId, usize, String)> {
+    let (_, inode) = *PREFIXES.iter().find(|(name, _)| *name == "INODE").unwrap();
+    let rows = world.rows().await;
+    let records = rows.into_iter().filter(|(key, _)| key.first() == Some(&inode));
+    let layouts = records.filter_map(|(_, value)| match InodeRecord::decode(value).unwrap().node {
+        Node::File(FileNode { layout, .. }) => layout,
+        _ => None,
+    });
+    let whole: Vec<Layout> =
+        layouts.filter(|layout| !layout.is_degraded() && !lost.contains(&layout.id)).collect();
+    let columns = whole.iter().flat_map(|layout| layout.columns().map(|column| (layout.id, column)));
+    let twice = columns
+        .filter(|(_, column)| column.len() == 2 && column.iter().all(|file| file.materialised))
+        .flat_map(|(id, column)| column.iter().map(move |file| (id, *file)));
+    let all: Vec<(DataFileId, DataFile)> = twice.collect();
+    if all.is_empty() {
+        return None;
+    }
+    let (id, file) = all[usize::try_from(world.env.random.u64() % all.len() as u64).unwrap()];
+    let StoreId(store) = file.store;
+    let n = usize::from(store).checked_sub(1)?;
+    let name = format!("{:016x}-{:04x}", id.0, file.slot);
+    world.data_file_names(n).into_iter().find(|path| path.ends_with(&name)).map(|path| (id, n, path))
+}
+
+/// The file system of the n-th data server is mended, and this data file is not there any more.
+pub(super) async fn lose(world: &mut World, n: usize, path: &str) {
+    world.crash_data_server(n).await;
+    // Without a flush of its folder it may never have been there.
+    if world.device(n).remove(path).is_ok() {
+        world.device(n).sync_dir(path.rsplit_once('/').unwrap().0).unwrap();
+    }
+    world.start_in_trouble(n).await;
+}
