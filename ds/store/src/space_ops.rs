@@ -1,15 +1,22 @@
 //! Operations on space: truncate, allocate, deallocate, seek. Each is idempotent and durable when
-//! it returns.
+//! it returns; if a flush failed meanwhile it says so, whoever's that was.
 
 use std::sync::Arc;
 
+use crate::data_file::DataFile;
 use crate::room::BLOCK;
-use crate::{FileKey, Store, StoreError};
+use crate::{FileKey, Store, StoreError, Verifier};
 
 impl Store {
+    async fn flush_since(self: &Arc<Self>, file: &Arc<DataFile>, since: Verifier) -> Result<(), StoreError> {
+        self.flush(file).await?;
+        self.nothing_lost(file.key, since)
+    }
+
     /// Sets the data file's size to `size` bytes; one that cannot be so long is left as it is, if there is nothing to cut.
     /// An absent file stays absent.
     pub async fn truncate(self: &Arc<Self>, key: FileKey, size: u64) -> Result<(), StoreError> {
+        let since = self.verifiers.of(key);
         let file = self.blocking(move |store| {
             let file = store.open_file(key)?;
             match file.file.set_len(size).map_err(StoreError::from) {
@@ -23,7 +30,7 @@ impl Store {
             Ok(file)
         });
         match file.await {
-            Ok(file) => self.flush(&file).await,
+            Ok(file) => self.flush_since(&file, since).await,
             Err(StoreError::Missing) => {
                 if size == 0 {
                     // Whatever was lost, it is empty now.
@@ -44,6 +51,7 @@ impl Store {
         offset: u64,
         length: u64,
     ) -> Result<(), StoreError> {
+        let since = self.verifiers.of(key);
         let file = self.blocking(move |store| {
             let file = store.open_or_create(key, generation)?;
             store.room.admit(&*store.device, &*file.file, offset, length)?;
@@ -52,7 +60,7 @@ impl Store {
             Ok(file)
         });
         let file = file.await?;
-        self.flush(&file).await
+        self.flush_since(&file, since).await
     }
 
     /// The range reads as zeros afterwards; the size stays. An absent file is all zeros already.
@@ -62,6 +70,7 @@ impl Store {
         offset: u64,
         length: u64,
     ) -> Result<(), StoreError> {
+        let since = self.verifiers.of(key);
         let file = self.blocking(move |store| {
             let file = store.open_file(key)?;
             // Beyond the end there is nothing, and a file system may not know offsets that the file as a whole has.
@@ -74,7 +83,7 @@ impl Store {
             Ok(file)
         });
         match file.await {
-            Ok(file) => self.flush(&file).await,
+            Ok(file) => self.flush_since(&file, since).await,
             Err(StoreError::Missing) => Ok(()),
             Err(error) => Err(error),
         }

@@ -258,7 +258,16 @@ impl Store {
     /// # Errors
     /// As [`Self::commit`]; `Io` when a flush failed meanwhile, perhaps somebody else's: the device tells that once.
     pub async fn commit_since(self: &Arc<Self>, key: FileKey, since: Verifier) -> Result<(), StoreError> {
-        if self.commit(key).await? == since {
+        self.commit(key).await?;
+        self.nothing_lost(key, since)
+    }
+
+    /// After a flush: whether all is durable that was written while the verifier was `since`.
+    ///
+    /// # Errors
+    /// `Io` when a flush failed meanwhile.
+    pub(crate) fn nothing_lost(&self, key: FileKey, since: Verifier) -> Result<(), StoreError> {
+        if self.verifiers.of(key) == since {
             Ok(())
         } else {
             Err(StoreError::Io("a flush failed before this one: what was written may be lost".to_owned()))

@@ -65,7 +65,8 @@ impl Store {
     /// # Errors
     /// `Refused` as [`Self::check`] says, decided as one step with the write: once a fence or a
     /// removal has returned, no write it refuses reaches the device. `NoSpace` before the device
-    /// is quite full. `Missing` when the data file must exist and does not.
+    /// is quite full. `Missing` when the data file must exist and does not. `Io` when it was to be durable and a flush
+    /// failed meanwhile, perhaps somebody else's: the device tells that once.
     pub async fn write_at(
         self: &Arc<Self>,
         access: &Access,
@@ -74,13 +75,14 @@ impl Store {
         stability: Stability,
     ) -> Result<Verifier, StoreError> {
         let access = *access;
-        // Taken before the write: if a flush of this file fails meanwhile, the client must notice.
+        // Taken before the write: if a flush of this file fails meanwhile, the client must notice, or be told.
         let verifier = self.verifiers.of(access.key);
         let stable = stability != Stability::Unstable;
         if self.may_write_here(&access, offset, data.len()) {
             let file = self.write_checked(&access, offset, Data::Cached(&data))?;
             if stable {
                 self.flush(&file).await?;
+                self.nothing_lost(access.key, verifier)?;
             }
             return Ok(verifier);
         }
@@ -90,6 +92,7 @@ impl Store {
                 store.write_checked(&access, offset, Data::new(&data, stability))
             })
             .await?;
+            self.nothing_lost(access.key, verifier)?;
         } else {
             let write = move |store: &Self| {
                 store.write_checked(&access, offset, Data::new(&data, stability)).map(drop)

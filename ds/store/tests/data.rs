@@ -3,11 +3,13 @@
 
 mod common;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
+use common::watched::{Watch, WatchedDevice};
 use common::{access, bytes, key, open, open_on, options, simulate};
-use sluice_env::{Descriptors, Env, Process};
+use sluice_env::{BoxFuture, Descriptors, Env, Process};
 use sluice_store::device::{Device, FileDevice, MemDevice};
 use sluice_store::{Access, Stability, Store, StoreError};
 
@@ -136,11 +138,75 @@ fn a_flush_that_failed_for_somebody_else_is_told_to_who_wrote_before_it() {
         device.fail_syncs(1);
         store.commit(key(1)).await.unwrap_err();
         assert!(matches!(store.commit_since(key(1), since).await, Err(StoreError::Io(_))));
+        device.crash();
+        drop(store);
+        let store = open(&env, &device).await.unwrap();
+        assert_eq!(store.read_at(key(1), 0, 10).await.unwrap().data, bytes(1, 10), "it is lost");
         // Written again, it is durable.
         let since = store.verifier(key(1));
         store.fill(key(1), 0, 0, bytes(2, 10)).await.unwrap();
         store.commit_since(key(1), since).await.unwrap();
     });
+}
+
+type Work = BoxFuture<'static, Result<(), StoreError>>;
+
+/// Work that begins when a flush has begun.
+#[derive(Default)]
+struct Beside {
+    next: Mutex<Option<Work>>,
+    begun: Mutex<Option<Work>>,
+}
+
+impl std::fmt::Debug for Beside {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Beside")
+    }
+}
+
+impl Watch for Beside {
+    fn writing(&self, _direct: bool) {}
+    fn flushes(&self) {
+        let next = self.next.lock().unwrap().take();
+        if let Some(mut work) = next {
+            let waits = work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending();
+            assert!(waits, "for the next flush");
+            *self.begun.lock().unwrap() = Some(work);
+        }
+    }
+}
+
+/// What comes to be in memory while a flush is on its way is lost with it, and the flush after that one says yes.
+#[test]
+fn what_was_to_be_durable_is_not_lost_with_somebody_elses_flush() {
+    let works: [fn(Arc<Store>) -> Work; 5] = [
+        // By the calling thread, and by another one.
+        |store| Box::pin(async move { write(&store, 4096, 4096).await }),
+        |store| Box::pin(async move { write(&store, 1, 20_000).await }),
+        |store| Box::pin(async move { store.truncate(key(1), 100).await }),
+        |store| Box::pin(async move { store.allocate(key(1), 0, 0, 1 << 16).await }),
+        |store| Box::pin(async move { store.deallocate(key(1), 0, 4096).await }),
+    ];
+    async fn write(store: &Arc<Store>, offset: u64, length: usize) -> Result<(), StoreError> {
+        store.write_at(&access(1), offset, bytes(3, length), Stability::FileSync).await.map(drop)
+    }
+    for work in works {
+        simulate(async move |env| {
+            let (device, watch) = (MemDevice::new(), Arc::new(Beside::default()));
+            let (inner, watching) = (Box::new(device.clone()), Arc::clone(&watch));
+            let store = open_on(&env, Arc::new(WatchedDevice(inner, watching))).await.unwrap();
+            store.write_at(&access(1), 0, bytes(1, 30_000), Stability::FileSync).await.unwrap();
+            store.write_at(&access(1), 0, bytes(2, 10), Stability::Unstable).await.unwrap();
+            *watch.next.lock().unwrap() = Some(work(Arc::clone(&store)));
+            device.fail_syncs(1);
+            store.commit(key(1)).await.unwrap_err();
+            let begun = watch.begun.lock().unwrap().take().unwrap();
+            let told = begun.await;
+            assert!(matches!(told, Err(StoreError::Io(_))), "{told:?}");
+            // And again there is nothing to be told.
+            work(Arc::clone(&store)).await.unwrap();
+        });
+    }
 }
 
 /// Its data and its entry are durable then, but nothing says that they must be there.

@@ -63,6 +63,11 @@ impl Inode {
         }
     }
 
+    /// As Linux does when a write-back fails: pages stay as they are to programs, and are not written again by themselves.
+    fn forget(&mut self) {
+        self.dirty.clear();
+    }
+
     fn sync(&mut self) {
         for page in std::mem::take(&mut self.dirty) {
             match self.now.pages.get(&page) {
@@ -176,7 +181,14 @@ impl MemFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        if self.with(|state, _| state.sync_allowed())? { self.inode(Inode::sync) } else { Ok(()) }
+        match self.with(|state, _| state.sync_allowed()) {
+            Ok(true) => self.inode(Inode::sync),
+            Ok(false) => Ok(()),
+            Err(error) => {
+                self.inode(Inode::forget)?;
+                Err(error)
+            }
+        }
     }
 }
 

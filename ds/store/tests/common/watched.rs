@@ -9,6 +9,10 @@ use sluice_store::device::{Cached, Device, DeviceFile, FileStat, Space};
 pub(crate) trait Watch: Debug + Send + Sync {
     /// A write begins when this returns; past the page cache, or by way of it.
     fn writing(&self, direct: bool);
+    /// A data file is opened, or created, when this returns.
+    fn opening(&self) {}
+    /// A flush of a data file begins when this returns.
+    fn flushes(&self) {}
     /// A flush of a data file has ended.
     fn flushed(&self) {}
     /// A flush of a folder begins when this returns, or fails as it says.
@@ -24,6 +28,12 @@ pub(crate) struct WatchedDevice(pub(crate) Box<dyn Device>, pub(crate) Arc<dyn W
 struct WatchedFile(Arc<dyn DeviceFile>, Arc<dyn Watch>);
 
 impl WatchedDevice {
+    fn opening(&self, path: &str) {
+        if path.starts_with("data/") {
+            self.1.opening();
+        }
+    }
+
     fn wrap(&self, path: &str, file: Arc<dyn DeviceFile>) -> Arc<dyn DeviceFile> {
         if path.starts_with("data/") { Arc::new(WatchedFile(file, Arc::clone(&self.1))) } else { file }
     }
@@ -37,9 +47,11 @@ impl Device for WatchedDevice {
         self.0.lock()
     }
     fn open(&self, path: &str) -> io::Result<Arc<dyn DeviceFile>> {
+        self.opening(path);
         Ok(self.wrap(path, self.0.open(path)?))
     }
     fn create(&self, path: &str) -> io::Result<Arc<dyn DeviceFile>> {
+        self.opening(path);
         Ok(self.wrap(path, self.0.create(path)?))
     }
     fn stat(&self, path: &str) -> io::Result<FileStat> {
@@ -85,6 +97,7 @@ impl DeviceFile for WatchedFile {
         self.0.write_direct(data, offset)
     }
     fn sync_data(&self) -> io::Result<()> {
+        self.1.flushes();
         let done = self.0.sync_data();
         self.1.flushed();
         done
