@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use tokio::sync::Mutex;
 
+use crate::data_file::DataFile;
 use crate::fence::{Access, Fence, Refusal, Row};
 use crate::journal::Journal;
 use crate::places::{leaf_of, leaf_path, path_of};
@@ -101,11 +102,12 @@ impl Store {
         epoch: Epoch,
     ) -> Result<(), StoreError> {
         let keys: Vec<FileKey> = targets.iter().map(|(key, _)| *key).collect();
-        let removing = Removing::begin(self, keys.clone());
+        let mut removing = Removing::begin(self, keys.clone());
         let rows = targets.iter().map(|&(key, generation)| Row::Tombstone { key, generation, epoch });
         self.journal.append(rows.collect()).await?;
         self.gate.drain().await;
         self.blocking(move |store| {
+            removing.files.clear();
             let result = store.unlink(&keys);
             drop(removing);
             result
@@ -115,7 +117,7 @@ impl Store {
 
     fn unlink(&self, keys: &[FileKey]) -> Result<(), StoreError> {
         for key in keys {
-            self.files.shard(*key).made.forget(*key);
+            self.files.shard_at_rest(*key).made.forget(*key);
             match self.device.remove(&path_of(*key)) {
                 Ok(()) => self.emptied.note(leaf_of(*key)),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -143,16 +145,19 @@ impl Store {
 struct Removing {
     store: Arc<Store>,
     keys: Vec<FileKey>,
+    /// Those that were open. They are closed by whoever unlinks them.
+    files: Vec<Arc<DataFile>>,
 }
 
 impl Removing {
     fn begin(store: &Arc<Store>, keys: Vec<FileKey>) -> Self {
+        let mut files = Vec::new();
         for key in &keys {
             let mut shard = store.files.shard(*key);
             shard.removing.insert(*key);
-            shard.evict(*key);
+            files.extend(shard.evict(*key));
         }
-        Self { store: Arc::clone(store), keys }
+        Self { store: Arc::clone(store), keys, files }
     }
 }
 

@@ -72,7 +72,6 @@ impl DataFile {
         key: FileKey,
         generation: u16,
         file: Arc<dyn DeviceFile>,
-        last_write: u64,
         fresh: bool,
     ) -> Result<Self, StoreError> {
         let recorded = !fresh && file.is_recorded()?;
@@ -83,7 +82,7 @@ impl DataFile {
             generation: AtomicU16::new(generation),
             referenced: AtomicBool::new(true),
             written: AtomicU64::new(UNTOUCHED),
-            last_write: AtomicU64::new(last_write),
+            last_write: AtomicU64::new(0),
             recorded: AtomicBool::new(recorded),
             flushing: Mutex::new(Flushing { flushed: 0, running: false, waiters: Vec::new() }),
             entry: Mutex::new(Entry::Unknown),
@@ -111,6 +110,11 @@ impl DataFile {
     pub(crate) fn wrote(&self, number: u64) {
         self.last_write.fetch_max(number, Ordering::AcqRel);
         self.touched();
+    }
+
+    /// Of its writes before it was opened the newest had this number, or a smaller one.
+    pub(crate) fn goes_on_from(&self, number: u64) {
+        self.last_write.fetch_max(number, Ordering::AcqRel);
     }
 
     pub(crate) fn last_write(&self) -> u64 {

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use foldhash::fast::FixedState;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::absent::Made;
 use crate::data_file::DataFile;
@@ -35,13 +35,32 @@ pub(crate) struct Shard {
     pub(crate) made: Made,
     /// Being removed: not to be opened or created until that is durable.
     pub(crate) removing: HashSet<FileKey, FixedState>,
+    /// Being opened or created.
+    opening: HashSet<FileKey, FixedState>,
+}
+
+/// A shard, and a signal when one that was being opened is not any more.
+#[derive(Debug, Default)]
+struct Place {
+    shard: Mutex<Shard>,
+    opened: Condvar,
+}
+
+/// The right to open or create a data file, which one has at a time. The device is asked without the shard's lock: whoever
+/// needs another file, or only looks whether one is open, does not wait for it.
+#[derive(Debug)]
+pub(crate) struct Opening<'a> {
+    place: &'a Place,
+    key: FileKey,
 }
 
 /// What to do about one file too many.
 #[derive(Debug)]
 pub(crate) enum Victim {
-    /// A clean idle file left the cache, or there was room.
-    Gone,
+    /// A clean idle file left the cache, which may have to wait for the device when it is dropped.
+    Gone(Arc<DataFile>),
+    /// There was room.
+    None,
     /// Flush this one, then ask again.
     Dirty(Arc<DataFile>),
     /// Every file is in use.
@@ -50,20 +69,45 @@ pub(crate) enum Victim {
 
 #[derive(Debug)]
 pub(crate) struct OpenFiles {
-    shards: Vec<Mutex<Shard>>,
+    shards: Vec<Place>,
     per_shard: usize,
     pub(crate) writes: WriteCount,
 }
 
 impl OpenFiles {
     pub(crate) fn new(capacity: usize, boot: u64) -> Self {
-        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        let shards = (0..SHARDS).map(|_| Place::default()).collect();
         Self { shards, per_shard: capacity.div_ceil(SHARDS).max(1), writes: WriteCount::new(boot) }
     }
 
-    /// The shard of a key; held while a file is opened, created or removed.
+    fn place(&self, key: FileKey) -> &Place {
+        &self.shards[(key.mixed() % SHARDS as u64) as usize]
+    }
+
+    /// The shard of a key. Never held while the device is asked for anything.
     pub(crate) fn shard(&self, key: FileKey) -> MutexGuard<'_, Shard> {
-        self.shards[(key.mixed() % SHARDS as u64) as usize].lock()
+        self.place(key).shard.lock()
+    }
+
+    /// The same, when nobody opens or creates the data file any more. Blocking.
+    pub(crate) fn shard_at_rest(&self, key: FileKey) -> MutexGuard<'_, Shard> {
+        let place = self.place(key);
+        let mut shard = place.shard.lock();
+        place.opened.wait_while(&mut shard, |shard| shard.opening.contains(&key));
+        shard
+    }
+
+    /// To open or create a data file, when nobody else does. Blocking.
+    ///
+    /// # Errors
+    /// The data file, if it is open.
+    pub(crate) fn begin_opening(&self, key: FileKey) -> Result<Opening<'_>, Arc<DataFile>> {
+        let mut shard = self.shard_at_rest(key);
+        if let Some(file) = shard.get(key) {
+            return Err(file);
+        }
+        shard.opening.insert(key);
+        Ok(Opening { place: self.place(key), key })
     }
 
     pub(crate) fn get(&self, key: FileKey) -> Option<Arc<DataFile>> {
@@ -84,13 +128,13 @@ impl OpenFiles {
 
     /// Takes some out that nobody uses just now, where descriptors are short.
     pub(crate) fn take_some(&self) -> Vec<Arc<DataFile>> {
-        self.shards.iter().flat_map(|shard| shard.lock().take_some(&self.writes)).collect()
+        self.shards.iter().flat_map(|place| place.shard.lock().take_some(&self.writes)).collect()
     }
 
     /// Some that nobody uses just now and that are open only because what was written to them is not flushed.
     pub(crate) fn some_dirty(&self) -> Vec<Arc<DataFile>> {
-        let dirty = |shard: &Mutex<Shard>| {
-            let shard = shard.lock();
+        let dirty = |place: &Place| {
+            let shard = place.shard.lock();
             let idle = shard.files.values().filter(|file| Arc::strong_count(file) == 1 && !file.is_clean());
             idle.take(SOME).map(Arc::clone).collect::<Vec<_>>()
         };
@@ -99,8 +143,8 @@ impl OpenFiles {
 
     /// Those that lie in a folder.
     pub(crate) fn of_folder(&self, folder: u16) -> Vec<Arc<DataFile>> {
-        let of_shard = |shard: &Mutex<Shard>| {
-            let shard = shard.lock();
+        let of_shard = |place: &Place| {
+            let shard = place.shard.lock();
             let there = shard.files.values().filter(|file| leaf_of(file.key) == folder);
             there.map(Arc::clone).collect::<Vec<_>>()
         };
@@ -110,7 +154,7 @@ impl OpenFiles {
     /// Takes out data files that were written, and not used since the look before this one. Whoever drops them may
     /// have to wait for the device.
     fn take_idle(&self) -> Vec<Arc<DataFile>> {
-        self.shards.iter().flat_map(|shard| shard.lock().take_idle(&self.writes)).collect()
+        self.shards.iter().flat_map(|place| place.shard.lock().take_idle(&self.writes)).collect()
     }
 }
 
@@ -136,6 +180,13 @@ impl Store {
     }
 }
 
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        self.place.shard.lock().opening.remove(&self.key);
+        self.place.opened.notify_all();
+    }
+}
+
 impl Shard {
     pub(crate) fn get(&self, key: FileKey) -> Option<Arc<DataFile>> {
         let found = self.files.get(&key)?;
@@ -149,7 +200,7 @@ impl Shard {
         }
     }
 
-    /// At least the number of the newest write of a data file that is about to be opened.
+    /// At least the number of the newest write of a data file that was just opened.
     pub(crate) fn reopened(&mut self, key: FileKey, writes: &WriteCount) -> u64 {
         self.closed.take(key).unwrap_or_else(|| writes.forgotten())
     }
@@ -200,16 +251,17 @@ impl Shard {
         some
     }
 
-    pub(crate) fn evict(&mut self, key: FileKey) {
-        if let Some(file) = self.files.remove(&key) {
-            file.summed.iter().for_each(|summed| summed.set_gone());
-            self.ring.retain(|k| *k != key);
-        }
+    /// Takes a file out for good. Whoever drops it may have to wait for the device.
+    pub(crate) fn evict(&mut self, key: FileKey) -> Option<Arc<DataFile>> {
+        let file = self.files.remove(&key)?;
+        file.summed.iter().for_each(|summed| summed.set_gone());
+        self.ring.retain(|k| *k != key);
+        Some(file)
     }
 
     fn victim(&mut self, most: usize, writes: &WriteCount) -> Victim {
         if self.files.len() < most {
-            return Victim::Gone;
+            return Victim::None;
         }
         let mut dirty = None;
         // Two rounds: the first may only take second chances away.
@@ -220,8 +272,8 @@ impl Shard {
             let Some(file) = self.ring.get(self.hand).and_then(|key| self.files.get(key)) else { break };
             let idle = Arc::strong_count(file) == 1;
             if idle && !file.referenced.swap(false, Ordering::Relaxed) {
-                if self.close(self.hand, writes).is_some() {
-                    return Victim::Gone;
+                if let Some(file) = self.close(self.hand, writes) {
+                    return Victim::Gone(file);
                 }
                 let kept = self.ring.get(self.hand).and_then(|key| self.files.get(key));
                 dirty = dirty.or_else(|| kept.map(Arc::clone));

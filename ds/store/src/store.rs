@@ -21,7 +21,7 @@ use crate::gate::Gate;
 use crate::journal::Journal;
 use crate::lane::Lane;
 use crate::log::replace;
-use crate::open_files::{OpenFiles, Victim};
+use crate::open_files::{OpenFiles, Opening, Shard, Victim};
 use crate::pace::Pace;
 use crate::places::{LEAVES, leaf_of, leaf_path, path_of};
 use crate::pool::Pool;
@@ -416,17 +416,43 @@ impl Store {
 
     fn open_anew(&self, key: FileKey) -> Result<Arc<DataFile>, StoreError> {
         self.make_room(key);
-        let mut shard = self.files.shard(key);
-        if let Some(file) = shard.get(key) {
-            return Ok(file);
-        }
-        if shard.removing.contains(&key) {
+        let opening = match self.files.begin_opening(key) {
+            Ok(opening) => opening,
+            Err(file) => return Ok(file),
+        };
+        self.may_open(&self.files.shard(key), key, None)?;
+        let device_file = self.device.open(&path_of(key))?;
+        let file = self.data_file(key, 0, device_file, false)?;
+        self.opened(opening, file, None)
+    }
+
+    /// Whether a data file may be opened, or created by a handle of a generation. A removal says so to the shard, then writes
+    /// its tombstone, then waits until nobody opens or creates the file, and unlinks it: whoever comes too late sees that
+    /// here, and a file that was made before is there to be unlinked.
+    fn may_open(&self, shard: &Shard, key: FileKey, maker: Option<u16>) -> Result<(), StoreError> {
+        let dead = |maker| self.journal.peek(|table| table.tombstone(key)).is_some_and(|dead| maker <= dead);
+        if shard.removing.contains(&key) || maker.is_some_and(dead) {
             return Err(StoreError::Refused(Refusal::Removed));
         }
-        let device_file = self.device.open(&path_of(key))?;
-        let last_write = shard.reopened(key, &self.files.writes);
-        let file = Arc::new(self.data_file(key, (0, last_write), device_file, false)?);
+        Ok(())
+    }
+
+    /// The device has opened or, with the generation of its maker, created a data file. If that may not be any more the file
+    /// is closed before a removal, which waits for it, goes on.
+    fn opened(
+        &self,
+        _opening: Opening<'_>,
+        file: DataFile,
+        maker: Option<u16>,
+    ) -> Result<Arc<DataFile>, StoreError> {
+        let file = Arc::new(file);
+        let mut shard = self.files.shard(file.key);
+        self.may_open(&shard, file.key, maker)?;
+        file.goes_on_from(shard.reopened(file.key, &self.files.writes));
         shard.insert(&file);
+        if maker.is_some() {
+            shard.made.add(file.key);
+        }
         Ok(file)
     }
 
@@ -457,39 +483,31 @@ impl Store {
 
     /// `None`: it is there.
     fn create_anew(&self, key: FileKey, generation: u16) -> Result<Option<Arc<DataFile>>, StoreError> {
-        let mut shard = self.files.shard(key);
-        if let Some(file) = shard.get(key) {
-            return Ok(Some(file));
-        }
-        // Under the shard's lock, which a removal takes after its tombstone: either we see the
-        // tombstone, or the removal sees our file.
-        let tombstone = self.journal.peek(|table| table.tombstone(key));
-        if shard.removing.contains(&key) || tombstone.is_some_and(|dead| generation <= dead) {
-            return Err(StoreError::Refused(Refusal::Removed));
-        }
+        let opening = match self.files.begin_opening(key) {
+            Ok(opening) => opening,
+            Err(file) => return Ok(Some(file)),
+        };
+        self.may_open(&self.files.shard(key), key, Some(generation))?;
         self.folders.make(&*self.device, leaf_of(key))?;
         let device_file = match self.device.create(&path_of(key)) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
             other => other?,
         };
-        let last_write = shard.reopened(key, &self.files.writes);
-        let file = Arc::new(self.data_file(key, (generation, last_write), device_file, true)?);
-        shard.insert(&file);
-        shard.made.add(key);
-        Ok(Some(file))
+        let file = self.data_file(key, generation, device_file, true)?;
+        self.opened(opening, file, Some(generation)).map(Some)
     }
 
     fn data_file(
         &self,
         key: FileKey,
-        (generation, last_write): (u16, u64),
+        generation: u16,
         file: Arc<dyn DeviceFile>,
         fresh: bool,
     ) -> Result<DataFile, StoreError> {
-        let Some(sums) = &self.sums else { return DataFile::new(key, generation, file, last_write, fresh) };
+        let Some(sums) = &self.sums else { return DataFile::new(key, generation, file, fresh) };
         let summed = SummedFile::new(key, file, sums, fresh);
         let file: Arc<dyn DeviceFile> = Arc::clone(&summed) as Arc<dyn DeviceFile>;
-        let mut data_file = DataFile::new(key, generation, file, last_write, fresh)?;
+        let mut data_file = DataFile::new(key, generation, file, fresh)?;
         data_file.summed = Some(summed);
         Ok(data_file)
     }
@@ -498,7 +516,8 @@ impl Store {
         // Bounded: each round flushes a file, and where all are in use the cache grows a little.
         for _ in 0..4 {
             match self.files.victim(key) {
-                Victim::Gone | Victim::Busy => return,
+                Victim::Gone(file) => return drop(file),
+                Victim::None | Victim::Busy => return,
                 Victim::Dirty(file) => self.flushes.flush_if_nobody_does(&file),
             }
         }

@@ -1,4 +1,5 @@
-//! Data files that were written and are left alone are closed, and nothing is lost with that.
+//! Data files that were written and are left alone are closed, and nothing is lost with that; whoever waits until one is open
+//! again waits alone.
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 mod common;
@@ -8,10 +9,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use common::watched::{Watch, WatchedDevice};
 use common::{access, bytes, key, open, open_on, simulate};
+use parking_lot::{Condvar, Mutex};
 use sluice_env::Env;
 use sluice_store::device::{Device, FileDevice, MemDevice};
-use sluice_store::{Stability, Store};
+use sluice_store::{Epoch, Refusal, Stability, Store, StoreError};
 
 const WRITTEN: [Stability; 2] = [Stability::FileSync, Stability::DataSync];
 
@@ -158,4 +161,137 @@ fn a_descriptor_in_use_stays() {
         keep(&env, &store, 10).await;
         assert_eq!(descriptors(dir.path()), 0);
     });
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Door {
+    #[default]
+    Open,
+    /// Whoever opens a data file next stands still.
+    Shut,
+    /// Somebody does.
+    Stuck,
+}
+
+#[derive(Debug, Default)]
+struct Opens {
+    door: Mutex<Door>,
+    moved: Condvar,
+}
+
+impl Watch for Opens {
+    fn writing(&self, _direct: bool) {}
+    fn opening(&self) {
+        let mut door = self.door.lock();
+        if *door == Door::Shut {
+            *door = Door::Stuck;
+            let until = Duration::from_secs(30);
+            self.moved.wait_while_for(&mut door, |door| *door == Door::Stuck, until);
+        }
+    }
+}
+
+impl Opens {
+    fn set(&self, door: Door) {
+        *self.door.lock() = door;
+        self.moved.notify_all();
+    }
+}
+
+/// A store with data files 0 to 63, of which none is open.
+async fn closed(env: &Env) -> (Arc<Store>, Arc<Opens>, MemDevice) {
+    let (device, opens) = (MemDevice::new(), Arc::new(Opens::default()));
+    let store = open(env, &device).await.unwrap();
+    for file in 0..64 {
+        write(&store, file, Stability::FileSync).await;
+    }
+    drop(store);
+    let watched = WatchedDevice(Box::new(device.clone()), Arc::clone(&opens) as Arc<dyn Watch>);
+    (open_on(env, Arc::new(watched)).await.unwrap(), opens, device)
+}
+
+async fn until(env: &Env, reached: impl Fn() -> bool) {
+    for _ in 0..2000 {
+        if reached() {
+            return;
+        }
+        env.clock.sleep(Duration::from_millis(5)).await;
+    }
+    panic!("it never comes to that");
+}
+
+/// A hanging disk directory, or a folder that has to be made first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[allow(clippy::disallowed_methods, reason = "a test on a real machine")]
+async fn who_waits_for_a_file_to_be_open_waits_alone() {
+    let env = Env::system();
+    for new in [false, true] {
+        let (store, opens, device) = closed(&env).await;
+        for file in 1..64 {
+            store.read_at(key(file), 0, 5000).await.unwrap();
+        }
+        let file = if new { 100 } else { 0 };
+        opens.set(Door::Shut);
+        let waiting: Vec<_> = (0..3)
+            .map(|_| {
+                let store = Arc::clone(&store);
+                tokio::spawn(async move {
+                    if new {
+                        store.allocate(key(file), 0, 0, 5000).await
+                    } else {
+                        store.read_at(key(file), 0, 5000).await.map(drop)
+                    }
+                })
+            })
+            .collect();
+        until(&env, || *opens.door.lock() == Door::Stuck).await;
+        let others = Arc::clone(&store);
+        // They would stand still themselves, and the clock with them.
+        let going = tokio::task::spawn_blocking(move || {
+            for file in 1..64 {
+                assert!(others.read_now(key(file), 0, &mut [0; 4096]));
+                assert!(others.write_now(&access(file), 0, &[1; 4096]).unwrap().is_ok());
+            }
+            assert!(!others.read_now(key(file), 0, &mut [0; 4096]), "it is not open yet");
+        });
+        let gone = env.clock.timeout(Duration::from_secs(10), going).await;
+        opens.set(Door::Open);
+        gone.expect("nobody else is held up").unwrap();
+        for wait in waiting {
+            wait.await.unwrap().unwrap();
+        }
+        assert_eq!(opened(&device, file), 1, "once");
+    }
+}
+
+/// Neither what is being opened nor what is being made outlives its removal.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[allow(clippy::disallowed_methods, reason = "a test on a real machine")]
+async fn a_file_that_is_removed_while_it_is_opened_is_gone() {
+    let env = Env::system();
+    for file in [0, 100] {
+        let (store, opens, device) = closed(&env).await;
+        let before = device.all_opened();
+        opens.set(Door::Shut);
+        let opener = Arc::clone(&store);
+        let opening = tokio::spawn(async move {
+            match file {
+                0 => opener.read_at(key(file), 0, 5000).await.map(drop),
+                _ => opener.allocate(key(file), 0, 0, 5000).await,
+            }
+        });
+        until(&env, || *opens.door.lock() == Door::Stuck).await;
+        let remover = Arc::clone(&store);
+        let removal = tokio::spawn(async move { remover.remove(&[(key(file), 0)], Epoch(1)).await });
+        env.clock.sleep(Duration::from_millis(100)).await;
+        assert!(!removal.is_finished(), "what is being made may be there any moment");
+        opens.set(Door::Open);
+        removal.await.unwrap().unwrap();
+        // Made first, or refused.
+        let made = opening.await.unwrap();
+        assert!(matches!(made, Ok(()) | Err(StoreError::Refused(Refusal::Removed))), "{made:?}");
+        assert_eq!(store.stat(key(file)).await.unwrap(), None);
+        assert!(!store.inventory(None, 100).await.unwrap().iter().any(|entry| entry.key == key(file)));
+        assert_eq!(device.all_opened(), before);
+    }
 }
