@@ -75,6 +75,49 @@ fn all_addresses_of_the_metadata_servers_name_are_tried_as_it_has_them_then() {
     });
 }
 
+/// A name whose servers do not answer any more, after the first time.
+#[derive(Debug)]
+struct Unanswered {
+    env: sluice_env::Env,
+    once: Mutex<Vec<SocketAddr>>,
+}
+
+impl Whereabouts for Unanswered {
+    fn look(&self) -> BoxFuture<'_, std::io::Result<Vec<SocketAddr>>> {
+        Box::pin(async {
+            let found = std::mem::take(&mut *self.once.lock().unwrap());
+            if found.is_empty() {
+                self.env.clock.sleep(30 * SECOND).await;
+                return Err(std::io::ErrorKind::TimedOut.into());
+            }
+            Ok(found)
+        })
+    }
+}
+
+/// A metadata server that is started anew is found where it was, and by the addresses it has besides one that is dead.
+#[test]
+fn neither_a_dead_resolver_nor_a_dead_address_keeps_a_data_server_away_for_long() {
+    simulate(async |w| {
+        let dead = SocketAddr::new(w.net.ip("dead"), 2049);
+        let once = Mutex::new(vec![dead, w.mds_addr]);
+        let mut config = w.config("ds");
+        config.mds = Arc::new(Unanswered { env: w.env.clone(), once });
+        w.net.partition("ds", "dead");
+        let device = Arc::new(w.device.clone());
+        let ds = DataServer::start_on(w.env.clone(), transport(&w, "ds"), device, config).await.unwrap();
+        w.until(|| ds.status().serving).await;
+        for times in 2..4 {
+            let (lost, back) = (w.env.clock.now(), w.mds.says.lock().unwrap().back.clone().unwrap());
+            back.close();
+            w.until(|| w.mds.says.lock().unwrap().registrations.len() == times).await;
+            let took = w.env.clock.now().since(lost);
+            assert!(took < 8 * SECOND, "{took:?}");
+        }
+        ds.shutdown(LONG).await;
+    });
+}
+
 #[test]
 fn folders_are_there_before_the_first_write() {
     simulate(async |w| {
@@ -214,7 +257,7 @@ fn heartbeats_go_on_between_the_pages_of_a_long_report() {
             store.write_at(&access, 0, "x".into(), Stability::FileSync).await.unwrap();
         }
         drop(store);
-        w.mds.says.lock().unwrap().takes_reports = (ctl_status::CTL_OK, 3 * SECOND);
+        w.mds.says.lock().unwrap().takes_reports = (ctl_status::CTL_OK, 9 * SECOND);
         let _ds = w.serving().await;
         let (mut heard, mut last) = (0, w.env.clock.now());
         loop {

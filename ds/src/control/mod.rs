@@ -47,6 +47,12 @@ use register::Registered;
 /// Shortest and longest pause before the metadata server is tried again.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
+/// How long a name that had addresses before may take to be looked up. Where the metadata server was it may be still.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How long one round of connecting to all addresses may take, and the least time for each.
+const DIAL: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(2));
+
 /// What registration says about this server.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
@@ -80,17 +86,28 @@ async fn keep_contact(shared: &Arc<Shared>, client: &Client, mds: &dyn Whereabou
     let mut failures = 0u32;
     let mut told = Told::default();
     let mut known = Vec::new();
+    let mut looking = None;
     loop {
-        match mds.look().await {
-            Ok(found) => known = found,
-            // Where it was last, it may be still.
-            Err(error) if told.is_news(None, &error) => {
-                tracing::warn!(%error, "cannot find the metadata server's host: retrying");
+        let look = looking.get_or_insert_with(|| mds.look());
+        let looked = match known.is_empty() {
+            true => Ok(look.await),
+            false => shared.env.clock.timeout(LOOK, look).await,
+        };
+        // What takes longer a later round will see.
+        if let Ok(looked) = looked {
+            looking = None;
+            match looked {
+                Ok(found) => known = found,
+                Err(error) if told.is_news(None, &error) => {
+                    tracing::warn!(%error, "cannot find the metadata server's host: retrying");
+                }
+                Err(_) => {}
             }
-            Err(_) => {}
         }
+        let each = (DIAL.0 / u32::try_from(known.len()).unwrap_or(u32::MAX).max(1)).max(DIAL.1);
+        let client = client.clone().with_connect_timeout(each);
         for addr in known.iter().copied() {
-            let (was_registered, error) = contact(shared, client, addr, identity).await;
+            let (was_registered, error) = contact(shared, &client, addr, identity).await;
             shared.mds.clear();
             if shared.mds.is_last() {
                 // Who stops a whole installation need not be told that its metadata server went first.
@@ -151,48 +168,67 @@ async fn contact(
 /// How long new data files are gathered for one report. Nobody waits for it.
 const GATHER: Duration = Duration::from_secs(1);
 
-/// Heartbeats and reports while the connection lasts; registers again on it when asked to. A report is a page at a time:
-/// one that is long, or taken slowly, keeps no heartbeat waiting.
+/// Heartbeats and reports while the connection lasts; registers again on it when asked to. They go beside each other: a report
+/// that is long, or taken slowly, keeps no heartbeat waiting.
 async fn stay(
     shared: &Arc<Shared>,
     connection: &Arc<Connection>,
     identity: &Identity,
     mut registered: Registered,
 ) -> LinkError {
-    let materialised = shared.store.materialised();
-    let mut next = shared.env.clock.now() + registered.heartbeat;
-    let mut report = Some(shared.env.clock.now());
-    let mut told = 0;
     loop {
-        let step = tokio::select! {
+        let error = tokio::select! {
             biased;
             () = connection.closed() => return LinkError::Closed,
-            () = shared.env.clock.sleep_until(next) => {
-                next = shared.env.clock.now() + registered.heartbeat;
-                match heartbeat::run(shared, connection, &registered).await {
-                    Ok(()) => damage::run(shared, connection, &mut told).await,
-                    failed => failed,
-                }
-            }
-            () = shared.env.clock.sleep_until(report.unwrap_or(next)), if report.is_some() => {
-                let again = report::run(shared, connection).await;
-                report = again.as_ref().ok().and_then(|pause| Some(shared.env.clock.now() + (*pause)?));
-                again.map(drop)
-            }
-            () = materialised.notified() => {
-                report.get_or_insert(shared.env.clock.now() + GATHER);
-                Ok(())
-            }
+            error = heartbeats(shared, connection, &registered) => error,
+            error = damages(shared, connection, registered.heartbeat) => error,
+            error = reports(shared, connection) => error,
         };
-        match step {
-            Ok(()) => {}
-            Err(LinkError::RegisterAgain) => match register::run(shared, connection, identity).await {
-                Ok(again) => {
-                    (registered, told) = (again, 0);
-                    report = Some(shared.env.clock.now());
-                }
-                Err(error) => return error,
-            },
+        if !matches!(error, LinkError::RegisterAgain) {
+            return error;
+        }
+        match register::run(shared, connection, identity).await {
+            Ok(again) => registered = again,
+            Err(error) => return error,
+        }
+    }
+}
+
+async fn heartbeats(
+    shared: &Arc<Shared>,
+    connection: &Arc<Connection>,
+    registered: &Registered,
+) -> LinkError {
+    let mut next = shared.env.clock.now() + registered.heartbeat;
+    loop {
+        shared.env.clock.sleep_until(next).await;
+        next = shared.env.clock.now() + registered.heartbeat;
+        if let Err(error) = heartbeat::run(shared, connection, registered).await {
+            return error;
+        }
+    }
+}
+
+/// Looks for damage as often as there are heartbeats.
+async fn damages(shared: &Arc<Shared>, connection: &Arc<Connection>, pause: Duration) -> LinkError {
+    let mut told = 0;
+    loop {
+        shared.env.clock.sleep(pause).await;
+        if let Err(error) = damage::run(shared, connection, &mut told).await {
+            return error;
+        }
+    }
+}
+
+async fn reports(shared: &Arc<Shared>, connection: &Arc<Connection>) -> LinkError {
+    let materialised = shared.store.materialised();
+    loop {
+        match report::run(shared, connection).await {
+            Ok(Some(pause)) => shared.env.clock.sleep(pause).await,
+            Ok(None) => {
+                materialised.notified().await;
+                shared.env.clock.sleep(GATHER).await;
+            }
             Err(error) => return error,
         }
     }
