@@ -1,7 +1,7 @@
 //! Waiting for writes that passed their check before a fence was set. A fence that is acknowledged
 //! while such a write is still on its way to the device would not be one.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use tokio::sync::{Mutex, Notify};
 
@@ -11,8 +11,10 @@ pub(crate) struct Gate {
     phase: AtomicBool,
     inside: [AtomicUsize; 2],
     left: Notify,
-    /// One drain at a time: the other phase is empty whenever one begins.
-    draining: Mutex<()>,
+    /// Drains begun so far.
+    begun: AtomicU64,
+    /// One drain at a time. The number of the newest that came to its end.
+    draining: Mutex<u64>,
 }
 
 /// Held by a write from before its check until its bytes are with the device.
@@ -36,15 +38,29 @@ impl Gate {
     }
 
     /// Returns when everyone who was inside has left. Those who enter meanwhile are not waited
-    /// for: they see whatever was set before this call.
+    /// for: they see whatever was set before this call. Calls that come while one waits share the next one.
     pub(crate) async fn drain(&self) {
-        let _alone = self.draining.lock().await;
+        let begun = self.begun.load(Ordering::SeqCst);
+        let mut ended = self.draining.lock().await;
+        // It began after this call, and waited for all who were inside then.
+        if *ended > begun {
+            return;
+        }
+        let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
+        // Those for whom a drain waited that was given up.
+        self.empty(usize::from(!self.phase.load(Ordering::SeqCst))).await;
         let old = usize::from(self.phase.fetch_xor(true, Ordering::SeqCst));
+        self.empty(old).await;
+        *ended = number;
+    }
+
+    /// Returns when nobody is in a phase that nobody enters.
+    async fn empty(&self, phase: usize) {
         loop {
             let left = self.left.notified();
             tokio::pin!(left);
             left.as_mut().enable();
-            if self.inside[old].load(Ordering::SeqCst) == 0 {
+            if self.inside[phase].load(Ordering::SeqCst) == 0 {
                 return;
             }
             left.await;
@@ -80,5 +96,50 @@ mod tests {
         drain.await;
         drop(late);
         gate.drain().await;
+    }
+
+    async fn waits(drain: &mut std::pin::Pin<Box<impl Future<Output = ()>>>) -> bool {
+        std::future::poll_fn(|cx| std::task::Poll::Ready(drain.as_mut().poll(cx))).await.is_pending()
+    }
+
+    /// Each would wait for another crowd, one after the other.
+    #[tokio::test]
+    async fn who_asked_before_a_drain_began_shares_it() {
+        let gate = Arc::new(Gate::default());
+        let inside = gate.enter();
+        let mut first = Box::pin(gate.drain());
+        assert!(waits(&mut first).await);
+        let later = gate.enter();
+        let mut many: Vec<_> = (0..9).map(|_| Box::pin(gate.drain())).collect();
+        for drain in &mut many {
+            assert!(waits(drain).await, "for one who came before it was asked for");
+        }
+        drop(inside);
+        first.await;
+        assert!(waits(&mut many[0]).await, "the first one began before");
+        let last = gate.enter();
+        drop(later);
+        for drain in &mut many {
+            assert!(!waits(drain).await);
+        }
+        drop(last);
+    }
+
+    /// As a retirement is, where the device is slow.
+    #[tokio::test]
+    async fn a_drain_that_is_given_up_does_not_spare_the_next_one_anything() {
+        let gate = Arc::new(Gate::default());
+        let inside = gate.enter();
+        for _ in 0..3 {
+            let mut drain = Box::pin(gate.drain());
+            assert!(waits(&mut drain).await);
+        }
+        let later = gate.enter();
+        let mut drain = Box::pin(gate.drain());
+        assert!(waits(&mut drain).await);
+        drop(inside);
+        assert!(waits(&mut drain).await);
+        drop(later);
+        drain.await;
     }
 }

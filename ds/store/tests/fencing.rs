@@ -88,6 +88,16 @@ async fn a_fence_waits_for_a_write_that_passed_its_check_before() {
     assert_eq!(store.read_at(key(1), 0, 10).await.unwrap().data, bytes(1, 10));
 }
 
+/// As most registrations have it.
+#[tokio::test]
+async fn no_fence_waits_for_nothing() {
+    let env = Env::system();
+    let (store, turnstile, stuck) = with_stuck_write(&env).await;
+    env.clock.timeout(Duration::from_secs(5), store.fence(&[])).await.expect("there is none").unwrap();
+    drop(turnstile);
+    assert!(stuck.await.unwrap());
+}
+
 #[tokio::test]
 async fn a_removal_waits_for_it_too_and_nothing_is_left() {
     let env = Env::system();
