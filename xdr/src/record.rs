@@ -153,6 +153,11 @@ impl RecordDecoder {
         Some(((mark & !LAST) as usize + 4).saturating_sub(self.received.len()))
     }
 
+    /// Whether a record is under way of which a fragment has arrived, and not the last one.
+    pub fn in_fragments(&self) -> bool {
+        self.fragments > 0
+    }
+
     /// True while a fragment is under way that the free room cannot hold and that deserves all its room.
     fn record_wants_room(&self) -> bool {
         let free = self.received.capacity() - self.received.len();

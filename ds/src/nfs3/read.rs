@@ -164,8 +164,8 @@ impl Payload for Data {
         Ok(self.0.send(from, socket)?.map_or(Sent::Absent, Sent::Bytes))
     }
 
-    fn load(self: Arc<Self>, from: usize) -> BoxFuture<'static, io::Result<Bytes>> {
-        Box::pin(async move { self.0.load(from).await.map_err(io::Error::other) })
+    fn load(self: Arc<Self>, from: usize, most: usize) -> BoxFuture<'static, io::Result<Bytes>> {
+        Box::pin(async move { self.0.load(from, most).await.map_err(io::Error::other) })
     }
 }
 

@@ -59,14 +59,14 @@ impl InPlace {
         Ok((sent > 0).then_some(sent))
     }
 
-    /// All of them from the one at `from` on. What the file does not have any more is zeros.
+    /// The next `most` of them from the one at `from` on. What the file does not have any more is zeros.
     ///
     /// # Errors
     /// Those of the device; `Refused` when the reader was fenced since.
-    pub async fn load(&self, from: usize) -> Result<Bytes, StoreError> {
+    pub async fn load(&self, from: usize, most: usize) -> Result<Bytes, StoreError> {
         self.judge()?;
         let (file, offset) = (Arc::clone(&self.file), self.offset + from as u64);
-        let left = self.length.saturating_sub(from);
+        let left = self.length.saturating_sub(from).min(most);
         let load = move |store: &Store| {
             let mut buffer = store.pool.take(left);
             let read = file.file.read_at(buffer.as_mut(), offset)?;

@@ -154,7 +154,7 @@ fn a_descriptor_in_use_stays() {
         let Some(sent) = store.in_place(&access(1), 0, SIZE) else { return };
         keep(&env, &store, 10).await;
         assert_eq!(descriptors(dir.path()), 1);
-        assert_eq!(sent.load(0).await.unwrap(), bytes(7, SIZE));
+        assert_eq!(sent.load(0, SIZE).await.unwrap(), bytes(7, SIZE));
         store.write_at(&access(1), 0, bytes(8, SIZE), Stability::FileSync).await.unwrap();
         assert_eq!(descriptors(dir.path()), 1, "it is one file to all");
         drop(sent);

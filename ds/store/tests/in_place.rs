@@ -58,7 +58,7 @@ async fn what_is_in_memory_is_sent_from_there() {
     let part = store.in_place(&access(1), 4097, 70_000).unwrap();
     assert_eq!(pump(&part, 0).unwrap(), content()[4097..74_097]);
     assert_eq!(pump(&part, 69_999).unwrap(), content()[74_096..74_097]);
-    assert_eq!(part.load(60_000).await.unwrap(), content()[64_097..74_097]);
+    assert_eq!(part.load(60_000, usize::MAX).await.unwrap(), content()[64_097..74_097]);
 
     assert!(store.in_place(&access(1), 1, SIZE).is_none(), "the file ends before");
     assert!(store.in_place(&access(1), u64::MAX, SIZE).is_none());
@@ -75,7 +75,7 @@ async fn what_is_cut_off_meanwhile_is_zeros() {
     drop(store.read_at(key(1), 0, SIZE).await.unwrap());
     let arrived = pump(&all, 0).unwrap();
     assert_eq!(arrived, content()[..100_000]);
-    let rest = all.load(arrived.len()).await.unwrap();
+    let rest = all.load(arrived.len(), usize::MAX).await.unwrap();
     assert!(rest.len() == SIZE - 100_000 && rest.iter().all(|byte| *byte == 0));
 }
 
@@ -87,7 +87,7 @@ async fn a_fenced_reader_gets_nothing_more() {
     let fence = Fence::Holder { holder: access(1).holder, epoch: Epoch(1) };
     store.fence(&[fence]).await.unwrap();
     assert_eq!(pump(&all, 4096).unwrap_err().kind(), ErrorKind::PermissionDenied);
-    all.load(4096).await.unwrap_err();
+    all.load(4096, usize::MAX).await.unwrap_err();
 }
 
 #[tokio::test]
@@ -97,7 +97,8 @@ async fn a_removed_file_is_read_to_its_end() {
     let all = store.in_place(&access(1), 0, SIZE).unwrap();
     store.remove(&[(key(1), access(1).generation)], Epoch(1)).await.unwrap();
     assert_eq!(pump(&all, 0).unwrap(), content());
-    assert_eq!(all.load(5000).await.unwrap(), content()[5000..]);
+    assert_eq!(all.load(5000, usize::MAX).await.unwrap(), content()[5000..]);
+    assert_eq!(all.load(5000, 100).await.unwrap(), content()[5000..5100]);
     assert!(store.in_place(&access(1), 0, SIZE).is_none());
 }
 
@@ -120,7 +121,7 @@ async fn what_is_not_in_memory_is_not_waited_for() {
         return;
     }
     assert_eq!(pump(&all, 4096).unwrap(), Vec::<u8>::new());
-    assert_eq!(all.load(4096).await.unwrap(), content()[4096..]);
+    assert_eq!(all.load(4096, usize::MAX).await.unwrap(), content()[4096..]);
     assert_eq!(pump(&all, 4096).unwrap(), content()[4096..], "it is again");
 }
 

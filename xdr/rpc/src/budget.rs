@@ -58,12 +58,28 @@ impl ServerBudget {
         self.used.load(Ordering::Relaxed)
     }
 
+    /// Takes `bytes` for a connection that holds `mine` of what is used. It gets no more than it leaves to all others, so that
+    /// those who take their replies slowly cannot take everything. One that exceeds the limit alone is let through when
+    /// nothing else is held.
+    fn take(&self, mine: usize, bytes: usize) -> bool {
+        let limit = self.limit();
+        self.used
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |used| {
+                fits(used, mine, limit, bytes).then_some(used.saturating_add(bytes))
+            })
+            .is_ok()
+    }
+
     fn release(&self, bytes: usize) {
         self.used.fetch_sub(bytes, Ordering::SeqCst);
         if self.waiting.load(Ordering::SeqCst) > 0 {
             self.freed.notify_waiters();
         }
     }
+}
+
+fn fits(used: usize, mine: usize, limit: usize, bytes: usize) -> bool {
+    used == 0 || mine.saturating_add(bytes) <= limit.saturating_sub(used)
 }
 
 /// Takes `bytes` of `limit`. One that exceeds the limit alone is let through when nothing else is held:
@@ -80,6 +96,8 @@ fn take(used: &AtomicUsize, limit: usize, bytes: usize) -> bool {
 pub(crate) struct Budget {
     limit: usize,
     used: AtomicUsize,
+    /// Those of them that are not in memory, and no part of what the server counts.
+    apart: AtomicUsize,
     max_in_flight: usize,
     in_flight: AtomicUsize,
     pub(crate) server: Arc<ServerBudget>,
@@ -92,6 +110,7 @@ impl Budget {
         Arc::new(Self {
             limit,
             used: 0.into(),
+            apart: 0.into(),
             max_in_flight: max_in_flight.max(1),
             in_flight: 0.into(),
             server,
@@ -109,6 +128,11 @@ impl Budget {
         self.used.load(Ordering::SeqCst)
     }
 
+    /// Those of them that are in memory, or may come to be.
+    fn in_memory(&self) -> usize {
+        self.used().saturating_sub(self.apart.load(Ordering::SeqCst))
+    }
+
     /// Room for a request of `request` bytes and a reply of at most `reply`, if there is any. Only the
     /// connection's reader calls this.
     pub(crate) fn admit(self: &Arc<Self>, request: usize, reply: usize) -> Option<Ticket> {
@@ -116,26 +140,24 @@ impl Budget {
             return None;
         }
         let bytes = request.saturating_add(reply).saturating_add(OVERHEAD);
+        let mine = self.in_memory();
         if !take(&self.used, self.limit, bytes) {
             return None;
         }
-        if !take(&self.server.used, self.server.limit(), bytes) {
+        if !self.server.take(mine, bytes) {
             self.used.fetch_sub(bytes, Ordering::SeqCst);
             return None;
         }
         self.in_flight.fetch_add(1, Ordering::SeqCst);
-        Some(Ticket { budget: Arc::clone(self), bytes, running: true })
+        Some(Ticket { budget: Arc::clone(self), bytes, apart: 0, running: true })
     }
 
     /// Whether [`Budget::admit`] would find room.
     fn fits(&self, bytes: usize) -> bool {
-        let room = |used: &AtomicUsize, limit: usize| {
-            let used = used.load(Ordering::SeqCst);
-            used == 0 || used.saturating_add(bytes) <= limit
-        };
+        let used = self.used();
         self.in_flight() < self.max_in_flight
-            && room(&self.used, self.limit)
-            && room(&self.server.used, self.server.limit())
+            && (used == 0 || used.saturating_add(bytes) <= self.limit)
+            && fits(self.server.used(), self.in_memory(), self.server.limit(), bytes)
     }
 
     /// Completes when a refused [`Budget::admit`] is worth repeating. May complete early.
@@ -176,22 +198,31 @@ impl Drop for Waiting<'_> {
 pub(crate) struct Ticket {
     budget: Arc<Budget>,
     bytes: usize,
+    /// See [`Budget::apart`].
+    apart: usize,
     running: bool,
 }
 
 impl Ticket {
-    /// The handler is done: from here on only the reply, of `reply` bytes, is held.
-    pub(crate) fn answered(&mut self, reply: usize) {
+    /// The handler is done: from here on only the reply, of `reply` bytes, is held, and `apart` of them are not in memory.
+    pub(crate) fn answered(&mut self, reply: usize, apart: usize) {
         let bytes = reply.saturating_add(OVERHEAD);
-        if bytes < self.bytes {
-            self.budget.used.fetch_sub(self.bytes - bytes, Ordering::SeqCst);
-            self.budget.server.release(self.bytes - bytes);
-        } else {
-            // A handler exceeded its own bound; counted all the same, so that nothing new is admitted.
-            self.budget.used.fetch_add(bytes - self.bytes, Ordering::SeqCst);
-            self.budget.server.used.fetch_add(bytes - self.bytes, Ordering::SeqCst);
+        let (budget, held) = (&self.budget, bytes.saturating_sub(apart));
+        if apart > 0 {
+            budget.apart.fetch_add(apart, Ordering::SeqCst);
         }
-        self.bytes = bytes;
+        // Where a handler exceeded its own bound more is counted than was admitted, so that nothing new is.
+        if bytes < self.bytes {
+            budget.used.fetch_sub(self.bytes - bytes, Ordering::SeqCst);
+        } else {
+            budget.used.fetch_add(bytes - self.bytes, Ordering::SeqCst);
+        }
+        if held < self.bytes {
+            budget.server.release(self.bytes - held);
+        } else {
+            budget.server.used.fetch_add(held - self.bytes, Ordering::SeqCst);
+        }
+        (self.bytes, self.apart) = (bytes, apart);
         self.finish();
     }
 
@@ -206,7 +237,10 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         self.budget.used.fetch_sub(self.bytes, Ordering::SeqCst);
-        self.budget.server.release(self.bytes);
+        if self.apart > 0 {
+            self.budget.apart.fetch_sub(self.apart, Ordering::SeqCst);
+        }
+        self.budget.server.release(self.bytes.saturating_sub(self.apart));
         self.finish();
     }
 }
@@ -229,7 +263,7 @@ mod tests {
         let first = b.admit(1000, 3000).unwrap();
         let mut second = b.admit(1000, 3000).unwrap();
         assert!(b.admit(1000, 3000).is_none());
-        second.answered(100);
+        second.answered(100, 0);
         assert_eq!(b.used(), 4000 + OVERHEAD + 100 + OVERHEAD);
         let third = b.admit(1000, 3000).unwrap();
         drop((first, second, third));
@@ -260,10 +294,28 @@ mod tests {
     }
 
     #[test]
+    fn each_leaves_as_much_as_it_has_and_what_is_not_in_memory_is_nobodys() {
+        let server = shared(12_000);
+        let of = |server: &Arc<ServerBudget>| Budget::new(100_000, 99, Arc::clone(server));
+        let (a, b, c) = (of(&server), of(&server), of(&server));
+        let take = |budget: &Arc<Budget>| {
+            std::iter::from_fn(|| budget.admit(0, 1000 - OVERHEAD)).collect::<Vec<_>>()
+        };
+        let mut first = take(&a);
+        assert_eq!((first.len(), take(&b).len()), (6, 3), "half of all, and half of what is left");
+        assert!(!a.fits(1000) && b.fits(1000));
+        // It stays where it is until it leaves.
+        first[0].answered(900 - OVERHEAD, 500);
+        assert_eq!((a.used(), a.in_memory(), server.used()), (5900, 5400, 5400));
+        drop((first, take(&c)));
+        assert_eq!((a.used(), a.in_memory(), server.used()), (0, 0, 0));
+    }
+
+    #[test]
     fn a_reply_above_its_bound_is_counted() {
         let b = budget(10_000, usize::MAX, 100);
         let mut t = b.admit(0, 0).unwrap();
-        t.answered(20_000);
+        t.answered(20_000, 0);
         assert!(b.used() > 20_000);
         assert!(b.admit(0, 0).is_none());
         drop(t);

@@ -22,6 +22,7 @@ use crate::credential::Credential;
 use crate::limits::Limits;
 use crate::message::{CallError, Verdict, call_head, open_reply, put_reply};
 use crate::outbox::{Body, Hold, Outbox, Writing};
+use crate::payload::PIECE;
 use crate::pending::PendingCalls;
 use crate::program::Registry;
 use crate::reader::Intake;
@@ -206,8 +207,10 @@ impl Connection {
         if verdict != Verdict::Success {
             body = Body::default();
         }
-        let length = body.len();
-        ticket.answered(length);
+        let data = body.data.as_ref().map_or(0, |data| data.length());
+        let length = body.frame.len() + data;
+        // What is sent from where it is takes memory a piece at a time, if it does.
+        ticket.answered(length, data.saturating_sub(PIECE));
         self.outbox.push(
             |out| {
                 put_reply(out, xid, verdict, length) || {

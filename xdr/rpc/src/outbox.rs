@@ -15,7 +15,7 @@ use sluice_xdr::Frame;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
 use crate::budget::Ticket;
-use crate::payload::{Parting, Payload, Step};
+use crate::payload::{Parting, Payload};
 use crate::transport::Outgoing;
 
 /// Buffers handed to one vectored write.
@@ -271,10 +271,7 @@ fn poll_write_some<W: Outgoing + Unpin>(
     if let Some(Chunk { piece, .. }) = batch.front_mut()
         && let Piece::Payload(parting) = piece
     {
-        match ready!(parting.poll(cx, writer))? {
-            Step::Gone(n) => return Poll::Ready(Ok(n)),
-            Step::Loaded(bytes) => *piece = Piece::Bytes(bytes),
-        }
+        return parting.poll(cx, writer);
     }
     match batch.len() {
         ..=FEW => poll_write_bytes::<W, FEW>(writer, cx, batch),

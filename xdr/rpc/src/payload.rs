@@ -8,10 +8,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use sluice_env::BoxFuture;
 
 use crate::transport::Outgoing;
+
+/// Bytes of a payload that are in memory at once, where it cannot be sent otherwise. More would belong to a peer that may
+/// take them as slowly as it likes.
+pub const PIECE: usize = 128 << 10;
 
 /// What became of [`Payload::send`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,8 +36,8 @@ pub trait Payload: Debug + Send + Sync {
     /// not wait for anything else.
     fn send(&self, from: usize, socket: BorrowedFd<'_>) -> io::Result<Sent>;
 
-    /// All of them from `from` on, wherever they are.
-    fn load(self: Arc<Self>, from: usize) -> BoxFuture<'static, io::Result<Bytes>>;
+    /// The next `most` of them from `from` on, wherever they are; fewer only if fewer are left.
+    fn load(self: Arc<Self>, from: usize, most: usize) -> BoxFuture<'static, io::Result<Bytes>>;
 }
 
 /// A payload on its way.
@@ -41,6 +45,8 @@ pub(crate) struct Parting {
     payload: Arc<dyn Payload>,
     gone: usize,
     loading: Option<BoxFuture<'static, io::Result<Bytes>>>,
+    /// The next bytes, if they are in memory.
+    loaded: Bytes,
 }
 
 impl Debug for Parting {
@@ -49,17 +55,9 @@ impl Debug for Parting {
     }
 }
 
-/// What [`Parting::poll`] came to.
-pub(crate) enum Step {
-    /// So many bytes are gone.
-    Gone(usize),
-    /// What is left is in memory now.
-    Loaded(Bytes),
-}
-
 impl Parting {
     pub(crate) fn new(payload: Arc<dyn Payload>) -> Self {
-        Self { payload, gone: 0, loading: None }
+        Self { payload, gone: 0, loading: None, loaded: Bytes::new() }
     }
 
     /// Bytes that have not left.
@@ -67,27 +65,37 @@ impl Parting {
         self.payload.length() - self.gone
     }
 
-    /// Goes on as far as the peer takes it.
+    /// Goes on as far as the peer takes it; says how many bytes that were.
     pub(crate) fn poll<W: Outgoing + Unpin>(
         &mut self,
         cx: &mut Context<'_>,
         writer: &mut W,
-    ) -> Poll<io::Result<Step>> {
-        if self.loading.is_none() {
-            match ready!(Pin::new(writer).poll_send(cx, &*self.payload, self.gone))? {
-                Sent::Bytes(n) => {
-                    self.gone += n;
-                    return Poll::Ready(Ok(Step::Gone(n)));
-                }
-                Sent::Absent => self.loading = Some(Arc::clone(&self.payload).load(self.gone)),
+    ) -> Poll<io::Result<usize>> {
+        if self.loaded.is_empty() {
+            let loading = match &mut self.loading {
+                Some(loading) => loading,
+                none => match ready!(Pin::new(&mut *writer).poll_send(cx, &*self.payload, self.gone))? {
+                    Sent::Bytes(n) => {
+                        self.gone += n;
+                        return Poll::Ready(Ok(n));
+                    }
+                    Sent::Absent => none.insert(Arc::clone(&self.payload).load(self.gone, PIECE)),
+                },
+            };
+            let loaded = ready!(loading.as_mut().poll(cx))?;
+            self.loading = None;
+            if loaded.is_empty() || loaded.len() != self.left().min(PIECE) {
+                return Poll::Ready(Err(io::Error::other("a payload is not as long as was promised")));
             }
+            self.loaded = loaded;
         }
-        let Some(loading) = &mut self.loading else { return Poll::Ready(Err(io::ErrorKind::Other.into())) };
-        let bytes = ready!(loading.as_mut().poll(cx))?;
-        if bytes.len() == self.left() {
-            Poll::Ready(Ok(Step::Loaded(bytes)))
-        } else {
-            Poll::Ready(Err(io::Error::other("a payload is not as long as was promised")))
+        let n = ready!(Pin::new(writer).poll_write(cx, &self.loaded))?;
+        self.gone += n;
+        self.loaded.advance(n);
+        if self.loaded.is_empty() {
+            // Its memory is for others.
+            self.loaded = Bytes::new();
         }
+        Poll::Ready(Ok(n))
     }
 }

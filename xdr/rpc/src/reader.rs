@@ -177,11 +177,10 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
     /// Reads more of the stream. While the peer is silent and owes nothing, no buffer is held for it.
     async fn fill<R: Incoming + Unpin>(&mut self, reader: &mut R) -> io::Result<usize> {
         if self.arriving.is_none()
-            && let Some(missing) = self.decoder.missing().filter(|missing| *missing > LARGE)
+            && let Some((missing, bytes)) = self.large()
         {
             // It is we who keep the rest of the record waiting.
             let late = self.connection.partial.swap(false, Ordering::Relaxed);
-            let bytes = missing.saturating_add(self.decoder.pending()).min(self.connection.limits.record());
             let server = &self.connection.budget.server;
             server.courtesy.give_way(&self.connection.env, bytes).await;
             self.arriving = Some(match self.connection.pending.is_empty() {
@@ -191,7 +190,7 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
             });
             self.connection.partial.store(late, Ordering::Relaxed);
             self.filling = if reader.splices() { self.tail() } else { None };
-            if self.filling.is_none() {
+            if self.filling.is_none() && missing > LARGE {
                 self.make_room(bytes);
             }
         }
@@ -224,6 +223,20 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
             read
         })
         .await
+    }
+
+    /// If the record under way is large: how many bytes of its fragment are missing, and how many it may have.
+    fn large(&self) -> Option<(usize, usize)> {
+        let (missing, most) = (self.decoder.missing().unwrap_or(0), self.connection.limits.record());
+        let bytes = missing.saturating_add(self.decoder.pending());
+        if missing > LARGE {
+            Some((missing, bytes.min(most)))
+        } else if self.decoder.in_fragments() && bytes > LARGE {
+            // How many more will follow nobody knows.
+            Some((missing, most))
+        } else {
+            None
+        }
     }
 
     /// Goes on in a buffer that holds all of the large record under way.
@@ -508,7 +521,7 @@ impl Prompt {
         }
         let replies = buffer.split().freeze();
         self.spare = Some(buffer);
-        ticket.answered(replies.len());
+        ticket.answered(replies.len(), 0);
         connection.outbox.push_replies(replies, ticket);
         connection.budget.server.courtesy.answered(&connection.env);
     }

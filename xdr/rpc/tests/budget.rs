@@ -21,6 +21,8 @@ fn greed_has_a_bound() {
         announcements_cost_nothing(&w).await;
         large_records_arrive_by_turns(&w).await;
         large_calls_wait_at_their_peers(&w).await;
+        who_does_not_read_takes_no_more_than_is_left(&w).await;
+        fragments_arrive_by_turns(&w).await;
         for bound in [None, Some(program::DEFAULT_REPLY_BOUND)] {
             undrained_reads(&w, bound).await;
         }
@@ -79,6 +81,57 @@ async fn announcements_cost_nothing(w: &World) {
     let grown = resident().saturating_sub(before);
     println!("400 half records: resident grew {} KiB", grown >> 10);
     assert!(grown < 32 * MIB, "{grown}");
+}
+
+/// 100 peers that send all but the last fragment of a large record, in fragments none of which is large.
+async fn fragments_arrive_by_turns(w: &World) {
+    let arriving = Share { base: 4 * MIB, per_connection: 16 << 10 };
+    let (_server, addr) =
+        w.serve(Limits { arriving, ..Limits::default() }, vec![Echo::new(&w.env, ECHO)]).await;
+    let fragment: Vec<u8> = [&(60_u32 << 10).to_be_bytes()[..], &[1; 60 << 10]].concat();
+    let fragments: Arc<[u8]> = fragment.repeat(17).into();
+    let before = resident();
+    let mut peers = tokio::task::JoinSet::new();
+    for _ in 0..100 {
+        let (mut s, fragments) = (w.at_client.connect(addr).await.unwrap(), Arc::clone(&fragments));
+        let clock = Arc::clone(&w.env.clock);
+        peers.spawn(async move {
+            let _ = clock.timeout(Duration::from_secs(1), s.write_all(&fragments)).await;
+            s
+        });
+    }
+    let mut all = Vec::new();
+    while let Some(peer) = peers.join_next().await {
+        all.push(peer.unwrap());
+    }
+    let grown = resident().saturating_sub(before);
+    println!("100 x 1 MiB in fragments: resident grew {} KiB", grown >> 10);
+    assert!(grown < 32 * MIB, "{grown}");
+}
+
+/// One peer that reads none of what it asks for, and then others that do.
+async fn who_does_not_read_takes_no_more_than_is_left(w: &World) {
+    let limits =
+        Limits { connection_budget: 16 * MIB, server_budget: Share::fixed(12 * MIB), ..Limits::default() };
+    let (server, addr) = w.serve(limits, vec![Echo::new(&w.env, ECHO)]).await;
+    let mut greedy = Vec::new();
+    for _ in 0..3 {
+        let mut s = w.at_client.connect(addr).await.unwrap();
+        for xid in 0..64 {
+            s.write_all(&raw_call(xid, ECHO, procedure::READ_FRESH, &[1 << 20])).await.unwrap();
+        }
+        greedy.push(s);
+    }
+    // What the kernel takes of the replies is not held.
+    w.env.clock.sleep(Duration::from_millis(500)).await;
+    println!("three that do not read: {} KiB held", server.bytes_held() >> 10);
+    assert!(server.bytes_held() > 6 * MIB);
+    let c = w.client().dial(addr).await.unwrap();
+    for _ in 0..10 {
+        let read = call(&c, procedure::READ_FRESH, words(&[1 << 20]));
+        let read = w.env.clock.timeout(Duration::from_secs(3), read).await;
+        assert_eq!(read.expect("there is room for it").unwrap().len(), MIB);
+    }
 }
 
 /// 100 peers that send a WRITE of 1 MiB at the same time.

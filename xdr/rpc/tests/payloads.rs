@@ -15,6 +15,7 @@ use bytes::Bytes;
 use common::*;
 use sluice_env::BoxFuture;
 use sluice_rpc::{Call, CallError, ClusterKey, Credential, Limits, Payload, Program, Reply, Sent, Server};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Semaphore;
 
 const DATA: usize = 1 << 20;
@@ -54,10 +55,10 @@ impl Payload for Part {
         Ok(Sent::Bytes(n))
     }
 
-    fn load(self: Arc<Self>, from: usize) -> BoxFuture<'static, io::Result<Bytes>> {
+    fn load(self: Arc<Self>, from: usize, most: usize) -> BoxFuture<'static, io::Result<Bytes>> {
         Box::pin(async move {
             tokio::task::yield_now().await;
-            let rest = self.content.slice(from..);
+            let rest = self.content.slice(from..self.content.len().min(from + most));
             self.loaded.fetch_add(rest.len(), Ordering::SeqCst);
             Ok(rest)
         })
@@ -139,6 +140,29 @@ fn other_streams_get_all_of_it_from_memory() {
     });
 }
 
+/// Data that is nowhere but where it always is takes no room from others, however slowly it is taken.
+#[test]
+fn what_waits_in_its_place_takes_no_memory() {
+    on_tcp("127.0.0.1:0", async |w| {
+        let (server, addr) = w.serve(Limits::default(), vec![store() as _]).await;
+        for at_hand in [DATA, 4096] {
+            let mut slow = w.at_client.connect(addr).await.unwrap();
+            for xid in 0..40 {
+                slow.write_all(&raw_call(xid, CONTROL, 1, &[at_hand as u32, DATA as u32])).await.unwrap();
+            }
+            w.env.clock.sleep(Duration::from_millis(300)).await;
+            let held = server.bytes_held();
+            assert!((20_000..8 * DATA).contains(&held), "{held}");
+            let mut reply = vec![0; 4 + 24 + 4 + DATA];
+            for xid in 0..40_u32 {
+                slow.read_exact(&mut reply).await.unwrap();
+                assert_eq!((&reply[4..8], &reply[32..]), (&xid.to_be_bytes()[..], &content()[..]));
+            }
+            w.until("everything is given back", || server.bytes_held() == 0).await;
+        }
+    });
+}
+
 /// The head of the reply has left: nothing but the end of the connection can take it back.
 #[test]
 fn a_promise_that_cannot_be_kept_ends_the_connection() {
@@ -166,8 +190,8 @@ impl Payload for Slow {
         Ok(Sent::Absent)
     }
 
-    fn load(self: Arc<Self>, from: usize) -> BoxFuture<'static, io::Result<Bytes>> {
-        Box::pin(std::future::ready(Ok(words(&[77]).slice(from..))))
+    fn load(self: Arc<Self>, from: usize, most: usize) -> BoxFuture<'static, io::Result<Bytes>> {
+        Box::pin(std::future::ready(Ok(words(&[77]).slice(from..most.min(4)))))
     }
 }
 
