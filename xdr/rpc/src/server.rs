@@ -125,8 +125,7 @@ impl Server {
             match accepted {
                 Ok(stream) => self.admit(stream),
                 Err(error) => {
-                    // Out of descriptors, or a peer that left already. A pause keeps the former from
-                    // spinning; the backlog holds those who wait.
+                    // Out of descriptors, most likely. A pause keeps us from spinning; the backlog holds those who wait.
                     let now = self.env.clock.now();
                     failed += 1;
                     if told.is_none_or(|told| now.since(told) >= FAILURE_LOG) {

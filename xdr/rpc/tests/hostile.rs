@@ -7,7 +7,7 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use sluice_rpc::{Limits, Stream};
+use sluice_rpc::{Limits, Server, Stream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 macro_rules! everywhere {
@@ -41,7 +41,7 @@ fn brief() -> Limits {
     }
 }
 
-async fn raw(w: &World, limits: Limits) -> (std::sync::Arc<sluice_rpc::Server>, Stream) {
+async fn raw(w: &World, limits: Limits) -> (std::sync::Arc<Server>, Stream) {
     let (server, addr) = w.serve(limits, vec![Echo::new(&w.env, ECHO)]).await;
     (server, w.at_client.connect(addr).await.unwrap())
 }
@@ -88,6 +88,25 @@ async fn two_to_the_32_groups(w: World) {
     assert_eq!(reply(&mut s).await, [5, 1, 1, 1, 1], "MSG_DENIED, AUTH_ERROR, AUTH_BADCRED");
     s.write_all(&raw_call(6, ECHO, 0, &[])).await.unwrap();
     assert_eq!(reply(&mut s).await, [6, 1, 0, 0, 0, 0], "the connection is none the worse");
+}
+
+/// Whose connections are gone before they are accepted, and then one who stays.
+#[test]
+fn a_crowd_that_is_gone_keeps_nobody_waiting() {
+    on_tcp("127.0.0.1:0", async |w| {
+        let server = Server::new(w.env.clone(), w.at_server.clone(), brief(), vec![Echo::new(&w.env, ECHO)]);
+        let server = std::sync::Arc::new(server);
+        let listener = server.listen(w.listen).await.unwrap();
+        let addr = listener.local_addr();
+        for _ in 0..300 {
+            let gone = std::net::TcpStream::connect(addr).unwrap();
+            rustix::net::sockopt::set_socket_linger(&gone, Some(Duration::ZERO)).unwrap();
+        }
+        w.env.spawn.spawn(Box::pin(server.clone().serve(listener)));
+        let c = w.client().dial(addr).await.unwrap();
+        let answered = w.env.clock.timeout(3 * SECOND, call(&c, procedure::ECHO, "here")).await;
+        assert_eq!(answered.expect("it is accepted").unwrap(), "here");
+    });
 }
 
 async fn nonsense(w: World) {

@@ -116,7 +116,7 @@ impl<T: Outgoing + Unpin + ?Sized> Outgoing for Box<T> {
 
 /// A listening address.
 pub trait Listener: fmt::Debug + Send {
-    /// The next stream. Cancel-safe. An error concerns that one stream; accepting goes on.
+    /// The next stream. Cancel-safe. An error is of this end: trying again at once may meet it again.
     fn accept(&mut self) -> BoxFuture<'_, io::Result<Stream>>;
 
     /// Where it listens, with the port that was picked.

@@ -35,7 +35,11 @@ pub struct Tcp;
 
 impl Transport for Tcp {
     fn connect(&self, addr: SocketAddr) -> BoxFuture<'_, io::Result<Stream>> {
-        Box::pin(async move { into_stream(TcpStream::connect(addr).await?) })
+        Box::pin(async move {
+            let stream = TcpStream::connect(addr).await?;
+            let peer = stream.peer_addr()?;
+            into_stream(stream, peer)
+        })
     }
 
     fn listen(&self, addr: SocketAddr) -> BoxFuture<'_, io::Result<Box<dyn Listener>>> {
@@ -92,8 +96,17 @@ struct Listening {
 impl Listener for Listening {
     fn accept(&mut self) -> BoxFuture<'_, io::Result<Stream>> {
         Box::pin(async move {
-            let (stream, _) = self.listener.accept().await?;
-            into_stream(stream)
+            loop {
+                let (stream, peer) = match self.listener.accept().await {
+                    Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
+                    accepted => accepted?,
+                };
+                match into_stream(stream, peer) {
+                    // A peer that left already. Others are behind it.
+                    Err(error) => tracing::debug!(%peer, "connection lost before it was accepted: {error}"),
+                    good => return good,
+                }
+            }
         })
     }
 
@@ -223,7 +236,7 @@ impl Outgoing for Half {
     }
 }
 
-fn into_stream(stream: TcpStream) -> io::Result<Stream> {
+fn into_stream(stream: TcpStream, peer: SocketAddr) -> io::Result<Stream> {
     // Replies are written whole; waiting for more would only delay them.
     stream.set_nodelay(true)?;
     let (idle, interval, count) = KEEPALIVE;
@@ -234,7 +247,7 @@ fn into_stream(stream: TcpStream) -> io::Result<Stream> {
     // Keepalive does not run while data is unacknowledged; without this, a quarter of an hour may pass.
     setsockopt(&stream, sockopt::TcpUserTimeout, &USER_TIMEOUT_MS)?;
     let canonical = |addr: SocketAddr| SocketAddr::new(addr.ip().to_canonical(), addr.port());
-    let (peer, local) = (canonical(stream.peer_addr()?), canonical(stream.local_addr()?));
+    let (peer, local) = (canonical(peer), canonical(stream.local_addr()?));
     let (reader, writer) = stream.into_split();
     Ok(Stream { reader: Box::new(ReadHalf(reader)), writer: Box::new(Half(writer)), peer, local })
 }
