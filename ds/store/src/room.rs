@@ -51,7 +51,8 @@ impl Room {
         let left = self.left(&device.space()?);
         if left < length {
             self.credit.store(0, Ordering::Release);
-            return if overwrites(file, offset, length)? { Ok(()) } else { Err(StoreError::NoSpace) };
+            // Data in place of data, or where room was set aside for it.
+            return if file.has_place(offset, length)? { Ok(()) } else { Err(StoreError::NoSpace) };
         }
         // Closer to the end the device is asked more often: others may be filling it too.
         let stride = (left - length).min(STRIDE) / 4;
@@ -78,15 +79,6 @@ impl Room {
         };
         inodes.min(self.left(space).div_ceil(BLOCK)).min(FILES)
     }
-}
-
-/// Data in place of data needs no room.
-fn overwrites(file: &dyn DeviceFile, offset: u64, length: u64) -> Result<bool, StoreError> {
-    let end = offset.saturating_add(length);
-    if file.stat()?.size < end {
-        return Ok(false);
-    }
-    Ok(file.seek_hole(offset)?.is_some_and(|hole| hole >= end))
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use super::ahead::Ahead;
 use super::begin::Begins;
 use super::direct::{self, Direct, Second};
 use super::resident::is_resident;
-use super::{Cached, Device, DeviceFile, FileStat, Space, copy_by_hand, read_pipe};
+use super::{Cached, Device, DeviceFile, FileStat, Space, copy_by_hand, extents, is_data, read_pipe};
 
 /// Owner only until the file's existence is journalled, readable by the group afterwards.
 const MODE_NEW: u32 = 0o600;
@@ -462,6 +462,11 @@ impl DeviceFile for PlainFile {
 
     fn seek_hole(&self, offset: u64) -> io::Result<Option<u64>> {
         self.seek(SeekFrom::Hole(offset))
+    }
+
+    fn has_place(&self, offset: u64, length: u64) -> io::Result<bool> {
+        // Where it is not told what is set aside counts as a hole.
+        extents::has_place(&self.file, offset, length).or_else(|_| is_data(self, offset, length))
     }
 
     fn is_recorded(&self) -> io::Result<bool> {

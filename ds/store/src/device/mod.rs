@@ -5,6 +5,7 @@
 mod ahead;
 mod begin;
 mod direct;
+mod extents;
 mod file;
 mod mem;
 mod mem_file;
@@ -147,6 +148,10 @@ pub trait DeviceFile: Debug + Send + Sync {
     fn seek_data(&self, offset: u64) -> io::Result<Option<u64>>;
     /// The first hole at or after `offset`, the end of the file being one; `None` beyond the end.
     fn seek_hole(&self, offset: u64) -> io::Result<Option<u64>>;
+    /// Whether every byte of the range has its place on the device already, so that writing there needs no more room.
+    fn has_place(&self, offset: u64, length: u64) -> io::Result<bool> {
+        is_data(self, offset, length)
+    }
     /// A mark that survives with the file: its existence has been journalled.
     fn is_recorded(&self) -> io::Result<bool>;
     fn set_recorded(&self) -> io::Result<()>;
@@ -163,6 +168,12 @@ fn read_pipe(pipe: BorrowedFd<'_>, length: usize) -> io::Result<Vec<u8>> {
         }
     }
     Ok(bytes)
+}
+
+/// Whether a range is data all over.
+fn is_data<T: DeviceFile + ?Sized>(file: &T, offset: u64, length: u64) -> io::Result<bool> {
+    let end = offset.saturating_add(length);
+    Ok(file.stat()?.size >= end && file.seek_hole(offset)?.is_some_and(|hole| hole >= end))
 }
 
 /// Bytes that a copy by hand holds in memory.

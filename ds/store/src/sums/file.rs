@@ -494,6 +494,10 @@ impl DeviceFile for SummedFile {
         self.inner.seek_hole(offset)
     }
 
+    fn has_place(&self, offset: u64, length: u64) -> io::Result<bool> {
+        self.inner.has_place(offset, length)
+    }
+
     fn is_recorded(&self) -> io::Result<bool> {
         self.inner.is_recorded()
     }
