@@ -169,9 +169,13 @@ impl DataFile {
         dirty && !std::mem::replace(&mut flushing.running, true)
     }
 
-    /// Flushes for all who wait by now, who have yet to be told. Those who join meanwhile share the next one. Blocking.
-    pub(crate) fn flush(&self) -> (Vec<Done>, Result<(), StoreError>) {
-        let waiters = std::mem::take(&mut self.flushing.lock().waiters);
+    /// All who wait by now, for whom a flush is to follow. Those who join later share the next one.
+    pub(crate) fn waiters(&self) -> Vec<Done> {
+        std::mem::take(&mut self.flushing.lock().waiters)
+    }
+
+    /// Flushes all that was written so far. Blocking.
+    pub(crate) fn flush(&self) -> Result<(), StoreError> {
         let covers = self.written.load(Ordering::Acquire);
         // Size and blocks with it. The times of data files are nobody's: clients take them from the metadata server.
         let result = self.file.sync_data();
@@ -179,7 +183,7 @@ impl DataFile {
             let mut flushing = self.flushing.lock();
             flushing.flushed = flushing.flushed.max(covers);
         }
-        (waiters, result.map_err(StoreError::from))
+        result.map_err(StoreError::from)
     }
 
     /// Whether nobody waits, and whoever comes next is to see to the flush. For who does so now.
@@ -187,6 +191,13 @@ impl DataFile {
         let mut flushing = self.flushing.lock();
         flushing.running = !flushing.waiters.is_empty();
         !flushing.running
+    }
+
+    /// Whoever flushed has failed in the middle: whoever waits is told so, and whoever comes next is to see to the flush.
+    pub(crate) fn abandon(&self) {
+        let mut flushing = self.flushing.lock();
+        flushing.running = false;
+        flushing.waiters.clear();
     }
 
     /// Whether the directory entry is still to be flushed.

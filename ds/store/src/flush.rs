@@ -13,6 +13,7 @@ use crate::journal::Journal;
 use crate::lane::Rest;
 use crate::newcomers::Newcomers;
 use crate::open_files::OpenFiles;
+use crate::unfinished::Unfinished;
 use crate::verifier::Verifiers;
 use crate::{Store, StoreError};
 
@@ -96,7 +97,14 @@ impl Flushes {
     /// Flushes until nobody waits. Blocking.
     fn run(self: &Arc<Self>, file: &Arc<DataFile>) {
         loop {
-            let (waiters, result) = file.flush();
+            let waiters = file.waiters();
+            // Behind it: they hear of it when it is done.
+            let unfinished = Unfinished(|| {
+                // What the device said, if it said anything, nobody heard.
+                self.failed(file, &StoreError::Io("a flush ended in the middle".to_owned()));
+                file.abandon();
+            });
+            let result = file.flush();
             let mut lead = None;
             match &result {
                 Ok(()) if file.is_recorded() => answer(waiters, &result),
@@ -109,14 +117,12 @@ impl Flushes {
                 }
             }
             let rests = file.rests();
-            match lead {
-                Some(lead) if rests => lead(),
-                Some(lead) => drop(self.env.spawn.blocking(lead)),
-                None => {}
-            }
             if rests {
+                drop(unfinished);
+                lead.into_iter().for_each(|lead| lead());
                 return;
             }
+            lead.into_iter().for_each(|lead| drop(self.env.spawn.blocking(lead)));
         }
     }
 

@@ -12,6 +12,7 @@ use crate::data_file::{DataFile, Done, answer};
 use crate::device::Device;
 use crate::fence::{Access, Refusal, Row, Table};
 use crate::log::Log;
+use crate::unfinished::Unfinished;
 
 /// Who is told when rows are durable; the data file of which they say that it has come into being, if it is that.
 #[derive(Debug)]
@@ -163,12 +164,22 @@ impl Journal {
             }
             (std::mem::take(&mut queue.rows), std::mem::take(&mut queue.waiters))
         };
+        let unfinished = Unfinished(|| self.abandon());
         let result = self.write(&rows);
+        drop(unfinished);
         if let Err(error) = &result {
             tracing::error!(store = %self.device.name(), %error, "the fence journal cannot be written");
         }
         self.tell(waiters, &result);
         true
+    }
+
+    /// Whoever wrote has failed: who waits is told so, and whoever comes next is to write, all of the table.
+    fn abandon(&self) {
+        *self.failed.lock() = Some(StoreError::Io("a write ended in the middle".to_owned()));
+        let mut queue = self.queue.lock();
+        queue.running = false;
+        queue.waiters.clear();
     }
 
     fn tell(&self, waiters: Vec<Waiter>, result: &Result<(), StoreError>) {

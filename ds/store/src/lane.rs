@@ -81,16 +81,16 @@ impl fmt::Debug for Lane {
     }
 }
 
-/// Gives the thread's place back, and its file, however the thread ends.
+/// Gives the thread's place back, and its file, however the thread ends; to another one, if there is anything to do.
 struct Place<'a> {
     lane: &'a Arc<Lane>,
+    env: &'a Env,
     held: bool,
     alone: Option<FileKey>,
 }
 
 impl Place<'_> {
-    /// Gives it to another thread, if there is anything to do.
-    fn leave(&mut self, env: &Env) {
+    fn leave(&mut self) {
         let mut queue = self.lane.queue.lock();
         queue.done(self.alone.take());
         self.held = false;
@@ -98,7 +98,7 @@ impl Place<'_> {
             queue.threads -= 1;
         } else {
             drop(queue);
-            self.lane.start(env);
+            self.lane.start(self.env);
         }
     }
 
@@ -114,9 +114,7 @@ impl Place<'_> {
 impl Drop for Place<'_> {
     fn drop(&mut self) {
         if self.held {
-            let mut queue = self.lane.queue.lock();
-            queue.threads -= 1;
-            queue.done(self.alone);
+            self.leave();
         }
     }
 }
@@ -202,7 +200,7 @@ impl Lane {
     }
 
     fn drain(self: &Arc<Self>, env: &Env) {
-        let mut place = Place { lane: self, held: true, alone: None };
+        let mut place = Place { lane: self, env, held: true, alone: None };
         loop {
             let work = {
                 let mut queue = self.queue.lock();
@@ -218,7 +216,7 @@ impl Lane {
                 work
             };
             if let Some(rest) = work() {
-                place.leave(env);
+                place.leave();
                 rest();
                 if !place.enter() {
                     return;
@@ -400,6 +398,28 @@ mod tests {
             let of: Vec<usize> = order.iter().filter(|done| done.0 == file).map(|done| done.1).collect();
             assert!(of.is_sorted(), "{of:?}");
         }
+        assert!(lane.queue.lock().files.is_empty());
+    }
+
+    /// What is there already, with nobody who queues anything after it.
+    #[tokio::test]
+    async fn a_thread_that_fails_leaves_nothing_lying() {
+        let (env, lane) = (Env::system(), Lane::new(1));
+        let done = Arc::new(AtomicUsize::new(0));
+        let gate = Arc::new(Mutex::new(()));
+        let closed = gate.lock();
+        for i in 0..20 {
+            let (done, gate) = (Arc::clone(&done), Arc::clone(&gate));
+            let alone = (i % 2 == 0).then_some(FileKey { file: 1, slot: 0 });
+            lane.run(&env, alone, move || {
+                drop(gate.lock());
+                done.fetch_add(1, Ordering::SeqCst);
+                assert!(i % 5 != 0, "as asked");
+            });
+        }
+        drop(closed);
+        until(&env, || done.load(Ordering::SeqCst) == 20).await;
+        until(&env, || lane.queue.lock().threads == 0).await;
         assert!(lane.queue.lock().files.is_empty());
     }
 

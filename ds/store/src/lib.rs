@@ -37,6 +37,7 @@ mod startup;
 mod store;
 mod sums;
 mod transfer;
+mod unfinished;
 mod verifier;
 mod vitals;
 mod write_count;

@@ -147,10 +147,11 @@ impl Log {
         self.broken || self.next > COMPACT_FLOOR && self.next > 4 * live as u64
     }
 
-    /// Appends and flushes. After an error the journal must be rewritten.
+    /// Appends and flushes. After an error the journal must be rewritten, and if this does not return.
     pub(crate) fn append(&mut self, rows: &[Row]) -> Result<(), StoreError> {
+        let broken = std::mem::replace(&mut self.broken, true);
         let result = self.try_append(rows);
-        self.broken |= result.is_err();
+        self.broken = broken || result.is_err();
         result
     }
 

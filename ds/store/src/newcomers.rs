@@ -13,6 +13,7 @@ use crate::data_file::{DataFile, Done, answer};
 use crate::flush::Flushes;
 use crate::lane::Rest;
 use crate::places::{leaf_of, leaf_path};
+use crate::unfinished::Unfinished;
 
 /// A data file the data of which is durable, and who waits for the rest.
 type Newcomer = (Arc<DataFile>, Vec<Done>);
@@ -39,6 +40,11 @@ impl Newcomers {
             None => queue.files.push((Arc::clone(file), waiters)),
         }
         !std::mem::replace(&mut queue.running, true)
+    }
+
+    /// Whoever was at work has failed: who waits is told so, and whoever comes next is to see to it.
+    fn abandon(&self) {
+        *self.queue.lock() = Queue::default();
     }
 
     /// All there are; `None`, and whoever comes next is to see to it, when there are none.
@@ -73,6 +79,7 @@ impl Flushes {
     }
 
     fn lead(&self) {
+        let _unfinished = Unfinished(|| self.newcomers.abandon());
         while let Some(batch) = self.newcomers.take() {
             let mut durable = Vec::with_capacity(batch.len());
             for (file, waiters) in batch {

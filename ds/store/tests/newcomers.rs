@@ -231,3 +231,59 @@ fn a_data_file_that_nobody_uses_is_closed_for_a_folder() {
         assert_eq!((store.flush_failures(), device.all_opened()), (0, all - 1));
     });
 }
+
+/// The thread that flushes for others fails.
+#[derive(Debug, Default)]
+struct Failing {
+    at: Mutex<Option<&'static str>>,
+}
+
+impl Failing {
+    fn pass(&self, place: &'static str) {
+        let fails = *self.at.lock() == Some(place);
+        assert!(!fails, "as asked");
+    }
+}
+
+impl Watch for Failing {
+    fn writing(&self, _direct: bool) {}
+    fn flushes(&self) {
+        self.pass("data");
+    }
+    fn journals(&self) {
+        self.pass("journal");
+    }
+    fn flushing(&self, folder: &str) -> io::Result<()> {
+        // Not one above them.
+        if folder.matches('/').count() == 2 {
+            self.pass("folder");
+        }
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_waits_for_a_thread_that_has_failed() {
+    let env = Env::system();
+    for place in ["data", "folder", "journal"] {
+        let failing = Arc::new(Failing::default());
+        let watched = WatchedDevice(Box::new(MemDevice::new()), Arc::clone(&failing) as Arc<dyn Watch>);
+        let store = open_on(&env, Arc::new(watched)).await.unwrap();
+        Arc::clone(&store).make_folders().await;
+        put(&store, 1, Stability::Unstable).await.unwrap();
+        let before = store.verifier(key(1));
+        *failing.at.lock() = Some(place);
+        let soon = async |file| {
+            let done =
+                env.clock.timeout(Duration::from_secs(5), put(&store, file, Stability::FileSync)).await;
+            done.unwrap_or_else(|_| panic!("{place}: it waits for ever"))
+        };
+        let failed = soon(1).await;
+        *failing.at.lock() = None;
+        assert!(failed.is_err(), "{place}");
+        assert!(place != "data" || store.verifier(key(1)) != before, "what was flushed nobody knows");
+        soon(1).await.unwrap();
+        soon(2).await.unwrap();
+        assert_eq!(store.unreported(9).len(), 2);
+    }
+}

@@ -13,6 +13,8 @@ pub(crate) trait Watch: Debug + Send + Sync {
     fn opening(&self) {}
     /// A flush of a data file begins when this returns.
     fn flushes(&self) {}
+    /// The same of another file: the journal.
+    fn journals(&self) {}
     /// A flush of a data file has ended.
     fn flushed(&self) {}
     /// A flush of a folder begins when this returns, or fails as it says.
@@ -25,7 +27,7 @@ pub(crate) trait Watch: Debug + Send + Sync {
 pub(crate) struct WatchedDevice(pub(crate) Box<dyn Device>, pub(crate) Arc<dyn Watch>);
 
 #[derive(Debug)]
-struct WatchedFile(Arc<dyn DeviceFile>, Arc<dyn Watch>);
+struct WatchedFile(Arc<dyn DeviceFile>, Arc<dyn Watch>, bool);
 
 impl WatchedDevice {
     fn opening(&self, path: &str) {
@@ -35,7 +37,7 @@ impl WatchedDevice {
     }
 
     fn wrap(&self, path: &str, file: Arc<dyn DeviceFile>) -> Arc<dyn DeviceFile> {
-        if path.starts_with("data/") { Arc::new(WatchedFile(file, Arc::clone(&self.1))) } else { file }
+        Arc::new(WatchedFile(file, Arc::clone(&self.1), path.starts_with("data/")))
     }
 }
 
@@ -89,7 +91,9 @@ impl DeviceFile for WatchedFile {
         self.0.read_cached(buffer, offset)
     }
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
-        self.1.writing(false);
+        if self.2 {
+            self.1.writing(false);
+        }
         self.0.write_at(data, offset)
     }
     fn write_direct(&self, data: &[u8], offset: u64) -> io::Result<usize> {
@@ -97,6 +101,10 @@ impl DeviceFile for WatchedFile {
         self.0.write_direct(data, offset)
     }
     fn sync_data(&self) -> io::Result<()> {
+        if !self.2 {
+            self.1.journals();
+            return self.0.sync_data();
+        }
         self.1.flushes();
         let done = self.0.sync_data();
         self.1.flushed();
