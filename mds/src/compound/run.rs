@@ -13,7 +13,7 @@ use sluice_xdr::{Decode, DecodeError, Encode, Frame, Reader, Writer};
 use super::record::{Progress, Stored};
 use super::{Context, OpError, gate, table};
 use crate::error::fs_status;
-use crate::ops::sequence::{self, Begun};
+use crate::ops::sequence::{self, Begun, Sizes};
 use crate::server::Mds;
 
 /// Bytes of RPC reply header that count against `ca_maxresponsesize`: xid, type, status, verifier, accept status.
@@ -50,7 +50,8 @@ pub(crate) async fn compound(server: &Arc<Mds>, call: Call) -> Reply {
     let Some(first) = sequence_args(&reader) else {
         return finish(run(&mut cx, &head, reader, Results::new(&head, SESSIONLESS_REPLY), 0).await);
     };
-    match sequence::begin(&mut cx, &first, head.count, size, &reader.rest()) {
+    let sizes = Sizes { request: size, least_reply: least_reply(&head) };
+    match sequence::begin(&mut cx, &first, head.count, sizes, &reader.rest()) {
         Begun::Replay(cached) => finish(cached),
         Begun::Uncached(reply) => {
             let mut results = Results::new(&head, SESSIONLESS_REPLY);
@@ -156,6 +157,13 @@ fn resume(
     nfs_argop4::decode(reader)?;
     results.succeed(&last);
     Ok(index + 1)
+}
+
+/// What a reply has at least, RPC header included: what is around the results, SEQUENCE's, and the failure of whatever
+/// is next.
+fn least_reply(head: &Head) -> usize {
+    const AROUND: usize = 12;
+    RPC_REPLY_HEADER + AROUND + head.tag.len().next_multiple_of(4) + sequence::RESULT_SIZE + FAILURE_SIZE
 }
 
 /// Asks the client to come again, and does nothing.

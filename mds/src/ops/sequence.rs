@@ -43,9 +43,17 @@ pub(crate) struct ReplyLimit {
 /// Bytes of a request that tell a retry from a false one: header fields, filehandles and names fit.
 const FINGERPRINTED: usize = 1024;
 
-/// Begins a COMPOUND: finds the session and the slot, renews the lease. `count` operations, `size` bytes
-/// of request with its RPC header; `rest` is the request from SEQUENCE on.
-pub(crate) fn begin(cx: &mut Context, args: &SEQUENCE4args, count: u32, size: usize, rest: &Bytes) -> Begun {
+/// Bytes, RPC headers included.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    pub(crate) request: usize,
+    /// A reply that says that SEQUENCE succeeded has no less.
+    pub(crate) least_reply: usize,
+}
+
+/// Begins a COMPOUND: finds the session and the slot, renews the lease. `count` operations; `rest` is the request from
+/// SEQUENCE on.
+pub(crate) fn begin(cx: &mut Context, args: &SEQUENCE4args, count: u32, sizes: Sizes, rest: &Bytes) -> Begun {
     let Some(entry) = cx.server.clients.session(SessionId(args.sa_sessionid.0)) else {
         return Begun::Fail(nfsstat4::NFS4ERR_BADSESSION);
     };
@@ -56,19 +64,26 @@ pub(crate) fn begin(cx: &mut Context, args: &SEQUENCE4args, count: u32, size: us
         highest_slot: args.sa_highest_slotid,
         cache_this: args.sa_cachethis,
         fingerprint,
-        request_size: u32::try_from(size).unwrap_or(u32::MAX),
+        request_size: u32::try_from(sizes.request).unwrap_or(u32::MAX),
         operations: count,
     };
     let connection = ConnectionId(cx.connection.id());
     let mut session = entry.lock();
-    let known = session.is_bound(connection);
-    let step = session.sequence(cx.server.now(), connection, &wanted);
     let limit = ReplyLimit {
         response: usize::try_from(session.fore().max_response).unwrap_or(usize::MAX),
         cached: args
             .sa_cachethis
             .then(|| usize::try_from(session.fore().max_response_cached).unwrap_or(usize::MAX)),
     };
+    // §18.46.3: a SEQUENCE that fails leaves the slot as it is.
+    if sizes.least_reply > limit.response {
+        return Begun::Fail(nfsstat4::NFS4ERR_REP_TOO_BIG);
+    }
+    if limit.cached.is_some_and(|most| sizes.least_reply > most) {
+        return Begun::Fail(nfsstat4::NFS4ERR_REP_TOO_BIG_TO_CACHE);
+    }
+    let known = session.is_bound(connection);
+    let step = session.sequence(cx.server.now(), connection, &wanted);
     let persistent = session.is_persistent();
     let resume = matches!(step, Ok(Sequenced::Resume(_)));
     drop(session);
@@ -117,6 +132,8 @@ pub(crate) fn sequence(_cx: &mut Context, _args: SEQUENCE4args) -> OpResult<SEQU
     Err(nfsstat4::NFS4ERR_SEQUENCE_POS.into())
 }
 
+/// Bytes of SEQUENCE's successful result: number, status, session, seqid, slot, highest and target slot, flags.
+pub(crate) const RESULT_SIZE: usize = 44;
 /// SEQUENCE on the wire: number, session, seqid, slot, highest slot, whether to cache.
 const SEQUENCE_SIZE: usize = 36;
 

@@ -200,6 +200,38 @@ fn while_the_original_runs_a_retry_is_told_to_wait() {
     });
 }
 
+/// A client whose replies that are to be cached have at most so many bytes.
+async fn with_cached(world: &World, most: u32) -> Client {
+    let raw = world.connect("a").await;
+    let known = raw.exchange_id(b"a", [1; 8]).await;
+    let mut args = create_session_args(known.eir_clientid, known.eir_sequenceid);
+    args.csa_fore_chan_attrs.ca_maxresponsesize_cached = most;
+    let nfs_resop4::OP_CREATE_SESSION(CREATE_SESSION4res::NFS4_OK(made)) =
+        raw.one(nfs_argop4::OP_CREATE_SESSION(args)).await
+    else {
+        panic!("no session")
+    };
+    let client = Client::new(raw, known.eir_clientid, made.csr_sessionid);
+    client.ok(vec![reclaim_complete(false)]).await;
+    client
+}
+
+/// §18.46.3: a SEQUENCE that fails leaves its slot as it was, also where its own result is too long.
+#[test]
+fn it_fits_itself_or_it_fails() {
+    simulate(25, async |world: World| {
+        let client = with_cached(&world, 60).await;
+        let make = |cache| {
+            let first = sequence(client.session, 3, 1, cache);
+            with(first, vec![putrootfh(), create(createtype4::NF4DIR, "d", &mode(0o755))])
+        };
+        let reply = client.raw.compound(make(true)).await;
+        assert_eq!((reply.status, reply.resarray.len()), (nfsstat4::NFS4ERR_REP_TOO_BIG_TO_CACHE, 1));
+        let reply = client.raw.compound(make(false)).await;
+        assert_eq!((reply.status, reply.resarray.len()), (nfsstat4::NFS4_OK, 3), "{reply:?}");
+    });
+}
+
 /// §2.10.3.1: under SP4_NONE any connection may carry a request.
 #[test]
 fn another_connection_is_bound_by_using_it() {
