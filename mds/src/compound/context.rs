@@ -59,6 +59,8 @@ pub(crate) struct Context {
     pub(crate) index: u32,
     /// Bytes that its result may take.
     pub(crate) reply_room: usize,
+    /// The same of a reply that is to be cached.
+    pub(crate) cached_room: Option<usize>,
     /// Position of the last operation that modified something.
     pub(crate) modified: u32,
     /// What the running operation's transaction led to before a restart; the rest of it is in memory and is
@@ -96,6 +98,7 @@ impl Context {
             count: 0,
             index: 0,
             reply_room: 0,
+            cached_room: None,
             modified: 0,
             done_before: None,
             in_doubt: AtomicBool::new(false),

@@ -238,7 +238,7 @@ async fn run(cx: &mut Context, head: &Head, mut reader: Reader, mut results: Res
             break;
         };
         cx.index = index;
-        cx.reply_room = results.room();
+        (cx.reply_room, cx.cached_room) = (facts.room, facts.cached_room);
         if row.flags.has(table::Flags::MODIFIES) {
             cx.modified = index;
             if let Some(recorder) = &mut cx.recorder {

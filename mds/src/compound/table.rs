@@ -82,8 +82,8 @@ pub(crate) struct Row {
     /// First minor version that has it; `u32::MAX` for what NFSv4.1 abolished.
     pub(crate) since: u32,
     pub(crate) flags: Flags,
-    /// Largest successful result in bytes, operation number included, of an operation that MODIFIES;
-    /// the fixed part otherwise.
+    /// Largest successful result in bytes, operation number included, of an operation that MODIFIES; the fixed part
+    /// otherwise, and of LAYOUTGET, which looks for room for the rest itself.
     pub(crate) reply_max: usize,
     pub(crate) run: Handler,
 }
@@ -184,7 +184,7 @@ pub(crate) static TABLE: &[Row] = &[
     row!(OP_GETDEVICEINFO, 1, Flags::NONE, 16, at_once args getdeviceinfo::getdeviceinfo),
     row!(OP_GETDEVICELIST, 1, Flags::CURRENT, 8, declined notsupp::notsupp),
     row!(OP_LAYOUTCOMMIT, 1, Flags::CURRENT.or(Flags::MODIFIES), 24, args layoutcommit::layoutcommit),
-    row!(OP_LAYOUTGET, 1, Flags::CURRENT.or(Flags::MODIFIES), 4200, args layoutget::layoutget),
+    row!(OP_LAYOUTGET, 1, Flags::CURRENT.or(Flags::MODIFIES), layoutget::AROUND, args layoutget::layoutget),
     row!(OP_LAYOUTRETURN, 1, Flags::CURRENT.or(Flags::MODIFIES.or(Flags::RELEASES)), 32, args layoutreturn::layoutreturn),
     row!(OP_SECINFO_NO_NAME, 1, Flags::LOOK.or(Flags::FLAVOURS), 64, args secinfo_no_name::secinfo_no_name),
     row!(OP_SEQUENCE, 1, Flags::SEQUENCE.or(Flags::SESSIONLESS), 48, at_once args sequence::sequence),

@@ -24,6 +24,9 @@ use crate::layout::settle;
 use crate::metrics;
 use crate::quota::Amount;
 
+/// Bytes of the result around the body of the one layout: number, status, return_on_close, stateid, how many layouts,
+/// offset, length, iomode, type, length of the body.
+pub(crate) const AROUND: usize = 60;
 /// Before a client hears that a recall is in its way.
 const RECALL_PAUSE: Duration = Duration::from_millis(50);
 
@@ -171,9 +174,7 @@ async fn granted(
     }
     let granted = grant::grant(mds, &inode, ask).map_err(|reason| refused(cx, ask, reason))?;
     long_enough(args, ask, &granted, inode.size())?;
-    if usize::try_from(args.loga_maxcount).is_ok_and(|most| granted.body.len() > most) {
-        return Err(nfsstat4::NFS4ERR_TOOSMALL.into());
-    }
+    small_enough(cx, args, &granted)?;
     match held.commit()? {
         Reply::LayoutGranted { stateid, return_on_close } => {
             if ask.write {
@@ -229,6 +230,22 @@ async fn end_silent_writers(cx: &Context, entry: &Arc<FileEntry>, asks: ClientId
     }
     // Its fence, and what it left, come first.
     if ended { Err(nfsstat4::NFS4ERR_DELAY.into()) } else { Ok(()) }
+}
+
+/// What cannot be told is not given. How long it is nobody knew before.
+fn small_enough(cx: &Context, args: &LAYOUTGET4args, granted: &Granted) -> Result<(), nfsstat4> {
+    let size = granted.body.len();
+    if usize::try_from(args.loga_maxcount).is_ok_and(|most| size > most) {
+        return Err(nfsstat4::NFS4ERR_TOOSMALL);
+    }
+    let result = AROUND + size.next_multiple_of(4);
+    if result > cx.reply_room {
+        return Err(nfsstat4::NFS4ERR_REP_TOO_BIG);
+    }
+    if cx.cached_room.is_some_and(|room| result > room) {
+        return Err(nfsstat4::NFS4ERR_REP_TOO_BIG_TO_CACHE);
+    }
+    Ok(())
 }
 
 /// §18.43.3: at least loga_minlength bytes, or nothing; for reading no more than there is.

@@ -216,6 +216,37 @@ async fn with_cached(world: &World, most: u32) -> Client {
     client
 }
 
+/// What a layout takes is known when there is one: FreeBSD caches 4096 bytes.
+#[test]
+fn a_layout_that_fits_is_given_and_one_that_does_not_is_not() {
+    for (seed, most, fits) in [(23, 4096, true), (24, 200, false)] {
+        simulate(seed, async |world: World| {
+            let client = with_cached(&world, most).await;
+            let (fh, open) = client.open("f", BOTH, 0).await;
+            let get = || layoutget(open, layoutiomode4::LAYOUTIOMODE4_RW);
+            let ops = vec![sequence(client.session, 3, 1, true), putfh(&fh), get()];
+            let reply = client.raw.compound(ops).await;
+            let expected = if fits { nfsstat4::NFS4_OK } else { nfsstat4::NFS4ERR_REP_TOO_BIG_TO_CACHE };
+            assert_eq!(reply.status, expected, "{reply:?}");
+            let nfs_resop4::OP_LAYOUTGET(LAYOUTGET4res::NFS4_OK(ok)) =
+                client.last(vec![putfh(&fh), get()]).await
+            else {
+                panic!()
+            };
+            assert_eq!(ok.logr_stateid.seqid, if fits { 2 } else { 1 });
+            let body = ok.logr_layout[0].lo_content.loc_body.len();
+            let asks = |maxcount: usize| {
+                let mut op = get();
+                let nfs_argop4::OP_LAYOUTGET(args) = &mut op else { panic!() };
+                args.loga_maxcount = u32::try_from(maxcount).unwrap();
+                vec![putfh(&fh), op]
+            };
+            assert_eq!(client.status(asks(body - 1)).await, nfsstat4::NFS4ERR_TOOSMALL);
+            client.ok(asks(body)).await;
+        });
+    }
+}
+
 /// §18.46.3: a SEQUENCE that fails leaves its slot as it was, also where its own result is too long.
 #[test]
 fn it_fits_itself_or_it_fails() {
