@@ -363,6 +363,10 @@ impl Inode {
         let mode = self.record.mode;
         mode & SET_ID != 0 && self.record.written_by(who) != mode
     }
+    /// Whether set-id bits stay when `who` writes: those that a write by somebody else takes away.
+    pub fn keeps_set_id(&self, who: &Credential) -> bool {
+        self.record.mode & SET_ID != 0 && self.record.written_by(who) & SET_ID != 0
+    }
     /// Names; of a directory, two and one for each subdirectory.
     pub fn nlink(&self) -> u32 {
         match self.directory {

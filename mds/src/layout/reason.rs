@@ -32,7 +32,7 @@ pub(crate) enum Reason {
     HandlesRefused,
     /// Its data is in the metadata.
     Inline,
-    /// It has set-id bits, which the first write takes away: no layout comes with OPEN.
+    /// It has set-id bits, which a write may take away: no layout comes with OPEN, and none for whose writes they stay.
     SetId,
     /// Mirrors may differ, and are being made equal.
     Healing,

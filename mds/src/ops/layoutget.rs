@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_namespace::{Charged, DirectoryUpdate, Inode, InodeKey};
+use sluice_namespace::{Charged, DirectoryUpdate, Inode, InodeKey, SET_ID};
 use sluice_state::effect::IoMode;
 use sluice_state::file::{Error, File, Intent, Reply, Ticket};
 use sluice_state::stateid::{Special, special};
@@ -120,7 +120,7 @@ async fn granted(
         // that comes with OPEN.
         return Err(refused(cx, ask, Reason::Inline));
     }
-    if opening && ask.write && inode.loses_set_id(&cx.who) {
+    if opening && ask.write && inode.record.mode & SET_ID != 0 {
         // Whoever has only just opened it may never write.
         return Err(refused(cx, ask, Reason::SetId));
     }
@@ -168,6 +168,10 @@ async fn granted(
     }
     if ask.write {
         room(cx, ask, &inode).await?;
+    }
+    if ask.write && inode.keeps_set_id(&cx.who) {
+        // A layout is the client's, for all its users: a write by others of them would take the bits away.
+        return Err(refused(cx, ask, Reason::SetId));
     }
     if ask.write && inode.loses_set_id(&cx.who) {
         drop_set_id(cx, entry.key).await?;

@@ -62,7 +62,7 @@ fn a_layout_to_write_with_takes_them_away() {
         let before = user.attributes("f", &[FATTR4_CHANGE, FATTR4_MODE]).await;
         assert_eq!(before.mode, Some(0o6777), "nor whoever reads");
         let (_, mine) = root.open("f", BOTH, 0).await;
-        let given = layout(&root, &fh, mine, RW).await;
+        let given = layout(&root, &fh, mine, layoutiomode4::LAYOUTIOMODE4_READ).await;
         assert_eq!(bits(&root).await, 0o6777, "nor root");
         root.ok(vec![putfh(&fh), layoutreturn(given, ANY), close(mine)]).await;
         // In the same COMPOUND, too.
@@ -74,6 +74,23 @@ fn a_layout_to_write_with_takes_them_away() {
         // The next OPEN has nothing to lose.
         let ops = vec![putrootfh(), open_name("f", b"again", BOTH, 0), layoutget(CURRENT, RW)];
         user.ok(ops).await;
+    });
+}
+
+/// A layout is the machine's, whoever asked for it: others there write with it.
+#[test]
+fn who_may_keep_them_gets_no_layout_for_others_of_the_machine() {
+    simulate(3, async |world: World| {
+        let (root, fh) = furnished(&world).await;
+        let (_, mine) = root.open("f", BOTH, 0).await;
+        let user = root.over(root.raw.clone().with_user(7, 7, &[]));
+        let (_, theirs) = opened(&user.ok(vec![putfh(&fh), open_fh(b"user", BOTH, 0), getfh()]).await);
+        let refused = root.status(vec![putfh(&fh), layoutget(mine, RW)]).await;
+        assert_eq!(refused, nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE);
+        assert_eq!(bits(&root).await, 0o6777);
+        layout(&user, &fh, theirs, RW).await;
+        assert_eq!(bits(&root).await, 0o777);
+        layout(&root, &fh, mine, RW).await;
     });
 }
 
