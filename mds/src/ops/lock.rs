@@ -113,12 +113,12 @@ pub(super) fn denied(conflict: &LockConflict) -> LOCK4denied {
 /// Locks are for regular files.
 ///
 /// # Errors
-/// ISDIR, SYMLINK, INVAL.
+/// ISDIR, SYMLINK, WRONG_TYPE (§18.22.3).
 pub(super) async fn must_be_file(cx: &mut Context) -> Result<(), OpError> {
     match cx.inode().await?.kind() {
         Kind::File => Ok(()),
         Kind::Directory => Err(nfsstat4::NFS4ERR_ISDIR.into()),
         Kind::Symlink => Err(nfsstat4::NFS4ERR_SYMLINK.into()),
-        _ => Err(nfsstat4::NFS4ERR_INVAL.into()),
+        _ => Err(nfsstat4::NFS4ERR_WRONG_TYPE.into()),
     }
 }

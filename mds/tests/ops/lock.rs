@@ -76,6 +76,31 @@ fn unlocking_the_middle_leaves_the_ends() {
     });
 }
 
+/// §18.10, §18.22.3 and their like.
+#[test]
+fn what_is_no_file_has_the_wrong_type() {
+    simulate(13, async |world: World| {
+        let client = world.client("a").await;
+        client.mkdir("/", "d").await;
+        client.ok(vec![putrootfh(), symlink("l", "d")]).await;
+        client.ok(vec![putrootfh(), create(createtype4::NF4FIFO, "p", &mode(0o666))]).await;
+        let read = nfs_argop4::OP_READ(READ4args { stateid: ANONYMOUS, offset: 0, count: 1 });
+        let (stable, data) = (stable_how4::FILE_SYNC4, "x".into());
+        let write = nfs_argop4::OP_WRITE(WRITE4args { stateid: ANONYMOUS, offset: 0, stable, data });
+        let commit = nfs_argop4::OP_COMMIT(COMMIT4args { offset: 0, count: 0 });
+        for op in [read, write, commit, lockt(W, b"x", ALL), lock_new(W, ANONYMOUS, b"x", ALL)] {
+            for (name, status) in [
+                ("p", nfsstat4::NFS4ERR_WRONG_TYPE),
+                ("d", nfsstat4::NFS4ERR_ISDIR),
+                ("l", nfsstat4::NFS4ERR_SYMLINK),
+            ] {
+                let found = client.status(vec![putrootfh(), lookup(name), op.clone()]).await;
+                assert_eq!(found, status, "{name}: {op:?}");
+            }
+        }
+    });
+}
+
 #[test]
 fn lockt_asks_without_taking() {
     simulate(4, async |world: World| {
