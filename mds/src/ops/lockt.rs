@@ -16,6 +16,10 @@ pub(crate) async fn lockt(cx: &mut Context, args: LOCKT4args) -> OpResult<LOCKT4
     let client = cx.client()?;
     let owner = owner(client, &args.owner)?;
     let key = cx.current()?.inode;
+    // What has not been reclaimed yet is not seen (§8.4.2).
+    if cx.server.in_grace() {
+        return Err(nfsstat4::NFS4ERR_GRACE.into());
+    }
     // A file without state has no locks.
     let Some(entry) = cx.server.files.get(file_id(&key)) else { return Ok(LOCKT4res::NFS4_OK) };
     let test = || {

@@ -74,6 +74,9 @@ fn state_survives_a_restart_by_reclaim() {
         world.restart().await;
 
         let a = world.new_client("a").await;
+        // Who holds what is not known before grace is over, of files that nobody has reclaimed, too.
+        let test = vec![putfh(&fh), lockt(nfs_lock_type4::WRITE_LT, b"x", (0, 1))];
+        assert_eq!(a.status(test).await, nfsstat4::NFS4ERR_GRACE);
         assert_eq!(a.status(fresh()).await, nfsstat4::NFS4ERR_GRACE);
         let (_, stateid) = opened(&a.ok(reclaim(&fh)).await);
         let lock = reclaiming(lock_new(nfs_lock_type4::WRITE_LT, stateid, b"l", (0, 5)));
