@@ -14,6 +14,7 @@ use super::opening::delegation;
 use super::opening::resume::resume;
 use super::remove::{PATIENCE, find};
 use super::setattr::{SIZE_ONLY, set_size};
+use crate::attr::set::Wanted;
 use crate::attr::{change_info, delegated};
 use crate::compound::context::{from_wire, to_wire};
 use crate::compound::{Context, OpError, OpResult};
@@ -52,7 +53,7 @@ pub(crate) async fn open(cx: &mut Context, args: OPEN4args) -> OpResult<OPEN4res
     }
     // A file that was open for writing when its export became read only stays open: its data is refused.
     let anew = matches!(args.claim, open_claim4::CLAIM_NULL(_) | open_claim4::CLAIM_FH);
-    if cx.is_read_only() && anew && (creates || request.access.writes()) {
+    if cx.is_read_only() && anew && request.access.writes() {
         return Err(nfsstat4::NFS4ERR_ROFS.into());
     }
     if let Some(done) = cx.done_before.take() {
@@ -140,6 +141,7 @@ fn history(cx: &Context, subject: &Subject) -> History {
 async fn subject(cx: &mut Context, args: &OPEN4args, request: &mut OpenRequest) -> Result<Subject, OpError> {
     match &args.claim {
         open_claim4::CLAIM_NULL(component) => match &args.openhow {
+            openflag4::OPEN4_CREATE(how) if cx.is_read_only() => there(cx, component, how).await,
             openflag4::OPEN4_CREATE(how) => create::create(cx, component, how, request.access).await,
             openflag4::Default(opentype4::OPEN4_NOCREATE) => by_name(cx, component).await,
             openflag4::Default(_) => Err(nfsstat4::NFS4ERR_INVAL.into()),
@@ -184,6 +186,21 @@ async fn by_name(cx: &mut Context, component: &[u8]) -> Result<Subject, OpError>
     // The directory does not change; its change attribute is read for the sake of change_info4.
     let change = cx.inode().await?.change;
     Ok(existing(inode, DirectoryChange { before: change, after: change, atomic: false }))
+}
+
+/// Where all is read only nothing is made or emptied; what is there can be opened all the same (flock(1) and others do).
+async fn there(cx: &mut Context, component: &[u8], how: &createhow4) -> Result<Subject, OpError> {
+    let found = match by_name(cx, component).await {
+        Err(OpError::Status(nfsstat4::NFS4ERR_NOENT)) => return Err(nfsstat4::NFS4ERR_ROFS.into()),
+        found => found?,
+    };
+    match how {
+        createhow4::UNCHECKED4(attributes) => {
+            let empties = Wanted::decode(&cx.server, cx.minor, attributes)?.size == Some(0);
+            if empties { Err(nfsstat4::NFS4ERR_ROFS.into()) } else { Ok(found) }
+        }
+        _ => Err(nfsstat4::NFS4ERR_EXIST.into()),
+    }
 }
 
 async fn by_handle(cx: &mut Context) -> Result<Subject, OpError> {

@@ -215,6 +215,26 @@ fn where_all_is_read_only_nothing_changes() {
         let at = async |ops: &[nfs_argop4]| status_at(&a, "/p/two", ops).await;
         assert_eq!(at(&[open_create("new", b"o", READ, 0)]).await, nfsstat4::NFS4ERR_ROFS);
         assert_eq!(at(&[open_name("f", b"o", WRITE, 0)]).await, nfsstat4::NFS4ERR_ROFS);
+        assert_eq!(at(&[open_create("f", b"o", WRITE, 0)]).await, nfsstat4::NFS4ERR_ROFS);
+        let creating = |name: &'static str, how| {
+            let claim = open_claim4::CLAIM_NULL(name.into());
+            open_with(b"o", READ, 0, openflag4::OPEN4_CREATE(how), claim)
+        };
+        let nothing = || fattr(&Attributes::default());
+        let exclusive = || creatverfattr { cva_verf: verifier4([9; 8]), cva_attrs: nothing() };
+        for (name, how, status) in [
+            // flock(1), and whatever else opens with O_RDONLY | O_CREAT.
+            ("f", createhow4::UNCHECKED4(fattr(&mode(0o600))), nfsstat4::NFS4_OK),
+            ("f", createhow4::UNCHECKED4(fattr(&size(0))), nfsstat4::NFS4ERR_ROFS),
+            ("f", createhow4::GUARDED4(nothing()), nfsstat4::NFS4ERR_EXIST),
+            ("f", createhow4::EXCLUSIVE4_1(exclusive()), nfsstat4::NFS4ERR_EXIST),
+            ("d", createhow4::UNCHECKED4(nothing()), nfsstat4::NFS4ERR_ISDIR),
+            ("new", createhow4::UNCHECKED4(nothing()), nfsstat4::NFS4ERR_ROFS),
+            ("new", createhow4::GUARDED4(nothing()), nfsstat4::NFS4ERR_ROFS),
+            ("new", createhow4::EXCLUSIVE4_1(exclusive()), nfsstat4::NFS4ERR_ROFS),
+        ] {
+            assert_eq!(at(&[creating(name, how.clone())]).await, status, "{name}, {how:?}");
+        }
         assert_eq!(at(&[create(createtype4::NF4DIR, "x", &mode(0o777))]).await, nfsstat4::NFS4ERR_ROFS);
         assert_eq!(at(&[remove("f")]).await, nfsstat4::NFS4ERR_ROFS);
         assert_eq!(at(&[savefh(), rename("f", "g")]).await, nfsstat4::NFS4ERR_ROFS);
