@@ -76,18 +76,8 @@ impl Namespace {
         if set.is_empty() {
             return Ok(Pending::new(inode, self.base()));
         }
-        let (before, charged) = (inode.record.owned(), Charged::of(&inode.record));
-        chown(&mut inode.record, &before, set, request.who)?;
-        chmod(&mut inode.record, &before, set, request.who)?;
-        set_acl(&mut inode.record, &before, set, request.who)?;
-        set_times(&mut inode, &before, set, request)?;
-        set_policy(&mut inode.record, &before, set, request.who)?;
-        if set.policy.is_some_and(|policy| policy.inline > 0) {
-            self.allow_inline(txn).await?;
-        }
-        if set.acl.as_ref().is_some_and(Acl::is_marked) {
-            superblock::raise(txn, |superblock| superblock.marked = true).await?;
-        }
+        let charged = Charged::of(&inode.record);
+        self.change(txn, &mut inode, set, request).await?;
         if let Some(end) = set.data_end {
             grow(txn, &mut inode, end)?;
         }
@@ -99,6 +89,32 @@ impl Namespace {
         fetch::put(txn, key, &inode.record);
         inode.change = 0;
         Ok(Pending::new(inode, self.base()))
+    }
+
+    /// Changes what has nothing to do with the data, judged by what was there before.
+    pub(crate) async fn change(
+        &self,
+        txn: &mut Transaction,
+        inode: &mut Inode,
+        set: &SetAttr,
+        request: &Request<'_>,
+    ) -> Result<(), FsError> {
+        if set.is_empty() {
+            return Ok(());
+        }
+        let before = inode.record.owned();
+        chown(&mut inode.record, &before, set, request.who)?;
+        chmod(&mut inode.record, &before, set, request.who)?;
+        set_acl(&mut inode.record, &before, set, request.who)?;
+        set_times(inode, &before, set, request)?;
+        set_policy(&mut inode.record, &before, set, request.who)?;
+        if set.policy.is_some_and(|policy| policy.inline > 0) {
+            self.allow_inline(txn).await?;
+        }
+        if set.acl.as_ref().is_some_and(Acl::is_marked) {
+            superblock::raise(txn, |superblock| superblock.marked = true).await?;
+        }
+        Ok(())
     }
 }
 

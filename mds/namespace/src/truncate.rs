@@ -12,6 +12,7 @@ use crate::keys::{self, FileId, InodeKey, Statistic};
 use crate::pending::{Pending, settle_fields};
 use crate::quota::Charged;
 use crate::reclaim::{self, Garbage};
+use crate::setattr::SetAttr;
 use crate::size::{MAX_FILE_SIZE, signed, space_for};
 use crate::{Namespace, Request, fetch, heal, inline, layout};
 
@@ -80,6 +81,20 @@ impl Namespace {
         set: &SetSize,
         request: &Request<'_>,
     ) -> Result<Pending<Truncated>, FsError> {
+        self.truncate_and(txn, key, set, &SetAttr::default(), request).await
+    }
+
+    /// As [`Self::truncate`], and changes other attributes, which come after the size.
+    ///
+    /// Errors: as of both.
+    pub async fn truncate_and(
+        &self,
+        txn: &mut Transaction,
+        key: &InodeKey,
+        set: &SetSize,
+        rest: &SetAttr,
+        request: &Request<'_>,
+    ) -> Result<Pending<Truncated>, FsError> {
         let mut inode = fetch::inode(txn, key, self.base()).await?;
         let (owned, charged) = (inode.record.owned(), Charged::of(&inode.record));
         if inode.is_directory() {
@@ -132,10 +147,11 @@ impl Namespace {
             _ => TruncateOutcome::Done,
         };
         fetch::count(txn, Statistic::Bytes, key.fileid, space);
-        self.charge(txn, key, Some(charged), Some(Charged::of(&inode.record))).await?;
         inode.record.mtime = request.now;
         inode.record.ctime = request.now;
         inode.record.mode = owned.written_by(request.who);
+        self.change(txn, &mut inode, rest, request).await?;
+        self.charge(txn, key, Some(charged), Some(Charged::of(&inode.record))).await?;
         fetch::put(txn, key, &inode.record);
         inode.change = 0;
         Ok(Pending::new(Truncated { inode, outcome }, self.base()))
@@ -148,6 +164,11 @@ impl Namespace {
         file: FileId,
     ) -> Result<Option<TruncateIntent>, FsError> {
         truncate_intent(txn, file).await
+    }
+
+    /// What a truncation that data servers have to follow leaves, and nothing else makes.
+    pub fn witness_of_truncation(file: FileId) -> Bytes {
+        keys::by_u64(keys::TRUNCATE, file.0)
     }
 
     /// The data files have followed.

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use bytes::Bytes;
 use sluice_env::BoxFuture;
 use sluice_kv::Attempt;
 use sluice_namespace::stable_storage::NOBODY;
@@ -288,7 +289,27 @@ impl Context {
         F: for<'t> FnMut(Attempt<'t, 'env>) -> BoxFuture<'t, Result<T, FsError>>,
     {
         let Some(recorder) = &self.recorder else { return self.server.write(op).await };
-        let done = self.server.write_known(recorder.key(), op).await;
+        self.write_known(recorder.key(), op).await
+    }
+
+    /// As [`Context::write`], for a transaction that must not be left alone with its result unknown: where there is no
+    /// record, `witness` says.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) async fn write_witnessed<'env, T, F>(&self, witness: Bytes, op: F) -> Result<(T, u64), FsError>
+    where
+        F: for<'t> FnMut(Attempt<'t, 'env>) -> BoxFuture<'t, Result<T, FsError>>,
+    {
+        let Some(recorder) = &self.recorder else { return self.server.write_known(witness, op).await };
+        self.write_known(recorder.key(), op).await
+    }
+
+    async fn write_known<'env, T, F>(&self, recorded: Bytes, op: F) -> Result<(T, u64), FsError>
+    where
+        F: for<'t> FnMut(Attempt<'t, 'env>) -> BoxFuture<'t, Result<T, FsError>>,
+    {
+        let done = self.server.write_known(recorded, op).await;
         if matches!(&done, Err(FsError::Kv(error)) if error.maybe_committed()) {
             self.in_doubt.store(true, Ordering::Relaxed);
         }
@@ -370,7 +391,7 @@ impl Context {
     pub(crate) fn principal(&self) -> Principal {
         match &self.wire_credential {
             sluice_rpc::Credential::Sys(sys) => {
-                Principal::Sys { uid: sys.uid, machine: bytes::Bytes::copy_from_slice(&sys.machine_name) }
+                Principal::Sys { uid: sys.uid, machine: Bytes::copy_from_slice(&sys.machine_name) }
             }
             _ => Principal::None,
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use sluice_namespace::{DirectoryChange, Inode, Kind, Want as Permission};
+use sluice_namespace::{DirectoryChange, Inode, Kind, SetAttr, Want as Permission};
 use sluice_state::file::{Error, Intent, Reply};
 use sluice_state::grace::Claim as Admission;
 use sluice_state::open::{Access, Claim, Deny, History, OpenRequest, Want};
@@ -292,7 +292,7 @@ pub(super) async fn finish(
     cx.set_current_known(subject.inode);
     if truncate {
         attrset = SIZE_ONLY;
-        Box::pin(set_size(cx, None, 0, Some(&without_state(subject.change, attrset)))).await?;
+        Box::pin(set_size(cx, None, 0, &SetAttr::default(), &without_state(subject.change, attrset))).await?;
     }
     // RFC 9754 §4.1: with a delegation in place of the open, that is what the rest of the COMPOUND works under.
     cx.current_stateid = stateid.or(delegation.map(|grant| grant.stateid));

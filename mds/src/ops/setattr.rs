@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_namespace::{FsError, Inode, InodeKey, Kind, SET_ID, SetSize, SetTime, TruncateOutcome};
+use sluice_namespace::{
+    FsError, Inode, InodeKey, Kind, Namespace, SET_ID, SetAttr, SetSize, SetTime, TruncateOutcome,
+};
 use sluice_state::StateId;
-use sluice_state::file::Intent;
+use sluice_state::file::{File, Intent};
 use sluice_state::stateid::special;
 use sluice_xdr::nfs4::{FATTR4_SIZE, SETATTR4args, SETATTR4res, bitmap4, nfs_resop4, nfsstat4};
 
@@ -36,16 +38,21 @@ pub(crate) async fn setattr(cx: &mut Context, args: SETATTR4args) -> OpResult<SE
     let stateid = cx.stateid(&args.stateid)?;
     let answer = SETATTR4res { status: nfsstat4::NFS4_OK, attrsset: wanted.mask };
     let result = nfs_resop4::OP_SETATTR(answer.clone());
-    // Size first: it can be refused for more reasons, and then nothing was changed.
-    if let Some(size) = wanted.size {
-        // Only the last transaction says that all is done: a size may be set twice.
-        let last = (!wanted.beyond_size()).then_some(&result);
-        set_size(cx, Some(&stateid), size, last).await?;
-    }
-    if wanted.beyond_size() {
-        set_rest(cx, &wanted, &stateid, &result).await?;
+    match wanted.size {
+        Some(size) => set_size(cx, Some(&stateid), size, &wanted.set, &result).await?,
+        None if wanted.beyond_size() => set_rest(cx, &wanted, &stateid, &result).await?,
+        None => {}
     }
     Ok(answer)
+}
+
+fn gives_set_id(set: &SetAttr) -> bool {
+    set.mode.is_some_and(|mode| mode & SET_ID != 0)
+}
+
+/// The client chooses the time of the last change, instead of that of this server.
+fn chooses_time(set: &SetAttr) -> bool {
+    matches!(set.mtime, Some(SetTime::To(_)))
 }
 
 /// Mode, access control list, owner and times.
@@ -57,8 +64,7 @@ async fn set_rest(
 ) -> Result<(), OpError> {
     let key = cx.current()?.inode;
     let client = cx.client()?;
-    let sets_id =
-        wanted.set.mode.is_some_and(|mode| mode & SET_ID != 0) && cx.inode().await?.kind() == Kind::File;
+    let sets_id = gives_set_id(&wanted.set) && cx.inode().await?.kind() == Kind::File;
     let mds = &cx.server;
     let entry = mds.file(&key).await?;
     let ordinary = special(stateid).ok().flatten().is_none();
@@ -73,15 +79,9 @@ async fn set_rest(
         Intent::SetAttributes { client }
     };
     let held = mds.prepare(&entry, &intent).await?;
-    let chosen = matches!(wanted.set.mtime, Some(SetTime::To(_)));
-    let look = if chosen { Some(times::look(mds, &entry).await?) } else { None };
+    let look = if chooses_time(&wanted.set) { Some(times::look(mds, &entry).await?) } else { None };
     let data_end = look.as_ref().and_then(|look| look.end);
-    let _room = if wanted.set.uid.is_some() || wanted.set.gid.is_some() {
-        let inode = settle::inode(mds, key).await?;
-        room::to_give(mds, &cx.who, &inode, &wanted.set).await?
-    } else {
-        None
-    };
+    let _room = room_to_give(cx, key, &wanted.set).await?;
     let (namespace, context) = (&mds.namespace, &*cx);
     let (pending, version) = cx
         .write(|mut txn| {
@@ -104,17 +104,26 @@ async fn set_rest(
     Ok(())
 }
 
-/// Sets the size of the current file: truncation, extension, or the same size again. `stateid`: the one
-/// the client sent, checked for write access; `None` when the caller has checked (OPEN). `result`: how the
-/// operation is answered, if this is all that it changes.
+async fn room_to_give(cx: &Context, key: InodeKey, set: &SetAttr) -> Result<Option<Pass>, OpError> {
+    if set.uid.is_none() && set.gid.is_none() {
+        return Ok(None);
+    }
+    let inode = settle::inode(&cx.server, key).await?;
+    Ok(room::to_give(&cx.server, &cx.who, &inode, set).await?)
+}
+
+/// Sets the size of the current file (truncation, extension, or the same size again) and, together with it, the `rest`.
+/// `stateid`: the one the client sent, checked for write access; `None` when the caller has checked (OPEN). `result`:
+/// how the operation is answered.
 ///
 /// # Errors
-/// What the state, the permissions and the store say.
+/// What the state, the permissions and the store say: nothing was changed then, unless it is DELAY.
 pub(super) async fn set_size(
     cx: &mut Context,
     stateid: Option<&StateId>,
     size: u64,
-    result: Option<&nfs_resop4>,
+    rest: &SetAttr,
+    result: &nfs_resop4,
 ) -> Result<(), OpError> {
     if i64::try_from(size).is_err() {
         return Err(nfsstat4::NFS4ERR_FBIG.into());
@@ -139,27 +148,32 @@ pub(super) async fn set_size(
         inode = settle::inode(mds, inode.key).await?;
     }
     // In-place truncation keeps the caller's own layout alive; fresh data files would end it.
-    let swap = size == 0 && inode.size() > 0 && !entry.peek(sluice_state::file::File::has_layouts);
-    let mut held = settle::prepare(mds, &entry, &Intent::SetSize { client, replace: swap }).await?;
+    let swap = size == 0 && inode.size() > 0 && !entry.peek(File::has_layouts);
+    // Whoever holds a layout writes without being seen, and a write would take set-id bits away: see LAYOUTGET.
+    let replace = swap || gives_set_id(rest);
+    let mut held = settle::prepare(mds, &entry, &Intent::SetSize { client, replace }).await?;
     settle::settle_size(mds, &inode.key).await?;
-    let _room = room(cx, &inode, size).await?;
+    let _room = (room(cx, &inode, size).await?, room_to_give(cx, inode.key, rest).await?);
     let fresh = match (swap, inode.layout()) {
         (true, Some(old)) => crate::layout::fresh(mds, old).await.ok(),
         _ => None,
     };
     let (fresh, placing) = fresh.map(|placed| (placed.layout, placed.placing)).unzip();
     let set = SetSize { size, fresh, writable_open };
+    let rest = SetAttr { writable_open, ..rest.clone() };
     held.cut();
-    let cut = truncate(cx, &inode, &set, result).await;
+    let cut = truncate(cx, &inode, &set, &rest, result).await;
     drop(placing);
-    match cut? {
-        None => drop(held.commit()?),
-        Some(rest) => {
-            // Committed and not carried out: nobody reads or writes the file before it is.
-            mds.spawn(finish(Arc::clone(mds), held, entry, rest));
-            return Err(nfsstat4::NFS4ERR_DELAY.into());
-        }
+    if let Some(left) = cut? {
+        // Committed and not carried out: nobody reads or writes the file before it is.
+        mds.spawn(finish(Arc::clone(mds), held, entry, left));
+        return Err(nfsstat4::NFS4ERR_DELAY.into());
     }
+    if chooses_time(&rest) {
+        // All is done: what is not noted now counts as written later.
+        times::look(mds, &entry).await.unwrap_or_default().done(&entry);
+    }
+    held.commit()?;
     cx.forget_inode();
     Ok(())
 }
@@ -174,11 +188,11 @@ async fn room(cx: &Context, inode: &Inode, size: u64) -> Result<Option<Pass>, Op
 }
 
 /// What is left of a truncation.
-type Rest = (Inode, u64);
+type Left = (Inode, u64);
 
 /// Carries out the rest of a truncation, however long it takes, without the mirrors that are away: a client
 /// that comes again waits behind the ticket.
-async fn finish(mds: Arc<Mds>, held: Held, entry: Arc<FileEntry>, (mut inode, size): Rest) {
+async fn finish(mds: Arc<Mds>, held: Held, entry: Arc<FileEntry>, (mut inode, size): Left) {
     while carry_out(&mds, &inode, size).await.is_err() {
         mds.env.clock.sleep(RETRY).await;
         leave::under_ticket(&mds, &entry).await;
@@ -192,23 +206,23 @@ async fn finish(mds: Arc<Mds>, held: Held, entry: Arc<FileEntry>, (mut inode, si
     drop(held.commit());
 }
 
-/// Truncates in the store, then the data files; what is left when a data server is away.
+/// Truncates in the store, with all else that is set, then the data files; what is left when a data server is away.
 async fn truncate(
     cx: &Context,
     inode: &Inode,
     set: &SetSize,
-    result: Option<&nfs_resop4>,
-) -> Result<Option<Rest>, OpError> {
+    rest: &SetAttr,
+    result: &nfs_resop4,
+) -> Result<Option<Left>, OpError> {
     let (mds, key) = (&cx.server, inode.key);
     let namespace = &mds.namespace;
+    // Left alone, an intent would keep every later truncation away, and cut off what was written since.
     let (pending, version) = cx
-        .write(|mut txn| {
+        .write_witnessed(Namespace::witness_of_truncation(key.fileid), |mut txn| {
             Box::pin(async move {
                 let request = cx.request(sluice_namespace::DirectoryUpdate::Exact);
-                let pending = namespace.truncate(&mut txn, &key, set, &request).await?;
-                if let Some(result) = result {
-                    cx.record(&mut txn, result);
-                }
+                let pending = namespace.truncate_and(&mut txn, &key, set, rest, &request).await?;
+                cx.record(&mut txn, result);
                 Ok(pending)
             })
         })

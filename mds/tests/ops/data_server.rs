@@ -34,6 +34,8 @@ struct State {
     stat: ctl_stat,
     /// Fences are not answered.
     stubborn: bool,
+    /// Sizes that data files were cut to, order by order.
+    cuts: Vec<u64>,
     /// Orders to copy.
     transfers: Vec<DS_TRANSFER_args>,
     /// Data files removed, order by order.
@@ -106,6 +108,11 @@ impl DataServer {
     /// Leaves fences without an answer from now on, or no longer.
     pub fn set_stubborn(&self, stubborn: bool) {
         self.state.lock().stubborn = stubborn;
+    }
+
+    /// Sizes that data files were cut to, order by order.
+    pub fn cuts(&self) -> Vec<u64> {
+        self.state.lock().cuts.clone()
     }
 
     /// Leaves orders to copy without an answer until it is told otherwise.
@@ -201,6 +208,11 @@ impl DataServer {
             DS_FENCE => {
                 let args: DS_FENCE_args = from_bytes(args).unwrap();
                 state.fences.extend(args.fences);
+                success(&ctl_status::CTL_OK)
+            }
+            DS_TRUNCATE => {
+                let args: DS_TRUNCATE_args = from_bytes(args).unwrap();
+                state.cuts.push(args.size);
                 success(&ctl_status::CTL_OK)
             }
             DS_STAT => {

@@ -95,6 +95,24 @@ fn unchecked_creation_of_an_existing_file_empties_it_on_demand() {
     });
 }
 
+/// §18.30.3: what was set is in the reply. Here it is nothing at all.
+#[test]
+fn a_setattr_that_is_refused_has_cut_nothing() {
+    simulate(16, async |world: World| {
+        let root = world.client("a").await;
+        let (fh, open) = root.open("f", BOTH, 0).await;
+        root.ok(vec![putfh(&fh), setattr(open, &size(99))]).await;
+        root.ok(vec![putfh(&fh), setattr(open, &mode(0o666))]).await;
+        let user = root.over(root.raw.clone().with_user(7, 7, &[]));
+        let (_, theirs) = opened(&user.ok(vec![putfh(&fh), open_fh(b"user", BOTH, 0), getfh()]).await);
+        let both = Attributes { size: Some(0), mode: Some(0o600), ..Attributes::default() };
+        let reply = user.compound(vec![putfh(&fh), setattr(theirs, &both)]).await;
+        let Some(nfs_resop4::OP_SETATTR(refused)) = reply.resarray.last() else { panic!("{reply:?}") };
+        assert_eq!((refused.status, refused.attrsset), (nfsstat4::NFS4ERR_PERM, bitmap4::EMPTY));
+        assert_eq!(root.attributes("f", &[FATTR4_SIZE]).await.size, Some(99));
+    });
+}
+
 /// (COUR6) §8.3: the reservations of clients that are gone hold until somebody wants them, however many.
 #[test]
 fn reservations_of_several_expired_clients_give_way() {

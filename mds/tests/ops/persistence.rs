@@ -6,8 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use proptest::prelude::*;
 use sluice_kv::{Faults, RunLimits};
-use sluice_namespace::FsError;
 use sluice_namespace::stable_storage::replies;
+use sluice_namespace::{FormatOptions, FsError, Namespace};
 use sluice_xdr::nfs4::*;
 
 use crate::harness::*;
@@ -378,6 +378,105 @@ fn a_truncation_by_open_is_not_repeated() {
         let client = client.over_slots(world.connect("a").await);
         assert_eq!(client.attributes("file", &[FATTR4_SIZE]).await.size, Some(70));
     });
+}
+
+/// What ftruncate sends, over sessions that outlive a restart and others: a commit of unknown result leaves nothing that
+/// keeps the next from cutting the file, and nothing that a later start would cut.
+#[test]
+fn a_truncation_of_unknown_result_is_carried_out() {
+    for (seed, persists, timed) in [(31, true, true), (32, false, true), (33, false, false)] {
+        simulate(seed, async |mut world: World| {
+            let client = match persists {
+                true => world.client("a").await,
+                false => passing(&world).await,
+            };
+            let (fh, open) = client.open("file", BOTH, 0).await;
+            client.ok(vec![putfh(&fh), setattr(open, &size(1 << 20))]).await;
+            crate::layout_recall::get(&client, &fh, open).await;
+            let now = timed.then_some(settime4::Default(time_how4::SET_TO_SERVER_TIME4));
+            let shorter =
+                |size| Attributes { size: Some(size), time_modify_set: now, ..Attributes::default() };
+            world.db.set_faults(Faults { unknown_applied: 1.0, ..Faults::NONE });
+            let cut = request(&client, 1, vec![putfh(&fh), setattr(open, &shorter(4096))]);
+            let calm = async {
+                world.sleep(SECOND).await;
+                world.db.set_faults(Faults::NONE);
+            };
+            // It may go without an answer.
+            drop(tokio::join!(client.raw.bytes(&cut), calm));
+            world.sleep(5 * SECOND).await;
+            assert_eq!(intents(&world).await, Vec::<u64>::new());
+            let data_server = world.data_server();
+            assert!(data_server.cuts().contains(&4096), "{:?}", data_server.cuts());
+            client.patient(vec![putfh(&fh), setattr(open, &shorter(2048))]).await;
+            let cuts = data_server.cuts();
+            world.restart().await;
+            world.sleep(5 * SECOND).await;
+            assert_eq!(data_server.cuts(), cuts);
+        });
+    }
+}
+
+/// A client whose session ends with the server.
+async fn passing(world: &World) -> Client {
+    let raw = world.connect("a").await;
+    let known = raw.exchange_id(b"a", [1; 8]).await;
+    let mut args = create_session_args(known.eir_clientid, known.eir_sequenceid);
+    args.csa_flags = CREATE_SESSION4_FLAG_CONN_BACK_CHAN;
+    let nfs_resop4::OP_CREATE_SESSION(CREATE_SESSION4res::NFS4_OK(made)) =
+        raw.one(nfs_argop4::OP_CREATE_SESSION(args)).await
+    else {
+        panic!("no session")
+    };
+    let client = Client::new(raw, known.eir_clientid, made.csr_sessionid);
+    client.ok(vec![reclaim_complete(false)]).await;
+    client
+}
+
+/// Files that are still to be cut at data servers, and where.
+async fn intents(world: &World) -> Vec<u64> {
+    let all = world
+        .db
+        .run_read::<_, FsError, _>(RunLimits::default(), |mut txn| {
+            Box::pin(async move {
+                let namespace = Namespace::load_or_format(&mut txn, &FormatOptions::new(&world.env)).await?;
+                namespace.truncate_intents(&txn, None, 1000).await
+            })
+        })
+        .await
+        .unwrap();
+    all.into_iter().map(|intent| intent.size).collect()
+}
+
+/// A SETATTR of the size and more, of a server that dies meanwhile, has done all of it or nothing: what others write
+/// before it is sent again is not cut off by what is left of it.
+#[test]
+fn a_size_is_set_together_with_the_rest() {
+    let (all, none) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
+    for millis in (0..400).step_by(8) {
+        simulate(34, async |mut world: World| {
+            let client = prepared(&world).await;
+            client.ok(vec![putrootfh(), lookup("file"), setattr(ANONYMOUS, &size(100))]).await;
+            let both = Attributes { size: Some(40), mode: Some(0o600), ..Attributes::default() };
+            let set = request(&client, 1, vec![putrootfh(), lookup("file"), setattr(ANONYMOUS, &both)]);
+            world.db.set_faults(Faults { latency: Duration::from_millis(20), ..Faults::NONE });
+            let raw = client.raw.clone();
+            let dies = async {
+                world.sleep(Duration::from_millis(millis)).await;
+                world.restart().await;
+            };
+            drop(tokio::join!(raw.bytes(&set), dies));
+            world.db.set_faults(Faults::NONE);
+            let client = client.over_slots(world.connect("a").await);
+            let found = client.attributes("file", &[FATTR4_SIZE, FATTR4_MODE]).await;
+            match (found.size, found.mode) {
+                (Some(40), Some(0o600)) => all.set(all.get() + 1),
+                (Some(100), Some(0o644)) => none.set(none.get() + 1),
+                other => panic!("{other:?} after {millis} ms"),
+            }
+        });
+    }
+    assert!(all.get() > 2 && none.get() > 2, "{all:?} {none:?}");
 }
 
 /// Opens, locks and what only reads leave nothing behind: run again, they find what there is.

@@ -471,7 +471,10 @@ impl Io {
         let id = shared.at();
         gone.iter().for_each(|block| shared.blocks.began(file, *block, id, Value::Is(0), id));
         self.host.forget_blocks(file);
-        let set = Attributes { size: Some(size), ..Attributes::default() };
+        // Linux sets the time with it, but where OPEN cuts.
+        let now = settime4::Default(time_how4::SET_TO_SERVER_TIME4);
+        let time_modify_set = (self.below(2) == 0).then_some(now);
+        let set = Attributes { size: Some(size), time_modify_set, ..Attributes::default() };
         loop {
             self.host.doing(1, format!("truncate file {file} to {size}"));
             let held = self.holding(file).await;
