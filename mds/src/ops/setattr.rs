@@ -140,8 +140,12 @@ pub(super) async fn set_size(
     let entry = mds.file(&inode.key).await?;
     let mut writable_open = stateid.is_none();
     if let Some(stateid) = stateid {
-        mds.step(&entry, Some(client), |file, ctx| (file.check_io(ctx, client, stateid, true), Vec::new()))?;
         writable_open = special(stateid).ok().flatten().is_none();
+        if writable_open {
+            // Tells revoked, stale and foreign stateids apart; the machine knows only its own.
+            cx.state_entry(stateid)?;
+        }
+        mds.step(&entry, Some(client), |file, ctx| (file.check_io(ctx, client, stateid, true), Vec::new()))?;
     }
     if inode.inline().is_some_and(|inline| !inline.holds(size)) {
         inline::promote(mds, inode.key).await?;

@@ -159,6 +159,9 @@ fn what_cannot_be_recalled_is_revoked() {
         assert_eq!(tested.tsr_status_codes, [nfsstat4::NFS4ERR_DELEG_REVOKED]);
         let returned = a.status(vec![putfh(&fh), delegreturn(stateid)]).await;
         assert_eq!(returned, nfsstat4::NFS4ERR_DELEG_REVOKED);
+        for op in [setattr(stateid, &size(1)), io_advise(stateid)] {
+            assert_eq!(a.status(vec![putfh(&fh), op]).await, nfsstat4::NFS4ERR_DELEG_REVOKED);
+        }
         a.ok(vec![free_stateid(stateid)]).await;
         assert_eq!(a.flags().await & revoked, 0);
     });

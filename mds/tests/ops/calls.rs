@@ -169,6 +169,15 @@ pub fn setattr(stateid: stateid4, attributes: &Attributes) -> nfs_argop4 {
     nfs_argop4::OP_SETATTR(SETATTR4args { stateid, obj_attributes: fattr(attributes) })
 }
 
+pub fn io_advise(stateid: stateid4) -> nfs_argop4 {
+    nfs_argop4::OP_IO_ADVISE(IO_ADVISE4args {
+        iaa_stateid: stateid,
+        iaa_offset: 0,
+        iaa_count: 0,
+        iaa_hints: bitmap4::EMPTY,
+    })
+}
+
 pub fn verify(attributes: &Attributes) -> nfs_argop4 {
     nfs_argop4::OP_VERIFY(VERIFY4args { obj_attributes: fattr(attributes) })
 }

@@ -130,6 +130,10 @@ fn a_persistent_session_goes_on_after_a_restart() {
         let a = a.over_slots(world.connect("a").await);
         assert_ne!(a.flags().await & SEQ4_STATUS_RESTART_RECLAIM_NEEDED, 0);
         assert_eq!(a.status(vec![putfh(&fh), close(stateid)]).await, nfsstat4::NFS4ERR_STALE_STATEID);
+        // BAD_STATEID would have Linux give up its locks.
+        for op in [setattr(stateid, &size(1)), io_advise(stateid)] {
+            assert_eq!(a.status(vec![putfh(&fh), op]).await, nfsstat4::NFS4ERR_STALE_STATEID);
+        }
         let (_, stateid) = opened(&a.ok(reclaim(&fh)).await);
         a.ok(vec![reclaim_complete(false)]).await;
         assert_eq!(a.flags().await & SEQ4_STATUS_RESTART_RECLAIM_NEEDED, 0);
