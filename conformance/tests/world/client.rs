@@ -32,14 +32,15 @@ pub(crate) struct Opened {
     pub(crate) stateid: stateid4,
 }
 
-/// One client with one session; one request at a time.
+/// One client with one session; one request at a time, and one that returns a layout meanwhile.
 pub(crate) struct Client {
     pub(crate) env: Env,
     transport: Arc<dyn Transport>,
     connection: Arc<Connection>,
     recalls: Arc<Recalls>,
     session: sessionid4,
-    sequence: Mutex<u32>,
+    /// Of both slots.
+    sequences: Mutex<[u32; 2]>,
     devices: Mutex<Devices>,
 }
 
@@ -158,7 +159,7 @@ impl Client {
             connection,
             recalls,
             session: sessionid4::default(),
-            sequence: Mutex::new(0),
+            sequences: Mutex::default(),
             devices: Mutex::new(BTreeMap::new()),
         };
         client.session = client.new_session(host, release).await;
@@ -221,8 +222,12 @@ impl Client {
 
     /// SEQUENCE and these operations, again while the server says DELAY or GRACE.
     pub(crate) async fn compound(&self, ops: Vec<nfs_argop4>) -> (nfsstat4, Vec<nfs_resop4>) {
+        self.compound_in(0, ops).await
+    }
+
+    async fn compound_in(&self, slot: usize, ops: Vec<nfs_argop4>) -> (nfsstat4, Vec<nfs_resop4>) {
         loop {
-            let (status, results) = self.once(ops.clone()).await;
+            let (status, results) = self.once_in(slot, ops.clone()).await;
             if later(status) {
                 self.env.clock.sleep(Duration::from_millis(100)).await;
                 continue;
@@ -233,15 +238,19 @@ impl Client {
 
     /// SEQUENCE and these operations.
     pub(crate) async fn once(&self, ops: Vec<nfs_argop4>) -> (nfsstat4, Vec<nfs_resop4>) {
+        self.once_in(0, ops).await
+    }
+
+    async fn once_in(&self, slot: usize, ops: Vec<nfs_argop4>) -> (nfsstat4, Vec<nfs_resop4>) {
         let seqid = {
-            let mut sequence = self.sequence.lock();
-            *sequence += 1;
-            *sequence
+            let mut sequences = self.sequences.lock();
+            sequences[slot] += 1;
+            sequences[slot]
         };
         let mut all = vec![nfs_argop4::OP_SEQUENCE(SEQUENCE4args {
             sa_sessionid: self.session,
             sa_sequenceid: seqid,
-            sa_slotid: 0,
+            sa_slotid: u32::try_from(slot).unwrap(),
             sa_highest_slotid: 15,
             sa_cachethis: false,
         })];
@@ -371,7 +380,8 @@ impl Client {
             lora_iomode: layoutiomode4::LAYOUTIOMODE4_ANY,
             lora_layoutreturn: layoutreturn4::LAYOUTRETURN4_FILE(what),
         });
-        self.compound(vec![putfh(&file.handle), op]).await.0
+        // What waits for it may have the other slot.
+        self.compound_in(1, vec![putfh(&file.handle), op]).await.0
     }
 
     /// LAYOUTCOMMIT with GETATTR in one COMPOUND: size and change attribute. `last`: the last byte written.

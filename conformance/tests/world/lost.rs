@@ -106,6 +106,30 @@ fn the_only_copy_that_is_lost_is_an_error_for_writers_too_until_the_file_is_empt
         let ro = writer.client.layout(&writer.file, writer.file.stateid, RO, 0).await;
         assert_eq!(writer.client.read(&ro, 0..4096).await.unwrap_err(), nfsstat3::NFS3ERR_IO);
         assert_eq!(writer.client.layout_return(&writer.file, ro.stateid).await, nfsstat4::NFS4_OK);
+        // As `truncate -s 0` does it on Linux: with a layout to write with, which came with the open.
+        let held = writer.client.layout(&writer.file, writer.file.stateid, RW, 0).await;
+        let gives_back = async {
+            let recalled = world.env.clock.timeout(Duration::from_secs(20), writer.client.recalled(1)).await;
+            let stateid = recalled.map_or(held.stateid, |(stateid, _)| stateid);
+            assert_eq!(writer.client.layout_return(&writer.file, stateid).await, nfsstat4::NFS4_OK);
+        };
+        tokio::join!(writer.client.truncate(&writer.file, 0), gives_back);
+        writer.write(world, 0, &data).await;
+        assert!(writer.client.proxied_read(&writer.file, 0, 300_000).await[..] == data[..]);
+    });
+}
+
+/// As an earlier release left it that cut the file where it was.
+#[test]
+fn what_was_emptied_and_is_lost_is_emptied_once_more_and_can_be_written() {
+    simulate_with(87, ONCE, async |world| {
+        let (mut writer, data) = at_rest(world).await;
+        let n = (0..4).find(|n| world.holds(*n, SIZE)).unwrap();
+        let held = writer.client.layout(&writer.file, writer.file.stateid, RW, 0).await;
+        writer.client.truncate(&writer.file, 0).await;
+        writer.held = Some(held);
+        writer.give_back().await;
+        lose(world, n, 0).await;
         writer.client.truncate(&writer.file, 0).await;
         writer.write(world, 0, &data).await;
         assert!(writer.client.proxied_read(&writer.file, 0, 300_000).await[..] == data[..]);

@@ -155,10 +155,14 @@ pub(crate) struct Observed {
     pub(crate) writes: BTreeMap<StoreId, (u64, u64)>,
     /// Every data server answered.
     pub(crate) complete: bool,
+    /// One says that a data file which it once had is not there.
+    pub(crate) lost: bool,
 }
 
 impl Observed {
-    fn add(&mut self, store: StoreId, stat: &ctl_stat) {
+    fn add(&mut self, file: &DataFile, stat: &ctl_stat) {
+        let store = file.store;
+        self.lost |= file.materialised && !stat.exists;
         if stat.exists {
             self.size = self.size.max(stat.size);
             self.space += stat.allocated_bytes;
@@ -190,14 +194,14 @@ pub(crate) async fn observe(mds: &Arc<Mds>, inode: &Inode) -> Result<Observed, n
         }
         let args = DS_STAT_args { files: files.iter().map(|file| wire(layout.id, file)).collect() };
         let Some(store) = mds.data_servers.get(id) else {
-            answers.push((id, files, None));
+            answers.push((files, None));
             continue;
         };
         // One data server, the usual case, costs no task.
         if alone {
-            answers.push((id, files, call(&store, DS_STAT, &args, PATIENCE).await));
+            answers.push((files, call(&store, DS_STAT, &args, PATIENCE).await));
         } else {
-            tasks.spawn(async move { (id, files, call(&store, DS_STAT, &args, PATIENCE).await) });
+            tasks.spawn(async move { (files, call(&store, DS_STAT, &args, PATIENCE).await) });
         }
     }
     while let Some(done) = tasks.join_next().await {
@@ -205,10 +209,10 @@ pub(crate) async fn observe(mds: &Arc<Mds>, inode: &Inode) -> Result<Observed, n
     }
     let mut observed = Observed::default();
     let mut silent = Vec::new();
-    for (id, files, answer) in answers {
+    for (files, answer) in answers {
         match answer {
             Some(DS_STAT_res::CTL_OK(stats)) if stats.len() == files.len() => {
-                stats.iter().for_each(|stat| observed.add(id, stat));
+                files.iter().zip(&stats).for_each(|(file, stat)| observed.add(file, stat));
             }
             _ => silent.extend(files),
         }

@@ -151,8 +151,7 @@ pub(super) async fn set_size(
         inline::promote(mds, inode.key).await?;
         inode = settle::inode(mds, inode.key).await?;
     }
-    // In-place truncation keeps the caller's own layout alive; fresh data files would end it.
-    let swap = size == 0 && inode.size() > 0 && !entry.peek(File::has_layouts);
+    let swap = size == 0 && wants_fresh(mds, &entry, &inode).await;
     // Whoever holds a layout writes without being seen, and a write would take set-id bits away: see LAYOUTGET.
     let replace = swap || gives_set_id(rest);
     let mut held = settle::prepare(mds, &entry, &Intent::SetSize { client, replace }).await?;
@@ -180,6 +179,16 @@ pub(super) async fn set_size(
     held.commit()?;
     cx.forget_inode();
     Ok(())
+}
+
+/// Whether an empty file gets other data files, so that no data server is waited for. Where there are layouts it keeps
+/// those that it has, and its writers their layouts; unless one is lost, which nobody could ever write again.
+async fn wants_fresh(mds: &Arc<Mds>, entry: &FileEntry, inode: &Inode) -> bool {
+    let written = inode.layout().is_some_and(|layout| layout.data_files().any(|file| file.materialised));
+    if entry.peek(File::has_layouts) {
+        return written && dsctl::observe(mds, inode).await.is_ok_and(|seen| seen.lost);
+    }
+    inode.size() > 0 || written
 }
 
 /// Room for a file that grows, as it is after it was settled.
