@@ -18,7 +18,7 @@ use crate::attr::set::Wanted;
 use crate::attr::{change_info, delegated};
 use crate::compound::context::{from_wire, to_wire};
 use crate::compound::{Context, OpError, OpResult};
-use crate::files::Making;
+use crate::files::{Held, Making};
 
 /// Bits of share_access besides access and want: the client wants to be told when a delegation can be had.
 /// Such wants are not kept, which is allowed.
@@ -69,7 +69,16 @@ pub(crate) async fn open(cx: &mut Context, args: OPEN4args) -> OpResult<OPEN4res
             // What the client will be shown of it is not known yet.
             request.want = Want::None;
         }
-        match grant(cx, &request, &subject).await {
+        let granted = match admit(cx, &request, &subject).await {
+            Ok(held) if subject.truncate => {
+                // Under the ticket: an OPEN that fails to cut its file leaves no open that its client knows nothing of.
+                Box::pin(empty(cx, &subject)).await?;
+                return finish(cx, &args, subject, &held.commit()?);
+            }
+            Ok(held) => held.commit().map_err(OpError::from),
+            Err(error) => Err(error),
+        };
+        match granted {
             // The file went between finding its name and asking for its state: the name means another now.
             Err(OpError::Status(nfsstat4::NFS4ERR_STALE)) if named(&args.claim) => {}
             Err(error) => return Err(error),
@@ -81,7 +90,7 @@ pub(crate) async fn open(cx: &mut Context, args: OPEN4args) -> OpResult<OPEN4res
                 if reclaim {
                     cx.server.note_reclaim();
                 }
-                return finish(cx, &args, subject, &reply).await;
+                return finish(cx, &args, subject, &reply);
             }
         }
     }
@@ -212,8 +221,15 @@ fn existing(inode: Inode, change: DirectoryChange) -> Subject {
     Subject { inode, change, created: false, attrset: bitmap4::EMPTY, truncate: false, making: None }
 }
 
+/// Cuts off the file, which is the current one from here on.
+async fn empty(cx: &mut Context, subject: &Subject) -> Result<(), OpError> {
+    let result = without_state(subject.change, SIZE_ONLY);
+    cx.set_current_known(subject.inode.clone());
+    set_size(cx, None, 0, &SetAttr::default(), &result).await
+}
+
 /// Judges permissions and asks the file's state.
-pub(super) async fn grant(cx: &Context, request: &OpenRequest, subject: &Subject) -> Result<Reply, OpError> {
+pub(super) async fn admit(cx: &Context, request: &OpenRequest, subject: &Subject) -> Result<Held, OpError> {
     let inode = &subject.inode;
     match inode.kind() {
         Kind::File => {}
@@ -236,8 +252,7 @@ pub(super) async fn grant(cx: &Context, request: &OpenRequest, subject: &Subject
             // There may be several, each asked once.
             Err(Error::ShareDenied { holder })
                 if expelled.insert(holder) && cx.server.expel_if_courtesy(holder).await => {}
-            Err(error) => return Err(error.into()),
-            Ok(held) => return Ok(held.commit()?),
+            held => return Ok(held?),
         }
     }
 }
@@ -275,7 +290,7 @@ fn permit(cx: &Context, inode: &Inode, access: Access, truncate: bool) -> Result
     Ok(())
 }
 
-pub(super) async fn finish(
+pub(super) fn finish(
     cx: &mut Context,
     args: &OPEN4args,
     subject: Subject,
@@ -287,12 +302,8 @@ pub(super) async fn finish(
     if let Some(grant) = delegation {
         tracing::debug!(file = subject.inode.key.fileid.0, kind = ?grant.kind, "a delegation");
     }
-    let mut attrset = subject.attrset;
-    let truncate = subject.truncate;
-    cx.set_current_known(subject.inode);
-    if truncate {
-        attrset = SIZE_ONLY;
-        Box::pin(set_size(cx, None, 0, &SetAttr::default(), &without_state(subject.change, attrset))).await?;
+    if !subject.truncate {
+        cx.set_current_known(subject.inode);
     }
     // RFC 9754 §4.1: with a delegation in place of the open, that is what the rest of the COMPOUND works under.
     cx.current_stateid = stateid.or(delegation.map(|grant| grant.stateid));
@@ -302,7 +313,7 @@ pub(super) async fn finish(
         stateid: stateid.as_ref().map(to_wire).unwrap_or_default(),
         cinfo: change_info(subject.change),
         rflags: if stateid.is_some() { always } else { always | OPEN4_RESULT_NO_OPEN_STATEID },
-        attrset,
+        attrset: if subject.truncate { SIZE_ONLY } else { subject.attrset },
         delegation: delegation::wire(args.share_access, delegation.as_ref()),
     }))
 }

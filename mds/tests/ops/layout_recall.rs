@@ -181,6 +181,27 @@ fn the_truncation_waits_for_the_fence() {
     });
 }
 
+/// Nobody would ever close it: its client was told that there is none.
+#[test]
+fn an_open_that_cannot_empty_its_file_is_none() {
+    simulate(9, async |mut world: World| {
+        let data_server = world.data_server();
+        let Scene { a, b, fh, open, .. } = scene(&world).await;
+        b.ok(vec![putfh(&fh), close(open)]).await;
+        data_server.set_stubborn(true);
+        a.callbacks().script(&[Answer::Status(nfsstat4::NFS4ERR_NOMATCHING_LAYOUT)]);
+        let how = openflag4::OPEN4_CREATE(createhow4::UNCHECKED4(fattr(&size(0))));
+        let empties = open_with(b"o", READ, 0, how, open_claim4::CLAIM_NULL("f".into()));
+        let emptying = vec![putrootfh(), empties, getfh()];
+        assert_eq!(b.status(emptying.clone()).await, nfsstat4::NFS4ERR_DELAY);
+        data_server.set_stubborn(false);
+        let alone = vec![putfh(&fh), open_fh(b"owner", BOTH, OPEN4_SHARE_DENY_READ), getfh()];
+        let (_, alone) = opened(&a.patient(alone).await);
+        a.ok(vec![putfh(&fh), close(alone)]).await;
+        opened(&b.patient(emptying).await);
+    });
+}
+
 /// A client that is gone leaves its layouts behind: fenced when somebody is in need.
 #[test]
 fn an_expired_client_is_fenced_when_it_is_in_the_way() {

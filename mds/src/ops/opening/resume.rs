@@ -13,7 +13,7 @@ use sluice_state::grace::Claim as Admission;
 use sluice_state::open::{Claim, OpenRequest, Want};
 use sluice_xdr::nfs4::{OPEN4args, OPEN4res, OPEN4resok, nfs_resop4, nfsstat4};
 
-use super::super::open::{Subject, finish, grant};
+use super::super::open::{Subject, admit, finish};
 use crate::compound::{Context, OpError, OpResult};
 
 /// Between two looks at whether grace is over.
@@ -38,11 +38,15 @@ pub(in crate::ops) async fn resume(
         let inode = cx.inode().await?;
         // Permissions were judged when it was made.
         let subject = Subject { inode, change, created: true, attrset, truncate: false, making: None };
-        match grant(cx, &request, &subject).await {
+        let granted = match admit(cx, &request, &subject).await {
+            Ok(held) => held.commit().map_err(OpError::from),
+            Err(error) => Err(error),
+        };
+        match granted {
             // Grace began to end in between.
             Err(OpError::Status(nfsstat4::NFS4ERR_NO_GRACE | nfsstat4::NFS4ERR_GRACE)) => {}
             Err(error) => return Err(error),
-            Ok(reply) => return finish(cx, args, subject, &reply).await,
+            Ok(reply) => return finish(cx, args, subject, &reply),
         }
         cx.server.env.clock.sleep(PAUSE).await;
     }
