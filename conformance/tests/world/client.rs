@@ -316,6 +316,24 @@ impl Client {
         self.ok(vec![nfs_argop4::OP_PUTROOTFH, remove]).await;
     }
 
+    /// Opens it again at a metadata server that has begun anew.
+    pub(crate) async fn reclaim(&self, file: &Opened) -> Opened {
+        let open = nfs_argop4::OP_OPEN(OPEN4args {
+            seqid: 0,
+            share_access: OPEN4_SHARE_ACCESS_BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG,
+            share_deny: OPEN4_SHARE_DENY_NONE,
+            owner: state_owner4 { clientid: 0, owner: text("owner") },
+            openhow: openflag4::Default(opentype4::OPEN4_NOCREATE),
+            claim: open_claim4::CLAIM_PREVIOUS(open_delegation_type4::OPEN_DELEGATE_NONE),
+        });
+        Self::opened(&self.ok(vec![putfh(&file.handle), open, nfs_argop4::OP_GETFH]).await)
+    }
+
+    /// The last request had no answer: what is sent next takes its place.
+    pub(crate) fn was_not_answered(&self) {
+        *self.sequence.lock() -= 1;
+    }
+
     /// One page of layout, as Linux asks.
     pub(crate) async fn layout(
         &self,

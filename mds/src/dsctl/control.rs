@@ -268,7 +268,11 @@ impl Control {
             capability_epoch: epochs.current,
             oldest_epoch: epochs.oldest,
             keys: wire_keys(&epochs),
-            fences: pending.iter().map(wire_fence).collect(),
+            fences: pending
+                .iter()
+                .chain(&super::fence::of_predecessors(&self.mds, store.id))
+                .map(wire_fence)
+                .collect(),
             heartbeat_ms: millis(config.heartbeat),
             isolation_ms: millis(config.isolation),
         })

@@ -11,7 +11,7 @@ use sluice_state::{ClientId, Time};
 
 use super::control::forget_fences;
 use super::orders;
-use super::registry::{StoreHandle, holder};
+use super::registry::{MDS_HOLDER, StoreHandle, holder};
 use crate::files::FileEntry;
 use crate::server::Mds;
 
@@ -103,9 +103,37 @@ pub(crate) fn isolated(mds: &Mds, store: &StoreHandle) -> bool {
     mds.now().since(since) > mds.data_servers.isolation_nanos()
 }
 
+/// The fence of what earlier incarnations of this server read and wrote itself. All have the same tag, so it is the epoch
+/// that tells them apart. `None`: all of their epochs are over, which is as good.
+pub(super) fn of_predecessors(mds: &Mds, store: StoreId) -> Option<PendingFence> {
+    let first = mds.data_servers.first_epoch();
+    let fence = Fence::Holder { holder: MDS_HOLDER };
+    // It has no row here: every registration brings it.
+    let row = PendingFence { store, id: 0, fence, epoch: first.wrapping_sub(1) };
+    (mds.data_servers.epochs().oldest < first).then_some(row)
+}
+
+/// Before this server writes there itself: what an earlier incarnation had on its way must not come behind it. False when
+/// that is not known yet.
+pub(super) async fn end_predecessors(mds: &Mds, store: &StoreHandle) -> bool {
+    // The answer to its registration says the same, and may still be on its way.
+    let over = match of_predecessors(mds, store.id) {
+        Some(row) => orders::fence(mds, store, &[row]).await,
+        None => orders::retire(mds, store).await,
+    };
+    if over {
+        store.update(|view| view.predecessors_over = true);
+    }
+    over
+}
+
 /// A data server registered under this incarnation: what its registration told it is durable there.
 pub(super) async fn registered(mds: &Arc<Mds>, store: &StoreHandle) {
-    if store.update(|view| std::mem::replace(&mut view.fences_told, true)) {
+    let before = store.update(|view| {
+        view.predecessors_over = true;
+        std::mem::replace(&mut view.fences_told, true)
+    });
+    if before {
         return;
     }
     let id = store.id;

@@ -13,9 +13,9 @@ use sluice_xdr::nfs3::*;
 use sluice_xdr::nfs4::nfsstat4;
 use sluice_xdr::{Decode, Encode, Reader, Writer};
 
-use super::StoreHandle;
 use super::orders::pieces;
 use super::registry::{MDS_HOLDER, rights};
+use super::{StoreHandle, fence};
 use crate::layout::heal::Filling;
 use crate::server::Mds;
 
@@ -195,6 +195,14 @@ async fn call<A: Encode, R: Decode>(
             let silent = mds.now().since(view.last_heard.max(mds.started));
             let hopeless = silent > u64::try_from(GIVE_UP.as_nanos()).unwrap_or(u64::MAX);
             return Err(if hopeless { nfsstat4::NFS4ERR_IO } else { nfsstat4::NFS4ERR_DELAY });
+        }
+        // Whoever asked asks the other server, if there is one by now.
+        if !mds.db.is_ours() {
+            break;
+        }
+        let writes = procedure == NFSPROC3_WRITE;
+        if writes && !view.predecessors_over && !fence::end_predecessors(mds, &store).await {
+            continue;
         }
         let Some(connection) = connect(mds, &store).await else { continue };
         let mut writer = Writer::default();

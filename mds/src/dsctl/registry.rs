@@ -101,6 +101,8 @@ pub(crate) struct StoreView {
     pub(crate) fences_told: bool,
     /// Refuses handles of epochs before this one, durably.
     pub(crate) retired: u32,
+    /// What earlier incarnations had on its way there is done or refused.
+    pub(crate) predecessors_over: bool,
     /// What it holds and nobody is to see.
     pub(crate) damage: Arc<Damage>,
     /// The part of it that was told so far.
