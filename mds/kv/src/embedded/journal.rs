@@ -8,11 +8,16 @@
 //! with good batches behind it is damage to acknowledged commits and refused. Data of clients is in the torn batch, and may
 //! look like a batch: one is good only if it has the store's mark, which nobody else knows.
 //!
+//! After a sync that failed the last batch may be whole for whoever reads it, and not be on the device, nor ever get there:
+//! the kernel keeps such pages, and takes them for written. So the last batch is written again, as it was the first time.
+//!
 //! The layout below is that of the engine's disk format 3, uncompressed; a test compares it with
 //! what the engine writes.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::SeekFrom;
@@ -46,29 +51,47 @@ pub(crate) fn newest(engine: &Path) -> io::Result<Option<PathBuf>> {
     Ok(listed(engine)?.pop().map(|(_, path)| path))
 }
 
-/// Checks every journal in `engine` and cuts a torn batch off the newest. `mark`: that of the store, if it has one.
+/// Checks every journal in `engine`, cuts a torn batch off the newest, and sees to it that what is left is on the device.
+/// `mark`: that of the store, if it has one.
 pub(crate) fn mend(engine: &Path, mark: Option<&Mark>) -> Result<(), KvError> {
     let mut journals = journals(engine)?;
-    let newest = journals.pop();
+    let Some((_, newest)) = journals.pop() else { return Ok(()) };
+    // The newest journal may have no batch yet.
+    let mut last = None;
     for (_, path) in journals {
+        let bytes = read(&path)?;
+        let (good, bad) = batches(&bytes);
         // The next journal is begun only when this one is synced.
-        if let Some(at) = bad_batch(&read(&path)?) {
+        if let Some(at) = bad {
             return Err(damaged(&path, at));
         }
+        last = good.map(|batch| (path, batch.start, bytes[batch].to_vec())).or(last);
     }
-    let Some((_, path)) = newest else { return Ok(()) };
-    let bytes = read(&path)?;
-    let Some(at) = bad_batch(&bytes) else { return Ok(()) };
-    if good_batch_after(&bytes, at, mark) {
-        return Err(damaged(&path, at));
+    let bytes = read(&newest)?;
+    let (good, bad) = batches(&bytes);
+    if let Some(at) = bad {
+        if good_batch_after(&bytes, at, mark) {
+            return Err(damaged(&newest, at));
+        }
+        tracing::info!(journal = %newest.display(), at, "cut off a batch torn by a power loss; it was not acknowledged");
+        let cut = || {
+            let file = OpenOptions::new().write(true).open(&newest)?;
+            file.set_len(at as u64)?;
+            file.sync_all()
+        };
+        cut().map_err(|e| io_error("mending", &newest, &e))?;
     }
-    tracing::info!(journal = %path.display(), at, "cut off a batch torn by a power loss; it was not acknowledged");
-    let cut = || {
-        let file = OpenOptions::new().write(true).open(&path)?;
-        file.set_len(at as u64)?;
-        file.sync_all()
-    };
-    cut().map_err(|e| io_error("mending", &path, &e))
+    last = good.map(|batch| (newest, batch.start, bytes[batch].to_vec())).or(last);
+    let Some((path, at, batch)) = last else { return Ok(()) };
+    write_again(&path, at, &batch).map_err(|e| io_error("mending", &path, &e))
+}
+
+/// The same bytes in the same place, and nothing else: a power loss meanwhile leaves what one may have left the first time.
+/// Batches before it were synced before it was written.
+fn write_again(path: &Path, at: usize, batch: &[u8]) -> io::Result<()> {
+    let file = OpenOptions::new().write(true).open(path)?;
+    file.write_all_at(batch, at as u64)?;
+    file.sync_all()
 }
 
 fn damaged(path: &Path, at: usize) -> KvError {
@@ -118,14 +141,15 @@ fn listed(engine: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     Ok(found)
 }
 
-/// Where the first bad batch begins; `None` when good batches are followed by nothing but the zeros
-/// of preallocation.
-fn bad_batch(bytes: &[u8]) -> Option<usize> {
-    let mut at = 0;
+/// The last of the good batches that the journal begins with, and where the first bad one begins: `None` when they are
+/// followed by nothing but the zeros of preallocation.
+fn batches(bytes: &[u8]) -> (Option<Range<usize>>, Option<usize>) {
+    let (mut at, mut last) = (0, None);
     while let Some(end) = batch(bytes, at) {
+        last = Some(at..end);
         at = end;
     }
-    bytes.get(at..)?.iter().any(|&b| b != 0).then_some(at)
+    (last, bytes.iter().skip(at).any(|&b| b != 0).then_some(at))
 }
 
 fn good_batch_after(bytes: &[u8], bad: usize, mark: Option<&Mark>) -> bool {
@@ -176,6 +200,7 @@ fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::FileExt;
+    use std::time::SystemTime;
 
     use bytes::Bytes;
     use rustix::fs::FallocateFlags;
@@ -237,7 +262,7 @@ mod tests {
         let (path, starts) = store(dir.path()).await;
         // One batch creates the store, and each group is one; behind them are zeros.
         assert_eq!(starts.len(), 1 + COMMITS + 1, "{starts:?}");
-        assert_eq!(bad_batch(&read(&path).unwrap()), None);
+        assert_eq!(batches(&read(&path).unwrap()), (Some(starts[COMMITS]..starts[COMMITS + 1]), None));
         // The hole behind what was read is more of them.
         assert!(read(&path).unwrap().len() < 1 << 20 && fs::metadata(path).unwrap().len() == 64 << 20);
     }
@@ -301,6 +326,41 @@ mod tests {
         torn_around_a_batch(dir.path(), &batch).await;
         fs::remove_file(dir.path().join("MARK")).unwrap();
         assert!(matches!(open(dir.path()).unwrap_err(), KvError::Corrupt { .. }));
+    }
+
+    fn set_written(path: &Path, at: SystemTime) {
+        OpenOptions::new().write(true).open(path).unwrap().set_modified(at).unwrap();
+    }
+
+    fn written(path: &Path) -> SystemTime {
+        fs::metadata(path).unwrap().modified().unwrap()
+    }
+
+    /// After a failed sync the kernel may keep a batch in memory for whoever reads it, and never write it.
+    #[tokio::test]
+    async fn the_last_batch_is_written_again_and_is_what_it_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, starts) = store(dir.path()).await;
+        let engine = dir.path().join("engine");
+        let before = read(&path).unwrap();
+        set_written(&path, SystemTime::UNIX_EPOCH);
+        mend(&engine, None).unwrap();
+        assert!(written(&path) > SystemTime::UNIX_EPOCH);
+        assert!(read(&path).unwrap() == before);
+        // The engine may have begun another journal, which has none yet.
+        let next = engine.join("77.jnl");
+        File::create_new(&next).unwrap().set_len(64 << 20).unwrap();
+        set_written(&path, SystemTime::UNIX_EPOCH);
+        mend(&engine, None).unwrap();
+        assert!(written(&path) > SystemTime::UNIX_EPOCH);
+        fs::remove_file(&next).unwrap();
+        // Behind one that is torn is none that was acknowledged; the one before it may be the last.
+        let [.., from, to] = starts[..] else { panic!("{starts:?}") };
+        zero(&path, from + 1000, from + 1100);
+        set_written(&path, SystemTime::UNIX_EPOCH);
+        mend(&engine, None).unwrap();
+        assert!(read(&path).unwrap() == before[..from] && from < to);
+        assert_eq!(keys(&open(dir.path()).unwrap()).await.len(), 4 * (COMMITS - 1));
     }
 
     #[tokio::test]
