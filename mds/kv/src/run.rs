@@ -132,6 +132,9 @@ impl Database {
                 Err(error) => (Err(error.clone().into()), Err(error)),
             };
             if let Err(error) = guarded {
+                if error == KvError::Superseded {
+                    self.inner.backend.superseded();
+                }
                 if !error.is_retryable() {
                     return Err(error.into());
                 }

@@ -92,6 +92,13 @@ impl Backend {
         !matches!(self, Self::Embedded(_))
     }
 
+    /// Another server has taken over: that is for good.
+    pub(crate) fn superseded(&self) {
+        if let Self::Foundation(foundation) = self {
+            foundation.superseded();
+        }
+    }
+
     pub(crate) async fn view(&self) -> Result<View, KvError> {
         match self {
             Self::Memory(m) => m.view().await.map(View::Memory),

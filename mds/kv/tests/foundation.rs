@@ -217,6 +217,20 @@ async fn foundation_is_had_by_one_server_at_a_time() {
     assert_eq!(third.begin().get(b"k").await.unwrap().unwrap(), "v");
 }
 
+/// A data directory that was copied to another host while its server lives.
+#[tokio::test]
+#[ignore = "needs a FoundationDB cluster: cargo check-all --only foundationdb"]
+async fn foundation_with_a_copied_identity_is_had_by_another_server() {
+    let identities = tempfile::tempdir().unwrap();
+    let plain = tests_cluster();
+    let (one, copy) = (beside(&identities, "one", &plain), beside(&identities, "copy", &plain));
+    let first = Database::open_foundation(Env::system(), &one).await.unwrap();
+    std::fs::copy(identities.path().join("one"), identities.path().join("copy")).unwrap();
+    let refused = Database::open_foundation(Env::system(), &copy).await.map(drop);
+    assert!(matches!(refused, Err(KvError::InUse { .. })), "{refused:?}");
+    set(&first, "k", "v").await;
+}
+
 /// The network is at work when a process ends, and does not fall over what the end destroys.
 #[test]
 #[ignore = "needs a FoundationDB cluster: cargo check-all --only foundationdb"]

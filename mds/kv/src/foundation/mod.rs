@@ -235,6 +235,14 @@ impl Foundation {
         self.lost.notify_one();
     }
 
+    /// A transaction found another server's epoch.
+    pub(crate) fn superseded(&self) {
+        // Without a tenure it is a test's, which begins one after the other.
+        if self.tenure.is_some() && self.goes_on().is_ok() {
+            self.lose();
+        }
+    }
+
     /// Completes when another server has taken over; for one who waits.
     pub(crate) async fn taken_over(&self) {
         self.lost.notified().await;

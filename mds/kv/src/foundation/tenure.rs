@@ -1,18 +1,21 @@
 //! One server at a time: what a locked directory is to the embedded store.
 //!
 //! ```text
-//! NAME/\xff/tenure    identity 16, beat 8: who has the store, changed every BEAT while it lives
+//! NAME/\xff/tenure    identity 16, beat 8, process 8, place 8: who has the store, changed every BEAT while it lives
 //! ```
 //!
-//! A server's identity is in a file that is locked while it runs; after a crash it finds itself in the row and goes
-//! on at once. Somebody else's row is watched for as long as a living server would certainly have changed it: no
-//! clocks are compared. A server that finds another in its row answers nothing more, and one that has not changed its
-//! row for [`LEASE`] answers nothing until it has: whoever was stopped and goes on cannot know that it was not replaced
-//! meanwhile. A commit that it had begun before is refused for its age; that no later one is applied either is the
-//! epoch's business ([`crate::RunLimits::guarded_by`]).
+//! A server's identity is in a file that is locked while it runs. After a crash it finds itself in the row, with the place
+//! where that file is now, and goes on at once: whoever wrote the row had the lock, and has ended. The same identity at
+//! another place is a copy, or the host has begun anew, and is like somebody else's. Such a row is watched for as long as a
+//! living server would certainly have changed it: no clocks are compared. A server that finds another process in its row
+//! answers nothing more, and one that has not changed its row for [`LEASE`] answers nothing until it has: whoever was
+//! stopped and goes on cannot know that it was not replaced meanwhile. A commit that it had begun before is refused for its
+//! age; that no later one is applied either is the epoch's business ([`crate::RunLimits::guarded_by`]). Releases of old
+//! know identity and beat alone.
 
-use std::fs::OpenOptions;
-use std::io::{Read, Write};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -22,6 +25,7 @@ use foundationdb::options::TransactionOption;
 use sluice_env::{Env, Monotonic};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::{Foundation, failure};
 use crate::KvError;
@@ -40,18 +44,33 @@ const SILENCE: Duration = Duration::from_secs(9);
 const LOOK: Duration = Duration::from_secs(1);
 
 const IDENTITY: usize = 16;
+/// Another for each start of the host.
+const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Who this server is.
 #[derive(Debug)]
 pub(crate) struct Tenure {
     identity: [u8; IDENTITY],
+    process: [u8; 8],
+    place: [u8; 8],
     _lock: LockedFile,
+}
+
+/// What a row says of whoever wrote it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Writer {
+    /// This process.
+    Us,
+    /// One that has ended.
+    Before,
+    /// It may live.
+    Another,
 }
 
 impl Tenure {
     /// Reads the identity in `file`, or draws one, and locks it.
     pub(crate) fn of(file: &Path, env: &Env) -> Result<Self, KvError> {
-        let failed = |e: std::io::Error| KvError::Io { what: format!("using {}: {e}", file.display()) };
+        let failed = |e: io::Error| KvError::Io { what: format!("using {}: {e}", file.display()) };
         let open = OpenOptions::new()
             .read(true)
             .write(true)
@@ -75,16 +94,47 @@ impl Tenure {
                 return Err(KvError::Corrupt { what });
             }
         };
-        Ok(Self { identity, _lock: lock })
+        let process = env.random.array();
+        // Without a place nobody is known to have ended.
+        let place = place(lock.file()).unwrap_or(process);
+        Ok(Self { identity, process, place, _lock: lock })
     }
 
     fn row(&self, beat: u64) -> Vec<u8> {
-        [&self.identity[..], &beat.to_be_bytes()].concat()
+        [&self.identity[..], &beat.to_be_bytes(), &self.process, &self.place].concat()
     }
 
-    fn is_ours(&self, row: &[u8]) -> bool {
-        row.starts_with(&self.identity)
+    fn writer(&self, row: &[u8]) -> Writer {
+        let Some(rest) = row.strip_prefix(&self.identity).and_then(|rest| rest.get(8..)) else {
+            return Writer::Another;
+        };
+        match rest.split_at_checked(8) {
+            Some((process, _)) if process == self.process => Writer::Us,
+            Some((_, place)) if place == self.place => Writer::Before,
+            _ => Writer::Another,
+        }
     }
+
+    fn is_ours(&self, row: Option<&[u8]>) -> bool {
+        row.is_some_and(|row| self.writer(row) == Writer::Us)
+    }
+}
+
+/// This very file, of this host as long as it runs.
+fn place(file: &File) -> io::Result<[u8; 8]> {
+    let (boot, found) = (fs::read(BOOT)?, file.metadata()?);
+    let of = [&boot[..], &found.dev().to_be_bytes(), &found.ino().to_be_bytes()].concat();
+    Ok(xxh3_64(&of).to_be_bytes())
+}
+
+/// What to write, for what was read.
+type Decide<'a> = &'a (dyn Fn(Option<&[u8]>) -> Option<Vec<u8>> + Sync);
+
+/// The row, wherever it is.
+trait Row: Sync {
+    /// Reads it under conflict and writes what `decide` says, if anything; an empty value clears it. Returns what was
+    /// read.
+    fn step(&self, decide: Decide<'_>) -> impl Future<Output = Result<Option<Vec<u8>>, KvError>> + Send;
 }
 
 /// Until when this server may answer.
@@ -119,32 +169,44 @@ impl Lease {
 
 /// Takes the store, or finds that a living server has it; with `standby`, waits until none has.
 pub(crate) async fn take(store: &Foundation, tenure: &Tenure, standby: bool) -> Result<(), KvError> {
-    let free = |row: Option<&[u8]>| row.is_none_or(|row| tenure.is_ours(row));
-    let clock = &store.env.clock;
+    let taken = wait(store, &store.env, tenure, standby).await?;
+    store.lease.renew(taken.ok_or_else(|| KvError::InUse { dir: store.space.place() })?);
+    Ok(())
+}
+
+/// When it began to take it; `None`: a living server has it.
+async fn wait(
+    row: &impl Row,
+    env: &Env,
+    tenure: &Tenure,
+    standby: bool,
+) -> Result<Option<Monotonic>, KvError> {
+    let clock = &env.clock;
+    let free = |row: Option<&[u8]>| row.is_none_or(|row| tenure.writer(row) != Writer::Another);
     // Another server's row, and since when it has been the same.
     let mut seen: Option<(Vec<u8>, Monotonic)> = None;
     loop {
-        let now = clock.now();
-        let silent = seen.clone().filter(|(_, since)| now.since(*since) >= SILENCE).map(|(row, _)| row);
+        let began = clock.now();
+        let silent = seen.clone().filter(|(_, since)| began.since(*since) >= SILENCE).map(|(row, _)| row);
         let may_take = |row: Option<&[u8]>| free(row) || row == silent.as_deref();
-        match (step(store, |row| may_take(row).then(|| tenure.row(0))).await, &mut seen) {
-            (Ok(row), _) if may_take(row.as_deref()) => {
-                store.lease.renew(now);
-                return Ok(());
-            }
+        let found = row.step(&|row| may_take(row).then(|| tenure.row(0))).await;
+        // The other may have changed its row for as long as it had not been read.
+        let read = clock.now();
+        match (found, &mut seen) {
+            (Ok(row), _) if may_take(row.as_deref()) => return Ok(Some(began)),
             (Ok(row), None) => {
                 tracing::info!("another server had this store; waiting to see whether it lives");
-                seen = Some((row.unwrap_or_default(), now));
+                seen = Some((row.unwrap_or_default(), read));
             }
             (Ok(row), Some((known, _))) if row.as_deref() == Some(known) => {}
-            (Ok(row), Some(seen)) if standby => *seen = (row.unwrap_or_default(), now),
-            (Ok(_), Some(_)) => return Err(KvError::InUse { dir: store.space.place() }),
+            (Ok(row), Some(seen)) if standby => *seen = (row.unwrap_or_default(), read),
+            (Ok(_), Some(_)) => return Ok(None),
             // What became of it is in the row.
             (Err(KvError::Conflict | KvError::TooOld | KvError::CommitUnknown), _) => {}
             // A cluster that is away keeps the other server from changing its row: that is no silence.
             (Err(error), Some((_, since))) if standby => {
                 tracing::warn!(%error, "the store is away; waiting");
-                *since = now;
+                *since = read;
             }
             (Err(error), _) => return Err(error),
         }
@@ -168,9 +230,8 @@ async fn renew(store: &Arc<Foundation>, beat: u64) -> Result<(), KvError> {
     store.goes_on()?;
     let began = store.env.clock.now();
     let Some(tenure) = &store.tenure else { return Err(KvError::Closed) };
-    let ours = |row: Option<&[u8]>| row.is_some_and(|row| tenure.is_ours(row));
-    match step(store, |row| ours(row).then(|| tenure.row(beat))).await {
-        Ok(row) if ours(row.as_deref()) => {
+    match store.step(&|row| tenure.is_ours(row).then(|| tenure.row(beat))).await {
+        Ok(row) if tenure.is_ours(row.as_deref()) => {
             store.lease.renew(began);
             Ok(())
         }
@@ -189,28 +250,152 @@ async fn renew(store: &Arc<Foundation>, beat: u64) -> Result<(), KvError> {
 /// Lets the next server begin at once.
 pub(crate) async fn release(store: &Foundation) -> Result<(), KvError> {
     let Some(tenure) = &store.tenure else { return Ok(()) };
-    step(store, |row| row.is_some_and(|row| tenure.is_ours(row)).then(Vec::new)).await.map(drop)
+    store.step(&|row| tenure.is_ours(row).then(Vec::new)).await.map(drop)
 }
 
-/// Reads the row under conflict and writes what `decide` says, if anything; an empty value clears it. Returns what
-/// was read.
-async fn step(
-    store: &Foundation,
-    decide: impl Fn(Option<&[u8]>) -> Option<Vec<u8>>,
-) -> Result<Option<Vec<u8>>, KvError> {
-    let transaction = store.begin()?;
-    let key = store.space.key(TENURE_KEY);
-    let row = store.wait(transaction.get(&key, false)).await.map_err(failure::of_read)?;
-    let row = row.map(|row| row.to_vec());
-    let Some(next) = decide(row.as_deref()) else { return Ok(row) };
-    transaction.set_option(TransactionOption::Timeout(0)).map_err(failure::of_call)?;
-    if next.is_empty() {
-        transaction.clear(&key);
-    } else {
-        transaction.set(&key, &next);
+impl Row for Foundation {
+    async fn step(&self, decide: Decide<'_>) -> Result<Option<Vec<u8>>, KvError> {
+        let transaction = self.begin()?;
+        let key = self.space.key(TENURE_KEY);
+        let row = self.wait(transaction.get(&key, false)).await.map_err(failure::of_read)?;
+        let row = row.map(|row| row.to_vec());
+        let Some(next) = decide(row.as_deref()) else { return Ok(row) };
+        transaction.set_option(TransactionOption::Timeout(0)).map_err(failure::of_call)?;
+        if next.is_empty() {
+            transaction.clear(&key);
+        } else {
+            transaction.set(&key, &next);
+        }
+        match self.wait(transaction.commit()).await {
+            Ok(_) => Ok(row),
+            Err(error) => Err(failure::of_commit(*error, key.len())),
+        }
     }
-    match store.wait(transaction.commit()).await {
-        Ok(_) => Ok(row),
-        Err(error) => Err(failure::of_commit(*error, key.len())),
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    /// The row of a test, and how long it takes to read it.
+    struct Here {
+        env: Env,
+        row: Mutex<Option<Vec<u8>>>,
+        slow: Mutex<Duration>,
+    }
+
+    impl Row for Here {
+        async fn step(&self, decide: Decide<'_>) -> Result<Option<Vec<u8>>, KvError> {
+            let slow = *self.slow.lock();
+            self.env.clock.sleep(slow).await;
+            let mut row = self.row.lock();
+            let found = row.clone();
+            if let Some(next) = decide(found.as_deref()) {
+                *row = Some(next);
+            }
+            Ok(found)
+        }
+    }
+
+    struct World {
+        env: Env,
+        here: Here,
+        folder: tempfile::TempDir,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let env = Env::simulated(1);
+            let here = Here { env: env.clone(), row: Mutex::default(), slow: Mutex::default() };
+            Self { env, here, folder: tempfile::tempdir().unwrap() }
+        }
+
+        fn file(&self, name: &str) -> PathBuf {
+            self.folder.path().join(name)
+        }
+
+        fn tenure(&self, name: &str) -> Tenure {
+            Tenure::of(&self.file(name), &self.env).unwrap()
+        }
+
+        async fn wait(&self, tenure: &Tenure, standby: bool) -> Option<Duration> {
+            let began = self.env.clock.now();
+            let taken = wait(&self.here, &self.env, tenure, standby).await.unwrap()?;
+            Some(taken.since(began))
+        }
+
+        async fn beats(&self, tenure: &Tenure) {
+            for beat in 1.. {
+                self.env.clock.sleep(BEAT).await;
+                *self.here.row.lock() = Some(tenure.row(beat));
+            }
+        }
+
+        /// What a waiting server comes to while that one lives.
+        async fn wait_beside(&self, lives: &Tenure, tenure: &Tenure) -> Option<Duration> {
+            tokio::select! {
+                () = self.beats(lives) => unreachable!(),
+                taken = self.wait(tenure, false) => taken,
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_was_killed_goes_on_at_once() {
+        let w = World::new();
+        let first = w.tenure("a");
+        assert_eq!(w.wait(&first, false).await, Some(Duration::ZERO));
+        drop(first);
+        let again = w.tenure("a");
+        assert_eq!(w.wait(&again, false).await, Some(Duration::ZERO));
+        assert!(again.is_ours(w.here.row.lock().as_deref()));
+    }
+
+    /// A data directory that was copied to another host, or moved while its server lives.
+    #[tokio::test(start_paused = true)]
+    async fn a_copied_identity_is_another_server() {
+        let w = World::new();
+        let first = w.tenure("a");
+        w.wait(&first, false).await.unwrap();
+        fs::copy(w.file("a"), w.file("copy")).unwrap();
+        let copy = w.tenure("copy");
+        assert_eq!(w.wait_beside(&first, &copy).await, None);
+        // When it is silent the copy takes it, and it finds out when it goes on.
+        assert!(w.wait(&copy, false).await.unwrap() >= SILENCE);
+        assert!(!first.is_ours(w.here.row.lock().as_deref()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_release_of_old_finds_what_it_knows_and_is_told_from_ours() {
+        let w = World::new();
+        let ours = w.tenure("a");
+        let mut row = ours.row(7);
+        assert_eq!(row.drain(..24).collect::<Vec<_>>(), [&ours.identity[..], &7u64.to_be_bytes()].concat());
+        // It may live, somewhere, with a copy.
+        let old = [&ours.identity[..], &7u64.to_be_bytes()].concat();
+        *w.here.row.lock() = Some(old.clone());
+        assert_eq!(ours.writer(&old), Writer::Another);
+        assert!(w.wait(&ours, false).await.unwrap() >= SILENCE);
+    }
+
+    /// The lease of whoever changed the row just before it was read lasts longer than from when the read began.
+    #[tokio::test(start_paused = true)]
+    async fn silence_begins_when_the_row_was_read() {
+        let w = World::new();
+        let (first, second) = (w.tenure("a"), w.tenure("b"));
+        w.wait(&first, false).await.unwrap();
+        let slow = Duration::from_secs(5);
+        *w.here.slow.lock() = slow;
+        let changes = async {
+            w.env.clock.sleep(slow - Duration::from_millis(1)).await;
+            *w.here.row.lock() = Some(first.row(9));
+            *w.here.slow.lock() = Duration::ZERO;
+        };
+        let (taken, ()) = tokio::join!(w.wait(&second, true), changes);
+        assert!(taken.unwrap() >= slow + SILENCE, "{taken:?}");
     }
 }
