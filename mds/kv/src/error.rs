@@ -79,6 +79,16 @@ impl KvError {
         matches!(self, Self::Conflict | Self::TooOld | Self::Unavailable { .. })
     }
 
+    /// Whether others were at work at the same place, for as long as it was tried: a transaction that does less may get
+    /// through.
+    pub fn is_contention(&self) -> bool {
+        match self {
+            Self::Conflict | Self::TooOld => true,
+            Self::GaveUp { last, .. } => last.is_contention(),
+            _ => false,
+        }
+    }
+
     /// Whether the transaction may have been applied.
     pub fn maybe_committed(&self) -> bool {
         match self {

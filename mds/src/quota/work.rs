@@ -60,7 +60,7 @@ async fn count(mds: &Arc<Mds>) -> Result<(), FsError> {
                 }
                 return Ok(());
             }
-            Err(error) if is_conflict(&error) && limit > LEAST => limit /= 2,
+            Err(error) if is_contention(&error) && limit > LEAST => limit /= 2,
             Err(error) => return Err(error),
         }
         drop(alone);
@@ -68,17 +68,18 @@ async fn count(mds: &Arc<Mds>) -> Result<(), FsError> {
     }
 }
 
-/// Brings every tree to where its state wants it.
+/// Brings every tree to where its state wants it. One that does not get there keeps no other.
 async fn walk(mds: &Arc<Mds>) -> Result<(), FsError> {
     mds.keep_trees().await?;
+    let mut all = Ok(());
     for quota in mds.quotas.all() {
         if let (Subject::Tree(tree), Some((_, TreeState::Filling | TreeState::Emptying))) =
             (quota.subject, quota.tree)
         {
-            walk_tree(mds, tree).await?;
+            all = all.and(walk_tree(mds, tree).await);
         }
     }
-    Ok(())
+    all
 }
 
 async fn walk_tree(mds: &Arc<Mds>, tree: FileId) -> Result<(), FsError> {
@@ -90,7 +91,7 @@ async fn walk_tree(mds: &Arc<Mds>, tree: FileId) -> Result<(), FsError> {
         match step {
             Ok(Walked::Some) => {}
             Ok(Walked::All) => break,
-            Err(error) if is_conflict(&error) && limit > LEAST => limit /= 2,
+            Err(error) if is_contention(&error) && limit > LEAST => limit /= 2,
             Err(error) => return Err(error),
         }
         mds.env.clock.sleep(BREATH).await;
@@ -103,8 +104,8 @@ async fn walk_tree(mds: &Arc<Mds>, tree: FileId) -> Result<(), FsError> {
     Ok(())
 }
 
-fn is_conflict(error: &FsError) -> bool {
-    matches!(error, FsError::Kv(error) if error.is_retryable())
+fn is_contention(error: &FsError) -> bool {
+    matches!(error, FsError::Kv(error) if error.is_contention())
 }
 
 impl Mds {

@@ -544,3 +544,31 @@ fn counting_anew_is_not_taken_for_ended_before_it_has_begun() {
         }
     });
 }
+
+/// A step that is never through before somebody changes one of its files becomes smaller.
+#[test]
+fn a_tree_whose_files_change_all_the_while_is_filled() {
+    const FILES: usize = 300;
+    simulate(14, async |world: World| {
+        let (root, _) = clients(&world).await;
+        root.ok(at("/", mkdir("t"))).await;
+        for n in 0..FILES {
+            root.ok(at("/t", mkdir(&format!("d{n}")))).await;
+        }
+        let busy = async {
+            for n in 0.. {
+                root.ok(at(&format!("/t/d{}", n * 7 % FILES), setattr(ANONYMOUS, &mode(0o700)))).await;
+            }
+        };
+        let filled = async {
+            set(&world, of_tree("/t"), NONE, (0, 1_000)).await;
+            until_whole(&world, "/t").await;
+        };
+        world.db.set_faults(Faults { latency: Duration::from_millis(4), ..Faults::NONE });
+        let filled = world.env.clock.timeout(Duration::from_secs(120), filled);
+        let filled = tokio::select! { filled = filled => filled, () = busy => unreachable!() };
+        filled.unwrap();
+        world.db.set_faults(Faults::NONE);
+        assert_eq!(used(&world, of_tree("/t")).await.0, 1 + FILES as u64);
+    });
+}
