@@ -361,6 +361,11 @@ impl Held {
         }
     }
 
+    /// Nobody knows whether the transaction committed.
+    pub(crate) fn doubt(mut self) {
+        drop(self.end(Outcome::Unknown));
+    }
+
     fn end(&mut self, outcome: Outcome) -> Option<Reply> {
         let ticket = self.ticket.take()?;
         if self.cuts {

@@ -179,7 +179,13 @@ async fn settle(mds: &Arc<Mds>, entry: &Arc<FileEntry>) -> Result<bool, FsError>
         want.space_used = Some(seen.space);
         want.mirrors_dirty = layout.components.iter().any(|component| component.mirrors > 1);
     }
-    let changed = commit(mds, entry.key, want).await?;
+    let changed = match commit(mds, entry.key, want).await {
+        Err(error) if is_unknown(&error) => {
+            held.doubt();
+            return Err(error);
+        }
+        done => done?,
+    };
     if settled {
         mds.unsettled.lock().remove(&entry.key.fileid);
     }
@@ -278,8 +284,19 @@ pub(crate) async fn clear_rw(mds: Arc<Mds>, entry: Arc<FileEntry>) {
             held.into_iter().for_each(|ticket| drop(ticket.commit()));
         }
         // A row that stays costs a question to the data servers after the next restart, nothing else.
-        Err(error) => tracing::warn!(%error, "cannot clear the rows of files closed cleanly"),
+        Err(error) => {
+            tracing::warn!(%error, "cannot clear the rows of files closed cleanly");
+            if is_unknown(&error) {
+                mds.files.stilled(mds.moment());
+                held.into_iter().for_each(Held::doubt);
+            }
+        }
     }
+}
+
+/// The rows that it was to clear may be gone.
+fn is_unknown(error: &FsError) -> bool {
+    matches!(error, FsError::Kv(error) if error.maybe_committed())
 }
 
 /// Whether the rw_layout row exists and whether the inode is an orphan.

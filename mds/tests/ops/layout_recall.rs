@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use sluice_kv::Faults;
 use sluice_state::lease::seq4_status;
 use sluice_xdr::control::ctl_fence_kind;
 use sluice_xdr::nfs4::*;
@@ -218,5 +219,27 @@ fn an_expired_client_is_fenced_when_it_is_in_the_way() {
         scene.b.patient(truncate(&scene)).await;
         assert!(world.env.clock.now().since(start) < Duration::from_secs(3));
         assert_eq!(fenced(&data_server), 1);
+    });
+}
+
+/// A server that starts anew asks the data servers about files that have a row: a layout without one would be forgotten.
+#[test]
+fn a_layout_has_its_row_though_nobody_knows_what_became_of_the_last_one() {
+    simulate(9, async |world: World| {
+        let scene = scene(&world).await;
+        let rows = async || {
+            let txn = world.db.begin();
+            let namespace = sluice_namespace::Namespace::load(&txn).await.unwrap().unwrap();
+            namespace.read_write_files(&txn, None, 10).await.unwrap().len()
+        };
+        assert_eq!(rows().await, 1);
+        give_back(&scene, scene.layout).await;
+        world.db.set_faults(Faults { unknown_applied: 1.0, ..Faults::NONE });
+        while rows().await > 0 {
+            world.sleep(Duration::from_millis(5)).await;
+        }
+        world.db.set_faults(Faults::NONE);
+        get(&scene.b, &scene.fh, scene.open).await;
+        assert_eq!(rows().await, 1);
     });
 }

@@ -26,6 +26,12 @@ impl File {
                 }
                 Reply::Aborted
             }
+            Outcome::Unknown => {
+                if held.work.clears_rw {
+                    self.row_cleared();
+                }
+                Reply::Aborted
+            }
             Outcome::Committed => self.commit(ctx, &held, out),
         };
         if matches!(held.work.intent, Intent::Open(_)) && !matches!(reply, Reply::Opened { .. }) {

@@ -306,13 +306,16 @@ impl Ticket {
     }
 }
 
-/// How the transaction ended. An unknown result keeps the ticket until it is resolved.
+/// How the transaction ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// It is durable.
     Committed,
     /// It did not happen; the state is as before `prepare`.
     Aborted,
+    /// Nobody knows. The state is as before `prepare`, but that a row which it may have cleared counts as not there: to
+    /// write it again does no harm.
+    Unknown,
 }
 
 /// What `prepare` says; the effects beside it (recalls, wake-ups) are applied at once in every case.

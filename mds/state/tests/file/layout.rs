@@ -117,6 +117,25 @@ fn a_grant_waits_for_the_clearing_of_the_row_and_writes_it_again() {
 }
 
 #[test]
+fn a_row_that_may_be_gone_is_written_again() {
+    for (applied, intent) in [(true, Intent::ClearRw), (false, Intent::ClearRw), (true, Intent::Settle)] {
+        let mut w = opened();
+        w.layout(A, RW).unwrap();
+        w.layout_return(A, ReturnMode::Any).unwrap();
+        let clear = w.ticket(&intent);
+        assert!(clear.clears_rw());
+        if applied {
+            w.store(&clear);
+        }
+        assert_eq!(w.finish(clear, Outcome::Unknown), Reply::Aborted);
+        let get = w.layout_get(A, RW);
+        let get = w.ticket(&get);
+        assert!(get.must_persist_rw(), "{applied} {intent:?}");
+        w.finish(get, Outcome::Committed);
+    }
+}
+
+#[test]
 fn a_commit_in_flight_keeps_the_row() {
     let mut w = opened();
     w.layout(A, RW).unwrap();
