@@ -17,6 +17,10 @@ use crate::superblock::Superblock;
 /// Servers that may have taken it over since the dump. The epoch fits in 32 bits for many loads.
 const TAKEOVERS: u64 = 1 << 16;
 
+/// How far the versions of the store may have come since the dump: those of a cluster are a million a second, for nine
+/// years. There is room for some 60,000 copies of copies.
+const VERSIONS: u64 = 1 << 48;
+
 /// Capability epochs that may have begun since the dump.
 const TURNS: u32 = 1 << 12;
 /// Those that may be alive in a copy. Data servers compare 16 bits as serial numbers, and the server that has the copy
@@ -53,7 +57,7 @@ pub fn is_counted(key: &[u8]) -> bool {
 ///
 /// Change attributes are `change base + version of the stamp`, and the versions of the store that it goes to have
 /// nothing to do with those it comes from: stamps begin anew at 0, above a base that no change attribute of before
-/// reached. Every client sees everything changed once.
+/// reached, nor one that the other file system has given out since. Every client sees everything changed once.
 ///
 /// # Errors
 /// A row that must be changed and cannot be read.
@@ -61,7 +65,7 @@ fn moved(key: &Bytes, value: Bytes, version: u64) -> Result<Bytes, FsError> {
     match key.first().copied().unwrap_or_default() {
         keys::SUPERBLOCK => {
             let mut superblock = Superblock::decode(value)?;
-            superblock.change_base = superblock.change_base.saturating_add(version).saturating_add(1);
+            superblock.change_base = superblock.change_base.saturating_add(version).saturating_add(VERSIONS);
             Ok(superblock.encode())
         }
         keys::MDS_EPOCH => {

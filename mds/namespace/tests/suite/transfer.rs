@@ -120,6 +120,29 @@ async fn the_copy_uses_numbers_that_the_original_cannot_have_used() {
     assert!(takes_over(&copy).await > takes_over(&w).await + 1_000);
 }
 
+/// Clients that know the original may be told of the copy instead: what they have in memory is not what the copy has.
+#[tokio::test(start_paused = true)]
+async fn no_change_attribute_is_one_that_the_original_gave_out_after_the_dump() {
+    let (mut w, dir, file) = busy_world().await;
+    for _ in 0..3 {
+        let (all, version) = rows(&w.db).await;
+        let copy = load(&w, &all, version, &fresh(&w)).await.unwrap();
+        for n in 0..50 {
+            w.file(dir, &format!("later{n}")).await;
+            w.setattr(file.key, SetAttr { mode: Some(n), ..SetAttr::default() }, &Credential::ROOT)
+                .await
+                .unwrap();
+        }
+        for key in [dir, file.key] {
+            let (original, there) = (w.stat(key).await.unwrap().change, copy.stat(key).await.unwrap().change);
+            assert!(there > original, "{key:?}: {original} in the original, then {there}");
+        }
+        // A copy of a copy is above all of them, and there is room for many.
+        assert!(copy.stat(dir).await.unwrap().change < 1 << 52);
+        w = copy;
+    }
+}
+
 /// Data servers compare 16 bits of epochs: not too many are alive, however often it is loaded without being used.
 #[tokio::test(start_paused = true)]
 async fn a_copy_of_a_copy_has_few_epochs() {
