@@ -5,6 +5,10 @@ use crate::ids::{ClientId, Time};
 use crate::lease::LeaseState;
 use crate::recovery::Effect;
 
+/// Effects of one round of housekeeping, but for those of its last client. Their rows are written in one transaction, and
+/// after a power loss at a site thousands of clients are gone together.
+const MOST: usize = 1000;
+
 /// Answer to a conflict with a client's state.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Expire {
@@ -43,14 +47,14 @@ impl Clients {
     }
 
     /// Housekeeping: rows of clients that did not come back in time, unconfirmed records older than a lease, dead clients
-    /// that have drained, those in courtesy for too long (without state: for a lease) or too many of them.
+    /// that have drained, those in courtesy for too long (without state: for a lease) or too many of them. Of many, some.
     pub fn reap(&mut self, now: Time, has_state: &dyn Fn(ClientId) -> bool) -> Vec<Effect> {
         let lease = self.config.lease_nanos;
         let mut effects = Vec::new();
         if !self.grace.in_grace() {
             // Their rows have lost all meaning (§8.4.3): only to be swept up.
-            let rows = std::mem::take(&mut self.absent);
-            effects.extend(rows.into_values().map(|a| Effect::ForgetClient(a.row.id)));
+            let rows = std::iter::from_fn(|| self.absent.pop_first());
+            effects.extend(rows.take(MOST).map(|(_, absent)| Effect::ForgetClient(absent.row.id)));
         }
         let late = self.unconfirmed.iter().take_while(|(created, _)| now > created.plus_nanos(lease));
         for id in late.map(|(_, id)| *id).collect::<Vec<_>>() {
@@ -82,6 +86,10 @@ impl Clients {
         let surplus = courtesy.len().saturating_sub(self.config.max_courtesy);
         gone.extend(courtesy.into_iter().take(surplus).map(|(.., id)| id));
         for id in gone {
+            // The next round is for the others.
+            if effects.len() >= MOST {
+                break;
+            }
             // A SEQUENCE may have come in since.
             if let Expire::Gone(more) = self.expire(now, id) {
                 effects.extend(more);

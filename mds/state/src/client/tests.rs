@@ -236,6 +236,26 @@ mod expiry {
         assert!(effects.contains(&Effect::ReleaseState(b)) && !effects.contains(&Effect::ReleaseState(a)));
     }
 
+    /// The rows of a round go in one transaction, which may not have more than 10 MB.
+    #[test]
+    fn many_that_are_gone_together_end_a_few_at_a_time() {
+        const CLIENTS: usize = 1000;
+        let mut w = World::with(ClientsConfig { max_clients: 2 * CLIENTS, ..config() });
+        for n in 0..CLIENTS {
+            w.client(eid(format!("o{n}").leak(), 1, 0));
+        }
+        w.now = Time(200 * LEASE);
+        let mut gone = 0;
+        while !w.t.is_empty() {
+            let effects = w.t.reap(w.now, STATEFUL);
+            let ended = effects.iter().filter(|effect| matches!(effect, Effect::ForgetClient(_))).count();
+            assert!((1..=500).contains(&ended), "{ended} at once");
+            assert!(w.t.is_empty() || w.t.next_deadline(w.now) <= w.now, "the others need not wait");
+            gone += ended;
+        }
+        assert_eq!(gone, CLIENTS);
+    }
+
     #[test]
     fn evicted_clients_drain() {
         let mut w = World::new();
