@@ -333,19 +333,29 @@ async fn collect_orphans(mds: Arc<Mds>) {
     }
 }
 
-/// What is held of an unlinked file; `None`: it has gone meanwhile.
+/// What is held of an unlinked file; `None`: it has gone meanwhile, or cannot be read, and keeps no other.
 async fn orphan(mds: &Arc<Mds>, key: &InodeKey) -> Option<Arc<FileEntry>> {
     loop {
         match mds.file(key).await {
             Ok(entry) => return Some(entry),
             // Its state goes with the server.
             Err(FsError::Stale | FsError::Kv(KvError::Closed)) => return None,
-            Err(error) => {
+            Err(error) if passes(&error) => {
                 tracing::warn!(%error, file = key.fileid.0, "cannot look at an unlinked file; trying again");
                 mds.env.clock.sleep(RETRY).await;
             }
+            Err(error) => {
+                tracing::error!(%error, file = key.fileid.0, "an unlinked file cannot be collected");
+                return None;
+            }
         }
     }
+}
+
+/// The store is away or slow, or the server ends: it is not the file.
+fn passes(error: &FsError) -> bool {
+    let damaged = matches!(error, FsError::Kv(KvError::Corrupt { .. }));
+    matches!(error, FsError::Busy | FsError::Fenced { .. } | FsError::Kv(_)) && !damaged
 }
 
 /// Truncations that were committed and not yet carried out at the data servers.

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use sluice_kv::Faults;
+use sluice_namespace::transfer::{everything, is_counted};
 use sluice_xdr::control::ctl_stat;
 use sluice_xdr::nfs4::*;
 
@@ -109,6 +110,36 @@ fn unlinked_files_of_before_a_restart_go_though_the_store_fails() {
         world.db.set_faults(Faults::NONE);
         world.sleep(Duration::from_secs(120)).await;
         assert_eq!(orphans().await, 0);
+    });
+}
+
+/// One that cannot be read keeps no other.
+#[test]
+fn unlinked_files_of_before_a_restart_go_though_one_is_damaged() {
+    simulate(6, async |mut world: World| {
+        let client = world.client("a").await;
+        let counted = async || {
+            let rows = world.db.snapshot().await.unwrap().page(&everything(), usize::MAX).await.unwrap();
+            rows.into_iter().map(|(key, _)| key).filter(|key| is_counted(key)).collect::<BTreeSet<_>>()
+        };
+        let before = counted().await;
+        let mut first = None;
+        for number in 0..4 {
+            let name = format!("f{number}");
+            client.open(&name, OPEN4_SHARE_ACCESS_BOTH, 0).await;
+            unlink(&client, &name).await;
+            // Its name is gone: that is the inode.
+            first = first.or(counted().await.difference(&before).next().cloned());
+        }
+        let mut txn = world.db.begin();
+        txn.set(first.unwrap(), &b"damaged"[..]);
+        txn.commit().await.unwrap();
+        drop(client);
+        world.restart().await;
+        world.sleep(Duration::from_secs(200)).await;
+        let txn = world.db.begin();
+        let left = sluice_namespace::Namespace::load(&txn).await.unwrap().unwrap();
+        assert_eq!(left.orphans(&txn, None, 10).await.unwrap().len(), 1);
     });
 }
 
