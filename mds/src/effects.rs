@@ -41,8 +41,8 @@ impl Mds {
                 }
                 Effect::Callback(recall) => self.spawn(callback::recall(mds, entry, recall)),
                 Effect::NotifyLock { owner } => self.spawn(callback::notify_lock(mds, entry, owner)),
-                Effect::Fence { fence, client } => {
-                    self.spawn(dsctl::fence_holder_on_file(mds, entry, client, fence))
+                Effect::Fence { fence, client, own } => {
+                    self.spawn(dsctl::fence_holder_on_file(mds, entry, client, (fence, own)));
                 }
                 Effect::RwIdle => self.spawn(layout::settle::clear_rw(mds, entry)),
                 Effect::NeedsSettle => self.spawn(layout::settle::settle_in_background(mds, entry)),

@@ -12,6 +12,7 @@ use bytes::Bytes;
 
 use crate::data_file::DataFile;
 use crate::fence::{Access, Refusal};
+use crate::lane::Turn;
 use crate::{Store, StoreError};
 
 /// Bytes of a data file, all of them in memory when this was made.
@@ -73,7 +74,7 @@ impl InPlace {
             buffer.as_mut().get_mut(read..).unwrap_or_default().fill(0);
             Ok(buffer.freeze(left))
         };
-        self.store.on(&self.store.read_lane, None, load).await
+        self.store.on(&self.store.read_lane, Turn::Any, load).await
     }
 
     /// A data file that was removed is still what it was: nobody has written to it since.

@@ -24,6 +24,16 @@ pub(crate) type Rest = Box<dyn FnOnce() + Send>;
 
 type Work = Box<dyn FnOnce() -> Option<Rest> + Send>;
 
+/// What work has to wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    Any,
+    /// All work that was to have the file for itself and was queued before, and has it for itself.
+    Alone(FileKey),
+    /// The same, beside others of its kind.
+    Behind(FileKey),
+}
+
 /// Work that one thread of a patient lane may have before it.
 const CROWD: usize = 64;
 
@@ -32,10 +42,10 @@ const STALL: Duration = Duration::from_millis(2);
 
 #[derive(Default)]
 struct Queue {
-    /// To be done by whoever comes first.
+    /// To be done by whoever comes first; what has a file for itself with it.
     ready: VecDeque<(Option<FileKey>, Work)>,
-    /// Files for which something is ready or being done, and what is to be done afterwards.
-    files: BTreeMap<FileKey, VecDeque<Work>>,
+    /// Files that something ready or being done has for itself, and what is to be done afterwards: this alone, or not.
+    files: BTreeMap<FileKey, VecDeque<(bool, Work)>>,
     threads: usize,
     /// Pieces of work begun.
     begun: u64,
@@ -45,24 +55,40 @@ struct Queue {
 
 impl Queue {
     /// False: it waits until what was there before it for its file is done.
-    fn push(&mut self, alone: Option<FileKey>, work: Work) -> bool {
-        if let Some(key) = alone {
-            if let Some(behind) = self.files.get_mut(&key) {
-                behind.push_back(work);
-                return false;
-            }
-            self.files.insert(key, VecDeque::new());
+    fn push(&mut self, turn: Turn, work: Work) -> bool {
+        let (key, alone) = match turn {
+            Turn::Any => (None, None),
+            Turn::Alone(key) => (Some(key), Some(key)),
+            Turn::Behind(key) => (Some(key), None),
+        };
+        if let Some(behind) = key.and_then(|key| self.files.get_mut(&key)) {
+            behind.push_back((alone.is_some(), work));
+            return false;
         }
+        self.files.extend(alone.map(|key| (key, VecDeque::new())));
         self.ready.push_back((alone, work));
         true
     }
 
-    fn done(&mut self, alone: Option<FileKey>) {
-        let Some(key) = alone else { return };
-        match self.files.get_mut(&key).and_then(VecDeque::pop_front) {
-            Some(next) => self.ready.push_back((alone, next)),
-            None => drop(self.files.remove(&key)),
+    /// What waited for it can be done now. How many pieces are ready besides the one that takes its place.
+    fn done(&mut self, alone: Option<FileKey>) -> usize {
+        let Some(key) = alone else { return 0 };
+        let before = self.ready.len();
+        while let Some((alone, next)) = self.files.get_mut(&key).and_then(VecDeque::pop_front) {
+            self.ready.push_back((alone.then_some(key), next));
+            if alone {
+                return self.ready.len() - before - 1;
+            }
         }
+        self.files.remove(&key);
+        (self.ready.len() - before).saturating_sub(1)
+    }
+
+    /// Places for threads that are to help with so much, up to `most` in all.
+    fn helpers(&mut self, more: usize, most: usize) -> usize {
+        let helpers = more.min(most.saturating_sub(self.threads));
+        self.threads += helpers;
+        helpers
     }
 }
 
@@ -92,13 +118,14 @@ struct Place<'a> {
 impl Place<'_> {
     fn leave(&mut self) {
         let mut queue = self.lane.queue.lock();
-        queue.done(self.alone.take());
+        let more = queue.done(self.alone.take());
         self.held = false;
         if queue.ready.is_empty() {
             queue.threads -= 1;
         } else {
+            let helpers = queue.helpers(more, self.lane.most);
             drop(queue);
-            self.lane.start(self.env);
+            (0..=helpers).for_each(|_| self.lane.start(self.env));
         }
     }
 
@@ -134,14 +161,9 @@ impl Lane {
         Arc::new(Self { most: most.max(1), crowd, queue: Mutex::default() })
     }
 
-    /// Queues `work`, which may block; with a file, behind all work that was queued with the same one.
-    pub(crate) fn run(
-        self: &Arc<Self>,
-        env: &Env,
-        alone: Option<FileKey>,
-        work: impl FnOnce() + Send + 'static,
-    ) {
-        self.begin(env, alone, move || {
+    /// Queues `work`, which may block.
+    pub(crate) fn run(self: &Arc<Self>, env: &Env, turn: Turn, work: impl FnOnce() + Send + 'static) {
+        self.begin(env, turn, move || {
             work();
             None
         });
@@ -151,12 +173,12 @@ impl Lane {
     pub(crate) fn begin(
         self: &Arc<Self>,
         env: &Env,
-        alone: Option<FileKey>,
+        turn: Turn,
         work: impl FnOnce() -> Option<Rest> + Send + 'static,
     ) {
         let work = Box::new(work);
         let mut queue = self.queue.lock();
-        if !queue.push(alone, work) || queue.threads >= self.most {
+        if !queue.push(turn, work) || queue.threads >= self.most {
             return;
         }
         if queue.threads > 0 && queue.ready.len() <= self.crowd * queue.threads {
@@ -202,9 +224,10 @@ impl Lane {
     fn drain(self: &Arc<Self>, env: &Env) {
         let mut place = Place { lane: self, env, held: true, alone: None };
         loop {
-            let work = {
+            let (work, helpers) = {
                 let mut queue = self.queue.lock();
-                queue.done(place.alone.take());
+                let more = queue.done(place.alone.take());
+                let helpers = queue.helpers(more, self.most);
                 let Some((alone, work)) = queue.ready.pop_front() else {
                     // Under the same lock as the look at the queue: whoever queues next sees it.
                     queue.threads -= 1;
@@ -213,8 +236,9 @@ impl Lane {
                 };
                 place.alone = alone;
                 queue.begun += 1;
-                work
+                (work, helpers)
             };
+            (0..helpers).for_each(|_| self.start(env));
             if let Some(rest) = work() {
                 place.leave();
                 rest();
@@ -242,7 +266,7 @@ mod tests {
             let (now, most, done) = (Arc::clone(&now), Arc::clone(&most), Arc::clone(&done));
             lane.run(
                 &env,
-                None,
+                Turn::Any,
                 Box::new(move || {
                     most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                     std::hint::black_box((0..1000 * (i % 7)).sum::<usize>());
@@ -281,14 +305,14 @@ mod tests {
             let work = move || {
                 done.fetch_add(1, Ordering::SeqCst);
             };
-            lane.run(&env, None, Box::new(work));
+            lane.run(&env, Turn::Any, Box::new(work));
         };
         let (open, gate) = channel::<()>();
         let gate = Arc::new(Mutex::new(gate));
         let stuck = || {
             let gate = Arc::clone(&gate);
             // Until the other end is gone.
-            lane.run(&env, None, Box::new(move || _ = gate.lock().recv()));
+            lane.run(&env, Turn::Any, Box::new(move || _ = gate.lock().recv()));
         };
         stuck();
         // The thread may not have begun with the first one yet.
@@ -319,9 +343,9 @@ mod tests {
         let (env, lane) = (Env::system(), Lane::new(1));
         let done = Arc::new(AtomicUsize::new(0));
         let (open, gate) = channel::<()>();
-        let file = Some(FileKey { file: 1, slot: 0 });
+        let file = FileKey { file: 1, slot: 0 };
         let counting = Arc::clone(&done);
-        lane.begin(&env, file, move || {
+        lane.begin(&env, Turn::Alone(file), move || {
             let rest = move || {
                 // Until the other end is gone.
                 _ = gate.recv();
@@ -331,9 +355,9 @@ mod tests {
         });
         // Queued before it begins, and after.
         for all in [2, 4] {
-            for alone in [file, None] {
+            for turn in [Turn::Alone(file), Turn::Any] {
                 let done = Arc::clone(&done);
-                lane.run(&env, alone, move || _ = done.fetch_add(1, Ordering::SeqCst));
+                lane.run(&env, turn, move || _ = done.fetch_add(1, Ordering::SeqCst));
             }
             until(&env, || done.load(Ordering::SeqCst) == all).await;
         }
@@ -352,7 +376,7 @@ mod tests {
             // One that runs and a crowd behind it.
             for _ in 0..=CROWD {
                 let gate = Arc::clone(&gate);
-                lane.run(&env, None, Box::new(move || drop(gate.lock())));
+                lane.run(&env, Turn::Any, Box::new(move || drop(gate.lock())));
             }
             assert!(lane.queue.lock().threads >= threads, "{lane:?}");
         }
@@ -385,12 +409,12 @@ mod tests {
                 busy[file as usize].fetch_sub(1, Ordering::SeqCst);
                 assert!(i != 100, "as asked");
             };
-            lane.run(&env, Some(FileKey { file, slot: 0 }), Box::new(work));
+            lane.run(&env, Turn::Alone(FileKey { file, slot: 0 }), Box::new(work));
         }
         drop(closed);
         while order.lock().len() < 400 {
             // A thread that failed left its place: the next work finds it free.
-            lane.run(&env, None, Box::new(|| ()));
+            lane.run(&env, Turn::Any, Box::new(|| ()));
             env.clock.sleep(Duration::from_millis(1)).await;
         }
         let order = order.lock();
@@ -410,8 +434,8 @@ mod tests {
         let closed = gate.lock();
         for i in 0..20 {
             let (done, gate) = (Arc::clone(&done), Arc::clone(&gate));
-            let alone = (i % 2 == 0).then_some(FileKey { file: 1, slot: 0 });
-            lane.run(&env, alone, move || {
+            let turn = if i % 2 == 0 { Turn::Alone(FileKey { file: 1, slot: 0 }) } else { Turn::Any };
+            lane.run(&env, turn, move || {
                 drop(gate.lock());
                 done.fetch_add(1, Ordering::SeqCst);
                 assert!(i % 5 != 0, "as asked");
@@ -423,6 +447,31 @@ mod tests {
         assert!(lane.queue.lock().files.is_empty());
     }
 
+    /// What need not be alone is done beside others of its kind, behind what was alone before it.
+    #[tokio::test]
+    async fn several_share_a_file_behind_one_that_was_alone() {
+        let (env, lane) = (Env::system(), Lane::new(4));
+        let file = FileKey { file: 1, slot: 0 };
+        let (open, gate) = channel::<()>();
+        let (all, done) = (Arc::new(std::sync::Barrier::new(3)), Arc::new(AtomicUsize::new(0)));
+        // Until the other end is gone.
+        lane.run(&env, Turn::Alone(file), move || _ = gate.recv());
+        for _ in 0..3 {
+            let (all, done) = (Arc::clone(&all), Arc::clone(&done));
+            lane.run(&env, Turn::Behind(file), move || {
+                done.fetch_add(1, Ordering::SeqCst);
+                all.wait();
+            });
+        }
+        env.clock.sleep(Duration::from_millis(20)).await;
+        assert_eq!(done.load(Ordering::SeqCst), 0);
+        drop(open);
+        // Each waits for the others.
+        until(&env, || done.load(Ordering::SeqCst) == 3).await;
+        let over = |queue: &Queue| queue.files.is_empty() && queue.threads == 0;
+        until(&env, || over(&lane.queue.lock())).await;
+    }
+
     /// Without threads, which the system may let rest for as long as the others take for everything.
     #[test]
     fn a_file_with_much_to_do_gets_turns_as_others_do() {
@@ -430,7 +479,7 @@ mod tests {
             let mut queue = Queue::default();
             for i in 0..400u64 {
                 let file = if i % 2 == 0 { 0 } else { 1 + i % 4 };
-                queue.push(Some(FileKey { file, slot: 0 }), Box::new(|| None));
+                queue.push(Turn::Alone(FileKey { file, slot: 0 }), Box::new(|| None));
             }
             let (mut doing, mut order) = (VecDeque::new(), Vec::new());
             while order.len() < 400 {

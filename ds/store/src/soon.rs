@@ -6,6 +6,7 @@ use bytes::BytesMut;
 
 use crate::FileKey;
 use crate::data_file::DataFile;
+use crate::lane::Turn;
 use crate::store::Store;
 
 /// A data file that is open, a few bytes of which were asked for by [`Store::read_now`] in vain.
@@ -41,6 +42,6 @@ impl Soon {
             drop(file);
             then(full.then_some(buffer));
         };
-        store.wait_lane.run(&store.env, None, work);
+        store.wait_lane.run(&store.env, Turn::Any, work);
     }
 }

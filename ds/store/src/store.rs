@@ -19,7 +19,7 @@ use crate::folders::Folders;
 use crate::format::{SUPERBLOCK, Superblock};
 use crate::gate::Gate;
 use crate::journal::Journal;
-use crate::lane::Lane;
+use crate::lane::{Lane, Turn};
 use crate::log::replace;
 use crate::open_files::{OpenFiles, Opening, Shard, Victim};
 use crate::pace::Pace;
@@ -201,7 +201,7 @@ impl Store {
         {
             return Ok(read);
         }
-        self.on(&self.read_lane, None, move |store| {
+        self.on(&self.read_lane, Turn::Any, move |store| {
             let file = store.open_file(key)?;
             let mut buffer = store.pool.take(count);
             let n = file.file.read_at(buffer.as_mut(), offset)?;
@@ -374,12 +374,12 @@ impl Store {
     pub(crate) async fn on<T: Send + 'static>(
         self: &Arc<Self>,
         lane: &Arc<Lane>,
-        alone: Option<FileKey>,
+        turn: Turn,
         work: impl FnOnce(&Self) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (done, wait) = oneshot::channel();
         let store = Arc::clone(self);
-        lane.run(&self.env, alone, move || {
+        lane.run(&self.env, turn, move || {
             let result = store.health.note(work(&store));
             drop(store);
             // A caller that went away needs no answer.

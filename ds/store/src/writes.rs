@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 
 use crate::data_file::{DataFile, answer};
 use crate::fence::Access;
+use crate::lane::Turn;
 use crate::{FileKey, Stability, Store, StoreError, Verifier};
 
 /// Bytes of a write, and their way to the device.
@@ -43,9 +44,10 @@ impl<'a> Data<'a> {
         }
     }
 
-    /// The page cache takes one write of a file at a time; a device takes several.
-    fn alone(self, key: FileKey) -> Option<FileKey> {
-        if matches!(self, Self::Direct(_)) { None } else { Some(key) }
+    /// The page cache takes one write of a file at a time; a device takes several, but not ahead of those that came
+    /// before and are to go to the page cache.
+    fn turn(self, key: FileKey) -> Turn {
+        if matches!(self, Self::Direct(_)) { Turn::Behind(key) } else { Turn::Alone(key) }
     }
 
     fn length(self) -> u64 {
@@ -86,9 +88,9 @@ impl Store {
             }
             return Ok(verifier);
         }
-        let alone = Data::new(&data, stability).alone(access.key);
+        let turn = Data::new(&data, stability).turn(access.key);
         if stable {
-            self.write_durably(alone, move |store: &Self| {
+            self.write_durably(turn, move |store: &Self| {
                 store.write_checked(&access, offset, Data::new(&data, stability))
             })
             .await?;
@@ -97,7 +99,7 @@ impl Store {
             let write = move |store: &Self| {
                 store.write_checked(&access, offset, Data::new(&data, stability)).map(drop)
             };
-            self.on(&self.write_lane, alone, write).await?;
+            self.on(&self.write_lane, turn, write).await?;
         }
         Ok(verifier)
     }
@@ -106,7 +108,7 @@ impl Store {
     /// between, costs as much as a small write.
     async fn write_durably(
         self: &Arc<Self>,
-        alone: Option<FileKey>,
+        turn: Turn,
         write: impl FnOnce(&Self) -> Result<Arc<DataFile>, StoreError> + Send + 'static,
     ) -> Result<(), StoreError> {
         let (done, wait) = oneshot::channel();
@@ -124,7 +126,7 @@ impl Store {
                 }
             }
         };
-        self.write_lane.begin(&self.env, alone, work);
+        self.write_lane.begin(&self.env, turn, work);
         wait.await.unwrap_or(Err(StoreError::Closing))
     }
 
@@ -145,7 +147,7 @@ impl Store {
         let write = move |store: &Self| {
             store.write_checked(&access, offset, Data::Piped(&data, pipe.as_fd(), more)).map(drop)
         };
-        self.on(&self.write_lane, Some(access.key), write).await?;
+        self.on(&self.write_lane, Turn::Alone(access.key), write).await?;
         Ok(verifier)
     }
 
@@ -222,11 +224,11 @@ impl Store {
         data: Bytes,
     ) -> Result<(), StoreError> {
         // It will be committed, and nobody is about to read it.
-        let alone = Data::new(&data, Stability::DataSync).alone(key);
+        let turn = Data::new(&data, Stability::DataSync).turn(key);
         let write = move |store: &Self| {
             store.write(key, generation, offset, Data::new(&data, Stability::DataSync)).map(drop)
         };
-        self.on(&self.write_lane, alone, write).await
+        self.on(&self.write_lane, turn, write).await
     }
 }
 

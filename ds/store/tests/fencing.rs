@@ -5,7 +5,7 @@ mod common;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -21,6 +21,8 @@ struct Turnstile {
     closed: Mutex<bool>,
     changed: Condvar,
     waiting: AtomicBool,
+    /// Writes that came here.
+    arrived: AtomicUsize,
 }
 
 impl Turnstile {
@@ -30,6 +32,7 @@ impl Turnstile {
     }
 
     fn pass(&self) {
+        self.arrived.fetch_add(1, Ordering::SeqCst);
         let mut closed = self.closed.lock().unwrap();
         while *closed {
             self.waiting.store(true, Ordering::SeqCst);
@@ -96,6 +99,32 @@ async fn no_fence_waits_for_nothing() {
     env.clock.timeout(Duration::from_secs(5), store.fence(&[])).await.expect("there is none").unwrap();
     drop(turnstile);
     assert!(stuck.await.unwrap());
+}
+
+/// Past the page cache, and by way of it: what was sent first is there first.
+#[tokio::test]
+async fn a_write_past_the_page_cache_waits_behind_those_that_came_before() {
+    let env = Env::system();
+    let (store, turnstile, stuck) = with_stuck_write(&env).await;
+    let mut writers = tokio::task::JoinSet::new();
+    let order = Arc::new(Mutex::new(Vec::new()));
+    for (fill, length, stability) in
+        [(2, 10, Stability::Unstable), (3, 1 << 20, Stability::FileSync), (4, 1 << 20, Stability::FileSync)]
+    {
+        let (store, order) = (Arc::clone(&store), Arc::clone(&order));
+        writers.spawn(async move {
+            store.write_at(&access(1), 0, bytes(fill, length), stability).await.unwrap();
+            order.lock().unwrap().push(fill);
+        });
+        // It is in the queue.
+        env.clock.sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(turnstile.0.arrived.load(Ordering::SeqCst), 1, "one that came later is at the device");
+    drop(turnstile);
+    assert!(stuck.await.unwrap());
+    writers.join_all().await;
+    assert_eq!(order.lock().unwrap()[0], 2);
+    assert_ne!(store.read_at(key(1), 0, 10).await.unwrap().data, bytes(2, 10));
 }
 
 #[tokio::test]

@@ -20,12 +20,12 @@ const RETRY: Duration = Duration::from_millis(500);
 
 /// Fences a client's capabilities on one file at every data server that holds it, then tells the file's
 /// machine. A data server that is away counts as fenced once it must have stopped serving by itself; its
-/// row waits for it to come back.
+/// row waits for it to come back. `own`: see [`Effect::Fence`](sluice_state::effect::Effect::Fence).
 pub(crate) async fn fence_holder_on_file(
     mds: Arc<Mds>,
     entry: Arc<FileEntry>,
     client: ClientId,
-    fence: FenceId,
+    (fence, own): (FenceId, bool),
 ) {
     let pending = loop {
         match record(&mds, &entry, client).await {
@@ -38,7 +38,7 @@ pub(crate) async fn fence_holder_on_file(
         }
     };
     for row in pending {
-        enforce(&mds, row).await;
+        enforce(&mds, row, own).await;
     }
     mds.step(&entry, Some(client), |file, ctx| ((), file.fence_done(ctx, fence)));
 }
@@ -77,8 +77,8 @@ fn stores_of(mds: &Mds, layout: &Layout) -> BTreeSet<StoreId> {
     layout.data_files().map(|file| file.store).filter(|store| !removed(*store)).collect()
 }
 
-/// Returns when the store refuses the holder, or must have stopped serving anybody.
-async fn enforce(mds: &Arc<Mds>, row: PendingFence) {
+/// Returns when the store refuses the holder, or must have stopped serving anybody; with `own` also when it is lost.
+async fn enforce(mds: &Arc<Mds>, row: PendingFence, own: bool) {
     loop {
         let Some(store) = mds.data_servers.get(row.store).filter(|store| !store.is_removed()) else { return };
         if orders::fence(mds, &store, &[row]).await {
@@ -88,7 +88,8 @@ async fn enforce(mds: &Arc<Mds>, row: PendingFence) {
             }
             return;
         }
-        if isolated(mds, &store) {
+        // No one is sent to one that is lost before it has registered, and been told with that.
+        if isolated(mds, &store) || (own && store.view().lost) {
             return;
         }
         mds.env.clock.sleep(RETRY).await;

@@ -3,7 +3,7 @@
 use sluice_state::file::File;
 use sluice_xdr::nfs4::{LAYOUTERROR4args, LAYOUTERROR4res, nfsstat4};
 
-use super::layoutreturn::{may_have_written, regular};
+use super::layoutreturn::{cut_off, may_be_on_its_way, may_have_written, regular};
 use crate::compound::{Context, OpResult};
 use crate::layout::{heal, reports};
 
@@ -17,6 +17,10 @@ pub(crate) async fn layouterror(cx: &mut Context, args: LAYOUTERROR4args) -> OpR
         // Linux does not say it again when it returns the layout, and may never send again what only some mirrors took.
         let inode = cx.inode().await?;
         heal::suspect(&cx.server, &inode).await?;
+        // Linux may send the write through this server before it returns the layout.
+        if args.lea_errors.iter().any(may_be_on_its_way) {
+            cut_off(&cx.server, &entry, client);
+        }
     }
     Ok(LAYOUTERROR4res { ler_status: nfsstat4::NFS4_OK })
 }

@@ -87,13 +87,16 @@ async fn of_file(
     }
     let entry = cx.state_entry(&stateid)?;
     // Before the return: whether a recall was pending decides what errors mean.
-    let failed = listen(cx, &entry, &file.lrf_body)?;
+    let errors = listen(cx, &entry, &file.lrf_body)?;
     if mode != ReturnMode::Read {
-        if failed {
+        if errors.iter().any(may_have_written) {
             // What failed at one mirror may have been done at another, and is sent again under another layout,
             // if the client lives to do so.
             let inode = cx.inode().await?;
             heal::suspect(&cx.server, &inode).await?;
+        }
+        if errors.iter().any(may_be_on_its_way) {
+            cut_off(&cx.server, &entry, client);
         }
         // The LAYOUTCOMMIT of the last bytes may be on its way beside this return (Linux sends both when one
         // process closes while another writes): what was written is counted while the layout still says so.
@@ -157,9 +160,8 @@ fn of_client(cx: &mut Context, mode: ReturnMode, reclaim: bool) -> Result<(), Op
     Ok(())
 }
 
-/// Takes the errors and statistics that come with a return (RFC 8435 §9.3); whether some operation that may have
-/// been a write failed. Clients need not send any.
-fn listen(cx: &Context, entry: &FileEntry, body: &bytes::Bytes) -> Result<bool, OpError> {
+/// Takes the errors and statistics that come with a return (RFC 8435 §9.3): the errors. Clients need not send any.
+fn listen(cx: &Context, entry: &FileEntry, body: &bytes::Bytes) -> Result<Vec<device_error4>, OpError> {
     let report: ff_layoutreturn4 = match body.is_empty() {
         true => ff_layoutreturn4::default(),
         false => sluice_xdr::from_bytes(body.clone()).map_err(|_| nfsstat4::NFS4ERR_BADXDR)?,
@@ -174,13 +176,38 @@ fn listen(cx: &Context, entry: &FileEntry, body: &bytes::Bytes) -> Result<bool, 
     }
     let count = u64::try_from(report.fflr_iostats_report.len()).unwrap_or(0);
     metrics::add(&cx.server.metrics.layout_stats, count);
-    let mut errors = report.fflr_ioerr_report.iter().flat_map(|reported| &reported.ffie_errors);
-    Ok(errors.any(may_have_written))
+    Ok(report.fflr_ioerr_report.into_iter().flat_map(|reported| reported.ffie_errors).collect())
 }
 
 /// Whether mirrors may differ now. Linux names no operation that it could not send.
 pub(super) fn may_have_written(error: &device_error4) -> bool {
     error.de_opnum != nfs_opnum4::OP_READ
+}
+
+/// What the client sends instead of a write that it gave up must not be overtaken by it.
+pub(super) fn cut_off(mds: &Arc<Mds>, entry: &Arc<FileEntry>, client: ClientId) {
+    // It cannot say so itself before: if the data server is given up, the client goes on without it.
+    mds.heals.want(entry.key);
+    mds.step(entry, Some(client), |file, _| ((), file.layout_failed(client)));
+}
+
+/// Whether a data server may carry it out yet: it was sent, and no answer says that it has ended. Linux reports NXIO for
+/// what was lost with a connection, cancelled for our own recall, or not answered in time.
+pub(super) fn may_be_on_its_way(error: &device_error4) -> bool {
+    let sent = matches!(error.de_opnum, nfs_opnum4::OP_WRITE | nfs_opnum4::OP_COMMIT);
+    let answered = matches!(
+        error.de_status,
+        nfsstat4::NFS4_OK
+            | nfsstat4::NFS4ERR_ACCESS
+            | nfsstat4::NFS4ERR_STALE
+            | nfsstat4::NFS4ERR_BADHANDLE
+            | nfsstat4::NFS4ERR_NOSPC
+            | nfsstat4::NFS4ERR_DQUOT
+            | nfsstat4::NFS4ERR_FBIG
+            | nfsstat4::NFS4ERR_ROFS
+            | nfsstat4::NFS4ERR_DELAY
+    );
+    sent && !answered
 }
 
 /// Layouts are of regular files.

@@ -91,6 +91,9 @@ pub enum Effect {
         fence: FenceId,
         /// The holder.
         client: ClientId,
+        /// It gives up by itself what it may have on the way, and it alone waits for the fence: what went on at a data
+        /// server that is lost to all may be counted as over, since that one is told before anybody is sent there.
+        own: bool,
     },
     /// Run the queued request again: [`File::prepare`](crate::file::File::prepare) with the same token.
     Wake(WaitToken),

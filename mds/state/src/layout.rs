@@ -14,6 +14,9 @@
 //!         fencing ──every data server refuses it──▶ none    (unclean: settle)
 //! ```
 //!
+//! Who says of a write that it got no answer is fenced, too, whether it returns the layout or goes on with it: what it
+//! sends instead must not be overtaken by what a data server may yet find in a queue. That is no unclean end.
+//!
 //! The durable rw_layout row outlives all of it: it is written before the first read-write layout is
 //! handed out and cleared after the last one ended cleanly or was settled.
 
@@ -74,6 +77,8 @@ pub(crate) struct Layout {
     pub(crate) since: Time,
     /// The seqid of a return that was refused because of a later grant.
     refused: Option<u32>,
+    /// What was handed out so far is cut off, or about to be.
+    pub(crate) cut_off: bool,
 }
 
 /// A layout taken away whose fence is not yet in force: it may still write.
@@ -200,11 +205,12 @@ impl Layouts {
             recall: None,
             since: now,
             refused: None,
+            cut_off: false,
         });
         if !new {
             layout.stateid.seqid = next_seqid(layout.stateid.seqid);
         }
-        layout.refused = None;
+        (layout.refused, layout.cut_off) = (None, false);
         let seqid = layout.stateid.seqid;
         match mode {
             IoMode::Read => layout.read = Some(seqid),

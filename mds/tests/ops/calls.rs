@@ -1,6 +1,7 @@
 //! Operations as clients send them, in one line each.
 
 use bytes::Bytes;
+use sluice_xdr::flexfiles::{ff_ioerr4, ff_layoutreturn4};
 use sluice_xdr::nfs4::*;
 
 pub const READ: u32 = OPEN4_SHARE_ACCESS_READ;
@@ -350,10 +351,22 @@ pub fn layouterror(layout: stateid4, device: deviceid4, status: nfsstat4) -> nfs
     })
 }
 
+/// The whole file, after a WRITE to this data server failed.
+pub fn layoutreturn_failed(stateid: stateid4, device: deviceid4, status: nfsstat4) -> nfs_argop4 {
+    let error = device_error4 { de_deviceid: device, de_status: status, de_opnum: nfs_opnum4::OP_WRITE };
+    let report =
+        ff_ioerr4 { ffie_offset: 0, ffie_length: u64::MAX, ffie_stateid: stateid, ffie_errors: vec![error] };
+    let body = ff_layoutreturn4 { fflr_ioerr_report: vec![report], ..ff_layoutreturn4::default() };
+    layoutreturn_with(stateid, layoutiomode4::LAYOUTIOMODE4_ANY, sluice_xdr::to_bytes(&body).unwrap())
+}
+
 /// The whole file, of one iomode or any.
 pub fn layoutreturn(stateid: stateid4, iomode: layoutiomode4) -> nfs_argop4 {
     // No errors, no statistics.
-    let body = Bytes::from_static(&[0; 8]);
+    layoutreturn_with(stateid, iomode, Bytes::from_static(&[0; 8]))
+}
+
+fn layoutreturn_with(stateid: stateid4, iomode: layoutiomode4, body: Bytes) -> nfs_argop4 {
     nfs_argop4::OP_LAYOUTRETURN(LAYOUTRETURN4args {
         lora_reclaim: false,
         lora_layout_type: layouttype4::LAYOUT4_FLEX_FILES,

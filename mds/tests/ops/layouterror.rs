@@ -1,5 +1,6 @@
 //! LAYOUTERROR: what the next LAYOUTGET is answered. RFC 7862 §15.6, RFC 8435 §9.
 
+use sluice_xdr::control::ctl_fence_kind;
 use sluice_xdr::nfs4::*;
 
 use crate::harness::*;
@@ -52,5 +53,54 @@ fn refused_handles_are_of_their_file_alone() {
         let refused = get(&client, &f, open, RW).await.unwrap_err();
         assert_eq!(refused, nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE);
         get(&client, &g, other, RW).await.unwrap();
+    });
+}
+
+/// What the client sends instead must not be overtaken by what it gave up, which a data server may have in a queue yet.
+#[test]
+fn a_write_without_an_answer_is_cut_off_before_its_client_goes_on() {
+    for returned in [false, true] {
+        simulate(3, async |mut world: World| {
+            let data_server = world.data_server();
+            let client = world.client("a").await;
+            let (fh, open) = client.open("f", BOTH, 0).await;
+            let (layout, body) = get(&client, &fh, open, RW).await.unwrap();
+            let (device, lost) = (devices(&body)[0], nfsstat4::NFS4ERR_NXIO);
+            data_server.set_stubborn(true);
+            let returns = layoutreturn(layout, layoutiomode4::LAYOUTIOMODE4_ANY);
+            if returned {
+                client.ok(vec![putfh(&fh), layoutreturn_failed(layout, device, lost)]).await;
+            } else {
+                client.ok(vec![putfh(&fh), layouterror(layout, device, lost)]).await;
+                client.ok(vec![putfh(&fh), returns]).await;
+            }
+            // Nobody else waits.
+            client.attributes("f", &[FATTR4_SIZE]).await;
+            let asks = client.status(vec![putfh(&fh), layoutget(open, RW)]).await;
+            assert_eq!(asks, nfsstat4::NFS4ERR_RECALLCONFLICT);
+            data_server.set_stubborn(false);
+            get(&client, &fh, open, RW).await.unwrap();
+            let fences = data_server.fences();
+            assert!(
+                matches!(&fences[..], [one] if one.kind == ctl_fence_kind::FENCE_HOLDER_FILE),
+                "{fences:?}"
+            );
+        });
+    }
+}
+
+/// An answer ends a write, whatever it says.
+#[test]
+fn a_write_that_was_refused_costs_no_fence() {
+    simulate(4, async |mut world: World| {
+        let data_server = world.data_server();
+        let client = world.client("a").await;
+        let (fh, open) = client.open("f", BOTH, 0).await;
+        for refused in [nfsstat4::NFS4ERR_ACCESS, nfsstat4::NFS4ERR_STALE, nfsstat4::NFS4ERR_NOSPC] {
+            let (layout, body) = get(&client, &fh, open, RW).await.unwrap();
+            client.ok(vec![putfh(&fh), layoutreturn_failed(layout, devices(&body)[0], refused)]).await;
+            world.sleep(std::time::Duration::from_secs(31)).await;
+        }
+        assert_eq!(data_server.fences(), []);
     });
 }

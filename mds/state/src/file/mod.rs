@@ -285,6 +285,14 @@ impl File {
         Ok((returned.left.then_some(returned.stateid), out))
     }
 
+    /// The holder of a read-write layout says that a write under it got no answer. A data server may have it in a queue
+    /// yet: until that is over, nothing that the client does instead goes on.
+    pub fn layout_failed(&mut self, client: ClientId) -> Vec<Effect> {
+        let mut out = Vec::new();
+        self.cut_off(client, &mut out);
+        out
+    }
+
     /// Starts recalls on the server's own initiative (failover, memory pressure, `sluice layout recall`).
     pub fn recall_layouts(&mut self, ctx: &Ctx<'_>, filter: LayoutFilter, changed: bool) -> Vec<Effect> {
         let mut out = Vec::new();

@@ -61,26 +61,42 @@ impl File {
         let Some(held) = self.layouts.remove(client) else { return };
         out.push(Effect::Release { stateid: held.stateid, kind: StateKind::Layout, client });
         if held.is_rw() || held.recall.is_some_and(|r| r.changed) {
-            self.fence(client, held.is_rw(), out);
+            self.end_uncleanly(client, held.is_rw(), out);
         }
     }
 
-    /// Asks for a fence; until it is confirmed the holder counts.
-    fn fence(&mut self, client: ClientId, read_write: bool, out: &mut Vec<Effect>) {
-        let fence = FenceId(self.next_fence);
-        self.next_fence += 1;
-        self.layouts.fencing.insert(fence, Fencing { client, read_write });
+    fn end_uncleanly(&mut self, client: ClientId, read_write: bool, out: &mut Vec<Effect>) {
         if read_write {
             self.layouts.row.unclean += 1;
             out.push(Effect::NeedsSettle);
         }
-        out.push(Effect::Fence { fence, client });
+        self.fence(client, read_write, false, out);
+    }
+
+    /// Asks for a fence; until it is confirmed the holder counts.
+    fn fence(&mut self, client: ClientId, read_write: bool, own: bool, out: &mut Vec<Effect>) {
+        // One of a client at a time; the later one waits for no less than the earlier.
+        let before = |fencing: &Fencing| fencing.client == client;
+        let read_write = read_write || self.layouts.fencing.values().any(|f| before(f) && f.read_write);
+        self.layouts.fencing.retain(|_, fencing| !before(fencing));
+        let fence = FenceId(self.next_fence);
+        self.next_fence += 1;
+        self.layouts.fencing.insert(fence, Fencing { client, read_write });
+        out.push(Effect::Fence { fence, client, own });
+    }
+
+    pub(super) fn cut_off(&mut self, client: ClientId, out: &mut Vec<Effect>) {
+        let Some(held) = self.layouts.get_mut(client).filter(|held| held.is_rw()) else { return };
+        // Told twice of one failure: nothing was handed out since.
+        if !std::mem::replace(&mut held.cut_off, true) {
+            self.fence(client, true, true, out);
+        }
     }
 
     fn revoke_layout(&mut self, client: ClientId, reason: RevokeReason, out: &mut Vec<Effect>) {
         let Some(held) = self.layouts.remove(client) else { return };
         out.push(Effect::Revoked { stateid: held.stateid, kind: StateKind::Layout, client, reason });
-        self.fence(client, held.is_rw(), out);
+        self.end_uncleanly(client, held.is_rw(), out);
     }
 
     fn revoke_delegation(

@@ -527,6 +527,49 @@ fn fallback_writes_wait_for_the_fence_of_the_same_client() {
     assert!(w.woken.contains(&token));
 }
 
+/// Told of with the return, ahead of it, or both: it costs one fence, and the end of the layout is clean.
+#[test]
+fn what_a_client_gave_up_is_cut_off_before_it_goes_on() {
+    let io = Intent::ProxyIo { client: A, write: true, exclusive: false };
+    for returned_first in [false, true] {
+        let mut w = opened();
+        w.layout(A, RW).unwrap();
+        w.layout(B, RW).unwrap();
+        w.layout_failed(A);
+        w.layout_failed(A);
+        if returned_first {
+            w.layout_return(A, ReturnMode::Any).unwrap();
+        }
+        assert_eq!(w.fences.len(), 1);
+        assert!(!w.file.needs_settle());
+        assert_eq!(w.layout(A, RW), Err(Error::RecallConflict));
+        let token = w.wait(&io);
+        assert_eq!(w.run(&Intent::ProxyIo { client: B, write: true, exclusive: false }), Ok(Reply::Done));
+        w.fence_done(0);
+        assert!(w.woken.contains(&token));
+        w.layout(A, RW).unwrap();
+        w.layout_failed(A);
+        assert_eq!(w.fences.len(), 1, "what was handed out since");
+        w.fence_done(0);
+    }
+}
+
+/// It waits for more than its own failure did.
+#[test]
+fn who_is_revoked_while_it_is_cut_off_is_fenced_anew() {
+    let mut w = opened();
+    w.layout(A, RW).unwrap();
+    w.layout_failed(A);
+    w.expire(A, RevokeReason::LeaseExpired);
+    assert!(w.file.needs_settle());
+    assert_eq!(w.fences.len(), 2);
+    let token = w.wait(&Intent::Settle);
+    w.fence_done(0);
+    assert!(!w.woken.contains(&token), "the earlier fence says nothing of others");
+    w.fence_done(0);
+    assert!(w.woken.contains(&token));
+}
+
 #[test]
 fn relayout_recalls_everything_as_changed() {
     let mut w = opened();

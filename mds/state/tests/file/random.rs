@@ -25,6 +25,7 @@ enum Step {
     Answer(usize, u8),
     DelegationReturn(ClientId),
     Fence(usize),
+    Failed(ClientId),
     Expire(ClientId),
     Tick(u8),
 }
@@ -47,6 +48,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (0usize..4, 0u8..6).prop_map(|(i, a)| Step::Answer(i, a)),
         1 => client().prop_map(Step::DelegationReturn),
         3 => (0usize..4).prop_map(Step::Fence),
+        2 => client().prop_map(Step::Failed),
         1 => client().prop_map(Step::Expire),
         2 => (0u8..40).prop_map(Step::Tick),
     ]
@@ -141,6 +143,7 @@ impl Walk {
                 let _ = w.delegation_return(client);
             }
             Step::Fence(i) if i < w.fences.len() => w.fence_done(i),
+            Step::Failed(client) => w.layout_failed(client),
             Step::Expire(client) => w.expire(client, RevokeReason::LeaseExpired),
             Step::Tick(tenths) => {
                 let next = w.now.plus_nanos(u64::from(tenths) * 500_000_000);

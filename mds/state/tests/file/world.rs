@@ -142,8 +142,8 @@ impl World {
                     self.recalls.retain(|r| r.client != recall.client || !same_kind(r.kind, recall.kind));
                     self.recalls.push(recall.clone());
                 }
-                Effect::Fence { fence, client } => {
-                    if self.writers.contains(client) {
+                Effect::Fence { fence, client, own } => {
+                    if self.writers.contains(client) && !own {
                         self.unclean += 1;
                     }
                     self.fences.push((*fence, *client));
@@ -489,6 +489,12 @@ impl World {
         self.locks.retain(|o, _| o.client != client);
         self.layouts.remove(&client);
         self.delegations.remove(&client);
+    }
+
+    /// The client says that a write under its layout got no answer.
+    pub(crate) fn layout_failed(&mut self, client: ClientId) {
+        let effects = self.file.layout_failed(client);
+        self.apply(effects);
     }
 
     pub(crate) fn fence_done(&mut self, at: usize) {
