@@ -243,3 +243,39 @@ fn a_layout_has_its_row_though_nobody_knows_what_became_of_the_last_one() {
         assert_eq!(rows().await, 1);
     });
 }
+
+/// Its files could not be looked up when its data server fell silent.
+#[test]
+fn what_a_lost_data_server_had_is_recalled_as_soon_as_it_is_known() {
+    simulate(9, async |world: World| {
+        let scene = scene(&world).await;
+        world.db.set_faults(Faults { unavailable: 1.0, ..Faults::NONE });
+        world.net.freeze("ds1");
+        world.sleep(Duration::from_secs(15)).await;
+        assert_eq!(scene.a.callbacks().count(), 0);
+        world.db.set_faults(Faults::NONE);
+        recalled(&world, &scene.a, 1).await;
+        assert!(scene.a.callbacks().layout_recalls()[0].clora_changed);
+    });
+}
+
+/// A server that may not have its store any more sends its data servers away: that they are not heard of is no loss.
+#[test]
+fn while_the_store_is_away_no_data_server_is_lost() {
+    for seconds in [3, 4, 5, 10, 30] {
+        simulate(10, async |world: World| {
+            let scene = scene(&world).await;
+            world.db.set_faults(Faults { failed: true, ..Faults::NONE });
+            world.sleep(Duration::from_secs(seconds)).await;
+            // They come back when they try again, in some seconds.
+            world.net.freeze("ds1");
+            world.db.set_faults(Faults::NONE);
+            world.sleep(Duration::from_secs(2)).await;
+            world.net.thaw("ds1");
+            world.sleep(Duration::from_secs(10)).await;
+            assert_eq!(scene.a.callbacks().count(), 0, "after {seconds} s");
+            world.net.freeze("ds1");
+            recalled(&world, &scene.a, 1).await;
+        });
+    }
+}
