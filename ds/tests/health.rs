@@ -9,6 +9,7 @@ use std::time::Duration;
 use common::*;
 use sluice_env::{BoxFuture, Env, Spawn};
 use sluice_store::device::Device;
+use sluice_xdr::capability::Capability;
 use sluice_xdr::control::*;
 use sluice_xdr::nfs3::*;
 
@@ -36,10 +37,47 @@ impl World {
     }
 
     async fn fence(&self, holder: u32) -> ctl_status {
-        let fences =
-            vec![ctl_fence { kind: ctl_fence_kind::FENCE_HOLDER, holder, target: target(0), epoch: 1 }];
-        self.mds.order(DS_FENCE, &DS_FENCE_args { caller: self.mds.caller(), fences }).await
+        self.fences(DS_FENCE, holder).await
     }
+
+    async fn fences(&self, procedure: u32, holder: u32) -> ctl_status {
+        let fences = vec![fence_of(holder)];
+        self.mds.order(procedure, &DS_FENCE_args { caller: self.mds.caller(), fences }).await
+    }
+}
+
+fn fence_of(holder: u32) -> ctl_fence {
+    ctl_fence { kind: ctl_fence_kind::FENCE_HOLDER, holder, target: target(0), epoch: 1 }
+}
+
+/// What cannot be made durable is refused from memory, and the metadata server can know. Others read on, also when it has
+/// to register again.
+#[test]
+fn a_fence_is_in_force_where_nothing_can_be_written() {
+    simulate(async |w| {
+        let ds = w.serving().await;
+        let nfs = w.client(&ds).await;
+        nfs.write(&handle(1, RW), 0, b"x", stable_how::FILE_SYNC).await.unwrap();
+        let other = sealed(&Capability { holder: 2, ..capability(1, RW) });
+        w.device.set_read_only(true);
+        assert_eq!(w.fences(DS_FENCED, 1).await, ctl_status::CTL_ERR_NOENT);
+        assert_ne!(w.fence(1).await, ctl_status::CTL_OK);
+        assert_eq!(w.fences(DS_FENCED, 1).await, ctl_status::CTL_OK);
+        assert_eq!(w.fences(DS_FENCED, 2).await, ctl_status::CTL_ERR_NOENT);
+        assert_eq!(nfs.read(&handle(1, RW), 0, 1).await, Err(nfsstat3::NFS3ERR_ACCES));
+        nfs.read(&other, 0, 1).await.unwrap();
+        let registered = {
+            let mut says = w.mds.says.lock().unwrap();
+            says.fences = vec![fence_of(1), fence_of(3)];
+            says.back.take().unwrap().close();
+            says.registrations.len()
+        };
+        w.until(|| w.mds.says.lock().unwrap().registrations.len() > registered).await;
+        w.sleep(ISOLATION + SECOND).await;
+        let nfs = w.client(&ds).await;
+        nfs.read(&other, 0, 1).await.unwrap();
+        assert_eq!(w.fences(DS_FENCED, 3).await, ctl_status::CTL_OK);
+    });
 }
 
 #[test]

@@ -1739,6 +1739,7 @@ pub const DS_TRANSFER: u32 = 13;
 pub const DS_CLONE: u32 = 14;
 pub const DS_SCRUB: u32 = 15;
 pub const DS_CAPACITY: u32 = 16;
+pub const DS_FENCED: u32 = 17;
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ctl_data_server_status {
     pub id: u32,

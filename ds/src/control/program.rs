@@ -39,7 +39,7 @@ enum Room {
 use Room::{Large, Listed, Short};
 
 /// One row per procedure; the number is the position.
-static TABLE: [(&str, Room, Handler); 17] = [
+static TABLE: [(&str, Room, Handler); 18] = [
     ("NULL", Short, |_, _| Box::pin(std::future::ready(Reply::Success(Frame::empty())))),
     ("REMOVE", Listed, |shared, args| answer(args, |args| remove::run(shared, args))),
     ("TRUNCATE", Short, |shared, args| answer(args, |args| truncate::run(shared, args))),
@@ -57,6 +57,7 @@ static TABLE: [(&str, Room, Handler); 17] = [
     ("CLONE", Large, |shared, args| answer(args, |args| clone::run(shared, args))),
     ("SCRUB", Short, |shared, args| answer(args, |args| scrub::run(shared, args))),
     ("CAPACITY", Short, |shared, args| answer(args, |()| capacity::run(shared))),
+    ("FENCED", Short, |shared, args| answer(args, |args| fence::in_force(shared, args))),
 ];
 
 fn answer<'a, A, R, F>(args: Bytes, run: impl FnOnce(A) -> F + Send + 'a) -> BoxFuture<'a, Reply>

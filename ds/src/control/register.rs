@@ -86,7 +86,13 @@ async fn apply(
         let why = "it sends a fence of an unknown kind".to_owned();
         return Err(LinkError::Refused(why, sluice_xdr::control::ctl_status::CTL_ERR_VERSION));
     };
-    store.fence(&fences).await?;
+    match store.fence(&fences).await {
+        // What cannot be written down holds all the same, and is told with every registration until it is.
+        Err(error) if store.in_force(&fences).await => {
+            tracing::warn!(%error, "fences hold in memory only");
+        }
+        other => other?,
+    }
     shared.seals.set_store(granted.store_id as u16);
     let (mds_epoch, current) = (granted.mds_epoch, granted.capability_epoch);
     shared.seals.set_keys(AsOf { mds_epoch, current, oldest: granted.oldest_epoch }, &granted.keys);

@@ -53,6 +53,15 @@ impl Store {
         Ok(())
     }
 
+    /// Whether fences are in force, though perhaps not durable; if so, no write they refuse is on its way any more.
+    pub async fn in_force(&self, fences: &[Fence]) -> bool {
+        let holds = self.journal.peek(|table| fences.iter().all(|fence| table.holds(fence)));
+        if holds {
+            self.gate.drain().await;
+        }
+        holds
+    }
+
     /// Rows in the fence table, tombstones included.
     pub fn rows(&self) -> usize {
         self.journal.peek(|table| table.len())

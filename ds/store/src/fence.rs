@@ -132,6 +132,22 @@ impl Table {
         Ok(())
     }
 
+    /// Whether everything that the fence is to refuse is refused.
+    pub(crate) fn holds(&self, fence: &Fence) -> bool {
+        let over = |epoch: Epoch| self.oldest.is_some_and(|oldest| epoch.is_before(oldest));
+        let covers = |row: Option<&Epoch>, epoch: Epoch| row.is_some_and(|row| !row.is_before(epoch));
+        match *fence {
+            Fence::Holder { holder, epoch } => over(epoch) || covers(self.holders.get(&holder), epoch),
+            Fence::HolderFile { holder, file, epoch } => {
+                over(epoch) || covers(self.holder_files.get(&(holder, file)), epoch)
+            }
+            Fence::Generation { key, least, epoch } => {
+                let row = self.generations.get(&key).filter(|(generation, _)| *generation >= least);
+                over(epoch) || covers(row.map(|(_, epoch)| epoch), epoch)
+            }
+        }
+    }
+
     /// The generation up to which a data file is gone.
     pub(crate) fn tombstone(&self, key: FileKey) -> Option<u16> {
         self.tombstones.get(&key).map(|(generation, _)| *generation)

@@ -16,6 +16,7 @@ use sluice_xdr::control::*;
 use sluice_xdr::{Decode, Encode, Reader, Writer};
 
 use super::StoreHandle;
+use super::orders::Fenced;
 use crate::layout::settle;
 use crate::metrics;
 use crate::server::Mds;
@@ -229,17 +230,20 @@ impl Control {
     /// The fences that the registration carries. When there are more than it can, the data server makes the
     /// others durable first: it must not serve before it has heard of all.
     async fn pending(&self, id: StoreId, connection: &Connection) -> Result<Vec<PendingFence>, FsError> {
+        let mut after = None;
         loop {
             let most = CTL_FENCES_MAX as usize;
             let page =
-                self.mds.read(|txn| Box::pin(async move { fences(&txn, id, None, most).await })).await?;
+                self.mds.read(|txn| Box::pin(async move { fences(&txn, id, after, most).await })).await?;
             if page.len() < most {
                 return Ok(page);
             }
-            if !super::orders::fence_over(&self.mds, connection, &page).await {
-                return Err(FsError::Busy);
+            after = page.last().map(|fence| fence.id);
+            match super::orders::fence_over(&self.mds, connection, &page).await {
+                Fenced::Durably => forget_fences(&self.mds, &page).await?,
+                Fenced::InMemory => {}
+                Fenced::No => return Err(FsError::Busy),
             }
-            forget_fences(&self.mds, &page).await?;
         }
     }
 

@@ -10,13 +10,15 @@ use sluice_state::effect::FenceId;
 use sluice_state::{ClientId, Time};
 
 use super::control::forget_fences;
-use super::orders;
+use super::orders::{self, Fenced};
 use super::registry::{MDS_HOLDER, StoreHandle, holder};
 use crate::files::FileEntry;
 use crate::server::Mds;
 
 /// Between two attempts to reach a data server that must hear of a fence.
 const RETRY: Duration = Duration::from_millis(500);
+/// The same, of one that refuses from memory what it is told to.
+const WRITE_DOWN: Duration = Duration::from_secs(5);
 
 /// Fences a client's capabilities on one file at every data server that holds it, then tells the file's
 /// machine. A data server that is away counts as fenced once it must have stopped serving by itself; its
@@ -71,28 +73,48 @@ async fn record(mds: &Arc<Mds>, entry: &FileEntry, client: ClientId) -> Result<V
     Ok(rows)
 }
 
-/// Where fences are told: what was removed serves nobody.
+/// Where fences are told: of components that nobody has seen there are no handles, and what was removed serves nobody.
 fn stores_of(mds: &Mds, layout: &Layout) -> BTreeSet<StoreId> {
     let removed = |store| mds.data_servers.get(store).is_some_and(|store| store.is_removed());
-    layout.data_files().map(|file| file.store).filter(|store| !removed(*store)).collect()
+    let seen = layout.components.iter().filter(|c| c.handed_out || c.slots.iter().any(|s| s.materialised));
+    seen.flat_map(|c| &c.slots).map(|file| file.store).filter(|store| !removed(*store)).collect()
 }
 
 /// Returns when the store refuses the holder, or must have stopped serving anybody; with `own` also when it is lost.
 async fn enforce(mds: &Arc<Mds>, row: PendingFence, own: bool) {
     loop {
         let Some(store) = mds.data_servers.get(row.store).filter(|store| !store.is_removed()) else { return };
-        if orders::fence(mds, &store, &[row]).await {
-            if let Err(error) = forget_fences(mds, &[row]).await {
-                // The row stays and is told again: harmless.
-                tracing::warn!(%error, "cannot drop the row of a fence that holds");
+        match orders::fence(mds, &store, &[row]).await {
+            Fenced::Durably => {
+                if let Err(error) = forget_fences(mds, &[row]).await {
+                    // The row stays and is told again: harmless.
+                    tracing::warn!(%error, "cannot drop the row of a fence that holds");
+                }
+                return;
             }
-            return;
+            Fenced::InMemory => return mds.spawn(write_down(Arc::clone(mds), vec![row])),
+            Fenced::No => {}
         }
         // No one is sent to one that is lost before it has registered, and been told with that.
         if isolated(mds, &store) || (own && store.view().lost) {
             return;
         }
         mds.env.clock.sleep(RETRY).await;
+    }
+}
+
+/// Fences of one store that hold in memory become durable once its device takes writes again. Nobody waits for that; and
+/// it is told when it registers anyhow.
+async fn write_down(mds: Arc<Mds>, rows: Vec<PendingFence>) {
+    let Some(id) = rows.first().map(|row| row.store) else { return };
+    loop {
+        mds.env.clock.sleep(WRITE_DOWN).await;
+        let store = mds.data_servers.get(id).filter(|store| !store.is_removed() && !store.view().lost);
+        let Some(store) = store else { return };
+        if orders::fence(&mds, &store, &rows).await == Fenced::Durably {
+            _ = forget_fences(&mds, &rows).await;
+            return;
+        }
     }
 }
 
@@ -119,7 +141,7 @@ pub(super) fn of_predecessors(mds: &Mds, store: StoreId) -> Option<PendingFence>
 pub(super) async fn end_predecessors(mds: &Mds, store: &StoreHandle) -> bool {
     // The answer to its registration says the same, and may still be on its way.
     let over = match of_predecessors(mds, store.id) {
-        Some(row) => orders::fence(mds, store, &[row]).await,
+        Some(row) => orders::fence(mds, store, &[row]).await != Fenced::No,
         None => orders::retire(mds, store).await,
     };
     if over {
@@ -143,10 +165,14 @@ pub(super) async fn registered(mds: &Arc<Mds>, store: &StoreHandle) {
         Ok(rows) if rows.is_empty() => {}
         Ok(rows) => {
             // Rows made since the registration are told again: a fence twice is one fence.
-            if orders::fence(mds, store, &rows).await
-                && let Err(error) = forget_fences(mds, &rows).await
-            {
-                tracing::warn!(%error, "cannot drop the rows of fences that hold");
+            match orders::fence(mds, store, &rows).await {
+                Fenced::Durably => {
+                    if let Err(error) = forget_fences(mds, &rows).await {
+                        tracing::warn!(%error, "cannot drop the rows of fences that hold");
+                    }
+                }
+                Fenced::InMemory => mds.spawn(write_down(Arc::clone(mds), rows)),
+                Fenced::No => {}
             }
         }
         Err(error) => tracing::warn!(%error, "cannot read the fences of a data server"),

@@ -99,16 +99,26 @@ pub(crate) async fn scrub(store: &StoreHandle, action: ctl_scrub_action) -> Opti
     call(store, DS_SCRUB, &DS_SCRUB_args { action }, PATIENCE).await
 }
 
-/// Fences holders there; true when they are durable.
-pub(super) async fn fence(mds: &Mds, store: &StoreHandle, rows: &[PendingFence]) -> bool {
-    let args =
-        DS_FENCE_args { caller: mds.data_servers.caller(), fences: rows.iter().map(wire_fence).collect() };
-    mds.data_servers.turns.kept(rows.len());
-    let answer = call(store, DS_FENCE, &args, PATIENCE).await;
-    if answer == Some(ctl_status::CTL_ERR_AGAIN) {
-        mds.data_servers.turns.full();
+/// What has become of fences at a data server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fenced {
+    Durably,
+    /// Until its process ends: it cannot write them down. Whoever counts on them keeps their rows, which it is told when
+    /// it registers, before it serves anybody again.
+    InMemory,
+    /// Not known to be in force.
+    No,
+}
+
+/// Fences holders there.
+pub(super) async fn fence(mds: &Mds, store: &StoreHandle, rows: &[PendingFence]) -> Fenced {
+    match store.connection() {
+        Some(connection) => {
+            metrics::add(&store.orders, 1);
+            fence_over(mds, &connection, rows).await
+        }
+        None => Fenced::No,
     }
-    answer == Some(ctl_status::CTL_OK)
 }
 
 /// Tells which epochs are over; true when it is durable there.
@@ -123,12 +133,26 @@ pub(super) async fn retire(mds: &Mds, store: &StoreHandle) -> bool {
     matches!(call(store, DS_EPOCH, &args, PATIENCE).await, Some(ctl_status::CTL_OK))
 }
 
-/// The same over a connection whose data server is about to be registered.
-pub(super) async fn fence_over(mds: &Mds, connection: &Connection, rows: &[PendingFence]) -> bool {
-    let args =
-        DS_FENCE_args { caller: mds.data_servers.caller(), fences: rows.iter().map(wire_fence).collect() };
+/// The same over a connection, whose data server may be about to be registered.
+pub(super) async fn fence_over(mds: &Mds, connection: &Connection, rows: &[PendingFence]) -> Fenced {
+    let fences = rows.iter().map(wire_fence).collect();
+    let args = DS_FENCE_args { caller: mds.data_servers.caller(), fences };
     mds.data_servers.turns.kept(rows.len());
-    matches!(call_over(connection, DS_FENCE, &args, PATIENCE).await, Ok(ctl_status::CTL_OK))
+    match call_over(connection, DS_FENCE, &args, PATIENCE).await {
+        Ok(ctl_status::CTL_OK) => Fenced::Durably,
+        Ok(ctl_status::CTL_ERR_AGAIN) => {
+            mds.data_servers.turns.full();
+            Fenced::No
+        }
+        // Its device takes nothing. The release before does not know the question.
+        Ok(ctl_status::CTL_ERR_IO | ctl_status::CTL_ERR_NOSPC) => {
+            match call_over(connection, DS_FENCED, &args, PATIENCE).await {
+                Ok(ctl_status::CTL_OK) => Fenced::InMemory,
+                _ => Fenced::No,
+            }
+        }
+        _ => Fenced::No,
+    }
 }
 
 /// Data files by store.

@@ -7,7 +7,7 @@ use sluice_namespace::stable_storage::{Fence, PendingFence};
 use sluice_namespace::{DataFile, DataFileId};
 use sluice_xdr::control::*;
 
-use super::orders::{self, call, wire};
+use super::orders::{self, Fenced, call, wire};
 use super::transfer::peer;
 use crate::server::Mds;
 
@@ -93,5 +93,6 @@ pub(crate) async fn fence_generations(mds: &Mds, id: DataFileId, file: &DataFile
     let Some(store) = mds.data_servers.get(file.store) else { return false };
     let fence = Fence::Generation { file: id, slot: file.slot, generation: least };
     let epoch = mds.data_servers.epochs().current;
-    orders::fence(mds, &store, &[PendingFence { store: file.store, id: 0, fence, epoch }]).await
+    let fenced = orders::fence(mds, &store, &[PendingFence { store: file.store, id: 0, fence, epoch }]).await;
+    fenced == Fenced::Durably
 }

@@ -40,7 +40,7 @@ struct State {
     transfers: Vec<DS_TRANSFER_args>,
     /// Data files removed, order by order.
     removed: Vec<Vec<ctl_data_file>>,
-    /// Nothing is removed now.
+    /// Its device takes nothing now: nothing is removed, and fences hold in memory only.
     keeps: bool,
     /// Of its device, as it says when it is asked; heartbeats always say 0.
     used: u64,
@@ -130,7 +130,7 @@ impl DataServer {
         self.state.lock().removed.clone()
     }
 
-    /// Fails to remove data files from now on, or no longer.
+    /// Fails to remove data files, and to make fences durable, from now on, or no longer.
     pub fn set_keeps(&self, keeps: bool) {
         self.state.lock().keeps = keeps;
     }
@@ -208,7 +208,12 @@ impl DataServer {
             DS_FENCE => {
                 let args: DS_FENCE_args = from_bytes(args).unwrap();
                 state.fences.extend(args.fences);
-                success(&ctl_status::CTL_OK)
+                success(&if state.keeps { ctl_status::CTL_ERR_IO } else { ctl_status::CTL_OK })
+            }
+            DS_FENCED => {
+                let args: DS_FENCE_args = from_bytes(args).unwrap();
+                let held = args.fences.iter().all(|fence| state.fences.contains(fence));
+                success(&if held { ctl_status::CTL_OK } else { ctl_status::CTL_ERR_NOENT })
             }
             DS_TRUNCATE => {
                 let args: DS_TRUNCATE_args = from_bytes(args).unwrap();

@@ -12,6 +12,7 @@ use sluice_xdr::flexfiles::ff_layout4;
 use sluice_xdr::from_bytes;
 use sluice_xdr::nfs4::*;
 
+use crate::callbacks::Answer;
 use crate::harness::*;
 
 pub const RW: layoutiomode4 = layoutiomode4::LAYOUTIOMODE4_RW;
@@ -145,5 +146,34 @@ fn a_data_server_hears_of_all_fences_before_it_serves() {
         second.registered(&world.env).await;
         let told: BTreeSet<u64> = second.fences().iter().map(|fence| fence.target.file).collect();
         assert!((0..most).all(|id| told.contains(&id)));
+    });
+}
+
+/// Where it cannot be made durable it is told again before the data server serves anybody after a restart; until then it
+/// is enough that the data server has it in memory.
+#[test]
+fn a_fence_holds_at_a_data_server_that_can_write_nothing_down() {
+    simulate_with(4, at_data_servers(), async |mut world: World| {
+        let data_server = world.data_server();
+        let (a, b) = (world.client("a").await, world.client("b").await);
+        let (fh, open) = a.open("f", BOTH, 0).await;
+        get(&a, &fh, open, RW).await.unwrap();
+        a.callbacks().script(&[Answer::Status(nfsstat4::NFS4ERR_NOMATCHING_LAYOUT)]);
+        data_server.set_keeps(true);
+        let (_, other) = b.open("f", BOTH, 0).await;
+        b.patient(vec![putfh(&fh), setattr(other, &size(10))]).await;
+        assert_eq!(b.attributes("f", &[FATTR4_SIZE]).await.size, Some(10));
+        let told = data_server.fences();
+        assert_eq!(told.len(), 1);
+        // It hears again with every registration, until it has written it down.
+        world.restart().await;
+        let again = data_server.fences();
+        assert!(again.len() > 1 && again.iter().all(|fence| *fence == told[0]), "{again:?}");
+        data_server.set_keeps(false);
+        world.sleep(Duration::from_secs(20)).await;
+        world.restart().await;
+        let heard = data_server.fences().len();
+        world.restart().await;
+        assert_eq!(data_server.fences().len(), heard);
     });
 }
