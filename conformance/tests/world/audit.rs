@@ -129,6 +129,22 @@ fn what_is_in_quarantine_is_found() {
     });
 }
 
+/// The data server is there: it is told what it is not to serve any more, and nothing is left of that.
+#[test]
+fn a_mirror_that_rotted_leaves_no_fence_behind() {
+    simulate_with(89, TWICE, async |world| {
+        with_checksums(world).await;
+        put(world, "a", 200_002).await.give_back().await;
+        world.sleep(Duration::from_secs(60)).await;
+        let n = (0..4).find(|n| world.holds(*n, 200_002)).unwrap();
+        let path = world.data_file_of(n, 200_002);
+        world.device(n).rot(&path, 1_000);
+        scrub(world).await;
+        world.sleep(Duration::from_secs(60)).await;
+        assert_eq!(audit(world).await, []);
+    });
+}
+
 #[test]
 fn who_does_not_answer_is_not_taken_for_empty() {
     simulate_with(84, ONCE, async |world| {

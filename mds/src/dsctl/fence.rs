@@ -80,6 +80,15 @@ fn stores_of(mds: &Mds, layout: &Layout) -> BTreeSet<StoreId> {
     seen.flat_map(|c| &c.slots).map(|file| file.store).filter(|store| !removed(*store)).collect()
 }
 
+/// Fences that nobody waits for are told to data servers that are there, in the background; others hear of them when they
+/// register.
+pub(crate) fn tell(mds: &Arc<Mds>, rows: Vec<PendingFence>) {
+    for row in rows {
+        let inner = Arc::clone(mds);
+        mds.spawn(async move { enforce(&inner, row, true).await });
+    }
+}
+
 /// Returns when the store refuses the holder, or must have stopped serving anybody; with `own` also when it is lost.
 async fn enforce(mds: &Arc<Mds>, row: PendingFence, own: bool) {
     loop {

@@ -17,7 +17,7 @@ use sluice_xdr::control::ctl_stat;
 use super::gate::{Closed, Filling};
 use super::leave;
 use super::plan::{Pair, Plan};
-use crate::dsctl::{epochs, resync};
+use crate::dsctl::{self, epochs, resync};
 use crate::files::{FileEntry, Held};
 use crate::layout::settle;
 use crate::server::Mds;
@@ -375,20 +375,30 @@ fn here(mds: &Mds, file: &DataFile) -> bool {
 }
 
 /// Durably. Data files that were replaced are fenced at their data server before it serves again.
-async fn commit(mds: &Mds, key: InodeKey, healed: &Healed, replaced: &[DataFile]) -> Result<(), FsError> {
+async fn commit(
+    mds: &Arc<Mds>,
+    key: InodeKey,
+    healed: &Healed,
+    replaced: &[DataFile],
+) -> Result<(), FsError> {
     let namespace = &mds.namespace;
     let epoch = mds.data_servers.epochs().current;
-    mds.write(|mut txn| {
-        Box::pin(async move {
-            for file in replaced {
-                let generation = file.generation.saturating_add(1);
-                let fence = Fence::Generation { file: healed.id, slot: file.slot, generation };
-                let id = mds.next_fence().await?;
-                put_fence(&mut txn, &PendingFence { store: file.store, id, fence, epoch });
-            }
-            namespace.healed(&mut txn, &key, healed).await
+    let (fences, _) = mds
+        .write(|mut txn| {
+            Box::pin(async move {
+                let mut fences = Vec::new();
+                for file in replaced {
+                    let generation = file.generation.saturating_add(1);
+                    let fence = Fence::Generation { file: healed.id, slot: file.slot, generation };
+                    let id = mds.next_fence().await?;
+                    fences.push(PendingFence { store: file.store, id, fence, epoch });
+                }
+                fences.iter().for_each(|row| put_fence(&mut txn, row));
+                namespace.healed(&mut txn, &key, healed).await?;
+                Ok(fences)
+            })
         })
-    })
-    .await?;
+        .await?;
+    dsctl::tell_fences(mds, fences);
     Ok(())
 }

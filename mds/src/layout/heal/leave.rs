@@ -140,21 +140,26 @@ async fn mark(mds: &Arc<Mds>, inode: &Inode, files: &[DataFile]) -> Result<(), F
     let slots: Vec<u16> = files.iter().map(|file| file.slot).collect();
     let epoch = mds.data_servers.epochs().current;
     let (namespace, key, slots) = (&mds.namespace, &inode.key, &slots);
-    mds.write(|mut txn| {
-        Box::pin(async move {
-            let inode = namespace.leave_behind(&mut txn, key, slots).await?;
-            let Some(layout) = inode.layout() else { return Ok(()) };
-            let left = layout.data_files().filter(|file| slots.contains(&file.slot));
-            for file in left {
-                let id = mds.next_fence().await?;
-                let fence =
-                    Fence::Generation { file: layout.id, slot: file.slot, generation: file.generation };
-                put_fence(&mut txn, &PendingFence { store: file.store, id, fence, epoch });
-            }
-            Ok(())
+    let (fences, _) = mds
+        .write(|mut txn| {
+            Box::pin(async move {
+                let inode = namespace.leave_behind(&mut txn, key, slots).await?;
+                let mut fences = Vec::new();
+                let Some(layout) = inode.layout() else { return Ok(fences) };
+                let left = layout.data_files().filter(|file| slots.contains(&file.slot));
+                for file in left {
+                    let id = mds.next_fence().await?;
+                    let fence =
+                        Fence::Generation { file: layout.id, slot: file.slot, generation: file.generation };
+                    fences.push(PendingFence { store: file.store, id, fence, epoch });
+                }
+                fences.iter().for_each(|row| put_fence(&mut txn, row));
+                Ok(fences)
+            })
         })
-    })
-    .await?;
+        .await?;
+    // It may be here, and damaged.
+    dsctl::tell_fences(mds, fences);
     let stores: Vec<u16> = files.iter().map(|file| file.store.0).collect();
     tracing::warn!(file = key.fileid.0, data_servers = ?stores, "mirrors left behind: they miss writes from now on");
     mds.heals.queue(*key);
