@@ -4,9 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use sluice_namespace::FsError;
 use sluice_state::effect::{Effect, RevokeReason};
 use sluice_state::lease::{ClientShared, seq4_status};
-use sluice_state::{ClientId, StateId, StateKind};
+use sluice_state::{ClientId, StateId, StateKind, recovery};
 
 use crate::files::FileEntry;
 use crate::metrics::add;
@@ -15,6 +16,8 @@ use crate::{callback, dsctl, layout};
 
 /// A SEQUENCE so long after a revocation began after it, too, and its reply tells of it.
 const NOTICE_NANOS: u64 = 1_000_000_000;
+/// Before the row of a client is looked at again that is being written.
+const ROW_PAUSE: Duration = Duration::from_millis(50);
 
 impl Mds {
     /// Applies `effects` of `entry`, in order. What takes time becomes a task.
@@ -44,11 +47,51 @@ impl Mds {
                 Effect::Fence { fence, client, own } => {
                     self.spawn(dsctl::fence_holder_on_file(mds, entry, client, (fence, own)));
                 }
+                Effect::Overdue { client, stateid } => {
+                    self.spawn(mds.revoke_delegation(entry, client, stateid));
+                }
                 Effect::RwIdle => self.spawn(layout::settle::clear_rw(mds, entry)),
                 Effect::NeedsSettle => self.spawn(layout::settle::settle_in_background(mds, entry)),
                 Effect::CloseOrphan => self.spawn(layout::garbage::collect_orphan(mds, entry)),
             }
         }
+    }
+
+    /// Takes a delegation that was not returned in time. Its holder may not hear of that before this server is restarted,
+    /// and is not to reclaim then what others have changed since: that is durable before they can (RFC 8881 §8.4.3).
+    async fn revoke_delegation(self: Arc<Self>, entry: Arc<FileEntry>, client: ClientId, stateid: StateId) {
+        if let Err(error) = self.forfeit(client).await {
+            // The machine says it again.
+            tracing::debug!(?client, %error, "a delegation is not taken yet");
+            return;
+        }
+        self.step(&entry, Some(client), |file, ctx| ((), file.revoke_overdue(ctx, client, &stateid)));
+        self.clients.lock().end_revoking(client);
+        self.quiet_revoked(client);
+    }
+
+    /// Has it durable that something is taken from the client.
+    async fn forfeit(&self, client: ClientId) -> Result<(), FsError> {
+        let effects = loop {
+            let begun = self.clients.lock().begin_revoking(client);
+            match begun {
+                Ok(effects) => break effects,
+                // Its row is being written.
+                Err(_) => self.env.clock.sleep(ROW_PAUSE).await,
+            }
+        };
+        if effects.is_empty() {
+            return Ok(());
+        }
+        let written = self.persist_client(&effects).await;
+        self.clients.lock().revoked_durably(client, written.is_ok());
+        written
+    }
+
+    /// All that was taken from it is freed: it may reclaim again whatever it will have.
+    async fn may_reclaim_again(self: Arc<Self>, client: ClientId, effects: Vec<recovery::Effect>) {
+        let written = self.persist_client(&effects).await;
+        self.clients.lock().forgot_revoked(client, written.is_ok());
     }
 
     /// Has SEQUENCE tell the client, until it has freed what was revoked (RFC 8881 §18.46.3). A client that is
@@ -74,8 +117,14 @@ impl Mds {
     }
 
     /// Nothing revoked is left to be freed: SEQUENCE need not tell of it any more.
-    pub(crate) fn quiet_revoked(&self, client: ClientId) {
+    pub(crate) fn quiet_revoked(self: &Arc<Self>, client: ClientId) {
         let Some(shared) = self.clients.lock().shared(client).map(Arc::clone) else { return };
+        if !self.files.index().has_revoked(client) {
+            let effects = self.clients.lock().forget_revoked(client);
+            if !effects.is_empty() {
+                self.spawn(Arc::clone(self).may_reclaim_again(client, effects));
+            }
+        }
         // In one step: what is revoked from now on raises its flag after this.
         let index = self.files.index();
         if !index.has_revoked(client) {

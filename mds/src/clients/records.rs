@@ -151,6 +151,7 @@ fn client_record(row: &ClientRow) -> ClientRecord {
         create_seqid: row.create_seqid,
         next_session: row.next_session,
         reclaimed_in: row.reclaimed_in.0,
+        revoked: row.revoked,
     }
 }
 
@@ -169,6 +170,7 @@ fn client_row(record: ClientRecord) -> ClientRow {
         create_seqid: record.create_seqid,
         next_session: record.next_session,
         reclaimed_in: BootEpoch(record.reclaimed_in),
+        revoked: record.revoked,
     }
 }
 

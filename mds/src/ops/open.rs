@@ -238,6 +238,13 @@ pub(super) async fn admit(cx: &Context, request: &OpenRequest, subject: &Subject
         _ => return Err(nfsstat4::NFS4ERR_WRONG_TYPE.into()),
     }
     let mut request = request.clone();
+    if let Claim::Previous { delegation } = &mut request.claim
+        && *delegation != Want::None
+        && cx.server.clients.lock().forfeits(cx.client()?)
+    {
+        // §8.4.3: others may have changed since what its holder believes to be as it left it.
+        *delegation = Want::None;
+    }
     if !subject.created {
         permit_claim(cx, &mut request, subject)?;
     }

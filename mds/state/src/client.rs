@@ -150,10 +150,14 @@ pub(crate) struct Client {
     pub(crate) created: Time,
     /// Result of the last CREATE_SESSION, for a replay.
     pub(crate) last_create: Option<Result<CreateSessionReply, Error>>,
-    /// A CREATE_SESSION is being made durable.
+    /// A CREATE_SESSION is being made durable, or something else that writes the row.
     pub(crate) creating: bool,
     /// A RECLAIM_COMPLETE is being made durable.
     pub(crate) reclaiming: bool,
+    /// Delegations that are being taken from it: the row says so by then.
+    pub(crate) revoking: u32,
+    /// The row says so for the sake of this incarnation.
+    pub(crate) revoked_now: bool,
     /// The last incarnation ended before the client had completed its reclaim there, and it has made no session
     /// since: it may not have noticed that there was another restart.
     pub(crate) unaware: bool,
@@ -369,7 +373,9 @@ impl Clients {
             return Ok(Vec::new());
         }
         client.reclaiming = true;
-        Ok(vec![Effect::PersistClient(ClientRow { reclaimed_in: epoch, ..client.row.clone() })])
+        // What was taken from it before the restart it has not reclaimed.
+        let revoked = client.revoked_now;
+        Ok(vec![Effect::PersistClient(ClientRow { reclaimed_in: epoch, revoked, ..client.row.clone() })])
     }
 
     /// The effects of [`Self::reclaim_complete`] are durable: the client may take new state, and grace
@@ -377,11 +383,75 @@ impl Clients {
     pub fn finish_reclaim_complete(&mut self, id: ClientId) {
         if let Some(client) = self.by_id.get_mut(&id) {
             client.row.reclaimed_in = self.epoch;
+            client.row.revoked = client.revoked_now;
             client.reclaiming = false;
             client.shared.set_reclaim(true, false);
             client.shared.clear_status(crate::lease::seq4_status::RESTART_RECLAIM_NEEDED);
         }
         self.grace.forget(id);
+    }
+
+    /// A delegation is about to be taken from the client (§8.4.3, second edge condition: it must not be reclaimed after a
+    /// restart). Effects, if any, are to be made durable first, which [`Self::revoked_durably`] is told; at the end
+    /// comes [`Self::end_revoking`]. Error: Delay while the row is being written.
+    pub fn begin_revoking(&mut self, id: ClientId) -> Result<Vec<Effect>, Error> {
+        let Some(client) = self.by_id.get_mut(&id) else { return Ok(Vec::new()) };
+        if client.creating || client.reclaiming {
+            return Err(Error::Delay);
+        }
+        client.revoking += 1;
+        if client.revoked_now {
+            return Ok(Vec::new());
+        }
+        client.creating = true;
+        Ok(vec![Effect::PersistClient(ClientRow { revoked: true, ..client.row.clone() })])
+    }
+
+    /// The effects are durable (`committed`), or certainly are not: then it begins anew.
+    pub fn revoked_durably(&mut self, id: ClientId, committed: bool) {
+        let Some(client) = self.by_id.get_mut(&id) else { return };
+        client.creating = false;
+        client.row.revoked |= committed;
+        client.revoked_now = committed;
+        if !committed {
+            client.revoking = client.revoking.saturating_sub(1);
+        }
+    }
+
+    /// It is taken.
+    pub fn end_revoking(&mut self, id: ClientId) {
+        if let Some(client) = self.by_id.get_mut(&id) {
+            client.revoking = client.revoking.saturating_sub(1);
+        }
+    }
+
+    /// The client has freed all that was taken from it. Effects, if any, are to be made durable, which
+    /// [`Self::forgot_revoked`] is told.
+    pub fn forget_revoked(&mut self, id: ClientId) -> Vec<Effect> {
+        let Some(client) = self.by_id.get_mut(&id) else { return Vec::new() };
+        if !client.revoked_now || client.revoking > 0 || client.creating || client.reclaiming {
+            return Vec::new();
+        }
+        client.creating = true;
+        // What it has yet to hear of the incarnation before stays.
+        let revoked = client.row.revoked && !client.shared.reclaim_complete();
+        vec![Effect::PersistClient(ClientRow { revoked, ..client.row.clone() })]
+    }
+
+    /// See [`Self::forget_revoked`].
+    pub fn forgot_revoked(&mut self, id: ClientId, committed: bool) {
+        let Some(client) = self.by_id.get_mut(&id) else { return };
+        client.creating = false;
+        if committed {
+            client.revoked_now = false;
+            client.row.revoked &= !client.shared.reclaim_complete();
+        }
+    }
+
+    /// Whether the client gets no delegation back that it says it had.
+    #[must_use]
+    pub fn forfeits(&self, id: ClientId) -> bool {
+        self.by_id.get(&id).is_some_and(|client| client.row.revoked)
     }
 
     /// Takes a client out of the table: the durable effects first, then those in memory.
@@ -464,12 +534,15 @@ pub(crate) fn unconfirmed(
             create_seqid: 0,
             next_session: 0,
             reclaimed_in: BootEpoch(0),
+            revoked: false,
         },
         confirmed: false,
         created: now,
         last_create: None,
         creating: false,
         reclaiming: false,
+        revoking: 0,
+        revoked_now: false,
         unaware: false,
         sessions: Vec::new(),
         shared: Arc::new(ClientShared::new(id, now)),

@@ -95,6 +95,14 @@ pub enum Effect {
         /// server that is lost to all may be counted as over, since that one is told before anybody is sent there.
         own: bool,
     },
+    /// A delegation was not returned in time. That something was taken from its holder is to be durable, then
+    /// [`File::revoke_overdue`](crate::file::File::revoke_overdue) takes it. Said again if nothing comes of it.
+    Overdue {
+        /// The holder.
+        client: ClientId,
+        /// The delegation.
+        stateid: StateId,
+    },
     /// Run the queued request again: [`File::prepare`](crate::file::File::prepare) with the same token.
     Wake(WaitToken),
     /// A stateid came to life: `StateIndex::insert`.

@@ -32,6 +32,9 @@ pub struct ClientRow {
     /// Incarnation in which it last sent RECLAIM_COMPLETE; epoch 0 = never. §8.4.3: it may reclaim after
     /// a restart only if this is not older than the last grace period that ended ([`ServerRow`]).
     pub reclaimed_in: BootEpoch,
+    /// A delegation was taken from it, and it has not freed the stateid yet: after a restart it is given none back, since
+    /// others may have changed what it believes to be as it left it (§8.4.3).
+    pub revoked: bool,
 }
 
 /// Stable record of a session.

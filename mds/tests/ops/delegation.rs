@@ -258,6 +258,55 @@ fn a_restart_does_not_take_delegations_away() {
     });
 }
 
+async fn reclaims(client: &Client, fh: &nfs_fh4) -> (stateid4, open_delegation4) {
+    let claim = open_claim4::CLAIM_PREVIOUS(open_delegation_type4::OPEN_DELEGATE_WRITE);
+    let mut results = client.ok(vec![putfh(fh), open_with(b"o", BOTH, 0, NOCREATE, claim)]).await;
+    let Some(nfs_resop4::OP_OPEN(OPEN4res::NFS4_OK(open))) = results.pop() else { panic!("{results:?}") };
+    (open.stateid, open.delegation)
+}
+
+/// §8.4.3: others may have changed the file since, and its holder may not have heard of it.
+#[test]
+fn what_was_revoked_is_not_reclaimed_after_a_restart() {
+    simulate(20, async |mut world: World| {
+        let (a, b) = (world.client("a").await, world.client("b").await);
+        let (fh, _, _) = writer(&a).await;
+        let given = async {
+            let stays = async {
+                loop {
+                    a.flags().await;
+                    world.sleep(Duration::from_secs(5)).await;
+                }
+            };
+            let opens = b.patient(vec![putrootfh(), open_name("f", b"o", BOTH, 0)]);
+            tokio::select! { _ = opens => {}, () = stays => {} }
+        };
+        given.await;
+        drop((a, b));
+        for _ in 0..2 {
+            world.restart().await;
+            let a = world.new_client("a").await;
+            let (_, given) = reclaims(&a, &fh).await;
+            assert_eq!(given, open_delegation4::OPEN_DELEGATE_NONE, "its open it has");
+        }
+        let (a, b) = (world.new_client("a").await, world.new_client("b").await);
+        let (open, _) = reclaims(&a, &fh).await;
+        a.ok(vec![reclaim_complete(false)]).await;
+        b.ok(vec![reclaim_complete(false)]).await;
+        world.sleep(Duration::from_secs(2)).await;
+        a.ok(vec![putfh(&fh), close(open)]).await;
+        // What it was given since is another matter.
+        world.sleep(world.config.delegation_quiet).await;
+        let (_, _, given) = opens(&a, open_name("f", b"o", WANT_WRITE, 0)).await;
+        writes(&given);
+        drop((a, b));
+        world.restart().await;
+        let a = world.new_client("a").await;
+        let (_, given) = reclaims(&a, &fh).await;
+        writes(&given);
+    });
+}
+
 /// Courteous, but not in the way (§8.3).
 #[test]
 fn a_holder_whose_lease_is_over_is_not_waited_for() {

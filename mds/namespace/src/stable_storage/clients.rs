@@ -34,7 +34,12 @@ pub struct ClientRecord {
     pub next_session: u32,
     /// Boot epoch in which it last sent RECLAIM_COMPLETE; 0 never.
     pub reclaimed_in: u32,
+    /// A delegation was taken from it since, and it may not have heard of that.
+    pub revoked: bool,
 }
+
+/// `revoked`, beside `reclaimed_in`. Releases before read a late epoch, which may reclaim as well.
+const REVOKED: u32 = 1 << 31;
 
 /// One direction of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -96,10 +101,11 @@ impl Row for ClientRecord {
         encode_option(w, self.implementation.as_ref(), |i, w| {
             w.bytes(&i.domain).bytes(&i.name).wall(i.date);
         });
-        w.u32(self.minor_version).u32(self.create_seqid).u32(self.next_session).u32(self.reclaimed_in);
+        w.u32(self.minor_version).u32(self.create_seqid).u32(self.next_session);
+        w.u32(self.reclaimed_in | if self.revoked { REVOKED } else { 0 });
     }
     fn decode(r: &mut Reader) -> Result<Self, FsError> {
-        Ok(Self {
+        let mut row = Self {
             id: r.u64()?,
             owner: r.bytes()?,
             verifier: r.array()?,
@@ -111,7 +117,11 @@ impl Row for ClientRecord {
             create_seqid: r.u32()?,
             next_session: r.u32()?,
             reclaimed_in: r.u32()?,
-        })
+            revoked: false,
+        };
+        row.revoked = row.reclaimed_in & REVOKED != 0;
+        row.reclaimed_in &= !REVOKED;
+        Ok(row)
     }
 }
 

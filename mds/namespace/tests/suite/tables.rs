@@ -51,6 +51,7 @@ async fn client_session_and_reply_rows() {
         create_seqid: 7,
         next_session: 8,
         reclaimed_in: 9,
+        revoked: true,
     };
     for id in 1..=5 {
         put(&w, |t| put_client(t, &record(id))).await;

@@ -228,9 +228,10 @@ impl Clients {
         };
         // The client has said so; its own row may be on the way to storage, or have failed to get there.
         let said = if client.reclaiming { self.epoch } else { client.row.reclaimed_in };
-        let reclaimed_in = self.inherited(client).unwrap_or(said);
+        let (reclaimed_in, revoked) = self.inherited(client).unwrap_or((said, client.row.revoked));
         let row = ClientRow {
             reclaimed_in,
+            revoked,
             create_seqid: args.seqid,
             next_session: client.row.next_session.wrapping_add(1),
             ..client.row.clone()
@@ -252,10 +253,11 @@ impl Clients {
 
     /// A client that comes back after a restart under a new client ID keeps its right to reclaim, through
     /// another crash too. §8.4.2.1: it is the same incarnation if owner, verifier and principal agree.
-    fn inherited(&self, client: &Client) -> Option<BootEpoch> {
+    /// What was taken from it before is taken.
+    fn inherited(&self, client: &Client) -> Option<(BootEpoch, bool)> {
         let absent = self.absent.get(&client.row.owner).filter(|a| a.may_reclaim && !client.confirmed)?;
         let same = absent.row.verifier == client.row.verifier && absent.row.principal == client.row.principal;
-        same.then_some(absent.row.reclaimed_in)
+        same.then_some((absent.row.reclaimed_in, absent.row.revoked))
     }
 
     /// At the limit, and while the replies that a new session wants kept do not fit, the oldest sessions that no
@@ -363,7 +365,9 @@ impl Clients {
         let inherited = self.by_id.get(&id).and_then(|c| self.inherited(c));
         let Some(client) = self.by_id.get_mut(&id).filter(|c| !c.confirmed) else { return };
         client.confirmed = true;
-        client.row.reclaimed_in = inherited.unwrap_or(client.row.reclaimed_in);
+        if let Some((reclaimed_in, revoked)) = inherited {
+            (client.row.reclaimed_in, client.row.revoked) = (reclaimed_in, revoked);
+        }
         client.shared.start_lease(now);
         if let Some(absent) = self.absent.remove(&client.row.owner) {
             if inherited.is_some() {

@@ -125,6 +125,8 @@ fn restore_client(
         last_create,
         creating: false,
         reclaiming: false,
+        revoking: 0,
+        revoked_now: false,
         unaware,
         sessions: entries,
         shared,

@@ -344,6 +344,14 @@ impl File {
         out
     }
 
+    /// The delegation of an [`Effect::Overdue`] is taken.
+    pub fn revoke_overdue(&mut self, ctx: &Ctx<'_>, client: ClientId, stateid: &StateId) -> Vec<Effect> {
+        let mut out = Vec::new();
+        self.revoke_overdue_(ctx, client, stateid, &mut out);
+        self.advance(ctx.now, &mut out);
+        out
+    }
+
     /// The delegation of `client`, for READ/WRITE checks and CB_GETATTR.
     #[must_use]
     pub fn delegation_of(&self, client: ClientId) -> Option<DelegationKind> {

@@ -116,6 +116,20 @@ impl File {
         self.last_close(ctx, out);
     }
 
+    pub(super) fn revoke_overdue_(
+        &mut self,
+        ctx: &Ctx<'_>,
+        client: ClientId,
+        stateid: &StateId,
+        out: &mut Vec<Effect>,
+    ) {
+        // It may have been returned after all.
+        let held = self.delegations.get(client).filter(|held| held.stateid.other == stateid.other);
+        if held.is_some_and(|held| held.recall.is_some()) {
+            self.revoke_delegation(ctx, client, RevokeReason::NotReturned, out);
+        }
+    }
+
     pub(super) fn delegation_answer(
         &mut self,
         ctx: &Ctx<'_>,
@@ -225,15 +239,11 @@ impl File {
         for client in late {
             self.revoke_layout(client, RevokeReason::NotReturned, out);
         }
-        let late: Vec<ClientId> = self
-            .delegations
-            .held
-            .iter()
-            .filter(|(_, d)| d.recall.is_some_and(|r| r.deadline <= now))
-            .map(|(client, _)| *client)
-            .collect();
-        for client in late {
-            self.revoke_delegation(ctx, client, RevokeReason::NotReturned, out);
+        for (client, held) in self.delegations.held.iter_mut() {
+            if let Some(recall) = held.recall.as_mut().filter(|recall| recall.deadline <= now) {
+                recall.deadline = now.plus_nanos(ctx.policy.recall_timeout);
+                out.push(Effect::Overdue { client: *client, stateid: held.stateid });
+            }
         }
         for (client, held) in self.layouts.iter_mut() {
             layout_callback_again(client, held, now, out);

@@ -148,6 +148,12 @@ impl World {
                     }
                     self.fences.push((*fence, *client));
                 }
+                // The row takes no time here.
+                Effect::Overdue { client, stateid } => {
+                    let (ctx, file) = self.split(Some(*client));
+                    let effects = file.revoke_overdue(&ctx, *client, stateid);
+                    self.apply(effects);
+                }
                 Effect::Wake(token) => {
                     assert!(self.woken.insert(*token), "woken twice: {token:?}");
                 }
