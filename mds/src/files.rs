@@ -124,6 +124,18 @@ impl Files {
         self.policy.opens_are_full(&self.index.lock().usage(client))
     }
 
+    /// All clients together may have no more files open, whoever asks.
+    pub(crate) fn opens_of_all_are_full(&self) -> bool {
+        self.index.lock().in_all().opens_of_all >= self.policy.max_opens
+    }
+
+    /// All clients together may have no more locks.
+    pub(crate) fn locks_of_all_are_full(&self) -> bool {
+        let all = self.index.lock().in_all();
+        all.locks_of_all >= self.policy.max_locks
+            || all.ranges_of_all.saturating_add(2) > self.policy.max_ranges
+    }
+
     /// Files that were being written to are about to be found still.
     pub(crate) fn stilled(&self, now: Moment) {
         self.stilled.fetch_max(now.0, Ordering::AcqRel);

@@ -8,6 +8,7 @@ use sluice_state::ClientId;
 use sluice_state::client::Expire;
 use sluice_state::effect::RevokeReason;
 use sluice_state::recovery::Effect;
+use sluice_state::stateid::Usage;
 
 use super::records;
 use crate::server::Mds;
@@ -105,6 +106,20 @@ impl Mds {
                     false
                 }
             },
+        }
+    }
+
+    /// A bound of all clients together is reached: of those whose lease is over and who hold what `counts`, the one that
+    /// has been silent for longest ends (RFC 8881 §8.3). True when that is worth another try.
+    pub(crate) async fn expel_longest_silent(self: &Arc<Self>, counts: impl Fn(&Usage) -> bool) -> bool {
+        let holder = {
+            let table = self.clients.lock();
+            let index = self.files.index();
+            table.longest_silent(self.now(), &|client| counts(&index.usage(client)))
+        };
+        match holder {
+            Some(holder) => self.expel_if_courtesy(holder).await,
+            None => false,
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sluice_state::ClientId;
 use sluice_state::ConnectionId;
-use sluice_state::client::{CreateSession, CreateSessionReply, CreateStep};
+use sluice_state::client::{CreateSession, CreateSessionReply, CreateStep, Error};
 use sluice_state::session::{CbSecurity, ChannelAttrs};
 use sluice_xdr::nfs4::{
     CREATE_SESSION4args, CREATE_SESSION4res, CREATE_SESSION4resok, callback_sec_parms4, channel_attrs4,
@@ -32,7 +32,17 @@ pub(crate) async fn create_session(
     let mds = &cx.server;
     let connection = ConnectionId(cx.connection.id());
     let random = u32::from_be_bytes(mds.env.random.array());
-    let step = mds.clients.lock().create_session(mds.now(), connection, &request, random)?;
+    let step = loop {
+        let (step, full) = {
+            let mut table = mds.clients.lock();
+            (table.create_session(mds.now(), connection, &request, random), table.is_full())
+        };
+        match step {
+            // Those whose lease is over are courteous, and not in the way (§8.3).
+            Err(Error::Nospc) if full && mds.expel_longest_silent(|_| true).await => {}
+            step => break step?,
+        }
+    };
     let pending = match step {
         CreateStep::Replay(reply) => return Ok(CREATE_SESSION4res::NFS4_OK(resok(&reply))),
         CreateStep::Pending(pending) => pending,

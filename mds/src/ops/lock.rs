@@ -58,6 +58,10 @@ pub(crate) async fn lock(cx: &mut Context, args: LOCK4args) -> OpResult<LOCK4res
                 let arm = nfs_resop4::OP_LOCK(LOCK4res::NFS4ERR_DENIED(denied(&conflict)));
                 return Err(OpError::Arm(nfsstat4::NFS4ERR_DENIED, Box::new(arm)));
             }
+            // Nor are those of a client whose lease is over in anybody's way where there are too many in all.
+            Err(Error::Resource)
+                if cx.server.files.locks_of_all_are_full()
+                    && cx.server.expel_longest_silent(|held| held.locks > 0).await => {}
             Err(error) => return Err(error.into()),
         }
     }

@@ -259,9 +259,15 @@ pub(super) async fn admit(cx: &Context, request: &OpenRequest, subject: &Subject
             // There may be several, each asked once.
             Err(Error::ShareDenied { holder })
                 if expelled.insert(holder) && cx.server.expel_if_courtesy(holder).await => {}
+            Err(Error::Resource) if make_room(cx).await => {}
             held => return Ok(held?),
         }
     }
+}
+
+/// Where all clients together have too many files open, one whose lease is over gives way. False: there is none.
+pub(super) async fn make_room(cx: &Context) -> bool {
+    cx.server.files.opens_of_all_are_full() && cx.server.expel_longest_silent(|held| held.opens > 0).await
 }
 
 /// Whether the client may have what it claims.

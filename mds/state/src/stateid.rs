@@ -215,6 +215,12 @@ impl StateIndex {
         }
     }
 
+    /// What all clients hold together, and nothing of any one.
+    #[must_use]
+    pub fn in_all(&self) -> Usage {
+        self.usage(ClientId(0))
+    }
+
     /// What each client holds that holds anything.
     #[must_use]
     pub fn usages(&self) -> Vec<(ClientId, Usage)> {

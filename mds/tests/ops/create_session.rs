@@ -187,3 +187,43 @@ fn a_new_back_channel_is_tried_at_once() {
         assert_eq!(unserved.callbacks().probes(), 0);
     });
 }
+
+/// After a takeover by a server with less memory more may be promised than there is.
+#[test]
+fn who_has_no_session_gets_one_and_expired_clients_make_room() {
+    simulate(31, async |mut world: World| {
+        let (a, b) = (world.client("a").await, world.client("b").await);
+        world.config.limits.replies = 64 << 10;
+        world.restart().await;
+        let raw = world.connect("a").await;
+        let (a, b) = (a.over_slots(raw.clone()), b.over_slots(world.connect("b").await));
+        a.ok(vec![reclaim_complete(false)]).await;
+        b.ok(vec![reclaim_complete(false)]).await;
+        // Its only session is gone: it cannot do without.
+        a.ok(vec![destroy_session(a.session)]).await;
+        let known = raw.exchange_id(b"a", [1; 8]).await;
+        let made = raw.create_session(known.eir_clientid, known.eir_sequenceid).await;
+        let CREATE_SESSION4res::NFS4_OK(made) = made else { panic!("{made:?}") };
+        assert_eq!(made.csr_fore_chan_attrs.ca_maxrequests, 1);
+        let renew = async |seqid| {
+            let mut op = sequence(made.csr_sessionid, 0, seqid, false);
+            if let nfs_argop4::OP_SEQUENCE(args) = &mut op {
+                args.sa_highest_slotid = 0;
+            }
+            assert_eq!(raw.compound(vec![op]).await.status, nfsstat4::NFS4_OK);
+        };
+        // A stranger waits until those who are silent are not in its way any more.
+        let stranger = world.connect("c").await;
+        let known = stranger.exchange_id(b"c", [1; 8]).await;
+        let refused = stranger.create_session(known.eir_clientid, known.eir_sequenceid).await;
+        assert!(matches!(refused, CREATE_SESSION4res::Default(nfsstat4::NFS4ERR_NOSPC)), "{refused:?}");
+        for seqid in 1..4 {
+            world.sleep(world.config.lease / 2).await;
+            renew(seqid).await;
+        }
+        let known = stranger.exchange_id(b"c", [1; 8]).await;
+        let made = stranger.create_session(known.eir_clientid, known.eir_sequenceid).await;
+        assert!(matches!(made, CREATE_SESSION4res::NFS4_OK(_)), "{made:?}");
+        renew(4).await;
+    });
+}

@@ -300,3 +300,29 @@ fn what_could_not_be_opened_is_not_made() {
         open(&client, named(createhow4::GUARDED4(fattr(&mode(0o600))))).await.unwrap();
     });
 }
+
+/// §8.3: courteous, but not in the way, of anybody.
+#[test]
+fn opens_of_expired_clients_make_room() {
+    let mut config = at_data_servers();
+    config.limits.opens.in_all = 2;
+    simulate_with(31, config, async |world: World| {
+        let (old, new) = (world.client("a").await, world.client("b").await);
+        old.open("a", BOTH, 0).await;
+        world.sleep(Duration::from_secs(10)).await;
+        new.open("b", BOTH, 0).await;
+        let c = world.client("c").await;
+        let opens = |name| vec![putrootfh(), open_create(name, b"o", BOTH, 0), getfh()];
+        assert_eq!(c.status(opens("c")).await, nfsstat4::NFS4ERR_DELAY, "they are there");
+        for _ in 0..3 {
+            world.sleep(world.config.lease / 2).await;
+            c.ok(Vec::new()).await;
+        }
+        let (fh, open) = opened(&c.patient(opens("c")).await);
+        assert_eq!(new.flags().await, 0, "the one that was silent for longest is enough");
+        assert_eq!(c.status(opens("d")).await, nfsstat4::NFS4ERR_DELAY);
+        c.ok(vec![putfh(&fh), close(open)]).await;
+        c.ok(opens("d")).await;
+        assert_eq!(old.status(Vec::new()).await, nfsstat4::NFS4ERR_BADSESSION);
+    });
+}

@@ -11,7 +11,7 @@ use sluice_xdr::nfs4::{
 };
 
 use super::super::lookup::not_a_directory;
-use super::super::open::Subject;
+use super::super::open::{Subject, make_room};
 use super::super::remove::find;
 use crate::attr::change_info;
 use crate::attr::set::Wanted;
@@ -54,8 +54,10 @@ pub(in crate::ops) async fn create(
     let directory = cx.current()?.inode;
     // What could not be opened is not made: the client's next try would find it, which is EXIST to a guarded one, and
     // be judged by its mode.
-    if cx.server.files.opens_are_full(cx.client()?) && find(cx, &directory, &name).await?.is_none() {
-        return Err(nfsstat4::NFS4ERR_DELAY.into());
+    while cx.server.files.opens_are_full(cx.client()?) && find(cx, &directory, &name).await?.is_none() {
+        if !make_room(cx).await {
+            return Err(nfsstat4::NFS4ERR_DELAY.into());
+        }
     }
     let policy = cx.policy().await?;
     let fileid = cx.server.next_fileid().await?;

@@ -277,8 +277,18 @@ impl Clients {
         if full(&evicted) { Err(Error::Nospc) } else { Ok((evicted, freed)) }
     }
 
+    /// All clients together have as much as they may have: the next may be refused for it.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.promised.slots >= self.config.max_slots
+            || self.promised.cache.saturating_add(self.config.channel.fore.max_response_cached.into())
+                > self.config.max_cache
+            || self.confirmed_count() >= self.config.max_clients
+    }
+
     /// A fore channel within what the client may have, and what all clients may have together; `freed` of both is given
-    /// up for it. Error: Nospc.
+    /// up for it. A client that is known and has no session gets a slot in any case: it can do nothing without, not even
+    /// give back what it has, and there may be less memory than there was. Error: Nospc.
     fn grant_fore(
         &self,
         client: &Client,
@@ -286,13 +296,16 @@ impl Clients {
         freed: Promised,
     ) -> Result<ChannelAttrs, Error> {
         let mut limits = self.config.channel;
-        let slots = share(self.config.max_slots, self.promised.slots - freed.slots, 1);
+        let known = client.confirmed || self.absent.contains_key(&client.row.owner);
+        let owed = known && client.sessions.is_empty();
+        let slots = share(self.config.max_slots, self.promised.slots - freed.slots, 1).max(owed.into());
         if slots == 0 {
             return Err(Error::Nospc);
         }
         limits.fore.max_requests = limits.fore.max_requests.min(u32::try_from(slots).unwrap_or(u32::MAX));
         let one = u64::from(ask.max_response_cached.min(limits.fore.max_response_cached));
         let of_all = share(self.config.max_cache, self.promised.cache - freed.cache, one);
+        let of_all = if owed { of_all.max(one) } else { of_all };
         let of_client = limits.cache_per_client.saturating_sub(client.promised() - freed.cache);
         negotiate_fore(ask, &limits, of_all.min(of_client))
     }

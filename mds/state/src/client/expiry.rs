@@ -35,6 +35,15 @@ impl Clients {
         Expire::Gone(self.remove(id))
     }
 
+    /// Of the clients in courtesy that `counts`, the one that has been silent for longest.
+    pub fn longest_silent(&self, now: Time, counts: &dyn Fn(ClientId) -> bool) -> Option<ClientId> {
+        let lease = self.config.lease_nanos;
+        let silent = self.by_id.iter().filter(|(id, client)| {
+            client.confirmed && client.shared.lease(now, lease) == LeaseState::Courtesy && counts(**id)
+        });
+        silent.min_by_key(|(_, client)| client.shared.renewed()).map(|(id, _)| *id)
+    }
+
     /// Ends the client whatever its lease. Errors: StaleClientid; Delay while requests of it are being
     /// served, after which [`Self::reap`] finishes the work.
     pub fn evict(&mut self, id: ClientId) -> Result<Vec<Effect>, Error> {
