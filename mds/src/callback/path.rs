@@ -54,33 +54,64 @@ pub(super) async fn call(
     None
 }
 
-/// A slot of some session of the client, waited for while all are in use. `None`: no session has a back
-/// channel, or it took too long.
+/// A slot of some session of the client, waited for while all are in use: who came first has the next one. `None`: no
+/// session has a back channel, or it took too long.
 async fn acquire(mds: &Arc<Mds>, client: ClientId, deadline: Monotonic) -> Option<Slot<'_>> {
+    let clock = &mds.env.clock;
+    let mut turn = None;
     loop {
-        let minor = mds.clients.lock().info(mds.now(), client)?.minor_version;
-        let mut busy = false;
-        // The session made last is the one most likely to be in use.
-        for session in mds.clients.sessions_of(client).into_iter().rev() {
-            let taken = {
-                let mut state = session.lock();
-                busy |= state.back_connection().is_some();
-                state.acquire_callback().map(|(connection, ticket)| {
-                    let back = state.back();
-                    (connection, ticket, back.params.clone(), back.attrs.max_request)
-                })
-            };
-            if let Some((connection, ticket, params, room)) = taken {
-                let room = usize::try_from(room).unwrap_or(usize::MAX);
-                let ticket = Some(ticket);
-                return Some(Slot { mds, session, ticket, connection, params, minor, room, sent: false });
-            }
-        }
-        if !busy || mds.env.clock.now() >= deadline {
+        let busy = match look(mds, client, turn.is_some()) {
+            Look::Found(slot) => return Some(slot),
+            Look::Busy(session) => session,
+            Look::None => return None,
+        };
+        let left = deadline.since(clock.now());
+        if left.is_zero() {
             return None;
         }
-        mds.env.clock.sleep(PAUSE).await;
+        if turn.is_none() {
+            turn = Some(clock.timeout(left, Arc::clone(&busy.turn).lock_owned()).await.ok()?);
+        } else {
+            // There may be one on another session, too, or a new session.
+            _ = clock.timeout(left.min(PAUSE), busy.freed.notified()).await;
+        }
     }
+}
+
+enum Look<'a> {
+    Found(Slot<'a>),
+    /// This session has a back channel, and no slot, or others wait for one.
+    Busy(Arc<SessionEntry>),
+    None,
+}
+
+/// With a `turn`, or where nobody waits.
+fn look(mds: &Arc<Mds>, client: ClientId, turn: bool) -> Look<'_> {
+    let Some(info) = mds.clients.lock().info(mds.now(), client) else { return Look::None };
+    let mut busy = None;
+    // The session made last is the one most likely to be in use.
+    for session in mds.clients.sessions_of(client).into_iter().rev() {
+        let taken = {
+            let mut state = session.lock();
+            if state.back_connection().is_none() {
+                continue;
+            }
+            // Whoever has a turn lets it go before long.
+            let waited_for = !turn && session.turn.try_lock().is_err();
+            let taken = if waited_for { None } else { state.acquire_callback() };
+            taken.map(|(connection, ticket)| {
+                let back = state.back();
+                (connection, ticket, back.params.clone(), back.attrs.max_request)
+            })
+        };
+        if let Some((connection, ticket, params, room)) = taken {
+            let room = usize::try_from(room).unwrap_or(usize::MAX);
+            let (ticket, minor) = (Some(ticket), info.minor_version);
+            return Look::Found(Slot { mds, session, ticket, connection, params, minor, room, sent: false });
+        }
+        busy.get_or_insert(session);
+    }
+    busy.map_or(Look::None, Look::Busy)
 }
 
 /// How carrying a callback in one slot ended.
@@ -116,6 +147,7 @@ impl Slot<'_> {
     fn release(&mut self, outcome: CbOutcome) {
         if let Some(ticket) = self.ticket.take() {
             self.session.lock().release_callback(ticket, outcome);
+            self.session.freed.notify_one();
         }
     }
 

@@ -55,6 +55,10 @@ pub(crate) struct SessionEntry {
     pub(crate) asks_layouts: AtomicBool,
     /// COMPOUNDs that it sent.
     pub(crate) calls: AtomicU64,
+    /// Of callbacks that wait for a slot, the first has this, and looks.
+    pub(crate) turn: Arc<tokio::sync::Mutex<()>>,
+    /// Told when a slot for callbacks is free again.
+    pub(crate) freed: tokio::sync::Notify,
     // Guarded by its own lock.
     session: Mutex<Session>,
 }
@@ -151,6 +155,8 @@ impl ClientTable {
             wants_layouts: AtomicBool::new(false),
             asks_layouts: AtomicBool::new(false),
             calls: AtomicU64::new(0),
+            turn: Arc::default(),
+            freed: tokio::sync::Notify::new(),
             session: Mutex::new(session),
         });
         self.sessions.insert(entry.id, Arc::clone(&entry));

@@ -279,3 +279,23 @@ fn while_the_store_is_away_no_data_server_is_lost() {
         });
     }
 }
+
+/// As fast as the client answers, not in steps of some pause.
+#[test]
+fn many_recalls_take_turns_without_a_pause() {
+    simulate(11, async |world: World| {
+        const MANY: usize = 640;
+        let a = world.client("a").await;
+        for n in 0..MANY {
+            let (fh, open) = a.open(&format!("f{n}"), BOTH, 0).await;
+            get(&a, &fh, open).await;
+        }
+        world.net.freeze("ds1");
+        recalled(&world, &a, 1).await;
+        let start = world.env.clock.now();
+        recalled(&world, &a, MANY).await;
+        let took = world.env.clock.now().since(start);
+        // With 16 at a time these are forty rounds.
+        assert!(took < Duration::from_millis(500), "{took:?}");
+    });
+}
