@@ -122,8 +122,8 @@ impl File {
             return Error::Delay;
         }
         let waiting = &mut self.locks.waiting;
-        let room = waiting.len() < ctx.policy.max_waiters_per_file
-            && waiting.of_client(owner.client) < ctx.policy.max_waiters_per_client;
+        let room = waiting.len() < ctx.policy.max_waiting_locks_per_file
+            && waiting.of_client(owner.client) < ctx.policy.max_waiting_locks_per_client;
         if request.blocking && (room || waiting.is_queued(owner, request.range)) {
             self.lock_reservation = ctx.policy.lock_reservation;
             waiting.enqueue(owner, request.kind, request.range, ctx.now.plus_nanos(ctx.policy.lock_wait));

@@ -52,10 +52,15 @@ pub struct Policy {
     pub max_lock_owners_per_file: usize,
     /// Most opens on one file, over all clients.
     pub max_opens_per_file: usize,
-    /// Most queued requests per file, and most waiting locks per file.
+    /// Most queued requests per file.
     pub max_waiters_per_file: usize,
-    /// Most queued requests, and most waiting locks, of one client on one file.
+    /// Most queued requests of one client on one file.
     pub max_waiters_per_client: usize,
+    /// Most waiting locks per file. One that is not queued is not notified, and comes again when its client thinks fit:
+    /// Linux in up to 30 s.
+    pub max_waiting_locks_per_file: usize,
+    /// Most waiting locks of one client on one file.
+    pub max_waiting_locks_per_client: usize,
     /// How long a queued request may wait before it is woken to be answered NFS4ERR_DELAY.
     pub wait: u64,
     /// From a recall to the revocation of what was not returned.
@@ -105,6 +110,8 @@ impl Default for Policy {
             max_opens_per_file: 1 << 16,
             max_waiters_per_file: 1024,
             max_waiters_per_client: 64,
+            max_waiting_locks_per_file: 4096,
+            max_waiting_locks_per_client: 1024,
             wait: 5 * SECOND,
             recall_timeout: 30 * SECOND,
             recall_retry: SECOND / 4,

@@ -1,5 +1,6 @@
 //! Byte-range locks: RFC 8881 §9.1-9.6, §18.10-18.12.
 
+mod claims;
 mod waiting;
 
 use crate::effect::Effect;
@@ -10,6 +11,8 @@ use crate::owner::LockOwner;
 use crate::range_set::{Range, RangeMap};
 use crate::stateid::{Other, check_seqid, next_seqid};
 
+use claims::Claims;
+use waiting::WaitingLock;
 pub(crate) use waiting::WaitingLocks;
 
 /// Shared or exclusive.
@@ -172,24 +175,30 @@ impl Locks {
     /// Notifies the waiters that could now have their lock, first come first served.
     pub(crate) fn notify(&mut self, now: Time, reserve_until: Time) -> Vec<Effect> {
         let mut effects = Vec::new();
-        let mut queue = std::mem::take(&mut self.waiting);
-        for i in 0..queue.entries.len() {
-            let Some(entry) = queue.entries.get(i) else { break };
+        let mut queue = std::mem::take(&mut self.waiting).entries;
+        let stands = |entry: &WaitingLock| entry.reserved_until.is_some_and(|until| until > now);
+        let places = (0..queue.len()).filter(|at| queue.get(*at).is_some_and(stands));
+        let mut reserved = Claims::of(&queue, places);
+        let mut ahead = Claims::default();
+        for at in 0..queue.len() {
+            let behind = ahead.exclude(&queue, at);
+            ahead.add(&queue, at);
+            let Some(entry) = queue.get(at) else { break };
             if entry.reserved_until.is_some()
-                || (!self.holds(&entry.owner)
-                    && queue.ahead_of(&entry.owner, entry.kind, entry.range).is_some())
+                || (behind && !self.holds(&entry.owner))
                 || self.conflict(&entry.owner, entry.kind, entry.range).is_some()
-                || queue.reserved_against(now, &entry.owner, entry.kind, entry.range).is_some()
+                || reserved.exclude(&queue, at)
             {
                 continue;
             }
             effects.push(Effect::NotifyLock { owner: entry.owner.clone() });
-            if let Some(entry) = queue.entries.get_mut(i) {
+            reserved.add(&queue, at);
+            if let Some(entry) = queue.get_mut(at) {
                 entry.reserved_until = Some(reserve_until);
                 entry.expires = reserve_until;
             }
         }
-        self.waiting = queue;
+        self.waiting.entries = queue;
         effects
     }
 }

@@ -230,7 +230,7 @@ fn caps_on_ranges_owners_and_waiters() {
     w.policy.max_locks_per_client = 0;
     assert_eq!(w.lock(B, W, range(0, 1), false), Err(Error::Resource));
     w.policy.max_locks_per_client = 9;
-    w.policy.max_waiters_per_client = 1;
+    w.policy.max_waiting_locks_per_client = 1;
     w.lock(A, W, range(0, 9), false).unwrap();
     w.lock(B, W, range(0, 1), true).unwrap_err();
     w.lock(B, W, range(4, 5), true).unwrap_err();
@@ -288,4 +288,23 @@ fn all_clients_together_cannot_hold_more_locks_than_there_may_be() {
     w.lock(A, LockKind::Write, range(20, 25), false).unwrap();
     w.expire(A, RevokeReason::LeaseExpired);
     w.lock(B, LockKind::Write, range(10, 15), false).unwrap();
+}
+
+/// Processes of one host, each of which wants the file for itself.
+#[test]
+fn hundreds_of_one_client_wait_and_are_notified_in_order() {
+    let mut w = opened();
+    w.lock(A, W, Range::ALL, false).unwrap();
+    let owner = |n: u32| LockOwner::new(B, &n.to_be_bytes());
+    for n in 0..1000 {
+        let denied = w.lock_as(owner(n), W, Range::ALL, true).unwrap_err();
+        assert!(matches!(denied, Error::Denied(_)), "{denied:?}");
+    }
+    w.unlock(A, Range::ALL).unwrap();
+    for n in 0..1000 {
+        assert_eq!(w.notified.last(), Some(&owner(n)));
+        w.lock_as(owner(n), W, Range::ALL, true).unwrap();
+        w.unlock_as(owner(n), Range::ALL).unwrap();
+    }
+    assert_eq!(w.notified.len(), 1000);
 }

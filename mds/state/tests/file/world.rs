@@ -408,7 +408,17 @@ impl World {
         range: Range,
         blocking: bool,
     ) -> Result<StateId, Error> {
-        let owner_ = locker(client);
+        self.lock_as(locker(client), kind, range, blocking)
+    }
+
+    pub(crate) fn lock_as(
+        &mut self,
+        owner_: LockOwner,
+        kind: LockKind,
+        range: Range,
+        blocking: bool,
+    ) -> Result<StateId, Error> {
+        let client = owner_.client;
         let by = match self.locks.get(&owner_) {
             Some(lock) => Locker::Existing { lock: *lock },
             None => Locker::New {
@@ -426,10 +436,15 @@ impl World {
     }
 
     pub(crate) fn unlock(&mut self, client: ClientId, range: Range) -> Result<StateId, Error> {
-        let stateid = self.locks.get(&locker(client)).copied().unwrap_or_default();
+        self.unlock_as(locker(client), range)
+    }
+
+    pub(crate) fn unlock_as(&mut self, owner: LockOwner, range: Range) -> Result<StateId, Error> {
+        let client = owner.client;
+        let stateid = self.locks.get(&owner).copied().unwrap_or_default();
         let (ctx, file) = self.split(Some(client));
         let (stateid, effects) = file.unlock(&ctx, client, &stateid, range)?;
-        self.locks.insert(locker(client), stateid);
+        self.locks.insert(owner, stateid);
         self.apply(effects);
         Ok(stateid)
     }
