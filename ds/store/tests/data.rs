@@ -344,45 +344,6 @@ async fn many_files_come_into_being_at_once() {
     }
 }
 
-#[test]
-fn a_full_device_refuses_before_it_wedges() {
-    simulate(async |env| {
-        let device = MemDevice::new();
-        device.set_capacity(8 << 20);
-        let options = sluice_store::Options { reserve: 2 << 20, ..options() };
-        let store = Store::open(&env, Arc::new(device.clone()), options).await.unwrap();
-        let mut at = 0;
-        let error = loop {
-            match store.write_at(&access(1), at, bytes(1, 1 << 18), Stability::Unstable).await {
-                Ok(_) => at += 1 << 18,
-                Err(error) => break error,
-            }
-        };
-        assert!(matches!(error, StoreError::NoSpace), "{error}");
-        assert!((4 << 20..6 << 20).contains(&at), "{at}");
-        store.write_at(&access(1), 0, bytes(2, 1 << 18), Stability::Unstable).await.unwrap();
-        assert!(matches!(
-            store.write_at(&access(2), 0, bytes(2, 1 << 18), Stability::Unstable).await,
-            Err(StoreError::NoSpace)
-        ));
-        store
-            .fence(&[sluice_store::Fence::Holder { holder: 4, epoch: sluice_store::Epoch(1) }])
-            .await
-            .unwrap();
-        assert_eq!(store.capacity().await.unwrap().free >> 18, 0);
-        while store.write_at(&access(1), at, bytes(1, 4096), Stability::Unstable).await.is_ok() {
-            at += 4096;
-        }
-        assert_eq!(store.capacity().await.unwrap().free, 0);
-        // A file that is there, and is not open, takes data in place of data still.
-        device.crash_keeping(|| true);
-        drop(store);
-        let options = sluice_store::Options { reserve: 2 << 20, ..common::options() };
-        let store = Store::open(&env, Arc::new(device.clone()), options).await.unwrap();
-        store.write_at(&access(1), 0, bytes(3, 1 << 18), Stability::Unstable).await.unwrap();
-    });
-}
-
 /// How long a file is, the metadata server knows; a data file may not be able to be so long.
 #[test]
 fn a_truncation_beyond_what_a_file_can_hold_has_nothing_to_cut() {
