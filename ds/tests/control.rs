@@ -330,10 +330,13 @@ fn orders_on_space() {
         let DS_STAT_res::CTL_OK(stats) = w.mds.order(DS_STAT, &args).await else { panic!() };
         assert_eq!((stats[0].exists, stats[0].size, stats[1].exists), (true, 50_000, false));
         let args = DS_TRUNCATE_args { caller, target: target(1), size: 10_000, logical_size: 12_000 };
+        w.mds.says.lock().unwrap().sizes.insert(1, 12_000);
+        let sparse = handle(1, RW.or(Rights::SPARSE));
         for _ in 0..2 {
             assert_eq!(w.mds.order::<_, ctl_status>(DS_TRUNCATE, &args).await, ctl_status::CTL_OK);
-            let (read, eof) = nfs.read(&fh, 9_999, 100_000).await.unwrap();
+            let (read, eof) = nfs.read(&sparse, 9_999, 100_000).await.unwrap();
             assert_eq!((read.len(), read[0], eof), (2_001, 5, true), "a hole up to the logical size");
+            assert_eq!(nfs.read(&fh, 9_999, 100_000).await.unwrap(), (vec![5].into(), true));
         }
         let args = DS_INVENTORY_args { after: target(0), limit: 10 };
         let DS_INVENTORY_res::CTL_OK(page) = w.mds.order(DS_INVENTORY, &args).await else { panic!() };

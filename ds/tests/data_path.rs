@@ -134,6 +134,8 @@ fn the_end_of_a_striped_file_is_where_the_metadata_server_says() {
         assert_eq!(nfs.read(&fh, 12_000, 4_000).await.unwrap(), (vec![0; 4_000].into(), false));
         assert_eq!(questions(), 1, "known to reach so far");
         assert_eq!(nfs.read(&fh, 16_000, 8_192).await.unwrap(), (vec![0; 4_000].into(), true));
+        // Who did not ask for the file's own end is told the data file's, whatever is known.
+        assert_eq!(nfs.read(&handle(1, RW), 9_000, 8_192).await.unwrap(), (vec![7; 1_000].into(), true));
         assert_eq!(nfs.read(&fh, 20_000, 8_192).await.unwrap(), (Bytes::new(), true));
         // Another client made the file longer: the end is asked for again, not remembered.
         w.mds.says.lock().unwrap().sizes.insert(1, 1 << 20);

@@ -201,7 +201,8 @@ async fn read(shared: &Arc<Shared>, admitted: Admitted, args: &READ3args) -> Res
     Ok((data, eof || at_the_edge))
 }
 
-/// `data` met the data file's end. What lies between it and the file's own end is a hole.
+/// `data` met the data file's end. What lies between it and the file's own end is a hole, for those whose handle says
+/// that there may be such.
 async fn to_the_end(
     shared: &Arc<Shared>,
     admitted: &Admitted,
@@ -215,7 +216,8 @@ async fn to_the_end(
         // The metadata server is away: neither zeros nor an end may be claimed.
         asked.ok_or(nfsstat3::NFS3ERR_JUKEBOX)?
     } else {
-        shared.sizes.known(key.file).unwrap_or(0)
+        // Who asks knows the file's own end, if there is another.
+        0
     };
     let end = offset + data.len() as u64;
     let hole = size.saturating_sub(end).min((count - data.len()) as u64) as usize;
