@@ -384,6 +384,117 @@ fn a_data_file_is_copied_from_a_peer() {
     });
 }
 
+/// MiB of it.
+const LARGE: u64 = 64;
+
+/// One that copies a large data file from a peer.
+async fn order_to_copy(w: &World) -> (DataServer, DS_TRANSFER_args) {
+    let source = w.start_as("peer", &MemDevice::new()).await;
+    w.until(|| source.status().serving).await;
+    let nfs = w.client(&source).await;
+    for mib in 0..LARGE {
+        nfs.write(&handle(1, RW), mib << 20, &[3; 1 << 20], stable_how::UNSTABLE).await.unwrap();
+    }
+    let reader = Capability { holder: 77, ..capability(1, Rights::READ) };
+    let host = source.local_addr().ip().to_string().into();
+    let address = ctl_address { host, port: source.local_addr().port().into() };
+    let args = DS_TRANSFER_args {
+        caller: w.mds.caller(),
+        target: target(1),
+        offset: 0,
+        source: ctl_source::FALSE(ctl_peer { address, fh: sealed(&reader) }),
+        source_offset: 0,
+        length: LARGE << 20,
+    };
+    (source, args)
+}
+
+#[test]
+fn an_order_that_was_given_up_before_its_turn_does_nothing() {
+    simulate(async |w| {
+        let (_source, copy) = order_to_copy(&w).await;
+        let ds = w.serving().await;
+        let nfs = w.client(&ds).await;
+        let fh = handle(1, RW);
+        nfs.write(&fh, 0, &[1; 5000], stable_how::UNSTABLE).await.unwrap();
+        w.net.freeze("peer");
+        let caller = w.mds.caller();
+        let args = DS_TRUNCATE_args { caller, target: target(1), size: 0, logical_size: 0 };
+        let begin = w.env.clock.now();
+        let second = async {
+            w.sleep(SECOND).await;
+            let cut: ctl_status = w.mds.order(DS_TRUNCATE, &args).await;
+            (cut, w.env.clock.now().since(begin))
+        };
+        // What asks for nothing is answered when all that came before it is over.
+        let nothing = async {
+            w.sleep(2 * SECOND).await;
+            let ctl_source::FALSE(peer) = &copy.source else { panic!() };
+            let args = DS_COPY_args {
+                caller,
+                target: target(1),
+                source: peer.address.clone(),
+                source_fh: bytes::Bytes::new(),
+                offset: 0,
+                length: 0,
+            };
+            let waited: DS_COPY_res = w.mds.order(DS_COPY, &args).await;
+            (waited, w.env.clock.now().since(begin))
+        };
+        let first = w.mds.order::<_, ctl_status>(DS_TRANSFER, &copy);
+        let (first, (cut, when), (waited, then)) = tokio::join!(first, second, nothing);
+        assert_eq!((first, cut), (ctl_status::CTL_ERR_AGAIN, ctl_status::CTL_ERR_AGAIN));
+        assert!(when < 10 * SECOND, "while somebody waits for the answer: {when:?}");
+        assert_eq!(waited, DS_COPY_res::CTL_OK(0));
+        assert!(then > 20 * SECOND, "the peer was given up: {then:?}");
+        w.net.thaw("peer");
+        w.sleep(60 * SECOND).await;
+        assert_eq!(nfs.read(&fh, 0, 10_000).await.unwrap(), (vec![1; 5000].into(), true));
+    });
+}
+
+#[test]
+fn an_order_to_copy_ends_before_it_is_given_up() {
+    simulate(async |w| {
+        let (_source, copy) = order_to_copy(&w).await;
+        let ds = w.serving().await;
+        let nfs = w.client(&ds).await;
+        let fh = handle(1, RW);
+        let begin = w.env.clock.now();
+        let ends = async {
+            let status: ctl_status = w.mds.order(DS_TRANSFER, &copy).await;
+            (status, w.env.clock.now().since(begin))
+        };
+        let copied = async || {
+            let args = DS_STAT_args { files: vec![target(1)] };
+            match w.mds.order(DS_STAT, &args).await {
+                DS_STAT_res::CTL_OK(stats) => stats[0].size,
+                other => panic!("{other:?}"),
+            }
+        };
+        let last = (LARGE - 1) << 20;
+        // The peer is reached now and then.
+        let slowly = async {
+            for _ in 0..2 {
+                let before = copied().await;
+                while copied().await == before {}
+                w.net.partition("ds", "peer");
+                w.sleep(28 * SECOND).await;
+                w.net.heal("ds", "peer");
+            }
+            w.net.partition("ds", "peer");
+            assert!(copied().await < last, "it is not over yet");
+            nfs.write(&fh, last, &[1; 5000], stable_how::UNSTABLE).await.unwrap();
+            w.net.heal("ds", "peer");
+        };
+        let ((status, when), ()) = tokio::join!(ends, slowly);
+        assert_eq!(status, ctl_status::CTL_ERR_AGAIN);
+        assert!(when < 60 * SECOND, "while somebody waits for the answer: {when:?}");
+        w.sleep(60 * SECOND).await;
+        assert_eq!(nfs.read(&fh, last, 2).await.unwrap().0, &[1u8, 1][..]);
+    });
+}
+
 #[test]
 fn what_is_there_can_be_compared_without_moving_it() {
     simulate(async |w| {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use sluice_store::{Base, Reflink, StoreError, Transfer};
 use sluice_xdr::control::{DS_CLONE_args, ctl_status};
 
-use super::data_file;
 use super::transfer::fits;
+use super::{data_file, orders};
 use crate::error::ctl_of;
 use crate::shared::Shared;
 
@@ -34,11 +34,13 @@ pub(super) async fn run(shared: &Arc<Shared>, args: DS_CLONE_args) -> ctl_status
         length: args.length,
     };
     let reflink = Reflink { base, range };
+    let until = shared.patient(orders::MOVING);
     // Before anything is made.
     let since = shared.store.verifier(key);
     let store = Arc::clone(&shared.store);
     let made = async {
-        shared.order(&args.caller, (key, generation), async move { store.reflink(reflink).await }).await?;
+        let work = async move { store.reflink(reflink).await };
+        shared.order(&args.caller, (key, generation), until, work).await?;
         shared.store.commit_since(key, since).await
     };
     let made = made.await;

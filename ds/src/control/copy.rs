@@ -14,6 +14,7 @@ use sluice_xdr::nfs3::{
 use sluice_xdr::{from_bytes, to_frame};
 
 use super::data_file;
+use super::orders::{self, Until};
 use crate::error::ctl;
 use crate::shared::{IO_MAX, Shared};
 
@@ -25,14 +26,18 @@ pub(super) async fn run(shared: &Arc<Shared>, args: DS_COPY_args) -> DS_COPY_res
         return DS_COPY_res::Default(ctl_status::CTL_ERR_INVAL);
     };
     let caller = args.caller;
-    let inner = Arc::clone(shared);
+    let (inner, until) = (Arc::clone(shared), shared.patient(orders::MOVING));
     let work = async move {
+        // Who wants nothing waits for what was ordered before.
+        if args.length == 0 {
+            return Ok(0);
+        }
         let peer = connect(&inner, source).await?;
-        let copied = copy(&inner, &peer, target, &args).await;
+        let copied = copy(&inner, &peer, target, until, &args).await;
         peer.close();
         copied
     };
-    match shared.order(&caller, target, work).await {
+    match shared.order(&caller, target, until, work).await {
         Ok(copied) => DS_COPY_res::CTL_OK(copied),
         Err(error) => {
             tracing::warn!(file = %target.0, peer = %source, %error, "a copy from a peer failed");
@@ -57,6 +62,7 @@ async fn copy(
     shared: &Shared,
     peer: &Connection,
     (key, generation): (FileKey, u16),
+    until: Until,
     args: &DS_COPY_args,
 ) -> Result<u64, StoreError> {
     let store = &shared.store;
@@ -82,6 +88,7 @@ async fn copy(
         if !skip {
             size = size.max(at);
         }
+        shared.in_time(until)?;
         let fill = async { if skip { Ok(()) } else { store.fill(key, generation, from, data).await } };
         if last {
             fill.await?;

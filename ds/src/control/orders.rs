@@ -1,17 +1,30 @@
 //! One order at a time per file. An order whose connection was lost may still be running when it, or
 //! a later one, comes again over a new connection: it must not act after the later one was answered.
+//!
+//! Nor does it act when the metadata server has long given it up: by then others may have written there.
 
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use foldhash::fast::FixedState;
 use parking_lot::Mutex;
+use sluice_env::Monotonic;
 use sluice_store::{FileKey, Refusal, StoreError};
 use sluice_xdr::control::ctl_caller;
 use tokio::sync::oneshot;
 
 use crate::shared::Shared;
+
+/// How long an order may wait for its turn, and one that moves data go on: less than the metadata server waits for it
+/// (docs/control-protocol.md), by what the way there and back may take.
+pub(super) const SHORT: Duration = Duration::from_secs(8);
+pub(super) const MOVING: Duration = Duration::from_secs(50);
+
+/// When an order is given up that came just now.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Until(Monotonic);
 
 type Turn = Arc<tokio::sync::Mutex<()>>;
 
@@ -35,12 +48,22 @@ impl Orders {
 }
 
 impl Shared {
-    /// Runs `work` on a data file when it is its turn, if `caller` is not an older incarnation of the
-    /// metadata server by then and the data file was not removed.
-    pub(crate) async fn order<T: Send + 'static>(
+    pub(super) fn patient(&self, time: Duration) -> Until {
+        Until(self.env.clock.now() + time)
+    }
+
+    /// Before each step of an order that has several.
+    pub(super) fn in_time(&self, until: Until) -> Result<(), StoreError> {
+        if self.env.clock.now() < until.0 { Ok(()) } else { Err(StoreError::Closing) }
+    }
+
+    /// Runs `work` on a data file when it is its turn, if it is in time, `caller` is not an older incarnation of
+    /// the metadata server by then and the data file was not removed.
+    pub(super) async fn order<T: Send + 'static>(
         self: &Arc<Self>,
         caller: &ctl_caller,
         (key, generation): (FileKey, u16),
+        until: Until,
         work: impl Future<Output = Result<T, StoreError>> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (done, wait) = oneshot::channel();
@@ -48,15 +71,16 @@ impl Shared {
         // A task of its own: it holds its turn to the end even if the connection is lost.
         self.env.spawn.spawn(Box::pin(async move {
             let turn = shared.orders.turn(key.file);
-            let result = {
-                let _mine = turn.lock().await;
-                match shared.store.admit_caller(epoch).await {
+            let clock = &shared.env.clock;
+            let result = match clock.timeout(until.0.since(clock.now()), turn.lock()).await {
+                Ok(_mine) => match shared.store.admit_caller(epoch).await {
                     Ok(()) if shared.store.is_removed(key, generation) => {
                         Err(StoreError::Refused(Refusal::Removed))
                     }
                     Ok(()) => work.await,
                     Err(error) => Err(error),
-                }
+                },
+                Err(_) => Err(StoreError::Closing),
             };
             shared.orders.done(key.file, turn);
             // The caller may have gone away.

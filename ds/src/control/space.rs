@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sluice_xdr::control::{DS_SPACE_args, ctl_space_operation, ctl_status};
 
-use super::data_file;
+use super::{data_file, orders};
 use crate::error::ctl_of;
 use crate::shared::Shared;
 
@@ -16,15 +16,15 @@ pub(super) async fn run(shared: &Arc<Shared>, args: DS_SPACE_args) -> ctl_status
         return ctl_status::CTL_ERR_INVAL;
     }
     let store = Arc::clone(&shared.store);
-    let (key, generation) = target;
+    let ((key, generation), until) = (target, shared.patient(orders::SHORT));
     let done = match operation {
         ctl_space_operation::SPACE_ALLOCATE => {
             let work = async move { store.allocate(key, generation, offset, length).await };
-            shared.order(&caller, target, work).await
+            shared.order(&caller, target, until, work).await
         }
         ctl_space_operation::SPACE_DEALLOCATE => {
             let work = async move { store.deallocate(key, offset, length).await };
-            shared.order(&caller, target, work).await
+            shared.order(&caller, target, until, work).await
         }
         _ => return ctl_status::CTL_ERR_INVAL,
     };

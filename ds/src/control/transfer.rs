@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 
 use super::copy::{connect, is_zero, read, socket};
 use super::data_file;
+use super::orders::{self, Until};
 use crate::error::ctl_of;
 use crate::shared::{IO_MAX, Shared};
 
@@ -28,6 +29,7 @@ struct Range {
     length: u64,
     /// The write verifier that what is written must still have when it is durable.
     since: Verifier,
+    until: Until,
 }
 
 pub(super) async fn run(shared: &Arc<Shared>, args: DS_TRANSFER_args) -> ctl_status {
@@ -38,7 +40,8 @@ pub(super) async fn run(shared: &Arc<Shared>, args: DS_TRANSFER_args) -> ctl_sta
     }
     // Before anything is written.
     let since = shared.store.verifier(key);
-    let range = Range { key, generation, offset, source_offset, length, since };
+    let until = shared.patient(orders::MOVING);
+    let range = Range { key, generation, offset, source_offset, length, since, until };
     let done = match source {
         ctl_source::TRUE(own) => from_here(shared, &caller, range, &own).await,
         ctl_source::FALSE(peer) => from_peer(shared, &caller, range, peer).await,
@@ -72,7 +75,7 @@ async fn from_here(
     };
     let store = Arc::clone(&shared.store);
     let work = async move { store.transfer(transfer).await.map(drop) };
-    shared.order(caller, (range.key, range.generation), work).await?;
+    shared.order(caller, (range.key, range.generation), range.until, work).await?;
     flush(shared, range).await
 }
 
@@ -96,7 +99,7 @@ async fn from_peer(
         connection.close();
         copied
     };
-    shared.order(caller, (range.key, range.generation), work).await?;
+    shared.order(caller, (range.key, range.generation), range.until, work).await?;
     flush(shared, range).await
 }
 
@@ -117,6 +120,7 @@ async fn fill(
         let upto = next.saturating_add(step).min(end);
         let write = async {
             for (from, data) in found {
+                shared.in_time(range.until)?;
                 put(shared, &range, place(from), data).await?;
             }
             Ok::<_, StoreError>(())
@@ -126,6 +130,7 @@ async fn fill(
         found = ahead?;
         next = upto;
     }
+    shared.in_time(range.until)?;
     store.reach(range.key, range.generation, place(end)).await
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sluice_xdr::control::{DS_TRUNCATE_args, ctl_status};
 
-use super::data_file;
+use super::{data_file, orders};
 use crate::error::ctl_of;
 use crate::shared::Shared;
 
@@ -13,11 +13,11 @@ pub(super) async fn run(shared: &Arc<Shared>, args: DS_TRUNCATE_args) -> ctl_sta
     if args.size > i64::MAX as u64 {
         return ctl_status::CTL_ERR_INVAL;
     }
-    let inner = Arc::clone(shared);
+    let (inner, until) = (Arc::clone(shared), shared.patient(orders::SHORT));
     let work = async move {
         // First the bound, so that nobody reads what is being cut off as a hole above the new end.
         inner.sizes.push(target.0.file, args.logical_size);
         inner.store.truncate(target.0, args.size).await
     };
-    ctl_of(shared.order(&args.caller, target, work).await)
+    ctl_of(shared.order(&args.caller, target, until, work).await)
 }

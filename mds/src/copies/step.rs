@@ -11,7 +11,7 @@ use sluice_xdr::nfs4::{nfs_resop4, nfsstat4};
 use tokio::task::JoinSet;
 
 use crate::compound::{Context, OpError};
-use crate::dsctl::{self, transfer};
+use crate::dsctl::{self, resync, transfer};
 use crate::error::fs_status;
 use crate::files::{Held, file_id};
 use crate::layout::ready::{Use, ready};
@@ -107,7 +107,9 @@ pub(crate) async fn step(mds: &Arc<Mds>, step: &Step, commit: &Commit<'_>) -> Re
         Ok(_) => gate.disturb(),
         Err(status) => {
             gate.disturb();
-            heal::suspect(mds, &target).await?;
+            let marked = heal::suspect(mds, &target).await;
+            resync::quiet(mds, layout, step.offset..end, resync::MOVING_GIVEN_UP).await;
+            marked?;
             return Err(status.into());
         }
     }

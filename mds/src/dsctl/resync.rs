@@ -1,18 +1,27 @@
 //! Orders that make one data file equal to another, at two data servers that speak to each other.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use sluice_namespace::stable_storage::{Fence, PendingFence};
-use sluice_namespace::{DataFile, DataFileId};
+use sluice_namespace::{DataFile, DataFileId, Layout};
 use sluice_xdr::control::*;
 
 use super::orders::{self, Fenced, call, wire};
-use super::transfer::peer;
+use super::transfer::{host, peer};
 use crate::server::Mds;
 
 /// A data server may have to read and write a whole piece on a slow device.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Nanoseconds since it was heard of last, after which a data server that is away carries out no order any more that it
+/// was told before, and none that moves data (docs/control-protocol.md).
+pub(crate) const GIVEN_UP: u64 = 20_000_000_000;
+pub(crate) const MOVING_GIVEN_UP: u64 = 70_000_000_000;
+/// For orders before it to end, until one that does not answer is asked again.
+const TURN: Duration = Duration::from_secs(10);
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// What is there of a data file; `None` when its data server does not say.
 pub(crate) async fn stat(mds: &Mds, id: DataFileId, file: &DataFile) -> Option<ctl_stat> {
@@ -86,6 +95,57 @@ pub(crate) async fn copy(
 /// earlier order on the file is under way at that data server.
 pub(crate) async fn set_end(mds: &Arc<Mds>, id: DataFileId, file: &DataFile, end: u64, size: u64) -> bool {
     orders::truncate_one(mds, id, file, end, size).await.is_ok()
+}
+
+/// When it is true, no earlier order on this data file is under way at its data server, also of those that were given
+/// up.
+pub(crate) async fn is_quiet(mds: &Mds, id: DataFileId, file: &DataFile) -> bool {
+    let Some(store) = mds.data_servers.get(file.store) else { return false };
+    let Some(address) = store.view().addresses.first().copied() else { return false };
+    // To copy nothing waits for its turn like everything else.
+    let args = DS_COPY_args {
+        caller: mds.data_servers.caller(),
+        target: wire(id, file),
+        source: host(address),
+        source_fh: Bytes::new(),
+        offset: 0,
+        length: 0,
+    };
+    match call(&store, DS_COPY, &args, TURN).await {
+        Some(DS_COPY_res::CTL_OK(_)) => true,
+        // It had its turn: one of the release before looks whether the source is there, or the data file was removed.
+        Some(DS_COPY_res::Default(status)) => {
+            matches!(status, ctl_status::CTL_ERR_IO | ctl_status::CTL_ERR_STALE)
+        }
+        None => false,
+    }
+}
+
+/// Returns when no order is under way any more at the data files of a range, of those that were given up. Whoever holds
+/// a ticket keeps it until then: what comes late would overwrite what others write afterwards. `given_up`: when one that
+/// is away need not be waited for any more.
+pub(crate) async fn quiet(mds: &Mds, layout: &Layout, bytes: Range<u64>, given_up: u64) {
+    let touched = layout.components.iter().filter(|c| c.start < bytes.end && bytes.start < c.end);
+    for column in touched.flat_map(|component| component.slots.chunks(usize::from(component.mirrors.max(1))))
+    {
+        let takes =
+            |file: &DataFile| mds.data_servers.get(file.store).is_some_and(|store| store.takes_writes());
+        for file in column.iter().filter(|file| !file.stale) {
+            while !is_quiet(mds, layout.id, file).await {
+                let Some(store) = mds.data_servers.get(file.store) else { break };
+                // What is left behind is healed, and that waits for what is under way there.
+                let left = store.given_up() && column.iter().any(|other| !other.stale && takes(other));
+                let left = left || store.is_removed();
+                // It gives up by itself what it was told before it went.
+                let silent = mds.now().since(store.view().last_heard.max(mds.started));
+                let over = store.connection().is_none() && silent > given_up;
+                if left || over {
+                    break;
+                }
+                mds.env.clock.sleep(AGAIN).await;
+            }
+        }
+    }
 }
 
 /// Handles of this data file with older generations are dead when it is true.

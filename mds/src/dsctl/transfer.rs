@@ -1,5 +1,6 @@
 //! Orders that copy ranges between data files, at one data server or from one to another.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -140,10 +141,12 @@ pub(super) fn peer(mds: &Mds, id: DataFileId, source: &DataFile) -> Option<ctl_p
         holder: MDS_HOLDER,
         ..Capability::default()
     };
-    Some(ctl_peer {
-        address: ctl_address { host: address.ip().to_string().into(), port: address.port().into() },
-        fh: mds.data_servers.seal(reader)?,
-    })
+    Some(ctl_peer { address: host(address), fh: mds.data_servers.seal(reader)? })
+}
+
+/// An address as data servers are told.
+pub(super) fn host(address: SocketAddr) -> ctl_address {
+    ctl_address { host: address.ip().to_string().into(), port: address.port().into() }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use super::lock::must_be_file;
 use super::read::{bounded, permit_io};
 use super::write::conclude;
 use crate::compound::{Context, OpError, OpResult};
-use crate::dsctl;
+use crate::dsctl::{self, resync};
 use crate::layout::heal::{self, leave};
 use crate::layout::{inline, settle};
 use crate::quota::room;
@@ -71,11 +71,14 @@ pub(super) async fn reshape(cx: &mut Context, change: Change, answer: &nfs_resop
             gate.disturb();
         }
         if let Err(status) = done {
-            heal::suspect(&cx.server, &inode).await?;
+            let marked = heal::suspect(&cx.server, &inode).await;
             // The client comes again, and then does without the mirrors that are away.
             if !leave::away(&cx.server, layout).is_empty() {
                 leave::begin(&cx.server, key);
             }
+            let bytes = offset..offset.saturating_add(length);
+            resync::quiet(&cx.server, layout, bytes, resync::GIVEN_UP).await;
+            marked?;
             return Err(status.into());
         }
     }

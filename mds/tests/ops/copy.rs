@@ -254,6 +254,27 @@ fn a_cancelled_one_writes_nothing_more() {
 }
 
 #[test]
+fn a_cancelled_one_is_not_over_while_an_order_is_under_way_that_was_given_up() {
+    simulate(13, async |mut world: World| {
+        let scene = Scene::new(&world).await;
+        let data_server = world.data_server();
+        data_server.hold_transfers(true);
+        let stateid = scene.begin().await;
+        until(&world.env, || (!data_server.transfers().is_empty()).then_some(())).await;
+        // An order is given up after a minute.
+        let begin = world.env.clock.now();
+        while world.env.clock.now().since(begin) < Duration::from_secs(80) {
+            assert_eq!(scene.cancel(stateid).await, nfsstat4::NFS4ERR_DELAY);
+        }
+        data_server.hold_transfers(false);
+        let begin = world.env.clock.now();
+        while scene.cancel(stateid).await == nfsstat4::NFS4ERR_DELAY {}
+        assert!(world.env.clock.now().since(begin) < Duration::from_secs(5));
+        assert_eq!(scene.status(stateid).await, Err(nfsstat4::NFS4ERR_BAD_STATEID));
+    });
+}
+
+#[test]
 fn a_client_has_no_more_than_so_many_under_way() {
     simulate(7, async |mut world: World| {
         let scene = Scene::new(&world).await;

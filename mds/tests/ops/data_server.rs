@@ -38,6 +38,10 @@ struct State {
     cuts: Vec<u64>,
     /// Orders to copy.
     transfers: Vec<DS_TRANSFER_args>,
+    /// Data files are holes.
+    hollow: bool,
+    /// Slots of data files whose end was set.
+    cut: Vec<u32>,
     /// Data files removed, order by order.
     removed: Vec<Vec<ctl_data_file>>,
     /// Its device takes nothing now: nothing is removed, and fences hold in memory only.
@@ -118,6 +122,16 @@ impl DataServer {
     /// Leaves orders to copy without an answer until it is told otherwise.
     pub fn hold_transfers(&self, hold: bool) {
         self.held.send_replace(hold);
+    }
+
+    /// Says that there are no data, from now on.
+    pub fn set_hollow(&self) {
+        self.state.lock().hollow = true;
+    }
+
+    /// The slots of data files whose end was set.
+    pub fn cut(&self) -> Vec<u32> {
+        self.state.lock().cut.clone()
     }
 
     /// Orders to copy, received so far.
@@ -254,8 +268,15 @@ impl DataServer {
             }
             DS_SEEK => {
                 let args: DS_SEEK_args = from_bytes(args).unwrap();
-                success(&DS_SEEK_res::CTL_OK(DS_SEEK_resok { found: true, offset: args.offset }))
+                let found = !state.hollow;
+                success(&DS_SEEK_res::CTL_OK(DS_SEEK_resok { found, offset: args.offset }))
             }
+            DS_TRUNCATE => {
+                let args: DS_TRUNCATE_args = from_bytes(args).unwrap();
+                state.cut.push(args.target.slot);
+                success(&ctl_status::CTL_OK)
+            }
+            DS_COPY => success(&DS_COPY_res::CTL_OK(0)),
             DS_TRANSFER => {
                 state.transfers.push(from_bytes(args).unwrap());
                 success(&ctl_status::CTL_OK)
@@ -289,7 +310,8 @@ impl Program for Orders {
     fn call<'a>(&'a self, call: Call) -> BoxFuture<'a, Reply> {
         Box::pin(async move {
             let reply = self.0.obey(&call);
-            if call.procedure == DS_TRANSFER {
+            // They take turns.
+            if matches!(call.procedure, DS_TRANSFER | DS_COPY) {
                 self.0.held.subscribe().wait_for(|held| !held).await.unwrap();
             }
             reply
