@@ -48,6 +48,8 @@ pub struct Healed {
 pub struct HealedSlot {
     pub slot: u16,
     pub generation: u16,
+    /// Where its bytes are now: its own place, or that of what replaces it.
+    pub filled: (StoreId, u16),
     /// There is a data file now; its column may hold nothing at all.
     pub exists: bool,
 }
@@ -153,8 +155,8 @@ impl Namespace {
     /// A data file of `store` is to take the place of slot `old`, once it has been filled. One planned
     /// before for the same slot is given up.
     ///
-    /// Errors: Stale, WrongType, Invalid (no such slot, or the store holds a mirror of it), NoSpace (slot
-    /// numbers are used up).
+    /// Errors: Stale, WrongType, Invalid (no such slot, or the store holds a mirror of it or is to), NoSpace
+    /// (slot numbers are used up).
     pub async fn plan_replacement(
         &self,
         txn: &mut Transaction,
@@ -165,7 +167,8 @@ impl Namespace {
         let mut row = self.heal(txn, key.fileid).await?.unwrap_or(Heal::of(*key));
         let planned = |layout: &mut Layout| {
             let column = layout.column_mut(old).ok_or(FsError::Invalid)?;
-            if column.iter().any(|s| s.store == store) {
+            let comes = |s: &DataFile| row.replacement(s.slot).is_some_and(|new| new.store == store);
+            if column.iter().any(|s| s.store == store || (s.slot != old && comes(s))) {
                 return Err(FsError::Invalid);
             }
             column.iter_mut().filter(|s| s.slot == old).for_each(|s| s.moving = true);
@@ -186,7 +189,7 @@ impl Namespace {
 
     /// Mirrors are equal again; replacements take their places.
     ///
-    /// Errors: Stale, WrongType, Invalid (the layout has changed since they were filled).
+    /// Errors: Stale, WrongType, Invalid (the layout, or where they are to be, has changed since they were filled).
     pub async fn healed(
         &self,
         txn: &mut Transaction,
@@ -203,7 +206,13 @@ impl Namespace {
                 for done in &healed.slots {
                     let file = layout.data_file_mut(done.slot).filter(|f| f.generation == done.generation);
                     let file = file.ok_or(FsError::Invalid)?;
-                    if let Some(new) = row.replacement(done.slot) {
+                    let new = row.replacement(done.slot);
+                    // It may have been sent elsewhere since it was filled.
+                    let planned = new.unwrap_or(*file);
+                    if (planned.store, planned.slot) != done.filled {
+                        return Err(FsError::Invalid);
+                    }
+                    if let Some(new) = new {
                         gone.push((*file, new));
                         *file = new;
                     }
@@ -240,11 +249,17 @@ impl Namespace {
         rows.into_iter().map(|(key, value)| Spare::decode(&key, value)).collect()
     }
 
-    /// Whether a heal is filling it.
-    pub async fn spare_is_wanted(&self, txn: &Transaction, spare: &Spare) -> Result<bool, FsError> {
-        let Some(key) = self.data_file_owner(txn, spare.id).await? else { return Ok(false) };
+    /// Whether it may be removed: it is a spare still, and no heal is filling it.
+    pub async fn spare_may_go(&self, txn: &Transaction, spare: &Spare) -> Result<bool, FsError> {
+        // It may have got its place in the layout since it was seen.
+        let key = keys::spare(spare.id, spare.slot);
+        let now = txn.get(&key).await?.map(|value| Spare::decode(&key, value)).transpose()?;
+        if now.as_ref() != Some(spare) {
+            return Ok(false);
+        }
+        let Some(key) = self.data_file_owner(txn, spare.id).await? else { return Ok(true) };
         let row = self.heal(txn, key.fileid).await?;
-        Ok(row.is_some_and(|row| row.replacements.iter().any(|r| r.new.slot == spare.slot)))
+        Ok(!row.is_some_and(|row| row.replacements.iter().any(|r| r.new.slot == spare.slot)))
     }
 
     /// It is gone from its store.

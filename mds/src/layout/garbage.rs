@@ -215,7 +215,7 @@ async fn sweep_spares(mds: &Arc<Mds>) -> Result<(), FsError> {
             Box::pin(async move {
                 let mut unwanted = Vec::new();
                 for spare in page {
-                    if !namespace.spare_is_wanted(&txn, spare).await? {
+                    if namespace.spare_may_go(&txn, spare).await? {
                         unwanted.push(*spare);
                     }
                 }

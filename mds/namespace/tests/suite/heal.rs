@@ -30,10 +30,33 @@ async fn leave(w: &World, key: InodeKey, slots: &[u16]) -> Result<(), FsError> {
     w.txn(async |t| w.ns.leave_behind(t, &key, slots).await).await.map(drop)
 }
 
+fn at(file: &DataFile) -> (StoreId, u16) {
+    (file.store, file.slot)
+}
+
+/// These slots, with their generations, are made equal where they are.
 async fn heal(w: &World, key: InodeKey, id: u64, slots: &[(u16, u16)], equal: bool) -> Result<(), FsError> {
-    let slot =
-        |(slot, generation): &(u16, u16)| HealedSlot { slot: *slot, generation: *generation, exists: true };
-    let healed = Healed { id: DataFileId(id), slots: slots.iter().map(slot).collect(), equal };
+    let here = files(w, key).await;
+    let place = |slot: u16| here.iter().find(|file| file.slot == slot).map_or((StoreId(0), slot), at);
+    let slots = slots.iter().map(|(slot, generation)| (*slot, *generation, place(*slot))).collect::<Vec<_>>();
+    fill(w, key, id, &slots, equal).await
+}
+
+/// The same; each slot with what was filled for it.
+async fn fill(
+    w: &World,
+    key: InodeKey,
+    id: u64,
+    slots: &[(u16, u16, (StoreId, u16))],
+    equal: bool,
+) -> Result<(), FsError> {
+    let slots = slots.iter().map(|(slot, generation, filled)| HealedSlot {
+        slot: *slot,
+        generation: *generation,
+        filled: *filled,
+        exists: true,
+    });
+    let healed = Healed { id: DataFileId(id), slots: slots.collect(), equal };
     w.txn(async |t| w.ns.healed(t, &key, &healed).await).await.map(drop)
 }
 
@@ -101,11 +124,18 @@ async fn a_replacement_takes_its_place_when_it_is_whole() {
     let second = plan(0, 6).await.unwrap();
     assert_eq!((second.store, second.slot), (StoreId(6), 5));
     assert_eq!(w.clean().await.degraded, 1);
-    let wanted = async |spare: &Spare| w.read(async |t| w.ns.spare_is_wanted(t, spare).await).await.unwrap();
+    let wanted = async |spare: &Spare| !w.read(async |t| w.ns.spare_may_go(t, spare).await).await.unwrap();
     let all = spares(&w).await;
     assert_eq!(all.iter().map(|s| (s.slot, s.store.0)).collect::<Vec<_>>(), [(4, 5), (5, 6)]);
     assert!(!wanted(&all[0]).await && wanted(&all[1]).await);
-    heal(&w, f, 1, &[(0, 1)], true).await.unwrap();
+    let seen = all[1];
+    // Only what is planned now may take the place.
+    refused!(heal(&w, f, 1, &[(0, 1)], true).await, FsError::Invalid);
+    refused!(fill(&w, f, 1, &[(0, 1, at(&first))], true).await, FsError::Invalid);
+    assert_eq!(files(&w, f).await[0].store, StoreId(1));
+    fill(&w, f, 1, &[(0, 1, at(&second))], true).await.unwrap();
+    // Whoever saw it as a spare before must not remove it any more.
+    assert!(wanted(&seen).await);
     let now = files(&w, f).await;
     assert_eq!((now[0].store, now[0].slot, now[0].materialised, now[0].moving), (StoreId(6), 5, true, false));
     assert_eq!((queue(&w).await.len(), w.clean().await.degraded), (0, 0));
@@ -114,6 +144,7 @@ async fn a_replacement_takes_its_place_when_it_is_whole() {
     assert_eq!(all.iter().map(|s| (s.slot, s.store.0)).collect::<Vec<_>>(), [(0, 1), (4, 5)]);
     for spare in &all {
         assert!(!wanted(spare).await);
+        assert!(wanted(&Spare { generation: 9, ..*spare }).await, "another one than was seen");
         w.txn(async |t| {
             w.ns.spare_done(t, spare);
             Ok(())
@@ -124,6 +155,38 @@ async fn a_replacement_takes_its_place_when_it_is_whole() {
     assert_eq!(spares(&w).await, []);
     let owners = w.read(async |t| w.ns.data_file_owners(t, None, 10).await).await.unwrap();
     assert_eq!(owners, [(DataFileId(1), f)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_filled_in_its_place_counts_for_nothing_once_it_is_to_go_elsewhere() {
+    let w = World::new().await;
+    let f = mirrored(&w, "f", 1).await;
+    leave(&w, f, &[0]).await.unwrap();
+    let stale = files(&w, f).await[0];
+    let (new, _) = w.txn(async |t| w.ns.plan_replacement(t, &f, 0, StoreId(5)).await).await.unwrap();
+    refused!(fill(&w, f, 1, &[(0, 2, at(&stale))], true).await, FsError::Invalid);
+    assert_eq!(files(&w, f).await[0], DataFile { moving: true, ..stale });
+    fill(&w, f, 1, &[(0, 2, at(&new))], true).await.unwrap();
+    assert_eq!(files(&w, f).await[0].store, StoreId(5));
+    w.clean().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn mirrors_that_move_together_go_to_distinct_data_servers() {
+    let w = World::new().await;
+    let f = mirrored(&w, "f", 1).await;
+    let plan = async |slot, store| {
+        w.txn(async |t| w.ns.plan_replacement(t, &f, slot, StoreId(store)).await).await.map(|done| done.0)
+    };
+    plan(0, 5).await.unwrap();
+    refused!(plan(1, 5).await, FsError::Invalid);
+    // Another column may.
+    plan(2, 5).await.unwrap();
+    plan(1, 6).await.unwrap();
+    // What it was to be is given up with that.
+    plan(0, 7).await.unwrap();
+    plan(1, 5).await.unwrap();
+    w.clean().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -155,8 +218,8 @@ async fn a_drained_data_server_is_named_by_nobody() {
     assert_eq!(problems().await, [Problem::NotDrained { store: StoreId(1) }]);
     // What is being filled there counts, too.
     drained(false).await;
-    w.txn(async |t| w.ns.plan_replacement(t, &f, 0, StoreId(5)).await.map(drop)).await.unwrap();
-    heal(&w, f, 1, &[(0, 1)], true).await.unwrap();
+    let (new, _) = w.txn(async |t| w.ns.plan_replacement(t, &f, 0, StoreId(5)).await).await.unwrap();
+    fill(&w, f, 1, &[(0, 1, at(&new))], true).await.unwrap();
     drained(true).await;
     w.clean().await;
     w.txn(async |t| w.ns.plan_replacement(t, &f, 1, StoreId(1)).await.map(drop)).await.unwrap();

@@ -293,10 +293,15 @@ impl Work<'_> {
             if pair.replaces() && !self.silenced(pair, inode).await? {
                 untold.push(old);
             }
-            slots.push(HealedSlot { slot: old.slot, generation: old.generation, exists });
+            let filled = (pair.target.store, pair.target.slot);
+            slots.push(HealedSlot { slot: old.slot, generation: old.generation, filled, exists });
         }
         let healed = Healed { id: self.plan.id, slots, equal: self.plan.equal };
-        commit(mds, self.key, &healed, &untold).await?;
+        match commit(mds, self.key, &healed, &untold).await {
+            // Some of it is to go elsewhere by now.
+            Err(FsError::Invalid) => return Err(Trouble::Again),
+            done => done?,
+        }
         for pair in &self.plan.pairs {
             // Rewritten as a whole: what was damaged there is not any more.
             if let Some(store) = mds.data_servers.get(pair.target.store) {
