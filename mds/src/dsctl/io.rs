@@ -1,4 +1,4 @@
-//! READ and WRITE through this server: an NFSv3 client of the data servers, a holder like any other.
+//! READ, WRITE and COMMIT through this server: an NFSv3 client of the data servers, a holder like any other.
 //! RFC 1813 §3.3.6, §3.3.7, §3.3.21. A healthy mount proxies nothing.
 
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use sluice_namespace::stable_storage::StoreState;
-use sluice_namespace::{DataFile, Layout};
+use sluice_namespace::{DataFile, DataFileId, Layout};
 use sluice_rpc::{Client, Connection, Credential, Transport};
 use sluice_xdr::capability::Capability;
 use sluice_xdr::nfs3::*;
@@ -77,7 +77,7 @@ async fn read_piece(
     let mut at = offset;
     while at < offset + length {
         let count = u32::try_from((offset + length - at).min(1 << 20)).unwrap_or(1 << 20);
-        let args = READ3args { file: handle(mds, layout, file, false)?, offset: at, count };
+        let args = READ3args { file: handle(mds, layout.id, file, false)?, offset: at, count };
         match call::<_, READ3res>(mds, file, NFSPROC3_READ, &args, |res| match res {
             READ3res::NFS3_OK(_) => nfsstat3::NFS3_OK,
             READ3res::Default(status, _) => *status,
@@ -136,7 +136,7 @@ async fn write_piece(
     while done < data.len() {
         let piece = data.slice(done..(done + (1 << 20)).min(data.len()));
         let args = WRITE3args {
-            file: handle(mds, layout, file, true)?,
+            file: handle(mds, layout.id, file, true)?,
             offset: offset + u64::try_from(done).unwrap_or(0),
             count: u32::try_from(piece.len()).unwrap_or(0),
             stable: stable_how::FILE_SYNC,
@@ -158,13 +158,30 @@ async fn write_piece(
     Ok(())
 }
 
+/// Makes all of a data file durable. It changes nothing, however late it is carried out.
+///
+/// # Errors
+/// DELAY, IO, NOSPC.
+pub(crate) async fn commit(mds: &Arc<Mds>, id: DataFileId, file: &DataFile) -> Result<(), nfsstat4> {
+    let args = COMMIT3args { file: handle(mds, id, file, true)?, offset: 0, count: 0 };
+    match call::<_, COMMIT3res>(mds, file, NFSPROC3_COMMIT, &args, |res| match res {
+        COMMIT3res::NFS3_OK(_) => nfsstat3::NFS3_OK,
+        COMMIT3res::Default(status, _) => *status,
+    })
+    .await?
+    {
+        COMMIT3res::NFS3_OK(_) => Ok(()),
+        COMMIT3res::Default(status, _) => Err(translate(status)),
+    }
+}
+
 /// A capability of this server's own.
-fn handle(mds: &Mds, layout: &Layout, file: &DataFile, write: bool) -> Result<nfs_fh3, nfsstat4> {
+fn handle(mds: &Mds, id: DataFileId, file: &DataFile, write: bool) -> Result<nfs_fh3, nfsstat4> {
     let capability = Capability {
         // The logical size is judged here: the data file's own end is what we want to see.
         rights: rights(write, file.materialised, false),
         store: file.store.0,
-        data_file: layout.id.0,
+        data_file: id.0,
         slot: file.slot,
         generation: file.generation,
         holder: MDS_HOLDER,

@@ -10,7 +10,7 @@
 //! | `orders` | SLUICE_DATA_SERVER: what they are asked |
 //! | `epochs` | capability epochs: when they begin, and when their handles are over |
 //! | `fence` | durable fences of holders |
-//! | `io` | READ and WRITE through this server, as an NFSv3 client of the data servers |
+//! | `io` | READ, WRITE and COMMIT through this server, as an NFSv3 client of the data servers |
 //! | `health` | data servers that fall silent |
 //! | `resync` | making one data file equal to another |
 //! | `transfer` | copying ranges from file to file |
@@ -33,7 +33,7 @@ pub(crate) use damage::{Damage, owner as damage_owner};
 pub(crate) use fence::fence_holder_on_file;
 pub(crate) use fence::{isolated, tell as tell_fences};
 pub(crate) use health::run;
-pub(crate) use io::{read, write};
+pub(crate) use io::{commit, read, write};
 pub(crate) use orders::{
     Observed, inventory, is_lost, machine, observe, remove, scrub, seek, space, stats, truncate,
 };

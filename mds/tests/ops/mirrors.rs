@@ -119,6 +119,29 @@ fn writers_wait_for_a_short_heal_and_write_through_the_server_during_a_long_one(
     });
 }
 
+/// An order to cut what is read could come late, when others have written behind that.
+#[test]
+fn what_mirrors_are_made_equal_to_is_never_cut() {
+    simulate_with(4, mirrored(), async |mut world: World| {
+        let servers = [world.data_server(), world.add_data_server("ds2").await];
+        servers.iter().for_each(|server| server.set_hollow());
+        let dies = world.client("dies").await;
+        let (fh, open) = dies.open("f", BOTH, 0).await;
+        get(&dies, &fh, open, RW).await.unwrap();
+        world.net.crash("dies");
+        let client = world.client("a").await;
+        let (fh, open) = client.open("f", BOTH, 0).await;
+        for _ in 0..10 {
+            world.sleep(Duration::from_secs(10)).await;
+            client.ok(Vec::new()).await;
+        }
+        let (_, both) = get(&client, &fh, open, RW).await.unwrap();
+        assert_eq!(both.ffl_mirrors.len(), 2, "it is healed");
+        let cut: Vec<u32> = servers.iter().flat_map(|server| server.cut()).collect();
+        assert!(!cut.is_empty() && cut.iter().all(|slot| *slot == 1), "{cut:?}");
+    });
+}
+
 /// More than a registration carries: a fence that is heard of too late does not hold.
 #[test]
 fn a_data_server_hears_of_all_fences_before_it_serves() {

@@ -198,6 +198,8 @@ impl Work<'_> {
     async fn begin(&mut self, inode: &Inode) -> Result<(), Trouble> {
         let id = self.plan.id;
         for pair in &self.plan.pairs {
+            // What was given up there and is carried out all the same would change what has been compared.
+            sure(resync::is_quiet(self.mds, id, &pair.source).await)?;
             if pair.target.stale {
                 sure(resync::fence_generations(self.mds, id, &pair.target, pair.target.generation).await)?;
             }
@@ -345,8 +347,11 @@ impl Work<'_> {
             let last = (source.size - 1, 1);
             resync::copy(mds, id, &pair.source, &pair.target, last).await.ok_or(Trouble::Again)?;
         }
-        // Also when they end alike: what writers left unstable is durable then.
-        sure(resync::set_end(mds, id, &pair.source, source.size, size).await)?;
+        // Also when they end alike: what writers left unstable is durable then. The source is not cut: that could be
+        // carried out late, when others have written behind its end.
+        if source.exists && !pair.is_a_move() {
+            sure(dsctl::commit(mds, id, &pair.source).await.is_ok())?;
+        }
         sure(resync::set_end(mds, id, &pair.target, source.size, size).await)?;
         let target = self.stat(&pair.target).await?;
         sure(target.size == source.size)?;
