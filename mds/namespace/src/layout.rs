@@ -9,7 +9,7 @@ use crate::codec::{Reader, Writer};
 use crate::data_file::{Component, DataFile, Layout};
 use crate::error::FsError;
 use crate::inode::{Inode, Node};
-use crate::keys::{self, DataFileId, FileId, InodeKey};
+use crate::keys::{self, DataFileId, FileId, InodeKey, StoreId};
 use crate::truncate::truncate_intent;
 use crate::{Namespace, fetch, heal};
 
@@ -96,13 +96,14 @@ impl Namespace {
         .await
     }
 
-    /// Data servers wrote these data files (by slot and generation) for the first time. Generation 0 is one that
+    /// A data server wrote these data files (by slot and generation) for the first time. Generation 0 is one that
     /// the data server does not know any more: it opened the file again before it could report it. Unknown ids
-    /// and older generations are ignored: the file is gone, or was left behind and is healed, which finds out.
+    /// and older generations are ignored: the file is gone, or was left behind and is healed, which finds out. So is
+    /// what was placed elsewhere meanwhile.
     pub async fn materialised(
         &self,
         txn: &mut Transaction,
-        id: DataFileId,
+        (store, id): (StoreId, DataFileId),
         slots: &[(u16, u16)],
     ) -> Result<(), FsError> {
         let Some(key) = self.data_file_owner(txn, id).await? else { return Ok(()) };
@@ -110,7 +111,7 @@ impl Namespace {
             let mut changed = false;
             for s in layout.components.iter_mut().flat_map(|c| &mut c.slots) {
                 let reported = slots.contains(&(s.slot, s.generation)) || slots.contains(&(s.slot, 0));
-                if !s.materialised && reported {
+                if !s.materialised && reported && s.store == store {
                     s.materialised = true;
                     changed = true;
                 }

@@ -97,7 +97,7 @@ impl Control {
             CONTROL_NULL => Reply::Success(Frame::default()),
             CONTROL_REGISTER => answer(call, |args| self.register(args, &call.connection)).await,
             CONTROL_HEARTBEAT => answer(call, |args| self.heartbeat(args, &call.connection)).await,
-            CONTROL_MATERIALISED => answer(call, |args| self.materialised(args)).await,
+            CONTROL_MATERIALISED => answer(call, |args| self.materialised(args, &call.connection)).await,
             CONTROL_LOGICAL_SIZE => answer(call, |args| self.logical_size(args)).await,
             CONTROL_DAMAGED => answer(call, async |args| self.damaged(&args, &call.connection)).await,
             CONTROL_VERSIONS => answer(call, async |_: ctl_versions| SPOKEN).await,
@@ -333,7 +333,8 @@ impl Control {
         }
     }
 
-    async fn materialised(&self, args: MATERIALISED_args) -> ctl_status {
+    async fn materialised(&self, args: MATERIALISED_args, connection: &Connection) -> ctl_status {
+        let Some(store) = self.store_on(connection) else { return ctl_status::CTL_ERR_NOT_REGISTERED };
         let mut files = Vec::with_capacity(args.files.len());
         for file in &args.files {
             let (Ok(slot), Ok(generation)) = (u16::try_from(file.slot), u16::try_from(file.generation))
@@ -343,7 +344,7 @@ impl Control {
             files.push((DataFileId(file.file), (slot, generation)));
         }
         for batch in files.chunks(MATERIALISED_BATCH) {
-            if let Err(error) = self.mark_materialised(batch).await {
+            if let Err(error) = self.mark_materialised(store.id, batch).await {
                 tracing::error!(%error, "cannot record that data files exist");
                 return ctl_status::CTL_ERR_AGAIN;
             }
@@ -351,13 +352,17 @@ impl Control {
         ctl_status::CTL_OK
     }
 
-    async fn mark_materialised(&self, batch: &[(DataFileId, (u16, u16))]) -> Result<(), FsError> {
+    async fn mark_materialised(
+        &self,
+        store: StoreId,
+        batch: &[(DataFileId, (u16, u16))],
+    ) -> Result<(), FsError> {
         let namespace = &self.mds.namespace;
         self.mds
             .write(|mut txn| {
                 Box::pin(async move {
                     for (id, slot) in batch {
-                        match namespace.materialised(&mut txn, *id, &[*slot]).await {
+                        match namespace.materialised(&mut txn, (store, *id), &[*slot]).await {
                             // Its file went meanwhile.
                             Ok(()) | Err(FsError::Stale) => {}
                             Err(error) => return Err(error),

@@ -11,6 +11,7 @@ use super::write::conclude;
 use crate::compound::{Context, OpError, OpResult};
 use crate::dsctl::{self, resync};
 use crate::layout::heal::{self, leave};
+use crate::layout::ready::{Use, ready};
 use crate::layout::{inline, settle};
 use crate::quota::room;
 
@@ -60,7 +61,12 @@ pub(super) async fn reshape(cx: &mut Context, change: Change, answer: &nfs_resop
     }
     settle::settle_size(&cx.server, &key).await?;
     cx.forget_inode();
-    let inode = cx.inode().await?;
+    let mut inode = cx.inode().await?;
+    if let Some(end) = end {
+        // What is set aside counts as handed out, so that it is not placed anew without it.
+        inode = ready(&cx.server, key, &Use { bytes: offset..end, write: true, persist_rw: false }).await?;
+        cx.forget_inode();
+    }
     let layout = inode.layout().ok_or(nfsstat4::NFS4ERR_SERVERFAULT)?;
     let _room = room::to_grow(&cx.server, &cx.who, &inode, end.unwrap_or(0)).await?;
     // Beyond the end there is nothing to free.

@@ -204,9 +204,13 @@ async fn layouts_are_assigned_handed_out_and_replaced() {
     refused!(replace(1, &two.components[0]).await, FsError::Invalid);
     refused!(replace(2, &moved).await, FsError::Invalid);
     w.txn(async |t| w.ns.raise_generation(t, &f.key, &[0]).await).await.unwrap();
-    // An old generation's report is ignored, the present one's is kept.
-    w.txn(async |t| w.ns.materialised(t, DataFileId(7), &[(0, 1), (11, 1)]).await).await.unwrap();
-    w.txn(async |t| w.ns.materialised(t, DataFileId(12345), &[(0, 1)]).await).await.unwrap();
+    // An old generation's report is ignored, and that of where it was before; the present one's is kept.
+    let report = async |store, id, slots: &[(u16, u16)]| {
+        w.txn(async |t| w.ns.materialised(t, (StoreId(store), DataFileId(id)), slots).await).await.unwrap();
+    };
+    report(1, 7, &[(0, 1), (10, 1)]).await;
+    report(2, 7, &[(11, 1)]).await;
+    report(1, 12345, &[(0, 1)]).await;
     let stat = w.stat(f.key).await.unwrap();
     let bits: Vec<_> = stat.layout().unwrap().data_files().map(|d| d.materialised).collect();
     assert_eq!(bits, [false, false, false, true]);
@@ -226,11 +230,15 @@ async fn a_data_file_exists_whoever_brought_it() {
         let stat = w.stat(f).await.unwrap();
         stat.layout().unwrap().data_files().map(|d| d.materialised).collect::<Vec<_>>()
     };
-    w.txn(async |t| w.ns.materialised(t, DataFileId(7), &[(1, 0)]).await).await.unwrap();
+    let report = async |store, slot| {
+        w.txn(async |t| w.ns.materialised(t, (StoreId(store), DataFileId(7)), &[slot]).await).await.unwrap();
+    };
+    report(2, (1, 0)).await;
     assert_eq!(bits().await, [false, true, false]);
     // What is left behind is healed, which finds out for itself; a generation that is to come nobody was given.
     w.txn(async |t| w.ns.leave_behind(t, &f, &[0]).await).await.unwrap();
-    w.txn(async |t| w.ns.materialised(t, DataFileId(7), &[(0, 1), (2, 2)]).await).await.unwrap();
+    report(1, (0, 1)).await;
+    report(3, (2, 2)).await;
     assert_eq!(bits().await, [false, true, false]);
     w.clean().await;
 }
