@@ -148,6 +148,11 @@ pub(crate) fn sizes(result: &nfs_resop4) -> (u64, u64) {
 impl Client {
     /// Mounts from `host` as a kernel of this release.
     pub(crate) async fn mount(world: &World, host: &str, release: &str) -> Self {
+        Self::mount_with(world, host, release, CREATE_SESSION4_FLAG_PERSIST).await
+    }
+
+    /// The same with these flags of its session.
+    pub(crate) async fn mount_with(world: &World, host: &str, release: &str, flags: u32) -> Self {
         let recalls = Arc::new(Recalls::default());
         let transport = world.net.host(host);
         let program = Arc::new(BackChannel(Arc::clone(&recalls))) as Arc<dyn Program>;
@@ -162,7 +167,7 @@ impl Client {
             sequences: Mutex::default(),
             devices: Mutex::new(BTreeMap::new()),
         };
-        client.session = client.new_session(host, release).await;
+        client.session = client.new_session(host, release, flags).await;
         client.ok(vec![nfs_argop4::OP_RECLAIM_COMPLETE(RECLAIM_COMPLETE4args { rca_one_fs: false })]).await;
         client
     }
@@ -174,7 +179,7 @@ impl Client {
         self.connection = dialler.with_programs(vec![program]).dial(world.mds).await.unwrap();
     }
 
-    async fn new_session(&self, host: &str, release: &str) -> sessionid4 {
+    async fn new_session(&self, host: &str, release: &str, flags: u32) -> sessionid4 {
         let known = self.send(vec![nfs_argop4::OP_EXCHANGE_ID(EXCHANGE_ID4args {
             eia_clientowner: client_owner4 {
                 co_verifier: verifier4(self.env.random.u64().to_be_bytes()),
@@ -195,7 +200,7 @@ impl Client {
         let made = self.send(vec![nfs_argop4::OP_CREATE_SESSION(CREATE_SESSION4args {
             csa_clientid: known.eir_clientid,
             csa_sequence: known.eir_sequenceid,
-            csa_flags: CREATE_SESSION4_FLAG_PERSIST | CREATE_SESSION4_FLAG_CONN_BACK_CHAN,
+            csa_flags: flags | CREATE_SESSION4_FLAG_CONN_BACK_CHAN,
             csa_fore_chan_attrs: channel(1_049_620, 8, 64),
             csa_back_chan_attrs: channel(4096, 2, 16),
             csa_cb_program: CALLBACKS,

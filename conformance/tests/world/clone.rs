@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use sluice_kv::Faults;
 use sluice_namespace::{LayoutPolicy, Shape};
 use sluice_xdr::nfs4::*;
 
@@ -41,6 +42,46 @@ impl Client {
         let op = nfs_argop4::OP_CLONE(op);
         self.once(vec![putfh(&from.handle), nfs_argop4::OP_SAVEFH, putfh(&to.handle), op]).await.0
     }
+}
+
+/// As of a FoundationDB cluster whose answers are lost.
+#[test]
+fn a_clone_is_made_or_not_whatever_becomes_of_the_answers_of_the_store() {
+    simulate(30, Shape::Small, 1, async |world| {
+        // No reply is kept that would tell.
+        let client = Client::mount_with(world, "a", NEW, 0).await;
+        let data = pattern(0, 10 * BLOCK as usize);
+        let source = written(&client, "from", &[(0, data.clone())]).await;
+        client.stat(&source).await;
+        let (mut made, mut failed) = (0, 0);
+        for n in 0..40 {
+            let target = client.open(&format!("to{n}")).await;
+            world.set_faults(Faults { unknown_applied: 0.4, ..Faults::NONE });
+            let op = CLONE4args {
+                cl_src_stateid: source.stateid,
+                cl_dst_stateid: target.stateid,
+                cl_src_offset: 0,
+                cl_dst_offset: 0,
+                cl_count: 0,
+            };
+            let status = client.clone_once(&source, &target, op).await;
+            world.set_faults(Faults::NONE);
+            let (size, _) = client.stat(&target).await;
+            match status {
+                nfsstat4::NFS4_OK => {
+                    everywhere(&client, &target, &data, 1).await;
+                    made += 1;
+                }
+                status => {
+                    assert_eq!(size, 0, "it was told to have failed: {status:?}");
+                    failed += 1;
+                }
+            }
+        }
+        assert!(made > 0, "{failed} failed");
+        world.sleep(Duration::from_secs(20)).await;
+        assert_eq!(data_files(world), 1 + made, "nothing is left of those that failed");
+    });
 }
 
 fn simulate(seed: u64, shape: Shape, mirrors: u8, test: impl AsyncFnOnce(&mut World)) {

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use sluice_namespace::{DataFile, DirectoryUpdate, FsError, Inode, InodeKey, Layout, SetClone};
+use sluice_namespace::{DataFile, DirectoryUpdate, FsError, Inode, InodeKey, Layout, Namespace, SetClone};
 use sluice_state::ClientId;
 use sluice_state::file::Intent;
 use sluice_xdr::nfs4::{nfs_resop4, nfsstat4};
@@ -115,7 +115,14 @@ pub(crate) async fn carry_out(cx: &mut Context, want: &Clone, answer: &nfs_resop
         space_used: if plan.on_base { space(&target).max(shared) } else { shared },
         source: want.source.fileid,
     };
-    take(cx, want.target, &set, answer).await?;
+    if let Err(error) = take(cx, want.target, &set, answer).await {
+        if let FsError::Kv(kv) = &error
+            && kv.maybe_committed()
+        {
+            making.keep();
+        }
+        return Err(error.into());
+    }
     drop(placing);
     drop(making);
     drop(writing.commit()?);
@@ -232,7 +239,8 @@ async fn all(mds: &Arc<Mds>, pieces: Vec<Piece>) -> Result<(), nfsstat4> {
 /// The target takes what was made.
 async fn take(cx: &Context, key: InodeKey, set: &SetClone, answer: &nfs_resop4) -> Result<(), FsError> {
     let namespace = &cx.server.namespace;
-    cx.write(|mut txn| {
+    // Data files of which nobody knows whose they are would have to stay until the next start.
+    cx.write_witnessed(Namespace::witness_of_taking(&set.fresh), |mut txn| {
         Box::pin(async move {
             let request = cx.request(DirectoryUpdate::Exact);
             let done = namespace.set_clone(&mut txn, &key, set, &request).await?;

@@ -193,7 +193,7 @@ async fn take(mds: &Arc<Mds>, seen: &Inode, layout: &Layout) -> Result<Inode, Fs
     let namespace = &mds.namespace;
     // Data files of which nobody knows whose they are would have to stay until the next start.
     let taken = mds
-        .write_known(Namespace::witness_of_promotion(layout), |mut txn| {
+        .write_known(Namespace::witness_of_taking(layout), |mut txn| {
             Box::pin(async move { namespace.promote(&mut txn, &seen.key, seen, layout).await })
         })
         .await;

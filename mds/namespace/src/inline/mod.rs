@@ -163,8 +163,8 @@ impl Namespace {
         Ok(inode)
     }
 
-    /// What [`Self::promote`] leaves, and nothing else makes.
-    pub fn witness_of_promotion(fresh: &Layout) -> Bytes {
+    /// What [`Self::promote`] and [`Self::set_clone`] leave that take these data files, and nothing else makes.
+    pub fn witness_of_taking(fresh: &Layout) -> Bytes {
         layout::owner(fresh.id)
     }
 
