@@ -9,9 +9,9 @@ use proptest::test_runner::{Config, TestRunner};
 use sluice_namespace::{LayoutPolicy, Shape};
 use sluice_xdr::control::*;
 use sluice_xdr::nfs3::nfsstat3;
-use sluice_xdr::nfs4::nfsstat4;
+use sluice_xdr::nfs4::{ALLOCATE4args, nfs_argop4, nfsstat4};
 
-use crate::client::{Client, RO, RW};
+use crate::client::{Client, RO, RW, putfh};
 use crate::mirrors::{Writer, home, put};
 use crate::stage::{UNIT, World, simulate, simulate_tuned, simulate_with};
 use crate::{NEW, OLD, pattern};
@@ -46,7 +46,12 @@ async fn cancel(world: &World, n: usize) {
     assert_eq!(world.admin::<_, ADMIN_DRAIN_res>(ADMIN_DRAIN, &args).await, ADMIN_DRAIN_res::CTL_OK);
 }
 
-async fn remove(world: &World, n: usize, lost: bool, agreed: &[u64]) -> Result<ADMIN_REMOVE_resok, String> {
+pub(crate) async fn remove(
+    world: &World,
+    n: usize,
+    lost: bool,
+    agreed: &[u64],
+) -> Result<ADMIN_REMOVE_resok, String> {
     let args = ADMIN_REMOVE_args { id: number(n), lost, agreed: agreed.to_vec() };
     loop {
         match world.admin(ADMIN_REMOVE, &args).await {
@@ -450,6 +455,78 @@ fn whatever_happens_a_drain_loses_nothing_and_leaves_nothing() {
             Ok(())
         })
         .unwrap();
+}
+
+/// Pieces so long that a limit has to be waited for after each, and a file of one.
+fn in_one_piece(seed: u64, test: impl AsyncFnOnce(&mut World)) {
+    simulate_tuned(seed, |config| config.heal_piece = 16 << 20, test);
+}
+
+#[test]
+fn what_is_on_its_way_is_sent_elsewhere_and_filled_there_before_it_counts() {
+    in_one_piece(10, async |world| {
+        let data = pattern(5, 3 << 20);
+        let mut writer = Writer::mount(world, "a", "f").await;
+        writer.write(world, 0, &data).await;
+        let first = home(world, &writer.client, &writer.held.clone().unwrap(), 0).await;
+        writer.give_back().await;
+        writer.client.close(&writer.file).await;
+        world.sleep(Duration::from_secs(5)).await;
+        drain(world, first, 256 << 10).await.unwrap();
+        let fills = |world: &World| (0..4).find(|n| *n != first && world.data_files(*n) > 0);
+        world.until(|world| fills(world).is_some()).await;
+        let second = fills(world).unwrap();
+        // All of it is there, and the limit is waited for.
+        world.sleep(Duration::from_secs(1)).await;
+        drain(world, second, 0).await.unwrap();
+        drained(world, first).await;
+        drained(world, second).await;
+        right(world, "f", &data, first).await;
+        right(world, "f", &data, second).await;
+    });
+}
+
+#[test]
+fn nobody_waits_for_the_limit_of_a_drain() {
+    in_one_piece(11, async |world| {
+        let data = pattern(6, 3 << 20);
+        let mut writer = Writer::mount(world, "a", "f").await;
+        writer.write(world, 0, &data).await;
+        let gone = home(world, &writer.client, &writer.held.clone().unwrap(), 0).await;
+        writer.give_back().await;
+        world.sleep(Duration::from_secs(5)).await;
+        drain(world, gone, 256 << 10).await.unwrap();
+        world.until(|world| (0..4).any(|n| n != gone && world.data_files(n) > 0)).await;
+        world.sleep(Duration::from_secs(1)).await;
+        let before = world.env.clock.now();
+        writer.client.truncate(&writer.file, 1 << 20).await;
+        let waited = world.env.clock.now().since(before);
+        assert!(waited < Duration::from_secs(3), "{waited:?}");
+        assert!(!is_drained(world, gone).await);
+        drained(world, gone).await;
+        right(world, "f", &data[..1 << 20], gone).await;
+    });
+}
+
+#[test]
+fn what_is_set_aside_for_a_file_is_where_the_file_says() {
+    simulate_with(12, LayoutPolicy { shape: Shape::Wide, mirrors: 1, inline: 0 }, async |world| {
+        let client = Client::mount(world, "a", NEW).await;
+        let file = client.open("f").await;
+        // Nobody has seen this part of it, and not all of those who are to have it are here.
+        world.crash_data_server(3).await;
+        let args = ALLOCATE4args { aa_stateid: file.stateid, aa_offset: UNIT, aa_length: 4 * UNIT };
+        client.once(vec![putfh(&file.handle), nfs_argop4::OP_ALLOCATE(args)]).await;
+        let gone = (0..3).find(|n| world.data_files(*n) > 0).unwrap();
+        drain(world, gone, 0).await.unwrap();
+        world.start_data_server(3).await;
+        drained(world, gone).await;
+        let data = pattern(9, 100_000);
+        for at in [UNIT, 2 * UNIT, 3 * UNIT, 4 * UNIT] {
+            assert_eq!(client.proxied_write(&file, at, &data).await, nfsstat4::NFS4_OK);
+            assert!(client.proxied_read(&file, at, 100_000).await[..] == data[..]);
+        }
+    });
 }
 
 #[test]

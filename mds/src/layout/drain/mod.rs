@@ -50,12 +50,9 @@ impl Drains {
         self.under_way.lock().get(&store).map(Arc::clone)
     }
 
-    /// Bytes were copied from a data server that may have a limit for that: returns when more may be.
-    pub(crate) async fn keep_pace(&self, mds: &Mds, store: StoreId, copied: u64) {
-        let wait = self.of(store).map(|progress| progress.copied(mds.now(), copied));
-        if let Some(wait) = wait.filter(|wait| !wait.is_zero()) {
-            mds.env.clock.sleep(wait).await;
-        }
+    /// Bytes were copied from a data server that may have a limit for that: how long to wait before more are.
+    pub(crate) fn pause(&self, mds: &Mds, store: StoreId, copied: u64) -> Duration {
+        self.of(store).map_or(Duration::ZERO, |progress| progress.copied(mds.now(), copied))
     }
 
     /// The rows are as `row` says.

@@ -140,13 +140,14 @@ impl Work<'_> {
             if !self.begun {
                 self.begin(&inode).await?;
             }
-            if self.slice().await? {
+            let pause = self.slice().await?;
+            if pause.is_zero() && self.at.0 >= self.plan.pairs.len() {
                 let (inode, held) = self.exclude_readers(inode, held).await?;
                 return self.finish(&inode, held).await;
             }
             drop(held);
             // Who waits for the ticket is in front of us now.
-            self.mds.env.clock.sleep(BREATH).await;
+            self.mds.env.clock.sleep(pause.max(BREATH)).await;
         }
     }
 
@@ -219,20 +220,23 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Works for a while; true when all pieces are equal.
-    async fn slice(&mut self) -> Result<bool, Trouble> {
+    /// Works for a while, or until there has to be a pause so long: nobody is to wait for that.
+    async fn slice(&mut self) -> Result<Duration, Trouble> {
         let until = self.mds.now().plus_nanos(SLICE);
         while let Some(pair) = self.plan.pairs.get(self.at.0).copied() {
             let (next, copied) = self.piece(&pair, self.at.1).await?;
-            if pair.replaces() {
-                self.mds.drains.keep_pace(self.mds, pair.old.store, copied).await;
-            }
             self.at = next.map_or((self.at.0 + 1, 0), |next| (self.at.0, next));
+            if pair.replaces() {
+                let pause = self.mds.drains.pause(self.mds, pair.old.store, copied);
+                if !pause.is_zero() {
+                    return Ok(pause);
+                }
+            }
             if self.mds.now() > until {
                 break;
             }
         }
-        Ok(self.at.0 >= self.plan.pairs.len())
+        Ok(Duration::ZERO)
     }
 
     /// Makes one piece equal; where the next one begins, and how many bytes had to be copied.
