@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use sluice_kv::Faults;
 use sluice_namespace::{LayoutPolicy, Shape};
 use sluice_store::device::Device;
 use sluice_xdr::control::{ADMIN_WHY, ADMIN_WHY_args, ADMIN_WHY_res};
@@ -11,10 +12,10 @@ use sluice_xdr::nfs4::{
 };
 
 use crate::client::{Client, Opened, RO, RW, later, putfh};
-use crate::drain::{drain, server};
+use crate::drain::{drain, remove, server};
 use crate::mirrors::{Writer, healed, home};
-use crate::pattern;
-use crate::stage::{World, simulate_with};
+use crate::stage::{World, simulate_tuned, simulate_with};
+use crate::{NEW, pattern};
 
 const TWICE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0 };
 const ONCE: LayoutPolicy = LayoutPolicy { mirrors: 1, ..TWICE };
@@ -277,6 +278,57 @@ fn what_was_never_written_is_written_after_a_restart() {
         writer.write(world, 0, b"data").await;
         assert_eq!(writer.proxied, 0);
         assert!(writer.client.proxied_read(&writer.file, 0, 4).await[..] == b"data"[..]);
+    });
+}
+
+#[test]
+fn what_is_lost_is_counted_when_nothing_more_can_come_there() {
+    let tune = |config: &mut sluice_mds::Config| {
+        (config.policy, config.rebuild_after) = (ONCE, Duration::ZERO);
+    };
+    simulate_tuned(87, tune, async |world| {
+        let (client, lost) = (Client::mount(world, "a", NEW).await, 3);
+        let mut files = 0..;
+        let mut make = async || {
+            let (file, segment) = client.open_with_layout(&format!("f{}", files.next().unwrap())).await;
+            client.write(&segment, 0, &[7; 5000]).await.unwrap();
+            client.layout_commit(&file, segment.stateid, Some(4999)).await.unwrap();
+            client.layout_return(&file, segment.stateid).await;
+            client.close(&file).await;
+        };
+        for _ in 0..40 {
+            make().await;
+        }
+        // Whoever looks has it counted.
+        server(world, lost).await;
+        world.sleep(Duration::from_secs(1)).await;
+        let before = world.data_files(lost);
+        while world.data_files(lost) == before {
+            make().await;
+        }
+        world.crash_data_server(lost).await;
+        world.sleep(Duration::from_secs(40)).await;
+        world.set_faults(Faults { latency: Duration::from_millis(20), ..Faults::NONE });
+        drain(world, lost, 0).await.unwrap();
+        let told = remove(world, lost, true, &[]).await.unwrap();
+        assert_eq!(told.files, u64::try_from(before).unwrap() + 1);
+        world.set_faults(Faults::NONE);
+        assert!(remove(world, lost, true, &[told.files]).await.unwrap().removed);
+    });
+}
+
+#[test]
+fn what_was_mirrored_where_a_data_server_was_removed_is_made_anew() {
+    simulate_with(88, TWICE, async |world| {
+        let (_, mut data) = at_rest(world).await;
+        let gone = (0..4).find(|n| world.holds(*n, SIZE)).unwrap();
+        world.forget_data_server(gone).await;
+        let mut writer = Writer::mount(world, "b", "f").await;
+        writer.write(world, 1000, &[9; 5000]).await;
+        data[1000..6000].fill(9);
+        writer.give_back().await;
+        healed(world, "f", &data).await;
+        assert_eq!(world.untold(gone).await, 0, "nobody will ever hear of them");
     });
 }
 

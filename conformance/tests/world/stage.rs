@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use sluice_ds::{DataServer, StartError};
 use sluice_env::Env;
-use sluice_kv::{Database, KeyValue};
+use sluice_kv::{Database, KeyValue, RunLimits};
 use sluice_mds::{Config, Mds};
-use sluice_namespace::LayoutPolicy;
+use sluice_namespace::stable_storage::{fences, remove_store, store};
 use sluice_namespace::transfer::{Load, everything};
+use sluice_namespace::{FsError, LayoutPolicy, StoreId};
 use sluice_rpc::{Client as Dialler, ClusterKey, Credential, Limits, Server, SimConfig, SimNet};
 use sluice_store::Options;
 use sluice_store::device::{Device, MemDevice};
@@ -263,6 +264,30 @@ impl World {
     /// Waits until the data server, which runs, serves again.
     pub(crate) async fn until_serving(&self, n: usize) {
         self.until(|world| world.serving(n)).await;
+    }
+
+    /// The n-th data server is gone, and was removed with whatever was there.
+    pub(crate) async fn forget_data_server(&mut self, n: usize) {
+        self.crash_data_server(n).await;
+        let id = StoreId(u16::try_from(n + 1).unwrap());
+        let removed = self.db.run::<_, FsError, _>(RunLimits::default(), |mut txn| {
+            Box::pin(async move {
+                let row = store(&txn, id).await?.unwrap();
+                remove_store(&mut txn, &row);
+                Ok(())
+            })
+        });
+        removed.await.unwrap();
+        self.restart_metadata_server().await;
+    }
+
+    /// Fences that the metadata server has still to tell the n-th data server of.
+    pub(crate) async fn untold(&self, n: usize) -> usize {
+        let id = StoreId(u16::try_from(n + 1).unwrap());
+        let rows = self.db.run_read(RunLimits::default(), |txn| {
+            Box::pin(async move { fences(&txn, id, None, 1000).await })
+        });
+        rows.await.unwrap().len()
     }
 
     /// A data server answers nobody any more, and is none the worse; or does again.

@@ -155,6 +155,11 @@ impl Registry {
         self.stores.read().get(&id).map(Arc::clone)
     }
 
+    /// It is out for good.
+    pub(crate) fn is_removed(&self, id: StoreId) -> bool {
+        self.get(id).is_some_and(|store| store.is_removed())
+    }
+
     /// How often data servers were asked something.
     pub(crate) fn orders(&self) -> u64 {
         self.stores.read().values().map(|store| store.orders.load(Ordering::Relaxed)).sum()

@@ -37,6 +37,7 @@ pub(crate) struct Count {
 /// All data servers, as found between two moments.
 #[derive(Clone, Debug)]
 pub(crate) struct Census {
+    began: Time,
     pub(crate) ended: Time,
     took: u64,
     counts: BTreeMap<StoreId, Count>,
@@ -69,8 +70,14 @@ impl Counting {
 
 /// A count not older than a minute; else one is begun, and how many files it has looked at.
 pub(crate) fn fresh(mds: &Arc<Mds>) -> Result<Arc<Census>, u64> {
+    since(mds, Time::ZERO)
+}
+
+/// The same of one that was begun after this moment.
+pub(crate) fn since(mds: &Arc<Mds>, moment: Time) -> Result<Arc<Census>, u64> {
     let counting = &mds.drains.counting;
-    match counting.last().filter(|last| mds.now().since(last.ended) < FRESH) {
+    let serves = |last: &Arc<Census>| last.began >= moment && mds.now().since(last.ended) < FRESH;
+    match counting.last().filter(serves) {
         Some(last) => Ok(last),
         None => {
             begin(mds);
@@ -120,7 +127,7 @@ pub(super) async fn take(mds: &Arc<Mds>) -> Result<Arc<Census>, FsError> {
         }
         mds.env.clock.sleep(PAUSE).await;
     }
-    let census = Arc::new(Census { ended: mds.now(), took: mds.now().since(began), counts });
+    let census = Arc::new(Census { began, ended: mds.now(), took: mds.now().since(began), counts });
     *mds.drains.counting.last.lock() = Some(Arc::clone(&census));
     Ok(census)
 }

@@ -6,9 +6,12 @@ use sluice_namespace::stable_storage::{
     Drain, Store, StoreState, cancel_drain, drain, put_drain, remove_store, store,
 };
 use sluice_namespace::{FsError, InodeKey, StoreId};
+use sluice_state::Time;
 use sluice_xdr::control::ctl_capacity;
 
 use super::census::{self, Count};
+use super::is_headed_for;
+use super::progress::Closed;
 use crate::dsctl::{StoreHandle, isolated, together};
 use crate::layout::garbage;
 use crate::server::Mds;
@@ -146,7 +149,7 @@ pub(crate) async fn remove_lost(mds: &Arc<Mds>, id: StoreId, agreed: Option<u64>
             id.0
         ));
     }
-    let census = census::fresh(mds).map_err(counting)?;
+    let census = census::since(mds, closed(mds, id).await?).map_err(counting)?;
     let Count { alone, examples, files, .. } = census.of(id);
     if files > alone {
         return no(format!(
@@ -183,6 +186,22 @@ async fn row(txn: &sluice_kv::Transaction, id: StoreId) -> Result<Store, FsError
 
 fn counting(seen: u64) -> Refusal {
     Refusal::NotYet(format!("looking at what it holds: {seen} files so far"))
+}
+
+/// Since when nothing comes to one that is drained: what was counted before may not be all.
+async fn closed(mds: &Arc<Mds>, id: StoreId) -> Result<Time, Refusal> {
+    let not_yet = || Refusal::NotYet("waiting for what is on its way there".to_owned());
+    let progress = mds.drains.of(id).ok_or_else(not_yet)?;
+    match progress.closed() {
+        Closed::No => Err(not_yet()),
+        Closed::ForNew if is_headed_for(mds, id).await? => Err(not_yet()),
+        Closed::ForNew => {
+            let now = mds.now();
+            progress.close(Closed::Since(now));
+            Ok(now)
+        }
+        Closed::Since(moment) => Ok(moment),
+    }
 }
 
 /// Whether the others can take what it holds.

@@ -29,7 +29,7 @@ use tokio::sync::Notify;
 
 use crate::server::Mds;
 use census::Counting;
-use progress::Progress;
+use progress::{Closed, Progress};
 
 /// Between two looks at what is to be done when nobody says that something is.
 const LOOK: Duration = Duration::from_secs(5);
@@ -100,6 +100,7 @@ async fn empty(mds: Arc<Mds>, progress: Arc<Progress>) {
     let id = progress.store();
     // Files that are being made may still be placed there.
     mds.data_servers.placed(&mds.env).await;
+    progress.close(Closed::ForNew);
     mds.spawn(progress::count(Arc::clone(&mds), Arc::clone(&progress)));
     let mut todo = pass::Todo::All;
     while !progress.is_stopped() {
@@ -147,6 +148,21 @@ async fn finish(mds: &Arc<Mds>, progress: &Arc<Progress>) -> Result<bool, FsErro
         tracing::info!(data_server = id.0, "data server drained: it holds nothing and can be removed");
     }
     Ok(true)
+}
+
+/// Whether a data server that nothing new is placed on is to take the place of another for some file: from when it was
+/// not, nothing comes there any more.
+async fn is_headed_for(mds: &Arc<Mds>, id: StoreId) -> Result<bool, FsError> {
+    const PAGE: usize = 1000;
+    let (namespace, mut after) = (&mds.namespace, None);
+    loop {
+        let page = mds.read(|txn| Box::pin(async move { namespace.heals(&txn, after, PAGE).await })).await?;
+        if page.iter().flat_map(|row| &row.replacements).any(|replacement| replacement.new.store == id) {
+            return Ok(true);
+        }
+        let Some(last) = page.last() else { return Ok(false) };
+        after = Some(last.inode.fileid);
+    }
 }
 
 /// Whether data files that lost their place are still to be removed there.

@@ -46,7 +46,19 @@ impl Amount {
 pub(crate) struct Progress {
     taken_up: AtomicBool,
     stopped: AtomicBool,
+    closed: Mutex<Closed>,
     numbers: Mutex<Numbers>,
+}
+
+/// Whether something may still come to the data server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Closed {
+    /// Files that are being made.
+    No,
+    /// What was on its way there before.
+    ForNew,
+    /// Nothing, since then.
+    Since(Time),
 }
 
 /// Its numbers now.
@@ -85,6 +97,7 @@ impl Progress {
         Self {
             taken_up: AtomicBool::new(row.done),
             stopped: AtomicBool::new(false),
+            closed: Mutex::new(if row.done { Closed::Since(Time::ZERO) } else { Closed::No }),
             numbers: Mutex::new(numbers),
         }
     }
@@ -100,6 +113,14 @@ impl Progress {
             numbers.left = Some(Amount::default());
             numbers.held.clear();
         }
+    }
+
+    pub(super) fn closed(&self) -> Closed {
+        *self.closed.lock()
+    }
+
+    pub(super) fn close(&self, closed: Closed) {
+        *self.closed.lock() = closed;
     }
 
     /// The numbers as of `now`.

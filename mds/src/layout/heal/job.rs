@@ -324,7 +324,7 @@ impl Work<'_> {
     }
 
     /// Nobody may read what is replaced when others are written without it: it is fenced; false when its data server
-    /// is away, and is told when it comes back.
+    /// is away, and is told when it comes back. One that was removed serves nobody.
     async fn silenced(&self, pair: &Pair, inode: &Inode) -> Result<bool, Trouble> {
         let (mds, old) = (self.mds, pair.old);
         if pair.is_a_move() {
@@ -332,6 +332,9 @@ impl Work<'_> {
             // fence of its generation would stand in our own way if the commit fails: it is the only copy.
             let old_handles = inode.layout().is_none_or(|layout| epochs::old_handles_live(mds, layout));
             return if old_handles { Err(Trouble::Again) } else { Ok(true) };
+        }
+        if mds.data_servers.is_removed(old.store) {
+            return Ok(true);
         }
         if !here(mds, &old) {
             return Ok(false);

@@ -146,7 +146,9 @@ async fn mark(mds: &Arc<Mds>, inode: &Inode, files: &[DataFile]) -> Result<(), F
                 let inode = namespace.leave_behind(&mut txn, key, slots).await?;
                 let mut fences = Vec::new();
                 let Some(layout) = inode.layout() else { return Ok(fences) };
-                let left = layout.data_files().filter(|file| slots.contains(&file.slot));
+                // One that was removed serves nobody.
+                let removed = |file: &DataFile| mds.data_servers.is_removed(file.store);
+                let left = layout.data_files().filter(|file| slots.contains(&file.slot) && !removed(file));
                 for file in left {
                     let id = mds.next_fence().await?;
                     let fence =

@@ -17,6 +17,8 @@ use crate::layout::{candidates, turn};
 use crate::server::Mds;
 
 const LOOK: Duration = Duration::from_secs(5);
+/// Nanoseconds to the next look at what a removed data server held, where nobody is given up by the clock.
+const AGAIN: u64 = 60_000_000_000;
 /// Owners of data files looked at at once, and the pause that leaves the store to others.
 const PAGE: usize = 256;
 const PAUSE: Duration = Duration::from_millis(20);
@@ -24,24 +26,26 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Watches for data servers that are lost for good, for the life of the server.
 pub(crate) async fn run(mds: Arc<Mds>) {
     let patience = u64::try_from(mds.config.rebuild_after.as_nanos()).unwrap_or(u64::MAX);
-    if patience == 0 {
-        return;
-    }
+    let again = if patience > 0 { patience } else { AGAIN };
+    // When to look again.
     let mut looked: BTreeMap<StoreId, Time> = BTreeMap::new();
     loop {
         mds.env.clock.sleep(LOOK).await;
-        for store in mds.data_servers.all() {
+        for store in mds.data_servers.known() {
             if !lost_for_good(&mds, &store, patience) {
                 looked.remove(&store.id);
                 continue;
             }
-            // Again from time to time: there may have been no place for some.
-            if looked.get(&store.id).is_some_and(|at| mds.now().since(*at) < patience) {
+            if looked.get(&store.id).is_some_and(|at| mds.now() < *at) {
                 continue;
             }
             match replace_all(&mds, store.id).await {
-                Ok(planned) => {
-                    looked.insert(store.id, mds.now());
+                Ok((found, planned)) => {
+                    // From time to time: there may have been no place for some. To one that was removed nothing comes
+                    // any more.
+                    let over = found == 0 && store.is_removed();
+                    let pause = if over { u64::MAX } else { again };
+                    looked.insert(store.id, mds.now().plus_nanos(pause));
                     if planned > 0 {
                         tracing::warn!(
                             data_server = store.id.0,
@@ -58,27 +62,35 @@ pub(crate) async fn run(mds: Arc<Mds>) {
 
 fn lost_for_good(mds: &Mds, store: &StoreHandle, patience: u64) -> bool {
     let view = store.view();
-    // One that is drained is emptied by those who do that.
-    let wanted = view.intent == StoreState::Active;
-    wanted && view.lost && mds.now().since(view.last_heard.max(mds.started)) > patience
+    match view.intent {
+        StoreState::Active => {
+            let silent = mds.now().since(view.last_heard.max(mds.started));
+            patience > 0 && view.lost && silent > patience
+        }
+        // One that is drained is emptied by those who do that.
+        StoreState::Draining => false,
+        // Files may have had another mirror there all the same.
+        StoreState::Removed => true,
+    }
 }
 
-/// Plans a replacement for every mirror that `lost` holds; how many.
-async fn replace_all(mds: &Arc<Mds>, lost: StoreId) -> Result<u64, FsError> {
+/// Plans a replacement for every mirror that `lost` holds; how many files have one there, and how many are planned.
+async fn replace_all(mds: &Arc<Mds>, lost: StoreId) -> Result<(u64, u64), FsError> {
     let mut after: Option<DataFileId> = None;
-    let mut planned = 0;
+    let (mut found, mut planned) = (0, 0);
     loop {
         let namespace = &mds.namespace;
         let page = mds
             .read(|txn| Box::pin(async move { namespace.data_file_owners(&txn, after, PAGE).await }))
             .await?;
-        let Some((last, _)) = page.last() else { return Ok(planned) };
+        let Some((last, _)) = page.last() else { return Ok((found, planned)) };
         after = Some(*last);
         for (_, key) in page {
             match replace(mds, key, lost).await {
-                Ok(count) => planned += count,
-                // It is gone, or has changed meanwhile.
-                Err(FsError::Stale | FsError::Invalid) => {}
+                Ok(None) | Err(FsError::Stale) => {}
+                Ok(Some(count)) => (found, planned) = (found + 1, planned + count),
+                // It has changed meanwhile.
+                Err(FsError::Invalid) => found += 1,
                 Err(error) => return Err(error),
             }
         }
@@ -86,10 +98,11 @@ async fn replace_all(mds: &Arc<Mds>, lost: StoreId) -> Result<u64, FsError> {
     }
 }
 
-async fn replace(mds: &Arc<Mds>, key: InodeKey, lost: StoreId) -> Result<u64, FsError> {
+/// `None`: it has none there.
+async fn replace(mds: &Arc<Mds>, key: InodeKey, lost: StoreId) -> Result<Option<u64>, FsError> {
     let namespace = &mds.namespace;
     let inode = mds.read(|txn| Box::pin(async move { namespace.getattr(&txn, &key).await })).await?;
-    let Some(layout) = inode.layout().filter(|layout| holds_mirror(layout, lost)) else { return Ok(0) };
+    let Some(layout) = inode.layout().filter(|layout| holds_mirror(layout, lost)) else { return Ok(None) };
     let row = mds.read(|txn| Box::pin(async move { namespace.heal(&txn, key.fileid).await })).await?;
     let mut planned = 0;
     let (chosen, columns) = (candidates(mds), in_use(layout).filter(|column| column.len() > 1));
@@ -103,7 +116,7 @@ async fn replace(mds: &Arc<Mds>, key: InodeKey, lost: StoreId) -> Result<u64, Fs
     if planned > 0 {
         mds.heals.queue(key);
     }
-    Ok(planned)
+    Ok(Some(planned))
 }
 
 /// A part that nobody has seen is placed anew when it is first used.
