@@ -336,7 +336,7 @@ impl Client {
 
     /// The last request had no answer: what is sent next takes its place.
     pub(crate) fn was_not_answered(&self) {
-        *self.sequence.lock() -= 1;
+        self.sequences.lock()[0] -= 1;
     }
 
     /// One page of layout, as Linux asks.

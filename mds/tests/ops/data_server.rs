@@ -34,14 +34,12 @@ struct State {
     stat: ctl_stat,
     /// Fences are not answered.
     stubborn: bool,
-    /// Sizes that data files were cut to, order by order.
-    cuts: Vec<u64>,
+    /// Data files that were cut, by slot, and to which size, order by order.
+    cuts: Vec<(u32, u64)>,
     /// Orders to copy.
     transfers: Vec<DS_TRANSFER_args>,
     /// Data files are holes.
     hollow: bool,
-    /// Slots of data files whose end was set.
-    cut: Vec<u32>,
     /// Data files removed, order by order.
     removed: Vec<Vec<ctl_data_file>>,
     /// Its device takes nothing now: nothing is removed, and fences hold in memory only.
@@ -114,8 +112,8 @@ impl DataServer {
         self.state.lock().stubborn = stubborn;
     }
 
-    /// Sizes that data files were cut to, order by order.
-    pub fn cuts(&self) -> Vec<u64> {
+    /// Data files that were cut, by slot, and to which size, order by order.
+    pub fn cuts(&self) -> Vec<(u32, u64)> {
         self.state.lock().cuts.clone()
     }
 
@@ -127,11 +125,6 @@ impl DataServer {
     /// Says that there are no data, from now on.
     pub fn set_hollow(&self) {
         self.state.lock().hollow = true;
-    }
-
-    /// The slots of data files whose end was set.
-    pub fn cut(&self) -> Vec<u32> {
-        self.state.lock().cut.clone()
     }
 
     /// Orders to copy, received so far.
@@ -231,7 +224,7 @@ impl DataServer {
             }
             DS_TRUNCATE => {
                 let args: DS_TRUNCATE_args = from_bytes(args).unwrap();
-                state.cuts.push(args.size);
+                state.cuts.push((args.target.slot, args.size));
                 success(&ctl_status::CTL_OK)
             }
             DS_STAT => {
@@ -270,11 +263,6 @@ impl DataServer {
                 let args: DS_SEEK_args = from_bytes(args).unwrap();
                 let found = !state.hollow;
                 success(&DS_SEEK_res::CTL_OK(DS_SEEK_resok { found, offset: args.offset }))
-            }
-            DS_TRUNCATE => {
-                let args: DS_TRUNCATE_args = from_bytes(args).unwrap();
-                state.cut.push(args.target.slot);
-                success(&ctl_status::CTL_OK)
             }
             DS_COPY => success(&DS_COPY_res::CTL_OK(0)),
             DS_TRANSFER => {
