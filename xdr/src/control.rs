@@ -927,6 +927,9 @@ impl Decode for DS_STAT_res {
     }
 }
 
+/// FENCE: OK when they are durable. FENCED, after another answer: OK when all of them are in
+/// force, and every write that they refuse has ended, though they may be forgotten at the
+/// next start.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct DS_FENCE_args {
     pub caller: ctl_caller,
