@@ -157,8 +157,7 @@ impl Client {
     async fn allocate(&self, file: &Opened, offset: u64, length: u64) -> nfsstat4 {
         let args = ALLOCATE4args { aa_stateid: file.stateid, aa_offset: offset, aa_length: length };
         loop {
-            let (status, _) =
-                self.once(vec![putfh(&file.handle), nfs_argop4::OP_ALLOCATE(args.clone())]).await;
+            let (status, _) = self.once(vec![putfh(&file.handle), nfs_argop4::OP_ALLOCATE(args)]).await;
             if !later(status) {
                 return status;
             }

@@ -83,10 +83,7 @@ impl Io {
         let host = &self.host;
         loop {
             let held = host.nameless.lock().clone()?;
-            let mut answer = match host.once(vec![putfh(&held.handle), op(&held)]).await {
-                Some(answer) => answer,
-                None => continue,
-            };
+            let Some(mut answer) = host.once(vec![putfh(&held.handle), op(&held)]).await else { continue };
             match answer.status {
                 nfsstat4::NFS4_OK => return answer.results.pop(),
                 nfsstat4::NFS4ERR_NOSPC => return None,
