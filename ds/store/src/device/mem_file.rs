@@ -64,8 +64,10 @@ impl Inode {
     }
 
     /// As Linux does when a write-back fails: pages stay as they are to programs, and are not written again by themselves.
+    /// What was cut off or made a hole is so in the file system's own journal.
     fn forget(&mut self) {
-        self.dirty.clear();
+        let Content { pages, .. } = &self.now;
+        self.dirty.retain(|page| !pages.contains_key(page));
     }
 
     fn sync(&mut self) {
