@@ -30,6 +30,18 @@ async fn lose(world: &mut World, n: usize, length: u64) {
     world.start_data_server(n).await;
 }
 
+/// The data servers of the file, by mirror.
+async fn homes(world: &World, writer: &mut Writer) -> Vec<usize> {
+    let held = writer.client.layout(&writer.file, writer.file.stateid, RW, 0).await;
+    let mut homes = Vec::new();
+    for mirror in 0..held.body.ffl_mirrors.len() {
+        homes.push(home(world, &writer.client, &held, mirror).await);
+    }
+    writer.held = Some(held);
+    writer.give_back().await;
+    homes
+}
+
 /// A file of `SIZE` bytes that its data servers have told of.
 async fn at_rest(world: &World) -> (Writer, Vec<u8>) {
     let data = pattern(3, usize::try_from(SIZE).unwrap());
@@ -45,10 +57,7 @@ fn a_lost_mirror_is_healed_from_the_other_and_not_the_other_from_it() {
     for mirror in 0..2 {
         simulate_with(79, TWICE, async |world| {
             let (mut writer, data) = at_rest(world).await;
-            let held = writer.client.layout(&writer.file, writer.file.stateid, RW, 0).await;
-            let lost = home(world, &writer.client, &held, mirror).await;
-            writer.held = Some(held);
-            writer.give_back().await;
+            let lost = homes(world, &mut writer).await[mirror];
             lose(world, lost, SIZE).await;
             // Whoever writes fails there, and says so: mirrors are compared.
             let again = writer.client.layout(&writer.file, writer.file.stateid, RW, 0).await;
@@ -67,11 +76,8 @@ fn the_copy_that_is_away_is_not_left_behind_for_one_that_is_lost() {
     for mirror in 0..2 {
         simulate_with(93, TWICE, async |world| {
             let (mut writer, mut data) = at_rest(world).await;
-            let held = writer.client.layout(&writer.file, writer.file.stateid, RW, 0).await;
-            let lost = home(world, &writer.client, &held, mirror).await;
-            let good = home(world, &writer.client, &held, 1 - mirror).await;
-            writer.held = Some(held);
-            writer.give_back().await;
+            let homes = homes(world, &mut writer).await;
+            let (lost, good) = (homes[mirror], homes[1 - mirror]);
             lose(world, lost, SIZE).await;
             world.crash_data_server(good).await;
             world.sleep(Duration::from_secs(10)).await;
@@ -184,10 +190,7 @@ fn what_is_lost_is_no_hole_to_a_seek_or_a_copy() {
     for mirror in 0..2 {
         simulate_with(88, TWICE, async |world| {
             let (mut writer, data) = at_rest(world).await;
-            let held = writer.client.layout(&writer.file, writer.file.stateid, RW, 0).await;
-            let lost = home(world, &writer.client, &held, mirror).await;
-            writer.held = Some(held);
-            writer.give_back().await;
+            let lost = homes(world, &mut writer).await[mirror];
             lose(world, lost, SIZE).await;
             let (client, file) = (&writer.client, &writer.file);
             assert_eq!(client.seek_data(file, 0).await, Ok(Some(0)));
@@ -205,10 +208,7 @@ fn nothing_is_made_in_the_place_of_what_is_lost() {
         for copies in [false, true] {
             simulate_with(89, policy, async |world| {
                 let (mut writer, mut data) = at_rest(world).await;
-                let held = writer.client.layout(&writer.file, writer.file.stateid, RW, 0).await;
-                let lost = home(world, &writer.client, &held, 0).await;
-                writer.held = Some(held);
-                writer.give_back().await;
+                let lost = homes(world, &mut writer).await[0];
                 lose(world, lost, SIZE).await;
                 let (client, file) = (&writer.client, &writer.file);
                 if copies {
@@ -229,6 +229,25 @@ fn nothing_is_made_in_the_place_of_what_is_lost() {
             });
         }
     }
+}
+
+/// Nobody is asked any more whether it is there.
+#[test]
+fn what_went_with_a_removed_data_server_is_an_error_at_once() {
+    simulate_with(94, ONCE, async |world| {
+        let (mut writer, _) = at_rest(world).await;
+        let gone = homes(world, &mut writer).await[0];
+        world.forget_data_server(gone).await;
+        let client = Client::mount(world, "b", NEW).await;
+        let file = client.open("f").await;
+        let args = ALLOCATE4args { aa_stateid: file.stateid, aa_offset: 4096, aa_length: 4096 };
+        let (status, _) = client.once(vec![putfh(&file.handle), nfs_argop4::OP_ALLOCATE(args)]).await;
+        assert_eq!(status, nfsstat4::NFS4ERR_IO);
+        let source = client.open("source").await;
+        assert_eq!(client.proxied_write(&source, 0, b"four").await, nfsstat4::NFS4_OK);
+        let copied = client.copy((&source, 0), (&file, 8192), 4, true).await;
+        assert_eq!(copied.unwrap_err(), nfsstat4::NFS4ERR_IO);
+    });
 }
 
 /// The layout says nothing of what was written under it, and outlives a restart of its data server.

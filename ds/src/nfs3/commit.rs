@@ -32,8 +32,8 @@ async fn commit(shared: &Arc<Shared>, args: &COMMIT3args) -> Result<Verifier, nf
             shared.counters.committed();
             Ok(verifier)
         }
-        Err(StoreError::Missing) => match shared.store.absent(&access) {
-            Err(StoreError::Missing) => shared.absent(&access).map(|()| shared.store.verifier(access.key)),
+        Err(StoreError::Missing) => match shared.absent(&access) {
+            Err(lost @ nfsstat3::NFS3ERR_IO) => Err(lost),
             // Its writes were unstable and a restart took the whole file back: the verifier says so, and
             // the client sends them again.
             _ => Ok(shared.store.verifier(access.key)),

@@ -82,4 +82,10 @@ impl FsError {
     pub(crate) const fn corrupt(what: &'static str) -> Self {
         Self::Corrupt { what }
     }
+
+    /// Whether the transaction may have been applied.
+    #[must_use]
+    pub fn maybe_committed(&self) -> bool {
+        matches!(self, Self::Kv(error) if error.maybe_committed())
+    }
 }

@@ -310,7 +310,7 @@ impl Context {
         F: for<'t> FnMut(Attempt<'t, 'env>) -> BoxFuture<'t, Result<T, FsError>>,
     {
         let done = self.server.write_known(recorded, op).await;
-        if matches!(&done, Err(FsError::Kv(error)) if error.maybe_committed()) {
+        if done.as_ref().is_err_and(FsError::maybe_committed) {
             self.in_doubt.store(true, Ordering::Relaxed);
         }
         done

@@ -116,9 +116,7 @@ pub(crate) async fn carry_out(cx: &mut Context, want: &Clone, answer: &nfs_resop
         source: want.source.fileid,
     };
     if let Err(error) = take(cx, want.target, &set, answer).await {
-        if let FsError::Kv(kv) = &error
-            && kv.maybe_committed()
-        {
+        if error.maybe_committed() {
             making.keep();
         }
         return Err(error.into());

@@ -75,7 +75,7 @@ async fn record(mds: &Arc<Mds>, entry: &FileEntry, client: ClientId) -> Result<V
 
 /// Where fences are told: of components that nobody has seen there are no handles, and what was removed serves nobody.
 fn stores_of(mds: &Mds, layout: &Layout) -> BTreeSet<StoreId> {
-    let removed = |store| mds.data_servers.get(store).is_some_and(|store| store.is_removed());
+    let removed = |store| mds.data_servers.is_removed(store);
     let seen = layout.components.iter().filter(|c| c.handed_out || c.slots.iter().any(|s| s.materialised));
     seen.flat_map(|c| &c.slots).map(|file| file.store).filter(|store| !removed(*store)).collect()
 }

@@ -213,7 +213,7 @@ pub(crate) async fn observe(mds: &Arc<Mds>, inode: &Inode) -> Result<Observed, n
         // What missed writes, or a truncation, says nothing of the file.
         files.retain(|file| !file.stale);
         // What was removed with its data nobody can ask any more.
-        if files.is_empty() || removed(mds, id) {
+        if files.is_empty() || mds.data_servers.is_removed(id) {
             continue;
         }
         let args = DS_STAT_args { files: files.iter().map(|file| wire(layout.id, file)).collect() };
@@ -259,7 +259,7 @@ fn covered<'a>(mut components: impl Iterator<Item = &'a Component>, silent: &[Da
 /// DELAY when a data server cannot be reached.
 pub(crate) async fn truncate(mds: &Arc<Mds>, layout: &Layout, size: u64) -> Result<(), nfsstat4> {
     // One that is stale is cut when it is healed; what was removed is gone.
-    for file in layout.data_files().filter(|file| !file.stale && !removed(mds, file.store)) {
+    for file in layout.data_files().filter(|file| !file.stale && !mds.data_servers.is_removed(file.store)) {
         truncate_one(mds, layout.id, file, size, size).await?;
     }
     Ok(())
@@ -296,10 +296,6 @@ async fn order<A: Encode>(mds: &Arc<Mds>, store: StoreId, procedure: u32, args: 
         Some(ctl_status::CTL_ERR_INVAL) => Err(nfsstat4::NFS4ERR_FBIG),
         _ => Err(nfsstat4::NFS4ERR_DELAY),
     }
-}
-
-fn removed(mds: &Mds, store: StoreId) -> bool {
-    mds.data_servers.get(store).is_some_and(|store| store.is_removed())
 }
 
 /// Removes data files of deleted files; true when all of them are durably gone from that store.
@@ -463,6 +459,9 @@ pub(super) async fn must_be_there(
 /// # Errors
 /// DELAY when its data server does not say.
 pub(crate) async fn is_lost(mds: &Mds, id: DataFileId, file: &DataFile) -> Result<bool, nfsstat4> {
+    if mds.data_servers.is_removed(file.store) {
+        return Ok(true);
+    }
     let found = super::resync::stat(mds, id, file).await.ok_or(nfsstat4::NFS4ERR_DELAY)?;
     if !found.exists
         && let Some(store) = mds.data_servers.get(file.store)

@@ -140,9 +140,7 @@ async fn in_turn(mds: &Arc<Mds>, key: InodeKey) -> Result<(), nfsstat4> {
             // It has changed since it was read.
             Err(FsError::Busy) => {}
             Err(error) => {
-                if let (FsError::Kv(kv), Some(making)) = (&error, making)
-                    && kv.maybe_committed()
-                {
+                if let Some(making) = making.filter(|_| error.maybe_committed()) {
                     making.keep();
                 }
                 return Err(fs_status(&error));

@@ -180,7 +180,8 @@ async fn settle(mds: &Arc<Mds>, entry: &Arc<FileEntry>) -> Result<bool, FsError>
         want.mirrors_dirty = layout.components.iter().any(|component| component.mirrors > 1);
     }
     let changed = match commit(mds, entry.key, want).await {
-        Err(error) if is_unknown(&error) => {
+        // The row that it was to clear may be gone.
+        Err(error) if error.maybe_committed() => {
             held.doubt();
             return Err(error);
         }
@@ -286,17 +287,12 @@ pub(crate) async fn clear_rw(mds: Arc<Mds>, entry: Arc<FileEntry>) {
         // A row that stays costs a question to the data servers after the next restart, nothing else.
         Err(error) => {
             tracing::warn!(%error, "cannot clear the rows of files closed cleanly");
-            if is_unknown(&error) {
+            if error.maybe_committed() {
                 mds.files.stilled(mds.moment());
                 held.into_iter().for_each(Held::doubt);
             }
         }
     }
-}
-
-/// The rows that it was to clear may be gone.
-fn is_unknown(error: &FsError) -> bool {
-    matches!(error, FsError::Kv(error) if error.maybe_committed())
 }
 
 /// Whether the rw_layout row exists and whether the inode is an orphan.

@@ -61,12 +61,13 @@ pub(super) async fn reshape(cx: &mut Context, change: Change, answer: &nfs_resop
     }
     settle::settle_size(&cx.server, &key).await?;
     cx.forget_inode();
-    let mut inode = cx.inode().await?;
-    if let Some(end) = end {
+    let inode = match end {
         // What is set aside counts as handed out, so that it is not placed anew without it.
-        inode = ready(&cx.server, key, &Use { bytes: offset..end, write: true, persist_rw: false }).await?;
-        cx.forget_inode();
-    }
+        Some(end) => {
+            ready(&cx.server, key, &Use { bytes: offset..end, write: true, persist_rw: false }).await?
+        }
+        None => cx.inode().await?,
+    };
     let layout = inode.layout().ok_or(nfsstat4::NFS4ERR_SERVERFAULT)?;
     let _room = room::to_grow(&cx.server, &cx.who, &inode, end.unwrap_or(0)).await?;
     // Beyond the end there is nothing to free.

@@ -7,14 +7,11 @@ use sluice_namespace::{DataFile, DataFileId, FileNode, InodeRecord, Layout, Node
 use sluice_store::device::Device;
 use sluice_xdr::control::*;
 
+use crate::drain::number;
 use crate::stage::World;
 
 /// A command that takes longer has failed.
 const PATIENCE: Duration = Duration::from_secs(2);
-
-fn number(n: usize) -> u32 {
-    u32::try_from(n).unwrap() + 1
-}
 
 /// What is on the n-th data server goes elsewhere from now on, or it takes files again. False: nobody has an answer to
 /// that now.

@@ -31,33 +31,43 @@ pub(crate) async fn run(mds: Arc<Mds>) {
     let mut looked: BTreeMap<StoreId, Time> = BTreeMap::new();
     loop {
         mds.env.clock.sleep(LOOK).await;
+        let mut lost = BTreeMap::new();
         for store in mds.data_servers.known() {
             if !lost_for_good(&mds, &store, patience) {
                 looked.remove(&store.id);
-                continue;
+            } else if looked.get(&store.id).is_none_or(|at| mds.now() >= *at) {
+                lost.insert(store.id, Held::default());
             }
-            if looked.get(&store.id).is_some_and(|at| mds.now() < *at) {
-                continue;
-            }
-            match replace_all(&mds, store.id).await {
-                Ok((found, planned)) => {
-                    // From time to time: there may have been no place for some. To one that was removed nothing comes
-                    // any more.
-                    let over = found == 0 && store.is_removed();
-                    let pause = if over { u64::MAX } else { again };
-                    looked.insert(store.id, mds.now().plus_nanos(pause));
-                    if planned > 0 {
-                        tracing::warn!(
-                            data_server = store.id.0,
-                            mirrors = planned,
-                            "data server lost for good: its mirrors are rebuilt on others"
-                        );
-                    }
-                }
-                Err(error) => tracing::warn!(%error, "cannot look for the mirrors of a lost data server"),
+        }
+        if lost.is_empty() {
+            continue;
+        }
+        if let Err(error) = replace_all(&mds, &mut lost).await {
+            tracing::warn!(%error, "cannot look for the mirrors of lost data servers");
+            continue;
+        }
+        for (id, held) in lost {
+            // From time to time: there may have been no place for some. To one that was removed nothing comes any more.
+            let over = held.files == 0 && mds.data_servers.is_removed(id);
+            looked.insert(id, mds.now().plus_nanos(if over { u64::MAX } else { again }));
+            if held.planned > 0 {
+                tracing::warn!(
+                    data_server = id.0,
+                    mirrors = held.planned,
+                    "data server lost for good: its mirrors are rebuilt on others"
+                );
             }
         }
     }
+}
+
+/// What was found of a lost data server.
+#[derive(Clone, Copy, Debug, Default)]
+struct Held {
+    /// Files that have a mirror there.
+    files: u64,
+    /// Mirrors that are to be elsewhere.
+    planned: u64,
 }
 
 fn lost_for_good(mds: &Mds, store: &StoreHandle, patience: u64) -> bool {
@@ -74,35 +84,40 @@ fn lost_for_good(mds: &Mds, store: &StoreHandle, patience: u64) -> bool {
     }
 }
 
-/// Plans a replacement for every mirror that `lost` holds; how many files have one there, and how many are planned.
-async fn replace_all(mds: &Arc<Mds>, lost: StoreId) -> Result<(u64, u64), FsError> {
+/// Plans a replacement for every mirror that one of these holds, in one walk over all files.
+async fn replace_all(mds: &Arc<Mds>, lost: &mut BTreeMap<StoreId, Held>) -> Result<(), FsError> {
     let mut after: Option<DataFileId> = None;
-    let (mut found, mut planned) = (0, 0);
     loop {
         let namespace = &mds.namespace;
         let page = mds
             .read(|txn| Box::pin(async move { namespace.data_file_owners(&txn, after, PAGE).await }))
             .await?;
-        let Some((last, _)) = page.last() else { return Ok((found, planned)) };
+        let Some((last, _)) = page.last() else { return Ok(()) };
         after = Some(*last);
         for (_, key) in page {
-            match replace(mds, key, lost).await {
-                Ok(None) | Err(FsError::Stale) => {}
-                Ok(Some(count)) => (found, planned) = (found + 1, planned + count),
-                // It has changed meanwhile.
-                Err(FsError::Invalid) => found += 1,
-                Err(error) => return Err(error),
+            let inode = mds.read(|txn| Box::pin(async move { namespace.getattr(&txn, &key).await })).await;
+            let inode = match inode {
+                Err(FsError::Stale) => continue,
+                inode => inode?,
+            };
+            let Some(layout) = inode.layout() else { continue };
+            for (id, held) in lost.iter_mut().filter(|(id, _)| holds_mirror(layout, **id)) {
+                held.files += 1;
+                match replace(mds, key, layout, *id).await {
+                    Ok(planned) => held.planned += planned,
+                    // It has changed meanwhile, or is gone.
+                    Err(FsError::Invalid | FsError::Stale) => {}
+                    Err(error) => return Err(error),
+                }
             }
         }
         mds.env.clock.sleep(PAUSE).await;
     }
 }
 
-/// `None`: it has none there.
-async fn replace(mds: &Arc<Mds>, key: InodeKey, lost: StoreId) -> Result<Option<u64>, FsError> {
+/// Of one file; how many were planned.
+async fn replace(mds: &Arc<Mds>, key: InodeKey, layout: &Layout, lost: StoreId) -> Result<u64, FsError> {
     let namespace = &mds.namespace;
-    let inode = mds.read(|txn| Box::pin(async move { namespace.getattr(&txn, &key).await })).await?;
-    let Some(layout) = inode.layout().filter(|layout| holds_mirror(layout, lost)) else { return Ok(None) };
     let row = mds.read(|txn| Box::pin(async move { namespace.heal(&txn, key.fileid).await })).await?;
     let mut planned = 0;
     let (chosen, columns) = (candidates(mds), in_use(layout).filter(|column| column.len() > 1));
@@ -116,7 +131,7 @@ async fn replace(mds: &Arc<Mds>, key: InodeKey, lost: StoreId) -> Result<Option<
     if planned > 0 {
         mds.heals.queue(key);
     }
-    Ok(Some(planned))
+    Ok(planned)
 }
 
 /// A part that nobody has seen is placed anew when it is first used.
