@@ -1,8 +1,11 @@
 //! What goes through the metadata server is counted, and why.
 
-use sluice_xdr::nfs4::stateid4;
+use std::time::Duration;
 
-use crate::client::{Client, Opened, RO, RW, putfh, sizes};
+use sluice_xdr::nfs4::{nfsstat4, stateid4};
+
+use crate::client::{Client, Opened, RO, RW, later, putfh, sizes};
+use crate::mirrors::home;
 use crate::stage::{simulate, simulate_tuned};
 use crate::{NEW, pattern};
 
@@ -87,5 +90,29 @@ fn the_attributes_behind_a_write_are_those_of_after_it() {
         let seen = client.proxied_write_and_stat(&anonymous, &pattern(0, 5000)).await;
         assert_eq!(seen.0, 5000);
         assert_eq!(client.stat(&anonymous).await, seen);
+    });
+}
+
+#[test]
+fn what_is_on_its_way_while_a_data_server_is_started_again_is_no_error() {
+    simulate(34, async |world| {
+        let client = Client::mount(world, "a", NEW).await;
+        let file = client.open("f").await;
+        let held = client.layout(&file, file.stateid, RW, 0).await;
+        let n = home(world, &client, &held, 0).await;
+        client.layout_return(&file, held.stateid).await;
+        // Nothing was ever written there, and a handle of before may not say so.
+        for round in 0..10_u64 {
+            world.stop_data_server(n).await;
+            let write = client.proxied_write(&file, 0, b"new");
+            let start = async {
+                world.env.clock.sleep(Duration::from_millis(40 * round)).await;
+                world.start_data_server(n).await;
+            };
+            let (status, ()) = tokio::join!(write, start);
+            assert!(later(status) || status == nfsstat4::NFS4_OK, "{status:?} in round {round}");
+        }
+        assert_eq!(client.proxied_write(&file, 0, b"new").await, nfsstat4::NFS4_OK);
+        assert_eq!(client.proxied_read(&file, 0, 9).await[..], b"new"[..]);
     });
 }

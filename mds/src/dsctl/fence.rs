@@ -49,7 +49,7 @@ pub(crate) async fn fence_holder_on_file(
 async fn record(mds: &Arc<Mds>, entry: &FileEntry, client: ClientId) -> Result<Vec<PendingFence>, FsError> {
     let key = entry.key;
     let namespace = &mds.namespace;
-    let epoch = mds.data_servers.epochs().current;
+    let epoch = mds.data_servers.epoch();
     let (rows, _) = mds
         .write(|mut txn| {
             Box::pin(async move {

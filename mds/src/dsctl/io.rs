@@ -77,8 +77,8 @@ async fn read_piece(
     let mut at = offset;
     while at < offset + length {
         let count = u32::try_from((offset + length - at).min(1 << 20)).unwrap_or(1 << 20);
-        let args = READ3args { file: handle(mds, layout.id, file, false)?, offset: at, count };
-        match call::<_, READ3res>(mds, file, NFSPROC3_READ, &args, |res| match res {
+        let args = |file| READ3args { file, offset: at, count };
+        match call::<_, READ3res>(mds, (layout.id, file), NFSPROC3_READ, args, |res| match res {
             READ3res::NFS3_OK(_) => nfsstat3::NFS3_OK,
             READ3res::Default(status, _) => *status,
         })
@@ -135,14 +135,14 @@ async fn write_piece(
     let mut done = 0;
     while done < data.len() {
         let piece = data.slice(done..(done + (1 << 20)).min(data.len()));
-        let args = WRITE3args {
-            file: handle(mds, layout.id, file, true)?,
+        let args = |file| WRITE3args {
+            file,
             offset: offset + u64::try_from(done).unwrap_or(0),
             count: u32::try_from(piece.len()).unwrap_or(0),
             stable: stable_how::FILE_SYNC,
             data: piece,
         };
-        match call::<_, WRITE3res>(mds, file, NFSPROC3_WRITE, &args, |res| match res {
+        match call::<_, WRITE3res>(mds, (layout.id, file), NFSPROC3_WRITE, args, |res| match res {
             WRITE3res::NFS3_OK(_) => nfsstat3::NFS3_OK,
             WRITE3res::Default(status, _) => *status,
         })
@@ -163,8 +163,8 @@ async fn write_piece(
 /// # Errors
 /// DELAY, IO, NOSPC.
 pub(crate) async fn commit(mds: &Arc<Mds>, id: DataFileId, file: &DataFile) -> Result<(), nfsstat4> {
-    let args = COMMIT3args { file: handle(mds, id, file, true)?, offset: 0, count: 0 };
-    match call::<_, COMMIT3res>(mds, file, NFSPROC3_COMMIT, &args, |res| match res {
+    let args = |file| COMMIT3args { file, offset: 0, count: 0 };
+    match call::<_, COMMIT3res>(mds, (id, file), NFSPROC3_COMMIT, args, |res| match res {
         COMMIT3res::NFS3_OK(_) => nfsstat3::NFS3_OK,
         COMMIT3res::Default(status, _) => *status,
     })
@@ -191,13 +191,19 @@ fn handle(mds: &Mds, id: DataFileId, file: &DataFile, write: bool) -> Result<nfs
 }
 
 /// Calls a data server, again for a while if it asks to wait or the connection breaks.
+///
+/// # Errors
+/// DELAY when whoever asks is to look at the file anew, and to ask again.
 async fn call<A: Encode, R: Decode>(
     mds: &Arc<Mds>,
-    file: &DataFile,
+    (id, file): (DataFileId, &DataFile),
     procedure: u32,
-    args: &A,
+    args: impl FnOnce(nfs_fh3) -> A,
     status: impl Fn(&R) -> nfsstat3,
 ) -> Result<R, nfsstat4> {
+    // Before the handle, whose epoch is this one or newer.
+    let epoch = mds.data_servers.epoch();
+    let args = args(handle(mds, id, file, procedure != NFSPROC3_READ)?);
     let store = mds.data_servers.get(file.store).ok_or(nfsstat4::NFS4ERR_IO)?;
     for attempt in 0..TRIES {
         if attempt > 0 {
@@ -228,8 +234,11 @@ async fn call<A: Encode, R: Decode>(
         match connection.call(NFS3, 3, procedure, &Credential::None, frame, PATIENCE).await {
             Ok(reply) => {
                 let result = R::decode(&mut Reader::new(reply)).map_err(|_| nfsstat4::NFS4ERR_SERVERFAULT)?;
-                if status(&result) != nfsstat3::NFS3ERR_JUKEBOX {
-                    return Ok(result);
+                match status(&result) {
+                    nfsstat3::NFS3ERR_JUKEBOX => {}
+                    // It was restarted meanwhile, and an older handle cannot tell what is lost from what was never there.
+                    nfsstat3::NFS3ERR_STALE if mds.data_servers.epoch() != epoch => break,
+                    _ => return Ok(result),
                 }
             }
             Err(error) => {

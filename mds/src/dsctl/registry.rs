@@ -219,6 +219,11 @@ impl Registry {
         self.epochs.read().clone()
     }
 
+    /// The one that handles are made in.
+    pub(crate) fn epoch(&self) -> u32 {
+        self.epochs.read().current
+    }
+
     /// They are durable.
     pub(super) fn set_epochs(&self, epochs: CapabilityEpochs) {
         *self.epochs.write() = epochs;

@@ -152,7 +152,7 @@ pub(crate) async fn quiet(mds: &Mds, layout: &Layout, bytes: Range<u64>, given_u
 pub(crate) async fn fence_generations(mds: &Mds, id: DataFileId, file: &DataFile, least: u16) -> bool {
     let Some(store) = mds.data_servers.get(file.store) else { return false };
     let fence = Fence::Generation { file: id, slot: file.slot, generation: least };
-    let epoch = mds.data_servers.epochs().current;
+    let epoch = mds.data_servers.epoch();
     let fenced = orders::fence(mds, &store, &[PendingFence { store: file.store, id: 0, fence, epoch }]).await;
     fenced == Fenced::Durably
 }

@@ -105,6 +105,8 @@ async fn one(
     piece: &Piece,
 ) -> Result<(), nfsstat4> {
     let at = mds.data_servers.get(target.store).ok_or(nfsstat4::NFS4ERR_DELAY)?;
+    // Before the handle, whose epoch is this one or newer.
+    let epoch = mds.data_servers.epoch();
     let source = if source.store == target.store {
         ctl_source::TRUE(ctl_own_file { file: wire(id, source), must_exist: source.materialised })
     } else {
@@ -121,6 +123,10 @@ async fn one(
     match call(&at, DS_TRANSFER, &args, PATIENCE).await {
         Some(ctl_status::CTL_OK) => Ok(()),
         Some(ctl_status::CTL_ERR_NOSPC) => Err(nfsstat4::NFS4ERR_NOSPC),
+        // The source was restarted meanwhile, and an older handle cannot tell what is lost from what was never there.
+        Some(ctl_status::CTL_ERR_IO | ctl_status::CTL_ERR_NOENT) if mds.data_servers.epoch() != epoch => {
+            Err(nfsstat4::NFS4ERR_DELAY)
+        }
         Some(ctl_status::CTL_ERR_IO | ctl_status::CTL_ERR_NOENT) => Err(nfsstat4::NFS4ERR_IO),
         // No device of it has files that long.
         Some(ctl_status::CTL_ERR_INVAL) => Err(nfsstat4::NFS4ERR_FBIG),

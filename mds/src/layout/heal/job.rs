@@ -399,7 +399,7 @@ async fn commit(
     replaced: &[DataFile],
 ) -> Result<(), FsError> {
     let namespace = &mds.namespace;
-    let epoch = mds.data_servers.epochs().current;
+    let epoch = mds.data_servers.epoch();
     let (fences, _) = mds
         .write(|mut txn| {
             Box::pin(async move {

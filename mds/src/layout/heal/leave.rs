@@ -138,7 +138,7 @@ async fn left_behind(mds: &Mds, inode: &Inode) -> Vec<DataFile> {
 /// server that comes back must not serve old data under them.
 async fn mark(mds: &Arc<Mds>, inode: &Inode, files: &[DataFile]) -> Result<(), FsError> {
     let slots: Vec<u16> = files.iter().map(|file| file.slot).collect();
-    let epoch = mds.data_servers.epochs().current;
+    let epoch = mds.data_servers.epoch();
     let (namespace, key, slots) = (&mds.namespace, &inode.key, &slots);
     let (fences, _) = mds
         .write(|mut txn| {
