@@ -289,6 +289,35 @@ fn a_client_has_no_more_than_so_many_under_way() {
     });
 }
 
+/// A handle of before the restart cannot say whether what it does not find there is lost.
+#[test]
+fn what_failed_while_a_data_server_was_started_again_is_tried_again() {
+    for restarted in [false, true] {
+        simulate(14, async |mut world: World| {
+            let scene = Scene::new(&world).await;
+            let data_server = world.data_server();
+            let other = world.add_data_server("ds2").await;
+            data_server.set_fails(true);
+            data_server.hold_transfers(true);
+            let stateid = scene.begin().await;
+            until(&world.env, || (!data_server.transfers().is_empty()).then_some(())).await;
+            if restarted {
+                other.restart(&world.env).await;
+            }
+            data_server.set_fails(false);
+            data_server.hold_transfers(false);
+            let told = scene.told(&world).await;
+            assert_eq!(told.coa_stateid, stateid);
+            match told.coa_offload_info {
+                offload_info4::NFS4_OK(ok) => assert!(restarted && ok.wr_count == GIB),
+                offload_info4::Default(status, _) => {
+                    assert!(!restarted && status == nfsstat4::NFS4ERR_IO, "{status:?}");
+                }
+            }
+        });
+    }
+}
+
 #[test]
 fn a_client_that_is_gone_copies_no_more() {
     simulate(8, async |mut world: World| {

@@ -38,6 +38,10 @@ struct State {
     cuts: Vec<(u32, u64)>,
     /// Orders to copy.
     transfers: Vec<DS_TRANSFER_args>,
+    /// Orders to copy fail.
+    fails: bool,
+    /// How often its process was started again.
+    starts: u8,
     /// Data files are holes.
     hollow: bool,
     /// Data files removed, order by order.
@@ -122,6 +126,22 @@ impl DataServer {
         self.held.send_replace(hold);
     }
 
+    /// Answers orders to copy that come from now on with an I/O error, or no longer.
+    pub fn set_fails(&self, fails: bool) {
+        self.state.lock().fails = fails;
+    }
+
+    /// Registers as a process that was started again.
+    pub async fn restart(&self, env: &Env) {
+        let link = {
+            let mut state = self.state.lock();
+            state.starts += 1;
+            state.link.take()
+        };
+        link.iter().for_each(|link| link.close());
+        self.registered(env).await;
+    }
+
     /// Says that there are no data, from now on.
     pub fn set_hollow(&self) {
         self.state.lock().hollow = true;
@@ -178,7 +198,7 @@ impl DataServer {
             protocol: CTL_PROTOCOL,
             store: ctl_uuid(uuid),
             cluster: ctl_uuid([0; 16]),
-            incarnation: ctl_uuid([2; 16]),
+            incarnation: ctl_uuid([2 + self.state.lock().starts; 16]),
             addresses: vec![ctl_address {
                 host: Bytes::from(address.ip().to_string()),
                 port: address.port().into(),
@@ -267,7 +287,7 @@ impl DataServer {
             DS_COPY => success(&DS_COPY_res::CTL_OK(0)),
             DS_TRANSFER => {
                 state.transfers.push(from_bytes(args).unwrap());
-                success(&ctl_status::CTL_OK)
+                success(&if state.fails { ctl_status::CTL_ERR_IO } else { ctl_status::CTL_OK })
             }
             _ => success(&ctl_status::CTL_OK),
         }
