@@ -11,7 +11,7 @@ use sluice_xdr::control::*;
 use sluice_xdr::nfs3::nfsstat3;
 use sluice_xdr::nfs4::{ALLOCATE4args, nfs_argop4, nfsstat4};
 
-use crate::client::{Client, RO, RW, putfh};
+use crate::client::{Client, RO, RW, later, putfh};
 use crate::mirrors::{Writer, home, put};
 use crate::stage::{UNIT, World, simulate, simulate_tuned, simulate_with};
 use crate::{NEW, OLD, pattern};
@@ -546,5 +546,45 @@ fn a_drain_under_a_limit_takes_its_time() {
         assert!(now.rate.bytes > 128 << 10 && now.rate.bytes < 512 << 10, "{}", now.rate.bytes);
         drained(world, gone).await;
         right(world, "f", &pattern(3, 3 << 20), gone).await;
+    });
+}
+
+/// What was moved is refused to who held it. That is no good as long as it has not been moved.
+#[test]
+fn who_cancels_a_drain_at_its_very_end_has_every_file_as_it_was() {
+    simulate_with(14, LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0 }, async |world| {
+        let mut client = Client::mount(world, "a", NEW).await;
+        let file = client.open("f").await;
+        assert_eq!(client.proxied_write(&file, 0, &pattern(0, 5000)).await, nfsstat4::NFS4_OK);
+        let holders = |world: &World| (0..4).filter(|n| world.holds(*n, 5000)).collect::<Vec<_>>();
+        let before = holders(world);
+        let (gone, fences) = (before[1], world.fences(before[1]));
+        drain(world, gone, 0).await.unwrap();
+        while world.fences(gone) == fences {
+            world.sleep(Duration::from_micros(100)).await;
+        }
+        let target = holders(world).into_iter().find(|n| !before.contains(n)).unwrap();
+        world.mute(target, true);
+        world.restart_metadata_server().await;
+        cancel(world, gone).await;
+        client.reconnect(world).await;
+        let file = client.reclaim(&file).await;
+        for _ in 0..100 {
+            match client.proxied_write(&file, 100, b"new").await {
+                nfsstat4::NFS4_OK => break,
+                status => assert!(later(status), "{status}"),
+            }
+            world.sleep(Duration::from_millis(200)).await;
+        }
+        world.mute(target, false);
+        assert_eq!(client.proxied_write(&file, 200, b"new").await, nfsstat4::NFS4_OK);
+        let mut all = pattern(0, 5000).to_vec();
+        put(&mut all, 100, b"new");
+        put(&mut all, 200, b"new");
+        client.close(&file).await;
+        while world.check().await > 0 {
+            world.sleep(Duration::from_secs(1)).await;
+        }
+        right(world, "f", &all, 9).await;
     });
 }

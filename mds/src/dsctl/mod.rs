@@ -31,7 +31,7 @@ pub(crate) mod transfer;
 pub(crate) use control::Control;
 pub(crate) use damage::{Damage, owner as damage_owner};
 pub(crate) use fence::fence_holder_on_file;
-pub(crate) use fence::{isolated, tell as tell_fences};
+pub(crate) use fence::{isolated, tell as tell_fences, tell_first as tell_fences_first};
 pub(crate) use health::run;
 pub(crate) use io::{commit, read, write};
 pub(crate) use orders::{

@@ -1,6 +1,7 @@
 //! What goes wrong, and for how long.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sluice_kv::Faults;
@@ -102,6 +103,7 @@ pub(crate) async fn trouble(world: &mut World, hosts: &[Arc<Host>]) {
             }
             11 => {
                 hosts[0].shared.say("FAULT", || format!("flushes of ds{} fail", n + 1));
+                hosts[0].shared.device_failed.store(true, Ordering::Relaxed);
                 world.device(n).fail_syncs(1 + below(world, 3) as u32);
                 Fault::Failing(n)
             }
@@ -129,6 +131,7 @@ pub(crate) async fn trouble(world: &mut World, hosts: &[Arc<Host>]) {
                     && let Some((id, n, path)) = upkeep::spare(world, &lost).await
                 {
                     hosts[0].shared.say("FAULT", || format!("ds{} loses {path}", n + 1));
+                    hosts[0].shared.device_failed.store(true, Ordering::Relaxed);
                     upkeep::lose(world, n, &path).await;
                     lost.push(id);
                 }

@@ -87,7 +87,7 @@ impl Io {
             match answer.status {
                 nfsstat4::NFS4_OK => return answer.results.pop(),
                 nfsstat4::NFS4ERR_NOSPC => return None,
-                status if later(status) || status == nfsstat4::NFS4ERR_IO => host.pause().await,
+                status if later(status) || host.shared.blames_a_device(status) => host.pause().await,
                 status if unknown(status) => {
                     let mut now = host.nameless.lock();
                     if now.as_ref().is_some_and(|now| now.stateid.other == held.stateid.other) {
@@ -143,7 +143,7 @@ impl Io {
                 }
                 // The source ends before.
                 (nfsstat4::NFS4ERR_INVAL | nfsstat4::NFS4ERR_NOSPC, _) => return,
-                (status, _) if later(status) || status == nfsstat4::NFS4ERR_IO => host.pause().await,
+                (status, _) if later(status) || shared.blames_a_device(status) => host.pause().await,
                 (status, _) if unknown(status) => self.lost().await,
                 (other, _) => panic!("{}: COPY: {other}", host.name),
             }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -37,6 +37,8 @@ pub(crate) struct Shared {
     pub(crate) dirs: Mutex<[nfs_fh4; 2]>,
     pub(crate) files: Mutex<Vec<nfs_fh4>>,
     pub(crate) habits: Habits,
+    /// A device has failed to flush, or has lost a data file.
+    pub(crate) device_failed: AtomicBool,
 }
 
 /// What is the same for all hosts of a world.
@@ -63,6 +65,7 @@ impl Shared {
             dirs: Mutex::default(),
             files: Mutex::default(),
             habits,
+            device_failed: false.into(),
         })
     }
 
@@ -77,6 +80,11 @@ impl Shared {
         if self.trace {
             eprintln!("{:>10} ms  {who}: {}", self.env.clock.now().0 / 1_000_000, what());
         }
+    }
+
+    /// EIO, in a world in which a device is to blame for it: whatever else fails, applications wait.
+    pub(crate) fn blames_a_device(&self, status: nfsstat4) -> bool {
+        status == nfsstat4::NFS4ERR_IO && self.device_failed.load(Ordering::Relaxed)
     }
 
     /// What the host sent at `sent` was answered.

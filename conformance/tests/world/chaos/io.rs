@@ -77,7 +77,7 @@ impl Io {
             return self.read_delegated().await;
         }
         let Some(held) = self.held().await else { return };
-        match self.below(23) {
+        match self.below(27) {
             0..=6 => self.write_own(held.file).await,
             7..=12 => {
                 let block = self.below(BLOCKS + 1);
@@ -88,6 +88,7 @@ impl Io {
             17 => self.stat(&held).await,
             18..=19 => self.copy(held.file).await,
             20 => self.nameless().await,
+            21..=24 => self.space(held.file).await,
             _ => self.close(&held).await,
         }
         let held = self.host.held.lock().clone();
@@ -217,7 +218,7 @@ impl Io {
         match status {
             nfsstat4::NFS4_OK => Ok(()),
             nfsstat4::NFS4ERR_NOSPC => Err(Failed::Full),
-            status if later(status) || status == nfsstat4::NFS4ERR_IO => Err(Failed::Direct),
+            status if later(status) || self.host.shared.blames_a_device(status) => Err(Failed::Direct),
             status if unknown(status) => Err(Failed::State),
             other => panic!("{}: I/O through the metadata server: {other}", self.host.name),
         }
@@ -375,8 +376,8 @@ impl Io {
         match answer.status {
             nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE | nfsstat4::NFS4ERR_LAYOUTTRYLATER => Err(Failed::Direct),
             // A file that has been in the metadata is written to data servers first.
-            nfsstat4::NFS4ERR_NOSPC | nfsstat4::NFS4ERR_IO => Err(Failed::Direct),
-            status if later(status) => Err(Failed::Direct),
+            nfsstat4::NFS4ERR_NOSPC => Err(Failed::Direct),
+            status if later(status) || self.host.shared.blames_a_device(status) => Err(Failed::Direct),
             status if unknown(status) && known.is_some() => {
                 self.host.forget_layout().await;
                 Err(Failed::Direct)
@@ -483,10 +484,12 @@ impl Io {
             let Some(answer) = self.host.once(vec![putfh(&held.handle), op]).await else { continue };
             match answer.status {
                 nfsstat4::NFS4_OK => break,
-                status if later(status) => self.host.pause().await,
+                status if later(status) || self.host.shared.blames_a_device(status) => {
+                    self.host.pause().await
+                }
                 status if unknown(status) => self.lost().await,
                 // A small file that becomes a large one gets data files now, and no data server may have room just now.
-                nfsstat4::NFS4ERR_IO | nfsstat4::NFS4ERR_NOSPC => self.host.pause().await,
+                nfsstat4::NFS4ERR_NOSPC => self.host.pause().await,
                 other => panic!("{}: truncate: {other}", self.host.name),
             }
         }

@@ -8,6 +8,7 @@
 //! | `work` | changes of names that all hosts share |
 //! | `io` | blocks of files, read and written directly and not, under a lock and not |
 //! | `further` | copies, and what is remembered under delegations |
+//! | `space` | room set aside and given back, holes |
 //! | `faults` | what goes wrong, and for how long |
 //! | `upkeep` | what operators do meanwhile, and what is lost where there are two of it |
 //! | `model` | whether a file system could have answered so |
@@ -17,6 +18,7 @@ mod further;
 mod host;
 mod io;
 mod model;
+mod space;
 mod upkeep;
 mod work;
 

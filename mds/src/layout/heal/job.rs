@@ -292,18 +292,18 @@ impl Work<'_> {
             return Err(Trouble::Again);
         }
         let mut slots = Vec::with_capacity(self.plan.pairs.len());
-        let mut untold = Vec::new();
+        let mut replaced = Vec::new();
         for pair in &self.plan.pairs {
             let exists = self.same_end(pair, inode.size()).await?;
             let old = pair.old;
-            if pair.replaces() && !self.silenced(pair, inode).await? {
-                untold.push(old);
+            if pair.replaces() && self.has_readers(pair, inode)? {
+                replaced.push(old);
             }
             let filled = (pair.target.store, pair.target.slot);
             slots.push(HealedSlot { slot: old.slot, generation: old.generation, filled, exists });
         }
         let healed = Healed { id: self.plan.id, slots, equal: self.plan.equal };
-        match commit(mds, self.key, &healed, &untold).await {
+        match commit(mds, self.key, &healed, &replaced).await {
             // Some of it is to go elsewhere by now.
             Err(FsError::Invalid) => return Err(Trouble::Again),
             done => done?,
@@ -323,25 +323,16 @@ impl Work<'_> {
         Ok(self.plan.waits_for.clone())
     }
 
-    /// Nobody may read what is replaced when others are written without it: it is fenced; false when its data server
-    /// is away, and is told when it comes back. One that was removed serves nobody.
-    async fn silenced(&self, pair: &Pair, inode: &Inode) -> Result<bool, Trouble> {
-        let (mds, old) = (self.mds, pair.old);
+    /// Nobody may read what is replaced when others are written without it: whether it has to be fenced. One that was removed
+    /// serves nobody.
+    fn has_readers(&self, pair: &Pair, inode: &Inode) -> Result<bool, Trouble> {
+        let mds = self.mds;
         if pair.is_a_move() {
-            // Whoever held it under us has given it back or is fenced; those of our predecessors have to be over. A
-            // fence of its generation would stand in our own way if the commit fails: it is the only copy.
+            // Whoever held it under us has given it back or is fenced; those of our predecessors have to be over.
             let old_handles = inode.layout().is_none_or(|layout| epochs::old_handles_live(mds, layout));
-            return if old_handles { Err(Trouble::Again) } else { Ok(true) };
+            return if old_handles { Err(Trouble::Again) } else { Ok(false) };
         }
-        if mds.data_servers.is_removed(old.store) {
-            return Ok(true);
-        }
-        if !here(mds, &old) {
-            return Ok(false);
-        }
-        let least = old.generation.saturating_add(1);
-        sure(resync::fence_generations(mds, self.plan.id, &old, least).await)?;
-        Ok(true)
+        Ok(!mds.data_servers.is_removed(pair.old.store))
     }
 
     /// Whether there is a data file.
@@ -387,11 +378,8 @@ fn sure(done: bool) -> Result<(), Trouble> {
     if done { Ok(()) } else { Err(Trouble::Again) }
 }
 
-fn here(mds: &Mds, file: &DataFile) -> bool {
-    mds.data_servers.get(file.store).is_some_and(|store| store.connection().is_some())
-}
-
-/// Durably. Data files that were replaced are fenced at their data server before it serves again.
+/// Durably, with the fences of data files that were replaced: one that was fenced before would be the file's own still if this
+/// failed, and refuse its writers. Those whose data server is away are told to it before it serves again.
 async fn commit(
     mds: &Arc<Mds>,
     key: InodeKey,
@@ -416,6 +404,6 @@ async fn commit(
             })
         })
         .await?;
-    dsctl::tell_fences(mds, fences);
+    dsctl::tell_fences_first(mds, fences).await;
     Ok(())
 }
