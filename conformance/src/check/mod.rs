@@ -162,16 +162,16 @@ fn foundationdb(root: &Path, options: &Options) -> Result<()> {
         }
         bail!(what);
     }
-    let store = "test -p sluice-kv --test contract --test foundation -- --ignored foundation";
+    let store = "test -p sluice-kv-tests --test contract --test foundation -- --ignored foundation";
     cargo(root, &store.split(' ').collect::<Vec<_>>())?;
-    cargo(root, &["test", "-p", "sluice-namespace", "--test", "suite"])?;
-    cargo(root, &["test", "-p", "sluice-mds", "--test", "ops"])?;
+    cargo(root, &["test", "-p", "sluice-namespace-tests", "--test", "suite"])?;
+    cargo(root, &["test", "-p", "sluice-mds-tests", "--test", "ops"])?;
     // Change attributes are the cluster's versions: no seed decides them.
-    let world = "test -p sluice-conformance --test world -- --skip one_seed_is_one_world";
+    let world = "test -p sluice-conformance-tests --test world -- --skip one_seed_is_one_world";
     cargo(root, &world.split(' ').collect::<Vec<_>>())?;
     cargo(root, &["test", "-p", "sluice", "--", "--ignored", "foundation"])?;
     cargo(root, &["build", "-p", "sluice"])?;
-    let failover = "test -p sluice-conformance --test failover -- --ignored foundation --nocapture";
+    let failover = "test -p sluice-conformance-tests --test failover -- --ignored foundation --nocapture";
     cargo(root, &failover.split(' ').collect::<Vec<_>>())
 }
 

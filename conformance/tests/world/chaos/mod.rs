@@ -99,7 +99,7 @@ fn whatever_fails_nothing_is_lost_and_nothing_done_twice() {
     });
     assert!(
         failed.is_empty(),
-        "seeds {failed:?}; again: SLUICE_CHAOS_SEED={} cargo test -p sluice-conformance --test world whatever_fails",
+        "seeds {failed:?}; again: SLUICE_CHAOS_SEED={} cargo test -p sluice-conformance-tests --test world whatever_fails",
         failed[0]
     );
 }

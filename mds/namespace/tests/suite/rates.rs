@@ -1,5 +1,5 @@
 //! How fast, on the embedded store: run by hand in release mode,
-//! `SLUICE_BENCH_DIR=/some/disk cargo test --release -p sluice-namespace --test suite -- --ignored --nocapture rates`.
+//! `SLUICE_BENCH_DIR=/some/disk cargo test --release -p sluice-namespace-tests --test suite -- --ignored --nocapture rates`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
