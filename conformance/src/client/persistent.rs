@@ -66,7 +66,7 @@ struct Link {
 pub struct Persistent {
     env: Env,
     dialler: Dialler,
-    mds: SocketAddr,
+    mds: Mutex<SocketAddr>,
     identity: Identity,
     owner: Mutex<Owner>,
     link: tokio::sync::Mutex<Link>,
@@ -97,7 +97,7 @@ impl Persistent {
             forgetful: false,
             env,
             dialler,
-            mds,
+            mds: Mutex::new(mds),
             identity,
         };
         client.renew().await?;
@@ -228,6 +228,11 @@ impl Persistent {
         }
     }
 
+    /// The server's address is another one from the next connection on.
+    pub fn moved_to(&self, mds: SocketAddr) {
+        *self.mds.lock().unwrap_or_else(PoisonError::into_inner) = mds;
+    }
+
     /// Ends the connection in use, as a network does; the next request makes another.
     pub async fn disconnect(&self) {
         if let Some(connection) = self.link.lock().await.connection.take() {
@@ -247,7 +252,8 @@ impl Persistent {
             if let Some(connection) = link.connection.as_ref().filter(|connection| !connection.is_closed()) {
                 return Arc::clone(connection);
             }
-            match self.dialler.dial(self.mds).await {
+            let mds = *self.mds.lock().unwrap_or_else(PoisonError::into_inner);
+            match self.dialler.dial(mds).await {
                 Ok(connection) => *link = Link { connection: Some(connection), bound: false },
                 Err(_) => {
                     self.env.clock.sleep(pause).await;

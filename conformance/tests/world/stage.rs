@@ -46,6 +46,8 @@ pub(crate) struct World {
     service: Arc<Mds>,
     /// Data servers know of two metadata servers from their next start on.
     pub(crate) standby: bool,
+    /// The host of the one that has the store.
+    pub(crate) active: &'static str,
     /// Metadata servers that have lost their store and live on.
     former: Vec<Arc<Server>>,
 }
@@ -142,6 +144,7 @@ impl World {
             server,
             service,
             standby: false,
+            active: MDS,
             former: Vec::new(),
         };
         for n in 0..DATA_SERVERS {
@@ -166,20 +169,26 @@ impl World {
     /// kill -9 of the metadata server, and its next start on what was committed.
     pub(crate) async fn restart_metadata_server(&mut self) {
         self.server.shutdown(Duration::ZERO).await;
-        self.net.crash(MDS);
+        self.net.crash(self.active);
         self.db = self.db.crash().unwrap();
         (self.server, self.service) =
-            serve(&self.env, &self.net, MDS, &self.db, &self.key, &self.config, self.mds).await;
+            serve(&self.env, &self.net, self.active, &self.db, &self.key, &self.config, self.mds).await;
         // Until the data servers have registered again.
         self.sleep(Duration::from_secs(2)).await;
     }
 
-    /// The metadata server loses its store to another one, and lives on. That is at [`Self::mds`] then.
+    /// The metadata server loses its store to the one on the other host, and lives on. That is at [`Self::mds`] then. One
+    /// that was there, and had lost it before, ends.
     pub(crate) async fn take_over(&mut self) {
         self.db = self.db.crash().unwrap();
-        self.mds = SocketAddr::new(self.net.ip(STANDBY), 2049);
+        self.active = if self.active == MDS { STANDBY } else { MDS };
+        for ended in self.former.drain(..) {
+            ended.shutdown(Duration::ZERO).await;
+        }
+        self.net.crash(self.active);
+        self.mds = SocketAddr::new(self.net.ip(self.active), 2049);
         let (server, service) =
-            serve(&self.env, &self.net, STANDBY, &self.db, &self.key, &self.config, self.mds).await;
+            serve(&self.env, &self.net, self.active, &self.db, &self.key, &self.config, self.mds).await;
         self.former.push(std::mem::replace(&mut self.server, server));
         self.service = service;
     }
@@ -221,7 +230,8 @@ impl World {
         config.store =
             Options { create: true, reserve: 0, checksums: Some(self.checksums), ..Options::default() };
         if self.standby {
-            config.mds = Arc::new(vec![self.mds, SocketAddr::new(self.net.ip(STANDBY), 2049)]);
+            config.mds =
+                Arc::new([MDS, STANDBY].map(|host| SocketAddr::new(self.net.ip(host), 2049)).to_vec());
         }
         let (transport, device) = (self.net.host(&node.host), Arc::new(node.device.clone()));
         let server = DataServer::start_on(self.env.clone(), transport, device, config).await?;

@@ -47,7 +47,7 @@ fn length(world: &World) -> Duration {
 /// Two different machines, of which one is a server.
 fn two(world: &World, hosts: &[Arc<Host>]) -> (String, String) {
     let mut all: Vec<String> = (1..=4).map(|n| format!("ds{n}")).collect();
-    all.push("mds".to_owned());
+    all.push(world.active.to_owned());
     let one = all.swap_remove(below(world, all.len() as u64) as usize);
     all.extend(hosts.iter().map(|host| host.name.clone()));
     let other = all.swap_remove(below(world, all.len() as u64) as usize);
@@ -79,6 +79,12 @@ pub(crate) async fn trouble(world: &mut World, hosts: &[Arc<Host>]) {
                 let (name, _) = two(world, hosts);
                 world.net.freeze(&name);
                 Fault::Mute(name)
+            }
+            6..=7 if world.standby && below(world, 2) == 0 => {
+                hosts[0].shared.say("FAULT", || "the other metadata server takes over".to_owned());
+                world.set_faults(Faults::NONE);
+                take_over(world, hosts).await;
+                continue;
             }
             6..=7 => {
                 hosts[0].shared.say("FAULT", || "restart of the metadata server".to_owned());
@@ -144,6 +150,21 @@ pub(crate) async fn trouble(world: &mut World, hosts: &[Arc<Host>]) {
     end(world, &mut on, true).await;
     for n in 0..4 {
         world.until_serving(n).await;
+    }
+}
+
+/// Hosts hear of it sooner or later; the one that has lost the store lives on, and so do their connections to it.
+async fn take_over(world: &mut World, hosts: &[Arc<Host>]) {
+    let former = world.active;
+    world.take_over().await;
+    *hosts[0].shared.mds.lock() = world.mds;
+    for host in hosts {
+        let (host, net, late) = (Arc::clone(host), world.net.clone(), below(world, 20_000));
+        world.env.spawn.spawn(Box::pin(async move {
+            host.shared.env.clock.sleep(Duration::from_millis(late)).await;
+            host.session.moved_to(*host.shared.mds.lock());
+            net.reset(&host.name, former);
+        }));
     }
 }
 

@@ -2,6 +2,7 @@
 //! are obeyed, I/O that goes to data servers again and again until it is done.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -37,6 +38,8 @@ pub(crate) struct Shared {
     pub(crate) dirs: Mutex<[nfs_fh4; 2]>,
     pub(crate) files: Mutex<Vec<nfs_fh4>>,
     pub(crate) habits: Habits,
+    /// Where the metadata server is, for who asks.
+    pub(crate) mds: Mutex<SocketAddr>,
     /// A device has failed to flush, or has lost a data file.
     pub(crate) device_failed: AtomicBool,
 }
@@ -51,7 +54,7 @@ pub(crate) struct Habits {
 }
 
 impl Shared {
-    pub(crate) fn new(env: Env, lease: Duration, habits: Habits) -> Arc<Self> {
+    pub(crate) fn new(env: Env, mds: SocketAddr, lease: Duration, habits: Habits) -> Arc<Self> {
         Arc::new(Self {
             env,
             lease,
@@ -65,6 +68,7 @@ impl Shared {
             dirs: Mutex::default(),
             files: Mutex::default(),
             habits,
+            mds: Mutex::new(mds),
             device_failed: false.into(),
         })
     }

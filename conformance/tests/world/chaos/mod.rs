@@ -145,6 +145,9 @@ fn run(seed: u64, honest: bool) -> bool {
                 if seed % 7 == 2 {
                     crate::rot::with_checksums(world).await;
                 }
+                if seed % 4 == 1 {
+                    with_standby(world).await;
+                }
                 (0..4).for_each(|n| world.device(n).lie(!honest));
                 live(world, seed).await;
             },
@@ -155,6 +158,15 @@ fn run(seed: u64, honest: bool) -> bool {
         tell(seed);
     }
     lived
+}
+
+/// There are two metadata servers from now on, of which one has the store.
+async fn with_standby(world: &mut World) {
+    world.standby = true;
+    for n in 0..4 {
+        world.stop_data_server(n).await;
+        world.start_data_server(n).await;
+    }
 }
 
 /// Before the others are through, which may take hours.
@@ -204,7 +216,7 @@ async fn furnish(host: &Host) {
 }
 
 async fn live(world: &mut World, seed: u64) {
-    let shared = Shared::new(world.env.clone(), LEASE, habits(seed));
+    let shared = Shared::new(world.env.clone(), world.mds, LEASE, habits(seed));
     let count = 2 + seed % 3;
     let mut hosts = Vec::new();
     for n in 0..count {
