@@ -164,6 +164,8 @@ async fn take_over(world: &mut World, hosts: &[Arc<Host>]) {
             host.shared.env.clock.sleep(Duration::from_millis(late)).await;
             host.session.moved_to(*host.shared.mds.lock());
             net.reset(&host.name, former);
+            // Or it was about to connect there.
+            host.session.disconnect().await;
         }));
     }
 }
