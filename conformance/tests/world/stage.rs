@@ -378,6 +378,13 @@ impl World {
         self.nodes[n].device.crash_keeping(|| env.random.u64().is_multiple_of(2));
     }
 
+    /// The n-th data server is gone with its device for good, and there is a new one on its host.
+    pub(crate) async fn replace_data_server(&mut self, n: usize) {
+        self.crash_data_server(n).await;
+        self.nodes[n].device = MemDevice::new();
+        self.start_in_trouble(n).await;
+    }
+
     pub(crate) fn device(&self, n: usize) -> &MemDevice {
         &self.nodes[n].device
     }

@@ -21,8 +21,8 @@ enum Fault {
     /// Until somebody looks after it.
     Failing(usize),
     Store,
-    /// Emptied, or on the way to it.
-    Drained(usize),
+    /// By its number: emptied, or on the way to it.
+    Drained(u16),
 }
 
 impl Fault {
@@ -58,6 +58,7 @@ fn two(world: &World, hosts: &[Arc<Host>]) -> (String, String) {
 pub(crate) async fn trouble(world: &mut World, hosts: &[Arc<Host>]) {
     let mut on: Vec<(sluice_env::Monotonic, Fault)> = Vec::new();
     let mut lost = Vec::new();
+    let mut numbers = [1, 2, 3, 4];
     for _ in 0..EVENTS {
         world.sleep(Duration::from_millis(below(world, 4_000))).await;
         end(world, &mut on, false).await;
@@ -124,17 +125,25 @@ pub(crate) async fn trouble(world: &mut World, hosts: &[Arc<Host>]) {
                 Fault::Store
             }
             15..=16 => {
-                upkeep::drain(world, n, false).await;
-                Fault::Drained(n)
+                upkeep::drain(world, numbers[n], false).await;
+                Fault::Drained(numbers[n])
             }
             17 => {
                 hosts[0].shared.say("FAULT", || "the key is replaced".to_owned());
                 upkeep::replace_key(world).await;
                 continue;
             }
+            18 if upkeep::all_twice(world, &numbers).await => {
+                if on.is_empty() {
+                    hosts[0].shared.say("FAULT", || format!("ds{} is gone, and there is a new one", n + 1));
+                    hosts[0].shared.device_failed.store(true, Ordering::Relaxed);
+                    upkeep::replace(world, &mut numbers, n).await;
+                }
+                continue;
+            }
             _ => {
                 if on.iter().all(|(_, fault)| fault.spares_copies())
-                    && let Some((id, n, path)) = upkeep::spare(world, &lost).await
+                    && let Some((id, n, path)) = upkeep::spare(world, &numbers, &lost).await
                 {
                     hosts[0].shared.say("FAULT", || format!("ds{} loses {path}", n + 1));
                     hosts[0].shared.device_failed.store(true, Ordering::Relaxed);
@@ -153,9 +162,20 @@ pub(crate) async fn trouble(world: &mut World, hosts: &[Arc<Host>]) {
     }
 }
 
-/// Hosts hear of it sooner or later; the one that has lost the store lives on, and so do their connections to it.
+/// Hosts hear of it sooner or later; the one that has lost the store lives on, and so do their connections to it. What it had on
+/// its way may arrive late.
 async fn take_over(world: &mut World, hosts: &[Arc<Host>]) {
     let former = world.active;
+    if below(world, 2) == 0 {
+        let (net, data_server) = (world.net.clone(), format!("ds{}", 1 + below(world, 4)));
+        net.partition(former, &data_server);
+        world.sleep(Duration::from_millis(below(world, 3_000))).await;
+        let (clock, late) = (Arc::clone(&world.env.clock), below(world, 10_000));
+        world.env.spawn.spawn(Box::pin(async move {
+            clock.sleep(Duration::from_millis(late)).await;
+            net.heal(former, &data_server);
+        }));
+    }
     world.take_over().await;
     *hosts[0].shared.mds.lock() = world.mds;
     for host in hosts {
@@ -205,8 +225,8 @@ async fn end(world: &mut World, on: &mut Vec<(sluice_env::Monotonic, Fault)>, al
             }
             Fault::Full(n) => world.device(n).set_capacity(1 << 40),
             Fault::Store => world.set_faults(Faults::NONE),
-            Fault::Drained(n) => {
-                while !upkeep::drain(world, n, true).await {
+            Fault::Drained(number) => {
+                while !upkeep::drain(world, number, true).await {
                     if !all {
                         on.push((until, fault));
                         break;

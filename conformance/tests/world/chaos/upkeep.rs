@@ -1,5 +1,5 @@
 //! What operators do while everything fails, and what a file system that was mended has lost: data servers are drained
-//! and are not, the key of handles is replaced, one of two copies is gone.
+//! and are not, the key of handles is replaced, one of two copies is gone, or a whole data server with all of its copies.
 
 use std::time::Duration;
 
@@ -7,16 +7,17 @@ use sluice_namespace::{DataFile, DataFileId, FileNode, InodeRecord, Layout, Node
 use sluice_store::device::Device;
 use sluice_xdr::control::*;
 
-use crate::drain::number;
 use crate::stage::World;
 
 /// A command that takes longer has failed.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What is on the n-th data server goes elsewhere from now on, or it takes files again. False: nobody has an answer to
-/// that now.
-pub(super) async fn drain(world: &World, n: usize, cancel: bool) -> bool {
-    let args = ADMIN_DRAIN_args { id: number(n), cancel, limit: 0 };
+/// Data servers by where they are: the numbers that the metadata server gave them.
+pub(super) type Numbers = [u16; 4];
+
+/// What is on this data server goes elsewhere from now on, or it takes files again. False: nobody has an answer to that now.
+pub(super) async fn drain(world: &World, number: u16, cancel: bool) -> bool {
+    let args = ADMIN_DRAIN_args { id: number.into(), cancel, limit: 0 };
     for _ in 0..5 {
         match world.try_admin(ADMIN_DRAIN, &args, PATIENCE).await {
             None | Some(ADMIN_DRAIN_res::Default(ctl_status::CTL_ERR_AGAIN, _)) => {
@@ -34,8 +35,7 @@ pub(super) async fn replace_key(world: &World) {
         world.try_admin(ADMIN_KEYS, &ADMIN_KEYS_args { rotate: true }, PATIENCE).await;
 }
 
-/// One of two data files that hold the same, of a file that has lost none before: which data server it is at, and where.
-pub(super) async fn spare(world: &World, lost: &[DataFileId]) -> Option<(DataFileId, usize, String)> {
+async fn layouts(world: &World) -> Vec<Layout> {
     let (_, inode) = *PREFIXES.iter().find(|(name, _)| *name == "INODE").unwrap();
     let rows = world.rows().await;
     let records = rows.into_iter().filter(|(key, _)| key.first() == Some(&inode));
@@ -43,8 +43,17 @@ pub(super) async fn spare(world: &World, lost: &[DataFileId]) -> Option<(DataFil
         Node::File(FileNode { layout, .. }) => layout,
         _ => None,
     });
-    let whole: Vec<Layout> =
-        layouts.filter(|layout| !layout.is_degraded() && !lost.contains(&layout.id)).collect();
+    layouts.collect()
+}
+
+/// One of two data files that hold the same, of a file that has lost none before: which data server it is at, and where.
+pub(super) async fn spare(
+    world: &World,
+    numbers: &Numbers,
+    lost: &[DataFileId],
+) -> Option<(DataFileId, usize, String)> {
+    let mut whole = layouts(world).await;
+    whole.retain(|layout| is_whole(layout, numbers) && !lost.contains(&layout.id));
     let columns = whole.iter().flat_map(|layout| layout.columns().map(|column| (layout.id, column)));
     let twice = columns
         .filter(|(_, column)| column.len() == 2 && column.iter().all(|file| file.materialised))
@@ -54,10 +63,41 @@ pub(super) async fn spare(world: &World, lost: &[DataFileId]) -> Option<(DataFil
         return None;
     }
     let (id, file) = all[usize::try_from(world.env.random.u64() % all.len() as u64).unwrap()];
-    let StoreId(store) = file.store;
-    let n = usize::from(store).checked_sub(1)?;
+    let n = numbers.iter().position(|number| file.store == StoreId(*number))?;
     let name = format!("{:016x}-{:04x}", id.0, file.slot);
     world.data_file_names(n).into_iter().find(|path| path.ends_with(&name)).map(|path| (id, n, path))
+}
+
+/// Both copies are where they should be.
+fn is_whole(layout: &Layout, numbers: &Numbers) -> bool {
+    !layout.is_degraded() && layout.data_files().all(|file| numbers.contains(&file.store.0))
+}
+
+/// Whether there are two copies of everything.
+pub(super) async fn all_twice(world: &World, numbers: &Numbers) -> bool {
+    let twice =
+        |layout: &Layout| is_whole(layout, numbers) && layout.columns().all(|column| column.len() == 2);
+    let all = layouts(world).await;
+    !all.is_empty() && all.iter().all(twice) && world.check().await == 0
+}
+
+/// The n-th data server is gone with all that it has, and a new one takes its place: what was there is made anew.
+pub(super) async fn replace(world: &mut World, numbers: &mut Numbers, n: usize) {
+    let gone = numbers[n];
+    world.replace_data_server(n).await;
+    numbers[n] = numbers.iter().max().map_or(1, |last| last + 1);
+    for _ in 0..600 {
+        world.sleep(Duration::from_millis(500)).await;
+        drain(world, gone, false).await;
+        let args = ADMIN_REMOVE_args { id: gone.into(), lost: false, agreed: Vec::new() };
+        let removed = world.try_admin(ADMIN_REMOVE, &args, PATIENCE).await;
+        if let Some(ADMIN_REMOVE_res::CTL_OK(ok)) = removed
+            && ok.removed
+        {
+            return;
+        }
+    }
+    panic!("what was at data server {gone} has no other place after five minutes");
 }
 
 /// The file system of the n-th data server is mended, and this data file is not there any more.
