@@ -19,8 +19,6 @@ use crate::server::Mds;
 const RETRY: Duration = Duration::from_millis(500);
 /// The same, of one that refuses from memory what it is told to.
 const WRITE_DOWN: Duration = Duration::from_secs(5);
-/// Whoever writes waits no longer for data servers to hear of a fence that nobody should need.
-const SOON: Duration = Duration::from_secs(5);
 
 /// Fences a client's capabilities on one file at every data server that holds it, then tells the file's
 /// machine. A data server that is away counts as fenced once it must have stopped serving by itself; its
@@ -91,12 +89,10 @@ pub(crate) fn tell(mds: &Arc<Mds>, rows: Vec<PendingFence>) {
     }
 }
 
-/// The same, before anything else happens if their data servers answer soon.
+/// The same, before anything else happens: returns when they hold, or their data servers must have stopped serving anybody.
 pub(crate) async fn tell_first(mds: &Arc<Mds>, rows: Vec<PendingFence>) {
     for row in rows {
-        if mds.env.clock.timeout(SOON, enforce(mds, row, true)).await.is_err() {
-            tell(mds, vec![row]);
-        }
+        enforce(mds, row, false).await;
     }
 }
 
