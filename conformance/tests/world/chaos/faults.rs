@@ -105,6 +105,7 @@ pub(crate) async fn trouble(world: &mut World, hosts: &[Arc<Host>]) {
                 Fault::Down(n)
             }
             10 => {
+                hosts[0].shared.device_full.store(true, Ordering::Relaxed);
                 world.device(n).set_capacity(below(world, 1 << 20));
                 Fault::Full(n)
             }

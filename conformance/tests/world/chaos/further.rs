@@ -86,7 +86,7 @@ impl Io {
             let Some(mut answer) = host.once(vec![putfh(&held.handle), op(&held)]).await else { continue };
             match answer.status {
                 nfsstat4::NFS4_OK => return answer.results.pop(),
-                nfsstat4::NFS4ERR_NOSPC => return None,
+                status if host.shared.has_no_room(status) => return None,
                 status if later(status) || host.shared.blames_a_device(status) => host.pause().await,
                 status if unknown(status) => {
                     let mut now = host.nameless.lock();
@@ -142,7 +142,8 @@ impl Io {
                     return;
                 }
                 // The source ends before.
-                (nfsstat4::NFS4ERR_INVAL | nfsstat4::NFS4ERR_NOSPC, _) => return,
+                (nfsstat4::NFS4ERR_INVAL, _) => return,
+                (status, _) if shared.has_no_room(status) => return,
                 (status, _) if later(status) || shared.blames_a_device(status) => host.pause().await,
                 (status, _) if unknown(status) => self.lost().await,
                 (other, _) => panic!("{}: COPY: {other}", host.name),

@@ -42,6 +42,8 @@ pub(crate) struct Shared {
     pub(crate) mds: Mutex<SocketAddr>,
     /// A device has failed to flush, or has lost a data file.
     pub(crate) device_failed: AtomicBool,
+    /// A device was full.
+    pub(crate) device_full: AtomicBool,
 }
 
 /// What is the same for all hosts of a world.
@@ -70,6 +72,7 @@ impl Shared {
             habits,
             mds: Mutex::new(mds),
             device_failed: false.into(),
+            device_full: false.into(),
         })
     }
 
@@ -89,6 +92,11 @@ impl Shared {
     /// EIO, in a world in which a device is to blame for it: whatever else fails, applications wait.
     pub(crate) fn blames_a_device(&self, status: nfsstat4) -> bool {
         status == nfsstat4::NFS4ERR_IO && self.device_failed.load(Ordering::Relaxed)
+    }
+
+    /// ENOSPC, where a device was full.
+    pub(crate) fn has_no_room(&self, status: nfsstat4) -> bool {
+        status == nfsstat4::NFS4ERR_NOSPC && self.device_full.load(Ordering::Relaxed)
     }
 
     /// What the host sent at `sent` was answered.

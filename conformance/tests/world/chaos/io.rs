@@ -217,7 +217,7 @@ impl Io {
     fn proxied(&self, status: nfsstat4) -> Result<(), Failed> {
         match status {
             nfsstat4::NFS4_OK => Ok(()),
-            nfsstat4::NFS4ERR_NOSPC => Err(Failed::Full),
+            status if self.host.shared.has_no_room(status) => Err(Failed::Full),
             status if later(status) || self.host.shared.blames_a_device(status) => Err(Failed::Direct),
             status if unknown(status) => Err(Failed::State),
             other => panic!("{}: I/O through the metadata server: {other}", self.host.name),
@@ -376,7 +376,7 @@ impl Io {
         match answer.status {
             nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE | nfsstat4::NFS4ERR_LAYOUTTRYLATER => Err(Failed::Direct),
             // A file that has been in the metadata is written to data servers first.
-            nfsstat4::NFS4ERR_NOSPC => Err(Failed::Direct),
+            status if self.host.shared.has_no_room(status) => Err(Failed::Direct),
             status if later(status) || self.host.shared.blames_a_device(status) => Err(Failed::Direct),
             status if unknown(status) && known.is_some() => {
                 self.host.forget_layout().await;
@@ -489,7 +489,7 @@ impl Io {
                 }
                 status if unknown(status) => self.lost().await,
                 // A small file that becomes a large one gets data files now, and no data server may have room just now.
-                nfsstat4::NFS4ERR_NOSPC => self.host.pause().await,
+                status if self.host.shared.has_no_room(status) => self.host.pause().await,
                 other => panic!("{}: truncate: {other}", self.host.name),
             }
         }

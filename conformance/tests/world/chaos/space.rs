@@ -138,7 +138,7 @@ impl Io {
             };
             match answer.status {
                 nfsstat4::NFS4_OK | nfsstat4::NFS4ERR_NXIO => return Some((from, answer.results.pop()?)),
-                nfsstat4::NFS4ERR_NOSPC => return None,
+                status if self.host.shared.has_no_room(status) => return None,
                 status if later(status) || self.host.shared.blames_a_device(status) => {
                     self.host.pause().await
                 }
