@@ -135,7 +135,8 @@ pub(crate) async fn trouble(world: &mut World, hosts: &[Arc<Host>]) {
                 continue;
             }
             18 if upkeep::all_twice(world, &numbers).await => {
-                if on.is_empty() {
+                // Of what is lost nobody knows yet.
+                if on.is_empty() && lost.is_empty() {
                     hosts[0].shared.say("FAULT", || format!("ds{} is gone, and there is a new one", n + 1));
                     hosts[0].shared.device_failed.store(true, Ordering::Relaxed);
                     upkeep::replace(world, &mut numbers, n).await;
