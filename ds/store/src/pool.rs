@@ -273,22 +273,6 @@ mod tests {
     }
 
     #[test]
-    fn buffers_of_a_piece_are_apart() {
-        let pool = Pool::default();
-        for len in [4096, 128 << 10, MIB] {
-            let mut lent = borrow(&pool, 20, len);
-            for (number, buffer) in lent.iter_mut().enumerate() {
-                buffer.as_mut().fill(number as u8);
-            }
-            for (number, buffer) in lent.iter().enumerate() {
-                assert!(
-                    buffer.as_ref().len() == len && buffer.as_ref().iter().all(|byte| *byte == number as u8)
-                );
-            }
-        }
-    }
-
-    #[test]
     fn what_is_idle_makes_room_for_another_size() {
         let pool = Pool::default();
         drop(borrow(&pool, 16, MIB));

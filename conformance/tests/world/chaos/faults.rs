@@ -134,13 +134,11 @@ pub(crate) async fn trouble(world: &mut World, hosts: &[Arc<Host>]) {
                 upkeep::replace_key(world).await;
                 continue;
             }
-            18 if upkeep::all_twice(world, &numbers).await => {
-                // Of what is lost nobody knows yet.
-                if on.is_empty() && lost.is_empty() {
-                    hosts[0].shared.say("FAULT", || format!("ds{} is gone, and there is a new one", n + 1));
-                    hosts[0].shared.device_failed.store(true, Ordering::Relaxed);
-                    upkeep::replace(world, &mut numbers, n).await;
-                }
+            // Of what is lost already the metadata server may not know yet.
+            18 if on.is_empty() && lost.is_empty() && upkeep::all_twice(world, &numbers).await => {
+                hosts[0].shared.say("FAULT", || format!("ds{} is gone, and there is a new one", n + 1));
+                hosts[0].shared.device_failed.store(true, Ordering::Relaxed);
+                upkeep::replace(world, &mut numbers, n).await;
                 continue;
             }
             _ => {
