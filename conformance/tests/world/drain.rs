@@ -588,3 +588,39 @@ fn who_cancels_a_drain_at_its_very_end_has_every_file_as_it_was() {
         right(world, "f", &all, 9).await;
     });
 }
+
+/// A mirror is replaced, and its data server does not hear of it: whoever holds an older layout reads it there, until that
+/// data server must have stopped serving. So long nobody writes.
+#[test]
+fn nobody_writes_before_what_was_replaced_is_refused() {
+    simulate_with(15, LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0 }, async |world| {
+        let client = Client::mount(world, "a", NEW).await;
+        let file = client.open("f").await;
+        assert_eq!(client.proxied_write(&file, 0, &pattern(0, 5000)).await, nfsstat4::NFS4_OK);
+        let gone = (0..4).find(|n| world.holds(*n, 5000)).unwrap();
+        let reader = Client::mount(world, "b", NEW).await;
+        let same = reader.open("f").await;
+        let held = reader.layout(&same, same.stateid, RO, 0).await;
+        let mirrors = held.body.ffl_mirrors.len();
+        let mut old = None;
+        for mirror in 0..mirrors {
+            if home(world, &reader, &held, mirror).await == gone {
+                old = Some(held.mirror(mirror));
+            }
+        }
+        let old = old.unwrap();
+        drain(world, gone, 0).await.unwrap();
+        while world.untold(gone).await == 0 {
+            world.sleep(Duration::from_micros(20)).await;
+        }
+        world.net.partition("mds", &format!("ds{}", gone + 1));
+        assert_eq!(&reader.read(&old, 0..3).await.unwrap()[..], &pattern(0, 3)[..], "it is refused already");
+        while later(client.proxied_write(&file, 0, b"new").await) {
+            world.sleep(Duration::from_millis(100)).await;
+        }
+        let late = world.env.clock.timeout(Duration::from_secs(5), reader.read(&old, 0..3)).await;
+        assert!(!matches!(late, Ok(Ok(_))), "{late:?} after a newer WRITE was acknowledged");
+        world.net.heal("mds", &format!("ds{}", gone + 1));
+        assert_eq!(&client.proxied_read(&file, 0, 3).await[..], b"new");
+    });
+}
