@@ -45,6 +45,13 @@ impl Kind {
         (Self::Fifo, 6),
         (Self::Socket, 7),
     ];
+
+    /// A device, socket or FIFO: what is read and written there is nothing of the file system's.
+    #[must_use]
+    pub const fn is_special(self) -> bool {
+        matches!(self, Self::BlockDevice | Self::CharDevice | Self::Fifo | Self::Socket)
+    }
+
     pub(crate) fn code(self) -> u8 {
         Self::ALL.iter().find(|k| k.0 == self).map_or(0, |k| k.1)
     }

@@ -19,7 +19,7 @@ use sluice_kv::Database;
 use sluice_namespace::FsError;
 use sluice_rpc::Connection;
 use sluice_state::client::{ClientInfo, Clients, ClientsConfig, exchange_flags};
-use sluice_state::file::Grace;
+use sluice_state::file::{FileId, Grace};
 use sluice_state::grace::{Claim, GraceGate};
 use sluice_state::lease::ClientShared;
 use sluice_state::session::Session;
@@ -231,6 +231,20 @@ impl Mds {
     /// GRACE, NO_GRACE, RECLAIM_BAD, DELAY as RFC 8881 §8.4.2.1 and §18.51.3 have it.
     pub(crate) fn admit(&self, session: &SessionRef, claim: Claim) -> Result<(), nfsstat4> {
         self.clients.gate.admit(&session.entry.shared, claim).map_err(client_status)
+    }
+
+    /// Under its ticket, a file is about to lose a name.
+    pub(crate) fn note_moved(&self, file: FileId) {
+        if self.in_grace() {
+            self.clients.lock().grace().note_moved(file);
+        }
+    }
+
+    /// Whether a client gets no delegation of a file back that it says it had. RFC 8881 §8.4.3: others may have changed since
+    /// what its holder believes to be as it left it.
+    pub(crate) fn forfeits(&self, client: ClientId, file: FileId) -> bool {
+        let mut clients = self.clients.lock();
+        clients.forfeits(client) || clients.grace().may_have_moved(file)
     }
 
     /// A reclaim succeeded: grace goes on a little longer for a client that is at work.

@@ -19,7 +19,11 @@ pub(crate) async fn access(cx: &mut Context, args: ACCESS4args) -> OpResult<ACCE
     let supported = args.access & known.0;
     let mut granted = inode.record.owned().access(&cx.who).0 & supported;
     if cx.is_read_only() {
-        let changes = AccessMask::MODIFY | AccessMask::EXTEND | AccessMask::DELETE | AccessMask::XAWRITE;
+        let mut changes = AccessMask::DELETE | AccessMask::XAWRITE;
+        // What goes through a FIFO, a socket or a device does not come here.
+        if !inode.kind().is_special() {
+            changes |= AccessMask::MODIFY | AccessMask::EXTEND;
+        }
         granted &= !changes.0;
     }
     Ok(ACCESS4res::NFS4_OK(ACCESS4resok { supported, access: granted }))

@@ -1,6 +1,7 @@
 //! LOCK and what it shares with LOCKT and LOCKU. RFC 8881 §18.10.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use sluice_namespace::Kind;
 use sluice_state::file::Error;
@@ -8,12 +9,14 @@ use sluice_state::grace::Claim;
 use sluice_state::lock::{LockConflict, LockKind, LockRequest, Locker};
 use sluice_state::owner::{LockOwner, MAX_OWNER_BYTES};
 use sluice_state::range_set::Range;
+use sluice_state::{ClientId, StateId};
 use sluice_xdr::nfs4::{
     LOCK4args, LOCK4denied, LOCK4res, LOCK4resok, locker4, nfs_lock_type4, nfs_resop4, nfsstat4, state_owner4,
 };
 
 use crate::compound::context::to_wire;
 use crate::compound::{Context, OpError, OpResult};
+use crate::files::FileEntry;
 
 pub(crate) async fn lock(cx: &mut Context, args: LOCK4args) -> OpResult<LOCK4res> {
     let (kind, blocking) = kind(args.locktype)?;
@@ -21,7 +24,6 @@ pub(crate) async fn lock(cx: &mut Context, args: LOCK4args) -> OpResult<LOCK4res
     must_be_file(cx).await?;
     let client = cx.client()?;
     let session = cx.session.clone().ok_or(nfsstat4::NFS4ERR_OP_NOT_IN_SESSION)?;
-    cx.server.admit(&session, if args.reclaim { Claim::Reclaim } else { Claim::New })?;
     let (locker, stateid) = match &args.locker {
         locker4::TRUE(new) => {
             let open = cx.stateid(&new.open_stateid)?;
@@ -32,6 +34,12 @@ pub(crate) async fn lock(cx: &mut Context, args: LOCK4args) -> OpResult<LOCK4res
             (Locker::Existing { lock }, lock)
         }
     };
+    let claim = match args.reclaim {
+        true => Claim::Reclaim,
+        false if delegated(cx, &stateid, client, kind) => Claim::UnderDelegation,
+        false => Claim::New,
+    };
+    cx.server.admit(&session, claim)?;
     let entry = cx.state_entry(&stateid)?;
     let request = LockRequest { locker, kind, blocking, reclaim: args.reclaim, range };
     let mut expelled = BTreeSet::new();
@@ -67,6 +75,12 @@ pub(crate) async fn lock(cx: &mut Context, args: LOCK4args) -> OpResult<LOCK4res
     }
 }
 
+/// Whether a lock is one that the client may hold by itself already. Asked in grace only: after it that makes no difference.
+fn delegated(cx: &Context, stateid: &StateId, client: ClientId, kind: LockKind) -> bool {
+    let of_file = |entry: Arc<FileEntry>| entry.peek(|file| file.is_delegated_for(client, kind));
+    cx.server.in_grace() && cx.state_entry(stateid).is_ok_and(of_file)
+}
+
 /// Shared or exclusive, and whether the client would wait.
 ///
 /// # Errors
@@ -89,7 +103,7 @@ pub(super) fn range(offset: u64, length: u64) -> Result<Range, nfsstat4> {
 
 /// # Errors
 /// INVAL for a name that is too long.
-pub(super) fn owner(client: sluice_state::ClientId, wire: &state_owner4) -> Result<LockOwner, nfsstat4> {
+pub(super) fn owner(client: ClientId, wire: &state_owner4) -> Result<LockOwner, nfsstat4> {
     if wire.owner.len() > MAX_OWNER_BYTES {
         return Err(nfsstat4::NFS4ERR_INVAL);
     }

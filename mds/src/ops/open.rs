@@ -18,7 +18,7 @@ use crate::attr::set::Wanted;
 use crate::attr::{change_info, delegated};
 use crate::compound::context::{from_wire, to_wire};
 use crate::compound::{Context, OpError, OpResult};
-use crate::files::{Held, Making};
+use crate::files::{Held, Making, file_id};
 
 /// Bits of share_access besides access and want: the client wants to be told when a delegation can be had.
 /// Such wants are not kept, which is allowed.
@@ -44,22 +44,17 @@ pub(super) struct Subject {
 pub(crate) async fn open(cx: &mut Context, args: OPEN4args) -> OpResult<OPEN4res> {
     let mut request = request(cx, &args)?;
     let session = cx.session.clone().ok_or(nfsstat4::NFS4ERR_OP_NOT_IN_SESSION)?;
-    let reclaim = matches!(args.claim, open_claim4::CLAIM_PREVIOUS(_));
+    let admission = admission(&args.claim);
     let keeps_times = keeps_times(&args);
     let creates = matches!(args.openhow, openflag4::OPEN4_CREATE(_));
     // §18.16.3: only a name can be created.
     if creates && !matches!(args.claim, open_claim4::CLAIM_NULL(_)) {
         return Err(nfsstat4::NFS4ERR_INVAL.into());
     }
-    // A file that was open for writing when its export became read only stays open: its data is refused.
-    let anew = matches!(args.claim, open_claim4::CLAIM_NULL(_) | open_claim4::CLAIM_FH);
-    if cx.is_read_only() && anew && request.access.writes() {
-        return Err(nfsstat4::NFS4ERR_ROFS.into());
-    }
     if let Some(done) = cx.done_before.take() {
         return Box::pin(resume(cx, &args, request, *done)).await;
     }
-    cx.server.admit(&session, if reclaim { Admission::Reclaim } else { Admission::New })?;
+    cx.server.admit(&session, admission)?;
     for _ in 0..PATIENCE {
         let mut subject = subject(cx, &args, &mut request).await?;
         request.history = history(cx, &subject);
@@ -87,7 +82,7 @@ pub(crate) async fn open(cx: &mut Context, args: OPEN4args) -> OpResult<OPEN4res
                 if subject.making.take().is_some() {
                     cx.has_made(subject.inode.key);
                 }
-                if reclaim {
+                if admission == Admission::Reclaim {
                     cx.server.note_reclaim();
                 }
                 return finish(cx, &args, subject, &reply);
@@ -102,6 +97,14 @@ fn keeps_times(args: &OPEN4args) -> bool {
     match &args.claim {
         open_claim4::CLAIM_PREVIOUS(held) => *held == open_delegation_type4::OPEN_DELEGATE_WRITE_ATTRS_DELEG,
         _ => args.share_access & OPEN4_SHARE_ACCESS_WANT_DELEG_TIMESTAMPS != 0,
+    }
+}
+
+fn admission(claim: &open_claim4) -> Admission {
+    match claim {
+        open_claim4::CLAIM_PREVIOUS(_) => Admission::Reclaim,
+        open_claim4::CLAIM_DELEGATE_CUR(_) | open_claim4::CLAIM_DELEG_CUR_FH(_) => Admission::UnderDelegation,
+        _ => Admission::New,
     }
 }
 
@@ -192,6 +195,9 @@ async fn by_name(cx: &mut Context, component: &[u8]) -> Result<Subject, OpError>
         return Err(nfsstat4::NFS4ERR_ISDIR.into());
     }
     let inode = find(cx, &directory, &name).await?.ok_or(nfsstat4::NFS4ERR_NOENT)?;
+    if inode.kind().is_special() {
+        return Err(SPECIAL.into());
+    }
     // The directory does not change; its change attribute is read for the sake of change_info4.
     let change = cx.inode().await?.change;
     Ok(existing(inode, DirectoryChange { before: change, after: change, atomic: false }))
@@ -217,6 +223,10 @@ async fn by_handle(cx: &mut Context) -> Result<Subject, OpError> {
     Ok(existing(inode, DirectoryChange { before: 0, after: 0, atomic: false }))
 }
 
+/// What an OPEN by name says of devices, sockets and FIFOs (RFC 7530 §16.16.6). RFC 8881 has WRONG_TYPE, which Linux does not
+/// know: EIO to whoever opens a FIFO that this machine has not looked up yet. At this one it looks it up, and opens it itself.
+pub(super) const SPECIAL: nfsstat4 = nfsstat4::NFS4ERR_SYMLINK;
+
 fn existing(inode: Inode, change: DirectoryChange) -> Subject {
     Subject { inode, change, created: false, attrset: bitmap4::EMPTY, truncate: false, making: None }
 }
@@ -237,12 +247,15 @@ pub(super) async fn admit(cx: &Context, request: &OpenRequest, subject: &Subject
         Kind::Symlink => return Err(nfsstat4::NFS4ERR_SYMLINK.into()),
         _ => return Err(nfsstat4::NFS4ERR_WRONG_TYPE.into()),
     }
+    // A file that was open for writing when its export became read only stays open: its data is refused.
+    if cx.is_read_only() && request.claim == Claim::New && request.access.writes() && !subject.created {
+        return Err(nfsstat4::NFS4ERR_ROFS.into());
+    }
     let mut request = request.clone();
     if let Claim::Previous { delegation } = &mut request.claim
         && *delegation != Want::None
-        && cx.server.clients.lock().forfeits(cx.client()?)
+        && cx.server.forfeits(cx.client()?, file_id(&inode.key))
     {
-        // §8.4.3: others may have changed since what its holder believes to be as it left it.
         *delegation = Want::None;
     }
     if !subject.created {

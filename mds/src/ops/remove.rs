@@ -7,7 +7,7 @@ use sluice_xdr::nfs4::{REMOVE4args, REMOVE4res, REMOVE4resok, nfs_resop4, nfssta
 use super::lookup::not_a_directory;
 use crate::attr::change_info;
 use crate::compound::{Context, OpError, OpResult};
-use crate::files::Held;
+use crate::files::{Held, file_id};
 use crate::layout::garbage;
 use crate::transact::Attempts;
 
@@ -86,7 +86,9 @@ pub(super) async fn unlink_ticket(cx: &Context, found: &Inode) -> Result<Option<
     }
     let entry = cx.server.file(&found.key).await?;
     let intent = Intent::Unlink { client: cx.client()?, last_link: found.nlink() <= 1 };
-    Ok(Some(cx.server.prepare(&entry, &intent).await?))
+    let held = cx.server.prepare(&entry, &intent).await?;
+    cx.server.note_moved(file_id(&found.key));
+    Ok(Some(held))
 }
 
 /// The tickets for what names meant; `None` if it has gone since, and the operation starts over: STALE is said of

@@ -106,7 +106,9 @@ async fn moving_ticket(cx: &Context, source: &Inode) -> Result<Option<Held>, OpE
         return Ok(None);
     }
     let entry = cx.server.file(&source.key).await?;
-    Ok(Some(cx.server.prepare(&entry, &Intent::SetAttributes { client: cx.client()? }).await?))
+    let held = cx.server.prepare(&entry, &Intent::SetAttributes { client: cx.client()? }).await?;
+    cx.server.note_moved(file_id(&source.key));
+    Ok(Some(held))
 }
 
 async fn transaction(

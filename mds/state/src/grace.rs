@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 
 use crate::client::Error;
+use crate::file::FileId;
 use crate::ids::{BootEpoch, ClientId, Time};
 use crate::lease::ClientShared;
 use crate::recovery::{Effect, ServerRow};
@@ -29,6 +30,9 @@ pub enum Claim {
     New,
     /// State held before the restart (CLAIM_PREVIOUS, reclaim locks).
     Reclaim,
+    /// Opens and locks that a delegation stands for. Whoever recalls it waits for them, in grace too (RFC 8881 §10.4.4), and
+    /// what could be reclaimed does not conflict with them: the delegation kept it out before the restart.
+    UnderDelegation,
 }
 
 /// The question of every OPEN and LOCK, asked without any lock.
@@ -45,7 +49,7 @@ impl GraceGate {
         let phase = self.0.load(SeqCst);
         match claim {
             Claim::New if phase != OVER || !client.reclaim_complete() => Err(Error::Grace),
-            Claim::New => Ok(()),
+            Claim::New | Claim::UnderDelegation => Ok(()),
             Claim::Reclaim if phase == OVER || client.reclaim_complete() => Err(Error::NoGrace),
             Claim::Reclaim if !client.may_reclaim() => Err(Error::ReclaimBad),
             // The row that ends grace may already be durable, and then this reclaim came too late.
@@ -71,7 +75,12 @@ pub struct Grace {
     lease_nanos: u64,
     /// Clients that may reclaim and have not sent RECLAIM_COMPLETE.
     pending: BTreeSet<ClientId>,
+    /// Files that have lost a name since it began: nobody knew of a delegation to recall first. `None`: too many to tell.
+    moved: Option<BTreeSet<FileId>>,
 }
+
+/// Files whose loss of a name is remembered one by one.
+const MOST_MOVED: usize = 100_000;
 
 impl Grace {
     /// Starts the grace period of incarnation `epoch`: one lease period, at most two while reclaims
@@ -86,6 +95,7 @@ impl Grace {
             hard_limit: until.plus_nanos(lease_nanos),
             lease_nanos,
             pending,
+            moved: Some(BTreeSet::new()),
         }
     }
 
@@ -122,6 +132,22 @@ impl Grace {
         self.pending.remove(&client);
     }
 
+    /// The file loses a name, or has another.
+    pub fn note_moved(&mut self, file: FileId) {
+        let Some(moved) = self.moved.as_mut().filter(|_| self.gate.in_grace()) else { return };
+        moved.insert(file);
+        if moved.len() > MOST_MOVED {
+            self.moved = None;
+        }
+    }
+
+    /// Whether the file may have lost a name under a delegation that is about to be reclaimed: its holder opens by the old name
+    /// without asking (RFC 8881 §10.2), and would find it there for as long as it had the delegation.
+    #[must_use]
+    pub fn may_have_moved(&self, file: FileId) -> bool {
+        self.moved.as_ref().is_none_or(|moved| moved.contains(&file))
+    }
+
     /// The client goes on under a new client ID.
     pub(crate) fn rename(&mut self, old: ClientId, new: ClientId) {
         if self.pending.remove(&old) {
@@ -146,6 +172,7 @@ impl Grace {
         if self.gate.0.load(SeqCst) == ENDING {
             self.gate.0.store(OVER, SeqCst);
             self.pending.clear();
+            self.moved = Some(BTreeSet::new());
         }
     }
 

@@ -307,6 +307,60 @@ fn what_was_revoked_is_not_reclaimed_after_a_restart() {
     });
 }
 
+/// Who has a delegation opens by the name that it knows, and does not ask whether that is still the file's.
+#[test]
+fn what_has_lost_a_name_in_grace_is_not_delegated_again() {
+    let renamed = vec![putrootfh(), savefh(), rename("f", "g")];
+    for (seed, unname) in [(21, vec![putrootfh(), remove("f")]), (22, renamed)] {
+        simulate(seed, async |mut world: World| {
+            let (a, b) = (world.client("a").await, world.client("b").await);
+            let (fh, _, _) = writer(&a).await;
+            a.ok(vec![putfh(&fh), savefh(), putrootfh(), link("other")]).await;
+            let (kept, open, _) = opens(&a, open_create("kept", b"k", WANT_WRITE, 0)).await;
+            a.ok(vec![putfh(&kept), close(open)]).await;
+            drop((a, b));
+            world.restart().await;
+            let (a, b) = (world.new_client("a").await, world.new_client("b").await);
+            b.ok(unname.clone()).await;
+            let (_, given) = reclaims(&a, &fh).await;
+            assert_eq!(given, open_delegation4::OPEN_DELEGATE_NONE, "its open it has");
+            let (_, given) = reclaims(&a, &kept).await;
+            writes(&given);
+        });
+    }
+}
+
+/// §10.4.4, and §8.4.2.1: it kept out whatever could be reclaimed.
+#[test]
+fn what_a_delegation_stands_for_is_claimed_in_grace_too() {
+    simulate(23, async |mut world: World| {
+        let (a, b, c) = (world.client("a").await, world.client("b").await, world.client("c").await);
+        let (fh, _, _) = writer(&a).await;
+        c.open("others", BOTH, 0).await;
+        drop((a, b, c));
+        world.restart().await;
+        // The third one does not come back: grace goes on.
+        let (a, b) = (world.new_client("a").await, world.new_client("b").await);
+        let (_, given) = reclaims(&a, &fh).await;
+        let stateid = writes(&given);
+        a.ok(vec![reclaim_complete(false)]).await;
+        b.ok(vec![reclaim_complete(false)]).await;
+        let claims = async {
+            asked(&world, &a, 1).await;
+            let claim = open_claim4::CLAIM_DELEG_CUR_FH(stateid);
+            let results = a.ok(vec![putfh(&fh), open_with(b"p", BOTH, 0, NOCREATE, claim), getfh()]).await;
+            let (_, open) = opened(&results);
+            let lock = || lock_new(nfs_lock_type4::WRITE_LT, open, b"la", (0, 1));
+            a.ok(vec![putfh(&fh), lock()]).await;
+            a.ok(vec![putfh(&fh), delegreturn(stateid)]).await;
+            // What nothing stands for waits for the end of grace.
+            assert_eq!(a.status(vec![putfh(&fh), lock()]).await, nfsstat4::NFS4ERR_GRACE);
+        };
+        both(b.patient(vec![putrootfh(), lookup("f"), setattr(ANONYMOUS, &mode(0o600))]), claims).await;
+        assert!(is_recall(&a, 0));
+    });
+}
+
 /// Courteous, but not in the way (§8.3).
 #[test]
 fn a_holder_whose_lease_is_over_is_not_waited_for() {

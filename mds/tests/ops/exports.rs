@@ -210,9 +210,13 @@ fn where_all_is_read_only_nothing_changes() {
         let admin = furnish(&world).await;
         open_at(&admin, "/p/two", "f").await;
         admin.ok([walk("/p/two"), vec![create(createtype4::NF4DIR, "d", &mode(0o777))]].concat()).await;
+        admin.ok([walk("/p/two"), vec![create(createtype4::NF4FIFO, "p", &mode(0o666))]].concat()).await;
         add(&world, "/p/two", &[read_only("any")]).await;
         let a = world.client("a").await;
         let at = async |ops: &[nfs_argop4]| status_at(&a, "/p/two", ops).await;
+        assert_eq!(at(&[open_name("none", b"o", WRITE, 0)]).await, nfsstat4::NFS4ERR_NOENT);
+        assert_eq!(at(&[open_name("d", b"o", WRITE, 0)]).await, nfsstat4::NFS4ERR_ISDIR);
+        assert_eq!(at(&[open_name("p", b"o", WRITE, 0)]).await, nfsstat4::NFS4ERR_SYMLINK);
         assert_eq!(at(&[open_create("new", b"o", READ, 0)]).await, nfsstat4::NFS4ERR_ROFS);
         assert_eq!(at(&[open_name("f", b"o", WRITE, 0)]).await, nfsstat4::NFS4ERR_ROFS);
         assert_eq!(at(&[open_create("f", b"o", WRITE, 0)]).await, nfsstat4::NFS4ERR_ROFS);
@@ -252,11 +256,16 @@ fn where_all_is_read_only_nothing_changes() {
         let results = a.ok([walk("/p/two"), vec![access(all)]].concat()).await;
         let nfs_resop4::OP_ACCESS(ACCESS4res::NFS4_OK(ok)) = results.last().unwrap() else { panic!() };
         assert_eq!((ok.supported, ok.access), (all, ACCESS4_READ | ACCESS4_LOOKUP));
+        // What is written to a FIFO stays on the client.
+        let both = ACCESS4_READ | ACCESS4_MODIFY;
+        let results = a.ok([walk("/p/two"), vec![lookup("p"), access(both)]].concat()).await;
+        let nfs_resop4::OP_ACCESS(ACCESS4res::NFS4_OK(ok)) = results.last().unwrap() else { panic!() };
+        assert_eq!(ok.access, both);
         // Reading goes directly.
         let ops = [walk("/p/two"), vec![open_name("f", b"o", READ, 0), getfh()]].concat();
         let (fh, open) = opened(&a.ok(ops).await);
         assert_eq!(a.status(vec![putfh(&fh), layoutget(open, RO)]).await, nfsstat4::NFS4_OK);
-        assert_eq!(names(&a, "/p/two").await, ["d", "f"]);
+        assert_eq!(names(&a, "/p/two").await, ["d", "f", "p"]);
     });
 }
 

@@ -62,6 +62,22 @@ fn readers_share() {
     });
 }
 
+/// A process that is killed while it waits has no lock to give back: its machine closes the file, and that is all.
+#[test]
+fn who_closed_the_file_waits_for_no_lock() {
+    simulate(14, async |world: World| {
+        let Scene { a, b, fh, mine, theirs } = scene(&world).await;
+        let held = lock(&a, &fh, lock_new(W, mine, b"la", ALL)).await.unwrap();
+        for owner in [b"l1", b"l2"] {
+            let wait = lock_new(nfs_lock_type4::WRITEW_LT, theirs, owner, ALL);
+            lock(&b, &fh, wait).await.unwrap_err();
+        }
+        b.ok(vec![putfh(&fh), close(theirs)]).await;
+        a.ok(vec![putfh(&fh), locku(W, held, ALL)]).await;
+        lock(&a, &fh, lock_new(W, mine, b"another", ALL)).await.unwrap();
+    });
+}
+
 #[test]
 fn unlocking_the_middle_leaves_the_ends() {
     simulate(3, async |world: World| {

@@ -186,6 +186,13 @@ fn each_bad_open_has_its_status() {
         assert_eq!(status(open_name("nothing", b"o", READ, 0)).await, nfsstat4::NFS4ERR_NOENT);
         assert_eq!(status(open_name("d", b"o", READ, 0)).await, nfsstat4::NFS4ERR_ISDIR);
         assert_eq!(status(open_name("l", b"o", READ, 0)).await, nfsstat4::NFS4ERR_SYMLINK);
+        // RFC 7530 §16.16.6. By its handle a FIFO has the wrong type.
+        client.ok(vec![putrootfh(), create(createtype4::NF4FIFO, "p", &mode(0o666))]).await;
+        assert_eq!(status(open_name("p", b"o", READ, 0)).await, nfsstat4::NFS4ERR_SYMLINK);
+        assert_eq!(status(open_create("p", b"o", WRITE, 0)).await, nfsstat4::NFS4ERR_SYMLINK);
+        let by_handle = open_with(b"o", READ, 0, NOCREATE, open_claim4::CLAIM_FH);
+        let found = client.status(vec![putrootfh(), lookup("p"), by_handle]).await;
+        assert_eq!(found, nfsstat4::NFS4ERR_WRONG_TYPE);
         assert_eq!(status(open_name("f", b"o", 0, 0)).await, nfsstat4::NFS4ERR_INVAL);
         assert_eq!(status(open_name("f", b"o", READ, 4)).await, nfsstat4::NFS4ERR_INVAL);
         assert_eq!(status(open_name("", b"o", READ, 0)).await, nfsstat4::NFS4ERR_INVAL);

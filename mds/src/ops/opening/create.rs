@@ -11,7 +11,7 @@ use sluice_xdr::nfs4::{
 };
 
 use super::super::lookup::not_a_directory;
-use super::super::open::{Subject, make_room};
+use super::super::open::{SPECIAL, Subject, make_room};
 use super::super::remove::find;
 use crate::attr::change_info;
 use crate::attr::set::Wanted;
@@ -76,6 +76,7 @@ pub(in crate::ops) async fn create(
     drop(beginning.placing);
     let created = match made {
         Err(FsError::NotDirectory) => return Err(not_a_directory(cx).await),
+        Err(FsError::WrongType) => return Err(SPECIAL.into()),
         other => other?,
     };
     let making = created.created.then_some(making);

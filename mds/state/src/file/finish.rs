@@ -197,6 +197,7 @@ impl File {
         for lock in self.locks.under(other) {
             self.drop_lock(&lock, out);
         }
+        self.locks.waiting.forget_under(other);
         let Some(open) = self.opens.remove(other) else { return };
         let client = open.owner.client;
         out.push(Effect::Release { stateid: open.stateid, kind: StateKind::Open, client });

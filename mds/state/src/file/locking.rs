@@ -9,6 +9,7 @@ use crate::range_set::Range;
 use crate::stateid::Other;
 
 use super::{Ctx, Error, File, Grace, Intent};
+use crate::delegation::DelegationKind;
 
 impl File {
     pub(super) fn lock_(
@@ -20,6 +21,7 @@ impl File {
     ) -> Result<StateId, Error> {
         match (ctx.grace, request.reclaim) {
             (Grace::Over, false) | (Grace::Active { may_reclaim: true }, true) => {}
+            (Grace::Active { .. }, false) if self.is_delegated_for(client, request.kind) => {}
             (Grace::Active { .. }, false) => return Err(Error::Grace),
             // RFC 8881 §18.51.3: nothing to reclaim after RECLAIM_COMPLETE or outside of grace.
             (_, true) => return Err(Error::NoGrace),
@@ -30,7 +32,7 @@ impl File {
         }
         self.may_lock(&open, request.kind)?;
         if let Err(error) = self.lock_conflict(ctx.now, &owner, request) {
-            return Err(self.lock_denied(ctx, &owner, request, error));
+            return Err(self.lock_denied(ctx, (&owner, open), request, error));
         }
         self.lock_room(ctx, existing.as_ref())?;
         let other = match existing {
@@ -48,6 +50,15 @@ impl File {
         // A write lock turned into a read lock, or a reservation used up, may free others.
         self.notify_locks(ctx.now, out);
         Ok(stateid)
+    }
+
+    /// Whether the client has a delegation under which it takes such locks by itself. What it tells of them when it is recalled
+    /// is let in during grace, too: before the restart as now, it kept out whoever could reclaim what conflicts (RFC 8881
+    /// §10.4.4, §8.4.2.1).
+    #[must_use]
+    pub fn is_delegated_for(&self, client: ClientId, kind: LockKind) -> bool {
+        let held = self.delegations.get(client).map(|held| held.kind);
+        held == Some(DelegationKind::Write) || (held.is_some() && kind == LockKind::Read)
     }
 
     /// The lock-owner, the open it locks under, and its lock stateid on this file if it has one.
@@ -110,7 +121,7 @@ impl File {
     fn lock_denied(
         &mut self,
         ctx: &Ctx<'_>,
-        owner: &LockOwner,
+        (owner, open): (&LockOwner, Other),
         request: &LockRequest,
         conflict: LockConflict,
     ) -> Error {
@@ -126,7 +137,8 @@ impl File {
             && waiting.of_client(owner.client) < ctx.policy.max_waiting_locks_per_client;
         if request.blocking && (room || waiting.is_queued(owner, request.range)) {
             self.lock_reservation = ctx.policy.lock_reservation;
-            waiting.enqueue(owner, request.kind, request.range, ctx.now.plus_nanos(ctx.policy.lock_wait));
+            let expires = ctx.now.plus_nanos(ctx.policy.lock_wait);
+            waiting.enqueue((owner, open), (request.kind, request.range), expires);
         }
         Error::Denied(Box::new(conflict))
     }

@@ -9,12 +9,15 @@
 use crate::ids::{ClientId, Time};
 use crate::owner::LockOwner;
 use crate::range_set::Range;
+use crate::stateid::Other;
 
 use super::{LockConflict, LockKind, excludes};
 
 #[derive(Debug, Hash)]
 pub(super) struct WaitingLock {
     pub(super) owner: LockOwner,
+    /// The open that it would lock under.
+    pub(super) open: Other,
     pub(super) kind: LockKind,
     pub(super) range: Range,
     /// Forgotten then: a client that still waits polls more often than this (§9.6).
@@ -82,16 +85,22 @@ impl WaitingLocks {
     }
 
     /// Queues a denied lock, or renews it when its owner asks again.
-    pub(crate) fn enqueue(&mut self, owner: &LockOwner, kind: LockKind, range: Range, expires: Time) {
+    pub(crate) fn enqueue(
+        &mut self,
+        (owner, open): (&LockOwner, Other),
+        (kind, range): (LockKind, Range),
+        expires: Time,
+    ) {
         match self.entries.iter_mut().find(|e| e.owner == *owner && e.range == range) {
             Some(entry) => {
-                entry.kind = kind;
+                (entry.open, entry.kind) = (open, kind);
                 entry.expires = expires;
                 // It was notified, asked, and still cannot have it: it waits as before.
                 entry.reserved_until = None;
             }
             None => self.entries.push(WaitingLock {
                 owner: owner.clone(),
+                open,
                 kind,
                 range,
                 expires,
@@ -115,6 +124,11 @@ impl WaitingLocks {
 
     pub(crate) fn forget_owner(&mut self, owner: &LockOwner) {
         self.entries.retain(|e| e.owner != *owner);
+    }
+
+    /// Nobody waits under an open that is closed: a process that was killed sends no LOCKU for what it never had.
+    pub(crate) fn forget_under(&mut self, open: &Other) {
+        self.entries.retain(|e| e.open != *open);
     }
 
     /// Forgets those whose time ran out.
