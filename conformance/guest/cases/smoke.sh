@@ -22,6 +22,9 @@ echo new >replacement; mv replacement hard; same "$(cat hard)" new "rename over 
 same "$(stat -c %h c/b/moved)" 1 "links after a rename over"
 mknod fifo p; [ -p fifo ] || fail fifo
 mknod device c 1 3; same "$(stat -c '%F %t %T' device)" "character special file 1 3"
+echo 2 >/proc/sys/vm/drop_caches
+echo through >fifo & same "$(cat fifo)" through "a FIFO that this machine has to look up"; wait
+echo 2 >/proc/sys/vm/drop_caches; echo nothing >device || fail "a device that this machine has to look up"
 mkdir not-empty; touch not-empty/x; refused "not empty" rmdir not-empty
 refused "File exists" mkdir a
 refused "No such file" cat missing

@@ -180,10 +180,14 @@ fn chmod(record: &mut InodeRecord, before: &Owned, set: &SetAttr, who: &Credenti
     if let Some(acl) = record.acl.take_if(|_| permissions) {
         record.acl = acl.with_mode(before.kind, mode).beyond_mode(before.kind, mode);
     }
-    // Only a member makes a program run as its group (chmod of POSIX.1-2017).
-    let drop = !who.is_root() && !who.in_group(record.gid) && record.kind() != Kind::Directory;
-    record.mode = if drop { mode & !SET_GID } else { mode };
+    record.mode = mode & !forbidden(record, who);
     Ok(())
+}
+
+/// Only a member makes a program run as its group (chmod of POSIX.1-2017), by whatever makes it one that can be executed.
+fn forbidden(record: &InodeRecord, who: &Credential) -> u16 {
+    let may = who.is_root() || who.in_group(record.gid) || record.kind() == Kind::Directory;
+    if may { 0 } else { SET_GID }
 }
 
 /// RFC 8881 §6.4.1.2: the permission bits follow, the others stay.
@@ -191,7 +195,7 @@ fn set_acl(record: &mut InodeRecord, before: &Owned, set: &SetAttr, who: &Creden
     let Some(acl) = &set.acl else { return Ok(()) };
     before.require_write_acl(who)?;
     acl.require_fit(before.kind)?;
-    record.mode = record.mode & !0o777 | acl.mode();
+    record.mode = (record.mode & !0o777 | acl.mode()) & !forbidden(record, who);
     record.acl = acl.clone().beyond_mode(before.kind, record.mode);
     Ok(())
 }

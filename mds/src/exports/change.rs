@@ -151,6 +151,15 @@ impl Mds {
         Ok(recalled)
     }
 
+    /// Somebody was given something by the table `seen`. If there is another by now, what that does not allow is taken back:
+    /// whoever changes it looks for what is out once it holds, so that one of the two finds it.
+    pub(crate) fn given_by(self: &Arc<Self>, entry: &Arc<FileEntry>, seen: &Arc<Table>) {
+        let now = self.exports.now();
+        if !Arc::ptr_eq(&now, seen) {
+            self.take_back(entry, seen, &now);
+        }
+    }
+
     /// Asks clients for layouts and delegations of a file that go further than what they may do now. What they do not
     /// return in time is revoked, and they are fenced off.
     fn take_back(self: &Arc<Self>, entry: &Arc<FileEntry>, before: &Table, now: &Table) -> usize {

@@ -149,6 +149,11 @@ impl Table {
         self.rule(export, from).map_or(PSEUDO.flavours, |rule| rule.flavours)
     }
 
+    /// Whether any export lets somebody in from there.
+    pub(crate) fn lets_in(&self, from: IpAddr) -> bool {
+        self.all().any(|export| self.rule(export.id, from).is_some())
+    }
+
     /// What a client gets through an export, narrower now than it was in `before`.
     pub(crate) fn narrows(&self, before: &Self, id: u32, from: IpAddr) -> bool {
         match (before.rule(id, from), self.rule(id, from)) {

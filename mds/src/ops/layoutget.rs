@@ -184,6 +184,7 @@ async fn granted(
             if ask.write {
                 cx.server.watch_writers(&inode);
             }
+            mds.given_by(&entry, &cx.exports);
             Ok((granted, stateid, return_on_close))
         }
         _ => Err(nfsstat4::NFS4ERR_SERVERFAULT.into()),

@@ -327,6 +327,9 @@ pub(super) fn finish(
     };
     if let Some(grant) = delegation {
         tracing::debug!(file = subject.inode.key.fileid.0, kind = ?grant.kind, "a delegation");
+        if let Some(entry) = cx.server.files.get(file_id(&subject.inode.key)) {
+            cx.server.given_by(&entry, &cx.exports);
+        }
     }
     if !subject.truncate {
         cx.set_current_known(subject.inode);

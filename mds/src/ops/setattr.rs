@@ -47,7 +47,8 @@ pub(crate) async fn setattr(cx: &mut Context, args: SETATTR4args) -> OpResult<SE
 }
 
 fn gives_set_id(set: &SetAttr) -> bool {
-    set.mode.is_some_and(|mode| mode & SET_ID != 0)
+    let masked = set.mode_masked.is_some_and(|(value, mask)| value & mask & SET_ID != 0);
+    masked || set.mode.is_some_and(|mode| mode & SET_ID != 0)
 }
 
 /// The client chooses the time of the last change, instead of that of this server.
@@ -81,7 +82,7 @@ async fn set_rest(
     let held = mds.prepare(&entry, &intent).await?;
     let look = if chooses_time(&wanted.set) { Some(times::look(mds, &entry).await?) } else { None };
     let data_end = look.as_ref().and_then(|look| look.end);
-    let _room = room_to_give(cx, key, &wanted.set).await?;
+    let _room = room_to_give(cx, key, &wanted.set, 0).await?;
     let (namespace, context) = (&mds.namespace, &*cx);
     let (pending, version) = cx
         .write(|mut txn| {
@@ -104,12 +105,18 @@ async fn set_rest(
     Ok(())
 }
 
-async fn room_to_give(cx: &Context, key: InodeKey, set: &SetAttr) -> Result<Option<Pass>, OpError> {
+/// Room for a file of at least `size` bytes with whom it is given to.
+async fn room_to_give(
+    cx: &Context,
+    key: InodeKey,
+    set: &SetAttr,
+    size: u64,
+) -> Result<Option<Pass>, OpError> {
     if set.uid.is_none() && set.gid.is_none() {
         return Ok(None);
     }
     let inode = settle::inode(&cx.server, key).await?;
-    Ok(room::to_give(&cx.server, &cx.who, &inode, set).await?)
+    Ok(room::to_give(&cx.server, &cx.who, &inode, (set, size)).await?)
 }
 
 /// Sets the size of the current file (truncation, extension, or the same size again) and, together with it, the `rest`.
@@ -156,7 +163,7 @@ pub(super) async fn set_size(
     let replace = swap || gives_set_id(rest);
     let mut held = settle::prepare(mds, &entry, &Intent::SetSize { client, replace }).await?;
     settle::settle_size(mds, &inode.key).await?;
-    let _room = (room(cx, &inode, size).await?, room_to_give(cx, inode.key, rest).await?);
+    let _room = (room(cx, &inode, size).await?, room_to_give(cx, inode.key, rest, size).await?);
     let fresh = match (swap, inode.layout()) {
         (true, Some(old)) => crate::layout::fresh(mds, old).await.ok(),
         _ => None,

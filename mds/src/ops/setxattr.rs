@@ -1,10 +1,16 @@
 //! SETXATTR. RFC 8276 §8.4.3.
 
+use std::sync::atomic::Ordering;
+
 use sluice_namespace::SetXattr;
 use sluice_state::file::Intent;
 use sluice_xdr::nfs4::{SETXATTR4args, SETXATTR4res, change_info4, nfs_resop4, nfsstat4, setxattr_option4};
 
 use crate::compound::{Context, OpResult};
+
+/// What is longer is data, of which a metadata store whose device is nearly full takes no more: if that were full, nobody could
+/// remove anything. Labels, capabilities and what Samba keeps are shorter.
+const SMALL: usize = 1024;
 
 pub(crate) async fn setxattr(cx: &mut Context, args: SETXATTR4args) -> OpResult<SETXATTR4res> {
     let how = match args.sxa_option {
@@ -15,6 +21,9 @@ pub(crate) async fn setxattr(cx: &mut Context, args: SETXATTR4args) -> OpResult<
     };
     let key = cx.current()?.inode;
     let mds = &cx.server;
+    if args.sxa_value.len() > SMALL && !mds.room_for_data.load(Ordering::Relaxed) {
+        return Err(nfsstat4::NFS4ERR_NOSPC.into());
+    }
     let entry = mds.file(&key).await?;
     let held = mds.prepare(&entry, &Intent::SetAttributes { client: cx.client()? }).await?;
     let (namespace, args, context) = (&mds.namespace, &args, &*cx);

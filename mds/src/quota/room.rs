@@ -61,9 +61,11 @@ pub(crate) async fn to_give(
     mds: &Arc<Mds>,
     who: &Credential,
     inode: &Inode,
-    set: &SetAttr,
+    (set, size): (&SetAttr, u64),
 ) -> Result<Option<Pass>, FsError> {
-    let before = Charged::of(&inode.record);
+    let mut before = Charged::of(&inode.record);
+    // It grows in the same breath.
+    before.bytes = before.bytes.max(size);
     let after = Charged { uid: set.uid.unwrap_or(before.uid), gid: set.gid.unwrap_or(before.gid), ..before };
     to_move(mds, who, before, after).await
 }

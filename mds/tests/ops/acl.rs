@@ -103,6 +103,32 @@ fn the_mode_follows_the_list_and_the_list_the_mode() {
     });
 }
 
+/// A file gets a group that its owner is not in, with set-group-id and no right to execute: a list does not make it a program.
+#[test]
+fn a_list_makes_no_program_of_a_group_that_its_owner_is_not_in() {
+    simulate(31, async |world: World| {
+        let root = world.client("a").await;
+        root.open("f", BOTH, 0).await;
+        let theirs = |group: &'static str| Attributes {
+            owner: Some(USER.to_string().into()),
+            owner_group: Some(group.into()),
+            ..Attributes::default()
+        };
+        let user = user(&world).await;
+        for (group, bits) in [("700", 0o755), ("601", 0o2755)] {
+            root.ok(set("f", &theirs(group))).await;
+            root.ok(set("f", &mode(0o2644))).await;
+            let list = [
+                ace(ALLOW, 0, RW | ACE4_EXECUTE, "OWNER@"),
+                ace(ALLOW, ACE4_IDENTIFIER_GROUP, ACE4_READ_DATA | ACE4_EXECUTE, "GROUP@"),
+                ace(ALLOW, 0, ACE4_READ_DATA | ACE4_EXECUTE, "EVERYONE@"),
+            ];
+            user.ok(set("f", &acl(&list))).await;
+            assert_eq!(list_and_mode(&user, "f").await.1, bits, "{group}");
+        }
+    });
+}
+
 #[test]
 fn what_a_list_says_holds_for_open_and_access() {
     simulate(3, async |world: World| {

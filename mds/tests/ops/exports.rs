@@ -313,6 +313,55 @@ fn a_change_holds_at_once_and_takes_back_what_is_out() {
     });
 }
 
+/// A COMPOUND goes by the exports of its beginning, and may take a while.
+#[test]
+fn what_is_granted_while_an_export_narrows_is_taken_back() {
+    simulate(16, async |world: World| {
+        let (a, b) = (world.client("a").await, world.client("b").await);
+        a.mkdir("/", "d").await;
+        add(&world, "/d", &[rule(&address(&world, "a")), rule("any")]).await;
+        let wants = BOTH | OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG;
+        let ops = [walk("/d"), vec![open_create("f", b"o", wants, 0), getfh()]].concat();
+        let results = b.ok(ops).await;
+        let [
+            ..,
+            nfs_resop4::OP_OPEN(OPEN4res::NFS4_OK(open)),
+            nfs_resop4::OP_GETFH(GETFH4res::NFS4_OK(found)),
+        ] = &results[..]
+        else {
+            panic!("{results:?}")
+        };
+        let open_delegation4::OPEN_DELEGATE_WRITE(given) = &open.delegation else { panic!("{open:?}") };
+        let (fh, current) = (&found.object, stateid4 { seqid: 1, other: [0; 12] });
+        b.ok(vec![putfh(fh), close(open.stateid)]).await;
+        let ops = [walk("/d"), vec![open_name("f", b"a", BOTH, 0), layoutget(current, RW)]].concat();
+        let asks = async { assert_eq!(a.status(ops).await, nfsstat4::NFS4_OK) };
+        let narrows = async {
+            until(&world.env, || (b.callbacks().count() > 0).then_some(())).await;
+            set(&world, "/d", &[read_only(&address(&world, "a")), rule("any")]).await;
+            b.ok(vec![putfh(fh), delegreturn(given.stateid)]).await;
+        };
+        both(asks, narrows).await;
+        until(&world.env, || (a.callbacks().count() > 0).then_some(())).await;
+        assert_eq!(a.callbacks().layout_recalls().len(), 1);
+    });
+}
+
+/// A name is no secret, and AUTH_SYS is whatever one says.
+#[test]
+fn whom_no_export_lets_in_ends_nobody_elses_state() {
+    closed(17, async |world: World| {
+        let admin = furnish(&world).await;
+        add(&world, "/p/two", &[rule(&address(&world, "a"))]).await;
+        let a = world.client("a").await;
+        let (fh, open) = open_at(&a, "/p/two", "f").await;
+        let stranger = world.connect("stranger").await;
+        stranger.session(b"a", [9; 8], 1).await;
+        a.ok(vec![putfh(&fh), close(open)]).await;
+        drop(admin);
+    });
+}
+
 #[test]
 fn a_forbidden_client_loses_what_it_had_and_nobody_else_does() {
     simulate(6, async |world: World| {

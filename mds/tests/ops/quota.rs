@@ -241,6 +241,10 @@ fn a_file_is_not_given_to_who_has_no_room_for_it() {
         user.ok(vec![putfh(&fh), setattr(open, &size(100))]).await;
         set(&world, (ctl_quota_kind::QUOTA_GROUP, OTHER_GROUP, ""), (0, 99), NONE).await;
         assert_eq!(user.status(chgrp("/f", OTHER_GROUP)).await, DQUOT);
+        let group = Some(OTHER_GROUP.to_string().into());
+        let grown = Attributes { owner_group: group, ..size(1_000) };
+        user.ok(vec![putfh(&fh), setattr(open, &size(0))]).await;
+        assert_eq!(user.status(vec![putfh(&fh), setattr(open, &grown)]).await, DQUOT, "both at once");
         user.ok(vec![putfh(&fh), setattr(open, &size(99))]).await;
         assert_eq!(user.status(chgrp("/f", OTHER_GROUP)).await, OK);
         assert_eq!(user.status(vec![putfh(&fh), setattr(open, &size(100))]).await, DQUOT);

@@ -97,13 +97,21 @@ fn who_may_keep_them_gets_no_layout_for_others_of_the_machine() {
 /// What was written before comes, with LAYOUTCOMMIT, after the bits were set: it was written before.
 #[test]
 fn who_sets_them_is_sure_that_nobody_is_writing() {
-    simulate(2, async |world: World| {
+    let masked = mode_masked4 { mm_value_to_set: 0o4755, mm_mask_bits: 0o7777 };
+    let masked = Attributes { mode_set_masked: Some(masked), ..Attributes::default() };
+    [(2, mode(0o4755)), (4, masked)]
+        .into_iter()
+        .for_each(|(seed, how)| sets_them_while_there_is_a_writer(seed, how));
+}
+
+fn sets_them_while_there_is_a_writer(seed: u64, how: Attributes) {
+    simulate(seed, async |world: World| {
         let (root, fh) = furnished(&world).await;
         let user = owner(&world, b"user").await;
         let (_, open) = user.open("f", BOTH, 0).await;
         let given = layout(&user, &fh, open, RW).await;
         assert_eq!(bits(&root).await, 0o777);
-        let sets = root.patient(vec![putfh(&fh), setattr(stateid4::default(), &mode(0o4755))]);
+        let sets = root.patient(vec![putfh(&fh), setattr(stateid4::default(), &how)]);
         let gives_back = async {
             until(&world.env, || (user.callbacks().count() > 0).then_some(())).await;
             assert_eq!(bits(&user).await, 0o777, "not before");

@@ -1,5 +1,7 @@
 //! GETXATTR, SETXATTR, LISTXATTRS, REMOVEXATTR. RFC 8276.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use sluice_xdr::nfs4::*;
 
@@ -26,6 +28,23 @@ fn list(cookie: u64, maxcount: u32) -> nfs_argop4 {
 }
 
 const EITHER: setxattr_option4 = setxattr_option4::SETXATTR4_EITHER;
+
+/// Whoever has a quota has none of attributes.
+#[test]
+fn a_store_with_little_room_takes_short_values_only() {
+    simulate(21, async |world: World| {
+        let client = world.client("a").await;
+        let (fh, _) = client.open("f", BOTH, 0).await;
+        world.db.set_faults(sluice_kv::Faults { scarce: true, ..sluice_kv::Faults::NONE });
+        world.sleep(Duration::from_secs(5)).await;
+        let on = |op: nfs_argop4| vec![putfh(&fh), op];
+        assert_eq!(client.status(on(set("long", &[1; 1025], EITHER))).await, nfsstat4::NFS4ERR_NOSPC);
+        client.ok(on(set("short", &[1; 1024], EITHER))).await;
+        world.db.set_faults(sluice_kv::Faults::NONE);
+        world.sleep(Duration::from_secs(5)).await;
+        client.ok(on(set("long", &[1; 1025], EITHER))).await;
+    });
+}
 
 #[test]
 fn they_are_set_read_listed_and_removed() {
