@@ -42,7 +42,7 @@ pub(crate) async fn drain(world: &World, n: usize, limit: u64) -> Result<(), Str
     }
 }
 
-async fn cancel(world: &World, n: usize) {
+pub(crate) async fn cancel(world: &World, n: usize) {
     let args = ADMIN_DRAIN_args { id: number(n), cancel: true, limit: 0 };
     assert_eq!(world.admin::<_, ADMIN_DRAIN_res>(ADMIN_DRAIN, &args).await, ADMIN_DRAIN_res::CTL_OK);
 }

@@ -25,6 +25,7 @@ mod stage;
 mod standby;
 mod statfs;
 mod storage;
+mod undrain;
 
 use std::collections::BTreeSet;
 use std::time::Duration;

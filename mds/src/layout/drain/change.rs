@@ -52,6 +52,7 @@ pub(crate) struct Loss {
 /// # Errors
 /// Why not.
 pub(crate) async fn begin(mds: &Arc<Mds>, id: StoreId, rate: u64) -> Result<(), Refusal> {
+    let _alone = mds.drains.asked.lock().await;
     let handle = handle(mds, id)?;
     let counted = if handle.is_active() { Some(judge(mds, &handle)?) } else { None };
     let (count, now) = (counted.unwrap_or_default(), mds.env.clock.wall().seconds);
@@ -85,6 +86,7 @@ pub(crate) async fn begin(mds: &Arc<Mds>, id: StoreId, rate: u64) -> Result<(), 
 /// # Errors
 /// Why not.
 pub(crate) async fn cancel(mds: &Arc<Mds>, id: StoreId) -> Result<(), Refusal> {
+    let _alone = mds.drains.asked.lock().await;
     let handle = handle(mds, id)?;
     if handle.is_active() {
         return no(format!("data server {} is not being drained", id.0));
@@ -108,6 +110,7 @@ pub(crate) async fn cancel(mds: &Arc<Mds>, id: StoreId) -> Result<(), Refusal> {
 /// # Errors
 /// Why not.
 pub(crate) async fn remove(mds: &Arc<Mds>, id: StoreId) -> Result<Loss, Refusal> {
+    let _alone = mds.drains.asked.lock().await;
     let handle = handle(mds, id)?;
     if handle.is_active() {
         return no(format!("data server {0} is in use: drain it first, with `sluice ds drain {0}`", id.0));
@@ -136,6 +139,7 @@ pub(crate) async fn remove(mds: &Arc<Mds>, id: StoreId) -> Result<Loss, Refusal>
 /// # Errors
 /// Why not.
 pub(crate) async fn remove_lost(mds: &Arc<Mds>, id: StoreId, agreed: Option<u64>) -> Result<Loss, Refusal> {
+    let _alone = mds.drains.asked.lock().await;
     let handle = handle(mds, id)?;
     if !handle.view().lost || !isolated(mds, &handle) {
         return no(format!(

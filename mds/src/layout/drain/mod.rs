@@ -42,6 +42,8 @@ pub(crate) struct Drains {
     under_way: Mutex<BTreeMap<StoreId, Arc<Progress>>>,
     pub(crate) counting: Counting,
     changed: Notify,
+    /// One administrator at a time: a row goes only when its drain was stopped, and none begins in between.
+    asked: tokio::sync::Mutex<()>,
 }
 
 impl Drains {
@@ -123,7 +125,8 @@ async fn empty(mds: Arc<Mds>, progress: Arc<Progress>) {
     }
 }
 
-/// Nothing names it any more: durably so, when what it held is removed there. False: not yet.
+/// Nothing names it any more: durably so, when what it held is removed there. False: not yet. A drain that was cancelled
+/// changes nothing.
 async fn finish(mds: &Arc<Mds>, progress: &Arc<Progress>) -> Result<bool, FsError> {
     let id = progress.store();
     if mds.data_servers.get(id).is_some_and(|store| store.serves()) && spares(mds, id).await? {
@@ -136,6 +139,11 @@ async fn finish(mds: &Arc<Mds>, progress: &Arc<Progress>) -> Result<bool, FsErro
                 let (Some(store), Some(row)) = (store(&txn, id).await?, drain(&txn, id).await?) else {
                     return Ok(None);
                 };
+                // After the rows were read: whoever cancels from now on conflicts, and what is read then may be the row
+                // of a drain that began later.
+                if progress.is_stopped() {
+                    return Ok(None);
+                }
                 let row = Drain { done: true, ..row };
                 put_drain(&mut txn, &store, &row);
                 Ok(Some(row))
