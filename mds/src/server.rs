@@ -174,6 +174,7 @@ impl Mds {
         mds.spawn(crate::pressure::run(Arc::clone(&mds)));
         mds.spawn(crate::dsctl::run(Arc::clone(&mds)));
         mds.spawn(crate::dsctl::epochs::run(Arc::clone(&mds)));
+        mds.spawn(crate::dsctl::run_damage(Arc::clone(&mds)));
         mds.spawn(crate::quota::work::run(Arc::clone(&mds)));
         mds.spawn(crate::quota::writers::run(Arc::clone(&mds)));
         mds.spawn(crate::layout::garbage::run(Arc::clone(&mds)));

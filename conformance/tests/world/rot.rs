@@ -66,6 +66,24 @@ async fn at_rest(world: &mut World) -> (Vec<u8>, Vec<usize>) {
     (data, holders)
 }
 
+/// Told with the next heartbeat, left behind, copied anew.
+async fn whole_again(world: &World, n: usize, path: &str, data: &[u8]) {
+    for _ in 0..600 {
+        world.sleep(Duration::from_secs(1)).await;
+        let look = ask(world, ctl_scrub_action::SCRUB_LOOK).await;
+        if look.iter().all(|server| server.damaged == 0 && server.scrub[0].quarantined == 0)
+            && world.check().await == 0
+        {
+            break;
+        }
+    }
+    assert_eq!(world.check().await, 0);
+    let mut held = vec![0; data.len()];
+    let file = sluice_store::device::Device::open(world.device(n), path).unwrap();
+    file.read_at(&mut held, 0).unwrap();
+    assert!(held == data, "the medium holds what was written again");
+}
+
 #[test]
 fn a_mirror_that_rots_is_healed_from_the_other() {
     simulate_with(71, TWICE, async |world| {
@@ -82,25 +100,37 @@ fn a_mirror_that_rots_is_healed_from_the_other() {
                 found.iter().map(|server| server.scrub[0].bad).sum::<u64>(),
                 if n == first { 2 } else { 4 }
             );
-            // Told with the next heartbeat, left behind, copied anew.
-            for _ in 0..600 {
-                world.sleep(Duration::from_secs(1)).await;
-                let look = ask(world, ctl_scrub_action::SCRUB_LOOK).await;
-                if look.iter().all(|server| server.damaged == 0 && server.scrub[0].quarantined == 0)
-                    && world.check().await == 0
-                {
-                    break;
-                }
-            }
-            assert_eq!(world.check().await, 0);
-            let mut held = vec![0; data.len()];
-            let file = sluice_store::device::Device::open(world.device(n), &path).unwrap();
-            file.read_at(&mut held, 0).unwrap();
-            assert!(held == data, "the medium holds what was written again");
+            whole_again(world, n, &path, &data).await;
             world.sleep(Duration::from_secs(60)).await;
         }
         assert!(scrub(world).await.iter().all(|server| server.damaged == 0));
     });
+}
+
+/// When it is told nobody has the other copy; it is not told again when that is back.
+#[test]
+fn a_mirror_that_rots_while_the_other_is_away_is_healed_when_that_is_back() {
+    for restarted in [false, true] {
+        simulate_with(73, TWICE, async |world| {
+            let (data, holders) = at_rest(world).await;
+            let [away, rots] = holders[..] else { panic!("{holders:?}") };
+            world.crash_data_server(away).await;
+            world.sleep(Duration::from_secs(30)).await;
+            let path = world.data_file_of(rots, SIZE);
+            world.device(rots).rot(&path, 123_456);
+            ask(world, ctl_scrub_action::SCRUB_START).await;
+            world.sleep(Duration::from_secs(30)).await;
+            if restarted {
+                world.restart_metadata_server().await;
+                world.sleep(Duration::from_secs(30)).await;
+            }
+            assert!(states(world).await.contains("1 range is damaged"), "{}", states(world).await);
+            assert_eq!(world.check().await, 0, "nobody can do without it");
+            world.start_data_server(away).await;
+            whole_again(world, rots, &path, &data).await;
+            assert!(scrub(world).await.iter().all(|server| server.damaged == 0));
+        });
+    }
 }
 
 #[test]

@@ -214,6 +214,7 @@ impl Control {
             view.mute = false;
             // Somebody may have brought them back.
             view.missing.clear();
+            view.news += 1;
         });
         *store.nfs.lock().await = None;
         self.mds.reports.forget(row.id);

@@ -15,7 +15,7 @@ use crate::server::Mds;
 
 /// Ranges of one data server that are remembered; it keeps no more itself.
 const MOST: usize = 65_536;
-/// Until those are tried again whose layouts did not come back.
+/// Until those are tried again whose layouts did not come back, and between two looks who is here.
 const AGAIN: Duration = Duration::from_secs(5);
 
 /// The damage of one store.
@@ -104,7 +104,7 @@ impl StoreHandle {
 }
 
 /// A part of what a data server has to tell.
-pub(super) fn told(mds: &Arc<Mds>, store: &Arc<StoreHandle>, args: &DAMAGED_args) -> ctl_status {
+pub(super) fn told(mds: &Mds, store: &StoreHandle, args: &DAMAGED_args) -> ctl_status {
     let complete = store.update(|view| {
         if args.first {
             view.damage_coming = Damage::default();
@@ -112,39 +112,56 @@ pub(super) fn told(mds: &Arc<Mds>, store: &Arc<StoreHandle>, args: &DAMAGED_args
         view.damage_coming.add(&args.damage);
         args.last.then(|| {
             view.damage = Arc::new(std::mem::take(&mut view.damage_coming));
-            Arc::clone(&view.damage)
+            view.news += 1;
+            view.damage.ranges()
         })
     });
-    if let Some(damage) = complete.filter(|damage| damage.ranges() > 0) {
-        tracing::error!(
-            data_server = store.id.0,
-            ranges = damage.ranges(),
-            "data is damaged and in quarantine"
-        );
-        let (inner, id) = (Arc::clone(mds), store.id);
-        mds.spawn(async move { mend(&inner, id, &damage).await });
+    if let Some(ranges) = complete {
+        if ranges > 0 {
+            tracing::error!(data_server = store.id.0, ranges, "data is damaged and in quarantine");
+        }
+        mds.data_servers.told.notify_one();
     }
     ctl_status::CTL_OK
 }
 
-/// Leaves the damaged mirrors behind that have another one, so that they are healed.
-async fn mend(mds: &Arc<Mds>, id: StoreId, damage: &Arc<Damage>) {
-    let mut files: BTreeSet<DataFileId> = damage.files.keys().map(|(id, _)| *id).collect();
-    while !files.is_empty() {
-        for id in files.clone() {
-            match leave_behind(mds, id).await {
-                Err(FsError::Busy | FsError::Kv(_)) => {}
-                _ => drop(files.remove(&id)),
-            }
+/// Which data servers are here, and how often each has said what of it is whole.
+type Signs = Vec<(StoreId, bool, u64)>;
+
+/// Leaves the damaged mirrors behind that have another one, so that they are healed, for the life of the server. Where
+/// the other one is away, or damaged too, they are looked at again when that may be over: nobody tells of them anew.
+pub(crate) async fn run(mds: Arc<Mds>) {
+    let (mut seen, mut left) = (Signs::new(), BTreeSet::new());
+    loop {
+        let now = signs(&mds);
+        if now != seen {
+            (seen, left) = (now, damaged(&mds));
         }
-        if !files.is_empty() {
-            mds.env.clock.sleep(AGAIN).await;
-        }
-        // Something else was told since.
-        if mds.data_servers.get(id).is_none_or(|store| !Arc::ptr_eq(&store.damage(), damage)) {
-            return;
+        left = mend(&mds, left).await;
+        let _ = mds.env.clock.timeout(AGAIN, mds.data_servers.told.notified()).await;
+    }
+}
+
+fn signs(mds: &Mds) -> Signs {
+    let of = |store: &Arc<StoreHandle>| (store.id, store.takes_writes(), store.update(|view| view.news));
+    mds.data_servers.all().iter().map(of).collect()
+}
+
+/// What is damaged anywhere.
+fn damaged(mds: &Mds) -> BTreeSet<DataFileId> {
+    let all = mds.data_servers.all().into_iter().map(|store| store.damage());
+    all.flat_map(|damage| damage.files.keys().map(|(id, _)| *id).collect::<Vec<_>>()).collect()
+}
+
+/// Those that are to be tried again soon.
+async fn mend(mds: &Arc<Mds>, files: BTreeSet<DataFileId>) -> BTreeSet<DataFileId> {
+    let mut left = BTreeSet::new();
+    for id in files {
+        if let Err(FsError::Busy | FsError::Kv(_)) = leave_behind(mds, id).await {
+            left.insert(id);
         }
     }
+    left
 }
 
 async fn leave_behind(mds: &Arc<Mds>, id: DataFileId) -> Result<(), FsError> {

@@ -29,7 +29,7 @@ pub(crate) mod resync;
 pub(crate) mod transfer;
 
 pub(crate) use control::Control;
-pub(crate) use damage::{Damage, owner as damage_owner};
+pub(crate) use damage::{Damage, owner as damage_owner, run as run_damage};
 pub(crate) use fence::fence_holder_on_file;
 pub(crate) use fence::{isolated, tell as tell_fences, tell_first as tell_fences_first};
 pub(crate) use health::run;

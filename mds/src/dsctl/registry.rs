@@ -18,6 +18,7 @@ use sluice_rpc::Connection;
 use sluice_state::{BootEpoch, ClientId, Time};
 use sluice_xdr::capability::{Capability, Rights};
 use sluice_xdr::control::{ctl_caller, ctl_capacity, ctl_counters, ctl_health};
+use tokio::sync::Notify;
 
 use super::capacity::Looks;
 use super::damage::Damage;
@@ -49,6 +50,8 @@ pub(crate) struct Registry {
     pub(super) looks: Looks,
     /// Where the next file begins; spreads files evenly.
     pub(crate) cursor: AtomicU64,
+    /// A data server has told of its damage.
+    pub(super) told: Notify,
     /// Held by choices of data servers that are not committed yet.
     placing: Mutex<Placing>,
 }
@@ -107,6 +110,8 @@ pub(crate) struct StoreView {
     pub(crate) damage: Arc<Damage>,
     /// The part of it that was told so far.
     pub(crate) damage_coming: Damage,
+    /// Raised when it says anew what of it is whole.
+    pub(crate) news: u64,
     /// Data files that it once had, and was found not to have any more.
     pub(crate) missing: BTreeSet<(DataFileId, u16)>,
 }
@@ -147,6 +152,7 @@ impl Registry {
             refused: Mutex::default(),
             looks: Looks::default(),
             cursor: AtomicU64::new(env.random.u64()),
+            told: Notify::new(),
             placing: Mutex::default(),
         })
     }

@@ -63,8 +63,7 @@ pub(crate) async fn under_ticket(mds: &Arc<Mds>, entry: &Arc<FileEntry>) {
 /// # Errors
 /// What the store says; Busy when layouts did not come back.
 pub(super) async fn leave(mds: &Arc<Mds>, key: InodeKey) -> Result<(), FsError> {
-    let inode = settle::inode(mds, key).await?;
-    if inode.layout().is_none_or(|layout| away(mds, layout).is_empty()) {
+    if is_left(mds, key).await? {
         return Ok(());
     }
     let entry = mds.file(&key).await?;
@@ -91,9 +90,16 @@ pub(super) async fn leave(mds: &Arc<Mds>, key: InodeKey) -> Result<(), FsError> 
 /// The same where a data server holds what nobody is to see: of its mirrors those that have another one are filled anew.
 ///
 /// # Errors
-/// As [`leave`].
+/// As [`leave`]; Busy, too, when the other one does not say that it is not lost.
 pub(crate) async fn damaged(mds: &Arc<Mds>, key: InodeKey) -> Result<(), FsError> {
-    leave(mds, key).await
+    leave(mds, key).await?;
+    if is_left(mds, key).await? { Ok(()) } else { Err(FsError::Busy) }
+}
+
+/// Nothing is [`away`] of it.
+async fn is_left(mds: &Arc<Mds>, key: InodeKey) -> Result<bool, FsError> {
+    let inode = settle::inode(mds, key).await?;
+    Ok(inode.layout().is_none_or(|layout| away(mds, layout).is_empty()))
 }
 
 /// Whether what a data server has of a file is not what was written there.
