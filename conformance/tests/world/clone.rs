@@ -444,3 +444,54 @@ fn what_is_being_made_is_not_taken_for_garbage() {
         everywhere(&client, &target, &pattern(0, length), 1).await;
     });
 }
+
+/// As `cp --reflink` of what is only read: nobody has seen yet that a mirror is missed.
+#[test]
+fn a_clone_of_what_is_away_ends_and_leaves_nothing_behind() {
+    for mirrors in [2, 1] {
+        simulate(68, Shape::Small, mirrors, async |world| {
+            let client = Client::mount(world, "a", NEW).await;
+            let data = pattern(0, 10_000);
+            let source = written(&client, "from", &[(0, data.clone())]).await;
+            let target = written(&client, "to", &[(0, pattern(1, 9000))]).await;
+            world.sleep(Duration::from_secs(60)).await;
+            let (n, before) = (holder(world, &client, &source, 0).await, data_files(world));
+            world.crash_data_server(n).await;
+            let cloned = client.clone_range((&source, 0), (&target, 0), 0);
+            let done = world.env.clock.timeout(Duration::from_secs(120), cloned).await;
+            // Linux copies then.
+            assert_eq!(done.ok(), Some(nfsstat4::NFS4ERR_XDEV), "{mirrors}");
+            assert_eq!((world.garbage().await, data_files(world)), (0, before));
+            world.start_data_server(n).await;
+            while world.check().await > 0 {
+                world.sleep(Duration::from_secs(1)).await;
+            }
+            everywhere(&client, &target, &pattern(1, 9000), mirrors.into()).await;
+            assert_eq!(client.clone_range((&source, 0), (&target, 0), 0).await, nfsstat4::NFS4_OK);
+            everywhere(&client, &target, &data, mirrors.into()).await;
+        });
+    }
+}
+
+#[test]
+fn a_data_server_that_restarts_is_waited_for_by_a_clone() {
+    for mirrors in [2, 1] {
+        simulate(69, Shape::Small, mirrors, async |world| {
+            let client = Client::mount(world, "a", NEW).await;
+            let source = written(&client, "from", &[(0, pattern(0, 10_000))]).await;
+            let target = client.open("to").await;
+            world.sleep(Duration::from_secs(60)).await;
+            let n = holder(world, &client, &source, 0).await;
+            world.crash_data_server(n).await;
+            let restarts = async {
+                world.sleep(Duration::from_secs(3)).await;
+                assert_eq!(world.garbage().await, 0, "nothing is begun meanwhile");
+                world.start_data_server(n).await;
+            };
+            let (done, ()) = tokio::join!(client.clone_range((&source, 0), (&target, 0), 0), restarts);
+            assert_eq!(done, nfsstat4::NFS4_OK);
+            assert_eq!(world.check().await, 0, "no mirror is left behind");
+            everywhere(&client, &target, &pattern(0, 10_000), mirrors.into()).await;
+        });
+    }
+}

@@ -271,6 +271,11 @@ impl World {
         report.degraded
     }
 
+    /// Sets of data files that are nobody's and still to be removed.
+    pub(crate) async fn garbage(&self) -> u64 {
+        sluice_namespace::check(&self.db.snapshot().await.unwrap()).await.unwrap().garbage
+    }
+
     /// Waits until the data server, which runs, serves again.
     pub(crate) async fn until_serving(&self, n: usize) {
         self.until(|world| world.serving(n)).await;

@@ -12,6 +12,7 @@ use sluice_xdr::nfs4::{nfs_resop4, nfsstat4};
 use tokio::task::JoinSet;
 
 use crate::compound::{Context, OpError};
+use crate::copies::missed;
 use crate::copies::plan::{Apart, plan};
 use crate::copies::step::{self, Commit, PIECE};
 use crate::dsctl::clone::{self, Piece};
@@ -92,6 +93,8 @@ pub(crate) async fn carry_out(cx: &mut Context, want: &Clone, answer: &nfs_resop
     if !plan.fresh.data_files().all(fits) {
         return Err(nfsstat4::NFS4ERR_XDEV.into());
     }
+    // Before anything is promised: a row of garbage for each attempt would wait for whoever is missed.
+    missed::none(&mds, &plan, &source, plan.on_base.then_some(&target))?;
     let _room = room::to_grow(&mds, &cx.who, &target, bytes.end).await?;
     let moved = extents(&mds, from, &plan.apart).await?;
     // The client waits, and others with it.

@@ -5,6 +5,7 @@
 //! | `step` | moves a range from data servers to data servers, and commits it |
 //! | `clone` | CLONE: data files that share what others hold |
 //! | `plan` | which of them share what, and what has to be copied |
+//! | `missed` | data servers that a clone needs and that are not here |
 //! | `job` | a copy that goes on after its COPY was answered |
 //! | this one | what a copy is of, who may make it; all copies under way |
 //!
@@ -14,6 +15,7 @@
 
 pub(crate) mod clone;
 pub(crate) mod job;
+mod missed;
 mod plan;
 pub(crate) mod step;
 
