@@ -1,6 +1,8 @@
 //! `sluice ds`.
 
+use std::fs::{self, DirBuilder, Permissions};
 use std::net::{SocketAddr, UdpSocket};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +19,9 @@ use crate::{cli, descriptors, durability, logs, metrics, ports, reach, servers, 
 
 /// How long calls in flight may take when the server is asked to stop.
 const DRAIN: Duration = Duration::from_secs(5);
+
+/// The store is its owner's alone: it holds what clients may not all read.
+const PRIVATE: u32 = 0o700;
 
 /// `sluice ds` itself, or what is done about data servers.
 pub(crate) async fn run(options: cli::Ds) -> Result<()> {
@@ -55,6 +60,7 @@ pub(crate) async fn start(options: &cli::Serve, new: bool) -> Result<Arc<DataSer
     }
     let key = key(options)?;
     let dir = store_dir(&options.data_dir, new)?;
+    let store = dir.clone();
     let mut config = Config::new(options.listen, dir, addresses[0], key);
     config.mds = Arc::new(reach::Name::new(&options.mds));
     config.advertise = advertise;
@@ -69,7 +75,33 @@ pub(crate) async fn start(options: &cli::Serve, new: bool) -> Result<Arc<DataSer
     } else {
         DataServer::start(env, transport, config).await
     };
-    Ok(Arc::new(server.map_err(explain)?))
+    let server = server.map_err(explain)?;
+    // Not before it is known to be ours.
+    keep_private(&store);
+    Ok(Arc::new(server))
+}
+
+/// Releases of old made it as the umask had it.
+fn keep_private(store: &Path) {
+    let tighten = || -> std::io::Result<()> {
+        match fs::metadata(store)?.permissions().mode() & 0o077 {
+            0 => Ok(()),
+            _ => fs::set_permissions(store, Permissions::from_mode(PRIVATE)),
+        }
+    };
+    if let Err(error) = tighten() {
+        let dir = store.display();
+        tracing::warn!(%dir, %error, "others may look into the store: make its directory its owner's, mode 0700");
+    }
+}
+
+/// The directory of a new store, with those above it, which are made as any other.
+pub(crate) fn make_store(dir: &Path) -> std::io::Result<()> {
+    dir.parent().map_or(Ok(()), fs::create_dir_all)?;
+    match DirBuilder::new().mode(PRIVATE).create(dir) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        made => made,
+    }
 }
 
 /// Where the store is; made only for a new one: what is missing is a device that is not mounted, most likely, and below its
@@ -77,7 +109,7 @@ pub(crate) async fn start(options: &cli::Serve, new: bool) -> Result<Arc<DataSer
 fn store_dir(data_dir: &Path, new: bool) -> Result<PathBuf> {
     let dir = data_dir.join("store");
     if new {
-        std::fs::create_dir_all(&dir)
+        make_store(&dir)
             .with_context(|| format!("cannot make {}: choose a writable --data-dir", dir.display()))?;
     } else if !dir.try_exists().with_context(|| format!("cannot look at {}", dir.display()))? {
         return Err(StoreError::Absent(dir.display().to_string()).into());
@@ -196,6 +228,11 @@ mod tests {
         assert!(!missing.exists());
         let made = store_dir(&missing, true).unwrap();
         assert!(made.is_dir());
+        let mode = || fs::metadata(&made).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(), 0o700);
+        fs::set_permissions(&made, Permissions::from_mode(0o755)).unwrap();
+        keep_private(&made);
+        assert_eq!(mode(), 0o700, "as of a release of old");
         assert_eq!(store_dir(&missing, false).unwrap(), made);
     }
 

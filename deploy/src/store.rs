@@ -217,8 +217,10 @@ fn enough(name: &str, device: Option<Room>) -> Result<()> {
 }
 
 fn embedded(env: &Env, dir: &Path, cache: Option<u64>) -> Result<Database> {
-    std::fs::create_dir_all(dir)
-        .with_context(|| format!("cannot make {}: choose a writable --data-dir", dir.display()))?;
+    // The store makes its own directory, which nobody else may read.
+    let above = dir.parent().unwrap_or(dir);
+    std::fs::create_dir_all(above)
+        .with_context(|| format!("cannot make {}: choose a writable --data-dir", above.display()))?;
     let defaults = EmbeddedOptions::default();
     let defaults = cache.into_iter().fold(defaults, EmbeddedOptions::with_memory);
     let options = EmbeddedOptions {
@@ -258,6 +260,21 @@ mod tests {
         place.open(&Env::system()).await.unwrap().close().await.unwrap();
         let format = std::fs::read_to_string(place.metadata().join("FORMAT")).unwrap();
         assert_eq!(format, "sluice-kv embedded 2\n");
+    }
+
+    /// It holds the key that opens every data file.
+    #[tokio::test]
+    async fn nobody_but_its_owner_reads_a_store() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place::new(&dir.path().join("mds"), &Store::default());
+        let mode = || std::fs::metadata(place.metadata()).unwrap().permissions().mode() & 0o777;
+        place.open(&Env::system()).await.unwrap().close().await.unwrap();
+        assert_eq!(mode(), 0o700);
+        // As releases of old left it.
+        std::fs::set_permissions(place.metadata(), PermissionsExt::from_mode(0o755)).unwrap();
+        place.open(&Env::system()).await.unwrap().close().await.unwrap();
+        assert_eq!(mode(), 0o700);
     }
 
     #[test]

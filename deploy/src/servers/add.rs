@@ -82,7 +82,7 @@ fn fit(dir: &Path) -> Result<()> {
         ));
     }
     let probe = dir.join("store");
-    std::fs::create_dir_all(&probe)
+    ds::make_store(&probe)
         .with_context(|| format!("cannot make {}: is it this user's?", probe.display()))
 }
 

@@ -11,8 +11,9 @@
 //! Creation builds `engine.new`, writes `FORMAT`, then renames: wherever it is interrupted, the next
 //! open can tell an unfinished creation (begin again) from a store that lost its engine (refuse).
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::KvError;
@@ -32,6 +33,8 @@ const FORMAT_DRAFT: &str = "FORMAT.new";
 const MARK_FILE: &str = "MARK";
 const ENGINE: &str = "engine";
 const ENGINE_DRAFT: &str = "engine.new";
+/// The owner's alone: what is in it opens every data file.
+const PRIVATE: u32 = 0o700;
 /// What a fresh file system contains.
 const LOST_AND_FOUND: &str = "lost+found";
 
@@ -52,13 +55,14 @@ pub(crate) fn io_error(doing: &str, path: &Path, error: &io::Error) -> KvError {
 impl Directory {
     /// Locks `dir`, creating it if needed, and refuses what is not a store of a known format.
     pub(crate) fn open(dir: &Path) -> Result<Self, KvError> {
-        fs::create_dir_all(dir).map_err(|e| io_error("creating", dir, &e))?;
+        make(dir)?;
         // Before the lock: nothing of ours is left in somebody else's directory.
         refuse_foreign(dir)?;
         let lock = lock(dir)?;
         if let Some(text) = read_format(dir)? {
             check_format(dir, &text)?;
         }
+        keep_private(dir);
         Ok(Self { dir: dir.to_owned(), _lock: lock })
     }
 
@@ -129,6 +133,33 @@ impl Directory {
         sync_directory(&self.dir)?;
         write().map_err(|e| io_error("writing", &draft, &e))?;
         sync_directory(&self.dir)
+    }
+}
+
+/// Directories above it are made as any other.
+fn make(dir: &Path) -> Result<(), KvError> {
+    let parents = dir.parent().map_or(Ok(()), fs::create_dir_all);
+    let made = parents.and_then(|()| match DirBuilder::new().mode(PRIVATE).create(dir) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made,
+    });
+    made.map_err(|e| io_error("creating", dir, &e))
+}
+
+/// Releases of old made it as the umask had it. Its files stay as they are: nobody else gets to them.
+fn keep_private(dir: &Path) {
+    let tighten = || -> io::Result<()> {
+        match fs::metadata(dir)?.permissions().mode() & 0o077 {
+            0 => Ok(()),
+            _ => fs::set_permissions(dir, fs::Permissions::from_mode(PRIVATE)),
+        }
+    };
+    if let Err(error) = tighten() {
+        tracing::warn!(
+            dir = %dir.display(),
+            %error,
+            "others may read the metadata store, which holds keys: make its directory its owner's, mode 0700"
+        );
     }
 }
 
