@@ -116,6 +116,10 @@ pub(crate) struct Mds {
     /// Where the metadata is kept, unless it is in FoundationDB
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: PathBuf,
+    /// Make no new file system: metadata that is not there is on a device that is not mounted
+    #[arg(long, value_name = "BOOL", action = ArgAction::Set, num_args = 0..=1, require_equals = true,
+        default_value_t = false, default_missing_value = "true", hide_possible_values = true)]
+    pub(crate) existing: bool,
     #[command(flatten)]
     pub(crate) store: Store,
     /// While another metadata server has the file system in FoundationDB: wait, and take over when it is gone

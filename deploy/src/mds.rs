@@ -32,6 +32,7 @@ pub(crate) async fn run(options: cli::Mds) -> Result<()> {
     let place = Place::new(&options.data_dir, &options.store).standby(options.standby).cache(cache);
     // All that an administrator may have to put right is looked at before the store is taken over, which costs clients a
     // reclaim of what they hold.
+    look(&place, &options)?;
     let scraped = metrics::bind(options.metrics)?;
     let waits_for = if options.standby {
         "standby: until no other metadata server has the file system"
@@ -67,6 +68,20 @@ pub(crate) async fn run(options: cli::Mds) -> Result<()> {
     supervised::stopping();
     server.shutdown(DRAIN).await;
     db.close().await?;
+    Ok(())
+}
+
+/// Nobody asks a unit's first start whether it may make a file system, and a device that is not mounted looks like one. So
+/// it says what it does, but to `up`, which remembers whether there was one.
+fn look(place: &Place, options: &cli::Mds) -> Result<()> {
+    let told = [options.key.as_deref(), options.config.as_deref()];
+    let is_there = place.check_found(options.existing, &told)?;
+    if !is_there && !options.child.stop_with_stdin {
+        tracing::warn!(
+            place = place.name(),
+            "there is no metadata: a new file system is made. If there was one, stop this server: is the device mounted? Else say --existing (key `existing`) from now on"
+        );
+    }
     Ok(())
 }
 

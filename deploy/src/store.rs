@@ -17,6 +17,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// What a store on this machine needs of its device to go on: the next table that it writes, or the next journal.
 const LEAST: u64 = 64 << 20;
 
+/// What may be in a data directory before there is metadata.
+const OURS: [&str; 4] = ["cluster.key", "identity", "metadata", "lost+found"];
+
 /// What a file system in a FoundationDB cluster is called unless somebody says otherwise.
 const NAME: &str = "sluice";
 
@@ -147,7 +150,46 @@ impl Place {
 
     /// Whether there may be something in it: a store that is opened is made.
     pub(crate) fn is_there(&self) -> bool {
-        self.options.kind() == StoreKind::Foundationdb || self.metadata().is_dir()
+        self.options.kind() == StoreKind::Foundationdb || Database::is_embedded(&self.metadata())
+    }
+
+    /// Refuses to begin a file system where there was one (`existing`), and among things that are not ours (but for `own`,
+    /// which this server was told of). True if a file system is there.
+    pub(crate) fn check_found(&self, existing: bool, own: &[Option<&Path>]) -> Result<bool> {
+        if self.is_there() {
+            return Ok(true);
+        }
+        let place = self.name();
+        if existing {
+            bail!(
+                "{place}: the metadata is not there: is the device mounted? (if it is lost: sluice meta load; a new file system is made without --existing, or by sluice up in another --data-dir)"
+            );
+        }
+        if let Some(name) = self.foreign(own)? {
+            bail!(
+                "{} has no metadata and is not empty ({name}): give the right --data-dir, or an empty one; after a sluice meta load that failed, load a good dump first",
+                self.dir.display()
+            );
+        }
+        Ok(false)
+    }
+
+    /// The name of something in the data directory that no metadata server has there.
+    fn foreign(&self, own: &[Option<&Path>]) -> Result<Option<String>> {
+        let cannot = || format!("cannot look into {}", self.dir.display());
+        let entries = match std::fs::read_dir(&self.dir) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            read => read.with_context(cannot)?,
+        };
+        for entry in entries {
+            let entry = entry.with_context(cannot)?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let is_told = own.iter().flatten().any(|file| is_same(file, &entry.path()));
+            if !OURS.contains(&&name[..]) && !name.starts_with('.') && !is_told {
+                return Ok(Some(name));
+            }
+        }
+        Ok(None)
     }
 
     /// Opens it, once.
@@ -203,6 +245,10 @@ impl Place {
             still: false,
         })
     }
+}
+
+fn is_same(one: &Path, other: &Path) -> bool {
+    one.canonicalize().is_ok_and(|one| other.canonicalize().is_ok_and(|other| one == other))
 }
 
 fn enough(name: &str, device: Option<Room>) -> Result<()> {
@@ -275,6 +321,28 @@ mod tests {
         std::fs::set_permissions(place.metadata(), PermissionsExt::from_mode(0o755)).unwrap();
         place.open(&Env::system()).await.unwrap().close().await.unwrap();
         assert_eq!(mode(), 0o700);
+    }
+
+    #[tokio::test]
+    async fn a_file_system_is_not_made_where_one_was_or_where_somebody_elses_things_are() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place::new(dir.path(), &Store::default());
+        let refused = |existing| place.check_found(existing, &[]).unwrap_err().to_string();
+        assert!(refused(true).contains("is the device mounted?"), "{}", refused(true));
+        // What is looked at before a first start, and what a file system of its own has.
+        std::fs::write(dir.path().join("cluster.key"), "").unwrap();
+        std::fs::create_dir(dir.path().join("lost+found")).unwrap();
+        std::fs::create_dir(place.metadata()).unwrap();
+        assert!(!place.check_found(false, &[]).unwrap());
+        assert!(refused(true).contains("is the device mounted?"), "an empty directory is no store");
+        let photos = dir.path().join("photos");
+        std::fs::write(&photos, "").unwrap();
+        assert!(refused(false).contains("not empty (photos)"), "{}", refused(false));
+        assert!(!place.check_found(false, &[None, Some(&photos)]).unwrap());
+        place.open(&Env::system()).await.unwrap().close().await.unwrap();
+        for existing in [true, false] {
+            assert!(place.check_found(existing, &[]).unwrap());
+        }
     }
 
     #[test]

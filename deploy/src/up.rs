@@ -12,6 +12,7 @@ use tokio::process::{Child, ChildStdin, Command};
 
 use crate::installation::{self, Installation};
 use crate::reach::Admin;
+use crate::store::Place;
 use crate::{cli, exports, logs, ports, status, stop};
 
 /// A data server that may register has done so by then.
@@ -38,6 +39,9 @@ pub(crate) async fn run(options: cli::Up) -> Result<()> {
     let mds = SocketAddr::new(options.listen, options.port);
     free(mds)?;
     let installation = Installation::open(&dir, options.data_servers, mds, &options.store)?;
+    if installation.started > 0 {
+        Place::new(&dir.join("mds"), &installation.store).check_found(true, &[])?;
+    }
     let key = ClusterKey::read(&installation::key_file(&dir))?;
     let roles = roles(&dir, &options, &installation)?;
     for address in roles.iter().skip(1).filter_map(|role| role.listen()) {
@@ -104,6 +108,8 @@ fn roles(dir: &Path, options: &cli::Up, installation: &Installation) -> Result<V
     arguments.extend(tuning.metadata_cache.map(|mib| format!("--metadata-cache={mib}")));
     arguments.extend(tuning.root_squash.then(|| "--root-squash".to_owned()));
     arguments.extend(tuning.no_layouts.then(|| "--no-layouts".to_owned()));
+    // As for data servers below.
+    arguments.extend((installation.started > 0).then(|| "--existing".to_owned()));
     arguments.extend(installation.store.arguments()?);
     arguments.extend(metrics(options, 0)?);
     let mut roles = vec![Role { name: "mds".to_owned(), arguments }];

@@ -102,3 +102,36 @@ fn a_metrics_port_that_is_taken_is_told_before_anything_is_begun() {
     let status = String::from_utf8(status.stdout).unwrap();
     assert!(status.contains("\"epoch\": 1,"), "{status}");
 }
+
+/// What a restart finds where its device was: nothing, or other things. None of it becomes a file system.
+#[test]
+fn no_file_system_is_made_where_one_may_have_been() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = dir.path().join("cluster.key");
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    assert!(sluice(&["key", "new", &text(&key)]).status.success());
+    let at = format!("127.0.0.1:{}", free_port());
+    let refused = |line: &[&str]| {
+        let outcome = sluice(line);
+        let said = String::from_utf8(outcome.stderr).unwrap();
+        assert_eq!(outcome.status.code(), Some(1), "{said}");
+        said
+    };
+    let data = text(dir.path());
+    let said = refused(&["mds", "--data-dir", &data, "--listen", &at, "--existing"]);
+    assert!(said.contains("is the device mounted?"), "{said}");
+    std::fs::write(dir.path().join("photos"), "").unwrap();
+    let said = refused(&["mds", "--data-dir", &data, "--listen", &at]);
+    assert!(said.contains("is not empty (photos)"), "{said}");
+    assert!(!dir.path().join("metadata").exists());
+    // An installation that was in use, without its metadata.
+    let installation = dir.path().join("up");
+    std::fs::create_dir(&installation).unwrap();
+    std::fs::copy(&key, installation.join("cluster.key")).unwrap();
+    let shape = r#"{"format": 1, "data_servers": 1, "started": 1, "mds": "127.0.0.1:2049"}"#;
+    std::fs::write(installation.join("installation.json"), shape).unwrap();
+    let port = free_port().to_string();
+    let said = refused(&["up", "--data-dir", &text(&installation), "--port", &port]);
+    assert!(said.contains("is the device mounted?"), "{said}");
+    assert!(!installation.join("mds").exists());
+}

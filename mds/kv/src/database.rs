@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use sluice_env::Env;
 
-use crate::embedded::{Embedded, EmbeddedOptions};
+use crate::embedded::{Embedded, EmbeddedOptions, is_store};
 use crate::faults::Faults;
 use crate::foundation::{Foundation, FoundationOptions};
 use crate::memory::Memory;
@@ -58,6 +58,11 @@ impl Database {
     pub fn open_embedded(env: Env, dir: &Path, options: EmbeddedOptions) -> Result<Self, KvError> {
         let store = Embedded::open(env.clone(), dir, &options)?;
         Ok(Self::new(env, Backend::Embedded(Arc::new(store))))
+    }
+
+    /// Whether there is a store in `dir`, which [`Self::open_embedded`] would make otherwise.
+    pub fn is_embedded(dir: &Path) -> bool {
+        is_store(dir)
     }
 
     /// Opens a file system's store in a FoundationDB cluster, making it as needed. A cluster that does not answer

@@ -59,7 +59,7 @@ pub enum KvError {
     #[error("{} is in use by another process", dir.display())]
     InUse { dir: PathBuf },
     /// The directory holds something, and it is not a store.
-    #[error("{} is not empty and is not a metadata store", dir.display())]
+    #[error("{} is not empty and is not a metadata store: give an empty directory, or the right one", dir.display())]
     Foreign { dir: PathBuf },
     /// The directory was written by a newer release.
     #[error("{} has format {found}, newer than {supported}, the newest this release reads", dir.display())]

@@ -52,6 +52,11 @@ pub(crate) fn io_error(doing: &str, path: &Path, error: &io::Error) -> KvError {
     KvError::Io { what: format!("{doing} {}: {error}", path.display()) }
 }
 
+/// Is there a store in `dir`, whole or damaged? One whose creation was interrupted is none yet.
+pub(crate) fn is_store(dir: &Path) -> bool {
+    dir.join(ENGINE).is_dir() || dir.join(FORMAT_FILE).exists() && !dir.join(ENGINE_DRAFT).exists()
+}
+
 impl Directory {
     /// Locks `dir`, creating it if needed, and refuses what is not a store of a known format.
     pub(crate) fn open(dir: &Path) -> Result<Self, KvError> {

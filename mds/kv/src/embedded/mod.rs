@@ -18,6 +18,7 @@ use sluice_env::Env;
 use crate::store::{Request, Shared, Store};
 use crate::{Committed, KeyRange, KeyValue, KvError, Room};
 use committer::Core;
+pub(crate) use directory::is_store;
 use engine::{Engine, Snapshot};
 
 /// How the embedded store is tuned.
