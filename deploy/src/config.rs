@@ -312,6 +312,24 @@ mod tests {
         }
     }
 
+    #[test]
+    fn what_would_do_nothing_is_found_by_the_check() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, key) = (dir.path().join("c.toml"), dir.path().join("k"));
+        sluice_rpc::ClusterKey::generate(&sluice_env::Env::system()).write(&key).unwrap();
+        let with = |more: &str| {
+            let text = format!("[mds]\ndata-dir = \"/d\"\nkey = \"{}\"\n{more}", key.display());
+            fs::write(&file, text).unwrap();
+            check(&file, true).map_err(|error| format!("{error:#}"))
+        };
+        with("").unwrap();
+        with("store = \"foundationdb\"\nstandby = true\nfdb-name = \"a\"").unwrap();
+        for (more, option) in [("standby = true", "--standby"), ("fdb-name = \"a\"", "--fdb-name")] {
+            let said = with(more).unwrap_err();
+            assert!(said.contains(option) && said.contains("FoundationDB") | said.contains("does nothing"), "{said}");
+        }
+    }
+
     /// The files in deploy/config: good as they are, every option is in them, and what is commented out says the
     /// default.
     #[test]

@@ -77,6 +77,7 @@ impl Installation {
                 found.store.again(&store.clone().absolute()?).with_context(|| dir.display().to_string())?
             }
         };
+        store.fits(false)?;
         if found.is_none() {
             begin(dir)?;
         }

@@ -74,6 +74,7 @@ pub(crate) async fn run(options: cli::Mds) -> Result<()> {
 /// Nobody asks a unit's first start whether it may make a file system, and a device that is not mounted looks like one. So
 /// it says what it does, but to `up`, which remembers whether there was one.
 fn look(place: &Place, options: &cli::Mds) -> Result<()> {
+    options.store.fits(options.standby)?;
     let told = [options.key.as_deref(), options.config.as_deref()];
     let is_there = place.check_found(options.existing, &told)?;
     if !is_there && !options.child.stop_with_stdin {
@@ -106,6 +107,7 @@ fn key(options: &cli::Mds) -> Result<ClusterKey> {
 
 /// Whether a start with these options would find what it needs.
 pub(crate) fn check(options: &cli::Mds) -> Result<()> {
+    options.store.fits(options.standby)?;
     key(options).map(drop)
 }
 

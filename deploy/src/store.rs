@@ -32,6 +32,33 @@ impl Store {
         self.fdb_name.as_deref().unwrap_or(NAME)
     }
 
+    /// Refuses options that would do nothing with metadata in the data directory: whoever gives them takes it for another.
+    pub(crate) fn fits(&self, standby: bool) -> Result<()> {
+        if self.kind() == StoreKind::Foundationdb {
+            return Ok(());
+        }
+        if standby {
+            bail!(
+                "--standby is for metadata in FoundationDB (--store foundationdb): with metadata in the data directory a second server is another file system, and takes over nothing"
+            );
+        }
+        let given = [
+            ("--fdb-cluster-file", self.fdb_cluster_file.is_some()),
+            ("--fdb-library", self.fdb_library.is_some()),
+            ("--fdb-name", self.fdb_name.is_some()),
+            ("--fdb-tls-certificate", self.fdb_tls_certificate.is_some()),
+            ("--fdb-tls-key", self.fdb_tls_key.is_some()),
+            ("--fdb-tls-ca", self.fdb_tls_ca.is_some()),
+            ("--fdb-tls-verify-peers", self.fdb_tls_verify_peers.is_some()),
+        ];
+        match given.into_iter().find(|(_, is_given)| *is_given) {
+            Some((option, _)) => bail!(
+                "{option} does nothing with metadata in the data directory: say --store foundationdb (key `store`), or leave it out"
+            ),
+            None => Ok(()),
+        }
+    }
+
     /// The same wherever it is read: it is remembered.
     pub(crate) fn absolute(mut self) -> Result<Self> {
         let files = [
@@ -59,6 +86,7 @@ impl Store {
         if given.fdb_name.is_some() && given.name() != self.name() {
             bail!("its metadata is {}: leave --fdb-name out", self.described());
         }
+        Self { store: self.store, ..given.clone() }.fits(false)?;
         let given = given.clone();
         Ok(Self {
             store: self.store,
@@ -194,6 +222,7 @@ impl Place {
 
     /// Opens it, once.
     pub(crate) async fn open(&self, env: &Env) -> Result<Database> {
+        self.options.fits(self.standby)?;
         match self.options.kind() {
             StoreKind::Embedded => embedded(env, &self.metadata(), self.cache),
             StoreKind::Foundationdb => {
@@ -296,6 +325,19 @@ mod tests {
         let arguments = in_cluster("fs").arguments().unwrap();
         let wanted = "--store foundationdb --fdb-name fs --fdb-cluster-file /etc/a.cluster";
         assert_eq!(arguments.join(" "), wanted);
+    }
+
+    #[test]
+    fn options_of_a_cluster_are_refused_without_one() {
+        let without = Store { store: None, ..in_cluster("fs") };
+        let said = without.fits(false).unwrap_err().to_string();
+        assert!(said.starts_with("--fdb-cluster-file does nothing"), "{said}");
+        let said = Store::default().fits(true).unwrap_err().to_string();
+        assert!(said.starts_with("--standby is for metadata in FoundationDB"), "{said}");
+        assert!(Store::default().again(&without).is_err(), "an installation in a data directory");
+        in_cluster("fs").fits(true).unwrap();
+        in_cluster("fs").again(&without).unwrap();
+        Store::default().fits(false).unwrap();
     }
 
     /// Two trees; one that was made with one stays so, whoever opens it (`mds/kv/tests/embedded.rs`).
