@@ -9,7 +9,7 @@
 
 mod judge;
 mod mounts;
-mod network;
+pub(crate) mod network;
 mod sending;
 
 use std::time::SystemTime;

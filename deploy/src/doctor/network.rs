@@ -1,5 +1,6 @@
 //! Whether this host reaches everybody.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
@@ -49,19 +50,8 @@ fn fingerprint(reach: &cli::Reach) -> String {
 
 /// Connects to each address of each data server, as a client does.
 pub(super) async fn to_data_servers(status: &ADMIN_STATUS_resok) -> Vec<Finding> {
-    let all: Vec<(u32, SocketAddr)> = status
-        .data_servers
-        .iter()
-        // What is away is told anyway.
-        .filter(|server| server.connected)
-        .flat_map(|server| {
-            let addresses = server.addresses.iter().filter_map(|address| {
-                Some(SocketAddr::new(text(&address.host).parse().ok()?, u16::try_from(address.port).ok()?))
-            });
-            addresses.map(|address| (server.id, address))
-        })
-        .collect();
-    let mut findings = Vec::new();
+    let all = addresses(status);
+    let mut findings = twins(&all);
     let mut sizes = Vec::new();
     for some in all.chunks(AT_ONCE) {
         let tries: Vec<_> = some
@@ -91,8 +81,37 @@ pub(super) async fn to_data_servers(status: &ADMIN_STATUS_resok) -> Vec<Finding>
     findings
 }
 
+/// Of each data server that is connected: what is away is told anyway.
+fn addresses(status: &ADMIN_STATUS_resok) -> Vec<(u32, SocketAddr)> {
+    let connected = status.data_servers.iter().filter(|server| server.connected);
+    let all = connected.flat_map(|server| {
+        let addresses = server.addresses.iter().filter_map(|address| {
+            Some(SocketAddr::new(text(&address.host).parse().ok()?, u16::try_from(address.port).ok()?))
+        });
+        addresses.map(|address| (server.id, address))
+    });
+    all.collect()
+}
+
+/// Data servers at one address: clients get stuck with the handles of all but one.
+fn twins(all: &[(u32, SocketAddr)]) -> Vec<Finding> {
+    let mut at: BTreeMap<SocketAddr, BTreeSet<u32>> = BTreeMap::new();
+    for (id, address) in all {
+        at.entry(*address).or_default().insert(*id);
+    }
+    at.retain(|_, ids| ids.len() > 1);
+    let finding = |(address, ids): (SocketAddr, BTreeSet<u32>)| {
+        let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
+        Finding::problem(format!(
+            "data servers {} tell clients the same address {address}: clients reach one of them, and get stuck with files of the others; give each an address or a port of its own (listen, advertise) and restart it",
+            ids.join(" and ")
+        ))
+    };
+    at.into_iter().map(finding).collect()
+}
+
 /// The largest packet on the way there, where the system tells.
-fn probe(address: SocketAddr) -> std::io::Result<Option<u32>> {
+pub(crate) fn probe(address: SocketAddr) -> std::io::Result<Option<u32>> {
     let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
     let size = getsockopt(&stream, sockopt::IpMtu).ok();
     Ok(size.and_then(|size| u32::try_from(size).ok()))
@@ -188,6 +207,17 @@ mod tests {
             found.what.starts_with(&format!("this host does not reach data server 2 at {gone}")),
             "{found:?}"
         );
+    }
+
+    #[test]
+    fn data_servers_at_one_address_are_a_problem() {
+        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let (a, b) = (at("10.0.0.1:2050"), at("10.0.0.1:2051"));
+        assert_eq!(twins(&[(1, a), (2, b), (1, a)]), []);
+        let [found] = &twins(&[(1, a), (2, b), (3, a)])[..] else { panic!() };
+        assert_eq!(found.level, super::super::Level::Problem);
+        let wanted = "data servers 1 and 3 tell clients the same address 10.0.0.1:2050";
+        assert!(found.what.starts_with(wanted), "{found:?}");
     }
 
     #[test]

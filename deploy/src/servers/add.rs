@@ -1,13 +1,16 @@
 //! `sluice ds add`: what is looked at before a data server is first started, and its registration.
 
+use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde_json::json;
+use sluice_xdr::control::{ctl_address, ctl_server};
 
 use super::ask;
+use crate::doctor::network::probe;
 use crate::out::aside;
 use crate::reach::Admin;
 use crate::status::{address, size};
@@ -21,7 +24,7 @@ const DRAIN: Duration = Duration::from_secs(5);
 pub(super) async fn run(options: &cli::Serve, as_json: bool) -> Result<()> {
     logs::start();
     descriptors::raise();
-    let (addresses, _) = ds::addresses(options)?;
+    let (addresses, advertised) = ds::addresses(options)?;
     let mds = &options.mds;
     let admin = Admin::connect_to_any(&addresses, ds::key(options)?)
         .await
@@ -41,6 +44,9 @@ pub(super) async fn run(options: &cli::Serve, as_json: bool) -> Result<()> {
     }
     let id = u32::from(server.status().store_id);
     let after = ask(&admin).await?;
+    for warning in doubts(id, &advertised, &after.servers).await {
+        aside(format_args!("warning: {warning}"));
+    }
     server.shutdown(DRAIN).await;
     let known = before.servers.iter().any(|known| known.status.id == id);
     let Some(new) = after.servers.iter().find(|server| server.status.id == id) else {
@@ -66,6 +72,32 @@ pub(super) async fn run(options: &cli::Serve, as_json: bool) -> Result<()> {
     Ok(())
 }
 
+/// What is wrong with the addresses that clients are told, while this one still serves.
+async fn doubts(id: u32, advertised: &[SocketAddr], known: &[ctl_server]) -> Vec<String> {
+    let mut doubts = Vec::new();
+    for told in advertised {
+        let is_at = |at: &ctl_address| at.host == told.ip().to_string() && at.port == u32::from(told.port());
+        let twin = known
+            .iter()
+            .map(|server| &server.status)
+            .find(|other| other.id != id && other.connected && other.addresses.iter().any(is_at));
+        if let Some(twin) = twin {
+            doubts.push(format!(
+                "clients are told {told}, and of data server {} too: give each an address or a port of its own (--listen, --advertise)",
+                twin.id
+            ));
+        }
+        let told = *told;
+        if let Ok(Err(error)) = tokio::task::spawn_blocking(move || probe(told)).await {
+            doubts.push(format!(
+                "clients are told {told}, where this host reaches nobody ({error}): is --advertise right, does a firewall block port {}/tcp?",
+                told.port()
+            ));
+        }
+    }
+    doubts
+}
+
 /// Whether a store may be made there. What the store itself refuses it refuses later: what is somebody else's.
 fn fit(dir: &Path) -> Result<()> {
     let found = std::fs::metadata(dir).with_context(|| {
@@ -82,8 +114,7 @@ fn fit(dir: &Path) -> Result<()> {
         ));
     }
     let probe = dir.join("store");
-    ds::make_store(&probe)
-        .with_context(|| format!("cannot make {}: is it this user's?", probe.display()))
+    ds::make_store(&probe).with_context(|| format!("cannot make {}: is it this user's?", probe.display()))
 }
 
 /// How it is run from now on.
@@ -97,6 +128,29 @@ fn command(options: &cli::Serve) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn an_address_that_another_has_or_nobody_is_reached_at_is_warned_of() {
+        let here = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let here = here.local_addr().map(|at| (here, at)).unwrap();
+        let server = |id, at: SocketAddr| {
+            let mut server = ctl_server::default();
+            (server.status.id, server.status.connected) = (id, true);
+            server.status.addresses =
+                vec![ctl_address { host: at.ip().to_string().into(), port: at.port().into() }];
+            server
+        };
+        let (mine, other) = (server(1, here.1), server(2, here.1));
+        assert_eq!(doubts(1, &[here.1], std::slice::from_ref(&mine)).await, Vec::<String>::new());
+        let said = doubts(1, &[here.1, gone], &[mine, other]).await;
+        assert_eq!(said.len(), 2, "{said:?}");
+        assert!(said[0].contains("and of data server 2 too"), "{said:?}");
+        assert!(
+            said[1].contains(&format!("clients are told {gone}, where this host reaches nobody")),
+            "{said:?}"
+        );
+    }
 
     #[test]
     fn what_is_no_place_for_a_store_is_said_before_one_is_made() {

@@ -259,7 +259,24 @@ impl Control {
             capacity_gib = args.capacity.total_bytes >> 30,
             "data server registered"
         );
+        self.warn_of_twins(store.id, &view.addresses);
         crate::layout::garbage::poke(&self.mds);
+    }
+
+    /// Two at one address: clients reach one of them with the handles of both.
+    fn warn_of_twins(&self, id: StoreId, addresses: &[SocketAddr]) {
+        for other in self.mds.data_servers.all() {
+            let view = other.view();
+            let shared = view.addresses.iter().find(|address| addresses.contains(address));
+            if let Some(address) = shared.filter(|_| other.id != id && other.connection().is_some()) {
+                tracing::warn!(
+                    %address,
+                    data_server = id.0,
+                    other = other.id.0,
+                    "two data servers tell clients the same address, and one of them is not reached: give each its own (listen, advertise)"
+                );
+            }
+        }
     }
 
     fn grant(&self, store: &StoreHandle, pending: &[PendingFence]) -> REGISTER_res {

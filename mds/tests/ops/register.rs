@@ -19,17 +19,22 @@ async fn register_as(world: &World, host: &str, protocol: u32, newest_epoch: u32
     let dialler =
         sluice_rpc::Client::new(world.env.clone(), world.net.host(host)).with_key(world.key.clone());
     let link = dialler.dial(world.addr).await.unwrap();
-    let args = REGISTER_args {
-        protocol,
-        store: ctl_uuid([protocol as u8 + 100; 16]),
+    let args = REGISTER_args { protocol, newest_epoch, ..arguments(protocol as u8 + 100) };
+    call(&link, CONTROL_REGISTER, &args).await.unwrap()
+}
+
+/// Of a data server of this store, at the address that all of them have here.
+fn arguments(store: u8) -> REGISTER_args {
+    REGISTER_args {
+        protocol: CTL_PROTOCOL,
+        store: ctl_uuid([store; 16]),
         cluster: ctl_uuid::default(),
         incarnation: ctl_uuid::default(),
         addresses: vec![ctl_address { host: "10.9.9.9".into(), port: 2050 }],
         capacity: ctl_capacity::default(),
         version: "other".into(),
-        newest_epoch,
-    };
-    call(&link, CONTROL_REGISTER, &args).await.unwrap()
+        newest_epoch: 0,
+    }
 }
 
 #[test]
@@ -112,6 +117,26 @@ fn one_that_goes_on_asking_is_logged_once() {
         world.sleep(Duration::from_secs(601)).await;
         register(&world, "new", CTL_PROTOCOL + 1).await;
         assert_eq!(refused(), 4);
+    });
+}
+
+#[test]
+fn two_at_one_address_are_warned_of() {
+    simulate(6, async |world: World| {
+        let (log, _logged) = Log::of_this_thread();
+        let warned = || log.lines().iter().filter(|line| line.contains("the same address")).count();
+        let dialler =
+            sluice_rpc::Client::new(world.env.clone(), world.net.host("ds9")).with_key(world.key.clone());
+        let mut links = Vec::new();
+        for (store, elsewhere, wanted) in [(1, false, 0), (2, true, 0), (3, false, 1)] {
+            let link = dialler.dial(world.addr).await.unwrap();
+            let mut args = arguments(store);
+            args.addresses[0].port += u32::from(elsewhere);
+            let answer: REGISTER_res = call(&link, CONTROL_REGISTER, &args).await.unwrap();
+            assert!(matches!(answer, REGISTER_res::CTL_OK(_)), "{answer:?}");
+            assert_eq!(warned(), wanted);
+            links.push(link);
+        }
     });
 }
 
