@@ -19,6 +19,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use sluice_env::BoxFuture;
+use sluice_namespace::stable_storage::StoreState;
 use sluice_namespace::{Credential, DirectoryUpdate, FsError, LayoutPolicy, Request, SetAttr};
 use sluice_rpc::{Call, Frame, Program, Reply};
 use sluice_state::client::{ClientInfo, ImplementationId};
@@ -214,11 +215,26 @@ impl Admin {
                 }
             }
         };
+        if let Some(few) = set.and_then(|policy| self.too_few(&policy)) {
+            return refuse(few);
+        }
         match self.apply(&args.path, set, keeps_inline).await {
             Ok(Some(policy)) => ADMIN_POLICY_res::CTL_OK(policy.to_string().into()),
             Ok(None) => refuse("not a directory".to_owned()),
             Err(error) => refuse(error.to_string()),
         }
+    }
+
+    /// Why no file of this policy could be made. Before there are data servers anything may be said of those to come.
+    fn too_few(&self, policy: &LayoutPolicy) -> Option<String> {
+        let mut all = self.mds.data_servers.all();
+        all.retain(|store| store.view().intent == StoreState::Active);
+        let (active, mirrors) = (all.len(), policy.mirrors);
+        (active > 0 && usize::from(mirrors) > active).then(|| {
+            format!(
+                "mirrors={mirrors} needs {mirrors} data servers, and {active} take new files (active in `sluice ds list`): add some first, or take fewer mirrors"
+            )
+        })
     }
 
     /// Sets the policy of a directory if one is given; the policy it has then.

@@ -54,6 +54,8 @@ pub(crate) struct Registry {
     pub(super) told: Notify,
     /// Held by choices of data servers that are not committed yet.
     placing: Mutex<Placing>,
+    /// When it was last said that a file found no place.
+    pub(crate) unplaced: Mutex<Option<Time>>,
 }
 
 /// A choice of data servers is on its way into the store: kept until the transaction that takes it is over.
@@ -150,6 +152,7 @@ impl Registry {
             epochs: RwLock::new(epochs),
             next_request: AtomicU64::new(1),
             refused: Mutex::default(),
+            unplaced: Mutex::default(),
             looks: Looks::default(),
             cursor: AtomicU64::new(env.random.u64()),
             told: Notify::new(),

@@ -46,6 +46,9 @@ use crate::error::fs_status;
 use crate::server::Mds;
 use placement::Candidate;
 
+/// Nanoseconds after which it is said again that a file found no place.
+const UNPLACED_AGAIN: u64 = 60 * 1_000_000_000;
+
 /// Chooses data servers for a new file under `policy` and names its data files. No round trip.
 ///
 /// # Errors
@@ -54,7 +57,7 @@ use placement::Candidate;
 pub(crate) async fn place(mds: &Arc<Mds>, policy: &LayoutPolicy) -> Result<Placed, nfsstat4> {
     let Candidates { list: candidates, placing } = candidates(mds);
     if candidates.is_empty() {
-        return Err(nobody(mds));
+        return Err(nobody(mds, policy.mirrors.into(), 0));
     }
     let mirrors = match policy.mirrors {
         0 => mds.config.policy.mirrors,
@@ -63,7 +66,9 @@ pub(crate) async fn place(mds: &Arc<Mds>, policy: &LayoutPolicy) -> Result<Place
     let policy = LayoutPolicy { mirrors, ..*policy };
     let id = mds.next_data_file().await.map_err(|error| fs_status(&error))?;
     let placed = placement::place(id, policy, &candidates, turn(mds), mds.config.first_component);
-    placed.map(|layout| Placed { layout, placing }).ok_or_else(|| nobody(mds))
+    placed
+        .map(|layout| Placed { layout, placing })
+        .ok_or_else(|| nobody(mds, mirrors.into(), candidates.len()))
 }
 
 /// The same placement with fresh data files, for a truncation to zero.
@@ -73,7 +78,9 @@ pub(crate) async fn place(mds: &Arc<Mds>, policy: &LayoutPolicy) -> Result<Place
 pub(crate) async fn fresh(mds: &Arc<Mds>, old: &Layout) -> Result<Placed, nfsstat4> {
     let id = mds.next_data_file().await.map_err(|error| fs_status(&error))?;
     let Candidates { list, placing } = candidates(mds);
-    let layout = placement::renewed(id, old, &list, turn(mds)).ok_or_else(|| nobody(mds))?;
+    let mirrors = old.components.iter().map(|component| component.mirrors).max().unwrap_or_default();
+    let layout =
+        placement::renewed(id, old, &list, turn(mds)).ok_or_else(|| nobody(mds, mirrors, list.len()))?;
     Ok(Placed { layout, placing })
 }
 
@@ -111,8 +118,20 @@ pub(crate) fn turn(mds: &Mds) -> u64 {
     mds.data_servers.cursor.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Why there is no place: a data server that is away may have some, full ones have none.
-fn nobody(mds: &Mds) -> nfsstat4 {
+/// Why there is no place for `mirrors` where `usable` take new files: a data server that is away may have some, full ones have
+/// none. An administrator may not look at what clients are told.
+fn nobody(mds: &Mds, mirrors: u16, usable: usize) -> nfsstat4 {
+    let now = mds.now();
+    let mut told = mds.data_servers.unplaced.lock();
+    if told.is_none_or(|before| now.since(before) > UNPLACED_AGAIN) {
+        *told = Some(now);
+        tracing::warn!(
+            mirrors = mirrors.max(1),
+            data_servers = usable,
+            "a new file found no place: its policy wants more mirrors than data servers take new files; see sluice ds list and sluice policy"
+        );
+    }
+    drop(told);
     let mut known = mds.data_servers.all();
     known.retain(|store| store.view().intent == StoreState::Active);
     if !known.is_empty() && known.iter().all(|store| store.serves()) {

@@ -5,6 +5,7 @@ use sluice_xdr::control::*;
 use sluice_xdr::nfs4::*;
 use sluice_xdr::{Decode, Encode, from_bytes, to_frame};
 
+use crate::failed_store::Log;
 use crate::harness::*;
 
 pub async fn ask<A: Encode, R: Decode>(world: &World, procedure: u32, arguments: &A) -> R {
@@ -102,6 +103,48 @@ fn an_evicted_client_holds_nothing_and_is_fenced() {
         assert!(layouts(&world, "f").await.unwrap().is_empty());
         let again = evict(&world, a.id).await;
         assert!(matches!(again, ADMIN_EVICT_res::Default(ctl_status::CTL_ERR_NOENT, _)), "{again:?}");
+    });
+}
+
+async fn policy(world: &World, set: &'static str) -> Result<String, String> {
+    let arguments = ADMIN_POLICY_args { path: "/".into(), policy: set.into() };
+    let text = |bytes: bytes::Bytes| String::from_utf8(bytes.to_vec()).unwrap();
+    match ask(world, ADMIN_POLICY, &arguments).await {
+        ADMIN_POLICY_res::CTL_OK(policy) => Ok(text(policy)),
+        ADMIN_POLICY_res::Default(_, why) => Err(text(why)),
+    }
+}
+
+#[test]
+fn more_mirrors_than_data_servers_are_refused() {
+    simulate(10, async |mut world: World| {
+        let few = policy(&world, "small,mirrors=2").await.unwrap_err();
+        assert!(few.starts_with("mirrors=2 needs 2 data servers, and 1 take new files"), "{few}");
+        world.add_data_server("ds2").await;
+        assert_eq!(policy(&world, "small,mirrors=2").await.unwrap(), "small,mirrors=2");
+        assert!(policy(&world, "small,mirrors=3").await.is_err());
+    });
+}
+
+/// A data server was drained after the policy was set.
+#[test]
+fn who_finds_no_place_is_told_of_once_a_minute() {
+    let two = sluice_namespace::LayoutPolicy { mirrors: 2, ..at_data_servers().policy };
+    let config = sluice_mds::Config { policy: two, ..at_data_servers() };
+    simulate_with(11, config, async |world: World| {
+        let client = world.client("a").await;
+        let (log, _logged) = Log::of_this_thread();
+        let told = || log.lines().iter().filter(|line| line.contains("a new file found no place")).count();
+        for minutes in 1..=2 {
+            for _ in 0..10 {
+                let made = vec![putrootfh(), open_create("new", b"o", BOTH, 0)];
+                assert_eq!(client.status(made).await, nfsstat4::NFS4ERR_NOSPC);
+            }
+            assert_eq!(told(), minutes);
+            world.sleep(std::time::Duration::from_secs(40)).await;
+            client.ok(Vec::new()).await;
+            world.sleep(std::time::Duration::from_secs(21)).await;
+        }
     });
 }
 
