@@ -81,7 +81,7 @@ pub(crate) struct Up {
     /// Where everything is kept [default: /var/lib/sluice as root, else the user's data directory]
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
-    /// Data servers to run; may grow from one start to the next, never shrink [default: as before, 4 at first]
+    /// Data servers to run; may grow from one start to the next, and shrinks no further than to those with data [default: as before, 4 at first]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) data_servers: Option<u16>,
     /// Address that clients mount

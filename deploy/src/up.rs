@@ -27,6 +27,9 @@ const RESTART: (Duration, Duration) = (Duration::from_millis(200), Duration::fro
 /// A child that ran for so long was well: its next start does not wait for what went before.
 const STEADY: Duration = Duration::from_secs(3);
 
+/// What chooses the ports that clients reach.
+const PORT: &str = "--port (and mount with port=)";
+
 /// One child and how it is started.
 struct Role {
     name: String,
@@ -37,16 +40,25 @@ pub(crate) async fn run(options: cli::Up) -> Result<()> {
     logs::start();
     let dir = options.data_dir.clone().map_or_else(installation::default_dir, Ok)?;
     let mds = SocketAddr::new(options.listen, options.port);
-    free(mds)?;
-    let installation = Installation::open(&dir, options.data_servers, mds, &options.store)?;
+    // Whatever is in the way is found before anything is written: it may be another `up` at work here.
+    let mut held = installation::hold(&dir)?;
+    let installation = Installation::plan(&dir, options.data_servers, mds, &options.store)?;
     if installation.started > 0 {
         Place::new(&dir.join("mds"), &installation.store).check_found(true, &[])?;
     }
-    let key = ClusterKey::read(&installation::key_file(&dir))?;
     let roles = roles(&dir, &options, &installation)?;
-    for address in roles.iter().skip(1).filter_map(|role| role.listen()) {
-        free(address)?;
+    free(mds, PORT)?;
+    for (option, option_of_up) in [("--listen", PORT), ("--metrics", "--metrics")] {
+        for address in roles.iter().filter_map(|role| role.address(option)).filter(|address| *address != mds)
+        {
+            free(address, option_of_up)?;
+        }
     }
+    installation.begin(&dir)?;
+    if held.is_none() {
+        held = installation::hold(&dir)?;
+    }
+    let key = ClusterKey::read(&installation::key_file(&dir))?;
     let (stopping, _) = tokio::sync::watch::channel(false);
     let mut keepers = tokio::task::JoinSet::new();
     for role in roles {
@@ -76,14 +88,15 @@ pub(crate) async fn run(options: cli::Up) -> Result<()> {
     say!("stopping ({why})");
     stopping.send_replace(true);
     while keepers.join_next().await.is_some() {}
+    drop(held);
     say!("stopped; `sluice up` resumes here");
     Ok(())
 }
 
-fn free(address: SocketAddr) -> Result<()> {
+fn free(address: SocketAddr, option: &str) -> Result<()> {
     match std::net::TcpListener::bind(address) {
         Ok(_) => Ok(()),
-        Err(error) => bail!(ports::explain("--port (and mount with port=)", address, &error)),
+        Err(error) => bail!(ports::explain(option, address, &error)),
     }
 }
 
@@ -175,8 +188,8 @@ fn text(path: &Path) -> Result<String> {
 }
 
 impl Role {
-    fn listen(&self) -> Option<SocketAddr> {
-        let at = self.arguments.iter().position(|argument| argument == "--listen")?;
+    fn address(&self, option: &str) -> Option<SocketAddr> {
+        let at = self.arguments.iter().position(|argument| argument == option)?;
         self.arguments.get(at + 1)?.parse().ok()
     }
 

@@ -135,3 +135,29 @@ fn no_file_system_is_made_where_one_may_have_been() {
     assert!(said.contains("is the device mounted?"), "{said}");
     assert!(!installation.join("mds").exists());
 }
+
+/// Another one may be at work there.
+#[test]
+fn an_installation_is_left_as_it_is_by_a_start_that_fails() {
+    let dir = tempfile::tempdir().unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (data, port) = (dir.path().join("up"), taken.local_addr().unwrap().port().to_string());
+    let up = |more: &[&str]| {
+        let line = ["up", "--data-dir", data.to_str().unwrap(), "--port", &port];
+        let outcome = sluice(&[&line, more].concat());
+        assert_eq!(outcome.status.code(), Some(1));
+        String::from_utf8(outcome.stderr).unwrap()
+    };
+    assert!(up(&[]).contains("choose another port"));
+    assert!(!data.exists());
+    std::fs::create_dir(&data).unwrap();
+    let held = std::fs::File::open(&data).unwrap();
+    held.try_lock().unwrap();
+    let shape = r#"{"format": 1, "data_servers": 1, "started": 0, "mds": "127.0.0.1:2049"}"#;
+    std::fs::write(data.join("installation.json"), shape).unwrap();
+    let said = up(&["--data-servers", "3"]);
+    assert!(said.contains("another `sluice up` runs with"), "{said}");
+    drop(held);
+    assert!(up(&["--data-servers", "3"]).contains("choose another port"));
+    assert_eq!(std::fs::read_to_string(data.join("installation.json")).unwrap(), shape);
+}
