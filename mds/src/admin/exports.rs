@@ -1,5 +1,6 @@
 //! Exports: showing and changing them.
 
+use std::net::SocketAddr;
 use std::str;
 
 use bytes::Bytes;
@@ -24,7 +25,7 @@ impl Admin {
         })
     }
 
-    pub(super) async fn export(&self, args: ADMIN_EXPORT_args) -> ADMIN_EXPORT_res {
+    pub(super) async fn export(&self, args: ADMIN_EXPORT_args, from: SocketAddr) -> ADMIN_EXPORT_res {
         let refuse = |status, why: String| ADMIN_EXPORT_res::Default(status, why.into());
         let rules = match args.rules.iter().map(rule).collect::<Result<Vec<_>, _>>() {
             Ok(rules) => rules,
@@ -41,7 +42,7 @@ impl Admin {
                 );
             }
         };
-        match self.mds.change_exports(args.version, &args.path, change).await {
+        match self.mds.change_exports(args.version, &args.path, change, from).await {
             Ok(recalled) => ADMIN_EXPORT_res::CTL_OK(u32::try_from(recalled).unwrap_or(u32::MAX)),
             Err(error) => {
                 let status = match error {

@@ -13,6 +13,7 @@ mod scrub;
 mod servers;
 mod why;
 
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -50,7 +51,7 @@ impl Program for Admin {
             match call.procedure {
                 ADMIN_NULL => Reply::Success(Frame::default()),
                 ADMIN_STATUS => encode(&self.status(&call).await),
-                ADMIN_POLICY => answer(&call, async |args| self.policy(args).await).await,
+                ADMIN_POLICY => answer(&call, async |args| self.policy(args, from(&call)).await).await,
                 ADMIN_LAYOUTS => answer(&call, async |args| self.layouts(args).await).await,
                 ADMIN_RECALL => answer(&call, async |args| self.recall(args).await).await,
                 ADMIN_EVICT => answer(&call, async |args| self.evict(args).await).await,
@@ -61,7 +62,7 @@ impl Program for Admin {
                 ADMIN_PROXIED => encode(&self.proxied()),
                 ADMIN_WHY => answer(&call, async |args| self.why(args).await).await,
                 ADMIN_QUOTAS => answer(&call, async |args| self.quotas(args).await).await,
-                ADMIN_QUOTA => answer(&call, async |args| self.quota(args).await).await,
+                ADMIN_QUOTA => answer(&call, async |args| self.quota(args, from(&call)).await).await,
                 ADMIN_SERVERS => encode(&self.servers().await),
                 ADMIN_DRAIN => answer(&call, async |args| self.drain(args).await).await,
                 ADMIN_REMOVE => answer(&call, async |args| self.remove(args).await).await,
@@ -69,7 +70,7 @@ impl Program for Admin {
                 ADMIN_KEYS => answer(&call, async |args| self.keys(args).await).await,
                 ADMIN_AUDIT => answer(&call, async |args| self.audit(args).await).await,
                 ADMIN_SCRUB => answer(&call, async |args| self.scrub(args).await).await,
-                ADMIN_EXPORT => answer(&call, async |args| self.export(args).await).await,
+                ADMIN_EXPORT => answer(&call, async |args| self.export(args, from(&call)).await).await,
                 _ => Reply::ProcUnavail,
             }
         })
@@ -82,6 +83,11 @@ async fn answer<A: Decode, R: Encode>(call: &Call, run: impl AsyncFnOnce(A) -> R
         Ok(args) => encode(&run(args).await),
         Err(_) => Reply::GarbageArgs,
     }
+}
+
+/// Who asks, for the log: changes are traced to a host.
+fn from(call: &Call) -> SocketAddr {
+    call.connection.peer()
 }
 
 fn encode<R: Encode>(result: &R) -> Reply {
@@ -198,7 +204,7 @@ impl Admin {
         }
     }
 
-    async fn policy(&self, args: ADMIN_POLICY_args) -> ADMIN_POLICY_res {
+    async fn policy(&self, args: ADMIN_POLICY_args, from: SocketAddr) -> ADMIN_POLICY_res {
         let refuse = |why: String| ADMIN_POLICY_res::Default(ctl_status::CTL_ERR_INVAL, why.into());
         // Who does not speak of inline files leaves them as they are.
         let keeps_inline = !args.policy.windows(7).any(|part| part == b"inline=");
@@ -219,7 +225,13 @@ impl Admin {
             return refuse(few);
         }
         match self.apply(&args.path, set, keeps_inline).await {
-            Ok(Some(policy)) => ADMIN_POLICY_res::CTL_OK(policy.to_string().into()),
+            Ok(Some(policy)) => {
+                if set.is_some() {
+                    let path = String::from_utf8_lossy(&args.path);
+                    tracing::info!(%from, %path, %policy, "an administrator set a layout policy");
+                }
+                ADMIN_POLICY_res::CTL_OK(policy.to_string().into())
+            }
             Ok(None) => refuse("not a directory".to_owned()),
             Err(error) => refuse(error.to_string()),
         }

@@ -1,6 +1,7 @@
 //! Quotas: showing and changing them.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use bytes::Bytes;
 use sluice_namespace::{Charged, FileId, FsError, Limit, Limits, Quota, Subject, TreeState, Usage};
@@ -126,9 +127,12 @@ impl Admin {
         }))
     }
 
-    pub(super) async fn quota(&self, args: ADMIN_QUOTA_args) -> ADMIN_QUOTA_res {
+    pub(super) async fn quota(&self, args: ADMIN_QUOTA_args, from: SocketAddr) -> ADMIN_QUOTA_res {
         match self.change_quota(&args).await {
-            Ok(()) => ADMIN_QUOTA_res::CTL_OK,
+            Ok(()) => {
+                trace(&args, from);
+                ADMIN_QUOTA_res::CTL_OK
+            }
             Err(Refusal::Store(error @ FsError::Kv(_))) => ADMIN_QUOTA_res::Default(
                 ctl_status::CTL_ERR_AGAIN,
                 format!("the metadata store does not answer: {error}").into(),
@@ -161,6 +165,34 @@ impl Admin {
             ctl_quota_action::QUOTA_REMOVE => self.mds.remove_quota(&whose).await,
             _ => Err(FsError::Invalid.into()),
         }
+    }
+}
+
+/// What was done, to whom, by which host.
+fn trace(args: &ADMIN_QUOTA_args, from: SocketAddr) {
+    let path = String::from_utf8_lossy(&args.path);
+    let whose = match args.kind {
+        ctl_quota_kind::QUOTA_USER => format!("user {}", args.id),
+        ctl_quota_kind::QUOTA_GROUP => format!("group {}", args.id),
+        ctl_quota_kind::QUOTA_ANY_USER => "every user".to_owned(),
+        ctl_quota_kind::QUOTA_ANY_GROUP => "every group".to_owned(),
+        _ if path.is_empty() => format!("tree {}", args.id),
+        _ => format!("tree {path}"),
+    };
+    let (bytes, files) = (&args.bytes, &args.files);
+    match args.action {
+        ctl_quota_action::QUOTA_SET => tracing::info!(
+            %from,
+            whose,
+            bytes = bytes.hard,
+            soft_bytes = bytes.soft,
+            files = files.hard,
+            soft_files = files.soft,
+            grace_seconds = args.grace,
+            "an administrator set a quota"
+        ),
+        ctl_quota_action::QUOTA_REMOVE => tracing::info!(%from, whose, "an administrator removed a quota"),
+        _ => tracing::info!(%from, "an administrator has everything counted anew"),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Adding, changing and removing exports while clients are at work.
 
-use std::net::IpAddr;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -21,6 +22,24 @@ pub(crate) enum Change {
     Add(Vec<Rule>),
     Set(Vec<Rule>),
     Remove,
+}
+
+/// For the log.
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (what, rules) = match self {
+            Self::Add(rules) => ("added for", rules),
+            Self::Set(rules) => ("set for", rules),
+            Self::Remove => return f.write_str("removed"),
+        };
+        f.write_str(what)?;
+        for rule in rules {
+            let access = if rule.read_only { "read-only" } else { "read-write" };
+            let squash = format!("{:?}", rule.squash).to_lowercase();
+            write!(f, " {} ({access}, squash {squash})", rule.network)?;
+        }
+        Ok(())
+    }
 }
 
 /// Why it is not done.
@@ -52,6 +71,7 @@ impl Mds {
         version: u64,
         path: &[u8],
         change: Change,
+        from: SocketAddr,
     ) -> Result<usize, Refusal> {
         let _alone = self.exports.changing.lock().await;
         let before = self.exports.now();
@@ -63,7 +83,7 @@ impl Mds {
         let row = match (&change, known) {
             (Change::Add(_), Some(_)) => return Err(Refusal::Exported),
             (Change::Set(_) | Change::Remove, None) => return Err(Refusal::NotExported),
-            (Change::Add(rules), None) => self.new_row(&before, path, rules).await?,
+            (Change::Add(rules), None) => self.new_row(&before, path.clone(), rules).await?,
             (Change::Set(rules), Some(export)) => Some(Export { rules: rules.clone(), ..export }),
             // Without a row the root would be exported as configured.
             (Change::Remove, Some(export)) if export.id == FileHandle::ROOT_EXPORT => {
@@ -78,6 +98,12 @@ impl Mds {
             sound(row)?;
             self.store(Some(row), row.id).await?;
         }
+        tracing::info!(
+            %from,
+            path = %String::from_utf8_lossy(&[b"/", &path[..]].concat()),
+            change = %change,
+            "exports have changed"
+        );
         self.reload(&before).await
     }
 
@@ -140,10 +166,6 @@ impl Mds {
         }
         let table = Arc::new(Table::new(rows, &self.config.root_export, since));
         *self.exports.now.write() = Arc::clone(&table);
-        tracing::info!(
-            exports = table.all().filter(|export| exported(export)).count(),
-            "exports have changed"
-        );
         let mut recalled = 0;
         for entry in self.files.all() {
             recalled += self.take_back(&entry, before, &table);

@@ -148,6 +148,51 @@ fn who_finds_no_place_is_told_of_once_a_minute() {
     });
 }
 
+#[test]
+fn changes_are_in_the_log_with_the_host_that_made_them() {
+    simulate(12, async |world: World| {
+        let (log, _logged) = Log::of_this_thread();
+        policy(&world, "").await.unwrap();
+        policy(&world, "wide").await.unwrap();
+        let quota = ADMIN_QUOTA_args {
+            action: ctl_quota_action::QUOTA_SET,
+            kind: ctl_quota_kind::QUOTA_USER,
+            id: 77,
+            path: "".into(),
+            bytes: ctl_limit { soft: 0, hard: 4096 },
+            files: ctl_limit::default(),
+            grace: 0,
+        };
+        assert_eq!(ask::<_, ADMIN_QUOTA_res>(&world, ADMIN_QUOTA, &quota).await, ADMIN_QUOTA_res::CTL_OK);
+        let client = world.client("a").await;
+        client.mkdir("", "d").await;
+        crate::exports::add(&world, "/d", &[crate::exports::read_only("10.7.0.0/16")]).await;
+        crate::exports::take(&world, "/d").await;
+        let from = format!("from={}:", world.net.ip("admin"));
+        for (said, times) in [
+            ("an administrator set a layout policy", 1),
+            ("an administrator set a quota", 1),
+            ("whose=\"user 77\" bytes=4096", 1),
+            ("exports have changed", 2),
+            ("path=/d change=added for 10.7.0.0/16 (read-only", 1),
+            ("path=/d change=removed", 1),
+        ] {
+            let lines = log.lines();
+            let found: Vec<_> =
+                lines.iter().map(|line| plain(line)).filter(|line| line.contains(said)).collect();
+            assert_eq!(found.len(), times, "{said}: {lines:?}");
+            assert!(found.iter().all(|line| line.contains(&from)), "{found:?}");
+        }
+    });
+}
+
+/// Without colours.
+fn plain(line: &str) -> String {
+    let mut parts = line.split('\x1b');
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |line, part| line + part.split_once('m').map_or(part, |(_, rest)| rest))
+}
+
 async fn rows(world: &World, snapshot: u64, after: &[u8]) -> Result<ADMIN_ROWS_resok, String> {
     let arguments = ADMIN_ROWS_args { snapshot, after: bytes::Bytes::copy_from_slice(after) };
     match ask(world, ADMIN_ROWS, &arguments).await {
