@@ -70,7 +70,10 @@ fn one_of(clients: &[ctl_client_status], meant: &str) -> Result<u64> {
     }
     let named: Vec<_> = clients
         .iter()
-        .filter(|client| text(&client.address) == meant || text(&client.name) == meant)
+        .filter(|client| {
+            let name = text(&client.name);
+            text(&client.address) == meant || name == meant || host(&name) == meant
+        })
         .map(|client| client.client)
         .collect();
     match named[..] {
@@ -85,6 +88,12 @@ fn one_of(clients: &[ctl_client_status], meant: &str) -> Result<u64> {
 
 pub(crate) fn id(client: u64) -> String {
     format!("{client:016x}")
+}
+
+/// The host's name in what a Linux client calls itself: `Linux NFSv4.2 node7`.
+pub(crate) fn host(name: &str) -> &str {
+    let rest = name.strip_prefix("Linux NFSv4.").and_then(|rest| rest.split_once(' '));
+    rest.map_or(name, |(_, host)| host)
 }
 
 /// A name that clients chose, without what would move the cursor.
@@ -113,8 +122,10 @@ mod tests {
 
     #[test]
     fn a_client_is_meant_by_id_address_or_name() {
-        let all = [client(0xab, "10.0.0.1", "n1"), client(2, "10.0.0.2", "n2"), client(3, "10.0.0.2", "n3")];
-        for (meant, want) in [("00000000000000AB", 0xab), ("10.0.0.1", 0xab), ("n3", 3)] {
+        let linux = client(0xab, "10.0.0.1", "Linux NFSv4.2 node7");
+        let all = [linux, client(2, "10.0.0.2", "n2"), client(3, "10.0.0.2", "n3")];
+        let named = [("n3", 3), ("Linux NFSv4.2 node7", 0xab), ("node7", 0xab)];
+        for (meant, want) in [("00000000000000AB", 0xab), ("10.0.0.1", 0xab)].into_iter().chain(named) {
             assert_eq!(one_of(&all, meant).unwrap(), want);
         }
         assert_eq!(

@@ -2,6 +2,7 @@
 
 use super::sample::{Client, DataServer, Operation};
 use super::words::{bytes_rate, latency, percent, plain_rate};
+use crate::clients;
 
 pub(super) const DATA_SERVERS: [&str; 7] =
     ["DS", "ADDRESS", "HEALTH", "USED", "READ/s", "WRITTEN/s", "CALLS/s"];
@@ -34,7 +35,7 @@ pub(super) fn operation(operation: &Operation) -> [String; 5] {
 pub(super) fn client(client: &Client) -> [String; 8] {
     [
         client.address.clone(),
-        host(&client.name).to_owned(),
+        clients::host(&client.name).to_owned(),
         client.kernel.clone(),
         client.state.clone(),
         plain_rate(client.calls),
@@ -42,10 +43,4 @@ pub(super) fn client(client: &Client) -> [String; 8] {
         client.layouts.to_string(),
         bytes_rate(client.proxied),
     ]
-}
-
-/// The host's name in what a Linux client calls itself: `Linux NFSv4.2 node7`.
-fn host(name: &str) -> &str {
-    let rest = name.strip_prefix("Linux NFSv4.").and_then(|rest| rest.split_once(' '));
-    rest.map_or(name, |(_, host)| host)
 }

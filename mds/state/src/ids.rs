@@ -89,9 +89,10 @@ impl ClientId {
     }
 }
 
+/// As commands show it, so that what a log names is found in their lists.
 impl fmt::Debug for ClientId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ClientId({:x}.{:x})", self.0 >> 32, self.0 as u32)
+        write!(f, "{:016x}", self.0)
     }
 }
 
@@ -247,6 +248,7 @@ mod tests {
         let e = BootEpoch(0xdead_beef);
         let c = ClientId::new(e, 0x1234_5678);
         assert_eq!((c.epoch(), c.counter()), (e, 0x1234_5678));
+        assert_eq!(format!("{c:?}"), "deadbeef12345678", "as `sluice client list` has it");
         let s = SessionId::new(c, 7, 0xffff_ffff);
         assert_eq!((s.client(), s.counter()), (c, 7));
         let st = StateId::new(e, StateKind::Layout, MAX_STATE_COUNTER, 9);
