@@ -458,10 +458,10 @@ pub(crate) struct Reach {
     /// Data directory of an installation on this host
     #[arg(long, value_name = "DIR", conflicts_with = "mds")]
     pub(crate) data_dir: Option<PathBuf>,
-    /// Metadata server; needs --key
-    #[arg(long, value_name = "HOST[:PORT]", requires = "key")]
+    /// Metadata server; needs --key [default: SLUICE_MDS, unless --data-dir is given]
+    #[arg(long, value_name = "HOST[:PORT]")]
     pub(crate) mds: Option<String>,
-    /// Cluster key [default: cluster.key in the data directory]
+    /// Cluster key [default: SLUICE_KEY with a metadata server, else cluster.key in the data directory]
     #[arg(long, value_name = "FILE")]
     pub(crate) key: Option<PathBuf>,
 }

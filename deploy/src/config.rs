@@ -36,7 +36,39 @@ pub(crate) fn parse(mut line: Vec<OsString>) -> Result<Cli> {
     {
         line.extend(completion(role, given, file)?);
     }
+    line.extend(of_environment(&line, |name| std::env::var_os(name)));
     Ok(Cli::parse_from(line))
+}
+
+/// Where the metadata server is and the key for it, for commands that ask it and were not told. Not by clap's own means: a
+/// variable would stand against --data-dir as if it had been given, and change what servers do.
+fn of_environment(line: &[OsString], variable: impl Fn(&str) -> Option<OsString>) -> Vec<OsString> {
+    let (program, Ok(given)) = (lenient(), lenient().try_get_matches_from(line)) else { return Vec::new() };
+    let (mut command, mut given) = (&program, &given);
+    while let Some((name, below)) = given.subcommand()
+        && let Some(found) = command.find_subcommand(name)
+    {
+        (command, given) = (found, below);
+    }
+    let option = |long: &str| command.get_arguments().find(|arg| arg.get_long() == Some(long));
+    let by_hand = |long: &str| {
+        option(long).is_some_and(|arg| {
+            given.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine)
+        })
+    };
+    // Servers have `listen`, and go by their own options; `--file` is a dump, and nobody is asked.
+    let asks = ["mds", "key", "data-dir"].into_iter().all(|long| option(long).is_some());
+    if !asks || option("listen").is_some() || by_hand("data-dir") || by_hand("file") {
+        return Vec::new();
+    }
+    let value = |name: &str| variable(name).filter(|value| !value.is_empty());
+    let mds = value("SLUICE_MDS").filter(|_| !by_hand("mds"));
+    if mds.is_none() && !by_hand("mds") {
+        return Vec::new();
+    }
+    let key = value("SLUICE_KEY").filter(|_| !by_hand("key"));
+    let all = [("--mds", mds), ("--key", key)].into_iter();
+    all.flat_map(|(option, value)| value.map(|value| [option.into(), value])).flatten().collect()
 }
 
 /// What was given to `ds add`, which takes the options of `ds`; else to the command itself.
@@ -269,6 +301,36 @@ mod tests {
         let inline = |line: &[&str]| mds(text, line).tuning.inline;
         let limits = [inline(&[]), inline(&["--inline", "16KiB"]), inline(&["--inline", "off"])];
         assert_eq!(limits, [LayoutPolicy::OF_NEW_FILE_SYSTEMS.inline, 16 << 10, 0]);
+    }
+
+    #[test]
+    fn commands_ask_whom_the_environment_names_unless_they_are_told() {
+        let with = |line: &str, known: &[(&str, &str)]| {
+            let line: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let value = |name: &str| known.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into());
+            of_environment(&line, value)
+        };
+        let both = [("SLUICE_MDS", "h"), ("SLUICE_KEY", "/k")];
+        for line in ["sluice status", "sluice client list", "sluice quota list", "sluice meta dump f", "sluice policy / wide"] {
+            assert_eq!(with(line, &both), ["--mds", "h", "--key", "/k"], "{line}");
+            let whole = [line.split(' ').map(OsString::from).collect(), with(line, &both)].concat();
+            Cli::try_parse_from(whole).unwrap();
+        }
+        assert_eq!(with("sluice status --mds other", &both), ["--key", "/k"]);
+        assert_eq!(with("sluice status --key /other", &both), ["--mds", "h"]);
+        let none: [OsString; 0] = [];
+        for line in [
+            "sluice status --data-dir /d",
+            "sluice meta check --file f",
+            "sluice up",
+            "sluice mds --data-dir /d",
+            "sluice ds --mds a --data-dir /d",
+            "sluice ds add --mds a --data-dir /d",
+            "sluice key new f",
+        ] {
+            assert_eq!(with(line, &both), none, "{line}");
+        }
+        assert_eq!(with("sluice status", &both[1..]), none, "a key alone is for nobody");
     }
 
     #[test]

@@ -66,12 +66,20 @@ impl Whereabouts for Name {
 impl Admin {
     /// By a data directory on this host, or an address and a key.
     pub(crate) async fn reach(reach: &cli::Reach) -> Result<Self> {
-        if let (Some(mds), Some(key)) = (&reach.mds, &reach.key) {
+        if let Some(mds) = &reach.mds {
+            let key = reach.key.as_ref().with_context(|| {
+                format!(
+                    "to ask the metadata server {mds} the cluster key is needed: give --key (or SLUICE_KEY)"
+                )
+            })?;
             return Self::connect_to_any(&resolve(mds)?, ClusterKey::read(key)?).await;
         }
         let dir = reach.data_dir.clone().map_or_else(installation::default_dir, Ok)?;
         let Some(installation) = Installation::load(&dir)? else {
-            bail!("no installation in {}: give --data-dir, or --mds and --key", dir.display());
+            bail!(
+                "no installation in {}: give --data-dir, or --mds and --key (or set SLUICE_MDS and SLUICE_KEY)",
+                dir.display()
+            );
         };
         let key = reach.key.clone().unwrap_or_else(|| installation::key_file(&dir));
         Self::connect(installation.mds, ClusterKey::read(&key)?).await
