@@ -52,9 +52,8 @@ fn of_environment(line: &[OsString], variable: impl Fn(&str) -> Option<OsString>
     }
     let option = |long: &str| command.get_arguments().find(|arg| arg.get_long() == Some(long));
     let by_hand = |long: &str| {
-        option(long).is_some_and(|arg| {
-            given.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine)
-        })
+        option(long)
+            .is_some_and(|arg| given.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine))
     };
     // Servers have `listen`, and go by their own options; `--file` is a dump, and nobody is asked.
     let asks = ["mds", "key", "data-dir"].into_iter().all(|long| option(long).is_some());
@@ -219,9 +218,10 @@ fn setting(
     let argument = OsString::from(format!("--{name}={words}"));
     let role = OsString::from(command.get_name());
     if let Err(error) = lenient().try_get_matches_from([OsString::from("sluice"), role, argument.clone()]) {
+        // Up to the usage: what is wrong, and the values there are.
         let error = error.to_string();
-        let what = error.lines().next().unwrap_or_default().trim_start_matches("error: ");
-        return Err(source.at(value.span(), what));
+        let lines: Vec<&str> = error.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
+        return Err(source.at(value.span(), lines.join(" ").trim_start_matches("error: ")));
     }
     Ok(Setting { key: name.to_owned(), id: arg.get_id().as_str().to_owned(), argument })
 }
@@ -307,11 +307,18 @@ mod tests {
     fn commands_ask_whom_the_environment_names_unless_they_are_told() {
         let with = |line: &str, known: &[(&str, &str)]| {
             let line: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-            let value = |name: &str| known.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into());
+            let value =
+                |name: &str| known.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into());
             of_environment(&line, value)
         };
         let both = [("SLUICE_MDS", "h"), ("SLUICE_KEY", "/k")];
-        for line in ["sluice status", "sluice client list", "sluice quota list", "sluice meta dump f", "sluice policy / wide"] {
+        for line in [
+            "sluice status",
+            "sluice client list",
+            "sluice quota list",
+            "sluice meta dump f",
+            "sluice policy / wide",
+        ] {
             assert_eq!(with(line, &both), ["--mds", "h", "--key", "/k"], "{line}");
             let whole = [line.split(' ').map(OsString::from).collect(), with(line, &both)].concat();
             Cli::try_parse_from(whole).unwrap();
@@ -358,6 +365,11 @@ mod tests {
             ("mds", "[mds]\n\nlisen = 1", "FILE line 3: unknown key `lisen`: did you mean `listen`?"),
             ("mds", "[mds]\ndata_dir = 1", "FILE line 2: unknown key `data_dir`: did you mean `data-dir`?"),
             ("mds", "[mds]\nlease = 1", "FILE line 2: invalid value '1' for '--lease <SECONDS>'"),
+            (
+                "mds",
+                "[mds]\ndelegations = \"no\"",
+                "FILE line 2: invalid value 'no' for '--delegations <KIND>' [possible values: off, read, write, times]",
+            ),
             ("mds", "[mds]\nlease = [1, 2]", "FILE line 2: `lease` takes one value, not a list"),
             ("mds", "[mds]\nlease = 1.5", "FILE line 2: `lease` cannot be a float"),
             ("mds", "lease = 60", "FILE line 1: `lease` stands before any section"),
@@ -388,7 +400,10 @@ mod tests {
         with("store = \"foundationdb\"\nstandby = true\nfdb-name = \"a\"").unwrap();
         for (more, option) in [("standby = true", "--standby"), ("fdb-name = \"a\"", "--fdb-name")] {
             let said = with(more).unwrap_err();
-            assert!(said.contains(option) && said.contains("FoundationDB") | said.contains("does nothing"), "{said}");
+            assert!(
+                said.contains(option) && said.contains("FoundationDB") | said.contains("does nothing"),
+                "{said}"
+            );
         }
     }
 

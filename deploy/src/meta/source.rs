@@ -56,9 +56,12 @@ impl Source {
                 Ok(Self::Store { db, version: snapshot.version(), snapshot, range, _owner: owner })
             }
             Err(error) if in_use(&error) => {
-                let admin = Admin::reach(reach).await.with_context(|| {
-                    format!("a metadata server is running with {}: give --mds and --key", place.name())
-                })?;
+                let said =
+                    format!("a metadata server is running with {}: give --mds and --key", place.name());
+                if installation::Installation::load(&dir)?.is_none() {
+                    bail!(said);
+                }
+                let admin = Admin::reach(reach).await.context(said)?;
                 Self::server(admin).await
             }
             Err(other) => Err(other),

@@ -142,7 +142,8 @@ async fn a_store_in_use_is_left_to_its_server() {
     let dir = running.dir.path();
     let busy =
         Source::open(&at(dir.to_owned()), &EMBEDDED).await.err().map(|error| format!("{error:#}")).unwrap();
-    assert!(busy.contains("a metadata server is running"), "{busy}");
+    assert!(busy.starts_with("a metadata server is running"), "{busy}");
+    assert!(busy.ends_with(": give --mds and --key"), "{busy}");
     let file = dumped(&running, "dump").await;
     let busy = load(&file, dir, &EMBEDDED, true).await.unwrap_err().to_string();
     assert!(busy.contains("stop it first"), "{busy}");

@@ -194,15 +194,20 @@ fn one(named: &Named) -> ADMIN_QUOTAS_args {
 async fn ask(admin: &Admin, args: &ADMIN_QUOTAS_args) -> Result<ADMIN_QUOTAS_resok> {
     match admin.call(ADMIN_QUOTAS, args).await? {
         ADMIN_QUOTAS_res::CTL_OK(told) => Ok(told),
-        ADMIN_QUOTAS_res::Default(_, reason) => bail!("{}", text(&reason)),
+        ADMIN_QUOTAS_res::Default(_, reason) => bail!("{}", of_path(&args.path, &reason)),
     }
 }
 
 async fn change(admin: &Admin, args: &ADMIN_QUOTA_args) -> Result<()> {
     match admin.call(ADMIN_QUOTA, args).await? {
         ADMIN_QUOTA_res::CTL_OK => Ok(()),
-        ADMIN_QUOTA_res::Default(_, reason) => bail!("{}", text(&reason)),
+        ADMIN_QUOTA_res::Default(_, reason) => bail!("{}", of_path(&args.path, &reason)),
     }
+}
+
+/// What is wrong, and with which path, if one was given.
+fn of_path(path: &[u8], reason: &[u8]) -> String {
+    if path.is_empty() { text(reason) } else { format!("{}: {}", text(path), text(reason)) }
 }
 
 async fn list(admin: &Admin, kind: ctl_quota_kind, as_json: bool) -> Result<()> {
@@ -440,6 +445,12 @@ fn quantity(given: &str, unit: impl Fn(&str) -> Option<(u64, u32)>) -> Result<u6
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_wrong_with_a_path_is_said_of_that_path() {
+        assert_eq!(of_path(b"/nodir", b"no such file"), "/nodir: no such file");
+        assert_eq!(of_path(b"", b"no limits are set there"), "no limits are set there");
+    }
 
     #[test]
     fn quantities_have_units() {

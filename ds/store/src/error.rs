@@ -14,7 +14,9 @@ const ENFILE: i32 = rustix::io::Errno::NFILE.raw_os_error();
 pub enum StoreError {
     #[error("{0}: not a Sluice store and not empty: give an empty directory, or the right one")]
     Foreign(String),
-    #[error("{0}: no Sluice store here: is the device mounted? (a new one must be asked for)")]
+    #[error(
+        "{0}: no Sluice store here: is the device mounted? (for a new one: sluice ds add with the same options)"
+    )]
     Absent(String),
     #[error("{0}: store format {1} is newer than this program's {2}: upgrade the program")]
     NewerFormat(String, u32, u32),
