@@ -35,6 +35,7 @@ mod pending;
 pub mod program;
 mod reader;
 mod recycle;
+mod said;
 pub mod secure;
 pub mod server;
 pub mod tail;

@@ -21,6 +21,7 @@ use crate::limits::Limits;
 use crate::metrics::ProcedureSnapshot;
 use crate::program::{Program, Registry};
 use crate::recycle::Recycler;
+use crate::said::Said;
 use crate::secure::{self, MAGIC, SecureError};
 use crate::transport::{Listener, Stream, Transport};
 
@@ -49,6 +50,8 @@ pub struct Server {
     listening: AtomicUsize,
     connections: Mutex<BTreeMap<u64, Weak<Connection>>>,
     refused: Mutex<Refused>,
+    /// Why secure connections were refused.
+    said: Mutex<Said>,
     stopping: watch::Sender<bool>,
 }
 
@@ -88,6 +91,7 @@ impl Server {
             listening: 0.into(),
             connections: Mutex::default(),
             refused: Mutex::default(),
+            said: Mutex::default(),
             stopping: watch::Sender::new(false),
         }
     }
@@ -218,6 +222,13 @@ impl Server {
         }
     }
 
+    /// A data server with another key goes on trying, every few seconds.
+    fn log_stranger(&self, peer: SocketAddr, error: &SecureError) {
+        if self.said.lock().is_news(peer.ip(), &error.to_string(), self.env.clock.now()) {
+            tracing::warn!(%peer, "secure connection refused: {error}");
+        }
+    }
+
     /// Finds out what the peer speaks and starts the connection.
     async fn welcome(self: Arc<Self>, stream: Stream, place: Place) {
         let peer = stream.peer;
@@ -232,7 +243,7 @@ impl Server {
             Ok(Ok((_, _, false))) if full => self.log_refusal(peer),
             Ok(Ok((stream, decoder, is_secure))) => self.start(stream, decoder, is_secure, place),
             Ok(Err(SecureError::Io(error))) => tracing::debug!(%peer, "connection lost: {error}"),
-            Ok(Err(error)) => tracing::warn!(%peer, "secure connection refused: {error}"),
+            Ok(Err(error)) => self.log_stranger(peer, &error),
             Err(_) => tracing::info!(%peer, "connection closed: it sent nothing in time"),
         }
     }
