@@ -21,7 +21,7 @@ use crate::open_files::OpenFiles;
 use crate::pace::Pace;
 use crate::pool::Pool;
 use crate::room::Room;
-use crate::sums::{Quarantine, ScrubState, SumOptions, Sums, remove_sides};
+use crate::sums::{Quarantine, ScrubState, SumOptions, Sums, forget_quarantine, remove_sides};
 use crate::verifier::Verifiers;
 use crate::{Store, StoreError, Uuid};
 
@@ -187,6 +187,8 @@ fn switch_sums(
         }
         _ => return Ok(()),
     };
+    // What was found by other sums is not known of what there is now, and no scrub would find it well.
+    forget_quarantine(device)?;
     *superblock = Superblock { sums, ..*superblock };
     replace(device, SUPERBLOCK, superblock.encode().as_bytes())
 }

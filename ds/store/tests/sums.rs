@@ -222,6 +222,9 @@ fn switched_off_and_on_again() {
         let side = device.open(&path(&device, key(1), ".sums")).unwrap();
         let mut old = vec![0; 5000];
         let length = side.read_at(&mut old, 0).unwrap();
+        device.rot(&path(&device, key(1), ""), 0);
+        scrub(&env, &store).await;
+        assert_eq!(store.damaged().1, [damage(1, 0, 1)]);
         device.crash_keeping(|| true);
         drop(store);
         let off = Options { checksums: Some(false), ..summed() };

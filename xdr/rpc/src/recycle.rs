@@ -109,7 +109,8 @@ impl Recycler {
 
     /// A buffer for a record of so many bytes.
     pub(crate) fn take_large(&self, bytes: usize) -> BytesMut {
-        let wanted = bytes.max(LARGE_BUFFER);
+        // Where much of it would lie idle it is as long as the record, which is what callers count.
+        let wanted = if bytes > LARGE_BUFFER / 2 { bytes.max(LARGE_BUFFER) } else { bytes };
         let mut large = self.large.lock();
         // The last one first, so that only as many are used as are needed.
         let idle = large.kept.iter_mut().rposition(|kept| kept.buffer.try_reclaim(wanted));
@@ -231,6 +232,13 @@ mod tests {
             recycler.give_large(BytesMut::with_capacity(10));
         }
         assert_eq!(recycler.large.lock().kept.len(), LARGE_KEPT);
+    }
+
+    #[tokio::test]
+    async fn a_medium_one_takes_what_it_needs() {
+        let recycler = recycler();
+        assert_eq!(recycler.take_large(132 << 10).capacity(), 132 << 10);
+        assert_eq!(recycler.take_large(700 << 10).capacity(), LARGE_BUFFER);
     }
 
     #[tokio::test(start_paused = true)]

@@ -31,7 +31,7 @@ use sluice_env::Clock;
 
 pub(crate) use file::SummedFile;
 pub use quarantine::Damage;
-pub(crate) use quarantine::{Quarantine, Quarantined};
+pub(crate) use quarantine::{Quarantine, Quarantined, forget as forget_quarantine};
 pub use scrub::Scrub;
 pub(crate) use scrub::State as ScrubState;
 

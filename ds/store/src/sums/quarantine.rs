@@ -52,6 +52,14 @@ pub(crate) struct Quarantine {
     saving: Mutex<()>,
 }
 
+/// Removes the list of a store, durably. Blocking.
+pub(crate) fn forget(device: &dyn Device) -> Result<(), StoreError> {
+    match device.remove(FILE) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed.and_then(|()| device.sync_dir("")).map_err(StoreError::from),
+    }
+}
+
 impl Quarantine {
     /// Blocking. A list that is damaged itself is forgotten: a scrub finds again what was in it.
     pub(crate) fn open(device: Arc<dyn Device>) -> Result<Self, StoreError> {
