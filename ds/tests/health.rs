@@ -80,6 +80,56 @@ fn a_fence_is_in_force_where_nothing_can_be_written() {
     });
 }
 
+/// Otherwise it would ask again and again, be heard of each time, and so never be given up.
+#[test]
+fn a_device_that_takes_nothing_keeps_nobody_from_a_new_metadata_server() {
+    simulate(async |w| {
+        let ds = w.serving().await;
+        let nfs = w.client(&ds).await;
+        let (old, new) = (handle(1, RW), sealed(&Capability { epoch: 2, ..capability(1, RW) }));
+        nfs.write(&old, 0, b"x", stable_how::FILE_SYNC).await.unwrap();
+        let before = w.mds.caller();
+        w.device.set_read_only(true);
+        {
+            let mut says = w.mds.says.lock().unwrap();
+            (says.mds_epoch, says.oldest_epoch) = (2, 2);
+            says.back.take().unwrap().close();
+        }
+        w.until_heard_by(2).await;
+        w.sleep(ISOLATION + SECOND).await;
+        assert_eq!(w.mds.says.lock().unwrap().registrations.len(), 2, "it is there to stay");
+        assert_eq!(nfs.read(&old, 0, 1).await, Err(nfsstat3::NFS3ERR_ACCES));
+        nfs.read(&new, 0, 1).await.unwrap();
+        let stale = DS_FENCE_args { caller: before, fences: vec![fence_of(7)] };
+        assert_eq!(w.mds.order::<_, ctl_status>(DS_FENCE, &stale).await, ctl_status::CTL_ERR_EPOCH);
+        // Whoever it is of, a fence of an epoch that is over is in force; others are when they are told.
+        assert_eq!(w.fences(DS_FENCED, 0).await, ctl_status::CTL_OK);
+        let newer = |procedure| {
+            let fences = vec![ctl_fence { epoch: 2, ..fence_of(1) }];
+            let args = DS_FENCE_args { caller: w.mds.caller(), fences };
+            let mds = Arc::clone(&w.mds);
+            async move { mds.order::<_, ctl_status>(procedure, &args).await }
+        };
+        assert_eq!(newer(DS_FENCED).await, ctl_status::CTL_ERR_NOENT);
+        assert_eq!(newer(DS_FENCE).await, ctl_status::CTL_ERR_IO);
+        assert_eq!(newer(DS_FENCED).await, ctl_status::CTL_OK);
+        // What this process has in memory only the next one hears before it serves anybody.
+        drop(ds);
+        w.net.crash("ds");
+        w.device.crash();
+        w.device.set_read_only(false);
+        w.net.partition("ds", "mds");
+        w.sleep(SECOND).await;
+        let ds = w.start().await;
+        let nfs = w.client(&ds).await;
+        assert_eq!(nfs.read(&old, 0, 1).await, Err(nfsstat3::NFS3ERR_JUKEBOX));
+        w.net.heal("ds", "mds");
+        w.until(|| ds.status().serving).await;
+        assert_eq!(nfs.read(&old, 0, 1).await, Err(nfsstat3::NFS3ERR_ACCES));
+        nfs.read(&new, 0, 1).await.unwrap();
+    });
+}
+
 #[test]
 fn a_file_system_that_became_read_only_is_told() {
     simulate(async |w| {

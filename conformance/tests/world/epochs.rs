@@ -5,9 +5,10 @@ use std::time::Duration;
 use sluice_xdr::nfs3::nfsstat3;
 use sluice_xdr::nfs4::nfsstat4;
 
-use crate::client::{Client, RW};
-use crate::stage::{simulate, simulate_tuned};
-use crate::{NEW, pattern};
+use crate::client::{Client, RO, RW};
+use crate::mirrors::home;
+use crate::stage::{World, simulate, simulate_tuned};
+use crate::{NEW, keys, pattern};
 
 #[test]
 fn who_was_fenced_is_let_in_again() {
@@ -90,6 +91,44 @@ fn a_layout_of_before_a_restart_is_good_until_grace_ends() {
         reader.reconnect(world).await;
         assert_eq!(reader.stat(&file).await.0, 3000);
     });
+}
+
+/// What it cannot write down it does from memory: nobody waits for it in vain.
+#[test]
+fn a_data_server_that_writes_nothing_down_follows_a_new_metadata_server() {
+    simulate(27, async |world| writes_nothing_down(world, true).await);
+}
+
+#[test]
+fn a_data_server_that_can_write_nothing_down_any_more_follows_its_metadata_server() {
+    simulate(28, async |world| writes_nothing_down(world, false).await);
+}
+
+/// Its device fails before it registers with another one, or after that.
+async fn writes_nothing_down(world: &mut World, early: bool) {
+    let first = Client::mount(world, "first", NEW).await;
+    let (file, layout) = first.open_with_layout("f").await;
+    first.write(&layout, 0, &pattern(0, 5000)).await.unwrap();
+    first.layout_commit(&file, layout.stateid, Some(4999)).await.unwrap();
+    assert_eq!(first.layout_return(&file, layout.stateid).await, nfsstat4::NFS4_OK);
+    let n = home(world, &first, &layout, 0).await;
+    world.device(n).set_read_only(early);
+    world.restart_metadata_server().await;
+    world.device(n).set_read_only(true);
+    drop(first);
+    world.net.crash("first");
+    world.sleep(Duration::from_secs(200)).await;
+    let second = Client::mount(world, "second", NEW).await;
+    let same = second.open("f").await;
+    let asked = second.layout(&same, same.stateid, RO, 0);
+    let again =
+        world.env.clock.timeout(Duration::from_secs(60), asked).await.expect("not told to wait for ever");
+    assert!(second.read(&again, 0..5000).await.unwrap()[..] == pattern(0, 5000)[..]);
+    assert_eq!(second.layout_return(&same, again.stateid).await, nfsstat4::NFS4_OK);
+    assert_eq!(second.read(&layout, 0..1).await, Err(nfsstat3::NFS3ERR_ACCES), "it is over");
+    // Nor is it in the way of a new key.
+    keys::ask(world, true).await;
+    keys::ended(world).await;
 }
 
 /// Data servers do not forget which epochs the metadata server retired after the dump.

@@ -16,7 +16,7 @@ use crate::storage::Segment;
 
 const SMALL: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0 };
 
-async fn ask(world: &World, rotate: bool) -> ADMIN_KEYS_resok {
+pub(crate) async fn ask(world: &World, rotate: bool) -> ADMIN_KEYS_resok {
     match world.admin(ADMIN_KEYS, &ADMIN_KEYS_args { rotate }).await {
         ADMIN_KEYS_res::CTL_OK(keys) => keys,
         other => panic!("{other:?}"),
@@ -39,7 +39,7 @@ async fn until_it_waits_for(world: &World, what: &str) {
 }
 
 /// Waits until handles of older keys are over; the key that is left.
-async fn ended(world: &World) -> u32 {
+pub(crate) async fn ended(world: &World) -> u32 {
     for _ in 0..600 {
         let keys = ask(world, false).await;
         if keys.waits_for.is_empty() {

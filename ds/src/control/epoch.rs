@@ -11,7 +11,7 @@ use crate::shared::Shared;
 
 pub(super) async fn run(shared: &Arc<Shared>, args: DS_EPOCH_args) -> ctl_status {
     let turned = async {
-        shared.store.admit_caller(args.caller.mds_epoch).await?;
+        shared.store.hear_caller(args.caller.mds_epoch).await?;
         // Keys first: handles under a new key may already be on their way.
         if !args.keys.is_empty() {
             let (mds_epoch, current) = (args.caller.mds_epoch, args.capability_epoch);

@@ -13,7 +13,7 @@ pub(super) async fn run(shared: &Arc<Shared>, args: DS_FENCE_args) -> ctl_status
     let fences: Option<Vec<Fence>> = args.fences.iter().map(register::fence).collect();
     let Some(fences) = fences else { return ctl_status::CTL_ERR_INVAL };
     let fenced = async {
-        shared.store.admit_caller(args.caller.mds_epoch).await?;
+        shared.store.hear_caller(args.caller.mds_epoch).await?;
         shared.store.fence(&fences).await
     };
     ctl_of(fenced.await)

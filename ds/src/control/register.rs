@@ -24,7 +24,7 @@ pub(crate) struct Registered {
     pub(crate) isolation: Duration,
 }
 
-/// Registers on `connection` and makes durable what comes back, before anything is served on it.
+/// Registers on `connection` and sees to it that what comes back is in force, before anything is served on it.
 pub(crate) async fn run(
     shared: &Arc<Shared>,
     connection: &Connection,
@@ -75,11 +75,19 @@ async fn apply(
 ) -> Result<Registered, LinkError> {
     let store = &shared.store;
     store.adopt(Uuid(granted.cluster.0)).await?;
-    match store.admit_caller(granted.mds_epoch).await {
+    // What of this cannot be written down holds all the same, and is told with every registration until it is: a data server
+    // that only asked again and again would be neither there nor gone.
+    match store.hear_caller(granted.mds_epoch).await {
         Err(StoreError::OldCaller) => return Err(LinkError::Old),
         other => other?,
     }
-    store.retire(Epoch(granted.oldest_epoch as u16)).await?;
+    let oldest = Epoch(granted.oldest_epoch as u16);
+    match store.retire(oldest).await {
+        Err(error) if store.is_retired(oldest).await => {
+            tracing::warn!(%error, "older handles are refused from memory only");
+        }
+        other => other?,
+    }
     let fences: Option<Vec<Fence>> = granted.fences.iter().map(fence).collect();
     let Some(fences) = fences else {
         // A fence that is not understood would be one that does not hold.
@@ -87,7 +95,6 @@ async fn apply(
         return Err(LinkError::Refused(why, sluice_xdr::control::ctl_status::CTL_ERR_VERSION));
     };
     match store.fence(&fences).await {
-        // What cannot be written down holds all the same, and is told with every registration until it is.
         Err(error) if store.in_force(&fences).await => {
             tracing::warn!(%error, "fences hold in memory only");
         }

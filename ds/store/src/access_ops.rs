@@ -80,6 +80,16 @@ impl Store {
         Ok(())
     }
 
+    /// Whether handles of epochs before `oldest` are refused, though perhaps not durably; if so, no write of theirs is on its
+    /// way any more.
+    pub async fn is_retired(&self, oldest: Epoch) -> bool {
+        let retired = self.oldest().is_some_and(|known| !known.is_before(oldest));
+        if retired {
+            self.gate.drain().await;
+        }
+        retired
+    }
+
     /// The oldest epoch whose handles are accepted; `None` before any was retired.
     pub fn oldest(&self) -> Option<Epoch> {
         self.journal.peek(|table| table.oldest())
@@ -99,6 +109,23 @@ impl Store {
             *durable = epoch;
         }
         Ok(())
+    }
+
+    /// The same for what changes no data. Where nothing can be written down it is enough that this process remembers: the next
+    /// one serves nobody before it has registered, and hears of the newest incarnation then.
+    ///
+    /// # Errors
+    /// `OldCaller` when a newer incarnation has spoken.
+    pub async fn hear_caller(self: &Arc<Self>, epoch: u64) -> Result<(), StoreError> {
+        match self.admit_caller(epoch).await {
+            // A row that could not be written counts in memory.
+            Err(_) if self.newest_caller() > epoch => Err(StoreError::OldCaller),
+            Err(error) if self.newest_caller() == epoch => {
+                tracing::debug!(%error, epoch, "the caller is remembered in memory only");
+                Ok(())
+            }
+            other => other,
+        }
     }
 
     /// The newest incarnation of the metadata server that gave an order.

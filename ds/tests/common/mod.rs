@@ -234,6 +234,12 @@ impl World {
         panic!("it did not come to pass");
     }
 
+    /// Until it serves under this incarnation of the metadata server.
+    pub(crate) async fn until_heard_by(&self, mds_epoch: u64) {
+        let heard = |says: &Says| says.heartbeats.last().is_some_and(|last| last.mds_epoch == mds_epoch);
+        self.until(|| heard(&self.mds.says.lock().unwrap())).await;
+    }
+
     pub(crate) async fn sleep(&self, time: Duration) {
         self.env.clock.sleep(time).await;
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_namespace::stable_storage::PendingFence;
+use sluice_namespace::stable_storage::{Fence, PendingFence};
 use sluice_namespace::{Component, DataFile, DataFileId, Inode, Layout, StoreId};
 use sluice_rpc::{CallError, Connection, Credential};
 use sluice_xdr::control::*;
@@ -121,7 +121,11 @@ pub(super) async fn fence(mds: &Mds, store: &StoreHandle, rows: &[PendingFence])
     }
 }
 
-/// Tells which epochs are over; true when it is durable there.
+/// Nobody has this tag, and no fence is of it: see [`super::registry::MDS_HOLDER`].
+const NOBODY: u32 = 0;
+
+/// Tells which epochs are over; true when it is durable there, or in force in memory. It is told again before it serves
+/// anybody after a restart, and with every heartbeat.
 pub(super) async fn retire(mds: &Mds, store: &StoreHandle) -> bool {
     let epochs = mds.data_servers.epochs();
     let args = DS_EPOCH_args {
@@ -130,7 +134,23 @@ pub(super) async fn retire(mds: &Mds, store: &StoreHandle) -> bool {
         oldest_epoch: epochs.oldest,
         keys: wire_keys(&epochs),
     };
-    matches!(call(store, DS_EPOCH, &args, PATIENCE).await, Some(ctl_status::CTL_OK))
+    match call(store, DS_EPOCH, &args, PATIENCE).await {
+        Some(ctl_status::CTL_OK) => true,
+        // Its device takes nothing. Keys it had to take before.
+        Some(ctl_status::CTL_ERR_IO | ctl_status::CTL_ERR_NOSPC) => {
+            refuses_before(mds, store, epochs.oldest).await
+        }
+        _ => false,
+    }
+}
+
+/// Whether handles of epochs before `oldest` are refused there, if only from memory. To ask needs no procedure of its own:
+/// a fence of an epoch that is over is in force, whoever it is of.
+async fn refuses_before(mds: &Mds, store: &StoreHandle, oldest: u32) -> bool {
+    let fence = Fence::Holder { holder: NOBODY };
+    let over = PendingFence { store: store.id, id: 0, fence, epoch: oldest.wrapping_sub(1) };
+    let args = DS_FENCE_args { caller: mds.data_servers.caller(), fences: vec![wire_fence(&over)] };
+    matches!(call(store, DS_FENCED, &args, PATIENCE).await, Some(ctl_status::CTL_OK))
 }
 
 /// The same over a connection, whose data server may be about to be registered.

@@ -104,7 +104,7 @@ pub(crate) struct StoreView {
     pub(crate) lost: bool,
     /// The fences found at its registration have been told and their rows dropped.
     pub(crate) fences_told: bool,
-    /// Refuses handles of epochs before this one, durably.
+    /// Refuses handles of epochs before this one, until it registers again at least, which tells it.
     pub(crate) retired: u32,
     /// What earlier incarnations had on its way there is done or refused.
     pub(crate) predecessors_over: bool,
