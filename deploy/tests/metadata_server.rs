@@ -103,6 +103,14 @@ fn a_metrics_port_that_is_taken_is_told_before_anything_is_begun() {
     assert!(status.contains("\"epoch\": 1,"), "{status}");
 }
 
+/// What a start says that is refused. One that is not would go on for ever.
+fn refused(arguments: &[&str]) -> String {
+    let outcome = Command::new("timeout").args(["60", SLUICE]).args(arguments).output().unwrap();
+    let said = String::from_utf8(outcome.stderr).unwrap();
+    assert_eq!(outcome.status.code(), Some(1), "{said}");
+    said
+}
+
 /// What a restart finds where its device was: nothing, or other things. None of it becomes a file system.
 #[test]
 fn no_file_system_is_made_where_one_may_have_been() {
@@ -111,12 +119,6 @@ fn no_file_system_is_made_where_one_may_have_been() {
     let text = |path: &Path| path.to_str().unwrap().to_owned();
     assert!(sluice(&["key", "new", &text(&key)]).status.success());
     let at = format!("127.0.0.1:{}", free_port());
-    let refused = |line: &[&str]| {
-        let outcome = sluice(line);
-        let said = String::from_utf8(outcome.stderr).unwrap();
-        assert_eq!(outcome.status.code(), Some(1), "{said}");
-        said
-    };
     let data = text(dir.path());
     let said = refused(&["mds", "--data-dir", &data, "--listen", &at, "--existing"]);
     assert!(said.contains("is the device mounted?"), "{said}");
@@ -144,9 +146,7 @@ fn an_installation_is_left_as_it_is_by_a_start_that_fails() {
     let (data, port) = (dir.path().join("up"), taken.local_addr().unwrap().port().to_string());
     let up = |more: &[&str]| {
         let line = ["up", "--data-dir", data.to_str().unwrap(), "--port", &port];
-        let outcome = sluice(&[&line, more].concat());
-        assert_eq!(outcome.status.code(), Some(1));
-        String::from_utf8(outcome.stderr).unwrap()
+        refused(&[&line, more].concat())
     };
     assert!(up(&[]).contains("choose another port"));
     assert!(!data.exists());
