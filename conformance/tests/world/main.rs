@@ -16,6 +16,7 @@ mod inline;
 mod keys;
 mod lost;
 mod mirrors;
+mod paused;
 mod proxied;
 mod read_plus;
 mod reports;

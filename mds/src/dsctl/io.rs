@@ -16,7 +16,7 @@ use sluice_xdr::{Decode, Encode, Reader, Writer};
 use super::orders::pieces;
 use super::registry::{MDS_HOLDER, rights};
 use super::{StoreHandle, fence};
-use crate::layout::heal::Filling;
+use crate::layout::heal::{Filling, beside};
 use crate::server::Mds;
 
 const NFS3: u32 = 100_003;
@@ -117,9 +117,8 @@ pub(crate) async fn write(
         for file in files.iter().filter(|file| !file.stale) {
             write_piece(mds, layout, file, at, data.slice(from..to)).await?;
         }
-        let beside = filling.iter().filter(|fill| files.iter().any(|file| file.slot == fill.column));
-        for fill in beside {
-            filled &= write_piece(mds, layout, &fill.target, at, data.slice(from..to)).await.is_ok();
+        for target in beside(filling, layout, &files) {
+            filled &= write_piece(mds, layout, &target, at, data.slice(from..to)).await.is_ok();
         }
     }
     Ok(filled)

@@ -11,7 +11,7 @@ use sluice_xdr::nfs4::nfsstat4;
 
 use super::orders::{call, wire};
 use super::registry::{MDS_HOLDER, rights};
-use crate::layout::heal::Filling;
+use crate::layout::heal::{Filling, beside};
 use crate::server::Mds;
 
 /// A data server may have to read and write a whole piece on a slow device.
@@ -50,14 +50,13 @@ pub(crate) fn pieces(
                 let step = most.min(length - done);
                 // Of mirrors that may differ, the first is the truth.
                 let readable = if source.mirrors_dirty { 1 } else { usize::MAX };
-                let beside = filling.iter().filter(|fill| to.iter().any(|file| file.slot == fill.column));
                 out.push(Piece {
                     source: source.id,
                     from: from.iter().filter(|file| !file.stale).take(readable).copied().collect(),
                     source_offset: from_at + done,
                     target: target.id,
                     to: to.iter().filter(|file| !file.stale).copied().collect(),
-                    filling: beside.map(|fill| fill.target).collect(),
+                    filling: beside(filling, target, &to),
                     offset: place(from_at + done),
                     length: step,
                 });
@@ -208,10 +207,13 @@ mod tests {
         assert_eq!((both[0].from.len(), both[0].to.len()), (2, 2));
         source.mirrors_dirty = true;
         target.components[0].slots[0].stale = true;
-        let filling = [Filling { column: 0, target: DataFile { slot: 9, ..DataFile::default() } }];
+        let nine = DataFile { slot: 9, ..DataFile::default() };
+        let filling = [Filling { id: target.id, column: 0, target: nine }];
         let fewer = pieces((&source, 0), (&target, 0), 10, 50, &filling);
         assert_eq!(fewer[0].from, source.components[0].slots[..1]);
         assert_eq!(fewer[0].to, target.components[0].slots[1..]);
-        assert_eq!(fewer[0].filling[0].slot, 9);
+        assert_eq!(fewer[0].filling, [nine]);
+        let before = [Filling { id: DataFileId(1), ..filling[0] }];
+        assert_eq!(pieces((&source, 0), (&target, 0), 10, 50, &before)[0].filling, [], "of an older layout");
     }
 }

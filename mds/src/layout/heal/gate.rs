@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use sluice_namespace::{DataFile, FileId, InodeKey, StoreId};
+use sluice_namespace::{DataFile, DataFileId, FileId, InodeKey, Layout, StoreId};
 use sluice_state::Time;
 use sluice_xdr::nfs4::nfsstat4;
 use tokio::sync::{Notify, RwLock};
@@ -23,8 +23,17 @@ const MOST: usize = 1 << 14;
 /// A data file that is filled, beside those of the column that slot `column` is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Filling {
+    /// Of the layout that it is to be part of. A truncation gives the file another one while a heal pauses, and that
+    /// counts its slots from 0 again.
+    pub(crate) id: DataFileId,
     pub(crate) column: u16,
     pub(crate) target: DataFile,
+}
+
+/// What is to be written beside a column of this layout.
+pub(crate) fn beside(filling: &[Filling], layout: &Layout, column: &[DataFile]) -> Vec<DataFile> {
+    let joins = |fill: &&Filling| fill.id == layout.id && column.iter().any(|file| file.slot == fill.column);
+    filling.iter().filter(joins).map(|fill| fill.target).collect()
 }
 
 #[derive(Debug, Default)]

@@ -205,7 +205,7 @@ impl Work<'_> {
                 sure(resync::fence_generations(self.mds, id, &pair.target, pair.target.generation).await)?;
             }
         }
-        let fills = |pair: &Pair| Filling { column: pair.source.slot, target: pair.target };
+        let fills = |pair: &Pair| Filling { id, column: pair.source.slot, target: pair.target };
         let outside = |pair: &&Pair| pair.target.stale || pair.replaces();
         // Waits for writes that are under way.
         let mut filling = self.gate.lock.write().await;

@@ -24,7 +24,7 @@ use std::time::Duration;
 use sluice_namespace::{DataFile, FileId, FsError, Inode, InodeKey, Layout, StoreId};
 use tokio::task::JoinSet;
 
-pub(crate) use gate::{Filling, Heals};
+pub(crate) use gate::{Filling, Heals, beside};
 pub(crate) use job::{Outcome, heal};
 pub(crate) use rebuild::{needs_place, places, run as run_rebuild};
 
