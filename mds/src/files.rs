@@ -590,6 +590,7 @@ impl Mds {
                     }
                 }
             }
+            self.time_goes_on().await;
             for id in self.files.timers.expired(self.now()) {
                 if let Some(entry) = self.files.get(id) {
                     self.step(&entry, None, |file, ctx| ((), file.tick(ctx)));

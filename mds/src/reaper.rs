@@ -12,6 +12,7 @@ const SHORTEST: Duration = Duration::from_millis(20);
 /// Runs for the life of the server.
 pub(crate) async fn run(mds: Arc<Mds>) {
     loop {
+        mds.time_goes_on().await;
         mds.housekeep().await;
         let now = mds.now();
         let due = mds.clients.lock().next_deadline(now);

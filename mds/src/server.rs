@@ -157,7 +157,7 @@ impl Mds {
             rw_idle: Mutex::default(),
             garbage: crate::layout::garbage::Queue::default(),
             reading: crate::admin::rows::Moments::default(),
-            pulse: Pulse::default(),
+            pulse: Pulse::beginning(env.clock.now()),
             started: Time(env.clock.now().0),
             epoch,
             epoch_guard: guard,
@@ -203,11 +203,6 @@ impl Mds {
     /// How many files have opens, locks, layouts or delegations, or had until a moment ago.
     pub fn files_with_state(&self) -> usize {
         self.files.count()
-    }
-
-    /// Now, as the state machines count: it stands still while this process does.
-    pub(crate) fn now(&self) -> Time {
-        self.pulse.time(self.env.clock.now())
     }
 
     /// Whether a truncation that an earlier incarnation committed is still to be carried out.

@@ -159,7 +159,7 @@ impl Database {
     pub fn is_ours(&self) -> bool {
         match &self.inner.backend {
             Backend::Foundation(foundation) => foundation.is_ours(),
-            Backend::Memory(memory) => memory.goes_on().is_ok(),
+            Backend::Memory(memory) => memory.is_ours(),
             Backend::Embedded(_) => true,
         }
     }
@@ -171,7 +171,7 @@ impl Database {
     pub async fn until_ours(&self) -> Result<(), KvError> {
         match &self.inner.backend {
             Backend::Foundation(foundation) => foundation.until_ours().await,
-            Backend::Memory(memory) => memory.goes_on(),
+            Backend::Memory(memory) => memory.until_ours().await,
             Backend::Embedded(_) => Ok(()),
         }
     }

@@ -21,6 +21,8 @@ pub struct Faults {
     pub unavailable: f64,
     /// The store has failed for good: whatever is asked of it is [`KvError::Failed`].
     pub failed: bool,
+    /// Another server may have the store ([`crate::Database::is_ours`]): whatever is asked of it is [`KvError::Unavailable`].
+    pub away: bool,
     /// Every read and commit takes up to this long, uniformly.
     pub latency: Duration,
     /// Little is free on the store's device, as it says.
@@ -36,10 +38,14 @@ impl Faults {
         too_old: 0.0,
         unavailable: 0.0,
         failed: false,
+        away: false,
         latency: Duration::ZERO,
         scarce: false,
     };
 }
+
+/// Between two looks whether a store is ours again.
+pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
 fn strikes(env: &Env, probability: f64) -> bool {
     // 53 bits: what a float represents exactly. No draw is spent on a fault that never strikes.
@@ -55,7 +61,11 @@ pub(crate) enum CommitFault {
 
 impl Faults {
     fn goes_on(&self) -> Result<(), KvError> {
-        if self.failed { Err(KvError::Failed { what: "injected fault".into() }) } else { Ok(()) }
+        match self {
+            Self { failed: true, .. } => Err(KvError::Failed { what: "injected fault".into() }),
+            Self { away: true, .. } => Err(unavailable()),
+            _ => Ok(()),
+        }
     }
 
     pub(crate) async fn delay(&self, env: &Env) {

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use sluice_env::Env;
 
-use crate::faults::{CommitFault, Faults};
+use crate::faults::{self, CommitFault, Faults};
 use crate::history::History;
 use crate::store::{Request, Shared, Store};
 use crate::views::Views;
@@ -66,6 +66,20 @@ impl Memory {
     /// That it has no next incarnation yet.
     pub(crate) fn goes_on(&self) -> Result<(), KvError> {
         self.state.lock().open()
+    }
+
+    /// That no other server can have it, as far as a test says so.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.goes_on().is_ok() && !self.faults().away
+    }
+
+    /// Completes when no other server can have it; an error: it has a next incarnation.
+    pub(crate) async fn until_ours(&self) -> Result<(), KvError> {
+        while !self.is_ours() {
+            self.goes_on()?;
+            self.env.clock.sleep(faults::LOOK).await;
+        }
+        Ok(())
     }
 
     /// Ends this incarnation, as a power loss would; the next one holds what was committed.

@@ -265,7 +265,7 @@ fn while_the_store_is_away_no_data_server_is_lost() {
     for seconds in [3, 4, 5, 10, 30] {
         simulate(10, async |world: World| {
             let scene = scene(&world).await;
-            world.db.set_faults(Faults { failed: true, ..Faults::NONE });
+            world.db.set_faults(Faults { away: true, ..Faults::NONE });
             world.sleep(Duration::from_secs(seconds)).await;
             // They come back when they try again, in some seconds.
             world.net.freeze("ds1");

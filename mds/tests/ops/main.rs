@@ -18,6 +18,7 @@ mod inline;
 
 mod acl;
 mod admin;
+mod away;
 mod bind_conn_to_session;
 mod callback;
 mod copy;

@@ -26,7 +26,7 @@ use parking_lot::Mutex;
 use sluice_env::Env;
 use tokio::sync::{Notify, Semaphore};
 
-use crate::faults::{CommitFault, Faults};
+use crate::faults::{self, CommitFault, Faults};
 use crate::key::successor;
 use crate::store::{Request, Store};
 use crate::writes::{Pending, Step};
@@ -209,7 +209,8 @@ impl Foundation {
 
     /// Whether no other server can have it by now.
     pub(crate) fn is_ours(&self) -> bool {
-        self.goes_on().is_ok() && (self.tenure.is_none() || self.lease.holds(self.env.clock.now()))
+        let holds = self.tenure.is_none() || self.lease.holds(self.env.clock.now());
+        self.goes_on().is_ok() && holds && !self.faults().away
     }
 
     /// Completes when no other server can have it; an error: one has.
@@ -220,7 +221,11 @@ impl Foundation {
             if self.is_ours() {
                 return Ok(());
             }
-            renewed.await;
+            if self.faults().away {
+                self.env.clock.sleep(faults::LOOK).await;
+            } else {
+                renewed.await;
+            }
         }
     }
 
