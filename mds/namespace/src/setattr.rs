@@ -9,7 +9,7 @@ use crate::data_file::LayoutPolicy;
 use crate::error::FsError;
 use crate::inode::{Inode, InodeRecord, Kind, Node};
 use crate::keys::{InodeKey, Statistic};
-use crate::pending::Pending;
+use crate::pending::{Pending, settle_fields};
 use crate::quota::Charged;
 use crate::size::{self, MAX_FILE_SIZE};
 use crate::{Namespace, Request, fetch, superblock};
@@ -60,6 +60,15 @@ impl SetAttr {
     }
 }
 
+/// What a change of attributes led to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttributesSet {
+    pub inode: Inode,
+    /// So many bytes were found to have been written ([`SetAttr::data_end`]).
+    pub added: u64,
+}
+settle_fields!(AttributesSet: inode);
+
 impl Namespace {
     /// Changes attributes.
     ///
@@ -71,16 +80,17 @@ impl Namespace {
         key: &InodeKey,
         set: &SetAttr,
         request: &Request<'_>,
-    ) -> Result<Pending<Inode>, FsError> {
+    ) -> Result<Pending<AttributesSet>, FsError> {
         let mut inode = fetch::inode(txn, key, self.base()).await?;
         if set.is_empty() {
-            return Ok(Pending::new(inode, self.base()));
+            return Ok(Pending::new(AttributesSet { inode, added: 0 }, self.base()));
         }
         let charged = Charged::of(&inode.record);
         self.change(txn, &mut inode, set, request).await?;
-        if let Some(end) = set.data_end {
-            grow(txn, &mut inode, end)?;
-        }
+        let added = match set.data_end {
+            Some(end) => grow(txn, &mut inode, end)?,
+            None => 0,
+        };
         self.charge(txn, key, Some(charged), Some(Charged::of(&inode.record))).await?;
         match &set.kept {
             Some(kept) => keep(&mut inode.record, kept),
@@ -88,7 +98,7 @@ impl Namespace {
         }
         fetch::put(txn, key, &inode.record);
         inode.change = 0;
-        Ok(Pending::new(inode, self.base()))
+        Ok(Pending::new(AttributesSet { inode, added }, self.base()))
     }
 
     /// Changes what has nothing to do with the data, judged by what was there before.
@@ -128,11 +138,11 @@ fn keep(record: &mut InodeRecord, kept: &KeptTimes) {
     }
 }
 
-/// Times are the business of whoever asked for other attributes.
-fn grow(txn: &mut Transaction, inode: &mut Inode, end: u64) -> Result<(), FsError> {
+/// By how much. Times are the business of whoever asked for other attributes.
+fn grow(txn: &mut Transaction, inode: &mut Inode, end: u64) -> Result<u64, FsError> {
     let Node::File(file) = &mut inode.record.node else { return Err(FsError::WrongType) };
     if end <= file.size || end > MAX_FILE_SIZE {
-        return Ok(());
+        return Ok(0);
     }
     let (size, space) = (file.size, file.space_used);
     file.size = end;
@@ -140,7 +150,7 @@ fn grow(txn: &mut Transaction, inode: &mut Inode, end: u64) -> Result<(), FsErro
     file.space_used = size::space_for(file.size, space.saturating_add(end - size));
     let stored = size::signed(file.space_used) - size::signed(space);
     fetch::count(txn, Statistic::Bytes, inode.key.fileid, stored);
-    Ok(())
+    Ok(end - size)
 }
 
 fn chown(record: &mut InodeRecord, before: &Owned, set: &SetAttr, who: &Credential) -> Result<(), FsError> {

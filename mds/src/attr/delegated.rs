@@ -83,19 +83,24 @@ pub(crate) async fn set(
     let look = if kept.mtime.is_some() { Some(times::look(mds, &entry).await?) } else { None };
     let data_end = look.as_ref().and_then(|look| look.end);
     let (namespace, context, believed) = (&mds.namespace, &*cx, &believed);
-    cx.write(|mut txn| {
-        Box::pin(async move {
-            // Judged by each try, after the inode was read: what a look shows from then on conflicts.
-            namespace.getattr(&txn, &key).await?;
-            let kept = Some(believed().unwrap_or_default());
-            let set = SetAttr { kept, data_end, ..SetAttr::default() };
-            let request = context.request(DirectoryUpdate::Exact);
-            let done = namespace.setattr(&mut txn, &key, &set, &request).await?;
-            context.record(&mut txn, result);
-            Ok(done)
+    let done = cx
+        .write(|mut txn| {
+            Box::pin(async move {
+                // Judged by each try, after the inode was read: what a look shows from then on conflicts.
+                namespace.getattr(&txn, &key).await?;
+                let kept = Some(believed().unwrap_or_default());
+                let set = SetAttr { kept, data_end, ..SetAttr::default() };
+                let request = context.request(DirectoryUpdate::Exact);
+                let done = namespace.setattr(&mut txn, &key, &set, &request).await?;
+                context.record(&mut txn, result);
+                Ok(done)
+            })
         })
-    })
-    .await?;
+        .await;
+    mds.may_have_grown(&done);
+    let (pending, version) = done?;
+    let done = pending.resolve(version);
+    mds.has_grown(&done.inode, done.added);
     if let Some(look) = look {
         look.done(&entry);
     }

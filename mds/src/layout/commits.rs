@@ -98,9 +98,11 @@ async fn transaction(mds: &Arc<Mds>, key: InodeKey, want: &CommitSize) -> Result
     let request =
         Request { who: &Credential::ROOT, now: mds.env.clock.wall(), directory: DirectoryUpdate::Exact };
     let (namespace, request) = (&mds.namespace, &request);
-    let (pending, version) = mds
+    let done = mds
         .write(|mut txn| Box::pin(async move { namespace.commit_size(&mut txn, &key, want, request).await }))
-        .await?;
+        .await;
+    mds.may_have_grown(&done);
+    let (pending, version) = done?;
     let done = pending.resolve(version);
     mds.has_grown(&done.inode, done.added);
     Ok(Committed { inode: done.inode, grew: done.grew })

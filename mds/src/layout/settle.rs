@@ -230,7 +230,7 @@ async fn commit_if(
     let request =
         Request { who: &Credential::ROOT, now: mds.env.clock.wall(), directory: DirectoryUpdate::Exact };
     let (namespace, want, request, stands) = (&mds.namespace, &want, &request, &stands);
-    let (pending, version) = mds
+    let done = mds
         .write(|mut txn| {
             Box::pin(async move {
                 let pending = namespace.commit_size(&mut txn, &key, want, request).await?;
@@ -238,7 +238,9 @@ async fn commit_if(
                 if stands() { Ok(pending) } else { Err(FsError::Invalid) }
             })
         })
-        .await?;
+        .await;
+    mds.may_have_grown(&done);
+    let (pending, version) = done?;
     let done = pending.resolve(version);
     mds.has_grown(&done.inode, done.added);
     Ok(done.grew)

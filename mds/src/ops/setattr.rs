@@ -84,7 +84,7 @@ async fn set_rest(
     let data_end = look.as_ref().and_then(|look| look.end);
     let _room = room_to_give(cx, key, &wanted.set, 0).await?;
     let (namespace, context) = (&mds.namespace, &*cx);
-    let (pending, version) = cx
+    let done = cx
         .write(|mut txn| {
             Box::pin(async move {
                 let mut set = wanted.set.clone();
@@ -96,8 +96,12 @@ async fn set_rest(
                 Ok(done)
             })
         })
-        .await?;
-    cx.left(pending.resolve(version));
+        .await;
+    mds.may_have_grown(&done);
+    let (pending, version) = done?;
+    let done = pending.resolve(version);
+    mds.has_grown(&done.inode, done.added);
+    cx.left(done.inode);
     if let Some(look) = look {
         look.done(&entry);
     }

@@ -41,6 +41,7 @@ impl From<Usage> for Amount {
 pub(crate) struct Mark {
     granted: Amount,
     flying: Amount,
+    forgotten: u64,
 }
 
 /// What is known of a subject.
@@ -62,6 +63,8 @@ struct Known {
 #[derive(Debug, Default)]
 pub(crate) struct Book {
     known: BTreeMap<Subject, Known>,
+    /// How often everything was to be read anew.
+    forgotten: u64,
 }
 
 /// Whether something may be added.
@@ -87,13 +90,19 @@ impl Book {
         if !unknown.is_empty() {
             return Verdict::Read(unknown);
         }
-        for (subject, _) in bound {
+        let subjects: Vec<Subject> = bound.iter().map(|(subject, _)| *subject).collect();
+        self.give(&subjects, amount);
+        Verdict::Yes
+    }
+
+    /// The same for those whose limits do not bind whoever takes it: it is used all the same.
+    pub(crate) fn give(&mut self, subjects: &[Subject], amount: Amount) {
+        for subject in subjects {
             let known = self.known.entry(*subject).or_default();
             known.since = known.since.plus(amount);
             known.granted = known.granted.plus(amount);
             known.flying = known.flying.plus(amount);
         }
-        Verdict::Yes
     }
 
     /// What was let through is done, or was not done after all.
@@ -119,13 +128,14 @@ impl Book {
             self.known.retain(|_, known| !known.flying.is_none());
         }
         let known = self.known.entry(subject).or_default();
-        Mark { granted: known.granted, flying: known.flying }
+        Mark { granted: known.granted, flying: known.flying, forgotten: self.forgotten }
     }
 
     /// What was read; whether anything was under way, so that it may be counted twice.
     pub(crate) fn read(&mut self, subject: Subject, mark: Mark, used: Usage, over: OverSince) -> bool {
         let known = self.known.entry(subject).or_default();
-        (known.used, known.over, known.read) = (used.into(), over, true);
+        // What it was to be read anew for may have come after it was read.
+        (known.used, known.over, known.read) = (used.into(), over, mark.forgotten == self.forgotten);
         known.since = known.granted.minus(mark.granted).plus(mark.flying);
         !known.since.is_none()
     }
@@ -154,6 +164,7 @@ impl Book {
     /// Everything is to be read anew.
     pub(crate) fn forget(&mut self) {
         self.known.values_mut().for_each(|known| known.read = false);
+        self.forgotten += 1;
     }
 }
 

@@ -175,12 +175,18 @@ impl Quotas {
         Some(found.limits).filter(|limits| !limits.is_none())
     }
 
-    /// The limits that bind `who` when it adds something that these are charged for.
-    fn bound(&self, who: &Credential, subjects: impl Iterator<Item = Subject>) -> Vec<(Subject, Limits)> {
+    /// The limits that bind `who` when it adds something that these are charged for, and whose others there are.
+    fn bound(
+        &self,
+        who: &Credential,
+        subjects: impl Iterator<Item = Subject>,
+    ) -> (Vec<(Subject, Limits)>, Vec<Subject>) {
         // As on Linux, root may exceed limits of users and groups (quotactl(2), CAP_SYS_RESOURCE); a tree has
         // the room that it has.
         let binds = |subject: &Subject| !who.is_root() || matches!(subject, Subject::Tree(_));
-        subjects.filter(binds).filter_map(|subject| Some((subject, self.limits(subject)?))).collect()
+        let limited = subjects.filter_map(|subject| Some((subject, self.limits(subject)?)));
+        let (bound, free): (Vec<_>, Vec<_>) = limited.partition(|(subject, _)| binds(subject));
+        (bound, free.into_iter().map(|(subject, _)| subject).collect())
     }
 }
 
@@ -227,18 +233,14 @@ impl Mds {
         if amount.is_none() || !self.quotas.any() {
             return Ok(Ok(None));
         }
-        let bound = self.quotas.bound(who, subjects);
-        if bound.is_empty() {
+        let (bound, free) = self.quotas.bound(who, subjects);
+        if bound.is_empty() && free.is_empty() {
             return Ok(Ok(None));
         }
         for _ in 0..TRIES {
-            let now = self.seconds();
-            let unknown = match self.quotas.book.lock().take(&bound, amount, now) {
-                Verdict::Yes => {
-                    let subjects = bound.into_iter().map(|(subject, _)| subject).collect();
-                    return Ok(Ok(Some(Pass { mds: Arc::clone(self), subjects, amount })));
-                }
-                Verdict::Read(unknown) => unknown,
+            let unknown = match self.pass(&bound, &free, amount) {
+                Ok(pass) => return Ok(Ok(Some(pass))),
+                Err(unknown) => unknown,
             };
             let mut doubtful = false;
             for (subject, limits) in bound.iter().filter(|(subject, _)| unknown.contains(subject)) {
@@ -253,6 +255,25 @@ impl Mds {
         }
         // What is under way takes its time: whether there is room is not known yet.
         Err(FsError::Busy)
+    }
+
+    /// Where it is known that there is room for all who are `bound`; else what is to be read.
+    fn pass(
+        self: &Arc<Self>,
+        bound: &[(Subject, Limits)],
+        free: &[Subject],
+        amount: Amount,
+    ) -> Result<Pass, Vec<Subject>> {
+        let now = self.seconds();
+        let mut book = self.quotas.book.lock();
+        match book.take(bound, amount, now) {
+            Verdict::Yes => {
+                book.give(free, amount);
+                let subjects = bound.iter().map(|(subject, _)| subject).chain(free).copied().collect();
+                Ok(Pass { mds: Arc::clone(self), subjects, amount })
+            }
+            Verdict::Read(unknown) => Err(unknown),
+        }
     }
 
     /// Reads what a subject uses, and remembers since when that is too much; whether something under way may be in

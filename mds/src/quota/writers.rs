@@ -90,6 +90,13 @@ impl Mds {
         Ok(())
     }
 
+    /// What was to say how much a file has grown may have done so, or not.
+    pub(crate) fn may_have_grown<T>(&self, done: &Result<T, FsError>) {
+        if done.as_ref().is_err_and(FsError::maybe_committed) {
+            self.quotas.forget();
+        }
+    }
+
     /// A file has grown by what was written to data servers.
     pub(crate) fn has_grown(self: &Arc<Self>, inode: &Inode, bytes: u64) {
         let charged = Charged::of(&inode.record);

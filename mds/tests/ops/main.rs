@@ -45,6 +45,7 @@ mod open;
 mod persistence;
 mod pressure;
 mod quota;
+mod quota_book;
 mod readdir;
 mod reclaim_complete;
 mod register;

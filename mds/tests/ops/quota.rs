@@ -11,16 +11,16 @@ use crate::admin::ask;
 use crate::copy::{self, fill};
 use crate::harness::*;
 
-const DQUOT: nfsstat4 = nfsstat4::NFS4ERR_DQUOT;
-const OK: nfsstat4 = nfsstat4::NFS4_OK;
+pub const DQUOT: nfsstat4 = nfsstat4::NFS4ERR_DQUOT;
+pub const OK: nfsstat4 = nfsstat4::NFS4_OK;
 /// The user of these tests, and the groups it is in.
-const USER: u32 = 500;
+pub const USER: u32 = 500;
 const GROUP: u32 = 600;
 const OTHER_GROUP: u32 = 601;
 const WEEK: u32 = 7 * 24 * 3600;
 
 /// A client whose calls are those of [`USER`], and of root.
-async fn clients(world: &World) -> (Client, Client) {
+pub async fn clients(world: &World) -> (Client, Client) {
     let root = world.client("a").await;
     root.ok(vec![putrootfh(), setattr(ANONYMOUS, &mode(0o777))]).await;
     let mut user = world.client("u").await;
@@ -29,7 +29,7 @@ async fn clients(world: &World) -> (Client, Client) {
 }
 
 /// (soft, hard)
-const NONE: (u64, u64) = (0, 0);
+pub const NONE: (u64, u64) = (0, 0);
 
 async fn change(
     world: &World,
@@ -54,7 +54,7 @@ async fn change(
     }
 }
 
-async fn set(world: &World, whose: (ctl_quota_kind, u32, &str), bytes: (u64, u64), files: (u64, u64)) {
+pub async fn set(world: &World, whose: (ctl_quota_kind, u32, &str), bytes: (u64, u64), files: (u64, u64)) {
     change(world, ctl_quota_action::QUOTA_SET, whose, (bytes, files), WEEK).await.unwrap();
 }
 
@@ -62,7 +62,7 @@ async fn remove_quota(world: &World, whose: (ctl_quota_kind, u32, &str)) -> Resu
     change(world, ctl_quota_action::QUOTA_REMOVE, whose, (NONE, NONE), 0).await
 }
 
-const OF_USER: (ctl_quota_kind, u32, &str) = (ctl_quota_kind::QUOTA_USER, USER, "");
+pub const OF_USER: (ctl_quota_kind, u32, &str) = (ctl_quota_kind::QUOTA_USER, USER, "");
 
 fn of_tree(path: &str) -> (ctl_quota_kind, u32, &str) {
     (ctl_quota_kind::QUOTA_TREE, 0, path)
@@ -88,7 +88,7 @@ async fn show(world: &World, whose: (ctl_quota_kind, u32, &str)) -> ctl_quota {
 }
 
 /// (files, bytes)
-async fn used(world: &World, whose: (ctl_quota_kind, u32, &str)) -> (u64, u64) {
+pub async fn used(world: &World, whose: (ctl_quota_kind, u32, &str)) -> (u64, u64) {
     let quota = show(world, whose).await;
     (quota.used_files, quota.used_bytes)
 }
@@ -99,7 +99,7 @@ async fn until_whole(world: &World, path: &str) {
     }
 }
 
-fn at(path: &str, op: nfs_argop4) -> Vec<nfs_argop4> {
+pub fn at(path: &str, op: nfs_argop4) -> Vec<nfs_argop4> {
     let mut ops = walk(path);
     ops.push(op);
     ops

@@ -186,7 +186,8 @@ impl World {
     }
 
     pub async fn setattr(&self, key: InodeKey, set: SetAttr, who: &Credential) -> Result<Inode, FsError> {
-        self.act(async |txn| self.ns.setattr(txn, &key, &set, &self.request(who)).await).await
+        let done = self.act(async |txn| self.ns.setattr(txn, &key, &set, &self.request(who)).await).await;
+        done.map(|done| done.inode)
     }
 
     pub async fn page(
