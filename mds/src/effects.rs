@@ -91,7 +91,9 @@ impl Mds {
     /// All that was taken from it is freed: it may reclaim again whatever it will have.
     async fn may_reclaim_again(self: Arc<Self>, client: ClientId, effects: Vec<recovery::Effect>) {
         let written = self.persist_client(&effects).await;
-        self.clients.lock().forgot_revoked(client, written.is_ok());
+        // What is not known to be in the store any more is written again when there is something to write.
+        let gone = written.is_ok() || written.as_ref().is_err_and(FsError::maybe_committed);
+        self.clients.lock().forgot_revoked(client, gone, written.is_ok());
     }
 
     /// Has SEQUENCE tell the client, until it has freed what was revoked (RFC 8881 §18.46.3). A client that is

@@ -59,6 +59,20 @@ impl Mds {
         Ok((value, committed.version))
     }
 
+    /// As [`Mds::write`], for a transaction that does no harm when it is carried out twice: a result that is unknown is
+    /// reported only if it is in the end.
+    ///
+    /// # Errors
+    /// What `op` says, or the store.
+    pub(crate) async fn write_again<'env, T, F>(&self, op: F) -> Result<(T, u64), FsError>
+    where
+        F: for<'t> FnMut(Attempt<'t, 'env>) -> BoxFuture<'t, Result<T, FsError>>,
+    {
+        let (key, ours) = self.epoch_guard.clone();
+        let (value, committed) = self.db.run(self.limits().guarded_by(key, ours).idempotent(), op).await?;
+        Ok((value, committed.version))
+    }
+
     /// As [`Mds::write`], for a transaction that writes the key `witness`: whether it committed is known in
     /// the end, unless the store is lost for good.
     ///

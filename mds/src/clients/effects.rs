@@ -49,7 +49,7 @@ impl Mds {
         }
     }
 
-    /// Commits the rows.
+    /// Commits the rows, which say how it is, not what has changed.
     ///
     /// # Errors
     /// What the store says.
@@ -57,7 +57,7 @@ impl Mds {
         if durable.is_empty() {
             return Ok(());
         }
-        self.write(|mut txn| {
+        self.write_again(|mut txn| {
             Box::pin(async move {
                 durable.iter().for_each(|effect| records::write(&mut txn, effect));
                 Ok(())

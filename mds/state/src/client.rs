@@ -438,12 +438,13 @@ impl Clients {
         vec![Effect::PersistClient(ClientRow { revoked, ..client.row.clone() })]
     }
 
-    /// See [`Self::forget_revoked`].
-    pub fn forgot_revoked(&mut self, id: ClientId, committed: bool) {
+    /// See [`Self::forget_revoked`]. They may have been made durable (`gone`), or certainly were (`committed`): what is
+    /// taken next is written down unless it certainly is.
+    pub fn forgot_revoked(&mut self, id: ClientId, gone: bool, committed: bool) {
         let Some(client) = self.by_id.get_mut(&id) else { return };
         client.creating = false;
+        client.revoked_now &= !gone;
         if committed {
-            client.revoked_now = false;
             client.row.revoked &= !client.shared.reclaim_complete();
         }
     }

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use sluice_kv::Faults;
 use sluice_mds::{Config, Delegations};
 use sluice_state::lease::seq4_status;
 use sluice_xdr::nfs4::*;
@@ -271,17 +272,7 @@ fn what_was_revoked_is_not_reclaimed_after_a_restart() {
     simulate(20, async |mut world: World| {
         let (a, b) = (world.client("a").await, world.client("b").await);
         let (fh, _, _) = writer(&a).await;
-        let given = async {
-            let stays = async {
-                loop {
-                    a.flags().await;
-                    world.sleep(Duration::from_secs(5)).await;
-                }
-            };
-            let opens = b.patient(vec![putrootfh(), open_name("f", b"o", BOTH, 0)]);
-            tokio::select! { _ = opens => {}, () = stays => {} }
-        };
-        given.await;
+        revoked(&world, &a, &b, "f").await;
         drop((a, b));
         for _ in 0..2 {
             world.restart().await;
@@ -358,6 +349,41 @@ fn what_a_delegation_stands_for_is_claimed_in_grace_too() {
         };
         both(b.patient(vec![putrootfh(), lookup("f"), setattr(ANONYMOUS, &mode(0o600))]), claims).await;
         assert!(is_recall(&a, 0));
+    });
+}
+
+/// B opens it, and A does not give back what it has of it.
+async fn revoked(world: &World, a: &Client, b: &Client, name: &str) {
+    let stays = async {
+        loop {
+            a.flags().await;
+            world.sleep(Duration::from_secs(5)).await;
+        }
+    };
+    let opens = b.patient(vec![putrootfh(), open_name(name, b"o", BOTH, 0)]);
+    tokio::select! { _ = opens => {}, () = stays => {} }
+}
+
+/// That it has freed what was revoked before may be in the store though the store did not say so.
+#[test]
+fn what_is_revoked_next_is_not_reclaimed_after_a_restart_either() {
+    simulate(21, async |mut world: World| {
+        let (a, b) = (world.client("a").await, world.client("b").await);
+        let (_, _, stateid) = writer(&a).await;
+        revoked(&world, &a, &b, "f").await;
+        world.db.set_faults(Faults { unknown_applied: 1.0, ..Faults::NONE });
+        a.ok(vec![free_stateid(stateid)]).await;
+        world.sleep(Duration::from_millis(100)).await;
+        world.db.set_faults(Faults::NONE);
+        world.sleep(Duration::from_secs(1)).await;
+        let (fh, _, given) = opens(&a, open_create("g", b"o", WANT_WRITE, 0)).await;
+        writes(&given);
+        revoked(&world, &a, &b, "g").await;
+        drop((a, b));
+        world.restart().await;
+        let a = world.new_client("a").await;
+        let (_, given) = reclaims(&a, &fh).await;
+        assert_eq!(given, open_delegation4::OPEN_DELEGATE_NONE);
     });
 }
 

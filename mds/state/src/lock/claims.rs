@@ -103,6 +103,7 @@ mod tests {
     fn waiting(owner: u8, write: bool, first: u64, length: u64) -> WaitingLock {
         WaitingLock {
             owner: LockOwner::new(ClientId(1), &[owner]),
+            open: [0; 12],
             kind: if write { LockKind::Write } else { LockKind::Read },
             range: Range::from_offset_length(first, length).unwrap_or(Range::ALL),
             expires: Time::ZERO,
