@@ -495,6 +495,61 @@ fn an_order_to_copy_ends_before_it_is_given_up() {
     });
 }
 
+/// It may not overwrite what clients of the next one write. The peer's silence keeps nobody from registering.
+#[test]
+fn what_moves_data_for_a_replaced_metadata_server_ends_when_its_successor_is_registered_with() {
+    for transfer in [true, false] {
+        simulate(async |w| {
+            let (_source, args) = order_to_copy(&w).await;
+            let ds = w.serving().await;
+            let nfs = w.client(&ds).await;
+            let (fh, last) = (handle(1, RW), (LARGE - 1) << 20);
+            let order = async {
+                if transfer {
+                    return w.mds.order::<_, ctl_status>(DS_TRANSFER, &args).await;
+                }
+                let ctl_source::FALSE(peer) = &args.source else { panic!() };
+                let copy = DS_COPY_args {
+                    caller: args.caller,
+                    target: args.target,
+                    source: peer.address.clone(),
+                    source_fh: peer.fh.clone(),
+                    offset: 0,
+                    length: LARGE << 20,
+                };
+                match w.mds.order(DS_COPY, &copy).await {
+                    DS_COPY_res::CTL_OK(_) => ctl_status::CTL_OK,
+                    DS_COPY_res::Default(status) => status,
+                }
+            };
+            let replaced = async {
+                while copied(&w).await.is_none_or(|size| size <= 4 << 20) {}
+                w.net.freeze("peer");
+                w.sleep(SECOND).await;
+                assert!(copied(&w).await.unwrap() < last, "it is not over yet");
+                let begin = w.env.clock.now();
+                w.mds.says.lock().unwrap().mds_epoch = 2;
+                w.until_heard_by(2).await;
+                assert!(w.env.clock.now().since(begin) < 8 * SECOND, "nobody waits for a peer");
+                nfs.write(&fh, last, &[1; 5000], stable_how::FILE_SYNC).await.unwrap();
+                w.net.thaw("peer");
+            };
+            let (status, ()) = tokio::join!(order, replaced);
+            w.sleep(60 * SECOND).await;
+            assert_eq!(nfs.read(&fh, last, 2).await.unwrap().0, &[1u8, 1][..], "transfer: {transfer}");
+            assert_eq!(status, ctl_status::CTL_ERR_EPOCH, "transfer: {transfer}");
+        });
+    }
+}
+
+/// The length of data file 1.
+async fn copied(w: &World) -> Option<u64> {
+    match w.mds.order(DS_STAT, &DS_STAT_args { files: vec![target(1)] }).await {
+        DS_STAT_res::CTL_OK(stats) => stats[0].exists.then_some(stats[0].size),
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn what_is_there_can_be_compared_without_moving_it() {
     simulate(async |w| {

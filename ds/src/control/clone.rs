@@ -34,13 +34,14 @@ pub(super) async fn run(shared: &Arc<Shared>, args: DS_CLONE_args) -> ctl_status
         length: args.length,
     };
     let reflink = Reflink { base, range };
-    let until = shared.patient(orders::MOVING);
+    let until = shared.patient(&args.caller, orders::MOVING);
     // Before anything is made.
     let since = shared.store.verifier(key);
     let store = Arc::clone(&shared.store);
     let made = async {
+        // No step that a newer incarnation waits for: it knows nothing of this data file.
         let work = async move { store.reflink(reflink).await };
-        shared.order(&args.caller, (key, generation), until, work).await?;
+        shared.order((key, generation), until, work).await?;
         shared.store.commit_since(key, since).await
     };
     let made = made.await;

@@ -26,7 +26,7 @@ pub(super) async fn run(shared: &Arc<Shared>, args: DS_COPY_args) -> DS_COPY_res
         return DS_COPY_res::Default(ctl_status::CTL_ERR_INVAL);
     };
     let caller = args.caller;
-    let (inner, until) = (Arc::clone(shared), shared.patient(orders::MOVING));
+    let (inner, until) = (Arc::clone(shared), shared.patient(&caller, orders::MOVING));
     let work = async move {
         // Who wants nothing waits for what was ordered before.
         if args.length == 0 {
@@ -37,7 +37,7 @@ pub(super) async fn run(shared: &Arc<Shared>, args: DS_COPY_args) -> DS_COPY_res
         peer.close();
         copied
     };
-    match shared.order(&caller, target, until, work).await {
+    match shared.order(target, until, work).await {
         Ok(copied) => DS_COPY_res::CTL_OK(copied),
         Err(error) => {
             tracing::warn!(file = %target.0, peer = %source, %error, "a copy from a peer failed");
@@ -88,8 +88,10 @@ async fn copy(
         if !skip {
             size = size.max(at);
         }
-        shared.in_time(until)?;
-        let fill = async { if skip { Ok(()) } else { store.fill(key, generation, from, data).await } };
+        let fill = async {
+            let _step = shared.step(until)?;
+            if skip { Ok(()) } else { store.fill(key, generation, from, data).await }
+        };
         if last {
             fill.await?;
             break;
@@ -100,6 +102,7 @@ async fn copy(
         found = ahead?;
     }
     if at > size {
+        let _step = shared.step(until)?;
         // Trailing zeros that were left out: one of them gives the file its size.
         store.fill(key, generation, at - 1, Bytes::from_static(&[0])).await?;
     }

@@ -1,7 +1,7 @@
 //! One order at a time per file. An order whose connection was lost may still be running when it, or
 //! a later one, comes again over a new connection: it must not act after the later one was answered.
 //!
-//! Nor does it act when the metadata server has long given it up: by then others may have written there.
+//! Nor does it act when the metadata server has long given it up, or was replaced: by then others may have written there.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use foldhash::fast::FixedState;
 use parking_lot::Mutex;
 use sluice_env::Monotonic;
-use sluice_store::{FileKey, Refusal, StoreError};
+use sluice_store::{FileKey, Refusal, Step, StoreError};
 use sluice_xdr::control::ctl_caller;
 use tokio::sync::oneshot;
 
@@ -22,9 +22,14 @@ use crate::shared::Shared;
 pub(super) const SHORT: Duration = Duration::from_secs(8);
 pub(super) const MOVING: Duration = Duration::from_secs(50);
 
-/// When an order is given up that came just now.
+/// Until when an order acts.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Until(Monotonic);
+pub(super) struct Until {
+    /// It is given up then.
+    time: Monotonic,
+    /// The incarnation of the metadata server that gave it. It acts until a newer one has spoken.
+    caller: u64,
+}
 
 type Turn = Arc<tokio::sync::Mutex<()>>;
 
@@ -48,32 +53,37 @@ impl Orders {
 }
 
 impl Shared {
-    pub(super) fn patient(&self, time: Duration) -> Until {
-        Until(self.env.clock.now() + time)
+    /// For an order that came just now.
+    pub(super) fn patient(&self, caller: &ctl_caller, time: Duration) -> Until {
+        Until { time: self.env.clock.now() + time, caller: caller.mds_epoch }
     }
 
-    /// Before each step of an order that has several.
-    pub(super) fn in_time(&self, until: Until) -> Result<(), StoreError> {
-        if self.env.clock.now() < until.0 { Ok(()) } else { Err(StoreError::Closing) }
+    /// Each step of an order that changes data, held until it is done. A peer is not waited for in one: whoever waits for
+    /// the end of the step waits for this device and for nobody else.
+    pub(super) fn step(&self, until: Until) -> Result<Step<'_>, StoreError> {
+        if self.env.clock.now() < until.time {
+            self.store.step(until.caller)
+        } else {
+            Err(StoreError::Closing)
+        }
     }
 
-    /// Runs `work` on a data file when it is its turn, if it is in time, `caller` is not an older incarnation of
-    /// the metadata server by then and the data file was not removed.
+    /// Runs `work` on a data file when it is its turn, if it is in time, whoever gave the order is not an older incarnation
+    /// of the metadata server by then and the data file was not removed.
     pub(super) async fn order<T: Send + 'static>(
         self: &Arc<Self>,
-        caller: &ctl_caller,
         (key, generation): (FileKey, u16),
         until: Until,
         work: impl Future<Output = Result<T, StoreError>> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (done, wait) = oneshot::channel();
-        let (shared, epoch) = (Arc::clone(self), caller.mds_epoch);
+        let shared = Arc::clone(self);
         // A task of its own: it holds its turn to the end even if the connection is lost.
         self.env.spawn.spawn(Box::pin(async move {
             let turn = shared.orders.turn(key.file);
             let clock = &shared.env.clock;
-            let result = match clock.timeout(until.0.since(clock.now()), turn.lock()).await {
-                Ok(_mine) => match shared.store.admit_caller(epoch).await {
+            let result = match clock.timeout(until.time.since(clock.now()), turn.lock()).await {
+                Ok(_mine) => match shared.store.admit_caller(until.caller).await {
                     Ok(()) if shared.store.is_removed(key, generation) => {
                         Err(StoreError::Refused(Refusal::Removed))
                     }

@@ -15,16 +15,22 @@ pub(super) async fn run(shared: &Arc<Shared>, args: DS_SPACE_args) -> ctl_status
     if length == 0 || end.is_none_or(|end| end > i64::MAX as u64) {
         return ctl_status::CTL_ERR_INVAL;
     }
-    let store = Arc::clone(&shared.store);
-    let ((key, generation), until) = (target, shared.patient(orders::SHORT));
+    let inner = Arc::clone(shared);
+    let ((key, generation), until) = (target, shared.patient(&caller, orders::SHORT));
     let done = match operation {
         ctl_space_operation::SPACE_ALLOCATE => {
-            let work = async move { store.allocate(key, generation, offset, length).await };
-            shared.order(&caller, target, until, work).await
+            let work = async move {
+                let _step = inner.step(until)?;
+                inner.store.allocate(key, generation, offset, length).await
+            };
+            shared.order(target, until, work).await
         }
         ctl_space_operation::SPACE_DEALLOCATE => {
-            let work = async move { store.deallocate(key, offset, length).await };
-            shared.order(&caller, target, until, work).await
+            let work = async move {
+                let _step = inner.step(until)?;
+                inner.store.deallocate(key, offset, length).await
+            };
+            shared.order(target, until, work).await
         }
         _ => return ctl_status::CTL_ERR_INVAL,
     };

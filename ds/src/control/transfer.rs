@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sluice_rpc::Connection;
 use sluice_store::{FileKey, StoreError, Transfer, Verifier};
-use sluice_xdr::control::{DS_TRANSFER_args, ctl_caller, ctl_own_file, ctl_peer, ctl_source, ctl_status};
+use sluice_xdr::control::{DS_TRANSFER_args, ctl_own_file, ctl_peer, ctl_source, ctl_status};
 use tokio::task::JoinSet;
 
 use super::copy::{connect, is_zero, read, socket};
@@ -40,11 +40,11 @@ pub(super) async fn run(shared: &Arc<Shared>, args: DS_TRANSFER_args) -> ctl_sta
     }
     // Before anything is written.
     let since = shared.store.verifier(key);
-    let until = shared.patient(orders::MOVING);
+    let until = shared.patient(&caller, orders::MOVING);
     let range = Range { key, generation, offset, source_offset, length, since, until };
     let done = match source {
-        ctl_source::TRUE(own) => from_here(shared, &caller, range, &own).await,
-        ctl_source::FALSE(peer) => from_peer(shared, &caller, range, peer).await,
+        ctl_source::TRUE(own) => from_here(shared, range, &own).await,
+        ctl_source::FALSE(peer) => from_peer(shared, range, peer).await,
     };
     if let Err(error) = &done {
         tracing::warn!(file = %key, %error, "a transfer failed");
@@ -57,12 +57,7 @@ pub(super) fn fits(offset: u64, length: u64) -> bool {
     length > 0 && offset.checked_add(length).is_some_and(|end| end <= i64::MAX as u64)
 }
 
-async fn from_here(
-    shared: &Arc<Shared>,
-    caller: &ctl_caller,
-    range: Range,
-    own: &ctl_own_file,
-) -> Result<(), StoreError> {
+async fn from_here(shared: &Arc<Shared>, range: Range, own: &ctl_own_file) -> Result<(), StoreError> {
     let Some((source, _)) = data_file(&own.file) else { return Err(StoreError::Missing) };
     let transfer = Transfer {
         source,
@@ -73,9 +68,13 @@ async fn from_here(
         offset: range.offset,
         length: range.length,
     };
-    let store = Arc::clone(&shared.store);
-    let work = async move { store.transfer(transfer).await.map(drop) };
-    shared.order(caller, (range.key, range.generation), range.until, work).await?;
+    let inner = Arc::clone(shared);
+    let work = async move {
+        // One: the metadata server orders no more at a time than a device copies in a moment.
+        let _step = inner.step(range.until)?;
+        inner.store.transfer(transfer).await.map(drop)
+    };
+    shared.order((range.key, range.generation), range.until, work).await?;
     flush(shared, range).await
 }
 
@@ -84,12 +83,7 @@ async fn flush(shared: &Arc<Shared>, range: Range) -> Result<(), StoreError> {
     shared.store.commit_since(range.key, range.since).await
 }
 
-async fn from_peer(
-    shared: &Arc<Shared>,
-    caller: &ctl_caller,
-    range: Range,
-    peer: ctl_peer,
-) -> Result<(), StoreError> {
+async fn from_peer(shared: &Arc<Shared>, range: Range, peer: ctl_peer) -> Result<(), StoreError> {
     let address = socket(&peer.address).ok_or_else(|| StoreError::Io("the peer has no address".into()))?;
     let inner = Arc::clone(shared);
     let work = async move {
@@ -99,7 +93,7 @@ async fn from_peer(
         connection.close();
         copied
     };
-    shared.order(caller, (range.key, range.generation), range.until, work).await?;
+    shared.order((range.key, range.generation), range.until, work).await?;
     flush(shared, range).await
 }
 
@@ -120,7 +114,7 @@ async fn fill(
         let upto = next.saturating_add(step).min(end);
         let write = async {
             for (from, data) in found {
-                shared.in_time(range.until)?;
+                let _step = shared.step(range.until)?;
                 put(shared, &range, place(from), data).await?;
             }
             Ok::<_, StoreError>(())
@@ -130,7 +124,7 @@ async fn fill(
         found = ahead?;
         next = upto;
     }
-    shared.in_time(range.until)?;
+    let _step = shared.step(range.until)?;
     store.reach(range.key, range.generation, place(end)).await
 }
 

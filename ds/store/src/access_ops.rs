@@ -9,6 +9,7 @@ use tokio::sync::Mutex;
 
 use crate::data_file::DataFile;
 use crate::fence::{Access, Fence, Refusal, Row};
+use crate::gate::Pass;
 use crate::journal::Journal;
 use crate::places::{leaf_of, leaf_path, path_of};
 use crate::sums::remove_side;
@@ -29,6 +30,13 @@ impl Settled {
     pub(crate) fn new(journal: &Journal) -> Self {
         journal.peek(|table| Self { oldest: Mutex::new(table.oldest()), caller: Mutex::new(table.caller()) })
     }
+}
+
+/// Held until what the step does is with the device. A newer incarnation of the metadata server is not answered before: what
+/// came late could undo what was acknowledged under it.
+#[derive(Debug)]
+pub struct Step<'a> {
+    _pass: Pass<'a>,
 }
 
 impl Store {
@@ -95,7 +103,8 @@ impl Store {
         self.journal.peek(|table| table.oldest())
     }
 
-    /// Admits an order from incarnation `epoch` of the metadata server and remembers it, durably.
+    /// Admits an order from incarnation `epoch` of the metadata server and remembers it, durably. When it returns, no step of
+    /// an order of an older one is on its way any more, also where it cannot be made durable.
     ///
     /// # Errors
     /// `OldCaller` when a newer incarnation has spoken.
@@ -105,7 +114,9 @@ impl Store {
             return Err(StoreError::OldCaller);
         }
         if *durable < epoch {
-            self.journal.append(vec![Row::Caller(epoch)]).await?;
+            let written = self.journal.append(vec![Row::Caller(epoch)]).await;
+            self.orders.drain().await;
+            written?;
             *durable = epoch;
         }
         Ok(())
@@ -126,6 +137,15 @@ impl Store {
             }
             other => other,
         }
+    }
+
+    /// A step of an order of incarnation `epoch` that changes data.
+    ///
+    /// # Errors
+    /// `OldCaller` when a newer incarnation has spoken.
+    pub fn step(&self, epoch: u64) -> Result<Step<'_>, StoreError> {
+        let step = Step { _pass: self.orders.enter() };
+        if epoch < self.newest_caller() { Err(StoreError::OldCaller) } else { Ok(step) }
     }
 
     /// The newest incarnation of the metadata server that gave an order.

@@ -1,5 +1,6 @@
 //! Waiting for writes that passed their check before a fence was set. A fence that is acknowledged
-//! while such a write is still on its way to the device would not be one.
+//! while such a write is still on its way to the device would not be one. Likewise for orders of a metadata
+//! server that was replaced.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 

@@ -43,6 +43,7 @@ mod vitals;
 mod write_count;
 mod writes;
 
+pub use access_ops::Step;
 pub use error::StoreError;
 pub use fence::{Access, Fence, Refusal};
 pub use in_place::InPlace;

@@ -151,6 +151,7 @@ fn open(env: &Env, device: Arc<dyn Device>, options: Options) -> Result<Arc<Stor
         pool: Pool::default(),
         room: Room::new(options.reserve),
         gate: Gate::default(),
+        orders: Gate::default(),
         since: OnceLock::new(),
         health: Arc::default(),
         sums,

@@ -98,7 +98,10 @@ pub struct Store {
     pub(crate) files: Arc<OpenFiles>,
     pub(crate) flushes: Arc<Flushes>,
     pub(crate) folders: Arc<Folders>,
+    /// For writes of clients.
     pub(crate) gate: Gate,
+    /// For steps of orders: a fence does not wait for them.
+    pub(crate) orders: Gate,
     /// The capability epoch in which this process began to serve.
     pub(crate) since: OnceLock<Epoch>,
     pub(crate) health: Arc<Health>,

@@ -164,6 +164,25 @@ async fn a_retirement_waits_for_it_however_often_it_is_asked_for() {
     assert_eq!(store.oldest(), Some(Epoch(2)));
 }
 
+/// What an order of a metadata server that was replaced had on its way is with the device before its successor is answered;
+/// fences do not wait for it.
+#[tokio::test]
+async fn a_newer_caller_waits_for_steps_of_older_ones_and_there_are_no_more() {
+    let env = Env::system();
+    let store = open_on(&env, Arc::new(MemDevice::new())).await.unwrap();
+    store.admit_caller(1).await.unwrap();
+    let step = store.step(1).unwrap();
+    store.fence(&[Fence::Holder { holder: 1, epoch: Epoch(1) }]).await.unwrap();
+    let newer = store.admit_caller(2);
+    tokio::pin!(newer);
+    assert!(env.clock.timeout(Duration::from_millis(50), &mut newer).await.is_err());
+    assert!(matches!(store.step(1), Err(StoreError::OldCaller)));
+    let own = store.step(2).unwrap();
+    drop(step);
+    newer.await.unwrap();
+    drop(own);
+}
+
 /// Not a test of its own: the process that [`kill_nine_loses_no_acknowledged_fence`] kills.
 #[tokio::test]
 #[ignore = "run by another test"]

@@ -152,8 +152,15 @@ pub(super) fn of_predecessors(mds: &Mds, store: StoreId) -> Option<PendingFence>
     (mds.data_servers.epochs().oldest < first).then_some(row)
 }
 
-/// Before this server writes there itself: what an earlier incarnation had on its way must not come behind it. False when
-/// that is not known yet.
+/// Whether clients may write there, as far as earlier incarnations go: the data server may still be hearing of this one, and
+/// serves on meanwhile. To one that takes no writes nobody is sent.
+pub(crate) async fn predecessors_over(mds: &Mds, id: StoreId) -> bool {
+    let Some(store) = mds.data_servers.get(id).filter(|store| store.takes_writes()) else { return true };
+    store.update(|view| view.predecessors_over) || end_predecessors(mds, &store).await
+}
+
+/// Before anybody writes there under this incarnation: what an earlier one had on its way must not come behind it. False
+/// when that is not known yet.
 pub(super) async fn end_predecessors(mds: &Mds, store: &StoreHandle) -> bool {
     // The answer to its registration says the same, and may still be on its way.
     let over = match of_predecessors(mds, store.id) {

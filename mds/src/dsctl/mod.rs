@@ -30,8 +30,9 @@ pub(crate) mod transfer;
 
 pub(crate) use control::Control;
 pub(crate) use damage::{Damage, owner as damage_owner, run as run_damage};
-pub(crate) use fence::fence_holder_on_file;
-pub(crate) use fence::{isolated, tell as tell_fences, tell_first as tell_fences_first};
+pub(crate) use fence::{
+    fence_holder_on_file, isolated, predecessors_over, tell as tell_fences, tell_first as tell_fences_first,
+};
 pub(crate) use health::run;
 pub(crate) use io::{commit, read, write};
 pub(crate) use orders::{

@@ -10,6 +10,7 @@ use sluice_xdr::nfs4::nfsstat4;
 
 use super::heal::leave;
 use super::{inline, placement};
+use crate::dsctl;
 use crate::error::fs_status;
 use crate::server::Mds;
 
@@ -58,7 +59,21 @@ pub(crate) async fn ready(mds: &Arc<Mds>, key: InodeKey, want: &Use) -> Result<I
         }
         return Err(nfsstat4::NFS4ERR_DELAY);
     }
+    if want.write && !predecessors_over(mds, &inode, want).await {
+        return Err(nfsstat4::NFS4ERR_DELAY);
+    }
     Ok(inode)
+}
+
+/// What earlier incarnations of this server had on its way is not to come behind what is written now.
+async fn predecessors_over(mds: &Mds, inode: &Inode, want: &Use) -> bool {
+    let mirrors = inode.layout().into_iter().flat_map(|layout| touched(layout, want)).flat_map(|c| &c.slots);
+    for file in mirrors.filter(|file| !file.stale) {
+        if !dsctl::predecessors_over(mds, file.store).await {
+            return false;
+        }
+    }
+    true
 }
 
 /// Some mirror cannot be written now that would have to be, while another copy can. Of mirrors that may differ
