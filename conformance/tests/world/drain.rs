@@ -68,7 +68,7 @@ async fn is_drained(world: &World, n: usize) -> bool {
     server(world, n).await.is_some_and(|s| s.intent == ctl_intent::INTENT_DRAINED)
 }
 
-async fn drained(world: &World, n: usize) {
+pub(crate) async fn drained(world: &World, n: usize) {
     for _ in 0..600 {
         if is_drained(world, n).await {
             assert_eq!(world.data_files(n), 0, "it is said to hold nothing");
@@ -84,7 +84,7 @@ async fn drained(world: &World, n: usize) {
 const WINDOW: usize = 64 << 10;
 
 /// Every byte is what was written, from the data servers and through the metadata server; nothing comes from `gone`.
-async fn right(world: &World, name: &str, expected: &[u8], gone: usize) {
+pub(crate) async fn right(world: &World, name: &str, expected: &[u8], gone: usize) {
     let client = Client::mount(world, &format!("witness{}", world.env.random.u64()), OLD).await;
     let file = client.open(name).await;
     let length = u64::try_from(expected.len()).unwrap();

@@ -8,6 +8,7 @@ mod chaos;
 mod client;
 mod clone;
 mod copy;
+mod crowded;
 mod drain;
 mod ends;
 mod epochs;

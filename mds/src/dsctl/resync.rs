@@ -23,6 +23,15 @@ pub(crate) const MOVING_GIVEN_UP: u64 = 70_000_000_000;
 const TURN: Duration = Duration::from_secs(10);
 const AGAIN: Duration = Duration::from_secs(1);
 
+/// Why a range was not copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotCopied {
+    /// The data server that it was to go to is full.
+    Full,
+    /// One of the two is away, or something is wrong with the source.
+    Failed,
+}
+
 /// What is there of a data file; `None` when its data server does not say.
 pub(crate) async fn stat(mds: &Mds, id: DataFileId, file: &DataFile) -> Option<ctl_stat> {
     let store = mds.data_servers.get(file.store)?;
@@ -66,14 +75,18 @@ pub(crate) async fn next_data(
 
 /// Has the data server of `target` read a range at that of `source`, write it and make it durable; how many
 /// bytes that were.
+///
+/// # Errors
+/// What was in the way.
 pub(crate) async fn copy(
     mds: &Mds,
     id: DataFileId,
     source: &DataFile,
     target: &DataFile,
     (offset, length): (u64, u64),
-) -> Option<u64> {
-    let (to, from) = (mds.data_servers.get(target.store)?, peer(mds, id, source)?);
+) -> Result<u64, NotCopied> {
+    let to = mds.data_servers.get(target.store).ok_or(NotCopied::Failed)?;
+    let from = peer(mds, id, source).ok_or(NotCopied::Failed)?;
     let args = DS_COPY_args {
         caller: mds.data_servers.caller(),
         target: wire(id, target),
@@ -82,11 +95,12 @@ pub(crate) async fn copy(
         offset,
         length,
     };
-    match call(&to, DS_COPY, &args, PATIENCE).await? {
-        DS_COPY_res::CTL_OK(copied) => Some(copied),
+    match call(&to, DS_COPY, &args, PATIENCE).await.ok_or(NotCopied::Failed)? {
+        DS_COPY_res::CTL_OK(copied) => Ok(copied),
         DS_COPY_res::Default(status) => {
             tracing::debug!(data_server = to.id.0, from = source.store.0, ?status, "a copy failed");
-            None
+            let full = status == ctl_status::CTL_ERR_NOSPC;
+            Err(if full { NotCopied::Full } else { NotCopied::Failed })
         }
     }
 }

@@ -139,9 +139,11 @@ async fn move_once(
         return Ok(None);
     }
     let Some(layout) = inode.layout() else { return Ok(None) };
-    let wanted = wanting(mds, layout, inode.size(), row, store);
+    let columns = || heal::columns(layout.in_use(inode.size()), inode);
+    let wanted = columns().flat_map(|column| column.files);
+    let wanted = wanted.filter(|file| heal::needs_place(mds, file, row, store)).count();
     let chosen = candidates(mds);
-    let places = heal::places(mds, &chosen.list, columns(layout, inode.size()), row, store);
+    let places = heal::places(mds, &chosen.list, columns(), row, store);
     let short = places.len() < wanted;
     for (slot, to) in places {
         let planned = mds
@@ -168,6 +170,10 @@ async fn move_once(
             let names: Vec<String> = stores.iter().map(|store| store.0.to_string()).collect();
             Some(format!("data server {} is not there", names.join(" and ")))
         }
+        Outcome::NoRoom(bytes) => {
+            let least = bytes.div_ceil(1 << 20).max(1);
+            Some(format!("no other data server has room for {least} MiB of it"))
+        }
         Outcome::Again if there(layout, store).any(|file| heal::leave::is_damaged(mds, layout, file)) => {
             Some("what is there of it is damaged, or lost, and there is no other copy".to_owned())
         }
@@ -178,16 +184,4 @@ async fn move_once(
 /// What a data server has of a file.
 fn there(layout: &Layout, store: StoreId) -> impl Iterator<Item = &DataFile> {
     layout.data_files().filter(move |file| file.store == store)
-}
-
-fn columns(layout: &Layout, size: u64) -> impl Iterator<Item = &[DataFile]> {
-    let used = layout.in_use(size);
-    used.flat_map(|component| component.slots.chunks(usize::from(component.mirrors.max(1))))
-}
-
-/// How many data files need a place.
-fn wanting(mds: &Mds, layout: &Layout, size: u64, row: Option<&Heal>, store: StoreId) -> usize {
-    let planned = |file: &DataFile| row.and_then(|row| row.replacement(file.slot)).filter(|_| file.moving);
-    let files = columns(layout, size).flatten();
-    files.filter(|file| heal::needs_place(mds, file, planned(file).as_ref(), store)).count()
 }

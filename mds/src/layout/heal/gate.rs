@@ -14,6 +14,8 @@ use sluice_state::Time;
 use sluice_xdr::nfs4::nfsstat4;
 use tokio::sync::{Notify, RwLock};
 
+use super::room::Full;
+
 /// A heal shorter than this is waited for by writers; during a longer one they write through this server.
 /// Linux asks again two minutes after it was told that there is no layout.
 const SHORT: u64 = 10_000_000_000;
@@ -69,8 +71,16 @@ pub(crate) struct Heals {
     wanted: Mutex<std::collections::BTreeSet<InodeKey>>,
     /// Files whose absent mirrors are being left behind.
     pub(super) leaving: Mutex<std::collections::BTreeSet<FileId>>,
-    /// How many files wait for each data server, as last looked at.
-    pub(super) waits: Mutex<BTreeMap<StoreId, u64>>,
+    /// How many files wait for what, as last looked at.
+    pub(super) waits: Mutex<BTreeMap<Waits, u64>>,
+    pub(super) full: Full,
+}
+
+/// What a file in the queue waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Waits {
+    For(StoreId),
+    ForRoom,
 }
 
 /// A gate in use.
@@ -181,8 +191,11 @@ impl Heals {
     /// What the files in the queue wait for, for people.
     pub(crate) fn words(&self) -> String {
         let waits = self.waits.lock();
-        let words: Vec<String> =
-            waits.iter().map(|(store, files)| format!("{files} wait for data server {}", store.0)).collect();
+        let words = |(what, files): (&Waits, &u64)| match what {
+            Waits::For(store) => format!("{files} wait for data server {}", store.0),
+            Waits::ForRoom => format!("{files} wait for room on a data server"),
+        };
+        let words: Vec<String> = waits.iter().map(words).collect();
         // As much as the protocol carries.
         words.join(", ").chars().take(200).collect()
     }

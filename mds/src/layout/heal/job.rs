@@ -17,7 +17,9 @@ use sluice_xdr::control::ctl_stat;
 use super::gate::{Closed, Filling};
 use super::leave;
 use super::plan::{Pair, Plan};
-use crate::dsctl::{self, epochs, resync};
+use super::room::{self, Room};
+use crate::dsctl::resync::{self, NotCopied};
+use crate::dsctl::{self, epochs};
 use crate::files::{FileEntry, Held};
 use crate::layout::settle;
 use crate::server::Mds;
@@ -38,6 +40,8 @@ pub(crate) enum Outcome {
     Done,
     /// What could be done is done.
     WaitsFor(Vec<StoreId>),
+    /// What could be done is done; nobody has room for the rest, a data file of so many bytes.
+    NoRoom(u64),
     /// Something came in between, or a data server failed.
     Again,
 }
@@ -67,12 +71,22 @@ pub(crate) async fn heal(mds: &Arc<Mds>, key: InodeKey) -> Result<Outcome, FsErr
         (inode, row) = look(mds, key).await?;
     }
     let (Some(layout), Some(row)) = (inode.layout(), row) else { return Ok(Outcome::Done) };
-    let plan = plan(mds, &inode, &row);
+    let mut plan = plan(mds, &inode, &row);
+    let room = room::find(mds, &inode, &mut plan).await?;
+    if room == Room::Elsewhere {
+        return Ok(Outcome::Again);
+    }
     let only_mark = layout.mirrors_dirty && plan.equal;
     if plan.pairs.is_empty() && !only_mark {
-        return Ok(Outcome::WaitsFor(plan.waits_for));
+        return Ok(waits(room, plan.waits_for));
     }
+    carry_out(mds, key, plan, room).await
+}
+
+/// Does what is planned; there is no room for what is not, if `room` says so.
+async fn carry_out(mds: &Arc<Mds>, key: InodeKey, plan: Plan, room: Room) -> Result<Outcome, FsError> {
     let Some(gate) = mds.heals.close(key.fileid) else { return Ok(Outcome::Again) };
+    let id = plan.id;
     let mut work = Work { mds, key, entry: mds.file(&key).await?, gate, plan, at: (0, 0), begun: false };
     let healed = work.run().await;
     work.gate.lock.write().await.clear();
@@ -80,14 +94,26 @@ pub(crate) async fn heal(mds: &Arc<Mds>, key: InodeKey) -> Result<Outcome, FsErr
     match healed {
         Ok(left) => {
             mds.heals.over(key.fileid);
-            Ok(if left.is_empty() { Outcome::Done } else { Outcome::WaitsFor(left) })
+            let all = left.is_empty() && room == Room::Enough;
+            if all {
+                mds.heals.full.forget(key.fileid);
+            }
+            Ok(if all { Outcome::Done } else { waits(room, left) })
         }
         Err(Trouble::Again) => Ok(Outcome::Again),
+        Err(Trouble::Full(pair)) => room::ran_out(mds, key, id, &pair).await,
         Err(Trouble::Store(error)) => Err(error),
     }
 }
 
-async fn look(mds: &Arc<Mds>, key: InodeKey) -> Result<(Inode, Option<Heal>), FsError> {
+fn waits(room: Room, missed: Vec<StoreId>) -> Outcome {
+    match room {
+        Room::Nowhere(bytes) => Outcome::NoRoom(bytes),
+        _ => Outcome::WaitsFor(missed),
+    }
+}
+
+pub(super) async fn look(mds: &Arc<Mds>, key: InodeKey) -> Result<(Inode, Option<Heal>), FsError> {
     let namespace = &mds.namespace;
     mds.read(|txn| {
         Box::pin(async move {
@@ -107,6 +133,8 @@ fn plan(mds: &Mds, inode: &Inode, row: &Heal) -> Plan {
 
 enum Trouble {
     Again,
+    /// There is no room left where this is filled.
+    Full(Pair),
     Store(FsError),
 }
 
@@ -256,8 +284,7 @@ impl Work<'_> {
         let at = at.max(next / length * length);
         let mut copied = 0;
         if !self.equal(pair, at, length).await? {
-            let done = resync::copy(mds, id, &pair.source, &pair.target, (at, length)).await;
-            copied = done.ok_or(Trouble::Again)?;
+            copied = self.copy(pair, (at, length)).await?;
             if !pair.is_a_move() {
                 mds.metrics.healed_bytes.fetch_add(copied, Ordering::Relaxed);
             }
@@ -272,6 +299,15 @@ impl Work<'_> {
             }
         }
         Ok((Some(at.saturating_add(length)), copied))
+    }
+
+    async fn copy(&self, pair: &Pair, range: (u64, u64)) -> Result<u64, Trouble> {
+        let copied = resync::copy(self.mds, self.plan.id, &pair.source, &pair.target, range).await;
+        copied.map_err(|error| match error {
+            // A mirror has its place; what takes the place of one may go elsewhere.
+            NotCopied::Full if pair.replaces() => Trouble::Full(*pair),
+            _ => Trouble::Again,
+        })
     }
 
     async fn equal(&self, pair: &Pair, at: u64, length: u64) -> Result<bool, Trouble> {
@@ -343,7 +379,7 @@ impl Work<'_> {
         if source.size > 0 && !target.exists {
             // A hole to its end: one zero brings it into being.
             let last = (source.size - 1, 1);
-            resync::copy(mds, id, &pair.source, &pair.target, last).await.ok_or(Trouble::Again)?;
+            self.copy(pair, last).await?;
         }
         // Also when they end alike: what writers left unstable is durable then. The source is not cut: that could be
         // carried out late, when others have written behind its end.

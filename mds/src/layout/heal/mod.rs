@@ -8,6 +8,7 @@
 //! | `plan` | what is made equal to what (pure) |
 //! | `job` | heals one file |
 //! | `rebuild` | what a lost data server held gets another place |
+//! | `room` | what does not fit where it was to go goes elsewhere, or waits |
 //!
 //! The queue is a table: one row per file, from the transaction that marks a mirror to the one that clears it.
 
@@ -16,6 +17,7 @@ mod job;
 pub(crate) mod leave;
 mod plan;
 mod rebuild;
+mod room;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -27,8 +29,10 @@ use tokio::task::JoinSet;
 pub(crate) use gate::{Filling, Heals, beside};
 pub(crate) use job::{Outcome, heal};
 pub(crate) use rebuild::{needs_place, places, run as run_rebuild};
+pub(crate) use room::columns;
 
 use crate::server::Mds;
+use gate::Waits;
 
 /// Files healed at once.
 const WIDTH: usize = 4;
@@ -117,7 +121,7 @@ async fn review(mds: &Arc<Mds>, crew: &mut Crew) -> Result<(), FsError> {
 /// The files that are being healed.
 struct Crew {
     mds: Arc<Mds>,
-    tasks: JoinSet<(InodeKey, Vec<StoreId>)>,
+    tasks: JoinSet<(InodeKey, Vec<Waits>)>,
     busy: BTreeSet<InodeKey>,
     /// Those that came into the queue again meanwhile: what is under way may have looked before that.
     once_more: BTreeSet<InodeKey>,
@@ -147,24 +151,25 @@ impl Crew {
         }
     }
 
-    fn done(&mut self, (key, missed): (InodeKey, Vec<StoreId>)) {
+    fn done(&mut self, (key, missed): (InodeKey, Vec<Waits>)) {
         self.busy.remove(&key);
         if self.once_more.remove(&key) {
             self.mds.heals.queue(key);
         }
         let mut waits = self.mds.heals.waits.lock();
-        for store in missed {
-            *waits.entry(store).or_default() += 1;
+        for what in missed {
+            *waits.entry(what).or_default() += 1;
         }
     }
 }
 
-/// Heals one file; the data servers it misses.
-async fn patiently(mds: Arc<Mds>, key: InodeKey) -> Vec<StoreId> {
+/// Heals one file; what it waits for then.
+async fn patiently(mds: Arc<Mds>, key: InodeKey) -> Vec<Waits> {
     for _ in 0..TRIES {
         match heal(&mds, key).await {
             Ok(Outcome::Done) | Err(FsError::Stale) => return Vec::new(),
-            Ok(Outcome::WaitsFor(stores)) => return stores,
+            Ok(Outcome::WaitsFor(stores)) => return stores.into_iter().map(Waits::For).collect(),
+            Ok(Outcome::NoRoom(_)) => return vec![Waits::ForRoom],
             Ok(Outcome::Again) => {}
             Err(error) => tracing::warn!(%error, file = key.fileid.0, "cannot heal a file; trying again"),
         }

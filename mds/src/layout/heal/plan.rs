@@ -82,6 +82,12 @@ impl Plan {
         }
     }
 
+    /// It cannot be filled now.
+    pub(super) fn leave_out(&mut self, pair: &Pair) {
+        self.pairs.retain(|other| other != pair);
+        self.equal &= pair.old.stale;
+    }
+
     fn miss(&mut self, old: &DataFile, store: StoreId) {
         self.equal &= old.stale;
         self.waits_for.push(store);

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_namespace::stable_storage::StoreState;
-use sluice_namespace::{DataFile, DataFileId, FsError, Heal, InodeKey, Layout, StoreId};
+use sluice_namespace::{Component, DataFile, DataFileId, FsError, Heal, Inode, Layout, StoreId};
 use sluice_state::Time;
 
+use super::room::{Column, columns, with_room};
 use crate::dsctl::StoreHandle;
 use crate::layout::placement::{self, Candidate};
 use crate::layout::{candidates, turn};
@@ -103,7 +104,7 @@ async fn replace_all(mds: &Arc<Mds>, lost: &mut BTreeMap<StoreId, Held>) -> Resu
             let Some(layout) = inode.layout() else { continue };
             for (id, held) in lost.iter_mut().filter(|(id, _)| holds_mirror(layout, **id)) {
                 held.files += 1;
-                match replace(mds, key, layout, *id).await {
+                match replace(mds, &inode, layout, *id).await {
                     Ok(planned) => held.planned += planned,
                     // It has changed meanwhile, or is gone.
                     Err(FsError::Invalid | FsError::Stale) => {}
@@ -116,12 +117,13 @@ async fn replace_all(mds: &Arc<Mds>, lost: &mut BTreeMap<StoreId, Held>) -> Resu
 }
 
 /// Of one file; how many were planned.
-async fn replace(mds: &Arc<Mds>, key: InodeKey, layout: &Layout, lost: StoreId) -> Result<u64, FsError> {
-    let namespace = &mds.namespace;
+async fn replace(mds: &Arc<Mds>, inode: &Inode, layout: &Layout, lost: StoreId) -> Result<u64, FsError> {
+    let (key, namespace) = (inode.key, &mds.namespace);
     let row = mds.read(|txn| Box::pin(async move { namespace.heal(&txn, key.fileid).await })).await?;
     let mut planned = 0;
-    let (chosen, columns) = (candidates(mds), in_use(layout).filter(|column| column.len() > 1));
-    for (slot, store) in places(mds, &chosen.list, columns, row.as_ref(), lost) {
+    let chosen = candidates(mds);
+    let mirrored = columns(in_use(layout), inode).filter(|column| column.files.len() > 1);
+    for (slot, store) in places(mds, &chosen.list, mirrored, row.as_ref(), lost) {
         mds.write(|mut txn| {
             Box::pin(async move { namespace.plan_replacement(&mut txn, &key, slot, store).await })
         })
@@ -135,13 +137,24 @@ async fn replace(mds: &Arc<Mds>, key: InodeKey, layout: &Layout, lost: StoreId) 
 }
 
 /// A part that nobody has seen is placed anew when it is first used.
-fn in_use(layout: &Layout) -> impl Iterator<Item = &[DataFile]> {
-    let used = layout.components.iter().filter(|c| c.handed_out || c.slots.iter().any(|s| s.materialised));
-    used.flat_map(|component| component.slots.chunks(usize::from(component.mirrors.max(1))))
+fn in_use(layout: &Layout) -> impl Iterator<Item = &Component> {
+    layout.components.iter().filter(|c| c.handed_out || c.slots.iter().any(|s| s.materialised))
 }
 
 fn holds_mirror(layout: &Layout, store: StoreId) -> bool {
-    in_use(layout).any(|column| column.len() > 1 && column.iter().any(|file| file.store == store))
+    in_use(layout).any(|c| c.mirrors > 1 && c.slots.iter().any(|file| file.store == store))
+}
+
+/// Data servers that may take the place of one of a column: none that has or gets a mirror of it.
+pub(super) fn free_for(candidates: &[Candidate], column: &[DataFile], row: Option<&Heal>) -> Vec<Candidate> {
+    let has = |store| column.iter().any(|mirror| mirror.store == store);
+    let gets = |store| column.iter().filter_map(|file| planned(row, file)).any(|new| new.store == store);
+    candidates.iter().filter(|candidate| !has(candidate.store) && !gets(candidate.store)).copied().collect()
+}
+
+/// What is to take the place of a data file.
+fn planned(row: Option<&Heal>, file: &DataFile) -> Option<DataFile> {
+    row.and_then(|row| row.replacement(file.slot)).filter(|_| file.moving)
 }
 
 /// Where what `goes` holds of these columns is to be, and what is being filled there for one of them: the slot, and
@@ -149,23 +162,18 @@ fn holds_mirror(layout: &Layout, store: StoreId) -> bool {
 pub(crate) fn places<'a>(
     mds: &Mds,
     candidates: &[Candidate],
-    columns: impl Iterator<Item = &'a [DataFile]>,
+    columns: impl Iterator<Item = Column<'a>>,
     row: Option<&Heal>,
     goes: StoreId,
 ) -> Vec<(u16, StoreId)> {
-    let planned = |file: &DataFile| row.and_then(|row| row.replacement(file.slot)).filter(|_| file.moving);
     let mut places = Vec::new();
-    for column in columns {
+    for Column { files, bytes } in columns {
         // Chosen for this column just now.
         let mut taken = Vec::new();
-        for file in column.iter().filter(|file| needs_place(mds, file, planned(file).as_ref(), goes)) {
-            let free: Vec<Candidate> = candidates
-                .iter()
-                .filter(|candidate| candidate.store != goes && !taken.contains(&candidate.store))
-                .filter(|candidate| column.iter().all(|mirror| mirror.store != candidate.store))
-                .filter(|candidate| column.iter().filter_map(planned).all(|new| new.store != candidate.store))
-                .copied()
-                .collect();
+        for file in files.iter().filter(|file| needs_place(mds, file, row, goes)) {
+            let mut free = free_for(candidates, files, row);
+            free.retain(|candidate| candidate.store != goes && !taken.contains(&candidate.store));
+            let free = with_room(free, bytes);
             if let Some(chosen) = free.get(placement::start(&free, turn(mds))) {
                 taken.push(chosen.store);
                 places.push((file.slot, chosen.store));
@@ -176,13 +184,13 @@ pub(crate) fn places<'a>(
 }
 
 /// It is at `goes` and nothing is on its way to replace it, or what is goes there.
-pub(crate) fn needs_place(mds: &Mds, file: &DataFile, planned: Option<&DataFile>, goes: StoreId) -> bool {
+pub(crate) fn needs_place(mds: &Mds, file: &DataFile, row: Option<&Heal>, goes: StoreId) -> bool {
     let under_way = |new: &DataFile| {
         let store = mds.data_servers.get(new.store);
         new.store != goes && store.is_some_and(|store| !store.given_up() && store.is_active())
     };
-    match planned {
-        Some(new) => (file.store == goes || new.store == goes) && !under_way(new),
+    match planned(row, file) {
+        Some(new) => (file.store == goes || new.store == goes) && !under_way(&new),
         None => file.store == goes,
     }
 }
