@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+use sluice_kv::Faults;
 use sluice_namespace::{LayoutPolicy, Shape};
 use sluice_rpc::SimConfig;
 use sluice_xdr::control::*;
@@ -594,6 +595,17 @@ fn who_cancels_a_drain_at_its_very_end_has_every_file_as_it_was() {
 /// data server must have stopped serving. So long nobody writes.
 #[test]
 fn nobody_writes_before_what_was_replaced_is_refused() {
+    replaced(Faults::NONE);
+}
+
+/// The store does not say that it is replaced.
+#[test]
+fn nobody_writes_before_what_was_replaced_is_refused_though_that_is_not_known() {
+    replaced(Faults { unknown_applied: 1.0, ..Faults::NONE });
+}
+
+/// `faults`: of the store while it is replaced.
+fn replaced(faults: Faults) {
     // Whole milliseconds between the transaction and the data server.
     let network = SimConfig { latency_max: Duration::from_millis(40), ..SimConfig::default() };
     let policy = LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0 };
@@ -613,12 +625,22 @@ fn nobody_writes_before_what_was_replaced_is_refused() {
             let first = home(world, &reader, &held, 0).await == gone;
             let kept = held.mirror(usize::from(!first));
             assert_eq!(home(world, &reader, &kept, 0).await, gone);
+            // Before, so that numbers for fences are there.
+            for n in 0..6 {
+                let other = client.open(&format!("g{n}")).await;
+                assert_eq!(client.proxied_write(&other, 0, &pattern(0, 9)).await, nfsstat4::NFS4_OK);
+            }
             drain(world, gone, 0).await.unwrap();
             let (stateid, _) = reader.recalled(1).await;
+            while world.holds(gone, 9) || world.untold(gone).await > 0 {
+                world.sleep(Duration::from_millis(10)).await;
+            }
+            world.set_faults(faults);
             assert_eq!(reader.layout_return(&same, stateid).await, nfsstat4::NFS4_OK);
             while world.untold(gone).await == 0 {
                 world.sleep(Duration::from_millis(1)).await;
             }
+            world.set_faults(Faults::NONE);
             let data_server = format!("ds{}", gone + 1);
             world.net.partition("mds", &data_server);
             assert_eq!(&reader.read(&kept, 0..3).await.unwrap()[..], &pattern(0, 3)[..], "refused already");

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_namespace::stable_storage::{Fence, PendingFence, fences, put_fence};
+use sluice_env::BoxFuture;
+use sluice_kv::Attempt;
+use sluice_namespace::stable_storage::{Fence, PendingFence, fences, put_fence, witness_of_fence};
 use sluice_namespace::{FsError, Layout, StoreId};
 use sluice_state::effect::FenceId;
 use sluice_state::{ClientId, Time};
@@ -94,6 +96,21 @@ pub(crate) async fn tell_first(mds: &Arc<Mds>, rows: Vec<PendingFence>) {
     for row in rows {
         enforce(mds, row, false).await;
     }
+}
+
+/// A transaction that writes these: whether it committed is known, since they are to be told then.
+///
+/// # Errors
+/// What `op` says, or the store.
+pub(crate) async fn write_with<'env, T, F>(mds: &Mds, rows: &[PendingFence], op: F) -> Result<T, FsError>
+where
+    F: for<'t> FnMut(Attempt<'t, 'env>) -> BoxFuture<'t, Result<T, FsError>>,
+{
+    let done = match rows.first() {
+        Some(row) => mds.write_known(witness_of_fence(row), op).await,
+        None => mds.write(op).await,
+    };
+    done.map(|(value, _)| value)
 }
 
 /// Returns when the store refuses the holder, or must have stopped serving anybody; with `own` also when it is lost.

@@ -27,7 +27,7 @@ pub use exports::{
 pub use stores::{
     CapabilityEpochs, CapabilityKey, Fence, PendingFence, Store, StoreAddress, StoreState, capability_epochs,
     clear_fence, fences, put_capability_epochs, put_fence, put_store, retire_fences, store, store_by_uuid,
-    stores,
+    stores, witness_of_fence,
 };
 pub use tables::{PolicyRow, clear_policy, policies, policy, put_policy, statistic};
 

@@ -422,24 +422,22 @@ async fn commit(
     healed: &Healed,
     replaced: &[DataFile],
 ) -> Result<(), FsError> {
-    let namespace = &mds.namespace;
-    let epoch = mds.data_servers.epoch();
-    let (fences, _) = mds
-        .write(|mut txn| {
-            Box::pin(async move {
-                let mut fences = Vec::new();
-                for file in replaced {
-                    let generation = file.generation.saturating_add(1);
-                    let fence = Fence::Generation { file: healed.id, slot: file.slot, generation };
-                    let id = mds.next_fence().await?;
-                    fences.push(PendingFence { store: file.store, id, fence, epoch });
-                }
-                fences.iter().for_each(|row| put_fence(&mut txn, row));
-                namespace.healed(&mut txn, &key, healed).await?;
-                Ok(fences)
-            })
+    let (namespace, epoch) = (&mds.namespace, mds.data_servers.epoch());
+    let mut fences = Vec::new();
+    for file in replaced {
+        let generation = file.generation.saturating_add(1);
+        let fence = Fence::Generation { file: healed.id, slot: file.slot, generation };
+        let id = mds.next_fence().await?;
+        fences.push(PendingFence { store: file.store, id, fence, epoch });
+    }
+    let rows = &fences;
+    dsctl::write_with_fences(mds, rows, |mut txn| {
+        Box::pin(async move {
+            rows.iter().for_each(|row| put_fence(&mut txn, row));
+            namespace.healed(&mut txn, &key, healed).await
         })
-        .await?;
+    })
+    .await?;
     dsctl::tell_fences_first(mds, fences).await;
     Ok(())
 }

@@ -144,32 +144,42 @@ async fn left_behind(mds: &Mds, inode: &Inode) -> Vec<DataFile> {
 /// server that comes back must not serve old data under them.
 async fn mark(mds: &Arc<Mds>, inode: &Inode, files: &[DataFile]) -> Result<(), FsError> {
     let slots: Vec<u16> = files.iter().map(|file| file.slot).collect();
-    let epoch = mds.data_servers.epoch();
     let (namespace, key, slots) = (&mds.namespace, &inode.key, &slots);
-    let (fences, _) = mds
-        .write(|mut txn| {
-            Box::pin(async move {
-                let inode = namespace.leave_behind(&mut txn, key, slots).await?;
-                let mut fences = Vec::new();
-                let Some(layout) = inode.layout() else { return Ok(fences) };
-                // One that was removed serves nobody.
-                let removed = |file: &DataFile| mds.data_servers.is_removed(file.store);
-                let left = layout.data_files().filter(|file| slots.contains(&file.slot) && !removed(file));
-                for file in left {
-                    let id = mds.next_fence().await?;
-                    let fence =
-                        Fence::Generation { file: layout.id, slot: file.slot, generation: file.generation };
-                    fences.push(PendingFence { store: file.store, id, fence, epoch });
-                }
-                fences.iter().for_each(|row| put_fence(&mut txn, row));
-                Ok(fences)
-            })
+    let rows = &fences(mds, inode, files).await?;
+    let fences = dsctl::write_with_fences(mds, rows, |mut txn| {
+        Box::pin(async move {
+            let inode = namespace.leave_behind(&mut txn, key, slots).await?;
+            let fences = rows.iter().filter_map(|row| as_it_is(row, &inode)).collect::<Vec<_>>();
+            fences.iter().for_each(|row| put_fence(&mut txn, row));
+            Ok(fences)
         })
-        .await?;
+    })
+    .await?;
     // It may be here, and damaged.
     dsctl::tell_fences(mds, fences);
     let stores: Vec<u16> = files.iter().map(|file| file.store.0).collect();
     tracing::warn!(file = key.fileid.0, data_servers = ?stores, "mirrors left behind: they miss writes from now on");
     mds.heals.queue(*key);
     Ok(())
+}
+
+/// Of these mirrors as they are now.
+async fn fences(mds: &Mds, inode: &Inode, files: &[DataFile]) -> Result<Vec<PendingFence>, FsError> {
+    let (mut fences, epoch) = (Vec::new(), mds.data_servers.epoch());
+    let Some(layout) = inode.layout() else { return Ok(fences) };
+    // One that was removed serves nobody.
+    for file in files.iter().filter(|file| !mds.data_servers.is_removed(file.store)) {
+        let fence = Fence::Generation { file: layout.id, slot: file.slot, generation: file.generation };
+        fences.push(PendingFence { store: file.store, id: mds.next_fence().await?, fence, epoch });
+    }
+    Ok(fences)
+}
+
+/// The same for a mirror as the transaction leaves it.
+fn as_it_is(row: &PendingFence, inode: &Inode) -> Option<PendingFence> {
+    let Fence::Generation { slot, .. } = row.fence else { return None };
+    let layout = inode.layout()?;
+    let left = layout.data_files().find(|file| file.slot == slot)?;
+    let fence = Fence::Generation { file: layout.id, slot, generation: left.generation };
+    Some(PendingFence { fence, ..*row })
 }
