@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test may fail")]
 
 mod audit;
+mod away;
 mod callbacks;
 mod chaos;
 mod client;

@@ -43,7 +43,7 @@ pub(crate) async fn run(mds: Arc<Mds>) {
         if lost.is_empty() {
             continue;
         }
-        if let Err(error) = replace_all(&mds, &mut lost).await {
+        if let Err(error) = replace_all(&mds, &mut lost, patience).await {
             tracing::warn!(%error, "cannot look for the mirrors of lost data servers");
             continue;
         }
@@ -85,8 +85,12 @@ fn lost_for_good(mds: &Mds, store: &StoreHandle, patience: u64) -> bool {
     }
 }
 
-/// Plans a replacement for every mirror that one of these holds, in one walk over all files.
-async fn replace_all(mds: &Arc<Mds>, lost: &mut BTreeMap<StoreId, Held>) -> Result<(), FsError> {
+/// Plans a replacement for every mirror that one of these holds, in one walk over all files; as long as it is lost.
+async fn replace_all(
+    mds: &Arc<Mds>,
+    lost: &mut BTreeMap<StoreId, Held>,
+    patience: u64,
+) -> Result<(), FsError> {
     let mut after: Option<DataFileId> = None;
     loop {
         let namespace = &mds.namespace;
@@ -95,6 +99,8 @@ async fn replace_all(mds: &Arc<Mds>, lost: &mut BTreeMap<StoreId, Held>) -> Resu
             .await?;
         let Some((last, _)) = page.last() else { return Ok(()) };
         after = Some(*last);
+        let mut still = mds.data_servers.known();
+        still.retain(|store| lost_for_good(mds, store, patience));
         for (_, key) in page {
             let inode = mds.read(|txn| Box::pin(async move { namespace.getattr(&txn, &key).await })).await;
             let inode = match inode {
@@ -102,7 +108,8 @@ async fn replace_all(mds: &Arc<Mds>, lost: &mut BTreeMap<StoreId, Held>) -> Resu
                 inode => inode?,
             };
             let Some(layout) = inode.layout() else { continue };
-            for (id, held) in lost.iter_mut().filter(|(id, _)| holds_mirror(layout, **id)) {
+            let goes = |id: StoreId| still.iter().any(|store| store.id == id) && holds_mirror(layout, id);
+            for (id, held) in lost.iter_mut().filter(|(id, _)| goes(**id)) {
                 held.files += 1;
                 match replace(mds, &inode, layout, *id).await {
                     Ok(planned) => held.planned += planned,
