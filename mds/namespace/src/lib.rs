@@ -79,7 +79,7 @@ pub use reclaim::{Garbage, GarbageBatch, Reclaimed};
 pub use remove::{Remove, Removed};
 pub use rename::{Rename, Renamed};
 pub use sequence::{IdAllocator, lease_block};
-pub use setattr::{AttributesSet, KeptTimes, SetAttr, SetTime};
+pub use setattr::{KeptTimes, SetAttr, SetTime};
 pub use size::{CommitSize, MAX_FILE_SIZE, SizeCommitted};
 pub use superblock::{FormatOptions, Superblock};
 pub use truncate::{SetSize, TruncateIntent, TruncateOutcome, Truncated};

@@ -9,9 +9,9 @@ use crate::data_file::LayoutPolicy;
 use crate::error::FsError;
 use crate::inode::{Inode, InodeRecord, Kind, Node};
 use crate::keys::{InodeKey, Statistic};
-use crate::pending::{Pending, settle_fields};
+use crate::pending::Pending;
 use crate::quota::Charged;
-use crate::size::{self, MAX_FILE_SIZE};
+use crate::size::{self, MAX_FILE_SIZE, SizeCommitted};
 use crate::{Namespace, Request, fetch, superblock};
 
 /// A time to set.
@@ -60,15 +60,6 @@ impl SetAttr {
     }
 }
 
-/// What a change of attributes led to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AttributesSet {
-    pub inode: Inode,
-    /// So many bytes were found to have been written ([`SetAttr::data_end`]).
-    pub added: u64,
-}
-settle_fields!(AttributesSet: inode);
-
 impl Namespace {
     /// Changes attributes.
     ///
@@ -80,10 +71,10 @@ impl Namespace {
         key: &InodeKey,
         set: &SetAttr,
         request: &Request<'_>,
-    ) -> Result<Pending<AttributesSet>, FsError> {
+    ) -> Result<Pending<SizeCommitted>, FsError> {
         let mut inode = fetch::inode(txn, key, self.base()).await?;
         if set.is_empty() {
-            return Ok(Pending::new(AttributesSet { inode, added: 0 }, self.base()));
+            return Ok(Pending::new(SizeCommitted::of(inode, 0), self.base()));
         }
         let charged = Charged::of(&inode.record);
         self.change(txn, &mut inode, set, request).await?;
@@ -98,7 +89,7 @@ impl Namespace {
         }
         fetch::put(txn, key, &inode.record);
         inode.change = 0;
-        Ok(Pending::new(AttributesSet { inode, added }, self.base()))
+        Ok(Pending::new(SizeCommitted::of(inode, added), self.base()))
     }
 
     /// Changes what has nothing to do with the data, judged by what was there before.

@@ -41,7 +41,7 @@ pub struct CommitSize {
     pub mirrors_dirty: bool,
 }
 
-/// What a commit of a size led to.
+/// What led to a size that may be new: it is as much as was found to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SizeCommitted {
     pub inode: Inode,
@@ -51,6 +51,12 @@ pub struct SizeCommitted {
     pub added: u64,
 }
 settle_fields!(SizeCommitted: inode);
+
+impl SizeCommitted {
+    pub(crate) const fn of(inode: Inode, added: u64) -> Self {
+        Self { inode, grew: added > 0, added }
+    }
+}
 
 impl Namespace {
     /// LAYOUTCOMMIT, a proxied write, or settling: the size becomes the greater of the two, change
@@ -99,14 +105,14 @@ impl Namespace {
             if dirtied || space != 0 {
                 fetch::put_quietly(txn, key, &inode.record);
             }
-            return Ok(Pending::new(SizeCommitted { inode, grew, added }, self.base()));
+            return Ok(Pending::new(SizeCommitted::of(inode, added), self.base()));
         }
         inode.record.mtime = commit.mtime.unwrap_or(request.now).min(request.now);
         inode.record.ctime = request.now;
         inode.record.mode = inode.record.written_by(request.who);
         fetch::put(txn, key, &inode.record);
         inode.change = 0;
-        Ok(Pending::new(SizeCommitted { inode, grew, added }, self.base()))
+        Ok(Pending::new(SizeCommitted::of(inode, added), self.base()))
     }
 
     /// Somebody is about to write without this server seeing it: set-id bits go now, as they do with a WRITE.

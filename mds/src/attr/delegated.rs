@@ -97,10 +97,7 @@ pub(crate) async fn set(
             })
         })
         .await;
-    mds.may_have_grown(&done);
-    let (pending, version) = done?;
-    let done = pending.resolve(version);
-    mds.has_grown(&done.inode, done.added);
+    mds.found_size(done)?;
     if let Some(look) = look {
         look.done(&entry);
     }

@@ -172,8 +172,9 @@ pub(super) fn of_predecessors(mds: &Mds, store: StoreId) -> Option<PendingFence>
 /// Whether clients may write there, as far as earlier incarnations go: the data server may still be hearing of this one, and
 /// serves on meanwhile. To one that takes no writes nobody is sent.
 pub(crate) async fn predecessors_over(mds: &Mds, id: StoreId) -> bool {
-    let Some(store) = mds.data_servers.get(id).filter(|store| store.takes_writes()) else { return true };
-    store.update(|view| view.predecessors_over) || end_predecessors(mds, &store).await
+    let Some(store) = mds.data_servers.get(id) else { return true };
+    let over = store.update(|view| view.predecessors_over);
+    over || !store.takes_writes() || end_predecessors(mds, &store).await
 }
 
 /// Before anybody writes there under this incarnation: what an earlier one had on its way must not come behind it. False

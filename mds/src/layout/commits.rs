@@ -101,9 +101,6 @@ async fn transaction(mds: &Arc<Mds>, key: InodeKey, want: &CommitSize) -> Result
     let done = mds
         .write(|mut txn| Box::pin(async move { namespace.commit_size(&mut txn, &key, want, request).await }))
         .await;
-    mds.may_have_grown(&done);
-    let (pending, version) = done?;
-    let done = pending.resolve(version);
-    mds.has_grown(&done.inode, done.added);
+    let done = mds.found_size(done)?;
     Ok(Committed { inode: done.inode, grew: done.grew })
 }

@@ -56,13 +56,13 @@ const UNPLACED_AGAIN: u64 = 60 * 1_000_000_000;
 /// none is registered yet or one that is away may have room.
 pub(crate) async fn place(mds: &Arc<Mds>, policy: &LayoutPolicy) -> Result<Placed, nfsstat4> {
     let Candidates { list: candidates, placing } = candidates(mds);
-    if candidates.is_empty() {
-        return Err(nobody(mds, policy.mirrors.into(), 0));
-    }
     let mirrors = match policy.mirrors {
         0 => mds.config.policy.mirrors,
         asked => asked,
     };
+    if candidates.is_empty() {
+        return Err(nobody(mds, mirrors.into(), 0));
+    }
     let policy = LayoutPolicy { mirrors, ..*policy };
     let id = mds.next_data_file().await.map_err(|error| fs_status(&error))?;
     let placed = placement::place(id, policy, &candidates, turn(mds), mds.config.first_component);

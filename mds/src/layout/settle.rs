@@ -239,10 +239,7 @@ async fn commit_if(
             })
         })
         .await;
-    mds.may_have_grown(&done);
-    let (pending, version) = done?;
-    let done = pending.resolve(version);
-    mds.has_grown(&done.inode, done.added);
+    let done = mds.found_size(done)?;
     Ok(done.grew)
 }
 

@@ -97,10 +97,7 @@ async fn set_rest(
             })
         })
         .await;
-    mds.may_have_grown(&done);
-    let (pending, version) = done?;
-    let done = pending.resolve(version);
-    mds.has_grown(&done.inode, done.added);
+    let done = mds.found_size(done)?;
     cx.left(done.inode);
     if let Some(look) = look {
         look.done(&entry);

@@ -90,15 +90,14 @@ impl Book {
         if !unknown.is_empty() {
             return Verdict::Read(unknown);
         }
-        let subjects: Vec<Subject> = bound.iter().map(|(subject, _)| *subject).collect();
-        self.give(&subjects, amount);
+        self.give(bound.iter().map(|(subject, _)| *subject), amount);
         Verdict::Yes
     }
 
     /// The same for those whose limits do not bind whoever takes it: it is used all the same.
-    pub(crate) fn give(&mut self, subjects: &[Subject], amount: Amount) {
+    pub(crate) fn give(&mut self, subjects: impl IntoIterator<Item = Subject>, amount: Amount) {
         for subject in subjects {
-            let known = self.known.entry(*subject).or_default();
+            let known = self.known.entry(subject).or_default();
             known.since = known.since.plus(amount);
             known.granted = known.granted.plus(amount);
             known.flying = known.flying.plus(amount);

@@ -268,7 +268,7 @@ impl Mds {
         let mut book = self.quotas.book.lock();
         match book.take(bound, amount, now) {
             Verdict::Yes => {
-                book.give(free, amount);
+                book.give(free.iter().copied(), amount);
                 let subjects = bound.iter().map(|(subject, _)| subject).chain(free).copied().collect();
                 Ok(Pass { mds: Arc::clone(self), subjects, amount })
             }

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use sluice_namespace::{Charged, Credential, FileId, FsError, Inode, InodeKey, Subject};
+use sluice_namespace::{
+    Charged, Credential, FileId, FsError, Inode, InodeKey, Pending, SizeCommitted, Subject,
+};
 use sluice_state::file::{File, LayoutFilter};
 
 use super::Amount;
@@ -90,15 +92,25 @@ impl Mds {
         Ok(())
     }
 
-    /// What was to say how much a file has grown may have done so, or not.
-    pub(crate) fn may_have_grown<T>(&self, done: &Result<T, FsError>) {
+    /// The end of a transaction that may have found that a file has grown by what was written to data servers.
+    ///
+    /// # Errors
+    /// Those of the transaction.
+    pub(crate) fn found_size(
+        self: &Arc<Self>,
+        done: Result<(Pending<SizeCommitted>, u64), FsError>,
+    ) -> Result<SizeCommitted, FsError> {
         if done.as_ref().is_err_and(FsError::maybe_committed) {
+            // Some of it may be charged.
             self.quotas.forget();
         }
+        let (pending, version) = done?;
+        let done = pending.resolve(version);
+        self.has_grown(&done.inode, done.added);
+        Ok(done)
     }
 
-    /// A file has grown by what was written to data servers.
-    pub(crate) fn has_grown(self: &Arc<Self>, inode: &Inode, bytes: u64) {
+    fn has_grown(self: &Arc<Self>, inode: &Inode, bytes: u64) {
         let charged = Charged::of(&inode.record);
         if bytes == 0 || !self.quotas.any() || !self.limits_bytes(&charged) {
             return;

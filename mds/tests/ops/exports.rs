@@ -351,14 +351,13 @@ fn what_is_granted_while_an_export_narrows_is_taken_back() {
 #[test]
 fn whom_no_export_lets_in_ends_nobody_elses_state() {
     closed(17, async |world: World| {
-        let admin = furnish(&world).await;
+        furnish(&world).await;
         add(&world, "/p/two", &[rule(&address(&world, "a"))]).await;
         let a = world.client("a").await;
         let (fh, open) = open_at(&a, "/p/two", "f").await;
         let stranger = world.connect("stranger").await;
         stranger.session(b"a", [9; 8], 1).await;
         a.ok(vec![putfh(&fh), close(open)]).await;
-        drop(admin);
     });
 }
 
