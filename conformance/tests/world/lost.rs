@@ -350,6 +350,27 @@ fn what_was_mirrored_where_a_data_server_was_removed_is_made_anew() {
     });
 }
 
+/// The only data server that could have taken it was away, too.
+#[test]
+fn what_found_no_place_when_a_data_server_was_removed_has_one_later() {
+    simulate_with(89, LayoutPolicy { mirrors: 3, ..TWICE }, async |world| {
+        at_rest(world).await;
+        let (gone, spare) = ((0..4).find(|n| world.holds(*n, SIZE)), (0..4).find(|n| !world.holds(*n, SIZE)));
+        let (gone, spare) = (gone.unwrap(), spare.unwrap());
+        world.crash_data_server(spare).await;
+        world.forget_data_server(gone).await;
+        world.sleep(Duration::from_secs(60)).await;
+        world.start_data_server(spare).await;
+        for _ in 0..1800 {
+            if world.holds(spare, SIZE) && world.check().await == 0 {
+                return;
+            }
+            world.sleep(Duration::from_secs(1)).await;
+        }
+        panic!("there are two copies still where there should be three");
+    });
+}
+
 #[test]
 fn what_is_lost_is_moved_nowhere_as_a_hole() {
     simulate_with(86, ONCE, async |world| {
