@@ -2,7 +2,8 @@
 //! piece without being woken for it: 4 KiB writes cost a tenth of what they cost with a thread each.
 //!
 //! Work that needs a file for itself is done one piece after the other, whichever thread does it: threads that meet at
-//! the lock of a file spin there, for an eighth of the processor time of large writes. Files take turns.
+//! the lock of a file spin there, for an eighth of the processor time of large writes. Files take turns. What is written
+//! over the same bytes is written in the order in which it came, even where a device would take both at once.
 //!
 //! Where a piece of work only waits for what the device is doing anyway, a thread for each costs more than the work: two
 //! switches and two wake-ups. A patient lane has one thread that waits for them one after the other, and takes more only
@@ -17,6 +18,7 @@ use parking_lot::Mutex;
 use sluice_env::Env;
 
 use crate::FileKey;
+use crate::under_way::Span;
 
 /// What a piece of work leaves to be done by the same thread outside of the lane: it waits for the device, and others need
 /// not wait for that.
@@ -28,10 +30,68 @@ type Work = Box<dyn FnOnce() -> Option<Rest> + Send>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     Any,
-    /// All work that was to have the file for itself and was queued before, and has it for itself.
-    Alone(FileKey),
-    /// The same, beside others of its kind.
-    Behind(FileKey),
+    /// All work for its file that was queued before, and has it for itself.
+    Alone(Span),
+    /// All work that was to have the file for itself and was queued before. Beside others of its kind, elsewhere.
+    Beside(Span),
+}
+
+impl Turn {
+    pub(crate) fn span(self) -> Option<Span> {
+        match self {
+            Self::Any => None,
+            Self::Alone(span) | Self::Beside(span) => Some(span),
+        }
+    }
+}
+
+/// A file that there is work for.
+#[derive(Default)]
+struct Lines {
+    /// Ready or being done: one that has it for itself, or any number of those that do not.
+    alone: bool,
+    beside: Vec<Span>,
+    /// What is to be done afterwards.
+    waiting: VecDeque<(Turn, Work)>,
+}
+
+impl Lines {
+    /// Whether it can be done now, whoever waits.
+    fn has_room(&self, turn: Turn) -> bool {
+        match turn {
+            Turn::Any => true,
+            Turn::Alone(_) => !self.alone && self.beside.is_empty(),
+            Turn::Beside(span) => !self.alone && !self.beside.iter().any(|other| other.meets(span)),
+        }
+    }
+
+    fn enter(&mut self, turn: Turn) {
+        match turn {
+            Turn::Any => {}
+            Turn::Alone(_) => self.alone = true,
+            Turn::Beside(span) => self.beside.push(span),
+        }
+    }
+
+    fn leave(&mut self, turn: Turn) {
+        match turn {
+            Turn::Any => {}
+            Turn::Alone(_) => self.alone = false,
+            Turn::Beside(span) => {
+                let place = self.beside.iter().position(|other| *other == span);
+                place.map(|place| self.beside.swap_remove(place));
+            }
+        }
+    }
+
+    fn next(&mut self) -> Option<(Turn, Work)> {
+        let (turn, _) = self.waiting.front()?;
+        if self.has_room(*turn) { self.waiting.pop_front() } else { None }
+    }
+
+    fn is_over(&self) -> bool {
+        !self.alone && self.beside.is_empty() && self.waiting.is_empty()
+    }
 }
 
 /// Work that one thread of a patient lane may have before it.
@@ -42,10 +102,10 @@ const STALL: Duration = Duration::from_millis(2);
 
 #[derive(Default)]
 struct Queue {
-    /// To be done by whoever comes first; what has a file for itself with it.
-    ready: VecDeque<(Option<FileKey>, Work)>,
-    /// Files that something ready or being done has for itself, and what is to be done afterwards: this alone, or not.
-    files: BTreeMap<FileKey, VecDeque<(bool, Work)>>,
+    /// To be done by whoever comes first.
+    ready: VecDeque<(Turn, Work)>,
+    /// Files that something ready or being done is for, and what waits for that.
+    files: BTreeMap<FileKey, Lines>,
     threads: usize,
     /// Pieces of work begun.
     begun: u64,
@@ -56,31 +116,31 @@ struct Queue {
 impl Queue {
     /// False: it waits until what was there before it for its file is done.
     fn push(&mut self, turn: Turn, work: Work) -> bool {
-        let (key, alone) = match turn {
-            Turn::Any => (None, None),
-            Turn::Alone(key) => (Some(key), Some(key)),
-            Turn::Behind(key) => (Some(key), None),
-        };
-        if let Some(behind) = key.and_then(|key| self.files.get_mut(&key)) {
-            behind.push_back((alone.is_some(), work));
-            return false;
+        if let Some(span) = turn.span() {
+            let lines = self.files.entry(span.key).or_default();
+            if !lines.waiting.is_empty() || !lines.has_room(turn) {
+                lines.waiting.push_back((turn, work));
+                return false;
+            }
+            lines.enter(turn);
         }
-        self.files.extend(alone.map(|key| (key, VecDeque::new())));
-        self.ready.push_back((alone, work));
+        self.ready.push_back((turn, work));
         true
     }
 
     /// What waited for it can be done now. How many pieces are ready besides the one that takes its place.
-    fn done(&mut self, alone: Option<FileKey>) -> usize {
-        let Some(key) = alone else { return 0 };
+    fn done(&mut self, turn: Turn) -> usize {
+        let Some(span) = turn.span() else { return 0 };
+        let Some(lines) = self.files.get_mut(&span.key) else { return 0 };
         let before = self.ready.len();
-        while let Some((alone, next)) = self.files.get_mut(&key).and_then(VecDeque::pop_front) {
-            self.ready.push_back((alone.then_some(key), next));
-            if alone {
-                return self.ready.len() - before - 1;
-            }
+        lines.leave(turn);
+        while let Some((turn, work)) = lines.next() {
+            lines.enter(turn);
+            self.ready.push_back((turn, work));
         }
-        self.files.remove(&key);
+        if lines.is_over() {
+            self.files.remove(&span.key);
+        }
         (self.ready.len() - before).saturating_sub(1)
     }
 
@@ -102,7 +162,7 @@ pub(crate) struct Lane {
 impl fmt::Debug for Lane {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let queue = self.queue.lock();
-        let waiting = queue.ready.len() + queue.files.values().map(VecDeque::len).sum::<usize>();
+        let waiting = queue.ready.len() + queue.files.values().map(|lines| lines.waiting.len()).sum::<usize>();
         write!(f, "Lane({waiting} waiting, {} of {} threads)", queue.threads, self.most)
     }
 }
@@ -112,13 +172,19 @@ struct Place<'a> {
     lane: &'a Arc<Lane>,
     env: &'a Env,
     held: bool,
-    alone: Option<FileKey>,
+    /// Of the work that it does.
+    turn: Turn,
 }
 
 impl Place<'_> {
+    /// What it did is done.
+    fn done(&mut self, queue: &mut Queue) -> usize {
+        queue.done(std::mem::replace(&mut self.turn, Turn::Any))
+    }
+
     fn leave(&mut self) {
         let mut queue = self.lane.queue.lock();
-        let more = queue.done(self.alone.take());
+        let more = self.done(&mut queue);
         self.held = false;
         if queue.ready.is_empty() {
             queue.threads -= 1;
@@ -222,19 +288,19 @@ impl Lane {
     }
 
     fn drain(self: &Arc<Self>, env: &Env) {
-        let mut place = Place { lane: self, env, held: true, alone: None };
+        let mut place = Place { lane: self, env, held: true, turn: Turn::Any };
         loop {
             let (work, helpers) = {
                 let mut queue = self.queue.lock();
-                let more = queue.done(place.alone.take());
+                let more = place.done(&mut queue);
                 let helpers = queue.helpers(more, self.most);
-                let Some((alone, work)) = queue.ready.pop_front() else {
+                let Some((turn, work)) = queue.ready.pop_front() else {
                     // Under the same lock as the look at the queue: whoever queues next sees it.
                     queue.threads -= 1;
                     place.held = false;
                     return;
                 };
-                place.alone = alone;
+                place.turn = turn;
                 queue.begun += 1;
                 (work, helpers)
             };
@@ -283,6 +349,10 @@ mod tests {
         }
         assert!((1..=3).contains(&most.load(Ordering::SeqCst)));
         assert_eq!(lane.queue.lock().threads, 0);
+    }
+
+    fn span(file: u64, from: u64) -> Span {
+        Span::new(FileKey { file, slot: 0 }, from, 100)
     }
 
     async fn until(env: &Env, reached: impl Fn() -> bool) {
@@ -343,7 +413,7 @@ mod tests {
         let (env, lane) = (Env::system(), Lane::new(1));
         let done = Arc::new(AtomicUsize::new(0));
         let (open, gate) = channel::<()>();
-        let file = FileKey { file: 1, slot: 0 };
+        let file = span(1, 0);
         let counting = Arc::clone(&done);
         lane.begin(&env, Turn::Alone(file), move || {
             let rest = move || {
@@ -409,7 +479,7 @@ mod tests {
                 busy[file as usize].fetch_sub(1, Ordering::SeqCst);
                 assert!(i != 100, "as asked");
             };
-            lane.run(&env, Turn::Alone(FileKey { file, slot: 0 }), Box::new(work));
+            lane.run(&env, Turn::Alone(span(file, 0)), Box::new(work));
         }
         drop(closed);
         while order.lock().len() < 400 {
@@ -434,7 +504,7 @@ mod tests {
         let closed = gate.lock();
         for i in 0..20 {
             let (done, gate) = (Arc::clone(&done), Arc::clone(&gate));
-            let turn = if i % 2 == 0 { Turn::Alone(FileKey { file: 1, slot: 0 }) } else { Turn::Any };
+            let turn = if i % 2 == 0 { Turn::Alone(span(1, 0)) } else { Turn::Any };
             lane.run(&env, turn, move || {
                 drop(gate.lock());
                 done.fetch_add(1, Ordering::SeqCst);
@@ -451,14 +521,13 @@ mod tests {
     #[tokio::test]
     async fn several_share_a_file_behind_one_that_was_alone() {
         let (env, lane) = (Env::system(), Lane::new(4));
-        let file = FileKey { file: 1, slot: 0 };
         let (open, gate) = channel::<()>();
         let (all, done) = (Arc::new(std::sync::Barrier::new(3)), Arc::new(AtomicUsize::new(0)));
         // Until the other end is gone.
-        lane.run(&env, Turn::Alone(file), move || _ = gate.recv());
-        for _ in 0..3 {
+        lane.run(&env, Turn::Alone(span(1, 0)), move || _ = gate.recv());
+        for i in 0..3 {
             let (all, done) = (Arc::clone(&all), Arc::clone(&done));
-            lane.run(&env, Turn::Behind(file), move || {
+            lane.run(&env, Turn::Beside(span(1, i * 100)), move || {
                 done.fetch_add(1, Ordering::SeqCst);
                 all.wait();
             });
@@ -472,6 +541,35 @@ mod tests {
         until(&env, || over(&lane.queue.lock())).await;
     }
 
+    /// What was sent again waits for its older copy, however long a device takes for that.
+    #[tokio::test]
+    async fn what_is_written_over_the_same_bytes_is_written_in_order() {
+        let (env, lane) = (Env::system(), Lane::new(4));
+        let order: Arc<Mutex<Vec<&str>>> = Arc::default();
+        let (open, gate) = channel::<()>();
+        let first = Arc::clone(&order);
+        lane.run(&env, Turn::Beside(span(1, 0)), move || {
+            _ = gate.recv();
+            first.lock().push("older");
+        });
+        let add = |turn, what| {
+            let order = Arc::clone(&order);
+            lane.run(&env, turn, move || order.lock().push(what));
+        };
+        add(Turn::Beside(span(1, 100)), "elsewhere");
+        add(Turn::Beside(span(2, 0)), "another file");
+        until(&env, || order.lock().len() == 2).await;
+        add(Turn::Beside(span(1, 99)), "same bytes");
+        add(Turn::Alone(span(1, 500)), "alone");
+        add(Turn::Beside(span(1, 500)), "same as that");
+        env.clock.sleep(Duration::from_millis(20)).await;
+        assert_eq!(order.lock().len(), 2);
+        drop(open);
+        until(&env, || order.lock().len() == 6).await;
+        assert_eq!(order.lock()[2..], ["older", "same bytes", "alone", "same as that"]);
+        until(&env, || lane.queue.lock().files.is_empty()).await;
+    }
+
     /// Without threads, which the system may let rest for as long as the others take for everything.
     #[test]
     fn a_file_with_much_to_do_gets_turns_as_others_do() {
@@ -479,15 +577,15 @@ mod tests {
             let mut queue = Queue::default();
             for i in 0..400u64 {
                 let file = if i % 2 == 0 { 0 } else { 1 + i % 4 };
-                queue.push(Turn::Alone(FileKey { file, slot: 0 }), Box::new(|| None));
+                queue.push(Turn::Alone(span(file, 0)), Box::new(|| None));
             }
             let (mut doing, mut order) = (VecDeque::new(), Vec::new());
             while order.len() < 400 {
                 while doing.len() < threads
-                    && let Some((alone, _)) = queue.ready.pop_front()
+                    && let Some((turn, _)) = queue.ready.pop_front()
                 {
-                    order.push(alone.unwrap().file);
-                    doing.push_back(alone);
+                    order.push(turn.span().unwrap().key.file);
+                    doing.push_back(turn);
                 }
                 queue.done(doing.pop_front().unwrap());
             }

@@ -37,6 +37,7 @@ mod startup;
 mod store;
 mod sums;
 mod transfer;
+mod under_way;
 mod unfinished;
 mod verifier;
 mod vitals;

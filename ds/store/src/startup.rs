@@ -159,6 +159,7 @@ fn open(env: &Env, device: Arc<dyn Device>, options: Options) -> Result<Arc<Stor
         read_lane: Lane::new(options.read_threads),
         wait_lane: Lane::patient(options.read_threads),
         write_lane: Lane::new(options.write_threads),
+        under_way: Arc::default(),
         inline_read: options.inline_read,
         inline_write: options.inline_write,
         pace: Pace::default(),

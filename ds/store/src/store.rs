@@ -27,6 +27,7 @@ use crate::places::{LEAVES, leaf_of, leaf_path, path_of};
 use crate::pool::Pool;
 use crate::room::Room;
 use crate::sums::{ScrubState, SummedFile, Sums};
+use crate::under_way::UnderWay;
 use crate::verifier::Verifiers;
 use crate::vitals::Health;
 use crate::{Epoch, FileKey, StoreError, Uuid, Verifier};
@@ -88,6 +89,8 @@ pub struct Store {
     /// Of small reads that are on their way from the device.
     pub(crate) wait_lane: Arc<Lane>,
     pub(crate) write_lane: Arc<Lane>,
+    /// What is in that lane.
+    pub(crate) under_way: Arc<UnderWay>,
     pub(crate) _lock: Box<dyn std::fmt::Debug + Send + Sync>,
     // Each guards itself.
     pub(crate) superblock: Mutex<Superblock>,

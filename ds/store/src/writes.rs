@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 use crate::data_file::{DataFile, answer};
 use crate::fence::Access;
 use crate::lane::Turn;
+use crate::under_way::{Passage, Span};
 use crate::{FileKey, Stability, Store, StoreError, Verifier};
 
 /// Bytes of a write, and their way to the device.
@@ -46,8 +47,9 @@ impl<'a> Data<'a> {
 
     /// The page cache takes one write of a file at a time; a device takes several, but not ahead of those that came
     /// before and are to go to the page cache.
-    fn turn(self, key: FileKey) -> Turn {
-        if matches!(self, Self::Direct(_)) { Turn::Behind(key) } else { Turn::Alone(key) }
+    fn turn(self, key: FileKey, offset: u64) -> Turn {
+        let span = Span { key, from: offset, length: self.length().max(1) };
+        if matches!(self, Self::Direct(_)) { Turn::Beside(span) } else { Turn::Alone(span) }
     }
 
     fn length(self) -> u64 {
@@ -88,7 +90,7 @@ impl Store {
             }
             return Ok(verifier);
         }
-        let turn = Data::new(&data, stability).turn(access.key);
+        let turn = Data::new(&data, stability).turn(access.key, offset);
         if stable {
             self.write_durably(turn, move |store: &Self| {
                 store.write_checked(&access, offset, Data::new(&data, stability))
@@ -99,7 +101,7 @@ impl Store {
             let write = move |store: &Self| {
                 store.write_checked(&access, offset, Data::new(&data, stability)).map(drop)
             };
-            self.on(&self.write_lane, turn, write).await?;
+            self.write_in_turn(turn, write).await?;
         }
         Ok(verifier)
     }
@@ -113,8 +115,10 @@ impl Store {
     ) -> Result<(), StoreError> {
         let (done, wait) = oneshot::channel();
         let store = Arc::clone(self);
+        let passage = self.pass(turn);
         let work = move || {
             let written = write(&store);
+            drop(passage);
             let flushes = Arc::clone(&store.flushes);
             // First: whoever has the answer and drops the store may open it again.
             drop(store);
@@ -128,6 +132,26 @@ impl Store {
         };
         self.write_lane.begin(&self.env, turn, work);
         wait.await.unwrap_or(Err(StoreError::Closing))
+    }
+
+    async fn write_in_turn(
+        self: &Arc<Self>,
+        turn: Turn,
+        write: impl FnOnce(&Self) -> Result<(), StoreError> + Send + 'static,
+    ) -> Result<(), StoreError> {
+        let passage = self.pass(turn);
+        let work = move |store: &Self| {
+            let written = write(store);
+            // Whoever has the answer may write again at once.
+            drop(passage);
+            written
+        };
+        self.on(&self.write_lane, turn, work).await
+    }
+
+    /// Lets others know, from now on.
+    fn pass(&self, turn: Turn) -> Option<Passage> {
+        turn.span().map(|span| self.under_way.begin(span))
     }
 
     /// [`Self::write_at`], UNSTABLE, of bytes the last `more` of which lie in a pipe that does not block. At most that many
@@ -144,10 +168,11 @@ impl Store {
     ) -> Result<Verifier, StoreError> {
         let access = *access;
         let verifier = self.verifiers.of(access.key);
+        let span = Span::new(access.key, offset, data.len().saturating_add(more));
         let write = move |store: &Self| {
             store.write_checked(&access, offset, Data::Piped(&data, pipe.as_fd(), more)).map(drop)
         };
-        self.on(&self.write_lane, Turn::Alone(access.key), write).await?;
+        self.write_in_turn(Turn::Alone(span), write).await?;
         Ok(verifier)
     }
 
@@ -166,7 +191,8 @@ impl Store {
     }
 
     /// [`Self::write_at`], UNSTABLE and on the calling thread, for a write that [`Self::takes_now`]. `None`, with
-    /// nothing done, when its file is not open.
+    /// nothing done, when its file is not open, or when a write of the same bytes may be on its way to it: that came
+    /// before, and may be this one, given up and sent again.
     pub fn write_now(
         &self,
         access: &Access,
@@ -174,7 +200,7 @@ impl Store {
         data: &[u8],
     ) -> Option<Result<Verifier, StoreError>> {
         let verifier = self.verifiers.of(access.key);
-        let file = self.files.get(access.key).filter(|file| file.file.is_ready(offset, data.len() as u64))?;
+        let file = self.ready(access.key, offset, data.len())?;
         self.small_call();
         let _pass = self.gate.enter();
         let written = self.journal.check(access).map_err(StoreError::from);
@@ -183,8 +209,15 @@ impl Store {
     }
 
     fn may_write_here(&self, access: &Access, offset: u64, length: usize) -> bool {
-        let ready = |file: Arc<DataFile>| file.file.is_ready(offset, length as u64);
-        self.takes_now(offset, length) && self.files.get(access.key).is_some_and(ready)
+        self.takes_now(offset, length) && self.ready(access.key, offset, length).is_some()
+    }
+
+    /// The file, if a small write would neither wait nor come before an older one.
+    fn ready(&self, key: FileKey, offset: u64, length: usize) -> Option<Arc<DataFile>> {
+        if self.under_way.may_be_in(Span::new(key, offset, length)) {
+            return None;
+        }
+        self.files.get(key).filter(|file| file.file.is_ready(offset, length as u64))
     }
 
     /// Bytes sent past the page cache since the store was opened.
@@ -224,11 +257,11 @@ impl Store {
         data: Bytes,
     ) -> Result<(), StoreError> {
         // It will be committed, and nobody is about to read it.
-        let turn = Data::new(&data, Stability::DataSync).turn(key);
+        let turn = Data::new(&data, Stability::DataSync).turn(key, offset);
         let write = move |store: &Self| {
             store.write(key, generation, offset, Data::new(&data, Stability::DataSync)).map(drop)
         };
-        self.on(&self.write_lane, turn, write).await
+        self.write_in_turn(turn, write).await
     }
 }
 

@@ -93,6 +93,9 @@ pub(crate) struct Intake<'a, W> {
     /// The end of the large record under way, if it stays outside of memory.
     filling: Option<Filling>,
     tails: Tails,
+    /// The peer sends nothing more. What it asked for is not begun any more: it does not wait for it, and may have asked
+    /// somebody else again. What a WRITE that was sent again comes after must not come after it.
+    gone: bool,
 }
 
 /// Whether records of a connection have tails.
@@ -124,12 +127,19 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
             in_large: false,
             filling: None,
             tails: Tails::Unknown,
+            gone: false,
         }
     }
 
     /// Reads until the connection ends.
     pub(crate) async fn run<R: Incoming + Unpin>(mut self, reader: &mut R) -> Ended {
+        // It may have waited long for us to accept it.
+        reader.look_for_end();
         loop {
+            self.gone = reader.is_at_end();
+            if self.gone && self.connection.pending.is_empty() {
+                return Ended::Orderly("by the peer");
+            }
             self.connection.outbox.begin_turn();
             self.start_parked().await;
             let taken = self.take_records().await;
@@ -151,11 +161,15 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
                     let changed = self.connection.budget.changed(first.request, first.reply);
                     if !reading {
                         changed.await;
+                        reader.look_for_end();
                         continue;
                     }
                     tokio::select! {
                         biased;
-                        () = changed => continue,
+                        () = changed => {
+                            reader.look_for_end();
+                            continue;
+                        }
                         read = self.fill(reader) => read,
                     }
                 }
@@ -189,6 +203,7 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
                 false => server.arrivals.beyond(bytes),
             });
             self.connection.partial.store(late, Ordering::Relaxed);
+            reader.look_for_end();
             self.filling = if reader.splices() { self.tail() } else { None };
             if self.filling.is_none() && missing > LARGE {
                 self.make_room(bytes);
@@ -248,7 +263,7 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
 
     /// A place for the end of the large record under way, if it is a call whose program has a use for it there.
     fn tail(&self) -> Option<Filling> {
-        if self.tails == Tails::Never || self.connection.is_draining() {
+        if self.tails == Tails::Never || self.takes_none() {
             return None;
         }
         let (received, length) = self.decoder.begun()?;
@@ -299,7 +314,7 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
     /// Answers the next call where it lies, if its program can.
     fn answer_now(&mut self) -> Now {
         let connection = self.connection;
-        if !self.parked.is_empty() || connection.is_draining() {
+        if !self.parked.is_empty() || self.takes_none() {
             return Now::Untried;
         }
         let Some(call) = self.decoder.peek().and_then(glance) else { return Now::Untried };
@@ -326,9 +341,13 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
                 && self.parked_bytes < self.connection.limits.record())
     }
 
+    fn takes_none(&self) -> bool {
+        self.gone || self.connection.is_draining()
+    }
+
     /// Starts calls that were set aside, as far as there is room now.
     async fn start_parked(&mut self) {
-        if self.connection.is_draining() {
+        if self.takes_none() {
             self.parked.clear();
             self.parked_bytes = 0;
         }
@@ -408,8 +427,8 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
                 }
                 return Ok(());
             }
-            // The peer will repeat it on its next connection; starting it now would hold up the drain.
-            _ if self.connection.is_draining() => return Ok(()),
+            // The peer will repeat it on its next connection, or has; starting it now would hold up the drain.
+            _ if self.takes_none() => return Ok(()),
             Message::Refused { xid, verdict } => Work::Refuse(xid, verdict),
             Message::Call(header) => match self.connection.registry.find(header.program, header.version) {
                 Ok(program) => Work::Call(header, tail, Arc::clone(program)),

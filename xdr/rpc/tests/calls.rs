@@ -12,7 +12,7 @@ use common::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use sluice_rpc::{
-    Admission, CallError, ConnectError, Credential, Frame, Limits, Program, ReconnectingClient, Share,
+    Admission, CallError, ConnectError, Credential, Frame, Limits, Program, ReconnectingClient, Server, Share,
     auth_stat,
 };
 
@@ -38,6 +38,8 @@ everywhere!(
     connection_limit,
     a_panic_costs_one_answer,
     what_was_begun_ends_without_its_connection,
+    what_waits_is_not_begun_when_its_peer_has_gone,
+    who_left_before_he_was_accepted_waits_for_nothing,
     unused_connections_end,
     metrics_count,
     some_are_answered_at_once,
@@ -277,6 +279,66 @@ async fn what_was_begun_ends_without_its_connection(w: World) {
         };
         tokio::join!(waiting, end);
     }
+}
+
+/// What it asked for it may have asked for again, and something else after that: an old WRITE would come last.
+async fn what_waits_is_not_begun_when_its_peer_has_gone(w: World) {
+    let echo = Echo::new(&w.env, ECHO);
+    let limits = Limits { max_in_flight: 2, ..Limits::default() };
+    let (server, addr) = w.serve(limits, vec![echo.clone()]).await;
+    let mut s = w.at_client.connect(addr).await.unwrap();
+    // All of it arrives, read or not.
+    for xid in 0..20 {
+        s.write_all(&raw_call(xid, ECHO, procedure::GATED_WRITE, &[7; 100])).await.unwrap();
+    }
+    w.until("as many as may be", || echo.started.load(Ordering::SeqCst) == 2).await;
+    drop(s);
+    w.env.clock.sleep(Duration::from_millis(50)).await;
+    echo.gate.add_permits(200);
+    w.until("the connection ended", || server.connections().is_empty()).await;
+    w.env.clock.sleep(Duration::from_millis(50)).await;
+    assert_eq!(echo.started.load(Ordering::SeqCst), 2);
+    assert_eq!(server.bytes_held(), 0);
+}
+
+async fn who_left_before_he_was_accepted_waits_for_nothing(w: World) {
+    let echo = Echo::new(&w.env, ECHO);
+    let server = Server::new(w.env.clone(), w.at_server.clone(), Limits::default(), vec![echo.clone()]);
+    let server = Arc::new(server);
+    let listener = server.listen(w.listen).await.unwrap();
+    let addr = listener.local_addr();
+    let mut gone = w.at_client.connect(addr).await.unwrap();
+    gone.write_all(&raw_call(1, ECHO, procedure::WRITE, &[1; 2000])).await.unwrap();
+    drop(gone);
+    w.env.clock.sleep(Duration::from_millis(50)).await;
+    w.env.spawn.spawn(Box::pin(server.clone().serve(listener)));
+    let here = w.client().dial(addr).await.unwrap();
+    assert_eq!(call(&here, procedure::NOW, "").await.unwrap(), "");
+    w.until("it ended", || server.connections().len() == 1).await;
+    assert_eq!(echo.started.load(Ordering::SeqCst), 0);
+}
+
+/// What wakes us says that the peer has gone; in time, as the calls that came before that are not carried out.
+#[test]
+fn who_left_while_we_slept_waits_for_nothing() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let w = World::tcp("127.0.0.1:0");
+        let echo = Echo::new(&w.env, ECHO);
+        let (server, addr) = w.serve(Limits::default(), vec![echo.clone()]).await;
+        let mut s = w.at_client.connect(addr).await.unwrap();
+        s.write_all(&raw_call(1, ECHO, procedure::WRITE, &[1; 2000])).await.unwrap();
+        w.until("it is served", || echo.started.load(Ordering::SeqCst) == 1).await;
+        s.read_exact(&mut [0; 28]).await.unwrap();
+        w.env.clock.sleep(Duration::from_millis(50)).await;
+        // Neither waits for anything: nobody else has the thread in between.
+        for xid in 2..5 {
+            s.write_all(&raw_call(xid, ECHO, procedure::WRITE, &[1; 2000])).await.unwrap();
+        }
+        drop(s);
+        w.until("the connection ended", || server.connections().is_empty()).await;
+        assert_eq!(echo.started.load(Ordering::SeqCst), 1);
+    });
 }
 
 /// Calls of the gate, all of which fail.

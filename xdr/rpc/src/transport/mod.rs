@@ -50,6 +50,14 @@ pub trait Incoming: AsyncRead {
         let _ = (cx, pipe, most);
         Poll::Ready(Err(io::ErrorKind::Unsupported.into()))
     }
+
+    /// Whether it is known that nothing follows what has arrived, read or not. Costs nothing.
+    fn is_at_end(&self) -> bool {
+        false
+    }
+
+    /// Asks for what [`Self::is_at_end`] tells: the peer may have gone while it was we who did not read.
+    fn look_for_end(&mut self) {}
 }
 
 impl<T: AsyncRead> Incoming for tokio::io::ReadHalf<T> {}
@@ -66,6 +74,14 @@ impl<T: Incoming + Unpin + ?Sized> Incoming for Box<T> {
         most: usize,
     ) -> Poll<io::Result<Spliced>> {
         Pin::new(&mut **self).poll_splice(cx, pipe, most)
+    }
+
+    fn is_at_end(&self) -> bool {
+        (**self).is_at_end()
+    }
+
+    fn look_for_end(&mut self) {
+        (**self).look_for_end();
     }
 }
 

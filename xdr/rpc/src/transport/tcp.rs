@@ -3,7 +3,7 @@
 use std::io::{self, IoSlice};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 
 use nix::sys::socket::{setsockopt, sockopt};
@@ -139,7 +139,23 @@ impl Half {
 
 /// The receiving half of a socket.
 #[derive(Debug)]
-struct ReadHalf(OwnedReadHalf);
+struct ReadHalf {
+    half: OwnedReadHalf,
+    /// It had nothing when it was last asked: what woke us says whether anything will follow.
+    waited: bool,
+    at_end: bool,
+}
+
+impl ReadHalf {
+    /// What the system said when it woke us, if it did.
+    fn hear(&mut self, cx: &mut Context<'_>) {
+        if std::mem::take(&mut self.waited)
+            && let Poll::Ready(Ok(ready)) = pin!(self.half.ready(Interest::READABLE)).poll(cx)
+        {
+            self.at_end |= ready.is_read_closed();
+        }
+    }
+}
 
 impl AsyncRead for ReadHalf {
     fn poll_read(
@@ -147,7 +163,10 @@ impl AsyncRead for ReadHalf {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buf)
+        self.hear(cx);
+        let read = Pin::new(&mut self.half).poll_read(cx, buf);
+        self.waited = read.is_pending();
+        read
     }
 }
 
@@ -157,14 +176,18 @@ impl Incoming for ReadHalf {
     }
 
     fn poll_splice(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         pipe: BorrowedFd<'_>,
         most: usize,
     ) -> Poll<io::Result<Spliced>> {
-        let socket: &TcpStream = self.0.as_ref();
+        self.hear(cx);
+        let Self { half, waited, .. } = &mut *self;
+        let socket: &TcpStream = half.as_ref();
         loop {
-            ready!(socket.poll_read_ready(cx))?;
+            let ready = socket.poll_read_ready(cx);
+            *waited = ready.is_pending();
+            ready!(ready)?;
             let moved = socket.try_io(Interest::READABLE, || {
                 match splice(socket, None, pipe, None, most, SpliceFlags::NONBLOCK) {
                     Ok(n) => Ok(Spliced::Bytes(n)),
@@ -178,6 +201,20 @@ impl Incoming for ReadHalf {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 done => return Poll::Ready(done),
             }
+        }
+    }
+
+    fn is_at_end(&self) -> bool {
+        self.at_end
+    }
+
+    fn look_for_end(&mut self) {
+        let socket: &TcpStream = self.half.as_ref();
+        let end = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+        let mut asked = [PollFd::new(socket, PollFlags::RDHUP)];
+        // Who cannot be asked is believed to be there: reading shows.
+        if poll(&mut asked, Some(&Timespec::default())).is_ok() {
+            self.at_end |= asked[0].revents().intersects(end);
         }
     }
 }
@@ -248,8 +285,9 @@ fn into_stream(stream: TcpStream, peer: SocketAddr) -> io::Result<Stream> {
     setsockopt(&stream, sockopt::TcpUserTimeout, &USER_TIMEOUT_MS)?;
     let canonical = |addr: SocketAddr| SocketAddr::new(addr.ip().to_canonical(), addr.port());
     let (peer, local) = (canonical(peer), canonical(stream.local_addr()?));
-    let (reader, writer) = stream.into_split();
-    Ok(Stream { reader: Box::new(ReadHalf(reader)), writer: Box::new(Half(writer)), peer, local })
+    let (half, writer) = stream.into_split();
+    let reader = ReadHalf { half, waited: false, at_end: false };
+    Ok(Stream { reader: Box::new(reader), writer: Box::new(Half(writer)), peer, local })
 }
 
 #[cfg(test)]

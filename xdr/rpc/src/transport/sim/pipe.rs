@@ -195,6 +195,14 @@ impl Incoming for PipeReader {
             }
         })
     }
+
+    /// As soon as it has arrived.
+    fn is_at_end(&self) -> bool {
+        let state = self.pipe.state.lock();
+        let now = self.pipe.net.env.clock.now();
+        let here = state.chunks.back().is_none_or(|(at, _)| *at <= now);
+        state.reset || (state.ended && here && !state.held)
+    }
 }
 
 impl Drop for PipeReader {
