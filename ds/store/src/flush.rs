@@ -87,43 +87,56 @@ impl Flushes {
         }
     }
 
-    /// Flushes `file` for nobody in particular, if nobody does so yet. Blocking.
+    /// Flushes `file` for nobody in particular, if nobody does so yet. Blocking, but not for those who want it flushed again
+    /// meanwhile: others may be waiting for the caller.
     pub(crate) fn flush_if_nobody_does(self: &Arc<Self>, file: &Arc<DataFile>) {
-        if file.leads() {
-            self.run(file);
+        if !file.leads() {
+            return;
+        }
+        let (rests, lead) = self.once(file);
+        lead.into_iter().for_each(|lead| drop(self.env.spawn.blocking(lead)));
+        if !rests {
+            let (this, file) = (Arc::clone(self), Arc::clone(file));
+            drop(self.env.spawn.blocking(Box::new(move || this.run(&file))));
         }
     }
 
     /// Flushes until nobody waits. Blocking.
     fn run(self: &Arc<Self>, file: &Arc<DataFile>) {
         loop {
-            let waiters = file.waiters();
-            // Behind it: they hear of it when it is done.
-            let unfinished = Unfinished(|| {
-                // What the device said, if it said anything, nobody heard.
-                self.failed(file, &StoreError::Io("a flush ended in the middle".to_owned()));
-                file.abandon();
-            });
-            let result = file.flush();
-            let mut lead = None;
-            match &result {
-                Ok(()) if file.is_recorded() => answer(waiters, &result),
-                // What is closed has an entry. Nobody waits to be told of a failure; the verifier tells.
-                Ok(()) if waiters.is_empty() => drop(self.flush_entry(file)),
-                Ok(()) => lead = self.welcome(file, waiters),
-                Err(error) => {
-                    self.failed(file, error);
-                    answer(waiters, &result);
-                }
-            }
-            let rests = file.rests();
+            let (rests, lead) = self.once(file);
             if rests {
-                drop(unfinished);
                 lead.into_iter().for_each(|lead| lead());
                 return;
             }
             lead.into_iter().for_each(|lead| drop(self.env.spawn.blocking(lead)));
         }
+    }
+
+    /// One flush, for all who wait. Whether nobody waits any more, and what else is to be done for those who did.
+    fn once(self: &Arc<Self>, file: &Arc<DataFile>) -> (bool, Option<Rest>) {
+        let waiters = file.waiters();
+        // Behind it: they hear of it when it is done.
+        let unfinished = Unfinished(|| {
+            // What the device said, if it said anything, nobody heard.
+            self.failed(file, &StoreError::Io("a flush ended in the middle".to_owned()));
+            file.abandon();
+        });
+        let result = file.flush();
+        let mut lead = None;
+        match &result {
+            Ok(()) if file.is_recorded() => answer(waiters, &result),
+            // What is closed has an entry. Nobody waits to be told of a failure; the verifier tells.
+            Ok(()) if waiters.is_empty() => drop(self.flush_entry(file)),
+            Ok(()) => lead = self.welcome(file, waiters),
+            Err(error) => {
+                self.failed(file, error);
+                answer(waiters, &result);
+            }
+        }
+        let rests = file.rests();
+        drop(unfinished);
+        (rests, lead)
     }
 
     /// A flush failed. Before anybody hears of it.

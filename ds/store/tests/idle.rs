@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::watched::{Watch, WatchedDevice};
-use common::{access, bytes, key, open, open_on, simulate};
+use common::{access, bytes, key, open, open_on, options, simulate};
 use parking_lot::{Condvar, Mutex};
 use sluice_env::Env;
 use sluice_store::device::{Device, FileDevice, MemDevice};
-use sluice_store::{Epoch, Refusal, Stability, Store, StoreError};
+use sluice_store::{Epoch, Options, Refusal, Stability, Store, StoreError};
 
 const WRITTEN: [Stability; 2] = [Stability::FileSync, Stability::DataSync];
 
@@ -218,6 +218,77 @@ async fn until(env: &Env, reached: impl Fn() -> bool) {
         env.clock.sleep(Duration::from_millis(5)).await;
     }
     panic!("it never comes to that");
+}
+
+/// Flushes wait for tickets.
+#[derive(Debug, Default)]
+struct Flushing {
+    /// Begun, and how many of them may go on.
+    flushes: Mutex<(usize, usize)>,
+    moved: Condvar,
+}
+
+impl Watch for Flushing {
+    fn writing(&self, _direct: bool) {}
+    fn flushes(&self) {
+        let mut flushes = self.flushes.lock();
+        flushes.0 += 1;
+        let number = flushes.0;
+        self.moved.wait_while_for(&mut flushes, |(_, may)| *may < number, Duration::from_secs(30));
+    }
+}
+
+impl Flushing {
+    fn let_go(&self, flushes: usize) {
+        self.flushes.lock().1 += flushes;
+        self.moved.notify_all();
+    }
+}
+
+fn one_file() -> Options {
+    Options { open_files: 1, ..options() }
+}
+
+/// A data file that file 1 has to be closed for, in a store that keeps hardly any open.
+async fn rival(env: &Env) -> u64 {
+    for file in 2.. {
+        let device = MemDevice::new();
+        let store = Store::open(env, Arc::new(device.clone()), one_file()).await.unwrap();
+        write(&store, 1, Stability::FileSync).await;
+        write(&store, file, Stability::FileSync).await;
+        if opened(&device, 1) == 0 {
+            return file;
+        }
+    }
+    unreachable!("there are not so many places")
+}
+
+/// Others may wait for him: a fence does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[allow(clippy::disallowed_methods, reason = "a test on a real machine")]
+async fn who_flushes_to_make_room_does_not_go_on_for_others() {
+    let env = Env::system();
+    let (rival, flushing) = (rival(&env).await, Arc::new(Flushing::default()));
+    let watched = WatchedDevice(Box::new(MemDevice::new()), Arc::clone(&flushing) as Arc<dyn Watch>);
+    let store = Store::open(&env, Arc::new(watched), one_file()).await.unwrap();
+    write(&store, 1, Stability::Unstable).await;
+    let begun = |flushes: usize| flushing.flushes.lock().0 == flushes;
+    let later = |file, stability| {
+        let store = Arc::clone(&store);
+        tokio::spawn(async move { write(&store, file, stability).await })
+    };
+    let makes_room = later(rival, Stability::Unstable);
+    until(&env, || begun(1)).await;
+    let waits = later(1, Stability::FileSync);
+    env.clock.sleep(Duration::from_millis(100)).await;
+    flushing.let_go(1);
+    until(&env, || begun(2)).await;
+    let made = env.clock.timeout(Duration::from_secs(10), makes_room).await;
+    let over = waits.is_finished();
+    flushing.let_go(100);
+    made.expect("the second flush is not for him").unwrap();
+    assert!(!over, "it was written after the first flush began");
+    waits.await.unwrap();
 }
 
 /// A hanging disk directory, or a folder that has to be made first.

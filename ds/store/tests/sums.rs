@@ -187,6 +187,67 @@ fn truncation_holes_and_removal() {
     });
 }
 
+/// What is rewritten may be read at once, and is bad again if it is lost: whatever else was made durable meanwhile.
+#[test]
+fn what_was_rewritten_is_good_once_it_is_durable() {
+    simulate(async |env| {
+        for durable in [false, true] {
+            let device = MemDevice::new();
+            let mut store = open(&env, &device).await;
+            for file in 1..=3 {
+                put(&store, file, 0, 7, 2 * BLOCK as usize).await;
+            }
+            rest(&env, &store, 30).await;
+            device.rot(&path(&device, key(1), ""), 17);
+            device.rot(&path(&device, key(2), ""), 17);
+            scrub(&env, &store).await;
+            assert_eq!(store.damaged().1, [damage(1, 0, 1), damage(2, 0, 1)]);
+            for file in [1, 2] {
+                // More than was bad: what was good stays that.
+                let data = bytes(9, 2 * BLOCK as usize);
+                store.write_at(&access(file), 0, data.clone(), Stability::Unstable).await.unwrap();
+                assert_eq!(store.read_at(key(file), 0, 2 * BLOCK as usize).await.unwrap().data, data);
+            }
+            assert_eq!(store.damaged().1, []);
+            // Of others: of one that was rewritten, too, and of one that turns out to be bad.
+            store.commit(key(2)).await.unwrap();
+            device.rot(&path(&device, key(3), ""), 17);
+            scrub(&env, &store).await;
+            if durable {
+                store.commit(key(1)).await.unwrap();
+            }
+            drop(store);
+            device.crash();
+            store = open(&env, &device).await;
+            let read = store.read_at(key(1), 0, BLOCK as usize).await;
+            assert_eq!(is_refused(&read), !durable);
+            let bad = if durable { vec![damage(3, 0, 1)] } else { vec![damage(1, 0, 1), damage(3, 0, 1)] };
+            assert_eq!(store.damaged().1, bad);
+            assert_eq!(store.read_at(key(2), 0, 1).await.unwrap().data, bytes(9, 1));
+        }
+    });
+}
+
+/// Somebody wrote a byte very far out.
+#[test]
+fn holes_of_any_length_cost_nothing() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        let store = open(&env, &device).await;
+        put(&store, 1, 0, 7, BLOCK as usize).await;
+        put(&store, 1, 1 << 60, 8, BLOCK as usize).await;
+        rest(&env, &store, 30).await;
+        scrub(&env, &store).await;
+        assert!(store.scrubbed().compared > 2 * BLOCK, "both ends");
+        device.rot(&path(&device, key(1), ""), 1 << 60);
+        scrub(&env, &store).await;
+        assert_eq!(store.damaged().1, [damage(1, 1 << 60, 1)]);
+        store.deallocate(key(1), 0, 1 << 61).await.unwrap();
+        store.truncate(key(1), 5).await.unwrap();
+        assert_eq!(store.damaged().1, []);
+    });
+}
+
 #[test]
 fn sums_are_given_up_durably_before_the_first_byte_changes() {
     simulate(async |env| {

@@ -181,6 +181,12 @@ impl SummedFile {
         Ok(Record::decode(self.sums.id, region, &bytes[..n]))
     }
 
+    /// The first region from `at` on that may have sums. A file may have holes of any length.
+    pub(super) fn recorded_from(&self, at: u64) -> io::Result<Option<u64>> {
+        let Some(side) = self.side()? else { return Ok(None) };
+        Ok(side.seek_data(offset_of(at))?.map(|data| data / STRIDE))
+    }
+
     pub(super) fn is_sealed(&self, region: u64) -> io::Result<bool> {
         Ok(self.sums.is_unsure(self.key, region) || self.head(region)?.is_some_and(|head| head.sealed))
     }
@@ -288,16 +294,14 @@ impl SummedFile {
             self.settled.wait(&mut regions);
         }
         drop(regions);
-        if let Some(side) = self.side()? {
-            let records = side.stat()?.size.div_ceil(STRIDE);
-            let mut sealed = Vec::new();
-            for region in first..=last.min(records) {
-                if self.is_sealed(region)? {
-                    sealed.push(region);
-                }
+        let (mut sealed, mut at) = (Vec::new(), first);
+        while let Some(region) = self.recorded_from(at)?.filter(|region| *region <= last) {
+            if self.is_sealed(region)? {
+                sealed.push(region);
             }
-            self.give_up(&sealed)?;
+            at = region + 1;
         }
+        self.give_up(&sealed)?;
         self.dirty_all(first..=last);
         Ok(writing)
     }
@@ -315,18 +319,16 @@ impl SummedFile {
     fn rewritten(&self, offset: u64, length: u64) -> io::Result<()> {
         let quarantine = &self.sums.quarantine;
         if !quarantine.is_empty() {
-            quarantine.rewritten(self.key, offset, length, self.inner.stat()?.size);
+            let (size, changes) = (self.inner.stat()?.size, self.modified.load(Ordering::Acquire));
+            quarantine.rewritten(self.key, (offset, length), size, changes);
         }
         Ok(())
     }
 
     fn synced(&self, modified: u64) -> io::Result<()> {
         self.synced.fetch_max(modified, Ordering::AcqRel);
-        if self.sums.quarantine.is_empty() && !self.sums.quarantine.is_unsaved() {
-            return Ok(());
-        }
         // What was rewritten is readable after a crash, too, before anybody is told that it is durable.
-        self.sums.quarantine.save().map_err(io::Error::other)
+        self.sums.quarantine.flushed(self.key, modified).map_err(io::Error::other)
     }
 }
 

@@ -75,8 +75,10 @@ impl Store {
             self.seal_quiet(&sums, &mut pace).await;
             let interval = i64::try_from(sums.options.interval.as_secs()).unwrap_or(i64::MAX);
             let (point, now) = (self.scrub.get(), self.env.clock.wall());
-            let due =
-                point.finished.max(self.superblock.lock().created).saturating_add(interval) <= now.seconds;
+            // What is said to have been in the future was before the clock was set right.
+            let last = [point.finished, self.superblock.lock().created].into_iter();
+            let last = last.filter(|last| *last <= now.seconds).max().unwrap_or(i64::MIN);
+            let due = last.saturating_add(interval) <= now.seconds;
             if interval > 0 && due {
                 self.scrub.begin(now);
             }
@@ -195,11 +197,15 @@ impl Store {
     /// Compares what has sums, and queues what should have some.
     async fn scrub_file(self: &Arc<Self>, key: FileKey, pace: &mut Budget) -> Result<(), StoreError> {
         let (_file, summed) = self.summed(key).await?;
-        let inner = Arc::clone(&summed);
-        let records = self.blocking(move |_| inner.records()).await?;
-        for region in 0..records {
+        let mut at = 0;
+        loop {
             let inner = Arc::clone(&summed);
-            let verdict = self.blocking(move |_| inner.verify(region)).await?;
+            let next = self.blocking(move |_| {
+                let Some(region) = inner.recorded_from(at)? else { return Ok(None) };
+                Ok(Some((region, inner.verify(region)?)))
+            });
+            let Some((region, verdict)) = next.await? else { break };
+            at = region + 1;
             if let Verdict::Compared(bytes) = verdict {
                 self.scrub.compared(bytes);
                 pace.spent(self, bytes).await;

@@ -140,7 +140,7 @@ impl Sums {
     /// A data file is gone, and its side file with it.
     pub(crate) fn forget(&self, key: FileKey) {
         self.queue.lock().remove(&key);
-        self.quarantine.lift(key, &(0..u64::MAX));
+        self.quarantine.forget(key);
     }
 }
 

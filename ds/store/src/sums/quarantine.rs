@@ -33,11 +33,42 @@ pub struct Damage {
 /// By first block: one past the last one. They neither touch nor overlap.
 type Ranges = BTreeMap<u64, u64>;
 
+type Files = HashMap<FileKey, Ranges, FixedState>;
+
+/// Blocks that were rewritten, and how many changes of their file were complete then. They may be seen; what the device has
+/// in their place counts until a flush covers them: a crash before that brings back what was bad.
+type Rewritten = Vec<(u64, Range<u64>)>;
+
 #[derive(Debug, Default)]
 struct Known {
-    files: HashMap<FileKey, Ranges, FixedState>,
+    files: Files,
+    rewritten: HashMap<FileKey, Rewritten, FixedState>,
     /// What the device holds is another list.
     unsaved: bool,
+}
+
+impl Known {
+    /// What there was to lift.
+    fn lift(&mut self, key: FileKey, blocks: &Range<u64>) -> Vec<Range<u64>> {
+        let Some(ranges) = self.files.get_mut(&key) else { return Vec::new() };
+        let lifted = remove(ranges, blocks);
+        if ranges.is_empty() {
+            self.files.remove(&key);
+        }
+        lifted
+    }
+
+    fn on_device(&self) -> Vec<u8> {
+        if self.rewritten.is_empty() {
+            return encode(&self.files);
+        }
+        let mut files = self.files.clone();
+        for (key, rewritten) in &self.rewritten {
+            let ranges = files.entry(*key).or_default();
+            rewritten.iter().for_each(|(_, blocks)| insert(ranges, blocks.clone()));
+        }
+        encode(&files)
+    }
 }
 
 #[derive(Debug)]
@@ -46,6 +77,8 @@ pub(crate) struct Quarantine {
     known: Mutex<Known>,
     /// Ranges there are, to spare the lock in a healthy store.
     count: AtomicUsize,
+    /// Files with something rewritten that is not durable: likewise.
+    rewritten: AtomicUsize,
     /// Raised with every change.
     version: AtomicU64,
     /// Held while the list is written; before `known`.
@@ -72,8 +105,9 @@ impl Quarantine {
             Err(error) => return Err(error),
         };
         let count = AtomicUsize::new(files.values().map(BTreeMap::len).sum());
-        let known = Mutex::new(Known { files, unsaved: false });
-        Ok(Self { device, known, count, version: AtomicU64::new(1), saving: Mutex::default() })
+        let known = Mutex::new(Known { files, ..Known::default() });
+        let (rewritten, version) = (AtomicUsize::new(0), AtomicU64::new(1));
+        Ok(Self { device, known, count, rewritten, version, saving: Mutex::default() })
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -144,32 +178,76 @@ impl Quarantine {
             if *ranges == before {
                 return Ok(());
             }
-            self.changed(&mut known);
+            known.unsaved = true;
+            self.changed(&known);
         }
         self.save()
     }
 
-    /// What was rewritten whole, or is no more, is good again: in memory at once, durable with [`Self::save`]. In a
-    /// file that ends at `size`.
-    pub(crate) fn rewritten(&self, key: FileKey, offset: u64, length: u64, size: u64) {
-        if !self.is_empty() {
-            self.lift(key, &blocks_covered(offset, length, size));
+    /// What was rewritten whole, or is no more, is good again: for readers at once, on the device when [`Self::flushed`] says
+    /// so. In a file that ends at `size`, after so many changes were complete.
+    pub(crate) fn rewritten(&self, key: FileKey, (offset, length): (u64, u64), size: u64, changes: u64) {
+        if self.is_empty() {
+            return;
+        }
+        let mut known = self.known.lock();
+        let blocks = blocks_covered(offset, length, size);
+        let lifted = known.lift(key, &blocks);
+        if !lifted.is_empty() {
+            let rewritten = known.rewritten.entry(key).or_default();
+            rewritten.extend(lifted.into_iter().map(|blocks| (changes, blocks)));
+            self.changed(&known);
         }
     }
 
+    /// A flush of a file is over that began when so many changes of it were complete.
+    ///
+    /// # Errors
+    /// The list cannot be made durable. Blocking.
+    pub(crate) fn flushed(&self, key: FileKey, changes: u64) -> Result<(), StoreError> {
+        let mut durable = false;
+        if self.rewritten.load(Ordering::Acquire) > 0 {
+            let mut known = self.known.lock();
+            if let Some(rewritten) = known.rewritten.get_mut(&key) {
+                let before = rewritten.len();
+                // Who writes counts the change when it is done with all else: the count has gone on since, so the bytes
+                // were there when the flush began.
+                rewritten.retain(|(then, _)| *then >= changes);
+                durable = rewritten.len() < before;
+                let all = rewritten.is_empty();
+                known.unsaved |= durable;
+                if all {
+                    known.rewritten.remove(&key);
+                    self.changed(&known);
+                }
+            }
+        }
+        // Somebody else may have begun to save it already: then it is waited for.
+        if durable || self.is_unsaved() { self.save() } else { Ok(()) }
+    }
+
+    /// Blocks are good, as the device has them; or their file is gone.
     pub(crate) fn lift(&self, key: FileKey, blocks: &Range<u64>) {
         let mut known = self.known.lock();
-        let Some(ranges) = known.files.get_mut(&key).filter(|ranges| overlap(ranges, blocks)) else { return };
-        remove(ranges, blocks);
-        if ranges.is_empty() {
-            known.files.remove(&key);
+        if !known.lift(key, blocks).is_empty() {
+            known.unsaved = true;
+            self.changed(&known);
         }
-        self.changed(&mut known);
     }
 
-    fn changed(&self, known: &mut Known) {
-        known.unsaved = true;
+    /// A file is gone.
+    pub(crate) fn forget(&self, key: FileKey) {
+        self.lift(key, &(0..u64::MAX));
+        let mut known = self.known.lock();
+        if known.rewritten.remove(&key).is_some() {
+            known.unsaved = true;
+            self.changed(&known);
+        }
+    }
+
+    fn changed(&self, known: &Known) {
         self.count.store(known.files.values().map(BTreeMap::len).sum(), Ordering::Release);
+        self.rewritten.store(known.rewritten.len(), Ordering::Release);
         self.version.fetch_add(1, Ordering::AcqRel);
     }
 
@@ -182,7 +260,7 @@ impl Quarantine {
             if !std::mem::take(&mut known.unsaved) {
                 return Ok(());
             }
-            encode(&known.files)
+            known.on_device()
         };
         let saved = replace(&*self.device, FILE, &bytes);
         if saved.is_err() {
@@ -192,7 +270,7 @@ impl Quarantine {
     }
 
     /// Whether [`Self::save`] has anything to do.
-    pub(crate) fn is_unsaved(&self) -> bool {
+    fn is_unsaved(&self) -> bool {
         self.known.lock().unsaved
     }
 }
@@ -237,11 +315,17 @@ fn insert(ranges: &mut Ranges, mut blocks: Range<u64>) {
     ranges.insert(blocks.start, blocks.end);
 }
 
-fn remove(ranges: &mut Ranges, blocks: &Range<u64>) {
+/// What of `blocks` was there.
+fn remove(ranges: &mut Ranges, blocks: &Range<u64>) -> Vec<Range<u64>> {
+    let mut removed = Vec::new();
     while let Some((&first, &end)) =
         ranges.range(..blocks.end).next_back().filter(|(_, end)| **end > blocks.start)
     {
+        if end <= blocks.start || blocks.is_empty() {
+            break;
+        }
         ranges.remove(&first);
+        removed.push(first.max(blocks.start)..end.min(blocks.end));
         if end > blocks.end {
             ranges.insert(blocks.end, end);
         }
@@ -249,9 +333,10 @@ fn remove(ranges: &mut Ranges, blocks: &Range<u64>) {
             ranges.insert(first, blocks.start);
         }
     }
+    removed
 }
 
-fn encode(files: &HashMap<FileKey, Ranges, FixedState>) -> Vec<u8> {
+fn encode(files: &Files) -> Vec<u8> {
     let line = |key: &FileKey, (first, end): (&u64, &u64)| format!("{key} {first} {end}");
     let mut lines: Vec<String> =
         files.iter().flat_map(|(key, ranges)| ranges.iter().map(|range| line(key, range))).collect();
@@ -261,9 +346,9 @@ fn encode(files: &HashMap<FileKey, Ranges, FixedState>) -> Vec<u8> {
     format!("{body}check {check:016x}\n").into_bytes()
 }
 
-fn decode(bytes: &[u8]) -> Option<HashMap<FileKey, Ranges, FixedState>> {
+fn decode(bytes: &[u8]) -> Option<Files> {
     let text = std::str::from_utf8(bytes).ok()?;
-    let mut files: HashMap<FileKey, Ranges, FixedState> = HashMap::default();
+    let mut files = Files::default();
     for line in text.lines().skip(1).take_while(|line| !line.starts_with("check ")) {
         let mut words = line.split(' ');
         let key = FileKey::parse(words.next()?)?;
@@ -300,7 +385,7 @@ mod tests {
         );
         assert!(!quarantine.touches(key(1), 4 * BLOCK, 0));
         // Half of block 4 is not the block.
-        quarantine.rewritten(key(1), 4 * BLOCK, BLOCK - 1, 1 << 40);
+        quarantine.rewritten(key(1), (4 * BLOCK, BLOCK - 1), 1 << 40, 7);
         assert!(quarantine.splits(key(1), 4 * BLOCK, BLOCK - 1, 1 << 40));
         assert!(
             !quarantine.splits(key(1), 4 * BLOCK, BLOCK - 1, 5 * BLOCK - 1),
@@ -312,13 +397,20 @@ mod tests {
             "only the good blocks are split"
         );
         assert_eq!(quarantine.all().len(), 3);
-        quarantine.rewritten(key(1), 4 * BLOCK, BLOCK, 1 << 40);
+        quarantine.rewritten(key(1), (4 * BLOCK, BLOCK), 1 << 40, 7);
         assert_eq!(quarantine.all()[..2], [damage(key(1), 3, 1), damage(key(1), 5, 1)]);
-        // Not saved: a crash brings it back.
+        // Nothing says that it is durable: a crash brings it back, whatever else was saved.
+        quarantine.flushed(key(2), 100).unwrap();
+        quarantine.flushed(key(1), 7).unwrap();
+        quarantine.add(key(2), &[1]).unwrap();
         assert_eq!(open(&device).all()[0], damage(key(1), 3, 3));
-        quarantine.save().unwrap();
+        quarantine.flushed(key(1), 8).unwrap();
         device.crash();
         assert_eq!(open(&device).all(), quarantine.all());
+        quarantine.rewritten(key(1), (0, 1 << 40), 1 << 40, 9);
+        quarantine.forget(key(1));
+        quarantine.flushed(key(2), 1).unwrap();
+        assert_eq!(open(&device).all(), [damage(key(2), 0, 2)]);
         quarantine.lift(key(1), &(0..u64::MAX));
         quarantine.lift(key(2), &(0..u64::MAX));
         assert!(quarantine.is_empty() && quarantine.all().is_empty());

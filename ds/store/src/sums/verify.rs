@@ -21,14 +21,6 @@ pub(crate) enum Verdict {
 }
 
 impl SummedFile {
-    /// How many regions have had sums. Blocking.
-    pub(crate) fn records(&self) -> Result<u64, StoreError> {
-        Ok(match self.side()? {
-            Some(side) => side.stat()?.size.div_ceil(record::STRIDE),
-            None => 0,
-        })
-    }
-
     /// Compares one region, as the medium has it. Blocking.
     pub(crate) fn verify(&self, region: u64) -> Result<Verdict, StoreError> {
         let Some(before) = self.at_rest(region) else { return Ok(Verdict::Open) };
