@@ -455,6 +455,12 @@ impl Client {
         self.set(file, &Attributes { time_modify_set: Some(at), ..Attributes::default() }).await;
     }
 
+    /// As touch(1) does it.
+    pub(crate) async fn touch(&self, file: &Opened) {
+        let now = settime4::Default(time_how4::SET_TO_SERVER_TIME4);
+        self.set(file, &Attributes { time_modify_set: Some(now), ..Attributes::default() }).await;
+    }
+
     /// The same with a GETATTR in the COMPOUND, as Linux sends it: size and seconds of mtime.
     pub(crate) async fn set_mtime_and_look(&self, file: &Opened, seconds: i64) -> (u64, i64) {
         let at = settime4::SET_TO_CLIENT_TIME4(nfstime4 { seconds, nseconds: 0 });

@@ -180,6 +180,43 @@ fn a_drained_data_server_holds_nothing_and_is_not_missed() {
     }
 }
 
+/// A device that takes nothing any more is what drains are for.
+#[test]
+fn a_data_server_whose_device_takes_nothing_any_more_is_drained() {
+    for (seed, restart) in [(41, false), (42, true)] {
+        let policy = LayoutPolicy { shape: Shape::Default, mirrors: 1, inline: 0 };
+        simulate_with(seed, policy, async |world| {
+            let mut writer = Writer::mount(world, "c", "f").await;
+            let mut model = Vec::new();
+            for at in [0, UNIT - 3000, UNIT + 100_000] {
+                let data = pattern(at, 90_000);
+                writer.write(world, at, &data).await;
+                put(&mut model, at, &data);
+            }
+            writer.give_back().await;
+            let gone = (0..4).find(|n| world.data_files(*n) > 0).unwrap();
+            world.device(gone).set_read_only(true);
+            if restart {
+                world.restart_metadata_server().await;
+                world.sleep(Duration::from_secs(200)).await;
+            }
+            drain(world, gone, 0).await.unwrap();
+            for _ in 0..30 {
+                if is_drained(world, gone).await {
+                    break;
+                }
+                world.sleep(Duration::from_secs(2)).await;
+            }
+            let status = server(world, gone).await.unwrap();
+            assert_eq!(status.intent, ctl_intent::INTENT_DRAINED, "{status:?}");
+            right(world, "f", &model, gone).await;
+            assert_eq!(remove(world, gone, false, &[]).await.unwrap().files, 0);
+            world.crash_data_server(gone).await;
+            right(world, "f", &model, gone).await;
+        });
+    }
+}
+
 #[test]
 fn new_files_stay_away_at_once_and_come_back_when_it_is_cancelled() {
     simulate_with(4, LayoutPolicy { shape: Shape::Wide, mirrors: 1, inline: 0 }, async |world| {

@@ -166,6 +166,24 @@ fn times_set_after_the_data_outlive_its_layout_commit() {
     });
 }
 
+/// `echo x >&3; touch f; touch g; exec 3>&-`: make(1) compares the two.
+#[test]
+fn a_touch_outlives_the_layout_commit_of_what_was_written_before() {
+    simulate(13, async |world| {
+        let client = Client::mount(world, "a", NEW).await;
+        let (file, layout) = client.open_with_layout("f").await;
+        client.write(&layout, 0, &pattern(0, 5000)).await.unwrap();
+        client.touch(&file).await;
+        let touched = client.mtime(&file).await;
+        world.sleep(Duration::from_secs(10)).await;
+        client.layout_commit(&file, layout.stateid, Some(4999)).await.unwrap();
+        assert_eq!((client.mtime(&file).await, client.stat(&file).await.0), (touched, 5000));
+        client.write(&layout, 0, &pattern(7, 100)).await.unwrap();
+        client.layout_commit(&file, layout.stateid, Some(99)).await.unwrap();
+        assert!(client.mtime(&file).await > touched);
+    });
+}
+
 #[test]
 fn a_truncation_recalls_the_layouts_of_others() {
     simulate(3, async |world| {
@@ -248,6 +266,72 @@ fn what_is_written_under_a_layout_of_before_a_restart_is_counted() {
         let told = client.layout_commit(&file, layout.stateid, Some(12)).await;
         assert_eq!(told, Err(nfsstat4::NFS4ERR_BADLAYOUT), "Linux takes it for success");
         assert_eq!(client.stat(&file).await.0, 13);
+    });
+}
+
+/// Others have it in memory, and ask for the change attribute when they open it.
+#[test]
+fn what_is_written_over_is_seen_though_its_layout_is_gone() {
+    for (seed, restart) in [(14, true), (15, false)] {
+        simulate(seed, async |world| {
+            let mut client = Client::mount(world, "a", NEW).await;
+            let (mut file, layout) = client.open_with_layout("f").await;
+            client.write(&layout, 0, &pattern(0, 5000)).await.unwrap();
+            client.layout_commit(&file, layout.stateid, Some(4999)).await.unwrap();
+            if restart {
+                world.restart_metadata_server().await;
+                client.reconnect(world).await;
+                file = client.reclaim(&file).await;
+            }
+            let (size, before) = client.stat(&file).await;
+            let modified = client.mtime(&file).await;
+            world.sleep(Duration::from_secs(2)).await;
+            client.write(&layout, 100, &pattern(9, 1000)).await.unwrap();
+            if !restart {
+                // It overtakes the LAYOUTCOMMIT, as it does with Linux now and then.
+                assert_eq!(client.layout_return(&file, layout.stateid).await, nfsstat4::NFS4_OK);
+            }
+            let told = client.layout_commit(&file, layout.stateid, Some(1099)).await;
+            assert_eq!(told, Err(nfsstat4::NFS4ERR_BADLAYOUT), "Linux takes it for success");
+            let (same, after) = client.stat(&file).await;
+            assert_eq!(same, size);
+            assert!(after > before, "{restart}: somebody who opens it now looks again");
+            assert!(client.mtime(&file).await > modified);
+            // Who has not opened it may say what he likes.
+            let other = Client::mount(world, "other", NEW).await;
+            let told = other.layout_commit(&file, layout.stateid, Some(1099)).await;
+            assert!(
+                matches!(told, Err(nfsstat4::NFS4ERR_BADLAYOUT | nfsstat4::NFS4ERR_BAD_STATEID)),
+                "{told:?}"
+            );
+            assert_eq!(client.stat(&file).await.1, after);
+        });
+    }
+}
+
+#[test]
+fn what_a_client_wrote_over_before_it_died_is_seen() {
+    simulate(16, async |world| {
+        let dies = Client::mount(world, "dies", NEW).await;
+        let (file, layout) = dies.open_with_layout("f").await;
+        dies.write(&layout, 0, &pattern(0, 5000)).await.unwrap();
+        dies.layout_commit(&file, layout.stateid, Some(4999)).await.unwrap();
+        dies.set_mtime(&file, 77).await;
+        let (_, before) = dies.stat(&file).await;
+        dies.write(&layout, 0, &pattern(9, 1000)).await.unwrap();
+        drop(dies);
+        world.net.crash("dies");
+        world.restart_metadata_server().await;
+        // Its layout is over when nobody can reclaim it any more.
+        world.sleep(Duration::from_secs(200)).await;
+        let other = Client::mount(world, "other", NEW).await;
+        let same = other.open("f").await;
+        let (size, after) = other.stat(&same).await;
+        assert!(size == 5000 && after > before, "{before} {after}");
+        assert_eq!(other.mtime(&same).await, 77, "perhaps nothing was written");
+        world.sleep(Duration::from_secs(200)).await;
+        let late = Client::mount(world, "late", NEW).await;
+        assert_eq!(late.stat(&late.open("f").await).await.1, after, "once");
     });
 }
 

@@ -162,7 +162,8 @@ pub(crate) struct Lane {
 impl fmt::Debug for Lane {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let queue = self.queue.lock();
-        let waiting = queue.ready.len() + queue.files.values().map(|lines| lines.waiting.len()).sum::<usize>();
+        let waiting =
+            queue.ready.len() + queue.files.values().map(|lines| lines.waiting.len()).sum::<usize>();
         write!(f, "Lane({waiting} waiting, {} of {} threads)", queue.threads, self.most)
     }
 }

@@ -39,6 +39,9 @@ pub struct CommitSize {
     pub settled: bool,
     /// A read-write layout of mirrors ended uncleanly.
     pub mirrors_dirty: bool,
+    /// What was there may have been written over, and nobody will say so: what clients remember of it is not to be
+    /// believed. The time of modification stays: clients choose it (`cp -p`), and perhaps nothing was written.
+    pub unseen: bool,
 }
 
 /// What led to a size that may be new: it is as much as was found to be written.
@@ -101,8 +104,12 @@ impl Namespace {
         fetch::count(txn, Statistic::Bytes, key.fileid, space);
         self.charge(txn, key, Some(charged), Some(Charged::of(&inode.record))).await?;
         if (commit.settled || commit.observed) && !grew && commit.mtime.is_none() {
-            // Nothing was written that clients do not know of already.
-            if dirtied || space != 0 {
+            if commit.unseen && old_size > 0 {
+                inode.record.ctime = request.now;
+                fetch::put(txn, key, &inode.record);
+                inode.change = 0;
+            } else if dirtied || space != 0 {
+                // Nothing was written that clients do not know of already.
                 fetch::put_quietly(txn, key, &inode.record);
             }
             return Ok(Pending::new(SizeCommitted::of(inode, added), self.base()));

@@ -367,6 +367,12 @@ impl StoreHandle {
         self.takes_writes() && self.state.lock().fences_told
     }
 
+    /// Others may be made from what is there, which changes no more: likewise, or nobody writes there at all.
+    pub(crate) fn gives(&self) -> bool {
+        let frozen = self.state.lock().health == Some(ctl_health::HEALTH_READ_ONLY);
+        self.takes_heals() || (frozen && self.serves())
+    }
+
     /// New data files may be placed on it.
     pub(crate) fn takes_new(&self) -> bool {
         let view = self.state.lock();

@@ -178,6 +178,8 @@ async fn settle(mds: &Arc<Mds>, entry: &Arc<FileEntry>) -> Result<bool, FsError>
         want.end = Some(seen.size);
         want.space_used = Some(seen.space);
         want.mirrors_dirty = layout.components.iter().any(|component| component.mirrors > 1);
+        // A client that is gone may have written over what others have in memory, and it was durable (fdatasync).
+        want.unseen = settled;
     }
     let changed = match commit(mds, entry.key, want).await {
         // The row that it was to clear may be gone.

@@ -3,7 +3,7 @@
 
 use sluice_env::Wall;
 use sluice_namespace::MAX_FILE_SIZE;
-use sluice_state::file::{Grace, Intent};
+use sluice_state::file::{Error, Grace, Intent};
 use sluice_xdr::nfs4::{
     LAYOUTCOMMIT4args, LAYOUTCOMMIT4res, LAYOUTCOMMIT4resok, layouttype4, newoffset4, newsize4, newtime4,
     nfsstat4,
@@ -21,12 +21,13 @@ pub(crate) async fn layoutcommit(cx: &mut Context, args: LAYOUTCOMMIT4args) -> O
     regular(cx).await?;
     let client = cx.client()?;
     if args.loca_reclaim {
-        return reclaim(cx).await;
+        return reclaim(cx, said).await;
     }
     let stateid = cx.stateid(&args.loca_stateid)?;
-    let Ok(entry) = cx.state_entry(&stateid) else { return Err(gone(cx, said.end).await) };
+    let Ok(entry) = cx.state_entry(&stateid) else { return Err(gone(cx, said, Error::BadLayout).await) };
     let held = match cx.server.prepare(&entry, &Intent::LayoutCommit { client, stateid }).await {
-        Err(sluice_state::file::Error::BadLayout) => return Err(gone(cx, said.end).await),
+        // What it may write under has been returned, or never was there.
+        Err(error @ (Error::BadLayout | Error::BadIomode)) => return Err(gone(cx, said, error).await),
         other => other?,
     };
     let (old, looked) = times::stand(&cx.server, &entry).await?;
@@ -84,34 +85,48 @@ fn checked(args: &LAYOUTCOMMIT4args) -> Result<Said, nfsstat4> {
 
 /// The layout is not there any more. What was written under it is in the size before the client hears of
 /// it; BAD_STATEID would send it into state recovery.
-async fn gone(cx: &mut Context, end: Option<u64>) -> OpError {
-    let counted = count(cx, end).await;
+async fn gone(cx: &mut Context, said: Said, why: Error) -> OpError {
+    let counted = count(cx, said).await;
     cx.forget_inode();
     match counted {
-        Ok(()) => nfsstat4::NFS4ERR_BADLAYOUT.into(),
+        Ok(()) => why.into(),
         Err(error) => error,
     }
 }
 
 /// A client that has not heard of our restart writes under its layout, and may have done so after the file
 /// was settled: `end`, if it lies beyond the size, is looked for at the data servers.
-async fn count(cx: &mut Context, end: Option<u64>) -> Result<(), OpError> {
+async fn count(cx: &mut Context, said: Said) -> Result<(), OpError> {
     let key = cx.current()?.inode;
     settle::settle_size(&cx.server, &key).await?;
     cx.forget_inode();
-    if end > Some(cx.inode().await?.size()) {
+    if said.end > Some(cx.inode().await?.size()) {
         settle::observe(&cx.server, &key).await?;
     }
+    changed(cx, said).await
+}
+
+/// What was written may lie within the size: the change attribute moves all the same, and others look again. From whoever
+/// has the file open, as he has when he flushes; others may say what they like.
+async fn changed(cx: &mut Context, said: Said) -> Result<(), OpError> {
+    let (mds, key, client) = (&cx.server, cx.current()?.inode, cx.client()?);
+    let entry = mds.file(&key).await?;
+    if !entry.peek(|file| file.may_write(client)) {
+        return Ok(());
+    }
+    let (old, _) = times::stand(mds, &entry).await?;
+    commits::commit(mds, key, Said { old, end: None, ..said }).await?;
     Ok(())
 }
 
 /// Of a layout from before our restart: the data servers are asked, as for any file left in this way.
-async fn reclaim(cx: &mut Context) -> OpResult<LAYOUTCOMMIT4res> {
+async fn reclaim(cx: &mut Context, said: Said) -> OpResult<LAYOUTCOMMIT4res> {
     if cx.server.grace(Some(cx.client()?)) == Grace::Over {
         return Err(nfsstat4::NFS4ERR_NO_GRACE.into());
     }
     let key = cx.current()?.inode;
     let grew = settle::settle_size(&cx.server, &key).await?;
+    changed(cx, said).await?;
     cx.forget_inode();
     let size = cx.inode().await?.size();
     Ok(answer(grew.then_some(size)))

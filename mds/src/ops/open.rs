@@ -34,6 +34,8 @@ pub(super) struct Subject {
     pub(super) change: DirectoryChange,
     /// Made by this OPEN (or an earlier try of it): its mode does not bind its maker yet.
     pub(super) created: bool,
+    /// An earlier try of it made it, or somebody else with the same verifier.
+    pub(super) found: bool,
     pub(super) attrset: bitmap4,
     /// An existing file is to become empty (UNCHECKED with size 0).
     pub(super) truncate: bool,
@@ -228,7 +230,8 @@ async fn by_handle(cx: &mut Context) -> Result<Subject, OpError> {
 pub(super) const SPECIAL: nfsstat4 = nfsstat4::NFS4ERR_SYMLINK;
 
 fn existing(inode: Inode, change: DirectoryChange) -> Subject {
-    Subject { inode, change, created: false, attrset: bitmap4::EMPTY, truncate: false, making: None }
+    let attrset = bitmap4::EMPTY;
+    Subject { inode, change, created: false, found: false, attrset, truncate: false, making: None }
 }
 
 /// Cuts off the file, which is the current one from here on.
@@ -258,7 +261,9 @@ pub(super) async fn admit(cx: &Context, request: &OpenRequest, subject: &Subject
     {
         *delegation = Want::None;
     }
-    if !subject.created {
+    // What an exclusive create finds is whose it is, whoever knows the verifier.
+    let foreign = subject.found && inode.record.owned().require_owner(&cx.who).is_err();
+    if !subject.created || foreign {
         permit_claim(cx, &mut request, subject)?;
     }
     let entry = cx.server.file(&inode.key).await?;
@@ -333,6 +338,10 @@ pub(super) fn finish(
     }
     if !subject.truncate {
         cx.set_current_known(subject.inode);
+    }
+    if delegation.is_some() {
+        // What comes with it is from after it was given: its holder asks nobody any more.
+        cx.forget_inode();
     }
     // RFC 9754 §4.1: with a delegation in place of the open, that is what the rest of the COMPOUND works under.
     cx.current_stateid = stateid.or(delegation.map(|grant| grant.stateid));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_namespace::{
-    FsError, Inode, InodeKey, Kind, Namespace, SET_ID, SetAttr, SetSize, SetTime, TruncateOutcome,
+    FsError, Inode, InodeKey, Kind, Namespace, SET_ID, SetAttr, SetSize, TruncateOutcome,
 };
 use sluice_state::StateId;
 use sluice_state::file::{File, Intent};
@@ -51,9 +51,10 @@ fn gives_set_id(set: &SetAttr) -> bool {
     masked || set.mode.is_some_and(|mode| mode & SET_ID != 0)
 }
 
-/// The client chooses the time of the last change, instead of that of this server.
-fn chooses_time(set: &SetAttr) -> bool {
-    matches!(set.mtime, Some(SetTime::To(_)))
+/// A time of the last change that what was written before is not to move: one that the client chooses, or this moment
+/// (`touch`: the LAYOUTCOMMIT of what was written before comes with CLOSE, which may be much later).
+fn sets_mtime(set: &SetAttr) -> bool {
+    set.mtime.is_some()
 }
 
 /// Mode, access control list, owner and times.
@@ -80,7 +81,7 @@ async fn set_rest(
         Intent::SetAttributes { client }
     };
     let held = mds.prepare(&entry, &intent).await?;
-    let look = if chooses_time(&wanted.set) { Some(times::look(mds, &entry).await?) } else { None };
+    let look = if sets_mtime(&wanted.set) { Some(times::look(mds, &entry).await?) } else { None };
     let data_end = look.as_ref().and_then(|look| look.end);
     let _room = room_to_give(cx, key, &wanted.set, 0).await?;
     let (namespace, context) = (&mds.namespace, &*cx);
@@ -180,7 +181,7 @@ pub(super) async fn set_size(
         mds.spawn(finish(Arc::clone(mds), held, entry, left));
         return Err(nfsstat4::NFS4ERR_DELAY.into());
     }
-    if chooses_time(&rest) {
+    if sets_mtime(&rest) {
         // All is done: what is not noted now counts as written later.
         times::look(mds, &entry).await.unwrap_or_default().done(&entry);
     }

@@ -107,7 +107,11 @@ fn an_evicted_client_holds_nothing_and_is_fenced() {
 }
 
 async fn policy(world: &World, set: &'static str) -> Result<String, String> {
-    let arguments = ADMIN_POLICY_args { path: "/".into(), policy: set.into() };
+    policy_of(world, "/", set).await
+}
+
+async fn policy_of(world: &World, path: &'static str, set: &'static str) -> Result<String, String> {
+    let arguments = ADMIN_POLICY_args { path: path.into(), policy: set.into() };
     let text = |bytes: bytes::Bytes| String::from_utf8(bytes.to_vec()).unwrap();
     match ask(world, ADMIN_POLICY, &arguments).await {
         ADMIN_POLICY_res::CTL_OK(policy) => Ok(text(policy)),
@@ -145,6 +149,23 @@ fn who_finds_no_place_is_told_of_once_a_minute() {
             client.ok(Vec::new()).await;
             world.sleep(std::time::Duration::from_secs(21)).await;
         }
+    });
+}
+
+/// `: > f`, `>> f` and many programs open with O_CREAT what is there.
+#[test]
+fn what_is_there_is_opened_though_a_new_file_would_find_no_place() {
+    let two = sluice_namespace::LayoutPolicy { mirrors: 2, ..at_data_servers().policy };
+    let config = sluice_mds::Config { policy: two, ..at_data_servers() };
+    simulate_with(13, config, async |world: World| {
+        let client = world.client("a").await;
+        client.mkdir("", "d").await;
+        assert_eq!(policy_of(&world, "/d", "small,mirrors=1").await.map(drop), Ok(()));
+        client.ok(vec![putrootfh(), lookup("d"), open_create("f", b"o", BOTH, 0)]).await;
+        client.ok(vec![putrootfh(), lookup("d"), savefh(), putrootfh(), rename("f", "f")]).await;
+        let create = |name| vec![putrootfh(), open_create(name, b"o", BOTH, 0)];
+        client.ok(create("f")).await;
+        assert_eq!(client.status(create("g")).await, nfsstat4::NFS4ERR_NOSPC);
     });
 }
 

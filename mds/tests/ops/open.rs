@@ -77,6 +77,9 @@ fn guarded_and_exclusive_creation() {
         assert_eq!(client.attributes("f", &[FATTR4_MODE]).await.mode, Some(0o620));
         open(&client, exclusive(1)).await.unwrap();
         assert_eq!(open(&client, exclusive(2)).await.unwrap_err(), nfsstat4::NFS4ERR_EXIST);
+        // To know the verifier is no permission.
+        let user = client.over(client.raw.clone().with_user(7, 7, &[]));
+        assert_eq!(open(&user, exclusive(1)).await.unwrap_err(), nfsstat4::NFS4ERR_ACCESS);
     });
 }
 

@@ -12,8 +12,8 @@ use common::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use sluice_rpc::{
-    Admission, CallError, ConnectError, Credential, Frame, Limits, Program, ReconnectingClient, Server, Share,
-    auth_stat,
+    Admission, CallError, ConnectError, Credential, Frame, Limits, Program, ReconnectingClient, Server,
+    Share, auth_stat,
 };
 
 macro_rules! everywhere {

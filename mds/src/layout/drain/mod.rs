@@ -125,11 +125,11 @@ async fn empty(mds: Arc<Mds>, progress: Arc<Progress>) {
     }
 }
 
-/// Nothing names it any more: durably so, when what it held is removed there. False: not yet. A drain that was cancelled
-/// changes nothing.
+/// Nothing names it any more: durably so, when what it held is removed there, if anything can be. False: not yet. A drain
+/// that was cancelled changes nothing.
 async fn finish(mds: &Arc<Mds>, progress: &Arc<Progress>) -> Result<bool, FsError> {
     let id = progress.store();
-    if mds.data_servers.get(id).is_some_and(|store| store.serves()) && spares(mds, id).await? {
+    if mds.data_servers.get(id).is_some_and(|store| store.takes_writes()) && spares(mds, id).await? {
         super::garbage::poke(mds);
         return Ok(false);
     }
@@ -153,7 +153,10 @@ async fn finish(mds: &Arc<Mds>, progress: &Arc<Progress>) -> Result<bool, FsErro
     // Cancelled meanwhile otherwise.
     if let Some(row) = row {
         progress.set_row(row);
-        tracing::info!(data_server = id.0, "data server drained: it holds nothing and can be removed");
+        tracing::info!(
+            data_server = id.0,
+            "data server drained: it holds nothing that is in use, and can be removed"
+        );
     }
     Ok(true)
 }

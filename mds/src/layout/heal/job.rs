@@ -124,7 +124,11 @@ pub(super) async fn look(mds: &Arc<Mds>, key: InodeKey) -> Result<(Inode, Option
 }
 
 fn plan(mds: &Mds, inode: &Inode, row: &Heal) -> Plan {
-    let ready = |store| mds.data_servers.get(store).is_some_and(|store| store.takes_heals());
+    let there = |store| mds.data_servers.get(store);
+    let ready = |store, write| match write {
+        true => there(store).is_some_and(|store| store.takes_heals()),
+        false => there(store).is_some_and(|store| store.gives()),
+    };
     match inode.layout() {
         Some(layout) => Plan::of(layout, row, ready),
         None => Plan::default(),

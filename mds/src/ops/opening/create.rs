@@ -42,6 +42,16 @@ struct Beginning {
     birth: Option<Birth>,
 }
 
+impl Beginning {
+    /// Of a file that is not to be made.
+    const NOWHERE: Self = Self {
+        node: NewNode::File { layout: None, read_write_layout: false, size: 0 },
+        placing: None,
+        lays_out: false,
+        birth: None,
+    };
+}
+
 /// Makes a regular file, or takes the one that is there if the client's mode allows.
 pub(in crate::ops) async fn create(
     cx: &mut Context,
@@ -61,7 +71,16 @@ pub(in crate::ops) async fn create(
     }
     let policy = cx.policy().await?;
     let fileid = cx.server.next_fileid().await?;
-    let beginning = begin(cx, directory.fileid, policy, plan.wanted.size.unwrap_or(0), access).await?;
+    let begun = begin(cx, directory.fileid, policy, plan.wanted.size.unwrap_or(0), access).await;
+    // Whoever opens what is there needs no place for it.
+    let nowhere = match &begun {
+        Err(OpError::Status(why)) => Some(*why),
+        _ => None,
+    };
+    let beginning = match begun {
+        Err(_) if find(cx, &directory, &name).await?.is_some() => Beginning::NOWHERE,
+        begun => begun?,
+    };
     let making = cx.server.making(fileid, beginning.lays_out);
     let create = Create {
         directory,
@@ -72,9 +91,11 @@ pub(in crate::ops) async fn create(
         fileid,
     };
     let _room = room::to_create(&cx.server, &cx.who, &create).await?;
-    let made = transaction(cx, &create, plan.wanted.mask).await;
+    let made = transaction(cx, &create, plan.wanted.mask, nowhere.is_none()).await;
     drop(beginning.placing);
     let created = match made {
+        // It has gone in between.
+        Err(FsError::NotFound) if let Some(why) = nowhere => return Err(why.into()),
         Err(FsError::NotDirectory) => return Err(not_a_directory(cx).await),
         Err(FsError::WrongType) => return Err(SPECIAL.into()),
         other => other?,
@@ -160,7 +181,13 @@ async fn at_data_servers(
     Ok(Beginning { node, placing: Some(placing), lays_out, birth: None })
 }
 
-async fn transaction(cx: &Context, create: &Create<'_>, attrset: bitmap4) -> Result<Created, FsError> {
+/// NotFound: there is nothing yet, and nothing `may` be made.
+async fn transaction(
+    cx: &Context,
+    create: &Create<'_>,
+    attrset: bitmap4,
+    may: bool,
+) -> Result<Created, FsError> {
     let attempts = Attempts::default();
     let (namespace, attempts) = (&cx.server.namespace, &attempts);
     let (pending, version) = cx
@@ -168,6 +195,9 @@ async fn transaction(cx: &Context, create: &Create<'_>, attrset: bitmap4) -> Res
             Box::pin(async move {
                 let pending = namespace.create(&mut txn, create, &cx.request(attempts.next())).await?;
                 let made = pending.peek();
+                if made.created && !may {
+                    return Err(FsError::NotFound);
+                }
                 // A file that was there is as it was: run again, this finds it again.
                 if made.created {
                     cx.record_at(&mut txn, &without_state(made.directory, attrset), made.inode.key);
@@ -205,6 +235,7 @@ fn subject(plan: &Plan, created: Created) -> Subject {
             () => bitmap4::EMPTY,
         },
         truncate,
+        found: !created.created && same_verifier,
         making: None,
         inode: created.inode,
     }

@@ -37,7 +37,8 @@ pub(in crate::ops) async fn resume(
         request.claim = claim(cx).await?;
         let inode = cx.inode().await?;
         // Permissions were judged when it was made.
-        let subject = Subject { inode, change, created: true, attrset, truncate: false, making: None };
+        let subject =
+            Subject { inode, change, created: true, found: false, attrset, truncate: false, making: None };
         let granted = match admit(cx, &request, &subject).await {
             Ok(held) => held.commit().map_err(OpError::from),
             Err(error) => Err(error),

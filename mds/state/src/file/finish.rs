@@ -280,8 +280,11 @@ impl File {
         }
         // A recall that started meanwhile names the seqid of what the client holds; a grant after it
         // would be one the client must not use (RFC 8881 §12.5.5.2).
-        if recalled || self.layouts.fencing_client(client) {
+        if recalled {
             return Reply::Refused(Error::RecallConflict);
+        }
+        if self.layouts.fencing_client(client) {
+            return Reply::Refused(Error::Delay);
         }
         let (stateid, new) = self.layouts.grant(client, ctx.ids.next(StateKind::Layout), iomode, ctx.now);
         if new {

@@ -166,10 +166,13 @@ impl File {
             return Err(Error::Openmode);
         }
         let held = self.layouts.get(client);
-        // Handles minted before the fence is in force would be cut off by it; after a recall, RFC 8881
-        // §12.5.5.2 has the client wait for the return.
-        if self.layouts.fencing_client(client) || held.is_some_and(|l| l.recall.is_some()) {
+        // After a recall, RFC 8881 §12.5.5.2 has the client wait for the return.
+        if held.is_some_and(|l| l.recall.is_some()) {
             return Err(Error::RecallConflict);
+        }
+        // Handles minted before the fence is in force would be cut off by it. Nothing is recalled: §15.1.
+        if self.layouts.fencing_client(client) {
+            return Err(Error::Delay);
         }
         if held.is_none()
             && (ctx.usage.layouts >= ctx.policy.max_layouts_per_client
@@ -226,7 +229,8 @@ impl File {
     }
 
     /// The client could open, or has opened, the file for writing.
-    pub(super) fn may_write(&self, client: ClientId) -> bool {
+    #[must_use]
+    pub fn may_write(&self, client: ClientId) -> bool {
         self.opens.of_client(client).any(|open| open.access.writes())
             || self.delegations.get(client).is_some_and(|d| d.kind == DelegationKind::Write)
     }

@@ -284,7 +284,7 @@ fn a_recall_not_answered_is_revoked_fenced_and_settled() {
     assert!(w.file.needs_settle() && w.file.size_may_lag(A));
     assert!(!w.woken.contains(&token), "a late write may still arrive");
     w.layouts.clear();
-    assert_eq!(w.layout(B, RW), Err(Error::RecallConflict), "its handle would be cut off by the fence");
+    assert_eq!(w.layout(B, RW), Err(Error::Delay), "its handle would be cut off by the fence");
     assert_eq!(w.idle_notices, 0);
     w.fence_done(0);
     assert!(w.woken.contains(&token));
