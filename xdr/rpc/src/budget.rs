@@ -3,16 +3,21 @@
 //! is none, which pushes back on the peer through TCP.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use sluice_env::{Clock, Monotonic};
 use tokio::sync::Notify;
 
 use crate::arrivals::Arrivals;
 use crate::courtesy::Courtesy;
 use crate::limits::{Limits, Share};
+use crate::line::{Line, PATIENCE};
 
 /// Bookkeeping for one queued message beyond its bytes: buffers and queue entries.
 const OVERHEAD: usize = 256;
+
+/// One part in so many of what is asked for is little to hold already.
+const LITTLE: usize = 8;
 
 /// The bytes all connections of a server may hold together.
 #[derive(Debug)]
@@ -22,6 +27,7 @@ pub(crate) struct ServerBudget {
     used: AtomicUsize,
     waiting: AtomicUsize,
     freed: Notify,
+    line: Line,
     pub(crate) arrivals: Arc<Arrivals>,
     pub(crate) courtesy: Courtesy,
 }
@@ -34,6 +40,7 @@ impl ServerBudget {
             used: 0.into(),
             waiting: 0.into(),
             freed: Notify::new(),
+            line: Line::default(),
             arrivals: Arrivals::new(limits.arriving),
             courtesy: Courtesy::default(),
         })
@@ -43,6 +50,7 @@ impl ServerBudget {
     pub(crate) fn connections(&self, now: usize) {
         self.connections.store(now, Ordering::Relaxed);
         self.arrivals.connections(now);
+        self.tell();
     }
 
     fn limit(&self) -> usize {
@@ -58,28 +66,79 @@ impl ServerBudget {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Takes `bytes` for a connection that holds `mine` of what is used. It gets no more than it leaves to all others, so that
-    /// those who take their replies slowly cannot take everything. One that exceeds the limit alone is let through when
-    /// nothing else is held.
-    fn take(&self, mine: usize, bytes: usize) -> bool {
+    /// What holds for a connection with `place` in the line, if it has one.
+    fn rule(&self, place: u64) -> Rule {
         let limit = self.limit();
+        let turn = match self.line.kept() {
+            0 => Turn::Anybodys,
+            _ if place != 0 && self.line.is_first(place) => Turn::Its,
+            kept => {
+                let connections = self.connections.load(Ordering::Relaxed).max(1);
+                Turn::Anothers { kept, share: limit.saturating_sub(kept) / connections }
+            }
+        };
+        Rule { limit, turn }
+    }
+
+    /// Takes `bytes` for a connection that holds `mine` of what is used.
+    fn take(&self, mine: usize, bytes: usize, place: u64) -> bool {
+        let rule = self.rule(place);
         self.used
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |used| {
-                fits(used, mine, limit, bytes).then_some(used.saturating_add(bytes))
+                rule.fits(used, mine, bytes).then_some(used.saturating_add(bytes))
             })
             .is_ok()
     }
 
     fn release(&self, bytes: usize) {
         self.used.fetch_sub(bytes, Ordering::SeqCst);
+        self.tell();
+    }
+
+    fn tell(&self) {
         if self.waiting.load(Ordering::SeqCst) > 0 {
             self.freed.notify_waiters();
         }
     }
 }
 
-fn fits(used: usize, mine: usize, limit: usize, bytes: usize) -> bool {
-    used == 0 || mine.saturating_add(bytes) <= limit.saturating_sub(used)
+/// Whose turn it is to take of what is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// Nobody has waited long.
+    Anybodys,
+    Its,
+    /// Each may hold `share`, so that `kept` fits beside all of them.
+    Anothers {
+        kept: usize,
+        share: usize,
+    },
+}
+
+/// Who gets of what is free.
+#[derive(Clone, Copy, Debug)]
+struct Rule {
+    limit: usize,
+    turn: Turn,
+}
+
+impl Rule {
+    /// Whether a connection that holds `mine` may have `bytes` more. It gets no more than it leaves to all others, so that
+    /// those who take their replies slowly cannot take everything. One that exceeds the limit alone is let through when
+    /// nothing else is held.
+    ///
+    /// While somebody has waited long others leave him room; those who hold little beside him need not, so that all goes on
+    /// where he waits for one who takes nothing.
+    fn fits(self, used: usize, mine: usize, bytes: usize) -> bool {
+        let (free, all) = (self.limit.saturating_sub(used), mine.saturating_add(bytes));
+        match self.turn {
+            Turn::Anybodys => used == 0 || all <= free,
+            Turn::Its => used == 0 || bytes <= free,
+            Turn::Anothers { kept, share } => {
+                all <= free && (bytes.saturating_add(kept) <= free || all <= share)
+            }
+        }
+    }
 }
 
 /// Takes `bytes` of `limit`. One that exceeds the limit alone is let through when nothing else is held:
@@ -98,6 +157,8 @@ pub(crate) struct Budget {
     used: AtomicUsize,
     /// Those of them that are not in memory, and no part of what the server counts.
     apart: AtomicUsize,
+    /// Its place in the server's line, or 0.
+    place: AtomicU64,
     max_in_flight: usize,
     in_flight: AtomicUsize,
     pub(crate) server: Arc<ServerBudget>,
@@ -111,6 +172,7 @@ impl Budget {
             limit,
             used: 0.into(),
             apart: 0.into(),
+            place: 0.into(),
             max_in_flight: max_in_flight.max(1),
             in_flight: 0.into(),
             server,
@@ -144,7 +206,7 @@ impl Budget {
         if !take(&self.used, self.limit, bytes) {
             return None;
         }
-        if !self.server.take(mine, bytes) {
+        if !self.server.take(mine, bytes, self.place.load(Ordering::Relaxed)) {
             self.used.fetch_sub(bytes, Ordering::SeqCst);
             return None;
         }
@@ -152,29 +214,80 @@ impl Budget {
         Some(Ticket { budget: Arc::clone(self), bytes, apart: 0, running: true })
     }
 
-    /// Whether [`Budget::admit`] would find room.
-    fn fits(&self, bytes: usize) -> bool {
+    /// Whether its own bounds leave room.
+    fn has_room(&self, bytes: usize) -> bool {
         let used = self.used();
-        self.in_flight() < self.max_in_flight
-            && (used == 0 || used.saturating_add(bytes) <= self.limit)
-            && fits(self.server.used(), self.in_memory(), self.server.limit(), bytes)
+        self.in_flight() < self.max_in_flight && (used == 0 || used.saturating_add(bytes) <= self.limit)
     }
 
-    /// Completes when a refused [`Budget::admit`] is worth repeating. May complete early.
-    pub(crate) async fn changed(&self, request: usize, reply: usize) {
+    /// Whether [`Budget::admit`] would find room.
+    fn fits(&self, bytes: usize) -> bool {
+        let rule = self.server.rule(self.place.load(Ordering::Relaxed));
+        self.has_room(bytes) && rule.fits(self.server.used(), self.in_memory(), bytes)
+    }
+
+    /// Gets in line, unless it holds much: who takes his replies soon does not, and who does not would be the first for ever.
+    /// What can never fit keeps nobody waiting.
+    fn get_in_line(&self, bytes: usize) {
+        let may = self.in_memory() <= bytes / LITTLE && bytes <= self.server.limit();
+        if may && self.place.load(Ordering::Relaxed) == 0 {
+            self.place.store(self.server.line.enter(bytes), Ordering::Relaxed);
+        }
+    }
+
+    fn leave_line(&self) {
+        let place = self.place.swap(0, Ordering::Relaxed);
+        if place != 0 && self.server.line.leave(place) {
+            self.server.tell();
+        }
+    }
+
+    /// Completes when a refused [`Budget::admit`] is worth repeating. May complete early. `patient` is until when it waits
+    /// without a place in line.
+    pub(crate) async fn changed(&self, clock: &dyn Clock, patient: Monotonic, request: usize, reply: usize) {
+        let bytes = request.saturating_add(reply).saturating_add(OVERHEAD);
+        if !self.has_room(bytes) {
+            // Only what it has itself can change that: it waits for nobody else.
+            return self.recheck.notified().await;
+        }
         let _waiting = Waiting::new(&self.server);
         let freed = self.server.freed.notified();
         tokio::pin!(freed);
         freed.as_mut().enable();
+        let is_patient = clock.now() < patient;
+        if !is_patient {
+            self.get_in_line(bytes);
+        }
         // Looked at again after enlisting: what was freed in between raised no signal.
-        if self.fits(request.saturating_add(reply).saturating_add(OVERHEAD)) {
+        if self.fits(bytes) {
             return;
         }
         tokio::select! {
             biased;
             () = self.recheck.notified() => {}
             () = freed => {}
+            () = clock.sleep_until(patient), if is_patient => {}
         }
+    }
+}
+
+/// How long a connection's reader has waited for room for a call. Its place in line goes with it.
+#[derive(Debug)]
+pub(crate) struct Wait {
+    budget: Arc<Budget>,
+    /// Until when it does without a place.
+    pub(crate) patient: Monotonic,
+}
+
+impl Wait {
+    pub(crate) fn new(budget: &Arc<Budget>, clock: &dyn Clock) -> Self {
+        Self { budget: Arc::clone(budget), patient: clock.now() + PATIENCE }
+    }
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        self.budget.leave_line();
     }
 }
 
@@ -247,6 +360,8 @@ impl Drop for Ticket {
 
 #[cfg(test)]
 mod tests {
+    use sluice_env::Env;
+
     use super::*;
 
     fn shared(bytes: usize) -> Arc<ServerBudget> {
@@ -309,6 +424,108 @@ mod tests {
         assert_eq!((a.used(), a.in_memory(), server.used()), (5900, 5400, 5400));
         drop((first, take(&c)));
         assert_eq!((a.used(), a.in_memory(), server.used()), (0, 0, 0));
+    }
+
+    /// The budgets of `count` connections of a server.
+    fn budgets(server: &Arc<ServerBudget>, count: usize) -> Vec<Arc<Budget>> {
+        server.connections(count);
+        (0..count).map(|_| Budget::new(100_000, 99, Arc::clone(server))).collect()
+    }
+
+    /// Waits for room for a reply until the test says otherwise.
+    async fn waits(budget: &Budget, wait: &Wait, clock: &(dyn Clock + 'static), reply: usize) -> bool {
+        let changed = budget.changed(clock, wait.patient, 0, reply - OVERHEAD);
+        clock.timeout(PATIENCE * 3, changed).await.is_err()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_freed_is_kept_for_the_first_in_line() {
+        let (env, server) = (Env::simulated(1), shared(10_000));
+        let clock = &*env.clock;
+        let all = budgets(&server, 4);
+        let [greedy, other, first, second] = &all[..] else { panic!() };
+        let admit = |budget: &Arc<Budget>, bytes: usize| budget.admit(0, bytes - OVERHEAD);
+        let mut held: Vec<_> = std::iter::from_fn(|| admit(greedy, 500)).collect();
+        held.extend(std::iter::from_fn(|| admit(other, 500)));
+        assert_eq!(server.used(), 7500);
+        assert!(admit(first, 4000).is_none());
+
+        let wait = Wait::new(first, clock);
+        assert!(!waits(first, &wait, clock, 4000).await, "the patience ends");
+        assert_eq!(server.line.kept(), 0);
+        assert!(waits(first, &wait, clock, 4000).await);
+        let next = Wait::new(second, clock);
+        clock.sleep(PATIENCE).await;
+        assert!(waits(second, &next, clock, 3000).await);
+        assert_eq!(server.line.kept(), 4000);
+
+        // Room that was freed is not for those who hold their share; others go on.
+        held.drain(..2);
+        assert!(admit(greedy, 500).is_none() && admit(second, 3000).is_none());
+        assert!(admit(second, 1500).is_some(), "as much as all may hold");
+        held.drain(..1);
+        let granted = admit(first, 4000).expect("it is its turn");
+        drop(wait);
+        assert_eq!(server.line.kept(), 3000, "then it is the next one's");
+        drop(granted);
+        drop(admit(second, 3000).expect("it is its turn"));
+        assert!(admit(greedy, 1000).is_none());
+        // As when its connection ends.
+        drop(next);
+        assert_eq!(server.line.kept(), 0);
+        assert!(admit(greedy, 500).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_holds_much_or_asks_for_too_much_keeps_nobody_waiting() {
+        let (env, server) = (Env::simulated(1), shared(10_000));
+        let clock = &*env.clock;
+        let all = budgets(&server, 2);
+        let [a, b] = &all[..] else { panic!() };
+        let _held = a.admit(0, 4000).unwrap();
+        for (budget, reply) in [(a, 9000), (b, 10_001)] {
+            let wait = Wait::new(budget, clock);
+            clock.sleep(PATIENCE).await;
+            assert!(waits(budget, &wait, clock, reply).await);
+            assert_eq!(server.line.kept(), 0);
+        }
+        assert!(b.admit(0, 4000).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_goes_wakes_those_who_may_now() {
+        let (env, server) = (Env::simulated(1), shared(10_000));
+        let clock = &*env.clock;
+        let all = budgets(&server, 3);
+        let [a, b, c] = &all[..] else { panic!() };
+        let _held = a.admit(0, 4000).unwrap();
+        let first = Wait::new(b, clock);
+        clock.sleep(PATIENCE).await;
+        assert!(waits(b, &first, clock, 9000).await);
+        assert!(c.admit(0, 3000).is_none());
+        let wait = Wait::new(c, clock);
+        clock.sleep(PATIENCE).await;
+        let go = async {
+            clock.sleep(PATIENCE).await;
+            drop(first);
+        };
+        let (waited, ()) = tokio::join!(waits(c, &wait, clock, 3000 + OVERHEAD), go);
+        assert!(!waited && c.admit(0, 3000).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_his_own_calls_waits_for_nobody_else() {
+        let (env, server) = (Env::simulated(1), shared(10_000));
+        let b = Budget::new(9000, 1, Arc::clone(&server));
+        let only = b.admit(0, 1000).unwrap();
+        let wait = Wait::new(&b, &*env.clock);
+        let look = async {
+            env.clock.sleep(PATIENCE * 2).await;
+            assert!(!server.is_short());
+            drop(only);
+        };
+        let (waited, ()) = tokio::join!(waits(&b, &wait, &*env.clock, 1000), look);
+        assert!(!waited && b.admit(0, 1000).is_some());
     }
 
     #[test]

@@ -26,6 +26,7 @@ mod courtesy;
 pub mod credential;
 pub mod key;
 pub mod limits;
+mod line;
 mod message;
 pub mod metrics;
 mod outbox;

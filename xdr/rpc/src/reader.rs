@@ -15,7 +15,7 @@ use sluice_xdr::{Frame, RecordDecoder, RecordError};
 use tokio::io::AsyncReadExt;
 
 use crate::arrivals::Arriving;
-use crate::budget::Ticket;
+use crate::budget::{Ticket, Wait};
 use crate::connection::{Connection, Ended};
 use crate::message::{CallHeader, Glance, Message, SUCCESS_HEAD, Verdict, glance, parse, success_head};
 use crate::outbox::Writing;
@@ -84,6 +84,8 @@ pub(crate) struct Intake<'a, W> {
     /// reader.
     parked: VecDeque<Parked>,
     parked_bytes: usize,
+    /// Since there was no room for the first of them.
+    wait: Option<Wait>,
     writing: &'a Mutex<Writing<W>>,
     prompt: Prompt,
     /// Room for the large record under way.
@@ -121,6 +123,7 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
             decoder,
             parked,
             parked_bytes: 0,
+            wait: None,
             writing,
             prompt,
             arriving: None,
@@ -158,7 +161,9 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
             let read = match self.parked.front() {
                 None => self.fill(reader).await,
                 Some(first) => {
-                    let changed = self.connection.budget.changed(first.request, first.reply);
+                    let (budget, clock) = (&self.connection.budget, &*self.connection.env.clock);
+                    let wait = self.wait.get_or_insert_with(|| Wait::new(budget, clock));
+                    let changed = budget.changed(clock, wait.patient, first.request, first.reply);
                     if !reading {
                         changed.await;
                         reader.look_for_end();
@@ -350,9 +355,11 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
         if self.takes_none() {
             self.parked.clear();
             self.parked_bytes = 0;
+            self.wait = None;
         }
         while let Some(first) = self.parked.front() {
             let Some(ticket) = self.connection.budget.admit(first.request, first.reply) else { return };
+            self.wait = None;
             if let Some(first) = self.parked.pop_front() {
                 self.parked_bytes -= first.request;
                 drop(first._arriving);

@@ -17,11 +17,15 @@ const BUDGET: usize = 16 * MIB;
 
 #[test]
 fn greed_has_a_bound() {
+    for seed in 0..4 {
+        simulate(seed, |w| async move { who_reads_slowly_keeps_no_large_call_waiting(&w).await });
+    }
     on_tcp("127.0.0.1:0", |w| async move {
         announcements_cost_nothing(&w).await;
         large_records_arrive_by_turns(&w).await;
         large_calls_wait_at_their_peers(&w).await;
         who_does_not_read_takes_no_more_than_is_left(&w).await;
+        who_reads_slowly_keeps_no_large_call_waiting(&w).await;
         fragments_arrive_by_turns(&w).await;
         for bound in [None, Some(program::DEFAULT_REPLY_BOUND)] {
             undrained_reads(&w, bound).await;
@@ -132,6 +136,47 @@ async fn who_does_not_read_takes_no_more_than_is_left(w: &World) {
         let read = w.env.clock.timeout(Duration::from_secs(3), read).await;
         assert_eq!(read.expect("there is room for it").unwrap().len(), MIB);
     }
+}
+
+/// 16 peers that ask for much in small pieces and take it slowly, and one that asks for little in large ones.
+async fn who_reads_slowly_keeps_no_large_call_waiting(w: &World) {
+    let server_budget = Share { base: 12 * MIB, per_connection: 64 << 10 };
+    let limits = Limits { connection_budget: 16 * MIB, server_budget, ..Limits::default() };
+    let (server, addr) = w.serve(limits, vec![Echo::new(&w.env, ECHO)]).await;
+    let mut greedy = tokio::task::JoinSet::new();
+    for _ in 0..16 {
+        let (mut reader, mut writer) = {
+            let s = w.at_client.connect(addr).await.unwrap();
+            (s.reader, s.writer)
+        };
+        greedy.spawn(async move {
+            let calls = raw_call(1, ECHO, procedure::READ_FRESH, &[60 << 10]).repeat(100);
+            while writer.write_all(&calls).await.is_ok() {}
+        });
+        let clock = Arc::clone(&w.env.clock);
+        greedy.spawn(async move {
+            let mut taken = vec![0; 60 << 10];
+            while reader.read_exact(&mut taken).await.is_ok() {
+                clock.sleep(Duration::from_millis(25)).await;
+            }
+        });
+    }
+    w.until("they take all they can", || server.bytes_held() > 12 * MIB).await;
+    let c = w.client().dial(addr).await.unwrap();
+    let (begun, mut longest) = (w.env.clock.now(), Duration::ZERO);
+    let write = bytes::Bytes::from(vec![1; MIB]);
+    for round in 0..6 {
+        let asked = w.env.clock.now();
+        let answer = match round % 2 {
+            0 => call(&c, procedure::READ_FRESH, words(&[1 << 20])).await,
+            _ => call(&c, procedure::WRITE, write.clone()).await,
+        };
+        longest = longest.max(w.env.clock.now().since(asked));
+        answer.expect("it has its turn");
+    }
+    println!("beside 16 slow ones: six calls of 1 MiB in {:?}", w.env.clock.now().since(begun));
+    assert!(longest < Duration::from_secs(3), "{longest:?}");
+    assert!(server.bytes_held() > 10 * MIB, "the others go on: {}", server.bytes_held());
 }
 
 /// 100 peers that send a WRITE of 1 MiB at the same time.
