@@ -182,6 +182,14 @@ impl Connection {
         self.advance(Phase::Closing);
     }
 
+    /// Ends the connection so that of the calls made on it the peer begins none that it has not begun by the time it learns of
+    /// it: nothing more is sent, and what waits at the peer to be read is not read. A closed one ends only behind what was
+    /// sent before. Done when [`Self::closed`] is.
+    pub fn abort(&self) {
+        self.outbox.abort();
+        self.advance(Phase::Closing);
+    }
+
     /// Takes no more calls, answers those in flight, then closes.
     pub(crate) fn drain(&self) {
         self.draining.store(true, Ordering::SeqCst);
@@ -296,9 +304,15 @@ async fn drive(connection: Arc<Connection>, stream: Stream, decoder: RecordDecod
         _ = phase.wait_for(|phase| *phase >= Phase::Closing) => Ended::Orderly("by us"),
     };
     connection.log_end(&why);
-    // The other side learns of an orderly end at once; it need not outlast a dead peer.
     let mut writer = writing.into_inner().writer;
-    let _ = connection.env.clock.timeout(Duration::from_secs(1), writer.shutdown()).await;
+    if connection.outbox.is_aborted() {
+        writer.abort();
+    } else {
+        // The other side learns of an orderly end at once; it need not outlast a dead peer.
+        let _ = connection.env.clock.timeout(Duration::from_secs(1), writer.shutdown()).await;
+    }
+    // Whoever waits for the end knows then that the peer will hear nothing more.
+    drop((reader, writer));
     drop(finish);
     drop(guard);
 }

@@ -97,6 +97,8 @@ pub(crate) struct Outbox {
     queued: AtomicUsize,
     /// Something is queued or half written.
     busy: AtomicBool,
+    /// What is half written stays so.
+    aborted: AtomicBool,
     /// The connection's own task is at work and will flush before it rests.
     in_turn: AtomicBool,
     /// Signalled each time everything queued has been written.
@@ -187,6 +189,16 @@ impl Outbox {
         drop(dropped);
     }
 
+    /// Drops what is queued, and writes nothing more.
+    pub(crate) fn abort(&self) {
+        self.aborted.store(true, Ordering::SeqCst);
+        self.close();
+    }
+
+    pub(crate) fn is_aborted(&self) -> bool {
+        self.aborted.load(Ordering::SeqCst)
+    }
+
     /// From now until [`Self::end_turn`] whoever queues need not wake the writer: it is awake.
     pub(crate) fn begin_turn(&self) {
         self.in_turn.store(true, Ordering::SeqCst);
@@ -208,6 +220,9 @@ impl Outbox {
         }
         let Writing { writer, batch } = writing;
         loop {
+            if self.is_aborted() {
+                return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+            }
             if batch.is_empty() {
                 // A writer that seals what it is given has the end of it in its own hands, until the peer takes that too.
                 ready!(Pin::new(&mut *writer).poll_flush(cx))?;
@@ -324,9 +339,13 @@ fn advance(batch: &mut VecDeque<Chunk>, mut n: usize) {
 #[cfg(test)]
 mod tests {
     use sluice_xdr::Writer;
-    use tokio::io::{AsyncReadExt, duplex, split};
+    use tokio::io::{AsyncReadExt, DuplexStream, WriteHalf, duplex, split};
 
     use super::*;
+
+    impl Outgoing for WriteHalf<DuplexStream> {
+        fn abort(&mut self) {}
+    }
 
     /// Of one buffer up to the length from which on the XDR writer refers to what it is given, then of three.
     fn body(length: usize) -> Frame {

@@ -12,6 +12,7 @@ use std::fmt;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BytesMut};
@@ -21,10 +22,10 @@ use snow::resolvers::{CryptoResolver, DefaultResolver};
 use snow::types::{Cipher, Dh, Hash};
 use snow::{Builder, HandshakeState, TransportState};
 use thiserror::Error;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf, WriteHalf};
 
 use crate::key::ClusterKey;
-use crate::transport::Stream;
+use crate::transport::{Outgoing, Stream};
 
 /// The first bytes of a secure connection.
 pub const MAGIC: [u8; 8] = *b"SLUICE1\n";
@@ -183,6 +184,55 @@ pub struct SecureStream {
     outgoing: BytesMut,
     /// Gathers the buffers of a vectored write.
     gathered: Vec<u8>,
+    aborted: Arc<AtomicBool>,
+}
+
+impl Drop for SecureStream {
+    fn drop(&mut self) {
+        if self.aborted.load(Ordering::SeqCst) {
+            self.inner.writer.abort();
+        }
+    }
+}
+
+/// The sending half.
+#[derive(Debug)]
+struct SecureHalf {
+    half: WriteHalf<SecureStream>,
+    aborted: Arc<AtomicBool>,
+}
+
+impl AsyncWrite for SecureHalf {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.half).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.half).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.half.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.half).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.half).poll_shutdown(cx)
+    }
+}
+
+impl Outgoing for SecureHalf {
+    /// The stream inside is to be had when both halves are gone.
+    fn abort(&mut self) {
+        self.aborted.store(true, Ordering::SeqCst);
+    }
 }
 
 impl fmt::Debug for SecureStream {
@@ -202,8 +252,11 @@ impl SecureStream {
             plain: BytesMut::new(),
             outgoing: BytesMut::new(),
             gathered: Vec::new(),
+            aborted: Arc::default(),
         };
-        let (reader, writer) = tokio::io::split(secure);
+        let aborted = Arc::clone(&secure.aborted);
+        let (reader, half) = tokio::io::split(secure);
+        let writer = SecureHalf { half, aborted };
         Ok(Stream { reader: Box::new(reader), writer: Box::new(writer), peer, local })
     }
 

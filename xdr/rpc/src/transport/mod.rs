@@ -107,9 +107,11 @@ pub trait Outgoing: AsyncWrite {
         let _ = (cx, payload, from);
         Poll::Ready(Ok(Sent::Absent))
     }
-}
 
-impl<T: AsyncWrite> Outgoing for tokio::io::WriteHalf<T> {}
+    /// When this stream is dropped, which must be next, what was written and has not left never does, and the peer learns
+    /// at once that nothing follows, before it has read what it was sent.
+    fn abort(&mut self);
+}
 
 impl<T: Outgoing + Unpin + ?Sized> Outgoing for Box<T> {
     fn poll_write_more(
@@ -127,6 +129,10 @@ impl<T: Outgoing + Unpin + ?Sized> Outgoing for Box<T> {
         from: usize,
     ) -> Poll<io::Result<Sent>> {
         Pin::new(&mut **self).poll_send(cx, payload, from)
+    }
+
+    fn abort(&mut self) {
+        (**self).abort();
     }
 }
 

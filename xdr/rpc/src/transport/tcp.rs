@@ -5,10 +5,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use nix::sys::socket::{setsockopt, sockopt};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::net::sockopt::set_socket_linger;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use rustix::pipe::{SpliceFlags, splice};
 use sluice_env::BoxFuture;
@@ -270,6 +272,14 @@ impl Outgoing for Half {
         from: usize,
     ) -> Poll<io::Result<Sent>> {
         self.poll_try(cx, |socket| payload.send(from, socket))
+    }
+
+    /// The end of a stream waits behind its data, at a peer that does not read for as long as it likes. A reset does not.
+    fn abort(&mut self) {
+        let socket: &TcpStream = self.0.as_ref();
+        if let Err(error) = set_socket_linger(socket, Some(Duration::ZERO)) {
+            tracing::warn!("a connection is closed and not reset: {error}");
+        }
     }
 }
 

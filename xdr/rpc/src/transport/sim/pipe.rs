@@ -215,7 +215,11 @@ impl Drop for PipeReader {
     }
 }
 
-impl Outgoing for PipeWriter {}
+impl Outgoing for PipeWriter {
+    fn abort(&mut self) {
+        self.pipe.reset();
+    }
+}
 
 impl AsyncWrite for PipeWriter {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
