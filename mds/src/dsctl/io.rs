@@ -242,11 +242,22 @@ async fn call<A: Encode, R: Decode>(
             }
             Err(error) => {
                 tracing::debug!(data_server = store.id.0, %error, "a proxied call failed");
-                *store.nfs.lock().await = None;
+                give_up(&store, &connection, procedure).await;
             }
         }
     }
     Err(nfsstat4::NFS4ERR_DELAY)
+}
+
+/// Does without a connection on which a call was not answered. A WRITE that is under way on it must not be carried out after
+/// it was sent again and answered, and another one behind it. Others on it are sent again, too.
+async fn give_up(store: &StoreHandle, connection: &Arc<Connection>, procedure: u32) {
+    // Somebody else may have made the next one by now.
+    store.nfs.lock().await.take_if(|current| Arc::ptr_eq(current, connection));
+    if procedure != NFSPROC3_READ {
+        connection.abort();
+        connection.closed().await;
+    }
 }
 
 async fn connect(mds: &Mds, store: &StoreHandle) -> Option<Arc<Connection>> {
