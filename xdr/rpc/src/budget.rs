@@ -520,7 +520,7 @@ mod tests {
         let only = b.admit(0, 1000).unwrap();
         let wait = Wait::new(&b, &*env.clock);
         let look = async {
-            env.clock.sleep(PATIENCE * 2).await;
+            env.clock.sleep(PATIENCE / 2).await;
             assert!(!server.is_short());
             drop(only);
         };

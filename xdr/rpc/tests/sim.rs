@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::*;
+use sluice_rpc::transport::Outgoing;
 use sluice_rpc::{
     CallError, ClusterKey, Credential, Frame, Limits, ReconnectingClient, Server, SimConfig, Transport,
 };
@@ -139,6 +140,22 @@ fn a_full_buffer_makes_the_writer_wait() {
         let mut rest = Vec::new();
         far.read_to_end(&mut rest).await.unwrap();
         assert_eq!(rest.len(), 1000, "what was written before the end arrives");
+    });
+}
+
+#[test]
+fn what_was_sent_before_an_abort_is_lost() {
+    simulate(10, |w| async move {
+        let mut listener = w.at_server.listen(w.listen).await.unwrap();
+        let mut near = w.at_client.connect(w.listen).await.unwrap();
+        let mut far = listener.accept().await.unwrap();
+        near.write_all(&[5; 1000]).await.unwrap();
+        w.env.clock.sleep(SECOND).await;
+        near.writer.abort();
+        drop(near);
+        let reset = std::io::ErrorKind::ConnectionReset;
+        assert_eq!(far.read(&mut [0; 1000]).await.unwrap_err().kind(), reset);
+        assert_eq!(far.write_all(&[1; 1000]).await.unwrap_err().kind(), std::io::ErrorKind::BrokenPipe);
     });
 }
 
