@@ -387,6 +387,23 @@ mod tests {
         assert_eq!(got, sent);
     }
 
+    #[tokio::test]
+    async fn what_is_half_written_when_it_is_aborted_stays_so() {
+        let outbox = Outbox::default();
+        push(&outbox, body(5000));
+        let (near, mut far) = duplex(1000);
+        let mut writing = Writing::new(split(near).1);
+        let mut flush = async || {
+            poll_fn(|cx| Poll::Ready(outbox.poll_flush(cx, &mut writing).map_err(|error| error.kind()))).await
+        };
+        assert!(flush().await.is_pending());
+        far.read_exact(&mut [0; 1000]).await.unwrap();
+        let before = outbox.written();
+        outbox.abort();
+        assert_eq!(flush().await, Poll::Ready(Err(io::ErrorKind::ConnectionAborted)));
+        assert_eq!(outbox.written(), before);
+    }
+
     #[test]
     fn a_short_message_is_one_buffer() {
         for (length, buffers) in [(0, 1), (SHORT - 8, 1), (SHORT - 4, 2), (5000, 4)] {
