@@ -181,7 +181,8 @@ impl Owned {
     }
 
     /// [`FsError::Access`] unless `who` may change entries of this directory in some way; in which,
-    /// [`Self::require_add`] and [`Self::require_remove`] say where there is a list.
+    /// [`Self::require_add`] says where there is a list. An entry of which more is known may go by its own
+    /// ([`Self::require_remove`]).
     pub(crate) fn require_change(&self, who: &Credential) -> Result<(), FsError> {
         self.require(who, if self.acl.is_some() { Want::EXECUTE } else { Want::CHANGE_ENTRIES })
     }

@@ -54,7 +54,6 @@ impl Namespace {
         parent.record.owned().require(request.who, Want::EXECUTE)?;
         let entry = place.entry.clone().ok_or(FsError::NotFound)?;
         expect(remove.expect, &entry)?;
-        parent.record.owned().require_change(request.who)?;
         let record = fetch::record(txn, &entry.inode).await.map_err(missing_is_corrupt)?;
         parent.record.owned().require_remove(&record.owned(), request.who)?;
         if record.kind() == Kind::Directory {

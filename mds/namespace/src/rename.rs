@@ -68,10 +68,16 @@ impl Namespace {
             self.side(txn, rename.to, &rename.to_name, request),
         )
         .await?;
-        let entry = source.place.entry.clone().ok_or(FsError::NotFound)?;
+        // Something is added there, or nothing happens; whether an entry may go, its own list has a say in.
+        target.parent.record.owned().require_change(request.who)?;
+        let Some(entry) = source.place.entry.clone() else {
+            source.parent.record.owned().require_change(request.who)?;
+            return Err(FsError::NotFound);
+        };
         expect(rename.expect_source, &entry)?;
         expect_target(rename, &target)?;
         if target.place.entry.as_ref().is_some_and(|e| e.inode == entry.inode) {
+            source.parent.record.owned().require_change(request.who)?;
             return self.nothing(txn, &source, &target, &entry).await;
         }
         let moved = fetch::record(txn, &entry.inode).await.map_err(missing_is_corrupt)?;
@@ -113,7 +119,7 @@ impl Namespace {
     ) -> Result<Side, FsError> {
         let (parent, place) =
             join::both(Parent::read(txn, &key), dirent::find(txn, &self.hash, key.fileid, name)).await?;
-        parent.record.owned().require_change(request.who)?;
+        parent.record.owned().require(request.who, Want::EXECUTE)?;
         Ok(Side { parent, place })
     }
 

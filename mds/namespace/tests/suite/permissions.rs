@@ -105,6 +105,77 @@ async fn sticky_directories_keep_entries_for_their_owners() {
     w.remove_as(dir, "a", false, &user(OWNER, 1)).await.unwrap();
 }
 
+/// RFC 8881 §6.2.1.3.2: DELETE on the entry is enough, whatever the directory's mode says of its entries.
+#[tokio::test(start_paused = true)]
+async fn an_entry_may_be_removed_by_whom_its_own_list_lets() {
+    let w = World::new().await;
+    let dir = directory(&w, 0o755).await;
+    let mine = w.mkdir(ROOT, "mine").await;
+    let (me, other) = (user(30, 30), user(31, 31));
+    let listed = async |called: &str, allow| {
+        let file = w.file(dir, called).await.inode.key;
+        let ace =
+            Ace { allow, inheritance: Inheritance::NONE, rights: Rights::DELETE, who: Who::User(me.uid) };
+        let acl = Some(Acl::new(vec![ace]).unwrap());
+        w.setattr(file, SetAttr { acl, ..SetAttr::default() }, &Credential::ROOT).await.unwrap();
+    };
+    for sticky in [0, 0o1000] {
+        own(&w, dir, sticky | 0o755).await;
+        for called in ["a", "b", "c", "d"] {
+            listed(called, true).await;
+        }
+        w.file(dir, "plain").await;
+        refused!(w.remove_as(dir, "plain", false, &me).await, FsError::Access);
+        refused!(w.rename_as((dir, "plain"), (mine, "x"), &me).await, FsError::Access);
+        refused!(w.remove_as(dir, "a", false, &other).await, FsError::Access);
+        refused!(w.rename_as((dir, "a"), (mine, "x"), &other).await, FsError::Access);
+        w.remove_as(dir, "a", false, &me).await.unwrap();
+        w.rename_as((dir, "b"), (mine, "b"), &me).await.unwrap();
+        // What is moved is added, too, wherever that is and whatever goes for it.
+        refused!(w.rename_as((dir, "c"), (dir, "x"), &me).await, FsError::Access);
+        refused!(w.rename_as((mine, "b"), (dir, "c"), &me).await, FsError::Access);
+        refused!(w.rename_as((dir, "c"), (dir, "d"), &me).await, FsError::Access);
+        // As before: what is not there is not told from what may not be changed, but to those who remove.
+        refused!(w.remove_as(dir, "absent", false, &me).await, FsError::NotFound);
+        refused!(w.rename_as((dir, "absent"), (mine, "x"), &me).await, FsError::Access);
+        own(&w, dir, sticky | 0o744).await;
+        refused!(w.remove_as(dir, "c", false, &me).await, FsError::Access);
+        refused!(w.remove_as(dir, "absent", false, &me).await, FsError::Access);
+        refused!(w.rename_as((dir, "c"), (mine, "x"), &me).await, FsError::Access);
+        own(&w, dir, sticky | 0o777).await;
+        if sticky == 0 {
+            w.remove_as(dir, "c", false, &other).await.unwrap();
+            listed("denied", false).await;
+            w.remove_as(dir, "denied", false, &me).await.unwrap();
+        } else {
+            refused!(w.remove_as(dir, "c", false, &other).await, FsError::NotOwner);
+            refused!(w.rename_as((dir, "plain"), (mine, "x"), &me).await, FsError::NotOwner);
+            w.rename_as((dir, "c"), (dir, "d"), &me).await.unwrap();
+        }
+        for left in ["d", "plain"] {
+            w.remove(dir, left).await.unwrap();
+        }
+        w.remove(mine, "b").await.unwrap();
+    }
+    w.clean().await;
+}
+
+/// Two names of one file: that nothing happens is no way to ask what could.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_renamed_only_where_something_could_be() {
+    let w = World::new().await;
+    let dir = directory(&w, 0o755).await;
+    let mine = w.mkdir(ROOT, "mine").await;
+    let file = w.file(dir, "f").await.inode.key;
+    w.link(file, mine, "g").await.unwrap();
+    let me = user(30, 30);
+    refused!(w.rename_as((dir, "f"), (mine, "g"), &me).await, FsError::Access);
+    refused!(w.rename_as((mine, "g"), (dir, "f"), &me).await, FsError::Access);
+    own(&w, dir, 0o757).await;
+    assert_eq!(w.rename_as((dir, "f"), (mine, "g"), &me).await.unwrap().moved, file);
+    assert!(w.lookup(dir, "f").await.is_ok());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_directory_moves_only_with_write_permission_on_itself() {
     let w = World::new().await;
