@@ -93,10 +93,7 @@ impl Parent {
             DirectoryUpdate::Exact => Ok(false),
             DirectoryUpdate::Blind => Ok(true),
             DirectoryUpdate::Adaptive if !self.exact.split => Ok(false),
-            DirectoryUpdate::Adaptive => {
-                let last = self.last_touched(txn).await?;
-                Ok(codec::nanos(request.now).saturating_sub(last) < REST)
-            }
+            DirectoryUpdate::Adaptive => Ok(is_busy(self.last_touched(txn).await?, request)),
         }
     }
 
@@ -189,13 +186,50 @@ fn update_blindly(txn: &mut Transaction, d: FileId, delta: Delta, touched: Wall)
     }
 }
 
+/// What blind updates write.
+const DELTAS: [DirectoryField; 4] =
+    [DirectoryField::Stamp, DirectoryField::Touched, DirectoryField::Entries, DirectoryField::Subdirectories];
+
 fn clear_deltas(txn: &mut Transaction, d: FileId) {
-    for field in [
-        DirectoryField::Stamp,
-        DirectoryField::Touched,
-        DirectoryField::Entries,
-        DirectoryField::Subdirectories,
-    ] {
+    for field in DELTAS {
         txn.clear(keys::directory(d, field));
+    }
+}
+
+/// Whether there was a blind update so lately, at `last` in nanoseconds since 1970, that there will be more.
+fn is_busy(last: u64, request: &Request<'_>) -> bool {
+    codec::nanos(request.now).saturating_sub(last) < REST
+}
+
+/// Makes what [`fetch::inode_beside`] read hold until the commit, unless the directory is busy: then nothing would ever
+/// commit. Whether it holds: the change attribute read is the one before this change.
+pub(crate) fn hold(txn: &mut Transaction, inode: &Inode, request: &Request<'_>) -> bool {
+    let Some(state) = &inode.directory else { return true };
+    let busy = match request.directory {
+        DirectoryUpdate::Exact => false,
+        DirectoryUpdate::Blind => true,
+        DirectoryUpdate::Adaptive => state.split && is_busy(codec::nanos(state.touched), request),
+    };
+    if !busy {
+        let directory = inode.key.fileid;
+        txn.add_read_conflict_key(&keys::directory(directory, DirectoryField::State));
+        for field in DELTAS.into_iter().filter(|_| state.split) {
+            txn.add_read_conflict_key(&keys::directory(directory, field));
+        }
+    }
+    !busy
+}
+
+/// For a transaction that sets the time of the last change of a directory that [`fetch::inode_beside`] read: blind updates
+/// that commit before it are older, and their time does not show. Those that commit later have read the record, and
+/// [`touch_time`] makes theirs show.
+pub(crate) fn forget_touched(txn: &mut Transaction, inode: &Inode) {
+    let Some(state) = &inode.directory else { return };
+    let directory = inode.key.fileid;
+    // Exact updates, and the first blind one, have their time there.
+    txn.add_read_conflict_key(&keys::directory(directory, DirectoryField::State));
+    if state.split {
+        let touched = codec::nanos(state.touched).to_le_bytes();
+        txn.set(keys::directory(directory, DirectoryField::Touched), touched.to_vec());
     }
 }

@@ -36,6 +36,17 @@ pub(crate) async fn inode(txn: &Transaction, key: &InodeKey, base: u64) -> Resul
     complete(txn, key, record, base).await
 }
 
+/// As [`inode`], the state by snapshot: whoever changes the record alone does not start over for what is made in the
+/// directory meanwhile. What has to hold until the commit, [`crate::directory`] makes hold.
+pub(crate) async fn inode_beside(txn: &Transaction, key: &InodeKey, base: u64) -> Result<Inode, FsError> {
+    let mut inode = simple(key, record(txn, key).await?, base);
+    if inode.is_directory() {
+        inode.directory = Some(state_as(txn, key.fileid, Reading::Snapshot).await?);
+        inode.change = base.wrapping_add(inode.version());
+    }
+    Ok(inode)
+}
+
 /// Adds the state to a directory's record.
 pub(crate) async fn complete(
     txn: &Transaction,
@@ -67,32 +78,57 @@ pub(crate) fn put_quietly(txn: &mut Transaction, key: &InodeKey, record: &InodeR
     txn.set(keys::inode(key), record.encode());
 }
 
-/// The state of a directory with the blind updates merged in, under read conflict.
-pub(crate) async fn state(txn: &Transaction, directory: FileId) -> Result<DirectoryState, FsError> {
-    let value = txn.get(&keys::directory(directory, DirectoryField::State)).await?;
-    let exact = DirectoryState::decode(value.ok_or(FsError::corrupt("directory without state"))?)?;
-    // Few directories are so busy: not everybody's future shall have room for it.
-    if exact.split { Box::pin(merge(txn, directory, exact)).await } else { Ok(exact) }
+/// Whether a transaction starts over when somebody writes what it has read.
+#[derive(Clone, Copy)]
+enum Reading {
+    Conflict,
+    Snapshot,
 }
 
-async fn delta(
+/// The state of a directory with the blind updates merged in, under read conflict.
+pub(crate) async fn state(txn: &Transaction, directory: FileId) -> Result<DirectoryState, FsError> {
+    state_as(txn, directory, Reading::Conflict).await
+}
+
+async fn state_as(txn: &Transaction, directory: FileId, reading: Reading) -> Result<DirectoryState, FsError> {
+    let value = field(txn, directory, DirectoryField::State, reading).await?;
+    let exact = DirectoryState::decode(value.ok_or(FsError::corrupt("directory without state"))?)?;
+    // Few directories are so busy: not everybody's future shall have room for it.
+    if exact.split { Box::pin(merge_as(txn, directory, exact, reading)).await } else { Ok(exact) }
+}
+
+async fn field(
     txn: &Transaction,
     directory: FileId,
     field: DirectoryField,
+    reading: Reading,
 ) -> Result<Option<Bytes>, FsError> {
-    Ok(txn.get(&keys::directory(directory, field)).await?)
+    let key = keys::directory(directory, field);
+    Ok(match reading {
+        Reading::Conflict => txn.get(&key).await?,
+        Reading::Snapshot => txn.snapshot_get(&key).await?,
+    })
 }
 
 /// Adds the blind updates to an exact state, under read conflict.
 pub(crate) async fn merge(
     txn: &Transaction,
     directory: FileId,
+    state: DirectoryState,
+) -> Result<DirectoryState, FsError> {
+    merge_as(txn, directory, state, Reading::Conflict).await
+}
+
+async fn merge_as(
+    txn: &Transaction,
+    directory: FileId,
     mut state: DirectoryState,
+    reading: Reading,
 ) -> Result<DirectoryState, FsError> {
     const WHAT: &str = "directory delta";
     // Point reads: these keys are written over and over in a busy directory, and a scan would step over
     // every old version of each.
-    let field = |field| delta(txn, directory, field);
+    let field = |which| field(txn, directory, which, reading);
     let ((stamp, touched), (entries, subdirectories)) = join::both(
         join::both(field(DirectoryField::Stamp), field(DirectoryField::Touched)),
         join::both(field(DirectoryField::Entries), field(DirectoryField::Subdirectories)),

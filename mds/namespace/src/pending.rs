@@ -1,13 +1,13 @@
 //! Results that are known only in part until the transaction commits: the change attribute is the
 //! file system's base plus the commit version.
 
-/// How a directory's change attribute moved: change_info4 of RFC 8881 §3.3.3.
+/// How the change attribute of a directory moved, or of what has extended attributes: change_info4 of RFC 8881 §3.3.3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirectoryChange {
     pub before: u64,
     /// Zero until resolved.
     pub after: u64,
-    /// Nothing else changed the directory in between: `before` was read under conflict.
+    /// Nothing else changed it in between: `before` was read under conflict.
     pub atomic: bool,
 }
 

@@ -12,7 +12,7 @@ use crate::keys::{InodeKey, Statistic};
 use crate::pending::Pending;
 use crate::quota::Charged;
 use crate::size::{self, MAX_FILE_SIZE, SizeCommitted};
-use crate::{Namespace, Request, fetch, superblock};
+use crate::{Namespace, Request, directory, fetch, superblock};
 
 /// A time to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +61,8 @@ impl SetAttr {
 }
 
 impl Namespace {
-    /// Changes attributes.
+    /// Changes attributes. Of a directory, times and counts in the result are those of before: what is made in it at the
+    /// same time is not in them, though it may commit earlier.
     ///
     /// Errors: Stale, NotOwner, Access (times, without write permission), Invalid (mode), WrongType
     /// (policy of what is not a directory).
@@ -72,7 +73,7 @@ impl Namespace {
         set: &SetAttr,
         request: &Request<'_>,
     ) -> Result<Pending<SizeCommitted>, FsError> {
-        let mut inode = fetch::inode(txn, key, self.base()).await?;
+        let mut inode = fetch::inode_beside(txn, key, self.base()).await?;
         if set.is_empty() {
             return Ok(Pending::new(SizeCommitted::of(inode, 0), self.base()));
         }
@@ -108,6 +109,9 @@ impl Namespace {
         chmod(&mut inode.record, &before, set, request.who)?;
         set_acl(&mut inode.record, &before, set, request.who)?;
         set_times(inode, &before, set, request)?;
+        if set.mtime.is_some() {
+            directory::forget_touched(txn, inode);
+        }
         set_policy(&mut inode.record, &before, set, request.who)?;
         if set.policy.is_some_and(|policy| policy.inline > 0) {
             self.allow_inline(txn).await?;

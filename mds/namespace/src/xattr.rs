@@ -8,8 +8,8 @@ use crate::credential::{Credential, Owned, STICKY, Want};
 use crate::error::FsError;
 use crate::inode::{Inode, InodeRecord, Kind};
 use crate::keys::{self, InodeKey};
-use crate::pending::Pending;
-use crate::{Namespace, Request, fetch};
+use crate::pending::{DirectoryChange, Pending};
+use crate::{Namespace, Request, directory, fetch};
 
 /// Greatest length of a value, in bytes (Linux's XATTR_SIZE_MAX).
 pub const MAX_XATTR: usize = 65_536;
@@ -87,12 +87,12 @@ impl Namespace {
         value: &[u8],
         how: SetXattr,
         request: &Request<'_>,
-    ) -> Result<Pending<Inode>, FsError> {
+    ) -> Result<Pending<DirectoryChange>, FsError> {
         check_name(name)?;
         if value.len() > MAX_XATTR {
             return Err(FsError::XattrTooBig);
         }
-        let inode = fetch::inode(txn, key, self.base()).await?;
+        let inode = fetch::inode_beside(txn, key, self.base()).await?;
         permit(&inode.record, request.who, Want::WRITE)?;
         let row = keys::xattr(key.fileid, name);
         match (txn.get(&row).await?.is_some(), how) {
@@ -127,9 +127,9 @@ impl Namespace {
         key: &InodeKey,
         name: &[u8],
         request: &Request<'_>,
-    ) -> Result<Pending<Inode>, FsError> {
+    ) -> Result<Pending<DirectoryChange>, FsError> {
         check_name(name)?;
-        let inode = fetch::inode(txn, key, self.base()).await?;
+        let inode = fetch::inode_beside(txn, key, self.base()).await?;
         permit(&inode.record, request.who, Want::WRITE)?;
         let row = keys::xattr(key.fileid, name);
         if txn.get(&row).await?.is_none() {
@@ -147,12 +147,12 @@ impl Namespace {
         mut inode: Inode,
         left: bool,
         request: &Request<'_>,
-    ) -> Pending<Inode> {
+    ) -> Pending<DirectoryChange> {
+        let atomic = directory::hold(txn, &inode, request);
         inode.record.xattrs = left;
         inode.record.ctime = request.now;
         fetch::put(txn, &inode.key, &inode.record);
-        inode.change = 0;
-        Pending::new(inode, self.base())
+        Pending::new(DirectoryChange { before: inode.change, after: 0, atomic }, self.base())
     }
 }
 

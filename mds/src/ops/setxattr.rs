@@ -2,11 +2,13 @@
 
 use std::sync::atomic::Ordering;
 
-use sluice_namespace::SetXattr;
+use sluice_namespace::{DirectoryChange, SetXattr};
 use sluice_state::file::Intent;
-use sluice_xdr::nfs4::{SETXATTR4args, SETXATTR4res, change_info4, nfs_resop4, nfsstat4, setxattr_option4};
+use sluice_xdr::nfs4::{SETXATTR4args, SETXATTR4res, nfs_resop4, nfsstat4, setxattr_option4};
 
+use crate::attr::change_info;
 use crate::compound::{Context, OpResult};
+use crate::transact::Attempts;
 
 /// What is longer is data, of which a metadata store whose device is nearly full takes no more: if that were full, nobody could
 /// remove anything. Labels, capabilities and what Samba keeps are shorter.
@@ -26,25 +28,24 @@ pub(crate) async fn setxattr(cx: &mut Context, args: SETXATTR4args) -> OpResult<
     }
     let entry = mds.file(&key).await?;
     let held = mds.prepare(&entry, &Intent::SetAttributes { client: cx.client()? }).await?;
-    let (namespace, args, context) = (&mds.namespace, &args, &*cx);
-    let ((before, pending), version) = cx
+    let attempts = Attempts::default();
+    let (namespace, args, context, attempts) = (&mds.namespace, &args, &*cx, &attempts);
+    let (pending, version) = cx
         .write(|mut txn| {
             Box::pin(async move {
-                let request = context.request(sluice_namespace::DirectoryUpdate::Exact);
-                let before = namespace.getattr(&txn, &key).await?.change;
+                let request = context.request(attempts.next());
                 let (name, value) = (&args.sxa_key, &args.sxa_value);
                 let pending = namespace.set_xattr(&mut txn, &key, name, value, how, &request).await?;
-                let result = nfs_resop4::OP_SETXATTR(answer(before, pending.peek().change));
+                let result = nfs_resop4::OP_SETXATTR(answer(*pending.peek()));
                 context.record(&mut txn, &result);
-                Ok((before, pending))
+                Ok(pending)
             })
         })
         .await?;
     held.commit()?;
-    let after = pending.resolve(version).change;
-    Ok(answer(before, after))
+    Ok(answer(pending.resolve(version)))
 }
 
-fn answer(before: u64, after: u64) -> SETXATTR4res {
-    SETXATTR4res::NFS4_OK(change_info4 { atomic: true, before, after })
+fn answer(change: DirectoryChange) -> SETXATTR4res {
+    SETXATTR4res::NFS4_OK(change_info(change))
 }

@@ -1,11 +1,12 @@
 //! Many at once, on a store that attempts, forgets and does not say: nothing contradicts itself.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::common::*;
-use sluice_env::Env;
+use sluice_env::{Env, Wall};
 use sluice_kv::{Database, Faults, RunLimits};
 use sluice_namespace::stable_storage::{ReplyRow, put_reply, reply_key};
 use sluice_namespace::*;
@@ -18,6 +19,7 @@ struct Client {
     id: u8,
     seqid: u32,
     update: DirectoryUpdate,
+    now: Wall,
     /// Attempts made.
     attempts: Arc<AtomicU64>,
 }
@@ -45,7 +47,7 @@ impl Client {
         };
         let limits =
             RunLimits { max_attempts: 10_000, ..RunLimits::default() }.resolve_by(reply_key(&session, 0));
-        let (world, update, row, op) = (&self.world, self.update, &row, &op);
+        let (world, update, now, row, op) = (&self.world, self.update, self.now, &row, &op);
         let attempts = &self.attempts;
         let mut tried = false;
         let (pending, committed) = world
@@ -57,7 +59,7 @@ impl Client {
                 let update = if adaptive && again { DirectoryUpdate::Blind } else { update };
                 Box::pin(async move {
                     attempts.fetch_add(1, Ordering::Relaxed);
-                    let request = Request { who: &Credential::ROOT, now: NOW, directory: update };
+                    let request = Request { who: &Credential::ROOT, now, directory: update };
                     let pending = op(&world.ns, &mut txn, request).await?;
                     put_reply(&mut txn, &session, 0, row);
                     Ok::<_, FsError>(pending)
@@ -122,9 +124,36 @@ impl Client {
     }
 }
 
+impl Client {
+    async fn setattr(&mut self, key: InodeKey, set: SetAttr) -> Result<SizeCommitted, FsError> {
+        self.run(move |ns, txn, request| {
+            let set = set.clone();
+            Box::pin(async move { ns.setattr(txn, &key, &set, &request).await })
+        })
+        .await
+    }
+
+    /// Sets an attribute, or removes it.
+    async fn xattr(
+        &mut self,
+        key: InodeKey,
+        value: Option<&'static str>,
+    ) -> Result<DirectoryChange, FsError> {
+        self.run(move |ns, txn, request| {
+            Box::pin(async move {
+                match value {
+                    Some(v) => ns.set_xattr(txn, &key, b"a", v.as_bytes(), SetXattr::Either, &request).await,
+                    None => ns.remove_xattr(txn, &key, b"a", &request).await,
+                }
+            })
+        })
+        .await
+    }
+}
+
 fn client(world: &Arc<World>, id: u8, update: DirectoryUpdate, attempts: &Arc<AtomicU64>) -> Client {
     let attempts = Arc::clone(attempts);
-    Client { world: Arc::clone(world), id, seqid: 0, update, attempts }
+    Client { world: Arc::clone(world), id, seqid: 0, update, now: NOW, attempts }
 }
 
 const FAULTS: Faults = Faults {
@@ -324,4 +353,212 @@ async fn a_crash_keeps_what_was_acknowledged() {
     assert_eq!(world.clean().await.entries, 11);
     assert_eq!(world.list(dir, 4).await.len(), 10);
     drop(env);
+}
+
+/// What is made in a directory at the same time does not keep anybody from changing its attributes.
+#[tokio::test(start_paused = true)]
+async fn attributes_of_a_busy_directory_are_set_at_the_first_attempt() {
+    let world = Arc::new(World::new().await);
+    let dir = world.mkdir(ROOT, "d").await;
+    let (made, tried) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    client(&world, 99, DirectoryUpdate::Blind, &made).create(dir, "0".into(), NewNode::Fifo).await.unwrap();
+    world.db.set_faults(Faults { latency: Duration::from_millis(2), ..Faults::NONE });
+    let done = Arc::new(AtomicU64::new(0));
+    let creators = (0..8_u8).map(|id| {
+        let mut c = client(&world, id + 1, DirectoryUpdate::Adaptive, &made);
+        let done = Arc::clone(&done);
+        async move {
+            let mut n = 0;
+            while done.load(Ordering::Relaxed) == 0 && n < 400 {
+                c.create(dir, format!("c{id} {n}"), NewNode::Fifo).await.unwrap();
+                n += 1;
+            }
+            n
+        }
+    });
+    let creators = creators.collect();
+    let mut changer = client(&world, 100, DirectoryUpdate::Adaptive, &tried);
+    let changes = async move {
+        let mut last = 0;
+        for round in 0..10_i64 {
+            let past = Wall { seconds: round, nanos: 0 };
+            for set in [
+                SetAttr { mode: Some(0o775), ..SetAttr::default() },
+                SetAttr { uid: Some(5), gid: Some(6), ..SetAttr::default() },
+                SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() },
+                SetAttr { mtime: Some(SetTime::To(past)), ..SetAttr::default() },
+            ] {
+                let change = changer.setattr(dir, set).await.unwrap().inode.change;
+                assert!(change > last, "{change} {last}");
+                last = change;
+            }
+            for value in [Some("1"), None] {
+                let change = changer.xattr(dir, value).await.unwrap();
+                assert!(
+                    change.before >= last && change.after > change.before && !change.atomic,
+                    "{change:?}"
+                );
+                last = change.after;
+            }
+        }
+        done.store(1, Ordering::Relaxed);
+    };
+    let (each, ()) = tokio::join!(all(creators), changes);
+    assert_eq!(tried.load(Ordering::Relaxed), 10 * 6);
+    // Nor does it keep anybody from making anything.
+    assert!(each.iter().all(|n| *n > 20), "{each:?}");
+    let entries = world.stat(dir).await.unwrap().directory.unwrap().entries;
+    assert_eq!(entries, 1 + each.iter().sum::<u64>());
+    world.clean().await;
+}
+
+/// Whoever commits last has set the time of a directory, by hand or by making something in it; and what shows changes
+/// only with the change attribute.
+#[tokio::test(start_paused = true)]
+async fn times_set_by_hand_are_in_order_with_what_is_made() {
+    let mut by_hand = 0;
+    for round in 0..60 {
+        let world = Arc::new(World::new().await);
+        let dir = world.mkdir(ROOT, "d").await;
+        let tried = Arc::new(AtomicU64::new(0));
+        let update = [DirectoryUpdate::Blind, DirectoryUpdate::Adaptive, DirectoryUpdate::Exact][round % 3];
+        client(&world, 99, update, &tried).create(dir, "0".into(), NewNode::Fifo).await.unwrap();
+        world.db.set_faults(Faults { latency: Duration::from_millis(2), ..Faults::NONE });
+        let done = Arc::new(AtomicU64::new(0));
+        let work = (0..5_u8).map(|id| {
+            let mut c = client(&world, id + 1, update, &tried);
+            // Clocks of requests differ, and who is late may be first.
+            c.now.seconds += (round as i64 * 7 + i64::from(id) * 3) % 5;
+            async move {
+                let mut done = Vec::new();
+                let many = if id < 3 { round as i64 / 3 } else { 4 };
+                for n in 0..many {
+                    c.now.seconds += 1;
+                    done.push(if id < 3 {
+                        let made = c.create(dir, format!("c{id} {n}"), NewNode::Fifo).await.unwrap();
+                        (made.directory.after, None)
+                    } else {
+                        let past = Wall { seconds: n, nanos: id.into() };
+                        let set = SetAttr { mtime: Some(SetTime::To(past)), ..SetAttr::default() };
+                        (c.setattr(dir, set).await.unwrap().inode.change, Some(past))
+                    });
+                }
+                done
+            }
+        });
+        let (watched, watching) = (Arc::clone(&world), Arc::clone(&done));
+        let watch = async move {
+            let mut seen: Vec<Inode> = Vec::new();
+            while watching.load(Ordering::Relaxed) == 0 {
+                let now = watched.stat(dir).await.unwrap();
+                match seen.last() {
+                    Some(last) if last.change == now.change => assert_eq!(*last, now),
+                    last => {
+                        assert!(last.is_none_or(|last| last.change < now.change), "{last:?} {now:?}");
+                        seen.push(now);
+                    }
+                }
+            }
+            seen
+        };
+        let work = work.collect();
+        let work = async move {
+            let changes = all(work).await;
+            done.store(1, Ordering::Relaxed);
+            changes
+        };
+        let (changes, seen) = tokio::join!(work, watch);
+        let changes: BTreeMap<u64, Option<Wall>> = changes.into_iter().flatten().collect();
+        for shown in seen.iter().chain([&world.stat(dir).await.unwrap()]) {
+            let Some(change) = changes.get(&shown.change) else { continue };
+            match change {
+                Some(at) => assert_eq!(shown.mtime(), *at, "round {round}"),
+                None => assert!(shown.mtime() >= NOW, "round {round}: {shown:?}"),
+            }
+            assert!(shown.ctime() >= NOW);
+            by_hand += u64::from(change.is_some());
+        }
+        world.clean().await;
+    }
+    assert!(by_hand > 100, "{by_hand}");
+}
+
+/// Whether two transactions that begin together both commit, the first one last: a change of attributes and a creation.
+async fn goes_beside<T>(
+    w: &World,
+    dir: InodeKey,
+    change: impl AsyncFnOnce(&mut sluice_kv::Transaction) -> Result<Pending<T>, FsError>,
+) -> (Pending<T>, bool) {
+    let mut txn = w.db.begin();
+    let pending = change(&mut txn).await.unwrap();
+    w.file(dir, &format!("f{}", w.id())).await;
+    (pending, txn.commit().await.is_ok())
+}
+
+/// An answer that says what was before is true, or says that it may not be.
+#[tokio::test(start_paused = true)]
+async fn the_change_before_an_attribute_was_set_is_read_under_conflict_while_nobody_is_busy() {
+    let mut w = World::new().await;
+    let dir = w.mkdir(ROOT, "d").await;
+    let who = Credential::ROOT;
+    let rest = Wall { seconds: NOW.seconds + 60, nanos: 0 };
+    for (made, at, update, atomic) in [
+        // What is made, when an attribute is set after that and how; whether that is atomic.
+        (DirectoryUpdate::Exact, NOW, DirectoryUpdate::Adaptive, true),
+        (DirectoryUpdate::Exact, NOW, DirectoryUpdate::Blind, false),
+        (DirectoryUpdate::Blind, NOW, DirectoryUpdate::Adaptive, false),
+        (DirectoryUpdate::Blind, NOW, DirectoryUpdate::Exact, true),
+        (DirectoryUpdate::Blind, rest, DirectoryUpdate::Adaptive, true),
+    ] {
+        w.update = made;
+        w.file(dir, &format!("f{}", w.id())).await;
+        let request = Request { who: &who, now: at, directory: update };
+        let before = w.stat(dir).await.unwrap().change;
+        let (set, committed) = goes_beside(&w, dir, async |t| {
+            w.ns.set_xattr(t, &dir, b"a", b"1", SetXattr::Either, &request).await
+        })
+        .await;
+        assert_eq!((set.peek().atomic, committed), (atomic, !atomic), "{made:?} {update:?}");
+        assert_eq!(set.peek().before, before);
+    }
+    w.clean().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_time_set_by_hand_hides_what_was_made_before_it() {
+    let mut w = World::new().await;
+    let who = Credential::ROOT;
+    let later = |s| Wall { seconds: NOW.seconds + s, nanos: 0 };
+    let by_hand = SetAttr { mtime: Some(SetTime::To(later(-500))), ..SetAttr::default() };
+    let chmod = SetAttr { mode: Some(0o700), ..SetAttr::default() };
+    for update in [DirectoryUpdate::Blind, DirectoryUpdate::Exact] {
+        let dir = w.mkdir(ROOT, &format!("{update:?}")).await;
+        w.update = update;
+        let request = Request { who: &who, now: later(10), directory: update };
+        w.now = later(5);
+        w.file(dir, "first").await;
+        // The clock goes on from the one to the other, and the second commits first.
+        w.now = later(11);
+        let (_, committed) =
+            goes_beside(&w, dir, async |t| w.ns.setattr(t, &dir, &by_hand, &request).await).await;
+        let shown = w.stat(dir).await.unwrap();
+        assert_eq!(committed, update == DirectoryUpdate::Blind, "exact updates are met");
+        assert_eq!(shown.mtime(), if committed { later(-500) } else { later(11) });
+        assert!(shown.ctime() >= later(10));
+        // Other attributes say nothing of that time.
+        w.now = later(12);
+        let (_, committed) =
+            goes_beside(&w, dir, async |t| w.ns.setattr(t, &dir, &chmod, &request).await).await;
+        let shown = w.stat(dir).await.unwrap();
+        assert!(committed && shown.record.mode == 0o700);
+        assert_eq!((shown.mtime(), shown.ctime()), (later(12), later(12)));
+        assert_eq!(shown.directory.unwrap().entries, 3);
+        // By a clock that is behind, too.
+        w.now = later(1);
+        w.setattr(dir, by_hand.clone(), &who).await.unwrap();
+        assert_eq!(w.stat(dir).await.unwrap().mtime(), later(-500));
+        w.file(dir, "last").await;
+        assert!(w.stat(dir).await.unwrap().mtime() > later(10));
+    }
+    w.clean().await;
 }

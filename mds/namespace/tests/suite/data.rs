@@ -261,7 +261,9 @@ async fn extended_attributes() {
     refused!(get(b"a", &me).await, FsError::NoXattr);
     refused!(set(f.key, b"a", b"1", SetXattr::Replace, &me).await, FsError::NoXattr);
     let changed = set(f.key, b"a", b"1", SetXattr::Create, &me).await.unwrap();
-    assert!(changed.change > f.change && changed.record.xattrs);
+    assert!(changed.before == f.change && changed.after > f.change && changed.atomic);
+    let has_any = async || w.stat(f.key).await.unwrap().record.xattrs;
+    assert!(has_any().await);
     refused!(set(f.key, b"a", b"2", SetXattr::Create, &me).await, FsError::Exists);
     set(f.key, b"a", b"2", SetXattr::Replace, &me).await.unwrap();
     set(f.key, b"b", &[9; MAX_XATTR], SetXattr::Either, &me).await.unwrap();
@@ -282,9 +284,13 @@ async fn extended_attributes() {
         assert_eq!(get(b"b", &me).await.unwrap(), value);
         w.clean().await;
     }
-    assert!(remove(b"a").await.unwrap().record.xattrs);
+    let before = w.stat(f.key).await.unwrap().change;
+    let changed = remove(b"a").await.unwrap();
+    assert!(changed.before == before && changed.after == w.stat(f.key).await.unwrap().change);
+    assert!(changed.atomic && has_any().await);
     w.clean().await;
-    assert!(!remove(b"b").await.unwrap().record.xattrs);
+    remove(b"b").await.unwrap();
+    assert!(!has_any().await);
     w.clean().await;
     let p = w.node(ROOT, "p", NewNode::Fifo).await.unwrap().inode.key;
     refused!(set(p, b"a", b"1", SetXattr::Either, &me).await, FsError::NotOwner);
