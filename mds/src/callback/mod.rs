@@ -29,7 +29,9 @@ use sluice_xdr::nfs4::{
     stable_how4, state_owner4, write_response4,
 };
 
+use path::Missed;
 pub(crate) use probe::probe;
+use wire::Said;
 
 use crate::attr::delegated::{self, DELEGATED};
 use crate::compound::context::to_wire;
@@ -172,13 +174,14 @@ pub(crate) async fn offloaded(mds: &Arc<Mds>, job: &Job, status: nfsstat4) {
         coa_stateid: to_wire(&job.stateid),
         coa_offload_info,
     });
-    let late = mds.env.clock.now() + mds.config.lease;
-    while mds.env.clock.now() < late {
-        let said = path::call(mds, job.caller.client, operation.clone(), mds.config.lease).await;
-        if said.is_none_or(|said| said.status != nfsstat4::NFS4ERR_DELAY) {
-            return;
+    let (clock, client) = (&mds.env.clock, job.caller.client);
+    let late = clock.now() + mds.config.lease;
+    while clock.now() < late && mds.clients.is_alive(client) {
+        match path::reach(mds, client, operation.clone(), late.since(clock.now())).await {
+            Ok(Said { status: nfsstat4::NFS4ERR_DELAY, .. }) | Err(Missed::Unreached) => {}
+            Ok(_) | Err(Missed::Refused) => return,
         }
-        mds.env.clock.sleep(NOT_NOW).await;
+        clock.sleep(NOT_NOW).await;
     }
 }
 

@@ -42,16 +42,35 @@ pub(super) async fn call(
     operation: nfs_cb_argop4,
     patience: Duration,
 ) -> Option<Said> {
+    reach(mds, client, operation, patience).await.ok()
+}
+
+/// Why a client has not answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Missed {
+    /// No back channel worked, or what the client did is not known: later one may.
+    Unreached,
+    /// It does not take such a callback, and will not.
+    Refused,
+}
+
+/// As [`call`], and why not.
+pub(super) async fn reach(
+    mds: &Arc<Mds>,
+    client: ClientId,
+    operation: nfs_cb_argop4,
+    patience: Duration,
+) -> Result<Said, Missed> {
     let deadline = mds.env.clock.now() + patience;
     for _ in 0..TRIES {
-        let slot = acquire(mds, client, deadline).await?;
+        let slot = acquire(mds, client, deadline).await.ok_or(Missed::Unreached)?;
         match slot.carry(&operation, deadline).await {
-            Carried::Answered(said) => return Some(said),
+            Carried::Answered(said) => return Ok(said),
             Carried::Again => {}
-            Carried::Failed => return None,
+            Carried::Failed(missed) => return Err(missed),
         }
     }
-    None
+    Err(Missed::Unreached)
 }
 
 /// A slot of some session of the client, waited for while all are in use: who came first has the next one. `None`: no
@@ -119,7 +138,7 @@ enum Carried {
     Answered(Said),
     /// Not in this slot; another may do.
     Again,
-    Failed,
+    Failed(Missed),
 }
 
 /// A callback slot in use; given back when dropped.
@@ -157,7 +176,7 @@ impl Slot<'_> {
     }
 
     async fn carry(mut self, operation: &nfs_cb_argop4, deadline: Monotonic) -> Carried {
-        let Some(frame) = self.frame(operation) else { return Carried::Failed };
+        let Some(frame) = self.frame(operation) else { return Carried::Failed(Missed::Refused) };
         loop {
             match self.send(frame.clone(), deadline).await {
                 Sent::Judged(Verdict::Later) => {
@@ -165,16 +184,16 @@ impl Slot<'_> {
                     self.mds.env.clock.sleep(PAUSE).await;
                 }
                 Sent::Judged(verdict) => return self.conclude(verdict),
-                Sent::Refused => return Carried::Failed,
+                Sent::Refused => return Carried::Failed(Missed::Unreached),
                 Sent::Lost => match self.next_connection(deadline).await {
                     Some(connection) => self.connection = connection,
                     // A request that was never sent can go over another session.
                     None if self.session.lock().is_dead() || !self.sent => return Carried::Again,
-                    None => return Carried::Failed,
+                    None => return Carried::Failed(Missed::Unreached),
                 },
             }
             if self.mds.env.clock.now() >= deadline {
-                return Carried::Failed;
+                return Carried::Failed(Missed::Unreached);
             }
         }
     }
@@ -250,7 +269,7 @@ impl Slot<'_> {
                 let client = self.session.shared.id();
                 tracing::warn!(?client, ?status, "a client refuses a callback");
                 self.release(CbOutcome::Unknown);
-                Carried::Failed
+                Carried::Failed(Missed::Refused)
             }
             // `carry` sends it again.
             Verdict::Later => Carried::Again,

@@ -201,6 +201,11 @@ impl ClientTable {
         }
     }
 
+    /// The client has not gone, whether or not its lease is over.
+    pub(crate) fn is_alive(&self, client: ClientId) -> bool {
+        self.lock().shared(client).is_some_and(|shared| !shared.is_dead())
+    }
+
     /// Sessions of a client that may carry a callback.
     pub(crate) fn sessions_of(&self, client: ClientId) -> Vec<Arc<SessionEntry>> {
         let ids = self.lock().info(Time::ZERO, client).map(|info| info.sessions).unwrap_or_default();

@@ -37,6 +37,8 @@ pub(crate) struct Job {
     // Changed as it goes on.
     copied: AtomicU64,
     cancelled: AtomicBool,
+    /// When its client was last seen to have a session, nanoseconds.
+    reachable: AtomicU64,
     /// How it ended.
     ended: watch::Sender<Option<nfsstat4>>,
 }
@@ -79,6 +81,7 @@ pub(crate) fn begin(mds: &Arc<Mds>, caller: Caller, source: End, target: End, co
         count,
         copied: AtomicU64::new(0),
         cancelled: AtomicBool::new(false),
+        reachable: AtomicU64::new(mds.now().0),
         ended: watch::Sender::new(None),
     });
     if !mds.copies.insert(&job) {
@@ -127,8 +130,7 @@ async fn carry_out(mds: &Arc<Mds>, job: &Job) -> nfsstat4 {
 }
 
 async fn advance(mds: &Arc<Mds>, job: &Job) -> Result<u64, OpError> {
-    // A client whose sessions are gone cannot hear of the end, nor be told what to do again (§4.8).
-    if mds.clients.sessions_of(job.caller.client).is_empty() {
+    if !is_wanted(mds, job) {
         return Err(nfsstat4::NFS4ERR_EXPIRED.into());
     }
     // As if it were asked for now: what was revoked or forbidden meanwhile is not read or written any more.
@@ -145,6 +147,17 @@ async fn advance(mds: &Arc<Mds>, job: &Job) -> Result<u64, OpError> {
         most: mds.config.copy_step,
     };
     step(mds, &next, &Commit::Server(&who)).await
+}
+
+/// A client that is gone, or has had no session for a lease, cannot hear of the end, nor be told what to do again (§4.8).
+/// Between one session and the next it has none for a moment.
+fn is_wanted(mds: &Mds, job: &Job) -> bool {
+    let (client, now) = (job.caller.client, mds.now());
+    if !mds.clients.sessions_of(client).is_empty() {
+        job.reachable.store(now.0, Ordering::Release);
+    }
+    let silent = now.since(Time(job.reachable.load(Ordering::Acquire)));
+    mds.clients.is_alive(client) && u128::from(silent) <= mds.config.lease.as_nanos()
 }
 
 /// A reason to come again.

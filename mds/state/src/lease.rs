@@ -124,6 +124,12 @@ impl ClientShared {
         self.in_flight.fetch_sub(1, SeqCst);
     }
 
+    /// No SEQUENCE succeeds any more.
+    #[must_use]
+    pub fn is_dead(&self) -> bool {
+        self.renewed.load(SeqCst) == DEAD
+    }
+
     /// The lease of a client that was just confirmed begins.
     pub(crate) fn start_lease(&self, now: Time) {
         self.renew(now);

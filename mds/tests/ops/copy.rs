@@ -468,3 +468,72 @@ fn the_attributes_behind_it_are_those_of_after_it() {
         assert_eq!(looked(&scene.client.last(ops).await).size, Some(5000));
     });
 }
+
+/// Its connection is lost when the copy ends.
+#[test]
+fn the_end_is_told_when_there_is_a_path_again() {
+    simulate(14, async |mut world: World| {
+        let scene = Scene::new(&world).await;
+        world.data_server().hold_transfers(true);
+        let stateid = scene.begin().await;
+        scene.client.raw.connection.close();
+        world.data_server().hold_transfers(false);
+        let client = scene.client.over(world.connect("a").await);
+        loop {
+            world.sleep(Duration::from_secs(1)).await;
+            let (_, ended) = scene.status_of(&client, stateid).await.unwrap();
+            if ended == [nfsstat4::NFS4_OK] {
+                break;
+            }
+        }
+        world.sleep(Duration::from_secs(5)).await;
+        assert!(client.callbacks().offloads().is_empty());
+        client.raw.one(bind(client.session, channel_dir_from_client4::CDFC4_BACK_OR_BOTH)).await;
+        let told = until(&world.env, || client.callbacks().offloads().pop()).await;
+        assert_eq!(told.coa_stateid, stateid);
+    });
+}
+
+/// DESTROY_SESSION, and a while later CREATE_SESSION: it is the client that was before.
+#[test]
+fn a_client_that_makes_a_new_session_is_not_gone() {
+    simulate(15, async |mut world: World| {
+        let scene = Scene::new(&world).await;
+        let client = &scene.client;
+        world.data_server().hold_transfers(true);
+        let stateid = scene.begin().await;
+        let destroyed = client.raw.compound(vec![destroy_session(client.session)]).await;
+        assert_eq!(destroyed.status, nfsstat4::NFS4_OK);
+        world.data_server().hold_transfers(false);
+        world.sleep(Duration::from_secs(5)).await;
+        let made = client.raw.create_session(client.id, 2).await;
+        let CREATE_SESSION4res::NFS4_OK(made) = made else { panic!("{made:?}") };
+        let client = Client::new(client.raw.clone(), client.id, made.csr_sessionid);
+        client.ok(Vec::new()).await;
+        let told = scene.told(&world).await;
+        assert_eq!(told.coa_stateid, stateid);
+        match told.coa_offload_info {
+            offload_info4::NFS4_OK(ok) => assert_eq!(ok.wr_count, GIB),
+            other => panic!("{other:?}"),
+        }
+    });
+}
+
+/// One that makes none has nobody to tell.
+#[test]
+fn a_client_without_a_session_for_a_lease_copies_no_more() {
+    simulate(16, async |mut world: World| {
+        let scene = Scene::new(&world).await;
+        let (client, data_server) = (&scene.client, world.data_server());
+        data_server.hold_transfers(true);
+        data_server.set_fails(true);
+        scene.begin().await;
+        client.raw.compound(vec![destroy_session(client.session)]).await;
+        data_server.hold_transfers(false);
+        world.sleep(world.config.lease + Duration::from_secs(10)).await;
+        let ordered = data_server.transfers().len();
+        data_server.set_fails(false);
+        world.sleep(Duration::from_secs(20)).await;
+        assert_eq!(data_server.transfers().len(), ordered);
+    });
+}
