@@ -8,11 +8,15 @@
 //!     ▼                     ▼
 //!   unreached ◀─deadline─ waiting for another connection of the session ──bound──▶ sent again, same slot
 //! ```
+//!
+//! Whoever calls may have less patience than a path that works may need: the call is heard out all the same, and holds
+//! its slot until then.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_env::Monotonic;
+use bytes::Bytes;
+use sluice_env::{BoxFuture, Elapsed, Monotonic};
 use sluice_rpc::{AuthSys, CallError, Credential};
 use sluice_state::session::{BackChannelParams, CbOutcome, CbSecurity, CbTicket};
 use sluice_state::{ClientId, ConnectionId};
@@ -75,7 +79,7 @@ pub(super) async fn reach(
 
 /// A slot of some session of the client, waited for while all are in use: who came first has the next one. `None`: no
 /// session has a back channel, or it took too long.
-async fn acquire(mds: &Arc<Mds>, client: ClientId, deadline: Monotonic) -> Option<Slot<'_>> {
+async fn acquire(mds: &Arc<Mds>, client: ClientId, deadline: Monotonic) -> Option<Slot> {
     let clock = &mds.env.clock;
     let mut turn = None;
     loop {
@@ -97,15 +101,15 @@ async fn acquire(mds: &Arc<Mds>, client: ClientId, deadline: Monotonic) -> Optio
     }
 }
 
-enum Look<'a> {
-    Found(Slot<'a>),
+enum Look {
+    Found(Slot),
     /// This session has a back channel, and no slot, or others wait for one.
     Busy(Arc<SessionEntry>),
     None,
 }
 
 /// With a `turn`, or where nobody waits.
-fn look(mds: &Arc<Mds>, client: ClientId, turn: bool) -> Look<'_> {
+fn look(mds: &Arc<Mds>, client: ClientId, turn: bool) -> Look {
     let Some(info) = mds.clients.lock().info(mds.now(), client) else { return Look::None };
     let mut busy = None;
     // The session made last is the one most likely to be in use.
@@ -125,7 +129,7 @@ fn look(mds: &Arc<Mds>, client: ClientId, turn: bool) -> Look<'_> {
         };
         if let Some((connection, ticket, params, room)) = taken {
             let room = usize::try_from(room).unwrap_or(usize::MAX);
-            let (ticket, minor) = (Some(ticket), info.minor_version);
+            let (mds, ticket, minor) = (Arc::clone(mds), Some(ticket), info.minor_version);
             return Look::Found(Slot { mds, session, ticket, connection, params, minor, room, sent: false });
         }
         busy.get_or_insert(session);
@@ -142,8 +146,8 @@ enum Carried {
 }
 
 /// A callback slot in use; given back when dropped.
-struct Slot<'a> {
-    mds: &'a Arc<Mds>,
+struct Slot {
+    mds: Arc<Mds>,
     session: Arc<SessionEntry>,
     /// `None` once given back.
     ticket: Option<CbTicket>,
@@ -151,18 +155,18 @@ struct Slot<'a> {
     params: BackChannelParams,
     minor: u32,
     room: usize,
-    /// The client may have seen it.
+    /// The client may have run it.
     sent: bool,
 }
 
-impl Drop for Slot<'_> {
+impl Drop for Slot {
     fn drop(&mut self) {
         let outcome = if self.sent { CbOutcome::Unknown } else { CbOutcome::NotSent };
         self.release(outcome);
     }
 }
 
-impl Slot<'_> {
+impl Slot {
     fn release(&mut self, outcome: CbOutcome) {
         if let Some(ticket) = self.ticket.take() {
             self.session.lock().release_callback(ticket, outcome);
@@ -185,6 +189,11 @@ impl Slot<'_> {
                 }
                 Sent::Judged(verdict) => return self.conclude(verdict),
                 Sent::Refused => return Carried::Failed(Missed::Unreached),
+                Sent::Late(exchange) => {
+                    let mds = Arc::clone(&self.mds);
+                    mds.spawn(self.hear_out(exchange));
+                    return Carried::Failed(Missed::Unreached);
+                }
                 Sent::Lost => match self.next_connection(deadline).await {
                     Some(connection) => self.connection = connection,
                     // A request that was never sent can go over another session.
@@ -195,6 +204,13 @@ impl Slot<'_> {
             if self.mds.env.clock.now() >= deadline {
                 return Carried::Failed(Missed::Unreached);
             }
+        }
+    }
+
+    /// Nobody waits for the answer any more. It tells what has become of the slot, and that the path works.
+    async fn hear_out(mut self, (before, exchange): (bool, Exchange)) {
+        if let Sent::Judged(verdict) = self.heard(before, exchange.await) {
+            self.conclude(verdict);
         }
     }
 
@@ -216,13 +232,36 @@ impl Slot<'_> {
             self.path_lost();
             return Sent::Lost;
         };
-        let target = (self.params.program, credential(&self.params));
-        let wait = deadline.since(clock.now()).min(REPLY);
-        self.sent = true;
-        let reply = connection.call(target.0, CALLBACK_VERSION, CB_COMPOUND, &target.1, frame, wait).await;
+        let (program, credential) = (self.params.program, credential(&self.params));
+        let mut exchange: Exchange = Box::pin(async move {
+            connection.call(program, CALLBACK_VERSION, CB_COMPOUND, &credential, frame, REPLY).await
+        });
+        let before = std::mem::replace(&mut self.sent, true);
+        // A path is not lost because somebody has less patience than it may need.
+        let left = deadline.since(clock.now());
+        let reply = if left < REPLY {
+            match clock.timeout(left, &mut exchange).await {
+                Ok(reply) => reply,
+                Err(Elapsed) => return Sent::Late((before, exchange)),
+            }
+        } else {
+            exchange.await
+        };
+        self.heard(before, reply)
+    }
+
+    /// What a reply says, and whether the client may have run the callback; `before`: it may have when it was sent
+    /// before.
+    fn heard(&mut self, before: bool, reply: Result<Bytes, CallError>) -> Sent {
         match reply {
             Ok(bytes) => match wire::judge(bytes) {
-                Ok(verdict) => Sent::Judged(verdict),
+                Ok(verdict) => {
+                    // §20.9.3: a CB_SEQUENCE that fails leaves the slot as it is.
+                    if matches!(verdict, Verdict::Later | Verdict::Refused(_)) {
+                        self.sent = before;
+                    }
+                    Sent::Judged(verdict)
+                }
                 Err(error) => self.refused(&format_args!("its reply cannot be decoded: {error}")),
             },
             Err(CallError::Closed | CallError::Timeout(_)) => {
@@ -231,7 +270,7 @@ impl Slot<'_> {
             }
             // Turned away by the RPC layer: the slot has not been looked at.
             Err(error) => {
-                self.sent = false;
+                self.sent = before;
                 self.refused(&error)
             }
         }
@@ -268,7 +307,6 @@ impl Slot<'_> {
             Verdict::Refused(status) => {
                 let client = self.session.shared.id();
                 tracing::warn!(?client, ?status, "a client refuses a callback");
-                self.release(CbOutcome::Unknown);
                 Carried::Failed(Missed::Refused)
             }
             // `carry` sends it again.
@@ -295,6 +333,9 @@ impl Slot<'_> {
     }
 }
 
+/// A call under way.
+type Exchange = BoxFuture<'static, Result<Bytes, CallError>>;
+
 /// How one attempt went.
 enum Sent {
     Judged(Verdict),
@@ -302,6 +343,8 @@ enum Sent {
     Lost,
     /// It will not do so over this path.
     Refused,
+    /// No reply yet, and no time left to wait for it. Whether it may have been run before, and the call.
+    Late((bool, Exchange)),
 }
 
 /// §18.36.3: as the client asked for.

@@ -300,3 +300,77 @@ fn a_waiting_lock_owner_is_told() {
         b.ok(wait).await;
     });
 }
+
+/// A client with so many slots for callbacks.
+async fn with_slots(world: &World, host: &str, slots: u32) -> Client {
+    let raw = world.connect(host).await;
+    let known = raw.exchange_id(host.as_bytes(), [1; 8]).await;
+    let mut args = create_session_args(known.eir_clientid, known.eir_sequenceid);
+    args.csa_back_chan_attrs.ca_maxrequests = slots;
+    let nfs_resop4::OP_CREATE_SESSION(CREATE_SESSION4res::NFS4_OK(made)) =
+        raw.one(nfs_argop4::OP_CREATE_SESSION(args)).await
+    else {
+        panic!()
+    };
+    let client = Client::new(raw, known.eir_clientid, made.csr_sessionid);
+    client.ok(vec![reclaim_complete(false)]).await;
+    client
+}
+
+/// §20.9.3: a CB_SEQUENCE that fails has not moved its slot, which is as good as before.
+#[test]
+fn what_was_not_run_leaves_its_slot_as_it_is() {
+    let delayed = vec![Answer::Sequence(nfsstat4::NFS4ERR_DELAY); 200];
+    let refused = vec![Answer::Sequence(nfsstat4::NFS4ERR_TOO_MANY_OPS)];
+    for answers in [delayed, refused] {
+        simulate(12, async |world: World| {
+            let (a, b) = (world.client("a").await, with_slots(&world, "b", 1).await);
+            let (fh, mine) = a.open("f", BOTH, 0).await;
+            let (_, theirs) = b.open("f", BOTH, 0).await;
+            b.callbacks().script(&answers);
+            for _ in 0..2 {
+                let before = b.callbacks().count();
+                let take = vec![putfh(&fh), lock_new(nfs_lock_type4::WRITE_LT, mine, b"la", (0, 10))];
+                let nfs_resop4::OP_LOCK(LOCK4res::NFS4_OK(held)) = a.last(take).await else { panic!() };
+                let wait = vec![putfh(&fh), lock_new(nfs_lock_type4::WRITEW_LT, theirs, b"lb", (0, 10))];
+                assert_eq!(b.status(wait).await, nfsstat4::NFS4ERR_DENIED);
+                a.ok(vec![putfh(&fh), locku(nfs_lock_type4::WRITE_LT, held.lock_stateid, (0, 10))]).await;
+                until(&world.env, || (b.callbacks().count() > before).then_some(())).await;
+                // Longer than a notice is worth.
+                world.sleep(Duration::from_secs(6)).await;
+                assert_eq!(b.flags().await, 0);
+            }
+            let received = b.callbacks().received();
+            assert!(received.iter().all(|callback| callback.sequence.csa_sequenceid == 1));
+        });
+    }
+}
+
+/// Who asks has less patience than a path that works may need: its slot is free when the answer comes.
+#[test]
+fn an_answer_that_comes_late_is_an_answer() {
+    simulate(13, async |world: World| {
+        let (a, b) = (with_slots(&world, "a", 1).await, world.client("b").await);
+        let wants = BOTH | OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG;
+        let results = a.ok(vec![putrootfh(), open_create("f", b"o", wants, 0), getfh()]).await;
+        let Some(nfs_resop4::OP_OPEN(OPEN4res::NFS4_OK(open))) = results.get(1) else {
+            panic!("{results:?}")
+        };
+        let open_delegation4::OPEN_DELEGATE_WRITE(given) = &open.delegation else { panic!("{results:?}") };
+        let (fh, _) = opened(&results);
+        a.callbacks().script(&[Answer::Late(Duration::from_secs(4), nfsstat4::NFS4ERR_BADHANDLE)]);
+        let holder = async {
+            until(&world.env, || (a.callbacks().count() > 0).then_some(())).await;
+            world.sleep(Duration::from_millis(3500)).await;
+            assert_eq!(a.flags().await, 0, "the path is as it was");
+            until(&world.env, || (a.callbacks().count() > 1).then_some(())).await;
+            a.ok(vec![putfh(&fh), delegreturn(given.stateid)]).await;
+        };
+        both(b.patient([walk("f"), vec![getattr(&[FATTR4_SIZE])]].concat()), holder).await;
+        let slots = a.callbacks().received().into_iter().map(|callback| callback.sequence);
+        let slots: Vec<(u32, u32)> = slots.map(|seen| (seen.csa_slotid, seen.csa_sequenceid)).collect();
+        let each: Vec<(u32, u32)> = (1..).map(|seqid| (0, seqid)).take(slots.len()).collect();
+        assert_eq!(slots, each);
+        assert_eq!(a.flags().await, 0);
+    });
+}

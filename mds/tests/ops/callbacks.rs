@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use sluice_env::BoxFuture;
+use sluice_env::{BoxFuture, Env};
 use sluice_rpc::{Call, Credential, Frame, Program, Reply};
 use sluice_xdr::nfs4::*;
 use sluice_xdr::{Decode, Reader, to_frame};
@@ -23,6 +24,8 @@ pub enum Answer {
     Times(u64, u64, nfstime4, nfstime4),
     /// CB_SEQUENCE itself says this.
     Sequence(nfsstat4),
+    /// CB_SEQUENCE succeeds, the operation says this, after so long.
+    Late(Duration, nfsstat4),
     /// Nothing at all.
     Silence,
     /// The RPC layer turns it away.
@@ -38,8 +41,9 @@ pub struct Received {
     pub credential: Credential,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Callbacks {
+    env: Env,
     state: Mutex<State>,
 }
 
@@ -55,6 +59,10 @@ struct State {
 }
 
 impl Callbacks {
+    pub fn new(env: &Env) -> Self {
+        Self { env: env.clone(), state: Mutex::default() }
+    }
+
     /// Answers the next callbacks so.
     pub fn script(&self, answers: &[Answer]) {
         self.state.lock().script.extend(answers);
@@ -95,6 +103,14 @@ impl Callbacks {
             .collect()
     }
 
+    /// How long the answer to this takes.
+    fn lateness(&self, call: &Call) -> Duration {
+        match self.state.lock().script.front() {
+            Some(Answer::Late(late, _)) if call.procedure != 0 => *late,
+            _ => Duration::ZERO,
+        }
+    }
+
     fn answer(&self, call: &Call) -> Reply {
         if call.procedure == 0 {
             self.state.lock().probes += 1;
@@ -126,9 +142,9 @@ impl Callbacks {
                 let failed = nfs_cb_resop4::OP_CB_SEQUENCE(CB_SEQUENCE4res::Default(status));
                 compound(status, vec![failed])
             }
-            Answer::Status(_) | Answer::Attributes(..) | Answer::Times(..) => {
+            Answer::Status(_) | Answer::Late(..) | Answer::Attributes(..) | Answer::Times(..) => {
                 let (status, told) = match answer {
-                    Answer::Status(status) => (status, Attributes::default()),
+                    Answer::Status(status) | Answer::Late(_, status) => (status, Attributes::default()),
                     Answer::Attributes(change, size) => (nfsstat4::NFS4_OK, holds(change, size)),
                     Answer::Times(change, size, access, modify) => {
                         let times = (Some(access), Some(modify));
@@ -228,6 +244,11 @@ impl Program for Callbacks {
     }
 
     fn call<'a>(&'a self, call: Call) -> BoxFuture<'a, Reply> {
-        Box::pin(async move { self.answer(&call) })
+        Box::pin(async move {
+            let late = self.lateness(&call);
+            let reply = self.answer(&call);
+            self.env.clock.sleep(late).await;
+            reply
+        })
     }
 }

@@ -130,7 +130,7 @@ impl World {
 
     /// A connection without a session.
     pub async fn connect(&self, host: &str) -> Raw {
-        let callbacks = Arc::new(Callbacks::default());
+        let callbacks = Arc::new(Callbacks::new(&self.env));
         self.connect_as(host, callbacks).await
     }
 

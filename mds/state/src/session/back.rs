@@ -39,7 +39,7 @@ pub struct CbTicket {
 pub enum CbOutcome {
     /// The client processed CB_SEQUENCE: it answered OK, or RETRY_UNCACHED_REP to a repetition.
     Replied,
-    /// It certainly did not: never sent, or CB_SEQUENCE itself answered DELAY.
+    /// It certainly did not: never sent, or CB_SEQUENCE itself failed (§20.9.3).
     NotSent,
     /// Given up without a reply, or the client finds the slot or seqid wrong.
     Unknown,
