@@ -103,7 +103,7 @@ async fn acquire(mds: &Arc<Mds>, client: ClientId, deadline: Monotonic) -> Optio
 
 enum Look {
     Found(Slot),
-    /// This session has a back channel, and no slot, or others wait for one.
+    /// This session has a back channel, and no slot, or others wait for one, or its client has not used it yet.
     Busy(Arc<SessionEntry>),
     None,
 }

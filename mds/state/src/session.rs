@@ -135,6 +135,8 @@ pub struct Session {
     gauge: UseGauge,
     // Guarded by the session's lock.
     dead: bool,
+    /// A SEQUENCE has come over it: its client knows it.
+    heard: bool,
     slots: SlotTable,
     bindings: Vec<Binding>,
     back: BackChannel,
@@ -196,6 +198,7 @@ impl Session {
             persist: row.persist,
             gauge,
             dead: false,
+            heard: false,
             slots,
             bindings: Vec::with_capacity(4),
             back: BackChannel::new(row.back, row.back_params.clone()),
@@ -267,6 +270,7 @@ impl Session {
             self.kill();
             return Err(Error::BadSession);
         }
+        self.heard = true;
         match begin {
             Begin::New | Begin::Resume => {
                 self.slots.start(args.slot, args.seqid, args.highest_slot, args.fingerprint);
@@ -456,8 +460,13 @@ impl Session {
         &mut self.back
     }
 
-    /// Takes a callback slot; `None`: no usable back channel, or all its slots are in use.
+    /// Takes a callback slot; `None`: no usable back channel, or all its slots are in use, or the client has not used the
+    /// session yet. The reply of CREATE_SESSION may be on its way to it, and what it does not know it takes for the
+    /// session of another: BADSESSION.
     pub fn acquire_callback(&mut self) -> Option<(ConnectionId, CbTicket)> {
+        if !self.heard {
+            return None;
+        }
         let connection = self.back_connection()?;
         Some((connection, self.back.acquire()?))
     }

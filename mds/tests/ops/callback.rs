@@ -374,3 +374,36 @@ fn an_answer_that_comes_late_is_an_answer() {
         assert_eq!(a.flags().await, 0);
     });
 }
+
+/// The reply of CREATE_SESSION may still be on its way: what the client cannot know yet it answers BADSESSION.
+#[test]
+fn a_session_is_called_once_its_client_has_used_it() {
+    simulate_with(14, delegating(), async |world: World| {
+        let (a, b) = (world.client("a").await, world.client("b").await);
+        make(&b, "f").await;
+        make(&b, "g").await;
+        let (f, of_f) = delegated(&a, "f").await;
+        let (g, of_g) = delegated(&a, "g").await;
+        let made = a.raw.create_session(a.id, 2).await;
+        let CREATE_SESSION4res::NFS4_OK(made) = made else { panic!("{made:?}") };
+        let next = Client::new(a.raw.clone(), a.id, made.csr_sessionid);
+        let over = |n: usize| a.callbacks().received()[n].sequence.csa_sessionid;
+        let first = async {
+            until(&world.env, || (a.callbacks().count() > 0).then_some(())).await;
+            assert_eq!(over(0), a.session);
+            a.ok(vec![putfh(&f), delegreturn(of_f)]).await;
+        };
+        both(b.patient(write_open("f")), first).await;
+        let destroyed = a.raw.compound(vec![destroy_session(a.session)]).await;
+        assert_eq!(destroyed.status, nfsstat4::NFS4_OK);
+        let second = async {
+            world.sleep(Duration::from_secs(2)).await;
+            assert_eq!(a.callbacks().count(), 1, "there is no session to call over");
+            assert_eq!(next.flags().await, 0);
+            until(&world.env, || (a.callbacks().count() > 1).then_some(())).await;
+            assert_eq!(over(1), next.session);
+            next.ok(vec![putfh(&g), delegreturn(of_g)]).await;
+        };
+        both(b.patient(write_open("g")), second).await;
+    });
+}

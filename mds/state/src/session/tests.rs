@@ -153,6 +153,7 @@ fn a_client_without_back_channel_is_not_nagged() {
     assert_eq!(s.status_flags(), 0);
     assert!(s.acquire_callback().is_none());
     s.bind(C1, BindDirection::Back).unwrap();
+    assert!(is_new(s.sequence(Time(1), C1, &args(0, 1))));
     assert!(s.acquire_callback().is_some());
 }
 
@@ -270,6 +271,8 @@ fn backchannel_ctl() {
 #[test]
 fn callbacks_over_the_session() {
     let mut s = session(true);
+    assert!(s.acquire_callback().is_none(), "its client may not know it yet");
+    assert!(is_new(s.sequence(Time(1), C1, &args(0, 1))));
     let (connection, t) = s.acquire_callback().unwrap();
     assert_eq!((connection, t.seqid), (C1, 1));
     s.release_callback(t, CbOutcome::Unknown);
