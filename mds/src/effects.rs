@@ -14,7 +14,7 @@ use crate::metrics::add;
 use crate::server::Mds;
 use crate::{callback, dsctl, layout};
 
-/// A SEQUENCE so long after a revocation began after it, too, and its reply tells of it.
+/// A SEQUENCE that begins so long after a revocation tells of it in its reply.
 const NOTICE_NANOS: u64 = 1_000_000_000;
 /// Before the row of a client is looked at again that is being written.
 const ROW_PAUSE: Duration = Duration::from_millis(50);
@@ -142,8 +142,8 @@ impl Mds {
     /// Linux drops all its layouts each time it sees the bit and never frees a layout stateid: once the
     /// client has been told, the stateid is forgotten, which it takes for the same (BAD_STATEID).
     async fn forget_revoked_layout(self: Arc<Self>, shared: Arc<ClientShared>, stateid: StateId) {
-        let told = self.now().plus_nanos(NOTICE_NANOS);
-        while shared.renewed() < told {
+        let late = self.now().plus_nanos(NOTICE_NANOS);
+        while shared.told() < late && !shared.is_dead() {
             self.env.clock.sleep(Duration::from_nanos(NOTICE_NANOS)).await;
         }
         self.files.index().free_revoked(shared.id(), &stateid);

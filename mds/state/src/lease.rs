@@ -64,6 +64,8 @@ pub struct ClientShared {
     id: ClientId,
     /// Nanoseconds; written by sessions (renew), set to DEAD by the client table.
     renewed: AtomicU64,
+    /// Nanoseconds; when the last SEQUENCE began of those whose COMPOUND has been answered. Written by sessions.
+    answered: AtomicU64,
     /// COMPOUNDs between SEQUENCE and completion; written by sessions.
     in_flight: AtomicU32,
     /// Revocation and device bits of `sr_status_flags`; written by whoever revokes.
@@ -85,6 +87,7 @@ impl ClientShared {
         Self {
             id,
             renewed: AtomicU64::new(now.0.min(DEAD - 1)),
+            answered: AtomicU64::new(0),
             in_flight: AtomicU32::new(0),
             status: AtomicU32::new(0),
             back_channels: AtomicU32::new(0),
@@ -122,6 +125,18 @@ impl ClientShared {
     pub(crate) fn end(&self, now: Time) {
         self.renew(now);
         self.in_flight.fetch_sub(1, SeqCst);
+    }
+
+    /// A COMPOUND has its reply, whose flags are those of when it began.
+    pub(crate) fn answered(&self, began: Time) {
+        self.answered.fetch_max(began.0, SeqCst);
+    }
+
+    /// When the last SEQUENCE began of those whose COMPOUND has its reply: what was raised before then was told in it.
+    /// [`Time::ZERO`]: there was none.
+    #[must_use]
+    pub fn told(&self) -> Time {
+        Time(self.answered.load(SeqCst))
     }
 
     /// No SEQUENCE succeeds any more.

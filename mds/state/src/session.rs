@@ -138,6 +138,8 @@ pub struct Session {
     /// A SEQUENCE has come over it: its client knows it.
     heard: bool,
     slots: SlotTable,
+    /// Slots in use, and when the SEQUENCE of each began.
+    running: Vec<(u32, Time)>,
     bindings: Vec<Binding>,
     back: BackChannel,
     back_wanted: bool,
@@ -200,6 +202,7 @@ impl Session {
             dead: false,
             heard: false,
             slots,
+            running: Vec::new(),
             bindings: Vec::with_capacity(4),
             back: BackChannel::new(row.back, row.back_params.clone()),
             back_wanted: row.back_wanted,
@@ -274,6 +277,7 @@ impl Session {
         match begin {
             Begin::New | Begin::Resume => {
                 self.slots.start(args.slot, args.seqid, args.highest_slot, args.fingerprint);
+                self.running.push((args.slot, now));
             }
             Begin::Replay(_) | Begin::ReplayUncached => self.client.end(now),
         }
@@ -309,7 +313,9 @@ impl Session {
         let limit = self.fore.max_response_cached as usize;
         let keep = cache_this && reply.as_ref().is_some_and(|b| b.len() <= limit);
         self.slots.complete(slot, reply, keep);
-        self.ended(now);
+        if let Some(began) = self.ended(now, slot) {
+            self.client.answered(began);
+        }
     }
 
     /// Ends a COMPOUND that [`Sequenced::Resume`] started and that cannot be run now: the client sends it
@@ -317,15 +323,18 @@ impl Session {
     pub fn put_back(&mut self, now: Time, slot: u32) {
         if self.slots.slot(slot).is_some_and(Slot::is_busy) {
             self.slots.put_back(slot);
-            self.ended(now);
+            self.ended(now, slot);
         }
     }
 
-    fn ended(&mut self, now: Time) {
+    /// When it began.
+    fn ended(&mut self, now: Time, slot: u32) -> Option<Time> {
         if self.bindings.is_empty() {
             self.recount();
         }
         self.client.end(now);
+        let at = self.running.iter().position(|(running, _)| *running == slot)?;
+        Some(self.running.swap_remove(at).1)
     }
 
     /// Largest reply in bytes for a request with or without sa_cachethis, and the error for a larger

@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use sluice_kv::Faults;
+use sluice_mds::Config;
 use sluice_state::lease::seq4_status;
 use sluice_xdr::control::ctl_fence_kind;
 use sluice_xdr::nfs4::*;
 
 use crate::callbacks::Answer;
+use crate::copy;
 use crate::data_server::DataServer;
 use crate::harness::*;
 
@@ -297,5 +299,33 @@ fn many_recalls_take_turns_without_a_pause() {
         let took = world.env.clock.now().since(start);
         // With 16 at a time these are forty rounds.
         assert!(took < Duration::from_millis(500), "{took:?}");
+    });
+}
+
+/// A COMPOUND that was under way when a layout was revoked does not tell of it, whenever it ends.
+#[test]
+fn a_revocation_is_told_by_what_begins_after_it() {
+    let config = Config { recall_timeout: Duration::from_secs(5), ..at_data_servers() };
+    simulate_with(21, config, async |mut world: World| {
+        let data_server = world.data_server();
+        let scene = scene(&world).await;
+        let (from, reads) = scene.a.open("from", BOTH, 0).await;
+        let (to, writes) = scene.a.open("to", BOTH, 0).await;
+        copy::fill(&scene.a, &from, reads, 1 << 20).await;
+        let waits = COPY4args { ca_synchronous: true, ..copy::args(reads, writes, 5000) };
+        let waits = vec![putfh(&from), savefh(), putfh(&to), nfs_argop4::OP_COPY(waits)];
+        data_server.hold_transfers(true);
+        let revoked = async {
+            world.sleep(Duration::from_secs(1)).await;
+            scene.b.patient(truncate(&scene)).await;
+            world.sleep(Duration::from_secs(3)).await;
+            data_server.hold_transfers(false);
+        };
+        both(scene.a.ok(waits), revoked).await;
+        let told = seq4_status::RECALLABLE_STATE_REVOKED;
+        world.sleep(Duration::from_secs(3)).await;
+        assert_eq!(scene.a.flags().await, told);
+        world.sleep(Duration::from_secs(3)).await;
+        assert_eq!(scene.a.flags().await, 0);
     });
 }

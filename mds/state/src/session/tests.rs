@@ -292,6 +292,24 @@ fn the_lease_of_a_running_request_holds() {
     assert!(s.client().kill_if_elapsed(Time(6 * LEASE + 1), LEASE));
 }
 
+/// What is raised meanwhile is not in a reply, and one that is sent again is as it was.
+#[test]
+fn a_reply_tells_what_there_was_when_its_request_began() {
+    let mut s = session(false);
+    assert!(is_new(s.sequence(Time(1), C1, &args(0, 1))));
+    assert!(is_new(s.sequence(Time(2), C1, &args(1, 1))));
+    assert_eq!(s.client().told(), Time::ZERO);
+    for slot in [1, 0] {
+        s.complete(Time(9), slot, keep(b"x"));
+        assert_eq!(s.client().told(), Time(2));
+    }
+    assert!(matches!(s.sequence(Time(20), C1, &args(0, 1)), Ok(Sequenced::Replay(_))));
+    assert_eq!(s.client().told(), Time(2));
+    assert!(is_new(s.sequence(Time(30), C1, &args(0, 2))));
+    s.put_back(Time(31), 0);
+    assert_eq!(s.client().told(), Time(2), "not answered");
+}
+
 /// A session without connections is given up only while nobody uses it, and then for good.
 #[test]
 fn eviction() {
