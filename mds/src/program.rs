@@ -27,11 +27,12 @@ impl Nfs4 {
         if !self.mds.db.is_ours() {
             return run::not_now(&call);
         }
+        let connection = Arc::clone(&call.connection);
         let reply = run::compound(&self.mds, call).await;
         match self.mds.db.until_ours().await {
             Ok(()) => reply,
             // Its successor answers when the client asks again.
-            Err(_) => Reply::Drop,
+            Err(_) => run::unanswered(&connection),
         }
     }
 }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sluice_rpc::{Call, Reply};
+use sluice_rpc::{Call, Connection, Reply};
 use sluice_xdr::nfs4::{SEQUENCE4args, nfs_argop4, nfs_opnum4, nfs_resop4, nfsstat4};
 use sluice_xdr::{Decode, DecodeError, Encode, Frame, Reader, Writer};
 
@@ -88,7 +88,7 @@ pub(crate) async fn compound(server: &Arc<Mds>, call: Call) -> Reply {
             if cx.is_in_doubt() {
                 // The client asks again, and the store tells then.
                 sequence::put_back(&mut cx);
-                return Reply::Drop;
+                return unanswered(&cx.connection);
             }
             sequence::end(&mut cx, &frame);
             finish(frame)
@@ -174,6 +174,12 @@ pub(crate) fn not_now(call: &Call) -> Reply {
     let mut results = Results::new(&head, SESSIONLESS_REPLY);
     results.fail(first, nfsstat4::NFS4ERR_DELAY);
     finish(results.finish())
+}
+
+/// No answer. A client sends a request again when its connection is lost, and not before (RFC 8881 §2.9.2).
+pub(crate) fn unanswered(connection: &Connection) -> Reply {
+    connection.close();
+    Reply::Drop
 }
 
 fn refuse_sequence(head: &Head, status: nfsstat4) -> Reply {

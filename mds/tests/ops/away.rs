@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use sluice_kv::Faults;
 use sluice_mds::Config;
+use sluice_rpc::CallError;
 use sluice_xdr::nfs4::*;
 
 use crate::harness::*;
@@ -84,5 +85,21 @@ fn grace_does_not_end_before_anybody_could_reclaim() {
         world.db.set_faults(Faults::NONE);
         let a = world.new_client("a").await;
         a.ok(vec![putfh(&fh), open_previous(b"owner", BOTH, 0), getfh()]).await;
+    });
+}
+
+/// RFC 8881 §2.9.2: a client sends a request again when its connection is lost, and not before.
+#[test]
+fn who_is_not_answered_because_another_server_is_loses_the_connection() {
+    simulate_with(4, config(), async |world: World| {
+        let a = world.client("a").await;
+        world.db.set_faults(Faults { latency: SECOND, ..Faults::NONE });
+        let request = vec![sequence(a.session, 1, 1, false), putrootfh(), lookup("nothing")];
+        let replaced = async {
+            world.sleep(Duration::from_millis(20)).await;
+            world.db.crash().unwrap();
+        };
+        let (reply, _) = both(a.raw.try_compound(request), replaced).await;
+        assert!(matches!(reply, Err(CallError::Closed)), "{reply:?}");
     });
 }

@@ -3,9 +3,11 @@
 
 use std::io::Write;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use sluice_kv::Faults;
+use sluice_rpc::CallError;
 use sluice_xdr::nfs4::*;
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -62,4 +64,31 @@ fn clients_wait_and_the_log_does_not_fill() {
         // What works in the background says a word in minutes; of a thousand calls there is none.
         assert!(lines.len() < 10, "{} lines, such as {:?}", lines.len(), lines.last());
     });
+}
+
+/// Whether it was done nobody knows: the client sends it again when its connection is lost, and not before (RFC 8881
+/// §2.9.2).
+#[test]
+fn who_is_not_answered_loses_the_connection() {
+    let lost = std::cell::Cell::new(0);
+    for millis in 0..40 {
+        simulate(72, async |world: World| {
+            let client = world.client("a").await;
+            client.mkdir("", "first").await;
+            let latency = Duration::from_millis(10);
+            world.db.set_faults(Faults { unknown_applied: 1.0, latency, ..Faults::NONE });
+            let fails = async {
+                world.sleep(Duration::from_millis(millis)).await;
+                world.db.set_faults(Faults { failed: true, ..Faults::NONE });
+            };
+            let make = create(createtype4::NF4DIR, "d", &mode(0o777));
+            let request = vec![sequence(client.session, 1, 1, true), putrootfh(), make];
+            match both(client.raw.try_compound(request), fails).await.0 {
+                Ok(_) => {}
+                Err(CallError::Closed) => lost.set(lost.get() + 1),
+                Err(error) => panic!("{error}, {millis} ms"),
+            }
+        });
+    }
+    assert!(lost.get() > 2, "the moment was never met");
 }
