@@ -161,6 +161,8 @@ pub(crate) struct Client {
     /// The last incarnation ended before the client had completed its reclaim there, and it has made no session
     /// since: it may not have noticed that there was another restart.
     pub(crate) unaware: bool,
+    /// Since when at least it has been told that it is to reclaim.
+    pub(crate) told_since: Option<Time>,
     pub(crate) sessions: Vec<SessionEntry>,
     pub(crate) shared: Arc<ClientShared>,
 }
@@ -235,6 +237,8 @@ pub struct Clients {
     /// Of all sessions.
     pub(crate) promised: Promised,
     pub(crate) grace: Grace,
+    /// Since when at least it has been over.
+    pub(crate) grace_over: Option<Time>,
 }
 
 impl Clients {
@@ -545,6 +549,7 @@ pub(crate) fn unconfirmed(
         revoking: 0,
         revoked_now: false,
         unaware: false,
+        told_since: None,
         sessions: Vec::new(),
         shared: Arc::new(ClientShared::new(id, now)),
     }

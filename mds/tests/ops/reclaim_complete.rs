@@ -275,3 +275,50 @@ fn who_may_not_open_a_file_any_more_does_not_reclaim_it() {
         assert_eq!(given.delegation, open_delegation4::OPEN_DELEGATE_NONE);
     });
 }
+
+/// FreeBSD does not look at sr_status_flags: it reclaims when its session and its client ID are gone.
+#[test]
+fn who_does_not_notice_that_it_is_to_reclaim_is_made_to() {
+    simulate(15, async |mut world: World| {
+        let a = world.client("a").await;
+        let (fh, _) = a.open("f", BOTH, 0).await;
+        world.restart().await;
+        let a = a.over_slots(world.connect("a").await);
+        let begin = world.env.clock.now();
+        loop {
+            match a.status(fresh()).await {
+                nfsstat4::NFS4ERR_GRACE => world.sleep(SECOND).await,
+                nfsstat4::NFS4ERR_BADSESSION => break,
+                other => panic!("{other:?}"),
+            }
+            assert!(world.env.clock.now().since(begin) < world.config.lease * 2, "it waits for ever");
+        }
+        assert!(world.env.clock.now().since(begin) > world.config.lease);
+        // What it had alone would do for FreeBSD otherwise.
+        let old = a.raw.create_session(a.id, 2).await;
+        assert_eq!(old, CREATE_SESSION4res::Default(nfsstat4::NFS4ERR_STALE_CLIENTID));
+        let a = world.new_client("a").await;
+        assert_eq!(a.status(reclaim(&fh)).await, nfsstat4::NFS4ERR_NO_GRACE);
+        a.ok(vec![reclaim_complete(false)]).await;
+        a.ok(fresh()).await;
+    });
+}
+
+/// Whoever was away for all of it hears of it when it is back.
+#[test]
+fn a_silent_client_has_time_to_notice() {
+    simulate(16, async |mut world: World| {
+        let a = world.client("a").await;
+        world.restart().await;
+        world.sleep(world.config.lease * 3 / 2).await;
+        let a = a.over_slots(world.connect("a").await);
+        assert_ne!(a.flags().await & SEQ4_STATUS_RESTART_RECLAIM_NEEDED, 0);
+        world.sleep(world.config.lease / 2).await;
+        a.ok(vec![reclaim_complete(false)]).await;
+        for _ in 0..6 {
+            world.sleep(world.config.lease / 2).await;
+            a.ok(Vec::new()).await;
+        }
+        a.ok(fresh()).await;
+    });
+}

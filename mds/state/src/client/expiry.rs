@@ -2,7 +2,7 @@
 
 use super::{Clients, Error};
 use crate::ids::{ClientId, Time};
-use crate::lease::LeaseState;
+use crate::lease::{LeaseState, seq4_status};
 use crate::recovery::Effect;
 
 /// Effects of one round of housekeeping, but for those of its last client. Their rows are written in one transaction, and
@@ -71,6 +71,7 @@ impl Clients {
                 self.remove(id);
             }
         }
+        self.give_up_deaf(now, has_state);
         let mut courtesy = Vec::new();
         let mut gone = Vec::new();
         for (id, client) in self.by_id.iter().filter(|(_, c)| c.confirmed && !c.creating) {
@@ -106,6 +107,27 @@ impl Clients {
         }
         effects.sort_by_key(|e| !e.is_durable());
         effects
+    }
+
+    /// Ends those who were taken up with a session of before the restart, have been told for a lease that they are to
+    /// reclaim, and have not done so by the end of grace: they do not look at the flag (FreeBSD). They would be told GRACE
+    /// for ever; BADSESSION and STALE_CLIENTID they understand. Both: with a new session for the client ID they have, they
+    /// believe that their state is there. Whoever has state has begun to reclaim, and has a lease more to come to an end.
+    fn give_up_deaf(&mut self, now: Time, has_state: &dyn Fn(ClientId) -> bool) {
+        let lease = self.config.lease_nanos;
+        let over = (!self.grace.in_grace()).then(|| *self.grace_over.get_or_insert(now));
+        for (id, client) in &mut self.by_id {
+            let owes = client.shared.status_flags() & seq4_status::RESTART_RECLAIM_NEEDED != 0;
+            if !owes || client.creating || client.reclaiming || client.shared.told() == Time::ZERO {
+                continue;
+            }
+            let told = *client.told_since.get_or_insert(now);
+            let Some(over) = over else { continue };
+            let since = if has_state(*id) { told.max(over) } else { told };
+            if now > since.plus_nanos(lease) {
+                client.shared.kill();
+            }
+        }
     }
 
     /// When [`Self::reap`] or the grace period next have something to do; [`Time::NEVER`] if never.

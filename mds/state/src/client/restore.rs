@@ -91,6 +91,7 @@ impl Clients {
             unconfirmed: BTreeSet::new(),
             promised: Promised::default(),
             grace,
+            grace_over: None,
         };
         table.promised = table.count_promised();
         (table, sessions)
@@ -128,6 +129,7 @@ fn restore_client(
         revoking: 0,
         revoked_now: false,
         unaware,
+        told_since: None,
         sessions: entries,
         shared,
     }

@@ -81,6 +81,55 @@ fn a_reclaim_that_a_second_restart_cut_short_is_made_again() {
     assert_eq!(t.reclaim_complete(row.id, false).unwrap().len(), 1);
 }
 
+/// FreeBSD over a session that goes on.
+#[test]
+fn who_does_not_look_at_the_flag_is_ended_after_grace() {
+    let (row, _) = rows();
+    let (mut t, mut sessions) = boot(2, 1, with_session(&row));
+    let s = &mut sessions[0];
+    touch(s, Time(1), 1);
+    assert_eq!(t.reap(Time(2), STATELESS), vec![]);
+    touch(s, Time(LEASE), 2);
+    assert_eq!(t.reap(Time(2 * LEASE), STATELESS), vec![], "in grace it may reclaim");
+    assert!(t.grace().poll(Time(2 * LEASE)).is_some());
+    t.grace().ended();
+    let gone = t.reap(Time(2 * LEASE), STATELESS);
+    assert_eq!(durable(&gone), vec![Effect::ForgetSession(s.id()), Effect::ForgetClient(row.id)]);
+    t.check_invariants().unwrap();
+    assert_eq!(sequence(s, Time(2 * LEASE), 3), Err(Error::BadSession));
+    let again = t.create_session(Time(2 * LEASE), CONN, &cs(row.id, 2), 9);
+    assert_eq!(again.unwrap_err(), Error::StaleClientid);
+}
+
+#[test]
+fn who_reclaims_or_was_silent_has_a_lease_after_grace() {
+    let (row, _) = rows();
+    for reclaims in [true, false] {
+        let (mut t, mut sessions) = boot(2, 1, with_session(&row));
+        let (s, state) = (&mut sessions[0], if reclaims { STATEFUL } else { STATELESS });
+        if reclaims {
+            touch(s, Time(1), 1);
+            assert_eq!(t.reap(Time(2), state), vec![]);
+        }
+        assert!(t.grace().poll(Time(LEASE)).is_some());
+        t.grace().ended();
+        touch(s, Time(LEASE + 10), 2);
+        assert_eq!(t.reap(Time(LEASE + 10), state), vec![]);
+        touch(s, Time(2 * LEASE), 3);
+        assert_eq!(t.reap(Time(2 * LEASE + 10), state), vec![]);
+        assert_ne!(t.reap(Time(2 * LEASE + 11), state), vec![]);
+    }
+    let (mut t, mut sessions) = boot(2, 1, with_session(&row));
+    touch(&mut sessions[0], Time(1), 1);
+    assert_eq!(t.reap(Time(2), STATELESS), vec![]);
+    assert_eq!(t.reclaim_complete(row.id, false).unwrap().len(), 1);
+    t.finish_reclaim_complete(row.id);
+    assert!(t.grace().poll(Time(3)).is_some());
+    t.grace().ended();
+    touch(&mut sessions[0], Time(2 * LEASE), 2);
+    assert_eq!(t.reap(Time(3 * LEASE), STATELESS), vec![], "it has heard");
+}
+
 /// A CREATE_SESSION whose reply was lost in the crash; and one whose session had no row.
 #[test]
 fn create_session_is_replayed_across_a_restart() {
