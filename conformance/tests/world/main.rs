@@ -37,7 +37,8 @@ use sluice_conformance::client::ops;
 use sluice_namespace::{LayoutPolicy, Shape};
 use sluice_xdr::nfs3::nfsstat3;
 use sluice_xdr::nfs4::{
-    ALLOCATE4args, Attributes, CLONE4args, nfs_argop4, nfsstat4, nfstime4, settime4, stateid4,
+    ALLOCATE4args, Attributes, CLONE4args, RECLAIM_COMPLETE4args, nfs_argop4, nfsstat4, nfstime4, settime4,
+    stateid4,
 };
 
 use client::{Client, Opened, RO, RW};
@@ -547,6 +548,12 @@ fn a_truncation_that_a_restart_interrupted_is_not_undone_by_a_look() {
     for tenth in 0..40 {
         simulate(75, async |world| {
             let asks = client::persistent(world, "b", NEW).await;
+            let complete = async || {
+                let args = RECLAIM_COMPLETE4args { rca_one_fs: false };
+                let reply = asks.request(vec![nfs_argop4::OP_RECLAIM_COMPLETE(args)]).await;
+                assert_eq!(reply.unwrap().status, nfsstat4::NFS4_OK);
+            };
+            complete().await;
             let writer = Client::mount(world, "a", NEW).await;
             let (file, n) = with_data(world, &writer).await;
             // The row of the layout that came back is there for a moment yet.
@@ -562,6 +569,9 @@ fn a_truncation_that_a_restart_interrupted_is_not_undone_by_a_look() {
             }
             world.restart_metadata_server().await;
             // Handles of before are good yet, or over.
+            if tenth % 2 == 1 {
+                complete().await;
+            }
             for _ in 0..10 * (tenth % 2) {
                 world.sleep(Duration::from_secs(20)).await;
                 asks.request(vec![ops::putrootfh()]).await.unwrap();

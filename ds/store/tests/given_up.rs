@@ -1,5 +1,6 @@
 //! Writes that are given up and sent again: what stays is what was acknowledged last, however long an older copy waits.
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
+#![allow(clippy::disallowed_methods, reason = "a test on a real machine")]
 
 mod common;
 

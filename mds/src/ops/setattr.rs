@@ -100,7 +100,11 @@ async fn set_rest(
         .await;
     let done = mds.found_size(done)?;
     // What is made in a directory at the same time is not in it.
-    if done.inode.is_directory() { cx.forget_inode() } else { cx.left(done.inode) }
+    if done.inode.is_directory() {
+        cx.forget_inode()
+    } else {
+        cx.left(done.inode)
+    }
     if let Some(look) = look {
         look.done(&entry);
     }

@@ -542,7 +542,7 @@ fn what_a_client_gave_up_is_cut_off_before_it_goes_on() {
         }
         assert_eq!(w.fences.len(), 1);
         assert!(!w.file.needs_settle());
-        assert_eq!(w.layout(A, RW), Err(Error::RecallConflict));
+        assert_eq!(w.layout(A, RW), Err(Error::Delay), "nothing is recalled");
         let token = w.wait(&io);
         assert_eq!(w.run(&Intent::ProxyIo { client: B, write: true, exclusive: false }), Ok(Reply::Done));
         w.fence_done(0);
