@@ -480,6 +480,59 @@ fn a_delegation_in_place_of_an_open_is_all_that_a_client_needs() {
     });
 }
 
+/// Its holder asks nobody any more: what comes with it is from after it was given, whatever is changed beside it, and when.
+#[test]
+fn what_comes_with_a_delegation_in_place_of_an_open_is_what_holds() {
+    const EITHER: u32 = OPEN4_SHARE_ACCESS_WANT_OPEN_XOR_DELEGATION;
+    simulate(18, async |world: World| {
+        let (a, b) = (world.client("a").await, world.client("b").await);
+        let (fh, open) = a.open("f", BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG, 0).await;
+        a.ok(vec![putfh(&fh), close(open)]).await;
+        let mut given = 0;
+        for late in 0..25_u32 {
+            world.sleep(Duration::from_secs(40)).await;
+            a.ok(Vec::new()).await;
+            b.ok(Vec::new()).await;
+            let before = a.callbacks().count();
+            world.db.set_faults(Faults { latency: Duration::from_millis(10), ..Faults::NONE });
+            let opens = async {
+                let ops =
+                    vec![putrootfh(), open_name("f", b"o", READ | EITHER, 0), getattr(&[FATTR4_CHANGE])];
+                let results = a.patient(ops).await;
+                // At once: what came before it is told.
+                let recalled = a.callbacks().count() > before;
+                (results, recalled)
+            };
+            let changes = async {
+                world.sleep(Duration::from_millis(3) * late).await;
+                let set = vec![putfh(&fh), setattr(stateid4::default(), &mode(0o600 + late % 8))];
+                let reply = world.env.clock.timeout(Duration::from_millis(200), b.compound(set)).await;
+                reply.is_ok_and(|reply| reply.status == nfsstat4::NFS4_OK)
+            };
+            let ((results, recalled), _) = both(opens, changes).await;
+            world.db.set_faults(Faults::NONE);
+            let [_, nfs_resop4::OP_OPEN(OPEN4res::NFS4_OK(open)), nfs_resop4::OP_GETATTR(look)] =
+                &results[..]
+            else {
+                panic!("{results:?}")
+            };
+            let open_delegation4::OPEN_DELEGATE_READ(delegation) = &open.delegation else {
+                a.ok(vec![putfh(&fh), close(open.stateid)]).await;
+                continue;
+            };
+            given += 1;
+            let GETATTR4res::NFS4_OK(seen) = look else { panic!("{look:?}") };
+            let seen = Attributes::decode(&seen.obj_attributes).unwrap().change;
+            // Nobody asked for it back: it holds.
+            if !recalled && a.callbacks().count() == before {
+                assert_eq!(seen, b.attributes("f", &[FATTR4_CHANGE]).await.change, "{late}");
+            }
+            a.ok(vec![putfh(&fh), delegreturn(delegation.stateid)]).await;
+        }
+        assert!(given > 5, "{given}");
+    });
+}
+
 /// §10.4: under a read delegation files are opened for reading. Whoever may not write gets no open for it there.
 #[test]
 fn a_read_delegation_is_claimed_for_reading_alone() {
