@@ -25,14 +25,14 @@ const COUNTERS: usize = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) key: FileKey,
-    pub(crate) from: u64,
+    from: u64,
     /// Bytes, at least one.
-    pub(crate) length: u64,
+    length: u64,
 }
 
 impl Span {
-    pub(crate) fn new(key: FileKey, from: u64, length: usize) -> Self {
-        Self { key, from, length: (length as u64).max(1) }
+    pub(crate) fn new(key: FileKey, from: u64, length: u64) -> Self {
+        Self { key, from, length: length.max(1) }
     }
 
     fn last(self) -> u64 {

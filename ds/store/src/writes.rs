@@ -48,7 +48,7 @@ impl<'a> Data<'a> {
     /// The page cache takes one write of a file at a time; a device takes several, but not ahead of those that came
     /// before and are to go to the page cache.
     fn turn(self, key: FileKey, offset: u64) -> Turn {
-        let span = Span { key, from: offset, length: self.length().max(1) };
+        let span = Span::new(key, offset, self.length());
         if matches!(self, Self::Direct(_)) { Turn::Beside(span) } else { Turn::Alone(span) }
     }
 
@@ -168,11 +168,11 @@ impl Store {
     ) -> Result<Verifier, StoreError> {
         let access = *access;
         let verifier = self.verifiers.of(access.key);
-        let span = Span::new(access.key, offset, data.len().saturating_add(more));
+        let turn = Turn::Alone(Span::new(access.key, offset, data.len().saturating_add(more) as u64));
         let write = move |store: &Self| {
             store.write_checked(&access, offset, Data::Piped(&data, pipe.as_fd(), more)).map(drop)
         };
-        self.write_in_turn(Turn::Alone(span), write).await?;
+        self.write_in_turn(turn, write).await?;
         Ok(verifier)
     }
 
@@ -214,7 +214,7 @@ impl Store {
 
     /// The file, if a small write would neither wait nor come before an older one.
     fn ready(&self, key: FileKey, offset: u64, length: usize) -> Option<Arc<DataFile>> {
-        if self.under_way.may_be_in(Span::new(key, offset, length)) {
+        if self.under_way.may_be_in(Span::new(key, offset, length as u64)) {
             return None;
         }
         self.files.get(key).filter(|file| file.file.is_ready(offset, length as u64))

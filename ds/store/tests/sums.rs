@@ -228,6 +228,26 @@ fn what_was_rewritten_is_good_once_it_is_durable() {
     });
 }
 
+/// As a host has it that starts without one of its own.
+#[test]
+fn a_clock_that_was_ahead_does_not_end_scrubbing() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        drop(open(&env, &device).await);
+        let later = env.clock.wall().seconds + (1 << 30);
+        let ended =
+            format!("sluice scrub 1\nrunning 0\nbegun 5\nfinished {later}\nfolders 4096\ncompared 0\n");
+        device.create("scrub").unwrap().write_at(ended.as_bytes(), 0).unwrap();
+        let sums = SumOptions { interval: Duration::from_secs(3600), ..summed().sums };
+        let store = Store::open(&env, Arc::new(device), Options { sums, ..summed() }).await.unwrap();
+        assert_eq!(store.scrubbed().finished, later);
+        rest(&env, &store, 3000).await;
+        assert_eq!(store.scrubbed().finished, later, "it is not time yet");
+        rest(&env, &store, 1000).await;
+        assert!((1..=env.clock.wall().seconds).contains(&store.scrubbed().finished));
+    });
+}
+
 /// Somebody wrote a byte very far out.
 #[test]
 fn holes_of_any_length_cost_nothing() {

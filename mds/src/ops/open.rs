@@ -339,8 +339,9 @@ pub(super) fn finish(
     if !subject.truncate {
         cx.set_current_known(subject.inode);
     }
-    if delegation.is_some() {
-        // What comes with it is from after it was given: its holder asks nobody any more.
+    if stateid.is_none() {
+        // What comes with a delegation is from after it was given: its holder asks nobody any more. Beside an open it is read
+        // again in any case.
         cx.forget_inode();
     }
     // RFC 9754 §4.1: with a delegation in place of the open, that is what the rest of the COMPOUND works under.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_namespace::{
-    FsError, Inode, InodeKey, Kind, Namespace, SET_ID, SetAttr, SetSize, TruncateOutcome,
+    FsError, Inode, InodeKey, Kind, Namespace, SET_ID, SetAttr, SetSize, SetTime, TruncateOutcome,
 };
 use sluice_state::StateId;
 use sluice_state::file::{File, Intent};
@@ -51,12 +51,6 @@ fn gives_set_id(set: &SetAttr) -> bool {
     masked || set.mode.is_some_and(|mode| mode & SET_ID != 0)
 }
 
-/// A time of the last change that what was written before is not to move: one that the client chooses, or this moment
-/// (`touch`: the LAYOUTCOMMIT of what was written before comes with CLOSE, which may be much later).
-fn sets_mtime(set: &SetAttr) -> bool {
-    set.mtime.is_some()
-}
-
 /// Mode, access control list, owner and times.
 async fn set_rest(
     cx: &mut Context,
@@ -81,7 +75,8 @@ async fn set_rest(
         Intent::SetAttributes { client }
     };
     let held = mds.prepare(&entry, &intent).await?;
-    let look = if sets_mtime(&wanted.set) { Some(times::look(mds, &entry).await?) } else { None };
+    // What was written before is not to move it: the LAYOUTCOMMIT of that comes with CLOSE, which may be much later.
+    let look = if wanted.set.mtime.is_some() { Some(times::look(mds, &entry).await?) } else { None };
     let data_end = look.as_ref().and_then(|look| look.end);
     let _room = room_to_give(cx, key, &wanted.set, 0).await?;
     let (namespace, context) = (&mds.namespace, &*cx);
@@ -186,7 +181,8 @@ pub(super) async fn set_size(
         mds.spawn(finish(Arc::clone(mds), held, entry, left));
         return Err(nfsstat4::NFS4ERR_DELAY.into());
     }
-    if sets_mtime(&rest) {
+    // This moment, as ftruncate(2) has it, goes on with what is written: no data server is asked for it.
+    if matches!(rest.mtime, Some(SetTime::To(_))) {
         // All is done: what is not noted now counts as written later.
         times::look(mds, &entry).await.unwrap_or_default().done(&entry);
     }

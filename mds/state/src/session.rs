@@ -138,8 +138,6 @@ pub struct Session {
     /// A SEQUENCE has come over it: its client knows it.
     heard: bool,
     slots: SlotTable,
-    /// Slots in use, and when the SEQUENCE of each began.
-    running: Vec<(u32, Time)>,
     bindings: Vec<Binding>,
     back: BackChannel,
     back_wanted: bool,
@@ -202,7 +200,6 @@ impl Session {
             dead: false,
             heard: false,
             slots,
-            running: Vec::new(),
             bindings: Vec::with_capacity(4),
             back: BackChannel::new(row.back, row.back_params.clone()),
             back_wanted: row.back_wanted,
@@ -276,8 +273,7 @@ impl Session {
         self.heard = true;
         match begin {
             Begin::New | Begin::Resume => {
-                self.slots.start(args.slot, args.seqid, args.highest_slot, args.fingerprint);
-                self.running.push((args.slot, now));
+                self.slots.start(now, args.slot, args.seqid, args.highest_slot, args.fingerprint);
             }
             Begin::Replay(_) | Begin::ReplayUncached => self.client.end(now),
         }
@@ -305,17 +301,16 @@ impl Session {
     /// A slot that is not in use is ignored. Works on a dead session, whose client must still learn
     /// that nothing is in progress any more.
     pub fn complete(&mut self, now: Time, slot: u32, completion: Completion) {
-        if !self.slots.slot(slot).is_some_and(Slot::is_busy) {
+        let Some(began) = self.slots.slot(slot).filter(|slot| slot.is_busy()).map(Slot::began) else {
             return;
-        }
+        };
         let Completion { reply, cache_this } = completion;
         // Larger replies were refused with REP_TOO_BIG_TO_CACHE; this only keeps memory bounded.
         let limit = self.fore.max_response_cached as usize;
         let keep = cache_this && reply.as_ref().is_some_and(|b| b.len() <= limit);
         self.slots.complete(slot, reply, keep);
-        if let Some(began) = self.ended(now, slot) {
-            self.client.answered(began);
-        }
+        self.ended(now);
+        self.client.answered(began);
     }
 
     /// Ends a COMPOUND that [`Sequenced::Resume`] started and that cannot be run now: the client sends it
@@ -323,18 +318,15 @@ impl Session {
     pub fn put_back(&mut self, now: Time, slot: u32) {
         if self.slots.slot(slot).is_some_and(Slot::is_busy) {
             self.slots.put_back(slot);
-            self.ended(now, slot);
+            self.ended(now);
         }
     }
 
-    /// When it began.
-    fn ended(&mut self, now: Time, slot: u32) -> Option<Time> {
+    fn ended(&mut self, now: Time) {
         if self.bindings.is_empty() {
             self.recount();
         }
         self.client.end(now);
-        let at = self.running.iter().position(|(running, _)| *running == slot)?;
-        Some(self.running.swap_remove(at).1)
     }
 
     /// Largest reply in bytes for a request with or without sa_cachethis, and the error for a larger

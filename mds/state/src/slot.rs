@@ -23,6 +23,7 @@
 use bytes::Bytes;
 
 use crate::client::Error;
+use crate::ids::Time;
 
 /// Replies up to this many bytes are kept even when the client did not ask for it (RFC 8881
 /// §2.10.6.1.3 permits it), because an answered retry is worth more than the memory.
@@ -54,16 +55,19 @@ pub struct Slot {
     state: State,
     /// Hash of the last request; compared on a retry.
     fingerprint: u64,
+    /// When the last request began.
+    began: Time,
     cached: Cached,
 }
 
 impl Slot {
-    const FRESH: Self = Self { seqid: 0, state: State::Fresh, fingerprint: 0, cached: Cached::Uncached };
+    const FRESH: Self =
+        Self { seqid: 0, state: State::Fresh, fingerprint: 0, began: Time::ZERO, cached: Cached::Uncached };
 
     /// A slot after a restart whose last stable row is of the request `seqid` with this fingerprint.
     #[must_use]
     pub fn restore(seqid: u32, fingerprint: u64) -> Self {
-        Self { seqid, state: State::Restored, fingerprint, cached: Cached::Uncached }
+        Self { seqid, state: State::Restored, fingerprint, ..Self::FRESH }
     }
 
     /// A slot after a restart that never ran a modifying request: whatever comes first is new.
@@ -82,6 +86,11 @@ impl Slot {
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.state == State::Busy
+    }
+
+    /// When the request began that it is busy with, or was last.
+    pub(crate) fn began(&self) -> Time {
+        self.began
     }
 
     fn check(&self, seqid: u32, fingerprint: u64) -> Result<Begin, Error> {
@@ -227,7 +236,7 @@ impl SlotTable {
     }
 
     /// Occupies the slot for a request that [`Self::check`] called new or to be resumed.
-    pub fn start(&mut self, slot: u32, seqid: u32, client_highest: u32, fingerprint: u64) {
+    pub fn start(&mut self, now: Time, slot: u32, seqid: u32, client_highest: u32, fingerprint: u64) {
         if let Some(s) = self.slots.get_mut(slot as usize)
             && s.state != State::Busy
         {
@@ -238,6 +247,7 @@ impl SlotTable {
             s.seqid = seqid;
             s.state = State::Busy;
             s.fingerprint = fingerprint;
+            s.began = now;
             self.busy += 1;
         }
         // Not before the client itself says that it keeps to the target (§2.10.6.1).

@@ -200,15 +200,16 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
         {
             // It is we who keep the rest of the record waiting.
             let late = self.connection.partial.swap(false, Ordering::Relaxed);
-            let server = &self.connection.budget.server;
-            server.courtesy.give_way(&self.connection.env, bytes).await;
-            self.arriving = Some(match self.connection.pending.is_empty() {
-                true => server.arrivals.room(bytes).await,
-                // It may be the reply that lets handlers finish for which the others wait.
-                false => server.arrivals.beyond(bytes),
+            let mut room = pin!(room(self.connection, bytes));
+            self.arriving = Some(match poll_fn(|cx| Poll::Ready(room.as_mut().poll(cx))).await {
+                Poll::Ready(arriving) => arriving,
+                Poll::Pending => {
+                    let arriving = room.await;
+                    reader.look_for_end();
+                    arriving
+                }
             });
             self.connection.partial.store(late, Ordering::Relaxed);
-            reader.look_for_end();
             self.filling = if reader.splices() { self.tail() } else { None };
             if self.filling.is_none() && missing > LARGE {
                 self.make_room(bytes);
@@ -463,6 +464,17 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
             }
         }
         Ok(())
+    }
+}
+
+/// Room for a large record to arrive.
+async fn room(connection: &Connection, bytes: usize) -> Arriving {
+    let server = &connection.budget.server;
+    server.courtesy.give_way(&connection.env, bytes).await;
+    match connection.pending.is_empty() {
+        true => server.arrivals.room(bytes).await,
+        // It may be the reply that lets handlers finish for which the others wait.
+        false => server.arrivals.beyond(bytes),
     }
 }
 

@@ -41,6 +41,7 @@ everywhere!(
     what_waits_is_not_begun_when_its_peer_has_gone,
     what_was_aborted_is_not_begun,
     who_left_before_he_was_accepted_waits_for_nothing,
+    who_left_while_his_record_had_no_room_waits_for_nothing,
     unused_connections_end,
     metrics_count,
     some_are_answered_at_once,
@@ -352,6 +353,27 @@ async fn who_left_before_he_was_accepted_waits_for_nothing(w: World) {
     assert_eq!(call(&here, procedure::NOW, "").await.unwrap(), "");
     w.until("it ended", || server.connections().len() == 1).await;
     assert_eq!(echo.started.load(Ordering::SeqCst), 0);
+}
+
+async fn who_left_while_his_record_had_no_room_waits_for_nothing(w: World) {
+    let echo = Echo::new(&w.env, ECHO);
+    let limits = Limits { arriving: Share::fixed(150_000), ..Limits::default() };
+    let (server, addr) = w.serve(limits, vec![echo.clone()]).await;
+    let large = raw_call(1, ECHO, procedure::WRITE, &vec![1; 25_000]);
+    let (begun, rest) = large.split_at(30_000);
+    let mut first = w.at_client.connect(addr).await.unwrap();
+    first.write_all(begun).await.unwrap();
+    w.env.clock.sleep(Duration::from_millis(50)).await;
+    let mut second = w.at_client.connect(addr).await.unwrap();
+    second.write_all(&large).await.unwrap();
+    w.env.clock.sleep(Duration::from_millis(50)).await;
+    drop(second);
+    w.env.clock.sleep(Duration::from_millis(50)).await;
+    assert_eq!(server.connections().len(), 2, "it waits");
+    first.write_all(rest).await.unwrap();
+    first.read_exact(&mut [0; 28]).await.unwrap();
+    w.until("the connection ended", || server.connections().len() == 1).await;
+    assert_eq!(echo.started.load(Ordering::SeqCst), 1);
 }
 
 /// What wakes us says that the peer has gone; in time, as the calls that came before that are not carried out.

@@ -318,12 +318,12 @@ fn insert(ranges: &mut Ranges, mut blocks: Range<u64>) {
 /// What of `blocks` was there.
 fn remove(ranges: &mut Ranges, blocks: &Range<u64>) -> Vec<Range<u64>> {
     let mut removed = Vec::new();
+    if blocks.is_empty() {
+        return removed;
+    }
     while let Some((&first, &end)) =
         ranges.range(..blocks.end).next_back().filter(|(_, end)| **end > blocks.start)
     {
-        if end <= blocks.start || blocks.is_empty() {
-            break;
-        }
         ranges.remove(&first);
         removed.push(first.max(blocks.start)..end.min(blocks.end));
         if end > blocks.end {

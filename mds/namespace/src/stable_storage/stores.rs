@@ -178,6 +178,7 @@ impl Row for PendingFence {
 pub fn put_fence(txn: &mut Transaction, fence: &PendingFence) {
     txn.set(keys::fence(fence.store, fence.id), fence.to_bytes());
 }
+
 /// What [`put_fence`] writes, and nothing else: IDs are never used twice.
 pub fn witness_of_fence(fence: &PendingFence) -> Bytes {
     keys::fence(fence.store, fence.id)

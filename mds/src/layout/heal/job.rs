@@ -124,13 +124,10 @@ pub(super) async fn look(mds: &Arc<Mds>, key: InodeKey) -> Result<(Inode, Option
 }
 
 fn plan(mds: &Mds, inode: &Inode, row: &Heal) -> Plan {
-    let there = |store| mds.data_servers.get(store);
-    let ready = |store, write| match write {
-        true => there(store).is_some_and(|store| store.takes_heals()),
-        false => there(store).is_some_and(|store| store.gives()),
-    };
+    let gives = |store| mds.data_servers.get(store).is_some_and(|store| store.gives());
+    let takes = |store| mds.data_servers.get(store).is_some_and(|store| store.takes_heals());
     match inode.layout() {
-        Some(layout) => Plan::of(layout, row, ready),
+        Some(layout) => Plan::of(layout, row, gives, takes),
         None => Plan::default(),
     }
 }

@@ -37,12 +37,17 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// `ready`: data may be read there, or written.
-    pub(super) fn of(layout: &Layout, row: &Heal, ready: impl Fn(StoreId, bool) -> bool) -> Self {
+    /// Of data servers that data may be read at (`gives`) and written to (`takes`).
+    pub(super) fn of(
+        layout: &Layout,
+        row: &Heal,
+        gives: impl Fn(StoreId) -> bool,
+        takes: impl Fn(StoreId) -> bool,
+    ) -> Self {
         let (id, dirty) = (layout.id, layout.mirrors_dirty);
         let mut plan = Self { id, dirty, pairs: Vec::new(), equal: true, waits_for: Vec::new() };
         for column in layout.columns() {
-            plan.add(column, layout.mirrors_dirty, row, &ready);
+            plan.add(column, layout.mirrors_dirty, row, (&gives, &takes));
         }
         plan.waits_for.sort_unstable();
         plan.waits_for.dedup();
@@ -61,18 +66,24 @@ impl Plan {
             && (now.equal || !self.equal)
     }
 
-    fn add(&mut self, column: &[DataFile], dirty: bool, row: &Heal, ready: &impl Fn(StoreId, bool) -> bool) {
+    fn add(
+        &mut self,
+        column: &[DataFile],
+        dirty: bool,
+        row: &Heal,
+        (gives, takes): (&impl Fn(StoreId) -> bool, &impl Fn(StoreId) -> bool),
+    ) {
         let first = column.iter().find(|file| !file.stale);
         let mut good = column.iter().filter(|file| !file.stale);
         // Of mirrors that may differ the first is the one that is read: it is the truth.
-        let source = if dirty { good.next() } else { good.find(|file| ready(file.store, false)) };
+        let source = if dirty { good.next() } else { good.find(|file| gives(file.store)) };
         let suspect = |file: &DataFile| {
             file.stale || file.moving || (dirty && source.is_some_and(|source| source.slot != file.slot))
         };
         for old in column.iter().filter(|file| suspect(file)) {
             let target = if old.moving { row.replacement(old.slot).unwrap_or(*old) } else { *old };
-            match source.filter(|source| ready(source.store, false) && source.slot != target.slot) {
-                Some(source) if ready(target.store, true) => {
+            match source.filter(|source| gives(source.store) && source.slot != target.slot) {
+                Some(source) if takes(target.store) => {
                     self.pairs.push(Pair { old: *old, source: *source, target });
                 }
                 Some(_) => self.miss(old, target.store),
@@ -109,7 +120,8 @@ mod tests {
     }
 
     fn plan(layout: &Layout, gone: &[u16]) -> Plan {
-        Plan::of(layout, &Heal::of(InodeKey::ROOT), |store, _| !gone.contains(&store.0))
+        let here = |store: StoreId| !gone.contains(&store.0);
+        Plan::of(layout, &Heal::of(InodeKey::ROOT), here, here)
     }
 
     #[test]
@@ -167,7 +179,8 @@ mod tests {
         let new = DataFile { store: StoreId(4), slot: 8, generation: 1, ..DataFile::default() };
         let mut row = Heal::of(InodeKey::ROOT);
         row.replacements.push(Replacement { old: 0, new });
-        let found = Plan::of(&layout, &row, |store, _| store != lost.store);
+        let here = |store| store != lost.store;
+        let found = Plan::of(&layout, &row, here, here);
         let [pair] = &found.pairs[..] else { panic!("{found:?}") };
         assert_eq!((pair.old.slot, pair.target, pair.source.slot), (0, new, 1));
     }

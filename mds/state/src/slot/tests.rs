@@ -9,7 +9,7 @@ fn bytes(n: usize) -> Bytes {
 fn in_state(state: State, seqid: u32, cached: Cached) -> SlotTable {
     let mut t = SlotTable::new(1, 1);
     t.busy = u32::from(state == State::Busy);
-    t.slots[0] = Slot { seqid, state, fingerprint: 1, cached };
+    t.slots[0] = Slot { seqid, state, fingerprint: 1, began: Time::ZERO, cached };
     t
 }
 
@@ -67,7 +67,7 @@ fn slots_beyond_the_table() {
 fn run(t: &mut SlotTable, slot: u32, seqid: u32, reply: Option<Bytes>, keep: bool) {
     let high = t.target();
     assert_eq!(t.check(slot, seqid, high, 1), Ok(Begin::New), "slot {slot} seqid {seqid}");
-    t.start(slot, seqid, high, 1);
+    t.start(Time::ZERO, slot, seqid, high, 1);
     t.complete(slot, reply, keep);
 }
 
@@ -80,7 +80,7 @@ fn replies_are_kept_when_asked_for_or_small() {
     assert_eq!(t.check(0, 2, 0, 1), Ok(Begin::Replay(bytes(SMALL_REPLY))));
     run(&mut t, 0, 3, Some(bytes(5000)), true);
     assert_eq!((t.check(0, 3, 0, 1), t.cached_bytes()), (Ok(Begin::Replay(bytes(5000))), 5000));
-    t.start(0, 4, 0, 1);
+    t.start(Time::ZERO, 0, 4, 0, 1);
     assert_eq!(t.cached_bytes(), 0, "the next request frees the reply of the one before");
     t.complete(0, Some(bytes(5000)), false);
     assert_eq!(t.check(0, 4, 0, 1), Ok(Begin::ReplayUncached));
@@ -93,12 +93,12 @@ fn a_restored_slot_is_resumed_by_one_retry_at_a_time() {
     t.restore_slot(1, Slot::restore(9, 1));
     for _ in 0..2 {
         assert_eq!(t.check(1, 9, 1, 1), Ok(Begin::Resume));
-        t.start(1, 9, 1, 1);
+        t.start(Time::ZERO, 1, 9, 1, 1);
         assert_eq!(t.check(1, 9, 1, 1), Err(Error::Delay));
         t.put_back(1);
         assert_eq!(t.busy(), 0);
     }
-    t.start(1, 9, 1, 1);
+    t.start(Time::ZERO, 1, 9, 1, 1);
     t.complete(1, Some(bytes(3)), true);
     t.put_back(1);
     assert_eq!(t.check(1, 9, 1, 1), Ok(Begin::Replay(bytes(3))), "not busy: nothing to put back");
@@ -117,16 +117,16 @@ fn completing_twice_changes_nothing() {
 #[test]
 fn shrink_waits_for_the_client_and_for_busy_slots() {
     let mut t = SlotTable::new(4, 8);
-    t.start(3, 1, 3, 1);
+    t.start(Time::ZERO, 3, 1, 3, 1);
     t.set_target(2);
     assert_eq!((t.highest(), t.target()), (3, 1));
-    t.start(0, 1, 3, 1);
+    t.start(Time::ZERO, 0, 1, 3, 1);
     assert_eq!(t.highest(), 3, "the client still uses slot 3");
-    t.start(1, 1, 1, 1);
+    t.start(Time::ZERO, 1, 1, 1, 1);
     assert_eq!(t.highest(), 3, "slot 3 is busy");
     t.complete(3, Some(bytes(10)), true);
     t.complete(0, None, false);
-    t.start(0, 2, 1, 1);
+    t.start(Time::ZERO, 0, 2, 1, 1);
     assert_eq!((t.highest(), t.cached_bytes()), (1, 0), "retired slots keep no reply");
     assert_eq!(t.check(2, 1, 1, 1), Err(Error::BadSlot));
 }
@@ -190,7 +190,7 @@ proptest! {
                         Ok(begin) => {
                             prop_assert_eq!(begin, Begin::New);
                             prop_assert!(!m.1);
-                            t.start(s, seqid, s, 1);
+                            t.start(Time::ZERO, s, seqid, s, 1);
                             *m = (seqid, true, None);
                         }
                         Err(e) => prop_assert!(m.1 || s > t.highest(), "{e:?}"),
