@@ -34,6 +34,8 @@ pub(crate) fn fs_status(error: &FsError) -> nfsstat4 {
         FsError::NoXattr => nfsstat4::NFS4ERR_NOXATTR,
         FsError::XattrTooBig => nfsstat4::NFS4ERR_XATTR2BIG,
         FsError::NameMoved | FsError::Busy => nfsstat4::NFS4ERR_DELAY,
+        // As a READ of what is there (§15.1.1.7): an application hears of it, and may come again.
+        FsError::EndUnknown => nfsstat4::NFS4ERR_IO,
         FsError::Fenced { .. }
         | FsError::NewerSchema { .. }
         | FsError::Corrupt { .. }

@@ -63,6 +63,9 @@ pub enum FsError {
     /// A truncate of this file is still being carried out on the data servers: wait for it.
     #[error("a truncate is in progress")]
     Busy,
+    /// Where the file ends only a data server knows that was given up: it may come back, or not.
+    #[error("the end of the file is known to a data server only that does not answer")]
+    EndUnknown,
     /// Another, newer metadata server owns the store: this one must stop serving at once.
     #[error("fenced: epoch {found} is newer than this server's {ours}")]
     Fenced { ours: u64, found: u64 },

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use sluice_namespace::stable_storage::StoreState;
-use sluice_namespace::{DataFile, DataFileId, Layout};
+use sluice_namespace::{DataFile, DataFileId, Layout, StoreId};
 use sluice_rpc::{Client, Connection, Credential, Transport};
 use sluice_xdr::capability::Capability;
 use sluice_xdr::nfs3::*;
@@ -14,7 +14,7 @@ use sluice_xdr::nfs4::nfsstat4;
 use sluice_xdr::{Decode, Encode, Reader, Writer};
 
 use super::orders::pieces;
-use super::registry::{MDS_HOLDER, rights};
+use super::registry::{MDS_HOLDER, StoreView, rights};
 use super::{StoreHandle, fence};
 use crate::layout::heal::{Filling, beside};
 use crate::server::Mds;
@@ -27,6 +27,17 @@ const GIVE_UP: Duration = Duration::from_secs(30);
 /// How often one request may be told to wait before the client is.
 const TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(200);
+
+/// What only this data server has is an I/O error by now.
+pub(super) fn hopeless(mds: &Mds, store: StoreId) -> bool {
+    mds.data_servers.get(store).is_none_or(|store| given_up(mds, &store.view()))
+}
+
+/// A machine that stood still for some seconds is back before an application hears of it.
+fn given_up(mds: &Mds, view: &StoreView) -> bool {
+    let silent = mds.now().since(view.last_heard.max(mds.started));
+    view.lost && silent > u64::try_from(GIVE_UP.as_nanos()).unwrap_or(u64::MAX)
+}
 
 /// Reads through this server. Bytes beyond what data files hold are zeros; the caller has clamped to size.
 ///
@@ -213,10 +224,7 @@ async fn call<A: Encode, R: Decode>(
             return Err(nfsstat4::NFS4ERR_IO);
         }
         if view.lost {
-            // A machine that stood still for some seconds is back before an application hears of it.
-            let silent = mds.now().since(view.last_heard.max(mds.started));
-            let hopeless = silent > u64::try_from(GIVE_UP.as_nanos()).unwrap_or(u64::MAX);
-            return Err(if hopeless { nfsstat4::NFS4ERR_IO } else { nfsstat4::NFS4ERR_DELAY });
+            return Err(if given_up(mds, &view) { nfsstat4::NFS4ERR_IO } else { nfsstat4::NFS4ERR_DELAY });
         }
         // Whoever asked asks the other server, if there is one by now.
         if !mds.db.is_ours() {

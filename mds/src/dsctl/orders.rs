@@ -13,6 +13,7 @@ use sluice_xdr::{Decode, Encode, Reader, Writer};
 
 use super::StoreHandle;
 use super::control::{wire_fence, wire_keys};
+use super::io;
 use crate::metrics;
 use crate::server::Mds;
 
@@ -203,6 +204,15 @@ pub(crate) struct Observed {
     pub(crate) lost: bool,
 }
 
+/// A data server that may know more did not say.
+#[derive(Debug)]
+pub(crate) enum Unseen {
+    /// It may come back any moment.
+    Away,
+    /// It was given up, as a READ gives it up: what the others say.
+    GivenUp(Observed),
+}
+
 impl Observed {
     fn add(&mut self, file: &DataFile, stat: &ctl_stat) {
         let store = file.store;
@@ -221,8 +231,8 @@ impl Observed {
 /// are asked that may have data: of a small file, one.
 ///
 /// # Errors
-/// DELAY when a data server that may know more is away.
-pub(crate) async fn observe(mds: &Arc<Mds>, inode: &Inode) -> Result<Observed, nfsstat4> {
+/// A data server that may know more is away.
+pub(crate) async fn observe(mds: &Arc<Mds>, inode: &Inode) -> Result<Observed, Unseen> {
     let Some(layout) = inode.layout() else { return Ok(Observed { complete: true, ..Observed::default() }) };
     let in_use = || layout.in_use(inode.size());
     let asked = by_store(in_use().flat_map(|component| &component.slots));
@@ -249,7 +259,7 @@ pub(crate) async fn observe(mds: &Arc<Mds>, inode: &Inode) -> Result<Observed, n
         }
     }
     while let Some(done) = tasks.join_next().await {
-        answers.push(done.map_err(|_| nfsstat4::NFS4ERR_SERVERFAULT)?);
+        answers.push(done.map_err(|_| Unseen::Away)?);
     }
     let mut observed = Observed::default();
     let mut silent = Vec::new();
@@ -262,14 +272,21 @@ pub(crate) async fn observe(mds: &Arc<Mds>, inode: &Inode) -> Result<Observed, n
         }
     }
     observed.complete = silent.is_empty();
-    if covered(in_use(), &silent) { Ok(observed) } else { Err(nfsstat4::NFS4ERR_DELAY) }
+    if covered(in_use(), |file| !silent.contains(file)) {
+        return Ok(observed);
+    }
+    let told_or_hopeless = |file: &DataFile| !silent.contains(file) || io::hopeless(mds, file.store);
+    Err(match covered(in_use(), told_or_hopeless) {
+        true => Unseen::GivenUp(observed),
+        false => Unseen::Away,
+    })
 }
 
-/// Every column has a mirror that answered.
-fn covered<'a>(mut components: impl Iterator<Item = &'a Component>, silent: &[DataFile]) -> bool {
+/// Every column has a mirror of which that is true.
+fn covered<'a>(mut components: impl Iterator<Item = &'a Component>, of: impl Fn(&DataFile) -> bool) -> bool {
     components.all(|component| {
         let mut columns = component.slots.chunks(usize::from(component.mirrors.max(1)));
-        columns.all(|column| column.iter().any(|file| !file.stale && !silent.contains(file)))
+        columns.all(|column| column.iter().any(|file| !file.stale && of(file)))
     })
 }
 

@@ -11,7 +11,8 @@ use sluice_namespace::{
 use sluice_state::ClientId;
 use sluice_state::file::{Error, File, Intent, Ticket};
 
-use crate::dsctl;
+use crate::compound::OpError;
+use crate::dsctl::{self, Observed, Unseen};
 use crate::files::{FileEntry, Held, Moment, file_id};
 use crate::server::Mds;
 
@@ -28,7 +29,8 @@ const GATHER: Duration = Duration::from_millis(200);
 /// inode again. True when it changed. Cheap when nothing lags.
 ///
 /// # Errors
-/// What the store or the data servers say; Busy passes.
+/// What the store or the data servers say; Busy passes; EndUnknown, where what a data server has that was given up
+/// would have to be known.
 pub(crate) async fn settle_size(mds: &Arc<Mds>, key: &InodeKey) -> Result<bool, FsError> {
     settle_since(mds, key, mds.moment()).await
 }
@@ -57,7 +59,8 @@ async fn settle_since(mds: &Arc<Mds>, key: &InodeKey, then: Moment) -> Result<bo
 /// is what holds. Where the file is in use it is
 /// read again even if settling changed nothing: a LAYOUTCOMMIT may have come since, and a client that is shown
 /// less than what its own finished writes reached cuts its view of the file (and appends over what it wrote).
-/// Files that clients merely remember (a directory full of delegated ones) are spared that.
+/// Files that clients merely remember (a directory full of delegated ones) are spared that. Of a file whose end only a
+/// data server knows that was given up what the others have is shown: it can be listed, moved and removed, not opened.
 ///
 /// # Errors
 /// What the store or the data servers say; Busy passes.
@@ -70,16 +73,37 @@ pub(crate) async fn settled(mds: &Arc<Mds>, read: &Inode, then: Moment) -> Resul
     if read.file().is_none() || quiet() {
         return Ok(None);
     }
-    settle_since(mds, &key, then).await?;
+    match settle_since(mds, &key, then).await {
+        Ok(_) | Err(FsError::EndUnknown) => {}
+        Err(error) => return Err(error),
+    }
     Ok(Some(inode(mds, key).await?))
+}
+
+/// Before the file is opened: nobody shall take what is shown of it for all there is, or append to it.
+///
+/// # Errors
+/// EndUnknown; while that may pass, none: what is shown waits for it.
+pub(crate) async fn refuse_unknown(mds: &Arc<Mds>, entry: &Arc<FileEntry>) -> Result<(), FsError> {
+    if !entry.peek(File::needs_settle) {
+        return Ok(());
+    }
+    match Box::pin(settle(mds, entry)).await {
+        Err(FsError::EndUnknown) => Err(FsError::EndUnknown),
+        _ => Ok(()),
+    }
 }
 
 /// A ticket for something that needs a settled size, which the wait for it may have unsettled: a layout
 /// that was not returned ends uncleanly.
 ///
 /// # Errors
-/// What the state forbids; Delay while the size cannot be had.
-pub(crate) async fn prepare(mds: &Arc<Mds>, entry: &Arc<FileEntry>, intent: &Intent) -> Result<Held, Error> {
+/// What the state forbids; DELAY while the size cannot be had, IO where it cannot be known.
+pub(crate) async fn prepare(
+    mds: &Arc<Mds>,
+    entry: &Arc<FileEntry>,
+    intent: &Intent,
+) -> Result<Held, OpError> {
     for _ in 0..TRIES {
         let held = mds.prepare(entry, intent).await?;
         if !entry.peek(File::needs_settle) {
@@ -88,11 +112,11 @@ pub(crate) async fn prepare(mds: &Arc<Mds>, entry: &Arc<FileEntry>, intent: &Int
         // Settling takes a ticket of its own, which would wait for this one.
         drop(held);
         settle(mds, entry).await.map_err(|error| match error {
-            FsError::Stale => Error::Stale,
-            _ => Error::Delay,
+            FsError::Stale | FsError::EndUnknown => OpError::from(error),
+            _ => Error::Delay.into(),
         })?;
     }
-    Err(Error::Delay)
+    Err(Error::Delay.into())
 }
 
 /// The logical size of the file that these data files belong to: zeros below it, end of file at it.
@@ -126,7 +150,7 @@ pub(crate) async fn inode(mds: &Arc<Mds>, key: InodeKey) -> Result<Inode, FsErro
 /// cuts its view of the file.
 ///
 /// # Errors
-/// What the store says; Busy while the data servers cannot say.
+/// What the store says; Busy while the data servers cannot say, EndUnknown where one of them never may.
 pub(crate) async fn observe(mds: &Arc<Mds>, key: &InodeKey) -> Result<bool, FsError> {
     // What lies beyond the end is what a truncation has still to cut off: the size in the inode is right.
     if mds.is_uncut(key.fileid) {
@@ -137,13 +161,27 @@ pub(crate) async fn observe(mds: &Arc<Mds>, key: &InodeKey) -> Result<bool, FsEr
     for _ in 0..LOOKS {
         let Some(cut) = entry.last_cut() else { break };
         let now = inode(mds, *key).await?;
-        let seen = dsctl::observe(mds, &now).await.map_err(|_| FsError::Busy)?;
+        let seen = look(mds, &entry, &now, cut).await?;
         if seen.size <= now.size() || !grow(mds, &entry, seen.size, cut).await? {
             break;
         }
         grew = true;
     }
     Ok(grew)
+}
+
+/// What the data servers see of a file. Where one was given up that may know more, the size grows to what the others have.
+async fn look(mds: &Arc<Mds>, entry: &FileEntry, inode: &Inode, cut: u64) -> Result<Observed, FsError> {
+    match dsctl::observe(mds, inode).await {
+        Ok(seen) => Ok(seen),
+        Err(Unseen::Away) => Err(FsError::Busy),
+        Err(Unseen::GivenUp(seen)) => {
+            if seen.size > inode.size() {
+                grow(mds, entry, seen.size, cut).await?;
+            }
+            Err(FsError::EndUnknown)
+        }
+    }
 }
 
 /// The size becomes what was observed at the data servers since truncation `cut`, if that is more. A truncation
@@ -170,11 +208,12 @@ async fn settle(mds: &Arc<Mds>, entry: &Arc<FileEntry>) -> Result<bool, FsError>
         Err(Error::Stale) => return Err(FsError::Stale),
         Err(_) => return Err(FsError::Busy),
     };
+    let cut = entry.last_cut().ok_or(FsError::Busy)?;
     let before = inode(mds, entry.key).await?;
     let settled = held.ticket().is_some_and(Ticket::clears_rw);
     let mut want = CommitSize { settled, ..CommitSize::default() };
     if let Some(layout) = before.layout() {
-        let seen = dsctl::observe(mds, &before).await.map_err(|_| FsError::Busy)?;
+        let seen = look(mds, entry, &before, cut).await?;
         want.end = Some(seen.size);
         want.space_used = Some(seen.space);
         want.mirrors_dirty = layout.components.iter().any(|component| component.mirrors > 1);

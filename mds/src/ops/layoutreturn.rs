@@ -102,7 +102,7 @@ async fn of_file(
         // process closes while another writes): what was written is counted while the layout still says so.
         match settle::settle_size(&cx.server, &entry.key).await {
             // A data server that is away must not keep its own layouts from coming back.
-            Ok(_) | Err(FsError::Busy) => {}
+            Ok(_) | Err(FsError::Busy | FsError::EndUnknown) => {}
             Err(error) => return Err(error.into()),
         }
     }

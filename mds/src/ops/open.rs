@@ -19,6 +19,7 @@ use crate::attr::{change_info, delegated};
 use crate::compound::context::{from_wire, to_wire};
 use crate::compound::{Context, OpError, OpResult};
 use crate::files::{Held, Making, file_id};
+use crate::layout::settle;
 
 /// Bits of share_access besides access and want: the client wants to be told when a delegation can be had.
 /// Such wants are not kept, which is allowed.
@@ -267,6 +268,9 @@ pub(super) async fn admit(cx: &Context, request: &OpenRequest, subject: &Subject
         permit_claim(cx, &mut request, subject)?;
     }
     let entry = cx.server.file(&inode.key).await?;
+    if request.claim == Claim::New && !subject.created && !subject.truncate {
+        settle::refuse_unknown(&cx.server, &entry).await?;
+    }
     if !entry.through(cx.client()?, cx.current()?.export) {
         request.want = Want::None;
     }

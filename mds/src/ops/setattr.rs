@@ -163,8 +163,16 @@ pub(super) async fn set_size(
     let swap = size == 0 && wants_fresh(mds, &entry, &inode).await;
     // Whoever holds a layout writes without being seen, and a write would take set-id bits away: see LAYOUTGET.
     let replace = swap || gives_set_id(rest);
-    let mut held = settle::prepare(mds, &entry, &Intent::SetSize { client, replace }).await?;
-    settle::settle_size(mds, &inode.key).await?;
+    let intent = Intent::SetSize { client, replace };
+    let mut held = match settle::prepare(mds, &entry, &intent).await {
+        // Where it ended matters no more, nor who knows.
+        Err(OpError::Status(nfsstat4::NFS4ERR_IO)) if swap => mds.prepare(&entry, &intent).await?,
+        held => {
+            let held = held?;
+            settle::settle_size(mds, &inode.key).await?;
+            held
+        }
+    };
     let _room = (room(cx, &inode, size).await?, room_to_give(cx, inode.key, rest, size).await?);
     let fresh = match (swap, inode.layout()) {
         (true, Some(old)) => crate::layout::fresh(mds, old).await.ok(),

@@ -53,7 +53,7 @@ pub(crate) enum Outcome {
 pub(crate) async fn heal(mds: &Arc<Mds>, key: InodeKey) -> Result<Outcome, FsError> {
     match settle::settle_size(mds, &key).await {
         Ok(_) => {}
-        Err(FsError::Busy) => return Ok(Outcome::Again),
+        Err(FsError::Busy | FsError::EndUnknown) => return Ok(Outcome::Again),
         Err(error) => return Err(error),
     }
     if mds.file(&key).await?.peek(File::needs_settle) {
