@@ -117,14 +117,14 @@ impl Mds {
         let options = FormatOptions { policy: config.policy, ..FormatOptions::new(&env) };
         let limits = sluice_kv::RunLimits::default;
         let (namespace, _) = db
-            .run::<_, FsError, _>(limits(), |mut txn| {
+            .run::<_, FsError, _>(limits().idempotent(), |mut txn| {
                 let options = options.clone();
                 Box::pin(async move { Namespace::load_or_format(&mut txn, &options).await })
             })
             .await?;
         let incarnation = env.random.array();
         let (mds_epoch, _) = db
-            .run::<_, FsError, _>(limits(), |mut txn| {
+            .run::<_, FsError, _>(limits().idempotent(), |mut txn| {
                 Box::pin(async move { take_epoch(&mut txn, incarnation).await })
             })
             .await?;

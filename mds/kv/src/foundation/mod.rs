@@ -77,6 +77,8 @@ const READ_TIMEOUT: Duration = MAX_AGE.saturating_add(Duration::from_secs(1));
 
 /// More commits than there can be in flight.
 const COMMITS: u32 = 1 << 29;
+/// How long it may take to close a store.
+const CLOSING: Duration = Duration::from_secs(5);
 
 /// The offset at the end of a versionstamped value's operand.
 type StampOffset = u32;
@@ -458,7 +460,17 @@ impl Store for Foundation {
 
     async fn close(&self) -> Result<(), KvError> {
         self.end(KvError::Closed);
-        self.commits.acquire_many(COMMITS).await.map(drop).map_err(|_| KvError::Closed)?;
-        tenure::release(self).await
+        // While the cluster is away a commit may take for ever, and so does clearing the row. Neither must be waited for: the
+        // next server finds the row silent, and its epoch keeps out what is still on its way.
+        let ends = async {
+            self.commits.acquire_many(COMMITS).await.map(drop).map_err(|_| KvError::Closed)?;
+            tenure::release(self).await
+        };
+        match self.env.clock.timeout(CLOSING, ends).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "the next metadata server has to wait until this one is silent"),
+            Err(_) => tracing::warn!("the FoundationDB cluster does not answer: ended without waiting for it"),
+        }
+        Ok(())
     }
 }

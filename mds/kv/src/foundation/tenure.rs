@@ -18,7 +18,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::Weak;
 use std::time::Duration;
 
 use foundationdb::options::TransactionOption;
@@ -42,6 +42,10 @@ const LEASE: Duration = Duration::from_secs(6);
 const SILENCE: Duration = Duration::from_secs(9);
 /// Between two looks at another server's row.
 const LOOK: Duration = Duration::from_secs(1);
+/// Before a change of the row that failed is tried again.
+const AGAIN: Duration = Duration::from_millis(200);
+/// How often a row is cleared that was just being changed.
+const RELEASES: u32 = 5;
 
 const IDENTITY: usize = 16;
 /// Another for each start of the host.
@@ -216,46 +220,64 @@ async fn wait(
 
 /// Changes the row for as long as the store is in use.
 pub(crate) async fn keep(store: Weak<Foundation>, env: Env) {
+    let mut next = env.clock.now() + BEAT;
     for beat in 1.. {
-        env.clock.sleep(BEAT).await;
+        env.clock.sleep_until(next).await;
         let Some(store) = store.upgrade() else { return };
-        if renew(&store, beat).await.is_err() {
-            return;
+        let Some(tenure) = store.tenure.as_ref().filter(|_| store.goes_on().is_ok()) else { return };
+        let began = env.clock.now();
+        match renew(&*store, &store.lease, tenure, beat, began).await {
+            Ok(true) => {}
+            Ok(false) => return store.lose(),
+            Err(error) => tracing::warn!(%error, "the store's tenure was not renewed"),
         }
+        next = next_beat(began, env.clock.now());
     }
 }
 
-/// An error ends it: the store is closed or somebody else's.
-async fn renew(store: &Arc<Foundation>, beat: u64) -> Result<(), KvError> {
-    store.goes_on()?;
-    let began = store.env.clock.now();
-    let Some(tenure) = &store.tenure else { return Err(KvError::Closed) };
-    match store.step(&|row| tenure.is_ours(row).then(|| tenure.row(beat))).await {
-        Ok(row) if tenure.is_ours(row.as_deref()) => {
-            store.lease.renew(began);
-            Ok(())
-        }
-        Ok(_) => {
-            store.lose();
-            Err(KvError::Superseded)
-        }
-        // The next beat may get through.
-        Err(error) => {
-            tracing::warn!(%error, "the store's tenure was not renewed");
-            Ok(())
-        }
+/// The lease counts from when the row began to be changed, and so do beats: what took long is not waited for again.
+fn next_beat(began: Monotonic, now: Monotonic) -> Monotonic {
+    (began + BEAT).max(now + AGAIN)
+}
+
+/// False: somebody else has the store.
+async fn renew(
+    row: &impl Row,
+    lease: &Lease,
+    tenure: &Tenure,
+    beat: u64,
+    began: Monotonic,
+) -> Result<bool, KvError> {
+    let found = row.step(&|row| tenure.is_ours(row).then(|| tenure.row(beat))).await?;
+    let ours = tenure.is_ours(found.as_deref());
+    if ours {
+        lease.renew(began);
     }
+    Ok(ours)
 }
 
 /// Lets the next server begin at once.
 pub(crate) async fn release(store: &Foundation) -> Result<(), KvError> {
     let Some(tenure) = &store.tenure else { return Ok(()) };
-    store.step(&|row| tenure.is_ours(row).then(Vec::new)).await.map(drop)
+    clear(store, &store.env, tenure).await
+}
+
+/// A beat of our own may be on its way.
+async fn clear(row: &impl Row, env: &Env, tenure: &Tenure) -> Result<(), KvError> {
+    for _ in 1..RELEASES {
+        match row.step(&|row| tenure.is_ours(row).then(Vec::new)).await {
+            Err(KvError::Conflict | KvError::TooOld | KvError::CommitUnknown) => env.clock.sleep(AGAIN).await,
+            done => return done.map(drop),
+        }
+    }
+    row.step(&|row| tenure.is_ours(row).then(Vec::new)).await.map(drop)
 }
 
 impl Row for Foundation {
     async fn step(&self, decide: Decide<'_>) -> Result<Option<Vec<u8>>, KvError> {
         let transaction = self.begin()?;
+        // It waits behind nobody's load: a lease that lapses costs everybody.
+        transaction.set_option(TransactionOption::PrioritySystemImmediate).map_err(failure::of_call)?;
         let key = self.space.key(TENURE_KEY);
         let row = self.wait(transaction.get(&key, false)).await.map_err(failure::of_read)?;
         let row = row.map(|row| row.to_vec());
@@ -281,17 +303,23 @@ mod tests {
 
     use super::*;
 
-    /// The row of a test, and how long it takes to read it.
+    /// The row of a test, how long it takes to read it, and how often it is being changed by another just then.
     struct Here {
         env: Env,
         row: Mutex<Option<Vec<u8>>>,
         slow: Mutex<Duration>,
+        conflicts: Mutex<u32>,
     }
 
     impl Row for Here {
         async fn step(&self, decide: Decide<'_>) -> Result<Option<Vec<u8>>, KvError> {
             let slow = *self.slow.lock();
             self.env.clock.sleep(slow).await;
+            let mut conflicts = self.conflicts.lock();
+            if *conflicts > 0 {
+                *conflicts -= 1;
+                return Err(KvError::Conflict);
+            }
             let mut row = self.row.lock();
             let found = row.clone();
             if let Some(next) = decide(found.as_deref()) {
@@ -310,7 +338,12 @@ mod tests {
     impl World {
         fn new() -> Self {
             let env = Env::simulated(1);
-            let here = Here { env: env.clone(), row: Mutex::default(), slow: Mutex::default() };
+            let here = Here {
+                env: env.clone(),
+                row: Mutex::default(),
+                slow: Mutex::default(),
+                conflicts: Mutex::default(),
+            };
             Self { env, here, folder: tempfile::tempdir().unwrap() }
         }
 
@@ -397,5 +430,40 @@ mod tests {
         };
         let (taken, ()) = tokio::join!(w.wait(&second, true), changes);
         assert!(taken.unwrap() >= slow + SILENCE, "{taken:?}");
+    }
+
+    /// A cluster that recovers for almost as long as a lease, twice in a row.
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_lapses_for_as_long_as_the_store_is_away_and_no_longer() {
+        let w = World::new();
+        let (tenure, lease) = (w.tenure("a"), Lease::default());
+        w.wait(&tenure, false).await.unwrap();
+        let mut began = w.env.clock.now();
+        lease.renew(began);
+        for beat in 1..4 {
+            let next = next_beat(began, w.env.clock.now());
+            w.env.clock.sleep_until(next).await;
+            *w.here.slow.lock() = LEASE - Duration::from_millis(500);
+            began = w.env.clock.now();
+            assert!(renew(&w.here, &lease, &tenure, beat, began).await.unwrap());
+            assert!(beat == 1 || lease.holds(w.env.clock.now()), "beat {beat}");
+            // The next one is not late: what the last one left of the lease is enough to begin it.
+            assert!(lease.holds(next_beat(began, w.env.clock.now())), "beat {beat}");
+            *w.here.slow.lock() = Duration::ZERO;
+            began = w.env.clock.now();
+            assert!(renew(&w.here, &lease, &tenure, beat, began).await.unwrap());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_row_that_is_being_changed_is_cleared_all_the_same() {
+        let w = World::new();
+        let first = w.tenure("a");
+        w.wait(&first, false).await.unwrap();
+        *w.here.conflicts.lock() = 2;
+        clear(&w.here, &w.env, &first).await.unwrap();
+        assert_eq!(w.here.row.lock().as_deref().unwrap_or_default(), b"", "the next one takes it at once");
+        *w.here.conflicts.lock() = RELEASES;
+        assert!(clear(&w.here, &w.env, &first).await.is_err());
     }
 }
