@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 use sluice_env::Env;
+use sluice_kv::Database;
 use sluice_mds::{Config, Delegations, Limits as Held, Mds, Names, Network, Rule, Squash};
 use sluice_namespace::LayoutPolicy;
-use sluice_rpc::{ClusterKey, Limits, Server, Tcp, Transport};
+use sluice_rpc::{ClusterKey, Limits, Listener, Server, Tcp, Transport};
 
-use crate::metrics::mds::MdsSource;
+use crate::metrics::mds::{MdsSource, Waiting};
 use crate::store::Place;
 use crate::{cli, descriptors, logs, memory, metrics, ports, stop, supervised};
 
@@ -27,34 +28,39 @@ pub(crate) async fn run(options: cli::Mds) -> Result<()> {
     let env = Env::system();
     let key = key(&options)?;
     let transport: Arc<dyn Transport> = Arc::new(Tcp);
-    let limits = Limits::default();
     let cache = cache(options.tuning.metadata_cache, memory::limit());
     let place = Place::new(&options.data_dir, &options.store).standby(options.standby).cache(cache);
     // All that an administrator may have to put right is looked at before the store is taken over, which costs clients a
     // reclaim of what they hold.
     look(&place, &options)?;
     let scraped = metrics::bind(options.metrics)?;
+    // A port that is taken shows now, not when the one that had the file system is gone.
+    drop(listen(&*transport, &options).await?);
+    let source = Arc::new(Waiting::default());
+    if let Some(listener) = scraped {
+        metrics::serve(listener, Arc::clone(&source) as Arc<dyn metrics::Source>)?;
+    }
     let waits_for = if options.standby {
         "standby: until no other metadata server has the file system"
     } else {
         "opening the metadata store"
     };
     let db = supervised::patiently(waits_for, place.await_open(&env)).await?;
-    place.check_room(&db)?;
-    let listener = transport.listen(options.listen).await;
-    let listener = listener.map_err(|error| anyhow!(ports::explain("--listen", options.listen, &error)))?;
-    let mds = Mds::start(env.clone(), Arc::clone(&transport), db.clone(), config(&options.tuning)).await?;
-    let server = Arc::new(
-        Server::new(env.clone(), transport, limits, mds.plain_programs())
-            .with_secure(key, mds.secure_programs()),
-    );
-    tracing::info!(listen = %listener.local_addr(), data = %options.data_dir.display(), "metadata server ready");
-    tell_exports(&mds, &options);
-    env.spawn.spawn(Box::pin(Arc::clone(&server).serve(listener)));
-    if let Some(listener) = scraped {
-        let source = MdsSource { mds: Arc::clone(&mds), server: Arc::clone(&server) };
-        metrics::serve(listener, Arc::new(source))?;
-    }
+    let begun = begin(&env, &transport, &place, &db, (&options, key)).await;
+    let server = match begun {
+        Ok((mds, server)) => {
+            source.serves(MdsSource { mds, server: Arc::clone(&server) });
+            server
+        }
+        Err(error) => {
+            // Another one may be able to: it does not wait until this one has been silent for long, which, started again
+            // each second, it never is.
+            if let Err(error) = db.close().await {
+                tracing::warn!(%error, "the metadata store is not closed");
+            }
+            return Err(error);
+        }
+    };
     supervised::ready();
     let why = tokio::select! {
         why = stop::requested(options.child.stop_with_stdin) => why?,
@@ -71,16 +77,45 @@ pub(crate) async fn run(options: cli::Mds) -> Result<()> {
     Ok(())
 }
 
+/// Begins to serve the file system in `db`.
+async fn begin(
+    env: &Env,
+    transport: &Arc<dyn Transport>,
+    place: &Place,
+    db: &Database,
+    (options, key): (&cli::Mds, ClusterKey),
+) -> Result<(Arc<Mds>, Arc<Server>)> {
+    place.check_room(db)?;
+    look_inside(place, db, options).await?;
+    let listener = listen(&**transport, options).await?;
+    let mds = Mds::start(env.clone(), Arc::clone(transport), db.clone(), config(&options.tuning)).await?;
+    let server = Server::new(env.clone(), Arc::clone(transport), Limits::default(), mds.plain_programs());
+    let server = Arc::new(server.with_secure(key, mds.secure_programs()));
+    tracing::info!(listen = %listener.local_addr(), data = %options.data_dir.display(), "metadata server ready");
+    tell_exports(&mds, options);
+    env.spawn.spawn(Box::pin(Arc::clone(&server).serve(listener)));
+    Ok((mds, server))
+}
+
+async fn listen(transport: &dyn Transport, options: &cli::Mds) -> Result<Box<dyn Listener>> {
+    let listener = transport.listen(options.listen).await;
+    listener.map_err(|error| anyhow!(ports::explain("--listen", options.listen, &error)))
+}
+
 /// Nobody asks a unit's first start whether it may make a file system, and a device that is not mounted looks like one. So
 /// it says what it does, but to `up`, which remembers whether there was one.
 fn look(place: &Place, options: &cli::Mds) -> Result<()> {
     options.store.fits(options.standby)?;
     let told = [options.key.as_deref(), options.config.as_deref()];
-    let is_there = place.check_found(options.existing, &told)?;
-    if !is_there && !options.child.stop_with_stdin {
+    place.check_found(options.existing, &told).map(drop)
+}
+
+/// The same of what is in the store: a name in a cluster may be mistyped, and a first start may have ended too early.
+async fn look_inside(place: &Place, db: &Database, options: &cli::Mds) -> Result<()> {
+    if !place.has_file_system(db, options.existing).await? && !options.child.stop_with_stdin {
         tracing::warn!(
             place = place.name(),
-            "there is no metadata: a new file system is made. If there was one, stop this server: is the device mounted? Else say --existing (key `existing`) from now on"
+            "there is no metadata: a new file system is made. If there was one, stop this server: is the device mounted, or the name another one? Else say --existing (key `existing`) from now on"
         );
     }
     Ok(())
@@ -144,6 +179,12 @@ fn tell_exports(mds: &Mds, options: &cli::Mds) {
         let networks: Vec<String> = export.rules.iter().map(|rule| rule.network.to_string()).collect();
         let to = if networks.is_empty() { "nobody".to_owned() } else { networks.join(" ") };
         tracing::info!(path = export.path, to, "exported");
+    }
+    if exports.iter().all(|export| export.rules.is_empty()) {
+        tracing::warn!(
+            "nobody may mount anything, not even this host: `sluice export add / --client NETWORK`"
+        );
+        return;
     }
     let loopback = |rule: &Rule| Network::LOOPBACK.iter().any(|own| own.covers(&rule.network));
     if exports.iter().all(|export| export.rules.iter().all(loopback)) {

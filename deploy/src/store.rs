@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use sluice_env::Env;
-use sluice_kv::{Database, EmbeddedOptions, FoundationOptions, KvError, Room, Tls};
+use sluice_kv::{Database, EmbeddedOptions, FoundationOptions, KvError, Room, RunLimits, Tls};
+use sluice_namespace::{FsError, Namespace};
 
 use crate::cli::{Store, StoreKind};
 use crate::durability;
@@ -181,17 +182,36 @@ impl Place {
         self.options.kind() == StoreKind::Foundationdb || Database::is_embedded(&self.metadata())
     }
 
+    fn missing(&self) -> String {
+        let (place, is_it) = match self.options.kind() {
+            StoreKind::Embedded => (self.name(), "is the device mounted?"),
+            StoreKind::Foundationdb => (self.name(), "is it the right --fdb-name and cluster file?"),
+        };
+        format!(
+            "{place}: the metadata is not there: {is_it} (if it is lost: sluice meta load; a new file system is made without --existing, or by sluice up in another --data-dir)"
+        )
+    }
+
+    /// Whether a file system is in the opened store. Refuses to begin one where there was one (`existing`).
+    pub(crate) async fn has_file_system(&self, db: &Database, existing: bool) -> Result<bool> {
+        let found = db.run_read::<_, FsError, _>(RunLimits::default(), |txn| {
+            Box::pin(async move { Ok(Namespace::load(&txn).await?.is_some()) })
+        });
+        let found = found.await?;
+        if existing && !found {
+            bail!(self.missing());
+        }
+        Ok(found)
+    }
+
     /// Refuses to begin a file system where there was one (`existing`), and among things that are not ours (but for `own`,
     /// which this server was told of). True if a file system is there.
     pub(crate) fn check_found(&self, existing: bool, own: &[Option<&Path>]) -> Result<bool> {
         if self.is_there() {
             return Ok(true);
         }
-        let place = self.name();
         if existing {
-            bail!(
-                "{place}: the metadata is not there: is the device mounted? (if it is lost: sluice meta load; a new file system is made without --existing, or by sluice up in another --data-dir)"
-            );
+            bail!(self.missing());
         }
         if let Some(name) = self.foreign(own)? {
             bail!(
@@ -385,6 +405,22 @@ mod tests {
         for existing in [true, false] {
             assert!(place.check_found(existing, &[]).unwrap());
         }
+    }
+
+    /// As after a first start that ended too early, or under a name that was mistyped.
+    #[tokio::test]
+    async fn a_store_without_a_file_system_is_none() {
+        let (env, dir) = (Env::system(), tempfile::tempdir().unwrap());
+        let place = Place::new(dir.path(), &Store::default());
+        let db = place.open(&env).await.unwrap();
+        assert!(!place.has_file_system(&db, false).await.unwrap());
+        let refused = place.has_file_system(&db, true).await.unwrap_err().to_string();
+        assert!(refused.contains("is the device mounted?"), "{refused}");
+        let transport = std::sync::Arc::new(sluice_rpc::Tcp);
+        sluice_mds::Mds::start(env, transport, db.clone(), sluice_mds::Config::default()).await.unwrap();
+        assert!(place.has_file_system(&db, true).await.unwrap());
+        let foundation = Place::new(dir.path(), &in_cluster("typo"));
+        assert!(foundation.missing().contains("right --fdb-name"), "{}", foundation.missing());
     }
 
     #[test]

@@ -111,6 +111,18 @@ fn refused(arguments: &[&str]) -> String {
     said
 }
 
+#[test]
+fn a_port_that_is_taken_is_told_before_anything_is_begun() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = dir.path().join("cluster.key");
+    assert!(sluice(&["key", "new", key.to_str().unwrap()]).status.success());
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = taken.local_addr().unwrap().to_string();
+    let said = refused(&["mds", "--data-dir", dir.path().to_str().unwrap(), "--listen", &at]);
+    assert!(said.contains("choose another port with --listen"), "{said}");
+    assert!(!dir.path().join("metadata").exists(), "{said}");
+}
+
 /// What a restart finds where its device was: nothing, or other things. None of it becomes a file system.
 #[test]
 fn no_file_system_is_made_where_one_may_have_been() {

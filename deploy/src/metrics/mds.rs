@@ -1,7 +1,7 @@
 //! What a metadata server shows.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use anyhow::Result;
 use prometheus_client::collector::Collector;
@@ -19,6 +19,43 @@ const NFS4_PROGRAM: u32 = 100_003;
 pub(crate) struct MdsSource {
     pub(crate) mds: Arc<Mds>,
     pub(crate) server: Arc<Server>,
+}
+
+/// A server that may have to wait for another to end before it serves.
+#[derive(Default)]
+pub(crate) struct Waiting(OnceLock<MdsSource>);
+
+impl Waiting {
+    /// It serves from now on.
+    pub(crate) fn serves(&self, source: MdsSource) {
+        drop(self.0.set(source));
+    }
+}
+
+impl Source for Waiting {
+    fn snapshot(&self) -> BoxFuture<'_, Result<Box<dyn Collector>, String>> {
+        match self.0.get() {
+            Some(source) => source.snapshot(),
+            None => Box::pin(async { Ok(Box::new(Idle) as Box<dyn Collector>) }),
+        }
+    }
+}
+
+/// What such a server shows meanwhile.
+#[derive(Debug)]
+struct Idle;
+
+impl Collector for Idle {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        runs(&mut Page(encoder), crate::VERSION, false)
+    }
+}
+
+fn runs(page: &mut Page<'_>, version: &str, serves: bool) -> fmt::Result {
+    let version = vec![("version", version.to_owned())];
+    page.gauge("sluice_mds_info", In::Things, "Which software runs", [(version, 1u64)])?;
+    let help = "1 while it answers clients; 0 while it waits for another metadata server to end";
+    page.gauge("sluice_mds_serving", In::Things, help, one(u64::from(serves)))
 }
 
 impl Source for MdsSource {
@@ -43,8 +80,7 @@ struct Snapshot {
 impl Collector for Snapshot {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let (mut page, all) = (Page(encoder), &self.all);
-        let version = vec![("version", all.version.clone())];
-        page.gauge("sluice_mds_info", In::Things, "Which software runs", [(version, 1u64)])?;
+        runs(&mut page, &all.version, true)?;
         let help = "1 while clients reclaim after a restart";
         page.gauge("sluice_mds_grace", In::Things, help, one(u64::from(all.in_grace)))?;
         contents(&mut page, all)?;

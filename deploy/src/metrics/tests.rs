@@ -13,7 +13,7 @@ use sluice_xdr::Writer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::ds::DsSource;
-use super::mds::MdsSource;
+use super::mds::{MdsSource, Waiting};
 use super::*;
 
 const ANY: ([u8; 4], u16) = ([127, 0, 0, 1], 0);
@@ -45,10 +45,15 @@ impl World {
         let data = Arc::new(DataServer::start(env, Arc::new(Tcp), config).await.unwrap());
         let ds = data.local_addr();
         let any = || bind(Some(ANY.into())).unwrap().unwrap();
+        let waiting = Arc::new(Waiting::default());
         let metrics = [
-            serve(any(), Arc::new(MdsSource { mds, server })).unwrap(),
+            serve(any(), Arc::clone(&waiting) as Arc<dyn Source>).unwrap(),
             serve(any(), Arc::new(DsSource(data))).unwrap(),
         ];
+        let meanwhile = scraped(metrics[0]).await.samples;
+        assert_eq!((meanwhile["sluice_mds_serving"], meanwhile.len()), (0.0, 2));
+        waiting.serves(MdsSource { mds, server });
+        assert_eq!(scraped(metrics[0]).await.samples["sluice_mds_serving"], 1.0);
         Self { mds: at, ds, metrics, _dir: dir }
     }
 

@@ -32,7 +32,9 @@ pub(crate) enum LinkError {
     RegisterAgain,
     #[error("it refuses this store: {0} ({1:?})")]
     Refused(String, ctl_status),
-    #[error("an older incarnation of it answered")]
+    #[error(
+        "its metadata is older than what this store has obeyed: a backup, or a copy, that was not loaded by `sluice meta load`? (or a metadata server that was replaced answered)"
+    )]
     Old,
     #[error("{0}")]
     Store(#[from] sluice_store::StoreError),

@@ -216,7 +216,7 @@ impl Admin {
                 Some(policy) => Some(policy),
                 None => {
                     return refuse(format!(
-                        "no policy is called {text}: default, small, wide or wide-any, with copies as in wide,mirrors=2, and with small files kept in the metadata as in default,inline=16KiB (at most 64KiB, or off)"
+                        "no policy is called {text}: default, small, wide or wide-any, with copies (1 to 36) as in wide,mirrors=2, and with small files kept in the metadata as in default,inline=16KiB (at most 64KiB, or off)"
                     ));
                 }
             }

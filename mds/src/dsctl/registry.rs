@@ -118,6 +118,13 @@ pub(crate) struct StoreView {
     pub(crate) missing: BTreeSet<(DataFileId, u16)>,
 }
 
+impl StoreView {
+    /// The host that it runs on, as its first address tells.
+    pub(crate) fn host(&self) -> Option<IpAddr> {
+        self.addresses.first().map(SocketAddr::ip)
+    }
+}
+
 impl Registry {
     /// The data servers and keys that earlier incarnations knew.
     ///

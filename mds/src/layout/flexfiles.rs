@@ -159,7 +159,7 @@ mod tests {
 
     fn layout(shape: Shape, mirrors: u8, stores: u16) -> Layout {
         let candidates: Vec<_> =
-            (1..=stores).map(|n| Candidate { store: StoreId(n), free_bytes: 1 << 40 }).collect();
+            (1..=stores).map(|n| Candidate { store: StoreId(n), free_bytes: 1 << 40, host: None }).collect();
         place(DataFileId(u64::MAX), LayoutPolicy { shape, mirrors, inline: 0 }, &candidates, 5, 64 << 20)
             .unwrap()
     }

@@ -295,7 +295,8 @@ mod tests {
 
     #[test]
     fn only_data_files_with_bytes_are_said_to_be_there() {
-        let stores: Vec<_> = (1..=4).map(|n| Candidate { store: StoreId(n), free_bytes: 1 << 40 }).collect();
+        let stores: Vec<_> =
+            (1..=4).map(|n| Candidate { store: StoreId(n), free_bytes: 1 << 40, host: None }).collect();
         let policy = LayoutPolicy { shape: Shape::Default, mirrors: 2, inline: 0 };
         let mut layout = place(DataFileId(1), policy, &stores, 0, 64 << 20).unwrap();
         written_to(&mut layout, 1);

@@ -99,17 +99,18 @@ pub(crate) struct Candidates {
     pub(crate) placing: Placing,
 }
 
-/// The data servers that take new files, in the order of their stores.
+/// The data servers that take new files, in an order in which neighbours are on different hosts, if there are several.
 pub(crate) fn candidates(mds: &Mds) -> Candidates {
     // Before any of them is looked at: one that is drained from now on waits for this choice, or is not in it.
     let placing = mds.data_servers.placing();
     let usable = mds.data_servers.all().into_iter().filter(|store| store.serves() && store.takes_new());
-    let list = usable
+    let mut list: Vec<Candidate> = usable
         .map(|store| {
-            let free_bytes = store.update(|view| view.capacity.free_bytes);
-            Candidate { store: store.id, free_bytes }
+            let (free_bytes, host) = store.update(|view| (view.capacity.free_bytes, view.host()));
+            Candidate { store: store.id, free_bytes, host }
         })
         .collect();
+    placement::interleave(&mut list);
     Candidates { list, placing }
 }
 

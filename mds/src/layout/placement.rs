@@ -1,6 +1,9 @@
 //! Which data servers a new file gets. Pure: the same candidates, policy and turn give the same layout.
 //! docs/DESIGN §6.
 
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
 use sluice_namespace::{Component, DataFile, DataFileId, Layout, LayoutPolicy, Shape, StoreId};
 
 /// Unit of coarse stripes: clients that know no stripes take each unit as a segment of its own, one
@@ -18,9 +21,39 @@ const DEFAULT_WIDTH: usize = 8;
 pub(crate) struct Candidate {
     pub(crate) store: StoreId,
     pub(crate) free_bytes: u64,
+    /// Where it runs: what is on one host goes with it. `None`: alone, as far as is known.
+    pub(crate) host: Option<IpAddr>,
 }
 
-/// The layout of a new file. `candidates` in ascending order of their stores; `turn` advances by one per
+/// Puts those of one host as far from each other as can be: neighbours are the mirrors of one file.
+pub(crate) fn interleave(candidates: &mut [Candidate]) {
+    let mut on: BTreeMap<IpAddr, u64> = BTreeMap::new();
+    for host in candidates.iter().filter_map(|candidate| candidate.host) {
+        *on.entry(host).or_default() += 1;
+    }
+    if on.len() < 2 || on.values().all(|count| *count == 1) {
+        return;
+    }
+    let mut passed: BTreeMap<IpAddr, u64> = BTreeMap::new();
+    candidates.sort_by_cached_key(|candidate| {
+        let count = candidate.host.and_then(|host| on.get(&host)).copied().unwrap_or(1);
+        let before = candidate.host.map_or(0, |host| {
+            let passed = passed.entry(host).or_default();
+            *passed += 1;
+            *passed - 1
+        });
+        // The middle of its part of the circle, which those of a host share evenly.
+        ((2 * before + 1) << 32) / (2 * count)
+    });
+}
+
+/// Those of other hosts than these, if there are any.
+pub(crate) fn elsewhere(candidates: Vec<Candidate>, hosts: &[IpAddr]) -> Vec<Candidate> {
+    let apart = |candidate: &Candidate| candidate.host.is_none_or(|host| !hosts.contains(&host));
+    if candidates.iter().any(apart) { candidates.into_iter().filter(apart).collect() } else { candidates }
+}
+
+/// The layout of a new file. `candidates` in the same order each time; `turn` advances by one per
 /// file; `first` is where the wide part of a default file begins. `None`: fewer candidates than mirrors.
 pub(crate) fn place(
     id: DataFileId,
@@ -33,7 +66,7 @@ pub(crate) fn place(
     if candidates.len() < mirrors {
         return None;
     }
-    let wheel = Wheel::at(candidates, turn);
+    let wheel = Wheel::of(candidates, turn);
     let all = candidates.len().min(Component::MAX_SLOTS / mirrors).max(1);
     let whole = |unit, width| vec![wheel.component(0..u64::MAX, unit, (width, mirrors), 0)];
     let components = match policy.shape {
@@ -83,7 +116,7 @@ pub(crate) fn again(id: DataFileId, old: &Layout) -> Layout {
 /// A component that no client has seen, with data servers that take no new files replaced; all else stays.
 /// `None`: not enough candidates.
 pub(crate) fn repaired(component: &Component, candidates: &[Candidate], turn: u64) -> Option<Component> {
-    let wheel = Wheel::at(candidates, turn);
+    let wheel = Wheel::of(candidates, turn);
     let usable = |file: &DataFile| candidates.iter().any(|candidate| candidate.store == file.store);
     let mut new = Component { handed_out: false, ..component.clone() };
     let mut next = 0;
@@ -91,8 +124,7 @@ pub(crate) fn repaired(component: &Component, candidates: &[Candidate], turn: u6
         let mut taken: Vec<StoreId> =
             column.iter().filter(|file| usable(file)).map(|file| file.store).collect();
         for file in column.iter_mut().filter(|file| !usable(file)) {
-            // A whole turn of the wheel meets every candidate.
-            let free = (next..next + wheel.len()).find(|at| !taken.contains(&wheel.store(*at)))?;
+            let free = wheel.next(next, &taken)?;
             next = free + 1;
             file.store = wheel.store(free);
             taken.push(file.store);
@@ -117,7 +149,7 @@ struct Wheel<'a> {
 }
 
 impl<'a> Wheel<'a> {
-    fn at(candidates: &'a [Candidate], turn: u64) -> Self {
+    fn of(candidates: &'a [Candidate], turn: u64) -> Self {
         Self { candidates, start: start(candidates, turn) }
     }
 
@@ -125,9 +157,27 @@ impl<'a> Wheel<'a> {
         self.candidates.len()
     }
 
+    fn at(&self, at: usize) -> Option<&Candidate> {
+        self.candidates.get((self.start + at) % self.len().max(1))
+    }
+
     fn store(&self, at: usize) -> StoreId {
-        let at = (self.start + at) % self.len().max(1);
-        self.candidates.get(at).map(|candidate| candidate.store).unwrap_or_default()
+        self.at(at).map(|candidate| candidate.store).unwrap_or_default()
+    }
+
+    fn host(&self, at: usize) -> Option<IpAddr> {
+        self.at(at).and_then(|candidate| candidate.host)
+    }
+
+    /// The first from here on that is none of `taken`, on a host of its own if there is one left.
+    fn next(&self, from: usize, taken: &[StoreId]) -> Option<usize> {
+        let of = |store| self.candidates.iter().find(|candidate| candidate.store == store);
+        let hosts: Vec<IpAddr> = taken.iter().filter_map(|store| of(*store)?.host).collect();
+        // A whole turn of the wheel meets every candidate.
+        let turn = from..from + self.len();
+        let free = || turn.clone().filter(|at| !taken.contains(&self.store(*at)));
+        let apart = |at: &usize| self.host(*at).is_none_or(|host| !hosts.contains(&host));
+        free().find(apart).or_else(|| free().next())
     }
 
     /// The mirrors of a column are neighbours, and those of the next column begin one further: the load of
@@ -139,7 +189,15 @@ impl<'a> Wheel<'a> {
         (width, mirrors): (usize, usize),
         from: usize,
     ) -> Component {
-        let at = (0..width).flat_map(|column| (0..mirrors).map(move |mirror| from + column + mirror));
+        let mut stores = Vec::with_capacity(width * mirrors);
+        for column in 0..width {
+            let (begin, mut next) = (stores.len(), from + column);
+            for _ in 0..mirrors {
+                let at = self.next(next, stores.get(begin..).unwrap_or_default()).unwrap_or(next);
+                stores.push(self.store(at));
+                next = at + 1;
+            }
+        }
         Component {
             start: bytes.start,
             end: bytes.end,
@@ -147,7 +205,7 @@ impl<'a> Wheel<'a> {
             width: u16::try_from(width).unwrap_or(1),
             mirrors: u16::try_from(mirrors).unwrap_or(1),
             handed_out: false,
-            slots: at.map(|at| DataFile { store: self.store(at), ..DataFile::default() }).collect(),
+            slots: stores.into_iter().map(|store| DataFile { store, ..DataFile::default() }).collect(),
         }
     }
 }
@@ -179,7 +237,7 @@ pub(crate) fn start(candidates: &[Candidate], turn: u64) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::{BTreeMap, BTreeSet};
+    use std::collections::BTreeSet;
 
     use proptest::prelude::*;
 
@@ -188,7 +246,7 @@ mod tests {
     const FIRST: u64 = 64 << 20;
 
     fn stores(n: u16) -> Vec<Candidate> {
-        (1..=n).map(|n| Candidate { store: StoreId(n), free_bytes: 1 << 40 }).collect()
+        (1..=n).map(|n| Candidate { store: StoreId(n), free_bytes: 1 << 40, host: None }).collect()
     }
 
     fn policy(shape: Shape, mirrors: u8) -> LayoutPolicy {
@@ -273,6 +331,84 @@ mod tests {
         }
     }
 
+    /// Devices of hosts that were added one host after the other.
+    fn hosts(devices: &[u8]) -> Vec<Candidate> {
+        let each = (0..).zip(devices).flat_map(|(host, count)| (0..*count).map(move |_| host));
+        let mut all: Vec<Candidate> = (1..)
+            .zip(each)
+            .map(|(n, host)| Candidate {
+                store: StoreId(n),
+                free_bytes: 1 << 40,
+                host: Some(IpAddr::from([10, 0, 0, host])),
+            })
+            .collect();
+        interleave(&mut all);
+        all
+    }
+
+    fn host_of(candidates: &[Candidate], store: StoreId) -> IpAddr {
+        candidates.iter().find(|candidate| candidate.store == store).and_then(|found| found.host).unwrap()
+    }
+
+    #[test]
+    fn mirrors_are_on_different_hosts() {
+        for devices in [&[4, 4][..], &[4, 4, 4], &[3, 1, 2], &[4, 1], &[1, 5, 1, 1]] {
+            let candidates = hosts(devices);
+            let mut held = BTreeMap::new();
+            for shape in [Shape::Small, Shape::Default, Shape::Wide, Shape::WideAny] {
+                for turn in 0..840 {
+                    let layout = placed(shape, 2, &candidates, turn);
+                    for column in layout.columns() {
+                        let of: BTreeSet<_> =
+                            column.iter().map(|file| host_of(&candidates, file.store)).collect();
+                        assert_eq!(of.len(), 2, "{devices:?} {shape:?} {turn} {column:?}");
+                    }
+                    let first = layout.components[0].slots.iter();
+                    first.for_each(|file| *held.entry(file.store).or_insert(0u32) += 1);
+                }
+            }
+            // Hosts alike share the load evenly.
+            if devices.windows(2).all(|pair| pair[0] == pair[1]) {
+                assert_eq!(held.values().min(), held.values().max(), "{devices:?} {held:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn one_host_has_all_mirrors_where_there_is_no_other() {
+        let candidates = hosts(&[3]);
+        assert!(candidates.windows(2).all(|pair| pair[0].store < pair[1].store));
+        assert!(mirrors_are_apart(&placed(Shape::Default, 3, &candidates, 1)));
+        // Two hosts for three mirrors.
+        let candidates = hosts(&[2, 2]);
+        for turn in 0..8 {
+            let layout = placed(Shape::Wide, 3, &candidates, turn);
+            assert!(mirrors_are_apart(&layout));
+            let column = layout.columns().next().unwrap();
+            let of: BTreeSet<_> = column.iter().map(|file| host_of(&candidates, file.store)).collect();
+            assert_eq!(of.len(), 2);
+        }
+    }
+
+    #[test]
+    fn what_takes_the_place_of_a_mirror_is_on_another_host_than_the_one_that_is_left() {
+        let candidates = hosts(&[2, 2, 2]);
+        for turn in 0..24 {
+            let layout = placed(Shape::Small, 2, &candidates, turn);
+            let gone = layout.components[0].slots[0].store;
+            let left: Vec<_> =
+                candidates.iter().filter(|candidate| candidate.store != gone).copied().collect();
+            let new = repaired(&layout.components[0], &left, turn + 1).unwrap();
+            let of: BTreeSet<_> = new.slots.iter().map(|file| host_of(&candidates, file.store)).collect();
+            assert_eq!(of.len(), 2, "{new:?}");
+            let stays = host_of(&candidates, layout.components[0].slots[1].store);
+            let free = elsewhere(left.clone(), &[stays]);
+            assert!(!free.is_empty() && free.iter().all(|candidate| candidate.host != Some(stays)));
+        }
+        let all = hosts(&[2]);
+        assert_eq!(elsewhere(all.clone(), &[IpAddr::from([10, 0, 0, 0])]), all, "rather there than nowhere");
+    }
+
     fn shapes() -> impl Strategy<Value = Shape> {
         prop_oneof![Just(Shape::Default), Just(Shape::Small), Just(Shape::Wide), Just(Shape::WideAny)]
     }
@@ -297,7 +433,7 @@ mod tests {
         ) {
             let candidates: Vec<_> = (1..)
                 .zip(&free)
-                .map(|(n, free)| Candidate { store: StoreId(n), free_bytes: *free })
+                .map(|(n, free)| Candidate { store: StoreId(n), free_bytes: *free, host: None })
                 .collect();
             let layout = place(DataFileId(1), policy(shape, mirrors), &candidates, turn, first);
             prop_assert_eq!(layout.is_some(), candidates.len() >= usize::from(mirrors.max(1)));

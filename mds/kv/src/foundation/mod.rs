@@ -468,8 +468,12 @@ impl Store for Foundation {
         };
         match self.env.clock.timeout(CLOSING, ends).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "the next metadata server has to wait until this one is silent"),
-            Err(_) => tracing::warn!("the FoundationDB cluster does not answer: ended without waiting for it"),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "the next metadata server has to wait until this one is silent")
+            }
+            Err(_) => {
+                tracing::warn!("the FoundationDB cluster does not answer: ended without waiting for it")
+            }
         }
         Ok(())
     }

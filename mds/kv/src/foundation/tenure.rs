@@ -17,8 +17,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Weak;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use foundationdb::options::TransactionOption;

@@ -114,7 +114,7 @@ mod tests {
 
     fn layout() -> Layout {
         let candidates: Vec<_> =
-            (1..=4).map(|n| Candidate { store: StoreId(n), free_bytes: 1 << 40 }).collect();
+            (1..=4).map(|n| Candidate { store: StoreId(n), free_bytes: 1 << 40, host: None }).collect();
         place(DataFileId(1), LayoutPolicy { shape: Shape::Wide, mirrors: 2, inline: 0 }, &candidates, 0, 0)
             .unwrap()
     }

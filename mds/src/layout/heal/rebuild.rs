@@ -159,6 +159,13 @@ pub(super) fn free_for(candidates: &[Candidate], column: &[DataFile], row: Optio
     candidates.iter().filter(|candidate| !has(candidate.store) && !gets(candidate.store)).copied().collect()
 }
 
+/// Of these, data servers on other hosts than the column's other mirrors, if there are any: what `goes` does not count.
+pub(super) fn beside(mds: &Mds, free: Vec<Candidate>, column: &[DataFile], goes: StoreId) -> Vec<Candidate> {
+    let stay = column.iter().filter(|file| file.store != goes);
+    let hosts = stay.filter_map(|file| mds.data_servers.get(file.store)?.update(|view| view.host()));
+    placement::elsewhere(free, &hosts.collect::<Vec<_>>())
+}
+
 /// What is to take the place of a data file.
 fn planned(row: Option<&Heal>, file: &DataFile) -> Option<DataFile> {
     row.and_then(|row| row.replacement(file.slot)).filter(|_| file.moving)
@@ -180,7 +187,7 @@ pub(crate) fn places<'a>(
         for file in files.iter().filter(|file| needs_place(mds, file, row, goes)) {
             let mut free = free_for(candidates, files, row);
             free.retain(|candidate| candidate.store != goes && !taken.contains(&candidate.store));
-            let free = with_room(free, bytes);
+            let free = beside(mds, with_room(free, bytes), files, goes);
             if let Some(chosen) = free.get(placement::start(&free, turn(mds))) {
                 taken.push(chosen.store);
                 places.push((file.slot, chosen.store));

@@ -10,7 +10,7 @@ use sluice_state::Time;
 
 use super::job::{Outcome, look};
 use super::plan::{Pair, Plan};
-use super::rebuild::free_for;
+use super::rebuild::{beside, free_for};
 use crate::dsctl::resync;
 use crate::layout::placement::{self, Candidate};
 use crate::layout::{candidates, garbage, turn};
@@ -135,6 +135,7 @@ async fn elsewhere(mds: &Arc<Mds>, inode: &Inode, pair: &Pair, bytes: u64) -> Re
     let mut free = free_for(&chosen.list, column, Some(&row));
     let full = |store| mds.heals.full.has(key.fileid, store, mds.now());
     free.retain(|candidate| candidate.free_bytes >= bytes && !full(candidate.store));
+    let free = beside(mds, free, column, pair.old.store);
     let Some(found) = free.get(placement::start(&free, turn(mds))) else { return Ok(false) };
     tracing::info!(
         file = key.fileid.0,
@@ -212,7 +213,7 @@ mod tests {
 
     #[test]
     fn who_has_room_is_preferred_and_without_any_who_has_most() {
-        let of = |store, free_bytes| Candidate { store: StoreId(store), free_bytes };
+        let of = |store, free_bytes| Candidate { store: StoreId(store), free_bytes, host: None };
         let all = vec![of(1, 10), of(2, 30), of(3, 20)];
         assert_eq!(with_room(all.clone(), 20), [of(2, 30), of(3, 20)]);
         assert_eq!(with_room(all.clone(), 31), [of(2, 30)]);
