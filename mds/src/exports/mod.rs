@@ -29,8 +29,8 @@ pub(crate) const MOST: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Exports {
     now: RwLock<Arc<Table>>,
-    /// Held by who changes them.
-    changing: tokio::sync::Mutex<()>,
+    /// Held by who changes them. True: what is stored may be another table than this one.
+    changing: tokio::sync::Mutex<bool>,
 }
 
 impl Exports {

@@ -1,5 +1,6 @@
 //! Exports as clients of different addresses meet them: whole COMPOUNDs. RFC 8881 §7.
 
+use sluice_kv::Faults;
 use sluice_mds::{Config, Network, Rule, Squash};
 use sluice_xdr::control::*;
 use sluice_xdr::nfs4::*;
@@ -583,5 +584,28 @@ fn a_squashed_root_reclaims_only_what_it_may_open() {
             assert_eq!(a.status(reclaim(&secret, access)).await, nfsstat4::NFS4ERR_ACCESS);
         }
         a.ok(reclaim(&own, BOTH)).await;
+    });
+}
+
+/// As a cluster answers that recovers just then.
+#[test]
+fn a_change_whose_end_is_not_known_is_looked_up_before_the_next_one() {
+    simulate(31, async |world: World| {
+        let client = world.client("a").await;
+        client.mkdir("/", "d").await;
+        let (wide, narrow) = (rule("0.0.0.0/0"), rule("10.9.0.0/16"));
+        add(&world, "/d", std::slice::from_ref(&wide)).await;
+        let set = async |rules: &[ctl_rule]| change(&world, ctl_export_action::EXPORT_SET, "/d", rules).await;
+        // As often as it is tried, nobody is told; it is made all the same.
+        world.db.set_faults(Faults { unknown_applied: 1.0, ..Faults::NONE });
+        assert!(set(std::slice::from_ref(&narrow)).await.is_err());
+        world.db.set_faults(Faults::NONE);
+        let again = change(&world, ctl_export_action::EXPORT_REMOVE, "/d", &[]).await;
+        assert!(again.unwrap_err().contains("look again"));
+        let known = exports(&world).await.exports;
+        let there: Vec<_> = known.iter().filter(|export| &export.path[..] == b"/d").collect();
+        assert_eq!((there.len(), &there[0].rules[..]), (1, std::slice::from_ref(&narrow)));
+        take(&world, "/d").await;
+        assert!(exports(&world).await.exports.iter().all(|export| &export.path[..] != b"/d"));
     });
 }

@@ -92,14 +92,23 @@ pub(crate) async fn cancel(mds: &Arc<Mds>, id: StoreId) -> Result<(), Refusal> {
         return no(format!("data server {} is not being drained", id.0));
     }
     mds.drains.ended(id);
-    mds.write(|mut txn| {
-        Box::pin(async move {
-            let store = row(&txn, id).await?;
-            cancel_drain(&mut txn, &store);
-            Ok(())
+    let (cancelled, _) = mds
+        .write_again(|mut txn| {
+            Box::pin(async move {
+                let store = row(&txn, id).await?;
+                let there = store.state != StoreState::Removed;
+                if there {
+                    cancel_drain(&mut txn, &store);
+                }
+                Ok(there)
+            })
         })
-    })
-    .await?;
+        .await?;
+    if !cancelled {
+        // By an attempt whose end nobody was told.
+        forget(mds, &handle).await;
+        return no(format!("data server {} is removed", id.0));
+    }
     handle.update(|view| view.intent = StoreState::Active);
     tracing::info!(data_server = id.0, "data server takes new files again");
     Ok(())
@@ -116,9 +125,13 @@ pub(crate) async fn remove(mds: &Arc<Mds>, id: StoreId) -> Result<Loss, Refusal>
         return no(format!("data server {0} is in use: drain it first, with `sluice ds drain {0}`", id.0));
     }
     let (done, _) = mds
-        .write(|mut txn| {
+        .write_again(|mut txn| {
             Box::pin(async move {
                 let store = row(&txn, id).await?;
+                if store.state == StoreState::Removed {
+                    // By an attempt whose end is not known.
+                    return Ok(true);
+                }
                 let done = drain(&txn, id).await?.is_some_and(|drain| drain.done);
                 if done {
                     remove_store(&mut txn, &store);
