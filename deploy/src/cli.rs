@@ -586,6 +586,7 @@ pub(crate) enum Meta {
     },
     /// Write everything, as of one moment, to a new FILE, while the file system is in use
     Dump {
+        /// `-` is standard output
         file: PathBuf,
         #[command(flatten)]
         reach: Reach,

@@ -9,7 +9,8 @@ use anyhow::{Context, Error, Result, anyhow, bail};
 use bytes::Bytes;
 use sluice_ds::Whereabouts;
 use sluice_env::{BoxFuture, Env};
-use sluice_rpc::{CallError, Client, ClusterKey, Connection, Credential, Tcp};
+use sluice_rpc::secure::SecureError;
+use sluice_rpc::{CallError, Client, ClusterKey, ConnectError, Connection, Credential, Tcp};
 use sluice_xdr::control::{SLUICE_ADMIN, SLUICE_ADMIN_V2};
 use sluice_xdr::{Decode, Encode, Reader, Writer};
 
@@ -63,6 +64,19 @@ impl Whereabouts for Name {
     }
 }
 
+/// What to look at.
+fn hint(error: &ConnectError) -> &'static str {
+    match error {
+        ConnectError::Secure { error: SecureError::KeyDiffers, .. } => {
+            "is --key (or --data-dir) that of this file system? (`sluice key fingerprint` compares it with the server's cluster.key)"
+        }
+        ConnectError::Secure { .. } => {
+            "is that the address of a metadata server? Something else listens there"
+        }
+        _ => "is the metadata server running?",
+    }
+}
+
 impl Admin {
     /// By a data directory on this host, or an address and a key.
     pub(crate) async fn reach(reach: &cli::Reach) -> Result<Self> {
@@ -99,7 +113,10 @@ impl Admin {
 
     pub(crate) async fn connect(address: SocketAddr, key: ClusterKey) -> Result<Self> {
         let client = Client::new(Env::system(), Arc::new(Tcp)).with_key(key);
-        let connection = client.dial(address).await.context("is the metadata server running?")?;
+        let connection = client.dial(address).await.map_err(|error| {
+            let hint = hint(&error);
+            Error::new(error).context(hint)
+        })?;
         Ok(Self { connection })
     }
 

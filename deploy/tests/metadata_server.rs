@@ -123,6 +123,31 @@ fn a_port_that_is_taken_is_told_before_anything_is_begun() {
     assert!(!dir.path().join("metadata").exists(), "{said}");
 }
 
+#[test]
+fn a_dump_can_be_piped_on_and_a_wrong_key_is_called_that() {
+    let (dir, beside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let text = |dir: &tempfile::TempDir, name| dir.path().join(name).to_str().unwrap().to_owned();
+    let key = text(&dir, "cluster.key");
+    let (other, dumped) = (text(&beside, "other.key"), text(&beside, "dumped"));
+    for key in [&key, &other] {
+        assert!(sluice(&["key", "new", key]).status.success());
+    }
+    let port = free_port();
+    let at = format!("127.0.0.1:{port}");
+    let (mut server, _log) = start(dir.path(), port);
+    let dump = sluice(&["meta", "dump", "-", "--mds", &at, "--key", &key]);
+    let wrong = sluice(&["status", "--mds", &at, "--key", &other]);
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert!(dump.status.success() && !dump.stdout.is_empty());
+    std::fs::write(&dumped, dump.stdout).unwrap();
+    let checked = sluice(&["meta", "check", "--file", &dumped]);
+    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
+    assert!(!Path::new("-").exists());
+    let said = String::from_utf8(wrong.stderr).unwrap();
+    assert!(said.contains("is --key (or --data-dir) that of this file system?"), "{said}");
+}
+
 /// What a restart finds where its device was: nothing, or other things. None of it becomes a file system.
 #[test]
 fn no_file_system_is_made_where_one_may_have_been() {

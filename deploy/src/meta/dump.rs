@@ -36,41 +36,78 @@ impl Heading {
     }
 }
 
-/// Writes rows. The file is there under its name only when it is whole.
+/// Standard output, in place of a file.
+const STDOUT: &str = "-";
+
+/// Writes rows. The file is there under its name only when it is whole; what is piped on ends without its end if it is not.
 pub(super) struct Writer {
-    out: BufWriter<File>,
-    to: PathBuf,
-    partial: PathBuf,
+    out: BufWriter<Box<dyn Write + Send>>,
+    /// `None`: standard output.
+    file: Option<Partial>,
     block: BytesMut,
     in_block: u32,
     rows: u64,
     bytes: u64,
 }
 
-impl Writer {
+/// A file that is not whole yet.
+struct Partial {
+    open: File,
+    path: PathBuf,
+    to: PathBuf,
+}
+
+pub(super) fn is_stdout(to: &Path) -> bool {
+    to == Path::new(STDOUT)
+}
+
+impl Partial {
     /// Nobody but its owner may read it: who can, can read every file (it holds the capability keys).
-    pub(super) fn create(to: &Path, heading: &Heading) -> Result<Self> {
+    fn create(to: &Path) -> Result<Self> {
         ensure!(!to.exists(), "{} exists already: choose another name", to.display());
-        let mut partial = to.as_os_str().to_owned();
-        partial.push(".partial");
-        let partial = PathBuf::from(partial);
+        let mut path = to.as_os_str().to_owned();
+        path.push(".partial");
+        let path = PathBuf::from(path);
         // Of a dump that was broken off. Somebody else may have made it readable, so it is not written into.
-        match std::fs::remove_file(&partial) {
+        match std::fs::remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
-                return Err(error).with_context(|| format!("cannot remove {}", partial.display()));
+                return Err(error).with_context(|| format!("cannot remove {}", path.display()));
             }
             _ => {}
         }
-        let file = OpenOptions::new()
+        let open = OpenOptions::new()
             .write(true)
             .create_new(true)
             .mode(0o600)
-            .open(&partial)
-            .with_context(|| format!("cannot write {}", partial.display()))?;
+            .open(&path)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Self { open, path, to: to.to_owned() })
+    }
+
+    /// It is on the disk, under its name.
+    fn finish(self) -> Result<()> {
+        self.open.sync_all().with_context(|| format!("cannot write {}", self.path.display()))?;
+        std::fs::rename(&self.path, &self.to)
+            .with_context(|| format!("cannot rename {} to {}", self.path.display(), self.to.display()))?;
+        let folder = self.to.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new("."));
+        File::open(folder)
+            .and_then(|folder| folder.sync_all())
+            .with_context(|| format!("cannot sync {}", folder.display()))
+    }
+}
+
+impl Writer {
+    /// Of a file that is not there yet, or of standard output (`-`).
+    pub(super) fn create(to: &Path, heading: &Heading) -> Result<Self> {
+        let file = if is_stdout(to) { None } else { Some(Partial::create(to)?) };
+        let out: Box<dyn Write + Send> = match &file {
+            Some(file) => Box::new(file.open.try_clone().context("cannot open the dump twice")?),
+            None => Box::new(std::io::stdout()),
+        };
         let mut writer = Self {
-            out: BufWriter::new(file),
-            to: to.to_owned(),
-            partial,
+            out: BufWriter::new(out),
+            file,
             block: BytesMut::with_capacity(LARGEST),
             in_block: 0,
             rows: 0,
@@ -114,26 +151,27 @@ impl Writer {
 
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.bytes += bytes.len() as u64;
-        self.out.write_all(bytes).with_context(|| format!("cannot write {}", self.partial.display()))
+        let name = self.name();
+        self.out.write_all(bytes).with_context(|| format!("cannot write {name}"))
     }
 
-    /// Ends the file, on the disk; rows and bytes written.
+    fn name(&self) -> String {
+        let to_stdout = || "to standard output".to_owned();
+        self.file.as_ref().map_or_else(to_stdout, |file| file.path.display().to_string())
+    }
+
+    /// Ends it, on the disk if it is a file; rows and bytes written.
     pub(super) fn finish(mut self) -> Result<(u64, u64)> {
         if self.in_block > 0 {
             self.end_block()?;
         }
         // A block without rows ends it, and says how many there are.
         self.put(&self.rows.to_be_bytes(), 0)?;
-        let failed = || format!("cannot write {}", self.partial.display());
-        self.out.flush().with_context(failed)?;
-        self.out.get_ref().sync_all().with_context(failed)?;
-        std::fs::rename(&self.partial, &self.to)
-            .with_context(|| format!("cannot rename {} to {}", self.partial.display(), self.to.display()))?;
-        let folder = self.to.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let folder = folder.unwrap_or(Path::new("."));
-        File::open(folder)
-            .and_then(|folder| folder.sync_all())
-            .with_context(|| format!("cannot sync {}", folder.display()))?;
+        let name = self.name();
+        self.out.flush().with_context(|| format!("cannot write {name}"))?;
+        if let Some(file) = self.file {
+            file.finish()?;
+        }
         Ok((self.rows, self.bytes))
     }
 }

@@ -15,7 +15,7 @@ use sluice_namespace::{Check, FsError};
 
 use crate::cli;
 use crate::status::size;
-use dump::{Heading, Writer};
+use dump::{Heading, Writer, is_stdout};
 use owner::Owner;
 use progress::Progress;
 use source::Source;
@@ -105,6 +105,9 @@ async fn dump(mut source: Source, file: &Path, json: bool) -> Result<()> {
         bail!("there is no file system to dump");
     }
     let (rows, bytes) = writer.finish()?;
+    if is_stdout(file) {
+        return Ok(());
+    }
     if json {
         say!("{}", json!({ "file": file.display().to_string(), "rows": rows, "bytes": bytes }));
     } else {
