@@ -159,6 +159,34 @@ fn the_end_of_a_striped_file_is_where_the_metadata_server_says() {
     });
 }
 
+/// The metadata server's answer counts what somebody wrote here meanwhile: that is no hole.
+#[test]
+fn what_is_written_while_the_end_is_asked_for_is_read() {
+    simulate(async |w| {
+        let ds = w.serving().await;
+        let (nfs, writer) = (w.client(&ds).await, w.client(&ds).await);
+        w.mds.says.lock().unwrap().sizes.extend([(1, 25_000), (2, 12_000)]);
+        nfs.write(&handle(1, RW), 0, &[7; 10_000], stable_how::UNSTABLE).await.unwrap();
+        w.mds.says.lock().unwrap().sizes_take = Duration::from_secs(1);
+        // The second one is not there when it is looked for.
+        for (file, from) in [(1, 10_000), (2, 0)] {
+            let fh = handle(file, SPARSE);
+            let writes = async {
+                w.sleep(Duration::from_millis(500)).await;
+                writer.write(&fh, from, &[8; 10_000], stable_how::UNSTABLE).await.unwrap();
+            };
+            let (read, ()) = tokio::join!(nfs.read(&fh, 0, MIB), writes);
+            let (data, eof) = read.unwrap();
+            let (before, hole) = ([7; 10_000], [0; 5_000]);
+            let expected = match file {
+                1 => [&before[..], &[8; 10_000], &hole].concat(),
+                _ => [&[8; 10_000][..], &hole[..2_000]].concat(),
+            };
+            assert!(data == expected && eof, "file {file}: {} bytes", data.len());
+        }
+    });
+}
+
 #[test]
 fn concurrent_questions_about_one_file_are_asked_once() {
     simulate(async |w| {

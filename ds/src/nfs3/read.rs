@@ -176,21 +176,9 @@ async fn read(shared: &Arc<Shared>, admitted: Admitted, args: &READ3args) -> Res
         return Ok((Bytes::new(), true));
     }
     let count = u64::from(args.count.min(IO_MAX)).min(before_the_edge) as usize;
-    let access = admitted.access;
     // Nothing asked for still has to say whether this is the end.
     let probe = count.max(1);
-    let found = match shared.store.read_at(access.key, args.offset, probe).await {
-        Ok(found) => found,
-        Err(StoreError::Missing) => {
-            shared.absent(&access)?;
-            // A valid handle to a data file never written is an empty file.
-            Read { data: Bytes::new(), end: true }
-        }
-        Err(error) => {
-            shared.counters.error();
-            return Err(nfs_status(&error));
-        }
-    };
+    let found = stored(shared, &admitted, args.offset, probe).await?;
     let (mut data, eof) = if found.end {
         to_the_end(shared, &admitted, args.offset, found.data, probe).await?
     } else {
@@ -199,6 +187,27 @@ async fn read(shared: &Arc<Shared>, admitted: Admitted, args: &READ3args) -> Res
     data.truncate(count);
     let at_the_edge = data.len() as u64 == before_the_edge;
     Ok((data, eof || at_the_edge))
+}
+
+/// What the data file has there.
+async fn stored(
+    shared: &Arc<Shared>,
+    admitted: &Admitted,
+    offset: u64,
+    count: usize,
+) -> Result<Read, nfsstat3> {
+    match shared.store.read_at(admitted.access.key, offset, count).await {
+        Ok(found) => Ok(found),
+        Err(StoreError::Missing) => {
+            shared.absent(&admitted.access)?;
+            // A valid handle to a data file never written is an empty file.
+            Ok(Read { data: Bytes::new(), end: true })
+        }
+        Err(error) => {
+            shared.counters.error();
+            Err(nfs_status(&error))
+        }
+    }
 }
 
 /// `data` met the data file's end. What lies between it and the file's own end is a hole, for those whose handle says
@@ -222,19 +231,24 @@ async fn to_the_end(
     let end = offset + data.len() as u64;
     let hole = size.saturating_sub(end).min((count - data.len()) as u64) as usize;
     let eof = size <= end + hole as u64;
-    Ok((with_zeros(shared, data, hole), eof))
+    if hole == 0 {
+        return Ok((data, eof));
+    }
+    // The size may count what was written here since the data file was read: only what is still not there is a hole.
+    let since = stored(shared, admitted, end, hole).await?.data;
+    Ok((with_zeros(shared, data, since, hole), eof))
 }
 
-fn with_zeros(shared: &Shared, data: Bytes, hole: usize) -> Bytes {
-    if hole == 0 {
-        return data;
-    }
-    let zeros = shared.zeros.slice(..hole.min(shared.zeros.len()));
-    if data.is_empty() {
+/// `data`, what came behind it `since`, and zeros for what is left of the `hole`.
+fn with_zeros(shared: &Shared, data: Bytes, since: Bytes, hole: usize) -> Bytes {
+    let left = hole.saturating_sub(since.len());
+    let zeros = shared.zeros.slice(..left.min(shared.zeros.len()));
+    if data.is_empty() && since.is_empty() {
         return zeros;
     }
-    let mut all = BytesMut::with_capacity(data.len() + zeros.len());
+    let mut all = BytesMut::with_capacity(data.len() + since.len() + zeros.len());
     all.put(data);
+    all.put(since);
     all.put(zeros);
     all.freeze()
 }

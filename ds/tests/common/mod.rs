@@ -39,6 +39,8 @@ pub(crate) struct Says {
     pub(crate) spoken: Option<(u32, u32)>,
     pub(crate) sizes: BTreeMap<u64, u64>,
     pub(crate) size_questions: u32,
+    /// How long an answer to those is on its way.
+    pub(crate) sizes_take: Duration,
     pub(crate) registrations: Vec<REGISTER_args>,
     pub(crate) heartbeats: Vec<HEARTBEAT_args>,
     /// It cannot say anything about heartbeats now.
@@ -64,6 +66,7 @@ impl Mds {
             spoken: Some((CTL_PROTOCOL_OLDEST, CTL_PROTOCOL)),
             sizes: BTreeMap::new(),
             size_questions: 0,
+            sizes_take: Duration::ZERO,
             registrations: Vec::new(),
             heartbeats: Vec::new(),
             unsure: false,
@@ -161,8 +164,15 @@ impl Program for MdsProgram {
     fn call<'a>(&'a self, call: Call) -> BoxFuture<'a, Reply> {
         let answer = self.0.answer(call.procedure, call.args, &call.connection);
         let reply = answer.map_or(Reply::ProcUnavail, Reply::Success);
-        let (_, takes) = self.0.says.lock().unwrap().takes_reports;
-        if call.procedure != CONTROL_MATERIALISED || takes.is_zero() {
+        let takes = {
+            let says = self.0.says.lock().unwrap();
+            match call.procedure {
+                CONTROL_MATERIALISED => says.takes_reports.1,
+                CONTROL_LOGICAL_SIZE => says.sizes_take,
+                _ => Duration::ZERO,
+            }
+        };
+        if takes.is_zero() {
             return Box::pin(std::future::ready(reply));
         }
         let sleep = Env::simulated(1).clock.sleep(takes);
