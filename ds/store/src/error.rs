@@ -64,6 +64,19 @@ impl StoreError {
     }
 }
 
+/// Where a device would have said it: the way back is the same error.
+impl From<StoreError> for io::Error {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::NoDescriptors => Self::from_raw_os_error(EMFILE),
+            StoreError::NoSpace => io::ErrorKind::StorageFull.into(),
+            StoreError::TooBig => io::ErrorKind::FileTooLarge.into(),
+            StoreError::ReadOnly => io::ErrorKind::ReadOnlyFilesystem.into(),
+            other => Self::other(other),
+        }
+    }
+}
+
 impl From<io::Error> for StoreError {
     fn from(error: io::Error) -> Self {
         if error.get_ref().is_some_and(|inner| inner.is::<Quarantined>()) {

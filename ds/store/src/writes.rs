@@ -281,6 +281,13 @@ impl Store {
 
     fn write_to(&self, file: &DataFile, offset: u64, data: Data<'_>) -> Result<(), StoreError> {
         self.room.admit(&*self.device, &*file.file, offset, data.length())?;
+        // Some of what fails may be there, and its sums are given up in any case: it is flushed, and summed, as what succeeds.
+        self.change(file, offset, data).inspect_err(|_| file.touched())?;
+        file.wrote(self.files.writes.next());
+        Ok(())
+    }
+
+    fn change(&self, file: &DataFile, offset: u64, data: Data<'_>) -> Result<(), StoreError> {
         let begun = self.env.clock.now();
         match data {
             Data::Cached(data) => {
@@ -303,7 +310,6 @@ impl Store {
                 self.direct_bytes.fetch_add(direct as u64, Ordering::Relaxed);
             }
         }
-        file.wrote(self.files.writes.next());
         Ok(())
     }
 

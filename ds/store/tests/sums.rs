@@ -338,6 +338,88 @@ fn switched_off_and_on_again() {
     });
 }
 
+/// As after a check of the file system, which found its way back to the sums only.
+#[test]
+fn a_file_that_was_lost_and_comes_again_has_no_sums_of_the_one_before() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        let store = open(&env, &device).await;
+        put(&store, 1, 0, 7, 1 << 20).await;
+        rest(&env, &store, 30).await;
+        drop(store);
+        let lost = path(&device, key(1), "");
+        device.remove(&lost).unwrap();
+        device.sync_dir(lost.rsplit_once('/').unwrap().0).unwrap();
+        let store = open(&env, &device).await;
+        // As it is filled from its mirror.
+        put(&store, 2, 0, 8, 9000).await;
+        let fill = Transfer {
+            source: key(2),
+            source_offset: 0,
+            must_exist: true,
+            target: key(1),
+            generation: 0,
+            offset: 0,
+            length: 9000,
+        };
+        store.transfer(fill).await.unwrap();
+        store.commit(key(1)).await.unwrap();
+        drop(store);
+        let store = open(&env, &device).await;
+        scrub(&env, &store).await;
+        assert_eq!((store.damaged().1, store.scrubbed().bad), (vec![], 0));
+        assert_eq!(store.read_at(key(1), 0, 9000).await.unwrap().data, bytes(8, 9000));
+    });
+}
+
+#[test]
+fn a_write_that_failed_leaves_its_file_with_sums() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        let store = open(&env, &device).await;
+        put(&store, 1, 0, 7, 1 << 20).await;
+        rest(&env, &store, 30).await;
+        device.set_longest(1 << 20);
+        let failed =
+            store.write_at(&access(1), BLOCK, bytes(8, 4 << 20), Stability::Unstable).await.unwrap_err();
+        assert!(matches!(failed, StoreError::TooBig), "{failed}");
+        device.set_longest(1 << 40);
+        rest(&env, &store, 30).await;
+        let before = store.scrubbed().compared;
+        scrub(&env, &store).await;
+        let compared = store.scrubbed().compared - before;
+        assert!(compared >= 1 << 20, "{compared} bytes have sums");
+        assert_eq!(store.damaged().1, []);
+    });
+}
+
+/// What is to be saved beside it is others' business.
+#[test]
+fn a_flush_does_not_fail_for_the_list_of_what_others_have_lost() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        let store = open(&env, &device).await;
+        put(&store, 1, 0, 7, 2 * BLOCK as usize).await;
+        rest(&env, &store, 30).await;
+        device.rot(&path(&device, key(1), ""), 17);
+        scrub(&env, &store).await;
+        assert_eq!(store.damaged().1.len(), 1);
+        store.write_at(&access(2), 0, bytes(8, 9000), Stability::Unstable).await.unwrap();
+        let before = store.commit(key(2)).await.unwrap();
+        store.write_at(&access(2), 0, bytes(9, 9000), Stability::Unstable).await.unwrap();
+        store.remove(&[(key(1), 0)], Epoch(1)).await.unwrap();
+        // Nothing more can be opened.
+        device.set_descriptors(device.all_opened());
+        assert_eq!(store.commit(key(2)).await.unwrap(), before);
+        assert_eq!(store.flush_failures(), 0);
+        device.set_descriptors(1000);
+        store.write_at(&access(2), 0, bytes(8, 9000), Stability::FileSync).await.unwrap();
+        drop(store);
+        device.crash();
+        assert_eq!(open(&env, &device).await.damaged().1, [], "it was saved in the end");
+    });
+}
+
 #[test]
 fn a_file_that_comes_again_has_no_sums_of_the_one_before() {
     simulate(async |env| {

@@ -328,7 +328,7 @@ impl SummedFile {
     fn synced(&self, modified: u64) -> io::Result<()> {
         self.synced.fetch_max(modified, Ordering::AcqRel);
         // What was rewritten is readable after a crash, too, before anybody is told that it is durable.
-        self.sums.quarantine.flushed(self.key, modified).map_err(io::Error::other)
+        self.sums.quarantine.flushed(self.key, modified).map_err(io::Error::from)
     }
 }
 

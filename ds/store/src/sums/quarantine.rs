@@ -222,8 +222,17 @@ impl Quarantine {
                 }
             }
         }
-        // Somebody else may have begun to save it already: then it is waited for.
-        if durable || self.is_unsaved() { self.save() } else { Ok(()) }
+        if durable {
+            // Somebody else may have begun to save it already: then it is waited for.
+            return self.save();
+        }
+        // What else has changed is told by nobody's flush: it is tried again with the next one.
+        if self.is_unsaved()
+            && let Err(error) = self.save()
+        {
+            tracing::debug!(%error, "the list of damaged ranges is not saved yet");
+        }
+        Ok(())
     }
 
     /// Blocks are good, as the device has them; or their file is gone.
