@@ -16,7 +16,7 @@ use super::remove::{PATIENCE, find};
 use super::setattr::{SIZE_ONLY, set_size};
 use crate::attr::set::Wanted;
 use crate::attr::{change_info, delegated};
-use crate::compound::context::{from_wire, to_wire};
+use crate::compound::context::to_wire;
 use crate::compound::{Context, OpError, OpResult};
 use crate::files::{Held, Making, file_id};
 use crate::layout::settle;
@@ -176,11 +176,11 @@ async fn subject(cx: &mut Context, args: &OPEN4args, request: &mut OpenRequest) 
             by_handle(cx).await
         }
         open_claim4::CLAIM_DELEGATE_CUR(current) => {
-            request.claim = Claim::Delegation { stateid: from_wire(&current.delegate_stateid) };
+            request.claim = under(cx, &current.delegate_stateid)?;
             by_name(cx, &current.file).await
         }
         open_claim4::CLAIM_DELEG_CUR_FH(stateid) => {
-            request.claim = Claim::Delegation { stateid: from_wire(stateid) };
+            request.claim = under(cx, stateid)?;
             by_handle(cx).await
         }
         // Delegations do not outlive a client's restart here (§10.2.1).
@@ -188,6 +188,13 @@ async fn subject(cx: &mut Context, args: &OPEN4args, request: &mut OpenRequest) 
             Err(nfsstat4::NFS4ERR_NOTSUPP.into())
         }
     }
+}
+
+/// The file knows its delegations only; one of before a restart and one that was revoked are told apart here (§8.2.4).
+fn under(cx: &Context, wire: &stateid4) -> Result<Claim, OpError> {
+    let stateid = cx.stateid(wire)?;
+    cx.server.files.locate(cx.client()?, &stateid)?;
+    Ok(Claim::Delegation { stateid })
 }
 
 async fn by_name(cx: &mut Context, component: &[u8]) -> Result<Subject, OpError> {

@@ -233,12 +233,14 @@ fn a_file_that_is_delegated_outlives_its_name() {
 fn a_restart_does_not_take_delegations_away() {
     simulate(10, async |mut world: World| {
         let (a, b) = (world.client("a").await, world.client("b").await);
-        let (fh, _, stateid) = writer(&a).await;
+        let (fh, _, old) = writer(&a).await;
         // It may have written: the file is not settled after the restart.
-        a.ok(vec![putfh(&fh), layoutget(stateid, layoutiomode4::LAYOUTIOMODE4_RW)]).await;
+        a.ok(vec![putfh(&fh), layoutget(old, layoutiomode4::LAYOUTIOMODE4_RW)]).await;
         drop((a, b));
         world.restart().await;
         let (a, b) = (world.new_client("a").await, world.new_client("b").await);
+        // §8.2.4: what it opens under the one of before tells it of the restart.
+        assert_eq!(claims(&a, &fh, old).await, [nfsstat4::NFS4ERR_STALE_STATEID; 2]);
         let claim = open_claim4::CLAIM_PREVIOUS(open_delegation_type4::OPEN_DELEGATE_WRITE);
         let results = a.ok(vec![putfh(&fh), open_with(b"o", BOTH, 0, NOCREATE, claim)]).await;
         let Some(nfs_resop4::OP_OPEN(OPEN4res::NFS4_OK(open))) = results.last() else {
@@ -266,13 +268,24 @@ async fn reclaims(client: &Client, fh: &nfs_fh4) -> (stateid4, open_delegation4)
     (open.stateid, open.delegation)
 }
 
+/// What an OPEN of "f" under a delegation says, by handle and by name.
+async fn claims(client: &Client, fh: &nfs_fh4, stateid: stateid4) -> [nfsstat4; 2] {
+    let claim = open_claim4::CLAIM_DELEG_CUR_FH(stateid);
+    let by_handle = vec![putfh(fh), open_with(b"o", BOTH, 0, NOCREATE, claim)];
+    let current = open_claim_delegate_cur4 { delegate_stateid: stateid, file: "f".into() };
+    let claim = open_claim4::CLAIM_DELEGATE_CUR(current);
+    let by_name = vec![putrootfh(), open_with(b"o", BOTH, 0, NOCREATE, claim)];
+    [client.status(by_handle).await, client.status(by_name).await]
+}
+
 /// §8.4.3: others may have changed the file since, and its holder may not have heard of it.
 #[test]
 fn what_was_revoked_is_not_reclaimed_after_a_restart() {
     simulate(20, async |mut world: World| {
         let (a, b) = (world.client("a").await, world.client("b").await);
-        let (fh, _, _) = writer(&a).await;
+        let (fh, _, stateid) = writer(&a).await;
         revoked(&world, &a, &b, "f").await;
+        assert_eq!(claims(&a, &fh, stateid).await, [nfsstat4::NFS4ERR_DELEG_REVOKED; 2]);
         drop((a, b));
         for _ in 0..2 {
             world.restart().await;
