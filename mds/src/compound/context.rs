@@ -12,7 +12,7 @@ use sluice_namespace::{Credential, FileHandle, FsError, Inode, InodeKey, LayoutP
 use sluice_rpc::{Call, Connection};
 use sluice_state::client::Principal;
 use sluice_state::stateid::{Special, special};
-use sluice_state::{ClientId, StateId};
+use sluice_state::{ClientId, StateId, StateKind};
 use sluice_xdr::nfs4::{nfs_resop4, nfsstat4, stateid4};
 
 use super::OpError;
@@ -365,8 +365,24 @@ impl Context {
         self.session.as_ref().is_some_and(|session| session.entry.shared.back_channels() > 0)
     }
 
-    /// The stateid that the client means: the current one, if it says so (RFC 8881 §16.2.3.1.2).
+    /// The stateid that the client means: the current one, if it says so (RFC 8881 §16.2.3.1.2). That one stands for the
+    /// newest (§8.2.3): what the client does beside this COMPOUND may have moved its seqid.
+    ///
+    /// # Errors
+    /// BAD_STATEID for special ones that are not defined, and where there is no current one.
     pub(crate) fn stateid(&self, wire: &stateid4) -> Result<StateId, nfsstat4> {
+        let stateid = self.exact_stateid(wire)?;
+        let current = matches!(special(&from_wire(wire)), Ok(Some(Special::Current)));
+        // Only by its seqid a return of layouts is told from one that has heard of later ones (§12.5.3).
+        let newest = current && stateid.kind() != Some(StateKind::Layout);
+        Ok(if newest { stateid.with_seqid(0) } else { stateid })
+    }
+
+    /// As [`Context::stateid`], for CLOSE and OPEN_DOWNGRADE, which are of the open as the client knows it (§8.2.3).
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn exact_stateid(&self, wire: &stateid4) -> Result<StateId, nfsstat4> {
         let given = from_wire(wire);
         match special(&given).map_err(|error| state_status(&error))? {
             Some(Special::Current) => self.current_stateid.ok_or(nfsstat4::NFS4ERR_BAD_STATEID),

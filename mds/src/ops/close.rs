@@ -7,7 +7,7 @@ use crate::compound::context::to_wire;
 use crate::compound::{Context, OpResult};
 
 pub(crate) async fn close(cx: &mut Context, args: CLOSE4args) -> OpResult<CLOSE4res> {
-    let stateid = cx.stateid(&args.open_stateid)?;
+    let stateid = cx.exact_stateid(&args.open_stateid)?;
     let client = cx.client()?;
     let entry = cx.state_entry(&stateid)?;
     let held = cx.server.prepare(&entry, &Intent::Close { client, stateid }).await?;

@@ -56,11 +56,13 @@ pub(crate) async fn copy(cx: &mut Context, args: COPY4args) -> OpResult<COPY4res
     Ok(answer(cx, copied))
 }
 
-/// The current stateid of a source is the one that was saved with it (RFC 8881 §16.2.3.1.2).
+/// The current stateid of a source is the one that was saved with it (RFC 8881 §16.2.3.1.2), the newest of it (§8.2.3).
 fn saved_stateid(cx: &Context, wire: &stateid4) -> Result<StateId, nfsstat4> {
     let given = from_wire(wire);
     match special(&given).map_err(|error| state_status(&error))? {
-        Some(Special::Current) => cx.saved_stateid.ok_or(nfsstat4::NFS4ERR_BAD_STATEID),
+        Some(Special::Current) => {
+            cx.saved_stateid.map(|saved| saved.with_seqid(0)).ok_or(nfsstat4::NFS4ERR_BAD_STATEID)
+        }
         Some(Special::Invalid) => Err(nfsstat4::NFS4ERR_BAD_STATEID),
         _ => Ok(given),
     }

@@ -17,7 +17,7 @@ pub(crate) async fn open_downgrade(
     let bits = args.share_access & !OPEN4_SHARE_ACCESS_WANT_DELEG_MASK;
     let access = Access::from_bits(bits).ok_or(nfsstat4::NFS4ERR_INVAL)?;
     let deny = Deny::from_bits(args.share_deny).ok_or(nfsstat4::NFS4ERR_INVAL)?;
-    let stateid = cx.stateid(&args.open_stateid)?;
+    let stateid = cx.exact_stateid(&args.open_stateid)?;
     let client = cx.client()?;
     let entry = cx.state_entry(&stateid)?;
     let held = cx.server.prepare(&entry, &Intent::Downgrade { client, stateid, access, deny }).await?;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use sluice_kv::Faults;
 use sluice_mds::Config;
 use sluice_xdr::nfs4::*;
 
@@ -234,6 +235,36 @@ fn the_current_stateid_is_the_one_just_opened() {
         let without = client.status(vec![putrootfh(), lookup("f"), close(CURRENT)]).await;
         assert_eq!(without, nfsstat4::NFS4ERR_BAD_STATEID);
     });
+}
+
+/// §8.2.3: it is used with seqid 0. Another OPEN of the same owner, which the client sends beside it, moves the seqid.
+#[test]
+fn the_current_stateid_is_good_whatever_its_owner_opens_meanwhile() {
+    simulate(33, async |world: World| {
+        let client = world.client("a").await;
+        let (fh, first) = client.open("f", BOTH, 0).await;
+        let latency = Duration::from_millis(100);
+        world.db.set_faults(Faults { latency, ..Faults::NONE });
+        let ops = vec![
+            putfh(&fh),
+            open_fh(b"owner", BOTH, 0),
+            setattr(ANONYMOUS, &mode(0o600)),
+            layoutget(CURRENT, layoutiomode4::LAYOUTIOMODE4_RW),
+        ];
+        let (results, newest) = both(client.ok(ops), opens_again(&world, &client, &fh, latency / 2)).await;
+        let [_, nfs_resop4::OP_OPEN(OPEN4res::NFS4_OK(open)), ..] = &results[..] else { panic!() };
+        assert_eq!((open.stateid.seqid, newest.seqid), (first.seqid + 1, first.seqid + 2));
+        // What would undo the other OPEN is still told from it.
+        let ops =
+            vec![putfh(&fh), open_fh(b"owner", BOTH, 0), setattr(ANONYMOUS, &mode(0o640)), close(CURRENT)];
+        let (closed, newest) = both(client.status(ops), opens_again(&world, &client, &fh, latency / 2)).await;
+        assert_eq!((closed, newest.seqid), (nfsstat4::NFS4ERR_OLD_STATEID, first.seqid + 4));
+    });
+}
+
+async fn opens_again(world: &World, client: &Client, fh: &nfs_fh4, pause: Duration) -> stateid4 {
+    world.sleep(pause).await;
+    opened(&client.ok(vec![putfh(fh), open_fh(b"owner", BOTH, 0), getfh()]).await).1
 }
 
 /// What it shows and what its state begins with are known: neither is read from the store.
