@@ -63,6 +63,7 @@ pub(crate) async fn open(cx: &mut Context, args: OPEN4args) -> OpResult<OPEN4res
         request.history = history(cx, &subject);
         let inode = &subject.inode;
         request.times = keeps_times.then(|| delegated::stamps(inode.record.atime, inode.mtime()));
+        request.truncates = subject.truncate;
         if subject.truncate {
             // What the client will be shown of it is not known yet.
             request.want = Want::None;
@@ -135,6 +136,8 @@ fn request(cx: &Context, args: &OPEN4args) -> Result<OpenRequest, OpError> {
         access: Access::from_bits(access).ok_or(nfsstat4::NFS4ERR_INVAL)?,
         deny: Deny::from_bits(args.share_deny).ok_or(nfsstat4::NFS4ERR_INVAL)?,
         claim: Claim::New,
+        truncates: false,
+        again: false,
         // What cannot be recalled is not given (§10.2.1).
         want: if cx.can_be_called() { want } else { Want::None },
         either: args.share_access & OPEN4_SHARE_ACCESS_WANT_OPEN_XOR_DELEGATION != 0,

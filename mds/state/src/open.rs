@@ -121,6 +121,10 @@ pub struct OpenRequest {
     pub deny: Deny,
     /// How the file was claimed.
     pub claim: Claim,
+    /// It also empties the file.
+    pub truncates: bool,
+    /// It was granted before, and its client has not heard so.
+    pub again: bool,
     /// Delegation wanted.
     pub want: Want,
     /// A delegation will do in place of an open (RFC 9754 §4, OPEN_XOR_DELEGATION): the client then has nothing to
@@ -130,6 +134,15 @@ pub struct OpenRequest {
     pub times: Option<Times>,
     /// What the inode says about delegating it.
     pub history: History,
+}
+
+impl OpenRequest {
+    /// What it does to the file, which reservations of others may deny: it writes where it empties the file, whatever the file
+    /// is open for afterwards.
+    #[must_use]
+    pub const fn uses(&self) -> Access {
+        if self.truncates { Access(self.access.0 | Access::WRITE.0) } else { self.access }
+    }
 }
 
 /// What the inode of a file to open says about delegating it.
@@ -224,13 +237,19 @@ impl Opens {
         Ok(open)
     }
 
-    /// The first open of another owner whose share reservation excludes (access, deny).
-    pub(crate) fn conflict(&self, owner: &OpenOwner, access: Access, deny: Deny) -> Option<&Open> {
-        if deny == Deny::NONE && self.denying == 0 {
+    /// The first open whose share reservation excludes the one asked for.
+    pub(crate) fn conflict(&self, asked: &OpenRequest) -> Option<&Open> {
+        if asked.deny == Deny::NONE && self.denying == 0 {
             return None;
         }
-        self.iter()
-            .find(|open| open.owner != *owner && shares_conflict((open.access, open.deny), (access, deny)))
+        // RFC 8881 §9.7: no exception for what the same owner holds. But what it held before, a restart or a delegation in
+        // between, went together then.
+        let anew = asked.claim == Claim::New && !asked.again;
+        self.iter().find(|open| {
+            let own = open.owner == asked.owner;
+            let access = if own { asked.access } else { asked.uses() };
+            (anew || !own) && shares_conflict((open.access, open.deny), (access, asked.deny))
+        })
     }
 
     /// The first open of anybody that denies reading or writing: for I/O without an open.

@@ -198,6 +198,9 @@ fn an_open_that_cannot_empty_its_file_is_none() {
         let emptying = vec![putrootfh(), empties, getfh()];
         assert_eq!(b.status(emptying.clone()).await, nfsstat4::NFS4ERR_DELAY);
         data_server.set_stubborn(false);
+        // Its own open would be in the way, too.
+        let own = a.patient(vec![putfh(&fh), open_fh(b"owner", BOTH, 0), getfh()]).await;
+        a.ok(vec![putfh(&fh), close(opened(&own).1)]).await;
         let alone = vec![putfh(&fh), open_fh(b"owner", BOTH, OPEN4_SHARE_DENY_READ), getfh()];
         let (_, alone) = opened(&a.patient(alone).await);
         a.ok(vec![putfh(&fh), close(alone)]).await;

@@ -99,6 +99,31 @@ fn unchecked_creation_of_an_existing_file_empties_it_on_demand() {
     });
 }
 
+/// §9.7: to cut a file off is to write to it, whatever it is opened for.
+#[test]
+fn who_denies_writing_has_the_file_as_it_is() {
+    simulate(17, async |world: World| {
+        let (a, b) = (world.client("a").await, world.client("b").await);
+        let (fh, stateid) = a.open("f", BOTH, 0).await;
+        a.ok(vec![putfh(&fh), setattr(stateid, &size(99)), close(stateid)]).await;
+        let (_, denies) = a.open("f", READ, OPEN4_SHARE_DENY_WRITE).await;
+        let empties = |deny| {
+            let how = openflag4::OPEN4_CREATE(createhow4::UNCHECKED4(fattr(&size(0))));
+            let claim = open_claim4::CLAIM_NULL(Bytes::from_static(b"f"));
+            vec![putrootfh(), open_with(b"o", READ, deny, how, claim)]
+        };
+        assert_eq!(open(&b, empties(0)).await.unwrap_err(), nfsstat4::NFS4ERR_SHARE_DENIED);
+        assert_eq!(a.attributes("f", &[FATTR4_SIZE]).await.size, Some(99));
+        a.ok(vec![putfh(&fh), close(denies)]).await;
+        // Who denies others to write may do so himself.
+        open(&b, empties(OPEN4_SHARE_DENY_WRITE)).await.unwrap();
+        open(&b, empties(OPEN4_SHARE_DENY_WRITE)).await.unwrap();
+        assert_eq!(a.attributes("f", &[FATTR4_SIZE]).await.size, Some(0));
+        // It has not been opened for writing.
+        a.open("f", READ, OPEN4_SHARE_DENY_WRITE).await;
+    });
+}
+
 /// §18.30.3: what was set is in the reply. Here it is nothing at all.
 #[test]
 fn a_setattr_that_is_refused_has_cut_nothing() {
@@ -152,8 +177,9 @@ fn share_reservations_hold_between_clients() {
             nfsstat4::NFS4ERR_SHARE_DENIED
         );
         a.ok(vec![putfh(&fh), close(stateid)]).await;
+        open(&b, want(READ, OPEN4_SHARE_DENY_WRITE)).await.unwrap();
         let own = open(&b, want(WRITE, 0)).await;
-        assert!(own.is_ok(), "the same owner adds to its own reservation");
+        assert_eq!(own.unwrap_err(), nfsstat4::NFS4ERR_SHARE_DENIED, "§9.7: nor is the same owner excepted");
     });
 }
 

@@ -351,6 +351,10 @@ fn an_open_is_resumed_after_grace() {
         let (fh, _) = opened(&send(&client.raw, &make).await.resarray);
         world.restart().await;
         world.sleep(world.config.lease * 3 / 2).await;
+        // Nor does what its owner has opened since keep it out.
+        let client = client.over_slots(world.connect("a").await);
+        client.ok(vec![reclaim_complete(false)]).await;
+        client.ok(vec![putfh(&fh), open_fh(b"owner", READ, OPEN4_SHARE_DENY_WRITE)]).await;
         let (same, _) = opened(&send_again(&world, &make).await.resarray);
         assert_eq!(same, fh);
     });

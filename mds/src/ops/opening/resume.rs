@@ -33,6 +33,7 @@ pub(in crate::ops) async fn resume(
         return Err(nfsstat4::NFS4ERR_SERVERFAULT.into());
     };
     let change = DirectoryChange { before: cinfo.before, after: cinfo.after, atomic: cinfo.atomic };
+    request.again = true;
     loop {
         request.claim = claim(cx).await?;
         let inode = cx.inode().await?;

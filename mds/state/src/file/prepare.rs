@@ -105,7 +105,7 @@ impl File {
 
     fn admit_open(&self, ctx: &Ctx<'_>, open: &OpenRequest) -> Result<(), Error> {
         let reclaim = self.admit_claim(ctx, open)?;
-        if let Some(holder) = self.opens.conflict(&open.owner, open.access, open.deny) {
+        if let Some(holder) = self.opens.conflict(open) {
             let client = holder.owner.client;
             // A holder that is being fenced goes soon: the queue takes care of it.
             if !self.leaving.contains_key(&client) {

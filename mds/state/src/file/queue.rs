@@ -73,7 +73,7 @@ impl File {
                 // A client that is being fenced can still write: its reservation stands until then.
                 found.fences = self
                     .opens
-                    .conflict(&open.owner, open.access, open.deny)
+                    .conflict(open)
                     .is_some_and(|holder| self.leaving.contains_key(&holder.owner.client));
             }
             Intent::SetSize { client, replace } => {

@@ -72,7 +72,7 @@ impl Work {
 
     fn shares_exclude(&self, other: &Self) -> bool {
         match (&self.intent, &other.intent) {
-            (Intent::Open(a), Intent::Open(b)) => shares_conflict((a.access, a.deny), (b.access, b.deny)),
+            (Intent::Open(a), Intent::Open(b)) => shares_conflict((a.uses(), a.deny), (b.uses(), b.deny)),
             _ => false,
         }
     }
@@ -81,7 +81,7 @@ impl Work {
     pub(super) fn uses(&self) -> Option<Use> {
         match &self.intent {
             Intent::Open(open) => {
-                let changes = open.access.writes() || open.deny.bits() & Deny::READ.bits() != 0;
+                let changes = open.uses().writes() || open.deny.bits() & Deny::READ.bits() != 0;
                 Some(if changes { Use::Change } else { Use::Read })
             }
             Intent::Unlink { .. } | Intent::SetAttributes { .. } | Intent::SetSize { .. } => {

@@ -39,6 +39,44 @@ fn two_owners_of_one_client_exclude_too() {
     assert_eq!(w.run(&Intent::Open(second)), Err(Error::ShareDenied { holder: A }));
 }
 
+/// §9.7. What an owner held before, it is given back all the same: then it went together.
+#[test]
+fn an_owner_excludes_itself() {
+    let mut w = World::default();
+    w.open(A, Access::READ, Deny::WRITE).unwrap();
+    let clash = Err(Error::ShareDenied { holder: A });
+    assert_eq!(w.open(A, Access::WRITE, Deny::NONE).map(drop), clash);
+    assert_eq!(w.open(A, Access::READ, Deny::READ).map(drop), clash);
+    w.open(A, Access::READ, Deny::WRITE).unwrap();
+    let again = OpenRequest { again: true, ..open_request(A, Access::WRITE, Deny::NONE) };
+    w.run(&Intent::Open(again.clone())).unwrap();
+    let others = OpenRequest { owner: owner(B), ..again };
+    assert_eq!(w.run(&Intent::Open(others)).map(drop), clash, "that is its own matter");
+    let mut w = World::default().in_grace(true);
+    w.run(&reclaim(A, Access::READ, Deny::WRITE)).unwrap();
+    w.run(&reclaim(A, Access::BOTH, Deny::WRITE)).unwrap();
+    assert_eq!(w.run(&reclaim(B, Access::WRITE, Deny::NONE)), Err(Error::ReclaimConflict));
+}
+
+/// Whoever denies writing has the file as it is, against OPENs under way, too.
+#[test]
+fn to_empty_a_file_is_to_write_to_it() {
+    let empties = |client, deny| {
+        Intent::Open(OpenRequest { truncates: true, ..open_request(client, Access::READ, deny) })
+    };
+    let mut w = World::default();
+    w.open(A, Access::READ, Deny::WRITE).unwrap();
+    assert_eq!(w.run(&empties(B, Deny::NONE)), Err(Error::ShareDenied { holder: A }));
+    w.run(&empties(A, Deny::WRITE)).unwrap();
+    let mut w = World::default();
+    let ticket = w.ticket(&empties(B, Deny::NONE));
+    let denies = Intent::Open(open_request(A, Access::READ, Deny::WRITE));
+    let token = w.wait(&denies);
+    w.finish(ticket, Outcome::Committed);
+    let Prepared::Ticket(ticket) = w.prepare(&denies, Some(token)) else { panic!() };
+    w.finish(ticket, Outcome::Committed);
+}
+
 #[test]
 fn one_stateid_per_owner_upgraded_in_place() {
     let mut w = World::default();

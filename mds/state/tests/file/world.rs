@@ -77,7 +77,18 @@ pub(crate) fn range(start: u64, last: u64) -> Range {
 
 pub(crate) fn open_request(client: ClientId, access: Access, deny: Deny) -> OpenRequest {
     let (claim, want, history) = (Claim::New, Want::Any, History::default());
-    OpenRequest { owner: owner(client), access, deny, claim, want, either: false, times: None, history }
+    OpenRequest {
+        owner: owner(client),
+        access,
+        deny,
+        claim,
+        truncates: false,
+        again: false,
+        want,
+        either: false,
+        times: None,
+        history,
+    }
 }
 
 impl Default for World {
