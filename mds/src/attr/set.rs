@@ -1,7 +1,7 @@
 //! What clients set, read from fattr4. RFC 8881 §5, §18.30; mode_umask is RFC 8275.
 
 use sluice_env::Wall;
-use sluice_namespace::{NewAttributes, NewMode, SetAttr, SetTime};
+use sluice_namespace::{MAX_FILE_SIZE, NewAttributes, NewMode, SetAttr, SetTime};
 use sluice_xdr::nfs4::*;
 
 use super::acl;
@@ -23,7 +23,7 @@ impl Wanted {
     /// Reads and judges `from`.
     ///
     /// # Errors
-    /// ATTRNOTSUPP, INVAL (read-only, or a value out of range), BADXDR, BADOWNER.
+    /// ATTRNOTSUPP, INVAL (read-only, or a value out of range), BADXDR, BADOWNER, FBIG.
     pub(crate) fn decode(mds: &Mds, minor: u32, from: &fattr4) -> Result<Self, nfsstat4> {
         let supported = get::supported(mds, minor);
         // §18.30.3: what is not supported comes before what may not be set.
@@ -37,6 +37,9 @@ impl Wanted {
             AttributesError::Unknown(_) => nfsstat4::NFS4ERR_ATTRNOTSUPP,
             AttributesError::Xdr(_) => nfsstat4::NFS4ERR_BADXDR,
         })?;
+        if values.size.is_some_and(|size| size > MAX_FILE_SIZE) {
+            return Err(nfsstat4::NFS4ERR_FBIG);
+        }
         let acl = match (&values.acl, &values.dacl) {
             // Two names of one list.
             (Some(_), Some(_)) => return Err(nfsstat4::NFS4ERR_INVAL),

@@ -134,9 +134,6 @@ pub(super) async fn set_size(
     rest: &SetAttr,
     result: &nfs_resop4,
 ) -> Result<(), OpError> {
-    if i64::try_from(size).is_err() {
-        return Err(nfsstat4::NFS4ERR_FBIG.into());
-    }
     let mut inode = cx.inode().await?;
     match inode.kind() {
         Kind::File => {}

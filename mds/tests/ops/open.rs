@@ -124,6 +124,25 @@ fn who_denies_writing_has_the_file_as_it_is() {
     });
 }
 
+/// As with SETATTR. Nobody could read such a file to its end.
+#[test]
+fn no_file_is_made_larger_than_files_may_be() {
+    simulate(18, async |world: World| {
+        let client = world.client("a").await;
+        let too_large = || fattr(&size(1 << 63));
+        let exclusive = creatverfattr { cva_verf: verifier4([1; 8]), cva_attrs: too_large() };
+        for how in [
+            createhow4::UNCHECKED4(too_large()),
+            createhow4::GUARDED4(too_large()),
+            createhow4::EXCLUSIVE4_1(exclusive),
+        ] {
+            assert_eq!(open(&client, named(how)).await.unwrap_err(), nfsstat4::NFS4ERR_FBIG);
+            assert_eq!(client.status(walk("f")).await, nfsstat4::NFS4ERR_NOENT);
+        }
+        open(&client, named(createhow4::GUARDED4(fattr(&size((1 << 63) - 1))))).await.unwrap();
+    });
+}
+
 /// §18.30.3: what was set is in the reply. Here it is nothing at all.
 #[test]
 fn a_setattr_that_is_refused_has_cut_nothing() {
