@@ -89,12 +89,14 @@ pub struct NewAttributes {
     pub gid: Option<u32>,
     pub atime: Option<Wall>,
     pub mtime: Option<Wall>,
+    pub btime: Option<Wall>,
 }
 
 impl NewAttributes {
     /// Only a mode.
     pub const fn mode(mode: u16) -> Self {
-        Self { mode: NewMode::Given(mode), acl: None, uid: None, gid: None, atime: None, mtime: None }
+        let mode = NewMode::Given(mode);
+        Self { mode, acl: None, uid: None, gid: None, atime: None, mtime: None, btime: None }
     }
 }
 
@@ -241,7 +243,7 @@ fn new_record(
         atime: attributes.atime.unwrap_or(now),
         mtime: attributes.mtime.unwrap_or(now),
         ctime: now,
-        btime: now,
+        btime: attributes.btime.unwrap_or(now),
         xattrs: false,
         acl,
         tree: parent.tree,

@@ -52,6 +52,7 @@ impl Wanted {
             gid: values.owner_group.as_deref().map(id).transpose()?,
             atime: values.time_access_set.map(time).transpose()?,
             mtime: values.time_modify_set.map(time).transpose()?,
+            btime: values.time_create.map(wall).transpose()?,
             ..SetAttr::default()
         };
         set.mode = match (values.mode, values.mode_umask) {
@@ -81,6 +82,7 @@ impl Wanted {
             gid: self.set.gid,
             atime: self.set.atime.map(at),
             mtime: self.set.mtime.map(at),
+            btime: self.set.btime,
         }
     }
 
@@ -128,10 +130,13 @@ pub(super) fn id(owner: &[u8]) -> Result<u32, nfsstat4> {
 
 fn time(wire: settime4) -> Result<SetTime, nfsstat4> {
     match wire {
-        settime4::SET_TO_CLIENT_TIME4(at) if at.nseconds < 1_000_000_000 => {
-            Ok(SetTime::To(Wall { seconds: at.seconds, nanos: at.nseconds }))
-        }
+        settime4::SET_TO_CLIENT_TIME4(at) => wall(at).map(SetTime::To),
         settime4::Default(time_how4::SET_TO_SERVER_TIME4) => Ok(SetTime::Now),
         _ => Err(nfsstat4::NFS4ERR_INVAL),
     }
+}
+
+fn wall(at: nfstime4) -> Result<Wall, nfsstat4> {
+    let fits = at.nseconds < 1_000_000_000;
+    fits.then_some(Wall { seconds: at.seconds, nanos: at.nseconds }).ok_or(nfsstat4::NFS4ERR_INVAL)
 }

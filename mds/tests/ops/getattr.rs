@@ -85,6 +85,50 @@ fn what_is_set_is_seen_and_the_change_attribute_moves() {
     });
 }
 
+/// §5.7 has it as one to be set. cp -p of FreeBSD does, and so do clients on Windows.
+#[test]
+fn the_time_of_creation_is_set_too() {
+    simulate(10, async |world: World| {
+        let client = world.client("a").await;
+        let (_, open) = client.open("f", BOTH, 0).await;
+        let seen = [FATTR4_CHANGE, FATTR4_TIME_CREATE, FATTR4_TIME_MODIFY];
+        let before = client.attributes("f", &seen).await;
+        let born = |seconds, nseconds| {
+            let time_create = Some(nfstime4 { seconds, nseconds });
+            Attributes { time_create, ..Attributes::default() }
+        };
+        let nfs_resop4::OP_SETATTR(done) = client.last(set("f", &born(77, 5))).await else { panic!() };
+        assert_eq!(done.attrsset, bitmap4::of(&[FATTR4_TIME_CREATE]));
+        let after = client.attributes("f", &seen).await;
+        assert_eq!((after.time_create, after.time_modify), (born(77, 5).time_create, before.time_modify));
+        assert!(after.change > before.change);
+        assert_eq!(client.status(set("f", &born(0, 1_000_000_000))).await, nfsstat4::NFS4ERR_INVAL);
+        // It is its owner's to set, whoever has it open.
+        let user = client.over(client.raw.clone().with_user(500, 500, &[]));
+        let foreign = vec![putrootfh(), lookup("f"), setattr(open, &born(1, 0))];
+        assert_eq!(user.status(foreign).await, nfsstat4::NFS4ERR_PERM);
+        // What is made may have one from the beginning.
+        let made = |how| {
+            let (how, claim) = (openflag4::OPEN4_CREATE(how), open_claim4::CLAIM_NULL("made".into()));
+            vec![putrootfh(), open_with(b"o", BOTH, 0, how, claim)]
+        };
+        let result = client.last(made(createhow4::UNCHECKED4(fattr(&born(78, 6))))).await;
+        let nfs_resop4::OP_OPEN(OPEN4res::NFS4_OK(opened)) = result else { panic!("{result:?}") };
+        assert_eq!(opened.attrset, bitmap4::of(&[FATTR4_TIME_CREATE]));
+        client.ok(vec![putrootfh(), create(createtype4::NF4DIR, "d", &born(78, 6))]).await;
+        for name in ["made", "d"] {
+            let now = client.attributes(name, &seen).await;
+            assert_eq!(now.time_create, born(78, 6).time_create, "{name}");
+            assert!(now.time_modify > now.time_create, "{name}");
+        }
+        // One that is there keeps its own.
+        let result = client.last(made(createhow4::UNCHECKED4(fattr(&born(79, 7))))).await;
+        let nfs_resop4::OP_OPEN(OPEN4res::NFS4_OK(opened)) = result else { panic!("{result:?}") };
+        assert_eq!(opened.attrset, bitmap4::EMPTY);
+        assert_eq!(client.attributes("made", &seen).await.time_create, born(78, 6).time_create);
+    });
+}
+
 #[test]
 fn each_bad_attribute_has_its_status() {
     simulate(4, async |world: World| {
