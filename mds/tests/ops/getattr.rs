@@ -38,25 +38,38 @@ fn a_mount_finds_what_it_asks_for() {
         assert_eq!(got.xattr_support, Some(true));
         let supported = got.supported_attrs.unwrap();
         assert!(supported.contains(FATTR4_ACL) && !supported.contains(FATTR4_SACL));
-        let every: Vec<u32> = supported
-            .iter()
-            .filter(|n| ![FATTR4_TIME_ACCESS_SET, FATTR4_TIME_MODIFY_SET].contains(n))
-            .collect();
+        let set_only =
+            [FATTR4_TIME_ACCESS_SET, FATTR4_TIME_MODIFY_SET, FATTR4_MODE_SET_MASKED, FATTR4_MODE_UMASK];
+        let every: Vec<u32> = supported.iter().filter(|n| !set_only.contains(n)).collect();
         let all = client.attributes("/", &every).await;
-        let set_only = [FATTR4_MODE_SET_MASKED, FATTR4_MODE_UMASK];
         let missing = supported.without(all.present()).iter().filter(|n| !set_only.contains(n));
-        let missing: Vec<u32> =
-            missing.filter(|n| ![FATTR4_TIME_ACCESS_SET, FATTR4_TIME_MODIFY_SET].contains(n)).collect();
+        let missing: Vec<u32> = missing.collect();
         assert!(missing.is_empty(), "claimed and not given: {missing:?}");
     });
 }
 
+fn settime() -> Attributes {
+    let now = settime4::Default(time_how4::SET_TO_SERVER_TIME4);
+    Attributes { time_modify_set: Some(now), ..Attributes::default() }
+}
+
+/// §5.5.
 #[test]
 fn attributes_that_are_only_set_cannot_be_asked_for() {
     simulate(2, async |world: World| {
         let client = world.client("a").await;
-        let status = client.status(vec![putrootfh(), getattr(&[FATTR4_TIME_MODIFY_SET])]).await;
-        assert_eq!(status, nfsstat4::NFS4ERR_INVAL);
+        let masked = Some(mode_masked4 { mm_value_to_set: 0, mm_mask_bits: 0 });
+        let umask = Some(mode_umask4 { mu_mode: 0, mu_umask: 0 });
+        for (number, value) in [
+            (FATTR4_TIME_MODIFY_SET, settime()),
+            (FATTR4_MODE_SET_MASKED, Attributes { mode_set_masked: masked, ..Attributes::default() }),
+            (FATTR4_MODE_UMASK, Attributes { mode_umask: umask, ..Attributes::default() }),
+        ] {
+            let list = readdir(0, verifier4::default(), 4096, &[number]);
+            for op in [getattr(&[number]), list, verify(&value), nverify(&value)] {
+                assert_eq!(client.status(vec![putrootfh(), op]).await, nfsstat4::NFS4ERR_INVAL, "{number}");
+            }
+        }
     });
 }
 
