@@ -16,7 +16,7 @@ pub(crate) fn free_stateid(cx: &mut Context, args: FREE_STATEID4args) -> OpResul
     }
     let at = files.locate(client, &stateid)?;
     let entry = files.get(at.file).ok_or(nfsstat4::NFS4ERR_BAD_STATEID)?;
-    cx.server.step(&entry, Some(client), |file, _| match file.free_stateid(client, &stateid) {
+    cx.server.step(&entry, Some(client), |file, ctx| match file.free_stateid(ctx, client, &stateid) {
         Ok(effects) => (Ok(()), effects),
         Err(error) => (Err(error), Vec::new()),
     })?;

@@ -301,6 +301,40 @@ fn a_waiting_lock_owner_is_told() {
     });
 }
 
+/// §9.6: who gives up its place makes way for the next, by whatever it gives it up.
+#[test]
+fn the_next_in_line_is_told_when_the_one_before_it_frees_its_stateid() {
+    simulate(14, async |world: World| {
+        let (a, b, c) = (world.client("a").await, world.client("b").await, world.client("c").await);
+        let (fh, mine) = a.open("f", BOTH, 0).await;
+        let locks = async |client: &Client, ops: nfs_argop4| {
+            let result = client.compound(vec![putfh(&fh), ops]).await;
+            match result.resarray.last() {
+                Some(nfs_resop4::OP_LOCK(LOCK4res::NFS4_OK(ok))) => Ok(ok.lock_stateid),
+                Some(nfs_resop4::OP_LOCKU(LOCKU4res::NFS4_OK(stateid))) => Ok(*stateid),
+                _ => Err(result.status),
+            }
+        };
+        let write = nfs_lock_type4::WRITE_LT;
+        let held = locks(&a, lock_new(write, mine, b"la", (0, 10))).await.unwrap();
+        // B has a stateid without a lock.
+        let (_, theirs) = b.open("f", BOTH, 0).await;
+        let stateid = locks(&b, lock_new(write, theirs, b"lb", (50, 1))).await.unwrap();
+        let empty = locks(&b, locku(write, stateid, (50, 1))).await.unwrap();
+        let (_, third) = c.open("f", BOTH, 0).await;
+        let denied = Err(nfsstat4::NFS4ERR_DENIED);
+        assert_eq!(locks(&b, lock_new(nfs_lock_type4::WRITEW_LT, theirs, b"lb", (0, 10))).await, denied);
+        assert_eq!(locks(&c, lock_new(nfs_lock_type4::WRITEW_LT, third, b"lc", (0, 10))).await, denied);
+        locks(&a, locku(write, held, (0, 10))).await.unwrap();
+        until(&world.env, || (b.callbacks().count() > 0).then_some(())).await;
+        // The place is reserved for b, which does not want it any more.
+        b.ok(vec![free_stateid(empty)]).await;
+        world.sleep(Duration::from_millis(500)).await;
+        assert_eq!(c.callbacks().count(), 1);
+        locks(&c, lock_new(nfs_lock_type4::WRITEW_LT, third, b"lc", (0, 10))).await.unwrap();
+    });
+}
+
 /// A client with so many slots for callbacks.
 async fn with_slots(world: &World, host: &str, slots: u32) -> Client {
     let raw = world.connect(host).await;

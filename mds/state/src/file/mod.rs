@@ -213,7 +213,12 @@ impl File {
     ///
     /// # Errors
     /// LocksHeld when the stateid is an open, a delegation, a layout or a lock stateid with locks.
-    pub fn free_stateid(&mut self, client: ClientId, stateid: &StateId) -> Result<Vec<Effect>, Error> {
+    pub fn free_stateid(
+        &mut self,
+        ctx: &Ctx<'_>,
+        client: ClientId,
+        stateid: &StateId,
+    ) -> Result<Vec<Effect>, Error> {
         self.check_state(client, stateid)?;
         // RFC 8881 §18.38.3: only a lock stateid without locks can be freed; all else has its own way to end.
         if !self.locks.get(&stateid.other).is_some_and(|lock| lock.ranges.is_empty()) {
@@ -221,6 +226,8 @@ impl File {
         }
         let mut out = Vec::new();
         self.drop_lock(&stateid.other, &mut out);
+        // Its owner waits for nothing any more, and was perhaps the next.
+        self.notify_locks(ctx.now, &mut out);
         Ok(out)
     }
 

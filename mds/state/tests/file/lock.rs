@@ -96,20 +96,19 @@ fn unlocking_what_is_not_locked_is_fine() {
     w.unlock(A, range(100, 200)).unwrap();
     let old = w.unlock(A, range(0, 9)).unwrap();
     w.unlock(A, range(0, 9)).unwrap();
-    let file = &mut w.file;
-    assert_eq!(file.test_stateid(A, &old), Err(Error::OldStateid));
-    assert!(file.free_stateid(A, &old.with_seqid(0)).is_ok());
-    assert_eq!(file.test_stateid(A, &old), Err(Error::BadStateid));
+    assert_eq!(w.file.test_stateid(A, &old), Err(Error::OldStateid));
+    w.free_stateid(A, &old.with_seqid(0)).unwrap();
+    assert_eq!(w.file.test_stateid(A, &old), Err(Error::BadStateid));
 }
 
 #[test]
 fn only_an_empty_lock_stateid_can_be_freed() {
     let mut w = opened();
     let lock = w.lock(A, W, range(0, 9), false).unwrap();
-    assert_eq!(w.file.free_stateid(A, &lock), Err(Error::LocksHeld));
+    assert_eq!(w.free_stateid(A, &lock), Err(Error::LocksHeld));
     let open = w.opens[&owner(A)];
-    assert_eq!(w.file.free_stateid(A, &open), Err(Error::LocksHeld));
-    assert_eq!(w.file.free_stateid(B, &lock), Err(Error::BadStateid));
+    assert_eq!(w.free_stateid(A, &open), Err(Error::LocksHeld));
+    assert_eq!(w.free_stateid(B, &lock), Err(Error::BadStateid));
 }
 
 #[test]
@@ -133,6 +132,22 @@ fn blocked_locks_are_notified_in_order_and_reserved() {
     w.tick_to(deadline);
     w.lock(A, W, all, false).unwrap();
     assert_eq!(w.file.next_deadline(), None);
+}
+
+#[test]
+fn the_next_is_notified_when_a_waiter_frees_its_stateid() {
+    let mut w = opened();
+    let all = range(0, 9);
+    w.lock(B, W, all, false).unwrap();
+    let empty = w.unlock(B, all).unwrap();
+    w.lock(A, W, all, false).unwrap();
+    assert_eq!(w.lock(B, W, all, true), Err(denied(A, W, all)));
+    assert_eq!(w.lock(C, W, all, true), Err(denied(A, W, all)));
+    w.unlock(A, all).unwrap();
+    assert_eq!(w.notified, [locker(B)]);
+    w.free_stateid(B, &empty).unwrap();
+    assert_eq!(w.notified, [locker(B), locker(C)]);
+    w.lock(C, W, all, true).unwrap();
 }
 
 #[test]

@@ -496,6 +496,14 @@ impl World {
         self.apply(effects);
     }
 
+    pub(crate) fn free_stateid(&mut self, client: ClientId, stateid: &StateId) -> Result<(), Error> {
+        let (ctx, file) = self.split(Some(client));
+        let effects = file.free_stateid(&ctx, client, stateid)?;
+        self.locks.retain(|_, held| held.other != stateid.other);
+        self.apply(effects);
+        Ok(())
+    }
+
     pub(crate) fn delegation_return(&mut self, client: ClientId) -> Result<(), Error> {
         let stateid = self.delegations.get(&client).map(|g| g.stateid).unwrap_or_default();
         let (ctx, file) = self.split(Some(client));
