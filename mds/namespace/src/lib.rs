@@ -84,7 +84,7 @@ pub use size::{CommitSize, MAX_FILE_SIZE, SizeCommitted};
 pub use superblock::{FormatOptions, Superblock};
 pub use truncate::{SetSize, TruncateIntent, TruncateOutcome, Truncated};
 pub use unlink::Unlinked;
-pub use xattr::{MAX_XATTR, SetXattr};
+pub use xattr::{MAX_XATTR, MAX_XATTRS, SetXattr};
 
 /// One file system: what its superblock says, and the operations.
 #[derive(Clone, Debug)]

@@ -16,7 +16,7 @@ pub const MAX_XATTR: usize = 65_536;
 /// Greatest length of a name without its `user.`, in bytes (Linux's XATTR_NAME_MAX).
 const MAX_XATTR_NAME: usize = 255 - 5;
 /// Greatest number of attributes of one inode: a listing fits one transaction.
-const MAX_XATTRS: usize = 4096;
+pub const MAX_XATTRS: usize = 4096;
 /// Longer values have a row of their own, so that a listing of names does not read them.
 const MAX_SHORT: usize = 1024;
 /// Names read at a time.

@@ -1,5 +1,6 @@
 //! LISTXATTRS. RFC 8276 §8.4.4.
 
+use sluice_namespace::MAX_XATTRS;
 use sluice_xdr::nfs4::{LISTXATTRS4args, LISTXATTRS4res, LISTXATTRS4resok, nfsstat4};
 
 use crate::compound::{Context, OpResult};
@@ -13,9 +14,9 @@ pub(crate) async fn listxattrs(cx: &mut Context, args: LISTXATTRS4args) -> OpRes
     let names =
         cx.server.read(|txn| Box::pin(async move { namespace.list_xattrs(&txn, &key, who).await })).await?;
     // The cookie counts names from the beginning: §8.4.4.3 lets attributes that come and go meanwhile be
-    // missed or seen twice.
+    // missed or seen twice. So one that was good is also where the list has become shorter: nothing is left there.
     let start = usize::try_from(args.lxa_cookie).unwrap_or(usize::MAX);
-    if start > names.len() {
+    if start > MAX_XATTRS {
         return Err(nfsstat4::NFS4ERR_BAD_COOKIE.into());
     }
     let room = usize::try_from(args.lxa_maxcount).unwrap_or(usize::MAX).min(cx.reply_room.saturating_sub(8));
@@ -30,7 +31,7 @@ pub(crate) async fn listxattrs(cx: &mut Context, args: LISTXATTRS4args) -> OpRes
         fitting.push(name.clone());
     }
     let end = start + fitting.len();
-    let eof = end == names.len();
+    let eof = end >= names.len();
     if fitting.is_empty() && !eof {
         return Err(nfsstat4::NFS4ERR_TOOSMALL.into());
     }

@@ -28,6 +28,9 @@ const SIGNALS: u32 = OPEN4_SHARE_ACCESS_WANT_SIGNAL_DELEG_WHEN_RESRC_AVAIL
     | OPEN4_SHARE_ACCESS_WANT_DELEG_TIMESTAMPS
     | OPEN4_SHARE_ACCESS_WANT_OPEN_XOR_DELEGATION;
 
+/// What is no access in share_access.
+pub(super) const WANTS: u32 = OPEN4_SHARE_ACCESS_WANT_DELEG_MASK | SIGNALS;
+
 /// A file to open, found or just made.
 #[derive(Debug)]
 pub(super) struct Subject {
@@ -119,7 +122,7 @@ fn named(claim: &open_claim4) -> bool {
 /// What the client asks of the file's state; the claim is completed by [`subject`].
 fn request(cx: &Context, args: &OPEN4args) -> Result<OpenRequest, OpError> {
     let want_bits = args.share_access & OPEN4_SHARE_ACCESS_WANT_DELEG_MASK;
-    let access = args.share_access & !(OPEN4_SHARE_ACCESS_WANT_DELEG_MASK | SIGNALS);
+    let access = args.share_access & !WANTS;
     if args.owner.owner.len() > MAX_OWNER_BYTES {
         return Err(nfsstat4::NFS4ERR_INVAL.into());
     }

@@ -2,11 +2,9 @@
 
 use sluice_state::file::{Intent, Reply};
 use sluice_state::open::{Access, Deny};
-use sluice_xdr::nfs4::{
-    OPEN_DOWNGRADE4args, OPEN_DOWNGRADE4res, OPEN_DOWNGRADE4resok, OPEN4_SHARE_ACCESS_WANT_DELEG_MASK,
-    nfsstat4,
-};
+use sluice_xdr::nfs4::{OPEN_DOWNGRADE4args, OPEN_DOWNGRADE4res, OPEN_DOWNGRADE4resok, nfsstat4};
 
+use super::open::WANTS;
 use crate::compound::context::to_wire;
 use crate::compound::{Context, OpResult};
 
@@ -14,8 +12,8 @@ pub(crate) async fn open_downgrade(
     cx: &mut Context,
     args: OPEN_DOWNGRADE4args,
 ) -> OpResult<OPEN_DOWNGRADE4res> {
-    let bits = args.share_access & !OPEN4_SHARE_ACCESS_WANT_DELEG_MASK;
-    let access = Access::from_bits(bits).ok_or(nfsstat4::NFS4ERR_INVAL)?;
+    // Wants of delegations, which are OPEN's, are no access here either.
+    let access = Access::from_bits(args.share_access & !WANTS).ok_or(nfsstat4::NFS4ERR_INVAL)?;
     let deny = Deny::from_bits(args.share_deny).ok_or(nfsstat4::NFS4ERR_INVAL)?;
     let stateid = cx.exact_stateid(&args.open_stateid)?;
     let client = cx.client()?;

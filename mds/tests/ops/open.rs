@@ -213,8 +213,11 @@ fn an_open_is_downgraded_to_what_was_opened_before() {
         };
         assert_eq!(status(both, WRITE, 0).await, nfsstat4::NFS4ERR_INVAL, "never opened so");
         assert_eq!(status(both, 0, 0).await, nfsstat4::NFS4ERR_INVAL);
+        // As in OPEN, what a client wants of delegations is no access.
+        let wants = OPEN4_SHARE_ACCESS_WANT_NO_DELEG | OPEN4_SHARE_ACCESS_WANT_SIGNAL_DELEG_WHEN_RESRC_AVAIL;
+        assert_eq!(status(both, READ | 1 << 30, 0).await, nfsstat4::NFS4ERR_INVAL);
         let nfs_resop4::OP_OPEN_DOWNGRADE(OPEN_DOWNGRADE4res::NFS4_OK(done)) =
-            client.last(vec![putfh(&fh), downgrade(both, READ, 0)]).await
+            client.last(vec![putfh(&fh), downgrade(both, READ | wants, 0)]).await
         else {
             panic!()
         };

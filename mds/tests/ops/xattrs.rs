@@ -117,6 +117,19 @@ fn a_long_list_comes_in_parts() {
         assert_eq!(seen.len(), 10);
         let small = client.status(vec![putfh(&fh), list(0, 8)]).await;
         assert_eq!(small, nfsstat4::NFS4ERR_TOOSMALL);
+        // It has become shorter since the client was here.
+        for n in 0..5 {
+            client.ok(vec![putfh(&fh), remove_xattr(&format!("attribute-{n}"))]).await;
+        }
+        let nfs_resop4::OP_LISTXATTRS(LISTXATTRS4res::NFS4_OK(rest)) =
+            client.last(vec![putfh(&fh), list(cookie, 64)]).await
+        else {
+            panic!()
+        };
+        assert_eq!((rest.lxr_names.len(), rest.lxr_eof), (0, true));
+        // No list was ever so long.
+        let absurd = client.status(vec![putfh(&fh), list(u64::MAX, 64)]).await;
+        assert_eq!(absurd, nfsstat4::NFS4ERR_BAD_COOKIE);
     });
 }
 
