@@ -161,7 +161,7 @@ impl Namespace {
         if let Some(entry) = &place.entry {
             let inode = fetch::inode(txn, &entry.inode, self.base()).await.map_err(missing_is_corrupt)?;
             accept_existing(create, &inode)?;
-            let directory = self.directory_unchanged(txn, &parent).await?;
+            let directory = self.directory_unchanged(txn, &parent, request).await?;
             return Ok(Pending::new(Created { inode, created: false, directory }, self.base()));
         }
         parent.record.owned().require_add(request.who, create.node.kind())?;

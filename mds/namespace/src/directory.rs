@@ -64,16 +64,22 @@ pub(crate) struct Parent {
 }
 
 impl Parent {
-    /// Reads record and state side by side. Errors: Stale, NotDirectory.
+    /// Reads record and state side by side, the state without conflict: to whoever changes nothing, it makes no difference
+    /// that others do. Errors: Stale, NotDirectory.
     pub(crate) async fn read(txn: &Transaction, key: &InodeKey) -> Result<Self, FsError> {
         let state_key = keys::directory(key.fileid, DirectoryField::State);
-        let state = async { Ok(txn.get(&state_key).await?) };
+        let state = async { Ok(txn.snapshot_get(&state_key).await?) };
         let (record, state) = join::both(fetch::directory(txn, key), state).await?;
         let exact = DirectoryState::decode(state.ok_or(FsError::corrupt("directory without state"))?)?;
         Ok(Self { key: *key, record, exact })
     }
 
-    /// The state with the blind updates, under read conflict.
+    /// What was read of the state holds until the commit.
+    fn hold(&self, txn: &mut Transaction) {
+        txn.add_read_conflict_key(&keys::directory(self.key.fileid, DirectoryField::State));
+    }
+
+    /// The state with the blind updates, these under read conflict.
     async fn state(&self, txn: &Transaction) -> Result<DirectoryState, FsError> {
         if self.exact.split {
             Box::pin(fetch::merge(txn, self.key.fileid, self.exact)).await
@@ -117,6 +123,7 @@ impl Namespace {
         delta: Delta,
         request: &Request<'_>,
     ) -> Result<DirectoryChange, FsError> {
+        parent.hold(txn);
         let touched = touch_time(&parent.record, request.now);
         let directory = parent.key.fileid;
         let blind = parent.goes_blind(txn, request).await?;
@@ -145,13 +152,23 @@ impl Namespace {
         Ok(DirectoryChange { before: parent.change(self.base(), &state), after: 0, atomic: true })
     }
 
-    /// What an operation that changed nothing in a directory says of it.
+    /// What an operation that changed nothing in a directory says of it: as of its commit, unless the directory is busy. Then
+    /// one that writes down how it is answered would never commit.
     pub(crate) async fn directory_unchanged(
         &self,
-        txn: &Transaction,
+        txn: &mut Transaction,
         parent: &Parent,
+        request: &Request<'_>,
     ) -> Result<DirectoryChange, FsError> {
-        Ok(DirectoryChange::none(parent.change(self.base(), &parent.state(txn).await?)))
+        let atomic = !parent.goes_blind(txn, request).await?;
+        let state = if atomic {
+            parent.hold(txn);
+            parent.state(txn).await?
+        } else {
+            fetch::state_beside(txn, parent.key.fileid).await?
+        };
+        let at = parent.change(self.base(), &state);
+        Ok(DirectoryChange { before: at, after: at, atomic })
     }
 
     /// The policy for what is made in a directory, the default if it is none: one point read.

@@ -41,7 +41,7 @@ pub(crate) async fn inode(txn: &Transaction, key: &InodeKey, base: u64) -> Resul
 pub(crate) async fn inode_beside(txn: &Transaction, key: &InodeKey, base: u64) -> Result<Inode, FsError> {
     let mut inode = simple(key, record(txn, key).await?, base);
     if inode.is_directory() {
-        inode.directory = Some(state_as(txn, key.fileid, Reading::Snapshot).await?);
+        inode.directory = Some(state_beside(txn, key.fileid).await?);
         inode.change = base.wrapping_add(inode.version());
     }
     Ok(inode)
@@ -88,6 +88,11 @@ enum Reading {
 /// The state of a directory with the blind updates merged in, under read conflict.
 pub(crate) async fn state(txn: &Transaction, directory: FileId) -> Result<DirectoryState, FsError> {
     state_as(txn, directory, Reading::Conflict).await
+}
+
+/// As [`state`], by snapshot.
+pub(crate) async fn state_beside(txn: &Transaction, directory: FileId) -> Result<DirectoryState, FsError> {
+    state_as(txn, directory, Reading::Snapshot).await
 }
 
 async fn state_as(txn: &Transaction, directory: FileId, reading: Reading) -> Result<DirectoryState, FsError> {

@@ -11,13 +11,6 @@ pub struct DirectoryChange {
     pub atomic: bool,
 }
 
-impl DirectoryChange {
-    /// The directory did not change; it has change attribute `at`.
-    pub(crate) const fn none(at: u64) -> Self {
-        Self { before: at, after: at, atomic: true }
-    }
-}
-
 /// What holds change attributes that the commit decides.
 pub trait Settle {
     /// Puts `change` wherever the transaction will have changed something.

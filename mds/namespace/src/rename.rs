@@ -78,7 +78,7 @@ impl Namespace {
         expect_target(rename, &target)?;
         if target.place.entry.as_ref().is_some_and(|e| e.inode == entry.inode) {
             source.parent.record.owned().require_change(request.who)?;
-            return self.nothing(txn, &source, &target, &entry).await;
+            return self.nothing(txn, (&source, &target), &entry, request).await;
         }
         let moved = fetch::record(txn, &entry.inode).await.map_err(missing_is_corrupt)?;
         source.parent.record.owned().require_remove(&moved.owned(), request.who)?;
@@ -125,14 +125,14 @@ impl Namespace {
 
     async fn nothing(
         &self,
-        txn: &Transaction,
-        source: &Side,
-        target: &Side,
+        txn: &mut Transaction,
+        (source, target): (&Side, &Side),
         entry: &Dirent,
+        request: &Request<'_>,
     ) -> Result<Pending<Renamed>, FsError> {
         let renamed = Renamed {
-            source_directory: self.directory_unchanged(txn, &source.parent).await?,
-            target_directory: self.directory_unchanged(txn, &target.parent).await?,
+            source_directory: self.directory_unchanged(txn, &source.parent, request).await?,
+            target_directory: self.directory_unchanged(txn, &target.parent, request).await?,
             moved: entry.inode,
             replaced: None,
         };

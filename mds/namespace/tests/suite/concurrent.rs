@@ -412,6 +412,39 @@ async fn attributes_of_a_busy_directory_are_set_at_the_first_attempt() {
     world.clean().await;
 }
 
+/// Nor does it keep anybody from what changes nothing in it.
+#[tokio::test(start_paused = true)]
+async fn what_changes_nothing_in_a_busy_directory_does_not_start_over_for_it() {
+    // Those who meet go blind; who is alone reads the state under conflict, and writes it.
+    for (many, update, most) in [(8_u8, DirectoryUpdate::Blind, 1), (1, DirectoryUpdate::Exact, 2)] {
+        let world = Arc::new(World::new().await);
+        let dir = world.mkdir(ROOT, "d").await;
+        let (made, tried) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        client(&world, 99, update, &made).create(dir, "0".into(), NewNode::Fifo).await.unwrap();
+        world.db.set_faults(Faults { latency: Duration::from_millis(2), ..Faults::NONE });
+        let creators = (0..many).map(|id| {
+            let mut c = client(&world, id + 1, DirectoryUpdate::Adaptive, &made);
+            async move {
+                for n in 0..50 {
+                    c.create(dir, format!("c{id} {n}"), NewNode::Fifo).await.unwrap();
+                }
+            }
+        });
+        let mut renamer = client(&world, 100, DirectoryUpdate::Adaptive, &tried);
+        let renames = async move {
+            for _ in 0..10 {
+                let same = (dir, "0".to_owned());
+                let change = renamer.rename(same.clone(), same).await.unwrap().target_directory;
+                assert!(change.before == change.after && (!change.atomic || many == 1), "{change:?}");
+            }
+        };
+        tokio::join!(all(creators.collect()), renames);
+        let tried = tried.load(Ordering::Relaxed);
+        assert!(tried <= 10 * most, "{tried} attempts beside {many}");
+        world.clean().await;
+    }
+}
+
 /// Whoever commits last has set the time of a directory, by hand or by making something in it; and what shows changes
 /// only with the change attribute.
 #[tokio::test(start_paused = true)]
