@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use sluice_kv::Faults;
 use sluice_mds::Config;
 use sluice_xdr::nfs4::*;
 
@@ -285,34 +284,38 @@ fn the_current_stateid_is_the_one_just_opened() {
     });
 }
 
-/// §8.2.3: it is used with seqid 0. Another OPEN of the same owner, which the client sends beside it, moves the seqid.
+/// §8.2.3: it is used with seqid 0. Another OPEN of the same owner, which the client sends beside it, moves the seqid. What
+/// would undo that one is told from it.
 #[test]
 fn the_current_stateid_is_good_whatever_its_owner_opens_meanwhile() {
-    simulate(33, async |world: World| {
-        let client = world.client("a").await;
-        let (fh, first) = client.open("f", BOTH, 0).await;
-        let latency = Duration::from_millis(100);
-        world.db.set_faults(Faults { latency, ..Faults::NONE });
-        let ops = vec![
-            putfh(&fh),
-            open_fh(b"owner", BOTH, 0),
-            setattr(ANONYMOUS, &mode(0o600)),
-            layoutget(CURRENT, layoutiomode4::LAYOUTIOMODE4_RW),
-        ];
-        let (results, newest) = both(client.ok(ops), opens_again(&world, &client, &fh, latency / 2)).await;
-        let [_, nfs_resop4::OP_OPEN(OPEN4res::NFS4_OK(open)), ..] = &results[..] else { panic!() };
-        assert_eq!((open.stateid.seqid, newest.seqid), (first.seqid + 1, first.seqid + 2));
-        // What would undo the other OPEN is still told from it.
-        let ops =
-            vec![putfh(&fh), open_fh(b"owner", BOTH, 0), setattr(ANONYMOUS, &mode(0o640)), close(CURRENT)];
-        let (closed, newest) = both(client.status(ops), opens_again(&world, &client, &fh, latency / 2)).await;
-        assert_eq!((closed, newest.seqid), (nfsstat4::NFS4ERR_OLD_STATEID, first.seqid + 4));
-    });
-}
-
-async fn opens_again(world: &World, client: &Client, fh: &nfs_fh4, pause: Duration) -> stateid4 {
-    world.sleep(pause).await;
-    opened(&client.ok(vec![putfh(fh), open_fh(b"owner", BOTH, 0), getfh()]).await).1
+    let layout = layoutget(CURRENT, layoutiomode4::LAYOUTIOMODE4_READ);
+    for (last, status) in [
+        (layout, nfsstat4::NFS4_OK),
+        (close(CURRENT), nfsstat4::NFS4ERR_OLD_STATEID),
+        (downgrade(CURRENT, READ, 0), nfsstat4::NFS4ERR_OLD_STATEID),
+    ] {
+        simulate(33, async |world: World| {
+            let (a, b) = (world.client("a").await, world.client("b").await);
+            let (fh, made) = a.open("f", BOTH, 0).await;
+            a.ok(vec![putfh(&fh), close(made)]).await;
+            let wanted = open_name("f", b"o", READ | OPEN4_SHARE_ACCESS_WANT_READ_DELEG, 0);
+            let open_delegation4::OPEN_DELEGATE_READ(held) =
+                open(&b, vec![putrootfh(), wanted]).await.unwrap().delegation
+            else {
+                panic!()
+            };
+            // It waits for the delegation, between the OPEN and what is asked with its stateid.
+            let waits = setattr(ANONYMOUS, &mode(0o640));
+            let ops = vec![putfh(&fh), open_fh(b"o", READ, 0), waits, last.clone()];
+            let meanwhile = async {
+                until(&world.env, || (b.callbacks().count() > 0).then_some(())).await;
+                let again = open(&a, vec![putfh(&fh), open_fh(b"o", READ, 0)]).await.unwrap();
+                b.ok(vec![putfh(&fh), delegreturn(held.stateid)]).await;
+                again.stateid.seqid
+            };
+            assert_eq!(both(a.status(ops), meanwhile).await, (status, 2));
+        });
+    }
 }
 
 /// What it shows and what its state begins with are known: neither is read from the store.
