@@ -26,7 +26,7 @@ use crate::pace::Pace;
 use crate::places::{LEAVES, leaf_of, leaf_path, path_of};
 use crate::pool::Pool;
 use crate::room::Room;
-use crate::sums::{ScrubState, SummedFile, Sums, remove_side};
+use crate::sums::{ScrubState, SummedFile, Sums};
 use crate::under_way::UnderWay;
 use crate::verifier::Verifiers;
 use crate::vitals::Health;
@@ -496,8 +496,8 @@ impl Store {
         self.may_open(&self.files.shard(key), key, Some(generation))?;
         self.folders.make(&*self.device, leaf_of(key))?;
         if self.sums.is_some() {
-            // Of a data file that was lost: they say nothing of this one.
-            remove_side(&*self.device, key)?;
+            // Of a data file that was lost: they say nothing of this one, if it is not there.
+            self.remove_left_side(key)?;
         }
         let device_file = match self.device.create(&path_of(key)) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(None),

@@ -372,6 +372,23 @@ fn a_file_that_was_lost_and_comes_again_has_no_sums_of_the_one_before() {
     });
 }
 
+/// It is opened as if it might not be there.
+#[test]
+fn a_file_that_is_written_to_after_a_restart_keeps_its_sums() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        let store = open(&env, &device).await;
+        put(&store, 1, 0, 7, 2 * REGION as usize).await;
+        rest(&env, &store, 30).await;
+        drop(store);
+        let store = open(&env, &device).await;
+        let side = path(&device, key(1), ".sums");
+        let before = device.stat(&side).unwrap().size;
+        put(&store, 1, 0, 8, 10).await;
+        assert_eq!(device.stat(&side).unwrap().size, before);
+    });
+}
+
 #[test]
 fn a_write_that_failed_leaves_its_file_with_sums() {
     simulate(async |env| {

@@ -187,7 +187,7 @@ impl Store {
     }
 
     /// Sums of a data file that is gone.
-    fn remove_left_side(&self, key: FileKey) -> Result<(), StoreError> {
+    pub(crate) fn remove_left_side(&self, key: FileKey) -> Result<(), StoreError> {
         match self.device.stat(&path_of(key)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => remove_side(&*self.device, key),
             _ => Ok(()),
