@@ -1,5 +1,6 @@
 //! `sluice mds`.
 
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use sluice_kv::Database;
 use sluice_mds::{Config, Delegations, Limits as Held, Mds, Names, Network, Rule, Squash};
 use sluice_namespace::LayoutPolicy;
 use sluice_rpc::{ClusterKey, Limits, Listener, Server, Tcp, Transport};
+use tokio::net::TcpSocket;
 
 use crate::metrics::mds::{MdsSource, Waiting};
 use crate::store::Place;
@@ -35,7 +37,7 @@ pub(crate) async fn run(options: cli::Mds) -> Result<()> {
     look(&place, &options)?;
     let scraped = metrics::bind(options.metrics)?;
     // A port that is taken shows now, not when the one that had the file system is gone.
-    drop(listen(&*transport, &options).await?);
+    free(options.listen)?;
     let source = Arc::new(Waiting::default());
     if let Some(listener) = scraped {
         metrics::serve(listener, Arc::clone(&source) as Arc<dyn metrics::Source>)?;
@@ -95,6 +97,16 @@ async fn begin(
     tell_exports(&mds, options);
     env.spawn.spawn(Box::pin(Arc::clone(&server).serve(listener)));
     Ok((mds, server))
+}
+
+/// Whether the address can be taken. Without listening there: whoever connects shall find a server that answers.
+fn free(address: SocketAddr) -> Result<()> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
+    let bound = socket.and_then(|socket| {
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)
+    });
+    bound.map_err(|error| anyhow!(ports::explain("--listen", address, &error)))
 }
 
 async fn listen(transport: &dyn Transport, options: &cli::Mds) -> Result<Box<dyn Listener>> {
