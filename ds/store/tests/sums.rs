@@ -6,12 +6,12 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{access, bytes, key, options, simulate};
+use common::{access, bytes, key, options, path, simulate};
 use proptest::prelude::*;
 use sluice_env::Env;
 use sluice_store::device::{Device, FileDevice, MemDevice};
 use sluice_store::{
-    Access, Damage, Epoch, FileKey, Options, Reflink, Stability, Store, StoreError, SumOptions, Transfer,
+    Access, Damage, Epoch, Options, Reflink, Stability, Store, StoreError, SumOptions, Transfer,
 };
 
 const BLOCK: u64 = 4096;
@@ -37,19 +37,6 @@ async fn scrub(env: &Env, store: &Arc<Store>) {
     while store.scrubbed().running {
         rest(env, store, 1).await;
     }
-}
-
-fn path(device: &impl Device, key: FileKey, suffix: &str) -> String {
-    let name = format!("{key}{suffix}");
-    for middle in device.list("data").unwrap() {
-        for leaf in device.list(&format!("data/{middle}")).unwrap() {
-            let folder = format!("data/{middle}/{leaf}");
-            if device.list(&folder).unwrap().contains(&name) {
-                return format!("{folder}/{name}");
-            }
-        }
-    }
-    panic!("there is no {name}");
 }
 
 fn damage(file: u64, offset: u64, blocks: u64) -> Damage {

@@ -19,6 +19,20 @@ pub(crate) fn access(file: u64) -> Access {
     Access { holder: 1, key: key(file), generation: 0, epoch: Epoch(1), must_exist: false }
 }
 
+/// Where a data file is, or what is kept beside it.
+pub(crate) fn path(device: &impl Device, key: FileKey, suffix: &str) -> String {
+    let name = format!("{key}{suffix}");
+    for middle in device.list("data").unwrap() {
+        for leaf in device.list(&format!("data/{middle}")).unwrap() {
+            let folder = format!("data/{middle}/{leaf}");
+            if device.list(&folder).unwrap().contains(&name) {
+                return format!("{folder}/{name}");
+            }
+        }
+    }
+    panic!("there is no {name}");
+}
+
 pub(crate) fn options() -> Options {
     Options { create: true, reserve: 0, ..Options::default() }
 }
