@@ -55,13 +55,16 @@ const UNPLACED_AGAIN: u64 = 60 * 1_000_000_000;
 /// NOSPC when every data server is full (or fewer take new files than there are to be mirrors), DELAY when
 /// none is registered yet or one that is away may have room.
 pub(crate) async fn place(mds: &Arc<Mds>, policy: &LayoutPolicy) -> Result<Placed, nfsstat4> {
-    let Candidates { list: candidates, placing } = candidates(mds);
+    let Candidates { list: mut candidates, placing } = candidates(mds);
     let mirrors = match policy.mirrors {
         0 => mds.config.policy.mirrors,
         asked => asked,
     };
     if candidates.is_empty() {
         return Err(nobody(mds, mirrors.into(), 0));
+    }
+    if mirrors > 1 {
+        placement::interleave(&mut candidates);
     }
     let policy = LayoutPolicy { mirrors, ..*policy };
     let id = mds.next_data_file().await.map_err(|error| fs_status(&error))?;
@@ -99,18 +102,17 @@ pub(crate) struct Candidates {
     pub(crate) placing: Placing,
 }
 
-/// The data servers that take new files, in an order in which neighbours are on different hosts, if there are several.
+/// The data servers that take new files, in the order of their stores.
 pub(crate) fn candidates(mds: &Mds) -> Candidates {
     // Before any of them is looked at: one that is drained from now on waits for this choice, or is not in it.
     let placing = mds.data_servers.placing();
     let usable = mds.data_servers.all().into_iter().filter(|store| store.serves() && store.takes_new());
-    let mut list: Vec<Candidate> = usable
+    let list = usable
         .map(|store| {
             let (free_bytes, host) = store.update(|view| (view.capacity.free_bytes, view.host()));
             Candidate { store: store.id, free_bytes, host }
         })
         .collect();
-    placement::interleave(&mut list);
     Candidates { list, placing }
 }
 

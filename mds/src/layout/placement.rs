@@ -1,7 +1,6 @@
 //! Which data servers a new file gets. Pure: the same candidates, policy and turn give the same layout.
 //! docs/DESIGN §6.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use sluice_namespace::{Component, DataFile, DataFileId, Layout, LayoutPolicy, Shape, StoreId};
@@ -27,23 +26,20 @@ pub(crate) struct Candidate {
 
 /// Puts those of one host as far from each other as can be: neighbours are the mirrors of one file.
 pub(crate) fn interleave(candidates: &mut [Candidate]) {
-    let mut on: BTreeMap<IpAddr, u64> = BTreeMap::new();
-    for host in candidates.iter().filter_map(|candidate| candidate.host) {
-        *on.entry(host).or_default() += 1;
-    }
-    if on.len() < 2 || on.values().all(|count| *count == 1) {
+    let mut hosts: Vec<IpAddr> = candidates.iter().filter_map(|candidate| candidate.host).collect();
+    hosts.sort_unstable();
+    if hosts.first() == hosts.last() || hosts.windows(2).all(|pair| pair[0] != pair[1]) {
         return;
     }
-    let mut passed: BTreeMap<IpAddr, u64> = BTreeMap::new();
+    // By the place of the first of its like.
+    let mut passed = vec![0; hosts.len()];
     candidates.sort_by_cached_key(|candidate| {
-        let count = candidate.host.and_then(|host| on.get(&host)).copied().unwrap_or(1);
-        let before = candidate.host.map_or(0, |host| {
-            let passed = passed.entry(host).or_default();
-            *passed += 1;
-            *passed - 1
-        });
+        let Some(host) = candidate.host else { return 1 << 31 };
+        let first = hosts.partition_point(|other| *other < host);
+        let count = hosts.partition_point(|other| *other <= host) - first;
+        let before = passed.get_mut(first).map_or(0, |passed| std::mem::replace(passed, *passed + 1));
         // The middle of its part of the circle, which those of a host share evenly.
-        ((2 * before + 1) << 32) / (2 * count)
+        ((2 * before + 1) << 32) / (2 * count.max(1))
     });
 }
 
@@ -121,13 +117,12 @@ pub(crate) fn repaired(component: &Component, candidates: &[Candidate], turn: u6
     let mut new = Component { handed_out: false, ..component.clone() };
     let mut next = 0;
     for column in new.slots.chunks_mut(usize::from(component.mirrors.max(1))) {
-        let mut taken: Vec<StoreId> =
-            column.iter().filter(|file| usable(file)).map(|file| file.store).collect();
+        let mut taken: Vec<DataFile> = column.iter().filter(|file| usable(file)).copied().collect();
         for file in column.iter_mut().filter(|file| !usable(file)) {
             let free = wheel.next(next, &taken)?;
             next = free + 1;
             file.store = wheel.store(free);
-            taken.push(file.store);
+            taken.push(*file);
         }
     }
     Some(new)
@@ -170,12 +165,15 @@ impl<'a> Wheel<'a> {
     }
 
     /// The first from here on that is none of `taken`, on a host of its own if there is one left.
-    fn next(&self, from: usize, taken: &[StoreId]) -> Option<usize> {
-        let of = |store| self.candidates.iter().find(|candidate| candidate.store == store);
-        let hosts: Vec<IpAddr> = taken.iter().filter_map(|store| of(*store)?.host).collect();
+    fn next(&self, from: usize, taken: &[DataFile]) -> Option<usize> {
+        let has = |candidate: &&Candidate| taken.iter().any(|file| file.store == candidate.store);
+        let hosts: Vec<IpAddr> = match taken {
+            [] => Vec::new(),
+            _ => self.candidates.iter().filter(has).filter_map(|candidate| candidate.host).collect(),
+        };
         // A whole turn of the wheel meets every candidate.
         let turn = from..from + self.len();
-        let free = || turn.clone().filter(|at| !taken.contains(&self.store(*at)));
+        let free = || turn.clone().filter(|at| self.at(*at).is_some_and(|candidate| !has(&candidate)));
         let apart = |at: &usize| self.host(*at).is_none_or(|host| !hosts.contains(&host));
         free().find(apart).or_else(|| free().next())
     }
@@ -189,12 +187,12 @@ impl<'a> Wheel<'a> {
         (width, mirrors): (usize, usize),
         from: usize,
     ) -> Component {
-        let mut stores = Vec::with_capacity(width * mirrors);
+        let mut slots: Vec<DataFile> = Vec::with_capacity(width * mirrors);
         for column in 0..width {
-            let (begin, mut next) = (stores.len(), from + column);
+            let (begin, mut next) = (slots.len(), from + column);
             for _ in 0..mirrors {
-                let at = self.next(next, stores.get(begin..).unwrap_or_default()).unwrap_or(next);
-                stores.push(self.store(at));
+                let at = self.next(next, slots.get(begin..).unwrap_or_default()).unwrap_or(next);
+                slots.push(DataFile { store: self.store(at), ..DataFile::default() });
                 next = at + 1;
             }
         }
@@ -205,7 +203,7 @@ impl<'a> Wheel<'a> {
             width: u16::try_from(width).unwrap_or(1),
             mirrors: u16::try_from(mirrors).unwrap_or(1),
             handed_out: false,
-            slots: stores.into_iter().map(|store| DataFile { store, ..DataFile::default() }).collect(),
+            slots,
         }
     }
 }
@@ -237,7 +235,7 @@ pub(crate) fn start(candidates: &[Candidate], turn: u64) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use proptest::prelude::*;
 
