@@ -5,12 +5,14 @@
 //! | module | what |
 //! | --- | --- |
 //! | `servers` | the installation and its processes |
+//! | `cluster` | the FoundationDB cluster of its metadata, whose processes die and hang, too |
 //! | `names` | the metadata server dies: a model of the namespace, compared after each kill |
 //! | `tree` | that model, one worker's part of it |
 //! | `data` | data servers die: every stable WRITE and COMMIT is still there |
 //! | `herd` | workers, and when they compare |
 //! | `dice` | decisions that a seed repeats |
 
+mod cluster;
 pub(crate) mod data;
 pub(crate) mod dice;
 pub(crate) mod herd;
@@ -25,6 +27,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 
 use crate::external::server::program;
+use cluster::Programs;
 use servers::Servers;
 
 /// What to kill, and how often.
@@ -51,12 +54,35 @@ pub struct Options {
     /// Where its data is kept meanwhile
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
+    /// Metadata on a FoundationDB cluster of three processes, which are killed and stopped as well; DIR has fdbserver and fdbcli, or PATH
+    #[arg(long, value_name = "DIR")]
+    fdb: Option<PathBuf>,
+    /// Its client library [default: where the loader finds libfdb_c.so]
+    #[arg(long, value_name = "FILE", requires = "fdb")]
+    fdb_library: Option<PathBuf>,
 }
 
 impl Options {
     fn new(rounds: u32, control: bool, data_dir: Option<&Path>) -> Self {
         let (seed, check_every, data_dir) = (1, 10, data_dir.map(Path::to_owned));
-        Self { rounds, data_rounds: rounds / 2, seed, check_every, control, sluice: None, data_dir }
+        let (sluice, fdb, fdb_library) = (None, None, None);
+        Self {
+            rounds,
+            data_rounds: rounds / 2,
+            seed,
+            check_every,
+            control,
+            sluice,
+            data_dir,
+            fdb,
+            fdb_library,
+        }
+    }
+
+    async fn start(&self, program: &Path) -> Result<Servers> {
+        let library = self.fdb_library.clone();
+        let programs = self.fdb.clone().map(|folder| Programs { folder, library });
+        Servers::start(program, self.data_dir.as_deref(), programs).await
     }
 }
 
@@ -77,17 +103,17 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     runtime.block_on(async {
         let began = Instant::now();
         if options.control {
-            let mut servers = Servers::start(&program, options.data_dir.as_deref()).await?;
+            let mut servers = options.start(&program).await?;
             return control(names::run(&mut servers, options, true).await);
         }
         if options.rounds > 0 {
-            let mut servers = Servers::start(&program, options.data_dir.as_deref()).await?;
+            let mut servers = options.start(&program).await?;
             let told = names::run(&mut servers, options, false).await;
             println!("{} in {:.0} s", kept(told, &servers)?, began.elapsed().as_secs_f64());
         }
         let began = Instant::now();
         if options.data_rounds > 0 {
-            let mut servers = Servers::start(&program, options.data_dir.as_deref()).await?;
+            let mut servers = options.start(&program).await?;
             let told = data::run(&mut servers, options.data_rounds, options.seed).await;
             println!("{} in {:.0} s", kept(told, &servers)?, began.elapsed().as_secs_f64());
         }

@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Error, Result, bail};
+use anyhow::{Context, Error, Result, bail};
 use sluice_env::{BoxFuture, Env};
 use sluice_rpc::{Call, Frame, Program, Reply, Tcp};
 use sluice_xdr::nfs4::*;
 
 use super::Options;
+use super::cluster::Blow;
 use super::dice::Dice;
 use super::herd::{Herd, Late, Worker};
 use super::servers::Servers;
@@ -26,6 +27,8 @@ const ALIVE: (u64, u64) = (20, 400);
 /// One kill in so many meets a server that has just been started, and may not serve yet.
 const EARLY: u64 = 8;
 const STARTING: u64 = 120;
+/// On a cluster: of so many blows one meets the metadata server alone, one both, the others the cluster alone.
+const BOTH_TOO: u64 = 4;
 /// Everything that a round needs happens sooner.
 const PATIENCE: Duration = Duration::from_secs(60);
 const AGAIN: Duration = Duration::from_millis(5);
@@ -185,14 +188,38 @@ fn explained(error: Error, hosts: &[Arc<Host>]) -> Error {
     error.context(states.collect::<Vec<_>>().join("; "))
 }
 
-/// Kills the metadata server so many times; what was seen.
-pub(crate) async fn run(servers: &mut Servers, options: &Options, forgetful: bool) -> Result<String> {
-    let mut dice = Dice::new(options.seed);
-    let mut herd = Herd::new(PATIENCE);
-    let hosts = plant(servers, &mut herd, &mut dice, forgetful).await?;
-    for kill in 1..=options.rounds {
-        let alive = Duration::from_millis(ALIVE.0 + dice.below(ALIVE.1 - ALIVE.0));
-        tokio::time::sleep(alive).await;
+/// What has been done to the servers.
+#[derive(Debug, Default)]
+struct Blows {
+    metadata: u32,
+    killed: u32,
+    stopped: u32,
+}
+
+impl Blows {
+    /// The next one: the metadata server is killed; on a cluster as often one of its processes, or both.
+    async fn next(&mut self, servers: &mut Servers, dice: &mut Dice) -> Result<()> {
+        if servers.cluster.is_none() {
+            return self.metadata(servers, dice).await;
+        }
+        let kind = dice.below(BOTH_TOO);
+        if kind <= 1 {
+            self.metadata(servers, dice).await?;
+        }
+        if kind == 0 {
+            return Ok(());
+        }
+        // Where both are met, the metadata server starts meanwhile.
+        let cluster = servers.cluster.as_mut().context("a cluster has no end")?;
+        match cluster.strike(dice).await? {
+            Blow::Killed => self.killed += 1,
+            Blow::Stopped => self.stopped += 1,
+        }
+        Ok(())
+    }
+
+    async fn metadata(&mut self, servers: &mut Servers, dice: &mut Dice) -> Result<()> {
+        self.metadata += 1;
         servers.kill_mds()?;
         servers.start_mds()?;
         if dice.below(EARLY) == 0 {
@@ -200,6 +227,31 @@ pub(crate) async fn run(servers: &mut Servers, options: &Options, forgetful: boo
             servers.kill_mds()?;
             servers.start_mds()?;
         }
+        Ok(())
+    }
+
+    fn told(&self, servers: &Servers) -> String {
+        let Self { metadata, killed, stopped } = self;
+        let of_mds = format!("{metadata} kills of the metadata server");
+        match servers.cluster {
+            Some(_) => format!(
+                "{of_mds}, {killed} of processes of its cluster, and {stopped} were stopped for a while"
+            ),
+            None => of_mds,
+        }
+    }
+}
+
+/// Kills the metadata server so many times; what was seen.
+pub(crate) async fn run(servers: &mut Servers, options: &Options, forgetful: bool) -> Result<String> {
+    let mut dice = Dice::new(options.seed);
+    let mut herd = Herd::new(PATIENCE);
+    let hosts = plant(servers, &mut herd, &mut dice, forgetful).await?;
+    let mut blows = Blows::default();
+    for kill in 1..=options.rounds {
+        let alive = Duration::from_millis(ALIVE.0 + dice.below(ALIVE.1 - ALIVE.0));
+        tokio::time::sleep(alive).await;
+        blows.next(servers, &mut dice).await?;
         herd.compare(kill).await.map_err(|error| explained(error, &hosts))?;
         if kill % options.check_every == 0 || kill == options.rounds {
             servers.check().map_err(|error| Broken(format!("after kill {kill}: {error:#}")))?;
@@ -212,8 +264,8 @@ pub(crate) async fn run(servers: &mut Servers, options: &Options, forgetful: boo
     herd.end().await?;
     let (answered, repeated) = told(&hosts);
     Ok(format!(
-        "{} kills of the metadata server: {answered} requests, of which {repeated} were sent again and done once; all that was promised is there",
-        options.rounds,
+        "{}: {answered} requests, of which {repeated} were sent again and done once; all that was promised is there",
+        blows.told(servers),
     ))
 }
 

@@ -12,6 +12,7 @@ use sluice_env::Env;
 use sluice_rpc::{ClusterKey, Tcp, Transport};
 use tempfile::TempDir;
 
+use super::cluster::{Cluster, Programs};
 use crate::bench::host::Process;
 use crate::external::server::free_ports;
 use crate::guest::process::Group;
@@ -31,22 +32,32 @@ pub(crate) struct Servers {
     first_port: u16,
     mds: Option<Group>,
     data: Vec<Option<Group>>,
+    /// Of the metadata, if they are on FoundationDB.
+    pub(crate) cluster: Option<Cluster>,
     // After the processes that write there.
     home: TempDir,
 }
 
 impl Servers {
-    /// A new installation; it serves.
-    pub(crate) async fn start(program: &Path, below: Option<&Path>) -> Result<Self> {
+    /// A new installation; it serves. With `programs` its metadata are on a FoundationDB cluster of its own.
+    pub(crate) async fn start(
+        program: &Path,
+        below: Option<&Path>,
+        programs: Option<Programs>,
+    ) -> Result<Self> {
         let below = below.map_or_else(std::env::temp_dir, Path::to_owned);
         fs::create_dir_all(&below).with_context(|| format!("cannot make {}", below.display()))?;
         let home = tempfile::Builder::new().prefix("sluice-kills-").tempdir_in(below)?;
         ClusterKey::generate(&Env::system()).write(&home.path().join("cluster.key"))?;
+        let cluster = programs
+            .map(|programs| Cluster::start(programs, home.path().join("foundationdb")))
+            .transpose()?;
         let mut servers = Self {
             program: program.to_owned(),
             first_port: free_ports(DATA_SERVERS + 1)?,
             mds: None,
             data: (0..DATA_SERVERS).map(|_| None).collect(),
+            cluster,
             home,
         };
         servers.start_mds()?;
@@ -98,6 +109,9 @@ impl Servers {
         command.args(["--lease", LEASE, "--listen", &self.mds_address().to_string()]);
         // Not a share of this machine: `soak` must see the caches full.
         command.args(["--metadata-cache", METADATA_CACHE_MIB]);
+        if let Some(cluster) = &self.cluster {
+            cluster.tell(&mut command);
+        }
         self.mds = Some(self.spawn(command)?);
         Ok(())
     }

@@ -63,7 +63,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     let program = program(options.sluice.as_deref())?;
     let runtime = tokio::runtime::Runtime::new().context("tokio")?;
     runtime.block_on(async {
-        let mut servers = Servers::start(&program, options.data_dir.as_deref()).await?;
+        let mut servers = Servers::start(&program, options.data_dir.as_deref(), None).await?;
         let soaked = soak(&mut servers, options).await;
         let growth = soaked.with_context(|| format!("the servers said: {}", servers.last_words()))?;
         print!("{growth}");
