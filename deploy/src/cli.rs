@@ -404,6 +404,9 @@ pub(crate) struct Tuning {
     /// Names that clients may use
     #[arg(long, value_enum, value_name = "KIND", default_value_t = Names::Any)]
     pub(crate) names: Names,
+    /// Who knows which groups a user is in. A client can tell of 16
+    #[arg(long, value_enum, value_name = "WHO", default_value_t = Groups::Client)]
+    pub(crate) groups: Groups,
     /// Memory for metadata that was read or written lately, in MiB, where it is in the data directory
     /// [default: three sixteenths of what the server may use, 320 at least, 24576 at most]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(16..))]
@@ -449,6 +452,23 @@ impl fmt::Display for Names {
         f.write_str(match self {
             Self::Any => "any",
             Self::Utf8 => "utf8",
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Groups {
+    /// The client, which leaves out those after the 16th
+    Client,
+    /// The metadata server's host, by its passwd and group databases (nsswitch.conf): all of them, for users that it knows
+    Host,
+}
+
+impl fmt::Display for Groups {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Client => "client",
+            Self::Host => "host",
         })
     }
 }

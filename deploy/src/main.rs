@@ -7,6 +7,7 @@
 #[macro_use]
 mod out;
 
+mod accounts;
 mod cli;
 mod clients;
 mod config;

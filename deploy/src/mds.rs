@@ -13,6 +13,7 @@ use sluice_namespace::LayoutPolicy;
 use sluice_rpc::{ClusterKey, Limits, Listener, Server, Tcp, Transport};
 use tokio::net::TcpSocket;
 
+use crate::accounts::Host;
 use crate::metrics::mds::{MdsSource, Waiting};
 use crate::store::Place;
 use crate::{cli, descriptors, logs, memory, metrics, ports, stop, supervised};
@@ -175,6 +176,10 @@ fn config(tuning: &cli::Tuning) -> Config {
         names: match tuning.names {
             cli::Names::Any => Names::Any,
             cli::Names::Utf8 => Names::Utf8,
+        },
+        accounts: match tuning.groups {
+            cli::Groups::Client => None,
+            cli::Groups::Host => Some(Arc::new(Host)),
         },
         layouts: !tuning.no_layouts,
         policy: LayoutPolicy { inline: tuning.inline, ..LayoutPolicy::OF_NEW_FILE_SYSTEMS },

@@ -113,6 +113,7 @@ fn roles(dir: &Path, options: &cli::Up, installation: &Installation) -> Result<V
     arguments.extend(["--delegations".to_owned(), tuning.delegations.to_string()]);
     arguments.extend(["--delegation-quiet".to_owned(), tuning.delegation_quiet.to_string()]);
     arguments.extend(["--names".to_owned(), tuning.names.to_string()]);
+    arguments.extend(["--groups".to_owned(), tuning.groups.to_string()]);
     arguments.extend(["--inline".to_owned(), tuning.inline.to_string()]);
     let allow = allowed(options);
     if !allow.is_empty() {
@@ -355,6 +356,7 @@ mod tests {
             "--delegations=read",
             "--delegation-quiet=3",
             "--names=utf8",
+            "--groups=host",
             "--metadata-cache=500",
             "--no-layouts",
         ]);

@@ -1,5 +1,6 @@
 //! What an operator can set.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_namespace::LayoutPolicy;
@@ -7,6 +8,8 @@ use sluice_namespace::stable_storage::{Network, Rule, Squash};
 use sluice_state::client::ClientsConfig;
 use sluice_state::file::Policy;
 use sluice_state::pressure::Bound;
+
+use crate::groups::Accounts;
 
 /// Settings of a metadata server. [`Config::default`] suits `sluice up`.
 #[derive(Clone, Debug)]
@@ -42,6 +45,8 @@ pub struct Config {
     pub delegation_quiet: Duration,
     /// How much clients may hold.
     pub limits: Limits,
+    /// Who knows the groups of users; `None`: their clients.
+    pub accounts: Option<Arc<dyn Accounts>>,
     /// Names that clients may use.
     pub names: Names,
     /// Policy of a new file system's root, and how many mirrors a policy has that does not say. What exists keeps the policy
@@ -118,6 +123,7 @@ impl Default for Config {
             layouts: true,
             delegations: Delegations::ReadWrite,
             delegation_quiet: Duration::from_secs(30),
+            accounts: None,
             names: Names::Any,
             limits: Limits::default(),
             policy: LayoutPolicy::OF_NEW_FILE_SYSTEMS,

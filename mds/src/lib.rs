@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `program` | NFS4_PROGRAM: NULL and COMPOUND |
 //! | `compound` | the loop, the operation table, what an operation is given |
+//! | `groups` | groups of callers, where this host and not the client knows them |
 //! | `exports` | what clients may mount, and who may do what there |
 //! | `ops` | one file per operation |
 //! | `attr` | fattr4 to and from inodes |
@@ -29,6 +30,7 @@ mod effects;
 mod error;
 mod exports;
 mod files;
+mod groups;
 mod layout;
 mod metrics;
 mod ops;
@@ -43,6 +45,7 @@ mod transact;
 
 pub use config::{Config, Delegations, Limits, Names};
 pub use exports::ExportSummary;
+pub use groups::Accounts;
 pub use metrics::{BUCKETS, DataServerStatistics, OperationSnapshot, QuotaStatistics, Statistics};
 pub use server::{Mds, StartError};
 pub use sluice_namespace::stable_storage::{Flavours, NOBODY, Network, Rule, Squash};

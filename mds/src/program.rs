@@ -23,8 +23,11 @@ pub(crate) struct Nfs4 {
 impl Nfs4 {
     /// A server that was stopped for a while may have been replaced: until it knows, nothing of what it remembers is
     /// true for anybody.
-    async fn compound(&self, call: Call) -> Reply {
+    async fn compound(&self, mut call: Call) -> Reply {
         if !self.mds.db.is_ours() {
+            return run::not_now(&call);
+        }
+        if self.mds.groups.complete(&self.mds.env, &mut call.credential).await.is_err() {
             return run::not_now(&call);
         }
         let connection = Arc::clone(&call.connection);

@@ -22,6 +22,7 @@ use crate::copies::Copies;
 use crate::dsctl::{Control, Registry};
 use crate::exports::Exports;
 use crate::files::{FileEntry, Files};
+use crate::groups::Groups;
 use crate::layout::commits::Commits;
 use crate::layout::drain::Drains;
 use crate::layout::habits::Habits;
@@ -59,6 +60,7 @@ pub struct Mds {
     pub(crate) files: Files,
     pub(crate) data_servers: Registry,
     pub(crate) exports: Exports,
+    pub(crate) groups: Groups,
     /// What clients say about data servers.
     pub(crate) reports: Reports,
     /// What went through this server, and why.
@@ -150,6 +152,7 @@ impl Mds {
             drains: Drains::default(),
             commits: Commits::default(),
             copies: Copies::default(),
+            groups: Groups::new(config.accounts.clone()),
             quotas: Quotas::load(&db, &namespace).await?,
             metrics: Metrics::default(),
             unsettled: Mutex::new(crate::layout::settle::unsettled(&db, &namespace).await?),

@@ -33,6 +33,7 @@ mod exports;
 mod failed_store;
 mod free_stateid;
 mod getattr;
+mod groups;
 mod layout_recall;
 mod layoutcommit;
 mod layouterror;
