@@ -135,11 +135,29 @@ fn a_forgotten_layout_is_fenced() {
     simulate(5, async |mut world: World| {
         let data_server = world.data_server();
         let scene = scene(&world).await;
+        // So long after the reply it has forgotten the layout, and not yet to hear of it.
+        world.sleep(Duration::from_secs(2)).await;
         scene.a.callbacks().script(&[Answer::Status(nfsstat4::NFS4ERR_NOMATCHING_LAYOUT)]);
         scene.b.patient(truncate(&scene)).await;
         assert_eq!(fenced(&data_server), 1);
         assert_eq!(scene.a.flags().await, 0, "nothing was taken from it");
         world.sleep(Duration::from_secs(1)).await;
+    });
+}
+
+/// §12.5.5.2: a recall that overtakes the reply to LAYOUTGET is answered the same, and means something else.
+#[test]
+fn a_layout_that_its_client_does_not_know_of_yet_is_not_forgotten() {
+    simulate(55, async |mut world: World| {
+        let data_server = world.data_server();
+        let scene = scene(&world).await;
+        scene.a.callbacks().script(&[Answer::Status(nfsstat4::NFS4ERR_NOMATCHING_LAYOUT)]);
+        let returns = async {
+            recalled(&world, &scene.a, 2).await;
+            give_back(&scene, stateid4 { seqid: scene.layout.seqid + 1, ..scene.layout }).await;
+        };
+        both(scene.b.patient(truncate(&scene)), returns).await;
+        assert_eq!((fenced(&data_server), scene.a.flags().await), (0, 0));
     });
 }
 
@@ -302,6 +320,30 @@ fn many_recalls_take_turns_without_a_pause() {
         let took = world.env.clock.now().since(start);
         // With 16 at a time these are forty rounds.
         assert!(took < Duration::from_millis(500), "{took:?}");
+    });
+}
+
+/// A host that loses its power takes all its data servers along: what the last one has is taken back as soon as what the
+/// first one has.
+#[test]
+fn data_servers_that_are_lost_at_once_are_not_lost_one_after_the_other() {
+    simulate(12, async |mut world: World| {
+        const MANY: usize = 640;
+        world.add_data_server("ds2").await;
+        let a = world.client("a").await;
+        for n in 0..MANY {
+            let (fh, open) = a.open(&format!("f{n}"), BOTH, 0).await;
+            get(&a, &fh, open).await;
+        }
+        world.db.set_faults(Faults { latency: Duration::from_millis(20), ..Faults::NONE });
+        world.net.freeze("ds1");
+        world.net.freeze("ds2");
+        recalled(&world, &a, 1).await;
+        let start = world.env.clock.now();
+        recalled(&world, &a, MANY).await;
+        let took = world.env.clock.now().since(start);
+        // Read one by one these are 13 s for the first one alone.
+        assert!(took < Duration::from_secs(3), "{took:?}");
     });
 }
 

@@ -40,6 +40,14 @@ impl File {
             return;
         };
         let Some(pending) = &mut held.recall else { return };
+        let answer = match answer {
+            RecallAnswer::NoMatching | RecallAnswer::BadStateid
+                if ctx.now < held.since.plus_nanos(ctx.policy.reply_travels) =>
+            {
+                RecallAnswer::Delay
+            }
+            answer => answer,
+        };
         match answer {
             RecallAnswer::Ok => pending.retry_at = None,
             RecallAnswer::Delay | RecallAnswer::Unreachable => {
@@ -54,7 +62,7 @@ impl File {
         }
     }
 
-    /// RFC 8881 §12.5.5.1, the forgetful client: it holds nothing. A reply to a LAYOUTGET may still be on
+    /// RFC 8881 §12.5.5.1, the forgetful client: it holds nothing. A reply to a later LAYOUTGET may still be on
     /// its way to it, though, and what it wrote may be uncommitted: where that matters it is fenced, and
     /// the file settled.
     fn layout_forgotten(&mut self, client: ClientId, out: &mut Vec<Effect>) {

@@ -67,6 +67,9 @@ pub struct Policy {
     pub recall_timeout: u64,
     /// Between two attempts of a recall that was answered DELAY or could not be sent.
     pub recall_retry: u64,
+    /// How long the reply to a client's first LAYOUTGET may be on its way, and a recall overtake it: until then it says
+    /// that it has no such layout (RFC 8881 §12.5.5.2), and will have it.
+    pub reply_travels: u64,
     /// How long a freed lock is reserved for the waiter that was notified.
     pub lock_reservation: u64,
     /// How long a waiting lock keeps its place without the client asking again.
@@ -115,6 +118,7 @@ impl Default for Policy {
             wait: 5 * SECOND,
             recall_timeout: 30 * SECOND,
             recall_retry: SECOND / 4,
+            reply_travels: SECOND,
             lock_reservation: 5 * SECOND,
             lock_wait: 60 * SECOND,
             read_delegations: false,

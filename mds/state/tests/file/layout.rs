@@ -433,6 +433,27 @@ fn a_forgotten_layout_is_fenced_only_where_it_could_write() {
     assert!(w.file.needs_settle(), "what it wrote may be uncommitted");
 }
 
+/// RFC 8881 §12.5.5.2: the recall comes before the reply to LAYOUTGET.
+#[test]
+fn who_has_no_layout_yet_is_asked_again_and_has_not_forgotten_it() {
+    for answer in [RecallAnswer::NoMatching, RecallAnswer::BadStateid] {
+        let mut w = opened();
+        let get = w.layout_get(B, RW);
+        let ticket = w.ticket(&get);
+        let waiting = w.wait(&truncate(A));
+        w.finish(ticket, Outcome::Committed);
+        assert_eq!(w.recalls.len(), 1, "at once");
+        w.answer_of_the_unaware(B, answer);
+        assert!(w.fences.is_empty() && !w.file.needs_settle() && w.file.has_layouts());
+        w.recalls.clear();
+        w.tick_to(w.file.next_deadline().unwrap());
+        assert_eq!(w.recalls.len(), 1, "now it knows");
+        w.answer(B, RecallAnswer::Ok);
+        w.layout_return(B, ReturnMode::Any).unwrap();
+        assert!(w.woken.contains(&waiting) && w.fences.is_empty() && !w.file.needs_settle());
+    }
+}
+
 #[test]
 fn a_late_answer_is_ignored() {
     let mut w = opened();

@@ -480,11 +480,21 @@ impl World {
         let client = recall.client;
         let layout = matches!(recall.kind, RecallKind::Layout { .. });
         if layout && matches!(answer, RecallAnswer::NoMatching | RecallAnswer::BadStateid) {
+            // It has had the reply to its LAYOUTGET, and forgotten what was in it.
+            self.now = self.now.plus_nanos(self.policy.reply_travels);
             self.layouts.remove(&client);
             if !self.writers.contains(&client) {
                 self.holders.remove(&client);
             }
         }
+        let (ctx, file) = self.split(None);
+        let effects = file.recall_answer(&ctx, recall.kind, client, &recall.stateid, answer);
+        self.apply(effects);
+    }
+
+    /// The reply that gives it the layout is still on its way.
+    pub(crate) fn answer_of_the_unaware(&mut self, client: ClientId, answer: RecallAnswer) {
+        let recall = self.recalls.iter().find(|r| r.client == client).expect("no such recall").clone();
         let (ctx, file) = self.split(None);
         let effects = file.recall_answer(&ctx, recall.kind, client, &recall.stateid, answer);
         self.apply(effects);
