@@ -5,12 +5,9 @@ use std::time::Duration;
 
 use sluice_kv::Faults;
 use sluice_namespace::{LayoutPolicy, Shape};
-use sluice_xdr::nfs4::{
-    Attributes, LOOKUP4args, OPEN4_SHARE_ACCESS_BOTH, OPEN4_SHARE_ACCESS_READ, RENAME4args, createhow4,
-    nfs_argop4, nfsstat4, openflag4,
-};
+use sluice_xdr::nfs4::*;
 
-use crate::client::{Client, RW, attributes, sizes, text};
+use crate::client::{Client, RO, RW, attributes, putfh, sizes, text};
 use crate::mirrors::{Writer, home};
 use crate::stage::{World, simulate_tuned, simulate_with};
 use crate::{NEW, pattern};
@@ -159,5 +156,94 @@ fn a_file_whose_end_only_one_knows_that_is_given_up_can_be_emptied_and_removed()
         other.remove("f").await;
         world.sleep(Duration::from_secs(10)).await;
         assert_eq!((world.check().await, world.data_files(lost)), (0, 0));
+    });
+}
+
+/// Linux asks for no layout of a file for two minutes once it was told that there is none, and does without a device for as
+/// long once it could not connect to it.
+#[test]
+fn a_data_server_that_is_started_anew_costs_nobody_the_direct_way() {
+    simulate_with(9, ONCE, async |world| {
+        let mut writer = Writer::mount(world, "a", "f").await;
+        writer.write(world, 0, &pattern(3, SIZE)).await;
+        let held = writer.held.clone().unwrap();
+        let device = held.data_server(0).ffds_deviceid;
+        let restarted = home(world, &writer.client, &held, 0).await;
+        writer.give_back().await;
+        world.crash_data_server(restarted).await;
+        world.sleep(Duration::from_millis(500)).await;
+        let (client, file) = (&writer.client, &writer.file);
+        let status = async |mode| client.try_layout(file, file.stateid, mode, 0).await.unwrap_err();
+        assert_eq!((status(RO).await, status(RW).await), (nfsstat4::NFS4ERR_DELAY, nfsstat4::NFS4ERR_DELAY));
+        world.sleep(Duration::from_millis(1500)).await;
+        world.start_data_server(restarted).await;
+        world.sleep(Duration::from_secs(1)).await;
+        let held = client.layout(file, file.stateid, RW, 0).await;
+        let again = held.body.ffl_mirrors[0].ffm_data_servers[0].ffds_deviceid;
+        assert_ne!(again, device);
+        client.layout_return(file, held.stateid).await;
+
+        world.crash_data_server(restarted).await;
+        world.sleep(Duration::from_secs(12)).await;
+        assert_eq!(status(RO).await, nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE);
+    });
+}
+
+/// SETATTR of the size, ALLOCATE, DEALLOCATE and SEEK as READ and WRITE: nobody waits for what does not come back.
+#[test]
+fn what_is_at_a_data_server_that_was_given_up_is_neither_cut_nor_searched_and_nobody_waits() {
+    simulate_with(10, ONCE, async |world| {
+        let (writer, lost) = given_up(world).await;
+        let (client, file) = (&writer.client, &writer.file);
+        let (handle, stateid) = (file.handle.clone(), file.stateid);
+        let cut = |size| {
+            let values = attributes(&Attributes { size: Some(size), ..Attributes::default() });
+            nfs_argop4::OP_SETATTR(SETATTR4args { stateid, obj_attributes: values })
+        };
+        let asks = [
+            cut(10),
+            nfs_argop4::OP_ALLOCATE(ALLOCATE4args { aa_stateid: stateid, aa_offset: 0, aa_length: 4096 }),
+            nfs_argop4::OP_DEALLOCATE(DEALLOCATE4args { da_stateid: stateid, da_offset: 0, da_length: 4096 }),
+            nfs_argop4::OP_SEEK(SEEK4args {
+                sa_stateid: stateid,
+                sa_offset: 0,
+                sa_what: data_content4::NFS4_CONTENT_HOLE,
+            }),
+        ];
+        let once = async |op: &nfs_argop4| client.once(vec![putfh(&handle), op.clone()]).await.0;
+        for (n, op) in asks.iter().enumerate().skip(1) {
+            assert_eq!(once(op).await, nfsstat4::NFS4ERR_DELAY, "{n}: it may come back");
+        }
+        world.sleep(Duration::from_secs(40)).await;
+        for (n, op) in asks.iter().enumerate() {
+            assert_eq!(once(op).await, nfsstat4::NFS4ERR_IO, "{n}");
+        }
+        world.start_data_server(lost).await;
+        world.until_serving(lost).await;
+        assert!(client.proxied_content(file, SIZE as u64).await == pattern(3, SIZE));
+        client.truncate(file, 10).await;
+        assert_eq!(client.stat(file).await.0, 10);
+    });
+}
+
+/// Nobody has heard of anything that was written.
+#[test]
+fn a_file_that_was_only_begun_at_a_data_server_that_was_given_up_can_be_emptied() {
+    simulate_with(11, ONCE, async |world| {
+        let writer = Client::mount(world, "a", NEW).await;
+        let file = writer.open("f").await;
+        let held = writer.layout(&file, file.stateid, RW, 0).await;
+        let lost = home(world, &writer, &held, 0).await;
+        writer.write(&held, 0, &pattern(3, 5000)).await.unwrap();
+        world.crash_data_server(lost).await;
+        world.sleep(Duration::from_secs(300)).await;
+        let other = Client::mount(world, "b", NEW).await;
+        let mut ops = Client::open_ops("f", OPEN4_SHARE_ACCESS_BOTH);
+        let Some(nfs_argop4::OP_OPEN(open)) = ops.get_mut(1) else { panic!() };
+        let empty = attributes(&Attributes { size: Some(0), ..Attributes::default() });
+        open.openhow = openflag4::OPEN4_CREATE(createhow4::UNCHECKED4(empty));
+        let again = Client::opened(&other.ok(ops).await);
+        assert_eq!(other.proxied_write(&again, 0, &pattern(5, 5000)).await, nfsstat4::NFS4_OK);
+        assert!(other.proxied_content(&again, 5000).await == pattern(5, 5000));
     });
 }

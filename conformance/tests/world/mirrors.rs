@@ -362,6 +362,34 @@ fn mirrors_of_a_dead_writer_are_compared() {
     });
 }
 
+/// Who had a layout before reads the mirror that the others are made equal to, like everybody, also while they are not yet.
+#[test]
+fn whoever_reads_when_mirrors_begin_to_differ_is_called_back() {
+    simulate_with(32, TWICE, async |world| {
+        let mut writer = Writer::mount(world, "a", "f").await;
+        writer.write(world, 0, &pattern(0, 100_000)).await;
+        let reader = Client::mount(world, "r", NEW).await;
+        let file = reader.open("f").await;
+        let before = reader.layout(&file, file.stateid, RO, 0).await;
+        assert_eq!(before.body.ffl_mirrors.len(), 2);
+        let held = writer.held.clone().unwrap();
+        writer.client.write(&held.mirror(1), 50_000, &[7; 30_000]).await.unwrap();
+        world.net.crash("a");
+        for _ in 0..20 {
+            world.sleep(Duration::from_secs(5)).await;
+            reader.ok(Vec::new()).await;
+        }
+        // Somebody asks: then the dead one's layout ends.
+        let other = Client::mount(world, "b", NEW).await;
+        let found = other.open("f").await;
+        other.layout(&found, found.stateid, RO, 0).await;
+        let recalled = reader.recalls();
+        assert_eq!(recalled.len(), 1, "{recalled:?}");
+        assert_eq!(reader.layout_return(&file, before.stateid).await, nfsstat4::NFS4_OK);
+        healed(world, "f", &pattern(0, 100_000)).await;
+    });
+}
+
 #[test]
 fn a_write_that_failed_at_one_mirror_and_is_never_sent_again_leaves_no_two_truths() {
     simulate_with(31, TWICE, async |world| {

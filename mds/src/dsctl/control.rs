@@ -202,8 +202,9 @@ impl Control {
         }
         let now = self.mds.now();
         store.update(|view| {
-            view.process = Some(process);
-            if view.addresses != addresses || view.device_generation == 0 || view.lost {
+            // Linux does without a device for two minutes after it could not connect; to one of another name it goes.
+            let another = view.process.replace(process) != Some(process);
+            if view.addresses != addresses || another || view.lost {
                 view.device_generation = view.device_generation.wrapping_add(1);
             }
             view.addresses = addresses;

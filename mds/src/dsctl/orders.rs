@@ -290,6 +290,13 @@ fn covered<'a>(mut components: impl Iterator<Item = &'a Component>, of: impl Fn(
     })
 }
 
+/// Some of it is at no data server that may be back soon: what must change all of it fails, and does not wait.
+pub(crate) fn has_hopeless(mds: &Mds, layout: &Layout) -> bool {
+    // What was removed with its data is not waited for by anybody.
+    let answers = |file: &DataFile| mds.data_servers.is_removed(file.store) || !io::hopeless(mds, file.store);
+    !covered(layout.components.iter(), answers)
+}
+
 /// Truncates every data file of `layout` so that no byte at or above `size` stays.
 ///
 /// # Errors
@@ -331,8 +338,13 @@ async fn order<A: Encode>(mds: &Arc<Mds>, store: StoreId, procedure: u32, args: 
         Some(ctl_status::CTL_ERR_IO) => Err(nfsstat4::NFS4ERR_IO),
         // No device of it has files that long.
         Some(ctl_status::CTL_ERR_INVAL) => Err(nfsstat4::NFS4ERR_FBIG),
-        _ => Err(nfsstat4::NFS4ERR_DELAY),
+        _ => Err(no_answer(mds, store.id)),
     }
+}
+
+/// The client comes again, unless that is of no use.
+fn no_answer(mds: &Mds, store: StoreId) -> nfsstat4 {
+    if io::hopeless(mds, store) { nfsstat4::NFS4ERR_IO } else { nfsstat4::NFS4ERR_DELAY }
 }
 
 /// Removes data files of deleted files; true when all of them are durably gone from that store.
@@ -553,6 +565,6 @@ async fn next_of(
         // A data file never written is a hole.
         Some(DS_SEEK_res::Default(ctl_status::CTL_ERR_NOENT)) => Ok(None),
         Some(DS_SEEK_res::Default(ctl_status::CTL_ERR_IO)) => Err(nfsstat4::NFS4ERR_IO),
-        _ => Err(nfsstat4::NFS4ERR_DELAY),
+        _ => Err(no_answer(mds, store.id)),
     }
 }

@@ -112,8 +112,9 @@ fn choose(mds: &Mds, layout: &Layout, segment: &Segment<'_>, ask: &Ask) -> Resul
         // Mirrors that may differ are not written apart: this server writes all of them, if it takes long.
         return Err(Reason::Healing);
     }
-    if let Some(full) = found(|finding| finding.full) {
-        return Err(Reason::Full(full));
+    let room = |file: &DataFile| Subject::Room(file.store, ask.file);
+    if let Some(full) = used().find(|file| mds.reports.finding(now, ask.client, room(file)).full) {
+        return Err(Reason::Full(full.store));
     }
     if let Some(failed) = failed() {
         // One client's word does not make a mirror stale: this server writes all of them.

@@ -53,6 +53,11 @@ impl Reason {
             // The application is to hear of it; any other answer has the client try again for ever.
             Self::Full(_) | Self::NoPlace => nfsstat4::NFS4ERR_NOSPC,
             Self::Healing => mds.heals.refusal(file, mds.now()),
+            // One that restarts is back in a moment, and what is proxied waits for it, too. Linux asks for no layout of
+            // the file for two minutes after any other answer.
+            Self::Away(store) if mds.data_servers.get(store).is_some_and(|store| !store.given_up()) => {
+                nfsstat4::NFS4ERR_DELAY
+            }
             _ => nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE,
         }
     }

@@ -22,7 +22,7 @@ use crate::server::Mds;
 const AVOID: u64 = 30_000_000_000;
 /// How long Linux does without a data server that failed it (PNFS_DEVICE_RETRY_TIMEOUT), and goes through this one.
 const DONE_WITHOUT: u64 = 120_000_000_000;
-/// How long a data server that was full counts as full for the client.
+/// How long a data server that was full counts as full for the client and the file.
 const FULL: u64 = 5_000_000_000;
 /// Pairs remembered; beyond it the oldest reports are dropped, which costs a retry.
 const MOST: usize = 1 << 16;
@@ -40,6 +40,8 @@ pub(crate) enum Subject {
     Store(StoreId),
     /// Handles of this file are refused: the client was fenced on it, and other files are none the worse.
     File(FileId),
+    /// It had no room for more of this file. Others are perhaps written in place.
+    Room(StoreId, FileId),
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -79,11 +81,17 @@ impl Reports {
     /// What clients found out about data servers that still counts.
     pub(crate) fn all(&self, now: Time) -> Vec<(ClientId, StoreId, Finding)> {
         let pairs: Vec<_> = self.pairs.lock().keys().copied().collect();
-        let findings = pairs.into_iter().filter_map(|(client, subject)| match subject {
-            Subject::Store(store) => Some((client, store, self.finding(now, client, subject))),
-            Subject::File(_) => None,
-        });
-        findings.filter(|(.., finding)| finding.failed || finding.full).collect()
+        let mut found: BTreeMap<_, Finding> = BTreeMap::new();
+        for (client, subject) in pairs {
+            let (Subject::Store(store) | Subject::Room(store, _)) = subject else { continue };
+            let finding = self.finding(now, client, subject);
+            if finding.failed || finding.full {
+                let of_store = found.entry((client, store)).or_default();
+                of_store.failed |= finding.failed;
+                of_store.full |= finding.full;
+            }
+        }
+        found.into_iter().map(|((client, store), finding)| (client, store, finding)).collect()
     }
 
     /// The data server that a client may do without, by its own choice; the one that failed last.
@@ -93,7 +101,7 @@ impl Reports {
         let failed = pairs.range(all).filter(|(_, report)| now < report.without_until);
         match failed.max_by_key(|(_, report)| report.without_until)?.0.1 {
             Subject::Store(store) => Some(store),
-            Subject::File(_) => None,
+            Subject::File(_) | Subject::Room(..) => None,
         }
     }
 
@@ -116,7 +124,9 @@ impl Reports {
 
     /// The data server has come back: what was found before says nothing any more.
     pub(crate) fn forget(&self, store: StoreId) {
-        self.pairs.lock().retain(|(_, reported), _| *reported != Subject::Store(store));
+        let about =
+            |subject: &Subject| matches!(subject, Subject::Store(of) | Subject::Room(of, _) if *of == store);
+        self.pairs.lock().retain(|(_, reported), _| !about(reported));
     }
 
     /// Takes a report; true when it is the first of its kind.
@@ -161,14 +171,19 @@ pub(crate) fn take(mds: &Arc<Mds>, entry: &FileEntry, client: ClientId, errors: 
             nfsstat4::NFS4ERR_ACCESS | nfsstat4::NFS4ERR_STALE | nfsstat4::NFS4ERR_BADHANDLE
         );
         // A new layout brings new handles, unless the client is fenced for as long as its handles live.
-        let subject = if refused { Subject::File(entry.key.fileid) } else { Subject::Store(store) };
+        let file = entry.key.fileid;
+        let subject = match (refused, full) {
+            (true, _) => Subject::File(file),
+            (_, true) => Subject::Room(store, file),
+            _ => Subject::Store(store),
+        };
         if mds.reports.add(mds.now(), client, subject, full) {
             tracing::info!(
                 ?client,
                 data_server = store.0,
                 status = ?error.de_status,
                 operation = ?error.de_opnum,
-                file = entry.key.fileid.0,
+                file = file.0,
                 "a client reports a data server"
             );
         }

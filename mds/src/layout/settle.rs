@@ -233,6 +233,9 @@ async fn settle(mds: &Arc<Mds>, entry: &Arc<FileEntry>) -> Result<bool, FsError>
     }
     if want.mirrors_dirty {
         mds.heals.queue(entry.key);
+        if before.layout().is_some_and(|layout| !layout.mirrors_dirty) {
+            mds.read_in_one_way(entry);
+        }
     }
     // The ticket's reply carries nothing, and the transaction stands whatever came meanwhile.
     drop(held.commit());

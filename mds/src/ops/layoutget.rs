@@ -176,7 +176,14 @@ async fn granted(
     if ask.write && inode.loses_set_id(&cx.who) {
         drop_set_id(cx, entry.key).await?;
     }
-    let granted = grant::grant(mds, &inode, ask).map_err(|reason| refused(cx, ask, reason))?;
+    let granted = grant::grant(mds, &inode, ask).map_err(|reason| match reason {
+        // What is there may be written in place still: through this server, so that who does hears of no lack of room.
+        Reason::Full(_) if ask.offset < inode.size() => {
+            mds.proxied.refused(ask.client, ask.file, reason);
+            nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE.into()
+        }
+        reason => refused(cx, ask, reason),
+    })?;
     long_enough(args, ask, &granted, inode.size())?;
     small_enough(cx, args, &granted)?;
     match held.commit()? {

@@ -170,6 +170,10 @@ pub(super) async fn set_size(
             held
         }
     };
+    // Cut where it is, all of it must be there. Once committed it would keep everybody from the whole file.
+    if !swap && size < inode.size() && inode.layout().is_some_and(|layout| dsctl::has_hopeless(mds, layout)) {
+        return Err(nfsstat4::NFS4ERR_IO.into());
+    }
     let _room = (room(cx, &inode, size).await?, room_to_give(cx, inode.key, rest, size).await?);
     let fresh = match (swap, inode.layout()) {
         (true, Some(old)) => crate::layout::fresh(mds, old).await.ok(),
@@ -197,8 +201,13 @@ pub(super) async fn set_size(
 }
 
 /// Whether an empty file gets other data files, so that no data server is waited for. Where there are layouts it keeps
-/// those that it has, and its writers their layouts; unless one is lost, which nobody could ever write again.
+/// those that it has, and its writers their layouts; unless one is lost, or at a data server that was given up, which
+/// nobody could write again.
 async fn wants_fresh(mds: &Arc<Mds>, entry: &FileEntry, inode: &Inode) -> bool {
+    // What was written there perhaps nobody was told of.
+    if inode.layout().is_some_and(|layout| dsctl::has_hopeless(mds, layout)) {
+        return true;
+    }
     let written = inode.layout().is_some_and(|layout| layout.data_files().any(|file| file.materialised));
     if entry.peek(File::has_layouts) {
         return written && dsctl::observe(mds, inode).await.is_ok_and(|seen| seen.lost);

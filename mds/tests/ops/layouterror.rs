@@ -104,3 +104,25 @@ fn a_write_that_was_refused_costs_no_fence() {
         assert_eq!(data_server.fences(), []);
     });
 }
+
+/// What one file grows into is of no concern to those who write in place of what is there.
+#[test]
+fn a_data_server_without_room_for_one_file_takes_what_is_written_in_others() {
+    simulate(5, async |world: World| {
+        let client = world.client("a").await;
+        let (f, open) = client.open("f", BOTH, 0).await;
+        let (g, other) = client.open("g", BOTH, 0).await;
+        let (layout, body) = get(&client, &f, open, RW).await.unwrap();
+        let full = layoutreturn_failed(layout, devices(&body)[0], nfsstat4::NFS4ERR_NOSPC);
+        client.ok(vec![putfh(&f), full.clone()]).await;
+        get(&client, &g, other, RW).await.unwrap();
+        assert_eq!(get(&client, &f, open, RW).await.unwrap_err(), nfsstat4::NFS4ERR_NOSPC);
+
+        // In place of what is there this one is written, too, by way of this server.
+        client.ok(vec![putfh(&f), setattr(open, &size(100_000))]).await;
+        let refused = get(&client, &f, open, RW).await.unwrap_err();
+        assert_eq!(refused, nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE);
+        world.sleep(std::time::Duration::from_secs(6)).await;
+        get(&client, &f, open, RW).await.unwrap();
+    });
+}

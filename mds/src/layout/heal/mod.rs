@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_namespace::{DataFile, FileId, FsError, Inode, InodeKey, Layout, StoreId};
+use sluice_state::file::LayoutFilter;
 use tokio::task::JoinSet;
 
 pub(crate) use gate::{Filling, Heals, beside};
@@ -31,6 +32,7 @@ pub(crate) use job::{Outcome, heal};
 pub(crate) use rebuild::{needs_place, places, run as run_rebuild};
 pub(crate) use room::columns;
 
+use crate::files::{FileEntry, file_id};
 use crate::server::Mds;
 use gate::Waits;
 
@@ -93,7 +95,18 @@ pub(crate) async fn suspect(mds: &Arc<Mds>, inode: &Inode) -> Result<(), FsError
     mds.write(|mut txn| Box::pin(async move { namespace.set_mirrors_dirty(&mut txn, key, true).await }))
         .await?;
     mds.heals.queue(*key);
+    if let Some(entry) = mds.files.get(file_id(key)) {
+        mds.read_in_one_way(&entry);
+    }
     Ok(())
+}
+
+impl Mds {
+    /// Mirrors may differ from now on. Whoever has a layout of before reads the one or the other until he gives it back; the
+    /// next one names the mirror that the others are made equal to.
+    pub(crate) fn read_in_one_way(self: &Arc<Self>, entry: &Arc<FileEntry>) {
+        self.step(entry, None, |file, ctx| ((), file.recall_layouts(ctx, LayoutFilter::All, false)));
+    }
 }
 
 /// The data servers that mirrors can be made equal at; whether they refuse the handles of earlier incarnations.
