@@ -13,8 +13,12 @@ use sluice_env::{Env, Monotonic};
 use sluice_rpc::Credential;
 use tokio::sync::{Semaphore, watch};
 
-/// An answer is used for so long without asking again. What changes meanwhile is seen late by as much.
+/// An answer is used for so long. What changes meanwhile is seen late by as much.
 const FRESH: Duration = Duration::from_secs(300);
+/// From here on it is asked for anew while it is used, so that nobody waits for that.
+const RENEWED: Duration = Duration::from_secs(240);
+/// That there is no such user is used for less: some directory services say so when they cannot tell.
+const ABSENT: Duration = Duration::from_secs(60);
 /// A directory service that is away: what it said last is used for so long.
 const USABLE: Duration = Duration::from_secs(3600);
 /// After a failure it is asked again no sooner than this.
@@ -105,23 +109,26 @@ impl Groups {
 }
 
 impl Host {
-    /// What can be used at once. What is no longer fresh is asked for meanwhile.
+    /// What can be used without asking; the question about what will soon be too old is begun.
     fn remembered(self: &Arc<Self>, env: &Env, uid: u32) -> Option<Option<Arc<[u32]>>> {
         let now = env.clock.now();
         let user = self.users.get(&uid)?;
         let (groups, when) = user.told.clone()?;
         let (old, asked) = (now - when, user.is_asked_for() || now < user.not_before);
         drop(user);
-        if old >= FRESH && !asked {
+        if old >= RENEWED && !asked {
             drop(self.ask(env, uid));
         }
-        (old < USABLE).then_some(groups)
+        let most = if groups.is_some() { FRESH } else { ABSENT };
+        (old < most).then_some(groups)
     }
 
+    /// What the host says now; what it said last, if it says nothing.
     async fn answer(self: &Arc<Self>, env: &Env, uid: u32) -> Result<Option<Arc<[u32]>>, Unknown> {
-        let mut over = self.ask(env, uid).ok_or(Unknown)?;
-        // It never says anything: it ends.
-        drop(env.clock.timeout(PATIENCE, over.changed()).await.map_err(|_| Unknown)?);
+        if let Some(mut over) = self.ask(env, uid) {
+            // It never says anything: it ends.
+            drop(env.clock.timeout(PATIENCE, over.changed()).await);
+        }
         let told = self.users.get(&uid).and_then(|user| user.told.clone());
         match told {
             Some((groups, when)) if env.clock.now() - when < USABLE => Ok(groups),
@@ -157,11 +164,13 @@ impl Host {
         let (now, answer) = (env.clock.now(), answer.lock().take());
         let mut user = self.users.entry(uid).or_default();
         user.asking = None;
+        // There was such a user a moment ago: a directory service that is away may say the same.
+        let known = user.told.as_ref().is_some_and(|(groups, when)| groups.is_some() && now - *when < USABLE);
         match answer {
+            Some(Ok(None)) if known => user.not_before = now + AGAIN,
             Some(Ok(groups)) => user.told = Some((groups.map(Into::into), now)),
             Some(Err(error)) => {
                 user.not_before = now + AGAIN;
-                let known = user.told.is_some();
                 drop(user);
                 tracing::warn!(
                     uid,
@@ -262,11 +271,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_change_is_seen_after_a_while_and_nobody_waits_for_it() {
+    async fn a_change_is_seen_after_a_while_and_who_is_at_work_does_not_wait_for_it() {
         let world = World::new();
         world.of(7).await.unwrap();
         world.directory.users.lock().insert(7, vec![9]);
-        world.later(FRESH - Duration::from_secs(1)).await;
+        world.later(RENEWED - Duration::from_secs(1)).await;
         assert_eq!(world.of(7).await.unwrap().len(), 40);
         assert_eq!(world.asked(), 1);
         world.later(Duration::from_secs(2)).await;
@@ -274,6 +283,30 @@ mod tests {
         world.later(Duration::from_secs(1)).await;
         assert_eq!(world.of(7).await, Ok(vec![9]));
         assert_eq!(world.asked(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_was_idle_is_not_judged_by_what_was_long_ago() {
+        let world = World::new();
+        world.of(7).await.unwrap();
+        world.directory.users.lock().insert(7, vec![9]);
+        world.later(FRESH).await;
+        assert_eq!(world.of(7).await, Ok(vec![9]));
+        assert_eq!(world.of(8).await, Ok(vec![3]));
+        world.directory.users.lock().insert(8, vec![9]);
+        world.later(ABSENT).await;
+        assert_eq!(world.of(8).await, Ok(vec![9]), "a new user");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_directory_that_is_away_and_says_that_there_is_nobody_is_not_believed_at_once() {
+        let world = World::new();
+        world.of(7).await.unwrap();
+        world.directory.users.lock().clear();
+        world.later(FRESH * 2).await;
+        assert_eq!(world.of(7).await.unwrap().len(), 40);
+        world.later(USABLE).await;
+        assert_eq!(world.of(7).await, Ok(vec![3]), "gone for good");
     }
 
     #[tokio::test(start_paused = true)]
