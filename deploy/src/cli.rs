@@ -704,6 +704,9 @@ pub(crate) struct RuleOptions {
     /// Security flavours that clients may come with [both for a new network]
     #[arg(long, value_enum, value_name = "FLAVOUR,...", value_delimiter = ',')]
     pub(crate) sec: Vec<Flavour>,
+    /// Nobody gets in from there: a hole in a wider network. `--sec` of `export set` closes it
+    #[arg(long, conflicts_with_all = ["sec", "read_only", "read_write", "squash", "anonymous"])]
+    pub(crate) no_access: bool,
 }
 
 impl RuleOptions {

@@ -98,6 +98,12 @@ async fn list(admin: &Admin, as_json: bool) -> Result<()> {
             rows.push([path.as_str(), "nobody", "-", "-", "-", "-", set_by(export)].map(str::to_owned));
         }
         for rule in &export.rules {
+            if lets_nobody_in(rule) {
+                let (path, network) = (std::mem::take(&mut path), text(&rule.network));
+                let row = [path.as_str(), &network, access(rule), "-", "-", "-", set_by(export)];
+                rows.push(row.map(str::to_owned));
+                continue;
+            }
             rows.push([
                 std::mem::take(&mut path),
                 text(&rule.network),
@@ -156,6 +162,9 @@ fn with(now: &[ctl_rule], clients: &[Network], options: &RuleOptions) -> Vec<ctl
             rule.sys = options.sec.contains(&Flavour::Sys);
             rule.none = options.sec.contains(&Flavour::None);
         }
+        if options.no_access {
+            (rule.sys, rule.none) = (false, false);
+        }
     }
     rules
 }
@@ -187,6 +196,9 @@ fn new_rule(network: &str) -> ctl_rule {
 
 /// What clients of a rule may do, for people.
 pub(crate) fn standing(rule: &ctl_rule) -> String {
+    if lets_nobody_in(rule) {
+        return access(rule).to_owned();
+    }
     let root = match rule.squash {
         ctl_squash::SQUASH_NONE => "root is root",
         ctl_squash::SQUASH_ROOT => "root is nobody",
@@ -196,7 +208,15 @@ pub(crate) fn standing(rule: &ctl_rule) -> String {
 }
 
 pub(crate) fn access(rule: &ctl_rule) -> &'static str {
-    if rule.read_only { "read-only" } else { "read-write" }
+    match rule {
+        rule if lets_nobody_in(rule) => "no access",
+        ctl_rule { read_only: true, .. } => "read-only",
+        _ => "read-write",
+    }
+}
+
+fn lets_nobody_in(rule: &ctl_rule) -> bool {
+    !rule.sys && !rule.none
 }
 
 pub(crate) fn squash(rule: &ctl_rule) -> &'static str {
@@ -275,6 +295,19 @@ mod tests {
         let sec = RuleOptions { sec: vec![Flavour::None], anonymous: Some((7, 8)), ..RuleOptions::default() };
         let rule = &with(&added, &[], &sec)[0];
         assert_eq!((rule.sys, rule.none, rule.anonymous_uid, rule.anonymous_gid), (false, true, 7, 8));
+    }
+
+    #[test]
+    fn a_network_without_access_is_a_hole_until_it_is_given_a_flavour() {
+        let hole = RuleOptions { no_access: true, ..RuleOptions::default() };
+        let rules = with(&[new_rule("any")], &networks(&["10.0.0.7"]), &hole);
+        assert_eq!(
+            rules.iter().map(standing).collect::<Vec<_>>(),
+            ["read-write, root is nobody", "no access"]
+        );
+        let back = RuleOptions { sec: vec![Flavour::Sys], ..RuleOptions::default() };
+        let rules = with(&rules, &networks(&["10.0.0.7"]), &back);
+        assert_eq!((access(&rules[1]), security(&rules[1])), ("read-write", vec!["sys"]));
     }
 
     #[test]

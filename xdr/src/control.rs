@@ -2566,7 +2566,7 @@ pub struct ctl_rule {
     pub anonymous_gid: u32,
     /// AUTH_SYS is good
     pub sys: bool,
-    /// AUTH_NONE is good
+    /// AUTH_NONE is good; with neither nobody is let in
     pub none: bool,
 }
 

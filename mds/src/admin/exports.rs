@@ -75,9 +75,6 @@ pub(super) fn wire(rule: &Rule) -> ctl_rule {
 fn rule(wire: &ctl_rule) -> Result<Rule, String> {
     let network = str::from_utf8(&wire.network).map_err(|_| "a network is no text".to_owned())?;
     let network: Network = network.parse().map_err(|error| format!("{error}"))?;
-    if !wire.sys && !wire.none {
-        return Err(format!("{network}: without a security flavour nobody gets in: sys or none"));
-    }
     Ok(Rule {
         network,
         read_only: wire.read_only,

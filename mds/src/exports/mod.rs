@@ -60,6 +60,7 @@ pub struct ExportSummary {
     pub path: String,
     /// Stored by `sluice export`; else as configured.
     pub stored: bool,
+    /// Those that let somebody in.
     pub rules: Vec<stable_storage::Rule>,
 }
 
@@ -70,7 +71,7 @@ impl Mds {
         let one = |export: &Export| ExportSummary {
             path: format!("/{}", String::from_utf8_lossy(&export.path)),
             stored: export.id != FileHandle::ROOT_EXPORT || table.root_is_stored,
-            rules: export.rules.clone(),
+            rules: export.rules.iter().filter(|rule| rule.lets_in()).copied().collect(),
         };
         table.all().map(one).collect()
     }

@@ -81,9 +81,11 @@ impl Table {
         self.exports.get(&id)
     }
 
-    /// The rule of an export that holds for an address.
+    /// The rule of an export that holds for an address. One without a security flavour lets nobody in: a hole in a wider
+    /// network.
     pub(crate) fn rule(&self, id: u32, from: IpAddr) -> Option<&Rule> {
-        self.exports.get(&id)?.rules.iter().find(|rule| rule.network.contains(from))
+        let rule = self.exports.get(&id)?.rules.iter().find(|rule| rule.network.contains(from))?;
+        Some(rule).filter(|rule| rule.lets_in())
     }
 
     /// What a caller may do with a filehandle.
@@ -159,7 +161,10 @@ impl Table {
         match (before.rule(id, from), self.rule(id, from)) {
             (None, _) => false,
             (Some(_), None) => true,
-            (Some(old), Some(new)) => new.read_only && !old.read_only,
+            (Some(old), Some(new)) => {
+                let loses = |of: fn(&Flavours) -> bool| of(&old.flavours) && !of(&new.flavours);
+                (new.read_only && !old.read_only) || loses(|has| has.sys) || loses(|has| has.none)
+            }
         }
     }
 }

@@ -314,6 +314,40 @@ fn a_change_holds_at_once_and_takes_back_what_is_out() {
     });
 }
 
+/// One host of a network that is let in, and a flavour that is not good any more: what is out comes back, or is cut off.
+#[test]
+fn who_is_locked_out_writes_no_more_at_data_servers_either() {
+    let unlike = |rule: ctl_rule| {
+        [ctl_rule { sys: false, none: false, ..rule.clone() }, ctl_rule { sys: false, ..rule }]
+    };
+    for (n, refused) in [nfsstat4::NFS4ERR_ACCESS, nfsstat4::NFS4ERR_WRONGSEC].into_iter().enumerate() {
+        simulate(40, async |mut world: World| {
+            let data_server = world.data_server();
+            let (a, b) = (world.client("a").await, world.client("b").await);
+            a.mkdir("/", "d").await;
+            set(&world, "/", &[rule("any")]).await;
+            let (fh, open) = open_at(&a, "/d", "f").await;
+            a.ok(vec![putfh(&fh), layoutget(open, RW)]).await;
+            let (other, other_open) = open_at(&b, "/d", "g").await;
+            b.ok(vec![putfh(&other), layoutget(other_open, RW)]).await;
+            let one = unlike(rule(&address(&world, "a")))[n].clone();
+            assert_eq!(set(&world, "/", &[rule("any"), one]).await, 1, "of one of them");
+            until(&world.env, || (a.callbacks().count() >= 1).then_some(())).await;
+            assert_eq!(b.callbacks().count(), 0);
+            assert_eq!(a.status(vec![putfh(&fh), getattr(&[FATTR4_SIZE])]).await, refused);
+            // It keeps what it has.
+            for _ in 0..6 {
+                world.sleep(std::time::Duration::from_secs(10)).await;
+                a.compound(Vec::new()).await;
+            }
+            assert!(data_server.fences().iter().any(|fence| fence.kind == ctl_fence_kind::FENCE_HOLDER_FILE));
+            assert_eq!(b.status(vec![putfh(&other), getattr(&[FATTR4_SIZE])]).await, nfsstat4::NFS4_OK);
+            set(&world, "/", &[rule("any")]).await;
+            assert_eq!(a.status(vec![putfh(&fh), getattr(&[FATTR4_SIZE])]).await, nfsstat4::NFS4_OK);
+        });
+    }
+}
+
 /// A COMPOUND goes by the exports of its beginning, and may take a while.
 #[test]
 fn what_is_granted_while_an_export_narrows_is_taken_back() {
@@ -543,8 +577,6 @@ fn what_is_wrong_with_an_export_is_said() {
         assert!(refused(add_, "/d/../d", &[rule("any")]).await.contains("name"));
         assert!(refused(add_, "/d", &[rule("10.0.0.1/8")]).await.contains("10.0.0.0/8 is one"));
         assert!(refused(add_, "/d", &[rule("any"), read_only("::/0")]).await.contains("two rules"));
-        let nobody = ctl_rule { sys: false, none: false, ..rule("any") };
-        assert!(refused(add_, "/d", &[nobody]).await.contains("flavour"));
         assert!(refused(set_, "/d", &[rule("any")]).await.contains("not exported"));
         // Made from a table that is another one now.
         let version = exports(&world).await.version;

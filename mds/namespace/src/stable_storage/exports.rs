@@ -162,6 +162,11 @@ impl Rule {
         }
     }
 
+    /// Not where no flavour is good: a hole in a wider network.
+    pub fn lets_in(&self) -> bool {
+        self.flavours.sys || self.flavours.none
+    }
+
     fn encode(&self, w: &mut Writer) {
         w.raw(&self.network.address.to_be_bytes()).u8(self.network.prefix).bool(self.read_only);
         w.u8(match self.squash {
