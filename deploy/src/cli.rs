@@ -395,6 +395,9 @@ pub(crate) struct Tuning {
     /// `off`; of one that there is `sluice policy` says
     #[arg(long, value_name = "SIZE", default_value = "32KiB", value_parser = inline)]
     pub(crate) inline: u32,
+    /// Data servers that a new file is kept at, each with all of it; a directory's policy (`sluice policy`) may say otherwise
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=8))]
+    pub(crate) mirrors: u8,
     /// Delegations that clients are given, to open and cache files without asking
     #[arg(long, value_enum, value_name = "KIND", default_value_t = Delegations::Write)]
     pub(crate) delegations: Delegations,

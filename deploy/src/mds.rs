@@ -182,7 +182,11 @@ fn config(tuning: &cli::Tuning) -> Config {
             cli::Groups::Host => Some(Arc::new(Host)),
         },
         layouts: !tuning.no_layouts,
-        policy: LayoutPolicy { inline: tuning.inline, ..LayoutPolicy::OF_NEW_FILE_SYSTEMS },
+        policy: LayoutPolicy {
+            inline: tuning.inline,
+            mirrors: tuning.mirrors,
+            ..LayoutPolicy::OF_NEW_FILE_SYSTEMS
+        },
         limits: Held { replies: replies(memory::limit()), ..Held::default() },
         version: crate::VERSION.to_owned(),
         ..Config::default()

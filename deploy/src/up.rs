@@ -114,6 +114,7 @@ fn roles(dir: &Path, options: &cli::Up, installation: &Installation) -> Result<V
     arguments.extend(["--delegation-quiet".to_owned(), tuning.delegation_quiet.to_string()]);
     arguments.extend(["--names".to_owned(), tuning.names.to_string()]);
     arguments.extend(["--groups".to_owned(), tuning.groups.to_string()]);
+    arguments.extend(["--mirrors".to_owned(), tuning.mirrors.to_string()]);
     arguments.extend(["--inline".to_owned(), tuning.inline.to_string()]);
     let allow = allowed(options);
     if !allow.is_empty() {
@@ -357,6 +358,7 @@ mod tests {
             "--delegation-quiet=3",
             "--names=utf8",
             "--groups=host",
+            "--mirrors=2",
             "--metadata-cache=500",
             "--no-layouts",
         ]);

@@ -10,7 +10,9 @@ use parking_lot::Mutex;
 use sluice_env::Env;
 use sluice_kv::Database;
 use sluice_namespace::stable_storage::{MdsEpoch, epoch_guard, take_epoch};
-use sluice_namespace::{FileId, FormatOptions, FsError, IdAllocator, InodeKey, Namespace, TruncateIntent};
+use sluice_namespace::{
+    FileId, FormatOptions, FsError, IdAllocator, InodeKey, LayoutPolicy, Namespace, TruncateIntent,
+};
 use sluice_rpc::{Program, Transport};
 use sluice_state::file::{FileSeed, Policy};
 use sluice_state::{BootEpoch, Time};
@@ -116,7 +118,9 @@ impl Mds {
         db: Database,
         config: Config,
     ) -> Result<Arc<Self>, StartError> {
-        let options = FormatOptions { policy: config.policy, ..FormatOptions::new(&env) };
+        // How many mirrors there are where nobody says is for each start to say.
+        let policy = LayoutPolicy { mirrors: 0, ..config.policy };
+        let options = FormatOptions { policy, ..FormatOptions::new(&env) };
         let limits = sluice_kv::RunLimits::default;
         let (namespace, _) = db
             .run::<_, FsError, _>(limits().idempotent(), |mut txn| {
