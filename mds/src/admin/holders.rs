@@ -1,6 +1,7 @@
 //! Who holds what, and taking it back: `sluice layout show`, `sluice layout recall`, `sluice client evict`.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use sluice_namespace::{FsError, Inode};
@@ -27,7 +28,7 @@ impl Admin {
 
     /// Asks for the layouts of one file back; how many were asked for. A client that does not give its back in time
     /// is fenced, as after any recall.
-    pub(super) async fn recall(&self, args: ADMIN_RECALL_args) -> ADMIN_RECALL_res {
+    pub(super) async fn recall(&self, args: ADMIN_RECALL_args, from: SocketAddr) -> ADMIN_RECALL_res {
         let entry = match self.file(&args.path).await {
             Ok((_, Some(entry))) => entry,
             Ok((_, None)) => return ADMIN_RECALL_res::CTL_OK(0),
@@ -41,12 +42,12 @@ impl Admin {
             let effects = file.recall_layouts(ctx, those, false);
             (effects.iter().filter(|effect| matches!(effect, Effect::Callback(_))).count(), effects)
         });
-        tracing::info!(file = entry.key.fileid.0, layouts = asked, "an administrator recalls layouts");
+        tracing::info!(%from, file = entry.key.fileid.0, layouts = asked, "an administrator recalls layouts");
         ADMIN_RECALL_res::CTL_OK(u32::try_from(asked).unwrap_or(u32::MAX))
     }
 
     /// Ends a client, whatever its lease: its opens, locks and layouts are gone, and it is fenced off.
-    pub(super) async fn evict(&self, args: ADMIN_EVICT_args) -> ADMIN_EVICT_res {
+    pub(super) async fn evict(&self, args: ADMIN_EVICT_args, from: SocketAddr) -> ADMIN_EVICT_res {
         let client = ClientId(args.client);
         let files = self.mds.files.index().files_of(client).len();
         let step = self.mds.clients.lock().evict(client);
@@ -54,7 +55,7 @@ impl Admin {
         match step {
             Ok(effects) => match self.mds.apply_client(effects).await {
                 Ok(()) => {
-                    tracing::info!(?client, files, "an administrator evicted a client");
+                    tracing::info!(%from, ?client, files, "an administrator evicted a client");
                     ADMIN_EVICT_res::CTL_OK(u32::try_from(files).unwrap_or(u32::MAX))
                 }
                 Err(error) => refuse(

@@ -1,5 +1,7 @@
 //! The keys that capabilities are sealed with: showing and replacing them (docs/adr/0024).
 
+use std::net::SocketAddr;
+
 use sluice_namespace::stable_storage::{CapabilityEpochs, CapabilityKey};
 use sluice_rpc::ClusterKey;
 use sluice_xdr::control::*;
@@ -8,9 +10,10 @@ use super::Admin;
 use crate::dsctl::epochs;
 
 impl Admin {
-    pub(super) async fn keys(&self, args: ADMIN_KEYS_args) -> ADMIN_KEYS_res {
+    pub(super) async fn keys(&self, args: ADMIN_KEYS_args, from: SocketAddr) -> ADMIN_KEYS_res {
         let mut joined = false;
         if args.rotate {
+            tracing::info!(%from, "an administrator asks for a new key for capabilities");
             match epochs::rotate(&self.mds).await {
                 Ok(ours) => joined = !ours,
                 Err(error) => {

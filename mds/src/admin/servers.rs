@@ -1,5 +1,6 @@
 //! Data servers: what they hold, and how they are emptied and taken out.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -93,19 +94,23 @@ impl Admin {
         }
     }
 
-    pub(super) async fn drain(&self, args: ADMIN_DRAIN_args) -> ADMIN_DRAIN_res {
+    pub(super) async fn drain(&self, args: ADMIN_DRAIN_args, from: SocketAddr) -> ADMIN_DRAIN_res {
         let done = match store_id(args.id) {
             Err(refusal) => Err(refusal),
             Ok(id) if args.cancel => change::cancel(&self.mds, id).await,
             Ok(id) => change::begin(&self.mds, id, args.limit).await,
         };
         match done.map_err(refused) {
-            Ok(()) => ADMIN_DRAIN_res::CTL_OK,
+            Ok(()) => {
+                let what = if args.cancel { "goes on with" } else { "drains" };
+                tracing::info!(%from, data_server = args.id, "an administrator {what} a data server");
+                ADMIN_DRAIN_res::CTL_OK
+            }
             Err((status, reason)) => ADMIN_DRAIN_res::Default(status, reason),
         }
     }
 
-    pub(super) async fn remove(&self, args: ADMIN_REMOVE_args) -> ADMIN_REMOVE_res {
+    pub(super) async fn remove(&self, args: ADMIN_REMOVE_args, from: SocketAddr) -> ADMIN_REMOVE_res {
         let done = match store_id(args.id) {
             Err(refusal) => Err(refusal),
             Ok(id) if args.lost => change::remove_lost(&self.mds, id, args.agreed.first().copied()).await,
@@ -118,6 +123,9 @@ impl Admin {
                     examples.push(self.named(key, "").await);
                 }
                 let (removed, files) = (loss.removed, loss.files);
+                if removed {
+                    tracing::info!(%from, data_server = args.id, lost_files = files, "an administrator removed a data server");
+                }
                 ADMIN_REMOVE_res::CTL_OK(ADMIN_REMOVE_resok { removed, files, examples })
             }
             Err((status, reason)) => ADMIN_REMOVE_res::Default(status, reason),
