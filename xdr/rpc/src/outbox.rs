@@ -97,6 +97,8 @@ pub(crate) struct Outbox {
     queued: AtomicUsize,
     /// Something is queued or half written.
     busy: AtomicBool,
+    /// The peer took no more when it was last tried, and has not taken all since.
+    stuck: AtomicBool,
     /// What is half written stays so.
     aborted: AtomicBool,
     /// The connection's own task is at work and will flush before it rests.
@@ -169,6 +171,11 @@ impl Outbox {
         !self.busy.load(Ordering::SeqCst)
     }
 
+    /// Whether what is queued now waits until the peer takes more.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.stuck.load(Ordering::Relaxed)
+    }
+
     /// Bytes that wait for the peer.
     pub(crate) fn queued(&self) -> usize {
         self.queued.load(Ordering::Relaxed)
@@ -218,6 +225,18 @@ impl Outbox {
         if self.is_idle() {
             return Poll::Ready(Ok(()));
         }
+        let flushed = self.poll_write(cx, writing);
+        if self.is_stuck() != flushed.is_pending() {
+            self.stuck.store(flushed.is_pending(), Ordering::Relaxed);
+        }
+        flushed
+    }
+
+    fn poll_write<W: Outgoing + Unpin>(
+        &self,
+        cx: &mut Context<'_>,
+        writing: &mut Writing<W>,
+    ) -> Poll<io::Result<()>> {
         let Writing { writer, batch } = writing;
         loop {
             if self.is_aborted() {

@@ -557,9 +557,19 @@ impl Prompt {
             connection.recycler.give(buffer);
             return;
         }
-        let replies = buffer.split().freeze();
-        self.spare = Some(buffer);
-        ticket.answered(replies.len(), 0);
+        let replies = if connection.outbox.is_stuck() && buffer.len() <= COPIED {
+            // They will lie there for a while: in no more memory than they need.
+            let replies = Bytes::copy_from_slice(&buffer);
+            connection.recycler.give(buffer);
+            ticket.answered(replies.len(), 0);
+            replies
+        } else {
+            let replies = buffer.split().freeze();
+            self.spare = Some(buffer);
+            // As a rule they leave at once. Until they do they keep all of the buffer.
+            ticket.answered(BATCH, 0);
+            replies
+        };
         connection.outbox.push_replies(replies, ticket);
         connection.budget.server.courtesy.answered(&connection.env);
     }

@@ -20,6 +20,7 @@ fn greed_has_a_bound() {
     for seed in 0..4 {
         simulate(seed, |w| async move { who_reads_slowly_keeps_no_large_call_waiting(&w).await });
     }
+    simulate(0, |w| async move { small_replies_that_wait_keep_no_large_buffers(&w).await });
     on_tcp("127.0.0.1:0", |w| async move {
         announcements_cost_nothing(&w).await;
         large_records_arrive_by_turns(&w).await;
@@ -85,6 +86,38 @@ async fn announcements_cost_nothing(w: &World) {
     let grown = resident().saturating_sub(before);
     println!("400 half records: resident grew {} KiB", grown >> 10);
     assert!(grown < 32 * MIB, "{grown}");
+}
+
+/// 20,000 small calls, one at a time, of a peer that reads none of their replies for a while.
+async fn small_replies_that_wait_keep_no_large_buffers(w: &World) {
+    const CALLS: u32 = 20_000;
+    let (server, addr) = w.serve(Limits::default(), vec![Echo::new(&w.env, ECHO)]).await;
+    let mut s = w.at_client.connect(addr).await.unwrap();
+    let mut large = 0;
+    while server.bytes_held() == 0 {
+        s.write_all(&raw_call(0, ECHO, procedure::READ_FRESH, &[256 << 10])).await.unwrap();
+        large += 1;
+        w.env.clock.sleep(Duration::from_millis(20)).await;
+    }
+    let (before, held_before) = (resident(), server.bytes_held());
+    for xid in 1..=CALLS {
+        s.write_all(&raw_call(xid, ECHO, procedure::NOW, &[xid])).await.unwrap();
+        // The next one comes alone, too.
+        w.env.clock.sleep(Duration::from_millis(5)).await;
+    }
+    let (grown, held) = (resident().saturating_sub(before), server.bytes_held() - held_before);
+    println!("{CALLS} small replies that wait: held {} KiB, resident grew {} KiB", held >> 10, grown >> 10);
+    assert!(held > CALLS as usize * 256, "they wait");
+    assert!(grown < 2 * held + 8 * MIB, "{grown}");
+    for _ in 0..large {
+        s.read_exact(&mut vec![0; 28 + (256 << 10)]).await.unwrap();
+    }
+    for xid in 1..=CALLS {
+        let mut reply = [0; 32];
+        s.read_exact(&mut reply).await.unwrap();
+        assert_eq!((&reply[4..8], &reply[28..]), (&xid.to_be_bytes()[..], &xid.to_be_bytes()[..]));
+    }
+    w.until("everything is given back", || server.bytes_held() == 0).await;
 }
 
 /// 100 peers that send all but the last fragment of a large record, in fragments none of which is large.
