@@ -235,15 +235,24 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
                 }
                 _ => pin!(reader.read_buf(self.decoder.buffer())).poll(cx),
             };
-            if read.is_pending()
-                && let Some(buffer) = self.decoder.give_up()
-            {
-                self.give(buffer);
-                self.in_large = false;
+            if read.is_pending() {
+                self.rest();
             }
             read
         })
         .await
+    }
+
+    /// The peer is silent: no more is held for it than for what it has begun to send.
+    fn rest(&mut self) {
+        if let Some(buffer) = self.decoder.give_up() {
+            self.give(buffer);
+            self.in_large = false;
+        } else if self.in_large && self.arriving.is_none() && self.decoder.pending() <= BUFFER {
+            // The beginning of a record that is not large, or not yet known to be.
+            let buffer = self.connection.recycler.take();
+            self.move_to(buffer, false);
+        }
     }
 
     /// If the record under way is large: how many bytes of its fragment are missing, and how many it may have.

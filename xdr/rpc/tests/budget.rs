@@ -23,6 +23,7 @@ fn greed_has_a_bound() {
     simulate(0, |w| async move { small_replies_that_wait_keep_no_large_buffers(&w).await });
     on_tcp("127.0.0.1:0", |w| async move {
         announcements_cost_nothing(&w).await;
+        the_beginning_of_a_record_keeps_no_large_buffer(&w).await;
         large_records_arrive_by_turns(&w).await;
         large_calls_wait_at_their_peers(&w).await;
         who_does_not_read_takes_no_more_than_is_left(&w).await;
@@ -86,6 +87,30 @@ async fn announcements_cost_nothing(w: &World) {
     let grown = resident().saturating_sub(before);
     println!("400 half records: resident grew {} KiB", grown >> 10);
     assert!(grown < 32 * MIB, "{grown}");
+}
+
+/// 100 peers that send a WRITE of 1 MiB, and a byte of what would come next.
+async fn the_beginning_of_a_record_keeps_no_large_buffer(w: &World) {
+    let (_server, addr) = w.serve(Limits::default(), vec![Echo::new(&w.env, ECHO)]).await;
+    let mut sent = raw_call(1, ECHO, procedure::WRITE, &vec![3; MIB / 4]);
+    sent.push(0x80);
+    let before = resident();
+    let mut peers = Vec::new();
+    for _ in 0..100 {
+        let mut s = w.at_client.connect(addr).await.unwrap();
+        s.write_all(&sent).await.unwrap();
+        s.read_exact(&mut [0; 28]).await.unwrap();
+        peers.push(s);
+    }
+    w.env.clock.sleep(Duration::from_millis(100)).await;
+    let grown = resident().saturating_sub(before);
+    println!("100 x 1 MiB and a byte: resident grew {} KiB", grown >> 10);
+    assert!(grown < 32 * MIB, "{grown}");
+    for mut s in peers {
+        // The rest of it.
+        s.write_all(&raw_call(2, ECHO, procedure::NULL, &[])[1..]).await.unwrap();
+        s.read_exact(&mut [0; 28]).await.unwrap();
+    }
 }
 
 /// 20,000 small calls, one at a time, of a peer that reads none of their replies for a while.
