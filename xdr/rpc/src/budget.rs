@@ -59,7 +59,7 @@ impl ServerBudget {
 
     /// Somebody waits for what others hold.
     pub(crate) fn is_short(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) > 0 || self.arrivals.is_full()
+        self.waiting.load(Ordering::Relaxed) > 0 || self.line.kept() > 0 || self.arrivals.is_full()
     }
 
     pub(crate) fn used(&self) -> usize {
@@ -191,7 +191,7 @@ impl Budget {
     }
 
     /// Those of them that are in memory, or may come to be.
-    fn in_memory(&self) -> usize {
+    pub(crate) fn in_memory(&self) -> usize {
         self.used().saturating_sub(self.apart.load(Ordering::SeqCst))
     }
 

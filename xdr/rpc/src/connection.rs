@@ -333,6 +333,10 @@ async fn drained(connection: &Connection) {
 /// The longest that a peer may hold memory that others wait for, without taking or sending anything whole.
 const SHORT: Duration = Duration::from_secs(10);
 
+/// Of what waits in memory for a peer one part in so many has to leave within [`SHORT`] while others wait for that memory: a few
+/// bytes now and then would keep it for ever. Of the most that one connection may hold that is 3 Mbit/s.
+const PART: usize = 16;
+
 /// What the watchdog saw the last time, and since when nothing has moved.
 struct Watch {
     records: u64,
@@ -340,6 +344,8 @@ struct Watch {
     active: Monotonic,
     partial: Option<Monotonic>,
     stalled: Option<Monotonic>,
+    /// While others wait: since when the peer has not taken its part, and what has to be written by then.
+    slow: Option<(Monotonic, u64)>,
 }
 
 /// Completes when a timeout of [`Limits`] has passed. It samples counters, so that the hot path reads no
@@ -347,7 +353,7 @@ struct Watch {
 async fn watch_over(connection: &Arc<Connection>) -> Ended {
     let Connection { limits, env, .. } = &**connection;
     let opened = env.clock.now();
-    let mut seen = Watch { records: 0, written: 0, active: opened, partial: None, stalled: None };
+    let mut seen = Watch { records: 0, written: 0, active: opened, partial: None, stalled: None, slow: None };
     loop {
         env.clock.sleep(limits.tick()).await;
         let now = env.clock.now();
@@ -384,6 +390,19 @@ impl Watch {
             self.stalled = None;
         } else if now.since(*self.stalled.get_or_insert(now)) >= patience(limits.write_stall) {
             return Some(Ended::Slow("the peer takes no replies"));
+        }
+        if !short || !busy || self.slow.is_some_and(|(_, wanted)| written >= wanted) {
+            self.slow = None;
+        }
+        if short && busy {
+            // What is sent from where it is keeps no memory from others.
+            let waits = connection.outbox.queued().min(connection.budget.in_memory());
+            let (since, _) = *self.slow.get_or_insert((now, written + (waits / PART) as u64));
+            if now.since(since) >= SHORT {
+                return Some(Ended::Slow(
+                    "the peer takes its replies too slowly, and others wait for the room",
+                ));
+            }
         }
         if moved || busy || connection.budget.in_flight() > 0 || !connection.pending.is_empty() {
             self.active = now;

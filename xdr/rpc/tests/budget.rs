@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use common::*;
-use sluice_rpc::{Limits, Share, program};
+use sluice_rpc::{Credential, Limits, Share, program};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const MIB: usize = 1 << 20;
@@ -19,6 +19,7 @@ const BUDGET: usize = 16 * MIB;
 fn greed_has_a_bound() {
     for seed in 0..4 {
         simulate(seed, |w| async move { who_reads_slowly_keeps_no_large_call_waiting(&w).await });
+        simulate(seed, |w| async move { who_takes_next_to_nothing_is_not_waited_for(&w).await });
     }
     simulate(0, |w| async move { small_replies_that_wait_keep_no_large_buffers(&w).await });
     on_tcp("127.0.0.1:0", |w| async move {
@@ -235,6 +236,41 @@ async fn who_reads_slowly_keeps_no_large_call_waiting(w: &World) {
     println!("beside 16 slow ones: six calls of 1 MiB in {:?}", w.env.clock.now().since(begun));
     assert!(longest < Duration::from_secs(3), "{longest:?}");
     assert!(server.bytes_held() > 10 * MIB, "the others go on: {}", server.bytes_held());
+}
+
+/// Four peers that ask for much and take a hundred bytes of it now and then, and one that asks for something large.
+async fn who_takes_next_to_nothing_is_not_waited_for(w: &World) {
+    let limits =
+        Limits { connection_budget: 16 * MIB, server_budget: Share::fixed(12 * MIB), ..Limits::default() };
+    let (server, addr) = w.serve(limits, vec![Echo::new(&w.env, ECHO)]).await;
+    let mut greedy = tokio::task::JoinSet::new();
+    for _ in 0..4 {
+        let (mut reader, mut writer) = {
+            let s = w.at_client.connect(addr).await.unwrap();
+            (s.reader, s.writer)
+        };
+        greedy.spawn(async move {
+            let calls = raw_call(1, ECHO, procedure::READ_FRESH, &[60 << 10]).repeat(100);
+            while writer.write_all(&calls).await.is_ok() {}
+        });
+        let clock = Arc::clone(&w.env.clock);
+        greedy.spawn(async move {
+            let mut taken = [0; 100];
+            while reader.read_exact(&mut taken).await.is_ok() {
+                clock.sleep(Duration::from_secs(3)).await;
+            }
+        });
+    }
+    w.until("they take all they can", || server.bytes_held() > 11 * MIB).await;
+    let c = w.client().dial(addr).await.unwrap();
+    let asked = w.env.clock.now();
+    for _ in 0..3 {
+        let read =
+            c.call(ECHO, 3, procedure::READ_FRESH, &Credential::None, words(&[1 << 20]).into(), 6 * LONG);
+        assert_eq!(read.await.expect("it has its turn").len(), MIB);
+    }
+    let took = w.env.clock.now().since(asked);
+    assert!(took < Duration::from_secs(30), "{took:?}");
 }
 
 /// 100 peers that send a WRITE of 1 MiB at the same time.
