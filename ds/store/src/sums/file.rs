@@ -400,7 +400,8 @@ impl DeviceFile for SummedFile {
 
     fn is_ready(&self, offset: u64, length: u64) -> bool {
         let last = offset.saturating_add(length.saturating_sub(1));
-        let regions = self.regions.lock();
+        // Who has it may be waiting for the device, and who asks must not wait.
+        let Some(regions) = self.regions.try_lock() else { return false };
         (offset / REGION..=last / REGION)
             .all(|region| regions.open.get(&region).is_some_and(|open| !open.committing))
     }
@@ -523,5 +524,38 @@ impl Sums {
                 all.remove(&(key, *region));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use sluice_env::Env;
+
+    use super::*;
+    use crate::SumOptions;
+    use crate::device::{Device, MemDevice};
+    use crate::sums::Quarantine;
+
+    /// Who may not wait asks, and somebody holds the regions while he reads from the device.
+    #[test]
+    fn whether_it_is_ready_is_said_at_once() {
+        let device: Arc<dyn Device> = Arc::new(MemDevice::new());
+        let quarantine = Quarantine::open(Arc::clone(&device)).unwrap();
+        let clock = Env::simulated(1).clock;
+        let sums = Sums::new(1, Arc::clone(&device), clock, SumOptions::default(), quarantine);
+        let inner = device.create("a").unwrap();
+        let file = SummedFile::new(FileKey { file: 1, slot: 0 }, inner, &sums, true);
+        file.write_at(&[1; 10], 0).unwrap();
+        assert!(file.is_ready(0, 10));
+        let (sender, answer) = mpsc::channel();
+        let held = file.regions.lock();
+        std::thread::scope(|scope| {
+            scope.spawn(|| sender.send(file.is_ready(0, 10)));
+            assert_eq!(answer.recv_timeout(Duration::from_secs(5)), Ok(false));
+            drop(held);
+        });
     }
 }
