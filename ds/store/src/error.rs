@@ -82,6 +82,10 @@ impl From<io::Error> for StoreError {
         if error.get_ref().is_some_and(|inner| inner.is::<Quarantined>()) {
             return Self::Quarantined;
         }
+        // One of ours that passed through here keeps its kind.
+        if let Some(ours) = error.get_ref().and_then(|inner| inner.downcast_ref::<Self>()) {
+            return ours.clone();
+        }
         // No kind is named for them.
         if error.raw_os_error().is_some_and(|code| [EMFILE, ENFILE].contains(&code)) {
             return Self::NoDescriptors;

@@ -19,13 +19,13 @@ impl Store {
         let since = self.verifiers.of(key);
         let file = self.blocking(move |store| {
             let file = store.open_file(key)?;
-            match file.file.set_len(size).map_err(StoreError::from) {
+            let cut = file.file.set_len(size).map_err(StoreError::from);
+            // Whatever came of it.
+            file.touched();
+            match cut {
                 // Where the file ends the metadata server knows; what the data file lacks before that reads as zeros.
                 Err(StoreError::TooBig) if file.file.stat()?.size <= size => {}
-                cut => {
-                    cut?;
-                    file.touched();
-                }
+                cut => cut?,
             }
             Ok(file)
         });
@@ -55,8 +55,9 @@ impl Store {
         let file = self.blocking(move |store| {
             let file = store.open_or_create(key, generation)?;
             store.room.admit(&*store.device, &*file.file, offset, length)?;
-            file.file.allocate(offset, length, true)?;
+            let allocated = file.file.allocate(offset, length, true);
             file.touched();
+            allocated?;
             Ok(file)
         });
         let file = file.await?;
@@ -77,8 +78,9 @@ impl Store {
             let end = file.file.stat()?.size.next_multiple_of(BLOCK);
             let length = length.min(end.saturating_sub(offset));
             if length > 0 {
-                file.file.deallocate(offset, length)?;
+                let freed = file.file.deallocate(offset, length);
                 file.touched();
+                freed?;
             }
             Ok(file)
         });

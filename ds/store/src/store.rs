@@ -503,6 +503,7 @@ impl Store {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
             other => other?,
         };
+        self.sums.iter().for_each(|sums| sums.comes_anew(key));
         let file = self.data_file(key, generation, device_file, true)?;
         self.opened(opening, file, Some(generation)).map(Some)
     }

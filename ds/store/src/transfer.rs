@@ -92,9 +92,9 @@ impl Store {
     pub async fn blank(self: &Arc<Self>, key: FileKey, offset: u64, length: u64) -> Result<(), StoreError> {
         self.blocking(move |store| match store.open_file(key) {
             Ok(file) => {
-                blank(&file, offset, length)?;
+                let blanked = blank(&file, offset, length);
                 file.wrote(store.files.writes.next());
-                Ok(())
+                Ok(blanked?)
             }
             Err(StoreError::Missing) => Ok(()),
             Err(error) => Err(error),
@@ -106,9 +106,9 @@ impl Store {
     pub async fn reach(self: &Arc<Self>, key: FileKey, generation: u16, size: u64) -> Result<(), StoreError> {
         self.blocking(move |store| {
             let file = store.open_or_create(key, generation)?;
-            reach(&file, size)?;
+            let reached = reach(&file, size);
             file.wrote(store.files.writes.next());
-            Ok(())
+            Ok(reached?)
         })
         .await
     }

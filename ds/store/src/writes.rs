@@ -281,10 +281,10 @@ impl Store {
 
     fn write_to(&self, file: &DataFile, offset: u64, data: Data<'_>) -> Result<(), StoreError> {
         self.room.admit(&*self.device, &*file.file, offset, data.length())?;
+        let changed = self.change(file, offset, data);
         // Some of what fails may be there, and its sums are given up in any case: it is flushed, and summed, as what succeeds.
-        self.change(file, offset, data).inspect_err(|_| file.touched())?;
         file.wrote(self.files.writes.next());
-        Ok(())
+        changed
     }
 
     fn change(&self, file: &DataFile, offset: u64, data: Data<'_>) -> Result<(), StoreError> {

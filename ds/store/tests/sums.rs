@@ -6,50 +6,12 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{access, bytes, key, options, path, simulate};
+use common::summed::*;
+use common::{access, bytes, key, simulate};
 use proptest::prelude::*;
 use sluice_env::Env;
 use sluice_store::device::{Device, FileDevice, MemDevice};
-use sluice_store::{
-    Access, Damage, Epoch, Options, Reflink, Stability, Store, StoreError, SumOptions, Transfer,
-};
-
-const BLOCK: u64 = 4096;
-const REGION: u64 = 4 << 20;
-
-fn summed() -> Options {
-    let sums = SumOptions { rate: 0, interval: Duration::ZERO, ..SumOptions::default() };
-    Options { checksums: Some(true), sums, ..options() }
-}
-
-async fn open(env: &Env, device: &MemDevice) -> Arc<Store> {
-    Store::open(env, Arc::new(device.clone()), summed()).await.unwrap()
-}
-
-/// Lets the store keep its sums for a while.
-async fn rest(env: &Env, store: &Arc<Store>, seconds: u64) {
-    let _ = env.clock.timeout(Duration::from_secs(seconds), Arc::clone(store).keep_sums()).await;
-}
-
-/// One whole scrub.
-async fn scrub(env: &Env, store: &Arc<Store>) {
-    assert!(store.scrub());
-    while store.scrubbed().running {
-        rest(env, store, 1).await;
-    }
-}
-
-fn damage(file: u64, offset: u64, blocks: u64) -> Damage {
-    Damage { key: key(file), offset, length: blocks * BLOCK }
-}
-
-async fn put(store: &Arc<Store>, file: u64, offset: u64, fill: u8, length: usize) {
-    store.write_at(&access(file), offset, bytes(fill, length), Stability::FileSync).await.unwrap();
-}
-
-fn is_refused<T: std::fmt::Debug>(result: &Result<T, StoreError>) -> bool {
-    matches!(result, Err(StoreError::Quarantined))
-}
+use sluice_store::{Access, Epoch, Options, Reflink, Stability, Store, StoreError, SumOptions, Transfer};
 
 #[test]
 fn what_rots_is_found_and_shown_to_nobody_until_it_is_rewritten() {

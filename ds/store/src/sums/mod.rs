@@ -137,6 +137,13 @@ impl Sums {
         keys
     }
 
+    /// A data file has come into being: what was known of one before is not about it.
+    pub(crate) fn comes_anew(&self, key: FileKey) {
+        if !self.quarantine.is_empty() {
+            self.quarantine.forget(key);
+        }
+    }
+
     /// A data file is gone, and its side file with it.
     pub(crate) fn forget(&self, key: FileKey) {
         self.queue.lock().remove(&key);

@@ -45,6 +45,10 @@ struct Known {
     rewritten: HashMap<FileKey, Rewritten, FixedState>,
     /// What the device holds is another list.
     unsaved: bool,
+    /// Begun so far.
+    saves: u64,
+    /// Files of which the device's list still says what is not so, and the save from which on it does not.
+    owed: HashMap<FileKey, u64, FixedState>,
 }
 
 impl Known {
@@ -56,6 +60,11 @@ impl Known {
             self.files.remove(&key);
         }
         lifted
+    }
+
+    fn owes(&mut self, key: FileKey) {
+        self.unsaved = true;
+        self.owed.insert(key, self.saves + 1);
     }
 
     fn on_device(&self) -> Vec<u8> {
@@ -77,8 +86,6 @@ pub(crate) struct Quarantine {
     known: Mutex<Known>,
     /// Ranges there are, to spare the lock in a healthy store.
     count: AtomicUsize,
-    /// Files with something rewritten that is not durable: likewise.
-    rewritten: AtomicUsize,
     /// Raised with every change.
     version: AtomicU64,
     /// Held while the list is written; before `known`.
@@ -106,8 +113,7 @@ impl Quarantine {
         };
         let count = AtomicUsize::new(files.values().map(BTreeMap::len).sum());
         let known = Mutex::new(Known { files, ..Known::default() });
-        let (rewritten, version) = (AtomicUsize::new(0), AtomicU64::new(1));
-        Ok(Self { device, known, count, rewritten, version, saving: Mutex::default() })
+        Ok(Self { device, known, count, version: AtomicU64::new(1), saving: Mutex::default() })
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -203,36 +209,38 @@ impl Quarantine {
     /// A flush of a file is over that began when so many changes of it were complete.
     ///
     /// # Errors
-    /// The list cannot be made durable. Blocking.
+    /// The list cannot be made durable, and says of bytes of this file what is not so any more. Blocking.
     pub(crate) fn flushed(&self, key: FileKey, changes: u64) -> Result<(), StoreError> {
-        let mut durable = false;
-        if self.rewritten.load(Ordering::Acquire) > 0 {
+        let (owes, unsaved) = {
             let mut known = self.known.lock();
-            if let Some(rewritten) = known.rewritten.get_mut(&key) {
-                let before = rewritten.len();
-                // Who writes counts the change when it is done with all else: the count has gone on since, so the bytes
-                // were there when the flush began.
-                rewritten.retain(|(then, _)| *then >= changes);
-                durable = rewritten.len() < before;
-                let all = rewritten.is_empty();
-                known.unsaved |= durable;
-                if all {
-                    known.rewritten.remove(&key);
-                    self.changed(&known);
-                }
-            }
-        }
-        if durable {
+            self.made_durable(&mut known, key, changes);
+            (known.owed.contains_key(&key), known.unsaved)
+        };
+        if owes {
             // Somebody else may have begun to save it already: then it is waited for.
             return self.save();
         }
-        // What else has changed is told by nobody's flush: it is tried again with the next one.
-        if self.is_unsaved()
-            && let Err(error) = self.save()
-        {
-            tracing::debug!(%error, "the list of damaged ranges is not saved yet");
+        if unsaved && let Err(error) = self.save() {
+            // Of other files: nothing that was flushed depends on it.
+            tracing::warn!(store = %self.device.name(), %error, "the list of quarantined ranges is saved later");
         }
         Ok(())
+    }
+
+    fn made_durable(&self, known: &mut Known, key: FileKey, changes: u64) {
+        let Some(rewritten) = known.rewritten.get_mut(&key) else { return };
+        let before = rewritten.len();
+        // Who writes counts the change when it is done with all else: the count has gone on since, so the bytes were there
+        // when the flush began.
+        rewritten.retain(|(then, _)| *then >= changes);
+        let (durable, all) = (rewritten.len() < before, rewritten.is_empty());
+        if durable {
+            known.owes(key);
+        }
+        if all {
+            known.rewritten.remove(&key);
+            self.changed(known);
+        }
     }
 
     /// Blocks are good, as the device has them; or their file is gone.
@@ -244,19 +252,18 @@ impl Quarantine {
         }
     }
 
-    /// A file is gone.
+    /// A file is gone. The next one of its name is not durable before the list on the device is silent about it.
     pub(crate) fn forget(&self, key: FileKey) {
-        self.lift(key, &(0..u64::MAX));
         let mut known = self.known.lock();
-        if known.rewritten.remove(&key).is_some() {
-            known.unsaved = true;
+        let lifted = !known.lift(key, &(0..u64::MAX)).is_empty();
+        if known.rewritten.remove(&key).is_some() || lifted {
+            known.owes(key);
             self.changed(&known);
         }
     }
 
     fn changed(&self, known: &Known) {
         self.count.store(known.files.values().map(BTreeMap::len).sum(), Ordering::Release);
-        self.rewritten.store(known.rewritten.len(), Ordering::Release);
         self.version.fetch_add(1, Ordering::AcqRel);
     }
 
@@ -264,23 +271,21 @@ impl Quarantine {
     pub(crate) fn save(&self) -> Result<(), StoreError> {
         // Who was first writes for all that came before it.
         let _alone = self.saving.lock();
-        let bytes = {
+        let (bytes, this) = {
             let mut known = self.known.lock();
             if !std::mem::take(&mut known.unsaved) {
                 return Ok(());
             }
-            known.on_device()
+            known.saves += 1;
+            (known.on_device(), known.saves)
         };
         let saved = replace(&*self.device, FILE, &bytes);
-        if saved.is_err() {
-            self.known.lock().unsaved = true;
+        let mut known = self.known.lock();
+        match &saved {
+            Ok(()) => known.owed.retain(|_, covers| *covers > this),
+            Err(_) => known.unsaved = true,
         }
         saved
-    }
-
-    /// Whether [`Self::save`] has anything to do.
-    fn is_unsaved(&self) -> bool {
-        self.known.lock().unsaved
     }
 }
 

@@ -130,9 +130,11 @@ impl SummedFile {
                 end(old.length) == end(content.bytes.len() as u64) && (quarantined || !dirty.contains(within))
             });
             let expected = comparable.and_then(|old| old.sums.get(at)).copied();
-            let unreadable = content.unreadable.contains(&within);
-            if unreadable || expected.is_some_and(|expected| expected != *sum && !self.again(block, expected))
-            {
+            let differs = match expected {
+                Some(expected) => expected != *sum && !self.again(block, expected)?,
+                None => false,
+            };
+            if differs || content.unreadable.contains(&within) {
                 bad.push(block);
             }
             *sum = match expected {
@@ -146,10 +148,10 @@ impl SummedFile {
     }
 
     /// Whether a second look finds what is expected.
-    fn again(&self, block: u64, expected: u32) -> bool {
+    fn again(&self, block: u64, expected: u32) -> io::Result<bool> {
         let mut bytes = vec![0; BLOCK as usize];
-        let read = self.inner.read_at(&mut bytes, block * BLOCK).unwrap_or(0);
-        record::sum(self.key, block, &bytes[..read]) == expected
+        let read = of_medium(self.inner.read_at(&mut bytes, block * BLOCK))?;
+        Ok(read.is_some_and(|read| record::sum(self.key, block, &bytes[..read]) == expected))
     }
 
     /// Whether nobody wrote to the region since it was picked; nobody does before its entry is gone.
@@ -207,17 +209,13 @@ impl Content {
         length: u64,
     ) -> io::Result<Self> {
         let mut bytes = buffer(length);
-        match read_at(&mut bytes, start) {
-            Ok(read) => {
-                bytes.truncate(read);
-                return Ok(Self { bytes, unreadable: Vec::new() });
-            }
-            Err(error) if error.raw_os_error().is_some_and(is_media) => {}
-            Err(error) => return Err(error),
+        if let Some(read) = of_medium(read_at(&mut bytes, start))? {
+            bytes.truncate(read);
+            return Ok(Self { bytes, unreadable: Vec::new() });
         }
         let mut unreadable = Vec::new();
         for (within, block) in (0..).zip(bytes.chunks_mut(BLOCK as usize)) {
-            if read_at(block, start + within * BLOCK).is_err() {
+            if of_medium(read_at(block, start + within * BLOCK))?.is_none() {
                 block.fill(0);
                 unreadable.push(within);
             }
@@ -230,8 +228,37 @@ fn buffer(length: u64) -> Vec<u8> {
     vec![0; usize::try_from(length.min(REGION)).unwrap_or(0)]
 }
 
-/// EIO, EBADMSG, EILSEQ, ENODATA: the medium, or a file system that checks itself. Others say nothing about the bytes.
+/// `None` where the medium is why nothing was read. Any other error says nothing about it.
+pub(super) fn of_medium(read: io::Result<usize>) -> io::Result<Option<usize>> {
+    match read {
+        Err(error) if error.raw_os_error().is_some_and(is_media) => Ok(None),
+        read => read.map(Some),
+    }
+}
+
+/// EIO, EBADMSG, EILSEQ, ENODATA: the medium, or a file system that checks itself.
 fn is_media(errno: i32) -> bool {
     use rustix::io::Errno;
     [Errno::IO, Errno::BADMSG, Errno::ILSEQ, Errno::NODATA].iter().any(|known| known.raw_os_error() == errno)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_medium_makes_a_block_unreadable() {
+        use rustix::io::Errno;
+        let content = |of_a_block: Errno| {
+            let read = |buffer: &mut [u8], at: u64| match buffer.len() as u64 {
+                BLOCK if at == 2 * BLOCK => Err(of_a_block.into()),
+                BLOCK => Ok(buffer.len()),
+                _ => Err(Errno::IO.into()),
+            };
+            Content::read(read, 0, 4 * BLOCK).map(|content| content.unreadable)
+        };
+        assert_eq!(content(Errno::IO).unwrap(), [2]);
+        let error = content(Errno::MFILE).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(Errno::MFILE.raw_os_error()));
+    }
 }

@@ -4,9 +4,9 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use super::file::SummedFile;
+use super::file::{Blocks, Open, SummedFile};
 use super::record;
-use super::seal::Content;
+use super::seal::{Content, of_medium};
 use super::{BLOCK, BLOCKS, Counts, REGION};
 use crate::StoreError;
 use crate::places::path_of;
@@ -45,25 +45,50 @@ impl SummedFile {
             let block = region * BLOCKS as u64 + within;
             let readable = !content.unreadable.contains(&within);
             let equal =
-                sums.get(within as usize) == Some(expected) || self.again_raw(block, &record, *expected);
+                sums.get(within as usize) == Some(expected) || self.again_raw(block, &record, *expected)?;
             if readable && equal { good.push(block..block + 1) } else { bad.push(block) }
         }
-        if self.at_rest(region) != Some(before) {
-            // Somebody writes: what was read may be of both.
-            return Ok(Verdict::Open);
+        if bad.is_empty() && self.sums.quarantine.is_empty() {
+            if self.at_rest(region) != Some(before) {
+                // Somebody writes: what was read may be of both.
+                return Ok(Verdict::Open);
+            }
+        } else {
+            // Who writes now waits until it is noted what was bad before.
+            if !self.hold(region, before) {
+                return Ok(Verdict::Open);
+            }
+            let noted = self.note(&good, &bad);
+            self.regions.lock().open.remove(&region);
+            self.settled.notify_all();
+            noted?;
         }
-        if !self.sums.quarantine.is_empty() {
-            // Good again, or it never was the medium.
-            good.iter().for_each(|blocks| self.sums.quarantine.lift(self.key, blocks));
-            self.sums.quarantine.save()?;
-        }
-        let new: Vec<u64> = bad
-            .into_iter()
-            .filter(|block| !self.sums.quarantine.touches(self.key, block * BLOCK, 1))
-            .collect();
-        self.quarantine(&new)?;
         Counts::add(&self.sums.counts.verified, record.length);
         Ok(Verdict::Compared(record.length))
+    }
+
+    /// Of a region that is held.
+    fn note(&self, good: &[Range<u64>], bad: &[u64]) -> Result<(), StoreError> {
+        let quarantine = &self.sums.quarantine;
+        if !quarantine.is_empty() {
+            // Good again, or it never was the medium.
+            good.iter().for_each(|blocks| quarantine.lift(self.key, blocks));
+            quarantine.save()?;
+        }
+        let is_new = |block: &&u64| !quarantine.touches(self.key, *block * BLOCK, 1);
+        let new: Vec<u64> = bad.iter().filter(is_new).copied().collect();
+        self.quarantine(&new)
+    }
+
+    /// Nobody writes to the region from now on, if nobody has since it was at rest; see [`Self::at_rest`].
+    fn hold(&self, region: u64, before: u64) -> bool {
+        let now = self.sums.clock.now();
+        let mut regions = self.regions.lock();
+        if regions.wide > 0 || regions.changes != before || regions.open.contains_key(&region) {
+            return false;
+        }
+        regions.open.insert(region, Open { committing: true, ..Open::new(Blocks::NONE, now) });
+        true
     }
 
     /// Nobody writes to the region: the count of wide changes, which says later whether somebody did.
@@ -77,12 +102,12 @@ impl SummedFile {
         Content::read(|buffer, at| self.sums.device.read_uncached(&path, buffer, at), start, length)
     }
 
-    fn again_raw(&self, block: u64, record: &record::Record, expected: u32) -> bool {
+    fn again_raw(&self, block: u64, record: &record::Record, expected: u32) -> io::Result<bool> {
         let end = (block % BLOCKS as u64 * BLOCK + BLOCK).min(record.length);
         let mut bytes = vec![0; (end - block % BLOCKS as u64 * BLOCK) as usize];
         let raw = self.sums.device.read_uncached(&path_of(self.key), &mut bytes, block * BLOCK);
-        let read = raw.unwrap_or(0);
-        record::sum(self.key, block, &bytes[..read]) == expected
+        let read = of_medium(raw)?;
+        Ok(read.is_some_and(|read| record::sum(self.key, block, &bytes[..read]) == expected))
     }
 
     /// Sums that are damaged themselves are given up.
@@ -90,7 +115,7 @@ impl SummedFile {
         let regions = self.regions.lock();
         drop(self.open_region(regions, region)?);
         if let Some(open) = self.regions.lock().open.get_mut(&region) {
-            open.dirty = super::file::Blocks::ALL;
+            open.dirty = Blocks::ALL;
         }
         Ok(Verdict::Open)
     }

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub(crate) mod summed;
 pub(crate) mod watched;
 
 use std::sync::Arc;

@@ -11,6 +11,12 @@ pub(crate) trait Watch: Debug + Send + Sync {
     fn writing(&self, direct: bool);
     /// A data file is opened, or created, when this returns.
     fn opening(&self) {}
+    /// A file of the store's own is created when this returns.
+    fn creating(&self, _path: &str) {}
+    /// So many bytes below the data files are read, or it fails as it says.
+    fn reading(&self, _length: usize) -> io::Result<()> {
+        Ok(())
+    }
     /// A flush of a data file begins when this returns.
     fn flushes(&self) {}
     /// The same of another file: the journal.
@@ -36,6 +42,10 @@ impl WatchedDevice {
         }
     }
 
+    fn reading(&self, path: &str, length: usize) -> io::Result<()> {
+        if path.starts_with("data/") { self.1.reading(length) } else { Ok(()) }
+    }
+
     fn wrap(&self, path: &str, file: Arc<dyn DeviceFile>) -> Arc<dyn DeviceFile> {
         Arc::new(WatchedFile(file, Arc::clone(&self.1), path.starts_with("data/")))
     }
@@ -52,8 +62,15 @@ impl Device for WatchedDevice {
         self.opening(path);
         Ok(self.wrap(path, self.0.open(path)?))
     }
+    fn read_uncached(&self, path: &str, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.reading(path, buffer.len())?;
+        self.0.read_uncached(path, buffer, offset)
+    }
     fn create(&self, path: &str) -> io::Result<Arc<dyn DeviceFile>> {
         self.opening(path);
+        if !path.starts_with("data/") {
+            self.1.creating(path);
+        }
         Ok(self.wrap(path, self.0.create(path)?))
     }
     fn stat(&self, path: &str) -> io::Result<FileStat> {
@@ -85,6 +102,9 @@ impl Device for WatchedDevice {
 
 impl DeviceFile for WatchedFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        if self.2 {
+            self.1.reading(buffer.len())?;
+        }
         self.0.read_at(buffer, offset)
     }
     fn read_cached(&self, buffer: &mut [u8], offset: u64) -> io::Result<Cached> {
