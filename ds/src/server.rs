@@ -134,6 +134,7 @@ impl DataServer {
         let nfs = Arc::new(Nfs3::new(Arc::clone(&shared)));
         let limits = config.limits.clone();
         let server = Arc::new(Server::new(env.clone(), Arc::clone(&transport), limits, vec![nfs]));
+        shared.server.get_or_init(|| Arc::downgrade(&server));
         let listener = server.listen(config.listen).await;
         let listener = listener.map_err(|error| StartError::Listen(config.listen, error))?;
         let addr = listener.local_addr();

@@ -1,11 +1,11 @@
 //! What every part of a data server sees.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use sluice_env::Env;
-use sluice_rpc::Transport;
+use sluice_rpc::{Server, Transport};
 use sluice_store::Store;
 use sluice_xdr::control::ctl_health;
 
@@ -36,6 +36,8 @@ pub(crate) struct Shared {
     pub(crate) orders: Orders,
     /// As the last heartbeat said.
     pub(crate) health: Mutex<ctl_health>,
+    /// Who serves clients.
+    pub(crate) server: OnceLock<Weak<Server>>,
 }
 
 impl Shared {
@@ -52,6 +54,15 @@ impl Shared {
             sizes: LogicalSizes::default(),
             orders: Orders::default(),
             health: Mutex::new(ctl_health::HEALTH_OK),
+            server: OnceLock::new(),
+        }
+    }
+
+    /// Clients are told to wait from now on, as if contact were lost; those that wait for an answer ask again, and hear it too.
+    pub(crate) fn give_up_clients(&self) {
+        self.contact.revoked();
+        if let Some(server) = self.server.get().and_then(Weak::upgrade) {
+            server.close_connections();
         }
     }
 }

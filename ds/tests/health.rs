@@ -273,14 +273,24 @@ fn a_device_that_hangs_keeps_no_heartbeat_waiting_and_is_told() {
         let count = w.mds.says.lock().unwrap().heartbeats.len() - first;
         assert!(count >= 4, "{count} heartbeats");
         assert_eq!(w.health().unwrap().0, ctl_health::HEALTH_OK, "it may be slow");
+        let nfs = w.client(&ds).await;
         w.until_health(ctl_health::HEALTH_FAILING, "answered").await;
-        assert!(ds.status().serving);
         let last = w.mds.says.lock().unwrap().heartbeats.last().cloned().unwrap();
         assert!(last.capacity.total_bytes > 0, "as it was");
+        // That was the last one. Who waits for an answer asks again, elsewhere or here, and nobody is served.
+        w.until(|| !ds.status().serving).await;
+        w.until(|| nfs.connection.is_closed()).await;
+        let told = w.mds.says.lock().unwrap().heartbeats.len();
+        w.sleep(20 * SECOND).await;
+        assert_eq!(w.mds.says.lock().unwrap().heartbeats.len(), told);
+        assert_eq!(w.mds.says.lock().unwrap().registrations.len(), 1);
+        let nfs = w.client(&ds).await;
+        assert_eq!(nfs.read(&handle(1, RW), 0, 1).await, Err(nfsstat3::NFS3ERR_JUKEBOX));
         let held = holding.held.lock().unwrap().take().unwrap();
         // One look, and the journal.
         assert_eq!(held.0.len(), 2);
         held.0.into_iter().for_each(|work| work());
+        w.until(|| ds.status().serving).await;
         w.until_health(ctl_health::HEALTH_OK, "").await;
     });
 }

@@ -14,6 +14,7 @@ mod drain;
 mod ends;
 mod epochs;
 mod habits;
+mod hanging;
 mod inline;
 mod keys;
 mod lost;

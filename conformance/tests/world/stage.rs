@@ -18,6 +18,8 @@ use sluice_store::device::{Device, MemDevice};
 use sluice_xdr::control::{SLUICE_ADMIN, SLUICE_ADMIN_V2};
 use sluice_xdr::{Decode, Encode, from_bytes, to_frame};
 
+use crate::hanging::Hangs;
+
 /// Bytes of the first component, and the stripe unit of the rest.
 pub(crate) const UNIT: u64 = 4 << 20;
 const DATA_SERVERS: usize = 4;
@@ -30,6 +32,7 @@ struct Node {
     host: String,
     device: MemDevice,
     server: Option<DataServer>,
+    hangs: Hangs,
 }
 
 pub(crate) struct World {
@@ -130,7 +133,12 @@ impl World {
         let db = Database::fresh(env.clone()).await.unwrap();
         let (server, service) = serve(&env, &net, MDS, &db, &key, &config, addr).await;
         let nodes = (1..=DATA_SERVERS)
-            .map(|n| Node { host: format!("ds{n}"), device: MemDevice::new(), server: None })
+            .map(|n| Node {
+                host: format!("ds{n}"),
+                device: MemDevice::new(),
+                server: None,
+                hangs: Hangs::new(&env),
+            })
             .collect();
         let mut world = Self {
             env,
@@ -234,7 +242,8 @@ impl World {
                 Arc::new([MDS, STANDBY].map(|host| SocketAddr::new(self.net.ip(host), 2049)).to_vec());
         }
         let (transport, device) = (self.net.host(&node.host), Arc::new(node.device.clone()));
-        let server = DataServer::start_on(self.env.clone(), transport, device, config).await?;
+        let env = Env { spawn: Arc::new(node.hangs.clone()), ..self.env.clone() };
+        let server = DataServer::start_on(env, transport, device, config).await?;
         self.nodes[n].server = Some(server);
         Ok(())
     }
@@ -309,6 +318,15 @@ impl World {
     pub(crate) fn mute(&self, n: usize, mute: bool) {
         let host = &self.nodes[n].host;
         if mute { self.net.freeze(host) } else { self.net.thaw(host) }
+    }
+
+    /// The device of the n-th data server answers nothing from now on, and fails nothing.
+    pub(crate) fn hang(&self, n: usize) {
+        self.nodes[n].hangs.begin();
+    }
+
+    pub(crate) fn resume(&self, n: usize) {
+        self.nodes[n].hangs.end();
     }
 
     /// Whether files can share what they hold on the device of the n-th data server.

@@ -10,6 +10,11 @@ use crate::shared::Shared;
 /// A device that owes an answer for so long has failed: clients stop being served after as long without contact.
 const SILENT: Duration = Duration::from_secs(15);
 
+/// Nobody can be served. A client that waits for its answer waits for ever, and asks nobody else: NFSv3 has no way to tell it.
+pub(super) fn hangs(vitals: &Vitals) -> bool {
+    vitals.silent >= SILENT
+}
+
 /// The worst of what is known, and what that is.
 pub(super) fn judge(flush_failures: u64, vitals: &Vitals) -> (ctl_health, String) {
     let Vitals { capacity, journal, probe, silent } = vitals;
@@ -19,7 +24,7 @@ pub(super) fn judge(flush_failures: u64, vitals: &Vitals) -> (ctl_health, String
     if flush_failures > 0 {
         return failing(format!("{flush_failures} flushes failed since the start"));
     }
-    if *silent >= SILENT {
+    if hangs(vitals) {
         return failing(format!("the device has not answered for {} s", silent.as_secs()));
     }
     if capacity.is_some_and(|capacity| capacity.read_only) || refuses_writes(probe) || refuses_writes(journal)

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use sluice_env::Elapsed;
 use sluice_rpc::Connection;
-use sluice_store::Epoch;
+use sluice_store::{Epoch, Vitals};
 use sluice_xdr::control::{CONTROL_HEARTBEAT, HEARTBEAT_args, HEARTBEAT_res, ctl_counters, ctl_status};
 
 use super::link::{LinkError, call};
@@ -17,13 +17,38 @@ use crate::shared::Shared;
 /// How long a heartbeat waits for the device.
 const PATIENCE: Duration = Duration::from_millis(500);
 
+/// Between two looks whether a device that hangs does so still.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Where the device hangs this is the last one: silence is what has the metadata server send clients elsewhere.
 pub(crate) async fn run(
     shared: &Arc<Shared>,
     connection: &Connection,
     registered: &Registered,
 ) -> Result<(), LinkError> {
     let vitals = shared.store.vitals(PATIENCE).await;
-    let (health, detail) = health::judge(shared.store.flush_failures(), &vitals);
+    tell(shared, connection, registered, &vitals).await?;
+    if health::hangs(&vitals) {
+        shared.give_up_clients();
+        return Err(LinkError::Hangs);
+    }
+    Ok(())
+}
+
+/// Completes while the device does not hang.
+pub(crate) async fn device_answers(shared: &Arc<Shared>) {
+    while health::hangs(&shared.store.vitals(PATIENCE).await) {
+        shared.env.clock.sleep(LOOK).await;
+    }
+}
+
+async fn tell(
+    shared: &Arc<Shared>,
+    connection: &Connection,
+    registered: &Registered,
+    vitals: &Vitals,
+) -> Result<(), LinkError> {
+    let (health, detail) = health::judge(shared.store.flush_failures(), vitals);
     health::tell(shared, health, &detail);
     let args = HEARTBEAT_args {
         mds_epoch: registered.mds_epoch,

@@ -28,6 +28,8 @@ pub(crate) enum LinkError {
     NotRegistered,
     #[error("it has been putting us off for too long")]
     Undecided,
+    #[error("the device of this server hangs: nobody is served before it answers")]
+    Hangs,
     #[error("it wants a new registration")]
     RegisterAgain,
     #[error("it refuses this store: {0} ({1:?})")]

@@ -104,6 +104,8 @@ async fn keep_contact(shared: &Arc<Shared>, client: &Client, mds: &dyn Whereabou
                 Err(_) => {}
             }
         }
+        // Whoever registered without it would be sent clients.
+        heartbeat::device_answers(shared).await;
         let each = (DIAL.0 / u32::try_from(known.len()).unwrap_or(u32::MAX).max(1)).max(DIAL.1);
         let client = client.clone().with_connect_timeout(each);
         for addr in known.iter().copied() {

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use sluice_env::Monotonic;
 use tokio::sync::Notify;
 
-use crate::format::PROBE;
+use crate::format::{PROBE, SUPERBLOCK};
 use crate::{Capacity, Store, StoreError};
 
 /// What is known of the device.
@@ -94,6 +94,9 @@ impl Store {
 
     fn look(&self) -> Vitals {
         let capacity = self.capacity_now();
+        // A file system tells that from memory, and who writes or flushes may wait for a device that hangs: it is asked for
+        // something past all memory. Any answer is one.
+        let _ = self.device.read_uncached(SUPERBLOCK, &mut [0; 512], 0);
         let journal = self.journal.mend().err();
         let doubt = self.health.doubt.swap(false, Ordering::Relaxed);
         let probe = if doubt { self.probe().err() } else { None };

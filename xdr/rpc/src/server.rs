@@ -188,6 +188,13 @@ impl Server {
         }
     }
 
+    /// Ends every connection there is, whatever is under way on it; others may come at once.
+    pub fn close_connections(&self) {
+        for connection in self.connections() {
+            connection.close();
+        }
+    }
+
     async fn emptied(&self) {
         const LOOK: Duration = Duration::from_millis(5);
         while self.open.load(Ordering::SeqCst) + self.listening.load(Ordering::SeqCst) > 0 {

@@ -13,6 +13,8 @@ pub(crate) trait Watch: Debug + Send + Sync {
     fn opening(&self) {}
     /// A file of the store's own is created when this returns.
     fn creating(&self, _path: &str) {}
+    /// The device is asked for something of another file, past all memory, when this returns.
+    fn asking(&self) {}
     /// So many bytes below the data files are read, or it fails as it says.
     fn reading(&self, _length: usize) -> io::Result<()> {
         Ok(())
@@ -64,6 +66,9 @@ impl Device for WatchedDevice {
     }
     fn read_uncached(&self, path: &str, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         self.reading(path, buffer.len())?;
+        if !path.starts_with("data/") {
+            self.1.asking();
+        }
         self.0.read_uncached(path, buffer, offset)
     }
     fn create(&self, path: &str) -> io::Result<Arc<dyn DeviceFile>> {
