@@ -378,7 +378,7 @@ impl World {
         below("data").iter().flat_map(|path| below(path)).flat_map(|path| below(&path)).collect()
     }
 
-    fn serving(&self, n: usize) -> bool {
+    pub(crate) fn serving(&self, n: usize) -> bool {
         self.nodes[n].server.as_ref().is_some_and(|server| server.status().serving)
     }
 

@@ -142,7 +142,10 @@ pub(crate) async fn trouble(world: &mut World, hosts: &[Arc<Host>]) {
                 continue;
             }
             _ => {
-                if on.iter().all(|(_, fault)| fault.spares_copies())
+                // One that has only just been started may have been given up before: then the other copy is the only one.
+                let all_serve = (0..4).all(|n| world.serving(n));
+                if all_serve
+                    && on.iter().all(|(_, fault)| fault.spares_copies())
                     && let Some((id, n, path)) = upkeep::spare(world, &numbers, &lost).await
                 {
                     hosts[0].shared.say("FAULT", || format!("ds{} loses {path}", n + 1));
