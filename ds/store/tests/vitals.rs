@@ -8,19 +8,26 @@ use std::time::Duration;
 
 use common::options;
 use common::watched::{Watch, WatchedDevice};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use sluice_env::Env;
 use sluice_store::Store;
 use sluice_store::device::MemDevice;
 
-/// Its file system answers from memory, and the device not at all while this is locked.
+/// Its file system answers from memory, and the device not at all while this says so.
 #[derive(Debug, Default)]
-struct Hangs(Mutex<()>);
+struct Hangs(Mutex<bool>, Condvar);
+
+impl Hangs {
+    fn set(&self, hangs: bool) {
+        *self.0.lock() = hangs;
+        self.1.notify_all();
+    }
+}
 
 impl Watch for Hangs {
     fn writing(&self, _direct: bool) {}
     fn asking(&self) {
-        drop(self.0.lock());
+        self.1.wait_while(&mut self.0.lock(), |hangs| *hangs);
     }
 }
 
@@ -34,13 +41,12 @@ async fn a_device_that_hangs_is_silent_though_its_file_system_tells_its_capacity
     let store = Store::open(&env, Arc::new(device), options()).await.unwrap();
     let well = store.vitals(Duration::from_secs(10)).await;
     assert!(well.silent.is_zero() && well.capacity.is_some(), "{well:?}");
-    {
-        let _held = hangs.0.lock();
-        assert!(store.vitals(SOON).await.silent >= SOON);
-        tokio::time::sleep(5 * SOON).await;
-        let silent = store.vitals(SOON).await.silent;
-        assert!(silent >= 6 * SOON, "{silent:?}");
-    }
+    hangs.set(true);
+    assert!(store.vitals(SOON).await.silent >= SOON);
+    tokio::time::sleep(5 * SOON).await;
+    let silent = store.vitals(SOON).await.silent;
+    assert!(silent >= 6 * SOON, "{silent:?}");
+    hangs.set(false);
     let well = store.vitals(Duration::from_secs(10)).await;
     assert!(well.silent.is_zero() && well.capacity.is_some() && well.probe.is_none(), "{well:?}");
 }
