@@ -242,9 +242,15 @@ fn short(value: &Option<Bytes>) -> &[u8] {
     value.as_deref().filter(|value| value.len() <= PACKED).unwrap_or_default()
 }
 
+/// Threads that flush and merge, on however few processors. The first of them leaves merging to the others, by putting it back
+/// into the queue and taking it out again at once: with two, as on two processors, one spins while the other merges. One alone
+/// can wait for room in a queue that nobody else empties.
+const WORKERS: usize = 4;
+
 fn start(path: &Path, options: &EmbeddedOptions) -> Result<(fjall::Database, fjall::Keyspace), KvError> {
     let db = fjall::Database::builder(path)
         .cache_size(options.cache_bytes)
+        .worker_threads(WORKERS)
         .manual_journal_persist(true)
         // The engine checks a journal's sums over values it compresses anew: another release of the
         // compressor would make old journals look damaged.
@@ -299,7 +305,9 @@ fn engine_error(place: &Path, error: &fjall::Error) -> KvError {
     match error {
         fjall::Error::Io(e) => io_error("using", place, e),
         fjall::Error::Locked => KvError::InUse { dir: place.to_owned() },
-        fjall::Error::Poisoned => KvError::Io { what: "a sync failed earlier".into() },
+        fjall::Error::Poisoned => {
+            KvError::Io { what: "a sync, or the store's work in the background, failed earlier".into() }
+        }
         fjall::Error::Storage(fjall::LsmError::Io(e)) => io_error("using", place, e),
         other => KvError::Corrupt { what: format!("{}: {other}", place.display()) },
     }
@@ -330,5 +338,17 @@ mod tests {
                 next = next.wrapping_add(value.len());
             }
         }
+    }
+
+    /// On a machine with fewer processors, too.
+    #[test]
+    fn there_are_threads_enough_that_none_spins_while_another_merges() {
+        let dir = tempfile::tempdir().unwrap();
+        let _open = start(dir.path(), &EmbeddedOptions::default()).unwrap();
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        let names = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")));
+        // One that another test has just ended is not there any more.
+        let workers = names.filter(|name| name.as_ref().is_ok_and(|name| name.trim() == "fjall:worker"));
+        assert!(workers.count() >= WORKERS);
     }
 }
