@@ -219,3 +219,37 @@ fn tombstones_do_not_gather_for_ever() {
         },
     );
 }
+
+/// What is removed while a data server is away is removed once at the others, and not again and again until all that they
+/// keep of it calls back every layout there is.
+#[test]
+fn what_one_data_server_cannot_remove_yet_is_removed_once_at_the_others() {
+    simulate_tuned(
+        24,
+        |config| config.capability_rows = 40,
+        async |world| {
+            let client = Client::mount(world, "a", NEW).await;
+            for n in 0..5 {
+                let (file, layout) = client.open_with_layout(&format!("f{n}")).await;
+                client.write(&layout, 0, &pattern(0, 5000)).await.unwrap();
+                assert_eq!(client.layout_return(&file, layout.stateid).await, nfsstat4::NFS4_OK);
+                client.close(&file).await;
+            }
+            world.crash_data_server(3).await;
+            world.sleep(Duration::from_secs(12)).await;
+            // Its other data servers are those that are left.
+            let (_, layout) = client.open_with_layout("kept").await;
+            client.write(&layout, 0, &pattern(0, 5000)).await.unwrap();
+            let recalls = client.recalls().len();
+            for n in 0..5 {
+                client.remove(&format!("f{n}")).await;
+            }
+            world.sleep(Duration::from_secs(120)).await;
+            client.write(&layout, 5000, &pattern(5000, 5000)).await.unwrap();
+            assert_eq!(client.recalls().len(), recalls);
+            world.start_data_server(3).await;
+            world.sleep(Duration::from_secs(20)).await;
+            assert_eq!(world.garbage().await, 0);
+        },
+    );
+}

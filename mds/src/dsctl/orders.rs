@@ -356,9 +356,9 @@ pub(crate) async fn remove(mds: &Arc<Mds>, store: StoreId, files: Vec<ctl_data_f
     let args =
         DS_REMOVE_args { caller: mds.data_servers.caller(), epoch: mds.data_servers.epochs().current, files };
     let expected = args.files.len();
-    mds.data_servers.turns.kept(expected);
     match call::<_, DS_REMOVE_res>(&handle, DS_REMOVE, &args, PATIENCE).await {
         Some(done) => {
+            mds.data_servers.turns.kept(expected);
             mds.data_servers.looks.freed();
             if done.results.contains(&ctl_status::CTL_ERR_AGAIN) {
                 mds.data_servers.turns.full();

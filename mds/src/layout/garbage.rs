@@ -1,7 +1,7 @@
 //! Data files of deleted files: removed at the data servers, then forgotten. Everything here has a row and
 //! goes on after a crash.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem::take;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use sluice_kv::KvError;
 use sluice_namespace::{
-    DataFileId, FileId, FsError, Garbage, InodeKey, Namespace, Reclaimed, Spare, StoreId, TruncateIntent,
+    DataFile, DataFileId, FileId, FsError, Garbage, InodeKey, Namespace, Reclaimed, Spare, StoreId,
+    TruncateIntent,
 };
 use sluice_state::file::{File, Grace};
 use sluice_xdr::control::ctl_data_file;
@@ -25,6 +26,8 @@ use crate::server::Mds;
 const BATCH: usize = 256;
 /// Rows that are held in memory at most; more are found by looking.
 const HELD: usize = 4096;
+/// Rows of which it is remembered where their data files are gone.
+const REMEMBERED: usize = 1 << 17;
 /// Between two looks through everything, and before what failed is tried again.
 const PAUSE: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_secs(1);
@@ -40,6 +43,8 @@ const PATIENCE: Duration = Duration::from_millis(500);
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     news: Mutex<News>,
+    /// Where data files are gone of rows that wait for another data server. What is not remembered is removed once more.
+    gone: Mutex<BTreeMap<DataFileId, BTreeSet<StoreId>>>,
     woken: Notify,
     worked: watch::Sender<Worked>,
 }
@@ -257,28 +262,41 @@ async fn remove_spares(mds: &Arc<Mds>, spares: &[Spare]) -> Vec<Spare> {
 /// Removes the data files of `rows` where they are; the ids of those that are gone everywhere.
 async fn remove(mds: &Arc<Mds>, rows: &[Garbage]) -> Vec<DataFileId> {
     let mut by_store: BTreeMap<StoreId, Vec<ctl_data_file>> = BTreeMap::new();
-    for row in rows {
-        for file in row.layout.data_files() {
-            by_store.entry(file.store).or_default().push(ctl_data_file {
-                file: row.layout.id.0,
-                slot: file.slot.into(),
-                generation: file.generation.into(),
-            });
+    {
+        let gone = mds.garbage.gone.lock();
+        for row in rows {
+            let before = gone.get(&row.layout.id);
+            let is_there = |file: &&DataFile| !before.is_some_and(|stores| stores.contains(&file.store));
+            for file in row.layout.data_files().filter(is_there) {
+                by_store.entry(file.store).or_default().push(ctl_data_file {
+                    file: row.layout.id.0,
+                    slot: file.slot.into(),
+                    generation: file.generation.into(),
+                });
+            }
         }
     }
-    let mut away = Vec::new();
+    let mut away = BTreeSet::new();
     for (store, files) in by_store {
         for chunk in files.chunks(512) {
             if !dsctl::remove(mds, store, chunk.to_vec()).await {
-                away.push(store);
+                away.insert(store);
                 break;
             }
         }
     }
-    rows.iter()
-        .filter(|row| row.layout.data_files().all(|file| !away.contains(&file.store)))
-        .map(|row| row.layout.id)
-        .collect()
+    let mut gone = mds.garbage.gone.lock();
+    let mut everywhere = Vec::new();
+    for row in rows {
+        let stores: BTreeSet<StoreId> = row.layout.data_files().map(|file| file.store).collect();
+        if stores.is_disjoint(&away) {
+            gone.remove(&row.layout.id);
+            everywhere.push(row.layout.id);
+        } else if gone.len() < REMEMBERED || gone.contains_key(&row.layout.id) {
+            gone.insert(row.layout.id, &stores - &away);
+        }
+    }
+    everywhere
 }
 
 /// The last open of an unlinked file is gone.
