@@ -34,7 +34,7 @@ const SWEEP: Duration = Duration::from_secs(1);
 
 /// The users of this host.
 pub trait Accounts: Debug + Send + Sync {
-    /// Numbers of all groups that the user is in, `None` if there is no such user. May block for long.
+    /// Numbers of all groups that the user is in, the primary one first; `None` if there is no such user. May block for long.
     ///
     /// # Errors
     /// If it cannot be known now.
@@ -87,6 +87,11 @@ impl Groups {
         Self { inner: accounts.map(host) }
     }
 
+    /// Whether anybody is asked.
+    pub(crate) fn asks(&self) -> bool {
+        self.inner.is_some()
+    }
+
     /// Puts in the caller's groups. Those of the client stand if this host does not know the user, and for root, who
     /// needs none.
     ///
@@ -102,6 +107,10 @@ impl Groups {
             None => Box::pin(host.answer(env, sys.uid)).await?,
         };
         if let Some(groups) = groups {
+            // One that he was in when his process began, or that only his client has him in.
+            if let Some(primary) = groups.first().filter(|_| !groups.contains(&sys.gid)) {
+                sys.gid = *primary;
+            }
             sys.gids = groups.to_vec();
         }
         Ok(())
@@ -246,7 +255,8 @@ mod tests {
             let mut caller = Credential::Sys(AuthSys { uid, gid: 1, gids: vec![3], ..AuthSys::root("h") });
             self.groups.complete(&self.env, &mut caller).await?;
             let Credential::Sys(sys) = caller else { panic!("{caller:?}") };
-            assert_eq!((sys.uid, sys.gid), (uid, 1));
+            let primary = sys.gids.first().copied().filter(|gid| *gid != 3).unwrap_or(1);
+            assert_eq!((sys.uid, sys.gid), (uid, primary));
             Ok(sys.gids)
         }
 

@@ -27,7 +27,11 @@ impl Nfs4 {
         if !self.mds.db.is_ours() {
             return run::not_now(&call);
         }
-        if self.mds.groups.complete(&self.mds.env, &mut call.credential).await.is_err() {
+        // Nothing is looked up for whom no export lets in: he could name every number there is.
+        if self.mds.groups.asks()
+            && self.mds.exports.now().lets_in(call.connection.peer().ip())
+            && self.mds.groups.complete(&self.mds.env, &mut call.credential).await.is_err()
+        {
             return run::not_now(&call);
         }
         let connection = Arc::clone(&call.connection);

@@ -92,3 +92,30 @@ fn a_hole_in_a_vast_file_is_made_with_an_order_for_each_data_file() {
         });
     }
 }
+
+/// What `du` shows, and drains reckon with.
+#[test]
+fn what_is_freed_counts_no_more_and_mirrors_count_once() {
+    const SIZE: u64 = 1 << 20;
+    for (seed, mirrors) in [(86, 1), (87, 2)] {
+        let policy = LayoutPolicy { mirrors, ..LayoutPolicy::default() };
+        simulate_with(seed, policy, async |world| {
+            let client = Client::mount(world, "a", NEW).await;
+            let file = client.open("f").await;
+            let held = client.layout(&file, file.stateid, RW, 0).await;
+            for mirror in 0..usize::from(mirrors) {
+                client.write(&held.mirror(mirror), 0, &pattern(0, SIZE as usize)).await.unwrap();
+            }
+            client.layout_commit(&file, held.stateid, Some(SIZE - 1)).await.unwrap();
+            client.layout_return(&file, held.stateid).await;
+            assert_eq!(client.space(&file).await, SIZE);
+            let op = nfs_argop4::OP_DEALLOCATE(DEALLOCATE4args {
+                da_stateid: file.stateid,
+                da_offset: 0,
+                da_length: SIZE / 2,
+            });
+            client.ok(vec![putfh(&file.handle), op]).await;
+            assert_eq!(client.space(&file).await, SIZE / 2);
+        });
+    }
+}

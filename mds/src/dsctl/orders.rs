@@ -194,8 +194,10 @@ pub(super) fn wire(id: DataFileId, file: &DataFile) -> ctl_data_file {
 pub(crate) struct Observed {
     /// The greatest offset written.
     pub(crate) size: u64,
-    /// Bytes stored.
+    /// Bytes stored, mirrors once.
     pub(crate) space: u64,
+    /// Bytes of each data file.
+    stored: BTreeMap<u16, u64>,
     /// Per data server: the newest write of any of the file's data files there, and of all.
     pub(crate) writes: BTreeMap<StoreId, (u64, u64)>,
     /// Every data server answered.
@@ -219,7 +221,7 @@ impl Observed {
         self.lost |= file.materialised && !stat.exists;
         if stat.exists {
             self.size = self.size.max(stat.size);
-            self.space += stat.allocated_bytes;
+            *self.stored.entry(file.slot).or_default() += stat.allocated_bytes;
         }
         let writes = self.writes.entry(store).or_insert((0, u64::MAX));
         // The earliest look at the store's count is the one that all of the file's later writes are above.
@@ -272,6 +274,9 @@ pub(crate) async fn observe(mds: &Arc<Mds>, inode: &Inode) -> Result<Observed, U
         }
     }
     observed.complete = silent.is_empty();
+    let stored = |file: &DataFile| observed.stored.get(&file.slot).copied().unwrap_or(0);
+    let columns = layout.columns().map(|column| column.iter().map(stored).max().unwrap_or(0));
+    observed.space = columns.fold(0, u64::saturating_add);
     if covered(in_use(), |file| !silent.contains(file)) {
         return Ok(observed);
     }

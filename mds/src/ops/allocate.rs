@@ -89,7 +89,12 @@ pub(super) async fn reshape(cx: &mut Context, change: Change, answer: &nfs_resop
             return Err(status.into());
         }
     }
-    let commit = CommitSize { end, ..CommitSize::default() };
+    // What was freed is not known otherwise; what was set aside counts as far as the file grew.
+    let freed = match end {
+        None if length > 0 => dsctl::observe(&cx.server, &inode).await.ok().map(|seen| seen.space),
+        _ => None,
+    };
+    let commit = CommitSize { end, space_used: freed, ..CommitSize::default() };
     conclude(cx, key, &commit, answer).await?;
     held.commit()?;
     Ok(())

@@ -58,7 +58,8 @@ pub(crate) async fn create_session(
         let kernel = info.implementation.as_ref().map(|id| String::from_utf8_lossy(&id.name).into_owned());
         tracing::info!(
             client = ?info.id,
-            name = %String::from_utf8_lossy(&info.owner),
+            // Quoted: a line break in it would begin a line of its own.
+            name = ?String::from_utf8_lossy(&info.owner),
             address = %cx.connection.peer(),
             kernel = kernel.as_deref().unwrap_or("not told"),
             minor_version = info.minor_version,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_namespace::{FsError, Kind};
-use sluice_state::file::{Grace, LayoutFilter};
+use sluice_state::file::{File, Grace, LayoutFilter};
 use sluice_state::layout::ReturnMode;
 use sluice_state::stateid::special;
 use sluice_state::{ClientId, StateId};
@@ -89,7 +89,8 @@ async fn of_file(
     // Before the return: whether a recall was pending decides what errors mean.
     let errors = listen(cx, &entry, &file.lrf_body)?;
     if mode != ReturnMode::Read {
-        if errors.iter().any(may_have_written) {
+        // Who may not write has written nothing, whatever he says.
+        if errors.iter().any(may_have_written) && entry.peek(File::writers).contains(&client) {
             // What failed at one mirror may have been done at another, and is sent again under another layout,
             // if the client lives to do so.
             let inode = cx.inode().await?;

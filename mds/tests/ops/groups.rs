@@ -30,8 +30,13 @@ impl Accounts for Directory {
 
 /// Status of making a file in the project's directory, by a user in groups of which the client tells those.
 async fn makes(world: &World, uid: u32, gids: &[u32], name: &str) -> nfsstat4 {
+    makes_as(world, (uid, 600), gids, name).await
+}
+
+/// The same with a primary group.
+async fn makes_as(world: &World, (uid, gid): (u32, u32), gids: &[u32], name: &str) -> nfsstat4 {
     let mut client = world.client(&format!("of {name}")).await;
-    client.raw = client.raw.clone().with_user(uid, 600, gids);
+    client.raw = client.raw.clone().with_user(uid, gid, gids);
     let made = openflag4::OPEN4_CREATE(createhow4::UNCHECKED4(fattr(&mode(0o644))));
     let claim = open_claim4::CLAIM_NULL(name.to_owned().into());
     let mut ops = walk("project");
@@ -83,6 +88,22 @@ fn who_was_taken_out_of_a_group_is_not_in_it_because_his_client_says_so() {
         ops.push(setattr(ANONYMOUS, &Attributes { owner_group: group, ..mode(0o770) }));
         client.ok(ops).await;
         assert_eq!(makes(&world, USER, &[42], "f").await, nfsstat4::NFS4ERR_ACCESS);
+        // Nor because his shell began when he was.
+        assert_eq!(makes_as(&world, (USER, 42), &[], "g").await, nfsstat4::NFS4ERR_ACCESS);
+    });
+}
+
+/// Whoever reaches the port could have a directory service asked for every number there is.
+#[test]
+fn for_whom_no_export_lets_in_nobody_is_asked() {
+    let directory = Arc::new(Directory::default());
+    let accounts: Arc<dyn Accounts> = Arc::clone(&directory) as _;
+    let config = Config { accounts: Some(accounts), root_export: Vec::new(), ..at_data_servers() };
+    simulate_with(5, config, async |world: World| {
+        let raw = world.connect("stranger").await.with_user(USER, 600, &[]);
+        directory.away.store(true, Ordering::Relaxed);
+        let answer = raw.compound(vec![exchange_id(b"stranger", [1; 8], 0)]).await;
+        assert_eq!(answer.status, nfsstat4::NFS4_OK, "not told to wait for the directory");
     });
 }
 

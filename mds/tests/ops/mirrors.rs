@@ -119,6 +119,28 @@ fn writers_wait_for_a_short_heal_and_write_through_the_server_during_a_long_one(
     });
 }
 
+/// Only who may write may have written to one mirror and not to another.
+#[test]
+fn who_may_only_read_makes_no_mirrors_differ() {
+    simulate_with(6, mirrored(), async |mut world: World| {
+        world.add_data_server("ds2").await;
+        let (writer, reader) = (world.client("a").await, world.client("b").await);
+        let (fh, open) = writer.open("f", BOTH, 0).await;
+        get(&writer, &fh, open, RW).await.unwrap();
+        let (fh, reads) = reader.open("f", OPEN4_SHARE_ACCESS_READ, 0).await;
+        let (layout, body) = get(&reader, &fh, reads, RO).await.unwrap();
+        let failed = layoutreturn_failed(layout, devices(&body)[0], nfsstat4::NFS4ERR_NXIO);
+        reader.ok(vec![putfh(&fh), failed]).await;
+        world.sleep(Duration::from_secs(2)).await;
+        assert_eq!(writer.callbacks().count(), 0);
+        // Itself it is sent to the other one for a while.
+        let other = world.client("c").await;
+        let (fh, open) = other.open("f", BOTH, 0).await;
+        let (_, both) = get(&other, &fh, open, RO).await.unwrap();
+        assert_eq!(both.ffl_mirrors.len(), 2);
+    });
+}
+
 /// An order to cut what is read could come late, when others have written behind that.
 #[test]
 fn what_mirrors_are_made_equal_to_is_never_cut() {
