@@ -90,6 +90,15 @@ fn parse_uuid(text: &str) -> Option<Uuid> {
 /// Bytes of a journal record: one of them never straddles a sector.
 pub(crate) const RECORD: usize = 64;
 
+/// What a record says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Said {
+    /// The first one: it names the journal. The greatest id of a data file that had come into being before, 0 if that is not
+    /// known: of a journal that was begun by a program that does not count.
+    Head(u64),
+    Row(Row),
+}
+
 /// A journal record, little-endian:
 ///
 /// ```text
@@ -99,8 +108,7 @@ pub(crate) const RECORD: usize = 64;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
-    /// `None`: the first record, which only names the journal.
-    pub(crate) row: Option<Row>,
+    pub(crate) said: Said,
     pub(crate) index: u64,
     pub(crate) synced: u64,
     pub(crate) journal: u64,
@@ -129,51 +137,52 @@ impl Raw {
         FileKey { file: self.value, slot: self.slot }
     }
 
-    fn of(row: Option<Row>) -> Self {
+    fn of(said: Said) -> Self {
         let none = Self::default();
+        let row = match said {
+            Said::Head(value) => return Self { kind: 1, value, ..none },
+            Said::Row(row) => row,
+        };
         match row {
-            None => Self { kind: 1, ..none },
-            Some(Row::Fence(Fence::Holder { holder, epoch })) => {
-                Self { kind: 2, holder, epoch: epoch.0, ..none }
-            }
-            Some(Row::Fence(Fence::HolderFile { holder, file, epoch })) => {
+            Row::Fence(Fence::Holder { holder, epoch }) => Self { kind: 2, holder, epoch: epoch.0, ..none },
+            Row::Fence(Fence::HolderFile { holder, file, epoch }) => {
                 Self { kind: 3, holder, value: file, epoch: epoch.0, ..none }
             }
-            Some(Row::Fence(Fence::Generation { key, least, epoch })) => {
+            Row::Fence(Fence::Generation { key, least, epoch }) => {
                 Self { kind: 4, value: key.file, slot: key.slot, generation: least, epoch: epoch.0, ..none }
             }
-            Some(Row::Tombstone { key, generation, epoch }) => {
+            Row::Tombstone { key, generation, epoch } => {
                 Self { kind: 5, value: key.file, slot: key.slot, generation, epoch: epoch.0, ..none }
             }
-            Some(Row::Oldest(epoch)) => Self { kind: 6, epoch: epoch.0, ..none },
-            Some(Row::Caller(value)) => Self { kind: 7, value, ..none },
-            Some(Row::Materialised { key, generation }) => {
+            Row::Oldest(epoch) => Self { kind: 6, epoch: epoch.0, ..none },
+            Row::Caller(value) => Self { kind: 7, value, ..none },
+            Row::Materialised { key, generation } => {
                 Self { kind: 8, value: key.file, slot: key.slot, generation, ..none }
             }
-            Some(Row::Reported { key }) => Self { kind: 9, value: key.file, slot: key.slot, ..none },
+            Row::Reported { key } => Self { kind: 9, value: key.file, slot: key.slot, ..none },
         }
     }
 
-    fn row(&self) -> Option<Option<Row>> {
+    fn said(&self) -> Option<Said> {
         let (holder, generation, epoch, key) = (self.holder, self.generation, Epoch(self.epoch), self.key());
-        Some(match self.kind {
-            1 => None,
-            2 => Some(Row::Fence(Fence::Holder { holder, epoch })),
-            3 => Some(Row::Fence(Fence::HolderFile { holder, file: self.value, epoch })),
-            4 => Some(Row::Fence(Fence::Generation { key, least: generation, epoch })),
-            5 => Some(Row::Tombstone { key, generation, epoch }),
-            6 => Some(Row::Oldest(epoch)),
-            7 => Some(Row::Caller(self.value)),
-            8 => Some(Row::Materialised { key, generation }),
-            9 => Some(Row::Reported { key }),
+        Some(Said::Row(match self.kind {
+            1 => return Some(Said::Head(self.value)),
+            2 => Row::Fence(Fence::Holder { holder, epoch }),
+            3 => Row::Fence(Fence::HolderFile { holder, file: self.value, epoch }),
+            4 => Row::Fence(Fence::Generation { key, least: generation, epoch }),
+            5 => Row::Tombstone { key, generation, epoch },
+            6 => Row::Oldest(epoch),
+            7 => Row::Caller(self.value),
+            8 => Row::Materialised { key, generation },
+            9 => Row::Reported { key },
             _ => return None,
-        })
+        }))
     }
 }
 
 impl Record {
     pub(crate) fn encode(&self) -> [u8; RECORD] {
-        let raw = Raw::of(self.row);
+        let raw = Raw::of(self.said);
         let mut out = [0; RECORD];
         out[0] = raw.kind;
         out[2..4].copy_from_slice(&raw.slot.to_le_bytes());
@@ -209,8 +218,8 @@ impl Record {
             value: u64_at(16),
         };
         let (index, synced, journal) = (u64_at(24), u64_at(32), u64_at(40));
-        Some(match raw.row() {
-            Some(row) => Ok(Self { row, index, synced, journal }),
+        Some(match raw.said() {
+            Some(said) => Ok(Self { said, index, synced, journal }),
             None => Err(Unknown { kind: raw.kind, index, journal }),
         })
     }
@@ -242,18 +251,19 @@ mod tests {
     fn records_round_trip_and_one_bit_matters() {
         let key = FileKey { file: 0x1234_5678_9abc, slot: 77 };
         let epoch = Epoch(900);
-        for row in [
-            None,
-            Some(Row::Fence(Fence::Holder { holder: 5, epoch })),
-            Some(Row::Fence(Fence::HolderFile { holder: 5, file: 6, epoch })),
-            Some(Row::Fence(Fence::Generation { key, least: 3, epoch })),
-            Some(Row::Tombstone { key, generation: 3, epoch }),
-            Some(Row::Oldest(epoch)),
-            Some(Row::Caller(u64::MAX)),
-            Some(Row::Materialised { key, generation: 9 }),
-            Some(Row::Reported { key }),
+        for said in [
+            Said::Head(0),
+            Said::Head(u64::MAX),
+            Said::Row(Row::Fence(Fence::Holder { holder: 5, epoch })),
+            Said::Row(Row::Fence(Fence::HolderFile { holder: 5, file: 6, epoch })),
+            Said::Row(Row::Fence(Fence::Generation { key, least: 3, epoch })),
+            Said::Row(Row::Tombstone { key, generation: 3, epoch }),
+            Said::Row(Row::Oldest(epoch)),
+            Said::Row(Row::Caller(u64::MAX)),
+            Said::Row(Row::Materialised { key, generation: 9 }),
+            Said::Row(Row::Reported { key }),
         ] {
-            let record = Record { row, index: 4, synced: 3, journal: 8 };
+            let record = Record { said, index: 4, synced: 3, journal: 8 };
             let mut bytes = record.encode();
             assert_eq!(Record::decode(&bytes), Some(Ok(record)));
             for bit in 0..RECORD * 8 {

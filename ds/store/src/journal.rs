@@ -2,6 +2,7 @@
 //! durable. Callers that come while a flush runs share the next one.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use sluice_env::Env;
@@ -11,7 +12,7 @@ use crate::StoreError;
 use crate::data_file::{DataFile, Done, answer};
 use crate::device::Device;
 use crate::fence::{Access, Refusal, Row, Table};
-use crate::log::Log;
+use crate::log::{Log, Recovered};
 use crate::unfinished::Unfinished;
 
 /// Who is told when rows are durable; the data file of which they say that it has come into being, if it is that.
@@ -47,6 +48,9 @@ pub(crate) struct Journal {
     max_rows: usize,
     /// Told when data files have come into being.
     pub(crate) materialised: Arc<Notify>,
+    // Atomic.
+    /// The greatest id of a data file that has come into being, 0 if that is not known. Raised before its row is written.
+    made: AtomicU64,
     // Each guards itself. Lock order: queue, then log, then table or failed; none is held across an await.
     queue: Mutex<Queue>,
     log: Mutex<Log>,
@@ -65,18 +69,16 @@ impl Journal {
         create: bool,
     ) -> Result<Self, StoreError> {
         let mut table = Table::default();
-        let mut id = 1;
-        if !create {
-            let (old, rows) = Log::recover(&*device)?;
-            rows.iter().for_each(|row| table.apply(row));
-            id = old + 1;
-        }
-        let log = Log::create(&*device, id, &table.rows())?;
+        let Recovered { id, made, rows } =
+            if create { Recovered::default() } else { Log::recover(&*device)? };
+        rows.iter().for_each(|row| table.apply(row));
+        let log = Log::create(&*device, &Recovered { id: id + 1, made, rows: table.rows() })?;
         Ok(Self {
             device,
             env: env.clone(),
             max_rows,
             materialised: Arc::default(),
+            made: AtomicU64::new(made),
             queue: Mutex::default(),
             log: Mutex::new(log),
             table: RwLock::new(table),
@@ -116,9 +118,21 @@ impl Journal {
         wait.await.unwrap_or(Err(StoreError::Closing))
     }
 
+    /// A data file with this id comes into being.
+    pub(crate) fn makes(&self, file: u64) {
+        self.made.fetch_max(file, Ordering::Relaxed);
+    }
+
+    /// The greatest id of those, in all the time that was counted; 0 before any.
+    pub(crate) fn made(&self) -> u64 {
+        self.made.load(Ordering::Relaxed)
+    }
+
     /// Says that data files have come into being, and tells those who wait when that is durable. Blocking.
     pub(crate) fn record(self: &Arc<Self>, files: Vec<(Arc<DataFile>, Vec<Done>)>) {
         let mut lead = false;
+        // Some may be of before this process, and of nobody who waited for them then.
+        files.iter().for_each(|(file, _)| self.makes(file.key.file));
         {
             let mut queue = self.queue.lock();
             let mut table = self.table.write();
@@ -223,7 +237,7 @@ impl Journal {
         // The table holds the new rows already, so a rewrite is as good as an append, and the only
         // way on after a failed flush: its pages may be marked clean without being on the device.
         let all = self.table.read().rows();
-        match log.rewrite(&*self.device, &all) {
+        match log.rewrite(&*self.device, self.made(), all) {
             // It could become shorter, and need not: there is room for rows on a device that has none for another file.
             Err(error) if !log.is_broken() => {
                 tracing::debug!(store = %self.device.name(), %error, "the fence journal stays as long as it is");

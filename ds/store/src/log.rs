@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::StoreError;
 use crate::device::{Device, DeviceFile};
 use crate::fence::Row;
-use crate::format::{JOURNAL, RECORD, Record};
+use crate::format::{JOURNAL, RECORD, Record, Said};
 
 /// Zeroes are written so far ahead of the end: a full device still takes fences, and a flush of an
 /// overwrite costs no metadata.
@@ -28,6 +28,15 @@ pub(crate) struct Log {
     /// A write or flush failed, and what the device holds is unknown; or the file may have lost its name to a newer one.
     /// Only a rewrite helps.
     broken: bool,
+}
+
+/// What a journal says, up to a torn tail.
+#[derive(Debug, Default)]
+pub(crate) struct Recovered {
+    pub(crate) id: u64,
+    /// The greatest id of a data file that has come into being, 0 if that is not known.
+    pub(crate) made: u64,
+    pub(crate) rows: Vec<Row>,
 }
 
 /// Writes a whole file so that after a power failure either the old or the new one is there.
@@ -72,34 +81,35 @@ pub(crate) fn read_all(device: &dyn Device, name: &str) -> Result<Vec<u8>, Store
 }
 
 impl Log {
-    /// A journal of `rows` under a new id, replacing what is there.
-    pub(crate) fn create(device: &dyn Device, id: u64, rows: &[Row]) -> Result<Self, StoreError> {
-        let log = Self::prepare(device, id, rows)?;
+    /// A journal that says this, under a new id, replacing what is there.
+    pub(crate) fn create(device: &dyn Device, is: &Recovered) -> Result<Self, StoreError> {
+        let log = Self::prepare(device, is)?;
         put_in_place(device, JOURNAL)?;
         Ok(log)
     }
 
     /// The same without its name yet.
-    fn prepare(device: &dyn Device, id: u64, rows: &[Row]) -> Result<Self, StoreError> {
+    fn prepare(device: &dyn Device, is: &Recovered) -> Result<Self, StoreError> {
+        let Recovered { id, made, rows } = is;
         let total = rows.len() as u64 + 1;
         let mut bytes = Vec::with_capacity((rows.len() + 1) * RECORD + AHEAD);
-        let all = std::iter::once(None).chain(rows.iter().copied().map(Some));
-        for (row, index) in all.zip(0..) {
+        let all = std::iter::once(Said::Head(*made)).chain(rows.iter().copied().map(Said::Row));
+        for (said, index) in all.zip(0..) {
             // Everything in a fresh journal is durable or the journal is not there at all.
-            bytes.extend_from_slice(&Record { row, index, synced: total, journal: id }.encode());
+            bytes.extend_from_slice(&Record { said, index, synced: total, journal: *id }.encode());
         }
         bytes.resize(bytes.len() + AHEAD, 0);
         let file = prepare(device, JOURNAL, &bytes)?;
         let room = (bytes.len() / RECORD) as u64;
-        Ok(Self { file, id, next: total, synced: total, room, broken: false })
+        Ok(Self { file, id: *id, next: total, synced: total, room, broken: false })
     }
 
-    /// The id and the rows of the journal on the device, up to a torn tail.
+    /// What the journal on the device says.
     ///
     /// # Errors
     /// `Corrupt` when a record that had been flushed is bad: rows may be missing, so nothing can
     /// be said about who is fenced. `NewerRecord` for the same reason.
-    pub(crate) fn recover(device: &dyn Device) -> Result<(u64, Vec<Row>), StoreError> {
+    pub(crate) fn recover(device: &dyn Device) -> Result<Recovered, StoreError> {
         let damaged = |why: String| StoreError::Corrupt(device.name(), JOURNAL.into(), why);
         let bytes = match read_all(device, JOURNAL) {
             Err(StoreError::Missing) => return Err(damaged("it is missing".into())),
@@ -107,7 +117,9 @@ impl Log {
         };
         let (chunks, _) = bytes.as_chunks::<RECORD>();
         let mut records = chunks.iter().map(Record::decode);
-        let Some(Some(Ok(Record { row: None, index: 0, journal: id, synced }))) = records.next() else {
+        let Some(Some(Ok(Record { said: Said::Head(mut made), index: 0, journal: id, synced }))) =
+            records.next()
+        else {
             return Err(damaged("its first record is bad".into()));
         };
         let mut rows = Vec::new();
@@ -119,10 +131,13 @@ impl Log {
                 Some(Err(unknown)) if unknown.journal == id && unknown.index == index => {
                     return Err(StoreError::NewerRecord(device.name(), JOURNAL.into(), unknown.kind));
                 }
-                Some(Ok(Record { row: Some(row), synced, index: at, journal }))
+                Some(Ok(Record { said: Said::Row(row), synced, index: at, journal }))
                     if journal == id && at == index =>
                 {
                     durable = durable.max(synced);
+                    if let Row::Materialised { key, .. } = row {
+                        made = made.max(key.file);
+                    }
                     if end.is_none() {
                         rows.push(row);
                     }
@@ -139,7 +154,7 @@ impl Log {
         {
             return Err(damaged(format!("record {end} is bad, {durable} were durable")));
         }
-        Ok((id, rows))
+        Ok(Recovered { id, made, rows })
     }
 
     /// Whether it is time to rewrite the journal, with `live` rows worth keeping.
@@ -158,7 +173,7 @@ impl Log {
     fn try_append(&mut self, rows: &[Row]) -> Result<(), StoreError> {
         let mut bytes = Vec::with_capacity(rows.len() * RECORD);
         for (row, index) in rows.iter().zip(self.next..) {
-            let record = Record { row: Some(*row), index, synced: self.synced, journal: self.id };
+            let record = Record { said: Said::Row(*row), index, synced: self.synced, journal: self.id };
             bytes.extend_from_slice(&record.encode());
         }
         let end = self.next + rows.len() as u64;
@@ -178,10 +193,15 @@ impl Log {
         self.broken
     }
 
-    /// Replaces this journal by one that holds only `rows`. One that was not broken, and is not after an error, is as
+    /// Replaces this journal by one that says only this, under the next id. One that was not broken, and is not after an error, is as
     /// good as before.
-    pub(crate) fn rewrite(&mut self, device: &dyn Device, rows: &[Row]) -> Result<(), StoreError> {
-        let new = Self::prepare(device, self.id + 1, rows)?;
+    pub(crate) fn rewrite(
+        &mut self,
+        device: &dyn Device,
+        made: u64,
+        rows: Vec<Row>,
+    ) -> Result<(), StoreError> {
+        let new = Self::prepare(device, &Recovered { id: self.id + 1, made, rows })?;
         // Until it is known which of the two has the name, what is appended here might be lost.
         self.broken = true;
         put_in_place(device, JOURNAL)?;

@@ -351,6 +351,12 @@ impl Store {
         self.journal.append_lazily(&rows);
     }
 
+    /// The greatest id of a data file that ever came into being here, 0 if that is not known. What nobody was told to be
+    /// durable counts until this process ends.
+    pub fn newest_file(&self) -> u64 {
+        self.journal.made()
+    }
+
     /// Notified when there is something new in [`Self::unreported`].
     pub fn materialised(&self) -> Arc<Notify> {
         Arc::clone(&self.journal.materialised)
@@ -458,6 +464,7 @@ impl Store {
         shard.insert(&file);
         if maker.is_some() {
             shard.made.add(file.key);
+            self.journal.makes(file.key.file);
         }
         Ok(file)
     }

@@ -12,8 +12,8 @@ use common::watched::{Watch, WatchedDevice};
 use common::{access, bytes, key, open, open_on, options, simulate};
 use parking_lot::{Condvar, Mutex};
 use sluice_env::Env;
-use sluice_store::device::MemDevice;
-use sluice_store::{Options, Stability, Store, StoreError};
+use sluice_store::device::{Device, MemDevice};
+use sluice_store::{Epoch, Fence, Options, Reflink, Stability, Store, StoreError, Transfer};
 
 async fn put(store: &Arc<Store>, file: u64, stability: Stability) -> Result<(), StoreError> {
     store.write_at(&access(file), 0, bytes(file as u8, 20_000), stability).await.map(drop)
@@ -292,4 +292,65 @@ async fn nobody_waits_for_a_thread_that_has_failed() {
         soon(2).await.unwrap();
         assert_eq!(store.unreported(9).len(), 2);
     }
+}
+
+/// Whoever keeps account of the ids that were given out can be told which ones were, whatever became of the data files.
+#[test]
+fn the_greatest_id_is_known_for_ever() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        device.set_reflinks(true);
+        let mut store = open(&env, &device).await.unwrap();
+        assert_eq!(store.newest_file(), 0, "there was none");
+        for file in [7, 900, 30] {
+            put(&store, file, Stability::FileSync).await.unwrap();
+        }
+        assert_eq!(store.newest_file(), 900);
+        let again = async |store: Arc<Store>| {
+            drop(store);
+            device.crash();
+            open(&env, &device).await.unwrap()
+        };
+        // By the record that says that it is there.
+        store = again(store).await;
+        assert_eq!(store.newest_file(), 900);
+        // That record is gone with the journal that it was in, and the data file, too.
+        store.reported(&[key(7), key(30), key(900)]);
+        store.remove(&[(key(900), 0)], Epoch(1)).await.unwrap();
+        for _ in 0..3 {
+            store = again(store).await;
+            assert_eq!((store.newest_file(), store.unreported(9).len()), (900, 0));
+        }
+        // As it is with one that is rewritten while it is in use.
+        put(&store, 1000, Stability::FileSync).await.unwrap();
+        store.reported(&[key(1000)]);
+        for _ in 0..3 {
+            store.fence(&vec![Fence::Holder { holder: 9, epoch: Epoch(2) }; 5000]).await.unwrap();
+        }
+        assert!(device.stat("journal").unwrap().size < 15_000 * 64, "it was rewritten");
+        store = again(store).await;
+        assert_eq!(store.newest_file(), 1000);
+        // Before anybody waits for it, and in whichever way it comes into being.
+        put(&store, 1001, Stability::Unstable).await.unwrap();
+        assert_eq!(store.newest_file(), 1001);
+        store.allocate(key(1002), 0, 0, 100).await.unwrap();
+        assert_eq!(store.newest_file(), 1002);
+        let range = |file| Transfer {
+            source: key(7),
+            must_exist: true,
+            source_offset: 0,
+            target: key(file),
+            generation: 0,
+            offset: 0,
+            length: 100,
+        };
+        store.transfer(range(1003)).await.unwrap();
+        assert_eq!(store.newest_file(), 1003);
+        store.reflink(Reflink { base: None, range: range(1004) }).await.unwrap();
+        assert_eq!(store.newest_file(), 1004);
+        // Of those the flush of one tells.
+        store.commit(key(1004)).await.unwrap();
+        store = again(store).await;
+        assert_eq!(store.newest_file(), 1004);
+    });
 }
