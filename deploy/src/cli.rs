@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 use sluice_mds::Network;
 use sluice_namespace::inline_limit;
 
+use crate::meta::Meta;
+
 /// Sluice: a parallel NAS for unmodified Linux clients.
 #[derive(Debug, Parser)]
 #[command(name = "sluice", version = crate::VERSION, about, max_term_width = 100)]
@@ -586,47 +588,6 @@ pub(crate) enum Layout {
         client: Option<String>,
         #[command(flatten)]
         reach: Reach,
-        /// For scripts
-        #[arg(long)]
-        json: bool,
-    },
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum Meta {
-    /// Look for contradictions, as of one moment, while the file system is in use; exits with 1 if there are any
-    Check {
-        /// Check a dump
-        #[arg(long, value_name = "FILE", conflicts_with_all = ["data_dir", "mds"])]
-        file: Option<PathBuf>,
-        #[command(flatten)]
-        reach: Reach,
-        #[command(flatten)]
-        store: Store,
-        /// For scripts
-        #[arg(long)]
-        json: bool,
-    },
-    /// Write everything, as of one moment, to a new FILE, while the file system is in use
-    Dump {
-        /// `-` is standard output
-        file: PathBuf,
-        #[command(flatten)]
-        reach: Reach,
-        #[command(flatten)]
-        store: Store,
-        /// For scripts
-        #[arg(long)]
-        json: bool,
-    },
-    /// Make the file system of a dump in an empty store; the metadata server is not running
-    Load {
-        file: PathBuf,
-        /// Data directory of the installation, or of the metadata server
-        #[arg(long, value_name = "DIR")]
-        data_dir: PathBuf,
-        #[command(flatten)]
-        store: Store,
         /// For scripts
         #[arg(long)]
         json: bool,

@@ -182,6 +182,11 @@ impl Place {
         self.options.kind() == StoreKind::Foundationdb || Database::is_embedded(&self.metadata())
     }
 
+    /// Whether the versions of the store go on from those that its rows name, wherever they were brought from.
+    pub(crate) fn has_versions_of_its_own(&self) -> bool {
+        self.options.kind() == StoreKind::Embedded
+    }
+
     fn missing(&self) -> String {
         let (place, is_it) = match self.options.kind() {
             StoreKind::Embedded => (self.name(), "is the device mounted?"),

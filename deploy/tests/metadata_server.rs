@@ -148,6 +148,51 @@ fn a_dump_can_be_piped_on_and_a_wrong_key_is_called_that() {
     assert!(said.contains("is --key (or --data-dir) that of this file system?"), "{said}");
 }
 
+#[test]
+fn a_copy_of_a_store_is_adopted_and_goes_on() {
+    let (dir, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    let (key, here, there) = (text(&dir.path().join("cluster.key")), text(dir.path()), text(copy.path()));
+    assert!(sluice(&["key", "new", &key]).status.success());
+    let port = free_port();
+    let at = format!("127.0.0.1:{port}");
+    let (mut server, _log) = start(dir.path(), port);
+    assert!(sluice(&["policy", "/", "wide", "--mds", &at, "--key", &key]).status.success());
+    let said = refused(&["meta", "adopt", "--data-dir", &here]);
+    assert!(said.contains("a metadata server is running with") && said.contains("stop it first"), "{said}");
+    server.kill().unwrap();
+    server.wait().unwrap();
+    let said = refused(&["meta", "adopt", "--data-dir", &there]);
+    assert!(said.contains("there is no metadata in"), "{said}");
+    let copied = Command::new("cp").arg("-r").arg(dir.path().join("metadata")).arg(&there).status();
+    assert!(copied.unwrap().success());
+    let adopted = sluice(&["meta", "adopt", "--data-dir", &there]);
+    let said = String::from_utf8(adopted.stdout).unwrap();
+    let name = text(&copy.path().join("metadata"));
+    assert!(
+        adopted.status.success() && said.starts_with(&format!("{name}: adopted: files go on from")),
+        "{said}"
+    );
+    assert!(
+        said.contains("data files from 42949672") && said.contains("starts from epoch 65537\n"),
+        "{said}"
+    );
+    assert!(said.contains("\nstart the metadata server on this copy, and on no other"), "{said}");
+    assert!(said.contains("`sluice ds audit`"), "{said}");
+    let checked = sluice(&["meta", "check", "--data-dir", &there]);
+    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stdout));
+    std::fs::copy(&key, copy.path().join("cluster.key")).unwrap();
+    let (mut server, _log) = start(copy.path(), port);
+    let status = sluice(&["status", "--json", "--mds", &at, "--key", &key]);
+    let policy = sluice(&["policy", "/", "--mds", &at, "--key", &key]);
+    server.kill().unwrap();
+    server.wait().unwrap();
+    let status = String::from_utf8(status.stdout).unwrap();
+    assert!(status.contains("\"epoch\": 65538,"), "{status}");
+    let policy = String::from_utf8(policy.stdout).unwrap();
+    assert!(policy.contains("wide"), "{policy}");
+}
+
 /// What a restart finds where its device was: nothing, or other things. None of it becomes a file system.
 #[test]
 fn no_file_system_is_made_where_one_may_have_been() {

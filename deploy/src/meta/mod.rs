@@ -1,21 +1,23 @@
 //! `sluice meta`.
 
 mod dump;
+mod options;
 mod owner;
 mod progress;
 mod source;
 
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use serde_json::json;
 use sluice_env::Env;
-use sluice_namespace::transfer::{self, Load};
+use sluice_namespace::transfer::{self, Adopted, Load};
 use sluice_namespace::{Check, FsError};
 
 use crate::cli;
 use crate::status::size;
 use dump::{Heading, Writer, is_stdout};
+pub(crate) use options::Meta;
 use owner::Owner;
 use progress::Progress;
 use source::Source;
@@ -23,19 +25,20 @@ use source::Source;
 /// Contradictions printed; the rest is counted.
 const SHOWN: usize = 1_000;
 
-pub(crate) async fn run(command: cli::Meta) -> Result<()> {
+pub(crate) async fn run(command: Meta) -> Result<()> {
     match command {
-        cli::Meta::Check { file, reach, store, json } => {
+        Meta::Check { file, reach, store, json } => {
             let source = match file {
                 Some(file) => Source::dump(&file)?,
                 None => Source::open(&reach, &store).await?,
             };
             check(source, json).await
         }
-        cli::Meta::Dump { file, reach, store, json } => {
+        Meta::Dump { file, reach, store, json } => {
             dump(Source::open(&reach, &store).await?, &file, json).await
         }
-        cli::Meta::Load { file, data_dir, store, json } => load(&file, &data_dir, &store, json).await,
+        Meta::Adopt { data_dir, store, json } => adopt(&data_dir, &store, json).await,
+        Meta::Load { file, data_dir, store, json } => load(&file, &data_dir, &store, json).await,
     }
 }
 
@@ -60,6 +63,7 @@ async fn check(mut source: Source, json: bool) -> Result<()> {
             "garbage": report.garbage,
             "read_write_layouts": report.read_write_layouts,
             "degraded_files": report.degraded,
+            "older_copy": report.older,
             "problem_count": report.problems.len(),
             "problems": problems,
         });
@@ -78,6 +82,9 @@ async fn check(mut source: Source, json: bool) -> Result<()> {
             report.read_write_layouts,
             report.degraded
         );
+        if report.older {
+            say!("an older copy of what was served: data servers are refused until `sluice meta adopt`");
+        }
     }
     match report.problems.len() {
         0 if json => Ok(()),
@@ -121,7 +128,7 @@ async fn load(file: &Path, dir: &Path, store: &cli::Store, json: bool) -> Result
     let place = source::place_of(dir, store)?;
     let name = place.name();
     let _owner = Owner::of(place.dir())?;
-    let db = source::new_store(&place).await?;
+    let db = source::store_of(&place).await?;
     let mut load = match Load::begin(db.clone(), source.version()).await {
         Err(FsError::Exists) => {
             bail!(
@@ -145,6 +152,60 @@ async fn load(file: &Path, dir: &Path, store: &cli::Store, json: bool) -> Result
     } else {
         say!("{name}: {rows} rows loaded; start the metadata server");
     }
+    Ok(())
+}
+
+async fn adopt(dir: &Path, store: &cli::Store, json: bool) -> Result<()> {
+    let place = source::place_of(dir, store)?;
+    let name = place.name();
+    ensure!(place.is_there(), "there is no metadata in {}: give the right --data-dir", dir.display());
+    let _owner = Owner::of(place.dir())?;
+    let db = source::store_of(&place).await?;
+    if !place.has_versions_of_its_own() {
+        compare_versions(&name, Source::at_rest(db.clone(), None).await?).await?;
+    }
+    let Some(adopted) = transfer::adopt(&db).await? else {
+        bail!("there is no file system in {name}");
+    };
+    db.close().await?;
+    let Adopted { next_file, next_data_file, epoch, older } = adopted;
+    if json {
+        let told = json!({
+            "store": name,
+            "next_file": next_file,
+            "next_data_file": next_data_file,
+            "epoch": epoch,
+            "was_refused": older.is_some(),
+        });
+        say!("{told}");
+        return Ok(());
+    }
+    say!(
+        "{name}: adopted: files go on from number {next_file}, data files from {next_data_file}, starts from epoch {epoch}"
+    );
+    say!("start the metadata server on this copy, and on no other from now on");
+    say!(
+        "files made since it was copied are gone; `sluice ds audit` shows what data servers hold that belongs to no file"
+    );
+    Ok(())
+}
+
+/// A cluster that a backup is restored in may have come less far than the one that it was made of: what changes there would
+/// seem older than what did not.
+async fn compare_versions(name: &str, mut source: Source) -> Result<()> {
+    let mut progress = Progress::new("looking through", &source);
+    let mut newest = 0;
+    while let Some(rows) = progress.next(&mut source).await? {
+        for (key, value) in rows {
+            newest = transfer::version_of(&key, &value)?.unwrap_or_default().max(newest);
+        }
+    }
+    drop(progress);
+    let version = source.version();
+    ensure!(
+        newest <= version,
+        "{name}: the cluster has come to version {version}, and these metadata are from one that had come to {newest}: with no metadata server running, `sluice meta dump` them, and `sluice meta load` that under another --fdb-name, or into an empty --data-dir"
+    );
     Ok(())
 }
 

@@ -51,10 +51,7 @@ impl Source {
         }
         let owner = Owner::of(place.dir())?;
         match place.open(&Env::system()).await {
-            Ok(db) => {
-                let (snapshot, range) = (db.snapshot().await?, transfer::everything());
-                Ok(Self::Store { db, version: snapshot.version(), snapshot, range, _owner: owner })
-            }
+            Ok(db) => Self::at_rest(db, owner).await,
             Err(error) if in_use(&error) => {
                 let said =
                     format!("a metadata server is running with {}: give --mds and --key", place.name());
@@ -66,6 +63,12 @@ impl Source {
             }
             Err(other) => Err(other),
         }
+    }
+
+    /// A store that nobody serves.
+    pub(super) async fn at_rest(db: Database, owner: Option<Owner>) -> Result<Self> {
+        let (snapshot, range) = (db.snapshot().await?, transfer::everything());
+        Ok(Self::Store { db, version: snapshot.version(), snapshot, range, _owner: owner })
     }
 
     pub(super) fn dump(file: &Path) -> Result<Self> {
@@ -153,8 +156,8 @@ fn in_use(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(KvError::InUse { .. }))
 }
 
-/// The store of `place`, made if needed.
-pub(super) async fn new_store(place: &Place) -> Result<Database> {
+/// The store of `place`, made if needed, for who is to be alone with it.
+pub(super) async fn store_of(place: &Place) -> Result<Database> {
     match place.open(&Env::system()).await {
         Err(error) if in_use(&error) => {
             bail!("a metadata server is running with {}: stop it first", place.name())

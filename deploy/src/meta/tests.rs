@@ -10,6 +10,7 @@ use sluice_xdr::control::{ADMIN_POLICY, ADMIN_POLICY_args, ADMIN_POLICY_res};
 
 use super::*;
 use crate::reach::Admin;
+use crate::store::Place;
 
 const EMBEDDED: cli::Store = cli::Store {
     store: None,
@@ -94,6 +95,62 @@ async fn what_is_dumped_from_a_server_at_work_is_loaded_and_served() {
     load(&file, other.path(), &EMBEDDED, true).await.unwrap();
     let refused = load(&file, other.path(), &EMBEDDED, true).await.unwrap_err().to_string();
     assert!(refused.contains("holds a file system"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_goes_on_where_nobody_has_been() {
+    let running = Running::start(tempfile::tempdir().unwrap()).await;
+    running.policy("wide,mirrors=2").await;
+    let dir = running.dir.path();
+    let refused = adopt(dir, &EMBEDDED, true).await.unwrap_err().to_string();
+    assert!(refused.contains("a metadata server is running with") && refused.ends_with("stop it first"));
+    let refused = adopt(&dir.join("elsewhere"), &EMBEDDED, true).await.unwrap_err().to_string();
+    assert!(refused.contains("there is no metadata in") && !dir.join("elsewhere").exists(), "{refused}");
+    // Opened, and nothing put into it.
+    let empty = tempfile::tempdir().unwrap();
+    drop(source::store_of(&Place::new(empty.path(), &EMBEDDED)).await.unwrap());
+    let refused = adopt(empty.path(), &EMBEDDED, true).await.unwrap_err().to_string();
+    assert!(refused.contains("there is no file system in"), "{refused}");
+
+    let file = dumped(&running, "dump").await;
+    let copy = tempfile::tempdir().unwrap();
+    load(&file, copy.path(), &EMBEDDED, true).await.unwrap();
+    adopt(copy.path(), &EMBEDDED, false).await.unwrap();
+    adopt(copy.path(), &EMBEDDED, true).await.unwrap();
+    let at_rest = cli::Reach { data_dir: Some(copy.path().to_owned()), mds: None, key: None };
+    check(Source::open(&at_rest, &EMBEDDED).await.unwrap(), true).await.unwrap();
+    let new = Running::start(copy).await;
+    assert_eq!(new.policy("").await, "wide,mirrors=2,inline=32KiB");
+    let status = crate::status::ask(&new.admin).await.unwrap();
+    assert_eq!(status.mds_epoch, 2 + 3 * (1 << 16), "for the load, and each time");
+}
+
+/// As after a restore into a cluster that is younger than the one of the backup.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_that_is_newer_than_its_store_is_refused_in_words() {
+    let running = Running::start(tempfile::tempdir().unwrap()).await;
+    running.policy("wide,mirrors=2").await;
+    let mut rows = Vec::new();
+    let mut source = Source::open(&running.reach(), &EMBEDDED).await.unwrap();
+    loop {
+        match source.next().await.unwrap() {
+            page if page.is_empty() => break,
+            page => rows.extend(page),
+        }
+    }
+    let younger = async |commits: u32| {
+        let db = Database::memory(Env::system(), sluice_kv::Faults::NONE);
+        for _ in 0..commits {
+            let mut txn = db.begin();
+            rows.iter().for_each(|(key, value)| txn.set(key.clone(), value.clone()));
+            txn.commit().await.unwrap();
+        }
+        compare_versions("foundationdb:here", Source::at_rest(db, None).await.unwrap()).await
+    };
+    let refused = younger(1).await.unwrap_err().to_string();
+    assert!(refused.starts_with("foundationdb:here: the cluster has come to version 1, and"), "{refused}");
+    assert!(refused.contains("`sluice meta dump`") && refused.contains("another --fdb-name"), "{refused}");
+    younger(1000).await.unwrap();
 }
 
 /// The service runs as the owner of the data directory; who restores a dump is root.

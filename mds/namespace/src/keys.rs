@@ -32,6 +32,8 @@ prefixes! {
     SEQUENCE = 0x03,
     /// `()` → a dump is being loaded: what is here is not all
     LOADING = 0x04,
+    /// `()` → a data server has what these metadata have yet to number: they are an older copy
+    OLDER = 0x05,
     /// `(home u64, cookie u64, fileid u64)` → inode record
     INODE = 0x10,
     /// `(directory u64, cookie u64)` → directory entry

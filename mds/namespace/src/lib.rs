@@ -78,7 +78,7 @@ pub use readdir::{DirectoryPage, Entry, ReadDir};
 pub use reclaim::{Garbage, GarbageBatch, Reclaimed};
 pub use remove::{Remove, Removed};
 pub use rename::{Rename, Renamed};
-pub use sequence::{IdAllocator, lease_block};
+pub use sequence::{IdAllocator, lease_block, next_number};
 pub use setattr::{KeptTimes, SetAttr, SetTime};
 pub use size::{CommitSize, MAX_FILE_SIZE, SizeCommitted};
 pub use superblock::{FormatOptions, Superblock};

@@ -16,15 +16,25 @@ pub async fn lease_block(
     sequence: Sequence,
     n: u64,
 ) -> Result<std::ops::Range<u64>, FsError> {
-    let key = keys::sequence(sequence);
-    let next = match txn.get(&key).await? {
-        None if sequence == Sequence::FileId => FileId::FIRST,
-        None => 1,
-        Some(value) => decode(value)?,
-    };
+    let next = next_number(txn, sequence).await?;
     let end = next.checked_add(n).ok_or(FsError::NoSpace)?;
-    txn.set(key, encode(end));
+    txn.set(keys::sequence(sequence), encode(end));
     Ok(next..end)
+}
+
+/// The first number that nobody has leased.
+pub async fn next_number(txn: &Transaction, sequence: Sequence) -> Result<u64, FsError> {
+    match txn.get(&keys::sequence(sequence)).await? {
+        None => Ok(first(sequence)),
+        Some(value) => decode(value),
+    }
+}
+
+const fn first(sequence: Sequence) -> u64 {
+    match sequence {
+        Sequence::FileId => FileId::FIRST,
+        _ => 1,
+    }
 }
 
 fn encode(next: u64) -> Bytes {
@@ -43,6 +53,11 @@ fn decode(value: Bytes) -> Result<u64, FsError> {
 /// The row of a sequence that goes on `by` numbers later.
 pub(crate) fn raised(row: Bytes, by: u64) -> Result<Bytes, FsError> {
     Ok(encode(decode(row)?.saturating_add(by)))
+}
+
+/// The row of a sequence that nobody has leased from, as it is when the first `given_out` numbers are passed over.
+pub(crate) fn first_after(sequence: Sequence, given_out: u64) -> Bytes {
+    encode(first(sequence).saturating_add(given_out))
 }
 
 /// Hands out leased numbers. When [`Self::take`] finds none, the caller leases a block in a

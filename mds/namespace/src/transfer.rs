@@ -2,16 +2,18 @@
 //!
 //! A dump is every row of one moment. Loaded, it must never be taken for the file system that went on without it: what
 //! that one did afterwards, clients and data servers may remember. So the copy is given numbers that the other cannot
-//! have used.
+//! have used. The same holds for a copy that somebody made of a store, and that is to go on in its place: [`adopt`] does
+//! there what a load does to rows on their way.
 
 use bytes::{Bytes, BytesMut};
-use sluice_kv::{Database, KEYS_END, KeyRange, Transaction, Versionstamp};
+use sluice_kv::{Database, KEYS_END, KeyRange, RunLimits, Transaction, Versionstamp};
 
 use crate::codec::Reader;
 use crate::error::FsError;
 use crate::inode::STAMP_OFFSET;
 use crate::keys::{self, DirectoryField, Sequence};
-use crate::stable_storage::{CapabilityEpochs, MdsEpoch, Row};
+use crate::sequence::next_number;
+use crate::stable_storage::{CapabilityEpochs, MdsEpoch, Older, Row, epoch, older};
 use crate::superblock::Superblock;
 
 /// Servers that may have taken it over since the dump. The epoch fits in 32 bits for many loads.
@@ -63,6 +65,17 @@ pub fn is_counted(key: &[u8]) -> bool {
 /// A row that must be changed and cannot be read.
 fn moved(key: &Bytes, value: Bytes, version: u64) -> Result<Bytes, FsError> {
     match key.first().copied().unwrap_or_default() {
+        keys::INODE | keys::REPLY | keys::DIRECTORY => {
+            stamp_at(key)?.map_or(Ok(value.clone()), |offset| unstamped(value, offset))
+        }
+        _ => onwards(key, value, version),
+    }
+}
+
+/// What a row becomes that says how far the file system has come: it goes on where no other copy of it has been. Any other
+/// stays.
+fn onwards(key: &Bytes, value: Bytes, version: u64) -> Result<Bytes, FsError> {
+    match key.first().copied().unwrap_or_default() {
         keys::SUPERBLOCK => {
             let mut superblock = Superblock::decode(value)?;
             superblock.change_base = superblock.change_base.saturating_add(version).saturating_add(VERSIONS);
@@ -81,14 +94,32 @@ fn moved(key: &Bytes, value: Bytes, version: u64) -> Result<Bytes, FsError> {
             Ok(epochs.to_bytes())
         }
         keys::SEQUENCE => later(key, value),
-        keys::INODE | keys::REPLY => unstamped(value, STAMP_OFFSET),
-        keys::DIRECTORY => match Reader::new("directory state key", key.slice(9.min(key.len())..)).u8()? {
-            field if field == DirectoryField::State as u8 => unstamped(value, STAMP_OFFSET),
-            field if field == DirectoryField::Stamp as u8 => unstamped(value, 0),
-            _ => Ok(value),
-        },
         _ => Ok(value),
     }
+}
+
+/// Where in its value a row has a versionstamp.
+fn stamp_at(key: &Bytes) -> Result<Option<usize>, FsError> {
+    Ok(match key.first().copied().unwrap_or_default() {
+        keys::INODE | keys::REPLY => Some(STAMP_OFFSET),
+        keys::DIRECTORY => match Reader::new("directory state key", key.slice(9.min(key.len())..)).u8()? {
+            field if field == DirectoryField::State as u8 => Some(STAMP_OFFSET),
+            field if field == DirectoryField::Stamp as u8 => Some(0),
+            _ => None,
+        },
+        _ => None,
+    })
+}
+
+/// The version of the store that a row names, if it names one.
+///
+/// # Errors
+/// It cannot be read.
+pub fn version_of(key: &Bytes, value: &[u8]) -> Result<Option<u64>, FsError> {
+    let Some(offset) = stamp_at(key)? else { return Ok(None) };
+    let stamp = value.get(offset..offset + Versionstamp::LEN).ok_or(FsError::corrupt("versionstamp"))?;
+    let stamp = stamp.try_into().map_err(|_| FsError::corrupt("versionstamp"))?;
+    Ok(Some(Versionstamp(stamp).version()))
 }
 
 fn unstamped(value: Bytes, offset: usize) -> Result<Bytes, FsError> {
@@ -101,14 +132,27 @@ fn unstamped(value: Bytes, offset: usize) -> Result<Bytes, FsError> {
 /// As many further as the file system may have given out since the dump.
 fn later(key: &Bytes, value: Bytes) -> Result<Bytes, FsError> {
     let found = Sequence::ALL.into_iter().find(|sequence| *key == keys::sequence(*sequence));
-    let given_out = match found.ok_or(FsError::corrupt("sequence key"))? {
+    let given_out = given_out(found.ok_or(FsError::corrupt("sequence key"))?);
+    crate::sequence::raised(value, given_out)
+}
+
+const fn given_out(sequence: Sequence) -> u64 {
+    match sequence {
         Sequence::FileId | Sequence::DataFile | Sequence::Fence => 1 << 32,
         // They are 32 bits wide, and made by hand.
         Sequence::Export => 1 << 16,
         // They are few, and a store that registered since the dump registers again.
         Sequence::Store => 0,
-    };
-    crate::sequence::raised(value, given_out)
+    }
+}
+
+/// The rows of sequences that there are none of yet: the other file system may have begun them.
+fn begun(known: impl Fn(&Bytes) -> bool) -> impl Iterator<Item = (Bytes, Bytes)> {
+    let all = Sequence::ALL.into_iter().filter(|sequence| given_out(*sequence) > 0);
+    let rows = all.map(|sequence| {
+        (keys::sequence(sequence), crate::sequence::first_after(sequence, given_out(sequence)))
+    });
+    rows.filter(move |(key, _)| !known(key))
 }
 
 /// Was a load begun and not ended?
@@ -126,6 +170,8 @@ pub struct Load {
     batch: Vec<(Bytes, Bytes)>,
     bytes: usize,
     superblock: Option<(Bytes, Bytes)>,
+    /// Keys of sequences that were among the rows.
+    sequences: Vec<Bytes>,
 }
 
 /// A transaction of a load ends with the row that reaches one of these.
@@ -149,7 +195,7 @@ impl Load {
         drop(look);
         while unfinished && clear_some(&db, &range).await? {}
         write(&db, |txn| txn.set(keys::single(keys::LOADING), Bytes::from_static(&[1]))).await?;
-        Ok(Self { db, version, batch: Vec::new(), bytes: 0, superblock: None })
+        Ok(Self { db, version, batch: Vec::new(), bytes: 0, superblock: None, sequences: Vec::new() })
     }
 
     /// Takes the next row.
@@ -160,7 +206,14 @@ impl Load {
         if key.first() == Some(&keys::LOADING) {
             return Err(FsError::HalfLoaded);
         }
+        // It goes on where no data server has been.
+        if key.first() == Some(&keys::OLDER) {
+            return Ok(());
+        }
         let value = moved(&key, value, self.version)?;
+        if key.first() == Some(&keys::SEQUENCE) {
+            self.sequences.push(key.clone());
+        }
         if key == keys::single(keys::SUPERBLOCK) {
             self.superblock = Some((key, value));
             return Ok(());
@@ -178,6 +231,8 @@ impl Load {
     /// # Errors
     /// [`FsError::Corrupt`] if no superblock was among the rows; what the store says.
     pub async fn finish(mut self) -> Result<(), FsError> {
+        let sequences = std::mem::take(&mut self.sequences);
+        self.batch.extend(begun(|key| sequences.contains(key)));
         self.put().await?;
         let (key, value) = self.superblock.take().ok_or(FsError::corrupt("no superblock"))?;
         write(&self.db, |txn| {
@@ -193,6 +248,61 @@ impl Load {
         self.bytes = 0;
         write(&self.db, |txn| batch.iter().for_each(|(key, value)| txn.set(key.clone(), value.clone()))).await
     }
+}
+
+/// Where a file system goes on that was adopted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Adopted {
+    pub next_file: u64,
+    pub next_data_file: u64,
+    /// Its next metadata server has the one after it.
+    pub epoch: u64,
+    /// What had been found, if it had been served and found out.
+    pub older: Option<Older>,
+}
+
+/// Lets a copy of a store go on in the place of what it was copied from: with numbers that the other cannot have used. All
+/// of it or nothing; done twice, it goes on twice as far. Nobody serves it. `None`: there is no file system.
+///
+/// Stamps stay, as versions of the store go on from those that the copy has (see [`version_of`]): what changes from now on
+/// has a later one, and all of them count from a base that no change attribute of the other has reached.
+///
+/// # Errors
+/// A row that must be changed and cannot be read; [`FsError::HalfLoaded`]; what the store says.
+pub async fn adopt(db: &Database) -> Result<Option<Adopted>, FsError> {
+    let (adopted, _) = db
+        .run(RunLimits::default().idempotent(), |mut txn| Box::pin(async move { go_on(&mut txn).await }))
+        .await?;
+    db.flush().await?;
+    Ok(adopted)
+}
+
+async fn go_on(txn: &mut Transaction) -> Result<Option<Adopted>, FsError> {
+    if is_loading(txn).await? {
+        return Err(FsError::HalfLoaded);
+    }
+    let found = older(txn).await?;
+    let version = txn.read_version().await?;
+    let mut rows = Vec::new();
+    for table in [keys::SUPERBLOCK, keys::MDS_EPOCH, keys::SEQUENCE, keys::CAPABILITY] {
+        rows.extend(txn.range(&keys::table(table), Sequence::ALL.len() + 1, false).await?);
+    }
+    if !rows.iter().any(|(key, _)| *key == keys::single(keys::SUPERBLOCK)) {
+        return Ok(None);
+    }
+    let missing: Vec<_> = begun(|key| rows.iter().any(|(there, _)| there == key)).collect();
+    for (key, value) in rows {
+        let value = onwards(&key, value, version)?;
+        txn.set(key, value);
+    }
+    missing.into_iter().for_each(|(key, value)| txn.set(key, value));
+    txn.clear(keys::single(keys::OLDER));
+    Ok(Some(Adopted {
+        next_file: next_number(txn, Sequence::FileId).await?,
+        next_data_file: next_number(txn, Sequence::DataFile).await?,
+        epoch: epoch(txn).await?.map_or(0, |epoch| epoch.epoch),
+        older: found,
+    }))
 }
 
 /// Some keys of a load that was broken off, but not what says so; true when there may be more.

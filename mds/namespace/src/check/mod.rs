@@ -40,6 +40,8 @@ pub struct Report {
     pub garbage: u64,
     pub read_write_layouts: u64,
     pub degraded: u64,
+    /// They are an older copy of what data servers have served.
+    pub older: bool,
     pub problems: Vec<Problem>,
 }
 
@@ -151,7 +153,10 @@ impl Check {
             keys::QUOTA | keys::USAGE | keys::COUNTING | keys::TREE_WALK | keys::OVER_QUOTA => {
                 self.quotas.row(key, value)
             }
-            table => stable_storage::readable(table, value),
+            table => {
+                self.report.older |= table == keys::OLDER;
+                stable_storage::readable(table, value)
+            }
         };
         if let Err(error) = read {
             self.problem(Problem::Unreadable { key: key.clone(), error: error.to_string() });

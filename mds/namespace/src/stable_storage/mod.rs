@@ -7,6 +7,7 @@ mod clients;
 mod drains;
 mod epoch;
 mod exports;
+mod older;
 mod stores;
 mod tables;
 
@@ -24,6 +25,7 @@ pub use epoch::{MdsEpoch, check_epoch, epoch, epoch_guard, take_epoch};
 pub use exports::{
     BadNetwork, Export, Flavours, NOBODY, Network, Rule, Squash, clear_export, export, exports, put_export,
 };
+pub use older::{Older, older, put_older};
 pub use stores::{
     CapabilityEpochs, CapabilityKey, Fence, PendingFence, Store, StoreAddress, StoreState, capability_epochs,
     clear_fence, fences, put_capability_epochs, put_fence, put_store, retire_fences, store, store_by_uuid,
@@ -69,6 +71,7 @@ pub(crate) trait Row: Sized {
 pub(crate) fn readable(table: u8, value: Bytes) -> Result<(), FsError> {
     match table {
         keys::MDS_EPOCH => MdsEpoch::from_bytes(value).map(drop),
+        keys::OLDER => Older::from_bytes(value).map(drop),
         keys::FENCE => PendingFence::from_bytes(value).map(drop),
         keys::CLIENT => ClientRecord::from_bytes(value).map(drop),
         keys::SESSION => SessionRecord::from_bytes(value).map(drop),

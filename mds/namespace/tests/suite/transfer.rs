@@ -143,6 +143,103 @@ async fn no_change_attribute_is_one_that_the_original_gave_out_after_the_dump() 
     }
 }
 
+/// In place: nothing goes back, and all numbers are further, as those of a load are.
+#[tokio::test(start_paused = true)]
+async fn a_copy_that_is_adopted_goes_on_beyond_what_it_was_copied_from() {
+    let (w, dir, file) = busy_world().await;
+    let (all, version) = rows(&w.db).await;
+    let original = as_it_is(&w, &all, version).await;
+    let (older, found) = (
+        stable_storage::Older { store: [4; 16], file: DataFileId(70_000), next: DataFileId(1001) },
+        async |w: &World| w.read(async |t| stable_storage::older(t).await).await.unwrap(),
+    );
+    let remember = w.txn(async |t| {
+        stable_storage::put_older(t, &older);
+        Ok(())
+    });
+    remember.await.unwrap();
+    assert!(check(&w.db.snapshot().await.unwrap()).await.unwrap().older);
+    // What the original does meanwhile.
+    for n in 0..50 {
+        original.file(dir, &format!("later{n}")).await;
+        let mode = SetAttr { mode: Some(n), ..SetAttr::default() };
+        original.setattr(file.key, mode, &Credential::ROOT).await.unwrap();
+    }
+    let adopted = transfer::adopt(&w.db).await.unwrap().unwrap();
+    assert_eq!(adopted.older, Some(older));
+    let copy = World::over(w.db.clone(), w.env.clone(), 5_000).await;
+    assert_eq!(found(&copy).await, None);
+    copy.clean().await;
+    for key in [ROOT, dir, file.key] {
+        let (there, here) = (original.stat(key).await.unwrap(), copy.stat(key).await.unwrap());
+        assert!(
+            here.change > there.change,
+            "{key:?}: {} in the original, then {}",
+            there.change,
+            here.change
+        );
+    }
+    let mut later = World::over(w.db.clone(), w.env.clone(), 6_000).await;
+    for update in [DirectoryUpdate::Exact, DirectoryUpdate::Blind] {
+        later.update = update;
+        let before = (later.stat(dir).await.unwrap().change, later.stat(file.key).await.unwrap().change);
+        later.file(dir, &format!("now{update:?}")).await;
+        let mode = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+        later.setattr(file.key, mode, &Credential::ROOT).await.unwrap();
+        assert!(later.stat(dir).await.unwrap().change > before.0);
+        assert!(later.stat(file.key).await.unwrap().change > before.1);
+    }
+    // The same numbers as those of a load.
+    let loaded = load(&w, &all, version, &fresh(&w)).await.unwrap();
+    let next =
+        async |w: &World, sequence: Sequence| w.read(async |t| next_number(t, sequence).await).await.unwrap();
+    for sequence in [Sequence::DataFile, Sequence::Fence, Sequence::Export, Sequence::Store] {
+        assert_eq!(next(&copy, sequence).await, next(&loaded, sequence).await, "{sequence:?}");
+    }
+    assert_eq!(next(&copy, Sequence::DataFile).await, adopted.next_data_file);
+    let epochs = async |w: &World| {
+        w.read(async |t| Ok((stable_storage::epoch(t).await?, stable_storage::capability_epochs(t).await?)))
+            .await
+    };
+    assert_eq!(epochs(&copy).await.unwrap(), epochs(&loaded).await.unwrap());
+    // Done twice, as when the first answer was lost.
+    let again = transfer::adopt(&w.db).await.unwrap().unwrap();
+    assert_eq!(again.next_data_file, adopted.next_data_file + (1 << 32));
+    assert_eq!(again.older, None);
+    World::over(w.db.clone(), w.env.clone(), 7_000).await.clean().await;
+    assert_eq!(transfer::adopt(&fresh(&w)).await.unwrap(), None, "there is nothing");
+}
+
+/// The original may have begun with them after the copy.
+#[tokio::test(start_paused = true)]
+async fn numbers_that_nobody_had_leased_are_passed_over_all_the_same() {
+    let w = World::new().await;
+    let next =
+        async |w: &World, sequence: Sequence| w.read(async |t| next_number(t, sequence).await).await.unwrap();
+    assert_eq!(next(&w, Sequence::DataFile).await, 1);
+    let (all, version) = rows(&w.db).await;
+    let loaded = load(&w, &all, version, &fresh(&w)).await.unwrap();
+    loaded.clean().await;
+    transfer::adopt(&w.db).await.unwrap().unwrap();
+    for w in [&w, &loaded] {
+        for sequence in [Sequence::DataFile, Sequence::Fence] {
+            assert_eq!(next(w, sequence).await, 1 + (1 << 32), "{sequence:?}");
+        }
+    }
+}
+
+/// Every row as it was, in a store whose versions go on from there.
+async fn as_it_is(w: &World, rows: &[KeyValue], version: u64) -> World {
+    let to = fresh(w);
+    loop {
+        let mut txn = to.begin();
+        rows.iter().for_each(|(key, value)| txn.set(key.clone(), value.clone()));
+        if txn.commit().await.unwrap().version >= version {
+            return World::over(to, w.env.clone(), 5_000).await;
+        }
+    }
+}
+
 /// Data servers compare 16 bits of epochs: not too many are alive, however often it is loaded without being used.
 #[tokio::test(start_paused = true)]
 async fn a_copy_of_a_copy_has_few_epochs() {
