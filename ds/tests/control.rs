@@ -161,6 +161,47 @@ fn without_a_common_version_it_goes_on_trying_until_the_other_side_is_upgraded()
 }
 
 #[test]
+fn what_the_store_remembers_is_told_before_it_registers() {
+    simulate(async |w| {
+        w.mds.says.lock().unwrap().mds_epoch = 4;
+        let ds = w.serving().await;
+        let client = w.client(&ds).await;
+        for file in [6, 77, 12] {
+            client.write(&handle(file, RW), 0, b"hello", stable_how::FILE_SYNC).await.unwrap();
+        }
+        let kill = async |ds: DataServer| {
+            w.net.crash("ds");
+            w.device.crash();
+            drop(ds);
+            w.sleep(SECOND).await;
+        };
+        kill(ds).await;
+        let told = || w.mds.says.lock().unwrap().histories.last().copied().unwrap();
+        let first = told();
+        assert_eq!((first.cluster, first.newest_file, first.mds_epoch), (ctl_uuid([0; 16]), 0, 0));
+        let why = bytes::Bytes::from_static(b"an older copy");
+        let refused = HISTORY_res::Default(ctl_status::CTL_ERR_INVAL, why);
+        w.mds.says.lock().unwrap().judges = Some(refused);
+        let ds = w.start().await;
+        w.sleep(LONG).await;
+        assert!(!ds.status().serving);
+        let (cluster, store) = (ctl_uuid([8; 16]), first.store);
+        assert_eq!(told(), HISTORY_args { store, cluster, newest_file: 77, mds_epoch: 4 });
+        assert_eq!(
+            w.mds.says.lock().unwrap().registrations.len(),
+            1,
+            "it does not register where it is refused"
+        );
+        // One that does not ask, and one that is content.
+        w.mds.says.lock().unwrap().judges = None;
+        w.until(|| ds.status().serving).await;
+        kill(ds).await;
+        w.mds.says.lock().unwrap().judges = Some(HISTORY_res::CTL_OK);
+        w.serving().await;
+    });
+}
+
+#[test]
 fn isolation_ends_service_and_only_a_registration_brings_it_back() {
     simulate(async |w| {
         let ds = w.serving().await;

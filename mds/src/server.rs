@@ -175,6 +175,9 @@ impl Mds {
             db,
             config,
         });
+        if let Some(why) = mds.data_servers.older() {
+            tracing::error!(%why, "all data servers are refused");
+        }
         mds.spawn(Arc::clone(&mds).run_file_timers());
         mds.spawn(Arc::clone(&mds).run_file_sweep());
         mds.spawn(crate::reaper::run(Arc::clone(&mds)));

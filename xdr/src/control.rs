@@ -357,6 +357,80 @@ impl Decode for ctl_versions {
     }
 }
 
+/// Told before REGISTER: what a store remembers, from which the MDS sees whether its metadata
+/// are those that were served to it, or an older copy, which would give out again what it
+/// gave out since. Refused here is refused there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct HISTORY_args {
+    pub store: ctl_uuid,
+    /// all zero: never registered
+    pub cluster: ctl_uuid,
+    /// greatest id of a data file that ever was there; 0: not known
+    pub newest_file: u64,
+    /// of the newest MDS that it has obeyed; 0: none
+    pub mds_epoch: u64,
+}
+
+impl Encode for HISTORY_args {
+    fn encode(&self, w: &mut Writer) {
+        self.store.encode(w);
+        self.cluster.encode(w);
+        w.u64(self.newest_file);
+        w.u64(self.mds_epoch);
+    }
+}
+
+impl Decode for HISTORY_args {
+    const MIN_SIZE: usize = 48;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            store: ctl_uuid::decode(r)?,
+            cluster: ctl_uuid::decode(r)?,
+            newest_file: r.u64()?,
+            mds_epoch: r.u64()?,
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HISTORY_res {
+    CTL_OK,
+    /// Any other discriminant.
+    Default(ctl_status, ctl_string),
+}
+
+impl HISTORY_res {
+    /// The discriminant that goes in front on the wire.
+    pub fn discriminant(&self) -> ctl_status {
+        match self {
+            Self::CTL_OK => ctl_status::CTL_OK,
+            Self::Default(other, _) => *other,
+        }
+    }
+}
+
+impl Encode for HISTORY_res {
+    fn encode(&self, w: &mut Writer) {
+        self.discriminant().encode(w);
+        match self {
+            Self::CTL_OK => {}
+            Self::Default(_, v) => w.opaque(v, CTL_STRING_MAX),
+        }
+    }
+}
+
+impl Decode for HISTORY_res {
+    const MIN_SIZE: usize = 4;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        match ctl_status::decode(r)? {
+            ctl_status::CTL_OK => Ok(Self::CTL_OK),
+            other => Ok(Self::Default(other, r.opaque(CTL_STRING_MAX)?)),
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct REGISTER_args {
     /// the newest that both sides speak
@@ -732,6 +806,7 @@ pub const CONTROL_MATERIALISED: u32 = 3;
 pub const CONTROL_LOGICAL_SIZE: u32 = 4;
 pub const CONTROL_VERSIONS: u32 = 5;
 pub const CONTROL_DAMAGED: u32 = 6;
+pub const CONTROL_HISTORY: u32 = 7;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ctl_caller {
     pub mds_epoch: u64,

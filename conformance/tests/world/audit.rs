@@ -25,7 +25,7 @@ async fn page(world: &World, id: u32, after: ctl_data_file) -> ADMIN_AUDIT_res {
     world.admin(ADMIN_AUDIT, &ADMIN_AUDIT_args { id, only: 0, after }).await
 }
 
-async fn audit(world: &World) -> Vec<ctl_audit_finding> {
+pub(crate) async fn audit(world: &World) -> Vec<ctl_audit_finding> {
     let mut findings = Vec::new();
     for id in 0..=4 {
         let mut after = ctl_data_file::default();

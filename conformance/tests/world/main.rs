@@ -8,6 +8,7 @@ mod callbacks;
 mod chaos;
 mod client;
 mod clone;
+mod copied;
 mod copy;
 mod crowded;
 mod drain;

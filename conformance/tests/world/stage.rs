@@ -10,7 +10,7 @@ use sluice_env::Env;
 use sluice_kv::{Database, KeyValue, RunLimits};
 use sluice_mds::{Config, Mds};
 use sluice_namespace::stable_storage::{fences, remove_store, store};
-use sluice_namespace::transfer::{Load, everything};
+use sluice_namespace::transfer::{Load, adopt, everything};
 use sluice_namespace::{FsError, LayoutPolicy, StoreId};
 use sluice_rpc::{Client as Dialler, ClusterKey, Credential, Limits, Server, SimConfig, SimNet};
 use sluice_store::Options;
@@ -215,6 +215,28 @@ impl World {
             load.row(key.clone(), value.clone()).await.unwrap();
         }
         load.finish().await.unwrap();
+        self.restart_metadata_server().await;
+    }
+
+    /// The metadata server starts on a copy of its store as it was then: a snapshot of its device. Versions go on from there.
+    pub(crate) async fn start_on_copy(&mut self, copy: &Dump) {
+        self.db = Database::fresh(self.env.clone()).await.unwrap();
+        loop {
+            let mut txn = self.db.begin();
+            copy.rows.iter().for_each(|(key, value)| txn.set(key.clone(), value.clone()));
+            if txn.commit().await.unwrap().version >= copy.version {
+                break;
+            }
+        }
+        self.restart_metadata_server().await;
+    }
+
+    /// `sluice meta adopt`, and the next start of the metadata server.
+    pub(crate) async fn adopt(&mut self) {
+        self.server.shutdown(Duration::ZERO).await;
+        self.net.crash(self.active);
+        self.db = self.db.crash().unwrap();
+        adopt(&self.db).await.unwrap().unwrap();
         self.restart_metadata_server().await;
     }
 

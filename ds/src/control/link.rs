@@ -35,7 +35,7 @@ pub(crate) enum LinkError {
     #[error("it refuses this store: {0} ({1:?})")]
     Refused(String, ctl_status),
     #[error(
-        "its metadata is older than what this store has obeyed: a backup, or a copy, that was not loaded by `sluice meta load`? (or a metadata server that was replaced answered)"
+        "its metadata is older than what this store has obeyed: a copy of before, that `sluice meta adopt` was not run on? (or a metadata server that was replaced answered)"
     )]
     Old,
     #[error("{0}")]

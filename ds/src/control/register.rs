@@ -6,8 +6,9 @@ use std::time::Duration;
 use sluice_rpc::{CallError, Connection};
 use sluice_store::{Epoch, Fence, FileKey, StoreError, Uuid};
 use sluice_xdr::control::{
-    CONTROL_REGISTER, CONTROL_VERSIONS, CTL_PROTOCOL, CTL_PROTOCOL_OLDEST, REGISTER_args, REGISTER_res,
-    REGISTER_resok, ctl_fence, ctl_fence_kind, ctl_uuid, ctl_versions,
+    CONTROL_HISTORY, CONTROL_REGISTER, CONTROL_VERSIONS, CTL_PROTOCOL, CTL_PROTOCOL_OLDEST, HISTORY_args,
+    HISTORY_res, REGISTER_args, REGISTER_res, REGISTER_resok, ctl_fence, ctl_fence_kind, ctl_uuid,
+    ctl_versions,
 };
 
 use super::link::{LinkError, call};
@@ -31,8 +32,10 @@ pub(crate) async fn run(
     identity: &Identity,
 ) -> Result<Registered, LinkError> {
     let store = &shared.store;
+    let protocol = protocol(connection).await?;
+    tell_history(shared, connection).await?;
     let args = REGISTER_args {
-        protocol: protocol(connection).await?,
+        protocol,
         store: ctl_uuid(store.uuid().0),
         cluster: ctl_uuid(store.cluster().0),
         incarnation: ctl_uuid(identity.incarnation),
@@ -66,6 +69,27 @@ async fn protocol(connection: &Connection) -> Result<u32, LinkError> {
     };
     let common = ours.newest.min(theirs.newest);
     Ok(if common < ours.oldest.max(theirs.oldest) { ours.newest } else { common })
+}
+
+/// Tells what the store remembers: metadata that are an older copy of what it has served would give out again the numbers
+/// of data files that it has.
+async fn tell_history(shared: &Shared, connection: &Connection) -> Result<(), LinkError> {
+    let store = &shared.store;
+    let args = HISTORY_args {
+        store: ctl_uuid(store.uuid().0),
+        cluster: ctl_uuid(store.cluster().0),
+        newest_file: store.newest_file(),
+        mds_epoch: store.newest_caller(),
+    };
+    match call(connection, CONTROL_HISTORY, &args).await {
+        Ok(HISTORY_res::CTL_OK) => Ok(()),
+        Ok(HISTORY_res::Default(status, reason)) => {
+            Err(LinkError::Refused(String::from_utf8_lossy(&reason).into_owned(), status))
+        }
+        // It does without.
+        Err(LinkError::Call(CallError::ProcUnavail)) => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 async fn apply(

@@ -35,6 +35,9 @@ pub(crate) struct Says {
     pub(crate) mds_epoch: u64,
     pub(crate) oldest_epoch: u32,
     pub(crate) fences: Vec<ctl_fence>,
+    /// What it says to histories; `None`: of a time when they were not told.
+    pub(crate) judges: Option<HISTORY_res>,
+    pub(crate) histories: Vec<HISTORY_args>,
     /// Versions of the control protocol; `None`: of a time when they were not asked for.
     pub(crate) spoken: Option<(u32, u32)>,
     pub(crate) sizes: BTreeMap<u64, u64>,
@@ -63,6 +66,8 @@ impl Mds {
             mds_epoch: 1,
             oldest_epoch: 1,
             fences: Vec::new(),
+            judges: Some(HISTORY_res::CTL_OK),
+            histories: Vec::new(),
             spoken: Some((CTL_PROTOCOL_OLDEST, CTL_PROTOCOL)),
             sizes: BTreeMap::new(),
             size_questions: 0,
@@ -83,6 +88,10 @@ impl Mds {
             CONTROL_VERSIONS => {
                 let (oldest, newest) = says.spoken?;
                 frame(&ctl_versions { oldest, newest })
+            }
+            CONTROL_HISTORY => {
+                says.histories.push(from_bytes(args).unwrap());
+                frame(says.judges.as_ref()?)
             }
             CONTROL_REGISTER => {
                 let args: REGISTER_args = from_bytes(args).unwrap();

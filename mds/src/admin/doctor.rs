@@ -27,7 +27,7 @@ impl Admin {
         let refused = mds.data_servers.refused.lock().clone();
         let refused = refused
             .into_iter()
-            .map(|(address, refused)| ctl_refused {
+            .map(|((address, _), refused)| ctl_refused {
                 address: address.to_string().into(),
                 reason: refused.reason.into(),
                 last_seconds: now.since(refused.last) / 1_000_000_000,

@@ -176,6 +176,9 @@ impl Admin {
         let connected = store.connection().is_some() && !view.lost;
         let silent = self.mds.now().since(view.last_heard) / 1_000_000_000;
         let state = match view.health {
+            _ if !connected && self.mds.data_servers.refuses(&store.uuid).is_some() => {
+                "refused, as it remembers newer metadata than these: see sluice doctor".to_owned()
+            }
             None => "not seen since the start".to_owned(),
             Some(_) if !connected => format!("unreachable for {silent} s"),
             Some(ctl_health::HEALTH_OK) => {

@@ -30,6 +30,9 @@ const REFUSED_AGAIN: u64 = 600 * 1_000_000_000;
 /// Versions of the control protocol that this server speaks.
 const SPOKEN: ctl_versions = ctl_versions { oldest: CTL_PROTOCOL_OLDEST, newest: CTL_PROTOCOL };
 
+/// What a data server is told of a metadata store that does not answer.
+const STORE_AWAY: &[u8] = b"the metadata store is away";
+
 /// What becomes of a data server that wants to register.
 enum Admission {
     Known(Arc<StoreHandle>, Vec<PendingFence>),
@@ -75,7 +78,11 @@ impl Program for Control {
     }
 
     fn reply_bound(&self, _version: u32, procedure: u32, _args: &Bytes) -> usize {
-        if procedure == CONTROL_REGISTER { 256 << 10 } else { 256 }
+        match procedure {
+            CONTROL_REGISTER => 256 << 10,
+            CONTROL_HISTORY => 2 << 10,
+            _ => 256,
+        }
     }
 }
 
@@ -95,6 +102,7 @@ impl Control {
     async fn dispatch(&self, call: &Call) -> Reply {
         match call.procedure {
             CONTROL_NULL => Reply::Success(Frame::default()),
+            CONTROL_HISTORY => answer(call, |args| self.history(args, &call.connection)).await,
             CONTROL_REGISTER => answer(call, |args| self.register(args, &call.connection)).await,
             CONTROL_HEARTBEAT => answer(call, |args| self.heartbeat(args, &call.connection)).await,
             CONTROL_MATERIALISED => answer(call, |args| self.materialised(args, &call.connection)).await,
@@ -105,16 +113,35 @@ impl Control {
         }
     }
 
+    /// Tells people that a data server is not let in; the words for itself.
+    fn refuse(&self, store: &ctl_uuid, connection: &Connection, why: &str) -> Bytes {
+        let (servers, peer, now) = (&self.mds.data_servers, connection.peer(), self.mds.now());
+        let from = (peer.ip(), store.0);
+        let before = servers.refused.lock().get(&from).cloned();
+        // It goes on asking, every few seconds.
+        if before.is_none_or(|before| before.reason != why || now.since(before.last) > REFUSED_AGAIN) {
+            tracing::warn!(data_server = %peer, %why, "a data server was refused");
+        }
+        servers.refuse(from, why, now);
+        Bytes::copy_from_slice(why.as_bytes())
+    }
+
+    async fn history(&self, args: HISTORY_args, connection: &Arc<Connection>) -> HISTORY_res {
+        match super::history::judge(&self.mds, &args).await {
+            Ok(None) => HISTORY_res::CTL_OK,
+            Ok(Some(why)) => {
+                HISTORY_res::Default(ctl_status::CTL_ERR_INVAL, self.refuse(&args.store, connection, &why))
+            }
+            Err(error) => {
+                tracing::error!(%error, "cannot compare the metadata with what a data server remembers");
+                HISTORY_res::Default(ctl_status::CTL_ERR_AGAIN, Bytes::from_static(STORE_AWAY))
+            }
+        }
+    }
+
     async fn register(&self, args: REGISTER_args, connection: &Arc<Connection>) -> REGISTER_res {
         let refuse = |status: ctl_status, why: &str| {
-            let (servers, peer, now) = (&self.mds.data_servers, connection.peer(), self.mds.now());
-            let before = servers.refused.lock().get(&peer.ip()).cloned();
-            // It goes on asking, every few seconds.
-            if before.is_none_or(|before| before.reason != why || now.since(before.last) > REFUSED_AGAIN) {
-                tracing::warn!(data_server = %peer, %why, "a data server was refused");
-            }
-            servers.refuse(peer.ip(), why, now);
-            REGISTER_res::Default(status, Bytes::copy_from_slice(why.as_bytes()))
+            REGISTER_res::Default(status, self.refuse(&args.store, connection, why))
         };
         if !(SPOKEN.oldest..=SPOKEN.newest).contains(&args.protocol) {
             let why = format!(
@@ -134,12 +161,21 @@ impl Control {
                 "its store was removed from this installation: make it anew, in an empty directory, with `sluice ds add`",
             );
         }
+        let barred = || self.mds.data_servers.refuses(&args.store.0);
+        if let Some(why) = barred() {
+            return refuse(ctl_status::CTL_ERR_INVAL, &why);
+        }
         let addresses = addresses(&args, connection);
         if addresses.is_empty() {
             return refuse(ctl_status::CTL_ERR_INVAL, "it gives no usable address for clients");
         }
         match self.admit(&args, addresses, connection).await {
             Ok(Admission::Known(store, pending)) => {
+                // Another one may have shown meanwhile that nobody is to be let in.
+                if let Some(why) = barred() {
+                    connection.close();
+                    return refuse(ctl_status::CTL_ERR_INVAL, &why);
+                }
                 self.welcome(&store, &args);
                 self.grant(&store, &pending)
             }
@@ -153,10 +189,7 @@ impl Control {
             ),
             Err(error) => {
                 tracing::error!(%error, "cannot register a data server");
-                REGISTER_res::Default(
-                    ctl_status::CTL_ERR_AGAIN,
-                    Bytes::from_static(b"the metadata store is away"),
-                )
+                REGISTER_res::Default(ctl_status::CTL_ERR_AGAIN, Bytes::from_static(STORE_AWAY))
             }
         }
     }

@@ -10,6 +10,7 @@
 //! | `orders` | SLUICE_DATA_SERVER: what they are asked |
 //! | `epochs` | capability epochs: when they begin, and when their handles are over |
 //! | `fence` | durable fences of holders |
+//! | `history` | whether the metadata are an older copy of what they have served |
 //! | `io` | READ, WRITE and COMMIT through this server, as an NFSv3 client of the data servers |
 //! | `health` | data servers that fall silent |
 //! | `resync` | making one data file equal to another |
@@ -22,6 +23,7 @@ mod damage;
 pub(crate) mod epochs;
 mod fence;
 mod health;
+mod history;
 mod io;
 mod orders;
 mod registry;

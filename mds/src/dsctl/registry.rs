@@ -11,9 +11,10 @@ use parking_lot::{Mutex, RwLock};
 use sluice_env::Env;
 use sluice_kv::{Database, RunLimits};
 use sluice_namespace::stable_storage::{
-    CapabilityEpochs, CapabilityKey, Store, StoreState, capability_epochs, put_capability_epochs, stores,
+    CapabilityEpochs, CapabilityKey, Store, StoreState, capability_epochs, older, put_capability_epochs,
+    stores,
 };
-use sluice_namespace::{DataFileId, FsError, StoreId};
+use sluice_namespace::{DataFileId, FsError, Sequence, StoreId, next_number};
 use sluice_rpc::Connection;
 use sluice_state::{BootEpoch, ClientId, Time};
 use sluice_xdr::capability::{Capability, Rights};
@@ -23,6 +24,7 @@ use tokio::sync::Notify;
 use super::capacity::Looks;
 use super::damage::Damage;
 use super::epochs::Turns;
+use super::history::Histories;
 use crate::config::Config;
 
 /// The holder tag of this server's own reads and writes. Tags of clients begin at 2^20.
@@ -30,7 +32,7 @@ pub(crate) const MDS_HOLDER: u32 = 1;
 
 /// Between two looks whether files that were being made are.
 const PLACED: Duration = Duration::from_millis(10);
-/// Addresses remembered that were refused; beyond it all are forgotten.
+/// Data servers remembered that were refused; beyond it all are forgotten.
 const MOST_REFUSED: usize = 256;
 
 /// Known data servers, and what capabilities are made with.
@@ -45,8 +47,9 @@ pub(crate) struct Registry {
     epochs: RwLock<CapabilityEpochs>,
     pub(crate) turns: Turns,
     next_request: AtomicU64,
-    /// Data servers that were not let in lately.
-    pub(crate) refused: Mutex<BTreeMap<IpAddr, Refused>>,
+    /// Data servers that were not let in lately, by where they are and which store they have.
+    pub(crate) refused: Mutex<BTreeMap<(IpAddr, [u8; 16]), Refused>>,
+    pub(super) histories: Histories,
     pub(super) looks: Looks,
     /// Where the next file begins; spreads files evenly.
     pub(crate) cursor: AtomicU64,
@@ -149,7 +152,16 @@ impl Registry {
             known.extend(page.into_iter().map(|row| (row.id, Arc::new(StoreHandle::of(&row)))));
         }
         let epochs = next_epoch(env, db).await?;
+        let histories = db
+            .run_read::<_, FsError, _>(RunLimits::default(), |txn| {
+                Box::pin(async move {
+                    let first = DataFileId(next_number(&txn, Sequence::DataFile).await?);
+                    Ok(Histories::new(first, older(&txn).await?))
+                })
+            })
+            .await?;
         Ok(Self {
+            histories,
             first_epoch: epochs.current,
             turns: Turns::default(),
             mds_epoch: u64::from(epoch.0),
@@ -181,8 +193,8 @@ impl Registry {
         self.stores.read().values().map(|store| store.orders.load(Ordering::Relaxed)).sum()
     }
 
-    /// A data server at this address was not let in.
-    pub(crate) fn refuse(&self, from: IpAddr, reason: &str, now: Time) {
+    /// The data server with this store, at this address, was not let in.
+    pub(crate) fn refuse(&self, from: (IpAddr, [u8; 16]), reason: &str, now: Time) {
         let mut refused = self.refused.lock();
         if refused.len() >= MOST_REFUSED {
             refused.clear();
