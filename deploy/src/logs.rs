@@ -34,6 +34,8 @@ pub(crate) fn start() {
     let lines = if to_journal() { lines.event_format(Journal::default()).boxed() } else { lines.boxed() };
     // A second start in one process would be a mistake of ours, not worth dying for.
     drop(tracing_subscriber::registry().with(lines).with(filter).try_init());
+    // What libraries say that know of another log only: the engine of the embedded store, why it failed.
+    log::set_max_level(log::LevelFilter::Warn);
     if let Some(complaint) = complaint {
         tracing::warn!("{complaint}");
     }

@@ -17,6 +17,7 @@ pub(crate) async fn run(mds: Arc<Mds>) {
         let now = mds.now();
         let due = mds.clients.lock().next_deadline(now);
         let pause = Duration::from_nanos(due.since(now)).clamp(SHORTEST, LONGEST);
-        mds.env.clock.sleep(pause).await;
+        // Woken or not, there is a round.
+        let _ = mds.env.clock.timeout(pause, mds.housekeeping.notified()).await;
     }
 }

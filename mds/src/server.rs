@@ -16,6 +16,7 @@ use sluice_namespace::{
 use sluice_rpc::{Program, Transport};
 use sluice_state::file::{FileSeed, Policy};
 use sluice_state::{BootEpoch, Time};
+use tokio::sync::Notify;
 
 use crate::admin::Admin;
 use crate::clients::ClientTable;
@@ -49,6 +50,8 @@ pub struct Mds {
     pub(crate) fences: IdAllocator,
     /// Whether small files may be kept in the store, as of the last look at its device.
     pub(crate) room_for_data: AtomicBool,
+    /// Grace may end: nobody waits for the next round.
+    pub(crate) housekeeping: Notify,
     pub(crate) promoting: crate::layout::inline::Turns,
     /// What new files become, by directory.
     pub(crate) habits: Habits,
@@ -147,6 +150,7 @@ impl Mds {
             data_files: IdAllocator::default(),
             fences: IdAllocator::default(),
             room_for_data: AtomicBool::new(true),
+            housekeeping: Notify::new(),
             promoting: crate::layout::inline::Turns::default(),
             habits: Habits::default(),
             leasing: tokio::sync::Mutex::default(),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sluice_xdr::nfs3::nfsstat3;
-use sluice_xdr::nfs4::nfsstat4;
+use sluice_xdr::nfs4::{OPEN4_SHARE_ACCESS_BOTH, RECLAIM_COMPLETE4args, nfs_argop4, nfsstat4};
 
 use crate::client::{Client, RO, RW};
 use crate::mirrors::home;
@@ -91,6 +91,53 @@ fn a_layout_of_before_a_restart_is_good_until_grace_ends() {
         reader.reconnect(world).await;
         assert_eq!(reader.stat(&file).await.0, 3000);
     });
+}
+
+/// It can reach data servers and not the metadata server, which gives what it held to others.
+#[test]
+fn who_did_not_reclaim_writes_nothing_once_others_are_served() {
+    for seed in 40..48 {
+        simulate(seed, async |world| {
+            let cut_off = Client::mount(world, "cut off", NEW).await;
+            let (_, layout) = cut_off.open_with_layout("f").await;
+            cut_off.write(&layout, 0, &pattern(0, 1000)).await.unwrap();
+            world.restart_metadata_server().await;
+            let other = Client::mount(world, "other", NEW).await;
+            let mut writes = 0;
+            while other.once(Client::open_ops("f", OPEN4_SHARE_ACCESS_BOTH)).await.0 != nfsstat4::NFS4_OK {
+                writes += u32::from(cut_off.write(&layout, 1000, b"in grace").await.is_ok());
+                world.sleep(Duration::from_millis(7)).await;
+            }
+            assert!(writes > 1000, "until then it may come back: {writes}");
+            assert_eq!(cut_off.write(&layout, 1000, b"late").await, Err(nfsstat3::NFS3ERR_ACCES));
+        });
+    }
+}
+
+/// Nobody can tell it that handles of before are over; it serves nobody after a while, and is waited for no longer.
+#[test]
+fn grace_ends_beside_a_data_server_that_is_away() {
+    for (seed, away) in [(48, true), (49, false)] {
+        simulate(seed, async |world| {
+            let mut client = Client::mount(world, "client", NEW).await;
+            let (_, layout) = client.open_with_layout("f").await;
+            client.write(&layout, 0, &pattern(0, 1000)).await.unwrap();
+            let n = home(world, &client, &layout, 0).await;
+            if away {
+                world.stop_data_server((n + 1) % 4).await;
+            }
+            world.restart_metadata_server().await;
+            client.reconnect(world).await;
+            let nothing = RECLAIM_COMPLETE4args { rca_one_fs: false };
+            client.ok(vec![nfs_argop4::OP_RECLAIM_COMPLETE(nothing)]).await;
+            let begun = world.env.clock.now();
+            client.open("g").await;
+            let took = (world.env.clock.now() - begun).as_millis();
+            let expected = if away { 15_000..20_000 } else { 0..200 };
+            assert!(expected.contains(&took), "{took} ms");
+            assert_eq!(client.write(&layout, 1000, b"late").await, Err(nfsstat3::NFS3ERR_ACCES));
+        });
+    }
 }
 
 /// What it cannot write down it does from memory: nobody waits for it in vain.

@@ -137,7 +137,8 @@ impl Mds {
             tracing::error!(%error, "cannot record that clients are gone");
         }
         let ending = self.clients.lock().grace().poll(now);
-        if let Some(effect) = ending {
+        // What nobody has reclaimed is given to others: who held it must not write under it any more.
+        if let Some(effect) = ending.filter(|_| self.data_servers.turns.predecessors_over()) {
             match self.persist_client(&[effect]).await {
                 Ok(()) => {
                     self.clients.lock().grace().ended();

@@ -1,7 +1,7 @@
 //! Capability epochs (docs/DESIGN §6). Every handle carries the epoch it was made in, every fence and tombstone
 //! the epoch up to which it refuses. The epoch turns
 //!
-//! * with every start: handles of an earlier incarnation can be told from ours;
+//! * with every start: handles of an earlier incarnation can be told from ours, and are over before grace is;
 //! * when a holder that was fenced off a file asks for it again: the newer handle passes the fence;
 //! * when a data server was restarted: a handle from before it may have lost what it does not find;
 //! * when data servers have many rows to keep: once all layouts of older epochs are back, those are retired, and
@@ -17,9 +17,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use sluice_namespace::stable_storage::{CapabilityEpochs, capability_epochs, put_capability_epochs};
 use sluice_namespace::{DataFileId, FsError, Layout, StoreId};
-use sluice_state::file::{Grace, LayoutFilter};
+use sluice_state::file::LayoutFilter;
 use sluice_state::{ClientId, StateId, Time};
 use sluice_xdr::nfs4::nfsstat4;
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::registry::StoreHandle;
@@ -29,6 +30,8 @@ use crate::server::Mds;
 
 /// Between two looks at what is to be done.
 const LOOK: Duration = Duration::from_millis(500);
+/// The same, while clients wait for it.
+const SOON: Duration = Duration::from_millis(20);
 /// Between two turns: many that ask at once are let in by one.
 const LEAST: Duration = Duration::from_secs(1);
 /// Epochs that may be alive together. Data servers compare 16 bits as serial numbers, half of them newer.
@@ -47,6 +50,10 @@ pub(crate) struct Turns {
     rows: AtomicU64,
     /// A data server has no room for more of them.
     full: AtomicBool,
+    /// Grace is to end.
+    ending: Notify,
+    /// Handles of earlier incarnations are refused everywhere: it may.
+    predecessors_over: AtomicBool,
     /// One turn at a time: when the last was.
     last: tokio::sync::Mutex<Option<Time>>,
     /// One change at a time, so that the one in force is the newest. Taken after `last`.
@@ -67,6 +74,12 @@ impl Turns {
     /// A data server refused a row for want of room.
     pub(crate) fn full(&self) {
         self.full.store(true, Ordering::Relaxed);
+    }
+
+    /// Asked when nothing else is in the way of the end of grace: whether handles of earlier incarnations are over.
+    pub(crate) fn predecessors_over(&self) -> bool {
+        self.ending.notify_one();
+        self.predecessors_over.load(Ordering::Acquire)
     }
 
     fn refuses(&self, client: ClientId, file: DataFileId) -> bool {
@@ -210,24 +223,17 @@ pub(crate) fn old_handles_live(mds: &Mds, layout: &Layout) -> bool {
     files.any(|file| mds.data_servers.get(file.store).is_none_or(|store| live(&store)))
 }
 
-/// Retires epochs for the life of the server: those of earlier incarnations once nobody can reclaim what was
-/// held under them, later ones when data servers have many rows to keep.
+/// Retires epochs for the life of the server: those of earlier incarnations before what was held under them and not
+/// reclaimed is given to others, later ones when data servers have many rows to keep.
 pub(crate) async fn run(mds: Arc<Mds>) {
-    while mds.grace(None) != Grace::Over {
-        mds.env.clock.sleep(LOOK).await;
-    }
-    let ours = mds.data_servers.first_epoch();
-    while let Err(error) = retire(&mds, ours).await {
-        tracing::warn!(%error, "cannot retire the capabilities of earlier incarnations; trying again");
-        mds.env.clock.sleep(LOOK).await;
-    }
+    let turns = &mds.data_servers.turns;
+    turns.ending.notified().await;
+    end_predecessors(&mds).await;
+    turns.predecessors_over.store(true, Ordering::Release);
     let mut not_before = mds.now();
     loop {
-        for store in mds.data_servers.all() {
-            tell(&mds, store.id).await;
-        }
+        tell_all(&mds).await;
         mds.env.clock.sleep(LOOK).await;
-        let turns = &mds.data_servers.turns;
         let many = turns.rows.load(Ordering::Relaxed) >= mds.config.capability_rows;
         let full = turns.full.load(Ordering::Relaxed) && mds.now() >= not_before;
         // Perhaps one that an earlier incarnation announced.
@@ -241,6 +247,36 @@ pub(crate) async fn run(mds: Arc<Mds>) {
             }
             not_before = mds.now() + FULL_AGAIN;
         }
+    }
+}
+
+/// Returns when no data server takes handles of earlier incarnations any more. A client that is cut off from this server, and
+/// not from them, would otherwise write under a lock that somebody else has by then (RFC 8881 §8.4.2, §12.7.4).
+///
+/// They are good until all data servers can be told: nobody loses his while one of them is waited for.
+async fn end_predecessors(mds: &Arc<Mds>) {
+    let ours = mds.data_servers.first_epoch();
+    let mut waits = mds.clients.lock().grace().had_any();
+    let begun = mds.now();
+    loop {
+        let silent = |store: &StoreHandle| store.connection().is_none() && !fence::isolated(mds, store);
+        let here = !waits || !mds.data_servers.all().iter().any(|store| silent(store));
+        let over = |store: &StoreHandle| store.view().retired >= ours || fence::isolated(mds, store);
+        match if here { retire(mds, ours).await } else { Ok(()) } {
+            Ok(()) if !waits => return,
+            Ok(()) if here && mds.data_servers.all().iter().all(|store| over(store)) => return,
+            Ok(()) => {}
+            Err(error) => {
+                tracing::warn!(%error, "cannot retire the capabilities of earlier incarnations; trying again");
+                mds.env.clock.sleep(LOOK).await;
+            }
+        }
+        if waits && mds.now().since(begun) > 2 * mds.data_servers.isolation_nanos() {
+            let late = named(&mds.data_servers.all(), |store| !over(store));
+            tracing::warn!(data_servers = %late, "grace ends without a word of them that handles of before are over");
+            waits = false;
+        }
+        mds.env.clock.sleep(SOON).await;
     }
 }
 
@@ -280,16 +316,17 @@ fn may_know(mds: &Mds, store: &StoreHandle) -> bool {
     store.connection().is_some() && view.fences_told && !view.lost || fence::isolated(mds, store)
 }
 
+fn named(stores: &[Arc<StoreHandle>], is: impl Fn(&StoreHandle) -> bool) -> String {
+    let found = stores.iter().filter(|store| is(store)).map(|store| store.id.0.to_string());
+    found.collect::<Vec<_>>().join(", ")
+}
+
 /// What stands between now and the end of a rotation or retirement, in words; nothing when none is under way.
 pub(crate) fn waits_for(mds: &Mds) -> String {
     let epochs = mds.data_servers.epochs();
     let stores = mds.data_servers.all();
-    let named = |is: &dyn Fn(&StoreHandle) -> bool| {
-        let found = stores.iter().filter(|store| is(store)).map(|store| store.id.0.to_string());
-        found.collect::<Vec<_>>().join(", ")
-    };
     if epochs.announced().is_some() {
-        let silent = named(&|store| !may_know(mds, store));
+        let silent = named(&stores, |store| !may_know(mds, store));
         return match &*silent {
             "" => "the data servers to take the new key".to_owned(),
             silent => {
@@ -305,7 +342,7 @@ pub(crate) fn waits_for(mds: &Mds) -> String {
         };
     }
     let late = |store: &StoreHandle| store.view().retired < epochs.oldest && !fence::isolated(mds, store);
-    match &*named(&late) {
+    match &*named(&stores, late) {
         "" => String::new(),
         late => format!("data server {late} to forget older handles"),
     }
@@ -363,10 +400,18 @@ async fn retire(mds: &Arc<Mds>, oldest: u32) -> Result<(), FsError> {
             tracing::info!("the older key for capabilities is forgotten: handles made with it are over");
         }
     }
-    for store in mds.data_servers.all() {
-        tell(mds, store.id).await;
-    }
+    tell_all(mds).await;
     Ok(())
+}
+
+/// Side by side: one that does not answer is in nobody's way.
+async fn tell_all(mds: &Arc<Mds>) {
+    let mut told = JoinSet::new();
+    for store in mds.data_servers.all() {
+        let mds = Arc::clone(mds);
+        told.spawn(async move { tell(&mds, store.id).await });
+    }
+    told.join_all().await;
 }
 
 /// Tells a data server which epochs are over, if it has not confirmed that yet.

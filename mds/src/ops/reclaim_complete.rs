@@ -17,7 +17,12 @@ pub(crate) async fn reclaim_complete(
     let effects = mds.clients.lock().reclaim_complete(client, args.rca_one_fs)?;
     if !effects.is_empty() {
         mds.persist_client(&effects).await?;
-        mds.clients.lock().finish_reclaim_complete(client);
+        let mut clients = mds.clients.lock();
+        clients.finish_reclaim_complete(client);
+        // Others wait for the last one.
+        if clients.grace().in_grace() && clients.grace().pending() == 0 {
+            mds.housekeeping.notify_one();
+        }
     }
     Ok(RECLAIM_COMPLETE4res { rcr_status: nfsstat4::NFS4_OK })
 }

@@ -75,6 +75,8 @@ pub struct Grace {
     lease_nanos: u64,
     /// Clients that may reclaim and have not sent RECLAIM_COMPLETE.
     pending: BTreeSet<ClientId>,
+    /// There were some when it began.
+    waited: bool,
     /// Files that have lost a name since it began: nobody knew of a delegation to recall first. `None`: too many to tell.
     moved: Option<BTreeSet<FileId>>,
 }
@@ -94,6 +96,7 @@ impl Grace {
             until,
             hard_limit: until.plus_nanos(lease_nanos),
             lease_nanos,
+            waited: !pending.is_empty(),
             pending,
             moved: Some(BTreeSet::new()),
         }
@@ -115,6 +118,12 @@ impl Grace {
     #[must_use]
     pub fn pending(&self) -> usize {
         self.pending.len()
+    }
+
+    /// Whether it began with clients of earlier incarnations, who may hold what those gave out.
+    #[must_use]
+    pub fn had_any(&self) -> bool {
+        self.waited
     }
 
     pub(crate) fn waits_for(&self) -> &BTreeSet<ClientId> {

@@ -22,6 +22,9 @@ use crate::places::path_of;
 /// Regions given up at once for one who writes in order.
 const AHEAD: u64 = 64;
 
+/// Bytes that are copied at once, as many as devices copy. All regions of a long range would be entered again for each piece.
+const COPY: u64 = 16 << 20;
+
 /// Blocks of a region, one bit each.
 #[derive(Clone, Debug)]
 pub(super) struct Blocks([u64; BLOCKS / 64]);
@@ -430,6 +433,7 @@ impl DeviceFile for SummedFile {
 
     fn copy_from(&self, source: &dyn DeviceFile, from: u64, to: u64, length: u64) -> io::Result<u64> {
         source.visible(from, length)?;
+        let length = length.min(COPY);
         let writing = self.enter(to, length)?;
         let copied = self.inner.copy_from(source, from, to, length)?;
         self.rewritten(to, copied)?;
@@ -539,15 +543,20 @@ mod tests {
     use crate::device::{Device, MemDevice};
     use crate::sums::Quarantine;
 
+    /// A data file that was just created, and the device it is on.
+    fn created() -> (Arc<SummedFile>, MemDevice) {
+        let memory = MemDevice::new();
+        let device: Arc<dyn Device> = Arc::new(memory.clone());
+        let quarantine = Quarantine::open(Arc::clone(&device)).unwrap();
+        let (inner, clock) = (device.create("a").unwrap(), Env::simulated(1).clock);
+        let sums = Sums::new(1, device, clock, SumOptions::default(), quarantine);
+        (SummedFile::new(FileKey { file: 1, slot: 0 }, inner, &sums, true), memory)
+    }
+
     /// Who may not wait asks, and somebody holds the regions while he reads from the device.
     #[test]
     fn whether_it_is_ready_is_said_at_once() {
-        let device: Arc<dyn Device> = Arc::new(MemDevice::new());
-        let quarantine = Quarantine::open(Arc::clone(&device)).unwrap();
-        let clock = Env::simulated(1).clock;
-        let sums = Sums::new(1, Arc::clone(&device), clock, SumOptions::default(), quarantine);
-        let inner = device.create("a").unwrap();
-        let file = SummedFile::new(FileKey { file: 1, slot: 0 }, inner, &sums, true);
+        let (file, _device) = created();
         file.write_at(&[1; 10], 0).unwrap();
         assert!(file.is_ready(0, 10));
         let (sender, answer) = mpsc::channel();
@@ -557,5 +566,15 @@ mod tests {
             assert_eq!(answer.recv_timeout(Duration::from_secs(5)), Ok(false));
             drop(held);
         });
+    }
+
+    /// The rest of the range is asked for again and again.
+    #[test]
+    fn a_piece_of_a_long_copy_enters_the_regions_of_that_piece() {
+        let (file, device) = created();
+        let source = device.create("b").unwrap();
+        source.write_at(&[7; 100], 0).unwrap();
+        assert_eq!(file.copy_from(&*source, 0, 0, 1 << 40).unwrap(), 100);
+        assert_eq!(file.regions.lock().open.len() as u64, COPY / REGION);
     }
 }

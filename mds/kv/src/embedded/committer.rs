@@ -224,6 +224,13 @@ impl Core {
         answered.await.unwrap_or(Err(KvError::Closed))
     }
 
+    /// Fails if the engine did, in the background.
+    pub(crate) async fn look_at_engine(self: &Arc<Self>) {
+        let look = self.elsewhere(|core| core.engine.check().inspect_err(|error| core.fail(error)));
+        // It is told to whoever waits for that.
+        look.await.ok();
+    }
+
     /// Refuses new transactions and completes when the queued ones are answered and no leader or reader
     /// holds the store open.
     pub(crate) async fn close(&self) {

@@ -214,6 +214,18 @@ impl Engine {
         self.db.persist(self.durability).map_err(|e| self.error(&e))
     }
 
+    /// Whether its threads have failed. It has no other way to ask; what it hands to the system meanwhile is of batches that
+    /// nobody was told of.
+    pub(crate) fn check(&self) -> Result<(), KvError> {
+        self.db.persist(PersistMode::Buffer).map_err(|e| self.error(&e))
+    }
+
+    /// Has what was written lately put into a table, in the background.
+    #[cfg(test)]
+    pub(crate) fn rotate(&self) {
+        self.data.rotate_memtable().unwrap();
+    }
+
     fn error(&self, error: &fjall::Error) -> KvError {
         engine_error(Path::new(KEYSPACE), error)
     }
@@ -306,7 +318,7 @@ fn engine_error(place: &Path, error: &fjall::Error) -> KvError {
         fjall::Error::Io(e) => io_error("using", place, e),
         fjall::Error::Locked => KvError::InUse { dir: place.to_owned() },
         fjall::Error::Poisoned => {
-            KvError::Io { what: "a sync, or the store's work in the background, failed earlier".into() }
+            KvError::Io { what: "a sync, or the store's work in the background, failed (the log says why)".into() }
         }
         fjall::Error::Storage(fjall::LsmError::Io(e)) => io_error("using", place, e),
         other => KvError::Corrupt { what: format!("{}: {other}", place.display()) },

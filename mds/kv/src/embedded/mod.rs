@@ -11,6 +11,7 @@ mod rows;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use sluice_env::Env;
@@ -51,6 +52,9 @@ impl Default for EmbeddedOptions {
     }
 }
 
+/// Between two looks whether the engine's own threads are at work: a commit that waits for them would never say that they are not.
+const LOOK: Duration = Duration::from_secs(2);
+
 /// Blocks of the LSM have so much before rows have more: merging and listing live on it.
 const FIRST_FOR_BLOCKS: u64 = 256 << 20;
 
@@ -86,7 +90,12 @@ impl Embedded {
 
     /// Completes when the store answers nothing more, with the reason.
     pub(crate) async fn failed(&self) -> KvError {
-        self.core.failed().await
+        loop {
+            if let Ok(error) = self.core.env.clock.timeout(LOOK, self.core.failed()).await {
+                return error;
+            }
+            self.core.look_at_engine().await;
+        }
     }
 
     /// Groups committed since the store was opened.
@@ -163,5 +172,28 @@ mod tests {
         }
         let least = default.clone().with_memory(320 << 20);
         assert_eq!((least.cache_bytes, least.row_bytes), (default.cache_bytes, default.row_bytes));
+    }
+
+    /// Nobody has to commit anything for that, and may be waiting for those threads.
+    #[tokio::test]
+    async fn a_store_whose_engine_stopped_in_the_background_has_failed() {
+        let dir = tempfile::tempdir().unwrap();
+        let env = Env::system();
+        let store = Embedded::open(env.clone(), dir.path(), &EmbeddedOptions::default()).unwrap();
+        let failed = |within| env.clock.timeout(Duration::from_secs(within), store.failed());
+        assert!(failed(5).await.is_err());
+        let mut look = vec![dir.path().to_owned()];
+        while let Some(folder) = look.pop() {
+            let inside = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+            look.extend(inside.filter(|path| path.is_dir()));
+            if folder.ends_with("tables") {
+                std::fs::remove_dir_all(&folder).unwrap();
+                look.retain(|path| !path.starts_with(&folder));
+            }
+        }
+        store.core.engine.rotate();
+        let why = failed(60).await.unwrap().to_string();
+        assert!(why.contains("in the background") && why.contains("the log says why"), "{why}");
+        assert!(store.core.check().is_err());
     }
 }
