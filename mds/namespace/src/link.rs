@@ -9,6 +9,7 @@ use crate::inode::{Inode, Kind, MAX_LINKS};
 use crate::keys::InodeKey;
 use crate::name::Name;
 use crate::pending::{DirectoryChange, Pending, settle_fields};
+use crate::quota::Charged;
 use crate::{Namespace, Request, dirent, fetch, join};
 
 /// What a link led to.
@@ -54,7 +55,12 @@ impl Namespace {
         }
         // It could be charged to one of the two only.
         if record.tree != parent.record.tree {
-            return Err(FsError::CrossDevice);
+            let before = Charged::of(&record);
+            record.tree = self.living_tree(txn, record.tree).await?;
+            if record.tree != parent.record.tree {
+                return Err(FsError::CrossDevice);
+            }
+            self.charge(txn, file, Some(before), Some(Charged::of(&record))).await?;
         }
         record.nlink += 1;
         record.ctime = request.now;

@@ -37,6 +37,11 @@ impl Moments {
         self.held.lock().by_id.retain(|_, (_, used)| now.since(*used) < IDLE_NANOS);
     }
 
+    /// Lets go of all of them; false: there was none.
+    pub(crate) fn end_all(&self) -> bool {
+        !std::mem::take(&mut self.held.lock().by_id).is_empty()
+    }
+
     fn find(&self, id: u64, now: Time) -> Option<Arc<Snapshot>> {
         let mut held = self.held.lock();
         let (snapshot, used) = held.by_id.get_mut(&id)?;
@@ -80,7 +85,7 @@ impl Admin {
             }
             id => {
                 let found = mds.reading.find(id, now);
-                (id, found.ok_or("the server was restarted, or nothing was asked for a minute: begin anew")?)
+                (id, found.ok_or("the server was restarted, its device is all but full, or nothing was asked for a minute: begin anew")?)
             }
         };
         let range = match args.after.as_ref() {

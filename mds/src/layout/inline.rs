@@ -41,7 +41,13 @@ const MOST_FOR_NAMES: u64 = 64 << 30;
 /// their own.
 pub(crate) async fn watch_room(mds: Arc<Mds>) {
     loop {
-        let room = mds.db.room().is_none_or(has_room);
+        let device = mds.db.room();
+        let room = device.is_none_or(has_room);
+        if device.is_some_and(is_at_its_end) && mds.reading.end_all() {
+            tracing::warn!(
+                "the metadata's device is all but full: a backup or check that was under way is ended, as it kept what changed since it began"
+            );
+        }
         if mds.room_for_data.swap(room, Ordering::Relaxed) != room {
             if room {
                 tracing::info!("there is room on the metadata's device again: small files are kept there");
@@ -56,7 +62,16 @@ pub(crate) async fn watch_room(mds: Arc<Mds>) {
 }
 
 fn has_room(device: Room) -> bool {
-    device.free >= (device.total / FOR_NAMES).min(MOST_FOR_NAMES)
+    device.free >= for_names(device)
+}
+
+/// Of what is for names three quarters are gone: whoever reads an older version of the store keeps all that was replaced since.
+fn is_at_its_end(device: Room) -> bool {
+    device.free < for_names(device) / 4
+}
+
+fn for_names(device: Room) -> u64 {
+    (device.total / FOR_NAMES).min(MOST_FOR_NAMES)
 }
 
 /// Whether a file that is inline may stay so with this size.

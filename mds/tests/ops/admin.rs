@@ -246,6 +246,18 @@ fn rows_are_those_of_the_moment_when_reading_began() {
     });
 }
 
+/// What changes meanwhile is kept for them.
+#[test]
+fn readers_end_before_the_device_is_full() {
+    simulate(1, async |world: World| {
+        let begun = rows(&world, 0, b"").await.unwrap();
+        world.db.set_faults(sluice_kv::Faults { scarce: true, ..sluice_kv::Faults::NONE });
+        world.sleep(std::time::Duration::from_secs(5)).await;
+        let why = rows(&world, begun.snapshot, b"").await.unwrap_err();
+        assert!(why.contains("all but full"), "{why}");
+    });
+}
+
 #[test]
 fn readers_are_few_and_one_that_died_is_forgotten() {
     simulate(1, async |world: World| {

@@ -140,6 +140,16 @@ impl Namespace {
         Ok(quota.and_then(|quota| quota.tree).is_some_and(|(_, state)| state == TreeState::Emptying))
     }
 
+    /// What a file says of a tree that was taken apart is of names that it had there: the walk found only those that were left.
+    pub(crate) async fn living_tree(
+        &self,
+        txn: &Transaction,
+        tree: Option<FileId>,
+    ) -> Result<Option<FileId>, FsError> {
+        let Some(root) = tree else { return Ok(None) };
+        Ok(self.quota(txn, Subject::Tree(root)).await?.and(tree))
+    }
+
     /// The tree that a directory is in, or will be in when the walk arrives.
     pub async fn tree_above(
         &self,

@@ -213,6 +213,25 @@ async fn a_tree_is_walked_while_it_is_in_use() {
     w.clean().await;
 }
 
+/// It had a name there, which was gone when the tree was taken apart.
+#[tokio::test(start_paused = true)]
+async fn a_file_that_a_tree_left_behind_can_be_linked() {
+    let w = World::new().await;
+    let top = w.mkdir(ROOT, "top").await;
+    let file = w.file_of(top, "inside", 10, &Credential::ROOT).await;
+    w.link(file, ROOT, "outside").await.unwrap();
+    w.set_tree(top).await.unwrap();
+    w.walk_all(top).await;
+    w.remove(top, "inside").await.unwrap();
+    refused!(w.link(file, ROOT, "again").await, FsError::CrossDevice);
+    w.remove_tree(top).await.unwrap();
+    w.walk_all(top).await;
+    w.link(file, ROOT, "again").await.unwrap();
+    w.link(file, top, "inside").await.unwrap();
+    assert_eq!(w.usage(Subject::Tree(top.fileid)).await, (0, 0));
+    w.clean().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn trees_do_not_nest_and_go_with_their_directory() {
     let w = World::new().await;
