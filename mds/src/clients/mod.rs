@@ -5,8 +5,10 @@
 
 pub(crate) mod effects;
 pub(crate) mod records;
+pub(crate) mod strangers;
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -47,6 +49,8 @@ pub(crate) struct SessionEntry {
     // Constant.
     pub(crate) id: SessionId,
     pub(crate) shared: Arc<ClientShared>,
+    /// The host that made it, if that is known: after a restart only of hosts that no export lets in.
+    pub(super) made_from: Option<IpAddr>,
     /// The client understands striped layouts.
     pub(crate) stripes: bool,
     /// The client asks for the layout of a file when it opens it for writing.
@@ -131,9 +135,10 @@ impl ClientTable {
             table: Mutex::new(table),
         };
         for session in sessions {
-            let stripes =
-                all.lock().info(now, session.client().id()).is_some_and(|info| info.supports_stripes());
-            all.insert(session, stripes);
+            let info = all.lock().info(now, session.client().id());
+            let stripes = info.as_ref().is_some_and(ClientInfo::supports_stripes);
+            let made_from = info.and_then(|info| strangers::host_of(&info.owner));
+            all.insert(session, made_from, stripes);
         }
         Ok(all)
     }
@@ -147,10 +152,16 @@ impl ClientTable {
     }
 
     /// Puts a session into the map, from where SEQUENCE finds it.
-    pub(crate) fn insert(&self, session: Session, stripes: bool) -> Arc<SessionEntry> {
+    pub(crate) fn insert(
+        &self,
+        session: Session,
+        made_from: Option<IpAddr>,
+        stripes: bool,
+    ) -> Arc<SessionEntry> {
         let entry = Arc::new(SessionEntry {
             id: session.id(),
             shared: Arc::clone(session.client()),
+            made_from: made_from.map(|host| host.to_canonical()),
             stripes,
             wants_layouts: AtomicBool::new(false),
             asks_layouts: AtomicBool::new(false),

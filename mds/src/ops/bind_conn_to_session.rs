@@ -15,6 +15,10 @@ pub(crate) fn bind_conn_to_session(
 ) -> OpResult<BIND_CONN_TO_SESSION4res> {
     let entry =
         cx.server.clients.session(SessionId(args.bctsa_sessid.0)).ok_or(nfsstat4::NFS4ERR_BADSESSION)?;
+    let connection = ConnectionId(cx.connection.id());
+    if !entry.lock().is_bound(connection) && !cx.may_bind(&entry) {
+        return Err(nfsstat4::NFS4ERR_BADSESSION.into());
+    }
     let direction = match args.bctsa_dir {
         channel_dir_from_client4::CDFC4_FORE => BindDirection::Fore,
         channel_dir_from_client4::CDFC4_BACK => BindDirection::Back,
@@ -22,7 +26,6 @@ pub(crate) fn bind_conn_to_session(
         channel_dir_from_client4::CDFC4_BACK_OR_BOTH => BindDirection::BackOrBoth,
         _ => return Err(nfsstat4::NFS4ERR_INVAL.into()),
     };
-    let connection = ConnectionId(cx.connection.id());
     let (known, bound) = {
         let mut session = entry.lock();
         (session.is_bound(connection), session.bind(connection, direction)?)

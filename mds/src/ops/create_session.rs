@@ -9,7 +9,7 @@ use sluice_state::client::{CreateSession, CreateSessionReply, CreateStep, Error}
 use sluice_state::session::{CbSecurity, ChannelAttrs};
 use sluice_xdr::nfs4::{
     CREATE_SESSION4args, CREATE_SESSION4res, CREATE_SESSION4resok, callback_sec_parms4, channel_attrs4,
-    sessionid4,
+    nfsstat4, sessionid4,
 };
 
 use crate::callback;
@@ -29,6 +29,10 @@ pub(crate) async fn create_session(
         security: args.csa_sec_parms.iter().map(security).collect(),
         principal: cx.principal(),
     };
+    // As if there were none: who may not use it learns nothing of it, nor what CREATE_SESSION was answered last.
+    if !cx.may_name(request.client) {
+        return Err(nfsstat4::NFS4ERR_STALE_CLIENTID.into());
+    }
     let mds = &cx.server;
     let connection = ConnectionId(cx.connection.id());
     let random = u32::from_be_bytes(mds.env.random.array());
@@ -67,7 +71,7 @@ pub(crate) async fn create_session(
             "a client began a session"
         );
     }
-    let entry = mds.clients.insert(created.session, stripes);
+    let entry = mds.clients.insert(created.session, Some(cx.from), stripes);
     mds.watch_connection(&cx.connection, &entry);
     mds.spawn(callback::probe(Arc::clone(mds), entry));
     mds.apply_volatile(created.effects);

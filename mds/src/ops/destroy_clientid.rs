@@ -10,6 +10,9 @@ pub(crate) async fn destroy_clientid(
     args: DESTROY_CLIENTID4args,
 ) -> OpResult<DESTROY_CLIENTID4res> {
     let client = ClientId(args.dca_clientid);
+    if !cx.may_name(client) {
+        return Err(nfsstat4::NFS4ERR_STALE_CLIENTID.into());
+    }
     let mds = &cx.server;
     let has_state = mds.files.index().has_state(client);
     let effects = mds.clients.lock().destroy_clientid(client, has_state)?;

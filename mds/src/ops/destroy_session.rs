@@ -12,13 +12,17 @@ pub(crate) async fn destroy_session(
     let id = SessionId(args.dsa_sessionid.0);
     let mds = &cx.server;
     let entry = mds.clients.session(id).ok_or(nfsstat4::NFS4ERR_BADSESSION)?;
+    let connection = ConnectionId(cx.connection.id());
+    if !entry.lock().is_bound(connection) && !cx.may_bind(&entry) {
+        return Err(nfsstat4::NFS4ERR_BADSESSION.into());
+    }
     let own = cx.session.as_ref().filter(|session| session.id == id);
     // §18.37.3: in a COMPOUND of the same session it must come last.
     if own.is_some() && cx.index + 1 != cx.count {
         return Err(nfsstat4::NFS4ERR_NOT_ONLY_OP.into());
     }
     let own_slot = own.map(|session| session.slot);
-    entry.lock().destroy(ConnectionId(cx.connection.id()), own_slot)?;
+    entry.lock().destroy(connection, own_slot)?;
     let effects = mds.clients.lock().destroy_session(id)?;
     mds.apply_client(effects).await?;
     Ok(DESTROY_SESSION4res { dsr_status: nfsstat4::NFS4_OK })

@@ -8,12 +8,13 @@ use sluice_xdr::nfs4::{
     state_protect4_a, state_protect4_r, verifier4,
 };
 
+use crate::clients::strangers;
 use crate::compound::{Context, OpResult};
 
 pub(crate) async fn exchange_id(cx: &mut Context, args: EXCHANGE_ID4args) -> OpResult<EXCHANGE_ID4res> {
     let verifier4(verifier) = args.eia_clientowner.co_verifier;
     let request = ExchangeId {
-        owner: owner(cx, &args.eia_clientowner.co_ownerid),
+        owner: strangers::owner(cx, &args.eia_clientowner.co_ownerid),
         verifier: Verifier(verifier),
         principal: cx.principal(),
         flags: args.eia_flags,
@@ -49,18 +50,6 @@ pub(crate) async fn exchange_id(cx: &mut Context, args: EXCHANGE_ID4args) -> OpR
             nii_date: nfstime4::default(),
         }],
     }))
-}
-
-/// As whom a client is known. A copy: what arrived refers to the receive buffer, and the record outlives it. Whoever no export
-/// lets in is a client of his own, whatever he calls himself: else he could end any other whose name he guesses (§18.35.4,
-/// a client that was restarted).
-fn owner(cx: &Context, name: &[u8]) -> Bytes {
-    if cx.exports.lets_in(cx.from) {
-        return Bytes::copy_from_slice(name);
-    }
-    let mut own = format!("{} without an export: ", cx.from).into_bytes();
-    own.extend_from_slice(name);
-    own.into()
 }
 
 /// The same for every address of this file system's metadata server, and for no other.

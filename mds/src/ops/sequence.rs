@@ -69,6 +69,11 @@ pub(crate) fn begin(cx: &mut Context, args: &SEQUENCE4args, count: u32, sizes: S
     };
     let connection = ConnectionId(cx.connection.id());
     let mut session = entry.lock();
+    let known = session.is_bound(connection);
+    // Asked of each connection once: from then on it is bound.
+    if !known && !cx.may_bind(&entry) {
+        return Begun::Fail(nfsstat4::NFS4ERR_BADSESSION);
+    }
     let limit = ReplyLimit {
         response: usize::try_from(session.fore().max_response).unwrap_or(usize::MAX),
         cached: args
@@ -82,7 +87,6 @@ pub(crate) fn begin(cx: &mut Context, args: &SEQUENCE4args, count: u32, sizes: S
     if limit.cached.is_some_and(|most| sizes.least_reply > most) {
         return Begun::Fail(nfsstat4::NFS4ERR_REP_TOO_BIG_TO_CACHE);
     }
-    let known = session.is_bound(connection);
     let step = session.sequence(cx.server.now(), connection, &wanted);
     let persistent = session.is_persistent();
     let resume = matches!(step, Ok(Sequenced::Resume(_)));

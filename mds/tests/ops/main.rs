@@ -54,5 +54,6 @@ mod remove;
 mod sequence;
 mod set_id;
 mod statfs;
+mod strangers;
 mod why;
 mod xattrs;
