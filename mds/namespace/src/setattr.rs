@@ -93,6 +93,24 @@ impl Namespace {
         Ok(Pending::new(SizeCommitted::of(inode, added), self.base()))
     }
 
+    /// Whether the caller may set this, as the inode was read; `size`: a size, too, and whether the caller holds the file open
+    /// for writing. The transaction judges again: this is for what is to be done before it, for nobody who may not.
+    ///
+    /// # Errors
+    /// As of [`Self::setattr`] and [`Self::truncate`].
+    pub fn may_set(
+        inode: &Inode,
+        size: Option<bool>,
+        set: &SetAttr,
+        request: &Request<'_>,
+    ) -> Result<(), FsError> {
+        let before = inode.record.owned();
+        if size == Some(false) {
+            before.require(request.who, Want::WRITE)?;
+        }
+        if set.is_empty() { Ok(()) } else { apply(&mut inode.clone(), &before, set, request) }
+    }
+
     /// Changes what has nothing to do with the data, judged by what was there before.
     pub(crate) async fn change(
         &self,
@@ -105,14 +123,10 @@ impl Namespace {
             return Ok(());
         }
         let before = inode.record.owned();
-        chown(&mut inode.record, &before, set, request.who)?;
-        chmod(&mut inode.record, &before, set, request.who)?;
-        set_acl(&mut inode.record, &before, set, request.who)?;
-        set_times(inode, &before, set, request)?;
+        apply(inode, &before, set, request)?;
         if set.mtime.is_some() {
             directory::forget_touched(txn, inode);
         }
-        set_policy(&mut inode.record, &before, set, request.who)?;
         if set.policy.is_some_and(|policy| policy.inline > 0) {
             self.allow_inline(txn).await?;
         }
@@ -121,6 +135,14 @@ impl Namespace {
         }
         Ok(())
     }
+}
+
+fn apply(inode: &mut Inode, before: &Owned, set: &SetAttr, request: &Request<'_>) -> Result<(), FsError> {
+    chown(&mut inode.record, before, set, request.who)?;
+    chmod(&mut inode.record, before, set, request.who)?;
+    set_acl(&mut inode.record, before, set, request.who)?;
+    set_times(inode, before, set, request)?;
+    set_policy(&mut inode.record, before, set, request.who)
 }
 
 /// RFC 9754 §5: the time of the change of attributes goes with that of modification, and never back; reading does

@@ -61,13 +61,19 @@ async fn set_rest(
     let key = cx.current()?.inode;
     let client = cx.client()?;
     let sets_id = gives_set_id(&wanted.set) && cx.inode().await?.kind() == Kind::File;
-    let mds = &cx.server;
-    let entry = mds.file(&key).await?;
+    let entry = cx.server.file(&key).await?;
     let ordinary = special(stateid).ok().flatten().is_none();
     let writable_open = ordinary
-        && mds.step(&entry, Some(client), |file, ctx| {
+        && cx.server.step(&entry, Some(client), |file, ctx| {
             (file.check_io(ctx, client, stateid, true).is_ok(), Vec::new())
         });
+    if sets_id || entry.peek(|file| !file.delegated_to().is_empty()) {
+        // Nobody gives back what he holds for a change that is refused.
+        let inode = cx.inode().await?;
+        let set = SetAttr { writable_open, ..wanted.set.clone() };
+        Namespace::may_set(&inode, None, &set, &cx.request(sluice_namespace::DirectoryUpdate::Exact))?;
+    }
+    let mds = &cx.server;
     let intent = if sets_id {
         // Whoever holds a layout writes without being seen, and a write would take the bits away: see LAYOUTGET.
         Intent::SetSize { client, replace: true }
@@ -153,13 +159,17 @@ pub(super) async fn set_size(
         }
         mds.step(&entry, Some(client), |file, ctx| (file.check_io(ctx, client, stateid, true), Vec::new()))?;
     }
+    let rest = SetAttr { writable_open, ..rest.clone() };
+    // Nobody gives back what he holds, and no file gets data files, for a change that is refused.
+    let request = cx.request(sluice_namespace::DirectoryUpdate::Exact);
+    Namespace::may_set(&inode, Some(writable_open), &rest, &request)?;
     if inode.inline().is_some_and(|inline| !inline.holds(size)) {
         inline::promote(mds, inode.key).await?;
         inode = settle::inode(mds, inode.key).await?;
     }
     let swap = size == 0 && wants_fresh(mds, &entry, &inode).await;
     // Whoever holds a layout writes without being seen, and a write would take set-id bits away: see LAYOUTGET.
-    let replace = swap || gives_set_id(rest);
+    let replace = swap || gives_set_id(&rest);
     let intent = Intent::SetSize { client, replace };
     let mut held = match settle::prepare(mds, &entry, &intent).await {
         // Where it ended matters no more, nor who knows.
@@ -174,14 +184,13 @@ pub(super) async fn set_size(
     if !swap && size < inode.size() && inode.layout().is_some_and(|layout| dsctl::has_hopeless(mds, layout)) {
         return Err(nfsstat4::NFS4ERR_IO.into());
     }
-    let _room = (room(cx, &inode, size).await?, room_to_give(cx, inode.key, rest, size).await?);
+    let _room = (room(cx, &inode, size).await?, room_to_give(cx, inode.key, &rest, size).await?);
     let fresh = match (swap, inode.layout()) {
         (true, Some(old)) => crate::layout::fresh(mds, old).await.ok(),
         _ => None,
     };
     let (fresh, placing) = fresh.map(|placed| (placed.layout, placed.placing)).unzip();
     let set = SetSize { size, fresh, writable_open };
-    let rest = SetAttr { writable_open, ..rest.clone() };
     held.cut();
     let cut = truncate(cx, &inode, &set, &rest, result).await;
     drop(placing);

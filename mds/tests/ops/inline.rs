@@ -429,3 +429,18 @@ fn what_loses_its_name_in_grace_is_read_by_who_reclaims_it() {
         assert_eq!(after, nfsstat4::NFS4ERR_STALE);
     });
 }
+
+#[test]
+fn for_who_may_not_write_it_a_file_gets_no_data_files() {
+    inline(23, async |world: World| {
+        let client = world.client("a").await;
+        let (fh, open) = client.open("f", BOTH, 0).await;
+        client.ok(vec![putfh(&fh), setattr(open, &mode(0o744))]).await;
+        let raw = world.connect("b").await.with_user(7, 7, &[]);
+        let user = raw.session(b"b", [1; 8], 1).await;
+        user.ok(vec![reclaim_complete(false)]).await;
+        let larger = setattr(stateid4::default(), &size(u64::from(LIMIT) + 1));
+        assert_eq!(user.status(vec![putfh(&fh), larger]).await, nfsstat4::NFS4ERR_ACCESS);
+        assert!(!threshold(&client, "f").await.is_empty());
+    });
+}

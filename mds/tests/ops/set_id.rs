@@ -128,3 +128,31 @@ fn sets_them_while_there_is_a_writer(seed: u64, how: Attributes) {
         assert_eq!(user.callbacks().count(), 1);
     });
 }
+
+/// Nobody loses what he holds to a request that is refused.
+#[test]
+fn who_may_not_set_something_calls_nothing_back() {
+    simulate(5, async |world: World| {
+        let root = world.client("root").await;
+        let (fh, open) = root.open("f", BOTH, 0).await;
+        root.ok(vec![putfh(&fh), setattr(stateid4::default(), &mode(0o755))]).await;
+        layout(&root, &fh, open, RW).await;
+        let user = owner(&world, b"user").await;
+        let both = Attributes { size: Some(0), ..mode(0o4755) };
+        for (how, refused) in [
+            (mode(0o4755), nfsstat4::NFS4ERR_PERM),
+            (size(0), nfsstat4::NFS4ERR_ACCESS),
+            (size(70_000), nfsstat4::NFS4ERR_ACCESS),
+            (both, nfsstat4::NFS4ERR_ACCESS),
+        ] {
+            assert_eq!(user.status(vec![putfh(&fh), setattr(stateid4::default(), &how)]).await, refused);
+        }
+        root.ok(vec![putfh(&fh), setattr(stateid4::default(), &mode(0o757))]).await;
+        let both = Attributes { size: Some(0), ..mode(0o4755) };
+        let refused = user.status(vec![putfh(&fh), setattr(stateid4::default(), &both)]).await;
+        assert_eq!(refused, nfsstat4::NFS4ERR_PERM, "may write and not set bits");
+        world.sleep(std::time::Duration::from_secs(1)).await;
+        assert_eq!(root.callbacks().count(), 0);
+        assert_eq!(bits(&root).await, 0o757);
+    });
+}
