@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use sluice_xdr::control::{ADMIN_EVICT, ADMIN_EVICT_args, ADMIN_EVICT_res, ADMIN_STATUS, ADMIN_STATUS_res};
 use sluice_xdr::nfs3::nfsstat3;
 use sluice_xdr::nfs4::{OPEN4_SHARE_ACCESS_BOTH, RECLAIM_COMPLETE4args, nfs_argop4, nfsstat4};
 
@@ -299,4 +300,27 @@ fn what_one_data_server_cannot_remove_yet_is_removed_once_at_the_others() {
             assert_eq!(world.garbage().await, 0);
         },
     );
+}
+
+/// What it gave back was good for as long as its epoch.
+#[test]
+fn an_evicted_client_writes_no_more_under_what_it_gave_back() {
+    simulate(29, async |world| {
+        let evicted = Client::mount(world, "evicted", NEW).await;
+        let (file, layout) = evicted.open_with_layout("f").await;
+        evicted.write(&layout, 0, &pattern(0, 3000)).await.unwrap();
+        evicted.layout_commit(&file, layout.stateid, Some(2999)).await.unwrap();
+        assert_eq!(evicted.layout_return(&file, layout.stateid).await, nfsstat4::NFS4_OK);
+        evicted.write(&layout, 0, b"late").await.expect("until then it is trusted");
+        let ADMIN_STATUS_res::CTL_OK(status) = world.admin(ADMIN_STATUS, &()).await else { panic!() };
+        let evict = ADMIN_EVICT_args { client: status.clients[0].client };
+        let done: ADMIN_EVICT_res = world.admin(ADMIN_EVICT, &evict).await;
+        assert!(matches!(done, ADMIN_EVICT_res::CTL_OK(_)), "{done:?}");
+        world.sleep(Duration::from_secs(1)).await;
+        assert_eq!(evicted.write(&layout, 0, b"late").await, Err(nfsstat3::NFS3ERR_ACCES));
+        // As another client it begins anew.
+        let anew = Client::mount(world, "evicted", NEW).await;
+        let (_, layout) = anew.open_with_layout("f").await;
+        anew.write(&layout, 0, &pattern(0, 3000)).await.unwrap();
+    });
 }

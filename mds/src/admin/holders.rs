@@ -12,6 +12,7 @@ use sluice_state::{ClientId, StateId, Time};
 use sluice_xdr::control::*;
 
 use super::{Admin, cut};
+use crate::dsctl::lockout;
 use crate::files::{FileEntry, file_id};
 
 impl Admin {
@@ -46,27 +47,36 @@ impl Admin {
         ADMIN_RECALL_res::CTL_OK(u32::try_from(asked).unwrap_or(u32::MAX))
     }
 
-    /// Ends a client, whatever its lease: its opens, locks and layouts are gone, and it is fenced off.
+    /// Ends a client, whatever its lease: its opens, locks and layouts are gone, and it is fenced off what it holds and what it
+    /// gave back.
     pub(super) async fn evict(&self, args: ADMIN_EVICT_args, from: SocketAddr) -> ADMIN_EVICT_res {
         let client = ClientId(args.client);
         let files = self.mds.files.index().files_of(client).len();
         let step = self.mds.clients.lock().evict(client);
         let refuse = |status, why: &str| ADMIN_EVICT_res::Default(status, why.to_owned().into());
         match step {
-            Ok(effects) => match self.mds.apply_client(effects).await {
-                Ok(()) => {
-                    tracing::info!(%from, ?client, files, "an administrator evicted a client");
-                    ADMIN_EVICT_res::CTL_OK(u32::try_from(files).unwrap_or(u32::MAX))
+            Ok(effects) => {
+                let ends = self.mds.apply_client(effects);
+                let (fenced, ended) = tokio::join!(lockout::evicted(&self.mds, client), ends);
+                match fenced.and(ended) {
+                    Ok(()) => {
+                        tracing::info!(%from, ?client, files, "an administrator evicted a client");
+                        ADMIN_EVICT_res::CTL_OK(u32::try_from(files).unwrap_or(u32::MAX))
+                    }
+                    Err(error) => refuse(
+                        ctl_status::CTL_ERR_AGAIN,
+                        &format!("it is gone as soon as the metadata store answers: {error}"),
+                    ),
                 }
-                Err(error) => refuse(
+            }
+            Err(Error::Delay) => {
+                // What its last requests are granted yet is fenced with the rest of its state; an error is tried again.
+                _ = lockout::evicted(&self.mds, client).await;
+                refuse(
                     ctl_status::CTL_ERR_AGAIN,
-                    &format!("it is gone as soon as the metadata store answers: {error}"),
-                ),
-            },
-            Err(Error::Delay) => refuse(
-                ctl_status::CTL_ERR_AGAIN,
-                "requests of it are being served: it is gone as soon as they are done",
-            ),
+                    "requests of it are being served: it is gone as soon as they are done",
+                )
+            }
             Err(_) => refuse(ctl_status::CTL_ERR_NOENT, "there is no such client"),
         }
     }

@@ -3,8 +3,9 @@
 //!
 //! * with every start: handles of an earlier incarnation can be told from ours, and are over before grace is;
 //! * when a holder that was fenced off a file asks for it again: the newer handle passes the fence;
+//! * when an export narrows: older handles of whom it let in can be told from those that they may have;
 //! * when a data server was restarted: a handle from before it may have lost what it does not find;
-//! * when data servers have many rows to keep: once all layouts of older epochs are back, those are retired, and
+//! * when data servers have many rows to keep, or many clients are locked out of an export: once all layouts of older epochs are back, those are retired, and
 //!   the rows with them;
 //! * when a data server has retired later ones, since the metadata are older than what it remembers;
 //! * when the key that seals capabilities is replaced (docs/adr/0024): likewise, and the old key goes with its epochs.
@@ -46,6 +47,8 @@ const BATCH: usize = 256;
 pub(crate) struct Turns {
     /// Holders fenced off a file since the last turn: a handle of this epoch is refused.
     fenced: Mutex<BTreeSet<(u32, DataFileId)>>,
+    /// Holders fenced off all files since then.
+    fenced_off: Mutex<BTreeSet<u32>>,
     /// Fences and tombstones that data servers were told since the last retirement.
     rows: AtomicU64,
     /// A data server has no room for more of them.
@@ -54,6 +57,8 @@ pub(crate) struct Turns {
     ending: Notify,
     /// Handles of earlier incarnations are refused everywhere: it may.
     predecessors_over: AtomicBool,
+    /// Handles are out that are to be good no longer, whoever has them.
+    unwanted: AtomicBool,
     /// One turn at a time: when the last was.
     last: tokio::sync::Mutex<Option<Time>>,
     /// One change at a time, so that the one in force is the newest. Taken after `last`.
@@ -64,6 +69,16 @@ impl Turns {
     /// Handles of this holder on this file, of the current epoch and older ones, are about to be refused.
     pub(crate) fn fenced(&self, client: ClientId, file: DataFileId) {
         self.fenced.lock().insert((holder(client), file));
+    }
+
+    /// Handles of this holder, of the current epoch and older ones, are about to be refused.
+    pub(super) fn fenced_off(&self, client: ClientId) {
+        self.fenced_off.lock().insert(holder(client));
+    }
+
+    /// Older epochs are to be retired as soon as their layouts are back.
+    pub(super) fn want_retirement(&self) {
+        self.unwanted.store(true, Ordering::Relaxed);
     }
 
     /// Data servers keep so many rows more.
@@ -84,6 +99,7 @@ impl Turns {
 
     fn refuses(&self, client: ClientId, file: DataFileId) -> bool {
         self.fenced.lock().contains(&(holder(client), file))
+            || self.fenced_off.lock().contains(&holder(client))
     }
 }
 
@@ -107,13 +123,37 @@ pub(crate) async fn let_in(mds: &Arc<Mds>, client: ClientId, file: DataFileId) -
         registry.turns.full();
         return Err(nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE);
     }
-    if let Some(before) = *last {
-        let since = Duration::from_nanos(mds.now().since(before));
-        mds.env.clock.sleep(LEAST.saturating_sub(since)).await;
-    }
+    pace(mds, *last).await;
     turn(mds, false).await.map_err(|error| crate::error::fs_status(&error))?;
     *last = Some(mds.now());
     Ok(())
+}
+
+/// Handles that are made from now on can be told from older ones: the latest epoch of those. `None` when too many epochs are
+/// alive: all older ones are about to be retired.
+///
+/// # Errors
+/// What the store says.
+pub(super) async fn set_apart(mds: &Arc<Mds>) -> Result<Option<u32>, FsError> {
+    let turns = &mds.data_servers.turns;
+    let mut last = turns.last.lock().await;
+    let epochs = mds.data_servers.epochs();
+    if epochs.current.wrapping_sub(epochs.oldest) >= MOST {
+        turns.want_retirement();
+        return Ok(None);
+    }
+    pace(mds, *last).await;
+    let current = turn(mds, false).await?;
+    *last = Some(mds.now());
+    Ok(Some(current - 1))
+}
+
+/// Many who ask at once are let in by one turn.
+async fn pace(mds: &Mds, last: Option<Time>) {
+    if let Some(before) = last {
+        let since = Duration::from_nanos(mds.now().since(before));
+        mds.env.clock.sleep(LEAST.saturating_sub(since)).await;
+    }
 }
 
 /// A data server begins anew. A handle that is made from now on for what was written there says that it must exist; an
@@ -182,10 +222,13 @@ async fn turn(mds: &Arc<Mds>, with_key: bool) -> Result<u32, FsError> {
 /// A later epoch begins.
 async fn begin(mds: &Arc<Mds>, later: impl Fn(&mut CapabilityEpochs) + Send + Sync) -> Result<u32, FsError> {
     // Whoever is fenced from now on may be fenced in the new epoch as well as in the old one: it stays noted.
-    let fenced = std::mem::take(&mut *mds.data_servers.turns.fenced.lock());
+    let turns = &mds.data_servers.turns;
+    let fenced = std::mem::take(&mut *turns.fenced.lock());
+    let fenced_off = std::mem::take(&mut *turns.fenced_off.lock());
     let turned = change(mds, later).await;
     if turned.is_err() {
-        mds.data_servers.turns.fenced.lock().extend(fenced);
+        turns.fenced.lock().extend(fenced);
+        turns.fenced_off.lock().extend(fenced_off);
     }
     Ok(turned?.current)
 }
@@ -235,13 +278,14 @@ pub(crate) async fn run(mds: Arc<Mds>) {
         tell_all(&mds).await;
         mds.env.clock.sleep(LOOK).await;
         let many = turns.rows.load(Ordering::Relaxed) >= mds.config.capability_rows;
-        let full = turns.full.load(Ordering::Relaxed) && mds.now() >= not_before;
+        let asked = turns.full.load(Ordering::Relaxed) || turns.unwanted.load(Ordering::Relaxed);
+        let asked = asked && mds.now() >= not_before;
         // Perhaps one that an earlier incarnation announced.
         let announced = mds.data_servers.epochs().announced().is_some();
         let new_key = announced && all_know(&mds).await;
         // The store refused to end a rotation: there are layouts under the key before.
         let unfinished = mds.data_servers.epochs().opening().count() > 1;
-        if many || full || new_key || unfinished {
+        if many || asked || new_key || unfinished {
             if let Err(error) = renew(&mds, new_key).await {
                 tracing::warn!(%error, "cannot retire old capabilities; trying again");
             }
@@ -355,8 +399,12 @@ async fn renew(mds: &Arc<Mds>, new_key: bool) -> Result<(), FsError> {
         let mut last = turns.last.lock().await;
         let rows = turns.rows.swap(0, Ordering::Relaxed);
         turns.full.store(false, Ordering::Relaxed);
+        let unwanted = turns.unwanted.swap(false, Ordering::Relaxed);
         let turned = turn(mds, new_key).await;
-        let current = turned.inspect_err(|_| turns.kept(usize::try_from(rows).unwrap_or(0)))?;
+        let current = turned.inspect_err(|_| {
+            turns.kept(usize::try_from(rows).unwrap_or(0));
+            turns.unwanted.fetch_or(unwanted, Ordering::Relaxed);
+        })?;
         *last = Some(mds.now());
         (current, rows)
     };
@@ -367,21 +415,41 @@ async fn renew(mds: &Arc<Mds>, new_key: bool) -> Result<(), FsError> {
     // LAYOUTGETs that are under way may have made their handles in the epoch before.
     mds.env.clock.sleep(LEAST).await;
     for files in mds.files.all().chunks(BATCH) {
-        let old: Vec<_> = files.iter().flat_map(|entry| recall(mds, entry)).collect();
-        while old.iter().any(|(entry, client, stateid)| still_held(entry, *client, stateid)) {
-            // Who does not return it loses it: the wait ends with the recall's.
-            mds.env.clock.sleep(LOOK).await;
-        }
+        let old: Vec<_> = files.iter().flat_map(|entry| recall(mds, entry, LayoutFilter::All)).collect();
+        come_back(mds, &old).await;
     }
     retire(mds, current).await
 }
 
+/// The layouts that clients have come back, or are taken from them: all at once, which takes as long as one recall.
+pub(super) async fn give_back(mds: &Arc<Mds>, clients: &[ClientId]) {
+    // As above.
+    mds.env.clock.sleep(LEAST).await;
+    let mut old = Vec::new();
+    for client in clients {
+        let files = mds.files.index().files_of(*client);
+        let entries = files.into_iter().filter_map(|file| mds.files.get(file));
+        old.extend(entries.flat_map(|entry| recall(mds, &entry, LayoutFilter::Client(*client))));
+    }
+    come_back(mds, &old).await;
+}
+
+/// Who does not return it loses it: the wait ends with the recall's.
+async fn come_back(mds: &Mds, layouts: &[HeldLayout]) {
+    while layouts.iter().any(|(entry, client, stateid)| still_held(entry, *client, stateid)) {
+        mds.env.clock.sleep(LOOK).await;
+    }
+}
+
 type HeldLayout = (Arc<FileEntry>, ClientId, StateId);
 
-fn recall(mds: &Arc<Mds>, entry: &Arc<FileEntry>) -> Vec<HeldLayout> {
-    let held = entry.peek(sluice_state::file::File::held_layouts);
+fn recall(mds: &Arc<Mds>, entry: &Arc<FileEntry>, those: LayoutFilter) -> Vec<HeldLayout> {
+    let mut held = entry.peek(sluice_state::file::File::held_layouts);
+    if let LayoutFilter::Client(only) = those {
+        held.retain(|(client, _)| *client == only);
+    }
     if !held.is_empty() {
-        mds.step(entry, None, |file, ctx| ((), file.recall_layouts(ctx, LayoutFilter::All, false)));
+        mds.step(entry, None, |file, ctx| ((), file.recall_layouts(ctx, those, false)));
     }
     held.into_iter().map(|(client, stateid)| (Arc::clone(entry), client, stateid)).collect()
 }

@@ -1,6 +1,6 @@
 //! Fencing by holder: durable here first, then at every data server that holds the file. docs/DESIGN §6.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ pub(crate) async fn fence_holder_on_file(
         }
     };
     for row in pending {
-        enforce(&mds, row, own).await;
+        enforce(&mds, &[row], own).await;
     }
     mds.step(&entry, Some(client), |file, ctx| ((), file.fence_done(ctx, fence)));
 }
@@ -85,16 +85,18 @@ fn stores_of(mds: &Mds, layout: &Layout) -> BTreeSet<StoreId> {
 /// Fences that nobody waits for are told to data servers that are there, in the background; others hear of them when they
 /// register.
 pub(crate) fn tell(mds: &Arc<Mds>, rows: Vec<PendingFence>) {
-    for row in rows {
+    let mut by_store: BTreeMap<StoreId, Vec<PendingFence>> = BTreeMap::new();
+    rows.into_iter().for_each(|row| by_store.entry(row.store).or_default().push(row));
+    for rows in by_store.into_values() {
         let inner = Arc::clone(mds);
-        mds.spawn(async move { enforce(&inner, row, true).await });
+        mds.spawn(async move { enforce(&inner, &rows, true).await });
     }
 }
 
 /// The same, before anything else happens: returns when they hold, or their data servers must have stopped serving anybody.
 pub(crate) async fn tell_first(mds: &Arc<Mds>, rows: Vec<PendingFence>) {
     for row in rows {
-        enforce(mds, row, false).await;
+        enforce(mds, &[row], false).await;
     }
 }
 
@@ -113,19 +115,21 @@ where
     done.map(|(value, _)| value)
 }
 
-/// Returns when the store refuses the holder, or must have stopped serving anybody; with `own` also when it is lost.
-async fn enforce(mds: &Arc<Mds>, row: PendingFence, own: bool) {
+/// Returns when the store, which all of them are of, refuses the holders, or must have stopped serving anybody; with `own` also
+/// when it is lost.
+async fn enforce(mds: &Arc<Mds>, rows: &[PendingFence], own: bool) {
+    let Some(id) = rows.first().map(|row| row.store) else { return };
     loop {
-        let Some(store) = mds.data_servers.get(row.store).filter(|store| !store.is_removed()) else { return };
-        match orders::fence(mds, &store, &[row]).await {
+        let Some(store) = mds.data_servers.get(id).filter(|store| !store.is_removed()) else { return };
+        match orders::fence(mds, &store, rows).await {
             Fenced::Durably => {
-                if let Err(error) = forget_fences(mds, &[row]).await {
+                if let Err(error) = forget_fences(mds, rows).await {
                     // The row stays and is told again: harmless.
                     tracing::warn!(%error, "cannot drop the row of a fence that holds");
                 }
                 return;
             }
-            Fenced::InMemory => return mds.spawn(write_down(Arc::clone(mds), vec![row])),
+            Fenced::InMemory => return mds.spawn(write_down(Arc::clone(mds), rows.to_vec())),
             Fenced::No => {}
         }
         // No one is sent to one that is lost before it has registered, and been told with that.

@@ -7,6 +7,7 @@
 //! | `clone` | data files that share what others hold |
 //! | `control` | SLUICE_CONTROL: what data servers call |
 //! | `damage` | what data servers hold and nobody is to see |
+//! | `lockout` | fences of clients that may use nothing any more |
 //! | `orders` | SLUICE_DATA_SERVER: what they are asked |
 //! | `epochs` | capability epochs: when they begin, and when their handles are over |
 //! | `fence` | durable fences of holders |
@@ -25,6 +26,7 @@ mod fence;
 mod health;
 mod history;
 mod io;
+pub(crate) mod lockout;
 mod orders;
 mod registry;
 pub(crate) mod resync;

@@ -13,6 +13,7 @@ use sluice_state::effect::Effect;
 use sluice_state::file::LayoutFilter;
 
 use super::{MOST, Table, read};
+use crate::dsctl::lockout;
 use crate::files::FileEntry;
 use crate::server::Mds;
 
@@ -181,7 +182,23 @@ impl Mds {
         for entry in self.files.all() {
             recalled += self.take_back(&entry, before, &table);
         }
+        lockout::locked_out(self, self.narrowed(before, &table));
         Ok(recalled)
+    }
+
+    /// Clients that may do less now through some export, whatever they hold. One that is away may come back from anywhere.
+    fn narrowed(&self, before: &Table, now: &Table) -> Vec<ClientId> {
+        let exports: Vec<u32> =
+            before.all().map(|export| export.id).filter(|id| now.narrows_for_some(before, *id)).collect();
+        if exports.is_empty() {
+            return Vec::new();
+        }
+        let clients = self.client_infos().into_iter().filter(|info| info.confirmed).map(|info| info.id);
+        let narrower = |client: &ClientId| match self.client_address(*client) {
+            Some(from) => exports.iter().any(|export| now.narrows(before, *export, from)),
+            None => true,
+        };
+        clients.filter(narrower).collect()
     }
 
     /// Somebody was given something by the table `seen`. If there is another by now, what that does not allow is taken back:
@@ -206,9 +223,7 @@ impl Mds {
             let narrower = match self.client_address(client) {
                 Some(from) => now.narrows(before, export, from),
                 // It is away: who knows from where it comes back.
-                None => {
-                    now.get(export).map(|now| &now.rules) != before.get(export).map(|before| &before.rules)
-                }
+                None => now.narrows_for_some(before, export),
             };
             if narrower {
                 asked += self.step(entry, None, |file, ctx| {

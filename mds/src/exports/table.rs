@@ -158,13 +158,31 @@ impl Table {
 
     /// What a client gets through an export, narrower now than it was in `before`.
     pub(crate) fn narrows(&self, before: &Self, id: u32, from: IpAddr) -> bool {
-        match (before.rule(id, from), self.rule(id, from)) {
-            (None, _) => false,
-            (Some(_), None) => true,
-            (Some(old), Some(new)) => {
-                let loses = |of: fn(&Flavours) -> bool| of(&old.flavours) && !of(&new.flavours);
-                (new.read_only && !old.read_only) || loses(|has| has.sys) || loses(|has| has.none)
-            }
+        is_narrower(before.rule(id, from), self.rule(id, from))
+    }
+
+    /// Whether some address gets less through an export than it did in `before`.
+    pub(crate) fn narrows_for_some(&self, before: &Self, id: u32) -> bool {
+        let rules =
+            [before, self].into_iter().filter_map(|table| table.get(id)).flat_map(|export| &export.rules);
+        let mut networks = rules.map(|rule| rule.network);
+        networks.any(|network| is_narrower(before.rule_of_all(id, &network), self.rule_of_all(id, &network)))
+    }
+
+    /// As [`Table::rule`], for what of a network no rule of a longer prefix holds for.
+    fn rule_of_all(&self, id: u32, network: &Network) -> Option<&Rule> {
+        let rule = self.exports.get(&id)?.rules.iter().find(|rule| rule.network.covers(network))?;
+        Some(rule).filter(|rule| rule.lets_in())
+    }
+}
+
+fn is_narrower(before: Option<&Rule>, now: Option<&Rule>) -> bool {
+    match (before, now) {
+        (None, _) => false,
+        (Some(_), None) => true,
+        (Some(old), Some(new)) => {
+            let loses = |of: fn(&Flavours) -> bool| of(&old.flavours) && !of(&new.flavours);
+            (new.read_only && !old.read_only) || loses(|has| has.sys) || loses(|has| has.none)
         }
     }
 }
@@ -259,6 +277,24 @@ mod tests {
         assert!(stored.root_is_stored);
         assert_eq!(status(&stored, 0, "10.0.0.1"), Ok(true));
         assert_eq!(status(&stored, 0, "::1"), Err(nfsstat4::NFS4ERR_ACCESS));
+    }
+
+    #[test]
+    fn what_is_narrower_for_some_address_is_found_without_knowing_it() {
+        let of = |rules: &[Rule]| table(vec![export(1, "a", rules)], &[]);
+        let (all, net) = (rule("any", false), rule("10.0.0.0/8", false));
+        let (host, reads) = (rule("10.0.0.9", false), rule("10.0.0.9", true));
+        let hole = Rule { flavours: Flavours { sys: false, none: false }, ..host };
+        let narrows = |before: &[Rule], now: &[Rule]| of(now).narrows_for_some(&of(before), 1);
+        for (before, now) in [(&[net][..], &[net, host][..]), (&[net], &[all]), (&[net, reads], &[net, host])]
+        {
+            assert!(!narrows(before, now), "{before:?}, {now:?}");
+            assert!(narrows(now, before) || now.len() > before.len(), "{before:?}, {now:?}");
+        }
+        for now in [&[][..], &[host], &[net, reads], &[net, hole], &[rule("10.0.0.0/8", true)]] {
+            assert!(narrows(&[net], now), "{now:?}");
+        }
+        assert!(table(Vec::new(), &[]).narrows_for_some(&of(&[net]), 1), "removed");
     }
 
     #[test]

@@ -34,7 +34,7 @@ async fn recall(world: &World, path: &'static str, client: u64) -> u32 {
     }
 }
 
-async fn evict(world: &World, client: u64) -> ADMIN_EVICT_res {
+pub async fn evict(world: &World, client: u64) -> ADMIN_EVICT_res {
     ask(world, ADMIN_EVICT, &ADMIN_EVICT_args { client }).await
 }
 

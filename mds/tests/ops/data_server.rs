@@ -53,6 +53,8 @@ struct State {
     /// How often it was asked.
     asked: usize,
     tells: Tells,
+    /// The oldest capability epoch that is good, as it was told last.
+    oldest: u32,
 }
 
 /// What is answered to one who asks for the capacity.
@@ -145,6 +147,11 @@ impl DataServer {
     /// Says that there are no data, from now on.
     pub fn set_hollow(&self) {
         self.state.lock().hollow = true;
+    }
+
+    /// The oldest capability epoch that is good, as it was told last.
+    pub fn oldest(&self) -> u32 {
+        self.state.lock().oldest
     }
 
     /// Orders to copy, received so far.
@@ -241,6 +248,10 @@ impl DataServer {
                 let args: DS_FENCE_args = from_bytes(args).unwrap();
                 let held = args.fences.iter().all(|fence| state.fences.contains(fence));
                 success(&if held { ctl_status::CTL_OK } else { ctl_status::CTL_ERR_NOENT })
+            }
+            DS_EPOCH => {
+                state.oldest = from_bytes::<DS_EPOCH_args>(args).unwrap().oldest_epoch;
+                success(&ctl_status::CTL_OK)
             }
             DS_TRUNCATE => {
                 let args: DS_TRUNCATE_args = from_bytes(args).unwrap();

@@ -56,7 +56,7 @@ pub async fn add(world: &World, path: &str, rules: &[ctl_rule]) {
     change(world, ctl_export_action::EXPORT_ADD, path, rules).await.unwrap();
 }
 
-async fn set(world: &World, path: &str, rules: &[ctl_rule]) -> u32 {
+pub async fn set(world: &World, path: &str, rules: &[ctl_rule]) -> u32 {
     change(world, ctl_export_action::EXPORT_SET, path, rules).await.unwrap()
 }
 

@@ -38,6 +38,7 @@ mod layout_recall;
 mod layoutcommit;
 mod layouterror;
 mod lock;
+mod lockout;
 mod lookup;
 mod mirrors;
 mod names;
