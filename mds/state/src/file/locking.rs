@@ -48,7 +48,7 @@ impl File {
         let stateid = self.set_lock(&other, request.range, Some(request.kind), out)?;
         self.locks.waiting.served(&owner, request.range);
         // A write lock turned into a read lock, or a reservation used up, may free others.
-        self.notify_locks(ctx.now, out);
+        self.notify_locks_in(ctx.now, request.range, out);
         Ok(stateid)
     }
 
@@ -216,7 +216,7 @@ impl File {
         let stateid = self.set_lock(&stateid.other, range, None, out)?;
         // A client that stops waiting unlocks what it waited for (RFC 8881 §9.6 leaves it no other way).
         self.locks.waiting.served(&owner, range);
-        self.notify_locks(ctx.now, out);
+        self.notify_locks_in(ctx.now, range, out);
         Ok(stateid)
     }
 
@@ -232,9 +232,14 @@ impl File {
         if write && !access.writes() { Err(Error::Openmode) } else { Ok(()) }
     }
 
+    /// Locks of whichever ranges may be free.
     pub(super) fn notify_locks(&mut self, now: Time, out: &mut Vec<Effect>) {
+        self.notify_locks_in(now, Range::ALL, out);
+    }
+
+    fn notify_locks_in(&mut self, now: Time, freed: Range, out: &mut Vec<Effect>) {
         if !self.locks.waiting.is_empty() {
-            out.extend(self.locks.notify(now, now.plus_nanos(self.lock_reservation)));
+            out.extend(self.locks.notify(now, now.plus_nanos(self.lock_reservation), freed));
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Byte-range locks: RFC 8881 §9.1-9.6, §18.10-18.12.
 
 mod claims;
+mod held;
 mod waiting;
 
 use crate::effect::Effect;
@@ -12,6 +13,7 @@ use crate::range_set::{Range, RangeMap};
 use crate::stateid::{Other, check_seqid, next_seqid};
 
 use claims::Claims;
+use held::Held;
 use waiting::WaitingLock;
 pub(crate) use waiting::WaitingLocks;
 
@@ -126,6 +128,8 @@ impl Locks {
             .values()
             .filter(|state| state.owner != *owner)
             .filter_map(|state| {
+                #[cfg(test)]
+                tests::looked();
                 let mut hits = state.ranges.overlapping(range);
                 hits.find(|(_, held)| excludes(*held, kind)).map(|hit| (hit, state))
             })
@@ -172,22 +176,33 @@ impl Locks {
         self.of_owner(owner).is_some_and(|lock| !lock.ranges.is_empty())
     }
 
-    /// Notifies the waiters that could now have their lock, first come first served.
-    pub(crate) fn notify(&mut self, now: Time, reserve_until: Time) -> Vec<Effect> {
+    /// Notifies the waiters that could now have their lock, first come first served. Nothing that was in anybody's way has
+    /// gone but in the range that is `freed`.
+    pub(crate) fn notify(&mut self, now: Time, reserve_until: Time, freed: Range) -> Vec<Effect> {
+        if !self.waiting.entries.iter().any(|entry| entry.range.overlaps(freed)) {
+            return Vec::new();
+        }
         let mut effects = Vec::new();
         let mut queue = std::mem::take(&mut self.waiting).entries;
         let stands = |entry: &WaitingLock| entry.reserved_until.is_some_and(|until| until > now);
         let places = (0..queue.len()).filter(|at| queue.get(*at).is_some_and(stands));
         let mut reserved = Claims::of(&queue, places);
         let mut ahead = Claims::default();
+        // Only if somebody could have his lock: there may be many more locks than waiters.
+        let mut held = None;
         for at in 0..queue.len() {
             let behind = ahead.exclude(&queue, at);
             ahead.add(&queue, at);
             let Some(entry) = queue.get(at) else { break };
             if entry.reserved_until.is_some()
+                || !entry.range.overlaps(freed)
                 || (behind && !self.holds(&entry.owner))
-                || self.conflict(&entry.owner, entry.kind, entry.range).is_some()
                 || reserved.exclude(&queue, at)
+                || held.get_or_insert_with(|| Held::of(self.by_other.values())).excludes(
+                    &entry.owner,
+                    entry.kind,
+                    entry.range,
+                )
             {
                 continue;
             }
@@ -200,5 +215,104 @@ impl Locks {
         }
         self.waiting.entries = queue;
         effects
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    thread_local! {
+        /// Locks that were looked at.
+        static LOOKED: Cell<usize> = const { Cell::new(0) };
+    }
+
+    pub(super) fn looked() {
+        LOOKED.set(LOOKED.get() + 1);
+    }
+
+    fn owner(n: usize) -> LockOwner {
+        LockOwner::new(ClientId(1), &n.to_be_bytes())
+    }
+
+    fn range(offset: u64, length: u64) -> Range {
+        Range::from_offset_length(offset, length).unwrap_or(Range::ALL)
+    }
+
+    fn lock(locks: &mut Locks, n: usize, range: Range, kind: LockKind) -> Other {
+        let stateid = StateId { seqid: 1, other: std::array::from_fn(|at| (n >> (8 * at.min(7))) as u8) };
+        if locks.get(&stateid.other).is_none() {
+            locks.add_owner(owner(n), [0; 12], stateid);
+        }
+        locks.set(&stateid.other, range, Some(kind));
+        stateid.other
+    }
+
+    fn waits(locks: &mut Locks, n: usize, kind: LockKind, range: Range) {
+        locks.waiting.enqueue((&owner(n), [0; 12]), (kind, range), Time(100));
+    }
+
+    fn told(effects: &[Effect]) -> Vec<LockOwner> {
+        let owner = |effect: &Effect| match effect {
+            Effect::NotifyLock { owner } => Some(owner.clone()),
+            _ => None,
+        };
+        effects.iter().filter_map(owner).collect()
+    }
+
+    /// Many hold a lock, as many wait for another each, and one of either kind is let go.
+    #[test]
+    fn an_unlock_looks_at_each_lock_once_at_most() {
+        const MANY: usize = 500;
+        let mut locks = Locks::default();
+        let held: Vec<_> =
+            (0..MANY).map(|n| lock(&mut locks, n, range(10 * n as u64, 10), LockKind::Write)).collect();
+        let all = lock(&mut locks, MANY, range(10 * MANY as u64, 10), LockKind::Write);
+        for n in 0..MANY {
+            // Readers, who are not in each other's way, of a byte that only they want and of one that all do.
+            waits(&mut locks, 1000 + n, LockKind::Read, range(10 * n as u64, (10 * (MANY - n) + 5) as u64));
+        }
+        LOOKED.set(0);
+        locks.set(&all, range(10 * MANY as u64, 10), None);
+        let freed = range(10 * MANY as u64, 10);
+        assert_eq!(told(&locks.notify(Time(1), Time(2), freed)), [], "all wait for another one, too");
+        assert!(LOOKED.get() <= 3 * MANY, "looked at {} locks", LOOKED.get());
+        // What concerns one is asked of one.
+        LOOKED.set(0);
+        let freed = range(0, 10);
+        locks.set(&held[0], freed, None);
+        assert_eq!(told(&locks.notify(Time(1), Time(2), freed)), []);
+        assert!(LOOKED.get() <= MANY + 2, "looked at {} locks", LOOKED.get());
+        LOOKED.set(0);
+        let freed = range(10 * MANY as u64 + 20, 10);
+        assert_eq!(told(&locks.notify(Time(1), Time(2), freed)), []);
+        assert_eq!(LOOKED.get(), 0, "nobody waits for that");
+    }
+
+    proptest! {
+        #[test]
+        fn the_sum_of_what_is_held_says_what_a_look_at_each_would(
+            all in proptest::collection::vec((0usize..5, any::<bool>(), 0u64..40, 0u64..14), 0..40),
+            asked in proptest::collection::vec((0usize..6, any::<bool>(), 0u64..50, 0u64..20), 1..20),
+        ) {
+            let kind = |write| if write { LockKind::Write } else { LockKind::Read };
+            let mut locks = Locks::default();
+            for (n, write, offset, length) in all {
+                // What conflicts is not held together.
+                let (range, kind) = (range(offset, length.max(1)), kind(write));
+                if locks.conflict(&owner(n), kind, range).is_none() {
+                    lock(&mut locks, n, range, kind);
+                }
+            }
+            let held = Held::of(locks.by_other.values());
+            for (n, write, offset, length) in asked {
+                let looked = locks.conflict(&owner(n), kind(write), range(offset, length)).is_some();
+                prop_assert_eq!(held.excludes(&owner(n), kind(write), range(offset, length)), looked);
+            }
+        }
     }
 }
