@@ -89,6 +89,8 @@ pub struct Connection {
     pub(crate) records: AtomicU64,
     /// The peer owes us the rest of a record.
     pub(crate) partial: AtomicBool,
+    /// When the watchdog last saw something move, nanoseconds.
+    active: AtomicU64,
 }
 
 impl fmt::Debug for Connection {
@@ -132,6 +134,16 @@ impl Connection {
     /// Calls of the peer that are running.
     pub fn calls_in_flight(&self) -> usize {
         self.budget.in_flight()
+    }
+
+    /// Nothing is under way in either direction.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.outbox.is_idle() && self.budget.in_flight() == 0 && self.pending.is_empty()
+    }
+
+    /// When something was under way last, to within a look of the watchdog.
+    pub(crate) fn active(&self) -> Monotonic {
+        Monotonic(self.active.load(Ordering::Relaxed))
     }
 
     /// Calls the peer and waits at most `timeout` for the result, whose bytes are returned undecoded.
@@ -256,6 +268,7 @@ impl Connection {
             draining: false.into(),
             records: 0.into(),
             partial: false.into(),
+            active: env.clock.now().0.into(),
             env,
             limits,
             registry,
@@ -341,7 +354,6 @@ const PART: usize = 16;
 struct Watch {
     records: u64,
     written: u64,
-    active: Monotonic,
     partial: Option<Monotonic>,
     stalled: Option<Monotonic>,
     /// While others wait: since when the peer has not taken its part, and what has to be written by then.
@@ -353,7 +365,7 @@ struct Watch {
 async fn watch_over(connection: &Arc<Connection>) -> Ended {
     let Connection { limits, env, .. } = &**connection;
     let opened = env.clock.now();
-    let mut seen = Watch { records: 0, written: 0, active: opened, partial: None, stalled: None, slow: None };
+    let mut seen = Watch { records: 0, written: 0, partial: None, stalled: None, slow: None };
     loop {
         env.clock.sleep(limits.tick()).await;
         let now = env.clock.now();
@@ -404,9 +416,9 @@ impl Watch {
                 ));
             }
         }
-        if moved || busy || connection.budget.in_flight() > 0 || !connection.pending.is_empty() {
-            self.active = now;
-        } else if now.since(self.active) >= limits.idle {
+        if moved || !connection.is_idle() {
+            connection.active.store(now.0, Ordering::Relaxed);
+        } else if now.since(connection.active()) >= limits.idle {
             return Some(Ended::Orderly("idle"));
         }
         (self.records, self.written) = (records, written);

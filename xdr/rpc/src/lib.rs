@@ -24,6 +24,7 @@ pub mod client;
 pub mod connection;
 mod courtesy;
 pub mod credential;
+mod crowd;
 pub mod key;
 pub mod limits;
 mod line;

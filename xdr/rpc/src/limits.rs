@@ -23,8 +23,10 @@ impl Share {
 /// What one peer, and all peers together, may cost. The defaults suit an NFS server.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Connections a server holds at once; more are refused at the door.
+    /// Connections a server holds at once; of more, who has been silent makes room, or they are refused at the door.
     pub max_connections: usize,
+    /// Of an address that has more connections than this, idle ones make room for others once all places are taken.
+    pub part_of_address: usize,
     /// Largest record accepted, in bytes. Must be below 0x5300_0000, so that no legal record mark begins
     /// with the first byte of [`crate::secure::MAGIC`]; larger values are lowered.
     pub max_record: usize,
@@ -54,6 +56,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             max_connections: 16 * 1024,
+            part_of_address: 4 * 1024,
             // A 1 MiB WRITE with its headers, with room to spare.
             max_record: (1 << 20) + (64 << 10),
             max_in_flight: 1024,

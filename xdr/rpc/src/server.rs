@@ -16,6 +16,7 @@ use tokio::sync::watch;
 
 use crate::budget::ServerBudget;
 use crate::connection::{Connection, Setup};
+use crate::crowd::Crowd;
 use crate::key::ClusterKey;
 use crate::limits::Limits;
 use crate::metrics::ProcedureSnapshot;
@@ -28,6 +29,9 @@ use crate::transport::{Listener, Stream, Transport};
 /// Places beyond the limit for peers that may turn out to hold the cluster key: a crowd of clients must not
 /// keep data servers and administrators out.
 const RESERVED: usize = 64;
+
+/// Connections beyond all places, of which as many are being closed.
+const LEAVING: usize = 64;
 
 /// Least time between two log lines about refused connections.
 const REFUSAL_LOG: Duration = Duration::from_secs(10);
@@ -49,7 +53,9 @@ pub struct Server {
     open: AtomicUsize,
     listening: AtomicUsize,
     connections: Mutex<BTreeMap<u64, Weak<Connection>>>,
+    crowd: Crowd,
     refused: Mutex<Refused>,
+    displaced: Mutex<Refused>,
     /// Why secure connections were refused.
     said: Mutex<Said>,
     stopping: watch::Sender<bool>,
@@ -68,6 +74,18 @@ pub struct Admission {
 struct Refused {
     count: u64,
     logged: Option<Monotonic>,
+}
+
+impl Refused {
+    /// Counts one; how many there were, if that is to be said now. A flood of connections must not become a flood of lines.
+    fn another(&mut self, now: Monotonic) -> Option<u64> {
+        self.count += 1;
+        let news = self.logged.is_none_or(|at| now.since(at) >= REFUSAL_LOG);
+        if news {
+            self.logged = Some(now);
+        }
+        news.then_some(self.count)
+    }
 }
 
 impl Server {
@@ -90,7 +108,9 @@ impl Server {
             open: 0.into(),
             listening: 0.into(),
             connections: Mutex::default(),
+            crowd: Crowd::default(),
             refused: Mutex::default(),
+            displaced: Mutex::default(),
             said: Mutex::default(),
             stopping: watch::Sender::new(false),
         }
@@ -206,7 +226,10 @@ impl Server {
     fn admit(self: &Arc<Self>, stream: Stream) {
         let limit = self.limits.max_connections;
         let reserved = if self.secure.is_some() { RESERVED } else { 0 };
-        if self.open.fetch_add(1, Ordering::SeqCst) >= limit.saturating_add(reserved) {
+        let before = self.open.fetch_add(1, Ordering::SeqCst);
+        let full = limit.saturating_add(reserved);
+        // Who was sent away leaves in a moment: until then there are more, but not many.
+        if before >= full && (before >= full.saturating_add(LEAVING) || !self.makes_room(stream.peer)) {
             self.open.fetch_sub(1, Ordering::SeqCst);
             self.log_refusal(stream.peer);
             return;
@@ -217,15 +240,21 @@ impl Server {
         self.env.spawn.spawn(Box::pin(server.welcome(stream, place)));
     }
 
-    fn log_refusal(&self, peer: SocketAddr) {
-        let mut refused = self.refused.lock();
-        refused.count += 1;
+    /// Sends somebody away who has been silent; false if there is nobody.
+    fn makes_room(&self, peer: SocketAddr) -> bool {
         let now = self.env.clock.now();
-        // A flood of connections must not become a flood of lines.
-        if refused.logged.is_none_or(|at| now.since(at) >= REFUSAL_LOG) {
-            let (limit, count) = (self.limits.max_connections, refused.count);
+        let made = self.crowd.makes_room(now, self.limits.part_of_address, || self.connections());
+        if made && let Some(count) = self.displaced.lock().another(now) {
+            let limit = self.limits.max_connections;
+            tracing::warn!(%peer, sent_away = count, "the limit of {limit} connections is reached: silent ones make room");
+        }
+        made
+    }
+
+    fn log_refusal(&self, peer: SocketAddr) {
+        if let Some(count) = self.refused.lock().another(self.env.clock.now()) {
+            let limit = self.limits.max_connections;
             tracing::warn!(%peer, refused = count, "connection refused: the limit of {limit} is reached");
-            refused.logged = Some(now);
         }
     }
 
@@ -240,14 +269,17 @@ impl Server {
     async fn welcome(self: Arc<Self>, stream: Stream, place: Place) {
         let peer = stream.peer;
         let mut stopping = self.stopping.subscribe();
+        let arriving = self.crowd.arrives(place.id, self.env.clock.now());
         let greeted = tokio::select! {
             biased;
             _ = stopping.wait_for(|stopping| *stopping) => return,
+            () = arriving.sent_away.notified() => return,
             greeted = self.env.clock.timeout(self.limits.first_record, self.greet(stream)) => greeted,
         };
+        drop(arriving);
         let full = self.open.load(Ordering::SeqCst) > self.limits.max_connections;
         match greeted {
-            Ok(Ok((_, _, false))) if full => self.log_refusal(peer),
+            Ok(Ok((_, _, false))) if full && !self.makes_room(peer) => self.log_refusal(peer),
             Ok(Ok((stream, decoder, is_secure))) => self.start(stream, decoder, is_secure, place),
             Ok(Err(SecureError::Io(error))) => tracing::debug!(%peer, "connection lost: {error}"),
             Ok(Err(error)) => self.log_stranger(peer, &error),
