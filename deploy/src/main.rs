@@ -20,6 +20,7 @@ mod generate;
 mod installation;
 mod key;
 mod layouts;
+mod locks;
 mod logs;
 mod mds;
 mod memory;
@@ -89,6 +90,7 @@ fn run(cli: Cli) -> Result<()> {
             Command::Doctor(options) => doctor::run(options).await,
             Command::Client { command } => clients::run(command).await,
             Command::Layout { command } => layouts::run(command).await,
+            Command::Lock { command } => locks::run(command).await,
             Command::Meta { command } => meta::run(command).await,
             Command::Export { command } => exports::run(command).await,
             Command::Quota { command } => quotas::run(command).await,

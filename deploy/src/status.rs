@@ -296,7 +296,11 @@ fn versions(status: &ADMIN_STATUS_resok) -> String {
 }
 
 pub(crate) fn table<const N: usize>(rows: &[[String; N]]) {
-    let mut widths = [0; N];
+    columns(rows, &mut [0; N]);
+}
+
+/// The same, of a table that comes in parts: a column is never narrower than before.
+pub(crate) fn columns<const N: usize>(rows: &[[String; N]], widths: &mut [usize; N]) {
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = cell.chars().count().max(*width);
@@ -304,7 +308,7 @@ pub(crate) fn table<const N: usize>(rows: &[[String; N]]) {
     }
     for row in rows {
         let cells: Vec<String> =
-            row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+            row.iter().zip(widths.iter()).map(|(cell, width)| format!("{cell:<width$}")).collect();
         say!("{}", cells.join("  ").trim_end());
     }
 }

@@ -243,3 +243,29 @@ fn an_installation_is_left_as_it_is_by_a_start_that_fails() {
     assert!(up(&["--data-servers", "3"]).contains("choose another port"));
     assert_eq!(std::fs::read_to_string(data.join("installation.json")).unwrap(), shape);
 }
+
+#[test]
+fn who_holds_files_is_asked_and_broken_by_path() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = dir.path().join("cluster.key");
+    assert!(sluice(&["key", "new", key.to_str().unwrap()]).status.success());
+    let port = free_port();
+    let (mut server, _log) = start(dir.path(), port);
+    let at = format!("127.0.0.1:{port}");
+    let lock = |arguments: &[&str]| {
+        let all = [&["lock"], arguments, &["--mds", &at, "--key", key.to_str().unwrap()]].concat();
+        let ended = sluice(&all);
+        let said = String::from_utf8([ended.stdout, ended.stderr].concat()).unwrap();
+        (ended.status.code(), said.trim_end().to_owned())
+    };
+    let told = |code, said: &str| (Some(code), said.to_owned());
+    assert_eq!(lock(&["list"]), told(0, "nobody holds anything"));
+    assert_eq!(lock(&["list", "--json"]), told(0, ""));
+    let directory = "sluice: /: is a directory: layouts and locks are of files";
+    assert_eq!(lock(&["list", "/"]), told(1, directory));
+    assert_eq!(lock(&["break", "/"]), told(1, directory));
+    assert!(lock(&["list", "--client", "10.0.0.9"]).1.contains("no client is 10.0.0.9"));
+    assert_eq!(lock(&["list", ""]).0, Some(1));
+    server.kill().unwrap();
+    server.wait().unwrap();
+}

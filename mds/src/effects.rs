@@ -7,6 +7,7 @@ use std::time::Duration;
 use sluice_namespace::FsError;
 use sluice_state::effect::{Effect, RevokeReason};
 use sluice_state::lease::{ClientShared, seq4_status};
+use sluice_state::recovery::Forfeit;
 use sluice_state::{ClientId, StateId, StateKind, recovery};
 
 use crate::files::FileEntry;
@@ -18,6 +19,32 @@ use crate::{callback, dsctl, layout};
 const NOTICE_NANOS: u64 = 1_000_000_000;
 /// Before the row of a client is looked at again that is being written.
 const ROW_PAUSE: Duration = Duration::from_millis(50);
+
+/// How much was taken from a client.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Broken {
+    pub(crate) opens: u32,
+    pub(crate) locks: u32,
+    pub(crate) delegations: u32,
+    pub(crate) layouts: u32,
+}
+
+impl Broken {
+    fn of(effects: &[Effect]) -> Self {
+        let mut broken = Self::default();
+        for effect in effects {
+            let Effect::Revoked { kind, .. } = effect else { continue };
+            match kind {
+                StateKind::Open => broken.opens += 1,
+                StateKind::Lock => broken.locks += 1,
+                StateKind::Delegation => broken.delegations += 1,
+                StateKind::Layout => broken.layouts += 1,
+                StateKind::Copy => {}
+            }
+        }
+        broken
+    }
+}
 
 impl Mds {
     /// Applies `effects` of `entry`, in order. What takes time becomes a task.
@@ -60,7 +87,7 @@ impl Mds {
     /// Takes a delegation that was not returned in time. Its holder may not hear of that before this server is restarted,
     /// and is not to reclaim then what others have changed since: that is durable before they can (RFC 8881 §8.4.3).
     async fn revoke_delegation(self: Arc<Self>, entry: Arc<FileEntry>, client: ClientId, stateid: StateId) {
-        if let Err(error) = self.forfeit(client).await {
+        if let Err(error) = self.forfeit(client, Forfeit::Delegations).await {
             // The machine says it again.
             tracing::debug!(?client, %error, "a delegation is not taken yet");
             return;
@@ -70,10 +97,30 @@ impl Mds {
         self.quiet_revoked(client);
     }
 
+    /// An administrator takes what the client holds of the file. As above, and what others are given instead is opens and
+    /// locks: until the client has acknowledged that, it reclaims nothing after a restart.
+    ///
+    /// # Errors
+    /// What the store says: nothing is taken.
+    pub(crate) async fn break_state(
+        self: &Arc<Self>,
+        entry: &Arc<FileEntry>,
+        client: ClientId,
+    ) -> Result<Broken, FsError> {
+        self.forfeit(client, Forfeit::Everything).await?;
+        let broken = self.step(entry, Some(client), |file, ctx| {
+            let effects = file.break_state(ctx, client);
+            (Broken::of(&effects), effects)
+        });
+        self.clients.lock().end_revoking(client);
+        self.quiet_revoked(client);
+        Ok(broken)
+    }
+
     /// Has it durable that something is taken from the client.
-    async fn forfeit(&self, client: ClientId) -> Result<(), FsError> {
+    async fn forfeit(&self, client: ClientId, what: Forfeit) -> Result<(), FsError> {
         let effects = loop {
-            let begun = self.clients.lock().begin_revoking(client);
+            let begun = self.clients.lock().begin_revoking(client, what);
             match begun {
                 Ok(effects) => break effects,
                 // Its row is being written.
@@ -84,7 +131,7 @@ impl Mds {
             return Ok(());
         }
         let written = self.persist_client(&effects).await;
-        self.clients.lock().revoked_durably(client, written.is_ok());
+        self.clients.lock().revoked_durably(client, what, written.is_ok());
         written
     }
 

@@ -159,6 +159,23 @@ impl Files {
             .collect()
     }
 
+    /// Files with state from `from` on, in an order that does not change; so many at most.
+    pub(crate) fn starting_at(&self, from: FileId, most: usize) -> Vec<Arc<FileEntry>> {
+        let mut found = Vec::new();
+        let mut from = from;
+        for shard in self.shards.iter().skip(Self::shard_of(from)) {
+            let left = most - found.len();
+            let shard = shard.lock();
+            found.extend(shard.entries.range(from..).take(left).map(|(_, entry)| Arc::clone(entry)));
+            if found.len() == most {
+                break;
+            }
+            // Those behind are begun at their beginning.
+            from = FileId(0);
+        }
+        found
+    }
+
     fn get_or_insert(&self, key: &InodeKey, machine: impl FnOnce(FileId) -> File) -> Arc<FileEntry> {
         let id = file_id(key);
         let mut shard = self.shard(id).lock();
@@ -179,9 +196,12 @@ impl Files {
     }
 
     fn shard(&self, id: FileId) -> &Mutex<Shard> {
+        &self.shards[Self::shard_of(id)]
+    }
+
+    fn shard_of(id: FileId) -> usize {
         // Fileids are handed out in sequence: the low bits spread them evenly.
-        let at = usize::try_from(id.0).unwrap_or(0) % SHARDS;
-        &self.shards[at]
+        usize::try_from(id.0).unwrap_or(0) % SHARDS
     }
 
     /// Drops the machine of a file without state. The caller's own reference is the second one.

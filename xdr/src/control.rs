@@ -4570,6 +4570,313 @@ impl Decode for ADMIN_ROOM_resok {
     }
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ctl_hold_kind(pub u32);
+
+impl ctl_hold_kind {
+    pub const HOLD_OPEN: Self = Self(0);
+    pub const HOLD_LOCK: Self = Self(1);
+    pub const HOLD_DELEGATION: Self = Self(2);
+
+    /// Name of a value that the description knows.
+    pub fn name(self) -> Option<&'static str> {
+        Some(match self {
+            Self::HOLD_OPEN => "HOLD_OPEN",
+            Self::HOLD_LOCK => "HOLD_LOCK",
+            Self::HOLD_DELEGATION => "HOLD_DELEGATION",
+            _ => return None,
+        })
+    }
+}
+
+crate::codec::wire_enum!(ctl_hold_kind, u32, "ctl_hold_kind");
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ctl_hold {
+    /// fileid
+    pub file: u64,
+    /// as in ctl_named
+    pub name: ctl_string,
+    pub client: u64,
+    /// "" while it is not connected
+    pub address: ctl_string,
+    /// co_ownerid as text
+    pub client_name: ctl_string,
+    pub kind: ctl_hold_kind,
+    /// 1 reading, 2 writing, 3 both; of a lock or a delegation 1 or 2
+    pub access: u32,
+    /// of an open: the same, what others may not
+    pub deny: u32,
+    /// of a lock
+    pub offset: u64,
+    /// of a lock; all ones: to the end of the file, wherever that will be
+    pub length: u64,
+    /// of a lock: since its owner has had anything locked. Not of before a restart
+    pub age_seconds: u64,
+    /// broken, or its client is gone; in force until it cannot write any more
+    pub taken: bool,
+}
+
+impl Encode for ctl_hold {
+    fn encode(&self, w: &mut Writer) {
+        w.u64(self.file);
+        w.opaque(&self.name, CTL_STRING_MAX);
+        w.u64(self.client);
+        w.opaque(&self.address, CTL_STRING_MAX);
+        w.opaque(&self.client_name, CTL_STRING_MAX);
+        self.kind.encode(w);
+        w.u32(self.access);
+        w.u32(self.deny);
+        w.u64(self.offset);
+        w.u64(self.length);
+        w.u64(self.age_seconds);
+        w.bool(self.taken);
+    }
+}
+
+impl Decode for ctl_hold {
+    const MIN_SIZE: usize = 68;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            file: r.u64()?,
+            name: r.opaque(CTL_STRING_MAX)?,
+            client: r.u64()?,
+            address: r.opaque(CTL_STRING_MAX)?,
+            client_name: r.opaque(CTL_STRING_MAX)?,
+            kind: ctl_hold_kind::decode(r)?,
+            access: r.u32()?,
+            deny: r.u32()?,
+            offset: r.u64()?,
+            length: r.u64()?,
+            age_seconds: r.u64()?,
+            taken: r.bool()?,
+        })
+    }
+}
+
+/// Where a page ended; for the server alone to understand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ctl_hold_place {
+    pub file: u64,
+    pub part: u32,
+    pub other: [u8; 12],
+    pub at: u64,
+    /// this file is done
+    pub whole: bool,
+}
+
+impl Encode for ctl_hold_place {
+    fn encode(&self, w: &mut Writer) {
+        w.u64(self.file);
+        w.u32(self.part);
+        w.opaque_fixed(&self.other);
+        w.u64(self.at);
+        w.bool(self.whole);
+    }
+}
+
+impl Decode for ctl_hold_place {
+    const MIN_SIZE: usize = 36;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { file: r.u64()?, part: r.u32()?, other: r.opaque_array()?, at: r.u64()?, whole: r.bool()? })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ADMIN_LOCKS_args {
+    /// "": all files
+    pub path: Bytes,
+    /// 0: of every client
+    pub client: u64,
+    /// all zero from the beginning
+    pub after: ctl_hold_place,
+}
+
+impl Encode for ADMIN_LOCKS_args {
+    fn encode(&self, w: &mut Writer) {
+        w.opaque(&self.path, 4096);
+        w.u64(self.client);
+        self.after.encode(w);
+    }
+}
+
+impl Decode for ADMIN_LOCKS_args {
+    const MIN_SIZE: usize = 48;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { path: r.opaque(4096)?, client: r.u64()?, after: ctl_hold_place::decode(r)? })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ADMIN_LOCKS_resok {
+    /// there may be none, and more to come
+    pub holds: Vec<ctl_hold>,
+    /// `after` of the next page
+    pub next: ctl_hold_place,
+    pub eof: bool,
+}
+
+impl Encode for ADMIN_LOCKS_resok {
+    fn encode(&self, w: &mut Writer) {
+        w.array(&self.holds, CTL_FILES_MAX, |w, v| v.encode(w));
+        self.next.encode(w);
+        w.bool(self.eof);
+    }
+}
+
+impl Decode for ADMIN_LOCKS_resok {
+    const MIN_SIZE: usize = 44;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            holds: r.array(CTL_FILES_MAX, 68, ctl_hold::decode)?,
+            next: ctl_hold_place::decode(r)?,
+            eof: r.bool()?,
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ADMIN_LOCKS_res {
+    CTL_OK(ADMIN_LOCKS_resok),
+    /// Any other discriminant.
+    Default(ctl_status, ctl_string),
+}
+
+impl ADMIN_LOCKS_res {
+    /// The discriminant that goes in front on the wire.
+    pub fn discriminant(&self) -> ctl_status {
+        match self {
+            Self::CTL_OK(_) => ctl_status::CTL_OK,
+            Self::Default(other, _) => *other,
+        }
+    }
+}
+
+impl Encode for ADMIN_LOCKS_res {
+    fn encode(&self, w: &mut Writer) {
+        self.discriminant().encode(w);
+        match self {
+            Self::CTL_OK(v) => v.encode(w),
+            Self::Default(_, v) => w.opaque(v, CTL_STRING_MAX),
+        }
+    }
+}
+
+impl Decode for ADMIN_LOCKS_res {
+    const MIN_SIZE: usize = 8;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        match ctl_status::decode(r)? {
+            ctl_status::CTL_OK => Ok(Self::CTL_OK(ADMIN_LOCKS_resok::decode(r)?)),
+            other => Ok(Self::Default(other, r.opaque(CTL_STRING_MAX)?)),
+        }
+    }
+}
+
+/// Takes what is held of one file.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ADMIN_BREAK_args {
+    pub path: Bytes,
+    /// 0: of every client
+    pub client: u64,
+}
+
+impl Encode for ADMIN_BREAK_args {
+    fn encode(&self, w: &mut Writer) {
+        w.opaque(&self.path, 4096);
+        w.u64(self.client);
+    }
+}
+
+impl Decode for ADMIN_BREAK_args {
+    const MIN_SIZE: usize = 12;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { path: r.opaque(4096)?, client: r.u64()? })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ADMIN_BREAK_resok {
+    /// so many had something
+    pub clients: u32,
+    pub opens: u32,
+    /// lock-owners
+    pub locks: u32,
+    pub delegations: u32,
+    pub layouts: u32,
+    /// of the clients: data servers have yet to refuse what they write
+    pub pending: u32,
+}
+
+impl Encode for ADMIN_BREAK_resok {
+    fn encode(&self, w: &mut Writer) {
+        w.u32(self.clients);
+        w.u32(self.opens);
+        w.u32(self.locks);
+        w.u32(self.delegations);
+        w.u32(self.layouts);
+        w.u32(self.pending);
+    }
+}
+
+impl Decode for ADMIN_BREAK_resok {
+    const MIN_SIZE: usize = 24;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            clients: r.u32()?,
+            opens: r.u32()?,
+            locks: r.u32()?,
+            delegations: r.u32()?,
+            layouts: r.u32()?,
+            pending: r.u32()?,
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ADMIN_BREAK_res {
+    CTL_OK(ADMIN_BREAK_resok),
+    /// Any other discriminant.
+    Default(ctl_status, ctl_string),
+}
+
+impl ADMIN_BREAK_res {
+    /// The discriminant that goes in front on the wire.
+    pub fn discriminant(&self) -> ctl_status {
+        match self {
+            Self::CTL_OK(_) => ctl_status::CTL_OK,
+            Self::Default(other, _) => *other,
+        }
+    }
+}
+
+impl Encode for ADMIN_BREAK_res {
+    fn encode(&self, w: &mut Writer) {
+        self.discriminant().encode(w);
+        match self {
+            Self::CTL_OK(v) => v.encode(w),
+            Self::Default(_, v) => w.opaque(v, CTL_STRING_MAX),
+        }
+    }
+}
+
+impl Decode for ADMIN_BREAK_res {
+    const MIN_SIZE: usize = 8;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        match ctl_status::decode(r)? {
+            ctl_status::CTL_OK => Ok(Self::CTL_OK(ADMIN_BREAK_resok::decode(r)?)),
+            other => Ok(Self::Default(other, r.opaque(CTL_STRING_MAX)?)),
+        }
+    }
+}
+
 pub const SLUICE_ADMIN: u32 = 0x2051_c003;
 pub const SLUICE_ADMIN_V2: u32 = 2;
 pub const ADMIN_NULL: u32 = 0;
@@ -4594,3 +4901,5 @@ pub const ADMIN_SCRUB: u32 = 22;
 pub const ADMIN_AUDIT: u32 = 23;
 pub const ADMIN_KEYS: u32 = 24;
 pub const ADMIN_ROOM: u32 = 25;
+pub const ADMIN_LOCKS: u32 = 26;
+pub const ADMIN_BREAK: u32 = 27;

@@ -53,7 +53,7 @@ fn intent(intent: ctl_intent) -> &'static str {
 }
 
 /// A file by its first name, and by what finds it.
-fn named(file: &ctl_named) -> String {
+pub(crate) fn named(file: &ctl_named) -> String {
     let name = if file.name.is_empty() { "?".to_owned() } else { printable(&file.name) };
     let why = if file.reason.is_empty() { String::new() } else { format!(": {}", text(&file.reason)) };
     format!("{name} (find -inum {}){why}", file.file)

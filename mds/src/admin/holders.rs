@@ -82,10 +82,10 @@ impl Admin {
     }
 
     /// A regular file, and its state if it has any; or why not.
-    async fn file(&self, path: &[u8]) -> Result<(Inode, Option<Arc<FileEntry>>), String> {
+    pub(super) async fn file(&self, path: &[u8]) -> Result<(Inode, Option<Arc<FileEntry>>), String> {
         let inode = self.mds.walk(path).await.map_err(|error: FsError| error.to_string())?;
         if inode.is_directory() {
-            return Err("is a directory: layouts are of files".to_owned());
+            return Err("is a directory: layouts and locks are of files".to_owned());
         }
         let entry = self.mds.files.get(file_id(&inode.key));
         Ok((inode, entry))

@@ -6,6 +6,7 @@ mod doctor;
 mod exports;
 mod holders;
 mod keys;
+mod locks;
 mod proxied;
 mod quotas;
 pub(crate) mod rows;
@@ -67,6 +68,8 @@ impl Program for Admin {
                 ADMIN_DRAIN => answer(&call, async |args| self.drain(args, from(&call)).await).await,
                 ADMIN_REMOVE => answer(&call, async |args| self.remove(args, from(&call)).await).await,
                 ADMIN_ROOM => encode(&self.room()),
+                ADMIN_LOCKS => answer(&call, async |args| self.locks(args).await).await,
+                ADMIN_BREAK => answer(&call, async |args| self.break_locks(args, from(&call)).await).await,
                 ADMIN_KEYS => answer(&call, async |args| self.keys(args, from(&call)).await).await,
                 ADMIN_AUDIT => answer(&call, async |args| self.audit(args).await).await,
                 ADMIN_SCRUB => answer(&call, async |args| self.scrub(args).await).await,

@@ -11,7 +11,7 @@ use sluice_namespace::stable_storage::{
     clear_session, clients, put_client, put_server, put_session, replies, server, sessions,
 };
 use sluice_state::client::{ImplementationId, Principal, RestoredClient, RestoredSession};
-use sluice_state::recovery::{ClientRow, Effect, ServerRow, SessionRow};
+use sluice_state::recovery::{ClientRow, Effect, Forfeit, ServerRow, SessionRow};
 use sluice_state::session::{BackChannelParams, CbSecurity, ChannelAttrs};
 use sluice_state::slot::Slot;
 use sluice_state::{BootEpoch, ClientId, SessionId, Verifier};
@@ -151,7 +151,8 @@ fn client_record(row: &ClientRow) -> ClientRecord {
         create_seqid: row.create_seqid,
         next_session: row.next_session,
         reclaimed_in: row.reclaimed_in.0,
-        revoked: row.revoked,
+        revoked: row.forfeits > Forfeit::Nothing,
+        broken: row.forfeits == Forfeit::Everything,
     }
 }
 
@@ -170,7 +171,11 @@ fn client_row(record: ClientRecord) -> ClientRow {
         create_seqid: record.create_seqid,
         next_session: record.next_session,
         reclaimed_in: BootEpoch(record.reclaimed_in),
-        revoked: record.revoked,
+        forfeits: match (record.broken, record.revoked) {
+            (true, _) => Forfeit::Everything,
+            (false, true) => Forfeit::Delegations,
+            (false, false) => Forfeit::Nothing,
+        },
     }
 }
 

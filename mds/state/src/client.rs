@@ -24,7 +24,7 @@ use bytes::Bytes;
 use crate::grace::Grace;
 use crate::ids::{BootEpoch, ClientId, SessionId, Time, Verifier};
 use crate::lease::{ClientShared, LeaseState, UseGauge};
-use crate::recovery::{ClientRow, Effect, SessionRow};
+use crate::recovery::{ClientRow, Effect, Forfeit, SessionRow};
 use crate::session::{ChannelLimits, promised_cache};
 
 mod create_session;
@@ -154,10 +154,10 @@ pub(crate) struct Client {
     pub(crate) creating: bool,
     /// A RECLAIM_COMPLETE is being made durable.
     pub(crate) reclaiming: bool,
-    /// Delegations that are being taken from it: the row says so by then.
+    /// Things that are being taken from it: the row says so by then.
     pub(crate) revoking: u32,
     /// The row says so for the sake of this incarnation.
-    pub(crate) revoked_now: bool,
+    pub(crate) forfeits_now: Forfeit,
     /// The last incarnation ended before the client had completed its reclaim there, and it has made no session
     /// since: it may not have noticed that there was another restart.
     pub(crate) unaware: bool,
@@ -378,8 +378,8 @@ impl Clients {
         }
         client.reclaiming = true;
         // What was taken from it before the restart it has not reclaimed.
-        let revoked = client.revoked_now;
-        Ok(vec![Effect::PersistClient(ClientRow { reclaimed_in: epoch, revoked, ..client.row.clone() })])
+        let forfeits = client.forfeits_now;
+        Ok(vec![Effect::PersistClient(ClientRow { reclaimed_in: epoch, forfeits, ..client.row.clone() })])
     }
 
     /// The effects of [`Self::reclaim_complete`] are durable: the client may take new state, and grace
@@ -387,7 +387,7 @@ impl Clients {
     pub fn finish_reclaim_complete(&mut self, id: ClientId) {
         if let Some(client) = self.by_id.get_mut(&id) {
             client.row.reclaimed_in = self.epoch;
-            client.row.revoked = client.revoked_now;
+            client.row.forfeits = client.forfeits_now;
             client.reclaiming = false;
             client.shared.set_reclaim(true, false);
             client.shared.clear_status(crate::lease::seq4_status::RESTART_RECLAIM_NEEDED);
@@ -395,29 +395,31 @@ impl Clients {
         self.grace.forget(id);
     }
 
-    /// A delegation is about to be taken from the client (§8.4.3, second edge condition: it must not be reclaimed after a
+    /// Something is about to be taken from the client (§8.4.3, second edge condition: it must not be reclaimed after a
     /// restart). Effects, if any, are to be made durable first, which [`Self::revoked_durably`] is told; at the end
     /// comes [`Self::end_revoking`]. Error: Delay while the row is being written.
-    pub fn begin_revoking(&mut self, id: ClientId) -> Result<Vec<Effect>, Error> {
+    pub fn begin_revoking(&mut self, id: ClientId, what: Forfeit) -> Result<Vec<Effect>, Error> {
         let Some(client) = self.by_id.get_mut(&id) else { return Ok(Vec::new()) };
         if client.creating || client.reclaiming {
             return Err(Error::Delay);
         }
         client.revoking += 1;
-        if client.revoked_now {
+        if client.forfeits_now >= what {
             return Ok(Vec::new());
         }
         client.creating = true;
-        Ok(vec![Effect::PersistClient(ClientRow { revoked: true, ..client.row.clone() })])
+        let forfeits = client.row.forfeits.max(client.forfeits_now).max(what);
+        Ok(vec![Effect::PersistClient(ClientRow { forfeits, ..client.row.clone() })])
     }
 
     /// The effects are durable (`committed`), or certainly are not: then it begins anew.
-    pub fn revoked_durably(&mut self, id: ClientId, committed: bool) {
+    pub fn revoked_durably(&mut self, id: ClientId, what: Forfeit, committed: bool) {
         let Some(client) = self.by_id.get_mut(&id) else { return };
         client.creating = false;
-        client.row.revoked |= committed;
-        client.revoked_now = committed;
-        if !committed {
+        if committed {
+            client.row.forfeits = client.row.forfeits.max(what);
+            client.forfeits_now = client.forfeits_now.max(what);
+        } else {
             client.revoking = client.revoking.saturating_sub(1);
         }
     }
@@ -433,13 +435,15 @@ impl Clients {
     /// [`Self::forgot_revoked`] is told.
     pub fn forget_revoked(&mut self, id: ClientId) -> Vec<Effect> {
         let Some(client) = self.by_id.get_mut(&id) else { return Vec::new() };
-        if !client.revoked_now || client.revoking > 0 || client.creating || client.reclaiming {
+        let nothing = client.forfeits_now == Forfeit::Nothing;
+        if nothing || client.revoking > 0 || client.creating || client.reclaiming {
             return Vec::new();
         }
         client.creating = true;
         // What it has yet to hear of the incarnation before stays.
-        let revoked = client.row.revoked && !client.shared.reclaim_complete();
-        vec![Effect::PersistClient(ClientRow { revoked, ..client.row.clone() })]
+        let heard = client.shared.reclaim_complete();
+        let forfeits = if heard { Forfeit::Nothing } else { client.row.forfeits };
+        vec![Effect::PersistClient(ClientRow { forfeits, ..client.row.clone() })]
     }
 
     /// See [`Self::forget_revoked`]. They may have been made durable (`gone`), or certainly were (`committed`): what is
@@ -447,16 +451,18 @@ impl Clients {
     pub fn forgot_revoked(&mut self, id: ClientId, gone: bool, committed: bool) {
         let Some(client) = self.by_id.get_mut(&id) else { return };
         client.creating = false;
-        client.revoked_now &= !gone;
-        if committed {
-            client.row.revoked &= !client.shared.reclaim_complete();
+        if gone {
+            client.forfeits_now = Forfeit::Nothing;
+        }
+        if committed && client.shared.reclaim_complete() {
+            client.row.forfeits = Forfeit::Nothing;
         }
     }
 
     /// Whether the client gets no delegation back that it says it had.
     #[must_use]
     pub fn forfeits(&self, id: ClientId) -> bool {
-        self.by_id.get(&id).is_some_and(|client| client.row.revoked)
+        self.by_id.get(&id).is_some_and(|client| client.row.forfeits != Forfeit::Nothing)
     }
 
     /// Takes a client out of the table: the durable effects first, then those in memory.
@@ -539,7 +545,7 @@ pub(crate) fn unconfirmed(
             create_seqid: 0,
             next_session: 0,
             reclaimed_in: BootEpoch(0),
-            revoked: false,
+            forfeits: Forfeit::Nothing,
         },
         confirmed: false,
         created: now,
@@ -547,7 +553,7 @@ pub(crate) fn unconfirmed(
         creating: false,
         reclaiming: false,
         revoking: 0,
-        revoked_now: false,
+        forfeits_now: Forfeit::Nothing,
         unaware: false,
         told_since: None,
         sessions: Vec::new(),

@@ -60,6 +60,8 @@ pub struct Grant {
 pub(crate) struct Delegation {
     pub(crate) kind: DelegationKind,
     pub(crate) stateid: StateId,
+    /// When it was granted.
+    pub(crate) since: Time,
     pub(crate) recall: Option<PendingRecall>,
     /// See [`Writer::change`].
     pub(crate) change: Option<u64>,

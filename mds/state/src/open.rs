@@ -8,7 +8,7 @@
 
 use crate::few::Few;
 use crate::file::Error;
-use crate::ids::{ClientId, StateId};
+use crate::ids::{ClientId, StateId, Time};
 use crate::owner::OpenOwner;
 use crate::stateid::{Other, check_seqid};
 use crate::times::Times;
@@ -161,6 +161,8 @@ pub(crate) struct Open {
     pub(crate) stateid: StateId,
     pub(crate) access: Access,
     pub(crate) deny: Deny,
+    /// When its owner opened the file first.
+    pub(crate) since: Time,
     /// The (access, deny) pairs of the OPENs in effect, as a bitmap over [`combo`].
     combos: u16,
 }
@@ -210,6 +212,11 @@ impl Opens {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Open> {
         self.by_other.values()
+    }
+
+    /// From the one with this stateid on, ascending.
+    pub(crate) fn starting_at(&self, other: Other) -> impl Iterator<Item = &Open> {
+        self.by_other.starting_at(other).map(|(_, open)| open)
     }
 
     pub(crate) fn get(&self, other: &Other) -> Option<&Open> {
@@ -264,10 +271,9 @@ impl Opens {
     /// Adds an open or upgrades the owner's; true when the stateid is new. `stateid` is what was planned.
     pub(crate) fn install(
         &mut self,
-        owner: &OpenOwner,
-        stateid: StateId,
-        access: Access,
-        deny: Deny,
+        (owner, stateid): (&OpenOwner, StateId),
+        (access, deny): (Access, Deny),
+        now: Time,
     ) -> bool {
         let new = self.by_other.get(&stateid.other).is_none();
         if new {
@@ -278,6 +284,7 @@ impl Opens {
             stateid,
             access,
             deny,
+            since: now,
             combos: 0,
         });
         let denied = !new && open.deny != Deny::NONE;
@@ -333,8 +340,8 @@ mod tests {
         let owner = OpenOwner::new(ClientId(1), b"o");
         let id = StateId::new(BootEpoch(1), StateKind::Open, 1, 1);
         let mut opens = Opens::default();
-        opens.install(&owner, id, Access::READ, Deny::NONE);
-        opens.install(&owner, id.with_seqid(2), Access::BOTH, Deny::WRITE);
+        opens.install((&owner, id), (Access::READ, Deny::NONE), Time(1));
+        opens.install((&owner, id.with_seqid(2)), (Access::BOTH, Deny::WRITE), Time(2));
         let ok = |access, deny| opens.can_downgrade(&id.other, access, deny);
         assert!(ok(Access::READ, Deny::NONE));
         assert!(ok(Access::BOTH, Deny::WRITE));
@@ -345,5 +352,6 @@ mod tests {
         assert!(!opens.can_downgrade(&id.other, Access::BOTH, Deny::WRITE), "gone by the downgrade");
         let open = opens.get(&id.other).unwrap();
         assert_eq!((open.access, open.deny, open.stateid.seqid), (Access::READ, Deny::NONE, 3));
+        assert_eq!(open.since, Time(1));
     }
 }

@@ -32,9 +32,20 @@ pub struct ClientRow {
     /// Incarnation in which it last sent RECLAIM_COMPLETE; epoch 0 = never. §8.4.3: it may reclaim after
     /// a restart only if this is not older than the last grace period that ended ([`ServerRow`]).
     pub reclaimed_in: BootEpoch,
-    /// A delegation was taken from it, and it has not freed the stateid yet: after a restart it is given none back, since
-    /// others may have changed what it believes to be as it left it (§8.4.3).
-    pub revoked: bool,
+    /// What was taken from it, and it has not freed yet, it is not given back after a restart.
+    pub forfeits: Forfeit,
+}
+
+/// What a client may not reclaim: others may have had it since, and changed what it believes to be as it left it (§8.4.3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Forfeit {
+    /// It may reclaim all that it says it had.
+    #[default]
+    Nothing,
+    /// A delegation was taken from it.
+    Delegations,
+    /// An administrator broke opens or locks of it: which, only memory knew.
+    Everything,
 }
 
 /// Stable record of a session.

@@ -194,9 +194,7 @@ impl StateIndex {
         }
         match entry.revoked {
             None => Ok(entry.at),
-            Some(RevokeReason::LeaseExpired) => Err(Error::Expired),
-            Some(RevokeReason::Admin) => Err(Error::AdminRevoked),
-            Some(RevokeReason::NotReturned) => Err(Error::DelegRevoked),
+            Some(reason) => Err(Error::taken(reason)),
         }
     }
 

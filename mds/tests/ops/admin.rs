@@ -208,7 +208,7 @@ fn changes_are_in_the_log_with_the_host_that_made_them() {
 }
 
 /// Without colours.
-fn plain(line: &str) -> String {
+pub fn plain(line: &str) -> String {
     let mut parts = line.split('\x1b');
     let first = parts.next().unwrap_or_default().to_owned();
     parts.fold(first, |line, part| line + part.split_once('m').map_or(part, |(_, rest)| rest))

@@ -39,6 +39,7 @@ mod layoutcommit;
 mod layouterror;
 mod lock;
 mod lockout;
+mod locks;
 mod lookup;
 mod mirrors;
 mod names;

@@ -36,10 +36,13 @@ pub struct ClientRecord {
     pub reclaimed_in: u32,
     /// A delegation was taken from it since, and it may not have heard of that.
     pub revoked: bool,
+    /// So were opens or locks, by an administrator.
+    pub broken: bool,
 }
 
-/// `revoked`, beside `reclaimed_in`. Releases before read a late epoch, which may reclaim as well.
+/// `revoked` and `broken`, beside `reclaimed_in`. Releases before read a late epoch, which may reclaim as well.
 const REVOKED: u32 = 1 << 31;
+const BROKEN: u32 = 1 << 30;
 
 /// One direction of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -102,7 +105,8 @@ impl Row for ClientRecord {
             w.bytes(&i.domain).bytes(&i.name).wall(i.date);
         });
         w.u32(self.minor_version).u32(self.create_seqid).u32(self.next_session);
-        w.u32(self.reclaimed_in | if self.revoked { REVOKED } else { 0 });
+        let flag = |is: bool, flag: u32| if is { flag } else { 0 };
+        w.u32(self.reclaimed_in | flag(self.revoked, REVOKED) | flag(self.broken, BROKEN));
     }
     fn decode(r: &mut Reader) -> Result<Self, FsError> {
         let mut row = Self {
@@ -118,9 +122,11 @@ impl Row for ClientRecord {
             next_session: r.u32()?,
             reclaimed_in: r.u32()?,
             revoked: false,
+            broken: false,
         };
         row.revoked = row.reclaimed_in & REVOKED != 0;
-        row.reclaimed_in &= !REVOKED;
+        row.broken = row.reclaimed_in & BROKEN != 0;
+        row.reclaimed_in &= !(REVOKED | BROKEN);
         Ok(row)
     }
 }

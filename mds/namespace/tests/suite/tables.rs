@@ -52,6 +52,7 @@ async fn client_session_and_reply_rows() {
         next_session: 8,
         reclaimed_in: 9,
         revoked: true,
+        broken: true,
     };
     for id in 1..=5 {
         put(&w, |t| put_client(t, &record(id))).await;

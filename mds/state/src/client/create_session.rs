@@ -17,7 +17,7 @@
 use super::{Client, Clients, Error, Principal, Promised, removal, session_entry};
 use crate::ids::{BootEpoch, ClientId, ConnectionId, SessionId, Time};
 use crate::lease::UseGauge;
-use crate::recovery::{ClientRow, Effect, SessionRow};
+use crate::recovery::{ClientRow, Effect, Forfeit, SessionRow};
 use crate::session::{
     BackChannelParams, CbSecurity, ChannelAttrs, Session, negotiate_back, negotiate_fore, promised_cache,
 };
@@ -228,10 +228,10 @@ impl Clients {
         };
         // The client has said so; its own row may be on the way to storage, or have failed to get there.
         let said = if client.reclaiming { self.epoch } else { client.row.reclaimed_in };
-        let (reclaimed_in, revoked) = self.inherited(client).unwrap_or((said, client.row.revoked));
+        let (reclaimed_in, forfeits) = self.inherited(client).unwrap_or((said, client.row.forfeits));
         let row = ClientRow {
             reclaimed_in,
-            revoked,
+            forfeits,
             create_seqid: args.seqid,
             next_session: client.row.next_session.wrapping_add(1),
             ..client.row.clone()
@@ -254,10 +254,10 @@ impl Clients {
     /// A client that comes back after a restart under a new client ID keeps its right to reclaim, through
     /// another crash too. §8.4.2.1: it is the same incarnation if owner, verifier and principal agree.
     /// What was taken from it before is taken.
-    fn inherited(&self, client: &Client) -> Option<(BootEpoch, bool)> {
+    fn inherited(&self, client: &Client) -> Option<(BootEpoch, Forfeit)> {
         let absent = self.absent.get(&client.row.owner).filter(|a| a.may_reclaim && !client.confirmed)?;
         let same = absent.row.verifier == client.row.verifier && absent.row.principal == client.row.principal;
-        same.then_some((absent.row.reclaimed_in, absent.row.revoked))
+        same.then_some((absent.row.reclaimed_in, absent.row.forfeits))
     }
 
     /// At the limit, and while the replies that a new session wants kept do not fit, the oldest sessions that no
@@ -378,8 +378,8 @@ impl Clients {
         let inherited = self.by_id.get(&id).and_then(|c| self.inherited(c));
         let Some(client) = self.by_id.get_mut(&id).filter(|c| !c.confirmed) else { return };
         client.confirmed = true;
-        if let Some((reclaimed_in, revoked)) = inherited {
-            (client.row.reclaimed_in, client.row.revoked) = (reclaimed_in, revoked);
+        if let Some((reclaimed_in, forfeits)) = inherited {
+            (client.row.reclaimed_in, client.row.forfeits) = (reclaimed_in, forfeits);
         }
         client.shared.start_lease(now);
         if let Some(absent) = self.absent.remove(&client.row.owner) {

@@ -9,7 +9,7 @@ use super::{
 use crate::grace::Grace;
 use crate::ids::{BootEpoch, Time};
 use crate::lease::{ClientShared, UseGauge, seq4_status};
-use crate::recovery::{ClientRow, ServerRow, SessionRow};
+use crate::recovery::{ClientRow, Forfeit, ServerRow, SessionRow};
 use crate::session::Session;
 use crate::slot::Slot;
 
@@ -66,7 +66,8 @@ impl Clients {
             let id = found.row.id;
             // §8.4.3: whoever did not complete a reclaim since the last grace period ended may have
             // lost its state to others.
-            let may_reclaim = found.row.reclaimed_in >= server.grace_ended_in && found.row.reclaimed_in.0 > 0;
+            let completed = found.row.reclaimed_in >= server.grace_ended_in && found.row.reclaimed_in.0 > 0;
+            let may_reclaim = completed && found.row.forfeits < Forfeit::Everything;
             if may_reclaim {
                 pending.insert(id);
             }
@@ -127,7 +128,7 @@ fn restore_client(
         creating: false,
         reclaiming: false,
         revoking: 0,
-        revoked_now: false,
+        forfeits_now: Forfeit::Nothing,
         unaware,
         told_since: None,
         sessions: entries,

@@ -1,5 +1,6 @@
 //! Why the state of a file refuses a request. Variants carry the names of `nfsstat4`, one to one.
 
+use crate::effect::RevokeReason;
 use crate::ids::ClientId;
 use crate::lock::LockConflict;
 
@@ -90,4 +91,15 @@ pub enum Error {
     /// NFS4ERR_BAD_RANGE: the lock range is empty or wraps.
     #[error("bad byte range")]
     BadRange,
+}
+
+impl Error {
+    /// A stateid was taken for this reason.
+    pub(crate) const fn taken(reason: RevokeReason) -> Self {
+        match reason {
+            RevokeReason::LeaseExpired => Self::Expired,
+            RevokeReason::Admin => Self::AdminRevoked,
+            RevokeReason::NotReturned => Self::DelegRevoked,
+        }
+    }
 }

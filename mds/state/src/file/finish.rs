@@ -1,7 +1,7 @@
 //! The second half of an operation: what the transaction did becomes state. Cannot fail.
 
 use crate::delegation::{Delegation, DelegationKind, Grant, Use};
-use crate::effect::{Effect, IoMode};
+use crate::effect::{Effect, IoMode, RevokeReason};
 use crate::ids::{ClientId, StateId, StateKind};
 use crate::layout;
 use crate::open::{Claim, Deny, OpenRequest, Want};
@@ -38,17 +38,25 @@ impl File {
             // While it was in flight it kept an orphan alive whose last open may have gone.
             self.last_close(ctx, out);
         }
+        if let Some(client) = held.work.client() {
+            self.left(ctx, client, out);
+        }
         self.advance(ctx.now, out);
         reply
     }
 
     fn commit(&mut self, ctx: &Ctx<'_>, held: &Held, out: &mut Vec<Effect>) -> Reply {
         let stateid = held.stateid.unwrap_or_default();
+        if let (Intent::Downgrade { .. } | Intent::Close { .. }, Some(reason)) =
+            (&held.work.intent, held.void)
+        {
+            return Reply::Refused(Error::taken(reason));
+        }
         match &held.work.intent {
-            Intent::Open(_) | Intent::Downgrade { .. } | Intent::Close { .. } if held.void => {
-                Reply::Refused(Error::Expired)
-            }
-            Intent::Open(open) => self.commit_open(ctx, open, stateid, out),
+            Intent::Open(open) => match held.void {
+                None => self.commit_open(ctx, open, stateid, out),
+                Some(reason) => self.commit_void_open(ctx, open, (stateid, reason), out),
+            },
             Intent::Downgrade { access, deny, .. } => {
                 self.opens.downgrade(stateid, *access, *deny);
                 Reply::Downgraded { stateid }
@@ -107,7 +115,7 @@ impl File {
         let stands_for = open.either && bare && self.opens.of_owner(&open.owner).is_none();
         let stateid = (kind.is_none() || !stands_for).then_some(stateid);
         if let Some(stateid) = stateid
-            && self.opens.install(&open.owner, stateid, open.access, open.deny)
+            && self.opens.install((&open.owner, stateid), (open.access, open.deny), ctx.now)
         {
             out.push(Effect::Register { stateid, kind: StateKind::Open, client });
         }
@@ -118,11 +126,41 @@ impl File {
             let writes = kind == DelegationKind::Write;
             let kept = open.times.filter(|_| writes && ctx.policy.delegated_times).and_then(Kept::new);
             let times = kept.is_some();
-            self.delegations.held.insert(client, Delegation { kind, stateid, recall: None, change, kept });
+            let since = ctx.now;
+            let held = Delegation { kind, stateid, since, recall: None, change, kept };
+            self.delegations.held.insert(client, held);
             out.push(Effect::Register { stateid, kind: StateKind::Delegation, client });
             Grant { kind, stateid, times }
         });
         Reply::Opened { stateid, delegation }
+    }
+
+    /// An OPEN that was in flight when its client's state was taken.
+    fn commit_void_open(
+        &mut self,
+        ctx: &Ctx<'_>,
+        open: &OpenRequest,
+        (stateid, reason): (StateId, RevokeReason),
+        out: &mut Vec<Effect>,
+    ) -> Reply {
+        let client = open.owner.client;
+        // It would have made an open wider that is gone: asked again, it makes another.
+        let wider = stateid.seqid != 1;
+        match reason {
+            RevokeReason::Admin if wider => Reply::Refused(Error::Delay),
+            RevokeReason::Admin => {
+                let reply = self.commit_open(ctx, open, stateid, out);
+                // Until the client is cut off it is given nothing. It may have made the file, so that asking again will not do.
+                if self.leaving.contains_key(&client)
+                    && let Some(held) = self.opens.get(&stateid.other)
+                {
+                    let (stateid, kind) = (held.stateid, StateKind::Open);
+                    out.push(Effect::Revoked { stateid, kind, client, reason });
+                }
+                reply
+            }
+            _ => Reply::Refused(Error::Expired),
+        }
     }
 
     /// The grant policy: only where nothing suggests an early recall. RFC 8881 §10.4 leaves it free.
@@ -147,7 +185,8 @@ impl File {
         let room = !usage.has_revoked
             && usage.delegations < most
             && usage.delegations_of_all < policy.max_delegations;
-        let free = !self.orphan && self.delegations.get(client).is_none();
+        let free =
+            !self.orphan && self.delegations.get(client).is_none() && !self.leaving.contains_key(&client);
         // What was held before a restart stays as it was: nobody else can have been given a layout since.
         let written = !reclaim && (self.size_may_lag(client) || self.fencing_where(|_, rw| rw));
         (calm && room && free && !written && self.nobody_breaks(client, kind)).then_some(kind)
@@ -263,7 +302,7 @@ impl File {
         ctx: &Ctx<'_>,
         client: ClientId,
         iomode: IoMode,
-        void: bool,
+        void: Option<RevokeReason>,
         out: &mut Vec<Effect>,
     ) -> Reply {
         let recalled = self.layouts.get(client).is_some_and(|l| l.recall.is_some());
@@ -272,8 +311,8 @@ impl File {
             self.layouts.row.durable = true;
             self.layouts.row.awaited = false;
         }
-        if void {
-            return Reply::Refused(Error::Expired);
+        if let Some(reason) = void {
+            return Reply::Refused(Error::taken(reason));
         }
         if dead {
             return Reply::Refused(Error::LayoutUnavailable);

@@ -147,8 +147,7 @@ impl File {
             format!("two fences of one client: {:?}", self.layouts.fencing)
         })?;
         for client in self.leaving.keys() {
-            let fencing = self.layouts.fencing.values().any(|f| f.client == *client && f.read_write);
-            ensure(fencing, || format!("{client:?} is kept for no fence"))?;
+            ensure(self.can_still_write(*client), || format!("{client:?} is kept for nothing"))?;
         }
         Ok(())
     }

@@ -27,8 +27,8 @@ impl File {
             (_, true) => return Err(Error::NoGrace),
         }
         let (owner, open, existing) = self.locker(client, &request.locker)?;
-        if self.leaving.contains_key(&client) {
-            return Err(Error::Expired);
+        if let Some(reason) = self.leaving.get(&client) {
+            return Err(Error::taken(*reason));
         }
         self.may_lock(&open, request.kind)?;
         if let Err(error) = self.lock_conflict(ctx.now, &owner, request) {
@@ -40,12 +40,12 @@ impl File {
             None => {
                 let stateid = ctx.ids.next(StateKind::Lock);
                 // The reply must carry seqid 1 for a new state, and `set` counts one up.
-                self.locks.add_owner(owner.clone(), open, stateid.with_seqid(0));
+                self.locks.add_owner(owner.clone(), open, stateid.with_seqid(0), ctx.now);
                 out.push(Effect::Register { stateid, kind: StateKind::Lock, client });
                 stateid.other
             }
         };
-        let stateid = self.set_lock(&other, request.range, Some(request.kind), out)?;
+        let stateid = self.set_lock(ctx.now, &other, (request.range, Some(request.kind)), out)?;
         self.locks.waiting.served(&owner, request.range);
         // A write lock turned into a read lock, or a reservation used up, may free others.
         self.notify_locks_in(ctx.now, request.range, out);
@@ -163,14 +163,14 @@ impl File {
     /// Applies a lock or an unlock, and tells if the owner has more or fewer ranges by it.
     fn set_lock(
         &mut self,
+        now: Time,
         other: &Other,
-        range: Range,
-        kind: Option<LockKind>,
+        (range, kind): (Range, Option<LockKind>),
         out: &mut Vec<Effect>,
     ) -> Result<StateId, Error> {
         let ranges = |locks: &Locks| locks.get(other).map_or(0, |lock| lock.ranges.len());
         let before = ranges(&self.locks);
-        let stateid = self.locks.set(other, range, kind).ok_or(Error::BadStateid)?;
+        let stateid = self.locks.set(other, range, kind, now).ok_or(Error::BadStateid)?;
         let after = ranges(&self.locks);
         if after != before {
             out.push(Effect::Ranges { stateid, count: u32::try_from(after).unwrap_or(u32::MAX) });
@@ -213,7 +213,7 @@ impl File {
         if splits && full {
             return Err(Error::Resource);
         }
-        let stateid = self.set_lock(&stateid.other, range, None, out)?;
+        let stateid = self.set_lock(ctx.now, &stateid.other, (range, None), out)?;
         // A client that stops waiting unlocks what it waited for (RFC 8881 §9.6 leaves it no other way).
         self.locks.waiting.served(&owner, range);
         self.notify_locks_in(ctx.now, range, out);

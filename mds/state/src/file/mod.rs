@@ -15,6 +15,7 @@
 
 mod error;
 mod finish;
+mod held;
 mod invariants;
 mod locking;
 mod prepare;
@@ -43,6 +44,7 @@ pub(crate) use recall::PendingRecall;
 use work::Work;
 
 pub use error::Error;
+pub use held::{Hold, Place, What};
 pub use request::{
     Ctx, FileId, FileSeed, Grace, Intent, LayoutFilter, Outcome, Policy, Prepared, Reply, Ticket, TicketId,
 };
@@ -83,8 +85,8 @@ struct Held {
     orphan: bool,
     /// Settle: the unclean ends that it covers.
     unclean: u64,
-    /// The client expired meanwhile: no state is made.
-    void: bool,
+    /// Its client's state was taken meanwhile, and why: no state is made, or what is made is taken, too.
+    void: Option<RevokeReason>,
 }
 
 impl File {
@@ -409,6 +411,12 @@ impl File {
         out
     }
 
+    /// An administrator takes all that the client holds of the file, and nothing else of it: it goes on, and may come
+    /// back for what is free. While it can still write, what it held stays in force, and the client is told to wait.
+    pub fn break_state(&mut self, ctx: &Ctx<'_>, client: ClientId) -> Vec<Effect> {
+        self.client_expired(ctx, client, RevokeReason::Admin)
+    }
+
     /// A fence is in force at every data server.
     pub fn fence_done(&mut self, ctx: &Ctx<'_>, fence: FenceId) -> Vec<Effect> {
         let mut out = Vec::new();
@@ -542,10 +550,7 @@ impl File {
     /// A good open, lock, delegation or layout stateid of this client, by the usual seqid rules.
     fn check_state(&self, client: ClientId, stateid: &StateId) -> Result<(), Error> {
         if let Some(reason) = self.leaving.get(&client) {
-            return Err(match reason {
-                RevokeReason::Admin => Error::AdminRevoked,
-                _ => Error::Expired,
-            });
+            return Err(Error::taken(*reason));
         }
         match stateid.kind() {
             Some(StateKind::Open) => self.opens.check(client, stateid).map(drop),

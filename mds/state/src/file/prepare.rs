@@ -1,7 +1,7 @@
 //! The first half of an operation: deny, wait, or a ticket.
 
 use crate::delegation::DelegationKind;
-use crate::effect::{Effect, IoMode, WaitToken};
+use crate::effect::{Effect, IoMode, RevokeReason, WaitToken};
 use crate::ids::{ClientId, StateId, StateKind};
 use crate::open::{Claim, OpenRequest};
 use crate::stateid::next_seqid;
@@ -59,8 +59,8 @@ impl File {
 
     /// Everything that is refused whatever the others do.
     fn admit(&self, ctx: &Ctx<'_>, intent: &Intent) -> Result<Work, Error> {
-        if intent.client().is_some_and(|client| self.leaving.contains_key(&client)) {
-            return Err(Error::Expired);
+        if let Some(reason) = intent.client().and_then(|client| self.leaving.get(&client)) {
+            return Err(Self::while_leaving(*reason, intent));
         }
         let mut work = Work { intent: intent.clone(), owner: None, clears_rw: false };
         match intent {
@@ -101,6 +101,19 @@ impl File {
             _ => {}
         }
         Ok(work)
+    }
+
+    /// What a client hears whose state was taken, until it is cut off. One that an administrator took it from goes on: what
+    /// names no state of before is for later.
+    fn while_leaving(reason: RevokeReason, intent: &Intent) -> Error {
+        match intent {
+            _ if reason != RevokeReason::Admin => Error::Expired,
+            Intent::Close { .. } | Intent::Downgrade { .. } | Intent::LayoutGet { .. } => {
+                Error::taken(reason)
+            }
+            Intent::LayoutCommit { .. } => Error::BadLayout,
+            _ => Error::Delay,
+        }
     }
 
     fn admit_open(&self, ctx: &Ctx<'_>, open: &OpenRequest) -> Result<(), Error> {
@@ -222,7 +235,7 @@ impl File {
             stateid: ticket.stateid,
             orphan: ticket.orphan,
             unclean: self.layouts.row.unclean,
-            void: false,
+            void: None,
         };
         self.tickets.insert(id, held);
         ticket

@@ -174,7 +174,7 @@ impl File {
         out: &mut Vec<Effect>,
     ) {
         for held in self.tickets.values_mut().filter(|held| held.work.client() == Some(client)) {
-            held.void = true;
+            held.void = Some(for_good(held.void, reason));
         }
         // Its queued requests are answered by nobody; waking them lets their tasks end.
         self.queue.retain(|waiter| {
@@ -191,7 +191,8 @@ impl File {
         self.revoke_delegation(ctx, client, reason, out);
         self.revoke_layout(client, reason, out);
         if self.can_still_write(client) {
-            self.leaving.insert(client, reason);
+            let before = self.leaving.get(&client).copied();
+            self.leaving.insert(client, for_good(before, reason));
         } else {
             self.purge(ctx, client, out);
         }
@@ -207,8 +208,19 @@ impl File {
         }
     }
 
-    fn can_still_write(&self, client: ClientId) -> bool {
+    /// At a data server under a layout, or through the metadata server with what is under way.
+    pub(super) fn can_still_write(&self, client: ClientId) -> bool {
         self.layouts.fencing.values().any(|f| f.client == client && f.read_write)
+            || self.tickets.values().any(|held| held.work.client() == Some(client) && held.work.writes())
+    }
+
+    /// Who leaves is gone as soon as it cannot write any more.
+    pub(super) fn left(&mut self, ctx: &Ctx<'_>, client: ClientId, out: &mut Vec<Effect>) {
+        if self.leaving.contains_key(&client) && !self.can_still_write(client) {
+            self.leaving.remove(&client);
+            self.purge(ctx, client, out);
+            self.notify_locks(ctx.now, out);
+        }
     }
 
     fn purge(&mut self, ctx: &Ctx<'_>, client: ClientId, out: &mut Vec<Effect>) {
@@ -229,9 +241,7 @@ impl File {
     pub(super) fn fenced(&mut self, ctx: &Ctx<'_>, fence: FenceId, out: &mut Vec<Effect>) {
         let Some(Fencing { client, .. }) = self.layouts.fencing.remove(&fence) else { return };
         // A client has one fence at a time: until it is confirmed, nothing new is granted to it.
-        if self.leaving.remove(&client).is_some() {
-            self.purge(ctx, client, out);
-        }
+        self.left(ctx, client, out);
         self.notify_locks(ctx.now, out);
     }
 
@@ -280,4 +290,9 @@ impl File {
         let delegations = self.delegations.held.values().filter_map(|d| d.recall);
         layouts.chain(delegations).map(|r| r.next_deadline()).min()
     }
+}
+
+/// Who is gone does not come back because something of it is broken besides.
+fn for_good(before: Option<RevokeReason>, reason: RevokeReason) -> RevokeReason {
+    before.filter(|before| *before == RevokeReason::LeaseExpired).unwrap_or(reason)
 }

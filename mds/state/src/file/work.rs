@@ -23,6 +23,11 @@ impl Work {
         self.intent.client()
     }
 
+    /// It changes data by itself.
+    pub(super) fn writes(&self) -> bool {
+        matches!(self.intent, Intent::ProxyIo { write: true, .. } | Intent::SetSize { .. })
+    }
+
     pub(super) fn is_rw_layout_get(&self) -> bool {
         matches!(self.intent, Intent::LayoutGet { iomode: IoMode::ReadWrite, .. })
     }

@@ -76,6 +76,8 @@ pub(crate) struct LockState {
     /// The open it was made under (RFC 8881 §9.1: a lock stateid depends on it).
     pub(crate) open: Other,
     pub(crate) stateid: StateId,
+    /// Since when it has had some range or other locked.
+    pub(crate) since: Time,
     pub(crate) ranges: RangeMap<LockKind>,
 }
 
@@ -102,6 +104,11 @@ impl Locks {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &LockState> {
         self.by_other.values()
+    }
+
+    /// From the one with this stateid on, ascending.
+    pub(crate) fn starting_at(&self, other: Other) -> impl Iterator<Item = &LockState> {
+        self.by_other.starting_at(other).map(|(_, state)| state)
     }
 
     pub(crate) fn get(&self, other: &Other) -> Option<&LockState> {
@@ -138,14 +145,24 @@ impl Locks {
     }
 
     /// Adds a lock-owner without locks.
-    pub(crate) fn add_owner(&mut self, owner: LockOwner, open: Other, stateid: StateId) {
+    pub(crate) fn add_owner(&mut self, owner: LockOwner, open: Other, stateid: StateId, now: Time) {
         self.by_owner.insert(owner.clone(), stateid.other);
-        self.by_other.insert(stateid.other, LockState { owner, open, stateid, ranges: RangeMap::new() });
+        let state = LockState { owner, open, stateid, since: now, ranges: RangeMap::new() };
+        self.by_other.insert(stateid.other, state);
     }
 
     /// Applies a granted lock (`Some`) or an unlock (`None`); the stateid with its new seqid.
-    pub(crate) fn set(&mut self, other: &Other, range: Range, kind: Option<LockKind>) -> Option<StateId> {
+    pub(crate) fn set(
+        &mut self,
+        other: &Other,
+        range: Range,
+        kind: Option<LockKind>,
+        now: Time,
+    ) -> Option<StateId> {
         let state = self.by_other.get_mut(other)?;
+        if state.ranges.is_empty() {
+            state.since = now;
+        }
         match kind {
             Some(kind) => state.ranges.insert(range, kind),
             None => state.ranges.remove(range),

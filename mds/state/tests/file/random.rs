@@ -27,6 +27,7 @@ enum Step {
     Fence(usize),
     Failed(ClientId),
     Expire(ClientId),
+    Break(ClientId),
     Tick(u8),
 }
 
@@ -50,6 +51,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (0usize..4).prop_map(Step::Fence),
         2 => client().prop_map(Step::Failed),
         1 => client().prop_map(Step::Expire),
+        1 => client().prop_map(Step::Break),
         2 => (0u8..40).prop_map(Step::Tick),
     ]
 }
@@ -145,6 +147,7 @@ impl Walk {
             Step::Fence(i) if i < w.fences.len() => w.fence_done(i),
             Step::Failed(client) => w.layout_failed(client),
             Step::Expire(client) => w.expire(client, RevokeReason::LeaseExpired),
+            Step::Break(client) => w.break_state(client),
             Step::Tick(tenths) => {
                 let next = w.now.plus_nanos(u64::from(tenths) * 500_000_000);
                 w.tick_to(next);

@@ -460,6 +460,13 @@ impl World {
         Ok(stateid)
     }
 
+    /// Under a stateid that the client goes on with.
+    pub(crate) fn unlock_of(&mut self, client: ClientId, stateid: StateId) -> Result<StateId, Error> {
+        self.index.locate(BootEpoch(5), client, &stateid)?;
+        self.locks.insert(locker(client), stateid);
+        self.unlock(client, Range::ALL)
+    }
+
     pub(crate) fn test_lock(&mut self, client: ClientId, kind: LockKind, range: Range) -> Result<(), Error> {
         let (ctx, file) = self.split(Some(client));
         file.test_lock(&ctx, &locker(client), kind, range)
@@ -534,6 +541,17 @@ impl World {
         let effects = file.client_expired(&ctx, client, reason);
         let theirs = self.out.iter().filter(|(_, (intent, _))| intent.client() == Some(client));
         self.void.extend(theirs.map(|(id, _)| *id));
+        self.apply(effects);
+        self.opens.retain(|o, _| o.client != client);
+        self.locks.retain(|o, _| o.client != client);
+        self.layouts.remove(&client);
+        self.delegations.remove(&client);
+    }
+
+    /// An administrator breaks what the client holds; it goes on.
+    pub(crate) fn break_state(&mut self, client: ClientId) {
+        let (ctx, file) = self.split(Some(client));
+        let effects = file.break_state(&ctx, client);
         self.apply(effects);
         self.opens.retain(|o, _| o.client != client);
         self.locks.retain(|o, _| o.client != client);
