@@ -318,10 +318,10 @@ mod tests {
 
     #[test]
     fn what_fits_stays_however_it_is_used() {
-        let rows = Rows::new(0, 16 << 20);
+        let rows = Rows::new(0, SHARDS * SHARD_BYTES);
         let value = Bytes::from(vec![7; 100]);
-        // Four fifths of the room: shards get unequal shares.
-        let fit = (16u32 << 20) / (4 + 100 + KEY as u32 + OVERHEAD as u32) / 5 * 4;
+        // Four fifths of the room: shards get unequal shares, the smaller the more so.
+        let fit = (SHARDS * SHARD_BYTES) as u32 / (4 + 100 + KEY as u32 + OVERHEAD as u32) / 5 * 4;
         (0..fit).for_each(|number| rows.offer(&number.to_be_bytes(), Some(&value), 1));
         for round in 0..3 {
             let missed = (0..fit).filter(|number| rows.get(&number.to_be_bytes(), 1).is_none()).count();
