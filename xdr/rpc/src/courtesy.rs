@@ -4,8 +4,9 @@
 //!
 //! Threads that answer small calls look how long the kernel keeps them waiting for a processor. While that is much, large
 //! records are let in one after the other with pauses in between; their data waits at the peer. With idle processors, or
-//! without small calls, there are no pauses.
+//! without small calls, there are no pauses; where small calls are much of what there is to do, they are the longer.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::ThreadId;
@@ -27,6 +28,15 @@ const MUCH: u32 = 10;
 /// twentieth of the time of all processors (a MiB takes 0.4 ms), whoever else keeps them busy.
 const MOST: Duration = Duration::from_millis(8);
 
+/// Small calls are much of what a thread does when one part in so many of its time goes into answering them, and as the rest of
+/// what they cost, reading and sending, several times that.
+const MANY: u32 = 32;
+
+/// They are what people wait for then: the same as [`MUCH`] and [`MOST`]. Large records keep a fiftieth. Of two processors that
+/// clients share, small reads so keep four fifths of their rate.
+const MUCH_OF_MANY: u32 = 64;
+const MOST_FOR_MANY: Duration = Duration::from_millis(20);
+
 const MIB: u64 = 1 << 20;
 
 #[derive(Debug, Default)]
@@ -41,6 +51,11 @@ struct State {
     paid: Monotonic,
 }
 
+thread_local! {
+    /// Went into small calls on this thread since it looked last.
+    static SPENT: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Courtesy {
     next_look: AtomicU64,
@@ -48,19 +63,23 @@ pub(crate) struct Courtesy {
 }
 
 impl Courtesy {
-    /// Small calls were answered on this thread.
-    pub(crate) fn answered(&self, env: &Env) {
+    /// Small calls were answered on this thread, which took so long.
+    pub(crate) fn answered(&self, env: &Env, took: Duration) {
+        SPENT.set(SPENT.get() + took);
         let now = env.clock.now();
         if now.0 < self.next_look.load(Ordering::Relaxed) {
             return;
         }
         self.next_look.store((now + LOOK).0, Ordering::Relaxed);
         let Some((thread, waited)) = env.process.kept_waiting() else { return };
-        let most = MOST / u32::try_from(env.process.processors()).unwrap_or(u32::MAX).max(1);
+        let spent = SPENT.take();
         let mut state = self.state.lock();
         state.looked = now;
         let Some((then, before)) = state.looks.insert(thread, (now, waited)) else { return };
-        state.pause = if waited.saturating_sub(before) * MUCH > now.since(then) {
+        let passed = now.since(then);
+        let (much, most) = if spent * MANY > passed { (MUCH_OF_MANY, MOST_FOR_MANY) } else { (MUCH, MOST) };
+        let most = most / u32::try_from(env.process.processors()).unwrap_or(u32::MAX).max(1);
+        state.pause = if waited.saturating_sub(before) * much > passed {
             (state.pause * 2).clamp(most / 8, most)
         } else if state.pause > most / 64 {
             state.pause * 3 / 4
@@ -133,8 +152,8 @@ mod tests {
         }
     }
 
-    /// MiB let in within a second, one stream of small calls and two of large ones.
-    async fn rate(percent: u32, processors: usize, small: bool) -> u64 {
+    /// MiB let in within a second, one stream of small calls and two of large ones. Each ms so much goes into the small ones.
+    async fn rate(percent: u32, processors: usize, small: Option<Duration>) -> u64 {
         let mut env = Env::simulated(1);
         let waited = Mutex::new((env.clock.now(), Duration::ZERO));
         let clock = Arc::clone(&env.clock);
@@ -150,8 +169,8 @@ mod tests {
         let answers = async {
             loop {
                 env.clock.sleep(Duration::from_millis(1)).await;
-                if small {
-                    courtesy.answered(&env);
+                if let Some(took) = small {
+                    courtesy.answered(&env, took);
                 }
             }
         };
@@ -167,15 +186,28 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn large_records_give_way_where_small_calls_are_kept_waiting() {
-        let free = rate(0, 2, true).await;
+        let few = Some(Duration::from_micros(10));
+        let free = rate(0, 2, few).await;
         assert!(free > 1900, "{free}");
-        assert!(rate(90, 2, false).await > 1900, "nobody to give way to");
-        assert!(rate(5, 2, true).await > 1900, "hardly waiting");
-        let held = rate(50, 2, true).await;
+        assert!(rate(90, 2, None).await > 1900, "nobody to give way to");
+        assert!(rate(5, 2, few).await > 1900, "hardly waiting");
+        let held = rate(50, 2, few).await;
         assert!((225..350).contains(&held), "{held}: a pause of 4 ms each");
-        let held = rate(50, 4, true).await;
+        let held = rate(50, 4, few).await;
         assert!((450..650).contains(&held), "{held}: more processors, more room");
-        assert!(rate(50, 64, true).await > 1900);
+        assert!(rate(50, 64, few).await > 1900);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_more_so_where_small_calls_are_much_of_what_there_is_to_do() {
+        let many = Some(Duration::from_micros(100));
+        assert!(rate(0, 2, many).await > 1900);
+        for percent in [5, 50] {
+            let held = rate(percent, 2, many).await;
+            assert!((90..160).contains(&held), "{held}: a pause of 10 ms each");
+        }
+        assert!(rate(1, 2, many).await > 1900, "hardly waiting");
+        assert!(rate(50, 64, many).await > 1900);
     }
 
     #[tokio::test(start_paused = true)]
@@ -188,7 +220,7 @@ mod tests {
         let courtesy = Courtesy::default();
         for round in 0..40 {
             machine.percent.store(if round < 20 { 90 } else { 0 }, Ordering::Relaxed);
-            courtesy.answered(&env);
+            courtesy.answered(&env, Duration::ZERO);
             env.clock.sleep(LOOK).await;
             assert_eq!(
                 courtesy.turn(env.clock.now(), 1 << 20).is_some(),
@@ -206,7 +238,7 @@ mod tests {
         env.process = Arc::new(Machine { percent: 90.into(), waited, clock, processors: 1 });
         let courtesy = Courtesy::default();
         for _ in 0..20 {
-            courtesy.answered(&env);
+            courtesy.answered(&env, Duration::ZERO);
             env.clock.sleep(LOOK).await;
         }
         let begun = env.clock.now();

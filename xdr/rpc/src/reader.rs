@@ -7,10 +7,11 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
+use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use parking_lot::Mutex;
-use sluice_env::BoxFuture;
+use sluice_env::{BoxFuture, Monotonic};
 use sluice_xdr::{Frame, RecordDecoder, RecordError};
 use tokio::io::AsyncReadExt;
 
@@ -386,6 +387,8 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
                 Now::Refused => true,
                 Now::Untried => false,
             };
+            // What comes now may take long, and is nothing that was answered at once.
+            self.prompt.last = None;
             match self.next_record() {
                 Ok(Some((record, tail))) => {
                     let arriving = self.arriving.take();
@@ -523,6 +526,10 @@ struct Prompt {
     ticket: Option<Ticket>,
     /// What is left of the buffer of replies on their way.
     spare: Option<BytesMut>,
+    /// When the last of them was answered: then the next one begins.
+    last: Option<Monotonic>,
+    /// What they took.
+    took: Duration,
 }
 
 /// Bytes of replies that leave in one piece.
@@ -541,7 +548,7 @@ impl Prompt {
             }
             self.replies = connection.recycler.take();
         }
-        let started = connection.env.clock.now();
+        let started = self.last.unwrap_or_else(|| connection.env.clock.now());
         let begin = self.replies.len();
         self.replies.put_bytes(0, SUCCESS_HEAD);
         let answered = program.answer_now(call.version, call.procedure, call.args, &mut self.replies);
@@ -552,7 +559,10 @@ impl Prompt {
             return Now::Refused;
         };
         place.copy_from_slice(&head);
-        let took = connection.env.clock.now().since(started);
+        let ended = connection.env.clock.now();
+        let took = ended.since(started);
+        self.last = Some(ended);
+        self.took += took;
         let metrics = &connection.registry.metrics;
         metrics.record(call.program, call.procedure, true, call.args.len(), body, took);
         Now::Answered
@@ -560,6 +570,7 @@ impl Prompt {
 
     /// Queues what was gathered.
     fn finish(&mut self, connection: &Connection) {
+        self.last = None;
         let Some(mut ticket) = self.ticket.take() else { return };
         let mut buffer = std::mem::take(&mut self.replies);
         if buffer.is_empty() {
@@ -580,7 +591,7 @@ impl Prompt {
             replies
         };
         connection.outbox.push_replies(replies, ticket);
-        connection.budget.server.courtesy.answered(&connection.env);
+        connection.budget.server.courtesy.answered(&connection.env, std::mem::take(&mut self.took));
     }
 
     /// Gives back the memory of replies that have left.
