@@ -56,14 +56,15 @@ impl Mds {
                 // The index heard of these under the machine's lock.
                 Effect::Register { .. } | Effect::Release { .. } | Effect::Ranges { .. } => {}
                 Effect::Revoked { stateid, kind, client, reason } => {
-                    tracing::info!(
-                        ?client,
-                        ?kind,
-                        ?stateid,
-                        ?reason,
-                        file = entry.key.fileid.0,
-                        "state revoked"
-                    );
+                    let file = entry.key.fileid.0;
+                    // What a client had that is gone is told with that, in one line.
+                    let says = reason != RevokeReason::LeaseExpired;
+                    match says.then(|| self.revoked.says(self.env.clock.now())).flatten() {
+                        Some(unsaid) => {
+                            tracing::info!(?client, ?kind, ?stateid, ?reason, file, unsaid, "state revoked");
+                        }
+                        None => tracing::debug!(?client, ?kind, ?stateid, ?reason, file, "state revoked"),
+                    }
                     if kind == StateKind::Layout {
                         add(&self.metrics.layouts_revoked, 1);
                     }

@@ -90,6 +90,8 @@ pub struct Mds {
     pub(crate) garbage: crate::layout::garbage::Queue,
     /// What backups and checks are reading.
     pub(crate) reading: crate::admin::rows::Moments,
+    /// State that was taken from clients, for the log.
+    pub(crate) revoked: sluice_rpc::Sparing,
     pub(crate) pulse: Pulse,
     /// When this incarnation began.
     pub(crate) started: Time,
@@ -168,6 +170,7 @@ impl Mds {
             rw_idle: Mutex::default(),
             garbage: crate::layout::garbage::Queue::default(),
             reading: crate::admin::rows::Moments::default(),
+            revoked: sluice_rpc::Sparing::default(),
             pulse: Pulse::beginning(env.clock.now()),
             started: Time(env.clock.now().0),
             epoch,

@@ -80,9 +80,21 @@ impl Mds {
     /// Takes everything a client holds on files. Fences run in the background; until they are in force
     /// the machines keep what conflicts waiting.
     fn release_state(self: &Arc<Self>, client: ClientId, reason: RevokeReason) {
-        let files = self.files.index().files_of(client);
+        let (files, held) = {
+            let index = self.files.index();
+            (index.files_of(client), index.usage(client))
+        };
         if !files.is_empty() {
-            tracing::info!(?client, files = files.len(), "a client is gone; its state is released");
+            let Usage { opens, locks, layouts, delegations, .. } = held;
+            tracing::info!(
+                ?client,
+                files = files.len(),
+                opens,
+                locks,
+                layouts,
+                delegations,
+                "a client is gone; its state is released"
+            );
         }
         for file in files {
             if let Some(entry) = self.files.get(file) {

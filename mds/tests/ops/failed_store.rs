@@ -37,7 +37,7 @@ impl Log {
     /// What is logged on this thread until the guard is dropped.
     pub fn of_this_thread() -> (Self, tracing::subscriber::DefaultGuard) {
         let log = Self::default();
-        let subscriber = tracing_subscriber::fmt().with_writer(log.clone()).finish();
+        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(log.clone()).finish();
         (log, tracing::subscriber::set_default(subscriber))
     }
 

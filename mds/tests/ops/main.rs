@@ -40,6 +40,7 @@ mod layouterror;
 mod lock;
 mod lockout;
 mod locks;
+mod logged;
 mod lookup;
 mod mirrors;
 mod names;

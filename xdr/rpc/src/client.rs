@@ -127,6 +127,7 @@ impl Client {
             registry: Arc::clone(&self.registry),
             server_budget: ServerBudget::new(&self.limits),
             recycler: Arc::clone(&self.recycler),
+            ends: Arc::default(),
         };
         Ok(Connection::start(setup, stream, RecordDecoder::new(self.limits.record()), ()))
     }

@@ -27,6 +27,7 @@ use crate::pending::PendingCalls;
 use crate::program::Registry;
 use crate::reader::Intake;
 use crate::recycle::Recycler;
+use crate::said::Ends;
 use crate::transport::Stream;
 
 /// How far a connection is on its way out; only ever advances.
@@ -65,6 +66,7 @@ pub(crate) struct Setup {
     pub(crate) registry: Arc<Registry>,
     pub(crate) server_budget: Arc<ServerBudget>,
     pub(crate) recycler: Arc<Recycler>,
+    pub(crate) ends: Arc<Ends>,
 }
 
 /// A live (or closed) connection. Cheap to share; calls may be made from any task.
@@ -81,6 +83,8 @@ pub struct Connection {
     pub(crate) outbox: Outbox,
     pub(crate) pending: PendingCalls,
     pub(crate) recycler: Arc<Recycler>,
+    /// How others of the same server ended.
+    ends: Arc<Ends>,
     /// Bytes of outgoing calls that may be queued.
     sending: Arc<Semaphore>,
     phase: watch::Sender<Phase>,
@@ -251,7 +255,7 @@ impl Connection {
         decoder: RecordDecoder,
         guard: impl Send + 'static,
     ) -> Arc<Self> {
-        let Setup { id, secure, accepted, env, limits, registry, server_budget, recycler } = setup;
+        let Setup { id, secure, accepted, env, limits, registry, server_budget, recycler, ends } = setup;
         let xid = u32::from_ne_bytes(env.random.array());
         let connection = Arc::new(Self {
             id,
@@ -263,6 +267,7 @@ impl Connection {
             outbox: Outbox::default(),
             pending: PendingCalls::new(xid),
             recycler,
+            ends,
             sending: Arc::new(Semaphore::new(limits.connection_budget.clamp(1, u32::MAX as usize))),
             phase: watch::Sender::new(Phase::Open),
             draining: false.into(),
@@ -283,8 +288,14 @@ impl Connection {
         match why {
             Ended::Orderly(why) => tracing::debug!(%peer, "connection closed: {why}"),
             Ended::Io(error) => tracing::debug!(%peer, "connection lost: {error}"),
-            Ended::Slow(why) => tracing::info!(%peer, "connection closed: {why}"),
-            Ended::Hostile(why) => tracing::warn!(%peer, "connection closed: {why}"),
+            Ended::Slow(why) => match self.ends.slow.says(self.env.clock.now()) {
+                Some(unsaid) => tracing::info!(%peer, unsaid, "connection closed: {why}"),
+                None => tracing::debug!(%peer, "connection closed: {why}"),
+            },
+            Ended::Hostile(why) => match self.ends.hostile.says(self.env.clock.now()) {
+                Some(unsaid) => tracing::warn!(%peer, unsaid, "connection closed: {why}"),
+                None => tracing::debug!(%peer, "connection closed: {why}"),
+            },
         }
     }
 }

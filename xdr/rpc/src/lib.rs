@@ -53,6 +53,7 @@ pub use metrics::{Metrics, ProcedureSnapshot};
 pub use owed::Owed;
 pub use payload::{Payload, Sent};
 pub use program::{Call, NOW_BOUND, Program, Reply};
+pub use said::Sparing;
 pub use server::{Admission, Server};
 pub use sluice_xdr::Frame;
 pub use sluice_xdr::rpc::auth_stat;

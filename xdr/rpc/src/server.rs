@@ -22,7 +22,7 @@ use crate::limits::Limits;
 use crate::metrics::ProcedureSnapshot;
 use crate::program::{Program, Registry};
 use crate::recycle::Recycler;
-use crate::said::Said;
+use crate::said::{Ends, Said};
 use crate::secure::{self, MAGIC, SecureError};
 use crate::transport::{Listener, Stream, Transport};
 
@@ -56,6 +56,7 @@ pub struct Server {
     crowd: Crowd,
     refused: Mutex<Refused>,
     displaced: Mutex<Refused>,
+    ends: Arc<Ends>,
     /// Why secure connections were refused.
     said: Mutex<Said>,
     stopping: watch::Sender<bool>,
@@ -111,6 +112,7 @@ impl Server {
             crowd: Crowd::default(),
             refused: Mutex::default(),
             displaced: Mutex::default(),
+            ends: Arc::default(),
             said: Mutex::default(),
             stopping: watch::Sender::new(false),
         }
@@ -283,7 +285,10 @@ impl Server {
             Ok(Ok((stream, decoder, is_secure))) => self.start(stream, decoder, is_secure, place),
             Ok(Err(SecureError::Io(error))) => tracing::debug!(%peer, "connection lost: {error}"),
             Ok(Err(error)) => self.log_stranger(peer, &error),
-            Err(_) => tracing::info!(%peer, "connection closed: it sent nothing in time"),
+            Err(_) => match self.ends.slow.says(self.env.clock.now()) {
+                Some(unsaid) => tracing::info!(%peer, unsaid, "connection closed: it sent nothing in time"),
+                None => tracing::debug!(%peer, "connection closed: it sent nothing in time"),
+            },
         }
     }
 
@@ -301,6 +306,7 @@ impl Server {
             registry: Arc::clone(registry),
             server_budget: Arc::clone(&self.budget),
             recycler: Arc::clone(&self.recycler),
+            ends: Arc::clone(&self.ends),
         };
         let mut connections = self.connections.lock();
         let id = place.id;
