@@ -50,6 +50,8 @@ pub struct Mds {
     pub(crate) fences: IdAllocator,
     /// Whether small files may be kept in the store, as of the last look at its device.
     pub(crate) room_for_data: AtomicBool,
+    /// Whether there may be more names and attributes, likewise.
+    pub(crate) room_for_names: AtomicBool,
     /// Grace may end: nobody waits for the next round.
     pub(crate) housekeeping: Notify,
     pub(crate) promoting: crate::layout::inline::Turns,
@@ -153,6 +155,7 @@ impl Mds {
             fences: IdAllocator::default(),
             room_for_data: AtomicBool::new(true),
             housekeeping: Notify::new(),
+            room_for_names: AtomicBool::new(true),
             promoting: crate::layout::inline::Turns::default(),
             habits: Habits::default(),
             leasing: tokio::sync::Mutex::default(),

@@ -25,8 +25,10 @@ pub struct Faults {
     pub away: bool,
     /// Every read and commit takes up to this long, uniformly.
     pub latency: Duration,
-    /// Little is free on the store's device, as it says.
+    /// Little is free on the store's device, as it says: a hundredth.
     pub scarce: bool,
+    /// Next to nothing is.
+    pub full: bool,
 }
 
 impl Faults {
@@ -41,6 +43,7 @@ impl Faults {
         away: false,
         latency: Duration::ZERO,
         scarce: false,
+        full: false,
     };
 }
 
@@ -78,7 +81,13 @@ impl Faults {
 
     /// What such a store says of its device, which is none.
     pub(crate) fn room(&self) -> Room {
-        Room { total: 100, free: if self.scarce { 1 } else { 99 } }
+        const GIB: u64 = 1 << 30;
+        let free = match self {
+            Self { full: true, .. } => GIB / 16,
+            Self { scarce: true, .. } => GIB,
+            _ => 99 * GIB,
+        };
+        Room { total: 100 * GIB, free }
     }
 
     pub(crate) fn view(&self, env: &Env) -> Result<(), KvError> {

@@ -85,7 +85,7 @@ impl Admin {
             }
             id => {
                 let found = mds.reading.find(id, now);
-                (id, found.ok_or("the server was restarted, its device is all but full, or nothing was asked for a minute: begin anew")?)
+                (id, found.ok_or("the server was restarted, its device was filling up, or nothing was asked for a minute: begin anew")?)
             }
         };
         let range = match args.after.as_ref() {

@@ -37,17 +37,32 @@ const LOOK: Duration = Duration::from_secs(2);
 const FOR_NAMES: u64 = 10;
 const MOST_FOR_NAMES: u64 = 64 << 30;
 
+/// Of what is left then one part in so many, within these bounds, is for what has to go on: removing, giving back, and what this
+/// server writes for itself. An engine that merges needs room before it gives any back.
+const FOR_REMOVALS: u64 = 100;
+const BOUNDS_FOR_REMOVALS: (u64, u64) = (128 << 20, 1 << 30);
+
 /// Runs for the life of the server: a store whose device is full answers nothing any more, and data servers have room of
 /// their own.
 pub(crate) async fn watch_room(mds: Arc<Mds>) {
     loop {
         let device = mds.db.room();
-        let room = device.is_none_or(has_room);
         if device.is_some_and(is_at_its_end) && mds.reading.end_all() {
             tracing::warn!(
-                "the metadata's device is all but full: a backup or check that was under way is ended, as it kept what changed since it began"
+                "the metadata's device fills up: a backup or check that was under way is ended, as it kept what changed since it began"
             );
         }
+        let names = device.is_none_or(has_room_for_names);
+        if mds.room_for_names.swap(names, Ordering::Relaxed) != names {
+            if names {
+                tracing::info!("there is room for new names on the metadata's device again");
+            } else {
+                tracing::error!(
+                    "the metadata's device is all but full: nothing new is made there, and what is there can be removed"
+                );
+            }
+        }
+        let room = device.is_none_or(has_room);
         if mds.room_for_data.swap(room, Ordering::Relaxed) != room {
             if room {
                 tracing::info!("there is room on the metadata's device again: small files are kept there");
@@ -72,6 +87,19 @@ fn is_at_its_end(device: Room) -> bool {
 
 fn for_names(device: Room) -> u64 {
     (device.total / FOR_NAMES).min(MOST_FOR_NAMES)
+}
+
+fn has_room_for_names(device: Room) -> bool {
+    let (least, most) = BOUNDS_FOR_REMOVALS;
+    device.free >= (device.total / FOR_REMOVALS).clamp(least, most)
+}
+
+/// Before something new is made, or something gets a longer attribute.
+///
+/// # Errors
+/// NOSPC.
+pub(crate) fn room_for_names(mds: &Mds) -> Result<(), nfsstat4> {
+    if mds.room_for_names.load(Ordering::Relaxed) { Ok(()) } else { Err(nfsstat4::NFS4ERR_NOSPC) }
 }
 
 /// Whether a file that is inline may stay so with this size.

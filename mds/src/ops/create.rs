@@ -7,9 +7,11 @@ use sluice_xdr::nfs4::{
 };
 
 use super::lookup::not_a_directory;
+use super::remove::find;
 use crate::attr::change_info;
 use crate::attr::set::Wanted;
 use crate::compound::{Context, OpResult};
+use crate::layout::inline;
 use crate::quota::room;
 use crate::transact::Attempts;
 
@@ -46,6 +48,12 @@ pub(crate) async fn create(cx: &mut Context, args: CREATE4args) -> OpResult<CREA
         attributes: wanted.new_attributes(NewMode::Default(default), now),
         fileid: cx.server.next_fileid().await?,
     };
+    // What is there already is said to be.
+    if let Err(full) = inline::room_for_names(&cx.server)
+        && find(cx, &request.directory, &request.name).await?.is_none()
+    {
+        return Err(full.into());
+    }
     let _room = room::to_create(&cx.server, &cx.who, &request).await?;
     let attempts = Attempts::default();
     let (namespace, create, context, attempts) = (&cx.server.namespace, &request, &*cx, &attempts);

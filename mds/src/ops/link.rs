@@ -5,8 +5,10 @@ use sluice_state::file::Intent;
 use sluice_xdr::nfs4::{LINK4args, LINK4res, LINK4resok, nfs_resop4, nfsstat4};
 
 use super::lookup::not_a_directory;
+use super::remove::find;
 use crate::attr::change_info;
 use crate::compound::{Context, OpResult};
+use crate::layout::inline;
 use crate::transact::Attempts;
 
 pub(crate) async fn link(cx: &mut Context, args: LINK4args) -> OpResult<LINK4res> {
@@ -14,6 +16,11 @@ pub(crate) async fn link(cx: &mut Context, args: LINK4args) -> OpResult<LINK4res
     let (file, directory) = (cx.saved()?, cx.current()?);
     if file.export != directory.export {
         return Err(nfsstat4::NFS4ERR_XDEV.into());
+    }
+    if let Err(full) = inline::room_for_names(&cx.server)
+        && find(cx, &directory.inode, &newname).await?.is_none()
+    {
+        return Err(full.into());
     }
     let mds = &cx.server;
     let entry = mds.file(&file.inode).await?;

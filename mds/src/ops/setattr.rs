@@ -61,6 +61,9 @@ async fn set_rest(
     let key = cx.current()?.inode;
     let client = cx.client()?;
     let sets_id = gives_set_id(&wanted.set) && cx.inode().await?.kind() == Kind::File;
+    if wanted.set.acl.is_some() {
+        inline::room_for_names(&cx.server)?;
+    }
     let entry = cx.server.file(&key).await?;
     let ordinary = special(stateid).ok().flatten().is_none();
     let writable_open = ordinary

@@ -8,6 +8,7 @@ use sluice_xdr::nfs4::{SETXATTR4args, SETXATTR4res, nfs_resop4, nfsstat4, setxat
 
 use crate::attr::change_info;
 use crate::compound::{Context, OpResult};
+use crate::layout::inline;
 use crate::transact::Attempts;
 
 /// What is longer is data, of which a metadata store whose device is nearly full takes no more: if that were full, nobody could
@@ -26,6 +27,7 @@ pub(crate) async fn setxattr(cx: &mut Context, args: SETXATTR4args) -> OpResult<
     if args.sxa_value.len() > SMALL && !mds.room_for_data.load(Ordering::Relaxed) {
         return Err(nfsstat4::NFS4ERR_NOSPC.into());
     }
+    inline::room_for_names(mds)?;
     let entry = mds.file(&key).await?;
     let held = mds.prepare(&entry, &Intent::SetAttributes { client: cx.client()? }).await?;
     let attempts = Attempts::default();

@@ -46,6 +46,46 @@ fn a_store_with_little_room_takes_short_values_only() {
     });
 }
 
+/// What has to go on goes on: an engine without any room answers nothing.
+#[test]
+fn a_store_without_room_takes_nothing_new_and_lets_everything_go() {
+    simulate(22, async |world: World| {
+        let client = world.client("a").await;
+        let (fh, open) = client.open("f", BOTH, 0).await;
+        client.mkdir("/", "d").await;
+        let on = |op: nfs_argop4| vec![putfh(&fh), op];
+        client.ok(on(set("kept", b"red", EITHER))).await;
+        world.db.set_faults(sluice_kv::Faults { full: true, ..sluice_kv::Faults::NONE });
+        world.sleep(Duration::from_secs(5)).await;
+        let full = nfsstat4::NFS4ERR_NOSPC;
+        let directory = |name| vec![putrootfh(), create(createtype4::NF4DIR, name, &mode(0o755))];
+        let file =
+            |name, how| vec![putrootfh(), open_with(b"o", BOTH, 0, how, open_claim4::CLAIM_NULL(name))];
+        let unchecked = || openflag4::OPEN4_CREATE(createhow4::UNCHECKED4(fattr(&Attributes::default())));
+        let linked = |name| vec![putfh(&fh), savefh(), putrootfh(), link(name)];
+        assert_eq!(client.status(on(set("kept", b"blue", EITHER))).await, full);
+        assert_eq!(client.status(directory("e")).await, full);
+        assert_eq!(client.status(file("g".into(), unchecked())).await, full);
+        assert_eq!(client.status(linked("l")).await, full);
+        // What is there is there.
+        assert_eq!(client.status(directory("d")).await, nfsstat4::NFS4ERR_EXIST);
+        assert_eq!(client.status(linked("f")).await, nfsstat4::NFS4ERR_EXIST);
+        client.ok(file("f".into(), unchecked())).await;
+        client.ok(vec![putrootfh(), savefh(), rename("d", "moved")]).await;
+        client.ok(vec![putfh(&fh), setattr(open, &size(0))]).await;
+        client.ok(on(remove_xattr("kept"))).await;
+        client.ok(vec![putrootfh(), remove("moved")]).await;
+        client.ok(vec![putfh(&fh), close(open)]).await;
+        // Its own rows too: a client that comes anew, and one that goes.
+        let other = world.client("b").await;
+        other.ok(vec![putrootfh(), remove("f")]).await;
+        world.db.set_faults(sluice_kv::Faults::NONE);
+        world.sleep(Duration::from_secs(5)).await;
+        client.ok(directory("e")).await;
+        client.ok(file("g".into(), unchecked())).await;
+    });
+}
+
 #[test]
 fn they_are_set_read_listed_and_removed() {
     simulate(1, async |world: World| {

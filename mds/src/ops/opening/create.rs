@@ -150,6 +150,7 @@ async fn begin(
     access: Access,
 ) -> Result<Beginning, OpError> {
     let (mds, asks) = (&cx.server, asks(cx, access));
+    layout::inline::room_for_names(mds)?;
     let Some(inline) = layout::inline::begins(mds, &policy, size) else {
         return at_data_servers(cx, policy, size, asks).await.map_err(OpError::from);
     };
