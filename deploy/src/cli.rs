@@ -50,7 +50,7 @@ pub(crate) enum Command {
     /// Who has files open or locked, and breaking that
     Lock {
         #[command(subcommand)]
-        command: Lock,
+        command: crate::locks::Lock,
     },
     /// The metadata: check it, back it up, load it into another store
     Meta {
@@ -589,36 +589,6 @@ pub(crate) enum Layout {
         /// File, from the root of the file system
         path: String,
         /// Only this client's: its ID as in `sluice client list`, its address or its name
-        #[arg(long, value_name = "CLIENT")]
-        client: Option<String>,
-        #[command(flatten)]
-        reach: Reach,
-        /// For scripts
-        #[arg(long)]
-        json: bool,
-    },
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum Lock {
-    /// Opens, byte-range locks and delegations, of one file or of all, and whose they are
-    List {
-        /// File, from the root of the file system [default: all files]
-        path: Option<String>,
-        /// Only this client's: its ID as in `sluice client list`, its address or its name
-        #[arg(long, value_name = "CLIENT")]
-        client: Option<String>,
-        #[command(flatten)]
-        reach: Reach,
-        /// For scripts: a line for each
-        #[arg(long)]
-        json: bool,
-    },
-    /// Take what clients hold of a file: its opens, locks, delegations and layouts. They are told, and go on without it
-    Break {
-        /// File, from the root of the file system
-        path: String,
-        /// Only this client's: its ID as in `sluice client list`, its address or its name [default: every client's]
         #[arg(long, value_name = "CLIENT")]
         client: Option<String>,
         #[command(flatten)]

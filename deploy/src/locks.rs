@@ -1,24 +1,55 @@
 //! `sluice lock`.
 
 use anyhow::{Result, bail};
+use clap::Subcommand;
 use serde_json::json;
 use sluice_xdr::control::{
     ADMIN_BREAK, ADMIN_BREAK_args, ADMIN_BREAK_res, ADMIN_BREAK_resok, ADMIN_LOCKS, ADMIN_LOCKS_args,
     ADMIN_LOCKS_res, ADMIN_LOCKS_resok, ctl_hold, ctl_hold_kind, ctl_hold_place, ctl_named,
 };
 
-use crate::cli;
+use crate::cli::Reach;
 use crate::clients::{id, printable, resolve};
 use crate::reach::Admin;
 use crate::servers::named;
 use crate::status::{columns, duration, text};
 
-pub(crate) async fn run(command: cli::Lock) -> Result<()> {
+#[derive(Debug, Subcommand)]
+pub(crate) enum Lock {
+    /// Opens, byte-range locks and delegations, of one file or of all, and whose they are
+    List {
+        /// File, from the root of the file system [default: all files]
+        path: Option<String>,
+        /// Only this client's: its ID as in `sluice client list`, its address or its name
+        #[arg(long, value_name = "CLIENT")]
+        client: Option<String>,
+        #[command(flatten)]
+        reach: Reach,
+        /// For scripts: a line for each
+        #[arg(long)]
+        json: bool,
+    },
+    /// Take what clients hold of a file: its opens, locks, delegations and layouts. They are told, and go on without it
+    Break {
+        /// File, from the root of the file system
+        path: String,
+        /// Only this client's: its ID as in `sluice client list`, its address or its name [default: every client's]
+        #[arg(long, value_name = "CLIENT")]
+        client: Option<String>,
+        #[command(flatten)]
+        reach: Reach,
+        /// For scripts
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+pub(crate) async fn run(command: Lock) -> Result<()> {
     match command {
-        cli::Lock::List { path, client, reach, json } => {
+        Lock::List { path, client, reach, json } => {
             list(&Admin::reach(&reach).await?, path.as_deref(), client.as_deref(), json).await
         }
-        cli::Lock::Break { path, client, reach, json } => {
+        Lock::Break { path, client, reach, json } => {
             break_locks(&Admin::reach(&reach).await?, &path, client.as_deref(), json).await
         }
     }
