@@ -31,7 +31,7 @@ async fn list(admin: &Admin, json: bool) -> Result<()> {
             id(client.client),
             text(&client.address),
             printable(&client.name),
-            text(&client.kernel),
+            printable(&client.kernel),
             format!("4.{}", client.minor_version),
             text(&client.state),
             client.opens.to_string(),

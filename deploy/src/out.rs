@@ -21,10 +21,29 @@ pub(crate) fn outlives_readers() {
 /// One line. A command whose reader has gone ends here, well; one whose output cannot be written fails here.
 pub(crate) fn line(words: Arguments<'_>) {
     let mut out = std::io::stdout().lock();
-    match out.write_fmt(words).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()) {
+    let written = Plain(&mut out).write_fmt(words).and_then(|()| out.write_all(b"\n"));
+    match written.and_then(|()| out.flush()) {
         Ok(()) => {}
         Err(_) if SERVER.load(Ordering::Relaxed) => {}
         Err(error) => end(&error),
+    }
+}
+
+/// Without what would move the cursor, or make a terminal do something else: some of what commands say is what clients call
+/// themselves and their files. Lines stay.
+struct Plain<W>(W);
+
+impl<W: Write> Write for Plain<W> {
+    /// Formatting gives whole characters, and takes no less.
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let harmless = |c: char| if c.is_control() && !matches!(c, '\n' | '\t') { '?' } else { c };
+        let plain: String = String::from_utf8_lossy(bytes).chars().map(harmless).collect();
+        self.0.write_all(plain.as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.0.flush()
     }
 }
 
@@ -38,14 +57,14 @@ fn end(error: &std::io::Error) -> ! {
 
 /// A line beside the result, on standard error.
 pub(crate) fn aside(words: Arguments<'_>) {
-    drop(writeln!(std::io::stderr(), "{words}"));
+    drop(writeln!(Plain(std::io::stderr()), "{words}"));
 }
 
 /// An error, to whom it may concern: nobody, if standard error is closed too.
 pub(crate) fn complain(words: Arguments<'_>) {
     // As an error, where the journal would take it for a line like any other.
     let priority = if crate::logs::to_journal() { "<3>" } else { "" };
-    drop(writeln!(std::io::stderr(), "{priority}sluice: {words}"));
+    drop(writeln!(Plain(std::io::stderr()), "{priority}sluice: {words}"));
 }
 
 /// An error with its causes, each once: some errors already speak of the one below them.
@@ -59,7 +78,7 @@ pub(crate) fn in_words(error: &anyhow::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{BufRead, BufReader};
+    use std::io::{BufRead, BufReader, Write};
     use std::os::unix::process::ExitStatusExt;
     use std::process::{Command, Stdio};
 
@@ -88,6 +107,14 @@ mod tests {
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         child.wait().unwrap()
+    }
+
+    #[test]
+    fn a_terminal_is_told_lines_and_nothing_else() {
+        let mut told = Vec::new();
+        let name = "\x1b]0;mine\x07\r\u{9b}2Jä";
+        writeln!(super::Plain(&mut told), "a\tb\n{name}").unwrap();
+        assert_eq!(String::from_utf8(told).unwrap(), "a\tb\n?]0;mine???2Jä\n");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use sluice_xdr::control::{
     ctl_health, ctl_proxied,
 };
 
+use crate::clients::printable;
 use crate::quotas::{self, notices};
 use crate::reach::Admin;
 use crate::{cli, why};
@@ -267,7 +268,7 @@ fn show(status: &ADMIN_STATUS_resok, room: Option<&ADMIN_ROOM_resok>) {
     rows.extend(status.clients.iter().map(|client| {
         [
             text(&client.address),
-            if client.kernel.is_empty() { "not told".to_owned() } else { text(&client.kernel) },
+            if client.kernel.is_empty() { "not told".to_owned() } else { printable(&client.kernel) },
             format!("4.{}", client.minor_version),
             text(&client.state),
             client.opens.to_string(),

@@ -10,6 +10,7 @@ use sluice_xdr::control::{
 };
 
 use super::Finding;
+use crate::clients::printable;
 use crate::status::{address, duration, health, size, text};
 use crate::{quotas::notices, why};
 
@@ -241,7 +242,12 @@ fn old_kernels(status: &ADMIN_STATUS_resok) -> Option<Finding> {
         .filter(|client| !client.kernel.is_empty())
         .filter(|client| !takes_stripes(&text(&client.kernel)) || client.minor_version < 2)
         .map(|client| {
-            format!("{} ({}, NFS 4.{})", text(&client.address), text(&client.kernel), client.minor_version)
+            format!(
+                "{} ({}, NFS 4.{})",
+                text(&client.address),
+                printable(&client.kernel),
+                client.minor_version
+            )
         })
         .take(8)
         .collect();

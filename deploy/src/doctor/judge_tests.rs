@@ -245,3 +245,12 @@ fn what_could_be_better_is_a_note() {
         assert_eq!(notes(&old).len(), usize::from(told), "{kernel}");
     }
 }
+
+/// It is what a client sends, whoever that is.
+#[test]
+fn a_kernel_moves_no_cursor() {
+    let mut status = status(vec![server(1)]);
+    status.clients[0].kernel = "4.1\x1b[2J\nall is well".into();
+    let notes = notes(&status);
+    assert!(notes.iter().any(|note| note.contains("4.1?[2J?all is well")), "{notes:?}");
+}

@@ -11,6 +11,7 @@ use sluice_xdr::control::{
 };
 
 use super::{ask, list, named};
+use crate::clients::printable;
 use crate::reach::Admin;
 use crate::status::{duration, size, text};
 
@@ -60,7 +61,9 @@ async fn begin(admin: &Admin, id: u32, how: &How) -> Result<()> {
         let args = ADMIN_DRAIN_args { id, cancel: false, limit: how.limit };
         match admin.call(ADMIN_DRAIN, &args).await? {
             ADMIN_DRAIN_res::CTL_OK => break,
-            ADMIN_DRAIN_res::Default(ctl_status::CTL_ERR_AGAIN, reason) => bar.set_message(text(&reason)),
+            ADMIN_DRAIN_res::Default(ctl_status::CTL_ERR_AGAIN, reason) => {
+                bar.set_message(printable(&reason))
+            }
             ADMIN_DRAIN_res::Default(_, reason) => {
                 bar.finish_and_clear();
                 bail!("data server {id} cannot be drained: {}", text(&reason));

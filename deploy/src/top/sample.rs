@@ -214,8 +214,8 @@ fn client_rates(then: Option<&Sample>, now: &Sample, seconds: f64) -> Vec<Client
         Client {
             id: clients::id(id),
             address: text(&client.address),
-            name: text(&client.name),
-            kernel: text(&client.kernel),
+            name: clients::printable(&client.name),
+            kernel: clients::printable(&client.kernel),
             state: text(&client.state),
             calls: rate(of(&calls), calls_then.as_ref().map(of), seconds),
             opens: client.opens,
