@@ -36,7 +36,7 @@ pub(crate) enum Command {
     /// Explain how clients get at a file's data, and why it is slow if it is
     Why(Why),
     /// Look for what is wrong with an installation, and say what to do
-    Doctor(Status),
+    Doctor(Doctor),
     /// Clients: list them, or end one
     Client {
         #[command(subcommand)]
@@ -498,6 +498,18 @@ pub(crate) struct Reach {
 
 #[derive(Debug, Args)]
 pub(crate) struct Status {
+    #[command(flatten)]
+    pub(crate) reach: Reach,
+    /// For scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Doctor {
+    /// Remark that no dump of the metadata has been made for so many days (0: do not)
+    #[arg(long, value_name = "DAYS", default_value_t = 7)]
+    pub(crate) dump_days: u32,
     #[command(flatten)]
     pub(crate) reach: Reach,
     /// For scripts

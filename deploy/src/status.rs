@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use anyhow::{Result, bail};
 use serde_json::json;
 use sluice_xdr::control::{
-    ADMIN_POLICY, ADMIN_POLICY_args, ADMIN_POLICY_res, ADMIN_QUOTAS_resok, ADMIN_ROOM, ADMIN_ROOM_resok,
-    ADMIN_STATUS, ADMIN_STATUS_res, ADMIN_STATUS_resok, ctl_client_status, ctl_data_server_status,
-    ctl_health, ctl_proxied,
+    ADMIN_LAST_DUMP, ADMIN_LAST_DUMP_resok, ADMIN_POLICY, ADMIN_POLICY_args, ADMIN_POLICY_res,
+    ADMIN_QUOTAS_resok, ADMIN_ROOM, ADMIN_ROOM_resok, ADMIN_STATUS, ADMIN_STATUS_res, ADMIN_STATUS_resok,
+    ctl_client_status, ctl_data_server_status, ctl_health, ctl_proxied,
 };
 
 use crate::clients::printable;
@@ -29,6 +29,11 @@ pub(crate) async fn ask(admin: &Admin) -> Result<ADMIN_STATUS_resok> {
 pub(crate) async fn room(admin: &Admin) -> Option<ADMIN_ROOM_resok> {
     let told = admin.call(ADMIN_ROOM, &()).await.unwrap_or_default();
     Some(told).filter(|room: &ADMIN_ROOM_resok| room.total_bytes > 0)
+}
+
+/// The newest dump; nothing where the metadata server is too old to tell.
+pub(crate) async fn last_dump(admin: &Admin) -> Option<ADMIN_LAST_DUMP_resok> {
+    admin.call(ADMIN_LAST_DUMP, &()).await.ok()
 }
 
 pub(crate) async fn run(options: cli::Status) -> Result<()> {

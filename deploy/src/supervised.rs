@@ -111,7 +111,10 @@ mod tests {
         let all = [
             copy("sluice-mds.service", "sluice-mds.service"),
             copy("sluice-ds@.service", "sluice-ds@disk1.service"),
+            copy("sluice-dump.service", "sluice-dump.service"),
+            dir.path().join("sluice-dump.timer"),
         ];
+        std::fs::copy(units.join("sluice-dump.timer"), &all[3]).unwrap();
         let Ok(ran) = Command::new("systemd-analyze").args(["verify", "--man=no"]).args(&all).output() else {
             say!("NOT RUN: no systemd-analyze: apt-get install systemd");
             return;

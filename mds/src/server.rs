@@ -94,6 +94,7 @@ pub struct Mds {
     pub(crate) reading: crate::admin::rows::Moments,
     /// State that was taken from clients, for the log.
     pub(crate) revoked: sluice_rpc::Sparing,
+    pub(crate) dumped: crate::admin::dumped::Newest,
     pub(crate) pulse: Pulse,
     /// When this incarnation began.
     pub(crate) started: Time,
@@ -174,6 +175,7 @@ impl Mds {
             garbage: crate::layout::garbage::Queue::default(),
             reading: crate::admin::rows::Moments::default(),
             revoked: sluice_rpc::Sparing::default(),
+            dumped: crate::admin::dumped::Newest::load(&db).await?,
             pulse: Pulse::beginning(env.clock.now()),
             started: Time(env.clock.now().0),
             epoch,

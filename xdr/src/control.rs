@@ -4877,6 +4877,130 @@ impl Decode for ADMIN_BREAK_res {
     }
 }
 
+/// A command says that a dump of this file system is whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ADMIN_DUMPED_args {
+    /// since the moment that it shows
+    pub age_seconds: u64,
+    pub rows: u64,
+    pub bytes: u64,
+    /// it was read back from where it is kept
+    pub verified: bool,
+}
+
+impl Encode for ADMIN_DUMPED_args {
+    fn encode(&self, w: &mut Writer) {
+        w.u64(self.age_seconds);
+        w.u64(self.rows);
+        w.u64(self.bytes);
+        w.bool(self.verified);
+    }
+}
+
+impl Decode for ADMIN_DUMPED_args {
+    const MIN_SIZE: usize = 28;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { age_seconds: r.u64()?, rows: r.u64()?, bytes: r.u64()?, verified: r.bool()? })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ADMIN_DUMPED_res {
+    CTL_OK,
+    /// Any other discriminant.
+    Default(ctl_status, ctl_string),
+}
+
+impl ADMIN_DUMPED_res {
+    /// The discriminant that goes in front on the wire.
+    pub fn discriminant(&self) -> ctl_status {
+        match self {
+            Self::CTL_OK => ctl_status::CTL_OK,
+            Self::Default(other, _) => *other,
+        }
+    }
+}
+
+impl Encode for ADMIN_DUMPED_res {
+    fn encode(&self, w: &mut Writer) {
+        self.discriminant().encode(w);
+        match self {
+            Self::CTL_OK => {}
+            Self::Default(_, v) => w.opaque(v, CTL_STRING_MAX),
+        }
+    }
+}
+
+impl Decode for ADMIN_DUMPED_res {
+    const MIN_SIZE: usize = 4;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        match ctl_status::decode(r)? {
+            ctl_status::CTL_OK => Ok(Self::CTL_OK),
+            other => Ok(Self::Default(other, r.opaque(CTL_STRING_MAX)?)),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ctl_dump {
+    /// the moment that it shows, since 1970
+    pub seconds: i64,
+    /// since then
+    pub age_seconds: u64,
+    pub rows: u64,
+    pub bytes: u64,
+    pub verified: bool,
+}
+
+impl Encode for ctl_dump {
+    fn encode(&self, w: &mut Writer) {
+        w.i64(self.seconds);
+        w.u64(self.age_seconds);
+        w.u64(self.rows);
+        w.u64(self.bytes);
+        w.bool(self.verified);
+    }
+}
+
+impl Decode for ctl_dump {
+    const MIN_SIZE: usize = 36;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            seconds: r.i64()?,
+            age_seconds: r.u64()?,
+            rows: r.u64()?,
+            bytes: r.u64()?,
+            verified: r.bool()?,
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ADMIN_LAST_DUMP_resok {
+    /// none: none is known of
+    pub newest: Vec<ctl_dump>,
+    /// how old the file system is
+    pub file_system_seconds: u64,
+}
+
+impl Encode for ADMIN_LAST_DUMP_resok {
+    fn encode(&self, w: &mut Writer) {
+        w.array(&self.newest, 1, |w, v| v.encode(w));
+        w.u64(self.file_system_seconds);
+    }
+}
+
+impl Decode for ADMIN_LAST_DUMP_resok {
+    const MIN_SIZE: usize = 12;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { newest: r.array(1, 36, ctl_dump::decode)?, file_system_seconds: r.u64()? })
+    }
+}
+
 pub const SLUICE_ADMIN: u32 = 0x2051_c003;
 pub const SLUICE_ADMIN_V2: u32 = 2;
 pub const ADMIN_NULL: u32 = 0;
@@ -4903,3 +5027,5 @@ pub const ADMIN_KEYS: u32 = 24;
 pub const ADMIN_ROOM: u32 = 25;
 pub const ADMIN_LOCKS: u32 = 26;
 pub const ADMIN_BREAK: u32 = 27;
+pub const ADMIN_DUMPED: u32 = 28;
+pub const ADMIN_LAST_DUMP: u32 = 29;

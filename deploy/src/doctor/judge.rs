@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::time::SystemTime;
 
 use sluice_xdr::control::{
-    ADMIN_DOCTOR_resok, ADMIN_QUOTAS_resok, ADMIN_ROOM_resok, ADMIN_STATUS_resok, ctl_data_server_status,
-    ctl_machine, ctl_proxied,
+    ADMIN_DOCTOR_resok, ADMIN_LAST_DUMP_resok, ADMIN_QUOTAS_resok, ADMIN_ROOM_resok, ADMIN_STATUS_resok,
+    ctl_data_server_status, ctl_machine, ctl_proxied,
 };
 
 use super::Finding;
@@ -188,6 +188,20 @@ pub(super) fn room(device: &ADMIN_ROOM_resok) -> Option<Finding> {
     }
     below(SCARCE.0, SCARCE.1)
         .then(|| Finding::note(format!("{left}: what small files take more goes to data servers")))
+}
+
+/// Backups of the metadata. A file system that is younger than that need not have one yet; FoundationDB has its own.
+pub(super) fn dumps(told: &ADMIN_LAST_DUMP_resok, days: u32) -> Option<Finding> {
+    let late = u64::from(days) * 86_400;
+    let advice = "`sluice meta dump` makes one, sluice-dump.timer one every day; where the metadata is backed up otherwise, `--dump-days 0`";
+    let what = match told.newest.first() {
+        _ if days == 0 => return None,
+        Some(newest) if newest.age_seconds <= late => return None,
+        Some(newest) => format!("the newest dump of the metadata is {} old", duration(newest.age_seconds)),
+        None if told.file_system_seconds <= late => return None,
+        None => "no dump of the metadata is known of".to_owned(),
+    };
+    Some(Finding::note(format!("{what}: {advice}")))
 }
 
 /// That somebody has used up what it was given is what limits are for: no problem of the installation.

@@ -1,8 +1,8 @@
 use std::time::Duration;
 
 use sluice_xdr::control::{
-    ctl_address, ctl_avoided, ctl_capacity, ctl_client_status, ctl_health, ctl_limit, ctl_machine_of,
-    ctl_quota, ctl_quota_kind, ctl_reason, ctl_refused, ctl_uuid,
+    ctl_address, ctl_avoided, ctl_capacity, ctl_client_status, ctl_dump, ctl_health, ctl_limit,
+    ctl_machine_of, ctl_quota, ctl_quota_kind, ctl_reason, ctl_refused, ctl_uuid,
 };
 
 use super::super::Level;
@@ -179,6 +179,26 @@ fn a_metadata_device_that_fills_is_named_before_it_is_full() {
     }
     let words = of(100, 4).unwrap().what;
     assert!(words.starts_with("4096 MiB of 100 GiB are left on the metadata's device: "), "{words}");
+}
+
+#[test]
+fn a_backup_that_is_old_is_a_note() {
+    const DAY: u64 = 86_400;
+    let of = |newest: Option<u64>, file_system: u64, days| {
+        let newest = newest.map(|age| ctl_dump { age_seconds: age * DAY, ..ctl_dump::default() });
+        let newest = newest.into_iter().collect();
+        let told = ADMIN_LAST_DUMP_resok { newest, file_system_seconds: file_system * DAY };
+        dumps(&told, days).map(|finding| {
+            assert_eq!(finding.level, Level::Note);
+            finding.what.split(':').next().unwrap().to_owned()
+        })
+    };
+    assert_eq!(of(Some(7), 100, 7), None);
+    assert_eq!(of(Some(9), 100, 7).unwrap(), "the newest dump of the metadata is 9 days old");
+    assert_eq!(of(Some(9), 100, 10), None);
+    assert_eq!(of(None, 7, 7), None, "it is new itself");
+    assert_eq!(of(None, 8, 7).unwrap(), "no dump of the metadata is known of");
+    assert_eq!((of(None, 800, 0), of(Some(800), 900, 0)), (None, None));
 }
 
 #[test]

@@ -53,9 +53,9 @@ impl Finding {
     }
 }
 
-pub(crate) async fn run(options: cli::Status) -> Result<()> {
+pub(crate) async fn run(options: cli::Doctor) -> Result<()> {
     let mut findings = match Admin::reach(&options.reach).await {
-        Ok(admin) => examine(&admin).await?,
+        Ok(admin) => examine(&admin, options.dump_days).await?,
         Err(error) => vec![Finding::problem(network::unreachable(&error, &options.reach))],
     };
     findings.sort_by_key(|finding| finding.level);
@@ -81,7 +81,7 @@ fn line(finding: &Finding) -> String {
     format!("{level}  {}", finding.what)
 }
 
-async fn examine(admin: &Admin) -> Result<Vec<Finding>> {
+async fn examine(admin: &Admin, dump_days: u32) -> Result<Vec<Finding>> {
     let status = status::ask(admin).await?;
     let before = SystemTime::now();
     let told = match admin.call(ADMIN_DOCTOR, &()).await? {
@@ -91,6 +91,7 @@ async fn examine(admin: &Admin) -> Result<Vec<Finding>> {
     let mut findings = judge::clock_here(&told, before, SystemTime::now());
     findings.extend(judge::judge(&status, &told, &why::proxied(admin).await));
     findings.extend(status::room(admin).await.and_then(|room| judge::room(&room)));
+    findings.extend(status::last_dump(admin).await.and_then(|told| judge::dumps(&told, dump_days)));
     findings.extend(judge::quotas(&notices::exceeded(admin).await));
     findings.extend(network::to_data_servers(&status).await);
     findings.extend(mounts::here(&status));

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use serde::{Deserialize, Serialize};
 use sluice_kv::{KeyValue, MAX_KEY, MAX_VALUE};
 use xxhash_rust::xxh3::xxh3_64;
@@ -55,7 +56,19 @@ struct Partial {
     open: File,
     path: PathBuf,
     to: PathBuf,
+    /// It has its name.
+    whole: bool,
 }
+
+/// Whether what was written is read from the device, and compared with its checksums, before it counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ReadBack {
+    Yes,
+    No,
+}
+
+/// What the name of a file has more until it is whole.
+pub(super) const PARTIAL: &str = ".partial";
 
 pub(super) fn is_stdout(to: &Path) -> bool {
     to == Path::new(STDOUT)
@@ -66,7 +79,7 @@ impl Partial {
     fn create(to: &Path) -> Result<Self> {
         ensure!(!to.exists(), "{} exists already: choose another name", to.display());
         let mut path = to.as_os_str().to_owned();
-        path.push(".partial");
+        path.push(PARTIAL);
         let path = PathBuf::from(path);
         // Of a dump that was broken off. Somebody else may have made it readable, so it is not written into.
         match std::fs::remove_file(&path) {
@@ -81,20 +94,60 @@ impl Partial {
             .mode(0o600)
             .open(&path)
             .with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Self { open, path, to: to.to_owned() })
+        Ok(Self { open, path, to: to.to_owned(), whole: false })
+    }
+
+    /// It is on the disk, and as it was written.
+    fn read_back(&self, rows: u64, bytes: u64) -> Result<()> {
+        self.sync()?;
+        // What is not in memory any more comes from the device; where that cannot be had, it is read as it is.
+        let _ = posix_fadvise(&self.open, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
+        let mut reader = Reader::open(&self.path).context("what was written cannot be read back")?;
+        while !reader.rows().context("what was written cannot be read back")?.is_empty() {}
+        let (found, length) = (reader.rows, reader.length);
+        ensure!(
+            (found, reader.position, length) == (rows, bytes, bytes),
+            "{}: {rows} rows and {bytes} bytes were written, and {found} rows and {length} bytes read back",
+            self.path.display()
+        );
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.open.sync_all().with_context(|| format!("cannot write {}", self.path.display()))
     }
 
     /// It is on the disk, under its name.
-    fn finish(self) -> Result<()> {
-        self.open.sync_all().with_context(|| format!("cannot write {}", self.path.display()))?;
+    fn finish(mut self) -> Result<()> {
+        self.sync()?;
         std::fs::rename(&self.path, &self.to)
             .with_context(|| format!("cannot rename {} to {}", self.path.display(), self.to.display()))?;
+        self.whole = true;
         let folder = self.to.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let folder = folder.unwrap_or(Path::new("."));
-        File::open(folder)
-            .and_then(|folder| folder.sync_all())
-            .with_context(|| format!("cannot sync {}", folder.display()))
+        sync_folder(folder.unwrap_or(Path::new(".")))
     }
+}
+
+/// What is not whole is of no use to anybody, and takes room.
+impl Drop for Partial {
+    fn drop(&mut self) {
+        if !self.whole {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// The names in a folder are on the disk.
+pub(super) fn sync_folder(folder: &Path) -> Result<()> {
+    File::open(folder)
+        .and_then(|folder| folder.sync_all())
+        .with_context(|| format!("cannot sync {}", folder.display()))
+}
+
+/// Whether a file begins as a dump does.
+pub(super) fn begins_as_dump(file: &Path) -> bool {
+    let mut magic = [0; MAGIC.len()];
+    File::open(file).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && magic == *MAGIC
 }
 
 impl Writer {
@@ -161,7 +214,7 @@ impl Writer {
     }
 
     /// Ends it, on the disk if it is a file; rows and bytes written.
-    pub(super) fn finish(mut self) -> Result<(u64, u64)> {
+    pub(super) fn finish(mut self, read_back: ReadBack) -> Result<(u64, u64)> {
         if self.in_block > 0 {
             self.end_block()?;
         }
@@ -170,6 +223,9 @@ impl Writer {
         let name = self.name();
         self.out.flush().with_context(|| format!("cannot write {name}"))?;
         if let Some(file) = self.file {
+            if read_back == ReadBack::Yes {
+                file.read_back(self.rows, self.bytes)?;
+            }
             file.finish()?;
         }
         Ok((self.rows, self.bytes))

@@ -8,7 +8,7 @@ fn written(folder: &Path, rows: &[(Vec<u8>, Vec<u8>)]) -> PathBuf {
     let mut writer = Writer::create(&file, &Heading::new(77, 5)).unwrap();
     assert!(!file.exists(), "not before it is whole");
     rows.iter().for_each(|(key, value)| writer.row(key, value).unwrap());
-    let (count, bytes) = writer.finish().unwrap();
+    let (count, bytes) = writer.finish(ReadBack::No).unwrap();
     assert_eq!((count, bytes), (rows.len() as u64, fs::metadata(&file).unwrap().len()));
     file
 }
@@ -78,6 +78,51 @@ fn a_newer_dump_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("new");
     let heading = Heading { format: FORMAT + 1, ..Heading::new(1, 1) };
-    Writer::create(&file, &heading).unwrap().finish().unwrap();
+    Writer::create(&file, &heading).unwrap().finish(ReadBack::No).unwrap();
     assert!(Reader::open(&file).err().unwrap().to_string().contains("newer"));
+}
+
+/// A device that loses or changes what it took.
+#[test]
+fn what_is_not_read_back_as_it_was_written_is_no_dump() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("dump");
+    let partial = folder.path().join("dump.partial");
+    let row = |n: u32| (n.to_be_bytes().to_vec(), vec![u8::try_from(n % 251).unwrap(); 700]);
+    for spoil in [true, false] {
+        let mut writer = Writer::create(&file, &Heading::new(77, 5)).unwrap();
+        let mut random = 1u32;
+        for n in 0..2000 {
+            let (key, mut value) = row(n);
+            // Not to be packed into nothing.
+            value.iter_mut().for_each(|byte| {
+                random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                *byte = random.to_be_bytes()[0];
+            });
+            writer.row(&key, &value).unwrap();
+        }
+        assert!(fs::metadata(&partial).unwrap().len() > 300_000, "most of it is in the file by now");
+        if spoil {
+            use std::os::unix::fs::FileExt;
+            let other = OpenOptions::new().write(true).open(&partial).unwrap();
+            other.write_all_at(b"?", 200_000).unwrap();
+            let said = format!("{:#}", writer.finish(ReadBack::Yes).unwrap_err());
+            assert!(said.starts_with("what was written cannot be read back: "), "{said}");
+            assert!(said.contains("is damaged near byte"), "{said}");
+            assert!(!file.exists() && !partial.exists());
+        } else {
+            let (rows, bytes) = writer.finish(ReadBack::Yes).unwrap();
+            assert_eq!((rows, bytes), (2000, fs::metadata(&file).unwrap().len()));
+        }
+    }
+}
+
+#[test]
+fn what_is_broken_off_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("dump");
+    let mut writer = Writer::create(&file, &Heading::new(77, 5)).unwrap();
+    writer.row(b"key", b"value").unwrap();
+    drop(writer);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }

@@ -4,11 +4,12 @@ mod dump;
 mod options;
 mod owner;
 mod progress;
+mod series;
 mod source;
 
 use std::path::Path;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
 use sluice_env::Env;
 use sluice_namespace::transfer::{self, Adopted, Load};
@@ -16,10 +17,11 @@ use sluice_namespace::{Check, FsError};
 
 use crate::cli;
 use crate::status::size;
-use dump::{Heading, Writer, is_stdout};
+use dump::{Heading, ReadBack, Writer, is_stdout};
 pub(crate) use options::Meta;
 use owner::Owner;
 use progress::Progress;
+use series::Series;
 use source::Source;
 
 /// Contradictions printed; the rest is counted.
@@ -34,9 +36,12 @@ pub(crate) async fn run(command: Meta) -> Result<()> {
             };
             check(source, json).await
         }
-        Meta::Dump { file, reach, store, json } => {
-            dump(Source::open(&reach, &store).await?, &file, json).await
-        }
+        Meta::Dump { file, into, keep, reach, store, json } => match (file, into) {
+            (_, Some(dir)) => dump_into(Source::open(&reach, &store).await?, &dir, keep, json).await,
+            (Some(file), None) => dump(Source::open(&reach, &store).await?, &file, json).await,
+            // The parser lets nobody in without.
+            (None, None) => bail!("give a FILE, or --into DIR"),
+        },
         Meta::Adopt { data_dir, store, json } => adopt(&data_dir, &store, json).await,
         Meta::Load { file, data_dir, store, json } => load(&file, &data_dir, &store, json).await,
     }
@@ -97,21 +102,9 @@ async fn check(mut source: Source, json: bool) -> Result<()> {
 }
 
 async fn dump(mut source: Source, file: &Path, json: bool) -> Result<()> {
-    let heading = Heading::new(source.version(), Env::system().clock.wall().seconds);
-    let mut writer = Writer::create(file, &heading)?;
-    let mut progress = Progress::new("dumping", &source);
-    let mut identity = None;
-    while let Some(rows) = progress.next(&mut source).await? {
-        for (key, value) in &rows {
-            identity = identity.or(transfer::identity(key, value)?);
-            writer.row(key, value)?;
-        }
-    }
-    drop(progress);
-    if identity.is_none() {
-        bail!("there is no file system to dump");
-    }
-    let (rows, bytes) = writer.finish()?;
+    let writer = written(&mut source, |_, heading| Writer::create(file, heading)).await?;
+    let (rows, bytes) = writer.finish(ReadBack::No)?;
+    source.tell_dumped(rows, bytes, false).await;
     if is_stdout(file) {
         return Ok(());
     }
@@ -121,6 +114,64 @@ async fn dump(mut source: Source, file: &Path, json: bool) -> Result<()> {
         say!("{}: {rows} rows in {}; keep it as safe as the cluster key", file.display(), size(bytes));
     }
     Ok(())
+}
+
+/// One more of a series. What fails before it has its name leaves the older ones alone.
+async fn dump_into(mut source: Source, dir: &Path, keep: Option<u32>, json: bool) -> Result<()> {
+    Series::must_be_there(dir)?;
+    let mut begun = None;
+    let writer = written(&mut source, |uuid, heading| {
+        let series = Series::open(dir, uuid)?;
+        let file = series.file(heading.seconds);
+        let writer = Writer::create(&file, heading)?;
+        begun = Some((series, file));
+        Ok(writer)
+    })
+    .await?;
+    let (rows, bytes) = writer.finish(ReadBack::Yes)?;
+    let Some((series, file)) = begun else { bail!("nothing was written") };
+    source.tell_dumped(rows, bytes, true).await;
+    let removed = match keep {
+        Some(keep) => series.keep(keep, &file).with_context(|| {
+            format!("{} is complete, and older ones are still to be removed", file.display())
+        })?,
+        None => Vec::new(),
+    };
+    if json {
+        let removed: Vec<_> = removed.iter().map(|file| file.display().to_string()).collect();
+        let file = file.display().to_string();
+        let told =
+            json!({ "file": file, "rows": rows, "bytes": bytes, "verified": true, "removed": removed });
+        say!("{told}");
+        return Ok(());
+    }
+    removed.iter().for_each(|file| say!("{}: removed, for newer ones are kept", file.display()));
+    say!("{}: {rows} rows in {}, read back; keep it as safe as the cluster key", file.display(), size(bytes));
+    Ok(())
+}
+
+/// All rows, by a writer that is made when it is known whose they are.
+async fn written(
+    source: &mut Source,
+    create: impl FnOnce([u8; 16], &Heading) -> Result<Writer>,
+) -> Result<Writer> {
+    let heading = Heading::new(source.version(), Env::system().clock.wall().seconds);
+    let mut progress = Progress::new("dumping", source);
+    let mut page = progress.next(source).await?;
+    let mut identity = None;
+    // The row that says it comes first.
+    for (key, value) in page.iter().flatten().take(1) {
+        identity = transfer::identity(key, value)?;
+    }
+    let Some(identity) = identity else { bail!("there is no file system to dump") };
+    let mut writer = create(identity, &heading)?;
+    while let Some(rows) = page {
+        for (key, value) in &rows {
+            writer.row(key, value)?;
+        }
+        page = progress.next(source).await?;
+    }
+    Ok(writer)
 }
 
 async fn load(file: &Path, dir: &Path, store: &cli::Store, json: bool) -> Result<()> {

@@ -21,10 +21,20 @@ pub(crate) enum Meta {
         #[arg(long)]
         json: bool,
     },
-    /// Write everything, as of one moment, to a new FILE, while the file system is in use
+    /// Write everything, as of one moment, to a new FILE, while the file system is in use; or to one more file in DIR, for a timer
+    #[command(
+        override_usage = "sluice meta dump [OPTIONS] <FILE>\n       sluice meta dump --into <DIR> [--keep <N>] [OPTIONS]"
+    )]
     Dump {
         /// `-` is standard output
-        file: PathBuf,
+        #[arg(required_unless_present = "into", conflicts_with = "into")]
+        file: Option<PathBuf>,
+        /// Write DIR/<file system>-<UTC time>.dump, read it back, and only then give it its name; DIR is there
+        #[arg(long, value_name = "DIR")]
+        into: Option<PathBuf>,
+        /// Then keep the newest N dumps of this file system in DIR, this one included, and remove the others [default: all]
+        #[arg(long, value_name = "N", requires = "into", value_parser = clap::value_parser!(u32).range(1..))]
+        keep: Option<u32>,
         #[command(flatten)]
         reach: Reach,
         #[command(flatten)]

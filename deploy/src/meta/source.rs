@@ -1,19 +1,22 @@
 //! Where rows come from: a metadata server at work, a store at rest, or a dump.
 
 use std::path::Path;
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use sluice_env::Env;
 use sluice_kv::{Database, KeyRange, KeyValue, KvError, Snapshot};
 use sluice_namespace::transfer;
-use sluice_xdr::control::{ADMIN_ROWS, ADMIN_ROWS_args, ADMIN_ROWS_res};
+use sluice_xdr::control::{
+    ADMIN_DUMPED, ADMIN_DUMPED_args, ADMIN_DUMPED_res, ADMIN_ROWS, ADMIN_ROWS_args, ADMIN_ROWS_res,
+};
 
 use super::dump::Reader;
 use super::owner::Owner;
 use crate::reach::Admin;
 use crate::status::{self, text};
 use crate::store::Place;
-use crate::{cli, installation};
+use crate::{cli, installation, out};
 
 /// Bytes of rows read at a time from a store.
 const PAGE: usize = 512 << 10;
@@ -26,6 +29,8 @@ pub(super) enum Source {
         version: u64,
         first: Vec<KeyValue>,
         files: u64,
+        /// When the moment was that the rows show.
+        begun: Instant,
     },
     /// Nobody else has it open: it does not change, whatever is its newest version.
     Store {
@@ -78,13 +83,30 @@ impl Source {
     async fn server(admin: Admin) -> Result<Self> {
         let files = status::ask(&admin).await?.files;
         let next = ADMIN_ROWS_args { snapshot: 0, after: bytes::Bytes::new() };
-        let mut source = Self::Server { admin, next, version: 0, first: Vec::new(), files };
+        let begun = Instant::now();
+        let mut source = Self::Server { admin, next, version: 0, first: Vec::new(), files, begun };
         // The moment is the one of the first page.
         let rows = source.next().await?;
         if let Self::Server { first, .. } = &mut source {
             *first = rows;
         }
         Ok(source)
+    }
+
+    /// Has the server remember that all of it is in a dump, if it came from one. That it does not know how, or that
+    /// nobody was there to hear it, makes the dump no worse.
+    pub(super) async fn tell_dumped(&self, rows: u64, bytes: u64, verified: bool) {
+        let Self::Server { admin, begun, .. } = self else { return };
+        let age_seconds = begun.elapsed().as_secs();
+        let arguments = ADMIN_DUMPED_args { age_seconds, rows, bytes, verified };
+        let why = match admin.call(ADMIN_DUMPED, &arguments).await {
+            Ok(ADMIN_DUMPED_res::CTL_OK) => return,
+            Ok(ADMIN_DUMPED_res::Default(_, reason)) => text(&reason),
+            Err(error) => format!("{error:#}"),
+        };
+        out::aside(format_args!(
+            "the dump is complete, but for `sluice doctor` and the metrics there is none: {why}"
+        ));
     }
 
     /// The version of the store at the moment that the rows show.

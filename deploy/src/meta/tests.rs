@@ -97,6 +97,55 @@ async fn what_is_dumped_from_a_server_at_work_is_loaded_and_served() {
     assert!(refused.contains("holds a file system"), "{refused}");
 }
 
+/// What is in a folder, but for what is hidden.
+fn names(dir: &Path) -> Vec<String> {
+    let all = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut all: Vec<String> = all.filter(|name| !name.starts_with('.')).collect();
+    all.sort();
+    all
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_newest_dumps_are_kept_and_the_server_knows_of_them() {
+    let running = Running::start(tempfile::tempdir().unwrap()).await;
+    running.policy("wide,mirrors=2").await;
+    assert_eq!(crate::status::last_dump(&running.admin).await.unwrap().newest, []);
+    let dir = tempfile::tempdir().unwrap();
+    let one_more = async |keep| {
+        let source = Source::open(&running.reach(), &EMBEDDED).await.unwrap();
+        dump_into(source, dir.path(), Some(keep), true).await
+    };
+    one_more(2).await.unwrap();
+    let first = names(dir.path());
+    assert_eq!(first.len(), 1);
+    check(Source::dump(&dir.path().join(&first[0])).unwrap(), true).await.unwrap();
+    let told = crate::status::last_dump(&running.admin).await.unwrap().newest;
+    assert!(told[0].verified && told[0].rows > 0 && told[0].age_seconds < 60, "{told:?}");
+    let length = std::fs::metadata(dir.path().join(&first[0])).unwrap().len();
+    assert_eq!(told[0].bytes, length);
+    // As if they were of other days.
+    let (uuid, _) = first[0].split_once('-').unwrap();
+    for day in ["20200101", "20200102", "20200103"] {
+        std::fs::copy(dir.path().join(&first[0]), dir.path().join(format!("{uuid}-{day}T000000Z.dump")))
+            .unwrap();
+    }
+    std::fs::remove_file(dir.path().join(&first[0])).unwrap();
+    // What is not whole costs none of the older ones: half of a dump, dumped again.
+    let whole = dumped(&running, "whole").await;
+    let half = running.dir.path().join("half");
+    let bytes = std::fs::read(&whole).unwrap();
+    std::fs::write(&half, &bytes[..bytes.len() - 10]).unwrap();
+    let refused = dump_into(Source::dump(&half).unwrap(), dir.path(), Some(1), true).await.unwrap_err();
+    assert!(refused.to_string().contains("cut short"), "{refused}");
+    assert_eq!(names(dir.path()).len(), 3);
+    one_more(2).await.unwrap();
+    let left = names(dir.path());
+    assert_eq!((left.len(), &left[0]), (2, &format!("{uuid}-20200103T000000Z.dump")));
+    let missing = dir.path().join("nowhere");
+    let source = Source::open(&running.reach(), &EMBEDDED).await.unwrap();
+    assert!(dump_into(source, &missing, None, true).await.is_err() && !missing.exists());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_goes_on_where_nobody_has_been() {
     let running = Running::start(tempfile::tempdir().unwrap()).await;

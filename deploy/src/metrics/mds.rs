@@ -171,6 +171,9 @@ fn store(page: &mut Page<'_>, all: &Statistics) -> fmt::Result {
     page.gauge("sluice_mds_store_capacity", In::Bytes, help, room().map(|room| (Vec::new(), room.total)))?;
     let help = "Bytes that the metadata may still fill there";
     page.gauge("sluice_mds_store_free", In::Bytes, help, room().map(|room| (Vec::new(), room.free)))?;
+    let help = "The moment that the newest complete dump shows, in seconds since 1970, as the commands that made dumps told; no series: none is known of";
+    let dumped = all.last_dump.map(|seconds| (Vec::new(), seconds));
+    page.gauge("sluice_mds_last_dump", In::Seconds, help, dumped)?;
     page.counter("sluice_mds_orders", things, "Calls to data servers", one(all.orders))?;
     page.counter("sluice_mds_reports", things, "Calls of data servers, heartbeats aside", one(all.reports))
 }

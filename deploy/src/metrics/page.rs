@@ -25,10 +25,11 @@ pub(super) fn write(snapshot: Box<dyn Collector>) -> Result<String, String> {
 /// One family after another.
 pub(super) struct Page<'a>(pub(super) DescriptorEncoder<'a>);
 
-/// What is counted: bytes, which the name says, or things, which it names.
+/// What is counted: bytes or seconds, which the name says, or things, which it names.
 #[derive(Clone, Copy)]
 pub(super) enum In {
     Bytes,
+    Seconds,
     Things,
 }
 
@@ -36,6 +37,7 @@ impl In {
     fn unit(self) -> Option<Unit> {
         match self {
             Self::Bytes => Some(Unit::Bytes),
+            Self::Seconds => Some(Unit::Seconds),
             Self::Things => None,
         }
     }

@@ -10,11 +10,13 @@ use sluice_kv::{Database, Faults};
 use sluice_mds::Mds;
 use sluice_rpc::{Client, ClusterKey, Credential, Limits, Server, Tcp};
 use sluice_xdr::Writer;
+use sluice_xdr::control::{ADMIN_DUMPED, ADMIN_DUMPED_args, ADMIN_DUMPED_res};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::ds::DsSource;
 use super::mds::{MdsSource, Waiting};
 use super::*;
+use crate::reach::Admin;
 
 const ANY: ([u8; 4], u16) = ([127, 0, 0, 1], 0);
 
@@ -23,6 +25,7 @@ struct World {
     mds: SocketAddr,
     ds: SocketAddr,
     metrics: [SocketAddr; 2],
+    key: ClusterKey,
     _dir: tempfile::TempDir,
 }
 
@@ -38,7 +41,7 @@ impl World {
         let listener = server.listen(ANY.into()).await.unwrap();
         let at = listener.local_addr();
         env.spawn.spawn(Box::pin(Arc::clone(&server).serve(listener)));
-        let mut config = sluice_ds::Config::new(ANY.into(), dir.path().to_path_buf(), at, key);
+        let mut config = sluice_ds::Config::new(ANY.into(), dir.path().to_path_buf(), at, key.clone());
         config.store.create = true;
         // What has no series while it is off is asked for by alerts, too.
         config.store.checksums = Some(true);
@@ -54,7 +57,7 @@ impl World {
         assert_eq!((meanwhile["sluice_mds_serving"], meanwhile.len()), (0.0, 2));
         waiting.serves(MdsSource { mds, server });
         assert_eq!(scraped(metrics[0]).await.samples["sluice_mds_serving"], 1.0);
-        Self { mds: at, ds, metrics, _dir: dir }
+        Self { mds: at, ds, metrics, key, _dir: dir }
     }
 
     async fn call(&self, to: SocketAddr, version: u32, procedure: u32, words: &[u32]) {
@@ -156,6 +159,17 @@ async fn what_the_servers_did_is_in_the_scrape() {
     ] {
         assert_eq!(mds.samples.get(sample), Some(&value), "{sample} of {:#?}", mds.samples);
     }
+    assert!(mds.names.contains("sluice_mds_last_dump_seconds"));
+    assert_eq!(mds.samples.get("sluice_mds_last_dump_seconds"), None, "none is known of");
+    let told = ADMIN_DUMPED_args { age_seconds: 100, rows: 1, bytes: 2, verified: true };
+    let admin = Admin::connect(world.mds, world.key.clone()).await.unwrap();
+    assert_eq!(
+        admin.call::<_, ADMIN_DUMPED_res>(ADMIN_DUMPED, &told).await.unwrap(),
+        ADMIN_DUMPED_res::CTL_OK
+    );
+    let dumped = scraped(world.metrics[0]).await.samples["sluice_mds_last_dump_seconds"];
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
+    assert!((99.0..160.0).contains(&(now - dumped)), "{dumped} of {now}");
     assert!(mds.samples["sluice_mds_transactions_total"] > 0.0);
     assert_eq!(ds.samples["sluice_ds_calls_total{procedure=\"NULL\"}"], 1.0);
     assert_eq!(ds.samples["sluice_ds_errors_total"], 0.0);

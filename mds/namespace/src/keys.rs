@@ -72,6 +72,8 @@ prefixes! {
     REPLY = 0x32,
     /// `()` → what the server remembers of its own incarnations
     SERVER = 0x33,
+    /// `()` → the newest dump that is known to be whole
+    DUMPED = 0x34,
     /// `(store id u16)` → data server's store
     STORE = 0x38,
     /// `(store uuid 16)` → store id

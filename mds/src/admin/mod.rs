@@ -3,6 +3,7 @@
 mod activity;
 mod audit;
 mod doctor;
+pub(crate) mod dumped;
 mod exports;
 mod holders;
 mod keys;
@@ -68,6 +69,8 @@ impl Program for Admin {
                 ADMIN_DRAIN => answer(&call, async |args| self.drain(args, from(&call)).await).await,
                 ADMIN_REMOVE => answer(&call, async |args| self.remove(args, from(&call)).await).await,
                 ADMIN_ROOM => encode(&self.room()),
+                ADMIN_DUMPED => answer(&call, async |args| self.dumped(args, from(&call)).await).await,
+                ADMIN_LAST_DUMP => encode(&self.last_dump()),
                 ADMIN_LOCKS => answer(&call, async |args| self.locks(args).await).await,
                 ADMIN_BREAK => answer(&call, async |args| self.break_locks(args, from(&call)).await).await,
                 ADMIN_KEYS => answer(&call, async |args| self.keys(args, from(&call)).await).await,

@@ -41,6 +41,8 @@ pub struct Statistics {
     pub reads: u64,
     /// Of the device under the store, where it is known.
     pub room: Option<Room>,
+    /// The moment that the newest complete dump shows, in seconds since 1970, if one is known of.
+    pub last_dump: Option<i64>,
     pub orders: u64,
     pub reports: u64,
     pub operations: Vec<OperationSnapshot>,
@@ -117,6 +119,7 @@ impl Mds {
             views: work.views,
             reads: work.reads,
             room: self.db.room(),
+            last_dump: self.dumped.get().map(|newest| newest.seconds),
             orders: self.data_servers.orders(),
             reports: get(&metrics.reports),
             operations: metrics.operations.snapshot(),

@@ -273,6 +273,39 @@ fn readers_are_few_and_one_that_died_is_forgotten() {
 }
 
 #[test]
+fn the_newest_dump_is_remembered() {
+    simulate(14, async |mut world: World| {
+        let newest = async |world: &World| {
+            let told: ADMIN_LAST_DUMP_resok = ask(world, ADMIN_LAST_DUMP, &()).await;
+            told.newest.first().map(|dump| (dump.age_seconds, dump.rows, dump.verified))
+        };
+        let dumped = async |world: &World, age_seconds, rows| {
+            let told = ADMIN_DUMPED_args { age_seconds, rows, bytes: 9, verified: rows > 1 };
+            let answer: ADMIN_DUMPED_res = ask(world, ADMIN_DUMPED, &told).await;
+            answer
+        };
+        assert_eq!(newest(&world).await, None);
+        assert_eq!(dumped(&world, 50, 1).await, ADMIN_DUMPED_res::CTL_OK);
+        world.sleep(std::time::Duration::from_secs(10)).await;
+        assert_eq!(newest(&world).await, Some((60, 1, false)));
+        // Two were made at once, and the later one was whole first.
+        dumped(&world, 5, 2).await;
+        dumped(&world, 30, 3).await;
+        assert_eq!(newest(&world).await, Some((5, 2, true)));
+        world.restart().await;
+        world.sleep(std::time::Duration::from_secs(1)).await;
+        let (age, rows, _) = newest(&world).await.unwrap();
+        assert!(age >= 6 && rows == 2, "{age}");
+        world.db.set_faults(sluice_kv::Faults { conflict: 1.0, ..sluice_kv::Faults::NONE });
+        assert!(matches!(
+            dumped(&world, 0, 4).await,
+            ADMIN_DUMPED_res::Default(ctl_status::CTL_ERR_AGAIN, _)
+        ));
+        assert_eq!(newest(&world).await.unwrap().1, 2);
+    });
+}
+
+#[test]
 fn the_room_that_the_metadata_has_is_told() {
     simulate(9, async |world: World| {
         for (scarce, free_bytes) in [(false, 99 << 30), (true, 1 << 30)] {

@@ -5,6 +5,7 @@
 
 mod clients;
 mod drains;
+mod dumped;
 mod epoch;
 mod exports;
 mod older;
@@ -21,6 +22,7 @@ pub use clients::{
 };
 pub(crate) use drains::decode_drain;
 pub use drains::{Drain, cancel_drain, drain, drains, put_drain, remove_store};
+pub use dumped::{Dumped, dumped, put_dumped};
 pub use epoch::{MdsEpoch, check_epoch, epoch, epoch_guard, take_epoch};
 pub use exports::{
     BadNetwork, Export, Flavours, NOBODY, Network, Rule, Squash, clear_export, export, exports, put_export,
@@ -77,6 +79,7 @@ pub(crate) fn readable(table: u8, value: Bytes) -> Result<(), FsError> {
         keys::SESSION => SessionRecord::from_bytes(value).map(drop),
         keys::REPLY => ReplyRow::from_bytes(value).map(drop),
         keys::SERVER => ServerRecord::from_bytes(value).map(drop),
+        keys::DUMPED => Dumped::from_bytes(value).map(drop),
         keys::STORE => Store::from_bytes(value).map(drop),
         keys::CAPABILITY => CapabilityEpochs::from_bytes(value).map(drop),
         keys::EXPORT => Export::from_bytes(value).map(drop),
