@@ -105,6 +105,7 @@ impl Clock for System {
         }
     }
 
+    #[allow(clippy::disallowed_methods, reason = "this is the clock")]
     fn sleep_until(&self, at: Monotonic) -> BoxFuture<'static, ()> {
         Box::pin(tokio::time::sleep(at - self.now()))
     }

@@ -317,9 +317,9 @@ fn engine_error(place: &Path, error: &fjall::Error) -> KvError {
     match error {
         fjall::Error::Io(e) => io_error("using", place, e),
         fjall::Error::Locked => KvError::InUse { dir: place.to_owned() },
-        fjall::Error::Poisoned => {
-            KvError::Io { what: "a sync, or the store's work in the background, failed (the log says why)".into() }
-        }
+        fjall::Error::Poisoned => KvError::Io {
+            what: "a sync, or the store's work in the background, failed (the log says why)".into(),
+        },
         fjall::Error::Storage(fjall::LsmError::Io(e)) => io_error("using", place, e),
         other => KvError::Corrupt { what: format!("{}: {other}", place.display()) },
     }

@@ -263,9 +263,9 @@ mod tests {
     fn lock(locks: &mut Locks, n: usize, range: Range, kind: LockKind) -> Other {
         let stateid = StateId { seqid: 1, other: std::array::from_fn(|at| (n >> (8 * at.min(7))) as u8) };
         if locks.get(&stateid.other).is_none() {
-            locks.add_owner(owner(n), [0; 12], stateid);
+            locks.add_owner(owner(n), [0; 12], stateid, Time::ZERO);
         }
-        locks.set(&stateid.other, range, Some(kind));
+        locks.set(&stateid.other, range, Some(kind), Time::ZERO);
         stateid.other
     }
 
@@ -294,14 +294,14 @@ mod tests {
             waits(&mut locks, 1000 + n, LockKind::Read, range(10 * n as u64, (10 * (MANY - n) + 5) as u64));
         }
         LOOKED.set(0);
-        locks.set(&all, range(10 * MANY as u64, 10), None);
+        locks.set(&all, range(10 * MANY as u64, 10), None, Time::ZERO);
         let freed = range(10 * MANY as u64, 10);
         assert_eq!(told(&locks.notify(Time(1), Time(2), freed)), [], "all wait for another one, too");
         assert!(LOOKED.get() <= 3 * MANY, "looked at {} locks", LOOKED.get());
         // What concerns one is asked of one.
         LOOKED.set(0);
         let freed = range(0, 10);
-        locks.set(&held[0], freed, None);
+        locks.set(&held[0], freed, None, Time::ZERO);
         assert_eq!(told(&locks.notify(Time(1), Time(2), freed)), []);
         assert!(LOOKED.get() <= MANY + 2, "looked at {} locks", LOOKED.get());
         LOOKED.set(0);
