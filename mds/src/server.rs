@@ -94,6 +94,8 @@ pub struct Mds {
     pub(crate) reading: crate::admin::rows::Moments,
     /// State that was taken from clients, for the log.
     pub(crate) revoked: sluice_rpc::Sparing,
+    /// Callbacks that clients do not take, likewise.
+    pub(crate) unheard: sluice_rpc::Sparing,
     pub(crate) dumped: crate::admin::dumped::Newest,
     pub(crate) pulse: Pulse,
     /// When this incarnation began.
@@ -175,6 +177,7 @@ impl Mds {
             garbage: crate::layout::garbage::Queue::default(),
             reading: crate::admin::rows::Moments::default(),
             revoked: sluice_rpc::Sparing::default(),
+            unheard: sluice_rpc::Sparing::default(),
             dumped: crate::admin::dumped::Newest::load(&db).await?,
             pulse: Pulse::beginning(env.clock.now()),
             started: Time(env.clock.now().0),

@@ -121,6 +121,14 @@ pub const CASES: &[Case] = &[
         ..SHIPPED
     },
     Case {
+        name: "locks",
+        shows: "who holds a lock that another kernel waits for is shown; broken, it is the other's, and the holder hears EIO and goes on",
+        partner: Partner::Same,
+        reference: false,
+        seconds: 300,
+        ..SHIPPED
+    },
+    Case {
         name: "why",
         shows: "a data server out of one client's reach, layouts off: `sluice why` and `status` name the cause",
         reference: false,

@@ -60,7 +60,7 @@ const BLOCKS: &[Block] = &[
     // One client of each encoding of layouts; links are shaped far below what qemu's emulation moves.
     Block { kernels: Kernels::Named(&["uml6.1", "uml7.2"]), vers: "4.2", cases: &["scaling"] },
     // Half of it is waiting for a client to give up.
-    Block { kernels: Kernels::Named(&["uml6.1", "uml7.2"]), vers: "4.2", cases: &["why"] },
+    Block { kernels: Kernels::Named(&["uml6.1", "uml7.2"]), vers: "4.2", cases: &["why", "locks"] },
     Block { kernels: Kernels::Named(&["uml7.2"]), vers: "4.2", cases: &["differential_full"] },
 ];
 

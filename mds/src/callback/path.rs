@@ -278,7 +278,9 @@ impl Slot {
 
     fn refused(&self, why: &dyn std::fmt::Display) -> Sent {
         let client = self.session.shared.id();
-        tracing::warn!(?client, "a client does not take callbacks: {why}");
+        if let Some(unsaid) = self.mds.unheard.says(self.mds.env.clock.now()) {
+            tracing::warn!(?client, unsaid, "a client does not take callbacks: {why}");
+        }
         self.path_lost();
         Sent::Refused
     }
@@ -306,7 +308,9 @@ impl Slot {
             }
             Verdict::Refused(status) => {
                 let client = self.session.shared.id();
-                tracing::warn!(?client, ?status, "a client refuses a callback");
+                if let Some(unsaid) = self.mds.unheard.says(self.mds.env.clock.now()) {
+                    tracing::warn!(?client, ?status, unsaid, "a client refuses a callback");
+                }
                 Carried::Failed(Missed::Refused)
             }
             // `carry` sends it again.

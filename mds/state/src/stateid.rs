@@ -323,10 +323,32 @@ impl StateIndex {
             .entries
             .get(&stateid.other)
             .is_some_and(|entry| entry.at.client == client && entry.revoked.is_some());
-        if revoked {
+        if revoked && let Some(entry) = self.entries.get(&stateid.other) {
+            let at = entry.at;
             self.remove(stateid);
+            self.free_locks_of_freed(at);
         }
         revoked
+    }
+
+    /// The locks of an open that was revoked and freed. Linux frees the open and none of them, and as long as it is told that it
+    /// has not freed all (RFC 8881 §18.46.3) it looks through its state with each reply. They are of no use without it.
+    fn free_locks_of_freed(&mut self, freed: Located) {
+        let Some(per_client) = self.clients.get(&freed.client).filter(|_| freed.kind == StateKind::Open)
+        else {
+            return;
+        };
+        let is = |other: &&Other, kind: StateKind| {
+            self.entries.get(*other).is_some_and(|entry| entry.at == Located { kind, ..freed })
+        };
+        if per_client.revoked.iter().any(|other| is(&other, StateKind::Open)) {
+            return;
+        }
+        let locks: Vec<Other> =
+            per_client.revoked.iter().filter(|other| is(other, StateKind::Lock)).copied().collect();
+        for other in locks {
+            self.remove(&StateId { seqid: 0, other });
+        }
     }
 
     /// Forgets a client that is gone for good (its record was deleted), revoked stateids included. Its

@@ -36,7 +36,7 @@ fn who_waits_has_the_lock_and_the_holder_goes_on() {
     let (mut w, open, lock) = contended();
     w.break_state(A);
     assert_eq!(w.notified, [locker(B)]);
-    for stateid in [open, lock] {
+    for stateid in [lock, open] {
         assert_eq!(located(&w, &stateid), Err(Error::AdminRevoked));
         assert!(w.index.free_revoked(A, &stateid));
         assert_eq!(located(&w, &stateid), Err(Error::BadStateid));
@@ -47,6 +47,16 @@ fn who_waits_has_the_lock_and_the_holder_goes_on() {
     assert_ne!(again.other, open.other);
     assert!(matches!(w.lock(A, W, Range::ALL, false), Err(Error::Denied(_))));
     w.close(A).unwrap();
+}
+
+/// As Linux does; it looks through all of its state for as long as it is told that it has not freed all.
+#[test]
+fn who_frees_an_open_that_was_taken_has_freed_its_locks() {
+    let (mut w, open, lock) = contended();
+    w.break_state(A);
+    assert!(w.index.free_revoked(A, &open));
+    assert_eq!(located(&w, &lock), Err(Error::BadStateid));
+    assert!(!w.index.has_revoked(A));
 }
 
 #[test]
