@@ -120,13 +120,12 @@ fn choose(mds: &Mds, layout: &Layout, segment: &Segment<'_>, ask: &Ask) -> Resul
         // One client's word does not make a mirror stale: this server writes all of them.
         return Err(failed);
     }
-    let good = |file: &DataFile| !file.stale && writable(mds, file);
-    segment.mirrors(good, usize::MAX).ok_or_else(|| {
-        match used().find(|file| serves(mds, file) && !good(file)) {
-            Some(file) => Reason::ReadOnly(file.store),
-            None => away(mds, segment),
-        }
-    })
+    // All of them: one that has gone since it was looked at (`ready.rs`) would miss what is written, and nobody would know.
+    match used().find(|file| !writable(mds, file)) {
+        Some(file) if serves(mds, file) => Err(Reason::ReadOnly(file.store)),
+        Some(file) => Err(Reason::Away(file.store)),
+        None => segment.mirrors(|file| !file.stale, usize::MAX).ok_or_else(|| away(mds, segment)),
+    }
 }
 
 /// Some data server of the segment does not serve.

@@ -66,6 +66,8 @@ impl Io {
                     return Some(Held { file: FILES, handle, stateid: open.stateid, lock: None });
                 }
                 _ if later(answer.status) => host.pause().await,
+                // As many data servers as it is to have copies on are not to be had.
+                _ if host.shared.has_no_room(answer.status) => return None,
                 _ => panic!("{} makes {name}: {}", host.name, answer.status),
             }
         }
