@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use sluice_namespace::{LayoutPolicy, Shape};
 use sluice_xdr::control::{ADMIN_EVICT, ADMIN_EVICT_args, ADMIN_EVICT_res, ADMIN_STATUS, ADMIN_STATUS_res};
 use sluice_xdr::nfs3::nfsstat3;
 use sluice_xdr::nfs4::{OPEN4_SHARE_ACCESS_BOTH, RECLAIM_COMPLETE4args, nfs_argop4, nfsstat4};
 
-use crate::client::{Client, RO, RW};
-use crate::mirrors::home;
-use crate::stage::{World, simulate, simulate_tuned};
+use crate::client::{Client, RO, RW, layoutget, putfh};
+use crate::mirrors::{Writer, healed, home};
+use crate::stage::{World, simulate, simulate_tuned, simulate_with};
 use crate::{NEW, keys, pattern};
 
 #[test]
@@ -38,6 +39,36 @@ fn who_was_fenced_is_let_in_again() {
             );
             assert_eq!(other.stat(&same).await.0, 1100);
         }
+    });
+}
+
+/// While one data server is waited for, another one with a mirror goes: it is left behind before anything is written without it.
+#[test]
+fn a_mirror_that_goes_while_a_layout_is_made_is_not_left_out_in_silence() {
+    let twice = LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0 };
+    simulate_with(49, twice, async |world| {
+        let client = Client::mount(world, "a", NEW).await;
+        let file = client.open("f").await;
+        let reads = client.layout(&file, file.stateid, RO, 0).await;
+        let (first, second) = (home(world, &client, &reads, 0).await, home(world, &client, &reads, 1).await);
+        assert_eq!(client.layout_return(&file, reads.stateid).await, nfsstat4::NFS4_OK);
+        // Before its first heartbeat it is asked whether anything of before is on its way there, and does not answer for a while.
+        world.mute(first, true);
+        let asked = client.once(vec![putfh(&file.handle), layoutget(file.stateid, RW, 0, u64::MAX)]);
+        let goes = async {
+            world.sleep(Duration::from_secs(1)).await;
+            world.stop_data_server(second).await;
+            world.sleep(Duration::from_secs(1)).await;
+            world.mute(first, false);
+        };
+        let ((status, _), ()) = tokio::join!(asked, goes);
+        assert_eq!(status, nfsstat4::NFS4ERR_DELAY);
+        let model = pattern(0, 3000);
+        let mut writer = Writer::mount(world, "b", "f").await;
+        writer.write(world, 0, &model).await;
+        writer.give_back().await;
+        world.start_data_server(second).await;
+        healed(world, "f", &model).await;
     });
 }
 

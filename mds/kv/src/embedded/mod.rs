@@ -91,10 +91,16 @@ impl Embedded {
     /// Completes when the store answers nothing more, with the reason.
     pub(crate) async fn failed(&self) -> KvError {
         loop {
-            if let Ok(error) = self.core.env.clock.timeout(LOOK, self.core.failed()).await {
-                return error;
+            let look = async {
+                self.core.env.clock.sleep(LOOK).await;
+                self.core.look_at_engine().await;
+            };
+            // A look may wait behind others for a device that answers nothing.
+            tokio::select! {
+                biased;
+                error = self.core.failed() => return error,
+                () = look => {}
             }
-            self.core.look_at_engine().await;
         }
     }
 
