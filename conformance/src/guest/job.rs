@@ -15,6 +15,7 @@ use tempfile::TempDir;
 
 use super::catalogue::Machine;
 use super::fetch::{Cache, Prepared};
+use super::lab::HOST_ADDRESS;
 use super::process::Group;
 use super::{qemu, uml};
 
@@ -92,6 +93,12 @@ impl Outcome {
     #[must_use]
     pub fn release(&self) -> &str {
         said(&self.console, "GUEST-KERNEL: ").unwrap_or_default()
+    }
+
+    /// How often the machine's network driver gave up and was started again (`boot.sh`).
+    #[must_use]
+    pub fn network_restarts(&self) -> usize {
+        self.console.lines().filter(|line| line.contains("GUEST-NETWORK: ")).count()
     }
 
     /// The last words of the console, for reports about dead guests.
@@ -280,7 +287,7 @@ impl Job {
         text += &format!("exec /bin/bash /job/script {}\n", args.join(" "));
         fs::write(folder.join("run"), text)?;
         let boot = folder.join("boot");
-        fs::write(&boot, BOOT)?;
+        fs::write(&boot, BOOT.replace("@host@", HOST_ADDRESS))?;
         fs::set_permissions(&boot, fs::Permissions::from_mode(0o755))?;
         // The guest's unprivileged users reach the script too.
         fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;

@@ -226,6 +226,12 @@ impl<'a> Suite<'a> {
             guests.push((number, running));
         }
         let mut outcomes = wait(&act, guests)?;
+        for (number, outcome) in outcomes.iter().filter(|(_, outcome)| outcome.network_restarts() > 0) {
+            let times = outcome.network_restarts();
+            println!(
+                "  guest {number}: the network driver of user-mode-linux gave up {times} times and was started again"
+            );
+        }
         // The first to fail is the cause; its partner fails because it waits in vain.
         outcomes.sort_by_key(|(_, outcome)| outcome.elapsed);
         drop(end);
