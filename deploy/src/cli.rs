@@ -754,7 +754,33 @@ pub(crate) enum Key {
         #[arg(long)]
         json: bool,
     },
-    /// Show the keys that handles of data files are sealed with, and what a rotation waits for
+    /// Put a new cluster key before those in FILE, which stay accepted: the first step to replace it while servers and clients
+    /// work. They take up the file by themselves; the second step is `sluice key forget`
+    Renew {
+        file: PathBuf,
+        /// For scripts
+        #[arg(long)]
+        json: bool,
+    },
+    /// Leave in FILE the first cluster key alone: who has none but older ones is let in no more
+    Forget {
+        file: PathBuf,
+        /// For scripts
+        #[arg(long)]
+        json: bool,
+    },
+    /// Write a monitoring key to FILE: with it, `status`, `doctor`, `top` and the like work, and nothing that changes anything. It
+    /// is good as long as the cluster key that it is made of
+    Monitor {
+        /// The cluster key
+        cluster_key: PathBuf,
+        file: PathBuf,
+        /// For scripts
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show the keys that handles of data files are sealed with and what a rotation waits for, and the cluster keys that are
+    /// accepted and which data servers came with which
     List {
         #[command(flatten)]
         reach: Reach,

@@ -10,12 +10,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use sluice_ds::{Config, DataServer, StartError};
 use sluice_env::Env;
-use sluice_rpc::{ClusterKey, Tcp};
+use sluice_rpc::{Keys, Tcp};
 use sluice_store::device::FileDevice;
 use sluice_store::{StoreError, SumOptions};
 
 use crate::metrics::ds::DsSource;
-use crate::{cli, descriptors, durability, logs, metrics, ports, reach, servers, stop, supervised};
+use crate::{cli, descriptors, durability, keys, logs, metrics, ports, reach, servers, stop, supervised};
 
 /// How long calls in flight may take when the server is asked to stop.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -58,10 +58,10 @@ pub(crate) async fn start(options: &cli::Serve, new: bool) -> Result<Arc<DataSer
             options.mds
         );
     }
-    let key = key(options)?;
+    let keys = keys::follow(&key_file(options))?;
     let dir = store_dir(&options.data_dir, new)?;
     let store = dir.clone();
-    let mut config = Config::new(options.listen, dir, addresses[0], key);
+    let mut config = Config::new(options.listen, dir, addresses[0], keys.ring());
     config.mds = Arc::new(reach::Name::new(&options.mds));
     config.advertise = advertise;
     config.version = crate::VERSION.to_owned();
@@ -78,6 +78,8 @@ pub(crate) async fn start(options: &cli::Serve, new: bool) -> Result<Arc<DataSer
     let server = server.map_err(explain)?;
     // Not before it is known to be ours.
     keep_private(&store);
+    // The server looks at the ring itself.
+    tokio::spawn(keys.on(|| {}));
     Ok(Arc::new(server))
 }
 
@@ -127,16 +129,19 @@ fn sum_options(given: &cli::Sums) -> SumOptions {
     }
 }
 
-pub(crate) fn key(options: &cli::Serve) -> Result<ClusterKey> {
-    let file = options.key.clone().unwrap_or_else(|| options.data_dir.join("cluster.key"));
-    Ok(ClusterKey::read(&file)?)
+fn key_file(options: &cli::Serve) -> PathBuf {
+    options.key.clone().unwrap_or_else(|| options.data_dir.join("cluster.key"))
+}
+
+pub(crate) fn keys(options: &cli::Serve) -> Result<Keys> {
+    Ok(Keys::read(&key_file(options))?)
 }
 
 /// Whether a start with these options would find what it needs. The device is not looked at: it is mounted
 /// later, perhaps.
 pub(crate) fn check(options: &cli::Serve) -> Result<()> {
     addresses(options)?;
-    key(options).map(drop)
+    keys(options).map(drop)
 }
 
 /// The metadata server's addresses, and what clients are told of this server's.

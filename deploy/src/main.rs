@@ -19,6 +19,7 @@ mod exports;
 mod generate;
 mod installation;
 mod key;
+mod keys;
 mod layouts;
 mod locks;
 mod logs;

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,13 +11,13 @@ use sluice_env::Env;
 use sluice_kv::Database;
 use sluice_mds::{Config, Delegations, Limits as Held, Mds, Names, Network, Rule, Squash};
 use sluice_namespace::LayoutPolicy;
-use sluice_rpc::{ClusterKey, Limits, Listener, Server, Tcp, Transport};
+use sluice_rpc::{Keyring, Keys, Limits, Listener, Server, Tcp, Transport};
 use tokio::net::TcpSocket;
 
 use crate::accounts::Host;
 use crate::metrics::mds::{MdsSource, Waiting};
 use crate::store::Place;
-use crate::{cli, descriptors, logs, memory, metrics, ports, stop, supervised};
+use crate::{cli, descriptors, keys, logs, memory, metrics, ports, stop, supervised};
 
 /// How long calls in flight may take when the server is asked to stop.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -29,7 +30,7 @@ pub(crate) async fn run(options: cli::Mds) -> Result<()> {
     logs::start();
     descriptors::raise();
     let env = Env::system();
-    let key = key(&options)?;
+    let keys = keys::follow(&key_file(&options))?;
     let transport: Arc<dyn Transport> = Arc::new(Tcp);
     let cache = cache(options.tuning.metadata_cache, memory::limit());
     let place = Place::new(&options.data_dir, &options.store).standby(options.standby).cache(cache);
@@ -49,10 +50,12 @@ pub(crate) async fn run(options: cli::Mds) -> Result<()> {
         "opening the metadata store"
     };
     let db = supervised::patiently(waits_for, place.await_open(&env)).await?;
-    let begun = begin(&env, &transport, &place, &db, (&options, key)).await;
+    let begun = begin(&env, &transport, &place, &db, (&options, keys.ring())).await;
     let server = match begun {
         Ok((mds, server)) => {
             source.serves(MdsSource { mds, server: Arc::clone(&server) });
+            let accepting = Arc::clone(&server);
+            tokio::spawn(keys.on(move || accepting.close_strangers()));
             server
         }
         Err(error) => {
@@ -86,14 +89,15 @@ async fn begin(
     transport: &Arc<dyn Transport>,
     place: &Place,
     db: &Database,
-    (options, key): (&cli::Mds, ClusterKey),
+    (options, keys): (&cli::Mds, Keyring),
 ) -> Result<(Arc<Mds>, Arc<Server>)> {
     place.check_room(db)?;
     look_inside(place, db, options).await?;
     let listener = listen(&**transport, options).await?;
     let mds = Mds::start(env.clone(), Arc::clone(transport), db.clone(), config(&options.tuning)).await?;
     let server = Server::new(env.clone(), Arc::clone(transport), Limits::default(), mds.plain_programs());
-    let server = Arc::new(server.with_secure(key, mds.secure_programs()));
+    let server =
+        Arc::new(server.with_secure(keys, mds.secure_programs()).with_monitors(mds.monitor_programs()));
     tracing::info!(listen = %listener.local_addr(), data = %options.data_dir.display(), "metadata server ready");
     tell_exports(&mds, options);
     env.spawn.spawn(Box::pin(Arc::clone(&server).serve(listener)));
@@ -148,15 +152,15 @@ fn replies(memory: Option<u64>) -> u64 {
     (memory.unwrap_or(0) / 4).max(Held::default().replies)
 }
 
-fn key(options: &cli::Mds) -> Result<ClusterKey> {
-    let file = options.key.clone().unwrap_or_else(|| options.data_dir.join("cluster.key"));
-    Ok(ClusterKey::read(&file)?)
+fn key_file(options: &cli::Mds) -> PathBuf {
+    options.key.clone().unwrap_or_else(|| options.data_dir.join("cluster.key"))
 }
 
 /// Whether a start with these options would find what it needs.
 pub(crate) fn check(options: &cli::Mds) -> Result<()> {
     options.store.fits(options.standby)?;
-    key(options).map(drop)
+    Keys::read(&key_file(options))?;
+    Ok(())
 }
 
 fn config(tuning: &cli::Tuning) -> Config {

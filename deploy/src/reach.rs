@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use bytes::Bytes;
 use sluice_ds::Whereabouts;
 use sluice_env::{BoxFuture, Env};
 use sluice_rpc::secure::SecureError;
-use sluice_rpc::{CallError, Client, ClusterKey, ConnectError, Connection, Credential, Tcp};
+use sluice_rpc::{CallError, Client, ConnectError, Connection, Credential, KeyFile, Keyring, Tcp, auth_stat};
 use sluice_xdr::control::{SLUICE_ADMIN, SLUICE_ADMIN_V2};
 use sluice_xdr::{Decode, Encode, Reader, Writer};
 
@@ -77,6 +78,14 @@ fn hint(error: &ConnectError) -> &'static str {
     }
 }
 
+/// The keys to show, of either kind.
+fn keyring(file: &Path) -> Result<Keyring> {
+    Ok(match KeyFile::read(file)? {
+        KeyFile::Cluster(keys) => keys.into(),
+        KeyFile::Monitor(key) => key.into(),
+    })
+}
+
 impl Admin {
     /// By a data directory on this host, or an address and a key.
     pub(crate) async fn reach(reach: &cli::Reach) -> Result<Self> {
@@ -86,7 +95,7 @@ impl Admin {
                     "to ask the metadata server {mds} the cluster key is needed: give --key (or SLUICE_KEY)"
                 )
             })?;
-            return Self::connect_to_any(&resolve(mds)?, ClusterKey::read(key)?).await;
+            return Self::connect_to_any(&resolve(mds)?, keyring(key)?).await;
         }
         let dir = reach.data_dir.clone().map_or_else(installation::default_dir, Ok)?;
         let Some(installation) = Installation::load(&dir)? else {
@@ -96,14 +105,15 @@ impl Admin {
             );
         };
         let key = reach.key.clone().unwrap_or_else(|| installation::key_file(&dir));
-        Self::connect(installation.mds, ClusterKey::read(&key)?).await
+        Self::connect_with(installation.mds, &key).await
     }
 
     /// To the first address that answers; else why the last did not.
-    pub(crate) async fn connect_to_any(addresses: &[SocketAddr], key: ClusterKey) -> Result<Self> {
+    pub(crate) async fn connect_to_any(addresses: &[SocketAddr], keys: impl Into<Keyring>) -> Result<Self> {
+        let keys = keys.into();
         let mut why = anyhow!("no address to connect to");
         for address in addresses {
-            match Self::connect(*address, key.clone()).await {
+            match Self::connect(*address, keys.clone()).await {
                 Ok(admin) => return Ok(admin),
                 Err(error) => why = error,
             }
@@ -111,8 +121,13 @@ impl Admin {
         Err(why)
     }
 
-    pub(crate) async fn connect(address: SocketAddr, key: ClusterKey) -> Result<Self> {
-        let client = Client::new(Env::system(), Arc::new(Tcp)).with_key(key);
+    /// With what is in a key file now.
+    pub(crate) async fn connect_with(address: SocketAddr, key: &Path) -> Result<Self> {
+        Self::connect(address, keyring(key)?).await
+    }
+
+    async fn connect(address: SocketAddr, keys: Keyring) -> Result<Self> {
+        let client = Client::new(Env::system(), Arc::new(Tcp)).with_key(keys);
         let connection = client.dial(address).await.map_err(|error| {
             let hint = hint(&error);
             Error::new(error).context(hint)
@@ -142,6 +157,9 @@ impl Admin {
                 CallError::ProgMismatch { .. } => {
                     anyhow!("{error}: upgrade the older one, command or server")
                 }
+                CallError::Auth(auth_stat::AUTH_TOOWEAK) => anyhow!(
+                    "a monitoring key only lets its holder look: this command needs the cluster key (--key, SLUICE_KEY)"
+                ),
                 CallError::ProcUnavail => {
                     anyhow!("the metadata server does not know this command yet: upgrade it")
                 }

@@ -6,7 +6,7 @@ use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use sluice_rpc::ClusterKey;
+use sluice_rpc::KeyFile;
 use sluice_xdr::control::ctl_export;
 use tokio::process::{Child, ChildStdin, Command};
 
@@ -58,7 +58,8 @@ pub(crate) async fn run(options: cli::Up) -> Result<()> {
     if held.is_none() {
         held = installation::hold(&dir)?;
     }
-    let key = ClusterKey::read(&installation::key_file(&dir))?;
+    let key = installation::key_file(&dir);
+    KeyFile::read(&key)?;
     let (stopping, _) = tokio::sync::watch::channel(false);
     let mut keepers = tokio::task::JoinSet::new();
     for role in roles {
@@ -69,7 +70,7 @@ pub(crate) async fn run(options: cli::Up) -> Result<()> {
         if let Err(error) = installation.all_started(&dir) {
             tracing::error!("{error:#}");
         }
-        let exports = match Admin::connect(mds, key.clone()).await {
+        let exports = match Admin::connect_with(mds, &key).await {
             Ok(admin) => exports::ask(&admin).await.map(|known| known.exports).unwrap_or_default(),
             Err(_) => Vec::new(),
         };
@@ -261,11 +262,11 @@ async fn stop_child(role: &Role, mut child: Child, stdin: Option<ChildStdin>) ->
 }
 
 /// Completes when the metadata server answers and every data server has registered that may.
-async fn ready(mds: SocketAddr, key: &ClusterKey, data_servers: u16) {
+async fn ready(mds: SocketAddr, key: &Path, data_servers: u16) {
     let started = Instant::now();
     let mut told = false;
     loop {
-        let (connected, known) = match Admin::connect(mds, key.clone()).await {
+        let (connected, known) = match Admin::connect_with(mds, key).await {
             Ok(admin) => status::ask(&admin).await.map_or((0, 0), |status| {
                 let connected = status.data_servers.iter().filter(|server| server.connected).count();
                 (connected, status.data_servers.len())

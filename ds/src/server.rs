@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_env::Env;
-use sluice_rpc::{Admission, Client, ClusterKey, Limits, ProcedureSnapshot, Server, Share, Transport};
+use sluice_rpc::{Admission, Client, Keyring, Limits, ProcedureSnapshot, Server, Share, Transport};
 use sluice_store::device::{Device, FileDevice};
 use sluice_store::{Options, Store, Uuid};
 use sluice_xdr::control::ctl_address;
@@ -32,7 +32,8 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// Where the metadata server may be.
     pub mds: Arc<dyn Whereabouts>,
-    pub cluster_key: ClusterKey,
+    /// Shown to the metadata server; those behind the first to one that does not know that yet.
+    pub cluster_keys: Keyring,
     /// Without contact to the metadata server for so long, clients are told to wait. The metadata
     /// server may ask for less.
     pub isolation: Duration,
@@ -45,13 +46,18 @@ pub struct Config {
 
 impl Config {
     /// Defaults for everything that has one.
-    pub fn new(listen: SocketAddr, data_dir: PathBuf, mds: SocketAddr, cluster_key: ClusterKey) -> Self {
+    pub fn new(
+        listen: SocketAddr,
+        data_dir: PathBuf,
+        mds: SocketAddr,
+        cluster_keys: impl Into<Keyring>,
+    ) -> Self {
         Self {
             listen,
             advertise: Vec::new(),
             data_dir,
             mds: Arc::new(vec![mds]),
-            cluster_key,
+            cluster_keys: cluster_keys.into(),
             isolation: Duration::from_secs(30),
             store: Options::default(),
             limits: limits(),
@@ -145,7 +151,7 @@ impl DataServer {
             isolation: config.isolation,
         };
         env.spawn.spawn(Box::pin(Arc::clone(&server).serve(listener)));
-        let client = Client::new(env.clone(), transport).with_key(config.cluster_key);
+        let client = Client::new(env.clone(), transport).with_key(config.cluster_keys);
         let (stop, stopped) = watch::channel(false);
         let contact = control::run(Arc::clone(&shared), client, config.mds, identity, stopped);
         env.spawn.spawn(Box::pin(contact));

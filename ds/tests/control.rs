@@ -10,6 +10,7 @@ use std::time::Duration;
 use common::*;
 use sluice_ds::{DataServer, Whereabouts};
 use sluice_env::BoxFuture;
+use sluice_rpc::{ClusterKey, Keyring, Keys};
 use sluice_store::device::{Device, MemDevice};
 use sluice_store::{Access, Epoch, FileKey, Options, Stability, Store};
 use sluice_xdr::capability::{Capability, Rights};
@@ -662,4 +663,54 @@ fn one_seed_is_one_world() {
         receive.recv().unwrap()
     };
     assert_eq!(run(), run());
+}
+
+#[test]
+fn another_cluster_key_is_shown_as_soon_as_the_metadata_server_knows_it() {
+    simulate(async |w| {
+        let ours = Keyring::from(w.key.clone());
+        let mut config = w.config("ds");
+        config.cluster_keys = ours.clone();
+        let device = Arc::new(w.device.clone());
+        let ds = DataServer::start_on(w.env.clone(), w.net.host("ds"), device, config).await.unwrap();
+        w.until(|| ds.status().serving).await;
+        let new = ClusterKey::generate(&w.env);
+        let both = Keys::from(w.key.clone()).renewed(new.clone());
+        let shown = || {
+            let all = w.mds_server.connections();
+            let open = all.iter().find(|connection| !connection.is_closed());
+            open.and_then(|connection| Some(connection.shown()?.key.clone()))
+        };
+
+        // The data server has it first.
+        ours.replace(both.clone());
+        w.sleep(5 * SECOND).await;
+        assert_eq!(shown(), Some(w.key.clone()));
+        assert!(ds.status().serving);
+        let registrations = || w.mds.says.lock().unwrap().registrations.len();
+        assert_eq!(registrations(), 1, "the connection stands");
+        w.mds_keys.replace(both);
+        w.sleep(61 * SECOND).await;
+        assert_eq!(shown(), Some(new.clone()));
+        assert_eq!(registrations(), 2);
+
+        // Nothing is left to be done when the older one goes, wherever it goes first.
+        for ring in [&w.mds_keys, &ours] {
+            ring.replace(new.clone().into());
+            w.mds_server.close_strangers();
+            w.sleep(61 * SECOND).await;
+            assert_eq!((shown(), registrations()), (Some(new.clone()), 2));
+            assert!(ds.status().serving);
+        }
+
+        // Who knows neither of the other's keys is out; with the right one it is back.
+        w.mds_keys.replace(w.key.clone().into());
+        w.mds_server.close_strangers();
+        w.until(|| !ds.status().connected).await;
+        w.sleep(10 * SECOND).await;
+        assert!(!ds.status().connected);
+        ours.replace(w.key.clone().into());
+        w.until(|| ds.status().connected).await;
+        assert_eq!(shown(), Some(w.key.clone()));
+    });
 }

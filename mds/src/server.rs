@@ -18,7 +18,7 @@ use sluice_state::file::{FileSeed, Policy};
 use sluice_state::{BootEpoch, Time};
 use tokio::sync::Notify;
 
-use crate::admin::Admin;
+use crate::admin::{Admin, Looking};
 use crate::clients::ClientTable;
 use crate::config::{Config, Delegations};
 use crate::copies::Copies;
@@ -218,6 +218,11 @@ impl Mds {
     /// What holders of the cluster key reach.
     pub fn secure_programs(self: &Arc<Self>) -> Vec<Arc<dyn Program>> {
         vec![Arc::new(Control { mds: Arc::clone(self) }), Arc::new(Admin { mds: Arc::clone(self) })]
+    }
+
+    /// The programs of holders of a monitoring key: nothing in them changes anything.
+    pub fn monitor_programs(self: &Arc<Self>) -> Vec<Arc<dyn Program>> {
+        vec![Arc::new(Looking(Admin { mds: Arc::clone(self) }))]
     }
 
     /// How often data servers were asked something since the start.

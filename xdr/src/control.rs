@@ -4545,6 +4545,56 @@ impl Decode for ADMIN_KEYS_res {
     }
 }
 
+/// A cluster key that the metadata server accepts, and the data servers that have come with
+/// it.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ctl_cluster_key {
+    pub fingerprint: ctl_string,
+    /// by the metadata server itself: the first in its file
+    pub shown: bool,
+    pub data_servers: Vec<u32>,
+}
+
+impl Encode for ctl_cluster_key {
+    fn encode(&self, w: &mut Writer) {
+        w.opaque(&self.fingerprint, CTL_STRING_MAX);
+        w.bool(self.shown);
+        w.array(&self.data_servers, CTL_LIST_MAX, |w, v| w.u32(*v));
+    }
+}
+
+impl Decode for ctl_cluster_key {
+    const MIN_SIZE: usize = 12;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            fingerprint: r.opaque(CTL_STRING_MAX)?,
+            shown: r.bool()?,
+            data_servers: r.array(CTL_LIST_MAX, 4, Reader::u32)?,
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ADMIN_CLUSTER_KEYS_resok {
+    /// as in its file
+    pub keys: Vec<ctl_cluster_key>,
+}
+
+impl Encode for ADMIN_CLUSTER_KEYS_resok {
+    fn encode(&self, w: &mut Writer) {
+        w.array(&self.keys, CTL_KEYS_MAX, |w, v| v.encode(w));
+    }
+}
+
+impl Decode for ADMIN_CLUSTER_KEYS_resok {
+    const MIN_SIZE: usize = 4;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { keys: r.array(CTL_KEYS_MAX, 12, ctl_cluster_key::decode)? })
+    }
+}
+
 /// The device under the metadata store; of a cluster, that of the process that has the least,
 /// by its share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -5029,3 +5079,4 @@ pub const ADMIN_LOCKS: u32 = 26;
 pub const ADMIN_BREAK: u32 = 27;
 pub const ADMIN_DUMPED: u32 = 28;
 pub const ADMIN_LAST_DUMP: u32 = 29;
+pub const ADMIN_CLUSTER_KEYS: u32 = 32;

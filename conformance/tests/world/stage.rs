@@ -518,7 +518,9 @@ async fn serve(
 ) -> (Arc<Server>, Arc<Mds>) {
     let mds = Mds::start(env.clone(), net.host(host), db.clone(), config.clone()).await.unwrap();
     let server = Server::new(env.clone(), net.host(host), Limits::default(), mds.plain_programs());
-    let server = Arc::new(server.with_secure(key.clone(), mds.secure_programs()));
+    let server = Arc::new(
+        server.with_secure(key.clone(), mds.secure_programs()).with_monitors(mds.monitor_programs()),
+    );
     let listener = server.listen(addr).await.unwrap();
     env.spawn.spawn(Box::pin(Arc::clone(&server).serve(listener)));
     (server, mds)

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nix::sys::socket::{getsockopt, sockopt};
 use sluice_rpc::secure::SecureError;
-use sluice_rpc::{ClusterKey, ConnectError};
+use sluice_rpc::{ConnectError, KeyFile};
 use sluice_xdr::control::ADMIN_STATUS_resok;
 
 use super::Finding;
@@ -44,8 +44,9 @@ pub(super) fn unreachable(error: &anyhow::Error, reach: &cli::Reach) -> String {
 fn fingerprint(reach: &cli::Reach) -> String {
     let dir = reach.data_dir.clone().or_else(|| installation::default_dir().ok());
     let file = reach.key.clone().or_else(|| dir.map(|dir| installation::key_file(&dir)));
-    let key = file.and_then(|file| ClusterKey::read(&file).ok().map(|key| (file, key)));
-    key.map(|(file, key)| format!(" in {} ({})", file.display(), key.fingerprint())).unwrap_or_default()
+    let key = file.and_then(|file| KeyFile::read(&file).ok().map(|keys| (file, keys)));
+    key.map(|(file, keys)| format!(" in {} ({})", file.display(), keys.first().fingerprint()))
+        .unwrap_or_default()
 }
 
 /// Connects to each address of each data server, as a client does.
@@ -138,6 +139,8 @@ mod tests {
     use sluice_rpc::{Limits, Server, Tcp};
     use sluice_xdr::control::{ctl_address, ctl_data_server_status};
 
+    use sluice_rpc::{ClusterKey, Keys};
+
     use super::*;
     use crate::reach::Admin;
 
@@ -157,7 +160,7 @@ mod tests {
             ClusterKey::generate(&env).write(file).unwrap();
         }
         let server = Server::new(env.clone(), Arc::new(Tcp), Limits::default(), Vec::new())
-            .with_secure(ClusterKey::read(&own).unwrap(), Vec::new());
+            .with_secure(Keys::read(&own).unwrap(), Vec::new());
         let server = Arc::new(server);
         let listener = server.listen("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let address = listener.local_addr();

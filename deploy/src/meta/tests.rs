@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sluice_kv::{Database, EmbeddedOptions, FoundationOptions};
 use sluice_mds::{Config, Mds};
-use sluice_rpc::{ClusterKey, Limits, Server, Tcp};
+use sluice_rpc::{ClusterKey, Keys, Limits, Server, Tcp};
 use sluice_xdr::control::{ADMIN_POLICY, ADMIN_POLICY_args, ADMIN_POLICY_res};
 
 use super::*;
@@ -37,7 +37,7 @@ impl Running {
         if !key_file.exists() {
             ClusterKey::generate(&env).write(&key_file).unwrap();
         }
-        let key = ClusterKey::read(&key_file).unwrap();
+        let key = Keys::read(&key_file).unwrap();
         let store = dir.path().join("metadata");
         std::fs::create_dir_all(&store).unwrap();
         let db = Database::open_embedded(env.clone(), &store, EmbeddedOptions::default()).unwrap();

@@ -26,7 +26,7 @@ pub(super) async fn run(options: &cli::Serve, as_json: bool) -> Result<()> {
     descriptors::raise();
     let (addresses, advertised) = ds::addresses(options)?;
     let mds = &options.mds;
-    let admin = Admin::connect_to_any(&addresses, ds::key(options)?)
+    let admin = Admin::connect_to_any(&addresses, ds::keys(options)?)
         .await
         .with_context(|| format!("the metadata server {mds} cannot be reached, or has another key"))?;
     let before = ask(&admin).await?;

@@ -32,6 +32,8 @@ pub(crate) enum LinkError {
     Hangs,
     #[error("it wants a new registration")]
     RegisterAgain,
+    #[error("the cluster key has been replaced")]
+    KeyReplaced,
     #[error("it refuses this store: {0} ({1:?})")]
     Refused(String, ctl_status),
     #[error(

@@ -11,6 +11,7 @@ mod fence;
 mod health;
 mod heartbeat;
 mod inventory;
+mod key;
 pub(crate) mod link;
 mod logical_size;
 mod machine;
@@ -119,7 +120,12 @@ async fn keep_contact(shared: &Arc<Shared>, client: &Client, mds: &dyn Whereabou
             if was_registered {
                 failures = 0;
                 told = Told::default();
-                tracing::warn!(mds = %addr, %error, "contact with the metadata server lost");
+                match error {
+                    LinkError::KeyReplaced => {
+                        tracing::info!(mds = %addr, "coming again with another cluster key")
+                    }
+                    error => tracing::warn!(mds = %addr, %error, "contact with the metadata server lost"),
+                }
             } else if told.is_news(Some(addr), &error) {
                 tracing::warn!(mds = %addr, %error, "cannot register with the metadata server: retrying");
             }
@@ -162,7 +168,7 @@ async fn contact(
     };
     tracing::info!(mds = %addr, store_id = registered.store_id, "registered with the metadata server");
     shared.mds.set(&connection);
-    let error = stay(shared, &connection, identity, registered).await;
+    let error = stay(shared, client, &connection, identity, registered).await;
     connection.close();
     (true, error)
 }
@@ -174,6 +180,7 @@ const GATHER: Duration = Duration::from_secs(1);
 /// that is long, or taken slowly, keeps no heartbeat waiting.
 async fn stay(
     shared: &Arc<Shared>,
+    client: &Client,
     connection: &Arc<Connection>,
     identity: &Identity,
     mut registered: Registered,
@@ -185,6 +192,7 @@ async fn stay(
             error = heartbeats(shared, connection, &registered) => error,
             error = damages(shared, connection, registered.heartbeat) => error,
             error = reports(shared, connection) => error,
+            error = key::replaced(shared, client, connection) => error,
         };
         if !matches!(error, LinkError::RegisterAgain) {
             return error;

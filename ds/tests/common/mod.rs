@@ -13,8 +13,8 @@ use bytes::Bytes;
 use sluice_ds::{Config, DataServer};
 use sluice_env::{BoxFuture, Env};
 use sluice_rpc::{
-    Call, Client, ClusterKey, Connection, Credential, Frame, Limits, Program, Reply, Server, SimConfig,
-    SimNet, Tcp, Transport,
+    Call, Client, ClusterKey, Connection, Credential, Frame, Keyring, Limits, Program, Reply, Server,
+    SimConfig, SimNet, Tcp, Transport,
 };
 use sluice_store::Options;
 use sluice_store::device::MemDevice;
@@ -203,6 +203,9 @@ pub(crate) struct World {
     pub(crate) net: SimNet,
     pub(crate) mds: Arc<Mds>,
     pub(crate) mds_addr: SocketAddr,
+    /// Where the metadata server listens, and what it accepts.
+    pub(crate) mds_server: Arc<Server>,
+    pub(crate) mds_keys: Keyring,
     pub(crate) key: ClusterKey,
     pub(crate) device: MemDevice,
 }
@@ -213,10 +216,12 @@ impl World {
         let (mds, key) = (Mds::new(), ClusterKey::generate(&env));
         let mds_addr = SocketAddr::new(net.ip("mds"), 2049);
         let server = Server::new(env.clone(), net.host("mds"), Limits::default(), Vec::new());
-        let server = Arc::new(server.with_secure(key.clone(), vec![Arc::new(MdsProgram(Arc::clone(&mds)))]));
-        let listener = server.listen(mds_addr).await.unwrap();
-        env.spawn.spawn(Box::pin(server.serve(listener)));
-        Self { env, net, mds, mds_addr, key, device: MemDevice::new() }
+        let mds_keys = Keyring::from(key.clone());
+        let programs: Vec<Arc<dyn Program>> = vec![Arc::new(MdsProgram(Arc::clone(&mds)))];
+        let mds_server = Arc::new(server.with_secure(mds_keys.clone(), programs));
+        let listener = mds_server.listen(mds_addr).await.unwrap();
+        env.spawn.spawn(Box::pin(Arc::clone(&mds_server).serve(listener)));
+        Self { env, net, mds, mds_addr, mds_server, mds_keys, key, device: MemDevice::new() }
     }
 
     pub(crate) fn config(&self, host: &str) -> Config {

@@ -1,9 +1,10 @@
-//! The keys that capabilities are sealed with: showing and replacing them (docs/adr/0024).
+//! The keys that capabilities are sealed with: showing and replacing them (docs/adr/0024); and which cluster keys are in use
+//! (docs/adr/0031).
 
 use std::net::SocketAddr;
 
 use sluice_namespace::stable_storage::{CapabilityEpochs, CapabilityKey};
-use sluice_rpc::ClusterKey;
+use sluice_rpc::{ClusterKey, Connection, Keyring};
 use sluice_xdr::control::*;
 
 use super::Admin;
@@ -30,6 +31,25 @@ impl Admin {
             joined,
             waits_for: epochs::waits_for(&self.mds).into(),
         })
+    }
+
+    /// The cluster keys of this server, as it that serves `asking` has them, and who has shown which.
+    pub(super) fn cluster_keys(&self, asking: &Connection) -> ADMIN_CLUSTER_KEYS_resok {
+        let Some(keys) = asking.keyring().map(Keyring::keys) else {
+            return ADMIN_CLUSTER_KEYS_resok::default();
+        };
+        let stores = self.mds.data_servers.all();
+        let here = stores.iter().filter_map(|store| Some((store.id.0, store.connection()?)));
+        let here: Vec<_> = here.collect();
+        let wire = |key: &ClusterKey| {
+            let by = here.iter().filter(|(_, at)| at.shown().is_some_and(|shown| shown.key == *key));
+            ctl_cluster_key {
+                fingerprint: key.fingerprint().into(),
+                shown: key == keys.first(),
+                data_servers: by.map(|(id, _)| u32::from(*id)).collect(),
+            }
+        };
+        ADMIN_CLUSTER_KEYS_resok { keys: keys.iter().map(wire).collect() }
     }
 }
 

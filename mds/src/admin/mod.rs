@@ -8,6 +8,7 @@ mod exports;
 mod holders;
 mod keys;
 mod locks;
+mod looking;
 mod proxied;
 mod quotas;
 pub(crate) mod rows;
@@ -32,6 +33,8 @@ use sluice_xdr::{Decode, Encode, Reader, Writer};
 use crate::dsctl::StoreHandle;
 use crate::metrics::lease_words;
 use crate::server::Mds;
+
+pub(crate) use looking::Looking;
 
 /// The admin program as holders of the cluster key reach it.
 #[derive(Debug)]
@@ -71,6 +74,7 @@ impl Program for Admin {
                 ADMIN_ROOM => encode(&self.room()),
                 ADMIN_DUMPED => answer(&call, async |args| self.dumped(args, from(&call)).await).await,
                 ADMIN_LAST_DUMP => encode(&self.last_dump()),
+                ADMIN_CLUSTER_KEYS => encode(&self.cluster_keys(&call.connection)),
                 ADMIN_LOCKS => answer(&call, async |args| self.locks(args).await).await,
                 ADMIN_BREAK => answer(&call, async |args| self.break_locks(args, from(&call)).await).await,
                 ADMIN_KEYS => answer(&call, async |args| self.keys(args, from(&call)).await).await,

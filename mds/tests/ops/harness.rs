@@ -158,7 +158,8 @@ async fn serve(
 ) -> (Arc<Mds>, Arc<Server>) {
     let mds = Mds::start(env.clone(), net.host(MDS), db.clone(), config.clone()).await.unwrap();
     let server = Server::new(env.clone(), net.host(MDS), Limits::default(), mds.plain_programs())
-        .with_secure(key.clone(), mds.secure_programs());
+        .with_secure(key.clone(), mds.secure_programs())
+        .with_monitors(mds.monitor_programs());
     let server = Arc::new(server);
     let listener = server.listen(addr).await.unwrap();
     let serving = Arc::clone(&server).serve(listener);

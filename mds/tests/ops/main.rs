@@ -43,6 +43,7 @@ mod locks;
 mod logged;
 mod lookup;
 mod mirrors;
+mod monitor;
 mod names;
 mod notsupp;
 mod open;

@@ -15,13 +15,13 @@ use tokio::sync::Mutex;
 use crate::budget::ServerBudget;
 use crate::connection::{Connection, Setup};
 use crate::credential::Credential;
-use crate::key::ClusterKey;
+use crate::keyring::{Keyring, Role, Shown};
 use crate::limits::Limits;
 use crate::message::CallError;
 use crate::program::{Program, Registry};
 use crate::recycle::Recycler;
 use crate::secure::{self, SecureError};
-use crate::transport::Transport;
+use crate::transport::{Stream, Transport};
 
 /// Set in the ids of dialled connections, so that they never meet those of accepted ones.
 const DIALLED: u64 = 1 << 63;
@@ -44,7 +44,7 @@ pub struct Client {
     transport: Arc<dyn Transport>,
     limits: Arc<Limits>,
     registry: Arc<Registry>,
-    key: Option<ClusterKey>,
+    keys: Option<Keyring>,
     timeout: Duration,
     next_id: Arc<AtomicU64>,
     recycler: Arc<Recycler>,
@@ -59,7 +59,7 @@ impl Client {
             transport,
             limits: Arc::default(),
             registry: Arc::new(Registry::new(Vec::new())),
-            key: None,
+            keys: None,
             timeout: Duration::from_secs(10),
             next_id: Arc::new(1.into()),
         }
@@ -72,10 +72,11 @@ impl Client {
         self
     }
 
-    /// Makes secure connections: they reach the peer's secure programs, if the peer has the same key.
+    /// Makes secure connections: they reach the peer's secure programs, if the peer has the same key. The first of several
+    /// is shown; the others in turn to who does not know it.
     #[must_use]
-    pub fn with_key(mut self, key: ClusterKey) -> Self {
-        self.key = Some(key);
+    pub fn with_key(mut self, keys: impl Into<Keyring>) -> Self {
+        self.keys = Some(keys.into());
         self
     }
 
@@ -112,15 +113,14 @@ impl Client {
     }
 
     async fn open(&self, addr: SocketAddr) -> Result<Arc<Connection>, ConnectError> {
-        let stream = self.transport.connect(addr).await;
-        let mut stream = stream.map_err(|error| ConnectError::Io { addr, error })?;
-        if let Some(key) = &self.key {
-            let secured = secure::connect(stream, &self.env, key).await;
-            stream = secured.map_err(|error| ConnectError::Secure { addr, error })?;
-        }
+        let (stream, shown) = match &self.keys {
+            Some(keys) => self.secured(addr, keys).await?,
+            None => (self.reach(addr).await?, None),
+        };
         let setup = Setup {
             id: DIALLED | self.next_id.fetch_add(1, Ordering::Relaxed),
-            secure: self.key.is_some(),
+            shown,
+            keys: self.keys.clone(),
             accepted: false,
             env: self.env.clone(),
             limits: Arc::clone(&self.limits),
@@ -130,6 +130,43 @@ impl Client {
             ends: Arc::default(),
         };
         Ok(Connection::start(setup, stream, RecordDecoder::new(self.limits.record()), ()))
+    }
+}
+
+impl Client {
+    /// Whether who listens at `addr` accepts the key that is shown first. Whatever else is wrong there is a no.
+    pub async fn is_known(&self, addr: SocketAddr) -> bool {
+        let Some(keys) = &self.keys else { return false };
+        let first = Self { keys: Some(keys.keys().first().clone().into()), ..self.clone() };
+        match first.dial(addr).await {
+            Ok(connection) => {
+                connection.close();
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    async fn reach(&self, addr: SocketAddr) -> Result<Stream, ConnectError> {
+        self.transport.connect(addr).await.map_err(|error| ConnectError::Io { addr, error })
+    }
+
+    /// A server that has yet to hear of a new key knows the one before.
+    async fn secured(
+        &self,
+        addr: SocketAddr,
+        keys: &Keyring,
+    ) -> Result<(Stream, Option<Shown>), ConnectError> {
+        let mut refused = SecureError::KeyDiffers;
+        for key in keys.keys().iter() {
+            let stream = self.reach(addr).await?;
+            match secure::connect(stream, &self.env, key).await {
+                Ok(stream) => return Ok((stream, Some(Shown { key: key.clone(), role: Role::Server }))),
+                Err(error @ SecureError::KeyDiffers) => refused = error,
+                Err(error) => return Err(ConnectError::Secure { addr, error }),
+            }
+        }
+        Err(ConnectError::Secure { addr, error: refused })
     }
 }
 

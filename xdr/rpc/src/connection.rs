@@ -19,6 +19,7 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::budget::{Budget, ServerBudget, Ticket};
 use crate::credential::Credential;
+use crate::keyring::{Keyring, Shown};
 use crate::limits::Limits;
 use crate::message::{CallError, Verdict, call_head, open_reply, put_reply};
 use crate::outbox::{Body, Hold, Outbox, Writing};
@@ -57,7 +58,10 @@ pub(crate) enum Ended {
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub(crate) id: u64,
-    pub(crate) secure: bool,
+    /// The key that opened it, if it is a secure one.
+    pub(crate) shown: Option<Shown>,
+    /// The keys of this side.
+    pub(crate) keys: Option<Keyring>,
     /// We accepted it: the peer must send something soon. Otherwise we dialled it, and it ends when
     /// nobody holds it any more.
     pub(crate) accepted: bool,
@@ -74,7 +78,8 @@ pub struct Connection {
     id: u64,
     peer: SocketAddr,
     local: SocketAddr,
-    secure: bool,
+    shown: Option<Shown>,
+    keys: Option<Keyring>,
     accepted: bool,
     pub(crate) env: Env,
     pub(crate) limits: Arc<Limits>,
@@ -99,7 +104,7 @@ pub struct Connection {
 
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let secure = if self.secure { " secure" } else { "" };
+        let secure = if self.is_secure() { " secure" } else { "" };
         write!(f, "Connection({} {}{secure} {:?})", self.id, self.peer, *self.phase.borrow())
     }
 }
@@ -122,7 +127,25 @@ impl Connection {
 
     /// True if the peer has proved that it holds the cluster key, and all bytes are encrypted under it.
     pub fn is_secure(&self) -> bool {
-        self.secure
+        self.shown.is_some()
+    }
+
+    /// The key that the peer has proved to hold. A connection that was dialled with a monitoring key names that one.
+    pub fn shown(&self) -> Option<&Shown> {
+        self.shown.as_ref()
+    }
+
+    /// The keys of this side.
+    pub fn keyring(&self) -> Option<&Keyring> {
+        self.keys.as_ref()
+    }
+
+    /// False once a secure connection's key has been replaced, so that a new one would be refused.
+    pub fn is_accepted(&self) -> bool {
+        match (&self.shown, &self.keys) {
+            (Some(shown), Some(keys)) => keys.accepts(shown),
+            _ => true,
+        }
     }
 
     /// True once the connection can no longer carry a call.
@@ -255,13 +278,14 @@ impl Connection {
         decoder: RecordDecoder,
         guard: impl Send + 'static,
     ) -> Arc<Self> {
-        let Setup { id, secure, accepted, env, limits, registry, server_budget, recycler, ends } = setup;
+        let Setup { id, shown, keys, accepted, env, limits, registry, server_budget, recycler, ends } = setup;
         let xid = u32::from_ne_bytes(env.random.array());
         let connection = Arc::new(Self {
             id,
             peer: stream.peer,
             local: stream.local,
-            secure,
+            shown,
+            keys,
             accepted,
             budget: Budget::new(limits.connection_budget, limits.max_in_flight, server_budget),
             outbox: Outbox::default(),

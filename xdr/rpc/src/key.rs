@@ -10,8 +10,12 @@ use sluice_env::Env;
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-/// A key file is 64 hexadecimal digits; white space around them is allowed.
+use crate::keyring::monitor_line;
+
+/// A key in a file.
 const DIGITS: usize = 64;
+/// No file of keys is longer.
+const LONGEST: u64 = 1024;
 
 /// 32 secret bytes, wiped when dropped. `Debug` shows the fingerprint only.
 #[derive(Clone, PartialEq, Eq)]
@@ -30,6 +34,8 @@ pub enum KeyError {
     Permissions { path: PathBuf, mode: u32 },
     #[error("{} is not a cluster key: 64 hexadecimal digits are expected", path.display())]
     Malformed { path: PathBuf },
+    #[error("{} holds a monitoring key, which only lets its holder look: the cluster key is needed here", path.display())]
+    OnlyLooks { path: PathBuf },
 }
 
 impl ClusterKey {
@@ -58,31 +64,54 @@ impl ClusterKey {
         hex(&self.derive("sluice 2026-01 cluster key fingerprint")[..4])
     }
 
-    /// Reads a key file, which must be readable by its owner only.
-    pub fn read(path: &Path) -> Result<Self, KeyError> {
-        let failed = |error| KeyError::Read { path: path.into(), error };
-        let file = File::open(path).map_err(failed)?;
-        let mode = file.metadata().map_err(failed)?.permissions().mode() & 0o777;
-        if mode & 0o077 != 0 {
-            return Err(KeyError::Permissions { path: path.into(), mode });
-        }
-        let mut text = Zeroizing::new(Vec::with_capacity(256));
-        // Bounded: somebody may name a device or a huge file.
-        file.take(256).read_to_end(&mut text).map_err(failed)?;
-        parse(text.trim_ascii()).ok_or_else(|| KeyError::Malformed { path: path.into() })
+    /// The key with which somebody may look at what this one's servers do, and change nothing.
+    #[must_use]
+    pub fn monitor(&self) -> Self {
+        Self::from_bytes(self.derive("sluice 2026-11 monitoring key"))
     }
 
     /// Writes a new key file of mode 0600; an existing file is left alone.
+    ///
+    /// # Errors
+    /// There is a file already, or it cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), KeyError> {
-        let failed = |error: io::Error| match error.kind() {
-            io::ErrorKind::AlreadyExists => KeyError::Exists { path: path.into() },
-            _ => KeyError::Write { path: path.into(), error },
-        };
-        let mut file =
-            OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
-        let text = Zeroizing::new(hex(&*self.0) + "\n");
-        file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)
+        write_new(path, &Zeroizing::new(self.digits() + "\n"))
     }
+
+    /// The same for a key that [`Self::monitor`] made.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub fn write_monitor(&self, path: &Path) -> Result<(), KeyError> {
+        write_new(path, &monitor_line(self))
+    }
+
+    pub(crate) fn digits(&self) -> String {
+        hex(&*self.0)
+    }
+}
+
+fn write_new(path: &Path, text: &str) -> Result<(), KeyError> {
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::AlreadyExists => KeyError::Exists { path: path.into() },
+        _ => KeyError::Write { path: path.into(), error },
+    };
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
+    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)
+}
+
+/// What is in a file of keys, which must be readable by its owner only.
+pub(crate) fn read_text(path: &Path) -> Result<Zeroizing<Vec<u8>>, KeyError> {
+    let failed = |error| KeyError::Read { path: path.into(), error };
+    let file = File::open(path).map_err(failed)?;
+    let mode = file.metadata().map_err(failed)?.permissions().mode() & 0o777;
+    if mode & 0o077 != 0 {
+        return Err(KeyError::Permissions { path: path.into(), mode });
+    }
+    let mut text = Zeroizing::new(Vec::with_capacity(LONGEST as usize));
+    // Bounded: somebody may name a device or a huge file.
+    file.take(LONGEST).read_to_end(&mut text).map_err(failed)?;
+    Ok(text)
 }
 
 impl fmt::Debug for ClusterKey {
@@ -101,7 +130,8 @@ fn hex(bytes: &[u8]) -> String {
     text
 }
 
-fn parse(digits: &[u8]) -> Option<ClusterKey> {
+/// A key of its digits.
+pub(crate) fn digits(digits: &[u8]) -> Option<ClusterKey> {
     if digits.len() != DIGITS {
         return None;
     }
@@ -116,6 +146,7 @@ fn parse(digits: &[u8]) -> Option<ClusterKey> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keyring::Keys;
 
     #[test]
     fn a_key_survives_its_file_and_nothing_else_does() {
@@ -124,11 +155,11 @@ mod tests {
         let key = ClusterKey::from_bytes([0xa7; 32]);
         key.write(&path).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(ClusterKey::read(&path).unwrap(), key);
+        assert_eq!(Keys::read(&path).unwrap(), key.into());
         assert!(matches!(key.write(&path), Err(KeyError::Exists { .. })));
 
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
-        let error = ClusterKey::read(&path).unwrap_err().to_string();
+        let error = Keys::read(&path).unwrap_err().to_string();
         assert!(error.contains("mode 640") && error.contains("chmod 600"), "{error}");
 
         for bad in ["", "a7", &"g".repeat(64), &"a".repeat(65), &"a".repeat(63)] {
@@ -142,9 +173,9 @@ mod tests {
                 .unwrap()
                 .write_all(bad.as_bytes())
                 .unwrap();
-            assert!(matches!(ClusterKey::read(&path), Err(KeyError::Malformed { .. })), "{bad:?}");
+            assert!(matches!(Keys::read(&path), Err(KeyError::Malformed { .. })), "{bad:?}");
         }
-        let missing = ClusterKey::read(&dir.path().join("no")).unwrap_err();
+        let missing = Keys::read(&dir.path().join("no")).unwrap_err();
         assert!(matches!(missing, KeyError::Read { .. }));
     }
 

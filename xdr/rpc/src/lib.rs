@@ -15,7 +15,7 @@
 //! | [`payload`] | data of a reply that goes to the socket from where it is |
 //! | [`tail`] | data of a call that goes from the socket to where it belongs |
 //! | [`transport`] | the seam: [`Tcp`], and [`SimNet`] for simulations |
-//! | [`secure`], [`key`] | mutual authentication and encryption under the cluster key |
+//! | [`secure`], [`key`], [`keyring`] | mutual authentication and encryption under the cluster key |
 //! | [`metrics`] | counters and latency per procedure |
 
 mod arrivals;
@@ -26,6 +26,7 @@ mod courtesy;
 pub mod credential;
 mod crowd;
 pub mod key;
+pub mod keyring;
 pub mod limits;
 mod line;
 mod message;
@@ -47,6 +48,7 @@ pub use client::{Client, ConnectError, ReconnectingClient};
 pub use connection::Connection;
 pub use credential::{AuthSys, Credential};
 pub use key::{ClusterKey, KeyError};
+pub use keyring::{KeyFile, Keyring, Keys, Role, Shown};
 pub use limits::{Limits, Share};
 pub use message::CallError;
 pub use metrics::{Metrics, ProcedureSnapshot};

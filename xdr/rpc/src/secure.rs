@@ -25,6 +25,7 @@ use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf, WriteHalf};
 
 use crate::key::ClusterKey;
+use crate::keyring::{Keys, Role, Shown};
 use crate::transport::{Outgoing, Stream};
 
 /// The first bytes of a secure connection.
@@ -124,15 +125,14 @@ pub async fn connect(mut stream: Stream, env: &Env, key: &ClusterKey) -> Result<
     SecureStream::over(stream, noise, BytesMut::new())
 }
 
-/// Answers a peer that has sent [`MAGIC`]; `early` holds the bytes read after it. Bounded by the caller's
-/// timeout.
+/// Answers a peer that has sent [`MAGIC`] and shows one of `keys`, or a monitoring key of one; `early` holds the bytes read
+/// after it. Bounded by the caller's timeout.
 pub async fn accept(
     mut stream: Stream,
     mut early: BytesMut,
     env: &Env,
-    key: &ClusterKey,
-) -> Result<Stream, SecureError> {
-    let mut noise = handshake(env, key, false)?;
+    keys: &Keys,
+) -> Result<(Stream, Shown), SecureError> {
     while early.len() < 2 + HANDSHAKE {
         if stream.read_buf(&mut early).await? == 0 {
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
@@ -142,16 +142,36 @@ pub async fn accept(
         return Err(SecureError::Malformed);
     }
     let hello = early.split_to(HANDSHAKE);
-    if let Err(error) = take_handshake(&mut noise, &hello) {
-        stream.write_u16(0).await?;
-        stream.shutdown().await?;
-        return Err(error);
-    }
+    let (mut noise, shown) = match judge(&hello, env, keys) {
+        Ok(judged) => judged,
+        Err(error) => {
+            stream.write_u16(0).await?;
+            stream.shutdown().await?;
+            return Err(error);
+        }
+    };
     let mut answer = [0; 2 + HANDSHAKE];
     put_handshake(&mut noise, &mut answer)?;
     stream.write_all(&answer).await?;
     stream.flush().await?;
-    SecureStream::over(stream, noise, early)
+    Ok((SecureStream::over(stream, noise, early)?, shown))
+}
+
+/// Which key a first message was made with: it says so by being decrypted.
+fn judge(hello: &[u8], env: &Env, keys: &Keys) -> Result<(HandshakeState, Shown), SecureError> {
+    for role in [Role::Server, Role::Monitor] {
+        for key in keys.iter() {
+            let mut noise = match role {
+                Role::Server => handshake(env, key, false)?,
+                Role::Monitor => handshake(env, &key.monitor(), false)?,
+            };
+            match take_handshake(&mut noise, hello) {
+                Err(SecureError::KeyDiffers) => {}
+                taken => return taken.map(|()| (noise, Shown { key: key.clone(), role })),
+            }
+        }
+    }
+    Err(SecureError::KeyDiffers)
 }
 
 fn put_handshake(noise: &mut HandshakeState, out: &mut [u8]) -> Result<(), SecureError> {

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use crate::budget::ServerBudget;
 use crate::connection::{Connection, Setup};
 use crate::crowd::Crowd;
-use crate::key::ClusterKey;
+use crate::keyring::{Keyring, Role, Shown};
 use crate::limits::Limits;
 use crate::metrics::ProcedureSnapshot;
 use crate::program::{Program, Registry};
@@ -46,7 +46,7 @@ pub struct Server {
     transport: Arc<dyn Transport>,
     limits: Arc<Limits>,
     plain: Arc<Registry>,
-    secure: Option<(ClusterKey, Arc<Registry>)>,
+    secure: Option<Secure>,
     budget: Arc<ServerBudget>,
     recycler: Arc<Recycler>,
     next_id: AtomicU64,
@@ -60,6 +60,15 @@ pub struct Server {
     /// Why secure connections were refused.
     said: Mutex<Said>,
     stopping: watch::Sender<bool>,
+}
+
+/// What holders of keys reach.
+#[derive(Debug)]
+struct Secure {
+    keys: Keyring,
+    programs: Arc<Registry>,
+    /// Of holders of a monitoring key.
+    looking: Arc<Registry>,
 }
 
 /// Who is in, and who was not let in.
@@ -118,11 +127,22 @@ impl Server {
         }
     }
 
-    /// Serves, on the same listeners, `programs` to peers that hold `key`. Those peers reach only these
+    /// Serves, on the same listeners, `programs` to peers that hold one of `keys`. Those peers reach only these
     /// programs, and nobody else does: to others they are PROG_UNAVAIL.
     #[must_use]
-    pub fn with_secure(mut self, key: ClusterKey, programs: Vec<Arc<dyn Program>>) -> Self {
-        self.secure = Some((key, Arc::new(Registry::new(programs))));
+    pub fn with_secure(mut self, keys: impl Into<Keyring>, programs: Vec<Arc<dyn Program>>) -> Self {
+        let programs = Arc::new(Registry::new(programs));
+        self.secure =
+            Some(Secure { keys: keys.into(), programs, looking: Arc::new(Registry::new(Vec::new())) });
+        self
+    }
+
+    /// And `programs`, which change nothing, to peers that hold a monitoring key of one of those keys.
+    #[must_use]
+    pub fn with_monitors(mut self, programs: Vec<Arc<dyn Program>>) -> Self {
+        if let Some(secure) = &mut self.secure {
+            secure.looking = Arc::new(Registry::new(programs));
+        }
         self
     }
 
@@ -184,8 +204,8 @@ impl Server {
     /// The counters of every procedure called so far, plain programs first.
     pub fn metrics(&self) -> Vec<ProcedureSnapshot> {
         let mut all = self.plain.metrics.snapshot();
-        if let Some((_, secure)) = &self.secure {
-            all.extend(secure.metrics.snapshot());
+        if let Some(secure) = &self.secure {
+            all.extend(secure.programs.metrics.snapshot());
         }
         all
     }
@@ -214,6 +234,16 @@ impl Server {
     pub fn close_connections(&self) {
         for connection in self.connections() {
             connection.close();
+        }
+    }
+
+    /// Ends the connections whose key is not accepted any more: who has a newer one comes back with it.
+    pub fn close_strangers(&self) {
+        for connection in self.connections() {
+            if !connection.is_accepted() {
+                tracing::info!(peer = %connection.peer(), "closing a connection: its key is accepted no more");
+                connection.close();
+            }
         }
     }
 
@@ -281,8 +311,8 @@ impl Server {
         drop(arriving);
         let full = self.open.load(Ordering::SeqCst) > self.limits.max_connections;
         match greeted {
-            Ok(Ok((_, _, false))) if full && !self.makes_room(peer) => self.log_refusal(peer),
-            Ok(Ok((stream, decoder, is_secure))) => self.start(stream, decoder, is_secure, place),
+            Ok(Ok((_, _, None))) if full && !self.makes_room(peer) => self.log_refusal(peer),
+            Ok(Ok((stream, decoder, shown))) => self.start(stream, decoder, shown, place),
             Ok(Err(SecureError::Io(error))) => tracing::debug!(%peer, "connection lost: {error}"),
             Ok(Err(error)) => self.log_stranger(peer, &error),
             Err(_) => match self.ends.slow.says(self.env.clock.now()) {
@@ -292,14 +322,16 @@ impl Server {
         }
     }
 
-    fn start(self: &Arc<Self>, stream: Stream, decoder: RecordDecoder, is_secure: bool, place: Place) {
-        let registry = match &self.secure {
-            Some((_, registry)) if is_secure => registry,
+    fn start(self: &Arc<Self>, stream: Stream, decoder: RecordDecoder, shown: Option<Shown>, place: Place) {
+        let registry = match (&self.secure, shown.as_ref().map(|shown| shown.role)) {
+            (Some(secure), Some(Role::Server)) => &secure.programs,
+            (Some(secure), Some(Role::Monitor)) => &secure.looking,
             _ => &self.plain,
         };
         let setup = Setup {
             id: place.id,
-            secure: is_secure,
+            shown,
+            keys: self.secure.as_ref().map(|secure| secure.keys.clone()),
             accepted: true,
             env: self.env.clone(),
             limits: Arc::clone(&self.limits),
@@ -313,14 +345,17 @@ impl Server {
         let connection = Connection::start(setup, stream, decoder, place);
         connections.insert(id, Arc::downgrade(&connection));
         drop(connections);
-        // Shutdown may have looked at the list just before.
+        // Shutdown may have looked at the list just before, and so may who takes a key away.
         if *self.stopping.borrow() {
             connection.drain();
+        }
+        if !connection.is_accepted() {
+            connection.close();
         }
     }
 
     /// Reads as much as tells a plain peer from a secure one, and completes the handshake of the latter.
-    async fn greet(&self, mut stream: Stream) -> Result<(Stream, RecordDecoder, bool), SecureError> {
+    async fn greet(&self, mut stream: Stream) -> Result<(Stream, RecordDecoder, Option<Shown>), SecureError> {
         let mut decoder = RecordDecoder::new(self.limits.record());
         let mut first = BytesMut::with_capacity(4096);
         // A record mark that begins like the magic exceeds the record limit: no plain peer starts so.
@@ -332,12 +367,14 @@ impl Server {
         match &self.secure {
             _ if !first.starts_with(&MAGIC) => {
                 decoder.feed(&first);
-                Ok((stream, decoder, false))
+                Ok((stream, decoder, None))
             }
             None => Err(SecureError::Refused),
-            Some((key, _)) => {
+            Some(secure) => {
                 first.advance(MAGIC.len());
-                Ok((secure::accept(stream, first, &self.env, key).await?, decoder, true))
+                let keys = secure.keys.keys();
+                let (stream, shown) = secure::accept(stream, first, &self.env, &keys).await?;
+                Ok((stream, decoder, Some(shown)))
             }
         }
     }

@@ -5,7 +5,9 @@
 mod common;
 
 use common::*;
-use sluice_rpc::{CallError, ClusterKey, ConnectError, Credential, Frame, Limits, Server, SimConfig};
+use sluice_rpc::{
+    CallError, ClusterKey, ConnectError, Credential, Frame, Keyring, Keys, Limits, Role, Server, SimConfig,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 macro_rules! everywhere {
@@ -22,6 +24,8 @@ everywhere!(
     tampering_ends_the_connection,
     a_stalled_handshake_ends,
     the_key_finds_a_place_in_a_crowd,
+    a_key_is_replaced_under_those_who_use_it,
+    a_monitoring_key_reaches_what_is_for_monitors,
 );
 
 /// Fewer seeds: encryption is slow in an unoptimised build.
@@ -180,4 +184,62 @@ async fn the_key_finds_a_place_in_a_crowd(w: World) {
     assert!(null(&late, ECHO).await.is_err(), "there is no place for one more client");
     let secure = w.client().with_key(key(1)).dial(addr).await.unwrap();
     null(&secure, CONTROL).await.unwrap();
+}
+
+async fn a_key_is_replaced_under_those_who_use_it(w: World) {
+    let ring = Keyring::from(key(1));
+    let server = Server::new(w.env.clone(), w.at_server.clone(), Limits::default(), Vec::new());
+    let (served, addr) = w.run(server.with_secure(ring.clone(), vec![Echo::new(&w.env, CONTROL)])).await;
+    let shown = |c: &sluice_rpc::Connection| c.shown().unwrap().key.clone();
+    let (one, both) = (w.client().with_key(key(1)), w.client().with_key(Keys::from(key(1)).renewed(key(2))));
+
+    // Who has the new key before the server does shows it the older one.
+    let early = both.dial(addr).await.unwrap();
+    assert_eq!(shown(&early), key(1));
+    assert!(!both.is_known(addr).await && one.is_known(addr).await);
+
+    ring.replace(Keys::from(key(1)).renewed(key(2)));
+    let (old, new) = (one.dial(addr).await.unwrap(), both.dial(addr).await.unwrap());
+    assert_eq!((shown(&old), shown(&new)), (key(1), key(2)));
+    assert!(both.is_known(addr).await);
+    served.close_strangers();
+    for c in [&early, &old, &new] {
+        null(c, CONTROL).await.unwrap();
+    }
+
+    ring.replace(key(2).into());
+    served.close_strangers();
+    null(&new, CONTROL).await.unwrap();
+    for c in [&early, &old] {
+        w.env.clock.timeout(SECOND, c.closed()).await.expect("its key is accepted no more");
+    }
+    let error = one.dial(addr).await.unwrap_err();
+    assert!(error.to_string().contains("cluster key differs"), "{error}");
+    assert_eq!(shown(&both.dial(addr).await.unwrap()), key(2));
+}
+
+async fn a_monitoring_key_reaches_what_is_for_monitors(w: World) {
+    let ring = Keyring::from(key(1));
+    let server = Server::new(w.env.clone(), w.at_server.clone(), Limits::default(), Vec::new())
+        .with_secure(ring.clone(), vec![Echo::new(&w.env, CONTROL)])
+        .with_monitors(vec![Echo::new(&w.env, BACK)]);
+    let (served, addr) = w.run(server).await;
+    let monitor = w.client().with_key(key(1).monitor());
+    let c = monitor.dial(addr).await.unwrap();
+    null(&c, BACK).await.unwrap();
+    assert_eq!(null(&c, CONTROL).await, Err(CallError::ProgUnavail { program: CONTROL }));
+    let whole = w.client().with_key(key(1)).dial(addr).await.unwrap();
+    assert_eq!(null(&whole, BACK).await, Err(CallError::ProgUnavail { program: BACK }));
+    let mut roles: Vec<_> = served.connections().iter().map(|c| c.shown().unwrap().role).collect();
+    roles.sort_by_key(|role| *role == Role::Monitor);
+    assert_eq!(roles, [Role::Server, Role::Monitor]);
+
+    // It is good as long as the key that it is made of.
+    ring.replace(Keys::from(key(1)).renewed(key(2)));
+    served.close_strangers();
+    null(&c, BACK).await.unwrap();
+    ring.replace(key(2).into());
+    served.close_strangers();
+    w.env.clock.timeout(SECOND, c.closed()).await.expect("the cluster key has gone");
+    assert!(monitor.dial(addr).await.is_err());
 }
