@@ -1,5 +1,7 @@
 //! The commands and their options.
 
+mod key;
+
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -8,6 +10,8 @@ use clap::{ArgAction, ArgMatches, Args, FromArgMatches, Parser, Subcommand};
 use serde::{Deserialize, Serialize};
 use sluice_mds::Network;
 use sluice_namespace::inline_limit;
+
+pub(crate) use key::Key;
 
 use crate::meta::Meta;
 
@@ -213,6 +217,11 @@ pub(crate) enum DsCommand {
         /// For scripts
         #[arg(long)]
         json: bool,
+    },
+    /// Succeed if the data server at ADDRESS serves its clients; for probes. It needs no key
+    Ready {
+        #[arg(value_name = "ADDRESS", default_value = "127.0.0.1:2049")]
+        address: SocketAddr,
     },
     /// Empty a data server: nothing new goes there, and what is there goes to others, while clients use it
     Drain {
@@ -732,70 +741,6 @@ pub(crate) enum Config {
     /// Say whether a server would take FILE, or what is wrong and in which line
     Check {
         file: PathBuf,
-        /// For scripts
-        #[arg(long)]
-        json: bool,
-    },
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum Key {
-    /// Write a new cluster key, readable by its owner only
-    New {
-        file: PathBuf,
-        /// For scripts
-        #[arg(long)]
-        json: bool,
-    },
-    /// Print a key's fingerprint, to compare hosts without showing the key
-    Fingerprint {
-        file: PathBuf,
-        /// For scripts
-        #[arg(long)]
-        json: bool,
-    },
-    /// Put a new cluster key before those in FILE, which stay accepted: the first step to replace it while servers and clients
-    /// work. They take up the file by themselves; the second step is `sluice key forget`
-    Renew {
-        file: PathBuf,
-        /// For scripts
-        #[arg(long)]
-        json: bool,
-    },
-    /// Leave in FILE the first cluster key alone: who has none but older ones is let in no more
-    Forget {
-        file: PathBuf,
-        /// For scripts
-        #[arg(long)]
-        json: bool,
-    },
-    /// Write a monitoring key to FILE: with it, `status`, `doctor`, `top` and the like work, and nothing that changes anything. It
-    /// is good as long as the cluster key that it is made of
-    Monitor {
-        /// The cluster key
-        cluster_key: PathBuf,
-        file: PathBuf,
-        /// For scripts
-        #[arg(long)]
-        json: bool,
-    },
-    /// Show the keys that handles of data files are sealed with and what a rotation waits for, and the cluster keys that are
-    /// accepted and which data servers came with which
-    List {
-        #[command(flatten)]
-        reach: Reach,
-        /// For scripts
-        #[arg(long)]
-        json: bool,
-    },
-    /// Replace the key that handles of data files are sealed with, while clients work; ends when handles made with
-    /// the older one are good nowhere any more. Interrupted, the rotation goes on by itself
-    Rotate {
-        #[command(flatten)]
-        reach: Reach,
-        /// Only begin: `sluice key list` shows how far it is
-        #[arg(long)]
-        no_wait: bool,
         /// For scripts
         #[arg(long)]
         json: bool,

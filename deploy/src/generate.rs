@@ -57,8 +57,8 @@ mod tests {
         }
         let mut found = Vec::new();
         Cli::command().get_subcommands().for_each(|command| lacking(command, "", &mut found));
-        // Servers, and what is no answer but a file.
-        assert_eq!(found, ["up", "mds", "ds", "completions", "man"]);
+        // Servers, what is no answer but a file, and a probe, which answers by its exit code.
+        assert_eq!(found, ["up", "mds", "ds", "ds ready", "completions", "man"]);
     }
 
     #[test]

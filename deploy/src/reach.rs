@@ -126,7 +126,7 @@ impl Admin {
         Self::connect(address, keyring(key)?).await
     }
 
-    async fn connect(address: SocketAddr, keys: Keyring) -> Result<Self> {
+    pub(crate) async fn connect(address: SocketAddr, keys: impl Into<Keyring>) -> Result<Self> {
         let client = Client::new(Env::system(), Arc::new(Tcp)).with_key(keys);
         let connection = client.dial(address).await.map_err(|error| {
             let hint = hint(&error);

@@ -6,7 +6,7 @@ use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use sluice_rpc::KeyFile;
+use sluice_rpc::Keys;
 use sluice_xdr::control::ctl_export;
 use tokio::process::{Child, ChildStdin, Command};
 
@@ -59,7 +59,7 @@ pub(crate) async fn run(options: cli::Up) -> Result<()> {
         held = installation::hold(&dir)?;
     }
     let key = installation::key_file(&dir);
-    KeyFile::read(&key)?;
+    Keys::read(&key)?;
     let (stopping, _) = tokio::sync::watch::channel(false);
     let mut keepers = tokio::task::JoinSet::new();
     for role in roles {

@@ -17,6 +17,7 @@ use super::ds::DsSource;
 use super::mds::{MdsSource, Waiting};
 use super::*;
 use crate::reach::Admin;
+use crate::{cli, servers};
 
 const ANY: ([u8; 4], u16) = ([127, 0, 0, 1], 0);
 
@@ -173,6 +174,12 @@ async fn what_the_servers_did_is_in_the_scrape() {
     assert!(mds.samples["sluice_mds_transactions_total"] > 0.0);
     assert_eq!(ds.samples["sluice_ds_calls_total{procedure=\"NULL\"}"], 1.0);
     assert_eq!(ds.samples["sluice_ds_errors_total"], 0.0);
+    servers::run(cli::DsCommand::Ready { address: world.ds }).await.unwrap();
+    let probed = scraped(world.metrics[1]).await.samples;
+    assert_eq!(
+        (probed["sluice_ds_calls_total{procedure=\"GETATTR\"}"], probed["sluice_ds_refused_total"]),
+        (1.0, 0.0)
+    );
     assert_eq!(ds.samples["sluice_ds_quarantined"], 0.0);
     for (samples, refused) in [
         (&mds.samples, "sluice_mds_connections_refused_total"),

@@ -1,9 +1,10 @@
-//! `sluice ds add|list|drain|undrain|scrub|audit|remove`.
+//! `sluice ds add|list|ready|drain|undrain|scrub|audit|remove`.
 
 mod add;
 mod audit;
 mod drain;
 mod list;
+mod ready;
 mod remove;
 mod scrub;
 
@@ -20,6 +21,7 @@ pub(crate) async fn run(command: DsCommand) -> Result<()> {
     match command {
         DsCommand::Add { serve, json } => add::run(&serve, json).await,
         DsCommand::List { reach, json } => list::run(&Admin::reach(&reach).await?, json).await,
+        DsCommand::Ready { address } => ready::run(address).await,
         DsCommand::Drain { id, limit, no_wait, reach, json } => {
             let how = drain::How { limit: limit.saturating_mul(1 << 20), wait: !no_wait, json };
             drain::run(&Admin::reach(&reach).await?, id, &how).await

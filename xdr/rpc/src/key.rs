@@ -155,7 +155,7 @@ mod tests {
         let key = ClusterKey::from_bytes([0xa7; 32]);
         key.write(&path).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(Keys::read(&path).unwrap(), key.into());
+        assert_eq!(Keys::read(&path).unwrap(), key.clone().into());
         assert!(matches!(key.write(&path), Err(KeyError::Exists { .. })));
 
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();

@@ -134,6 +134,12 @@ spec:
         tcpSocket: {port: {{ $ds.port }}}
         periodSeconds: 10
         failureThreshold: 6
+      # It serves its clients: an update goes on to the next one only then, and nobody drains another node meanwhile.
+      readinessProbe:
+        exec: {command: [sluice, ds, ready, "127.0.0.1:{{ $ds.port }}"]}
+        periodSeconds: 5
+        timeoutSeconds: 5
+        failureThreshold: 2
       # A store that lost power replays its journal before it listens.
       startupProbe:
         tcpSocket: {port: {{ $ds.port }}}

@@ -1,0 +1,68 @@
+//! `sluice ds ready`: whether a data server serves its clients, as one of them hears it; for probes, without a key.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use bytes::Bytes;
+use sluice_env::Env;
+use sluice_rpc::{Client, Credential, Tcp};
+use sluice_xdr::nfs3::{
+    GETATTR3args, GETATTR3res, NFS_V3, NFS3_PROGRAM, NFSPROC3_GETATTR, nfs_fh3, nfsstat3,
+};
+use sluice_xdr::{from_bytes, to_frame};
+
+/// A probe that takes longer has its answer.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Asks for the attributes of no file. Who serves says that this is no handle; who does not says to come again (NFS3ERR_JUKEBOX),
+/// as to any client.
+pub(super) async fn run(address: SocketAddr) -> Result<()> {
+    let client = Client::new(Env::system(), Arc::new(Tcp)).with_connect_timeout(PATIENCE);
+    let connection = client.dial(address).await?;
+    let nothing = to_frame(&GETATTR3args { object: nfs_fh3 { data: Bytes::new() } }, 1 << 10)?;
+    let reply = connection
+        .call(NFS3_PROGRAM, NFS_V3, NFSPROC3_GETATTR, &Credential::None, nothing, PATIENCE)
+        .await
+        .with_context(|| format!("{address} is no data server, or does not answer"))?;
+    match from_bytes(reply).with_context(|| format!("{address} is no data server"))? {
+        GETATTR3res::Default(nfsstat3::NFS3ERR_JUKEBOX) => bail!(
+            "the data server at {address} serves nobody: it has not registered, has lost its metadata server, or its device hangs; its log says which"
+        ),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_ds::{Config, DataServer};
+    use sluice_rpc::{ClusterKey, Limits, Server};
+
+    use super::*;
+
+    async fn why(address: SocketAddr) -> String {
+        format!("{:#}", run(address).await.unwrap_err())
+    }
+
+    /// That one which serves is ready, see the tests of metrics, which have a metadata server.
+    #[tokio::test]
+    async fn who_serves_nobody_is_not_ready() {
+        let (env, dir) = (Env::system(), tempfile::tempdir().unwrap());
+        let any: SocketAddr = ([127, 0, 0, 1], 0).into();
+        // Of its metadata server nothing is heard.
+        let silent = std::net::TcpListener::bind(any).unwrap();
+        let mds = silent.local_addr().unwrap();
+        let mut config = Config::new(any, dir.path().to_path_buf(), mds, ClusterKey::generate(&env));
+        config.store.create = true;
+        let data_server = DataServer::start(env.clone(), Arc::new(Tcp), config).await.unwrap();
+        assert!(why(data_server.local_addr()).await.contains("serves nobody"));
+
+        let other = Arc::new(Server::new(env.clone(), Arc::new(Tcp), Limits::default(), Vec::new()));
+        let listener = other.listen(any).await.unwrap();
+        let address = listener.local_addr();
+        env.spawn.spawn(Box::pin(Arc::clone(&other).serve(listener)));
+        assert!(why(address).await.contains("is no data server"));
+        assert!(why(silent.local_addr().unwrap()).await.contains("does not answer"));
+    }
+}
