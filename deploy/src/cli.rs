@@ -249,6 +249,8 @@ pub(crate) enum DsCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Fill data servers about evenly: data files go from fuller ones to emptier ones, while clients use them
+    Balance(crate::servers::balance::Options),
     /// Read back all that has checksums, now, and show how far it is and what is damaged
     Scrub {
         /// As in `sluice ds list` [default: all]

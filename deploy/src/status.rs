@@ -13,6 +13,7 @@ use sluice_xdr::control::{
 use crate::clients::printable;
 use crate::quotas::{self, notices};
 use crate::reach::Admin;
+use crate::servers::balance;
 use crate::{cli, why};
 
 /// What was proxied longer ago than so many seconds is no reason to warn any more.
@@ -42,10 +43,16 @@ pub(crate) async fn run(options: cli::Status) -> Result<()> {
     let room = room(&admin).await;
     let proxied = why::proxied(&admin).await;
     let exceeded = notices::exceeded(&admin).await;
+    let balanced = balance::last(&admin).await;
     if options.json {
-        say!("{}", serde_json::to_string_pretty(&to_json(&status, room.as_ref(), &proxied, &exceeded))?);
+        let mut all = to_json(&status, room.as_ref(), &proxied, &exceeded);
+        all["balance"] = balanced.as_ref().map(balance::to_json).into();
+        say!("{}", serde_json::to_string_pretty(&all)?);
     } else {
         show(&status, room.as_ref());
+        if let Some(notice) = balance::notice(balanced.as_ref()) {
+            say!("\n{notice}");
+        }
         let mut warnings = warnings(&status, &proxied);
         warnings.extend(notices::used_up(&exceeded).map(|line| format!("warning: {line}")));
         if !warnings.is_empty() {

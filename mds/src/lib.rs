@@ -46,6 +46,8 @@ mod transact;
 pub use config::{Config, Delegations, Limits, Names};
 pub use exports::ExportSummary;
 pub use groups::Accounts;
-pub use metrics::{BUCKETS, DataServerStatistics, OperationSnapshot, QuotaStatistics, Statistics};
+pub use metrics::{
+    BUCKETS, BalanceStatistics, DataServerStatistics, OperationSnapshot, QuotaStatistics, Statistics,
+};
 pub use server::{Mds, StartError};
 pub use sluice_namespace::stable_storage::{Flavours, NOBODY, Network, Rule, Squash};

@@ -26,6 +26,8 @@ use crate::dsctl::{Control, Registry};
 use crate::exports::Exports;
 use crate::files::{FileEntry, Files};
 use crate::groups::Groups;
+use crate::layout::balance::Balances;
+use crate::layout::census::Counting;
 use crate::layout::commits::Commits;
 use crate::layout::drain::Drains;
 use crate::layout::habits::Habits;
@@ -76,6 +78,8 @@ pub struct Mds {
     pub(crate) heals: Heals,
     /// Data servers being emptied.
     pub(crate) drains: Drains,
+    pub(crate) balances: Balances,
+    pub(crate) counting: Counting,
     /// LAYOUTCOMMITs under way.
     pub(crate) commits: Commits,
     /// Copies under way.
@@ -166,6 +170,8 @@ impl Mds {
             proxied: Proxied::default(),
             heals: Heals::default(),
             drains: Drains::default(),
+            balances: Balances::default(),
+            counting: Counting::default(),
             commits: Commits::default(),
             copies: Copies::default(),
             groups: Groups::new(config.accounts.clone()),
@@ -207,6 +213,7 @@ impl Mds {
         mds.spawn(crate::layout::heal::run(Arc::clone(&mds)));
         mds.spawn(crate::layout::heal::run_rebuild(Arc::clone(&mds)));
         mds.spawn(crate::layout::drain::run(Arc::clone(&mds)));
+        mds.spawn(crate::layout::balance::run(Arc::clone(&mds)));
         Ok(mds)
     }
 

@@ -5051,6 +5051,281 @@ impl Decode for ADMIN_LAST_DUMP_resok {
     }
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ctl_balance_what(pub u32);
+
+impl ctl_balance_what {
+    /// how far it is, or how the last one ended
+    pub const BALANCE_LOOK: Self = Self(0);
+    /// and what one would do that begins now
+    pub const BALANCE_PLAN: Self = Self(1);
+    /// or go on with another tolerance and limit
+    pub const BALANCE_BEGIN: Self = Self(2);
+    pub const BALANCE_STOP: Self = Self(3);
+
+    /// Name of a value that the description knows.
+    pub fn name(self) -> Option<&'static str> {
+        Some(match self {
+            Self::BALANCE_LOOK => "BALANCE_LOOK",
+            Self::BALANCE_PLAN => "BALANCE_PLAN",
+            Self::BALANCE_BEGIN => "BALANCE_BEGIN",
+            Self::BALANCE_STOP => "BALANCE_STOP",
+            _ => return None,
+        })
+    }
+}
+
+crate::codec::wire_enum!(ctl_balance_what, u32, "ctl_balance_what");
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ADMIN_BALANCE_args {
+    pub what: ctl_balance_what,
+    /// thousandths of a device around the mean; 0: 50
+    pub tolerance: u32,
+    /// bytes per second; 0: none
+    pub limit: u64,
+}
+
+impl Encode for ADMIN_BALANCE_args {
+    fn encode(&self, w: &mut Writer) {
+        self.what.encode(w);
+        w.u32(self.tolerance);
+        w.u64(self.limit);
+    }
+}
+
+impl Decode for ADMIN_BALANCE_args {
+    const MIN_SIZE: usize = 16;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { what: ctl_balance_what::decode(r)?, tolerance: r.u32()?, limit: r.u64()? })
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ctl_balance_state(pub u32);
+
+impl ctl_balance_state {
+    pub const BALANCE_RUNNING: Self = Self(0);
+    /// all are within the tolerance
+    pub const BALANCE_EVEN: Self = Self(1);
+    /// nothing that is left may move
+    pub const BALANCE_NOTHING_MORE: Self = Self(2);
+    pub const BALANCE_STOPPED: Self = Self(3);
+    /// what may move could not be moved
+    pub const BALANCE_NO_PROGRESS: Self = Self(4);
+
+    /// Name of a value that the description knows.
+    pub fn name(self) -> Option<&'static str> {
+        Some(match self {
+            Self::BALANCE_RUNNING => "BALANCE_RUNNING",
+            Self::BALANCE_EVEN => "BALANCE_EVEN",
+            Self::BALANCE_NOTHING_MORE => "BALANCE_NOTHING_MORE",
+            Self::BALANCE_STOPPED => "BALANCE_STOPPED",
+            Self::BALANCE_NO_PROGRESS => "BALANCE_NO_PROGRESS",
+            _ => return None,
+        })
+    }
+}
+
+crate::codec::wire_enum!(ctl_balance_state, u32, "ctl_balance_state");
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ctl_balance {
+    pub state: ctl_balance_state,
+    /// seconds since 1970
+    pub since: i64,
+    /// 0: it goes on
+    pub ended: i64,
+    pub tolerance: u32,
+    pub limit: u64,
+    /// why it ended so, or what it waits for
+    pub words: ctl_string,
+    /// of one that goes on: since the metadata server's start
+    pub moved: ctl_amount,
+    /// bytes; none: not known yet
+    pub left: Vec<u64>,
+    /// per second, lately
+    pub rate: ctl_amount,
+    /// thousandths between the fullest and the emptiest, a moment ago
+    pub spread: u32,
+    /// files looked at in this walk
+    pub seen: u64,
+    /// files that could not be moved when it was tried last
+    pub held: u64,
+    /// some of them
+    pub examples: Vec<ctl_named>,
+}
+
+impl Encode for ctl_balance {
+    fn encode(&self, w: &mut Writer) {
+        self.state.encode(w);
+        w.i64(self.since);
+        w.i64(self.ended);
+        w.u32(self.tolerance);
+        w.u64(self.limit);
+        w.opaque(&self.words, CTL_STRING_MAX);
+        self.moved.encode(w);
+        w.array(&self.left, 1, |w, v| w.u64(*v));
+        self.rate.encode(w);
+        w.u32(self.spread);
+        w.u64(self.seen);
+        w.u64(self.held);
+        w.array(&self.examples, 16, |w, v| v.encode(w));
+    }
+}
+
+impl Decode for ctl_balance {
+    const MIN_SIZE: usize = 96;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            state: ctl_balance_state::decode(r)?,
+            since: r.i64()?,
+            ended: r.i64()?,
+            tolerance: r.u32()?,
+            limit: r.u64()?,
+            words: r.opaque(CTL_STRING_MAX)?,
+            moved: ctl_amount::decode(r)?,
+            left: r.array(1, 8, Reader::u64)?,
+            rate: ctl_amount::decode(r)?,
+            spread: r.u32()?,
+            seen: r.u64()?,
+            held: r.u64()?,
+            examples: r.array(16, 16, ctl_named::decode)?,
+        })
+    }
+}
+
+/// A device of data servers that are in use.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ctl_balance_device {
+    /// that share it
+    pub servers: Vec<u32>,
+    pub used_bytes: u64,
+    pub total_bytes: u64,
+    /// bytes
+    pub gives: u64,
+    pub takes: u64,
+}
+
+impl Encode for ctl_balance_device {
+    fn encode(&self, w: &mut Writer) {
+        w.array(&self.servers, CTL_LIST_MAX, |w, v| w.u32(*v));
+        w.u64(self.used_bytes);
+        w.u64(self.total_bytes);
+        w.u64(self.gives);
+        w.u64(self.takes);
+    }
+}
+
+impl Decode for ctl_balance_device {
+    const MIN_SIZE: usize = 36;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            servers: r.array(CTL_LIST_MAX, 4, Reader::u32)?,
+            used_bytes: r.u64()?,
+            total_bytes: r.u64()?,
+            gives: r.u64()?,
+            takes: r.u64()?,
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ctl_balance_flow {
+    pub from: u32,
+    pub to: u32,
+    pub bytes: u64,
+}
+
+impl Encode for ctl_balance_flow {
+    fn encode(&self, w: &mut Writer) {
+        w.u32(self.from);
+        w.u32(self.to);
+        w.u64(self.bytes);
+    }
+}
+
+impl Decode for ctl_balance_flow {
+    const MIN_SIZE: usize = 16;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { from: r.u32()?, to: r.u32()?, bytes: r.u64()? })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ADMIN_BALANCE_resok {
+    /// none: none was ever asked for
+    pub last: Vec<ctl_balance>,
+    /// thousandths that are in use; this and what follows: of a plan
+    pub mean: u32,
+    pub devices: Vec<ctl_balance_device>,
+    pub flows: Vec<ctl_balance_flow>,
+}
+
+impl Encode for ADMIN_BALANCE_resok {
+    fn encode(&self, w: &mut Writer) {
+        w.array(&self.last, 1, |w, v| v.encode(w));
+        w.u32(self.mean);
+        w.array(&self.devices, CTL_LIST_MAX, |w, v| v.encode(w));
+        w.array(&self.flows, CTL_LIST_MAX, |w, v| v.encode(w));
+    }
+}
+
+impl Decode for ADMIN_BALANCE_resok {
+    const MIN_SIZE: usize = 16;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            last: r.array(1, 96, ctl_balance::decode)?,
+            mean: r.u32()?,
+            devices: r.array(CTL_LIST_MAX, 36, ctl_balance_device::decode)?,
+            flows: r.array(CTL_LIST_MAX, 16, ctl_balance_flow::decode)?,
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ADMIN_BALANCE_res {
+    CTL_OK(ADMIN_BALANCE_resok),
+    /// Any other discriminant.
+    Default(ctl_status, ctl_string),
+}
+
+impl ADMIN_BALANCE_res {
+    /// The discriminant that goes in front on the wire.
+    pub fn discriminant(&self) -> ctl_status {
+        match self {
+            Self::CTL_OK(_) => ctl_status::CTL_OK,
+            Self::Default(other, _) => *other,
+        }
+    }
+}
+
+impl Encode for ADMIN_BALANCE_res {
+    fn encode(&self, w: &mut Writer) {
+        self.discriminant().encode(w);
+        match self {
+            Self::CTL_OK(v) => v.encode(w),
+            Self::Default(_, v) => w.opaque(v, CTL_STRING_MAX),
+        }
+    }
+}
+
+impl Decode for ADMIN_BALANCE_res {
+    const MIN_SIZE: usize = 8;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        match ctl_status::decode(r)? {
+            ctl_status::CTL_OK => Ok(Self::CTL_OK(ADMIN_BALANCE_resok::decode(r)?)),
+            other => Ok(Self::Default(other, r.opaque(CTL_STRING_MAX)?)),
+        }
+    }
+}
+
 pub const SLUICE_ADMIN: u32 = 0x2051_c003;
 pub const SLUICE_ADMIN_V2: u32 = 2;
 pub const ADMIN_NULL: u32 = 0;
@@ -5079,4 +5354,5 @@ pub const ADMIN_LOCKS: u32 = 26;
 pub const ADMIN_BREAK: u32 = 27;
 pub const ADMIN_DUMPED: u32 = 28;
 pub const ADMIN_LAST_DUMP: u32 = 29;
-pub const ADMIN_CLUSTER_KEYS: u32 = 32;
+pub const ADMIN_BALANCE: u32 = 30;
+pub const ADMIN_CLUSTER_KEYS: u32 = 31;

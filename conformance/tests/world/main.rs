@@ -4,6 +4,7 @@
 
 mod audit;
 mod away;
+mod balance;
 mod callbacks;
 mod chaos;
 mod client;

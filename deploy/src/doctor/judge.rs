@@ -6,11 +6,12 @@ use std::time::SystemTime;
 
 use sluice_xdr::control::{
     ADMIN_DOCTOR_resok, ADMIN_LAST_DUMP_resok, ADMIN_QUOTAS_resok, ADMIN_ROOM_resok, ADMIN_STATUS_resok,
-    ctl_data_server_status, ctl_machine, ctl_proxied,
+    ctl_balance, ctl_balance_state, ctl_data_server_status, ctl_machine, ctl_proxied,
 };
 
 use super::Finding;
 use crate::clients::printable;
+use crate::servers::balance;
 use crate::status::{address, duration, health, size, text};
 use crate::{quotas::notices, why};
 
@@ -202,6 +203,18 @@ pub(super) fn dumps(told: &ADMIN_LAST_DUMP_resok, days: u32) -> Option<Finding> 
         None => "no dump of the metadata is known of".to_owned(),
     };
     Some(Finding::note(format!("{what}: {advice}")))
+}
+
+/// A balance that goes on, or did not come to its end; one that did is over.
+pub(super) fn balance(last: &ctl_balance) -> Option<Finding> {
+    match last.state {
+        ctl_balance_state::BALANCE_RUNNING => balance::notice(Some(last)).map(Finding::note),
+        ctl_balance_state::BALANCE_NO_PROGRESS => Some(Finding::note(format!(
+            "{}: when that is mended, `sluice ds balance` begins another one",
+            balance::words(last)
+        ))),
+        _ => None,
+    }
 }
 
 /// That somebody has used up what it was given is what limits are for: no problem of the installation.

@@ -20,6 +20,7 @@ use sluice_xdr::control::{ADMIN_DOCTOR, ADMIN_DOCTOR_res};
 
 use crate::quotas::notices;
 use crate::reach::Admin;
+use crate::servers::balance;
 use crate::status::{self, text};
 use crate::{cli, why};
 
@@ -92,6 +93,7 @@ async fn examine(admin: &Admin, dump_days: u32) -> Result<Vec<Finding>> {
     findings.extend(judge::judge(&status, &told, &why::proxied(admin).await));
     findings.extend(status::room(admin).await.and_then(|room| judge::room(&room)));
     findings.extend(status::last_dump(admin).await.and_then(|told| judge::dumps(&told, dump_days)));
+    findings.extend(balance::last(admin).await.and_then(|last| judge::balance(&last)));
     findings.extend(judge::quotas(&notices::exceeded(admin).await));
     findings.extend(network::to_data_servers(&status).await);
     findings.extend(mounts::here(&status));

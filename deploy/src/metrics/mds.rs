@@ -7,7 +7,7 @@ use anyhow::Result;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use sluice_env::BoxFuture;
-use sluice_mds::{DataServerStatistics, Mds, QuotaStatistics, Statistics};
+use sluice_mds::{BalanceStatistics, DataServerStatistics, Mds, QuotaStatistics, Statistics};
 use sluice_rpc::{Admission, ProcedureSnapshot, Server};
 
 use super::Source;
@@ -90,6 +90,7 @@ impl Collector for Snapshot {
         store(&mut page, all)?;
         quotas(&mut page, &all.quotas)?;
         data_servers(&mut page, &all.data_servers)?;
+        balance(&mut page, all.balance.as_ref())?;
         operations(&mut page, all)?;
         let name = |procedure| match procedure {
             0 => Some("NULL"),
@@ -215,6 +216,23 @@ fn data_servers(page: &mut Page<'_>, all: &[DataServerStatistics]) -> fmt::Resul
     let bytes = drained().map(|(labels, (_, bytes))| (labels, bytes));
     let help = "Bytes left to move from one that is drained, holes counted";
     page.gauge("sluice_mds_data_server_drain", In::Bytes, help, bytes)
+}
+
+fn balance(page: &mut Page<'_>, all: Option<&BalanceStatistics>) -> fmt::Result {
+    // Where none was ever asked for, none runs and there is nothing else to say.
+    let running = all.is_some_and(|all| all.running);
+    let help = "1 while data files go from fuller data servers to emptier ones";
+    page.gauge("sluice_mds_balance_running", In::Things, help, one(u64::from(running)))?;
+    let shown = |value: fn(&BalanceStatistics) -> Option<u64>| all.and_then(value).map(|n| (Vec::new(), n));
+    let help = "Bytes that the balance under way has still to move, holes counted";
+    page.gauge("sluice_mds_balance_left", In::Bytes, help, shown(|all| all.left))?;
+    let help =
+        "Data files that the balance that was asked for last has moved; of one that goes on, since the start";
+    page.gauge("sluice_mds_balance_moved_files", In::Things, help, shown(|all| Some(all.moved_files)))?;
+    let help = "Bytes in them";
+    page.gauge("sluice_mds_balance_moved", In::Bytes, help, shown(|all| Some(all.moved_bytes)))?;
+    let help = "Files that it could not move when it was tried last";
+    page.gauge("sluice_mds_balance_held_files", In::Things, help, shown(|all| Some(all.held)))
 }
 
 fn operations(page: &mut Page<'_>, all: &Statistics) -> fmt::Result {

@@ -6,7 +6,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use sluice_xdr::control::{ADMIN_SERVERS_resok, ctl_amount, ctl_drain, ctl_server};
 
-use super::{ask, drain, intent, named, named_json};
+use super::{ask, balance, drain, intent, named, named_json};
 use crate::reach::Admin;
 use crate::status::{address, duration, health, server_json, size, table, text};
 
@@ -21,6 +21,9 @@ pub(super) async fn run(admin: &Admin, json: bool) -> Result<()> {
         say!("{}", serde_json::to_string_pretty(&all)?);
     } else {
         show(&all);
+        if let Some(notice) = balance::notice(balance::last(admin).await.as_ref()) {
+            say!("\n{notice}");
+        }
     }
     Ok(())
 }

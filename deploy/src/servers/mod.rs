@@ -1,7 +1,8 @@
-//! `sluice ds add|list|ready|drain|undrain|scrub|audit|remove`.
+//! `sluice ds add|list|ready|drain|undrain|balance|scrub|audit|remove`.
 
 mod add;
 mod audit;
+pub(crate) mod balance;
 mod drain;
 mod list;
 mod ready;
@@ -27,6 +28,7 @@ pub(crate) async fn run(command: DsCommand) -> Result<()> {
             drain::run(&Admin::reach(&reach).await?, id, &how).await
         }
         DsCommand::Undrain { id, reach, json } => drain::cancel(&Admin::reach(&reach).await?, id, json).await,
+        DsCommand::Balance(options) => balance::run(&options).await,
         DsCommand::Scrub { id, look, stop, no_wait, reach, json } => {
             let how = scrub::How { look, stop, wait: !no_wait, json };
             scrub::run(&Admin::reach(&reach).await?, id, &how).await

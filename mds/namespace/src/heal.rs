@@ -176,8 +176,11 @@ impl Namespace {
         };
         let inode = self.change_layout(txn, key, planned).await?;
         let layout = inode.layout().ok_or(FsError::Invalid)?;
-        let least = layout.data_files().map(|s| s.slot).max().unwrap_or(0).checked_add(1);
-        let slot = least.ok_or(FsError::NoSpace)?.max(row.next_slot);
+        // One that was withdrawn keeps its number until it is gone, and is in no row here any more.
+        let spares = txn.snapshot_range(&keys::spares(layout.id), 1, true).await?;
+        let spare = spares.first().map(|(key, _)| keys::spare_of(key)).transpose()?.map(|(_, slot)| slot);
+        let last = layout.data_files().map(|s| s.slot).chain(spare).max().unwrap_or(0);
+        let slot = last.checked_add(1).ok_or(FsError::NoSpace)?.max(row.next_slot);
         row.next_slot = slot.checked_add(1).ok_or(FsError::NoSpace)?;
         let new = DataFile { store, slot, generation: 1, ..DataFile::default() };
         row.replacements.retain(|r| r.old != old);
@@ -185,6 +188,35 @@ impl Namespace {
         txn.set(keys::by_u64(keys::HEAL, key.fileid.0), row.encode());
         Spare { id: layout.id, slot, store, generation: new.generation }.put(txn);
         Ok(new)
+    }
+
+    /// Nothing is to take the place of slot `old` any more, as `store` was to; what was filled there is removed. False:
+    /// that was not planned.
+    ///
+    /// Errors: Stale, WrongType, Invalid (there is no layout).
+    pub async fn withdraw_replacement(
+        &self,
+        txn: &mut Transaction,
+        key: &InodeKey,
+        old: u16,
+        store: StoreId,
+    ) -> Result<bool, FsError> {
+        let Some(mut row) = self.heal(txn, key.fileid).await? else { return Ok(false) };
+        if row.replacement(old).is_none_or(|new| new.store != store) {
+            return Ok(false);
+        }
+        let stays = |layout: &mut Layout| {
+            let file = layout.data_file_mut(old).ok_or(FsError::Invalid)?;
+            file.moving = false;
+            Ok(true)
+        };
+        let inode = self.change_layout(txn, key, stays).await?;
+        // The last one took the row with it.
+        if inode.layout().is_some_and(Layout::is_degraded) {
+            row.replacements.retain(|r| r.old != old);
+            txn.set(keys::by_u64(keys::HEAL, key.fileid.0), row.encode());
+        }
+        Ok(true)
     }
 
     /// Mirrors are equal again; replacements take their places.

@@ -86,6 +86,8 @@ prefixes! {
     POLICY = 0x3c,
     /// `(store id u16)` → a data server that is being emptied
     DRAIN = 0x3d,
+    /// `()` → the balance that moves data files between data servers, or how the last one ended
+    BALANCE = 0x3e,
     /// `(what u8, shard u8)` → counter, little-endian
     STATISTIC = 0x40,
     /// `(kind u8, id u64)` → limits of a user, a group or a tree
@@ -292,6 +294,11 @@ pub(crate) fn data_file_of(key: &Bytes) -> Result<DataFileId, FsError> {
 }
 pub(crate) fn spare(id: DataFileId, slot: u16) -> Bytes {
     key(SPARE, 10).u64(id.0).u16(slot).finish()
+}
+/// Everything of a file outside of its layout.
+pub(crate) fn spares(id: DataFileId) -> KeyRange {
+    let p = key(SPARE, 8).u64(id.0).finish();
+    under(&p, p.clone())
 }
 pub(crate) fn spare_of(key: &Bytes) -> Result<(DataFileId, u16), FsError> {
     let mut r = Reader::new("spare data file key", key.clone());

@@ -2,6 +2,7 @@
 
 mod activity;
 mod audit;
+mod balance;
 mod doctor;
 pub(crate) mod dumped;
 mod exports;
@@ -77,6 +78,7 @@ impl Program for Admin {
                 ADMIN_CLUSTER_KEYS => encode(&self.cluster_keys(&call.connection)),
                 ADMIN_LOCKS => answer(&call, async |args| self.locks(args).await).await,
                 ADMIN_BREAK => answer(&call, async |args| self.break_locks(args, from(&call)).await).await,
+                ADMIN_BALANCE => answer(&call, async |args| self.balance(args, from(&call)).await).await,
                 ADMIN_KEYS => answer(&call, async |args| self.keys(args, from(&call)).await).await,
                 ADMIN_AUDIT => answer(&call, async |args| self.audit(args).await).await,
                 ADMIN_SCRUB => answer(&call, async |args| self.scrub(args).await).await,
@@ -192,7 +194,11 @@ impl Admin {
             None => "not seen since the start".to_owned(),
             Some(_) if !connected => format!("unreachable for {silent} s"),
             Some(ctl_health::HEALTH_OK) => {
-                let words = [view.damage.words(), servers::drain_words(&self.mds, store.id)];
+                let words = [
+                    view.damage.words(),
+                    servers::drain_words(&self.mds, store.id),
+                    balance::words(&self.mds, store.id),
+                ];
                 words.iter().filter(|words| !words.is_empty()).cloned().collect::<Vec<_>>().join("; ")
             }
             Some(_) => view.detail.clone(),

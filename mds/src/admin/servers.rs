@@ -10,9 +10,9 @@ use sluice_xdr::control::*;
 
 use super::Admin;
 use crate::dsctl::StoreHandle;
+use crate::layout::census::{self, Amount, Census};
 use crate::layout::drain::change::{self, Refusal};
-use crate::layout::drain::progress::{Amount, Numbers};
-use crate::layout::drain::{census, census::Census};
+use crate::layout::drain::progress::Numbers;
 use crate::server::Mds;
 
 /// Files named at most.
@@ -34,12 +34,12 @@ impl Admin {
     pub(super) async fn servers(&self) -> ADMIN_SERVERS_res {
         let mds = &self.mds;
         census::refresh(mds);
-        let census = mds.drains.counting.last();
+        let census = mds.counting.last();
         let mut servers = Vec::new();
         for store in mds.data_servers.all() {
             servers.push(self.server(&store, census.as_deref()).await);
         }
-        let counting = mds.drains.counting.running().into_iter().collect();
+        let counting = mds.counting.running().into_iter().collect();
         ADMIN_SERVERS_res::CTL_OK(ADMIN_SERVERS_resok { servers, counting })
     }
 
@@ -76,9 +76,9 @@ impl Admin {
             since: row.since,
             limit: row.rate,
             all: ctl_amount { data_files: row.data_files, bytes: row.bytes },
-            moved: wire(numbers.moved),
+            moved: wire(numbers.pace.moved),
             left: numbers.left.map(wire).into_iter().collect(),
-            rate: wire(numbers.rate),
+            rate: wire(numbers.pace.rate),
             held: u64::try_from(numbers.held.len()).unwrap_or(u64::MAX),
             examples,
         }
@@ -138,13 +138,13 @@ fn store_id(id: u32) -> Result<StoreId, Refusal> {
     u16::try_from(id).map(StoreId).map_err(|_| none())
 }
 
-fn refused(refusal: Refusal) -> (ctl_status, Bytes) {
+pub(super) fn refused(refusal: Refusal) -> (ctl_status, Bytes) {
     match refusal {
         Refusal::No(why) => (ctl_status::CTL_ERR_INVAL, why.into()),
         Refusal::NotYet(why) => (ctl_status::CTL_ERR_AGAIN, why.into()),
     }
 }
 
-fn wire(amount: Amount) -> ctl_amount {
+pub(super) fn wire(amount: Amount) -> ctl_amount {
     ctl_amount { data_files: amount.data_files, bytes: amount.bytes }
 }

@@ -259,11 +259,15 @@ async fn change(
 /// may write without our knowing. Not where a mirror was left behind, nor at a data server that has been away for
 /// so long that it serves nobody before it has heard that they are over.
 pub(crate) fn old_handles_live(mds: &Mds, layout: &Layout) -> bool {
+    let mut files = layout.data_files().filter(|file| !file.stale);
+    files.any(|file| mds.data_servers.get(file.store).is_none_or(|store| old_handles_live_at(mds, &store)))
+}
+
+/// The same of one data server.
+pub(crate) fn old_handles_live_at(mds: &Mds, store: &StoreHandle) -> bool {
     let ours = mds.data_servers.first_epoch();
     let over = mds.data_servers.epochs().oldest >= ours;
-    let live = |store: &StoreHandle| store.view().retired < ours && !(over && fence::isolated(mds, store));
-    let mut files = layout.data_files().filter(|file| !file.stale);
-    files.any(|file| mds.data_servers.get(file.store).is_none_or(|store| live(&store)))
+    store.view().retired < ours && !(over && fence::isolated(mds, store))
 }
 
 /// Retires epochs for the life of the server: those of earlier incarnations before what was held under them and not

@@ -16,8 +16,13 @@
 //! | `inline` | small files that are kept in the metadata, until they get data files |
 //! | `habits` | which directories' new files begin at data servers, because those before became large |
 //! | `heal` | mirrors are made equal again, or anew |
+//! | `census` | how much of which file is where: counted, never kept up to date |
 //! | `drain` | a data server is emptied, and taken out |
+//! | `balance` | fuller data servers give to emptier ones |
+//! | `pace` | how fast data files are moved, and may be |
 
+pub(crate) mod balance;
+pub(crate) mod census;
 pub(crate) mod commits;
 pub(crate) mod device;
 pub(crate) mod drain;
@@ -27,6 +32,7 @@ pub(crate) mod grant;
 pub(crate) mod habits;
 pub(crate) mod heal;
 pub(crate) mod inline;
+pub(crate) mod pace;
 pub(crate) mod placement;
 pub(crate) mod ready;
 pub(crate) mod reason;
@@ -36,9 +42,10 @@ pub(crate) mod times;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use sluice_namespace::stable_storage::StoreState;
-use sluice_namespace::{Layout, LayoutPolicy};
+use sluice_namespace::{Layout, LayoutPolicy, StoreId};
 use sluice_xdr::nfs4::nfsstat4;
 
 use crate::dsctl::Placing;
@@ -119,6 +126,11 @@ pub(crate) fn candidates(mds: &Mds) -> Candidates {
 /// Files take turns at the data servers.
 pub(crate) fn turn(mds: &Mds) -> u64 {
     mds.data_servers.cursor.fetch_add(1, Ordering::Relaxed)
+}
+
+/// So much of what goes away from a data server was copied: how long to wait before more is, where there is a limit.
+pub(crate) fn pause(mds: &Mds, store: StoreId, copied: u64) -> Duration {
+    mds.drains.pause(mds, store, copied).max(mds.balances.pause(mds, store, copied))
 }
 
 /// Why there is no place for `mirrors` where `usable` take new files: a data server that is away may have some, full ones have

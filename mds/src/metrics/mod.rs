@@ -13,7 +13,7 @@ use crate::compound::{OpError, OpResult};
 use operations::Operations;
 pub use operations::{BUCKETS, OperationSnapshot};
 pub(crate) use statistics::lease_words;
-pub use statistics::{DataServerStatistics, QuotaStatistics, Statistics};
+pub use statistics::{BalanceStatistics, DataServerStatistics, QuotaStatistics, Statistics};
 
 /// What `sluice status` and the metrics endpoint show.
 #[derive(Debug, Default)]

@@ -43,6 +43,8 @@ pub struct Statistics {
     pub room: Option<Room>,
     /// The moment that the newest complete dump shows, in seconds since 1970, if one is known of.
     pub last_dump: Option<i64>,
+    /// Of the balance that was asked for last.
+    pub balance: Option<BalanceStatistics>,
     pub orders: u64,
     pub reports: u64,
     pub operations: Vec<OperationSnapshot>,
@@ -72,6 +74,18 @@ pub struct QuotaStatistics {
     pub counting: bool,
     /// Since the start, by the kind of limit.
     pub refused: [(&'static str, u64); 3],
+}
+
+/// Data servers that are balanced, or were.
+#[derive(Clone, Debug)]
+pub struct BalanceStatistics {
+    pub running: bool,
+    /// Bytes, of one that goes on, once it is known.
+    pub left: Option<u64>,
+    pub moved_files: u64,
+    pub moved_bytes: u64,
+    /// Files that could not be moved when it was tried last.
+    pub held: u64,
 }
 
 /// A data server as the metadata server sees it.
@@ -120,6 +134,7 @@ impl Mds {
             reads: work.reads,
             room: self.db.room(),
             last_dump: self.dumped.get().map(|newest| newest.seconds),
+            balance: self.balance_statistics(),
             orders: self.data_servers.orders(),
             reports: get(&metrics.reports),
             operations: metrics.operations.snapshot(),
@@ -171,6 +186,18 @@ impl Mds {
                 *all.proxied_by.entry(address).or_default() += bytes;
             }
         }
+    }
+
+    fn balance_statistics(&self) -> Option<BalanceStatistics> {
+        let numbers = self.balances.last()?.numbers(self.now());
+        let (running, moved) = (numbers.is_running(), numbers.moved());
+        Some(BalanceStatistics {
+            running,
+            left: numbers.left.filter(|_| running),
+            moved_files: moved.data_files,
+            moved_bytes: moved.bytes,
+            held: u64::try_from(numbers.held.len()).unwrap_or(u64::MAX),
+        })
     }
 
     fn data_server(&self, store: &crate::dsctl::StoreHandle) -> DataServerStatistics {

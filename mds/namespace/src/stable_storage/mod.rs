@@ -3,6 +3,7 @@
 //! Each is a typed row with get, put, clear and list; lists come in pages of at most `limit` rows
 //! after a given one. Like everything in this crate they act inside the caller's transaction.
 
+mod balance;
 mod clients;
 mod drains;
 mod dumped;
@@ -15,6 +16,7 @@ mod tables;
 use bytes::Bytes;
 use sluice_kv::{KeyRange, Transaction};
 
+pub use balance::{Balance, BalanceState, balance, put_balance};
 pub use clients::{
     CallbackSecurity, Channel, ClientRecord, Implementation, ReplyRow, ServerRecord, SessionRecord,
     clear_client, clear_session, client, clients, put_client, put_reply, put_server, put_session, replies,
@@ -83,6 +85,7 @@ pub(crate) fn readable(table: u8, value: Bytes) -> Result<(), FsError> {
         keys::STORE => Store::from_bytes(value).map(drop),
         keys::CAPABILITY => CapabilityEpochs::from_bytes(value).map(drop),
         keys::EXPORT => Export::from_bytes(value).map(drop),
+        keys::BALANCE => Balance::from_bytes(value).map(drop),
         keys::POLICY => PolicyRow::from_bytes(value).map(drop),
         _ => Ok(()),
     }

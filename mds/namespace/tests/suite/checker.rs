@@ -229,6 +229,7 @@ async fn what_cannot_be_read() {
         ("CAPABILITY", 0),
         ("EXPORT", 4),
         ("POLICY", 3),
+        ("BALANCE", 0),
     ] {
         let p = planted().await;
         let mut at = key(table, &[]);

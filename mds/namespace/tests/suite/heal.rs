@@ -190,6 +190,37 @@ async fn mirrors_that_move_together_go_to_distinct_data_servers() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_withdrawn_stays_and_its_number_is_nobody_elses_before_it_is_gone() {
+    let w = World::new().await;
+    let f = mirrored(&w, "f", 1).await;
+    let before = files(&w, f).await;
+    let plan = async |slot, store| {
+        w.txn(async |t| w.ns.plan_replacement(t, &f, slot, StoreId(store)).await).await.unwrap().0
+    };
+    let withdraw = async |slot, store| {
+        w.txn(async |t| w.ns.withdraw_replacement(t, &f, slot, StoreId(store)).await).await.unwrap().0
+    };
+    let first = plan(0, 5).await;
+    assert!(!withdraw(0, 6).await && !withdraw(1, 5).await, "that was not planned");
+    assert!(withdraw(0, 5).await && !withdraw(0, 5).await);
+    assert_eq!(files(&w, f).await, before);
+    assert_eq!((queue(&w).await.len(), w.clean().await.degraded), (0, 0));
+    let spare = spares(&w).await.remove(0);
+    assert_eq!((spare.slot, spare.store), (first.slot, StoreId(5)));
+    assert!(w.read(async |t| w.ns.spare_may_go(t, &spare).await).await.unwrap());
+    // It is still to be removed there.
+    let second = plan(0, 6).await;
+    assert_eq!(second.slot, first.slot + 1);
+    let other = plan(1, 7).await;
+    assert!(withdraw(0, 6).await);
+    let row = queue(&w).await.remove(0);
+    assert_eq!((row.replacement(0), row.replacement(1)), (None, Some(other)));
+    fill(&w, f, 1, &[(1, 1, at(&other))], true).await.unwrap();
+    assert_eq!(files(&w, f).await[1].store, StoreId(7));
+    assert_eq!(w.clean().await.degraded, 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_drained_data_server_is_named_by_nobody() {
     use sluice_namespace::stable_storage::*;
     let w = World::new().await;

@@ -9,10 +9,10 @@ use sluice_namespace::{FsError, InodeKey, StoreId};
 use sluice_state::Time;
 use sluice_xdr::control::ctl_capacity;
 
-use super::census::{self, Count};
 use super::is_headed_for;
 use super::progress::Closed;
 use crate::dsctl::{StoreHandle, isolated, together};
+use crate::layout::census::{self, Count};
 use crate::layout::garbage;
 use crate::server::Mds;
 

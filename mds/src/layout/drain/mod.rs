@@ -4,7 +4,6 @@
 //! | module | what |
 //! | --- | --- |
 //! | `change` | what an administrator asks for, or why not |
-//! | `census` | how much of which file is where: counted, never kept up to date |
 //! | `pass` | one walk over all files, those that name the data server |
 //! | `mover` | one file |
 //! | `progress` | how far it is |
@@ -12,9 +11,8 @@
 //! What is durable is that it shall happen (a row of the data server) and what has: the files' own layouts. After a
 //! restart the walk begins again, and finds what is left.
 
-pub(crate) mod census;
 pub(crate) mod change;
-mod mover;
+pub(super) mod mover;
 mod pass;
 pub(crate) mod progress;
 
@@ -28,7 +26,6 @@ use sluice_namespace::{FsError, StoreId};
 use tokio::sync::Notify;
 
 use crate::server::Mds;
-use census::Counting;
 use progress::{Closed, Progress};
 
 /// Between two looks at what is to be done when nobody says that something is.
@@ -36,11 +33,10 @@ const LOOK: Duration = Duration::from_secs(5);
 /// Before what did not succeed is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// The data servers that are being emptied, and what was counted last.
+/// The data servers that are being emptied, as their rows say.
 #[derive(Debug, Default)]
 pub(crate) struct Drains {
     under_way: Mutex<BTreeMap<StoreId, Arc<Progress>>>,
-    pub(crate) counting: Counting,
     changed: Notify,
     /// One administrator at a time: a row goes only when its drain was stopped, and none begins in between.
     asked: tokio::sync::Mutex<()>,
@@ -129,7 +125,9 @@ async fn empty(mds: Arc<Mds>, progress: Arc<Progress>) {
 /// that was cancelled changes nothing.
 async fn finish(mds: &Arc<Mds>, progress: &Arc<Progress>) -> Result<bool, FsError> {
     let id = progress.store();
-    if mds.data_servers.get(id).is_some_and(|store| store.takes_writes()) && spares(mds, id).await? {
+    if mds.data_servers.get(id).is_some_and(|store| store.takes_writes())
+        && spares(mds, |store| store == id).await?
+    {
         super::garbage::poke(mds);
         return Ok(false);
     }
@@ -176,13 +174,13 @@ async fn is_headed_for(mds: &Arc<Mds>, id: StoreId) -> Result<bool, FsError> {
     }
 }
 
-/// Whether data files that lost their place are still to be removed there.
-async fn spares(mds: &Arc<Mds>, id: StoreId) -> Result<bool, FsError> {
+/// Whether data files that lost their place are still to be removed at one of these.
+pub(super) async fn spares(mds: &Arc<Mds>, at: impl Fn(StoreId) -> bool) -> Result<bool, FsError> {
     const PAGE: usize = 1000;
     let (namespace, mut after) = (&mds.namespace, None);
     loop {
         let page = mds.read(|txn| Box::pin(async move { namespace.spares(&txn, after, PAGE).await })).await?;
-        if page.iter().any(|spare| spare.store == id) {
+        if page.iter().any(|spare| at(spare.store)) {
             return Ok(true);
         }
         let Some(last) = page.last() else { return Ok(false) };

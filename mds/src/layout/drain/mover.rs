@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_namespace::{DataFile, FsError, Heal, Inode, InodeKey, Layout, StoreId};
+use sluice_namespace::{FsError, Heal, Inode, InodeKey, Layout, StoreId};
 
-use super::census;
-use super::progress::{Amount, Progress};
+use super::progress::Progress;
+use crate::layout::census::{self, Amount};
 use crate::layout::heal::{self, Outcome};
 use crate::layout::{candidates, placement, turn};
 use crate::server::Mds;
@@ -110,7 +110,7 @@ pub(super) async fn go(mds: &Arc<Mds>, key: InodeKey, progress: &Progress) -> Re
     }
 }
 
-async fn look(mds: &Arc<Mds>, key: InodeKey) -> Result<(Inode, Option<Heal>), FsError> {
+pub(in crate::layout) async fn look(mds: &Arc<Mds>, key: InodeKey) -> Result<(Inode, Option<Heal>), FsError> {
     let namespace = &mds.namespace;
     mds.read(|txn| {
         Box::pin(async move {
@@ -164,6 +164,19 @@ async fn move_once(
             "no other data server takes it: too few are there for its mirrors, or they are full".to_owned(),
         ));
     }
+    carry_out(mds, key, layout, |at| at == store).await
+}
+
+/// Fills what takes the place of a file's data files at some data servers; why not, in words.
+///
+/// # Errors
+/// What the metadata store says.
+pub(in crate::layout) async fn carry_out(
+    mds: &Arc<Mds>,
+    key: InodeKey,
+    layout: &Layout,
+    goes: impl Fn(StoreId) -> bool,
+) -> Result<Option<String>, FsError> {
     Ok(match heal::heal(mds, key).await? {
         Outcome::Done => None,
         Outcome::WaitsFor(stores) => {
@@ -174,14 +187,13 @@ async fn move_once(
             let least = bytes.div_ceil(1 << 20).max(1);
             Some(format!("no other data server has room for {least} MiB of it"))
         }
-        Outcome::Again if there(layout, store).any(|file| heal::leave::is_damaged(mds, layout, file)) => {
+        Outcome::Again
+            if layout
+                .data_files()
+                .any(|file| goes(file.store) && heal::leave::is_damaged(mds, layout, file)) =>
+        {
             Some("what is there of it is damaged, or lost, and there is no other copy".to_owned())
         }
         Outcome::Again => Some("it is in use, and not given back".to_owned()),
     })
-}
-
-/// What a data server has of a file.
-fn there(layout: &Layout, store: StoreId) -> impl Iterator<Item = &DataFile> {
-    layout.data_files().filter(move |file| file.store == store)
 }

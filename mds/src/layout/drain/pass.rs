@@ -6,8 +6,9 @@ use std::time::Duration;
 use sluice_namespace::{FsError, Inode, InodeKey};
 use tokio::task::JoinSet;
 
+use super::mover;
 use super::progress::{MOST_HELD, Progress};
-use super::{census, mover};
+use crate::layout::census;
 use crate::server::Mds;
 
 /// Files moved at once.

@@ -10,36 +10,14 @@ use sluice_namespace::stable_storage::Drain;
 use sluice_namespace::{InodeKey, StoreId};
 use sluice_state::Time;
 
-use super::census;
+use crate::layout::census::{self, Amount};
+use crate::layout::pace::Pace;
 use crate::server::Mds;
 
 /// Files remembered by name that cannot be moved now; all are counted.
-pub(super) const MOST_HELD: usize = 1 << 14;
-const SECOND: u64 = 1_000_000_000;
-/// What a rate is of.
-const WINDOW: u64 = 5 * SECOND;
+pub(in crate::layout) const MOST_HELD: usize = 1 << 14;
 /// After a count that failed.
 const RETRY: Duration = Duration::from_secs(10);
-
-/// Data files and the bytes in them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Amount {
-    pub(crate) data_files: u64,
-    pub(crate) bytes: u64,
-}
-
-impl Amount {
-    fn plus(self, other: Self) -> Self {
-        Self { data_files: self.data_files + other.data_files, bytes: self.bytes.saturating_add(other.bytes) }
-    }
-
-    fn minus(self, other: Self) -> Self {
-        Self {
-            data_files: self.data_files.saturating_sub(other.data_files),
-            bytes: self.bytes.saturating_sub(other.bytes),
-        }
-    }
-}
 
 /// One drain.
 #[derive(Debug)]
@@ -67,32 +45,20 @@ pub(crate) struct Numbers {
     /// As it is stored.
     pub(crate) row: Drain,
     /// Since this server's start.
-    pub(crate) moved: Amount,
+    pub(crate) pace: Pace,
     /// Not known until it was counted.
     pub(crate) left: Option<Amount>,
-    /// Per second, lately.
-    pub(crate) rate: Amount,
     /// Files that could not be moved when it was tried last, and why.
     pub(crate) held: BTreeMap<InodeKey, String>,
-    /// Where the window of the rate began, and what had been moved then.
-    since: Option<(Time, Amount)>,
-    /// Copied, of files that are not moved yet.
-    copied: u64,
-    /// When more may be copied, where there is a limit.
-    next: Time,
 }
 
 impl Progress {
     pub(super) fn new(row: Drain) -> Self {
         let numbers = Numbers {
             row,
-            moved: Amount::default(),
+            pace: Pace::default(),
             left: row.done.then(Amount::default),
-            rate: Amount::default(),
             held: BTreeMap::new(),
-            since: None,
-            copied: 0,
-            next: Time::ZERO,
         };
         Self {
             taken_up: AtomicBool::new(row.done),
@@ -126,7 +92,7 @@ impl Progress {
     /// The numbers as of `now`.
     pub(crate) fn numbers(&self, now: Time) -> Numbers {
         let mut numbers = self.numbers.lock();
-        numbers.look(now);
+        numbers.pace.look(now);
         numbers.clone()
     }
 
@@ -147,10 +113,8 @@ impl Progress {
     pub(super) fn moved(&self, now: Time, key: &InodeKey, amount: Amount) {
         let mut numbers = self.numbers.lock();
         numbers.held.remove(key);
-        numbers.moved = numbers.moved.plus(amount);
-        numbers.copied = numbers.copied.saturating_sub(amount.bytes);
         numbers.left = numbers.left.map(|left| left.minus(amount));
-        numbers.look(now);
+        numbers.pace.moved(now, amount);
     }
 
     /// It cannot be moved now.
@@ -164,45 +128,20 @@ impl Progress {
     /// So much was copied from it; how long to wait before more is.
     pub(super) fn copied(&self, now: Time, bytes: u64) -> Duration {
         let mut numbers = self.numbers.lock();
-        numbers.copied = numbers.copied.saturating_add(bytes);
-        numbers.look(now);
-        let rate = u128::from(numbers.row.rate);
-        let Some(nanos) = (u128::from(bytes) * u128::from(SECOND)).checked_div(rate) else {
-            return Duration::ZERO;
-        };
-        // Several files share the limit: each waits for its own turn behind the others'.
-        let turn = numbers.next.max(now);
-        numbers.next = turn.plus_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
-        Duration::from_nanos(numbers.next.since(now))
-    }
-}
-
-impl Numbers {
-    fn look(&mut self, now: Time) {
-        let so_far = Amount { bytes: self.moved.bytes.saturating_add(self.copied), ..self.moved };
-        let (since, before) = *self.since.get_or_insert((now, so_far));
-        let nanos = now.since(since);
-        if nanos < WINDOW {
-            return;
-        }
-        let per_second = |n: u64| {
-            u64::try_from(u128::from(n) * u128::from(SECOND) / u128::from(nanos)).unwrap_or(u64::MAX)
-        };
-        let done = so_far.minus(before);
-        self.rate = Amount { data_files: per_second(done.data_files), bytes: per_second(done.bytes) };
-        self.since = Some((now, so_far));
+        let limit = numbers.row.rate;
+        numbers.pace.copied(now, limit, bytes)
     }
 }
 
 /// Finds out how much is left, beside the work.
 pub(super) async fn count(mds: Arc<Mds>, progress: Arc<Progress>) {
     while !progress.is_stopped() {
-        let before = progress.numbers.lock().moved;
+        let before = progress.numbers.lock().pace.moved;
         match census::take(&mds).await {
             Ok(counted) => {
                 let found = counted.of(progress.store()).amount;
                 let mut numbers = progress.numbers.lock();
-                let meanwhile = numbers.moved.minus(before);
+                let meanwhile = numbers.pace.moved.minus(before);
                 if !numbers.row.done {
                     numbers.left = Some(found.minus(meanwhile));
                 }
@@ -224,16 +163,6 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_shared_by_all_files_that_are_moved() {
-        let drain = progress(100);
-        let at = Time::from_secs(50);
-        assert_eq!(drain.copied(at, 100), Duration::from_secs(1));
-        assert_eq!(drain.copied(at, 50), Duration::from_millis(1500), "behind the first");
-        assert_eq!(drain.copied(Time::from_secs(60), 50), Duration::from_millis(500), "nothing is saved up");
-        assert_eq!(progress(0).copied(at, u64::MAX), Duration::ZERO);
-    }
-
-    #[test]
     fn what_is_left_and_the_rate_follow_what_is_moved() {
         let drain = progress(0);
         let file = |n| InodeKey { fileid: sluice_namespace::FileId(n), ..InodeKey::ROOT };
@@ -244,7 +173,7 @@ mod tests {
         drain.moved(Time::from_secs(105), &file(1), Amount { data_files: 2, bytes: 500 });
         let now = drain.numbers(Time::from_secs(106));
         assert_eq!(now.left, Some(Amount { data_files: 8, bytes: 500 }));
-        assert_eq!(now.rate, Amount { data_files: 0, bytes: 100 });
+        assert_eq!(now.pace.rate, Amount { data_files: 0, bytes: 100 });
         assert_eq!(now.held.keys().collect::<Vec<_>>(), [&file(2)]);
     }
 }

@@ -256,7 +256,7 @@ impl Work<'_> {
             let (next, copied) = self.piece(&pair, self.at.1).await?;
             self.at = next.map_or((self.at.0 + 1, 0), |next| (self.at.0, next));
             if pair.replaces() {
-                let pause = self.mds.drains.pause(self.mds, pair.old.store, copied);
+                let pause = crate::layout::pause(self.mds, pair.old.store, copied);
                 if !pause.is_zero() {
                     return Ok(pause);
                 }

@@ -9,7 +9,6 @@ use parking_lot::Mutex;
 use sluice_namespace::{Component, DataFile, DataFileId, FsError, Inode, InodeKey, StoreId};
 use sluice_state::Time;
 
-use super::progress::Amount;
 use crate::server::Mds;
 
 /// Files looked at at once, and the pause that leaves the store to others.
@@ -19,6 +18,56 @@ const PAUSE: Duration = Duration::from_millis(1);
 const FRESH: u64 = 60_000_000_000;
 /// Files named of those that would be lost with a data server.
 const EXAMPLES: usize = 10;
+
+/// Data files and the bytes in them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Amount {
+    pub(crate) data_files: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Amount {
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self { data_files: self.data_files + other.data_files, bytes: self.bytes.saturating_add(other.bytes) }
+    }
+
+    pub(crate) fn minus(self, other: Self) -> Self {
+        Self {
+            data_files: self.data_files.saturating_sub(other.data_files),
+            bytes: self.bytes.saturating_sub(other.bytes),
+        }
+    }
+}
+
+/// Bytes in data files, by the number of bits that the size of a data file takes.
+#[derive(Clone, Debug)]
+pub(crate) struct Sizes([u64; 65]);
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Self([0; 65])
+    }
+}
+
+impl Sizes {
+    fn add(&mut self, bytes: u64) {
+        let bits = usize::try_from(u64::BITS - bytes.leading_zeros()).unwrap_or(0);
+        if let Some(sum) = self.0.get_mut(bits) {
+            *sum = sum.saturating_add(bytes);
+        }
+    }
+
+    /// The greatest size, of a few, such that data files of it and greater ones have so many bytes together; 0: they do
+    /// not have that.
+    pub(crate) fn least_of(&self, bytes: u64) -> u64 {
+        let mut sum = 0_u64;
+        let found = (1..self.0.len()).rev().find(|bits| {
+            sum = sum.saturating_add(self.0.get(*bits).copied().unwrap_or(0));
+            sum >= bytes
+        });
+        found.map_or(0, |bits| 1 << (bits - 1))
+    }
+}
 
 /// What one data server has.
 #[derive(Clone, Debug, Default)]
@@ -32,6 +81,7 @@ pub(crate) struct Count {
     pub(crate) examples: Vec<InodeKey>,
     /// The most mirrors that a file with a data file there has.
     pub(crate) mirrors: u16,
+    pub(crate) sizes: Sizes,
 }
 
 /// All data servers, as found between two moments.
@@ -75,7 +125,7 @@ pub(crate) fn fresh(mds: &Arc<Mds>) -> Result<Arc<Census>, u64> {
 
 /// The same of one that was begun after this moment.
 pub(crate) fn since(mds: &Arc<Mds>, moment: Time) -> Result<Arc<Census>, u64> {
-    let counting = &mds.drains.counting;
+    let counting = &mds.counting;
     let serves = |last: &Arc<Census>| last.began >= moment && mds.now().since(last.ended) < FRESH;
     match counting.last().filter(serves) {
         Some(last) => Ok(last),
@@ -89,14 +139,14 @@ pub(crate) fn since(mds: &Arc<Mds>, moment: Time) -> Result<Arc<Census>, u64> {
 /// Counts again when the last time is so long ago that it is worth it.
 pub(crate) fn refresh(mds: &Arc<Mds>) {
     let worth = |last: &Census| mds.now().since(last.ended) >= FRESH.max(last.took.saturating_mul(20));
-    if mds.drains.counting.last().is_none_or(|last| worth(&last)) {
+    if mds.counting.last().is_none_or(|last| worth(&last)) {
         begin(mds);
     }
 }
 
 fn begin(mds: &Arc<Mds>) {
     {
-        let mut running = mds.drains.counting.running.lock();
+        let mut running = mds.counting.running.lock();
         if running.is_some() {
             return;
         }
@@ -107,7 +157,7 @@ fn begin(mds: &Arc<Mds>) {
         if let Err(error) = take(&mds).await {
             tracing::warn!(%error, "cannot count what is on data servers");
         }
-        *mds.drains.counting.running.lock() = None;
+        *mds.counting.running.lock() = None;
     });
 }
 
@@ -115,25 +165,25 @@ fn begin(mds: &Arc<Mds>) {
 ///
 /// # Errors
 /// What the metadata store says.
-pub(super) async fn take(mds: &Arc<Mds>) -> Result<Arc<Census>, FsError> {
+pub(crate) async fn take(mds: &Arc<Mds>) -> Result<Arc<Census>, FsError> {
     let began = mds.now();
     let (mut counts, mut seen, mut after) = (BTreeMap::new(), 0, None);
     while let Some((last, files)) = page(mds, after).await? {
         after = Some(last);
         files.iter().for_each(|inode| add(&mut counts, inode));
         seen += u64::try_from(files.len()).unwrap_or(0);
-        if let Some(running) = &mut *mds.drains.counting.running.lock() {
+        if let Some(running) = &mut *mds.counting.running.lock() {
             *running = seen;
         }
         mds.env.clock.sleep(PAUSE).await;
     }
     let census = Arc::new(Census { began, ended: mds.now(), took: mds.now().since(began), counts });
-    *mds.drains.counting.last.lock() = Some(Arc::clone(&census));
+    *mds.counting.last.lock() = Some(Arc::clone(&census));
     Ok(census)
 }
 
 /// The next files with data files; where to go on. `None`: that was all.
-pub(super) async fn page(
+pub(crate) async fn page(
     mds: &Arc<Mds>,
     after: Option<DataFileId>,
 ) -> Result<Option<(DataFileId, Vec<Inode>)>, FsError> {
@@ -157,21 +207,27 @@ pub(super) async fn page(
 }
 
 /// What data files of a file at one store amount to: those that exist, or may by now.
-pub(super) fn amount(inode: &Inode, store: StoreId) -> Amount {
+pub(crate) fn amount(inode: &Inode, store: StoreId) -> Amount {
     let mut sum = Amount::default();
-    let space = inode.file().map_or(0, |file| file.space_used);
-    for (component, index, file) in data_files(inode).filter(|(_, _, file)| file.store == store) {
-        if file.materialised {
-            sum.data_files += 1;
-            // Holes are in the length, and never more is copied than there is.
-            sum.bytes += component.bytes_of_column(index, inode.size()).min(space);
-        }
+    for bytes in sizes(inode, store) {
+        sum = sum.plus(Amount { data_files: 1, bytes });
     }
     sum
 }
 
+fn sizes(inode: &Inode, store: StoreId) -> impl Iterator<Item = u64> {
+    let there = data_files(inode).filter(move |(_, _, file)| file.store == store && file.materialised);
+    there.map(|(component, index, _)| bytes_of(inode, component, index))
+}
+
+/// What a data file of a column holds. Holes are in the length, and never more is copied than there is.
+pub(crate) fn bytes_of(inode: &Inode, component: &Component, column: usize) -> u64 {
+    let space = inode.file().map_or(0, |file| file.space_used);
+    component.bytes_of_column(column, inode.size()).min(space)
+}
+
 /// The data files of components in use, with their columns.
-pub(super) fn data_files(inode: &Inode) -> impl Iterator<Item = (&Component, usize, &DataFile)> {
+pub(crate) fn data_files(inode: &Inode) -> impl Iterator<Item = (&Component, usize, &DataFile)> {
     let components = inode.layout().into_iter().flat_map(|layout| layout.in_use(inode.size()));
     components.flat_map(|component| {
         let mirrors = usize::from(component.mirrors.max(1));
@@ -190,10 +246,9 @@ fn add(counts: &mut BTreeMap<StoreId, Count>, inode: &Inode) {
     stores.dedup_by_key(|(store, _)| *store);
     for (store, _) in stores {
         let count = counts.entry(store).or_default();
-        let here = amount(inode, store);
         count.files += 1;
-        count.amount.data_files += here.data_files;
-        count.amount.bytes = count.amount.bytes.saturating_add(here.bytes);
+        count.amount = count.amount.plus(amount(inode, store));
+        sizes(inode, store).for_each(|bytes| count.sizes.add(bytes));
         if is_alone(inode, store) {
             count.alone += 1;
             if count.examples.len() < EXAMPLES {
@@ -209,4 +264,20 @@ fn is_alone(inode: &Inode, store: StoreId) -> bool {
     let mut columns =
         used.flat_map(|component| component.slots.chunks(usize::from(component.mirrors.max(1))));
     columns.any(|column| column.iter().filter(|file| !file.stale).all(|file| file.store == store))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_that_are_enough() {
+        let mut sizes = Sizes::default();
+        [0, 1, 5, 5, 1 << 20, (1 << 20) + 7].into_iter().for_each(|bytes| sizes.add(bytes));
+        assert_eq!(sizes.least_of(1), 1 << 20);
+        assert_eq!(sizes.least_of(2 << 20), 1 << 20);
+        assert_eq!(sizes.least_of((2 << 20) + 8), 4, "between 4 and 7 bytes");
+        assert_eq!(sizes.least_of((2 << 20) + 18), 1);
+        assert_eq!(sizes.least_of(3 << 20), 0);
+    }
 }
