@@ -26,6 +26,10 @@ fn frame<A: Encode>(args: &A) -> Frame {
     to_frame(args, 1 << 20).unwrap()
 }
 
+fn balance(what: ctl_balance_what) -> ADMIN_BALANCE_args {
+    ADMIN_BALANCE_args { what, ..ADMIN_BALANCE_args::default() }
+}
+
 fn refused(answer: &Result<bytes::Bytes, CallError>) -> bool {
     matches!(answer, Err(CallError::Auth(auth_stat::AUTH_TOOWEAK)))
 }
@@ -63,6 +67,10 @@ fn a_monitoring_key_lets_its_holder_look_and_nothing_else() {
         for (procedure, args, looks) in [
             (ADMIN_KEYS, frame(&ADMIN_KEYS_args { rotate: false }), true),
             (ADMIN_KEYS, frame(&ADMIN_KEYS_args { rotate: true }), false),
+            (ADMIN_BALANCE, frame(&balance(ctl_balance_what::BALANCE_LOOK)), true),
+            (ADMIN_BALANCE, frame(&balance(ctl_balance_what::BALANCE_PLAN)), true),
+            (ADMIN_BALANCE, frame(&balance(ctl_balance_what::BALANCE_BEGIN)), false),
+            (ADMIN_BALANCE, frame(&balance(ctl_balance_what::BALANCE_STOP)), false),
             (ADMIN_SCRUB, frame(&ADMIN_SCRUB_args { id: 0, action: ctl_scrub_action::SCRUB_LOOK }), true),
             (ADMIN_SCRUB, frame(&ADMIN_SCRUB_args { id: 0, action: ctl_scrub_action::SCRUB_START }), false),
             (ADMIN_SCRUB, frame(&ADMIN_SCRUB_args { id: 0, action: ctl_scrub_action::SCRUB_STOP }), false),
