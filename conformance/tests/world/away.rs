@@ -247,3 +247,51 @@ fn a_file_that_was_only_begun_at_a_data_server_that_was_given_up_can_be_emptied(
         assert!(other.proxied_content(&again, 5000).await == pattern(5, 5000));
     });
 }
+
+/// fdatasync needs no LAYOUTCOMMIT, and a data server that is away does not keep its layouts from coming back.
+#[test]
+fn what_was_written_under_a_layout_that_came_back_while_nobody_could_be_asked_is_looked_for_afterwards() {
+    for restarts in [false, true] {
+        simulate_with(15, ONCE, async |world| {
+            let dies = Client::mount(world, "dies", NEW).await;
+            let (file, held) = dies.open_with_layout("f").await;
+            dies.write(&held, 0, &pattern(3, SIZE)).await.unwrap();
+            let away = home(world, &dies, &held, 0).await;
+            world.crash_data_server(away).await;
+            assert_eq!(dies.layout_return(&file, held.stateid).await, nfsstat4::NFS4_OK);
+            drop(dies);
+            world.net.crash("dies");
+            world.sleep(Duration::from_secs(1)).await;
+            if restarts {
+                world.restart_metadata_server().await;
+            }
+            world.start_data_server(away).await;
+            let other = Client::mount(world, "other", NEW).await;
+            let same = other.open("f").await;
+            assert_eq!(other.stat(&same).await.0, SIZE as u64);
+            assert!(other.proxied_content(&same, SIZE as u64).await == pattern(3, SIZE));
+        });
+    }
+}
+
+/// Nor does a return of everything say how far that was written.
+#[test]
+fn what_was_written_under_layouts_that_came_back_all_at_once_is_counted() {
+    simulate_with(16, ONCE, async |world| {
+        let dies = Client::mount(world, "dies", NEW).await;
+        let (_, held) = dies.open_with_layout("f").await;
+        dies.write(&held, 0, &pattern(3, SIZE)).await.unwrap();
+        let all = nfs_argop4::OP_LAYOUTRETURN(LAYOUTRETURN4args {
+            lora_reclaim: false,
+            lora_layout_type: layouttype4::LAYOUT4_FLEX_FILES,
+            lora_iomode: layoutiomode4::LAYOUTIOMODE4_ANY,
+            lora_layoutreturn: layoutreturn4::Default(layoutreturn_type4::LAYOUTRETURN4_ALL),
+        });
+        dies.ok(vec![nfs_argop4::OP_PUTROOTFH, all]).await;
+        drop(dies);
+        world.net.crash("dies");
+        let other = Client::mount(world, "other", NEW).await;
+        let same = other.open("f").await;
+        assert_eq!(other.stat(&same).await.0, SIZE as u64);
+    });
+}

@@ -7,7 +7,7 @@ use sluice_xdr::control::{ADMIN_EVICT, ADMIN_EVICT_args, ADMIN_EVICT_res, ADMIN_
 use sluice_xdr::nfs3::nfsstat3;
 use sluice_xdr::nfs4::{OPEN4_SHARE_ACCESS_BOTH, RECLAIM_COMPLETE4args, nfs_argop4, nfsstat4};
 
-use crate::client::{Client, RO, RW, layoutget, putfh};
+use crate::client::{Client, RO, RW, later, layoutget, putfh};
 use crate::mirrors::{Writer, healed, home};
 use crate::stage::{World, simulate, simulate_tuned, simulate_with};
 use crate::{NEW, keys, pattern};
@@ -354,4 +354,47 @@ fn an_evicted_client_writes_no_more_under_what_it_gave_back() {
         let (_, layout) = anew.open_with_layout("f").await;
         anew.write(&layout, 0, &pattern(0, 3000)).await.unwrap();
     });
+}
+
+/// A data server that is given up, and does not hear of anything, takes the reader's handle for good until it has been alone
+/// for too long.
+#[test]
+fn who_reads_under_a_layout_of_before_a_restart_reads_nothing_that_was_overwritten_in_grace() {
+    let twice = LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0 };
+    for heard in [false, true] {
+        simulate_with(50, twice, async |world| {
+            let mut writer = Writer::mount(world, "a", "f").await;
+            writer.write(world, 0, b"old data").await;
+            writer.give_back().await;
+            let reader = Client::mount(world, "b", NEW).await;
+            let file = reader.open("f").await;
+            let reads = reader.layout(&file, file.stateid, RO, 0).await;
+            let old = reads.mirror(0);
+            assert!(reader.read(&old, 0..8).await.unwrap()[..] == b"old data"[..]);
+            let given_up = home(world, &reader, &reads, 0).await;
+            let cut_off = |world: &World| world.net.partition(&format!("ds{}", given_up + 1), "mds");
+            world.net.partition("b", "mds");
+            if heard {
+                world.restart_metadata_server().await;
+                // It says so with its next heartbeat.
+                world.device(given_up).set_read_only(true);
+                world.sleep(Duration::from_secs(3)).await;
+                cut_off(world);
+            } else {
+                cut_off(world);
+                world.restart_metadata_server().await;
+            }
+            writer.client.reconnect(world).await;
+            let file = writer.client.reclaim(&writer.file).await;
+            for round in 0.. {
+                match writer.client.proxied_write(&file, 0, b"new data").await {
+                    nfsstat4::NFS4_OK => break,
+                    status => assert!(later(status) && round < 600, "{status}"),
+                }
+                world.sleep(Duration::from_millis(100)).await;
+            }
+            let answer = world.env.clock.timeout(Duration::from_secs(1), reader.read(&old, 0..8)).await;
+            assert!(!matches!(answer, Ok(Ok(_))), "what was overwritten is read: {answer:?}");
+        });
+    }
 }

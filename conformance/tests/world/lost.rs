@@ -12,7 +12,7 @@ use sluice_xdr::nfs4::{
 };
 
 use crate::client::{Client, Opened, RO, RW, later, putfh};
-use crate::drain::{drain, remove, server};
+use crate::drain::{drain, drained, remove, server};
 use crate::mirrors::{Writer, healed, home};
 use crate::stage::{World, simulate_tuned, simulate_with};
 use crate::{NEW, pattern};
@@ -386,5 +386,42 @@ fn what_is_lost_is_moved_nowhere_as_a_hole() {
         assert!(String::from_utf8_lossy(&why.healing).contains("is lost"), "{why:?}");
         let stuck = format!("{:?}", server(world, n).await.unwrap());
         assert!(stuck.contains("damaged, or lost"), "{stuck}");
+    });
+}
+
+/// What its writer never had made durable, and died: one mirror has it and the other has not, unless somebody compares them
+/// again.
+#[test]
+fn what_a_mirror_was_made_equal_to_is_durable_before_it_is_looked_at() {
+    simulate_with(89, TWICE, async |world| {
+        let data = pattern(3, 1 << 20);
+        let mut writer = Writer::mount(world, "a", "f").await;
+        writer.write(world, 0, &data).await;
+        let held = writer.held.clone().unwrap();
+        let (source, gone) =
+            (home(world, &writer.client, &held, 0).await, home(world, &writer.client, &held, 1).await);
+        for mirror in 0..2 {
+            let one = held.mirror(mirror);
+            let there = writer.client.at(&one, 0).await.unwrap();
+            there.write(one.data_server(0), 0, bytes::Bytes::from(vec![7; 1000])).await.unwrap();
+        }
+        writer.give_back().await;
+        writer.client.close(&writer.file).await;
+        world.net.crash("a");
+        // Pieces of 256 KiB, of which the first is copied and the limit waited for.
+        drain(world, gone, 32 << 10).await.unwrap();
+        world.until(|world| (0..4).any(|n| n != gone && n != source && world.data_files(n) > 0)).await;
+        world.sleep(Duration::from_secs(1)).await;
+        world.crash_data_server(source).await;
+        world.start_data_server(source).await;
+        drained(world, gone).await;
+        let client = Client::mount(world, "b", NEW).await;
+        let file = client.open("f").await;
+        let reads = client.layout(&file, file.stateid, RO, 0).await;
+        assert_eq!(reads.body.ffl_mirrors.len(), 2);
+        let first = client.read(&reads.mirror(0), 0..1 << 20).await.unwrap();
+        let second = client.read(&reads.mirror(1), 0..1 << 20).await.unwrap();
+        assert!(first == second, "mirrors differ and nobody knows");
+        assert!(first[1000..] == data[1000..]);
     });
 }

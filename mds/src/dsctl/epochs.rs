@@ -270,6 +270,21 @@ pub(crate) fn old_handles_live_at(mds: &Mds, store: &StoreHandle) -> bool {
     store.view().retired < ours && !(over && fence::isolated(mds, store))
 }
 
+/// Whether a data server may take handles that an earlier incarnation of this server gave out. Nobody has any once grace is
+/// over.
+pub(crate) fn takes_old_handles(mds: &Mds, id: StoreId) -> bool {
+    let ours = mds.data_servers.first_epoch();
+    let store = mds.data_servers.get(id).filter(|store| !store.is_removed());
+    let takes = |store: &StoreHandle| store.view().retired < ours && !fence::isolated(mds, store);
+    mds.in_grace() && store.is_some_and(|store| takes(&store))
+}
+
+/// The same of one that cannot be told which of them are good no more.
+pub(crate) fn takes_old_handles_unheard(mds: &Mds, id: StoreId) -> bool {
+    let hears = mds.data_servers.get(id).is_some_and(|store| store.connection().is_some());
+    !hears && takes_old_handles(mds, id)
+}
+
 /// Retires epochs for the life of the server: those of earlier incarnations before what was held under them and not
 /// reclaimed is given to others, later ones when data servers have many rows to keep.
 pub(crate) async fn run(mds: Arc<Mds>) {

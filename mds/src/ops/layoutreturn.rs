@@ -40,7 +40,7 @@ pub(crate) async fn layoutreturn(cx: &mut Context, args: LAYOUTRETURN4args) -> O
         layoutreturn4::Default(
             layoutreturn_type4::LAYOUTRETURN4_FSID | layoutreturn_type4::LAYOUTRETURN4_ALL,
         ) => {
-            of_client(cx, mode, args.lora_reclaim)?;
+            of_client(cx, mode, args.lora_reclaim).await?;
             None
         }
         layoutreturn4::Default(_) => return Err(nfsstat4::NFS4ERR_INVAL.into()),
@@ -88,6 +88,7 @@ async fn of_file(
     let entry = cx.state_entry(&stateid)?;
     // Before the return: whether a recall was pending decides what errors mean.
     let errors = listen(cx, &entry, &file.lrf_body)?;
+    let mut seen = true;
     if mode != ReturnMode::Read {
         // Who may not write has written nothing, whatever he says.
         if errors.iter().any(may_have_written) && entry.peek(File::writers).contains(&client) {
@@ -99,20 +100,25 @@ async fn of_file(
         if errors.iter().any(may_be_on_its_way) {
             cut_off(&cx.server, &entry, client);
         }
-        // The LAYOUTCOMMIT of the last bytes may be on its way beside this return (Linux sends both when one
-        // process closes while another writes): what was written is counted while the layout still says so.
-        match settle::settle_size(&cx.server, &entry.key).await {
-            // A data server that is away must not keep its own layouts from coming back.
-            Ok(_) | Err(FsError::Busy | FsError::EndUnknown) => {}
-            Err(error) => return Err(error.into()),
-        }
+        seen = count(cx, &entry).await?;
     }
-    let left = give_back(cx, &entry, stateid, mode)?;
+    let left = give_back(cx, &entry, stateid, mode, seen)?;
     if let (Some(kept), ReturnMode::Any) = (left, mode) {
         cx.server.spawn(recall_unused(Arc::clone(&cx.server), entry, client, kept));
     }
     cx.current_stateid = left;
     Ok(left)
+}
+
+/// The LAYOUTCOMMIT of the last bytes may be on its way beside this return (Linux sends both when one process closes while
+/// another writes), and fdatasync needs none: what was written is counted while the layout still says so. False when nobody
+/// says what that is: a data server that is away must not keep its own layouts from coming back.
+async fn count(cx: &Context, entry: &FileEntry) -> Result<bool, FsError> {
+    match settle::settle_size(&cx.server, &entry.key).await {
+        Ok(_) => Ok(true),
+        Err(FsError::Busy | FsError::EndUnknown) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// What a client could not return, because it may not have heard of it, is asked for if it is not heard of.
@@ -129,10 +135,15 @@ fn give_back(
     entry: &Arc<FileEntry>,
     stateid: StateId,
     mode: ReturnMode,
+    seen: bool,
 ) -> Result<Option<StateId>, OpError> {
     let client = cx.client()?;
     let returned = cx.server.step(entry, Some(client), |file, ctx| {
-        match file.layout_return(ctx.now, client, &stateid, mode) {
+        let done = match seen {
+            true => file.layout_return(ctx.now, client, &stateid, mode),
+            false => file.layout_return_unseen(ctx.now, client, &stateid, mode),
+        };
+        match done {
             Ok((left, effects)) => (Ok(left), effects),
             Err(error) => (Err(error), Vec::new()),
         }
@@ -143,7 +154,7 @@ fn give_back(
 }
 
 /// FSID and ALL: there is one file system. Stock clients send neither.
-fn of_client(cx: &mut Context, mode: ReturnMode, reclaim: bool) -> Result<(), OpError> {
+async fn of_client(cx: &mut Context, mode: ReturnMode, reclaim: bool) -> Result<(), OpError> {
     let client = cx.client()?;
     if reclaim {
         return match cx.server.grace(Some(client)) {
@@ -153,8 +164,14 @@ fn of_client(cx: &mut Context, mode: ReturnMode, reclaim: bool) -> Result<(), Op
     }
     let files = cx.server.files.index().files_of(client);
     for entry in files.into_iter().filter_map(|id| cx.server.files.get(id)) {
+        let writes = mode != ReturnMode::Read && entry.peek(File::writers).contains(&client);
+        let seen = match if writes { count(cx, &entry).await } else { Ok(true) } {
+            // It was removed meanwhile.
+            Err(FsError::Stale) => true,
+            seen => seen?,
+        };
         if let Some((stateid, _)) = entry.peek(|file| file.layout_of(client)) {
-            give_back(cx, &entry, stateid, mode)?;
+            give_back(cx, &entry, stateid, mode, seen)?;
         }
     }
     cx.current_stateid = None;

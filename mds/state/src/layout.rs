@@ -4,7 +4,7 @@
 //! ```text
 //!            LAYOUTGET (seqid+1)
 //!             ┌──┐
-//! none ──▶ held ─┘──LAYOUTRETURN of all──▶ none            (clean)
+//! none ──▶ held ─┘──LAYOUTRETURN of all──▶ none            (clean, unless nobody could be asked what was written)
 //!            │ recall (seqid+1)
 //!            ▼
 //!         recalled ──LAYOUTRETURN of all──▶ none            (clean)

@@ -223,8 +223,8 @@ impl Work<'_> {
         if self.plan.stands(&plan(self.mds, &inode, &row)) { Ok(inode) } else { Err(Trouble::Again) }
     }
 
-    /// No handle from before leads to a target any more, nothing in it lies beyond the end of its source, and
-    /// writes that come through this server go there.
+    /// No handle from before leads to a target any more, nothing in it lies beyond the end of its source, what is there of
+    /// both is durable, and writes that come through this server go there.
     async fn begin(&mut self, inode: &Inode) -> Result<(), Trouble> {
         let id = self.plan.id;
         for pair in &self.plan.pairs {
@@ -241,6 +241,10 @@ impl Work<'_> {
         for pair in &self.plan.pairs {
             // A write that grows the file would leave what lies beyond in the middle of it.
             let (source, target) = (self.source(pair).await?, self.stat(&pair.target).await?);
+            // What writers left unstable would be compared, and could be lost before the target counts.
+            if source.exists && !pair.is_a_move() {
+                sure(dsctl::commit(self.mds, id, &pair.source).await.is_ok())?;
+            }
             let end = source.size.min(target.size);
             sure(resync::set_end(self.mds, id, &pair.target, end, inode.size()).await)?;
         }
@@ -382,11 +386,7 @@ impl Work<'_> {
             let last = (source.size - 1, 1);
             self.copy(pair, last).await?;
         }
-        // Also when they end alike: what writers left unstable is durable then. The source is not cut: that could be
-        // carried out late, when others have written behind its end.
-        if source.exists && !pair.is_a_move() {
-            sure(dsctl::commit(mds, id, &pair.source).await.is_ok())?;
-        }
+        // The source is not cut: that could be carried out late, when others have written behind its end.
         sure(resync::set_end(mds, id, &pair.target, source.size, size).await)?;
         let target = self.stat(&pair.target).await?;
         sure(target.size == source.size)?;

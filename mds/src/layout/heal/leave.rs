@@ -7,7 +7,7 @@ use sluice_namespace::stable_storage::{Fence, PendingFence, put_fence};
 use sluice_namespace::{DataFile, FsError, Inode, InodeKey, Layout};
 use sluice_state::file::{Error, File, Intent, LayoutFilter};
 
-use crate::dsctl;
+use crate::dsctl::{self, epochs};
 use crate::files::FileEntry;
 use crate::layout::settle;
 use crate::server::Mds;
@@ -125,7 +125,8 @@ pub(crate) fn away(mds: &Mds, layout: &Layout) -> Vec<DataFile> {
         .collect()
 }
 
-/// Those of [`away`] that can be done without: nobody may know yet that the copy which is here is lost.
+/// Those of [`away`] that can be done without: nobody may know yet that the copy which is here is lost, and who has a handle of
+/// before a restart may read what is to be left behind.
 async fn left_behind(mds: &Mds, inode: &Inode) -> Vec<DataFile> {
     let Some(layout) = inode.layout() else { return Vec::new() };
     let left = away(mds, layout);
@@ -137,7 +138,9 @@ async fn left_behind(mds: &Mds, inode: &Inode) -> Vec<DataFile> {
             return Vec::new();
         }
     }
-    away(mds, layout)
+    let mut left = away(mds, layout);
+    left.retain(|file| !epochs::takes_old_handles_unheard(mds, file.store));
+    left
 }
 
 /// Marks mirrors that will miss writes, and kills the handles that others may still hold of them: a data
@@ -155,8 +158,12 @@ async fn mark(mds: &Arc<Mds>, inode: &Inode, files: &[DataFile]) -> Result<(), F
         })
     })
     .await?;
-    // It may be here, and damaged.
-    dsctl::tell_fences(mds, fences);
+    // It may be here, and damaged. Nobody of this incarnation holds a layout.
+    if files.iter().any(|file| epochs::takes_old_handles(mds, file.store)) {
+        dsctl::tell_fences_first(mds, fences).await;
+    } else {
+        dsctl::tell_fences(mds, fences);
+    }
     let stores: Vec<u16> = files.iter().map(|file| file.store.0).collect();
     tracing::warn!(file = key.fileid.0, data_servers = ?stores, "mirrors left behind: they miss writes from now on");
     mds.heals.queue(*key);

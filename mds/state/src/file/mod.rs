@@ -285,13 +285,21 @@ impl File {
         stateid: &StateId,
         mode: ReturnMode,
     ) -> Result<(Option<StateId>, Vec<Effect>), Error> {
-        let returned = self.layouts.give_back(client, stateid, mode)?;
-        let mut out = Vec::new();
-        if !returned.left {
-            out.push(Effect::Release { stateid: returned.stateid, kind: StateKind::Layout, client });
-        }
-        self.advance(now, &mut out);
-        Ok((returned.left.then_some(returned.stateid), out))
+        self.take_back(now, (client, stateid), mode, true)
+    }
+
+    /// The same where nobody could be asked what was written: if it might be something, the file is to be settled.
+    ///
+    /// # Errors
+    /// As [`File::layout_return`].
+    pub fn layout_return_unseen(
+        &mut self,
+        now: Time,
+        client: ClientId,
+        stateid: &StateId,
+        mode: ReturnMode,
+    ) -> Result<(Option<StateId>, Vec<Effect>), Error> {
+        self.take_back(now, (client, stateid), mode, false)
     }
 
     /// The holder of a read-write layout says that a write under it got no answer. A data server may have it in a queue

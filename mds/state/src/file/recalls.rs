@@ -3,10 +3,10 @@
 use crate::delegation::DelegationKind;
 use crate::effect::{Effect, FenceId, RecallAnswer, RecallKind, RevokeReason};
 use crate::ids::{ClientId, StateId, StateKind, Time};
-use crate::layout::{self, Fencing, Layout};
+use crate::layout::{self, Fencing, Layout, Layouts, ReturnMode};
 
 use super::queue::{delegation_callback_again, layout_callback_again};
-use super::{Ctx, File, LayoutFilter};
+use super::{Ctx, Error, File, LayoutFilter};
 
 impl File {
     pub(super) fn recall_layouts_(
@@ -62,6 +62,28 @@ impl File {
         }
     }
 
+    /// A LAYOUTRETURN; not `seen`: what may have been written under it is not known.
+    pub(super) fn take_back(
+        &mut self,
+        now: Time,
+        (client, stateid): (ClientId, &StateId),
+        mode: ReturnMode,
+        seen: bool,
+    ) -> Result<(Option<StateId>, Vec<Effect>), Error> {
+        let writes = |layouts: &Layouts| layouts.get(client).is_some_and(Layout::is_rw);
+        let wrote = writes(&self.layouts);
+        let returned = self.layouts.give_back(client, stateid, mode)?;
+        let mut out = Vec::new();
+        if !returned.left {
+            out.push(Effect::Release { stateid: returned.stateid, kind: StateKind::Layout, client });
+        }
+        if !seen && wrote && !writes(&self.layouts) {
+            self.ends_unseen(&mut out);
+        }
+        self.advance(now, &mut out);
+        Ok((returned.left.then_some(returned.stateid), out))
+    }
+
     /// RFC 8881 §12.5.5.1, the forgetful client: it holds nothing. A reply to a later LAYOUTGET may still be on
     /// its way to it, though, and what it wrote may be uncommitted: where that matters it is fenced, and
     /// the file settled.
@@ -75,10 +97,14 @@ impl File {
 
     fn end_uncleanly(&mut self, client: ClientId, read_write: bool, out: &mut Vec<Effect>) {
         if read_write {
-            self.layouts.row.unclean += 1;
-            out.push(Effect::NeedsSettle);
+            self.ends_unseen(out);
         }
         self.fence(client, read_write, false, out);
+    }
+
+    fn ends_unseen(&mut self, out: &mut Vec<Effect>) {
+        self.layouts.row.unclean += 1;
+        out.push(Effect::NeedsSettle);
     }
 
     /// Asks for a fence; until it is confirmed the holder counts.

@@ -103,6 +103,23 @@ fn the_row_is_written_once_and_cleared_after_the_last_clean_return() {
 }
 
 #[test]
+fn a_return_when_nobody_could_be_asked_what_was_written_keeps_the_row() {
+    for (mode, wrote) in [(R, false), (RW, true)] {
+        let mut w = opened();
+        w.layout(A, mode).unwrap();
+        assert_eq!(w.give_back(A, ReturnMode::Any, false), Ok(None));
+        assert_eq!(w.file.needs_settle(), wrote);
+        assert_eq!((w.idle_notices, w.run(&Intent::ClearRw)), (0, Err(Error::Delay)));
+        if wrote {
+            let settle = w.ticket(&Intent::Settle);
+            assert!(settle.clears_rw());
+            w.finish(settle, Outcome::Committed);
+            assert!(!w.file.needs_settle());
+        }
+    }
+}
+
+#[test]
 fn a_grant_waits_for_the_clearing_of_the_row_and_writes_it_again() {
     let mut w = opened();
     w.layout(A, RW).unwrap();

@@ -390,11 +390,24 @@ impl World {
         client: ClientId,
         mode: ReturnMode,
     ) -> Result<Option<StateId>, Error> {
+        self.give_back(client, mode, true)
+    }
+
+    /// Not `seen`: nobody could be asked what was written.
+    pub(crate) fn give_back(
+        &mut self,
+        client: ClientId,
+        mode: ReturnMode,
+        seen: bool,
+    ) -> Result<Option<StateId>, Error> {
         let stateid = self.layouts.get(&client).copied().unwrap_or_default();
         // After a recall the client knows the recall's seqid.
         let asked = self.recalls.iter().find(|r| r.stateid.other == stateid.other).map(|r| r.stateid);
         let stateid = asked.unwrap_or(stateid);
-        let (left, effects) = self.file.layout_return(self.now, client, &stateid, mode)?;
+        let (left, effects) = match seen {
+            true => self.file.layout_return(self.now, client, &stateid, mode)?,
+            false => self.file.layout_return_unseen(self.now, client, &stateid, mode)?,
+        };
         if mode != ReturnMode::Read || left.is_none() {
             self.writers.remove(&client);
         }
