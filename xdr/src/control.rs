@@ -5141,7 +5141,6 @@ pub struct ctl_balance {
     pub limit: u64,
     /// why it ended so, or what it waits for
     pub words: ctl_string,
-    /// of one that goes on: since the metadata server's start
     pub moved: ctl_amount,
     /// bytes; none: not known yet
     pub left: Vec<u64>,

@@ -4,12 +4,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
 use sluice_namespace::{LayoutPolicy, Shape};
 use sluice_store::device::Device;
 use sluice_xdr::control::*;
 
 use crate::client::{Client, RO};
-use crate::drain::{drain, drained, number, right, server};
+use crate::drain::{Event, drain, drained, event, happen, number, right, server, used};
 use crate::mirrors::{Writer, home, put};
 use crate::stage::{World, simulate_with};
 use crate::{NEW, pattern};
@@ -68,7 +70,7 @@ async fn filled(world: &mut World, files: usize) -> Files {
     (0..4).for_each(|n| world.device(n).set_capacity(CAPACITY));
     let mut all = Files::new();
     for n in 0..files {
-        let name = format!("f{n}");
+        let name = format!("g{n}");
         let data = pattern(u64::try_from(n).unwrap() << 20, SIZE);
         let mut writer = Writer::mount(world, &format!("c{n}"), &name).await;
         writer.write(world, 0, &data).await;
@@ -125,16 +127,16 @@ fn new_data_servers_take_their_share_while_clients_read_and_write() {
             assert!(plan.flows.iter().all(|flow| flow.from <= 2 && flow.to > 2), "{plan:?}");
             begin(world, 1 << 20).await;
             // One that is open, and written all the time.
-            let mut writer = Writer::mount(world, "busy", "f3").await;
+            let mut writer = Writer::mount(world, "busy", "g3").await;
             let reader = Client::mount(world, "reader", NEW).await;
-            let file = reader.open("f7").await;
+            let file = reader.open("g7").await;
             for round in 0..40_u64 {
                 let (at, data) = (round * 9000, pattern(round, 7000));
                 writer.write(world, at, &data).await;
-                put(files.get_mut("f3").unwrap(), at, &data);
+                put(files.get_mut("g3").unwrap(), at, &data);
                 let read = reader.proxied_read(&file, round * 5000, 5000).await;
                 let from = usize::try_from(round * 5000).unwrap();
-                assert!(read[..] == files["f7"][from..from + read.len()]);
+                assert!(read[..] == files["g7"][from..from + read.len()]);
                 world.sleep(Duration::from_millis(100)).await;
             }
             writer.obey().await;
@@ -311,4 +313,50 @@ fn what_would_even_nothing_out_is_said_and_stays() {
         assert_eq!(held(world), [1, 0, 0, 0]);
         assert!(String::from_utf8_lossy(&how.words).contains("no data file that is left"), "{how:?}");
     });
+}
+
+async fn live(world: &mut World, events: &[Event]) {
+    let files = filled(world, 24).await;
+    let mut clients = 0;
+    let mut some = used(world, &mut clients).await;
+    // Slow enough that something happens meanwhile.
+    begin(world, 512 << 10).await;
+    happen(world, &mut some, &mut clients, events, async |world| {
+        // It may be over.
+        let _ = ask(world, ctl_balance_what::BALANCE_STOP, 0, 0).await;
+        world.sleep(Duration::from_millis(300)).await;
+        let _ = ask(world, ctl_balance_what::BALANCE_BEGIN, TOLERANCE, 1 << 20).await;
+    })
+    .await;
+    while last(world).await.state == ctl_balance_state::BALANCE_RUNNING {
+        world.sleep(Duration::from_secs(1)).await;
+    }
+    for round in 0.. {
+        if world.check().await == 0 && world.garbage().await == 0 {
+            break;
+        }
+        assert!(round < 600, "something is left half moved");
+        world.sleep(Duration::from_secs(1)).await;
+    }
+    begin(world, 0).await;
+    let how = ended(world).await;
+    assert_ne!(how.state, ctl_balance_state::BALANCE_NO_PROGRESS, "{how:?}");
+    all_right(world, &files).await;
+    for used in &some {
+        right(world, &used.name, &used.model, 9).await;
+    }
+}
+
+#[test]
+fn whatever_happens_a_balance_loses_nothing_and_comes_to_an_end() {
+    let cases = std::env::var("SLUICE_WORLD_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(3);
+    let config = Config { cases, max_shrink_iters: 50, failure_persistence: None, ..Config::default() };
+    let input = (any::<u64>(), 0usize..3, 1u8..3, prop::collection::vec(event(), 1..25));
+    TestRunner::new(config)
+        .run(&input, |(seed, shape, mirrors, events)| {
+            let shape = [Shape::Small, Shape::Default, Shape::Wide][shape];
+            simulate_with(seed, policy(shape, mirrors), async |world| live(world, &events).await);
+            Ok(())
+        })
+        .unwrap();
 }

@@ -361,7 +361,7 @@ fn what_is_lost_with_a_data_server_is_said_and_agreed_to_first() {
 
 /// What happens next.
 #[derive(Clone, Debug)]
-enum Event {
+pub(crate) enum Event {
     Write { file: usize, at: u64, length: usize, seed: u64 },
     Truncate { file: usize, size: u64 },
     Remove { file: usize },
@@ -375,7 +375,7 @@ const FILES: usize = 3;
 /// Where the last write begins.
 const LONGEST: u64 = UNIT + (2 << 20);
 
-fn event() -> impl Strategy<Value = Event> {
+pub(crate) fn event() -> impl Strategy<Value = Event> {
     let write = (0..FILES, 0..LONGEST, 1usize..200_000, any::<u64>());
     prop_oneof![
         8 => write.prop_map(|(file, at, length, seed)| Event::Write { file, at, length, seed }),
@@ -389,11 +389,11 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 /// One of the files, and a client of its own that uses it.
-struct Used {
-    name: String,
+pub(crate) struct Used {
+    pub(crate) name: String,
     host: String,
     writer: Writer,
-    model: Vec<u8>,
+    pub(crate) model: Vec<u8>,
 }
 
 impl Used {
@@ -405,18 +405,27 @@ impl Used {
     }
 }
 
-async fn live(world: &mut World, gone: usize, events: &[Event]) {
-    let mut clients = 0;
+/// Some files, with something in them.
+pub(crate) async fn used(world: &World, clients: &mut usize) -> Vec<Used> {
     let mut files = Vec::new();
     for file in 0..FILES {
-        let mut used = Used::new(world, file, &mut clients).await;
+        let mut used = Used::new(world, file, clients).await;
         let data = pattern(u64::try_from(file).unwrap(), 700_000);
         used.writer.write(world, 0, &data).await;
         put(&mut used.model, 0, &data);
         files.push(used);
     }
-    // Slow enough that something happens meanwhile.
-    drain(world, gone, 512 << 10).await.unwrap();
+    files
+}
+
+/// What happens to them, and who was about to move something is `cancelled` now and then; in the end nobody uses them.
+pub(crate) async fn happen(
+    world: &mut World,
+    files: &mut [Used],
+    clients: &mut usize,
+    events: &[Event],
+    cancelled: impl AsyncFn(&World),
+) {
     for event in events {
         match event {
             Event::Write { file, at, length, seed } => {
@@ -435,14 +444,14 @@ async fn live(world: &mut World, gone: usize, events: &[Event]) {
                 used.writer.give_back().await;
                 used.writer.client.close(&used.writer.file).await;
                 used.writer.client.remove(&used.name).await;
-                *used = Used::new(world, *file, &mut clients).await;
+                *used = Used::new(world, *file, clients).await;
             }
             Event::RestartMds => {
                 world.restart_metadata_server().await;
                 for (file, used) in files.iter_mut().enumerate() {
                     world.net.crash(&used.host);
                     let model = std::mem::take(&mut used.model);
-                    *used = Used { model, ..Used::new(world, file, &mut clients).await };
+                    *used = Used { model, ..Used::new(world, file, clients).await };
                 }
             }
             Event::CrashDs { n, millis } => {
@@ -450,25 +459,34 @@ async fn live(world: &mut World, gone: usize, events: &[Event]) {
                 world.sleep(Duration::from_millis(*millis)).await;
                 world.start_data_server(*n).await;
             }
-            Event::Cancel => {
-                cancel(world, gone).await;
-                world.sleep(Duration::from_millis(300)).await;
-                drain(world, gone, 1 << 20).await.unwrap();
-            }
+            Event::Cancel => cancelled(world).await,
             Event::Sleep { millis } => world.sleep(Duration::from_millis(*millis)).await,
         }
-        for used in &mut files {
+        for used in files.iter_mut() {
             used.writer.obey().await;
         }
     }
     for n in 0..4 {
         world.until_serving(n).await;
     }
-    for used in &mut files {
+    for used in files {
         used.writer.obey().await;
         used.writer.give_back().await;
         used.writer.client.close(&used.writer.file).await;
     }
+}
+
+async fn live(world: &mut World, gone: usize, events: &[Event]) {
+    let mut clients = 0;
+    let mut files = used(world, &mut clients).await;
+    // Slow enough that something happens meanwhile.
+    drain(world, gone, 512 << 10).await.unwrap();
+    happen(world, &mut files, &mut clients, events, async |world| {
+        cancel(world, gone).await;
+        world.sleep(Duration::from_millis(300)).await;
+        drain(world, gone, 1 << 20).await.unwrap();
+    })
+    .await;
     drained(world, gone).await;
     for used in &files {
         right(world, &used.name, &used.model, gone).await;

@@ -226,8 +226,7 @@ fn balance(page: &mut Page<'_>, all: Option<&BalanceStatistics>) -> fmt::Result 
     let shown = |value: fn(&BalanceStatistics) -> Option<u64>| all.and_then(value).map(|n| (Vec::new(), n));
     let help = "Bytes that the balance under way has still to move, holes counted";
     page.gauge("sluice_mds_balance_left", In::Bytes, help, shown(|all| all.left))?;
-    let help =
-        "Data files that the balance that was asked for last has moved; of one that goes on, since the start";
+    let help = "Data files that the balance that was asked for last has moved";
     page.gauge("sluice_mds_balance_moved_files", In::Things, help, shown(|all| Some(all.moved_files)))?;
     let help = "Bytes in them";
     page.gauge("sluice_mds_balance_moved", In::Bytes, help, shown(|all| Some(all.moved_bytes)))?;

@@ -267,7 +267,7 @@ pub(crate) fn old_handles_live(mds: &Mds, layout: &Layout) -> bool {
 pub(crate) fn old_handles_live_at(mds: &Mds, store: &StoreHandle) -> bool {
     let ours = mds.data_servers.first_epoch();
     let over = mds.data_servers.epochs().oldest >= ours;
-    store.view().retired < ours && !(over && fence::isolated(mds, store))
+    store.update(|view| view.retired) < ours && !(over && fence::isolated(mds, store))
 }
 
 /// Whether a data server may take handles that an earlier incarnation of this server gave out. Nobody has any once grace is

@@ -23,7 +23,7 @@ pub struct Balance {
     pub why: String,
     /// Seconds since 1970; 0: it goes on.
     pub ended: i64,
-    /// Data files moved, as of its end.
+    /// Data files moved, as of its end or a while ago.
     pub data_files: u64,
     /// The bytes in them.
     pub bytes: u64,

@@ -91,7 +91,8 @@ pub(crate) async fn begin(mds: &Arc<Mds>, tolerance: u16, rate: u64) -> Result<(
 pub(crate) async fn stop(mds: &Arc<Mds>) -> Result<(), Refusal> {
     let _alone = mds.balances.asked.lock().await;
     let progress = mds.balances.last();
-    let moved = progress.as_ref().map(|progress| progress.numbers(mds.now()).pace.moved).unwrap_or_default();
+    let numbers = progress.as_ref().map(|progress| progress.numbers(mds.now()));
+    let (moved, so_far) = numbers.map(|numbers| (numbers.moved(), numbers.pace.moved)).unwrap_or_default();
     let ended = mds.env.clock.wall().seconds;
     let (stopped, _) = mds
         .write_again(|mut txn| {
@@ -115,7 +116,7 @@ pub(crate) async fn stop(mds: &Arc<Mds>) -> Result<(), Refusal> {
     tell_end(&row);
     if let Some(progress) = progress {
         progress.stop();
-        progress.set_row(row);
+        progress.is_stored(row, so_far);
     }
     Ok(())
 }

@@ -24,8 +24,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use sluice_namespace::StoreId;
 use sluice_namespace::stable_storage::{Balance, BalanceState, balance, put_balance};
+use sluice_namespace::{FsError, StoreId};
 use tokio::sync::Notify;
 
 use crate::dsctl::{StoreHandle, capacity, epochs};
@@ -120,7 +120,11 @@ async fn even_out(mds: &Arc<Mds>, progress: &Arc<Progress>) {
             }
             continue;
         }
-        match pass::run(mds, progress, levels, &mut walk).await {
+        let passed = pass::run(mds, progress, levels, &mut walk).await;
+        if let Err(error) = store_moved(mds, progress).await {
+            tracing::debug!(%error, "what was moved so far is not counted after a restart");
+        }
+        match passed {
             Err(error) => {
                 tracing::warn!(%error, "cannot look for what may be moved between data servers; trying again");
                 mds.env.clock.sleep(LOOK).await;
@@ -162,9 +166,11 @@ fn comes_first(mds: &Mds) -> Option<String> {
     let (drains, active): (Vec<_>, Vec<_>) =
         mds.data_servers.all().into_iter().partition(|store| !store.is_active());
     let away = |store: &&Arc<StoreHandle>| {
-        let view = store.view();
-        let here = store.connection().is_some() && !view.lost && view.health.is_some();
-        !here && mds.now().since(view.last_heard.max(mds.started)) < AWAY
+        let connected = store.connection().is_some();
+        store.update(|view| {
+            let here = connected && !view.lost && view.health.is_some();
+            !here && mds.now().since(view.last_heard.max(mds.started)) < AWAY
+        })
     };
     if let Some(store) = active.iter().find(away) {
         return Some(format!("data server {} is away", store.id.0));
@@ -221,7 +227,9 @@ fn devices(mds: &Mds, gives: impl Fn(StoreId) -> bool) -> Vec<Device> {
         let ids = stores.iter().map(|store| store.id).collect();
         (total > 0).then(|| Device::new(ids, capacity.used_bytes, total, role))
     };
-    by_device.into_values().filter_map(device).collect()
+    let mut all: Vec<Device> = by_device.into_values().filter_map(device).collect();
+    all.sort_by(|one, other| one.stores.cmp(&other.stores));
+    all
 }
 
 /// How it ends, if all that there is to do is done.
@@ -252,7 +260,8 @@ async fn end(mds: &Arc<Mds>, progress: &Progress, state: BalanceState, why: Stri
     if progress.is_stopped() {
         return true;
     }
-    let (before, moved) = (progress.row(), progress.numbers(mds.now()).pace.moved);
+    let numbers = progress.numbers(mds.now());
+    let (before, moved, so_far) = (progress.row(), numbers.moved(), numbers.pace.moved);
     let ended = mds.env.clock.wall().seconds;
     let (data_files, bytes) = (moved.data_files, moved.bytes);
     let over = Balance { state, why, ended, data_files, bytes, ..before.clone() };
@@ -272,7 +281,7 @@ async fn end(mds: &Arc<Mds>, progress: &Progress, state: BalanceState, why: Stri
         Ok((Some(row), _)) => {
             progress.stop();
             tell_end(&row);
-            progress.set_row(row);
+            progress.is_stored(row, so_far);
             true
         }
         // By an attempt to ask for something else.
@@ -287,6 +296,33 @@ async fn end(mds: &Arc<Mds>, progress: &Progress, state: BalanceState, why: Stri
             false
         }
     }
+}
+
+/// What was moved so far is counted after a restart, too.
+///
+/// # Errors
+/// What the metadata store says.
+async fn store_moved(mds: &Arc<Mds>, progress: &Progress) -> Result<(), FsError> {
+    let _alone = mds.balances.asked.lock().await;
+    let numbers = progress.numbers(mds.now());
+    let (moved, so_far) = (numbers.moved(), numbers.pace.moved);
+    let (stored, _) = mds
+        .write_again(|mut txn| {
+            Box::pin(async move {
+                let Some(row) = balance(&txn).await?.filter(|row| row.state == BalanceState::Running) else {
+                    return Ok(None);
+                };
+                let row = Balance { data_files: moved.data_files, bytes: moved.bytes, ..row };
+                put_balance(&mut txn, &row);
+                Ok(Some(row))
+            })
+        })
+        .await?;
+    // Stopped meanwhile otherwise.
+    if let Some(row) = stored.filter(|_| !progress.is_stopped()) {
+        progress.is_stored(row, so_far);
+    }
+    Ok(())
 }
 
 fn tell_end(row: &Balance) {

@@ -60,7 +60,7 @@ pub(super) async fn go(mds: &Arc<Mds>, key: InodeKey, moves: Vec<Move>, progress
     }
     let (moved, stayed) = match settle(mds, &key, &moves).await {
         Ok(settled) => settled,
-        Err(FsError::Stale) => (Vec::new(), moves),
+        Err(FsError::Stale | FsError::Invalid) => (Vec::new(), moves),
         Err(error) => {
             why = Some(format!("the metadata store says: {error}"));
             (Vec::new(), moves)
@@ -129,7 +129,11 @@ async fn settle(mds: &Arc<Mds>, key: &InodeKey, moves: &[Move]) -> Result<(Vec<M
     let settled = mds.write_again(|mut txn| {
         Box::pin(async move {
             for one in moves {
-                namespace.withdraw_replacement(&mut txn, key, one.slot, one.to).await?;
+                // It may have been sent elsewhere for want of room.
+                let row = namespace.heal(&txn, key.fileid).await?;
+                if let Some(new) = row.and_then(|row| row.replacement(one.slot)) {
+                    namespace.withdraw_replacement(&mut txn, key, one.slot, new.store).await?;
+                }
             }
             let inode = namespace.getattr(&txn, key).await?;
             let there = |one: &Move| {

@@ -8,9 +8,9 @@ use sluice_namespace::{DataFile, DataFileId, FsError, Inode, InodeKey, StoreId};
 use tokio::task::JoinSet;
 
 use super::choose::{Levels, Role};
-use super::comes_first;
 use super::mover::{self, Done, Move};
 use super::progress::Progress;
+use super::{comes_first, store_moved};
 use crate::files::file_id;
 use crate::layout::candidates;
 use crate::layout::census::{self, Amount};
@@ -126,7 +126,9 @@ impl Crew {
             let mds = Arc::clone(&self.mds);
             let Some((last, files)) = census::page(&mds, walk.after).await? else { return Ok(true) };
             self.progress.seen(Some(files.len()));
-            self.progress.tell(mds.now());
+            if self.progress.tell(mds.now()) {
+                store_moved(&mds, &self.progress).await?;
+            }
             for inode in files {
                 if inode.layout().is_some_and(|layout| layout.is_degraded()) {
                     mover::free(&mds, &inode, &givers).await?;
@@ -237,7 +239,6 @@ impl Crew {
             tracing::debug!(file = key.fileid.0, %why, "a file cannot be moved now");
             self.progress.held(key, why);
         }
-        self.progress.tell(self.mds.now());
     }
 }
 

@@ -32,6 +32,8 @@ pub(crate) struct Numbers {
     pub(crate) row: Balance,
     /// Since this server's start.
     pub(crate) pace: Pace,
+    /// Of what it has moved, what the row counts.
+    stored: Amount,
     /// Bytes still to move, as things were a moment ago; not known until the data servers were looked at.
     pub(crate) left: Option<u64>,
     /// Thousandths between the fullest and the emptiest.
@@ -53,11 +55,8 @@ impl Numbers {
 
     /// What was moved so far.
     pub(crate) fn moved(&self) -> Amount {
-        if self.is_running() {
-            self.pace.moved
-        } else {
-            Amount { data_files: self.row.data_files, bytes: self.row.bytes }
-        }
+        let stored = Amount { data_files: self.row.data_files, bytes: self.row.bytes };
+        stored.plus(self.pace.moved.minus(self.stored))
     }
 }
 
@@ -67,6 +66,7 @@ impl Progress {
         let numbers = Numbers {
             row,
             pace: Pace::default(),
+            stored: Amount::default(),
             left: None,
             spread: 0,
             seen: 0,
@@ -83,6 +83,12 @@ impl Progress {
 
     pub(super) fn set_row(&self, row: Balance) {
         self.numbers.lock().row = row;
+    }
+
+    /// The row counts what was moved before, and `moved` since this server's start.
+    pub(super) fn is_stored(&self, row: Balance, moved: Amount) {
+        let mut numbers = self.numbers.lock();
+        (numbers.row, numbers.stored) = (row, moved);
     }
 
     /// The numbers as of `now`.
@@ -150,19 +156,21 @@ impl Progress {
         numbers.pace.copied(now, limit, bytes)
     }
 
-    /// The log tells of it now and then.
-    pub(super) fn tell(&self, now: Time) {
+    /// The log tells of it now and then: whether it has.
+    pub(super) fn tell(&self, now: Time) -> bool {
         let mut numbers = self.numbers.lock();
         if now.since(*numbers.told.get_or_insert(now)) < LINE {
-            return;
+            return false;
         }
         numbers.told = Some(now);
+        let moved = numbers.moved();
         tracing::info!(
-            moved_data_files = numbers.pace.moved.data_files,
-            moved_mib = numbers.pace.moved.bytes >> 20,
+            moved_data_files = moved.data_files,
+            moved_mib = moved.bytes >> 20,
             left_mib = numbers.left.unwrap_or(0) >> 20,
             held_up = numbers.held.len(),
             "data servers are being balanced"
         );
+        true
     }
 }
