@@ -13,7 +13,7 @@ use sluice_xdr::nfs4::{
 
 use crate::client::{Client, Opened, RO, RW, later, putfh};
 use crate::drain::{drain, drained, remove, server};
-use crate::mirrors::{Writer, healed, home};
+use crate::mirrors::{Writer, healed, home, put};
 use crate::stage::{World, simulate_tuned, simulate_with};
 use crate::{NEW, pattern};
 
@@ -71,6 +71,26 @@ fn a_lost_mirror_is_healed_from_the_other_and_not_the_other_from_it() {
 }
 
 /// Nobody knows yet that the copy which is here is lost.
+#[test]
+fn who_writes_where_one_of_two_mirrors_is_lost_waits_and_hears_of_no_error() {
+    for mirror in 0..2 {
+        simulate_with(90, TWICE, async |world| {
+            let (mut writer, mut data) = at_rest(world).await;
+            let lost = homes(world, &mut writer).await[mirror];
+            lose(world, lost, SIZE).await;
+            for round in 0.. {
+                match writer.client.proxied_write(&writer.file, 100, b"new").await {
+                    nfsstat4::NFS4_OK => break,
+                    status => assert!(later(status) && round < 100, "{status}"),
+                }
+                world.sleep(Duration::from_millis(100)).await;
+            }
+            put(&mut data, 100, b"new");
+            healed(world, "f", &data).await;
+        });
+    }
+}
+
 #[test]
 fn the_copy_that_is_away_is_not_left_behind_for_one_that_is_lost() {
     for mirror in 0..2 {

@@ -13,8 +13,9 @@ use super::read::{bounded, count_proxied, permit_io};
 use crate::attr::get::MAX_IO;
 use crate::compound::{Context, OpError, OpResult};
 use crate::files::FileEntry;
+use crate::layout::heal::{self, leave};
+use crate::layout::inline;
 use crate::layout::ready::{Use, ready};
-use crate::layout::{heal, inline};
 use crate::quota::room;
 use crate::server::Mds;
 use crate::{dsctl, metrics};
@@ -79,7 +80,7 @@ async fn carry_out(
         Err(status) => {
             gate.disturb();
             heal::suspect(&mds, &inode).await?;
-            return Err(status.into());
+            return Err(leave::instead_of(&mds, &inode, offset..end, status).await.into());
         }
     }
     let commit = CommitSize { end: Some(end), ..CommitSize::default() };

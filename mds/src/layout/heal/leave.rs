@@ -1,11 +1,13 @@
 //! Going on without a mirror whose data server is away: durable, and in force before anybody writes without it.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_namespace::stable_storage::{Fence, PendingFence, put_fence};
 use sluice_namespace::{DataFile, FsError, Inode, InodeKey, Layout};
 use sluice_state::file::{Error, File, Intent, LayoutFilter};
+use sluice_xdr::nfs4::nfsstat4;
 
 use crate::dsctl::{self, epochs};
 use crate::files::FileEntry;
@@ -123,6 +125,34 @@ pub(crate) fn away(mds: &Mds, layout: &Layout) -> Vec<DataFile> {
         .flat_map(|column| column.iter().filter(|file| !file.stale && given_up(file)))
         .copied()
         .collect()
+}
+
+/// What whoever wrote `bytes` through this server is told when a data file would not take it: DELAY where another one has what that
+/// has lost, or is not here to have, and the file goes on without it.
+pub(crate) async fn instead_of(
+    mds: &Arc<Mds>,
+    inode: &Inode,
+    bytes: Range<u64>,
+    status: nfsstat4,
+) -> nfsstat4 {
+    let Some(layout) = inode.layout().filter(|_| status == nfsstat4::NFS4ERR_IO) else { return status };
+    for file in mirrored(layout, &bytes) {
+        // What is lost is remembered; who does not say may be here again when the client is.
+        let _ = dsctl::is_lost(mds, layout.id, &file).await;
+    }
+    if away(mds, layout).is_empty() {
+        return status;
+    }
+    begin(mds, inode.key);
+    nfsstat4::NFS4ERR_DELAY
+}
+
+/// What once was there of these bytes, and should be, of which there is more than one.
+fn mirrored(layout: &Layout, bytes: &Range<u64>) -> Vec<DataFile> {
+    let written = layout.components.iter().filter(|c| c.start < bytes.end && bytes.start < c.end);
+    let several = written.filter(|component| component.mirrors > 1);
+    let files = several.flat_map(|component| &component.slots);
+    files.filter(|file| !file.stale && file.materialised).copied().collect()
 }
 
 /// Those of [`away`] that can be done without: nobody may know yet that the copy which is here is lost, and who has a handle of
