@@ -444,6 +444,7 @@ impl World {
             // Somebody looks after the device, and starts it again.
             self.nodes[n].device.set_capacity(1 << 40);
             self.nodes[n].device.fail_syncs(0);
+            self.nodes[n].device.set_read_only(false);
             self.launch(n).await.unwrap();
         }
     }

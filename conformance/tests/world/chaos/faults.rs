@@ -11,6 +11,9 @@ use super::upkeep;
 use crate::stage::World;
 
 const EVENTS: u64 = 8;
+/// What begins while it lasts makes it longer: a data server that cannot be heard for half a minute has failed, as far as
+/// anybody can tell.
+const DEAF: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Debug)]
 enum Fault {
@@ -20,6 +23,8 @@ enum Fault {
     Full(usize),
     /// Until somebody looks after it.
     Failing(usize),
+    /// What is there can be read, and nobody writes there.
+    ReadOnly(usize),
     Store,
     /// By its number: emptied, or on the way to it.
     Drained(u16),
@@ -29,6 +34,15 @@ impl Fault {
     /// Whoever has two copies of everything has both.
     fn spares_copies(&self) -> bool {
         matches!(self, Self::Drained(_))
+    }
+
+    /// The metadata server cannot hear a data server.
+    fn silences(&self, active: &str) -> bool {
+        match self {
+            Self::Partition(a, b) => a == active || b == active,
+            Self::Mute(_) | Self::Down(_) => true,
+            _ => false,
+        }
     }
 }
 
@@ -64,7 +78,7 @@ pub(crate) async fn trouble(world: &mut World, hosts: &[Arc<Host>]) {
         end(world, &mut on, false).await;
         let until = world.env.clock.now() + length(world);
         let n = below(world, 4) as usize;
-        let fault = match below(world, 20) {
+        let fault = match below(world, 21) {
             0..=2 => {
                 let (a, b) = two(world, hosts);
                 world.net.partition(&a, &b);
@@ -134,8 +148,13 @@ pub(crate) async fn trouble(world: &mut World, hosts: &[Arc<Host>]) {
                 upkeep::replace_key(world).await;
                 continue;
             }
+            18 => {
+                hosts[0].shared.device_failed.store(true, Ordering::Relaxed);
+                world.device(n).set_read_only(true);
+                Fault::ReadOnly(n)
+            }
             // Of what is lost already the metadata server may not know yet.
-            18 if on.is_empty() && lost.is_empty() && upkeep::all_twice(world, &numbers).await => {
+            19 if on.is_empty() && lost.is_empty() && upkeep::all_twice(world, &numbers).await => {
                 hosts[0].shared.say("FAULT", || format!("ds{} is gone, and there is a new one", n + 1));
                 hosts[0].shared.device_failed.store(true, Ordering::Relaxed);
                 upkeep::replace(world, &mut numbers, n).await;
@@ -156,6 +175,9 @@ pub(crate) async fn trouble(world: &mut World, hosts: &[Arc<Host>]) {
                 continue;
             }
         };
+        if fault.silences(world.active) && until.since(world.env.clock.now()) > DEAF {
+            hosts[0].shared.device_failed.store(true, Ordering::Relaxed);
+        }
         hosts[0].shared.say("FAULT", || format!("{fault:?} until {} ms", until.0 / 1_000_000));
         on.push((until, fault));
     }
@@ -227,6 +249,7 @@ async fn end(world: &mut World, on: &mut Vec<(sluice_env::Monotonic, Fault)>, al
                 }
             }
             Fault::Full(n) => world.device(n).set_capacity(1 << 40),
+            Fault::ReadOnly(n) => world.device(n).set_read_only(false),
             Fault::Store => world.set_faults(Faults::NONE),
             Fault::Drained(number) => {
                 while !upkeep::drain(world, number, true).await {

@@ -89,9 +89,10 @@ impl Shared {
         }
     }
 
-    /// EIO, in a world in which a device is to blame for it: whatever else fails, applications wait.
+    /// EIO or EROFS, in a world in which a device is to blame for it: whatever else fails, applications wait.
     pub(crate) fn blames_a_device(&self, status: nfsstat4) -> bool {
-        status == nfsstat4::NFS4ERR_IO && self.device_failed.load(Ordering::Relaxed)
+        let blames = [nfsstat4::NFS4ERR_IO, nfsstat4::NFS4ERR_ROFS].contains(&status);
+        blames && self.device_failed.load(Ordering::Relaxed)
     }
 
     /// ENOSPC, where a device was full.
