@@ -240,6 +240,14 @@ pub const CASES: &[Case] = &[
         ..BASE
     },
     Case {
+        name: "balance",
+        shows: "data servers with devices of their own filled evenly under readers and writers: nobody sees an error, nothing is lost",
+        reference: false,
+        ci: false,
+        seconds: 400,
+        ..BASE
+    },
+    Case {
         name: "keys",
         shows: "the key of data files' handles replaced under readers and writers, and again while the metadata server dies: nobody sees an error",
         reference: false,

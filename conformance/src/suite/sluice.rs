@@ -7,10 +7,11 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill};
 
 use super::cases::Case;
-use crate::guest::command::output;
+use crate::guest::command::{self, output};
 use crate::guest::lab::{SERVERS, server_address};
 use crate::guest::process::{Group, pid};
 
@@ -34,6 +35,18 @@ pub(super) struct Sluice {
     data_servers: u8,
     lease: u32,
     inline: &'static str,
+    /// Where they are mounted, in the lab's own mount namespace.
+    devices: Vec<PathBuf>,
+}
+
+impl Drop for Sluice {
+    /// Else what they are mounted on cannot be removed.
+    fn drop(&mut self) {
+        self.process = None;
+        for place in &self.devices {
+            let _ = umount2(place, MntFlags::MNT_DETACH);
+        }
+    }
 }
 
 impl Sluice {
@@ -48,6 +61,7 @@ impl Sluice {
             data_servers: case.data_servers.min(SERVERS - 1),
             lease: case.lease,
             inline: case.inline_limit(),
+            devices: Vec::new(),
         }
     }
 
@@ -109,6 +123,26 @@ impl Sluice {
         self.installation += 1;
         self.data_servers = data_servers.clamp(1, SERVERS - 1);
         self.start(extra)
+    }
+
+    /// Each data server gets a device of its own, of so many MiB of memory, with what it holds. It is gone with the case.
+    pub(super) fn give_devices(&mut self, mib: u32) -> Result<()> {
+        self.stop()?;
+        for number in 1..=self.data_servers {
+            let place = self.data_dir().join(format!("ds{number}"));
+            let aside = place.with_extension("before");
+            fs::rename(&place, &aside)?;
+            fs::create_dir(&place)?;
+            let mut mount = Command::new("mount");
+            mount.args(["-t", "tmpfs", "-o", &format!("size={mib}m,mode=700"), "sluice"]).arg(&place);
+            command::run(mount)?;
+            self.devices.push(place.clone());
+            let mut copy = Command::new("cp");
+            copy.arg("-a").arg(aside.join(".")).arg(&place);
+            command::run(copy)?;
+            fs::remove_dir_all(aside)?;
+        }
+        self.start(&[])
     }
 
     /// Its processes by name: mds, ds1, ds2 ...

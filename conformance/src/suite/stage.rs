@@ -172,6 +172,7 @@ impl Stage {
             ["cut", server] => self.lab.connect(server.parse()?, false)?,
             ["mend", server] => self.lab.connect(server.parse()?, true)?,
             ["kill", name] => act.sluice()?.signal(name, Signal::SIGKILL)?,
+            ["devices", mib] => act.sluice()?.give_devices(mib.parse()?)?,
             ["renew", name] => act.sluice()?.renew(name)?,
             ["lose", name] => {
                 let sluice = act.sluice()?;

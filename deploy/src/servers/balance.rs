@@ -104,8 +104,7 @@ pub(super) async fn run(how: &Options) -> Result<()> {
 async fn ask(admin: &Admin, what: ctl_balance_what, how: &Options) -> Result<ADMIN_BALANCE_resok> {
     let limit = how.limit.saturating_mul(1 << 20);
     let args = ADMIN_BALANCE_args { what, tolerance: how.to.0.into(), limit };
-    let told = admin.call(ADMIN_BALANCE, &args).await;
-    match told.context("a metadata server of an earlier release knows no balance")? {
+    match admin.call(ADMIN_BALANCE, &args).await? {
         ADMIN_BALANCE_res::CTL_OK(told) => Ok(told),
         ADMIN_BALANCE_res::Default(_, reason) => bail!("{}", text(&reason)),
     }
