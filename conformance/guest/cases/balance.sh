@@ -3,15 +3,15 @@
 set -eu
 . /share/lib.sh
 
-SECONDS_EACH=${SECONDS_EACH:-30}
+SECONDS_EACH=${SECONDS_EACH:-20}
 # Data servers on one device are as full as each other.
-host devices 512
+host devices 1024
 mount_sluice
 D=$M/balance; mkdir $D $D/mirrors $D/wide
 policy /balance small; policy /balance/mirrors small,mirrors=2; policy /balance/wide wide-any
 # Two of them hold nothing, as if they had been added just now.
 for id in 3 4; do host sluice ds drain $id >/dev/null; done
-for n in $(seq 24); do io write $D/f$n 8m $n --sync; done
+for n in $(seq 40); do io write $D/f$n 8m $n --sync; done
 for n in $(seq 4); do io write $D/mirrors/m$n 8m $((n + 100)) --sync; done
 io write $D/wide/long 96m 77 --sync
 for n in $(seq 100); do echo "small $n" >$D/small$n; done
@@ -41,6 +41,9 @@ until [ "$(look 'j["state"]')" != running ]; do
   sleep 1
 done
 metric balance_seconds "$(elapsed $start)" s
+step "they are $(shares) percent full"
+# Writers have gone on meanwhile.
+[ "$(spread)" -lt $((before / 2)) ] || fail "they are as unlike as before"
 host sluice ds balance --look
 same "$(look 'j["state"]')" balanced "how it ended"
 [ "$(look 'j["moved"]["bytes"] >> 20')" -ge 64 ] || fail "too little was moved: $(look 'j["moved"]')"
@@ -48,10 +51,6 @@ for n in $writers; do wait $n || fail "a reader or writer saw an error"; done
 sort -n /tmp/stall* | tail -1 >/tmp/worst
 metric balance_stall_seconds "$(cat /tmp/worst)" s
 awk -v took="$(cat /tmp/worst)" 'BEGIN { exit !(took <= 30) }' || fail "somebody stood still for $(cat /tmp/worst) s"
-sync
-step "they are $(shares) percent full"
-# Writers have gone on.
-[ "$(spread)" -lt $((before / 2)) ] || fail "they are as unlike as before"
 
 # right DIR: all data is, and comes straight from data servers.
 right() {
@@ -59,7 +58,7 @@ right() {
   proxied=$(proxied)
   for n in 1 2 3; do io check-journal $1/balance/log$n /tmp/log$n; done
   io check-journal $1/balance/mirrors/log4 /tmp/log4
-  for n in $(seq 24); do io verify $1/balance/f$n 8m $n --exact; done
+  for n in $(seq 40); do io verify $1/balance/f$n 8m $n --exact; done
   for n in $(seq 8); do io verify $1/balance/g$n 1m $n --exact; done
   for n in $(seq 4); do io verify $1/balance/mirrors/m$n 8m $((n + 100)) --exact; done
   io verify $1/balance/wide/long 96m 77 --exact
