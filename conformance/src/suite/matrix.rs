@@ -52,6 +52,7 @@ const BLOCKS: &[Block] = &[
             "upgrade",
             "mirror_loss",
             "drain",
+            "balance",
             "keys",
             "differential_part",
             "differential",
