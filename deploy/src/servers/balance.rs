@@ -1,17 +1,16 @@
 //! `sluice ds balance`.
 
-use std::io::IsTerminal;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use sluice_xdr::control::{
     ADMIN_BALANCE, ADMIN_BALANCE_args, ADMIN_BALANCE_res, ADMIN_BALANCE_resok, ctl_balance,
     ctl_balance_device, ctl_balance_state, ctl_balance_what,
 };
 
+use super::shown::{Now, Shown};
 use super::{named, named_json};
 use crate::cli::Reach;
 use crate::clients::printable;
@@ -19,8 +18,6 @@ use crate::reach::Admin;
 use crate::status::{duration, size, table, text};
 
 const LOOK: Duration = Duration::from_secs(1);
-/// Between two lines where there is no terminal.
-const LINE: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -138,7 +135,8 @@ async fn to_the_end(admin: &Admin, how: &Options) -> Result<()> {
         if last.state != ctl_balance_state::BALANCE_RUNNING {
             break last;
         }
-        shown.show(&last);
+        let now = Now { doing: "balancing".to_owned(), done: done(&last), words: words(&last) };
+        shown.show(now, || to_json(&last));
         tokio::time::sleep(LOOK).await;
     };
     drop(shown);
@@ -284,53 +282,6 @@ fn done(last: &ctl_balance) -> Option<u64> {
     let left = u128::from(*last.left.first()?);
     let all = left + u128::from(last.moved.bytes);
     u64::try_from((u128::from(last.moved.bytes) * 1000).checked_div(all).unwrap_or(0)).ok()
-}
-
-/// A bar on a terminal, lines elsewhere, JSON for scripts.
-enum Shown {
-    Bar(ProgressBar),
-    Lines(Option<Instant>),
-    Json,
-}
-
-impl Shown {
-    fn new(json: bool) -> Self {
-        if json {
-            Self::Json
-        } else if std::io::stderr().is_terminal() {
-            let style = ProgressStyle::with_template("{prefix} {wide_bar} {percent}%\n  {wide_msg}");
-            let bar = ProgressBar::new(1000);
-            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-            bar.set_prefix("balancing");
-            Self::Bar(bar)
-        } else {
-            Self::Lines(None)
-        }
-    }
-
-    fn show(&mut self, last: &ctl_balance) {
-        match self {
-            Self::Json => say!("{}", to_json(last)),
-            Self::Bar(bar) => {
-                bar.set_position(done(last).unwrap_or(0));
-                bar.set_message(words(last));
-            }
-            Self::Lines(told) if told.is_none_or(|told| told.elapsed() >= LINE) => {
-                *told = Some(Instant::now());
-                say!("balancing: {}", words(last));
-            }
-            Self::Lines(_) => {}
-        }
-    }
-}
-
-/// Nothing of it stays on the terminal, however it ended.
-impl Drop for Shown {
-    fn drop(&mut self) {
-        if let Self::Bar(bar) = self {
-            bar.finish_and_clear();
-        }
-    }
 }
 
 #[cfg(test)]

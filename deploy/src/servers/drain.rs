@@ -1,23 +1,21 @@
 //! `sluice ds drain` and `undrain`.
 
-use std::io::IsTerminal;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use serde_json::json;
 use sluice_xdr::control::{
     ADMIN_DRAIN, ADMIN_DRAIN_args, ADMIN_DRAIN_res, ctl_drain, ctl_intent, ctl_server, ctl_status,
 };
 
+use super::shown::{Now, Shown, style};
 use super::{ask, list, named};
 use crate::clients::printable;
 use crate::reach::Admin;
 use crate::status::{duration, size, text};
 
 const LOOK: Duration = Duration::from_secs(1);
-/// Between two lines where there is no terminal.
-const LINE: Duration = Duration::from_secs(10);
 
 /// How it is asked for.
 pub(super) struct How {
@@ -40,7 +38,9 @@ pub(super) async fn run(admin: &Admin, id: u32, how: &How) -> Result<()> {
     let mut shown = Shown::new(how.json);
     loop {
         let server = one(admin, id).await?;
-        shown.show(id, &server);
+        if let Some(drain) = server.drain.first() {
+            shown.show(now(id, drain), || list::to_json(&server));
+        }
         match server.intent {
             ctl_intent::INTENT_DRAINED => break,
             ctl_intent::INTENT_ACTIVE => bail!("the drain of data server {id} was cancelled"),
@@ -90,6 +90,10 @@ pub(super) async fn cancel(admin: &Admin, id: u32, json: bool) -> Result<()> {
 async fn one(admin: &Admin, id: u32) -> Result<ctl_server> {
     let found = ask(admin).await?.servers.into_iter().find(|server| server.status.id == id);
     found.ok_or_else(|| anyhow!("there is no data server {id} any more"))
+}
+
+fn now(id: u32, drain: &ctl_drain) -> Now {
+    Now { doing: format!("draining data server {id}"), done: done(drain), words: words(drain) }
 }
 
 /// Seconds until it is done at the present rate, if that can be said.
@@ -145,60 +149,8 @@ fn words(drain: &ctl_drain) -> String {
     words
 }
 
-/// A bar on a terminal, lines elsewhere, JSON for scripts.
-enum Shown {
-    Bar(ProgressBar),
-    Lines(Option<Instant>),
-    Json,
-}
-
-impl Shown {
-    fn new(json: bool) -> Self {
-        if json {
-            Self::Json
-        } else if std::io::stderr().is_terminal() {
-            let bar = ProgressBar::new(1000);
-            // On two lines, that 80 columns have room for the time to go.
-            bar.set_style(style("{prefix} {wide_bar} {percent}%\n  {wide_msg}"));
-            Self::Bar(bar)
-        } else {
-            Self::Lines(None)
-        }
-    }
-
-    fn show(&mut self, id: u32, server: &ctl_server) {
-        let Some(drain) = server.drain.first() else { return };
-        match self {
-            Self::Json => say!("{}", list::to_json(server)),
-            Self::Bar(bar) => {
-                bar.set_prefix(format!("draining {id}"));
-                bar.set_position(done(drain).unwrap_or(0));
-                bar.set_message(words(drain));
-            }
-            Self::Lines(last) if last.is_none_or(|last| last.elapsed() >= LINE) => {
-                *last = Some(Instant::now());
-                say!("draining data server {id}: {}", words(drain));
-            }
-            Self::Lines(_) => {}
-        }
-    }
-}
-
-/// Nothing of it stays on the terminal, however it ended.
-impl Drop for Shown {
-    fn drop(&mut self) {
-        if let Self::Bar(bar) = self {
-            bar.finish_and_clear();
-        }
-    }
-}
-
 fn spinner() -> ProgressBar {
     ProgressBar::new_spinner().with_style(style("{spinner} {wide_msg}"))
-}
-
-fn style(template: &str) -> ProgressStyle {
-    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
 #[cfg(test)]

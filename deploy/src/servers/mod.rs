@@ -8,6 +8,7 @@ mod list;
 mod ready;
 mod remove;
 mod scrub;
+mod shown;
 
 use anyhow::{Result, bail};
 use serde_json::json;

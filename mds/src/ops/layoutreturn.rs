@@ -139,11 +139,7 @@ fn give_back(
 ) -> Result<Option<StateId>, OpError> {
     let client = cx.client()?;
     let returned = cx.server.step(entry, Some(client), |file, ctx| {
-        let done = match seen {
-            true => file.layout_return(ctx.now, client, &stateid, mode),
-            false => file.layout_return_unseen(ctx.now, client, &stateid, mode),
-        };
-        match done {
+        match file.layout_return(ctx.now, client, &stateid, mode, seen) {
             Ok((left, effects)) => (Ok(left), effects),
             Err(error) => (Err(error), Vec::new()),
         }

@@ -274,7 +274,8 @@ impl File {
         }
     }
 
-    /// LAYOUTRETURN of the file (offset 0, whole range). `Some` stateid: lrs_present, state is left.
+    /// LAYOUTRETURN of the file (offset 0, whole range). `Some` stateid: lrs_present, state is left. Not `seen`: nobody could be
+    /// asked what was written under it; if that might be something, the file is to be settled.
     ///
     /// # Errors
     /// OldStateid (a later LAYOUTGET is not covered; the client refreshes and asks again), BadStateid.
@@ -284,22 +285,9 @@ impl File {
         client: ClientId,
         stateid: &StateId,
         mode: ReturnMode,
+        seen: bool,
     ) -> Result<(Option<StateId>, Vec<Effect>), Error> {
-        self.take_back(now, (client, stateid), mode, true)
-    }
-
-    /// The same where nobody could be asked what was written: if it might be something, the file is to be settled.
-    ///
-    /// # Errors
-    /// As [`File::layout_return`].
-    pub fn layout_return_unseen(
-        &mut self,
-        now: Time,
-        client: ClientId,
-        stateid: &StateId,
-        mode: ReturnMode,
-    ) -> Result<(Option<StateId>, Vec<Effect>), Error> {
-        self.take_back(now, (client, stateid), mode, false)
+        self.take_back(now, (client, stateid), mode, seen)
     }
 
     /// The holder of a read-write layout says that a write under it got no answer. A data server may have it in a queue

@@ -404,10 +404,7 @@ impl World {
         // After a recall the client knows the recall's seqid.
         let asked = self.recalls.iter().find(|r| r.stateid.other == stateid.other).map(|r| r.stateid);
         let stateid = asked.unwrap_or(stateid);
-        let (left, effects) = match seen {
-            true => self.file.layout_return(self.now, client, &stateid, mode)?,
-            false => self.file.layout_return_unseen(self.now, client, &stateid, mode)?,
-        };
+        let (left, effects) = self.file.layout_return(self.now, client, &stateid, mode, seen)?;
         if mode != ReturnMode::Read || left.is_none() {
             self.writers.remove(&client);
         }
