@@ -9,6 +9,9 @@ use super::census::Amount;
 const SECOND: u64 = 1_000_000_000;
 /// What a rate is of.
 const WINDOW: u64 = 5 * SECOND;
+/// Who has moved nothing for so long stands still. Longer than two need that meet at the same files to get out of each
+/// other's way.
+const STILL: u64 = 30 * SECOND;
 
 /// Of one that moves several files at once.
 #[derive(Clone, Copy, Debug, Default)]
@@ -23,6 +26,8 @@ pub(crate) struct Pace {
     copied: u64,
     /// When more may be copied, where there is a limit.
     next: Time,
+    /// When something was copied or moved last, or it was first looked at.
+    stirred: Option<Time>,
 }
 
 impl Pace {
@@ -30,12 +35,14 @@ impl Pace {
     pub(crate) fn moved(&mut self, now: Time, amount: Amount) {
         self.moved = self.moved.plus(amount);
         self.copied = self.copied.saturating_sub(amount.bytes);
+        self.stirred = Some(now);
         self.look(now);
     }
 
     /// So much was copied; how long to wait before more is. `limit`: bytes per second, 0 for none.
     pub(crate) fn copied(&mut self, now: Time, limit: u64, bytes: u64) -> Duration {
         self.copied = self.copied.saturating_add(bytes);
+        self.stirred = Some(now);
         self.look(now);
         let Some(nanos) = (u128::from(bytes) * u128::from(SECOND)).checked_div(limit.into()) else {
             return Duration::ZERO;
@@ -46,8 +53,14 @@ impl Pace {
         Duration::from_nanos(self.next.since(now))
     }
 
+    /// As of the last look.
+    pub(crate) fn stands_still(&self, now: Time) -> bool {
+        self.stirred.is_some_and(|stirred| now.since(stirred) >= STILL)
+    }
+
     /// The rate as of `now`.
     pub(crate) fn look(&mut self, now: Time) {
+        self.stirred.get_or_insert(now);
         let so_far = Amount { bytes: self.moved.bytes.saturating_add(self.copied), ..self.moved };
         let (since, before) = *self.since.get_or_insert((now, so_far));
         let nanos = now.since(since);
@@ -74,5 +87,18 @@ mod tests {
         assert_eq!(pace.copied(at(50), 100, 50), Duration::from_millis(1500), "behind the first");
         assert_eq!(pace.copied(at(60), 100, 50), Duration::from_millis(500), "nothing is saved up");
         assert_eq!(Pace::default().copied(at(50), 0, u64::MAX), Duration::ZERO);
+    }
+
+    #[test]
+    fn who_has_only_begun_does_not_stand_still() {
+        let (mut pace, at) = (Pace::default(), Time::from_secs);
+        assert!(!pace.stands_still(at(50)));
+        pace.look(at(50));
+        pace.look(at(79));
+        assert!(!pace.stands_still(at(79)));
+        assert!(pace.stands_still(at(80)));
+        pace.copied(at(81), 0, 1);
+        assert!(!pace.stands_still(at(110)));
+        assert!(pace.stands_still(at(111)));
     }
 }

@@ -183,8 +183,7 @@ fn comes_first(mds: &Mds) -> Option<String> {
     let busy = |store: &Arc<StoreHandle>| {
         let Some(progress) = mds.drains.of(store.id) else { return false };
         let numbers = progress.numbers(mds.now());
-        let still = numbers.pace.rate == crate::layout::census::Amount::default();
-        !numbers.row.done && (numbers.held.is_empty() || !still)
+        !numbers.row.done && (numbers.held.is_empty() || !numbers.pace.stands_still(mds.now()))
     };
     drains.into_iter().find(busy).map(|store| format!("data server {} is being drained first", store.id.0))
 }
