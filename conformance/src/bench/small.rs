@@ -100,18 +100,20 @@ impl AsyncOperation<Worker> for Write {
             note(&self.steps, "4 LAYOUTCOMMIT GETATTR", &mut at);
         }
         let seen = seen.unwrap_or_default();
-        ensure!(seen.size == Some(size), "{:?} bytes shown of {size} written", seen.size);
         ensure!(
             !self.times || seen.time_modify.is_some_and(|time| time.seconds == 1_000_000_000),
             "times set after the data have moved"
         );
-        if segment.is_some() {
-            client.return_and_close(&open).await?;
+        let shown = if segment.is_some() {
+            let closed = client.return_and_close(&open).await?;
             note(&self.steps, "5 LAYOUTRETURN GETATTR CLOSE", &mut at);
+            closed.size
         } else {
             client.look_and_close(&open).await?;
             note(&self.steps, "5 GETATTR CLOSE", &mut at);
-        }
+            seen.size
+        };
+        ensure!(shown == Some(size), "{shown:?} bytes shown of {size} written");
         worker.written.push((worker.directory.clone(), number));
         Ok(true)
     }

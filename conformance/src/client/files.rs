@@ -24,6 +24,9 @@ pub(super) const USUAL: bitmap4 = bitmap4::of(&[
     FATTR4_TIME_MODIFY,
     FATTR4_MOUNTED_ON_FILEID,
 ]);
+/// What it asks for behind an operation that may have changed a file.
+pub(super) const FOR_CACHES: bitmap4 =
+    bitmap4::of(&[FATTR4_CHANGE, FATTR4_SIZE, FATTR4_TIME_METADATA, FATTR4_TIME_MODIFY]);
 /// What it asks of every entry of a directory.
 const LISTED: bitmap4 = bitmap4::of(&[
     FATTR4_TYPE,

@@ -14,7 +14,7 @@ use sluice_xdr::nfs4::*;
 use tokio::sync::RwLock;
 
 use super::data::{DataServer, Written};
-use super::files::{How, Open, USUAL, attributes, opened, opening};
+use super::files::{FOR_CACHES, How, Open, USUAL, attributes, opened, opening};
 use super::session::{Client, Inner};
 use super::{Error, Result, ops};
 
@@ -339,31 +339,36 @@ impl Client {
         Ok((open, Some(segment)))
     }
 
-    /// LAYOUTCOMMIT as a stock kernel sends it: with the attributes that come of it.
+    /// LAYOUTCOMMIT as a stock kernel sends it: with the attributes that come of it. Sluice leaves the size out.
     ///
     /// # Errors
     /// Whatever the server says.
     pub async fn layoutcommit_and_look(&self, segment: &Segment, last: Option<u64>) -> Result<Attributes> {
         let stateid = segment.held.stateid();
-        let look = ops::getattr(USUAL);
+        let look = ops::getattr(FOR_CACHES);
         attributes(
             &self.compound(vec![ops::putfh(&segment.file), ops::layoutcommit(stateid, last), look]).await?,
         )
     }
 
-    /// The last close as a stock kernel does it: LAYOUTRETURN, GETATTR and CLOSE in one COMPOUND.
+    /// The last close as a stock kernel does it: LAYOUTRETURN, GETATTR and CLOSE in one COMPOUND. What was seen of the
+    /// file: nothing, where no layout is held.
     ///
     /// # Errors
     /// Whatever the server says.
-    pub async fn return_and_close(&self, open: &Open) -> Result<()> {
-        let Some(held) = self.inner.layouts.forget(&open.handle) else { return self.close(open).await };
+    pub async fn return_and_close(&self, open: &Open) -> Result<Attributes> {
+        let Some(held) = self.inner.layouts.forget(&open.handle) else {
+            self.close(open).await?;
+            return Ok(Attributes::default());
+        };
         *held.gone.write().await = true;
         let body = sluice_xdr::to_bytes(&ff_layoutreturn4::default())?;
         let give_back = ops::layoutreturn(held.stateid(), layoutiomode4::LAYOUTIOMODE4_ANY, body);
         let look = ops::getattr(USUAL);
-        self.compound(vec![ops::putfh(&open.handle), give_back, look, ops::close(open.stateid)])
-            .await
-            .map(drop)
+        let mut results =
+            self.compound(vec![ops::putfh(&open.handle), give_back, look, ops::close(open.stateid)]).await?;
+        drop(results.pop());
+        attributes(&results)
     }
 
     /// Tells the metadata server how far was written: `last` is the offset of the last byte. The size it

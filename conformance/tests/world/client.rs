@@ -407,13 +407,24 @@ impl Client {
         self.compound_in(1, vec![putfh(&file.handle), op]).await.0
     }
 
-    /// LAYOUTCOMMIT with GETATTR in one COMPOUND: size and change attribute. `last`: the last byte written.
+    /// As [`Self::commit_as_linux`], and then size and change attribute.
     pub(crate) async fn layout_commit(
         &self,
         file: &Opened,
         stateid: stateid4,
         last: Option<u64>,
     ) -> Result<(u64, u64), nfsstat4> {
+        self.commit_as_linux(file, stateid, last).await?;
+        Ok(self.stat(file).await)
+    }
+
+    /// LAYOUTCOMMIT with GETATTR in one COMPOUND: the change attribute. `last`: the last byte written.
+    pub(crate) async fn commit_as_linux(
+        &self,
+        file: &Opened,
+        stateid: stateid4,
+        last: Option<u64>,
+    ) -> Result<u64, nfsstat4> {
         let op = nfs_argop4::OP_LAYOUTCOMMIT(LAYOUTCOMMIT4args {
             loca_offset: 0,
             // Wraps to 0 without a last byte, as in Linux.
@@ -428,7 +439,17 @@ impl Client {
             },
         });
         let (status, results) = self.compound(vec![putfh(&file.handle), op, Self::getattr()]).await;
-        if status == nfsstat4::NFS4_OK { Ok(sizes(results.last().unwrap())) } else { Err(status) }
+        if status != nfsstat4::NFS4_OK {
+            return Err(status);
+        }
+        match results.last() {
+            Some(nfs_resop4::OP_GETATTR(GETATTR4res::NFS4_OK(ok))) => {
+                let values = Attributes::decode(&ok.obj_attributes).unwrap();
+                assert_eq!(values.size, None, "Linux would cut its view of the file to it (ADR 0032)");
+                Ok(values.change.unwrap())
+            }
+            other => panic!("{other:?}"),
+        }
     }
 
     pub(crate) fn getattr() -> nfs_argop4 {

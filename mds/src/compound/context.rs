@@ -76,6 +76,8 @@ pub(crate) struct Context {
     left: Option<u32>,
     /// The file that an operation of this COMPOUND has made, with that operation's position.
     made: Option<(u32, InodeKey)>,
+    /// Position of the last LAYOUTCOMMIT.
+    committed: Option<u32>,
 }
 
 impl Context {
@@ -106,6 +108,7 @@ impl Context {
             known: None,
             left: None,
             made: None,
+            committed: None,
         }
     }
 
@@ -335,6 +338,16 @@ impl Context {
     /// the COMPOUND came, so the file as it was made is as new as anything that may be shown.
     pub(crate) fn just_made(&self, file: &InodeKey) -> bool {
         self.made.is_some_and(|(position, made)| made == *file && position >= self.modified)
+    }
+
+    /// The running operation has counted what the client wrote to the current file at data servers.
+    pub(crate) fn has_committed(&mut self) {
+        self.committed = Some(self.index);
+    }
+
+    /// The operation before the running one was such a LAYOUTCOMMIT, of the file that is still the current one.
+    pub(crate) fn just_committed(&self) -> bool {
+        self.committed.is_some_and(|position| position + 1 == self.index)
     }
 
     /// What the running operation's transaction has made of the current file: Linux asks for its attributes next.

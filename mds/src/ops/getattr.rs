@@ -1,22 +1,35 @@
 //! GETATTR. RFC 8881 §18.7.
 
 use bytes::BytesMut;
-use sluice_xdr::nfs4::{GETATTR4args, GETATTR4res, GETATTR4resok, nfsstat4};
+use sluice_xdr::nfs4::{
+    FATTR4_CHANGE, FATTR4_SIZE, FATTR4_TIME_METADATA, FATTR4_TIME_MODIFY, GETATTR4args, GETATTR4res,
+    GETATTR4resok, bitmap4, nfsstat4,
+};
 
 use crate::attr::{acl, current, get, straight};
 use crate::compound::{Context, OpResult};
 use crate::dsctl::capacity;
 
+/// What tells a client whether its caches of a file still hold.
+const FOR_CACHES: bitmap4 =
+    bitmap4::of(&[FATTR4_CHANGE, FATTR4_SIZE, FATTR4_TIME_METADATA, FATTR4_TIME_MODIFY]);
 /// Bytes that the usual attributes take, about.
 const ROOM: usize = 192;
 
-pub(crate) async fn getattr(cx: &mut Context, args: GETATTR4args) -> OpResult<GETATTR4res> {
+pub(crate) async fn getattr(cx: &mut Context, mut args: GETATTR4args) -> OpResult<GETATTR4res> {
     // §18.7.3: attributes that can only be set may not be asked for.
     if !args.attr_request.and(get::WRITE_ONLY).is_empty() {
         return Err(nfsstat4::NFS4ERR_INVAL.into());
     }
+    // ADR 0032: a Linux client takes what comes with a LAYOUTCOMMIT for newer than all that it has written since it
+    // asked, and would cut its view of the file to a size from before that.
+    let behind_commit = cx.just_committed() && is_for_caches(&args.attr_request);
+    if behind_commit {
+        args.attr_request.remove(FATTR4_SIZE);
+    }
     let (mut inode, mut known) = (cx.take_inode().await?, true);
-    if !args.attr_request.and(get::MOVES_WITH_DATA).is_empty()
+    if !behind_commit
+        && !args.attr_request.and(get::MOVES_WITH_DATA).is_empty()
         && let Some(now) = current::current(cx, &inode).await?
     {
         // It may be more than what is stored.
@@ -43,4 +56,8 @@ pub(crate) async fn getattr(cx: &mut Context, args: GETATTR4args) -> OpResult<GE
         cx.give_back(inode);
     }
     Ok(GETATTR4res::NFS4_OK(GETATTR4resok { obj_attributes }))
+}
+
+fn is_for_caches(asked: &bitmap4) -> bool {
+    asked.contains(FATTR4_CHANGE) && asked.and(FOR_CACHES) == *asked
 }

@@ -43,6 +43,7 @@ pub(crate) async fn layoutcommit(cx: &mut Context, args: LAYOUTCOMMIT4args) -> O
     cx.server.learn(&entry, done.inode.size());
     let grown = done.grew.then(|| done.inode.size());
     cx.left(done.inode);
+    cx.has_committed();
     Ok(answer(grown))
 }
 

@@ -217,9 +217,9 @@ impl Worker {
             let mode = layoutiomode4::LAYOUTIOMODE4_RW;
             let (open, segment) = client.open_with_layout(&self.directory, &name, &how, mode).await?;
             client.write(&segment, 0, Bytes::from_static(&DATA), stable_how::FILE_SYNC).await?;
-            let seen = client.layoutcommit_and_look(&segment, Some(LARGE as u64 - 1)).await?;
+            client.layoutcommit_and_look(&segment, Some(LARGE as u64 - 1)).await?;
+            let seen = client.return_and_close(&open).await?;
             ensure!(seen.size == Some(LARGE as u64), "{:?} bytes shown of {LARGE}", seen.size);
-            client.return_and_close(&open).await?;
         } else {
             self.put(&name, &DATA).await?;
         }
