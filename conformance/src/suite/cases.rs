@@ -150,6 +150,21 @@ pub const CASES: &[Case] = &[
         ..BASE
     },
     Case {
+        name: "logs",
+        shows: "five processes of one client append to one log, synced or not, open or opened again: every line once",
+        seconds: 60,
+        seconds_per_round: 30,
+        ..BASE
+    },
+    Case {
+        name: "shared",
+        shows: "processes of two clients write one file under byte-range locks: lines at its end, counters side by side",
+        partner: Partner::Same,
+        seconds: 120,
+        seconds_per_round: 60,
+        ..BASE
+    },
+    Case {
         name: "coherency",
         shows: "close-to-open between two clients; truncate under a read-write layout; random mmap reads",
         partner: Partner::Same,

@@ -40,6 +40,8 @@ const BLOCKS: &[Block] = &[
         vers: "4.2",
         cases: &[
             "appends",
+            "logs",
+            "shared",
             "copies",
             "delegations",
             "acl",

@@ -245,7 +245,7 @@ impl File {
 
     pub(super) fn drop_lock(&mut self, other: &Other, out: &mut Vec<Effect>) {
         if let Some(lock) = self.locks.remove(other) {
-            self.locks.waiting.forget_owner(&lock.owner);
+            self.locks.waiting.forget_with(other);
             let client = lock.owner.client;
             out.push(Effect::Release { stateid: lock.stateid, kind: StateKind::Lock, client });
         }

@@ -138,7 +138,11 @@ impl File {
         if request.blocking && (room || waiting.is_queued(owner, request.range)) {
             self.lock_reservation = ctx.policy.lock_reservation;
             let expires = ctx.now.plus_nanos(ctx.policy.lock_wait);
-            waiting.enqueue((owner, open), (request.kind, request.range), expires);
+            let lock = match &request.locker {
+                Locker::New { .. } => None,
+                Locker::Existing { lock } => Some(lock.other),
+            };
+            waiting.enqueue((owner, open, lock), (request.kind, request.range), expires);
         }
         Error::Denied(Box::new(conflict))
     }

@@ -228,7 +228,7 @@ impl File {
         }
         let mut out = Vec::new();
         self.drop_lock(&stateid.other, &mut out);
-        // Its owner waits for nothing any more, and was perhaps the next.
+        // Who waited with it waits no more, and was perhaps the next.
         self.notify_locks(ctx.now, &mut out);
         Ok(out)
     }

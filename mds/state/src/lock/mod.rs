@@ -270,7 +270,7 @@ mod tests {
     }
 
     fn waits(locks: &mut Locks, n: usize, kind: LockKind, range: Range) {
-        locks.waiting.enqueue((&owner(n), [0; 12]), (kind, range), Time(100));
+        locks.waiting.enqueue((&owner(n), [0; 12], None), (kind, range), Time(100));
     }
 
     fn told(effects: &[Effect]) -> Vec<LockOwner> {

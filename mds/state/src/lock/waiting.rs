@@ -18,6 +18,8 @@ pub(super) struct WaitingLock {
     pub(super) owner: LockOwner,
     /// The open that it would lock under.
     pub(super) open: Other,
+    /// The lock stateid that it asked with, if it had one.
+    pub(super) lock: Option<Other>,
     pub(super) kind: LockKind,
     pub(super) range: Range,
     /// Forgotten then: a client that still waits polls more often than this (§9.6).
@@ -87,13 +89,13 @@ impl WaitingLocks {
     /// Queues a denied lock, or renews it when its owner asks again.
     pub(crate) fn enqueue(
         &mut self,
-        (owner, open): (&LockOwner, Other),
+        (owner, open, lock): (&LockOwner, Other, Option<Other>),
         (kind, range): (LockKind, Range),
         expires: Time,
     ) {
         match self.entries.iter_mut().find(|e| e.owner == *owner && e.range == range) {
             Some(entry) => {
-                (entry.open, entry.kind) = (open, kind);
+                (entry.open, entry.lock, entry.kind) = (open, lock, kind);
                 entry.expires = expires;
                 // It was notified, asked, and still cannot have it: it waits as before.
                 entry.reserved_until = None;
@@ -101,6 +103,7 @@ impl WaitingLocks {
             None => self.entries.push(WaitingLock {
                 owner: owner.clone(),
                 open,
+                lock,
                 kind,
                 range,
                 expires,
@@ -122,8 +125,10 @@ impl WaitingLocks {
         self.entries.retain(|e| e.owner.client != client);
     }
 
-    pub(crate) fn forget_owner(&mut self, owner: &LockOwner) {
-        self.entries.retain(|e| e.owner != *owner);
+    /// Nobody asks again with a lock stateid that is gone. Who asked without one goes on waiting, though the owner had this
+    /// one: Linux gives the owner's name away before its FREE_STATEID arrives, to the next process that wants a lock.
+    pub(crate) fn forget_with(&mut self, lock: &Other) {
+        self.entries.retain(|e| e.lock != Some(*lock));
     }
 
     /// Nobody waits under an open that is closed: a process that was killed sends no LOCKU for what it never had.

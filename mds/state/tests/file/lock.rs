@@ -150,6 +150,25 @@ fn the_next_is_notified_when_a_waiter_frees_its_stateid() {
     w.lock(C, W, all, true).unwrap();
 }
 
+/// Linux frees what a process is done with behind its back, and gives the name of the owner to the next one at once: whose
+/// LOCK may come first.
+#[test]
+fn who_asks_anew_waits_though_the_owner_frees_what_it_had_before() {
+    let mut w = opened();
+    let all = range(0, 9);
+    w.lock(B, W, all, false).unwrap();
+    let empty = w.unlock(B, all).unwrap();
+    w.lock(A, W, all, false).unwrap();
+    w.locks.clear();
+    assert_eq!(w.lock(B, W, all, true), Err(denied(A, W, all)), "with a name, and no stateid");
+    w.free_stateid(B, &empty).unwrap();
+    w.lock(A, W, range(20, 29), false).unwrap();
+    w.unlock(A, all).unwrap();
+    assert_eq!(w.notified, [locker(B)]);
+    assert_eq!(w.lock(C, W, all, true), Err(denied(B, W, all)), "reserved for B");
+    w.lock(B, W, all, true).unwrap();
+}
+
 #[test]
 fn readers_that_wait_together_are_notified_together() {
     let mut w = opened();

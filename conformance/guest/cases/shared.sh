@@ -1,0 +1,113 @@
+# Processes of two clients write one file under byte-range locks, as mail spools, job logs and small databases do: lines at its
+# end, and counters that lie side by side in one page.
+set -eu
+. /share/lib.sh
+
+mount_sluice
+D=$M/shared
+if [ "$ROLE" = 1 ]; then mkdir $D; fi
+barrier made
+
+cat >/tmp/shared.py <<'P'
+import collections, fcntl, os, random, struct, sys, time, zlib
+what, name, me, seconds = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
+PROCESSES, RECORDS, SIZE = 3, 150, 733
+# A Linux client asks for a lock again after 30 s by itself: who waits longer than this was not told that it is free.
+PATIENCE = 20
+
+def locked(file, length=0, at=0):
+    begun = time.monotonic()
+    fcntl.lockf(file, fcntl.LOCK_EX, length, at)
+    waited = time.monotonic() - begun
+    assert waited < PATIENCE, f"{waited} s for a lock that others held for moments"
+def free(file, length=0, at=0):
+    fcntl.lockf(file, fcntl.LOCK_UN, length, at)
+
+def lines(pick, who):
+    until, n, file = time.monotonic() + seconds, 0, None
+    while time.monotonic() < until:
+        if file is None:
+            file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        locked(file)
+        for _ in range(pick.randrange(1, 9)):
+            os.write(file, f"{who} {n} {'x' * pick.randrange(60)}\n".encode())
+            n += 1
+        free(file)
+        if pick.random() < .2:
+            os.close(file)
+            file = None
+    return n
+
+def record(owner, count):
+    body = struct.pack(">QQ", owner, count)
+    return (body + struct.pack(">I", zlib.crc32(body))).ljust(SIZE, bytes([65 + count % 26]))
+
+def parsed(data):
+    if len(data) < SIZE or not any(data): return 0
+    owner, count, check = struct.unpack(">QQI", data[:20])
+    assert zlib.crc32(data[:16]) == check and data == record(owner, count), f"a record is torn: {data[:40]}"
+    return count
+
+def counters(pick, who):
+    until, n, file = time.monotonic() + seconds, 0, os.open(name, os.O_RDWR | os.O_CREAT)
+    while time.monotonic() < until:
+        at = pick.randrange(RECORDS) * SIZE
+        locked(file, SIZE, at)
+        os.pwrite(file, record(who, parsed(os.pread(file, SIZE, at)) + 1), at)
+        n += 1
+        if pick.random() < .1:
+            os.fsync(file)
+        free(file, SIZE, at)
+    os.close(file)
+    return n
+
+if what in ("lines", "counters"):
+    readers = []
+    for process in range(PROCESSES):
+        reader, writer = os.pipe()
+        if os.fork() == 0:
+            who = me * 10 + process
+            os.write(writer, f"{who} {globals()[what](random.Random(who), who)}".encode())
+            os._exit(0)
+        os.close(writer)
+        readers.append(reader)
+    told = [os.read(reader, 64).decode() for reader in readers]
+    if any(os.wait()[1] for _ in readers):
+        sys.exit("a process ended with an error")
+    open(f"{name}.{me}", "w").write("\n".join(told))
+    sys.exit()
+
+told = dict(map(int, line.split()) for client in (1, 2) for line in open(f"{name}.{client}").read().split("\n"))
+data = open(name, "rb").read()
+if what == "counted":
+    shown = sum(parsed(data[at:at + SIZE]) for at in range(0, len(data), SIZE))
+    print(f"{sum(told.values())} times counted, {shown} shown")
+    sys.exit(shown != sum(told.values()))
+seen, torn, last = collections.Counter(), 0, {}
+for line in data.split(b"\n")[:-1]:
+    try:
+        who, n = map(int, line.split(b" ")[:2])
+    except ValueError:
+        torn += 1
+        continue
+    seen[who, n] += 1
+    torn += last.get(who, -1) >= n
+    last[who] = n
+lost = [(who, n) for who in told for n in range(told[who]) if seen[who, n] != 1]
+print(f"{sum(told.values())} lines, {len(lost)} lost {lost[:3]}, {torn} torn")
+sys.exit(bool(lost or torn))
+P
+
+for round in $(seq "$ROUNDS"); do
+  step "round $round: lines"
+  $PYTHON /tmp/shared.py lines $D/lines-$round "$ROLE" 3 || fail "lines"
+  barrier lines-$round
+  $PYTHON /tmp/shared.py read $D/lines-$round "$ROLE" 0 || fail "lines are lost"
+  step "round $round: counters"
+  $PYTHON /tmp/shared.py counters $D/counters-$round "$ROLE" 3 || fail "counters"
+  barrier counters-$round
+  $PYTHON /tmp/shared.py counted $D/counters-$round "$ROLE" 0 || fail "counts are lost"
+  barrier counted-$round
+done
+cd /; umount_sluice
+echo PASS
