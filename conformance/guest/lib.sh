@@ -42,8 +42,8 @@ drop_caches() { sync; echo 3 >/proc/sys/vm/drop_caches; }
 has_42() { [ "$VERS" = 4.2 ]; }
 reference() { [ -n "$REFERENCE" ]; }
 
-# policy PATH POLICY: PATH as the server sees it.
-policy() { reference || host policy "$1" "$2"; }
+# policy PATH POLICY [OPTION...]: PATH as the server sees it.
+policy() { reference || host policy "$@"; }
 
 # mountstats DIR: the client's own counters of one mount.
 mountstats() { awk -v dir="${1:-$M}" '$1 == "device" { mine = ($5 == dir) } mine' /proc/self/mountstats; }

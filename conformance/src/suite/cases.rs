@@ -165,6 +165,15 @@ pub const CASES: &[Case] = &[
         ..BASE
     },
     Case {
+        name: "together",
+        shows: "processes of two clients with a database, a mail folder, a lock file, and a log that is cut off under them",
+        partner: Partner::Same,
+        seconds: 120,
+        seconds_per_round: 60,
+        ci: false,
+        ..SHIPPED
+    },
+    Case {
         name: "coherency",
         shows: "close-to-open between two clients; truncate under a read-write layout; random mmap reads",
         partner: Partner::Same,

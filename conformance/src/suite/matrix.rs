@@ -42,6 +42,7 @@ const BLOCKS: &[Block] = &[
             "appends",
             "logs",
             "shared",
+            "together",
             "copies",
             "delegations",
             "acl",

@@ -206,9 +206,9 @@ impl Sluice {
         output(self.command(&["status", "--json"]))
     }
 
-    /// `sluice policy PATH POLICY`.
-    pub(super) fn policy(&self, path: &str, policy: &str) -> Result<String> {
-        output(self.command(&["policy", path, policy]))
+    /// `sluice policy PATH POLICY`, and what else it is given.
+    pub(super) fn policy(&self, path: &str, policy: &[&str]) -> Result<String> {
+        output(self.command(&[&["policy", path], policy].concat()))
     }
 
     /// `sluice WORDS...`, of a command that knows its installation by --data-dir.

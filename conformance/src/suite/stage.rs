@@ -164,7 +164,7 @@ impl Stage {
                 unit: unit.join(" "),
             }),
             ["status"] => return act.sluice()?.status(),
-            ["policy", path, policy] => return act.sluice()?.policy(path, policy),
+            ["policy", path, policy @ ..] => return act.sluice()?.policy(path, policy),
             ["sluice", words @ ..] => return act.sluice()?.ask(words),
             ["traffic"] => return self.traffic(),
             ["shape", server, mbit] => self.lab.shape(server.parse()?, Some(mbit.parse()?))?,
