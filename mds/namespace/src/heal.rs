@@ -39,6 +39,8 @@ pub struct Healed {
     pub id: DataFileId,
     /// Those that were stale, or were replaced.
     pub slots: Vec<HealedSlot>,
+    /// Mirrors that are not stale might differ when it was planned.
+    pub dirty: bool,
     /// All mirrors that are not stale are equal.
     pub equal: bool,
 }
@@ -221,7 +223,8 @@ impl Namespace {
 
     /// Mirrors are equal again; replacements take their places.
     ///
-    /// Errors: Stale, WrongType, Invalid (the layout, or where they are to be, has changed since they were filled).
+    /// Errors: Stale, WrongType, Invalid (the layout, where they are to be, or whether mirrors may differ, has changed since they
+    /// were filled).
     pub async fn healed(
         &self,
         txn: &mut Transaction,
@@ -232,7 +235,8 @@ impl Namespace {
         let mut gone = Vec::new();
         let inode = self
             .change_layout(txn, key, |layout| {
-                if layout.id != healed.id {
+                // What came to differ meanwhile nobody has compared.
+                if layout.id != healed.id || layout.mirrors_dirty != healed.dirty {
                     return Err(FsError::Invalid);
                 }
                 for done in &healed.slots {

@@ -173,18 +173,17 @@ impl Namespace {
         .await
     }
 
-    /// The mirrors are equal again, or may not be.
+    /// The mirrors are equal again, or may not be. That they may not be is written though it was known: a heal that ends at the
+    /// same time has compared before it was said again, and must not come behind it.
     pub async fn set_mirrors_dirty(
         &self,
         txn: &mut Transaction,
         key: &InodeKey,
         dirty: bool,
     ) -> Result<Inode, FsError> {
-        self.change_layout(
-            txn,
-            key,
-            |layout| Ok(std::mem::replace(&mut layout.mirrors_dirty, dirty) != dirty),
-        )
+        self.change_layout(txn, key, |layout| {
+            Ok(std::mem::replace(&mut layout.mirrors_dirty, dirty) != dirty || dirty)
+        })
         .await
     }
 

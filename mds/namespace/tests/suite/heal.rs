@@ -30,6 +30,14 @@ async fn leave(w: &World, key: InodeKey, slots: &[u16]) -> Result<(), FsError> {
     w.txn(async |t| w.ns.leave_behind(t, &key, slots).await).await.map(drop)
 }
 
+async fn is_dirty(w: &World, key: InodeKey) -> bool {
+    w.stat(key).await.unwrap().layout().unwrap().mirrors_dirty
+}
+
+async fn suspect(w: &World, key: InodeKey) {
+    w.txn(async |t| w.ns.set_mirrors_dirty(t, &key, true).await).await.unwrap();
+}
+
 fn at(file: &DataFile) -> (StoreId, u16) {
     (file.store, file.slot)
 }
@@ -56,7 +64,7 @@ async fn fill(
         filled: *filled,
         exists: true,
     });
-    let healed = Healed { id: DataFileId(id), slots: slots.collect(), equal };
+    let healed = Healed { id: DataFileId(id), slots: slots.collect(), dirty: is_dirty(w, key).await, equal };
     w.txn(async |t| w.ns.healed(t, &key, &healed).await).await.map(drop)
 }
 
@@ -104,6 +112,41 @@ async fn mirrors_that_may_differ_are_queued_and_a_file_that_goes_leaves_the_queu
     let empty = SetSize { size: 0, fresh: Some(layout(9, 4)), writable_open: true };
     w.act(async |t| w.ns.truncate(t, &h, &empty, &w.request(&Credential::ROOT)).await).await.unwrap();
     assert_eq!((queue(&w).await.len(), w.clean().await.degraded), (0, 0));
+}
+
+/// A heal that looked before has not compared them.
+#[tokio::test(start_paused = true)]
+async fn mirrors_that_came_to_differ_meanwhile_are_not_said_to_be_equal() {
+    let w = World::new().await;
+    let f = mirrored(&w, "f", 1).await;
+    leave(&w, f, &[0]).await.unwrap();
+    let filled = at(&files(&w, f).await[0]);
+    let slots = vec![HealedSlot { slot: 0, generation: 2, filled, exists: true }];
+    let before = Healed { id: DataFileId(1), slots, dirty: false, equal: true };
+    suspect(&w, f).await;
+    let heal = async |healed: &Healed| w.txn(async |t| w.ns.healed(t, &f, healed).await).await.map(drop);
+    refused!(heal(&before).await, FsError::Invalid);
+    assert!(is_dirty(&w, f).await && files(&w, f).await[0].stale);
+    heal(&Healed { dirty: true, ..before }).await.unwrap();
+    assert!(!is_dirty(&w, f).await && !files(&w, f).await[0].stale);
+    assert_eq!(w.clean().await.degraded, 0);
+}
+
+/// It was known already, and a heal that has compared them is about to end.
+#[tokio::test(start_paused = true)]
+async fn who_suspects_mirrors_again_is_seen_by_the_heal_that_ends() {
+    let w = World::new().await;
+    let f = mirrored(&w, "f", 1).await;
+    suspect(&w, f).await;
+    let healed = Healed { id: DataFileId(1), slots: Vec::new(), dirty: true, equal: true };
+    let ends = w.txn(async |t| {
+        w.ns.healed(t, &f, &healed).await?;
+        suspect(&w, f).await;
+        Ok(())
+    });
+    let ended = ends.await;
+    assert!(matches!(ended, Err(FsError::Kv(_))), "{ended:?}");
+    assert!(is_dirty(&w, f).await);
 }
 
 #[tokio::test(start_paused = true)]

@@ -56,6 +56,11 @@ impl Gate {
     pub(super) fn was_disturbed(&self) -> bool {
         self.disturbed.swap(false, Ordering::AcqRel)
     }
+
+    /// The same; it stays to be begun again.
+    pub(super) fn is_disturbed(&self) -> bool {
+        self.disturbed.load(Ordering::Acquire)
+    }
 }
 
 /// The gates of all files that need one now, and the queue's wake-up.

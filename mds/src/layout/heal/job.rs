@@ -343,9 +343,10 @@ impl Work<'_> {
             let filled = (pair.target.store, pair.target.slot);
             slots.push(HealedSlot { slot: old.slot, generation: old.generation, filled, exists });
         }
-        let healed = Healed { id: self.plan.id, slots, equal: self.plan.equal };
-        match commit(mds, self.key, &healed, &replaced).await {
-            // Some of it is to go elsewhere by now.
+        let (dirty, equal) = (self.plan.dirty, self.plan.equal);
+        let healed = Healed { id: self.plan.id, slots, dirty, equal };
+        match commit(mds, self.key, &healed, &replaced, || !self.gate.is_disturbed()).await {
+            // Some of it is to go elsewhere by now, or mirrors have come to differ.
             Err(FsError::Invalid) => return Err(Trouble::Again),
             done => done?,
         }
@@ -416,14 +417,16 @@ fn sure(done: bool) -> Result<(), Trouble> {
 }
 
 /// Durably, with the fences of data files that were replaced: one that was fenced before would be the file's own still if this
-/// failed, and refuse its writers. Those whose data server is away are told to it before it serves again.
+/// failed, and refuse its writers. Those whose data server is away are told to it before it serves again. Invalid when what was
+/// compared `stands` no more.
 async fn commit(
     mds: &Arc<Mds>,
     key: InodeKey,
     healed: &Healed,
     replaced: &[DataFile],
+    stands: impl Fn() -> bool + Send + Sync,
 ) -> Result<(), FsError> {
-    let (namespace, epoch) = (&mds.namespace, mds.data_servers.epoch());
+    let (namespace, epoch, stands) = (&mds.namespace, mds.data_servers.epoch(), &stands);
     let mut fences = Vec::new();
     for file in replaced {
         let generation = file.generation.saturating_add(1);
@@ -435,7 +438,9 @@ async fn commit(
     dsctl::write_with_fences(mds, rows, |mut txn| {
         Box::pin(async move {
             rows.iter().for_each(|row| put_fence(&mut txn, row));
-            namespace.healed(&mut txn, &key, healed).await
+            let healed = namespace.healed(&mut txn, &key, healed).await?;
+            // After the inode was read: what is suspected from now on conflicts.
+            if stands() { Ok(healed) } else { Err(FsError::Invalid) }
         })
     })
     .await?;

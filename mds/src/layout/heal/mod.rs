@@ -23,7 +23,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_namespace::{DataFile, FileId, FsError, Inode, InodeKey, Layout, StoreId};
+use sluice_namespace::{DataFile, FileId, FsError, Inode, InodeKey, StoreId};
 use sluice_state::file::LayoutFilter;
 use tokio::task::JoinSet;
 
@@ -87,16 +87,27 @@ pub(crate) async fn run(mds: Arc<Mds>) {
 /// What the metadata store says.
 pub(crate) async fn suspect(mds: &Arc<Mds>, inode: &Inode) -> Result<(), FsError> {
     let good = |column: &[DataFile]| column.iter().filter(|file| !file.stale).count();
-    let several = |layout: &Layout| layout.columns().any(|column| good(column) > 1);
-    if !inode.layout().is_some_and(|layout| several(layout) && !layout.mirrors_dirty) {
+    if !inode.layout().is_some_and(|layout| layout.columns().any(|column| good(column) > 1)) {
         return Ok(());
     }
     let (namespace, key) = (&mds.namespace, &inode.key);
-    mds.write(|mut txn| Box::pin(async move { namespace.set_mirrors_dirty(&mut txn, key, true).await }))
+    // A heal that is under way may have compared before this. It is told first: if it ends before the transaction, that says it
+    // anew; if it ends at the same time the one that comes later sees the other.
+    mds.heals.gate(key.fileid).disturb();
+    let (new, _) = mds
+        .write(|mut txn| {
+            Box::pin(async move {
+                let before = namespace.getattr(&txn, key).await?;
+                namespace.set_mirrors_dirty(&mut txn, key, true).await?;
+                Ok(before.layout().is_some_and(|layout| !layout.mirrors_dirty))
+            })
+        })
         .await?;
-    mds.heals.queue(*key);
-    if let Some(entry) = mds.files.get(file_id(key)) {
-        mds.read_in_one_way(&entry);
+    if new {
+        mds.heals.queue(*key);
+        if let Some(entry) = mds.files.get(file_id(key)) {
+            mds.read_in_one_way(&entry);
+        }
     }
     Ok(())
 }

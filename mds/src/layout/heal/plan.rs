@@ -28,7 +28,7 @@ impl Pair {
 pub(super) struct Plan {
     pub(super) id: DataFileId,
     /// Mirrors that are not stale may differ.
-    dirty: bool,
+    pub(super) dirty: bool,
     pub(super) pairs: Vec<Pair>,
     /// All mirrors that are not stale are equal when the pairs are.
     pub(super) equal: bool,
