@@ -23,6 +23,8 @@ pub struct DataServer {
     state: Mutex<State>,
     /// Orders to copy are not carried out now.
     held: watch::Sender<bool>,
+    /// DS_STAT is not answered now.
+    stats_held: watch::Sender<bool>,
 }
 
 #[derive(Debug, Default)]
@@ -32,6 +34,10 @@ struct State {
     fences: Vec<ctl_fence>,
     /// What DS_STAT says of every data file.
     stat: ctl_stat,
+    /// The data files that it was asked about with DS_STAT.
+    asked_about: Vec<ctl_data_file>,
+    /// As heartbeats say, if not OK.
+    health: Option<ctl_health>,
     /// Fences are not answered.
     stubborn: bool,
     /// Data files that were cut, by slot, and to which size, order by order.
@@ -111,6 +117,28 @@ impl DataServer {
 
     pub fn set_stat(&self, stat: ctl_stat) {
         self.state.lock().stat = stat;
+    }
+
+    /// Leaves DS_STAT without an answer until it is told otherwise.
+    pub fn hold_stats(&self, hold: bool) {
+        self.stats_held.send_replace(hold);
+    }
+
+    /// The data files that it was asked about with DS_STAT, so far.
+    pub fn asked_about(&self) -> Vec<ctl_data_file> {
+        self.state.lock().asked_about.clone()
+    }
+
+    /// Says that these data files have come into being.
+    pub async fn tell_of(&self, files: Vec<ctl_data_file>) {
+        let link = self.state.lock().link.clone().unwrap();
+        let told: Option<ctl_status> = call(&link, CONTROL_MATERIALISED, &MATERIALISED_args { files }).await;
+        assert_eq!(told, Some(ctl_status::CTL_OK));
+    }
+
+    /// Says so with each heartbeat from now on.
+    pub fn set_health(&self, health: ctl_health) {
+        self.state.lock().health = Some(health);
     }
 
     /// Leaves fences without an answer from now on, or no longer.
@@ -224,6 +252,8 @@ impl DataServer {
             detail: Bytes::new(),
         };
         loop {
+            let health = self.state.lock().health.unwrap_or(ctl_health::HEALTH_OK);
+            let heartbeat = HEARTBEAT_args { health, ..heartbeat.clone() };
             let answer: Option<HEARTBEAT_res> = call(link, CONTROL_HEARTBEAT, &heartbeat).await;
             if !matches!(answer, Some(HEARTBEAT_res::CTL_OK(_))) {
                 return;
@@ -260,7 +290,9 @@ impl DataServer {
             }
             DS_STAT => {
                 let args: DS_STAT_args = from_bytes(args).unwrap();
-                success(&DS_STAT_res::CTL_OK(vec![state.stat; args.files.len()]))
+                let stats = vec![state.stat; args.files.len()];
+                state.asked_about.extend(args.files);
+                success(&DS_STAT_res::CTL_OK(stats))
             }
             DS_REMOVE if state.tells == Tells::Never => Reply::Drop,
             DS_REMOVE => {
@@ -332,6 +364,9 @@ impl Program for Orders {
             // They take turns.
             if matches!(call.procedure, DS_TRANSFER | DS_COPY) {
                 self.0.held.subscribe().wait_for(|held| !held).await.unwrap();
+            }
+            if call.procedure == DS_STAT {
+                self.0.stats_held.subscribe().wait_for(|held| !held).await.unwrap();
             }
             reply
         })

@@ -7,12 +7,13 @@ use sluice_kv::RunLimits;
 use sluice_mds::Config;
 use sluice_namespace::stable_storage::{Fence, PendingFence, put_fence};
 use sluice_namespace::{DataFileId, FsError, LayoutPolicy, Shape, StoreId};
-use sluice_xdr::control::{CTL_FENCES_MAX, ctl_fence_kind};
+use sluice_xdr::control::{CTL_FENCES_MAX, ctl_fence_kind, ctl_health, ctl_stat};
 use sluice_xdr::flexfiles::ff_layout4;
 use sluice_xdr::from_bytes;
 use sluice_xdr::nfs4::*;
 
 use crate::callbacks::Answer;
+use crate::copy::fill;
 use crate::harness::*;
 
 pub const RW: layoutiomode4 = layoutiomode4::LAYOUTIOMODE4_RW;
@@ -45,7 +46,7 @@ pub fn devices(layout: &ff_layout4) -> Vec<deviceid4> {
     layout.ffl_mirrors.iter().map(|mirror| mirror.ffm_data_servers[0].ffds_deviceid).collect()
 }
 
-fn mirrored() -> Config {
+pub fn mirrored() -> Config {
     Config { policy: LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0 }, ..Config::default() }
 }
 
@@ -116,6 +117,43 @@ fn writers_wait_for_a_short_heal_and_write_through_the_server_during_a_long_one(
         // Readers have one truth.
         let (_, one) = get(&client, &fh, open, RO).await.unwrap();
         assert_eq!(one.ffl_mirrors.len(), 1);
+    });
+}
+
+/// Two data servers change places while the one that was here is asked whether it has what is relied on.
+#[test]
+fn nobody_is_left_behind_for_one_that_was_not_asked() {
+    simulate_with(7, mirrored(), async |mut world: World| {
+        let (first, second) = (world.data_server(), world.add_data_server("ds2").await);
+        let client = world.client("a").await;
+        let (fh, open) = client.open("f", BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG, 0).await;
+        for server in [&first, &second] {
+            server.set_stat(ctl_stat { exists: true, size: 4096, ..ctl_stat::default() });
+        }
+        fill(&client, &fh, open, 4096).await;
+        for server in [&first, &second] {
+            server.tell_of(server.asked_about()).await;
+        }
+        world.sleep(Duration::from_secs(5)).await;
+        world.net.freeze("ds2");
+        world.sleep(Duration::from_secs(15)).await;
+        // What it had is gone when it comes back.
+        second.set_stat(ctl_stat::default());
+        first.hold_stats(true);
+        let asked = first.asked_about().len();
+        let waits = client.status(vec![putfh(&fh), layoutget(open, RW)]).await;
+        assert_eq!(waits, nfsstat4::NFS4ERR_DELAY);
+        until(&world.env, || (first.asked_about().len() > asked).then_some(())).await;
+        world.net.thaw("ds2");
+        world.sleep(Duration::from_secs(5)).await;
+        first.set_health(ctl_health::HEALTH_FAILING);
+        world.sleep(Duration::from_secs(3)).await;
+        let asked = second.asked_about().len();
+        first.hold_stats(false);
+        world.sleep(Duration::from_secs(5)).await;
+        let fences = first.fences();
+        assert!(fences.iter().all(|fence| fence.kind != ctl_fence_kind::FENCE_GENERATION), "{fences:?}");
+        assert!(second.asked_about().len() > asked, "it is relied on now");
     });
 }
 

@@ -159,18 +159,23 @@ fn mirrored(layout: &Layout, bytes: &Range<u64>) -> Vec<DataFile> {
 /// before a restart may read what is to be left behind.
 async fn left_behind(mds: &Mds, inode: &Inode) -> Vec<DataFile> {
     let Some(layout) = inode.layout() else { return Vec::new() };
-    let left = away(mds, layout);
-    let without = |column: &&[DataFile]| column.iter().any(|file| left.contains(file));
-    for file in layout.columns().filter(without).flatten() {
-        let relied_on = !file.stale && file.materialised && !left.contains(file);
-        if relied_on && dsctl::is_lost(mds, layout.id, file).await.is_err() {
+    let mut asked = Vec::new();
+    loop {
+        // Looked at anew after each answer: meanwhile one that was away may have come back, and the one that was asked gone.
+        let mut left = away(mds, layout);
+        let without = |column: &&[DataFile]| column.iter().any(|file| left.contains(file));
+        let relied_on = |file: &&DataFile| !file.stale && file.materialised && !left.contains(file);
+        let mut unasked = layout.columns().filter(without).flatten().filter(relied_on);
+        let Some(file) = unasked.find(|file| !asked.contains(*file)) else {
+            left.retain(|file| !epochs::takes_old_handles_unheard(mds, file.store));
+            return left;
+        };
+        if dsctl::is_lost(mds, layout.id, file).await.is_err() {
             // It does not say: whoever waits asks again.
             return Vec::new();
         }
+        asked.push(*file);
     }
-    let mut left = away(mds, layout);
-    left.retain(|file| !epochs::takes_old_handles_unheard(mds, file.store));
-    left
 }
 
 /// Marks mirrors that will miss writes, and kills the handles that others may still hold of them: a data
