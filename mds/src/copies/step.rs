@@ -14,9 +14,10 @@ use crate::compound::{Context, OpError};
 use crate::dsctl::{self, resync, transfer};
 use crate::error::fs_status;
 use crate::files::{Held, file_id};
+use crate::layout::heal::{self, leave};
+use crate::layout::inline;
 use crate::layout::ready::{Use, ready};
 use crate::layout::settle;
-use crate::layout::{heal, inline};
 use crate::quota::room;
 use crate::server::Mds;
 
@@ -110,7 +111,8 @@ pub(crate) async fn step(mds: &Arc<Mds>, step: &Step, commit: &Commit<'_>) -> Re
             let marked = heal::suspect(mds, &target).await;
             resync::quiet(mds, layout, step.offset..end, resync::MOVING_GIVEN_UP).await;
             marked?;
-            return Err(status.into());
+            let written = step.offset..end;
+            return Err(leave::instead_of(mds, &target, written, status).await.into());
         }
     }
     conclude(mds, step.target, &target, end, (hole + data, commit)).await?;

@@ -4,9 +4,11 @@
 use std::time::Duration;
 
 use sluice_mds::{Config, Network, Rule, Squash};
+use sluice_xdr::control::{ctl_fence_kind, ctl_stat};
 use sluice_xdr::nfs4::*;
 
 use crate::harness::*;
+use crate::mirrors::{RW, devices, get, mirrored};
 use crate::{exports, layout_recall};
 
 const GIB: u64 = 1 << 30;
@@ -316,6 +318,33 @@ fn what_failed_while_a_data_server_was_started_again_is_tried_again() {
             }
         });
     }
+}
+
+/// As by who writes there. That its mirrors may differ is known, and nobody looks at it again soon.
+#[test]
+fn a_mirror_that_is_lost_is_left_behind_by_who_copies_to_it() {
+    simulate_with(15, mirrored(), async |mut world: World| {
+        let (first, second) = (world.data_server(), world.add_data_server("ds2").await);
+        let there = ctl_stat { exists: true, size: GIB, ..ctl_stat::default() };
+        [&first, &second].iter().for_each(|server| server.set_stat(there));
+        let scene = Scene::new(&world).await;
+        let before = second.asked_about().len();
+        let (client, (fh, open)) = (&scene.client, &scene.target);
+        fill(client, fh, *open, 4096).await;
+        second.tell_of(second.asked_about().split_off(before)).await;
+        let (layout, both) = get(client, fh, *open, RW).await.unwrap();
+        let failed = layoutreturn_failed(layout, devices(&both)[0], nfsstat4::NFS4ERR_NXIO);
+        client.ok(vec![putfh(fh), failed]).await;
+        // These data servers cannot be compared: it was tried for some seconds.
+        world.sleep(Duration::from_secs(20)).await;
+        second.set_stat(ctl_stat::default());
+        let left = || second.fences().iter().any(|fence| fence.kind == ctl_fence_kind::FENCE_GENERATION);
+        assert!(!left());
+        assert_eq!(scene.refused(scene.args(4096)).await, nfsstat4::NFS4ERR_DELAY);
+        world.sleep(Duration::from_secs(2)).await;
+        assert!(left());
+        scene.copy(scene.args(4096)).await.unwrap();
+    });
 }
 
 #[test]

@@ -135,10 +135,17 @@ pub(crate) async fn instead_of(
     bytes: Range<u64>,
     status: nfsstat4,
 ) -> nfsstat4 {
-    let Some(layout) = inode.layout().filter(|_| status == nfsstat4::NFS4ERR_IO) else { return status };
-    for file in mirrored(layout, &bytes) {
-        // What is lost is remembered; who does not say may be here again when the client is.
-        let _ = dsctl::is_lost(mds, layout.id, &file).await;
+    let Some(layout) = inode.layout() else { return status };
+    match status {
+        nfsstat4::NFS4ERR_IO => {
+            for file in mirrored(layout, &bytes) {
+                // What is lost is remembered; who does not say may be here again when the client is.
+                let _ = dsctl::is_lost(mds, layout.id, &file).await;
+            }
+        }
+        // What is lost was found before.
+        nfsstat4::NFS4ERR_DELAY => {}
+        _ => return status,
     }
     if away(mds, layout).is_empty() {
         return status;
