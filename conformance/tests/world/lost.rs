@@ -17,9 +17,9 @@ use crate::mirrors::{Writer, healed, home, put};
 use crate::stage::{World, simulate_tuned, simulate_with};
 use crate::{NEW, pattern};
 
-const TWICE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0 };
+pub(crate) const TWICE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0 };
 const ONCE: LayoutPolicy = LayoutPolicy { mirrors: 1, ..TWICE };
-const SIZE: u64 = 300_000;
+pub(crate) const SIZE: u64 = 300_000;
 
 /// The file system of a data server is mended, and this data file is not there any more.
 async fn lose(world: &mut World, n: usize, length: u64) {
@@ -31,7 +31,7 @@ async fn lose(world: &mut World, n: usize, length: u64) {
 }
 
 /// The data servers of the file, by mirror.
-async fn homes(world: &World, writer: &mut Writer) -> Vec<usize> {
+pub(crate) async fn homes(world: &World, writer: &mut Writer) -> Vec<usize> {
     let held = writer.client.layout(&writer.file, writer.file.stateid, RW, 0).await;
     let mut homes = Vec::new();
     for mirror in 0..held.body.ffl_mirrors.len() {
@@ -43,7 +43,7 @@ async fn homes(world: &World, writer: &mut Writer) -> Vec<usize> {
 }
 
 /// A file of `SIZE` bytes that its data servers have told of.
-async fn at_rest(world: &World) -> (Writer, Vec<u8>) {
+pub(crate) async fn at_rest(world: &World) -> (Writer, Vec<u8>) {
     let data = pattern(3, usize::try_from(SIZE).unwrap());
     let mut writer = Writer::mount(world, "a", "f").await;
     writer.write(world, 0, &data).await;

@@ -24,6 +24,7 @@ mod mirrors;
 mod paused;
 mod proxied;
 mod read_plus;
+mod refused;
 mod reports;
 mod rot;
 mod small;

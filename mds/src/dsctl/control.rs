@@ -248,6 +248,7 @@ impl Control {
             view.mute = false;
             // Somebody may have brought them back.
             view.missing.clear();
+            view.refusing.clear();
             view.news += 1;
         });
         *store.nfs.lock().await = None;

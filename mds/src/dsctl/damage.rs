@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_namespace::{DataFileId, FsError, InodeKey, StoreId};
+use sluice_state::Time;
 use sluice_xdr::control::{DAMAGED_args, ctl_damage, ctl_status};
 
 use super::StoreHandle;
@@ -17,6 +18,9 @@ use crate::server::Mds;
 const MOST: usize = 65_536;
 /// Until those are tried again whose layouts did not come back, and between two looks who is here.
 const AGAIN: Duration = Duration::from_secs(5);
+/// Nanoseconds for which a data file that has refused a write is done without: a heartbeat says in a moment what is wrong with all
+/// of a data server, but layouts take longer to come back.
+const REFUSES: u64 = 60_000_000_000;
 
 /// The damage of one store.
 #[derive(Clone, Debug, Default)]
@@ -92,10 +96,32 @@ impl StoreHandle {
         }
     }
 
+    /// It could not write to this data file, or not make it durable.
+    pub(crate) fn refused(&self, id: DataFileId, slot: u16, now: Time) {
+        let new = self.update(|view| {
+            view.refusing.retain(|_, until| now < *until);
+            view.refusing.len() < MOST && view.refusing.insert((id, slot), now.plus_nanos(REFUSES)).is_none()
+        });
+        if new {
+            tracing::error!(
+                data_server = self.id.0,
+                data_file = id.0,
+                slot,
+                "a data file does not take a write"
+            );
+        }
+    }
+
+    /// Whether others are to be written without it, if there are any.
+    pub(crate) fn refuses(&self, id: DataFileId, slot: u16, now: Time) -> bool {
+        self.update(|view| view.refusing.get(&(id, slot)).is_some_and(|until| now < *until))
+    }
+
     /// Somebody wrote a data file anew; the data server says so itself, a moment later.
     pub(crate) fn mended(&self, id: DataFileId, slot: u16) {
         self.update(|view| {
             view.missing.remove(&(id, slot));
+            view.refusing.remove(&(id, slot));
             if !view.damage.of(id, slot).is_empty() {
                 Arc::make_mut(&mut view.damage).files.remove(&(id, slot));
             }

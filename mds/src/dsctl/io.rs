@@ -125,8 +125,17 @@ pub(crate) async fn write(
     for (at, length, files) in pieces(layout, offset, length) {
         let from = usize::try_from(at - offset).map_err(|_| nfsstat4::NFS4ERR_INVAL)?;
         let to = from + usize::try_from(length).map_err(|_| nfsstat4::NFS4ERR_INVAL)?;
-        for file in files.iter().filter(|file| !file.stale) {
-            write_piece(mds, layout, file, at, data.slice(from..to)).await?;
+        let good = || files.iter().filter(|file| !file.stale);
+        for file in good() {
+            let written = write_piece(mds, layout, file, at, data.slice(from..to)).await;
+            if let Err(Unwritten::Refused(_)) = written
+                && good().count() > 1
+                && let Some(store) = mds.data_servers.get(file.store)
+            {
+                // A heartbeat may say so of all that it has, some seconds later.
+                store.refused(layout.id, file.slot, mds.now());
+            }
+            written.map_err(Unwritten::status)?;
         }
         for target in beside(filling, layout, &files) {
             filled &= write_piece(mds, layout, &target, at, data.slice(from..to)).await.is_ok();
@@ -135,13 +144,28 @@ pub(crate) async fn write(
     Ok(filled)
 }
 
+/// Why a data file has not taken a write.
+#[derive(Clone, Copy, Debug)]
+enum Unwritten {
+    /// Its data server could not write it, or not make it durable.
+    Refused(nfsstat4),
+    Otherwise(nfsstat4),
+}
+
+impl Unwritten {
+    fn status(self) -> nfsstat4 {
+        let (Self::Refused(status) | Self::Otherwise(status)) = self;
+        status
+    }
+}
+
 async fn write_piece(
     mds: &Arc<Mds>,
     layout: &Layout,
     file: &DataFile,
     offset: u64,
     data: Bytes,
-) -> Result<(), nfsstat4> {
+) -> Result<(), Unwritten> {
     let mut done = 0;
     while done < data.len() {
         let piece = data.slice(done..(done + (1 << 20)).min(data.len()));
@@ -156,13 +180,17 @@ async fn write_piece(
             WRITE3res::NFS3_OK(_) => nfsstat3::NFS3_OK,
             WRITE3res::Default(status, _) => *status,
         })
-        .await?
+        .await
+        .map_err(Unwritten::Otherwise)?
         {
             WRITE3res::NFS3_OK(ok) if ok.count > 0 => {
                 done += usize::try_from(ok.count).unwrap_or(data.len());
             }
-            WRITE3res::NFS3_OK(_) => return Err(nfsstat4::NFS4ERR_IO),
-            WRITE3res::Default(status, _) => return Err(translate(status)),
+            WRITE3res::NFS3_OK(_) => return Err(Unwritten::Refused(nfsstat4::NFS4ERR_IO)),
+            WRITE3res::Default(status @ (nfsstat3::NFS3ERR_IO | nfsstat3::NFS3ERR_ROFS), _) => {
+                return Err(Unwritten::Refused(translate(status)));
+            }
+            WRITE3res::Default(status, _) => return Err(Unwritten::Otherwise(translate(status))),
         }
     }
     Ok(())

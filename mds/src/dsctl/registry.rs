@@ -119,6 +119,8 @@ pub(crate) struct StoreView {
     pub(crate) news: u64,
     /// Data files that it once had, and was found not to have any more.
     pub(crate) missing: BTreeSet<(DataFileId, u16)>,
+    /// Data files that it could not write to, and until when others are written without them.
+    pub(crate) refusing: BTreeMap<(DataFileId, u16), Time>,
 }
 
 impl StoreView {

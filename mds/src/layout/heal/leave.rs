@@ -109,15 +109,21 @@ pub(crate) fn is_damaged(mds: &Mds, layout: &Layout, file: &DataFile) -> bool {
     mds.data_servers.get(file.store).is_some_and(|store| store.is_damaged(layout.id, file.slot))
 }
 
-/// Good mirrors that are given up, or damaged, while another copy is here.
+/// Whether there may be no more writing to what a data server has of a file, though it is here.
+fn is_useless(mds: &Mds, layout: &Layout, file: &DataFile) -> bool {
+    let refuses = |store: Arc<dsctl::StoreHandle>| store.refuses(layout.id, file.slot, mds.now());
+    is_damaged(mds, layout, file) || mds.data_servers.get(file.store).is_some_and(refuses)
+}
+
+/// Good mirrors that are given up, or damaged, or refuse writes, while another copy is here.
 pub(crate) fn away(mds: &Mds, layout: &Layout) -> Vec<DataFile> {
     let here = |file: &DataFile| {
         let store = mds.data_servers.get(file.store);
-        store.is_some_and(|store| store.takes_writes()) && !is_damaged(mds, layout, file)
+        store.is_some_and(|store| store.takes_writes()) && !is_useless(mds, layout, file)
     };
     let given_up = |file: &DataFile| {
         let store = mds.data_servers.get(file.store);
-        store.is_none_or(|store| store.given_up()) || is_damaged(mds, layout, file)
+        store.is_none_or(|store| store.given_up()) || is_useless(mds, layout, file)
     };
     layout
         .columns()
@@ -128,7 +134,7 @@ pub(crate) fn away(mds: &Mds, layout: &Layout) -> Vec<DataFile> {
 }
 
 /// What whoever wrote `bytes` through this server is told when a data file would not take it: DELAY where another one has what that
-/// has lost, or is not here to have, and the file goes on without it.
+/// has lost, or cannot write, or is not here to have, and the file goes on without it.
 pub(crate) async fn instead_of(
     mds: &Arc<Mds>,
     inode: &Inode,
@@ -143,8 +149,8 @@ pub(crate) async fn instead_of(
                 let _ = dsctl::is_lost(mds, layout.id, &file).await;
             }
         }
-        // What is lost was found before.
-        nfsstat4::NFS4ERR_DELAY => {}
+        // What is lost, or refuses, was found before.
+        nfsstat4::NFS4ERR_ROFS | nfsstat4::NFS4ERR_DELAY => {}
         _ => return status,
     }
     if away(mds, layout).is_empty() {
