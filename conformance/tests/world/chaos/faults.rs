@@ -14,6 +14,8 @@ const EVENTS: u64 = 8;
 /// What begins while it lasts makes it longer: a data server that cannot be heard for half a minute has failed, as far as
 /// anybody can tell.
 const DEAF: Duration = Duration::from_secs(20);
+/// For data files to be moved between data servers.
+const MOVES: Duration = Duration::from_secs(8);
 
 #[derive(Clone, Debug)]
 enum Fault {
@@ -28,6 +30,8 @@ enum Fault {
     Store,
     /// By its number: emptied, or on the way to it.
     Drained(u16),
+    /// Little room is left, at one least of all; whether that is stopped in the end which makes use of it.
+    Balanced(bool),
 }
 
 impl Fault {
@@ -76,9 +80,9 @@ pub(crate) async fn trouble(world: &mut World, hosts: &[Arc<Host>]) {
     for _ in 0..EVENTS {
         world.sleep(Duration::from_millis(below(world, 4_000))).await;
         end(world, &mut on, false).await;
-        let until = world.env.clock.now() + length(world);
+        let mut until = world.env.clock.now() + length(world);
         let n = below(world, 4) as usize;
-        let fault = match below(world, 21) {
+        let fault = match below(world, 25) {
             0..=2 => {
                 let (a, b) = two(world, hosts);
                 world.net.partition(&a, &b);
@@ -160,6 +164,21 @@ pub(crate) async fn trouble(world: &mut World, hosts: &[Arc<Host>]) {
                 upkeep::replace(world, &mut numbers, n).await;
                 continue;
             }
+            20..=21 => {
+                hosts[0].shared.device_full.store(true, Ordering::Relaxed);
+                let room = |other| if other == n { (64 << 10, 256 << 10) } else { (1 << 20, 1 << 20) };
+                let room = [0, 1, 2, 3].map(room).map(|(least, more)| least + below(world, more));
+                upkeep::balance(world, room).await;
+                // What moves takes some seconds.
+                until = until.max(world.env.clock.now() + MOVES);
+                Fault::Balanced(below(world, 2) == 0)
+            }
+            22 if world.is_up(n) => {
+                if !take_away(world, hosts, &mut on, &mut numbers, n).await {
+                    on.push((until, Fault::Drained(numbers[n])));
+                }
+                continue;
+            }
             _ => {
                 // One that has only just been started may have been given up before: then the other copy is the only one.
                 let all_serve = (0..4).all(|n| world.serving(n));
@@ -185,6 +204,40 @@ pub(crate) async fn trouble(world: &mut World, hosts: &[Arc<Host>]) {
     for n in 0..4 {
         world.until_serving(n).await;
     }
+}
+
+/// The n-th data server is emptied and removed while what is wrong elsewhere ends or does not, and a new one comes to its host. False:
+/// it could not be emptied in time, or nobody said that it was.
+async fn take_away(
+    world: &mut World,
+    hosts: &[Arc<Host>],
+    on: &mut Vec<(sluice_env::Monotonic, Fault)>,
+    numbers: &mut upkeep::Numbers,
+    n: usize,
+) -> bool {
+    let number = numbers[n];
+    hosts[0].shared.say("FAULT", || format!("ds{}, number {number}, is to be taken away", n + 1));
+    let until = world.env.clock.now() + Duration::from_millis(20_000 + below(world, 60_000));
+    while !upkeep::remove(world, number).await {
+        if world.env.clock.now() > until {
+            return false;
+        }
+        world.sleep(Duration::from_millis(500)).await;
+        end(world, on, false).await;
+    }
+    hosts[0].shared.say("FAULT", || format!("ds{} is taken away", n + 1));
+    // Data files may be there still if it could not be told to remove them: they are nobody's.
+    assert!(!upkeep::is_named(world, number).await, "data server {number} was not empty");
+    // It lives on for a while, and serves nobody.
+    world.sleep(Duration::from_millis(below(world, 3_000))).await;
+    world.replace_data_server(n).await;
+    numbers[n] = upkeep::next_number(numbers);
+    // The number of the next one that is new depends on this one having its own.
+    while !world.serving(n) {
+        world.sleep(Duration::from_millis(500)).await;
+        end(world, on, false).await;
+    }
+    true
 }
 
 /// Hosts hear of it sooner or later; the one that has lost the store lives on, and so do their connections to it. What it had on
@@ -235,7 +288,7 @@ async fn end(world: &mut World, on: &mut Vec<(sluice_env::Monotonic, Fault)>, al
     let (mut over, rest): (Vec<_>, Vec<_>) = on.drain(..).partition(|(until, _)| all || *until <= now);
     *on = rest;
     // Who is to be asked may be at fault itself.
-    over.sort_by_key(|(_, fault)| matches!(fault, Fault::Drained(_)));
+    over.sort_by_key(|(_, fault)| matches!(fault, Fault::Drained(_) | Fault::Balanced(..)));
     for (until, fault) in over {
         match fault {
             Fault::Partition(a, b) => world.net.heal(&a, &b),
@@ -251,6 +304,12 @@ async fn end(world: &mut World, on: &mut Vec<(sluice_env::Monotonic, Fault)>, al
             Fault::Full(n) => world.device(n).set_capacity(1 << 40),
             Fault::ReadOnly(n) => world.device(n).set_read_only(false),
             Fault::Store => world.set_faults(Faults::NONE),
+            Fault::Balanced(stops) => {
+                (0..4).for_each(|n| world.device(n).set_capacity(1 << 40));
+                if stops {
+                    upkeep::stop_balance(world).await;
+                }
+            }
             Fault::Drained(number) => {
                 while !upkeep::drain(world, number, true).await {
                     if !all {

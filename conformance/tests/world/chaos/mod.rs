@@ -301,6 +301,7 @@ async fn conclude(world: &mut World, shared: &Arc<Shared>, hosts: &[Arc<Host>]) 
             io.close(&held).await;
         }
     }
+    upkeep::until_balanced(world).await;
     until_healed(world).await;
     // Hosts start anew, and with their state goes what only they kept.
     for host in hosts {

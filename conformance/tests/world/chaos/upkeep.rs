@@ -1,5 +1,6 @@
 //! What operators do while everything fails, and what a file system that was mended has lost: data servers are drained
-//! and are not, the key of handles is replaced, one of two copies is gone, or a whole data server with all of its copies.
+//! and are not, or are taken away when they are empty, or filled evenly, the key of handles is replaced, one of two copies is gone,
+//! or a whole data server with all of its copies.
 
 use std::time::Duration;
 
@@ -35,6 +36,61 @@ pub(super) async fn replace_key(world: &World) {
         world.try_admin(ADMIN_KEYS, &ADMIN_KEYS_args { rotate: true }, PATIENCE).await;
 }
 
+/// What is thousandths fuller than others gives: as close as a balance may be.
+const TOLERANCE: u32 = 5;
+
+async fn ask(world: &World, what: ctl_balance_what, tolerance: u32) -> Option<ADMIN_BALANCE_res> {
+    world.try_admin(ADMIN_BALANCE, &ADMIN_BALANCE_args { what, tolerance, limit: 0 }, PATIENCE).await
+}
+
+/// Data servers have so much room left, which differs, and are filled evenly from now on. It may be refused, or not heard of.
+pub(super) async fn balance(world: &World, room: [u64; 4]) {
+    for (n, room) in room.into_iter().enumerate() {
+        let space = world.device(n).space().unwrap();
+        world.device(n).set_capacity(space.total - space.free + room);
+    }
+    ask(world, ctl_balance_what::BALANCE_BEGIN, TOLERANCE).await;
+}
+
+pub(super) async fn stop_balance(world: &World) {
+    ask(world, ctl_balance_what::BALANCE_STOP, 0).await;
+}
+
+/// Nothing is in its way any more: it comes to an end.
+pub(super) async fn until_balanced(world: &World) {
+    for _ in 0..900 {
+        match ask(world, ctl_balance_what::BALANCE_LOOK, 0).await {
+            Some(ADMIN_BALANCE_res::CTL_OK(now))
+                if now.last.iter().all(|last| last.state != ctl_balance_state::BALANCE_RUNNING) =>
+            {
+                return;
+            }
+            _ => world.sleep(Duration::from_secs(1)).await,
+        }
+    }
+    panic!("a balance does not end");
+}
+
+/// Takes a data server away that is empty, or is on the way to it. Whether it is gone.
+pub(super) async fn remove(world: &World, number: u16) -> bool {
+    drain(world, number, false).await;
+    let args = ADMIN_REMOVE_args { id: number.into(), lost: false, agreed: Vec::new() };
+    let removed = world.try_admin(ADMIN_REMOVE, &args, PATIENCE).await;
+    match removed {
+        Some(ADMIN_REMOVE_res::CTL_OK(ok)) => ok.removed,
+        // When it was asked before, and the answer did not arrive.
+        Some(ADMIN_REMOVE_res::Default(_, why)) => {
+            why == format!("data server {number} was removed").as_bytes()
+        }
+        None => false,
+    }
+}
+
+/// The number that the next data server is given which nobody knows.
+pub(super) fn next_number(numbers: &Numbers) -> u16 {
+    numbers.iter().max().map_or(1, |last| last + 1)
+}
+
 async fn layouts(world: &World) -> Vec<Layout> {
     let (_, inode) = *PREFIXES.iter().find(|(name, _)| *name == "INODE").unwrap();
     let rows = world.rows().await;
@@ -44,6 +100,11 @@ async fn layouts(world: &World) -> Vec<Layout> {
         _ => None,
     });
     layouts.collect()
+}
+
+/// Whether a part of some file is at the data server of this number.
+pub(super) async fn is_named(world: &World, number: u16) -> bool {
+    layouts(world).await.iter().any(|layout| layout.data_files().any(|file| file.store == StoreId(number)))
 }
 
 /// One of two data files that hold the same, of a file that has lost none before: which data server it is at, and where.
@@ -85,15 +146,10 @@ pub(super) async fn all_twice(world: &World, numbers: &Numbers) -> bool {
 pub(super) async fn replace(world: &mut World, numbers: &mut Numbers, n: usize) {
     let gone = numbers[n];
     world.replace_data_server(n).await;
-    numbers[n] = numbers.iter().max().map_or(1, |last| last + 1);
+    numbers[n] = next_number(numbers);
     for _ in 0..600 {
         world.sleep(Duration::from_millis(500)).await;
-        drain(world, gone, false).await;
-        let args = ADMIN_REMOVE_args { id: gone.into(), lost: false, agreed: Vec::new() };
-        let removed = world.try_admin(ADMIN_REMOVE, &args, PATIENCE).await;
-        if let Some(ADMIN_REMOVE_res::CTL_OK(ok)) = removed
-            && ok.removed
-        {
+        if remove(world, gone).await {
             return;
         }
     }
