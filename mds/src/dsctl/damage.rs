@@ -99,8 +99,15 @@ impl StoreHandle {
     /// It could not write to this data file, or not make it durable.
     pub(crate) fn refused(&self, id: DataFileId, slot: u16, now: Time) {
         let new = self.update(|view| {
-            view.refusing.retain(|_, until| now < *until);
-            view.refusing.len() < MOST && view.refusing.insert((id, slot), now.plus_nanos(REFUSES)).is_none()
+            if view.refusing.len() >= MOST {
+                view.refusing.retain(|_, until| now < *until);
+            }
+            let before = view.refusing.get(&(id, slot)).copied();
+            // Whoever there is no room for waits for the heartbeat.
+            if before.is_some() || view.refusing.len() < MOST {
+                view.refusing.insert((id, slot), now.plus_nanos(REFUSES));
+            }
+            before.is_none_or(|until| until <= now)
         });
         if new {
             tracing::error!(

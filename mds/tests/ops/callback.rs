@@ -317,13 +317,13 @@ fn the_next_in_line_is_told_when_the_one_before_it_frees_its_stateid() {
         };
         let write = nfs_lock_type4::WRITE_LT;
         let held = locks(&a, lock_new(write, mine, b"la", (0, 10))).await.unwrap();
-        // B has a stateid without a lock.
+        // B has a stateid without a lock, and asks with it.
         let (_, theirs) = b.open("f", BOTH, 0).await;
         let stateid = locks(&b, lock_new(write, theirs, b"lb", (50, 1))).await.unwrap();
         let empty = locks(&b, locku(write, stateid, (50, 1))).await.unwrap();
         let (_, third) = c.open("f", BOTH, 0).await;
         let denied = Err(nfsstat4::NFS4ERR_DENIED);
-        assert_eq!(locks(&b, lock_new(nfs_lock_type4::WRITEW_LT, theirs, b"lb", (0, 10))).await, denied);
+        assert_eq!(locks(&b, lock_more(nfs_lock_type4::WRITEW_LT, empty, (0, 10))).await, denied);
         assert_eq!(locks(&c, lock_new(nfs_lock_type4::WRITEW_LT, third, b"lc", (0, 10))).await, denied);
         locks(&a, locku(write, held, (0, 10))).await.unwrap();
         until(&world.env, || (b.callbacks().count() > 0).then_some(())).await;
