@@ -6,7 +6,7 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use mimalloc::MiMalloc;
+use sluice_env::Allocator;
 
 /// Threads share a few counters, each in a cache line of its own.
 const COUNTERS: usize = 32;
@@ -51,23 +51,23 @@ unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
         // SAFETY: the caller's promises about `layout` are passed on.
-        unsafe { MiMalloc.alloc(layout) }
+        unsafe { Allocator.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count();
         // SAFETY: the caller's promises about `layout` are passed on.
-        unsafe { MiMalloc.alloc_zeroed(layout) }
+        unsafe { Allocator.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         // SAFETY: the caller's promises about `ptr` and `layout` are passed on.
-        unsafe { MiMalloc.dealloc(ptr, layout) }
+        unsafe { Allocator.dealloc(ptr, layout) }
     }
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         count();
         // SAFETY: the caller's promises about `ptr`, `layout` and `new_size` are passed on.
-        unsafe { MiMalloc.realloc(ptr, layout, new_size) }
+        unsafe { Allocator.realloc(ptr, layout, new_size) }
     }
 }

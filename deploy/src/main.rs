@@ -48,10 +48,8 @@ use cli::{Cli, Command};
 /// Of this program: the release, and the commit if it is known (build.rs).
 const VERSION: &str = env!("SLUICE_VERSION");
 
-/// Buffers of 1 MiB come and go with every READ and WRITE: the C library's allocator gives each back to the
-/// kernel and faults it in again, which costs more than the copy.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: sluice_env::Allocator = sluice_env::Allocator;
 
 /// How long a thread for what blocks waits for more. Each piece of work wakes another one of those that wait: if they waited
 /// for seconds, a device that was slow for a moment would leave a hundred of them, with their memory, for as long as there is

@@ -6,6 +6,7 @@
 //! so that one seed is one world.
 
 mod clock;
+mod memory;
 mod process;
 mod random;
 mod spawn;
@@ -13,6 +14,7 @@ mod spawn;
 use std::sync::Arc;
 
 pub use clock::{Clock, Elapsed, Monotonic, Wall};
+pub use memory::Allocator;
 pub use process::{Descriptors, Process};
 pub use random::Random;
 pub use spawn::{BoxFuture, Spawn};

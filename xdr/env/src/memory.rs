@@ -1,0 +1,130 @@
+//! Where memory comes from. Buffers of 1 MiB come and go with every READ and WRITE: the C library's allocator gives each back to
+//! the kernel and faults it in again, which costs more than the copy.
+#![allow(unsafe_code, reason = "an allocator is unsafe by its signature")]
+
+use std::alloc::{GlobalAlloc, Layout};
+
+use libmimalloc_sys::{
+    mi_free, mi_malloc, mi_malloc_aligned, mi_realloc, mi_realloc_aligned, mi_zalloc, mi_zalloc_aligned,
+};
+
+/// mimalloc's `MI_MAX_ALIGN_SIZE`. Each of its blocks that has so many bytes is aligned to as many; the only smaller ones have
+/// eight, and are aligned to eight.
+const ALIGNED: usize = 16;
+
+/// mimalloc. Its own crate asks for an alignment with every piece, for which mimalloc has a way of its own that is several
+/// times as long, and larger blocks wherever the piece has more than 1 KiB. Nearly every piece is aligned without asking.
+#[derive(Clone, Copy, Debug)]
+pub struct Allocator;
+
+/// A block of this size is aligned as it must be, whoever asks.
+const fn is_aligned_anyway(size: usize, align: usize) -> bool {
+    align <= ALIGNED && align <= size
+}
+
+// SAFETY: mimalloc is an allocator. A piece of at least its own alignment, which is a power of two and at most 16, is in a block
+// of eight bytes, aligned to eight, if it has at most eight, and else in one of 16 and more, aligned to 16: aligned as it must
+// be. All other pieces are asked for with their alignment. What any of these functions gave is freed or moved by any other.
+unsafe impl GlobalAlloc for Allocator {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let (size, align) = (layout.size(), layout.align());
+        // SAFETY: these take any size, and any power of two for an alignment.
+        unsafe {
+            if is_aligned_anyway(size, align) { mi_malloc(size) } else { mi_malloc_aligned(size, align) }
+                .cast()
+        }
+    }
+
+    #[inline]
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        let (size, align) = (layout.size(), layout.align());
+        // SAFETY: as above.
+        unsafe {
+            if is_aligned_anyway(size, align) { mi_zalloc(size) } else { mi_zalloc_aligned(size, align) }
+                .cast()
+        }
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, ptr: *mut u8, _: Layout) {
+        // SAFETY: it is of this allocator, as the caller promises.
+        unsafe { mi_free(ptr.cast()) }
+    }
+
+    #[inline]
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        let align = layout.align();
+        // SAFETY: it is of this allocator, as the caller promises. A piece that stays where it is stays as it is aligned.
+        unsafe {
+            match is_aligned_anyway(size, align) {
+                true => mi_realloc(ptr.cast(), size),
+                false => mi_realloc_aligned(ptr.cast(), size, align),
+            }
+            .cast()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A piece that is as it must be: aligned, and holding what was written to it.
+    fn check(ptr: *mut u8, layout: Layout, filled: u8) {
+        assert!(!ptr.is_null() && ptr.addr().is_multiple_of(layout.align()), "{layout:?}: {ptr:?}");
+        // SAFETY: so many bytes of it were written.
+        let bytes = unsafe { std::slice::from_raw_parts(ptr, layout.size()) };
+        assert!(bytes.iter().all(|byte| *byte == filled), "{layout:?}");
+    }
+
+    fn layouts() -> impl Iterator<Item = Layout> {
+        let sizes =
+            (1..200).chain([255, 256, 257, 1000, 1023, 1024, 1025, 4095, 4096, 5000, 70_000, 1 << 20]);
+        sizes.flat_map(|size| (0..13).map(move |log| Layout::from_size_align(size, 1 << log).unwrap()))
+    }
+
+    #[test]
+    fn every_piece_is_aligned_and_nobody_elses() {
+        let held: Vec<_> = layouts()
+            .enumerate()
+            .map(|(n, layout)| {
+                let filled = (n % 251) as u8;
+                // SAFETY: no layout is of no bytes, and each piece has those that are written.
+                let ptr = unsafe {
+                    let ptr = Allocator.alloc(layout);
+                    ptr.write_bytes(filled, layout.size());
+                    ptr
+                };
+                (ptr, layout, filled)
+            })
+            .collect();
+        for (ptr, layout, filled) in held {
+            check(ptr, layout, filled);
+            let larger = Layout::from_size_align(layout.size() * 2 + 1, layout.align()).unwrap();
+            // SAFETY: it is of this allocator with this layout, and is no more once it is given back.
+            unsafe {
+                let moved = Allocator.realloc(ptr, layout, larger.size());
+                check(moved, layout, filled);
+                let back = Allocator.realloc(moved, larger, 1);
+                check(back, Layout::from_size_align(1, layout.align()).unwrap(), filled);
+                Allocator.dealloc(back, Layout::from_size_align(1, layout.align()).unwrap());
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_to_be_zero_is() {
+        for layout in layouts() {
+            // SAFETY: as above.
+            unsafe {
+                let used = Allocator.alloc(layout);
+                used.write_bytes(0xff, layout.size());
+                Allocator.dealloc(used, layout);
+                let ptr = Allocator.alloc_zeroed(layout);
+                check(ptr, layout, 0);
+                Allocator.dealloc(ptr, layout);
+            }
+        }
+    }
+}
