@@ -177,6 +177,6 @@ pub(crate) fn count(txn: &mut Transaction, what: Statistic, spread: FileId, delt
     add(txn, keys::statistic(what, shard), delta);
 }
 
-pub(crate) fn add(txn: &mut Transaction, key: Bytes, delta: i64) {
+pub(crate) fn add(txn: &mut Transaction, key: impl Into<Bytes>, delta: i64) {
     txn.atomic(AtomicOp::Add, key, delta.to_le_bytes());
 }

@@ -6,7 +6,7 @@
 //! FoundationDB's own space). One file system is one key space: a backend that shares a cluster puts
 //! its own prefix before ours.
 
-use std::ops::RangeInclusive;
+use std::ops::{Deref, RangeInclusive};
 
 use bytes::Bytes;
 use sluice_kv::KeyRange;
@@ -236,6 +236,40 @@ pub(crate) enum DirectoryField {
     Subdirectories = 4,
 }
 
+/// A key of a table that is asked for in every operation: it needs no memory of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Key<const N: usize>([u8; N]);
+
+impl<const N: usize> Key<N> {
+    /// `fields` have all the bytes but the first.
+    #[inline]
+    fn new<const FIELDS: usize>(prefix: u8, fields: [&[u8]; FIELDS]) -> Self {
+        let mut key = [prefix; N];
+        let mut at = 1;
+        for field in fields {
+            let end = at + field.len();
+            key[at..end].copy_from_slice(field);
+            at = end;
+        }
+        debug_assert_eq!(at, N, "the table {prefix:#x} has other keys");
+        Self(key)
+    }
+}
+
+impl<const N: usize> Deref for Key<N> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl<const N: usize> From<Key<N>> for Bytes {
+    fn from(key: Key<N>) -> Self {
+        Self::copy_from_slice(&key)
+    }
+}
+
 /// Begins a key; `fields` is the number of bytes that follow, so that no memory is left over.
 fn key(prefix: u8, fields: usize) -> Writer {
     let mut w = Writer::with_capacity(1 + fields);
@@ -262,7 +296,7 @@ pub(crate) fn table(prefix: u8) -> KeyRange {
 }
 
 /// A range from just after `last` to the end of `range`.
-pub(crate) fn after(last: &Bytes, range: &KeyRange) -> KeyRange {
+pub(crate) fn after(last: &[u8], range: &KeyRange) -> KeyRange {
     let mut begin = Vec::with_capacity(last.len() + 1);
     begin.extend_from_slice(last);
     begin.push(0);
@@ -312,8 +346,8 @@ pub(crate) fn spare_of(key: &Bytes) -> Result<(DataFileId, u16), FsError> {
 pub(crate) fn sequence(s: Sequence) -> Bytes {
     key(SEQUENCE, 1).u8(s.id()).finish()
 }
-pub(crate) fn statistic(s: Statistic, shard: u8) -> Bytes {
-    key(STATISTIC, 2).u8(s.id()).u8(shard).finish()
+pub(crate) fn statistic(s: Statistic, shard: u8) -> Key<3> {
+    Key::new(STATISTIC, [&[s.id(), shard]])
 }
 pub(crate) fn statistics(s: Statistic) -> KeyRange {
     let p = key(STATISTIC, 1).u8(s.id()).finish();
@@ -337,8 +371,8 @@ pub(crate) fn quota_of(key: &Bytes) -> Result<(u8, u64), FsError> {
     let mut r = Reader::new("quota key", key.slice(1.min(key.len())..));
     Ok((r.u8()?, r.u64()?))
 }
-pub(crate) fn usage(kind: u8, id: u64, shard: u8) -> Bytes {
-    key(USAGE, 10).u8(kind).u64(id).u8(shard).finish()
+pub(crate) fn usage(kind: u8, id: u64, shard: u8) -> Key<11> {
+    Key::new(USAGE, [&[kind], &id.to_be_bytes(), &[shard]])
 }
 pub(crate) fn tree_walk(tree: FileId, directory: FileId) -> Bytes {
     key(TREE_WALK, 16).u64(tree.0).u64(directory.0).finish()
@@ -352,10 +386,8 @@ pub(crate) fn inodes_after(last: Option<&InodeKey>) -> KeyRange {
     let whole = table(INODE);
     last.map_or(whole.clone(), |last| after(&inode(last), &whole))
 }
-pub(crate) fn inode(k: &InodeKey) -> Bytes {
-    let mut w = key(INODE, InodeKey::SIZE);
-    k.encode(&mut w);
-    w.finish()
+pub(crate) fn inode(k: &InodeKey) -> Key<{ 1 + InodeKey::SIZE }> {
+    Key::new(INODE, [&k.home.0.to_be_bytes(), &k.cookie.0.to_be_bytes(), &k.fileid.0.to_be_bytes()])
 }
 pub(crate) fn inode_of(key: &Bytes) -> Result<InodeKey, FsError> {
     let mut r = Reader::new("inode key", key.clone());
@@ -371,8 +403,8 @@ pub(crate) fn inodes(home: FileId, places: &RangeInclusive<Cookie>) -> KeyRange 
     let end = key(INODE, 16).u64(home.0).u64(places.end().0).finish();
     under(&end, key(INODE, 16).u64(home.0).u64(places.start().0).finish())
 }
-pub(crate) fn dirent(directory: FileId, place: Cookie) -> Bytes {
-    key(DIRENT, 16).u64(directory.0).u64(place.0).finish()
+pub(crate) fn dirent(directory: FileId, place: Cookie) -> Key<17> {
+    Key::new(DIRENT, [&directory.0.to_be_bytes(), &place.0.to_be_bytes()])
 }
 pub(crate) fn dirent_of(key: &Bytes) -> Result<(FileId, Cookie), FsError> {
     let mut r = Reader::new("directory entry key", key.clone());
@@ -384,13 +416,13 @@ pub(crate) fn dirent_of(key: &Bytes) -> Result<(FileId, Cookie), FsError> {
     Ok(k)
 }
 pub(crate) fn dirents(directory: FileId, places: &RangeInclusive<Cookie>) -> KeyRange {
-    under(&dirent(directory, *places.end()), dirent(directory, *places.start()))
+    under(&dirent(directory, *places.end()), dirent(directory, *places.start()).into())
 }
 pub(crate) fn all_dirents(directory: FileId) -> KeyRange {
     dirents(directory, &(Cookie(0)..=Cookie(u64::MAX)))
 }
-pub(crate) fn directory(d: FileId, field: DirectoryField) -> Bytes {
-    key(DIRECTORY, 9).u64(d.0).u8(field as u8).finish()
+pub(crate) fn directory(d: FileId, field: DirectoryField) -> Key<10> {
+    Key::new(DIRECTORY, [&d.0.to_be_bytes(), &[field as u8]])
 }
 pub(crate) fn directory_fields(d: FileId) -> KeyRange {
     let p = by_u64(DIRECTORY, d.0);
@@ -479,7 +511,7 @@ mod tests {
         };
         let sorted = [k(1, 500, 9), k(1, 501, 0), k(2, 3, 1), k(256, 0, 0)];
         assert!(sorted.is_sorted());
-        assert_eq!(inode_of(&sorted[2]).unwrap().cookie, Cookie(3));
+        assert_eq!(inode_of(&sorted[2].into()).unwrap().cookie, Cookie(3));
     }
 
     #[test]
@@ -488,7 +520,7 @@ mod tests {
         for (d, c, inside) in
             [(7, 200, true), (7, 255, true), (7, 256, false), (7, 199, false), (8, 220, false)]
         {
-            let k = dirent(FileId(d), Cookie(c));
+            let k = Bytes::from(dirent(FileId(d), Cookie(c)));
             assert_eq!(r.begin <= k && k < r.end, inside, "{d} {c}");
         }
         let r = xattrs(FileId(u64::MAX));
@@ -496,10 +528,9 @@ mod tests {
         assert!(r.begin <= k && k < r.end);
         assert!(!(r.begin <= by_u64(ACL, 0) && by_u64(ACL, 0) < r.end));
         let all = all_dirents(FileId(7));
-        assert!(
-            all.begin <= dirent(FileId(7), Cookie(u64::MAX)) && dirent(FileId(7), Cookie(u64::MAX)) < all.end
-        );
-        assert!(dirent(FileId(8), Cookie(0)) >= all.end);
+        let dirent = |directory, cookie| Bytes::from(dirent(FileId(directory), Cookie(cookie)));
+        assert!(all.begin <= dirent(7, u64::MAX) && dirent(7, u64::MAX) < all.end);
+        assert!(dirent(8, 0) >= all.end);
     }
 
     #[test]
