@@ -33,7 +33,8 @@ impl Wanted {
         if !from.attrmask.without(SETTABLE).is_empty() {
             return Err(nfsstat4::NFS4ERR_INVAL);
         }
-        let values = Attributes::decode(from).map_err(|error| match error {
+        let mut values = Attributes::default();
+        values.read(from).map_err(|error| match error {
             AttributesError::Unknown(_) => nfsstat4::NFS4ERR_ATTRNOTSUPP,
             AttributesError::Xdr(_) => nfsstat4::NFS4ERR_BADXDR,
         })?;

@@ -6,7 +6,7 @@ use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -144,17 +144,8 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
             if self.gone && self.connection.pending.is_empty() {
                 return Ended::Orderly("by the peer");
             }
-            self.connection.outbox.begin_turn();
-            self.start_parked().await;
-            let taken = self.take_records().await;
-            self.prompt.finish(self.connection);
-            self.connection.outbox.end_turn();
-            if let Err(why) = taken {
+            if let Err(why) = poll_fn(|cx| Poll::Ready(self.turn(cx))).await {
                 return why;
-            }
-            // Replies leave before more is read. What the peer does not take now is the writer's.
-            if let Poll::Ready(Err(error)) = self.flush().await {
-                return Ended::Io(error);
             }
             self.prompt.recover(self.connection);
             let reading = self.may_read();
@@ -189,9 +180,25 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
         }
     }
 
+    /// Handles what there is. It waits for nothing, so it is no future, nor is anything that it calls: one inside of the other,
+    /// each would be copied into the next for every call that comes.
+    fn turn(&mut self, cx: &mut Context<'_>) -> Result<(), Ended> {
+        self.connection.outbox.begin_turn();
+        self.start_parked(cx);
+        let taken = self.take_records(cx);
+        self.prompt.finish(self.connection);
+        self.connection.outbox.end_turn();
+        taken?;
+        // Replies leave before more is read. What the peer does not take now is the writer's.
+        match self.flush(cx) {
+            Poll::Ready(Err(error)) => Err(Ended::Io(error)),
+            _ => Ok(()),
+        }
+    }
+
     /// Tries once to write what is queued.
-    async fn flush(&self) -> Poll<io::Result<()>> {
-        poll_fn(|cx| Poll::Ready(self.connection.outbox.poll_flush(cx, &mut self.writing.lock()))).await
+    fn flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.connection.outbox.poll_flush(cx, &mut self.writing.lock())
     }
 
     /// Reads more of the stream. While the peer is silent and owes nothing, no buffer is held for it.
@@ -362,7 +369,7 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
     }
 
     /// Starts calls that were set aside, as far as there is room now.
-    async fn start_parked(&mut self) {
+    fn start_parked(&mut self, cx: &mut Context<'_>) {
         if self.takes_none() {
             self.parked.clear();
             self.parked_bytes = 0;
@@ -374,13 +381,13 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
             if let Some(first) = self.parked.pop_front() {
                 self.parked_bytes -= first.request;
                 drop(first._arriving);
-                start(self.connection, first.work, ticket, false).await;
+                start(cx, self.connection, first.work, ticket, false);
             }
         }
     }
 
     /// Handles the whole records that have arrived.
-    async fn take_records(&mut self) -> Result<(), Ended> {
+    fn take_records(&mut self, cx: &mut Context<'_>) -> Result<(), Ended> {
         while self.may_read() {
             let tried = match self.answer_now() {
                 Now::Answered => continue,
@@ -394,10 +401,10 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
                     let arriving = self.arriving.take();
                     let record = if record.len() > COPIED { record } else { Bytes::copy_from_slice(&record) };
                     self.connection.records.fetch_add(1, Ordering::Relaxed);
-                    self.take(record, tail, arriving, tried).await?;
+                    self.take(cx, record, (tail, arriving), tried)?;
                     if self.connection.outbox.queued() >= ENOUGH {
                         // While the data is still in the processor's cache. An error shows again.
-                        let _ = self.flush().await;
+                        let _ = self.flush(cx);
                     }
                 }
                 Ok(None) => break,
@@ -430,11 +437,11 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
     }
 
     /// Starts the call that `record` holds, or sets it aside with the room that was made for it.
-    async fn take(
+    fn take(
         &mut self,
+        cx: &mut Context<'_>,
         record: Bytes,
-        tail: Option<Tail>,
-        arriving: Option<Arriving>,
+        (tail, arriving): (Option<Tail>, Option<Arriving>),
         tried: bool,
     ) -> Result<(), Ended> {
         let request = record.len() + tail.as_ref().map_or(0, Tail::length);
@@ -468,7 +475,7 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
         match ticket {
             Some(ticket) => {
                 drop(arriving);
-                start(self.connection, work, ticket, tried).await;
+                start(cx, self.connection, work, ticket, tried);
             }
             None => {
                 self.parked_bytes += request;
@@ -500,7 +507,7 @@ fn end_at_page(buffer: &mut BytesMut, record: usize) {
 }
 
 /// Runs a call as far as it goes without waiting; a task of its own does the rest.
-async fn start(connection: &Arc<Connection>, work: Work, ticket: Ticket, tried: bool) {
+fn start(cx: &mut Context<'_>, connection: &Arc<Connection>, work: Work, ticket: Ticket, tried: bool) {
     let (header, tail, program) = match work {
         Work::Call(header, tail, program) => (header, tail, program),
         Work::Refuse(xid, verdict) => return connection.reply(xid, verdict, Frame::empty(), ticket),
@@ -512,8 +519,7 @@ async fn start(connection: &Arc<Connection>, work: Work, ticket: Ticket, tried: 
     let owed = Owed::new(&call, ticket);
     let Some((call, owed)) = program.take(call, owed) else { return };
     let mut task: BoxFuture<'static, ()> = Box::pin(async move { owed.answer(program.call(call).await) });
-    let polled = poll_fn(|cx| Poll::Ready(task.as_mut().poll(cx))).await;
-    if polled.is_pending() {
+    if task.as_mut().poll(cx).is_pending() {
         connection.env.spawn.spawn(task);
     }
 }

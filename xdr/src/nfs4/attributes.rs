@@ -44,15 +44,14 @@ macro_rules! attributes {
                 set
             }
 
-            fn decode_values(mask: bitmap4, r: &mut Reader) -> Result<Self, DecodeError> {
-                let mut values = Self::default();
+            fn decode_values(&mut self, mask: bitmap4, r: &mut Reader) -> Result<(), DecodeError> {
                 for number in mask.iter() {
                     match number {
-                        $($number => values.$field = Some(<$type>::decode(r)?),)*
+                        $($number => self.$field = Some(<$type>::decode(r)?),)*
                         _ => {}
                     }
                 }
-                Ok(values)
+                Ok(())
             }
 
             fn encode_values(&self, mask: bitmap4, w: &mut Writer) {
@@ -172,14 +171,22 @@ impl Attributes {
 
     /// Reads all values of `from`.
     pub fn decode(from: &fattr4) -> Result<Self, AttributesError> {
+        let mut values = Self::default();
+        values.read(from)?;
+        Ok(values)
+    }
+
+    /// As [`Attributes::decode`], in place: with all that a file can have they are more than a kilobyte. After an error some
+    /// of them may be there.
+    pub fn read(&mut self, from: &fattr4) -> Result<(), AttributesError> {
         // Checked before anything is read: the client must learn that the attribute is the trouble.
         if let Some(unknown) = from.attrmask.without(Self::KNOWN).iter().next() {
             return Err(AttributesError::Unknown(unknown));
         }
         let mut r = Reader::new(from.attr_vals.clone());
-        let values = Self::decode_values(from.attrmask, &mut r)?;
+        self.decode_values(from.attrmask, &mut r)?;
         r.finish()?;
-        Ok(values)
+        Ok(())
     }
 
     /// The values that are both asked for and present; the mask of the result names exactly those
