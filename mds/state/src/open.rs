@@ -6,6 +6,8 @@
 //!                 └─┘
 //! ```
 
+use std::sync::Arc;
+
 use crate::few::Few;
 use crate::file::Error;
 use crate::ids::{ClientId, StateId, Time};
@@ -228,7 +230,7 @@ impl Opens {
     }
 
     pub(crate) fn of_client(&self, client: ClientId) -> impl Iterator<Item = &Open> {
-        let first = OpenOwner { client, opaque: Box::default() };
+        let first = OpenOwner { client, opaque: Arc::default() };
         let owned = self.by_owner.starting_at(first).take_while(move |(owner, _)| owner.client == client);
         owned.filter_map(|(_, other)| self.by_other.get(other))
     }

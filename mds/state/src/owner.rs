@@ -1,5 +1,7 @@
 //! Open-owners and lock-owners: RFC 8881 §9.1, §8.2.1. An owner is a client ID and an opaque name.
 
+use std::sync::Arc;
+
 use crate::ids::ClientId;
 
 /// Longest opaque of an owner, in bytes (RFC 8881 §2.2, NFS4_OPAQUE_LIMIT).
@@ -12,7 +14,7 @@ pub struct OpenOwner {
     /// The client that owns the session.
     pub client: ClientId,
     /// The name that the client chose, at most [`MAX_OWNER_BYTES`].
-    pub opaque: Box<[u8]>,
+    pub opaque: Arc<[u8]>,
 }
 
 /// `state_owner4` of a LOCK. A type apart from [`OpenOwner`]: the two name spaces never mix (§9.1).
@@ -21,7 +23,7 @@ pub struct LockOwner {
     /// The client that owns the session.
     pub client: ClientId,
     /// The name that the client chose, at most [`MAX_OWNER_BYTES`].
-    pub opaque: Box<[u8]>,
+    pub opaque: Arc<[u8]>,
 }
 
 impl OpenOwner {

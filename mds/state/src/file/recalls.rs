@@ -312,6 +312,10 @@ impl File {
 
     /// When the next recall is to be repeated or runs out.
     pub(super) fn recall_deadline(&self) -> Option<Time> {
+        // As of nearly every file at nearly every step.
+        if self.layouts.is_empty() && self.delegations.held.is_empty() {
+            return None;
+        }
         let layouts = self.layouts.iter().filter_map(|(_, l)| l.recall);
         let delegations = self.delegations.held.values().filter_map(|d| d.recall);
         layouts.chain(delegations).map(|r| r.next_deadline()).min()
