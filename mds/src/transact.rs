@@ -38,11 +38,11 @@ impl Mds {
     ///
     /// # Errors
     /// What `op` says, or the store.
-    pub(crate) async fn read<'env, T, F>(&self, op: F) -> Result<T, FsError>
+    pub(crate) fn read<'env, T, F>(&self, op: F) -> impl Future<Output = Result<T, FsError>>
     where
         F: for<'t> FnMut(Attempt<'t, 'env>) -> BoxFuture<'t, Result<T, FsError>>,
     {
-        self.db.run_read(self.limits(), op).await
+        self.db.run_read(self.limits(), op)
     }
 
     /// Runs a transaction until it commits. `op` may run several times and has no effect but on its
@@ -118,14 +118,23 @@ impl Mds {
             if let Some(id) = allocator.take() {
                 return Ok(id);
             }
-            let _alone = self.leasing.lock().await;
-            if let Some(id) = allocator.take() {
+            // Once in four thousand times.
+            if let Some(id) = Box::pin(self.lease(allocator, sequence)).await? {
                 return Ok(id);
             }
-            let (block, _) = self
-                .write(|mut txn| Box::pin(async move { lease_block(&mut txn, sequence, BLOCK).await }))
-                .await?;
-            allocator.refill(block);
         }
+    }
+
+    /// Leases the next block; a number, if somebody else has meanwhile.
+    async fn lease(&self, allocator: &IdAllocator, sequence: Sequence) -> Result<Option<u64>, FsError> {
+        let _alone = self.leasing.lock().await;
+        if let Some(id) = allocator.take() {
+            return Ok(Some(id));
+        }
+        let (block, _) = self
+            .write(|mut txn| Box::pin(async move { lease_block(&mut txn, sequence, BLOCK).await }))
+            .await?;
+        allocator.refill(block);
+        Ok(None)
     }
 }

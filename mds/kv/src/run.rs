@@ -114,7 +114,22 @@ impl Database {
     /// retrying. An unknown commit result is resolved by the key of [`Transaction::resolve_unknown_by`];
     /// without one it is reported ([`KvError::CommitUnknown`]) or, if the limits say `idempotent`, retried.
     /// An unknown result is never reported as [`KvError::GaveUp`] of a harmless error.
-    pub async fn run<'env, T, E, F>(&self, limits: RunLimits, mut op: F) -> Result<(T, Committed), E>
+    ///
+    /// In a box: it has some three kilobytes, and a future that awaits another is so much larger, and copies it twice. Through
+    /// the eight or so that lie between an operation and this, a create copied a hundred kilobytes.
+    pub fn run<'env, T, E, F>(
+        &self,
+        limits: RunLimits,
+        op: F,
+    ) -> impl Future<Output = Result<(T, Committed), E>>
+    where
+        E: From<KvError>,
+        F: for<'t> FnMut(Attempt<'t, 'env>) -> BoxFuture<'t, Result<T, E>>,
+    {
+        Box::pin(self.attempts(limits, op))
+    }
+
+    async fn attempts<'env, T, E, F>(&self, limits: RunLimits, mut op: F) -> Result<(T, Committed), E>
     where
         E: From<KvError>,
         F: for<'t> FnMut(Attempt<'t, 'env>) -> BoxFuture<'t, Result<T, E>>,

@@ -26,8 +26,20 @@ pub(crate) async fn current(cx: &Context, read: &Inode) -> Result<Option<Inode>,
         return Ok(None);
     }
     let held = against(cx, read)?;
+    if held.is_none() && settle::is_settled(&cx.server, read, cx.came) {
+        return Ok(None);
+    }
+    // Every GETATTR has room for this future, and few need it.
+    Box::pin(found(cx, read, held)).await
+}
+
+async fn found(
+    cx: &Context,
+    read: &Inode,
+    held: Option<(Arc<FileEntry>, Writer)>,
+) -> Result<Option<Inode>, OpError> {
     let told = match &held {
-        Some((entry, writer)) => match Box::pin(asked(&cx.server, entry, writer)).await? {
+        Some((entry, writer)) => match asked(&cx.server, entry, writer).await? {
             Asked::Said(size) => Some(size),
             Asked::Gone => None,
             Asked::Silent => return Err(nfsstat4::NFS4ERR_DELAY.into()),

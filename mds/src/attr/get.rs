@@ -352,7 +352,7 @@ pub(crate) async fn standing(mds: &Mds, inode: &Inode, asked: &bitmap4) -> Resul
     if !needed {
         return Ok(None);
     }
-    mds.standing(inode).await.map(Some)
+    Box::pin(mds.standing(inode)).await.map(Some)
 }
 
 /// What there is room for: in a tree with limits, as if it were a file system of its own.

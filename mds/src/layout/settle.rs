@@ -66,18 +66,28 @@ async fn settle_since(mds: &Arc<Mds>, key: &InodeKey, then: Moment) -> Result<bo
 /// What the store or the data servers say; Busy passes.
 pub(crate) async fn settled(mds: &Arc<Mds>, read: &Inode, then: Moment) -> Result<Option<Inode>, FsError> {
     let key = read.key;
+    if is_settled(mds, read, then) {
+        return Ok(None);
+    }
+    // Every GETATTR has room for this future, and hardly any needs it.
+    Box::pin(async {
+        match settle_since(mds, &key, then).await {
+            Ok(_) | Err(FsError::EndUnknown) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(Some(inode(mds, key).await?))
+    })
+    .await
+}
+
+/// What was read of the inode takes in all that was written before `then`, and there is nothing to ask or to wait for.
+pub(crate) fn is_settled(mds: &Mds, read: &Inode, then: Moment) -> bool {
+    let key = read.key;
     let still = || mds.files.get(file_id(&key)).is_none_or(|entry| entry.peek(File::is_still));
     // A file that fell still since then may have grown after it was read. In this order: it is still only when that is
     // recorded.
     let quiet = || still() && !mds.files.stilled_since(then) && !mds.unsettled.lock().contains(&key.fileid);
-    if read.file().is_none() || quiet() {
-        return Ok(None);
-    }
-    match settle_since(mds, &key, then).await {
-        Ok(_) | Err(FsError::EndUnknown) => {}
-        Err(error) => return Err(error),
-    }
-    Ok(Some(inode(mds, key).await?))
+    read.file().is_none() || quiet()
 }
 
 /// Before the file is opened: nobody shall take what is shown of it for all there is, or append to it.

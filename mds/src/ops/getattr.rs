@@ -46,7 +46,7 @@ pub(crate) async fn getattr(cx: &mut Context, mut args: GETATTR4args) -> OpResul
         return Ok(GETATTR4res::NFS4_OK(GETATTR4resok { obj_attributes }));
     }
     if !args.attr_request.and(get::SPACE).is_empty() {
-        capacity::look(&cx.server).await;
+        Box::pin(capacity::look(&cx.server)).await;
     }
     let standing = get::standing(&cx.server, &inode, &args.attr_request).await?;
     let of = (&inode, standing.as_ref());

@@ -163,7 +163,10 @@ async fn subject(cx: &mut Context, args: &OPEN4args, request: &mut OpenRequest) 
     match &args.claim {
         open_claim4::CLAIM_NULL(component) => match &args.openhow {
             openflag4::OPEN4_CREATE(how) if cx.is_read_only() => there(cx, component, how).await,
-            openflag4::OPEN4_CREATE(how) => create::create(cx, component, how, request.access).await,
+            // In a box: what lies around it is copied with it, and other OPENs need no room for it.
+            openflag4::OPEN4_CREATE(how) => {
+                Box::pin(create::create(cx, component, how, request.access)).await
+            }
             openflag4::Default(opentype4::OPEN4_NOCREATE) => by_name(cx, component).await,
             openflag4::Default(_) => Err(nfsstat4::NFS4ERR_INVAL.into()),
         },

@@ -19,6 +19,12 @@ pub(crate) async fn to_create(
     if !mds.quotas.any() {
         return Ok(None);
     }
+    // Not everybody's future shall have room for it.
+    Box::pin(limited(mds, who, create)).await
+}
+
+/// Where somebody has limits.
+async fn limited(mds: &Arc<Mds>, who: &Credential, create: &Create<'_>) -> Result<Option<Pass>, FsError> {
     let (namespace, directory) = (&mds.namespace, create.directory);
     let parent = mds.read(|txn| Box::pin(async move { namespace.getattr(&txn, &directory).await })).await?;
     let charged = create.charged(&parent.record, who);

@@ -191,12 +191,22 @@ impl Core {
         self.failed.set(KvError::Failed { what }).ok();
     }
 
-    /// Queues a transaction and completes when it is durable or refused. It goes on if the caller
+    /// Queues a transaction, at once, and completes when it is durable or refused. It goes on if the caller
     /// stops waiting.
-    pub(crate) async fn commit(
+    pub(crate) fn commit(
         self: &Arc<Self>,
         request: Request<Shared<Snapshot>>,
-    ) -> Result<Committed, KvError> {
+    ) -> impl Future<Output = Result<Committed, KvError>> + Send + use<> {
+        // Not in the future, which need have no room for the request then.
+        let queued = self.queue(request);
+        async move { queued?.await.unwrap_or(Err(KvError::CommitUnknown)) }
+    }
+
+    /// Where the answer comes.
+    fn queue(
+        self: &Arc<Self>,
+        request: Request<Shared<Snapshot>>,
+    ) -> Result<oneshot::Receiver<Result<Committed, KvError>>, KvError> {
         self.check()?;
         let (answer, answered) = oneshot::channel();
         let lead = {
@@ -213,7 +223,7 @@ impl Core {
             // Not awaited: it has begun, and every queued transaction has its own answer.
             drop(self.env.spawn.blocking(Box::new(move || leader.lead())));
         }
-        answered.await.unwrap_or(Err(KvError::CommitUnknown))
+        Ok(answered)
     }
 
     /// Syncs the engine's journal.

@@ -148,8 +148,11 @@ impl Store for Embedded {
         Box::pin(self.core.elsewhere(move |core| core.range(&view, &begin, &end, limit, reverse))).await
     }
 
-    async fn commit(&self, request: Request<Self::View>) -> Result<Committed, KvError> {
-        self.core.commit(request).await
+    fn commit(
+        &self,
+        request: Request<Self::View>,
+    ) -> impl Future<Output = Result<Committed, KvError>> + Send {
+        self.core.commit(request)
     }
 
     async fn flush(&self) -> Result<(), KvError> {

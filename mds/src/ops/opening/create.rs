@@ -152,13 +152,13 @@ async fn begin(
     let (mds, asks) = (&cx.server, asks(cx, access));
     layout::inline::room_for_names(mds)?;
     let Some(inline) = layout::inline::begins(mds, &policy, size) else {
-        return at_data_servers(cx, policy, size, asks).await.map_err(OpError::from);
+        return Box::pin(at_data_servers(cx, policy, size, asks)).await.map_err(OpError::from);
     };
     // Of others nothing would be learned.
     let birth = asks.then_some(Birth { directory, limit: inline.limit.into(), foreseen: false });
     if birth.is_some() && mds.habits.foresee_large(directory) {
         // With no place there now it is as if nothing had been foreseen.
-        if let Ok(beginning) = at_data_servers(cx, policy, size, asks).await {
+        if let Ok(beginning) = Box::pin(at_data_servers(cx, policy, size, asks)).await {
             let birth = birth.map(|birth| Birth { foreseen: true, ..birth });
             return Ok(Beginning { birth, ..beginning });
         }
