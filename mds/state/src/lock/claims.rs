@@ -104,6 +104,7 @@ mod tests {
         WaitingLock {
             owner: LockOwner::new(ClientId(1), &[owner]),
             open: [0; 12],
+            lock: None,
             kind: if write { LockKind::Write } else { LockKind::Read },
             range: Range::from_offset_length(first, length).unwrap_or(Range::ALL),
             expires: Time::ZERO,
