@@ -168,7 +168,7 @@ pub const CASES: &[Case] = &[
         name: "together",
         shows: "what processes of two clients do: a database, a mail folder, a lock file, logs, mapped and replaced files; and the MDS dies",
         partner: Partner::Same,
-        seconds: 120,
+        seconds: 240,
         seconds_per_round: 60,
         ci: false,
         reference: false,
