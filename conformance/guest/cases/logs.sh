@@ -8,7 +8,9 @@ mount_sluice
 mkdir $M/logs
 step "logs"
 $PYTHON - $M/logs "$ROUNDS" <<'P'
-import collections, os, random, sys, time
+import os, random, sys, time
+sys.path.append("/share")
+from crowd import crowd, lines
 folder, rounds = sys.argv[1], int(sys.argv[2])
 WRITERS, SECONDS = 5, 4
 
@@ -36,27 +38,9 @@ def write(name, who, pick):
 
 bad = 0
 for round in range(rounds):
-    name, told = f"{folder}/{round}", []
-    for who in range(WRITERS):
-        reader, writer = os.pipe()
-        if os.fork() == 0:
-            os.write(writer, str(write(name, who, random.Random(round * 100 + who))).encode())
-            os._exit(0)
-        os.close(writer)
-        told.append(reader)
-    told = [int(os.read(reader, 20)) for reader in told]
-    for _ in told:
-        os.wait()
-    seen, torn = collections.Counter(), 0
-    data = open(name, "rb").read()
-    for line in data.split(b"\n")[:-1]:
-        try:
-            seen[tuple(map(int, line.split(b" ")[:2]))] += 1
-        except ValueError:
-            torn += 1
-    lost = [(who, n) for who in range(WRITERS) for n in range(told[who]) if seen[who, n] != 1]
-    print(f"round {round}: {sum(told)} lines, {len(lost)} lost {lost[:3]}, {torn} torn, zeros {data.count(0)}", flush=True)
-    bad += bool(lost or torn)
+    name = f"{folder}/{round}"
+    told = crowd(range(WRITERS), lambda who: write(name, who, random.Random(round * 100 + who)))
+    bad += not lines(name, told)
 print(f"{bad} of {rounds} rounds lost something")
 sys.exit(bad > 0)
 P

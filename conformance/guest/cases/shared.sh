@@ -9,7 +9,9 @@ if [ "$ROLE" = 1 ]; then mkdir $D; fi
 barrier made
 
 cat >/tmp/shared.py <<'P'
-import collections, fcntl, os, random, struct, sys, time, zlib
+import fcntl, os, random, struct, sys, time, zlib
+sys.path.append("/share")
+import crowd
 what, name, me, seconds = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 PROCESSES, RECORDS, SIZE = 3, 150, 733
 # A Linux client asks for a lock again after 30 s by itself: who waits longer than this was not told that it is free.
@@ -62,40 +64,19 @@ def counters(pick, who):
     return n
 
 if what in ("lines", "counters"):
-    readers = []
-    for process in range(PROCESSES):
-        reader, writer = os.pipe()
-        if os.fork() == 0:
-            who = me * 10 + process
-            os.write(writer, f"{who} {globals()[what](random.Random(who), who)}".encode())
-            os._exit(0)
-        os.close(writer)
-        readers.append(reader)
-    told = [os.read(reader, 64).decode() for reader in readers]
-    if any(os.wait()[1] for _ in readers):
-        sys.exit("a process ended with an error")
-    open(f"{name}.{me}", "w").write("\n".join(told))
+    whos = range(me * 10, me * 10 + PROCESSES)
+    told = crowd.crowd(whos, lambda who: globals()[what](random.Random(who), who))
+    with open(f"{name}.{me}", "w") as file:
+        file.write("\n".join(f"{who} {much}" for who, much in told.items()))
     sys.exit()
 
 told = dict(map(int, line.split()) for client in (1, 2) for line in open(f"{name}.{client}").read().split("\n"))
-data = open(name, "rb").read()
 if what == "counted":
+    data = open(name, "rb").read()
     shown = sum(parsed(data[at:at + SIZE]) for at in range(0, len(data), SIZE))
     print(f"{sum(told.values())} times counted, {shown} shown")
     sys.exit(shown != sum(told.values()))
-seen, torn, last = collections.Counter(), 0, {}
-for line in data.split(b"\n")[:-1]:
-    try:
-        who, n = map(int, line.split(b" ")[:2])
-    except ValueError:
-        torn += 1
-        continue
-    seen[who, n] += 1
-    torn += last.get(who, -1) >= n
-    last[who] = n
-lost = [(who, n) for who in told for n in range(told[who]) if seen[who, n] != 1]
-print(f"{sum(told.values())} lines, {len(lost)} lost {lost[:3]}, {torn} torn")
-sys.exit(bool(lost or torn))
+sys.exit(not crowd.lines(name, told))
 P
 
 for round in $(seq "$ROUNDS"); do

@@ -11,6 +11,8 @@ barrier made
 
 cat >/tmp/together.py <<'P'
 import collections, mmap, os, random, sqlite3, sys, threading, time
+sys.path.append("/share")
+from crowd import crowd
 what, folder, me, seconds = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 PROCESSES = 3
 until = time.monotonic() + seconds
@@ -244,18 +246,10 @@ if len(sys.argv) > 5:
         act[f"end_{what}"](told)
         print(f"{what}: {sum(told.values())}")
     sys.exit()
-readers = []
-for process in range(PROCESSES):
-    reader, writer = os.pipe()
-    if os.fork() == 0:
-        who = me * 10 + process
-        os.write(writer, f"{who} {act[what](random.Random(who), who)}".encode())
-        os._exit(0)
-    os.close(writer)
-    readers.append(reader)
-told = [os.read(reader, 64).decode() for reader in readers]
-if any(os.wait()[1] for _ in readers): sys.exit("a process ended with an error")
-with open(f"{folder}.{me}", "w") as file: file.write("\n".join(told))
+whos = range(me * 10, me * 10 + PROCESSES)
+told = crowd(whos, lambda who: act[what](random.Random(who), who))
+with open(f"{folder}.{me}", "w") as file:
+    file.write("\n".join(f"{who} {much}" for who, much in told.items()))
 P
 
 ALL="database mail lockfile rotated threads mapped replaced"

@@ -12,7 +12,7 @@ use sluice_state::file::File;
 
 use super::settle;
 use crate::dsctl::{self, Observed};
-use crate::files::{FileEntry, Moment};
+use crate::files::FileEntry;
 use crate::server::Mds;
 
 /// Per data server: whatever was written after the times were set has a greater number.
@@ -66,21 +66,20 @@ pub(crate) async fn look(mds: &Arc<Mds>, entry: &FileEntry) -> Result<Look, FsEr
 }
 
 /// Whether a LAYOUTCOMMIT, with its ticket held, tells of nothing that was written after the times were set.
-/// Where the data servers had to be asked for that: when, and where the data ends.
+/// Where the data servers had to be asked for that, where the data ends.
 ///
 /// # Errors
 /// What the store says.
 pub(crate) async fn stand(
     mds: &Arc<Mds>,
     entry: &FileEntry,
-) -> Result<(bool, Option<(Moment, u64)>), FsError> {
+) -> Result<(bool, Option<u64>), FsError> {
     let Some(noted) = entry.times_set() else { return Ok((false, None)) };
-    let began = mds.moment();
     let inode = settle::inode(mds, entry.key).await?;
     let observed = dsctl::observe(mds, &inode).await.ok();
     let stand = observed.as_ref().is_some_and(|observed| noted.covers(observed));
     if !stand {
         entry.set_times(None);
     }
-    Ok((stand, observed.map(|observed| (began, observed.size))))
+    Ok((stand, observed.map(|observed| observed.size)))
 }

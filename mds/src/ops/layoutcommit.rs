@@ -30,15 +30,10 @@ pub(crate) async fn layoutcommit(cx: &mut Context, args: LAYOUTCOMMIT4args) -> O
         Err(error @ (Error::BadLayout | Error::BadIomode)) => return Err(gone(cx, said, error).await),
         other => other?,
     };
-    let (old, looked) = times::stand(&cx.server, &entry).await?;
+    let (old, there) = times::stand(&cx.server, &entry).await?;
     // What else was found there is part of the file as well.
-    let end = left(cx, &entry, said.end).await?.max(looked.map(|(_, end)| end));
+    let end = left(cx, &entry, said.end).await?.max(there);
     let done = commits::commit(&cx.server, entry.key, Said { old, end, ..said }).await?;
-    // Nothing was left to do: the look is as fresh as any. A transaction takes a while, and a client must not be
-    // shown less than its own finished writes reached.
-    if let Some((began, _)) = looked.filter(|_| old && !done.grew) {
-        entry.look_done(began);
-    }
     held.commit()?;
     cx.server.learn(&entry, done.inode.size());
     let grown = done.grew.then(|| done.inode.size());
