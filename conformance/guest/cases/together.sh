@@ -10,7 +10,7 @@ if [ "$ROLE" = 1 ]; then mkdir $D; fi
 barrier made
 
 cat >/tmp/together.py <<'P'
-import collections, mmap, os, random, sqlite3, sys, threading, time
+import collections, errno, mmap, os, random, sqlite3, sys, threading, time
 sys.path.append("/share")
 from crowd import crowd
 what, folder, me, seconds = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
@@ -220,7 +220,13 @@ def replaced(pick, who):
                 replace(who, n)
             time.sleep(pick.random() / 50)
             continue
-        with open(f"{folder}/file") as file:
+        try: file = open(f"{folder}/file")
+        except OSError as error:
+            # Linux looks a name up once more when the file that it found is gone, and not twice: while the server is away both
+            # may be replaced.
+            if error.errno != errno.ESTALE: raise
+            continue
+        with file:
             if pick.random() < .3: time.sleep(pick.random() / 20)
             words = file.read().split()
         assert len(set(words)) == 1 and len(words) == int(words[0]) % 700 * 20 + 1, f"{len(words)} of {words[:1]}"

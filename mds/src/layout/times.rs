@@ -70,10 +70,7 @@ pub(crate) async fn look(mds: &Arc<Mds>, entry: &FileEntry) -> Result<Look, FsEr
 ///
 /// # Errors
 /// What the store says.
-pub(crate) async fn stand(
-    mds: &Arc<Mds>,
-    entry: &FileEntry,
-) -> Result<(bool, Option<u64>), FsError> {
+pub(crate) async fn stand(mds: &Arc<Mds>, entry: &FileEntry) -> Result<(bool, Option<u64>), FsError> {
     let Some(noted) = entry.times_set() else { return Ok((false, None)) };
     let inode = settle::inode(mds, entry.key).await?;
     let observed = dsctl::observe(mds, &inode).await.ok();
