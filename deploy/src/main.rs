@@ -56,6 +56,10 @@ static ALLOCATOR: sluice_env::Allocator = sluice_env::Allocator;
 /// a little to do.
 const SPARE_THREAD: Duration = Duration::from_millis(250);
 
+/// How long the reason for which a server ends waits for what its parts still say when they are dropped, such as a store
+/// whose device takes no more: the reason comes last, where people look.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
 fn main() -> ExitCode {
     let outcome = config::parse(std::env::args_os().collect()).and_then(run);
     sluice_kv::end_client();
@@ -101,6 +105,9 @@ fn run(cli: Cli) -> Result<()> {
     });
     // A server that was asked to stop has finished what it had begun. A thread that reads standard input, to hear when
     // the parent ends, would keep the process until then.
-    runtime.shutdown_background();
+    match outcome {
+        Ok(()) => runtime.shutdown_background(),
+        Err(_) => runtime.shutdown_timeout(LAST_WORDS),
+    }
     outcome
 }
