@@ -16,7 +16,7 @@ use crate::status::{columns, duration, text};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Lock {
-    /// Opens, byte-range locks and delegations, of one file or of all, and whose they are
+    /// Opens, byte-range locks and delegations, of one file or of all, whose they are, and who waits for a lock
     List {
         /// File, from the root of the file system [default: all files]
         path: Option<String>,
@@ -163,6 +163,7 @@ fn kind(hold: &ctl_hold) -> &'static str {
         ctl_hold_kind::HOLD_OPEN => "open",
         ctl_hold_kind::HOLD_LOCK => "lock",
         ctl_hold_kind::HOLD_DELEGATION => "delegation",
+        ctl_hold_kind::HOLD_WAITING => "waiting",
         _ => "unknown",
     }
 }
@@ -182,15 +183,18 @@ fn mode(hold: &ctl_hold) -> String {
     format!("{}{deny}{taken}", access(hold.access))
 }
 
+/// Of a range of the file.
+fn is_range(hold: &ctl_hold) -> bool {
+    matches!(hold.kind, ctl_hold_kind::HOLD_LOCK | ctl_hold_kind::HOLD_WAITING)
+}
+
 /// First and last byte of a lock.
 fn bytes(hold: &ctl_hold) -> String {
-    match (hold.kind, hold.length) {
-        (ctl_hold_kind::HOLD_LOCK, u64::MAX) if hold.offset == 0 => "all".to_owned(),
-        (ctl_hold_kind::HOLD_LOCK, u64::MAX) => format!("{}-", hold.offset),
-        (ctl_hold_kind::HOLD_LOCK, length) => {
-            format!("{}-{}", hold.offset, hold.offset.saturating_add(length.saturating_sub(1)))
-        }
-        _ => "-".to_owned(),
+    match hold.length {
+        _ if !is_range(hold) => "-".to_owned(),
+        u64::MAX if hold.offset == 0 => "all".to_owned(),
+        u64::MAX => format!("{}-", hold.offset),
+        length => format!("{}-{}", hold.offset, hold.offset.saturating_add(length.saturating_sub(1))),
     }
 }
 
@@ -210,7 +214,7 @@ fn row(hold: &ctl_hold, path: Option<&str>) -> [String; 8] {
 }
 
 fn to_json(hold: &ctl_hold) -> serde_json::Value {
-    let lock = hold.kind == ctl_hold_kind::HOLD_LOCK;
+    let lock = is_range(hold);
     json!({
         "file": hold.file,
         "name": text(&hold.name),
@@ -272,6 +276,12 @@ mod tests {
             "18446744073709551614-18446744073709551614"
         );
         assert_eq!(to_json(&all)["length"], serde_json::Value::Null);
+        let waits = ctl_hold { kind: ctl_hold_kind::HOLD_WAITING, ..hold() };
+        assert_eq!(
+            (kind(&waits), mode(&waits), bytes(&waits)),
+            ("waiting", "write".to_owned(), "100-149".to_owned())
+        );
+        assert_eq!((&to_json(&waits)["offset"], &to_json(&waits)["length"]), (&json!(100), &json!(50)));
     }
 
     #[test]

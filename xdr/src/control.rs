@@ -4627,6 +4627,8 @@ impl ctl_hold_kind {
     pub const HOLD_OPEN: Self = Self(0);
     pub const HOLD_LOCK: Self = Self(1);
     pub const HOLD_DELEGATION: Self = Self(2);
+    /// for a lock that is denied; holds nothing
+    pub const HOLD_WAITING: Self = Self(3);
 
     /// Name of a value that the description knows.
     pub fn name(self) -> Option<&'static str> {
@@ -4634,6 +4636,7 @@ impl ctl_hold_kind {
             Self::HOLD_OPEN => "HOLD_OPEN",
             Self::HOLD_LOCK => "HOLD_LOCK",
             Self::HOLD_DELEGATION => "HOLD_DELEGATION",
+            Self::HOLD_WAITING => "HOLD_WAITING",
             _ => return None,
         })
     }
@@ -4653,13 +4656,13 @@ pub struct ctl_hold {
     /// co_ownerid as text
     pub client_name: ctl_string,
     pub kind: ctl_hold_kind,
-    /// 1 reading, 2 writing, 3 both; of a lock or a delegation 1 or 2
+    /// 1 reading, 2 writing, 3 both; of anything but an open 1 or 2
     pub access: u32,
     /// of an open: the same, what others may not
     pub deny: u32,
-    /// of a lock
+    /// of a lock, and of what is waited for
     pub offset: u64,
-    /// of a lock; all ones: to the end of the file, wherever that will be
+    /// the same; all ones: to the end of the file, wherever that will be
     pub length: u64,
     /// of a lock: since its owner has had anything locked. Not of before a restart
     pub age_seconds: u64,

@@ -172,9 +172,11 @@ fn wire(
         What::Lock(LockKind::Write, _) => (ctl_hold_kind::HOLD_LOCK, WRITES, 0),
         What::Delegation(DelegationKind::Read) => (ctl_hold_kind::HOLD_DELEGATION, READS, 0),
         What::Delegation(DelegationKind::Write) => (ctl_hold_kind::HOLD_DELEGATION, WRITES, 0),
+        What::Waiting(LockKind::Read, ..) => (ctl_hold_kind::HOLD_WAITING, READS, 0),
+        What::Waiting(LockKind::Write, ..) => (ctl_hold_kind::HOLD_WAITING, WRITES, 0),
     };
     let (offset, length) = match hold.what {
-        What::Lock(_, range) => (range.start(), range.length()),
+        What::Lock(_, range) | What::Waiting(_, range, _) => (range.start(), range.length()),
         _ => (0, 0),
     };
     ctl_hold {

@@ -96,19 +96,22 @@ fn opens_and_locks_are_shown_with_whose_and_since_when() {
         lock(&a, &fh, lock_new(nfs_lock_type4::READ_LT, open, b"lc", (5, 10))).await.unwrap_err();
         a.open("g", WRITE, OPEN4_SHARE_DENY_READ).await;
         let file = shown(&world, "/f", 0).await;
-        let (opens, locks): (Vec<_>, Vec<_>) =
-            file.iter().partition(|hold| hold.kind == ctl_hold_kind::HOLD_OPEN);
+        let of = |kind| file.iter().filter(move |hold| hold.kind == kind).collect::<Vec<_>>();
+        let [opens, locks, waiting] =
+            [ctl_hold_kind::HOLD_OPEN, ctl_hold_kind::HOLD_LOCK, ctl_hold_kind::HOLD_WAITING].map(of);
         let seen: Vec<_> = opens.iter().map(|hold| (hold.client, hold.access, hold.age_seconds)).collect();
         assert_eq!(seen, [(a.id, BOTH, 7), (b.id, BOTH, 7), (a.id, READ, 0)]);
         assert_eq!(locks.len(), 1);
         let held = locks[0];
-        assert_eq!((held.kind, held.client, held.access), (ctl_hold_kind::HOLD_LOCK, a.id, 2));
+        assert_eq!((held.client, held.access), (a.id, 2));
         assert_eq!((held.offset, held.length, held.age_seconds, held.taken), (0, u64::MAX, 7, false));
         assert_eq!((&held.client_name[..], &held.name[..]), (&b"a"[..], &b"f"[..]));
         assert_eq!(held.address, bytes::Bytes::from(world.net.ip("a").to_string()));
-        assert_eq!(shown(&world, "f", b.id).await.len(), 1);
+        let seen: Vec<_> = waiting.iter().map(|it| (it.client, it.access, it.offset, it.length)).collect();
+        assert_eq!((seen, waiting[0].age_seconds), (vec![(b.id, 2, 0, u64::MAX)], 7));
+        assert_eq!(shown(&world, "f", b.id).await.len(), 2);
         let all = shown(&world, "", 0).await;
-        assert_eq!(all.len(), 5);
+        assert_eq!(all.len(), 6);
         let other = all.iter().find(|hold| &hold.name[..] == b"g").unwrap();
         assert_eq!(
             (other.access, other.deny, other.file == held.file),
@@ -152,6 +155,43 @@ fn much_is_shown_a_page_at_a_time() {
         assert_eq!(held(&world, "f", 0).await.unwrap().1, 3);
         assert_eq!(shown(&world, "", b.id).await.len(), 300);
     });
+}
+
+/// Also over the end of a page, while others come and go.
+#[test]
+fn who_waits_is_shown_in_the_order_in_which_they_came() {
+    const MANY: u64 = 300;
+    simulate(8, async |world: World| {
+        let Scene { a, b, fh, theirs, held: first, .. } = scene(&world).await;
+        assert!(scene_takes(&b, &fh, theirs, b"lb", ALL).await.is_err(), "asked again, it keeps its place");
+        for number in 0..MANY {
+            world.sleep(Duration::from_millis(10)).await;
+            let owner = number.to_be_bytes();
+            assert!(scene_takes(&b, &fh, theirs, &owner, (1000 - number, 1)).await.is_err());
+        }
+        let waits = |hold: &&ctl_hold| hold.kind == ctl_hold_kind::HOLD_WAITING;
+        let (all, pages) = held(&world, "f", 0).await.unwrap();
+        let seen: Vec<_> = all.iter().filter(waits).map(|hold| hold.offset).collect();
+        assert_eq!((seen, pages), ([0].into_iter().chain((0..MANY).map(|n| 1000 - n)).collect(), 2));
+        // Who is served waits no more, and who asks for nothing any more is forgotten.
+        a.ok(vec![putfh(&fh), locku(W, first, ALL)]).await;
+        scene_takes(&b, &fh, theirs, b"lb", ALL).await.unwrap();
+        let offsets: Vec<_> =
+            shown(&world, "f", 0).await.iter().filter(waits).map(|hold| hold.offset).collect();
+        assert_eq!(offsets.len() as u64, MANY, "but for the one that has it");
+        world.sleep(Duration::from_secs(600)).await;
+        assert_eq!(shown(&world, "f", 0).await.iter().filter(waits).count(), 0);
+    });
+}
+
+async fn scene_takes(
+    client: &Client,
+    fh: &nfs_fh4,
+    open: stateid4,
+    owner: &[u8],
+    range: (u64, u64),
+) -> Result<stateid4, nfsstat4> {
+    lock(client, fh, lock_new(WAITS, open, owner, range)).await
 }
 
 #[test]

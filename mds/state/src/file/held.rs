@@ -1,4 +1,4 @@
-//! Who holds what of a file, for people: a page at a time, since there may be tens of thousands of opens, and as many
+//! Who holds what of a file and who waits for it, for people: a page at a time, since there may be tens of thousands of opens, and as many
 //! ranges of one lock-owner.
 
 use crate::delegation::DelegationKind;
@@ -11,16 +11,16 @@ use crate::stateid::Other;
 
 use super::File;
 
-/// One thing that a client holds.
+/// One thing that a client holds, or waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hold {
     /// Who.
     pub client: ClientId,
-    /// Under which stateid.
+    /// Under which stateid; of one that waits, that of its open.
     pub stateid: StateId,
     /// What.
     pub what: What,
-    /// Since when; of a lock, since when its owner has had anything locked.
+    /// Since when; of a lock, since when its owner has had anything locked; of one that waits, since it asked first.
     pub since: Time,
     /// An administrator has broken it, or its client is gone: it is in force until the client cannot write any more.
     pub taken: Option<RevokeReason>,
@@ -35,22 +35,27 @@ pub enum What {
     Lock(LockKind, Range),
     /// A delegation.
     Delegation(DelegationKind),
+    /// A range that its client would have locked and, as far as it has said, still wants: in the order in which they came,
+    /// by the number in the file's queue.
+    Waiting(LockKind, Range, u64),
 }
 
-/// A place among what is held of one file. They are in the order of what comes: opens, locks, delegations.
+/// A place among what is held of one file. They are in the order of what comes: opens, locks, delegations, and
+/// who waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// Which of the three.
+    /// Which of the four.
     pub part: u32,
     /// The state.
     pub other: Other,
-    /// Of a lock, where the range begins; of a delegation, whose it is.
+    /// Of a lock, where the range begins; of a delegation, whose it is; of one that waits, its number.
     pub at: u64,
 }
 
 const OPENS: u32 = 0;
 const LOCKS: u32 = 1;
 const DELEGATIONS: u32 = 2;
+const WAITING: u32 = 3;
 
 impl Hold {
     /// Where it is.
@@ -60,6 +65,7 @@ impl Hold {
             What::Open(..) => Place { part: OPENS, other: self.stateid.other, at: 0 },
             What::Lock(_, range) => Place { part: LOCKS, other: self.stateid.other, at: range.start() },
             What::Delegation(_) => Place { part: DELEGATIONS, other: [0; 12], at: self.client.0 },
+            What::Waiting(_, _, number) => Place { part: WAITING, other: [0; 12], at: number },
         }
     }
 }
@@ -95,7 +101,14 @@ impl File {
         let delegations = self.delegations.held.iter().filter(|(client, _)| meant(**client));
         let delegations =
             delegations.map(|(client, d)| hold(*client, d.stateid, What::Delegation(d.kind), d.since));
-        let all = opens.chain(locks).chain(delegations);
+        let number = if from.part == WAITING { from.at } else { 0 };
+        let waiting = self.locks.waiting.starting_at(number).filter(|waiter| meant(waiter.owner.client));
+        let waiting = waiting.map(|waiter| {
+            let stateid = StateId { seqid: 0, other: waiter.open };
+            let what = What::Waiting(waiter.kind, waiter.range, waiter.number);
+            hold(waiter.owner.client, stateid, what, waiter.since)
+        });
+        let all = opens.chain(locks).chain(delegations).chain(waiting);
         all.filter(|hold| after.is_none_or(|after| hold.place() > after)).take(most).collect()
     }
 

@@ -142,7 +142,7 @@ impl File {
                 Locker::New { .. } => None,
                 Locker::Existing { lock } => Some(lock.other),
             };
-            waiting.enqueue((owner, open, lock), (request.kind, request.range), expires);
+            waiting.enqueue((owner, open, lock), (request.kind, request.range), ctx.now, expires);
         }
         Error::Denied(Box::new(conflict))
     }

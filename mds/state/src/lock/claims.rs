@@ -107,6 +107,8 @@ mod tests {
             lock: None,
             kind: if write { LockKind::Write } else { LockKind::Read },
             range: Range::from_offset_length(first, length).unwrap_or(Range::ALL),
+            number: 0,
+            since: Time::ZERO,
             expires: Time::ZERO,
             reserved_until: None,
         }

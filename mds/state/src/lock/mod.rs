@@ -200,7 +200,7 @@ impl Locks {
             return Vec::new();
         }
         let mut effects = Vec::new();
-        let mut queue = std::mem::take(&mut self.waiting).entries;
+        let mut queue = std::mem::take(&mut self.waiting.entries);
         let stands = |entry: &WaitingLock| entry.reserved_until.is_some_and(|until| until > now);
         let places = (0..queue.len()).filter(|at| queue.get(*at).is_some_and(stands));
         let mut reserved = Claims::of(&queue, places);
@@ -270,7 +270,7 @@ mod tests {
     }
 
     fn waits(locks: &mut Locks, n: usize, kind: LockKind, range: Range) {
-        locks.waiting.enqueue((&owner(n), [0; 12], None), (kind, range), Time(100));
+        locks.waiting.enqueue((&owner(n), [0; 12], None), (kind, range), Time::ZERO, Time(100));
     }
 
     fn told(effects: &[Effect]) -> Vec<LockOwner> {

@@ -22,6 +22,10 @@ pub(super) struct WaitingLock {
     pub(super) lock: Option<Other>,
     pub(super) kind: LockKind,
     pub(super) range: Range,
+    /// Among all that ever waited for this file: it keeps it while others come and go.
+    pub(super) number: u64,
+    /// Since when.
+    pub(super) since: Time,
     /// Forgotten then: a client that still waits polls more often than this (§9.6).
     pub(super) expires: Time,
     /// Set once the client was notified: until then nobody else gets the lock.
@@ -32,9 +36,36 @@ pub(super) struct WaitingLock {
 #[derive(Debug, Default, Hash)]
 pub(crate) struct WaitingLocks {
     pub(super) entries: Vec<WaitingLock>,
+    /// So many have waited.
+    numbered: u64,
+}
+
+/// One that waits, for people.
+pub(crate) struct Waiter<'a> {
+    pub(crate) owner: &'a LockOwner,
+    /// What it would lock under.
+    pub(crate) open: Other,
+    pub(crate) kind: LockKind,
+    pub(crate) range: Range,
+    /// Greater than that of all who waited before.
+    pub(crate) number: u64,
+    pub(crate) since: Time,
 }
 
 impl WaitingLocks {
+    /// In the order in which they came, from this number on.
+    pub(crate) fn starting_at(&self, number: u64) -> impl Iterator<Item = Waiter<'_>> {
+        let from = self.entries.partition_point(|entry| entry.number < number);
+        self.entries.get(from..).unwrap_or_default().iter().map(|entry| Waiter {
+            owner: &entry.owner,
+            open: entry.open,
+            kind: entry.kind,
+            range: entry.range,
+            number: entry.number,
+            since: entry.since,
+        })
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -91,6 +122,7 @@ impl WaitingLocks {
         &mut self,
         (owner, open, lock): (&LockOwner, Other, Option<Other>),
         (kind, range): (LockKind, Range),
+        now: Time,
         expires: Time,
     ) {
         match self.entries.iter_mut().find(|e| e.owner == *owner && e.range == range) {
@@ -100,15 +132,20 @@ impl WaitingLocks {
                 // It was notified, asked, and still cannot have it: it waits as before.
                 entry.reserved_until = None;
             }
-            None => self.entries.push(WaitingLock {
-                owner: owner.clone(),
-                open,
-                lock,
-                kind,
-                range,
-                expires,
-                reserved_until: None,
-            }),
+            None => {
+                self.numbered += 1;
+                self.entries.push(WaitingLock {
+                    owner: owner.clone(),
+                    open,
+                    lock,
+                    kind,
+                    range,
+                    number: self.numbered,
+                    since: now,
+                    expires,
+                    reserved_until: None,
+                });
+            }
         }
     }
 
