@@ -76,8 +76,8 @@ pub(crate) struct Context {
     left: Option<u32>,
     /// The file that an operation of this COMPOUND has made, with that operation's position.
     made: Option<(u32, InodeKey)>,
-    /// Position of the last LAYOUTCOMMIT.
-    committed: Option<u32>,
+    /// Position of the last operation behind which a size would be taken for too new.
+    of_writer: Option<u32>,
 }
 
 impl Context {
@@ -108,7 +108,7 @@ impl Context {
             known: None,
             left: None,
             made: None,
-            committed: None,
+            of_writer: None,
         }
     }
 
@@ -340,14 +340,15 @@ impl Context {
         self.made.is_some_and(|(position, made)| made == *file && position >= self.modified)
     }
 
-    /// The running operation has counted what the client wrote to the current file at data servers.
-    pub(crate) fn has_committed(&mut self) {
-        self.committed = Some(self.index);
+    /// The client is writing to the current file, and takes a size that comes right behind the running operation for newer
+    /// than all that it has written since it asked (ADR 0032).
+    pub(crate) fn is_of_writer(&mut self) {
+        self.of_writer = Some(self.index);
     }
 
-    /// The operation before the running one was such a LAYOUTCOMMIT, of the file that is still the current one.
-    pub(crate) fn just_committed(&self) -> bool {
-        self.committed.is_some_and(|position| position + 1 == self.index)
+    /// The running operation is right behind such a one, and of the same file.
+    pub(crate) fn is_behind_writer(&self) -> bool {
+        self.of_writer.is_some_and(|position| position + 1 == self.index)
     }
 
     /// What the running operation's transaction has made of the current file: Linux asks for its attributes next.

@@ -21,15 +21,17 @@ pub(crate) async fn getattr(cx: &mut Context, mut args: GETATTR4args) -> OpResul
     if !args.attr_request.and(get::WRITE_ONLY).is_empty() {
         return Err(nfsstat4::NFS4ERR_INVAL.into());
     }
-    // ADR 0032: a Linux client takes what comes with a LAYOUTCOMMIT for newer than all that it has written since it
-    // asked, and would cut its view of the file to a size from before that.
-    let behind_commit = cx.just_committed() && is_for_caches(&args.attr_request);
-    if behind_commit {
+    // ADR 0032: a Linux client takes what comes with a LAYOUTCOMMIT or a SETXATTR for newer than all that it has written
+    // since it asked, and would cut its view of the file to a size from before that. Who keeps nothing of a file in
+    // memory asks for no change attribute.
+    let keeps_its_own = cx.is_behind_writer() && args.attr_request.contains(FATTR4_CHANGE);
+    let mut moves = args.attr_request.and(get::MOVES_WITH_DATA);
+    if keeps_its_own {
         args.attr_request.remove(FATTR4_SIZE);
+        moves = moves.without(FOR_CACHES);
     }
     let (mut inode, mut known) = (cx.take_inode().await?, true);
-    if !behind_commit
-        && !args.attr_request.and(get::MOVES_WITH_DATA).is_empty()
+    if !moves.is_empty()
         && let Some(now) = current::current(cx, &inode).await?
     {
         // It may be more than what is stored.
@@ -56,8 +58,4 @@ pub(crate) async fn getattr(cx: &mut Context, mut args: GETATTR4args) -> OpResul
         cx.give_back(inode);
     }
     Ok(GETATTR4res::NFS4_OK(GETATTR4resok { obj_attributes }))
-}
-
-fn is_for_caches(asked: &bitmap4) -> bool {
-    asked.contains(FATTR4_CHANGE) && asked.and(FOR_CACHES) == *asked
 }

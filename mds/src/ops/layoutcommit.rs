@@ -38,7 +38,7 @@ pub(crate) async fn layoutcommit(cx: &mut Context, args: LAYOUTCOMMIT4args) -> O
     cx.server.learn(&entry, done.inode.size());
     let grown = done.grew.then(|| done.inode.size());
     cx.left(done.inode);
-    cx.has_committed();
+    cx.is_of_writer();
     Ok(answer(grown))
 }
 

@@ -12,7 +12,8 @@ pub(crate) async fn removexattr(cx: &mut Context, args: REMOVEXATTR4args) -> OpR
     let key = cx.current()?.inode;
     let mds = &cx.server;
     let entry = mds.file(&key).await?;
-    let held = mds.prepare(&entry, &Intent::SetAttributes { client: cx.client()? }).await?;
+    let client = cx.client()?;
+    let held = mds.prepare(&entry, &Intent::SetAttributes { client }).await?;
     let attempts = Attempts::default();
     let (namespace, name, context, attempts) = (&mds.namespace, &args.rxa_name, &*cx, &attempts);
     let (pending, version) = cx
@@ -27,6 +28,9 @@ pub(crate) async fn removexattr(cx: &mut Context, args: REMOVEXATTR4args) -> OpR
         })
         .await?;
     held.commit()?;
+    if entry.peek(|file| file.may_write(client)) {
+        cx.is_of_writer();
+    }
     Ok(answer(pending.resolve(version)))
 }
 

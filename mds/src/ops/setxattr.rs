@@ -29,7 +29,8 @@ pub(crate) async fn setxattr(cx: &mut Context, args: SETXATTR4args) -> OpResult<
     }
     inline::room_for_names(mds)?;
     let entry = mds.file(&key).await?;
-    let held = mds.prepare(&entry, &Intent::SetAttributes { client: cx.client()? }).await?;
+    let client = cx.client()?;
+    let held = mds.prepare(&entry, &Intent::SetAttributes { client }).await?;
     let attempts = Attempts::default();
     let (namespace, args, context, attempts) = (&mds.namespace, &args, &*cx, &attempts);
     let (pending, version) = cx
@@ -45,6 +46,9 @@ pub(crate) async fn setxattr(cx: &mut Context, args: SETXATTR4args) -> OpResult<
         })
         .await?;
     held.commit()?;
+    if entry.peek(|file| file.may_write(client)) {
+        cx.is_of_writer();
+    }
     Ok(answer(pending.resolve(version)))
 }
 

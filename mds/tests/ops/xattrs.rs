@@ -116,6 +116,33 @@ fn they_are_set_read_listed_and_removed() {
     });
 }
 
+/// Linux takes what comes with SETXATTR for newer than what it has flushed to data servers before it looked into the reply, and
+/// would append over that (ADR 0032). Who does not write is told, and so is who keeps nothing in memory.
+#[test]
+fn a_writer_is_not_told_the_size_with_them() {
+    simulate(2, async |world: World| {
+        let (writer, other) = (world.client("a").await, world.client("b").await);
+        let (fh, open) = writer.open("f", BOTH, 0).await;
+        let caches = [FATTR4_CHANGE, FATTR4_SIZE, FATTR4_TIME_METADATA, FATTR4_TIME_MODIFY];
+        let asks = async |client: &Client, op: nfs_argop4, what: &[u32]| {
+            looked(&client.last(vec![putfh(&fh), op, getattr(what)]).await)
+        };
+        for op in [set("colour", b"red", EITHER), remove_xattr("colour")] {
+            let seen = asks(&writer, op, &caches).await;
+            assert!(seen.size.is_none() && seen.change.is_some() && seen.time_modify.is_some(), "{seen:?}");
+        }
+        // It asks for more where it has forgotten more.
+        let more = [&caches[..], &[FATTR4_MODE, FATTR4_NUMLINKS, FATTR4_SPACE_USED]].concat();
+        let seen = asks(&writer, set("colour", b"red", EITHER), &more).await;
+        assert!(seen.size.is_none() && seen.mode.is_some(), "{seen:?}");
+        let without = [FATTR4_SIZE, FATTR4_MODE];
+        assert_eq!(asks(&writer, set("colour", b"red", EITHER), &without).await.size, Some(0));
+        assert_eq!(asks(&other, set("colour", b"blue", EITHER), &caches).await.size, Some(0));
+        writer.ok(vec![putfh(&fh), close(open)]).await;
+        assert_eq!(asks(&writer, remove_xattr("colour"), &caches).await.size, Some(0));
+    });
+}
+
 #[test]
 fn create_and_replace_mean_what_they_say() {
     simulate(2, async |world: World| {
