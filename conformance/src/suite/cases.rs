@@ -175,6 +175,24 @@ pub const CASES: &[Case] = &[
         ..SHIPPED
     },
     Case {
+        name: "troubled",
+        shows: "the same on mirrors and stripes while data servers die, are mute, are emptied, and die with the MDS: no error, nothing lost",
+        partner: Partner::Same,
+        seconds: 900,
+        ci: false,
+        reference: false,
+        ..BASE
+    },
+    Case {
+        name: "programs",
+        shows: "git, rsync, tar, sqlite, fio and PostgreSQL on two clients, in directories that the other one uses at the time",
+        partner: Partner::Same,
+        memory: 1024,
+        seconds: 900,
+        ci: false,
+        ..SHIPPED
+    },
+    Case {
         name: "coherency",
         shows: "close-to-open between two clients; truncate under a read-write layout; random mmap reads",
         partner: Partner::Same,

@@ -43,6 +43,8 @@ const BLOCKS: &[Block] = &[
             "logs",
             "shared",
             "together",
+            "troubled",
+            "programs",
             "copies",
             "delegations",
             "acl",
