@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::*;
 use sluice_env::{BoxFuture, Env, Spawn};
 use sluice_store::device::Device;
-use sluice_xdr::capability::Capability;
+use sluice_xdr::capability::{Capability, Rights};
 use sluice_xdr::control::*;
 use sluice_xdr::nfs3::*;
 
@@ -250,11 +250,12 @@ impl Spawn for Holding {
     }
 
     fn blocking(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<'static, ()> {
-        match &mut *self.held.lock().unwrap() {
-            Some(held) => held.0.push(work),
-            None => return self.inner.blocking(work),
+        if let Some(held) = &mut *self.held.lock().unwrap() {
+            held.0.push(work);
+            return Box::pin(std::future::ready(()));
         }
-        Box::pin(std::future::ready(()))
+        // Not under the lock: it may be done at once, and go on with more.
+        self.inner.blocking(work)
     }
 }
 
@@ -292,5 +293,37 @@ fn a_device_that_hangs_keeps_no_heartbeat_waiting_and_is_told() {
         held.0.into_iter().for_each(|work| work());
         w.until(|| ds.status().serving).await;
         w.until_health(ctl_health::HEALTH_OK, "").await;
+    });
+}
+
+/// It was let in, and waited for its turn while the data file was removed: that is no loss, and no hole.
+#[test]
+fn what_is_removed_under_a_call_is_stale_and_not_lost() {
+    simulate(async |w| {
+        let holding = Arc::new(Holding { inner: Arc::clone(&w.env.spawn), held: Mutex::new(None) });
+        let mut w = w;
+        w.env = Env { spawn: Arc::clone(&holding) as Arc<dyn Spawn>, ..w.env.clone() };
+        let ds = w.serving().await;
+        let nfs = w.client(&ds).await;
+        for (file, rights) in [(1, RW | Rights::MUST_EXIST), (2, RW)] {
+            nfs.write(&handle(file, RW), 0, b"data", stable_how::FILE_SYNC).await.unwrap();
+            // Until nobody has it open.
+            w.sleep(10 * SECOND).await;
+            *holding.held.lock().unwrap() = Some(Held::default());
+            let removed = async {
+                w.sleep(SECOND).await;
+                let held = holding.held.lock().unwrap().take().unwrap();
+                assert!(!held.0.is_empty(), "they wait");
+                let args = DS_REMOVE_args { caller: w.mds.caller(), epoch: 1, files: vec![target(file)] };
+                let removed: DS_REMOVE_res = w.mds.order(DS_REMOVE, &args).await;
+                assert_eq!(removed.results, [ctl_status::CTL_OK]);
+                held.0.into_iter().for_each(|work| work());
+            };
+            let fh = handle(file, rights);
+            let (read, committed, ()) = tokio::join!(nfs.read(&fh, 0, 4), nfs.commit(&fh), removed);
+            assert_eq!(read, Err(nfsstat3::NFS3ERR_STALE));
+            assert_eq!(committed, Err(nfsstat3::NFS3ERR_STALE));
+        }
+        assert_eq!(ds.status().counters.errors, 0);
     });
 }

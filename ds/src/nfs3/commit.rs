@@ -11,7 +11,7 @@ use sluice_xdr::from_bytes;
 use sluice_xdr::nfs3::{COMMIT3args, COMMIT3res, COMMIT3resfail, COMMIT3resok, nfsstat3, writeverf3};
 
 use super::no_wcc;
-use crate::error::nfs_status;
+use crate::error::{nfs_status, refused};
 use crate::shared::Shared;
 
 pub(super) async fn run(shared: &Arc<Shared>, args: Bytes) -> Reply {
@@ -32,12 +32,16 @@ async fn commit(shared: &Arc<Shared>, args: &COMMIT3args) -> Result<Verifier, nf
             shared.counters.committed();
             Ok(verifier)
         }
-        Err(StoreError::Missing) => match shared.absent(&access) {
-            Err(lost @ nfsstat3::NFS3ERR_IO) => Err(lost),
-            // Its writes were unstable and a restart took the whole file back: the verifier says so, and
-            // the client sends them again.
-            _ => Ok(shared.store.verifier(access.key)),
-        },
+        Err(StoreError::Missing) => {
+            // It was removed meanwhile: what was written to it is not told to be durable.
+            shared.store.check(&access).map_err(refused)?;
+            match shared.absent(&access) {
+                Err(lost @ nfsstat3::NFS3ERR_IO) => Err(lost),
+                // Its writes were unstable and a restart took the whole file back: the verifier says so, and
+                // the client sends them again.
+                _ => Ok(shared.store.verifier(access.key)),
+            }
+        }
         Err(error) => {
             shared.counters.error();
             Err(nfs_status(&error))

@@ -55,8 +55,12 @@ impl Store {
     /// What it means for a holder that a data file is not there.
     ///
     /// # Errors
-    /// `Missing` when it is lost, `Refused` when only a newer handle can tell.
+    /// `Missing` when it is lost, `Refused` when only a newer handle can tell, or when it was removed since the holder was
+    /// let in.
     pub fn absent(&self, access: &Access) -> Result<(), StoreError> {
+        // Reads wait for their turn, and nobody who removes a data file waits for them. What is refused now was refused
+        // before the data file went.
+        self.check(access)?;
         if access.must_exist || self.files.shard(access.key).made.has(access.key) {
             return Err(StoreError::Missing);
         }
