@@ -70,6 +70,8 @@ pub(crate) fn place(
         Shape::Small => whole(COARSE, 1),
         Shape::Wide => whole(FINE, all),
         Shape::WideAny => whole(COARSE, all),
+        // One segment to every client: ADR 0033.
+        Shape::Default if mirrors > 1 => whole(COARSE, 1),
         Shape::Default => default_shape(&wheel, first, all.min(DEFAULT_WIDTH), mirrors),
     };
     Some(numbered(Layout { id, components, mirrors_dirty: false }))
@@ -266,6 +268,18 @@ mod tests {
             assert_ne!(first.slots[0].store, rest.column(FIRST).unwrap()[0].store);
             let stores: BTreeSet<_> = rest.slots.iter().map(|file| file.store).collect();
             assert_eq!(stores.len(), 4);
+        }
+    }
+
+    /// One component is one segment to a client that knows stripes.
+    #[test]
+    fn a_mirrored_file_has_no_place_where_linux_mixes_up_its_mirrors() {
+        for shape in [Shape::Default, Shape::Small, Shape::Wide, Shape::WideAny] {
+            for candidates in 2..12 {
+                let layout = placed(shape, 2, &stores(candidates), 5);
+                let [whole] = &layout.components[..] else { panic!("{shape:?}: {layout:?}") };
+                assert_eq!((whole.start, whole.end, whole.mirrors), (0, u64::MAX, 2));
+            }
         }
     }
 
