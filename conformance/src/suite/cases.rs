@@ -193,6 +193,15 @@ pub const CASES: &[Case] = &[
         ..SHIPPED
     },
     Case {
+        name: "verified",
+        shows: "random operations on files that two clients pass to each other, every byte compared, while servers die, are drained, filled and asked for layouts",
+        partner: Partner::Same,
+        seconds: 120,
+        seconds_per_round: 120,
+        ci: false,
+        ..BASE
+    },
+    Case {
         name: "coherency",
         shows: "close-to-open between two clients; truncate under a read-write layout; random mmap reads",
         partner: Partner::Same,

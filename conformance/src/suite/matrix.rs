@@ -45,6 +45,7 @@ const BLOCKS: &[Block] = &[
             "together",
             "troubled",
             "programs",
+            "verified",
             "copies",
             "delegations",
             "acl",

@@ -356,6 +356,7 @@ impl<'a> Suite<'a> {
             .env("LEASE", case.lease.to_string())
             .env("INLINE", case.inline_limit())
             .env("ROUNDS", self.options.rounds.to_string())
+            .env("SEED", self.options.seed.to_string())
             .env("DATA_SERVERS", case.data_servers.to_string())
             .env("REFERENCE", self.options.reference.map_or("", Reference::name));
         let words = self.options.foreign.iter().flat_map(|foreign| &foreign.words);

@@ -42,9 +42,12 @@ pub struct Options {
     /// Where logs and results.json go
     #[arg(long, value_name = "DIR")]
     pub(super) results: Option<PathBuf>,
-    /// How often the power fails in `power_loss`
+    /// How often the power fails in `power_loss`, or how many rounds a case has that has some
     #[arg(long, value_name = "N", default_value_t = ROUNDS, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(super) rounds: u32,
+    /// Where `verified` begins; each round has the next one
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(super) seed: u32,
     /// Stop at the first case that fails
     #[arg(long)]
     pub(super) fail_fast: bool,
@@ -88,6 +91,7 @@ impl Options {
             reference: None,
             results: Some(results),
             rounds: 1,
+            seed: 1,
             fail_fast: false,
             no_guests: false,
             foreign: Some(foreign),
