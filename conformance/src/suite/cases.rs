@@ -202,6 +202,14 @@ pub const CASES: &[Case] = &[
         ..BASE
     },
     Case {
+        name: "segments",
+        shows: "mirrored files of every policy, written over the ends of layout segments: each copy has all of it",
+        seconds: 180,
+        seconds_per_round: 60,
+        ci: false,
+        ..BASE
+    },
+    Case {
         name: "coherency",
         shows: "close-to-open between two clients; truncate under a read-write layout; random mmap reads",
         partner: Partner::Same,

@@ -46,6 +46,7 @@ const BLOCKS: &[Block] = &[
             "troubled",
             "programs",
             "verified",
+            "segments",
             "copies",
             "delegations",
             "acl",

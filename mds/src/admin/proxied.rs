@@ -55,6 +55,9 @@ impl Admin {
             Reason::Inline => "its data is in the metadata: a client asks for a layout when the file outgrows that".to_owned(),
             Reason::Quota => "the owner, the group or the tree of the file has used up its quota".to_owned(),
             Reason::Healing => "mirrors of the file may differ and are being made equal".to_owned(),
+            Reason::Segments => {
+                "the file has mirrors and is several layout segments to this client's kernel, which would mix them up: with Linux 6.18 or newer and 4.2 it is one, and for every client new files of the policies `default` and `small` are".to_owned()
+            }
             Reason::NeverAsked => {
                 "the client has asked for no layout of any file: is the module nfs_layout_flexfiles there?".to_owned()
             }

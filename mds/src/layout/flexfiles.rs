@@ -58,6 +58,13 @@ impl<'a> Segment<'a> {
         self.columns.iter().flat_map(|column| column.iter())
     }
 
+    /// Whether more than one copy of it is written that are `good`, and it is not all of the file: a client that has the
+    /// next segment, too, mixes up the copies at the end of this one (ADR 0033).
+    pub(crate) fn mixes_mirrors(&self, good: impl Fn(&DataFile) -> bool) -> bool {
+        self.bytes != (0..u64::MAX)
+            && self.columns.iter().any(|column| column.iter().filter(|file| good(file)).count() > 1)
+    }
+
     /// The mirrors made of data files that are `good`, at most `most`; `None` when some stripe has none.
     pub(crate) fn mirrors(&self, good: impl Fn(&DataFile) -> bool, most: usize) -> Option<Mirrors> {
         let columns: Vec<Vec<DataFile>> = self

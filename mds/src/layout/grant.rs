@@ -112,6 +112,9 @@ fn choose(mds: &Mds, layout: &Layout, segment: &Segment<'_>, ask: &Ask) -> Resul
         // Mirrors that may differ are not written apart: this server writes all of them, if it takes long.
         return Err(Reason::Healing);
     }
+    if segment.mixes_mirrors(|file| !file.stale) {
+        return Err(Reason::Segments);
+    }
     let room = |file: &DataFile| Subject::Room(file.store, ask.file);
     if let Some(full) = used().find(|file| mds.reports.finding(now, ask.client, room(file)).full) {
         return Err(Reason::Full(full.store));

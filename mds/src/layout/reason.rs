@@ -36,6 +36,8 @@ pub(crate) enum Reason {
     SetId,
     /// Mirrors may differ, and are being made equal.
     Healing,
+    /// It has mirrors and is several segments to this client, at whose ends Linux mixes them up.
+    Segments,
     /// The owner, the group or the tree of the file has used up its quota.
     Quota,
     /// It has not asked for a layout of any file.
@@ -77,6 +79,7 @@ impl Reason {
             Self::Inline => "inline",
             Self::SetId => "set-id",
             Self::Healing => "healing",
+            Self::Segments => "segments",
             Self::Quota => "quota",
             Self::NeverAsked => "never-asked",
             Self::NotAsked => "not-asked",

@@ -50,6 +50,39 @@ pub fn mirrored() -> Config {
     Config { policy: LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0 }, ..Config::default() }
 }
 
+/// Linux mixes up the mirrors of what it writes at the end of a segment (ADR 0033): it has one to write with, or none. What it
+/// reads has no copies to be mixed up, and where one copy is all there is, none is.
+#[test]
+fn mirrors_are_written_in_one_segment_or_here() {
+    let of =
+        |shape, mirrors| Config { policy: LayoutPolicy { shape, mirrors, inline: 0 }, ..Config::default() };
+    let unavailable = Err(nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE);
+    // Mirrors, stripes of a new kernel, whether an old one may write itself.
+    let cases = [
+        (Shape::Default, 2, 1, Ok(2)),
+        (Shape::Small, 2, 1, Ok(2)),
+        (Shape::Wide, 2, 3, unavailable),
+        (Shape::WideAny, 2, 3, unavailable),
+        (Shape::Wide, 1, 3, Ok(1)),
+    ];
+    for (shape, mirrors, stripes, of_old) in cases {
+        simulate_with(9, of(shape, mirrors), async |mut world: World| {
+            world.add_data_server("ds2").await;
+            world.add_data_server("ds3").await;
+            let (new, old) = (world.client("new").await, world.old_client("old").await);
+            let (fh, open) = new.open("f", BOTH, 0).await;
+            let (_, body) = get(&new, &fh, open, RW).await.unwrap();
+            let servers: Vec<_> = body.ffl_mirrors.iter().map(|one| one.ffm_data_servers.len()).collect();
+            assert_eq!(servers, vec![stripes; usize::from(mirrors)], "{shape:?}");
+            let (fh, open) = old.open("f", BOTH, 0).await;
+            let copies =
+                |got: Result<(stateid4, ff_layout4), nfsstat4>| got.map(|(_, body)| body.ffl_mirrors.len());
+            assert_eq!(copies(get(&old, &fh, open, RW).await), of_old, "{shape:?}");
+            assert_eq!(copies(get(&old, &fh, open, RO).await), Ok(usize::from(mirrors)), "{shape:?}");
+        });
+    }
+}
+
 #[test]
 fn a_mirror_that_is_away_is_left_out_and_dies_with_its_handles() {
     simulate_with(1, mirrored(), async |mut world: World| {

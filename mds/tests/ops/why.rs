@@ -99,18 +99,7 @@ fn exports_decide_who_may() {
 fn an_old_kernel_in_a_wide_directory_is_told_what_it_misses() {
     simulate(5, async |world: World| {
         let new = world.client("new").await;
-        let raw = world.connect("old").await;
-        let mut exchange = exchange_id(b"old", [1; 8], 0);
-        if let nfs_argop4::OP_EXCHANGE_ID(args) = &mut exchange {
-            args.eia_client_impl_id[0].nii_name = "Linux 6.1.0 #1 SMP x86_64".into();
-        }
-        let nfs_resop4::OP_EXCHANGE_ID(EXCHANGE_ID4res::NFS4_OK(known)) = raw.one(exchange).await else {
-            panic!()
-        };
-        let made = raw.create_session(known.eir_clientid, known.eir_sequenceid).await;
-        let CREATE_SESSION4res::NFS4_OK(made) = made else { panic!() };
-        let old = Client::new(raw, known.eir_clientid, made.csr_sessionid);
-        old.ok(vec![reclaim_complete(false)]).await;
+        let old = world.old_client("old").await;
         new.mkdir("/", "w").await;
         for (policy, slow) in
             [("wide", "which is slow: stripes take a kernel of 6.18"), ("wide-any", "coarse enough")]
