@@ -22,10 +22,8 @@ begin() {
   policy /$1/default-mirrors default,mirrors=2,inline=off
 }
 verified() {
-  # Of mirrored files with several layout segments Linux writes what lies before the end of a segment to a data file of the next
-  # one (OPERATIONS.md, Clients): with stripes these have one segment.
-  local both=; [ "$STRIPES" = 0 ] || both="$D/wide-mirrors $D/default-mirrors"
-  $PYTHON /share/verified.py $M $D/inline $D/small $D/mirrors $D/wide $D/default $both \
+  # Mirrored files that are several layout segments to this kernel are written through the metadata server (ADR 0033).
+  $PYTHON /share/verified.py $M $D/inline $D/small $D/mirrors $D/wide $D/default $D/wide-mirrors $D/default-mirrors \
     --role $ROLE --guests $GUESTS --vers $VERS "$@"
 }
 

@@ -324,7 +324,7 @@ async fn transfer(
 
 #[cfg(test)]
 mod tests {
-    use sluice_namespace::{Component, DataFile, DataFileId, Shape, StoreId};
+    use sluice_namespace::{DataFile, DataFileId, Shape, StoreId};
 
     use super::*;
     use crate::layout::placement::{Candidate, place};
@@ -340,12 +340,23 @@ mod tests {
     fn only_data_files_with_bytes_are_said_to_be_there() {
         let stores: Vec<_> =
             (1..=4).map(|n| Candidate { store: StoreId(n), free_bytes: 1 << 40, host: None }).collect();
-        let policy = LayoutPolicy { shape: Shape::Default, mirrors: 2, inline: 0 };
-        let mut layout = place(DataFileId(1), policy, &stores, 0, 64 << 20).unwrap();
-        written_to(&mut layout, 1);
-        let there = |component: &Component| component.slots.iter().all(|file: &DataFile| file.materialised);
-        assert!(there(&layout.components[0]) && layout.components[0].handed_out);
-        assert!(!layout.components[1].handed_out);
-        assert!(layout.components[1].slots.iter().all(|file| !file.materialised));
+        let placed = |shape, mirrors| {
+            let policy = LayoutPolicy { shape, mirrors, inline: 0 };
+            let mut layout = place(DataFileId(1), policy, &stores, 0, 64 << 20).unwrap();
+            written_to(&mut layout, 1);
+            layout
+        };
+        let there = |files: &[DataFile]| files.iter().all(|file| file.materialised);
+        let layout = placed(Shape::Default, 1);
+        let [first, second] = &layout.components[..] else { panic!("{layout:?}") };
+        assert!(there(&first.slots) && first.handed_out);
+        assert!(!second.handed_out && second.slots.iter().all(|file| !file.materialised));
+        let layout = placed(Shape::Wide, 2);
+        let columns: Vec<_> = layout.columns().collect();
+        assert_eq!(columns.iter().map(|column| column.len()).collect::<Vec<_>>(), [2; 4]);
+        assert!(
+            there(columns[0])
+                && columns[1..].iter().all(|column| column.iter().all(|file| !file.materialised))
+        );
     }
 }
