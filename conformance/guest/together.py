@@ -1,7 +1,7 @@
 """What processes of two clients do with the same files: WHAT FOLDER CLIENT SECONDS [begin|end]."""
 import collections, errno, fcntl, mmap, os, random, sqlite3, struct, sys, threading, time
 sys.path.append("/share")
-from crowd import crowd
+from crowd import crowd, lines
 what, folder, me, seconds = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 PROCESSES = 3
 until = time.monotonic() + seconds
@@ -305,13 +305,7 @@ def appended(pick, who):
 
 def end_appended(told):
     for client in (1, 2):
-        last = {}
-        for line in open(f"{folder}/log.{client}", "rb").read().split(b"\n")[:-1]:
-            who, n, text = line.split(b" ")
-            assert text.endswith(b".") and last.get(who, -1) + 1 == int(n), f"{line} after {last.get(who)}"
-            last[who] = int(n)
-        short = {who: (n, last.get(b"%d" % who)) for who, n in told.items() if who // 10 == client and last.get(b"%d" % who, -1) + 1 != n}
-        assert not short, f"lines are missing: {short}"
+        assert lines(f"{folder}/log.{client}", {who: n for who, n in told.items() if who // 10 == client}), f"the log of {client}"
 
 # Counters side by side in a page, and lines at a file's end, under byte-range locks.
 RECORDS, SIZE = 60, 733
@@ -352,12 +346,7 @@ def end_counted(told):
     data = open(f"{folder}/counters", "rb").read()
     shown = sum(counted_in(data[at:at + SIZE]) for at in range(0, len(data), SIZE))
     assert shown == sum(told.values()), f"{shown} counted of {told}"
-    last = {}
-    for line in open(f"{folder}/log", "rb").read().split(b"\n")[:-1]:
-        who, n, text = line.split(b" ")
-        assert text.endswith(b".") and last.get(int(who), -1) + 1 == int(n), f"{line} after {last.get(int(who))}"
-        last[int(who)] = int(n)
-    assert {who: n + 1 for who, n in last.items()} == told, f"lines {last} of {told}"
+    assert lines(f"{folder}/log", told), "the log"
 
 act = globals()
 if len(sys.argv) > 5:

@@ -207,6 +207,7 @@ pub const CASES: &[Case] = &[
         seconds: 180,
         seconds_per_round: 60,
         ci: false,
+        reference: false,
         ..BASE
     },
     Case {

@@ -72,18 +72,18 @@ pub(crate) fn place(
         Shape::WideAny => whole(COARSE, all),
         // One segment to every client: ADR 0033.
         Shape::Default if mirrors > 1 => whole(COARSE, 1),
-        Shape::Default => default_shape(&wheel, first, all.min(DEFAULT_WIDTH), mirrors),
+        Shape::Default => default_shape(&wheel, first, all.min(DEFAULT_WIDTH)),
     };
     Some(numbered(Layout { id, components, mirrors_dirty: false }))
 }
 
-/// The beginning on one data server, the rest over several.
-fn default_shape(wheel: &Wheel<'_>, first: u64, width: usize, mirrors: usize) -> Vec<Component> {
+/// The beginning on one data server, the rest over several; without mirrors.
+fn default_shape(wheel: &Wheel<'_>, first: u64, width: usize) -> Vec<Component> {
     // Linux 6.18 to 7.2 measure stripe boundaries from the segment's offset: the wide part must begin at a
     // multiple of its unit.
     let first = first / FINE * FINE;
     if first == 0 {
-        return vec![wheel.component(0..u64::MAX, COARSE, (width, mirrors), 0)];
+        return vec![wheel.component(0..u64::MAX, COARSE, (width, 1), 0)];
     }
     let unit = COARSE.min(1 << first.trailing_zeros());
     // Stripes are counted from byte 0 of the file, so that where the wide part begins decides which of its
@@ -92,8 +92,8 @@ fn default_shape(wheel: &Wheel<'_>, first: u64, width: usize, mirrors: usize) ->
     let lead = usize::try_from((first / unit) % columns).unwrap_or(0);
     let from = 1 + wheel.len() * width - lead;
     vec![
-        wheel.component(0..first, COARSE, (1, mirrors), 0),
-        wheel.component(first..u64::MAX, unit, (width, mirrors), from),
+        wheel.component(0..first, COARSE, (1, 1), 0),
+        wheel.component(first..u64::MAX, unit, (width, 1), from),
     ]
 }
 

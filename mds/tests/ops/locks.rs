@@ -83,7 +83,12 @@ async fn scene(world: &World) -> Scene {
 
 impl Scene {
     async fn takes_it(&self) -> Result<stateid4, nfsstat4> {
-        lock(&self.b, &self.fh, lock_new(WAITS, self.theirs, b"lb", ALL)).await
+        self.waits(b"lb", ALL).await
+    }
+
+    /// B asks for a lock, and would wait for it.
+    async fn waits(&self, owner: &[u8], range: (u64, u64)) -> Result<stateid4, nfsstat4> {
+        lock(&self.b, &self.fh, lock_new(WAITS, self.theirs, owner, range)).await
     }
 }
 
@@ -162,36 +167,26 @@ fn much_is_shown_a_page_at_a_time() {
 fn who_waits_is_shown_in_the_order_in_which_they_came() {
     const MANY: u64 = 300;
     simulate(8, async |world: World| {
-        let Scene { a, b, fh, theirs, held: first, .. } = scene(&world).await;
-        assert!(scene_takes(&b, &fh, theirs, b"lb", ALL).await.is_err(), "asked again, it keeps its place");
+        let scene = scene(&world).await;
+        assert!(scene.takes_it().await.is_err(), "asked again, it keeps its place");
         for number in 0..MANY {
             world.sleep(Duration::from_millis(10)).await;
             let owner = number.to_be_bytes();
-            assert!(scene_takes(&b, &fh, theirs, &owner, (1000 - number, 1)).await.is_err());
+            assert!(scene.waits(&owner, (1000 - number, 1)).await.is_err());
         }
         let waits = |hold: &&ctl_hold| hold.kind == ctl_hold_kind::HOLD_WAITING;
         let (all, pages) = held(&world, "f", 0).await.unwrap();
         let seen: Vec<_> = all.iter().filter(waits).map(|hold| hold.offset).collect();
         assert_eq!((seen, pages), ([0].into_iter().chain((0..MANY).map(|n| 1000 - n)).collect(), 2));
         // Who is served waits no more, and who asks for nothing any more is forgotten.
-        a.ok(vec![putfh(&fh), locku(W, first, ALL)]).await;
-        scene_takes(&b, &fh, theirs, b"lb", ALL).await.unwrap();
+        scene.a.ok(vec![putfh(&scene.fh), locku(W, scene.held, ALL)]).await;
+        scene.takes_it().await.unwrap();
         let offsets: Vec<_> =
             shown(&world, "f", 0).await.iter().filter(waits).map(|hold| hold.offset).collect();
         assert_eq!(offsets.len() as u64, MANY, "but for the one that has it");
         world.sleep(Duration::from_secs(600)).await;
         assert_eq!(shown(&world, "f", 0).await.iter().filter(waits).count(), 0);
     });
-}
-
-async fn scene_takes(
-    client: &Client,
-    fh: &nfs_fh4,
-    open: stateid4,
-    owner: &[u8],
-    range: (u64, u64),
-) -> Result<stateid4, nfsstat4> {
-    lock(client, fh, lock_new(WAITS, open, owner, range)).await
 }
 
 #[test]

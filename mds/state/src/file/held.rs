@@ -1,5 +1,5 @@
-//! Who holds what of a file and who waits for it, for people: a page at a time, since there may be tens of thousands of opens, and as many
-//! ranges of one lock-owner.
+//! Who holds what of a file and who waits for it, for people: a page at a time, since there may be tens of thousands of
+//! opens, and as many ranges of one lock-owner.
 
 use crate::delegation::DelegationKind;
 use crate::effect::RevokeReason;

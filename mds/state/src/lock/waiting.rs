@@ -14,18 +14,18 @@ use crate::stateid::Other;
 use super::{LockConflict, LockKind, excludes};
 
 #[derive(Debug, Hash)]
-pub(super) struct WaitingLock {
-    pub(super) owner: LockOwner,
+pub(crate) struct WaitingLock {
+    pub(crate) owner: LockOwner,
     /// The open that it would lock under.
-    pub(super) open: Other,
+    pub(crate) open: Other,
     /// The lock stateid that it asked with, if it had one.
     pub(super) lock: Option<Other>,
-    pub(super) kind: LockKind,
-    pub(super) range: Range,
+    pub(crate) kind: LockKind,
+    pub(crate) range: Range,
     /// Among all that ever waited for this file: it keeps it while others come and go.
-    pub(super) number: u64,
+    pub(crate) number: u64,
     /// Since when.
-    pub(super) since: Time,
+    pub(crate) since: Time,
     /// Forgotten then: a client that still waits polls more often than this (§9.6).
     pub(super) expires: Time,
     /// Set once the client was notified: until then nobody else gets the lock.
@@ -40,30 +40,11 @@ pub(crate) struct WaitingLocks {
     numbered: u64,
 }
 
-/// One that waits, for people.
-pub(crate) struct Waiter<'a> {
-    pub(crate) owner: &'a LockOwner,
-    /// What it would lock under.
-    pub(crate) open: Other,
-    pub(crate) kind: LockKind,
-    pub(crate) range: Range,
-    /// Greater than that of all who waited before.
-    pub(crate) number: u64,
-    pub(crate) since: Time,
-}
-
 impl WaitingLocks {
     /// In the order in which they came, from this number on.
-    pub(crate) fn starting_at(&self, number: u64) -> impl Iterator<Item = Waiter<'_>> {
+    pub(crate) fn starting_at(&self, number: u64) -> impl Iterator<Item = &WaitingLock> {
         let from = self.entries.partition_point(|entry| entry.number < number);
-        self.entries.get(from..).unwrap_or_default().iter().map(|entry| Waiter {
-            owner: &entry.owner,
-            open: entry.open,
-            kind: entry.kind,
-            range: entry.range,
-            number: entry.number,
-            since: entry.since,
-        })
+        self.entries.get(from..).unwrap_or_default().iter()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
