@@ -1,6 +1,7 @@
 //! The commands and their options.
 
 mod key;
+mod tls;
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -12,6 +13,7 @@ use sluice_mds::Network;
 use sluice_namespace::inline_limit;
 
 pub(crate) use key::Key;
+pub(crate) use tls::Tls;
 
 use crate::meta::Meta;
 
@@ -109,6 +111,8 @@ pub(crate) struct Up {
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) metrics: Option<SocketAddr>,
     #[command(flatten)]
+    pub(crate) tls: Tls,
+    #[command(flatten)]
     pub(crate) sums: Sums,
     #[command(flatten)]
     pub(crate) store: Store,
@@ -146,6 +150,8 @@ pub(crate) struct Mds {
     /// Address and port for Prometheus, which GETs /metrics there without asking who it is [default: off]
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) metrics: Option<SocketAddr>,
+    #[command(flatten)]
+    pub(crate) tls: Tls,
     #[command(flatten)]
     pub(crate) tuning: Tuning,
     #[command(flatten)]
@@ -222,6 +228,9 @@ pub(crate) enum DsCommand {
     Ready {
         #[arg(value_name = "ADDRESS", default_value = "127.0.0.1:2049")]
         address: SocketAddr,
+        /// Cluster key, for a data server that answers nobody in clear [default: ask in clear]
+        #[arg(long, value_name = "FILE")]
+        key: Option<PathBuf>,
     },
     /// Empty a data server: nothing new goes there, and what is there goes to others, while clients use it
     Drain {
@@ -325,6 +334,8 @@ pub(crate) struct Serve {
     /// Address and port for Prometheus, which GETs /metrics there without asking who it is [default: off]
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) metrics: Option<SocketAddr>,
+    #[command(flatten)]
+    pub(crate) tls: Tls,
     #[command(flatten)]
     pub(crate) sums: Sums,
     #[command(flatten)]

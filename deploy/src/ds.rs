@@ -10,12 +10,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use sluice_ds::{Config, DataServer, StartError};
 use sluice_env::Env;
-use sluice_rpc::{Keys, Tcp};
+use sluice_rpc::{Keys, Tcp, Tls};
 use sluice_store::device::FileDevice;
 use sluice_store::{StoreError, SumOptions};
 
 use crate::metrics::ds::DsSource;
-use crate::{cli, descriptors, durability, keys, logs, metrics, ports, reach, servers, stop, supervised};
+use crate::{certificates, cli, descriptors, durability, keys, logs, metrics, ports, reach, servers, stop, supervised};
 
 /// How long calls in flight may take when the server is asked to stop.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -59,11 +59,13 @@ pub(crate) async fn start(options: &cli::Serve, new: bool) -> Result<Arc<DataSer
         );
     }
     let keys = keys::follow(&key_file(options))?;
+    let certificate = certificates::follow(&options.tls)?;
     let dir = store_dir(&options.data_dir, new)?;
     let store = dir.clone();
     let mut config = Config::new(options.listen, dir, addresses[0], keys.ring());
     config.mds = Arc::new(reach::Name::new(&options.mds));
     config.advertise = advertise;
+    config.tls = certificate.as_ref().map(certificates::Followed::tls);
     config.version = crate::VERSION.to_owned();
     config.store.create = new;
     config.store.checksums = options.sums.checksums;
@@ -78,9 +80,14 @@ pub(crate) async fn start(options: &cli::Serve, new: bool) -> Result<Arc<DataSer
     let server = server.map_err(explain)?;
     // Not before it is known to be ours.
     keep_private(&store);
-    // The server looks at the ring itself.
-    tokio::spawn(keys.on(|| {}));
-    Ok(Arc::new(server))
+    let server = Arc::new(server);
+    let serving = Arc::clone(&server);
+    // Its own way to the metadata server looks at the ring itself.
+    tokio::spawn(keys.on(move || serving.close_strangers()));
+    if let Some(certificate) = certificate {
+        tokio::spawn(certificate.on());
+    }
+    Ok(server)
 }
 
 /// Releases of old made it as the umask had it.
@@ -141,7 +148,15 @@ pub(crate) fn keys(options: &cli::Serve) -> Result<Keys> {
 /// later, perhaps.
 pub(crate) fn check(options: &cli::Serve) -> Result<()> {
     addresses(options)?;
+    check_tls(&options.tls)?;
     keys(options).map(drop)
+}
+
+/// Whether there is what TLS needs.
+pub(crate) fn check_tls(options: &cli::Tls) -> Result<()> {
+    let Some((files, demand)) = options.wanted()? else { return Ok(()) };
+    Tls::new(demand, &files.read()?)?;
+    Ok(())
 }
 
 /// The metadata server's addresses, and what clients are told of this server's.
@@ -208,6 +223,7 @@ mod tests {
             advertise: advertise.iter().map(|address| address.parse().unwrap()).collect(),
             key: None,
             metrics: None,
+            tls: cli::Tls::default(),
             sums: cli::Sums::default(),
             child: cli::Child { stop_with_stdin: false },
         };

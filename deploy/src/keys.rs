@@ -10,10 +10,10 @@ use sluice_rpc::{KeyError, Keyring, Keys};
 /// Between two looks at the file.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// What a key file looked like; another one looks different.
-type Look = Option<(u64, u64, i64, i64, u64)>;
+/// What a file looked like; another one looks different.
+pub(crate) type Look = Option<(u64, u64, i64, i64, u64)>;
 
-fn look(file: &Path) -> Look {
+pub(crate) fn look(file: &Path) -> Look {
     let seen = fs::metadata(file).ok()?;
     Some((seen.dev(), seen.ino(), seen.mtime(), seen.mtime_nsec(), seen.size()))
 }

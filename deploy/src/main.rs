@@ -8,6 +8,7 @@
 mod out;
 
 mod accounts;
+mod certificates;
 mod cli;
 mod clients;
 mod config;

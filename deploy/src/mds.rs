@@ -11,13 +11,13 @@ use sluice_env::Env;
 use sluice_kv::Database;
 use sluice_mds::{Config, Delegations, Limits as Held, Mds, Names, Network, Rule, Squash};
 use sluice_namespace::LayoutPolicy;
-use sluice_rpc::{Keyring, Keys, Limits, Listener, Server, Tcp, Transport};
+use sluice_rpc::{Keyring, Keys, Limits, Listener, Server, Tcp, Tls, Transport};
 use tokio::net::TcpSocket;
 
 use crate::accounts::Host;
 use crate::metrics::mds::{MdsSource, Waiting};
 use crate::store::Place;
-use crate::{cli, descriptors, keys, logs, memory, metrics, ports, stop, supervised};
+use crate::{certificates, cli, descriptors, ds, keys, logs, memory, metrics, ports, stop, supervised};
 
 /// How long calls in flight may take when the server is asked to stop.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -31,6 +31,7 @@ pub(crate) async fn run(options: cli::Mds) -> Result<()> {
     descriptors::raise();
     let env = Env::system();
     let keys = keys::follow(&key_file(&options))?;
+    let certificate = certificates::follow(&options.tls)?;
     let transport: Arc<dyn Transport> = Arc::new(Tcp);
     let cache = cache(options.tuning.metadata_cache, memory::limit());
     let place = Place::new(&options.data_dir, &options.store).standby(options.standby).cache(cache);
@@ -50,7 +51,11 @@ pub(crate) async fn run(options: cli::Mds) -> Result<()> {
         "opening the metadata store"
     };
     let db = supervised::patiently(waits_for, place.await_open(&env)).await?;
-    let begun = begin(&env, &transport, &place, &db, (&options, keys.ring())).await;
+    let tls = certificate.as_ref().map(certificates::Followed::tls);
+    if let Some(certificate) = certificate {
+        tokio::spawn(certificate.on());
+    }
+    let begun = begin(&env, &transport, &place, &db, (&options, keys.ring(), tls)).await;
     let server = match begun {
         Ok((mds, server)) => {
             source.serves(MdsSource { mds, server: Arc::clone(&server) });
@@ -89,15 +94,19 @@ async fn begin(
     transport: &Arc<dyn Transport>,
     place: &Place,
     db: &Database,
-    (options, keys): (&cli::Mds, Keyring),
+    (options, keys, tls): (&cli::Mds, Keyring, Option<Tls>),
 ) -> Result<(Arc<Mds>, Arc<Server>)> {
     place.check_room(db)?;
     look_inside(place, db, options).await?;
     let listener = listen(&**transport, options).await?;
-    let mds = Mds::start(env.clone(), Arc::clone(transport), db.clone(), config(&options.tuning)).await?;
+    // Who does not let clients speak in clear does not pass on what they said so.
+    let sealed = tls.as_ref().map(|_| keys.clone());
+    let config = Config { sealed, ..config(&options.tuning) };
+    let mds = Mds::start(env.clone(), Arc::clone(transport), db.clone(), config).await?;
     let server = Server::new(env.clone(), Arc::clone(transport), Limits::default(), mds.plain_programs());
     let server =
-        Arc::new(server.with_secure(keys, mds.secure_programs()).with_monitors(mds.monitor_programs()));
+        server.with_secure(keys, mds.secure_programs()).with_monitors(mds.monitor_programs()).with_tls(tls);
+    let server = Arc::new(server);
     tracing::info!(listen = %listener.local_addr(), data = %options.data_dir.display(), "metadata server ready");
     tell_exports(&mds, options);
     env.spawn.spawn(Box::pin(Arc::clone(&server).serve(listener)));
@@ -160,7 +169,7 @@ fn key_file(options: &cli::Mds) -> PathBuf {
 pub(crate) fn check(options: &cli::Mds) -> Result<()> {
     options.store.fits(options.standby)?;
     Keys::read(&key_file(options))?;
-    Ok(())
+    ds::check_tls(&options.tls)
 }
 
 fn config(tuning: &cli::Tuning) -> Config {

@@ -13,7 +13,7 @@ use tokio::process::{Child, ChildStdin, Command};
 use crate::installation::{self, Installation};
 use crate::reach::Admin;
 use crate::store::Place;
-use crate::{cli, exports, logs, ports, status, stop};
+use crate::{cli, ds, exports, logs, ports, status, stop};
 
 /// A data server that may register has done so by then.
 const REMOVED: Duration = Duration::from_secs(5);
@@ -40,6 +40,7 @@ pub(crate) async fn run(options: cli::Up) -> Result<()> {
     logs::start();
     let dir = options.data_dir.clone().map_or_else(installation::default_dir, Ok)?;
     let mds = SocketAddr::new(options.listen, options.port);
+    ds::check_tls(&options.tls)?;
     // Whatever is in the way is found before anything is written: it may be another `up` at work here.
     let mut held = installation::hold(&dir)?;
     let installation = Installation::plan(&dir, options.data_servers, mds, &options.store)?;
@@ -104,6 +105,7 @@ fn free(address: SocketAddr, option: &str) -> Result<()> {
 fn roles(dir: &Path, options: &cli::Up, installation: &Installation) -> Result<Vec<Role>> {
     let key = text(&installation::key_file(dir))?;
     let tuning = &options.tuning;
+    let tls = options.tls.arguments()?;
     let mut arguments: Vec<String> =
         ["mds", "--data-dir", &text(&dir.join("mds"))?, "--key", &key, "--listen"]
             .map(str::to_owned)
@@ -128,6 +130,7 @@ fn roles(dir: &Path, options: &cli::Up, installation: &Installation) -> Result<V
     arguments.extend((installation.started > 0).then(|| "--existing".to_owned()));
     arguments.extend(installation.store.arguments()?);
     arguments.extend(metrics(options, 0)?);
+    arguments.extend(tls.clone());
     let mut roles = vec![Role { name: "mds".to_owned(), arguments }];
     for number in 1..=installation.data_servers {
         let listen = SocketAddr::new(data_address(options, number), port(options.port, number)?);
@@ -150,6 +153,7 @@ fn roles(dir: &Path, options: &cli::Up, installation: &Installation) -> Result<V
         arguments.extend((number > installation.started).then(|| "--new".to_owned()));
         arguments.extend(checksums(&options.sums));
         arguments.extend(metrics(options, number)?);
+        arguments.extend(tls.clone());
         roles.push(Role { name: format!("ds{number}"), arguments });
     }
     Ok(roles)

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_env::Env;
-use sluice_rpc::{Admission, Client, Keyring, Limits, ProcedureSnapshot, Server, Share, Transport};
+use sluice_rpc::{Admission, Client, Keyring, Limits, ProcedureSnapshot, Server, Share, Tls, Transport};
 use sluice_store::device::{Device, FileDevice};
 use sluice_store::{Options, Store, Uuid};
 use sluice_xdr::control::ctl_address;
@@ -40,6 +40,8 @@ pub struct Config {
     /// The store: whether a new one may be made, caches, reserve.
     pub store: Options,
     pub limits: Limits,
+    /// TLS for clients. With it what data servers say to each other is encrypted, too.
+    pub tls: Option<Tls>,
     /// Of the software, for people.
     pub version: String,
 }
@@ -61,6 +63,7 @@ impl Config {
             isolation: Duration::from_secs(30),
             store: Options::default(),
             limits: limits(),
+            tls: None,
             version: env!("CARGO_PKG_VERSION").to_owned(),
         }
     }
@@ -136,10 +139,12 @@ impl DataServer {
         config: Config,
     ) -> Result<Self, StartError> {
         let store = Store::open(&env, device, config.store.clone()).await?;
-        let shared = Arc::new(Shared::new(env.clone(), Arc::clone(&transport), store));
+        let sealed = config.tls.as_ref().map(|_| config.cluster_keys.clone());
+        let shared = Arc::new(Shared::new(env.clone(), Arc::clone(&transport), store, sealed));
         let nfs = Arc::new(Nfs3::new(Arc::clone(&shared)));
         let limits = config.limits.clone();
-        let server = Arc::new(Server::new(env.clone(), Arc::clone(&transport), limits, vec![nfs]));
+        let server = Server::new(env.clone(), Arc::clone(&transport), limits, vec![nfs]);
+        let server = Arc::new(server.with_keys(config.cluster_keys.clone()).with_tls(config.tls.clone()));
         shared.server.get_or_init(|| Arc::downgrade(&server));
         let listener = server.listen(config.listen).await;
         let listener = listener.map_err(|error| StartError::Listen(config.listen, error))?;
@@ -181,6 +186,11 @@ impl DataServer {
             admission: self.server.admission(),
             procedures: self.server.metrics(),
         }
+    }
+
+    /// Ends the connections of servers whose cluster key is accepted no more.
+    pub fn close_strangers(&self) {
+        self.server.close_strangers();
     }
 
     /// Stops accepting, answers calls in flight for at most `grace`, then closes everything.

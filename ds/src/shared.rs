@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use sluice_env::Env;
-use sluice_rpc::{Server, Transport};
+use sluice_rpc::{Keyring, Server, Transport};
 use sluice_store::Store;
 use sluice_xdr::control::ctl_health;
 
@@ -25,6 +25,8 @@ pub(crate) struct Shared {
     pub(crate) env: Env,
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) store: Arc<Store>,
+    /// With what other data servers are asked for data, if not in clear.
+    pub(crate) sealed: Option<Keyring>,
     /// `IO_MAX` zero bytes, for holes; untouched pages of it cost no memory.
     pub(crate) zeros: Bytes,
     // Each guards itself.
@@ -41,12 +43,18 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(env: Env, transport: Arc<dyn Transport>, store: Arc<Store>) -> Self {
+    pub(crate) fn new(
+        env: Env,
+        transport: Arc<dyn Transport>,
+        store: Arc<Store>,
+        sealed: Option<Keyring>,
+    ) -> Self {
         Self {
             mds: MdsLink::new(),
             env,
             transport,
             store,
+            sealed,
             zeros: vec![0; IO_MAX as usize].into(),
             seals: Seals::default(),
             contact: Contact::default(),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use sluice_namespace::LayoutPolicy;
 use sluice_namespace::stable_storage::{Network, Rule, Squash};
+use sluice_rpc::Keyring;
 use sluice_state::client::ClientsConfig;
 use sluice_state::file::Policy;
 use sluice_state::pressure::Bound;
@@ -54,6 +55,8 @@ pub struct Config {
     pub policy: LayoutPolicy,
     /// Files of at least this many bytes get their wide component; below it, one data server.
     pub first_component: u64,
+    /// With what data servers are asked for data, if not in clear.
+    pub sealed: Option<Keyring>,
     /// Names this server to clients in EXCHANGE_ID (server owner and scope).
     pub name: String,
     /// Of the software, for people.
@@ -128,6 +131,7 @@ impl Default for Config {
             limits: Limits::default(),
             policy: LayoutPolicy::OF_NEW_FILE_SYSTEMS,
             first_component: 64 << 20,
+            sealed: None,
             name: "sluice".to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
         }

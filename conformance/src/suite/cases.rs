@@ -211,6 +211,15 @@ pub const CASES: &[Case] = &[
         ..BASE
     },
     Case {
+        name: "tls",
+        shows: "mounted with xprtsec=: offered, demanded, with certificates; data servers under it, too; servers die. It wants tlshd (ktls-utils)",
+        seconds: 400,
+        ci: false,
+        newest_only: true,
+        reference: false,
+        ..BASE
+    },
+    Case {
         name: "coherency",
         shows: "close-to-open between two clients; truncate under a read-write layout; random mmap reads",
         partner: Partner::Same,

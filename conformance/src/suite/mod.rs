@@ -2,6 +2,7 @@
 
 pub(crate) mod board;
 pub mod cases;
+mod certificates;
 pub mod foreign;
 mod matrix;
 mod options;

@@ -11,6 +11,7 @@ use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill};
 
 use super::cases::Case;
+use super::certificates;
 use crate::guest::command::{self, output};
 use crate::guest::lab::{SERVERS, server_address};
 use crate::guest::process::{Group, pid};
@@ -123,6 +124,13 @@ impl Sluice {
         self.installation += 1;
         self.data_servers = data_servers.clamp(1, SERVERS - 1);
         self.start(extra)
+    }
+
+    /// What TLS needs, in a directory that guests see as /share/certificates; says where the servers see it.
+    pub(super) fn certificates(&self) -> Result<String> {
+        let dir = self.home.join("share").join("certificates");
+        certificates::make(&dir)?;
+        Ok(dir.display().to_string())
     }
 
     /// Each data server gets a device of its own, of so many MiB of memory, with what it holds. It is gone with the case.

@@ -106,6 +106,8 @@ impl Page<'_> {
     pub(super) fn connections(&mut self, prefix: &str, admission: Admission) -> fmt::Result {
         let help = "Connections that are open";
         self.gauge(&format!("{prefix}_connections"), In::Things, help, one(admission.open))?;
+        let help = "Connections that are open and under TLS";
+        self.gauge(&format!("{prefix}_connections_tls"), In::Things, help, one(admission.tls))?;
         let help = "Connections refused because there were as many as there may be";
         self.counter(&format!("{prefix}_connections_refused"), In::Things, help, one(admission.refused))
     }

@@ -174,7 +174,7 @@ async fn what_the_servers_did_is_in_the_scrape() {
     assert!(mds.samples["sluice_mds_transactions_total"] > 0.0);
     assert_eq!(ds.samples["sluice_ds_calls_total{procedure=\"NULL\"}"], 1.0);
     assert_eq!(ds.samples["sluice_ds_errors_total"], 0.0);
-    servers::run(cli::DsCommand::Ready { address: world.ds }).await.unwrap();
+    servers::run(cli::DsCommand::Ready { address: world.ds, key: None }).await.unwrap();
     let probed = scraped(world.metrics[1]).await.samples;
     assert_eq!(
         (probed["sluice_ds_calls_total{procedure=\"GETATTR\"}"], probed["sluice_ds_refused_total"]),

@@ -23,7 +23,7 @@ pub(crate) async fn run(command: DsCommand) -> Result<()> {
     match command {
         DsCommand::Add { serve, json } => add::run(&serve, json).await,
         DsCommand::List { reach, json } => list::run(&Admin::reach(&reach).await?, json).await,
-        DsCommand::Ready { address } => ready::run(address).await,
+        DsCommand::Ready { address, key } => ready::run(address, key.as_deref()).await,
         DsCommand::Drain { id, limit, no_wait, reach, json } => {
             let how = drain::How { limit: limit.saturating_mul(1 << 20), wait: !no_wait, json };
             drain::run(&Admin::reach(&reach).await?, id, &how).await

@@ -1,13 +1,14 @@
-//! `sluice ds ready`: whether a data server serves its clients, as one of them hears it; for probes, without a key.
+//! `sluice ds ready`: whether a data server serves its clients, as one of them hears it; for probes, which need no key unless it demands TLS.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use sluice_env::Env;
-use sluice_rpc::{Client, Credential, Tcp};
+use sluice_rpc::{CallError, Client, Credential, Keys, Tcp, auth_stat};
 use sluice_xdr::nfs3::{
     GETATTR3args, GETATTR3res, NFS_V3, NFS3_PROGRAM, NFSPROC3_GETATTR, nfs_fh3, nfsstat3,
 };
@@ -18,14 +19,22 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Asks for the attributes of no file. Who serves says that this is no handle; who does not says to come again (NFS3ERR_JUKEBOX),
 /// as to any client.
-pub(super) async fn run(address: SocketAddr) -> Result<()> {
-    let client = Client::new(Env::system(), Arc::new(Tcp)).with_connect_timeout(PATIENCE);
+pub(super) async fn run(address: SocketAddr, key: Option<&Path>) -> Result<()> {
+    let mut client = Client::new(Env::system(), Arc::new(Tcp)).with_connect_timeout(PATIENCE);
+    if let Some(file) = key {
+        client = client.with_key(Keys::read(file)?);
+    }
     let connection = client.dial(address).await?;
     let nothing = to_frame(&GETATTR3args { object: nfs_fh3 { data: Bytes::new() } }, 1 << 10)?;
     let reply = connection
         .call(NFS3_PROGRAM, NFS_V3, NFSPROC3_GETATTR, &Credential::None, nothing, PATIENCE)
-        .await
-        .with_context(|| format!("{address} is no data server, or does not answer"))?;
+        .await;
+    let reply = match reply {
+        Err(CallError::Auth(auth_stat::AUTH_TOOWEAK)) => {
+            bail!("{address} answers nobody in clear: give --key, the cluster key")
+        }
+        reply => reply.with_context(|| format!("{address} is no data server, or does not answer"))?,
+    };
     match from_bytes(reply).with_context(|| format!("{address} is no data server"))? {
         GETATTR3res::Default(nfsstat3::NFS3ERR_JUKEBOX) => bail!(
             "the data server at {address} serves nobody: it has not registered, has lost its metadata server, or its device hangs; its log says which"
@@ -42,7 +51,7 @@ mod tests {
     use super::*;
 
     async fn why(address: SocketAddr) -> String {
-        format!("{:#}", run(address).await.unwrap_err())
+        format!("{:#}", run(address, None).await.unwrap_err())
     }
 
     /// That one which serves is ready, see the tests of metrics, which have a metadata server.

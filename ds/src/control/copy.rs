@@ -52,9 +52,11 @@ pub(super) fn socket(address: &ctl_address) -> Option<SocketAddr> {
 }
 
 pub(super) async fn connect(shared: &Shared, source: SocketAddr) -> Result<Arc<Connection>, StoreError> {
-    Client::connect(shared.env.clone(), Arc::clone(&shared.transport), source, Vec::new())
-        .await
-        .map_err(|error| StoreError::Io(error.to_string()))
+    let mut client = Client::new(shared.env.clone(), Arc::clone(&shared.transport));
+    if let Some(keys) = &shared.sealed {
+        client = client.with_key(keys.clone());
+    }
+    client.dial(source).await.map_err(|error| StoreError::Io(error.to_string()))
 }
 
 /// Copies the range, or up to the source's end, and makes it durable. Returns the bytes copied.

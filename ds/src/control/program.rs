@@ -141,7 +141,7 @@ mod tests {
         let env = Env::simulated(1);
         let options = Options { create: true, ..Options::default() };
         let store = Store::open(&env, Arc::new(MemDevice::new()), options).await.unwrap();
-        let program = DataServerProgram::new(Arc::new(Shared::new(env, Arc::new(Tcp), store)));
+        let program = DataServerProgram::new(Arc::new(Shared::new(env, Arc::new(Tcp), store, None)));
         let bytes = |frame: Frame| frame.into_segments().concat();
         let files = vec![ctl_data_file::default(); CTL_FILES_MAX as usize];
         let remove = DS_REMOVE_args { caller: ctl_caller::default(), epoch: 1, files: files.clone() };

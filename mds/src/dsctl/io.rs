@@ -303,7 +303,10 @@ async fn connect(mds: &Mds, store: &StoreHandle) -> Option<Arc<Connection>> {
     }
     let transport: Arc<dyn Transport> = Arc::clone(&mds.transport);
     for address in store.view().addresses {
-        let client = Client::new(mds.env.clone(), Arc::clone(&transport)).with_connect_timeout(CONNECT);
+        let mut client = Client::new(mds.env.clone(), Arc::clone(&transport)).with_connect_timeout(CONNECT);
+        if let Some(keys) = &mds.config.sealed {
+            client = client.with_key(keys.clone());
+        }
         if let Ok(connection) = client.dial(address).await {
             *slot = Some(Arc::clone(&connection));
             return Some(connection);

@@ -21,6 +21,7 @@ use crate::message::CallError;
 use crate::program::{Program, Registry};
 use crate::recycle::Recycler;
 use crate::secure::{self, SecureError};
+use crate::tls::{TlsClient, TlsError};
 use crate::transport::{Stream, Transport};
 
 /// Set in the ids of dialled connections, so that they never meet those of accepted ones.
@@ -33,6 +34,8 @@ pub enum ConnectError {
     Io { addr: SocketAddr, error: io::Error },
     #[error("cannot connect to {addr}: {error}")]
     Secure { addr: SocketAddr, error: SecureError },
+    #[error("cannot connect to {addr}: {error}")]
+    Tls { addr: SocketAddr, error: TlsError },
     #[error("cannot connect to {addr}: no answer within {timeout:?}")]
     Timeout { addr: SocketAddr, timeout: Duration },
 }
@@ -45,6 +48,7 @@ pub struct Client {
     limits: Arc<Limits>,
     registry: Arc<Registry>,
     keys: Option<Keyring>,
+    tls: Option<(TlsClient, (u32, u32))>,
     timeout: Duration,
     next_id: Arc<AtomicU64>,
     recycler: Arc<Recycler>,
@@ -60,6 +64,7 @@ impl Client {
             limits: Arc::default(),
             registry: Arc::new(Registry::new(Vec::new())),
             keys: None,
+            tls: None,
             timeout: Duration::from_secs(10),
             next_id: Arc::new(1.into()),
         }
@@ -77,6 +82,13 @@ impl Client {
     #[must_use]
     pub fn with_key(mut self, keys: impl Into<Keyring>) -> Self {
         self.keys = Some(keys.into());
+        self
+    }
+
+    /// Speaks TLS, as a client that will call `program` in `version` does. Not with a key.
+    #[must_use]
+    pub fn with_tls(mut self, tls: TlsClient, (program, version): (u32, u32)) -> Self {
+        self.tls = Some((tls, (program, version)));
         self
     }
 
@@ -113,13 +125,19 @@ impl Client {
     }
 
     async fn open(&self, addr: SocketAddr) -> Result<Arc<Connection>, ConnectError> {
-        let (stream, shown) = match &self.keys {
-            Some(keys) => self.secured(addr, keys).await?,
-            None => (self.reach(addr).await?, None),
+        let (stream, shown) = match (&self.keys, &self.tls) {
+            (Some(keys), _) => self.secured(addr, keys).await?,
+            (None, Some((tls, program))) => {
+                let connected = tls.connect(self.reach(addr).await?, *program).await;
+                (connected.map_err(|error| ConnectError::Tls { addr, error })?.0, None)
+            }
+            (None, None) => (self.reach(addr).await?, None),
         };
         let setup = Setup {
             id: DIALLED | self.next_id.fetch_add(1, Ordering::Relaxed),
             shown,
+            encrypted: None,
+            too_weak: false,
             keys: self.keys.clone(),
             accepted: false,
             env: self.env.clone(),

@@ -29,6 +29,7 @@ use crate::program::Registry;
 use crate::reader::Intake;
 use crate::recycle::Recycler;
 use crate::said::Ends;
+use crate::tls::Encrypted;
 use crate::transport::Stream;
 
 /// How far a connection is on its way out; only ever advances.
@@ -60,6 +61,10 @@ pub(crate) struct Setup {
     pub(crate) id: u64,
     /// The key that opened it, if it is a secure one.
     pub(crate) shown: Option<Shown>,
+    /// If it is under TLS.
+    pub(crate) encrypted: Option<Encrypted>,
+    /// The peer has to speak TLS and does not: it is answered nothing but NULL.
+    pub(crate) too_weak: bool,
     /// The keys of this side.
     pub(crate) keys: Option<Keyring>,
     /// We accepted it: the peer must send something soon. Otherwise we dialled it, and it ends when
@@ -79,6 +84,8 @@ pub struct Connection {
     peer: SocketAddr,
     local: SocketAddr,
     shown: Option<Shown>,
+    encrypted: Option<Encrypted>,
+    pub(crate) too_weak: bool,
     keys: Option<Keyring>,
     accepted: bool,
     pub(crate) env: Env,
@@ -133,6 +140,11 @@ impl Connection {
     /// The key that the peer has proved to hold. A connection that was dialled with a monitoring key names that one.
     pub fn shown(&self) -> Option<&Shown> {
         self.shown.as_ref()
+    }
+
+    /// What is known of the peer if the connection is under TLS.
+    pub fn encrypted(&self) -> Option<&Encrypted> {
+        self.encrypted.as_ref()
     }
 
     /// The keys of this side.
@@ -278,13 +290,16 @@ impl Connection {
         decoder: RecordDecoder,
         guard: impl Send + 'static,
     ) -> Arc<Self> {
-        let Setup { id, shown, keys, accepted, env, limits, registry, server_budget, recycler, ends } = setup;
+        let Setup { id, shown, encrypted, too_weak, keys, accepted, env, limits, .. } = setup;
+        let Setup { registry, server_budget, recycler, ends, .. } = setup;
         let xid = u32::from_ne_bytes(env.random.array());
         let connection = Arc::new(Self {
             id,
             peer: stream.peer,
             local: stream.local,
             shown,
+            encrypted,
+            too_weak,
             keys,
             accepted,
             budget: Budget::new(limits.connection_budget, limits.max_in_flight, server_budget),
@@ -414,6 +429,10 @@ async fn watch_over(connection: &Arc<Connection>) -> Ended {
         }
         if let Some(why) = seen.look(connection, now) {
             return why;
+        }
+        if connection.encrypted.as_ref().is_some_and(Encrypted::is_worn) {
+            // The peer connects again at once, under another key.
+            connection.drain();
         }
     }
 }

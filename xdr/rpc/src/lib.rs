@@ -15,6 +15,7 @@
 //! | [`payload`] | data of a reply that goes to the socket from where it is |
 //! | [`tail`] | data of a call that goes from the socket to where it belongs |
 //! | [`transport`] | the seam: [`Tcp`], and [`SimNet`] for simulations |
+//! | [`tls`] | RPC with TLS (RFC 9289), for clients |
 //! | [`secure`], [`key`], [`keyring`] | mutual authentication and encryption under the cluster key |
 //! | [`metrics`] | counters and latency per procedure |
 
@@ -42,6 +43,7 @@ mod said;
 pub mod secure;
 pub mod server;
 pub mod tail;
+pub mod tls;
 pub mod transport;
 
 pub use client::{Client, ConnectError, ReconnectingClient};
@@ -60,6 +62,7 @@ pub use server::{Admission, Server};
 pub use sluice_xdr::Frame;
 pub use sluice_xdr::rpc::auth_stat;
 pub use tail::Tail;
+pub use tls::{Demand, Tls};
 pub use transport::sim::{SimConfig, SimNet};
 pub use transport::tcp::Tcp;
 pub use transport::{Listener, Stream, Transport};

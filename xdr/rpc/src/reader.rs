@@ -12,6 +12,7 @@ use std::time::Duration;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use parking_lot::Mutex;
 use sluice_env::{BoxFuture, Monotonic};
+use sluice_xdr::rpc::auth_stat;
 use sluice_xdr::{Frame, RecordDecoder, RecordError};
 use tokio::io::AsyncReadExt;
 
@@ -53,6 +54,9 @@ const HEAD: usize = 2048;
 
 /// A shorter tail is not worth a pipe.
 const TAIL: usize = LARGE;
+
+/// The procedure that every program has and that does nothing, RFC 5531 §12.1.
+const NULL: u32 = 0;
 
 /// Something the peer asked for, understood and not yet begun.
 enum Work {
@@ -286,7 +290,7 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
 
     /// A place for the end of the large record under way, if it is a call whose program has a use for it there.
     fn tail(&self) -> Option<Filling> {
-        if self.tails == Tails::Never || self.takes_none() {
+        if self.tails == Tails::Never || self.takes_none() || self.connection.too_weak {
             return None;
         }
         let (received, length) = self.decoder.begun()?;
@@ -337,7 +341,7 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
     /// Answers the next call where it lies, if its program can.
     fn answer_now(&mut self) -> Now {
         let connection = self.connection;
-        if !self.parked.is_empty() || self.takes_none() {
+        if !self.parked.is_empty() || self.takes_none() || connection.too_weak {
             return Now::Untried;
         }
         let Some(call) = self.decoder.peek().and_then(glance) else { return Now::Untried };
@@ -457,6 +461,10 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
             // The peer will repeat it on its next connection, or has; starting it now would hold up the drain.
             _ if self.takes_none() => return Ok(()),
             Message::Refused { xid, verdict } => Work::Refuse(xid, verdict),
+            // Whoever wants to know whether anybody is there may ask in clear.
+            Message::Call(header) if self.connection.too_weak && header.procedure != NULL => {
+                Work::Refuse(header.xid, Verdict::AuthError(auth_stat::AUTH_TOOWEAK))
+            }
             Message::Call(header) => match self.connection.registry.find(header.program, header.version) {
                 Ok(program) => Work::Call(header, tail, Arc::clone(program)),
                 Err(why) => Work::Refuse(header.xid, why.into()),

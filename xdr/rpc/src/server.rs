@@ -1,4 +1,4 @@
-//! Accepting connections: the limit at the door, plain or secure, and a graceful end.
+//! Accepting connections: the limit at the door, plain, under TLS or secure, and a graceful end.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -24,6 +24,8 @@ use crate::program::{Program, Registry};
 use crate::recycle::Recycler;
 use crate::said::{Ends, Said};
 use crate::secure::{self, MAGIC, SecureError};
+use crate::tls::probe::{self, Beginning, Probe};
+use crate::tls::{Demand, Encrypted, Tls, TlsError};
 use crate::transport::{Listener, Stream, Transport};
 
 /// Places beyond the limit for peers that may turn out to hold the cluster key: a crowd of clients must not
@@ -47,17 +49,19 @@ pub struct Server {
     limits: Arc<Limits>,
     plain: Arc<Registry>,
     secure: Option<Secure>,
+    tls: Option<Tls>,
     budget: Arc<ServerBudget>,
     recycler: Arc<Recycler>,
     next_id: AtomicU64,
     open: AtomicUsize,
+    encrypted: AtomicUsize,
     listening: AtomicUsize,
     connections: Mutex<BTreeMap<u64, Weak<Connection>>>,
     crowd: Crowd,
     refused: Mutex<Refused>,
     displaced: Mutex<Refused>,
     ends: Arc<Ends>,
-    /// Why secure connections were refused.
+    /// Why secure connections were refused, and those under TLS.
     said: Mutex<Said>,
     stopping: watch::Sender<bool>,
 }
@@ -76,6 +80,8 @@ struct Secure {
 pub struct Admission {
     /// Connections that are open.
     pub open: u64,
+    /// Those of them that are under TLS.
+    pub tls: u64,
     /// Connections refused since the start: there were [`Limits::max_connections`].
     pub refused: u64,
 }
@@ -112,10 +118,12 @@ impl Server {
             transport,
             plain: Arc::new(Registry::new(programs)),
             secure: None,
+            tls: None,
             budget: ServerBudget::new(&limits),
             limits: Arc::new(limits),
             next_id: 1.into(),
             open: 0.into(),
+            encrypted: 0.into(),
             listening: 0.into(),
             connections: Mutex::default(),
             crowd: Crowd::default(),
@@ -134,6 +142,22 @@ impl Server {
         let programs = Arc::new(Registry::new(programs));
         self.secure =
             Some(Secure { keys: keys.into(), programs, looking: Arc::new(Registry::new(Vec::new())) });
+        self
+    }
+
+    /// Serves the programs that everybody reaches to peers that hold one of `keys`, too, who have what is said encrypted so.
+    #[must_use]
+    pub fn with_keys(mut self, keys: impl Into<Keyring>) -> Self {
+        let (keys, programs) = (keys.into(), Arc::clone(&self.plain));
+        self.secure = Some(Secure { keys, programs, looking: Arc::new(Registry::new(Vec::new())) });
+        self
+    }
+
+    /// Speaks TLS, on the same listeners, with clients that ask for it (RFC 9289). If that is demanded of all, nothing but NULL is
+    /// answered in clear: to everything else the authentication is too weak.
+    #[must_use]
+    pub fn with_tls(mut self, tls: Option<Tls>) -> Self {
+        self.tls = tls;
         self
     }
 
@@ -192,8 +216,8 @@ impl Server {
 
     /// Who is in, and who was not let in.
     pub fn admission(&self) -> Admission {
-        let open = self.open.load(Ordering::SeqCst);
-        Admission { open: u64::try_from(open).unwrap_or(u64::MAX), refused: self.refused.lock().count }
+        let count = |all: &AtomicUsize| u64::try_from(all.load(Ordering::SeqCst)).unwrap_or(u64::MAX);
+        Admission { open: count(&self.open), tls: count(&self.encrypted), refused: self.refused.lock().count }
     }
 
     /// Bytes held for all connections together: calls in flight and replies not yet sent.
@@ -204,7 +228,7 @@ impl Server {
     /// The counters of every procedure called so far, plain programs first.
     pub fn metrics(&self) -> Vec<ProcedureSnapshot> {
         let mut all = self.plain.metrics.snapshot();
-        if let Some(secure) = &self.secure {
+        if let Some(secure) = self.secure.as_ref().filter(|secure| !Arc::ptr_eq(&secure.programs, &self.plain)) {
             all.extend(secure.programs.metrics.snapshot());
         }
         all
@@ -267,7 +291,8 @@ impl Server {
             return;
         }
         self.budget.connections(self.open.load(Ordering::SeqCst));
-        let place = Place { server: Arc::clone(self), id: self.next_id.fetch_add(1, Ordering::SeqCst) };
+        let id = self.next_id.fetch_add(1, Ordering::SeqCst);
+        let place = Place { server: Arc::clone(self), id, encrypted: false };
         let server = Arc::clone(self);
         self.env.spawn.spawn(Box::pin(server.welcome(stream, place)));
     }
@@ -297,6 +322,13 @@ impl Server {
         }
     }
 
+    /// A client whose authorities do not know this server's goes on trying, too, and so does one without a certificate.
+    fn log_disagreement(&self, peer: SocketAddr, error: &TlsError) {
+        if self.said.lock().is_news(peer.ip(), &error.to_string(), self.env.clock.now()) {
+            tracing::warn!(%peer, "connection under TLS refused: {error}");
+        }
+    }
+
     /// Finds out what the peer speaks and starts the connection.
     async fn welcome(self: Arc<Self>, stream: Stream, place: Place) {
         let peer = stream.peer;
@@ -311,10 +343,15 @@ impl Server {
         drop(arriving);
         let full = self.open.load(Ordering::SeqCst) > self.limits.max_connections;
         match greeted {
-            Ok(Ok((_, _, None))) if full && !self.makes_room(peer) => self.log_refusal(peer),
-            Ok(Ok((stream, decoder, shown))) => self.start(stream, decoder, shown, place),
-            Ok(Err(SecureError::Io(error))) => tracing::debug!(%peer, "connection lost: {error}"),
-            Ok(Err(error)) => self.log_stranger(peer, &error),
+            Ok(Ok(greeted)) if greeted.shown.is_none() && full && !self.makes_room(peer) => {
+                self.log_refusal(peer);
+            }
+            Ok(Ok(greeted)) => self.start(greeted, place),
+            Ok(Err(Unwelcome::Secure(SecureError::Io(error)) | Unwelcome::Tls(TlsError::Io(error)))) => {
+                tracing::debug!(%peer, "connection lost: {error}");
+            }
+            Ok(Err(Unwelcome::Secure(error))) => self.log_stranger(peer, &error),
+            Ok(Err(Unwelcome::Tls(error))) => self.log_disagreement(peer, &error),
             Err(_) => match self.ends.slow.says(self.env.clock.now()) {
                 Some(unsaid) => tracing::info!(%peer, unsaid, "connection closed: it sent nothing in time"),
                 None => tracing::debug!(%peer, "connection closed: it sent nothing in time"),
@@ -322,7 +359,13 @@ impl Server {
         }
     }
 
-    fn start(self: &Arc<Self>, stream: Stream, decoder: RecordDecoder, shown: Option<Shown>, place: Place) {
+    fn start(self: &Arc<Self>, greeted: Greeted, mut place: Place) {
+        let Greeted { stream, decoder, shown, encrypted } = greeted;
+        if encrypted.is_some() {
+            place.encrypted = true;
+            self.encrypted.fetch_add(1, Ordering::SeqCst);
+        }
+        let demands = self.tls.as_ref().is_some_and(|tls| tls.demand() >= Demand::Require);
         let registry = match (&self.secure, shown.as_ref().map(|shown| shown.role)) {
             (Some(secure), Some(Role::Server)) => &secure.programs,
             (Some(secure), Some(Role::Monitor)) => &secure.looking,
@@ -330,7 +373,9 @@ impl Server {
         };
         let setup = Setup {
             id: place.id,
+            too_weak: demands && shown.is_none() && encrypted.is_none(),
             shown,
+            encrypted,
             keys: self.secure.as_ref().map(|secure| secure.keys.clone()),
             accepted: true,
             env: self.env.clone(),
@@ -354,29 +399,100 @@ impl Server {
         }
     }
 
-    /// Reads as much as tells a plain peer from a secure one, and completes the handshake of the latter.
-    async fn greet(&self, mut stream: Stream) -> Result<(Stream, RecordDecoder, Option<Shown>), SecureError> {
-        let mut decoder = RecordDecoder::new(self.limits.record());
+    /// Reads as much as tells a plain peer from others, and completes the handshake of those.
+    async fn greet(&self, mut stream: Stream) -> Result<Greeted, Unwelcome> {
         let mut first = BytesMut::with_capacity(4096);
-        // A record mark that begins like the magic exceeds the record limit: no plain peer starts so.
-        while first.is_empty() || (first.first() == MAGIC.first() && first.len() < MAGIC.len()) {
-            if stream.read_buf(&mut first).await? == 0 {
-                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+        let beginning = loop {
+            match self.look(&first) {
+                Look::Unknown if stream.read_buf(&mut first).await? == 0 => {
+                    return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+                }
+                Look::Unknown => {}
+                known => break known,
             }
-        }
-        match &self.secure {
-            _ if !first.starts_with(&MAGIC) => {
-                decoder.feed(&first);
-                Ok((stream, decoder, None))
-            }
-            None => Err(SecureError::Refused),
-            Some(secure) => {
+        };
+        let mut decoder = RecordDecoder::new(self.limits.record());
+        match (beginning, &self.secure, &self.tls) {
+            (Look::Secure, Some(secure), _) => {
                 first.advance(MAGIC.len());
                 let keys = secure.keys.keys();
                 let (stream, shown) = secure::accept(stream, first, &self.env, &keys).await?;
-                Ok((stream, decoder, Some(shown)))
+                Ok(Greeted { stream, decoder, shown: Some(shown), encrypted: None })
+            }
+            (Look::Secure, None, _) => Err(SecureError::Refused.into()),
+            (Look::Tls(_), _, Some(_)) if first.len() > Probe::LENGTH => Err(TlsError::Clear.into()),
+            (Look::Tls(probe), _, Some(tls)) => {
+                let (stream, encrypted) = tls.accept(stream, probe).await?;
+                Ok(Greeted { stream, decoder, shown: None, encrypted: Some(encrypted) })
+            }
+            _ => {
+                decoder.feed(&first);
+                Ok(Greeted { stream, decoder, shown: None, encrypted: None })
             }
         }
+    }
+
+    /// What a connection that begins so speaks.
+    fn look(&self, first: &[u8]) -> Look {
+        // A record mark that begins like the magic exceeds the record limit: no plain peer starts so.
+        if first.starts_with(&MAGIC) {
+            return Look::Secure;
+        }
+        if first.is_empty() || (first.first() == MAGIC.first() && first.len() < MAGIC.len()) {
+            return Look::Unknown;
+        }
+        match probe::look(first) {
+            Beginning::Unknown if self.tls.is_some() => Look::Unknown,
+            // Who asks for what there is none of is answered as anybody else.
+            Beginning::Probe(probe) if self.plain.find(probe.program, probe.version).is_ok() => {
+                Look::Tls(probe)
+            }
+            _ => Look::Plain,
+        }
+    }
+}
+
+/// What a peer speaks.
+#[derive(Clone, Copy, Debug)]
+enum Look {
+    /// More must come.
+    Unknown,
+    Plain,
+    Secure,
+    Tls(Probe),
+}
+
+/// A peer whose language is known.
+struct Greeted {
+    stream: Stream,
+    /// With what was read of it.
+    decoder: RecordDecoder,
+    shown: Option<Shown>,
+    encrypted: Option<Encrypted>,
+}
+
+/// Why a connection is not let in.
+#[derive(Debug)]
+enum Unwelcome {
+    Secure(SecureError),
+    Tls(TlsError),
+}
+
+impl From<io::Error> for Unwelcome {
+    fn from(error: io::Error) -> Self {
+        Self::Secure(SecureError::Io(error))
+    }
+}
+
+impl From<SecureError> for Unwelcome {
+    fn from(error: SecureError) -> Self {
+        Self::Secure(error)
+    }
+}
+
+impl From<TlsError> for Unwelcome {
+    fn from(error: TlsError) -> Self {
+        Self::Tls(error)
     }
 }
 
@@ -385,11 +501,16 @@ impl Server {
 struct Place {
     server: Arc<Server>,
     id: u64,
+    /// It is under TLS.
+    encrypted: bool,
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         self.server.connections.lock().remove(&self.id);
+        if self.encrypted {
+            self.server.encrypted.fetch_sub(1, Ordering::SeqCst);
+        }
         let before = self.server.open.fetch_sub(1, Ordering::SeqCst);
         self.server.budget.connections(before.saturating_sub(1));
     }

@@ -244,7 +244,7 @@ async fn connection_limit(w: World) {
     if let Ok(third) = w.client().dial(addr).await {
         assert!(call(&third, procedure::NULL, "").await.is_err());
     }
-    assert_eq!(server.admission(), Admission { open: 2, refused: 1 });
+    assert_eq!(server.admission(), Admission { open: 2, tls: 0, refused: 1 });
     kept.pop().unwrap().close();
     w.until("there is room again", || server.connections().len() == 1).await;
     // The place is given back just after the connection leaves the list.

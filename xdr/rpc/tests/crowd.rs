@@ -72,7 +72,7 @@ fn one_address_has_what_nobody_else_wants() {
             many.push(served(&w, "nat", at).await.unwrap());
         }
         a_while(&w).await;
-        assert_eq!(server.admission(), Admission { open: PLACES as u64, refused: 0 });
+        assert_eq!(server.admission(), Admission { open: PLACES as u64, tls: 0, refused: 0 });
         // Who is at work keeps its place; who has been idle for longest goes, as long as its address has more than its part.
         call(&many[0], procedure::ECHO, "at work").await.unwrap();
         w.env.clock.sleep(SECOND * 3).await;

@@ -1,0 +1,80 @@
+# RPC with TLS: mounted with xprtsec=, data goes to data servers under it; where it is demanded, nothing goes in clear.
+set -eu
+. /share/lib.sh
+
+# The kernel leaves handshakes to a daemon, which distributions package as ktls-utils.
+command -v tlshd >/dev/null || fail "this machine has no tlshd: install ktls-utils"
+dir=$(host certificates)
+certificates=/share/certificates
+
+# as NAME: shakes hands with that certificate.
+as() {
+  [ ! -s /run/tlshd.pid ] || kill "$(cat /run/tlshd.pid)"
+  mkdir -p /etc/tlshd
+  for file in "$1.pem" "$1.key" ca.pem; do install -m 600 "$certificates/$file" "/etc/tlshd/$file"; done
+  cat >/etc/tlshd.conf <<CONF
+[debug]
+loglevel=0
+tls=0
+nl=0
+[authenticate]
+[authenticate.client]
+x509.truststore=/etc/tlshd/ca.pem
+x509.certificate=/etc/tlshd/$1.pem
+x509.private_key=/etc/tlshd/$1.key
+CONF
+  tlshd -s -c /etc/tlshd.conf 2>/tmp/tlshd.log & echo $! >/run/tlshd.pid
+  sleep 2
+}
+modprobe tls
+# servers WHAT [OPTION...]: new ones, of whose clients that is demanded.
+servers() {
+  local what=$1; shift
+  host fresh 4 --tls-certificate "$dir/server.pem" --tls-key "$dir/server.key" --tls-clients "$dir/ca.pem" --tls "$what" "$@"
+}
+# use DIR: some data by way of layouts, and what a user does.
+use() {
+  io write "$1/large" 64M 3; cat "$1/large" >"$1/copy"; drop_caches; io verify "$1/copy" 64M 3
+  mkdir "$1/d"; for n in $(seq 50); do echo "$n" >"$1/d/$n"; done; drop_caches
+  same "$(cat "$1"/d/* | awk '{ s += $1 } END { print s }')" 1275
+  rm -r "$1/d" "$1/large" "$1/copy"
+}
+
+as client
+step "offered: mounted with tls, and in clear"
+servers offer
+for how in tls mtls none; do
+  mount_sluice $M xprtsec=$how
+  before=$(proxied)
+  use $M
+  uses_layouts || fail "no layouts with xprtsec=$how"
+  same "$(proxied)" "$before" "bytes through the metadata server with xprtsec=$how"
+  umount_sluice
+done
+
+step "demanded: mounted with tls; in clear nothing is to be had"
+servers require
+mount_sluice $M xprtsec=tls
+use $M
+umount_sluice
+if timeout 60 mount -t nfs -o "vers=$VERS,soft,retry=0,timeo=50,retrans=1,xprtsec=none" "$SERVER:/" $M 2>/tmp/mount.error; then
+  ls $M && fail "mounted in clear"
+fi
+
+step "certificates are demanded"
+servers mutual
+mount_sluice $M xprtsec=mtls
+use $M
+step "a server dies, and all of them"
+io write $M/kept 16M 4
+host kill ds1; host kill mds
+use $M
+for name in mds ds1 ds2 ds3 ds4; do host renew $name; done
+use $M
+drop_caches; io verify $M/kept 16M 4
+umount_sluice
+
+as stranger
+if timeout 60 mount -t nfs -o "vers=$VERS,soft,retry=0,timeo=50,retrans=1,xprtsec=mtls" "$SERVER:/" $M 2>/tmp/mount.error; then
+  ls $M && fail "a stranger has mounted it"
+fi

@@ -1,0 +1,101 @@
+//! The certificate of a server while it runs: it may be replaced under it.
+
+use std::time::{Duration, SystemTime};
+
+use anyhow::Result;
+use sluice_rpc::Tls;
+use sluice_rpc::tls::{Files, Identity};
+
+use crate::cli;
+use crate::keys::{Look, look};
+
+/// Between two looks at the files.
+const LOOK: Duration = Duration::from_secs(10);
+/// Whoever renews certificates by a program does so earlier.
+const SOON: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Between two warnings.
+const WARN: Duration = Duration::from_secs(24 * 3600);
+
+/// Reads the certificate that is wanted, if one is.
+///
+/// # Errors
+/// One line: options that do not go together, or a file that is not what it should be.
+pub(crate) fn follow(options: &cli::Tls) -> Result<Option<Followed>> {
+    let Some((files, demand)) = options.wanted()? else { return Ok(None) };
+    // Before they are read: what comes meanwhile is seen then.
+    let seen = looks(&files);
+    let identity = files.read()?;
+    let tls = Tls::new(demand, &identity)?;
+    tracing::info!(certificate = %files.certificate.display(), clients = ?demand, "TLS for clients");
+    let mut followed = Followed { tls, files, seen, identity, warned: None };
+    followed.warn(SystemTime::now());
+    Ok(Some(followed))
+}
+
+/// Files that were read, and may be looked at again.
+#[derive(Debug)]
+pub(crate) struct Followed {
+    tls: Tls,
+    files: Files,
+    seen: Vec<Look>,
+    identity: Identity,
+    warned: Option<SystemTime>,
+}
+
+fn looks(files: &Files) -> Vec<Look> {
+    files.all().map(look).collect()
+}
+
+impl Followed {
+    pub(crate) fn tls(&self) -> Tls {
+        self.tls.clone()
+    }
+
+    /// Looks at the files now and then, for ever.
+    pub(crate) async fn on(mut self) {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            self.again();
+            self.warn(SystemTime::now());
+        }
+    }
+
+    /// Whether another certificate is shown from now on.
+    fn again(&mut self) -> bool {
+        let seen = looks(&self.files);
+        if seen == self.seen {
+            return false;
+        }
+        self.seen = seen;
+        let certificate = self.files.certificate.display();
+        let read = self.files.read().and_then(|identity| self.tls.replace(&identity).map(|()| identity));
+        match read {
+            Ok(identity) => {
+                tracing::info!(%certificate, "the certificate has been replaced");
+                (self.identity, self.warned) = (identity, None);
+                true
+            }
+            // A certificate is there before its key, or half of it: the next look is at both.
+            Err(error) => {
+                tracing::warn!(%certificate, "clients are shown the certificate of before: {error}");
+                false
+            }
+        }
+    }
+
+    /// Clients mount nothing, and lose what they have mounted when they connect again, once it is no longer good.
+    fn warn(&mut self, now: SystemTime) {
+        if self.warned.is_some_and(|warned| now.duration_since(warned).is_ok_and(|since| since < WARN)) {
+            return;
+        }
+        let certificate = self.files.certificate.display();
+        if self.identity.is_outside_its_time(now) {
+            tracing::error!(%certificate, "the certificate has expired, or is not good yet: clients refuse it; replace the files");
+        } else if self.identity.is_outside_its_time(now + SOON) {
+            tracing::warn!(%certificate, "the certificate expires within a week: replace the files");
+        } else {
+            return;
+        }
+        self.warned = Some(now);
+    }
+}
