@@ -15,7 +15,9 @@ use sluice_store::device::FileDevice;
 use sluice_store::{StoreError, SumOptions};
 
 use crate::metrics::ds::DsSource;
-use crate::{certificates, cli, descriptors, durability, keys, logs, metrics, ports, reach, servers, stop, supervised};
+use crate::{
+    certificates, cli, descriptors, durability, keys, logs, metrics, ports, reach, servers, stop, supervised,
+};
 
 /// How long calls in flight may take when the server is asked to stop.
 const DRAIN: Duration = Duration::from_secs(5);

@@ -87,6 +87,11 @@ fn keyring(file: &Path) -> Result<Keyring> {
 }
 
 impl Admin {
+    /// Where it is.
+    pub(crate) fn peer(&self) -> SocketAddr {
+        self.connection.peer()
+    }
+
     /// By a data directory on this host, or an address and a key.
     pub(crate) async fn reach(reach: &cli::Reach) -> Result<Self> {
         if let Some(mds) = &reach.mds {

@@ -32,37 +32,47 @@ servers() {
   local what=$1; shift
   host fresh 4 --tls-certificate "$dir/server.pem" --tls-key "$dir/server.key" --tls-clients "$dir/ca.pem" --tls "$what" "$@"
 }
-# use DIR: some data by way of layouts, and what a user does.
+# use DIR: some data by way of layouts, and what a user does; a copy is made by the data servers.
 use() {
   io write "$1/large" 64M 3; cat "$1/large" >"$1/copy"; drop_caches; io verify "$1/copy" 64M 3
   mkdir "$1/d"; for n in $(seq 50); do echo "$n" >"$1/d/$n"; done; drop_caches
   same "$(cat "$1"/d/* | awk '{ s += $1 } END { print s }')" 1275
-  rm -r "$1/d" "$1/large" "$1/copy"
+  cp "$1/large" "$1/copied"; drop_caches; io verify "$1/copied" 64M 3
+  rm -r "$1/d" "$1/large" "$1/copy" "$1/copied"
 }
 
 as client
 step "offered: mounted with tls, and in clear"
 servers offer
-for how in tls mtls none; do
-  mount_sluice $M xprtsec=$how
+# use_layouts HOW: mounted so, it is used, and nothing goes through the metadata server.
+use_layouts() {
+  local before
+  mount_sluice $M "xprtsec=$1"
   before=$(proxied)
   use $M
-  uses_layouts || fail "no layouts with xprtsec=$how"
-  same "$(proxied)" "$before" "bytes through the metadata server with xprtsec=$how"
+  uses_layouts || fail "no layouts with xprtsec=$1"
+  same "$(proxied)" "$before" "bytes through the metadata server with xprtsec=$1"
   umount_sluice
-done
+}
+for how in tls mtls none; do use_layouts $how; done
 
 step "demanded: mounted with tls; in clear nothing is to be had"
 servers require
-mount_sluice $M xprtsec=tls
-use $M
-umount_sluice
+use_layouts tls
 if timeout 60 mount -t nfs -o "vers=$VERS,soft,retry=0,timeo=50,retrans=1,xprtsec=none" "$SERVER:/" $M 2>/tmp/mount.error; then
   ls $M && fail "mounted in clear"
 fi
 
+step "the servers among themselves do not speak in clear either: data through the metadata server"
+servers require --no-layouts
+mount_sluice $M xprtsec=tls
+use $M
+[ "$(proxied)" -gt 64000000 ] || fail "$(proxied) bytes went through the metadata server"
+umount_sluice
+
 step "certificates are demanded"
 servers mutual
+use_layouts mtls
 mount_sluice $M xprtsec=mtls
 use $M
 step "a server dies, and all of them"

@@ -5,12 +5,14 @@
 //! | `judge` | what the metadata server tells (pure) |
 //! | `network` | whether this host reaches everybody |
 //! | `mounts` | how this host has it mounted, if it has |
+//! | `tls` | whether clients will believe all servers |
 //! | `sending` | how this host sends, if it has a data server |
 
 mod judge;
 mod mounts;
 pub(crate) mod network;
 mod sending;
+mod tls;
 
 use std::time::SystemTime;
 
@@ -96,6 +98,7 @@ async fn examine(admin: &Admin, dump_days: u32) -> Result<Vec<Finding>> {
     findings.extend(balance::last(admin).await.and_then(|last| judge::balance(&last)));
     findings.extend(judge::quotas(&notices::exceeded(admin).await));
     findings.extend(network::to_data_servers(&status).await);
+    findings.extend(tls::of_all(admin.peer(), &network::addresses(&status)).await);
     findings.extend(mounts::here(&status));
     findings.extend(sending::here(&status));
     Ok(findings)

@@ -83,7 +83,7 @@ pub(super) async fn to_data_servers(status: &ADMIN_STATUS_resok) -> Vec<Finding>
 }
 
 /// Of each data server that is connected: what is away is told anyway.
-fn addresses(status: &ADMIN_STATUS_resok) -> Vec<(u32, SocketAddr)> {
+pub(super) fn addresses(status: &ADMIN_STATUS_resok) -> Vec<(u32, SocketAddr)> {
     let connected = status.data_servers.iter().filter(|server| server.connected);
     let all = connected.flat_map(|server| {
         let addresses = server.addresses.iter().filter_map(|address| {

@@ -26,9 +26,8 @@ pub(super) async fn run(address: SocketAddr, key: Option<&Path>) -> Result<()> {
     }
     let connection = client.dial(address).await?;
     let nothing = to_frame(&GETATTR3args { object: nfs_fh3 { data: Bytes::new() } }, 1 << 10)?;
-    let reply = connection
-        .call(NFS3_PROGRAM, NFS_V3, NFSPROC3_GETATTR, &Credential::None, nothing, PATIENCE)
-        .await;
+    let reply =
+        connection.call(NFS3_PROGRAM, NFS_V3, NFSPROC3_GETATTR, &Credential::None, nothing, PATIENCE).await;
     let reply = match reply {
         Err(CallError::Auth(auth_stat::AUTH_TOOWEAK)) => {
             bail!("{address} answers nobody in clear: give --key, the cluster key")

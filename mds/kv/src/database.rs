@@ -76,7 +76,12 @@ impl Database {
 
     /// An empty store in memory.
     pub fn memory(env: Env, faults: Faults) -> Self {
-        let store = Memory::new(env.clone(), faults);
+        Self::memory_after(env, faults, 0)
+    }
+
+    /// The same, whose versions go on behind `version` of another store.
+    pub fn memory_after(env: Env, faults: Faults, version: u64) -> Self {
+        let store = Memory::new(env.clone(), faults, version);
         Self::new(env, Backend::Memory(Arc::new(store)))
     }
 

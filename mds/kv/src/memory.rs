@@ -39,8 +39,9 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    pub(crate) fn new(env: Env, faults: Faults) -> Self {
-        Self::starting(env, faults, BTreeMap::new(), 0)
+    /// Empty; its first version comes after `version`.
+    pub(crate) fn new(env: Env, faults: Faults, version: u64) -> Self {
+        Self::starting(env, faults, BTreeMap::new(), version)
     }
 
     fn starting(env: Env, faults: Faults, map: BTreeMap<Bytes, Versions>, version: u64) -> Self {

@@ -228,7 +228,9 @@ impl Server {
     /// The counters of every procedure called so far, plain programs first.
     pub fn metrics(&self) -> Vec<ProcedureSnapshot> {
         let mut all = self.plain.metrics.snapshot();
-        if let Some(secure) = self.secure.as_ref().filter(|secure| !Arc::ptr_eq(&secure.programs, &self.plain)) {
+        if let Some(secure) =
+            self.secure.as_ref().filter(|secure| !Arc::ptr_eq(&secure.programs, &self.plain))
+        {
             all.extend(secure.programs.metrics.snapshot());
         }
         all

@@ -1,6 +1,10 @@
 //! RPC with TLS (RFC 9289), as clients meet it.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "certificates are good or not by the real time, whatever is simulated"
+)]
 
 mod common;
 
@@ -11,9 +15,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use common::*;
-use rcgen::{
-    BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType,
-};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType};
 use sluice_rpc::tls::{Files, FilesError, Identity, TlsClient, TlsError};
 use sluice_rpc::{
     CallError, Client, ClusterKey, ConnectError, Connection, Credential, Demand, Frame, Limits, Server,
@@ -46,7 +48,11 @@ everywhere!(
 fn payloads_survive() {
     on_tcp("127.0.0.1:0", large_records_and_the_back_channel);
     simulate(1, large_records_and_the_back_channel);
-    simulate_with(2, SimConfig { buffer: 10_000, ..SimConfig::default() }, large_records_and_the_back_channel);
+    simulate_with(
+        2,
+        SimConfig { buffer: 10_000, ..SimConfig::default() },
+        large_records_and_the_back_channel,
+    );
 }
 
 /// An authority, and what it has signed, in files.
@@ -82,7 +88,8 @@ impl Office {
         params.not_before = (now - 10 * day).into();
         params.not_after = (now - day + days * day).into();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        let (pem, own) = (self.dir.path().join(format!("{name}.pem")), self.dir.path().join(format!("{name}.key")));
+        let (pem, own) =
+            (self.dir.path().join(format!("{name}.pem")), self.dir.path().join(format!("{name}.key")));
         std::fs::write(&pem, certificate.pem()).unwrap();
         std::fs::write(&own, key.serialize_pem()).unwrap();
         (pem, own)
@@ -108,7 +115,12 @@ fn server(w: &World, limits: Limits, tls: Option<Tls>) -> Server {
 }
 
 /// A certificate for every address that a world may have.
-async fn run(w: &World, office: &Office, demand: Demand, clients: Option<&Office>) -> (Arc<Server>, SocketAddr, Tls) {
+async fn run(
+    w: &World,
+    office: &Office,
+    demand: Demand,
+    clients: Option<&Office>,
+) -> (Arc<Server>, SocketAddr, Tls) {
     // The address is known when it listens; TLS is shown to who comes later.
     let tls = Tls::new(demand, &office.identity("first", "192.0.2.99", clients)).unwrap();
     let (served, addr) = w.run(server(w, Limits::default(), Some(tls.clone()))).await;
@@ -137,7 +149,8 @@ async fn who_asks_is_encrypted_and_who_does_not_is_served_too(w: World) {
         assert_eq!(echo(c).await.unwrap(), &b"hear me."[..]);
     }
     assert_eq!(served.admission().tls, 1);
-    let how: Vec<_> = served.connections().iter().map(|c| c.encrypted().map(|e| e.has_certificate())).collect();
+    let how: Vec<_> =
+        served.connections().iter().map(|c| c.encrypted().map(|e| e.has_certificate())).collect();
     assert_eq!(how, [None, Some(false)]);
     encrypted.close();
     encrypted.closed().await;
@@ -206,11 +219,14 @@ async fn another_certificate_is_shown_to_who_comes_next(w: World) {
 
     // What clients would find fault with is told to who only looks.
     let looking = TlsClient::looking().unwrap();
-    let shown = async || looking.connect(w.at_client.connect(addr).await.unwrap(), (ECHO, 3)).await.unwrap().1;
+    let shown =
+        async || looking.connect(w.at_client.connect(addr).await.unwrap(), (ECHO, 3)).await.unwrap().1;
     let now = SystemTime::now();
     let good = shown().await;
     let month = Duration::from_secs(31 * 24 * 3600);
-    assert!(good.is_for_its_address() && !good.is_outside_its_time(now) && good.is_outside_its_time(now + month));
+    assert!(
+        good.is_for_its_address() && !good.is_outside_its_time(now) && good.is_outside_its_time(now + month)
+    );
     let (certificate, key) = second.signs("elsewhere", "192.0.2.1", 0);
     tls.replace(&Files { certificate, key, clients: None }.read().unwrap()).unwrap();
     let bad = shown().await;
@@ -278,7 +294,8 @@ async fn holders_of_the_key_reach_the_same_programs(w: World) {
 async fn large_records_and_the_back_channel(w: World) {
     let office = Office::new("authority");
     let (_served, addr, _) = run(&w, &office, Demand::Require, None).await;
-    let c = under(&w, &office.believer()).with_programs(vec![Echo::new(&w.env, BACK)]).dial(addr).await.unwrap();
+    let c =
+        under(&w, &office.believer()).with_programs(vec![Echo::new(&w.env, BACK)]).dial(addr).await.unwrap();
     for size in [0, 1000, 16 << 10, 100 << 10, 1 << 20] {
         let data: Bytes = (0..size).map(|i| (i % 251) as u8).collect::<Vec<_>>().into();
         let said = c.call(ECHO, 3, procedure::ECHO, &Credential::None, data.clone().into(), LONG).await;

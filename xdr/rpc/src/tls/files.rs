@@ -85,9 +85,7 @@ pub(super) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, 
 pub(super) fn authorities(file: &Path) -> Result<RootCertStore, FilesError> {
     let mut store = RootCertStore::empty();
     for certificate in certificates(file)? {
-        store
-            .add(certificate)
-            .map_err(|error| FilesError::Authority { file: file.to_owned(), error })?;
+        store.add(certificate).map_err(|error| FilesError::Authority { file: file.to_owned(), error })?;
     }
     Ok(store)
 }
@@ -100,8 +98,5 @@ pub(super) fn is_outside_its_time(certificate: &CertificateDer<'_>, time: System
     let all = webpki::ALL_VERIFICATION_ALGS;
     let time = UnixTime::since_unix_epoch(since);
     let judged = certificate.verify_for_usage(all, &[], &[], time, KeyUsage::server_auth(), None, None);
-    matches!(
-        judged,
-        Err(webpki::Error::CertExpired { .. } | webpki::Error::CertNotValidYet { .. })
-    )
+    matches!(judged, Err(webpki::Error::CertExpired { .. } | webpki::Error::CertNotValidYet { .. }))
 }

@@ -26,8 +26,8 @@ use thiserror::Error;
 use tokio::io::AsyncWriteExt;
 use tokio_rustls::TlsAcceptor;
 
-pub use files::{Files, FilesError, Identity};
 pub use client::{Looked, TlsClient};
+pub use files::{Files, FilesError, Identity};
 
 use crate::transport::Stream;
 use probe::Probe;

@@ -50,11 +50,7 @@ impl fmt::Debug for Writing {
 }
 
 impl AsyncRead for Reading {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut *self.0.lock()).poll_read(cx, buf)
     }
 }
