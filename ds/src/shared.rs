@@ -8,11 +8,12 @@ use sluice_env::Env;
 use sluice_rpc::{Keyring, Server, Transport};
 use sluice_store::Store;
 use sluice_xdr::control::ctl_health;
+use tokio::sync::Semaphore;
 
 use crate::access::Seals;
 use crate::contact::Contact;
-use crate::control::Orders;
 use crate::control::link::MdsLink;
+use crate::control::{DIGESTS, Orders};
 use crate::counters::Counters;
 use crate::logical_size::LogicalSizes;
 
@@ -36,6 +37,8 @@ pub(crate) struct Shared {
     pub(crate) sizes: LogicalSizes,
     pub(crate) mds: MdsLink,
     pub(crate) orders: Orders,
+    /// Turns of those who have ranges digested.
+    pub(crate) digests: Semaphore,
     /// As the last heartbeat said.
     pub(crate) health: Mutex<ctl_health>,
     /// Who serves clients.
@@ -61,6 +64,7 @@ impl Shared {
             counters: Counters::default(),
             sizes: LogicalSizes::default(),
             orders: Orders::default(),
+            digests: Semaphore::new(DIGESTS),
             health: Mutex::new(ctl_health::HEALTH_OK),
             server: OnceLock::new(),
         }

@@ -618,6 +618,67 @@ fn what_is_there_can_be_compared_without_moving_it() {
     });
 }
 
+/// Holes, zeros and the end of a data file read alike, and digest alike.
+#[test]
+fn what_readers_see_can_be_compared_unit_by_unit() {
+    simulate(async |w| {
+        let ds = w.serving().await;
+        let nfs = w.client(&ds).await;
+        let (zeros, unit) = ([0; 32], 4096_u32);
+        let (one, two) = (handle(1, RW), handle(2, RW));
+        nfs.write(&one, 4096, &[5; 5000], stable_how::UNSTABLE).await.unwrap();
+        nfs.write(&one, 3 << 20, &[6; 100], stable_how::UNSTABLE).await.unwrap();
+        // The same, with zeros where the first has nothing.
+        nfs.write(&two, 0, &[[0; 4096].as_slice(), &[5; 5000], &[0; 9000]].concat(), stable_how::UNSTABLE)
+            .await
+            .unwrap();
+        nfs.write(&two, 3 << 20, &[[6; 100].as_slice(), &[0; 50]].concat(), stable_how::UNSTABLE)
+            .await
+            .unwrap();
+        let ask = async |file, offset, length, unit| {
+            let args = DS_DIGEST_args { target: target(file), offset, length, unit };
+            match w.mds.order(DS_DIGEST, &args).await {
+                DS_DIGEST_res::CTL_OK(found) => Ok(found),
+                DS_DIGEST_res::Default(status) => Err(status),
+            }
+        };
+        let hashes = |found: &DS_DIGEST_resok| found.units.iter().map(|unit| unit.hash).collect::<Vec<_>>();
+        for (offset, length) in
+            [(0, 4 << 20), (4096, 20_000), (4097, 8191), (0, 1), (3 << 20, 100), (3 << 20, 4096)]
+        {
+            let (a, b) =
+                (ask(1, offset, length, unit).await.unwrap(), ask(2, offset, length, unit).await.unwrap());
+            assert_eq!(hashes(&a), hashes(&b), "{offset} {length}");
+            assert_eq!(a.units.len() as u64, length.div_ceil(4096));
+        }
+        let all = ask(1, 0, 4 << 20, unit).await.unwrap();
+        let full = blake3::hash(&[5; 4096]);
+        let part = blake3::hash(&[[5; 904].as_slice(), &[0; 3192]].concat());
+        assert_eq!(hashes(&all)[..4], [zeros, *full.as_bytes(), *part.as_bytes(), zeros]);
+        let last = blake3::hash(&[[6; 100].as_slice(), &[0; 3996]].concat());
+        assert_eq!(all.units[768].hash, *last.as_bytes());
+        assert_eq!(all.units.iter().filter(|unit| unit.hash != zeros).count(), 3);
+        assert!(all.read < 3 << 20 && all.next == u64::MAX, "holes are not read: {all:?}");
+        let stat = all.stat;
+        assert!(stat.exists && stat.size == (3 << 20) + 100 && stat.last_write <= stat.writes);
+        // What comes behind the range, and what a byte more does.
+        assert_eq!(ask(1, 0, 65_536, 65_536).await.unwrap().next, 3 << 20);
+        nfs.write(&two, 10_000, &[1], stable_how::UNSTABLE).await.unwrap();
+        let (a, b) = (ask(1, 0, 4 << 20, unit).await.unwrap(), ask(2, 0, 4 << 20, unit).await.unwrap());
+        let differ: Vec<_> = (0..1024).filter(|n| a.units[*n] != b.units[*n]).collect();
+        assert_eq!(differ, [2]);
+        assert!(b.stat.last_write > stat.writes, "a write since then is seen");
+        // One that is not there is nothing but zeros, and says so.
+        let none = ask(3, 0, 8192, unit).await.unwrap();
+        assert_eq!((hashes(&none), none.stat.exists, none.read), (vec![zeros; 2], false, 0));
+        for (offset, length, unit) in
+            [(0, 1 << 30, 1 << 20), (0, 64 << 20, 1024), (0, 1, 0), (0, 1, 3), (u64::MAX, 2, 1)]
+        {
+            assert_eq!(ask(1, offset, length, unit).await, Err(ctl_status::CTL_ERR_INVAL));
+        }
+    });
+}
+
 #[test]
 fn epochs_and_keys_turn() {
     simulate(async |w| {

@@ -1561,6 +1561,126 @@ impl Decode for DS_CHECKSUM_res {
     }
 }
 
+/// What is there of a range, unit by unit, from `offset` on: what readers see of it, who get
+/// zeros in holes and behind the data file's end. So data files that end differently, or have
+/// their holes elsewhere, answer alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct DS_DIGEST_args {
+    pub target: ctl_data_file,
+    pub offset: u64,
+    /// the last unit may be shorter
+    pub length: u64,
+    pub unit: u32,
+}
+
+impl Encode for DS_DIGEST_args {
+    fn encode(&self, w: &mut Writer) {
+        self.target.encode(w);
+        w.u64(self.offset);
+        w.u64(self.length);
+        w.u32(self.unit);
+    }
+}
+
+impl Decode for DS_DIGEST_args {
+    const MIN_SIZE: usize = 36;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { target: ctl_data_file::decode(r)?, offset: r.u64()?, length: r.u64()?, unit: r.u32()? })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ctl_digest {
+    /// BLAKE3; all zero: nothing but zeros
+    pub hash: [u8; 32],
+}
+
+impl Encode for ctl_digest {
+    fn encode(&self, w: &mut Writer) {
+        w.opaque_fixed(&self.hash);
+    }
+}
+
+impl Decode for ctl_digest {
+    const MIN_SIZE: usize = 32;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { hash: r.opaque_array()? })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct DS_DIGEST_resok {
+    /// as of before the range was read
+    pub stat: ctl_stat,
+    /// bytes: holes are not
+    pub read: u64,
+    /// the next data behind the range; all ones: none
+    pub next: u64,
+    pub units: Vec<ctl_digest>,
+}
+
+impl Encode for DS_DIGEST_resok {
+    fn encode(&self, w: &mut Writer) {
+        self.stat.encode(w);
+        w.u64(self.read);
+        w.u64(self.next);
+        w.array(&self.units, CTL_LIST_MAX, |w, v| v.encode(w));
+    }
+}
+
+impl Decode for DS_DIGEST_resok {
+    const MIN_SIZE: usize = 56;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            stat: ctl_stat::decode(r)?,
+            read: r.u64()?,
+            next: r.u64()?,
+            units: r.array(CTL_LIST_MAX, 32, ctl_digest::decode)?,
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DS_DIGEST_res {
+    CTL_OK(DS_DIGEST_resok),
+    /// Any other discriminant; no body.
+    Default(ctl_status),
+}
+
+impl DS_DIGEST_res {
+    /// The discriminant that goes in front on the wire.
+    pub fn discriminant(&self) -> ctl_status {
+        match self {
+            Self::CTL_OK(_) => ctl_status::CTL_OK,
+            Self::Default(other) => *other,
+        }
+    }
+}
+
+impl Encode for DS_DIGEST_res {
+    fn encode(&self, w: &mut Writer) {
+        self.discriminant().encode(w);
+        match self {
+            Self::CTL_OK(v) => v.encode(w),
+            Self::Default(_) => {}
+        }
+    }
+}
+
+impl Decode for DS_DIGEST_res {
+    const MIN_SIZE: usize = 4;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        match ctl_status::decode(r)? {
+            ctl_status::CTL_OK => Ok(Self::CTL_OK(DS_DIGEST_resok::decode(r)?)),
+            other => Ok(Self::Default(other)),
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct DS_INVENTORY_args {
     /// exclusive; all zero from the beginning
@@ -1818,6 +1938,7 @@ pub const DS_CLONE: u32 = 14;
 pub const DS_SCRUB: u32 = 15;
 pub const DS_CAPACITY: u32 = 16;
 pub const DS_FENCED: u32 = 17;
+pub const DS_DIGEST: u32 = 18;
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ctl_data_server_status {
     pub id: u32,
@@ -5328,6 +5449,467 @@ impl Decode for ADMIN_BALANCE_res {
     }
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ctl_compare_what(pub u32);
+
+impl ctl_compare_what {
+    /// how far it is, or how the last one ended
+    pub const COMPARE_LOOK: Self = Self(0);
+    pub const COMPARE_BEGIN: Self = Self(1);
+    pub const COMPARE_STOP: Self = Self(2);
+
+    /// Name of a value that the description knows.
+    pub fn name(self) -> Option<&'static str> {
+        Some(match self {
+            Self::COMPARE_LOOK => "COMPARE_LOOK",
+            Self::COMPARE_BEGIN => "COMPARE_BEGIN",
+            Self::COMPARE_STOP => "COMPARE_STOP",
+            _ => return None,
+        })
+    }
+}
+
+crate::codec::wire_enum!(ctl_compare_what, u32, "ctl_compare_what");
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ADMIN_COMPARE_args {
+    pub what: ctl_compare_what,
+    /// to begin with: a file; "": all files
+    pub path: Bytes,
+    /// bytes per second, of all copies together; 0: none
+    pub limit: u64,
+    /// so many findings are known already
+    pub after: u32,
+}
+
+impl Encode for ADMIN_COMPARE_args {
+    fn encode(&self, w: &mut Writer) {
+        self.what.encode(w);
+        w.opaque(&self.path, 4096);
+        w.u64(self.limit);
+        w.u32(self.after);
+    }
+}
+
+impl Decode for ADMIN_COMPARE_args {
+    const MIN_SIZE: usize = 20;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            what: ctl_compare_what::decode(r)?,
+            path: r.opaque(4096)?,
+            limit: r.u64()?,
+            after: r.u32()?,
+        })
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ctl_compare_state(pub u32);
+
+impl ctl_compare_state {
+    pub const COMPARE_RUNNING: Self = Self(0);
+    pub const COMPARE_DONE: Self = Self(1);
+    pub const COMPARE_STOPPED: Self = Self(2);
+
+    /// Name of a value that the description knows.
+    pub fn name(self) -> Option<&'static str> {
+        Some(match self {
+            Self::COMPARE_RUNNING => "COMPARE_RUNNING",
+            Self::COMPARE_DONE => "COMPARE_DONE",
+            Self::COMPARE_STOPPED => "COMPARE_STOPPED",
+            _ => return None,
+        })
+    }
+}
+
+crate::codec::wire_enum!(ctl_compare_state, u32, "ctl_compare_state");
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ctl_differs(pub u32);
+
+impl ctl_differs {
+    /// nothing tells which copy is right
+    pub const DIFFERS_SOMEHOW: Self = Self(0);
+    /// the odd ones are zeros, and the others have the same data
+    pub const DIFFERS_ZEROS: Self = Self(1);
+    /// more copies have the same data than not
+    pub const DIFFERS_OUTVOTED: Self = Self(2);
+
+    /// Name of a value that the description knows.
+    pub fn name(self) -> Option<&'static str> {
+        Some(match self {
+            Self::DIFFERS_SOMEHOW => "DIFFERS_SOMEHOW",
+            Self::DIFFERS_ZEROS => "DIFFERS_ZEROS",
+            Self::DIFFERS_OUTVOTED => "DIFFERS_OUTVOTED",
+            _ => return None,
+        })
+    }
+}
+
+crate::codec::wire_enum!(ctl_differs, u32, "ctl_differs");
+
+/// What a data server has of a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ctl_copy {
+    pub data_server: u32,
+    /// copies with the same number hold the same
+    pub alike: u32,
+    /// nothing but zeros
+    pub zeros: bool,
+    /// by the hint
+    pub odd: bool,
+}
+
+impl Encode for ctl_copy {
+    fn encode(&self, w: &mut Writer) {
+        w.u32(self.data_server);
+        w.u32(self.alike);
+        w.bool(self.zeros);
+        w.bool(self.odd);
+    }
+}
+
+impl Decode for ctl_copy {
+    const MIN_SIZE: usize = 16;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { data_server: r.u32()?, alike: r.u32()?, zeros: r.bool()?, odd: r.bool()? })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ctl_unequal {
+    /// in the file
+    pub offset: u64,
+    pub length: u64,
+    pub hint: ctl_differs,
+    pub copies: Vec<ctl_copy>,
+}
+
+impl Encode for ctl_unequal {
+    fn encode(&self, w: &mut Writer) {
+        w.u64(self.offset);
+        w.u64(self.length);
+        self.hint.encode(w);
+        w.array(&self.copies, 64, |w, v| v.encode(w));
+    }
+}
+
+impl Decode for ctl_unequal {
+    const MIN_SIZE: usize = 24;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            offset: r.u64()?,
+            length: r.u64()?,
+            hint: ctl_differs::decode(r)?,
+            copies: r.array(64, 16, ctl_copy::decode)?,
+        })
+    }
+}
+
+/// A file whose copies differ.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ctl_differing {
+    /// fileid
+    pub file: u64,
+    /// as in ctl_named
+    pub name: ctl_string,
+    pub size: u64,
+    /// in all ranges that differ
+    pub bytes: u64,
+    /// so many, of which the first are named
+    pub ranges: u64,
+    pub first: Vec<ctl_unequal>,
+    /// data servers that do not have a data file any more which they had
+    pub lost: Vec<u32>,
+    /// zeros tell in each range which copy is right, and it is the same one
+    pub by_zeros: bool,
+}
+
+impl Encode for ctl_differing {
+    fn encode(&self, w: &mut Writer) {
+        w.u64(self.file);
+        w.opaque(&self.name, CTL_STRING_MAX);
+        w.u64(self.size);
+        w.u64(self.bytes);
+        w.u64(self.ranges);
+        w.array(&self.first, 16, |w, v| v.encode(w));
+        w.array(&self.lost, 64, |w, v| w.u32(*v));
+        w.bool(self.by_zeros);
+    }
+}
+
+impl Decode for ctl_differing {
+    const MIN_SIZE: usize = 48;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            file: r.u64()?,
+            name: r.opaque(CTL_STRING_MAX)?,
+            size: r.u64()?,
+            bytes: r.u64()?,
+            ranges: r.u64()?,
+            first: r.array(16, 24, ctl_unequal::decode)?,
+            lost: r.array(64, 4, Reader::u32)?,
+            by_zeros: r.bool()?,
+        })
+    }
+}
+
+/// Files that could not be compared, for one reason.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ctl_not_compared {
+    pub reason: ctl_string,
+    pub files: u64,
+    pub examples: Vec<ctl_named>,
+}
+
+impl Encode for ctl_not_compared {
+    fn encode(&self, w: &mut Writer) {
+        w.opaque(&self.reason, CTL_STRING_MAX);
+        w.u64(self.files);
+        w.array(&self.examples, 4, |w, v| v.encode(w));
+    }
+}
+
+impl Decode for ctl_not_compared {
+    const MIN_SIZE: usize = 16;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            reason: r.opaque(CTL_STRING_MAX)?,
+            files: r.u64()?,
+            examples: r.array(4, 16, ctl_named::decode)?,
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ctl_compare {
+    pub state: ctl_compare_state,
+    /// "": all files
+    pub path: Bytes,
+    /// seconds since 1970
+    pub since: i64,
+    /// 0: it goes on
+    pub ended: i64,
+    pub limit: u64,
+    /// files looked at, also those with one copy
+    pub seen: u64,
+    /// files with several copies
+    pub compared: u64,
+    /// of these files: each once, holes not
+    pub bytes: u64,
+    /// bytes per second, lately, of all copies together
+    pub rate: u64,
+    /// files
+    pub differ: u64,
+    /// files that are looked at again, since they are in use, say
+    pub later: u64,
+    /// of those that differ, so many are remembered
+    pub kept: u32,
+    /// behind `after`
+    pub findings: Vec<ctl_differing>,
+    pub not_compared: Vec<ctl_not_compared>,
+    /// why it ended before its end
+    pub words: ctl_string,
+}
+
+impl Encode for ctl_compare {
+    fn encode(&self, w: &mut Writer) {
+        self.state.encode(w);
+        w.opaque(&self.path, 4096);
+        w.i64(self.since);
+        w.i64(self.ended);
+        w.u64(self.limit);
+        w.u64(self.seen);
+        w.u64(self.compared);
+        w.u64(self.bytes);
+        w.u64(self.rate);
+        w.u64(self.differ);
+        w.u64(self.later);
+        w.u32(self.kept);
+        w.array(&self.findings, 64, |w, v| v.encode(w));
+        w.array(&self.not_compared, 64, |w, v| v.encode(w));
+        w.opaque(&self.words, CTL_STRING_MAX);
+    }
+}
+
+impl Decode for ctl_compare {
+    const MIN_SIZE: usize = 96;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            state: ctl_compare_state::decode(r)?,
+            path: r.opaque(4096)?,
+            since: r.i64()?,
+            ended: r.i64()?,
+            limit: r.u64()?,
+            seen: r.u64()?,
+            compared: r.u64()?,
+            bytes: r.u64()?,
+            rate: r.u64()?,
+            differ: r.u64()?,
+            later: r.u64()?,
+            kept: r.u32()?,
+            findings: r.array(64, 48, ctl_differing::decode)?,
+            not_compared: r.array(64, 16, ctl_not_compared::decode)?,
+            words: r.opaque(CTL_STRING_MAX)?,
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ADMIN_COMPARE_resok {
+    /// none: none since the server's start
+    pub last: Vec<ctl_compare>,
+}
+
+impl Encode for ADMIN_COMPARE_resok {
+    fn encode(&self, w: &mut Writer) {
+        w.array(&self.last, 1, |w, v| v.encode(w));
+    }
+}
+
+impl Decode for ADMIN_COMPARE_resok {
+    const MIN_SIZE: usize = 4;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { last: r.array(1, 96, ctl_compare::decode)? })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ADMIN_COMPARE_res {
+    CTL_OK(ADMIN_COMPARE_resok),
+    /// Any other discriminant.
+    Default(ctl_status, ctl_string),
+}
+
+impl ADMIN_COMPARE_res {
+    /// The discriminant that goes in front on the wire.
+    pub fn discriminant(&self) -> ctl_status {
+        match self {
+            Self::CTL_OK(_) => ctl_status::CTL_OK,
+            Self::Default(other, _) => *other,
+        }
+    }
+}
+
+impl Encode for ADMIN_COMPARE_res {
+    fn encode(&self, w: &mut Writer) {
+        self.discriminant().encode(w);
+        match self {
+            Self::CTL_OK(v) => v.encode(w),
+            Self::Default(_, v) => w.opaque(v, CTL_STRING_MAX),
+        }
+    }
+}
+
+impl Decode for ADMIN_COMPARE_res {
+    const MIN_SIZE: usize = 8;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        match ctl_status::decode(r)? {
+            ctl_status::CTL_OK => Ok(Self::CTL_OK(ADMIN_COMPARE_resok::decode(r)?)),
+            other => Ok(Self::Default(other, r.opaque(CTL_STRING_MAX)?)),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ADMIN_MEND_args {
+    /// "": the file with this number, of those that were found to differ
+    pub path: Bytes,
+    pub file: u64,
+    /// this data server's copy is right; 0: what zeros tell
+    pub from: u32,
+    /// only how far it is
+    pub look: bool,
+}
+
+impl Encode for ADMIN_MEND_args {
+    fn encode(&self, w: &mut Writer) {
+        w.opaque(&self.path, 4096);
+        w.u64(self.file);
+        w.u32(self.from);
+        w.bool(self.look);
+    }
+}
+
+impl Decode for ADMIN_MEND_args {
+    const MIN_SIZE: usize = 20;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { path: r.opaque(4096)?, file: r.u64()?, from: r.u32()?, look: r.bool()? })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ADMIN_MEND_resok {
+    pub file: u64,
+    /// so many are made equal to the right ones
+    pub copies: u32,
+    /// that goes on
+    pub healing: bool,
+}
+
+impl Encode for ADMIN_MEND_resok {
+    fn encode(&self, w: &mut Writer) {
+        w.u64(self.file);
+        w.u32(self.copies);
+        w.bool(self.healing);
+    }
+}
+
+impl Decode for ADMIN_MEND_resok {
+    const MIN_SIZE: usize = 16;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { file: r.u64()?, copies: r.u32()?, healing: r.bool()? })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ADMIN_MEND_res {
+    CTL_OK(ADMIN_MEND_resok),
+    /// Any other discriminant.
+    Default(ctl_status, ctl_string),
+}
+
+impl ADMIN_MEND_res {
+    /// The discriminant that goes in front on the wire.
+    pub fn discriminant(&self) -> ctl_status {
+        match self {
+            Self::CTL_OK(_) => ctl_status::CTL_OK,
+            Self::Default(other, _) => *other,
+        }
+    }
+}
+
+impl Encode for ADMIN_MEND_res {
+    fn encode(&self, w: &mut Writer) {
+        self.discriminant().encode(w);
+        match self {
+            Self::CTL_OK(v) => v.encode(w),
+            Self::Default(_, v) => w.opaque(v, CTL_STRING_MAX),
+        }
+    }
+}
+
+impl Decode for ADMIN_MEND_res {
+    const MIN_SIZE: usize = 8;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        match ctl_status::decode(r)? {
+            ctl_status::CTL_OK => Ok(Self::CTL_OK(ADMIN_MEND_resok::decode(r)?)),
+            other => Ok(Self::Default(other, r.opaque(CTL_STRING_MAX)?)),
+        }
+    }
+}
+
 pub const SLUICE_ADMIN: u32 = 0x2051_c003;
 pub const SLUICE_ADMIN_V2: u32 = 2;
 pub const ADMIN_NULL: u32 = 0;
@@ -5358,3 +5940,5 @@ pub const ADMIN_DUMPED: u32 = 28;
 pub const ADMIN_LAST_DUMP: u32 = 29;
 pub const ADMIN_BALANCE: u32 = 30;
 pub const ADMIN_CLUSTER_KEYS: u32 = 31;
+pub const ADMIN_COMPARE: u32 = 32;
+pub const ADMIN_MEND: u32 = 33;

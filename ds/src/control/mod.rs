@@ -6,6 +6,7 @@ mod checksum;
 mod clone;
 mod copy;
 mod damage;
+mod digest;
 mod epoch;
 mod fence;
 mod health;
@@ -37,6 +38,7 @@ use sluice_store::FileKey;
 use sluice_xdr::control::{ctl_address, ctl_data_file};
 use tokio::sync::watch;
 
+pub(crate) use digest::AT_ONCE as DIGESTS;
 pub(crate) use orders::Orders;
 
 use crate::shared::Shared;
