@@ -58,6 +58,11 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: crate::locks::Lock,
     },
+    /// Copies of mirrored files: compare them, and make them equal to the right one
+    Mirror {
+        #[command(subcommand)]
+        command: crate::mirrors::Mirror,
+    },
     /// The metadata: check it, back it up, load it into another store
     Meta {
         #[command(subcommand)]

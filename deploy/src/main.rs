@@ -28,6 +28,7 @@ mod mds;
 mod memory;
 mod meta;
 mod metrics;
+mod mirrors;
 mod ports;
 mod quotas;
 mod reach;
@@ -95,6 +96,7 @@ fn run(cli: Cli) -> Result<()> {
             Command::Client { command } => clients::run(command).await,
             Command::Layout { command } => layouts::run(command).await,
             Command::Lock { command } => locks::run(command).await,
+            Command::Mirror { command } => mirrors::run(command).await,
             Command::Meta { command } => meta::run(command).await,
             Command::Export { command } => exports::run(command).await,
             Command::Quota { command } => quotas::run(command).await,

@@ -29,6 +29,7 @@ use crate::groups::Groups;
 use crate::layout::balance::Balances;
 use crate::layout::census::Counting;
 use crate::layout::commits::Commits;
+use crate::layout::compare::Comparisons;
 use crate::layout::drain::Drains;
 use crate::layout::habits::Habits;
 use crate::layout::heal::Heals;
@@ -79,6 +80,7 @@ pub struct Mds {
     /// Data servers being emptied.
     pub(crate) drains: Drains,
     pub(crate) balances: Balances,
+    pub(crate) comparisons: Comparisons,
     pub(crate) counting: Counting,
     /// LAYOUTCOMMITs under way.
     pub(crate) commits: Commits,
@@ -171,6 +173,7 @@ impl Mds {
             heals: Heals::default(),
             drains: Drains::default(),
             balances: Balances::default(),
+            comparisons: Comparisons::default(),
             counting: Counting::default(),
             commits: Commits::default(),
             copies: Copies::default(),

@@ -9,6 +9,7 @@ mod callbacks;
 mod chaos;
 mod client;
 mod clone;
+mod compare;
 mod copied;
 mod copy;
 mod crowded;

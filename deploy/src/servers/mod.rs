@@ -8,7 +8,7 @@ mod list;
 mod ready;
 mod remove;
 mod scrub;
-mod shown;
+pub(crate) mod shown;
 
 use anyhow::{Result, bail};
 use serde_json::json;
@@ -64,6 +64,6 @@ pub(crate) fn named(file: &ctl_named) -> String {
     format!("{name} (find -inum {}){why}", file.file)
 }
 
-fn named_json(file: &ctl_named) -> serde_json::Value {
+pub(crate) fn named_json(file: &ctl_named) -> serde_json::Value {
     json!({ "file": file.file, "name": text(&file.name), "reason": text(&file.reason) })
 }

@@ -10,23 +10,23 @@ use serde_json::Value;
 const LINE: Duration = Duration::from_secs(10);
 
 /// A bar on a terminal, lines elsewhere, JSON for scripts.
-pub(super) enum Shown {
+pub(crate) enum Shown {
     Bar(ProgressBar),
     Lines(Option<Instant>),
     Json,
 }
 
 /// What there is to say now.
-pub(super) struct Now {
+pub(crate) struct Now {
     /// What goes on.
-    pub(super) doing: String,
+    pub(crate) doing: String,
     /// Thousandths that are done, if that is known.
-    pub(super) done: Option<u64>,
-    pub(super) words: String,
+    pub(crate) done: Option<u64>,
+    pub(crate) words: String,
 }
 
 impl Shown {
-    pub(super) fn new(json: bool) -> Self {
+    pub(crate) fn new(json: bool) -> Self {
         if json {
             Self::Json
         } else if std::io::stderr().is_terminal() {
@@ -39,7 +39,7 @@ impl Shown {
         }
     }
 
-    pub(super) fn show(&mut self, now: Now, json: impl FnOnce() -> Value) {
+    pub(crate) fn show(&mut self, now: Now, json: impl FnOnce() -> Value) {
         match self {
             Self::Json => say!("{}", json()),
             Self::Bar(bar) => {
@@ -65,6 +65,6 @@ impl Drop for Shown {
     }
 }
 
-pub(super) fn style(template: &str) -> ProgressStyle {
+pub(crate) fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }

@@ -43,6 +43,8 @@ fn only_looks(call: &Call) -> bool {
         ADMIN_BALANCE => arguments(call).is_some_and(|args: ADMIN_BALANCE_args| {
             matches!(args.what, ctl_balance_what::BALANCE_LOOK | ctl_balance_what::BALANCE_PLAN)
         }),
+        ADMIN_COMPARE => arguments(call)
+            .is_some_and(|args: ADMIN_COMPARE_args| args.what == ctl_compare_what::COMPARE_LOOK),
         ADMIN_SCRUB => {
             arguments(call).is_some_and(|args: ADMIN_SCRUB_args| args.action == ctl_scrub_action::SCRUB_LOOK)
         }

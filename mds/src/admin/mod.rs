@@ -3,6 +3,7 @@
 mod activity;
 mod audit;
 mod balance;
+mod compare;
 mod doctor;
 pub(crate) mod dumped;
 mod exports;
@@ -79,6 +80,8 @@ impl Program for Admin {
                 ADMIN_LOCKS => answer(&call, async |args| self.locks(args).await).await,
                 ADMIN_BREAK => answer(&call, async |args| self.break_locks(args, from(&call)).await).await,
                 ADMIN_BALANCE => answer(&call, async |args| self.balance(args, from(&call)).await).await,
+                ADMIN_COMPARE => answer(&call, async |args| self.compare(args, from(&call)).await).await,
+                ADMIN_MEND => answer(&call, async |args| self.mend(args, from(&call)).await).await,
                 ADMIN_KEYS => answer(&call, async |args| self.keys(args, from(&call)).await).await,
                 ADMIN_AUDIT => answer(&call, async |args| self.audit(args).await).await,
                 ADMIN_SCRUB => answer(&call, async |args| self.scrub(args).await).await,

@@ -6,6 +6,7 @@
 //! | `capacity` | how full they are at this moment |
 //! | `clone` | data files that share what others hold |
 //! | `control` | SLUICE_CONTROL: what data servers call |
+//! | `digest` | what they have of ranges, to compare |
 //! | `damage` | what data servers hold and nobody is to see |
 //! | `lockout` | fences of clients that may use nothing any more |
 //! | `orders` | SLUICE_DATA_SERVER: what they are asked |
@@ -21,6 +22,7 @@ pub(crate) mod capacity;
 pub(crate) mod clone;
 mod control;
 mod damage;
+pub(crate) mod digest;
 pub(crate) mod epochs;
 mod fence;
 mod health;

@@ -19,11 +19,13 @@
 //! | `census` | how much of which file is where: counted, never kept up to date |
 //! | `drain` | a data server is emptied, and taken out |
 //! | `balance` | fuller data servers give to emptier ones |
+//! | `compare` | copies are compared, and made equal to the right one |
 //! | `pace` | how fast data files are moved, and may be |
 
 pub(crate) mod balance;
 pub(crate) mod census;
 pub(crate) mod commits;
+pub(crate) mod compare;
 pub(crate) mod device;
 pub(crate) mod drain;
 pub(crate) mod flexfiles;

@@ -313,6 +313,8 @@ impl DataServer {
                     Tells::Never => Reply::Drop,
                 }
             }
+            // It is of the release before.
+            DS_DIGEST => Reply::ProcUnavail,
             DS_MACHINE => {
                 // Noon of some day in 2001.
                 success(&ctl_machine {

@@ -30,6 +30,10 @@ fn balance(what: ctl_balance_what) -> ADMIN_BALANCE_args {
     ADMIN_BALANCE_args { what, ..ADMIN_BALANCE_args::default() }
 }
 
+fn compare(what: ctl_compare_what) -> ADMIN_COMPARE_args {
+    ADMIN_COMPARE_args { what, ..ADMIN_COMPARE_args::default() }
+}
+
 fn refused(answer: &Result<bytes::Bytes, CallError>) -> bool {
     matches!(answer, Err(CallError::Auth(auth_stat::AUTH_TOOWEAK)))
 }
@@ -71,6 +75,10 @@ fn a_monitoring_key_lets_its_holder_look_and_nothing_else() {
             (ADMIN_BALANCE, frame(&balance(ctl_balance_what::BALANCE_PLAN)), true),
             (ADMIN_BALANCE, frame(&balance(ctl_balance_what::BALANCE_BEGIN)), false),
             (ADMIN_BALANCE, frame(&balance(ctl_balance_what::BALANCE_STOP)), false),
+            (ADMIN_COMPARE, frame(&compare(ctl_compare_what::COMPARE_LOOK)), true),
+            (ADMIN_COMPARE, frame(&compare(ctl_compare_what::COMPARE_BEGIN)), false),
+            (ADMIN_COMPARE, frame(&compare(ctl_compare_what::COMPARE_STOP)), false),
+            (ADMIN_MEND, frame(&ADMIN_MEND_args { from: 1, ..ADMIN_MEND_args::default() }), false),
             (ADMIN_SCRUB, frame(&ADMIN_SCRUB_args { id: 0, action: ctl_scrub_action::SCRUB_LOOK }), true),
             (ADMIN_SCRUB, frame(&ADMIN_SCRUB_args { id: 0, action: ctl_scrub_action::SCRUB_START }), false),
             (ADMIN_SCRUB, frame(&ADMIN_SCRUB_args { id: 0, action: ctl_scrub_action::SCRUB_STOP }), false),

@@ -11,8 +11,10 @@
 //! | `space` | room set aside and given back, holes |
 //! | `faults` | what goes wrong, and for how long |
 //! | `upkeep` | what operators do meanwhile, and what is lost where there are two of it |
+//! | `compared` | what a comparison of mirrors finds in the end |
 //! | `model` | whether a file system could have answered so |
 
+mod compared;
 mod faults;
 mod further;
 mod host;
@@ -307,6 +309,7 @@ async fn conclude(world: &mut World, shared: &Arc<Shared>, hosts: &[Arc<Host>]) 
     for host in hosts {
         host.session.reboot().await.unwrap();
     }
+    compared::as_the_devices_say(world).await;
     for name in 0..NAMES {
         let dirs = shared.dirs.lock().clone();
         let dir = ops::putfh(&dirs[(name % 2) as usize]);

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sluice_env::BoxFuture;
 use sluice_namespace::stable_storage::{Fence, PendingFence, put_fence};
 use sluice_namespace::{DataFile, FsError, Inode, InodeKey, Layout};
 use sluice_state::file::{Error, File, Intent, LayoutFilter};
@@ -89,7 +90,45 @@ pub(super) async fn leave(mds: &Arc<Mds>, key: InodeKey) -> Result<(), FsError> 
     Err(FsError::Busy)
 }
 
-/// The same where a data server holds what nobody is to see: of its mirrors those that have another one are filled anew.
+/// Leaves behind mirrors that are here, since others are the truth: how many. `others` says which, or why none, of the file as
+/// it is when nobody holds a layout of it, and nothing goes on with its data.
+///
+/// # Errors
+/// As [`leave`]; Invalid when the file has changed.
+pub(crate) async fn leave_others<E: Send>(
+    mds: &Arc<Mds>,
+    key: InodeKey,
+    others: impl Fn(Inode) -> BoxFuture<'static, Result<Vec<DataFile>, E>> + Send + Sync,
+) -> Result<Result<usize, E>, FsError> {
+    let entry = mds.file(&key).await?;
+    for _ in 0..TRIES {
+        match mds.prepare(&entry, &Intent::Relayout).await {
+            // The end of an unclean layout is settled first: it says that mirrors may differ.
+            Ok(held) if entry.peek(File::needs_settle) => {
+                drop(held);
+                settle::settle_size(mds, &key).await?;
+                mds.env.clock.sleep(PAUSE).await;
+            }
+            Ok(held) => {
+                let inode = settle::inode(mds, key).await?;
+                let left = match others(inode.clone()).await {
+                    Ok(left) => left,
+                    Err(why) => return Ok(Err(why)),
+                };
+                if !left.is_empty() {
+                    mark(mds, &inode, &left).await?;
+                }
+                drop(held.commit());
+                return Ok(Ok(left.len()));
+            }
+            Err(Error::Stale) => return Err(FsError::Stale),
+            Err(_) => mds.env.clock.sleep(PAUSE).await,
+        }
+    }
+    Err(FsError::Busy)
+}
+
+/// [`leave`] where a data server holds what nobody is to see: of its mirrors those that have another one are filled anew.
 ///
 /// # Errors
 /// As [`leave`]; Busy, too, when the other one does not say that it is not lost.
