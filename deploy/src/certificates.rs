@@ -99,3 +99,60 @@ impl Followed {
         self.warned = Some(now);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use rcgen::{CertificateParams, KeyPair};
+
+    use super::*;
+
+    /// Puts a certificate that is good until so many days behind yesterday in place, or only one of the two files.
+    fn put(dir: &Path, days: u32, names: &[&str]) {
+        let day = Duration::from_secs(24 * 3600);
+        let mut params = CertificateParams::default();
+        params.not_before = (SystemTime::now() - 2 * day).into();
+        params.not_after = (SystemTime::now() - day + days * day).into();
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.self_signed(&key).unwrap().pem();
+        for name in names {
+            let text = if *name == "pem" { certificate.clone() } else { key.serialize_pem() };
+            // As whoever renews certificates does it: by a new file.
+            fs::write(dir.join("new"), text).unwrap();
+            fs::rename(dir.join("new"), dir.join(name)).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_is_put_in_place_of_a_certificate_is_shown() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        put(dir, 30, &["pem", "key"]);
+        let mut options = cli::Tls {
+            tls_certificate: Some(dir.join("pem")),
+            tls_key: Some(dir.join("key")),
+            ..cli::Tls::default()
+        };
+        let mut followed = follow(&options).unwrap().unwrap();
+        let now = SystemTime::now();
+        assert!(!followed.again() && followed.warned.is_none());
+        put(dir, 4, &["pem", "key"]);
+        assert!(followed.again() && !followed.again());
+        followed.warn(now);
+        assert_eq!(followed.warned, Some(now), "it expires soon");
+        put(dir, 30, &["pem"]);
+        assert!(!followed.again(), "a certificate without its key changes nothing");
+        put(dir, 30, &["pem", "key"]);
+        assert!(followed.again());
+        followed.warn(now);
+        assert_eq!(followed.warned, None);
+
+        options.tls = Some(cli::What::Mutual);
+        assert!(follow(&options).unwrap_err().to_string().contains("--tls-clients"));
+        options.tls_key = None;
+        assert!(follow(&options).unwrap_err().to_string().contains("--tls-key"));
+        assert!(follow(&cli::Tls::default()).unwrap().is_none());
+    }
+}

@@ -14,6 +14,8 @@ use sluice_namespace::inline_limit;
 
 pub(crate) use key::Key;
 pub(crate) use tls::Tls;
+#[cfg(test)]
+pub(crate) use tls::What;
 
 use crate::meta::Meta;
 

@@ -1,4 +1,5 @@
-//! `sluice ds ready`: whether a data server serves its clients, as one of them hears it; for probes, which need no key unless it demands TLS.
+//! `sluice ds ready`: whether a data server serves its clients, as one of them hears it; for probes, which need no key unless
+//! it demands TLS.
 
 use std::net::SocketAddr;
 use std::path::Path;
