@@ -218,7 +218,7 @@ pub(crate) enum DsCommand {
     /// register it, and end; then start it, with the same options
     Add {
         #[command(flatten)]
-        serve: Serve,
+        serve: Box<Serve>,
         /// For scripts
         #[arg(long)]
         json: bool,
