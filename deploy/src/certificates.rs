@@ -21,15 +21,27 @@ const WARN: Duration = Duration::from_secs(24 * 3600);
 /// # Errors
 /// One line: options that do not go together, or a file that is not what it should be.
 pub(crate) fn follow(options: &cli::Tls) -> Result<Option<Followed>> {
+    let Some(mut followed) = read(options)? else { return Ok(None) };
+    let (certificate, demand) = (followed.files.certificate.display(), followed.tls.demand());
+    tracing::info!(%certificate, clients = ?demand, "TLS for clients");
+    followed.warn(SystemTime::now());
+    Ok(Some(followed))
+}
+
+/// Whether a start with these options would find what it needs.
+///
+/// # Errors
+/// As [`follow`].
+pub(crate) fn check(options: &cli::Tls) -> Result<()> {
+    read(options).map(drop)
+}
+
+fn read(options: &cli::Tls) -> Result<Option<Followed>> {
     let Some((files, demand)) = options.wanted()? else { return Ok(None) };
     // Before they are read: what comes meanwhile is seen then.
     let seen = looks(&files);
     let identity = files.read()?;
-    let tls = Tls::new(demand, &identity)?;
-    tracing::info!(certificate = %files.certificate.display(), clients = ?demand, "TLS for clients");
-    let mut followed = Followed { tls, files, seen, identity, warned: None };
-    followed.warn(SystemTime::now());
-    Ok(Some(followed))
+    Ok(Some(Followed { tls: Tls::new(demand, &identity)?, files, seen, identity, warned: None }))
 }
 
 /// Files that were read, and may be looked at again.

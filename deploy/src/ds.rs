@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use sluice_ds::{Config, DataServer, StartError};
 use sluice_env::Env;
-use sluice_rpc::{Keys, Tcp, Tls};
+use sluice_rpc::{Keys, Tcp};
 use sluice_store::device::FileDevice;
 use sluice_store::{StoreError, SumOptions};
 
@@ -150,15 +150,8 @@ pub(crate) fn keys(options: &cli::Serve) -> Result<Keys> {
 /// later, perhaps.
 pub(crate) fn check(options: &cli::Serve) -> Result<()> {
     addresses(options)?;
-    check_tls(&options.tls)?;
+    certificates::check(&options.tls)?;
     keys(options).map(drop)
-}
-
-/// Whether there is what TLS needs.
-pub(crate) fn check_tls(options: &cli::Tls) -> Result<()> {
-    let Some((files, demand)) = options.wanted()? else { return Ok(()) };
-    Tls::new(demand, &files.read()?)?;
-    Ok(())
 }
 
 /// The metadata server's addresses, and what clients are told of this server's.

@@ -17,7 +17,7 @@ use tokio::net::TcpSocket;
 use crate::accounts::Host;
 use crate::metrics::mds::{MdsSource, Waiting};
 use crate::store::Place;
-use crate::{certificates, cli, descriptors, ds, keys, logs, memory, metrics, ports, stop, supervised};
+use crate::{certificates, cli, descriptors, keys, logs, memory, metrics, ports, stop, supervised};
 
 /// How long calls in flight may take when the server is asked to stop.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -169,7 +169,7 @@ fn key_file(options: &cli::Mds) -> PathBuf {
 pub(crate) fn check(options: &cli::Mds) -> Result<()> {
     options.store.fits(options.standby)?;
     Keys::read(&key_file(options))?;
-    ds::check_tls(&options.tls)
+    certificates::check(&options.tls)
 }
 
 fn config(tuning: &cli::Tuning) -> Config {

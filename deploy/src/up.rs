@@ -13,7 +13,7 @@ use tokio::process::{Child, ChildStdin, Command};
 use crate::installation::{self, Installation};
 use crate::reach::Admin;
 use crate::store::Place;
-use crate::{cli, ds, exports, logs, ports, status, stop};
+use crate::{certificates, cli, exports, logs, ports, status, stop};
 
 /// A data server that may register has done so by then.
 const REMOVED: Duration = Duration::from_secs(5);
@@ -40,7 +40,7 @@ pub(crate) async fn run(options: cli::Up) -> Result<()> {
     logs::start();
     let dir = options.data_dir.clone().map_or_else(installation::default_dir, Ok)?;
     let mds = SocketAddr::new(options.listen, options.port);
-    ds::check_tls(&options.tls)?;
+    certificates::check(&options.tls)?;
     // Whatever is in the way is found before anything is written: it may be another `up` at work here.
     let mut held = installation::hold(&dir)?;
     let installation = Installation::plan(&dir, options.data_servers, mds, &options.store)?;

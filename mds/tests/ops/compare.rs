@@ -3,12 +3,10 @@
 use std::time::Duration;
 
 use sluice_xdr::control::*;
-use sluice_xdr::nfs4::OPEN4_SHARE_ACCESS_WANT_NO_DELEG;
 
 use crate::admin::ask;
-use crate::copy::fill;
 use crate::harness::*;
-use crate::mirrors::mirrored;
+use crate::mirrors::{mirrored, two_copies};
 
 async fn compare(world: &World, what: ctl_compare_what) -> ctl_compare {
     let args = ADMIN_COMPARE_args { what, ..ADMIN_COMPARE_args::default() };
@@ -21,13 +19,7 @@ async fn compare(world: &World, what: ctl_compare_what) -> ctl_compare {
 #[test]
 fn a_data_server_of_the_release_before_is_named_and_its_files_are_counted() {
     simulate_with(1, mirrored(), async |mut world: World| {
-        let (first, second) = (world.data_server(), world.add_data_server("ds2").await);
-        let client = world.client("a").await;
-        let (fh, open) = client.open("f", BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG, 0).await;
-        for server in [&first, &second] {
-            server.set_stat(ctl_stat { exists: true, size: 4096, ..ctl_stat::default() });
-        }
-        fill(&client, &fh, open, 4096).await;
+        two_copies(&mut world).await;
         compare(&world, ctl_compare_what::COMPARE_BEGIN).await;
         // Nobody waits for them to be upgraded.
         world.sleep(Duration::from_secs(3)).await;

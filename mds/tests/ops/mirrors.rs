@@ -1,6 +1,7 @@
 //! Layouts of mirrored files while a data server is away, and when it is back.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_kv::RunLimits;
@@ -14,6 +15,7 @@ use sluice_xdr::nfs4::*;
 
 use crate::callbacks::Answer;
 use crate::copy::fill;
+use crate::data_server::DataServer;
 use crate::harness::*;
 
 pub const RW: layoutiomode4 = layoutiomode4::LAYOUTIOMODE4_RW;
@@ -48,6 +50,18 @@ pub fn devices(layout: &ff_layout4) -> Vec<deviceid4> {
 
 pub fn mirrored() -> Config {
     Config { policy: LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0 }, ..Config::default() }
+}
+
+/// A file of a page at two data servers.
+pub async fn two_copies(world: &mut World) -> ([Arc<DataServer>; 2], Client, (nfs_fh4, stateid4)) {
+    let servers = [world.data_server(), world.add_data_server("ds2").await];
+    let client = world.client("a").await;
+    let (fh, open) = client.open("f", BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG, 0).await;
+    for server in &servers {
+        server.set_stat(ctl_stat { exists: true, size: 4096, ..ctl_stat::default() });
+    }
+    fill(&client, &fh, open, 4096).await;
+    (servers, client, (fh, open))
 }
 
 /// Linux mixes up the mirrors of what it writes at the end of a segment (ADR 0033): it has one to write with, or none. What it
@@ -157,13 +171,7 @@ fn writers_wait_for_a_short_heal_and_write_through_the_server_during_a_long_one(
 #[test]
 fn nobody_is_left_behind_for_one_that_was_not_asked() {
     simulate_with(7, mirrored(), async |mut world: World| {
-        let (first, second) = (world.data_server(), world.add_data_server("ds2").await);
-        let client = world.client("a").await;
-        let (fh, open) = client.open("f", BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG, 0).await;
-        for server in [&first, &second] {
-            server.set_stat(ctl_stat { exists: true, size: 4096, ..ctl_stat::default() });
-        }
-        fill(&client, &fh, open, 4096).await;
+        let ([first, second], client, (fh, open)) = two_copies(&mut world).await;
         for server in [&first, &second] {
             server.tell_of(server.asked_about()).await;
         }

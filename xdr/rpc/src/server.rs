@@ -54,7 +54,6 @@ pub struct Server {
     recycler: Arc<Recycler>,
     next_id: AtomicU64,
     open: AtomicUsize,
-    encrypted: AtomicUsize,
     listening: AtomicUsize,
     connections: Mutex<BTreeMap<u64, Weak<Connection>>>,
     crowd: Crowd,
@@ -123,7 +122,6 @@ impl Server {
             limits: Arc::new(limits),
             next_id: 1.into(),
             open: 0.into(),
-            encrypted: 0.into(),
             listening: 0.into(),
             connections: Mutex::default(),
             crowd: Crowd::default(),
@@ -216,8 +214,10 @@ impl Server {
 
     /// Who is in, and who was not let in.
     pub fn admission(&self) -> Admission {
-        let count = |all: &AtomicUsize| u64::try_from(all.load(Ordering::SeqCst)).unwrap_or(u64::MAX);
-        Admission { open: count(&self.open), tls: count(&self.encrypted), refused: self.refused.lock().count }
+        let count = |all: usize| u64::try_from(all).unwrap_or(u64::MAX);
+        let tls = self.connections().iter().filter(|connection| connection.encrypted().is_some()).count();
+        let open = count(self.open.load(Ordering::SeqCst));
+        Admission { open, tls: count(tls), refused: self.refused.lock().count }
     }
 
     /// Bytes held for all connections together: calls in flight and replies not yet sent.
@@ -293,8 +293,7 @@ impl Server {
             return;
         }
         self.budget.connections(self.open.load(Ordering::SeqCst));
-        let id = self.next_id.fetch_add(1, Ordering::SeqCst);
-        let place = Place { server: Arc::clone(self), id, encrypted: false };
+        let place = Place { server: Arc::clone(self), id: self.next_id.fetch_add(1, Ordering::SeqCst) };
         let server = Arc::clone(self);
         self.env.spawn.spawn(Box::pin(server.welcome(stream, place)));
     }
@@ -361,12 +360,8 @@ impl Server {
         }
     }
 
-    fn start(self: &Arc<Self>, greeted: Greeted, mut place: Place) {
+    fn start(self: &Arc<Self>, greeted: Greeted, place: Place) {
         let Greeted { stream, decoder, shown, encrypted } = greeted;
-        if encrypted.is_some() {
-            place.encrypted = true;
-            self.encrypted.fetch_add(1, Ordering::SeqCst);
-        }
         let demands = self.tls.as_ref().is_some_and(|tls| tls.demand() >= Demand::Require);
         let registry = match (&self.secure, shown.as_ref().map(|shown| shown.role)) {
             (Some(secure), Some(Role::Server)) => &secure.programs,
@@ -503,16 +498,11 @@ impl From<TlsError> for Unwelcome {
 struct Place {
     server: Arc<Server>,
     id: u64,
-    /// It is under TLS.
-    encrypted: bool,
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         self.server.connections.lock().remove(&self.id);
-        if self.encrypted {
-            self.server.encrypted.fetch_sub(1, Ordering::SeqCst);
-        }
         let before = self.server.open.fetch_sub(1, Ordering::SeqCst);
         self.server.budget.connections(before.saturating_sub(1));
     }

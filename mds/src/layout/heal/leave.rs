@@ -1,5 +1,6 @@
 //! Going on without a mirror whose data server is away: durable, and in force before anybody writes without it.
 
+use std::convert::Infallible;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,25 +70,12 @@ pub(super) async fn leave(mds: &Arc<Mds>, key: InodeKey) -> Result<(), FsError> 
     if is_left(mds, key).await? {
         return Ok(());
     }
-    let entry = mds.file(&key).await?;
-    for _ in 0..TRIES {
-        match mds.prepare(&entry, &Intent::Relayout).await {
-            Ok(held) => {
-                let namespace = &mds.namespace;
-                let inode =
-                    mds.read(|txn| Box::pin(async move { namespace.getattr(&txn, &key).await })).await?;
-                let left = left_behind(mds, &inode).await;
-                if !left.is_empty() {
-                    mark(mds, &inode, &left).await?;
-                }
-                drop(held.commit());
-                return Ok(());
-            }
-            Err(Error::Stale) => return Err(FsError::Stale),
-            Err(_) => mds.env.clock.sleep(PAUSE).await,
-        }
-    }
-    Err(FsError::Busy)
+    let inner = Arc::clone(mds);
+    let away = move |inode: Inode| -> BoxFuture<'static, Result<Vec<DataFile>, Infallible>> {
+        let mds = Arc::clone(&inner);
+        Box::pin(async move { Ok(left_behind(&mds, &inode).await) })
+    };
+    under_relayout(mds, key, |_| false, away).await.map(drop)
 }
 
 /// Leaves behind mirrors that are here, since others are the truth: how many. `others` says which, or why none, of the file as
@@ -100,18 +88,29 @@ pub(crate) async fn leave_others<E: Send>(
     key: InodeKey,
     others: impl Fn(Inode) -> BoxFuture<'static, Result<Vec<DataFile>, E>> + Send + Sync,
 ) -> Result<Result<usize, E>, FsError> {
+    // The end of an unclean layout is settled first: it says that mirrors may differ.
+    under_relayout(mds, key, File::needs_settle, others).await
+}
+
+/// Marks what `which` says of the file, as it is when nobody holds a layout of it and nothing goes on with its data, and when it
+/// is not, or no more, `unsettled`: how many.
+async fn under_relayout<E: Send>(
+    mds: &Arc<Mds>,
+    key: InodeKey,
+    unsettled: fn(&File) -> bool,
+    which: impl Fn(Inode) -> BoxFuture<'static, Result<Vec<DataFile>, E>> + Send + Sync,
+) -> Result<Result<usize, E>, FsError> {
     let entry = mds.file(&key).await?;
     for _ in 0..TRIES {
         match mds.prepare(&entry, &Intent::Relayout).await {
-            // The end of an unclean layout is settled first: it says that mirrors may differ.
-            Ok(held) if entry.peek(File::needs_settle) => {
+            Ok(held) if entry.peek(unsettled) => {
                 drop(held);
                 settle::settle_size(mds, &key).await?;
                 mds.env.clock.sleep(PAUSE).await;
             }
             Ok(held) => {
                 let inode = settle::inode(mds, key).await?;
-                let left = match others(inode.clone()).await {
+                let left = match which(inode.clone()).await {
                     Ok(left) => left,
                     Err(why) => return Ok(Err(why)),
                 };

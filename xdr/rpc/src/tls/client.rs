@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::TlsConnector;
 
 use super::files::{self, FilesError};
-use super::probe::{Probe, STARTTLS};
+use super::probe::Probe;
 use super::{ALPN, TlsError, stream};
 use crate::transport::Stream;
 
@@ -57,10 +57,7 @@ impl TlsClient {
     pub fn trusting(authorities: &Path, own: Option<(&Path, &Path)>) -> Result<Self, FilesError> {
         let roots = files::authorities(authorities)?;
         let own = own
-            .map(|(certificate, key)| {
-                let key = key_in(key)?;
-                Ok((files::certificates(certificate)?, key))
-            })
+            .map(|(certificate, key)| Ok((files::certificates(certificate)?, files::key(key)?)))
             .transpose()?;
         Self::made(own, |builder| builder.with_root_certificates(roots))
     }
@@ -114,7 +111,7 @@ impl TlsClient {
         let mut answer = vec![0; length as usize];
         stream.read_exact(&mut answer).await?;
         let granted = probe.answer();
-        if granted.get(4..) != Some(&answer[..]) || !granted.windows(8).any(|bytes| bytes == STARTTLS) {
+        if granted.get(4..) != Some(&answer[..]) {
             return Err(TlsError::NotOffered);
         }
         let name = ServerName::IpAddress(stream.peer.ip().to_canonical().into());
@@ -125,11 +122,6 @@ impl TlsClient {
         let (stream, _) = stream::halves(stream.into());
         Ok((stream, Looked { certificate, name }))
     }
-}
-
-fn key_in(file: &Path) -> Result<PrivateKeyDer<'static>, FilesError> {
-    use rustls::pki_types::pem::PemObject;
-    PrivateKeyDer::from_pem_file(file).map_err(|error| FilesError::Read { file: file.to_owned(), error })
 }
 
 fn provider() -> Arc<CryptoProvider> {

@@ -53,8 +53,7 @@ impl Files {
     /// # Errors
     /// One cannot be read, or is not what it should be.
     pub fn read(&self) -> Result<Identity, FilesError> {
-        let key = PrivateKeyDer::from_pem_file(&self.key)
-            .map_err(|error| FilesError::Read { file: self.key.clone(), error })?;
+        let key = key(&self.key)?;
         let clients = self.clients.as_deref().map(|file| authorities(file).map(Arc::new)).transpose()?;
         Ok(Identity { chain: certificates(&self.certificate)?, key, clients })
     }
@@ -70,6 +69,10 @@ impl Identity {
     pub fn is_outside_its_time(&self, time: SystemTime) -> bool {
         self.chain.first().is_some_and(|certificate| is_outside_its_time(certificate, time))
     }
+}
+
+pub(super) fn key(file: &Path) -> Result<PrivateKeyDer<'static>, FilesError> {
+    PrivateKeyDer::from_pem_file(file).map_err(|error| FilesError::Read { file: file.to_owned(), error })
 }
 
 pub(super) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, FilesError> {

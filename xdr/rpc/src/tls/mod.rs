@@ -164,3 +164,70 @@ impl Encrypted {
         self.records.load(Ordering::Relaxed) >= RECORDS
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::ops::RangeInclusive;
+    use std::time::Duration;
+
+    use rcgen::{CertificateParams, KeyPair};
+    use sluice_env::{BoxFuture, Env};
+
+    use super::*;
+    use crate::{Call, Client, Credential, Frame, Limits, Program, Reply, Server, SimConfig, SimNet};
+
+    const NUMBER: u32 = 0x2000_0001;
+
+    #[derive(Debug)]
+    struct Nothing;
+
+    impl Program for Nothing {
+        fn number(&self) -> u32 {
+            NUMBER
+        }
+
+        fn versions(&self) -> RangeInclusive<u32> {
+            1..=1
+        }
+
+        fn call<'a>(&'a self, _: Call) -> BoxFuture<'a, Reply> {
+            Box::pin(async { Reply::Success(Frame::empty()) })
+        }
+    }
+
+    fn identity() -> Identity {
+        let (dir, own) = (tempfile::tempdir().unwrap(), KeyPair::generate().unwrap());
+        let [certificate, key] = ["pem", "key"].map(|name| dir.path().join(name));
+        std::fs::write(&certificate, CertificateParams::default().self_signed(&own).unwrap().pem()).unwrap();
+        std::fs::write(&key, own.serialize_pem()).unwrap();
+        Files { certificate, key, clients: None }.read().unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_whose_key_is_worn_ends_in_good_order() {
+        let env = Env::simulated(1);
+        let net = SimNet::new(env.clone(), SimConfig::default());
+        let tls = Tls::new(Demand::Require, &identity()).unwrap();
+        let server = Server::new(env.clone(), net.host("server"), Limits::default(), vec![Arc::new(Nothing)]);
+        let server = Arc::new(server.with_tls(Some(tls)));
+        let at = SocketAddr::new(net.ip("server"), 2049);
+        env.spawn.spawn(Box::pin(Arc::clone(&server).serve(server.listen(at).await.unwrap())));
+        let client = Client::new(env.clone(), net.host("client"));
+        let client = client.with_tls(TlsClient::looking().unwrap(), (NUMBER, 1));
+        let used = client.dial(at).await.unwrap();
+        let minute = Duration::from_secs(60);
+        let call = async |c: &crate::Connection| {
+            c.call(NUMBER, 1, 1, &Credential::None, Frame::empty(), minute).await.map(drop)
+        };
+        call(&used).await.unwrap();
+        env.clock.sleep(minute).await;
+        assert!(!used.is_closed());
+        let sent = server.connections()[0].encrypted().unwrap().records.load(Ordering::Relaxed);
+        assert!(sent > 0);
+        server.connections()[0].encrypted().unwrap().records.fetch_add(RECORDS - sent, Ordering::Relaxed);
+        env.clock.sleep(minute).await;
+        assert!(used.is_closed());
+        call(&client.dial(at).await.unwrap()).await.unwrap();
+    }
+}

@@ -7,7 +7,7 @@ const MARK: u32 = 0x8000_0000 | (LENGTH as u32 - 4);
 /// RFC 9289 §4.1, RFC 5531 §8.2.
 const AUTH_TLS: u32 = 7;
 /// The verifier of an answer that grants it.
-pub(crate) const STARTTLS: [u8; 8] = *b"STARTTLS";
+const STARTTLS: [u8; 8] = *b"STARTTLS";
 
 /// What a connection begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -61,10 +61,7 @@ impl Incoming for Reading {
     }
 
     fn look_for_end(&mut self) {
-        match &mut *self.0.lock() {
-            TlsStream::Client(stream) => stream.get_mut().0.reader.look_for_end(),
-            TlsStream::Server(stream) => stream.get_mut().0.reader.look_for_end(),
-        }
+        self.0.lock().get_mut().0.reader.look_for_end();
     }
 }
 
@@ -108,9 +105,6 @@ impl AsyncWrite for Writing {
 
 impl Outgoing for Writing {
     fn abort(&mut self) {
-        match &mut *self.both.lock() {
-            TlsStream::Client(stream) => stream.get_mut().0.writer.abort(),
-            TlsStream::Server(stream) => stream.get_mut().0.writer.abort(),
-        }
+        self.both.lock().get_mut().0.writer.abort();
     }
 }
