@@ -78,14 +78,16 @@ fn different(
         if component.column(at).is_none_or(|here| here != column) {
             continue;
         }
-        let length = PAGE.min(end - at);
+        let (from, length) = (usize::try_from(at).unwrap(), usize::try_from(PAGE.min(end - at)).unwrap());
         let page = |copy: &Option<Vec<u8>>| {
-            let from = usize::try_from(at).unwrap();
-            let have = copy.iter().flatten().skip(from).copied();
-            have.chain(std::iter::repeat(0)).take(usize::try_from(length).unwrap()).collect::<Vec<u8>>()
+            let there = copy.as_deref().unwrap_or_default().get(from..).unwrap_or_default();
+            let mut page = there[..there.len().min(length)].to_vec();
+            page.resize(length, 0);
+            page
         };
-        if copies.iter().any(|copy| page(copy) != page(&copies[0])) {
-            bytes += length;
+        let first = page(&copies[0]);
+        if copies.iter().any(|copy| page(copy) != first) {
+            bytes += PAGE.min(end - at);
         }
     }
     bytes
