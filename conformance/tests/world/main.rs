@@ -27,6 +27,7 @@ mod proxied;
 mod read_plus;
 mod refused;
 mod reports;
+mod restarts;
 mod rot;
 mod small;
 mod stage;

@@ -68,7 +68,7 @@ impl Writer {
         }
     }
 
-    async fn attempt(&mut self, at: u64, data: &[u8]) -> bool {
+    pub(crate) async fn attempt(&mut self, at: u64, data: &[u8]) -> bool {
         let holds = self.held.as_ref().is_some_and(|held| held.bytes.contains(&at));
         if !holds {
             self.give_back().await;

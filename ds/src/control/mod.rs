@@ -175,6 +175,10 @@ async fn contact(
     (true, error)
 }
 
+/// From a registration to the first heartbeat, which says that the fences of the registration hold: mirrors here are made equal
+/// only then, and their writers wait for that.
+const FIRST: Duration = Duration::from_millis(100);
+
 /// How long new data files are gathered for one report. Nobody waits for it.
 const GATHER: Duration = Duration::from_secs(1);
 
@@ -211,7 +215,7 @@ async fn heartbeats(
     connection: &Arc<Connection>,
     registered: &Registered,
 ) -> LinkError {
-    let mut next = shared.env.clock.now() + registered.heartbeat;
+    let mut next = shared.env.clock.now() + FIRST.min(registered.heartbeat);
     loop {
         shared.env.clock.sleep_until(next).await;
         next = shared.env.clock.now() + registered.heartbeat;

@@ -199,11 +199,14 @@ pub(super) async fn end_predecessors(mds: &Mds, store: &StoreHandle) -> bool {
 pub(super) async fn registered(mds: &Arc<Mds>, store: &StoreHandle) {
     let before = store.update(|view| {
         view.predecessors_over = true;
+        view.returns += u64::from(!view.fences_told);
         std::mem::replace(&mut view.fences_told, true)
     });
     if before {
         return;
     }
+    // Files whose mirrors are made equal there wait for it, and their writers for them.
+    mds.heals.wake();
     let id = store.id;
     let told = mds.read(|txn| Box::pin(async move { fences(&txn, id, None, 4096).await })).await;
     match told {

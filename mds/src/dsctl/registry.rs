@@ -107,6 +107,8 @@ pub(crate) struct StoreView {
     pub(crate) lost: bool,
     /// The fences found at its registration have been told and their rows dropped.
     pub(crate) fences_told: bool,
+    /// How often that was so: one that dies and is back within a moment was away all the same.
+    pub(crate) returns: u64,
     /// Refuses handles of epochs before this one, until it registers again at least, which tells it.
     pub(crate) retired: u32,
     /// What earlier incarnations had on its way there is done or refused.

@@ -3,7 +3,9 @@
 //! A client whose layout failed asks for another at once. The first time it gets one: a connection that broke
 //! is soon made again, and other mirrors are read first. When that one fails, too, handing out the same again
 //! would make it spin: for a while the data server counts as away *for that client*, which reads another mirror
-//! or goes through this server. Whether the data server is lost to all is for its heartbeats to say.
+//! or goes through this server. Whether the data server is lost to all is for its heartbeats to say. One that has come
+//! back since is another device (`device.rs`), and is handed out at once: what was found before is forgotten, and what is
+//! said of the device that it was before says nothing of it, however late that comes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +13,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use sluice_namespace::{FileId, StoreId};
 use sluice_state::{ClientId, Time};
-use sluice_xdr::nfs4::{device_error4, nfsstat4};
+use sluice_xdr::nfs4::{device_error4, deviceid4, nfsstat4};
 
 use super::device;
 use crate::files::FileEntry;
@@ -162,7 +164,7 @@ pub(crate) fn take(mds: &Arc<Mds>, entry: &FileEntry, client: ClientId, errors: 
     let recalled = entry.peek(|file| file.layout_of(client)).is_some_and(|(_, recalled)| recalled);
     for error in errors {
         let Some(store) = device::store(&error.de_deviceid) else { continue };
-        if !blames(error.de_status, recalled) || mds.data_servers.get(store).is_none() {
+        if !blames(error.de_status, recalled) || !is_now(mds, store, &error.de_deviceid) {
             continue;
         }
         let full = matches!(error.de_status, nfsstat4::NFS4ERR_NOSPC | nfsstat4::NFS4ERR_DQUOT);
@@ -188,6 +190,11 @@ pub(crate) fn take(mds: &Arc<Mds>, entry: &FileEntry, client: ClientId, errors: 
             );
         }
     }
+}
+
+/// The data server is still the device that it was to whoever had that layout: it was not started anew, nor lost, since.
+fn is_now(mds: &Mds, store: StoreId, reported: &deviceid4) -> bool {
+    mds.data_servers.get(store).is_some_and(|store| device::id(&store) == *reported)
 }
 
 /// Whether it says anything about what is to be handed out next.

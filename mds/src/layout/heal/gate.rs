@@ -180,6 +180,11 @@ impl Heals {
         self.queued.notify_one();
     }
 
+    /// It is looked for what can be healed now.
+    pub(crate) fn wake(&self) {
+        self.queued.notify_one();
+    }
+
     /// Somebody waits to write to a file.
     pub(crate) fn want(&self, key: InodeKey) {
         let mut wanted = self.wanted.lock();

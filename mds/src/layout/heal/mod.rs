@@ -49,7 +49,8 @@ const RETRY: Duration = Duration::from_secs(1);
 /// In a row; then the next look at the whole queue tries again.
 const TRIES: u32 = 5;
 
-type Ready = BTreeSet<(StoreId, bool)>;
+/// A data server, whether it refuses the handles of earlier incarnations, and how often it has come back.
+type Ready = BTreeSet<(StoreId, bool, u64)>;
 
 /// Works through the queue for the life of the server, after what earlier incarnations left.
 pub(crate) async fn run(mds: Arc<Mds>) {
@@ -120,11 +121,13 @@ impl Mds {
     }
 }
 
-/// The data servers that mirrors can be made equal at; whether they refuse the handles of earlier incarnations.
+/// The data servers that mirrors can be made equal at. One that died and was back before anybody looked is another one: what
+/// was tried in between waits for it.
 fn ready(mds: &Mds) -> Ready {
     let ours = mds.data_servers.first_epoch();
     let ready = mds.data_servers.all().into_iter().filter(|store| store.takes_heals());
-    ready.map(|store| (store.id, store.view().retired >= ours)).collect()
+    let seen = ready.map(|store| (store.id, store.view()));
+    seen.map(|(id, view)| (id, view.retired >= ours, view.returns)).collect()
 }
 
 /// The whole queue.
