@@ -14,6 +14,9 @@ use crate::server::Mds;
 /// Attempts in a row; then others have their turn.
 const TRIES: u32 = 5;
 const RETRY: Duration = Duration::from_secs(1);
+/// Looks whether somebody else has done with a file, and what is between two. A long one does not keep others from their turn.
+const LOOKS: u32 = 100;
+const LOOK: Duration = Duration::from_millis(50);
 
 /// Its layout names the data server; or it is being healed, and then something may be on its way there.
 pub(super) fn concerns(inode: &Inode, store: StoreId) -> bool {
@@ -77,9 +80,17 @@ pub(super) async fn go(mds: &Arc<Mds>, key: InodeKey, progress: &Progress) -> Re
     let store = progress.store();
     let mut amount = Amount::default();
     let mut why = String::new();
-    for attempt in 0..TRIES {
-        if attempt > 0 {
+    let (mut pause, mut carried) = (false, false);
+    for _ in 0..TRIES {
+        if pause {
             mds.env.clock.sleep(RETRY).await;
+        }
+        // Whoever heals files has found it: that is none of our attempts.
+        for _ in 0..LOOKS {
+            if !mds.heals.is_busy(key.fileid) || progress.is_stopped() {
+                break;
+            }
+            mds.env.clock.sleep(LOOK).await;
         }
         if progress.is_stopped() {
             return Err("the drain was cancelled".to_owned());
@@ -95,6 +106,9 @@ pub(super) async fn go(mds: &Arc<Mds>, key: InodeKey, progress: &Progress) -> Re
             }
             Err(error) => Err(error),
         };
+        // What was carried out is looked at anew without a pause: nearly every file is done by then.
+        let before = std::mem::replace(&mut carried, matches!(step, Ok(None)));
+        pause = before || !carried;
         why = match step {
             Ok(None) => continue,
             Ok(Some(words)) => words,
