@@ -12,6 +12,8 @@ use super::Admin;
 use super::exports::wire;
 use crate::files::{FileEntry, file_id};
 use crate::layout::grant::{self, Ask};
+use crate::layout::placement::for_maker;
+use crate::layout::with_mirrors;
 
 /// What a path names.
 struct Subject {
@@ -132,7 +134,10 @@ impl Admin {
             rules: rule.map(wire).into_iter().collect(),
             shape: match subject.inode.inline() {
                 Some(inline) => inline_words(subject.inode.size(), inline).into(),
-                None => shape(subject.inode.layout(), subject.policy, stripes).into(),
+                None => {
+                    let policy = with_mirrors(&self.mds, subject.policy);
+                    shape(subject.inode.layout(), policy, stripes).into()
+                }
             },
             holds: holds.into(),
             delegation,
@@ -191,11 +196,16 @@ fn inline_words(size: u64, inline: Inline) -> String {
 
 /// What its layouts look like to a client.
 fn shape(layout: Option<&Layout>, policy: LayoutPolicy, stripes: bool) -> &'static str {
+    let made = for_maker(policy, stripes).shape;
     let striped = match layout {
         Some(layout) => layout.components.iter().any(|component| component.width > 1),
-        None => policy.shape != Shape::Small,
+        // One of no particular kind has one column where it has mirrors.
+        None => made != Shape::Small && !(made == Shape::Default && policy.mirrors > 1),
     };
     match (striped, stripes) {
+        (false, false) if layout.is_none() && made != policy.shape => {
+            "the whole file from one data server, or a mirror of it, of files that it makes; those that others make in stripes it writes through the metadata server (segments): stripes take a kernel of 6.18 or newer over NFS 4.2"
+        }
         (false, _) => "the whole file from one data server",
         (true, true) => "all stripes at once",
         (true, false) if policy.shape == Shape::Wide => {

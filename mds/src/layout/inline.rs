@@ -174,7 +174,7 @@ async fn in_turn(mds: &Arc<Mds>, key: InodeKey) -> Result<(), nfsstat4> {
             .await
             .map_err(|error| fs_status(&error))?;
         let (Some(inline), Some(data)) = (found.inode.inline(), found.data) else { return Ok(()) };
-        let Placed { mut layout, placing } = super::place(mds, &inline.policy()).await?;
+        let Placed { mut layout, placing } = super::place(mds, &inline.policy(), true).await?;
         let making = if data.is_empty() { None } else { Some(made(mds, key, &mut layout, data).await?) };
         let taken = take(mds, &found.inode, &layout).await;
         drop(placing);

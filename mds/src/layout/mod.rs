@@ -63,24 +63,27 @@ const UNPLACED_AGAIN: u64 = 60 * 1_000_000_000;
 /// # Errors
 /// NOSPC when every data server is full (or fewer take new files than there are to be mirrors), DELAY when
 /// none is registered yet or one that is away may have room.
-pub(crate) async fn place(mds: &Arc<Mds>, policy: &LayoutPolicy) -> Result<Placed, nfsstat4> {
+pub(crate) async fn place(mds: &Arc<Mds>, policy: &LayoutPolicy, stripes: bool) -> Result<Placed, nfsstat4> {
     let Candidates { list: mut candidates, placing } = candidates(mds);
-    let mirrors = match policy.mirrors {
-        0 => mds.config.policy.mirrors,
-        asked => asked,
-    };
+    let policy = placement::for_maker(with_mirrors(mds, *policy), stripes);
+    let mirrors = policy.mirrors;
     if candidates.is_empty() {
         return Err(nobody(mds, mirrors.into(), 0));
     }
     if mirrors > 1 {
         placement::interleave(&mut candidates);
     }
-    let policy = LayoutPolicy { mirrors, ..*policy };
     let id = mds.next_data_file().await.map_err(|error| fs_status(&error))?;
     let placed = placement::place(id, policy, &candidates, turn(mds), mds.config.first_component);
     placed
         .map(|layout| Placed { layout, placing })
         .ok_or_else(|| nobody(mds, mirrors.into(), candidates.len()))
+}
+
+/// How many copies there are to be where a policy says nothing of it.
+pub(crate) fn with_mirrors(mds: &Mds, policy: LayoutPolicy) -> LayoutPolicy {
+    let mirrors = if policy.mirrors == 0 { mds.config.policy.mirrors } else { policy.mirrors };
+    LayoutPolicy { mirrors, ..policy }
 }
 
 /// The same placement with fresh data files, for a truncation to zero.

@@ -49,6 +49,13 @@ pub(crate) fn elsewhere(candidates: Vec<Candidate>, hosts: &[IpAddr]) -> Vec<Can
     if candidates.iter().any(apart) { candidates.into_iter().filter(apart).collect() } else { candidates }
 }
 
+/// The shape of a file for the client that makes it. With mirrors, stripes are several segments to one that takes none, which would
+/// write them through this server (ADR 0033): such a file has one column, and is one segment to whoever uses it later.
+pub(crate) fn for_maker(policy: LayoutPolicy, stripes: bool) -> LayoutPolicy {
+    let several = matches!(policy.shape, Shape::Wide | Shape::WideAny) && policy.mirrors > 1;
+    if several && !stripes { LayoutPolicy { shape: Shape::Small, ..policy } } else { policy }
+}
+
 /// The layout of a new file. `candidates` in the same order each time; `turn` advances by one per
 /// file; `first` is where the wide part of a default file begins. `None`: fewer candidates than mirrors.
 pub(crate) fn place(

@@ -147,7 +147,7 @@ async fn prepare(mds: &Arc<Mds>, inode: &Inode, want: &Use) -> Result<Inode, nfs
         Some(_) => None,
         None => {
             let policy = inode.inline().map_or_else(LayoutPolicy::default, |inline| inline.policy());
-            Some(super::place(mds, &policy).await?)
+            Some(super::place(mds, &policy, true).await?)
         }
     };
     let propose = placed.as_ref().map(|placed| placed.layout.clone());

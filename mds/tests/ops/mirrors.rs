@@ -97,6 +97,28 @@ fn mirrors_are_written_in_one_segment_or_here() {
     }
 }
 
+/// Stripes with mirrors would be written through this server by who takes none: what that one makes has one column, and everybody
+/// writes it. Without mirrors it is striped as ever, for others.
+#[test]
+fn what_an_old_kernel_makes_with_mirrors_is_one_segment_to_everybody() {
+    for (shape, mirrors, columns) in [(Shape::Wide, 2, 1), (Shape::WideAny, 2, 1), (Shape::Wide, 1, 3)] {
+        let policy = LayoutPolicy { shape, mirrors, inline: 0 };
+        simulate_with(10, Config { policy, ..Config::default() }, async |mut world: World| {
+            world.add_data_server("ds2").await;
+            world.add_data_server("ds3").await;
+            let (new, old) = (world.client("new").await, world.old_client("old").await);
+            let (fh, open) = old.open("f", BOTH, 0).await;
+            let (layout, body) = get(&old, &fh, open, RW).await.unwrap();
+            assert_eq!(devices(&body).len(), usize::from(mirrors), "{shape:?}");
+            old.ok(vec![putfh(&fh), layoutreturn(layout, layoutiomode4::LAYOUTIOMODE4_ANY)]).await;
+            let (fh, open) = new.open("f", BOTH, 0).await;
+            let (_, body) = get(&new, &fh, open, RW).await.unwrap();
+            let servers: Vec<_> = body.ffl_mirrors.iter().map(|one| one.ffm_data_servers.len()).collect();
+            assert_eq!(servers, vec![columns; usize::from(mirrors)], "{shape:?}");
+        });
+    }
+}
+
 #[test]
 fn a_mirror_that_is_away_is_left_out_and_dies_with_its_handles() {
     simulate_with(1, mirrored(), async |mut world: World| {

@@ -97,7 +97,8 @@ fn exports_decide_who_may() {
 
 #[test]
 fn an_old_kernel_in_a_wide_directory_is_told_what_it_misses() {
-    simulate(5, async |world: World| {
+    simulate(5, async |mut world: World| {
+        world.add_data_server("ds2").await;
         let new = world.client("new").await;
         let old = world.old_client("old").await;
         new.mkdir("/", "w").await;
@@ -111,6 +112,17 @@ fn an_old_kernel_in_a_wide_directory_is_told_what_it_misses() {
             let shape = String::from_utf8(way(&found, &old).shape.to_vec()).unwrap();
             assert!(shape.contains(slow), "{shape}");
         }
+        // With mirrors it makes others, and those of new kernels it writes through the server.
+        for policy in ["wide,mirrors=2", "wide-any,mirrors=2"] {
+            set_policy(&world, "/w", policy).await;
+            let found = why(&world, "/w").await;
+            assert_eq!(&way(&found, &new).shape[..], b"all stripes at once");
+            let shape = String::from_utf8(way(&found, &old).shape.to_vec()).unwrap();
+            assert!(shape.contains("of files that it makes") && shape.contains("(segments)"), "{shape}");
+        }
+        set_policy(&world, "/w", "default,mirrors=2").await;
+        let found = why(&world, "/w").await;
+        assert_eq!(&way(&found, &old).shape[..], &way(&found, &new).shape[..], "one column for everybody");
     });
 }
 

@@ -174,7 +174,8 @@ async fn at_data_servers(
     size: u64,
     lays_out: bool,
 ) -> Result<Beginning, nfsstat4> {
-    let Placed { mut layout, placing } = layout::place(&cx.server, &policy).await?;
+    let stripes = cx.session.as_ref().is_some_and(|session| session.entry.stripes);
+    let Placed { mut layout, placing } = layout::place(&cx.server, &policy, stripes).await?;
     if let Some(first) = layout.components.first_mut() {
         first.handed_out = lays_out;
     }
