@@ -74,8 +74,35 @@ async fn from_here(shared: &Arc<Shared>, range: Range, own: &ctl_own_file) -> Re
         let _step = inner.step(range.until)?;
         inner.store.transfer(transfer).await.map(drop)
     };
-    shared.order((range.key, range.generation), range.until, work).await?;
-    flush(shared, range).await
+    let done = shared.order((range.key, range.generation), range.until, work).await;
+    match done {
+        Ok(()) => flush(shared, range).await,
+        Err(StoreError::Quarantined) => Err(StoreError::Missing),
+        Err(StoreError::Io(why)) if !gives(shared, source, range).await => not_given(why),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether the source can be read, where something went wrong with it or with what it was to be copied to.
+async fn gives(shared: &Shared, source: FileKey, range: Range) -> bool {
+    let end = range.source_offset + range.length;
+    let mut at = range.source_offset;
+    while at < end {
+        let count = usize::try_from((end - at).min(IO_MAX.into())).unwrap_or(0);
+        match shared.store.read_at(source, at, count).await {
+            Ok(read) if !read.data.is_empty() => at += read.data.len() as u64,
+            Ok(_) | Err(StoreError::Missing) => break,
+            Err(_) => return false,
+        }
+    }
+    true
+}
+
+/// A source that does not give what it has is NOENT: IO says that this device does not take it, and then there may be others to
+/// write it to.
+fn not_given<T>(why: String) -> Result<T, StoreError> {
+    tracing::warn!(%why, "what is to be transferred cannot be read");
+    Err(StoreError::Missing)
 }
 
 /// Out of turn: the next order on the file need not wait for the device.
@@ -145,7 +172,11 @@ async fn window(
     }
     let mut found = Vec::new();
     while let Some(read) = reads.join_next().await {
-        found.extend(read.map_err(|_| StoreError::Closing)??);
+        match read.map_err(|_| StoreError::Closing)? {
+            Ok(read) => found.extend(read),
+            Err(StoreError::Io(why)) => return not_given(why),
+            Err(error) => return Err(error),
+        }
     }
     found.sort_unstable_by_key(|(at, _)| *at);
     Ok(found)

@@ -440,7 +440,15 @@ async fn space_of(
         }
         let (caller, target) = (mds.data_servers.caller(), wire(layout.id, file));
         let args = DS_SPACE_args { caller, operation, target, offset, length };
-        order(mds, file.store, DS_SPACE, &args).await?;
+        let done = order(mds, file.store, DS_SPACE, &args).await;
+        if done == Err(nfsstat4::NFS4ERR_IO)
+            && good().count() > 1
+            && let Some(store) = mds.data_servers.get(file.store)
+        {
+            // As a WRITE through this server: others are changed without it.
+            store.refused(layout.id, file.slot, mds.now());
+        }
+        done?;
     }
     Ok(())
 }

@@ -78,17 +78,17 @@ pub(crate) async fn transfer(mds: &Arc<Mds>, piece: &Piece) -> Result<bool, nfss
     for file in &piece.to {
         super::orders::must_be_there(mds, piece.target, file, piece.to.len()).await?;
     }
-    let mut last = Err(nfsstat4::NFS4ERR_IO);
+    let mut last = Err(Undone::Otherwise(nfsstat4::NFS4ERR_IO));
     for file in &piece.from {
         last = one(mds, (piece.source, file, piece.source_offset), first, piece).await;
-        if matches!(last, Ok(()) | Err(nfsstat4::NFS4ERR_NOSPC)) {
+        if matches!(last, Ok(()) | Err(Undone::Otherwise(nfsstat4::NFS4ERR_NOSPC))) {
             break;
         }
     }
-    last?;
+    told(mds, piece, first, last)?;
     let copy = DataFile { materialised: true, ..*first };
     for file in others {
-        one(mds, (piece.target, &copy, piece.offset), file, piece).await?;
+        told(mds, piece, file, one(mds, (piece.target, &copy, piece.offset), file, piece).await)?;
     }
     let mut filled = true;
     for file in &piece.filling {
@@ -97,19 +97,44 @@ pub(crate) async fn transfer(mds: &Arc<Mds>, piece: &Piece) -> Result<bool, nfss
     Ok(filled)
 }
 
+/// Why a mirror does not have what it was to be given.
+#[derive(Clone, Copy, Debug)]
+enum Undone {
+    /// Its data server could not write it, or not make it durable.
+    Refused,
+    Otherwise(nfsstat4),
+}
+
+/// What the client is told. A mirror that refuses is done without where there is another one, as with a WRITE.
+fn told(mds: &Mds, piece: &Piece, target: &DataFile, done: Result<(), Undone>) -> Result<(), nfsstat4> {
+    match done {
+        Ok(()) => Ok(()),
+        Err(Undone::Otherwise(status)) => Err(status),
+        Err(Undone::Refused) => {
+            if piece.to.len() > 1
+                && let Some(store) = mds.data_servers.get(target.store)
+            {
+                store.refused(piece.target, target.slot, mds.now());
+            }
+            Err(nfsstat4::NFS4ERR_IO)
+        }
+    }
+}
+
 async fn one(
     mds: &Arc<Mds>,
     (id, source, source_offset): (DataFileId, &DataFile, u64),
     target: &DataFile,
     piece: &Piece,
-) -> Result<(), nfsstat4> {
-    let at = mds.data_servers.get(target.store).ok_or(nfsstat4::NFS4ERR_DELAY)?;
+) -> Result<(), Undone> {
+    let later = Undone::Otherwise(nfsstat4::NFS4ERR_DELAY);
+    let at = mds.data_servers.get(target.store).ok_or(later)?;
     // Before the handle, whose epoch is this one or newer.
     let epoch = mds.data_servers.epoch();
     let source = if source.store == target.store {
         ctl_source::TRUE(ctl_own_file { file: wire(id, source), must_exist: source.materialised })
     } else {
-        ctl_source::FALSE(peer(mds, id, source).ok_or(nfsstat4::NFS4ERR_DELAY)?)
+        ctl_source::FALSE(peer(mds, id, source).ok_or(later)?)
     };
     let args = DS_TRANSFER_args {
         caller: mds.data_servers.caller(),
@@ -121,15 +146,17 @@ async fn one(
     };
     match call(&at, DS_TRANSFER, &args, PATIENCE).await {
         Some(ctl_status::CTL_OK) => Ok(()),
-        Some(ctl_status::CTL_ERR_NOSPC) => Err(nfsstat4::NFS4ERR_NOSPC),
+        Some(ctl_status::CTL_ERR_NOSPC) => Err(Undone::Otherwise(nfsstat4::NFS4ERR_NOSPC)),
         // The source was restarted meanwhile, and an older handle cannot tell what is lost from what was never there.
         Some(ctl_status::CTL_ERR_IO | ctl_status::CTL_ERR_NOENT) if mds.data_servers.epoch() != epoch => {
-            Err(nfsstat4::NFS4ERR_DELAY)
+            Err(later)
         }
-        Some(ctl_status::CTL_ERR_IO | ctl_status::CTL_ERR_NOENT) => Err(nfsstat4::NFS4ERR_IO),
+        Some(ctl_status::CTL_ERR_IO) => Err(Undone::Refused),
+        // Of the source.
+        Some(ctl_status::CTL_ERR_NOENT) => Err(Undone::Otherwise(nfsstat4::NFS4ERR_IO)),
         // No device of it has files that long.
-        Some(ctl_status::CTL_ERR_INVAL) => Err(nfsstat4::NFS4ERR_FBIG),
-        _ => Err(nfsstat4::NFS4ERR_DELAY),
+        Some(ctl_status::CTL_ERR_INVAL) => Err(Undone::Otherwise(nfsstat4::NFS4ERR_FBIG)),
+        _ => Err(later),
     }
 }
 

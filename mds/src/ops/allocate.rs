@@ -79,14 +79,12 @@ pub(super) async fn reshape(cx: &mut Context, change: Change, answer: &nfs_resop
         }
         if let Err(status) = done {
             let marked = heal::suspect(&cx.server, &inode).await;
-            // The client comes again, and then does without the mirrors that are away.
-            if !leave::away(&cx.server, layout).is_empty() {
-                leave::begin(&cx.server, key);
-            }
+            // The client comes again, and then does without the mirrors that are away, or refuse.
             let bytes = offset..offset.saturating_add(length);
+            let told = leave::instead_of(&cx.server, &inode, bytes.clone(), status).await;
             resync::quiet(&cx.server, layout, bytes, resync::GIVEN_UP).await;
             marked?;
-            return Err(status.into());
+            return Err(told.into());
         }
     }
     // What was freed is not known otherwise; what was set aside counts as far as the file grew.
