@@ -215,6 +215,7 @@ def mapped(pick, who):
         beat("unmapped")
     with open(f"{folder}/counts.{who}", "w") as file:
         file.write("\n".join(f"{page} {count}" for page, count in counts.items()))
+        synced(file)
     return n
 
 def page_of(page, count):
@@ -369,3 +370,4 @@ whos = range(me * 10, me * 10 + PROCESSES)
 told = crowd(whos, work)
 with open(f"{folder}.{me}", "w") as file:
     file.write("\n".join(f"{who} {much}" for who, much in told.items()))
+    synced(file)

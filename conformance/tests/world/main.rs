@@ -13,6 +13,7 @@ mod compare;
 mod copied;
 mod copy;
 mod crowded;
+mod cut;
 mod drain;
 mod drain_small;
 mod ends;
@@ -40,16 +41,11 @@ mod undrain;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use sluice_conformance::client::ops;
-use sluice_namespace::{LayoutPolicy, Shape};
 use sluice_xdr::nfs3::nfsstat3;
-use sluice_xdr::nfs4::{
-    ALLOCATE4args, Attributes, CLONE4args, RECLAIM_COMPLETE4args, nfs_argop4, nfsstat4, nfstime4, settime4,
-    stateid4,
-};
+use sluice_xdr::nfs4::nfsstat4;
 
-use client::{Client, Opened, RO, RW};
-use stage::{UNIT, World, simulate, simulate_with};
+use client::{Client, RO, RW};
+use stage::{UNIT, World, simulate};
 
 const NEW: &str = "7.2.13";
 const OLD: &str = "6.1.0-38-amd64";
@@ -424,197 +420,4 @@ fn one_seed_is_one_world() {
     let first = simulate(42, life);
     assert_eq!(first, simulate(42, life));
     assert_ne!(first, simulate(43, life));
-}
-
-/// Linux flushes what it wrote, truncates, and tells of what it flushed only afterwards, under the same layout.
-#[test]
-fn what_was_cut_off_is_not_brought_back_by_who_tells_of_it_late() {
-    for shape in [Shape::Small, Shape::WideAny] {
-        simulate_with(71, LayoutPolicy { shape, mirrors: 1, inline: 0 }, async |world| {
-            let client = Client::mount(world, "a", NEW).await;
-            let (file, layout) = client.open_with_layout("f").await;
-            client.write(&layout, 0, &pattern(0, 192 << 10)).await.unwrap();
-            client.truncate(&file, 128 << 10).await;
-            client.layout_commit(&file, layout.stateid, Some((192 << 10) - 1)).await.unwrap();
-            assert_eq!(client.stat(&file).await.0, 128 << 10);
-            // What is written after it counts.
-            client.write(&layout, 150 << 10, &pattern(0, 100)).await.unwrap();
-            client.layout_commit(&file, layout.stateid, Some((150 << 10) + 99)).await.unwrap();
-            assert_eq!(client.stat(&file).await.0, (150 << 10) + 100);
-            let zeros = client.proxied_read(&file, 128 << 10, 22 << 10).await;
-            assert!(zeros.iter().all(|byte| *byte == 0));
-            assert_eq!(client.layout_return(&file, layout.stateid).await, nfsstat4::NFS4_OK);
-            world.sleep(Duration::from_secs(5)).await;
-            assert_eq!(client.stat(&file).await.0, (150 << 10) + 100);
-        });
-    }
-}
-
-/// A file with data at 2 * UNIT, the layout of which has just come back, and the data server which that is at.
-async fn with_data(world: &World, client: &Client) -> (Opened, usize) {
-    let (file, _) = client.open_with_layout("f").await;
-    let rest = client.layout(&file, file.stateid, RW, 2 * UNIT).await;
-    client.write(&rest, 2 * UNIT, &pattern(0, 5000)).await.unwrap();
-    client.layout_commit(&file, rest.stateid, Some(2 * UNIT + 4999)).await.unwrap();
-    let address = client.device(rest.data_server(2 * UNIT).ffds_deviceid).await;
-    assert_eq!(client.layout_return(&file, rest.stateid).await, nfsstat4::NFS4_OK);
-    (file, (0..4).find(|n| world.data_server(*n) == address).unwrap())
-}
-
-/// A truncation that was committed when the metadata server died is carried out after its restart, and before anybody
-/// writes: what is written then stays.
-#[test]
-fn what_is_written_after_a_truncation_that_a_restart_interrupted_stays() {
-    simulate(72, async |world| {
-        let first = Client::mount(world, "a", NEW).await;
-        let (file, n) = with_data(world, &first).await;
-        world.crash_data_server(n).await;
-        let cut = world.env.clock.timeout(Duration::from_secs(2), first.truncate(&file, UNIT)).await;
-        assert!(cut.is_err(), "a data server cannot be told");
-        world.restart_metadata_server().await;
-        let second = Client::mount(world, "b", NEW).await;
-        let same = second.open("f").await;
-        assert_eq!(second.stat(&same).await.0, UNIT);
-        world.start_data_server(n).await;
-        while second.proxied_write(&same, 2 * UNIT, &pattern(7, 1000)).await != nfsstat4::NFS4_OK {
-            world.sleep(Duration::from_millis(10)).await;
-        }
-        world.sleep(Duration::from_secs(10)).await;
-        let read = second.proxied_read(&same, 2 * UNIT, 5000).await;
-        assert!(read[..] == pattern(7, 1000)[..], "{} bytes", read.len());
-    });
-}
-
-/// Nor is anything set aside, or shared, where it would be cut off.
-#[test]
-fn nothing_grows_before_a_truncation_that_a_restart_interrupted_is_carried_out() {
-    simulate(89, async |world| {
-        let first = Client::mount(world, "a", NEW).await;
-        let (file, n) = with_data(world, &first).await;
-        world.crash_data_server(n).await;
-        let cut = world.env.clock.timeout(Duration::from_secs(2), first.truncate(&file, UNIT)).await;
-        assert!(cut.is_err(), "a data server cannot be told");
-        world.restart_metadata_server().await;
-        let second = Client::mount(world, "b", NEW).await;
-        let (same, other) = (second.open("f").await, second.open("g").await);
-        assert_eq!(second.proxied_write(&other, 0, &pattern(0, 8192)).await, nfsstat4::NFS4_OK);
-        // At another data server.
-        let (aa_stateid, aa_offset) = (same.stateid, 3 * UNIT);
-        let allocate = nfs_argop4::OP_ALLOCATE(ALLOCATE4args { aa_stateid, aa_offset, aa_length: 4096 });
-        let allocate = vec![client::putfh(&same.handle), allocate];
-        let clone = nfs_argop4::OP_CLONE(CLONE4args {
-            cl_src_stateid: other.stateid,
-            cl_dst_stateid: same.stateid,
-            cl_src_offset: 0,
-            cl_dst_offset: 3 * UNIT,
-            cl_count: 4096,
-        });
-        let from = [client::putfh(&other.handle), nfs_argop4::OP_SAVEFH];
-        let clone = [&from[..], &[client::putfh(&same.handle), clone]].concat();
-        for ops in [clone, allocate.clone()] {
-            assert_eq!(second.once(ops).await.0, nfsstat4::NFS4ERR_DELAY);
-        }
-        world.start_data_server(n).await;
-        second.ok(allocate).await;
-        world.sleep(Duration::from_secs(10)).await;
-        assert_eq!(second.stat(&same).await.0, 3 * UNIT + 4096);
-    });
-}
-
-/// Nor is who asked for it told that it is done, though the store knows: what it writes then, under a layout of before,
-/// would be cut off.
-#[test]
-fn nobody_hears_of_a_truncation_that_a_restart_interrupted_before_data_servers_do() {
-    simulate(73, async |world| {
-        let first = Client::mount(world, "a", NEW).await;
-        let (file, n) = with_data(world, &first).await;
-        first.close(&file).await;
-        let asks = client::persistent(world, "b", NEW).await;
-        world.mute(n, true);
-        let size = Attributes { size: Some(UNIT), ..Attributes::default() };
-        let cut = ops::setattr(stateid4::default(), &size).unwrap();
-        let answer = asks.request(vec![ops::putfh(&file.handle), cut]);
-        tokio::pin!(answer);
-        let clock = std::sync::Arc::clone(&world.env.clock);
-        let soon = clock.timeout(Duration::from_secs(2), &mut answer).await;
-        assert!(soon.is_err(), "{soon:?}");
-        world.restart_metadata_server().await;
-        assert!(
-            clock.timeout(Duration::from_secs(20), &mut answer).await.is_err(),
-            "it is sent again, meanwhile"
-        );
-        world.mute(n, false);
-        assert_eq!(answer.await.unwrap().status, nfsstat4::NFS4_OK);
-    });
-}
-
-/// What data servers hold beyond the new end is looked for after a restart, as a read-write layout may be out. It is what is
-/// to be cut off, and no growth. The metadata server dies at any moment between the SETATTR and its answer.
-#[test]
-fn a_truncation_that_a_restart_interrupted_is_not_undone_by_a_look() {
-    for tenth in 0..40 {
-        simulate(75, async |world| {
-            let asks = client::persistent(world, "b", NEW).await;
-            let complete = async || {
-                let args = RECLAIM_COMPLETE4args { rca_one_fs: false };
-                let reply = asks.request(vec![nfs_argop4::OP_RECLAIM_COMPLETE(args)]).await;
-                assert_eq!(reply.unwrap().status, nfsstat4::NFS4_OK);
-            };
-            complete().await;
-            let writer = Client::mount(world, "a", NEW).await;
-            let (file, n) = with_data(world, &writer).await;
-            // The row of the layout that came back is there for a moment yet.
-            let size = Attributes { size: Some(UNIT), ..Attributes::default() };
-            let cut = ops::setattr(stateid4::default(), &size).unwrap();
-            let answer = asks.request(vec![ops::putfh(&file.handle), cut]);
-            tokio::pin!(answer);
-            let clock = std::sync::Arc::clone(&world.env.clock);
-            let early = clock.timeout(Duration::from_micros(100 * tenth), &mut answer).await;
-            world.mute(n, true);
-            if early.is_ok() || clock.timeout(Duration::from_millis(50), &mut answer).await.is_ok() {
-                return;
-            }
-            world.restart_metadata_server().await;
-            // Handles of before are good yet, or over.
-            if tenth % 2 == 1 {
-                complete().await;
-            }
-            for _ in 0..10 * (tenth % 2) {
-                world.sleep(Duration::from_secs(20)).await;
-                asks.request(vec![ops::putrootfh()]).await.unwrap();
-            }
-            let (looks, other) = (Client::mount(world, "c", NEW).await, Client::mount(world, "d", NEW).await);
-            world.mute(n, false);
-            let gone = stateid4 { seqid: 1, other: [1; 12] };
-            let at = settime4::SET_TO_CLIENT_TIME4(nfstime4 { seconds: 77, nseconds: 0 });
-            let times = Attributes { time_modify_set: Some(at), ..Attributes::default() };
-            // Setting times looks for itself where the data ends.
-            let ops = vec![
-                client::putfh(&file.handle),
-                ops::setattr(stateid4::default(), &times).unwrap(),
-                Client::getattr(),
-            ];
-            let looks = async {
-                loop {
-                    looks.once(ops.clone()).await;
-                    // Of a layout that is not known: so does that.
-                    let told = looks.layout_commit(&file, gone, Some(2 * UNIT + 4999)).await;
-                    assert_eq!(told, Err(nfsstat4::NFS4ERR_BADLAYOUT));
-                    looks.once(vec![client::putfh(&file.handle), Client::getattr()]).await;
-                    world.sleep(Duration::from_millis(20)).await;
-                }
-            };
-            let answer = tokio::select! {
-                () = looks => unreachable!(),
-                answer = answer => answer.unwrap(),
-            };
-            assert_eq!(answer.status, nfsstat4::NFS4_OK);
-            for _ in 0..20 {
-                assert_eq!(other.stat(&file).await.0, UNIT, "{tenth}");
-                world.sleep(Duration::from_millis(100)).await;
-            }
-            let same = other.open("f").await;
-            assert!(other.proxied_read(&same, 2 * UNIT, 5000).await.is_empty());
-        });
-    }
 }

@@ -1,5 +1,7 @@
 //! Where a regular file's bytes are: the layout description inside its inode.
 
+use std::ops::Range;
+
 use crate::codec::{Reader, Writer};
 use crate::error::FsError;
 use crate::inline::{self, Inline, MAX_INLINE};
@@ -85,6 +87,18 @@ impl Component {
         let column = (offset / self.stripe_unit.max(1)) % u64::from(self.width.max(1));
         let at = usize::try_from(column).ok()?.checked_mul(usize::from(self.mirrors))?;
         self.slots.get(at..at + usize::from(self.mirrors))
+    }
+
+    /// The mirrors of each column that may hold any of these bytes.
+    pub fn columns_of(&self, bytes: &Range<u64>) -> impl Iterator<Item = &[DataFile]> {
+        let (start, end) = (bytes.start.max(self.start), bytes.end.min(self.end));
+        let (unit, width) = (self.stripe_unit.max(1), u64::from(self.width.max(1)));
+        let first = start / unit;
+        let units = if start < end { (end - 1) / unit - first + 1 } else { 0 };
+        let columns = (0..).zip(self.slots.chunks(usize::from(self.mirrors.max(1))));
+        // How many units after the first of them the column's first one comes.
+        let held = columns.filter(move |(column, _)| (column + width - first % width) % width < units);
+        held.map(|(_, mirrors)| mirrors)
     }
 }
 
@@ -331,6 +345,8 @@ impl std::fmt::Display for LayoutPolicy {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     /// One component of `width` columns, one mirror, fresh.
@@ -372,6 +388,28 @@ pub(crate) mod tests {
         for (offset, store) in [(0, 1), (1 << 20, 2), ((4 << 20) + 5, 1), ((7 << 20) - 1, 3)] {
             assert_eq!(c.column(offset).unwrap()[0].store, StoreId(store));
         }
+    }
+
+    #[test]
+    fn the_columns_of_bytes_are_those_that_hold_one_of_them() {
+        for (start, end) in [(0, u64::MAX), (2 << 20, 9 << 20)] {
+            for (width, unit) in [(1, 1 << 20), (4, 1 << 20), (3, 7)] {
+                let mut c = layout(1, width).components.remove(0);
+                (c.start, c.end, c.stripe_unit) = (start, end, unit);
+                for from in [0, unit - 1, unit, (2 << 20) + 5, 5 * unit + 1, 8 << 20] {
+                    for length in [0, 1, unit, unit + 1, 2 * unit, u64::from(width) * unit + 1] {
+                        let bytes = from..from + length;
+                        let all = bytes.clone().step_by(usize::try_from(unit).unwrap_or(1).min(1 << 19));
+                        let each = all.chain(bytes.clone().last()).filter_map(|at| c.column(at));
+                        let want: BTreeSet<StoreId> = each.map(|column| column[0].store).collect();
+                        let found: BTreeSet<StoreId> =
+                            c.columns_of(&bytes).map(|column| column[0].store).collect();
+                        assert_eq!(found, want, "{bytes:?} of {c:?}");
+                    }
+                }
+            }
+        }
+        assert_eq!(layout(1, 4).components[0].columns_of(&(0..u64::MAX)).count(), 4);
     }
 
     #[test]

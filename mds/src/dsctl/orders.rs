@@ -1,11 +1,12 @@
 //! SLUICE_DATA_SERVER: what data servers are asked, each over the connection it made.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_namespace::stable_storage::{Fence, PendingFence};
-use sluice_namespace::{Component, DataFile, DataFileId, Inode, Layout, StoreId};
+use sluice_namespace::{DataFile, DataFileId, Inode, Layout, StoreId};
 use sluice_rpc::{CallError, Connection, Credential};
 use sluice_xdr::control::*;
 use sluice_xdr::nfs4::nfsstat4;
@@ -235,9 +236,17 @@ impl Observed {
 /// # Errors
 /// A data server that may know more is away.
 pub(crate) async fn observe(mds: &Arc<Mds>, inode: &Inode) -> Result<Observed, Unseen> {
+    observe_in(mds, inode, 0..u64::MAX).await
+}
+
+/// The same, of those alone that may have some of these bytes.
+///
+/// # Errors
+/// As there.
+pub(crate) async fn observe_in(mds: &Arc<Mds>, inode: &Inode, bytes: Range<u64>) -> Result<Observed, Unseen> {
     let Some(layout) = inode.layout() else { return Ok(Observed { complete: true, ..Observed::default() }) };
-    let in_use = || layout.in_use(inode.size());
-    let asked = by_store(in_use().flat_map(|component| &component.slots));
+    let asked_of = || layout.in_use(inode.size()).flat_map(|component| component.columns_of(&bytes));
+    let asked = by_store(asked_of().flatten());
     let alone = asked.len() == 1;
     let mut tasks = tokio::task::JoinSet::new();
     let mut answers = Vec::new();
@@ -277,29 +286,26 @@ pub(crate) async fn observe(mds: &Arc<Mds>, inode: &Inode) -> Result<Observed, U
     let stored = |file: &DataFile| observed.stored.get(&file.slot).copied().unwrap_or(0);
     let columns = layout.columns().map(|column| column.iter().map(stored).max().unwrap_or(0));
     observed.space = columns.fold(0, u64::saturating_add);
-    if covered(in_use(), |file| !silent.contains(file)) {
+    if covered(asked_of(), |file| !silent.contains(file)) {
         return Ok(observed);
     }
     let told_or_hopeless = |file: &DataFile| !silent.contains(file) || io::hopeless(mds, file.store);
-    Err(match covered(in_use(), told_or_hopeless) {
+    Err(match covered(asked_of(), told_or_hopeless) {
         true => Unseen::GivenUp(observed),
         false => Unseen::Away,
     })
 }
 
-/// Every column has a mirror of which that is true.
-fn covered<'a>(mut components: impl Iterator<Item = &'a Component>, of: impl Fn(&DataFile) -> bool) -> bool {
-    components.all(|component| {
-        let mut columns = component.slots.chunks(usize::from(component.mirrors.max(1)));
-        columns.all(|column| column.iter().any(|file| !file.stale && of(file)))
-    })
+/// Each of these columns has a mirror of which that is true.
+fn covered<'a>(mut columns: impl Iterator<Item = &'a [DataFile]>, of: impl Fn(&DataFile) -> bool) -> bool {
+    columns.all(|column| column.iter().any(|file| !file.stale && of(file)))
 }
 
 /// Some of it is at no data server that may be back soon: what must change all of it fails, and does not wait.
 pub(crate) fn has_hopeless(mds: &Mds, layout: &Layout) -> bool {
     // What was removed with its data is not waited for by anybody.
     let answers = |file: &DataFile| mds.data_servers.is_removed(file.store) || !io::hopeless(mds, file.store);
-    !covered(layout.components.iter(), answers)
+    !covered(layout.columns(), answers)
 }
 
 /// Truncates every data file of `layout` so that no byte at or above `size` stays.

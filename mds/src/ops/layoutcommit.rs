@@ -11,7 +11,7 @@ use sluice_xdr::nfs4::{
 
 use super::layoutreturn::regular;
 use crate::compound::{Context, OpError, OpResult};
-use crate::dsctl;
+use crate::dsctl::{self, Unseen};
 use crate::files::FileEntry;
 use crate::layout::commits::{self, Said};
 use crate::layout::{settle, times};
@@ -44,18 +44,23 @@ pub(crate) async fn layoutcommit(cx: &mut Context, args: LAYOUTCOMMIT4args) -> O
 
 /// Linux flushes before it truncates and says so afterwards, under the same layout, in a LAYOUTCOMMIT that reaches
 /// to where it wrote. What was cut off since stays off: then the data servers know the end, under a ticket that keeps
-/// truncations away.
+/// truncations away. Who waits for one that is away is told DELAY: neither are there zeros where nothing was written,
+/// nor is lost what was.
 async fn left(cx: &Context, entry: &FileEntry, end: Option<u64>) -> Result<Option<u64>, OpError> {
     let (mds, client) = (&cx.server, cx.client()?);
     let cut = entry.peek(|file| file.layout_since(client)).is_some_and(|since| entry.cut_since(since));
     let Some(end) = end.filter(|_| cut) else { return Ok(end) };
     let inode = settle::inode(mds, entry.key).await?;
-    if end <= inode.size() {
+    let size = inode.size();
+    if end <= size {
         return Ok(Some(end));
     }
-    // One that is away may hold what was written since: rather zeros than a loss.
-    let seen = dsctl::observe(mds, &inode).await.ok().filter(|seen| seen.complete);
-    Ok(Some(seen.map_or(end, |seen| end.min(seen.size.max(inode.size())))))
+    match dsctl::observe_in(mds, &inode, size..end).await {
+        Ok(seen) => Ok(Some(end.min(seen.size.max(size)))),
+        Err(Unseen::Away) => Err(nfsstat4::NFS4ERR_DELAY.into()),
+        // What it may have can be read as little as what it has not.
+        Err(Unseen::GivenUp(_)) => Ok(Some(end)),
+    }
 }
 
 /// A length of 0 and no new offset are what Linux sends for data that was stable at once.
