@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sluice_namespace::FsError;
 use sluice_state::effect::{Effect, RevokeReason};
-use sluice_state::lease::{ClientShared, seq4_status};
+use sluice_state::lease::{ClientShared, TOLD_AGAIN_NANOS, seq4_status};
 use sluice_state::recovery::Forfeit;
 use sluice_state::{ClientId, StateId, StateKind, recovery};
 
@@ -15,8 +15,8 @@ use crate::metrics::add;
 use crate::server::Mds;
 use crate::{callback, dsctl, layout};
 
-/// A SEQUENCE that begins so long after a revocation tells of it in its reply.
-const NOTICE_NANOS: u64 = 1_000_000_000;
+/// Of the SEQUENCEs that begin within so long after a revocation, or of those behind them the first, one tells of it in its reply.
+const NOTICE_NANOS: u64 = TOLD_AGAIN_NANOS;
 /// Before the row of a client is looked at again that is being written.
 const ROW_PAUSE: Duration = Duration::from_millis(50);
 
@@ -187,8 +187,8 @@ impl Mds {
         }
     }
 
-    /// Linux drops all its layouts each time it sees the bit and never frees a layout stateid: once the
-    /// client has been told, the stateid is forgotten, which it takes for the same (BAD_STATEID).
+    /// Linux never frees a layout stateid: once the client has been told, the stateid is forgotten, which it takes for the same
+    /// (BAD_STATEID).
     async fn forget_revoked_layout(self: Arc<Self>, shared: Arc<ClientShared>, stateid: StateId) {
         let late = self.now().plus_nanos(NOTICE_NANOS);
         while shared.told() < late && !shared.is_dead() {

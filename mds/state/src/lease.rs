@@ -52,6 +52,10 @@ pub enum LeaseState {
     Dead,
 }
 
+/// From one reply that tells of recallable state that was revoked to the next: Linux drops each layout that it has at every one
+/// (ADR 0037).
+pub const TOLD_AGAIN_NANOS: u64 = 1_000_000_000;
+
 /// Last-renewal value of a dead lease.
 const DEAD: u64 = u64::MAX;
 
@@ -70,6 +74,8 @@ pub struct ClientShared {
     in_flight: AtomicU32,
     /// Revocation and device bits of `sr_status_flags`; written by whoever revokes.
     status: AtomicU32,
+    /// Nanoseconds; when a reply may tell again of recallable state that was revoked. Written by sessions.
+    tells_again: AtomicU64,
     /// Sessions of this client with a usable back channel; written by sessions.
     back_channels: AtomicU32,
     /// Whether any session ever had a back channel; written by sessions.
@@ -90,6 +96,7 @@ impl ClientShared {
             answered: AtomicU64::new(0),
             in_flight: AtomicU32::new(0),
             status: AtomicU32::new(0),
+            tells_again: AtomicU64::new(0),
             back_channels: AtomicU32::new(0),
             back_wanted: AtomicBool::new(false),
             reclaim_complete: AtomicBool::new(false),
@@ -257,6 +264,20 @@ impl ClientShared {
         }
         flags
     }
+
+    /// Those for the reply to a SEQUENCE that begins at `now`. Of recallable state that was revoked one reply tells, and
+    /// another after [`TOLD_AGAIN_NANOS`] if it is still to be freed.
+    pub(crate) fn flags_to_tell(&self, now: Time) -> u32 {
+        let (flags, again) = (self.status_flags(), now.plus_nanos(TOLD_AGAIN_NANOS).0);
+        if flags & seq4_status::RECALLABLE_STATE_REVOKED == 0 {
+            return flags;
+        }
+        let due = |at: u64| (at <= now.0).then_some(again);
+        match self.tells_again.fetch_update(SeqCst, SeqCst, due) {
+            Ok(_) => flags,
+            Err(_) => flags & !seq4_status::RECALLABLE_STATE_REVOKED,
+        }
+    }
 }
 
 /// Whether anybody uses a session: written by the session, read by the client table when it needs room.
@@ -340,5 +361,18 @@ mod tests {
         assert_eq!(c.status_flags(), seq4_status::CB_PATH_DOWN | seq4_status::ADMIN_STATE_REVOKED);
         c.clear_status(seq4_status::ADMIN_STATE_REVOKED);
         assert_eq!(c.status_flags(), seq4_status::CB_PATH_DOWN);
+    }
+
+    #[test]
+    fn one_reply_a_second_tells_of_recallable_state_that_was_revoked() {
+        use seq4_status::{ADMIN_STATE_REVOKED as ADMIN, RECALLABLE_STATE_REVOKED as RECALLABLE};
+        let c = ClientShared::new(ClientId(1), Time(5));
+        c.raise_status(RECALLABLE | ADMIN);
+        let told = |at: u64| c.flags_to_tell(Time(5 + at));
+        assert_eq!([0, 1, TOLD_AGAIN_NANOS - 1].map(told), [RECALLABLE | ADMIN, ADMIN, ADMIN]);
+        assert_eq!([TOLD_AGAIN_NANOS, TOLD_AGAIN_NANOS + 1].map(told), [RECALLABLE | ADMIN, ADMIN]);
+        assert_eq!(told(9 * TOLD_AGAIN_NANOS), RECALLABLE | ADMIN);
+        c.clear_status(RECALLABLE | ADMIN);
+        assert_eq!(told(20 * TOLD_AGAIN_NANOS), 0);
     }
 }

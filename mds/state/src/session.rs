@@ -278,21 +278,21 @@ impl Session {
             Begin::Replay(_) | Begin::ReplayUncached => self.client.end(now),
         }
         Ok(match begin {
-            Begin::New => Sequenced::New(self.sequence_reply(args)),
-            Begin::Resume => Sequenced::Resume(self.sequence_reply(args)),
+            Begin::New => Sequenced::New(self.sequence_reply(now, args)),
+            Begin::Resume => Sequenced::Resume(self.sequence_reply(now, args)),
             Begin::Replay(bytes) => Sequenced::Replay(bytes),
-            Begin::ReplayUncached => Sequenced::ReplayUncached(self.sequence_reply(args)),
+            Begin::ReplayUncached => Sequenced::ReplayUncached(self.sequence_reply(now, args)),
         })
     }
 
-    fn sequence_reply(&self, args: &SequenceArgs) -> SequenceReply {
+    fn sequence_reply(&self, now: Time, args: &SequenceArgs) -> SequenceReply {
         SequenceReply {
             session: self.id,
             seqid: args.seqid,
             slot: args.slot,
             highest_slot: self.slots.highest(),
             target_highest_slot: self.slots.target(),
-            status_flags: self.status_flags(),
+            status_flags: self.with_own_flags(self.client.flags_to_tell(now)),
         }
     }
 
@@ -345,10 +345,13 @@ impl Session {
         self.slots.set_target(slots);
     }
 
-    /// `sr_status_flags`.
+    /// `sr_status_flags`, whether or not the next reply tells of all.
     #[must_use]
     pub fn status_flags(&self) -> u32 {
-        let mut flags = self.client.status_flags();
+        self.with_own_flags(self.client.status_flags())
+    }
+
+    fn with_own_flags(&self, mut flags: u32) -> u32 {
         if self.back_wanted && self.back.is_fault() {
             flags |= seq4_status::BACKCHANNEL_FAULT;
         } else if self.back_wanted && !self.back_counted {

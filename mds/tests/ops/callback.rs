@@ -162,6 +162,12 @@ fn what_cannot_be_recalled_is_revoked() {
         for op in [setattr(stateid, &size(1)), io_advise(stateid)] {
             assert_eq!(a.status(vec![putfh(&fh), op]).await, nfsstat4::NFS4ERR_DELEG_REVOKED);
         }
+        assert_eq!(a.flags().await & revoked, 0);
+        for _ in 0..5 {
+            world.sleep(Duration::from_secs(1)).await;
+            assert_eq!(a.flags().await & revoked, revoked, "until it is freed it is told again");
+        }
+        world.sleep(Duration::from_secs(1)).await;
         a.ok(vec![free_stateid(stateid)]).await;
         assert_eq!(a.flags().await & revoked, 0);
     });

@@ -174,6 +174,7 @@ fn a_layout_that_does_not_come_back_is_revoked_and_fenced() {
         assert_eq!(fenced(&data_server), 1);
         let revoked = seq4_status::RECALLABLE_STATE_REVOKED;
         assert_eq!(scene.a.flags().await & revoked, revoked);
+        assert_eq!(scene.a.flags().await, 0, "Linux drops each layout that it has whenever it is told");
         let use_it = layoutget(scene.layout, layoutiomode4::LAYOUTIOMODE4_RW);
         let status = scene.a.status(vec![putfh(&scene.fh), use_it.clone()]).await;
         assert_eq!(status, nfsstat4::NFS4ERR_DELEG_REVOKED);
