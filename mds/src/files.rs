@@ -297,7 +297,7 @@ impl FileEntry {
         (begun == ended).then_some(begun)
     }
 
-    /// Whether the file was cut when a layout of then was out: what its holder says of the end may be of before.
+    /// Whether the file was cut then or later: what somebody who had it open then says of the end may be of before.
     pub(crate) fn cut_since(&self, then: Time) -> bool {
         self.cuts[0].load(Ordering::SeqCst) > 0 && then.0 <= self.cut_at.load(Ordering::SeqCst)
     }

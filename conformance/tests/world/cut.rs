@@ -34,6 +34,26 @@ fn what_was_cut_off_is_not_brought_back_by_who_tells_of_it_late() {
     }
 }
 
+/// The layout under which it is told of may be a later one: recalled, for instance, between the flush and the truncation.
+#[test]
+fn what_was_cut_off_is_not_brought_back_under_another_layout() {
+    let policy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0 };
+    simulate_with(91, policy, async |world| {
+        let client = Client::mount(world, "a", NEW).await;
+        let (file, layout) = client.open_with_layout("f").await;
+        world.sleep(Duration::from_secs(1)).await;
+        client.write(&layout, 0, &pattern(0, 3999)).await.unwrap();
+        assert_eq!(client.layout_return(&file, layout.stateid).await, nfsstat4::NFS4_OK);
+        world.sleep(Duration::from_secs(1)).await;
+        client.truncate(&file, 0).await;
+        world.sleep(Duration::from_secs(1)).await;
+        let layout = client.layout(&file, file.stateid, RW, 0).await;
+        client.write(&layout, 0, &pattern(7, 72)).await.unwrap();
+        client.layout_commit(&file, layout.stateid, Some(3998)).await.unwrap();
+        assert_eq!(client.stat(&file).await.0, 72);
+    });
+}
+
 /// A data server that holds none of it has nothing to say of what was cut off. One that may is waited for: what it has is neither lost,
 /// nor are there zeros where nothing was written.
 #[test]

@@ -42,13 +42,14 @@ pub(crate) async fn layoutcommit(cx: &mut Context, args: LAYOUTCOMMIT4args) -> O
     Ok(answer(grown))
 }
 
-/// Linux flushes before it truncates and says so afterwards, under the same layout, in a LAYOUTCOMMIT that reaches
-/// to where it wrote. What was cut off since stays off: then the data servers know the end, under a ticket that keeps
+/// Linux flushes before it truncates and says so afterwards, under the same layout or another that it got meanwhile, in a
+/// LAYOUTCOMMIT that reaches to where it wrote. What was cut off since stays off: then the data servers know the end, under a ticket that keeps
 /// truncations away. Who waits for one that is away is told DELAY: neither are there zeros where nothing was written,
 /// nor is lost what was.
 async fn left(cx: &Context, entry: &FileEntry, end: Option<u64>) -> Result<Option<u64>, OpError> {
     let (mds, client) = (&cx.server, cx.client()?);
-    let cut = entry.peek(|file| file.layout_since(client)).is_some_and(|since| entry.cut_since(since));
+    let since = entry.peek(|file| file.may_have_written_since(client));
+    let cut = since.is_some_and(|since| entry.cut_since(since));
     let Some(end) = end.filter(|_| cut) else { return Ok(end) };
     let inode = settle::inode(mds, entry.key).await?;
     let size = inode.size();

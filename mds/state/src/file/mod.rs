@@ -484,6 +484,15 @@ impl File {
         self.layouts.get(client).map(|held| (held.stateid, held.recall.is_some()))
     }
 
+    /// Since when the client may have written what it has not told of: it has had the file open, or delegated, or held a layout
+    /// of it, without a break.
+    #[must_use]
+    pub fn may_have_written_since(&self, client: ClientId) -> Option<Time> {
+        let opens = self.opens.of_client(client).map(|open| open.since);
+        let delegation = self.delegations.held.get(&client).map(|delegation| delegation.since);
+        opens.chain(delegation).chain(self.layout_since(client)).min()
+    }
+
     /// When the client was handed out the first segment of the layout that it holds.
     #[must_use]
     pub fn layout_since(&self, client: ClientId) -> Option<Time> {
