@@ -132,13 +132,24 @@ def end_lockfile(told):
 def begin_rotated():
     pass
 
+# What a data server did not take that died Linux writes once more, also behind a truncation which another process has begun meanwhile:
+# where they die, nothing is cut off that is not synced. Nobody begins to write while one waits to cut.
 def rotated(pick, who):
     name, n = f"{folder}/log.{me}", 0
+    turn, writing = (os.open(f"/tmp/{os.path.basename(folder)}.{what}", os.O_RDWR | os.O_CREAT) for what in ("turn", "writing"))
+    lock = fcntl.flock if SYNC else lambda *_: None
     while time.monotonic() < until:
         if who % 10 == 0:
             time.sleep(.1)
+            lock(turn, fcntl.LOCK_EX)
+            lock(writing, fcntl.LOCK_EX)
             if os.path.exists(name): os.truncate(name, 0)
+            lock(writing, fcntl.LOCK_UN)
+            lock(turn, fcntl.LOCK_UN)
             continue
+        lock(turn, fcntl.LOCK_EX)
+        lock(writing, fcntl.LOCK_SH)
+        lock(turn, fcntl.LOCK_UN)
         file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         for _ in range(pick.randrange(1, 60)):
             os.write(file, f"{who} {n} {'x' * pick.randrange(60)}.\n".encode())
@@ -147,6 +158,7 @@ def rotated(pick, who):
         beat("lines")
         if SYNC: os.fsync(file)
         os.close(file)
+        lock(writing, fcntl.LOCK_UN)
         beat("close")
         data = open(name, "rb").read()
         assert b"\0" not in data, f"{data.count(0)} zeros from {data.index(0)} on of {len(data)}"
