@@ -115,6 +115,7 @@ impl Followed {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::os::unix::fs::symlink;
     use std::path::Path;
 
     use rcgen::{CertificateParams, KeyPair};
@@ -166,5 +167,37 @@ mod tests {
         options.tls_key = None;
         assert!(follow(&options).unwrap_err().to_string().contains("--tls-key"));
         assert!(follow(&cli::Tls::default()).unwrap().is_none());
+    }
+
+    /// The kubelet writes a new directory beside the one of before, puts a link to that in place of `..data`, and removes the
+    /// old one. What servers were told are links through `..data`, which stay.
+    #[test]
+    fn what_a_kubelet_puts_in_place_of_a_secret_is_shown() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let replace = |version: &str, days: u32| {
+            let before = fs::read_link(dir.join("..data")).ok();
+            fs::create_dir(dir.join(version)).unwrap();
+            put(&dir.join(version), days, &["pem", "key"]);
+            symlink(version, dir.join("..data_tmp")).unwrap();
+            fs::rename(dir.join("..data_tmp"), dir.join("..data")).unwrap();
+            if let Some(before) = before {
+                fs::remove_dir_all(dir.join(before)).unwrap();
+            }
+        };
+        replace("..2026_11_28", 4);
+        for name in ["pem", "key"] {
+            symlink(Path::new("..data").join(name), dir.join(name)).unwrap();
+        }
+        let options = cli::Tls {
+            tls_certificate: Some(dir.join("pem")),
+            tls_key: Some(dir.join("key")),
+            ..cli::Tls::default()
+        };
+        let mut followed = follow(&options).unwrap().unwrap();
+        assert!(!followed.again());
+        replace("..2026_11_29", 30);
+        assert!(followed.again() && !followed.again());
+        assert!(!followed.identity.is_outside_its_time(SystemTime::now() + SOON), "the new one is shown");
     }
 }

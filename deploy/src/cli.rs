@@ -231,7 +231,7 @@ pub(crate) enum DsCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Succeed if the data server at ADDRESS serves its clients; for probes. It needs no key
+    /// Succeed if the data server at ADDRESS serves its clients; for probes. It needs no key unless TLS is demanded there
     Ready {
         #[arg(value_name = "ADDRESS", default_value = "127.0.0.1:2049")]
         address: SocketAddr,

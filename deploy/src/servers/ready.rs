@@ -46,7 +46,8 @@ pub(super) async fn run(address: SocketAddr, key: Option<&Path>) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use sluice_ds::{Config, DataServer};
-    use sluice_rpc::{ClusterKey, Limits, Server};
+    use sluice_rpc::tls::Files;
+    use sluice_rpc::{ClusterKey, Demand, Limits, Server, Tls};
 
     use super::*;
 
@@ -73,5 +74,28 @@ mod tests {
         env.spawn.spawn(Box::pin(Arc::clone(&other).serve(listener)));
         assert!(why(address).await.contains("is no data server"));
         assert!(why(silent.local_addr().unwrap()).await.contains("does not answer"));
+    }
+
+    #[tokio::test]
+    async fn who_demands_tls_answers_who_has_the_key() {
+        let (env, dir) = (Env::system(), tempfile::tempdir().unwrap());
+        let [certificate, key, cluster] = ["pem", "key", "cluster.key"].map(|name| dir.path().join(name));
+        let own = rcgen::KeyPair::generate().unwrap();
+        let shown = rcgen::CertificateParams::default().self_signed(&own).unwrap();
+        std::fs::write(&certificate, shown.pem()).unwrap();
+        std::fs::write(&key, own.serialize_pem()).unwrap();
+        let files = Files { clients: Some(certificate.clone()), certificate, key };
+        let any: SocketAddr = ([127, 0, 0, 1], 0).into();
+        let silent = std::net::TcpListener::bind(any).unwrap();
+        let secret = ClusterKey::generate(&env);
+        secret.write(&cluster).unwrap();
+        let mut config = Config::new(any, dir.path().join("store"), silent.local_addr().unwrap(), secret);
+        config.store.create = true;
+        config.tls = Some(Tls::new(Demand::Mutual, &files.read().unwrap()).unwrap());
+        let data_server = DataServer::start(env, Arc::new(Tcp), config).await.unwrap();
+        let address = data_server.local_addr();
+        assert!(why(address).await.contains("give --key"));
+        let answered = run(address, Some(&cluster)).await.unwrap_err();
+        assert!(answered.to_string().contains("serves nobody"), "{answered:#}");
     }
 }

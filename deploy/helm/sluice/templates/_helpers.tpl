@@ -51,6 +51,57 @@ securityContext:
   emptyDir: {medium: Memory, sizeLimit: 1Mi}
 {{- end -}}
 
+{{/* What clients have to do, if there is a certificate. */}}
+{{- define "sluice.tls.demand" -}}
+{{- $tls := .Values.tls -}}
+{{- if not (has $tls.demand (list "offer" "require" "mutual")) -}}
+{{- fail "tls.demand is offer, require or mutual" -}}
+{{- end -}}
+{{- if $tls.existingSecret -}}
+{{- if and (eq $tls.demand "mutual") (not $tls.clients.existingSecret) -}}
+{{- fail "tls.demand=mutual needs the authorities of clients: tls.clients.existingSecret" -}}
+{{- end -}}
+{{- $tls.demand -}}
+{{- else if or (ne $tls.demand "offer") $tls.ds.existingSecret $tls.clients.existingSecret -}}
+{{- fail "TLS needs a certificate: tls.existingSecret" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* For probes: nobody is answered in clear. */}}
+{{- define "sluice.tls.demanded" -}}
+{{- if has (include "sluice.tls.demand" .) (list "require" "mutual") -}}yes{{- end -}}
+{{- end -}}
+
+{{- define "sluice.tls.args" -}}
+- --tls-certificate=/etc/sluice-tls/tls.crt
+- --tls-key=/etc/sluice-tls/tls.key
+{{- if .Values.tls.clients.existingSecret }}
+- --tls-clients=/etc/sluice-tls/clients.crt
+{{- end }}
+- --tls={{ include "sluice.tls.demand" . }}
+{{- end -}}
+
+{{/* Not by subPath: the kubelet would not replace the files. */}}
+{{- define "sluice.tls.mount" -}}
+- {name: tls, mountPath: /etc/sluice-tls, readOnly: true}
+{{- end -}}
+
+{{/* With the certificate in the Secret `secret`. One volume, so that all is replaced at once. */}}
+{{- define "sluice.tls.volume" -}}
+- name: tls
+  projected:
+    defaultMode: 0440
+    sources:
+      - secret:
+          name: {{ .secret }}
+          items: [{key: tls.crt, path: tls.crt}, {key: tls.key, path: tls.key}]
+      {{- with .root.Values.tls.clients.existingSecret }}
+      - secret:
+          name: {{ . }}
+          items: [{key: ca.crt, path: clients.crt}]
+      {{- end }}
+{{- end -}}
+
 {{/* The pod of a data server; the volume `data` is the caller's. */}}
 {{- define "sluice.ds.pod" -}}
 {{- $ds := .Values.ds -}}
@@ -120,6 +171,9 @@ spec:
         {{- if .Values.metrics.enabled }}
         - --metrics=[::]:{{ .Values.metrics.dsPort }}
         {{- end }}
+        {{- if include "sluice.tls.demand" . }}
+        {{- include "sluice.tls.args" . | nindent 8 }}
+        {{- end }}
         {{- range $ds.args }}
         - {{ . | quote }}
         {{- end }}
@@ -136,7 +190,11 @@ spec:
         failureThreshold: 6
       # It serves its clients: an update goes on to the next one only then, and nobody drains another node meanwhile.
       readinessProbe:
+        {{- if include "sluice.tls.demanded" . }}
+        exec: {command: [sluice, ds, ready, "127.0.0.1:{{ $ds.port }}", --key, /etc/sluice/cluster.key]}
+        {{- else }}
         exec: {command: [sluice, ds, ready, "127.0.0.1:{{ $ds.port }}"]}
+        {{- end }}
         periodSeconds: 5
         timeoutSeconds: 5
         failureThreshold: 2
@@ -149,8 +207,15 @@ spec:
       volumeMounts:
         - {name: data, mountPath: /srv/sluice}
         - {name: key, mountPath: /etc/sluice, readOnly: true}
+        {{- if include "sluice.tls.demand" . }}
+        {{- include "sluice.tls.mount" . | nindent 8 }}
+        {{- end }}
   volumes:
     {{- include "sluice.key" . | nindent 4 }}
+    {{- if include "sluice.tls.demand" . }}
+    {{- $tls := .Values.tls }}
+    {{- include "sluice.tls.volume" (dict "root" . "secret" ($tls.ds.existingSecret | default $tls.existingSecret)) | nindent 4 }}
+    {{- end }}
     {{- if eq $ds.kind "daemonSet" }}
     - name: data
       hostPath: {path: {{ $ds.hostPath }}, type: Directory}
