@@ -225,7 +225,7 @@ impl Store {
     }
 
     /// `None` when it would have to wait for the device.
-    fn read_cached(
+    pub(crate) fn read_cached(
         &self,
         file: &dyn DeviceFile,
         offset: u64,

@@ -3,11 +3,14 @@
 
 mod common;
 
+use std::future::poll_fn;
 use std::io::{ErrorKind, Read};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use bytes::Bytes;
 use common::{access, key, open_on};
@@ -159,4 +162,17 @@ async fn what_is_not_all_in_memory_is_not_sent_from_there() {
     }
     assert_eq!(store.in_place(&access(1), 0, SIZE).is_none(), past);
     assert!(store.in_place(&access(1), 0, 4096).is_some());
+}
+
+/// Where it cannot be sent it is loaded, and nobody waits for a thread then.
+#[tokio::test]
+async fn what_is_in_memory_is_loaded_at_once() {
+    let (env, dir) = (Env::system(), tempfile::tempdir().unwrap());
+    let store = filled(&env, dir.path()).await;
+    let all = store.in_place(&access(1), 0, SIZE).unwrap();
+    for _ in 0..100 {
+        let mut load = pin!(all.load(4097, 70_000));
+        let loaded = poll_fn(|cx| Poll::Ready(load.as_mut().poll(cx))).await;
+        assert_eq!(loaded.map(Result::unwrap), Poll::Ready(content().slice(4097..74_097)));
+    }
 }

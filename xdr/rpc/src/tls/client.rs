@@ -16,7 +16,7 @@ use tokio_rustls::TlsConnector;
 
 use super::files::{self, FilesError};
 use super::probe::Probe;
-use super::{ALPN, TlsError, stream};
+use super::{ALPN, TlsError, gather, stream};
 use crate::transport::Stream;
 
 /// Who speaks TLS to servers.
@@ -115,6 +115,7 @@ impl TlsClient {
             return Err(TlsError::NotOffered);
         }
         let name = ServerName::IpAddress(stream.peer.ip().to_canonical().into());
+        let stream = gather::gathering(stream);
         let connected = TlsConnector::from(Arc::clone(&self.0)).connect(name.clone(), stream).await;
         let stream = connected.map_err(TlsError::Handshake)?;
         let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first).cloned();

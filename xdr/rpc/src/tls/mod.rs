@@ -6,10 +6,12 @@
 //! | `probe` | the call that asks for it, and the answer |
 //! | `files` | certificates and keys as they lie in files |
 //! | `stream` | the halves of an encrypted stream |
+//! | `gather` | what lies between it and the socket |
 //! | [`client`] | the asking side |
 
 pub mod client;
 mod files;
+mod gather;
 pub(crate) mod probe;
 mod stream;
 
@@ -111,7 +113,7 @@ impl Tls {
         stream.write_all(&probe.answer()).await?;
         stream.flush().await?;
         let acceptor = TlsAcceptor::from(Arc::clone(&self.config.read()));
-        let stream = acceptor.accept(stream).await.map_err(TlsError::Handshake)?;
+        let stream = acceptor.accept(gather::gathering(stream)).await.map_err(TlsError::Handshake)?;
         let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first).cloned();
         let (stream, records) = stream::halves(stream.into());
         Ok((stream, Encrypted { certificate: certificate.map(CertificateDer::into_owned), records }))
