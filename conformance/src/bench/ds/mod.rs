@@ -9,13 +9,14 @@
 //! | `ganesha`, `portmap` | the one from the distribution, and what it needs |
 //! | `network` | a name space with nothing but loopback |
 //! | `ceiling` | a server that answers from memory |
-//! | `wire` | the test client: NFSv3 over one blocking connection |
+//! | `wire`, `line` | the test client: NFSv3 over one blocking connection, in clear or under TLS |
 //! | `report` | medians, spread, ratios, goals |
 
 pub mod ceiling;
 mod exported;
 pub(super) mod ganesha;
 mod kernel;
+mod line;
 pub(super) mod network;
 pub(super) mod peers;
 mod portmap;
@@ -62,7 +63,7 @@ pub struct Options {
     /// Milliseconds that a row of one server takes in one round
     #[arg(long, value_name = "MS", default_value_t = 700)]
     round_ms: u64,
-    /// Besides Sluice; `summed` is Sluice with checksums at rest
+    /// Besides Sluice; `summed` is Sluice with checksums at rest, `tls` Sluice with the client under TLS
     #[arg(long, value_enum, value_delimiter = ',', default_value = "ganesha,ceiling")]
     peers: Vec<Name>,
     /// Run in a guest, beside the NFS server of its kernel: 7.2, 6.18 and so on are exact and slow, uml7.2 a quick look
@@ -261,7 +262,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
 /// Every file from end to end. Written, it is durable: nothing measured is the first write of a block. Read, it is in memory:
 /// all rows but the cold ones are about that.
 fn pass(peer: &Peer, kind: Kind, payload: &[u8]) -> Result<()> {
-    let mut wire = Wire::connect(peer.address, 1)?;
+    let mut wire = peer.connect(1)?;
     for file in &peer.files {
         let places = SIZE / u64::from(MIB);
         let job = Job { file, kind, bytes: MIB, places, order: Order::Forward, depth: 4, payload };
@@ -321,7 +322,7 @@ fn rounds(options: &Options, peers: &[Peer], shapes: &[Shape], payload: &[u8]) -
 
 fn measure(peer: &Peer, shape: &Shape, time: Duration, round: u64, payload: &[u8]) -> Result<Sample> {
     let mut wires = (0..=shape.connections)
-        .map(|number| Wire::connect(peer.address, round << 8 | number as u64))
+        .map(|number| peer.connect(round << 8 | number as u64))
         .collect::<Result<Vec<_>>>()?;
     let writer = wires.pop();
     if shape.cold {
@@ -352,7 +353,7 @@ fn measure(peer: &Peer, shape: &Shape, time: Duration, round: u64, payload: &[u8
     })?;
     let (elapsed, spent) = (begun.elapsed().as_secs_f64(), cpu()? - cpu_before);
     if shape.kind.writes() || shape.beside {
-        let mut wire = Wire::connect(peer.address, 0)?;
+        let mut wire = peer.connect(0)?;
         shape.files(peer).iter().try_for_each(|file| commit(&mut wire, file))?;
     }
     Ok(sample(shape, took, written.map(|written| written.len()), elapsed, spent))
@@ -422,7 +423,7 @@ fn crowd(peer: &Peer, connections: usize, payload: &[u8], report: &mut Report) -
         let mut threads = Vec::new();
         for number in 0..connections {
             let file = peer.files.get(number % FILES).context("no file")?;
-            let mut wire = Wire::connect(peer.address, number as u64)?;
+            let mut wire = peer.connect(number as u64)?;
             let work = move || -> Result<Wire> {
                 for kind in [Kind::Write, Kind::Read, Kind::Write, Kind::Read] {
                     let places = SIZE / u64::from(MIB);

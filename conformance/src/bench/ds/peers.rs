@@ -15,7 +15,8 @@ use tempfile::TempDir;
 
 use super::ganesha::{Ganesha, Protocol};
 use super::kernel;
-use super::wire::File;
+use super::line::Certificate;
+use super::wire::{File, Wire};
 use crate::bench::host::{Installation, Process};
 use crate::bench::{KERNEL, Store};
 use crate::client::{Client, How, Identity};
@@ -26,6 +27,8 @@ pub(super) enum Name {
     Sluice,
     /// Sluice with checksums at rest
     Summed,
+    /// Sluice with a certificate, and the client under TLS
+    Tls,
     Ganesha,
     Ceiling,
     /// The kernel's own, in a guest
@@ -37,6 +40,7 @@ impl fmt::Display for Name {
         f.pad(match self {
             Self::Sluice => "sluice",
             Self::Summed => "summed",
+            Self::Tls => "tls",
             Self::Ganesha => "ganesha",
             Self::Ceiling => "ceiling",
             Self::Kernel => "kernel",
@@ -51,6 +55,8 @@ pub(super) struct Peer {
     pub(super) about: String,
     pub(super) address: SocketAddr,
     pub(super) files: Vec<File>,
+    /// By which it is reached, if not in clear.
+    tls: Option<Certificate>,
     /// One process, or the threads of the kernel.
     processes: Vec<Process>,
     _alive: Alive,
@@ -75,12 +81,17 @@ pub(in crate::bench) fn free_port() -> Result<u16> {
 impl Peer {
     pub(super) fn start(name: Name, sluice: &Path, below: &Path, files: usize) -> Result<Self> {
         match name {
-            Name::Sluice | Name::Summed => Self::sluice(name, sluice, below, files),
+            Name::Sluice | Name::Summed | Name::Tls => Self::sluice(name, sluice, below, files),
             Name::Ganesha => Self::ganesha(below, files),
             Name::Ceiling => Self::ceiling(files),
             Name::Kernel => Self::kernel(files),
         }
         .with_context(|| format!("cannot start {name}"))
+    }
+
+    /// A connection to it.
+    pub(super) fn connect(&self, seed: u64) -> Result<Wire> {
+        Wire::connect_by(self.address, seed, self.tls.as_ref().map(|tls| &tls.clients))
     }
 
     /// Seconds of processors that it has used.
@@ -100,6 +111,7 @@ impl Peer {
             about: format!("the NFS server of Linux {}", kernel::release()?),
             address: kernel::address(),
             files,
+            tls: None,
             processes: kernel::threads()?.into_iter().map(Process).collect(),
             _alive: Alive::Kernel,
         })
@@ -107,8 +119,15 @@ impl Peer {
 
     /// A whole installation with one data server; the capabilities are those of layouts.
     fn sluice(name: Name, program: &Path, below: &Path, count: usize) -> Result<Self> {
-        let options: &[&str] = if name == Name::Summed { &["--checksums"] } else { &[] };
-        let installation = Installation::start_with(program, Some(below), 1, Store::Embedded, options)?;
+        let certificate = match name {
+            Name::Tls => Some(Certificate::new(Ipv4Addr::LOCALHOST.into())?),
+            _ => None,
+        };
+        let mut options = if name == Name::Summed { vec!["--checksums"] } else { vec![] };
+        if let Some(certificate) = &certificate {
+            options.extend(certificate.options()?);
+        }
+        let installation = Installation::start_with(program, Some(below), 1, Store::Embedded, &options)?;
         let process = installation.process("ds1")?;
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let (client, address, files) = runtime.block_on(async {
@@ -134,9 +153,10 @@ impl Peer {
         })?;
         Ok(Self {
             name,
-            about: installation.describe()?,
+            about: installation.describe()? + if name == Name::Tls { ", clients under TLS" } else { "" },
             address,
             files,
+            tls: certificate,
             processes: vec![process],
             _alive: Alive::Sluice(Box::new((client, runtime, installation))),
         })
@@ -152,6 +172,7 @@ impl Peer {
             about: ganesha.version.clone(),
             address: ganesha.address,
             files,
+            tls: None,
             processes: vec![Process(ganesha.process())],
             _alive: Alive::Ganesha(Box::new((ganesha, home))),
         })
@@ -169,6 +190,7 @@ impl Peer {
             about: "answers from memory: one thread a connection, no store, no checks".to_owned(),
             address: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port),
             files: vec![File { handle: vec![0; 32], credential: AuthSys::root("bench") }; count],
+            tls: None,
             processes: vec![Process(group.id())],
             _alive: Alive::Ceiling(group),
         })

@@ -81,8 +81,12 @@ impl Measured {
 
     /// The median over rounds of the ratio within a round: what disturbs a round disturbs both.
     pub(super) fn ratio(&self, other: Name) -> Option<f64> {
+        self.over(other, |sample| sample.rate)
+    }
+
+    fn over(&self, other: Name, what: fn(&Sample) -> f64) -> Option<f64> {
         let (ours, theirs) = (self.samples.get(&Name::Sluice)?, self.samples.get(&other)?);
-        Some(median(ours.iter().zip(theirs).map(|(ours, theirs)| ours.rate / theirs.rate)))
+        Some(median(ours.iter().zip(theirs).map(|(ours, theirs)| what(ours) / what(theirs))))
     }
 
     /// Ratios and costs with their goals.
@@ -95,6 +99,7 @@ impl Measured {
             (Name::Kernel, Some(1.0)),
             // What checksums cost those who do not want any is nothing; this says what they cost the others.
             (Name::Summed, None),
+            (Name::Tls, None),
         ] {
             if let Some(value) = self.ratio(other) {
                 let bound = least.map(|least| (least, true));
@@ -104,6 +109,11 @@ impl Measured {
         if let (Some((least, pinned)), Some(ganesha)) = (self.goal.ceiling, self.ratio(Name::Ganesha)) {
             let title = format!("sluice / pinned ceiling ({pinned:.2} x ganesha)");
             all.push(Figure { title, value: ganesha / pinned, unit: "", bound: Some((least, true)) });
+        }
+        // The client pays for TLS as well, on the same processors: of the server's part this says more than the rate.
+        if let Some(value) = self.over(Name::Tls, |s| s.cpu) {
+            let title = "CPU: sluice / tls".to_owned();
+            all.push(Figure { title, value, unit: "", bound: None });
         }
         if let (Some(most), Some(value)) = (self.goal.cpu, self.of(Name::Sluice, |s| s.cpu)) {
             let title = "server CPU for a GiB".to_owned();

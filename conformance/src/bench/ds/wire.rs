@@ -3,13 +3,16 @@
 
 use std::io::{IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use rustls::ClientConfig;
 use sluice_rpc::AuthSys;
 use sluice_xdr::nfs3::{NFS_V3, NFS3_PROGRAM, NFSPROC3_READ, NFSPROC3_WRITE, READ3args, nfs_fh3, stable_how};
 use sluice_xdr::{Encode, Writer};
 
+use super::line::Line;
 use crate::client::{LAST, put_head};
 
 /// A server that says nothing for so long has failed.
@@ -77,7 +80,7 @@ pub(super) struct Job<'a> {
 /// One connection.
 #[derive(Debug)]
 pub(super) struct Wire {
-    stream: TcpStream,
+    stream: Line,
     scanner: Scanner,
     buffer: Vec<u8>,
     seed: u64,
@@ -91,11 +94,25 @@ struct Flight {
 }
 
 impl Wire {
+    /// In clear.
     pub(super) fn connect(address: SocketAddr, seed: u64) -> Result<Self> {
+        Self::connect_by(address, seed, None)
+    }
+
+    /// Under TLS, if it is said how.
+    pub(super) fn connect_by(
+        address: SocketAddr,
+        seed: u64,
+        tls: Option<&Arc<ClientConfig>>,
+    ) -> Result<Self> {
         let stream = TcpStream::connect(address).with_context(|| format!("cannot connect to {address}"))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
+        let stream = match tls {
+            Some(tls) => Line::under_tls(stream, tls)?,
+            None => Line::Clear(stream),
+        };
         Ok(Self { stream, scanner: Scanner::default(), buffer: Vec::new(), seed })
     }
 
@@ -113,6 +130,7 @@ impl Wire {
         put_head(&mut call, 7, target, credential, body.len());
         call.extend_from_slice(&body);
         self.stream.write_all(&call)?;
+        self.stream.flush()?;
         let (mut record, mut last) = (Vec::new(), false);
         while !last {
             let mut mark = [0; 4];
@@ -186,7 +204,8 @@ impl Wire {
                 }
             }
         }
-        self.stream.write_all(&out).context("the server takes no calls")
+        self.stream.write_all(&out).context("the server takes no calls")?;
+        self.stream.flush().context("the server takes no calls")
     }
 
     fn place(&mut self, job: &Job<'_>, number: u64) -> u64 {
@@ -223,7 +242,7 @@ fn put_io(out: &mut Vec<u8>, xid: u32, job: &Job<'_>, offset: u64) -> Result<()>
     Ok(())
 }
 
-fn write_both(stream: &mut TcpStream, head: &[u8], payload: &[u8]) -> Result<()> {
+fn write_both(stream: &mut Line, head: &[u8], payload: &[u8]) -> Result<()> {
     let mut sent = 0;
     while sent < head.len() + payload.len() {
         let slices = [
