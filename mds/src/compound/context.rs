@@ -11,7 +11,8 @@ use sluice_namespace::stable_storage::NOBODY;
 use sluice_namespace::{Credential, FileHandle, FsError, Inode, InodeKey, LayoutPolicy, Name, Request};
 use sluice_rpc::{Call, Connection};
 use sluice_state::client::Principal;
-use sluice_state::stateid::{Special, special};
+use sluice_state::file::Error;
+use sluice_state::stateid::{Located, Special, special};
 use sluice_state::{ClientId, StateId, StateKind};
 use sluice_xdr::nfs4::{nfs_resop4, nfsstat4, stateid4};
 
@@ -405,12 +406,25 @@ impl Context {
         }
     }
 
+    /// Where the state is that an ordinary stateid of this client names.
+    ///
+    /// # Errors
+    /// STALE_STATEID for one of before a restart, while the client may still reclaim. What it has not reclaimed then is gone, and
+    /// BAD_STATEID has it open the file anew: told STALE_STATEID, Linux sees that its lease is good, and comes with the same again.
+    pub(crate) fn locate(&self, stateid: &StateId) -> Result<Located, OpError> {
+        let reclaimed = self.session.as_ref().is_some_and(|session| session.entry.shared.reclaim_complete());
+        match self.server.files.locate(self.client()?, stateid) {
+            Err(Error::StaleStateid) if reclaimed => Err(Error::BadStateid.into()),
+            located => Ok(located?),
+        }
+    }
+
     /// The file whose state an ordinary stateid of this client names; it must be the current one.
     ///
     /// # Errors
     /// BAD_STATEID and its kin.
     pub(crate) fn state_entry(&self, stateid: &StateId) -> Result<Arc<FileEntry>, OpError> {
-        let at = self.server.files.locate(self.client()?, stateid)?;
+        let at = self.locate(stateid)?;
         if at.file != file_id(&self.current()?.inode) {
             return Err(nfsstat4::NFS4ERR_BAD_STATEID.into());
         }

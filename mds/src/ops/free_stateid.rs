@@ -14,7 +14,7 @@ pub(crate) fn free_stateid(cx: &mut Context, args: FREE_STATEID4args) -> OpResul
         cx.server.quiet_revoked(client);
         return Ok(FREE_STATEID4res { fsr_status: nfsstat4::NFS4_OK });
     }
-    let at = files.locate(client, &stateid)?;
+    let at = cx.locate(&stateid)?;
     let entry = files.get(at.file).ok_or(nfsstat4::NFS4ERR_BAD_STATEID)?;
     cx.server.step(&entry, Some(client), |file, ctx| match file.free_stateid(ctx, client, &stateid) {
         Ok(effects) => (Ok(()), effects),

@@ -202,7 +202,7 @@ async fn subject(cx: &mut Context, args: &OPEN4args, request: &mut OpenRequest) 
 /// The file knows its delegations only; one of before a restart and one that was revoked are told apart here (§8.2.4).
 fn under(cx: &Context, wire: &stateid4) -> Result<Claim, OpError> {
     let stateid = cx.stateid(wire)?;
-    cx.server.files.locate(cx.client()?, &stateid)?;
+    cx.locate(&stateid)?;
     Ok(Claim::Delegation { stateid })
 }
 

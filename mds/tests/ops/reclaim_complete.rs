@@ -117,6 +117,12 @@ fn old_sessions_and_stateids_are_stale_after_a_restart() {
         assert_eq!(late, CREATE_SESSION4res::Default(nfsstat4::NFS4ERR_STALE_CLIENTID));
         let a = world.new_client("a").await;
         assert_eq!(a.status(vec![putfh(&fh), close(stateid)]).await, nfsstat4::NFS4ERR_STALE_STATEID);
+        a.ok(vec![reclaim_complete(false)]).await;
+        let layout = layoutget(stateid, layoutiomode4::LAYOUTIOMODE4_RW);
+        for op in [close(stateid), layout, free_stateid(stateid)] {
+            let status = a.status(vec![putfh(&fh), op]).await;
+            assert_eq!(status, nfsstat4::NFS4ERR_BAD_STATEID, "Linux comes again with what is stale");
+        }
     });
 }
 
