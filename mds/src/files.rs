@@ -297,9 +297,10 @@ impl FileEntry {
         (begun == ended).then_some(begun)
     }
 
-    /// Whether the file was cut then or later: what somebody who had it open then says of the end may be of before.
-    pub(crate) fn cut_since(&self, then: Time) -> bool {
-        self.cuts[0].load(Ordering::SeqCst) > 0 && then.0 <= self.cut_at.load(Ordering::SeqCst)
+    /// When the last truncation began: what somebody who had the file open then says of its end may be of before.
+    pub(crate) fn cut_at(&self) -> Option<Time> {
+        let cut = self.cuts[0].load(Ordering::SeqCst) > 0;
+        cut.then(|| Time(self.cut_at.load(Ordering::SeqCst)))
     }
 
     /// Something was written: once.

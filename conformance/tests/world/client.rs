@@ -110,22 +110,6 @@ pub(crate) fn layoutget(stateid: stateid4, iomode: layoutiomode4, offset: u64, l
     })
 }
 
-pub(crate) fn layout_commit(stateid: stateid4, last: Option<u64>) -> nfs_argop4 {
-    nfs_argop4::OP_LAYOUTCOMMIT(LAYOUTCOMMIT4args {
-        loca_offset: 0,
-        // Wraps to 0 without a last byte, as in Linux.
-        loca_length: last.map_or(0, |last| last + 1),
-        loca_reclaim: false,
-        loca_stateid: stateid,
-        loca_last_write_offset: last.map_or(newoffset4::FALSE, newoffset4::TRUE),
-        loca_time_modify: newtime4::FALSE,
-        loca_layoutupdate: layoutupdate4 {
-            lou_type: layouttype4::LAYOUT4_FLEX_FILES,
-            lou_body: Bytes::new(),
-        },
-    })
-}
-
 pub(crate) fn layout_return(stateid: stateid4) -> nfs_argop4 {
     let what = layoutreturn_file4 {
         lrf_offset: 0,
@@ -441,7 +425,19 @@ impl Client {
         stateid: stateid4,
         last: Option<u64>,
     ) -> Result<u64, nfsstat4> {
-        let op = layout_commit(stateid, last);
+        let op = nfs_argop4::OP_LAYOUTCOMMIT(LAYOUTCOMMIT4args {
+            loca_offset: 0,
+            // Wraps to 0 without a last byte, as in Linux.
+            loca_length: last.map_or(0, |last| last + 1),
+            loca_reclaim: false,
+            loca_stateid: stateid,
+            loca_last_write_offset: last.map_or(newoffset4::FALSE, newoffset4::TRUE),
+            loca_time_modify: newtime4::FALSE,
+            loca_layoutupdate: layoutupdate4 {
+                lou_type: layouttype4::LAYOUT4_FLEX_FILES,
+                lou_body: Bytes::new(),
+            },
+        });
         let (status, results) = self.compound(vec![putfh(&file.handle), op, Self::getattr()]).await;
         if status != nfsstat4::NFS4_OK {
             return Err(status);

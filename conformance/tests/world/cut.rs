@@ -75,7 +75,7 @@ fn what_was_cut_off_is_not_brought_back_while_a_data_server_is_away() {
             world.crash_data_server(away).await;
 
             let commit = async |last| {
-                let op = client::layout_commit(layout.stateid, Some(last));
+                let op = ops::layoutcommit(layout.stateid, Some(last));
                 client.once(vec![client::putfh(&file.handle), op]).await.0
             };
             assert_eq!(commit(3 * 4096 - 1).await, nfsstat4::NFS4_OK);
@@ -102,18 +102,24 @@ async fn with_data(world: &World, client: &Client) -> (Opened, usize) {
     (file, (0..4).find(|n| world.data_server(*n) == address).unwrap())
 }
 
+/// The same file, cut off to a unit when the metadata server dies, while the data server is away: a client that comes then, and the
+/// data server.
+async fn interrupted(world: &mut World) -> (Client, usize) {
+    let first = Client::mount(world, "a", NEW).await;
+    let (file, n) = with_data(world, &first).await;
+    world.crash_data_server(n).await;
+    let cut = world.env.clock.timeout(Duration::from_secs(2), first.truncate(&file, UNIT)).await;
+    assert!(cut.is_err(), "a data server cannot be told");
+    world.restart_metadata_server().await;
+    (Client::mount(world, "b", NEW).await, n)
+}
+
 /// A truncation that was committed when the metadata server died is carried out after its restart, and before anybody
 /// writes: what is written then stays.
 #[test]
 fn what_is_written_after_a_truncation_that_a_restart_interrupted_stays() {
     simulate(72, async |world| {
-        let first = Client::mount(world, "a", NEW).await;
-        let (file, n) = with_data(world, &first).await;
-        world.crash_data_server(n).await;
-        let cut = world.env.clock.timeout(Duration::from_secs(2), first.truncate(&file, UNIT)).await;
-        assert!(cut.is_err(), "a data server cannot be told");
-        world.restart_metadata_server().await;
-        let second = Client::mount(world, "b", NEW).await;
+        let (second, n) = interrupted(world).await;
         let same = second.open("f").await;
         assert_eq!(second.stat(&same).await.0, UNIT);
         world.start_data_server(n).await;
@@ -130,13 +136,7 @@ fn what_is_written_after_a_truncation_that_a_restart_interrupted_stays() {
 #[test]
 fn nothing_grows_before_a_truncation_that_a_restart_interrupted_is_carried_out() {
     simulate(89, async |world| {
-        let first = Client::mount(world, "a", NEW).await;
-        let (file, n) = with_data(world, &first).await;
-        world.crash_data_server(n).await;
-        let cut = world.env.clock.timeout(Duration::from_secs(2), first.truncate(&file, UNIT)).await;
-        assert!(cut.is_err(), "a data server cannot be told");
-        world.restart_metadata_server().await;
-        let second = Client::mount(world, "b", NEW).await;
+        let (second, n) = interrupted(world).await;
         let (same, other) = (second.open("f").await, second.open("g").await);
         assert_eq!(second.proxied_write(&other, 0, &pattern(0, 8192)).await, nfsstat4::NFS4_OK);
         // At another data server.

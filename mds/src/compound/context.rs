@@ -412,9 +412,10 @@ impl Context {
     /// STALE_STATEID for one of before a restart, while the client may still reclaim. What it has not reclaimed then is gone, and
     /// BAD_STATEID has it open the file anew: told STALE_STATEID, Linux sees that its lease is good, and comes with the same again.
     pub(crate) fn locate(&self, stateid: &StateId) -> Result<Located, OpError> {
-        let reclaimed = self.session.as_ref().is_some_and(|session| session.entry.shared.reclaim_complete());
+        let reclaimed =
+            || self.session.as_ref().is_some_and(|session| session.entry.shared.reclaim_complete());
         match self.server.files.locate(self.client()?, stateid) {
-            Err(Error::StaleStateid) if reclaimed => Err(Error::BadStateid.into()),
+            Err(Error::StaleStateid) if reclaimed() => Err(Error::BadStateid.into()),
             located => Ok(located?),
         }
     }

@@ -48,9 +48,9 @@ pub(crate) async fn layoutcommit(cx: &mut Context, args: LAYOUTCOMMIT4args) -> O
 /// nor is lost what was.
 async fn left(cx: &Context, entry: &FileEntry, end: Option<u64>) -> Result<Option<u64>, OpError> {
     let (mds, client) = (&cx.server, cx.client()?);
-    let since = entry.peek(|file| file.may_have_written_since(client));
-    let cut = since.is_some_and(|since| entry.cut_since(since));
-    let Some(end) = end.filter(|_| cut) else { return Ok(end) };
+    let of_before =
+        |cut| entry.peek(|file| file.may_have_written_since(client)).is_some_and(|since| since <= cut);
+    let Some(end) = end.filter(|_| entry.cut_at().is_some_and(of_before)) else { return Ok(end) };
     let inode = settle::inode(mds, entry.key).await?;
     let size = inode.size();
     if end <= size {
