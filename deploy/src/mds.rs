@@ -172,11 +172,15 @@ pub(crate) fn check(options: &cli::Mds) -> Result<()> {
     certificates::check(&options.tls)
 }
 
+/// Leases may be short; flushing what a layout was written under takes a busy client as long as ever, and to lose one layout costs
+/// Linux all that it has.
+const RECALL_AT_LEAST: Duration = Duration::from_secs(10);
+
 fn config(tuning: &cli::Tuning) -> Config {
     let lease = Duration::from_secs(tuning.lease.into());
     Config {
         lease,
-        recall_timeout: (lease / 3).max(Duration::from_secs(1)),
+        recall_timeout: (lease / 3).max(RECALL_AT_LEAST),
         rebuild_after: Duration::from_secs(tuning.rebuild_after.into()),
         root_export: root_export(tuning),
         delegations: match tuning.delegations {

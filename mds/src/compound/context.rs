@@ -412,11 +412,16 @@ impl Context {
     /// STALE_STATEID for one of before a restart, while the client may still reclaim. What it has not reclaimed then is gone, and
     /// BAD_STATEID has it open the file anew: told STALE_STATEID, Linux sees that its lease is good, and comes with the same again.
     pub(crate) fn locate(&self, stateid: &StateId) -> Result<Located, OpError> {
+        Ok(self.locate_of(self.client()?, stateid)?)
+    }
+
+    /// The same of a client that is known, as the state machines say it.
+    pub(crate) fn locate_of(&self, client: ClientId, stateid: &StateId) -> Result<Located, Error> {
         let reclaimed =
             || self.session.as_ref().is_some_and(|session| session.entry.shared.reclaim_complete());
-        match self.server.files.locate(self.client()?, stateid) {
-            Err(Error::StaleStateid) if reclaimed() => Err(Error::BadStateid.into()),
-            located => Ok(located?),
+        match self.server.files.locate(client, stateid) {
+            Err(Error::StaleStateid) if reclaimed() => Err(Error::BadStateid),
+            located => located,
         }
     }
 

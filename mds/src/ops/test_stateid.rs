@@ -22,7 +22,7 @@ pub(crate) fn test_stateid(cx: &mut Context, args: TEST_STATEID4args) -> OpResul
         let verdict = match sluice_state::stateid::special(&stateid) {
             Ok(Some(_)) => Err(sluice_state::file::Error::BadStateid),
             Err(error) => Err(error),
-            Ok(None) => files.locate(client, &stateid).and_then(|at| match files.get(at.file) {
+            Ok(None) => cx.locate_of(client, &stateid).and_then(|at| match files.get(at.file) {
                 Some(entry) => entry.peek(|file| file.test_stateid(client, &stateid)),
                 None => Err(sluice_state::file::Error::BadStateid),
             }),
