@@ -7,8 +7,9 @@ mod promises;
 mod tidy;
 mod tools;
 
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus};
+use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::Instant;
 
@@ -162,17 +163,15 @@ fn foundationdb(root: &Path, options: &Options) -> Result<()> {
         }
         bail!(what);
     }
-    let store = "test -p sluice-kv-tests --test contract --test foundation -- --ignored foundation";
-    cargo(root, &store.split(' ').collect::<Vec<_>>())?;
-    cargo(root, &["test", "-p", "sluice-namespace-tests", "--test", "suite"])?;
-    cargo(root, &["test", "-p", "sluice-mds-tests", "--test", "ops"])?;
+    let tests = |what: &str| some(root, program().args(TESTS).args(what.split(' ')));
+    tests("--test contract --test foundation -- --ignored foundation")?;
+    tests("--test suite")?;
+    tests("--test ops")?;
     // Change attributes are the cluster's versions: no seed decides them.
-    let world = "test -p sluice-conformance-tests --test world -- --skip one_seed_is_one_world";
-    cargo(root, &world.split(' ').collect::<Vec<_>>())?;
-    cargo(root, &["test", "-p", "sluice", "--", "--ignored", "foundation"])?;
-    cargo(root, &["build", "-p", "sluice"])?;
-    let failover = "test -p sluice-conformance-tests --test failover -- --ignored foundation --nocapture";
-    cargo(root, &failover.split(' ').collect::<Vec<_>>())
+    tests("--test world -- --skip one_seed_is_one_world")?;
+    tests("--bin sluice -- --ignored foundation")?;
+    cargo(root, &SERVERS)?;
+    tests("--test failover -- --ignored foundation --nocapture")
 }
 
 /// Every decoder, with seeded mutations, for a minute.
@@ -245,6 +244,41 @@ fn run_command(root: &Path, command: &mut Command) -> Result<()> {
     ended_well(command, status)
 }
 
+/// The same of tests that are chosen by their names, of which each program must have one: that nothing bears a name is
+/// no success.
+fn some(root: &Path, command: &mut Command) -> Result<()> {
+    let mut running =
+        command.current_dir(root).stdout(Stdio::piped()).spawn().context("cannot start a step's program")?;
+    let said = running.stdout.take().context("a step's program has no output")?;
+    let empty = copied(said, std::io::stdout());
+    ended_well(command, running.wait().context("cannot wait for a step's program")?)?;
+    if empty? {
+        bail!("`{}` ran a program without any test of these names", words(command));
+    }
+    Ok(())
+}
+
+/// Copies what tests print, as it comes, and tells if a program of theirs ran none.
+fn copied(mut from: impl Read, mut to: impl Write) -> std::io::Result<bool> {
+    let (mut buffer, mut line, mut empty) = ([0; 4096], Vec::new(), false);
+    loop {
+        let length = from.read(&mut buffer)?;
+        if length == 0 {
+            return Ok(empty);
+        }
+        to.write_all(&buffer[..length])?;
+        to.flush()?;
+        for &byte in &buffer[..length] {
+            if byte == b'\n' {
+                empty |= line.starts_with(b"test result: ok. 0 passed;");
+                line.clear();
+            } else {
+                line.push(byte);
+            }
+        }
+    }
+}
+
 /// The same beside others: what it prints comes at its end.
 fn apart(root: &Path, command: &mut Command) -> Result<()> {
     let ended = command.current_dir(root).output().context("cannot start a step's program")?;
@@ -254,12 +288,35 @@ fn apart(root: &Path, command: &mut Command) -> Result<()> {
 
 fn ended_well(command: &Command, status: ExitStatus) -> Result<()> {
     if !status.success() {
-        let words: Vec<_> = [command.get_program()]
-            .into_iter()
-            .chain(command.get_args())
-            .map(|word| word.to_string_lossy())
-            .collect();
-        bail!("`{}` ended with {status}", words.join(" "));
+        bail!("`{}` ended with {status}", words(command));
     }
     Ok(())
+}
+
+fn words(command: &Command) -> String {
+    let words = [command.get_program()].into_iter().chain(command.get_args());
+    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::copied;
+
+    /// What `cargo test --quiet` prints of two programs.
+    const RAN: &str = "\nrunning 2 tests\n..\ntest result: ok. 2 passed; 0 failed; 0 ignored\n\n";
+    const IGNORED: &str =
+        "\nrunning 1 test\ni\ntest result: ok. 0 passed; 0 failed; 1 ignored; 0 measured; 1 filtered out\n";
+    const NONE: &str = "\nrunning 0 tests\n\ntest result: ok. 0 passed; 0 failed; 0 ignored\n\n";
+
+    #[test]
+    fn a_program_without_tests_of_these_names_is_told_from_others() {
+        for (programs, empty) in
+            [(&[RAN, RAN][..], false), (&[RAN, NONE], true), (&[NONE, RAN], true), (&[IGNORED], true)]
+        {
+            let printed = programs.concat();
+            let mut out = Vec::new();
+            assert_eq!(copied(printed.as_bytes(), &mut out).unwrap(), empty, "{printed}");
+            assert_eq!(out, printed.as_bytes());
+        }
+    }
 }
