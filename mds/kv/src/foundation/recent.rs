@@ -3,8 +3,10 @@
 //! While this server has the store, nobody else writes there: the version of its own last commit is one at which
 //! everything that was ever acknowledged is seen. So transactions begin there, and save the round trip for a version.
 //! After a commit whose result is unknown that is no longer so, since it may have a higher version than any that is
-//! known: then the cluster is asked first, as it is when nothing was committed for a while.
+//! known: then the cluster is asked first, as it is when nothing was committed for a while. What it says is good for as
+//! long as a commit's version, also where that is no news: where nobody writes, its versions rise every other second.
 
+use std::cmp::Ordering;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -23,7 +25,7 @@ pub(crate) struct Recent {
 #[derive(Debug, Default)]
 struct State {
     version: u64,
-    /// No later than the version came to be.
+    /// It was the newest then, or came to be later.
     at: Monotonic,
     /// No commit may have a higher version.
     known: bool,
@@ -33,8 +35,10 @@ struct State {
 
 impl State {
     fn advance(&mut self, version: u64, at: Monotonic) {
-        if version > self.version {
-            (self.version, self.at) = (version, at);
+        match version.cmp(&self.version) {
+            Ordering::Less => {}
+            Ordering::Equal => self.at = self.at.max(at),
+            Ordering::Greater => (self.version, self.at) = (version, at),
         }
     }
 }
@@ -116,6 +120,22 @@ mod tests {
         recent.committed(8, at(4));
         assert_eq!(recent.version(at(400)), Some(9));
         assert_eq!(recent.version(at(504)), None);
+    }
+
+    /// Where nobody writes, versions rise now and then only: its word that there is none newer is as good as a newer one.
+    #[test]
+    fn what_the_cluster_says_again_is_good_again() {
+        let recent = Recent::default();
+        recent.answered(5, at(0), 0);
+        assert_eq!(recent.version(at(500)), None);
+        recent.answered(5, at(500), 0);
+        assert_eq!(recent.version(at(999)), Some(5));
+        // An answer that was late says nothing of what has come since, and none makes a version younger than it was asked for.
+        recent.committed(9, at(800));
+        recent.answered(5, at(900), 0);
+        recent.answered(9, at(700), 0);
+        assert_eq!(recent.version(at(1299)), Some(9));
+        assert_eq!(recent.version(at(1300)), None);
     }
 
     #[test]
