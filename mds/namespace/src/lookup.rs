@@ -40,6 +40,29 @@ impl Namespace {
         Ok(Found { entry, inode })
     }
 
+    /// As [`Self::lookup`], with the directory itself first, as it is in the same version: for who shows both.
+    pub async fn lookup_with_directory(
+        &self,
+        txn: &Transaction,
+        directory: &InodeKey,
+        name: &Name<'_>,
+        who: &Credential,
+    ) -> Result<(Inode, Inode), FsError> {
+        let parent = async {
+            let record = fetch::directory(txn, directory).await?;
+            fetch::complete(txn, directory, record, self.base()).await
+        };
+        let named = async {
+            let place = dirent::find(txn, &self.hash, directory.fileid, name).await?;
+            let Some(entry) = place.entry else { return Ok(None) };
+            fetch::inode(txn, &entry.inode, self.base()).await.map(Some).map_err(missing_is_corrupt)
+        };
+        let (parent, named) = join::both(parent, named).await?;
+        // What is not there is nobody's business who may not search.
+        parent.record.owned().require(who, Want::EXECUTE)?;
+        Ok((parent, named.ok_or(FsError::NotFound)?))
+    }
+
     /// The directory that `directory` is in; of the root, [`FsError::NotFound`].
     pub async fn lookup_parent(
         &self,

@@ -2,17 +2,18 @@
 
 use std::collections::BTreeSet;
 
-use sluice_namespace::{DirectoryChange, Inode, Kind, SetAttr, Want as Permission};
+use sluice_namespace::{DirectoryChange, FsError, Inode, Kind, SetAttr, Want as Permission};
 use sluice_state::file::{Error, Intent, Reply};
 use sluice_state::grace::Claim as Admission;
 use sluice_state::open::{Access, Claim, Deny, History, OpenRequest, Want};
 use sluice_state::owner::{MAX_OWNER_BYTES, OpenOwner};
 use sluice_xdr::nfs4::*;
 
+use super::lookup::not_a_directory;
 use super::opening::create::{self, without_state};
 use super::opening::delegation;
 use super::opening::resume::resume;
-use super::remove::{PATIENCE, find};
+use super::remove::PATIENCE;
 use super::setattr::{SIZE_ONLY, set_size};
 use crate::attr::set::Wanted;
 use crate::attr::{change_info, delegated};
@@ -213,12 +214,22 @@ async fn by_name(cx: &mut Context, component: &[u8]) -> Result<Subject, OpError>
         cx.exports.lookup(&directory, name.bytes(), cx.from)?;
         return Err(nfsstat4::NFS4ERR_ISDIR.into());
     }
-    let inode = find(cx, &directory, &name).await?.ok_or(nfsstat4::NFS4ERR_NOENT)?;
+    let (namespace, who, name) = (&cx.server.namespace, &cx.who, &name);
+    // The directory does not change; its change attribute is read for the sake of change_info4.
+    let found = cx
+        .server
+        .read(|txn| {
+            Box::pin(async move { namespace.lookup_with_directory(&txn, &directory, name, who).await })
+        })
+        .await;
+    let (parent, inode) = match found {
+        Err(FsError::NotDirectory) => return Err(not_a_directory(cx).await),
+        found => found?,
+    };
     if inode.kind().is_special() {
         return Err(SPECIAL.into());
     }
-    // The directory does not change; its change attribute is read for the sake of change_info4.
-    let change = cx.inode().await?.change;
+    let change = parent.change;
     Ok(existing(inode, DirectoryChange { before: change, after: change, atomic: false }))
 }
 

@@ -244,6 +244,10 @@ fn each_bad_open_has_its_status() {
         let by_handle = open_with(b"o", READ, 0, NOCREATE, open_claim4::CLAIM_FH);
         let found = client.status(vec![putrootfh(), lookup("p"), by_handle]).await;
         assert_eq!(found, nfsstat4::NFS4ERR_WRONG_TYPE);
+        for (path, status) in [("/f", nfsstat4::NFS4ERR_NOTDIR), ("/l", nfsstat4::NFS4ERR_SYMLINK)] {
+            let ops = [walk(path), vec![open_name("x", b"o", READ, 0)]].concat();
+            assert_eq!(client.status(ops).await, status);
+        }
         assert_eq!(status(open_name("f", b"o", 0, 0)).await, nfsstat4::NFS4ERR_INVAL);
         assert_eq!(status(open_name("f", b"o", READ, 4)).await, nfsstat4::NFS4ERR_INVAL);
         assert_eq!(status(open_name("", b"o", READ, 0)).await, nfsstat4::NFS4ERR_INVAL);
@@ -316,6 +320,22 @@ fn the_current_stateid_is_good_whatever_its_owner_opens_meanwhile() {
             assert_eq!(both(a.status(ops), meanwhile).await, (status, 2));
         });
     }
+}
+
+/// The name, what it means and the directory's change attribute: four rows in one look at the store.
+#[test]
+fn a_file_is_found_together_with_its_directory() {
+    simulate(34, async |world: World| {
+        let client = world.client("a").await;
+        let (fh, made) = client.open("f", BOTH, 0).await;
+        client.ok(vec![putfh(&fh), close(made)]).await;
+        let before = world.db.work();
+        let found = open(&client, vec![putrootfh(), open_name("f", b"o", READ, 0)]).await.unwrap();
+        let spent = world.db.work();
+        assert_eq!((spent.views - before.views, spent.reads - before.reads), (1, 4));
+        let directory = client.attributes("", &[FATTR4_CHANGE]).await.change;
+        assert_eq!((Some(found.cinfo.before), Some(found.cinfo.after)), (directory, directory));
+    });
 }
 
 /// What it shows and what its state begins with are known: neither is read from the store.

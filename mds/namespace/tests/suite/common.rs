@@ -126,7 +126,19 @@ impl World {
         called: &str,
         who: &Credential,
     ) -> Result<Found, FsError> {
-        self.read(async |txn| self.ns.lookup(txn, &directory, &name(called), who).await).await
+        self.read(async |txn| {
+            let found = self.ns.lookup(txn, &directory, &name(called), who).await;
+            // With the directory it is the same.
+            match (&found, self.ns.lookup_with_directory(txn, &directory, &name(called), who).await) {
+                (Ok(found), Ok((parent, inode))) => {
+                    assert_eq!((parent, &inode), (self.ns.getattr(txn, &directory).await?, &found.inode));
+                }
+                (Err(one), Err(other)) => assert_eq!(one.to_string(), other.to_string()),
+                (one, other) => panic!("{one:?}, {other:?}"),
+            }
+            found
+        })
+        .await
     }
 
     pub async fn stat(&self, key: InodeKey) -> Result<Inode, FsError> {
