@@ -1,6 +1,8 @@
 //! NFS4_PROGRAM: NULL and COMPOUND. RFC 8881 §16.
 
+use std::future::ready;
 use std::ops::RangeInclusive;
+use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -35,7 +37,7 @@ impl Nfs4 {
             return run::not_now(&call);
         }
         let connection = Arc::clone(&call.connection);
-        let reply = run::compound(&self.mds, call).await;
+        let reply = pin!(run::compound(&self.mds, call)).await;
         match self.mds.db.until_ours().await {
             Ok(()) => reply,
             // Its successor answers when the client asks again.
@@ -54,13 +56,11 @@ impl Program for Nfs4 {
     }
 
     fn call<'a>(&'a self, call: Call) -> BoxFuture<'a, Reply> {
-        Box::pin(async move {
-            match call.procedure {
-                NFSPROC4_NULL => Reply::Success(Frame::default()),
-                NFSPROC4_COMPOUND => self.compound(call).await,
-                _ => Reply::ProcUnavail,
-            }
-        })
+        match call.procedure {
+            NFSPROC4_NULL => Box::pin(ready(Reply::Success(Frame::default()))),
+            NFSPROC4_COMPOUND => Box::pin(self.compound(call)),
+            _ => Box::pin(ready(Reply::ProcUnavail)),
+        }
     }
 
     fn reply_bound(&self, _version: u32, _procedure: u32, args: &Bytes) -> usize {

@@ -33,9 +33,9 @@ impl AtomicOp {
     }
 
     /// The new value, given the present one and an operand that passed [`Self::check`].
-    pub(crate) fn apply(self, present: Option<&Bytes>, operand: &[u8]) -> Bytes {
+    pub(crate) fn apply(self, present: Option<&[u8]>, operand: &[u8]) -> Bytes {
         let width = operand.len();
-        let numbers = || (number(present.map_or(&[], |v| v), width), number(operand, width));
+        let numbers = || (number(present.unwrap_or_default(), width), number(operand, width));
         match self {
             Self::Add => {
                 let (a, b) = numbers();
@@ -51,7 +51,7 @@ impl AtomicOp {
                 encode(a.min(b), width)
             }
             Self::ByteMax => match present {
-                Some(v) if **v > *operand => v.clone(),
+                Some(v) if *v > *operand => Bytes::copy_from_slice(v),
                 _ => Bytes::copy_from_slice(operand),
             },
         }

@@ -11,6 +11,7 @@
 mod atomic;
 mod database;
 mod embedded;
+mod entries;
 mod error;
 mod faults;
 mod foundation;

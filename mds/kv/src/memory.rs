@@ -156,9 +156,9 @@ impl State {
                 self.write(key, None);
             }
         }
-        for (key, pending) in &request.writes.entries {
-            let base = self.map.get(key).and_then(|v| at(v, version)).cloned();
-            let value = pending.clone().resolve(base, stamp);
+        for (key, pending) in request.writes.entries.iter() {
+            let base = self.map.get(key).and_then(|v| at(v, version));
+            let value = pending.clone().resolve(base.map(|value| &**value), stamp);
             self.write(key.clone(), value);
         }
         self.history.record(version, &request.writes, &request.write_conflicts);

@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use sluice_env::{BoxFuture, Monotonic};
 
+use crate::transaction::Beside;
 use crate::writes::{Chain, Pending, Step};
 use crate::{Committed, Database, KvError, Transaction, Versionstamp};
 
@@ -140,11 +141,15 @@ impl Database {
             if let Some(key) = &limits.resolve_by {
                 tx.resolve_unknown_by(key.clone());
             }
-            // The guard is looked at while the operation reads: a cluster takes a while for each answer.
-            let guarded = guard(&mut tx, &limits).await;
-            let (outcome, guarded) = match guarded {
-                Ok(guard) => tokio::join!(op(Attempt { transaction: &mut tx, around: PhantomData }), guard),
-                Err(error) => (Err(error.clone().into()), Err(error)),
+            // The guard is looked at while the operation reads, where that takes a while.
+            let (outcome, guarded) = match guard(&mut tx, &limits).await {
+                Guard::Is(Ok(())) => {
+                    (op(Attempt { transaction: &mut tx, around: PhantomData }).await, Ok(()))
+                }
+                Guard::Is(Err(error)) => (Err(error.clone().into()), Err(error)),
+                Guard::Later(guard) => {
+                    tokio::join!(op(Attempt { transaction: &mut tx, around: PhantomData }), guard)
+                }
             };
             if let Err(error) = guarded {
                 if error == KvError::Superseded {
@@ -230,19 +235,21 @@ impl Database {
     }
 }
 
-/// Begins to look whether the guard's key still has its value.
-async fn guard(
-    tx: &mut Transaction,
-    limits: &RunLimits,
-) -> Result<impl Future<Output = Result<(), KvError>> + Send + use<>, KvError> {
-    let looked = match &limits.guard {
-        None => None,
-        Some((key, expected)) => Some((tx.read_beside(key).await?, expected.clone())),
-    };
-    Ok(async move {
-        let Some((found, expected)) = looked else { return Ok(()) };
-        if found.found().await? == Some(expected) { Ok(()) } else { Err(KvError::Superseded) }
-    })
+/// Whether the guard's key still has its value. A store on this machine has said so when it is asked.
+enum Guard {
+    Is(Result<(), KvError>),
+    Later(BoxFuture<'static, Result<(), KvError>>),
+}
+
+/// Begins to look at it.
+async fn guard(tx: &mut Transaction, limits: &RunLimits) -> Guard {
+    let Some((key, expected)) = &limits.guard else { return Guard::Is(Ok(())) };
+    let judge = |same| if same { Ok(()) } else { Err(KvError::Superseded) };
+    match tx.compare_beside(key, expected).await {
+        Err(error) => Guard::Is(Err(error)),
+        Ok(Beside::Now(same)) => Guard::Is(judge(same)),
+        Ok(Beside::Later(same)) => Guard::Later(Box::pin(async move { judge(same.await?) })),
+    }
 }
 
 enum Fate {

@@ -38,19 +38,10 @@ pub struct Transaction {
     pub(crate) read_only: bool,
 }
 
-/// What [`Transaction::read_beside`] reads: a store on this machine has answered when it is asked.
+/// What [`Transaction::compare_beside`] finds: a store on this machine has answered when it is asked.
 pub(crate) enum Beside {
-    Now(Result<Option<Bytes>, KvError>),
-    Later(BoxFuture<'static, Result<Option<Bytes>, KvError>>),
-}
-
-impl Beside {
-    pub(crate) async fn found(self) -> Result<Option<Bytes>, KvError> {
-        match self {
-            Self::Now(found) => found,
-            Self::Later(found) => found.await,
-        }
-    }
+    Now(bool),
+    Later(BoxFuture<'static, Result<bool, KvError>>),
 }
 
 #[derive(Debug, Default)]
@@ -244,7 +235,7 @@ impl Transaction {
         }
         let reads = self.reads.into_inner().set;
         let view = match self.view.into_inner() {
-            // Whoever was reading at it has ended: [`Self::read_beside`] is awaited first.
+            // Whoever was reading at it has ended: [`Self::compare_beside`] is awaited first.
             Some((view, _)) => Some(Arc::into_inner(view).ok_or(KvError::TooOld)?),
             // A conflict asked for without any read: it covers the time from now on.
             None if !reads.is_empty() => Some(self.db.backend.view().await?),
@@ -322,17 +313,25 @@ impl Transaction {
         self.view.get().is_some_and(|(_, since)| self.db.env.clock.now().since(*since) > MAX_AGE)
     }
 
-    /// The value of `key`, read while the transaction does other things. The commit will conflict as after
-    /// [`Self::get`]; it must not begin before this has ended.
-    pub(crate) async fn read_beside(&mut self, key: &Bytes) -> Result<Beside, KvError> {
-        let view = Arc::clone(self.view().await?);
-        self.reads.get_mut().add_key(key);
+    /// Whether `key` has the value `expected`, found out while the transaction does other things. The commit will conflict as
+    /// after [`Self::get`]; it must not begin before this has ended.
+    pub(crate) async fn compare_beside(&mut self, key: &Bytes, expected: &Bytes) -> Result<Beside, KvError> {
+        let view = self.view().await?;
         self.db.reads.fetch_add(1, Ordering::Relaxed);
-        if matches!(self.db.backend, Backend::Embedded(_)) {
-            return Ok(Beside::Now(self.db.backend.get(&view, key).await));
-        }
-        let (db, key) = (Arc::clone(&self.db), key.clone());
-        Ok(Beside::Later(Box::pin(async move { db.backend.get(&view, &key).await })))
+        let beside = match (&self.db.backend, &**view) {
+            (Backend::Embedded(store), View::Embedded(view)) => {
+                Beside::Now(store.is(view, key, expected).await?)
+            }
+            _ => {
+                let (db, view) = (Arc::clone(&self.db), Arc::clone(view));
+                let (key, expected) = (key.clone(), expected.clone());
+                Beside::Later(Box::pin(async move {
+                    Ok(db.backend.get(&view, &key).await?.is_some_and(|value| value == expected))
+                }))
+            }
+        };
+        self.reads.get_mut().add_key(key);
+        Ok(beside)
     }
 
     async fn view(&self) -> Result<&Arc<View>, KvError> {

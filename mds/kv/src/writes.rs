@@ -1,12 +1,12 @@
 //! What a transaction will write: cleared ranges, then one entry per key.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::ops::Bound;
 
 use bytes::{Bytes, BytesMut};
 
 use crate::atomic::Operand;
+use crate::entries::Entries;
 use crate::{AtomicOp, KvError, Versionstamp};
 
 #[derive(Clone, Debug)]
@@ -53,23 +53,24 @@ impl Pending {
         match self {
             Self::Value(value) => Ok(value.clone()),
             Self::Chain(chain) => chain.steps().try_fold(base, |value, step| match step {
-                Step::Atomic(op, operand) => Ok(Some(op.apply(value.as_ref(), operand))),
+                Step::Atomic(op, operand) => Ok(Some(op.apply(value.as_deref(), operand))),
                 Step::Stamped(..) => Err(KvError::Unreadable),
             }),
         }
     }
 
     /// The value to store over `base` in a transaction stamped `stamp`.
-    pub(crate) fn resolve(self, base: Option<Bytes>, stamp: Versionstamp) -> Option<Bytes> {
-        match self {
-            Self::Value(value) => value,
-            Self::Chain(Chain { first, then }) => {
-                std::iter::once(first).chain(then).fold(base, |value, step| match step {
-                    Step::Atomic(op, operand) => Some(op.apply(value.as_ref(), &operand)),
-                    Step::Stamped(template, offset) => Some(stamped(template, offset, stamp)),
-                })
-            }
-        }
+    pub(crate) fn resolve(self, base: Option<&[u8]>, stamp: Versionstamp) -> Option<Bytes> {
+        let Chain { first, then } = match self {
+            Self::Value(value) => return value,
+            Self::Chain(chain) => chain,
+        };
+        let step = |value: Option<&[u8]>, step| match step {
+            Step::Atomic(op, operand) => op.apply(value, &operand),
+            Step::Stamped(template, offset) => stamped(template, offset, stamp),
+        };
+        let value = step(base, first);
+        Some(then.into_iter().fold(value, |value, next| step(Some(&value), next)))
     }
 }
 
@@ -87,7 +88,7 @@ pub(crate) struct WriteSet {
     /// Disjoint, not adjacent: begin to end.
     pub(crate) cleared: BTreeMap<Bytes, Bytes>,
     /// Applied after the cleared ranges.
-    pub(crate) entries: BTreeMap<Bytes, Pending>,
+    pub(crate) entries: Entries<Pending>,
 }
 
 impl WriteSet {
@@ -96,25 +97,32 @@ impl WriteSet {
     }
 
     pub(crate) fn put(&mut self, key: Bytes, value: Option<Bytes>) {
-        self.entries.insert(key, Pending::Value(value));
+        self.replace(key, Pending::Value(value));
     }
 
     pub(crate) fn put_stamped(&mut self, key: Bytes, template: Bytes, offset: usize) {
-        self.entries.insert(key, Pending::step(Step::Stamped(template, offset)));
+        self.replace(key, Pending::step(Step::Stamped(template, offset)));
+    }
+
+    fn replace(&mut self, key: Bytes, pending: Pending) {
+        let mut pending = Some(pending);
+        let (there, _) = self.entries.entry(key, || pending.take().unwrap_or(Pending::Value(None)));
+        // Not used up if there was one.
+        if let Some(pending) = pending {
+            *there = pending;
+        }
     }
 
     pub(crate) fn atomic(&mut self, op: AtomicOp, key: Bytes, operand: &[u8]) {
         let cleared = self.is_cleared(&key);
-        match self.entries.entry(key) {
-            Entry::Occupied(mut there) => match there.get_mut() {
-                Pending::Value(value) => *value = Some(op.apply(value.as_ref(), operand)),
+        let (there, found) = self.entries.entry(key, || match cleared {
+            true => Pending::Value(Some(op.apply(None, operand))),
+            false => Pending::step(Step::Atomic(op, operand.into())),
+        });
+        if found {
+            match there {
+                Pending::Value(value) => *value = Some(op.apply(value.as_deref(), operand)),
                 Pending::Chain(chain) => chain.then.push(Step::Atomic(op, operand.into())),
-            },
-            Entry::Vacant(place) => {
-                place.insert(match cleared {
-                    true => Pending::Value(Some(op.apply(None, operand))),
-                    false => Pending::step(Step::Atomic(op, operand.into())),
-                });
             }
         }
     }
@@ -148,14 +156,15 @@ impl WriteSet {
     }
 
     pub(crate) fn is_cleared(&self, key: &[u8]) -> bool {
-        self.cleared.range::<[u8], _>(up_to(key)).next_back().is_some_and(|(_, end)| key < &**end)
+        !self.cleared.is_empty()
+            && self.cleared.range::<[u8], _>(up_to(key)).next_back().is_some_and(|(_, end)| key < &**end)
     }
 
     /// Whether anything in `[begin, end)` is written.
     pub(crate) fn touches(&self, begin: &[u8], end: &[u8]) -> bool {
         self.is_cleared(begin)
             || self.cleared.range::<[u8], _>(half_open(begin, end)).next().is_some()
-            || self.entries.range::<[u8], _>(half_open(begin, end)).next().is_some()
+            || self.entries.range(begin, end).next().is_some()
     }
 
     pub(crate) fn entries_in<'a>(
@@ -163,7 +172,7 @@ impl WriteSet {
         begin: &'a [u8],
         end: &'a [u8],
     ) -> impl DoubleEndedIterator<Item = (&'a Bytes, &'a Pending)> {
-        self.entries.range::<[u8], _>(half_open(begin, end))
+        self.entries.range(begin, end)
     }
 }
 

@@ -1,5 +1,7 @@
 //! Making files, directories, links, devices, pipes and sockets: one transaction, no data server.
 
+use std::pin::pin;
+
 use bytes::Bytes;
 use sluice_env::Wall;
 use sluice_kv::{Transaction, Versionstamp};
@@ -152,10 +154,10 @@ impl Namespace {
         request: &Request<'_>,
     ) -> Result<Pending<Created>, FsError> {
         let directory = &create.directory;
-        let (parent, place) = join::both(
+        let (parent, place) = pin!(join::both(
             Parent::read(txn, directory),
             dirent::find(txn, &self.hash, directory.fileid, &create.name),
-        )
+        ))
         .await?;
         parent.record.owned().require(request.who, Want::EXECUTE)?;
         if let Some(entry) = &place.entry {
@@ -172,9 +174,9 @@ impl Namespace {
         }
         let kind = record.kind();
         put_new(txn, &key, &record, create, request);
-        self.charge(txn, &key, None, Some(Charged::of(&record))).await?;
+        pin!(self.charge(txn, &key, None, Some(Charged::of(&record)))).await?;
         place.insert(txn, &create.name, kind, key)?;
-        let change = self.update_directory(txn, &parent, Delta::plus(kind), request).await?;
+        let change = pin!(self.update_directory(txn, &parent, Delta::plus(kind), request)).await?;
         let state = (kind == Kind::Directory).then(|| DirectoryState::empty(request.now));
         let inode = Inode { key, record, directory: state, change: 0 };
         Ok(Pending::new(Created { inode, created: true, directory: change }, self.base()))

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use sluice_env::Wall;
-use sluice_kv::{AtomicOp, Transaction};
+use sluice_kv::{AtomicOp, Database, Transaction};
 
 use crate::codec;
 use crate::data_file::LayoutPolicy;
@@ -174,6 +174,20 @@ impl Namespace {
     /// The policy for what is made in a directory, the default if it is none: one point read.
     pub async fn policy(&self, txn: &Transaction, key: &InodeKey) -> Result<LayoutPolicy, FsError> {
         fetch::policy(txn, key).await
+    }
+
+    /// As [`Self::policy`], in no transaction, if the store has it in memory.
+    pub fn policy_now(&self, db: &Database, key: &InodeKey) -> Option<Result<LayoutPolicy, FsError>> {
+        let found = db.now(&keys::inode(key))?;
+        Some(found.ok_or(FsError::Stale).and_then(InodeRecord::policy_of))
+    }
+
+    /// As [`Self::getattr`], in no transaction, of what is one row and in the store's memory: directories are two.
+    pub fn getattr_now(&self, db: &Database, key: &InodeKey) -> Option<Result<Inode, FsError>> {
+        match db.now(&keys::inode(key))?.ok_or(FsError::Stale).and_then(InodeRecord::decode) {
+            Ok(record) if record.kind() == Kind::Directory => None,
+            record => Some(record.map(|record| fetch::simple(key, record, self.base()))),
+        }
     }
 
     /// Attributes of an inode: one point read, two for a directory.

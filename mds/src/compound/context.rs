@@ -245,6 +245,9 @@ impl Context {
         }
         let key = self.current()?.inode;
         let namespace = &self.server.namespace;
+        if let Some(found) = namespace.getattr_now(&self.server.db, &key) {
+            return Ok(found?);
+        }
         Ok(self.server.read(|txn| Box::pin(async move { namespace.getattr(&txn, &key).await })).await?)
     }
 
@@ -280,6 +283,9 @@ impl Context {
         }
         let key = self.current()?.inode;
         let namespace = &self.server.namespace;
+        if let Some(found) = namespace.policy_now(&self.server.db, &key) {
+            return Ok(found?);
+        }
         Ok(self.server.read(|txn| Box::pin(async move { namespace.policy(&txn, &key).await })).await?)
     }
 

@@ -3,6 +3,7 @@
 //! Operations are decoded one at a time, as they are reached: what follows an operation that failed,
 //! or that this server does not know, is never looked at.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -84,7 +85,7 @@ pub(crate) async fn compound(server: &Arc<Mds>, call: Call) -> Reply {
                 sequence::put_back(&mut cx);
                 return refuse_sequence(&head, nfsstat4::NFS4ERR_DELAY);
             }
-            let frame = proceed(&mut cx, &head, reader, results, stored).await;
+            let frame = pin!(proceed(&mut cx, &head, reader, results, stored)).await;
             if cx.is_in_doubt() {
                 // The client asks again, and the store tells then.
                 sequence::put_back(&mut cx);
@@ -120,7 +121,7 @@ async fn proceed(
         }
     };
     match index {
-        Ok(index) => run(cx, head, reader, results, index).await,
+        Ok(index) => pin!(run(cx, head, reader, results, index)).await,
         // Not the request of the row, whatever the fingerprint says.
         Err(_) => {
             results.fail(nfs_opnum4::OP_ILLEGAL.0, nfsstat4::NFS4ERR_BADXDR);

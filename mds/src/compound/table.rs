@@ -2,7 +2,10 @@
 //! large its reply can be, who handles it. RFC 8881 §17, §18; RFC 7862 §13, §15; RFC 8276 §8.
 
 use std::fmt;
+use std::pin::Pin;
+use std::task::{self, Poll};
 
+use pin_project_lite::pin_project;
 use sluice_env::BoxFuture;
 use sluice_xdr::nfs4::{nfs_argop4, nfs_opnum4, nfs_resop4, nfsstat4};
 
@@ -74,6 +77,29 @@ pub(crate) enum Handler {
     Waits(for<'a> fn(&'a mut Context, nfs_argop4) -> BoxFuture<'a, OpResult<nfs_resop4>>),
 }
 
+pin_project! {
+    /// A handler on its way to the arm of its result. No `async` block: that would have the handler's future copied into it
+    /// once more, and its arguments twice.
+    struct Answered<F, A> {
+        #[pin]
+        running: F,
+        answer: A,
+    }
+}
+
+impl<F, A, T> Future for Answered<F, A>
+where
+    F: Future<Output = OpResult<T>>,
+    A: Fn(T) -> nfs_resop4,
+{
+    type Output = OpResult<nfs_resop4>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        this.running.poll(cx).map(|result| result.map(this.answer))
+    }
+}
+
 /// One operation.
 pub(crate) struct Row {
     pub(crate) op: nfs_opnum4,
@@ -111,17 +137,15 @@ macro_rules! row {
         }))
     };
     ($op:ident, $since:expr, $flags:expr, $max:expr, void $path:path) => {
-        row!(@ $op, $since, $flags, $max, Handler::Waits(|cx, _| Box::pin(async move {
-            $path(cx).await.map(nfs_resop4::$op)
-        })))
+        row!(@ $op, $since, $flags, $max, Handler::Waits(|cx, _| {
+            Box::pin(Answered { running: $path(cx), answer: nfs_resop4::$op })
+        }))
     };
     ($op:ident, $since:expr, $flags:expr, $max:expr, args $path:path) => {
-        row!(@ $op, $since, $flags, $max, Handler::Waits(|cx, op| Box::pin(async move {
-            match op {
-                nfs_argop4::$op(args) => $path(cx, args).await.map(nfs_resop4::$op),
-                _ => Err(nfsstat4::NFS4ERR_SERVERFAULT.into()),
-            }
-        })))
+        row!(@ $op, $since, $flags, $max, Handler::Waits(|cx, op| match op {
+            nfs_argop4::$op(args) => Box::pin(Answered { running: $path(cx, args), answer: nfs_resop4::$op }),
+            _ => Box::pin(std::future::ready(Err(nfsstat4::NFS4ERR_SERVERFAULT.into()))),
+        }))
     };
     (@ $op:ident, $since:expr, $flags:expr, $max:expr, $run:expr) => {
         Row {

@@ -1,5 +1,7 @@
 //! CLOSE. RFC 8881 §18.2.
 
+use std::pin::pin;
+
 use sluice_state::file::{Intent, Reply};
 use sluice_xdr::nfs4::{CLOSE4args, CLOSE4res, nfsstat4};
 
@@ -10,7 +12,7 @@ pub(crate) async fn close(cx: &mut Context, args: CLOSE4args) -> OpResult<CLOSE4
     let stateid = cx.exact_stateid(&args.open_stateid)?;
     let client = cx.client()?;
     let entry = cx.state_entry(&stateid)?;
-    let held = cx.server.prepare(&entry, &Intent::Close { client, stateid }).await?;
+    let held = pin!(cx.server.prepare(&entry, &Intent::Close { client, stateid })).await?;
     // An open lives in memory (reclaimed after a restart): no transaction goes with it.
     let Reply::Closed { stateid } = held.commit()? else {
         return Err(nfsstat4::NFS4ERR_SERVERFAULT.into());

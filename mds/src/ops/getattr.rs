@@ -1,5 +1,7 @@
 //! GETATTR. RFC 8881 §18.7.
 
+use std::pin::pin;
+
 use bytes::BytesMut;
 use sluice_xdr::nfs4::{
     FATTR4_CHANGE, FATTR4_SIZE, FATTR4_TIME_METADATA, FATTR4_TIME_MODIFY, GETATTR4args, GETATTR4res,
@@ -30,12 +32,11 @@ pub(crate) async fn getattr(cx: &mut Context, mut args: GETATTR4args) -> OpResul
         args.attr_request.remove(FATTR4_SIZE);
         moves = moves.without(FOR_CACHES);
     }
-    let (mut inode, mut known) = (cx.take_inode().await?, true);
-    if !moves.is_empty()
-        && let Some(now) = current::current(cx, &inode).await?
-    {
+    let (mut inode, mut known) = (pin!(cx.take_inode()).await?, true);
+    if !moves.is_empty() {
+        let now = pin!(current::current(cx, &inode)).await?;
         // It may be more than what is stored.
-        (inode, known) = (now, false);
+        (inode, known) = now.map_or((inode, known), |now| (now, false));
     }
     acl::permit(&args.attr_request, &inode, &cx.who)?;
     let export = cx.current()?.export;

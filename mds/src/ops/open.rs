@@ -1,6 +1,7 @@
 //! OPEN. RFC 8881 §18.16.
 
 use std::collections::BTreeSet;
+use std::pin::pin;
 
 use sluice_namespace::{DirectoryChange, FsError, Inode, Kind, SetAttr, Want as Permission};
 use sluice_state::file::{Error, Intent, Reply};
@@ -63,7 +64,7 @@ pub(crate) async fn open(cx: &mut Context, args: OPEN4args) -> OpResult<OPEN4res
     }
     cx.server.admit(&session, admission)?;
     for _ in 0..PATIENCE {
-        let mut subject = subject(cx, &args, &mut request).await?;
+        let mut subject = pin!(subject(cx, &args, &mut request)).await?;
         request.history = history(cx, &subject);
         let inode = &subject.inode;
         request.times = keeps_times.then(|| delegated::stamps(inode.record.atime, inode.mtime()));
@@ -72,7 +73,8 @@ pub(crate) async fn open(cx: &mut Context, args: OPEN4args) -> OpResult<OPEN4res
             // What the client will be shown of it is not known yet.
             request.want = Want::None;
         }
-        let granted = match admit(cx, &request, &subject).await {
+        let admitted = pin!(admit(cx, &request, &subject)).await;
+        let granted = match admitted {
             Ok(held) if subject.truncate => {
                 // Under the ticket: an OPEN that fails to cut its file leaves no open that its client knows nothing of.
                 Box::pin(empty(cx, &subject)).await?;
@@ -303,7 +305,8 @@ pub(super) async fn admit(cx: &Context, request: &OpenRequest, subject: &Subject
     }
     let mut expelled = BTreeSet::new();
     loop {
-        match cx.server.prepare(&entry, &Intent::Open(request.clone())).await {
+        let prepared = pin!(cx.server.prepare(&entry, &Intent::Open(request.clone()))).await;
+        match prepared {
             // Courteous, but not in the way: a holder whose lease is over gives way (§8.3).
             // There may be several, each asked once.
             Err(Error::ShareDenied { holder })

@@ -112,6 +112,30 @@ impl Core {
         self.rows.get(key, view.version)
     }
 
+    /// As [`Self::known`], as of the newest version. Every group is here before its version is the newest.
+    pub(crate) fn now(&self, key: &[u8]) -> Option<Option<Bytes>> {
+        let version = self.newest.read().version;
+        self.rows.get(key, version)
+    }
+
+    /// What `then` makes of the value of `key`, in memory or in the LSM.
+    fn base<T>(
+        &self,
+        view: &Shared<Snapshot>,
+        key: &[u8],
+        then: impl FnOnce(Option<&[u8]>) -> T,
+    ) -> Result<T, KvError> {
+        match self.rows.with(key, view.version, then) {
+            Ok(done) => Ok(done),
+            Err(then) => Ok(then(self.look_up(view, key)?.as_deref())),
+        }
+    }
+
+    /// Whether the row of `key` has this value, if it is kept here; it is not copied.
+    pub(crate) fn known_to_be(&self, view: &Shared<Snapshot>, key: &[u8], value: &[u8]) -> Option<bool> {
+        self.rows.with(key, view.version, |known| known == Some(value)).ok()
+    }
+
     /// What reads have met lately in the tree that has `key`.
     pub(crate) fn cold(&self, key: &[u8]) -> &Cold {
         if self.engine.is_large(key) { &self.cold_large } else { &self.cold }
@@ -284,6 +308,7 @@ impl Core {
             latest: validator.views.newest().clone(),
             version: validator.version + 1,
             effect: Effect::default(),
+            resolved: Vec::new(),
             accepted: Vec::with_capacity(group.len()),
         };
         for job in group.drain(..) {
@@ -368,6 +393,8 @@ struct Draft<'a> {
     latest: Shared<Snapshot>,
     version: u64,
     effect: Effect,
+    /// What one transaction comes to, before it is accepted.
+    resolved: Vec<(Bytes, Option<Bytes>)>,
     accepted: Vec<(Answer, Committed)>,
 }
 
@@ -385,31 +412,41 @@ impl Draft<'_> {
         history.record(self.version, &writes, &write_conflicts);
         let order = u16::try_from(self.accepted.len()).unwrap_or(u16::MAX);
         let stamp = Versionstamp::new(self.version, order);
-        let resolved = self.resolve(writes, stamp)?;
-        resolved.into_iter().for_each(|(key, value)| self.effect.put(key, value));
+        self.resolve(writes, stamp)?;
+        self.resolved.drain(..).for_each(|(key, value)| self.effect.put(key, value));
         Ok(Committed { version: self.version, versionstamp: Some(stamp), exact: true })
     }
 
-    /// What `writes` come to over the store and the group so far. Changes nothing.
-    fn resolve(&self, writes: WriteSet, stamp: Versionstamp) -> Result<Vec<(Bytes, Option<Bytes>)>, KvError> {
-        let mut out = Vec::with_capacity(writes.entries.len());
+    /// What `writes` come to over the store and the group so far. Changes nothing but `resolved`.
+    fn resolve(&mut self, writes: WriteSet, stamp: Versionstamp) -> Result<(), KvError> {
+        let Self { core, latest, effect, resolved, .. } = self;
+        // Of one that was refused.
+        resolved.clear();
         for (begin, end) in &writes.cleared {
-            let stored = self.core.engine.keys(&self.latest.snapshot, begin, end)?;
-            let grouped = self.effect.keys_in(begin, end).cloned();
-            out.extend(stored.into_iter().chain(grouped).map(|k| (k, None)));
+            let stored = core.engine.keys(&latest.snapshot, begin, end)?;
+            let grouped = effect.keys_in(begin, end).cloned();
+            resolved.extend(stored.into_iter().chain(grouped).map(|k| (k, None)));
         }
-        for (key, pending) in writes.entries {
-            let base = if !pending.needs_base() {
-                None
-            } else if let Some(value) = self.effect.get(&key) {
-                value.clone()
-            } else if let Some(known) = self.core.known(&self.latest, &key) {
-                known
+        let mut outcome = Ok(());
+        writes.entries.drain(|key, pending| {
+            if outcome.is_err() {
+                return;
+            }
+            let value = if !pending.needs_base() {
+                pending.resolve(None, stamp)
+            } else if let Some(value) = effect.get(&key) {
+                pending.resolve(value.as_deref(), stamp)
             } else {
-                self.core.look_up(&self.latest, &key)?
+                match core.base(latest, &key, |base| pending.resolve(base, stamp)) {
+                    Ok(value) => value,
+                    Err(error) => {
+                        outcome = Err(error);
+                        return;
+                    }
+                }
             };
-            out.push((key, pending.resolve(base, stamp)));
-        }
-        Ok(out)
+            resolved.push((key, value));
+        });
+        outcome
     }
 }

@@ -104,6 +104,27 @@ impl Embedded {
         }
     }
 
+    /// Whether `key` has this value.
+    pub(crate) async fn is(
+        &self,
+        view: &Shared<Snapshot>,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<bool, KvError> {
+        self.core.check()?;
+        match self.core.known_to_be(view, key, value) {
+            Some(same) => Ok(same),
+            None => Ok(self.get(view, key).await?.as_deref() == Some(value)),
+        }
+    }
+
+    /// The value of `key` as of all that was acknowledged, if it is kept in memory: `Some(None)` if there is none. Some: it is
+    /// what a transaction that begins now and reads nothing else would read.
+    pub(crate) fn now(&self, key: &[u8]) -> Option<Option<Bytes>> {
+        self.core.check().ok()?;
+        self.core.now(key)
+    }
+
     /// Groups committed since the store was opened.
     pub(crate) fn groups(&self) -> u64 {
         self.core.groups()

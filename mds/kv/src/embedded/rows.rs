@@ -42,9 +42,11 @@ impl Row {
     fn new(key: &[u8], value: Option<&[u8]>, since: u64) -> Option<Self> {
         let length = u16::try_from(key.len()).ok()?;
         let mut row = Vec::with_capacity(KEY + key.len() + value.map_or(0, <[u8]>::len));
-        row.extend_from_slice(&since.to_le_bytes());
-        row.push(value.is_some().into());
-        row.extend_from_slice(&length.to_le_bytes());
+        let mut head = [0; KEY];
+        head[..THERE].copy_from_slice(&since.to_le_bytes());
+        head[THERE] = value.is_some().into();
+        head[LENGTH..].copy_from_slice(&length.to_le_bytes());
+        row.extend_from_slice(&head);
         row.extend_from_slice(key);
         row.extend_from_slice(value.unwrap_or_default());
         Some(Self(row.into_boxed_slice()))
@@ -64,10 +66,6 @@ impl Row {
 
     fn since(&self) -> u64 {
         self.0.first_chunk().map_or(0, |since| u64::from_le_bytes(*since))
-    }
-
-    fn value(&self) -> Option<Bytes> {
-        self.is_there().then(|| Bytes::copy_from_slice(self.parts().1))
     }
 
     fn is_there(&self) -> bool {
@@ -153,11 +151,23 @@ impl Rows {
 
     /// The row as a view of `version` has it, if that is known here: `Some(None)` if there is none.
     pub(crate) fn get(&self, key: &[u8], version: u64) -> Option<Option<Bytes>> {
+        self.with(key, version, |value| value.map(Bytes::copy_from_slice)).ok()
+    }
+
+    /// What `then` makes of the value of such a row, which is not copied; `then` if the row is not known. The shard is held
+    /// meanwhile.
+    pub(crate) fn with<T, F>(&self, key: &[u8], version: u64, then: F) -> Result<T, F>
+    where
+        F: FnOnce(Option<&[u8]>) -> T,
+    {
         let hash = self.hash(key);
         let mut shard = self.shard(hash).lock();
-        let place = shard.find(hash, key)?;
+        let Some(place) = shard.find(hash, key) else { return Err(then) };
         place.stays = FOUND;
-        (place.row.since() <= version).then(|| place.row.value())
+        if place.row.since() > version {
+            return Err(then);
+        }
+        Ok(then(place.row.is_there().then(|| place.row.parts().1)))
     }
 
     /// A reader of a view of `version` found this.

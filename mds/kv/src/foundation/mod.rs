@@ -340,7 +340,7 @@ impl Foundation {
         for (begin, end) in &writes.cleared {
             transaction.clear_range(&self.space.key(begin), &self.space.key(end));
         }
-        for (key, pending) in &writes.entries {
+        for (key, pending) in writes.entries.iter() {
             let key = self.space.key(key);
             match pending {
                 Pending::Value(Some(value)) => transaction.set(&key, value),

@@ -1,5 +1,6 @@
 //! OPEN with OPEN4_CREATE. RFC 8881 §18.16.3.
 
+use std::pin::pin;
 use std::sync::atomic::Ordering;
 
 use sluice_namespace::{
@@ -69,9 +70,10 @@ pub(in crate::ops) async fn create(
             return Err(nfsstat4::NFS4ERR_DELAY.into());
         }
     }
-    let policy = cx.policy().await?;
-    let fileid = cx.server.next_fileid().await?;
-    let begun = begin(cx, directory.fileid, policy, plan.wanted.size.unwrap_or(0), access).await;
+    let policy = pin!(cx.policy()).await?;
+    let fileid = pin!(cx.server.next_fileid()).await?;
+    let size = plan.wanted.size.unwrap_or(0);
+    let begun = pin!(begin(cx, directory.fileid, policy, size, access)).await;
     // Whoever opens what is there needs no place for it.
     let nowhere = match &begun {
         Err(OpError::Status(why)) => Some(*why),
@@ -90,8 +92,8 @@ pub(in crate::ops) async fn create(
         attributes: plan.wanted.new_attributes(plan.default_mode, cx.server.env.clock.wall()),
         fileid,
     };
-    let _room = room::to_create(&cx.server, &cx.who, &create).await?;
-    let made = transaction(cx, &create, plan.wanted.mask, nowhere.is_none()).await;
+    let _room = pin!(room::to_create(&cx.server, &cx.who, &create)).await?;
+    let made = pin!(transaction(cx, &create, plan.wanted.mask, nowhere.is_none())).await;
     drop(beginning.placing);
     let created = match made {
         // It has gone in between.
@@ -195,7 +197,8 @@ async fn transaction(
     let (pending, version) = cx
         .write(|mut txn| {
             Box::pin(async move {
-                let pending = namespace.create(&mut txn, create, &cx.request(attempts.next())).await?;
+                let request = cx.request(attempts.next());
+                let pending = pin!(namespace.create(&mut txn, create, &request)).await?;
                 let made = pending.peek();
                 if made.created && !may {
                     return Err(FsError::NotFound);
