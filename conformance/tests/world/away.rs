@@ -133,6 +133,36 @@ fn a_file_whose_end_only_one_knows_that_is_given_up_can_be_listed_and_moved_and_
     }
 }
 
+/// What a GETATTR right behind could not tell: Linux would take note of the open only once it is told.
+#[test]
+fn nobody_opens_a_file_that_is_being_written_while_a_data_server_is_away() {
+    simulate_with(5, ONCE, async |world| {
+        let (writer, other) = (Client::mount(world, "a", NEW).await, Client::mount(world, "b", NEW).await);
+        let file = writer.open("f").await;
+        let held = writer.layout(&file, file.stateid, RW, 0).await;
+        writer.write(&held, 0, &pattern(3, SIZE)).await.unwrap();
+        let lost = home(world, &writer, &held, 0).await;
+        let open = async |client: &Client, name| {
+            client.once(Client::open_ops(name, OPEN4_SHARE_ACCESS_BOTH)).await.0
+        };
+        world.crash_data_server(lost).await;
+        for client in [&writer, &other] {
+            assert_eq!(open(client, "f").await, nfsstat4::NFS4ERR_DELAY);
+            assert_eq!(client.size_of("f").await, Err(nfsstat4::NFS4ERR_DELAY));
+        }
+        world.start_data_server(lost).await;
+        world.until_serving(lost).await;
+        assert_eq!(open(&other, "f").await, nfsstat4::NFS4_OK);
+        assert_eq!(other.size_of("f").await, Ok(SIZE as u64));
+        writer.layout_commit(&file, held.stateid, Some(SIZE as u64 - 1)).await.unwrap();
+        writer.layout_return(&file, held.stateid).await;
+        world.sleep(Duration::from_secs(2)).await;
+        world.crash_data_server(lost).await;
+        assert_eq!(open(&other, "f").await, nfsstat4::NFS4_OK, "it is at rest");
+        assert_eq!(other.size_of("f").await, Ok(SIZE as u64));
+    });
+}
+
 #[test]
 fn a_file_whose_end_only_one_knows_that_is_given_up_can_be_emptied_and_removed() {
     simulate_with(4, ONCE, async |world| {

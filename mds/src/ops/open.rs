@@ -298,7 +298,7 @@ pub(super) async fn admit(cx: &Context, request: &OpenRequest, subject: &Subject
     }
     let entry = cx.server.file(&inode.key).await?;
     if request.claim == Claim::New && !subject.created && !subject.truncate {
-        settle::refuse_unknown(&cx.server, &entry).await?;
+        settle::before_open(&cx.server, &inode.key, cx.came).await?;
     }
     if !entry.through(cx.client()?, cx.current()?.export) {
         request.want = Want::None;
