@@ -126,7 +126,7 @@ async fn it_does_not_double_the_open_files() {
         if open_directly(&path) == 0 {
             break;
         }
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        env.clock.sleep(Duration::from_millis(10)).await;
     }
     assert_eq!(open_directly(&path), 0);
 }
