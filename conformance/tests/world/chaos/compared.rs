@@ -32,8 +32,19 @@ pub(super) async fn as_the_devices_say(world: &World) {
 }
 
 async fn found(world: &World) {
+    let before = differing(world).await;
     let how = compare(world, "").await;
+    // What has checksums is found to be damaged when it is read, and healed then, before it is compared or after.
+    let after = differing(world).await;
     let found: u64 = how.findings.iter().map(|found| found.bytes).sum();
+    // What could not be compared cannot be found.
+    let missed = how.not_compared.iter().map(|missed| missed.files).sum::<u64>() > 0;
+    let least = if missed { 0 } else { after };
+    assert!((least..=before).contains(&found), "{found} of {before}, {after}: {}, {how:?}", why(&how));
+}
+
+/// Bytes of all pages that mirrors do not have in common.
+async fn differing(world: &World) -> u64 {
     let places = places(world).await;
     let mut differs = 0;
     for (layout, size) in files(world).await.iter().filter(|(layout, _)| !layout.is_degraded()) {
@@ -43,9 +54,7 @@ async fn found(world: &World) {
             }
         }
     }
-    // What could not be compared cannot be found.
-    let missed = how.not_compared.iter().map(|missed| missed.files).sum::<u64>() > 0;
-    assert!(found == differs || (missed && found < differs), "{found}, {differs}: {}, {how:?}", why(&how));
+    differs
 }
 
 async fn files(world: &World) -> Vec<(Layout, u64)> {
