@@ -172,15 +172,18 @@ pub(crate) fn check(options: &cli::Mds) -> Result<()> {
     certificates::check(&options.tls)
 }
 
-/// Leases may be short; flushing what a layout was written under takes a busy client as long as ever, and to lose one layout costs
-/// Linux all that it has.
-const RECALL_AT_LEAST: Duration = Duration::from_secs(10);
+/// How long clients have to give back what is recalled.
+fn recall_timeout(lease: Duration) -> Duration {
+    // Leases may be short; flushing what a layout was written under takes a busy client as long as ever, and to lose one layout
+    // costs Linux all that it has.
+    (lease / 3).max(Duration::from_secs(10))
+}
 
 fn config(tuning: &cli::Tuning) -> Config {
     let lease = Duration::from_secs(tuning.lease.into());
     Config {
         lease,
-        recall_timeout: (lease / 3).max(RECALL_AT_LEAST),
+        recall_timeout: recall_timeout(lease),
         rebuild_after: Duration::from_secs(tuning.rebuild_after.into()),
         root_export: root_export(tuning),
         delegations: match tuning.delegations {
@@ -258,6 +261,12 @@ mod tests {
         );
         assert_eq!(cache(None, None) >> 20, 320);
         assert_eq!(mib(Some(100), 24 << 10), 100, "what is given is taken");
+    }
+
+    #[test]
+    fn a_short_lease_makes_no_short_recalls() {
+        let of = |lease| recall_timeout(Duration::from_secs(lease)).as_secs();
+        assert_eq!([5, 10, 30, 60, 90].map(of), [10, 10, 10, 20, 30]);
     }
 
     #[test]

@@ -107,7 +107,8 @@ pub fn layoutget(stateid: stateid4, iomode: layoutiomode4, offset: u64) -> nfs_a
 pub fn layoutcommit(stateid: stateid4, last: Option<u64>) -> nfs_argop4 {
     nfs_argop4::OP_LAYOUTCOMMIT(LAYOUTCOMMIT4args {
         loca_offset: 0,
-        loca_length: ALL,
+        // Wraps to 0 without a last byte, as in Linux.
+        loca_length: last.map_or(0, |last| last + 1),
         loca_reclaim: false,
         loca_stateid: stateid,
         loca_last_write_offset: last.map_or(newoffset4::FALSE, newoffset4::TRUE),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
-use sluice_conformance::client::{Identity, Persistent};
+use sluice_conformance::client::{Identity, Persistent, ops};
 use sluice_env::Env;
 use sluice_rpc::{AuthSys, Client as Dialler, Connection, Credential, Program, Transport};
 use sluice_xdr::flexfiles::{ff_data_server4, ff_ioerr4, ff_layoutreturn4};
@@ -425,19 +425,7 @@ impl Client {
         stateid: stateid4,
         last: Option<u64>,
     ) -> Result<u64, nfsstat4> {
-        let op = nfs_argop4::OP_LAYOUTCOMMIT(LAYOUTCOMMIT4args {
-            loca_offset: 0,
-            // Wraps to 0 without a last byte, as in Linux.
-            loca_length: last.map_or(0, |last| last + 1),
-            loca_reclaim: false,
-            loca_stateid: stateid,
-            loca_last_write_offset: last.map_or(newoffset4::FALSE, newoffset4::TRUE),
-            loca_time_modify: newtime4::FALSE,
-            loca_layoutupdate: layoutupdate4 {
-                lou_type: layouttype4::LAYOUT4_FLEX_FILES,
-                lou_body: Bytes::new(),
-            },
-        });
+        let op = ops::layoutcommit(stateid, last);
         let (status, results) = self.compound(vec![putfh(&file.handle), op, Self::getattr()]).await;
         if status != nfsstat4::NFS4_OK {
             return Err(status);

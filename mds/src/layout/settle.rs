@@ -43,12 +43,16 @@ async fn settle_since(mds: &Arc<Mds>, key: &InodeKey, then: Moment) -> Result<bo
         None if mds.unsettled.lock().contains(&key.fileid) => Box::pin(mds.file(key)).await?,
         None => return Ok(false),
     };
+    bring_up(mds, &entry, then).await
+}
+
+async fn bring_up(mds: &Arc<Mds>, entry: &Arc<FileEntry>, then: Moment) -> Result<bool, FsError> {
     if entry.peek(File::needs_settle) {
-        return Box::pin(settle(mds, &entry)).await;
+        return Box::pin(settle(mds, entry)).await;
     }
     if entry.peek(|file| file.size_may_lag(NOBODY)) && !entry.looked_since(then) {
         let began = mds.moment();
-        let changed = Box::pin(observe(mds, key)).await?;
+        let changed = Box::pin(observe(mds, &entry.key)).await?;
         entry.look_done(began);
         return Ok(changed);
     }
@@ -97,8 +101,8 @@ pub(crate) fn is_settled(mds: &Mds, read: &Inode, then: Moment) -> bool {
 ///
 /// # Errors
 /// As [`settle_size`].
-pub(crate) async fn before_open(mds: &Arc<Mds>, key: &InodeKey, then: Moment) -> Result<(), FsError> {
-    settle_since(mds, key, then).await.map(drop)
+pub(crate) async fn before_open(mds: &Arc<Mds>, entry: &Arc<FileEntry>, then: Moment) -> Result<(), FsError> {
+    bring_up(mds, entry, then).await.map(drop)
 }
 
 /// A ticket for something that needs a settled size, which the wait for it may have unsettled: a layout

@@ -298,7 +298,7 @@ pub(super) async fn admit(cx: &Context, request: &OpenRequest, subject: &Subject
     }
     let entry = cx.server.file(&inode.key).await?;
     if request.claim == Claim::New && !subject.created && !subject.truncate {
-        settle::before_open(&cx.server, &inode.key, cx.came).await?;
+        settle::before_open(&cx.server, &entry, cx.came).await?;
     }
     if !entry.through(cx.client()?, cx.current()?.export) {
         request.want = Want::None;

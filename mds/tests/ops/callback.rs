@@ -151,12 +151,7 @@ fn what_cannot_be_recalled_is_revoked() {
         let a = a.over(world.connect("a").await);
         let revoked = seq4_status::RECALLABLE_STATE_REVOKED;
         assert_eq!(a.flags().await & revoked, revoked);
-        let nfs_resop4::OP_TEST_STATEID(TEST_STATEID4res::NFS4_OK(tested)) =
-            a.last(vec![test_stateid(&[stateid])]).await
-        else {
-            panic!()
-        };
-        assert_eq!(tested.tsr_status_codes, [nfsstat4::NFS4ERR_DELEG_REVOKED]);
+        assert_eq!(a.tested(&[stateid]).await, [nfsstat4::NFS4ERR_DELEG_REVOKED]);
         let returned = a.status(vec![putfh(&fh), delegreturn(stateid)]).await;
         assert_eq!(returned, nfsstat4::NFS4ERR_DELEG_REVOKED);
         for op in [setattr(stateid, &size(1)), io_advise(stateid)] {

@@ -4,13 +4,6 @@ use sluice_xdr::nfs4::*;
 
 use crate::harness::*;
 
-async fn tested(client: &Client, stateids: &[stateid4]) -> Vec<nfsstat4> {
-    match client.last(vec![test_stateid(stateids)]).await {
-        nfs_resop4::OP_TEST_STATEID(TEST_STATEID4res::NFS4_OK(ok)) => ok.tsr_status_codes,
-        other => panic!("{other:?}"),
-    }
-}
-
 #[test]
 fn each_stateid_gets_its_verdict() {
     simulate(1, async |world: World| {
@@ -21,7 +14,7 @@ fn each_stateid_gets_its_verdict() {
         let unknown = stateid4 { seqid: 1, other: [0x55; 12] };
         let current_seqid = stateid4 { seqid: 0, ..stateid };
         assert_eq!(
-            tested(&a, &[stateid, current_seqid, theirs, newer, ANONYMOUS, CURRENT]).await,
+            a.tested(&[stateid, current_seqid, theirs, newer, ANONYMOUS, CURRENT]).await,
             [
                 nfsstat4::NFS4_OK,
                 nfsstat4::NFS4_OK,
@@ -31,14 +24,14 @@ fn each_stateid_gets_its_verdict() {
                 nfsstat4::NFS4ERR_BAD_STATEID,
             ]
         );
-        let verdict = tested(&a, &[unknown]).await;
+        let verdict = a.tested(&[unknown]).await;
         assert!(matches!(verdict[..], [nfsstat4::NFS4ERR_BAD_STATEID | nfsstat4::NFS4ERR_STALE_STATEID]));
-        assert_eq!(tested(&a, &[]).await, []);
+        assert_eq!(a.tested(&[]).await, []);
         // Another OPEN by the same owner moves the seqid on.
         let again = a.ok(vec![putfh(&fh), open_fh(b"owner", BOTH, 0), getfh()]).await;
         let (_, newest) = opened(&again);
         assert_eq!((newest.other, newest.seqid), (stateid.other, stateid.seqid + 1));
-        assert_eq!(tested(&a, &[stateid, newest]).await, [nfsstat4::NFS4ERR_OLD_STATEID, nfsstat4::NFS4_OK]);
+        assert_eq!(a.tested(&[stateid, newest]).await, [nfsstat4::NFS4ERR_OLD_STATEID, nfsstat4::NFS4_OK]);
     });
 }
 
@@ -71,7 +64,7 @@ fn closed_stateids_are_bad() {
         let a = world.client("a").await;
         let (fh, open) = a.open("f", BOTH, 0).await;
         a.ok(vec![putfh(&fh), close(open)]).await;
-        assert_eq!(tested(&a, &[open]).await, [nfsstat4::NFS4ERR_BAD_STATEID]);
+        assert_eq!(a.tested(&[open]).await, [nfsstat4::NFS4ERR_BAD_STATEID]);
         assert_eq!(a.status(vec![free_stateid(open)]).await, nfsstat4::NFS4ERR_BAD_STATEID);
     });
 }

@@ -346,6 +346,14 @@ impl Client {
         }
     }
 
+    /// What TEST_STATEID says of each.
+    pub async fn tested(&self, stateids: &[stateid4]) -> Vec<nfsstat4> {
+        match self.last(vec![test_stateid(stateids)]).await {
+            nfs_resop4::OP_TEST_STATEID(TEST_STATEID4res::NFS4_OK(ok)) => ok.tsr_status_codes,
+            other => panic!("{other:?}"),
+        }
+    }
+
     /// The filehandle of a path from the root.
     pub async fn handle(&self, path: &str) -> nfs_fh4 {
         let mut ops = walk(path);
