@@ -7,7 +7,7 @@ use sluice_kv::Faults;
 use sluice_namespace::{LayoutPolicy, Shape};
 use sluice_xdr::nfs4::*;
 
-use crate::client::{Client, RO, RW, attributes, putfh, sizes, text};
+use crate::client::{CURRENT, Client, RO, RW, attributes, layoutget, putfh, sizes, text};
 use crate::mirrors::{Writer, home};
 use crate::stage::{World, simulate_tuned, simulate_with};
 use crate::{NEW, pattern};
@@ -160,6 +160,41 @@ fn nobody_opens_a_file_that_is_being_written_while_a_data_server_is_away() {
         world.crash_data_server(lost).await;
         assert_eq!(open(&other, "f").await, nfsstat4::NFS4_OK, "it is at rest");
         assert_eq!(other.size_of("f").await, Ok(SIZE as u64));
+    });
+}
+
+/// Other opens of the file wait at a Linux client until the whole COMPOUND is answered.
+#[test]
+fn a_layout_asked_for_with_an_open_keeps_nobody_waiting() {
+    simulate_with(5, ONCE, async |world| {
+        let (writer, other) = (Client::mount(world, "a", NEW).await, Client::mount(world, "b", NEW).await);
+        let (file, held) = writer.open_with_layout("f").await;
+        let lost = home(world, &writer, &held, 0).await;
+        writer.write(&held, 0, &pattern(3, SIZE)).await.unwrap();
+        writer.layout_commit(&file, held.stateid, Some(SIZE as u64 - 1)).await.unwrap();
+        writer.layout_return(&file, held.stateid).await;
+        world.sleep(Duration::from_secs(2)).await;
+        world.crash_data_server(lost).await;
+        let values = attributes(&Attributes { size: Some(10), ..Attributes::default() });
+        let cut = nfs_argop4::OP_SETATTR(SETATTR4args { stateid: file.stateid, obj_attributes: values });
+        let cut = writer.once(vec![putfh(&file.handle), cut]).await.0;
+        assert_eq!(cut, nfsstat4::NFS4ERR_DELAY, "nobody has cut what is there");
+        let ops = || {
+            let mut ops = Client::open_ops("f", OPEN4_SHARE_ACCESS_BOTH);
+            ops.push(layoutget(CURRENT, RW, 0, u64::MAX));
+            ops
+        };
+        let began = world.env.clock.now();
+        let (status, results) = other.once(ops()).await;
+        let took = world.env.clock.now().since(began);
+        assert_eq!(status, nfsstat4::NFS4ERR_LAYOUTTRYLATER);
+        Client::opened(&results);
+        assert!(took < Duration::from_secs(1), "{took:?}");
+        world.start_data_server(lost).await;
+        world.until_serving(lost).await;
+        world.sleep(Duration::from_secs(2)).await;
+        assert_eq!(other.once(ops()).await.0, nfsstat4::NFS4_OK);
+        assert_eq!(other.size_of("f").await, Ok(10));
     });
 }
 

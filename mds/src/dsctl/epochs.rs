@@ -103,6 +103,11 @@ impl Turns {
     }
 }
 
+/// Whether [`let_in`] has something to do, for which it may have to wait.
+pub(crate) fn refuses(mds: &Mds, client: ClientId, file: DataFileId) -> bool {
+    mds.data_servers.turns.refuses(client, file)
+}
+
 /// Before a handle is made: a holder that was fenced off the file gets one of a newer epoch, or it would be
 /// refused for ever, however often it asked.
 ///

@@ -16,19 +16,23 @@ use sluice_xdr::nfs4::{
 use crate::compound::context::{from_wire, to_wire};
 use crate::compound::{Context, OpError, OpResult};
 use crate::dsctl::epochs;
-use crate::files::FileEntry;
+use crate::files::{FileEntry, Held};
 use crate::layout::grant::{self, Ask, Granted};
 use crate::layout::ready::{Use, ready};
 use crate::layout::reason::Reason;
 use crate::layout::settle;
 use crate::metrics;
 use crate::quota::Amount;
+use crate::server::Mds;
 
 /// Bytes of the result around the body of the one layout: number, status, return_on_close, stateid, how many layouts,
 /// offset, length, iomode, type, length of the body.
 pub(crate) const AROUND: usize = 60;
 /// Before a client hears that a recall is in its way.
 const RECALL_PAUSE: Duration = Duration::from_millis(50);
+/// How long a LAYOUTGET that came with OPEN waits for others. Until it is answered Linux does not take note of the open, and
+/// other opens of the file wait at the client, five seconds each; for the layout it asks again by itself.
+const WITH_OPEN: Duration = Duration::from_millis(100);
 
 pub(crate) async fn layoutget(cx: &mut Context, args: LAYOUTGET4args) -> OpResult<LAYOUTGET4res> {
     let iomode = checked(&args)?;
@@ -127,6 +131,9 @@ async fn granted(
     if inode.layout().is_some_and(|layout| layout.columns().any(|column| column.len() > 1)) {
         end_silent_writers(cx, &entry, ask.client).await?;
         if entry.peek(File::needs_settle) {
+            if opening {
+                return Err(nfsstat4::NFS4ERR_LAYOUTTRYLATER.into());
+            }
             // Mirrors may differ, and say so once the file is settled.
             settle::settle_size(&cx.server, &entry.key).await?;
             if entry.peek(File::needs_settle) {
@@ -141,14 +148,7 @@ async fn granted(
     let mds = &cx.server;
     let iomode = if ask.write { IoMode::ReadWrite } else { IoMode::Read };
     let intent = Intent::LayoutGet { client: ask.client, stateid, iomode };
-    let held = match mds.prepare(&entry, &intent).await {
-        // Linux asks again at once, thousands of times a second until the recall has ended.
-        Err(error @ Error::RecallConflict) => {
-            mds.env.clock.sleep(RECALL_PAUSE).await;
-            return Err(error.into());
-        }
-        held => held?,
-    };
+    let held = if opening { soon(mds, &entry, &intent).await? } else { prepare(mds, &entry, &intent).await? };
     // Under the ticket: a heal that begins now waits for it, and takes back what it gave.
     if ask.write && mds.heals.busy(ask.file).is_some() {
         return Err(refused(cx, ask, Reason::Healing));
@@ -164,6 +164,9 @@ async fn granted(
         inode => inode?,
     };
     if let Some(layout) = inode.layout() {
+        if opening && epochs::refuses(mds, ask.client, layout.id) {
+            return Err(nfsstat4::NFS4ERR_LAYOUTTRYLATER.into());
+        }
         epochs::let_in(mds, ask.client, layout.id).await?;
     }
     if ask.write {
@@ -195,6 +198,24 @@ async fn granted(
             Ok((granted, stateid, return_on_close))
         }
         _ => Err(nfsstat4::NFS4ERR_SERVERFAULT.into()),
+    }
+}
+
+async fn prepare(mds: &Arc<Mds>, entry: &Arc<FileEntry>, intent: &Intent) -> Result<Held, Error> {
+    let held = mds.prepare(entry, intent).await;
+    if matches!(held, Err(Error::RecallConflict)) {
+        // Linux asks again at once, thousands of times a second until the recall has ended.
+        mds.env.clock.sleep(RECALL_PAUSE).await;
+    }
+    held
+}
+
+/// A ticket, or word that there is none yet.
+async fn soon(mds: &Arc<Mds>, entry: &Arc<FileEntry>, intent: &Intent) -> Result<Held, Error> {
+    tokio::select! {
+        biased;
+        held = mds.prepare(entry, intent) => held,
+        () = mds.env.clock.sleep(WITH_OPEN) => Err(Error::LayoutTryLater),
     }
 }
 
