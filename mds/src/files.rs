@@ -21,6 +21,7 @@ use sluice_state::{BootEpoch, ClientId, StateId, StateKind, Time};
 use tokio::sync::{Notify, oneshot};
 
 use crate::layout::habits::Birth;
+use crate::layout::settle;
 use crate::layout::times::Noted;
 use crate::server::Mds;
 
@@ -508,7 +509,7 @@ impl Mds {
             return Ok(entry);
         }
         let _pin = Pin::new(self, file_id(key));
-        let seed = self.file_seed(key).await?;
+        let seed = settle::seed(self, key).await?;
         Ok(self.files.get_or_insert(key, |id| File::new(id, seed)))
     }
 

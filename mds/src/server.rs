@@ -11,10 +11,10 @@ use sluice_env::Env;
 use sluice_kv::Database;
 use sluice_namespace::stable_storage::{MdsEpoch, epoch_guard, take_epoch};
 use sluice_namespace::{
-    FileId, FormatOptions, FsError, IdAllocator, InodeKey, LayoutPolicy, Namespace, TruncateIntent,
+    FileId, FormatOptions, FsError, IdAllocator, LayoutPolicy, Namespace, TruncateIntent,
 };
 use sluice_rpc::{Program, Transport};
-use sluice_state::file::{FileSeed, Policy};
+use sluice_state::file::Policy;
 use sluice_state::{BootEpoch, Time};
 use tokio::sync::Notify;
 
@@ -248,15 +248,6 @@ impl Mds {
     /// Whether a truncation that an earlier incarnation committed is still to be carried out.
     pub(crate) fn is_uncut(&self, file: FileId) -> bool {
         self.uncut.lock().contains_key(&file)
-    }
-
-    /// What the inode and its rows say about state that outlives a restart.
-    pub(crate) async fn file_seed(&self, key: &InodeKey) -> Result<FileSeed, FsError> {
-        let key = *key;
-        let (rw_layout, orphan) = self
-            .read(|txn| Box::pin(async move { crate::layout::settle::seed(self, &txn, &key).await }))
-            .await?;
-        Ok(FileSeed { rw_layout, orphan })
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
+use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -142,7 +143,8 @@ impl Database {
                 tx.resolve_unknown_by(key.clone());
             }
             // The guard is looked at while the operation reads, where that takes a while.
-            let (outcome, guarded) = match guard(&mut tx, &limits).await {
+            let guard = pin!(guard(&mut tx, &limits)).await;
+            let (outcome, guarded) = match guard {
                 Guard::Is(Ok(())) => {
                     (op(Attempt { transaction: &mut tx, around: PhantomData }).await, Ok(()))
                 }
@@ -170,9 +172,9 @@ impl Database {
                 (Err(error), _) => return Err(error),
             };
             let witness = if self.inner.backend.loses_answers() { tx.witness() } else { None };
-            match tx.commit().await {
+            match pin!(tx.commit()).await {
                 Ok(committed) => return Ok((value, committed)),
-                Err(KvError::CommitUnknown) => match self.resolve(witness, &mut tries).await? {
+                Err(KvError::CommitUnknown) => match Box::pin(self.resolve(witness, &mut tries)).await? {
                     Fate::Committed(committed) => return Ok((value, committed)),
                     Fate::Lost => tries.again(KvError::CommitUnknown).await?,
                     Fate::Unknown if limits.idempotent => {
@@ -245,7 +247,7 @@ enum Guard {
 async fn guard(tx: &mut Transaction, limits: &RunLimits) -> Guard {
     let Some((key, expected)) = &limits.guard else { return Guard::Is(Ok(())) };
     let judge = |same| if same { Ok(()) } else { Err(KvError::Superseded) };
-    match tx.compare_beside(key, expected).await {
+    match pin!(tx.compare_beside(key, expected)).await {
         Err(error) => Guard::Is(Err(error)),
         Ok(Beside::Now(same)) => Guard::Is(judge(same)),
         Ok(Beside::Later(same)) => Guard::Later(Box::pin(async move { judge(same.await?) })),

@@ -84,7 +84,8 @@ fn mismatch() -> KvError {
     KvError::Corrupt { what: "a view of another backend".into() }
 }
 
-/// What goes over a network is in a box, so that not every future that asks a store on this machine has room for it.
+/// What goes over a network is in a box, and what only tests ask, so that not every future that asks a store on this machine
+/// has room for it.
 impl Backend {
     /// Whether it may be asked later what became of a commit. A store on this machine that does not know what became of one
     /// answers nothing more.
@@ -101,7 +102,7 @@ impl Backend {
 
     pub(crate) async fn view(&self) -> Result<View, KvError> {
         match self {
-            Self::Memory(m) => m.view().await.map(View::Memory),
+            Self::Memory(m) => Box::pin(m.view()).await.map(View::Memory),
             Self::Embedded(e) => e.view().await.map(View::Embedded),
             Self::Foundation(f) => Box::pin(f.view()).await.map(View::Foundation),
         }
@@ -109,7 +110,7 @@ impl Backend {
 
     pub(crate) async fn get(&self, view: &View, key: &[u8]) -> Result<Option<Bytes>, KvError> {
         match (self, view) {
-            (Self::Memory(m), View::Memory(v)) => m.get(v, key).await,
+            (Self::Memory(m), View::Memory(v)) => Box::pin(m.get(v, key)).await,
             (Self::Embedded(e), View::Embedded(v)) => e.get(v, key).await,
             (Self::Foundation(f), View::Foundation(v)) => Box::pin(f.get(v, key)).await,
             _ => Err(mismatch()),
@@ -125,7 +126,7 @@ impl Backend {
         reverse: bool,
     ) -> Result<Vec<KeyValue>, KvError> {
         match (self, view) {
-            (Self::Memory(m), View::Memory(v)) => m.range(v, begin, end, limit, reverse).await,
+            (Self::Memory(m), View::Memory(v)) => Box::pin(m.range(v, begin, end, limit, reverse)).await,
             (Self::Embedded(e), View::Embedded(v)) => e.range(v, begin, end, limit, reverse).await,
             (Self::Foundation(f), View::Foundation(v)) => {
                 Box::pin(f.range(v, begin, end, limit, reverse)).await
@@ -143,7 +144,7 @@ impl Backend {
                     Some(View::Memory(v)) => Some(v),
                     Some(_) => return Err(mismatch()),
                 };
-                m.commit(Request { view, reads, writes, write_conflicts, bytes }).await
+                Box::pin(m.commit(Request { view, reads, writes, write_conflicts, bytes })).await
             }
             Self::Embedded(e) => {
                 let view = match view {

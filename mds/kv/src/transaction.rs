@@ -1,5 +1,6 @@
 //! One optimistic transaction.
 
+use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
@@ -78,13 +79,13 @@ impl Transaction {
 
     /// The value of `key`. The commit will conflict if another transaction writes `key` meanwhile.
     pub async fn get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError> {
-        let result = self.read_key(key, !self.read_only).await;
+        let result = pin!(self.read_key(key, !self.read_only)).await;
         self.note(result)
     }
 
     /// The value of `key`, without a conflict.
     pub async fn snapshot_get(&self, key: &[u8]) -> Result<Option<Bytes>, KvError> {
-        let result = self.read_key(key, false).await;
+        let result = pin!(self.read_key(key, false)).await;
         self.note(result)
     }
 
@@ -98,7 +99,7 @@ impl Transaction {
         limit: usize,
         reverse: bool,
     ) -> Result<Vec<KeyValue>, KvError> {
-        let result = self.read_range(range, limit, reverse, !self.read_only).await;
+        let result = pin!(self.read_range(range, limit, reverse, !self.read_only)).await;
         self.note(result)
     }
 
@@ -109,7 +110,7 @@ impl Transaction {
         limit: usize,
         reverse: bool,
     ) -> Result<Vec<KeyValue>, KvError> {
-        let result = self.read_range(range, limit, reverse, false).await;
+        let result = pin!(self.read_range(range, limit, reverse, false)).await;
         self.note(result)
     }
 
@@ -243,7 +244,7 @@ impl Transaction {
         };
         let write_conflicts = self.write_conflicts;
         let request = Request { view, reads, writes: self.writes, write_conflicts, bytes };
-        let committed = self.db.backend.commit(request).await?;
+        let committed = pin!(self.db.backend.commit(request)).await?;
         self.db.committed.fetch_add(1, Ordering::Relaxed);
         Ok(committed)
     }
@@ -366,7 +367,7 @@ impl Transaction {
             self.reads.lock().add_key(key);
         }
         self.db.reads.fetch_add(1, Ordering::Relaxed);
-        let base = self.db.backend.get(view, key).await?;
+        let base = pin!(self.db.backend.get(view, key)).await?;
         match pending {
             Some(pending) => pending.read(base),
             None => Ok(base),
@@ -386,10 +387,10 @@ impl Transaction {
         }
         let view = self.view().await?;
         let pairs = if self.writes.touches(&range.begin, &range.end) {
-            self.merged(view, range, limit, reverse).await
+            Box::pin(self.merged(view, range, limit, reverse)).await
         } else {
             self.db.reads.fetch_add(1, Ordering::Relaxed);
-            self.db.backend.range(view, &range.begin, &range.end, limit, reverse).await
+            pin!(self.db.backend.range(view, &range.begin, &range.end, limit, reverse)).await
         };
         if conflict {
             // Whether an unreadable key lies within the limit depends on what others wrote.

@@ -199,9 +199,9 @@ fn put_new(
             fetch::count(txn, Statistic::Bytes, key.fileid, size::signed(file.space_used));
             if let Some(layout) = &file.layout {
                 layout::put_owner(txn, layout.id, key);
-            }
-            if matches!(create.node, NewNode::File { read_write_layout: true, .. }) {
-                layout::put_read_write(txn, key);
+                if matches!(create.node, NewNode::File { read_write_layout: true, .. }) {
+                    layout::put_read_write(txn, key);
+                }
             }
         }
         _ => {}

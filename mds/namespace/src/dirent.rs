@@ -147,6 +147,11 @@ async fn follow(txn: &Transaction, place: &mut Place, name: &Name<'_>) -> Result
 }
 
 impl Place {
+    /// Whether changes of the one name move the other, in one directory.
+    pub(crate) fn shares_hash(&self, other: &Self) -> bool {
+        self.head == other.head
+    }
+
     /// Where a new entry goes; [`FsError::NoSpace`] if too many names collide.
     pub(crate) fn vacancy(&self) -> Result<Cookie, FsError> {
         let index = self.free.ok_or(FsError::NoSpace)?;

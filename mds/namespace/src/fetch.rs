@@ -1,5 +1,7 @@
 //! Reading and writing inode records and directory states.
 
+use std::pin::pin;
+
 use bytes::Bytes;
 use sluice_kv::{AtomicOp, Transaction};
 
@@ -12,11 +14,11 @@ use crate::keys::{self, DirectoryField, FileId, InodeKey, Statistic};
 
 /// The record, under read conflict; [`FsError::Stale`] if the inode is gone.
 pub(crate) async fn record(txn: &Transaction, key: &InodeKey) -> Result<InodeRecord, FsError> {
-    find_record(txn, key).await?.ok_or(FsError::Stale)
+    pin!(find_record(txn, key)).await?.ok_or(FsError::Stale)
 }
 
 pub(crate) async fn find_record(txn: &Transaction, key: &InodeKey) -> Result<Option<InodeRecord>, FsError> {
-    txn.get(&keys::inode(key)).await?.map(InodeRecord::decode).transpose()
+    pin!(txn.get(&keys::inode(key))).await?.map(InodeRecord::decode).transpose()
 }
 
 /// The policy of a directory, the default of what is none.
@@ -26,14 +28,15 @@ pub(crate) async fn policy(txn: &Transaction, key: &InodeKey) -> Result<LayoutPo
 
 /// The record of something that must be a directory.
 pub(crate) async fn directory(txn: &Transaction, key: &InodeKey) -> Result<InodeRecord, FsError> {
-    let record = record(txn, key).await?;
+    let record = pin!(record(txn, key)).await?;
     if record.kind() == Kind::Directory { Ok(record) } else { Err(FsError::NotDirectory) }
 }
 
 /// The record, and the state of what is a directory.
 pub(crate) async fn inode(txn: &Transaction, key: &InodeKey, base: u64) -> Result<Inode, FsError> {
-    let record = record(txn, key).await?;
-    complete(txn, key, record, base).await
+    let mut inode = simple(key, pin!(record(txn, key)).await?, base);
+    pin!(complete(txn, &mut inode, base)).await?;
+    Ok(inode)
 }
 
 /// As [`inode`], the state by snapshot: whoever changes the record alone does not start over for what is made in the
@@ -47,19 +50,13 @@ pub(crate) async fn inode_beside(txn: &Transaction, key: &InodeKey, base: u64) -
     Ok(inode)
 }
 
-/// Adds the state to a directory's record.
-pub(crate) async fn complete(
-    txn: &Transaction,
-    key: &InodeKey,
-    record: InodeRecord,
-    base: u64,
-) -> Result<Inode, FsError> {
-    let mut inode = simple(key, record, base);
+/// Adds the state to a directory.
+pub(crate) async fn complete(txn: &Transaction, inode: &mut Inode, base: u64) -> Result<(), FsError> {
     if inode.is_directory() {
-        inode.directory = Some(state(txn, key.fileid).await?);
+        inode.directory = Some(pin!(state(txn, inode.key.fileid)).await?);
         inode.change = base.wrapping_add(inode.version());
     }
-    Ok(inode)
+    Ok(())
 }
 
 /// What is complete without a state: anything but a directory.
@@ -96,7 +93,7 @@ pub(crate) async fn state_beside(txn: &Transaction, directory: FileId) -> Result
 }
 
 async fn state_as(txn: &Transaction, directory: FileId, reading: Reading) -> Result<DirectoryState, FsError> {
-    let value = field(txn, directory, DirectoryField::State, reading).await?;
+    let value = pin!(field(txn, directory, DirectoryField::State, reading)).await?;
     let exact = DirectoryState::decode(value.ok_or(FsError::corrupt("directory without state"))?)?;
     // Few directories are so busy: not everybody's future shall have room for it.
     if exact.split { Box::pin(merge_as(txn, directory, exact, reading)).await } else { Ok(exact) }

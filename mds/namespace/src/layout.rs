@@ -283,12 +283,12 @@ async fn is_read_write(txn: &Transaction, file: FileId) -> Result<bool, FsError>
     Ok(txn.get(&keys::by_u64(keys::RW_LAYOUT, file.0)).await?.is_some())
 }
 
-/// The rows of a file that goes away.
+/// The rows of a file that goes away. One that never had data files has none of them, and to clear what is not there is as
+/// much work for the store as to write it.
 pub(crate) fn clear_rows(txn: &mut Transaction, key: &InodeKey, layout: Option<&Layout>) {
+    let Some(layout) = layout else { return };
     clear_read_write(txn, key);
     txn.clear(keys::by_u64(keys::TRUNCATE, key.fileid.0));
-    if let Some(layout) = layout {
-        heal::track(txn, key, layout.is_degraded(), false);
-        clear_owner(txn, layout.id);
-    }
+    heal::track(txn, key, layout.is_degraded(), false);
+    clear_owner(txn, layout.id);
 }

@@ -1,5 +1,7 @@
 //! Finding names.
 
+use std::pin::pin;
+
 use sluice_kv::Transaction;
 
 use crate::credential::{Credential, Want};
@@ -29,14 +31,14 @@ impl Namespace {
         name: &Name<'_>,
         who: &Credential,
     ) -> Result<Found, FsError> {
-        let (parent, place) = join::both(
+        let (parent, place) = pin!(join::both(
             fetch::directory(txn, directory),
             dirent::find(txn, &self.hash, directory.fileid, name),
-        )
+        ))
         .await?;
         parent.owned().require(who, Want::EXECUTE)?;
         let entry = place.entry.ok_or(FsError::NotFound)?;
-        let inode = fetch::inode(txn, &entry.inode, self.base()).await.map_err(missing_is_corrupt)?;
+        let inode = pin!(fetch::inode(txn, &entry.inode, self.base())).await.map_err(missing_is_corrupt)?;
         Ok(Found { entry, inode })
     }
 
@@ -50,17 +52,56 @@ impl Namespace {
     ) -> Result<(Inode, Inode), FsError> {
         let parent = async {
             let record = fetch::directory(txn, directory).await?;
-            fetch::complete(txn, directory, record, self.base()).await
+            let mut inode = fetch::simple(directory, record, self.base());
+            fetch::complete(txn, &mut inode, self.base()).await?;
+            Ok(inode)
         };
-        let named = async {
-            let place = dirent::find(txn, &self.hash, directory.fileid, name).await?;
-            let Some(entry) = place.entry else { return Ok(None) };
-            fetch::inode(txn, &entry.inode, self.base()).await.map(Some).map_err(missing_is_corrupt)
-        };
-        let (parent, named) = join::both(parent, named).await?;
+        let (parent, named) = pin!(join::both(parent, self.named(txn, directory, name))).await?;
         // What is not there is nobody's business who may not search.
         parent.record.owned().require(who, Want::EXECUTE)?;
         Ok((parent, named.ok_or(FsError::NotFound)?))
+    }
+
+    /// What two names mean in their directories, in one version: what RENAME looks for. Nothing is said of the second if there
+    /// is nothing under the first, or if it may not be looked for.
+    ///
+    /// Errors: Stale, NotDirectory, Access (no search permission).
+    pub async fn lookup_two(
+        &self,
+        txn: &Transaction,
+        (from, old): (&InodeKey, &Name<'_>),
+        (to, new): (&InodeKey, &Name<'_>),
+        who: &Credential,
+    ) -> Result<(Option<Inode>, Option<Inode>), FsError> {
+        // Side by side, but each with a verdict of its own: the first one's counts.
+        let first = async {
+            let found = join::both(search(txn, from, who), self.named(txn, from, old)).await;
+            Ok::<_, FsError>(found.map(|((), inode)| inode))
+        };
+        let second = async {
+            if from == to {
+                return Ok(self.named(txn, to, new).await);
+            }
+            let found = join::both(search(txn, to, who), self.named(txn, to, new)).await;
+            Ok(found.map(|((), inode)| inode))
+        };
+        let (first, second) = pin!(join::both(first, second)).await?;
+        match first? {
+            None => Ok((None, None)),
+            first => Ok((first, second?)),
+        }
+    }
+
+    /// What a name means, whoever asks.
+    async fn named(
+        &self,
+        txn: &Transaction,
+        directory: &InodeKey,
+        name: &Name<'_>,
+    ) -> Result<Option<Inode>, FsError> {
+        let place = pin!(dirent::find(txn, &self.hash, directory.fileid, name)).await?;
+        let Some(entry) = place.entry else { return Ok(None) };
+        pin!(fetch::inode(txn, &entry.inode, self.base())).await.map(Some).map_err(missing_is_corrupt)
     }
 
     /// The directory that `directory` is in; of the root, [`FsError::NotFound`].
@@ -79,6 +120,11 @@ impl Namespace {
             _ => Err(FsError::NotDirectory),
         }
     }
+}
+
+/// Whether names may be looked for in a directory.
+async fn search(txn: &Transaction, directory: &InodeKey, who: &Credential) -> Result<(), FsError> {
+    fetch::directory(txn, directory).await?.owned().require(who, Want::EXECUTE)
 }
 
 /// An entry without its inode is not the client's fault.

@@ -96,11 +96,7 @@ impl Namespace {
     /// Reads the states of the directories on a page, side by side.
     async fn complete_directories(&self, txn: &Transaction, entries: &mut [Entry]) -> Result<(), FsError> {
         let directories = entries.iter_mut().filter_map(|e| e.inode.as_mut()).filter(|i| i.is_directory());
-        join::all(directories.map(|inode| async {
-            *inode = fetch::complete(txn, &inode.key, inode.record.clone(), self.base()).await?;
-            Ok::<_, FsError>(())
-        }))
-        .await?;
+        join::all(directories.map(|inode| fetch::complete(txn, inode, self.base()))).await?;
         Ok(())
     }
 }

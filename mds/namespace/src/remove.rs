@@ -1,5 +1,7 @@
 //! Removing names: files and empty directories.
 
+use std::pin::pin;
+
 use sluice_kv::Transaction;
 
 use crate::credential::Want;
@@ -46,23 +48,23 @@ impl Namespace {
         request: &Request<'_>,
     ) -> Result<Pending<Removed>, FsError> {
         let directory = &remove.directory;
-        let (parent, place) = join::both(
+        let (parent, place) = pin!(join::both(
             Parent::read(txn, directory),
             dirent::find(txn, &self.hash, directory.fileid, &remove.name),
-        )
+        ))
         .await?;
         parent.record.owned().require(request.who, Want::EXECUTE)?;
         let entry = place.entry.clone().ok_or(FsError::NotFound)?;
         expect(remove.expect, &entry)?;
-        let record = fetch::record(txn, &entry.inode).await.map_err(missing_is_corrupt)?;
+        let record = pin!(fetch::record(txn, &entry.inode)).await.map_err(missing_is_corrupt)?;
         parent.record.owned().require_remove(&record.owned(), request.who)?;
         if record.kind() == Kind::Directory {
-            require_empty(txn, &entry.inode).await?;
+            Box::pin(require_empty(txn, &entry.inode)).await?;
         }
         place.remove(txn)?;
-        let unlinked = self.drop_name(txn, &entry.inode, record, remove.open, request).await?;
+        let unlinked = pin!(self.drop_name(txn, &entry.inode, record, remove.open, request)).await?;
         let delta = Delta::minus(entry.kind);
-        let directory = self.update_directory(txn, &parent, delta, request).await?;
+        let directory = pin!(self.update_directory(txn, &parent, delta, request)).await?;
         Ok(Pending::new(Removed { directory, unlinked }, self.base()))
     }
 }
@@ -92,9 +94,9 @@ impl Namespace {
         request: &Request<'_>,
     ) -> Result<Unlinked, FsError> {
         if record.kind() == Kind::Directory {
-            self.erase(txn, key, &record).await?;
+            pin!(self.erase(txn, key, &record)).await?;
             return Ok(Unlinked::Removed { key: *key, kind: Kind::Directory, garbage: None });
         }
-        self.drop_link(txn, key, record, open, request.now).await
+        pin!(self.drop_link(txn, key, record, open, request.now)).await
     }
 }

@@ -1,5 +1,7 @@
 //! Renaming files and directories, within a directory and across.
 
+use std::pin::pin;
+
 use sluice_kv::Transaction;
 
 use crate::credential::Want;
@@ -63,11 +65,7 @@ impl Namespace {
         rename: &Rename<'_>,
         request: &Request<'_>,
     ) -> Result<Pending<Renamed>, FsError> {
-        let (source, target) = join::both(
-            self.side(txn, rename.from, &rename.from_name, request),
-            self.side(txn, rename.to, &rename.to_name, request),
-        )
-        .await?;
+        let (source, target) = pin!(self.sides(txn, rename, request)).await?;
         // Something is added there, or nothing happens; whether an entry may go, its own list has a say in.
         target.parent.record.owned().require_change(request.who)?;
         let Some(entry) = source.place.entry.clone() else {
@@ -78,20 +76,20 @@ impl Namespace {
         expect_target(rename, &target)?;
         if target.place.entry.as_ref().is_some_and(|e| e.inode == entry.inode) {
             source.parent.record.owned().require_change(request.who)?;
-            return self.nothing(txn, (&source, &target), &entry, request).await;
+            return Box::pin(self.nothing(txn, (&source, &target), &entry, request)).await;
         }
-        let moved = fetch::record(txn, &entry.inode).await.map_err(missing_is_corrupt)?;
+        let moved = pin!(fetch::record(txn, &entry.inode)).await.map_err(missing_is_corrupt)?;
         source.parent.record.owned().require_remove(&moved.owned(), request.who)?;
         target.parent.record.owned().require_add(request.who, entry.kind)?;
-        let replaced = accept_target(txn, &target, entry.kind, request).await?;
+        let replaced = pin!(accept_target(txn, &target, entry.kind, request)).await?;
         let across = source.parent.key != target.parent.key;
         if across && entry.kind == Kind::Directory {
             // The entry `..` changes, which takes write permission on the directory itself.
             moved.owned().require(request.who, Want::WRITE)?;
-            let above = require_outside(txn, &entry.inode, &target).await?;
-            self.require_no_border(txn, &source, &target, above).await?;
+            let above = Box::pin(require_outside(txn, &entry.inode, &target)).await?;
+            Box::pin(self.require_no_border(txn, &source, &target, above)).await?;
         }
-        self.apply(txn, rename, request, source, target, (entry, moved), replaced).await
+        pin!(self.apply(txn, rename, request, source, target, (entry, moved), replaced)).await
     }
 
     /// A directory does not move to where the walk of a tree has yet to arrive, but within that part of it: there may be a
@@ -110,6 +108,23 @@ impl Namespace {
         Err(FsError::CrossDevice)
     }
 
+    /// Both directories, of which there is but one as a rule.
+    async fn sides(
+        &self,
+        txn: &Transaction,
+        rename: &Rename<'_>,
+        request: &Request<'_>,
+    ) -> Result<(Side, Side), FsError> {
+        let source = self.side(txn, rename.from, &rename.from_name, request);
+        if rename.from == rename.to {
+            let target = dirent::find(txn, &self.hash, rename.to.fileid, &rename.to_name);
+            let (source, place) = pin!(join::both(source, target)).await?;
+            let target = Side { parent: source.parent.clone(), place };
+            return Ok((source, target));
+        }
+        pin!(join::both(source, self.side(txn, rename.to, &rename.to_name, request))).await
+    }
+
     async fn side(
         &self,
         txn: &Transaction,
@@ -117,8 +132,8 @@ impl Namespace {
         name: &Name<'_>,
         request: &Request<'_>,
     ) -> Result<Side, FsError> {
-        let (parent, place) =
-            join::both(Parent::read(txn, &key), dirent::find(txn, &self.hash, key.fileid, name)).await?;
+        let read = join::both(Parent::read(txn, &key), dirent::find(txn, &self.hash, key.fileid, name));
+        let (parent, place) = pin!(read).await?;
         parent.record.owned().require(request.who, Want::EXECUTE)?;
         Ok(Side { parent, place })
     }
@@ -153,10 +168,11 @@ impl Namespace {
         let same = source.parent.key == target.parent.key;
         let (from, into) = (&source.parent.record, &target.parent.record);
         let tree = quota::moved_to((&entry.inode, &moved), from, into)?;
+        let shares = source.place.shares_hash(&target.place);
         source.place.remove(txn)?;
-        // The two names may share a hash: where the new one goes depends on the old one being gone.
-        let place = if same {
-            dirent::find(txn, &self.hash, target.parent.key.fileid, &rename.to_name).await?
+        // Where the two names share a hash, where the new one goes depends on the old one being gone.
+        let place = if same && shares {
+            Box::pin(dirent::find(txn, &self.hash, target.parent.key.fileid, &rename.to_name)).await?
         } else {
             target.place
         };
@@ -168,12 +184,12 @@ impl Namespace {
             }
             Some((old, record)) => {
                 place.replace(txn, entry.kind, entry.inode)?;
-                Some(self.drop_name(txn, &old.inode, record, rename.target_open, request).await?)
+                Some(Box::pin(self.drop_name(txn, &old.inode, record, rename.target_open, request)).await?)
             }
         };
         let before = Charged::of(&moved);
         moved.tree = tree;
-        self.charge(txn, &entry.inode, Some(before), Some(Charged::of(&moved))).await?;
+        pin!(self.charge(txn, &entry.inode, Some(before), Some(Charged::of(&moved)))).await?;
         moved.ctime = request.now;
         if let Node::Directory(node) = &mut moved.node {
             node.parent = target.parent.key;
@@ -181,13 +197,11 @@ impl Namespace {
         fetch::put(txn, &entry.inode, &moved);
         let (out, into) = (Delta::minus(entry.kind), Delta::plus(entry.kind).and(minus));
         let (source_directory, target_directory) = if same {
-            let change = self.update_directory(txn, &source.parent, out.and(into), request).await?;
+            let change = pin!(self.update_directory(txn, &source.parent, out.and(into), request)).await?;
             (change, change)
         } else {
-            (
-                self.update_directory(txn, &source.parent, out, request).await?,
-                self.update_directory(txn, &target.parent, into, request).await?,
-            )
+            let left = pin!(self.update_directory(txn, &source.parent, out, request)).await?;
+            (left, pin!(self.update_directory(txn, &target.parent, into, request)).await?)
         };
         let renamed = Renamed { source_directory, target_directory, moved: entry.inode, replaced };
         Ok(Pending::new(renamed, self.base()))
@@ -210,7 +224,7 @@ async fn accept_target(
     request: &Request<'_>,
 ) -> Result<Option<(Dirent, InodeRecord)>, FsError> {
     let Some(old) = target.place.entry.clone() else { return Ok(None) };
-    let record = fetch::record(txn, &old.inode).await.map_err(missing_is_corrupt)?;
+    let record = pin!(fetch::record(txn, &old.inode)).await.map_err(missing_is_corrupt)?;
     target.parent.record.owned().require_remove(&record.owned(), request.who)?;
     // RFC 8881 §18.26.3: both directories or neither, otherwise NFS4ERR_EXIST.
     if (kind == Kind::Directory) != (old.kind == Kind::Directory) {

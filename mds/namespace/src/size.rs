@@ -1,5 +1,7 @@
 //! The size of a file, as writers on data servers report it.
 
+use std::pin::pin;
+
 use sluice_env::Wall;
 use sluice_kv::Transaction;
 
@@ -74,7 +76,19 @@ impl Namespace {
         commit: &CommitSize,
         request: &Request<'_>,
     ) -> Result<Pending<SizeCommitted>, FsError> {
-        let mut inode = fetch::inode(txn, key, self.base()).await?;
+        let inode = pin!(fetch::inode(txn, key, self.base())).await?;
+        pin!(self.commit_size_of(txn, inode, commit, request)).await
+    }
+
+    /// As [`Self::commit_size`], of an inode that was read in this transaction.
+    pub(crate) async fn commit_size_of(
+        &self,
+        txn: &mut Transaction,
+        mut inode: Inode,
+        commit: &CommitSize,
+        request: &Request<'_>,
+    ) -> Result<Pending<SizeCommitted>, FsError> {
+        let key = &{ inode.key };
         let charged = Charged::of(&inode.record);
         let Node::File(file) = &mut inode.record.node else { return Err(FsError::WrongType) };
         let (old_size, old_space) = (file.size, file.space_used);
@@ -102,7 +116,7 @@ impl Namespace {
         }
         let space = signed(file.space_used) - signed(old_space);
         fetch::count(txn, Statistic::Bytes, key.fileid, space);
-        self.charge(txn, key, Some(charged), Some(Charged::of(&inode.record))).await?;
+        pin!(self.charge(txn, key, Some(charged), Some(Charged::of(&inode.record)))).await?;
         if (commit.settled || commit.observed) && !grew && commit.mtime.is_none() {
             if commit.unseen && old_size > 0 {
                 inode.record.ctime = request.now;

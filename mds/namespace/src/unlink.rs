@@ -1,5 +1,7 @@
 //! What happens to an inode that loses a name.
 
+use std::pin::pin;
+
 use sluice_env::Wall;
 use sluice_kv::Transaction;
 
@@ -43,7 +45,7 @@ impl Namespace {
     ) -> Result<Unlinked, FsError> {
         let left = record.nlink.saturating_sub(1);
         if left == 0 && !open {
-            let garbage = self.erase(txn, key, &record).await?;
+            let garbage = pin!(self.erase(txn, key, &record)).await?;
             return Ok(Unlinked::Removed { key: *key, kind: record.kind(), garbage });
         }
         record.nlink = left;
@@ -64,7 +66,7 @@ impl Namespace {
         key: &InodeKey,
         record: &InodeRecord,
     ) -> Result<Option<Garbage>, FsError> {
-        self.charge(txn, key, Some(Charged::of(record)), None).await?;
+        pin!(self.charge(txn, key, Some(Charged::of(record)), None)).await?;
         txn.clear(keys::inode(key));
         fetch::count(txn, Statistic::Files, key.fileid, -1);
         if record.xattrs {

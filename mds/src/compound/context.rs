@@ -1,6 +1,7 @@
 //! What an operation is given: the filehandles and stateids of its COMPOUND, the session, the caller.
 
 use std::net::IpAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -231,11 +232,27 @@ impl Context {
         {
             return Ok(inode.clone());
         }
-        let inode = self.read_inode().await?;
+        let inode = pin!(self.read_inode()).await?;
         if self.pseudo().is_none() {
             self.known = Some((self.index, inode.clone()));
         }
         Ok(inode)
+    }
+
+    /// What `look` finds in what [`Context::inode`] would give, which is not copied.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) async fn look<T>(&mut self, look: impl FnOnce(&Inode) -> T) -> Result<T, OpError> {
+        if let Some((seen, inode)) = &self.known
+            && *seen >= self.modified
+        {
+            return Ok(look(inode));
+        }
+        let inode = pin!(self.read_inode()).await?;
+        let found = look(&inode);
+        self.give_back(inode);
+        Ok(found)
     }
 
     /// What the store, or the table of exports, says of the current file.
@@ -248,7 +265,9 @@ impl Context {
         if let Some(found) = namespace.getattr_now(&self.server.db, &key) {
             return Ok(found?);
         }
-        Ok(self.server.read(|txn| Box::pin(async move { namespace.getattr(&txn, &key).await })).await?)
+        // Hardly ever but for directories: not everybody's future shall have room for it.
+        let read = self.server.read(|txn| Box::pin(async move { namespace.getattr(&txn, &key).await }));
+        Ok(Box::pin(read).await?)
     }
 
     /// As [`Context::inode`], not copied: the next operation reads it again unless it is given back.
@@ -258,7 +277,7 @@ impl Context {
     pub(crate) async fn take_inode(&mut self) -> Result<Inode, OpError> {
         match self.known.take() {
             Some((seen, inode)) if seen >= self.modified => Ok(inode),
-            _ => self.read_inode().await,
+            _ => pin!(self.read_inode()).await,
         }
     }
 
@@ -278,7 +297,7 @@ impl Context {
         let of = |inode: &Inode| inode.directory_node().map(|node| node.policy).unwrap_or_default();
         match &self.known {
             Some((seen, inode)) if *seen >= self.modified => return Ok(of(inode)),
-            _ if self.pseudo().is_some() => return Ok(of(&self.read_inode().await?)),
+            _ if self.pseudo().is_some() => return Ok(of(&Box::pin(self.read_inode()).await?)),
             _ => {}
         }
         let key = self.current()?.inode;
@@ -286,7 +305,8 @@ impl Context {
         if let Some(found) = namespace.policy_now(&self.server.db, &key) {
             return Ok(found?);
         }
-        Ok(self.server.read(|txn| Box::pin(async move { namespace.policy(&txn, &key).await })).await?)
+        let read = self.server.read(|txn| Box::pin(async move { namespace.policy(&txn, &key).await }));
+        Ok(Box::pin(read).await?)
     }
 
     /// Runs the transaction that carries out the running operation; it says [`Context::record`] what the

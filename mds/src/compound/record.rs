@@ -94,12 +94,7 @@ impl Context {
     fn put_record(&self, txn: &mut Transaction, result: &nfs_resop4, current: Option<FileHandle>) {
         let Some(recorder) = &self.recorder else { return };
         let results = recorder.before.as_ref().and_then(|before| {
-            let mut writer = Writer::new(recorder.limit);
-            writer.raw(before);
-            let last_at = writer.len();
-            result.encode(&mut writer);
-            let results = writer.finish_in_one().ok()?;
-            Some(encode(current.as_ref(), self.saved.as_ref(), last_at, &results))
+            encode(current.as_ref(), self.saved.as_ref(), (before, result), recorder.limit)
         });
         let row = ReplyRow {
             stamp: Versionstamp([0; 10]),
@@ -111,6 +106,9 @@ impl Context {
         stable_storage::put_reply(txn, &recorder.session.0, recorder.slot, &row);
     }
 }
+
+/// Room for the results of most operations.
+const LAST: usize = 128;
 
 /// A COMPOUND as a restart left it.
 #[derive(Debug)]
@@ -156,23 +154,32 @@ impl Stored {
     }
 }
 
-/// Current and saved filehandle, each with its length before it; where the last result begins; the results.
-fn encode(current: Option<&FileHandle>, saved: Option<&FileHandle>, last_at: usize, results: &[u8]) -> Bytes {
+/// Current and saved filehandle, each with its length before it; where the last result begins; the results. `None`: these are
+/// larger than `limit`.
+fn encode(
+    current: Option<&FileHandle>,
+    saved: Option<&FileHandle>,
+    (before, last): (&[u8], &nfs_resop4),
+    limit: usize,
+) -> Option<Bytes> {
     const HANDLE: u8 = FileHandle::SIZE as u8;
-    let handles = [current, saved].into_iter().flatten().count() * FileHandle::SIZE;
-    let mut out = Vec::with_capacity(2 + handles + 4 + results.len());
+    const AROUND: usize = 2 * (1 + FileHandle::SIZE) + 4;
+    let mut out = Writer::with_capacity(limit.saturating_add(AROUND), AROUND + before.len() + LAST);
     for handle in [current, saved] {
         match handle {
             Some(handle) => {
-                out.push(HANDLE);
-                out.extend_from_slice(&handle.to_array());
+                out.raw(&[HANDLE]);
+                out.raw(&handle.to_array());
             }
-            None => out.push(0),
+            None => out.raw(&[0]),
         }
     }
-    out.extend_from_slice(&u32::try_from(last_at).unwrap_or(u32::MAX).to_be_bytes());
-    out.extend_from_slice(results);
-    out.into()
+    out.raw(&u32::try_from(before.len()).unwrap_or(u32::MAX).to_be_bytes());
+    let results = out.len();
+    out.raw(before);
+    last.encode(&mut out);
+    let fits = out.len() - results <= limit;
+    out.finish_in_one().ok().filter(|_| fits).map(Bytes::from)
 }
 
 fn decode(row: ReplyRow, change: u64) -> Option<Progress> {

@@ -9,7 +9,7 @@ use sluice_namespace::{
     CommitSize, Credential, DataFileId, DirectoryUpdate, FsError, Inode, InodeKey, Request,
 };
 use sluice_state::ClientId;
-use sluice_state::file::{Error, File, Intent, Ticket};
+use sluice_state::file::{Error, File, FileSeed, Intent, Ticket};
 
 use crate::compound::OpError;
 use crate::dsctl::{self, Observed, Unseen};
@@ -349,14 +349,31 @@ pub(crate) async fn clear_rw(mds: Arc<Mds>, entry: Arc<FileEntry>) {
     }
 }
 
-/// Whether the rw_layout row exists and whether the inode is an orphan.
+/// What the inode and its rows say about state that outlives a restart. A file without data files has no such rows, and its
+/// inode is in memory as a rule: no transaction then.
 ///
 /// # Errors
 /// Stale when the inode is gone; what the store says.
-pub(crate) async fn seed(mds: &Mds, txn: &Transaction, key: &InodeKey) -> Result<(bool, bool), FsError> {
+pub(crate) async fn seed(mds: &Mds, key: &InodeKey) -> Result<FileSeed, FsError> {
+    match mds.namespace.getattr_now(&mds.db, key) {
+        Some(Ok(inode)) if inode.layout().is_none() => Ok(seed_of(&inode, false)),
+        Some(Err(error)) => Err(error),
+        _ => {
+            let key = *key;
+            let read = mds.read(|txn| Box::pin(async move { read_seed(mds, &txn, &key).await }));
+            Box::pin(read).await
+        }
+    }
+}
+
+async fn read_seed(mds: &Mds, txn: &Transaction, key: &InodeKey) -> Result<FileSeed, FsError> {
     let inode = mds.namespace.getattr(txn, key).await?;
-    let rw = mds.namespace.is_read_write(txn, key.fileid).await?;
-    Ok((rw, !inode.is_directory() && inode.nlink() == 0))
+    let rw_layout = inode.layout().is_some() && mds.namespace.is_read_write(txn, key.fileid).await?;
+    Ok(seed_of(&inode, rw_layout))
+}
+
+fn seed_of(inode: &Inode, rw_layout: bool) -> FileSeed {
+    FileSeed { rw_layout, orphan: !inode.is_directory() && inode.nlink() == 0 }
 }
 
 /// Files that some read-write layout of an earlier incarnation may have left unsettled.

@@ -1,9 +1,10 @@
 //! LOCK and what it shares with LOCKT and LOCKU. RFC 8881 §18.10.
 
 use std::collections::BTreeSet;
+use std::pin::pin;
 use std::sync::Arc;
 
-use sluice_namespace::Kind;
+use sluice_namespace::{Inode, Kind};
 use sluice_state::file::Error;
 use sluice_state::grace::Claim;
 use sluice_state::lock::{LockConflict, LockKind, LockRequest, Locker};
@@ -133,7 +134,7 @@ pub(super) fn denied(conflict: &LockConflict) -> LOCK4denied {
 /// # Errors
 /// ISDIR, SYMLINK, WRONG_TYPE (§18.22.3).
 pub(super) async fn must_be_file(cx: &mut Context) -> Result<(), OpError> {
-    match cx.inode().await?.kind() {
+    match pin!(cx.look(Inode::kind)).await? {
         Kind::File => Ok(()),
         Kind::Directory => Err(nfsstat4::NFS4ERR_ISDIR.into()),
         Kind::Symlink => Err(nfsstat4::NFS4ERR_SYMLINK.into()),

@@ -1,6 +1,8 @@
 //! READ through this server. RFC 8881 §18.22. A mount whose clients reach the data servers sends none but of
 //! files whose data is here (docs/adr/0020).
 
+use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
@@ -24,7 +26,7 @@ const AROUND: usize = 32;
 pub(crate) async fn read(cx: &mut Context, args: READ4args) -> OpResult<READ4res> {
     let room = u64::try_from(cx.reply_room.saturating_sub(AROUND)).unwrap_or(0);
     let asked = u64::from(args.count).min(MAX_IO).min(room);
-    let Admitted { held, inode, inline } = admit(cx, &args.stateid, args.offset, asked).await?;
+    let Admitted { held, inode, inline } = pin!(admit(cx, &args.stateid, args.offset, asked)).await?;
     let length = inode.size().saturating_sub(args.offset).min(asked);
     let is_inline = inline.is_some();
     let data = match (length, inline, inode.layout()) {
@@ -34,7 +36,7 @@ pub(crate) async fn read(cx: &mut Context, args: READ4args) -> OpResult<READ4res
         (_, None, None) => Bytes::from(vec![0; usize::try_from(length).unwrap_or(0)]),
         (_, None, Some(layout)) => {
             let length = u32::try_from(length).unwrap_or(u32::MAX);
-            dsctl::read(&cx.server, layout, args.offset, length).await?
+            Box::pin(dsctl::read(&cx.server, layout, args.offset, length)).await?
         }
     };
     done(cx, held, length, is_inline)?;
@@ -61,24 +63,23 @@ pub(super) async fn admit(
     offset: u64,
     length: u64,
 ) -> Result<Admitted, OpError> {
-    must_be_file(cx).await?;
+    pin!(must_be_file(cx)).await?;
     let stateid = cx.stateid(stateid)?;
-    permit_io(cx, &stateid, false).await?;
-    let client = cx.client()?;
-    let key = cx.current()?.inode;
-    let entry = cx.server.file(&key).await?;
+    let entry = pin!(permit_io(cx, &stateid, false)).await?;
+    let (client, key) = (cx.client()?, entry.key);
     let intent = Intent::ProxyIo { client, write: false, exclusive: false };
-    let held = cx.server.prepare(&entry, &intent).await?;
-    settle::settle_size(&cx.server, &key).await?;
+    let held = pin!(cx.server.prepare(&entry, &intent)).await?;
+    pin!(settle::settle_size(&cx.server, &key)).await?;
     let namespace = &cx.server.namespace;
     let read = cx
         .server
         .read(|txn| Box::pin(async move { namespace.read_inline(&txn, &key, offset, length).await }));
-    let InlineData { mut inode, data: inline } = read.await?;
+    let InlineData { mut inode, data: inline } = pin!(read).await?;
     cx.saw(&inode);
     if inode.layout().is_some_and(|layout| layout.mirrors_dirty) {
         let bytes = offset..offset.saturating_add(length);
-        inode = ready(&cx.server, key, &Use { bytes, write: false, persist_rw: false }).await?;
+        // Hardly ever: not everybody's future shall have room for it.
+        inode = Box::pin(ready(&cx.server, key, &Use { bytes, write: false, persist_rw: false })).await?;
     }
     Ok(Admitted { held, inode, inline })
 }
@@ -100,19 +101,24 @@ pub(super) fn done(cx: &Context, held: Held, length: u64, inline: bool) -> Resul
 }
 
 /// May this stateid read (or write) the current file? An ordinary one was judged at OPEN; a special one is
-/// judged by the file's mode now.
+/// judged by the file's mode now. The file's state.
 ///
 /// # Errors
 /// What the state and the mode say.
-pub(super) async fn permit_io(cx: &mut Context, stateid: &StateId, write: bool) -> Result<(), OpError> {
+pub(super) async fn permit_io(
+    cx: &mut Context,
+    stateid: &StateId,
+    write: bool,
+) -> Result<Arc<FileEntry>, OpError> {
     let client = cx.client()?;
-    let key = cx.current()?.inode;
-    let entry = cx.server.file(&key).await?;
     let special = sluice_state::stateid::special(stateid).ok().flatten().is_some();
-    if !special {
+    let entry = if special {
+        let key = cx.current()?.inode;
+        pin!(cx.server.file(&key)).await?
+    } else {
         // Tells revoked, stale and foreign stateids apart; the machine knows only its own.
-        cx.state_entry(stateid)?;
-    }
+        cx.state_entry(stateid)?
+    };
     cx.server
         .step(&entry, Some(client), |file, ctx| (file.check_io(ctx, client, stateid, write), Vec::new()))?;
     if special {
@@ -120,7 +126,7 @@ pub(super) async fn permit_io(cx: &mut Context, stateid: &StateId, write: bool) 
         let want = if write { sluice_namespace::Want::WRITE } else { sluice_namespace::Want::READ };
         inode.record.owned().require(&cx.who, want)?;
     }
-    Ok(())
+    Ok(entry)
 }
 
 /// Counts what went through this server, and why: an administrator wants to know.

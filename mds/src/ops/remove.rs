@@ -1,5 +1,7 @@
 //! REMOVE. RFC 8881 §18.25.
 
+use std::pin::pin;
+
 use sluice_namespace::{DirectoryChange, FsError, Inode, InodeKey, Name, Pending, Remove, Removed, Unlinked};
 use sluice_state::file::Intent;
 use sluice_xdr::nfs4::{REMOVE4args, REMOVE4res, REMOVE4resok, nfs_resop4, nfsstat4};
@@ -18,12 +20,13 @@ pub(crate) async fn remove(cx: &mut Context, args: REMOVE4args) -> OpResult<REMO
     let target = cx.name(&args.target)?;
     let directory = cx.current()?.inode;
     for _ in 0..PATIENCE {
-        let Some(found) = find(cx, &directory, &target).await? else {
+        let Some(found) = pin!(find(cx, &directory, &target)).await? else {
             return Err(nfsstat4::NFS4ERR_NOENT.into());
         };
         spare_export(cx, &found)?;
-        let Some(held) = unless_gone(unlink_ticket(cx, &found).await)? else { continue };
-        match transaction(cx, directory, target, &found, held.as_ref()).await {
+        let Some(held) = unless_gone(pin!(unlink_ticket(cx, &found)).await)? else { continue };
+        let removed = pin!(transaction(cx, directory, target, &found, held.as_ref())).await;
+        match removed {
             Err(FsError::NameMoved) => {}
             Err(FsError::NotDirectory) => return Err(not_a_directory(cx).await),
             Err(error) => return Err(error.into()),
@@ -56,10 +59,9 @@ pub(in crate::ops) async fn find(
     name: &Name<'_>,
 ) -> Result<Option<Inode>, OpError> {
     let (namespace, who) = (&cx.server.namespace, &cx.who);
-    let found = cx
-        .server
-        .read(|txn| Box::pin(async move { namespace.lookup(&txn, directory, name, who).await }))
-        .await;
+    let read =
+        cx.server.read(|txn| Box::pin(async move { namespace.lookup(&txn, directory, name, who).await }));
+    let found = pin!(read).await;
     match found {
         Ok(found) => Ok(Some(found.inode)),
         Err(FsError::NotFound) => Ok(None),
@@ -84,9 +86,9 @@ pub(super) async fn unlink_ticket(cx: &Context, found: &Inode) -> Result<Option<
     if found.is_directory() {
         return Ok(None);
     }
-    let entry = cx.server.file(&found.key).await?;
+    let entry = pin!(cx.server.file(&found.key)).await?;
     let intent = Intent::Unlink { client: cx.client()?, last_link: found.nlink() <= 1 };
-    let held = cx.server.prepare(&entry, &intent).await?;
+    let held = pin!(cx.server.prepare(&entry, &intent)).await?;
     cx.server.note_moved(file_id(&found.key));
     Ok(Some(held))
 }
@@ -124,13 +126,14 @@ async fn transaction(
     let remove = Remove { directory, name, expect: Some(found.key), open };
     let attempts = Attempts::default();
     let (namespace, remove, attempts) = (&cx.server.namespace, &remove, &attempts);
-    cx.write(|mut txn| {
+    let done = cx.write(|mut txn| {
         Box::pin(async move {
-            let pending = namespace.remove(&mut txn, remove, &cx.request(attempts.next())).await?;
+            let request = cx.request(attempts.next());
+            let pending = pin!(namespace.remove(&mut txn, remove, &request)).await?;
             as_prepared(found, &pending.peek().unlinked)?;
             cx.record(&mut txn, &nfs_resop4::OP_REMOVE(answer(pending.peek().directory)));
             Ok(pending)
         })
-    })
-    .await
+    });
+    pin!(done).await
 }

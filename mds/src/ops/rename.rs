@@ -1,11 +1,13 @@
 //! RENAME. RFC 8881 §18.26: from the saved directory to the current one.
 
-use sluice_namespace::{FsError, Inode, Pending, Rename, Renamed, Unlinked};
+use std::pin::pin;
+
+use sluice_namespace::{FsError, Inode, InodeKey, Name, Pending, Rename, Renamed, Unlinked};
 use sluice_state::file::Intent;
 use sluice_xdr::nfs4::{RENAME4args, RENAME4res, RENAME4resok, nfs_resop4, nfsstat4};
 
 use super::lookup::not_a_directory;
-use super::remove::{PATIENCE, as_prepared, find, spare_export, unless_gone, unlink_ticket};
+use super::remove::{PATIENCE, as_prepared, spare_export, unless_gone, unlink_ticket};
 use crate::attr::change_info;
 use crate::compound::{Context, OpError, OpResult};
 use crate::files::{Held, file_id};
@@ -20,15 +22,14 @@ pub(crate) async fn rename(cx: &mut Context, args: RENAME4args) -> OpResult<RENA
         return Err(nfsstat4::NFS4ERR_XDEV.into());
     }
     for _ in 0..PATIENCE {
-        let source = find(cx, &from.inode, &from_name).await?;
-        let source = source.ok_or(nfsstat4::NFS4ERR_NOENT)?;
-        let target = find(cx, &to.inode, &to_name).await?;
+        let (source, target) = pin!(find_two(cx, (&from.inode, &from_name), (&to.inode, &to_name))).await?;
         spare_export(cx, &source)?;
         target.as_ref().map_or(Ok(()), |target| spare_export(cx, target))?;
-        let Some((moving, replacing)) = unless_gone(tickets(cx, &source, target.as_ref()).await)? else {
+        let Some((moving, replacing)) = unless_gone(pin!(tickets(cx, &source, target.as_ref())).await)?
+        else {
             continue;
         };
-        let _room = room(cx, &source).await?;
+        let _room = pin!(room(cx, &source)).await?;
         let rename = Rename {
             from: from.inode,
             from_name,
@@ -41,7 +42,8 @@ pub(crate) async fn rename(cx: &mut Context, args: RENAME4args) -> OpResult<RENA
                 .and_then(Held::ticket)
                 .is_some_and(sluice_state::file::Ticket::orphan),
         };
-        match transaction(cx, &rename, target.as_ref()).await {
+        let renamed = pin!(transaction(cx, &rename, target.as_ref())).await;
+        match renamed {
             Err(FsError::NameMoved) => {}
             Err(FsError::NotDirectory)
                 if !source.is_directory() || target.as_ref().is_none_or(Inode::is_directory) =>
@@ -70,8 +72,36 @@ async fn room(cx: &Context, source: &Inode) -> Result<Option<Pass>, OpError> {
     if !cx.server.quotas.any() {
         return Ok(None);
     }
+    // Not everybody's future shall have room for it.
+    Box::pin(limited(cx, source)).await
+}
+
+/// Where somebody has limits.
+async fn limited(cx: &Context, source: &Inode) -> Result<Option<Pass>, OpError> {
     let into = settle::inode(&cx.server, cx.current()?.inode).await?;
     Ok(room::to_rename(&cx.server, &cx.who, source, &into).await?)
+}
+
+/// What the two names mean now; there must be something under the first.
+///
+/// # Errors
+/// NOENT; as LOOKUP.
+async fn find_two(
+    cx: &mut Context,
+    (from, old): (&InodeKey, &Name<'_>),
+    (to, new): (&InodeKey, &Name<'_>),
+) -> Result<(Inode, Option<Inode>), OpError> {
+    let (namespace, who) = (&cx.server.namespace, &cx.who);
+    let read = cx
+        .server
+        .read(|txn| Box::pin(async move { namespace.lookup_two(&txn, (from, old), (to, new), who).await }));
+    let found = pin!(read).await;
+    match found {
+        Ok((Some(source), target)) => Ok((source, target)),
+        Ok((None, _)) => Err(nfsstat4::NFS4ERR_NOENT.into()),
+        Err(FsError::NotDirectory) => Err(not_a_directory(cx).await),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn answer(renamed: &Renamed) -> RENAME4res {
@@ -89,14 +119,14 @@ async fn tickets(
     target: Option<&Inode>,
 ) -> Result<(Option<Held>, Option<Held>), OpError> {
     let Some(target) = target.filter(|target| target.key != source.key) else {
-        return Ok((moving_ticket(cx, source).await?, None));
+        return Ok((pin!(moving_ticket(cx, source)).await?, None));
     };
     if file_id(&source.key) < file_id(&target.key) {
-        let moving = moving_ticket(cx, source).await?;
-        Ok((moving, unlink_ticket(cx, target).await?))
+        let moving = pin!(moving_ticket(cx, source)).await?;
+        Ok((moving, pin!(unlink_ticket(cx, target)).await?))
     } else {
-        let replacing = unlink_ticket(cx, target).await?;
-        Ok((moving_ticket(cx, source).await?, replacing))
+        let replacing = pin!(unlink_ticket(cx, target)).await?;
+        Ok((pin!(moving_ticket(cx, source)).await?, replacing))
     }
 }
 
@@ -105,8 +135,9 @@ async fn moving_ticket(cx: &Context, source: &Inode) -> Result<Option<Held>, OpE
     if source.is_directory() {
         return Ok(None);
     }
-    let entry = cx.server.file(&source.key).await?;
-    let held = cx.server.prepare(&entry, &Intent::SetAttributes { client: cx.client()? }).await?;
+    let entry = pin!(cx.server.file(&source.key)).await?;
+    let intent = Intent::SetAttributes { client: cx.client()? };
+    let held = pin!(cx.server.prepare(&entry, &intent)).await?;
     cx.server.note_moved(file_id(&source.key));
     Ok(Some(held))
 }
@@ -118,15 +149,16 @@ async fn transaction(
 ) -> Result<(Pending<Renamed>, u64), FsError> {
     let attempts = Attempts::default();
     let (namespace, attempts) = (&cx.server.namespace, &attempts);
-    cx.write(|mut txn| {
+    let done = cx.write(|mut txn| {
         Box::pin(async move {
-            let pending = namespace.rename(&mut txn, rename, &cx.request(attempts.next())).await?;
+            let request = cx.request(attempts.next());
+            let pending = pin!(namespace.rename(&mut txn, rename, &request)).await?;
             if let (Some(target), Some(replaced)) = (target, &pending.peek().replaced) {
                 as_prepared(target, replaced)?;
             }
             cx.record(&mut txn, &nfs_resop4::OP_RENAME(answer(pending.peek())));
             Ok(pending)
         })
-    })
-    .await
+    });
+    pin!(done).await
 }

@@ -1,10 +1,11 @@
 //! WRITE through this server. RFC 8881 §18.32. A mount whose clients reach the data servers sends none but of
 //! files whose data is here (docs/adr/0020).
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sluice_namespace::{CommitSize, InodeKey};
+use sluice_namespace::{CommitSize, Inode, InodeKey};
 use sluice_state::file::Intent;
 use sluice_xdr::nfs4::{WRITE4args, WRITE4res, WRITE4resok, nfs_resop4, nfsstat4, stable_how4, verifier4};
 
@@ -16,14 +17,14 @@ use crate::files::FileEntry;
 use crate::layout::heal::{self, leave};
 use crate::layout::inline;
 use crate::layout::ready::{Use, ready};
-use crate::quota::room;
+use crate::quota::{Pass, room};
 use crate::server::Mds;
 use crate::{dsctl, metrics};
 
 pub(crate) async fn write(cx: &mut Context, args: WRITE4args) -> OpResult<WRITE4res> {
-    must_be_file(cx).await?;
+    pin!(must_be_file(cx)).await?;
     let stateid = cx.stateid(&args.stateid)?;
-    permit_io(cx, &stateid, true).await?;
+    let entry = pin!(permit_io(cx, &stateid, true)).await?;
     let data = args.data.slice(..args.data.len().min(usize::try_from(MAX_IO).unwrap_or(1 << 20)));
     let length = u64::try_from(data.len()).unwrap_or(0);
     let end = bounded(args.offset, length)?;
@@ -35,37 +36,45 @@ pub(crate) async fn write(cx: &mut Context, args: WRITE4args) -> OpResult<WRITE4
         writeverf: cx.server.write_verifier(),
     });
     if length > 0 {
-        carry_out(cx, args.offset, end, data, &nfs_resop4::OP_WRITE(answer)).await?;
+        pin!(carry_out(cx, &entry, (args.offset, end), data, &nfs_resop4::OP_WRITE(answer))).await?;
     }
     Ok(answer)
 }
 
 async fn carry_out(
     cx: &mut Context,
-    offset: u64,
-    end: u64,
+    entry: &Arc<FileEntry>,
+    (offset, end): (u64, u64),
     data: Bytes,
     answer: &nfs_resop4,
 ) -> Result<(), OpError> {
-    let client = cx.client()?;
-    let key = cx.current()?.inode;
-    let entry = cx.server.file(&key).await?;
-    let (was_inline, stays) = {
-        let inode = cx.inode().await?;
-        (inode.inline().is_some(), inline::stays(&cx.server, &inode, end))
-    };
+    let mds = Arc::clone(&cx.server);
+    let look = |inode: &Inode| (inode.inline().is_some(), inline::stays(&mds, inode, end));
+    let (was_inline, stays) = pin!(cx.look(look)).await?;
     if was_inline {
-        if stays && carry_out_inline(cx, &entry, (offset, &data), answer).await? {
+        if stays && pin!(carry_out_inline(cx, entry, (offset, &data), answer)).await? {
             return Ok(());
         }
         // It has outgrown that, now or just before.
-        inline::promote(&cx.server, key).await?;
+        Box::pin(inline::promote(&mds, entry.key)).await?;
         cx.forget_inode();
     }
+    // In a box: what is inline need have no room for it.
+    Box::pin(carry_out_at_data_servers(cx, entry, (offset, end), data, (answer, was_inline))).await
+}
+
+/// Writes to a file whose data is at data servers. `was_inline`: until just now it was not.
+async fn carry_out_at_data_servers(
+    cx: &mut Context,
+    entry: &Arc<FileEntry>,
+    (offset, end): (u64, u64),
+    data: Bytes,
+    (answer, was_inline): (&nfs_resop4, bool),
+) -> Result<(), OpError> {
+    let (client, key, mds) = (cx.client()?, entry.key, Arc::clone(&cx.server));
     let exclusive = cx.inode().await?.layout().is_some_and(|layout| layout.mirrors_dirty);
-    let held = cx.server.prepare(&entry, &Intent::ProxyIo { client, write: true, exclusive }).await?;
+    let held = cx.server.prepare(entry, &Intent::ProxyIo { client, write: true, exclusive }).await?;
     // Before the layout is looked at: a heal that ends meanwhile changes where the data belongs.
-    let mds = Arc::clone(&cx.server);
     let gate = mds.heals.gate(key.fileid);
     let filling = gate.lock.read().await;
     // Looked at again under the ticket: a truncation may have swapped the data files. What is written to
@@ -90,9 +99,9 @@ async fn carry_out(
         // The client did as `mdsthreshold` says: nothing is in its way.
         mds.metrics.add_inline(0, length);
     } else {
-        mds.learn(&entry, end.max(inode.size()));
+        mds.learn(entry, end.max(inode.size()));
         metrics::add(&mds.metrics.proxied_written, length);
-        count_proxied(cx, client, &entry, length);
+        count_proxied(cx, client, entry, length);
     }
     Ok(())
 }
@@ -130,23 +139,25 @@ async fn carry_out_inline(
     answer: &nfs_resop4,
 ) -> Result<bool, OpError> {
     let (client, key) = (cx.client()?, entry.key);
-    let held = cx.server.prepare(entry, &Intent::ProxyIo { client, write: true, exclusive: false }).await?;
+    let intent = Intent::ProxyIo { client, write: true, exclusive: false };
+    let held = pin!(cx.server.prepare(entry, &intent)).await?;
     let length = u64::try_from(data.len()).unwrap_or(0);
-    let inode = cx.inode().await?;
-    let _room = room::to_grow(&cx.server, &cx.who, &inode, offset.saturating_add(length)).await?;
+    let _room = match cx.server.quotas.any() {
+        true => Box::pin(room_to_grow(cx, offset.saturating_add(length))).await?,
+        false => None,
+    };
     let (namespace, context) = (&cx.server.namespace, &*cx);
-    let (written, version) = cx
-        .write(|mut txn| {
-            Box::pin(async move {
-                let request = context.request(sluice_namespace::DirectoryUpdate::Exact);
-                let done = namespace.write_inline(&mut txn, &key, (offset, data), &request).await?;
-                if done.is_some() {
-                    context.record(&mut txn, answer);
-                }
-                Ok(done)
-            })
+    let done = cx.write(|mut txn| {
+        Box::pin(async move {
+            let request = context.request(sluice_namespace::DirectoryUpdate::Exact);
+            let done = pin!(namespace.write_inline(&mut txn, &key, (offset, data), &request)).await?;
+            if done.is_some() {
+                context.record(&mut txn, answer);
+            }
+            Ok(done)
         })
-        .await?;
+    });
+    let (written, version) = pin!(done).await?;
     let Some(pending) = written else { return Ok(false) };
     held.commit()?;
     let inode = pending.resolve(version).inode;
@@ -154,6 +165,12 @@ async fn carry_out_inline(
     cx.left(inode);
     cx.server.metrics.add_inline(0, length);
     Ok(true)
+}
+
+/// Where somebody has limits.
+async fn room_to_grow(cx: &mut Context, size: u64) -> Result<Option<Pass>, OpError> {
+    let inode = cx.inode().await?;
+    Ok(room::to_grow(&cx.server, &cx.who, &inode, size).await?)
 }
 
 impl Mds {

@@ -173,3 +173,17 @@ fn links_are_counted() {
         assert_eq!(client.attributes("/d/again", &[FATTR4_NUMLINKS]).await.numlinks, Some(1));
     });
 }
+
+/// Both names in one look at the store; what the file's state begins with is in its inode.
+#[test]
+fn a_rename_looks_both_names_up_together() {
+    simulate(35, async |world: World| {
+        let client = world.client("a").await;
+        let (fh, made) = client.open("f", OPEN4_SHARE_ACCESS_BOTH, 0).await;
+        client.ok(vec![putfh(&fh), close(made)]).await;
+        let before = world.db.work();
+        client.ok(vec![putrootfh(), savefh(), rename("f", "g")]).await;
+        let spent = world.db.work();
+        assert_eq!((spent.views - before.views, spent.reads - before.reads), (3, 11));
+    });
+}

@@ -311,7 +311,7 @@ impl Check {
         let fits = seen.is_some_and(|seen| match table {
             keys::ORPHAN => seen.nlink == 0 && seen.links == 0,
             keys::HEAL => seen.degraded,
-            _ => seen.kind == Kind::File,
+            _ => seen.data_file.is_some(),
         });
         if !fits {
             self.problem(Problem::StaleRow { table, number });

@@ -5,6 +5,8 @@
 
 pub(crate) mod rows;
 
+use std::pin::pin;
+
 use bytes::Bytes;
 use sluice_kv::Transaction;
 
@@ -93,7 +95,7 @@ impl Namespace {
         offset: u64,
         length: u64,
     ) -> Result<InlineData, FsError> {
-        let inode = fetch::inode(txn, key, self.base()).await?;
+        let inode = pin!(fetch::inode(txn, key, self.base())).await?;
         let Some(file) = inode.file() else { return Err(FsError::WrongType) };
         let data = match file.inline {
             None => None,
@@ -116,7 +118,7 @@ impl Namespace {
         (offset, data): (u64, &[u8]),
         request: &Request<'_>,
     ) -> Result<Option<Pending<SizeCommitted>>, FsError> {
-        let inode = fetch::inode(txn, key, self.base()).await?;
+        let inode = pin!(fetch::inode(txn, key, self.base())).await?;
         let Some(file) = inode.file() else { return Err(FsError::WrongType) };
         let end = offset.saturating_add(u64::try_from(data.len()).unwrap_or(u64::MAX));
         if !file.inline.is_some_and(|inline| inline.holds(end)) {
@@ -124,14 +126,14 @@ impl Namespace {
         }
         let write = rows::Write { file: key.fileid, size: narrow(file.size)?, offset: narrow(offset)?, data };
         if self.superblock.whole {
-            write.whole(txn).await?;
+            pin!(write.whole(txn)).await?;
         } else {
-            write.parts(txn).await?;
+            Box::pin(write.parts(txn)).await?;
         }
         // What is stored is known here.
         let space_used = Some(file.size.max(end));
         let commit = CommitSize { end: Some(end), space_used, ..CommitSize::default() };
-        self.commit_size(txn, key, &commit, request).await.map(Some)
+        pin!(self.commit_size_of(txn, inode, &commit, request)).await.map(Some)
     }
 
     /// The file's bytes are in `fresh` now, durably, and it is inline no more; clients see no change. `seen`:

@@ -6,6 +6,8 @@
 //! it is written to. What is not there, and what a row is too short for, reads as zeros. No row reaches beyond the
 //! size.
 
+use std::pin::pin;
+
 use bytes::{BufMut, Bytes, BytesMut};
 use sluice_kv::Transaction;
 
@@ -70,11 +72,11 @@ impl Write<'_> {
         if self.offset == 0 && self.data.len() >= index(self.size) {
             put(txn, self.file, 0, SCHEMA_WHOLE, self.data);
         } else {
-            let first = row(txn, self.file, 0).await?;
+            let first = pin!(row(txn, self.file, 0)).await?;
             if matches!(first, Some(Row::Whole(_))) {
                 others = 1..1;
             }
-            let there = rest(txn, self.file, first, 0, self.size).await?;
+            let there = pin!(rest(txn, self.file, first, 0, self.size)).await?;
             put_over(txn, self.file, 0, SCHEMA_WHOLE, &there, (index(self.offset), self.data));
         }
         others.for_each(|number| txn.clear(keys::inline_data(self.file, number)));
@@ -107,8 +109,8 @@ pub(crate) async fn read(txn: &Transaction, file: FileId, offset: u32, end: u32)
     if offset >= end {
         return Ok(Bytes::new());
     }
-    let first = row(txn, file, 0).await?;
-    rest(txn, file, first, offset, end).await
+    let first = pin!(row(txn, file, 0)).await?;
+    pin!(rest(txn, file, first, offset, end)).await
 }
 
 /// The rows of a file of this size that goes away, or is inline no more.

@@ -195,6 +195,19 @@ async fn what_is_too_much_or_wrong() {
         .await;
         p.found(|x| matches!(x, Problem::StaleRow { .. })).await;
     }
+    // Nor does a file have them that has no data files.
+    for table in ["RW_LAYOUT", "TRUNCATE"] {
+        let p = planted().await;
+        let node = NewNode::File { layout: None, read_write_layout: false, size: 0 };
+        let bare = p.w.node(p.dir, "bare", node).await.unwrap().inode.key;
+        p.damage(async |t| {
+            let mut value = vec![1];
+            value.extend(&inode_key(&bare)[1..]);
+            t.set(key(table, &[bare.fileid.0]), value);
+        })
+        .await;
+        p.found(|x| matches!(x, Problem::StaleRow { number, .. } if *number == bare.fileid.0)).await;
+    }
     let p = planted().await;
     p.damage(async |t| {
         let mut twin = p.file.key;

@@ -320,3 +320,20 @@ async fn more_attributes_than_a_page() {
     assert_eq!(names.len(), 150);
     assert!(names.is_sorted());
 }
+
+/// There are no rows of layouts then, and none are cleared: who looks whether there are is not in its way.
+#[tokio::test(start_paused = true)]
+async fn what_has_no_data_files_goes_without_clearing_rows_of_layouts() {
+    let w = World::new().await;
+    let node = NewNode::File { layout: None, read_write_layout: false, size: 0 };
+    let bare = w.node(ROOT, "bare", node).await.unwrap().inode.key;
+    let placed = w.file(ROOT, "placed").await.inode.key;
+    for (called, key, clears) in [("bare", bare, false), ("placed", placed, true)] {
+        let mut slow = w.db.begin();
+        assert!(!w.ns.is_read_write(&slow, key.fileid).await.unwrap());
+        assert!(w.ns.truncate_intent(&slow, key.fileid).await.unwrap().is_none());
+        w.remove(ROOT, called).await.unwrap();
+        w.ns.mark_read_write(&mut slow, &placed);
+        assert_eq!(slow.commit().await.is_err(), clears, "{called}");
+    }
+}

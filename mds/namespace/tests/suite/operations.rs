@@ -245,6 +245,31 @@ async fn rename_between_two_names_of_one_inode_does_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn two_names_are_looked_up_together() {
+    let w = World::new().await;
+    let a = w.mkdir(ROOT, "a").await;
+    let shut = w.mkdir(ROOT, "shut").await;
+    w.setattr(shut, SetAttr { mode: Some(0o600), ..SetAttr::default() }, &Credential::ROOT).await.unwrap();
+    let (f, g) = (w.file(a, "f").await.inode.key, w.file(ROOT, "g").await.inode.key);
+    let two = async |from: (InodeKey, &str), to: (InodeKey, &str)| {
+        let (old, new, who) = (name(from.1), name(to.1), user(5, 5));
+        let found = w.read(async |t| w.ns.lookup_two(t, (&from.0, &old), (&to.0, &new), &who).await).await;
+        found.map(|(first, second)| (first.map(|inode| inode.key), second.map(|inode| inode.key)))
+    };
+    assert_eq!(two((a, "f"), (ROOT, "g")).await.unwrap(), (Some(f), Some(g)));
+    assert_eq!(two((a, "f"), (a, "f")).await.unwrap(), (Some(f), Some(f)));
+    assert_eq!(two((a, "f"), (a, "h")).await.unwrap(), (Some(f), None));
+    // Without the first the second is nobody's business.
+    for to in [(ROOT, "g"), (a, "f"), (f, "x"), (shut, "x")] {
+        assert_eq!(two((a, "h"), to).await.unwrap(), (None, None));
+    }
+    refused!(two((f, "x"), (shut, "x")).await, FsError::NotDirectory);
+    refused!(two((shut, "x"), (f, "x")).await, FsError::Access);
+    refused!(two((a, "f"), (f, "x")).await, FsError::NotDirectory);
+    refused!(two((a, "f"), (shut, "x")).await, FsError::Access);
+}
+
+#[tokio::test(start_paused = true)]
 async fn rename_among_colliding_names() {
     let w = World::with_bits(1).await;
     for i in 0..6 {
