@@ -5,9 +5,7 @@
 //! on another server. With attributes, the inodes at home in the directory are a second range that
 //! runs along; only what was renamed or linked into it costs a read of its own.
 
-use std::collections::BTreeMap;
-
-use sluice_kv::Transaction;
+use sluice_kv::{KeyValue, Transaction};
 
 use crate::credential::{Credential, Want};
 use crate::dirent::{Dirent, Stored};
@@ -71,26 +69,36 @@ impl Namespace {
         directory: FileId,
         found: Vec<Dirent>,
     ) -> Result<Vec<Entry>, FsError> {
-        let mut records = at_home(txn, directory, &found).await?;
-        let away: Vec<InodeKey> =
-            found.iter().map(|e| e.inode).filter(|k| !records.contains_key(&k.fileid)).collect();
-        for (key, record) in away.iter().zip(fetch::records(txn, &away).await?) {
-            if let Some(record) = record {
-                records.insert(key.fileid, record);
-            }
-        }
+        let mut home = at_home(txn, directory, &found).await?;
         let mut entries = Vec::with_capacity(found.len());
+        let mut away = Vec::new();
         for entry in found {
-            // Two names of one inode may stand on one page; what has one name is taken, not copied.
-            let record = match records.get(&entry.inode.fileid) {
-                Some(record) if record.nlink > 1 => Some(record.clone()),
-                _ => records.remove(&entry.inode.fileid),
+            let inode = match home.record(&entry)? {
+                Some(record) => Some(fetch::simple(&entry.inode, record, self.base())),
+                None => {
+                    away.push(entries.len());
+                    None
+                }
             };
-            let inode = record.map(|record| fetch::simple(&entry.inode, record, self.base()));
             entries.push(Entry { entry, inode });
+        }
+        if !away.is_empty() {
+            Box::pin(self.add_away(txn, &away, &mut entries)).await?;
         }
         self.complete_directories(txn, &mut entries).await?;
         Ok(entries)
+    }
+
+    /// Reads the inodes of the entries at these places, side by side.
+    async fn add_away(&self, txn: &Transaction, away: &[usize], entries: &mut [Entry]) -> Result<(), FsError> {
+        let at = |place: &usize| entries.get(*place).map(|found| found.entry.inode);
+        let keys: Vec<InodeKey> = away.iter().filter_map(at).collect();
+        for (place, record) in away.iter().zip(fetch::records(txn, &keys).await?) {
+            if let (Some(found), Some(record)) = (entries.get_mut(*place), record) {
+                found.inode = Some(fetch::simple(&found.entry.inode, record, self.base()));
+            }
+        }
+        Ok(())
     }
 
     /// Reads the states of the directories on a page, side by side.
@@ -132,18 +140,44 @@ async fn entries(
     }
 }
 
-/// The records of the inodes that live where the entries are, by one scan along them. What was
-/// renamed away still lives there; if that is much, the scan stops early and the rest is read one by one.
-async fn at_home(
-    txn: &Transaction,
-    directory: FileId,
-    found: &[Dirent],
-) -> Result<BTreeMap<FileId, InodeRecord>, FsError> {
-    let (Some(first), Some(last)) = (found.first(), found.last()) else { return Ok(BTreeMap::new()) };
-    let range = keys::inodes(directory, &(first.cookie..=last.cookie));
-    let mut records = BTreeMap::new();
-    for (key, value) in txn.range(&range, found.len() * 2 + 16, false).await? {
-        records.insert(keys::inode_of(&key)?.fileid, InodeRecord::decode(value)?);
+/// Rows of inodes, in the order of their keys: of those that live where the entries are.
+struct AtHome {
+    home: FileId,
+    rows: Vec<KeyValue>,
+    /// Rows before this one are of entries before the one that is looked at.
+    next: usize,
+}
+
+/// By one scan along the entries. What was renamed away still lives there; if that is much, the scan stops early and the rest
+/// is read one by one.
+async fn at_home(txn: &Transaction, directory: FileId, found: &[Dirent]) -> Result<AtHome, FsError> {
+    let rows = match (found.first(), found.last()) {
+        (Some(first), Some(last)) => {
+            let range = keys::inodes(directory, &(first.cookie..=last.cookie));
+            txn.range(&range, found.len() * 2 + 16, false).await?
+        }
+        _ => Vec::new(),
+    };
+    Ok(AtHome { home: directory, rows, next: 0 })
+}
+
+impl AtHome {
+    /// The record of the inode of an entry, if it is here. Entries are asked for in their order.
+    fn record(&mut self, entry: &Dirent) -> Result<Option<InodeRecord>, FsError> {
+        if entry.inode.home != self.home {
+            return Ok(None);
+        }
+        let key = keys::inode(&entry.inode);
+        // Who was made here and has not been renamed is where the entry is: the rows before are of nobody who comes.
+        let row = if entry.inode.cookie == entry.cookie {
+            while self.rows.get(self.next).is_some_and(|(row, _)| **row < *key) {
+                self.next += 1;
+            }
+            self.rows.get(self.next).filter(|(row, _)| **row == *key)
+        } else {
+            let place = self.rows.binary_search_by(|(row, _)| (**row).cmp(&*key)).ok();
+            place.and_then(|place| self.rows.get(place))
+        };
+        row.map(|(_, value)| InodeRecord::decode(value.clone())).transpose()
     }
-    Ok(records)
 }

@@ -55,18 +55,17 @@ pub(crate) async fn readdir(cx: &mut Context, args: READDIR4args) -> OpResult<RE
         let limit = (room / LEAST).clamp(1, PAGE);
         let attributes = !args.attr_request.without(FREE).is_empty();
         let read = ReadDir { directory: directory.inode, after, limit, attributes };
-        let page = match cx.pseudo() {
+        let mut page = match cx.pseudo() {
             Some(_) => exports(cx, &read).await?,
             None => page(cx, &read).await?,
         };
-        for mut found in page.entries {
+        for found in &mut page.entries {
             if !args.attr_request.and(get::MOVES_WITH_DATA).is_empty()
                 && let Some(inode) = &found.inode
                 && let Some(now) = listing.current(cx, inode).await
             {
                 found.inode = Some(now);
             }
-            let found = &found;
             let standing = match &found.inode {
                 Some(inode) => get::standing(&cx.server, inode, &args.attr_request).await?,
                 None => None,
@@ -74,7 +73,7 @@ pub(crate) async fn readdir(cx: &mut Context, args: READDIR4args) -> OpResult<RE
             if values.capacity() < ENTRY {
                 values = BytesMut::with_capacity(room.clamp(ENTRY, BLOCK));
             }
-            let of = (found, standing.as_ref());
+            let of = (&*found, standing.as_ref());
             let entry = wire_entry(cx, &directory, of, &args.attr_request, &mut values)?;
             let size = encoded(&entry);
             if size > room {

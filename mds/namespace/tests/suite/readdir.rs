@@ -59,7 +59,13 @@ async fn attributes_come_along_wherever_the_inode_lives() {
     w.link(linked, dir, "link 1").await.unwrap();
     w.link(linked, dir, "link 2").await.unwrap();
     w.mkdir(dir, "sub").await;
-    for (directory, count) in [(dir, 63), (other, 61)] {
+    for i in 0..20 {
+        // They live on where they were.
+        w.rename((dir, &format!("stays {i}")), (dir, &format!("another name {i}"))).await.unwrap();
+    }
+    let twice = w.file(dir, "twice").await.inode.key;
+    w.link(twice, dir, "once more").await.unwrap();
+    for (directory, count) in [(dir, 65), (other, 61)] {
         let all = w.list(directory, 25).await;
         assert_eq!(all.len(), count);
         for e in all {
