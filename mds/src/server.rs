@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -252,9 +253,12 @@ impl Mds {
 }
 
 fn file_policy(config: &Config) -> Policy {
-    let recall_timeout = u64::try_from(config.recall_timeout.as_nanos()).unwrap_or(u64::MAX);
+    let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    let usual = Policy::default();
     Policy {
-        recall_timeout,
+        recall_timeout: nanos(config.recall_timeout),
+        // A client may have nothing to renew its lease with while its calls wait (RFC 8881 §8.3).
+        wait: usual.wait.min(nanos(config.lease / 3)),
         max_opens_per_client: config.limits.opens.per_client,
         max_opens: config.limits.opens.in_all,
         max_layouts_per_client: config.limits.layouts.per_client,
@@ -265,6 +269,6 @@ fn file_policy(config: &Config) -> Policy {
         write_delegations: matches!(config.delegations, Delegations::ReadWrite | Delegations::Times),
         delegated_times: config.delegations == Delegations::Times,
         close_releases_locks: true,
-        ..Policy::default()
+        ..usual
     }
 }

@@ -415,6 +415,31 @@ fn a_holder_whose_lease_is_over_is_not_waited_for() {
     });
 }
 
+/// Whoever calls only when another's call has been answered does not lose its lease over that (§8.3).
+#[test]
+fn no_call_waits_for_as_long_as_a_lease_however_short_it_is() {
+    let second = Duration::from_secs(1);
+    let config = Config { lease: 5 * second, recall_timeout: 10 * second, ..Config::default() };
+    simulate_with(31, config, async |world: World| {
+        let (a, b) = (world.client("a").await, world.client("b").await);
+        let (_, _, stateid) = writer(&a).await;
+        let mut longest = Duration::ZERO;
+        loop {
+            let asked = world.env.clock.now();
+            let status = b.status(vec![putrootfh(), open_name("f", b"o", READ, 0)]).await;
+            longest = longest.max(world.env.clock.now().since(asked));
+            let flags = a.flags().await;
+            if status == nfsstat4::NFS4_OK {
+                assert_eq!(flags, seq4_status::RECALLABLE_STATE_REVOKED);
+                break;
+            }
+            assert_eq!((status, flags), (nfsstat4::NFS4ERR_DELAY, 0));
+        }
+        assert!(longest < world.config.lease / 2, "{longest:?}");
+        a.ok(vec![free_stateid(stateid)]).await;
+    });
+}
+
 /// A writer that does not return in time is fenced off what it may be writing.
 #[test]
 fn a_revoked_writer_writes_no_more() {
