@@ -328,12 +328,13 @@ async fn what_has_no_data_files_goes_without_clearing_rows_of_layouts() {
     let node = NewNode::File { layout: None, read_write_layout: false, size: 0 };
     let bare = w.node(ROOT, "bare", node).await.unwrap().inode.key;
     let placed = w.file(ROOT, "placed").await.inode.key;
+    let other = w.file(ROOT, "other").await.inode.key;
     for (called, key, clears) in [("bare", bare, false), ("placed", placed, true)] {
         let mut slow = w.db.begin();
         assert!(!w.ns.is_read_write(&slow, key.fileid).await.unwrap());
         assert!(w.ns.truncate_intent(&slow, key.fileid).await.unwrap().is_none());
         w.remove(ROOT, called).await.unwrap();
-        w.ns.mark_read_write(&mut slow, &placed);
+        w.ns.mark_read_write(&mut slow, &other);
         assert_eq!(slow.commit().await.is_err(), clears, "{called}");
     }
 }
