@@ -8,12 +8,11 @@
 //! is run again. For a range the keys written since are looked through.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::hash::BuildHasher;
 
 use bytes::Bytes;
-use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
+use crate::key::hash;
 use crate::reads::{Keys, ReadSet};
 use crate::writes::{WriteSet, half_open, up_to};
 use crate::{KeyRange, KvError};
@@ -59,7 +58,6 @@ impl Hashes {
 
 #[derive(Debug)]
 pub(crate) struct History {
-    hash: RandomState,
     /// What was written since the last turn.
     young: Hashes,
     /// What was written before, at `turned` at the latest. Of versions that nobody asks about some is missing.
@@ -81,7 +79,6 @@ impl History {
     /// A history that begins at `floor` and holds at most about `cap` bytes.
     pub(crate) fn new(floor: u64, cap: usize) -> Self {
         Self {
-            hash: RandomState::default(),
             young: Hashes::default(),
             old: Hashes::default(),
             turned: floor,
@@ -109,7 +106,7 @@ impl History {
     }
 
     fn key_written(&self, key: &[u8], since: u64) -> bool {
-        let hash = self.hash.hash_one(key);
+        let hash = hash(key);
         self.young.last(hash) > since
             || (self.turned > since && self.old.last(hash) > since)
             || self.step_at(key) > since
@@ -128,8 +125,8 @@ impl History {
         self.steps.range::<[u8], _>(up_to(key)).next_back().map_or(0, |(_, &v)| v)
     }
 
-    /// Remembers the writes of one transaction committed at `version`.
-    pub(crate) fn record(&mut self, version: u64, writes: &WriteSet, extra: &[KeyRange]) {
+    /// Remembers the writes of one transaction committed at `version`; `hashes` are those of [`WriteSet::hashes`].
+    pub(crate) fn record(&mut self, version: u64, writes: &WriteSet, hashes: &[u64], extra: &[KeyRange]) {
         for (begin, end) in &writes.cleared {
             self.write_range(begin, end, version);
         }
@@ -141,9 +138,9 @@ impl History {
             self.generations.push_back(Generation { version, keys, bytes: 0 });
         }
         if let Some(last) = self.generations.back_mut() {
-            for key in writes.entries.keys() {
+            for (key, hash) in writes.entries.keys().zip(hashes) {
                 let bytes = key.len() + OVERHEAD;
-                self.young.note(self.hash.hash_one(&**key), version);
+                self.young.note(*hash, version);
                 last.keys.push(key);
                 last.bytes += bytes;
                 self.bytes += bytes;
@@ -286,6 +283,11 @@ mod tests {
         }
     }
 
+    fn record(history: &mut History, version: u64, writes: &WriteSet, extra: &[KeyRange]) {
+        let hashes: Vec<u64> = writes.hashes().collect();
+        history.record(version, writes, &hashes, extra);
+    }
+
     fn write(history: &mut History, model: &mut Model, version: u64) {
         let mut writes = WriteSet::default();
         for _ in 0..model.pick(4) {
@@ -296,7 +298,7 @@ mod tests {
             writes.clear_range(range.begin, range.end);
         }
         let extra: Vec<_> = (0..model.pick(30) / 29).map(|_| model.range()).collect();
-        history.record(version, &writes, &extra);
+        record(history, version, &writes, &extra);
         model.keys.extend(writes.entries.keys().map(|key| (key.to_vec(), version)));
         let cleared = writes.cleared.into_iter().map(|(begin, end)| KeyRange::new(begin, end));
         model.ranges.extend(cleared.chain(extra).map(|range| (range, version)));
@@ -356,7 +358,7 @@ mod tests {
         for n in 0..200u64 {
             writes.put(Bytes::copy_from_slice(&(version * 200 + n).to_be_bytes()), None);
         }
-        history.record(version, &writes, &[]);
+        record(history, version, &writes, &[]);
     }
 
     fn hashes(history: &History) -> (usize, usize) {

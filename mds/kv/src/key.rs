@@ -2,9 +2,22 @@
 //!
 //! A key is a sequence of fixed-width big-endian integers, ended by at most one raw byte string.
 
+use std::hash::BuildHasher;
+use std::sync::LazyLock;
+
 use bytes::{BufMut, Bytes, BytesMut};
+use foldhash::fast::RandomState;
 
 use crate::KeyRange;
+
+/// One for all tables of keys, so that what is written is hashed once for all of them. Another in each process: nobody can
+/// choose keys that meet.
+static HASH: LazyLock<RandomState> = LazyLock::new(RandomState::default);
+
+/// The hash of a key, whatever table it is for.
+pub(crate) fn hash(key: &[u8]) -> u64 {
+    HASH.hash_one(key)
+}
 
 /// Builds a key, field by field.
 #[derive(Clone, Debug, Default)]

@@ -161,7 +161,8 @@ impl State {
             let value = pending.clone().resolve(base.map(|value| &**value), stamp);
             self.write(key.clone(), value);
         }
-        self.history.record(version, &request.writes, &request.write_conflicts);
+        let hashes: Vec<u64> = request.writes.hashes().collect();
+        self.history.record(version, &request.writes, &hashes, &request.write_conflicts);
         let now = env.clock.now();
         self.views.publish(version, (), now);
         let oldest = self.views.oldest(now);

@@ -7,6 +7,7 @@ use bytes::{Bytes, BytesMut};
 
 use crate::atomic::Operand;
 use crate::entries::Entries;
+use crate::key::hash;
 use crate::{AtomicOp, KvError, Versionstamp};
 
 #[derive(Clone, Debug)]
@@ -94,6 +95,11 @@ pub(crate) struct WriteSet {
 impl WriteSet {
     pub(crate) fn is_empty(&self) -> bool {
         self.cleared.is_empty() && self.entries.is_empty()
+    }
+
+    /// Of the keys of all entries, in order.
+    pub(crate) fn hashes(&self) -> impl Iterator<Item = u64> {
+        self.entries.keys().map(|key| hash(key))
     }
 
     pub(crate) fn put(&mut self, key: Bytes, value: Option<Bytes>) {

@@ -19,6 +19,7 @@ use crate::embedded::effect::Effect;
 use crate::embedded::engine::{Engine, Snapshot};
 use crate::embedded::rows::Rows;
 use crate::history::History;
+use crate::key::hash;
 use crate::store::{Request, Shared};
 use crate::views::Views;
 use crate::writes::WriteSet;
@@ -118,14 +119,14 @@ impl Core {
         self.rows.get(key, version)
     }
 
-    /// What `then` makes of the value of `key`, in memory or in the LSM.
+    /// What `then` makes of the value of `key`, which has this hash, in memory or in the LSM.
     fn base<T>(
         &self,
         view: &Shared<Snapshot>,
-        key: &[u8],
+        (hash, key): (u64, &[u8]),
         then: impl FnOnce(Option<&[u8]>) -> T,
     ) -> Result<T, KvError> {
-        match self.rows.with(key, view.version, then) {
+        match self.rows.with(hash, key, view.version, then) {
             Ok(done) => Ok(done),
             Err(then) => Ok(then(self.look_up(view, key)?.as_deref())),
         }
@@ -133,7 +134,7 @@ impl Core {
 
     /// Whether the row of `key` has this value, if it is kept here; it is not copied.
     pub(crate) fn known_to_be(&self, view: &Shared<Snapshot>, key: &[u8], value: &[u8]) -> Option<bool> {
-        self.rows.with(key, view.version, |known| known == Some(value)).ok()
+        self.rows.with(hash(key), key, view.version, |known| known == Some(value)).ok()
     }
 
     /// What reads have met lately in the tree that has `key`.
@@ -307,7 +308,8 @@ impl Core {
             core: self,
             latest: validator.views.newest().clone(),
             version: validator.version + 1,
-            effect: Effect::default(),
+            effect: Effect::with_room(group.iter().map(|job| job.request.writes.entries.len()).sum()),
+            hashes: Vec::new(),
             resolved: Vec::new(),
             accepted: Vec::with_capacity(group.len()),
         };
@@ -393,8 +395,10 @@ struct Draft<'a> {
     latest: Shared<Snapshot>,
     version: u64,
     effect: Effect,
-    /// What one transaction comes to, before it is accepted.
-    resolved: Vec<(Bytes, Option<Bytes>)>,
+    /// Of the keys of one transaction's entries.
+    hashes: Vec<u64>,
+    /// What one transaction comes to, before it is accepted, each key with its hash.
+    resolved: Vec<(u64, Bytes, Option<Bytes>)>,
     accepted: Vec<(Answer, Committed)>,
 }
 
@@ -409,35 +413,37 @@ impl Draft<'_> {
         let Request { view, reads, writes, write_conflicts, .. } = request;
         let read_at = view.as_ref().map_or(self.latest.version, |v| v.version);
         history.validate(&reads, read_at)?;
-        history.record(self.version, &writes, &write_conflicts);
+        self.hashes.clear();
+        self.hashes.extend(writes.hashes());
+        history.record(self.version, &writes, &self.hashes, &write_conflicts);
         let order = u16::try_from(self.accepted.len()).unwrap_or(u16::MAX);
         let stamp = Versionstamp::new(self.version, order);
         self.resolve(writes, stamp)?;
-        self.resolved.drain(..).for_each(|(key, value)| self.effect.put(key, value));
+        self.resolved.drain(..).for_each(|(hash, key, value)| self.effect.put(hash, key, value));
         Ok(Committed { version: self.version, versionstamp: Some(stamp), exact: true })
     }
 
     /// What `writes` come to over the store and the group so far. Changes nothing but `resolved`.
     fn resolve(&mut self, writes: WriteSet, stamp: Versionstamp) -> Result<(), KvError> {
-        let Self { core, latest, effect, resolved, .. } = self;
+        let Self { core, latest, effect, hashes, resolved, .. } = self;
         // Of one that was refused.
         resolved.clear();
         for (begin, end) in &writes.cleared {
             let stored = core.engine.keys(&latest.snapshot, begin, end)?;
             let grouped = effect.keys_in(begin, end).cloned();
-            resolved.extend(stored.into_iter().chain(grouped).map(|k| (k, None)));
+            resolved.extend(stored.into_iter().chain(grouped).map(|key| (hash(&key), key, None)));
         }
         let mut outcome = Ok(());
+        let mut hashes = hashes.iter();
         writes.entries.drain(|key, pending| {
-            if outcome.is_err() {
-                return;
-            }
+            // There is one for each.
+            let Some(&hash) = hashes.next().filter(|_| outcome.is_ok()) else { return };
             let value = if !pending.needs_base() {
                 pending.resolve(None, stamp)
-            } else if let Some(value) = effect.get(&key) {
+            } else if let Some(value) = effect.get(hash, &key) {
                 pending.resolve(value.as_deref(), stamp)
             } else {
-                match core.base(latest, &key, |base| pending.resolve(base, stamp)) {
+                match core.base(latest, (hash, &key), |base| pending.resolve(base, stamp)) {
                     Ok(value) => value,
                     Err(error) => {
                         outcome = Err(error);
@@ -445,7 +451,7 @@ impl Draft<'_> {
                     }
                 }
             };
-            resolved.push((key, value));
+            resolved.push((hash, key, value));
         });
         outcome
     }

@@ -8,14 +8,12 @@
 //! There are millions of rows, most of them short, so what each takes besides its bytes counts: a row is one piece of memory, and
 //! readers are given copies.
 
-use std::hash::BuildHasher;
-
 use bytes::Bytes;
-use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use parking_lot::Mutex;
 
 use crate::embedded::effect::Effect;
+use crate::key::hash;
 
 /// Shards at least, so that readers do not wait for each other. A power of two.
 const SHARDS: usize = 256;
@@ -123,7 +121,6 @@ struct Shard {
 
 #[derive(Debug)]
 pub(crate) struct Rows {
-    hash: RandomState,
     shards: Box<[Mutex<Shard>]>,
     /// Bytes of one shard.
     room: usize,
@@ -134,15 +131,7 @@ impl Rows {
     pub(crate) fn new(version: u64, bytes: usize) -> Self {
         let shards = (bytes / SHARD_BYTES).next_power_of_two().max(SHARDS);
         let shard = || Mutex::new(Shard { written: version, ..Shard::default() });
-        Self {
-            hash: RandomState::default(),
-            shards: (0..shards).map(|_| shard()).collect(),
-            room: bytes / shards,
-        }
-    }
-
-    fn hash(&self, key: &[u8]) -> Hash {
-        Hash(self.hash.hash_one(key))
+        Self { shards: (0..shards).map(|_| shard()).collect(), room: bytes / shards }
     }
 
     fn shard(&self, hash: Hash) -> &Mutex<Shard> {
@@ -151,16 +140,16 @@ impl Rows {
 
     /// The row as a view of `version` has it, if that is known here: `Some(None)` if there is none.
     pub(crate) fn get(&self, key: &[u8], version: u64) -> Option<Option<Bytes>> {
-        self.with(key, version, |value| value.map(Bytes::copy_from_slice)).ok()
+        self.with(hash(key), key, version, |value| value.map(Bytes::copy_from_slice)).ok()
     }
 
     /// What `then` makes of the value of such a row, which is not copied; `then` if the row is not known. The shard is held
-    /// meanwhile.
-    pub(crate) fn with<T, F>(&self, key: &[u8], version: u64, then: F) -> Result<T, F>
+    /// meanwhile. `hash` is the key's.
+    pub(crate) fn with<T, F>(&self, hash: u64, key: &[u8], version: u64, then: F) -> Result<T, F>
     where
         F: FnOnce(Option<&[u8]>) -> T,
     {
-        let hash = self.hash(key);
+        let hash = Hash(hash);
         let mut shard = self.shard(hash).lock();
         let Some(place) = shard.find(hash, key) else { return Err(then) };
         place.stays = FOUND;
@@ -175,7 +164,7 @@ impl Rows {
         if self.room == 0 || value.is_some_and(|value| value.len() > LONGEST) {
             return;
         }
-        let hash = self.hash(key);
+        let hash = Hash(hash(key));
         let Some(row) = Row::new(key, value.map(|value| &**value), version) else { return };
         let mut shard = self.shard(hash).lock();
         // Another reader may have been first: it is at least as new.
@@ -187,8 +176,8 @@ impl Rows {
 
     /// A group has written this; its version cannot be seen yet.
     pub(crate) fn apply(&self, effect: &Effect, version: u64) {
-        for (key, value) in effect.iter() {
-            let hash = self.hash(key);
+        for (hash, key, value) in effect.hashed() {
+            let hash = Hash(hash);
             let short = value.as_ref().is_none_or(|value| value.len() <= LONGEST);
             let row = if short { Row::new(key, value.as_deref(), version) } else { None };
             let mut shard = self.shard(hash).lock();
