@@ -162,7 +162,7 @@ async fn at_home(txn: &Transaction, directory: FileId, found: &[Dirent]) -> Resu
 }
 
 impl AtHome {
-    /// The record of the inode of an entry, if it is here. Entries are asked for in their order.
+    /// The record of the inode of an entry, if it is here and no other name has taken it. Entries are asked for in their order.
     fn record(&mut self, entry: &Dirent) -> Result<Option<InodeRecord>, FsError> {
         if entry.inode.home != self.home {
             return Ok(None);
@@ -173,11 +173,15 @@ impl AtHome {
             while self.rows.get(self.next).is_some_and(|(row, _)| **row < *key) {
                 self.next += 1;
             }
-            self.rows.get(self.next).filter(|(row, _)| **row == *key)
+            self.rows.get_mut(self.next).filter(|(row, _)| **row == *key)
         } else {
             let place = self.rows.binary_search_by(|(row, _)| (**row).cmp(&*key)).ok();
-            place.and_then(|place| self.rows.get(place))
+            place.and_then(|place| self.rows.get_mut(place))
         };
-        row.map(|(_, value)| InodeRecord::decode(value.clone())).transpose()
+        match row.map(|(_, value)| std::mem::take(value)) {
+            // No record is empty.
+            Some(value) if !value.is_empty() => InodeRecord::decode(value).map(Some),
+            _ => Ok(None),
+        }
     }
 }

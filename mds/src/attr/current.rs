@@ -7,6 +7,7 @@ use std::sync::Arc;
 use sluice_namespace::{FsError, Inode, Node};
 use sluice_state::ClientId;
 use sluice_state::delegation::Writer;
+use sluice_state::file::File;
 use sluice_xdr::nfs4::nfsstat4;
 
 use super::delegated;
@@ -56,7 +57,14 @@ async fn found(
     })
 }
 
-/// The same for the entries of a listing, which nobody who is away must take with him: what is known is shown.
+/// Nobody else knows more of the file than `read`: what most are when they are listed.
+pub(crate) fn at_rest(cx: &Context, read: &Inode) -> bool {
+    let Ok(client) = cx.client() else { return false };
+    let nobody = |file: &File| file.write_delegation_against(client).is_none();
+    settle::is_settled_if(&cx.server, read, cx.came, nobody)
+}
+
+/// The same as [`current`] for the entries of a listing, which nobody who is away must take with him: what is known is shown.
 #[derive(Debug, Default)]
 pub(crate) struct Listing {
     silent: BTreeSet<ClientId>,
@@ -108,7 +116,7 @@ enum Asked {
 
 async fn asked(mds: &Arc<Mds>, entry: &Arc<FileEntry>, writer: &Writer) -> Result<Asked, FsError> {
     let told = callback::ask(mds, entry, writer).await;
-    let holds = |file: &sluice_state::file::File| {
+    let holds = |file: &File| {
         file.write_delegation_against(ClientId(0)).is_some_and(|now| now.stateid == writer.stateid)
     };
     if !entry.peek(holds) {

@@ -86,8 +86,14 @@ pub(crate) async fn settled(mds: &Arc<Mds>, read: &Inode, then: Moment) -> Resul
 
 /// What was read of the inode takes in all that was written before `then`, and there is nothing to ask or to wait for.
 pub(crate) fn is_settled(mds: &Mds, read: &Inode, then: Moment) -> bool {
+    is_settled_if(mds, read, then, |_| true)
+}
+
+/// The same, where its state, if it has any, is also as it is asked for.
+pub(crate) fn is_settled_if(mds: &Mds, read: &Inode, then: Moment, also: impl Fn(&File) -> bool) -> bool {
     let key = read.key;
-    let still = || mds.files.get(file_id(&key)).is_none_or(|entry| entry.peek(File::is_still));
+    let is_still = |file: &File| file.is_still() && also(file);
+    let still = || mds.files.get(file_id(&key)).is_none_or(|entry| entry.peek(is_still));
     // A file that fell still since then may have grown after it was read. In this order: it is still only when that is
     // recorded.
     let quiet = || still() && !mds.files.stilled_since(then) && !mds.unsettled.lock().contains(&key.fileid);

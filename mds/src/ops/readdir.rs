@@ -6,7 +6,7 @@ use sluice_xdr::nfs4::*;
 
 use super::lookup::not_a_directory;
 use crate::attr::acl;
-use crate::attr::current::Listing;
+use crate::attr::current::{Listing, at_rest};
 use crate::attr::{get, straight};
 use crate::compound::{Context, OpError, OpResult};
 use crate::exports::Place;
@@ -59,10 +59,12 @@ pub(crate) async fn readdir(cx: &mut Context, args: READDIR4args) -> OpResult<RE
             Some(_) => exports(cx, &read).await?,
             None => page(cx, &read).await?,
         };
+        entries.reserve(page.entries.len());
         for found in &mut page.entries {
             if !args.attr_request.and(get::MOVES_WITH_DATA).is_empty()
                 && let Some(inode) = &found.inode
-                && let Some(now) = listing.current(cx, inode).await
+                && !at_rest(cx, inode)
+                && let Some(now) = Box::pin(listing.current(cx, inode)).await
             {
                 found.inode = Some(now);
             }
@@ -74,7 +76,9 @@ pub(crate) async fn readdir(cx: &mut Context, args: READDIR4args) -> OpResult<RE
                 values = BytesMut::with_capacity(room.clamp(ENTRY, BLOCK));
             }
             let of = (&*found, standing.as_ref());
-            let entry = wire_entry(cx, &directory, of, &args.attr_request, &mut values)?;
+            let attrs = wire_attributes(cx, &directory, of, &args.attr_request, &mut values)?;
+            let name = std::mem::take(&mut found.entry.name);
+            let entry = entry4 { cookie: found.entry.cookie.0, name, attrs };
             let size = encoded(&entry);
             if size > room {
                 return finish(verifier, entries, false);
@@ -146,17 +150,17 @@ fn failed(status: nfsstat4, asked: &bitmap4) -> Result<fattr4, nfsstat4> {
     attributes.encode(asked).map_err(|_| nfsstat4::NFS4ERR_SERVERFAULT)
 }
 
-fn wire_entry(
+fn wire_attributes(
     cx: &Context,
     directory: &FileHandle,
     (found, standing): (&Entry, Option<&Standing>),
     asked: &bitmap4,
     values: &mut BytesMut,
-) -> Result<entry4, OpError> {
+) -> Result<fattr4, OpError> {
     // §7.4: where another export begins, what is shown is that.
     let export = cx.exports.crossing(&found.entry.inode, cx.from).unwrap_or(directory.export);
     let denied = |inode: &Inode| acl::permit(asked, inode, &cx.who).is_err();
-    let attrs = match &found.inode {
+    Ok(match &found.inode {
         // §18.23.3: an entry's own trouble, if the client wants to hear of it there.
         Some(inode) if denied(inode) && !asked.contains(FATTR4_RDATTR_ERROR) => {
             return Err(nfsstat4::NFS4ERR_ACCESS.into());
@@ -175,8 +179,7 @@ fn wire_entry(
         }
         None if asked.without(FREE).is_empty() => straight::of_entry(&found.entry, asked, values),
         None => fattr4::default(),
-    };
-    Ok(entry4 { cookie: found.entry.cookie.0, name: found.entry.name.clone(), attrs })
+    })
 }
 
 #[cfg(test)]
