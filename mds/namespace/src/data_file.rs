@@ -177,6 +177,12 @@ impl Layout {
         self.components.iter_mut().flat_map(|c| &mut c.slots).find(|s| s.slot == slot)
     }
 
+    /// Bytes of its encoding.
+    pub(crate) fn room(&self) -> usize {
+        let component = |c: &Component| 3 * 8 + 2 + 2 + 1 + c.slots.len() * (3 * 2 + 1);
+        8 + 1 + 2 + self.components.iter().map(component).sum::<usize>()
+    }
+
     pub(crate) fn encode(&self, w: &mut Writer) {
         w.u64(self.id.0).bool(self.mirrors_dirty);
         w.u16(u16::try_from(self.components.len()).unwrap_or(u16::MAX));
@@ -308,6 +314,11 @@ impl LayoutPolicy {
         let wide = matches!(self.shape, Shape::Wide | Shape::WideAny);
         let Self { shape, mirrors, inline: limit } = *self;
         (limit > 0 && !wide).then_some(Inline { limit, shape, mirrors })
+    }
+
+    /// Bytes of its encoding.
+    pub(crate) fn room(self) -> usize {
+        if self.inline > 0 { 2 + 4 } else { 2 }
     }
 
     pub(crate) fn encode(self, w: &mut Writer) {

@@ -44,10 +44,14 @@ impl Stored {
     }
 
     fn encode(&self, directory: FileId) -> Bytes {
-        let mut w = Writer::with_capacity(64);
         let chained = if self.chained { CHAINED } else { 0 };
-        let Some(e) = &self.entry else { return w.u8(SCHEMA).u8(chained | PLACEHOLDER).finish() };
-        if e.inode.home == directory && e.inode.cookie == e.cookie {
+        let Some(e) = &self.entry else {
+            return Writer::with_capacity(2).u8(SCHEMA).u8(chained | PLACEHOLDER).finish();
+        };
+        let at_home = e.inode.home == directory && e.inode.cookie == e.cookie;
+        let inode = if at_home { 8 } else { InodeKey::SIZE };
+        let mut w = Writer::with_capacity(3 + inode + e.name.len());
+        if at_home {
             w.u8(SCHEMA).u8(chained | AT_HOME).u8(e.kind.code()).u64(e.inode.fileid.0);
         } else {
             w.u8(SCHEMA).u8(chained).u8(e.kind.code());
@@ -217,6 +221,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::inode::tests::left_over;
 
     proptest! {
         #[test]
@@ -233,6 +238,7 @@ mod tests {
             };
             let entry = Some(Dirent { cookie, name: name.into(), kind: Kind::Fifo, inode });
             let stored = Stored { chained: chained && index == 0, entry };
+            prop_assert_eq!(left_over(stored.encode(directory)), 0);
             prop_assert_eq!(Stored::decode(directory, cookie, stored.encode(directory)).unwrap(), stored);
         }
     }
