@@ -138,7 +138,7 @@ fn the_holder_is_asked_how_the_file_is() {
 fn a_listing_asks_the_holder_too() {
     simulate(5, async |world: World| {
         let (a, b) = (world.client("a").await, world.client("b").await);
-        let (fh, _, stateid) = writer(&a).await;
+        let (fh, open, stateid) = writer(&a).await;
         let change = a.attributes("f", &SEEN).await.change.unwrap();
         let list = async || {
             let ops = vec![putrootfh(), readdir(0, verifier4::default(), 4096, &[FATTR4_SIZE])];
@@ -147,11 +147,15 @@ fn a_listing_asks_the_holder_too() {
         };
         a.callbacks().script(&[Answer::Attributes(change + 1, 7)]);
         assert_eq!(list().await, Some(7));
+        // Nobody has it open any more, and what was written is still with the holder.
+        a.ok(vec![putfh(&fh), close(open)]).await;
+        a.callbacks().script(&[Answer::Attributes(change + 2, 9)]);
+        assert_eq!(list().await, Some(9));
         // One that does not answer is recalled, and does not keep others from the listing.
         a.callbacks().script(&[Answer::Status(nfsstat4::NFS4ERR_BADHANDLE)]);
         assert_eq!(list().await, Some(0));
-        asked(&world, &a, 3).await;
-        assert!(is_recall(&a, 2));
+        asked(&world, &a, 4).await;
+        assert!(is_recall(&a, 3));
         a.ok(vec![putfh(&fh), delegreturn(stateid)]).await;
     });
 }
