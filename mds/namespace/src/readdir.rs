@@ -90,7 +90,12 @@ impl Namespace {
     }
 
     /// Reads the inodes of the entries at these places, side by side.
-    async fn add_away(&self, txn: &Transaction, away: &[usize], entries: &mut [Entry]) -> Result<(), FsError> {
+    async fn add_away(
+        &self,
+        txn: &Transaction,
+        away: &[usize],
+        entries: &mut [Entry],
+    ) -> Result<(), FsError> {
         let at = |place: &usize| entries.get(*place).map(|found| found.entry.inode);
         let keys: Vec<InodeKey> = away.iter().filter_map(at).collect();
         for (place, record) in away.iter().zip(fetch::records(txn, &keys).await?) {

@@ -148,7 +148,8 @@ async fn granted(
     let mds = &cx.server;
     let iomode = if ask.write { IoMode::ReadWrite } else { IoMode::Read };
     let intent = Intent::LayoutGet { client: ask.client, stateid, iomode };
-    let held = if opening { soon(mds, &entry, &intent).await? } else { prepare(mds, &entry, &intent).await? };
+    let held =
+        if opening { soon(mds, &entry, &intent).await? } else { prepare(mds, &entry, &intent).await? };
     // Under the ticket: a heal that begins now waits for it, and takes back what it gave.
     if ask.write && mds.heals.busy(ask.file).is_some() {
         return Err(refused(cx, ask, Reason::Healing));
