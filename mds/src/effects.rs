@@ -154,6 +154,10 @@ impl Mds {
         reason: RevokeReason,
     ) {
         let Some(shared) = self.clients.lock().shared(client).map(Arc::clone) else { return };
+        // Before the flag: whoever is told of it is told again.
+        if kind == StateKind::Delegation && reason == RevokeReason::NotReturned {
+            shared.set_delegation_revoked(true);
+        }
         shared.raise_status(match reason {
             RevokeReason::LeaseExpired => seq4_status::EXPIRED_SOME_STATE_REVOKED,
             RevokeReason::Admin => seq4_status::ADMIN_STATE_REVOKED,
@@ -177,6 +181,9 @@ impl Mds {
         }
         // In one step: what is revoked from now on raises its flag after this.
         let index = self.files.index();
+        if !index.has_revoked_delegation(client) {
+            shared.set_delegation_revoked(false);
+        }
         if !index.has_revoked(client) {
             shared.clear_status(
                 seq4_status::EXPIRED_ALL_STATE_REVOKED

@@ -52,8 +52,8 @@ pub enum LeaseState {
     Dead,
 }
 
-/// From one reply that tells of recallable state that was revoked to the next: Linux drops each layout that it has at every one
-/// (ADR 0037).
+/// From one reply that tells of layouts that were revoked to the next: Linux drops each layout that it has at every one, and
+/// never frees those (ADR 0037).
 pub const TOLD_AGAIN_NANOS: u64 = 1_000_000_000;
 
 /// Last-renewal value of a dead lease.
@@ -74,8 +74,10 @@ pub struct ClientShared {
     in_flight: AtomicU32,
     /// Revocation and device bits of `sr_status_flags`; written by whoever revokes.
     status: AtomicU32,
-    /// Nanoseconds; when a reply may tell again of recallable state that was revoked. Written by sessions.
+    /// Nanoseconds; when a reply may tell again of layouts that were revoked. Written by sessions.
     tells_again: AtomicU64,
+    /// A delegation that was revoked is to be freed: each reply tells of it; written by whoever revokes.
+    delegation_revoked: AtomicBool,
     /// Sessions of this client with a usable back channel; written by sessions.
     back_channels: AtomicU32,
     /// Whether any session ever had a back channel; written by sessions.
@@ -97,6 +99,7 @@ impl ClientShared {
             in_flight: AtomicU32::new(0),
             status: AtomicU32::new(0),
             tells_again: AtomicU64::new(0),
+            delegation_revoked: AtomicBool::new(false),
             back_channels: AtomicU32::new(0),
             back_wanted: AtomicBool::new(false),
             reclaim_complete: AtomicBool::new(false),
@@ -265,11 +268,16 @@ impl ClientShared {
         flags
     }
 
-    /// Those for the reply to a SEQUENCE that begins at `now`. Of recallable state that was revoked one reply tells, and
-    /// another after [`TOLD_AGAIN_NANOS`] if it is still to be freed.
+    /// Whether a delegation that was revoked is still to be freed.
+    pub fn set_delegation_revoked(&self, is: bool) {
+        self.delegation_revoked.store(is, SeqCst);
+    }
+
+    /// Those for the reply to a SEQUENCE that begins at `now`. Of a delegation that was revoked each reply tells until it is
+    /// freed (RFC 8881 §18.46.3); of layouts one does, and another after [`TOLD_AGAIN_NANOS`].
     pub(crate) fn flags_to_tell(&self, now: Time) -> u32 {
         let (flags, again) = (self.status_flags(), now.plus_nanos(TOLD_AGAIN_NANOS).0);
-        if flags & seq4_status::RECALLABLE_STATE_REVOKED == 0 {
+        if flags & seq4_status::RECALLABLE_STATE_REVOKED == 0 || self.delegation_revoked.load(SeqCst) {
             return flags;
         }
         let due = |at: u64| (at <= now.0).then_some(again);
@@ -364,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn one_reply_a_second_tells_of_recallable_state_that_was_revoked() {
+    fn one_reply_a_second_tells_of_layouts_that_were_revoked_and_each_of_delegations() {
         use seq4_status::{ADMIN_STATE_REVOKED as ADMIN, RECALLABLE_STATE_REVOKED as RECALLABLE};
         let c = ClientShared::new(ClientId(1), Time(5));
         c.raise_status(RECALLABLE | ADMIN);
@@ -372,6 +380,10 @@ mod tests {
         assert_eq!([0, 1, TOLD_AGAIN_NANOS - 1].map(told), [RECALLABLE | ADMIN, ADMIN, ADMIN]);
         assert_eq!([TOLD_AGAIN_NANOS, TOLD_AGAIN_NANOS + 1].map(told), [RECALLABLE | ADMIN, ADMIN]);
         assert_eq!(told(9 * TOLD_AGAIN_NANOS), RECALLABLE | ADMIN);
+        c.set_delegation_revoked(true);
+        assert_eq!([1, 2, 3].map(|at| told(9 * TOLD_AGAIN_NANOS + at)), [RECALLABLE | ADMIN; 3]);
+        c.set_delegation_revoked(false);
+        assert_eq!(told(9 * TOLD_AGAIN_NANOS + 4), ADMIN);
         c.clear_status(RECALLABLE | ADMIN);
         assert_eq!(told(20 * TOLD_AGAIN_NANOS), 0);
     }

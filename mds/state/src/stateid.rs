@@ -237,6 +237,14 @@ impl StateIndex {
         self.clients.get(&client).is_some_and(|c| !c.revoked.is_empty())
     }
 
+    /// True when some of it is a delegation.
+    #[must_use]
+    pub fn has_revoked_delegation(&self, client: ClientId) -> bool {
+        let is_one =
+            |other: &Other| self.entries.get(other).is_some_and(|e| e.at.kind == StateKind::Delegation);
+        self.clients.get(&client).is_some_and(|c| c.revoked.iter().any(is_one))
+    }
+
     /// The files on which a client has live state, ascending and without repetition: where to call
     /// [`File::client_expired`](crate::file::File::client_expired).
     #[must_use]

@@ -440,7 +440,10 @@ fn no_call_waits_for_as_long_as_a_lease_however_short_it_is() {
             assert_eq!((status, flags), (nfsstat4::NFS4ERR_DELAY, 0));
         }
         assert!(longest < world.config.lease / 2, "{longest:?}");
+        // Each reply says so until it is freed (§18.46.3).
+        assert_eq!(a.flags().await, seq4_status::RECALLABLE_STATE_REVOKED);
         a.ok(vec![free_stateid(stateid)]).await;
+        assert_eq!(a.flags().await, 0);
     });
 }
 
