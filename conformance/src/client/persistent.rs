@@ -18,6 +18,8 @@ use super::{Error, Result, ops};
 const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 /// Before a request that the server is still busy with is asked for again.
 const BUSY: Duration = Duration::from_millis(20);
+/// Slots that a client which forgets what it sent, and never uses their slots again, has left when it makes a new session.
+const LEFT: usize = 16;
 const NO_CALLBACKS: u32 = SEQ4_STATUS_CB_PATH_DOWN | SEQ4_STATUS_CB_PATH_DOWN_SESSION;
 
 /// How the server answered a request.
@@ -73,6 +75,8 @@ pub struct Persistent {
     session: Mutex<Arc<Session>>,
     /// For the control of a test: forget that a request was sent before, as a client without sessions does.
     forgetful: bool,
+    /// Held by who makes a new session because the slots of the old one are used up.
+    renewing: tokio::sync::Mutex<()>,
 }
 
 impl Persistent {
@@ -95,6 +99,7 @@ impl Persistent {
             link: tokio::sync::Mutex::default(),
             session: Mutex::new(Arc::new(nothing)),
             forgetful: false,
+            renewing: tokio::sync::Mutex::default(),
             env,
             dialler,
             mds: Mutex::new(mds),
@@ -170,10 +175,13 @@ impl Persistent {
     /// # Errors
     /// [`Lost`].
     pub async fn request(&self, ops: Vec<nfs_argop4>) -> Result<Answer, Lost> {
-        let session = self.session();
+        let mut session = self.session();
         let cache = ops.iter().any(changes);
         let mut sent = 0;
         loop {
+            if self.forgetful && session.slots.free() < LEFT.min(session.highest_slot as usize) {
+                session = self.roomy(&session).await?;
+            }
             let slot = session.slots.take().await.ok_or(Lost::Session)?;
             let outcome = loop {
                 let mut all = Vec::with_capacity(ops.len() + 1);
@@ -226,6 +234,15 @@ impl Persistent {
                 _ => return Err(Error::Protocol("a reply without SEQUENCE").into()),
             }
         }
+    }
+
+    /// Another session than one whose slots are used up.
+    async fn roomy(&self, used: &Arc<Session>) -> Result<Arc<Session>> {
+        let _alone = self.renewing.lock().await;
+        if Arc::ptr_eq(&self.session(), used) {
+            self.renew().await?;
+        }
+        Ok(self.session())
     }
 
     /// The server's address is another one from the next connection on.

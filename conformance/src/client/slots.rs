@@ -36,6 +36,11 @@ impl Slots {
         })
     }
 
+    /// Slots that are free now.
+    pub(super) fn free(&self) -> usize {
+        self.free.available_permits()
+    }
+
     /// Waits for a free slot. `None` when the session is over.
     pub(super) async fn take(self: &Arc<Self>) -> Option<Taken> {
         let permit = Arc::clone(&self.free).acquire_owned().await.ok()?;

@@ -92,7 +92,8 @@ impl Options {
 /// As [`main`].
 pub fn few(data_dir: Option<&Path>) -> Result<()> {
     main(&Options::new(20, false, data_dir))?;
-    main(&Options::new(20, true, data_dir)).map(drop)
+    // It ends with the first that is found, as a rule after a few.
+    main(&Options::new(200, true, data_dir)).map(drop)
 }
 
 /// # Errors

@@ -18,6 +18,7 @@ mod drain;
 mod drain_small;
 mod ends;
 mod epochs;
+mod forgetful;
 mod habits;
 mod hanging;
 mod inline;
