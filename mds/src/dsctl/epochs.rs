@@ -115,11 +115,11 @@ pub(crate) fn refuses(mds: &Mds, client: ClientId, file: DataFileId) -> bool {
 /// LAYOUTUNAVAILABLE when too many epochs are alive: its I/O goes through this server. What the store says.
 pub(crate) async fn let_in(mds: &Arc<Mds>, client: ClientId, file: DataFileId) -> Result<(), nfsstat4> {
     let registry = &mds.data_servers;
-    if !registry.turns.refuses(client, file) {
+    if !refuses(mds, client, file) {
         return Ok(());
     }
     let mut last = registry.turns.last.lock().await;
-    if !registry.turns.refuses(client, file) {
+    if !refuses(mds, client, file) {
         return Ok(());
     }
     let epochs = registry.epochs();
