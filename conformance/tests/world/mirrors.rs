@@ -243,6 +243,68 @@ fn a_mirror_that_is_given_up_is_left_behind_before_the_writer_asks_again() {
     });
 }
 
+/// A refusal that has come to nothing since is not counted to the time that a writer has waited for the next heal: a kernel that is
+/// sent through the metadata server stays there for two minutes.
+#[test]
+fn a_short_heal_is_waited_for_however_long_ago_the_last_refusal_was() {
+    let tune = |config: &mut sluice_mds::Config| (config.heal_piece, config.policy) = (1 << 10, TWICE);
+    simulate_tuned(14, tune, async |world| {
+        let mut writer = Writer::mount(world, "a", "f").await;
+        let long = pattern(0, 1 << 20);
+        writer.write(world, 0, &long).await;
+        let lost = home(world, &writer.client, &writer.held.clone().unwrap(), 1).await;
+        world.crash_data_server(lost).await;
+        writer.write(world, 0, b"new data").await;
+        world.start_data_server(lost).await;
+        let mut refused = 0;
+        while refused < 5 {
+            world.sleep(Duration::from_millis(100)).await;
+            writer.obey().await;
+            refused += usize::from(!writer.attempt(0, b"new data").await);
+        }
+        // The heal comes to nothing.
+        world.crash_data_server(lost).await;
+        for _ in 0..60 {
+            writer.write(world, 0, b"new data").await;
+            world.sleep(Duration::from_millis(500)).await;
+        }
+        world.start_data_server(lost).await;
+        for _ in 0..100 {
+            writer.write(world, 0, b"new more").await;
+            world.sleep(Duration::from_millis(50)).await;
+        }
+        assert_eq!(writer.proxied, 0);
+        writer.give_back().await;
+        let mut model = long;
+        put(&mut model, 0, b"new more");
+        healed(world, "f", &model).await;
+    });
+}
+
+/// With one copy left there is nothing that could differ.
+#[test]
+fn who_dies_with_the_last_copy_in_hand_takes_it_from_nobody() {
+    simulate_with(15, TWICE, async |world| {
+        let mut writer = Writer::mount(world, "a", "f").await;
+        writer.write(world, 0, b"old data").await;
+        let lost = home(world, &writer.client, &writer.held.clone().unwrap(), 1).await;
+        world.crash_data_server(lost).await;
+        writer.write(world, 0, b"new data").await;
+        let dies = Client::mount(world, "b", NEW).await;
+        let file = dies.open("f").await;
+        let segment = dies.layout(&file, file.stateid, RW, 0).await;
+        assert_eq!(segment.body.ffl_mirrors.len(), 1);
+        writer.write(world, 0, b"and more").await;
+        let recalls = writer.client.recalls().len();
+        // It has lost all that it had.
+        let again = Client::mount(world, "b", NEW).await;
+        again.open("f").await;
+        world.sleep(Duration::from_secs(5)).await;
+        assert_eq!(writer.client.recalls().len(), recalls);
+        assert!(writer.attempt(0, b"the rest").await);
+    });
+}
+
 #[test]
 fn readers_that_are_cut_off_with_the_old_mirror_hold_up_the_writer() {
     simulate_with(9, TWICE, async |world| {

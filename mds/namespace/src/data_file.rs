@@ -166,6 +166,11 @@ impl Layout {
         self.components.iter().flat_map(|c| c.slots.chunks(usize::from(c.mirrors.max(1))))
     }
 
+    /// Some bytes are at more than one good mirror: they may come to differ.
+    pub fn has_copies(&self) -> bool {
+        self.columns().any(|column| column.iter().filter(|file| !file.stale).nth(1).is_some())
+    }
+
     pub(crate) fn column_mut(&mut self, slot: u16) -> Option<&mut [DataFile]> {
         let columns =
             self.components.iter_mut().flat_map(|c| c.slots.chunks_mut(usize::from(c.mirrors.max(1))));

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use sluice_kv::Transaction;
 
 use crate::codec::{Reader, Writer};
-use crate::data_file::{Component, DataFile, Layout};
+use crate::data_file::{Component, Layout};
 use crate::error::FsError;
 use crate::inode::{Inode, Node};
 use crate::keys::{self, DataFileId, FileId, InodeKey, StoreId};
@@ -163,8 +163,7 @@ impl Namespace {
                     return Err(FsError::Invalid);
                 }
             }
-            let good = |column: &[DataFile]| column.iter().filter(|s| !s.stale).count();
-            if changed && layout.columns().all(|column| good(column) == 1) {
+            if changed && !layout.has_copies() {
                 // The last copy is the truth.
                 layout.mirrors_dirty = false;
             }

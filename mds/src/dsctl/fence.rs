@@ -31,6 +31,8 @@ pub(crate) async fn fence_holder_on_file(
     client: ClientId,
     (fence, own): (FenceId, bool),
 ) {
+    // No layout goes to it before the fence is in force.
+    mds.reports.fenced(mds.now(), client, entry.key.fileid);
     let pending = loop {
         match record(&mds, &entry, client).await {
             Ok(pending) => break pending,

@@ -6,6 +6,9 @@
 //! or goes through this server. Whether the data server is lost to all is for its heartbeats to say. One that has come
 //! back since is another device (`device.rs`), and is handed out at once: what was found before is forgotten, and what is
 //! said of the device that it was before says nothing of it, however late that comes.
+//!
+//! Who was fenced off a file, because of a write without an answer or a layout that did not come back, may have more writes on
+//! the way at data servers that are well. They are refused as they should be, and say nothing of the handles that came after.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,6 +29,8 @@ const AVOID: u64 = 30_000_000_000;
 const DONE_WITHOUT: u64 = 120_000_000_000;
 /// How long a data server that was full counts as full for the client and the file.
 const FULL: u64 = 5_000_000_000;
+/// For how long after the first layout that follows a fence what is refused is taken for what was sent before it.
+const LATE: u64 = 10_000_000_000;
 /// Pairs remembered; beyond it the oldest reports are dropped, which costs a retry.
 const MOST: usize = 1 << 16;
 
@@ -57,7 +62,26 @@ struct Report {
     full_until: Time,
     /// It failed, and until then the client may do without it.
     without_until: Time,
+    /// Handles of before are cut off, and no layout was handed out since.
+    fenced: bool,
+    /// What is refused until then was sent before a fence.
+    late_until: Time,
     told: bool,
+}
+
+impl Report {
+    /// A failure, at `now`, that is not for want of room.
+    fn failed(&mut self, now: Time) {
+        self.without_until = now.plus_nanos(DONE_WITHOUT);
+        if self.fenced || now < self.late_until {
+            return;
+        }
+        if now < self.suspect_until && self.tried_again {
+            self.avoid_until = now.plus_nanos(AVOID);
+        } else if now >= self.suspect_until {
+            (self.suspect_until, self.tried_again) = (now.plus_nanos(AVOID), false);
+        }
+    }
 }
 
 /// What a client has found at a data server lately.
@@ -111,7 +135,19 @@ impl Reports {
     pub(crate) fn handed_out(&self, now: Time, client: ClientId, subject: Subject) {
         if let Some(report) = self.pairs.lock().get_mut(&(client, subject)) {
             report.tried_again |= now < report.suspect_until;
+            if std::mem::take(&mut report.fenced) {
+                report.late_until = now.plus_nanos(LATE);
+            }
         }
+    }
+
+    /// The client is being fenced off the file: what was refused so far, and what will be for a while, is no more than that.
+    pub(crate) fn fenced(&self, now: Time, client: ClientId, file: FileId) {
+        let mut pairs = self.pairs.lock();
+        make_room(&mut pairs, now);
+        let report = pairs.entry((client, Subject::File(file))).or_default();
+        *report =
+            Report { fenced: true, late_until: now.plus_nanos(LATE), told: report.told, ..Report::default() };
     }
 
     /// A layout was returned without a complaint. If it was handed out after the failure, that is over.
@@ -134,27 +170,27 @@ impl Reports {
     /// Takes a report; true when it is the first of its kind.
     fn add(&self, now: Time, client: ClientId, subject: Subject, full: bool) -> bool {
         let mut pairs = self.pairs.lock();
-        if pairs.len() >= MOST {
-            pairs.retain(|_, report| {
-                let until = report.avoid_until.max(report.full_until).max(report.suspect_until);
-                now < until.max(report.without_until)
-            });
-        }
-        if pairs.len() >= MOST {
-            pairs.clear();
-        }
+        make_room(&mut pairs, now);
         let report = pairs.entry((client, subject)).or_default();
-        if !full {
-            report.without_until = now.plus_nanos(DONE_WITHOUT);
-        }
         if full {
             report.full_until = now.plus_nanos(FULL);
-        } else if now < report.suspect_until && report.tried_again {
-            report.avoid_until = now.plus_nanos(AVOID);
-        } else if now >= report.suspect_until {
-            (report.suspect_until, report.tried_again) = (now.plus_nanos(AVOID), false);
+        } else {
+            report.failed(now);
         }
         !std::mem::replace(&mut report.told, true)
+    }
+}
+
+/// For one more.
+fn make_room(pairs: &mut BTreeMap<(ClientId, Subject), Report>, now: Time) {
+    if pairs.len() >= MOST {
+        pairs.retain(|_, report| {
+            let until = report.avoid_until.max(report.full_until).max(report.suspect_until);
+            now < until.max(report.without_until).max(report.late_until)
+        });
+    }
+    if pairs.len() >= MOST {
+        pairs.clear();
     }
 }
 
@@ -292,6 +328,30 @@ mod tests {
         reports.add(now, client, file, false);
         reports.went_well(now, client, file);
         assert!(reports.finding(now, client, file).failed);
+    }
+
+    #[test]
+    fn what_is_refused_behind_a_fence_is_not_held_against_the_handles_that_follow() {
+        let reports = Reports::default();
+        let (client, file) = (ClientId(7), FileId(3));
+        let refused = |at| {
+            reports.add(at, client, Subject::File(file), false);
+            reports.finding(at, client, Subject::File(file)).failed
+        };
+        let now = Time::from_secs(100);
+        let again = |at| {
+            reports.handed_out(at, client, Subject::File(file));
+            refused(at)
+        };
+        // The first one may be known before the fence is asked for.
+        assert!(!refused(now));
+        reports.fenced(now, client, file);
+        assert!(!refused(now.plus_secs(20)), "however long the fence takes");
+        assert!(!again(now.plus_secs(21)) && !again(now.plus_secs(22)) && !again(now.plus_secs(30)));
+        // What is refused for longer is refused for another reason.
+        assert!(!again(now.plus_secs(31)) && again(now.plus_secs(32)));
+        reports.fenced(now.plus_secs(33), client, file);
+        assert!(!reports.finding(now.plus_secs(33), client, Subject::File(file)).failed);
     }
 
     #[test]

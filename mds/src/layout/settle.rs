@@ -233,7 +233,7 @@ async fn settle(mds: &Arc<Mds>, entry: &Arc<FileEntry>) -> Result<bool, FsError>
         let seen = look(mds, entry, &before, cut).await?;
         want.end = Some(seen.size);
         want.space_used = Some(seen.space);
-        want.mirrors_dirty = layout.components.iter().any(|component| component.mirrors > 1);
+        want.mirrors_dirty = layout.has_copies();
         // A client that is gone may have written over what others have in memory, and it was durable (fdatasync).
         want.unseen = settled;
     }

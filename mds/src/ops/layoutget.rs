@@ -193,6 +193,7 @@ async fn granted(
     match held.commit()? {
         Reply::LayoutGranted { stateid, return_on_close } => {
             if ask.write {
+                mds.heals.over(ask.file);
                 cx.server.watch_writers(&inode);
             }
             mds.given_by(&entry, &cx.exports);

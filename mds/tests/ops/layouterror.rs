@@ -89,6 +89,25 @@ fn a_write_without_an_answer_is_cut_off_before_its_client_goes_on() {
     }
 }
 
+/// Of several writes on their way when one got no answer, others are refused at data servers that are well, and are told of when
+/// the next layout is there already: one layout after the other, none of them is to blame.
+#[test]
+fn writes_that_a_fence_stopped_are_not_held_against_the_next_layout() {
+    simulate(5, async |world: World| {
+        let client = world.client("a").await;
+        let (fh, open) = client.open("f", BOTH, 0).await;
+        let (layout, body) = get(&client, &fh, open, RW).await.unwrap();
+        let device = devices(&body)[0];
+        client.ok(vec![putfh(&fh), layoutreturn_failed(layout, device, nfsstat4::NFS4ERR_NXIO)]).await;
+        for _ in 0..3 {
+            let (layout, body) = get(&client, &fh, open, RW).await.unwrap();
+            assert_eq!(devices(&body), [device]);
+            client.ok(vec![putfh(&fh), layoutreturn_failed(layout, device, nfsstat4::NFS4ERR_ACCESS)]).await;
+        }
+        get(&client, &fh, open, RW).await.unwrap();
+    });
+}
+
 /// An answer ends a write, whatever it says.
 #[test]
 fn a_write_that_was_refused_costs_no_fence() {

@@ -67,7 +67,7 @@ impl Gate {
 #[derive(Debug, Default)]
 pub(crate) struct Heals {
     gates: Mutex<BTreeMap<FileId, Arc<Gate>>>,
-    /// Since when read-write layouts of a file are refused.
+    /// Since when read-write layouts of a file are refused, and none was given.
     refused: Mutex<BTreeMap<FileId, Time>>,
     /// Files that have just come into the queue.
     fresh: Mutex<Vec<InodeKey>>,
@@ -165,8 +165,8 @@ impl Heals {
         if now.since(since) < SHORT { nfsstat4::NFS4ERR_DELAY } else { nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE }
     }
 
-    /// Read-write layouts are given again.
-    pub(super) fn over(&self, file: FileId) {
+    /// Read-write layouts are given again. A heal that comes to nothing does not say so; whoever is given one does.
+    pub(crate) fn over(&self, file: FileId) {
         self.refused.lock().remove(&file);
     }
 

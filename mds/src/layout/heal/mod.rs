@@ -23,7 +23,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_namespace::{DataFile, FileId, FsError, Inode, InodeKey, StoreId};
+use sluice_namespace::{FileId, FsError, Inode, InodeKey, Layout, StoreId};
 use sluice_state::file::LayoutFilter;
 use tokio::task::JoinSet;
 
@@ -87,8 +87,7 @@ pub(crate) async fn run(mds: Arc<Mds>) {
 /// # Errors
 /// What the metadata store says.
 pub(crate) async fn suspect(mds: &Arc<Mds>, inode: &Inode) -> Result<(), FsError> {
-    let good = |column: &[DataFile]| column.iter().filter(|file| !file.stale).count();
-    if !inode.layout().is_some_and(|layout| layout.columns().any(|column| good(column) > 1)) {
+    if !inode.layout().is_some_and(Layout::has_copies) {
         return Ok(());
     }
     let (namespace, key) = (&mds.namespace, &inode.key);
