@@ -23,7 +23,7 @@ use lanes::Cell;
 /// What to leave out.
 #[derive(clap::Args, Debug)]
 pub struct Options {
-    /// Run only these steps: fmt, clippy, tidy, build, test, fuzz, seeds, deploy, kills, foundationdb, guest
+    /// Run only these steps: fmt, clippy, tidy, build, test, fuzz, seeds, deploy, kills, foundationdb, pynfs, guest
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// Pass without kernel clients where they cannot run (they need root)
@@ -65,7 +65,7 @@ const STEPS: &[Step] =
 const TOGETHER: &[Step] =
     &[("test", test), ("fuzz", fuzz), ("seeds", seeds), ("deploy", tools::deploy), ("kills", kills)];
 /// What needs more than this tree, and the longest.
-const LAST: &[Step] = &[("foundationdb", foundationdb), ("guest", guest)];
+const LAST: &[Step] = &[("foundationdb", foundationdb), ("pynfs", pynfs), ("guest", guest)];
 
 /// Runs every step, or the chosen ones, and prints how long each took.
 ///
@@ -153,15 +153,23 @@ fn test(root: &Path, _: &Options) -> Result<()> {
 /// What these name makes the tests of the metadata run on FoundationDB (`sluice_kv`'s `Database::fresh`).
 const FOUNDATIONDB: [&str; 2] = ["SLUICE_FDB_CLUSTER_FILE", "SLUICE_FDB_LIBRARY"];
 
+/// Whether all that these variables name is there for `what`. Where a step is asked for by name, it must be.
+fn at_hand(what: &str, variables: &[&str], options: &Options) -> Result<bool> {
+    let Some(missing) = variables.iter().find(|name| std::env::var_os(name).is_none()) else {
+        return Ok(true);
+    };
+    let said = format!("NOT RUN: {what}: {missing} is not set (docs/TESTING.md)");
+    if !options.only.is_empty() {
+        bail!(said);
+    }
+    println!("{said}");
+    Ok(false)
+}
+
 /// The store's contract and the tests above it, on a real cluster.
 fn foundationdb(root: &Path, options: &Options) -> Result<()> {
-    if let Some(missing) = FOUNDATIONDB.iter().find(|name| std::env::var_os(name).is_none()) {
-        let what = format!("NOT RUN: the store on FoundationDB: {missing} is not set (docs/TESTING.md)");
-        if options.only.is_empty() {
-            println!("{what}");
-            return Ok(());
-        }
-        bail!(what);
+    if !at_hand("the store on FoundationDB", &FOUNDATIONDB, options)? {
+        return Ok(());
     }
     let tests = |what: &str| some(root, program().args(TESTS).args(what.split(' ')));
     tests("--test contract --test foundation -- --ignored foundation")?;
@@ -172,6 +180,20 @@ fn foundationdb(root: &Path, options: &Options) -> Result<()> {
     tests("--bin sluice -- --ignored foundation")?;
     cargo(root, &SERVERS)?;
     tests("--test failover -- --ignored foundation --nocapture")
+}
+
+/// Where a built checkout of pynfs is: it cannot be had from a registry.
+const PYNFS: &str = "SLUICE_PYNFS";
+
+/// What others know of the protocol, both minor versions.
+fn pynfs(root: &Path, options: &Options) -> Result<()> {
+    if !at_hand("pynfs", &[PYNFS], options)? {
+        return Ok(());
+    }
+    cargo(root, &SERVERS)?;
+    let suite = std::env::var_os(PYNFS).context("it was there")?;
+    let mut command = Command::new(std::env::current_exe().context("this program has no path")?);
+    run_command(root, command.args(["pynfs", "--minor", "1,2", "--suite"]).arg(suite))
 }
 
 /// Every decoder, with seeded mutations, for a minute.
