@@ -407,6 +407,20 @@ mod tests {
         }
     }
 
+    #[test]
+    fn certificates_for_a_cluster_are_looked_at_by_the_check() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, key) = (dir.path().join("c.toml"), dir.path().join("k"));
+        sluice_rpc::ClusterKey::generate(&sluice_env::Env::system()).write(&key).unwrap();
+        let text = format!(
+            "[mds]\ndata-dir = \"/d\"\nkey = \"{}\"\nstore = \"foundationdb\"\nfdb-tls-certificate = \"/nowhere/fdb.pem\"",
+            key.display()
+        );
+        fs::write(&file, text).unwrap();
+        let said = format!("{:#}", check(&file, true).unwrap_err());
+        assert!(said.ends_with("cannot use FoundationDB (--store foundationdb): cannot read the certificate for FoundationDB, /nowhere/fdb.pem: No such file or directory (os error 2)"), "{said}");
+    }
+
     /// The files in deploy/config: good as they are, every option is in them, and what is commented out says the
     /// default.
     #[test]

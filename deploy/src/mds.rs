@@ -168,6 +168,7 @@ fn key_file(options: &cli::Mds) -> PathBuf {
 /// Whether a start with these options would find what it needs.
 pub(crate) fn check(options: &cli::Mds) -> Result<()> {
     options.store.fits(options.standby)?;
+    options.store.check()?;
     Keys::read(&key_file(options))?;
     certificates::check(&options.tls)
 }

@@ -24,6 +24,8 @@ const OURS: [&str; 4] = ["cluster.key", "identity", "metadata", "lost+found"];
 /// What a file system in a FoundationDB cluster is called unless somebody says otherwise.
 const NAME: &str = "sluice";
 
+const UNUSABLE: &str = "cannot use FoundationDB (--store foundationdb)";
+
 impl Store {
     pub(crate) fn kind(&self) -> StoreKind {
         self.store.unwrap_or_default()
@@ -57,6 +59,32 @@ impl Store {
                 "{option} does nothing with metadata in the data directory: say --store foundationdb (key `store`), or leave it out"
             ),
             None => Ok(()),
+        }
+    }
+
+    /// The way to a cluster, if there is one.
+    fn foundation(&self) -> FoundationOptions {
+        FoundationOptions {
+            identity: None,
+            cluster_file: self.fdb_cluster_file.clone(),
+            library: self.fdb_library.clone(),
+            name: self.name().to_owned(),
+            tls: Tls {
+                certificate: self.fdb_tls_certificate.clone(),
+                key: self.fdb_tls_key.clone(),
+                ca: self.fdb_tls_ca.clone(),
+                verify_peers: self.fdb_tls_verify_peers.clone(),
+            },
+            standby: false,
+            still: false,
+        }
+    }
+
+    /// Refuses certificates that the cluster could not be shown, as far as that can be told without it.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.kind() {
+            StoreKind::Embedded => Ok(()),
+            StoreKind::Foundationdb => self.foundation().check(&Env::system()).context(UNUSABLE),
         }
     }
 
@@ -252,7 +280,7 @@ impl Place {
             StoreKind::Embedded => embedded(env, &self.metadata(), self.cache),
             StoreKind::Foundationdb => {
                 let opened = Database::open_foundation(env.clone(), &self.foundation()?).await;
-                opened.context("cannot use FoundationDB (--store foundationdb)")
+                opened.context(UNUSABLE)
             }
         }
     }
@@ -281,23 +309,11 @@ impl Place {
     }
 
     fn foundation(&self) -> Result<FoundationOptions> {
-        let (dir, given) = (&self.dir, &self.options);
+        let dir = &self.dir;
         std::fs::create_dir_all(dir)
             .with_context(|| format!("cannot make {}: choose a writable --data-dir", dir.display()))?;
-        Ok(FoundationOptions {
-            identity: Some(dir.join("identity")),
-            cluster_file: given.fdb_cluster_file.clone(),
-            library: given.fdb_library.clone(),
-            name: given.name().to_owned(),
-            tls: Tls {
-                certificate: given.fdb_tls_certificate.clone(),
-                key: given.fdb_tls_key.clone(),
-                ca: given.fdb_tls_ca.clone(),
-                verify_peers: given.fdb_tls_verify_peers.clone(),
-            },
-            standby: self.standby,
-            still: false,
-        })
+        let options = self.options.foundation();
+        Ok(FoundationOptions { identity: Some(dir.join("identity")), standby: self.standby, ..options })
     }
 }
 

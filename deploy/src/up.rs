@@ -47,6 +47,7 @@ pub(crate) async fn run(options: cli::Up) -> Result<()> {
     if installation.started > 0 {
         Place::new(&dir.join("mds"), &installation.store).check_found(true, &[])?;
     }
+    installation.store.check()?;
     let roles = roles(&dir, &options, &installation)?;
     free(mds, PORT)?;
     for (option, option_of_up) in [("--listen", PORT), ("--metrics", "--metrics")] {

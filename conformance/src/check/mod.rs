@@ -152,6 +152,8 @@ fn test(root: &Path, _: &Options) -> Result<()> {
 
 /// What these name makes the tests of the metadata run on FoundationDB (`sluice_kv`'s `Database::fresh`).
 const FOUNDATIONDB: [&str; 2] = ["SLUICE_FDB_CLUSTER_FILE", "SLUICE_FDB_LIBRARY"];
+/// The folder of `fdbserver`, for tests that start clusters of their own: those with TLS.
+const PROGRAMS: &str = "SLUICE_FDB_PROGRAMS";
 
 /// Whether all that these variables name is there for `what`. Where a step is asked for by name, it must be.
 fn at_hand(what: &str, variables: &[&str], options: &Options) -> Result<bool> {
@@ -179,7 +181,11 @@ fn foundationdb(root: &Path, options: &Options) -> Result<()> {
     tests("--test world -- --skip one_seed_is_one_world")?;
     tests("--bin sluice -- --ignored foundation")?;
     cargo(root, &SERVERS)?;
-    tests("--test failover -- --ignored foundation --nocapture")
+    tests("--test failover -- --ignored foundation --nocapture")?;
+    if !at_hand("FoundationDB with TLS", &[PROGRAMS], options)? {
+        return Ok(());
+    }
+    tests("--test cluster_tls -- --ignored foundation")
 }
 
 /// Where a built checkout of pynfs is: it cannot be had from a registry.

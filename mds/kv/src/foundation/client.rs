@@ -7,20 +7,9 @@ use foundationdb::options::NetworkOption;
 use foundationdb_sys as sys;
 use parking_lot::Mutex;
 
+use super::tls::{RELOAD, Tls};
 use super::{FoundationOptions, failure};
 use crate::KvError;
-
-/// The files by which the cluster and this client prove who they are. `None`: the library's own default, which is
-/// its environment variable `FDB_TLS_…` or a file in /etc/foundationdb. The key's password is in
-/// `FDB_TLS_PASSWORD`, and nowhere else.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tls {
-    pub certificate: Option<PathBuf>,
-    pub key: Option<PathBuf>,
-    pub ca: Option<PathBuf>,
-    /// What the peers' certificates must say, in FoundationDB's notation.
-    pub verify_peers: Option<String>,
-}
 
 /// The network thread is one for the process, with one set of options, and its set-up can be tried once only.
 enum Network {
@@ -91,6 +80,7 @@ fn set_up(tls: &Tls) -> Result<(), KvError> {
 fn options(tls: &Tls) -> Vec<NetworkOption> {
     // One version of the client is enough, and it answers sooner without the layer that chooses among several.
     let mut options = vec![NetworkOption::DisableMultiVersionClientApi];
+    options.push(NetworkOption::Knob(format!("tls_cert_refresh_delay_seconds={}", RELOAD.as_secs())));
     let path = |file: &Option<PathBuf>| file.as_ref().map(|file| file.to_string_lossy().into_owned());
     options.extend(path(&tls.certificate).map(NetworkOption::TLSCertPath));
     options.extend(path(&tls.key).map(NetworkOption::TLSKeyPath));

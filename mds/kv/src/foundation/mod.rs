@@ -5,12 +5,15 @@
 //! ([`crate::Transaction`]). So is what a transaction reads of its own writes.
 
 mod client;
+mod cluster_file;
 mod failure;
 mod recent;
 mod room;
 mod space;
 mod tenure;
+mod tls;
 mod wait;
+mod way;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -34,8 +37,10 @@ use crate::{AtomicOp, Committed, KeyValue, KvError, MAX_AGE, Room, Versionstamp}
 use recent::Recent;
 use space::Space;
 use tenure::{Lease, Tenure};
+use way::Way;
 
-pub use client::{Tls, end_client};
+pub use client::end_client;
+pub use tls::Tls;
 
 /// Which cluster, which part of it, and by which library.
 #[derive(Clone, Debug)]
@@ -69,6 +74,16 @@ impl Default for FoundationOptions {
             standby: false,
             still: false,
         }
+    }
+}
+
+impl FoundationOptions {
+    /// Whether what they name for TLS can be used, as far as that can be told without the cluster.
+    ///
+    /// # Errors
+    /// [`KvError::NoClient`]: what is wrong, with which file, and what to do.
+    pub fn check(&self, env: &Env) -> Result<(), KvError> {
+        Way::of(self).check(env)
     }
 }
 
@@ -127,16 +142,24 @@ impl Foundation {
     pub(crate) async fn open(env: Env, options: &FoundationOptions) -> Result<Arc<Self>, KvError> {
         let tenure = options.identity.as_deref().map(|file| Tenure::of(file, &env)).transpose()?;
         let space = Space::new(&options.name)?;
+        let way = Way::of(options);
+        // The library falls over some of what is found here.
+        way.check(&env)?;
         let database = client::connect(options)?;
         let timeout = i32::try_from(READ_TIMEOUT.as_millis()).unwrap_or(i32::MAX);
         database.set_option(DatabaseOption::TransactionTimeout(timeout)).map_err(failure::of_call)?;
         let database = Arc::new(database);
         let mut this = Self::over(env, database, space, options.still, Faults::NONE);
-        space::prepare(&this).await?;
-        if let Some(tenure) = tenure {
-            tenure::take(&this, &tenure, options.standby).await?;
-            this.tenure = Some(tenure);
-        }
+        let opening = async {
+            space::prepare(&this).await?;
+            match &tenure {
+                Some(tenure) => tenure::take(&this, tenure, options.standby).await,
+                None => Ok(()),
+            }
+        };
+        // In virtual time nobody goes and looks.
+        if this.still { opening.await } else { way.explained(&this.env, opening).await }?;
+        this.tenure = tenure;
         foundationdb_sys::stop_at_exit();
         let this = Arc::new(this);
         if this.tenure.is_some() {
@@ -146,6 +169,7 @@ impl Foundation {
         if !this.still {
             let watching = room::watch(Arc::downgrade(&this), this.env.clone());
             this.env.spawn.spawn(Box::pin(watching));
+            this.env.spawn.spawn(Box::pin(way.watch(Arc::downgrade(&this), this.env.clone())));
         }
         Ok(this)
     }
