@@ -2,6 +2,7 @@
 //! where it lies.
 
 mod expectations;
+pub mod fdb;
 pub mod guests;
 pub mod pynfs;
 pub(crate) mod server;

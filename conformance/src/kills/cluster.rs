@@ -1,43 +1,25 @@
 //! A FoundationDB cluster of three processes on loopback, of which any one may die or hang: each thing is kept twice.
 
-use std::ffi::OsStr;
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::Signal;
 
 use super::dice::Dice;
+use crate::external::fdb::{Programs, cluster_file};
 use crate::external::server::free_ports;
 use crate::guest::process::Group;
 
 const PROCESSES: u16 = 3;
 /// Of a new cluster, until it takes transactions.
 const START: Duration = Duration::from_secs(60);
-/// What fdbcli may take for one command, in seconds.
-const COMMAND: &str = "20";
 /// How long a process is dead or stopped, in milliseconds: from a moment that nobody notices to one after which the
 /// others have done without it for long (they give it up after 4 s of silence, and at once when it dies).
 const AWAY: (u64, u64) = (20, 7_000);
-
-/// Where the cluster's programs are.
-#[derive(Clone, Debug)]
-pub(crate) struct Programs {
-    /// The folder of `fdbserver` and `fdbcli`; what is not there is looked for in PATH.
-    pub(crate) folder: PathBuf,
-    /// The client library. `None`: where the loader finds it.
-    pub(crate) library: Option<PathBuf>,
-}
-
-impl Programs {
-    fn named(&self, name: &str) -> PathBuf {
-        let here = self.folder.join(name);
-        if here.exists() { here } else { name.into() }
-    }
-}
 
 /// What happened to one of its processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +48,7 @@ impl Cluster {
         let processes = (0..PROCESSES).map(|_| None).collect();
         let mut cluster = Self { programs, home, first_port, processes };
         // One process is the coordinator until the cluster knows of the others.
-        fs::write(cluster.file(), format!("kills:kills@{}\n", cluster.address(0)))?;
+        fs::write(cluster_file(&cluster.home), format!("kills:kills@{}\n", cluster.address(0)))?;
         for n in 0..PROCESSES {
             cluster.begin(n)?;
         }
@@ -76,11 +58,6 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// The cluster file, which clients and processes rewrite.
-    fn file(&self) -> PathBuf {
-        self.home.join("fdb.cluster")
-    }
-
     fn address(&self, n: u16) -> String {
         format!("{}:{}", Ipv4Addr::LOCALHOST, self.first_port + n)
     }
@@ -88,7 +65,7 @@ impl Cluster {
     /// What a metadata server is told of it.
     pub(crate) fn tell(&self, command: &mut Command) {
         command.args(["--store", "foundationdb", "--fdb-name", "kills"]);
-        command.arg("--fdb-cluster-file").arg(self.file());
+        command.arg("--fdb-cluster-file").arg(cluster_file(&self.home));
         if let Some(library) = &self.programs.library {
             command.arg("--fdb-library").arg(library);
         }
@@ -96,16 +73,8 @@ impl Cluster {
 
     fn begin(&mut self, n: u16) -> Result<()> {
         let zone = format!("zone{n}");
-        let (data, logs) = (self.home.join(&zone), self.home.join("logs"));
-        fs::create_dir_all(&data)?;
-        fs::create_dir_all(&logs)?;
-        let mut command = Command::new(self.programs.named("fdbserver"));
-        command.args(["-p", &self.address(n), "--locality-zoneid", &zone, "--locality-machineid", &zone]);
-        let places: [(&str, &Path); 3] = [("-C", &self.file()), ("-d", &data), ("-L", &logs)];
-        command.args(places.iter().flat_map(|(option, place)| [OsStr::new(option), place.as_os_str()]));
-        let said: File = OpenOptions::new().create(true).append(true).open(self.home.join("said"))?;
-        command.stdin(Stdio::null()).stdout(said.try_clone()?).stderr(said);
-        let process = Group::spawn(command)?;
+        let more = ["--locality-zoneid", &zone, "--locality-machineid", &zone];
+        let process = self.programs.serve(&self.home, (&zone, &self.address(n)), &more)?;
         *self.slot(n)? = Some(process);
         Ok(())
     }
@@ -114,20 +83,8 @@ impl Cluster {
         self.processes.get_mut(usize::from(n)).context("there are three processes")
     }
 
-    /// One command of fdbcli, repeated until it succeeds.
     fn until(&self, what: &str) -> Result<()> {
-        let limit = Instant::now() + START;
-        loop {
-            let mut command = Command::new(self.programs.named("fdbcli"));
-            command.arg("-C").arg(self.file()).args(["--timeout", COMMAND, "--exec", what]);
-            let output = command.stdin(Stdio::null()).output().context("fdbcli")?;
-            if output.status.success() {
-                return Ok(());
-            }
-            if Instant::now() > limit {
-                bail!("fdbcli: {what}: {}", String::from_utf8_lossy(&output.stdout));
-            }
-        }
+        self.programs.order(&self.home, what, &[] as &[&str], START)
     }
 
     /// One process dies or hangs for a while; it is back when this ends.

@@ -26,8 +26,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
+use crate::external::fdb::Programs;
 use crate::external::server::program;
-use cluster::Programs;
 use servers::Servers;
 
 /// What to kill, and how often.

@@ -12,8 +12,9 @@ use sluice_env::Env;
 use sluice_rpc::{ClusterKey, Tcp, Transport};
 use tempfile::TempDir;
 
-use super::cluster::{Cluster, Programs};
+use super::cluster::Cluster;
 use crate::bench::host::Process;
+use crate::external::fdb::Programs;
 use crate::external::server::free_ports;
 use crate::guest::process::Group;
 

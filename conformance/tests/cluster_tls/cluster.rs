@@ -1,12 +1,11 @@
 //! A FoundationDB cluster of one process on loopback, with TLS or without.
 
-use std::fs::{self, File};
+use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use nix::sys::signal::Signal;
+use sluice_conformance::external::fdb::{Programs, cluster_file};
 use sluice_conformance::guest::process::Group;
 
 use super::certificates::{Side, text};
@@ -14,31 +13,18 @@ use super::certificates::{Side, text};
 /// Of a new cluster, until it takes transactions.
 const START: Duration = Duration::from_secs(90);
 
-/// Where the programs and the client library are.
-#[derive(Clone, Debug)]
-pub(crate) struct Installed {
-    programs: PathBuf,
-    pub(crate) library: PathBuf,
-}
-
-impl Installed {
-    pub(crate) fn named() -> Self {
-        let named = |name| {
-            std::env::var_os(name).map(PathBuf::from).expect(
-                "NOT RUN: FoundationDB with TLS: SLUICE_FDB_PROGRAMS and SLUICE_FDB_LIBRARY are not set",
-            )
-        };
-        Self { programs: named("SLUICE_FDB_PROGRAMS"), library: named("SLUICE_FDB_LIBRARY") }
-    }
-
-    fn program(&self, name: &str) -> PathBuf {
-        let here = self.programs.join(name);
-        if here.exists() { here } else { name.into() }
-    }
+/// Where they are is named for the whole step.
+fn installed() -> Programs {
+    let named = |name| {
+        std::env::var_os(name)
+            .map(PathBuf::from)
+            .expect("NOT RUN: FoundationDB with TLS: SLUICE_FDB_PROGRAMS and SLUICE_FDB_LIBRARY are not set")
+    };
+    Programs { folder: named("SLUICE_FDB_PROGRAMS"), library: Some(named("SLUICE_FDB_LIBRARY")) }
 }
 
 pub(crate) struct Cluster {
-    pub(crate) installed: Installed,
+    programs: Programs,
     home: PathBuf,
     address: SocketAddr,
     side: Option<Side>,
@@ -51,7 +37,7 @@ impl Cluster {
         fs::create_dir_all(home).unwrap();
         let address = free_address();
         let mut cluster = Self {
-            installed: Installed::named(),
+            programs: installed(),
             home: home.to_owned(),
             address,
             side: side.cloned(),
@@ -59,13 +45,13 @@ impl Cluster {
         };
         fs::write(cluster.file(), format!("test:test@{}\n", cluster.said())).unwrap();
         cluster.begin();
-        cluster.until("configure new single memory");
+        cluster.programs.order(home, "configure new single memory", &cluster.tls(), START).unwrap();
         cluster
     }
 
     /// The cluster file.
     pub(crate) fn file(&self) -> PathBuf {
-        self.home.join("fdb.cluster")
+        cluster_file(&self.home)
     }
 
     fn said(&self) -> String {
@@ -79,46 +65,29 @@ impl Cluster {
         file
     }
 
-    fn tls(&self, command: &mut Command) {
-        if let Some(side) = &self.side {
-            command.arg("--tls_certificate_file").arg(&side.certificate);
-            command.arg("--tls_key_file").arg(&side.key).arg("--tls_ca_file").arg(&side.ca);
-        }
+    /// The client library.
+    pub(crate) fn library(&self) -> String {
+        self.programs.library.as_deref().map(text).unwrap_or_default()
+    }
+
+    fn tls(&self) -> Vec<String> {
+        let Some(side) = &self.side else { return Vec::new() };
+        let files = [
+            ("--tls_certificate_file", &side.certificate),
+            ("--tls_key_file", &side.key),
+            ("--tls_ca_file", &side.ca),
+        ];
+        files.into_iter().flat_map(|(option, file)| [option.to_owned(), text(file)]).collect()
     }
 
     pub(crate) fn begin(&mut self) {
-        let (data, logs) = (self.home.join("data"), self.home.join("logs"));
-        fs::create_dir_all(&data).unwrap();
-        fs::create_dir_all(&logs).unwrap();
-        let mut command = Command::new(self.installed.program("fdbserver"));
-        command.args(["-p", &self.said(), "-C", &text(&self.file())]);
-        command.args(["-d", &text(&data), "-L", &text(&logs)]);
-        self.tls(&mut command);
-        let out = File::options().create(true).append(true).open(self.home.join("said")).unwrap();
-        command.stdin(Stdio::null()).stdout(out.try_clone().unwrap()).stderr(out);
-        self.process = Some(Group::spawn(command).unwrap());
+        let process = self.programs.serve(&self.home, ("data", &self.said()), &self.tls());
+        self.process = Some(process.unwrap());
     }
 
     pub(crate) fn kill(&mut self) {
-        if let Some(process) = self.process.take() {
-            process.signal(Signal::SIGKILL);
-        }
-    }
-
-    /// One command of fdbcli, repeated until it succeeds.
-    fn until(&self, what: &str) {
-        let limit = Instant::now() + START;
-        loop {
-            let mut command = Command::new(self.installed.program("fdbcli"));
-            command.arg("-C").arg(self.file()).args(["--timeout", "20", "--exec", what]);
-            self.tls(&mut command);
-            let output = command.stdin(Stdio::null()).output().unwrap();
-            if output.status.success() {
-                return;
-            }
-            let (asked, serves) = (output.stdout, fs::read(self.home.join("said")).unwrap());
-            let said = String::from_utf8([asked, serves].concat()).unwrap();
-            assert!(Instant::now() < limit && !said.contains("ERROR:"), "fdbcli: {what}: {said}");
+        if let Some(mut process) = self.process.take() {
+            process.kill();
         }
     }
 }

@@ -41,7 +41,7 @@ fn sluice() -> Command {
 
 /// The options of everything that opens the metadata.
 fn store(cluster: &Cluster, file: &Path, tls: &[String]) -> Vec<String> {
-    let library = text(&cluster.installed.library);
+    let library = cluster.library();
     let mut options: Vec<_> =
         ["--store", "foundationdb", "--fdb-library", &library, "--fdb-cluster-file", &text(file)]
             .map(str::to_owned)
@@ -162,7 +162,7 @@ async fn foundation_with_tls_serves_and_starts_again() {
         "[mds]\ndata-dir = {:?}\nkey = {keys:?}\nlisten = \"{address}\"\nlease = 4\nexisting = true\nstore = \"foundationdb\"\nfdb-cluster-file = {:?}\nfdb-library = {:?}\n{}fdb-tls-verify-peers = \"S.O=Example\"\n",
         home.join("mds"),
         cluster.file(),
-        cluster.installed.library,
+        cluster.library(),
         side.keys(),
     );
     fs::write(&config, text_of_config).unwrap();

@@ -146,6 +146,7 @@ impl Reports {
         let mut pairs = self.pairs.lock();
         make_room(&mut pairs, now);
         let report = pairs.entry((client, Subject::File(file))).or_default();
+        // The time is for `make_room`: the layout that follows begins it anew.
         *report =
             Report { fenced: true, late_until: now.plus_nanos(LATE), told: report.told, ..Report::default() };
     }

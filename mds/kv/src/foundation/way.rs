@@ -53,6 +53,19 @@ impl Way {
         Ok((cluster, identity))
     }
 
+    /// The same on a thread that may wait for a disk. `None`: it died.
+    async fn read_elsewhere(
+        &self,
+        env: &Env,
+        now: Duration,
+    ) -> Option<Result<(ClusterFile, Option<Identity>), KvError>> {
+        let (tell, told) = oneshot::channel();
+        let way = self.clone();
+        // Not awaited: the answer says when it is done.
+        drop(env.spawn.blocking(Box::new(move || drop(tell.send(way.read(now))))));
+        told.await.ok()
+    }
+
     /// What `opening` comes to; if the cluster does not answer, with what is in the way.
     pub(crate) async fn explained<T>(
         &self,
@@ -96,7 +109,8 @@ impl Way {
                 return;
             };
             let time = now(&env);
-            match self.read(time) {
+            let Some(found) = self.read_elsewhere(&env, time).await else { return };
+            match found {
                 Err(error) => {
                     let what = error.to_string();
                     if told.tells(&what, env.clock.now()) {
