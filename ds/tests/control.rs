@@ -635,6 +635,8 @@ fn what_readers_see_can_be_compared_unit_by_unit() {
         nfs.write(&two, 3 << 20, &[[6; 100].as_slice(), &[0; 50]].concat(), stable_how::UNSTABLE)
             .await
             .unwrap();
+        // What is read with the last unit begins earlier here.
+        nfs.write(&two, (3 << 20) - 8192, &[0; 8192], stable_how::UNSTABLE).await.unwrap();
         let ask = async |file, offset, length, unit| {
             let args = DS_DIGEST_args { target: target(file), offset, length, unit };
             match w.mds.order(DS_DIGEST, &args).await {
@@ -643,9 +645,15 @@ fn what_readers_see_can_be_compared_unit_by_unit() {
             }
         };
         let hashes = |found: &DS_DIGEST_resok| found.units.iter().map(|unit| unit.hash).collect::<Vec<_>>();
-        for (offset, length) in
-            [(0, 4 << 20), (4096, 20_000), (4097, 8191), (0, 1), (3 << 20, 100), (3 << 20, 4096)]
-        {
+        for (offset, length) in [
+            (0, 4 << 20),
+            (4096, 20_000),
+            (4097, 8191),
+            (0, 1),
+            (3 << 20, 100),
+            (3 << 20, 4096),
+            (0, (3 << 20) + 3000),
+        ] {
             let (a, b) =
                 (ask(1, offset, length, unit).await.unwrap(), ask(2, offset, length, unit).await.unwrap());
             assert_eq!(hashes(&a), hashes(&b), "{offset} {length}");

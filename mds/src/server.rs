@@ -34,6 +34,7 @@ use crate::layout::compare::Comparisons;
 use crate::layout::drain::Drains;
 use crate::layout::habits::Habits;
 use crate::layout::heal::Heals;
+use crate::layout::mirrors::Changes;
 use crate::layout::reason::Proxied;
 use crate::layout::reports::Reports;
 use crate::metrics::Metrics;
@@ -82,6 +83,7 @@ pub struct Mds {
     pub(crate) drains: Drains,
     pub(crate) balances: Balances,
     pub(crate) comparisons: Comparisons,
+    pub(crate) mirror_changes: Changes,
     pub(crate) counting: Counting,
     /// LAYOUTCOMMITs under way.
     pub(crate) commits: Commits,
@@ -175,6 +177,7 @@ impl Mds {
             drains: Drains::default(),
             balances: Balances::default(),
             comparisons: Comparisons::default(),
+            mirror_changes: Changes::default(),
             counting: Counting::default(),
             commits: Commits::default(),
             copies: Copies::default(),

@@ -5658,15 +5658,15 @@ impl Decode for ctl_differing {
     }
 }
 
-/// Files that could not be compared, for one reason.
+/// Files that something was not done with, for one reason.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct ctl_not_compared {
+pub struct ctl_missed {
     pub reason: ctl_string,
     pub files: u64,
     pub examples: Vec<ctl_named>,
 }
 
-impl Encode for ctl_not_compared {
+impl Encode for ctl_missed {
     fn encode(&self, w: &mut Writer) {
         w.opaque(&self.reason, CTL_STRING_MAX);
         w.u64(self.files);
@@ -5674,7 +5674,7 @@ impl Encode for ctl_not_compared {
     }
 }
 
-impl Decode for ctl_not_compared {
+impl Decode for ctl_missed {
     const MIN_SIZE: usize = 16;
 
     fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
@@ -5712,7 +5712,7 @@ pub struct ctl_compare {
     pub kept: u32,
     /// behind `after`
     pub findings: Vec<ctl_differing>,
-    pub not_compared: Vec<ctl_not_compared>,
+    pub not_compared: Vec<ctl_missed>,
     /// why it ended before its end
     pub words: ctl_string,
 }
@@ -5755,7 +5755,7 @@ impl Decode for ctl_compare {
             later: r.u64()?,
             kept: r.u32()?,
             findings: r.array(64, 48, ctl_differing::decode)?,
-            not_compared: r.array(64, 16, ctl_not_compared::decode)?,
+            not_compared: r.array(64, 16, ctl_missed::decode)?,
             words: r.opaque(CTL_STRING_MAX)?,
         })
     }
@@ -5910,6 +5910,196 @@ impl Decode for ADMIN_MEND_res {
     }
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ctl_mirrors_what(pub u32);
+
+impl ctl_mirrors_what {
+    /// how far it is, or how the last one ended
+    pub const MIRRORS_LOOK: Self = Self(0);
+    pub const MIRRORS_BEGIN: Self = Self(1);
+    pub const MIRRORS_STOP: Self = Self(2);
+
+    /// Name of a value that the description knows.
+    pub fn name(self) -> Option<&'static str> {
+        Some(match self {
+            Self::MIRRORS_LOOK => "MIRRORS_LOOK",
+            Self::MIRRORS_BEGIN => "MIRRORS_BEGIN",
+            Self::MIRRORS_STOP => "MIRRORS_STOP",
+            _ => return None,
+        })
+    }
+}
+
+crate::codec::wire_enum!(ctl_mirrors_what, u32, "ctl_mirrors_what");
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ADMIN_MIRRORS_args {
+    pub what: ctl_mirrors_what,
+    /// to begin with: a file, or a directory with all files below; "": the root
+    pub path: Bytes,
+    /// copies of every byte, from 1
+    pub mirrors: u32,
+    /// bytes copied per second; 0: as fast as it goes
+    pub limit: u64,
+}
+
+impl Encode for ADMIN_MIRRORS_args {
+    fn encode(&self, w: &mut Writer) {
+        self.what.encode(w);
+        w.opaque(&self.path, 4096);
+        w.u32(self.mirrors);
+        w.u64(self.limit);
+    }
+}
+
+impl Decode for ADMIN_MIRRORS_args {
+    const MIN_SIZE: usize = 20;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            what: ctl_mirrors_what::decode(r)?,
+            path: r.opaque(4096)?,
+            mirrors: r.u32()?,
+            limit: r.u64()?,
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ctl_mirrors {
+    pub state: ctl_compare_state,
+    pub path: Bytes,
+    pub mirrors: u32,
+    /// seconds since 1970
+    pub since: i64,
+    /// 0: it goes on
+    pub ended: i64,
+    pub limit: u64,
+    /// files looked at
+    pub seen: u64,
+    /// files that got mirrors
+    pub more: u64,
+    /// files that gave up some
+    pub fewer: u64,
+    /// files kept in the metadata: they will have as many if they leave it
+    pub noted: u64,
+    /// of files that got mirrors: copied, at most
+    pub bytes: u64,
+    /// bytes per second, lately
+    pub rate: u64,
+    /// files that got mirrors and were not waited for: they are filled all the same
+    pub filling: u64,
+    /// files that are looked at again
+    pub later: u64,
+    pub missed: Vec<ctl_missed>,
+    /// why it ended before its end
+    pub words: ctl_string,
+}
+
+impl Encode for ctl_mirrors {
+    fn encode(&self, w: &mut Writer) {
+        self.state.encode(w);
+        w.opaque(&self.path, 4096);
+        w.u32(self.mirrors);
+        w.i64(self.since);
+        w.i64(self.ended);
+        w.u64(self.limit);
+        w.u64(self.seen);
+        w.u64(self.more);
+        w.u64(self.fewer);
+        w.u64(self.noted);
+        w.u64(self.bytes);
+        w.u64(self.rate);
+        w.u64(self.filling);
+        w.u64(self.later);
+        w.array(&self.missed, 64, |w, v| v.encode(w));
+        w.opaque(&self.words, CTL_STRING_MAX);
+    }
+}
+
+impl Decode for ctl_mirrors {
+    const MIN_SIZE: usize = 108;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            state: ctl_compare_state::decode(r)?,
+            path: r.opaque(4096)?,
+            mirrors: r.u32()?,
+            since: r.i64()?,
+            ended: r.i64()?,
+            limit: r.u64()?,
+            seen: r.u64()?,
+            more: r.u64()?,
+            fewer: r.u64()?,
+            noted: r.u64()?,
+            bytes: r.u64()?,
+            rate: r.u64()?,
+            filling: r.u64()?,
+            later: r.u64()?,
+            missed: r.array(64, 16, ctl_missed::decode)?,
+            words: r.opaque(CTL_STRING_MAX)?,
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ADMIN_MIRRORS_resok {
+    /// none: none since the server's start
+    pub last: Vec<ctl_mirrors>,
+}
+
+impl Encode for ADMIN_MIRRORS_resok {
+    fn encode(&self, w: &mut Writer) {
+        w.array(&self.last, 1, |w, v| v.encode(w));
+    }
+}
+
+impl Decode for ADMIN_MIRRORS_resok {
+    const MIN_SIZE: usize = 4;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { last: r.array(1, 108, ctl_mirrors::decode)? })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ADMIN_MIRRORS_res {
+    CTL_OK(ADMIN_MIRRORS_resok),
+    /// Any other discriminant.
+    Default(ctl_status, ctl_string),
+}
+
+impl ADMIN_MIRRORS_res {
+    /// The discriminant that goes in front on the wire.
+    pub fn discriminant(&self) -> ctl_status {
+        match self {
+            Self::CTL_OK(_) => ctl_status::CTL_OK,
+            Self::Default(other, _) => *other,
+        }
+    }
+}
+
+impl Encode for ADMIN_MIRRORS_res {
+    fn encode(&self, w: &mut Writer) {
+        self.discriminant().encode(w);
+        match self {
+            Self::CTL_OK(v) => v.encode(w),
+            Self::Default(_, v) => w.opaque(v, CTL_STRING_MAX),
+        }
+    }
+}
+
+impl Decode for ADMIN_MIRRORS_res {
+    const MIN_SIZE: usize = 8;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        match ctl_status::decode(r)? {
+            ctl_status::CTL_OK => Ok(Self::CTL_OK(ADMIN_MIRRORS_resok::decode(r)?)),
+            other => Ok(Self::Default(other, r.opaque(CTL_STRING_MAX)?)),
+        }
+    }
+}
+
 pub const SLUICE_ADMIN: u32 = 0x2051_c003;
 pub const SLUICE_ADMIN_V2: u32 = 2;
 pub const ADMIN_NULL: u32 = 0;
@@ -5942,3 +6132,4 @@ pub const ADMIN_BALANCE: u32 = 30;
 pub const ADMIN_CLUSTER_KEYS: u32 = 31;
 pub const ADMIN_COMPARE: u32 = 32;
 pub const ADMIN_MEND: u32 = 33;
+pub const ADMIN_MIRRORS: u32 = 34;

@@ -25,6 +25,7 @@ mod inline;
 mod keys;
 mod lost;
 mod mirrors;
+mod more_mirrors;
 mod paused;
 mod proxied;
 mod read_plus;

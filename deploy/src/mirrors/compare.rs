@@ -7,15 +7,15 @@ use clap::{ArgGroup, Args};
 use serde_json::{Value, json};
 use sluice_xdr::control::{
     ADMIN_COMPARE_args, ctl_compare, ctl_compare_state, ctl_compare_what, ctl_copy, ctl_differing,
-    ctl_differs, ctl_not_compared, ctl_unequal,
+    ctl_differs, ctl_unequal,
 };
 
-use super::{ask, file, findings, look};
+use super::{ask, file, findings, look, missed, missed_json, state};
 use crate::cli::Reach;
 use crate::clients::printable;
 use crate::reach::Admin;
+use crate::servers::named;
 use crate::servers::shown::{Now, Shown};
-use crate::servers::{named, named_json};
 use crate::status::{size, text};
 
 const LOOK: Duration = Duration::from_secs(1);
@@ -124,7 +124,7 @@ fn show(last: &ctl_compare, found: &[ctl_differing], json: bool) -> Result<()> {
         if more > 0 {
             say!("and {more} more files that differ");
         }
-        for line in last.not_compared.iter().flat_map(missed) {
+        for line in last.not_compared.iter().flat_map(|one| missed("not compared", one)) {
             say!("{line}");
         }
     }
@@ -178,17 +178,6 @@ fn words(last: &ctl_compare) -> String {
     words
 }
 
-fn missed(one: &ctl_not_compared) -> Vec<String> {
-    let files = if one.files == 1 { "1 file" } else { &format!("{} files", one.files) };
-    let mut lines = vec![format!("not compared: {files}, {}", printable(&one.reason))];
-    lines.extend(one.examples.iter().map(|file| format!("  {}", named(file))));
-    let more = one.files.saturating_sub(u64::try_from(one.examples.len()).unwrap_or(0));
-    if more > 0 {
-        lines.push(format!("  and {more} more"));
-    }
-    lines
-}
-
 /// A file that differs.
 fn lines(found: &ctl_differing) -> Vec<String> {
     let mut lines = Vec::new();
@@ -236,24 +225,9 @@ fn range_words(range: &ctl_unequal) -> String {
     format!("{} bytes at {}: {}{hint}", range.length, range.offset, have.join(", "))
 }
 
-fn state(last: &ctl_compare) -> &'static str {
-    match last.state {
-        ctl_compare_state::COMPARE_RUNNING => "running",
-        ctl_compare_state::COMPARE_DONE => "done",
-        _ => "stopped",
-    }
-}
-
 fn to_json(last: &ctl_compare) -> Value {
-    let missed = |one: &ctl_not_compared| {
-        json!({
-            "reason": text(&one.reason),
-            "files": one.files,
-            "examples": one.examples.iter().map(named_json).collect::<Vec<_>>(),
-        })
-    };
     json!({
-        "state": state(last),
+        "state": state(last.state),
         "path": Some(text(&last.path)).filter(|path| !path.is_empty()),
         "since": last.since,
         "ended": Some(last.ended).filter(|ended| *ended > 0),
@@ -264,7 +238,7 @@ fn to_json(last: &ctl_compare) -> Value {
         "bytes_per_second": last.rate,
         "differ": last.differ,
         "looked_at_again": last.later,
-        "not_compared": last.not_compared.iter().map(missed).collect::<Vec<_>>(),
+        "not_compared": last.not_compared.iter().map(missed_json).collect::<Vec<_>>(),
         "reason": text(&last.words),
     })
 }
@@ -304,6 +278,8 @@ fn found_json(found: &ctl_differing) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use sluice_xdr::control::ctl_missed;
+
     use super::*;
 
     fn copy(data_server: u32, alike: u32, zeros: bool, odd: bool) -> ctl_copy {
@@ -351,9 +327,12 @@ mod tests {
         let mut last = ctl_compare { state: ctl_compare_state::COMPARE_DONE, ..ctl_compare::default() };
         assert_eq!(verdict(&last), None);
         let reason = "in use".into();
-        last.not_compared = vec![ctl_not_compared { reason, files: 2, examples: Vec::new() }];
+        last.not_compared = vec![ctl_missed { reason, files: 2, examples: Vec::new() }];
         assert_eq!(verdict(&last).unwrap(), "2 files were not compared");
-        assert_eq!(missed(&last.not_compared[0]), ["not compared: 2 files, in use", "  and 2 more"]);
+        assert_eq!(
+            missed("not compared", &last.not_compared[0]),
+            ["not compared: 2 files, in use", "  and 2 more"]
+        );
         last.differ = 1;
         assert_eq!(verdict(&last).unwrap(), "the copies of 1 file differ");
         let stopped = ctl_compare { state: ctl_compare_state::COMPARE_STOPPED, ..ctl_compare::default() };

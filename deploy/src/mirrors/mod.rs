@@ -1,16 +1,20 @@
-//! `sluice mirror compare|mend`.
+//! `sluice mirror compare|mend|set`.
 
 mod compare;
 mod mend;
+mod set;
 
 use anyhow::{Result, bail};
 use clap::Subcommand;
+use serde_json::{Value, json};
 use sluice_xdr::control::{
-    ADMIN_COMPARE, ADMIN_COMPARE_args, ADMIN_COMPARE_res, ctl_compare, ctl_compare_what, ctl_differing,
-    ctl_named,
+    ADMIN_COMPARE, ADMIN_COMPARE_args, ADMIN_COMPARE_res, ctl_compare, ctl_compare_state, ctl_compare_what,
+    ctl_differing, ctl_missed, ctl_named,
 };
 
+use crate::clients::printable;
 use crate::reach::Admin;
+use crate::servers::{named, named_json};
 use crate::status::text;
 
 #[derive(Debug, Subcommand)]
@@ -20,12 +24,15 @@ pub(crate) enum Mirror {
     Compare(compare::Options),
     /// Make the copies of a file equal to the one that is right, while clients use it
     Mend(mend::Options),
+    /// Give files that exist more copies, or fewer, while clients use them
+    Set(set::Options),
 }
 
 pub(crate) async fn run(command: Mirror) -> Result<()> {
     match command {
         Mirror::Compare(options) => compare::run(&options).await,
         Mirror::Mend(options) => mend::run(&options).await,
+        Mirror::Set(options) => set::run(&options).await,
     }
 }
 
@@ -59,4 +66,32 @@ async fn findings(admin: &Admin) -> Result<Option<(ctl_compare, Vec<ctl_differin
 
 fn file(found: &ctl_differing) -> ctl_named {
     ctl_named { file: found.file, name: found.name.clone(), reason: Default::default() }
+}
+
+/// Files that something was not done with; `what` is the word for it.
+fn missed(what: &str, one: &ctl_missed) -> Vec<String> {
+    let files = if one.files == 1 { "1 file" } else { &format!("{} files", one.files) };
+    let mut lines = vec![format!("{what}: {files}, {}", printable(&one.reason))];
+    lines.extend(one.examples.iter().map(|file| format!("  {}", named(file))));
+    let more = one.files.saturating_sub(u64::try_from(one.examples.len()).unwrap_or(0));
+    if more > 0 {
+        lines.push(format!("  and {more} more"));
+    }
+    lines
+}
+
+fn missed_json(one: &ctl_missed) -> Value {
+    json!({
+        "reason": text(&one.reason),
+        "files": one.files,
+        "examples": one.examples.iter().map(named_json).collect::<Vec<_>>(),
+    })
+}
+
+fn state(state: ctl_compare_state) -> &'static str {
+    match state {
+        ctl_compare_state::COMPARE_RUNNING => "running",
+        ctl_compare_state::COMPARE_DONE => "done",
+        _ => "stopped",
+    }
 }

@@ -67,12 +67,14 @@ async fn digest(
         read += found.data.len() as u64;
         let first = ((at - args.offset) / unit) as usize;
         let mut hollow = true;
-        for (digest, bytes) in units.iter_mut().skip(first).zip(found.data.chunks(unit as usize)) {
+        let units = units.iter_mut().zip(0..).skip(first);
+        for ((digest, index), bytes) in units.zip(found.data.chunks(unit as usize)) {
             if shared.zeros.get(..bytes.len()) == Some(bytes) {
                 continue;
             }
             hollow = false;
-            *digest = of(shared, bytes, unit.min(end - at) as usize);
+            // The last one may be shorter, wherever it is read from.
+            *digest = of(shared, bytes, unit.min(args.length - index * unit) as usize);
         }
         if found.end {
             break;

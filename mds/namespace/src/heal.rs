@@ -104,7 +104,7 @@ impl Heal {
 }
 
 impl Spare {
-    fn put(&self, txn: &mut Transaction) {
+    pub(crate) fn put(&self, txn: &mut Transaction) {
         let mut w = Writer::default();
         w.u8(1).u16(self.store.0).u16(self.generation);
         txn.set(keys::spare(self.id, self.slot), w.finish());

@@ -31,6 +31,7 @@ mod keys;
 mod layout;
 mod link;
 mod lookup;
+mod mirrors;
 mod name;
 mod pending;
 mod quota;
@@ -71,6 +72,7 @@ pub use keys::{
 pub use layout::{AssignedLayout, LayoutNeed};
 pub use link::Linked;
 pub use lookup::Found;
+pub use mirrors::is_one_segment_from_now_on;
 pub use name::{MAX_NAME, Name};
 pub use pending::{DirectoryChange, Pending, Settle};
 pub use quota::{Charged, Counted, Limit, Limits, OverSince, Quota, Subject, TreeState, Usage, Walked};

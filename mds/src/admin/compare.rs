@@ -13,6 +13,7 @@ use crate::layout::compare::mend::{self, Named, Right};
 use crate::layout::compare::progress::{Finding, Numbers, State};
 use crate::layout::compare::{begin, stop};
 use crate::layout::drain::change::Refusal;
+use crate::layout::missed::Reasons;
 
 /// Files of a page.
 const PAGE: usize = 64;
@@ -61,26 +62,10 @@ impl Admin {
             }
             findings.push(differing(finding, name));
         }
-        let mut not_compared = Vec::new();
-        for (reason, missed) in &numbers.missed {
-            let mut examples = Vec::new();
-            for key in &missed.examples {
-                examples.push(self.named(key, "").await);
-            }
-            not_compared.push(ctl_not_compared {
-                reason: reason.clone().into(),
-                files: missed.files,
-                examples,
-            });
-        }
-        let state = match numbers.state {
-            State::Running => ctl_compare_state::COMPARE_RUNNING,
-            State::Done => ctl_compare_state::COMPARE_DONE,
-            State::Stopped => ctl_compare_state::COMPARE_STOPPED,
-        };
+        let not_compared = self.missed(&numbers.missed).await;
         let running = numbers.state == State::Running;
         ctl_compare {
-            state,
+            state: state(numbers.state),
             path: numbers.path.clone(),
             since: numbers.since,
             ended: numbers.ended,
@@ -96,6 +81,19 @@ impl Admin {
             not_compared,
             words: numbers.words.clone().into(),
         }
+    }
+
+    /// Files that something was not done with.
+    pub(super) async fn missed(&self, reasons: &Reasons) -> Vec<ctl_missed> {
+        let mut all = Vec::new();
+        for (reason, missed) in reasons.iter() {
+            let mut examples = Vec::new();
+            for key in &missed.examples {
+                examples.push(self.named(key, "").await);
+            }
+            all.push(ctl_missed { reason: reason.clone().into(), files: missed.files, examples });
+        }
+        all
     }
 
     pub(super) async fn mend(&self, args: ADMIN_MEND_args, from: SocketAddr) -> ADMIN_MEND_res {
@@ -127,6 +125,14 @@ impl Admin {
         }
         let healing = mend::is_healing(mds, key).await?;
         Ok(ADMIN_MEND_resok { file: key.fileid.0, copies, healing })
+    }
+}
+
+pub(super) fn state(state: State) -> ctl_compare_state {
+    match state {
+        State::Running => ctl_compare_state::COMPARE_RUNNING,
+        State::Done => ctl_compare_state::COMPARE_DONE,
+        State::Stopped => ctl_compare_state::COMPARE_STOPPED,
     }
 }
 

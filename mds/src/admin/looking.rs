@@ -45,6 +45,8 @@ fn only_looks(call: &Call) -> bool {
         }),
         ADMIN_COMPARE => arguments(call)
             .is_some_and(|args: ADMIN_COMPARE_args| args.what == ctl_compare_what::COMPARE_LOOK),
+        ADMIN_MIRRORS => arguments(call)
+            .is_some_and(|args: ADMIN_MIRRORS_args| args.what == ctl_mirrors_what::MIRRORS_LOOK),
         ADMIN_SCRUB => {
             arguments(call).is_some_and(|args: ADMIN_SCRUB_args| args.action == ctl_scrub_action::SCRUB_LOOK)
         }

@@ -11,6 +11,7 @@ mod holders;
 mod keys;
 mod locks;
 mod looking;
+mod mirrors;
 mod proxied;
 mod quotas;
 pub(crate) mod rows;
@@ -82,6 +83,7 @@ impl Program for Admin {
                 ADMIN_BALANCE => answer(&call, async |args| self.balance(args, from(&call)).await).await,
                 ADMIN_COMPARE => answer(&call, async |args| self.compare(args, from(&call)).await).await,
                 ADMIN_MEND => answer(&call, async |args| self.mend(args, from(&call)).await).await,
+                ADMIN_MIRRORS => answer(&call, async |args| self.mirrors(args, from(&call)).await).await,
                 ADMIN_KEYS => answer(&call, async |args| self.keys(args, from(&call)).await).await,
                 ADMIN_AUDIT => answer(&call, async |args| self.audit(args).await).await,
                 ADMIN_SCRUB => answer(&call, async |args| self.scrub(args).await).await,

@@ -20,6 +20,8 @@
 //! | `drain` | a data server is emptied, and taken out |
 //! | `balance` | fuller data servers give to emptier ones |
 //! | `compare` | copies are compared, and made equal to the right one |
+//! | `mirrors` | files that exist get more mirrors, or fewer |
+//! | `missed` | files that something was not done with, by reason |
 //! | `pace` | how fast data files are moved, and may be |
 
 pub(crate) mod balance;
@@ -34,6 +36,8 @@ pub(crate) mod grant;
 pub(crate) mod habits;
 pub(crate) mod heal;
 pub(crate) mod inline;
+pub(crate) mod mirrors;
+pub(crate) mod missed;
 pub(crate) mod pace;
 pub(crate) mod placement;
 pub(crate) mod ready;

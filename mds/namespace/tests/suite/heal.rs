@@ -7,22 +7,22 @@ use sluice_namespace::*;
 const ROOT: InodeKey = InodeKey::ROOT;
 
 /// A file with two columns of two mirrors, on stores 1 and 2, 3 and 4.
-async fn mirrored(w: &World, name: &str, id: u64) -> InodeKey {
+pub(crate) async fn mirrored(w: &World, name: &str, id: u64) -> InodeKey {
     let mut layout = layout(id, 4);
     (layout.components[0].width, layout.components[0].mirrors) = (2, 2);
     let node = NewNode::File { layout: Some(layout), read_write_layout: false, size: 10 };
     w.node(ROOT, name, node).await.unwrap().inode.key
 }
 
-async fn files(w: &World, key: InodeKey) -> Vec<DataFile> {
+pub(crate) async fn files(w: &World, key: InodeKey) -> Vec<DataFile> {
     w.stat(key).await.unwrap().layout().unwrap().data_files().copied().collect()
 }
 
-async fn queue(w: &World) -> Vec<Heal> {
+pub(crate) async fn queue(w: &World) -> Vec<Heal> {
     w.read(async |t| w.ns.heals(t, None, 10).await).await.unwrap()
 }
 
-async fn spares(w: &World) -> Vec<Spare> {
+pub(crate) async fn spares(w: &World) -> Vec<Spare> {
     w.read(async |t| w.ns.spares(t, None, 10).await).await.unwrap()
 }
 
@@ -43,7 +43,13 @@ fn at(file: &DataFile) -> (StoreId, u16) {
 }
 
 /// These slots, with their generations, are made equal where they are.
-async fn heal(w: &World, key: InodeKey, id: u64, slots: &[(u16, u16)], equal: bool) -> Result<(), FsError> {
+pub(crate) async fn heal(
+    w: &World,
+    key: InodeKey,
+    id: u64,
+    slots: &[(u16, u16)],
+    equal: bool,
+) -> Result<(), FsError> {
     let here = files(w, key).await;
     let place = |slot: u16| here.iter().find(|file| file.slot == slot).map_or((StoreId(0), slot), at);
     let slots = slots.iter().map(|(slot, generation)| (*slot, *generation, place(*slot))).collect::<Vec<_>>();

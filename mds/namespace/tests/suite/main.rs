@@ -8,6 +8,7 @@ mod concurrent;
 mod data;
 mod heal;
 mod inline;
+mod mirrors;
 mod model;
 mod operations;
 mod permissions;

@@ -130,7 +130,7 @@ async fn run(mds: &Arc<Mds>, progress: &Arc<Progress>, target: Option<InodeKey>)
     };
     progress.end(state, words, mds.env.clock.wall().seconds);
     let (numbers, _) = progress.numbers(mds.now(), 0, 0);
-    let not_compared: u64 = numbers.missed.values().map(|missed| missed.files).sum();
+    let not_compared: u64 = numbers.missed.files();
     let (compared, differ, mib) = (numbers.compared, numbers.differ, numbers.bytes >> 20);
     match state {
         State::Done if differ == 0 => {

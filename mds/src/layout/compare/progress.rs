@@ -1,6 +1,5 @@
 //! How far a comparison is, and what it found. In memory: it ends with the server.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,14 +10,11 @@ use sluice_namespace::{DataFileId, InodeKey, StoreId};
 use sluice_state::Time;
 
 use super::judge::Differences;
+use crate::layout::missed::Reasons;
 use crate::layout::pace::Pace;
 
 /// Files that differ, remembered; others are counted.
 pub(crate) const MOST_FINDINGS: usize = 1024;
-/// Reasons for not comparing files, and files named for each.
-const MOST_REASONS: usize = 64;
-const EXAMPLES: usize = 4;
-const OTHER: &str = "other reasons";
 
 /// A file whose copies differ.
 #[derive(Clone, Debug)]
@@ -29,13 +25,6 @@ pub(crate) struct Finding {
     pub(crate) differences: Differences,
     /// Data servers that do not have a data file any more which they had.
     pub(crate) lost: Vec<StoreId>,
-}
-
-/// Files that were not compared, for one reason.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Missed {
-    pub(crate) files: u64,
-    pub(crate) examples: Vec<InodeKey>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +57,7 @@ pub(crate) struct Numbers {
     pub(crate) differ: u64,
     pub(crate) later: u64,
     pub(crate) findings: Vec<Arc<Finding>>,
-    pub(crate) missed: BTreeMap<String, Missed>,
+    pub(crate) missed: Reasons,
     /// Why it ended before its end.
     pub(crate) words: String,
     pub(crate) pace: Pace,
@@ -88,7 +77,7 @@ impl Progress {
             differ: 0,
             later: 0,
             findings: Vec::new(),
-            missed: BTreeMap::new(),
+            missed: Reasons::default(),
             words: String::new(),
             pace: Pace::default(),
         };
@@ -157,13 +146,7 @@ impl Progress {
     }
 
     pub(super) fn missed(&self, key: InodeKey, why: &str) {
-        let mut numbers = self.numbers.lock();
-        let full = numbers.missed.len() >= MOST_REASONS - 1 && !numbers.missed.contains_key(why);
-        let missed = numbers.missed.entry(if full { OTHER } else { why }.to_owned()).or_default();
-        missed.files += 1;
-        if missed.examples.len() < EXAMPLES {
-            missed.examples.push(key);
-        }
+        self.numbers.lock().missed.add(key, why);
     }
 
     pub(super) fn end(&self, state: State, words: String, at: i64) {

@@ -1,0 +1,221 @@
+//! One file: mirrors are added as such that missed all writes, and healed; or given up while nobody holds a layout.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluice_namespace::stable_storage::{Fence, PendingFence, put_fence};
+use sluice_namespace::{DataFile, FsError, Inode, InodeKey, Layout};
+use sluice_state::file::{Error, File, Intent};
+
+use super::choose::{self, Added, NoPlace};
+use crate::dsctl::{self, epochs, resync};
+use crate::layout::heal::leave;
+use crate::layout::{candidates, garbage, placement, settle, turn};
+use crate::server::Mds;
+
+/// Of attempts to have the layouts back; each waits some seconds by itself.
+const TRIES: u32 = 10;
+const PAUSE: Duration = Duration::from_millis(100);
+
+const HEALING: &str = "its mirrors are being made equal, or wait for that";
+const CHANGED: &str = "it has changed meanwhile";
+const OLD: &str = "clients of before the metadata server's start may still use it as it was";
+const IN_USE: &str = "clients do not give back their layouts of it";
+
+/// What became of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// It is as it should be, or gone.
+    Nothing,
+    /// It is kept in the metadata, and will have as many as it should when it is not any more.
+    Noted,
+    /// So many bytes are to be copied, at most: it waits to be healed.
+    Added(u64),
+    Dropped,
+    /// Not now, in words.
+    Later(String),
+    /// Nor later.
+    Never(String),
+}
+
+fn later(why: impl Into<String>) -> Result<Outcome, FsError> {
+    Ok(Outcome::Later(why.into()))
+}
+
+/// Has a file have so many mirrors. What it gets is durable when this returns, and queued to be filled.
+///
+/// # Errors
+/// What the metadata store says.
+pub(super) async fn set(mds: &Arc<Mds>, key: InodeKey, mirrors: u8) -> Result<Outcome, FsError> {
+    match try_set(mds, key, mirrors).await {
+        Err(FsError::Stale) => Ok(Outcome::Nothing),
+        Err(FsError::Busy) => later(HEALING),
+        Err(FsError::EndUnknown) => later("its length is not known yet"),
+        Err(FsError::Invalid) => later(CHANGED),
+        Err(FsError::NoSpace) => Ok(Outcome::Never("its data files have used up their numbers".to_owned())),
+        done => done,
+    }
+}
+
+async fn try_set(mds: &Arc<Mds>, key: InodeKey, mirrors: u8) -> Result<Outcome, FsError> {
+    // How much there is to copy.
+    settle::settle_size(mds, &key).await?;
+    let inode = settle::inode(mds, key).await?;
+    if inode.inline().is_some() {
+        return note(mds, key, mirrors).await;
+    }
+    let Some(layout) = inode.layout() else { return Ok(Outcome::Nothing) };
+    let mirrors = u16::from(mirrors);
+    let mut there = layout.in_use(inode.size()).map(|component| component.mirrors);
+    if there.all(|there| there == mirrors) {
+        return Ok(Outcome::Nothing);
+    }
+    if layout.is_degraded() {
+        return later(HEALING);
+    }
+    if layout.components.iter().any(|component| component.mirrors > mirrors) {
+        return give_up(mds, key, mirrors).await;
+    }
+    add(mds, &inode, layout, mirrors).await
+}
+
+async fn note(mds: &Arc<Mds>, key: InodeKey, mirrors: u8) -> Result<Outcome, FsError> {
+    let namespace = &mds.namespace;
+    let (changed, _) = mds
+        .write(|mut txn| Box::pin(async move { namespace.set_inline_mirrors(&mut txn, &key, mirrors).await }))
+        .await?;
+    Ok(if changed { Outcome::Noted } else { Outcome::Nothing })
+}
+
+async fn add(mds: &Arc<Mds>, inode: &Inode, layout: &Layout, mirrors: u16) -> Result<Outcome, FsError> {
+    let mut chosen = candidates(mds);
+    placement::interleave(&mut chosen.list);
+    let host = |store| mds.data_servers.get(store).and_then(|store| store.update(|view| view.host()));
+    let size = (inode.size(), inode.file().map_or(0, |file| file.space_used));
+    let added = match choose::add(layout, size, mirrors, &chosen.list, turn(mds), host) {
+        Ok(added) => added,
+        Err(why) => return Ok(Outcome::Never(words(why, mirrors, chosen.list.len()))),
+    };
+    if added.is_nothing() {
+        return Ok(Outcome::Nothing);
+    }
+    let Added { places, bytes } = added;
+    let (namespace, key, id, places) = (&mds.namespace, inode.key, layout.id, &places);
+    mds.write(|mut txn| {
+        Box::pin(async move { namespace.add_mirrors(&mut txn, &key, id, mirrors, places).await })
+    })
+    .await?;
+    // What was chosen is in the store: a data server that is drained from now on finds it.
+    drop(chosen);
+    mds.heals.queue(key);
+    Ok(Outcome::Added(bytes))
+}
+
+fn words(why: NoPlace, mirrors: u16, servers: usize) -> String {
+    match why {
+        NoPlace::TooWide(most) => format!("it is striped so widely that it can have {most} copies at most"),
+        NoPlace::TooFew => {
+            format!("{mirrors} copies need as many data servers that take new files, and {servers} do")
+        }
+        NoPlace::NoRoom => "no data server that has no copy of it yet has room for one".to_owned(),
+    }
+}
+
+/// Gives up what is more than so many.
+async fn give_up(mds: &Arc<Mds>, key: InodeKey, mirrors: u16) -> Result<Outcome, FsError> {
+    let entry = mds.file(&key).await?;
+    for _ in 0..TRIES {
+        match mds.prepare(&entry, &Intent::Relayout).await {
+            // The end of an unclean layout is settled first: it says that mirrors may differ.
+            Ok(held) if entry.peek(File::needs_settle) => {
+                drop(held);
+                settle::settle_size(mds, &key).await?;
+                mds.env.clock.sleep(PAUSE).await;
+            }
+            Ok(held) => {
+                let outcome = under_ticket(mds, key, mirrors).await;
+                drop(held.commit());
+                if matches!(outcome, Ok(Outcome::Dropped)) {
+                    garbage::poke(mds);
+                }
+                return outcome;
+            }
+            Err(Error::Stale) => return Ok(Outcome::Nothing),
+            Err(_) => mds.env.clock.sleep(PAUSE).await,
+        }
+    }
+    later(IN_USE)
+}
+
+/// Nobody holds a layout, and nothing goes on with the file's data.
+async fn under_ticket(mds: &Arc<Mds>, key: InodeKey, mirrors: u16) -> Result<Outcome, FsError> {
+    let inode = settle::inode(mds, key).await?;
+    let Some(layout) = inode.layout() else { return Ok(Outcome::Nothing) };
+    if layout.is_degraded() {
+        return later(HEALING);
+    }
+    if mds.in_grace() || epochs::old_handles_live(mds, layout) {
+        return later(OLD);
+    }
+    let at = |store| {
+        let store = mds.data_servers.get(store);
+        store.map_or((None, 0), |store| store.update(|view| (view.host(), view.capacity.free_bytes)))
+    };
+    let slots = choose::drop(layout, mirrors, at);
+    for stays in beside(layout, &slots) {
+        if let Some(why) = is_amiss(mds, layout, &stays).await {
+            return later(why);
+        }
+    }
+    drop_them(mds, key, layout, &slots).await
+}
+
+/// What is left of the columns that these slots are of.
+fn beside(layout: &Layout, slots: &[u16]) -> Vec<DataFile> {
+    let goes = |file: &DataFile| slots.contains(&file.slot);
+    let columns = layout.columns().filter(|column| column.iter().any(goes));
+    columns.flatten().filter(|file| !goes(file)).copied().collect()
+}
+
+/// Why nobody may rely on this mirror alone, if so.
+async fn is_amiss(mds: &Arc<Mds>, layout: &Layout, file: &DataFile) -> Option<String> {
+    let store = file.store.0;
+    let well = mds.data_servers.get(file.store).is_some_and(|store| store.takes_heals());
+    if !well || leave::is_damaged(mds, layout, file) {
+        return Some(format!("data server {store} is away, does not take writes, or what it has is damaged"));
+    }
+    match resync::stat(mds, layout.id, file).await {
+        Some(stat) if stat.exists || !file.materialised => None,
+        Some(_) => Some(format!("data server {store} does not have its copy any more")),
+        None => Some(format!("data server {store} does not answer")),
+    }
+}
+
+/// In one transaction with their fences, which their data servers hear of before anybody writes without them.
+async fn drop_them(
+    mds: &Arc<Mds>,
+    key: InodeKey,
+    layout: &Layout,
+    slots: &[u16],
+) -> Result<Outcome, FsError> {
+    let (namespace, id, epoch) = (&mds.namespace, layout.id, mds.data_servers.epoch());
+    let mut fences = Vec::new();
+    for file in layout.data_files().filter(|file| slots.contains(&file.slot)) {
+        let generation = file.generation.saturating_add(1);
+        let fence = Fence::Generation { file: id, slot: file.slot, generation };
+        // One that was removed serves nobody.
+        if !mds.data_servers.is_removed(file.store) {
+            fences.push(PendingFence { store: file.store, id: mds.next_fence().await?, fence, epoch });
+        }
+    }
+    let rows = &fences;
+    dsctl::write_with_fences(mds, rows, |mut txn| {
+        Box::pin(async move {
+            rows.iter().for_each(|row| put_fence(&mut txn, row));
+            namespace.drop_mirrors(&mut txn, &key, id, slots).await
+        })
+    })
+    .await?;
+    dsctl::tell_fences_first(mds, fences).await;
+    Ok(Outcome::Dropped)
+}
