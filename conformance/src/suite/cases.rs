@@ -318,6 +318,14 @@ pub const CASES: &[Case] = &[
         ..BASE
     },
     Case {
+        name: "more_mirrors",
+        shows: "files get a second copy under readers and writers, outlive a data server, and give it up again: nobody sees an error",
+        reference: false,
+        ci: false,
+        seconds: 400,
+        ..BASE
+    },
+    Case {
         name: "keys",
         shows: "the key of data files' handles replaced under readers and writers, and again while the metadata server dies: nobody sees an error",
         reference: false,

@@ -60,6 +60,7 @@ const BLOCKS: &[Block] = &[
             "mirror_loss",
             "drain",
             "balance",
+            "more_mirrors",
             "keys",
             "differential_part",
             "differential",

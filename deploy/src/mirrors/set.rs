@@ -91,8 +91,10 @@ pub(super) async fn run(how: &Options) -> Result<()> {
         if now.state != ctl_compare_state::COMPARE_RUNNING {
             break now;
         }
-        let doing = "changing mirrors".to_owned();
-        shown.show(Now { doing, done: None, words: words(&now) }, || json!(null));
+        if !how.json {
+            let doing = "changing mirrors".to_owned();
+            shown.show(Now { doing, done: None, words: words(&now) }, || json!(null));
+        }
         tokio::time::sleep(LOOK).await;
     };
     drop(shown);
