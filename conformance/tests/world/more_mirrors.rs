@@ -270,7 +270,7 @@ fn what_cannot_be_is_refused_and_says_why() {
         let begin = async |path, mirrors| {
             ask(world, ctl_mirrors_what::MIRRORS_BEGIN, path, mirrors).await.map(drop).unwrap_err()
         };
-        assert!(begin("f", 5).await.contains("5 copies need 5 data servers, and 4 take new files"));
+        assert!(begin("f", 5).await.contains("5 copies need 5 data servers, and there are 4"));
         assert!(begin("f", 0).await.contains("1 to 36"));
         assert!(begin("f", 300).await.contains("1 to 36"));
         assert_eq!(begin("g", 2).await, "no such file or directory");
@@ -278,6 +278,46 @@ fn what_cannot_be_is_refused_and_says_why() {
         assert!(stop.unwrap_err().contains("no mirrors are being"));
         assert!(ask(world, ctl_mirrors_what::MIRRORS_LOOK, "", 0).await.unwrap().is_empty());
     });
+}
+
+#[test]
+fn copies_are_given_up_where_data_servers_are_full_and_none_are_added() {
+    simulate_with(13, policy(Shape::Small, 2), async |world| {
+        let model = put_file(world, "f", 900_000).await;
+        for n in 0..4 {
+            let used = if world.holds(n, 900_000) { 900_000 } else { 0 };
+            world.device(n).set_capacity(used + (16 << 10));
+        }
+        // Until they have said so.
+        world.sleep(Duration::from_secs(10)).await;
+        begin(world, "f", 3).await;
+        let how = ended(world).await;
+        let why: Vec<_> = how.missed.iter().map(|one| String::from_utf8_lossy(&one.reason)).collect();
+        assert!(
+            how.more == 0 && why.len() == 1 && why[0].contains("data servers that take new files"),
+            "{why:?}"
+        );
+        assert_eq!(set(world, "f", 1).await.fewer, 1);
+        right(world, "f", &model, NONE).await;
+    });
+}
+
+#[test]
+fn a_file_that_nobody_has_written_to_has_as_many_as_it_should_when_somebody_does() {
+    for shape in [Shape::Small, Shape::Default, Shape::Wide] {
+        simulate_with(14, policy(shape, 1), async |world| {
+            let client = Client::mount(world, "m", NEW).await;
+            let file = client.open("f").await;
+            client.close(&file).await;
+            let how = set(world, "f", 2).await;
+            assert_eq!((how.more, how.bytes), (1, 0));
+            let mut writer = Writer::mount(world, "a", "f").await;
+            writer.write(world, 0, b"data").await;
+            assert_eq!(writer.held.as_ref().unwrap().body.ffl_mirrors.len(), 2);
+            writer.give_back().await;
+            healed(world, "f", b"data").await;
+        });
+    }
 }
 
 /// What was given is durable before it is filled.

@@ -66,8 +66,8 @@ async fn try_set(mds: &Arc<Mds>, key: InodeKey, mirrors: u8) -> Result<Outcome, 
     }
     let Some(layout) = inode.layout() else { return Ok(Outcome::Nothing) };
     let mirrors = u16::from(mirrors);
-    let mut there = layout.in_use(inode.size()).map(|component| component.mirrors);
-    if there.all(|there| there == mirrors) {
+    // Of what nobody has written to yet, too: it would have as many as before when somebody does.
+    if layout.components.iter().all(|component| component.mirrors == mirrors) {
         return Ok(Outcome::Nothing);
     }
     if layout.is_degraded() {

@@ -70,10 +70,11 @@ pub(crate) async fn begin(mds: &Arc<Mds>, path: Bytes, mirrors: u8, limit: u64) 
     if inode.file().is_none() && !inode.is_directory() {
         return no("it is neither a file nor a directory");
     }
-    let usable = super::candidates(mds).list.len();
-    if usize::from(mirrors) > usable {
+    // Whether they take what is new is asked for each file: one that gives up a copy may do so because they are full.
+    let there = mds.data_servers.all().into_iter().filter(|store| !store.is_removed()).count();
+    if usize::from(mirrors) > there {
         return Err(Refusal::No(format!(
-            "{mirrors} copies need {mirrors} data servers, and {usable} take new files (active in `sluice ds list`): add some first, or take fewer copies"
+            "{mirrors} copies need {mirrors} data servers, and there are {there}: add some first, or take fewer copies"
         )));
     }
     let progress = Arc::new(Progress::new(path, mirrors, limit, mds.env.clock.wall().seconds));
