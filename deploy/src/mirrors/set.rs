@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(verdict(&last).unwrap(), "2 files were left as they are");
         assert_eq!(
             words(&last),
-            "2 copies each: 9 files looked at, 4 got more (3 MiB copied), 2 in the metadata will have as many if they leave it, 2 left as they are"
+            "2 copies each: 9 files looked at, 4 got more (3072 KiB copied), 2 in the metadata will have as many if they leave it, 2 left as they are"
         );
         assert_eq!(to_json(&last)["left"][0]["files"], 2);
         let stopped = ctl_mirrors { state: ctl_compare_state::COMPARE_STOPPED, mirrors: 1, ..last.clone() };

@@ -111,8 +111,12 @@ pub(crate) async fn stop(mds: &Mds) -> Result<(), Refusal> {
 }
 
 async fn run(mds: &Arc<Mds>, progress: &Arc<Progress>, key: InodeKey, whole: bool) {
-    let (mds_, progress_) = (Arc::clone(mds), Arc::clone(progress));
-    let mut crew = Crew { mds: mds_, progress: progress_, tasks: JoinSet::new(), later: Vec::new() };
+    let mut crew = Crew {
+        mds: Arc::clone(mds),
+        progress: Arc::clone(progress),
+        tasks: JoinSet::new(),
+        later: Vec::new(),
+    };
     let done = crew.all(key, whole).await;
     // What is under way with a file is not left half done.
     crew.reap_all().await;
