@@ -7,7 +7,7 @@ use std::time::Duration;
 use sluice_env::BoxFuture;
 use sluice_kv::Attempt;
 use sluice_namespace::stable_storage::{Fence, PendingFence, fences, put_fence, witness_of_fence};
-use sluice_namespace::{FsError, Layout, StoreId};
+use sluice_namespace::{DataFile, DataFileId, FsError, Layout, StoreId};
 use sluice_state::effect::FenceId;
 use sluice_state::{ClientId, Time};
 
@@ -82,6 +82,26 @@ fn stores_of(mds: &Mds, layout: &Layout) -> BTreeSet<StoreId> {
     let removed = |store| mds.data_servers.is_removed(store);
     let seen = layout.components.iter().filter(|c| c.handed_out || c.slots.iter().any(|s| s.materialised));
     seen.flat_map(|c| &c.slots).map(|file| file.store).filter(|store| !removed(*store)).collect()
+}
+
+/// Rows that kill the handles of data files which are no part of their file any more. What was at a data server that was removed
+/// has none: that serves nobody.
+///
+/// # Errors
+/// What the metadata store says.
+pub(crate) async fn of_parted(
+    mds: &Arc<Mds>,
+    file: DataFileId,
+    parted: &[DataFile],
+) -> Result<Vec<PendingFence>, FsError> {
+    let (mut rows, epoch) = (Vec::new(), mds.data_servers.epoch());
+    for DataFile { store, slot, generation, .. } in parted.iter().copied() {
+        if !mds.data_servers.is_removed(store) {
+            let fence = Fence::Generation { file, slot, generation: generation.saturating_add(1) };
+            rows.push(PendingFence { store, id: mds.next_fence().await?, fence, epoch });
+        }
+    }
+    Ok(rows)
 }
 
 /// Fences that nobody waits for are told to data servers that are there, in the background; others hear of them when they

@@ -37,8 +37,8 @@ pub(crate) mod transfer;
 pub(crate) use control::Control;
 pub(crate) use damage::{Damage, owner as damage_owner, run as run_damage};
 pub(crate) use fence::{
-    fence_holder_on_file, isolated, predecessors_over, tell as tell_fences, tell_first as tell_fences_first,
-    write_with as write_with_fences,
+    fence_holder_on_file, isolated, of_parted as fences_of_parted, predecessors_over, tell as tell_fences,
+    tell_first as tell_fences_first, write_with as write_with_fences,
 };
 pub(crate) use health::run;
 pub(crate) use io::{commit, read, write};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use sluice_namespace::stable_storage::{Fence, PendingFence, put_fence};
+use sluice_namespace::stable_storage::put_fence;
 use sluice_namespace::{DataFile, FsError, Heal, Healed, HealedSlot, Inode, InodeKey, Layout, StoreId};
 use sluice_state::ClientId;
 use sluice_state::file::{Error, File, Intent};
@@ -426,14 +426,8 @@ async fn commit(
     replaced: &[DataFile],
     stands: impl Fn() -> bool + Send + Sync,
 ) -> Result<(), FsError> {
-    let (namespace, epoch, stands) = (&mds.namespace, mds.data_servers.epoch(), &stands);
-    let mut fences = Vec::new();
-    for file in replaced {
-        let generation = file.generation.saturating_add(1);
-        let fence = Fence::Generation { file: healed.id, slot: file.slot, generation };
-        let id = mds.next_fence().await?;
-        fences.push(PendingFence { store: file.store, id, fence, epoch });
-    }
+    let (namespace, stands) = (&mds.namespace, &stands);
+    let fences = dsctl::fences_of_parted(mds, healed.id, replaced).await?;
     let rows = &fences;
     dsctl::write_with_fences(mds, rows, |mut txn| {
         Box::pin(async move {

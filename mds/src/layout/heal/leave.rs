@@ -70,12 +70,14 @@ pub(super) async fn leave(mds: &Arc<Mds>, key: InodeKey) -> Result<(), FsError> 
     if is_left(mds, key).await? {
         return Ok(());
     }
-    let inner = Arc::clone(mds);
-    let away = move |inode: Inode| -> BoxFuture<'static, Result<Vec<DataFile>, Infallible>> {
-        let mds = Arc::clone(&inner);
-        Box::pin(async move { Ok(left_behind(&mds, &inode).await) })
+    let act = |inode: Inode| -> BoxFuture<'static, _> {
+        let mds = Arc::clone(mds);
+        Box::pin(async move {
+            let left = left_behind(&mds, &inode).await;
+            mark(&mds, &inode, &left).await.map(Ok::<(), Infallible>)
+        })
     };
-    under_relayout(mds, key, |_| false, away).await.map(drop)
+    under_relayout(mds, key, |_| false, act).await.map(drop)
 }
 
 /// Leaves behind mirrors that are here, since others are the truth: how many. `others` says which, or why none, of the file as
@@ -83,23 +85,38 @@ pub(super) async fn leave(mds: &Arc<Mds>, key: InodeKey) -> Result<(), FsError> 
 ///
 /// # Errors
 /// As [`leave`]; Invalid when the file has changed.
-pub(crate) async fn leave_others<E: Send>(
+pub(crate) async fn leave_others<E: Send + 'static>(
     mds: &Arc<Mds>,
     key: InodeKey,
     others: impl Fn(Inode) -> BoxFuture<'static, Result<Vec<DataFile>, E>> + Send + Sync,
 ) -> Result<Result<usize, E>, FsError> {
+    let act = |inode: Inode| -> BoxFuture<'static, _> {
+        let (mds, others) = (Arc::clone(mds), others(inode.clone()));
+        Box::pin(async move {
+            Ok(match others.await {
+                Ok(left) => {
+                    mark(&mds, &inode, &left).await?;
+                    Ok(left.len())
+                }
+                Err(why) => Err(why),
+            })
+        })
+    };
     // The end of an unclean layout is settled first: it says that mirrors may differ.
-    under_relayout(mds, key, File::needs_settle, others).await
+    under_relayout(mds, key, File::needs_settle, act).await
 }
 
-/// Marks what `which` says of the file, as it is when nobody holds a layout of it and nothing goes on with its data, and when it
-/// is not, or no more, `unsettled`: how many.
-async fn under_relayout<E: Send>(
+/// Has `act` do something with the file, as it is when nobody holds a layout of it and nothing goes on with its data, and when it
+/// is not, or no more, `unsettled`; or say why it did nothing.
+///
+/// # Errors
+/// As [`leave`], and what `act` says.
+pub(crate) async fn under_relayout<T: Send, E: Send>(
     mds: &Arc<Mds>,
     key: InodeKey,
     unsettled: fn(&File) -> bool,
-    which: impl Fn(Inode) -> BoxFuture<'static, Result<Vec<DataFile>, E>> + Send + Sync,
-) -> Result<Result<usize, E>, FsError> {
+    act: impl Fn(Inode) -> BoxFuture<'static, Result<Result<T, E>, FsError>> + Send + Sync,
+) -> Result<Result<T, E>, FsError> {
     let entry = mds.file(&key).await?;
     for _ in 0..TRIES {
         match mds.prepare(&entry, &Intent::Relayout).await {
@@ -109,16 +126,11 @@ async fn under_relayout<E: Send>(
                 mds.env.clock.sleep(PAUSE).await;
             }
             Ok(held) => {
-                let inode = settle::inode(mds, key).await?;
-                let left = match which(inode.clone()).await {
-                    Ok(left) => left,
-                    Err(why) => return Ok(Err(why)),
-                };
-                if !left.is_empty() {
-                    mark(mds, &inode, &left).await?;
+                let done = act(settle::inode(mds, key).await?).await?;
+                if done.is_ok() {
+                    drop(held.commit());
                 }
-                drop(held.commit());
-                return Ok(Ok(left.len()));
+                return Ok(done);
             }
             Err(Error::Stale) => return Err(FsError::Stale),
             Err(_) => mds.env.clock.sleep(PAUSE).await,
@@ -232,6 +244,9 @@ async fn left_behind(mds: &Mds, inode: &Inode) -> Vec<DataFile> {
 /// Marks mirrors that will miss writes, and kills the handles that others may still hold of them: a data
 /// server that comes back must not serve old data under them.
 async fn mark(mds: &Arc<Mds>, inode: &Inode, files: &[DataFile]) -> Result<(), FsError> {
+    if files.is_empty() {
+        return Ok(());
+    }
     let slots: Vec<u16> = files.iter().map(|file| file.slot).collect();
     let (namespace, key, slots) = (&mds.namespace, &inode.key, &slots);
     let rows = &fences(mds, inode, files).await?;

@@ -1,21 +1,17 @@
 //! One file: mirrors are added as such that missed all writes, and healed; or given up while nobody holds a layout.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use sluice_namespace::stable_storage::{Fence, PendingFence, put_fence};
+use sluice_env::BoxFuture;
+use sluice_namespace::stable_storage::put_fence;
 use sluice_namespace::{DataFile, FsError, Inode, InodeKey, Layout};
-use sluice_state::file::{Error, File, Intent};
+use sluice_state::file::File;
 
 use super::choose::{self, Added, NoPlace};
 use crate::dsctl::{self, epochs, resync};
 use crate::layout::heal::leave;
 use crate::layout::{candidates, garbage, placement, settle, turn};
 use crate::server::Mds;
-
-/// Of attempts to have the layouts back; each waits some seconds by itself.
-const TRIES: u32 = 10;
-const PAUSE: Duration = Duration::from_millis(100);
 
 const HEALING: &str = "its mirrors are being made equal, or wait for that";
 const CHANGED: &str = "it has changed meanwhile";
@@ -123,33 +119,27 @@ fn words(why: NoPlace, mirrors: u16, servers: usize) -> String {
 
 /// Gives up what is more than so many.
 async fn give_up(mds: &Arc<Mds>, key: InodeKey, mirrors: u16) -> Result<Outcome, FsError> {
-    let entry = mds.file(&key).await?;
-    for _ in 0..TRIES {
-        match mds.prepare(&entry, &Intent::Relayout).await {
-            // The end of an unclean layout is settled first: it says that mirrors may differ.
-            Ok(held) if entry.peek(File::needs_settle) => {
-                drop(held);
-                settle::settle_size(mds, &key).await?;
-                mds.env.clock.sleep(PAUSE).await;
-            }
-            Ok(held) => {
-                let outcome = under_ticket(mds, key, mirrors).await;
-                drop(held.commit());
-                if matches!(outcome, Ok(Outcome::Dropped)) {
-                    garbage::poke(mds);
-                }
-                return outcome;
-            }
-            Err(Error::Stale) => return Ok(Outcome::Nothing),
-            Err(_) => mds.env.clock.sleep(PAUSE).await,
+    let act = |inode: Inode| -> BoxFuture<'static, _> {
+        let mds = Arc::clone(mds);
+        Box::pin(async move {
+            let outcome = under_ticket(&mds, &inode, mirrors).await?;
+            Ok(if outcome == Outcome::Dropped { Ok(outcome) } else { Err(outcome) })
+        })
+    };
+    // The end of an unclean layout is settled first: it says that mirrors may differ.
+    match leave::under_relayout(mds, key, File::needs_settle, act).await {
+        Ok(Ok(dropped)) => {
+            garbage::poke(mds);
+            Ok(dropped)
         }
+        Ok(Err(other)) => Ok(other),
+        Err(FsError::Busy) => later(IN_USE),
+        Err(error) => Err(error),
     }
-    later(IN_USE)
 }
 
 /// Nobody holds a layout, and nothing goes on with the file's data.
-async fn under_ticket(mds: &Arc<Mds>, key: InodeKey, mirrors: u16) -> Result<Outcome, FsError> {
-    let inode = settle::inode(mds, key).await?;
+async fn under_ticket(mds: &Arc<Mds>, inode: &Inode, mirrors: u16) -> Result<Outcome, FsError> {
     let Some(layout) = inode.layout() else { return Ok(Outcome::Nothing) };
     if layout.is_degraded() {
         return later(HEALING);
@@ -167,7 +157,7 @@ async fn under_ticket(mds: &Arc<Mds>, key: InodeKey, mirrors: u16) -> Result<Out
             return later(why);
         }
     }
-    drop_them(mds, key, layout, &slots).await
+    drop_them(mds, inode.key, layout, &slots).await
 }
 
 /// What is left of the columns that these slots are of.
@@ -198,16 +188,10 @@ async fn drop_them(
     layout: &Layout,
     slots: &[u16],
 ) -> Result<Outcome, FsError> {
-    let (namespace, id, epoch) = (&mds.namespace, layout.id, mds.data_servers.epoch());
-    let mut fences = Vec::new();
-    for file in layout.data_files().filter(|file| slots.contains(&file.slot)) {
-        let generation = file.generation.saturating_add(1);
-        let fence = Fence::Generation { file: id, slot: file.slot, generation };
-        // One that was removed serves nobody.
-        if !mds.data_servers.is_removed(file.store) {
-            fences.push(PendingFence { store: file.store, id: mds.next_fence().await?, fence, epoch });
-        }
-    }
+    let (namespace, id) = (&mds.namespace, layout.id);
+    let parted: Vec<DataFile> =
+        layout.data_files().filter(|file| slots.contains(&file.slot)).copied().collect();
+    let fences = dsctl::fences_of_parted(mds, id, &parted).await?;
     let rows = &fences;
     dsctl::write_with_fences(mds, rows, |mut txn| {
         Box::pin(async move {
