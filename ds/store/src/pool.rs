@@ -1,8 +1,8 @@
 //! Read buffers, kept initialised between uses: a 1 MiB read neither zeroes nor faults in memory. Those that nobody has needed for
 //! a while are given back.
 //!
-//! They come several in one piece. The system gives memory in pages of 2 MiB where it can, and an allocator gives each thread places of
-//! its own: one by one, the threads that wait for a device took 2 MiB for each buffer of 1 MiB.
+//! They come several in one piece. Pieces of 1 MiB and more are in pages of 2 MiB where the system has them (`xdr/env/src/bulk.rs`), and
+//! an allocator gives each thread places of its own: one by one, the threads that wait for a device took 2 MiB for each buffer of 1 MiB.
 
 use std::sync::Arc;
 

@@ -5,6 +5,7 @@
 //! [`Env::system`]; a simulation uses [`Env::simulated`] inside a paused single-threaded runtime,
 //! so that one seed is one world.
 
+mod bulk;
 mod clock;
 mod memory;
 mod process;
@@ -13,6 +14,7 @@ mod spawn;
 
 use std::sync::Arc;
 
+pub use bulk::large_pages_for_data_only;
 pub use clock::{Clock, Elapsed, Monotonic, Wall};
 pub use memory::Allocator;
 pub use process::{Descriptors, Process};

@@ -3,10 +3,18 @@
 #![allow(unsafe_code, reason = "an allocator is unsafe by its signature")]
 
 use std::alloc::{GlobalAlloc, Layout};
+use std::ffi::c_void;
+use std::ptr;
 
 use libmimalloc_sys::{
-    mi_free, mi_malloc, mi_malloc_aligned, mi_realloc, mi_realloc_aligned, mi_zalloc, mi_zalloc_aligned,
+    mi_free, mi_heap_malloc_aligned, mi_heap_realloc_aligned, mi_heap_t, mi_heap_zalloc_aligned, mi_malloc,
+    mi_malloc_aligned, mi_realloc, mi_realloc_aligned, mi_zalloc, mi_zalloc_aligned,
 };
+
+use crate::bulk;
+
+/// Pieces of so many bytes and more hold data on its way: a server has buffers of 1 MiB and of 2 MiB (`bulk.rs`).
+const LARGE: usize = 1 << 20;
 
 /// mimalloc's `MI_MAX_ALIGN_SIZE`. Each of its blocks that has so many bytes is aligned to as many; the only smaller ones have
 /// eight, and are aligned to eight.
@@ -29,6 +37,9 @@ unsafe impl GlobalAlloc for Allocator {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let (size, align) = (layout.size(), layout.align());
+        if size >= LARGE {
+            return large(layout, mi_heap_malloc_aligned, mi_malloc_aligned);
+        }
         // SAFETY: these take any size, and any power of two for an alignment.
         unsafe {
             if is_aligned_anyway(size, align) { mi_malloc(size) } else { mi_malloc_aligned(size, align) }
@@ -39,6 +50,9 @@ unsafe impl GlobalAlloc for Allocator {
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         let (size, align) = (layout.size(), layout.align());
+        if size >= LARGE {
+            return large(layout, mi_heap_zalloc_aligned, mi_zalloc_aligned);
+        }
         // SAFETY: as above.
         unsafe {
             if is_aligned_anyway(size, align) { mi_zalloc(size) } else { mi_zalloc_aligned(size, align) }
@@ -55,6 +69,10 @@ unsafe impl GlobalAlloc for Allocator {
     #[inline]
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         let align = layout.align();
+        if size >= LARGE {
+            // SAFETY: as below.
+            return unsafe { move_to_large(ptr, layout, size) };
+        }
         // SAFETY: it is of this allocator, as the caller promises. A piece that stays where it is stays as it is aligned.
         unsafe {
             match is_aligned_anyway(size, align) {
@@ -63,6 +81,35 @@ unsafe impl GlobalAlloc for Allocator {
             }
             .cast()
         }
+    }
+}
+
+type InHeap = unsafe extern "C" fn(*mut mi_heap_t, usize, usize) -> *mut c_void;
+type Anywhere = unsafe extern "C" fn(usize, usize) -> *mut c_void;
+
+/// A piece in the heap for such, if there is one with room.
+#[cold]
+fn large(layout: Layout, in_heap: InHeap, anywhere: Anywhere) -> *mut u8 {
+    let (heap, size, align) = (bulk::heap(), layout.size(), layout.align());
+    // SAFETY: these take any size, and any power of two for an alignment; the heap lives as long as the process.
+    unsafe {
+        let piece = if heap.is_null() { ptr::null_mut() } else { in_heap(heap, size, align) };
+        if piece.is_null() { anywhere(size, align) } else { piece }.cast()
+    }
+}
+
+/// # Safety
+/// The piece is of this allocator, with this layout.
+#[cold]
+unsafe fn move_to_large(ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+    let (heap, align) = (bulk::heap(), layout.align());
+    // SAFETY: as the caller promises. Where there is no room the piece is still there.
+    unsafe {
+        let moved = match heap.is_null() {
+            true => ptr::null_mut(),
+            false => mi_heap_realloc_aligned(heap, ptr.cast(), size, align),
+        };
+        if moved.is_null() { mi_realloc_aligned(ptr.cast(), size, align) } else { moved }.cast()
     }
 }
 
@@ -124,6 +171,51 @@ mod tests {
                 let ptr = Allocator.alloc_zeroed(layout);
                 check(ptr, layout, 0);
                 Allocator.dealloc(ptr, layout);
+            }
+        }
+    }
+
+    /// What the system says of the mapping that a place is in.
+    fn flags_of(place: *mut u8) -> String {
+        let all = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut here = false;
+        for line in all.lines() {
+            let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+            if let Some((from, to)) = range {
+                let [from, to] = [from, to].map(|end| usize::from_str_radix(end, 16).unwrap());
+                here = (from..to).contains(&place.addr());
+            }
+            if here && line.starts_with("VmFlags:") {
+                return line.to_owned();
+            }
+        }
+        panic!("{place:?} is in no mapping");
+    }
+
+    #[test]
+    fn large_pages_hold_what_is_large_and_nothing_else() {
+        crate::large_pages_for_data_only();
+        if !std::fs::exists("/sys/kernel/mm/transparent_hugepage").unwrap() {
+            return;
+        }
+        let is_large = |layout: Layout, ptr: *mut u8| {
+            assert!(!ptr.is_null(), "{layout:?}");
+            let flags = flags_of(ptr);
+            let [large, small] = ["hg", "nh"].map(|name| flags.split(' ').any(|flag| flag == name));
+            assert_ne!(large, small, "{layout:?}: {flags}");
+            large
+        };
+        for size in [100, 70_000, LARGE - 1, LARGE, 2 * LARGE] {
+            let layout = Layout::from_size_align(size, 1).unwrap();
+            // SAFETY: no layout is of no bytes, and what was given is given back as it came.
+            unsafe {
+                let (ptr, zeroed) = (Allocator.alloc(layout), Allocator.alloc_zeroed(layout));
+                assert_eq!(is_large(layout, ptr), size >= LARGE, "{layout:?}");
+                assert_eq!(is_large(layout, zeroed), size >= LARGE, "zeroed {layout:?}");
+                Allocator.dealloc(zeroed, layout);
+                let moved = Allocator.realloc(ptr, layout, 8 * LARGE);
+                assert!(is_large(layout, moved), "moved {layout:?}");
+                Allocator.dealloc(moved, Layout::from_size_align(8 * LARGE, 1).unwrap());
             }
         }
     }

@@ -26,8 +26,8 @@ const LARGEST: usize = 2 * BUFFER;
 /// Buffers of large records that are kept, whether idle or in use.
 const LARGE_KEPT: usize = 16;
 
-/// A large WRITE, and the beginning of the next. Allocated for each record, they would take a third more memory: the
-/// system gives it in pieces of 2 MiB.
+/// A large WRITE, and the beginning of the next. Allocated for each record, they would take a third more memory: it is in
+/// pages of 2 MiB.
 const LARGE_BUFFER: usize = (1 << 20) + (128 << 10);
 
 /// Large buffers that nobody needed for so long, and at most twice that, are freed.
