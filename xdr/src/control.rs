@@ -5474,7 +5474,7 @@ crate::codec::wire_enum!(ctl_compare_what, u32, "ctl_compare_what");
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ADMIN_COMPARE_args {
     pub what: ctl_compare_what,
-    /// to begin with: a file; "": all files
+    /// to begin with: a file, or a directory with all files below; "": all files
     pub path: Bytes,
     /// bytes per second, of all copies together; 0: none
     pub limit: u64,

@@ -66,6 +66,10 @@ pub(crate) async fn persistent(world: &World, name: &str, kernel: &str) -> Persi
     Persistent::begin(env, transport, world.mds, Identity::new(name, kernel), callbacks).await.unwrap()
 }
 
+fn lookup(name: &str) -> nfs_argop4 {
+    nfs_argop4::OP_LOOKUP(LOOKUP4args { objname: text(name) })
+}
+
 pub(crate) fn text(s: &str) -> Bytes {
     Bytes::copy_from_slice(s.as_bytes())
 }
@@ -316,6 +320,24 @@ impl Client {
     }
 
     /// Removes a file of the root.
+    /// A directory of root's, in `/` or in another one of it.
+    pub(crate) async fn mkdir(&self, path: &[&str]) {
+        let Some((name, parents)) = path.split_last() else { panic!("no name") };
+        let mode = Attributes { mode: Some(0o755), ..Attributes::default() };
+        let mut ops = vec![nfs_argop4::OP_PUTROOTFH];
+        ops.extend(parents.iter().map(|name| lookup(name)));
+        ops.push(ops::create(createtype4::NF4DIR, name.as_bytes(), &mode).unwrap());
+        self.ok(ops).await;
+    }
+
+    /// What is in the root goes below a directory.
+    pub(crate) async fn move_below(&self, name: &str, path: &[&str]) {
+        let mut ops = vec![nfs_argop4::OP_PUTROOTFH, nfs_argop4::OP_SAVEFH];
+        ops.extend(path.iter().map(|name| lookup(name)));
+        ops.push(nfs_argop4::OP_RENAME(RENAME4args { oldname: text(name), newname: text(name) }));
+        self.ok(ops).await;
+    }
+
     pub(crate) async fn remove(&self, name: &str) {
         let remove = nfs_argop4::OP_REMOVE(REMOVE4args { target: text(name) });
         self.ok(vec![nfs_argop4::OP_PUTROOTFH, remove]).await;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use sluice_namespace::{LayoutPolicy, Shape};
 use sluice_store::device::Device;
 use sluice_xdr::control::*;
+use sluice_xdr::nfs4::nfsstat4;
 
 use crate::client::{Client, RO, RW};
 use crate::mirrors::{Writer, healed, put};
@@ -143,9 +144,7 @@ fn copies_that_are_being_written_are_never_said_to_differ() {
                     let data = pattern(round * 1000 + step, 60_000);
                     let many = async {
                         for _ in 0..20 {
-                            if through.proxied_write(&file, at, &data[..9000]).await
-                                == sluice_xdr::nfs4::nfsstat4::NFS4_OK
-                            {
+                            if through.proxied_write(&file, at, &data[..9000]).await == nfsstat4::NFS4_OK {
                                 return true;
                             }
                             world.sleep(Duration::from_millis(100)).await;
@@ -246,6 +245,53 @@ fn a_byte_that_changed_behind_a_data_servers_back_is_found() {
         // Nothing tells which one is right.
         let refused = mend(world, named("f", 0)).await.unwrap_err();
         assert!(refused.contains("did not find"), "the last comparison was of another file: {refused}");
+    });
+}
+
+#[test]
+fn a_directory_is_all_files_below_it_and_no_others() {
+    let policy = LayoutPolicy { inline: 4096, ..TWICE };
+    simulate_with(15, policy, async |world| {
+        let client = Client::mount(world, "m", NEW).await;
+        client.mkdir(&["d"]).await;
+        client.mkdir(&["d", "e"]).await;
+        for (n, path) in [&[][..], &["d"], &["d", "e"], &["d", "e"]].into_iter().enumerate() {
+            let name = format!("f{n}");
+            put_file(world, &name, SIZE + n).await;
+            // The last one is as it should be.
+            if n < 3 {
+                let holder = holders(world, SIZE + n)[0];
+                scribble(world, holder, SIZE + n, 5000, &[1; 10]);
+            }
+            if !path.is_empty() {
+                client.move_below(&name, path).await;
+            }
+        }
+        let small = client.open("s").await;
+        assert_eq!(client.proxied_write(&small, 0, b"a little").await, nfsstat4::NFS4_OK);
+        client.close(&small).await;
+        client.move_below("s", &["d"]).await;
+
+        let how = compare(world, "d").await;
+        assert_eq!((how.seen, how.compared, how.differ, why(&how)), (4, 3, 2, String::new()), "{how:?}");
+        let mut found: Vec<u64> = how.findings.iter().map(|found| found.size).collect();
+        found.sort_unstable();
+        assert_eq!(found, [SIZE as u64 + 1, SIZE as u64 + 2]);
+        assert!(how.findings.iter().all(|found| &found.name[..] != b"d"), "{how:?}");
+        // A file is named as it was asked for.
+        let how = compare(world, "d/e/f2").await;
+        assert_eq!((how.seen, &how.findings[0].name[..]), (1, &b"d/e/f2"[..]));
+        assert!(
+            ask(world, ctl_compare_what::COMPARE_BEGIN, "d/s", 0).await.unwrap_err().contains("metadata")
+        );
+        // What was found below a directory can be mended by its number.
+        let how = compare(world, "d").await;
+        let args = ADMIN_MEND_args {
+            file: how.findings[0].file,
+            from: id(holders(world, SIZE + 1)[1]),
+            ..Default::default()
+        };
+        mend(world, args).await.unwrap();
     });
 }
 

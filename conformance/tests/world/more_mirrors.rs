@@ -5,13 +5,12 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use sluice_conformance::client::ops;
 use sluice_namespace::{LayoutPolicy, Shape};
 use sluice_store::device::Device;
 use sluice_xdr::control::*;
 use sluice_xdr::nfs4::*;
 
-use crate::client::{Client, RO, RW, text};
+use crate::client::{Client, RO, RW};
 use crate::compare::{compare, why};
 use crate::drain::{Event, event, happen, right, used};
 use crate::mirrors::{Writer, healed, home, put};
@@ -198,35 +197,13 @@ fn stripes_get_copies_each_and_a_short_file_stays_one_segment() {
     });
 }
 
-async fn make(client: &Client, ops: Vec<nfs_argop4>) {
-    client.ok(ops).await;
-}
-
-/// A directory of root's, in `/` or in another one of it.
-fn mkdir(path: &[&str]) -> Vec<nfs_argop4> {
-    let (name, parents) = path.split_last().unwrap();
-    let mut ops = vec![nfs_argop4::OP_PUTROOTFH];
-    ops.extend(parents.iter().map(|name| nfs_argop4::OP_LOOKUP(LOOKUP4args { objname: text(name) })));
-    let mode = Attributes { mode: Some(0o755), ..Attributes::default() };
-    ops.push(ops::create(createtype4::NF4DIR, name.as_bytes(), &mode).unwrap());
-    ops
-}
-
-/// What is in the root goes below a directory.
-fn mv(name: &str, path: &[&str]) -> Vec<nfs_argop4> {
-    let mut ops = vec![nfs_argop4::OP_PUTROOTFH, nfs_argop4::OP_SAVEFH];
-    ops.extend(path.iter().map(|name| nfs_argop4::OP_LOOKUP(LOOKUP4args { objname: text(name) })));
-    ops.push(nfs_argop4::OP_RENAME(RENAME4args { oldname: text(name), newname: text(name) }));
-    ops
-}
-
 #[test]
 fn all_files_below_a_directory_and_no_others() {
     let shape = LayoutPolicy { inline: 4096, ..policy(Shape::Small, 1) };
     simulate_with(5, shape, async |world| {
         let client = Client::mount(world, "m", NEW).await;
-        make(&client, mkdir(&["d"])).await;
-        make(&client, mkdir(&["d", "e"])).await;
+        client.mkdir(&["d"]).await;
+        client.mkdir(&["d", "e"]).await;
         for n in 0..12 {
             let name = format!("f{n}");
             // Of one size in the metadata, and of one at data servers.
@@ -239,8 +216,8 @@ fn all_files_below_a_directory_and_no_others() {
             }
             match n % 4 {
                 0 => {}
-                1 => make(&client, mv(&name, &["d"])).await,
-                _ => make(&client, mv(&name, &["d", "e"])).await,
+                1 => client.move_below(&name, &["d"]).await,
+                _ => client.move_below(&name, &["d", "e"]).await,
             }
         }
         let how = set(world, "d", 2).await;

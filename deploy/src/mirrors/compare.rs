@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_secs(1);
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("what").required(true).args(["path", "all", "look", "stop"]))]
 pub(crate) struct Options {
-    /// File, from the root of the file system
+    /// File, or directory with all files below, from the root of the file system
     path: Option<String>,
     /// All files
     #[arg(long)]
@@ -64,10 +64,8 @@ pub(super) async fn run(how: &Options) -> Result<()> {
         };
     }
     let what = if how.stop { ctl_compare_what::COMPARE_STOP } else { ctl_compare_what::COMPARE_BEGIN };
-    let path = how.path.clone().unwrap_or_default();
-    if !how.all && !how.stop && path.split('/').all(str::is_empty) {
-        bail!("that is no file: `--all` compares all files");
-    }
+    // The root is all files.
+    let path = how.path.clone().filter(|path| !path.split('/').all(str::is_empty)).unwrap_or_default();
     let limit = how.limit.saturating_mul(1 << 20);
     let args = ADMIN_COMPARE_args { what, path: path.clone().into(), limit, after: 0 };
     let began = match ask(admin, &args).await {

@@ -8,11 +8,12 @@ use sluice_xdr::control::*;
 
 use super::Admin;
 use super::servers::refused;
+use crate::layout::compare::found::Finding;
 use crate::layout::compare::judge::{Hint, Unequal};
 use crate::layout::compare::mend::{self, Named, Right};
-use crate::layout::compare::progress::{Finding, Numbers, State};
-use crate::layout::compare::{begin, stop};
+use crate::layout::compare::{Numbers, begin, stop};
 use crate::layout::drain::change::Refusal;
+use crate::layout::maintenance::progress::State;
 use crate::layout::missed::Reasons;
 
 /// Files of a page.
@@ -45,19 +46,20 @@ impl Admin {
             return ADMIN_COMPARE_res::Default(status, reason);
         }
         let mut resok = ADMIN_COMPARE_resok::default();
-        if let Some(last) = mds.comparisons.last() {
+        if let Some(last) = mds.comparisons.get() {
             let after = usize::try_from(args.after).unwrap_or(usize::MAX);
-            let (numbers, kept) = last.numbers(mds.now(), after, PAGE);
-            resok.last.push(self.compared(&numbers, kept).await);
+            resok.last.push(self.compared(&last.numbers(mds.now()), after).await);
         }
         ADMIN_COMPARE_res::CTL_OK(resok)
     }
 
-    async fn compared(&self, numbers: &Numbers, kept: usize) -> ctl_compare {
+    /// Of what was found, a page behind the first `after`.
+    async fn compared(&self, numbers: &Numbers, after: usize) -> ctl_compare {
+        let found = &numbers.own;
         let mut findings = Vec::new();
-        for finding in &numbers.findings {
+        for finding in found.findings.iter().skip(after).take(PAGE) {
             let mut name = self.named(&finding.key, "").await.name;
-            if !numbers.path.is_empty() && numbers.path.len() <= CTL_STRING_MAX as usize {
+            if found.one && numbers.path.len() <= CTL_STRING_MAX as usize {
                 name = numbers.path.clone();
             }
             findings.push(differing(finding, name));
@@ -71,12 +73,12 @@ impl Admin {
             ended: numbers.ended,
             limit: numbers.limit,
             seen: numbers.seen,
-            compared: numbers.compared,
-            bytes: numbers.bytes,
+            compared: found.compared,
+            bytes: found.bytes,
             rate: if running { numbers.pace.rate.bytes } else { 0 },
-            differ: numbers.differ,
+            differ: found.differ,
             later: numbers.later,
-            kept: u32::try_from(kept).unwrap_or(u32::MAX),
+            kept: u32::try_from(found.findings.len()).unwrap_or(u32::MAX),
             findings,
             not_compared,
             words: numbers.words.clone().into(),

@@ -8,8 +8,8 @@ use super::Admin;
 use super::compare::state;
 use super::servers::refused;
 use crate::layout::drain::change::Refusal;
-use crate::layout::mirrors::progress::{Numbers, State};
-use crate::layout::mirrors::{begin, stop};
+use crate::layout::maintenance::progress::State;
+use crate::layout::mirrors::{Numbers, begin, stop};
 
 impl Admin {
     pub(super) async fn mirrors(&self, args: ADMIN_MIRRORS_args, from: SocketAddr) -> ADMIN_MIRRORS_res {
@@ -37,7 +37,7 @@ impl Admin {
             return ADMIN_MIRRORS_res::Default(status, reason);
         }
         let mut resok = ADMIN_MIRRORS_resok::default();
-        if let Some(last) = mds.mirror_changes.last() {
+        if let Some(last) = mds.mirror_changes.get() {
             resok.last.push(self.changed(&last.numbers(mds.now())).await);
         }
         ADMIN_MIRRORS_res::CTL_OK(resok)
@@ -50,21 +50,21 @@ impl Admin {
     }
 
     async fn changed(&self, numbers: &Numbers) -> ctl_mirrors {
-        let running = numbers.state == State::Running;
+        let (running, changed) = (numbers.state == State::Running, &numbers.own);
         ctl_mirrors {
             state: state(numbers.state),
             path: numbers.path.clone(),
-            mirrors: numbers.mirrors.into(),
+            mirrors: changed.mirrors.into(),
             since: numbers.since,
             ended: numbers.ended,
             limit: numbers.limit,
             seen: numbers.seen,
-            more: numbers.more,
-            fewer: numbers.fewer,
-            noted: numbers.noted,
-            bytes: numbers.bytes,
+            more: changed.more,
+            fewer: changed.fewer,
+            noted: changed.noted,
+            bytes: changed.bytes,
             rate: if running { numbers.pace.rate.bytes } else { 0 },
-            filling: numbers.filling,
+            filling: changed.filling,
             later: numbers.later,
             missed: self.missed(&numbers.missed).await,
             words: numbers.words.clone().into(),

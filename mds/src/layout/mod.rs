@@ -21,6 +21,7 @@
 //! | `balance` | fuller data servers give to emptier ones |
 //! | `compare` | copies are compared, and made equal to the right one |
 //! | `mirrors` | files that exist get more mirrors, or fewer |
+//! | `maintenance` | what an administrator begins for many files, looks at, and stops |
 //! | `missed` | files that something was not done with, by reason |
 //! | `pace` | how fast data files are moved, and may be |
 
@@ -36,6 +37,7 @@ pub(crate) mod grant;
 pub(crate) mod habits;
 pub(crate) mod heal;
 pub(crate) mod inline;
+pub(crate) mod maintenance;
 pub(crate) mod mirrors;
 pub(crate) mod missed;
 pub(crate) mod pace;

@@ -11,11 +11,13 @@ use sluice_state::file::{Error, File, Intent};
 use sluice_xdr::control::{DS_DIGEST_resok, ctl_stat};
 use tokio::task::JoinSet;
 
+use super::Progress;
+use super::found::Finding;
 use super::judge::{Differences, Hash, judge, stretch};
-use super::progress::{Finding, Progress};
 use crate::dsctl::digest::{Undigested, digest};
 use crate::dsctl::{epochs, resync};
 use crate::files::{FileEntry, Held};
+use crate::layout::maintenance::Outcome;
 use crate::layout::settle;
 use crate::server::Mds;
 
@@ -35,31 +37,26 @@ const TURN: Duration = Duration::from_secs(10);
 /// The server itself.
 const NOBODY: ClientId = ClientId(0);
 
-/// What became of a file.
+/// What was seen of a file.
 #[derive(Debug)]
-pub(super) enum Outcome {
+pub(super) enum Done {
     /// It is not there any more, or has no copies.
     Nothing,
     /// So many bytes, each counted once.
     Equal(u64),
     Differs(Box<Finding>, u64),
-    /// It cannot be said now, in words.
-    Later(String),
-    /// Nor later.
-    Never(String),
-    Stopped,
 }
 
 /// Why a look ended early.
 enum Trouble {
-    Ends(Outcome),
+    Ends(Outcome<Done>),
     Store(FsError),
 }
 
 impl From<FsError> for Trouble {
     fn from(error: FsError) -> Self {
         match error {
-            FsError::Stale => Self::Ends(Outcome::Nothing),
+            FsError::Stale => Self::Ends(Outcome::Done(Done::Nothing)),
             other => Self::Store(other),
         }
     }
@@ -85,10 +82,11 @@ pub(super) async fn compare(
     key: InodeKey,
     progress: &Progress,
     again: bool,
-) -> Result<Outcome, FsError> {
+) -> Result<Outcome<Done>, FsError> {
     match Work::begin(mds, key, progress, again).await {
         Ok(mut work) => match work.run().await {
-            Ok(outcome) | Err(Trouble::Ends(outcome)) => Ok(outcome),
+            Ok(done) => Ok(Outcome::Done(done)),
+            Err(Trouble::Ends(outcome)) => Ok(outcome),
             Err(Trouble::Store(error)) => Err(error),
         },
         Err(Trouble::Ends(outcome)) => Ok(outcome),
@@ -138,15 +136,15 @@ impl<'a> Work<'a> {
         }
         let inode = settle::inode(mds, key).await?;
         if !has_copies(&inode) {
-            return Err(Trouble::Ends(Outcome::Nothing));
+            return Err(Trouble::Ends(Outcome::Done(Done::Nothing)));
         }
         let (suspects, gone, found) = (Vec::new(), Vec::new(), Differences::default());
         Ok(Self { mds, key, progress, inode, suspects, gone, found, bytes: 0 })
     }
 
-    async fn run(&mut self) -> Result<Outcome, Trouble> {
+    async fn run(&mut self) -> Result<Done, Trouble> {
         let inode = self.inode.clone();
-        let Some(layout) = inode.layout() else { return Ok(Outcome::Nothing) };
+        let Some(layout) = inode.layout() else { return Ok(Done::Nothing) };
         self.judge_marks(layout, inode.size())?;
         for component in layout.in_use(inode.size()).filter(|component| component.mirrors > 1) {
             let columns = component.slots.chunks(usize::from(component.mirrors));
@@ -157,11 +155,11 @@ impl<'a> Work<'a> {
         self.look_closely().await?;
         let lost = self.judge_gone().await?;
         if self.found.is_empty() && lost.is_empty() {
-            return Ok(Outcome::Equal(self.bytes));
+            return Ok(Done::Equal(self.bytes));
         }
         let differences = std::mem::take(&mut self.found);
         let (key, id, size) = (self.key, layout.id, inode.size());
-        Ok(Outcome::Differs(Box::new(Finding { key, id, size, differences, lost }), self.bytes))
+        Ok(Done::Differs(Box::new(Finding { key, id, size, differences, lost }), self.bytes))
     }
 
     /// What is known of copies that differ, or are not to be had, is nothing to be found.
@@ -236,7 +234,7 @@ impl<'a> Work<'a> {
     async fn digest(&self, column: &[DataFile], range: &Range<u64>, unit: u32) -> Result<Told, Trouble> {
         let told = self.ask(column, range, unit).await?;
         let read = told.iter().map(|told| told.read).sum();
-        let pause = self.progress.read(self.mds.now(), read);
+        let pause = self.progress.moved(self.mds.now(), read);
         if !pause.is_zero() {
             self.mds.env.clock.sleep(pause).await;
         }
@@ -321,7 +319,7 @@ impl<'a> Work<'a> {
         let told = self.ask(&suspect.column, &range, FINE).await?;
         let read = told.iter().map(|told| told.read).sum();
         drop(held.commit());
-        let pause = self.progress.read(self.mds.now(), read);
+        let pause = self.progress.moved(self.mds.now(), read);
         if !pause.is_zero() {
             self.mds.env.clock.sleep(pause).await;
         }
@@ -336,7 +334,7 @@ impl<'a> Work<'a> {
         let intent = Intent::ProxyIo { client: NOBODY, write: false, exclusive: true };
         match self.mds.env.clock.timeout(TURN, self.mds.prepare(entry, &intent)).await {
             Ok(Ok(held)) => Ok(held),
-            Ok(Err(Error::Stale)) => Err(Trouble::Ends(Outcome::Nothing)),
+            Ok(Err(Error::Stale)) => Err(Trouble::Ends(Outcome::Done(Done::Nothing))),
             Ok(Err(_)) | Err(_) => later(IN_USE),
         }
     }

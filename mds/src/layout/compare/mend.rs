@@ -6,6 +6,7 @@ use std::sync::Arc;
 use sluice_env::BoxFuture;
 use sluice_namespace::{DataFile, DataFileId, FsError, Inode, InodeKey, Layout, StoreId};
 
+use super::found::Finding;
 use crate::dsctl::resync;
 use crate::layout::drain::change::Refusal;
 use crate::layout::heal::leave;
@@ -34,10 +35,9 @@ pub(crate) enum Named<'a> {
 /// There is none.
 pub(crate) async fn find(mds: &Arc<Mds>, named: Named<'_>) -> Result<InodeKey, Refusal> {
     match named {
-        Named::Path(path) => Ok(super::walk(mds, path).await?.key),
+        Named::Path(path) => Ok(crate::layout::maintenance::walk(mds, path).await?.key),
         Named::Number(number) => {
-            let last = mds.comparisons.last();
-            let found = last.and_then(|last| last.finding(number));
+            let found = finding(mds, number);
             let none = || {
                 let why = "it is not among those that the last comparison found to differ: compare again, or name it by its path";
                 Refusal::No(why.to_owned())
@@ -102,9 +102,14 @@ fn no(why: &str) -> Refusal {
     Refusal::No(why.to_owned())
 }
 
+/// What the last comparison found of a file.
+fn finding(mds: &Mds, file: u64) -> Option<Arc<Finding>> {
+    mds.comparisons.get()?.own(|found| found.of(file))
+}
+
 fn by_zeros(mds: &Mds, key: InodeKey) -> Result<(DataFileId, Vec<DataFile>), Refusal> {
-    let finding = mds.comparisons.last().and_then(|last| last.finding(key.fileid.0));
-    let finding = finding.ok_or_else(|| no("the last comparison did not find that it differs"))?;
+    let finding =
+        finding(mds, key.fileid.0).ok_or_else(|| no("the last comparison did not find that it differs"))?;
     let right = finding.differences.right_by_zeros().filter(|_| finding.lost.is_empty());
     let right = right.ok_or_else(|| {
         no("zeros do not tell which copy of it is right: say it with --from, when you have looked at them")

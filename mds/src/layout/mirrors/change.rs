@@ -10,6 +10,7 @@ use sluice_state::file::File;
 use super::choose::{self, Added, NoPlace};
 use crate::dsctl::{self, epochs, resync};
 use crate::layout::heal::leave;
+use crate::layout::maintenance::Outcome;
 use crate::layout::{candidates, garbage, placement, settle, turn};
 use crate::server::Mds;
 
@@ -18,9 +19,9 @@ const CHANGED: &str = "it has changed meanwhile";
 const OLD: &str = "clients of before the metadata server's start may still use it as it was";
 const IN_USE: &str = "clients do not give back their layouts of it";
 
-/// What became of a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+/// What was done with a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Done {
     /// It is as it should be, or gone.
     Nothing,
     /// It is kept in the metadata, and will have as many as it should when it is not any more.
@@ -28,13 +29,16 @@ pub(super) enum Outcome {
     /// So many bytes are to be copied, at most: it waits to be healed.
     Added(u64),
     Dropped,
-    /// Not now, in words.
-    Later(String),
-    /// Nor later.
-    Never(String),
 }
 
-fn later(why: impl Into<String>) -> Result<Outcome, FsError> {
+/// What a step with a file comes to.
+type Step = Result<Outcome<Done>, FsError>;
+
+const fn done(done: Done) -> Step {
+    Ok(Outcome::Done(done))
+}
+
+fn later(why: impl Into<String>) -> Step {
     Ok(Outcome::Later(why.into()))
 }
 
@@ -42,29 +46,29 @@ fn later(why: impl Into<String>) -> Result<Outcome, FsError> {
 ///
 /// # Errors
 /// What the metadata store says.
-pub(super) async fn set(mds: &Arc<Mds>, key: InodeKey, mirrors: u8) -> Result<Outcome, FsError> {
+pub(super) async fn set(mds: &Arc<Mds>, key: InodeKey, mirrors: u8) -> Step {
     match try_set(mds, key, mirrors).await {
-        Err(FsError::Stale) => Ok(Outcome::Nothing),
+        Err(FsError::Stale) => done(Done::Nothing),
         Err(FsError::Busy) => later(HEALING),
         Err(FsError::EndUnknown) => later("its length is not known yet"),
         Err(FsError::Invalid) => later(CHANGED),
         Err(FsError::NoSpace) => Ok(Outcome::Never("its data files have used up their numbers".to_owned())),
-        done => done,
+        step => step,
     }
 }
 
-async fn try_set(mds: &Arc<Mds>, key: InodeKey, mirrors: u8) -> Result<Outcome, FsError> {
+async fn try_set(mds: &Arc<Mds>, key: InodeKey, mirrors: u8) -> Step {
     // How much there is to copy.
     settle::settle_size(mds, &key).await?;
     let inode = settle::inode(mds, key).await?;
     if inode.inline().is_some() {
         return note(mds, key, mirrors).await;
     }
-    let Some(layout) = inode.layout() else { return Ok(Outcome::Nothing) };
+    let Some(layout) = inode.layout() else { return done(Done::Nothing) };
     let mirrors = u16::from(mirrors);
     // Of what nobody has written to yet, too: it would have as many as before when somebody does.
     if layout.components.iter().all(|component| component.mirrors == mirrors) {
-        return Ok(Outcome::Nothing);
+        return done(Done::Nothing);
     }
     if layout.is_degraded() {
         return later(HEALING);
@@ -75,15 +79,15 @@ async fn try_set(mds: &Arc<Mds>, key: InodeKey, mirrors: u8) -> Result<Outcome, 
     add(mds, &inode, layout, mirrors).await
 }
 
-async fn note(mds: &Arc<Mds>, key: InodeKey, mirrors: u8) -> Result<Outcome, FsError> {
+async fn note(mds: &Arc<Mds>, key: InodeKey, mirrors: u8) -> Step {
     let namespace = &mds.namespace;
     let (changed, _) = mds
         .write(|mut txn| Box::pin(async move { namespace.set_inline_mirrors(&mut txn, &key, mirrors).await }))
         .await?;
-    Ok(if changed { Outcome::Noted } else { Outcome::Nothing })
+    done(if changed { Done::Noted } else { Done::Nothing })
 }
 
-async fn add(mds: &Arc<Mds>, inode: &Inode, layout: &Layout, mirrors: u16) -> Result<Outcome, FsError> {
+async fn add(mds: &Arc<Mds>, inode: &Inode, layout: &Layout, mirrors: u16) -> Step {
     let mut chosen = candidates(mds);
     placement::interleave(&mut chosen.list);
     let host = |store| mds.data_servers.get(store).and_then(|store| store.update(|view| view.host()));
@@ -93,7 +97,7 @@ async fn add(mds: &Arc<Mds>, inode: &Inode, layout: &Layout, mirrors: u16) -> Re
         Err(why) => return Ok(Outcome::Never(words(why, mirrors, chosen.list.len()))),
     };
     if added.is_nothing() {
-        return Ok(Outcome::Nothing);
+        return done(Done::Nothing);
     }
     let Added { places, bytes } = added;
     let (namespace, key, id, places) = (&mds.namespace, inode.key, layout.id, &places);
@@ -104,7 +108,7 @@ async fn add(mds: &Arc<Mds>, inode: &Inode, layout: &Layout, mirrors: u16) -> Re
     // What was chosen is in the store: a data server that is drained from now on finds it.
     drop(chosen);
     mds.heals.queue(key);
-    Ok(Outcome::Added(bytes))
+    done(Done::Added(bytes))
 }
 
 fn words(why: NoPlace, mirrors: u16, servers: usize) -> String {
@@ -118,12 +122,12 @@ fn words(why: NoPlace, mirrors: u16, servers: usize) -> String {
 }
 
 /// Gives up what is more than so many.
-async fn give_up(mds: &Arc<Mds>, key: InodeKey, mirrors: u16) -> Result<Outcome, FsError> {
+async fn give_up(mds: &Arc<Mds>, key: InodeKey, mirrors: u16) -> Step {
     let act = |inode: Inode| -> BoxFuture<'static, _> {
         let mds = Arc::clone(mds);
         Box::pin(async move {
             let outcome = under_ticket(&mds, &inode, mirrors).await?;
-            Ok(if outcome == Outcome::Dropped { Ok(outcome) } else { Err(outcome) })
+            Ok(if matches!(outcome, Outcome::Done(Done::Dropped)) { Ok(outcome) } else { Err(outcome) })
         })
     };
     // The end of an unclean layout is settled first: it says that mirrors may differ.
@@ -139,8 +143,8 @@ async fn give_up(mds: &Arc<Mds>, key: InodeKey, mirrors: u16) -> Result<Outcome,
 }
 
 /// Nobody holds a layout, and nothing goes on with the file's data.
-async fn under_ticket(mds: &Arc<Mds>, inode: &Inode, mirrors: u16) -> Result<Outcome, FsError> {
-    let Some(layout) = inode.layout() else { return Ok(Outcome::Nothing) };
+async fn under_ticket(mds: &Arc<Mds>, inode: &Inode, mirrors: u16) -> Step {
+    let Some(layout) = inode.layout() else { return done(Done::Nothing) };
     if layout.is_degraded() {
         return later(HEALING);
     }
@@ -182,12 +186,7 @@ async fn is_amiss(mds: &Arc<Mds>, layout: &Layout, file: &DataFile) -> Option<St
 }
 
 /// In one transaction with their fences, which their data servers hear of before anybody writes without them.
-async fn drop_them(
-    mds: &Arc<Mds>,
-    key: InodeKey,
-    layout: &Layout,
-    slots: &[u16],
-) -> Result<Outcome, FsError> {
+async fn drop_them(mds: &Arc<Mds>, key: InodeKey, layout: &Layout, slots: &[u16]) -> Step {
     let (namespace, id) = (&mds.namespace, layout.id);
     let parted: Vec<DataFile> =
         layout.data_files().filter(|file| slots.contains(&file.slot)).copied().collect();
@@ -201,5 +200,5 @@ async fn drop_them(
     })
     .await?;
     dsctl::tell_fences_first(mds, fences).await;
-    Ok(Outcome::Dropped)
+    done(Done::Dropped)
 }

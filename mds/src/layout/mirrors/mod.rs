@@ -4,56 +4,48 @@
 //! | --- | --- |
 //! | `choose` | which data servers get one, and which are given up (pure) |
 //! | `change` | one file |
-//! | `tree` | the files below a directory |
-//! | `progress` | how far it is |
-//!
-//! One at a time, in memory alone: it ends with the server. What was done with a file is durable.
 
 mod change;
 mod choose;
-pub(crate) mod progress;
-mod tree;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use parking_lot::Mutex;
+use sluice_env::BoxFuture;
 use sluice_namespace::{FsError, InodeKey, Layout};
-use tokio::task::JoinSet;
 
 use crate::layout::drain::change::Refusal;
+use crate::layout::maintenance::progress::State;
+use crate::layout::maintenance::{self, Files, Last, Outcome, Work};
 use crate::layout::settle;
 use crate::server::Mds;
-use change::Outcome;
-use progress::{Progress, State};
-use tree::Tree;
+use change::Done;
 
-/// Files at once: as many as are healed at once.
-const WIDTH: usize = 4;
-/// Between two pages, for others.
-const PAUSE: Duration = Duration::from_millis(1);
 /// Between two looks at a file that is being filled.
 const LOOK: Duration = Duration::from_millis(200);
 const SECOND: Duration = Duration::from_secs(1);
 /// A file that is not filled by then is left to that: others go on.
 const PATIENCE: u64 = 600_000_000_000;
-/// Files that are to be looked at again; what is more is left as it is.
-const MOST_LATER: usize = 4096;
-/// Seconds before each time they are: by the last one a grace period is over.
-const AGAIN: [u32; 4] = [2, 15, 60, 120];
-/// Attempts to read the metadata store, and the time between them.
-const TRIES: u32 = 12;
-const RETRY: Duration = Duration::from_secs(5);
 
 /// What was asked for last.
-#[derive(Debug, Default)]
-pub(crate) struct Changes(Mutex<Option<Arc<Progress>>>);
+pub(crate) type Changes = Last<Changed>;
+pub(crate) type Progress = maintenance::progress::Progress<Changed>;
+pub(crate) type Numbers = maintenance::progress::Numbers<Changed>;
 
-impl Changes {
-    pub(crate) fn last(&self) -> Option<Arc<Progress>> {
-        self.0.lock().clone()
-    }
+/// Files that were changed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Changed {
+    /// To so many.
+    pub(crate) mirrors: u8,
+    /// Files that got mirrors, that gave up some, and that will have as many when they leave the metadata.
+    pub(crate) more: u64,
+    pub(crate) fewer: u64,
+    pub(crate) noted: u64,
+    /// Of those that got some: bytes copied for them, at most.
+    pub(crate) bytes: u64,
+    /// And those that were not waited for any longer.
+    pub(crate) filling: u64,
 }
 
 /// Begins to give `mirrors` copies to the file at a path, or to all files below the directory there. `limit`: bytes per second that
@@ -62,13 +54,9 @@ impl Changes {
 /// # Errors
 /// Why not.
 pub(crate) async fn begin(mds: &Arc<Mds>, path: Bytes, mirrors: u8, limit: u64) -> Result<(), Refusal> {
-    let no = |why: &str| Err(Refusal::No(why.to_owned()));
-    let inode = mds.walk(&path).await.map_err(|error| match error {
-        FsError::Kv(_) => error.into(),
-        other => Refusal::No(other.to_string()),
-    })?;
+    let inode = maintenance::walk(mds, &path).await?;
     if inode.file().is_none() && !inode.is_directory() {
-        return no("it is neither a file nor a directory");
+        return Err(Refusal::No("it is neither a file nor a directory".to_owned()));
     }
     // Whether they take what is new is asked for each file: one that gives up a copy may do so because they are full.
     let there = mds.data_servers.all().into_iter().filter(|store| !store.is_removed()).count();
@@ -77,19 +65,13 @@ pub(crate) async fn begin(mds: &Arc<Mds>, path: Bytes, mirrors: u8, limit: u64) 
             "{mirrors} copies need {mirrors} data servers, and there are {there}: add some first, or take fewer copies"
         )));
     }
-    let progress = Arc::new(Progress::new(path, mirrors, limit, mds.env.clock.wall().seconds));
-    {
-        let mut last = mds.mirror_changes.0.lock();
-        if last.as_ref().is_some_and(|last| last.is_running()) {
-            return no(
-                "mirrors are being added or given up already: --look shows how far that is, and --stop ends it",
-            );
-        }
-        *last = Some(Arc::clone(&progress));
-    }
-    let inner = Arc::clone(mds);
-    let (key, whole) = (inode.key, inode.is_directory());
-    mds.spawn(async move { run(&inner, &progress, key, whole).await });
+    let busy =
+        "mirrors are being added or given up already: --look shows how far that is, and --stop ends it";
+    let own = Changed { mirrors, ..Changed::default() };
+    let progress = Progress::new(path, limit, mds.env.clock.wall().seconds, own);
+    let progress = mds.mirror_changes.begin(progress, busy)?;
+    let (inner, files) = (Arc::clone(mds), Files::at(&inode));
+    mds.spawn(async move { tell(&maintenance::run(&inner, &progress, Change(mirrors), files).await) });
     Ok(())
 }
 
@@ -98,39 +80,13 @@ pub(crate) async fn begin(mds: &Arc<Mds>, path: Bytes, mirrors: u8, limit: u64) 
 /// # Errors
 /// None does.
 pub(crate) async fn stop(mds: &Mds) -> Result<(), Refusal> {
-    let none = || Refusal::No("no mirrors are being added or given up".to_owned());
-    let last = mds.mirror_changes.last().filter(|last| last.is_running()).ok_or_else(none)?;
-    last.stop();
-    for _ in 0..100 {
-        if !last.is_running() {
-            break;
-        }
-        mds.env.clock.sleep(Duration::from_millis(100)).await;
-    }
-    Ok(())
+    mds.mirror_changes.stop(mds, "no mirrors are being added or given up").await
 }
 
-async fn run(mds: &Arc<Mds>, progress: &Arc<Progress>, key: InodeKey, whole: bool) {
-    let mut crew = Crew {
-        mds: Arc::clone(mds),
-        progress: Arc::clone(progress),
-        tasks: JoinSet::new(),
-        later: Vec::new(),
-    };
-    let done = crew.all(key, whole).await;
-    // What is under way with a file is not left half done.
-    crew.reap_all().await;
-    let (state, words) = match done {
-        Ok(true) => (State::Done, String::new()),
-        Ok(false) => (State::Stopped, String::new()),
-        Err(error) => (State::Stopped, format!("the metadata store says: {error}")),
-    };
-    progress.end(state, words, mds.env.clock.wall().seconds);
-    let numbers = progress.numbers(mds.now());
-    let (more, fewer, filling, missed) =
-        (numbers.more, numbers.fewer, numbers.filling, numbers.missed.files());
-    let (mirrors, path) = (numbers.mirrors, String::from_utf8_lossy(&numbers.path).into_owned());
-    match state {
+fn tell(numbers: &Numbers) {
+    let Changed { mirrors, more, fewer, filling, .. } = numbers.own;
+    let (path, missed) = (String::from_utf8_lossy(&numbers.path), numbers.missed.files());
+    match numbers.state {
         State::Done if missed == 0 => {
             tracing::info!(%path, mirrors, more, fewer, filling, "files have as many mirrors as they should");
         }
@@ -143,117 +99,50 @@ async fn run(mds: &Arc<Mds>, progress: &Arc<Progress>, key: InodeKey, whole: boo
     }
 }
 
-/// The files at hand.
-struct Crew {
-    mds: Arc<Mds>,
-    progress: Arc<Progress>,
-    tasks: JoinSet<(InodeKey, Result<Outcome, FsError>)>,
-    /// To be looked at again, and why.
-    later: Vec<(InodeKey, String)>,
-}
+/// To so many.
+struct Change(u8);
 
-impl Crew {
-    /// False: it was stopped.
-    async fn all(&mut self, key: InodeKey, whole: bool) -> Result<bool, FsError> {
-        if whole {
-            self.walk(Tree::of(key)).await?;
-        } else {
-            self.progress.seen(1);
-            self.take(key).await;
-        }
-        self.reap_all().await;
-        for pause in AGAIN {
-            let files = std::mem::take(&mut self.later);
-            if files.is_empty() || !self.rest(pause, files.len()).await {
-                self.later = files;
-                break;
+impl Work for Change {
+    type Own = Changed;
+    type Done = Done;
+
+    /// By the last time a grace period is over.
+    const AGAIN: &'static [u32] = &[2, 15, 60, 120];
+    const WAITS: bool = true;
+
+    fn on_file(
+        &self,
+        mds: Arc<Mds>,
+        key: InodeKey,
+        progress: Arc<Progress>,
+        _: bool,
+    ) -> BoxFuture<'static, Result<Outcome<Done>, FsError>> {
+        let mirrors = self.0;
+        Box::pin(async move { one(&mds, key, mirrors, &progress).await })
+    }
+
+    fn count(_: InodeKey, done: Done, progress: &Progress) {
+        progress.own(|changed| match done {
+            Done::Added(bytes) => {
+                changed.more += 1;
+                changed.bytes = changed.bytes.saturating_add(bytes);
             }
-            for (key, _) in files {
-                self.take(key).await;
-            }
-            self.reap_all().await;
-        }
-        for (key, why) in std::mem::take(&mut self.later) {
-            self.progress.missed(key, &why);
-        }
-        Ok(!self.progress.is_stopped())
-    }
-
-    async fn walk(&mut self, mut tree: Tree) -> Result<(), FsError> {
-        let mut tries = 0;
-        while !self.progress.is_stopped() {
-            let files = match tree.next(&self.mds).await {
-                Ok(Some(files)) => files,
-                Ok(None) => return Ok(()),
-                Err(error) if tries >= TRIES => return Err(error),
-                Err(error) => {
-                    tracing::debug!(%error, "cannot look for files to mirror; trying again");
-                    tries += 1;
-                    self.mds.env.clock.sleep(RETRY).await;
-                    continue;
-                }
-            };
-            tries = 0;
-            for key in files {
-                if self.progress.is_stopped() {
-                    break;
-                }
-                self.progress.seen(1);
-                self.take(key).await;
-            }
-            self.mds.env.clock.sleep(PAUSE).await;
-        }
-        Ok(())
-    }
-
-    /// Waits; false: it was stopped.
-    async fn rest(&self, seconds: u32, files: usize) -> bool {
-        self.progress.later(files);
-        for _ in 0..seconds {
-            if self.progress.is_stopped() {
-                return false;
-            }
-            self.mds.env.clock.sleep(SECOND).await;
-        }
-        self.progress.later(0);
-        true
-    }
-
-    /// Begins with a file when there is a hand free.
-    async fn take(&mut self, key: InodeKey) {
-        while self.tasks.len() >= WIDTH {
-            self.reap().await;
-        }
-        let (mds, progress) = (Arc::clone(&self.mds), Arc::clone(&self.progress));
-        self.tasks.spawn(async move { (key, one(&mds, key, &progress).await) });
-    }
-
-    async fn reap_all(&mut self) {
-        while !self.tasks.is_empty() {
-            self.reap().await;
-        }
-    }
-
-    async fn reap(&mut self) {
-        let Some(Ok((key, outcome))) = self.tasks.join_next().await else { return };
-        let why = match outcome {
-            Ok(Outcome::Later(why)) => why,
-            Ok(Outcome::Never(why)) => return self.progress.missed(key, &why),
-            Ok(outcome) => return self.progress.done(&outcome),
-            Err(error) => format!("the metadata store says: {error}"),
-        };
-        if self.later.len() < MOST_LATER {
-            self.later.push((key, why));
-        } else {
-            self.progress.missed(key, &why);
-        }
+            Done::Dropped => changed.fewer += 1,
+            Done::Noted => changed.noted += 1,
+            Done::Nothing => {}
+        });
     }
 }
 
 /// One file, until what it got is filled.
-async fn one(mds: &Arc<Mds>, key: InodeKey, progress: &Progress) -> Result<Outcome, FsError> {
-    let outcome = change::set(mds, key, progress.mirrors()).await?;
-    if let Outcome::Added(bytes) = outcome {
+async fn one(
+    mds: &Arc<Mds>,
+    key: InodeKey,
+    mirrors: u8,
+    progress: &Progress,
+) -> Result<Outcome<Done>, FsError> {
+    let outcome = change::set(mds, key, mirrors).await?;
+    if let Outcome::Done(Done::Added(bytes)) = outcome {
         let since = mds.now();
         let whole = loop {
             if is_whole(mds, key).await? {
@@ -265,7 +154,7 @@ async fn one(mds: &Arc<Mds>, key: InodeKey, progress: &Progress) -> Result<Outco
             mds.env.clock.sleep(LOOK).await;
         };
         if !whole {
-            progress.left_filling();
+            progress.own(|changed| changed.filling += 1);
         }
         pause(mds, progress, bytes).await;
     }
@@ -274,8 +163,7 @@ async fn one(mds: &Arc<Mds>, key: InodeKey, progress: &Progress) -> Result<Outco
 
 /// For as long as the limit says, after so many bytes.
 async fn pause(mds: &Arc<Mds>, progress: &Progress, bytes: u64) {
-    let until =
-        mds.now().plus_nanos(u64::try_from(progress.copied(mds.now(), bytes).as_nanos()).unwrap_or(0));
+    let until = mds.now().plus_nanos(u64::try_from(progress.moved(mds.now(), bytes).as_nanos()).unwrap_or(0));
     while mds.now() < until && !progress.is_stopped() {
         let left = Duration::from_nanos(until.since(mds.now()));
         mds.env.clock.sleep(left.min(SECOND)).await;

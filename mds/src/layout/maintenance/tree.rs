@@ -12,7 +12,7 @@ const PAGE: usize = 256;
 
 /// Directories to be read, from a cookie on; the last is the next.
 #[derive(Debug)]
-pub(super) struct Tree(Vec<(InodeKey, Cookie)>);
+pub(crate) struct Tree(Vec<(InodeKey, Cookie)>);
 
 impl Tree {
     pub(super) fn of(directory: InodeKey) -> Self {
