@@ -389,6 +389,11 @@ fn it_goes_as_fast_as_it_may_and_ends_when_it_is_told_to() {
         world.sleep(Duration::from_secs(3)).await;
         let how = ask(world, ctl_mirrors_what::MIRRORS_STOP, "", 0).await.unwrap().remove(0);
         assert!(how.state == ctl_compare_state::COMPARE_STOPPED && how.more < 6, "{how:?}");
+        let mut three = 0;
+        for n in 0..6 {
+            three += u64::from(copies(world, &format!("f{n}")).await == 3);
+        }
+        assert_eq!(three, how.more, "what was under way is not left uncounted");
         world.sleep(Duration::from_secs(10)).await;
         assert_eq!(world.check().await, 0, "what was given is filled");
     });
