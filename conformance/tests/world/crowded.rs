@@ -39,11 +39,7 @@ async fn at_rest(world: &World) -> (Vec<u8>, Vec<usize>) {
 
 /// Those that something is being filled at, beside these. To look for files would take long.
 fn filled(world: &World, homes: &[usize]) -> Vec<usize> {
-    let used = |n| {
-        let space = world.device(n).space().unwrap();
-        space.total.saturating_sub(space.free)
-    };
-    (0..4).filter(|n| !homes.contains(n) && used(*n) >= SOME).collect()
+    (0..4).filter(|n| !homes.contains(n) && used(world, *n) >= SOME).collect()
 }
 
 /// The first of them, as soon as something is there.
@@ -92,6 +88,79 @@ fn a_lost_mirror_is_made_anew_elsewhere_when_the_data_server_becomes_full() {
         healed(world, "f", &data).await;
         world.sleep(Duration::from_secs(10)).await;
         assert!(is_free(world, full), "what was filled of it is gone");
+    });
+}
+
+fn used(world: &World, n: usize) -> u64 {
+    let space = world.device(n).space().unwrap();
+    space.total.saturating_sub(space.free)
+}
+
+/// A file in two copies, of which the second missed two thirds of what was written: its data server has died. Its writer goes on.
+async fn missed_most(world: &mut World) -> (Writer, Vec<u8>, Vec<usize>) {
+    let data = pattern(5, ALL);
+    let mut writer = Writer::mount(world, "a", "f").await;
+    writer.write(world, 0, &data[..ALL / 3]).await;
+    let held = writer.held.clone().unwrap();
+    let homes =
+        vec![home(world, &writer.client, &held, 0).await, home(world, &writer.client, &held, 1).await];
+    world.crash_data_server(homes[1]).await;
+    writer.write(world, ALL as u64 / 3, &data[ALL / 3..]).await;
+    (writer, data, homes)
+}
+
+#[test]
+fn a_mirror_that_missed_writes_goes_elsewhere_when_its_data_server_has_no_room() {
+    for (seed, knows) in [(11, true), (12, false)] {
+        let tune = |config: &mut sluice_mds::Config| {
+            (config.policy, config.heal_piece) = (small(2), 128 << 10);
+        };
+        simulate_tuned(seed, tune, async |world| {
+            let (writer, data, homes) = missed_most(world).await;
+            let before = used(world, homes[1]);
+            if knows {
+                world.device(homes[1]).set_capacity(before + LITTLE);
+            }
+            world.start_data_server(homes[1]).await;
+            if !knows {
+                world.until(|world| used(world, homes[1]) > before + SOME / 3).await;
+                world.device(homes[1]).set_capacity(used(world, homes[1]) + LITTLE / 4);
+            }
+            healed(world, "f", &data).await;
+            right(world, "f", &data, homes[1]).await;
+            world.sleep(Duration::from_secs(20)).await;
+            assert_eq!(world.data_files(homes[1]), 0, "what it had of it is gone");
+            drop(writer);
+        });
+    }
+}
+
+/// No other data server has room either: nobody is disturbed for it again and again.
+#[test]
+fn a_mirror_that_missed_writes_waits_for_room_in_nobodys_way() {
+    let tune = |config: &mut sluice_mds::Config| {
+        (config.policy, config.heal_piece) = (small(2), 128 << 10);
+    };
+    simulate_tuned(13, tune, async |world| {
+        let (mut writer, mut data, homes) = missed_most(world).await;
+        let others: Vec<usize> = (0..4).filter(|n| !homes.contains(n)).collect();
+        others.iter().for_each(|n| world.device(*n).set_capacity(LITTLE));
+        world.device(homes[1]).set_capacity(used(world, homes[1]) + LITTLE);
+        world.start_data_server(homes[1]).await;
+        world.sleep(Duration::from_secs(30)).await;
+        writer.obey().await;
+        let (recalls, proxied) = (writer.client.recalls().len(), writer.proxied);
+        for n in 0..60 {
+            world.sleep(Duration::from_secs(1)).await;
+            data[n * 1000] ^= 1;
+            writer.write(world, n as u64 * 1000, &data[n * 1000..n * 1000 + 1]).await;
+        }
+        assert_eq!((writer.client.recalls().len(), writer.proxied), (recalls, proxied));
+        // Somebody makes room where it is.
+        world.device(homes[1]).set_capacity(PLENTY);
+        writer.give_back().await;
+        healed(world, "f", &data).await;
+        assert!(world.data_files(homes[1]) > 0);
     });
 }
 

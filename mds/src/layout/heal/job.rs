@@ -309,8 +309,7 @@ impl Work<'_> {
     async fn copy(&self, pair: &Pair, range: (u64, u64)) -> Result<u64, Trouble> {
         let copied = resync::copy(self.mds, self.plan.id, &pair.source, &pair.target, range).await;
         copied.map_err(|error| match error {
-            // A mirror has its place; what takes the place of one may go elsewhere.
-            NotCopied::Full if pair.replaces() => Trouble::Full(*pair),
+            NotCopied::Full if pair.may_go_elsewhere() => Trouble::Full(*pair),
             _ => Trouble::Again,
         })
     }

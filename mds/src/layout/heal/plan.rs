@@ -17,6 +17,12 @@ impl Pair {
         self.old.slot != self.target.slot
     }
 
+    /// Where there is no room for the target another data server may get one. Mirrors that may differ stay where they are:
+    /// each of them is read until they are known to be equal.
+    pub(super) fn may_go_elsewhere(&self) -> bool {
+        self.replaces() || self.old.stale
+    }
+
     /// It is filled from what it takes the place of.
     pub(super) fn is_a_move(&self) -> bool {
         self.replaces() && self.old.slot == self.source.slot

@@ -1,5 +1,5 @@
-//! Room for what takes the place of a data file. What does not fit is not filled any further where it was to go: it goes
-//! elsewhere, or waits, and what is there of it is removed.
+//! Room for what takes the place of a data file, and for a mirror that missed writes. What does not fit is not filled any further
+//! where it was to go: it goes elsewhere, or waits, and what is there of it is removed, unless it is the mirror itself.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -89,13 +89,13 @@ pub(super) enum Room {
 /// What the metadata store says.
 pub(super) async fn find(mds: &Arc<Mds>, inode: &Inode, plan: &mut Plan) -> Result<Room, FsError> {
     let mut most = None;
-    for pair in plan.pairs.clone().into_iter().filter(Pair::replaces) {
+    for pair in plan.pairs.clone().into_iter().filter(Pair::may_go_elsewhere) {
         let Some(Lacking { bytes, there }) = lacking(mds, inode, plan.id, &pair).await else { continue };
         if elsewhere(mds, inode, &pair, bytes).await? {
             return Ok(Room::Elsewhere);
         }
         // What was filled before is in the way of others.
-        if there > 0 {
+        if there > 0 && pair.replaces() {
             plan_anew(mds, &inode.key, &pair, pair.target.store).await?;
         }
         plan.leave_out(&pair);
@@ -124,7 +124,7 @@ async fn lacking(mds: &Mds, inode: &Inode, id: DataFileId, pair: &Pair) -> Optio
     (ran_full || bytes.saturating_sub(there) > free).then_some(Lacking { bytes, there })
 }
 
-/// Plans it for another data server that has room. False: there is none.
+/// Plans it for another data server that has room, or for where it was. False: there is none.
 async fn elsewhere(mds: &Arc<Mds>, inode: &Inode, pair: &Pair, bytes: u64) -> Result<bool, FsError> {
     let (key, row) = (inode.key, look(mds, inode.key).await?.1);
     let mut columns = inode.layout().into_iter().flat_map(|layout| layout.columns());
@@ -136,7 +136,9 @@ async fn elsewhere(mds: &Arc<Mds>, inode: &Inode, pair: &Pair, bytes: u64) -> Re
     let full = |store| mds.heals.full.has(key.fileid, store, mds.now());
     free.retain(|candidate| candidate.free_bytes >= bytes && !full(candidate.store));
     let free = beside(mds, free, column, pair.old.store);
-    let Some(found) = free.get(placement::start(&free, turn(mds))) else { return Ok(false) };
+    let Some(found) = free.get(placement::start(&free, turn(mds))) else {
+        return back(mds, inode, pair).await;
+    };
     tracing::info!(
         file = key.fileid.0,
         data_server = pair.target.store.0,
@@ -147,14 +149,43 @@ async fn elsewhere(mds: &Arc<Mds>, inode: &Inode, pair: &Pair, bytes: u64) -> Re
     Ok(true)
 }
 
-/// It is filled anew, at this data server, unless it has been planned anew before. What was filled is removed.
+/// A mirror that missed writes, and was to go elsewhere, is made equal where it is, if there is room by now.
+async fn back(mds: &Arc<Mds>, inode: &Inode, pair: &Pair) -> Result<bool, FsError> {
+    let (namespace, key, old) = (&mds.namespace, inode.key, pair.old);
+    let takes = mds.data_servers.get(old.store).is_some_and(|store| store.is_active() && store.takes_heals());
+    let Some(layout) = inode.layout().filter(|_| pair.replaces() && old.stale && takes) else {
+        return Ok(false);
+    };
+    if lacking(mds, inode, layout.id, &Pair { target: old, ..*pair }).await.is_some() {
+        return Ok(false);
+    }
+    let store = pair.target.store;
+    tracing::info!(
+        file = key.fileid.0,
+        data_server = store.0,
+        instead = old.store.0,
+        "there is no room where a mirror was to go: it stays where it is"
+    );
+    let withdrawn = mds.write(|mut txn| {
+        Box::pin(async move { namespace.withdraw_replacement(&mut txn, &key, old.slot, store).await })
+    });
+    match withdrawn.await {
+        Ok(_) => garbage::poke(mds),
+        // It has changed meanwhile.
+        Err(FsError::Invalid) => {}
+        Err(error) => return Err(error),
+    }
+    Ok(true)
+}
+
+/// It is filled anew, at this data server, unless it has been planned anew before. What was filled in its place is removed.
 async fn plan_anew(mds: &Arc<Mds>, key: &InodeKey, pair: &Pair, store: StoreId) -> Result<(), FsError> {
     let (namespace, old) = (&mds.namespace, pair.old.slot);
     let planned = mds.write(|mut txn| {
         Box::pin(async move {
             let row = namespace.heal(&txn, key.fileid).await?;
             let now = row.and_then(|row| row.replacement(old)).map(|new| (new.store, new.slot));
-            if now == Some((pair.target.store, pair.target.slot)) {
+            if now == pair.replaces().then_some((pair.target.store, pair.target.slot)) {
                 namespace.plan_replacement(&mut txn, key, old, store).await?;
             }
             Ok(())
@@ -170,7 +201,7 @@ async fn plan_anew(mds: &Arc<Mds>, key: &InodeKey, pair: &Pair, store: StoreId) 
 }
 
 /// A data server became full while it was filled. What it has of it goes, whether another one takes it or not: it is in
-/// the way of all who write there.
+/// the way of all who write there. A mirror that missed writes goes when another one has taken its place.
 ///
 /// # Errors
 /// What the metadata store says.
@@ -190,7 +221,9 @@ pub(super) async fn ran_out(
     if elsewhere(mds, &inode, pair, bytes).await? {
         return Ok(Outcome::Again);
     }
-    plan_anew(mds, &key, pair, pair.target.store).await?;
+    if pair.replaces() {
+        plan_anew(mds, &key, pair, pair.target.store).await?;
+    }
     Ok(Outcome::NoRoom(bytes))
 }
 
