@@ -17,7 +17,7 @@ use super::judge::{Differences, Hash, judge, stretch};
 use crate::dsctl::digest::{Undigested, digest};
 use crate::dsctl::{epochs, resync};
 use crate::files::{FileEntry, Held};
-use crate::layout::maintenance::Outcome;
+use crate::layout::maintenance::{Outcome, Tried};
 use crate::layout::settle;
 use crate::server::Mds;
 
@@ -77,12 +77,7 @@ pub(super) fn has_copies(inode: &Inode) -> bool {
 ///
 /// # Errors
 /// What the metadata store says.
-pub(super) async fn compare(
-    mds: &Arc<Mds>,
-    key: InodeKey,
-    progress: &Progress,
-    again: bool,
-) -> Result<Outcome<Done>, FsError> {
+pub(super) async fn compare(mds: &Arc<Mds>, key: InodeKey, progress: &Progress, again: bool) -> Tried<Done> {
     match Work::begin(mds, key, progress, again).await {
         Ok(mut work) => match work.run().await {
             Ok(done) => Ok(Outcome::Done(done)),

@@ -17,11 +17,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sluice_env::BoxFuture;
-use sluice_namespace::{FsError, InodeKey};
+use sluice_namespace::InodeKey;
 
 use crate::layout::drain::change::Refusal;
 use crate::layout::maintenance::progress::State;
-use crate::layout::maintenance::{self, Files, Last, Outcome, Work};
+use crate::layout::maintenance::{self, Files, Last, Tried, Work};
 use crate::server::Mds;
 use file::Done;
 use found::Found;
@@ -108,7 +108,7 @@ impl Work for Comparison {
         key: InodeKey,
         progress: Arc<Progress>,
         again: bool,
-    ) -> BoxFuture<'static, Result<Outcome<Done>, FsError>> {
+    ) -> BoxFuture<'static, Tried<Done>> {
         Box::pin(async move { file::compare(&mds, key, &progress, again).await })
     }
 

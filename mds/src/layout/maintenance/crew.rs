@@ -34,6 +34,9 @@ pub(crate) enum Outcome<D> {
     Stopped,
 }
 
+/// Or what the metadata store says.
+pub(crate) type Tried<D> = Result<Outcome<D>, FsError>;
+
 /// What is done with files.
 pub(crate) trait Work: Send + Sync + 'static {
     /// Numbers of its kind.
@@ -53,7 +56,7 @@ pub(crate) trait Work: Send + Sync + 'static {
         key: InodeKey,
         progress: Arc<Progress<Self::Own>>,
         again: bool,
-    ) -> BoxFuture<'static, Result<Outcome<Self::Done>, FsError>>;
+    ) -> BoxFuture<'static, Tried<Self::Done>>;
 
     /// Counts what was done.
     fn count(key: InodeKey, done: Self::Done, progress: &Progress<Self::Own>);
@@ -90,7 +93,7 @@ struct Crew<W: Work> {
     mds: Arc<Mds>,
     progress: Arc<Progress<W::Own>>,
     work: W,
-    tasks: JoinSet<(InodeKey, Result<Outcome<W::Done>, FsError>)>,
+    tasks: JoinSet<(InodeKey, Tried<W::Done>)>,
     /// To be looked at again, and why.
     later: Vec<(InodeKey, String)>,
     again: bool,

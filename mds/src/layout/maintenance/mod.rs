@@ -22,7 +22,7 @@ use sluice_namespace::{FsError, Inode};
 
 use crate::layout::drain::change::Refusal;
 use crate::server::Mds;
-pub(crate) use crew::{Outcome, Work, run};
+pub(crate) use crew::{Outcome, Tried, Work, run};
 pub(crate) use files::Files;
 use progress::Progress;
 

@@ -10,7 +10,7 @@ use sluice_state::file::File;
 use super::choose::{self, Added, NoPlace};
 use crate::dsctl::{self, epochs, resync};
 use crate::layout::heal::leave;
-use crate::layout::maintenance::Outcome;
+use crate::layout::maintenance::{Outcome, Tried};
 use crate::layout::{candidates, garbage, placement, settle, turn};
 use crate::server::Mds;
 
@@ -31,14 +31,11 @@ pub(super) enum Done {
     Dropped,
 }
 
-/// What a step with a file comes to.
-type Step = Result<Outcome<Done>, FsError>;
-
-const fn done(done: Done) -> Step {
+const fn done(done: Done) -> Tried<Done> {
     Ok(Outcome::Done(done))
 }
 
-fn later(why: impl Into<String>) -> Step {
+fn later(why: impl Into<String>) -> Tried<Done> {
     Ok(Outcome::Later(why.into()))
 }
 
@@ -46,7 +43,7 @@ fn later(why: impl Into<String>) -> Step {
 ///
 /// # Errors
 /// What the metadata store says.
-pub(super) async fn set(mds: &Arc<Mds>, key: InodeKey, mirrors: u8) -> Step {
+pub(super) async fn set(mds: &Arc<Mds>, key: InodeKey, mirrors: u8) -> Tried<Done> {
     match try_set(mds, key, mirrors).await {
         Err(FsError::Stale) => done(Done::Nothing),
         Err(FsError::Busy) => later(HEALING),
@@ -57,7 +54,7 @@ pub(super) async fn set(mds: &Arc<Mds>, key: InodeKey, mirrors: u8) -> Step {
     }
 }
 
-async fn try_set(mds: &Arc<Mds>, key: InodeKey, mirrors: u8) -> Step {
+async fn try_set(mds: &Arc<Mds>, key: InodeKey, mirrors: u8) -> Tried<Done> {
     // How much there is to copy.
     settle::settle_size(mds, &key).await?;
     let inode = settle::inode(mds, key).await?;
@@ -79,7 +76,7 @@ async fn try_set(mds: &Arc<Mds>, key: InodeKey, mirrors: u8) -> Step {
     add(mds, &inode, layout, mirrors).await
 }
 
-async fn note(mds: &Arc<Mds>, key: InodeKey, mirrors: u8) -> Step {
+async fn note(mds: &Arc<Mds>, key: InodeKey, mirrors: u8) -> Tried<Done> {
     let namespace = &mds.namespace;
     let (changed, _) = mds
         .write(|mut txn| Box::pin(async move { namespace.set_inline_mirrors(&mut txn, &key, mirrors).await }))
@@ -87,7 +84,7 @@ async fn note(mds: &Arc<Mds>, key: InodeKey, mirrors: u8) -> Step {
     done(if changed { Done::Noted } else { Done::Nothing })
 }
 
-async fn add(mds: &Arc<Mds>, inode: &Inode, layout: &Layout, mirrors: u16) -> Step {
+async fn add(mds: &Arc<Mds>, inode: &Inode, layout: &Layout, mirrors: u16) -> Tried<Done> {
     let mut chosen = candidates(mds);
     placement::interleave(&mut chosen.list);
     let host = |store| mds.data_servers.get(store).and_then(|store| store.update(|view| view.host()));
@@ -122,7 +119,7 @@ fn words(why: NoPlace, mirrors: u16, servers: usize) -> String {
 }
 
 /// Gives up what is more than so many.
-async fn give_up(mds: &Arc<Mds>, key: InodeKey, mirrors: u16) -> Step {
+async fn give_up(mds: &Arc<Mds>, key: InodeKey, mirrors: u16) -> Tried<Done> {
     let act = |inode: Inode| -> BoxFuture<'static, _> {
         let mds = Arc::clone(mds);
         Box::pin(async move {
@@ -143,7 +140,7 @@ async fn give_up(mds: &Arc<Mds>, key: InodeKey, mirrors: u16) -> Step {
 }
 
 /// Nobody holds a layout, and nothing goes on with the file's data.
-async fn under_ticket(mds: &Arc<Mds>, inode: &Inode, mirrors: u16) -> Step {
+async fn under_ticket(mds: &Arc<Mds>, inode: &Inode, mirrors: u16) -> Tried<Done> {
     let Some(layout) = inode.layout() else { return done(Done::Nothing) };
     if layout.is_degraded() {
         return later(HEALING);
@@ -186,7 +183,7 @@ async fn is_amiss(mds: &Arc<Mds>, layout: &Layout, file: &DataFile) -> Option<St
 }
 
 /// In one transaction with their fences, which their data servers hear of before anybody writes without them.
-async fn drop_them(mds: &Arc<Mds>, key: InodeKey, layout: &Layout, slots: &[u16]) -> Step {
+async fn drop_them(mds: &Arc<Mds>, key: InodeKey, layout: &Layout, slots: &[u16]) -> Tried<Done> {
     let (namespace, id) = (&mds.namespace, layout.id);
     let parted: Vec<DataFile> =
         layout.data_files().filter(|file| slots.contains(&file.slot)).copied().collect();

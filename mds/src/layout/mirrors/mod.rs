@@ -17,7 +17,7 @@ use sluice_namespace::{FsError, InodeKey, Layout};
 
 use crate::layout::drain::change::Refusal;
 use crate::layout::maintenance::progress::State;
-use crate::layout::maintenance::{self, Files, Last, Outcome, Work};
+use crate::layout::maintenance::{self, Files, Last, Outcome, Tried, Work};
 use crate::layout::settle;
 use crate::server::Mds;
 use change::Done;
@@ -116,7 +116,7 @@ impl Work for Change {
         key: InodeKey,
         progress: Arc<Progress>,
         _: bool,
-    ) -> BoxFuture<'static, Result<Outcome<Done>, FsError>> {
+    ) -> BoxFuture<'static, Tried<Done>> {
         let mirrors = self.0;
         Box::pin(async move { one(&mds, key, mirrors, &progress).await })
     }
@@ -135,12 +135,7 @@ impl Work for Change {
 }
 
 /// One file, until what it got is filled.
-async fn one(
-    mds: &Arc<Mds>,
-    key: InodeKey,
-    mirrors: u8,
-    progress: &Progress,
-) -> Result<Outcome<Done>, FsError> {
+async fn one(mds: &Arc<Mds>, key: InodeKey, mirrors: u8, progress: &Progress) -> Tried<Done> {
     let outcome = change::set(mds, key, mirrors).await?;
     if let Outcome::Done(Done::Added(bytes)) = outcome {
         let since = mds.now();
