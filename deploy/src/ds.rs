@@ -22,6 +22,9 @@ use crate::{
 /// How long calls in flight may take when the server is asked to stop.
 const DRAIN: Duration = Duration::from_secs(5);
 
+/// Memory that was not needed for so long is given back to the system.
+const REST: Duration = Duration::from_secs(2);
+
 /// The store is its owner's alone: it holds what clients may not all read.
 const PRIVATE: u32 = 0o700;
 
@@ -34,6 +37,8 @@ pub(crate) async fn run(options: cli::Ds) -> Result<()> {
 }
 
 async fn serve(options: &cli::Serve, new: bool) -> Result<()> {
+    sluice_env::large_pages_for_data_only();
+    tokio::spawn(give_back_memory());
     logs::start();
     descriptors::raise();
     let scraped = metrics::bind(options.metrics)?;
@@ -47,6 +52,14 @@ async fn serve(options: &cli::Serve, new: bool) -> Result<()> {
     supervised::stopping();
     server.shutdown(DRAIN).await;
     Ok(())
+}
+
+/// For the life of the process.
+async fn give_back_memory() {
+    loop {
+        tokio::time::sleep(REST).await;
+        sluice_env::give_back_memory();
+    }
 }
 
 /// Starts the server; `new`: it may make its store.

@@ -75,9 +75,6 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<()> {
-    if matches!(cli.command, Command::Ds(_)) {
-        sluice_env::large_pages_for_data_only();
-    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_keep_alive(SPARE_THREAD)

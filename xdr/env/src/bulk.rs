@@ -9,7 +9,7 @@
 use std::ptr;
 use std::sync::OnceLock;
 
-use libmimalloc_sys::{mi_heap_new_in_arena, mi_heap_t, mi_manage_os_memory_ex};
+use libmimalloc_sys::{mi_collect, mi_heap_new_in_arena, mi_heap_t, mi_manage_os_memory_ex};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 /// Addresses of the region: what a server has in flight is a fraction of it. Memory is taken where it is touched, and given back.
@@ -40,6 +40,14 @@ pub fn large_pages_for_data_only() {
         small_pages();
         Heap(region().map_or(ptr::null_mut(), heap_in))
     });
+}
+
+/// Gives memory back to the system that nobody has needed for a second. The allocator does that by itself when so many thousand
+/// small pieces were asked for, which takes minutes where most of what is needed are buffers that are kept, and for ever where
+/// nothing is done.
+pub fn give_back_memory() {
+    // SAFETY: it may be called at any time, by any thread.
+    unsafe { mi_collect(false) };
 }
 
 /// All anonymous memory there is, which is the allocator's: it has addresses for a gigabyte.

@@ -219,4 +219,47 @@ mod tests {
             }
         }
     }
+
+    /// KiB that are there of what is in large pages.
+    fn in_large_pages() -> u64 {
+        let all = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let (mut sum, mut here) = (0, 0);
+        for line in all.lines() {
+            if let Some(rest) = line.strip_prefix("Rss:") {
+                here = rest.trim().trim_end_matches(" kB").parse().unwrap();
+            }
+            if line.starts_with("VmFlags:") && line.split(' ').any(|flag| flag == "hg") {
+                sum += here;
+            }
+        }
+        sum
+    }
+
+    #[test]
+    fn what_nobody_needs_is_given_back_though_nothing_is_done() {
+        crate::large_pages_for_data_only();
+        if !std::fs::exists("/sys/kernel/mm/transparent_hugepage").unwrap() {
+            return;
+        }
+        let layout = Layout::from_size_align(2 * LARGE, 1).unwrap();
+        // SAFETY: as above.
+        let held: [*mut u8; 16] = std::array::from_fn(|_| unsafe {
+            let ptr = Allocator.alloc(layout);
+            ptr.write_bytes(1, layout.size());
+            ptr
+        });
+        let before = in_large_pages();
+        assert!(before >= 32 << 10, "{before}");
+        // SAFETY: as above.
+        held.into_iter().for_each(|ptr| unsafe { Allocator.dealloc(ptr, layout) });
+        for _ in 0..100 {
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            crate::give_back_memory();
+            // Other tests have some.
+            if in_large_pages() + (16 << 10) < before {
+                return;
+            }
+        }
+        panic!("{before} KiB, and {} now", in_large_pages());
+    }
 }

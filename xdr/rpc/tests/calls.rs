@@ -494,6 +494,9 @@ fn a_port_that_is_taken_is_an_error() {
         let error = server.listen(addr).await.unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
         server.shutdown(SECOND).await;
+        // Nobody else may be given it: another test listens at all addresses.
+        let held = tokio::net::TcpSocket::new_v4().unwrap();
+        held.bind(addr).unwrap();
         let nobody = w.client().dial(addr).await;
         assert!(matches!(nobody, Err(ConnectError::Io { .. })), "{nobody:?}");
     });
