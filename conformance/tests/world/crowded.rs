@@ -124,7 +124,7 @@ fn a_mirror_that_missed_writes_goes_elsewhere_when_its_data_server_has_no_room()
             world.start_data_server(homes[1]).await;
             if !knows {
                 world.until(|world| used(world, homes[1]) > before + SOME / 3).await;
-                world.device(homes[1]).set_capacity(used(world, homes[1]) + LITTLE / 4);
+                world.device(homes[1]).set_capacity(used(world, homes[1]));
             }
             healed(world, "f", &data).await;
             right(world, "f", &data, homes[1]).await;

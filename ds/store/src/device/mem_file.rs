@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -36,6 +37,12 @@ pub(super) struct Inode {
 impl Inode {
     pub(super) fn allocated(&self) -> u64 {
         self.now.pages.len() as u64 * PAGE
+    }
+
+    /// Pages of a range that take no space yet.
+    fn absent(&self, pages: Range<u64>) -> u64 {
+        let there = self.now.pages.range(pages.clone()).count();
+        (pages.end - pages.start).saturating_sub(u64::try_from(there).unwrap_or(u64::MAX))
     }
 
     pub(super) fn stat(&self) -> FileStat {
@@ -222,11 +229,13 @@ impl DeviceFile for MemFile {
             if end > state.longest {
                 return Err(io::ErrorKind::FileTooLarge.into());
             }
-            let more = end.div_ceil(PAGE) - offset / PAGE;
-            if state.used() + more * PAGE > state.capacity {
+            let none = || io::Error::other("no such inode");
+            // What is written in place of something takes no more.
+            let more = state.inodes.get(&number).ok_or_else(none)?.absent(offset / PAGE..end.div_ceil(PAGE));
+            if more > 0 && state.used() + more * PAGE > state.capacity {
                 return Err(io::ErrorKind::StorageFull.into());
             }
-            let inode = state.inodes.get_mut(&number).ok_or_else(|| io::Error::other("no such inode"))?;
+            let inode = state.inodes.get_mut(&number).ok_or_else(none)?;
             inode.write(data, offset);
             Ok(())
         })
