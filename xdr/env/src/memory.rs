@@ -235,8 +235,8 @@ mod tests {
         sum
     }
 
-    #[test]
-    fn what_nobody_needs_is_given_back_though_nothing_is_done() {
+    #[tokio::test]
+    async fn what_nobody_needs_is_given_back_though_nothing_is_done() {
         crate::large_pages_for_data_only();
         if !std::fs::exists("/sys/kernel/mm/transparent_hugepage").unwrap() {
             return;
@@ -250,10 +250,11 @@ mod tests {
         });
         let before = in_large_pages();
         assert!(before >= 32 << 10, "{before}");
+        let clock = crate::Env::system().clock;
         // SAFETY: as above.
         held.into_iter().for_each(|ptr| unsafe { Allocator.dealloc(ptr, layout) });
         for _ in 0..100 {
-            std::thread::sleep(std::time::Duration::from_millis(200));
+            clock.sleep(std::time::Duration::from_millis(200)).await;
             crate::give_back_memory();
             // Other tests have some.
             if in_large_pages() + (16 << 10) < before {
