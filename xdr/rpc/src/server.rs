@@ -103,6 +103,23 @@ impl Refused {
     }
 }
 
+/// Counted as long as a listener is held.
+#[derive(Debug)]
+struct Listening(Arc<Server>);
+
+impl Listening {
+    fn begin(server: &Arc<Server>) -> Self {
+        server.listening.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::clone(server))
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.0.listening.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 impl Server {
     /// A server of `programs` to everybody.
     pub fn new(
@@ -173,11 +190,14 @@ impl Server {
         self.transport.listen(addr).await
     }
 
-    /// Accepts on `listener` until [`Server::shutdown`]. May run for several listeners at once.
-    pub async fn serve(self: Arc<Self>, listener: Box<dyn Listener>) {
-        self.listening.fetch_add(1, Ordering::SeqCst);
-        self.accept_on(listener).await;
-        self.listening.fetch_sub(1, Ordering::SeqCst);
+    /// Accepts on `listener` until [`Server::shutdown`]. May run for several listeners at once. A shutdown waits for it from this
+    /// call on, not only once somebody has polled what it returns.
+    pub fn serve(self: Arc<Self>, listener: Box<dyn Listener>) -> impl Future<Output = ()> + Send {
+        let listening = Listening::begin(&self);
+        async move {
+            self.accept_on(listener).await;
+            drop(listening);
+        }
     }
 
     async fn accept_on(self: &Arc<Self>, mut listener: Box<dyn Listener>) {

@@ -502,6 +502,23 @@ fn a_port_that_is_taken_is_an_error() {
     });
 }
 
+/// Whoever shuts a server down right after its start may come before it has begun to accept.
+#[test]
+fn an_address_is_free_after_a_shutdown_that_came_early() {
+    on_tcp("127.0.0.10:0", |w| async move {
+        let server = Arc::new(Server::new(w.env.clone(), w.at_server.clone(), Limits::default(), vec![]));
+        let listener = server.listen(w.listen).await.unwrap();
+        let addr = listener.local_addr();
+        let (serving, clock) = (server.clone().serve(listener), w.env.clock.clone());
+        w.env.spawn.spawn(Box::pin(async move {
+            clock.sleep(SECOND / 10).await;
+            serving.await;
+        }));
+        server.shutdown(SECOND).await;
+        tokio::net::TcpSocket::new_v4().unwrap().bind(addr).unwrap();
+    });
+}
+
 async fn some_are_answered_at_once(w: World) {
     let program = Echo::new(&w.env, ECHO);
     let (server, addr) = w.serve(Limits::default(), vec![program.clone()]).await;
