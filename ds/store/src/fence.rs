@@ -76,6 +76,13 @@ pub(crate) enum Row {
 
 type Map<K, V> = HashMap<K, V, FixedState>;
 
+/// Gives back what a map took when it had many more.
+fn shrink<K: Eq + std::hash::Hash, V>(map: &mut Map<K, V>) {
+    if map.capacity() / 4 > map.len() {
+        map.shrink_to(map.len() * 2);
+    }
+}
+
 /// The table. Every question is answered from memory, in constant time.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
@@ -196,6 +203,10 @@ impl Table {
         self.holder_files.retain(|_, epoch| alive(epoch));
         self.generations.retain(|_, (_, epoch)| alive(epoch));
         self.tombstones.retain(|_, (_, epoch)| alive(epoch));
+        // Hundreds of thousands may be gone at once, and the next come as slowly as these did.
+        shrink(&mut self.holder_files);
+        shrink(&mut self.generations);
+        shrink(&mut self.tombstones);
     }
 
     /// The rows that rebuild this table.

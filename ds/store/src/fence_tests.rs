@@ -45,6 +45,17 @@ fn generations_and_tombstones() {
 }
 
 #[test]
+fn memory_goes_with_the_rows_of_an_epoch() {
+    let row =
+        |n, epoch| Row::Tombstone { key: FileKey { file: n, slot: 0 }, generation: 0, epoch: Epoch(epoch) };
+    let mut t = table(&(0..10_000).map(|n| row(n, if n < 9900 { 5 } else { 6 })).collect::<Vec<_>>());
+    let before = t.tombstones.capacity();
+    t.apply(&Row::Oldest(Epoch(6)));
+    assert_eq!(t.len(), 100);
+    assert!(before >= 10_000 && (200..500).contains(&t.tombstones.capacity()), "{}", t.tombstones.capacity());
+}
+
+#[test]
 fn rows_die_with_their_epoch_and_so_do_the_handles() {
     let mut t = table(&[
         Row::Fence(Fence::Holder { holder: 1, epoch: Epoch(5) }),
