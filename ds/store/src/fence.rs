@@ -77,7 +77,7 @@ pub(crate) enum Row {
 type Map<K, V> = HashMap<K, V, FixedState>;
 
 /// Gives back what a map took when it had many more.
-fn shrink<K: Eq + std::hash::Hash, V>(map: &mut Map<K, V>) {
+fn shrink<K: Eq + Hash, V>(map: &mut Map<K, V>) {
     if map.capacity() / 4 > map.len() {
         map.shrink_to(map.len() * 2);
     }
