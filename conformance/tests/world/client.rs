@@ -319,7 +319,6 @@ impl Client {
         self.ok(vec![putfh(&file.handle), close]).await;
     }
 
-    /// Removes a file of the root.
     /// A directory of root's, in `/` or in another one of it.
     pub(crate) async fn mkdir(&self, path: &[&str]) {
         let Some((name, parents)) = path.split_last() else { panic!("no name") };
@@ -338,6 +337,7 @@ impl Client {
         self.ok(ops).await;
     }
 
+    /// Removes a file of the root.
     pub(crate) async fn remove(&self, name: &str) {
         let remove = nfs_argop4::OP_REMOVE(REMOVE4args { target: text(name) });
         self.ok(vec![nfs_argop4::OP_PUTROOTFH, remove]).await;

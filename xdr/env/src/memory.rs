@@ -175,21 +175,41 @@ mod tests {
         }
     }
 
-    /// What the system says of the mapping that a place is in.
-    fn flags_of(place: *mut u8) -> String {
+    /// What the system says of a mapping.
+    #[derive(Default)]
+    struct Mapping {
+        places: std::ops::Range<usize>,
+        /// KiB that are there.
+        resident: u64,
+        flags: Vec<String>,
+    }
+
+    impl Mapping {
+        fn has(&self, flag: &str) -> bool {
+            self.flags.iter().any(|other| other == flag)
+        }
+    }
+
+    fn mappings() -> Vec<Mapping> {
         let all = std::fs::read_to_string("/proc/self/smaps").unwrap();
-        let mut here = false;
+        let (mut mappings, mut here) = (Vec::new(), Mapping::default());
         for line in all.lines() {
-            let range = line.split(' ').next().and_then(|range| range.split_once('-'));
-            if let Some((from, to)) = range {
-                let [from, to] = [from, to].map(|end| usize::from_str_radix(end, 16).unwrap());
-                here = (from..to).contains(&place.addr());
-            }
-            if here && line.starts_with("VmFlags:") {
-                return line.to_owned();
+            let mut words = line.split_ascii_whitespace();
+            match words.next().unwrap() {
+                "Rss:" => here.resident = words.next().unwrap().parse().unwrap(),
+                "VmFlags:" => {
+                    here.flags = words.map(str::to_owned).collect();
+                    mappings.push(std::mem::take(&mut here));
+                }
+                first => {
+                    if let Some((from, to)) = first.split_once('-') {
+                        let [from, to] = [from, to].map(|end| usize::from_str_radix(end, 16).unwrap());
+                        here.places = from..to;
+                    }
+                }
             }
         }
-        panic!("{place:?} is in no mapping");
+        mappings
     }
 
     #[test]
@@ -200,9 +220,9 @@ mod tests {
         }
         let is_large = |layout: Layout, ptr: *mut u8| {
             assert!(!ptr.is_null(), "{layout:?}");
-            let flags = flags_of(ptr);
-            let [large, small] = ["hg", "nh"].map(|name| flags.split(' ').any(|flag| flag == name));
-            assert_ne!(large, small, "{layout:?}: {flags}");
+            let here = mappings().into_iter().find(|mapping| mapping.places.contains(&ptr.addr())).unwrap();
+            let (large, small) = (here.has("hg"), here.has("nh"));
+            assert_ne!(large, small, "{layout:?}: {:?}", here.flags);
             large
         };
         for size in [100, 70_000, LARGE - 1, LARGE, 2 * LARGE] {
@@ -222,17 +242,7 @@ mod tests {
 
     /// KiB that are there of what is in large pages.
     fn in_large_pages() -> u64 {
-        let all = std::fs::read_to_string("/proc/self/smaps").unwrap();
-        let (mut sum, mut here) = (0, 0);
-        for line in all.lines() {
-            if let Some(rest) = line.strip_prefix("Rss:") {
-                here = rest.trim().trim_end_matches(" kB").parse().unwrap();
-            }
-            if line.starts_with("VmFlags:") && line.split(' ').any(|flag| flag == "hg") {
-                sum += here;
-            }
-        }
-        sum
+        mappings().iter().filter(|mapping| mapping.has("hg")).map(|mapping| mapping.resident).sum()
     }
 
     #[tokio::test]

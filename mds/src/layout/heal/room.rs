@@ -137,6 +137,8 @@ async fn elsewhere(mds: &Arc<Mds>, inode: &Inode, pair: &Pair, bytes: u64) -> Re
     free.retain(|candidate| candidate.free_bytes >= bytes && !full(candidate.store));
     let free = beside(mds, free, column, pair.old.store);
     let Some(found) = free.get(placement::start(&free, turn(mds))) else {
+        // Nobody waits for what data servers have to say.
+        drop(chosen);
         return back(mds, inode, pair).await;
     };
     tracing::info!(
@@ -169,13 +171,17 @@ async fn back(mds: &Arc<Mds>, inode: &Inode, pair: &Pair) -> Result<bool, FsErro
     let withdrawn = mds.write(|mut txn| {
         Box::pin(async move { namespace.withdraw_replacement(&mut txn, &key, old.slot, store).await })
     });
-    match withdrawn.await {
+    changed(mds, withdrawn.await).map(|()| true)
+}
+
+/// What was filled before is removed soon; where the plan has changed meanwhile nothing was done.
+fn changed<T>(mds: &Arc<Mds>, done: Result<T, FsError>) -> Result<(), FsError> {
+    match done {
         Ok(_) => garbage::poke(mds),
-        // It has changed meanwhile.
         Err(FsError::Invalid) => {}
         Err(error) => return Err(error),
     }
-    Ok(true)
+    Ok(())
 }
 
 /// It is filled anew, at this data server, unless it has been planned anew before. What was filled in its place is removed.
@@ -191,13 +197,7 @@ async fn plan_anew(mds: &Arc<Mds>, key: &InodeKey, pair: &Pair, store: StoreId) 
             Ok(())
         })
     });
-    match planned.await {
-        Ok(_) => garbage::poke(mds),
-        // It has changed meanwhile.
-        Err(FsError::Invalid) => {}
-        Err(error) => return Err(error),
-    }
-    Ok(())
+    changed(mds, planned.await)
 }
 
 /// A data server became full while it was filled. What it has of it goes, whether another one takes it or not: it is in
