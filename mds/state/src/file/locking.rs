@@ -38,6 +38,9 @@ impl File {
         let other = match existing {
             Some(other) => other,
             None => {
+                if let Some(spent) = self.locks.of_owner(&owner).map(|lock| lock.stateid.other) {
+                    self.drop_lock(&spent, out);
+                }
                 let stateid = ctx.ids.next(StateKind::Lock);
                 // The reply must carry seqid 1 for a new state, and `set` counts one up.
                 self.locks.add_owner(owner.clone(), open, stateid.with_seqid(0), ctx.now);
@@ -72,6 +75,10 @@ impl File {
                 // A second open_to_lock_owner4 for a known owner: in 4.1 there is no seqid to protect, and
                 // a client whose first LOCK was denied knows no lock stateid (RFC 8881 §9.1.3).
                 let known = self.locks.of_owner(owner);
+                // Without locks, and of another open, it is what a name was used for before: Linux gives the name of a
+                // lock-owner away, to a process of another user perhaps, before its FREE_STATEID arrives. What is locked now
+                // must not end with that user's CLOSE.
+                let known = known.filter(|lock| lock.open == open.other || !lock.ranges.is_empty());
                 let under = known.map_or(open.other, |lock| lock.open);
                 Ok((owner.clone(), under, known.map(|lock| lock.stateid.other)))
             }

@@ -1,14 +1,14 @@
 //! Byte-range locks.
 
 use sluice_state::effect::{IoMode, RevokeReason};
-use sluice_state::file::{Ctx, Error, File, Grace, Intent, Outcome};
+use sluice_state::file::{Ctx, Error, File, Grace, Intent, Outcome, Reply};
 use sluice_state::lock::{LockConflict, LockKind, LockRequest, Locker};
-use sluice_state::open::{Access, Deny};
-use sluice_state::owner::LockOwner;
+use sluice_state::open::{Access, Deny, OpenRequest};
+use sluice_state::owner::{LockOwner, OpenOwner};
 use sluice_state::range_set::Range;
 use sluice_state::{ClientId, StateId};
 
-use super::world::{A, B, C, FILE, World, locker, owner, range};
+use super::world::{A, B, C, FILE, World, locker, open_request, owner, range};
 
 const R: LockKind = LockKind::Read;
 const W: LockKind = LockKind::Write;
@@ -167,6 +167,55 @@ fn who_asks_anew_waits_though_the_owner_frees_what_it_had_before() {
     assert_eq!(w.notified, [locker(B)]);
     assert_eq!(w.lock(C, W, all, true), Err(denied(B, W, all)), "reserved for B");
     w.lock(B, W, all, true).unwrap();
+}
+
+/// B has the file open for two users, and a lock-owner of the first one is done. The next lock of that name is the second user's.
+fn the_name_goes_to_another_user() -> (World, [StateId; 3]) {
+    let mut w = opened();
+    let first = w.opens[&owner(B)];
+    w.lock(B, W, range(0, 9), false).unwrap();
+    let empty = w.unlock(B, Range::ALL).unwrap();
+    w.locks.clear();
+    let user =
+        OpenRequest { owner: OpenOwner::new(B, b"other"), ..open_request(B, Access::BOTH, Deny::NONE) };
+    let Reply::Opened { stateid: Some(second), .. } = w.run(&Intent::Open(user)).unwrap() else { panic!() };
+    w.opens.insert(owner(B), second);
+    (w, [first, second, empty])
+}
+
+#[test]
+fn a_lock_does_not_end_with_the_open_that_its_owners_name_was_used_under_before() {
+    let (mut w, [first, _, empty]) = the_name_goes_to_another_user();
+    let all = range(0, 9);
+    let lock = w.lock(B, W, all, false).unwrap();
+    assert_eq!((lock.seqid, lock.other != empty.other), (1, true));
+    assert_eq!(w.free_stateid(B, &empty), Err(Error::BadStateid), "what it was is gone with it");
+    w.run(&Intent::Close { client: B, stateid: first }).unwrap();
+    assert_eq!(w.lock(A, W, all, false), Err(denied(B, W, all)));
+    w.unlock_of(B, lock).unwrap();
+    w.lock(A, W, all, false).unwrap();
+}
+
+#[test]
+fn a_waiter_is_not_forgotten_with_the_open_that_its_name_was_used_under_before() {
+    let (mut w, [first, ..]) = the_name_goes_to_another_user();
+    let all = range(0, 9);
+    w.lock(A, W, all, false).unwrap();
+    assert_eq!(w.lock(B, W, all, true), Err(denied(A, W, all)));
+    w.run(&Intent::Close { client: B, stateid: first }).unwrap();
+    w.unlock(A, all).unwrap();
+    assert_eq!(w.notified, [locker(B)]);
+}
+
+#[test]
+fn locks_of_one_owner_under_two_opens_are_one() {
+    let (mut w, [first, second, _]) = the_name_goes_to_another_user();
+    let lock = w.lock(B, W, range(0, 9), false).unwrap();
+    w.locks.clear();
+    w.opens.insert(owner(B), first);
+    assert_eq!(w.lock(B, W, range(20, 29), false), Ok(lock.with_seqid(2)));
+    assert_eq!(w.run(&Intent::Close { client: B, stateid: second }), Err(Error::LocksHeld));
+    w.run(&Intent::Close { client: B, stateid: first }).unwrap();
 }
 
 #[test]
