@@ -10,12 +10,16 @@ use tokio::sync::oneshot;
 use crate::data_file::{DataFile, Done, answer};
 use crate::device::Device;
 use crate::journal::Journal;
-use crate::lane::Rest;
+use crate::lane::{Lane, Rest, Turn};
 use crate::newcomers::Newcomers;
 use crate::open_files::OpenFiles;
 use crate::unfinished::Unfinished;
 use crate::verifier::Verifiers;
 use crate::{Store, StoreError};
+
+/// Files, and folders of newcomers, that are flushed at once: enough for a journaling file system to commit many together. Each
+/// has a thread that waits for the device, perhaps for long, and others want threads, too: fences, reads, and whoever looks after the device.
+const AT_ONCE: usize = 128;
 
 /// What flushes need of the store. They do not hold the store itself: whoever has the answer and drops it may open it again.
 #[derive(Debug)]
@@ -27,6 +31,7 @@ pub(crate) struct Flushes {
     pub(crate) files: Arc<OpenFiles>,
     pub(crate) journal: Arc<Journal>,
     pub(crate) newcomers: Newcomers,
+    pub(crate) lane: Arc<Lane>,
     verifiers: Arc<Verifiers>,
     failures: AtomicU64,
 }
@@ -37,7 +42,7 @@ impl Store {
         let (done, wait) = oneshot::channel();
         if let Some(rest) = self.flushes.begin(file, done) {
             // Not awaited: others wait for it even if this caller goes away.
-            drop(self.env.spawn.blocking(rest));
+            self.flushes.lane.run(&self.env, Turn::Any, rest);
         }
         wait.await.unwrap_or(Err(StoreError::Closing))
     }
@@ -56,9 +61,15 @@ impl Flushes {
             files: Arc::clone(files),
             journal: Arc::clone(journal),
             newcomers: Newcomers::default(),
+            lane: Lane::new(AT_ONCE),
             verifiers: Arc::clone(verifiers),
             failures: AtomicU64::new(0),
         })
+    }
+
+    /// What [`Self::begin`] said is to be run, by a thread that may block and has nothing else to do, or behind others.
+    pub(crate) fn go_on(self: &Arc<Self>, rest: Rest) {
+        self.lane.here(&self.env, rest);
     }
 
     /// Flushes that failed.
@@ -97,7 +108,7 @@ impl Flushes {
         lead.into_iter().for_each(|lead| drop(self.env.spawn.blocking(lead)));
         if !rests {
             let (this, file) = (Arc::clone(self), Arc::clone(file));
-            drop(self.env.spawn.blocking(Box::new(move || this.run(&file))));
+            self.lane.run(&self.env, Turn::Any, move || this.run(&file));
         }
     }
 

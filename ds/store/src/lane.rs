@@ -261,6 +261,23 @@ impl Lane {
         self.start(env);
     }
 
+    /// Does `work` on the calling thread, which may block, or leaves it to those that are at work, if there are as many as may be.
+    pub(crate) fn here(self: &Arc<Self>, env: &Env, work: Rest) {
+        let mut queue = self.queue.lock();
+        queue.push(
+            Turn::Any,
+            Box::new(move || {
+                work();
+                None
+            }),
+        );
+        if queue.threads < self.most {
+            queue.threads += 1;
+            drop(queue);
+            self.drain(env);
+        }
+    }
+
     fn start(self: &Arc<Self>, env: &Env) {
         let (lane, env2) = (Arc::clone(self), env.clone());
         // Not awaited: the work reports for itself.

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use crate::StoreError;
 use crate::data_file::{DataFile, Done, answer};
 use crate::flush::Flushes;
-use crate::lane::Rest;
+use crate::lane::{Rest, Turn};
 use crate::places::{leaf_of, leaf_path};
 use crate::unfinished::Unfinished;
 
@@ -63,11 +63,11 @@ impl Flushes {
         }
         // A journaling file system commits both at once.
         let (this, file) = (Arc::clone(self), Arc::clone(file));
-        drop(self.env.spawn.blocking(Box::new(move || {
+        self.lane.run(&self.env, Turn::Any, move || {
             if let Err(error) = file.flush_entry_beside(|| this.sync_folder(&file)) {
                 this.entries_failed(&file, &error);
             }
-        })));
+        });
     }
 
     /// The data of a newcomer is durable, and `waiters` are told when the rest is. What is returned is to be run, where

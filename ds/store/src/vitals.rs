@@ -80,12 +80,13 @@ impl Store {
         ended.as_mut().enable();
         if self.health.begin(self.env.clock.now()) {
             let store = Arc::clone(self);
-            drop(self.env.spawn.blocking(Box::new(move || {
+            // Many who wait for a device that is only busy would keep it from asking whether the device answers at all.
+            self.env.spawn.apart(Box::new(move || {
                 let (vitals, health) = (store.look(), Arc::clone(&store.health));
                 // First: whoever has the answer and drops the store may open it again.
                 drop(store);
                 health.end(vitals);
-            })));
+            }));
         }
         // Then it is silent.
         let _ = self.env.clock.timeout(patience, ended).await;

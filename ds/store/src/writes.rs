@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 
 use crate::data_file::{DataFile, answer};
 use crate::fence::Access;
-use crate::lane::Turn;
+use crate::lane::{Rest, Turn};
 use crate::under_way::{Passage, Span};
 use crate::{FileKey, Stability, Store, StoreError, Verifier};
 
@@ -123,7 +123,10 @@ impl Store {
             // First: whoever has the answer and drops the store may open it again.
             drop(store);
             match written {
-                Ok(file) => flushes.begin(&file, done),
+                Ok(file) => {
+                    let rest = flushes.begin(&file, done)?;
+                    Some(Box::new(move || flushes.go_on(rest)) as Rest)
+                }
                 Err(error) => {
                     answer(vec![done], &Err(error));
                     None

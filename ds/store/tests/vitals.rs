@@ -6,12 +6,12 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::options;
 use common::watched::{Watch, WatchedDevice};
+use common::{access, bytes, key, options};
 use parking_lot::{Condvar, Mutex};
 use sluice_env::Env;
-use sluice_store::Store;
 use sluice_store::device::MemDevice;
+use sluice_store::{Epoch, Fence, Stability, Store};
 
 /// Its file system answers from memory, and the device not at all while this says so.
 #[derive(Debug, Default)]
@@ -49,4 +49,73 @@ async fn a_device_that_hangs_is_silent_though_its_file_system_tells_its_capacity
     hangs.set(false);
     let well = store.vitals(Duration::from_secs(10)).await;
     assert!(well.silent.is_zero() && well.capacity.is_some() && well.probe.is_none(), "{well:?}");
+}
+
+/// It has much to flush, and takes its time: how many flushes are under way, and the most there were; `None`: no more.
+#[derive(Debug, Default)]
+struct Busy(Mutex<(Option<usize>, usize)>, Condvar);
+
+impl Watch for Busy {
+    fn writing(&self, _direct: bool) {}
+    fn flushes(&self) {
+        let mut at_work = self.0.lock();
+        if let Some(count) = &mut at_work.0 {
+            *count += 1;
+            at_work.1 = at_work.1.max(at_work.0.unwrap());
+            self.1.wait_while(&mut at_work, |at_work| at_work.0.is_some());
+        }
+    }
+}
+
+impl Busy {
+    fn is_done(&self) {
+        self.0.lock().0 = None;
+        self.1.notify_all();
+    }
+}
+
+/// Threads that wait would keep a test that has failed from ending.
+struct IsDone(Arc<Busy>);
+
+impl Drop for IsDone {
+    fn drop(&mut self) {
+        self.0.is_done();
+    }
+}
+
+/// More than there are threads for blocking work. In real time.
+#[allow(clippy::disallowed_methods, reason = "in real time")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crowd_that_waits_for_a_busy_device_leaves_threads_to_others() {
+    const FILES: u64 = 1100;
+    const LONG: Duration = Duration::from_secs(10);
+    let (env, busy) = (Env::system(), Arc::new(Busy(Mutex::new((Some(0), 0)), Condvar::new())));
+    let _done = IsDone(Arc::clone(&busy));
+    let device = WatchedDevice(Box::new(MemDevice::new()), Arc::clone(&busy) as Arc<dyn Watch>);
+    let store = Store::open(&env, Arc::new(device), options()).await.unwrap();
+    Arc::clone(&store).make_folders().await;
+    let mut crowd = tokio::task::JoinSet::new();
+    for file in 0..FILES {
+        let store = Arc::clone(&store);
+        // One half flushes where it writes, the other asks for it later.
+        crowd.spawn(async move {
+            let stability = if file % 2 == 0 { Stability::FileSync } else { Stability::Unstable };
+            store.write_at(&access(file), 0, bytes(file as u8, 20_000), stability).await.unwrap();
+            store.commit(key(file)).await.unwrap();
+        });
+    }
+    while busy.0.lock().1 < 100 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let well = store.vitals(LONG).await;
+    assert!(well.silent.is_zero() && well.capacity.is_some(), "{well:?}");
+    let fence = Fence::Holder { holder: 77, epoch: Epoch(1) };
+    tokio::time::timeout(LONG, store.fence(&[fence])).await.unwrap().unwrap();
+    assert!((100..=128).contains(&busy.0.lock().1), "{busy:?}");
+    busy.is_done();
+    while let Some(done) = crowd.join_next().await {
+        done.unwrap();
+    }
+    assert_eq!(store.unreported(2000).len() as u64, FILES);
 }

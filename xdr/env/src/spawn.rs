@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A boxed, sendable future.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -14,6 +15,10 @@ pub trait Spawn: Debug + Send + Sync {
     /// Runs `work`, which may block on a disk, and completes when it is done. In a simulation it
     /// runs at once, on the caller's thread.
     fn blocking(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<'static, ()>;
+    /// The same for what must not stand behind other work, however much of it there is: it has a thread of its own.
+    fn apart(&self, work: Box<dyn FnOnce() + Send>) {
+        drop(self.blocking(work));
+    }
 }
 
 #[derive(Debug)]
@@ -35,6 +40,26 @@ impl Spawn for Tokio {
             }
         })
     }
+
+    fn apart(&self, work: Box<dyn FnOnce() + Send>) {
+        // The work stays here, in case there are no more threads to be had.
+        let work = Arc::new(Mutex::new(Some(work)));
+        let theirs = Arc::clone(&work);
+        let begun = std::thread::Builder::new().name("apart".to_owned()).spawn(move || {
+            if let Some(work) = taken(&theirs) {
+                work();
+            }
+        });
+        if begun.is_err()
+            && let Some(work) = taken(&work)
+        {
+            drop(self.blocking(work));
+        }
+    }
+}
+
+fn taken<T>(work: &Mutex<Option<T>>) -> Option<T> {
+    work.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
 #[derive(Debug)]
