@@ -83,6 +83,7 @@ pub(crate) async fn start(options: &cli::Serve, new: bool) -> Result<Arc<DataSer
     config.tls = certificate.as_ref().map(certificates::Followed::tls);
     config.version = crate::VERSION.to_owned();
     config.store.create = new;
+    config.store.inline_threads = callers();
     config.store.checksums = options.sums.checksums;
     config.store.sums = sum_options(&options.sums);
     let (env, transport) = (Env::system(), Arc::new(Tcp));
@@ -103,6 +104,11 @@ pub(crate) async fn start(options: &cli::Serve, new: bool) -> Result<Arc<DataSer
         tokio::spawn(certificate.on());
     }
     Ok(server)
+}
+
+/// Threads that may do small things at the device themselves. There is one more: a device that hangs does not stop it.
+pub(crate) fn callers() -> usize {
+    Env::system().process.processors()
 }
 
 /// Releases of old made it as the umask had it.

@@ -75,11 +75,12 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .thread_keep_alive(SPARE_THREAD)
-        .build()
-        .context("cannot start the runtime")?;
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.enable_all().thread_keep_alive(SPARE_THREAD);
+    if matches!(cli.command, Command::Ds(_)) {
+        builder.worker_threads(ds::callers() + 1);
+    }
+    let runtime = builder.build().context("cannot start the runtime")?;
     if matches!(cli.command, Command::Up(_) | Command::Mds(_) | Command::Ds(_)) {
         out::outlives_readers();
     }

@@ -43,7 +43,7 @@ impl InPlace {
     }
 
     /// Sends some of them, from the one at `from` on, to a socket that does not block. `None` when they are no longer in
-    /// memory: [`Self::load`] then.
+    /// memory, or as many threads as may are sending: [`Self::load`] then.
     ///
     /// # Errors
     /// `WouldBlock` when the socket takes none; `PermissionDenied` when the reader was fenced since.
@@ -56,6 +56,8 @@ impl InPlace {
         if !store.send_pace.is_fast(begun) || (from > 0 && !file.file.is_cached(offset, left as u64)) {
             return Ok(None);
         }
+        // All may have been in memory and not have arrived there yet.
+        let Some(_inside) = store.callers.enter() else { return Ok(None) };
         let sent = store.send_pace.timed(&store.env, begun, || file.file.send(offset, left, socket))?;
         Ok((sent > 0).then_some(sent))
     }

@@ -10,6 +10,7 @@
 
 mod absent;
 mod access_ops;
+mod callers;
 mod data_file;
 pub mod device;
 mod emptied;

@@ -9,6 +9,7 @@ use sluice_env::Env;
 use tokio::sync::oneshot;
 
 use crate::access_ops::Settled;
+use crate::callers::Callers;
 use crate::device::Device;
 use crate::emptied::Emptied;
 use crate::flush::Flushes;
@@ -48,6 +49,8 @@ pub struct Options {
     /// Page-aligned writes up to this many bytes are done on the calling thread while the device takes
     /// writes at memory speed.
     pub inline_write: usize,
+    /// Threads that do so at once, or send what is in memory: fewer than serve connections.
+    pub inline_threads: usize,
     /// Whether checksums are kept of what is at rest; `None`: as before, and not in a new store.
     pub checksums: Option<bool>,
     pub sums: SumOptions,
@@ -65,6 +68,7 @@ impl Default for Options {
             write_threads: 4,
             inline_read: 1 << 20,
             inline_write: 16 << 10,
+            inline_threads: usize::MAX,
             checksums: None,
             sums: SumOptions::default(),
         }
@@ -162,6 +166,7 @@ fn open(env: &Env, device: Arc<dyn Device>, options: Options) -> Result<Arc<Stor
         under_way: Arc::default(),
         inline_read: options.inline_read,
         inline_write: options.inline_write,
+        callers: Callers::new(options.inline_threads),
         pace: Pace::default(),
         send_pace: Pace::default(),
         direct_bytes: AtomicU64::new(0),

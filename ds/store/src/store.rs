@@ -10,6 +10,7 @@ use sluice_env::Env;
 use tokio::sync::{Notify, oneshot};
 
 use crate::access_ops::Settled;
+use crate::callers::Callers;
 use crate::data_file::DataFile;
 use crate::device::{Cached, Device, DeviceFile, FileStat};
 use crate::emptied::Emptied;
@@ -111,6 +112,7 @@ pub struct Store {
     /// `None`: no checksums are kept.
     pub(crate) sums: Option<Arc<Sums>>,
     pub(crate) scrub: ScrubState,
+    pub(crate) callers: Callers,
     pub(crate) pace: Pace,
     /// Whether what is said to be in memory is: sends of it do not make a thread sleep.
     pub(crate) send_pace: Pace,

@@ -82,8 +82,11 @@ impl Store {
         // Taken before the write: if a flush of this file fails meanwhile, the client must notice, or be told.
         let verifier = self.verifiers.of(access.key);
         let stable = stability != Stability::Unstable;
-        if self.may_write_here(&access, offset, data.len()) {
+        if self.may_write_here(&access, offset, data.len())
+            && let Some(inside) = self.callers.enter()
+        {
             let file = self.write_checked(&access, offset, Data::Cached(&data))?;
+            drop(inside);
             if stable {
                 self.flush(&file).await?;
                 self.nothing_lost(access.key, verifier)?;
@@ -194,8 +197,8 @@ impl Store {
     }
 
     /// [`Self::write_at`], UNSTABLE and on the calling thread, for a write that [`Self::takes_now`]. `None`, with
-    /// nothing done, when its file is not open, or when a write of the same bytes may be on its way to it: that came
-    /// before, and may be this one, given up and sent again.
+    /// nothing done, when its file is not open, when as many threads as may are writing, or when a write of the same bytes may be
+    /// on its way to it: that came before, and may be this one, given up and sent again.
     pub fn write_now(
         &self,
         access: &Access,
@@ -204,6 +207,7 @@ impl Store {
     ) -> Option<Result<Verifier, StoreError>> {
         let verifier = self.verifiers.of(access.key);
         let file = self.ready(access.key, offset, data.len())?;
+        let _inside = self.callers.enter()?;
         self.small_call();
         let _pass = self.gate.enter();
         let written = self.journal.check(access).map_err(StoreError::from);

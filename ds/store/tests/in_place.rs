@@ -13,10 +13,10 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::Bytes;
-use common::{access, key, open_on};
+use common::{access, key, open_on, options};
 use sluice_env::Env;
 use sluice_store::device::{Device, FileDevice};
-use sluice_store::{Epoch, Fence, InPlace, Stability, Store};
+use sluice_store::{Epoch, Fence, InPlace, Options, Stability, Store};
 
 const SIZE: usize = 1 << 20;
 
@@ -66,6 +66,19 @@ async fn what_is_in_memory_is_sent_from_there() {
     assert!(store.in_place(&access(1), 1, SIZE).is_none(), "the file ends before");
     assert!(store.in_place(&access(1), u64::MAX, SIZE).is_none());
     assert!(store.in_place(&access(2), 0, SIZE).is_none(), "not there");
+}
+
+/// A thread that must not go to the device, because as many as may are there.
+#[tokio::test]
+async fn whoever_may_not_send_it_loads_it() {
+    let (env, dir) = (Env::system(), tempfile::tempdir().unwrap());
+    drop(filled(&env, dir.path()).await);
+    let device = Arc::new(FileDevice::new(dir.path()).unwrap());
+    let store = Store::open(&env, device, Options { inline_threads: 0, ..options() }).await.unwrap();
+    store.commit(key(1)).await.unwrap();
+    let all = store.in_place(&access(1), 0, SIZE).unwrap();
+    assert_eq!(pump(&all, 0).unwrap(), b"");
+    assert_eq!(all.load(0, SIZE).await.unwrap(), content());
 }
 
 #[tokio::test]

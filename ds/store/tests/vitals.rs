@@ -11,7 +11,7 @@ use common::{access, bytes, key, options};
 use parking_lot::{Condvar, Mutex};
 use sluice_env::Env;
 use sluice_store::device::MemDevice;
-use sluice_store::{Epoch, Fence, Stability, Store};
+use sluice_store::{Epoch, Fence, Options, Stability, Store};
 
 /// Its file system answers from memory, and the device not at all while this says so.
 #[derive(Debug, Default)]
@@ -118,4 +118,67 @@ async fn a_crowd_that_waits_for_a_busy_device_leaves_threads_to_others() {
         done.unwrap();
     }
     assert_eq!(store.unreported(2000).len() as u64, FILES);
+}
+
+/// Writes to memory hang as well, as those do that a file system with a journal has to wait for.
+#[derive(Debug, Default)]
+struct Stuck(Hangs);
+
+impl Watch for Stuck {
+    fn writing(&self, _direct: bool) {
+        self.0.asking();
+    }
+    fn asking(&self) {
+        self.0.asking();
+    }
+}
+
+/// With as many threads for connections as a data server has on two processors. In real time.
+#[test]
+fn small_writes_to_a_device_that_hangs_leave_a_thread_to_whoever_tells_of_it() {
+    const SOON: Duration = Duration::from_millis(20);
+    const CLIENTS: u64 = 6;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(3).enable_all().build().unwrap();
+    let stuck = Arc::new(Stuck::default());
+    let device = WatchedDevice(Box::new(MemDevice::new()), Arc::clone(&stuck) as Arc<dyn Watch>);
+    let options = Options { inline_threads: 2, ..options() };
+    let page = bytes(1, 4096);
+    let store = runtime.block_on(async {
+        let store = Store::open(&Env::system(), Arc::new(device), options).await.unwrap();
+        for file in 0..CLIENTS {
+            store.write_at(&access(file), 0, page.clone(), Stability::Unstable).await.unwrap();
+        }
+        store
+    });
+    stuck.0.set(true);
+    let mut clients = Vec::new();
+    for file in 0..CLIENTS {
+        let (store, page) = (Arc::clone(&store), page.clone());
+        // As a connection does: what it may not do now is done elsewhere.
+        clients.push(runtime.spawn(async move {
+            match store.write_now(&access(file), 0, &page) {
+                Some(written) => written.map(drop).unwrap(),
+                None => drop(store.write_at(&access(file), 0, page, Stability::Unstable).await.unwrap()),
+            }
+        }));
+    }
+    let (told, hears) = std::sync::mpsc::channel();
+    let looking = Arc::clone(&store);
+    runtime.spawn(async move {
+        let mut silent = Duration::ZERO;
+        while silent < 10 * SOON {
+            silent = looking.vitals(SOON).await.silent;
+        }
+        told.send(silent).unwrap();
+    });
+    let heard = hears.recv_timeout(Duration::from_secs(10));
+    let waiting = clients.iter().filter(|client| !client.is_finished()).count();
+    stuck.0.set(false);
+    assert!(heard.is_ok(), "nobody was left to look");
+    assert_eq!(waiting as u64, CLIENTS);
+    runtime.block_on(async {
+        for client in clients {
+            client.await.unwrap();
+        }
+    });
 }
