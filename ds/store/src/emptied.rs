@@ -1,8 +1,11 @@
 //! Removals that are still to be made durable. One that is asked for again because that failed finds nothing to remove.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use parking_lot::Mutex;
+
+use crate::FileKey;
+use crate::places::leaf_of;
 
 /// Folders with removals that are not known to be durable.
 #[derive(Debug, Default)]
@@ -16,6 +19,14 @@ struct Notes {
 }
 
 impl Emptied {
+    /// For a process that begins where these had been removed: the one before may have died before that was durable.
+    pub(crate) fn of(removed: impl IntoIterator<Item = FileKey>) -> Self {
+        let emptied = Self::default();
+        let leaves: BTreeSet<u16> = removed.into_iter().map(leaf_of).collect();
+        leaves.into_iter().for_each(|leaf| emptied.note(leaf));
+        emptied
+    }
+
     /// Something was removed from a folder.
     pub(crate) fn note(&self, leaf: u16) {
         let mut notes = self.0.lock();

@@ -160,6 +160,11 @@ impl Table {
         self.tombstones.get(&key).map(|(generation, _)| *generation)
     }
 
+    /// All data files that are gone.
+    pub(crate) fn removed(&self) -> Vec<FileKey> {
+        self.tombstones.keys().copied().collect()
+    }
+
     pub(crate) fn unreported(&self, limit: usize) -> Vec<(FileKey, u16)> {
         let mut all: Vec<_> = self.unreported.iter().map(|(k, g)| (*k, *g)).collect();
         all.sort_unstable();

@@ -60,6 +60,30 @@ fn a_removal_that_could_not_be_made_durable_is_when_it_is_asked_for_again() {
     });
 }
 
+/// The process dies between the two, and the next one, which is asked again, finds nothing to remove.
+#[test]
+fn a_removal_that_a_killed_process_did_not_make_durable_is_when_it_is_asked_for_again() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        let store = open(&env, &device).await.unwrap();
+        store.write_at(&access(1), 0, bytes(1, 10), Stability::FileSync).await.unwrap();
+        let target = [(key(1), 0)];
+        device.fail_syncs_after(1, 1);
+        assert!(store.remove(&target, Epoch(1)).await.is_err());
+        drop(store);
+        let store = open(&env, &device).await.unwrap();
+        store.remove(&target, Epoch(1)).await.unwrap();
+        let before = store.flushes();
+        store.remove(&target, Epoch(1)).await.unwrap();
+        assert_eq!(store.flushes(), before + 1, "the journal's: the folder's is known to be");
+        store.retire(Epoch(2)).await.unwrap();
+        device.crash();
+        drop(store);
+        let store = open(&env, &device).await.unwrap();
+        assert_eq!(store.stat(key(1)).await.unwrap(), None);
+    });
+}
+
 #[test]
 fn a_late_write_cannot_resurrect_a_removed_file() {
     simulate(async |env| {
