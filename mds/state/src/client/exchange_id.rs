@@ -156,15 +156,12 @@ impl Clients {
     fn known(&mut self, id: ClientId, args: ExchangeId) -> Result<(ExchangeIdReply, Vec<Effect>), Error> {
         let role = self.config.role;
         let client = self.by_id.get_mut(&id).ok_or(Error::Delay)?;
-        let mut effects = Vec::new();
-        if args.implementation.is_some() && args.implementation != client.row.implementation {
+        if args.implementation.is_some() {
+            // Only advisory. It is durable with the next step of the client that is: a row of now, written after that, would
+            // undo it.
             client.row.implementation = args.implementation;
-            // Not beside a step that writes the row itself; this is only advisory.
-            if !client.creating && !client.reclaiming {
-                effects.push(Effect::PersistClient(client.row.clone()));
-            }
         }
-        Ok((reply(client, role), effects))
+        Ok((reply(client, role), Vec::new()))
     }
 
     /// Case 3: another principal under the same owner.
