@@ -8,6 +8,7 @@ use sluice_namespace::{LayoutPolicy, Shape};
 use sluice_xdr::nfs4::*;
 
 use crate::client::{CURRENT, Client, RO, RW, attributes, layoutget, putfh, sizes, text};
+use crate::lost::{at_rest, homes};
 use crate::mirrors::{Writer, home};
 use crate::stage::{World, simulate_tuned, simulate_with};
 use crate::{NEW, pattern};
@@ -283,12 +284,125 @@ fn what_is_at_a_data_server_that_was_given_up_is_neither_cut_nor_searched_and_no
         for (n, op) in asks.iter().enumerate() {
             assert_eq!(once(op).await, nfsstat4::NFS4ERR_IO, "{n}");
         }
+        assert_eq!(once(&cut(SIZE as u64)).await, nfsstat4::NFS4ERR_IO, "where it ends already");
         world.start_data_server(lost).await;
         world.until_serving(lost).await;
         assert!(client.proxied_content(file, SIZE as u64).await == pattern(3, SIZE));
         client.truncate(file, 10).await;
         assert_eq!(client.stat(file).await.0, 10);
     });
+}
+
+impl Client {
+    /// `truncate -s 0` and an open that empties it, once each: both are told the same.
+    async fn empty(&self, name: &str) -> nfsstat4 {
+        let nothing = || attributes(&Attributes { size: Some(0), ..Attributes::default() });
+        let mut opens = Self::open_ops(name, OPEN4_SHARE_ACCESS_BOTH);
+        let mut cuts = opens.clone();
+        let Some(nfs_argop4::OP_OPEN(open)) = opens.get_mut(1) else { panic!() };
+        open.openhow = openflag4::OPEN4_CREATE(createhow4::UNCHECKED4(nothing()));
+        let cut = SETATTR4args { stateid: CURRENT, obj_attributes: nothing() };
+        cuts.push(nfs_argop4::OP_SETATTR(cut));
+        let told = (self.once(cuts).await.0, self.once(opens).await.0);
+        assert_eq!(told.0, told.1);
+        told.0
+    }
+}
+
+/// What was cut off would have to be cut where it is: who reads it later, or writes to it, would wait until then.
+#[test]
+fn what_is_at_no_data_server_that_is_here_and_finds_no_other_place_is_not_emptied_and_nobody_waits() {
+    let cases = [(2, nfsstat4::NFS4ERR_DELAY), (40, nfsstat4::NFS4ERR_IO)];
+    for ((silent, told), restarts) in cases.into_iter().flat_map(|case| [(case, false), (case, true)]) {
+        simulate_with(17, TWICE, async |world| {
+            let (mut writer, data) = at_rest(world).await;
+            let homes = homes(world, &mut writer).await;
+            world.sleep(Duration::from_secs(5)).await;
+            let spare = (0..4).find(|n| !homes.contains(n)).unwrap();
+            for n in [homes[0], homes[1], spare] {
+                world.crash_data_server(n).await;
+            }
+            world.sleep(Duration::from_secs(silent)).await;
+            let mut other = Client::mount(world, "b", NEW).await;
+            assert_eq!(other.empty("f").await, told, "silent for {silent} s");
+            if restarts {
+                world.restart_metadata_server().await;
+            }
+            world.sleep(Duration::from_secs(40)).await;
+            if restarts {
+                other = Client::mount(world, "c", NEW).await;
+            }
+            let file = other.open("f").await;
+            assert_eq!(other.stat(&file).await.0, SIZE as u64);
+            assert_eq!(other.try_read(&file, 0, 4096).await, Err(nfsstat4::NFS4ERR_IO), "nobody waits");
+            // One copy is back, and has all of it; and there are two who could take it.
+            world.start_data_server(homes[0]).await;
+            world.until_serving(homes[0]).await;
+            assert!(other.proxied_content(&file, SIZE as u64).await == data);
+            other.truncate(&file, 0).await;
+            assert_eq!(other.proxied_write(&file, 0, &pattern(5, 5000)).await, nfsstat4::NFS4_OK);
+            assert!(other.proxied_content(&file, 5000).await == pattern(5, 5000));
+            assert_eq!(world.check().await, 0);
+        });
+    }
+}
+
+#[test]
+fn neither_is_one_where_all_others_are_full_or_read_only() {
+    for full in [false, true] {
+        simulate_with(18, ONCE, async |world| {
+            let (_writer, lost) = given_up(world).await;
+            for n in (0..4).filter(|n| *n != lost) {
+                if full {
+                    world.device(n).set_capacity(1);
+                } else {
+                    world.device(n).set_read_only(true);
+                }
+            }
+            world.sleep(Duration::from_secs(40)).await;
+            let other = Client::mount(world, "b", NEW).await;
+            assert_eq!(other.empty("f").await, nfsstat4::NFS4ERR_IO);
+            let file = other.open("f").await;
+            assert_eq!(other.try_read(&file, 0, 4096).await, Err(nfsstat4::NFS4ERR_IO), "nobody waits");
+            world.start_data_server(lost).await;
+            world.until_serving(lost).await;
+            assert!(other.proxied_content(&file, SIZE as u64).await == pattern(3, SIZE));
+            other.truncate(&file, 0).await;
+            assert_eq!(other.stat(&file).await.0, 0);
+        });
+    }
+}
+
+/// To empty it is how room is made.
+#[test]
+fn where_all_data_servers_are_full_a_file_is_emptied_where_it_is_and_where_they_are_read_only_it_is_not() {
+    for full in [false, true] {
+        simulate_with(19, ONCE, async |world| {
+            let mut writer = Writer::mount(world, "a", "f").await;
+            writer.write(world, 0, &pattern(3, SIZE)).await;
+            writer.give_back().await;
+            for n in 0..4 {
+                if full {
+                    world.device(n).set_capacity(1);
+                } else {
+                    world.device(n).set_read_only(true);
+                }
+            }
+            world.sleep(Duration::from_secs(10)).await;
+            let told = Client::mount(world, "b", NEW).await.empty("f").await;
+            let (client, file) = (&writer.client, &writer.file);
+            if full {
+                assert_eq!((told, client.stat(file).await.0), (nfsstat4::NFS4_OK, 0));
+                return;
+            }
+            assert_eq!(told, nfsstat4::NFS4ERR_NOSPC, "as who makes a file is told");
+            assert!(client.proxied_content(file, SIZE as u64).await == pattern(3, SIZE));
+            (0..4).for_each(|n| world.device(n).set_read_only(false));
+            world.sleep(Duration::from_secs(10)).await;
+            client.truncate(file, 0).await;
+            assert_eq!(client.stat(file).await.0, 0);
+        });
+    }
 }
 
 /// Nobody has heard of anything that was written.

@@ -43,7 +43,7 @@ pub(crate) use fence::{
 pub(crate) use health::run;
 pub(crate) use io::{commit, read, write};
 pub(crate) use orders::{
-    Observed, Unseen, has_hopeless, inventory, is_lost, machine, observe, observe_in, remove, scrub, seek,
-    space, stats, truncate,
+    Observed, Unseen, can_cut, has_hopeless, inventory, is_lost, machine, observe, observe_in, remove, scrub,
+    seek, space, stats, truncate,
 };
 pub(crate) use registry::{Placing, Registry, StoreHandle, holder, rights, together};

@@ -308,6 +308,12 @@ pub(crate) fn has_hopeless(mds: &Mds, layout: &Layout) -> bool {
     !covered(layout.columns(), answers)
 }
 
+/// Of all of it some mirror is at a data server that is here and may change it: it can be cut, and without those that are not.
+pub(crate) fn can_cut(mds: &Mds, layout: &Layout) -> bool {
+    let here = |file: &DataFile| mds.data_servers.get(file.store).is_some_and(|store| store.takes_writes());
+    covered(layout.columns(), |file| mds.data_servers.is_removed(file.store) || here(file))
+}
+
 /// Truncates every data file of `layout` so that no byte at or above `size` stays.
 ///
 /// # Errors

@@ -17,7 +17,7 @@ use crate::compound::{Context, OpError, OpResult};
 use crate::dsctl;
 use crate::files::{FileEntry, Held};
 use crate::layout::heal::leave;
-use crate::layout::{garbage, inline, settle, times};
+use crate::layout::{self, Placed, garbage, inline, settle, times};
 use crate::quota::{Pass, room};
 use crate::server::Mds;
 
@@ -171,6 +171,10 @@ pub(super) async fn set_size(
         inode = settle::inode(mds, inode.key).await?;
     }
     let swap = size == 0 && wants_fresh(mds, &entry, &inode).await;
+    if swap && inode.layout().is_some_and(|layout| !dsctl::can_cut(mds, layout)) {
+        // Nobody gives back what he holds for what finds no place, as often as it is tried.
+        drop(other_files(mds, &inode).await?);
+    }
     // Whoever holds a layout writes without being seen, and a write would take set-id bits away: see LAYOUTGET.
     let replace = swap || gives_set_id(&rest);
     let intent = Intent::SetSize { client, replace };
@@ -183,15 +187,16 @@ pub(super) async fn set_size(
             held
         }
     };
-    // Cut where it is, all of it must be there. Once committed it would keep everybody from the whole file.
-    if !swap && size < inode.size() && inode.layout().is_some_and(|layout| dsctl::has_hopeless(mds, layout)) {
+    // It may have grown, or moved, until the ticket was there.
+    let inode = settle::inode(mds, inode.key).await?;
+    // Cut where it is, or where it ends already, all of it must be there. Once committed it would keep everybody from the
+    // whole file.
+    if !swap && size <= inode.size() && inode.layout().is_some_and(|layout| dsctl::has_hopeless(mds, layout))
+    {
         return Err(nfsstat4::NFS4ERR_IO.into());
     }
     let _room = (room(cx, &inode, size).await?, room_to_give(cx, inode.key, &rest, size).await?);
-    let fresh = match (swap, inode.layout()) {
-        (true, Some(old)) => crate::layout::fresh(mds, old).await.ok(),
-        _ => None,
-    };
+    let fresh = if swap { other_files(mds, &inode).await? } else { None };
     let (fresh, placing) = fresh.map(|placed| (placed.layout, placed.placing)).unzip();
     let set = SetSize { size, fresh, writable_open };
     held.cut();
@@ -227,13 +232,27 @@ async fn wants_fresh(mds: &Arc<Mds>, entry: &FileEntry, inode: &Inode) -> bool {
     inode.size() > 0 || written
 }
 
-/// Room for a file that grows, as it is after it was settled.
+/// Other data files for one that is emptied. `None`: there is no place for them, and it is cut where it is.
+///
+/// # Errors
+/// Why there is no place, where it cannot be cut either: nobody may read or write what is to be cut before it is.
+async fn other_files(mds: &Arc<Mds>, inode: &Inode) -> Result<Option<Placed>, nfsstat4> {
+    let Some(old) = inode.layout() else { return Ok(None) };
+    match layout::fresh(mds, old).await {
+        Ok(placed) => Ok(Some(placed)),
+        Err(_) if dsctl::can_cut(mds, old) => Ok(None),
+        // As whoever reads it is told: what was waited for so long may not come back.
+        Err(nfsstat4::NFS4ERR_DELAY) if dsctl::has_hopeless(mds, old) => Err(nfsstat4::NFS4ERR_IO),
+        Err(status) => Err(status),
+    }
+}
+
+/// Room for a file that grows.
 async fn room(cx: &Context, inode: &Inode, size: u64) -> Result<Option<Pass>, OpError> {
     if size <= inode.size() || !cx.server.quotas.any() {
         return Ok(None);
     }
-    let settled = settle::inode(&cx.server, inode.key).await?;
-    Ok(room::to_grow(&cx.server, &cx.who, &settled, size).await?)
+    Ok(room::to_grow(&cx.server, &cx.who, inode, size).await?)
 }
 
 /// What is left of a truncation.
