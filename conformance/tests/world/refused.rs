@@ -1,20 +1,23 @@
-//! A mirror whose device does not take a write: whoever writes through the metadata server hears of no error while there is
-//! another one, however much later a heartbeat says what is wrong.
+//! A mirror whose device does not take a write, or one that a small file is to go to: whoever writes through the metadata server
+//! hears of no error while there is another one, however much later a heartbeat says what is wrong.
 
 use std::time::Duration;
 
-use sluice_xdr::nfs4::{ALLOCATE4args, DEALLOCATE4args, nfs_argop4, nfsstat4};
+use sluice_namespace::LayoutPolicy;
+use sluice_store::device::Device;
+use sluice_xdr::nfs4::{ALLOCATE4args, Attributes, DEALLOCATE4args, SETATTR4args, nfs_argop4, nfsstat4};
 
-use crate::client::{later, putfh};
+use crate::client::{Client, Opened, RO, RW, attributes, later, putfh};
 use crate::lost::{SIZE, TWICE, at_rest, homes};
 use crate::mirrors::{Writer, healed, put};
-use crate::pattern;
 use crate::stage::{World, simulate_with};
+use crate::{NEW, pattern};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Trouble {
     Flushes,
     ReadOnly,
+    Full,
 }
 
 impl Trouble {
@@ -22,6 +25,10 @@ impl Trouble {
         match self {
             Self::Flushes => world.device(n).fail_syncs(u32::MAX),
             Self::ReadOnly => world.device(n).set_read_only(true),
+            Self::Full => {
+                let space = world.device(n).space().unwrap();
+                world.device(n).set_capacity(space.total - space.free);
+            }
         }
     }
 
@@ -29,6 +36,7 @@ impl Trouble {
     async fn end(world: &mut World, n: usize) {
         world.device(n).fail_syncs(0);
         world.device(n).set_read_only(false);
+        world.device(n).set_capacity(1 << 40);
         world.crash_data_server(n).await;
         world.start_data_server(n).await;
     }
@@ -189,4 +197,140 @@ fn a_source_that_cannot_be_read_leaves_the_mirrors_of_the_target_as_they_are() {
         world.sleep(Duration::from_secs(5)).await;
         assert!(writer.client.proxied_content(&writer.file, SIZE).await == data);
     });
+}
+
+/// Files of at most 16 KiB are in the metadata, larger ones at one data server or two.
+const SMALL: LayoutPolicy = LayoutPolicy { mirrors: 1, inline: 16 << 10, ..TWICE };
+const SMALL_TWICE: LayoutPolicy = LayoutPolicy { mirrors: 2, ..SMALL };
+const FEW: u64 = 9000;
+
+/// A file that is in the metadata.
+async fn small(client: &Client, name: &str) -> Opened {
+    let file = client.open(name).await;
+    assert_eq!(client.proxied_write(&file, 0, &pattern(0, 9000)).await, nfsstat4::NFS4_OK);
+    file
+}
+
+/// What makes a small file one that is at data servers.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Write,
+    Layout,
+    Allocate,
+    Extend,
+    Copy,
+}
+
+impl Way {
+    /// Once, but for a copy: how it ended.
+    async fn go(self, client: &Client, file: &Opened, other: &Opened) -> nfsstat4 {
+        let stateid = file.stateid;
+        let op = match self {
+            Self::Write => Client::write_op(file, FEW, &pattern(FEW, 9000)),
+            Self::Allocate => {
+                nfs_argop4::OP_ALLOCATE(ALLOCATE4args { aa_stateid: stateid, aa_offset: FEW, aa_length: FEW })
+            }
+            Self::Extend => {
+                let obj_attributes = attributes(&Attributes { size: Some(2 * FEW), ..Attributes::default() });
+                nfs_argop4::OP_SETATTR(SETATTR4args { stateid, obj_attributes })
+            }
+            Self::Layout => match client.try_layout(file, stateid, RW, 0).await {
+                Ok(held) => return client.layout_return(file, held.stateid).await,
+                Err(status) => return status,
+            },
+            Self::Copy => {
+                let copied = client.copy_all((other, 0), (file, FEW), 100_000).await;
+                return copied.err().unwrap_or(nfsstat4::NFS4_OK);
+            }
+        };
+        client.once(vec![putfh(&file.handle), op]).await.0
+    }
+}
+
+async fn is_small(client: &Client, file: &Opened) -> bool {
+    client.layout_status(file, RO, 0).await == nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE
+}
+
+/// All of these were looked after.
+async fn end(world: &mut World, bad: &[usize]) {
+    for n in bad {
+        Trouble::end(world, *n).await;
+    }
+    world.sleep(Duration::from_secs(60)).await;
+    assert_eq!((world.garbage().await, world.check().await), (0, 0));
+}
+
+#[test]
+fn a_small_file_goes_to_the_data_servers_that_take_it_and_who_writes_hears_of_no_error() {
+    let troubles = [Trouble::Flushes, Trouble::ReadOnly, Trouble::Full];
+    for (good, trouble) in (0..4).flat_map(|good| troubles.map(|trouble| (good, trouble))) {
+        for policy in [SMALL, SMALL_TWICE] {
+            simulate_with(102, policy, async |world| {
+                let client = Client::mount(world, "a", NEW).await;
+                let file = small(&client, "f").await;
+                let copies = usize::from(policy.mirrors);
+                let good: Vec<usize> = (0..copies).map(|n| (good + n) % 4).collect();
+                let bad: Vec<usize> = (0..4).filter(|n| !good.contains(n)).collect();
+                bad.iter().for_each(|n| trouble.begin(world, *n));
+                let grown = client.proxied_write(&file, FEW, &pattern(FEW, 9000)).await;
+                assert_eq!(grown, nfsstat4::NFS4_OK, "{trouble:?} but at {good:?}");
+                assert!(client.proxied_content(&file, 2 * FEW).await == pattern(0, 18_000));
+                end(world, &bad).await;
+                let holders: Vec<usize> = (0..4).filter(|n| world.data_files(*n) > 0).collect();
+                assert_eq!(holders.len(), copies, "what was made elsewhere is gone");
+                assert!(good.iter().all(|n| holders.contains(n)));
+            });
+        }
+    }
+}
+
+#[test]
+fn so_does_a_small_file_of_which_a_layout_or_more_room_is_asked_for() {
+    for way in [Way::Write, Way::Layout, Way::Allocate, Way::Extend, Way::Copy] {
+        for good in 0..4 {
+            simulate_with(103, SMALL, async |world| {
+                let client = Client::mount(world, "a", NEW).await;
+                let mut source = Writer::mount(world, "s", "source").await;
+                source.write(world, 0, &pattern(5, 100_000)).await;
+                source.give_back().await;
+                let (file, other) = (small(&client, "f").await, client.open("source").await);
+                let bad: Vec<usize> = (0..4).filter(|n| *n != good).collect();
+                bad.iter().for_each(|n| Trouble::ReadOnly.begin(world, *n));
+                assert_eq!(way.go(&client, &file, &other).await, nfsstat4::NFS4_OK, "{way:?} but at {good}");
+                assert!(!is_small(&client, &file).await);
+                assert!(client.proxied_content(&file, FEW).await[..9000] == pattern(0, 9000));
+                end(world, &bad).await;
+            });
+        }
+    }
+}
+
+#[test]
+fn where_no_data_server_takes_a_small_file_it_is_an_error_and_the_file_stays_as_it_is() {
+    use Trouble::{Flushes, Full, ReadOnly};
+    let alike = [
+        ([Full; 4], nfsstat4::NFS4ERR_NOSPC),
+        ([ReadOnly; 4], nfsstat4::NFS4ERR_ROFS),
+        ([Flushes; 4], nfsstat4::NFS4ERR_IO),
+    ];
+    // Somebody who makes room is not enough.
+    let one = (0..4).map(|n| {
+        let mut troubles = [Full; 4];
+        troubles[n] = Flushes;
+        (troubles, nfsstat4::NFS4ERR_IO)
+    });
+    for (troubles, expected) in alike.into_iter().chain(one) {
+        simulate_with(104, SMALL, async |world| {
+            let client = Client::mount(world, "a", NEW).await;
+            let file = small(&client, "f").await;
+            troubles.iter().enumerate().for_each(|(n, trouble)| trouble.begin(world, n));
+            let grow = async || client.proxied_write(&file, FEW, &pattern(FEW, 9000)).await;
+            assert_eq!(grow().await, expected, "{troubles:?}");
+            assert!(is_small(&client, &file).await);
+            assert!(client.proxied_content(&file, FEW).await == pattern(0, 9000));
+            end(world, &[0, 1, 2, 3]).await;
+            assert_eq!(grow().await, nfsstat4::NFS4_OK);
+            assert!(client.proxied_content(&file, 2 * FEW).await == pattern(0, 18_000));
+        });
+    }
 }

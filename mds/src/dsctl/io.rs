@@ -144,6 +144,27 @@ pub(crate) async fn write(
     Ok(filled)
 }
 
+/// Writes what data files begin with that are nobody's yet, durably.
+///
+/// # Errors
+/// Which data server has not taken it, and why: nothing is held against a data file that will not be.
+pub(crate) async fn write_new(
+    mds: &Arc<Mds>,
+    layout: &Layout,
+    data: &Bytes,
+) -> Result<(), (StoreId, nfsstat4)> {
+    let end = u64::try_from(data.len()).unwrap_or(u64::MAX);
+    let index = |at: u64| usize::try_from(at).unwrap_or(data.len()).min(data.len());
+    for (at, length, files) in pieces(layout, 0, end) {
+        for file in &files {
+            let piece = data.slice(index(at)..index(at + length));
+            let written = write_piece(mds, layout, file, at, piece).await;
+            written.map_err(|why| (file.store, why.status()))?;
+        }
+    }
+    Ok(())
+}
+
 /// Why a data file has not taken a write.
 #[derive(Clone, Copy, Debug)]
 enum Unwritten {

@@ -41,7 +41,7 @@ pub(crate) use fence::{
     tell_first as tell_fences_first, write_with as write_with_fences,
 };
 pub(crate) use health::run;
-pub(crate) use io::{commit, read, write};
+pub(crate) use io::{commit, read, write, write_new};
 pub(crate) use orders::{
     Observed, Unseen, can_cut, has_hopeless, inventory, is_lost, machine, observe, observe_in, remove, scrub,
     seek, space, stats, truncate,

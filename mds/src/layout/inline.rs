@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use sluice_kv::{Room, Transaction};
 use sluice_namespace::{
     DirectoryUpdate, FileId, FsError, Inline, Inode, InodeKey, Layout, LayoutPolicy, MAX_INLINE, Namespace,
-    Request,
+    Request, StoreId,
 };
 use sluice_xdr::nfs4::nfsstat4;
 use tokio::sync::oneshot;
@@ -165,7 +165,8 @@ async fn carry_out(mds: &Arc<Mds>, key: InodeKey) -> Result<(), nfsstat4> {
 }
 
 async fn in_turn(mds: &Arc<Mds>, key: InodeKey) -> Result<(), nfsstat4> {
-    for _ in 0..TRIES {
+    let (mut changes, mut refusals) = (0, Refusals::new());
+    while changes < TRIES {
         let namespace = &mds.namespace;
         let found = mds
             .read(|txn| {
@@ -174,14 +175,28 @@ async fn in_turn(mds: &Arc<Mds>, key: InodeKey) -> Result<(), nfsstat4> {
             .await
             .map_err(|error| fs_status(&error))?;
         let (Some(inline), Some(data)) = (found.inode.inline(), found.data) else { return Ok(()) };
-        let Placed { mut layout, placing } = super::place(mds, &inline.policy(), true).await?;
-        let making = if data.is_empty() { None } else { Some(made(mds, key, &mut layout, data).await?) };
+        let (policy, refused) = (inline.policy(), |store| refusals.contains_key(&store));
+        let placed = super::place_beside(mds, &policy, true, refused).await;
+        let Placed { mut layout, placing } = placed.map_err(|status| without_place(status, &refusals))?;
+        let making = match data.is_empty() {
+            true => None,
+            false => match made(mds, key, &mut layout, data).await {
+                Ok(making) => Some(making),
+                Err(Unmade::Refused(store, status)) => {
+                    // Full, or failing, and no heartbeat has said so yet: others may take it.
+                    tracing::debug!(data_server = store.0, %status, "does not take what a small file has");
+                    refusals.insert(store, status);
+                    continue;
+                }
+                Err(Unmade::Otherwise(status)) => return Err(status),
+            },
+        };
         let taken = take(mds, &found.inode, &layout).await;
         drop(placing);
         match taken {
             Ok(_) => return Ok(()),
             // It has changed since it was read.
-            Err(FsError::Busy) => {}
+            Err(FsError::Busy) => changes += 1,
             Err(error) => {
                 if let Some(making) = making.filter(|_| error.maybe_committed()) {
                     making.keep();
@@ -195,9 +210,29 @@ async fn in_turn(mds: &Arc<Mds>, key: InodeKey) -> Result<(), nfsstat4> {
     Err(nfsstat4::NFS4ERR_DELAY)
 }
 
+/// What data servers said that did not take what a file has.
+type Refusals = BTreeMap<StoreId, nfsstat4>;
+
+/// What whoever asked is told where there is no place beside those that refused: that there is no room, if that was why they
+/// all did.
+fn without_place(status: nfsstat4, refusals: &Refusals) -> nfsstat4 {
+    let failure = refusals.values().find(|refusal| **refusal != nfsstat4::NFS4ERR_NOSPC);
+    match failure {
+        Some(failure) if status == nfsstat4::NFS4ERR_NOSPC => *failure,
+        _ => status,
+    }
+}
+
+/// Why there are no data files.
+enum Unmade {
+    /// This data server does not take them; another one may.
+    Refused(StoreId, nfsstat4),
+    Otherwise(nfsstat4),
+}
+
 /// Data files with these bytes, durable; garbage until a file takes them, which is written down before they are
 /// made.
-async fn made(mds: &Arc<Mds>, key: InodeKey, layout: &mut Layout, data: Bytes) -> Result<Made, nfsstat4> {
+async fn made(mds: &Arc<Mds>, key: InodeKey, layout: &mut Layout, data: Bytes) -> Result<Made, Unmade> {
     let (making, namespace, fresh) = (mds.copies.make(layout.id), &mds.namespace, &*layout);
     mds.write(|mut txn| {
         Box::pin(async move {
@@ -206,13 +241,18 @@ async fn made(mds: &Arc<Mds>, key: InodeKey, layout: &mut Layout, data: Bytes) -
         })
     })
     .await
-    .map_err(|error| fs_status(&error))?;
+    .map_err(|error| Unmade::Otherwise(fs_status(&error)))?;
     let size = u64::try_from(data.len()).unwrap_or(u64::MAX);
-    let written = dsctl::write(mds, fresh, &[], 0, data).await;
-    if let Err(status) = written {
+    let written = dsctl::write_new(mds, fresh, &data).await;
+    if let Err((store, status)) = written {
         drop(making);
         garbage::poke(mds);
-        return Err(status);
+        return Err(match status {
+            nfsstat4::NFS4ERR_IO | nfsstat4::NFS4ERR_NOSPC | nfsstat4::NFS4ERR_ROFS => {
+                Unmade::Refused(store, status)
+            }
+            _ => Unmade::Otherwise(status),
+        });
     }
     written_to(layout, size);
     Ok(making)

@@ -70,11 +70,25 @@ const UNPLACED_AGAIN: u64 = 60 * 1_000_000_000;
 /// NOSPC when every data server is full (or fewer take new files than there are to be mirrors), DELAY when
 /// none is registered yet or one that is away may have room.
 pub(crate) async fn place(mds: &Arc<Mds>, policy: &LayoutPolicy, stripes: bool) -> Result<Placed, nfsstat4> {
+    place_beside(mds, policy, stripes, |_| false).await
+}
+
+/// The same without the data servers that have just `refused`.
+///
+/// # Errors
+/// As [`place`].
+pub(crate) async fn place_beside(
+    mds: &Arc<Mds>,
+    policy: &LayoutPolicy,
+    stripes: bool,
+    refused: impl Fn(StoreId) -> bool + Send,
+) -> Result<Placed, nfsstat4> {
     let Candidates { list: mut candidates, placing } = candidates(mds);
+    candidates.retain(|candidate| !refused(candidate.store));
     let policy = placement::for_maker(with_mirrors(mds, *policy), stripes);
     let mirrors = policy.mirrors;
     if candidates.is_empty() {
-        return Err(nobody(mds, mirrors.into(), 0));
+        return Err(nobody(mds, mirrors.into(), 0, refused));
     }
     if mirrors > 1 {
         placement::interleave(&mut candidates);
@@ -83,7 +97,7 @@ pub(crate) async fn place(mds: &Arc<Mds>, policy: &LayoutPolicy, stripes: bool) 
     let placed = placement::place(id, policy, &candidates, turn(mds), mds.config.first_component);
     placed
         .map(|layout| Placed { layout, placing })
-        .ok_or_else(|| nobody(mds, mirrors.into(), candidates.len()))
+        .ok_or_else(|| nobody(mds, mirrors.into(), candidates.len(), refused))
 }
 
 /// How many copies there are to be where a policy says nothing of it.
@@ -100,8 +114,8 @@ pub(crate) async fn fresh(mds: &Arc<Mds>, old: &Layout) -> Result<Placed, nfssta
     let id = mds.next_data_file().await.map_err(|error| fs_status(&error))?;
     let Candidates { list, placing } = candidates(mds);
     let mirrors = old.components.iter().map(|component| component.mirrors).max().unwrap_or_default();
-    let layout =
-        placement::renewed(id, old, &list, turn(mds)).ok_or_else(|| nobody(mds, mirrors, list.len()))?;
+    let layout = placement::renewed(id, old, &list, turn(mds))
+        .ok_or_else(|| nobody(mds, mirrors, list.len(), |_| false))?;
     Ok(Placed { layout, placing })
 }
 
@@ -144,9 +158,9 @@ pub(crate) fn pause(mds: &Mds, store: StoreId, copied: u64) -> Duration {
     mds.drains.pause(mds, store, copied).max(mds.balances.pause(mds, store, copied))
 }
 
-/// Why there is no place for `mirrors` where `usable` take new files: a data server that is away may have some, full ones have
-/// none. An administrator may not look at what clients are told.
-fn nobody(mds: &Mds, mirrors: u16, usable: usize) -> nfsstat4 {
+/// Why there is no place for `mirrors` where `usable` take new files: a data server that is away may have some, full ones and
+/// those that have just `refused` have none. An administrator may not look at what clients are told.
+fn nobody(mds: &Mds, mirrors: u16, usable: usize, refused: impl Fn(StoreId) -> bool) -> nfsstat4 {
     let now = mds.now();
     let mut told = mds.data_servers.unplaced.lock();
     if told.is_none_or(|before| now.since(before) > UNPLACED_AGAIN) {
@@ -160,7 +174,7 @@ fn nobody(mds: &Mds, mirrors: u16, usable: usize) -> nfsstat4 {
     drop(told);
     let mut known = mds.data_servers.all();
     known.retain(|store| store.view().intent == StoreState::Active);
-    if !known.is_empty() && known.iter().all(|store| store.serves()) {
+    if !known.is_empty() && known.iter().all(|store| store.serves() || refused(store.id)) {
         nfsstat4::NFS4ERR_NOSPC
     } else {
         nfsstat4::NFS4ERR_DELAY
