@@ -1,13 +1,17 @@
-//! Truncations: of what is told of late, and those that a restart interrupted.
+//! Truncations: of what is told of late, those that a restart interrupted, and those that meet who looks for holes.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use sluice_conformance::client::ops;
 use sluice_namespace::{LayoutPolicy, Shape};
+use sluice_rpc::SimConfig;
 use sluice_xdr::nfs4::*;
 
 use crate::client::{self, Client, Opened, RW};
-use crate::stage::{UNIT, World, simulate, simulate_with};
+use crate::drain::{drain, drained};
+use crate::mirrors::home;
+use crate::stage::{UNIT, World, simulate, simulate_on, simulate_with};
 use crate::{NEW, pattern};
 
 /// Linux flushes what it wrote, truncates, and tells of what it flushed only afterwards, under the same layout.
@@ -257,5 +261,100 @@ fn a_truncation_that_a_restart_interrupted_is_not_undone_by_a_look() {
             let same = other.open("f").await;
             assert!(other.proxied_read(&same, 2 * UNIT, 5000).await.is_empty());
         });
+    }
+}
+
+/// What takes data files away from a file.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Takes {
+    Truncate,
+    Clone,
+    Move,
+}
+
+/// Where there is a hole, from the first byte on, and whether that is the end.
+async fn first_hole(client: &Client, file: &Opened) -> Result<(bool, u64), nfsstat4> {
+    let (sa_stateid, sa_what) = (file.stateid, data_content4::NFS4_CONTENT_HOLE);
+    let seek = nfs_argop4::OP_SEEK(SEEK4args { sa_stateid, sa_offset: 0, sa_what });
+    let (status, mut results) = client.compound(vec![client::putfh(&file.handle), seek]).await;
+    match results.pop() {
+        Some(nfs_resop4::OP_SEEK(SEEK4res::NFS4_OK(found))) => Ok((found.sr_eof, found.sr_offset)),
+        _ => Err(status),
+    }
+}
+
+/// One data file after the other is asked, all of which may be removed before the last one is.
+#[test]
+fn who_looks_for_a_hole_finds_the_file_as_it_was_or_as_it_is() {
+    const ALL: u64 = 8 << 20;
+    let far = SimConfig {
+        latency_min: Duration::from_millis(10),
+        latency_max: Duration::from_millis(12),
+        ..SimConfig::default()
+    };
+    let policy = LayoutPolicy { shape: Shape::Wide, mirrors: 1, inline: 0 };
+    let cases = [(Takes::Truncate, 16), (Takes::Clone, 1), (Takes::Move, 1)];
+    for (takes, after) in cases.into_iter().flat_map(|(takes, most)| (0..most).map(move |n| (takes, n * 10)))
+    {
+        simulate_on(
+            92,
+            far,
+            |config| config.policy = policy,
+            async |world| {
+                let (client, other) =
+                    (Client::mount(world, "a", NEW).await, Client::mount(world, "b", NEW).await);
+                let (source, layout) = client.open_with_layout("source").await;
+                client.write(&layout, 0, &pattern(7, 4096)).await.unwrap();
+                client.layout_commit(&source, layout.stateid, Some(4095)).await.unwrap();
+                client.layout_return(&source, layout.stateid).await;
+                let (file, layout) = client.open_with_layout("f").await;
+                client.write(&layout, 0, &pattern(0, 8 << 20)).await.unwrap();
+                client.layout_commit(&file, layout.stateid, Some(ALL - 1)).await.unwrap();
+                let last = home(world, &client, &layout, 0).await;
+                client.layout_return(&file, layout.stateid).await;
+                world.sleep(Duration::from_secs(5)).await;
+                let (same, from) = (other.open("f").await, other.open("source").await);
+                let over = Cell::new(false);
+                let take = async {
+                    world.sleep(Duration::from_millis(after)).await;
+                    match takes {
+                        Takes::Truncate => other.truncate(&same, 0).await,
+                        Takes::Clone => {
+                            let clone = nfs_argop4::OP_CLONE(CLONE4args {
+                                cl_src_stateid: from.stateid,
+                                cl_dst_stateid: same.stateid,
+                                cl_src_offset: 0,
+                                cl_dst_offset: 0,
+                                cl_count: 4096,
+                            });
+                            let (from, to) = (client::putfh(&from.handle), client::putfh(&same.handle));
+                            other.ok(vec![from, nfs_argop4::OP_SAVEFH, to, clone]).await;
+                        }
+                        Takes::Move => {
+                            drain(world, last, 0).await.unwrap();
+                            drained(world, last).await;
+                        }
+                    }
+                    over.set(true);
+                };
+                let look = async {
+                    let mut found = vec![first_hole(&client, &file).await];
+                    while takes != Takes::Truncate && !over.get() {
+                        found.push(first_hole(&client, &file).await);
+                    }
+                    found
+                };
+                let (found, ()) = tokio::join!(look, take);
+                for found in found {
+                    match found {
+                        Ok((true, ALL)) => {}
+                        // It is empty.
+                        Err(nfsstat4::NFS4ERR_NXIO) if takes == Takes::Truncate => {}
+                        found => panic!("{takes:?} after {after} ms: {found:?}"),
+                    }
+                }
+                assert_eq!(world.check().await, 0);
+            },
+        );
     }
 }

@@ -1,12 +1,11 @@
 //! SEEK. RFC 7862 §15.11.
 
+use sluice_namespace::Inode;
 use sluice_xdr::nfs4::{SEEK4args, SEEK4res, data_content4, nfsstat4, seek_res4};
 
-use super::lock::must_be_file;
-use super::read::permit_io;
+use super::read::{Admitted, admit};
 use crate::compound::{Context, OpResult};
 use crate::dsctl;
-use crate::layout::settle;
 
 pub(crate) async fn seek(cx: &mut Context, args: SEEK4args) -> OpResult<SEEK4res> {
     let data = match args.sa_what {
@@ -14,12 +13,14 @@ pub(crate) async fn seek(cx: &mut Context, args: SEEK4args) -> OpResult<SEEK4res
         data_content4::NFS4_CONTENT_HOLE => false,
         _ => return Err(nfsstat4::NFS4ERR_UNION_NOTSUPP.into()),
     };
-    must_be_file(cx).await?;
-    let stateid = cx.stateid(&args.sa_stateid)?;
-    permit_io(cx, &stateid, false).await?;
-    settle::settle_size(&cx.server, &cx.current()?.inode).await?;
-    cx.forget_inode();
-    let inode = cx.inode().await?;
+    // All of it may be looked at. Of what is in the metadata nothing is.
+    let ahead = |inode: &Inode| match inode.inline() {
+        Some(_) => 0,
+        None => inode.size().saturating_sub(args.sa_offset),
+    };
+    let ahead = cx.look(ahead).await?;
+    // As long as it is looked at, nobody takes its data files away.
+    let Admitted { held, inode, .. } = admit(cx, &args.sa_stateid, args.sa_offset, ahead).await?;
     let size = inode.size();
     // §15.11.3: at or beyond the end there is neither.
     if args.sa_offset >= size {
@@ -32,6 +33,7 @@ pub(crate) async fn seek(cx: &mut Context, args: SEEK4args) -> OpResult<SEEK4res
         None if data => None,
         None => Some(args.sa_offset),
     };
+    held.commit()?;
     let answer = match found {
         Some(offset) if offset < size => seek_res4 { sr_eof: false, sr_offset: offset },
         // The end of a file counts as a hole; for data it says that there is no more.
