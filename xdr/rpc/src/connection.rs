@@ -105,6 +105,10 @@ pub struct Connection {
     pub(crate) records: AtomicU64,
     /// The peer owes us the rest of a record.
     pub(crate) partial: AtomicBool,
+    /// It is a large one, and has room that others may be waiting for.
+    pub(crate) has_room: AtomicBool,
+    /// How often something came.
+    pub(crate) heard: AtomicU64,
     /// When the watchdog last saw something move, nanoseconds.
     active: AtomicU64,
 }
@@ -312,6 +316,8 @@ impl Connection {
             draining: false.into(),
             records: 0.into(),
             partial: false.into(),
+            has_room: false.into(),
+            heard: 0.into(),
             active: env.clock.now().0.into(),
             env,
             limits,
@@ -400,11 +406,19 @@ const SHORT: Duration = Duration::from_secs(10);
 /// bytes now and then would keep it for ever. Of the most that one connection may hold that is 3 Mbit/s.
 const PART: usize = 16;
 
+/// The same for room that a record has of which nothing comes any more. All large records wait for those before them: a hundred hosts that
+/// went away in the middle of one are got over in as many times this as they fill that room. Packets that were lost are sent again sooner.
+const SILENT: Duration = Duration::from_secs(2);
+
 /// What the watchdog saw the last time, and since when nothing has moved.
+#[derive(Default)]
 struct Watch {
     records: u64,
     written: u64,
+    heard: u64,
     partial: Option<Monotonic>,
+    /// While others wait for the room of its record.
+    silent: Option<Monotonic>,
     stalled: Option<Monotonic>,
     /// While others wait: since when the peer has not taken its part, and what has to be written by then.
     slow: Option<(Monotonic, u64)>,
@@ -415,7 +429,7 @@ struct Watch {
 async fn watch_over(connection: &Arc<Connection>) -> Ended {
     let Connection { limits, env, .. } = &**connection;
     let opened = env.clock.now();
-    let mut seen = Watch { records: 0, written: 0, partial: None, stalled: None, slow: None };
+    let mut seen = Watch::default();
     loop {
         env.clock.sleep(limits.tick()).await;
         let now = env.clock.now();
@@ -451,6 +465,12 @@ impl Watch {
         } else if now.since(*self.partial.get_or_insert(now)) >= patience(limits.partial_record) {
             return Some(Ended::Slow("a record was begun and not finished in time"));
         }
+        let heard = connection.heard.load(Ordering::Relaxed);
+        if heard != self.heard || !short || !connection.has_room.load(Ordering::Relaxed) {
+            self.silent = None;
+        } else if now.since(*self.silent.get_or_insert(now)) >= SILENT {
+            return Some(Ended::Slow("nothing more comes of a large record, and others wait for its room"));
+        }
         let busy = !connection.outbox.is_idle();
         if written != self.written || !busy {
             self.stalled = None;
@@ -475,7 +495,7 @@ impl Watch {
         } else if now.since(connection.active()) >= limits.idle {
             return Some(Ended::Orderly("idle"));
         }
-        (self.records, self.written) = (records, written);
+        (self.records, self.written, self.heard) = (records, written, heard);
         None
     }
 }

@@ -154,6 +154,7 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
             self.prompt.recover(self.connection);
             let reading = self.may_read();
             self.connection.partial.store(reading && self.decoder.pending() > 0, Ordering::Relaxed);
+            self.connection.has_room.store(self.arriving.is_some(), Ordering::Relaxed);
             let read = match self.parked.front() {
                 None => self.fill(reader).await,
                 Some(first) => {
@@ -178,7 +179,7 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
             match read {
                 Ok(0) if self.decoder.pending() > 0 => return Ended::Orderly("by the peer, inside a record"),
                 Ok(0) => return Ended::Orderly("by the peer"),
-                Ok(_) => {}
+                Ok(_) => _ = self.connection.heard.fetch_add(1, Ordering::Relaxed),
                 Err(error) => return Ended::Io(error),
             }
         }
@@ -222,6 +223,7 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
                 }
             });
             self.connection.partial.store(late, Ordering::Relaxed);
+            self.connection.has_room.store(true, Ordering::Relaxed);
             self.filling = if reader.splices() { self.tail() } else { None };
             if self.filling.is_none() && missing > LARGE {
                 self.make_room(bytes);

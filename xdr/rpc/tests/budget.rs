@@ -20,6 +20,10 @@ fn greed_has_a_bound() {
     for seed in 0..4 {
         simulate(seed, |w| async move { who_reads_slowly_keeps_no_large_call_waiting(&w).await });
         simulate(seed, |w| async move { who_takes_next_to_nothing_is_not_waited_for(&w).await });
+        simulate(
+            seed,
+            |w| async move { who_went_away_inside_a_large_record_is_not_waited_for_long(&w).await },
+        );
     }
     simulate(0, |w| async move { small_replies_that_wait_keep_no_large_buffers(&w).await });
     on_tcp("127.0.0.1:0", |w| async move {
@@ -271,6 +275,37 @@ async fn who_takes_next_to_nothing_is_not_waited_for(w: &World) {
     }
     let took = w.env.clock.now().since(asked);
     assert!(took < Duration::from_secs(30), "{took:?}");
+}
+
+/// Twelve hosts that lost their network, with room for four records, and one that is there. A thirteenth is slow.
+async fn who_went_away_inside_a_large_record_is_not_waited_for_long(w: &World) {
+    let arriving = Share::fixed(4 * MIB + (64 << 10));
+    let (_, addr) = w.serve(Limits { arriving, ..Limits::default() }, vec![Echo::new(&w.env, ECHO)]).await;
+    let call: Arc<[u8]> = raw_call(1, ECHO, procedure::WRITE, &vec![3; MIB / 4]).into();
+    let slow = Arc::clone(&call);
+    let mut s = w.at_client.connect(addr).await.unwrap();
+    let clock = Arc::clone(&w.env.clock);
+    let slow = tokio::spawn(async move {
+        for part in slow.chunks(MIB / 8) {
+            s.write_all(part).await.unwrap();
+            clock.sleep(Duration::from_secs(1)).await;
+        }
+        s.read_exact(&mut [0; 28]).await.unwrap();
+    });
+    let mut gone = Vec::new();
+    for _ in 0..12 {
+        let mut s = w.at_client.connect(addr).await.unwrap();
+        s.write_all(&call[..32 << 10]).await.unwrap();
+        gone.push(s);
+    }
+    w.env.clock.sleep(Duration::from_millis(100)).await;
+    let asked = w.env.clock.now();
+    let mut s = w.at_client.connect(addr).await.unwrap();
+    s.write_all(&call).await.unwrap();
+    s.read_exact(&mut [0; 28]).await.unwrap();
+    let took = w.env.clock.now().since(asked);
+    assert!(took < Duration::from_secs(20), "{took:?}");
+    slow.await.unwrap();
 }
 
 /// 100 peers that send a WRITE of 1 MiB at the same time.
