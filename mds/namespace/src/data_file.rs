@@ -12,9 +12,9 @@ use crate::keys::{DataFileId, StoreId};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DataFile {
     pub store: StoreId,
-    /// Tells the data files of one [`Layout`] apart; never reused under the same id.
+    /// Tells the data files of one [`Layout`] apart. What was part of it never has the slot of another one.
     pub slot: u16,
-    /// Raised when older handles must die.
+    /// Raised when older handles must die; the greatest slot's also for what was given up (docs/adr/0008-mirrors-heal.md).
     pub generation: u16,
     /// The store has it: a handle may say that it must exist.
     pub materialised: bool,
@@ -176,6 +176,32 @@ impl Layout {
             self.components.iter_mut().flat_map(|c| c.slots.chunks_mut(usize::from(c.mirrors.max(1))));
         let mut columns = columns.filter(|column| column.iter().any(|s| s.slot == slot));
         columns.next()
+    }
+
+    /// The data file with the greatest slot number. Its generation says how greater numbers may be used: no data file that is gone
+    /// had one of them and this generation, or a later one. A data server takes no data file that is named like one that was
+    /// removed there, and nothing else remembers those that were never a part of the file.
+    pub(crate) fn greatest(&self) -> Option<&DataFile> {
+        self.data_files().max_by_key(|file| file.slot)
+    }
+
+    fn greatest_mut(&mut self) -> Option<&mut DataFile> {
+        self.components.iter_mut().flat_map(|c| &mut c.slots).max_by_key(|file| file.slot)
+    }
+
+    /// One that had a greater number and this generation will not be a part of the file.
+    pub(crate) fn gives_up(&mut self, generation: u16) {
+        if let Some(greatest) = self.greatest_mut() {
+            // No handle has to die: those of before are as good as any.
+            greatest.generation = greatest.generation.max(generation.saturating_add(1));
+        }
+    }
+
+    /// What is the greatest now says what the one did that was.
+    pub(crate) fn remembers(&mut self, before: DataFile) {
+        if let Some(greatest) = self.greatest_mut().filter(|greatest| greatest.slot != before.slot) {
+            greatest.generation = greatest.generation.max(before.generation);
+        }
     }
 
     pub(crate) fn data_file_mut(&mut self, slot: u16) -> Option<&mut DataFile> {

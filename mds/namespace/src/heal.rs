@@ -27,7 +27,8 @@ pub struct Replacement {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heal {
     pub inode: InodeKey,
-    /// No slot number at or above it was ever used for a replacement.
+    /// No slot number at or above it was used for a replacement since this row is there. What was before it
+    /// [`Layout::greatest`] says.
     next_slot: u16,
     pub replacements: Vec<Replacement>,
 }
@@ -135,6 +136,12 @@ pub(crate) fn track(txn: &mut Transaction, key: &InodeKey, before: bool, after: 
     }
 }
 
+/// One that was withdrawn, or given up, keeps its number until it is gone: the greatest of those.
+pub(crate) async fn greatest_spare(txn: &Transaction, id: DataFileId) -> Result<Option<u16>, FsError> {
+    let spares = txn.snapshot_range(&keys::spares(id), 1, true).await?;
+    Ok(spares.first().map(|(key, _)| keys::spare_of(key)).transpose()?.map(|(_, slot)| slot))
+}
+
 impl Namespace {
     /// Files to heal after file `after`, at most `limit`.
     pub async fn heals(
@@ -178,13 +185,14 @@ impl Namespace {
         };
         let inode = self.change_layout(txn, key, planned).await?;
         let layout = inode.layout().ok_or(FsError::Invalid)?;
-        // One that was withdrawn keeps its number until it is gone, and is in no row here any more.
-        let spares = txn.snapshot_range(&keys::spares(layout.id), 1, true).await?;
-        let spare = spares.first().map(|(key, _)| keys::spare_of(key)).transpose()?.map(|(_, slot)| slot);
-        let last = layout.data_files().map(|s| s.slot).chain(spare).max().unwrap_or(0);
+        let greatest = layout.greatest().ok_or(FsError::Invalid)?;
+        let last = greatest_spare(txn, layout.id).await?.unwrap_or(0).max(greatest.slot);
         let slot = last.checked_add(1).ok_or(FsError::NoSpace)?.max(row.next_slot);
         row.next_slot = slot.checked_add(1).ok_or(FsError::NoSpace)?;
-        let new = DataFile { store, slot, generation: 1, ..DataFile::default() };
+        let generation = greatest.generation;
+        // It may have to be said that this one was given up.
+        generation.checked_add(1).ok_or(FsError::NoSpace)?;
+        let new = DataFile { store, slot, generation, ..DataFile::default() };
         row.replacements.retain(|r| r.old != old);
         row.replacements.push(Replacement { old, new });
         txn.set(keys::by_u64(keys::HEAL, key.fileid.0), row.encode());
@@ -204,12 +212,12 @@ impl Namespace {
         store: StoreId,
     ) -> Result<bool, FsError> {
         let Some(mut row) = self.heal(txn, key.fileid).await? else { return Ok(false) };
-        if row.replacement(old).is_none_or(|new| new.store != store) {
-            return Ok(false);
-        }
+        let Some(new) = row.replacement(old).filter(|new| new.store == store) else { return Ok(false) };
         let stays = |layout: &mut Layout| {
             let file = layout.data_file_mut(old).ok_or(FsError::Invalid)?;
             file.moving = false;
+            // The row may go, and then its number is known here only.
+            layout.gives_up(new.generation);
             Ok(true)
         };
         let inode = self.change_layout(txn, key, stays).await?;

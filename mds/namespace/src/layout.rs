@@ -97,9 +97,9 @@ impl Namespace {
     }
 
     /// A data server wrote these data files (by slot and generation) for the first time. Generation 0 is one that
-    /// the data server does not know any more: it opened the file again before it could report it. Unknown ids
-    /// and older generations are ignored: the file is gone, or was left behind and is healed, which finds out. So is
-    /// what was placed elsewhere meanwhile.
+    /// the data server does not know any more: it opened the file again before it could report it. Unknown ids are ignored: the
+    /// file is gone. So is what was placed elsewhere meanwhile, and of what was left behind the work of handles from before: it
+    /// is healed, which finds out.
     pub async fn materialised(
         &self,
         txn: &mut Transaction,
@@ -110,7 +110,13 @@ impl Namespace {
         let mark = |layout: &mut Layout| {
             let mut changed = false;
             for s in layout.components.iter_mut().flat_map(|c| &mut c.slots) {
-                let reported = slots.contains(&(s.slot, s.generation)) || slots.contains(&(s.slot, 0));
+                let of_it = |generation| match generation {
+                    0 => true,
+                    // Whoever wrote it did so with a handle of before, which was good.
+                    earlier if earlier < s.generation => !s.stale,
+                    now => now == s.generation,
+                };
+                let reported = slots.iter().any(|&(slot, generation)| slot == s.slot && of_it(generation));
                 if !s.materialised && reported && s.store == store {
                     s.materialised = true;
                     changed = true;
@@ -195,8 +201,9 @@ impl Namespace {
         let mut inode = fetch::inode(txn, key, self.base()).await?;
         let Node::File(file) = &mut inode.record.node else { return Err(FsError::WrongType) };
         let layout = file.layout.as_mut().ok_or(FsError::Invalid)?;
-        let before = layout.is_degraded();
+        let (before, greatest) = (layout.is_degraded(), layout.greatest().copied());
         if change(layout)? {
+            greatest.into_iter().for_each(|greatest| layout.remembers(greatest));
             heal::track(txn, key, before, layout.is_degraded());
             fetch::put_quietly(txn, key, &inode.record);
         }

@@ -2,17 +2,17 @@
 //!
 //! What is added is a mirror that missed every write so far: nobody reads it before it was healed. What is given up
 //! is a spare from then on, to be removed. Slot numbers grow: the greatest of a layout is never given up, so that none that
-//! was ever used is used again.
+//! was part of the file is used again.
 
 use sluice_kv::Transaction;
 
 use crate::data_file::{Component, DataFile, Layout};
 use crate::error::FsError;
-use crate::heal::Spare;
+use crate::heal::{Spare, greatest_spare};
 use crate::inode::{Inode, Node};
 use crate::keys::{DataFileId, InodeKey, StoreId};
 use crate::truncate::truncate_intent;
-use crate::{Namespace, fetch, keys};
+use crate::{Namespace, fetch};
 
 /// A mirrored file is one segment to every client if it can be (docs/adr/0033): the first part of one that begins at one
 /// data server becomes all of it while nobody has been behind that part.
@@ -40,21 +40,26 @@ impl Namespace {
         places: &[Vec<StoreId>],
     ) -> Result<Inode, FsError> {
         let size = self.undisturbed(txn, key, id).await?;
-        // One that was withdrawn, or given up, keeps its number until it is gone.
-        let spares = txn.snapshot_range(&keys::spares(id), 1, true).await?;
-        let spare = spares.first().map(|(key, _)| keys::spare_of(key)).transpose()?.map(|(_, slot)| slot);
+        let spare = greatest_spare(txn, id).await?;
         self.change_layout(txn, key, |layout| {
+            // What is left out below had its numbers, too.
+            let greatest = *layout.greatest().ok_or(FsError::Invalid)?;
             if is_one_segment_from_now_on(layout, size) {
                 layout.components.truncate(1);
                 layout.components.iter_mut().for_each(|first| first.end = u64::MAX);
             }
-            let mut next = layout.data_files().map(|file| file.slot).chain(spare).max();
+            let mut last = DataFile { slot: greatest.slot.max(spare.unwrap_or(0)), ..greatest };
             let mut places = places.iter();
             for component in &mut layout.components {
                 let columns = places.by_ref().take(component.width.into());
-                grow(component, size, mirrors, columns, &mut next)?;
+                grow(component, size, mirrors, columns, &mut last)?;
             }
-            if places.next().is_some() || !layout.is_valid() { Err(FsError::Invalid) } else { Ok(true) }
+            let fewer = layout.greatest().is_none_or(|now| now.slot < greatest.slot);
+            if places.next().is_some() || fewer || !layout.is_valid() {
+                Err(FsError::Invalid)
+            } else {
+                Ok(true)
+            }
         })
         .await
     }
@@ -128,13 +133,13 @@ impl Namespace {
     }
 }
 
-/// Adds to each column what it lacks.
+/// Adds to each column what it lacks, numbered from behind `last` on and with its generation.
 fn grow<'a>(
     component: &mut Component,
     size: u64,
     mirrors: u16,
     places: impl Iterator<Item = &'a Vec<StoreId>>,
-    next: &mut Option<u16>,
+    last: &mut DataFile,
 ) -> Result<(), FsError> {
     let lacks = usize::from(mirrors.saturating_sub(component.mirrors));
     // What nobody has written to is as good in one place as in another.
@@ -151,9 +156,9 @@ fn grow<'a>(
         }
         slots.extend_from_slice(column);
         for store in places {
-            let slot = next.map_or(Some(0), |last| last.checked_add(1)).ok_or(FsError::NoSpace)?;
-            *next = Some(slot);
-            slots.push(DataFile { store: *store, slot, generation: 1, stale, ..DataFile::default() });
+            last.slot = last.slot.checked_add(1).ok_or(FsError::NoSpace)?;
+            let DataFile { slot, generation, .. } = *last;
+            slots.push(DataFile { store: *store, slot, generation, stale, ..DataFile::default() });
         }
     }
     component.slots = slots;

@@ -204,7 +204,7 @@ async fn layouts_are_assigned_handed_out_and_replaced() {
     refused!(replace(1, &two.components[0]).await, FsError::Invalid);
     refused!(replace(2, &moved).await, FsError::Invalid);
     w.txn(async |t| w.ns.raise_generation(t, &f.key, &[0]).await).await.unwrap();
-    // An old generation's report is ignored, and that of where it was before; the present one's is kept.
+    // An old generation's report is kept, as the present one's is; that of where it was before is ignored.
     let report = async |store, id, slots: &[(u16, u16)]| {
         w.txn(async |t| w.ns.materialised(t, (StoreId(store), DataFileId(id)), slots).await).await.unwrap();
     };
@@ -213,7 +213,7 @@ async fn layouts_are_assigned_handed_out_and_replaced() {
     report(1, 12345, &[(0, 1)]).await;
     let stat = w.stat(f.key).await.unwrap();
     let bits: Vec<_> = stat.layout().unwrap().data_files().map(|d| d.materialised).collect();
-    assert_eq!(bits, [false, false, false, true]);
+    assert_eq!(bits, [true, false, false, true]);
     assert_eq!(stat.change, f.change, "clients see data, not where it is");
     w.clean().await;
 }

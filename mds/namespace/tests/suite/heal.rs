@@ -252,7 +252,11 @@ async fn what_is_withdrawn_stays_and_its_number_is_nobody_elses_before_it_is_gon
     let first = plan(0, 5).await;
     assert!(!withdraw(0, 6).await && !withdraw(1, 5).await, "that was not planned");
     assert!(withdraw(0, 5).await && !withdraw(0, 5).await);
-    assert_eq!(files(&w, f).await, before);
+    // The greatest of them says which names are taken (docs/adr/0008).
+    let now = files(&w, f).await;
+    let generations: Vec<_> = now.iter().map(|file| file.generation).collect();
+    assert_eq!(generations, [1, 1, 1, 2]);
+    assert!(now.iter().zip(&before).all(|(now, then)| DataFile { generation: 1, ..*now } == *then));
     assert_eq!((queue(&w).await.len(), w.clean().await.degraded), (0, 0));
     let spare = spares(&w).await.remove(0);
     assert_eq!((spare.slot, spare.store), (first.slot, StoreId(5)));
@@ -267,6 +271,63 @@ async fn what_is_withdrawn_stays_and_its_number_is_nobody_elses_before_it_is_gon
     fill(&w, f, 1, &[(1, 1, at(&other))], true).await.unwrap();
     assert_eq!(files(&w, f).await[1].store, StoreId(7));
     assert_eq!(w.clean().await.degraded, 0);
+}
+
+/// Where it was removed nothing is taken any more that is named like it.
+#[tokio::test(start_paused = true)]
+async fn what_is_planned_after_one_was_withdrawn_and_is_gone_has_another_name() {
+    let w = World::new().await;
+    let f = mirrored(&w, "f", 1).await;
+    let plan = async |slot, store| {
+        w.txn(async |t| w.ns.plan_replacement(t, &f, slot, StoreId(store)).await).await.unwrap().0
+    };
+    let withdraw = async |slot, store| {
+        w.txn(async |t| w.ns.withdraw_replacement(t, &f, slot, StoreId(store)).await).await.unwrap().0
+    };
+    let sweep = async || {
+        for spare in spares(&w).await {
+            assert!(w.read(async |t| w.ns.spare_may_go(t, &spare).await).await.unwrap());
+            w.txn(async |t| {
+                w.ns.spare_done(t, &spare);
+                Ok(())
+            })
+            .await
+            .unwrap();
+        }
+    };
+    let mut gone = Vec::new();
+    for _ in 0..3 {
+        let planned = plan(0, 5).await;
+        let taken =
+            |before: &DataFile| before.slot == planned.slot && before.generation >= planned.generation;
+        assert!(!gone.iter().any(taken), "{planned:?} after {gone:?}");
+        assert!(withdraw(0, 5).await);
+        sweep().await;
+        gone.push(planned);
+    }
+    // Nor has a mirror that is added.
+    let more = [vec![StoreId(5)], vec![StoreId(5)]];
+    w.txn(async |t| w.ns.add_mirrors(t, &f, DataFileId(1), 3, &more).await).await.unwrap();
+    for file in files(&w, f).await.iter().filter(|file| file.store == StoreId(5)) {
+        let taken = |before: &DataFile| before.slot == file.slot && before.generation >= file.generation;
+        assert!(!gone.iter().any(taken), "{file:?} after {gone:?}");
+    }
+    w.clean().await;
+}
+
+/// Writers go on with the handles that they have.
+#[tokio::test(start_paused = true)]
+async fn what_comes_into_being_after_another_was_withdrawn_is_known_to_be_there() {
+    let w = World::new().await;
+    let f = mirrored(&w, "f", 1).await;
+    let before = files(&w, f).await;
+    w.txn(async |t| w.ns.plan_replacement(t, &f, 0, StoreId(5)).await).await.unwrap();
+    assert!(w.txn(async |t| w.ns.withdraw_replacement(t, &f, 0, StoreId(5)).await).await.unwrap().0);
+    for file in &before {
+        let report = [(file.slot, file.generation)];
+        w.txn(async |t| w.ns.materialised(t, (file.store, DataFileId(1)), &report).await).await.unwrap();
+    }
+    assert!(files(&w, f).await.iter().all(|file| file.materialised));
 }
 
 #[tokio::test(start_paused = true)]

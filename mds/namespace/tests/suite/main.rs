@@ -10,6 +10,7 @@ mod heal;
 mod inline;
 mod mirrors;
 mod model;
+mod numbers;
 mod operations;
 mod permissions;
 mod quota;

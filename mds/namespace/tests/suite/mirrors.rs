@@ -96,7 +96,7 @@ async fn a_file_that_has_not_been_behind_its_first_part_is_one_segment() {
     let inode = w.stat(f).await.unwrap();
     let [whole] = &inode.layout().unwrap().components[..] else { panic!() };
     assert_eq!((whole.start, whole.end, whole.width, whole.mirrors), (0, u64::MAX, 1, 2));
-    assert_eq!(whole.slots.iter().map(|s| (s.slot, s.stale)).collect::<Vec<_>>(), [(0, false), (1, true)]);
+    assert_eq!(whole.slots.iter().map(|s| (s.slot, s.stale)).collect::<Vec<_>>(), [(0, false), (3, true)]);
     w.clean().await;
 }
 
