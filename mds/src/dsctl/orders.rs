@@ -327,7 +327,7 @@ pub(crate) async fn truncate(mds: &Arc<Mds>, layout: &Layout, size: u64) -> Resu
 }
 
 /// One data file ends at `size` then, of a file that ends at `logical_size`.
-pub(super) async fn truncate_one(
+async fn truncate_one(
     mds: &Arc<Mds>,
     id: DataFileId,
     file: &DataFile,

@@ -1,7 +1,6 @@
 //! Orders that make one data file equal to another, at two data servers that speak to each other.
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -29,6 +28,15 @@ pub(crate) enum NotCopied {
     /// The data server that it was to go to is full.
     Full,
     /// One of the two is away, or something is wrong with the source.
+    Failed,
+}
+
+/// Why the end of a data file was not set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotSet {
+    /// One of its name was removed there, and none comes into being any more.
+    Removed,
+    /// Its data server is away, or something is wrong with it.
     Failed,
 }
 
@@ -107,8 +115,27 @@ pub(crate) async fn copy(
 
 /// Sets where a data file ends, and makes all of it durable; an absent one stays absent. When it is done, no
 /// earlier order on the file is under way at that data server.
-pub(crate) async fn set_end(mds: &Arc<Mds>, id: DataFileId, file: &DataFile, end: u64, size: u64) -> bool {
-    orders::truncate_one(mds, id, file, end, size).await.is_ok()
+///
+/// # Errors
+/// What was in the way.
+pub(crate) async fn set_end(
+    mds: &Mds,
+    id: DataFileId,
+    file: &DataFile,
+    size: u64,
+    logical_size: u64,
+) -> Result<(), NotSet> {
+    let store = mds.data_servers.get(file.store).filter(|store| !store.is_removed()).ok_or(NotSet::Failed)?;
+    let args =
+        DS_TRUNCATE_args { caller: mds.data_servers.caller(), target: wire(id, file), size, logical_size };
+    match call(&store, DS_TRUNCATE, &args, TURN).await {
+        Some(ctl_status::CTL_OK) => {
+            mds.data_servers.looks.freed();
+            Ok(())
+        }
+        Some(ctl_status::CTL_ERR_STALE) => Err(NotSet::Removed),
+        _ => Err(NotSet::Failed),
+    }
 }
 
 /// When it is true, no earlier order on this data file is under way at its data server, also of those that were given

@@ -14,11 +14,12 @@ use sluice_state::ClientId;
 use sluice_state::file::{Error, File, Intent};
 use sluice_xdr::control::ctl_stat;
 
+use super::anew;
 use super::gate::{Closed, Filling};
 use super::leave;
 use super::plan::{Pair, Plan};
 use super::room::{self, Room};
-use crate::dsctl::resync::{self, NotCopied};
+use crate::dsctl::resync::{self, NotCopied, NotSet};
 use crate::dsctl::{self, epochs};
 use crate::files::{FileEntry, Held};
 use crate::layout::settle;
@@ -102,6 +103,7 @@ async fn carry_out(mds: &Arc<Mds>, key: InodeKey, plan: Plan, room: Room) -> Res
         }
         Err(Trouble::Again) => Ok(Outcome::Again),
         Err(Trouble::Full(pair)) => room::ran_out(mds, key, id, &pair).await,
+        Err(Trouble::Removed(pair)) => anew::rename(mds, &key, id, &pair).await.map(|()| Outcome::Again),
         Err(Trouble::Store(error)) => Err(error),
     }
 }
@@ -136,6 +138,8 @@ enum Trouble {
     Again,
     /// There is no room left where this is filled.
     Full(Pair),
+    /// Nor may there be a data file of that name where this is filled.
+    Removed(Pair),
     Store(FsError),
 }
 
@@ -246,7 +250,7 @@ impl Work<'_> {
                 sure(dsctl::commit(self.mds, id, &pair.source).await.is_ok())?;
             }
             let end = source.size.min(target.size);
-            sure(resync::set_end(self.mds, id, &pair.target, end, inode.size()).await)?;
+            self.set_end(pair, end, inode.size()).await?;
         }
         *filling = self.plan.pairs.iter().filter(outside).map(fills).collect();
         self.begun = true;
@@ -378,7 +382,6 @@ impl Work<'_> {
 
     /// Whether there is a data file.
     async fn same_end(&self, pair: &Pair, size: u64) -> Result<bool, Trouble> {
-        let (mds, id) = (self.mds, self.plan.id);
         let source = self.source(pair).await?;
         let target = self.stat(&pair.target).await?;
         if source.size > 0 && !target.exists {
@@ -387,10 +390,18 @@ impl Work<'_> {
             self.copy(pair, last).await?;
         }
         // The source is not cut: that could be carried out late, when others have written behind its end.
-        sure(resync::set_end(mds, id, &pair.target, source.size, size).await)?;
+        self.set_end(pair, source.size, size).await?;
         let target = self.stat(&pair.target).await?;
         sure(target.size == source.size)?;
         Ok(target.exists)
+    }
+
+    async fn set_end(&self, pair: &Pair, end: u64, size: u64) -> Result<(), Trouble> {
+        let set = resync::set_end(self.mds, self.plan.id, &pair.target, end, size).await;
+        set.map_err(|error| match error {
+            NotSet::Removed if pair.may_go_elsewhere() => Trouble::Removed(*pair),
+            _ => Trouble::Again,
+        })
     }
 
     /// What others are made equal to. One that was there once and is not is no hole: it is damage, and the others have

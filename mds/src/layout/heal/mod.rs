@@ -9,9 +9,11 @@
 //! | `job` | heals one file |
 //! | `rebuild` | what a lost data server held gets another place |
 //! | `room` | what does not fit where it was to go goes elsewhere, or waits |
+//! | `anew` | what is filled begins anew under another name |
 //!
 //! The queue is a table: one row per file, from the transaction that marks a mirror to the one that clears it.
 
+mod anew;
 mod gate;
 mod job;
 pub(crate) mod leave;

@@ -8,12 +8,13 @@ use parking_lot::Mutex;
 use sluice_namespace::{Component, DataFile, DataFileId, FileId, FsError, Inode, InodeKey, StoreId};
 use sluice_state::Time;
 
+use super::anew;
 use super::job::{Outcome, look};
 use super::plan::{Pair, Plan};
 use super::rebuild::{beside, free_for};
 use crate::dsctl::resync;
 use crate::layout::placement::{self, Candidate};
-use crate::layout::{candidates, garbage, turn};
+use crate::layout::{candidates, turn};
 use crate::server::Mds;
 
 /// Nanoseconds until a data server that ran full under a file is tried for it again: what it says of its free space was
@@ -96,7 +97,7 @@ pub(super) async fn find(mds: &Arc<Mds>, inode: &Inode, plan: &mut Plan) -> Resu
         }
         // What was filled before is in the way of others.
         if there > 0 && pair.replaces() {
-            plan_anew(mds, &inode.key, &pair, pair.target.store).await?;
+            anew::plan(mds, &inode.key, &pair, pair.target.store).await?;
         }
         plan.leave_out(&pair);
         most = most.max(Some(bytes));
@@ -147,7 +148,7 @@ async fn elsewhere(mds: &Arc<Mds>, inode: &Inode, pair: &Pair, bytes: u64) -> Re
         instead = found.store.0,
         "there is no room where a data file was to go: it goes elsewhere"
     );
-    plan_anew(mds, &key, pair, found.store).await?;
+    anew::plan(mds, &key, pair, found.store).await?;
     Ok(true)
 }
 
@@ -171,33 +172,7 @@ async fn back(mds: &Arc<Mds>, inode: &Inode, pair: &Pair) -> Result<bool, FsErro
     let withdrawn = mds.write(|mut txn| {
         Box::pin(async move { namespace.withdraw_replacement(&mut txn, &key, old.slot, store).await })
     });
-    changed(mds, withdrawn.await).map(|()| true)
-}
-
-/// What was filled before is removed soon; where the plan has changed meanwhile nothing was done.
-fn changed<T>(mds: &Arc<Mds>, done: Result<T, FsError>) -> Result<(), FsError> {
-    match done {
-        Ok(_) => garbage::poke(mds),
-        Err(FsError::Invalid) => {}
-        Err(error) => return Err(error),
-    }
-    Ok(())
-}
-
-/// It is filled anew, at this data server, unless it has been planned anew before. What was filled in its place is removed.
-async fn plan_anew(mds: &Arc<Mds>, key: &InodeKey, pair: &Pair, store: StoreId) -> Result<(), FsError> {
-    let (namespace, old) = (&mds.namespace, pair.old.slot);
-    let planned = mds.write(|mut txn| {
-        Box::pin(async move {
-            let row = namespace.heal(&txn, key.fileid).await?;
-            let now = row.and_then(|row| row.replacement(old)).map(|new| (new.store, new.slot));
-            if now == pair.replaces().then_some((pair.target.store, pair.target.slot)) {
-                namespace.plan_replacement(&mut txn, key, old, store).await?;
-            }
-            Ok(())
-        })
-    });
-    changed(mds, planned.await)
+    anew::changed(mds, withdrawn.await).map(|()| true)
 }
 
 /// A data server became full while it was filled. What it has of it goes, whether another one takes it or not: it is in
@@ -222,7 +197,7 @@ pub(super) async fn ran_out(
         return Ok(Outcome::Again);
     }
     if pair.replaces() {
-        plan_anew(mds, &key, pair, pair.target.store).await?;
+        anew::plan(mds, &key, pair, pair.target.store).await?;
     }
     Ok(Outcome::NoRoom(bytes))
 }
