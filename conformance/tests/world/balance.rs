@@ -25,9 +25,9 @@ const fn policy(shape: Shape, mirrors: u8) -> LayoutPolicy {
     LayoutPolicy { shape, mirrors, inline: 0 }
 }
 
-type Files = BTreeMap<String, Vec<u8>>;
+pub(crate) type Files = BTreeMap<String, Vec<u8>>;
 
-async fn ask(
+pub(crate) async fn ask(
     world: &World,
     what: ctl_balance_what,
     tolerance: u32,
@@ -39,16 +39,16 @@ async fn ask(
     }
 }
 
-async fn begin(world: &World, limit: u64) {
+pub(crate) async fn begin(world: &World, limit: u64) {
     ask(world, ctl_balance_what::BALANCE_BEGIN, TOLERANCE, limit).await.unwrap();
 }
 
-async fn last(world: &World) -> ctl_balance {
+pub(crate) async fn last(world: &World) -> ctl_balance {
     ask(world, ctl_balance_what::BALANCE_LOOK, 0, 0).await.unwrap().last.remove(0)
 }
 
 /// How it ended.
-async fn ended(world: &World) -> ctl_balance {
+pub(crate) async fn ended(world: &World) -> ctl_balance {
     for _ in 0..900 {
         let now = last(world).await;
         if now.state != ctl_balance_state::BALANCE_RUNNING {
@@ -108,7 +108,7 @@ fn held(world: &World) -> Vec<usize> {
     (0..4).map(|n| world.data_files(n)).collect()
 }
 
-async fn all_right(world: &World, files: &Files) {
+pub(crate) async fn all_right(world: &World, files: &Files) {
     for (name, data) in files {
         right(world, name, data, 9).await;
     }

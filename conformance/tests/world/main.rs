@@ -39,6 +39,7 @@ mod standby;
 mod statfs;
 mod storage;
 mod undrain;
+mod withdrawn;
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -61,7 +61,7 @@ async fn ended(world: &World) -> ctl_mirrors {
 }
 
 /// Nothing was left as it was.
-async fn set(world: &World, path: &str, mirrors: u32) -> ctl_mirrors {
+pub(crate) async fn set(world: &World, path: &str, mirrors: u32) -> ctl_mirrors {
     begin(world, path, mirrors).await;
     let how = ended(world).await;
     assert!(how.state == ctl_compare_state::COMPARE_DONE && how.missed.is_empty(), "{how:?}");

@@ -327,6 +327,25 @@ impl World {
         self.restart_metadata_server().await;
     }
 
+    /// The n-th data server may have data files of this slot of all files, which are to be removed there.
+    pub(crate) async fn leave_to_remove(&self, n: usize, slot: u16) {
+        let store = u16::try_from(n + 1).unwrap();
+        let rows = self.rows().await;
+        // As docs/metadata-schema.md has it: DATA_FILE and SPARE.
+        for (key, _) in rows.iter().filter(|(key, _)| key[0] == 0x16) {
+            let spare = [&[0x26], &key[1..], &slot.to_be_bytes()].concat();
+            let value = [&[1], &store.to_be_bytes()[..], &1_u16.to_be_bytes()].concat();
+            let put = self.db.run::<_, FsError, _>(RunLimits::default(), |mut txn| {
+                let (spare, value) = (spare.clone(), value.clone());
+                Box::pin(async move {
+                    txn.set(spare, value);
+                    Ok(())
+                })
+            });
+            put.await.unwrap();
+        }
+    }
+
     /// Fences that the metadata server has still to tell the n-th data server of.
     pub(crate) async fn untold(&self, n: usize) -> usize {
         let id = StoreId(u16::try_from(n + 1).unwrap());
