@@ -56,6 +56,9 @@ pub(crate) async fn rename(cx: &mut Context, args: RENAME4args) -> OpResult<RENA
                     held.commit()?;
                 }
                 let renamed = pending.resolve(version);
+                if !source.is_directory() {
+                    cx.server.watch_moved(&source.key).await;
+                }
                 let answer = answer(&renamed);
                 if let Some(Unlinked::Removed { garbage: Some(row), .. }) = renamed.replaced {
                     garbage::queued(&cx.server, row);

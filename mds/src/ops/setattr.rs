@@ -113,7 +113,15 @@ async fn set_rest(
         look.done(&entry);
     }
     held.commit()?;
+    if gives(&wanted.set) {
+        cx.server.watch_moved(&key).await;
+    }
     Ok(())
+}
+
+/// Whether somebody else is charged for the file then.
+fn gives(set: &SetAttr) -> bool {
+    set.uid.is_some() || set.gid.is_some()
 }
 
 /// Room for a file of at least `size` bytes with whom it is given to.
@@ -123,7 +131,7 @@ async fn room_to_give(
     set: &SetAttr,
     size: u64,
 ) -> Result<Option<Pass>, OpError> {
-    if set.uid.is_none() && set.gid.is_none() {
+    if !gives(set) {
         return Ok(None);
     }
     let inode = settle::inode(&cx.server, key).await?;
@@ -202,7 +210,11 @@ pub(super) async fn set_size(
     held.cut();
     let cut = truncate(cx, &inode, &set, &rest, result).await;
     drop(placing);
-    if let Some(left) = cut? {
+    let left = cut?;
+    if gives(&rest) {
+        mds.watch_moved(&inode.key).await;
+    }
+    if let Some(left) = left {
         // Committed and not carried out: nobody reads or writes the file before it is.
         mds.spawn(finish(Arc::clone(mds), held, entry, left));
         return Err(nfsstat4::NFS4ERR_DELAY.into());

@@ -100,6 +100,8 @@ async fn walk_tree(mds: &Arc<Mds>, tree: FileId) -> Result<(), FsError> {
     // What an administrator sets meanwhile is newer.
     let _alone = mds.quotas.changing.lock().await;
     let now = mds.read(|txn| Box::pin(async move { namespace.quota(&txn, subject).await })).await?;
+    // Before the tree counts as whole here: what fails is done again.
+    mds.watch_present_writers().await?;
     mds.quotas.replace(subject, now);
     Ok(())
 }

@@ -63,8 +63,13 @@ fn is_written(entry: &FileEntry) -> bool {
     !entry.peek(File::writers).is_empty()
 }
 
+/// The same, or somebody is getting such a layout, for which the file was perhaps read before it came under a limit.
+fn may_be_written(entry: &FileEntry) -> bool {
+    entry.peek(File::rw_live)
+}
+
 impl Mds {
-    /// A read-write layout of a file goes out.
+    /// A read-write layout of a file goes out, or is there and the file has come under a limit.
     pub(crate) fn watch_writers(&self, inode: &Inode) {
         if self.quotas.any() && self.limits_bytes(&Charged::of(&inode.record)) {
             self.quotas.writers.files.lock().insert(inode.key.fileid, inode.key);
@@ -77,19 +82,36 @@ impl Mds {
         charged.subjects().any(limited)
     }
 
-    /// Limits have changed: files that are being written to may have one now.
+    /// Limits have changed, or a directory is in a tree now: files that are being written to may have a limit.
     pub(crate) async fn watch_present_writers(&self) -> Result<(), FsError> {
         for entry in self.files.all() {
-            if is_written(&entry) {
-                let (namespace, key) = (&self.namespace, entry.key);
-                match self.read(|txn| Box::pin(async move { namespace.getattr(&txn, &key).await })).await {
-                    Ok(inode) => self.watch_writers(&inode),
-                    Err(FsError::Stale) => {}
-                    Err(error) => return Err(error),
-                }
+            if may_be_written(&entry) {
+                self.watch_present(&entry.key).await?;
             }
         }
         Ok(())
+    }
+
+    async fn watch_present(&self, key: &InodeKey) -> Result<(), FsError> {
+        let namespace = &self.namespace;
+        match self.read(|txn| Box::pin(async move { namespace.getattr(&txn, key).await })).await {
+            Ok(inode) => self.watch_writers(&inode),
+            Err(FsError::Stale) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// A file was given to somebody else, or has moved into another tree: whoever writes to it may have a limit now.
+    pub(crate) async fn watch_moved(&self, key: &InodeKey) {
+        if !self.quotas.any() || !self.files.get(file_id(key)).is_some_and(|entry| may_be_written(&entry)) {
+            return;
+        }
+        // Not everybody's future shall have room for it.
+        if Box::pin(self.watch_present(key)).await.is_err() {
+            // It is done, and who has limits is not known: to look at one file too many does no harm.
+            self.quotas.writers.files.lock().insert(key.fileid, *key);
+        }
     }
 
     /// The end of a transaction that may have found that a file has grown by what was written to data servers.
@@ -140,8 +162,13 @@ async fn enforce(mds: Arc<Mds>, key: InodeKey, charged: Charged) {
         let writers = &mds.quotas.writers;
         match room {
             Ok(Ok(_)) => drop(writers.full.lock().remove(&subject)),
-            Ok(Err(_)) if writers.full.lock().insert(subject) => recall_all(&mds, subject).await,
-            Ok(Err(_)) => recall(&mds, &key),
+            Ok(Err(_)) => {
+                recall(&mds, &key);
+                let first = writers.full.lock().insert(subject);
+                if first {
+                    recall_all(&mds, subject).await;
+                }
+            }
             Err(error) => tracing::debug!(%error, "cannot look at what is used; trying again"),
         }
     }

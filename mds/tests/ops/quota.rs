@@ -15,9 +15,9 @@ pub const DQUOT: nfsstat4 = nfsstat4::NFS4ERR_DQUOT;
 pub const OK: nfsstat4 = nfsstat4::NFS4_OK;
 /// The user of these tests, and the groups it is in.
 pub const USER: u32 = 500;
-const GROUP: u32 = 600;
-const OTHER_GROUP: u32 = 601;
-const WEEK: u32 = 7 * 24 * 3600;
+pub const GROUP: u32 = 600;
+pub const OTHER_GROUP: u32 = 601;
+pub const WEEK: u32 = 7 * 24 * 3600;
 
 /// A client whose calls are those of [`USER`], and of root.
 pub async fn clients(world: &World) -> (Client, Client) {
@@ -31,7 +31,7 @@ pub async fn clients(world: &World) -> (Client, Client) {
 /// (soft, hard)
 pub const NONE: (u64, u64) = (0, 0);
 
-async fn change(
+pub async fn change(
     world: &World,
     action: ctl_quota_action,
     (kind, id, path): (ctl_quota_kind, u32, &str),
@@ -64,11 +64,11 @@ async fn remove_quota(world: &World, whose: (ctl_quota_kind, u32, &str)) -> Resu
 
 pub const OF_USER: (ctl_quota_kind, u32, &str) = (ctl_quota_kind::QUOTA_USER, USER, "");
 
-fn of_tree(path: &str) -> (ctl_quota_kind, u32, &str) {
+pub fn of_tree(path: &str) -> (ctl_quota_kind, u32, &str) {
     (ctl_quota_kind::QUOTA_TREE, 0, path)
 }
 
-async fn quotas(world: &World, args: ADMIN_QUOTAS_args) -> Result<ADMIN_QUOTAS_resok, String> {
+pub async fn quotas(world: &World, args: ADMIN_QUOTAS_args) -> Result<ADMIN_QUOTAS_resok, String> {
     match ask(world, ADMIN_QUOTAS, &args).await {
         ADMIN_QUOTAS_res::CTL_OK(ok) => Ok(ok),
         ADMIN_QUOTAS_res::Default(_, why) => Err(String::from_utf8(why.to_vec()).unwrap()),
@@ -79,7 +79,7 @@ fn one((kind, id, path): (ctl_quota_kind, u32, &str)) -> ADMIN_QUOTAS_args {
     ADMIN_QUOTAS_args { kind, one: true, id: id.into(), from_start: false, path: path.to_owned().into() }
 }
 
-fn all(kind: ctl_quota_kind) -> ADMIN_QUOTAS_args {
+pub fn all(kind: ctl_quota_kind) -> ADMIN_QUOTAS_args {
     ADMIN_QUOTAS_args { kind, one: false, id: 0, from_start: true, path: "".into() }
 }
 
@@ -93,7 +93,7 @@ pub async fn used(world: &World, whose: (ctl_quota_kind, u32, &str)) -> (u64, u6
     (quota.used_files, quota.used_bytes)
 }
 
-async fn until_whole(world: &World, path: &str) {
+pub async fn until_whole(world: &World, path: &str) {
     while show(world, of_tree(path)).await.filling {
         world.sleep(Duration::from_millis(10)).await;
     }
@@ -105,15 +105,15 @@ pub fn at(path: &str, op: nfs_argop4) -> Vec<nfs_argop4> {
     ops
 }
 
-fn mkdir(name: &str) -> nfs_argop4 {
+pub fn mkdir(name: &str) -> nfs_argop4 {
     create(createtype4::NF4DIR, name, &mode(0o777))
 }
 
-fn make(name: &str) -> nfs_argop4 {
+pub fn make(name: &str) -> nfs_argop4 {
     open_create(name, b"o", BOTH, 0)
 }
 
-fn chgrp(path: &str, gid: u32) -> Vec<nfs_argop4> {
+pub fn chgrp(path: &str, gid: u32) -> Vec<nfs_argop4> {
     let owner_group = Some(gid.to_string().into());
     at(path, setattr(ANONYMOUS, &Attributes { owner_group, ..Attributes::default() }))
 }

@@ -221,7 +221,8 @@ impl File {
     }
 
     /// Somebody holds a read-write layout, may still write under one, or is getting one.
-    pub(super) fn rw_live(&self) -> bool {
+    #[must_use]
+    pub fn rw_live(&self) -> bool {
         self.layouts.any_rw() || self.tickets.values().any(|held| held.work.is_rw_layout_get())
     }
 }

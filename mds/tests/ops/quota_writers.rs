@@ -1,0 +1,113 @@
+//! Files that come under a limit after somebody got a layout to write to them with.
+
+use sluice_xdr::control::*;
+use sluice_xdr::nfs4::*;
+
+use crate::harness::*;
+use crate::layout_recall::get;
+use crate::quota::*;
+
+const LIMIT: (u64, u64) = (0, 1_000);
+/// Whom the files are given to.
+const ANNA: u32 = 501;
+const OF_ANNA: (ctl_quota_kind, u32, &str) = (ctl_quota_kind::QUOTA_USER, ANNA, "");
+const OF_OTHERS: (ctl_quota_kind, u32, &str) = (ctl_quota_kind::QUOTA_GROUP, OTHER_GROUP, "");
+
+/// A file that the user writes to directly: its handle, the open stateid and the layout's.
+async fn written_to(user: &Client, directory: &str) -> (nfs_fh4, stateid4, stateid4) {
+    let (fh, open) = opened(&user.ok([at(directory, make("f")), vec![getfh()]].concat()).await);
+    let layout = get(user, &fh, open).await;
+    (fh, open, layout)
+}
+
+/// Data servers have more than anybody may use, and nobody says so.
+async fn grows_until_recalled(world: &mut World, user: &Client) {
+    let stat = ctl_stat { exists: true, size: 5_000, allocated_bytes: 8_192, ..ctl_stat::default() };
+    world.data_server().set_stat(stat);
+    until(&world.env, || (!user.callbacks().layout_recalls().is_empty()).then_some(())).await;
+}
+
+/// A user without limits writes to a file, and moves it into a tree that has one.
+async fn moved(world: &World) -> Client {
+    let (root, user) = clients(world).await;
+    for name in ["free", "t"] {
+        root.mkdir("/", name).await;
+        root.ok(at(name, setattr(ANONYMOUS, &mode(0o777)))).await;
+    }
+    set(world, of_tree("/t"), LIMIT, NONE).await;
+    until_whole(world, "/t").await;
+    written_to(&user, "/free").await;
+    user.ok([walk("/free"), vec![savefh()], walk("/t"), vec![rename("f", "f")]].concat()).await;
+    user
+}
+
+#[test]
+fn a_file_that_is_moved_into_a_tree_while_it_is_written_to_is_looked_at() {
+    simulate(1, async |mut world: World| {
+        let user = moved(&world).await;
+        grows_until_recalled(&mut world, &user).await;
+        assert_eq!(used(&world, of_tree("/t")).await, (2, 5_000));
+    });
+}
+
+/// Another file of the tree grows.
+#[test]
+fn a_file_that_was_moved_into_a_tree_loses_its_layout_with_the_others() {
+    simulate(2, async |world: World| {
+        let user = moved(&world).await;
+        let other = at("/t", open_create("g", b"o", BOTH, 0));
+        let (fh, open) = opened(&user.ok([other, vec![getfh()]].concat()).await);
+        let layout = get(&user, &fh, open).await;
+        user.ok(vec![putfh(&fh), layoutcommit(layout, 1_999)]).await;
+        until(&world.env, || (user.callbacks().layout_recalls().len() >= 2).then_some(())).await;
+    });
+}
+
+#[test]
+fn files_below_a_directory_that_becomes_a_tree_are_looked_at() {
+    simulate(3, async |mut world: World| {
+        let (root, user) = clients(&world).await;
+        root.mkdir("/", "t").await;
+        root.mkdir("/t", "below").await;
+        root.ok(at("/t/below", setattr(ANONYMOUS, &mode(0o777)))).await;
+        written_to(&user, "/t/below").await;
+        set(&world, of_tree("/t"), LIMIT, NONE).await;
+        until_whole(&world, "/t").await;
+        grows_until_recalled(&mut world, &user).await;
+        assert_eq!(used(&world, of_tree("/t")).await, (3, 5_000));
+    });
+}
+
+fn given(seed: u64, attributes: &Attributes, whose: (ctl_quota_kind, u32, &str)) {
+    simulate(seed, async |mut world: World| {
+        let (root, user) = clients(&world).await;
+        set(&world, whose, LIMIT, NONE).await;
+        let (fh, open, _) = written_to(&user, "/").await;
+        if attributes.owner.is_some() {
+            root.ok(vec![putfh(&fh), setattr(ANONYMOUS, attributes)]).await;
+        } else {
+            user.ok(vec![putfh(&fh), setattr(open, attributes)]).await;
+        }
+        assert_eq!(user.callbacks().layout_recalls().len(), 0);
+        grows_until_recalled(&mut world, &user).await;
+        assert_eq!(used(&world, whose).await, (1, 5_000));
+    });
+}
+
+#[test]
+fn a_file_that_is_given_to_a_user_with_a_limit_is_looked_at() {
+    let owner = Some(ANNA.to_string().into());
+    given(4, &Attributes { owner, ..Attributes::default() }, OF_ANNA);
+}
+
+#[test]
+fn a_file_that_is_given_to_a_group_with_a_limit_is_looked_at() {
+    let owner_group = Some(OTHER_GROUP.to_string().into());
+    given(5, &Attributes { owner_group, ..Attributes::default() }, OF_OTHERS);
+}
+
+#[test]
+fn a_file_that_is_given_to_a_group_and_cut_at_once_is_looked_at() {
+    let owner_group = Some(OTHER_GROUP.to_string().into());
+    given(6, &Attributes { owner_group, ..size(10) }, OF_OTHERS);
+}
