@@ -79,10 +79,15 @@ async fn room(cx: &Context, source: &Inode) -> Result<Option<Pass>, OpError> {
     Box::pin(limited(cx, source)).await
 }
 
-/// Where somebody has limits.
+/// Where somebody has limits. Under the ticket: until it was there, the file may have grown.
 async fn limited(cx: &Context, source: &Inode) -> Result<Option<Pass>, OpError> {
+    let moved = match settle::inode(&cx.server, source.key).await {
+        // It has gone, which the transaction finds, too.
+        Err(FsError::Stale) => return Ok(None),
+        moved => moved?,
+    };
     let into = settle::inode(&cx.server, cx.current()?.inode).await?;
-    Ok(room::to_rename(&cx.server, &cx.who, source, &into).await?)
+    Ok(room::to_rename(&cx.server, &cx.who, &moved, &into).await?)
 }
 
 /// What the two names mean now; there must be something under the first.

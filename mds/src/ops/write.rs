@@ -167,8 +167,9 @@ async fn carry_out_inline(
     Ok(true)
 }
 
-/// Where somebody has limits.
+/// Where somebody has limits. Under the ticket: until it was there, a truncation may have made the file smaller.
 async fn room_to_grow(cx: &mut Context, size: u64) -> Result<Option<Pass>, OpError> {
+    cx.forget_inode();
     let inode = cx.inode().await?;
     Ok(room::to_grow(&cx.server, &cx.who, &inode, size).await?)
 }

@@ -52,6 +52,7 @@ mod persistence;
 mod pressure;
 mod quota;
 mod quota_book;
+mod quota_races;
 mod quota_writers;
 mod readdir;
 mod reclaim_complete;
