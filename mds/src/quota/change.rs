@@ -48,7 +48,8 @@ impl Mds {
             return Err(Refusal::SoftAboveHard);
         }
         let (namespace, subject) = (&self.namespace, whose.subject());
-        if self.quotas.get(subject).is_none() && self.quotas.all().len() >= MOST {
+        let new = self.quotas.get(subject).is_none();
+        if new && self.quotas.all().len() >= MOST {
             return Err(Refusal::TooMany);
         }
         match whose {
@@ -74,6 +75,9 @@ impl Mds {
                     FsError::Busy => Refusal::Emptying,
                     other => Refusal::Store(other),
                 })?;
+                if new {
+                    self.require_no_tree_below_still(root).await?;
+                }
             }
         }
         self.reload_quota(subject).await?;
@@ -133,6 +137,22 @@ impl Mds {
         self.quotas.replace(subject, now);
         self.quotas.work.notify_one();
         Ok(())
+    }
+
+    /// A client may have moved a tree to below the directory before that became one. Now that it is one, its border keeps
+    /// others out: what is not there now does not come.
+    async fn require_no_tree_below_still(self: &Arc<Self>, root: &InodeKey) -> Result<(), Refusal> {
+        let checked = self.require_no_tree_below(root).await;
+        if checked.is_err() {
+            let (namespace, tree) = (&self.namespace, root.fileid);
+            let taken_back = self
+                .write(|mut txn| Box::pin(async move { namespace.remove_tree(&mut txn, tree).await }))
+                .await;
+            // What is stored holds, whatever became of that.
+            self.reload_quota(Subject::Tree(tree)).await?;
+            taken_back?;
+        }
+        checked
     }
 
     /// One after the other: there may be many trees, and each is a few reads.

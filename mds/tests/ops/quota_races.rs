@@ -1,10 +1,11 @@
-//! Limits hold whatever happens at the same time.
+//! Limits hold, and trees do not nest, whatever happens at the same time.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use sluice_kv::Faults;
 use sluice_mds::Config;
+use sluice_xdr::control::{ctl_quota_action, ctl_quota_kind};
 use sluice_xdr::nfs4::*;
 
 use crate::harness::*;
@@ -103,5 +104,51 @@ fn a_file_that_grows_while_it_is_renamed_needs_room_for_all_of_it() {
             root.ok(vec![putfh(&fh), close(open)]).await;
             mover.patient(at(directory, remove("f"))).await;
         }
+    });
+}
+
+async fn is_tree(world: &World, path: &str) -> bool {
+    let trees = quotas(world, all(ctl_quota_kind::QUOTA_TREE)).await.unwrap().quotas;
+    trees.iter().any(|tree| tree.path[..] == *path.as_bytes())
+}
+
+/// A client moves the directory of a tree into one that an administrator makes a tree.
+#[test]
+fn trees_do_not_nest_whatever_is_renamed_meanwhile() {
+    simulate(3, async |world: World| {
+        let (root, _) = clients(&world).await;
+        for round in 0..ROUNDS {
+            let (inner, outer) = (format!("i{round}"), format!("o{round}"));
+            root.mkdir("/", &inner).await;
+            root.mkdir("/", &outer).await;
+            set(&world, of_tree(&format!("/{inner}")), NONE, (0, 10)).await;
+            until_whole(&world, &format!("/{inner}")).await;
+            slow(&world, true);
+            let path = format!("/{outer}");
+            let making = change(&world, ctl_quota_action::QUOTA_SET, of_tree(&path), (NONE, (0, 10)), WEEK);
+            let rename = [walk("/"), vec![savefh()], walk(&path), vec![rename(&inner, &inner)]].concat();
+            let moving = async {
+                world.sleep(Duration::from_millis(round * 2)).await;
+                in_the_end(&root, &rename).await
+            };
+            let (made, moved) = both(making, moving).await;
+            slow(&world, false);
+            let nested = made.is_ok() && moved == OK;
+            assert!(!nested, "{round}: a tree is in another one");
+            match made {
+                Ok(()) => assert_eq!(moved, nfsstat4::NFS4ERR_XDEV),
+                Err(why) => {
+                    assert!(why.contains("below"), "{why}");
+                    // It is a directory as before.
+                    while is_tree(&world, &path).await {
+                        world.sleep(Duration::from_millis(10)).await;
+                    }
+                    root.mkdir(&path, "d").await;
+                    assert_eq!(used(&world, of_tree(&format!("/{outer}/{inner}"))).await, (1, 0));
+                }
+            }
+        }
+        let report = sluice_namespace::check(&world.db.snapshot().await.unwrap()).await.unwrap();
+        assert_eq!(report.problems, []);
     });
 }
