@@ -285,7 +285,8 @@ async fn who_went_away_inside_a_large_record_is_not_waited_for_long(w: &World) {
     let slow = Arc::clone(&call);
     let mut s = w.at_client.connect(addr).await.unwrap();
     let clock = Arc::clone(&w.env.clock);
-    let slow = tokio::spawn(async move {
+    let mut slow_one = tokio::task::JoinSet::new();
+    slow_one.spawn(async move {
         for part in slow.chunks(MIB / 8) {
             s.write_all(part).await.unwrap();
             clock.sleep(Duration::from_secs(1)).await;
@@ -305,7 +306,7 @@ async fn who_went_away_inside_a_large_record_is_not_waited_for_long(w: &World) {
     s.read_exact(&mut [0; 28]).await.unwrap();
     let took = w.env.clock.now().since(asked);
     assert!(took < Duration::from_secs(20), "{took:?}");
-    slow.await.unwrap();
+    slow_one.join_next().await.unwrap().unwrap();
 }
 
 /// 100 peers that send a WRITE of 1 MiB at the same time.
