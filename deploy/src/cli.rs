@@ -1,6 +1,7 @@
 //! The commands and their options.
 
 mod key;
+mod path;
 mod tls;
 
 use std::fmt;
@@ -13,6 +14,7 @@ use sluice_mds::Network;
 use sluice_namespace::inline_limit;
 
 pub(crate) use key::Key;
+pub(crate) use path::path;
 pub(crate) use tls::Tls;
 #[cfg(test)]
 pub(crate) use tls::What;
@@ -108,7 +110,7 @@ pub(crate) struct Up {
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
     pub(crate) listen: IpAddr,
     /// Port that clients mount; data servers take the ports after it
-    #[arg(long, value_name = "P", default_value_t = 2049)]
+    #[arg(long, value_name = "P", default_value_t = 2049, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) port: u16,
     /// Addresses of the data servers, used in turn [default: as --listen]
     #[arg(long, value_name = "ADDR,...", value_delimiter = ',')]
@@ -233,7 +235,7 @@ pub(crate) enum DsCommand {
     },
     /// Succeed if the data server at ADDRESS serves its clients; for probes. It needs no key unless TLS is demanded there
     Ready {
-        #[arg(value_name = "ADDRESS", default_value = "127.0.0.1:2049")]
+        #[arg(value_name = "ADDRESS", default_value = "127.0.0.1:2050")]
         address: SocketAddr,
         /// Cluster key, for a data server that answers nobody in clear [default: ask in clear]
         #[arg(long, value_name = "FILE")]
@@ -564,6 +566,7 @@ pub(crate) struct Top {
 #[derive(Debug, Args)]
 pub(crate) struct Policy {
     /// Directory, from the root of the file system
+    #[arg(value_parser = path)]
     pub(crate) path: String,
     /// New policy; files made from now on follow it
     pub(crate) policy: Option<String>,
@@ -580,6 +583,7 @@ pub(crate) struct Policy {
 #[derive(Debug, Args)]
 pub(crate) struct Why {
     /// File or directory, from the root of the file system
+    #[arg(value_parser = path)]
     pub(crate) path: String,
     /// Only this client: its address, name or ID [default: every client]
     #[arg(long)]
@@ -618,6 +622,7 @@ pub(crate) enum Layout {
     /// Who holds layouts of a file, since when, under which stateid
     Show {
         /// File, from the root of the file system
+        #[arg(value_parser = path)]
         path: String,
         #[command(flatten)]
         reach: Reach,
@@ -628,6 +633,7 @@ pub(crate) enum Layout {
     /// Ask for the layouts of a file back; who does not return them in time is fenced off
     Recall {
         /// File, from the root of the file system
+        #[arg(value_parser = path)]
         path: String,
         /// Only this client's: its ID as in `sluice client list`, its address or its name
         #[arg(long, value_name = "CLIENT")]
@@ -645,6 +651,7 @@ pub(crate) enum Export {
     /// Let clients mount a directory
     Add {
         /// Directory, from the root of the file system
+        #[arg(value_parser = path)]
         path: String,
         /// Networks whose clients may: 10.0.0.0/8, 2001:db8::/32, an address, or any. Of several that contain a client,
         /// that with the longest prefix is the one that holds
@@ -669,6 +676,7 @@ pub(crate) enum Export {
     /// Change what clients may do; it holds at once, mounted or not
     Set {
         /// Directory, as in the list
+        #[arg(value_parser = path)]
         path: String,
         /// Networks to add, or to change; without any the options are for all that it has
         #[arg(long = "client", value_name = "NETWORK,...", value_delimiter = ',')]
@@ -684,6 +692,7 @@ pub(crate) enum Export {
     /// Take a directory back from all clients, or from some
     Remove {
         /// Directory, as in the list
+        #[arg(value_parser = path)]
         path: String,
         /// Networks to take it back from; without any the export is gone
         #[arg(long = "client", value_name = "NETWORK,...", value_delimiter = ',')]

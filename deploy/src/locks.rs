@@ -19,6 +19,7 @@ pub(crate) enum Lock {
     /// Opens, byte-range locks and delegations, of one file or of all, whose they are, and who waits for a lock
     List {
         /// File, from the root of the file system [default: all files]
+        #[arg(value_parser = crate::cli::path)]
         path: Option<String>,
         /// Only this client's: its ID as in `sluice client list`, its address or its name
         #[arg(long, value_name = "CLIENT")]
@@ -32,6 +33,7 @@ pub(crate) enum Lock {
     /// Take what clients hold of a file: its opens, locks, delegations and layouts. They are told, and go on without it
     Break {
         /// File, from the root of the file system
+        #[arg(value_parser = crate::cli::path)]
         path: String,
         /// Only this client's: its ID as in `sluice client list`, its address or its name [default: every client's]
         #[arg(long, value_name = "CLIENT")]
@@ -57,9 +59,6 @@ pub(crate) async fn run(command: Lock) -> Result<()> {
 
 /// As they come: there may be millions.
 async fn list(admin: &Admin, path: Option<&str>, client: Option<&str>, json: bool) -> Result<()> {
-    if path.is_some_and(str::is_empty) {
-        bail!("an empty path is no file: without any, all files are shown");
-    }
     let client = meant(admin, client).await?;
     let mut arguments = ADMIN_LOCKS_args {
         path: path.unwrap_or_default().to_owned().into(),

@@ -210,6 +210,18 @@ impl Place {
         self.options.kind() == StoreKind::Foundationdb || Database::is_embedded(&self.metadata())
     }
 
+    /// What is somebody else's looks as if nothing were there.
+    ///
+    /// # Errors
+    /// That whoever asks may not look.
+    pub(crate) fn may_be_looked_into(&self) -> Result<()> {
+        match std::fs::read_dir(self.metadata()) {
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Err(error)
+                .with_context(|| format!("cannot look into {}: do it as its owner", self.dir.display())),
+            _ => Ok(()),
+        }
+    }
+
     /// Whether the versions of the store go on from those that its rows name, wherever they were brought from.
     pub(crate) fn has_versions_of_its_own(&self) -> bool {
         self.options.kind() == StoreKind::Embedded

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use sluice_rpc::Keys;
 use sluice_xdr::control::ctl_export;
 use tokio::process::{Child, ChildStdin, Command};
@@ -48,6 +48,11 @@ pub(crate) async fn run(options: cli::Up) -> Result<()> {
         Place::new(&dir.join("mds"), &installation.store).check_found(true, &[])?;
     }
     installation.store.check()?;
+    let (mirrors, servers) = (options.tuning.mirrors, installation.data_servers);
+    ensure!(
+        u16::from(mirrors) <= servers,
+        "--mirrors {mirrors} needs {mirrors} data servers, and there are {servers}: no file would find a place; see --data-servers"
+    );
     let roles = roles(&dir, &options, &installation)?;
     free(mds, PORT)?;
     for (option, option_of_up) in [("--listen", PORT), ("--metrics", "--metrics")] {

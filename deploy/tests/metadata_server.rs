@@ -265,7 +265,7 @@ fn who_holds_files_is_asked_and_broken_by_path() {
     assert_eq!(lock(&["list", "/"]), told(1, directory));
     assert_eq!(lock(&["break", "/"]), told(1, directory));
     assert!(lock(&["list", "--client", "10.0.0.9"]).1.contains("no client is 10.0.0.9"));
-    assert_eq!(lock(&["list", ""]).0, Some(1));
+    assert_eq!(lock(&["list", ""]).0, Some(2));
     server.kill().unwrap();
     server.wait().unwrap();
 }

@@ -74,10 +74,21 @@ pub(super) fn is_stdout(to: &Path) -> bool {
     to == Path::new(STDOUT)
 }
 
+/// Whether a dump may be written there. Before anything is asked of a server, which counts those that are under way.
+pub(super) fn must_be_free(to: &Path) -> Result<()> {
+    if is_stdout(to) {
+        return Ok(());
+    }
+    ensure!(!to.exists(), "{} exists already: choose another name", to.display());
+    let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    ensure!(folder.is_dir(), "{} is no folder that is there", folder.display());
+    Ok(())
+}
+
 impl Partial {
     /// Nobody but its owner may read it: who can, can read every file (it holds the capability keys).
     fn create(to: &Path) -> Result<Self> {
-        ensure!(!to.exists(), "{} exists already: choose another name", to.display());
+        must_be_free(to)?;
         let mut path = to.as_os_str().to_owned();
         path.push(PARTIAL);
         let path = PathBuf::from(path);

@@ -17,7 +17,7 @@ use sluice_namespace::{Check, FsError};
 
 use crate::cli;
 use crate::status::size;
-use dump::{Heading, ReadBack, Writer, is_stdout};
+use dump::{Heading, ReadBack, Writer, is_stdout, must_be_free};
 pub(crate) use options::Meta;
 use owner::Owner;
 use progress::Progress;
@@ -37,8 +37,14 @@ pub(crate) async fn run(command: Meta) -> Result<()> {
             check(source, json).await
         }
         Meta::Dump { file, into, keep, reach, store, json } => match (file, into) {
-            (_, Some(dir)) => dump_into(Source::open(&reach, &store).await?, &dir, keep, json).await,
-            (Some(file), None) => dump(Source::open(&reach, &store).await?, &file, json).await,
+            (_, Some(dir)) => {
+                Series::must_be_there(&dir)?;
+                dump_into(Source::open(&reach, &store).await?, &dir, keep, json).await
+            }
+            (Some(file), None) => {
+                must_be_free(&file)?;
+                dump(Source::open(&reach, &store).await?, &file, json).await
+            }
             // The parser lets nobody in without.
             (None, None) => bail!("give a FILE, or --into DIR"),
         },
@@ -118,11 +124,10 @@ async fn dump(mut source: Source, file: &Path, json: bool) -> Result<()> {
 
 /// One more of a series. What fails before it has its name leaves the older ones alone.
 async fn dump_into(mut source: Source, dir: &Path, keep: Option<u32>, json: bool) -> Result<()> {
-    Series::must_be_there(dir)?;
     let mut begun = None;
     let writer = written(&mut source, |uuid, heading| {
         let series = Series::open(dir, uuid)?;
-        let file = series.file(heading.seconds);
+        let file = series.next_file(heading.seconds);
         let writer = Writer::create(&file, heading)?;
         begun = Some((series, file));
         Ok(writer)
@@ -209,7 +214,10 @@ async fn load(file: &Path, dir: &Path, store: &cli::Store, json: bool) -> Result
 async fn adopt(dir: &Path, store: &cli::Store, json: bool) -> Result<()> {
     let place = source::place_of(dir, store)?;
     let name = place.name();
-    ensure!(place.is_there(), "there is no metadata in {}: give the right --data-dir", dir.display());
+    if !place.is_there() {
+        place.may_be_looked_into()?;
+        bail!("there is no metadata in {}: give the right --data-dir", dir.display());
+    }
     let _owner = Owner::of(place.dir())?;
     let db = source::store_of(&place).await?;
     if !place.has_versions_of_its_own() {

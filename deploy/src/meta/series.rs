@@ -61,8 +61,14 @@ impl Series {
     }
 
     /// The file of a moment, in seconds since 1970.
-    pub(super) fn file(&self, seconds: i64) -> PathBuf {
+    fn file(&self, seconds: i64) -> PathBuf {
         self.dir.join(format!("{}{}{SUFFIX}", self.prefix, stamp(seconds)))
+    }
+
+    /// The same of the next moment that has none, where another dump is of this one.
+    pub(super) fn next_file(&self, seconds: i64) -> PathBuf {
+        let named = |seconds| self.file(seconds);
+        (seconds..).map(named).find(|file| !file.exists()).unwrap_or_else(|| named(seconds))
     }
 
     /// Removes all but the newest `keep`, of which `new` is one whatever the clock said; what was removed.

@@ -52,6 +52,7 @@ impl Source {
         let dir = reach.data_dir.clone().map_or_else(installation::default_dir, Ok)?;
         let place = place_of(&dir, store)?;
         if !place.is_there() {
+            place.may_be_looked_into()?;
             bail!("there is no metadata in {}: give --data-dir, or --mds and --key", dir.display());
         }
         let owner = Owner::of(place.dir())?;

@@ -146,6 +146,34 @@ async fn the_newest_dumps_are_kept_and_the_server_knows_of_them() {
     assert!(dump_into(source, &missing, None, true).await.is_err() && !missing.exists());
 }
 
+/// A server has few places for them, each of which is free again a minute after whoever had it went away.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_written_is_no_dump_that_others_wait_for() {
+    let running = Running::start(tempfile::tempdir().unwrap()).await;
+    let there = dumped(&running, "dump").await;
+    let nowhere = running.dir.path().join("nowhere").join("dump");
+    for _ in 0..5 {
+        for (file, why) in [(&there, "exists already"), (&nowhere, "no folder that is there")] {
+            let (file, reach) = (Some(file.clone()), running.reach());
+            let dump = Meta::Dump { file, into: None, keep: None, reach, store: EMBEDDED, json: true };
+            let refused = run(dump).await.unwrap_err().to_string();
+            assert!(refused.contains(why), "{refused}");
+        }
+    }
+    check(Source::open(&running.reach(), &EMBEDDED).await.unwrap(), true).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dumps_of_one_second_have_names_of_their_own() {
+    let running = Running::start(tempfile::tempdir().unwrap()).await;
+    let whole = dumped(&running, "whole").await;
+    let dir = tempfile::tempdir().unwrap();
+    for count in 1..=4 {
+        dump_into(Source::dump(&whole).unwrap(), dir.path(), None, true).await.unwrap();
+        assert_eq!(names(dir.path()).len(), count);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_goes_on_where_nobody_has_been() {
     let running = Running::start(tempfile::tempdir().unwrap()).await;

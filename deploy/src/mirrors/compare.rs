@@ -24,6 +24,7 @@ const LOOK: Duration = Duration::from_secs(1);
 #[command(group = ArgGroup::new("what").required(true).args(["path", "all", "look", "stop"]))]
 pub(crate) struct Options {
     /// File, or directory with all files below, from the root of the file system
+    #[arg(value_parser = crate::cli::path)]
     path: Option<String>,
     /// All files
     #[arg(long)]

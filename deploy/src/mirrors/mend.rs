@@ -22,6 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(180);
 #[command(group = ArgGroup::new("right").required(true).args(["from", "zeros"]))]
 pub(crate) struct Options {
     /// File, from the root of the file system
+    #[arg(value_parser = crate::cli::path)]
     path: Option<String>,
     /// The same by its number, of those that the last comparison found to differ
     #[arg(long, value_name = "NUMBER")]

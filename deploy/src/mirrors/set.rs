@@ -25,6 +25,7 @@ pub(crate) struct Options {
     #[arg(value_name = "COPIES", requires = "path", value_parser = clap::value_parser!(u32).range(1..=36))]
     mirrors: Option<u32>,
     /// File, or directory with all files below, from the root of the file system; `/` is all
+    #[arg(value_parser = crate::cli::path)]
     path: Option<String>,
     /// Copy at most so many MiB per second [default: no limit]
     #[arg(long, value_name = "MIB", default_value_t = 0, hide_default_value = true, conflicts_with_all = ["look", "stop"])]

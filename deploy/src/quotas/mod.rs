@@ -38,7 +38,8 @@ pub(crate) enum Quota {
         #[command(flatten)]
         whose: Whose,
         /// What is at this path, from the root of the file system
-        #[arg(long, value_name = "PATH", conflicts_with_all = ["user", "group", "tree", "every_user", "every_group"])]
+        #[arg(long, value_name = "PATH", value_parser = crate::cli::path,
+            conflicts_with_all = ["user", "group", "tree", "every_user", "every_group"])]
         path: Option<String>,
         #[command(flatten)]
         reach: Reach,
@@ -101,7 +102,7 @@ pub(crate) struct Whose {
     #[arg(long)]
     group: Option<String>,
     /// Directory, from the root of the file system, with all below it
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = crate::cli::path)]
     tree: Option<String>,
     /// Users without limits of their own
     #[arg(long)]
@@ -439,7 +440,12 @@ fn quantity(given: &str, unit: impl Fn(&str) -> Option<(u64, u32)>) -> Result<u6
     let number = number.parse::<u64>().ok();
     let factor = unit(rest.trim()).and_then(|(base, power)| base.checked_pow(power));
     let all = number.zip(factor).and_then(|(number, factor)| number.checked_mul(factor));
-    all.ok_or_else(|| format!("{given} is not a number with a unit, as 500, 10G or 2TB; or none"))
+    match all {
+        // Stored so, it would be no limit.
+        Some(0) => Err("nothing at all cannot be a limit; none takes one away".to_owned()),
+        Some(all) => Ok(all),
+        None => Err(format!("{given} is not a number with a unit, as 500, 10G or 2TB; or none")),
+    }
 }
 
 #[cfg(test)]
@@ -455,7 +461,6 @@ mod tests {
     #[test]
     fn quantities_have_units() {
         for (given, expected) in [
-            ("0", 0),
             ("none", 0),
             ("512", 512),
             ("10G", 10 << 30),
@@ -465,7 +470,7 @@ mod tests {
         ] {
             assert_eq!(bytes(given), Ok(expected), "{given}");
         }
-        for wrong in ["", "G", "10X", "10Gi", "99999999999G", "-1", "1.5G"] {
+        for wrong in ["", "0", "0G", "G", "10X", "10Gi", "99999999999G", "-1", "1.5G"] {
             assert!(bytes(wrong).is_err(), "{wrong}");
         }
         assert_eq!((files("1M"), files("20K"), files("7")), (Ok(1_000_000), Ok(20_000), Ok(7)));
