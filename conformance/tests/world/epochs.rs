@@ -299,6 +299,27 @@ fn tombstones_do_not_gather_for_ever() {
     );
 }
 
+/// As after many files were given other mirrors in its place. Of what it had before nothing is forgotten.
+#[test]
+fn a_data_server_with_more_fences_than_it_has_room_for_is_let_in() {
+    simulate(27, async |world| {
+        world.most_fences = 6000;
+        let client = Client::mount(world, "a", NEW).await;
+        let (file, layout) = client.open_with_layout("f").await;
+        client.write(&layout, 0, &pattern(0, 5000)).await.unwrap();
+        let held = home(world, &client, &layout, 0).await;
+        assert_eq!(client.layout_return(&file, layout.stateid).await, nfsstat4::NFS4_OK);
+        world.stop_data_server(held).await;
+        // Of data files that nobody has.
+        world.part(held, 1 << 32..(1 << 32) + 9000).await;
+        world.start_data_server(held).await;
+        assert_eq!(world.untold(held).await, 0);
+        let again = client.layout(&file, file.stateid, RW, 0).await;
+        assert!(client.read(&again, 0..5000).await.unwrap()[..] == pattern(0, 5000)[..]);
+        world.until(|world| world.fences(held) == 0).await;
+    });
+}
+
 /// What is removed while a data server is away is removed once at the others, and not again and again until all that they
 /// keep of it calls back every layout there is.
 #[test]

@@ -9,9 +9,11 @@ use sluice_ds::{DataServer, StartError};
 use sluice_env::Env;
 use sluice_kv::{Database, KeyValue, RunLimits};
 use sluice_mds::{Config, Mds};
-use sluice_namespace::stable_storage::{fences, remove_store, store};
+use sluice_namespace::stable_storage::{
+    Fence, PendingFence, capability_epochs, fences, put_fence, remove_store, store,
+};
 use sluice_namespace::transfer::{Load, adopt, everything};
-use sluice_namespace::{FsError, LayoutPolicy, StoreId};
+use sluice_namespace::{DataFileId, FsError, LayoutPolicy, StoreId};
 use sluice_rpc::{Client as Dialler, ClusterKey, Credential, Limits, Server, SimConfig, SimNet};
 use sluice_store::Options;
 use sluice_store::device::{Device, MemDevice};
@@ -44,6 +46,8 @@ pub(crate) struct World {
     config: Config,
     /// Data servers keep checksums from their next start on.
     pub(crate) checksums: bool,
+    /// They keep at most so many fences from their next start on.
+    pub(crate) most_fences: usize,
     db: Database,
     server: Arc<Server>,
     service: Arc<Mds>,
@@ -148,6 +152,7 @@ impl World {
             nodes,
             config,
             checksums: false,
+            most_fences: Options::default().max_rows,
             db,
             server,
             service,
@@ -257,8 +262,13 @@ impl World {
         let node = &self.nodes[n];
         let listen = SocketAddr::new(self.net.ip(&node.host), 2050);
         let mut config = sluice_ds::Config::new(listen, PathBuf::new(), self.mds, self.key.clone());
-        config.store =
-            Options { create: true, reserve: 0, checksums: Some(self.checksums), ..Options::default() };
+        config.store = Options {
+            create: true,
+            reserve: 0,
+            checksums: Some(self.checksums),
+            max_rows: self.most_fences,
+            ..Options::default()
+        };
         if self.standby {
             config.mds =
                 Arc::new([MDS, STANDBY].map(|host| SocketAddr::new(self.net.ip(host), 2049)).to_vec());
@@ -353,6 +363,23 @@ impl World {
             Box::pin(async move { fences(&txn, id, None, 1000).await })
         });
         rows.await.unwrap().len()
+    }
+
+    /// Data files with these numbers, which the n-th data server may have, are no part of their files any more.
+    pub(crate) async fn part(&self, n: usize, files: std::ops::Range<u64>) {
+        let store = StoreId(u16::try_from(n + 1).unwrap());
+        let put = self.db.run::<_, FsError, _>(RunLimits::default().idempotent(), |mut txn| {
+            let files = files.clone();
+            Box::pin(async move {
+                let epoch = capability_epochs(&txn).await?.unwrap().current;
+                for id in files {
+                    let fence = Fence::Generation { file: DataFileId(id), slot: 0, generation: 2 };
+                    put_fence(&mut txn, &PendingFence { store, id: 1 << 40 | id, fence, epoch });
+                }
+                Ok(())
+            })
+        });
+        put.await.unwrap();
     }
 
     /// A data server answers nobody any more, and is none the worse; or does again.

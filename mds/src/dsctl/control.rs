@@ -33,6 +33,13 @@ const SPOKEN: ctl_versions = ctl_versions { oldest: CTL_PROTOCOL_OLDEST, newest:
 /// What a data server is told of a metadata store that does not answer.
 const STORE_AWAY: &[u8] = b"the metadata store is away";
 
+/// What one is told that has more fences to keep than it can.
+const NO_ROOM: &str =
+    "it has no room for more fences: layouts are recalled and older fences given up, then it is let in";
+
+/// The same of one that has not taken them.
+const UNFENCED: &str = "it has not made durable which clients it is to refuse: does its device take writes?";
+
 /// What becomes of a data server that wants to register.
 enum Admission {
     Known(Arc<StoreHandle>, Vec<PendingFence>),
@@ -40,6 +47,16 @@ enum Admission {
     Duplicate,
     /// It cannot tell our handles from those that are over.
     FarAhead,
+    /// It has not made all fences durable that it must know before it serves. Why, for itself and for people.
+    Unfenced(&'static str),
+}
+
+/// The fences of a store that wants to register.
+enum Pending {
+    /// Those that the registration carries; it has the others.
+    Rest(Vec<PendingFence>),
+    /// Why it does not have them.
+    Untold(&'static str),
 }
 
 /// The control program as data servers reach it.
@@ -187,6 +204,7 @@ impl Control {
                 ctl_status::CTL_ERR_INVAL,
                 "it knows of far newer metadata than these: were they loaded from a very old dump?",
             ),
+            Ok(Admission::Unfenced(why)) => refuse(ctl_status::CTL_ERR_AGAIN, why),
             Err(error) => {
                 tracing::error!(%error, "cannot register a data server");
                 REGISTER_res::Default(ctl_status::CTL_ERR_AGAIN, Bytes::from_static(STORE_AWAY))
@@ -253,7 +271,10 @@ impl Control {
         });
         *store.nfs.lock().await = None;
         self.mds.reports.forget(row.id);
-        let pending = self.pending(row.id, connection).await?;
+        let pending = match self.pending(row.id, connection).await? {
+            Pending::Rest(pending) => pending,
+            Pending::Untold(why) => return Ok(Admission::Unfenced(why)),
+        };
         // Orders flow only after the fences are on their way: the reply carries them.
         store.update(|view| {
             view.connection = Some(Arc::clone(connection));
@@ -264,21 +285,36 @@ impl Control {
     }
 
     /// The fences that the registration carries. When there are more than it can, the data server makes the
-    /// others durable first: it must not serve before it has heard of all.
-    async fn pending(&self, id: StoreId, connection: &Connection) -> Result<Vec<PendingFence>, FsError> {
-        let mut after = None;
+    /// others durable first: it must not serve before it has heard of all. What is against handles of epochs that are over
+    /// only, it need not hear of: the registration says which these are, and it refuses them from then on.
+    async fn pending(&self, id: StoreId, connection: &Connection) -> Result<Pending, FsError> {
+        let most = CTL_FENCES_MAX as usize;
+        let (mut after, mut has_room) = (None, false);
         loop {
-            let most = CTL_FENCES_MAX as usize;
             let page =
                 self.mds.read(|txn| Box::pin(async move { fences(&txn, id, after, most).await })).await?;
-            if page.len() < most {
-                return Ok(page);
-            }
+            let is_last = page.len() < most;
             after = page.last().map(|fence| fence.id);
-            match super::orders::fence_over(&self.mds, connection, &page).await {
-                Fenced::Durably => forget_fences(&self.mds, &page).await?,
+            let oldest = self.mds.data_servers.epochs().oldest;
+            let (rows, over): (Vec<_>, Vec<_>) = page.into_iter().partition(|fence| fence.epoch >= oldest);
+            if !over.is_empty() {
+                forget_fences(&self.mds, &over).await?;
+            }
+            if is_last {
+                return Ok(Pending::Rest(rows));
+            }
+            if rows.is_empty() {
+                continue;
+            }
+            if !has_room {
+                super::orders::make_room(&self.mds, connection).await;
+                has_room = true;
+            }
+            match super::orders::fence_over(&self.mds, connection, &rows).await {
+                Fenced::Durably => forget_fences(&self.mds, &rows).await?,
                 Fenced::InMemory => {}
-                Fenced::No => return Err(FsError::Busy),
+                Fenced::Full => return Ok(Pending::Untold(NO_ROOM)),
+                Fenced::No => return Ok(Pending::Untold(UNFENCED)),
             }
         }
     }

@@ -297,6 +297,7 @@ pub(crate) async fn run(mds: Arc<Mds>) {
     turns.ending.notified().await;
     end_predecessors(&mds).await;
     turns.predecessors_over.store(true, Ordering::Release);
+    forget_retired(&mds).await;
     let mut not_before = mds.now();
     loop {
         tell_all(&mds).await;
@@ -310,11 +311,19 @@ pub(crate) async fn run(mds: Arc<Mds>) {
         // The store refused to end a rotation: there are layouts under the key before.
         let unfinished = mds.data_servers.epochs().opening().count() > 1;
         if many || asked || new_key || unfinished {
-            if let Err(error) = renew(&mds, new_key).await {
-                tracing::warn!(%error, "cannot retire old capabilities; trying again");
+            match renew(&mds, new_key).await {
+                Ok(()) => forget_retired(&mds).await,
+                Err(error) => tracing::warn!(%error, "cannot retire old capabilities; trying again"),
             }
             not_before = mds.now() + FULL_AGAIN;
         }
+    }
+}
+
+/// Rows that nobody needs are in nobody's way: the next retirement tries again.
+async fn forget_retired(mds: &Mds) {
+    if let Err(error) = fence::forget_retired(mds).await {
+        tracing::warn!(%error, "cannot drop the rows of fences that are over");
     }
 }
 

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use sluice_env::BoxFuture;
 use sluice_kv::Attempt;
-use sluice_namespace::stable_storage::{Fence, PendingFence, fences, put_fence, witness_of_fence};
+use sluice_namespace::stable_storage::{
+    Fence, PendingFence, fences, put_fence, retire_fences, witness_of_fence,
+};
 use sluice_namespace::{DataFile, DataFileId, FsError, Layout, StoreId};
 use sluice_state::effect::FenceId;
 use sluice_state::{ClientId, Time};
@@ -21,6 +23,8 @@ use crate::server::Mds;
 const RETRY: Duration = Duration::from_millis(500);
 /// The same, of one that refuses from memory what it is told to.
 const WRITE_DOWN: Duration = Duration::from_secs(5);
+/// Rows of fences that are looked at in one transaction, for those that are over.
+const RETIRED_BATCH: usize = 1000;
 
 /// Fences a client's capabilities on one file at every data server that holds it, then tells the file's
 /// machine. A data server that is away counts as fenced once it must have stopped serving by itself; its
@@ -137,6 +141,33 @@ where
     done.map(|(value, _)| value)
 }
 
+/// Drops the rows of fences that died with epochs before the oldest. Data servers that are away need not hear of them: whoever
+/// registers hears of the oldest epoch before it serves anybody, and refuses by that all that they were against.
+///
+/// # Errors
+/// What the metadata store says.
+pub(super) async fn forget_retired(mds: &Mds) -> Result<(), FsError> {
+    let oldest = mds.data_servers.epochs().oldest;
+    for store in mds.data_servers.known() {
+        let (id, mut after) = (store.id, None);
+        loop {
+            let step = mds.write(|mut txn| {
+                Box::pin(async move {
+                    let mut next = after;
+                    let done = retire_fences(&mut txn, id, oldest, &mut next, RETIRED_BATCH).await?;
+                    Ok((next, done))
+                })
+            });
+            let ((next, done), _) = step.await?;
+            if done {
+                break;
+            }
+            after = next;
+        }
+    }
+    Ok(())
+}
+
 /// Returns when the store, which all of them are of, refuses the holders, or must have stopped serving anybody; with `own` also
 /// when it is lost.
 async fn enforce(mds: &Arc<Mds>, rows: &[PendingFence], own: bool) {
@@ -152,7 +183,7 @@ async fn enforce(mds: &Arc<Mds>, rows: &[PendingFence], own: bool) {
                 return;
             }
             Fenced::InMemory => return mds.spawn(write_down(Arc::clone(mds), rows.to_vec())),
-            Fenced::No => {}
+            Fenced::Full | Fenced::No => {}
         }
         // No one is sent to one that is lost before it has registered, and been told with that.
         if isolated(mds, &store) || (own && store.view().lost) {
@@ -208,7 +239,7 @@ pub(crate) async fn predecessors_over(mds: &Mds, id: StoreId) -> bool {
 pub(super) async fn end_predecessors(mds: &Mds, store: &StoreHandle) -> bool {
     // The answer to its registration says the same, and may still be on its way.
     let over = match of_predecessors(mds, store.id) {
-        Some(row) => orders::fence(mds, store, &[row]).await != Fenced::No,
+        Some(row) => orders::fence(mds, store, &[row]).await.in_force(),
         None => orders::retire(mds, store).await,
     };
     if over {
@@ -242,7 +273,7 @@ pub(super) async fn registered(mds: &Arc<Mds>, store: &StoreHandle) {
                     }
                 }
                 Fenced::InMemory => mds.spawn(write_down(Arc::clone(mds), rows)),
-                Fenced::No => {}
+                Fenced::Full | Fenced::No => {}
             }
         }
         Err(error) => tracing::warn!(%error, "cannot read the fences of a data server"),

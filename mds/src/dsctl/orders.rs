@@ -108,8 +108,16 @@ pub(super) enum Fenced {
     /// Until its process ends: it cannot write them down. Whoever counts on them keeps their rows, which it is told when
     /// it registers, before it serves anybody again.
     InMemory,
+    /// No: it takes no more of them until older epochs are retired, which is asked for.
+    Full,
     /// Not known to be in force.
     No,
+}
+
+impl Fenced {
+    pub(super) fn in_force(self) -> bool {
+        matches!(self, Self::Durably | Self::InMemory)
+    }
 }
 
 /// Fences holders there.
@@ -129,20 +137,33 @@ const NOBODY: u32 = 0;
 /// Tells which epochs are over; true when it is durable there, or in force in memory. It is told again before it serves
 /// anybody after a restart, and with every heartbeat.
 pub(super) async fn retire(mds: &Mds, store: &StoreHandle) -> bool {
-    let epochs = mds.data_servers.epochs();
-    let args = DS_EPOCH_args {
-        caller: mds.data_servers.caller(),
-        capability_epoch: epochs.current,
-        oldest_epoch: epochs.oldest,
-        keys: wire_keys(&epochs),
-    };
+    let args = epochs_now(mds);
     match call(store, DS_EPOCH, &args, PATIENCE).await {
         Some(ctl_status::CTL_OK) => true,
         // Its device takes nothing. Keys it had to take before.
         Some(ctl_status::CTL_ERR_IO | ctl_status::CTL_ERR_NOSPC) => {
-            refuses_before(mds, store, epochs.oldest).await
+            refuses_before(mds, store, args.oldest_epoch).await
         }
         _ => false,
+    }
+}
+
+fn epochs_now(mds: &Mds) -> DS_EPOCH_args {
+    let epochs = mds.data_servers.epochs();
+    DS_EPOCH_args {
+        caller: mds.data_servers.caller(),
+        capability_epoch: epochs.current,
+        oldest_epoch: epochs.oldest,
+        keys: wire_keys(&epochs),
+    }
+}
+
+/// The same over a connection whose data server is about to be registered: what it keeps of epochs that are over makes room.
+/// Nobody counts on it: one that does not do it may have room all the same, and the registration says which epochs are over.
+pub(super) async fn make_room(mds: &Mds, connection: &Connection) {
+    let told = call_over::<_, ctl_status>(connection, DS_EPOCH, &epochs_now(mds), PATIENCE).await;
+    if !matches!(told, Ok(ctl_status::CTL_OK)) {
+        tracing::debug!(data_server = %connection.peer(), ?told, "older fences may be in the way of newer ones");
     }
 }
 
@@ -164,7 +185,7 @@ pub(super) async fn fence_over(mds: &Mds, connection: &Connection, rows: &[Pendi
         Ok(ctl_status::CTL_OK) => Fenced::Durably,
         Ok(ctl_status::CTL_ERR_AGAIN) => {
             mds.data_servers.turns.full();
-            Fenced::No
+            Fenced::Full
         }
         // Its device takes nothing. The release before does not know the question.
         Ok(ctl_status::CTL_ERR_IO | ctl_status::CTL_ERR_NOSPC) => {

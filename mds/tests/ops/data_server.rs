@@ -61,6 +61,29 @@ struct State {
     tells: Tells,
     /// The oldest capability epoch that is good, as it was told last.
     oldest: u32,
+    /// Fences that it keeps: those of epochs that are not over.
+    table: Vec<ctl_fence>,
+    /// No more of them than so many.
+    room: Option<usize>,
+    /// How often it had no room.
+    crowded: usize,
+}
+
+impl State {
+    /// False: it has no room for them.
+    fn keep(&mut self, fences: &[ctl_fence]) -> bool {
+        let room = self.room.is_none_or(|room| self.table.len() + fences.len() <= room);
+        self.crowded += usize::from(!room);
+        if room {
+            self.table.extend_from_slice(fences);
+            self.fences.extend_from_slice(fences);
+        }
+        room
+    }
+
+    fn retire(&mut self, oldest: u32) {
+        self.table.retain(|fence| fence.epoch >= oldest);
+    }
 }
 
 /// What is answered to one who asks for the capacity.
@@ -113,6 +136,16 @@ impl DataServer {
     /// Fences received, at registration or later.
     pub fn fences(&self) -> Vec<ctl_fence> {
         self.state.lock().fences.clone()
+    }
+
+    /// Keeps no more fences than so many.
+    pub fn set_room(&self, fences: usize) {
+        self.state.lock().room = Some(fences);
+    }
+
+    /// How often it had no room for fences.
+    pub fn crowded(&self) -> usize {
+        self.state.lock().crowded
     }
 
     pub fn set_stat(&self, stat: ctl_stat) {
@@ -243,7 +276,13 @@ impl DataServer {
             newest_epoch: 0,
         };
         let Some(REGISTER_res::CTL_OK(granted)) = call(link, CONTROL_REGISTER, &args).await else { return };
-        self.state.lock().fences.extend(granted.fences.iter().copied());
+        {
+            let mut state = self.state.lock();
+            state.retire(granted.oldest_epoch);
+            if !state.keep(&granted.fences) {
+                return;
+            }
+        }
         let heartbeat = HEARTBEAT_args {
             mds_epoch: granted.mds_epoch,
             capacity,
@@ -271,8 +310,11 @@ impl DataServer {
             DS_FENCE if state.stubborn => Reply::Drop,
             DS_FENCE => {
                 let args: DS_FENCE_args = from_bytes(args).unwrap();
-                state.fences.extend(args.fences);
-                success(&if state.keeps { ctl_status::CTL_ERR_IO } else { ctl_status::CTL_OK })
+                success(&match state.keep(&args.fences) {
+                    false => ctl_status::CTL_ERR_AGAIN,
+                    true if state.keeps => ctl_status::CTL_ERR_IO,
+                    true => ctl_status::CTL_OK,
+                })
             }
             DS_FENCED => {
                 let args: DS_FENCE_args = from_bytes(args).unwrap();
@@ -280,7 +322,9 @@ impl DataServer {
                 success(&if held { ctl_status::CTL_OK } else { ctl_status::CTL_ERR_NOENT })
             }
             DS_EPOCH => {
-                state.oldest = from_bytes::<DS_EPOCH_args>(args).unwrap().oldest_epoch;
+                let oldest = from_bytes::<DS_EPOCH_args>(args).unwrap().oldest_epoch;
+                state.oldest = oldest;
+                state.retire(oldest);
                 success(&ctl_status::CTL_OK)
             }
             DS_TRUNCATE => {

@@ -32,6 +32,7 @@ mod drain;
 mod exchange_id;
 mod exports;
 mod failed_store;
+mod fences;
 mod free_stateid;
 mod getattr;
 mod groups;
