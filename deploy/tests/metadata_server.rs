@@ -231,6 +231,7 @@ fn an_installation_is_left_as_it_is_by_a_start_that_fails() {
         refused(&[&line, more].concat())
     };
     assert!(up(&[]).contains("choose another port"));
+    assert!(up(&["--mirrors", "3", "--data-servers", "2"]).contains("needs 3 data servers, and there are 2"));
     assert!(!data.exists());
     std::fs::create_dir(&data).unwrap();
     let held = std::fs::File::open(&data).unwrap();

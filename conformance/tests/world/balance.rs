@@ -61,12 +61,8 @@ pub(crate) async fn ended(world: &World) -> ctl_balance {
     panic!("it does not end: {:?}", last(world).await);
 }
 
-/// Two data servers hold all files, and two are new.
-async fn filled(world: &mut World, files: usize) -> Files {
-    for n in [2, 3] {
-        world.crash_data_server(n).await;
-    }
-    world.sleep(Duration::from_secs(30)).await;
+/// Files at the data servers that are here, none of which has much room.
+pub(crate) async fn written(world: &mut World, files: usize) -> Files {
     (0..4).for_each(|n| world.device(n).set_capacity(CAPACITY));
     let mut all = Files::new();
     for n in 0..files {
@@ -78,6 +74,16 @@ async fn filled(world: &mut World, files: usize) -> Files {
         writer.client.close(&writer.file).await;
         all.insert(name, data);
     }
+    all
+}
+
+/// Two data servers hold all files, and two are new.
+async fn filled(world: &mut World, files: usize) -> Files {
+    for n in [2, 3] {
+        world.crash_data_server(n).await;
+    }
+    world.sleep(Duration::from_secs(30)).await;
+    let all = written(world, files).await;
     for n in [2, 3] {
         world.start_data_server(n).await;
         assert_eq!(world.data_files(n), 0);

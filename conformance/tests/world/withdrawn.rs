@@ -6,16 +6,12 @@ use std::time::Duration;
 use sluice_namespace::{LayoutPolicy, Shape};
 use sluice_xdr::control::*;
 
-use crate::balance::{Files, all_right, ask, begin, ended};
+use crate::balance::{Files, all_right, ask, begin, ended, written};
 use crate::drain::{drain, drained};
-use crate::mirrors::Writer;
 use crate::more_mirrors::set;
-use crate::pattern;
 use crate::stage::{World, simulate_with};
 
 const POLICY: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0 };
-const CAPACITY: u64 = 32 << 20;
-const SIZE: usize = 512 << 10;
 
 /// The first data server has all files, and the second is new; the others are away for good.
 async fn two(world: &mut World, files: usize) -> Files {
@@ -23,17 +19,7 @@ async fn two(world: &mut World, files: usize) -> Files {
         world.crash_data_server(n).await;
     }
     world.sleep(Duration::from_secs(400)).await;
-    (0..4).for_each(|n| world.device(n).set_capacity(CAPACITY));
-    let mut all = Files::new();
-    for n in 0..files {
-        let name = format!("g{n}");
-        let data = pattern(u64::try_from(n).unwrap() << 20, SIZE);
-        let mut writer = Writer::mount(world, &format!("c{n}"), &name).await;
-        writer.write(world, 0, &data).await;
-        writer.give_back().await;
-        writer.client.close(&writer.file).await;
-        all.insert(name, data);
-    }
+    let all = written(world, files).await;
     world.start_data_server(1).await;
     // Until it has told how full it is.
     world.sleep(Duration::from_secs(10)).await;

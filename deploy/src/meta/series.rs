@@ -67,8 +67,7 @@ impl Series {
 
     /// The same of the next moment that has none, where another dump is of this one.
     pub(super) fn next_file(&self, seconds: i64) -> PathBuf {
-        let named = |seconds| self.file(seconds);
-        (seconds..).map(named).find(|file| !file.exists()).unwrap_or_else(|| named(seconds))
+        (seconds..).map(|at| self.file(at)).find(|file| !file.exists()).unwrap_or_else(|| self.file(seconds))
     }
 
     /// Removes all but the newest `keep`, of which `new` is one whatever the clock said; what was removed.

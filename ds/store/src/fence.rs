@@ -161,8 +161,8 @@ impl Table {
     }
 
     /// All data files that are gone.
-    pub(crate) fn removed(&self) -> Vec<FileKey> {
-        self.tombstones.keys().copied().collect()
+    pub(crate) fn removed(&self) -> impl Iterator<Item = FileKey> {
+        self.tombstones.keys().copied()
     }
 
     pub(crate) fn unreported(&self, limit: usize) -> Vec<(FileKey, u16)> {

@@ -148,7 +148,7 @@ fn open(env: &Env, device: Arc<dyn Device>, options: Options) -> Result<Arc<Stor
         flushes: Flushes::new(env, &device, (&files, &journal), &verifiers),
         verifiers,
         settled: Settled::new(&journal),
-        emptied: Emptied::of(journal.peek(|table| table.removed())),
+        emptied: journal.peek(|table| Emptied::of(table.removed())),
         journal,
         files,
         folders: Arc::default(),

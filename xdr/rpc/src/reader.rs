@@ -154,7 +154,7 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
             self.prompt.recover(self.connection);
             let reading = self.may_read();
             self.connection.partial.store(reading && self.decoder.pending() > 0, Ordering::Relaxed);
-            self.connection.has_room.store(self.arriving.is_some(), Ordering::Relaxed);
+            self.connection.has_room.store(reading && self.arriving.is_some(), Ordering::Relaxed);
             let read = match self.parked.front() {
                 None => self.fill(reader).await,
                 Some(first) => {
