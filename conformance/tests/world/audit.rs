@@ -21,7 +21,7 @@ use crate::stage::{World, simulate_with};
 const TWICE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0 };
 const ONCE: LayoutPolicy = LayoutPolicy { mirrors: 1, ..TWICE };
 
-async fn page(world: &World, id: u32, after: ctl_data_file) -> ADMIN_AUDIT_res {
+pub(crate) async fn page(world: &World, id: u32, after: ctl_data_file) -> ADMIN_AUDIT_res {
     world.admin(ADMIN_AUDIT, &ADMIN_AUDIT_args { id, only: 0, after }).await
 }
 

@@ -19,6 +19,7 @@ mod drain_small;
 mod ends;
 mod epochs;
 mod forgetful;
+mod gone;
 mod habits;
 mod hanging;
 mod inline;

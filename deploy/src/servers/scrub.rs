@@ -16,6 +16,8 @@ use crate::reach::Admin;
 use crate::status::{duration, size, table, text};
 
 const LOOK: Duration = Duration::from_secs(1);
+/// How long data servers that went away, and what is still to be told, are waited for when no scrub runs any more.
+const PATIENCE: u32 = 60;
 
 /// How it is asked for.
 pub(super) struct How {
@@ -25,7 +27,7 @@ pub(super) struct How {
     pub(super) json: bool,
 }
 
-/// An error when something is damaged: for scripts.
+/// An error when something is damaged, or was not compared: for scripts.
 pub(super) async fn run(admin: &Admin, id: u32, how: &How) -> Result<()> {
     let action = match how {
         How { look: true, .. } => ctl_scrub_action::SCRUB_LOOK,
@@ -33,14 +35,13 @@ pub(super) async fn run(admin: &Admin, id: u32, how: &How) -> Result<()> {
         _ => ctl_scrub_action::SCRUB_START,
     };
     let mut servers = ask(admin, id, action).await?;
-    let kept = servers.iter().any(|server| server.scrub.iter().any(|scrub| scrub.on));
-    if action == ctl_scrub_action::SCRUB_START && !kept {
-        bail!(
-            "no checksums are kept: start the data server with --checksums, or `checksums = true` in its ds.toml"
-        );
-    }
-    if action == ctl_scrub_action::SCRUB_START && how.wait {
-        servers = to_the_end(admin, id, how).await?;
+    let mut troubles = Vec::new();
+    if action == ctl_scrub_action::SCRUB_START {
+        let asked = asked(&servers)?;
+        if how.wait {
+            servers = to_the_end(admin, id, how, &asked).await?;
+        }
+        troubles.extend(asked.iter().filter_map(|asked| trouble(asked, &servers)));
     }
     if how.json {
         let all: Vec<_> = servers.iter().map(to_json).collect();
@@ -49,10 +50,11 @@ pub(super) async fn run(admin: &Admin, id: u32, how: &How) -> Result<()> {
         show(&servers);
     }
     match servers.iter().map(|server| server.damaged).sum::<u64>() {
-        0 => Ok(()),
-        1 => bail!("1 range is damaged"),
-        ranges => bail!("{ranges} ranges are damaged"),
+        0 => {}
+        1 => troubles.insert(0, "1 range is damaged".to_owned()),
+        ranges => troubles.insert(0, format!("{ranges} ranges are damaged")),
     }
+    if troubles.is_empty() { Ok(()) } else { bail!("{}", troubles.join("; ")) }
 }
 
 async fn ask(admin: &Admin, id: u32, action: ctl_scrub_action) -> Result<Vec<ctl_scrub_of>> {
@@ -62,23 +64,95 @@ async fn ask(admin: &Admin, id: u32, action: ctl_scrub_action) -> Result<Vec<ctl
     }
 }
 
+/// A data server that was to scrub.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    id: u32,
+    /// What it answered, if it did: when its scrub began, by its clock, and when the last one had ended.
+    times: Option<(i64, i64)>,
+}
+
+/// Those that keep checksums, or may.
+fn asked(servers: &[ctl_scrub_of]) -> Result<Vec<Asked>> {
+    let answers = || servers.iter().flat_map(|server| &server.scrub);
+    if answers().next().is_none() && !servers.is_empty() {
+        bail!("no data server answers: `sluice status` shows since when");
+    }
+    if !answers().any(|scrub| scrub.on) {
+        bail!(
+            "no checksums are kept: start the data server with --checksums, or `checksums = true` in its ds.toml"
+        );
+    }
+    let meant = servers.iter().filter(|server| server.scrub.iter().all(|scrub| scrub.on));
+    let times = |scrub: &ctl_scrub| (scrub.begun, scrub.finished);
+    Ok(meant.map(|server| Asked { id: server.id, times: server.scrub.first().map(times) }).collect())
+}
+
+/// What has become of a scrub.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Course {
+    Runs,
+    Ended,
+    Away,
+    /// It stopped, or its data server does not know of it any more.
+    BrokenOff,
+}
+
+fn course((begun, last): (i64, i64), server: Option<&ctl_scrub_of>) -> Course {
+    match server.and_then(|server| server.scrub.first()) {
+        None => Course::Away,
+        Some(scrub) if scrub.running => Course::Runs,
+        // Its clock may have been set back meanwhile.
+        Some(scrub) if scrub.finished >= begun || scrub.finished != last => Course::Ended,
+        Some(_) => Course::BrokenOff,
+    }
+}
+
+fn of(id: u32, servers: &[ctl_scrub_of]) -> Option<&ctl_scrub_of> {
+    servers.iter().find(|server| server.id == id)
+}
+
+/// Why a data server's scrub says nothing.
+fn trouble(asked: &Asked, servers: &[ctl_scrub_of]) -> Option<String> {
+    let Asked { id, times } = *asked;
+    let Some(times) = times else {
+        return Some(format!("data server {id} does not answer: what it holds was not compared"));
+    };
+    match course(times, of(id, servers)) {
+        Course::Runs | Course::Ended => None,
+        Course::Away => Some(format!(
+            "data server {id} went away during its scrub, which goes on when it is back: `sluice ds scrub {id} --look` shows it"
+        )),
+        Course::BrokenOff => Some(format!(
+            "the scrub of data server {id} did not come to its end: its log says why; start it once more"
+        )),
+    }
+}
+
 /// Until none runs and what was found has been told.
-async fn to_the_end(admin: &Admin, id: u32, how: &How) -> Result<Vec<ctl_scrub_of>> {
+async fn to_the_end(admin: &Admin, id: u32, how: &How, asked: &[Asked]) -> Result<Vec<ctl_scrub_of>> {
     let visible = !how.json && std::io::stderr().is_terminal();
     let bar = if visible { ProgressBar::new(1000) } else { ProgressBar::hidden() };
+    let mut idle = 0;
     loop {
         tokio::time::sleep(LOOK).await;
         let servers = ask(admin, id, ctl_scrub_action::SCRUB_LOOK).await?;
         let scrubs = || servers.iter().flat_map(|server| &server.scrub).filter(|scrub| scrub.on);
         let least = scrubs().map(|scrub| if scrub.running { scrub.thousandths } else { 1000 }).min();
         bar.set_position(least.unwrap_or(1000).into());
+        let courses = || asked.iter().filter_map(|asked| Some(course(asked.times?, of(asked.id, &servers))));
+        if courses().any(|course| course == Course::Runs) {
+            idle = 0;
+            continue;
+        }
         let told = servers
             .iter()
             .all(|server| server.scrub.iter().all(|scrub| scrub.quarantined.min(1) == server.damaged.min(1)));
-        if told && !scrubs().any(|scrub| scrub.running) {
+        if idle >= PATIENCE || told && courses().all(|course| course != Course::Away) {
             bar.finish_and_clear();
             return Ok(servers);
         }
+        idle += 1;
     }
 }
 
@@ -165,4 +239,71 @@ fn to_json(server: &ctl_scrub_of) -> Value {
         "damaged": server.damaged,
         "examples": server.examples.iter().map(damage).collect::<Vec<_>>(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(id: u32, scrub: Option<(bool, bool, i64, i64)>) -> ctl_scrub_of {
+        let scrub = scrub.map(|(on, running, begun, finished)| ctl_scrub {
+            on,
+            running,
+            begun,
+            finished,
+            ..ctl_scrub::default()
+        });
+        ctl_scrub_of { id, scrub: scrub.into_iter().collect(), ..ctl_scrub_of::default() }
+    }
+
+    fn troubles(before: &[ctl_scrub_of], after: &[ctl_scrub_of]) -> Vec<String> {
+        asked(before).unwrap().iter().filter_map(|asked| trouble(asked, after)).collect()
+    }
+
+    #[test]
+    fn who_was_not_compared_is_named() {
+        let before = [
+            server(1, Some((true, true, 50, 20))),
+            server(2, None),
+            server(3, Some((true, true, 60, 0))),
+            server(4, Some((true, true, 50, 20))),
+            server(5, Some((false, false, 0, 0))),
+        ];
+        let after = [
+            server(1, Some((true, false, 50, 50))),
+            server(2, Some((true, false, 10, 20))),
+            server(3, None),
+            // It was killed before it had noted that it scrubs.
+            server(4, Some((true, false, 10, 20))),
+            server(5, None),
+        ];
+        let [second, third, fourth] = &troubles(&before, &after)[..] else {
+            panic!("three were not compared")
+        };
+        assert!(second.contains("data server 2 does not answer"), "{second}");
+        assert!(third.contains("data server 3 went away"), "{third}");
+        assert!(fourth.contains("data server 4 did not come to its end"), "{fourth}");
+    }
+
+    #[test]
+    fn one_that_is_back_and_goes_on_is_waited_for() {
+        let before = [server(1, Some((true, true, 50, 20)))];
+        let runs = server(1, Some((true, true, 50, 20)));
+        assert_eq!(course((50, 20), Some(&runs)), Course::Runs);
+        assert_eq!(course((50, 20), Some(&server(1, Some((true, false, 50, 20))))), Course::BrokenOff);
+        assert_eq!(
+            course((50, 20), Some(&server(1, Some((true, false, 50, 40))))),
+            Course::Ended,
+            "its clock was set"
+        );
+        assert_eq!(troubles(&before, &[server(1, Some((true, false, 50, 90)))]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn none_that_answers_is_something_else_than_none_with_checksums() {
+        let away = asked(&[server(1, None)]).unwrap_err().to_string();
+        assert!(away.contains("no data server answers"), "{away}");
+        let off = asked(&[server(1, None), server(2, Some((false, false, 0, 0)))]).unwrap_err().to_string();
+        assert!(off.contains("no checksums are kept"), "{off}");
+    }
 }

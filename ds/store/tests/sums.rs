@@ -197,6 +197,28 @@ fn a_clock_that_was_ahead_does_not_end_scrubbing() {
     });
 }
 
+#[test]
+fn a_scrub_that_has_just_begun_goes_on_after_a_crash() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        let slow = Options { sums: SumOptions { rate: 1 << 20, ..summed().sums }, ..summed() };
+        let start = || Store::open(&env, Arc::new(device.clone()), slow.clone());
+        let mut store = start().await.unwrap();
+        put(&store, 1, 0, 7, 12 << 20).await;
+        rest(&env, &store, 60).await;
+        assert!(store.scrub());
+        let begun = store.scrubbed().begun;
+        rest(&env, &store, 3).await;
+        assert!(store.scrubbed().running);
+        device.crash();
+        drop(store);
+        store = start().await.unwrap();
+        assert_eq!((store.scrubbed().running, store.scrubbed().begun), (true, begun));
+        rest(&env, &store, 60).await;
+        assert!(store.scrubbed().finished >= begun);
+    });
+}
+
 /// Somebody wrote a byte very far out.
 #[test]
 fn holes_of_any_length_cost_nothing() {

@@ -12,6 +12,7 @@ use super::Admin;
 use super::exports::wire;
 use crate::files::{FileEntry, file_id};
 use crate::layout::grant::{self, Ask};
+use crate::layout::heal::lost;
 use crate::layout::placement::for_maker;
 use crate::layout::with_mirrors;
 
@@ -71,11 +72,14 @@ impl Admin {
     }
 
     fn healing_and_damage(&self, inode: &Inode) -> String {
-        let mut words = vec![self.healing(inode).to_owned()];
+        let mut words = vec![self.healing(inode)];
         for (layout, file) in
             inode.layout().iter().flat_map(|layout| layout.data_files().map(move |f| (layout, f)))
         {
-            let Some(store) = self.mds.data_servers.get(file.store) else { continue };
+            let Some(store) = self.mds.data_servers.get(file.store).filter(|store| !store.is_removed())
+            else {
+                continue;
+            };
             let damage = store.damage();
             if let [(offset, _), ..] = damage.of(layout.id, file.slot) {
                 let bytes: u64 = damage.of(layout.id, file.slot).iter().map(|(_, length)| length).sum();
@@ -94,8 +98,14 @@ impl Admin {
         words.join("; ")
     }
 
-    fn healing(&self, inode: &Inode) -> &'static str {
-        match inode.layout() {
+    fn healing(&self, inode: &Inode) -> String {
+        if let Some((_, store)) = lost::columns(&self.mds, inode).next() {
+            return format!(
+                "what data server {} had of it is lost, as that was removed: reading it there fails until the file is written anew",
+                store.0
+            );
+        }
+        let words = match inode.layout() {
             _ if self.mds.heals.is_busy(inode.key.fileid) => {
                 "mirrors are being made equal, or a part moves to another data server"
             }
@@ -107,7 +117,8 @@ impl Admin {
                 "a part is on its way to another data server"
             }
             _ => "",
-        }
+        };
+        words.to_owned()
     }
 
     /// What one client gets.

@@ -139,6 +139,10 @@ impl Store {
 
     /// Works on the scrub for as long as it runs, but looks after what has come to rest now and then.
     async fn scrub_folders(self: &Arc<Self>, pace: &mut Budget) {
+        if self.scrub.get().folders == 0 {
+            // One that has begun goes on after a restart.
+            self.save_place().await;
+        }
         let until = self.env.clock.now() + SAVE;
         while self.scrub.get().running && self.env.clock.now() < until {
             let folder = self.scrub.get().folders;
@@ -155,6 +159,10 @@ impl Store {
                 tracing::info!(store = %self.place(), bytes = done.compared, quarantined = done.quarantined, "scrub done");
             }
         }
+        self.save_place().await;
+    }
+
+    async fn save_place(self: &Arc<Self>) {
         let saved = self.blocking(|store| store.scrub.save(&*store.device)).await;
         if let Err(error) = saved {
             tracing::warn!(store = %self.place(), %error, "cannot note how far the scrub is");

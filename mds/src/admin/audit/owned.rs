@@ -8,6 +8,7 @@ use sluice_xdr::control::*;
 use super::{Judged, Page, SETTLE, untouched, wire, words};
 use crate::admin::Admin;
 use crate::dsctl::stats;
+use crate::server::Mds;
 
 /// Owners of a page.
 const OWNERS: usize = 128;
@@ -23,10 +24,12 @@ struct Owner {
 }
 
 impl Owner {
-    /// The columns, with what is read of them.
-    fn columns(&self) -> impl Iterator<Item = Vec<DataFile>> {
+    /// The columns, with what is read of them. What was to move away from a data server that was
+    /// removed does not.
+    fn columns<'a>(&'a self, mds: &'a Mds) -> impl Iterator<Item = Vec<DataFile>> + 'a {
         let layout = self.judged.inode.layout().filter(|layout| layout.id == self.id);
-        let read = |placed: &&DataFile| placed.materialised && !placed.stale && !placed.moving;
+        let there = |placed: &DataFile| !placed.moving || mds.data_servers.is_removed(placed.store);
+        let read = move |placed: &&DataFile| placed.materialised && !placed.stale && there(placed);
         let columns = layout.into_iter().flat_map(|layout| layout.columns());
         columns.map(move |column| column.iter().filter(read).copied().collect())
     }
@@ -67,7 +70,7 @@ impl Admin {
         let mut looked = Vec::new();
         let mut suspects = Vec::new();
         for owner in owners {
-            let here = owner.columns().flatten().filter(|placed| meant(placed.store.0.into()));
+            let here = owner.columns(&self.mds).flatten().filter(|placed| meant(placed.store.0.into()));
             looked.extend(here.map(|placed| (owner.id, before.contains_key(&(owner.id, placed.slot)))));
             if self.misfits(&owner, &before).await.iter().any(|finding| meant(finding.data_server)) {
                 suspects.push((owner.id, owner.key));
@@ -111,7 +114,7 @@ impl Admin {
     async fn look(&self, owners: &[Owner]) -> Stats {
         let mut by_store: BTreeMap<StoreId, Vec<(DataFileId, DataFile)>> = BTreeMap::new();
         for owner in owners {
-            for placed in owner.columns().flatten() {
+            for placed in owner.columns(&self.mds).flatten() {
                 by_store.entry(placed.store).or_default().push((owner.id, placed));
             }
         }
@@ -135,7 +138,7 @@ impl Admin {
     async fn misfits(&self, owner: &Owner, stats: &Stats) -> Vec<ctl_audit_finding> {
         let mut found = Vec::new();
         let mut unequal = Vec::new();
-        for column in owner.columns() {
+        for column in owner.columns(&self.mds) {
             let there: Vec<(DataFile, &ctl_stat)> = column
                 .into_iter()
                 .filter_map(|placed| Some((placed, stats.get(&(owner.id, placed.slot))?)))

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_namespace::{FsError, Heal, Inode, InodeKey, Layout, StoreId};
+use sluice_namespace::{DataFile, FsError, Heal, Inode, InodeKey, Layout, StoreId};
 
 use super::progress::Progress;
 use crate::layout::census::{self, Amount};
-use crate::layout::heal::{self, Outcome};
+use crate::layout::heal::{self, Outcome, lost};
 use crate::layout::{candidates, placement, turn};
 use crate::server::Mds;
 
@@ -97,7 +97,7 @@ pub(super) async fn go(mds: &Arc<Mds>, key: InodeKey, progress: &Progress) -> Re
         }
         let step = match look(mds, key).await {
             Ok((inode, row)) => {
-                if done(&inode, row.as_ref(), store) {
+                if done(mds, &inode, row.as_ref(), store) {
                     return Ok(amount);
                 }
                 let here = census::amount(&inode, store);
@@ -117,7 +117,7 @@ pub(super) async fn go(mds: &Arc<Mds>, key: InodeKey, progress: &Progress) -> Re
         };
     }
     match look(mds, key).await {
-        Ok((inode, row)) if done(&inode, row.as_ref(), store) => Ok(amount),
+        Ok((inode, row)) if done(mds, &inode, row.as_ref(), store) => Ok(amount),
         Err(FsError::Stale) => Ok(amount),
         _ if why.is_empty() => Err("it changes all the time".to_owned()),
         _ => Err(why),
@@ -134,10 +134,13 @@ pub(in crate::layout) async fn look(mds: &Arc<Mds>, key: InodeKey) -> Result<(In
     .await
 }
 
-/// Nothing of it is there, or is on its way there.
-fn done(inode: &Inode, row: Option<&Heal>, store: StoreId) -> bool {
+/// Nothing of it is there, or is on its way there, but a copy that missed writes of what is lost: that can be made equal to
+/// nothing, here or elsewhere.
+fn done(mds: &Mds, inode: &Inode, row: Option<&Heal>, store: StoreId) -> bool {
     let comes = row.is_some_and(|row| row.replacements.iter().any(|new| new.new.store == store));
-    !comes && inode.layout().is_none_or(|layout| !layout.names(store))
+    let there = |file: &&DataFile| file.store == store;
+    let names = inode.layout().map_or(0, |layout| layout.data_files().filter(there).count());
+    !comes && names == lost::columns(mds, inode).flat_map(|(column, _)| column).filter(there).count()
 }
 
 /// Plans and does as much as can be; why not all of it, in words.
@@ -153,7 +156,14 @@ async fn move_once(
         return Ok(None);
     }
     let Some(layout) = inode.layout() else { return Ok(None) };
-    let columns = || heal::columns(layout.in_use(inode.size()), inode);
+    if lost::is_awaited(mds, inode) {
+        lost::give_up(mds, key).await?;
+        return Ok(None);
+    }
+    let columns = || {
+        let used = heal::columns(layout.in_use(inode.size()), inode);
+        used.filter(|column| lost::went_with(mds, column.files).is_none())
+    };
     let wanted = columns().flat_map(|column| column.files);
     let wanted = wanted.filter(|file| heal::needs_place(mds, file, row, store)).count();
     let chosen = candidates(mds);

@@ -4,7 +4,7 @@
 //! share the gate and go to what is being filled as well; a piece that is copied has it alone, so that it
 //! cannot put back what a write has just replaced.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -76,8 +76,8 @@ pub(crate) struct Heals {
     wanted: Mutex<std::collections::BTreeSet<InodeKey>>,
     /// Files whose absent mirrors are being left behind.
     pub(super) leaving: Mutex<std::collections::BTreeSet<FileId>>,
-    /// How many files wait for what, as last looked at.
-    pub(super) waits: Mutex<BTreeMap<Waits, u64>>,
+    /// Which files wait for what, as last looked at.
+    waits: Mutex<BTreeMap<Waits, Waiting>>,
     pub(super) full: Full,
 }
 
@@ -86,6 +86,16 @@ pub(crate) struct Heals {
 pub(super) enum Waits {
     For(StoreId),
     ForRoom,
+    /// What this data server had was removed with it, and what else there is of the file missed writes.
+    ForNothing(StoreId),
+}
+
+/// Each file counts once, however often it is looked at.
+#[derive(Debug, Default)]
+struct Waiting {
+    known: HashSet<FileId>,
+    /// Those that are not remembered.
+    more: u64,
 }
 
 /// A gate in use.
@@ -127,6 +137,12 @@ impl Drop for InUse<'_> {
 impl Drop for Closed<'_> {
     fn drop(&mut self) {
         self.0.closed.store(false, Ordering::Release);
+    }
+}
+
+impl Waiting {
+    fn count(&self) -> u64 {
+        u64::try_from(self.known.len()).unwrap_or(u64::MAX).saturating_add(self.more)
     }
 }
 
@@ -198,12 +214,35 @@ impl Heals {
         std::mem::take(&mut *self.wanted.lock())
     }
 
+    /// The whole queue is looked at anew.
+    pub(super) fn forget_waits(&self) {
+        self.waits.lock().clear();
+    }
+
+    /// A file was looked at, and waits for these.
+    pub(super) fn waits(&self, file: FileId, missed: &[Waits]) {
+        let mut waits = self.waits.lock();
+        for waiting in waits.values_mut() {
+            waiting.known.remove(&file);
+        }
+        for what in missed {
+            let waiting = waits.entry(*what).or_default();
+            if waiting.known.len() < MOST {
+                waiting.known.insert(file);
+            } else {
+                waiting.more += 1;
+            }
+        }
+        waits.retain(|_, waiting| waiting.count() > 0);
+    }
+
     /// What the files in the queue wait for, for people.
     pub(crate) fn words(&self) -> String {
         let waits = self.waits.lock();
-        let words = |(what, files): (&Waits, &u64)| match what {
-            Waits::For(store) => format!("{files} wait for data server {}", store.0),
-            Waits::ForRoom => format!("{files} wait for room on a data server"),
+        let words = |(what, waiting): (&Waits, &Waiting)| match (what, waiting.count()) {
+            (Waits::For(store), files) => format!("{files} wait for data server {}", store.0),
+            (Waits::ForRoom, files) => format!("{files} wait for room on a data server"),
+            (Waits::ForNothing(store), files) => format!("{files} lost with data server {}", store.0),
         };
         let words: Vec<String> = waits.iter().map(words).collect();
         // As much as the protocol carries.

@@ -10,6 +10,7 @@
 //! | `rebuild` | what a lost data server held gets another place |
 //! | `room` | what does not fit where it was to go goes elsewhere, or waits |
 //! | `anew` | what is filled begins anew under another name |
+//! | `lost` | what went with a data server that was removed, and is nowhere else |
 //!
 //! The queue is a table: one row per file, from the transaction that marks a mirror to the one that clears it.
 
@@ -17,6 +18,7 @@ mod anew;
 mod gate;
 mod job;
 pub(crate) mod leave;
+pub(crate) mod lost;
 mod plan;
 mod rebuild;
 mod room;
@@ -133,7 +135,7 @@ fn ready(mds: &Mds) -> Ready {
 
 /// The whole queue.
 async fn review(mds: &Arc<Mds>, crew: &mut Crew) -> Result<(), FsError> {
-    mds.heals.waits.lock().clear();
+    mds.heals.forget_waits();
     let mut after: Option<FileId> = None;
     loop {
         let namespace = &mds.namespace;
@@ -184,10 +186,7 @@ impl Crew {
         if self.once_more.remove(&key) {
             self.mds.heals.queue(key);
         }
-        let mut waits = self.mds.heals.waits.lock();
-        for what in missed {
-            *waits.entry(what).or_default() += 1;
-        }
+        self.mds.heals.waits(key.fileid, &missed);
     }
 }
 
@@ -196,7 +195,13 @@ async fn patiently(mds: Arc<Mds>, key: InodeKey) -> Vec<Waits> {
     for _ in 0..TRIES {
         match heal(&mds, key).await {
             Ok(Outcome::Done) | Err(FsError::Stale) => return Vec::new(),
-            Ok(Outcome::WaitsFor(stores)) => return stores.into_iter().map(Waits::For).collect(),
+            Ok(Outcome::WaitsFor(stores)) => {
+                let waits = |store| match mds.data_servers.is_removed(store) {
+                    true => Waits::ForNothing(store),
+                    false => Waits::For(store),
+                };
+                return stores.into_iter().map(waits).collect();
+            }
             Ok(Outcome::NoRoom(_)) => return vec![Waits::ForRoom],
             Ok(Outcome::Again) => {}
             Err(error) => tracing::warn!(%error, file = key.fileid.0, "cannot heal a file; trying again"),

@@ -11,6 +11,7 @@ use sluice_namespace::stable_storage::StoreState;
 use sluice_namespace::{Component, DataFile, DataFileId, FsError, Heal, Inode, Layout, StoreId};
 use sluice_state::Time;
 
+use super::lost;
 use super::room::{Column, columns, with_room};
 use crate::dsctl::StoreHandle;
 use crate::layout::placement::{self, Candidate};
@@ -108,7 +109,15 @@ async fn replace_all(
                 inode => inode?,
             };
             let Some(layout) = inode.layout() else { continue };
-            let goes = |id: StoreId| still.iter().any(|store| store.id == id) && holds_mirror(layout, id);
+            if lost::is_awaited(mds, &inode) {
+                match lost::give_up(mds, inode.key).await {
+                    // What else there is to be done for it is done at the next look.
+                    Ok(()) | Err(FsError::Stale) => continue,
+                    Err(error) => return Err(error),
+                }
+            }
+            let goes =
+                |id: StoreId| still.iter().any(|store| store.id == id) && holds_mirror(mds, layout, id);
             for (id, held) in lost.iter_mut().filter(|(id, _)| goes(**id)) {
                 held.files += 1;
                 match replace(mds, &inode, layout, *id).await {
@@ -148,8 +157,12 @@ fn in_use(layout: &Layout) -> impl Iterator<Item = &Component> {
     layout.components.iter().filter(|c| c.handed_out || c.slots.iter().any(|s| s.materialised))
 }
 
-fn holds_mirror(layout: &Layout, store: StoreId) -> bool {
-    in_use(layout).any(|c| c.mirrors > 1 && c.slots.iter().any(|file| file.store == store))
+/// There is, or may be, another copy of it somewhere.
+fn holds_mirror(mds: &Mds, layout: &Layout, store: StoreId) -> bool {
+    let mirrored = in_use(layout).filter(|component| component.mirrors > 1);
+    let mut columns = mirrored.flat_map(|component| component.slots.chunks(component.mirrors.into()));
+    columns
+        .any(|column| column.iter().any(|file| file.store == store) && lost::went_with(mds, column).is_none())
 }
 
 /// Data servers that may take the place of one of a column: none that has or gets a mirror of it.
