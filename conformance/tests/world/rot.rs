@@ -54,6 +54,27 @@ async fn states(world: &World) -> String {
     }
 }
 
+#[test]
+fn damage_is_told_of_a_data_server_that_is_full_or_away() {
+    simulate_with(76, ONCE, async |world| {
+        let (_, holders) = at_rest(world).await;
+        scrub(world).await;
+        let path = world.data_file_of(holders[0], SIZE);
+        world.device(holders[0]).rot(&path, 5);
+        scrub(world).await;
+        world.sleep(Duration::from_secs(30)).await;
+        assert!(states(world).await.contains("1 range is damaged"), "{}", states(world).await);
+        world.device(holders[0]).set_capacity(1);
+        world.sleep(Duration::from_secs(60)).await;
+        let full = states(world).await;
+        assert!(full.contains("no space") && full.contains("1 range is damaged"), "{full}");
+        world.crash_data_server(holders[0]).await;
+        world.sleep(Duration::from_secs(60)).await;
+        let away = states(world).await;
+        assert!(away.contains("unreachable for") && away.contains("1 range is damaged"), "{away}");
+    });
+}
+
 /// A file of `SIZE` bytes at rest; the data servers that hold it.
 async fn at_rest(world: &mut World) -> (Vec<u8>, Vec<usize>) {
     with_checksums(world).await;

@@ -66,18 +66,28 @@ fn named(server: &ctl_data_server_status) -> String {
     format!("data server {} ({})", server.id, address(server))
 }
 
+/// Something at it cannot be read.
+fn damaged(server: &ctl_data_server_status) -> bool {
+    text(&server.state).contains("in quarantine")
+}
+
 fn data_server(status: &ADMIN_STATUS_resok, server: &ctl_data_server_status) -> Vec<Finding> {
     let mut findings = Vec::new();
     let state = text(&server.state);
     match health(server) {
-        "ok" if state.contains("in quarantine") => {
-            findings.push(Finding::problem(format!("{}: {state}", named(server))))
-        }
+        "ok" if damaged(server) => findings.push(Finding::problem(format!("{}: {state}", named(server)))),
         // It is emptied on purpose.
         "ok" if !state.is_empty() => findings.push(Finding::note(format!("{}: {state}", named(server)))),
         "ok" => findings.push(Finding::good(named(server))),
-        "full" => findings
-            .push(Finding::problem(format!("{} is full: remove files, or add a data server", named(server)))),
+        "full" => {
+            findings.push(Finding::problem(format!(
+                "{} is full: remove files, or add a data server",
+                named(server)
+            )));
+            if damaged(server) {
+                findings.push(Finding::problem(format!("{}: {state}", named(server))));
+            }
+        }
         _ if state.is_empty() => {
             findings.push(Finding::problem(format!("{}: {}", named(server), health(server))))
         }

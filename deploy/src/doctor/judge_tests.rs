@@ -76,6 +76,13 @@ fn a_healthy_installation_has_no_problems() {
 fn a_data_server_that_is_full_away_or_failing_is_named() {
     let full = ctl_data_server_status { health: ctl_health::HEALTH_FULL, ..server(3) };
     assert!(problem(&status(vec![full]), &told()).starts_with("data server 3 (10.0.1.3:2050) is full"));
+    let words =
+        "no space left above the reserve; 1 range is damaged and in quarantine: see `sluice ds scrub --look`";
+    let both = ctl_data_server_status { health: ctl_health::HEALTH_FULL, state: words.into(), ..server(3) };
+    let found = judge(&status(vec![both]), &told(), &[]);
+    let problems: Vec<_> = found.iter().filter(|finding| finding.level == Level::Problem).collect();
+    let [full, damaged] = &problems[..] else { panic!("{found:?}") };
+    assert!(full.what.contains("is full") && damaged.what.contains("1 range is damaged"), "{found:?}");
     let away = ctl_data_server_status { connected: false, state: "unreachable for 12 s".into(), ..server(3) };
     assert_eq!(problem(&status(vec![away]), &told()), "data server 3 (10.0.1.3:2050): unreachable for 12 s");
     assert!(problem(&status(Vec::new()), &told()).contains("no data server"));

@@ -198,16 +198,16 @@ impl Admin {
             }
             None => "not seen since the start".to_owned(),
             Some(_) if !connected => format!("unreachable for {silent} s"),
-            Some(ctl_health::HEALTH_OK) => {
-                let words = [
-                    view.damage.words(),
-                    servers::drain_words(&self.mds, store.id),
-                    balance::words(&self.mds, store.id),
-                ];
-                words.iter().filter(|words| !words.is_empty()).cloned().collect::<Vec<_>>().join("; ")
-            }
+            Some(ctl_health::HEALTH_OK) => String::new(),
             Some(_) => view.detail.clone(),
         };
+        // None of it is hidden by another: a data server that is full may hold what is damaged, and be emptied for that.
+        let mut words = vec![state, view.damage.words()];
+        if connected {
+            words.extend([servers::drain_words(&self.mds, store.id), balance::words(&self.mds, store.id)]);
+        }
+        words.retain(|words| !words.is_empty());
+        let state = words.join("; ");
         ctl_data_server_status {
             id: store.id.0.into(),
             store: ctl_uuid(store.uuid),
