@@ -11,7 +11,7 @@ use sluice_env::Env;
 use sluice_kv::Database;
 use sluice_mds::{Config, Delegations, Limits as Held, Mds, Names, Network, Rule, Squash};
 use sluice_namespace::LayoutPolicy;
-use sluice_rpc::{Keyring, Keys, Limits, Listener, Server, Tcp, Tls, Transport};
+use sluice_rpc::{Keyring, Keys, Limits, Listener, Server, Share, Tcp, Tls, Transport};
 use tokio::net::TcpSocket;
 
 use crate::accounts::Host;
@@ -103,7 +103,8 @@ async fn begin(
     let sealed = tls.as_ref().map(|_| keys.clone());
     let config = Config { sealed, ..config(&options.tuning) };
     let mds = Mds::start(env.clone(), Arc::clone(transport), db.clone(), config).await?;
-    let server = Server::new(env.clone(), Arc::clone(transport), Limits::default(), mds.plain_programs());
+    let server =
+        Server::new(env.clone(), Arc::clone(transport), limits(memory::limit()), mds.plain_programs());
     let server =
         server.with_secure(keys, mds.secure_programs()).with_monitors(mds.monitor_programs()).with_tls(tls);
     let server = Arc::new(server);
@@ -112,6 +113,22 @@ async fn begin(
     env.spawn.spawn(Box::pin(Arc::clone(&server).serve(listener)));
     Ok((mds, server))
 }
+
+/// What calls may hold, in a quarter of the memory that there is at most.
+fn limits(memory: Option<u64>) -> Limits {
+    let part = |of: u64| memory.map_or(usize::MAX, |all| usize::try_from(all / of).unwrap_or(usize::MAX));
+    let usual = Limits::default();
+    let less = |share: Share, most: usize| Share::fixed(share.base.min(most.max(LEAST_SHARE)));
+    Limits {
+        server_budget: less(usual.server_budget, part(4)),
+        // Twice that, where peers owe replies.
+        arriving: less(usual.arriving, part(32)),
+        ..usual
+    }
+}
+
+/// Room for some dozens of the largest calls, whatever memory there is.
+const LEAST_SHARE: usize = 64 << 20;
 
 /// Whether the address can be taken. Without listening there: whoever connects shall find a server that answers.
 fn free(address: SocketAddr) -> Result<()> {
@@ -268,6 +285,17 @@ mod tests {
     fn a_short_lease_makes_no_short_recalls() {
         let of = |lease| recall_timeout(Duration::from_secs(lease)).as_secs();
         assert_eq!([5, 10, 30, 60, 90].map(of), [10, 10, 10, 20, 30]);
+    }
+
+    #[test]
+    fn calls_hold_a_part_of_the_memory_there_is() {
+        let mib = |memory: Option<u64>| {
+            let limits = limits(memory.map(|memory| memory << 20));
+            [limits.server_budget, limits.arriving].map(|share| share.base >> 20)
+        };
+        assert_eq!([None, Some(24 << 10)].map(mib), [[2048, 512]; 2]);
+        assert_eq!(mib(Some(2048)), [512, 64]);
+        assert_eq!(mib(Some(100)), [64, 64]);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use sluice_env::BoxFuture;
 use sluice_rpc::{Call, Frame, Program, Reply};
 
-use crate::compound::run;
+use crate::compound::{bound, run};
 use crate::server::Mds;
 
 const NFS4_PROGRAM: u32 = 100_003;
@@ -23,10 +23,15 @@ pub(crate) struct Nfs4 {
 }
 
 impl Nfs4 {
+    async fn is_ours_soon(&self) -> bool {
+        let ours = self.mds.env.clock.timeout(run::PATIENCE, self.mds.db.until_ours()).await;
+        matches!(ours, Ok(Ok(())))
+    }
+
     /// A server that was stopped for a while may have been replaced: until it knows, nothing of what it remembers is
     /// true for anybody.
     async fn compound(&self, mut call: Call) -> Reply {
-        if !self.mds.db.is_ours() {
+        if !self.mds.db.is_ours() && !self.is_ours_soon().await {
             return run::not_now(&call);
         }
         // Nothing is looked up for whom no export lets in: he could name every number there is.
@@ -64,9 +69,7 @@ impl Program for Nfs4 {
     }
 
     fn reply_bound(&self, _version: u32, _procedure: u32, args: &Bytes) -> usize {
-        // A small request may ask for a READ of the largest size; metadata replies are far smaller, but
-        // only the session knows: the loop holds every reply to the session's limit.
-        let _ = args;
-        sluice_rpc::program::DEFAULT_REPLY_BOUND
+        // Only the session knows how much it may be at most: the loop holds every reply to that.
+        bound::of(args)
     }
 }

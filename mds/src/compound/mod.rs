@@ -1,5 +1,6 @@
 //! COMPOUND: one request of several operations, run in order until one fails. RFC 8881 §2.3, §16.2.
 
+pub(crate) mod bound;
 pub(crate) mod context;
 pub(crate) mod gate;
 pub(crate) mod record;

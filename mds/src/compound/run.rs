@@ -5,8 +5,10 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
+use sluice_namespace::FileId;
 use sluice_rpc::{Call, Connection, Reply};
 use sluice_xdr::nfs4::{SEQUENCE4args, nfs_argop4, nfs_opnum4, nfs_resop4, nfsstat4};
 use sluice_xdr::{Decode, DecodeError, Encode, Frame, Reader, Writer};
@@ -27,6 +29,12 @@ const SESSIONLESS_REPLY: usize = 4096;
 const MAX_TAG: u32 = 1024;
 /// Operations looked at in a COMPOUND at most, whatever a session would allow.
 const MAX_OPERATIONS: u32 = 128;
+
+/// How long a request waits for what is over in a moment, as a rule, before it is told to come again. Linux takes a DELAY for
+/// SEQUENCE as "in fifteen seconds", each time: it does not begin with less, as it does for other operations.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// Between two looks for that.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// The three fields before the operations.
 struct Head {
@@ -52,7 +60,12 @@ pub(crate) async fn compound(server: &Arc<Mds>, call: Call) -> Reply {
         return finish(run(&mut cx, &head, reader, Results::new(&head, SESSIONLESS_REPLY), 0).await);
     };
     let sizes = Sizes { request: size, least_reply: least_reply(&head) };
-    match sequence::begin(&mut cx, &first, head.count, sizes, &reader.rest()) {
+    let rest = reader.rest();
+    let begun = match sequence::begin(&mut cx, &first, head.count, sizes, &rest) {
+        Begun::Busy => Box::pin(when_served(&mut cx, &first, head.count, sizes, &rest)).await,
+        begun => begun,
+    };
+    match begun {
         Begun::Replay(cached) => finish(cached),
         Begun::Uncached(reply) => {
             let mut results = Results::new(&head, SESSIONLESS_REPLY);
@@ -63,6 +76,7 @@ pub(crate) async fn compound(server: &Arc<Mds>, call: Call) -> Reply {
             }
             finish(results.finish())
         }
+        Begun::Busy => refuse_sequence(&head, nfsstat4::NFS4ERR_DELAY),
         Begun::Fail(status) => refuse_sequence(&head, status),
         Begun::Proceed { reply, limit, resume } => {
             let mut results = Results::new(&head, limit.response.saturating_sub(RPC_REPLY_HEADER));
@@ -80,7 +94,9 @@ pub(crate) async fn compound(server: &Arc<Mds>, call: Call) -> Reply {
                     return refuse_sequence(&head, fs_status(&error));
                 }
             };
-            if stored.current().is_some_and(|file| server.is_uncut(file.inode.fileid)) {
+            if let Some(file) = stored.current()
+                && !Box::pin(cut_soon(server, file.inode.fileid)).await
+            {
                 // It has truncated a file and not been answered because that is not done yet: nor is it now.
                 sequence::put_back(&mut cx);
                 return refuse_sequence(&head, nfsstat4::NFS4ERR_DELAY);
@@ -95,6 +111,39 @@ pub(crate) async fn compound(server: &Arc<Mds>, call: Call) -> Reply {
             finish(frame)
         }
     }
+}
+
+/// What a retry finds once the original has been served. Its connection may have broken just before the answer.
+async fn when_served(
+    cx: &mut Context,
+    first: &SEQUENCE4args,
+    count: u32,
+    sizes: Sizes,
+    rest: &Bytes,
+) -> Begun {
+    let server = Arc::clone(&cx.server);
+    let clock = &server.env.clock;
+    let until = clock.now() + PATIENCE;
+    loop {
+        clock.sleep(LOOK).await;
+        match sequence::begin(cx, first, count, sizes, rest) {
+            Begun::Busy if clock.now() < until => {}
+            begun => return begun,
+        }
+    }
+}
+
+/// Whether no truncation of the file is still to be carried out. After a restart that waits for its data servers to register.
+async fn cut_soon(server: &Mds, file: FileId) -> bool {
+    let clock = &server.env.clock;
+    let until = clock.now() + PATIENCE;
+    while server.is_uncut(file) {
+        if clock.now() >= until {
+            return false;
+        }
+        clock.sleep(LOOK).await;
+    }
+    true
 }
 
 /// Runs what follows SEQUENCE, or what of it a restart left to be run.

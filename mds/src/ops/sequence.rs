@@ -4,6 +4,7 @@ use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
 use sluice_namespace::stable_storage::NOBODY;
+use sluice_state::client::Error as ClientError;
 use sluice_state::session::{Completion, SequenceArgs, SequenceReply, Sequenced};
 use sluice_state::{ConnectionId, SessionId};
 use sluice_xdr::Frame;
@@ -28,6 +29,8 @@ pub(crate) enum Begun {
     Replay(Frame),
     /// A retry whose reply was not kept: this for SEQUENCE, RETRY_UNCACHED_REP for what follows.
     Uncached(SEQUENCE4res),
+    /// A retry while the original is being served.
+    Busy,
     Fail(nfsstat4),
 }
 
@@ -95,6 +98,7 @@ pub(crate) fn begin(cx: &mut Context, args: &SEQUENCE4args, count: u32, sizes: S
         cx.server.watch_connection(&cx.connection, &entry);
     }
     match step {
+        Err(ClientError::Delay) => Begun::Busy,
         Err(error) => Begun::Fail(client_status(error)),
         Ok(Sequenced::Replay(bytes)) => Begun::Replay(bytes.into()),
         Ok(Sequenced::ReplayUncached(reply)) => Begun::Uncached(wire(&reply)),

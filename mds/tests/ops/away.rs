@@ -22,13 +22,30 @@ fn config() -> Config {
 /// Both ask all the while, as clients do.
 async fn away_for(world: &World, seconds: u32, clients: &[&Client]) {
     world.db.set_faults(AWAY);
-    for _ in 0..seconds {
+    let until = world.env.clock.now() + seconds * SECOND;
+    while world.env.clock.now() < until {
         for client in clients {
             assert_eq!(client.status(Vec::new()).await, nfsstat4::NFS4ERR_DELAY);
         }
         world.sleep(SECOND).await;
     }
     world.db.set_faults(Faults::NONE);
+}
+
+#[test]
+fn who_asks_while_it_is_away_is_answered_when_it_is_back() {
+    simulate_with(6, config(), async |world: World| {
+        let a = world.client("a").await;
+        world.db.set_faults(AWAY);
+        let back = async {
+            world.sleep(SECOND).await;
+            world.db.set_faults(Faults::NONE);
+        };
+        let begun = world.env.clock.now();
+        let (status, ()) = both(a.status(vec![putrootfh()]), back).await;
+        assert_eq!(status, nfsstat4::NFS4_OK);
+        assert!(world.env.clock.now().since(begun) < 2 * SECOND);
+    });
 }
 
 #[test]

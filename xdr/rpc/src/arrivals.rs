@@ -58,11 +58,17 @@ impl Arrivals {
         }
     }
 
-    /// Room for `bytes` at once, whether there is any or not.
-    pub(crate) fn beyond(self: &Arc<Self>, bytes: usize) -> Arriving {
+    /// Room for `bytes` at once, beside all that others have or wait for: as much again as there is for those. `None`: that
+    /// is used up, too.
+    pub(crate) fn beyond(self: &Arc<Self>, bytes: usize) -> Option<Arriving> {
         let mut state = self.state.lock();
-        state.used = state.used.saturating_add(bytes);
-        Arriving { arrivals: Arc::clone(self), bytes }
+        let limit = self.share.with(state.connections).saturating_mul(2);
+        let all = state.used.saturating_add(bytes);
+        if state.used > 0 && all > limit {
+            return None;
+        }
+        state.used = all;
+        Some(Arriving { arrivals: Arc::clone(self), bytes })
     }
 
     fn let_in(self: &Arc<Self>) {
@@ -143,6 +149,20 @@ mod tests {
         assert!(!poll_once(&mut next).await);
         drop(big);
         drop(next.await);
+        assert_eq!(arrivals.state.lock().used, 0);
+    }
+
+    #[tokio::test]
+    async fn peers_that_owe_replies_have_as_much_again_and_no_more() {
+        let arrivals = Arrivals::new(Share::fixed(100));
+        let full = arrivals.room(100).await;
+        let mut beyond: Vec<_> = (0..10).map(|_| arrivals.beyond(10).unwrap()).collect();
+        assert!(arrivals.beyond(10).is_none());
+        beyond.pop();
+        assert!(arrivals.beyond(10).is_some());
+        drop(beyond);
+        drop(full);
+        assert!(arrivals.beyond(1000).is_some(), "alone");
         assert_eq!(arrivals.state.lock().used, 0);
     }
 

@@ -38,7 +38,7 @@ pub struct Limits {
     /// The same sum over all connections of a server.
     pub server_budget: Share,
     /// Bytes of large records that are arriving, or have arrived and wait for room in the budget, over all connections of a
-    /// server; who finds no room is not read from until there is some.
+    /// server; who finds no room is not read from until there is some. Peers that owe a reply may have as much again.
     pub arriving: Share,
     /// A connection that has not sent one whole record (or finished the secure handshake) this long after
     /// it was accepted is closed. A client that comes back after a restart may wait for most of a lease before it speaks.

@@ -500,10 +500,12 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
 async fn room(connection: &Connection, bytes: usize) -> Arriving {
     let server = &connection.budget.server;
     server.courtesy.give_way(&connection.env, bytes).await;
-    match connection.pending.is_empty() {
-        true => server.arrivals.room(bytes).await,
-        // It may be the reply that lets handlers finish for which the others wait.
-        false => server.arrivals.beyond(bytes),
+    // It may be the reply that lets handlers finish for which the others wait. That many could say so who owe us one and send
+    // something else is why there is an end to it.
+    let beyond = if connection.pending.is_empty() { None } else { server.arrivals.beyond(bytes) };
+    match beyond {
+        Some(arriving) => arriving,
+        None => server.arrivals.room(bytes).await,
     }
 }
 
