@@ -126,6 +126,11 @@ impl OpenFiles {
         open.or_else(|| shard.closed.get(key)).unwrap_or_else(|| self.writes.forgotten())
     }
 
+    /// Takes out a data file that nobody has used since `referenced` was taken back. Whoever drops it may have to wait for the device.
+    pub(crate) fn take_unused(&self, key: FileKey) -> Option<Arc<DataFile>> {
+        self.shard(key).take_unused(key, &self.writes)
+    }
+
     /// Takes some out that nobody uses just now, where descriptors are short.
     pub(crate) fn take_some(&self) -> Vec<Arc<DataFile>> {
         self.shards.iter().flat_map(|place| place.shard.lock().take_some(&self.writes)).collect()
@@ -237,6 +242,12 @@ impl Shard {
             idle.extend(closed);
         }
         idle
+    }
+
+    fn take_unused(&mut self, key: FileKey, writes: &WriteCount) -> Option<Arc<DataFile>> {
+        self.files.get(&key).filter(|file| !file.referenced.load(Ordering::Relaxed))?;
+        let at = self.ring.iter().position(|k| *k == key)?;
+        self.close(at, writes)
     }
 
     fn take_some(&mut self, writes: &WriteCount) -> Vec<Arc<DataFile>> {

@@ -446,6 +446,53 @@ fn damaged_sums_are_made_anew_and_say_nothing_about_data() {
     });
 }
 
+/// More of them than may be open at once wait for sums: each is closed before its turn has come again.
+#[test]
+fn any_number_of_files_gets_sums_and_clients_keep_theirs_open() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        let few = Options { open_files: 16, ..summed() };
+        let store = Store::open(&env, Arc::new(device.clone()), few.clone()).await.unwrap();
+        for file in 1..=64 {
+            put(&store, file, 0, 7, 100).await;
+        }
+        rest(&env, &store, 600).await;
+        assert_eq!(store.scrubbed().sealed, 6400);
+        scrub(&env, &store).await;
+        assert_eq!((store.scrubbed().compared, store.damaged().1), (6400, vec![]));
+        // What was opened only to be looked at is closed again.
+        drop(store);
+        let store = Store::open(&env, Arc::new(device.clone()), few).await.unwrap();
+        let open = device.all_opened();
+        scrub(&env, &store).await;
+        assert_eq!(device.all_opened(), open);
+    });
+}
+
+/// Each of them asks the device for something.
+#[test]
+fn files_that_get_sums_are_opened_within_the_rate() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        let slow = SumOptions { rate: 1 << 20, ..summed().sums };
+        let options = Options { open_files: 16, sums: slow, ..summed() };
+        let store = Store::open(&env, Arc::new(device), options).await.unwrap();
+        for file in 1..=320 {
+            put(&store, file, 0, 7, 1).await;
+        }
+        // 16 in a second.
+        let look = async {
+            env.clock.sleep(Duration::from_secs(5)).await;
+            let sealed = store.scrubbed().sealed;
+            env.clock.sleep(Duration::from_secs(10)).await;
+            store.scrubbed().sealed - sealed
+        };
+        let ((), more) = tokio::join!(rest(&env, &store, 60), look);
+        assert!((140..=170).contains(&more), "{more} in 10 s");
+        assert_eq!(store.scrubbed().sealed, 320);
+    });
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 16, failure_persistence: None, ..ProptestConfig::default() })]
     /// Whatever is written, cut, copied and lost in whatever order: nothing is ever called bad.

@@ -53,8 +53,8 @@ pub(super) struct Open {
     pub(super) writers: u32,
     /// Blocks that the sums from before say nothing about.
     pub(super) dirty: Blocks,
-    /// When it was written to last.
-    pub(super) since: Monotonic,
+    /// When it was written to last; `None`: not since the data file was opened.
+    pub(super) since: Option<Monotonic>,
     /// Written to since somebody began to make sums.
     pub(super) touched: bool,
     /// What the side file says of it is being changed: nobody writes meanwhile.
@@ -62,7 +62,7 @@ pub(super) struct Open {
 }
 
 impl Open {
-    pub(super) fn new(dirty: Blocks, since: Monotonic) -> Self {
+    pub(super) fn new(dirty: Blocks, since: Option<Monotonic>) -> Self {
         Self { writers: 0, dirty, since, touched: true, committing: false }
     }
 }
@@ -75,6 +75,8 @@ pub(super) struct Regions {
     pub(super) wide: u32,
     /// Such changes so far.
     pub(super) changes: u64,
+    /// When the last of them ended.
+    pub(super) widened: Option<Monotonic>,
     /// The next region, if the file is overwritten in order, and how many to give up with it.
     next: u64,
     ahead: u64,
@@ -240,7 +242,7 @@ impl SummedFile {
             self.settled.wait(&mut regions);
             return Ok(regions);
         }
-        let now = self.sums.clock.now();
+        let now = Some(self.sums.clock.now());
         if !self.is_sealed(region)? {
             regions.open.insert(region, Open::new(Blocks::ALL, now));
             return Ok(regions);
@@ -310,7 +312,7 @@ impl SummedFile {
     }
 
     fn dirty_all(&self, range: RangeInclusive<u64>) {
-        let now = self.sums.clock.now();
+        let now = Some(self.sums.clock.now());
         for (_, open) in self.regions.lock().open.iter_mut().filter(|(region, _)| range.contains(region)) {
             (open.dirty, open.touched, open.since) = (Blocks::ALL, true, now);
         }
@@ -355,7 +357,7 @@ impl Drop for Writing<'_> {
     fn drop(&mut self) {
         let file = self.file;
         file.modified.fetch_add(1, Ordering::AcqRel);
-        let now = file.sums.clock.now();
+        let now = Some(file.sums.clock.now());
         let mut regions = file.regions.lock();
         match self.entered {
             Entered::None => {}
@@ -370,6 +372,7 @@ impl Drop for Writing<'_> {
             Entered::Wide => {
                 regions.wide = regions.wide.saturating_sub(1);
                 regions.changes += 1;
+                regions.widened = now;
             }
         }
         drop(regions);

@@ -16,6 +16,8 @@ use crate::{FileKey, Store, StoreError};
 
 /// Between two looks for something to do.
 const LOOK: Duration = Duration::from_secs(1);
+/// What opening a data file costs a device that has to look for it and for its sums, in bytes read.
+const OPENING: u64 = 64 << 10;
 /// A scrub's place is saved so often.
 const SAVE: Duration = Duration::from_secs(30);
 
@@ -102,13 +104,39 @@ impl Store {
         }
     }
 
-    async fn summed(self: &Arc<Self>, key: FileKey) -> Result<(Arc<DataFile>, Arc<SummedFile>), StoreError> {
-        self.blocking(move |store| {
-            let file = store.open_file(key)?;
+    /// A data file to be looked at, for [`Self::looked_at`] afterwards.
+    async fn look_at(self: &Arc<Self>, key: FileKey, pace: &mut Budget) -> Result<Looked, StoreError> {
+        let looked = self.blocking(move |store| {
+            let (file, anew) = match store.files.get(key) {
+                Some(file) => (file, false),
+                None => (store.open_file(key)?, true),
+            };
             let summed = file.summed.clone().ok_or(StoreError::Missing)?;
-            Ok((file, summed))
-        })
-        .await
+            if anew {
+                file.referenced.store(false, Ordering::Relaxed);
+            }
+            Ok(Looked { file, summed, anew })
+        });
+        let looked = looked.await?;
+        if looked.anew {
+            pace.spent(self, OPENING).await;
+        }
+        Ok(looked)
+    }
+
+    /// Closes it, if it was open for nobody else: those that clients use stay open.
+    async fn looked_at(self: &Arc<Self>, looked: Looked) {
+        if !looked.anew {
+            return;
+        }
+        let closed = self.blocking(move |store| {
+            let key = looked.file.key;
+            drop(looked);
+            drop(store.files.take_unused(key));
+            Ok(())
+        });
+        // It fails when nothing is run any more: then it is closed, too.
+        let _ = closed.await;
     }
 
     async fn seal_file(
@@ -117,17 +145,28 @@ impl Store {
         quiet: Duration,
         pace: &mut Budget,
     ) -> Result<(), StoreError> {
-        let (file, summed) = self.summed(key).await?;
-        let inner = Arc::clone(&summed);
+        let looked = self.look_at(key, pace).await?;
+        let sealed = self.seal_regions(&looked, quiet, pace).await;
+        self.looked_at(looked).await;
+        sealed
+    }
+
+    async fn seal_regions(
+        self: &Arc<Self>,
+        Looked { file, summed, .. }: &Looked,
+        quiet: Duration,
+        pace: &mut Budget,
+    ) -> Result<(), StoreError> {
+        let inner = Arc::clone(summed);
         let picked = Arc::new(self.blocking(move |_| Ok(inner.pick(quiet)?)).await?);
         let mut left = picked.more;
         if !picked.regions.is_empty() {
             // As clients flush: a failure reaches those whose data it was.
-            self.flush(&file).await?;
+            self.flush(file).await?;
             left |= !summed.is_durable(&picked);
         }
         for region in picked.regions.iter().copied().filter(|_| summed.is_durable(&picked)) {
-            let (inner, of) = (Arc::clone(&summed), Arc::clone(&picked));
+            let (inner, of) = (Arc::clone(summed), Arc::clone(&picked));
             let read = self.blocking(move |_| inner.seal(region, &of)).await?;
             pace.spent(self, read).await;
         }
@@ -204,10 +243,20 @@ impl Store {
 
     /// Compares what has sums, and queues what should have some.
     async fn scrub_file(self: &Arc<Self>, key: FileKey, pace: &mut Budget) -> Result<(), StoreError> {
-        let (_file, summed) = self.summed(key).await?;
+        let looked = self.look_at(key, pace).await?;
+        let scrubbed = self.scrub_regions(&looked.summed, pace).await;
+        self.looked_at(looked).await;
+        scrubbed
+    }
+
+    async fn scrub_regions(
+        self: &Arc<Self>,
+        summed: &Arc<SummedFile>,
+        pace: &mut Budget,
+    ) -> Result<(), StoreError> {
         let mut at = 0;
         loop {
-            let inner = Arc::clone(&summed);
+            let inner = Arc::clone(summed);
             let next = self.blocking(move |_| {
                 let Some(region) = inner.recorded_from(at)? else { return Ok(None) };
                 Ok(Some((region, inner.verify(region)?)))
@@ -222,12 +271,21 @@ impl Store {
                 return Ok(());
             }
         }
-        let inner = Arc::clone(&summed);
+        let inner = Arc::clone(summed);
         if self.blocking(move |_| Ok(inner.wants_sums()?)).await? {
             summed.enqueue();
         }
         Ok(())
     }
+}
+
+/// A data file that is looked at in the background.
+#[derive(Debug)]
+struct Looked {
+    file: Arc<DataFile>,
+    summed: Arc<SummedFile>,
+    /// It was opened for that.
+    anew: bool,
 }
 
 /// Bytes per second.

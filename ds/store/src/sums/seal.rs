@@ -35,7 +35,8 @@ impl SummedFile {
             return Ok(Picked { more: true, ..picked });
         }
         for (region, open) in &mut regions.open {
-            if open.writers == 0 && !open.committing && now.since(open.since) >= quiet {
+            let rests = open.since.is_none_or(|since| now.since(since) >= quiet);
+            if rests && open.writers == 0 && !open.committing {
                 open.touched = false;
                 picked.regions.push(*region);
             } else {
@@ -48,14 +49,14 @@ impl SummedFile {
         Ok(picked)
     }
 
-    /// Enters all regions with data that have no sums.
+    /// Enters all regions with data that have no sums. Those of a data file that was just opened have rested as long as anybody
+    /// knows: it may be closed before it is looked at again, and would never be quiet.
     fn look_for_open(&self) -> io::Result<()> {
         let size = self.inner.stat()?.size;
         let mut at = 0;
         while let Some(data) = self.inner.seek_data(at)? {
             let region = data / REGION;
             let length = size.saturating_sub(region * REGION).min(REGION);
-            let now = self.sums.clock.now();
             let mut regions = self.regions.lock();
             let known = regions.open.contains_key(&region);
             if !known {
@@ -65,7 +66,8 @@ impl SummedFile {
                     // It has grown by a hole.
                     regions = self.open_region(regions, region)?;
                 } else if !sealed {
-                    regions.open.insert(region, Open::new(Blocks::ALL, now));
+                    let open = Open::new(Blocks::ALL, regions.widened);
+                    regions.open.insert(region, open);
                 }
             }
             drop(regions);

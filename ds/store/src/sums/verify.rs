@@ -82,7 +82,7 @@ impl SummedFile {
 
     /// Nobody writes to the region from now on, if nobody has since it was at rest; see [`Self::at_rest`].
     fn hold(&self, region: u64, before: u64) -> bool {
-        let now = self.sums.clock.now();
+        let now = Some(self.sums.clock.now());
         let mut regions = self.regions.lock();
         if regions.wide > 0 || regions.changes != before || regions.open.contains_key(&region) {
             return false;
