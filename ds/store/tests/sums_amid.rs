@@ -241,3 +241,49 @@ fn quarantine_left_behind_says_nothing_about_a_file_that_comes_again() {
         }
     });
 }
+
+/// Somebody pulls a cable, or the device has given up a sector, before there are any sums.
+#[test]
+fn what_could_not_be_read_when_sums_were_first_made_is_good_when_it_can_be_and_is_not_zeros() {
+    simulate(async |env| {
+        // What a crash does not lose, and whether zeros are what comes back.
+        for (crash, zeros) in [(false, false), (true, false), (false, true), (true, true)] {
+            let device = MemDevice::new();
+            let unsummed = Options { checksums: None, ..summed() };
+            let store = Store::open(&env, Arc::new(device.clone()), unsummed).await.unwrap();
+            put(&store, 1, 0, 7, 3 * BLOCK as usize + 10).await;
+            drop(store);
+            let mut store = open(&env, &device).await;
+            let data = path(&device, key(1), "");
+            device.set_unreadable(&data, true);
+            scrub(&env, &store).await;
+            rest(&env, &store, 30).await;
+            assert_eq!(store.damaged().1, [damage(1, 0, 4)]);
+            if crash {
+                device.crash();
+                drop(store);
+                store = open(&env, &device).await;
+            }
+            device.set_unreadable(&data, false);
+            if zeros {
+                device.open(&data).unwrap().write_at(&[0; BLOCK as usize], BLOCK).unwrap();
+            }
+            for _ in 0..3 {
+                scrub(&env, &store).await;
+                let bad = if zeros { vec![damage(1, BLOCK, 1)] } else { vec![] };
+                assert_eq!(store.damaged().1, bad, "{crash}");
+                assert_eq!(is_refused(&store.read_at(key(1), BLOCK, 10).await), zeros);
+                assert_eq!(store.read_at(key(1), 0, 10).await.unwrap().data, bytes(7, 10));
+                rest(&env, &store, 30).await;
+            }
+            // What was good has sums again, and so has what is rewritten.
+            put(&store, 1, BLOCK, 8, BLOCK as usize).await;
+            rest(&env, &store, 30).await;
+            for (block, found) in [(2, 1), (1, 2)] {
+                device.rot(&data, block * BLOCK);
+                scrub(&env, &store).await;
+                assert_eq!(store.damaged().1, [damage(1, block * BLOCK, found)]);
+            }
+        }
+    });
+}

@@ -16,6 +16,15 @@ const MAGIC: [u8; 8] = *b"slcsums1";
 /// Bytes of a head that mean something, the check included.
 const USED: usize = 48;
 
+/// In the place of the sum of a block that could not be read when the others were made, if nothing was known of it before. One
+/// block in 2^32 has it as its own, and is not seen to rot.
+pub(crate) const NEVER_KNOWN: u32 = 0;
+
+/// Whether a block of which nothing was known is to be believed. Devices say zeros for what they have lost.
+pub(crate) fn is_believed(bytes: &[u8]) -> bool {
+    bytes.iter().any(|byte| *byte != 0)
+}
+
 /// What the side file says about a region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {

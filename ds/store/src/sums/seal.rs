@@ -5,9 +5,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::file::{Blocks, Open, SummedFile};
-use super::record::{self, Record, offset_of};
+use super::record::{self, NEVER_KNOWN, Record, offset_of};
 use super::{BLOCK, BLOCKS, Counts, REGION};
 use crate::StoreError;
+use crate::places::{leaf_of, leaf_path};
 
 /// Regions that may get sums, if no more happens to them.
 #[derive(Debug, Default)]
@@ -96,16 +97,16 @@ impl SummedFile {
         }
         let old = self.record(region)?.and_then(Result::ok);
         let content = Content::read(|buffer, at| self.inner.read_at(buffer, at), start, length)?;
-        let mut sums = record::sums(self.key, region, &content.bytes);
+        let sums = record::sums(self.key, region, &content.bytes);
         let dirty = match self.regions.lock().open.get(&region) {
             Some(open) => open.dirty.clone(),
             None => return Ok(length),
         };
-        let bad = self.differing(region, &old, &dirty, &content, &mut sums)?;
+        let found = self.compare(region, &old, &dirty, &content, sums)?;
         if !self.commit_begins(region, picked) {
             return Ok(length);
         }
-        let sealed = self.write_record(region, length, sums, &bad);
+        let sealed = self.write_record(region, length, found);
         self.regions.lock().open.remove(&region);
         self.settled.notify_all();
         sealed?;
@@ -113,18 +114,18 @@ impl SummedFile {
         Ok(length)
     }
 
-    /// Blocks that nobody wrote to and that are not what they were, or cannot be read. They keep the sums of what they
-    /// should hold.
-    fn differing(
+    /// What there is, and what it was before.
+    fn compare(
         &self,
         region: u64,
         old: &Option<Record>,
         dirty: &Blocks,
         content: &Content,
-        sums: &mut [u32],
-    ) -> Result<Vec<u64>, StoreError> {
-        let mut bad = Vec::new();
-        for (at, sum) in sums.iter_mut().enumerate() {
+        sums: Vec<u32>,
+    ) -> Result<Found, StoreError> {
+        let mut found = Found { sums, ..Found::default() };
+        let mut blocks = content.bytes.chunks(BLOCK as usize);
+        for (at, sum) in found.sums.iter_mut().enumerate() {
             let (within, block) = (at as u64, region * BLOCKS as u64 + at as u64);
             let quarantined = self.sums.quarantine.touches(self.key, block * BLOCK, 1);
             let comparable = old.as_ref().filter(|old| {
@@ -132,21 +133,30 @@ impl SummedFile {
                 end(old.length) == end(content.bytes.len() as u64) && (quarantined || !dirty.contains(within))
             });
             let expected = comparable.and_then(|old| old.sums.get(at)).copied();
-            let differs = match expected {
-                Some(expected) => expected != *sum && !self.again(block, expected)?,
-                None => false,
-            };
-            if differs || content.unreadable.contains(&within) {
-                bad.push(block);
-            }
-            *sum = match expected {
-                Some(expected) => expected,
+            let readable = !content.unreadable.contains(&within);
+            let believed = blocks.next().is_some_and(record::is_believed) && readable;
+            match expected {
+                Some(NEVER_KNOWN) if believed && *sum != NEVER_KNOWN => found.good.push(block),
+                Some(NEVER_KNOWN) if *sum != NEVER_KNOWN => {
+                    *sum = NEVER_KNOWN;
+                    found.unknown.extend((!quarantined).then_some(block));
+                }
+                // It keeps the sum of what it should hold.
+                Some(expected) => {
+                    let differs = expected != *sum && !self.again(block, expected)?;
+                    *sum = expected;
+                    found.bad.extend((differs || !readable).then_some(block));
+                }
                 // Of what it should hold nothing is known: only who rewrites it makes it good.
-                None if quarantined => !*sum,
-                None => *sum,
-            };
+                None if quarantined => *sum = !*sum,
+                None if !readable => {
+                    *sum = NEVER_KNOWN;
+                    found.unknown.push(block);
+                }
+                None => {}
+            }
         }
-        Ok(bad)
+        Ok(found)
     }
 
     /// Whether a second look finds what is expected.
@@ -171,11 +181,28 @@ impl SummedFile {
         }
     }
 
-    /// Not flushed: a crash that loses it leaves a region without sums.
-    fn write_record(&self, region: u64, length: u64, sums: Vec<u32>, bad: &[u64]) -> Result<(), StoreError> {
-        self.quarantine(bad)?;
-        let record = Record { sealed: true, length, sums };
-        Ok(self.make_side()?.write_at(&record.encode(self.sums.id, region), offset_of(region))?)
+    /// Not flushed: a crash that loses it leaves a region without sums. But where something is in quarantine because it was
+    /// never known, the record says so durably before that is: after a crash nobody could tell it from what is known to be bad.
+    fn write_record(&self, region: u64, length: u64, found: Found) -> Result<(), StoreError> {
+        self.quarantine(&found.bad)?;
+        self.believe(&found.good)?;
+        let record = Record { sealed: true, length, sums: found.sums };
+        let side = self.make_side()?;
+        side.write_at(&record.encode(self.sums.id, region), offset_of(region))?;
+        if !found.unknown.is_empty() {
+            side.sync_data()?;
+            self.sums.device.sync_dir(&leaf_path(leaf_of(self.key)))?;
+        }
+        self.quarantine(&found.unknown)
+    }
+
+    /// Blocks are what they should be, as far as anybody knows.
+    fn believe(&self, good: &[u64]) -> Result<(), StoreError> {
+        if good.is_empty() {
+            return Ok(());
+        }
+        good.iter().for_each(|&block| self.sums.quarantine.lift(self.key, &(block..block + 1)));
+        self.sums.quarantine.save()
     }
 
     /// Nobody is to see these blocks again before they are rewritten: durable.
@@ -193,6 +220,18 @@ impl SummedFile {
         );
         self.sums.quarantine.add(self.key, bad)
     }
+}
+
+/// What is to be sealed.
+#[derive(Debug, Default)]
+struct Found {
+    sums: Vec<u32>,
+    /// Blocks that nobody wrote to and that are not what they were, or cannot be read any more.
+    bad: Vec<u64>,
+    /// Blocks of which nothing was ever known, as they could not be read, and which are not in quarantine yet.
+    unknown: Vec<u64>,
+    /// Such blocks that can be read now.
+    good: Vec<u64>,
 }
 
 /// What a region holds.

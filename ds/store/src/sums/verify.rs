@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use super::file::{Blocks, Open, SummedFile};
-use super::record;
+use super::record::{self, NEVER_KNOWN, Record};
 use super::seal::{Content, of_medium};
 use super::{BLOCK, BLOCKS, Counts, REGION};
 use crate::StoreError;
@@ -38,16 +38,7 @@ impl SummedFile {
         };
         let start = region.saturating_mul(REGION);
         let content = self.read_raw(start, record.length)?;
-        let sums = record::sums(self.key, region, &content.bytes);
-        let mut bad = Vec::new();
-        let mut good: Vec<Range<u64>> = Vec::new();
-        for (within, expected) in (0u64..).zip(&record.sums) {
-            let block = region * BLOCKS as u64 + within;
-            let readable = !content.unreadable.contains(&within);
-            let equal =
-                sums.get(within as usize) == Some(expected) || self.again_raw(block, &record, *expected)?;
-            if readable && equal { good.push(block..block + 1) } else { bad.push(block) }
-        }
+        let (good, bad, learned) = self.judge(region, &record, &content)?;
         if bad.is_empty() && self.sums.quarantine.is_empty() {
             if self.at_rest(region) != Some(before) {
                 // Somebody writes: what was read may be of both.
@@ -63,8 +54,39 @@ impl SummedFile {
             self.settled.notify_all();
             noted?;
         }
+        if learned {
+            // What was never known got no sum until now.
+            self.give_up_seal(region)?;
+        }
         Counts::add(&self.sums.counts.verified, record.length);
         Ok(Verdict::Compared(record.length))
+    }
+
+    /// Which blocks are good, and which are bad; whether any of the good ones was not known before.
+    fn judge(
+        &self,
+        region: u64,
+        record: &Record,
+        content: &Content,
+    ) -> io::Result<(Vec<Range<u64>>, Vec<u64>, bool)> {
+        let sums = record::sums(self.key, region, &content.bytes);
+        let (mut good, mut bad, mut learned) = (Vec::new(), Vec::new(), false);
+        let mut blocks = content.bytes.chunks(BLOCK as usize);
+        for (within, expected) in (0u64..).zip(&record.sums) {
+            let block = region * BLOCKS as u64 + within;
+            let readable = !content.unreadable.contains(&within);
+            let believed = blocks.next().is_some_and(record::is_believed);
+            let equal = sums.get(within as usize) == Some(expected);
+            let equal = equal
+                || if *expected == NEVER_KNOWN {
+                    learned |= readable && believed;
+                    believed
+                } else {
+                    self.again_raw(block, record, *expected)?
+                };
+            if readable && equal { good.push(block..block + 1) } else { bad.push(block) }
+        }
+        Ok((good, bad, learned))
     }
 
     /// Of a region that is held.
@@ -102,7 +124,7 @@ impl SummedFile {
         Content::read(|buffer, at| self.sums.device.read_uncached(&path, buffer, at), start, length)
     }
 
-    fn again_raw(&self, block: u64, record: &record::Record, expected: u32) -> io::Result<bool> {
+    fn again_raw(&self, block: u64, record: &Record, expected: u32) -> io::Result<bool> {
         let end = (block % BLOCKS as u64 * BLOCK + BLOCK).min(record.length);
         let mut bytes = vec![0; (end - block % BLOCKS as u64 * BLOCK) as usize];
         let raw = self.sums.device.read_uncached(&path_of(self.key), &mut bytes, block * BLOCK);
@@ -110,10 +132,18 @@ impl SummedFile {
         Ok(read.is_some_and(|read| record::sum(self.key, block, &bytes[..read]) == expected))
     }
 
+    fn give_up_seal(&self, region: u64) -> io::Result<()> {
+        let regions = self.regions.lock();
+        // Whoever writes to it has done so, or is about to.
+        if !regions.open.contains_key(&region) {
+            drop(self.open_region(regions, region)?);
+        }
+        Ok(())
+    }
+
     /// Sums that are damaged themselves are given up.
     fn drop_damaged(&self, region: u64) -> Result<Verdict, StoreError> {
-        let regions = self.regions.lock();
-        drop(self.open_region(regions, region)?);
+        self.give_up_seal(region)?;
         if let Some(open) = self.regions.lock().open.get_mut(&region) {
             open.dirty = Blocks::ALL;
         }
