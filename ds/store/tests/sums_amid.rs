@@ -287,3 +287,100 @@ fn what_could_not_be_read_when_sums_were_first_made_is_good_when_it_can_be_and_i
         }
     });
 }
+
+/// Of a block that was bad nothing is known any more, and it is not shown because it reads.
+#[test]
+fn what_was_bad_stays_that_when_its_sums_are_lost() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        let store = open(&env, &device).await;
+        put(&store, 1, 0, 7, 1 << 20).await;
+        rest(&env, &store, 30).await;
+        device.rot(&path(&device, key(1), ""), 5 * BLOCK);
+        scrub(&env, &store).await;
+        drop(store);
+        let store = open(&env, &device).await;
+        device.set_unreadable(&path(&device, key(1), ".sums"), true);
+        for _ in 0..3 {
+            scrub(&env, &store).await;
+            rest(&env, &store, 30).await;
+            assert_eq!(store.damaged().1, [damage(1, 5 * BLOCK, 1)]);
+        }
+        assert_eq!(store.scrubbed().lost, 1);
+        assert_eq!(store.scrubbed().compared, 1 << 20, "it has sums again");
+    });
+}
+
+#[test]
+fn sums_that_cannot_be_read_are_given_up_and_made_anew() {
+    simulate(async |env| {
+        // The second flush that fails is that of the folder.
+        for fails in [false, true] {
+            let device = MemDevice::new();
+            let mut store = open(&env, &device).await;
+            put(&store, 1, 0, 7, 1 << 20).await;
+            rest(&env, &store, 30).await;
+            let (data, side) = (path(&device, key(1), ""), path(&device, key(1), ".sums"));
+            // All of it reaches the medium, as it may at any time.
+            device.open(&side).unwrap().sync_data().unwrap();
+            device.sync_dir(data.rsplit_once('/').unwrap().0).unwrap();
+            drop(store);
+            store = open(&env, &device).await;
+            device.set_unreadable(&side, true);
+            if fails {
+                device.fail_syncs(1);
+                let write = store.write_at(&access(1), 0, bytes(8, 10), Stability::Unstable).await;
+                assert!(matches!(write, Err(StoreError::Io(_))), "{write:?}");
+                assert_eq!(store.read_at(key(1), 0, 1).await.unwrap().data, bytes(7, 1));
+            }
+            // What is on the device then says nothing of it any more.
+            store.write_at(&access(1), 0, bytes(8, 10), Stability::Unstable).await.unwrap();
+            assert_eq!(store.scrubbed().lost, 1);
+            assert!(
+                device
+                    .list(data.rsplit_once('/').unwrap().0)
+                    .unwrap()
+                    .iter()
+                    .all(|name| !name.contains("sums"))
+            );
+            device.crash_keeping(|| true);
+            drop(store);
+            store = open(&env, &device).await;
+            device.set_unreadable(&side, false);
+            scrub(&env, &store).await;
+            assert_eq!(store.damaged().1, []);
+            assert_eq!(store.read_at(key(1), 0, 1).await.unwrap().data, bytes(8, 1));
+            rest(&env, &store, 30).await;
+            scrub(&env, &store).await;
+            assert_eq!((store.damaged().1, store.scrubbed().compared), (vec![], 1 << 20));
+            device.rot(&data, 5 * BLOCK);
+            scrub(&env, &store).await;
+            assert_eq!(store.damaged().1, [damage(1, 5 * BLOCK, 1)]);
+        }
+    });
+}
+
+/// By truncation, or a scrub.
+#[test]
+fn whoever_needs_sums_that_cannot_be_read_goes_on_without() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        let store = open(&env, &device).await;
+        for file in 1..=3 {
+            put(&store, file, 0, 7, 2 * REGION as usize).await;
+        }
+        rest(&env, &store, 30).await;
+        drop(store);
+        let store = open(&env, &device).await;
+        for file in 1..=3 {
+            device.set_unreadable(&path(&device, key(file), ".sums"), true);
+        }
+        store.truncate(key(1), 100).await.unwrap();
+        store.deallocate(key(2), 10, 100).await.unwrap();
+        scrub(&env, &store).await;
+        assert_eq!((store.scrubbed().lost, store.damaged().1), (3, vec![]));
+        rest(&env, &store, 30).await;
+        scrub(&env, &store).await;
+        assert_eq!((store.scrubbed().compared, store.damaged().1), (100 + 4 * REGION, vec![]));
+    });
+}

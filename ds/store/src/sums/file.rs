@@ -14,10 +14,11 @@ use sluice_env::Monotonic;
 
 use super::quarantine::refusal;
 use super::record::{HEAD, Head, Record, STRIDE, offset_of};
-use super::{BLOCK, BLOCKS, Counts, REGION, Sums, side_path};
+use super::seal::is_of_medium;
+use super::{BLOCK, BLOCKS, Counts, REGION, Sums, remove_side, side_path};
 use crate::FileKey;
 use crate::device::{Cached, DeviceFile, FileStat};
-use crate::places::path_of;
+use crate::places::{leaf_of, leaf_path, path_of};
 
 /// Regions given up at once for one who writes in order.
 const AHEAD: u64 = 64;
@@ -154,6 +155,7 @@ impl SummedFile {
         if let Some(file) = self.side()? {
             return Ok(file);
         }
+        self.settle_loss()?;
         let mut side = self.side.lock();
         let path = side_path(self.key);
         let file = match self.sums.device.create(&path) {
@@ -172,28 +174,87 @@ impl SummedFile {
         Ok(file)
     }
 
-    pub(super) fn head(&self, region: u64) -> io::Result<Option<Head>> {
+    fn head(&self, region: u64) -> io::Result<Option<Head>> {
         let Some(side) = self.side()? else { return Ok(None) };
         let mut bytes = [0; HEAD];
         let n = side.read_at(&mut bytes, offset_of(region))?;
         Ok(Head::decode(self.sums.id, region, &bytes[..n]))
     }
 
+    /// As [`Self::or_lose`].
+    pub(super) fn found_head(&self, region: u64) -> io::Result<Option<Head>> {
+        self.or_lose(self.head(region))
+    }
+
+    /// As [`Self::or_lose`].
     pub(super) fn record(&self, region: u64) -> io::Result<Option<Result<Record, Head>>> {
+        self.or_lose(self.read_record(region))
+    }
+
+    fn read_record(&self, region: u64) -> io::Result<Option<Result<Record, Head>>> {
         let Some(side) = self.side()? else { return Ok(None) };
         let mut bytes = vec![0; STRIDE as usize];
         let n = side.read_at(&mut bytes, offset_of(region))?;
         Ok(Record::decode(self.sums.id, region, &bytes[..n]))
     }
 
-    /// The first region from `at` on that may have sums. A file may have holes of any length.
+    /// The first region from `at` on that may have sums. A file may have holes of any length. As [`Self::or_lose`].
     pub(super) fn recorded_from(&self, at: u64) -> io::Result<Option<u64>> {
-        let Some(side) = self.side()? else { return Ok(None) };
-        Ok(side.seek_data(offset_of(at))?.map(|data| data / STRIDE))
+        let data = |side: Option<Arc<dyn DeviceFile>>| match side {
+            Some(side) => side.seek_data(offset_of(at)),
+            None => Ok(None),
+        };
+        Ok(self.or_lose(self.side().and_then(data))?.map(|data| data / STRIDE))
     }
 
     pub(super) fn is_sealed(&self, region: u64) -> io::Result<bool> {
-        Ok(self.sums.is_unsure(self.key, region) || self.head(region)?.is_some_and(|head| head.sealed))
+        let sealed = match self.head(region) {
+            // Whoever gives it up sees to that.
+            Err(error) if is_of_medium(&error) => true,
+            head => head?.is_some_and(|head| head.sealed),
+        };
+        // Behind it: what memory says has been given up may be sealed on the device.
+        Ok(sealed || self.sums.is_unsure(self.key, region))
+    }
+
+    /// What the side file says; nothing, where its medium does not read it: then all that it says is given up, durably, and made
+    /// anew from what the data file has. The data must not suffer for its sums. Never while `regions` is held.
+    fn or_lose<T>(&self, read: io::Result<Option<T>>) -> io::Result<Option<T>> {
+        match read {
+            Err(error) if is_of_medium(&error) => self.lose_side(&error).map(|()| None),
+            read => read,
+        }
+    }
+
+    fn lose_side(&self, why: &io::Error) -> io::Result<()> {
+        if self.gone.load(Ordering::SeqCst) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        {
+            let mut side = self.side.lock();
+            if !matches!(*side, Side::Absent) {
+                remove_side(&*self.sums.device, self.key)?;
+                self.sums.lost.lock().insert(self.key);
+                *side = Side::Absent;
+                Counts::add(&self.sums.counts.lost, 1);
+                tracing::warn!(store = %self.sums.device.name(), file = %self.key, error = %why, "checksums cannot be read: made anew from what the file has");
+            }
+        }
+        self.settle_loss()?;
+        self.known.store(false, Ordering::Release);
+        self.enqueue();
+        Ok(())
+    }
+
+    /// A side file that was lost does not come back in a crash: before that, nothing may change that it has sums of, and there
+    /// is no other one.
+    fn settle_loss(&self) -> io::Result<()> {
+        if self.sums.lost.lock().contains(&self.key) {
+            self.sums.device.sync_dir(&leaf_path(leaf_of(self.key)))?;
+            self.sums.unsure.lock().retain(|(key, _)| *key != self.key);
+            self.sums.lost.lock().remove(&self.key);
+        }
+        Ok(())
     }
 
     /// Nobody may see what is in quarantine.
@@ -274,10 +335,14 @@ impl SummedFile {
 
     /// Gives up the sums of regions, durably. Whatever the device says afterwards, an error leaves them in force.
     fn give_up(&self, sealed: &[u64]) -> io::Result<()> {
-        let Some(side) = self.side()?.filter(|_| !sealed.is_empty()) else { return Ok(()) };
+        self.settle_loss()?;
+        if sealed.is_empty() {
+            return Ok(());
+        }
+        let Some(side) = self.or_lose(self.side())? else { return Ok(()) };
         self.sums.set_unsure(self.key, sealed, true);
         for &region in sealed {
-            if let Some(head) = self.head(region)? {
+            if let Some(head) = self.found_head(region)? {
                 side.write_at(&head.open(self.sums.id, region), offset_of(region))?;
             }
         }
@@ -519,7 +584,7 @@ impl DeviceFile for SummedFile {
 
 impl Sums {
     fn is_unsure(&self, key: FileKey, region: u64) -> bool {
-        self.unsure.lock().contains(&(key, region))
+        self.lost.lock().contains(&key) || self.unsure.lock().contains(&(key, region))
     }
 
     fn set_unsure(&self, key: FileKey, regions: &[u64], unsure: bool) {

@@ -78,7 +78,7 @@ pub(crate) struct Counts {
     pub(crate) unsealed: AtomicU64,
     /// Blocks found bad.
     pub(crate) bad: AtomicU64,
-    /// Records of sums that were bad themselves.
+    /// Records of sums that were bad themselves, and side files that could not be read.
     pub(crate) lost: AtomicU64,
 }
 
@@ -107,6 +107,8 @@ pub(crate) struct Sums {
     queue: Mutex<HashSet<FileKey, FixedState>>,
     /// Regions whose sums could not be given up durably: what is in memory says otherwise than the device may.
     unsure: Mutex<HashSet<(FileKey, u64), FixedState>>,
+    /// Data files whose side file could not be read and was removed: it is not durable yet that it is gone.
+    lost: Mutex<HashSet<FileKey, FixedState>>,
 }
 
 impl Sums {
@@ -117,8 +119,9 @@ impl Sums {
         options: SumOptions,
         quarantine: Quarantine,
     ) -> Arc<Self> {
-        let (counts, queue, unsure) = (Counts::default(), Mutex::default(), Mutex::default());
-        Arc::new(Self { id, device, clock, options, quarantine, counts, queue, unsure })
+        let (queue, unsure, lost) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let counts = Counts::default();
+        Arc::new(Self { id, device, clock, options, quarantine, counts, queue, unsure, lost })
     }
 
     /// False when there are too many already.

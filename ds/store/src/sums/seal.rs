@@ -58,11 +58,13 @@ impl SummedFile {
         while let Some(data) = self.inner.seek_data(at)? {
             let region = data / REGION;
             let length = size.saturating_sub(region * REGION).min(REGION);
+            // First: sums that cannot be read are given up, which takes a flush.
+            let head = self.found_head(region)?;
             let mut regions = self.regions.lock();
             let known = regions.open.contains_key(&region);
             if !known {
                 let sealed = self.is_sealed(region)?;
-                let short = sealed && self.head(region)?.is_some_and(|head| head.length < length);
+                let short = sealed && head.is_some_and(|head| head.length < length);
                 if short {
                     // It has grown by a hole.
                     regions = self.open_region(regions, region)?;
@@ -272,9 +274,13 @@ fn buffer(length: u64) -> Vec<u8> {
 /// `None` where the medium is why nothing was read. Any other error says nothing about it.
 pub(super) fn of_medium(read: io::Result<usize>) -> io::Result<Option<usize>> {
     match read {
-        Err(error) if error.raw_os_error().is_some_and(is_media) => Ok(None),
+        Err(error) if is_of_medium(&error) => Ok(None),
         read => read.map(Some),
     }
+}
+
+pub(super) fn is_of_medium(error: &io::Error) -> bool {
+    error.raw_os_error().is_some_and(is_media)
 }
 
 /// EIO, EBADMSG, EILSEQ, ENODATA: the medium, or a file system that checks itself.
