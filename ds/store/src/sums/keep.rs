@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sluice_env::Monotonic;
 
-use super::scrub::{FOLDERS, Scrub};
+use super::scrub::{Moment, Scrub};
 use super::verify::Verdict;
 use super::{Damage, REGION, SUFFIX, SummedFile, Sums, remove_side};
 use crate::data_file::DataFile;
@@ -33,7 +33,9 @@ impl Store {
 
     /// Ends the scrub that runs.
     pub fn stop_scrub(&self) {
-        self.scrub.stop();
+        if let Some(sums) = &self.sums {
+            self.scrub.stop(self.moment(sums));
+        }
     }
 
     /// How far the scrub is, and what was found.
@@ -75,20 +77,20 @@ impl Store {
         let mut pace = Budget { rate: sums.options.rate, ahead: self.env.clock.now() };
         loop {
             self.seal_quiet(&sums, &mut pace).await;
-            let interval = i64::try_from(sums.options.interval.as_secs()).unwrap_or(i64::MAX);
-            let (point, now) = (self.scrub.get(), self.env.clock.wall());
-            // What is said to have been in the future was before the clock was set right.
-            let last = [point.finished, self.superblock.lock().created].into_iter();
-            let last = last.filter(|last| *last <= now.seconds).max().unwrap_or(i64::MIN);
-            let due = last.saturating_add(interval) <= now.seconds;
-            if interval > 0 && due {
-                self.scrub.begin(now);
+            let (at, created) = (self.moment(&sums), self.superblock.lock().created);
+            if self.scrub.is_due(at, created) {
+                self.scrub.begin(at.wall);
             }
             if self.scrub.get().running {
-                self.scrub_folders(&mut pace).await;
+                self.scrub_folders(&sums, &mut pace).await;
             }
             self.env.clock.sleep(LOOK).await;
         }
+    }
+
+    fn moment(&self, sums: &Sums) -> Moment {
+        let clock = &self.env.clock;
+        Moment { wall: clock.wall(), now: clock.now(), interval: sums.options.interval }
     }
 
     /// Makes sums of what has come to rest since it was written.
@@ -177,23 +179,20 @@ impl Store {
     }
 
     /// Works on the scrub for as long as it runs, but looks after what has come to rest now and then.
-    async fn scrub_folders(self: &Arc<Self>, pace: &mut Budget) {
+    async fn scrub_folders(self: &Arc<Self>, sums: &Sums, pace: &mut Budget) {
         if self.scrub.get().folders == 0 {
             // One that has begun goes on after a restart.
             self.save_place().await;
         }
         let until = self.env.clock.now() + SAVE;
-        while self.scrub.get().running && self.env.clock.now() < until {
-            let folder = self.scrub.get().folders;
-            if folder >= FOLDERS {
-                break;
-            }
-            if let Err(error) = self.scrub_folder(folder, pace).await {
+        while self.env.clock.now() < until {
+            let Some((number, folder)) = self.scrub.next() else { break };
+            if let Err(error) = self.scrub_folder((number, folder), pace).await {
                 tracing::error!(store = %self.place(), %error, "the scrub has stopped");
-                self.scrub.stop();
+                self.scrub.break_off(number, self.moment(sums));
                 break;
             }
-            if self.scrub.get().running && self.scrub.folder_done(self.env.clock.wall()) {
+            if self.scrub.folder_done(number, self.moment(sums)) {
                 let done = self.scrubbed();
                 tracing::info!(store = %self.place(), bytes = done.compared, quarantined = done.quarantined, "scrub done");
             }
@@ -208,7 +207,11 @@ impl Store {
         }
     }
 
-    async fn scrub_folder(self: &Arc<Self>, folder: u16, pace: &mut Budget) -> Result<(), StoreError> {
+    async fn scrub_folder(
+        self: &Arc<Self>,
+        (number, folder): (u64, u16),
+        pace: &mut Budget,
+    ) -> Result<(), StoreError> {
         let names = self.blocking(move |store| match store.device.list(&leaf_path(folder)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
             names => Ok(names?),
@@ -218,7 +221,7 @@ impl Store {
         let left: Vec<FileKey> = left.collect();
         self.blocking(move |store| left.iter().try_for_each(|key| store.remove_left_side(*key))).await?;
         for key in names.iter().filter_map(|name| FileKey::parse(name)) {
-            match self.scrub_file(key, pace).await {
+            match self.scrub_file(number, key, pace).await {
                 Ok(()) | Err(StoreError::Missing | StoreError::Refused(_)) => {}
                 // More is bad than can be told.
                 Err(error @ StoreError::Corrupt(..)) => return Err(error),
@@ -226,7 +229,7 @@ impl Store {
                     tracing::error!(store = %self.place(), file = %key, %error, "cannot be scrubbed");
                 }
             }
-            if !self.scrub.get().running {
+            if !self.scrub.runs(number) {
                 break;
             }
         }
@@ -242,15 +245,21 @@ impl Store {
     }
 
     /// Compares what has sums, and queues what should have some.
-    async fn scrub_file(self: &Arc<Self>, key: FileKey, pace: &mut Budget) -> Result<(), StoreError> {
+    async fn scrub_file(
+        self: &Arc<Self>,
+        number: u64,
+        key: FileKey,
+        pace: &mut Budget,
+    ) -> Result<(), StoreError> {
         let looked = self.look_at(key, pace).await?;
-        let scrubbed = self.scrub_regions(&looked.summed, pace).await;
+        let scrubbed = self.scrub_regions(number, &looked.summed, pace).await;
         self.looked_at(looked).await;
         scrubbed
     }
 
     async fn scrub_regions(
         self: &Arc<Self>,
+        number: u64,
         summed: &Arc<SummedFile>,
         pace: &mut Budget,
     ) -> Result<(), StoreError> {
@@ -264,10 +273,10 @@ impl Store {
             let Some((region, verdict)) = next.await? else { break };
             at = region + 1;
             if let Verdict::Compared(bytes) = verdict {
-                self.scrub.compared(bytes);
+                self.scrub.compared(number, bytes);
                 pace.spent(self, bytes).await;
             }
-            if !self.scrub.get().running {
+            if !self.scrub.runs(number) {
                 return Ok(());
             }
         }

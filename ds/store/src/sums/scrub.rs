@@ -1,7 +1,9 @@
 //! How far a scrub is, and where it goes on after a restart.
 
-use parking_lot::Mutex;
-use sluice_env::Wall;
+use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
+use sluice_env::{Monotonic, Wall};
 
 use crate::StoreError;
 use crate::device::Device;
@@ -51,9 +53,42 @@ pub(crate) struct Point {
     pub(crate) compared: u64,
 }
 
+/// One that broke off begins by itself again so much later, or after the interval, if that is shorter.
+const AGAIN: Duration = Duration::from_secs(24 * 3600);
+
+#[derive(Debug, Default)]
+struct Course {
+    point: Point,
+    /// Scrubs that began since the store was opened: who works on one sees whether it still runs.
+    number: u64,
+    /// The last one did not come to its end: until then none begins by itself.
+    rests: Monotonic,
+}
+
+impl Course {
+    fn runs(&self, number: u64) -> bool {
+        self.point.running && self.number == number
+    }
+}
+
+/// When it is, and how often scrubs are to be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moment {
+    pub(crate) wall: Wall,
+    pub(crate) now: Monotonic,
+    pub(crate) interval: Duration,
+}
+
+impl Moment {
+    /// When one that breaks off now may begin by itself again.
+    fn again(&self) -> Monotonic {
+        self.now + self.interval.min(AGAIN)
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    point: Mutex<Point>,
+    course: Mutex<Course>,
 }
 
 impl State {
@@ -64,37 +99,87 @@ impl State {
             Err(StoreError::Missing) => Point::default(),
             Err(error) => return Err(error),
         };
-        Ok(Self { point: Mutex::new(point) })
+        Ok(Self { course: Mutex::new(Course { point, ..Course::default() }) })
+    }
+
+    fn course(&self) -> MutexGuard<'_, Course> {
+        self.course.lock()
     }
 
     pub(crate) fn get(&self) -> Point {
-        *self.point.lock()
+        self.course().point
+    }
+
+    /// Whether it is time for one to begin by itself, in a store that came into being when `created` says.
+    pub(crate) fn is_due(&self, at: Moment, created: i64) -> bool {
+        let Course { point, rests, .. } = *self.course();
+        let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+        let (wall, interval) = (at.wall.seconds, seconds(at.interval));
+        // What is said to have been in the future was before the clock was set right.
+        let last = [point.finished, created].into_iter().filter(|last| *last <= wall);
+        let last = last.max().unwrap_or(i64::MIN);
+        // Of one that did not come to its end before a restart only this is known.
+        let broken = point.begun > point.finished && point.begun <= wall;
+        let again = if broken { point.begun.saturating_add(interval.min(seconds(AGAIN))) } else { i64::MIN };
+        let due = last.saturating_add(interval).max(again) <= wall;
+        interval > 0 && !point.running && due && rests <= at.now
     }
 
     /// Begins from the beginning, unless one runs.
     pub(crate) fn begin(&self, now: Wall) {
-        let mut point = self.point.lock();
-        if !point.running {
-            *point = Point { running: true, begun: now.seconds, folders: 0, compared: 0, ..*point };
+        let mut course = self.course();
+        if !course.point.running {
+            let point = Point { running: true, begun: now.seconds, folders: 0, compared: 0, ..course.point };
+            *course = Course { point, number: course.number + 1, ..Course::default() };
         }
     }
 
-    pub(crate) fn stop(&self) {
-        self.point.lock().running = false;
+    /// Ends the one that runs, for a whole interval.
+    pub(crate) fn stop(&self, at: Moment) {
+        let mut course = self.course();
+        if course.point.running {
+            (course.point.running, course.rests) = (false, at.now + at.interval);
+        }
+    }
+
+    /// It cannot go on.
+    pub(crate) fn break_off(&self, number: u64, at: Moment) {
+        let mut course = self.course();
+        if course.runs(number) {
+            (course.point.running, course.rests) = (false, at.again());
+        }
+    }
+
+    /// The scrub that runs, by its number, and the folder that is next.
+    pub(crate) fn next(&self) -> Option<(u64, u16)> {
+        let course = self.course();
+        let Point { running, folders, .. } = course.point;
+        (running && folders < FOLDERS).then_some((course.number, folders))
+    }
+
+    pub(crate) fn runs(&self, number: u64) -> bool {
+        self.course().runs(number)
     }
 
     /// So many bytes more were compared.
-    pub(crate) fn compared(&self, bytes: u64) {
-        self.point.lock().compared += bytes;
+    pub(crate) fn compared(&self, number: u64, bytes: u64) {
+        let mut course = self.course();
+        if course.runs(number) {
+            course.point.compared += bytes;
+        }
     }
 
     /// A folder is done; true when that was the last.
-    pub(crate) fn folder_done(&self, now: Wall) -> bool {
-        let mut point = self.point.lock();
+    pub(crate) fn folder_done(&self, number: u64, at: Moment) -> bool {
+        let mut course = self.course();
+        if !course.runs(number) {
+            return false;
+        }
+        let point = &mut course.point;
         point.folders = (point.folders + 1).min(FOLDERS);
         let last = point.folders == FOLDERS;
         if last {
-            (point.running, point.finished) = (false, now.seconds);
+            (point.running, point.finished) = (false, at.wall.seconds);
         }
         last
     }
@@ -136,15 +221,26 @@ mod tests {
         let device = MemDevice::new();
         let state = State::load(&device).unwrap();
         state.begin(Wall { seconds: 5, nanos: 0 });
-        state.compared(100);
-        assert!(!state.folder_done(Wall::default()));
+        let (number, folder) = state.next().unwrap();
+        assert_eq!(folder, 0);
+        state.compared(number, 100);
+        let at = |seconds| Moment {
+            wall: Wall { seconds, nanos: 0 },
+            now: Monotonic(0),
+            interval: Duration::ZERO,
+        };
+        assert!(!state.folder_done(number, at(0)));
+        state.folder_done(number + 1, at(0));
         state.save(&device).unwrap();
         device.crash();
         let again = State::load(&device).unwrap();
         assert_eq!(again.get(), Point { running: true, begun: 5, finished: 0, folders: 1, compared: 100 });
         again.begin(Wall { seconds: 9, nanos: 0 });
         assert_eq!(again.get().begun, 5, "it runs");
-        while !again.folder_done(Wall { seconds: 7, nanos: 0 }) {}
+        let (number, folder) = again.next().unwrap();
+        assert_eq!(folder, 1);
+        while !again.folder_done(number, at(7)) {}
+        assert_eq!(again.next(), None);
         assert_eq!((again.get().running, again.get().finished), (false, 7));
         device.open(FILE).unwrap().write_at(b"x", 20).unwrap();
         assert_eq!(State::load(&device).unwrap().get(), Point::default());

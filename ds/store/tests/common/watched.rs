@@ -19,6 +19,10 @@ pub(crate) trait Watch: Debug + Send + Sync {
     fn reading(&self, _length: usize) -> io::Result<()> {
         Ok(())
     }
+    /// A folder is listed when this returns, or is not, as it says.
+    fn listing(&self, _folder: &str) -> io::Result<()> {
+        Ok(())
+    }
     /// A flush of a data file begins when this returns.
     fn flushes(&self) {}
     /// The same of another file: the journal.
@@ -91,6 +95,7 @@ impl Device for WatchedDevice {
         self.0.create_dir(path)
     }
     fn list(&self, path: &str) -> io::Result<Vec<String>> {
+        self.1.listing(path)?;
         self.0.list(path)
     }
     fn sync_dir(&self, path: &str) -> io::Result<()> {
