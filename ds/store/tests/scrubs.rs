@@ -1,4 +1,4 @@
-//! Scrubs that are ended, or break off.
+//! Scrubs that are ended, break off, or could not look at everything.
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 mod common;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use common::summed::*;
 use common::watched::{Watch, WatchedDevice};
-use common::{key, simulate};
+use common::{bytes, key, simulate};
 use sluice_env::Env;
 use sluice_store::device::{Device, MemDevice};
 use sluice_store::{Options, Store, SumOptions};
@@ -87,6 +87,7 @@ fn a_scrub_that_is_ended_and_begun_anew_compares_everything() {
 #[derive(Debug, Default)]
 struct Fails {
     listing: AtomicBool,
+    reading: AtomicBool,
 }
 
 fn unless(fails: &AtomicBool) -> io::Result<()> {
@@ -98,6 +99,9 @@ impl Watch for Fails {
     fn writing(&self, _direct: bool) {}
     fn listing(&self, folder: &str) -> io::Result<()> {
         if folder.starts_with("data/8/") { unless(&self.listing) } else { Ok(()) }
+    }
+    fn reading(&self, _length: usize) -> io::Result<()> {
+        unless(&self.reading)
     }
 }
 
@@ -127,5 +131,64 @@ fn a_scrub_that_broke_off_is_due_again_a_day_later() {
         rest(&env, &store, 4 * HOUR + 10).await;
         let done = store.scrubbed();
         assert!(!done.running && done.begun > begun && done.finished >= done.begun, "{done:?}");
+    });
+}
+
+#[test]
+fn a_scrub_that_could_not_look_at_a_file_has_not_come_to_its_end() {
+    simulate(async |env| {
+        let (device, fails) = (MemDevice::new(), Arc::new(Fails::default()));
+        let watched = || WatchedDevice(Box::new(device.clone()), Arc::clone(&fails) as Arc<dyn Watch>);
+        let store = scrubbing(&env, watched(), 30, 0).await;
+        for file in 1..=3 {
+            put(&store, file, 0, 7, 100).await;
+        }
+        rest(&env, &store, 60).await;
+        fails.reading.store(true, Ordering::Relaxed);
+        scrub(&env, &store).await;
+        let ended = store.scrubbed();
+        assert_eq!((ended.finished, ended.folders, ended.bad), (0, 4096, 0), "it went through all of them");
+        fails.reading.store(false, Ordering::Relaxed);
+        drop(store);
+        let store = scrubbing(&env, watched(), 30, 0).await;
+        assert!(!store.scrubbed().running);
+        rest(&env, &store, 20 * HOUR).await;
+        assert_eq!(store.scrubbed().begun, ended.begun, "it does not begin by itself at once");
+        rest(&env, &store, 11 * HOUR).await;
+        let done = store.scrubbed();
+        assert_eq!((done.finished >= done.begun, done.compared), (true, 300));
+        assert_eq!(store.read_at(key(1), 0, 1).await.unwrap().data, bytes(7, 1));
+    });
+}
+
+/// As it goes on after a restart: it does not forget what it could not look at.
+#[test]
+fn a_scrub_looks_again_after_a_restart_at_what_it_could_not() {
+    simulate(async |env| {
+        let (device, fails) = (MemDevice::new(), Arc::new(Fails::default()));
+        let watched = || WatchedDevice(Box::new(device.clone()), Arc::clone(&fails) as Arc<dyn Watch>);
+        let store = scrubbing(&env, watched(), 0, 1 << 20).await;
+        put(&store, OF_THE_FIRST, 0, 7, 100).await;
+        // The one takes longer than until the place is saved, the other is behind it.
+        put(&store, OF_ANOTHER, 0, 7, 36 << 20).await;
+        put(&store, 7, 0, 7, 20 << 20).await;
+        rest(&env, &store, 120).await;
+        fails.reading.store(true, Ordering::Relaxed);
+        assert!(store.scrub());
+        let readable = async {
+            while store.scrubbed().folders == 0 {
+                env.clock.sleep(Duration::from_millis(10)).await;
+            }
+            fails.reading.store(false, Ordering::Relaxed);
+            device.rot(&path(&device, key(OF_THE_FIRST), ""), 0);
+        };
+        let _ = tokio::join!(rest(&env, &store, 45), readable);
+        assert!(store.scrubbed().running && store.scrubbed().folders > 0);
+        drop(store);
+        let store = scrubbing(&env, watched(), 0, 1 << 20).await;
+        assert!(store.scrubbed().running);
+        rest(&env, &store, 120).await;
+        assert!(!store.scrubbed().running && store.scrubbed().finished > 0);
+        assert_eq!(store.damaged().1, [damage(OF_THE_FIRST, 0, 1)]);
     });
 }

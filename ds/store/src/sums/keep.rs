@@ -192,12 +192,20 @@ impl Store {
                 self.scrub.break_off(number, self.moment(sums));
                 break;
             }
-            if self.scrub.folder_done(number, self.moment(sums)) {
-                let done = self.scrubbed();
-                tracing::info!(store = %self.place(), bytes = done.compared, quarantined = done.quarantined, "scrub done");
+            if let Some(missed) = self.scrub.folder_done(number, self.moment(sums)) {
+                self.say_done(missed);
             }
         }
         self.save_place().await;
+    }
+
+    fn say_done(&self, missed: u64) {
+        let done = self.scrubbed();
+        if missed == 0 {
+            tracing::info!(store = %self.place(), bytes = done.compared, quarantined = done.quarantined, "scrub done");
+        } else {
+            tracing::error!(store = %self.place(), bytes = done.compared, files = missed, "the scrub could not compare some data files, and does not count as done");
+        }
     }
 
     async fn save_place(self: &Arc<Self>) {
@@ -227,6 +235,7 @@ impl Store {
                 Err(error @ StoreError::Corrupt(..)) => return Err(error),
                 Err(error) => {
                     tracing::error!(store = %self.place(), file = %key, %error, "cannot be scrubbed");
+                    self.scrub.missed(number);
                 }
             }
             if !self.scrub.runs(number) {

@@ -61,6 +61,10 @@ struct Course {
     point: Point,
     /// Scrubs that began since the store was opened: who works on one sees whether it still runs.
     number: u64,
+    /// Data files that it could not look at since then.
+    missed: u64,
+    /// The first folder with one: after a restart it goes on there, and does not forget them.
+    missed_in: Option<u16>,
     /// The last one did not come to its end: until then none begins by itself.
     rests: Monotonic,
 }
@@ -169,24 +173,44 @@ impl State {
         }
     }
 
-    /// A folder is done; true when that was the last.
-    pub(crate) fn folder_done(&self, number: u64, at: Moment) -> bool {
+    /// It could not look at a data file of the folder it is at.
+    pub(crate) fn missed(&self, number: u64) {
+        let mut course = self.course();
+        if course.runs(number) {
+            let folder = course.point.folders;
+            course.missed += 1;
+            course.missed_in.get_or_insert(folder);
+        }
+    }
+
+    /// A folder is done. If that was the last: how many data files could not be looked at. Then the scrub has not come to its
+    /// end, though it goes no further.
+    pub(crate) fn folder_done(&self, number: u64, at: Moment) -> Option<u64> {
         let mut course = self.course();
         if !course.runs(number) {
-            return false;
+            return None;
         }
-        let point = &mut course.point;
+        let (missed, point) = (course.missed, &mut course.point);
         point.folders = (point.folders + 1).min(FOLDERS);
-        let last = point.folders == FOLDERS;
-        if last {
-            (point.running, point.finished) = (false, at.wall.seconds);
+        if point.folders < FOLDERS {
+            return None;
         }
-        last
+        point.running = false;
+        if missed == 0 {
+            point.finished = at.wall.seconds;
+        } else {
+            course.rests = at.again();
+        }
+        Some(missed)
     }
 
     /// Blocking.
     pub(crate) fn save(&self, device: &dyn Device) -> Result<(), StoreError> {
-        replace(device, FILE, encode(&self.get()).as_bytes())
+        let Course { mut point, missed_in, .. } = *self.course();
+        if let Some(folder) = missed_in.filter(|_| point.running) {
+            point.folders = folder;
+        }
+        replace(device, FILE, encode(&point).as_bytes())
     }
 }
 
@@ -229,7 +253,7 @@ mod tests {
             now: Monotonic(0),
             interval: Duration::ZERO,
         };
-        assert!(!state.folder_done(number, at(0)));
+        assert_eq!(state.folder_done(number, at(0)), None);
         state.folder_done(number + 1, at(0));
         state.save(&device).unwrap();
         device.crash();
@@ -239,7 +263,7 @@ mod tests {
         assert_eq!(again.get().begun, 5, "it runs");
         let (number, folder) = again.next().unwrap();
         assert_eq!(folder, 1);
-        while !again.folder_done(number, at(7)) {}
+        while again.folder_done(number, at(7)).is_none() {}
         assert_eq!(again.next(), None);
         assert_eq!((again.get().running, again.get().finished), (false, 7));
         device.open(FILE).unwrap().write_at(b"x", 20).unwrap();
