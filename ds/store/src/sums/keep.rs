@@ -83,6 +83,9 @@ impl Store {
             }
             if self.scrub.get().running {
                 self.scrub_folders(&sums, &mut pace).await;
+            } else if self.scrub.is_unsaved() {
+                // Ended between two looks.
+                self.save_place().await;
             }
             self.env.clock.sleep(LOOK).await;
         }

@@ -65,6 +65,8 @@ struct Course {
     missed: u64,
     /// The first folder with one: after a restart it goes on there, and does not forget them.
     missed_in: Option<u16>,
+    /// It was ended, and the device still says that it runs, perhaps.
+    unsaved: bool,
     /// The last one did not come to its end: until then none begins by itself.
     rests: Monotonic,
 }
@@ -143,7 +145,13 @@ impl State {
         let mut course = self.course();
         if course.point.running {
             (course.point.running, course.rests) = (false, at.now + at.interval);
+            course.unsaved = true;
         }
+    }
+
+    /// Whether one was ended since the place was saved last.
+    pub(crate) fn is_unsaved(&self) -> bool {
+        self.course().unsaved
     }
 
     /// It cannot go on.
@@ -206,10 +214,12 @@ impl State {
 
     /// Blocking.
     pub(crate) fn save(&self, device: &dyn Device) -> Result<(), StoreError> {
-        let Course { mut point, missed_in, .. } = *self.course();
-        if let Some(folder) = missed_in.filter(|_| point.running) {
-            point.folders = folder;
-        }
+        let point = {
+            let mut course = self.course();
+            course.unsaved = false;
+            let first = course.missed_in.filter(|_| course.point.running);
+            Point { folders: first.unwrap_or(course.point.folders), ..course.point }
+        };
         replace(device, FILE, encode(&point).as_bytes())
     }
 }
