@@ -216,10 +216,15 @@ impl Journal {
         }
     }
 
-    /// Tries again, if it could not be written last time. Blocking.
+    /// Whether it could not be written last time.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.lock().is_some()
+    }
+
+    /// Tries again, if so. Blocking.
     pub(crate) fn mend(&self) -> Result<(), StoreError> {
         // Then it is written as a whole.
-        if self.failed.lock().is_none() { Ok(()) } else { self.write(&[]) }
+        if self.has_failed() { self.write(&[]) } else { Ok(()) }
     }
 
     fn write(&self, rows: &[Row]) -> Result<(), StoreError> {

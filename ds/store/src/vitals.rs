@@ -22,15 +22,32 @@ pub struct Vitals {
     pub journal: Option<StoreError>,
     /// Why the last probe failed; `None` where there was no reason for one.
     pub probe: Option<StoreError>,
-    /// For so long an answer has been owed.
+    /// For so long an answer has been owed: to a question, and not to what waits for much that is to be flushed before it.
     pub silent: Duration,
+}
+
+/// What came of writing where something had failed.
+#[derive(Clone, Debug, Default)]
+struct Trial {
+    journal: Option<StoreError>,
+    probe: Option<StoreError>,
+}
+
+impl Trial {
+    fn went_well(&self) -> bool {
+        self.journal.is_none() && self.probe.is_none()
+    }
 }
 
 #[derive(Debug, Default)]
 struct Known {
-    vitals: Vitals,
+    capacity: Option<Capacity>,
     /// When the look began that is under way.
     begun: Option<Monotonic>,
+    /// The last trial.
+    trial: Trial,
+    /// The next one is under way.
+    trying: bool,
 }
 
 #[derive(Debug, Default)]
@@ -38,7 +55,7 @@ pub(crate) struct Health {
     /// An operation failed since the last probe that went well began.
     doubt: AtomicBool,
     known: Mutex<Known>,
-    /// A look has ended.
+    /// A look, or a trial, has ended.
     ended: Notify,
 }
 
@@ -59,58 +76,89 @@ impl Health {
         idle
     }
 
-    fn end(&self, vitals: Vitals) {
-        *self.known.lock() = Known { vitals, begun: None };
-        self.ended.notify_waiters();
+    /// The same of a trial, if there is reason for one.
+    fn begin_trial(&self, journal_failed: bool) -> bool {
+        let mut known = self.known.lock();
+        let reason = journal_failed || self.doubt.load(Ordering::Relaxed) || !known.trial.went_well();
+        let begins = reason && !known.trying;
+        known.trying |= begins;
+        begins
+    }
+
+    fn is_idle(&self) -> bool {
+        let known = self.known.lock();
+        known.begun.is_none() && !known.trying
+    }
+
+    /// Completes when all that was begun has ended.
+    async fn idle(&self) {
+        loop {
+            let ended = self.ended.notified();
+            if self.is_idle() {
+                return;
+            }
+            ended.await;
+        }
     }
 
     fn known(&self, now: Monotonic) -> Vitals {
         let known = self.known.lock();
+        let Trial { journal, probe } = known.trial.clone();
         let silent = known.begun.map_or(Duration::ZERO, |begun| now.since(begun));
-        Vitals { silent, ..known.vitals.clone() }
+        Vitals { capacity: known.capacity, journal, probe, silent }
     }
 }
 
 impl Store {
     /// Looks after the device, for at most `patience`: a look that takes longer goes on, is the only one, and is told of
-    /// by a later call.
+    /// by a later call. So does a trial beside it: it waits for what is to be flushed before it, however well the device is.
     pub async fn vitals(self: &Arc<Self>, patience: Duration) -> Vitals {
-        let ended = self.health.ended.notified();
-        tokio::pin!(ended);
-        ended.as_mut().enable();
         if self.health.begin(self.env.clock.now()) {
-            let store = Arc::clone(self);
-            // Many who wait for a device that is only busy would keep it from asking whether the device answers at all.
-            self.env.spawn.apart(Box::new(move || {
-                let (vitals, health) = (store.look(), Arc::clone(&store.health));
-                // First: whoever has the answer and drops the store may open it again.
-                drop(store);
-                health.end(vitals);
-            }));
+            self.apart(Self::look, |known, capacity| (known.capacity, known.begun) = (capacity, None));
         }
-        // Then it is silent.
-        let _ = self.env.clock.timeout(patience, ended).await;
+        if self.health.begin_trial(self.journal.has_failed()) {
+            self.apart(Self::try_writes, |known, trial| (known.trial, known.trying) = (trial, false));
+        }
+        // Then it is silent, or busy.
+        let _ = self.env.clock.timeout(patience, self.health.idle()).await;
         self.health.known(self.env.clock.now())
     }
 
-    fn look(&self) -> Vitals {
+    /// Many who wait for a device that is only busy would keep `work` from asking whether the device answers at all.
+    fn apart<T: 'static>(self: &Arc<Self>, work: fn(&Self) -> T, keep: fn(&mut Known, T)) {
+        let store = Arc::clone(self);
+        self.env.spawn.apart(Box::new(move || {
+            let (found, health) = (work(&store), Arc::clone(&store.health));
+            // First: whoever has the answer and drops the store may open it again.
+            drop(store);
+            keep(&mut health.known.lock(), found);
+            health.ended.notify_waiters();
+        }));
+    }
+
+    fn look(&self) -> Option<Capacity> {
         let capacity = self.capacity_now();
         // A file system tells that from memory, and who writes or flushes may wait for a device that hangs: it is asked for
         // something past all memory. Any answer is one.
         let _ = self.device.read_uncached(SUPERBLOCK, &mut [0; 512], 0);
+        if let Err(error) = &capacity {
+            tracing::debug!(store = %self.place(), %error, "the device does not tell its capacity");
+        }
+        capacity.ok()
+    }
+
+    /// Writes the journal if that failed, and a small file if anything did.
+    fn try_writes(&self) -> Trial {
         let journal = self.journal.mend().err();
         let doubt = self.health.doubt.swap(false, Ordering::Relaxed);
         let probe = if doubt { self.probe().err() } else { None };
         if probe.is_some() {
             self.health.doubt.store(true, Ordering::Relaxed);
         }
-        if let Err(error) = &capacity {
-            tracing::debug!(store = %self.place(), %error, "the device does not tell its capacity");
-        }
         // The device works, as far as could be tried.
         let journal = journal.filter(|error| !matches!(error, StoreError::NoDescriptors));
         let probe = probe.filter(|error| !matches!(error, StoreError::NoSpace | StoreError::NoDescriptors));
-        Vitals { capacity: capacity.ok(), journal, probe, silent: Duration::ZERO }
+        Trial { journal, probe }
     }
 
     /// Whether a small file can be made, made durable and removed.

@@ -10,8 +10,8 @@ use common::watched::{Watch, WatchedDevice};
 use common::{access, bytes, key, options};
 use parking_lot::{Condvar, Mutex};
 use sluice_env::Env;
-use sluice_store::device::MemDevice;
-use sluice_store::{Epoch, Fence, Options, Stability, Store};
+use sluice_store::device::{Device, MemDevice};
+use sluice_store::{Epoch, Fence, Options, Stability, Store, StoreError};
 
 /// Its file system answers from memory, and the device not at all while this says so.
 #[derive(Debug, Default)]
@@ -118,6 +118,61 @@ async fn a_crowd_that_waits_for_a_busy_device_leaves_threads_to_others() {
         done.unwrap();
     }
     assert_eq!(store.unreported(2000).len() as u64, FILES);
+}
+
+/// It has a bad sector, and much to flush before whatever else is to be flushed.
+#[derive(Debug, Default)]
+struct Backlog(Hangs);
+
+impl Watch for Backlog {
+    fn writing(&self, _direct: bool) {}
+    fn reading(&self, _length: usize) -> std::io::Result<()> {
+        Err(std::io::Error::other("a bad sector"))
+    }
+    fn journals(&self) {
+        self.0.asking();
+    }
+}
+
+/// What it is tried with waits for its turn, beside the question whether it answers. In real time.
+#[allow(clippy::disallowed_methods, reason = "in real time")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_busy_device_with_a_bad_sector_is_not_silent() {
+    const SOON: Duration = Duration::from_millis(20);
+    const LONG: Duration = Duration::from_secs(10);
+    let (env, backlog) = (Env::system(), Arc::new(Backlog::default()));
+    let device = MemDevice::new();
+    let watched = WatchedDevice(Box::new(device.clone()), Arc::clone(&backlog) as Arc<dyn Watch>);
+    let options = Options { inline_read: 0, ..options() };
+    let store = Store::open(&env, Arc::new(watched), options).await.unwrap();
+    store.write_at(&access(1), 0, bytes(1, 20_000), Stability::Unstable).await.unwrap();
+    backlog.0.set(true);
+    for _ in 0..5 {
+        store.read_at(key(1), 0, 20_000).await.unwrap_err();
+        store.vitals(SOON).await;
+    }
+    // It answers as often as it is asked, and is tried with one small file at a time.
+    tokio::time::sleep(5 * SOON).await;
+    let busy = store.vitals(5 * SOON).await;
+    let tried = device.stat("probe.new").is_ok();
+    backlog.0.set(false);
+    assert!(busy.silent.is_zero() && busy.capacity.is_some() && busy.probe.is_none(), "{busy:?}");
+    assert!(tried, "it is in doubt");
+    let well = store.vitals(LONG).await;
+    assert!(well.silent.is_zero() && well.probe.is_none(), "{well:?}");
+    // What comes of it is told when it is known, and after that, until the next one ends.
+    store.read_at(key(1), 0, 20_000).await.unwrap_err();
+    device.set_read_only(true);
+    let broken = store.vitals(LONG).await;
+    assert!(broken.silent.is_zero() && matches!(broken.probe, Some(StoreError::ReadOnly)), "{broken:?}");
+    device.set_read_only(false);
+    backlog.0.set(true);
+    let unknown = store.vitals(SOON).await;
+    backlog.0.set(false);
+    assert!(unknown.silent.is_zero() && matches!(unknown.probe, Some(StoreError::ReadOnly)), "{unknown:?}");
+    let well = store.vitals(LONG).await;
+    assert!(well.silent.is_zero() && well.probe.is_none(), "{well:?}");
+    assert!(device.stat("probe.new").is_err(), "it leaves nothing");
 }
 
 /// Writes to memory hang as well, as those do that a file system with a journal has to wait for.
