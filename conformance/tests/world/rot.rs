@@ -75,6 +75,26 @@ fn damage_is_told_of_a_data_server_that_is_full_or_away() {
     });
 }
 
+#[test]
+fn damage_is_not_told_of_a_data_server_that_keeps_no_checksums_any_more() {
+    simulate_with(77, ONCE, async |world| {
+        let (_, holders) = at_rest(world).await;
+        scrub(world).await;
+        let path = world.data_file_of(holders[0], SIZE);
+        world.device(holders[0]).rot(&path, 5);
+        scrub(world).await;
+        world.sleep(Duration::from_secs(30)).await;
+        assert!(states(world).await.contains("1 range is damaged"), "{}", states(world).await);
+        world.checksums = false;
+        world.crash_data_server(holders[0]).await;
+        world.start_data_server(holders[0]).await;
+        world.sleep(Duration::from_secs(30)).await;
+        assert!(!states(world).await.contains("damaged"), "{}", states(world).await);
+        let look = ask(world, ctl_scrub_action::SCRUB_LOOK).await;
+        assert!(look.iter().all(|server| server.damaged == 0), "{look:?}");
+    });
+}
+
 /// A file of `SIZE` bytes at rest; the data servers that hold it.
 async fn at_rest(world: &mut World) -> (Vec<u8>, Vec<usize>) {
     with_checksums(world).await;

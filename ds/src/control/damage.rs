@@ -10,13 +10,14 @@ use super::link::{LinkError, call};
 use super::wire_file;
 use crate::shared::Shared;
 
-/// Tells all of it, if it is not what was told when the store's number for it was `told`.
+/// Tells all of it, if it is not what was told when the store's number for it was `told`. After a registration (`None`) also
+/// that there is none: the metadata server may remember some of when checksums were kept.
 pub(super) async fn run(
     shared: &Arc<Shared>,
     connection: &Connection,
-    told: &mut u64,
+    told: &mut Option<u64>,
 ) -> Result<(), LinkError> {
-    if shared.store.damage_version() == *told {
+    if *told == Some(shared.store.damage_version()) {
         return Ok(());
     }
     let (version, all) = shared.store.damaged();
@@ -37,7 +38,7 @@ pub(super) async fn run(
             Err(error) => return Err(error),
         }
     }
-    *told = version;
+    *told = Some(version);
     Ok(())
 }
 

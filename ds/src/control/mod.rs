@@ -227,7 +227,7 @@ async fn heartbeats(
 
 /// Looks for damage as often as there are heartbeats.
 async fn damages(shared: &Arc<Shared>, connection: &Arc<Connection>, pause: Duration) -> LinkError {
-    let mut told = 0;
+    let mut told = None;
     loop {
         shared.env.clock.sleep(pause).await;
         if let Err(error) = damage::run(shared, connection, &mut told).await {

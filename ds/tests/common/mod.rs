@@ -141,6 +141,7 @@ impl Mds {
                     None => LOGICAL_SIZE_res::Default(ctl_status::CTL_ERR_AGAIN),
                 })
             }
+            CONTROL_DAMAGED => frame(&ctl_status::CTL_OK),
             _ => Frame::empty(),
         })
     }
