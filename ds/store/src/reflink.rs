@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use crate::data_file::DataFile;
-use crate::transfer::blank;
+use crate::transfer::{Means, blank};
 use crate::{FileKey, Store, StoreError, Transfer};
 
 /// A data file to be made of ranges of others.
@@ -79,7 +79,7 @@ impl Store {
             }
             (None, None) => {}
         }
-        self.transfer_open(source, target, range).map(drop)
+        self.transfer_open(source, target, range, Means::Shares).map(drop)
     }
 }
 

@@ -1,10 +1,15 @@
 //! Making a range of one data file equal to one of another. Nothing here is durable before a [`Store::commit`].
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::data_file::DataFile;
 use crate::{FileKey, Store, StoreError};
+
+/// Most that has to be free at a time for what is to be shared: the file system's own records of it, and parts that are copied
+/// all the same, such as the odd ends of a range.
+const PART: u64 = 16 << 20;
 
 /// A range to be made equal to another of the same length.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +25,15 @@ pub struct Transfer {
     pub length: u64,
 }
 
+/// How the data of a range comes to another place.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Means {
+    /// All of it may take room.
+    Copies,
+    /// Next to nothing of it does.
+    Shares,
+}
+
 impl Store {
     /// Copies a range between two data files of this store; returns how much of it was data. Holes, and what lies
     /// beyond the end of the source, become holes. The target reaches the end of the range afterwards.
@@ -30,7 +44,7 @@ impl Store {
         self.blocking(move |store| {
             let source = store.open_source(transfer.source, transfer.must_exist)?;
             let target = store.open_or_create(transfer.target, transfer.generation)?;
-            let copied = store.transfer_open(source.as_deref(), &target, &transfer);
+            let copied = store.transfer_open(source.as_deref(), &target, &transfer, Means::Copies);
             // What was copied before a failure was written, too.
             target.wrote(store.files.writes.next());
             copied
@@ -56,6 +70,7 @@ impl Store {
         source: Option<&DataFile>,
         target: &DataFile,
         transfer: &Transfer,
+        means: Means,
     ) -> Result<u64, StoreError> {
         let end = transfer.source_offset.saturating_add(transfer.length);
         let place = |at: u64| transfer.offset.saturating_add(at - transfer.source_offset);
@@ -68,17 +83,8 @@ impl Store {
             blank(target, place(at), data - at)?;
             let Some(source) = source.filter(|_| data < end) else { break };
             let hole = source.file.seek_hole(data)?.unwrap_or(data).min(end);
-            self.room.admit(&*self.device, &*target.file, place(data), hole - data)?;
-            at = data;
-            while at < hole {
-                let n = target.file.copy_from(&*source.file, at, place(at), hole - at)?;
-                if n == 0 {
-                    // It was cut meanwhile.
-                    break;
-                }
-                at = at.saturating_add(n);
-                copied += n;
-            }
+            at = self.transfer_run(source, target, data..hole, place(data), means)?;
+            copied += at - data;
             if at == data {
                 blank(target, place(at), end - at)?;
                 break;
@@ -86,6 +92,36 @@ impl Store {
         }
         reach(target, place(end))?;
         Ok(copied)
+    }
+
+    /// The same for a range without holes; where it ended: the source may be cut meanwhile.
+    fn transfer_run(
+        &self,
+        source: &DataFile,
+        target: &DataFile,
+        run: Range<u64>,
+        to: u64,
+        means: Means,
+    ) -> Result<u64, StoreError> {
+        let place = |at: u64| to.saturating_add(at - run.start);
+        let (mut at, mut admitted) = (run.start, run.start);
+        while at < run.end {
+            if at == admitted {
+                let left = run.end - at;
+                let length = match means {
+                    Means::Copies => left,
+                    Means::Shares => left.min(PART),
+                };
+                self.room.admit(&*self.device, &*target.file, place(at), length)?;
+                admitted = at + length;
+            }
+            let n = target.file.copy_from(&*source.file, at, place(at), admitted - at)?;
+            if n == 0 {
+                break;
+            }
+            at = at.saturating_add(n);
+        }
+        Ok(at)
     }
 
     /// A range of a data file becomes a hole; an absent one stays absent.

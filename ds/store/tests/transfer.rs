@@ -4,11 +4,13 @@
 mod common;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use common::{access, bytes, key, open, open_on, simulate};
+use common::watched::{Watch, WatchedDevice};
+use common::{access, bytes, key, open, open_on, options, simulate};
 use sluice_env::Env;
-use sluice_store::device::{FileDevice, MemDevice};
-use sluice_store::{Base, Reflink, Stability, Store, StoreError, Transfer};
+use sluice_store::device::{FileDevice, MemDevice, Space};
+use sluice_store::{Base, Options, Reflink, Stability, Store, StoreError, Transfer};
 
 fn transfer(source: u64, source_offset: u64, target: u64, offset: u64, length: u64) -> Transfer {
     Transfer {
@@ -140,6 +142,60 @@ fn a_clone_that_would_be_a_copy_is_refused() {
     });
 }
 
+/// Most of its files share, which takes no room.
+#[derive(Debug)]
+struct Shares(AtomicU64);
+
+impl Watch for Shares {
+    fn writing(&self, _direct: bool) {}
+    fn room(&self, there: Space) -> Space {
+        Space { free: self.0.load(Ordering::Relaxed), ..there }
+    }
+}
+
+const FREE: u64 = 24 << 20;
+const MORE: u64 = 40 << 20;
+
+async fn filled(store: &Arc<Store>) {
+    for at in (0..MORE).step_by(1 << 20) {
+        store.write_at(&access(1), at, bytes(7, 1 << 20), Stability::Unstable).await.unwrap();
+    }
+    store.commit(key(1)).await.unwrap();
+}
+
+/// Data file 1 is larger than what is free.
+async fn more_than_is_free(store: &Arc<Store>) {
+    let base = Base { file: key(1), must_exist: true, end: MORE };
+    for (to, base, range) in [
+        (2, None, transfer(1, 0, 2, 0, MORE)),
+        (3, None, transfer(1, 0, 3, 4096, MORE)),
+        (4, Some(base), transfer(1, 0, 4, 8192, MORE)),
+    ] {
+        store.reflink(Reflink { base, range }).await.unwrap();
+        let size = store.stat(key(to)).await.unwrap().unwrap().size;
+        assert_eq!(size, range.offset + MORE);
+        let last = store.read_at(key(to), size - 5, 10).await.unwrap();
+        assert!(last.data[..] == [7; 5] && last.end);
+    }
+}
+
+#[test]
+fn what_is_shared_need_not_be_free() {
+    simulate(async |env| {
+        let shares = Arc::new(Shares(AtomicU64::new(FREE)));
+        let device = WatchedDevice(Box::new(MemDevice::new()), Arc::clone(&shares) as Arc<dyn Watch>);
+        let store = open_on(&env, Arc::new(device)).await.unwrap();
+        filled(&store).await;
+        more_than_is_free(&store).await;
+        // Nobody knows what of it will be a copy: there is to be room for the next part.
+        shares.0.store(8 << 20, Ordering::Relaxed);
+        let part = Reflink { base: None, range: transfer(1, 0, 5, 4096, MORE) };
+        assert!(matches!(store.reflink(part).await, Err(StoreError::NoSpace)));
+        let copy = store.transfer(transfer(1, 0, 6, 4096, MORE)).await;
+        assert!(matches!(copy, Err(StoreError::NoSpace)), "all of a copy has to be free: {copy:?}");
+    });
+}
+
 /// `SLUICE_REFLINK_DIR`: a directory on XFS or btrfs, to see it by a real file system.
 #[tokio::test]
 async fn by_a_file_system_that_can() {
@@ -148,4 +204,11 @@ async fn by_a_file_system_that_can() {
     let device = FileDevice::new(dir.path()).unwrap();
     let store = open_on(&Env::system(), Arc::new(device)).await.unwrap();
     clones(&store).await;
+    filled(&store).await;
+    let free = store.capacity().await.unwrap().free;
+    drop(store);
+    let options = Options { reserve: free - FREE, ..options() };
+    let device = Arc::new(FileDevice::new(dir.path()).unwrap());
+    let store = Store::open(&Env::system(), device, options).await.unwrap();
+    more_than_is_free(&store).await;
 }

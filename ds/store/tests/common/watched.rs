@@ -27,6 +27,10 @@ pub(crate) trait Watch: Debug + Send + Sync {
     fn flushes(&self) {}
     /// The same of another file: the journal.
     fn journals(&self) {}
+    /// How much room there is.
+    fn room(&self, there: Space) -> Space {
+        there
+    }
     /// A flush of a data file has ended.
     fn flushed(&self) {}
     /// A flush of a folder begins when this returns, or fails as it says.
@@ -103,7 +107,7 @@ impl Device for WatchedDevice {
         self.0.sync_dir(path)
     }
     fn space(&self) -> io::Result<Space> {
-        self.0.space()
+        Ok(self.1.room(self.0.space()?))
     }
     fn syncs(&self) -> u64 {
         self.0.syncs()
@@ -129,6 +133,9 @@ impl DeviceFile for WatchedFile {
     fn write_direct(&self, data: &[u8], offset: u64) -> io::Result<usize> {
         self.1.writing(true);
         self.0.write_direct(data, offset)
+    }
+    fn clone_of(&self, source: &dyn DeviceFile) -> io::Result<()> {
+        self.0.clone_of(source)
     }
     fn sync_data(&self) -> io::Result<()> {
         if !self.2 {
