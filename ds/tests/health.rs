@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::*;
+use sluice_ds::DataServer;
 use sluice_env::{BoxFuture, Env, Spawn};
-use sluice_store::device::Device;
+use sluice_store::device::{Device, MemDevice};
 use sluice_xdr::capability::{Capability, Rights};
 use sluice_xdr::control::*;
 use sluice_xdr::nfs3::*;
@@ -48,6 +49,15 @@ impl World {
 
 fn fence_of(holder: u32) -> ctl_fence {
     ctl_fence { kind: ctl_fence_kind::FENCE_HOLDER, holder, target: target(0), epoch: 1 }
+}
+
+/// Where the only data file is.
+fn data_file(device: &MemDevice) -> String {
+    let within = |folder: String| {
+        let names = device.list(&folder).unwrap_or_default();
+        names.into_iter().map(move |name| format!("{folder}/{name}"))
+    };
+    within("data".to_owned()).flat_map(within).flat_map(within).next().unwrap()
 }
 
 /// What cannot be made durable is refused from memory, and the metadata server can know. Others read on, also when it has
@@ -215,16 +225,50 @@ fn one_bad_sector_is_no_device_that_fails() {
         let ds = w.serving().await;
         let nfs = w.client(&ds).await;
         nfs.write(&handle(1, RW), 0, b"x", stable_how::FILE_SYNC).await.unwrap();
-        let within = |folder: String| {
-            let names = w.device.list(&folder).unwrap_or_default();
-            names.into_iter().map(move |name| format!("{folder}/{name}"))
-        };
-        let mut files = within("data".to_owned()).flat_map(within).flat_map(within);
-        w.device.set_unreadable(&files.next().unwrap(), true);
+        w.device.set_unreadable(&data_file(&w.device), true);
         for _ in 0..3 {
             assert_eq!(nfs.read(&handle(1, RW), 0, 1).await, Err(nfsstat3::NFS3ERR_IO));
             w.stays_well().await;
         }
+    });
+}
+
+/// Two mirrors, damaged in different blocks: neither is what the other should be.
+#[test]
+fn what_is_in_quarantine_is_equal_to_nothing() {
+    simulate(async |w| {
+        let other = MemDevice::new();
+        let mut sums = Vec::new();
+        for (host, device, offset) in [("ds", &w.device, 5_000), ("peer", &other, 40_000)] {
+            let mut config = w.config(host);
+            config.store.checksums = Some(true);
+            let transport = w.net.host(host);
+            let ds = DataServer::start_on(w.env.clone(), transport, Arc::new(device.clone()), config)
+                .await
+                .unwrap();
+            w.until(|| ds.status().serving).await;
+            let nfs = w.client(&ds).await;
+            nfs.write(&handle(1, RW), 0, &[7; 100_000], stable_how::FILE_SYNC).await.unwrap();
+            // Until it is at rest.
+            w.sleep(60 * SECOND).await;
+            let ask = async || {
+                let args = DS_CHECKSUM_args { target: target(1), offset: 0, length: 1 << 20 };
+                match w.mds.order(DS_CHECKSUM, &args).await {
+                    DS_CHECKSUM_res::CTL_OK(found) => (found.bytes, found.hash),
+                    other => panic!("{other:?}"),
+                }
+            };
+            let whole = ask().await;
+            assert_eq!(whole, (100_000, *blake3::hash(&[7; 100_000]).as_bytes()));
+            device.rot(&data_file(device), offset);
+            let action = ctl_scrub_action::SCRUB_START;
+            let _: ctl_scrub = w.mds.order(DS_SCRUB, &DS_SCRUB_args { action }).await;
+            w.sleep(60 * SECOND).await;
+            let damaged = ask().await;
+            assert!(damaged.0 == 100_000 && damaged != whole);
+            sums.push(damaged);
+        }
+        assert_ne!(sums[0], sums[1]);
     });
 }
 

@@ -37,7 +37,8 @@ async fn checksum(
         let found = match shared.store.read_at(key, offset + bytes, count).await {
             Ok(found) => found,
             Err(StoreError::Missing) => break,
-            // Equal to nothing, so that a healthy mirror is copied over it.
+            // Equal to nothing, so that a healthy mirror is copied over it; nor to what is in quarantine elsewhere: which
+            // blocks of the range these are may differ, and so may all others.
             Err(StoreError::Quarantined) => {
                 let size = shared.store.stat(key).await?.map_or(0, |stat| stat.size);
                 let there = size.saturating_sub(offset + bytes).min(count as u64);
@@ -45,6 +46,9 @@ async fn checksum(
                     break;
                 }
                 hasher.update(b"quarantined");
+                hasher.update(&shared.store.uuid().0);
+                hasher.update(&key.file.to_le_bytes());
+                hasher.update(&key.slot.to_le_bytes());
                 bytes += there;
                 continue;
             }
