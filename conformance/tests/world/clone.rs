@@ -312,6 +312,10 @@ fn what_cannot_be_is_refused_by_its_name() {
         let large =
             client.clone_range((&source, 0), (&target, (i64::MAX as u64 / BLOCK) * BLOCK), 8192).await;
         assert_eq!(large, nfsstat4::NFS4ERR_FBIG);
+        // Its length is that of the source.
+        let longer_than_files = client.clone_range((&source, 0), (&target, (1 << 63) - BLOCK), 0);
+        let told = world.env.clock.timeout(Duration::from_secs(60), longer_than_files).await;
+        assert_eq!(told.expect("it is asked to wait for ever"), nfsstat4::NFS4ERR_FBIG);
         // The last, partial block of a source ends the target, too: what that has behind it would be lost.
         let longer = written(&client, "longer", &[(0, pattern(2, 20_000))]).await;
         assert_eq!(client.clone_range((&source, 0), (&longer, 0), 0).await, invalid);

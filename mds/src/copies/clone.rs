@@ -5,7 +5,9 @@
 
 use std::sync::Arc;
 
-use sluice_namespace::{DataFile, DirectoryUpdate, FsError, Inode, InodeKey, Layout, Namespace, SetClone};
+use sluice_namespace::{
+    DataFile, DirectoryUpdate, FsError, Inode, InodeKey, Layout, MAX_FILE_SIZE, Namespace, SetClone,
+};
 use sluice_state::ClientId;
 use sluice_state::file::Intent;
 use sluice_xdr::nfs4::{nfs_resop4, nfsstat4};
@@ -183,7 +185,8 @@ fn length(want: &Clone, source: &Inode, target: &Inode) -> Result<u64, nfsstat4>
     if want.source == want.target && !apart {
         return Err(nfsstat4::NFS4ERR_INVAL);
     }
-    want.offset.checked_add(length).map(|_| length).ok_or(nfsstat4::NFS4ERR_FBIG)
+    let fits = want.offset.checked_add(length).is_some_and(|end| end <= MAX_FILE_SIZE);
+    if fits { Ok(length) } else { Err(nfsstat4::NFS4ERR_FBIG) }
 }
 
 /// The data of what is to be copied: not its holes, apart from those between pieces of data.

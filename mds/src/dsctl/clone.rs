@@ -53,6 +53,8 @@ pub(crate) async fn clone(mds: &Arc<Mds>, piece: &Piece) -> Result<(), nfsstat4>
         Ok(ctl_status::CTL_ERR_NOTSUPP) | Err(CallError::ProcUnavail) => Err(nfsstat4::NFS4ERR_NOTSUPP),
         Ok(ctl_status::CTL_ERR_NOSPC) => Err(nfsstat4::NFS4ERR_NOSPC),
         Ok(ctl_status::CTL_ERR_IO | ctl_status::CTL_ERR_NOENT) => Err(nfsstat4::NFS4ERR_IO),
+        // It has no files that long.
+        Ok(ctl_status::CTL_ERR_INVAL) => Err(nfsstat4::NFS4ERR_FBIG),
         Ok(_) => Err(nfsstat4::NFS4ERR_DELAY),
         Err(error) => {
             tracing::debug!(data_server = at.id.0, %error, "an order to clone failed");
