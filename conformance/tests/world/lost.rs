@@ -180,7 +180,7 @@ impl Client {
         }
     }
 
-    async fn allocate(&self, file: &Opened, offset: u64, length: u64) -> nfsstat4 {
+    pub(crate) async fn allocate(&self, file: &Opened, offset: u64, length: u64) -> nfsstat4 {
         let args = ALLOCATE4args { aa_stateid: file.stateid, aa_offset: offset, aa_length: length };
         loop {
             let (status, _) = self.once(vec![putfh(&file.handle), nfs_argop4::OP_ALLOCATE(args)]).await;

@@ -35,6 +35,7 @@ mod reports;
 mod restarts;
 mod rot;
 mod small;
+mod space;
 mod stage;
 mod standby;
 mod statfs;

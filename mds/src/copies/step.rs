@@ -6,7 +6,6 @@ use std::sync::Arc;
 use sluice_namespace::{CommitSize, Credential, DirectoryUpdate, Inode, InodeKey, Layout, Request};
 use sluice_state::ClientId;
 use sluice_state::file::Intent;
-use sluice_xdr::control::ctl_space_operation;
 use sluice_xdr::nfs4::{nfs_resop4, nfsstat4};
 use tokio::task::JoinSet;
 
@@ -168,7 +167,7 @@ async fn extent(
 /// A range of the target becomes a hole. Beyond its end, too: there may be what is not in the size yet.
 async fn blank(mds: &Arc<Mds>, target: &Inode, offset: u64, length: u64) -> Result<bool, nfsstat4> {
     if let (Some(layout), true) = (target.layout(), length > 0) {
-        dsctl::space(mds, layout, ctl_space_operation::SPACE_DEALLOCATE, offset, length).await?;
+        dsctl::deallocate(mds, layout, &(offset..offset.saturating_add(length))).await?;
     }
     Ok(true)
 }

@@ -3,6 +3,7 @@
 //! | module | what |
 //! | --- | --- |
 //! | `registry` | every store ever registered, its connection, addresses, capacity, health |
+//! | `allocate` | space that is set aside, and given back where one refused it |
 //! | `capacity` | how full they are at this moment |
 //! | `clone` | data files that share what others hold |
 //! | `control` | SLUICE_CONTROL: what data servers call |
@@ -18,6 +19,7 @@
 //! | `resync` | making one data file equal to another |
 //! | `transfer` | copying ranges from file to file |
 
+pub(crate) mod allocate;
 pub(crate) mod capacity;
 pub(crate) mod clone;
 mod control;
@@ -43,7 +45,7 @@ pub(crate) use fence::{
 pub(crate) use health::run;
 pub(crate) use io::{commit, read, write, write_new};
 pub(crate) use orders::{
-    Observed, Unseen, can_cut, has_hopeless, inventory, is_lost, machine, observe, observe_in, remove, scrub,
-    seek, space, stats, truncate,
+    Observed, Unseen, can_cut, deallocate, has_hopeless, inventory, is_lost, machine, observe, observe_in,
+    remove, scrub, seek, stats, truncate,
 };
 pub(crate) use registry::{Placing, Registry, StoreHandle, holder, rights, together};

@@ -427,63 +427,43 @@ pub(super) fn pieces(
     })
 }
 
-/// Allocates or frees the storage of `[offset, offset + length)`.
+/// Frees the storage of a range. Bytes are at their own offsets in their data files, and those of others are holes there:
+/// each is asked once, however long the range is.
 ///
 /// # Errors
-/// NOSPC, NOTSUPP, IO, DELAY.
-pub(crate) async fn space(
-    mds: &Arc<Mds>,
-    layout: &Layout,
-    operation: ctl_space_operation,
-    offset: u64,
-    length: u64,
-) -> Result<(), nfsstat4> {
-    if operation == ctl_space_operation::SPACE_DEALLOCATE {
-        return deallocate(mds, layout, offset, length).await;
-    }
-    for (offset, length, files) in pieces(layout, offset, length) {
-        space_of(mds, layout, &files, operation, (offset, length)).await?;
+/// NOTSUPP, IO, DELAY.
+pub(crate) async fn deallocate(mds: &Arc<Mds>, layout: &Layout, bytes: &Range<u64>) -> Result<(), nfsstat4> {
+    for component in layout.components.iter().filter(|c| c.start < bytes.end && bytes.start < c.end) {
+        let range = bytes.start.max(component.start)..bytes.end.min(component.end);
+        let good = || component.slots.iter().filter(|file| !file.stale);
+        for file in good() {
+            let operation = ctl_space_operation::SPACE_DEALLOCATE;
+            space_of(mds, layout.id, (file, good().count()), operation, range.clone()).await?;
+        }
     }
     Ok(())
 }
 
-/// Bytes are at their own offsets in their data files, and those of others are holes there: each is asked once, however
-/// long the range is.
-async fn deallocate(mds: &Arc<Mds>, layout: &Layout, offset: u64, length: u64) -> Result<(), nfsstat4> {
-    let end = offset.saturating_add(length);
-    for component in layout.components.iter().filter(|c| c.start < end && offset < c.end) {
-        let (from, to) = (offset.max(component.start), end.min(component.end));
-        let operation = ctl_space_operation::SPACE_DEALLOCATE;
-        space_of(mds, layout, &component.slots, operation, (from, to - from)).await?;
-    }
-    Ok(())
-}
-
-async fn space_of(
+/// Orders it of one data file; so many `mirrors` hold the same.
+pub(super) async fn space_of(
     mds: &Arc<Mds>,
-    layout: &Layout,
-    files: &[DataFile],
+    id: DataFileId,
+    (file, mirrors): (&DataFile, usize),
     operation: ctl_space_operation,
-    (offset, length): (u64, u64),
+    bytes: Range<u64>,
 ) -> Result<(), nfsstat4> {
-    let good = || files.iter().filter(|file| !file.stale);
-    for file in good() {
-        if operation == ctl_space_operation::SPACE_ALLOCATE {
-            must_be_there(mds, layout.id, file, good().count()).await?;
-        }
-        let (caller, target) = (mds.data_servers.caller(), wire(layout.id, file));
-        let args = DS_SPACE_args { caller, operation, target, offset, length };
-        let done = order(mds, file.store, DS_SPACE, &args).await;
-        if done == Err(nfsstat4::NFS4ERR_IO)
-            && good().count() > 1
-            && let Some(store) = mds.data_servers.get(file.store)
-        {
-            // As a WRITE through this server: others are changed without it.
-            store.refused(layout.id, file.slot, mds.now());
-        }
-        done?;
+    let (caller, target) = (mds.data_servers.caller(), wire(id, file));
+    let (offset, length) = (bytes.start, bytes.end - bytes.start);
+    let args = DS_SPACE_args { caller, operation, target, offset, length };
+    let done = order(mds, file.store, DS_SPACE, &args).await;
+    if done == Err(nfsstat4::NFS4ERR_IO)
+        && mirrors > 1
+        && let Some(store) = mds.data_servers.get(file.store)
+    {
+        // As a WRITE through this server: others are changed without it.
+        store.refused(id, file.slot, mds.now());
     }
-    Ok(())
+    done
 }
 
 /// The next byte of data (or hole) at or after `offset` and before `size`; `None` when there is none.
@@ -542,10 +522,30 @@ pub(super) async fn must_be_there(
     file: &DataFile,
     mirrors: usize,
 ) -> Result<(), nfsstat4> {
-    match file.materialised && is_lost(mds, id, file).await? {
+    match file.materialised {
+        true => as_it_is(mds, id, file, mirrors).await.map(drop),
         false => Ok(()),
-        true if mirrors > 1 => Err(nfsstat4::NFS4ERR_DELAY),
-        true => Err(nfsstat4::NFS4ERR_IO),
+    }
+}
+
+/// The same, of one that need not ever have been there, too, and what is there of it.
+///
+/// # Errors
+/// As there.
+pub(super) async fn as_it_is(
+    mds: &Mds,
+    id: DataFileId,
+    file: &DataFile,
+    mirrors: usize,
+) -> Result<ctl_stat, nfsstat4> {
+    let found = match look(mds, id, file).await {
+        Err(_) if !file.materialised => return Err(no_answer(mds, file.store)),
+        found => found?,
+    };
+    match found {
+        Some(found) if found.exists || !file.materialised => Ok(found),
+        _ if mirrors > 1 => Err(nfsstat4::NFS4ERR_DELAY),
+        _ => Err(nfsstat4::NFS4ERR_IO),
     }
 }
 
@@ -554,16 +554,22 @@ pub(super) async fn must_be_there(
 /// # Errors
 /// DELAY when its data server does not say.
 pub(crate) async fn is_lost(mds: &Mds, id: DataFileId, file: &DataFile) -> Result<bool, nfsstat4> {
+    Ok(look(mds, id, file).await?.is_none_or(|found| !found.exists))
+}
+
+/// What is there of a data file; `None` where its data server was removed.
+async fn look(mds: &Mds, id: DataFileId, file: &DataFile) -> Result<Option<ctl_stat>, nfsstat4> {
     if mds.data_servers.is_removed(file.store) {
-        return Ok(true);
+        return Ok(None);
     }
     let found = super::resync::stat(mds, id, file).await.ok_or(nfsstat4::NFS4ERR_DELAY)?;
-    if !found.exists
+    if file.materialised
+        && !found.exists
         && let Some(store) = mds.data_servers.get(file.store)
     {
         store.lacks(id, file.slot);
     }
-    Ok(!found.exists)
+    Ok(Some(found))
 }
 
 /// The next byte of data (or hole) of one column, by its data file; `None` when there is none before the end of that.

@@ -277,6 +277,14 @@ pub(crate) async fn touch(mds: &Arc<Mds>, key: InodeKey) -> Result<(), FsError> 
     commit(mds, key, CommitSize::default()).await.map(drop)
 }
 
+/// The file is so long at least: somebody has written there, and may not have said so.
+///
+/// # Errors
+/// What the store says.
+pub(crate) async fn reaches(mds: &Arc<Mds>, key: InodeKey, end: u64) -> Result<bool, FsError> {
+    commit(mds, key, CommitSize { end: Some(end), observed: true, ..CommitSize::default() }).await
+}
+
 async fn commit(mds: &Arc<Mds>, key: InodeKey, want: CommitSize) -> Result<bool, FsError> {
     commit_if(mds, key, want, || true).await
 }

@@ -1,6 +1,5 @@
 //! DEALLOCATE. RFC 7862 §15.4: the range reads as zeros, the size stays.
 
-use sluice_xdr::control::ctl_space_operation;
 use sluice_xdr::nfs4::{DEALLOCATE4args, DEALLOCATE4res, nfs_resop4, nfsstat4};
 
 use super::allocate::{Change, reshape};
@@ -15,12 +14,7 @@ pub(crate) async fn deallocate(cx: &mut Context, args: DEALLOCATE4args) -> OpRes
     permit_io(cx, &stateid, true).await?;
     let answer = DEALLOCATE4res { dr_status: nfsstat4::NFS4_OK };
     if args.da_length > 0 {
-        let change = Change {
-            operation: ctl_space_operation::SPACE_DEALLOCATE,
-            offset: args.da_offset,
-            length: args.da_length,
-            end: None,
-        };
+        let change = Change { offset: args.da_offset, length: args.da_length, end: None };
         reshape(cx, change, &nfs_resop4::OP_DEALLOCATE(answer)).await?;
     }
     Ok(answer)

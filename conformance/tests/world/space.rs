@@ -1,0 +1,174 @@
+//! Space that is set aside in files over several data servers: all of it or none, and what it costs. RFC 7862 §15.1.
+
+use std::time::Duration;
+
+use sluice_namespace::{LayoutPolicy, Shape};
+use sluice_store::device::Device;
+use sluice_xdr::nfs4::*;
+
+use crate::client::{Client, Opened, RW};
+use crate::copy::holder;
+use crate::stage::{World, simulate_with};
+use crate::{NEW, pattern};
+
+const WIDE: LayoutPolicy = LayoutPolicy { shape: Shape::Wide, mirrors: 1, inline: 0 };
+/// How long the stripes of such a file are.
+const STRIPE: u64 = 1 << 20;
+/// What data servers keep free.
+const RESERVE: u64 = 64 << 20;
+
+impl Client {
+    /// Writes by a layout, which it gives back.
+    async fn put(&self, file: &Opened, at: u64, data: &[u8]) {
+        let held = self.layout(file, file.stateid, RW, at).await;
+        for mirror in 0..held.body.ffl_mirrors.len() {
+            self.write(&held.mirror(mirror), at, data).await.unwrap();
+        }
+        self.layout_commit(file, held.stateid, Some(at + data.len() as u64 - 1)).await.unwrap();
+        assert_eq!(self.layout_return(file, held.stateid).await, nfsstat4::NFS4_OK);
+    }
+
+    /// The size as somebody sees it who looks while there is a writer.
+    async fn size_beside_a_writer(&self, file: &Opened) -> u64 {
+        let held = self.layout(file, file.stateid, RW, 0).await;
+        let (size, _) = self.stat(file).await;
+        assert_eq!(self.layout_return(file, held.stateid).await, nfsstat4::NFS4_OK);
+        assert_eq!(self.stat(file).await.0, size);
+        size
+    }
+}
+
+/// Bytes in use at each data server.
+fn used(world: &World) -> Vec<u64> {
+    let of = |n| world.device(n).space().map(|space| space.total - space.free).unwrap();
+    (0..4).map(of).collect()
+}
+
+fn fill(world: &World, n: usize) {
+    let space = world.device(n).space().unwrap();
+    world.device(n).set_capacity(space.total - space.free);
+}
+
+#[test]
+fn what_there_is_no_room_for_is_refused_before_any_of_it_is_set_aside() {
+    for (seed, mirrors) in [(91, 1), (92, 2)] {
+        simulate_with(seed, LayoutPolicy { mirrors, ..WIDE }, async |world| {
+            let client = Client::mount(world, "a", NEW).await;
+            let file = client.open("f").await;
+            client.put(&file, 0, &pattern(0, 10_000)).await;
+            let before = used(world);
+            let room = 40 * STRIPE;
+            (0..4).for_each(|n| world.device(n).set_capacity(before[n] + RESERVE + room));
+            // Heartbeats say so.
+            world.sleep(Duration::from_secs(5)).await;
+            let orders = world.cost().orders;
+            assert_eq!(client.allocate(&file, 5_000, 1 << 30).await, nfsstat4::NFS4ERR_NOSPC);
+            assert!(world.cost().orders - orders < 20, "{}", world.cost().orders - orders);
+            assert_eq!(client.size_beside_a_writer(&file).await, 10_000);
+            assert_eq!(used(world), before);
+            // What there is room for, also if the last heartbeat did not know of it.
+            assert_eq!(client.allocate(&file, 5_000, room).await, nfsstat4::NFS4_OK);
+            (0..4).for_each(|n| world.device(n).set_capacity(1 << 40));
+            assert_eq!(client.allocate(&file, 5_000, 1 << 30).await, nfsstat4::NFS4_OK);
+            assert_eq!(client.size_beside_a_writer(&file).await, 5_000 + (1 << 30));
+        });
+    }
+}
+
+/// What is in use counts as set aside.
+#[test]
+fn where_there_is_data_no_more_room_is_asked_for() {
+    simulate_with(93, WIDE, async |world| {
+        let client = Client::mount(world, "a", NEW).await;
+        let file = client.open("f").await;
+        let data = pattern(0, 4 * STRIPE as usize);
+        client.put(&file, 0, &data).await;
+        (0..4).for_each(|n| fill(world, n));
+        world.sleep(Duration::from_secs(5)).await;
+        assert_eq!(client.allocate(&file, 100, 3 * STRIPE).await, nfsstat4::NFS4_OK);
+        assert_eq!(client.allocate(&file, 100, 40 * STRIPE).await, nfsstat4::NFS4ERR_NOSPC);
+        assert_eq!(client.size_beside_a_writer(&file).await, 4 * STRIPE);
+    });
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Own {
+    /// The client has given its layout back.
+    None,
+    Held,
+    /// And it writes under it behind the end before it gives it back; whether it says so.
+    Written {
+        told: bool,
+    },
+}
+
+#[test]
+fn what_was_set_aside_before_the_room_was_used_up_is_no_part_of_the_file() {
+    let cases = [Own::None, Own::Held, Own::Written { told: true }, Own::Written { told: false }];
+    for (seed, own) in (94..).zip(cases) {
+        simulate_with(seed, WIDE, async |world| {
+            let client = Client::mount(world, "a", NEW).await;
+            let (file, other) = (client.open("f").await, client.open("g").await);
+            client.put(&file, 0, &pattern(0, 10_000)).await;
+            client.put(&other, 0, &[1]).await;
+            // No heartbeat has told of it yet.
+            let n = holder(world, &client, &file, 2 * STRIPE).await;
+            fill(world, n);
+            let held = match own {
+                Own::None => None,
+                _ => Some(client.layout(&file, file.stateid, RW, 0).await),
+            };
+            assert_eq!(client.allocate(&file, 0, 64 * STRIPE).await, nfsstat4::NFS4ERR_NOSPC);
+            let mut expected = pattern(0, 10_000);
+            if let Some(held) = held {
+                if let Own::Written { told } = own {
+                    let at = STRIPE;
+                    client.write(&held, at, &pattern(at, 5_000)).await.unwrap();
+                    expected.resize(at as usize, 0);
+                    expected.extend(pattern(at, 5_000));
+                    if told {
+                        client.layout_commit(&file, held.stateid, Some(at + 4_999)).await.unwrap();
+                    }
+                }
+                let (stateid, _) = client.recalled(1).await;
+                assert_eq!(client.layout_return(&file, stateid).await, nfsstat4::NFS4_OK);
+            }
+            world.device(n).set_capacity(1 << 40);
+            let colleague = Client::mount(world, "b", NEW).await;
+            let seen = colleague.open("f").await;
+            let size = colleague.size_beside_a_writer(&seen).await;
+            match own {
+                // Nobody knows how much of what lies there was written.
+                Own::Written { .. } => assert!(size >= expected.len() as u64, "{own:?} {size}"),
+                _ => assert_eq!(size, expected.len() as u64, "{own:?}"),
+            }
+            let read = colleague.proxied_content(&seen, expected.len() as u64).await;
+            assert!(read[..expected.len()] == expected, "{own:?}");
+            assert_eq!(client.allocate(&file, 0, 64 * STRIPE).await, nfsstat4::NFS4_OK);
+            assert_eq!(colleague.size_beside_a_writer(&seen).await, 64 * STRIPE);
+        });
+    }
+}
+
+#[test]
+fn space_in_many_stripe_units_is_set_aside_at_all_data_servers_side_by_side() {
+    const UNITS: u64 = 64;
+    simulate_with(98, WIDE, async |world| {
+        let client = Client::mount(world, "a", NEW).await;
+        let file = client.open("f").await;
+        client.put(&file, 0, &pattern(0, 4 * STRIPE as usize)).await;
+        // They are known to be there.
+        world.sleep(Duration::from_secs(3)).await;
+        let begun = world.env.clock.now();
+        assert_eq!(client.allocate(&file, 4 * STRIPE, 1).await, nfsstat4::NFS4_OK);
+        let one = world.env.clock.now().since(begun);
+        let (begun, before) = (world.env.clock.now(), world.cost());
+        let (from, end) = (2 * STRIPE + 5_000, (UNITS + 2) * STRIPE + 77);
+        assert_eq!(client.allocate(&file, from, end - from).await, nfsstat4::NFS4_OK);
+        let (took, orders) = (world.env.clock.now().since(begun), (world.cost() - before).orders);
+        assert!((UNITS + 1..UNITS + 8).contains(&orders), "{orders}");
+        assert!(took < one * 20, "{took:?}, and {one:?} for one");
+        assert_eq!(client.stat(&file).await.0, end);
+        assert!(client.proxied_content(&file, 4 * STRIPE).await == pattern(0, 4 * STRIPE as usize));
+    });
+}
