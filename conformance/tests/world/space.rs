@@ -1,4 +1,5 @@
-//! Space that is set aside in files over several data servers: all of it or none, and what it costs. RFC 7862 §15.1.
+//! Space that is set aside in files over several data servers, all of it or none, and holes that are looked for: what it
+//! comes to, and what it costs. RFC 7862 §15.1, §15.11.
 
 use std::time::Duration;
 
@@ -6,7 +7,7 @@ use sluice_namespace::{LayoutPolicy, Shape};
 use sluice_store::device::Device;
 use sluice_xdr::nfs4::*;
 
-use crate::client::{Client, Opened, RW};
+use crate::client::{Client, Opened, RW, putfh};
 use crate::copy::holder;
 use crate::stage::{World, simulate_with};
 use crate::{NEW, pattern};
@@ -18,6 +19,21 @@ const STRIPE: u64 = 1 << 20;
 const RESERVE: u64 = 64 << 20;
 
 impl Client {
+    /// The next hole, if there is one before the end.
+    async fn hole(&self, file: &Opened, from: u64) -> Option<u64> {
+        let what = data_content4::NFS4_CONTENT_HOLE;
+        let seek = SEEK4args { sa_stateid: file.stateid, sa_offset: from, sa_what: what };
+        match self.ok(vec![putfh(&file.handle), nfs_argop4::OP_SEEK(seek)]).await.pop() {
+            Some(nfs_resop4::OP_SEEK(SEEK4res::NFS4_OK(found))) => (!found.sr_eof).then_some(found.sr_offset),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn punch(&self, file: &Opened, offset: u64, length: u64) {
+        let args = DEALLOCATE4args { da_stateid: file.stateid, da_offset: offset, da_length: length };
+        self.ok(vec![putfh(&file.handle), nfs_argop4::OP_DEALLOCATE(args)]).await;
+    }
+
     /// Writes by a layout, which it gives back.
     async fn put(&self, file: &Opened, at: u64, data: &[u8]) {
         let held = self.layout(file, file.stateid, RW, at).await;
@@ -170,5 +186,63 @@ fn space_in_many_stripe_units_is_set_aside_at_all_data_servers_side_by_side() {
         assert!(took < one * 20, "{took:?}, and {one:?} for one");
         assert_eq!(client.stat(&file).await.0, end);
         assert!(client.proxied_content(&file, 4 * STRIPE).await == pattern(0, 4 * STRIPE as usize));
+    });
+}
+
+#[test]
+fn a_hole_is_found_wherever_it_is_among_many_stripe_units() {
+    const UNITS: u64 = 40;
+    for (seed, policy) in [(99, WIDE), (100, LayoutPolicy { mirrors: 2, ..WIDE })] {
+        simulate_with(seed, policy, async |world| {
+            let client = Client::mount(world, "a", NEW).await;
+            let file = client.open("f").await;
+            let data = pattern(0, (UNITS * STRIPE) as usize - 100);
+            client.put(&file, 0, &data).await;
+            let begun = world.env.clock.now();
+            assert_eq!(client.hole(&file, (UNITS - 1) * STRIPE).await, None);
+            let one = world.env.clock.now().since(begun);
+            let (begun, before) = (world.env.clock.now(), world.cost());
+            assert_eq!(client.hole(&file, 0).await, None);
+            let (took, orders) = (world.env.clock.now().since(begun), (world.cost() - before).orders);
+            assert!((UNITS..UNITS + 8).contains(&orders), "{orders}");
+            assert!(took < one * 12, "{took:?}, and {one:?} for one");
+            // One unit, a part of another one, and one at the end of a third, with the beginning of the next.
+            let holes = [(17 * STRIPE, 1), (23 * STRIPE + 8_192, 4_096), (32 * STRIPE - 4_096, 8_192)];
+            let holes = holes.map(|(at, length)| at..at + if length == 1 { STRIPE } else { length });
+            for hole in &holes {
+                client.punch(&file, hole.start, hole.end - hole.start).await;
+            }
+            let next = |from: u64| {
+                let hole = holes.iter().find(|hole| from < hole.end)?;
+                Some(from.max(hole.start))
+            };
+            let near = holes.iter().flat_map(|hole| [hole.start, hole.end]);
+            for at in near.chain([0, STRIPE, 9 * STRIPE + 5, 39 * STRIPE]) {
+                for from in [at.saturating_sub(1), at, at + 1, at + 4_095] {
+                    assert_eq!(client.hole(&file, from).await, next(from), "{from}");
+                }
+            }
+            // One that is near costs little, however long the file is.
+            let before = world.cost();
+            assert_eq!(client.hole(&file, 17 * STRIPE - 1).await, Some(17 * STRIPE));
+            assert!((world.cost() - before).orders <= 4);
+        });
+    }
+}
+
+/// The data file that holds the one ends before the file does, and so do all of the second component.
+#[test]
+fn a_hole_is_found_behind_the_first_component() {
+    use crate::stage::UNIT;
+    simulate_with(101, LayoutPolicy::default(), async |world| {
+        let client = Client::mount(world, "a", NEW).await;
+        let file = client.open("f").await;
+        client.put(&file, 0, &pattern(0, UNIT as usize)).await;
+        client.put(&file, UNIT, &pattern(UNIT, 8_192)).await;
+        client.truncate(&file, UNIT * 100).await;
+        assert_eq!(client.hole(&file, 5).await, Some(UNIT + 8_192));
+        assert_eq!(client.hole(&file, 50 * UNIT).await, Some(50 * UNIT));
+        client.punch(&file, UNIT - 4_096, 4_096).await;
+        assert_eq!(client.hole(&file, 5).await, Some(UNIT - 4_096));
     });
 }

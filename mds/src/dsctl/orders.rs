@@ -20,6 +20,8 @@ use crate::server::Mds;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 const PING: Duration = Duration::from_secs(2);
+/// Stripe units that are asked for at the same time at most.
+const UNITS: usize = 64;
 
 /// Calls one procedure; `None` when the data server is away or does not answer in time.
 pub(super) async fn call<A: Encode, R: Decode>(
@@ -477,18 +479,40 @@ pub(crate) async fn seek(
     size: u64,
     data: bool,
 ) -> Result<Option<u64>, nfsstat4> {
-    if data {
-        return seek_data(mds, layout, offset, size).await;
+    match data {
+        true => seek_data(mds, layout, offset, size).await,
+        false => seek_hole(mds, layout, offset, size).await,
     }
-    for (start, length, files) in pieces(layout, offset, size.saturating_sub(offset)) {
-        let found = next(mds, layout, &files, start, false).await?;
-        match found {
-            Some(found) if found >= start + length => {}
-            // Beyond the end of this data file there is a hole right away.
-            found => return Ok(Some(found.map_or(start, |found| found.max(start)))),
+}
+
+/// Every data file has holes where others have their stripe units, so that each unit has to be asked for: some at the same
+/// time, and few at first, since a hole may be near.
+async fn seek_hole(mds: &Arc<Mds>, layout: &Layout, offset: u64, size: u64) -> Result<Option<u64>, nfsstat4> {
+    let mut pieces = pieces(layout, offset, size.saturating_sub(offset));
+    let (layout, mut most) = (Arc::new(layout.clone()), 1);
+    loop {
+        let mut asked = tokio::task::JoinSet::new();
+        for (start, length, files) in pieces.by_ref().take(most) {
+            let (mds, layout) = (Arc::clone(mds), Arc::clone(&layout));
+            asked.spawn(async move {
+                let found = next(&mds, &layout, &files, start, false).await;
+                // Beyond the end of this data file there is a hole right away.
+                let hole = found.map(|found| found.map_or(start, |found| found.max(start)));
+                (start, hole.map(|hole| (hole < start + length).then_some(hole)))
+            });
         }
+        if asked.is_empty() {
+            return Ok(None);
+        }
+        let mut answers: Vec<_> = asked.join_all().await;
+        answers.sort_unstable_by_key(|(start, _)| *start);
+        for (_, hole) in answers {
+            if let Some(hole) = hole? {
+                return Ok(Some(hole));
+            }
+        }
+        most = (2 * most).min(UNITS);
     }
-    Ok(None)
 }
 
 /// Bytes are at their own offsets in their data files: each column is asked once, however long a hole is.
