@@ -117,10 +117,14 @@ pub struct Usage {
     pub opens: u32,
     /// Lock stateids.
     pub locks: u32,
+    /// Lock ranges.
+    pub ranges: u32,
     /// Layout stateids.
     pub layouts: u32,
     /// Delegation stateids.
     pub delegations: u32,
+    /// Clients that hold anything.
+    pub clients: u32,
     /// Open stateids of all clients.
     pub opens_of_all: u32,
     /// Lock stateids of all clients.
@@ -147,8 +151,6 @@ pub struct StateIndex {
     clients: BTreeMap<ClientId, PerClient>,
     /// Live state of all clients.
     all: Usage,
-    /// Lock ranges of all clients.
-    ranges: u32,
 }
 
 #[derive(Debug)]
@@ -203,9 +205,10 @@ impl StateIndex {
     pub fn usage(&self, client: ClientId) -> Usage {
         let held = self.clients.get(&client);
         Usage {
+            clients: u32::try_from(self.clients.len()).unwrap_or(u32::MAX),
             opens_of_all: self.all.opens,
             locks_of_all: self.all.locks,
-            ranges_of_all: self.ranges,
+            ranges_of_all: self.all.ranges,
             delegations_of_all: self.all.delegations,
             layouts_of_all: self.all.layouts,
             has_revoked: held.is_some_and(|held| !held.revoked.is_empty()),
@@ -283,13 +286,22 @@ impl StateIndex {
     fn set_ranges(&mut self, stateid: &StateId, count: u32) {
         let live = self.entries.get_mut(&stateid.other).filter(|entry| entry.revoked.is_none());
         let Some(entry) = live else { return };
-        self.ranges = (self.ranges - entry.ranges).saturating_add(count);
-        entry.ranges = count;
+        let before = std::mem::replace(&mut entry.ranges, count);
+        let client = entry.at.client;
+        self.count_ranges(client, before, count);
+    }
+
+    /// A stateid of the client has so many ranges, and had so many `before`.
+    fn count_ranges(&mut self, client: ClientId, before: u32, count: u32) {
+        let of_client = self.clients.get_mut(&client).map(|held| &mut held.usage);
+        for usage in of_client.into_iter().chain([&mut self.all]) {
+            usage.ranges = usage.ranges.saturating_sub(before).saturating_add(count);
+        }
     }
 
     fn remove(&mut self, stateid: &StateId) {
         let Some(entry) = self.entries.remove(&stateid.other) else { return };
-        self.ranges -= entry.ranges;
+        self.count_ranges(entry.at.client, entry.ranges, 0);
         let Some(per_client) = self.clients.get_mut(&entry.at.client) else { return };
         per_client.others.remove(&stateid.other);
         if entry.revoked.is_none() {
@@ -310,8 +322,8 @@ impl StateIndex {
         if entry.revoked.replace(reason).is_some() {
             return;
         }
-        let at = entry.at;
-        self.ranges -= std::mem::take(&mut entry.ranges);
+        let (at, ranges) = (entry.at, std::mem::take(&mut entry.ranges));
+        self.count_ranges(at.client, ranges, 0);
         let Some(per_client) = self.clients.get_mut(&at.client) else { return };
         per_client.usage.sub(at.kind);
         per_client.others.remove(&stateid.other);
@@ -363,9 +375,9 @@ impl StateIndex {
     /// files have been told before.
     pub fn forget_client(&mut self, client: ClientId) {
         let Some(per_client) = self.clients.remove(&client) else { return };
+        self.all.ranges -= per_client.usage.ranges;
         for other in per_client.others.keys().chain(&per_client.revoked) {
             let Some(entry) = self.entries.remove(other) else { continue };
-            self.ranges -= entry.ranges;
             if entry.revoked.is_none() {
                 self.all.sub(entry.at.kind);
             }

@@ -1,11 +1,11 @@
 //! What must hold between any two steps. Run after each step in tests and simulation.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::delegation::DelegationKind;
-use crate::ids::{StateId, StateKind};
+use crate::ids::{ClientId, StateId, StateKind};
 use crate::open::shares_conflict;
-use crate::stateid::seqid_before;
+use crate::stateid::{Usage, seqid_before};
 
 use super::File;
 
@@ -45,6 +45,16 @@ impl File {
             .filter(|(client, _)| !self.leaving.contains_key(client))
             .map(|(_, stateid)| stateid)
             .collect()
+    }
+
+    /// What a `StateIndex` must say that each client has beside stateids, of those that are not being fenced.
+    pub fn counted(&self) -> BTreeMap<ClientId, Usage> {
+        let mut counted: BTreeMap<ClientId, Usage> = BTreeMap::new();
+        for lock in self.locks.iter().filter(|lock| !self.leaving.contains_key(&lock.owner.client)) {
+            let ranges = u32::try_from(lock.ranges.len()).unwrap_or(u32::MAX);
+            counted.entry(lock.owner.client).or_default().ranges += ranges;
+        }
+        counted
     }
 
     fn no_conflicting_opens(&self) -> Check {

@@ -155,8 +155,7 @@ impl File {
     }
 
     fn lock_room(&self, ctx: &Ctx<'_>, existing: Option<&Other>) -> Result<(), Error> {
-        // One lock splits at most one range in two around itself.
-        if ctx.usage.ranges_of_all.saturating_add(2) > ctx.policy.max_ranges {
+        if ctx.policy.ranges_are_full(&ctx.usage) {
             return Err(Error::Resource);
         }
         match existing.and_then(|other| self.locks.get(other)) {
@@ -219,8 +218,8 @@ impl File {
             .ranges
             .overlapping(range)
             .any(|(held, _)| held.start() < range.start() && range.last() < held.last());
-        let full = state.ranges.len() >= ctx.policy.max_ranges_per_lock
-            || ctx.usage.ranges_of_all >= ctx.policy.max_ranges;
+        let full =
+            state.ranges.len() >= ctx.policy.max_ranges_per_lock || ctx.policy.splits_are_full(&ctx.usage);
         if splits && full {
             return Err(Error::Resource);
         }

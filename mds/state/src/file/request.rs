@@ -46,8 +46,13 @@ pub struct Policy {
     pub max_delegations: u32,
     /// Most lock ranges that one lock-owner may hold on one file.
     pub max_ranges_per_lock: usize,
+    /// Most lock ranges of one client, over all files.
+    pub max_ranges_per_client: u32,
     /// Most lock ranges of all clients.
     pub max_ranges: u32,
+    /// Ranges beyond those, for unlocks alone that leave two of one: each client that holds anything may have its share of them,
+    /// whatever the others have. Who cannot unlock waits for others that wait for him.
+    pub spare_ranges: u32,
     /// Most lock-owners with state on one file.
     pub max_lock_owners_per_file: usize,
     /// Most opens on one file, over all clients.
@@ -92,6 +97,19 @@ impl Policy {
     pub fn opens_are_full(&self, usage: &Usage) -> bool {
         usage.opens >= self.max_opens_per_client || usage.opens_of_all >= self.max_opens
     }
+
+    /// A client that holds so much, with all others, may have no lock more: it splits at most one range in two around itself.
+    pub(super) fn ranges_are_full(&self, usage: &Usage) -> bool {
+        usage.ranges.saturating_add(2) > self.max_ranges_per_client
+            || usage.ranges_of_all.saturating_add(2) > self.max_ranges
+    }
+
+    /// It may not even have the range more that an unlock leaves.
+    pub(super) fn splits_are_full(&self, usage: &Usage) -> bool {
+        usage.ranges >= self.max_ranges_per_client
+            || (usage.ranges_of_all >= self.max_ranges
+                && usage.ranges >= self.spare_ranges / usage.clients.max(1))
+    }
 }
 
 impl Default for Policy {
@@ -108,7 +126,9 @@ impl Default for Policy {
             max_unasked_per_client: 4096,
             max_delegations: 1 << 18,
             max_ranges_per_lock: 1 << 16,
-            max_ranges: 1 << 22,
+            max_ranges_per_client: 3 << 18,
+            max_ranges: 3 << 20,
+            spare_ranges: 1 << 20,
             max_lock_owners_per_file: 1 << 14,
             max_opens_per_file: 1 << 16,
             max_waiters_per_file: 1024,

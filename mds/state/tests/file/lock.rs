@@ -337,6 +337,7 @@ fn an_owner_of_another_client_is_refused() {
 fn all_clients_together_cannot_hold_more_ranges_than_there_may_be() {
     let mut w = World::default();
     w.policy.max_ranges = 4;
+    w.policy.spare_ranges = 0;
     w.policy.close_releases_locks = true;
     let held = |w: &World| w.index.usage(C).ranges_of_all;
     w.open(A, Access::BOTH, Deny::NONE).unwrap();
@@ -357,6 +358,52 @@ fn all_clients_together_cannot_hold_more_ranges_than_there_may_be() {
     assert_eq!(held(&w), 0);
     w.index.forget_client(B);
     assert_eq!(held(&w), 0);
+}
+
+/// A process that locks every other byte takes none of the ranges that others need.
+#[test]
+fn one_client_does_not_hold_all_ranges_that_there_may_be() {
+    let mut w = opened();
+    (w.policy.max_ranges, w.policy.max_ranges_per_client) = (16, 4);
+    let owners = [LockOwner::new(A, b"one"), LockOwner::new(A, b"two")];
+    for n in 0..20 {
+        // Until there is no room, and then as an unlock leaves more of them.
+        let _ = w.lock_as(owners[n % 2].clone(), W, range(100 * n as u64, 100 * n as u64 + 50), false);
+    }
+    for n in 0..20 {
+        let _ = w.unlock_as(owners[n % 2].clone(), range(100 * n as u64 + 10, 100 * n as u64 + 10));
+    }
+    assert_eq!((w.index.usage(A).ranges, w.index.in_all().ranges_of_all), (4, 4));
+    assert_eq!(w.lock_as(owners[0].clone(), W, range(9000, 9001), false), Err(Error::Resource));
+    w.lock(B, W, range(5000, 5099), false).unwrap();
+    w.unlock(B, range(5050, 5050)).unwrap();
+    assert_eq!((w.index.usage(B).ranges, w.index.in_all().ranges_of_all), (2, 6));
+    // What is in the way is counted no more once it is gone.
+    w.unlock_as(owners[0].clone(), Range::ALL).unwrap();
+    w.lock_as(owners[0].clone(), W, range(9000, 9001), false).unwrap();
+}
+
+/// Whoever cannot unlock keeps out those who would make room.
+#[test]
+fn who_has_little_unlocks_in_the_middle_though_others_have_all_there_may_be() {
+    let mut w = opened();
+    (w.policy.max_ranges, w.policy.spare_ranges) = (7, 9);
+    w.lock(B, W, range(900, 999), false).unwrap();
+    for start in [0, 10, 20, 30] {
+        w.lock(A, W, range(start, start + 5), false).unwrap();
+    }
+    w.lock(A, W, range(40, 45), false).unwrap();
+    w.unlock(A, range(2, 3)).unwrap();
+    assert_eq!(w.index.in_all().ranges_of_all, 7, "all");
+    assert_eq!(w.unlock(A, range(12, 13)), Err(Error::Resource), "more than its share already");
+    assert_eq!(w.lock(B, W, range(800, 801), false), Err(Error::Resource));
+    w.unlock(B, range(910, 910)).unwrap();
+    w.unlock(B, range(920, 920)).unwrap();
+    // Three clients have the file open.
+    assert_eq!(w.unlock(B, range(930, 930)), Err(Error::Resource));
+    w.unlock(A, range(0, 5)).unwrap();
+    w.unlock(B, range(910, 925)).unwrap();
+    assert_eq!((w.index.usage(A).ranges, w.index.usage(B).ranges), (4, 2));
 }
 
 #[test]

@@ -209,6 +209,13 @@ impl World {
             .map(|u| u.opens + u.locks + u.layouts + u.delegations)
             .sum();
         assert_eq!(live, indexed as usize, "the index holds other stateids\n{self:#?}");
+        let counted = self.file.counted();
+        for client in [A, B, C] {
+            let (held, is) = (self.index.usage(client), counted.get(&client).copied().unwrap_or_default());
+            assert_eq!(held.ranges, is.ranges, "the index counts other ranges of {client:?}\n{self:#?}");
+        }
+        let ranges: u32 = counted.values().map(|is| is.ranges).sum();
+        assert_eq!(self.index.in_all().ranges_of_all, ranges, "the index counts other ranges\n{self:#?}");
         let dead = self.file.is_collectable();
         assert!(dead || self.writers.is_empty() || self.row, "a writer without a durable row\n{self:#?}");
         assert!(dead || self.unclean == 0 || self.file.needs_settle(), "unclean and unnoticed\n{self:#?}");
