@@ -55,6 +55,7 @@ impl Mds {
                 Effect::Wake(token) => entry.wake(token),
                 // The index heard of these under the machine's lock.
                 Effect::Register { .. } | Effect::Release { .. } | Effect::Ranges { .. } => {}
+                Effect::Waits { .. } | Effect::WaitsNoMore { .. } => {}
                 Effect::Revoked { stateid, kind, client, reason } => {
                     let file = entry.key.fileid.0;
                     // What a client had that is gone is told with that, in one line.

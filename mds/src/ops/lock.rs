@@ -45,11 +45,7 @@ pub(crate) async fn lock(cx: &mut Context, args: LOCK4args) -> OpResult<LOCK4res
     let request = LockRequest { locker, kind, blocking, reclaim: args.reclaim, range };
     let mut expelled = BTreeSet::new();
     loop {
-        let outcome =
-            cx.server.step(&entry, Some(client), |file, ctx| match file.lock(ctx, client, &request) {
-                Ok((stateid, effects)) => (Ok(stateid), effects),
-                Err(error) => (Err(error), Vec::new()),
-            });
+        let outcome = cx.server.step(&entry, Some(client), |file, ctx| file.lock(ctx, client, &request));
         match outcome {
             Ok(stateid) => {
                 if args.reclaim {

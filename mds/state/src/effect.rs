@@ -141,6 +141,16 @@ pub enum Effect {
         /// Its ranges.
         count: u32,
     },
+    /// One more denied lock of the client waits.
+    Waits {
+        /// Who asked for it.
+        client: ClientId,
+    },
+    /// One less: it was granted, given up or forgotten.
+    WaitsNoMore {
+        /// Who asked for it.
+        client: ClientId,
+    },
     /// The last read-write layout was returned cleanly: the durable rw_layout row may be cleared, when
     /// convenient, under a ticket for `Intent::ClearRw`.
     RwIdle,

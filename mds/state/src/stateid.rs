@@ -119,6 +119,8 @@ pub struct Usage {
     pub locks: u32,
     /// Lock ranges.
     pub ranges: u32,
+    /// Denied locks that wait.
+    pub waiting: u32,
     /// Layout stateids.
     pub layouts: u32,
     /// Delegation stateids.
@@ -131,6 +133,8 @@ pub struct Usage {
     pub locks_of_all: u32,
     /// Lock ranges of all clients.
     pub ranges_of_all: u32,
+    /// Denied locks that wait, of all clients.
+    pub waiting_of_all: u32,
     /// Delegation stateids of all clients.
     pub delegations_of_all: u32,
     /// Layout stateids of all clients.
@@ -209,6 +213,7 @@ impl StateIndex {
             opens_of_all: self.all.opens,
             locks_of_all: self.all.locks,
             ranges_of_all: self.all.ranges,
+            waiting_of_all: self.all.waiting,
             delegations_of_all: self.all.delegations,
             layouts_of_all: self.all.layouts,
             has_revoked: held.is_some_and(|held| !held.revoked.is_empty()),
@@ -260,7 +265,8 @@ impl StateIndex {
     }
 
     /// Applies [`Register`](crate::effect::Effect::Register), [`Release`](crate::effect::Effect::Release),
-    /// [`Revoked`](crate::effect::Effect::Revoked) or [`Ranges`](crate::effect::Effect::Ranges) of `file`; ignores
+    /// [`Revoked`](crate::effect::Effect::Revoked), [`Ranges`](crate::effect::Effect::Ranges),
+    /// [`Waits`](crate::effect::Effect::Waits) or [`WaitsNoMore`](crate::effect::Effect::WaitsNoMore) of `file`; ignores
     /// other effects.
     pub fn apply(&mut self, file: FileId, effect: &crate::effect::Effect) {
         use crate::effect::Effect;
@@ -269,6 +275,8 @@ impl StateIndex {
             Effect::Release { stateid, .. } => self.remove(stateid),
             Effect::Revoked { stateid, reason, .. } => self.revoke(stateid, *reason),
             Effect::Ranges { stateid, count } => self.set_ranges(stateid, *count),
+            Effect::Waits { client } => self.wait(*client),
+            Effect::WaitsNoMore { client } => self.wait_no_more(*client),
             _ => {}
         }
     }
@@ -299,6 +307,19 @@ impl StateIndex {
         }
     }
 
+    fn wait(&mut self, client: ClientId) {
+        // Under an open: who has none is gone, and is forgotten by its files, too.
+        let Some(held) = self.clients.get_mut(&client) else { return };
+        held.usage.waiting += 1;
+        self.all.waiting += 1;
+    }
+
+    fn wait_no_more(&mut self, client: ClientId) {
+        let Some(held) = self.clients.get_mut(&client).filter(|held| held.usage.waiting > 0) else { return };
+        held.usage.waiting -= 1;
+        self.all.waiting -= 1;
+    }
+
     fn remove(&mut self, stateid: &StateId) {
         let Some(entry) = self.entries.remove(&stateid.other) else { return };
         self.count_ranges(entry.at.client, entry.ranges, 0);
@@ -310,6 +331,7 @@ impl StateIndex {
             per_client.revoked.retain(|other| *other != stateid.other);
         }
         if per_client.others.is_empty() && per_client.revoked.is_empty() {
+            self.all.waiting -= per_client.usage.waiting;
             self.clients.remove(&entry.at.client);
         }
         if entry.revoked.is_none() {
@@ -376,6 +398,7 @@ impl StateIndex {
     pub fn forget_client(&mut self, client: ClientId) {
         let Some(per_client) = self.clients.remove(&client) else { return };
         self.all.ranges -= per_client.usage.ranges;
+        self.all.waiting -= per_client.usage.waiting;
         for other in per_client.others.keys().chain(&per_client.revoked) {
             let Some(entry) = self.entries.remove(other) else { continue };
             if entry.revoked.is_none() {

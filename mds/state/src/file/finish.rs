@@ -236,7 +236,7 @@ impl File {
         for lock in self.locks.under(other) {
             self.drop_lock(&lock, out);
         }
-        self.locks.waiting.forget_under(other);
+        self.locks.waiting.forget_under(other, out);
         let Some(open) = self.opens.remove(other) else { return };
         let client = open.owner.client;
         out.push(Effect::Release { stateid: open.stateid, kind: StateKind::Open, client });
@@ -245,7 +245,7 @@ impl File {
 
     pub(super) fn drop_lock(&mut self, other: &Other, out: &mut Vec<Effect>) {
         if let Some(lock) = self.locks.remove(other) {
-            self.locks.waiting.forget_with(other);
+            self.locks.waiting.forget_with(other, out);
             let client = lock.owner.client;
             out.push(Effect::Release { stateid: lock.stateid, kind: StateKind::Lock, client });
         }

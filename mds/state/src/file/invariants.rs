@@ -54,6 +54,9 @@ impl File {
             let ranges = u32::try_from(lock.ranges.len()).unwrap_or(u32::MAX);
             counted.entry(lock.owner.client).or_default().ranges += ranges;
         }
+        for client in self.locks.waiting.clients() {
+            counted.entry(client).or_default().waiting += 1;
+        }
         counted
     }
 

@@ -32,7 +32,7 @@ impl File {
         }
         self.may_lock(&open, request.kind)?;
         if let Err(error) = self.lock_conflict(ctx.now, &owner, request) {
-            return Err(self.lock_denied(ctx, (&owner, open), request, error));
+            return Err(self.lock_denied(ctx, (&owner, open), request, error, out));
         }
         self.lock_room(ctx, existing.as_ref())?;
         let other = match existing {
@@ -49,7 +49,7 @@ impl File {
             }
         };
         let stateid = self.set_lock(ctx.now, &other, (request.range, Some(request.kind)), out)?;
-        self.locks.waiting.served(&owner, request.range);
+        self.locks.waiting.served(&owner, request.range, out);
         // A write lock turned into a read lock, or a reservation used up, may free others.
         self.notify_locks_in(ctx.now, request.range, out);
         Ok(stateid)
@@ -131,6 +131,7 @@ impl File {
         (owner, open): (&LockOwner, Other),
         request: &LockRequest,
         conflict: LockConflict,
+        out: &mut Vec<Effect>,
     ) -> Error {
         if request.reclaim {
             return Error::ReclaimConflict;
@@ -140,7 +141,8 @@ impl File {
             return Error::Delay;
         }
         let waiting = &mut self.locks.waiting;
-        let room = waiting.len() < ctx.policy.max_waiting_locks_per_file
+        let room = !ctx.policy.waiting_locks_are_full(&ctx.usage)
+            && waiting.len() < ctx.policy.max_waiting_locks_per_file
             && waiting.of_client(owner.client) < ctx.policy.max_waiting_locks_per_client;
         if request.blocking && (room || waiting.is_queued(owner, request.range)) {
             self.lock_reservation = ctx.policy.lock_reservation;
@@ -149,7 +151,7 @@ impl File {
                 Locker::New { .. } => None,
                 Locker::Existing { lock } => Some(lock.other),
             };
-            waiting.enqueue((owner, open, lock), (request.kind, request.range), ctx.now, expires);
+            waiting.enqueue((owner, open, lock), (request.kind, request.range), (ctx.now, expires), out);
         }
         Error::Denied(Box::new(conflict))
     }
@@ -225,7 +227,7 @@ impl File {
         }
         let stateid = self.set_lock(ctx.now, &stateid.other, (range, None), out)?;
         // A client that stops waiting unlocks what it waited for (RFC 8881 §9.6 leaves it no other way).
-        self.locks.waiting.served(&owner, range);
+        self.locks.waiting.served(&owner, range, out);
         self.notify_locks_in(ctx.now, range, out);
         Ok(stateid)
     }

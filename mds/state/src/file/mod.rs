@@ -165,7 +165,7 @@ impl File {
         out
     }
 
-    /// LOCK: no transaction. The lock stateid, with its new seqid.
+    /// LOCK: no transaction. The lock stateid, with its new seqid, and the effects, which there may be of a denied one, too.
     ///
     /// # Errors
     /// Denied (with the lock in the way; a blocking request is then queued, see
@@ -175,10 +175,10 @@ impl File {
         ctx: &Ctx<'_>,
         client: ClientId,
         request: &LockRequest,
-    ) -> Result<(StateId, Vec<Effect>), Error> {
+    ) -> (Result<StateId, Error>, Vec<Effect>) {
         let mut out = Vec::new();
-        let stateid = self.lock_(ctx, client, request, &mut out)?;
-        Ok((stateid, out))
+        let stateid = self.lock_(ctx, client, request, &mut out);
+        (stateid, out)
     }
 
     /// LOCKT.
@@ -434,7 +434,7 @@ impl File {
         let mut out = Vec::new();
         self.tick_recalls(ctx, &mut out);
         self.expire_waits(ctx.now, &mut out);
-        self.locks.waiting.expire(ctx.now);
+        self.locks.waiting.expire(ctx.now, &mut out);
         self.delegations.calm_down(ctx.now);
         self.notify_locks(ctx.now, &mut out);
         self.advance(ctx.now, &mut out);

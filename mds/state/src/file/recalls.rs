@@ -210,7 +210,7 @@ impl File {
             }
             !gone
         });
-        self.locks.waiting.forget_client(client);
+        self.locks.waiting.forget_client(client, out);
         if !self.leaving.contains_key(&client) {
             self.revoke_opens_and_locks(client, reason, out);
         }

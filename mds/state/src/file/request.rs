@@ -61,6 +61,10 @@ pub struct Policy {
     pub max_waiters_per_file: usize,
     /// Most queued requests of one client on one file.
     pub max_waiters_per_client: usize,
+    /// Most waiting locks of one client, on all files.
+    pub max_waiting_locks_of_client: u32,
+    /// Most waiting locks of all clients, on all files. Each keeps the name of its owner, a KiB at most.
+    pub max_waiting_locks: u32,
     /// Most waiting locks per file. One that is not queued is not notified, and comes again when its client thinks fit:
     /// Linux in up to 30 s.
     pub max_waiting_locks_per_file: usize,
@@ -104,6 +108,11 @@ impl Policy {
             || usage.ranges_of_all.saturating_add(2) > self.max_ranges
     }
 
+    /// No lock more of a client that holds so much, with all others, is queued when it is denied.
+    pub(super) fn waiting_locks_are_full(&self, usage: &Usage) -> bool {
+        usage.waiting >= self.max_waiting_locks_of_client || usage.waiting_of_all >= self.max_waiting_locks
+    }
+
     /// It may not even have the range more that an unlock leaves.
     pub(super) fn splits_are_full(&self, usage: &Usage) -> bool {
         usage.ranges >= self.max_ranges_per_client
@@ -133,6 +142,8 @@ impl Default for Policy {
             max_opens_per_file: 1 << 16,
             max_waiters_per_file: 1024,
             max_waiters_per_client: 64,
+            max_waiting_locks_of_client: 1 << 14,
+            max_waiting_locks: 1 << 16,
             max_waiting_locks_per_file: 4096,
             max_waiting_locks_per_client: 1024,
             wait: 5 * SECOND,

@@ -270,7 +270,12 @@ mod tests {
     }
 
     fn waits(locks: &mut Locks, n: usize, kind: LockKind, range: Range) {
-        locks.waiting.enqueue((&owner(n), [0; 12], None), (kind, range), Time::ZERO, Time(100));
+        locks.waiting.enqueue(
+            (&owner(n), [0; 12], None),
+            (kind, range),
+            (Time::ZERO, Time(100)),
+            &mut Vec::new(),
+        );
     }
 
     fn told(effects: &[Effect]) -> Vec<LockOwner> {

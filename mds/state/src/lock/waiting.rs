@@ -6,6 +6,7 @@
 //!               └──────────────▶ forgotten ◀───┘
 //! ```
 
+use crate::effect::Effect;
 use crate::ids::{ClientId, Time};
 use crate::owner::LockOwner;
 use crate::range_set::Range;
@@ -55,8 +56,12 @@ impl WaitingLocks {
         self.entries.len()
     }
 
+    pub(crate) fn clients(&self) -> impl Iterator<Item = ClientId> {
+        self.entries.iter().map(|entry| entry.owner.client)
+    }
+
     pub(crate) fn of_client(&self, client: ClientId) -> usize {
-        self.entries.iter().filter(|entry| entry.owner.client == client).count()
+        self.clients().filter(|waiter| *waiter == client).count()
     }
 
     /// A reservation in the way of `owner`.
@@ -103,8 +108,8 @@ impl WaitingLocks {
         &mut self,
         (owner, open, lock): (&LockOwner, Other, Option<Other>),
         (kind, range): (LockKind, Range),
-        now: Time,
-        expires: Time,
+        (now, expires): (Time, Time),
+        out: &mut Vec<Effect>,
     ) {
         match self.entries.iter_mut().find(|e| e.owner == *owner && e.range == range) {
             Some(entry) => {
@@ -115,6 +120,7 @@ impl WaitingLocks {
             }
             None => {
                 self.numbered += 1;
+                out.push(Effect::Waits { client: owner.client });
                 self.entries.push(WaitingLock {
                     owner: owner.clone(),
                     open,
@@ -134,29 +140,40 @@ impl WaitingLocks {
         self.entries.iter().any(|e| e.owner == *owner && e.range == range)
     }
 
-    /// The owner was granted `range`, or unlocked it: it waits for nothing within it any more.
-    pub(crate) fn served(&mut self, owner: &LockOwner, range: Range) {
-        self.entries.retain(|e| e.owner != *owner || !range.contains(e.range));
+    /// Whoever does not wait any more is counted no more: nobody leaves but here.
+    fn retain(&mut self, out: &mut Vec<Effect>, stays: impl Fn(&WaitingLock) -> bool) {
+        self.entries.retain(|entry| {
+            let stays = stays(entry);
+            if !stays {
+                out.push(Effect::WaitsNoMore { client: entry.owner.client });
+            }
+            stays
+        });
     }
 
-    pub(crate) fn forget_client(&mut self, client: ClientId) {
-        self.entries.retain(|e| e.owner.client != client);
+    /// The owner was granted `range`, or unlocked it: it waits for nothing within it any more.
+    pub(crate) fn served(&mut self, owner: &LockOwner, range: Range, out: &mut Vec<Effect>) {
+        self.retain(out, |e| e.owner != *owner || !range.contains(e.range));
+    }
+
+    pub(crate) fn forget_client(&mut self, client: ClientId, out: &mut Vec<Effect>) {
+        self.retain(out, |e| e.owner.client != client);
     }
 
     /// Nobody asks again with a lock stateid that is gone. Who asked without one goes on waiting, though the owner had this
     /// one: Linux gives the owner's name away before its FREE_STATEID arrives, to the next process that wants a lock.
-    pub(crate) fn forget_with(&mut self, lock: &Other) {
-        self.entries.retain(|e| e.lock != Some(*lock));
+    pub(crate) fn forget_with(&mut self, lock: &Other, out: &mut Vec<Effect>) {
+        self.retain(out, |e| e.lock != Some(*lock));
     }
 
     /// Nobody waits under an open that is closed: a process that was killed sends no LOCKU for what it never had.
-    pub(crate) fn forget_under(&mut self, open: &Other) {
-        self.entries.retain(|e| e.open != *open);
+    pub(crate) fn forget_under(&mut self, open: &Other, out: &mut Vec<Effect>) {
+        self.retain(out, |e| e.open != *open);
     }
 
     /// Forgets those whose time ran out.
-    pub(crate) fn expire(&mut self, now: Time) {
-        self.entries.retain(|e| e.expires > now);
+    pub(crate) fn expire(&mut self, now: Time, out: &mut Vec<Effect>) {
+        self.retain(out, |e| e.expires > now);
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Time> {

@@ -282,7 +282,7 @@ fn reclaim_of_locks() {
         let request = LockRequest { locker: by, ..request(reclaim) };
         let usage = w.index.usage(client);
         let ctx = Ctx { now: w.now, ids: &w.ids, policy: &w.policy, usage, grace };
-        let result = w.file.lock(&ctx, client, &request).map(drop);
+        let result = w.file.lock(&ctx, client, &request).0.map(drop);
         w.file.check_invariants().unwrap();
         result
     };
@@ -328,8 +328,8 @@ fn an_owner_of_another_client_is_refused() {
     let request = LockRequest { locker: by, kind: W, blocking: false, reclaim: false, range: range(0, 1) };
     let ctx = Ctx { now: w.now, ids: &w.ids, policy: &w.policy, usage: w.index.usage(A), grace: Grace::Over };
     let mut other = File::new(FILE, Default::default());
-    assert_eq!(w.file.lock(&ctx, A, &request).map(drop), Err(Error::Inval));
-    assert_eq!(other.lock(&ctx, A, &request).map(drop), Err(Error::BadStateid));
+    assert_eq!(w.file.lock(&ctx, A, &request).0.map(drop), Err(Error::Inval));
+    assert_eq!(other.lock(&ctx, A, &request).0.map(drop), Err(Error::BadStateid));
 }
 
 /// Ranges are what locks cost, however many of them one stateid has.
@@ -418,6 +418,51 @@ fn all_clients_together_cannot_hold_more_locks_than_there_may_be() {
     w.lock(A, LockKind::Write, range(20, 25), false).unwrap();
     w.expire(A, RevokeReason::LeaseExpired);
     w.lock(B, LockKind::Write, range(10, 15), false).unwrap();
+}
+
+/// Names of owners are memory, and a client may invent as many as it likes, for each of its files.
+#[test]
+fn locks_that_wait_are_bounded_over_all_files() {
+    let (mut one, mut other) = (World::default(), World::default());
+    let all = range(0, 9);
+    let fill = |w: &mut World| {
+        (w.policy.max_waiting_locks_of_client, w.policy.max_waiting_locks) = (3, 5);
+        // Its checks are of an index of one file alone.
+        w.replaying = true;
+        for client in [A, B, C] {
+            w.open(client, Access::BOTH, Deny::NONE).unwrap();
+        }
+        w.lock(A, W, all, false).unwrap();
+    };
+    let name = |client, n: u8| LockOwner::new(client, &[n; 1024]);
+    let ask = |w: &mut World, client, names: std::ops::Range<u8>| {
+        for n in names {
+            assert_eq!(w.lock_as(name(client, n), W, all, true), Err(denied(A, W, all)), "as ever");
+        }
+        ([B, C].map(|client| w.index.usage(client).waiting), w.index.in_all().waiting_of_all)
+    };
+    let switch = |from: &mut World, to: &mut World| {
+        std::mem::swap(&mut from.index, &mut to.index);
+        std::mem::swap(&mut from.ids, &mut to.ids);
+    };
+    fill(&mut one);
+    assert_eq!(ask(&mut one, B, 0..2), ([2, 0], 2));
+    switch(&mut one, &mut other);
+    fill(&mut other);
+    assert_eq!(ask(&mut other, B, 0..4), ([3, 0], 3));
+    assert_eq!(ask(&mut other, C, 0..4), ([3, 2], 5));
+    assert_eq!(ask(&mut other, B, 0..4), ([3, 2], 5), "who waits goes on");
+    // Who waits no more makes room.
+    other.close(B).unwrap();
+    assert_eq!(ask(&mut other, C, 2..4), ([2, 3], 5));
+    other.expire(C, RevokeReason::LeaseExpired);
+    assert_eq!(ask(&mut other, B, 0..0), ([2, 0], 2));
+    switch(&mut other, &mut one);
+    one.unlock(A, all).unwrap();
+    one.lock_as(name(B, 0), W, all, true).unwrap();
+    assert_eq!(one.index.in_all().waiting_of_all, 1);
+    one.tick_to(one.now.plus_nanos(one.policy.lock_wait));
+    assert_eq!(one.index.in_all().waiting_of_all, 0);
 }
 
 /// Processes of one host, each of which wants the file for itself.

@@ -16,7 +16,7 @@ use sluice_state::lock::{LockKind, LockRequest, Locker};
 use sluice_state::open::{Access, Claim, Deny, History, OpenRequest, Want};
 use sluice_state::owner::{LockOwner, OpenOwner};
 use sluice_state::range_set::Range;
-use sluice_state::stateid::{StateIds, StateIndex};
+use sluice_state::stateid::{StateIds, StateIndex, Usage};
 use sluice_state::{BootEpoch, ClientId, StateId, Time};
 
 pub(crate) const A: ClientId = ClientId(1);
@@ -174,6 +174,7 @@ impl World {
                 Effect::Release { stateid, .. } | Effect::Revoked { stateid, .. } => {
                     self.recalls.retain(|r| r.stateid.other != stateid.other);
                 }
+                Effect::Waits { .. } | Effect::WaitsNoMore { .. } => {}
                 Effect::Register { .. } | Effect::Ranges { .. } | Effect::NeedsSettle => {}
             }
             self.log.push(effect);
@@ -212,10 +213,12 @@ impl World {
         let counted = self.file.counted();
         for client in [A, B, C] {
             let (held, is) = (self.index.usage(client), counted.get(&client).copied().unwrap_or_default());
-            assert_eq!(held.ranges, is.ranges, "the index counts other ranges of {client:?}\n{self:#?}");
+            let (held, is) = ((held.ranges, held.waiting), (is.ranges, is.waiting));
+            assert_eq!(held, is, "ranges and waiting locks that the index counts of {client:?}\n{self:#?}");
         }
-        let ranges: u32 = counted.values().map(|is| is.ranges).sum();
-        assert_eq!(self.index.in_all().ranges_of_all, ranges, "the index counts other ranges\n{self:#?}");
+        let (all, sum) = (self.index.in_all(), |of: fn(&Usage) -> u32| counted.values().map(of).sum::<u32>());
+        assert_eq!(all.ranges_of_all, sum(|is| is.ranges), "the index counts other ranges\n{self:#?}");
+        assert_eq!(all.waiting_of_all, sum(|is| is.waiting), "the index counts other waiters\n{self:#?}");
         let dead = self.file.is_collectable();
         assert!(dead || self.writers.is_empty() || self.row, "a writer without a durable row\n{self:#?}");
         assert!(dead || self.unclean == 0 || self.file.needs_settle(), "unclean and unnoticed\n{self:#?}");
@@ -456,10 +459,10 @@ impl World {
         };
         let request = LockRequest { locker: by, kind, blocking, reclaim: false, range };
         let (ctx, file) = self.split(Some(client));
-        let result = file.lock(&ctx, client, &request);
-        let (stateid, effects) = result.inspect_err(|_| self.check())?;
-        self.locks.insert(owner_, stateid);
+        let (result, effects) = file.lock(&ctx, client, &request);
         self.apply(effects);
+        let stateid = result?;
+        self.locks.insert(owner_, stateid);
         Ok(stateid)
     }
 
