@@ -89,6 +89,8 @@ pub struct Limits {
     /// Bytes of cached replies that the sessions of all clients may promise together; a slot costs a KiB of it, whatever it
     /// promises.
     pub replies: u64,
+    /// Clients of hosts that no export lets in.
+    pub strangers: usize,
     pub opens: Bound,
     pub layouts: Bound,
     pub delegations: Bound,
@@ -99,6 +101,7 @@ impl Default for Limits {
         let policy = Policy::default();
         Self {
             replies: ClientsConfig::default().max_cache,
+            strangers: ClientsConfig::default().max_strangers,
             opens: Bound { per_client: policy.max_opens_per_client, in_all: policy.max_opens },
             layouts: Bound { per_client: policy.max_layouts_per_client, in_all: policy.max_layouts },
             delegations: Bound {

@@ -307,6 +307,8 @@ fn clients_config(config: &Config) -> ClientsConfig {
         role: if config.layouts { exchange_flags::USE_PNFS_MDS } else { exchange_flags::USE_NON_PNFS },
         max_cache: config.limits.replies,
         max_slots: config.limits.replies / SLOT,
+        max_strangers: config.limits.strangers,
+        is_stranger: |owner| strangers::host_of(owner).is_some(),
         ..ClientsConfig::default()
     }
 }

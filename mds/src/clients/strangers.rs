@@ -1,7 +1,8 @@
 //! Hosts that no export lets in: what of clients and sessions is theirs. RFC 8881 §2.10.8.3 leaves it to the server, under
 //! SP4_NONE, whose requests a session takes; AUTH_SYS is whatever one says, and client IDs are numbers in turn.
 //!
-//! They may be clients, or their kernels would try for ever; but clients of their own, and they use nobody else's.
+//! They may be clients, or their kernels would try for ever; but clients of their own, and they use nobody else's. Few of them:
+//! there may be no end of hosts and names, and a table full of them would keep out everybody else. Nobody has anything to lose.
 
 use std::net::IpAddr;
 

@@ -36,20 +36,19 @@ pub(crate) async fn create_session(
     let mds = &cx.server;
     let connection = ConnectionId(cx.connection.id());
     let random = u32::from_be_bytes(mds.env.random.array());
-    let step = loop {
+    let pending = loop {
         let (step, full) = {
             let mut table = mds.clients.lock();
             (table.create_session(mds.now(), connection, &request, random), table.is_full())
         };
         match step {
+            Ok(CreateStep::Pending(pending)) => break pending,
+            Ok(CreateStep::Replay(reply)) => return Ok(CREATE_SESSION4res::NFS4_OK(resok(&reply))),
+            Ok(CreateStep::MakeWay(effects)) => mds.apply_client(effects).await?,
             // Those whose lease is over are courteous, and not in the way (§8.3).
             Err(Error::Nospc) if full && mds.expel_longest_silent(|_| true).await => {}
-            step => break step?,
+            Err(error) => return Err(error.into()),
         }
-    };
-    let pending = match step {
-        CreateStep::Replay(reply) => return Ok(CREATE_SESSION4res::NFS4_OK(resok(&reply))),
-        CreateStep::Pending(pending) => pending,
     };
     let persisted = mds.persist_client(&pending.effects).await;
     let created = mds.clients.lock().finish_create_session(mds.now(), *pending, persisted.is_ok());

@@ -74,6 +74,10 @@ pub struct ClientsConfig {
     pub max_courtesy: usize,
     /// Confirmed records.
     pub max_clients: usize,
+    /// Those of them that [`Self::is_stranger`]; the oldest makes room.
+    pub max_strangers: usize,
+    /// Whether a client owner is of somebody who may be a client, and nothing else.
+    pub is_stranger: fn(&[u8]) -> bool,
     /// Unconfirmed records; the oldest makes room.
     pub max_unconfirmed: usize,
     /// Sessions per client; one without a connection makes room.
@@ -97,6 +101,8 @@ impl Default for ClientsConfig {
             courtesy_nanos: 24 * 3600 * 1_000_000_000,
             max_courtesy: 4096,
             max_clients: 100_000,
+            max_strangers: 1024,
+            is_stranger: |_| false,
             max_unconfirmed: 4096,
             max_sessions: 64,
             channel: ChannelLimits::default(),
@@ -234,6 +240,8 @@ pub struct Clients {
     pub(crate) absent: BTreeMap<Bytes, Absent>,
     /// Unconfirmed records by age.
     pub(crate) unconfirmed: BTreeSet<(Time, ClientId)>,
+    /// Confirmed records that [`ClientsConfig::is_stranger`]: the oldest have the smallest IDs.
+    pub(crate) strangers: BTreeSet<ClientId>,
     /// Of all sessions.
     pub(crate) promised: Promised,
     pub(crate) grace: Grace,
@@ -472,6 +480,7 @@ impl Clients {
         client.sessions.iter().for_each(|session| self.promised.sub(session));
         self.grace.forget(id);
         self.unconfirmed.remove(&(client.created, id));
+        self.strangers.remove(&id);
         if let Some(entry) = self.by_owner.get_mut(&client.row.owner) {
             if entry.confirmed == Some(id) {
                 entry.confirmed = None;

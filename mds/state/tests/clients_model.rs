@@ -98,6 +98,8 @@ fn config() -> ClientsConfig {
         lease_nanos: LEASE,
         courtesy_nanos: 3 * LEASE,
         max_courtesy: 2,
+        max_strangers: 1,
+        is_stranger: |owner| owner < [2].as_slice(),
         max_unconfirmed: 3,
         max_sessions: 3,
         ..ClientsConfig::default()
@@ -247,6 +249,7 @@ impl World {
         match self.table.create_session(self.now, connection, &args, self.random) {
             Ok(CreateStep::Pending(p)) => self.pending.push(*p),
             Ok(CreateStep::Replay(r)) => prop_assert_eq!(r.seqid, args.seqid),
+            Ok(CreateStep::MakeWay(effects)) => self.apply(effects)?,
             Err(_) => {}
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! Hosts that no export lets in, and the clients and sessions of others. RFC 8881 §2.10.8.3.
 
-use sluice_mds::{Config, Network, Rule, Squash};
+use sluice_mds::{Config, Limits, Network, Rule, Squash};
 use sluice_xdr::nfs4::*;
 
 use crate::exports::{add, rule, take};
@@ -11,8 +11,12 @@ const STALE: nfsstat4 = nfsstat4::NFS4ERR_STALE_CLIENTID;
 
 /// The root is for the first host alone, which is a client ready to work: addresses are given out in turn.
 fn for_one(seed: u64, test: impl AsyncFn(World, Client)) {
+    for_one_within(seed, Limits::default(), test);
+}
+
+fn for_one_within(seed: u64, limits: Limits, test: impl AsyncFn(World, Client)) {
     let root = Rule { squash: Squash::None, ..Rule::new("10.0.0.3".parse::<Network>().unwrap()) };
-    let config = Config { root_export: vec![root], ..at_data_servers() };
+    let config = Config { root_export: vec![root], limits, ..at_data_servers() };
     simulate_with(seed, config, async |world: World| {
         let client = world.client("a").await;
         assert_eq!(world.net.ip("a").to_string(), "10.0.0.3");
@@ -108,5 +112,37 @@ fn who_is_locked_out_goes_on_with_the_session_it_made() {
         let anew = world.connect("b").await;
         assert_eq!(b.over(world.connect("c").await).status(Vec::new()).await, BADSESSION);
         b.over(anew).ok(vec![putfh(&fh), close(open)]).await;
+    });
+}
+
+/// A host could be as many clients as it has names for: then there would be no room for anybody else.
+#[test]
+fn those_whom_no_export_lets_in_make_way_for_one_another() {
+    let limits = Limits { strangers: 3, ..Limits::default() };
+    for_one_within(5, limits, async |mut world: World, client: Client| {
+        let raw = world.connect("stranger").await;
+        let mut own = Vec::new();
+        for name in 0..5 {
+            own.push(raw.session(&[name], [1; 8], 1).await);
+        }
+        for (n, one) in own.iter().enumerate() {
+            let expected = if n < 2 { BADSESSION } else { nfsstat4::NFS4_OK };
+            assert_eq!(one.status(vec![putrootfh()]).await, expected, "{n}");
+        }
+        assert_eq!(outside(&raw, destroy_clientid(own[0].id)).await, STALE);
+        // Whoever comes next has the same right.
+        let other = world.connect("other").await.session(b"o", [1; 8], 1).await;
+        other.ok(vec![putrootfh()]).await;
+        client.ok(vec![putrootfh()]).await;
+        // Nothing is left of those that are gone.
+        world.restart().await;
+        let raw = world.connect("stranger").await;
+        for (n, one) in own.iter().enumerate() {
+            let expected = if n < 3 { BADSESSION } else { nfsstat4::NFS4_OK };
+            assert_eq!(one.over_slots(raw.clone()).status(vec![putrootfh()]).await, expected, "{n}");
+        }
+        // As many as there may be are known from before.
+        raw.session(b"new", [1; 8], 1).await.ok(vec![putrootfh()]).await;
+        assert_eq!(own[3].over_slots(raw.clone()).status(Vec::new()).await, BADSESSION);
     });
 }

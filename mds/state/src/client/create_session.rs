@@ -84,6 +84,8 @@ impl CreateSessionReply {
 pub enum CreateStep {
     /// A retry: send this.
     Replay(CreateSessionReply),
+    /// Others were ended to make room: apply the effects, then call [`Clients::create_session`] again.
+    MakeWay(Vec<Effect>),
     /// Make the effects durable, then call [`Clients::finish_create_session`].
     Pending(Box<PendingSession>),
 }
@@ -163,6 +165,9 @@ impl Clients {
         // Before the slot moves, or a stranger could spend the owner's sequence numbers.
         if !client.confirmed && client.row.principal != args.principal {
             return Err(Error::ClidInuse);
+        }
+        if self.is_one_too_many(args.client) {
+            return self.end_strangers().map(CreateStep::MakeWay).ok_or(Error::Delay);
         }
         let result = self.judge(args, connection, random);
         match result {
@@ -391,6 +396,9 @@ impl Clients {
             }
         }
         self.unconfirmed.remove(&(client.created, id));
+        if (self.config.is_stranger)(&client.row.owner) {
+            self.strangers.insert(id);
+        }
         let entry = self.by_owner.entry(client.row.owner.clone()).or_default();
         entry.confirmed = Some(id);
         entry.unconfirmed = None;

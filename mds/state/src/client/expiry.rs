@@ -1,6 +1,6 @@
 //! The end of clients: conflict with expired state, age, caps, the administrator. RFC 8881 §8.3, §8.4.
 
-use super::{Clients, Error};
+use super::{Client, Clients, Error};
 use crate::ids::{ClientId, Time};
 use crate::lease::{LeaseState, seq4_status};
 use crate::recovery::Effect;
@@ -53,6 +53,34 @@ impl Clients {
             return Err(Error::Delay);
         }
         Ok(self.remove(id))
+    }
+
+    /// One that would be a client now is a stranger, and there are as many of those as there may be.
+    pub(super) fn is_one_too_many(&self, id: ClientId) -> bool {
+        let Some(client) = self.by_id.get(&id).filter(|c| !c.confirmed) else { return false };
+        let owner = &client.row.owner;
+        // It takes the place of an earlier incarnation.
+        let known = self.by_owner.get(owner).is_some_and(|entry| entry.confirmed.is_some());
+        !known && self.strangers.len() >= self.config.max_strangers && (self.config.is_stranger)(owner)
+    }
+
+    /// Ends the oldest strangers that nothing is being served for, whatever their leases, so that there may be one more: the
+    /// effects, if any of them could be ended. Of many, some.
+    pub(super) fn end_strangers(&mut self) -> Option<Vec<Effect>> {
+        let surplus = (self.strangers.len() + 1).saturating_sub(self.config.max_strangers);
+        let idle = |client: &&Client| !client.creating && client.shared.in_flight() == 0;
+        let known = self.strangers.iter().filter_map(|id| self.by_id.get(id));
+        let oldest: Vec<_> = known.filter(idle).map(|client| client.row.id).take(surplus).collect();
+        let mut effects = Vec::new();
+        for id in oldest {
+            if effects.len() >= MOST {
+                break;
+            }
+            // A SEQUENCE may have come in since: then it goes when that is answered.
+            effects.extend(self.evict(id).unwrap_or_default());
+        }
+        effects.sort_by_key(|e| !e.is_durable());
+        (!effects.is_empty()).then_some(effects)
     }
 
     /// Housekeeping: rows of clients that did not come back in time, unconfirmed records older than a lease, dead clients

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Clients, Promised};
+use super::{Client, Clients, Promised};
 
 impl Clients {
     /// Checks the table; the error names what is broken. For tests and simulation.
@@ -10,6 +10,10 @@ impl Clients {
         self.check_owners()?;
         if self.promised != self.count_promised() {
             return Err(format!("{:?} is not what the sessions have together", self.promised));
+        }
+        let is_stranger = |c: &&Client| c.confirmed && (self.config.is_stranger)(&c.row.owner);
+        if !self.by_id.values().filter(is_stranger).map(|c| c.row.id).eq(self.strangers.iter().copied()) {
+            return Err(format!("strangers are not {:?}", self.strangers));
         }
         for (id, client) in &self.by_id {
             let row = &client.row;

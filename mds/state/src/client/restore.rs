@@ -58,6 +58,7 @@ impl Clients {
         let mut pending = BTreeSet::new();
         let mut sessions = Vec::new();
         let mut absent = BTreeMap::new();
+        let mut strangers = BTreeSet::new();
         for mut found in clients {
             found.sessions.retain(|s| s.row.id.client() == found.row.id);
             if by_owner.contains_key(&found.row.owner) || absent.contains_key(&found.row.owner) {
@@ -78,6 +79,9 @@ impl Clients {
             let client = restore_client(&config, now, epoch, found, &mut sessions);
             client.shared.set_reclaim(false, may_reclaim);
             let entry = OwnerEntry { confirmed: Some(id), unconfirmed: None };
+            if (config.is_stranger)(&client.row.owner) {
+                strangers.insert(id);
+            }
             by_owner.insert(client.row.owner.clone(), entry);
             by_id.insert(id, client);
         }
@@ -90,6 +94,7 @@ impl Clients {
             by_owner,
             absent,
             unconfirmed: BTreeSet::new(),
+            strangers,
             promised: Promised::default(),
             grace,
             grace_over: None,

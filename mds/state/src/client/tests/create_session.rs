@@ -264,6 +264,39 @@ fn the_cache_of_one_client_is_bounded() {
     assert_eq!(granted, 11, "8 MiB over 100 slots of 8 KiB, the last with fewer slots");
 }
 
+/// Whoever may be a client and nothing else takes no room from the others.
+#[test]
+fn strangers_make_way_for_one_another() {
+    let is_stranger: fn(&[u8]) -> bool = |owner| owner.starts_with(b"x");
+    let limits = ClientsConfig { max_clients: 4, max_strangers: 2, is_stranger, ..config() };
+    let mut w = World::with(limits);
+    let (first, mut s) = w.client(eid("x1", 1, 0));
+    let (second, _) = w.client(eid("x2", 1, 0));
+    touch(&mut s, w.now, 1);
+    let next = |w: &mut World, owner, verifier| w.eid(eid(owner, verifier, 0)).unwrap().client;
+    let third = next(&mut w, "x3", 1);
+    let Ok(CreateStep::MakeWay(effects)) = w.start(&cs(third, 1)) else { panic!("no way was made") };
+    assert_eq!(durable(&effects), [Effect::ForgetSession(s.id()), Effect::ForgetClient(first)]);
+    assert_eq!(effects[2..], [Effect::DropSession(s.id()), Effect::ReleaseState(first)]);
+    assert_eq!(sequence(&mut s, w.now, 2), Err(Error::BadSession), "though it renewed its lease");
+    let mut busy = w.create(&cs(third, 1)).session;
+    // In its own place.
+    let again = next(&mut w, "x2", 2);
+    w.create(&cs(again, 1));
+    assert!(w.t.info(w.now, second).is_none() && w.t.info(w.now, third).is_some());
+    // Not while it is being served.
+    assert!(matches!(sequence(&mut busy, w.now, 1), Ok(Sequenced::New(_))));
+    let fourth = next(&mut w, "x4", 1);
+    let Ok(CreateStep::MakeWay(effects)) = w.start(&cs(fourth, 1)) else { panic!("no way was made") };
+    assert!(effects.contains(&Effect::ReleaseState(again)));
+    let mut last = w.create(&cs(fourth, 1)).session;
+    assert!(matches!(sequence(&mut last, w.now, 1), Ok(Sequenced::New(_))));
+    let fifth = next(&mut w, "x5", 1);
+    assert_eq!(w.create_error(&cs(fifth, 1)), Error::Delay);
+    w.client(eid("a", 1, 0));
+    w.client(eid("b", 1, 0));
+}
+
 #[test]
 fn clients_are_bounded() {
     let mut w = World::with(ClientsConfig { max_clients: 1, ..config() });
