@@ -151,7 +151,8 @@ impl ClientTable {
         self.sessions.get(&id).map(|entry| Arc::clone(&entry))
     }
 
-    /// Puts a session into the map, from where SEQUENCE finds it.
+    /// Puts a session into the map, from where SEQUENCE finds it, unless it has ended by now: who ended it looked for it here in
+    /// vain, and nobody would again.
     pub(crate) fn insert(
         &self,
         session: Session,
@@ -171,6 +172,9 @@ impl ClientTable {
             session: Mutex::new(session),
         });
         self.sessions.insert(entry.id, Arc::clone(&entry));
+        if self.lock().find_session(entry.id).is_none() {
+            self.drop_session(entry.id);
+        }
         entry
     }
 
@@ -310,5 +314,78 @@ fn clients_config(config: &Config) -> ClientsConfig {
         max_strangers: config.limits.strangers,
         is_stranger: |owner| strangers::host_of(owner).is_some(),
         ..ClientsConfig::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluice_state::Verifier;
+    use sluice_state::client::{CreateSession, CreateStep, ExchangeId, Principal, StateProtect};
+    use sluice_state::session::ChannelAttrs;
+
+    fn table() -> ClientTable {
+        let mut table = Clients::new(ClientsConfig::default(), Time(0), BootEpoch(1));
+        ClientTable {
+            gate: table.grace().gate(),
+            sessions: DashMap::with_hasher(FixedState::default()),
+            connections: DashMap::with_hasher(FixedState::default()),
+            table: Mutex::new(table),
+        }
+    }
+
+    /// A session that is in the client table, and not in the map yet.
+    fn session(table: &mut Clients) -> Session {
+        let principal = Principal::None;
+        let exchange = ExchangeId {
+            owner: Bytes::from_static(b"a"),
+            verifier: Verifier([1; 8]),
+            principal: principal.clone(),
+            flags: 0,
+            protect: StateProtect::None,
+            implementation: None,
+            minor_version: 2,
+        };
+        let (known, _) = table.exchange_id(Time(0), exchange, &|_| false).unwrap();
+        let attrs = ChannelAttrs {
+            max_request: 8192,
+            max_response: 8192,
+            max_response_cached: 8192,
+            max_ops: 8,
+            max_requests: 8,
+        };
+        let create = CreateSession {
+            client: known.client,
+            seqid: known.seqid,
+            flags: 0,
+            fore: attrs,
+            back: attrs,
+            program: 1,
+            security: Vec::new(),
+            principal,
+        };
+        let step = table.create_session(Time(0), ConnectionId(1), &create, 0).unwrap();
+        let CreateStep::Pending(pending) = step else { panic!("{step:?}") };
+        table.finish_create_session(Time(0), *pending, true).unwrap().session
+    }
+
+    #[test]
+    fn a_session_whose_client_was_ended_meanwhile_does_not_stay() {
+        let all = table();
+        let session = session(&mut all.lock());
+        let (client, id) = (session.client().id(), session.id());
+        let effects = all.lock().evict(client).unwrap();
+        assert!(effects.contains(&sluice_state::recovery::Effect::DropSession(id)));
+        all.drop_session(id);
+        all.insert(session, None, false);
+        assert!(all.session(id).is_none());
+    }
+
+    #[test]
+    fn a_session_whose_client_lives_is_found() {
+        let all = table();
+        let session = session(&mut all.lock());
+        let entry = all.insert(session, None, false);
+        assert!(all.session(entry.id).is_some());
     }
 }
