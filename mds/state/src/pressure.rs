@@ -8,7 +8,7 @@
 //!
 //! At the bound itself nothing more is granted, so that nobody's memory grows while a client does not listen.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ids::{ClientId, Time};
 use crate::stateid::Usage;
@@ -110,7 +110,8 @@ impl Pressure {
                 demands.extend(self.judge(now, patience, (*client, what), held, keep));
             }
         }
-        self.asked.retain(|(client, _), _| holders.iter().any(|(holder, _)| holder == client));
+        let left: BTreeSet<ClientId> = holders.iter().map(|(holder, _)| *holder).collect();
+        self.asked.retain(|(client, _), _| left.contains(client));
         demands
     }
 
