@@ -39,22 +39,24 @@ async fn found(
     read: &Inode,
     held: Option<(Arc<FileEntry>, Writer)>,
 ) -> Result<Option<Inode>, OpError> {
-    let told = match &held {
-        Some((entry, writer)) => match asked(&cx.server, entry, writer).await? {
-            Asked::Said(size) => Some(size),
-            Asked::Gone => None,
-            Asked::Silent => return Err(nfsstat4::NFS4ERR_DELAY.into()),
-        },
-        None => None,
+    let Some((entry, writer)) = held else { return Ok(settle::settled(&cx.server, read, cx.came).await?) };
+    let told = match asked(&cx.server, &entry, &writer).await? {
+        Asked::Said(size) => size,
+        Asked::Gone => None,
+        Asked::Silent => return Err(nfsstat4::NFS4ERR_DELAY.into()),
     };
-    let settled = settle::settled(&cx.server, read, cx.came).await?;
-    if let Some((entry, _)) = &held {
-        delegated::shown(&cx.server, entry, settled.as_ref().unwrap_or(read));
+    let now = after_asking(cx, read).await?;
+    delegated::shown(&cx.server, &entry, &now);
+    Ok(Some(at_least(now, told)))
+}
+
+/// The inode anew, once the holder was asked: that it has news is noted there, and what it had not flushed when `read` was
+/// read it may have flushed since.
+async fn after_asking(cx: &Context, read: &Inode) -> Result<Inode, FsError> {
+    match settle::settled(&cx.server, read, cx.came).await? {
+        Some(now) => Ok(now),
+        None => settle::inode(&cx.server, read.key).await,
     }
-    Ok(match told.flatten() {
-        Some(size) => Some(at_least(settled.unwrap_or_else(|| read.clone()), size)),
-        None => settled,
-    })
 }
 
 /// Nobody else knows more of the file than `read`: what most are when they are listed.
@@ -72,25 +74,25 @@ pub(crate) struct Listing {
 
 impl Listing {
     pub(crate) async fn current(&mut self, cx: &Context, read: &Inode) -> Option<Inode> {
-        let mut told = None;
-        let held = against(cx, read).ok().flatten();
-        if let Some((entry, writer)) = &held
-            && !self.silent.contains(&writer.client)
-        {
-            match Box::pin(asked(&cx.server, entry, writer)).await {
-                Ok(Asked::Said(size)) => told = size,
-                Ok(Asked::Gone) | Err(_) => {}
-                Ok(Asked::Silent) => drop(self.silent.insert(writer.client)),
+        let Some((entry, writer)) = against(cx, read).ok().flatten() else {
+            return settle::settled(&cx.server, read, cx.came).await.ok().flatten();
+        };
+        if self.silent.contains(&writer.client) {
+            let settled = settle::settled(&cx.server, read, cx.came).await.ok().flatten();
+            delegated::shown(&cx.server, &entry, settled.as_ref().unwrap_or(read));
+            return settled;
+        }
+        let told = match Box::pin(asked(&cx.server, &entry, &writer)).await {
+            Ok(Asked::Said(size)) => size,
+            Ok(Asked::Gone) | Err(_) => None,
+            Ok(Asked::Silent) => {
+                self.silent.insert(writer.client);
+                None
             }
-        }
-        let settled = settle::settled(&cx.server, read, cx.came).await.ok().flatten();
-        if let Some((entry, _)) = &held {
-            delegated::shown(&cx.server, entry, settled.as_ref().unwrap_or(read));
-        }
-        match told {
-            Some(size) => Some(at_least(settled.unwrap_or_else(|| read.clone()), size)),
-            None => settled,
-        }
+        };
+        let now = after_asking(cx, read).await.unwrap_or_else(|_| read.clone());
+        delegated::shown(&cx.server, &entry, &now);
+        Some(at_least(now, told))
     }
 }
 
@@ -150,9 +152,9 @@ fn is_news(told: Told, given: Option<u64>, known: (u64, u64)) -> bool {
     other || told.size > known.1
 }
 
-fn at_least(mut inode: Inode, size: u64) -> Inode {
+fn at_least(mut inode: Inode, size: Option<u64>) -> Inode {
     if let Node::File(file) = &mut inode.record.node {
-        file.size = file.size.max(size);
+        file.size = file.size.max(size.unwrap_or_default());
     }
     inode
 }

@@ -142,6 +142,27 @@ fn others_see_the_time_that_the_holder_says() {
     });
 }
 
+/// The time comes with the size and the change attribute, where the holder has nothing open here, too.
+#[test]
+fn what_a_holder_says_is_shown_at_once() {
+    with_times(11, async |world: World| {
+        let (a, b) = (world.client("a").await, world.client("b").await);
+        let (fh, open) = a.open("f", BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG, 0).await;
+        a.ok(vec![putfh(&fh), close(open)]).await;
+        world.sleep(Duration::from_secs(1)).await;
+        let either = KEEPS | OPEN4_SHARE_ACCESS_WANT_OPEN_XOR_DELEGATION;
+        let (_, given) = opens(&a, open_name("f", b"o", either, 0)).await;
+        assert!(matches!(given, open_delegation4::OPEN_DELEGATE_WRITE_ATTRS_DELEG(_)), "{given:?}");
+        let before = a.attributes("f", &SEEN).await;
+        world.sleep(Duration::from_secs(10)).await;
+        let wrote = at(&world, -5);
+        a.callbacks().script(&[Answer::Times(before.change.unwrap() + 1, 5, wrote, wrote)]);
+        let seen = b.attributes("f", &SEEN).await;
+        assert_eq!((seen.size, seen.time_modify), (Some(5), Some(wrote)));
+        assert!(seen.change > before.change, "{seen:?}");
+    });
+}
+
 /// As Linux does it: SETATTR and DELEGRETURN in one COMPOUND, while somebody waits for the file.
 #[test]
 fn what_the_holder_says_at_its_return_stands() {

@@ -134,6 +134,67 @@ fn the_holder_is_asked_how_the_file_is() {
     });
 }
 
+/// A file "f" that its holder has not open at the server: what it does with it is known to it alone. Change attribute and
+/// times are of a while ago.
+async fn lone_writer(world: &World, client: &Client, either: bool) -> (nfs_fh4, stateid4, Attributes) {
+    let (fh, open) = client.open("f", BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG, 0).await;
+    client.ok(vec![putfh(&fh), close(open)]).await;
+    world.sleep(Duration::from_secs(1)).await;
+    let want = WANT_WRITE | if either { OPEN4_SHARE_ACCESS_WANT_OPEN_XOR_DELEGATION } else { 0 };
+    let (fh, open, given) = opens(client, open_name("f", b"o", want, 0)).await;
+    if !either {
+        client.ok(vec![putfh(&fh), close(open)]).await;
+    }
+    let before = client.attributes("f", &SEEN).await;
+    world.sleep(Duration::from_secs(1)).await;
+    (fh, writes(&given), before)
+}
+
+/// §10.4.3: a size that nobody has seen comes with a change attribute that nobody has seen.
+#[test]
+fn a_size_that_the_holder_says_is_never_shown_as_nothing_new() {
+    for (seed, either) in [(24, false), (25, true)] {
+        simulate(seed, async |world: World| {
+            let (a, b) = (world.client("a").await, world.client("b").await);
+            let (_, _, before) = lone_writer(&world, &a, either).await;
+            let change = before.change.unwrap();
+            a.callbacks().script(&[Answer::Attributes(change + 1, 5)]);
+            let seen = b.attributes("f", &SEEN).await;
+            assert_eq!(seen.size, Some(5));
+            assert!(seen.change > before.change && seen.time_modify > before.time_modify, "{seen:?}");
+            world.sleep(Duration::from_secs(1)).await;
+            a.callbacks().script(&[Answer::Attributes(change + 2, 7)]);
+            let list = vec![putrootfh(), readdir(0, verifier4::default(), 4096, &SEEN)];
+            let nfs_resop4::OP_READDIR(READDIR4res::NFS4_OK(page)) = b.last(list).await else { panic!() };
+            let listed = Attributes::decode(&page.reply.entries[0].attrs).unwrap();
+            assert_eq!(listed.size, Some(7));
+            assert!(listed.change > seen.change && listed.time_modify > seen.time_modify, "{listed:?}");
+        });
+    }
+}
+
+/// What it had written before somebody looks is seen by whoever looks, however the holder lets it be known.
+#[test]
+fn what_the_holder_flushes_in_place_of_an_answer_is_shown() {
+    for (seed, returns) in [(26, true), (27, false)] {
+        simulate(seed, async |world: World| {
+            let (a, b) = (world.client("a").await, world.client("b").await);
+            let (fh, stateid, before) = lone_writer(&world, &a, false).await;
+            let late = Duration::from_secs(1);
+            let answer =
+                if returns { Answer::Late(late, nfsstat4::NFS4ERR_BADHANDLE) } else { Answer::Silence };
+            a.callbacks().script(&[answer]);
+            let flushes = async {
+                asked(&world, &a, 1).await;
+                a.ok(vec![putfh(&fh), setattr(stateid, &size(5)), delegreturn(stateid)]).await;
+            };
+            let (seen, ()) = both(b.attributes("f", &SEEN), flushes).await;
+            assert_eq!(seen.size, Some(5));
+            assert!(seen.change > before.change && seen.time_modify > before.time_modify, "{seen:?}");
+        });
+    }
+}
+
 #[test]
 fn a_listing_asks_the_holder_too() {
     simulate(5, async |world: World| {
