@@ -160,9 +160,16 @@ pub struct StateIndex {
 #[derive(Debug)]
 struct Entry {
     at: Located,
-    revoked: Option<RevokeReason>,
+    revoked: Option<Revoked>,
     /// Of a live lock stateid.
     ranges: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Revoked {
+    reason: RevokeReason,
+    /// Its place among what was revoked of the client.
+    number: u64,
 }
 
 #[derive(Debug, Default)]
@@ -170,8 +177,10 @@ struct PerClient {
     usage: Usage,
     /// Every live `other` of the client with its file.
     others: BTreeMap<Other, FileId>,
-    /// Revoked ones, oldest first.
-    revoked: std::collections::VecDeque<Other>,
+    /// Revoked ones by their numbers, oldest first.
+    revoked: BTreeMap<u64, Other>,
+    /// How many of those are delegations.
+    revoked_delegations: usize,
 }
 
 impl StateIndex {
@@ -200,7 +209,7 @@ impl StateIndex {
         }
         match entry.revoked {
             None => Ok(entry.at),
-            Some(reason) => Err(Error::taken(reason)),
+            Some(revoked) => Err(Error::taken(revoked.reason)),
         }
     }
 
@@ -248,9 +257,7 @@ impl StateIndex {
     /// True when some of it is a delegation.
     #[must_use]
     pub fn has_revoked_delegation(&self, client: ClientId) -> bool {
-        let is_one =
-            |other: &Other| self.entries.get(other).is_some_and(|e| e.at.kind == StateKind::Delegation);
-        self.clients.get(&client).is_some_and(|c| c.revoked.iter().any(is_one))
+        self.clients.get(&client).is_some_and(|c| c.revoked_delegations > 0)
     }
 
     /// The files on which a client has live state, ascending and without repetition: where to call
@@ -325,10 +332,9 @@ impl StateIndex {
         self.count_ranges(entry.at.client, entry.ranges, 0);
         let Some(per_client) = self.clients.get_mut(&entry.at.client) else { return };
         per_client.others.remove(&stateid.other);
-        if entry.revoked.is_none() {
-            per_client.usage.sub(entry.at.kind);
-        } else {
-            per_client.revoked.retain(|other| *other != stateid.other);
+        match entry.revoked {
+            None => per_client.usage.sub(entry.at.kind),
+            Some(revoked) => per_client.forget_revoked(revoked.number, entry.at.kind),
         }
         if per_client.others.is_empty() && per_client.revoked.is_empty() {
             self.all.waiting -= per_client.usage.waiting;
@@ -340,20 +346,22 @@ impl StateIndex {
     }
 
     fn revoke(&mut self, stateid: &StateId, reason: RevokeReason) {
-        let Some(entry) = self.entries.get_mut(&stateid.other) else { return };
-        if entry.revoked.replace(reason).is_some() {
-            return;
-        }
+        let live = self.entries.get_mut(&stateid.other).filter(|entry| entry.revoked.is_none());
+        let Some(entry) = live else { return };
         let (at, ranges) = (entry.at, std::mem::take(&mut entry.ranges));
         self.count_ranges(at.client, ranges, 0);
         let Some(per_client) = self.clients.get_mut(&at.client) else { return };
         per_client.usage.sub(at.kind);
         per_client.others.remove(&stateid.other);
-        per_client.revoked.push_back(stateid.other);
+        let number = per_client.remember_revoked(stateid.other, at.kind);
+        if let Some(entry) = self.entries.get_mut(&stateid.other) {
+            entry.revoked = Some(Revoked { reason, number });
+        }
         if per_client.revoked.len() > MAX_REVOKED_PER_CLIENT
-            && let Some(oldest) = per_client.revoked.pop_front()
+            && let Some((number, oldest)) = per_client.revoked.pop_first()
+            && let Some(entry) = self.entries.remove(&oldest)
         {
-            self.entries.remove(&oldest);
+            per_client.forget_revoked(number, entry.at.kind);
         }
         self.all.sub(at.kind);
     }
@@ -383,13 +391,42 @@ impl StateIndex {
         let is = |other: &&Other, kind: StateKind| {
             self.entries.get(*other).is_some_and(|entry| entry.at == Located { kind, ..freed })
         };
-        if per_client.revoked.iter().any(|other| is(&other, StateKind::Open)) {
+        if per_client.revoked.values().any(|other| is(&other, StateKind::Open)) {
             return;
         }
         let locks: Vec<Other> =
-            per_client.revoked.iter().filter(|other| is(other, StateKind::Lock)).copied().collect();
+            per_client.revoked.values().filter(|other| is(other, StateKind::Lock)).copied().collect();
         for other in locks {
             self.remove(&StateId { seqid: 0, other });
+        }
+    }
+
+    /// Checks what is counted of revoked stateids against the stateids themselves. For tests.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn check_invariants(&self) -> Result<(), String> {
+        let mut remembered = 0;
+        for (client, held) in &self.clients {
+            let mut delegations = 0;
+            for (number, other) in &held.revoked {
+                let entry = self.entries.get(other).filter(|entry| entry.at.client == *client);
+                let revoked = entry.and_then(|entry| entry.revoked);
+                if revoked.is_none_or(|revoked| revoked.number != *number) {
+                    return Err(format!("{client:?} is told of {other:?}: {entry:?}"));
+                }
+                delegations += usize::from(entry.is_some_and(|entry| entry.at.kind == StateKind::Delegation));
+            }
+            if delegations != held.revoked_delegations {
+                return Err(format!("{client:?} has {delegations} revoked delegations: {held:?}"));
+            }
+            remembered += held.revoked.len();
+        }
+        let revoked = self.entries.values().filter(|entry| entry.revoked.is_some()).count();
+        if revoked == remembered {
+            Ok(())
+        } else {
+            Err(format!("{revoked} revoked, {remembered} remembered"))
         }
     }
 
@@ -399,12 +436,27 @@ impl StateIndex {
         let Some(per_client) = self.clients.remove(&client) else { return };
         self.all.ranges -= per_client.usage.ranges;
         self.all.waiting -= per_client.usage.waiting;
-        for other in per_client.others.keys().chain(&per_client.revoked) {
+        for other in per_client.others.keys().chain(per_client.revoked.values()) {
             let Some(entry) = self.entries.remove(other) else { continue };
             if entry.revoked.is_none() {
                 self.all.sub(entry.at.kind);
             }
         }
+    }
+}
+
+impl PerClient {
+    /// The number that it gets.
+    fn remember_revoked(&mut self, other: Other, kind: StateKind) -> u64 {
+        let number = self.revoked.last_key_value().map_or(0, |(last, _)| last + 1);
+        self.revoked.insert(number, other);
+        self.revoked_delegations += usize::from(kind == StateKind::Delegation);
+        number
+    }
+
+    fn forget_revoked(&mut self, number: u64, kind: StateKind) {
+        self.revoked.remove(&number);
+        self.revoked_delegations -= usize::from(kind == StateKind::Delegation);
     }
 }
 

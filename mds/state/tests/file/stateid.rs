@@ -77,3 +77,43 @@ fn revoked_stateids_are_remembered_within_bounds() {
     assert_eq!(index.locate(epoch, A, &all[1]), Err(Error::BadStateid));
     assert!(!index.has_revoked(A));
 }
+
+/// Whoever is told of thousands of revoked layouts asks with each of them.
+#[test]
+fn what_kinds_are_revoked_is_known_however_they_end() {
+    let (epoch, ids) = (BootEpoch(5), StateIds::new(BootEpoch(5)));
+    let mut index = StateIndex::new();
+    let revoke = |index: &mut StateIndex, kind| {
+        let (stateid, reason) = (ids.next(kind), RevokeReason::NotReturned);
+        register(index, stateid);
+        let revoked = Effect::Revoked { stateid, kind, client: A, reason };
+        index.apply(FileId(9), &revoked);
+        // Told twice of one.
+        index.apply(FileId(9), &revoked);
+        index.check_invariants().unwrap();
+        stateid
+    };
+    let layout = revoke(&mut index, StateKind::Layout);
+    assert!(!index.has_revoked_delegation(A));
+    let (first, second) =
+        (revoke(&mut index, StateKind::Delegation), revoke(&mut index, StateKind::Delegation));
+    assert!(index.has_revoked_delegation(A) && !index.has_revoked_delegation(B));
+    assert!(index.free_revoked(A, &first) && index.has_revoked_delegation(A));
+    assert!(!index.free_revoked(A, &first), "once");
+    index.apply(FileId(9), &Effect::Release { stateid: second, kind: StateKind::Delegation, client: A });
+    index.check_invariants().unwrap();
+    assert!(!index.has_revoked_delegation(A) && index.has_revoked(A));
+    assert!(index.free_revoked(A, &layout) && !index.has_revoked(A));
+    // The oldest is forgotten.
+    let oldest = revoke(&mut index, StateKind::Delegation);
+    for _ in 0..MAX_REVOKED_PER_CLIENT {
+        assert!(index.has_revoked_delegation(A));
+        revoke(&mut index, StateKind::Layout);
+    }
+    assert_eq!(index.locate(epoch, A, &oldest), Err(Error::BadStateid));
+    assert!(!index.has_revoked_delegation(A));
+    revoke(&mut index, StateKind::Delegation);
+    index.forget_client(A);
+    index.check_invariants().unwrap();
+    assert!(!index.has_revoked_delegation(A));
+}

@@ -198,6 +198,9 @@ impl World {
         if let Err(broken) = self.file.check_invariants() {
             panic!("{broken}\n{self:#?}");
         }
+        if let Err(broken) = self.index.check_invariants() {
+            panic!("{broken}\n{self:#?}");
+        }
         for stateid in self.file.live_stateids() {
             let client =
                 [A, B, C].into_iter().find(|c| self.index.locate(BootEpoch(5), *c, &stateid).is_ok());
