@@ -240,11 +240,14 @@ async fn settle(mds: &Arc<Mds>, entry: &Arc<FileEntry>) -> Result<bool, FsError>
     let changed = match commit(mds, entry.key, want).await {
         // The row that it was to clear may be gone.
         Err(error) if error.maybe_committed() => {
+            mds.files.stilled(mds.moment());
             held.doubt();
             return Err(error);
         }
         done => done?,
     };
+    // Before anybody finds that there is nothing to settle: see `is_settled_if`.
+    mds.files.stilled(mds.moment());
     if settled {
         mds.unsettled.lock().remove(&entry.key.fileid);
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use sluice_kv::Faults;
 use sluice_mds::Config;
 use sluice_state::lease::seq4_status;
-use sluice_xdr::control::ctl_fence_kind;
+use sluice_xdr::control::{ctl_fence_kind, ctl_stat};
 use sluice_xdr::nfs4::*;
 
 use crate::callbacks::Answer;
@@ -225,6 +225,37 @@ fn an_open_that_cannot_empty_its_file_is_none() {
         a.ok(vec![putfh(&fh), close(alone)]).await;
         opened(&b.patient(emptying).await);
     });
+}
+
+/// What was there before somebody looked is seen, though it is settled while it is being looked at.
+#[test]
+fn what_is_settled_behind_a_look_is_seen() {
+    for late in 0..60_u64 {
+        simulate(12, async |mut world: World| {
+            let data_server = world.data_server();
+            let (a, b) = (world.client("a").await, world.client("b").await);
+            let (fh, open) = a.open("f", BOTH, 0).await;
+            get(&a, &fh, open).await;
+            a.ok(vec![putfh(&fh), close(open)]).await;
+            data_server.set_stat(ctl_stat {
+                exists: true,
+                size: 100,
+                allocated_bytes: 4096,
+                last_write: 1,
+                writes: 1,
+            });
+            a.callbacks().script(&[Answer::Status(nfsstat4::NFS4ERR_NOMATCHING_LAYOUT)]);
+            world.sleep(Duration::from_secs(2)).await;
+            world.db.set_faults(Faults { latency: Duration::from_millis(10), ..Faults::NONE });
+            let looks = async {
+                world.sleep(Duration::from_millis(2) * u32::try_from(late).unwrap()).await;
+                looked(&b.patient(vec![putfh(&fh), getattr(&[FATTR4_SIZE])]).await[1]).size
+            };
+            let sets = b.patient(vec![putfh(&fh), setattr(ANONYMOUS, &mode(0o4755))]);
+            let (_, seen) = both(sets, looks).await;
+            assert_eq!(seen, Some(100), "after {late}");
+        });
+    }
 }
 
 /// A client that is gone leaves its layouts behind: fenced when somebody is in need.
