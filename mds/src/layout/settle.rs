@@ -103,12 +103,18 @@ pub(crate) fn is_settled_if(mds: &Mds, read: &Inode, then: Moment, also: impl Fn
 /// Before the file is opened: nobody shall take what is shown of it for all there is, or append to it. And a GETATTR right
 /// behind, which looks at no data server again, shall not be told DELAY by one that is away: Linux goes on asking then, and
 /// takes note of the open only afterwards. Other opens wait five seconds for it, each; and where this server is started
-/// again meanwhile the stateid that it had is put over the one that was reclaimed.
+/// again meanwhile the stateid that it had is put over the one that was reclaimed. True: what was read of the file since
+/// `then` may be of before.
 ///
 /// # Errors
 /// As [`settle_size`].
-pub(crate) async fn before_open(mds: &Arc<Mds>, entry: &Arc<FileEntry>, then: Moment) -> Result<(), FsError> {
-    bring_up(mds, entry, then).await.map(drop)
+pub(crate) async fn before_open(
+    mds: &Arc<Mds>,
+    entry: &Arc<FileEntry>,
+    then: Moment,
+) -> Result<bool, FsError> {
+    let grew = bring_up(mds, entry, then).await?;
+    Ok(grew || mds.files.stilled_since(then))
 }
 
 /// A ticket for something that needs a settled size, which the wait for it may have unsettled: a layout

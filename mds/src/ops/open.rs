@@ -297,8 +297,15 @@ pub(super) async fn admit(cx: &Context, request: &OpenRequest, subject: &Subject
         permit_claim(cx, &mut request, subject)?;
     }
     let entry = cx.server.file(&inode.key).await?;
-    if request.claim == Claim::New && !subject.created && !subject.truncate {
-        settle::before_open(&cx.server, &entry, cx.came).await?;
+    if request.claim == Claim::New
+        && !subject.created
+        && !subject.truncate
+        && settle::before_open(&cx.server, &entry, cx.came).await?
+    {
+        // What its holder is shown of a file that is delegated to it is what is compared later with what it says.
+        let now = settle::inode(&cx.server, inode.key).await?;
+        request.history.change = now.change;
+        request.times = request.times.map(|_| delegated::stamps(now.record.atime, now.mtime()));
     }
     if !entry.through(cx.client()?, cx.current()?.export) {
         request.want = Want::None;

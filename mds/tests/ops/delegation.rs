@@ -195,6 +195,40 @@ fn what_the_holder_flushes_in_place_of_an_answer_is_shown() {
     }
 }
 
+/// What is settled for an OPEN is what its delegation comes with: the holder has changed nothing by that.
+#[test]
+fn what_a_delegation_comes_with_is_no_news_later() {
+    simulate(28, async |mut world: World| {
+        let a = world.client("a").await;
+        let (fh, open) = a.open("f", BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG, 0).await;
+        a.ok(vec![putfh(&fh), setattr(open, &size(5))]).await;
+        a.ok(vec![putfh(&fh), layoutget(open, layoutiomode4::LAYOUTIOMODE4_RW)]).await;
+        drop(a);
+        world.restart().await;
+        let (a, b, c) =
+            (world.new_client("a").await, world.new_client("b").await, world.new_client("c").await);
+        for client in [&a, &b, &c] {
+            client.ok(vec![reclaim_complete(false)]).await;
+        }
+        world.sleep(Duration::from_secs(5)).await;
+        let (_, _, given) = opens(&b, open_name("f", b"o", WANT_WRITE, 0)).await;
+        let stateid = writes(&given);
+        let given = b.attributes("f", &SEEN).await;
+        let get = vec![putfh(&fh), layoutget(stateid, layoutiomode4::LAYOUTIOMODE4_RW)];
+        let nfs_resop4::OP_LAYOUTGET(LAYOUTGET4res::NFS4_OK(layout)) = b.last(get).await else { panic!() };
+        b.ok(vec![putfh(&fh), layoutcommit(layout.logr_stateid, 4)]).await;
+        let committed = b.attributes("f", &SEEN).await;
+        assert!(committed.change > given.change);
+        let mut seen = Vec::new();
+        for _ in 0..2 {
+            world.sleep(Duration::from_secs(1)).await;
+            b.callbacks().script(&[Answer::Attributes(given.change.unwrap(), committed.size.unwrap())]);
+            seen.push(c.attributes("f", &SEEN).await);
+        }
+        assert_eq!(seen, [committed.clone(), committed]);
+    });
+}
+
 #[test]
 fn a_listing_asks_the_holder_too() {
     simulate(5, async |world: World| {
