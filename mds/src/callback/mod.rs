@@ -56,14 +56,15 @@ pub(crate) async fn recall(mds: Arc<Mds>, entry: Arc<FileEntry>, recall: Recall)
     add(&mds.metrics.recalls_sent, 1);
     let operation = match kind {
         RecallKind::Layout { changed } => layout_recall(handle(&mds, &entry, client), &recall, changed),
-        RecallKind::Delegation { truncate } => nfs_cb_argop4::OP_CB_RECALL(CB_RECALL4args {
+        RecallKind::Delegation => nfs_cb_argop4::OP_CB_RECALL(CB_RECALL4args {
             stateid: to_wire(&stateid),
-            truncate,
+            // A client that is told so may drop what it has not flushed (§20.2). What the file is recalled for may fail yet.
+            truncate: false,
             fh: handle(&mds, &entry, client),
         }),
     };
     // Courteous, but not in the way (§8.3).
-    if matches!(kind, RecallKind::Delegation { .. }) && mds.expel_if_courtesy(client).await {
+    if kind == RecallKind::Delegation && mds.expel_if_courtesy(client).await {
         return;
     }
     let said = path::call(&mds, client, operation, mds.config.recall_timeout).await;

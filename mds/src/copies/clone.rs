@@ -149,7 +149,7 @@ async fn of_inline(cx: &Context, want: &Clone, length: u64, answer: &nfs_resop4)
 async fn tickets(mds: &Arc<Mds>, want: &Clone) -> Result<(Option<Held>, Held), OpError> {
     let client = want.client;
     // Data files that are shared must not be written to by who holds a layout of them as they were.
-    let write = Intent::SetSize { client, replace: true };
+    let write = Intent::SetSize { client, replace: true, fresh: true };
     let read = Intent::ProxyIo { client, write: false, exclusive: true };
     let target = mds.file(&want.target).await?;
     if want.source == want.target {

@@ -58,7 +58,8 @@ pub(super) async fn reshape(cx: &mut Context, change: Change, answer: &nfs_resop
     let entry = cx.server.file(&key).await?;
     // What is allocated is to grow, and to be found where space can be set aside.
     inline::promote(&cx.server, key).await?;
-    let mut held = settle::prepare(&cx.server, &entry, &Intent::SetSize { client, replace: false }).await?;
+    let cuts = Intent::SetSize { client, replace: false, fresh: false };
+    let mut held = settle::prepare(&cx.server, &entry, &cuts).await?;
     // What is set aside beyond the new end would be cut off with what was there.
     if cx.server.is_uncut(key.fileid) {
         return Err(nfsstat4::NFS4ERR_DELAY.into());

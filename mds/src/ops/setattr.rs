@@ -79,7 +79,7 @@ async fn set_rest(
     let mds = &cx.server;
     let intent = if sets_id {
         // Whoever holds a layout writes without being seen, and a write would take the bits away: see LAYOUTGET.
-        Intent::SetSize { client, replace: true }
+        Intent::SetSize { client, replace: true, fresh: false }
     } else {
         Intent::SetAttributes { client }
     };
@@ -185,7 +185,7 @@ pub(super) async fn set_size(
     }
     // Whoever holds a layout writes without being seen, and a write would take set-id bits away: see LAYOUTGET.
     let replace = swap || gives_set_id(&rest);
-    let intent = Intent::SetSize { client, replace };
+    let intent = Intent::SetSize { client, replace, fresh: swap };
     let mut held = match settle::prepare(mds, &entry, &intent).await {
         // Where it ended matters no more, nor who knows.
         Err(OpError::Status(nfsstat4::NFS4ERR_IO)) if swap => mds.prepare(&entry, &intent).await?,

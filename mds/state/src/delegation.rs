@@ -130,13 +130,7 @@ impl Delegations {
     }
 
     /// Starts the recall of one; `None` when it is under way.
-    pub(crate) fn recall(
-        &mut self,
-        client: ClientId,
-        truncate: bool,
-        now: Time,
-        timeout: u64,
-    ) -> Option<Effect> {
+    pub(crate) fn recall(&mut self, client: ClientId, now: Time, timeout: u64) -> Option<Effect> {
         let delegation = self.held.get_mut(&client)?;
         if delegation.recall.is_some() {
             return None;
@@ -145,14 +139,14 @@ impl Delegations {
             DelegationKind::Read => timeout,
             DelegationKind::Write => timeout.saturating_mul(FLUSHING),
         };
-        delegation.recall = Some(PendingRecall::new(truncate, now, patience));
+        delegation.recall = Some(PendingRecall::new(false, now, patience));
         self.hold_off = Some(now.plus_nanos(timeout.saturating_mul(CALM)));
-        Some(callback(client, delegation.stateid, truncate))
+        Some(callback(client, delegation.stateid))
     }
 }
 
-pub(crate) const fn callback(client: ClientId, stateid: StateId, truncate: bool) -> Effect {
-    Effect::Callback(Recall { client, kind: RecallKind::Delegation { truncate }, stateid })
+pub(crate) const fn callback(client: ClientId, stateid: StateId) -> Effect {
+    Effect::Callback(Recall { client, kind: RecallKind::Delegation, stateid })
 }
 
 /// What another client is about to do.

@@ -31,11 +31,8 @@ pub enum RecallKind {
         /// clora_changed.
         changed: bool,
     },
-    /// CB_RECALL of a read or write delegation. `truncate` is the hint of CB_RECALL4args.
-    Delegation {
-        /// The file is about to be truncated to 0: the client need not flush.
-        truncate: bool,
-    },
+    /// CB_RECALL of a read or write delegation.
+    Delegation,
 }
 
 /// One callback to send. Answered with [`File::recall_answer`](crate::file::File::recall_answer).

@@ -61,6 +61,31 @@ fn a_recall_is_answered_and_followed_by_the_return() {
     });
 }
 
+/// Its holder may keep back what it has written where the file is to be empty (§20.2). What is asked for may fail after that, and
+/// most of it leaves the data where it is.
+#[test]
+fn a_recall_never_says_that_the_data_goes() {
+    simulate_with(6, delegating(), async |world: World| {
+        let (a, b) = (world.client("a").await, world.client("b").await);
+        let both_at_once = Attributes { size: Some(5), ..mode(0o4755) };
+        let changes = [mode(0o4755), mode(0o2755), both_at_once, size(5), size(0)];
+        for (at, change) in changes.iter().enumerate() {
+            let name = format!("f{at}");
+            make(&b, &name).await;
+            let (fh, stateid) = delegated(&a, &name).await;
+            let give_back = async {
+                until(&world.env, || (a.callbacks().count() > at).then_some(())).await;
+                a.ok(vec![putfh(&fh), delegreturn(stateid)]).await;
+            };
+            both(b.patient(vec![putfh(&fh), setattr(ANONYMOUS, change)]), give_back).await;
+            let nfs_cb_argop4::OP_CB_RECALL(recall) = &a.callbacks().received()[at].operation else {
+                panic!("{change:?}")
+            };
+            assert!(!recall.truncate, "{change:?}");
+        }
+    });
+}
+
 #[test]
 fn delay_is_asked_again_with_the_next_sequence_id() {
     simulate_with(2, delegating(), async |world: World| {

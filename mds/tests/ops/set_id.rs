@@ -116,6 +116,7 @@ fn sets_them_while_there_is_a_writer(seed: u64, how: Attributes) {
             until(&world.env, || (user.callbacks().count() > 0).then_some(())).await;
             assert_eq!(bits(&user).await, 0o777, "not before");
             let recalled = user.callbacks().layout_recalls().remove(0);
+            assert!(!recalled.clora_changed, "what was written goes where it would have gone");
             let layoutrecall4::LAYOUTRECALL4_FILE(file) = recalled.clora_recall else { panic!() };
             assert_eq!(file.lor_stateid.other, given.other);
             user.ok(vec![putfh(&fh), layoutreturn(file.lor_stateid, ANY)]).await;

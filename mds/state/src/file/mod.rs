@@ -344,7 +344,7 @@ impl File {
     /// Recalls the delegation of a client that cannot be asked about it.
     pub fn recall_delegation(&mut self, ctx: &Ctx<'_>, client: ClientId) -> Vec<Effect> {
         let mut out = Vec::new();
-        out.extend(self.delegations.recall(client, false, ctx.now, ctx.policy.recall_timeout));
+        out.extend(self.delegations.recall(client, ctx.now, ctx.policy.recall_timeout));
         self.advance(ctx.now, &mut out);
         out
     }

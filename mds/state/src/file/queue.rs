@@ -26,7 +26,7 @@ pub(super) struct Waiter {
 #[derive(Debug, Default)]
 pub(super) struct Blockers {
     layouts: Vec<ClientId>,
-    /// clora_changed; for delegations, the hint that the data goes.
+    /// clora_changed.
     changed: bool,
     delegations: Vec<ClientId>,
     /// Only a fence ends them.
@@ -76,8 +76,8 @@ impl File {
                     .conflict(open)
                     .is_some_and(|holder| self.leaving.contains_key(&holder.owner.client));
             }
-            Intent::SetSize { client, replace } => {
-                found.changed = *replace;
+            Intent::SetSize { client, replace, fresh } => {
+                found.changed = *fresh;
                 found.layouts = self.layouts_where(|c, rw| *replace || (rw && c != *client));
                 found.fences = self.fencing_where(|_, rw| *replace || rw);
             }
@@ -120,7 +120,7 @@ impl File {
             }
         }
         for client in &blockers.delegations {
-            out.extend(self.delegations.recall(*client, blockers.changed, now, timeout));
+            out.extend(self.delegations.recall(*client, now, timeout));
         }
     }
 
@@ -249,6 +249,6 @@ pub(super) fn delegation_callback_again(
     if let Some(pending) = &mut held.recall
         && pending.take_retry(now)
     {
-        out.push(delegation::callback(client, held.stateid, pending.changed));
+        out.push(delegation::callback(client, held.stateid));
     }
 }

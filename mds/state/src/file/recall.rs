@@ -11,7 +11,7 @@ use crate::ids::Time;
 /// A recall that waits for its answer or for the return.
 #[derive(Clone, Copy, Debug, Hash)]
 pub(crate) struct PendingRecall {
-    /// clora_changed, or the truncate hint of CB_RECALL.
+    /// clora_changed.
     pub(crate) changed: bool,
     /// Revoked then.
     pub(crate) deadline: Time,

@@ -306,7 +306,7 @@ impl File {
     ) {
         match kind {
             RecallKind::Layout { .. } => self.layout_answer(ctx, client, stateid, answer, out),
-            RecallKind::Delegation { .. } => self.delegation_answer(ctx, client, stateid, answer),
+            RecallKind::Delegation => self.delegation_answer(ctx, client, stateid, answer),
         }
     }
 

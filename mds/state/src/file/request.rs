@@ -232,9 +232,11 @@ pub enum Intent {
     SetSize {
         /// The session's client.
         client: ClientId,
-        /// The data files are swapped for fresh ones (truncate to 0): no handle may survive. When
-        /// [`File::has_layouts`](super::File::has_layouts) says yes, truncating in place is cheaper.
+        /// No layout may survive.
         replace: bool,
+        /// That is because the data files are swapped for fresh ones (truncate to 0, CLONE): layouts are recalled with
+        /// clora_changed. When [`File::has_layouts`](super::File::has_layouts) says yes, truncating in place is cheaper.
+        fresh: bool,
     },
     /// LAYOUTGET. Waits behind truncates in flight; NFS4ERR_RECALLCONFLICT while a recall or a fence
     /// that conflicts is pending. [`Ticket::must_persist_rw`] says whether the transaction must write

@@ -97,8 +97,8 @@ impl Op {
             Self::Close => Intent::Close { client, stateid },
             Self::Unlink => Intent::Unlink { client, last_link: true },
             Self::SetAttributes => Intent::SetAttributes { client },
-            Self::Truncate => Intent::SetSize { client, replace: false },
-            Self::Replace => Intent::SetSize { client, replace: true },
+            Self::Truncate => Intent::SetSize { client, replace: false, fresh: false },
+            Self::Replace => Intent::SetSize { client, replace: true, fresh: true },
             Self::LayoutRead => world.layout_get(client, IoMode::Read),
             Self::LayoutWrite => world.layout_get(client, IoMode::ReadWrite),
             Self::LayoutCommit => world.layout_commit(client),
@@ -243,7 +243,7 @@ fn take(world: &mut World, actors: &mut [Actor], choice: Choice) {
                 (Answer::Return, RecallKind::Layout { .. }) => {
                     world.layout_return(recall.client, ReturnMode::Any).unwrap();
                 }
-                (Answer::Return, RecallKind::Delegation { .. }) => {
+                (Answer::Return, RecallKind::Delegation) => {
                     let done = world.delegation_return(recall.client);
                     assert!(done.is_ok(), "{done:?} {recall:?}\n{world:#?}");
                 }

@@ -20,7 +20,7 @@ fn opened() -> World {
 }
 
 fn truncate(client: ClientId) -> Intent {
-    Intent::SetSize { client, replace: false }
+    Intent::SetSize { client, replace: false, fresh: false }
 }
 
 #[test]
@@ -261,7 +261,7 @@ fn truncate_leaves_readers_alone_and_replace_does_not() {
     w.layout(A, RW).unwrap();
     w.layout(B, R).unwrap();
     assert_eq!(w.run(&truncate(A)), Ok(Reply::Done));
-    w.wait(&Intent::SetSize { client: A, replace: true });
+    w.wait(&Intent::SetSize { client: A, replace: true, fresh: true });
     assert_eq!(w.recalls.len(), 2, "every handle goes, also the caller's own");
     assert!(w.recalls.iter().all(|r| r.kind == RecallKind::Layout { changed: true }));
 }

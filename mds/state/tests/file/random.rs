@@ -68,8 +68,8 @@ fn intent(w: &World, client: ClientId, kind: u8) -> Intent {
         5 => Intent::Downgrade { client, stateid, access: Access::READ, deny: Deny::NONE },
         6 => Intent::Unlink { client, last_link: false },
         7 => Intent::SetAttributes { client },
-        8 => Intent::SetSize { client, replace: false },
-        9 => Intent::SetSize { client, replace: true },
+        8 => Intent::SetSize { client, replace: false, fresh: false },
+        9 => Intent::SetSize { client, replace: true, fresh: true },
         10 => w.layout_get(client, IoMode::Read),
         11 | 12 => w.layout_get(client, IoMode::ReadWrite),
         13 => w.layout_commit(client),
@@ -172,7 +172,7 @@ impl Walk {
             if let Some(recall) = w.recalls.first().cloned() {
                 match recall.kind {
                     RecallKind::Layout { .. } => drop(w.layout_return(recall.client, ReturnMode::Any)),
-                    RecallKind::Delegation { .. } => drop(w.delegation_return(recall.client)),
+                    RecallKind::Delegation => drop(w.delegation_return(recall.client)),
                 }
                 w.recalls.retain(|r| *r != recall);
             } else if !w.fences.is_empty() {

@@ -7,7 +7,7 @@ use sluice_state::open::{Access, Deny};
 use super::world::{A, B, C, World};
 
 fn truncate(client: sluice_state::ClientId) -> Intent {
-    Intent::SetSize { client, replace: false }
+    Intent::SetSize { client, replace: false, fresh: false }
 }
 
 fn io(client: sluice_state::ClientId) -> Intent {

@@ -233,7 +233,7 @@ impl World {
     fn check_exclusion(&self, intent: &Intent, dead: bool) {
         let fenced_later = |c: &ClientId| self.fences.iter().any(|(_, fenced)| fenced == c);
         match intent {
-            Intent::SetSize { client, replace: false } => {
+            Intent::SetSize { client, replace: false, .. } => {
                 let strangers = self.writers.iter().filter(|c| *c != client).count();
                 assert!(dead || strangers == 0, "truncated under a writer\n{self:#?}");
             }
