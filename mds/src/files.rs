@@ -589,6 +589,22 @@ impl Mds {
         }
     }
 
+    /// The same, of what can do without: nobody is waited for.
+    pub(crate) fn prepare_now(self: &Arc<Self>, entry: &Arc<FileEntry>, intent: &Intent) -> Option<Held> {
+        let client = intent.client();
+        match self.step(entry, client, |file, ctx| file.prepare(ctx, intent, None)) {
+            Prepared::Ticket(ticket) => {
+                let (mds, entry) = (Arc::clone(self), Arc::clone(entry));
+                Some(Held { mds, entry, client, ticket: Some(ticket), cuts: false })
+            }
+            Prepared::Deny(_) => None,
+            Prepared::Wait(token) => {
+                drop(Queued { mds: self, entry, token: Some(token) });
+                None
+            }
+        }
+    }
+
     /// Goes through the table, again and again, so that it holds what has state and nothing else.
     pub(crate) async fn run_file_sweep(self: Arc<Self>) {
         for shard in (0..SHARDS).cycle() {

@@ -339,13 +339,15 @@ pub(crate) async fn clear_rw(mds: Arc<Mds>, entry: Arc<FileEntry>) {
     entries.dedup_by_key(|entry| entry.key.fileid);
     let mut held: Vec<Held> = Vec::with_capacity(entries.len());
     for entry in &entries {
-        // Refused when it is not idle any more: the next clean return asks again.
-        if let Ok(ticket) = mds.prepare(entry, &Intent::ClearRw).await {
-            held.push(ticket);
-        }
+        // Refused when it is not idle any more: the next clean return asks again. Where it would have to wait, all others
+        // would wait with it: it is named again.
+        held.extend(mds.prepare_now(entry, &Intent::ClearRw));
     }
     // The tickets retire their machines, which nobody else may be using then.
     drop(entries);
+    if held.is_empty() {
+        return;
+    }
     let keys: Vec<InodeKey> = held.iter().map(Held::key).collect();
     let (namespace, keys) = (&mds.namespace, &keys);
     let cleared = mds

@@ -143,6 +143,9 @@ impl File {
         if !matches!(prepared, Prepared::Wait(_)) {
             self.queue.retain(|waiter| Some(waiter.token) != queued);
         }
+        if matches!((&prepared, intent), (Prepared::Deny(_), Intent::ClearRw)) {
+            self.layouts.row.told_idle = false;
+        }
         // Others go on when this one left the queue, or when a recall that it started lets them.
         if matches!(prepared, Prepared::Deny(_)) || !out.is_empty() {
             self.advance(ctx.now, &mut out);
@@ -160,7 +163,7 @@ impl File {
     /// Gives up a queued request (its caller timed out or went away). Unknown tokens are ignored.
     pub fn cancel_wait(&mut self, now: Time, token: WaitToken) -> Vec<Effect> {
         let mut out = Vec::new();
-        self.queue.retain(|waiter| waiter.token != token);
+        self.leave_queue(|waiter| waiter.token == token);
         self.advance(now, &mut out);
         out
     }

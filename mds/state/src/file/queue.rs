@@ -188,20 +188,24 @@ impl File {
 
     /// Wakes requests that waited too long; forgets those that were woken and never came back.
     pub(super) fn expire_waits(&mut self, now: Time, out: &mut Vec<Effect>) {
-        self.queue.retain_mut(|waiter| {
-            if waiter.expires > now {
-                return true;
-            }
-            if waiter.expired {
-                return false;
-            }
+        self.leave_queue(|waiter| waiter.expired && waiter.expires <= now);
+        for waiter in self.queue.iter_mut().filter(|waiter| waiter.expires <= now) {
             waiter.expired = true;
             waiter.expires = now.plus_nanos(waiter.wait);
             if !waiter.woken {
                 waiter.woken = true;
                 out.push(Effect::Wake(waiter.token));
             }
-            true
+        }
+    }
+
+    /// These wait no longer. A row that was to be cleared is still there, and idle: that is said again.
+    pub(super) fn leave_queue(&mut self, gone: impl Fn(&Waiter) -> bool) {
+        let row = &mut self.layouts.row;
+        self.queue.retain(|waiter| {
+            let gone = gone(waiter);
+            row.told_idle &= !(gone && matches!(waiter.work.intent, Intent::ClearRw));
+            !gone
         });
     }
 

@@ -103,6 +103,33 @@ fn the_row_is_written_once_and_cleared_after_the_last_clean_return() {
 }
 
 #[test]
+fn what_could_not_be_cleared_in_time_is_said_again() {
+    let mut w = opened();
+    w.layout(A, RW).unwrap();
+    let committing = w.ticket(&w.layout_commit(A));
+    w.layout_return(A, ReturnMode::Any).unwrap();
+    w.close(A).unwrap();
+    w.close(B).unwrap();
+    let token = w.wait(&Intent::ClearRw);
+    let told = w.idle_notices;
+    w.tick_to(w.now.plus_nanos(w.policy.wait));
+    assert!(matches!(w.prepare(&Intent::ClearRw, Some(token)), Prepared::Deny(Error::Delay)));
+    w.finish(committing, Outcome::Committed);
+    assert_eq!(w.idle_notices, told + 1);
+    // So it is where nobody waited for it, or nobody came back.
+    let committing = w.ticket(&Intent::ClearRw);
+    let token = w.wait(&Intent::ClearRw);
+    w.cancel(token);
+    assert_eq!(w.idle_notices, told + 2);
+    w.wait(&Intent::ClearRw);
+    w.tick_to(w.now.plus_nanos(w.policy.wait));
+    w.tick_to(w.now.plus_nanos(w.policy.wait));
+    assert_eq!(w.idle_notices, told + 3);
+    w.finish(committing, Outcome::Committed);
+    assert!(w.file.is_idle());
+}
+
+#[test]
 fn a_return_when_nobody_could_be_asked_what_was_written_keeps_the_row() {
     for (mode, wrote) in [(R, false), (RW, true)] {
         let mut w = opened();
