@@ -22,6 +22,8 @@ pub struct Config {
     /// Fences and tombstones that data servers may gather before old capabilities are retired. Each keeps
     /// 2^20 of them in memory at most; so many as here are what a hash table of 2^19 places takes, 13 MB of tombstones.
     pub capability_rows: u64,
+    /// Deleted files of which it is remembered at which data servers they are gone, while they wait for another one.
+    pub removals_remembered: usize,
     /// Between two heartbeats of a data server.
     pub heartbeat: Duration,
     /// A data server without contact for so long answers JUKEBOX, and is then treated as fenced after
@@ -118,6 +120,7 @@ impl Default for Config {
             lease: Duration::from_secs(60),
             recall_timeout: Duration::from_secs(20),
             capability_rows: 7 << 16,
+            removals_remembered: 1 << 17,
             heartbeat: Duration::from_secs(2),
             isolation: Duration::from_secs(15),
             isolation_margin: Duration::from_secs(5),

@@ -329,12 +329,7 @@ fn what_one_data_server_cannot_remove_yet_is_removed_once_at_the_others() {
         |config| config.capability_rows = 40,
         async |world| {
             let client = Client::mount(world, "a", NEW).await;
-            for n in 0..5 {
-                let (file, layout) = client.open_with_layout(&format!("f{n}")).await;
-                client.write(&layout, 0, &pattern(0, 5000)).await.unwrap();
-                assert_eq!(client.layout_return(&file, layout.stateid).await, nfsstat4::NFS4_OK);
-                client.close(&file).await;
-            }
+            files_everywhere(&client, 5).await;
             world.crash_data_server(3).await;
             world.sleep(Duration::from_secs(12)).await;
             // Its other data servers are those that are left.
@@ -347,6 +342,74 @@ fn what_one_data_server_cannot_remove_yet_is_removed_once_at_the_others() {
             world.sleep(Duration::from_secs(120)).await;
             client.write(&layout, 5000, &pattern(5000, 5000)).await.unwrap();
             assert_eq!(client.recalls().len(), recalls);
+            world.start_data_server(3).await;
+            world.sleep(Duration::from_secs(20)).await;
+            assert_eq!(world.garbage().await, 0);
+        },
+    );
+}
+
+/// So many files with a data file at each data server, at rest.
+async fn files_everywhere(client: &Client, files: usize) {
+    for n in 0..files {
+        let (file, layout) = client.open_with_layout(&format!("f{n}")).await;
+        client.write(&layout, 0, &pattern(0, 5000)).await.unwrap();
+        assert_eq!(client.layout_return(&file, layout.stateid).await, nfsstat4::NFS4_OK);
+        client.close(&file).await;
+    }
+}
+
+/// Nor is it asked again and again, and what it answers counted as if it kept something.
+#[test]
+fn what_a_data_server_that_is_read_only_cannot_remove_calls_no_layout_back() {
+    simulate_tuned(
+        30,
+        |config| config.capability_rows = 40,
+        async |world| {
+            let client = Client::mount(world, "a", NEW).await;
+            files_everywhere(&client, 5).await;
+            world.device(3).set_read_only(true);
+            world.sleep(Duration::from_secs(12)).await;
+            let (_, layout) = client.open_with_layout("kept").await;
+            client.write(&layout, 0, &pattern(0, 5000)).await.unwrap();
+            let recalls = client.recalls().len();
+            for n in 0..5 {
+                client.remove(&format!("f{n}")).await;
+            }
+            world.sleep(Duration::from_secs(120)).await;
+            client.write(&layout, 5000, &pattern(5000, 5000)).await.unwrap();
+            assert_eq!(client.recalls().len(), recalls);
+            assert_eq!(world.garbage().await, 5);
+            world.device(3).set_read_only(false);
+            world.sleep(Duration::from_secs(20)).await;
+            assert_eq!(world.garbage().await, 0);
+        },
+    );
+}
+
+/// It would be removed again and again at the others.
+#[test]
+fn what_is_removed_and_cannot_be_remembered_waits_for_the_data_server_that_is_away() {
+    simulate_tuned(
+        31,
+        |config| (config.capability_rows, config.removals_remembered) = (40, 2),
+        async |world| {
+            let client = Client::mount(world, "a", NEW).await;
+            files_everywhere(&client, 5).await;
+            let everywhere = (0..3).map(|n| world.data_files(n)).sum::<usize>();
+            world.crash_data_server(3).await;
+            world.sleep(Duration::from_secs(12)).await;
+            let (_, layout) = client.open_with_layout("kept").await;
+            client.write(&layout, 0, &pattern(0, 5000)).await.unwrap();
+            let recalls = client.recalls().len();
+            for n in 0..5 {
+                client.remove(&format!("f{n}")).await;
+            }
+            world.sleep(Duration::from_secs(120)).await;
+            client.write(&layout, 5000, &pattern(5000, 5000)).await.unwrap();
+            assert_eq!(client.recalls().len(), recalls);
+            let left = (0..3).map(|n| world.data_files(n)).sum::<usize>();
+            assert!((1..everywhere).contains(&left), "{left} of {everywhere}: some are remembered");
             world.start_data_server(3).await;
             world.sleep(Duration::from_secs(20)).await;
             assert_eq!(world.garbage().await, 0);

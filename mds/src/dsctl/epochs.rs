@@ -37,7 +37,7 @@ const SOON: Duration = Duration::from_millis(20);
 const LEAST: Duration = Duration::from_secs(1);
 /// Epochs that may be alive together. Data servers compare 16 bits as serial numbers, half of them newer.
 const MOST: u32 = 0x4000;
-/// Between two retirements that a data server without room asks for.
+/// Between two retirements that a data server without room asks for, or that rows do which are many but not too many.
 const FULL_AGAIN: Duration = Duration::from_secs(60);
 /// Files whose layouts are recalled together.
 const BATCH: usize = 256;
@@ -302,9 +302,10 @@ pub(crate) async fn run(mds: Arc<Mds>) {
     loop {
         tell_all(&mds).await;
         mds.env.clock.sleep(LOOK).await;
-        let many = turns.rows.load(Ordering::Relaxed) >= mds.config.capability_rows;
+        let rested = mds.now() >= not_before;
+        let many = are_many(turns.rows.load(Ordering::Relaxed), mds.config.capability_rows, rested);
         let asked = turns.full.load(Ordering::Relaxed) || turns.unwanted.load(Ordering::Relaxed);
-        let asked = asked && mds.now() >= not_before;
+        let asked = asked && rested;
         // Perhaps one that an earlier incarnation announced.
         let announced = mds.data_servers.epochs().announced().is_some();
         let new_key = announced && all_know(&mds).await;
@@ -318,6 +319,17 @@ pub(crate) async fn run(mds: Arc<Mds>) {
             not_before = mds.now() + FULL_AGAIN;
         }
     }
+}
+
+/// Whether so many rows are kept that older epochs are to be retired: after a while, unless half as many again have come meanwhile.
+///
+/// No table of a data server overflows over that. It holds what was counted since the last retirement began, and no more: each
+/// row that is counted adds one to the table of one data server, and those from before go when that retirement ends. Of the 2^20
+/// that each has room for at least 360,000 are left when the next one begins ([`Config`](crate::Config)), for what comes while
+/// layouts come back. What is not counted, since it did not become durable, is refused at worst (AGAIN), and stays queued: that
+/// asks for a retirement, too.
+fn are_many(rows: u64, most: u64, rested: bool) -> bool {
+    rows >= if rested { most } else { most.saturating_add(most / 2) }
 }
 
 /// Rows that nobody needs are in nobody's way: the next retirement tries again.
@@ -522,5 +534,18 @@ async fn tell(mds: &Arc<Mds>, store: StoreId) {
     // One that is failing serves what it can, so it must know, too.
     if store.view().retired < oldest && store.connection().is_some() && orders::retire(mds, &store).await {
         store.update(|view| view.retired = view.retired.max(oldest));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_that_are_many_wait_for_a_while_and_those_that_are_too_many_do_not() {
+        let most = crate::Config::default().capability_rows;
+        assert!(are_many(most, most, true) && !are_many(most - 1, most, true));
+        assert!(!are_many(most, most, false) && are_many(most + most / 2, most, false));
+        assert!((1 << 20) - (most + most / 2) >= 360_000);
     }
 }

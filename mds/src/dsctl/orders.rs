@@ -182,9 +182,12 @@ async fn refuses_before(mds: &Mds, store: &StoreHandle, oldest: u32) -> bool {
 pub(super) async fn fence_over(mds: &Mds, connection: &Connection, rows: &[PendingFence]) -> Fenced {
     let fences = rows.iter().map(wire_fence).collect();
     let args = DS_FENCE_args { caller: mds.data_servers.caller(), fences };
-    mds.data_servers.turns.kept(rows.len());
     match call_over(connection, DS_FENCE, &args, PATIENCE).await {
-        Ok(ctl_status::CTL_OK) => Fenced::Durably,
+        Ok(ctl_status::CTL_OK) => {
+            // Counted when they stay: until then they are told again and again, and are as many as they were.
+            mds.data_servers.turns.kept(rows.len());
+            Fenced::Durably
+        }
         Ok(ctl_status::CTL_ERR_AGAIN) => {
             mds.data_servers.turns.full();
             Fenced::Full
@@ -387,23 +390,34 @@ fn no_answer(mds: &Mds, store: StoreId) -> nfsstat4 {
     if io::hopeless(mds, store) { nfsstat4::NFS4ERR_IO } else { nfsstat4::NFS4ERR_DELAY }
 }
 
+/// Whether data files can be removed from that store now, or are gone with it.
+pub(crate) fn can_remove(mds: &Mds, store: StoreId) -> bool {
+    mds.data_servers.get(store).is_some_and(|store| store.is_removed() || store.takes_writes())
+}
+
 /// Removes data files of deleted files; true when all of them are durably gone from that store.
 pub(crate) async fn remove(mds: &Arc<Mds>, store: StoreId, files: Vec<ctl_data_file>) -> bool {
     let Some(handle) = mds.data_servers.get(store) else { return false };
     if handle.is_removed() {
         return true;
     }
+    // Nothing could come of it.
+    if !handle.takes_writes() {
+        return false;
+    }
     let args =
         DS_REMOVE_args { caller: mds.data_servers.caller(), epoch: mds.data_servers.epochs().current, files };
     let expected = args.files.len();
     match call::<_, DS_REMOVE_res>(&handle, DS_REMOVE, &args, PATIENCE).await {
         Some(done) => {
-            mds.data_servers.turns.kept(expected);
+            let done_there = done.results.iter().filter(|status| **status == ctl_status::CTL_OK).count();
+            // What was refused is asked again, as often as it takes, and kept once.
+            mds.data_servers.turns.kept(done_there);
             mds.data_servers.looks.freed();
             if done.results.contains(&ctl_status::CTL_ERR_AGAIN) {
                 mds.data_servers.turns.full();
             }
-            done.results.len() == expected && done.results.iter().all(|status| *status == ctl_status::CTL_OK)
+            done.results.len() == expected && done_there == expected
         }
         None => false,
     }

@@ -26,8 +26,6 @@ use crate::server::Mds;
 const BATCH: usize = 256;
 /// Rows that are held in memory at most; more are found by looking.
 const HELD: usize = 4096;
-/// Rows of which it is remembered where their data files are gone.
-const REMEMBERED: usize = 1 << 17;
 /// Between two looks through everything, and before what failed is tried again.
 const PAUSE: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_secs(1);
@@ -43,7 +41,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     news: Mutex<News>,
-    /// Where data files are gone of rows that wait for another data server. What is not remembered is removed once more.
+    /// Where data files are gone of rows that wait for another data server: they are not removed there again, look after look.
     gone: Mutex<BTreeMap<DataFileId, BTreeSet<StoreId>>>,
     woken: Notify,
     worked: watch::Sender<Worked>,
@@ -261,22 +259,9 @@ async fn remove_spares(mds: &Arc<Mds>, spares: &[Spare]) -> Vec<Spare> {
 
 /// Removes the data files of `rows` where they are; the ids of those that are gone everywhere.
 async fn remove(mds: &Arc<Mds>, rows: &[Garbage]) -> Vec<DataFileId> {
-    let mut by_store: BTreeMap<StoreId, Vec<ctl_data_file>> = BTreeMap::new();
-    {
-        let gone = mds.garbage.gone.lock();
-        for row in rows {
-            let before = gone.get(&row.layout.id);
-            let is_there = |file: &&DataFile| !before.is_some_and(|stores| stores.contains(&file.store));
-            for file in row.layout.data_files().filter(is_there) {
-                by_store.entry(file.store).or_default().push(ctl_data_file {
-                    file: row.layout.id.0,
-                    slot: file.slot.into(),
-                    generation: file.generation.into(),
-                });
-            }
-        }
-    }
-    let mut away = BTreeSet::new();
+    let mut away: BTreeSet<StoreId> = rows.iter().flat_map(stores_of).collect();
+    away.retain(|store| !dsctl::can_remove(mds, *store));
+    let (rows, by_store) = removable(mds, rows, &away);
     for (store, files) in by_store {
         for chunk in files.chunks(512) {
             if !dsctl::remove(mds, store, chunk.to_vec()).await {
@@ -285,15 +270,61 @@ async fn remove(mds: &Arc<Mds>, rows: &[Garbage]) -> Vec<DataFileId> {
             }
         }
     }
+    removed(mds, &rows, &away)
+}
+
+fn stores_of(row: &Garbage) -> BTreeSet<StoreId> {
+    row.layout.data_files().map(|file| file.store).collect()
+}
+
+/// What can be removed now, by data server, and of which rows. A row that has to wait for one that is `away` waits with all of its
+/// data files where it could not be remembered that some of them are gone.
+fn removable<'a>(
+    mds: &Mds,
+    rows: &'a [Garbage],
+    away: &BTreeSet<StoreId>,
+) -> (Vec<&'a Garbage>, BTreeMap<StoreId, Vec<ctl_data_file>>) {
+    let gone = mds.garbage.gone.lock();
+    let mut room = mds.config.removals_remembered.saturating_sub(gone.len());
+    let (mut taken, mut by_store) = (Vec::new(), BTreeMap::<_, Vec<_>>::new());
+    for row in rows {
+        let (before, stores) = (gone.get(&row.layout.id), stores_of(row));
+        if before.is_none() && !stores.is_disjoint(away) && !stores.is_subset(away) {
+            if room == 0 {
+                continue;
+            }
+            room -= 1;
+        }
+        taken.push(row);
+        let is_there = |file: &&DataFile| {
+            !away.contains(&file.store) && !before.is_some_and(|stores| stores.contains(&file.store))
+        };
+        for file in row.layout.data_files().filter(is_there) {
+            by_store.entry(file.store).or_default().push(ctl_data_file {
+                file: row.layout.id.0,
+                slot: file.slot.into(),
+                generation: file.generation.into(),
+            });
+        }
+    }
+    (taken, by_store)
+}
+
+/// Remembers what is gone where of these rows, which wait for those that are `away`: the ids of those that wait for none.
+fn removed(mds: &Mds, rows: &[&Garbage], away: &BTreeSet<StoreId>) -> Vec<DataFileId> {
     let mut gone = mds.garbage.gone.lock();
     let mut everywhere = Vec::new();
     for row in rows {
-        let stores: BTreeSet<StoreId> = row.layout.data_files().map(|file| file.store).collect();
-        if stores.is_disjoint(&away) {
+        let stores = stores_of(row);
+        let there = &stores - away;
+        if there == stores {
             gone.remove(&row.layout.id);
             everywhere.push(row.layout.id);
-        } else if gone.len() < REMEMBERED || gone.contains_key(&row.layout.id) {
-            gone.insert(row.layout.id, &stores - &away);
+        } else if let Some(before) = gone.get_mut(&row.layout.id) {
+            before.extend(there);
+        } else if !there.is_empty() && gone.len() < mds.config.removals_remembered {
+            // A data server that only now turned out to remove nothing may have left no room: once more there, then.
+            gone.insert(row.layout.id, there);
         }
     }
     everywhere
