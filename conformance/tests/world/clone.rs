@@ -1,5 +1,9 @@
 //! CLONE over several data servers: at once, of one moment, and nothing is left of one that failed.
 
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use sluice_kv::Faults;
@@ -111,6 +115,56 @@ async fn everywhere(client: &Client, file: &Opened, expected: &[u8], mirrors: us
         assert_eq!(client.layout_return(file, layout.stateid).await, nfsstat4::NFS4_OK);
         at = end;
     }
+}
+
+/// Returns when all of them are over.
+async fn together(mut all: Vec<Pin<Box<dyn Future<Output = ()> + '_>>>) {
+    poll_fn(|cx| {
+        all.retain_mut(|one| one.as_mut().poll(cx).is_pending());
+        if all.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
+/// There is always some clone whose data files were made while others were looked at, in a store that takes its time.
+#[test]
+fn what_was_removed_goes_while_clones_are_made_without_a_pause() {
+    const CLIENTS: usize = 256;
+    const REMOVED: usize = 77_777;
+    simulate(31, Shape::Small, 1, async |world| {
+        let client = Client::mount(world, "a", NEW).await;
+        let removed = written(&client, "removed", &[(0, pattern(0, REMOVED))]).await;
+        client.close(&removed).await;
+        let source = written(&client, "from", &[(0, pattern(0, BLOCK as usize))]).await;
+        let mut clients = Vec::new();
+        for n in 0..CLIENTS {
+            let client = Client::mount(world, &format!("c{n}"), NEW).await;
+            let files = (client.open("from").await, client.open(&format!("to{n}")).await);
+            clients.push((client, files));
+        }
+        client.close(&source).await;
+        world.set_faults(Faults { latency: Duration::from_millis(200), ..Faults::NONE });
+        let (world, done) = (&*world, &Cell::new(false));
+        let mut all: Vec<Pin<Box<dyn Future<Output = ()> + '_>>> = Vec::new();
+        for (client, (from, to)) in &clients {
+            all.push(Box::pin(async move {
+                while !done.get() {
+                    assert_eq!(client.clone_range((from, 0), (to, 0), 0).await, nfsstat4::NFS4_OK);
+                }
+            }));
+        }
+        all.push(Box::pin(async {
+            world.sleep(Duration::from_secs(5)).await;
+            client.remove("removed").await;
+            world.sleep(Duration::from_secs(15)).await;
+            done.set(true);
+            assert!((0..4).all(|n| !world.holds(n, REMOVED as u64)));
+        }));
+        together(all).await;
+        world.set_faults(Faults::NONE);
+        world.sleep(Duration::from_secs(20)).await;
+        assert_eq!((data_files(world), world.garbage().await), (CLIENTS + 1, 0));
+    });
 }
 
 #[test]

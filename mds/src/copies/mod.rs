@@ -168,7 +168,7 @@ impl Copies {
     }
 
     /// How many sets of data files have been made. What `garbage` is found between two calls that answer alike is
-    /// nobody's, unless it [is being made](Self::is_making).
+    /// nobody's, unless it [is being made](Self::is_making). Where they do not, it is if it is still there afterwards.
     pub(crate) fn made(&self) -> u64 {
         self.making.lock().ended
     }

@@ -9,8 +9,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use sluice_kv::KvError;
 use sluice_namespace::{
-    DataFile, DataFileId, FileId, FsError, Garbage, InodeKey, Namespace, Reclaimed, Spare, StoreId,
-    TruncateIntent,
+    DataFile, DataFileId, FileId, FsError, Garbage, GarbageBatch, InodeKey, Namespace, Reclaimed, Spare,
+    StoreId, TruncateIntent,
 };
 use sluice_state::file::{File, Grace};
 use sluice_xdr::control::ctl_data_file;
@@ -187,14 +187,15 @@ async fn forget(mds: &Arc<Mds>, rows: &[Garbage]) -> Result<(), FsError> {
 async fn sweep(mds: &Arc<Mds>) -> Result<(), FsError> {
     let mut after = None;
     loop {
-        let namespace = &mds.namespace;
         let made = mds.copies.made();
-        let mut batch =
-            mds.read(|txn| Box::pin(async move { namespace.next_garbage(&txn, after, BATCH).await })).await?;
+        let mut batch = page(mds, after).await?;
         batch.rows.retain(|row| !mds.copies.is_making(row.layout.id));
         if mds.copies.made() != made {
-            // Some of it may have found an owner since it was read.
-            continue;
+            // Some of it may have found an owner since it was read: what has is not there any more.
+            let now = page(mds, after).await?;
+            let still: BTreeSet<DataFileId> = now.rows.iter().map(|row| row.layout.id).collect();
+            // What others have pushed off this page the next look finds.
+            batch.rows.retain(|row| still.contains(&row.layout.id));
         }
         forget(mds, &batch.rows).await?;
         match batch.next {
@@ -202,6 +203,17 @@ async fn sweep(mds: &Arc<Mds>) -> Result<(), FsError> {
             None => return Ok(()),
         }
     }
+}
+
+/// The rows behind `after`, as they are when this begins or later.
+///
+/// Data files are [being made](crate::copies::Copies::make) before their row is written, and until an owner has taken them and
+/// the row, or never will; where nobody knows which, they stay so until the server ends. No number is given twice. So what has a
+/// row, and is found not to be in the making afterwards, was taken before that, or is nobody's for good. A page that is read from then on
+/// tells which: it has no row of what was taken. What else is made meanwhile does not matter to it, and there may always be some.
+async fn page(mds: &Arc<Mds>, after: Option<DataFileId>) -> Result<GarbageBatch, FsError> {
+    let namespace = &mds.namespace;
+    mds.read(|txn| Box::pin(async move { namespace.next_garbage(&txn, after, BATCH).await })).await
 }
 
 /// Data files that have lost their place in a layout, or never got one.
