@@ -93,8 +93,9 @@ pub struct Mds {
     pub(crate) metrics: Metrics,
     /// Files that an earlier incarnation left with a read-write layout out, and nobody asked for since.
     pub(crate) unsettled: Mutex<BTreeSet<FileId>>,
-    /// Truncations that an earlier incarnation committed and may not have carried out at the data servers: until they
-    /// are, nobody writes to these files or gets a layout of them. Reads here end where the file does.
+    /// Truncations that an earlier incarnation committed and may not have carried out at the data servers, and those of this one that
+    /// data servers refused: until they are, nobody writes to these files, has a layout of them or sets another size. Reads here
+    /// end where the file does.
     pub(crate) uncut: Mutex<BTreeMap<FileId, TruncateIntent>>,
     /// Files whose last read-write layout came back cleanly, to be recorded together.
     pub(crate) rw_idle: Mutex<Vec<Arc<FileEntry>>>,
@@ -249,7 +250,7 @@ impl Mds {
         self.files.count()
     }
 
-    /// Whether a truncation that an earlier incarnation committed is still to be carried out.
+    /// Whether a truncation that was committed is still to be carried out, and nobody holds a ticket for it.
     pub(crate) fn is_uncut(&self, file: FileId) -> bool {
         self.uncut.lock().contains_key(&file)
     }

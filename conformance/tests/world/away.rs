@@ -7,7 +7,7 @@ use sluice_kv::Faults;
 use sluice_namespace::{LayoutPolicy, Shape};
 use sluice_xdr::nfs4::*;
 
-use crate::client::{CURRENT, Client, RO, RW, attributes, layoutget, putfh, sizes, text};
+use crate::client::{CURRENT, Client, Opened, RO, RW, attributes, layoutget, putfh, sizes, text};
 use crate::lost::{at_rest, homes};
 use crate::mirrors::{Writer, home};
 use crate::stage::{World, simulate_tuned, simulate_with};
@@ -401,6 +401,104 @@ fn where_all_data_servers_are_full_a_file_is_emptied_where_it_is_and_where_they_
             world.sleep(Duration::from_secs(10)).await;
             client.truncate(file, 0).await;
             assert_eq!(client.stat(file).await.0, 0);
+        });
+    }
+}
+
+impl Client {
+    /// SETATTR of the size, once.
+    async fn cut_once(&self, file: &Opened, size: u64) -> nfsstat4 {
+        let values = attributes(&Attributes { size: Some(size), ..Attributes::default() });
+        let cut = nfs_argop4::OP_SETATTR(SETATTR4args { stateid: file.stateid, obj_attributes: values });
+        self.once(vec![putfh(&file.handle), cut]).await.0
+    }
+
+    /// A READ through the metadata server, which answers within a few seconds.
+    async fn reads(&self, world: &World, file: &Opened, length: u32) -> Vec<u8> {
+        let read = self.proxied_read(file, 0, length);
+        world.env.clock.timeout(Duration::from_secs(5), read).await.expect("nobody waits").to_vec()
+    }
+}
+
+/// Nobody could cut it, and everybody would be kept from the whole file until somebody could.
+#[test]
+fn what_is_at_a_data_server_that_is_read_only_is_not_cut_and_nobody_waits() {
+    for layouts in [false, true] {
+        simulate_with(20, ONCE, async |world| {
+            let mut writer = Writer::mount(world, "a", "f").await;
+            writer.write(world, 0, &pattern(3, SIZE)).await;
+            if !layouts {
+                writer.give_back().await;
+            }
+            (0..4).for_each(|n| world.device(n).set_read_only(true));
+            world.sleep(Duration::from_secs(10)).await;
+            let (client, file) = (&writer.client, &writer.file);
+            assert_eq!(client.cut_once(file, 4096).await, nfsstat4::NFS4ERR_IO);
+            assert_eq!(
+                client.cut_once(file, SIZE as u64).await,
+                nfsstat4::NFS4ERR_IO,
+                "where it ends already"
+            );
+            assert_eq!(client.stat(file).await.0, SIZE as u64);
+            assert!(client.reads(world, file, SIZE as u32).await == pattern(3, SIZE));
+            let other = Client::mount(world, "b", NEW).await;
+            let same = other.open("f").await;
+            assert!(other.reads(world, &same, SIZE as u32).await == pattern(3, SIZE));
+            (0..4).for_each(|n| world.device(n).set_read_only(false));
+            world.sleep(Duration::from_secs(10)).await;
+            client.truncate(file, 4096).await;
+            assert_eq!(client.stat(file).await.0, 4096);
+        });
+    }
+}
+
+/// A heartbeat has not said yet that nobody can cut it: the store knows that it is cut, and what is left of it can be read. What was
+/// cut off is never seen again.
+#[test]
+fn what_turns_out_not_to_be_cut_can_be_read_and_grows_once_it_is() {
+    for (layouts, restarts) in [(false, false), (true, false), (false, true)] {
+        simulate_with(22, ONCE, async |world| {
+            let mut writer = Writer::mount(world, "a", "f").await;
+            writer.write(world, 0, &pattern(3, SIZE)).await;
+            if !layouts {
+                writer.give_back().await;
+            }
+            (0..4).for_each(|n| world.device(n).set_read_only(true));
+            let told = writer.client.cut_once(&writer.file, 4096).await;
+            assert_eq!(told, nfsstat4::NFS4ERR_DELAY, "it will be done");
+            world.sleep(Duration::from_secs(40)).await;
+            let mut other = Client::mount(world, "b", NEW).await;
+            let mut same = other.open("f").await;
+            assert_eq!(other.stat(&same).await.0, 4096);
+            assert!(other.reads(world, &same, SIZE as u32).await[..] == pattern(3, 4096)[..]);
+            assert_eq!(other.cut_once(&same, 100).await, nfsstat4::NFS4ERR_IO);
+            assert_eq!(other.cut_once(&same, SIZE as u64).await, nfsstat4::NFS4ERR_IO, "nor can it grow");
+            assert_eq!(other.proxied_write(&same, 8192, b"new").await, nfsstat4::NFS4ERR_DELAY);
+            let layout = other.try_layout(&same, same.stateid, RO, 0).await;
+            assert_eq!(
+                layout.unwrap_err(),
+                nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE,
+                "others ask for it for ever"
+            );
+            assert_eq!(other.stat(&same).await.0, 4096);
+            if restarts {
+                world.restart_metadata_server().await;
+                world.sleep(Duration::from_secs(200)).await;
+                other = Client::mount(world, "c", NEW).await;
+                same = other.open("f").await;
+                assert_eq!(other.stat(&same).await.0, 4096);
+            }
+            (0..4).for_each(|n| world.device(n).set_read_only(false));
+            world.sleep(Duration::from_secs(10)).await;
+            other.truncate(&same, SIZE as u64).await;
+            let mut zeros = vec![0; SIZE];
+            zeros[..4096].copy_from_slice(&pattern(3, 4096));
+            assert!(other.proxied_content(&same, SIZE as u64).await == zeros, "what was cut off stays off");
+            assert_eq!(other.proxied_write(&same, 8192, &pattern(5, 100)).await, nfsstat4::NFS4_OK);
+            world.sleep(Duration::from_secs(10)).await;
+            zeros[8192..8292].copy_from_slice(&pattern(5, 100));
+            assert!(other.proxied_content(&same, SIZE as u64).await == zeros);
+            assert_eq!(world.check().await, 0);
         });
     }
 }

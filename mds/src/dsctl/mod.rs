@@ -46,6 +46,6 @@ pub(crate) use health::run;
 pub(crate) use io::{commit, read, write, write_new};
 pub(crate) use orders::{
     Observed, Unseen, can_cut, can_remove, deallocate, has_hopeless, inventory, is_lost, machine, observe,
-    observe_in, remove, scrub, seek, stats, truncate,
+    observe_in, remove, scrub, seek, stats, truncate, uncuttable,
 };
 pub(crate) use registry::{Placing, Registry, StoreHandle, holder, rights, together};

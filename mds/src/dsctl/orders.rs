@@ -334,6 +334,18 @@ pub(crate) fn has_hopeless(mds: &Mds, layout: &Layout) -> bool {
     !covered(layout.columns(), answers)
 }
 
+/// A data server for want of which some of it cannot be cut, nor soon: it may not be back soon, or it is here and takes no writes.
+pub(crate) fn uncuttable(mds: &Mds, layout: &Layout) -> Option<StoreId> {
+    // One that has only just gone, or just come, may take them in a moment.
+    let may = |file: &DataFile| {
+        let store = mds.data_servers.get(file.store);
+        let refuses = store.is_some_and(|store| store.connection().is_some() && store.given_up());
+        mds.data_servers.is_removed(file.store) || !refuses && !io::hopeless(mds, file.store)
+    };
+    let mut columns = layout.columns().filter(|column| !column.iter().any(|file| !file.stale && may(file)));
+    columns.find_map(|column| column.iter().min_by_key(|file| file.stale).map(|file| file.store))
+}
+
 /// Of all of it some mirror is at a data server that is here and may change it: it can be cut, and without those that are not.
 pub(crate) fn can_cut(mds: &Mds, layout: &Layout) -> bool {
     let here = |file: &DataFile| mds.data_servers.get(file.store).is_some_and(|store| store.takes_writes());

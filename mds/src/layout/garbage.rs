@@ -444,15 +444,12 @@ pub(crate) async fn uncut(
     }
 }
 
-/// Carries out what an earlier incarnation left of its truncations. Those of this one are seen to under their tickets:
-/// done once more without one, they would cut off what was written since.
+/// Carries out what an earlier incarnation left of its truncations, and what data servers refused of those of this one. All others are
+/// seen to under their tickets: done once more without one, they would cut off what was written since.
 async fn finish_truncations(mds: Arc<Mds>) {
     loop {
         let left: Vec<_> =
             mds.uncut.lock().iter().map(|(file, intent)| (*file, intent.inode, intent.size)).collect();
-        if left.is_empty() {
-            return;
-        }
         for (file, key, size) in left {
             let namespace = &mds.namespace;
             let inode = mds.read(|txn| Box::pin(async move { namespace.getattr(&txn, &key).await })).await;

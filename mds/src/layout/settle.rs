@@ -231,6 +231,10 @@ async fn settle(mds: &Arc<Mds>, entry: &Arc<FileEntry>) -> Result<bool, FsError>
         Err(Error::Stale) => return Err(FsError::Stale),
         Err(_) => return Err(FsError::Busy),
     };
+    // It may have become so while the ticket was waited for.
+    if mds.is_uncut(entry.key.fileid) {
+        return Ok(false);
+    }
     let cut = entry.last_cut().ok_or(FsError::Busy)?;
     let before = inode(mds, entry.key).await?;
     let settled = held.ticket().is_some_and(Ticket::clears_rw);

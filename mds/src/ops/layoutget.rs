@@ -15,7 +15,7 @@ use sluice_xdr::nfs4::{
 
 use crate::compound::context::{from_wire, to_wire};
 use crate::compound::{Context, OpError, OpResult};
-use crate::dsctl::epochs;
+use crate::dsctl::{self, epochs};
 use crate::files::{FileEntry, Held};
 use crate::layout::grant::{self, Ask, Granted};
 use crate::layout::ready::{Use, ready};
@@ -127,6 +127,9 @@ async fn granted(
     if opening && ask.write && inode.record.mode & SET_ID != 0 {
         // Whoever has only just opened it may never write.
         return Err(refused(cx, ask, Reason::SetId));
+    }
+    if cx.server.is_uncut(ask.file) {
+        return Err(uncut(cx, ask, &inode));
     }
     if inode.layout().is_some_and(|layout| layout.columns().any(|column| column.len() > 1)) {
         end_silent_writers(cx, &entry, ask.client).await?;
@@ -244,6 +247,17 @@ async fn room(cx: &Context, ask: &Ask, inode: &Inode) -> Result<(), OpError> {
         Err(subject) if ask.offset >= inode.size() => Err(mds.quotas.refusals.refuse(subject).into()),
         Err(_) => Err(refused(cx, ask, Reason::Quota)),
     }
+}
+
+/// Before a truncation is carried out there is no layout of the file. Where a data server refuses to, nobody knows when that will be:
+/// what is left can be read through this server.
+fn uncut(cx: &Context, ask: &Ask, inode: &Inode) -> OpError {
+    let mds = &cx.server;
+    let Some(id) = inode.layout().and_then(|layout| dsctl::uncuttable(mds, layout)) else {
+        return nfsstat4::NFS4ERR_DELAY.into();
+    };
+    let serves = mds.data_servers.get(id).is_some_and(|store| store.serves());
+    refused(cx, ask, if serves { Reason::ReadOnly(id) } else { Reason::Away(id) })
 }
 
 /// What the client hears; why is remembered for the administrator, to whom it says where the data goes.

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_namespace::{
-    FsError, Inode, InodeKey, Kind, Namespace, SET_ID, SetAttr, SetSize, SetTime, TruncateOutcome,
+    FsError, Inode, InodeKey, Kind, Namespace, SET_ID, SetAttr, SetSize, SetTime, TruncateIntent,
+    TruncateOutcome,
 };
 use sluice_state::StateId;
-use sluice_state::file::{File, Intent};
+use sluice_state::file::{File, Intent, LayoutFilter};
 use sluice_state::stateid::special;
 use sluice_xdr::nfs4::{FATTR4_SIZE, SETATTR4args, SETATTR4res, bitmap4, nfs_resop4, nfsstat4};
 
@@ -178,6 +179,10 @@ pub(super) async fn set_size(
         inline::promote(mds, inode.key).await?;
         inode = settle::inode(mds, inode.key).await?;
     }
+    // Before that is done there is no other size, and nobody waits for what refuses it.
+    if mds.is_uncut(inode.key.fileid) && cannot_cut(mds, &inode) {
+        return Err(nfsstat4::NFS4ERR_IO.into());
+    }
     let swap = size == 0 && wants_fresh(mds, &entry, &inode).await;
     if swap && inode.layout().is_some_and(|layout| !dsctl::can_cut(mds, layout)) {
         // Nobody gives back what he holds for what finds no place, as often as it is tried.
@@ -197,10 +202,9 @@ pub(super) async fn set_size(
     };
     // It may have grown, or moved, until the ticket was there.
     let inode = settle::inode(mds, inode.key).await?;
-    // Cut where it is, or where it ends already, all of it must be there. Once committed it would keep everybody from the
-    // whole file.
-    if !swap && size <= inode.size() && inode.layout().is_some_and(|layout| dsctl::has_hopeless(mds, layout))
-    {
+    // Cut where it is, or where it ends already, all of it must be there, and may be changed. Once committed it would keep
+    // everybody from writing to the file.
+    if !swap && size <= inode.size() && cannot_cut(mds, &inode) {
         return Err(nfsstat4::NFS4ERR_IO.into());
     }
     let _room = (room(cx, &inode, size).await?, room_to_give(cx, inode.key, &rest, size).await?);
@@ -215,7 +219,7 @@ pub(super) async fn set_size(
         mds.watch_moved(&inode.key).await;
     }
     if let Some(left) = left {
-        // Committed and not carried out: nobody reads or writes the file before it is.
+        // Committed and not carried out: nobody writes to the file before it is.
         mds.spawn(finish(Arc::clone(mds), held, entry, left));
         return Err(nfsstat4::NFS4ERR_DELAY.into());
     }
@@ -229,12 +233,17 @@ pub(super) async fn set_size(
     Ok(())
 }
 
+/// Whether some of it cannot be cut where it is, nor soon.
+fn cannot_cut(mds: &Mds, inode: &Inode) -> bool {
+    inode.layout().is_some_and(|layout| dsctl::uncuttable(mds, layout).is_some())
+}
+
 /// Whether an empty file gets other data files, so that no data server is waited for. Where there are layouts it keeps
-/// those that it has, and its writers their layouts; unless one is lost, or at a data server that was given up, which
-/// nobody could write again.
+/// those that it has, and its writers their layouts; unless one is lost, or at a data server that was given up, or is
+/// read-only: nobody could write to it again.
 async fn wants_fresh(mds: &Arc<Mds>, entry: &FileEntry, inode: &Inode) -> bool {
     // What was written there perhaps nobody was told of.
-    if inode.layout().is_some_and(|layout| dsctl::has_hopeless(mds, layout)) {
+    if cannot_cut(mds, inode) {
         return true;
     }
     let written = inode.layout().is_some_and(|layout| layout.data_files().any(|file| file.materialised));
@@ -273,7 +282,13 @@ type Left = (Inode, u64);
 /// Carries out the rest of a truncation, however long it takes, without the mirrors that are away: a client
 /// that comes again waits behind the ticket.
 async fn finish(mds: Arc<Mds>, held: Held, entry: Arc<FileEntry>, (mut inode, size): Left) {
-    while carry_out(&mds, &inode, size).await.is_err() {
+    while let Err(error) = carry_out(&mds, &inode, size).await {
+        if is_refused(&mds, &inode, &error) && all_came_back(&mds, &entry) {
+            // Before the ticket ends, so that nobody finds the file without either.
+            let intent = TruncateIntent { inode: inode.key, size };
+            mds.uncut.lock().insert(inode.key.fileid, intent);
+            break;
+        }
         mds.env.clock.sleep(RETRY).await;
         leave::under_ticket(&mds, &entry).await;
         let (namespace, key) = (&mds.namespace, inode.key);
@@ -284,6 +299,23 @@ async fn finish(mds: Arc<Mds>, held: Held, entry: Arc<FileEntry>, (mut inode, si
         }
     }
     drop(held.commit());
+}
+
+/// A data server will not cut it for now, as one that is read-only, and the file cannot go on without it: nobody knows for how long. Until
+/// then what is left of it can be read: nobody waits for the ticket.
+fn is_refused(mds: &Mds, inode: &Inode, error: &OpError) -> bool {
+    let waits = matches!(error, OpError::Status(nfsstat4::NFS4ERR_DELAY));
+    !waits && inode.layout().is_some_and(|layout| leave::away(mds, layout).is_empty())
+}
+
+/// Whether nobody has a layout of it; whoever has is asked for it. Without the ticket a writer would write what is cut off later, and
+/// tell of an end that is none.
+fn all_came_back(mds: &Arc<Mds>, entry: &Arc<FileEntry>) -> bool {
+    let out = entry.peek(File::has_layouts);
+    if out {
+        mds.step(entry, None, |file, ctx| ((), file.recall_layouts(ctx, LayoutFilter::All, false)));
+    }
+    !out
 }
 
 /// Truncates in the store, with all else that is set, then the data files; what is left when a data server is away.
@@ -320,7 +352,8 @@ async fn truncate(
     Ok(None)
 }
 
-/// Truncates the data files of a committed intent, then clears it. Also run for intents found at start.
+/// Truncates the data files of a committed intent, then clears it. Also run for intents found at start, and for those that were
+/// refused.
 ///
 /// # Errors
 /// A data server could not be reached: the intent stays, the client is told to come again.
