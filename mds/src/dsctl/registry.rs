@@ -284,18 +284,24 @@ impl Registry {
     /// Of all data servers that take new files, together, as last heard: [`capacity::look`](super::capacity::look) asks
     /// them.
     pub(crate) fn capacity(&self) -> ctl_capacity {
-        let views = self.all().into_iter().map(|store| store.view());
-        together(views.filter(|v| v.health.is_some()).map(|v| match v.intent {
-            StoreState::Active => v.capacity,
-            // What is free there is nobody's.
-            _ => ctl_capacity {
-                total_bytes: v.capacity.used_bytes,
-                free_bytes: 0,
-                free_inodes: 0,
-                ..v.capacity
-            },
-        }))
+        of_views(self.all().into_iter().map(|store| store.view()).collect())
     }
+}
+
+fn of_views(mut views: Vec<StoreView>) -> ctl_capacity {
+    views.retain(|view| view.health.is_some());
+    // Of a device that one that takes new files shares with one that takes none, the free space is there for new files.
+    views.sort_by_key(|view| view.intent != StoreState::Active);
+    together(views.into_iter().map(|view| match view.intent {
+        StoreState::Active => view.capacity,
+        // What is free there is nobody's.
+        _ => ctl_capacity {
+            total_bytes: view.capacity.used_bytes,
+            free_bytes: 0,
+            free_inodes: 0,
+            ..view.capacity
+        },
+    }))
 }
 
 /// The sum, in which a device that several data servers have in common counts once.
@@ -455,20 +461,41 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_device_that_data_servers_share_counts_once() {
-        let of = |device: u8| ctl_capacity {
+    fn of(device: u8) -> ctl_capacity {
+        ctl_capacity {
             total_bytes: 100,
             free_bytes: 60,
             used_bytes: 40,
             files: 3,
             free_inodes: 7,
             device: ctl_uuid([device; 16]),
-        };
+        }
+    }
+
+    #[test]
+    fn a_device_that_data_servers_share_counts_once() {
         let sum = together([of(1), of(2), of(1)].into_iter());
         assert_eq!((sum.total_bytes, sum.free_bytes, sum.used_bytes), (200, 120, 80));
         assert_eq!((sum.files, sum.free_inodes), (6, 14));
         // Data servers that do not know their device are taken to have one each.
         assert_eq!(together([of(0), of(0)].into_iter()).total_bytes, 200);
+    }
+    #[test]
+    fn a_device_that_a_drained_data_server_shares_has_the_free_space_that_it_has() {
+        let view = |intent, device| StoreView {
+            intent,
+            capacity: of(device),
+            health: Some(ctl_health::HEALTH_OK),
+            ..StoreView::default()
+        };
+        let sum = |views: &[(StoreState, u8)]| {
+            let sum = of_views(views.iter().map(|(intent, device)| view(*intent, *device)).collect());
+            (sum.total_bytes, sum.free_bytes, sum.free_inodes)
+        };
+        let (active, draining) = (StoreState::Active, StoreState::Draining);
+        assert_eq!(sum(&[(draining, 1), (active, 1), (active, 1)]), (100, 60, 7));
+        assert_eq!(sum(&[(active, 1), (draining, 1)]), (100, 60, 7));
+        assert_eq!(sum(&[(draining, 1), (draining, 1), (active, 2)]), (140, 60, 7));
+        assert_eq!(sum(&[(draining, 0), (active, 0)]), (140, 60, 7));
     }
 }
