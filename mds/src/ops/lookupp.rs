@@ -44,8 +44,10 @@ async fn parent(cx: &mut Context, directory: InodeKey) -> Result<Inode, OpError>
 async fn out_of_export(cx: &mut Context, export: u32, root: InodeKey) -> Result<(), OpError> {
     match cx.exports.around(export, cx.from) {
         Some(outer) => {
-            let inode = parent(cx, root).await?.key;
-            cx.set_current(FileHandle { export: outer, inode });
+            let parent = parent(cx, root).await?;
+            // By its path it lies in that one; a directory on the way there may have been moved elsewhere.
+            within(cx, outer, &parent).await?;
+            cx.set_current(FileHandle { export: outer, inode: parent.key });
             cx.refused().map_or(Ok(()), |status| Err(status.into()))
         }
         None => {

@@ -469,6 +469,30 @@ fn an_export_in_an_export_is_another_file_system() {
     });
 }
 
+/// The inner export is where it was; what lies around it is not where the outer one's path says.
+#[test]
+fn out_of_an_export_that_was_carried_off_no_way_leads_into_the_one_that_it_was_in() {
+    closed(32, async |world: World| {
+        let admin = furnish(&world).await;
+        let host = address(&world, "a");
+        for path in ["/p", "/p/q/one"] {
+            add(&world, path, &[rule(&host)]).await;
+        }
+        for (parent, name) in [("/p/q", "secret"), ("/", "private")] {
+            admin.mkdir(parent, name).await;
+        }
+        let a = world.client("a").await;
+        let inner = a.handle("/p/q/one").await;
+        let results = a.ok(vec![putfh(&inner), lookupp(), getfh(), lookup("secret")]).await;
+        let nfs_resop4::OP_GETFH(GETFH4res::NFS4_OK(outer)) = &results[2] else { panic!() };
+        admin.ok([walk("/p"), vec![savefh()], walk("/private"), vec![rename("q", "q")]].concat()).await;
+        assert_eq!(a.status(vec![putfh(&inner), lookupp()]).await, nfsstat4::NFS4ERR_STALE);
+        assert_eq!(a.status(vec![putfh(&outer.object), lookupp()]).await, nfsstat4::NFS4ERR_STALE);
+        // The export itself goes on.
+        a.ok(vec![putfh(&inner), create(createtype4::NF4DIR, "d", &mode(0o777))]).await;
+    });
+}
+
 /// A client of two exports that reach one file knows two files, and one recall means one of them.
 #[test]
 fn what_is_called_back_is_held_through_one_export() {
