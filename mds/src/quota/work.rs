@@ -13,20 +13,46 @@ use crate::server::Mds;
 const COUNTED: usize = 2_000;
 const WALKED: usize = 200;
 const LEAST: usize = 8;
+/// Transactions without a conflict after which there may be more again: to ask for too much costs a few attempts.
+const UNDISTURBED: u32 = 4;
 /// After what failed, and between two looks when nobody asks for one.
 const RETRY: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_secs(30);
 /// Between two steps: others come first.
 const BREATH: Duration = Duration::from_millis(2);
 
+/// How much is done in one transaction.
+struct Step {
+    most: usize,
+    limit: usize,
+    undisturbed: u32,
+}
+
+impl Step {
+    const fn of(most: usize) -> Self {
+        Self { most, limit: most, undisturbed: 0 }
+    }
+
+    fn done(&mut self) {
+        self.undisturbed += 1;
+        if self.undisturbed == UNDISTURBED {
+            (self.limit, self.undisturbed) = ((self.limit * 2).min(self.most), 0);
+        }
+    }
+
+    /// It would rather be less: false if it can be no less.
+    fn met_others(&mut self) -> bool {
+        let less = self.limit > LEAST;
+        (self.limit, self.undisturbed) = ((self.limit / 2).max(LEAST), 0);
+        less
+    }
+}
+
 /// Runs for the life of the server.
 pub(crate) async fn run(mds: Arc<Mds>) {
     loop {
         let asked = mds.quotas.work.notified();
-        let done = match count(&mds).await {
-            Ok(()) => walk(&mds).await,
-            failed => failed,
-        };
+        let done = go_on(&mds).await;
         if let Err(error) = &done {
             tracing::warn!(%error, "cannot go on counting what is used; trying again");
         }
@@ -41,17 +67,26 @@ pub(crate) async fn run(mds: Arc<Mds>) {
     }
 }
 
+async fn go_on(mds: &Arc<Mds>) -> Result<(), FsError> {
+    count(mds).await?;
+    walk(mds).await
+}
+
 /// Counts to the end.
 async fn count(mds: &Arc<Mds>) -> Result<(), FsError> {
-    let (namespace, mut limit, mut inodes) = (&mds.namespace, COUNTED, 0);
+    let (namespace, mut size, mut inodes) = (&mds.namespace, Step::of(COUNTED), 0);
     loop {
+        let limit = size.limit;
         // Nobody begins to count anew between the look at the row and what is concluded from it.
         let alone = mds.quotas.changing.lock().await;
         let step = mds
             .write_once(|mut txn| Box::pin(async move { namespace.count_some(&mut txn, limit).await }))
             .await;
         match step {
-            Ok(Counted::Some(more)) => inodes += more,
+            Ok(Counted::Some(more)) => {
+                inodes += more;
+                size.done();
+            }
             Ok(Counted::All) => {
                 namespace.counting_ended();
                 mds.quotas.forget();
@@ -60,7 +95,7 @@ async fn count(mds: &Arc<Mds>) -> Result<(), FsError> {
                 }
                 return Ok(());
             }
-            Err(error) if is_contention(&error) && limit > LEAST => limit /= 2,
+            Err(error) if is_contention(&error) && size.met_others() => {}
             Err(error) => return Err(error),
         }
         drop(alone);
@@ -83,15 +118,16 @@ async fn walk(mds: &Arc<Mds>) -> Result<(), FsError> {
 }
 
 async fn walk_tree(mds: &Arc<Mds>, tree: FileId) -> Result<(), FsError> {
-    let (namespace, mut limit) = (&mds.namespace, WALKED);
+    let (namespace, mut size) = (&mds.namespace, Step::of(WALKED));
     loop {
+        let limit = size.limit;
         let step = mds
             .write_once(|mut txn| Box::pin(async move { namespace.walk_some(&mut txn, tree, limit).await }))
             .await;
         match step {
-            Ok(Walked::Some) => {}
+            Ok(Walked::Some) => size.done(),
             Ok(Walked::All) => break,
-            Err(error) if is_contention(&error) && limit > LEAST => limit /= 2,
+            Err(error) if is_contention(&error) && size.met_others() => {}
             Err(error) => return Err(error),
         }
         mds.env.clock.sleep(BREATH).await;

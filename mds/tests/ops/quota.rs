@@ -576,3 +576,29 @@ fn a_tree_whose_files_change_all_the_while_is_filled() {
         assert_eq!(used(&world, of_tree("/t")).await.0, 1 + FILES as u64);
     });
 }
+
+/// Others come and go: what was made smaller for them is as large as before when they have gone.
+#[test]
+fn a_tree_is_filled_as_fast_as_before_when_nobody_disturbs_any_more() {
+    const FILES: usize = 1_200;
+    simulate(15, async |world: World| {
+        let (root, _) = clients(&world).await;
+        root.ok(at("/", mkdir("t"))).await;
+        for n in 0..FILES {
+            root.ok(at("/t", symlink(&format!("s{n}"), "x"))).await;
+        }
+        let work = || world.db.work().transactions;
+        let before = work();
+        let others = async {
+            until(&world.env, || (work() > before).then_some(())).await;
+            world.db.set_faults(Faults { conflict: 1.0, ..Faults::NONE });
+            world.sleep(Duration::from_millis(10)).await;
+            world.db.set_faults(Faults::NONE);
+        };
+        both(set(&world, of_tree("/t"), NONE, (0, 10_000)), others).await;
+        until_whole(&world, "/t").await;
+        let took = work() - before;
+        assert!(took < 30, "{took}");
+        assert_eq!(used(&world, of_tree("/t")).await.0, 1 + FILES as u64);
+    });
+}
