@@ -137,6 +137,7 @@ impl Quotas {
     fn put(&self, quota: Quota) {
         self.limits.write().insert(quota.subject, quota);
         self.any.store(true, Ordering::Release);
+        self.writers.limits_changed();
         self.book.lock().forget();
     }
 
@@ -144,6 +145,7 @@ impl Quotas {
         let mut limits = self.limits.write();
         limits.remove(&subject);
         self.any.store(!limits.is_empty(), Ordering::Release);
+        self.writers.limits_changed();
         self.book.lock().forget();
     }
 
@@ -302,6 +304,10 @@ impl Mds {
                 })
             })
             .await?;
+        }
+        // Nobody knows of room who was not told of it here.
+        if fits(limits, &remembered, used.into(), Amount::new(0, 1), now) {
+            self.quotas.writers.has_room(subject);
         }
         let doubtful = self.quotas.book.lock().read(subject, mark, used, remembered);
         // By what is stored alone there is no room: that is no doubt.

@@ -27,8 +27,20 @@ const BATCH: usize = 256;
 pub(crate) struct Writers {
     /// Files that somebody got a read-write layout of, and whose owner, group or tree has a limit of bytes.
     files: Mutex<BTreeMap<FileId, InodeKey>>,
-    /// Those whose layouts were recalled because they have reached a limit.
+    /// Those whose layouts were recalled because they have reached a limit, and who were not found to have room since.
     full: Mutex<BTreeSet<Subject>>,
+}
+
+impl Writers {
+    /// There is room for a byte: layouts may go out again, all of which are recalled when there is none any more.
+    pub(super) fn has_room(&self, subject: Subject) {
+        self.full.lock().remove(&subject);
+    }
+
+    /// Limits have changed: layouts may have gone out that nothing was looked at for.
+    pub(super) fn limits_changed(&self) {
+        self.full.lock().clear();
+    }
 }
 
 /// Runs for the life of the server.
@@ -161,7 +173,7 @@ async fn enforce(mds: Arc<Mds>, key: InodeKey, charged: Charged) {
         let room = mds.find_room(&nobody, [subject].into_iter(), Amount::new(0, 1)).await;
         let writers = &mds.quotas.writers;
         match room {
-            Ok(Ok(_)) => drop(writers.full.lock().remove(&subject)),
+            Ok(Ok(_)) => writers.has_room(subject),
             Ok(Err(_)) => {
                 recall(&mds, &key);
                 let first = writers.full.lock().insert(subject);

@@ -111,3 +111,51 @@ fn a_file_that_is_given_to_a_group_and_cut_at_once_is_looked_at() {
     let owner_group = Some(OTHER_GROUP.to_string().into());
     given(6, &Attributes { owner_group, ..size(10) }, OF_OTHERS);
 }
+
+type Opened = (nfs_fh4, stateid4);
+
+async fn layouts(user: &Client, files: [&Opened; 2]) -> [stateid4; 2] {
+    let [(first, one), (second, other)] = files;
+    [get(user, first, *one).await, get(user, second, *other).await]
+}
+
+/// Writes to the first of two files up to this byte, beyond the limit: both layouts are asked for, and given back.
+async fn reach(world: &World, user: &Client, files: [&Opened; 2], held: [stateid4; 2], last: u64) {
+    let before = user.callbacks().layout_recalls().len();
+    user.ok(vec![putfh(&files[0].0), layoutcommit(held[0], last)]).await;
+    let both = || (user.callbacks().layout_recalls().len() >= before + 2).then_some(());
+    until(&world.env, both).await;
+    for ((fh, _), held) in files.into_iter().zip(held) {
+        let held = stateid4 { seqid: 0, ..held };
+        user.patient(vec![putfh(fh), layoutreturn(held, layoutiomode4::LAYOUTIOMODE4_ANY)]).await;
+    }
+}
+
+#[test]
+fn a_limit_that_is_reached_again_takes_the_layouts_of_all_files_again() {
+    simulate(7, async |world: World| {
+        let (_, user) = clients(&world).await;
+        set(&world, OF_USER, LIMIT, NONE).await;
+        let (f, g) = (user.open("f", BOTH, 0).await, user.open("g", BOTH, 0).await);
+        let held = layouts(&user, [&f, &g]).await;
+        reach(&world, &user, [&f, &g], held, 1_999).await;
+        user.ok(vec![putfh(&f.0), setattr(f.1, &size(0))]).await;
+        let held = layouts(&user, [&g, &f]).await;
+        reach(&world, &user, [&g, &f], held, 1_999).await;
+    });
+}
+
+#[test]
+fn a_limit_that_is_set_again_takes_what_was_given_while_there_was_none() {
+    simulate(8, async |world: World| {
+        let (_, user) = clients(&world).await;
+        set(&world, OF_USER, LIMIT, NONE).await;
+        let (f, g) = (user.open("f", BOTH, 0).await, user.open("g", BOTH, 0).await);
+        let held = layouts(&user, [&f, &g]).await;
+        reach(&world, &user, [&f, &g], held, 1_999).await;
+        set(&world, OF_USER, NONE, NONE).await;
+        let held = layouts(&user, [&f, &g]).await;
+        set(&world, OF_USER, LIMIT, NONE).await;
+        reach(&world, &user, [&f, &g], held, 3_999).await;
+    });
+}
