@@ -55,6 +55,8 @@ pub(crate) struct Quotas {
     book: Mutex<Book>,
     /// One change of limits at a time, and no beginning of a count beside its end.
     changing: tokio::sync::Mutex<()>,
+    /// Whose limits may be others than those that are stored: a change has begun, and its end is not known.
+    doubtful: Mutex<BTreeSet<Subject>>,
     pub(crate) work: tokio::sync::Notify,
     pub(crate) writers: Writers,
     tally: Mutex<tally::Tally>,
@@ -132,6 +134,15 @@ impl Quotas {
         let gone = |subject: &Subject| matches!(subject, Subject::Tree(_)) && !there.contains(subject);
         let gone: Vec<Subject> = self.limits.read().keys().filter(|subject| gone(subject)).copied().collect();
         gone.into_iter().for_each(|subject| self.remove(subject));
+    }
+
+    /// A change begins; it is not known yet how it ends.
+    fn doubt(&self, subject: Subject) {
+        self.doubtful.lock().insert(subject);
+    }
+
+    fn is_doubtful(&self, subject: Subject) -> bool {
+        self.doubtful.lock().contains(&subject)
     }
 
     fn put(&self, quota: Quota) {

@@ -68,6 +68,7 @@ pub(crate) async fn run(mds: Arc<Mds>) {
 }
 
 async fn go_on(mds: &Arc<Mds>) -> Result<(), FsError> {
+    mds.look_up_doubtful().await?;
     count(mds).await?;
     walk(mds).await
 }

@@ -602,3 +602,54 @@ fn a_tree_is_filled_as_fast_as_before_when_nobody_disturbs_any_more() {
         assert_eq!(used(&world, of_tree("/t")).await.0, 1 + FILES as u64);
     });
 }
+
+/// As a cluster answers that recovers just then. Nobody is told, as often as it is tried; it is made all the same.
+#[test]
+fn what_is_stored_of_limits_holds_when_nobody_was_told_that_it_is() {
+    simulate(16, async |world: World| {
+        let (root, user) = clients(&world).await;
+        root.ok(at("/", mkdir("t"))).await;
+        for (whose, directory, most) in [(OF_USER, "/", 1), (of_tree("/t"), "/t", 2)] {
+            let change = async |action| change(&world, action, whose, (NONE, (0, most)), WEEK).await;
+            world.db.set_faults(Faults { unknown_applied: 1.0, ..Faults::NONE });
+            assert!(change(ctl_quota_action::QUOTA_SET).await.is_err());
+            world.db.set_faults(Faults::NONE);
+            assert_eq!(user.status(at(directory, mkdir("d1"))).await, OK);
+            assert_eq!(user.status(at(directory, mkdir("d2"))).await, DQUOT);
+            remove_quota(&world, whose).await.unwrap();
+            assert_eq!(user.status(at(directory, mkdir("d2"))).await, OK);
+            user.ok(at(directory, remove("d2"))).await;
+            world.sleep(Duration::from_secs(1)).await;
+            set(&world, whose, NONE, (0, most)).await;
+            assert_eq!(user.status(at(directory, mkdir("d2"))).await, DQUOT);
+            world.db.set_faults(Faults { unknown_applied: 1.0, ..Faults::NONE });
+            // That a tree is taken apart already shows when it is tried again.
+            assert_eq!(change(ctl_quota_action::QUOTA_REMOVE).await.is_ok(), directory == "/t");
+            world.db.set_faults(Faults::NONE);
+            assert_eq!(user.status(at(directory, mkdir("d2"))).await, OK);
+            world.sleep(Duration::from_secs(1)).await;
+            assert!(remove_quota(&world, whose).await.unwrap_err().contains("no limits"));
+        }
+    });
+}
+
+/// Nor can it be looked up at once.
+#[test]
+fn limits_that_were_set_while_the_store_went_away_hold_when_it_is_back() {
+    simulate(17, async |world: World| {
+        let (_, user) = clients(&world).await;
+        let set = change(&world, ctl_quota_action::QUOTA_SET, OF_USER, (NONE, (0, 1)), WEEK);
+        world.db.set_faults(Faults { unknown_applied: 1.0, ..Faults::NONE });
+        let goes = async {
+            world.sleep(Duration::from_secs(2)).await;
+            world.db.set_faults(Faults { unavailable: 1.0, ..Faults::NONE });
+        };
+        assert!(both(set, goes).await.0.is_err());
+        world.db.set_faults(Faults::NONE);
+        world.sleep(Duration::from_secs(2)).await;
+        assert_eq!(user.status(at("/", mkdir("d1"))).await, OK);
+        assert_eq!(user.status(at("/", mkdir("d2"))).await, DQUOT);
+        remove_quota(&world, OF_USER).await.unwrap();
+        assert_eq!(user.status(at("/", mkdir("d2"))).await, OK);
+    });
+}
