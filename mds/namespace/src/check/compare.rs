@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Check, Problem, Report, Seen, Tally};
 use crate::inode::Kind;
 use crate::keys::{FileId, InodeKey, Statistic};
+use crate::size::signed;
 
 impl Check {
     /// Compares the tables.
@@ -79,7 +80,9 @@ impl Check {
     }
 
     fn compare_statistics(&self, problems: &mut Vec<Problem>) {
-        let bytes = self.inodes.values().fold(0, |sum: u64, inode| sum.wrapping_add(inode.space_used));
+        // As whoever counts has it.
+        let space = |inode: &Seen| signed(inode.space_used).cast_unsigned();
+        let bytes = self.inodes.values().fold(0, |sum: u64, inode| sum.wrapping_add(space(inode)));
         for (what, found) in [
             (Statistic::Files, self.report.inodes),
             (Statistic::Bytes, bytes),

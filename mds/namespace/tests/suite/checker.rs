@@ -226,6 +226,25 @@ async fn what_is_too_much_or_wrong() {
     p.found(|x| matches!(x, Problem::GarbageInUse { .. })).await;
 }
 
+/// Up to the last byte that a file may have: the counter cannot say what its space is rounded up to.
+#[tokio::test(start_paused = true)]
+async fn the_largest_file_is_counted_as_it_was() {
+    let p = planted().await;
+    let who = Credential::ROOT;
+    for end in [1, (1 << 63) - 1] {
+        let end = CommitSize { end: Some(end), ..CommitSize::default() };
+        p.w.act(async |t| p.w.ns.commit_size(t, &p.file.key, &end, &p.w.request(&who)).await).await.unwrap();
+    }
+    p.w.clean().await;
+    p.change(&p.file.key, |r| {
+        if let Node::File(f) = &mut r.node {
+            f.space_used = 4096;
+        }
+    })
+    .await;
+    p.found(|x| matches!(x, Problem::Statistic { what: Statistic::Bytes, found: 4096, .. })).await;
+}
+
 /// A server that reads one of these goes no further: it does not start, or does not remove what is queued behind it.
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_read() {
