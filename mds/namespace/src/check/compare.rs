@@ -25,8 +25,10 @@ impl Check {
         self.stray_states(&mut problems);
         self.compare_xattrs(&mut problems);
         self.compare_owners(&mut problems);
+        self.compare_replacements(&mut problems);
         self.compare_statistics(&mut problems);
         self.quotas.compare(&self.inodes, &mut problems);
+        self.servers.compare(&mut problems);
         self.report.problems.extend(problems);
         self.report
     }
@@ -77,6 +79,10 @@ impl Check {
             }
         }
         problems.extend(owners.into_keys().map(|id| Problem::DataFileOwner { id }));
+    }
+
+    fn compare_replacements(&self, problems: &mut Vec<Problem>) {
+        problems.extend(self.filled.keys().map(|(id, slot)| Problem::NoSpare { id: *id, slot: *slot }));
     }
 
     fn compare_statistics(&self, problems: &mut Vec<Problem>) {

@@ -7,6 +7,7 @@ mod chain;
 mod compare;
 mod problem;
 mod quotas;
+mod servers;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,19 +18,20 @@ use crate::codec::{self, Reader};
 use crate::data_file::Layout;
 use crate::dirent::{Dirent, Stored};
 use crate::error::FsError;
-use crate::heal::{Heal, Spare};
+use crate::heal::{Heal, Replacement, Spare};
 use crate::inline::rows::Row;
 use crate::inode::{DirectoryState, InodeRecord, Kind, Node};
 use crate::keys::{self, DataFileId, DirectoryField, FileId, InodeKey, StoreId};
 use crate::name::{Name, NameHash};
 use crate::quota::Charged;
 use crate::reclaim::Garbage;
-use crate::stable_storage::{self, decode_drain};
+use crate::stable_storage;
 use crate::superblock::Superblock;
 use crate::transfer;
 use chain::Chain;
 pub use problem::Problem;
 use quotas::Quotas;
+use servers::Servers;
 
 /// What a check found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -96,6 +98,9 @@ pub struct Check {
     /// By their numbers, summed over the shards.
     statistics: BTreeMap<u8, u64>,
     quotas: Quotas,
+    /// Data files that are being filled to take the place of others, until it is found that they are spares.
+    filled: BTreeMap<(DataFileId, u16), (StoreId, u16)>,
+    servers: Servers,
 }
 
 // The hash key stays out of logs.
@@ -145,9 +150,11 @@ impl Check {
             keys::INLINE_DATA => self.inline_row(key, value),
             keys::DATA_FILE => self.data_file_row(key, value),
             keys::GARBAGE => self.garbage_row(key, value),
-            keys::SPARE => Spare::decode(key, value).map(drop),
+            keys::SPARE => self.spare_row(key, value),
             keys::HEAL => self.heal_row(key, value),
             table @ (keys::ORPHAN | keys::RW_LAYOUT | keys::TRUNCATE) => self.about_a_file(table, key, value),
+            keys::STORE => self.servers.store_row(value),
+            keys::STORE_UUID => self.number_row(key, value),
             keys::DRAIN => self.drain_row(value),
             keys::STATISTIC => self.statistic_row(key, &value),
             keys::QUOTA | keys::USAGE | keys::COUNTING | keys::TREE_WALK | keys::OVER_QUOTA => {
@@ -297,6 +304,19 @@ impl Check {
         if self.report.problems.len() == problems {
             let heal = Heal::decode(value)?;
             self.named.extend(heal.replacements.iter().map(|replacement| replacement.new.store));
+            if let Some(id) = self.inodes.get(&heal.inode.fileid).and_then(|seen| seen.data_file) {
+                let filled =
+                    |Replacement { new, .. }: &Replacement| ((id, new.slot), (new.store, new.generation));
+                self.filled.extend(heal.replacements.iter().map(filled));
+            }
+        }
+        Ok(())
+    }
+
+    fn spare_row(&mut self, at: &Bytes, value: Bytes) -> Result<(), FsError> {
+        let Spare { id, slot, store, generation } = Spare::decode(at, value)?;
+        if self.filled.get(&(id, slot)) == Some(&(store, generation)) {
+            self.filled.remove(&(id, slot));
         }
         Ok(())
     }
@@ -332,11 +352,15 @@ impl Check {
     }
 
     fn drain_row(&mut self, value: Bytes) -> Result<(), FsError> {
-        let drain = decode_drain(value)?;
-        if drain.done && self.named.contains(&drain.store) {
-            self.problem(Problem::NotDrained { store: drain.store });
+        let (store, done) = self.servers.drain_row(value)?;
+        if done && self.named.contains(&store) {
+            self.problem(Problem::NotDrained { store });
         }
         Ok(())
+    }
+
+    fn number_row(&mut self, at: &Bytes, value: Bytes) -> Result<(), FsError> {
+        self.servers.number_row(Reader::new("store uuid", at.slice(1..)).array()?, value)
     }
 
     fn statistic_row(&mut self, at: &Bytes, value: &Bytes) -> Result<(), FsError> {

@@ -74,6 +74,15 @@ pub enum Problem {
     NotDrained {
         store: StoreId,
     },
+    /// A data server that is draining without a row of its drain, or the reverse, or whose uuid does not lead to it alone.
+    Store {
+        store: StoreId,
+    },
+    /// A data file that is being filled to take the place of another, and that no row remembers should it not come to that.
+    NoSpare {
+        id: DataFileId,
+        slot: u16,
+    },
     /// Extended attributes without an inode that says it has some, or the reverse.
     Xattrs {
         file: FileId,
@@ -183,6 +192,12 @@ impl fmt::Display for Problem {
             }
             Self::NotDrained { store } => {
                 write!(f, "data server {} is said to be drained, and files have data there", store.0)
+            }
+            Self::Store { store } => {
+                write!(f, "data server {}: the rows about its uuid and its drain contradict its own", store.0)
+            }
+            Self::NoSpare { id, slot } => {
+                write!(f, "data file {}, slot {slot}, is being filled and is not among the spares", id.0)
             }
             Self::Acl { inode } => {
                 write!(f, "inode {}: its mode is not what its access control list amounts to", inode.fileid.0)

@@ -35,6 +35,7 @@ pub use stores::{
     clear_fence, fences, put_capability_epochs, put_fence, put_store, retire_fences, store, store_by_uuid,
     stores, witness_of_fence,
 };
+pub(crate) use stores::{decode_store, decode_store_number};
 pub use tables::{PolicyRow, clear_policy, policies, policy, put_policy, statistic};
 
 use crate::codec::{Reader, Writer};
@@ -82,7 +83,6 @@ pub(crate) fn readable(table: u8, value: Bytes) -> Result<(), FsError> {
         keys::REPLY => ReplyRow::from_bytes(value).map(drop),
         keys::SERVER => ServerRecord::from_bytes(value).map(drop),
         keys::DUMPED => Dumped::from_bytes(value).map(drop),
-        keys::STORE => Store::from_bytes(value).map(drop),
         keys::CAPABILITY => CapabilityEpochs::from_bytes(value).map(drop),
         keys::EXPORT => Export::from_bytes(value).map(drop),
         keys::BALANCE => Balance::from_bytes(value).map(drop),

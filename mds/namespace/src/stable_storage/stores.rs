@@ -321,3 +321,13 @@ pub async fn capability_epochs(txn: &Transaction) -> Result<Option<CapabilityEpo
 pub fn put_capability_epochs(txn: &mut Transaction, epochs: &CapabilityEpochs) {
     txn.set(keys::single(keys::CAPABILITY), epochs.to_bytes());
 }
+
+/// The row of a store, for the checker.
+pub(crate) fn decode_store(value: Bytes) -> Result<Store, FsError> {
+    Store::from_bytes(value)
+}
+
+/// The row of a store's uuid, for the checker.
+pub(crate) fn decode_store_number(value: Bytes) -> Result<StoreId, FsError> {
+    StoreNumber::from_bytes(value).map(|number| number.0)
+}

@@ -3,6 +3,7 @@
 use crate::common::*;
 use bytes::Bytes;
 use sluice_kv::{KeyRange, Transaction};
+use sluice_namespace::stable_storage::*;
 use sluice_namespace::*;
 
 const ROOT: InodeKey = InodeKey::ROOT;
@@ -245,6 +246,87 @@ async fn the_largest_file_is_counted_as_it_was() {
     p.found(|x| matches!(x, Problem::Statistic { what: Statistic::Bytes, found: 4096, .. })).await;
 }
 
+/// A data server that is in use and one that is drained, with their rows.
+async fn with_servers() -> Planted {
+    let p = planted().await;
+    p.w.txn(async |t| {
+        store_by_uuid(t, &[1; 16]).await?;
+        let goes = store_by_uuid(t, &[2; 16]).await?;
+        let row = Drain { store: goes.id, since: 1, rate: 0, data_files: 0, bytes: 0, done: false };
+        put_drain(t, &goes, &row);
+        Ok(())
+    })
+    .await
+    .unwrap();
+    p.w.clean().await;
+    p
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_data_servers_rows_say_of_each_other() {
+    let number = |table, id: u16| [vec![prefix(table)], id.to_be_bytes().to_vec()].concat();
+    let uuid = |n: u8| [vec![prefix("STORE_UUID")], vec![n; 16]].concat();
+    let wrong = |id| move |x: &Problem| matches!(x, Problem::Store { store } if *store == StoreId(id));
+    let p = with_servers().await;
+    p.damage(async |t| t.clear(number("DRAIN", 2))).await;
+    p.found(wrong(2)).await;
+    let p = with_servers().await;
+    p.damage(async |t| {
+        let row = Drain { store: StoreId(1), since: 1, rate: 0, data_files: 0, bytes: 0, done: false };
+        let (drained, other) = (number("DRAIN", 1), number("STORE", 1));
+        let before = t.get(&other).await.unwrap().unwrap();
+        put_drain(t, &store(t, StoreId(1)).await.unwrap().unwrap(), &row);
+        assert!(t.get(&drained).await.unwrap().is_some());
+        t.set(other, before);
+    })
+    .await;
+    p.found(wrong(1)).await;
+    let p = with_servers().await;
+    p.damage(async |t| t.clear(uuid(1))).await;
+    p.found(wrong(1)).await;
+    let p = with_servers().await;
+    p.damage(async |t| {
+        let other = t.get(&uuid(2)).await.unwrap().unwrap();
+        t.set(uuid(1), other);
+    })
+    .await;
+    p.found(wrong(1)).await;
+    // What an administrator does leaves nothing wrong.
+    let p = with_servers().await;
+    let row = async |id| p.w.read(async |t| store(t, StoreId(id)).await).await.unwrap().unwrap();
+    let goes = row(2).await;
+    p.damage(async |t| cancel_drain(t, &goes)).await;
+    p.w.clean().await;
+    let drain = Drain { store: StoreId(2), since: 1, rate: 0, data_files: 0, bytes: 0, done: true };
+    p.damage(async |t| put_drain(t, &goes, &drain)).await;
+    let goes = row(2).await;
+    p.damage(async |t| remove_store(t, &goes)).await;
+    p.w.clean().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_filled_and_is_no_spare() {
+    for damage in [None, Some(7)] {
+        let p = planted().await;
+        let (key_, id) = (p.file.key, p.file.layout().unwrap().id);
+        let old = p.file.layout().unwrap().data_files().next().unwrap().slot;
+        let plan = async |t: &mut Transaction| p.w.ns.plan_replacement(t, &key_, old, StoreId(99)).await;
+        let (new, _) = p.w.txn(plan).await.unwrap();
+        p.w.clean().await;
+        let at = [key("SPARE", &[id.0]), new.slot.to_be_bytes().to_vec()].concat();
+        p.damage(async |t| match damage {
+            None => t.clear(at),
+            Some(generation) => {
+                let mut value = t.get(&at).await.unwrap().unwrap().to_vec();
+                *value.last_mut().unwrap() = generation;
+                t.set(at, value);
+            }
+        })
+        .await;
+        p.found(|x| matches!(x, Problem::NoSpare { slot, .. } if *slot == new.slot)).await;
+    }
+}
+
 /// A server that reads one of these goes no further: it does not start, or does not remove what is queued behind it.
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_read() {
@@ -258,6 +340,7 @@ async fn what_cannot_be_read() {
         ("REPLY", 20),
         ("SERVER", 0),
         ("STORE", 2),
+        ("STORE_UUID", 16),
         ("CAPABILITY", 0),
         ("EXPORT", 4),
         ("POLICY", 3),
