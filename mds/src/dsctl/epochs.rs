@@ -65,6 +65,13 @@ pub(crate) struct Turns {
     changing: tokio::sync::Mutex<()>,
 }
 
+/// Why older epochs are to be retired, as in [`Turns`].
+struct Asked {
+    rows: u64,
+    full: bool,
+    unwanted: bool,
+}
+
 impl Turns {
     /// Handles of this holder on this file, of the current epoch and older ones, are about to be refused.
     pub(crate) fn fenced(&self, client: ClientId, file: DataFileId) {
@@ -95,6 +102,22 @@ impl Turns {
     pub(crate) fn predecessors_over(&self) -> bool {
         self.ending.notify_one();
         self.predecessors_over.load(Ordering::Acquire)
+    }
+
+    /// What asks for a retirement, which begins.
+    fn take_asked(&self) -> Asked {
+        Asked {
+            rows: self.rows.swap(0, Ordering::Relaxed),
+            full: self.full.swap(false, Ordering::Relaxed),
+            unwanted: self.unwanted.swap(false, Ordering::Relaxed),
+        }
+    }
+
+    /// It did not come to its end.
+    fn ask_again(&self, asked: &Asked) {
+        self.rows.fetch_add(asked.rows, Ordering::Relaxed);
+        self.full.fetch_or(asked.full, Ordering::Relaxed);
+        self.unwanted.fetch_or(asked.unwanted, Ordering::Relaxed);
     }
 
     fn refuses(&self, client: ClientId, file: DataFileId) -> bool {
@@ -437,25 +460,26 @@ pub(crate) fn waits_for(mds: &Mds) -> String {
     }
 }
 
-/// A new epoch, perhaps with the key that was announced; every layout of older ones comes back; those are retired.
+/// A new epoch, perhaps with the key that was announced, and the older ones are retired. Whatever step of it fails, it is asked
+/// for as before.
 async fn renew(mds: &Arc<Mds>, new_key: bool) -> Result<(), FsError> {
     let turns = &mds.data_servers.turns;
-    let (current, rows) = {
-        let mut last = turns.last.lock().await;
-        let rows = turns.rows.swap(0, Ordering::Relaxed);
-        turns.full.store(false, Ordering::Relaxed);
-        let unwanted = turns.unwanted.swap(false, Ordering::Relaxed);
-        let turned = turn(mds, new_key).await;
-        let current = turned.inspect_err(|_| {
-            turns.kept(usize::try_from(rows).unwrap_or(0));
-            turns.unwanted.fetch_or(unwanted, Ordering::Relaxed);
-        })?;
+    let mut last = turns.last.lock().await;
+    let asked = turns.take_asked();
+    let renewed = async {
+        let current = turn(mds, new_key).await?;
         *last = Some(mds.now());
-        (current, rows)
+        drop(last);
+        if new_key {
+            tracing::info!(epoch = current, "capabilities are sealed with the new key");
+        }
+        retire_before(mds, current, asked.rows).await
     };
-    if new_key {
-        tracing::info!(epoch = current, "capabilities are sealed with the new key");
-    }
+    renewed.await.inspect_err(|_| turns.ask_again(&asked))
+}
+
+/// Every layout of epochs before the current one comes back; those are retired.
+async fn retire_before(mds: &Arc<Mds>, current: u32, rows: u64) -> Result<(), FsError> {
     tracing::info!(epoch = current, rows, "retiring old capabilities: layouts are recalled");
     // LAYOUTGETs that are under way may have made their handles in the epoch before.
     mds.env.clock.sleep(LEAST).await;

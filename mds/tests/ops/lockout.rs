@@ -150,3 +150,38 @@ fn when_many_may_do_less_all_older_handles_are_over() {
         assert!(world.data_server().oldest() > before);
     });
 }
+
+/// It is asked for once, and not forgotten whichever of its steps the store refuses.
+#[test]
+fn a_retirement_that_the_store_does_not_take_now_follows() {
+    simulate(6, async |mut world: World| {
+        let a = world.client("a").await;
+        a.mkdir("/", "d").await;
+        let (fh, open) = a.open("f", BOTH, 0).await;
+        let nfs_resop4::OP_LAYOUTGET(LAYOUTGET4res::NFS4_OK(given)) =
+            a.last(vec![putfh(&fh), layoutget(open, RW)]).await
+        else {
+            panic!()
+        };
+        let mut many = Vec::new();
+        for n in 0..65 {
+            many.push(world.client(&format!("c{n}")).await);
+        }
+        add(&world, "/d", &[rule("any")]).await;
+        let before = world.data_server().oldest();
+        set(&world, "/d", &[read_only("any")]).await;
+        // The next epoch has begun, and the older ones are waited for.
+        until(&world.env, || (a.callbacks().count() > 0).then_some(())).await;
+        let back = layoutreturn(given.logr_stateid, layoutiomode4::LAYOUTIOMODE4_ANY);
+        a.ok(vec![putfh(&fh), back]).await;
+        world.db.set_faults(Faults { unavailable: 1.0, ..Faults::NONE });
+        world.sleep(Duration::from_secs(7)).await;
+        assert_eq!(world.data_server().oldest(), before, "the store has not taken it");
+        world.db.set_faults(Faults::NONE);
+        many.push(a);
+        for _ in 0..2 {
+            a_while(&world, &many.iter().collect::<Vec<_>>()).await;
+        }
+        assert!(world.data_server().oldest() > before);
+    });
+}
