@@ -349,10 +349,6 @@ pub(crate) fn sequence(s: Sequence) -> Bytes {
 pub(crate) fn statistic(s: Statistic, shard: u8) -> Key<3> {
     Key::new(STATISTIC, [&[s.id(), shard]])
 }
-pub(crate) fn statistics(s: Statistic) -> KeyRange {
-    let p = key(STATISTIC, 1).u8(s.id()).finish();
-    under(&p, p.clone())
-}
 /// A table of quotas begins its keys with whom they are about.
 pub(crate) fn quota(prefix: u8, kind: u8, id: u64) -> Bytes {
     key(prefix, 9).u8(kind).u64(id).finish()
