@@ -1,7 +1,7 @@
 //! Where rows come from: a metadata server at work, a store at rest, or a dump.
 
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use sluice_env::Env;
@@ -20,6 +20,10 @@ use crate::{cli, installation, out};
 
 /// Bytes of rows read at a time from a store.
 const PAGE: usize = 512 << 10;
+
+/// A server steps over everything that was changed since the moment of a dump, and of the tables that change all the time that
+/// is in the last few pages: hours of it may take minutes.
+const PAGE_PATIENCE: Duration = Duration::from_secs(1800);
 
 /// Rows of one moment, in key order.
 pub(super) enum Source {
@@ -140,15 +144,17 @@ impl Source {
     pub(super) async fn next(&mut self) -> Result<Vec<KeyValue>> {
         match self {
             Self::Server { first, .. } if !first.is_empty() => Ok(std::mem::take(first)),
-            Self::Server { admin, next, version, .. } => match admin.call(ADMIN_ROWS, next).await? {
-                ADMIN_ROWS_res::CTL_OK(page) => {
-                    *version = page.version;
-                    let after = page.rows.last().map(|row| row.key.clone()).unwrap_or_default();
-                    *next = ADMIN_ROWS_args { snapshot: page.snapshot, after };
-                    Ok(page.rows.into_iter().map(|row| (row.key, row.value)).collect())
+            Self::Server { admin, next, version, .. } => {
+                match admin.call_within(PAGE_PATIENCE, ADMIN_ROWS, next).await? {
+                    ADMIN_ROWS_res::CTL_OK(page) => {
+                        *version = page.version;
+                        let after = page.rows.last().map(|row| row.key.clone()).unwrap_or_default();
+                        *next = ADMIN_ROWS_args { snapshot: page.snapshot, after };
+                        Ok(page.rows.into_iter().map(|row| (row.key, row.value)).collect())
+                    }
+                    ADMIN_ROWS_res::Default(_, reason) => bail!("{}", text(&reason)),
                 }
-                ADMIN_ROWS_res::Default(_, reason) => bail!("{}", text(&reason)),
-            },
+            }
             Self::Store { db, snapshot, range, .. } => {
                 let rows = match snapshot.page(range, PAGE).await {
                     Err(KvError::TooOld) => {

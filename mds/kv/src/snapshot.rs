@@ -75,7 +75,7 @@ impl Snapshot {
         let mut begin = range.begin.clone();
         while begin < range.end {
             self.check()?;
-            let rows = self.db.backend.range(&self.view, &begin, &range.end, STEP, false).await?;
+            let rows = self.db.backend.range_at_leisure(&self.view, &begin, &range.end, STEP).await?;
             let last = rows.len() < STEP;
             if page.fill(rows) || last {
                 break;

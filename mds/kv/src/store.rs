@@ -135,6 +135,21 @@ impl Backend {
         }
     }
 
+    /// As [`Self::range`], for who can wait: where rows were changed very often since the view, there is much to step over, and a
+    /// thread that serves others would stand still meanwhile.
+    pub(crate) async fn range_at_leisure(
+        &self,
+        view: &View,
+        begin: &[u8],
+        end: &[u8],
+        limit: usize,
+    ) -> Result<Vec<KeyValue>, KvError> {
+        match (self, view) {
+            (Self::Embedded(e), View::Embedded(v)) => e.range_at_leisure(v, begin, end, limit).await,
+            _ => self.range(view, begin, end, limit, false).await,
+        }
+    }
+
     pub(crate) async fn commit(&self, request: Request<View>) -> Result<Committed, KvError> {
         let Request { view, reads, writes, write_conflicts, bytes } = request;
         match self {

@@ -32,9 +32,14 @@ struct Held {
 }
 
 impl Moments {
-    /// Lets go of what nobody reads any more.
+    /// Lets go of what nobody reads any more. A page that is being read may take longer.
     pub(crate) fn forget_idle(&self, now: Time) {
-        self.held.lock().by_id.retain(|_, (_, used)| now.since(*used) < IDLE_NANOS);
+        self.held.lock().by_id.retain(|_, (snapshot, used)| {
+            if Arc::strong_count(snapshot) > 1 {
+                *used = now;
+            }
+            now.since(*used) < IDLE_NANOS
+        });
     }
 
     /// Lets go of all of them; false: there was none.
@@ -107,5 +112,30 @@ fn words(error: &KvError) -> String {
             "this store does not keep the past for as long as a copy takes: stop the metadata server, or use the store's own backup".to_owned()
         }
         other => format!("the metadata store does not answer: {other}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_env::Env;
+    use sluice_kv::{Database, Faults};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_moment_is_not_forgotten_while_a_page_of_it_is_read() {
+        let db = Database::memory(Env::simulated(1), Faults::NONE);
+        let moments = Moments::default();
+        let at = |seconds: u64| Time(seconds * 1_000_000_000);
+        let (id, page) = moments.add(db.snapshot().await.unwrap(), at(0)).unwrap();
+        for seconds in [50, 100, 300] {
+            moments.forget_idle(at(seconds));
+        }
+        drop(page);
+        // Then it is asked for the next one, or not.
+        moments.forget_idle(at(350));
+        assert!(moments.find(id, at(350)).is_some());
+        moments.forget_idle(at(411));
+        assert!(moments.find(id, at(411)).is_none());
     }
 }

@@ -166,6 +166,18 @@ impl Core {
         Ok(pairs)
     }
 
+    /// The same of what is read at leisure, which may take long whether or not the disk is waited for: it says nothing of other
+    /// reads.
+    pub(crate) fn range_at_leisure(
+        &self,
+        view: &Shared<Snapshot>,
+        begin: &[u8],
+        end: &[u8],
+        limit: usize,
+    ) -> Result<Vec<KeyValue>, KvError> {
+        self.engine.range(&view.snapshot, begin, end, limit, false)
+    }
+
     /// On a thread that may wait for the disk. It goes on if the caller stops waiting.
     pub(crate) async fn elsewhere<T: Send + 'static>(
         self: &Arc<Self>,

@@ -125,6 +125,19 @@ impl Embedded {
         self.core.now(key)
     }
 
+    /// As [`Store::range`], always on a thread that may stand still.
+    pub(crate) async fn range_at_leisure(
+        &self,
+        view: &Shared<Snapshot>,
+        begin: &[u8],
+        end: &[u8],
+        limit: usize,
+    ) -> Result<Vec<KeyValue>, KvError> {
+        self.core.check()?;
+        let (view, begin, end) = (view.clone(), Bytes::copy_from_slice(begin), Bytes::copy_from_slice(end));
+        Box::pin(self.core.elsewhere(move |core| core.range_at_leisure(&view, &begin, &end, limit))).await
+    }
+
     /// Groups committed since the store was opened.
     pub(crate) fn groups(&self) -> u64 {
         self.core.groups()
