@@ -5121,7 +5121,7 @@ impl Decode for ADMIN_DUMPED_res {
 pub struct ctl_dump {
     /// the moment that it shows, since 1970
     pub seconds: i64,
-    /// since then
+    /// since then; all ones: it is to come, as a clock was wrong
     pub age_seconds: u64,
     pub rows: u64,
     pub bytes: u64,

@@ -208,6 +208,10 @@ pub(super) fn dumps(told: &ADMIN_LAST_DUMP_resok, days: u32) -> Option<Finding> 
     let what = match told.newest.first() {
         _ if days == 0 => return None,
         Some(newest) if newest.age_seconds <= late => return None,
+        Some(newest) if newest.age_seconds == u64::MAX => {
+            "the newest dump of the metadata is of a moment to come, since the metadata server's clock is, or was, wrong"
+                .to_owned()
+        }
         Some(newest) => format!("the newest dump of the metadata is {} old", duration(newest.age_seconds)),
         None if told.file_system_seconds <= late => return None,
         None => "no dump of the metadata is known of".to_owned(),

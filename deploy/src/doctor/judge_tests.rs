@@ -206,6 +206,12 @@ fn a_backup_that_is_old_is_a_note() {
     assert_eq!(of(None, 7, 7), None, "it is new itself");
     assert_eq!(of(None, 8, 7).unwrap(), "no dump of the metadata is known of");
     assert_eq!((of(None, 800, 0), of(Some(800), 900, 0)), (None, None));
+    // A clock was ahead when it was made: how old it is, nobody knows.
+    let to_come = vec![ctl_dump { age_seconds: u64::MAX, ..ctl_dump::default() }];
+    let told = ADMIN_LAST_DUMP_resok { newest: to_come, file_system_seconds: DAY };
+    let words = dumps(&told, 7).unwrap().what;
+    assert!(words.starts_with("the newest dump of the metadata is of a moment to come, "), "{words}");
+    assert_eq!(dumps(&told, 0), None);
 }
 
 #[test]

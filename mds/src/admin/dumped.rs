@@ -10,6 +10,9 @@ use sluice_xdr::control::*;
 
 use super::Admin;
 
+/// A clock is set right by so much now and then, in seconds. A dump of a moment further ahead is from when it was wrong.
+const LITTLE: i64 = 60;
+
 /// What is durable of it, for who asks.
 #[derive(Debug, Default)]
 pub(crate) struct Newest(Mutex<Option<Dumped>>);
@@ -32,13 +35,16 @@ impl Admin {
     pub(super) async fn dumped(&self, args: ADMIN_DUMPED_args, from: SocketAddr) -> ADMIN_DUMPED_res {
         let mds = &self.mds;
         let age = i64::try_from(args.age_seconds).unwrap_or(i64::MAX);
-        let seconds = mds.env.clock.wall().seconds.saturating_sub(age);
+        let now = mds.env.clock.wall().seconds;
+        let seconds = now.saturating_sub(age);
         let told = Dumped { seconds, rows: args.rows, bytes: args.bytes, verified: args.verified };
-        // Of two that are made at once, the one of the later moment; as it is in the store, whoever comes first.
+        // Of two that are made at once, the one of the later moment; as it is in the store, whoever comes first. One of a
+        // moment to come would hide every other until then.
         let written = mds
             .write(|mut txn| {
                 Box::pin(async move {
-                    let newest = dumped(&txn).await?.filter(|other| other.seconds > told.seconds);
+                    let newest =
+                        dumped(&txn).await?.filter(|other| (told.seconds + 1..=now).contains(&other.seconds));
                     if newest.is_none() {
                         put_dumped(&mut txn, &told);
                     }
@@ -49,7 +55,7 @@ impl Admin {
         match written {
             Ok((newest, _)) => {
                 let mut held = mds.dumped.0.lock();
-                if held.is_none_or(|held| held.seconds <= newest.seconds) {
+                if held.is_none_or(|held| held.seconds <= newest.seconds || held.seconds > now) {
                     *held = Some(newest);
                 }
                 tracing::info!(%from, rows = args.rows, bytes = args.bytes, verified = args.verified, "a dump is complete");
@@ -68,7 +74,12 @@ impl Admin {
         let since = |then: i64| now.saturating_sub(then).max(0).unsigned_abs();
         let newest = mds.dumped.get().map(|newest| ctl_dump {
             seconds: newest.seconds,
-            age_seconds: since(newest.seconds),
+            age_seconds: if newest.seconds > now.saturating_add(LITTLE) {
+                // Nobody knows.
+                u64::MAX
+            } else {
+                since(newest.seconds)
+            },
             rows: newest.rows,
             bytes: newest.bytes,
             verified: newest.verified,

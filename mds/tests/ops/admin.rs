@@ -1,5 +1,6 @@
 //! What commands ask: who holds what, and taking it back. xdr/spec/control.x, SLUICE_ADMIN.
 
+use sluice_namespace::stable_storage::{Dumped, put_dumped};
 use sluice_rpc::{Client as Dialler, Credential};
 use sluice_xdr::control::*;
 use sluice_xdr::nfs4::*;
@@ -302,6 +303,34 @@ fn the_newest_dump_is_remembered() {
             ADMIN_DUMPED_res::Default(ctl_status::CTL_ERR_AGAIN, _)
         ));
         assert_eq!(newest(&world).await.unwrap().1, 2);
+    });
+}
+
+/// The clock was ahead when it was made, and is right since.
+#[test]
+fn a_dump_of_a_moment_to_come_hides_no_other() {
+    simulate(15, async |mut world: World| {
+        let newest = async |world: &World| {
+            let told: ADMIN_LAST_DUMP_resok = ask(world, ADMIN_LAST_DUMP, &()).await;
+            told.newest.first().map(|dump| (dump.age_seconds, dump.rows))
+        };
+        let dumped = async |world: &World, rows| {
+            let told = ADMIN_DUMPED_args { age_seconds: 5, rows, bytes: 9, verified: true };
+            let answer: ADMIN_DUMPED_res = ask(world, ADMIN_DUMPED, &told).await;
+            assert_eq!(answer, ADMIN_DUMPED_res::CTL_OK);
+        };
+        for (ahead, age) in [(30, 0), (365 * 86_400, u64::MAX)] {
+            let seconds = world.env.clock.wall().seconds + ahead;
+            let mut txn = world.db.begin();
+            put_dumped(&mut txn, &Dumped { seconds, rows: 1, bytes: 9, verified: true });
+            txn.commit().await.unwrap();
+            world.restart().await;
+            assert_eq!(newest(&world).await, Some((age, 1)), "who is little ahead may have been set right");
+            dumped(&world, 2).await;
+            assert_eq!(newest(&world).await, Some((5, 2)));
+            world.restart().await;
+            assert_eq!(newest(&world).await.unwrap().1, 2, "it is durable");
+        }
     });
 }
 
