@@ -1,8 +1,8 @@
 //! A dump as a file: what `sluice meta dump` writes. docs/metadata-schema.md has the format.
 
-use std::fs::{File, OpenOptions};
-use std::io::{BufReader, BufWriter, ErrorKind, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -51,7 +51,7 @@ pub(super) struct Writer {
     bytes: u64,
 }
 
-/// A file that is not whole yet.
+/// A file that is not whole yet, and locked: nobody else writes one to the same place.
 struct Partial {
     open: File,
     path: PathBuf,
@@ -92,20 +92,24 @@ impl Partial {
         let mut path = to.as_os_str().to_owned();
         path.push(PARTIAL);
         let path = PathBuf::from(path);
-        // Of a dump that was broken off. Somebody else may have made it readable, so it is not written into.
-        match std::fs::remove_file(&path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                return Err(error).with_context(|| format!("cannot remove {}", path.display()));
-            }
-            _ => {}
-        }
+        // What is left of one that was broken off stays locked until its place is taken.
+        let _left = remove_left(&path)?;
         let open = OpenOptions::new()
             .write(true)
             .create_new(true)
             .mode(0o600)
             .open(&path)
             .with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Self { open, path, to: to.to_owned(), whole: false })
+        lock(&open, &path)?;
+        let partial = Self { open, path, to: to.to_owned(), whole: false };
+        // Another may have been whole just before.
+        must_be_free(to)?;
+        Ok(partial)
+    }
+
+    /// Whether what is there under the name that it has until it is whole is this file.
+    fn is_there(&self) -> io::Result<bool> {
+        same(&self.open, &self.path)
     }
 
     /// It is on the disk, and as it was written.
@@ -131,6 +135,8 @@ impl Partial {
     /// It is on the disk, under its name.
     fn finish(mut self) -> Result<()> {
         self.sync()?;
+        let there = self.is_there().with_context(|| format!("cannot look at {}", self.path.display()))?;
+        ensure!(there, "{} was removed or replaced by something else", self.path.display());
         std::fs::rename(&self.path, &self.to)
             .with_context(|| format!("cannot rename {} to {}", self.path.display(), self.to.display()))?;
         self.whole = true;
@@ -142,9 +148,55 @@ impl Partial {
 /// What is not whole is of no use to anybody, and takes room.
 impl Drop for Partial {
     fn drop(&mut self) {
-        if !self.whole {
+        if !self.whole && self.is_there().unwrap_or(false) {
             let _ = std::fs::remove_file(&self.path);
         }
+        // A process that is just being started has a copy of the open file, for a moment.
+        let _ = self.open.unlock();
+    }
+}
+
+/// Removes what is left of a dump that was broken off, which nobody writes any more, and holds its lock. Somebody else may
+/// have made it readable, so it is not written into.
+fn remove_left(path: &Path) -> Result<Option<File>> {
+    let cannot = || format!("cannot remove {}", path.display());
+    loop {
+        let found = match std::fs::symlink_metadata(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            found => found.with_context(cannot)?,
+        };
+        let left = if found.is_file() {
+            let left = File::open(path).with_context(cannot)?;
+            lock(&left, path)?;
+            // Whoever had the lock may have removed it, and another may have been made.
+            if !same(&left, path).with_context(cannot)? {
+                continue;
+            }
+            Some(left)
+        } else {
+            None
+        };
+        std::fs::remove_file(path).with_context(cannot)?;
+        return Ok(left);
+    }
+}
+
+fn lock(file: &File, path: &Path) -> Result<()> {
+    match file.try_lock() {
+        Ok(()) => Ok(()),
+        Err(TryLockError::WouldBlock) => bail!("another dump is being written to {}", path.display()),
+        Err(TryLockError::Error(error)) => {
+            Err(error).with_context(|| format!("cannot lock {}", path.display()))
+        }
+    }
+}
+
+fn same(open: &File, path: &Path) -> io::Result<bool> {
+    let open = open.metadata()?;
+    match std::fs::symlink_metadata(path) {
+        Ok(there) => Ok((there.dev(), there.ino()) == (open.dev(), open.ino())),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

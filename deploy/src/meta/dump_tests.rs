@@ -126,3 +126,25 @@ fn what_is_broken_off_leaves_nothing() {
     drop(writer);
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
+
+/// Neither is there under its name when it is not whole, nor does one spoil the other.
+#[test]
+fn two_dumps_are_not_written_to_one_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("dump");
+    let mut first = Writer::create(&file, &Heading::new(77, 5)).unwrap();
+    first.row(b"key", b"first").unwrap();
+    let refused = Writer::create(&file, &Heading::new(78, 6)).err().unwrap();
+    assert!(format!("{refused:#}").contains("another dump is being written"), "{refused:#}");
+    assert_eq!(first.finish(ReadBack::Yes).unwrap().0, 1);
+    assert_eq!(read(&file).unwrap(), [(Bytes::from_static(b"key"), Bytes::from_static(b"first"))]);
+    // Somebody put something else where it is written.
+    fs::remove_file(&file).unwrap();
+    let partial = folder.path().join("dump.partial");
+    let writer = Writer::create(&file, &Heading::new(79, 7)).unwrap();
+    fs::remove_file(&partial).unwrap();
+    fs::write(&partial, "something else").unwrap();
+    assert!(writer.finish(ReadBack::No).is_err());
+    assert!(!file.exists());
+    assert_eq!(fs::read(&partial).unwrap(), b"something else");
+}
