@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use sluice_env::Env;
@@ -12,7 +13,7 @@ use crate::faults::Faults;
 use crate::foundation::{Foundation, FoundationOptions};
 use crate::memory::Memory;
 use crate::store::Backend;
-use crate::{KvError, Transaction};
+use crate::{KvError, RunLimits, Transaction};
 
 /// A handle to one store, cheap to clone.
 #[derive(Clone, Debug)]
@@ -125,6 +126,12 @@ impl Database {
             Backend::Memory(memory) => Some(memory.room()),
             Backend::Foundation(foundation) => foundation.room(),
         }
+    }
+
+    /// Limits of an operation that waits for so long, however often it is tried meanwhile.
+    pub fn for_as_long_as(&self, patience: Duration) -> RunLimits {
+        let deadline = self.inner.env.clock.now() + patience;
+        RunLimits { max_attempts: u32::MAX, ..RunLimits::until(deadline) }
     }
 
     /// A transaction without a retry loop around it; prefer [`Database::run`].

@@ -5,6 +5,8 @@
 //! have used. The same holds for a copy that somebody made of a store, and that is to go on in its place: [`adopt`] does
 //! there what a load does to rows on their way.
 
+use std::time::Duration;
+
 use bytes::{Bytes, BytesMut};
 use sluice_kv::{Database, KEYS_END, KeyRange, RunLimits, Transaction, Versionstamp};
 
@@ -186,14 +188,18 @@ impl Load {
     /// # Errors
     /// [`FsError::Exists`] if the store holds a file system; what the store says.
     pub async fn begin(db: Database, version: u64) -> Result<Self, FsError> {
-        let range = everything();
-        let look = db.begin();
-        let unfinished = is_loading(&look).await?;
-        if !unfinished && !look.range(&range, 1, false).await?.is_empty() {
+        let (unfinished, empty) = db
+            .run_read(db.for_as_long_as(PATIENCE), |txn| {
+                Box::pin(async move {
+                    let empty = txn.range(&everything(), 1, false).await?.is_empty();
+                    Ok::<_, FsError>((is_loading(&txn).await?, empty))
+                })
+            })
+            .await?;
+        if !unfinished && !empty {
             return Err(FsError::Exists);
         }
-        drop(look);
-        while unfinished && clear_some(&db, &range).await? {}
+        while unfinished && clear_some(&db, &everything()).await? {}
         write(&db, |txn| txn.set(keys::single(keys::LOADING), Bytes::from_static(&[1]))).await?;
         Ok(Self { db, version, batch: Vec::new(), bytes: 0, superblock: None, sequences: Vec::new() })
     }
@@ -307,7 +313,11 @@ async fn go_on(txn: &mut Transaction) -> Result<Option<Adopted>, FsError> {
 
 /// Some keys of a load that was broken off, but not what says so; true when there may be more.
 async fn clear_some(db: &Database, range: &KeyRange) -> Result<bool, FsError> {
-    let found = db.begin().range(range, CLEARED, false).await?;
+    let found = db
+        .run_read(db.for_as_long_as(PATIENCE), |txn| {
+            Box::pin(async move { Ok::<_, FsError>(txn.range(range, CLEARED, false).await?) })
+        })
+        .await?;
     let marker = keys::single(keys::LOADING);
     write(db, |txn| {
         found.iter().filter(|(key, _)| *key != marker).for_each(|(key, _)| txn.clear(key.clone()))
@@ -317,17 +327,18 @@ async fn clear_some(db: &Database, range: &KeyRange) -> Result<bool, FsError> {
 }
 
 /// A transaction that reads nothing: done again, it does the same.
-async fn write(db: &Database, fill: impl Fn(&mut Transaction)) -> Result<(), FsError> {
-    for _ in 0..TRIES {
-        let mut txn = db.begin();
-        fill(&mut txn);
-        match txn.commit().await {
-            Err(error) if error.is_retryable() || error.maybe_committed() => {}
-            done => return Ok(done.map(drop)?),
-        }
-    }
-    Err(FsError::Busy)
+async fn write(db: &Database, fill: impl Fn(&mut Transaction) + Send + Sync) -> Result<(), FsError> {
+    let fill = &fill;
+    let limits = db.for_as_long_as(PATIENCE).idempotent();
+    db.run(limits, |mut txn| {
+        Box::pin(async move {
+            fill(&mut txn);
+            Ok::<_, FsError>(())
+        })
+    })
+    .await
+    .map(drop)
 }
 
-/// Attempts of a transaction that only an ailing store refuses.
-const TRIES: usize = 10;
+/// A store that is away for so long while hours of rows are loaded is waited for.
+const PATIENCE: Duration = Duration::from_secs(300);

@@ -283,3 +283,25 @@ async fn a_load_is_all_or_nothing() {
     let (there, _) = rows(&to).await;
     assert_eq!(there.len(), all.len());
 }
+
+/// A cluster that is away for some seconds.
+#[tokio::test(start_paused = true)]
+async fn a_load_waits_for_a_store_that_is_away() {
+    let (w, ..) = busy_world().await;
+    let (all, version) = rows(&w.db).await;
+    let away = Faults { unavailable: 1.0, ..Faults::NONE };
+    let to = Database::memory(w.env.clone(), away);
+    let back = async || {
+        w.env.clock.sleep(std::time::Duration::from_secs(10)).await;
+        to.set_faults(Faults::NONE);
+    };
+    let (begun, ()) = tokio::join!(Load::begin(to.clone(), version), back());
+    let mut loading = begun.unwrap();
+    for (key, value) in &all {
+        loading.row(key.clone(), value.clone()).await.unwrap();
+    }
+    to.set_faults(away);
+    let (finished, ()) = tokio::join!(loading.finish(), back());
+    finished.unwrap();
+    World::over(to.clone(), w.env.clone(), 5_000).await.clean().await;
+}
