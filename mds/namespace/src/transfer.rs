@@ -199,7 +199,10 @@ impl Load {
         if !unfinished && !empty {
             return Err(FsError::Exists);
         }
-        while unfinished && clear_some(&db, &everything()).await? {}
+        let mut left = unfinished.then(everything);
+        while let Some(range) = left {
+            left = clear_some(&db, &range).await?;
+        }
         write(&db, |txn| txn.set(keys::single(keys::LOADING), Bytes::from_static(&[1]))).await?;
         Ok(Self { db, version, batch: Vec::new(), bytes: 0, superblock: None, sequences: Vec::new() })
     }
@@ -311,8 +314,9 @@ async fn go_on(txn: &mut Transaction) -> Result<Option<Adopted>, FsError> {
     }))
 }
 
-/// Some keys of a load that was broken off, but not what says so; true when there may be more.
-async fn clear_some(db: &Database, range: &KeyRange) -> Result<bool, FsError> {
+/// Some keys of a load that was broken off, but not what says so; where to go on, if there may be more. Not at the first key:
+/// a store on this machine steps over each one that was cleared before.
+async fn clear_some(db: &Database, range: &KeyRange) -> Result<Option<KeyRange>, FsError> {
     let found = db
         .run_read(db.for_as_long_as(PATIENCE), |txn| {
             Box::pin(async move { Ok::<_, FsError>(txn.range(range, CLEARED, false).await?) })
@@ -323,7 +327,7 @@ async fn clear_some(db: &Database, range: &KeyRange) -> Result<bool, FsError> {
         found.iter().filter(|(key, _)| *key != marker).for_each(|(key, _)| txn.clear(key.clone()))
     })
     .await?;
-    Ok(found.len() == CLEARED)
+    Ok(found.last().filter(|_| found.len() == CLEARED).map(|(last, _)| after(last, range)))
 }
 
 /// A transaction that reads nothing: done again, it does the same.
@@ -342,3 +346,31 @@ async fn write(db: &Database, fill: impl Fn(&mut Transaction) + Send + Sync) -> 
 
 /// A store that is away for so long while hours of rows are loaded is waited for.
 const PATIENCE: Duration = Duration::from_secs(300);
+
+#[cfg(test)]
+mod tests {
+    use sluice_env::Env;
+    use sluice_kv::Faults;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn each_round_of_clearing_goes_on_behind_the_last() {
+        let db = Database::memory(Env::simulated(1), Faults::NONE);
+        let key = |n: usize| Bytes::from([&[keys::INODE], n.to_be_bytes().as_slice()].concat());
+        let mut txn = db.begin();
+        txn.set(keys::single(keys::LOADING), Bytes::from_static(&[1]));
+        // With the row that says so, two rounds and a half.
+        (0..CLEARED * 5 / 2).for_each(|n| txn.set(key(n), Bytes::new()));
+        txn.commit().await.unwrap();
+        let (mut left, mut begins) = (Some(everything()), Vec::new());
+        while let Some(range) = left {
+            left = clear_some(&db, &range).await.unwrap();
+            begins.push(range.begin);
+        }
+        let behind = |n| after(&key(n), &everything()).begin;
+        assert_eq!(begins, [everything().begin, behind(CLEARED - 2), behind(2 * CLEARED - 2)]);
+        let there = db.begin().range(&everything(), 9, false).await.unwrap();
+        assert_eq!(there.into_iter().map(|(key, _)| key).collect::<Vec<_>>(), [keys::single(keys::LOADING)]);
+    }
+}
