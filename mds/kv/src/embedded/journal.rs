@@ -14,6 +14,7 @@
 //! The layout below is that of the engine's disk format 3, uncompressed; a test compares it with
 //! what the engine writes.
 
+use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek};
 use std::ops::Range;
@@ -153,14 +154,71 @@ fn batches(bytes: &[u8]) -> (Option<Range<usize>>, Option<usize>) {
 }
 
 fn good_batch_after(bytes: &[u8], bad: usize, mark: Option<&Mark>) -> bool {
-    let is_ours = |batch: &[u8]| mark.is_none_or(|mark| has_mark(batch, mark));
-    (bad + 1..bytes.len())
-        .any(|at| bytes[at] == START && batch(bytes, at).is_some_and(|end| is_ours(&bytes[at..end])))
+    let marks = mark.map(|mark| marks(bytes, mark));
+    let is_ours = |batch: Range<usize>| {
+        marks
+            .as_ref()
+            .is_none_or(|marks| marks.iter().any(|(from, to)| batch.start <= *from && *to <= batch.end))
+    };
+    let mut chains = Chains { bytes, known: HashMap::new() };
+    // Sums are compared last: data of clients may be made so that very many look like batches until then.
+    (bad + 1..bytes.len()).any(|at| {
+        bytes[at] == START
+            && chains.batch(at).is_some_and(|end| is_ours(at..end))
+            && batch(bytes, at).is_some()
+    })
 }
 
-fn has_mark(batch: &[u8], mark: &Mark) -> bool {
+/// Where the mark is: once in each batch of ours, and nowhere else.
+fn marks(bytes: &[u8], mark: &Mark) -> Vec<(usize, usize)> {
     let row = [MARK_KEY, mark].concat();
-    batch.windows(row.len()).any(|part| part == row)
+    let all = bytes.windows(row.len()).enumerate().filter(|(_, part)| *part == row);
+    all.map(|(at, _)| (at, at + row.len())).collect()
+}
+
+/// How many items follow each other from some place on, and where they end.
+#[derive(Clone, Copy)]
+struct Way {
+    items: usize,
+    end: usize,
+}
+
+/// Ways from very many places: data of clients may be made of what looks like items, and all of it be on the way from each
+/// place that looks like the beginning of a batch. What is known of a way is known of each that leads into it.
+struct Chains<'a> {
+    bytes: &'a [u8],
+    /// From one in so many places ([`Chains::APART`]), or there would be no room for them.
+    known: HashMap<usize, Way>,
+}
+
+impl Chains<'_> {
+    const APART: usize = 64;
+
+    /// The end of what is a batch that begins at `at`, unless its sum is wrong.
+    fn batch(&mut self, at: usize) -> Option<usize> {
+        let count = number::<4>(self.bytes, at + 1)?;
+        let way = self.way(at + START_HEADER);
+        if way.items == count { end_of(self.bytes, way.end) } else { None }
+    }
+
+    fn way(&mut self, from: usize) -> Way {
+        let (mut at, mut items) = (from, 0);
+        let mut passed = Vec::new();
+        let rest = loop {
+            if let Some(known) = self.known.get(&at) {
+                break *known;
+            }
+            let Some(end) = item(self.bytes, at) else { break Way { items: 0, end: at } };
+            if items % Self::APART == Self::APART - 1 {
+                passed.push((at, items));
+            }
+            (at, items) = (end, items + 1);
+        };
+        let all = items + rest.items;
+        self.known
+            .extend(passed.into_iter().map(|(at, before)| (at, Way { items: all - before, end: rest.end })));
+        Way { items: all, end: rest.end }
+    }
 }
 
 /// The end of the good batch that begins at `at`.
@@ -172,23 +230,32 @@ fn batch(bytes: &[u8], mut at: usize) -> Option<usize> {
     at += START_HEADER;
     let mut hash = Xxh3::new();
     for _ in 0..count {
-        let end = match *bytes.get(at)? {
-            ITEM => {
-                let key = number::<2>(bytes, at + 11)?;
-                let stored = number::<4>(bytes, at + 17)?;
-                at.checked_add(ITEM_HEADER)?.checked_add(key)?.checked_add(stored)?
-            }
-            CLEAR => at + 9,
-            _ => return None,
-        };
+        let end = item(bytes, at)?;
         hash.update(bytes.get(at..end)?);
         at = end;
     }
-    let sum = bytes.get(at + 1..at + 9)?;
-    let whole = bytes[at] == END
-        && sum == hash.digest().to_le_bytes()
-        && bytes.get(at + 9..at + 9 + TRAILER.len())? == TRAILER;
-    whole.then_some(at + 9 + TRAILER.len())
+    let end = end_of(bytes, at)?;
+    (bytes[at + 1..at + 9] == hash.digest().to_le_bytes()).then_some(end)
+}
+
+/// The end of the item that begins at `at`.
+fn item(bytes: &[u8], at: usize) -> Option<usize> {
+    let end = match *bytes.get(at)? {
+        ITEM => {
+            let key = number::<2>(bytes, at + 11)?;
+            let stored = number::<4>(bytes, at + 17)?;
+            at.checked_add(ITEM_HEADER)?.checked_add(key)?.checked_add(stored)?
+        }
+        CLEAR => at + 9,
+        _ => return None,
+    };
+    (end <= bytes.len()).then_some(end)
+}
+
+/// The end of a batch whose items end at `at`, whatever its sum.
+fn end_of(bytes: &[u8], at: usize) -> Option<usize> {
+    let trailer = bytes.get(at + 9..at + 9 + TRAILER.len())?;
+    (bytes[at] == END && trailer == TRAILER).then_some(at + 9 + TRAILER.len())
 }
 
 fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<usize> {
@@ -200,7 +267,7 @@ fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::FileExt;
-    use std::time::SystemTime;
+    use std::time::{Duration, SystemTime};
 
     use bytes::Bytes;
     use rustix::fs::FallocateFlags;
@@ -326,6 +393,48 @@ mod tests {
         torn_around_a_batch(dir.path(), &batch).await;
         fs::remove_file(dir.path().join("MARK")).unwrap();
         assert!(matches!(open(dir.path()).unwrap_err(), KvError::Corrupt { .. }));
+    }
+
+    /// Clients write whatever they like: here, nothing but what a batch may go on with, and many beginnings of one.
+    #[test]
+    fn what_looks_like_many_batches_is_gone_through_once() {
+        let tail = [CLEAR, 0, 0, 0, 0, START, 0, 0, 0].repeat((4 << 20) / 9);
+        let clock = Env::system().clock;
+        let begun = clock.now();
+        assert!(!good_batch_after(&tail, 0, None));
+        assert!(clock.now() - begun < Duration::from_secs(10), "{:?}", clock.now() - begun);
+    }
+
+    /// One that clears so many rows.
+    fn small_batch(rows: u8) -> Vec<u8> {
+        let items = [CLEAR, 7, 7, 7, 7, 7, 7, 7, 7].repeat(rows.into());
+        let mut hash = Xxh3::new();
+        hash.update(&items);
+        let begin = [START, rows, 0, 0, 0, 7, 7, 7, 7, 7, 7, 7, 7];
+        [&begin, &*items, &[END], &hash.digest().to_le_bytes(), TRAILER].concat()
+    }
+
+    /// Wherever it is in what looks like others, and whatever leads to the same end.
+    #[test]
+    fn a_batch_is_good_however_it_is_found() {
+        let env = Env::simulated(1);
+        let below = |most: usize| usize::try_from(env.random.u64()).unwrap() % most;
+        let mut good = 0;
+        for _ in 0..20_000 {
+            let mut bytes: Vec<u8> =
+                (0..400).map(|_| [0, 0, 0, START, CLEAR, CLEAR, END][below(7)]).collect();
+            let batch_there = small_batch(u8::try_from(below(20)).unwrap());
+            let at = 1 + below(400 - batch_there.len() - 1);
+            bytes[at..at + batch_there.len()].copy_from_slice(&batch_there);
+            if below(2) == 0 {
+                // Damaged, or not at all.
+                bytes[at + below(batch_there.len())] = below(5) as u8;
+            }
+            let there = (1..bytes.len()).any(|at| batch(&bytes, at).is_some());
+            assert_eq!(good_batch_after(&bytes, 0, None), there, "{bytes:?}");
+            good += usize::from(there);
+        }
+        assert!((10_000..19_000).contains(&good), "{good}");
     }
 
     fn set_written(path: &Path, at: SystemTime) {
