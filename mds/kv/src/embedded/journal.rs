@@ -1,7 +1,7 @@
 //! Mends the engine's journals after a power loss, before the engine reads them.
 //!
 //! Each group is one batch, synced before the next is written, so a power loss can tear only the last
-//! batch of the newest journal, and nobody heard that it committed. Its pages reach the device in
+//! batch of the newest journal that has one, and nobody heard that it committed. Its pages reach the device in
 //! any order. The engine discards a last batch that stops short; but one with a hole in the middle it
 //! takes for damage and refuses to open, and damage further up it takes for the end and silently
 //! discards what follows. So we look first: a bad batch with nothing good behind it is cut off, one
@@ -52,39 +52,37 @@ pub(crate) fn newest(engine: &Path) -> io::Result<Option<PathBuf>> {
     Ok(listed(engine)?.pop().map(|(_, path)| path))
 }
 
-/// Checks every journal in `engine`, cuts a torn batch off the newest, and sees to it that what is left is on the device.
+/// Checks every journal in `engine`, cuts a torn last batch off, and sees to it that what is left is on the device.
 /// `mark`: that of the store, if it has one.
 pub(crate) fn mend(engine: &Path, mark: Option<&Mark>) -> Result<(), KvError> {
-    let mut journals = journals(engine)?;
-    let Some((_, newest)) = journals.pop() else { return Ok(()) };
-    // The newest journal may have no batch yet.
-    let mut last = None;
-    for (_, path) in journals {
+    let (mut last, mut torn): (_, Option<(PathBuf, usize)>) = (None, None);
+    for (_, path) in journals(engine)? {
         let bytes = read(&path)?;
         let (good, bad) = batches(&bytes);
-        // The next journal is begun only when this one is synced.
+        // Later journals may have no batch yet: the next is written only when this one is synced.
+        if let Some((path, at)) = torn.as_ref().filter(|_| good.is_some() || bad.is_some()) {
+            return Err(damaged(path, *at));
+        }
         if let Some(at) = bad {
-            return Err(damaged(&path, at));
+            if good_batch_after(&bytes, at, mark) {
+                return Err(damaged(&path, at));
+            }
+            torn = Some((path.clone(), at));
         }
         last = good.map(|batch| (path, batch.start, bytes[batch].to_vec())).or(last);
     }
-    let bytes = read(&newest)?;
-    let (good, bad) = batches(&bytes);
-    if let Some(at) = bad {
-        if good_batch_after(&bytes, at, mark) {
-            return Err(damaged(&newest, at));
-        }
-        tracing::info!(journal = %newest.display(), at, "cut off a batch torn by a power loss; it was not acknowledged");
-        let cut = || {
-            let file = OpenOptions::new().write(true).open(&newest)?;
-            file.set_len(at as u64)?;
-            file.sync_all()
-        };
-        cut().map_err(|e| io_error("mending", &newest, &e))?;
+    if let Some((path, at)) = torn {
+        cut(&path, at).map_err(|e| io_error("mending", &path, &e))?;
+        tracing::info!(journal = %path.display(), at, "cut off a batch torn by a power loss; it was not acknowledged");
     }
-    last = good.map(|batch| (newest, batch.start, bytes[batch].to_vec())).or(last);
     let Some((path, at, batch)) = last else { return Ok(()) };
     write_again(&path, at, &batch).map_err(|e| io_error("mending", &path, &e))
+}
+
+fn cut(path: &Path, at: usize) -> io::Result<()> {
+    let file = OpenOptions::new().write(true).open(path)?;
+    file.set_len(at as u64)?;
+    file.sync_all()
 }
 
 /// The same bytes in the same place, and nothing else: a power loss meanwhile leaves what one may have left the first time.
@@ -435,6 +433,51 @@ mod tests {
             good += usize::from(there);
         }
         assert!((10_000..19_000).contains(&good), "{good}");
+    }
+
+    /// A journal behind that of [`store`], with these bytes.
+    fn next_journal(path: &Path, bytes: &[u8]) {
+        let number: u64 = path.file_stem().unwrap().to_str().unwrap().parse().unwrap();
+        let next = path.with_file_name(format!("{}.jnl", number + 1));
+        fs::write(&next, bytes).unwrap();
+        OpenOptions::new().write(true).open(next).unwrap().set_len(64 << 20).unwrap();
+    }
+
+    /// As when a sync failed, and another that the next journal was begun after did not.
+    #[tokio::test]
+    async fn a_torn_batch_is_the_last_while_no_later_journal_has_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, starts) = store(dir.path()).await;
+        let [.., from, _] = starts[..] else { panic!("{starts:?}") };
+        zero(&path, from + 1000, from + 1100);
+        next_journal(&path, b"");
+        assert_eq!(keys(&open(dir.path()).unwrap()).await.len(), 4 * (COMMITS - 1));
+        // And it goes on from there.
+        let db = open(dir.path()).unwrap();
+        let mut tx = db.begin();
+        tx.set("more", "v");
+        tx.commit().await.unwrap();
+        drop(db);
+        assert_eq!(keys(&open(dir.path()).unwrap()).await.len(), 4 * (COMMITS - 1) + 1);
+    }
+
+    #[tokio::test]
+    async fn a_torn_batch_with_a_later_journal_s_behind_it_is_refused() {
+        for torn_too in [false, true] {
+            let dir = tempfile::tempdir().unwrap();
+            let (path, starts) = store(dir.path()).await;
+            let [.., from, _] = starts[..] else { panic!("{starts:?}") };
+            let mut later = read(&path).unwrap()[starts[1]..starts[2]].to_vec();
+            if torn_too {
+                later[1000..1100].fill(0);
+            }
+            zero(&path, from + 1000, from + 1100);
+            next_journal(&path, &later);
+            let before = read(&path).unwrap();
+            let error = open(dir.path()).unwrap_err();
+            assert!(matches!(error, KvError::Corrupt { .. }), "{error}");
+            assert!(read(&path).unwrap() == before, "it is left as it was found");
+        }
     }
 
     fn set_written(path: &Path, at: SystemTime) {
