@@ -56,8 +56,16 @@ pub(crate) async fn run(command: Meta) -> Result<()> {
 async fn check(mut source: Source, json: bool) -> Result<()> {
     let mut progress = Progress::new("checking", &source);
     let mut check = Check::default();
+    let mut superblock = false;
     while let Some(rows) = progress.next(&mut source).await? {
-        rows.into_iter().for_each(|(key, value)| check.row(&key, value));
+        for (key, value) in rows {
+            ensure!(
+                !transfer::says_loading(&key),
+                "a load was broken off here: what is there is not all of a file system; `sluice meta load` begins it anew"
+            );
+            superblock |= transfer::is_superblock(&key);
+            check.row(&key, value);
+        }
     }
     drop(progress);
     let report = check.finish();
@@ -65,7 +73,11 @@ async fn check(mut source: Source, json: bool) -> Result<()> {
     if report.inodes == 0 && report.problems.is_empty() {
         bail!("there is no file system to check");
     }
-    let problems: Vec<_> = report.problems.iter().take(SHOWN).map(ToString::to_string).collect();
+    let lacks =
+        (!superblock).then(|| "there is no superblock: no metadata server begins with this".to_owned());
+    let problem_count = report.problems.len() + usize::from(!superblock);
+    let found = report.problems.iter().map(ToString::to_string);
+    let problems: Vec<_> = lacks.into_iter().chain(found).take(SHOWN).collect();
     if json {
         let told = json!({
             "inodes": report.inodes,
@@ -75,7 +87,7 @@ async fn check(mut source: Source, json: bool) -> Result<()> {
             "read_write_layouts": report.read_write_layouts,
             "degraded_files": report.degraded,
             "older_copy": report.older,
-            "problem_count": report.problems.len(),
+            "problem_count": problem_count,
             "problems": problems,
         });
         say!("{}", serde_json::to_string_pretty(&told)?);
@@ -97,7 +109,7 @@ async fn check(mut source: Source, json: bool) -> Result<()> {
             say!("an older copy of what was served: data servers are refused until `sluice meta adopt`");
         }
     }
-    match report.problems.len() {
+    match problem_count {
         0 if json => Ok(()),
         0 => {
             say!("no contradictions");

@@ -230,6 +230,35 @@ async fn a_copy_that_is_newer_than_its_store_is_refused_in_words() {
     younger(1000).await.unwrap();
 }
 
+/// Nothing in it contradicts anything else; it is only not all.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_no_server_would_begin_with_is_not_found_to_be_whole() {
+    let running = Running::start(tempfile::tempdir().unwrap()).await;
+    let whole = dumped(&running, "whole").await;
+    let mut reader = Source::dump(&whole).unwrap();
+    let rows = reader.next().await.unwrap();
+    let found = async |rows: &[sluice_kv::KeyValue]| {
+        let db = Database::memory(Env::system(), sluice_kv::Faults::NONE);
+        let mut txn = db.begin();
+        rows.iter().for_each(|(key, value)| txn.set(key.clone(), value.clone()));
+        txn.commit().await.unwrap();
+        let checked = check(Source::at_rest(db, None).await.unwrap(), false).await;
+        checked.map_err(|error| error.to_string())
+    };
+    assert_eq!(found(&rows).await, Ok(()));
+    let mut half = rows.clone();
+    half.push((bytes::Bytes::from_static(&[4]), bytes::Bytes::from_static(&[1])));
+    let words = found(&half).await.unwrap_err();
+    assert!(words.contains("a load was broken off"), "{words}");
+    let without: Vec<_> = rows.iter().filter(|(key, _)| **key != [1_u8][..]).cloned().collect();
+    assert_eq!(without.len() + 1, rows.len());
+    let words = found(&without).await.unwrap_err();
+    assert!(words.contains("1 contradictions"), "{words}");
+    // Nor one that has next to nothing yet.
+    let begun = found(&half[half.len() - 1..]).await.unwrap_err();
+    assert!(begun.contains("a load was broken off"), "{begun}");
+}
+
 /// The service runs as the owner of the data directory; who restores a dump is root.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_root_makes_belongs_to_whom_the_data_directory_belongs_to() {

@@ -46,10 +46,20 @@ pub fn after(last: &Bytes, range: &KeyRange) -> KeyRange {
 /// # Errors
 /// It cannot be read.
 pub fn identity(key: &[u8], value: &Bytes) -> Result<Option<[u8; 16]>, FsError> {
-    if key == keys::single(keys::SUPERBLOCK) {
+    if is_superblock(key) {
         return Ok(Some(Superblock::decode(value.clone())?.uuid));
     }
     Ok(None)
+}
+
+/// Is this row the one without which there is no file system?
+pub fn is_superblock(key: &[u8]) -> bool {
+    key == keys::single(keys::SUPERBLOCK)
+}
+
+/// Does this row say that a load was begun and not ended?
+pub fn says_loading(key: &[u8]) -> bool {
+    key == keys::single(keys::LOADING)
 }
 
 /// Is this row an inode or an entry? Of both there are about as many as files, which tells who waits how far it is.
