@@ -88,6 +88,8 @@ impl Directory {
             return Err(KvError::Corrupt { what: format!("{} is missing", engine.display()) });
         }
         if draft.exists() {
+            // First: without its draft, a store of this format would have lost its engine.
+            remove_format(&self.dir)?;
             fs::remove_dir_all(&draft).map_err(|e| io_error("removing", &draft, &e))?;
         }
         create(&draft)?;
@@ -207,6 +209,15 @@ fn read_format(dir: &Path) -> Result<Option<String>, KvError> {
     }
 }
 
+fn remove_format(dir: &Path) -> Result<(), KvError> {
+    let path = dir.join(FORMAT_FILE);
+    match fs::remove_file(&path) {
+        Ok(()) => sync_directory(dir),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(io_error("removing", &path, &e)),
+    }
+}
+
 fn check_format(dir: &Path, text: &str) -> Result<(), KvError> {
     // Some other program's FORMAT file makes the directory foreign, not corrupt.
     let foreign = || KvError::Foreign { dir: dir.to_owned() };
@@ -215,4 +226,27 @@ fn check_format(dir: &Path, text: &str) -> Result<(), KvError> {
         return Err(KvError::NewerFormat { dir: dir.to_owned(), found, supported: NEWEST });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It stopped when all but the last name was there, and was begun again, and stopped before there was anything of the
+    /// engine.
+    #[test]
+    fn a_creation_that_is_interrupted_twice_begins_again() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join(ENGINE_DRAFT)).unwrap();
+        fs::write(dir.path().join(FORMAT_FILE), "sluice-kv embedded 1\n").unwrap();
+        let stopped = KvError::Io { what: "killed".into() };
+        let first = Directory::open(dir.path()).unwrap();
+        assert_eq!(first.engine(FORMAT_ONE, [7; 16], |_| Err(stopped.clone())).unwrap_err(), stopped);
+        drop(first);
+        assert!(!is_store(dir.path()));
+        let second = Directory::open(dir.path()).unwrap();
+        let create = |draft: &Path| fs::create_dir(draft).map_err(|e| io_error("creating", draft, &e));
+        assert!(second.engine(FORMAT_ONE, [7; 16], create).unwrap().is_dir());
+        assert!(is_store(dir.path()));
+    }
 }
