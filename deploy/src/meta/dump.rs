@@ -219,7 +219,7 @@ impl Writer {
         let file = if is_stdout(to) { None } else { Some(Partial::create(to)?) };
         let out: Box<dyn Write + Send> = match &file {
             Some(file) => Box::new(file.open.try_clone().context("cannot open the dump twice")?),
-            None => Box::new(std::io::stdout()),
+            None => Box::new(io::stdout()),
         };
         let mut writer = Self {
             out: BufWriter::new(out),
