@@ -23,7 +23,7 @@ const PAGE: usize = 512 << 10;
 
 /// A server steps over everything that was changed since the moment of a dump, and of the tables that change all the time that
 /// is in the last few pages: hours of it may take minutes.
-const PAGE_PATIENCE: Duration = Duration::from_secs(1800);
+const PAGE_PATIENCE: Duration = Duration::from_secs(600);
 
 /// Rows of one moment, in key order.
 pub(super) enum Source {

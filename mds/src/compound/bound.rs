@@ -81,8 +81,7 @@ mod tests {
 
     #[test]
     fn what_asks_for_no_data_keeps_little_room() {
-        let getattr =
-            nfs_argop4::OP_GETATTR(GETATTR4args { attr_request: bitmap4::EMPTY });
+        let getattr = nfs_argop4::OP_GETATTR(GETATTR4args { attr_request: bitmap4::EMPTY });
         let lookup = nfs_argop4::OP_LOOKUP(LOOKUP4args { objname: "a name".into() });
         for tag in ["", "x", "four", "some tag"] {
             assert_eq!(bound(tag, vec![file(7), getattr.clone(), lookup.clone(), getattr.clone()]), METADATA);

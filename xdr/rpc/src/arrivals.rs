@@ -14,6 +14,8 @@ use crate::limits::Share;
 struct State {
     connections: usize,
     used: usize,
+    /// Of it, what is used by those who had it beside the others.
+    beyond: usize,
     waiting: VecDeque<(usize, oneshot::Sender<Arriving>)>,
 }
 
@@ -28,11 +30,12 @@ pub(crate) struct Arrivals {
 pub(crate) struct Arriving {
     arrivals: Arc<Arrivals>,
     bytes: usize,
+    beyond: bool,
 }
 
 impl Arrivals {
     pub(crate) fn new(share: Share) -> Arc<Self> {
-        let state = State { connections: 0, used: 0, waiting: VecDeque::new() };
+        let state = State { connections: 0, used: 0, beyond: 0, waiting: VecDeque::new() };
         Arc::new(Self { share, state: Mutex::new(state) })
     }
 
@@ -62,13 +65,13 @@ impl Arrivals {
     /// is used up, too.
     pub(crate) fn beyond(self: &Arc<Self>, bytes: usize) -> Option<Arriving> {
         let mut state = self.state.lock();
-        let limit = self.share.with(state.connections).saturating_mul(2);
-        let all = state.used.saturating_add(bytes);
-        if state.used > 0 && all > limit {
+        let all = state.beyond.saturating_add(bytes);
+        if state.beyond > 0 && all > self.share.with(state.connections) {
             return None;
         }
-        state.used = all;
-        Some(Arriving { arrivals: Arc::clone(self), bytes })
+        state.beyond = all;
+        state.used = state.used.saturating_add(bytes);
+        Some(Arriving { arrivals: Arc::clone(self), bytes, beyond: true })
     }
 
     fn let_in(self: &Arc<Self>) {
@@ -90,7 +93,7 @@ impl Arrivals {
                 (sender, bytes)
             };
             // Who went away this moment gives it back at once; outside the lock.
-            drop(sender.send(Arriving { arrivals: Arc::clone(self), bytes }));
+            drop(sender.send(Arriving { arrivals: Arc::clone(self), bytes, beyond: false }));
         }
     }
 }
@@ -100,6 +103,9 @@ impl Drop for Arriving {
         let waiting = {
             let mut state = self.arrivals.state.lock();
             state.used = state.used.saturating_sub(self.bytes);
+            if self.beyond {
+                state.beyond = state.beyond.saturating_sub(self.bytes);
+            }
             !state.waiting.is_empty()
         };
         if waiting {
@@ -161,8 +167,8 @@ mod tests {
         beyond.pop();
         assert!(arrivals.beyond(10).is_some());
         drop(beyond);
-        drop(full);
         assert!(arrivals.beyond(1000).is_some(), "alone");
+        drop(full);
         assert_eq!(arrivals.state.lock().used, 0);
     }
 

@@ -187,10 +187,12 @@ impl Core {
         let (answer, answered) = oneshot::channel();
         let core = self.clone();
         let work = move || {
-            // The asker may have gone; then nobody needs the answer.
-            answer.send(read(&core)).ok();
+            let found = read(&core);
+            // Before the asker hears: when it drops the store then, that is not in use any more.
             drop(core);
             drop(presence);
+            // It may have gone; then nobody needs the answer.
+            answer.send(found).ok();
         };
         // Not awaited: the answer says when it is done.
         drop(self.env.spawn.blocking(Box::new(work)));
