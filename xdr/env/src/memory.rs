@@ -117,6 +117,21 @@ unsafe fn move_to_large(ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
 mod tests {
     use super::*;
 
+    /// As a program begins: it has allocated something when it says so, and nothing comes in between. Here others would, as this
+    /// allocator is nobody else's.
+    fn begin() {
+        static BEGUN: std::sync::Once = std::sync::Once::new();
+        BEGUN.call_once(|| {
+            let layout = Layout::new::<u64>();
+            // SAFETY: it is given back as it came.
+            unsafe {
+                let ptr = Allocator.alloc(layout);
+                crate::large_pages_for_data_only();
+                Allocator.dealloc(ptr, layout);
+            }
+        });
+    }
+
     /// A piece that is as it must be: aligned, and holding what was written to it.
     fn check(ptr: *mut u8, layout: Layout, filled: u8) {
         assert!(!ptr.is_null() && ptr.addr().is_multiple_of(layout.align()), "{layout:?}: {ptr:?}");
@@ -133,6 +148,7 @@ mod tests {
 
     #[test]
     fn every_piece_is_aligned_and_nobody_elses() {
+        begin();
         let held: Vec<_> = layouts()
             .enumerate()
             .map(|(n, layout)| {
@@ -162,6 +178,7 @@ mod tests {
 
     #[test]
     fn what_is_to_be_zero_is() {
+        begin();
         for layout in layouts() {
             // SAFETY: as above.
             unsafe {
@@ -214,7 +231,7 @@ mod tests {
 
     #[test]
     fn large_pages_hold_what_is_large_and_nothing_else() {
-        crate::large_pages_for_data_only();
+        begin();
         if !std::fs::exists("/sys/kernel/mm/transparent_hugepage").unwrap() {
             return;
         }
@@ -247,7 +264,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_nobody_needs_is_given_back_though_nothing_is_done() {
-        crate::large_pages_for_data_only();
+        begin();
         if !std::fs::exists("/sys/kernel/mm/transparent_hugepage").unwrap() {
             return;
         }
