@@ -333,15 +333,7 @@ fn what_one_data_server_cannot_remove_yet_is_removed_once_at_the_others() {
             world.crash_data_server(3).await;
             world.sleep(Duration::from_secs(12)).await;
             // Its other data servers are those that are left.
-            let (_, layout) = client.open_with_layout("kept").await;
-            client.write(&layout, 0, &pattern(0, 5000)).await.unwrap();
-            let recalls = client.recalls().len();
-            for n in 0..5 {
-                client.remove(&format!("f{n}")).await;
-            }
-            world.sleep(Duration::from_secs(120)).await;
-            client.write(&layout, 5000, &pattern(5000, 5000)).await.unwrap();
-            assert_eq!(client.recalls().len(), recalls);
+            removed_without_recalls(world, &client, 5).await;
             world.start_data_server(3).await;
             world.sleep(Duration::from_secs(20)).await;
             assert_eq!(world.garbage().await, 0);
@@ -359,6 +351,19 @@ async fn files_everywhere(client: &Client, files: usize) {
     }
 }
 
+/// Files are removed that some data server cannot remove yet, and after two minutes a layout is as good as before.
+async fn removed_without_recalls(world: &World, client: &Client, files: usize) {
+    let (_, layout) = client.open_with_layout("kept").await;
+    client.write(&layout, 0, &pattern(0, 5000)).await.unwrap();
+    let recalls = client.recalls().len();
+    for n in 0..files {
+        client.remove(&format!("f{n}")).await;
+    }
+    world.sleep(Duration::from_secs(120)).await;
+    client.write(&layout, 5000, &pattern(5000, 5000)).await.unwrap();
+    assert_eq!(client.recalls().len(), recalls);
+}
+
 /// Nor is it asked again and again, and what it answers counted as if it kept something.
 #[test]
 fn what_a_data_server_that_is_read_only_cannot_remove_calls_no_layout_back() {
@@ -370,15 +375,7 @@ fn what_a_data_server_that_is_read_only_cannot_remove_calls_no_layout_back() {
             files_everywhere(&client, 5).await;
             world.device(3).set_read_only(true);
             world.sleep(Duration::from_secs(12)).await;
-            let (_, layout) = client.open_with_layout("kept").await;
-            client.write(&layout, 0, &pattern(0, 5000)).await.unwrap();
-            let recalls = client.recalls().len();
-            for n in 0..5 {
-                client.remove(&format!("f{n}")).await;
-            }
-            world.sleep(Duration::from_secs(120)).await;
-            client.write(&layout, 5000, &pattern(5000, 5000)).await.unwrap();
-            assert_eq!(client.recalls().len(), recalls);
+            removed_without_recalls(world, &client, 5).await;
             assert_eq!(world.garbage().await, 5);
             world.device(3).set_read_only(false);
             world.sleep(Duration::from_secs(20)).await;
@@ -399,15 +396,7 @@ fn what_is_removed_and_cannot_be_remembered_waits_for_the_data_server_that_is_aw
             let everywhere = (0..3).map(|n| world.data_files(n)).sum::<usize>();
             world.crash_data_server(3).await;
             world.sleep(Duration::from_secs(12)).await;
-            let (_, layout) = client.open_with_layout("kept").await;
-            client.write(&layout, 0, &pattern(0, 5000)).await.unwrap();
-            let recalls = client.recalls().len();
-            for n in 0..5 {
-                client.remove(&format!("f{n}")).await;
-            }
-            world.sleep(Duration::from_secs(120)).await;
-            client.write(&layout, 5000, &pattern(5000, 5000)).await.unwrap();
-            assert_eq!(client.recalls().len(), recalls);
+            removed_without_recalls(world, &client, 5).await;
             let left = (0..3).map(|n| world.data_files(n)).sum::<usize>();
             assert!((1..everywhere).contains(&left), "{left} of {everywhere}: some are remembered");
             world.start_data_server(3).await;

@@ -54,21 +54,27 @@ async fn states(world: &World) -> String {
     }
 }
 
+/// The data server of a file of which a range is damaged, as everybody knows.
+async fn rotten(world: &mut World) -> usize {
+    let (_, holders) = at_rest(world).await;
+    scrub(world).await;
+    let n = holders[0];
+    world.device(n).rot(&world.data_file_of(n, SIZE), 5);
+    scrub(world).await;
+    world.sleep(Duration::from_secs(30)).await;
+    assert!(states(world).await.contains("1 range is damaged"), "{}", states(world).await);
+    n
+}
+
 #[test]
 fn damage_is_told_of_a_data_server_that_is_full_or_away() {
     simulate_with(76, ONCE, async |world| {
-        let (_, holders) = at_rest(world).await;
-        scrub(world).await;
-        let path = world.data_file_of(holders[0], SIZE);
-        world.device(holders[0]).rot(&path, 5);
-        scrub(world).await;
-        world.sleep(Duration::from_secs(30)).await;
-        assert!(states(world).await.contains("1 range is damaged"), "{}", states(world).await);
-        world.device(holders[0]).set_capacity(1);
+        let n = rotten(world).await;
+        world.device(n).set_capacity(1);
         world.sleep(Duration::from_secs(60)).await;
         let full = states(world).await;
         assert!(full.contains("no space") && full.contains("1 range is damaged"), "{full}");
-        world.crash_data_server(holders[0]).await;
+        world.crash_data_server(n).await;
         world.sleep(Duration::from_secs(60)).await;
         let away = states(world).await;
         assert!(away.contains("unreachable for") && away.contains("1 range is damaged"), "{away}");
@@ -78,16 +84,10 @@ fn damage_is_told_of_a_data_server_that_is_full_or_away() {
 #[test]
 fn damage_is_not_told_of_a_data_server_that_keeps_no_checksums_any_more() {
     simulate_with(77, ONCE, async |world| {
-        let (_, holders) = at_rest(world).await;
-        scrub(world).await;
-        let path = world.data_file_of(holders[0], SIZE);
-        world.device(holders[0]).rot(&path, 5);
-        scrub(world).await;
-        world.sleep(Duration::from_secs(30)).await;
-        assert!(states(world).await.contains("1 range is damaged"), "{}", states(world).await);
+        let n = rotten(world).await;
         world.checksums = false;
-        world.crash_data_server(holders[0]).await;
-        world.start_data_server(holders[0]).await;
+        world.crash_data_server(n).await;
+        world.start_data_server(n).await;
         world.sleep(Duration::from_secs(30)).await;
         assert!(!states(world).await.contains("damaged"), "{}", states(world).await);
         let look = ask(world, ctl_scrub_action::SCRUB_LOOK).await;
