@@ -4,7 +4,7 @@ mod common;
 
 use bytes::Bytes;
 use common::alloc::{Counting, peak_of};
-use sluice_xdr::nfs4::{COMPOUND4args, bitmap4, fattr4};
+use sluice_xdr::nfs4::{BACKCHANNEL_CTL4args, COMPOUND4args, CREATE_SESSION4args, bitmap4, fattr4};
 use sluice_xdr::record::MAX_FRAGMENTS;
 use sluice_xdr::rpc::{authsys_parms, rpc_msg};
 use sluice_xdr::{Decode, DecodeError, Reader, RecordDecoder, RecordError, from_bytes, nfs3};
@@ -134,6 +134,14 @@ fn a_gid_count_of_4294967295() {
     refused::<authsys_parms>(credential, DecodeError::TooLong { length: u32::MAX, maximum: 16 });
     refused::<authsys_parms>(words(&[0, 0, 0, 0, 17]), DecodeError::TooLong { length: 17, maximum: 16 });
     refused::<authsys_parms>(words(&[0, 0, 0, 0, 16, 1, 2]), DecodeError::Short);
+}
+
+#[test]
+fn callback_flavours_without_end() {
+    let too_many = DecodeError::TooLong { length: 17, maximum: 16 };
+    let session = [[0; 19].as_slice(), &[17], &[0; 17]].concat();
+    refused::<CREATE_SESSION4args>(words(&session), too_many.clone());
+    refused::<BACKCHANNEL_CTL4args>(words(&[[0, 17].as_slice(), &[0; 17]].concat()), too_many);
 }
 
 #[test]

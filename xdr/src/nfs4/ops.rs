@@ -2260,7 +2260,7 @@ pub struct BACKCHANNEL_CTL4args {
 impl Encode for BACKCHANNEL_CTL4args {
     fn encode(&self, w: &mut Writer) {
         w.u32(self.bca_cb_program);
-        w.array(&self.bca_sec_parms, UNBOUNDED, |w, v| v.encode(w));
+        w.array(&self.bca_sec_parms, 16, |w, v| v.encode(w));
     }
 }
 
@@ -2268,10 +2268,7 @@ impl Decode for BACKCHANNEL_CTL4args {
     const MIN_SIZE: usize = 8;
 
     fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
-        Ok(Self {
-            bca_cb_program: r.u32()?,
-            bca_sec_parms: r.array(UNBOUNDED, 4, callback_sec_parms4::decode)?,
-        })
+        Ok(Self { bca_cb_program: r.u32()?, bca_sec_parms: r.array(16, 4, callback_sec_parms4::decode)? })
     }
 }
 
@@ -2512,7 +2509,7 @@ impl Encode for CREATE_SESSION4args {
         self.csa_fore_chan_attrs.encode(w);
         self.csa_back_chan_attrs.encode(w);
         w.u32(self.csa_cb_program);
-        w.array(&self.csa_sec_parms, UNBOUNDED, |w, v| v.encode(w));
+        w.array(&self.csa_sec_parms, 16, |w, v| v.encode(w));
     }
 }
 
@@ -2527,7 +2524,7 @@ impl Decode for CREATE_SESSION4args {
             csa_fore_chan_attrs: channel_attrs4::decode(r)?,
             csa_back_chan_attrs: channel_attrs4::decode(r)?,
             csa_cb_program: r.u32()?,
-            csa_sec_parms: r.array(UNBOUNDED, 4, callback_sec_parms4::decode)?,
+            csa_sec_parms: r.array(16, 4, callback_sec_parms4::decode)?,
         })
     }
 }

@@ -1969,6 +1969,8 @@ impl Decode for authsys_parms {
     }
 }
 
+/// Lists of these are bounded here, by many times the three flavours that there are: in
+/// memory each of the shortest takes twenty times the room that it has on the wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum callback_sec_parms4 {
     AUTH_NONE,
