@@ -140,7 +140,7 @@ fn a_gid_count_of_4294967295() {
 fn callback_flavours_without_end() {
     let too_many = DecodeError::TooLong { length: 17, maximum: 16 };
     let session = [[0; 19].as_slice(), &[17], &[0; 17]].concat();
-    refused::<CREATE_SESSION4args>(words(&session), too_many.clone());
+    refused::<CREATE_SESSION4args>(words(&session), too_many);
     refused::<BACKCHANNEL_CTL4args>(words(&[[0, 17].as_slice(), &[0; 17]].concat()), too_many);
 }
 
