@@ -314,6 +314,16 @@ impl Client {
         (Self::opened(&results), segment)
     }
 
+    /// A file that is written to its data servers, told of, given back and closed.
+    pub(crate) async fn put_whole(&self, name: &str, data: &[u8]) {
+        let (file, segment) = self.open_with_layout(name).await;
+        self.write(&segment, 0, data).await.unwrap();
+        let last = u64::try_from(data.len()).unwrap() - 1;
+        self.layout_commit(&file, segment.stateid, Some(last)).await.unwrap();
+        self.layout_return(&file, segment.stateid).await;
+        self.close(&file).await;
+    }
+
     pub(crate) async fn close(&self, file: &Opened) {
         let close = nfs_argop4::OP_CLOSE(CLOSE4args { seqid: 0, open_stateid: file.stateid });
         self.ok(vec![putfh(&file.handle), close]).await;

@@ -301,11 +301,7 @@ fn what_is_lost_with_a_data_server_is_said_and_agreed_to_first() {
         async |world| {
             let client = Client::mount(world, "a", NEW).await;
             for n in 0..8_u64 {
-                let (file, segment) = client.open_with_layout(&format!("f{n}")).await;
-                client.write(&segment, 0, &pattern(n, 5000)).await.unwrap();
-                client.layout_commit(&file, segment.stateid, Some(4999)).await.unwrap();
-                client.layout_return(&file, segment.stateid).await;
-                client.close(&file).await;
+                client.put_whole(&format!("f{n}"), &pattern(n, 5000)).await;
             }
             let lost = 3;
             let here = world.data_files(lost);

@@ -67,11 +67,7 @@ fn the_only_copy_is_missing_and_keeps_nobody_else() {
     simulate(7, ONCE, async |world| {
         let client = Client::mount(world, "a", NEW).await;
         for n in 0..12_u64 {
-            let (file, segment) = client.open_with_layout(&format!("f{n}")).await;
-            client.write(&segment, 0, &pattern(n, 5000)).await.unwrap();
-            client.layout_commit(&file, segment.stateid, Some(4999)).await.unwrap();
-            client.layout_return(&file, segment.stateid).await;
-            client.close(&file).await;
+            client.put_whole(&format!("f{n}"), &pattern(n, 5000)).await;
         }
         world.sleep(Duration::from_secs(30)).await;
         assert_eq!(missed(world).await, []);

@@ -328,11 +328,7 @@ fn what_is_lost_is_counted_when_nothing_more_can_come_there() {
         let (client, lost) = (Client::mount(world, "a", NEW).await, 3);
         let mut files = 0..;
         let mut make = async || {
-            let (file, segment) = client.open_with_layout(&format!("f{}", files.next().unwrap())).await;
-            client.write(&segment, 0, &[7; 5000]).await.unwrap();
-            client.layout_commit(&file, segment.stateid, Some(4999)).await.unwrap();
-            client.layout_return(&file, segment.stateid).await;
-            client.close(&file).await;
+            client.put_whole(&format!("f{}", files.next().unwrap()), &[7; 5000]).await;
         };
         for _ in 0..40 {
             make().await;

@@ -109,7 +109,7 @@ pub(crate) struct Row {
     pub(crate) since: u32,
     pub(crate) flags: Flags,
     /// Largest successful result in bytes, operation number included, of an operation that MODIFIES; the fixed part
-    /// otherwise, and of LAYOUTGET, which looks for room for the rest itself.
+    /// otherwise, and of LAYOUTGET, which looks for room for the rest itself. The data that others are asked for: `bound.rs`.
     pub(crate) reply_max: usize,
     pub(crate) run: Handler,
 }

@@ -480,6 +480,7 @@ mod tests {
         // Data servers that do not know their device are taken to have one each.
         assert_eq!(together([of(0), of(0)].into_iter()).total_bytes, 200);
     }
+
     #[test]
     fn a_device_that_a_drained_data_server_shares_has_the_free_space_that_it_has() {
         let view = |intent, device| StoreView {

@@ -285,8 +285,8 @@ async fn remove(mds: &Arc<Mds>, rows: &[Garbage]) -> Vec<DataFileId> {
     removed(mds, &rows, &away)
 }
 
-fn stores_of(row: &Garbage) -> BTreeSet<StoreId> {
-    row.layout.data_files().map(|file| file.store).collect()
+fn stores_of(row: &Garbage) -> impl Iterator<Item = StoreId> {
+    row.layout.data_files().map(|file| file.store)
 }
 
 /// What can be removed now, by data server, and of which rows. A row that has to wait for one that is `away` waits with all of its
@@ -300,8 +300,8 @@ fn removable<'a>(
     let mut room = mds.config.removals_remembered.saturating_sub(gone.len());
     let (mut taken, mut by_store) = (Vec::new(), BTreeMap::<_, Vec<_>>::new());
     for row in rows {
-        let (before, stores) = (gone.get(&row.layout.id), stores_of(row));
-        if before.is_none() && !stores.is_disjoint(away) && !stores.is_subset(away) {
+        let (before, is_away) = (gone.get(&row.layout.id), |store| away.contains(&store));
+        if before.is_none() && stores_of(row).any(is_away) && !stores_of(row).all(is_away) {
             if room == 0 {
                 continue;
             }
@@ -327,16 +327,15 @@ fn removed(mds: &Mds, rows: &[&Garbage], away: &BTreeSet<StoreId>) -> Vec<DataFi
     let mut gone = mds.garbage.gone.lock();
     let mut everywhere = Vec::new();
     for row in rows {
-        let stores = stores_of(row);
-        let there = &stores - away;
-        if there == stores {
+        let mut there = stores_of(row).filter(|store| !away.contains(store)).peekable();
+        if !stores_of(row).any(|store| away.contains(&store)) {
             gone.remove(&row.layout.id);
             everywhere.push(row.layout.id);
         } else if let Some(before) = gone.get_mut(&row.layout.id) {
             before.extend(there);
-        } else if !there.is_empty() && gone.len() < mds.config.removals_remembered {
+        } else if there.peek().is_some() && gone.len() < mds.config.removals_remembered {
             // A data server that only now turned out to remove nothing may have left no room: once more there, then.
-            gone.insert(row.layout.id, there);
+            gone.insert(row.layout.id, there.collect());
         }
     }
     everywhere

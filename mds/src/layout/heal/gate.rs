@@ -4,7 +4,7 @@
 //! share the gate and go to what is being filled as well; a piece that is copied has it alone, so that it
 //! cannot put back what a write has just replaced.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -73,9 +73,9 @@ pub(crate) struct Heals {
     fresh: Mutex<Vec<InodeKey>>,
     pub(super) queued: Notify,
     /// Files whose writers wait for a mirror that has just gone.
-    wanted: Mutex<std::collections::BTreeSet<InodeKey>>,
+    wanted: Mutex<BTreeSet<InodeKey>>,
     /// Files whose absent mirrors are being left behind.
-    pub(super) leaving: Mutex<std::collections::BTreeSet<FileId>>,
+    pub(super) leaving: Mutex<BTreeSet<FileId>>,
     /// Which files wait for what, as last looked at.
     waits: Mutex<BTreeMap<Waits, Waiting>>,
     pub(super) full: Full,
@@ -93,7 +93,7 @@ pub(super) enum Waits {
 /// Each file counts once, however often it is looked at.
 #[derive(Debug, Default)]
 struct Waiting {
-    known: HashSet<FileId>,
+    known: BTreeSet<FileId>,
     /// Those that are not remembered.
     more: u64,
 }
@@ -210,7 +210,7 @@ impl Heals {
         }
     }
 
-    pub(super) fn take_wanted(&self) -> std::collections::BTreeSet<InodeKey> {
+    pub(super) fn take_wanted(&self) -> BTreeSet<InodeKey> {
         std::mem::take(&mut *self.wanted.lock())
     }
 

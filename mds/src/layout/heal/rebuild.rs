@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_namespace::stable_storage::StoreState;
-use sluice_namespace::{Component, DataFile, DataFileId, FsError, Heal, Inode, Layout, StoreId};
+use sluice_namespace::{Component, DataFile, DataFileId, FsError, Heal, Inode, InodeKey, Layout, StoreId};
 use sluice_state::Time;
 
 use super::lost;
 use super::room::{Column, columns, with_room};
 use crate::dsctl::StoreHandle;
 use crate::layout::placement::{self, Candidate};
-use crate::layout::{candidates, turn};
+use crate::layout::{candidates, settle, turn};
 use crate::server::Mds;
 
 const LOOK: Duration = Duration::from_secs(5);
@@ -103,19 +103,11 @@ async fn replace_all(
         let mut still = mds.data_servers.known();
         still.retain(|store| lost_for_good(mds, store, patience));
         for (_, key) in page {
-            let inode = mds.read(|txn| Box::pin(async move { namespace.getattr(&txn, &key).await })).await;
-            let inode = match inode {
+            let inode = match without_lost(mds, key).await {
                 Err(FsError::Stale) => continue,
                 inode => inode?,
             };
             let Some(layout) = inode.layout() else { continue };
-            if lost::is_awaited(mds, &inode) {
-                match lost::give_up(mds, inode.key).await {
-                    // What else there is to be done for it is done at the next look.
-                    Ok(()) | Err(FsError::Stale) => continue,
-                    Err(error) => return Err(error),
-                }
-            }
             let goes =
                 |id: StoreId| still.iter().any(|store| store.id == id) && holds_mirror(mds, layout, id);
             for (id, held) in lost.iter_mut().filter(|(id, _)| goes(**id)) {
@@ -130,6 +122,16 @@ async fn replace_all(
         }
         mds.env.clock.sleep(PAUSE).await;
     }
+}
+
+/// A file as it is when nothing is to take the place any more of what is lost.
+async fn without_lost(mds: &Arc<Mds>, key: InodeKey) -> Result<Inode, FsError> {
+    let inode = settle::inode(mds, key).await?;
+    if !lost::is_awaited(mds, &inode) {
+        return Ok(inode);
+    }
+    lost::give_up(mds, key).await?;
+    settle::inode(mds, key).await
 }
 
 /// Of one file; how many were planned.
