@@ -3,6 +3,7 @@
 //! files over many data servers, too. What lies elsewhere in the source than it will in the target is copied into
 //! the new data files before they are taken.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use sluice_namespace::{
@@ -21,6 +22,7 @@ use crate::dsctl::clone::{self, Piece};
 use crate::dsctl::{self, transfer};
 use crate::error::fs_status;
 use crate::files::{Held, file_id};
+use crate::layout::heal::leave;
 use crate::layout::{garbage, inline, settle};
 use crate::quota::room;
 use crate::server::Mds;
@@ -105,7 +107,16 @@ pub(crate) async fn carry_out(cx: &mut Context, want: &Clone, answer: &nfs_resop
     }
     let making = mds.copies.make(id);
     promise(&mds, want.target, &plan.fresh).await?;
-    all(&mds, plan.pieces).await?;
+    if let Err(status) = all(&mds, plan.pieces).await {
+        return Err(instead(
+            &mds,
+            (&source, &target),
+            want.source_offset..want.source_offset + length,
+            status,
+        )
+        .await
+        .into());
+    }
     let pieces = |part: &Apart| {
         let (from, to) = ((from, part.source_offset), (&plan.fresh, part.offset));
         transfer::pieces(from, to, part.length, PIECE, &[])
@@ -238,6 +249,20 @@ async fn all(mds: &Arc<Mds>, pieces: Vec<Piece>) -> Result<(), nfsstat4> {
         outcome = outcome.and(done.unwrap_or(Err(nfsstat4::NFS4ERR_SERVERFAULT)));
     }
     outcome
+}
+
+/// What the client is told where a data file could not be made. One that is to be shared may be lost, and another mirror have it:
+/// nobody else may ever ask for it, so that the file has to go on without it for this clone's sake.
+async fn instead(
+    mds: &Arc<Mds>,
+    (source, target): (&Inode, &Inode),
+    bytes: Range<u64>,
+    status: nfsstat4,
+) -> nfsstat4 {
+    let told = leave::instead_of(mds, source, bytes, status).await;
+    // What is around the range is shared, too.
+    let around = leave::instead_of(mds, target, 0..target.size(), status).await;
+    if around == status { told } else { around }
 }
 
 /// The target takes what was made.

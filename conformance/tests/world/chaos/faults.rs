@@ -32,6 +32,10 @@ enum Fault {
     Drained(u16),
     /// Little room is left, at one least of all; whether that is stopped in the end which makes use of it.
     Balanced(bool),
+    /// A directory with a limit.
+    Limited(&'static str),
+    /// All files get another number of copies; whether that is stopped in the end which makes them.
+    Mirrored(bool),
 }
 
 impl Fault {
@@ -82,7 +86,7 @@ pub(crate) async fn trouble(world: &mut World, hosts: &[Arc<Host>]) {
         end(world, &mut on, false).await;
         let mut until = world.env.clock.now() + length(world);
         let n = below(world, 4) as usize;
-        let fault = match below(world, 25) {
+        let fault = match below(world, 29) {
             0..=2 => {
                 let (a, b) = two(world, hosts);
                 world.net.partition(&a, &b);
@@ -172,6 +176,20 @@ pub(crate) async fn trouble(world: &mut World, hosts: &[Arc<Host>]) {
                 // What moves takes some seconds.
                 until = until.max(world.env.clock.now() + MOVES);
                 Fault::Balanced(below(world, 2) == 0)
+            }
+            25..=26 => {
+                hosts[0].shared.limited.store(true, Ordering::Relaxed);
+                if below(world, 4) == 0 {
+                    upkeep::recount(world).await;
+                }
+                let path = ["/", "/names1"][below(world, 2) as usize];
+                upkeep::limit(world, path, Some(1 + below(world, 40 << 20))).await;
+                Fault::Limited(path)
+            }
+            27..=28 => {
+                upkeep::set_mirrors(world, 1 + below(world, 3) as u32).await;
+                until = until.max(world.env.clock.now() + MOVES);
+                Fault::Mirrored(below(world, 2) == 0)
             }
             22 if world.is_up(n) => {
                 if !take_away(world, hosts, &mut on, &mut numbers, n).await {
@@ -288,7 +306,9 @@ async fn end(world: &mut World, on: &mut Vec<(sluice_env::Monotonic, Fault)>, al
     let (mut over, rest): (Vec<_>, Vec<_>) = on.drain(..).partition(|(until, _)| all || *until <= now);
     *on = rest;
     // Who is to be asked may be at fault itself.
-    over.sort_by_key(|(_, fault)| matches!(fault, Fault::Drained(_) | Fault::Balanced(..)));
+    over.sort_by_key(|(_, fault)| {
+        matches!(fault, Fault::Drained(_) | Fault::Balanced(..) | Fault::Limited(_) | Fault::Mirrored(_))
+    });
     for (until, fault) in over {
         match fault {
             Fault::Partition(a, b) => world.net.heal(&a, &b),
@@ -308,6 +328,16 @@ async fn end(world: &mut World, on: &mut Vec<(sluice_env::Monotonic, Fault)>, al
                 (0..4).for_each(|n| world.device(n).set_capacity(1 << 40));
                 if stops {
                     upkeep::stop_balance(world).await;
+                }
+            }
+            // Who loses one of two copies is to know how many there are.
+            Fault::Mirrored(stops) => upkeep::until_mirrored(world, stops || !all).await,
+            Fault::Limited(path) => {
+                while !upkeep::limit(world, path, None).await {
+                    if !all {
+                        on.push((until, fault));
+                        break;
+                    }
                 }
             }
             Fault::Drained(number) => {

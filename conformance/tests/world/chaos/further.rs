@@ -1,6 +1,8 @@
 //! What I/O workers do beyond plain reads and writes: the server copies for them, and they believe what they remember
 //! as long as the file is delegated to them.
 
+use std::collections::BTreeMap;
+
 use sluice_conformance::client::ops;
 use sluice_xdr::nfs4::*;
 
@@ -9,6 +11,9 @@ use super::io::{BLOCK, BLOCKS, FILES, Io, unknown, words};
 use super::model::Value;
 use super::work::{PLAIN, handle};
 use crate::client::{CURRENT, later, putfh, text};
+
+/// What CLONE shares at a time.
+const PAGE: u64 = 4096;
 
 impl Io {
     /// A file of this host's own that loses its name while it is open: its data stay as long as the host, and the server
@@ -151,6 +156,66 @@ impl Io {
                 (other, _) => panic!("{}: COPY: {other}", host.name),
             }
         }
+    }
+
+    /// A page of a file comes to share another one's, with the blocks of everybody there: never the one that is written under a lock.
+    pub(super) async fn clone_page(&self, file: usize) {
+        let (host, shared) = (&self.host, &self.host.shared);
+        let source = usize::try_from(self.below(FILES as u64)).unwrap();
+        let pages = self.pages();
+        let (from, to) = (self.below(pages.len() as u64), 1 + self.below(pages.len() as u64 - 1));
+        let (from, to) = (pages[usize::try_from(from).unwrap()], pages[usize::try_from(to).unwrap()]);
+        if (source, from) == (file, to) {
+            return;
+        }
+        let id = shared.at();
+        let shares: Vec<(u64, u64)> = (0..=BLOCKS)
+            .filter_map(|block| {
+                let there = self.range(block).start.checked_sub(to).filter(|within| *within < PAGE)?;
+                (0..=BLOCKS).find(|own| self.range(*own).start == from + there).map(|own| (block, own))
+            })
+            .collect();
+        for (block, own) in &shares {
+            shared.blocks.began(file, *block, id, Value::Of(source, *own), id);
+        }
+        host.forget_blocks(file);
+        let op = |held: &Held| {
+            nfs_argop4::OP_CLONE(CLONE4args {
+                cl_src_stateid: stateid4::default(),
+                cl_dst_stateid: held.stateid,
+                cl_src_offset: from,
+                cl_dst_offset: to,
+                cl_count: PAGE,
+            })
+        };
+        loop {
+            host.doing(1, format!("clone file {source} from {from} to file {file} at {to}"));
+            let held = self.holding(file).await;
+            let handle = shared.files.lock()[source].clone();
+            let ops = vec![putfh(&handle), nfs_argop4::OP_SAVEFH, putfh(&held.handle), op(&held)];
+            let Some(answer) = host.once(ops).await else { continue };
+            match answer.status {
+                nfsstat4::NFS4_OK => break,
+                // The source ends before; or it is not where this file is, and COPY is what helps.
+                nfsstat4::NFS4ERR_INVAL | nfsstat4::NFS4ERR_XDEV => return,
+                status if shared.has_no_room(status) => return,
+                status if later(status) || shared.blames_a_device(status) => host.pause().await,
+                status if unknown(status) => self.lost().await,
+                other => panic!("{}: CLONE: {other}", host.name),
+            }
+        }
+        let now = shared.at();
+        shares.iter().for_each(|(block, _)| shared.blocks.ended(file, *block, id, now, true));
+    }
+
+    /// Where the pages with blocks begin, all blocks of a page of which there is one in all others; the first has the block that is
+    /// written under a lock.
+    fn pages(&self) -> Vec<u64> {
+        let mut pages = BTreeMap::<u64, u64>::new();
+        for block in 0..=BLOCKS {
+            *pages.entry(self.range(block).start / PAGE * PAGE).or_default() += 1;
+        }
+        pages.into_iter().filter(|(_, blocks)| *blocks > 1).map(|(start, _)| start).collect()
     }
 
     /// A block of a file that nobody changes without saying so: what is remembered of it is believed.

@@ -44,6 +44,8 @@ pub(crate) struct Shared {
     pub(crate) device_failed: AtomicBool,
     /// A device was full.
     pub(crate) device_full: AtomicBool,
+    /// A directory had a limit, or `names1` was a tree of its own.
+    pub(crate) limited: AtomicBool,
 }
 
 /// What is the same for all hosts of a world.
@@ -73,6 +75,7 @@ impl Shared {
             mds: Mutex::new(mds),
             device_failed: false.into(),
             device_full: false.into(),
+            limited: false.into(),
         })
     }
 
@@ -95,9 +98,13 @@ impl Shared {
         blames && self.device_failed.load(Ordering::Relaxed)
     }
 
-    /// ENOSPC, where a device was full.
+    /// ENOSPC, where a device was full; EDQUOT, where there was a limit.
     pub(crate) fn has_no_room(&self, status: nfsstat4) -> bool {
-        status == nfsstat4::NFS4ERR_NOSPC && self.device_full.load(Ordering::Relaxed)
+        match status {
+            nfsstat4::NFS4ERR_NOSPC => self.device_full.load(Ordering::Relaxed),
+            nfsstat4::NFS4ERR_DQUOT => self.limited.load(Ordering::Relaxed),
+            _ => false,
+        }
     }
 
     /// What the host sent at `sent` was answered.

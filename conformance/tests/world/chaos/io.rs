@@ -77,7 +77,7 @@ impl Io {
             return self.read_delegated().await;
         }
         let Some(held) = self.held().await else { return };
-        match self.below(27) {
+        match self.below(29) {
             0..=6 => self.write_own(held.file).await,
             7..=12 => {
                 let block = self.below(BLOCKS + 1);
@@ -89,6 +89,7 @@ impl Io {
             18..=19 => self.copy(held.file).await,
             20 => self.nameless().await,
             21..=24 => self.space(held.file).await,
+            25..=26 => self.clone_page(held.file).await,
             _ => self.close(&held).await,
         }
         let held = self.host.held.lock().clone();

@@ -20,6 +20,8 @@ pub(crate) enum Act {
     /// Another name for this object: whether the name was free.
     Link(u64, u8, bool),
     Look(u8, Option<u64>),
+    /// For another reason than names: nothing happened.
+    Refused,
 }
 
 /// From when it was asked until it was answered.
@@ -40,6 +42,7 @@ fn apply(state: &State, step: &Step) -> Option<State> {
     let silent = step.to == NEVER;
     let mut after = state.clone();
     match step.act {
+        Act::Refused => {}
         Act::Create(name, made) => match (state.get(&name), made) {
             (None, Some(label)) => drop(after.insert(name, label)),
             (Some(_), None) => {}

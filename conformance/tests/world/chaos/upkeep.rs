@@ -1,6 +1,6 @@
 //! What operators do while everything fails, and what a file system that was mended has lost: data servers are drained
 //! and are not, or are taken away when they are empty, or filled evenly, the key of handles is replaced, one of two copies is gone,
-//! or a whole data server with all of its copies.
+//! or a whole data server with all of its copies; directories get limits, and everything another number of copies.
 
 use std::time::Duration;
 
@@ -89,6 +89,66 @@ pub(super) async fn remove(world: &World, number: u16) -> bool {
 /// The number that the next data server is given which nobody knows.
 pub(super) fn next_number(numbers: &Numbers) -> u16 {
     numbers.iter().max().map_or(1, |last| last + 1)
+}
+
+/// A directory may hold so many bytes from now on, with all that is below, or as many as it likes. Nobody may hear of it.
+pub(super) async fn limit(world: &World, path: &str, hard: Option<u64>) -> bool {
+    let action = if hard.is_some() { ctl_quota_action::QUOTA_SET } else { ctl_quota_action::QUOTA_REMOVE };
+    quota(world, action, path, hard.unwrap_or(0)).await.is_some()
+}
+
+/// All that anybody is charged for is counted anew.
+pub(super) async fn recount(world: &World) {
+    quota(world, ctl_quota_action::QUOTA_RECOUNT, "", 0).await;
+}
+
+async fn quota(world: &World, action: ctl_quota_action, path: &str, hard: u64) -> Option<ADMIN_QUOTA_res> {
+    let args = ADMIN_QUOTA_args {
+        action,
+        kind: ctl_quota_kind::QUOTA_TREE,
+        id: 0,
+        path: path.to_owned().into(),
+        bytes: ctl_limit { soft: 0, hard },
+        files: ctl_limit { soft: 0, hard: 0 },
+        grace: 0,
+    };
+    for _ in 0..5 {
+        match world.try_admin(ADMIN_QUOTA, &args, PATIENCE).await {
+            None | Some(ADMIN_QUOTA_res::Default(ctl_status::CTL_ERR_AGAIN, _)) => {
+                world.sleep(Duration::from_millis(200)).await;
+            }
+            answer => return answer,
+        }
+    }
+    None
+}
+
+async fn mirrors(world: &World, what: ctl_mirrors_what, mirrors: u32) -> Option<ADMIN_MIRRORS_res> {
+    let args = ADMIN_MIRRORS_args { what, path: "/".to_owned().into(), mirrors, limit: 0 };
+    world.try_admin(ADMIN_MIRRORS, &args, PATIENCE).await
+}
+
+/// All files get so many copies from now on. It may be refused, or not heard of.
+pub(super) async fn set_mirrors(world: &World, count: u32) {
+    mirrors(world, ctl_mirrors_what::MIRRORS_BEGIN, count).await;
+}
+
+/// Nobody makes or gives up copies any more.
+pub(super) async fn until_mirrored(world: &World, stop: bool) {
+    if stop {
+        mirrors(world, ctl_mirrors_what::MIRRORS_STOP, 0).await;
+    }
+    for _ in 0..900 {
+        match mirrors(world, ctl_mirrors_what::MIRRORS_LOOK, 0).await {
+            Some(ADMIN_MIRRORS_res::CTL_OK(now))
+                if now.last.iter().all(|last| last.state != ctl_compare_state::COMPARE_RUNNING) =>
+            {
+                return;
+            }
+            _ => world.sleep(Duration::from_secs(1)).await,
+        }
+    }
+    panic!("getting other mirrors does not end");
 }
 
 async fn layouts(world: &World) -> Vec<Layout> {

@@ -1,6 +1,7 @@
 //! What hosts do: one worker changes names, the other one reads and writes.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use sluice_conformance::client::ops;
 use sluice_xdr::nfs4::*;
@@ -56,6 +57,16 @@ impl Namer {
         let to = self.host.shared.at();
         let step = &mut self.host.shared.names.lock()[begun];
         (step.to, step.act) = (to, act);
+    }
+
+    /// One of the directories is a tree with a limit: what has several names stays on its side.
+    fn was_at_the_border(&self, answer: &Option<(nfsstat4, Vec<nfs_resop4>)>, begun: usize) -> bool {
+        let refused = answer.as_ref().is_some_and(|(status, _)| *status == nfsstat4::NFS4ERR_XDEV);
+        if refused {
+            assert!(self.host.shared.limited.load(Ordering::Relaxed), "there is no border");
+            self.end(begun, Act::Refused);
+        }
+        refused
     }
 
     /// Asks; an answer that says that nothing was done is asked for again. `None`: the session went.
@@ -133,6 +144,9 @@ impl Namer {
                 let rename = ops::rename(text_name.as_bytes(), new_name.as_bytes());
                 let begun = self.begin(from, Act::Rename(name, other, true));
                 let answer = self.change(vec![dir, nfs_argop4::OP_SAVEFH, to, rename]).await;
+                if self.was_at_the_border(&answer, begun) {
+                    return;
+                }
                 let done = answer.as_ref().is_none_or(|(status, _)| *status == nfsstat4::NFS4_OK);
                 if let Some((status, _)) = &answer {
                     assert!(done || *status == nfsstat4::NFS4ERR_NOENT, "rename {name}: {status}");
@@ -147,6 +161,9 @@ impl Namer {
                 let link = nfs_argop4::OP_LINK(LINK4args { newname: text(&text_name) });
                 let begun = self.begin(from, Act::Link(id, name, true));
                 let answer = self.change(vec![putfh(&found), nfs_argop4::OP_SAVEFH, dir, link]).await;
+                if self.was_at_the_border(&answer, begun) {
+                    return;
+                }
                 let done = answer.as_ref().is_none_or(|(status, _)| *status == nfsstat4::NFS4_OK);
                 if let Some((status, _)) = &answer {
                     let refused = [nfsstat4::NFS4ERR_EXIST, nfsstat4::NFS4ERR_STALE, nfsstat4::NFS4ERR_NOENT];

@@ -34,6 +34,8 @@ pub(in crate::ops) async fn resume(
     };
     let change = DirectoryChange { before: cinfo.before, after: cinfo.after, atomic: cinfo.atomic };
     request.again = true;
+    // What a delegation would begin with is looked up with the file; here it comes from the reply of old.
+    request.want = Want::None;
     loop {
         request.claim = claim(cx).await?;
         let inode = cx.inode().await?;
