@@ -65,6 +65,8 @@ pub(crate) struct Book {
     known: BTreeMap<Subject, Known>,
     /// How often everything was to be read anew.
     forgotten: u64,
+    /// When somebody asked last, in seconds.
+    asked: u64,
 }
 
 /// Whether something may be added.
@@ -75,12 +77,20 @@ pub(crate) enum Verdict {
     Read(Vec<Subject>),
 }
 
+/// Seconds that a clock goes back by itself at most, being kept right.
+const SET_BACK: u64 = 60;
+
 /// Subjects known; beyond it those with nothing under way are forgotten.
 const MOST: usize = 1 << 16;
 
 impl Book {
     /// Takes what is wanted if all of them may have it, in one go.
     pub(crate) fn take(&mut self, bound: &[(Subject, Limits)], amount: Amount, now: u64) -> Verdict {
+        // The clock was set back: what is remembered of soft limits is from a time to come.
+        if now.saturating_add(SET_BACK) < self.asked {
+            self.forget();
+        }
+        self.asked = now;
         let within = |(subject, limits): &&(Subject, Limits)| {
             !self.known.get(subject).is_some_and(|known| {
                 known.read && fits(limits, &known.over, known.used.plus(known.since), amount, now)
@@ -178,6 +188,14 @@ pub(crate) fn fits(limits: &Limits, over: &OverSince, used: Amount, amount: Amou
         && one(limits.files, over.files, used.files.into(), amount.files.into())
 }
 
+/// What is remembered of soft limits as it can be: nothing of a time to come, which is from before the clock was set right. A clock
+/// that has not been set yet itself says nothing: it is earlier than the file system, made at `created`.
+pub(crate) fn until_now(over: &OverSince, now: u64, created: u64) -> OverSince {
+    let latest = if now < created { u64::MAX } else { now };
+    let one = |since: Option<u64>| since.map(|since| since.min(latest));
+    OverSince { bytes: one(over.bytes), files: one(over.files) }
+}
+
 /// What is to be remembered of soft limits once `amount` is added, where `over` is remembered now.
 pub(crate) fn over_with(
     limits: &Limits,
@@ -232,6 +250,25 @@ mod tests {
         read(&mut book, 96);
         assert_eq!(book.most(ANNA), Some(Amount::new(0, 96)));
         assert_eq!(book.take(&bound, Amount::new(5, 4), 0), Verdict::Yes);
+    }
+
+    #[test]
+    fn a_clock_that_was_ahead_puts_no_soft_limit_off() {
+        let (limits, more, used) = (limits(50, 100), Amount::new(0, 10), Amount::new(0, 60));
+        let ahead = OverSince { bytes: Some(9_000), files: None };
+        let over = over_with(&limits, &until_now(&ahead, 1_000, 500), used, more, 1_000);
+        assert_eq!(over.bytes, Some(1_000));
+        assert!(fits(&limits, &over, used, more, 1_099) && !fits(&limits, &over, used, more, 1_100));
+        // One that is not set yet shortens nobody's grace.
+        assert_eq!(until_now(&ahead, 400, 500), ahead);
+        // What was read under the clock that was ahead is read anew.
+        let mut book = Book::default();
+        book.asked = 9_000;
+        let mark = book.mark(ANNA);
+        book.read(ANNA, mark, Usage { files: 0, bytes: 60 }, ahead);
+        assert_eq!(book.take(&[(ANNA, limits)], more, 9_001), Verdict::Yes);
+        assert_eq!(book.take(&[(ANNA, limits)], more, 8_990), Verdict::Yes);
+        assert_eq!(book.take(&[(ANNA, limits)], more, 1_000), Verdict::Read(vec![ANNA]));
     }
 
     #[test]

@@ -32,7 +32,7 @@ use sluice_namespace::{Charged, Credential, FileId, FsError, Limits, Namespace, 
 
 use crate::server::Mds;
 pub(crate) use book::Amount;
-use book::{Book, Verdict, fits, over_with};
+use book::{Book, Verdict, fits, over_with, until_now};
 use writers::Writers;
 
 /// Quotas of all kinds that there may be.
@@ -302,11 +302,13 @@ impl Mds {
                 })
             })
             .await?;
-        let would = over_with(limits, &over, used.into(), amount, now);
+        let created = u64::try_from(namespace.superblock().created.seconds).unwrap_or(0);
+        let since = until_now(&over, now, created);
+        let would = over_with(limits, &since, used.into(), amount, now);
         // What is refused for the hard limit exceeds nothing.
         let refused = !fits(limits, &would, used.into(), amount, now);
         let remembered =
-            if refused { over_with(limits, &over, used.into(), Amount::default(), now) } else { would };
+            if refused { over_with(limits, &since, used.into(), Amount::default(), now) } else { would };
         if remembered != over {
             self.write(|mut txn| {
                 Box::pin(async move {
