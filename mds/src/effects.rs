@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sluice_namespace::FsError;
 use sluice_state::effect::{Effect, RevokeReason};
-use sluice_state::lease::{ClientShared, TOLD_AGAIN_NANOS, seq4_status};
+use sluice_state::lease::seq4_status;
 use sluice_state::recovery::Forfeit;
 use sluice_state::{ClientId, StateId, StateKind, recovery};
 
@@ -15,8 +15,6 @@ use crate::metrics::add;
 use crate::server::Mds;
 use crate::{callback, dsctl, layout};
 
-/// Of the SEQUENCEs that begin within so long after a revocation, or of those behind them the first, one tells of it in its reply.
-const NOTICE_NANOS: u64 = TOLD_AGAIN_NANOS;
 /// Before the row of a client is looked at again that is being written.
 const ROW_PAUSE: Duration = Duration::from_millis(50);
 
@@ -165,7 +163,7 @@ impl Mds {
             RevokeReason::NotReturned => seq4_status::RECALLABLE_STATE_REVOKED,
         });
         if kind == StateKind::Layout {
-            self.spawn(Arc::clone(self).forget_revoked_layout(shared, stateid));
+            self.forget_when_told(shared, stateid);
         }
         // It may have been freed in between.
         self.quiet_revoked(client);
@@ -193,17 +191,6 @@ impl Mds {
                     | seq4_status::RECALLABLE_STATE_REVOKED,
             );
         }
-    }
-
-    /// Linux never frees a layout stateid: once the client has been told, the stateid is forgotten, which it takes for the same
-    /// (BAD_STATEID).
-    async fn forget_revoked_layout(self: Arc<Self>, shared: Arc<ClientShared>, stateid: StateId) {
-        let late = self.now().plus_nanos(NOTICE_NANOS);
-        while shared.told() < late && !shared.is_dead() {
-            self.env.clock.sleep(Duration::from_nanos(NOTICE_NANOS)).await;
-        }
-        self.files.index().free_revoked(shared.id(), &stateid);
-        self.quiet_revoked(shared.id());
     }
 
     /// Starts a task of this server.

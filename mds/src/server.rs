@@ -21,6 +21,7 @@ use tokio::sync::Notify;
 
 use crate::admin::{Admin, Looking};
 use crate::clients::ClientTable;
+use crate::clients::notices::Notices;
 use crate::config::{Config, Delegations};
 use crate::copies::Copies;
 use crate::dsctl::{Control, Registry};
@@ -90,6 +91,7 @@ pub struct Mds {
     /// Copies under way.
     pub(crate) copies: Copies,
     pub(crate) quotas: Quotas,
+    pub(crate) notices: Notices,
     pub(crate) metrics: Metrics,
     /// Files that an earlier incarnation left with a read-write layout out, and nobody asked for since.
     pub(crate) unsettled: Mutex<BTreeSet<FileId>>,
@@ -184,6 +186,7 @@ impl Mds {
             copies: Copies::default(),
             groups: Groups::new(config.accounts.clone()),
             quotas: Quotas::load(&db, &namespace).await?,
+            notices: Notices::default(),
             metrics: Metrics::default(),
             unsettled: Mutex::new(crate::layout::settle::unsettled(&db, &namespace).await?),
             uncut: Mutex::new(crate::layout::garbage::uncut(&db, &namespace).await?),

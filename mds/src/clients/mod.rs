@@ -4,6 +4,7 @@
 //! Lock order: the client table, then one session. SEQUENCE takes its session's lock alone.
 
 pub(crate) mod effects;
+pub(crate) mod notices;
 pub(crate) mod records;
 pub(crate) mod strangers;
 
