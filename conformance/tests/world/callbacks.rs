@@ -19,6 +19,11 @@ pub(crate) trait Hears: std::fmt::Debug + Send + Sync + 'static {
         panic!("an unexpected recall of a delegation: {recall:?}");
     }
 
+    /// Somebody looks at a file that is delegated.
+    fn attributes(&self, args: CB_GETATTR4args) -> CB_GETATTR4res {
+        panic!("an unexpected question: {args:?}");
+    }
+
     /// A copy in the background ended.
     fn copied(&self, end: CB_OFFLOAD4args) {
         panic!("an unexpected end of a copy: {end:?}");
@@ -85,6 +90,14 @@ impl<T: Hears> BackChannel<T> {
             nfs_cb_argop4::OP_CB_RECALL(recall) => {
                 let status = self.0.recall_delegation(recall);
                 (status, nfs_cb_resop4::OP_CB_RECALL(CB_RECALL4res { status }))
+            }
+            nfs_cb_argop4::OP_CB_GETATTR(args) => {
+                let answer = self.0.attributes(args);
+                let status = match &answer {
+                    CB_GETATTR4res::NFS4_OK(_) => ok,
+                    CB_GETATTR4res::Default(status) => *status,
+                };
+                (status, nfs_cb_resop4::OP_CB_GETATTR(answer))
             }
             nfs_cb_argop4::OP_CB_OFFLOAD(end) => {
                 self.0.copied(end);

@@ -112,7 +112,9 @@ pub(crate) async fn trouble(world: &mut World, hosts: &[Arc<Host>]) {
             6..=7 => {
                 hosts[0].shared.say("FAULT", || "restart of the metadata server".to_owned());
                 world.set_faults(Faults::NONE);
+                hosts[0].shared.restarts(true);
                 world.restart_metadata_server().await;
+                hosts[0].shared.restarts(false);
                 continue;
             }
             8..=9 => {
@@ -272,7 +274,9 @@ async fn take_over(world: &mut World, hosts: &[Arc<Host>]) {
             net.heal(former, &data_server);
         }));
     }
+    hosts[0].shared.restarts(true);
     world.take_over().await;
+    hosts[0].shared.restarts(false);
     *hosts[0].shared.mds.lock() = world.mds;
     for host in hosts {
         let (host, net, late) = (Arc::clone(host), world.net.clone(), below(world, 20_000));
@@ -331,7 +335,13 @@ async fn end(world: &mut World, on: &mut Vec<(sluice_env::Monotonic, Fault)>, al
                 }
             }
             // Who loses one of two copies is to know how many there are.
-            Fault::Mirrored(stops) => upkeep::until_mirrored(world, stops || !all).await,
+            Fault::Mirrored(stops) => {
+                let seconds = if all { 900 } else { 3 };
+                if !upkeep::until_mirrored(world, stops || !all, seconds).await {
+                    assert!(!all, "getting other mirrors does not end");
+                    on.push((until, fault));
+                }
+            }
             Fault::Limited(path) => {
                 while !upkeep::limit(world, path, None).await {
                     if !all {

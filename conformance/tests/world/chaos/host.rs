@@ -13,7 +13,8 @@ use sluice_env::{Env, Monotonic};
 use sluice_rpc::SimNet;
 use sluice_xdr::nfs4::*;
 
-use super::model::{At, Blocks, Rising, Step};
+use super::mine::{Mine, Sizes};
+use super::model::{At, Blocks, NEVER, Rising, Step};
 use crate::callbacks::{BackChannel, Hears};
 use crate::client::{later, layout_return, putfh};
 use crate::stage::World;
@@ -31,6 +32,9 @@ pub(crate) struct Shared {
     pub(crate) names: Mutex<Vec<Step>>,
     pub(crate) blocks: Blocks,
     pub(crate) rising: Rising,
+    pub(crate) sizes: Sizes,
+    /// When the metadata server was restarted last, or another one took over.
+    pub(crate) restarted: AtomicU64,
     /// Who holds the lock on a file's locked block.
     pub(crate) locks: Mutex<BTreeMap<usize, String>>,
     /// When each host last sent what was answered.
@@ -67,6 +71,8 @@ impl Shared {
             names: Mutex::default(),
             blocks: Blocks::default(),
             rising: Rising::default(),
+            sizes: Sizes::default(),
+            restarted: 0.into(),
             locks: Mutex::default(),
             renewed: Mutex::default(),
             dirs: Mutex::default(),
@@ -82,6 +88,11 @@ impl Shared {
     /// The next position in the order of everything.
     pub(crate) fn at(&self) -> At {
         self.order.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The metadata server is about to be another process, or is it now.
+    pub(crate) fn restarts(&self, is: bool) {
+        self.restarted.store(if is { NEVER } else { self.at() }, Ordering::Relaxed);
     }
 
     /// For who looks into a seed: `SLUICE_CHAOS_TRACE=1`.
@@ -164,7 +175,8 @@ pub(crate) struct Host {
     pub(crate) devices: Mutex<crate::storage::Devices>,
     recovery: tokio::sync::Mutex<u64>,
     /// What its workers are at.
-    pub(crate) doing: Mutex<[String; 2]>,
+    pub(crate) doing: Mutex<[String; 3]>,
+    pub(crate) mine: Mutex<Mine>,
 }
 
 /// The layout of the file that is open: I/O reads it, a return takes it away.
@@ -213,6 +225,9 @@ impl Hears for Layouts {
 
     fn recall_delegation(&self, args: CB_RECALL4args) -> nfsstat4 {
         let Some(host) = self.host.lock().upgrade() else { return nfsstat4::NFS4ERR_DELAY };
+        if let Some(told) = host.recall_mine(&args) {
+            return told;
+        }
         let file = host.shared.files.lock().iter().position(|handle| *handle == args.fh);
         let mut delegations = self.delegations.lock();
         let Some(file) = file else { return nfsstat4::NFS4ERR_BADHANDLE };
@@ -229,6 +244,13 @@ impl Hears for Layouts {
             host.once(vec![putfh(&args.fh), ops::delegreturn(args.stateid)]).await;
         }));
         nfsstat4::NFS4_OK
+    }
+
+    fn attributes(&self, args: CB_GETATTR4args) -> CB_GETATTR4res {
+        match self.host.lock().upgrade() {
+            Some(host) => host.attributes_of_mine(&args),
+            None => CB_GETATTR4res::Default(nfsstat4::NFS4ERR_DELAY),
+        }
     }
 
     fn copied(&self, _: CB_OFFLOAD4args) {}
@@ -261,6 +283,7 @@ impl Host {
             devices: Mutex::default(),
             recovery: tokio::sync::Mutex::new(0),
             doing: Mutex::default(),
+            mine: Mutex::default(),
         });
         *host.layouts.host.lock() = Arc::downgrade(&host);
         host.complete().await;
@@ -330,6 +353,8 @@ impl Host {
         let mut delegations = self.layouts.delegations.lock();
         let lost = std::mem::take(&mut delegations.held);
         delegations.revoked.extend(lost.into_values().map(|held| held.stateid));
+        // Its own file's may be among them: asked for anew, and freed.
+        delegations.revoked.extend(self.doubt_mine());
     }
 
     /// Until it is answered, and not with DELAY or GRACE. Only for what may be done twice.
@@ -362,7 +387,13 @@ impl Host {
             let again = self.reclaim_open(&self.second_owner(), &held).await;
             *self.nameless.lock() = again;
         }
+        self.reclaim_mine().await;
         self.complete().await;
+    }
+
+    /// Nobody recovers, or asks whether anybody has, meanwhile.
+    pub(super) async fn recovery(&self) -> tokio::sync::MutexGuard<'_, u64> {
+        self.recovery.lock().await
     }
 
     /// How often it has recovered.
@@ -437,6 +468,7 @@ impl Host {
             self.forget_layout().await;
             *self.layouts.delegations.lock() = Delegations::default();
             self.nameless.lock().take();
+            self.lose_mine();
             if let Some(held) = self.held.lock().take() {
                 self.lost_lock(&held);
             }
@@ -452,6 +484,7 @@ impl Host {
         self.forget_layout().await;
         *self.layouts.delegations.lock() = Delegations::default();
         self.nameless.lock().take();
+        self.lose_mine();
         if let Some(held) = self.held.lock().take() {
             self.lost_lock(&held);
         }

@@ -8,6 +8,7 @@
 //! | `work` | changes of names that all hosts share |
 //! | `io` | blocks of files, read and written directly and not, under a lock and not |
 //! | `further` | copies, and what is remembered under delegations |
+//! | `mine` | a file of its own for each host, which grows behind a write delegation |
 //! | `space` | room set aside and given back, holes |
 //! | `faults` | what goes wrong, and for how long |
 //! | `upkeep` | what operators do meanwhile, and what is lost where there are two of it |
@@ -19,6 +20,7 @@ mod faults;
 mod further;
 mod host;
 mod io;
+mod mine;
 mod model;
 mod space;
 mod upkeep;
@@ -46,7 +48,7 @@ const SEEDS: u64 = 8;
 /// Seeds that one process runs.
 const ONE_PROCESS: u64 = 500;
 const LEASE: Duration = Duration::from_secs(20);
-const STEPS: (u64, u64) = (40, 40);
+const STEPS: (u64, u64, u64) = (40, 40, 40);
 /// Once nothing fails any more everybody is done sooner.
 const PATIENCE: Duration = Duration::from_secs(600);
 
@@ -236,6 +238,15 @@ async fn live(world: &mut World, seed: u64) {
             }
             namer.host.doing(0, "");
         });
+        let own = Arc::clone(host);
+        workers.spawn(async move {
+            for _ in 0..STEPS.2 {
+                own.mind().await;
+                own.idle().await;
+            }
+            own.hand_back().await;
+            own.doing(2, "");
+        });
         let mut io = Io { host: Arc::clone(host), who: (n as u64, count) };
         workers.spawn(async move {
             for _ in 0..STEPS.1 {
@@ -303,6 +314,7 @@ async fn conclude(world: &mut World, shared: &Arc<Shared>, hosts: &[Arc<Host>]) 
             io.close(&held).await;
         }
     }
+    mine::as_flushed(&last).await;
     upkeep::until_balanced(world).await;
     until_healed(world).await;
     // Hosts start anew, and with their state goes what only they kept.
@@ -317,6 +329,9 @@ async fn conclude(world: &mut World, shared: &Arc<Shared>, hosts: &[Arc<Host>]) 
     }
     for file in 0..FILES {
         last.ask(vec![ops::putrootfh(), ops::remove(format!("file{file}").as_bytes())]).await;
+    }
+    for host in hosts {
+        last.ask(vec![ops::putrootfh(), ops::remove(format!("mine-{}", host.name).as_bytes())]).await;
     }
     for _ in 0..600 {
         if (0..4).all(|n| world.data_files(n) == 0) && world.files_with_state() == 0 {

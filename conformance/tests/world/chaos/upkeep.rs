@@ -133,22 +133,22 @@ pub(super) async fn set_mirrors(world: &World, count: u32) {
     mirrors(world, ctl_mirrors_what::MIRRORS_BEGIN, count).await;
 }
 
-/// Nobody makes or gives up copies any more.
-pub(super) async fn until_mirrored(world: &World, stop: bool) {
+/// Whether nobody makes or gives up copies any more, which takes a while.
+pub(super) async fn until_mirrored(world: &World, stop: bool, seconds: u32) -> bool {
     if stop {
         mirrors(world, ctl_mirrors_what::MIRRORS_STOP, 0).await;
     }
-    for _ in 0..900 {
+    for _ in 0..seconds {
         match mirrors(world, ctl_mirrors_what::MIRRORS_LOOK, 0).await {
             Some(ADMIN_MIRRORS_res::CTL_OK(now))
                 if now.last.iter().all(|last| last.state != ctl_compare_state::COMPARE_RUNNING) =>
             {
-                return;
+                return true;
             }
             _ => world.sleep(Duration::from_secs(1)).await,
         }
     }
-    panic!("getting other mirrors does not end");
+    false
 }
 
 async fn layouts(world: &World) -> Vec<Layout> {
