@@ -58,6 +58,30 @@ fn what_was_cut_off_is_not_brought_back_under_another_layout() {
     });
 }
 
+/// Nor after a restart, which no truncation is remembered over: whoever reclaims the file may have written before it.
+#[test]
+fn what_was_cut_off_before_a_restart_is_not_brought_back() {
+    let policy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0 };
+    simulate_with(92, policy, async |world| {
+        let mut client = Client::mount(world, "a", NEW).await;
+        let (file, layout) = client.open_with_layout("f").await;
+        client.write(&layout, 0, &pattern(0, 3999)).await.unwrap();
+        client.truncate(&file, 0).await;
+        world.restart_metadata_server().await;
+        client.reconnect(world).await;
+        let file = client.reclaim(&file).await;
+        client.ok(vec![nfs_argop4::OP_RECLAIM_COMPLETE(RECLAIM_COMPLETE4args { rca_one_fs: false })]).await;
+        let layout = client.layout(&file, file.stateid, RW, 0).await;
+        client.write(&layout, 0, &pattern(7, 72)).await.unwrap();
+        client.layout_commit(&file, layout.stateid, Some(3998)).await.unwrap();
+        assert_eq!(client.stat(&file).await.0, 72);
+        // What is written after it counts.
+        client.write(&layout, 500, &pattern(0, 100)).await.unwrap();
+        client.layout_commit(&file, layout.stateid, Some(599)).await.unwrap();
+        assert_eq!(client.stat(&file).await.0, 600);
+    });
+}
+
 /// A data server that holds none of it has nothing to say of what was cut off. One that may is waited for: what it has is neither lost,
 /// nor are there zeros where nothing was written.
 #[test]

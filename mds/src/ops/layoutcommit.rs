@@ -3,6 +3,7 @@
 
 use sluice_env::Wall;
 use sluice_namespace::MAX_FILE_SIZE;
+use sluice_state::Time;
 use sluice_state::file::{Error, Grace, Intent};
 use sluice_xdr::nfs4::{
     LAYOUTCOMMIT4args, LAYOUTCOMMIT4res, LAYOUTCOMMIT4resok, layouttype4, newoffset4, newsize4, newtime4,
@@ -43,14 +44,16 @@ pub(crate) async fn layoutcommit(cx: &mut Context, args: LAYOUTCOMMIT4args) -> O
 }
 
 /// Linux flushes before it truncates and says so afterwards, under the same layout or another that it got meanwhile, in a
-/// LAYOUTCOMMIT that reaches to where it wrote. What was cut off since stays off: then the data servers know the end, under a ticket that keeps
-/// truncations away. Who waits for one that is away is told DELAY: neither are there zeros where nothing was written,
+/// LAYOUTCOMMIT that reaches to where it wrote. What was cut off since stays off: then the data servers know the end, under
+/// a ticket that keeps truncations away. Which truncations there were before a restart is not known: so it is with whoever
+/// reclaimed the file. Who waits for one that is away is told DELAY: neither are there zeros where nothing was written,
 /// nor is lost what was.
 async fn left(cx: &Context, entry: &FileEntry, end: Option<u64>) -> Result<Option<u64>, OpError> {
     let (mds, client) = (&cx.server, cx.client()?);
+    let cut = entry.cut_at().unwrap_or(Time::ZERO);
     let of_before =
-        |cut| entry.peek(|file| file.may_have_written_since(client)).is_some_and(|since| since <= cut);
-    let Some(end) = end.filter(|_| entry.cut_at().is_some_and(of_before)) else { return Ok(end) };
+        || entry.peek(|file| file.may_have_written_since(client)).is_some_and(|since| since <= cut);
+    let Some(end) = end.filter(|_| of_before()) else { return Ok(end) };
     let inode = settle::inode(mds, entry.key).await?;
     let size = inode.size();
     if end <= size {

@@ -19,6 +19,7 @@ use crate::effect::{Effect, Recall, RecallKind};
 use crate::few::Few;
 use crate::file::{Error, PendingRecall};
 use crate::ids::{ClientId, StateId, Time};
+use crate::open::Begun;
 use crate::stateid::check_seqid;
 use crate::times::{Kept, Stamp, Times};
 
@@ -67,6 +68,13 @@ pub(crate) struct Delegation {
     pub(crate) change: Option<u64>,
     /// The times that its holder answers for. Of write delegations alone.
     pub(crate) kept: Option<Kept>,
+}
+
+impl Delegation {
+    /// Since when its holder may have been using the file.
+    pub(crate) const fn begun(&self) -> Begun {
+        Begun { since: self.since, reclaimed: self.change.is_none() }
+    }
 }
 
 /// A holder that may write has data to flush before it can return: it is given so many times as long.

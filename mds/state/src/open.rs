@@ -156,6 +156,15 @@ pub struct History {
     pub restless: bool,
 }
 
+/// Since when somebody may have been using a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Begun {
+    /// As far as is known here.
+    pub(crate) since: Time,
+    /// And before the restart.
+    pub(crate) reclaimed: bool,
+}
+
 /// One open: (client, open-owner, file).
 #[derive(Debug, Hash)]
 pub(crate) struct Open {
@@ -163,8 +172,7 @@ pub(crate) struct Open {
     pub(crate) stateid: StateId,
     pub(crate) access: Access,
     pub(crate) deny: Deny,
-    /// When its owner opened the file first.
-    pub(crate) since: Time,
+    pub(crate) begun: Begun,
     /// The (access, deny) pairs of the OPENs in effect, as a bitmap over [`combo`].
     combos: u16,
 }
@@ -275,7 +283,7 @@ impl Opens {
         &mut self,
         (owner, stateid): (&OpenOwner, StateId),
         (access, deny): (Access, Deny),
-        now: Time,
+        begun: Begun,
     ) -> bool {
         let new = self.by_other.get(&stateid.other).is_none();
         if new {
@@ -286,7 +294,7 @@ impl Opens {
             stateid,
             access,
             deny,
-            since: now,
+            begun,
             combos: 0,
         });
         let denied = !new && open.deny != Deny::NONE;
@@ -342,8 +350,9 @@ mod tests {
         let owner = OpenOwner::new(ClientId(1), b"o");
         let id = StateId::new(BootEpoch(1), StateKind::Open, 1, 1);
         let mut opens = Opens::default();
-        opens.install((&owner, id), (Access::READ, Deny::NONE), Time(1));
-        opens.install((&owner, id.with_seqid(2)), (Access::BOTH, Deny::WRITE), Time(2));
+        let at = |since| Begun { since: Time(since), reclaimed: false };
+        opens.install((&owner, id), (Access::READ, Deny::NONE), at(1));
+        opens.install((&owner, id.with_seqid(2)), (Access::BOTH, Deny::WRITE), at(2));
         let ok = |access, deny| opens.can_downgrade(&id.other, access, deny);
         assert!(ok(Access::READ, Deny::NONE));
         assert!(ok(Access::BOTH, Deny::WRITE));
@@ -354,6 +363,6 @@ mod tests {
         assert!(!opens.can_downgrade(&id.other, Access::BOTH, Deny::WRITE), "gone by the downgrade");
         let open = opens.get(&id.other).unwrap();
         assert_eq!((open.access, open.deny, open.stateid.seqid), (Access::READ, Deny::NONE, 3));
-        assert_eq!(open.since, Time(1));
+        assert_eq!(open.begun, at(1));
     }
 }

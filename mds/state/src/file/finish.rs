@@ -4,7 +4,7 @@ use crate::delegation::{Delegation, DelegationKind, Grant, Use};
 use crate::effect::{Effect, IoMode, RevokeReason};
 use crate::ids::{ClientId, StateId, StateKind};
 use crate::layout;
-use crate::open::{Claim, Deny, OpenRequest, Want};
+use crate::open::{Begun, Claim, Deny, OpenRequest, Want};
 use crate::stateid::Other;
 use crate::times::Kept;
 
@@ -115,7 +115,7 @@ impl File {
         let stands_for = open.either && bare && self.opens.of_owner(&open.owner).is_none();
         let stateid = (kind.is_none() || !stands_for).then_some(stateid);
         if let Some(stateid) = stateid
-            && self.opens.install((&open.owner, stateid), (open.access, open.deny), ctx.now)
+            && self.opens.install((&open.owner, stateid), (open.access, open.deny), self.begun(ctx, open))
         {
             out.push(Effect::Register { stateid, kind: StateKind::Open, client });
         }
@@ -133,6 +133,17 @@ impl File {
             Grant { kind, stateid, times }
         });
         Reply::Opened { stateid, delegation }
+    }
+
+    /// Since when the file has been used that an OPEN speaks of. What was opened under a delegation may have been as soon as it
+    /// was given.
+    fn begun(&self, ctx: &Ctx<'_>, open: &OpenRequest) -> Begun {
+        let delegation = match open.claim {
+            Claim::Delegation { .. } => self.delegations.get(open.owner.client),
+            Claim::New | Claim::Previous { .. } => None,
+        };
+        let reclaimed = matches!(open.claim, Claim::Previous { .. });
+        delegation.map_or(Begun { since: ctx.now, reclaimed }, Delegation::begun)
     }
 
     /// An OPEN that was in flight when its client's state was taken.

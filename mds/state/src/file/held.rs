@@ -88,7 +88,8 @@ impl File {
             Hold { client, stateid, what, since, taken }
         };
         let opens = self.opens.starting_at(open_from).filter(|open| meant(open.owner.client));
-        let opens = opens.map(|o| hold(o.owner.client, o.stateid, What::Open(o.access, o.deny), o.since));
+        let opens =
+            opens.map(|o| hold(o.owner.client, o.stateid, What::Open(o.access, o.deny), o.begun.since));
         let locks = self.locks.starting_at(lock_from).filter(|lock| meant(lock.owner.client));
         let locks = locks.flat_map(|lock| {
             let begun = from.part == LOCKS && lock.stateid.other == from.other;

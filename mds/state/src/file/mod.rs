@@ -33,7 +33,7 @@ use crate::few::Few;
 use crate::ids::{ClientId, StateId, StateKind, Time};
 use crate::layout::{Layouts, ReturnMode};
 use crate::lock::{LockKind, LockRequest, Locks};
-use crate::open::Opens;
+use crate::open::{Begun, Opens};
 use crate::owner::LockOwner;
 use crate::range_set::Range;
 use crate::stateid::{Special, check_seqid, special};
@@ -488,11 +488,12 @@ impl File {
     }
 
     /// Since when the client may have written what it has not told of: it has had the file open, or delegated, or held a layout
-    /// of it, without a break.
+    /// of it, without a break. What was reclaimed has been held since before anything that is remembered here.
     #[must_use]
     pub fn may_have_written_since(&self, client: ClientId) -> Option<Time> {
-        let opens = self.opens.of_client(client).map(|open| open.since);
-        let delegation = self.delegations.held.get(&client).map(|delegation| delegation.since);
+        let since = |begun: Begun| if begun.reclaimed { Time::ZERO } else { begun.since };
+        let opens = self.opens.of_client(client).map(|open| since(open.begun));
+        let delegation = self.delegations.held.get(&client).map(|held| since(held.begun()));
         opens.chain(delegation).chain(self.layout_since(client)).min()
     }
 
