@@ -357,6 +357,8 @@ pub(crate) struct Held {
     client: Option<ClientId>,
     ticket: Option<Ticket>,
     cuts: bool,
+    /// Something that the ticket asked for may be durable.
+    wrote: bool,
 }
 
 impl Held {
@@ -366,6 +368,11 @@ impl Held {
             self.entry.cut_at.store(self.mds.now().0, Ordering::SeqCst);
             self.entry.cuts[0].fetch_add(1, Ordering::SeqCst);
         }
+    }
+
+    /// What the ticket asks for is about to be written: unless it ends otherwise, nobody knows whether that is there.
+    pub(crate) fn writes(&mut self) {
+        self.wrote = true;
     }
 
     /// What the ticket allows. `None` only after [`Held::finish`].
@@ -411,7 +418,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        drop(self.end(Outcome::Aborted));
+        drop(self.end(if self.wrote { Outcome::Unknown } else { Outcome::Aborted }));
         self.mds.files.retire(&self.entry);
     }
 }
@@ -572,7 +579,7 @@ impl Mds {
                 Prepared::Ticket(ticket) => {
                     queued.token = None;
                     let (mds, entry) = (Arc::clone(self), Arc::clone(entry));
-                    return Ok(Held { mds, entry, client, ticket: Some(ticket), cuts: false });
+                    return Ok(Held { mds, entry, client, ticket: Some(ticket), cuts: false, wrote: false });
                 }
                 Prepared::Deny(error) => {
                     queued.token = None;
@@ -595,7 +602,7 @@ impl Mds {
         match self.step(entry, client, |file, ctx| file.prepare(ctx, intent, None)) {
             Prepared::Ticket(ticket) => {
                 let (mds, entry) = (Arc::clone(self), Arc::clone(entry));
-                Some(Held { mds, entry, client, ticket: Some(ticket), cuts: false })
+                Some(Held { mds, entry, client, ticket: Some(ticket), cuts: false, wrote: false })
             }
             Prepared::Deny(_) => None,
             Prepared::Wait(token) => {

@@ -12,6 +12,7 @@ use super::heal::leave;
 use super::{inline, placement};
 use crate::dsctl;
 use crate::error::fs_status;
+use crate::files::Held;
 use crate::server::Mds;
 
 /// What is about to happen to a file's data. The caller holds a ticket that keeps truncations away.
@@ -29,6 +30,17 @@ pub(crate) struct Use {
 /// # Errors
 /// STALE, WRONG_TYPE, DELAY; NOSPC when there is no place for its data.
 pub(crate) async fn ready(mds: &Arc<Mds>, key: InodeKey, want: &Use) -> Result<Inode, nfsstat4> {
+    ready_for(mds, None, key, want).await
+}
+
+/// The same for a layout, whose ticket hears of it when its row is about to be written: whatever the layout is refused for
+/// from then on, the row may be there.
+pub(crate) async fn ready_for(
+    mds: &Arc<Mds>,
+    held: Option<&mut Held>,
+    key: InodeKey,
+    want: &Use,
+) -> Result<Inode, nfsstat4> {
     // What is written now would be cut off by what is still to be carried out; what is read would be there no more.
     if mds.is_uncut(key.fileid) {
         return Err(nfsstat4::NFS4ERR_DELAY);
@@ -46,9 +58,25 @@ pub(crate) async fn ready(mds: &Arc<Mds>, key: InodeKey, want: &Use) -> Result<I
         replace(mds, key, index).await?;
         inode = read(mds, key).await?;
     }
-    if want.persist_rw || inode.layout().is_none_or(|layout| touched(layout, want).any(|c| !c.handed_out)) {
+    let new = inode.layout().is_none_or(|layout| touched(layout, want).any(|c| !c.handed_out));
+    if !new {
+        // Before the row, which need not be written then.
+        writable(mds, key, &inode, want).await?;
+    }
+    if let Some(held) = held.filter(|_| want.persist_rw) {
+        held.writes();
+    }
+    if want.persist_rw || new {
         inode = prepare(mds, &inode, want).await?;
     }
+    if new {
+        writable(mds, key, &inode, want).await?;
+    }
+    Ok(inode)
+}
+
+/// No mirror would miss what is done now, and nothing that was done earlier comes behind it.
+async fn writable(mds: &Arc<Mds>, key: InodeKey, inode: &Inode, want: &Use) -> Result<(), nfsstat4> {
     if let Some(layout) = inode.layout().filter(|layout| misses(mds, layout, want)) {
         // A data server that has only just gone may be back in a moment; the wait for its fence, or for
         // layouts that name it, is not ours to make under this ticket. Noted before it is looked at: it may be
@@ -59,10 +87,10 @@ pub(crate) async fn ready(mds: &Arc<Mds>, key: InodeKey, want: &Use) -> Result<I
         }
         return Err(nfsstat4::NFS4ERR_DELAY);
     }
-    if want.write && !predecessors_over(mds, &inode, want).await {
+    if want.write && !predecessors_over(mds, inode, want).await {
         return Err(nfsstat4::NFS4ERR_DELAY);
     }
-    Ok(inode)
+    Ok(())
 }
 
 /// What earlier incarnations of this server had on its way is not to come behind what is written now.

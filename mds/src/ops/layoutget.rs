@@ -18,7 +18,7 @@ use crate::compound::{Context, OpError, OpResult};
 use crate::dsctl::{self, epochs};
 use crate::files::{FileEntry, Held};
 use crate::layout::grant::{self, Ask, Granted};
-use crate::layout::ready::{Use, ready};
+use crate::layout::ready::{Use, ready_for};
 use crate::layout::reason::Reason;
 use crate::layout::settle;
 use crate::metrics;
@@ -151,7 +151,7 @@ async fn granted(
     let mds = &cx.server;
     let iomode = if ask.write { IoMode::ReadWrite } else { IoMode::Read };
     let intent = Intent::LayoutGet { client: ask.client, stateid, iomode };
-    let held =
+    let mut held =
         if opening { soon(mds, &entry, &intent).await? } else { prepare(mds, &entry, &intent).await? };
     // Under the ticket: a heal that begins now waits for it, and takes back what it gave.
     if ask.write && mds.heals.busy(ask.file).is_some() {
@@ -163,7 +163,7 @@ async fn granted(
         write: ask.write,
         persist_rw: held.ticket().is_some_and(Ticket::must_persist_rw),
     };
-    let inode = match ready(mds, entry.key, &want).await {
+    let inode = match ready_for(mds, Some(&mut held), entry.key, &want).await {
         Err(nfsstat4::NFS4ERR_NOSPC) => return Err(refused(cx, ask, Reason::NoPlace)),
         inode => inode?,
     };

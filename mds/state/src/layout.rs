@@ -93,6 +93,8 @@ pub(crate) struct Fencing {
 pub(crate) struct RwRow {
     /// It exists.
     pub(crate) durable: bool,
+    /// It may exist, though nothing was handed out under it: it is not relied upon, and cleared.
+    pub(crate) possible: bool,
     /// It was written with the file, for a layout that has not gone out yet: it waits while the file is open.
     pub(crate) awaited: bool,
     /// How many times a read-write layout ended uncleanly, and how many of those were settled.

@@ -299,6 +299,41 @@ fn a_layout_has_its_row_though_nobody_knows_what_became_of_the_last_one() {
     });
 }
 
+/// The next one to open the file would take it for one that nobody knows the end of.
+#[test]
+fn a_layout_that_is_refused_leaves_no_row() {
+    simulate(10, async |world: World| {
+        let client = world.client("a").await;
+        let rows = async || {
+            let txn = world.db.begin();
+            let namespace = sluice_namespace::Namespace::load(&txn).await.unwrap().unwrap();
+            namespace.read_write_files(&txn, None, 10).await.unwrap().len()
+        };
+        let small = |open| {
+            let nfs_argop4::OP_LAYOUTGET(asked) = layoutget(open, layoutiomode4::LAYOUTIOMODE4_RW) else {
+                panic!()
+            };
+            nfs_argop4::OP_LAYOUTGET(LAYOUTGET4args { loga_maxcount: 8, ..asked })
+        };
+        let (fh, open) = client.open("f", BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG, 0).await;
+        let before = client.attributes("f", &[FATTR4_CHANGE]).await.change;
+        let refused = client.status(vec![putfh(&fh), small(open)]).await;
+        assert_eq!(refused, nfsstat4::NFS4ERR_TOOSMALL);
+        client.ok(vec![putfh(&fh), close(open)]).await;
+        world.sleep(Duration::from_secs(40)).await;
+        assert_eq!(rows().await, 0);
+        let again = vec![putrootfh(), open_name("f", b"o", READ | OPEN4_SHARE_ACCESS_WANT_NO_DELEG, 0)];
+        client.ok(again).await;
+        assert_eq!(client.attributes("f", &[FATTR4_CHANGE]).await.change, before);
+        // It stays while somebody else has one.
+        let (_, open) = client.open("f", BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG, 0).await;
+        client.ok(vec![putfh(&fh), layoutget(open, layoutiomode4::LAYOUTIOMODE4_RW)]).await;
+        assert_eq!(client.status(vec![putfh(&fh), small(open)]).await, nfsstat4::NFS4ERR_TOOSMALL);
+        world.sleep(Duration::from_secs(5)).await;
+        assert_eq!(rows().await, 1);
+    });
+}
+
 /// Its files could not be looked up when its data server fell silent.
 #[test]
 fn what_a_lost_data_server_had_is_recalled_as_soon_as_it_is_known() {

@@ -30,6 +30,9 @@ impl File {
                 if held.work.clears_rw {
                     self.row_cleared();
                 }
+                if held.work.is_rw_layout_get() && !self.is_dead() {
+                    self.layouts.row.possible = true;
+                }
                 Reply::Aborted
             }
             Outcome::Committed => self.commit(ctx, &held, out),
@@ -97,6 +100,7 @@ impl File {
 
     fn row_cleared(&mut self) {
         self.layouts.row.durable = false;
+        self.layouts.row.possible = false;
         self.layouts.row.awaited = false;
         self.layouts.row.told_idle = false;
     }

@@ -218,10 +218,10 @@ impl File {
         }
     }
 
-    /// The row exists, and nobody holds, gets, awaits, or uncleanly lost a read-write layout.
+    /// The row exists, or may, and nobody holds, gets, awaits, or uncleanly lost a read-write layout.
     pub(super) fn rw_idle(&self) -> bool {
         let row = &self.layouts.row;
-        row.durable && !row.awaited && !row.needs_settle() && !self.rw_live()
+        (row.durable || row.possible) && !row.awaited && !row.needs_settle() && !self.rw_live()
     }
 
     /// Somebody holds a read-write layout, may still write under one, or is getting one.

@@ -358,7 +358,7 @@ pub enum Outcome {
     /// It did not happen; the state is as before `prepare`.
     Aborted,
     /// Nobody knows. The state is as before `prepare`, but that a row which it may have cleared counts as not there: to
-    /// write it again does no harm.
+    /// write it again does no harm. One that it may have written, for a layout that was refused then, is to be cleared.
     Unknown,
 }
 

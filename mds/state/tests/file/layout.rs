@@ -179,6 +179,37 @@ fn a_row_that_may_be_gone_is_written_again() {
     }
 }
 
+/// It was written for a layout that was refused in the end, or may have been.
+#[test]
+fn a_row_that_may_be_there_is_cleared() {
+    for wrote in [true, false] {
+        let mut w = opened();
+        let get = w.layout_get(A, RW);
+        let ticket = w.ticket(&get);
+        assert!(ticket.must_persist_rw());
+        if wrote {
+            w.store(&ticket);
+        }
+        assert_eq!(w.finish(ticket, Outcome::Unknown), Reply::Aborted);
+        assert_eq!(w.idle_notices, 1);
+        w.close(A).unwrap();
+        w.close(B).unwrap();
+        assert!(!w.file.is_idle(), "dropping it now would make the file look unclean");
+        // It is not relied upon.
+        w.open(A, Access::BOTH, Deny::NONE).unwrap();
+        let get = w.layout_get(A, RW);
+        let ticket = w.ticket(&get);
+        assert!(ticket.must_persist_rw());
+        w.finish(ticket, Outcome::Aborted);
+        assert_eq!(w.idle_notices, 2);
+        let clear = w.ticket(&Intent::ClearRw);
+        assert!(clear.clears_rw());
+        w.finish(clear, Outcome::Committed);
+        w.close(A).unwrap();
+        assert!(!w.row && w.file.is_idle() && !w.file.needs_settle());
+    }
+}
+
 #[test]
 fn a_commit_in_flight_keeps_the_row() {
     let mut w = opened();
