@@ -96,6 +96,10 @@ pub struct Limits {
     pub opens: Bound,
     pub layouts: Bound,
     pub delegations: Bound,
+    /// Opens of one file. No client has more of them than are left to others.
+    pub opens_of_file: usize,
+    /// Lock-owners of one file. The same.
+    pub lock_owners_of_file: usize,
 }
 
 impl Default for Limits {
@@ -110,6 +114,8 @@ impl Default for Limits {
                 per_client: policy.max_delegations_per_client,
                 in_all: policy.max_delegations,
             },
+            opens_of_file: policy.max_opens_per_file,
+            lock_owners_of_file: policy.max_lock_owners_per_file,
         }
     }
 }

@@ -130,6 +130,16 @@ impl Files {
         self.index.lock().in_all().opens_of_all >= self.policy.max_opens
     }
 
+    /// Whose opens of a file are why the client may not open it.
+    pub(crate) fn in_the_way_of_open(&self, entry: &FileEntry, client: ClientId) -> BTreeSet<ClientId> {
+        entry.peek(|file| file.in_the_way_of_open(&self.policy, client))
+    }
+
+    /// Whose locks in a file are why the client has none.
+    pub(crate) fn in_the_way_of_lock(&self, entry: &FileEntry, client: ClientId) -> BTreeSet<ClientId> {
+        entry.peek(|file| file.in_the_way_of_lock(&self.policy, client))
+    }
+
     /// All clients together may have no more locks.
     pub(crate) fn locks_of_all_are_full(&self) -> bool {
         let all = self.index.lock().in_all();

@@ -268,6 +268,8 @@ fn file_policy(config: &Config) -> Policy {
         wait: usual.wait.min(nanos(config.lease / 3)),
         max_opens_per_client: config.limits.opens.per_client,
         max_opens: config.limits.opens.in_all,
+        max_opens_per_file: config.limits.opens_of_file,
+        max_lock_owners_per_file: config.limits.lock_owners_of_file,
         max_layouts_per_client: config.limits.layouts.per_client,
         max_layouts: config.limits.layouts.in_all,
         max_delegations_per_client: config.limits.delegations.per_client,

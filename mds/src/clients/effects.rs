@@ -1,5 +1,6 @@
 //! What follows a step of the client table: rows first, in one transaction, then memory.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -129,6 +130,18 @@ impl Mds {
             let index = self.files.index();
             table.longest_silent(self.now(), &|client| counts(&index.usage(client)))
         };
+        match holder {
+            Some(holder) => self.expel_if_courtesy(holder).await,
+            None => false,
+        }
+    }
+
+    /// The same of these, who have too much of one file together.
+    pub(crate) async fn expel_longest_silent_of(self: &Arc<Self>, holders: &BTreeSet<ClientId>) -> bool {
+        if holders.is_empty() {
+            return false;
+        }
+        let holder = self.clients.lock().longest_silent(self.now(), &|client| holders.contains(&client));
         match holder {
             Some(holder) => self.expel_if_courtesy(holder).await,
             None => false,

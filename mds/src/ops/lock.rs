@@ -67,6 +67,12 @@ pub(crate) async fn lock(cx: &mut Context, args: LOCK4args) -> OpResult<LOCK4res
             Err(Error::Resource)
                 if cx.server.files.locks_of_all_are_full()
                     && cx.server.expel_longest_silent(|held| held.locks > 0).await => {}
+            Err(Error::Resource) => {
+                let holders = cx.server.files.in_the_way_of_lock(&entry, client);
+                if !cx.server.expel_longest_silent_of(&holders).await {
+                    return Err(Error::Resource.into());
+                }
+            }
             Err(error) => return Err(error.into()),
         }
     }

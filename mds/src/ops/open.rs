@@ -20,7 +20,7 @@ use crate::attr::set::Wanted;
 use crate::attr::{change_info, delegated};
 use crate::compound::context::to_wire;
 use crate::compound::{Context, OpError, OpResult};
-use crate::files::{Held, Making, file_id};
+use crate::files::{FileEntry, Held, Making, file_id};
 use crate::layout::settle;
 
 /// Bits of share_access besides access and want: the client wants to be told when a delegation can be had.
@@ -318,7 +318,7 @@ pub(super) async fn admit(cx: &Context, request: &OpenRequest, subject: &Subject
             // There may be several, each asked once.
             Err(Error::ShareDenied { holder })
                 if expelled.insert(holder) && cx.server.expel_if_courtesy(holder).await => {}
-            Err(Error::Resource) if make_room(cx).await => {}
+            Err(Error::Resource) if make_room(cx).await || make_room_in(cx, &entry).await? => {}
             held => return Ok(held?),
         }
     }
@@ -327,6 +327,12 @@ pub(super) async fn admit(cx: &Context, request: &OpenRequest, subject: &Subject
 /// Where all clients together have too many files open, one whose lease is over gives way. False: there is none.
 pub(super) async fn make_room(cx: &Context) -> bool {
     cx.server.files.opens_of_all_are_full() && cx.server.expel_longest_silent(|held| held.opens > 0).await
+}
+
+/// Where one file is open too often, somebody gives way who has it open.
+async fn make_room_in(cx: &Context, entry: &FileEntry) -> Result<bool, OpError> {
+    let holders = cx.server.files.in_the_way_of_open(entry, cx.client()?);
+    Ok(cx.server.expel_longest_silent_of(&holders).await)
 }
 
 /// Whether the client may have what it claims.

@@ -6,6 +6,7 @@
 //!                 └─┘
 //! ```
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::few::Few;
@@ -243,6 +244,14 @@ impl Opens {
         owned.filter_map(|(_, other)| self.by_other.get(other))
     }
 
+    /// Who has it open.
+    pub(crate) fn clients(&self) -> BTreeSet<ClientId> {
+        each_once(|client| {
+            let first = OpenOwner { client, opaque: Arc::default() };
+            self.by_owner.starting_at(first).next().map(|(owner, _)| owner.client)
+        })
+    }
+
     /// The open named by a client's stateid.
     pub(crate) fn check(&self, client: ClientId, stateid: &StateId) -> Result<&Open, Error> {
         let open = self.get(&stateid.other).ok_or(Error::BadStateid)?;
@@ -333,6 +342,12 @@ impl Opens {
         self.denying -= usize::from(open.deny != Deny::NONE);
         Some(open)
     }
+}
+
+/// The clients that `from` finds, each the first from the one on that it is asked for. However many owners each of them has.
+pub(crate) fn each_once(from: impl Fn(ClientId) -> Option<ClientId>) -> BTreeSet<ClientId> {
+    let next = |found: &ClientId| from(ClientId(found.0.checked_add(1)?));
+    std::iter::successors(from(ClientId(0)), next).collect()
 }
 
 /// Do two share reservations exclude each other (RFC 8881 §9.7)?

@@ -198,3 +198,34 @@ fn one_owner_does_not_conflict_with_itself() {
         assert_eq!(again.other, first.other, "one lock stateid per owner and open");
     });
 }
+
+/// Names of lock-owners are free. One client takes no more than half of what a file has room for, another half of the rest; and
+/// those of a client whose lease is over are in nobody's way (§8.3).
+#[test]
+fn lock_owners_of_one_client_shut_a_file_for_nobody_else() {
+    let mut config = Config { lease: Duration::from_secs(10), ..at_data_servers() };
+    config.limits.lock_owners_of_file = 16;
+    simulate_with(10, config, async |world: World| {
+        let Scene { a, b, fh, mine, theirs } = scene(&world).await;
+        let takes_all = async |client: &Client, open: stateid4| {
+            for n in 0..20u8 {
+                match client.status(vec![putfh(&fh), lock_new(R, open, &[n], (0, 1))]).await {
+                    nfsstat4::NFS4_OK => {}
+                    nfsstat4::NFS4ERR_DELAY => return n,
+                    other => panic!("{other}"),
+                }
+            }
+            20
+        };
+        assert_eq!(takes_all(&a, mine).await, 8);
+        assert_eq!(takes_all(&b, theirs).await, 4);
+        // Whom it has it goes on with.
+        lock(&b, &fh, lock_new(R, theirs, &[0], (0, 9))).await.unwrap();
+        for _ in 0..4 {
+            world.sleep(Duration::from_secs(4)).await;
+            b.ok(Vec::new()).await;
+        }
+        lock(&b, &fh, lock_new(R, theirs, b"more", ALL)).await.unwrap();
+        assert_eq!(a.status(Vec::new()).await, nfsstat4::NFS4ERR_BADSESSION);
+    });
+}

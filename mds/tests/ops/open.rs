@@ -438,3 +438,36 @@ fn opens_of_expired_clients_make_room() {
         assert_eq!(old.status(Vec::new()).await, nfsstat4::NFS4ERR_BADSESSION);
     });
 }
+
+/// Whoever may only read a file opens it as often as he likes: half of what it has room for is left to others. Who has gone is in
+/// nobody's way.
+#[test]
+fn opens_of_one_client_shut_a_file_for_nobody_else() {
+    let mut config = at_data_servers();
+    config.limits.opens_of_file = 16;
+    simulate_with(33, config, async |world: World| {
+        let (old, new) = (world.client("a").await, world.client("b").await);
+        let (_, first) = old.open("f", BOTH, 0).await;
+        let takes_all = async |client: &Client| {
+            for n in 0..20u8 {
+                match client.status(vec![putrootfh(), open_name("f", &[n], READ, 0)]).await {
+                    nfsstat4::NFS4_OK => {}
+                    nfsstat4::NFS4ERR_DELAY => return n,
+                    other => panic!("{other}"),
+                }
+            }
+            20
+        };
+        assert_eq!(takes_all(&old).await, 7, "one it had before");
+        assert_eq!(takes_all(&new).await, 4);
+        // What it has it adds to.
+        let added = opened(&old.ok(vec![putrootfh(), open_create("f", b"owner", READ, 0), getfh()]).await).1;
+        assert_eq!((added.other, added.seqid), (first.other, 2));
+        for _ in 0..3 {
+            world.sleep(world.config.lease / 2).await;
+            new.ok(Vec::new()).await;
+        }
+        new.ok(vec![putrootfh(), open_name("f", b"more", READ, 0)]).await;
+        assert_eq!(old.status(Vec::new()).await, nfsstat4::NFS4ERR_BADSESSION);
+    });
+}

@@ -34,7 +34,7 @@ impl File {
         if let Err(error) = self.lock_conflict(ctx.now, &owner, request) {
             return Err(self.lock_denied(ctx, (&owner, open), request, error, out));
         }
-        self.lock_room(ctx, existing.as_ref())?;
+        self.lock_room(ctx, existing.as_ref(), request.reclaim, client)?;
         let other = match existing {
             Some(other) => other,
             None => {
@@ -156,7 +156,18 @@ impl File {
         Error::Denied(Box::new(conflict))
     }
 
-    fn lock_room(&self, ctx: &Ctx<'_>, existing: Option<&Other>) -> Result<(), Error> {
+    fn lock_room(
+        &self,
+        ctx: &Ctx<'_>,
+        existing: Option<&Other>,
+        reclaim: bool,
+        client: ClientId,
+    ) -> Result<(), Error> {
+        // What was had before a restart was within the bounds of then.
+        let file_is_full = || match reclaim {
+            true => self.locks.owners() >= ctx.policy.max_lock_owners_per_file,
+            false => self.lock_owners_are_full(ctx.policy, client),
+        };
         if ctx.policy.ranges_are_full(&ctx.usage) {
             return Err(Error::Resource);
         }
@@ -164,7 +175,7 @@ impl File {
             Some(lock) if lock.ranges.len() + 2 > ctx.policy.max_ranges_per_lock => Err(Error::Resource),
             None if ctx.usage.locks >= ctx.policy.max_locks_per_client
                 || ctx.usage.locks_of_all >= ctx.policy.max_locks
-                || self.locks.owners() >= ctx.policy.max_lock_owners_per_file =>
+                || file_is_full() =>
             {
                 Err(Error::Resource)
             }

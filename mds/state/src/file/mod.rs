@@ -13,6 +13,7 @@
 //! A ticket counts as a holder: what conflicts with it queues behind it. Nothing here blocks, and no lock
 //! around a `File` need be held between `prepare` and `finish`.
 
+mod crowd;
 mod error;
 mod finish;
 mod held;

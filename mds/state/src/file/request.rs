@@ -53,9 +53,9 @@ pub struct Policy {
     /// Ranges beyond those, for unlocks alone that leave two of one: each client that holds anything may have its share of them,
     /// whatever the others have. Who cannot unlock waits for others that wait for him.
     pub spare_ranges: u32,
-    /// Most lock-owners with state on one file.
+    /// Most lock-owners with state on one file. No client has more of them than are left to others.
     pub max_lock_owners_per_file: usize,
-    /// Most opens on one file, over all clients.
+    /// Most opens on one file, over all clients. No client has more of them than are left to others.
     pub max_opens_per_file: usize,
     /// Most queued requests per file.
     pub max_waiters_per_file: usize,

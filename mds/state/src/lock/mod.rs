@@ -4,10 +4,14 @@ mod claims;
 mod held;
 mod waiting;
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use crate::effect::Effect;
 use crate::few::Few;
 use crate::file::Error;
 use crate::ids::{ClientId, StateId, Time};
+use crate::open::each_once;
 use crate::owner::LockOwner;
 use crate::range_set::{Range, RangeMap};
 use crate::stateid::{Other, check_seqid, next_seqid};
@@ -117,6 +121,21 @@ impl Locks {
 
     pub(crate) fn of_owner(&self, owner: &LockOwner) -> Option<&LockState> {
         self.by_owner.get(owner).and_then(|other| self.by_other.get(other))
+    }
+
+    /// Lock-owners of a client.
+    pub(crate) fn of_client(&self, client: ClientId) -> impl Iterator<Item = &LockOwner> {
+        let first = LockOwner { client, opaque: Arc::default() };
+        let owners = self.by_owner.starting_at(first).map(|(owner, _)| owner);
+        owners.take_while(move |owner| owner.client == client)
+    }
+
+    /// Who has lock-owners.
+    pub(crate) fn clients(&self) -> BTreeSet<ClientId> {
+        each_once(|client| {
+            let first = LockOwner { client, opaque: Arc::default() };
+            self.by_owner.starting_at(first).next().map(|(owner, _)| owner.client)
+        })
     }
 
     /// The lock state named by a client's stateid.

@@ -8,7 +8,7 @@ use sluice_state::open::{Access, Claim, Deny, OpenRequest, Want};
 use sluice_state::owner::OpenOwner;
 use sluice_state::{ClientId, StateId, StateKind};
 
-use super::world::{A, B, World, open_request, owner, range};
+use super::world::{A, B, C, World, open_request, owner, range};
 
 fn reclaim(client: ClientId, access: Access, deny: Deny) -> Intent {
     let claim = Claim::Previous { delegation: Want::None };
@@ -342,4 +342,27 @@ fn all_clients_together_cannot_hold_more_opens_than_there_may_be() {
     w.open(B, Access::READ, Deny::NONE).unwrap();
     w.expire(B, RevokeReason::LeaseExpired);
     w.open(A, Access::READ, Deny::NONE).unwrap();
+}
+
+/// It may do so with a file that it may only read, and has others wait for ever.
+#[test]
+fn a_client_leaves_half_of_the_opens_of_a_file_to_others() {
+    let mut w = World::default();
+    w.policy.max_opens_per_file = 8;
+    let opens = |w: &mut World, client| {
+        let names = (0..20u8).map(|n| OpenOwner::new(client, &[n]));
+        let request = |owner| OpenRequest { owner, ..open_request(client, Access::READ, Deny::NONE) };
+        names.take_while(|name| w.run(&Intent::Open(request(name.clone()))).is_ok()).count()
+    };
+    assert_eq!((opens(&mut w, A), opens(&mut w, B)), (4, 2));
+    w.expire(A, RevokeReason::LeaseExpired);
+    assert_eq!(opens(&mut w, C), 3);
+    // What was had before a restart was had within the bounds of then.
+    let mut w = World { grace: Grace::Active { may_reclaim: true }, ..World::default() };
+    w.policy.max_opens_per_file = 8;
+    for n in 0..8u8 {
+        let request = open_request(A, Access::READ, Deny::NONE);
+        let claim = Claim::Previous { delegation: Want::None };
+        w.run(&Intent::Open(OpenRequest { owner: OpenOwner::new(A, &[n]), claim, ..request })).unwrap();
+    }
 }
