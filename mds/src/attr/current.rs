@@ -3,7 +3,9 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
+use sluice_env::Monotonic;
 use sluice_namespace::{FsError, Inode, Node};
 use sluice_state::ClientId;
 use sluice_state::delegation::Writer;
@@ -66,29 +68,49 @@ pub(crate) fn at_rest(cx: &Context, read: &Inode) -> bool {
     settle::is_settled_if(&cx.server, read, cx.came, nobody)
 }
 
+/// So long others are asked for one listing: beyond it nobody else is. With the last question that is five seconds at most.
+const ASKING: Duration = Duration::from_secs(2);
+/// Who takes longer to answer is not asked again for the same listing.
+const QUICK: Duration = Duration::from_millis(500);
+
 /// The same as [`current`] for the entries of a listing, which nobody who is away must take with him: what is known is shown.
 #[derive(Debug, Default)]
 pub(crate) struct Listing {
-    silent: BTreeSet<ClientId>,
+    /// Who did not answer, or took long.
+    slow: BTreeSet<ClientId>,
+    /// When the first was asked.
+    begun: Option<Monotonic>,
 }
 
 impl Listing {
+    /// What there is so far is answered: there are many to ask, and each of them answers.
+    pub(crate) fn has_enough(&self, cx: &Context) -> bool {
+        self.slow.is_empty() && self.is_over(cx)
+    }
+
+    fn is_over(&self, cx: &Context) -> bool {
+        self.begun.is_some_and(|begun| cx.server.env.clock.now().since(begun) > ASKING)
+    }
+
     pub(crate) async fn current(&mut self, cx: &Context, read: &Inode) -> Option<Inode> {
         let Some((entry, writer)) = against(cx, read).ok().flatten() else {
             return settle::settled(&cx.server, read, cx.came).await.ok().flatten();
         };
-        if self.silent.contains(&writer.client) {
+        if self.slow.contains(&writer.client) || self.is_over(cx) {
             let settled = settle::settled(&cx.server, read, cx.came).await.ok().flatten();
             delegated::shown(&cx.server, &entry, settled.as_ref().unwrap_or(read));
             return settled;
         }
-        let told = match Box::pin(asked(&cx.server, &entry, &writer)).await {
+        let now = || cx.server.env.clock.now();
+        let begun = now();
+        self.begun.get_or_insert(begun);
+        let asked = Box::pin(asked(&cx.server, &entry, &writer)).await;
+        if matches!(asked, Ok(Asked::Silent)) || now().since(begun) > QUICK {
+            self.slow.insert(writer.client);
+        }
+        let told = match asked {
             Ok(Asked::Said(size)) => size,
-            Ok(Asked::Gone) | Err(_) => None,
-            Ok(Asked::Silent) => {
-                self.silent.insert(writer.client);
-                None
-            }
+            Ok(Asked::Gone | Asked::Silent) | Err(_) => None,
         };
         let now = after_asking(cx, read).await.unwrap_or_else(|_| read.clone());
         delegated::shown(&cx.server, &entry, &now);

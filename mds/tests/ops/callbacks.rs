@@ -22,6 +22,8 @@ pub enum Answer {
     Attributes(u64, u64),
     /// CB_GETATTR says this change attribute and size, and these delegated times of access and of modification.
     Times(u64, u64, nfstime4, nfstime4),
+    /// CB_GETATTR says this change attribute and size, after so long.
+    LateAttributes(Duration, u64, u64),
     /// CB_SEQUENCE itself says this.
     Sequence(nfsstat4),
     /// CB_SEQUENCE succeeds, the operation says this, after so long.
@@ -106,7 +108,7 @@ impl Callbacks {
     /// How long the answer to this takes.
     fn lateness(&self, call: &Call) -> Duration {
         match self.state.lock().script.front() {
-            Some(Answer::Late(late, _)) if call.procedure != 0 => *late,
+            Some(Answer::Late(late, _) | Answer::LateAttributes(late, ..)) if call.procedure != 0 => *late,
             _ => Duration::ZERO,
         }
     }
@@ -142,10 +144,16 @@ impl Callbacks {
                 let failed = nfs_cb_resop4::OP_CB_SEQUENCE(CB_SEQUENCE4res::Default(status));
                 compound(status, vec![failed])
             }
-            Answer::Status(_) | Answer::Late(..) | Answer::Attributes(..) | Answer::Times(..) => {
+            Answer::Status(_)
+            | Answer::Late(..)
+            | Answer::Attributes(..)
+            | Answer::LateAttributes(..)
+            | Answer::Times(..) => {
                 let (status, told) = match answer {
                     Answer::Status(status) | Answer::Late(_, status) => (status, Attributes::default()),
-                    Answer::Attributes(change, size) => (nfsstat4::NFS4_OK, holds(change, size)),
+                    Answer::Attributes(change, size) | Answer::LateAttributes(_, change, size) => {
+                        (nfsstat4::NFS4_OK, holds(change, size))
+                    }
                     Answer::Times(change, size, access, modify) => {
                         let times = (Some(access), Some(modify));
                         let (time_deleg_access, time_deleg_modify) = times;

@@ -255,6 +255,59 @@ fn a_listing_asks_the_holder_too() {
     });
 }
 
+/// Whoever lists a directory waits no longer for many of them than for one; what is not known then is shown as it is stored.
+#[test]
+fn a_listing_does_not_wait_for_one_silent_holder_after_the_other() {
+    simulate(25, async |world: World| {
+        let reader = world.client("reader").await;
+        let mut holders = Vec::new();
+        for n in 0..5 {
+            let holder = world.client(&format!("h{n}")).await;
+            opens(&holder, open_create(&format!("f{n}"), b"o", WANT_WRITE, 0)).await;
+            holder.callbacks().script(&[Answer::Silence]);
+            holders.push(holder);
+        }
+        let start = world.env.clock.now();
+        let ops = vec![putrootfh(), readdir(0, verifier4::default(), 4096, &[FATTR4_SIZE])];
+        let nfs_resop4::OP_READDIR(READDIR4res::NFS4_OK(page)) = reader.last(ops).await else { panic!() };
+        let took = world.env.clock.now().since(start);
+        assert!(took <= Duration::from_secs(5), "{took:?}");
+        assert_eq!(page.reply.entries.len(), 5);
+    });
+}
+
+/// Each answer may be quick, and there may be many of them: the rest comes with the next page.
+#[test]
+fn a_listing_ends_early_where_many_answers_take_long() {
+    simulate(26, async |world: World| {
+        let (reader, holder) = (world.client("reader").await, world.client("h").await);
+        let mut answers = Vec::new();
+        for n in 0..40 {
+            let name = format!("f{n}");
+            opens(&holder, open_create(&name, b"o", WANT_WRITE, 0)).await;
+            answers.push(Answer::LateAttributes(Duration::from_millis(300), u64::MAX / 2, 7));
+        }
+        holder.callbacks().script(&answers);
+        let (mut sizes, mut pages, mut cookie) = (Vec::new(), 0, 0);
+        loop {
+            let start = world.env.clock.now();
+            let ops = vec![putrootfh(), readdir(cookie, verifier4::default(), 65536, &[FATTR4_SIZE])];
+            let nfs_resop4::OP_READDIR(READDIR4res::NFS4_OK(page)) = reader.last(ops).await else { panic!() };
+            let took = world.env.clock.now().since(start);
+            assert!(took <= Duration::from_secs(5), "{took:?}");
+            let size = |entry: &entry4| Attributes::decode(&entry.attrs).unwrap().size;
+            sizes.extend(page.reply.entries.iter().map(size));
+            pages += 1;
+            if page.reply.eof {
+                break;
+            }
+            cookie = page.reply.entries.last().unwrap().cookie;
+        }
+        assert_eq!(sizes, [Some(7); 40]);
+        assert!(pages < 10, "{pages}");
+    });
+}
+
 #[test]
 fn a_holder_that_does_not_say_is_recalled() {
     simulate(6, async |world: World| {
