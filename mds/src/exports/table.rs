@@ -182,9 +182,23 @@ fn is_narrower(before: Option<&Rule>, now: Option<&Rule>) -> bool {
         (Some(_), None) => true,
         (Some(old), Some(new)) => {
             let loses = |of: fn(&Flavours) -> bool| of(&old.flavours) && !of(&new.flavours);
-            (new.read_only && !old.read_only) || loses(|has| has.sys) || loses(|has| has.none)
+            let read_only = new.read_only && !old.read_only;
+            read_only || loses(|has| has.sys) || loses(|has| has.none) || takes_names_away(old, new)
         }
     }
+}
+
+/// Whether somebody is not who he was any more: what was given to him is not the other's.
+fn takes_names_away(old: &Rule, new: &Rule) -> bool {
+    let squashed = |squash| match squash {
+        Squash::None => 0,
+        Squash::Root => 1,
+        Squash::All => 2,
+    };
+    // Whoever does not say who he is, is that one under any rule.
+    let has_anonymous = old.squash != Squash::None || old.flavours.none;
+    let anonymous = |rule: &Rule| (rule.anonymous_uid, rule.anonymous_gid);
+    squashed(new.squash) > squashed(old.squash) || (has_anonymous && anonymous(new) != anonymous(old))
 }
 
 /// Whether `path` lies below the directory `above`.

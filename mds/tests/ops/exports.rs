@@ -348,6 +348,39 @@ fn who_is_locked_out_writes_no_more_at_data_servers_either() {
     }
 }
 
+/// Who somebody is decides what he may do: what was given to root is not nobody's.
+#[test]
+fn who_is_squashed_gives_back_what_was_given_to_who_he_was() {
+    let [none, root, all] = [ctl_squash::SQUASH_NONE, ctl_squash::SQUASH_ROOT, ctl_squash::SQUASH_ALL];
+    let of = |squash, anonymous| ctl_rule {
+        squash,
+        anonymous_uid: anonymous,
+        anonymous_gid: anonymous,
+        ..rule("any")
+    };
+    let cases = [
+        (of(none, 1), of(root, 1), 1),
+        (of(none, 1), of(all, 1), 1),
+        (of(root, 1), of(all, 1), 1),
+        (of(root, 1), of(root, 2), 1),
+        (of(all, 1), of(all, 2), 1),
+        (of(root, 1), of(none, 1), 0),
+        (of(all, 1), of(root, 1), 0),
+        (ctl_rule { none: false, ..of(none, 1) }, ctl_rule { none: false, ..of(none, 2) }, 0),
+    ];
+    for (before, after, recalled) in cases {
+        simulate(41, async |world: World| {
+            let a = world.client("a").await;
+            a.ok(vec![putrootfh(), setattr(stateid4::default(), &mode(0o777))]).await;
+            a.ok(vec![putrootfh(), create(createtype4::NF4DIR, "d", &mode(0o777))]).await;
+            add(&world, "/d", &[before.clone()]).await;
+            let (fh, open) = open_at(&a, "/d", "f").await;
+            a.ok(vec![putfh(&fh), layoutget(open, RW)]).await;
+            assert_eq!(set(&world, "/d", &[after.clone()]).await, recalled, "{before:?} {after:?}");
+        });
+    }
+}
+
 /// A COMPOUND goes by the exports of its beginning, and may take a while.
 #[test]
 fn what_is_granted_while_an_export_narrows_is_taken_back() {

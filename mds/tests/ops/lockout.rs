@@ -76,9 +76,10 @@ fn an_eviction_that_the_store_does_not_take_now_follows() {
 #[test]
 fn who_may_do_less_is_fenced_off_what_it_gave_back() {
     let here = |world: &World| world.net.ip("a").to_string();
-    let cases: [fn(&str) -> Vec<ctl_rule>; 2] = [
+    let cases: [fn(&str) -> Vec<ctl_rule>; 3] = [
         |a| vec![rule("any"), read_only(a)],
         |a| vec![rule("any"), ctl_rule { sys: false, none: false, ..rule(a) }],
+        |a| vec![rule("any"), ctl_rule { squash: ctl_squash::SQUASH_ROOT, ..rule(a) }],
     ];
     for narrow in cases {
         simulate(3, async |mut world: World| {
