@@ -39,6 +39,8 @@ pub struct DirectoryPage {
     pub entries: Vec<Entry>,
     /// No entry follows.
     pub eof: bool,
+    /// Whoever lists it may not search it: names, types and numbers are all that he sees, and no inodes are read.
+    pub unsearchable: bool,
 }
 
 impl Namespace {
@@ -55,12 +57,13 @@ impl Namespace {
         record.owned().require(who, Want::READ)?;
         let directory = read.directory.fileid;
         let (found, eof) = entries(txn, directory, read.after, read.limit.max(1)).await?;
-        let entries = if read.attributes {
+        let unsearchable = record.owned().require(who, Want::EXECUTE).is_err();
+        let entries = if read.attributes && !unsearchable {
             self.with_inodes(txn, directory, found).await?
         } else {
             found.into_iter().map(|entry| Entry { entry, inode: None }).collect()
         };
-        Ok(DirectoryPage { entries, eof })
+        Ok(DirectoryPage { entries, eof, unsearchable })
     }
 
     async fn with_inodes(

@@ -59,6 +59,11 @@ pub(crate) async fn readdir(cx: &mut Context, args: READDIR4args) -> OpResult<RE
             Some(_) => exports(cx, &read).await?,
             None => page(cx, &read).await?,
         };
+        let denied = page.unsearchable && attributes;
+        // §18.23.3: an entry's own trouble, if the client wants to hear of it there.
+        if denied && !page.entries.is_empty() && !args.attr_request.contains(FATTR4_RDATTR_ERROR) {
+            return Err(nfsstat4::NFS4ERR_ACCESS.into());
+        }
         entries.reserve(page.entries.len());
         for found in &mut page.entries {
             if !args.attr_request.and(get::MOVES_WITH_DATA).is_empty()
@@ -79,8 +84,12 @@ pub(crate) async fn readdir(cx: &mut Context, args: READDIR4args) -> OpResult<RE
             if values.capacity() < ENTRY {
                 values = BytesMut::with_capacity(room.clamp(ENTRY, BLOCK));
             }
-            let of = (&*found, standing.as_ref());
-            let attrs = wire_attributes(cx, &directory, of, &args.attr_request, &mut values)?;
+            let attrs = if denied {
+                unsearched(&found.entry, &args.attr_request)?
+            } else {
+                let of = (&*found, standing.as_ref());
+                wire_attributes(cx, &directory, of, &args.attr_request, &mut values)?
+            };
             let name = std::mem::take(&mut found.entry.name);
             let entry = entry4 { cookie: found.entry.cookie.0, name, attrs };
             let size = encoded(&entry);
@@ -145,12 +154,26 @@ async fn exports(cx: &Context, read: &ReadDir) -> Result<DirectoryPage, OpError>
         };
         entries.push(Entry { entry: Dirent { cookie, name, kind: Kind::Directory, inode: key }, inode });
     }
-    Ok(DirectoryPage { entries, eof: rest.next().is_none() })
+    Ok(DirectoryPage { entries, eof: rest.next().is_none(), unsearchable: false })
 }
 
 /// What is shown of an entry whose attributes cannot be had.
 fn failed(status: nfsstat4, asked: &bitmap4) -> Result<fattr4, nfsstat4> {
     let attributes = Attributes { rdattr_error: Some(status), ..Attributes::default() };
+    attributes.encode(asked).map_err(|_| nfsstat4::NFS4ERR_SERVERFAULT)
+}
+
+/// What a directory says itself, and that there is no more of an entry to see: POSIX has names and numbers read without search
+/// permission, and nothing of the files.
+fn unsearched(entry: &Dirent, asked: &bitmap4) -> Result<fattr4, nfsstat4> {
+    let fileid = Some(entry.inode.fileid.0);
+    let attributes = Attributes {
+        type_: Some(get::wire_type(entry.kind)),
+        rdattr_error: Some(nfsstat4::NFS4ERR_ACCESS),
+        fileid,
+        mounted_on_fileid: fileid,
+        ..Attributes::default()
+    };
     attributes.encode(asked).map_err(|_| nfsstat4::NFS4ERR_SERVERFAULT)
 }
 

@@ -117,6 +117,34 @@ fn a_listing_goes_on_after_its_last_entry_was_removed() {
     });
 }
 
+/// POSIX: reading a directory shows names, and what leads to what they name is for who may search it.
+#[test]
+fn who_may_read_a_directory_and_not_search_it_sees_names() {
+    simulate(7, async |world: World| {
+        let root = world.client("a").await;
+        root.ok(vec![putrootfh(), create(createtype4::NF4DIR, "d", &mode(0o744))]).await;
+        root.mkdir("/d", "e").await;
+        let user = root.over(root.raw.clone().with_user(500, 500, &[]));
+        let names = [FATTR4_RDATTR_ERROR, FATTR4_MOUNTED_ON_FILEID, FATTR4_FILEID, FATTR4_TYPE];
+        let all = [&names[..], &[FATTR4_SIZE, FATTR4_FILEHANDLE, FATTR4_MODE]].concat();
+        let shown = async |client: &Client, asked: &[u32]| {
+            let found = page(client, "/d", 0, 4096, asked).await;
+            assert_eq!((found.eof, &found.entries[0].name[..]), (true, &b"e"[..]));
+            Attributes::decode(&found.entries[0].attrs).unwrap()
+        };
+        let free = shown(&root, &names).await;
+        assert_eq!(shown(&user, &names).await, free);
+        // As knfsd has it: Linux lists the name, and says so when it looks at the file.
+        let denied = Attributes { rdattr_error: Some(nfsstat4::NFS4ERR_ACCESS), ..free };
+        assert_eq!(shown(&user, &all).await, denied);
+        let bare =
+            vec![putrootfh(), lookup("d"), readdir(0, verifier4::default(), 4096, &[FATTR4_FILEHANDLE])];
+        assert_eq!(user.status(bare).await, nfsstat4::NFS4ERR_ACCESS);
+        let searched = shown(&root, &all).await;
+        assert!(searched.filehandle.is_some() && searched.rdattr_error == Some(nfsstat4::NFS4_OK));
+    });
+}
+
 /// What Linux asks for that only wants names, and what it asks for that wants attributes.
 #[test]
 fn an_entry_says_the_same_whatever_is_asked_for() {
