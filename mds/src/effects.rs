@@ -154,8 +154,11 @@ impl Mds {
     ) {
         let Some(shared) = self.clients.lock().shared(client).map(Arc::clone) else { return };
         // Before the flag: whoever is told of it is told again.
-        if kind == StateKind::Delegation && reason == RevokeReason::NotReturned {
-            shared.set_delegation_revoked(true);
+        if kind == StateKind::Delegation
+            && reason == RevokeReason::NotReturned
+            && shared.delegation_is_revoked(self.now())
+        {
+            self.spawn(Arc::clone(self).forget_unfreed_delegations(Arc::clone(&shared)));
         }
         shared.raise_status(match reason {
             RevokeReason::LeaseExpired => seq4_status::EXPIRED_SOME_STATE_REVOKED,
@@ -181,7 +184,7 @@ impl Mds {
         // In one step: what is revoked from now on raises its flag after this.
         let index = self.files.index();
         if !index.has_revoked_delegation(client) {
-            shared.set_delegation_revoked(false);
+            shared.delegations_are_freed();
         }
         if !index.has_revoked(client) {
             shared.clear_status(

@@ -7,6 +7,7 @@ pub(crate) mod effects;
 pub(crate) mod notices;
 pub(crate) mod records;
 pub(crate) mod strangers;
+mod unfreed;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -76,8 +76,9 @@ pub struct ClientShared {
     status: AtomicU32,
     /// Nanoseconds; when a reply may tell again of layouts that were revoked. Written by sessions.
     tells_again: AtomicU64,
-    /// A delegation that was revoked is to be freed: each reply tells of it; written by whoever revokes.
-    delegation_revoked: AtomicBool,
+    /// Nanoseconds; when the last delegation was revoked while one is to be freed: each reply tells of it. Zero: there is none.
+    /// Written by whoever revokes.
+    delegation_revoked: AtomicU64,
     /// Sessions of this client with a usable back channel; written by sessions.
     back_channels: AtomicU32,
     /// Whether any session ever had a back channel; written by sessions.
@@ -99,7 +100,7 @@ impl ClientShared {
             in_flight: AtomicU32::new(0),
             status: AtomicU32::new(0),
             tells_again: AtomicU64::new(0),
-            delegation_revoked: AtomicBool::new(false),
+            delegation_revoked: AtomicU64::new(0),
             back_channels: AtomicU32::new(0),
             back_wanted: AtomicBool::new(false),
             reclaim_complete: AtomicBool::new(false),
@@ -268,16 +269,27 @@ impl ClientShared {
         flags
     }
 
-    /// Whether a delegation that was revoked is still to be freed.
-    pub fn set_delegation_revoked(&self, is: bool) {
-        self.delegation_revoked.store(is, SeqCst);
+    /// A delegation was revoked, and is to be freed. True when there was none before.
+    pub fn delegation_is_revoked(&self, now: Time) -> bool {
+        self.delegation_revoked.swap(now.0.max(1), SeqCst) == 0
+    }
+
+    /// All delegations that were revoked have been freed.
+    pub fn delegations_are_freed(&self) {
+        self.delegation_revoked.store(0, SeqCst);
+    }
+
+    /// When the last delegation was revoked; `None` when none is to be freed.
+    #[must_use]
+    pub fn delegation_revoked(&self) -> Option<Time> {
+        Some(self.delegation_revoked.load(SeqCst)).filter(|at| *at != 0).map(Time)
     }
 
     /// Those for the reply to a SEQUENCE that begins at `now`. Of a delegation that was revoked each reply tells until it is
     /// freed (RFC 8881 §18.46.3); of layouts one does, and another after [`TOLD_AGAIN_NANOS`].
     pub(crate) fn flags_to_tell(&self, now: Time) -> u32 {
         let (flags, again) = (self.status_flags(), now.plus_nanos(TOLD_AGAIN_NANOS).0);
-        if flags & seq4_status::RECALLABLE_STATE_REVOKED == 0 || self.delegation_revoked.load(SeqCst) {
+        if flags & seq4_status::RECALLABLE_STATE_REVOKED == 0 || self.delegation_revoked().is_some() {
             return flags;
         }
         let due = |at: u64| (at <= now.0).then_some(again);
@@ -380,9 +392,9 @@ mod tests {
         assert_eq!([0, 1, TOLD_AGAIN_NANOS - 1].map(told), [RECALLABLE | ADMIN, ADMIN, ADMIN]);
         assert_eq!([TOLD_AGAIN_NANOS, TOLD_AGAIN_NANOS + 1].map(told), [RECALLABLE | ADMIN, ADMIN]);
         assert_eq!(told(9 * TOLD_AGAIN_NANOS), RECALLABLE | ADMIN);
-        c.set_delegation_revoked(true);
+        assert!(c.delegation_is_revoked(Time(7)) && !c.delegation_is_revoked(Time(8)));
         assert_eq!([1, 2, 3].map(|at| told(9 * TOLD_AGAIN_NANOS + at)), [RECALLABLE | ADMIN; 3]);
-        c.set_delegation_revoked(false);
+        c.delegations_are_freed();
         assert_eq!(told(9 * TOLD_AGAIN_NANOS + 4), ADMIN);
         c.clear_status(RECALLABLE | ADMIN);
         assert_eq!(told(20 * TOLD_AGAIN_NANOS), 0);

@@ -381,6 +381,21 @@ impl StateIndex {
         revoked
     }
 
+    /// Of a client that does not free them, the delegations that it did not return in time.
+    pub fn forget_unreturned_delegations(&mut self, client: ClientId) {
+        let Some(per_client) = self.clients.get(&client) else { return };
+        let unreturned = |other: &&Other| {
+            self.entries.get(*other).is_some_and(|entry| {
+                entry.at.kind == StateKind::Delegation
+                    && entry.revoked.as_ref().is_some_and(|r| r.reason == RevokeReason::NotReturned)
+            })
+        };
+        let all: Vec<Other> = per_client.revoked.values().filter(unreturned).copied().collect();
+        for other in all {
+            self.remove(&StateId { seqid: 0, other });
+        }
+    }
+
     /// The locks of an open that was revoked and freed. Linux frees the open and none of them, and as long as it is told that it
     /// has not freed all (RFC 8881 §18.46.3) it looks through its state with each reply. They are of no use without it.
     fn free_locks_of_freed(&mut self, freed: Located) {

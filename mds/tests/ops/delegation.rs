@@ -15,7 +15,7 @@ const WANT_WRITE: u32 = BOTH | OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG;
 const SEEN: [u32; 3] = [FATTR4_CHANGE, FATTR4_SIZE, FATTR4_TIME_MODIFY];
 
 /// The file, its open, the delegation that came with it.
-async fn opens(client: &Client, open: nfs_argop4) -> (nfs_fh4, stateid4, open_delegation4) {
+pub async fn opens(client: &Client, open: nfs_argop4) -> (nfs_fh4, stateid4, open_delegation4) {
     let results = client.patient(vec![putrootfh(), open, getfh()]).await;
     let [_, nfs_resop4::OP_OPEN(OPEN4res::NFS4_OK(open)), nfs_resop4::OP_GETFH(GETFH4res::NFS4_OK(fh))] =
         &results[..]
@@ -25,7 +25,7 @@ async fn opens(client: &Client, open: nfs_argop4) -> (nfs_fh4, stateid4, open_de
     (fh.object.clone(), open.stateid, open.delegation.clone())
 }
 
-fn writes(delegation: &open_delegation4) -> stateid4 {
+pub fn writes(delegation: &open_delegation4) -> stateid4 {
     match delegation {
         open_delegation4::OPEN_DELEGATE_WRITE(given) => {
             assert_eq!(given.space_limit, nfs_space_limit4::NFS_LIMIT_SIZE(0));
@@ -36,7 +36,7 @@ fn writes(delegation: &open_delegation4) -> stateid4 {
 }
 
 /// A new file "f", and the write delegation that its maker asked for.
-async fn writer(client: &Client) -> (nfs_fh4, stateid4, stateid4) {
+pub async fn writer(client: &Client) -> (nfs_fh4, stateid4, stateid4) {
     let (fh, open, delegation) = opens(client, open_create("f", b"o", WANT_WRITE, 0)).await;
     (fh, open, writes(&delegation))
 }
@@ -518,7 +518,7 @@ fn what_a_delegation_stands_for_is_claimed_in_grace_too() {
 }
 
 /// B opens it, and A does not give back what it has of it.
-async fn revoked(world: &World, a: &Client, b: &Client, name: &str) {
+pub async fn revoked(world: &World, a: &Client, b: &Client, name: &str) {
     let stays = async {
         loop {
             a.flags().await;

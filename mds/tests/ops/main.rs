@@ -63,5 +63,6 @@ mod sequence;
 mod set_id;
 mod statfs;
 mod strangers;
+mod unfreed;
 mod why;
 mod xattrs;

@@ -17,11 +17,13 @@ pub(crate) struct PendingRecall {
     pub(crate) deadline: Time,
     /// When to ask again; `None` while a callback is out or the client has promised a return.
     pub(crate) retry_at: Option<Time>,
+    /// Of delegations: the client said last that it knows of none, though the OPEN's reply has reached it.
+    pub(crate) unknown: bool,
 }
 
 impl PendingRecall {
     pub(crate) const fn new(changed: bool, now: Time, timeout: u64) -> Self {
-        Self { changed, deadline: now.plus_nanos(timeout), retry_at: None }
+        Self { changed, deadline: now.plus_nanos(timeout), retry_at: None, unknown: false }
     }
 
     /// The next moment at which something is to be done.

@@ -133,6 +133,14 @@ impl File {
         self.end_uncleanly(client, held.is_rw(), out);
     }
 
+    /// The client has returned it and did not hear that we know, or has never had it (RFC 8881 §10.4.5: it goes on saying so
+    /// until the deadline). Linux frees no stateid that it does not have: nothing is left that it would be told of for ever.
+    fn delegation_forgotten(&mut self, ctx: &Ctx<'_>, client: ClientId, out: &mut Vec<Effect>) {
+        let Some(held) = self.delegations.held.remove(&client) else { return };
+        out.push(Effect::Release { stateid: held.stateid, kind: StateKind::Delegation, client });
+        self.end_with_delegation(ctx, client, held.kind, RevokeReason::NotReturned, out);
+    }
+
     fn revoke_delegation(
         &mut self,
         ctx: &Ctx<'_>,
@@ -142,9 +150,20 @@ impl File {
     ) {
         let Some(held) = self.delegations.held.remove(&client) else { return };
         out.push(Effect::Revoked { stateid: held.stateid, kind: StateKind::Delegation, client, reason });
+        self.end_with_delegation(ctx, client, held.kind, reason, out);
+    }
+
+    fn end_with_delegation(
+        &mut self,
+        ctx: &Ctx<'_>,
+        client: ClientId,
+        kind: DelegationKind,
+        reason: RevokeReason,
+        out: &mut Vec<Effect>,
+    ) {
         // Under it the client need not have asked for locks, nor told of opens: whoever goes on without its
         // return must not be overtaken by what it writes yet (RFC 8881 §10.4.6, §10.5).
-        if held.kind == DelegationKind::Write && self.layouts.get(client).is_some_and(Layout::is_rw) {
+        if kind == DelegationKind::Write && self.layouts.get(client).is_some_and(Layout::is_rw) {
             self.revoke_layout(client, reason, out);
         }
         self.last_close(ctx, out);
@@ -159,8 +178,10 @@ impl File {
     ) {
         // It may have been returned after all.
         let held = self.delegations.get(client).filter(|held| held.stateid.other == stateid.other);
-        if held.is_some_and(|held| held.recall.is_some()) {
-            self.revoke_delegation(ctx, client, RevokeReason::NotReturned, out);
+        match held.and_then(|held| held.recall) {
+            Some(recall) if recall.unknown => self.delegation_forgotten(ctx, client, out),
+            Some(_) => self.revoke_delegation(ctx, client, RevokeReason::NotReturned, out),
+            None => {}
         }
     }
 
@@ -176,6 +197,8 @@ impl File {
             return;
         }
         let Some(pending) = &mut held.recall else { return };
+        pending.unknown = matches!(answer, RecallAnswer::BadStateid | RecallAnswer::NoMatching)
+            && ctx.now >= held.since.plus_nanos(ctx.policy.reply_travels);
         match answer {
             RecallAnswer::Ok => pending.retry_at = None,
             // RFC 8881 §10.4.5: BAD_STATEID may mean that the OPEN's reply has not arrived; ask again
