@@ -44,6 +44,9 @@ impl Admin {
             Reason::Away(_) => format!("{server} does not serve: look at `sluice status`"),
             Reason::ReadOnly(_) => format!("{server} takes no writes: its device is read-only or failing"),
             Reason::Full(_) => format!("{server} is full"),
+            Reason::TooLong => {
+                "it was written behind the longest file that a data server's file system holds (16 TiB with ext4): keep such files on XFS".to_owned()
+            }
             Reason::NoPlace => "no data server takes new files: all are full, failing or away".to_owned(),
             Reason::Unreachable(_) => format!(
                 "the client fails at {server}, by its own report: look for a firewall or a route that is missing between the two"

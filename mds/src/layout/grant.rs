@@ -108,6 +108,9 @@ fn choose(mds: &Mds, layout: &Layout, segment: &Segment<'_>, ask: &Ask) -> Resul
         return readable(mds, layout, segment, ask)
             .ok_or_else(|| failed().unwrap_or_else(|| away(mds, segment)));
     }
+    if mds.reports.finding(now, ask.client, Subject::Length(ask.file)).full {
+        return Err(Reason::TooLong);
+    }
     if layout.mirrors_dirty {
         // Mirrors that may differ are not written apart: this server writes all of them, if it takes long.
         return Err(Reason::Healing);

@@ -24,6 +24,8 @@ pub(crate) enum Reason {
     ReadOnly(StoreId),
     /// It was full for this client just now.
     Full(StoreId),
+    /// This client wrote where the file is too long for a data server. What is sent through this one says so to the application.
+    TooLong,
     /// No data server takes new files.
     NoPlace,
     /// This client failed there, by its own account, and is kept from it or does without it.
@@ -73,6 +75,7 @@ impl Reason {
             Self::Away(_) => "data-server-away",
             Self::ReadOnly(_) => "data-server-read-only",
             Self::Full(_) => "data-server-full",
+            Self::TooLong => "file-too-long",
             Self::NoPlace => "no-space",
             Self::Unreachable(_) => "unreachable-from-client",
             Self::HandlesRefused => "handles-refused",

@@ -49,6 +49,8 @@ pub(crate) enum Subject {
     File(FileId),
     /// It had no room for more of this file. Others are perhaps written in place.
     Room(StoreId, FileId),
+    /// A data server takes no file that is so long.
+    Length(FileId),
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -127,7 +129,7 @@ impl Reports {
         let failed = pairs.range(all).filter(|(_, report)| now < report.without_until);
         match failed.max_by_key(|(_, report)| report.without_until)?.0.1 {
             Subject::Store(store) => Some(store),
-            Subject::File(_) | Subject::Room(..) => None,
+            Subject::File(_) | Subject::Room(..) | Subject::Length(_) => None,
         }
     }
 
@@ -204,18 +206,18 @@ pub(crate) fn take(mds: &Arc<Mds>, entry: &FileEntry, client: ClientId, errors: 
         if !blames(error.de_status, recalled) || !is_now(mds, store, &error.de_deviceid) {
             continue;
         }
-        let full = matches!(error.de_status, nfsstat4::NFS4ERR_NOSPC | nfsstat4::NFS4ERR_DQUOT);
-        let refused = matches!(
-            error.de_status,
-            nfsstat4::NFS4ERR_ACCESS | nfsstat4::NFS4ERR_STALE | nfsstat4::NFS4ERR_BADHANDLE
-        );
-        // A new layout brings new handles, unless the client is fenced for as long as its handles live.
         let file = entry.key.fileid;
-        let subject = match (refused, full) {
-            (true, _) => Subject::File(file),
-            (_, true) => Subject::Room(store, file),
+        let subject = match error.de_status {
+            // A new layout brings new handles, unless the client is fenced for as long as its handles live.
+            nfsstat4::NFS4ERR_ACCESS | nfsstat4::NFS4ERR_STALE | nfsstat4::NFS4ERR_BADHANDLE => {
+                Subject::File(file)
+            }
+            nfsstat4::NFS4ERR_NOSPC | nfsstat4::NFS4ERR_DQUOT => Subject::Room(store, file),
+            nfsstat4::NFS4ERR_FBIG => Subject::Length(file),
             _ => Subject::Store(store),
         };
+        // What is refused in words is not tried again to see whether it is so.
+        let full = matches!(subject, Subject::Room(..) | Subject::Length(_));
         if mds.reports.add(mds.now(), client, subject, full) {
             tracing::info!(
                 ?client,
@@ -242,7 +244,7 @@ fn blames(status: nfsstat4, recalled: bool) -> bool {
         | nfsstat4::NFS4ERR_ACCESS
         | nfsstat4::NFS4ERR_STALE
         | nfsstat4::NFS4ERR_BADHANDLE => !recalled,
-        nfsstat4::NFS4_OK | nfsstat4::NFS4ERR_DELAY | nfsstat4::NFS4ERR_FBIG => false,
+        nfsstat4::NFS4_OK | nfsstat4::NFS4ERR_DELAY => false,
         _ => true,
     }
 }
