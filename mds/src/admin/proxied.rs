@@ -51,6 +51,9 @@ impl Admin {
             Reason::Unreachable(_) => format!(
                 "the client fails at {server}, by its own report: look for a firewall or a route that is missing between the two"
             ),
+            Reason::DataFile(_) => format!(
+                "what {server} has of the file cannot be read or written: it is lost or damaged if `sluice ds scrub` or `sluice ds audit` names it"
+            ),
             Reason::HandlesRefused => {
                 "data servers refuse the handles that this client has for the file: it was fenced off; remount if it lasts longer than a minute".to_owned()
             }

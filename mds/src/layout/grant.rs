@@ -10,7 +10,7 @@ use sluice_xdr::Capability;
 use super::device;
 use super::flexfiles::{self, Holder, Mirrors, Named, Segment};
 use super::reason::Reason;
-use super::reports::{Finding, Subject};
+use super::reports::Subject;
 use crate::dsctl::{holder, rights};
 use crate::server::Mds;
 
@@ -44,6 +44,7 @@ pub(crate) fn grant(mds: &Arc<Mds>, inode: &Inode, ask: &Ask) -> Result<Granted,
     let mirrors = choose(mds, layout, &segment, ask)?;
     for file in mirrors.iter().flatten() {
         mds.reports.handed_out(mds.now(), ask.client, Subject::Store(file.store));
+        mds.reports.handed_out(mds.now(), ask.client, Subject::Data(file.store, ask.file));
     }
     mds.reports.handed_out(mds.now(), ask.client, Subject::File(ask.file));
     let holder = Holder { tag: holder(ask.client), write: ask.write };
@@ -100,10 +101,14 @@ fn choose(mds: &Mds, layout: &Layout, segment: &Segment<'_>, ask: &Ask) -> Resul
     if mds.reports.finding(now, ask.client, Subject::File(ask.file)).failed {
         return Err(Reason::HandlesRefused);
     }
-    let finding = |file: &DataFile| mds.reports.finding(now, ask.client, Subject::Store(file.store));
     let used = || segment.data_files().filter(|file| !file.stale);
-    let found = |what: fn(&Finding) -> bool| used().find(|file| what(&finding(file))).map(|file| file.store);
-    let failed = || found(|finding| finding.failed).map(Reason::Unreachable);
+    let failed = || {
+        let failed = |subject| mds.reports.finding(now, ask.client, subject).failed;
+        used().map(|file| file.store).find_map(|store| {
+            let unreachable = failed(Subject::Store(store)).then_some(Reason::Unreachable(store));
+            unreachable.or_else(|| failed(Subject::Data(store, ask.file)).then_some(Reason::DataFile(store)))
+        })
+    };
     if !ask.write {
         return readable(mds, layout, segment, ask)
             .ok_or_else(|| failed().unwrap_or_else(|| away(mds, segment)));
@@ -144,7 +149,7 @@ fn away(mds: &Mds, segment: &Segment<'_>) -> Reason {
 /// Mirrors to read; those that the client has found wanting are left out while there are others.
 fn readable(mds: &Mds, layout: &Layout, segment: &Segment<'_>, ask: &Ask) -> Option<Mirrors> {
     let now = mds.now();
-    let finding = |file: &DataFile| mds.reports.finding(now, ask.client, Subject::Store(file.store));
+    let finding = |file: &DataFile| mds.reports.there(now, ask.client, file.store, ask.file);
     let good = |file: &DataFile| !file.stale && serves(mds, file) && !finding(file).failed;
     if layout.mirrors_dirty {
         // Mirrors that may differ are read in one way, the same for all, until they are equal again.

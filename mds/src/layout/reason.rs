@@ -30,6 +30,8 @@ pub(crate) enum Reason {
     NoPlace,
     /// This client failed there, by its own account, and is kept from it or does without it.
     Unreachable(StoreId),
+    /// This client could not read or write what the data server has of the file, which answers otherwise.
+    DataFile(StoreId),
     /// Data servers refused this client's handles of the file more than once.
     HandlesRefused,
     /// Its data is in the metadata.
@@ -78,6 +80,7 @@ impl Reason {
             Self::TooLong => "file-too-long",
             Self::NoPlace => "no-space",
             Self::Unreachable(_) => "unreachable-from-client",
+            Self::DataFile(_) => "data-file-fails",
             Self::HandlesRefused => "handles-refused",
             Self::Inline => "inline",
             Self::SetId => "set-id",
@@ -93,9 +96,11 @@ impl Reason {
     /// The data server that it is about.
     pub(crate) fn store(self) -> Option<StoreId> {
         match self {
-            Self::Away(store) | Self::ReadOnly(store) | Self::Full(store) | Self::Unreachable(store) => {
-                Some(store)
-            }
+            Self::Away(store)
+            | Self::ReadOnly(store)
+            | Self::Full(store)
+            | Self::Unreachable(store)
+            | Self::DataFile(store) => Some(store),
             _ => None,
         }
     }

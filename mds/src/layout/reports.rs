@@ -51,6 +51,8 @@ pub(crate) enum Subject {
     Room(StoreId, FileId),
     /// A data server takes no file that is so long.
     Length(FileId),
+    /// What it has of this file it does not read or write. It may be lost or in quarantine, and others are well.
+    Data(StoreId, FileId),
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -106,6 +108,17 @@ impl Reports {
         }
     }
 
+    /// What it has found lately at a data server that it is to read or write this file at.
+    pub(crate) fn there(&self, now: Time, client: ClientId, store: StoreId, file: FileId) -> Finding {
+        let of_store = self.finding(now, client, Subject::Store(store));
+        let of_data = self.finding(now, client, Subject::Data(store, file));
+        Finding {
+            failed: of_store.failed || of_data.failed,
+            suspect: of_store.suspect || of_data.suspect,
+            full: false,
+        }
+    }
+
     /// What clients found out about data servers that still counts.
     pub(crate) fn all(&self, now: Time) -> Vec<(ClientId, StoreId, Finding)> {
         let pairs: Vec<_> = self.pairs.lock().keys().copied().collect();
@@ -129,7 +142,7 @@ impl Reports {
         let failed = pairs.range(all).filter(|(_, report)| now < report.without_until);
         match failed.max_by_key(|(_, report)| report.without_until)?.0.1 {
             Subject::Store(store) => Some(store),
-            Subject::File(_) | Subject::Room(..) | Subject::Length(_) => None,
+            Subject::File(_) | Subject::Room(..) | Subject::Length(_) | Subject::Data(..) => None,
         }
     }
 
@@ -165,8 +178,10 @@ impl Reports {
 
     /// The data server has come back: what was found before says nothing any more.
     pub(crate) fn forget(&self, store: StoreId) {
-        let about =
-            |subject: &Subject| matches!(subject, Subject::Store(of) | Subject::Room(of, _) if *of == store);
+        let about = |subject: &Subject| match subject {
+            Subject::Store(of) | Subject::Room(of, _) | Subject::Data(of, _) => *of == store,
+            Subject::File(_) | Subject::Length(_) => false,
+        };
         self.pairs.lock().retain(|(_, reported), _| !about(reported));
     }
 
@@ -214,6 +229,8 @@ pub(crate) fn take(mds: &Arc<Mds>, entry: &FileEntry, client: ClientId, errors: 
             }
             nfsstat4::NFS4ERR_NOSPC | nfsstat4::NFS4ERR_DQUOT => Subject::Room(store, file),
             nfsstat4::NFS4ERR_FBIG => Subject::Length(file),
+            // A device that fails is told of by heartbeats.
+            nfsstat4::NFS4ERR_IO => Subject::Data(store, file),
             _ => Subject::Store(store),
         };
         // What is refused in words is not tried again to see whether it is so.

@@ -56,6 +56,34 @@ fn refused_handles_are_of_their_file_alone() {
     });
 }
 
+/// As one that is lost, or in quarantine: the data server is well, and a device that fails is told of by heartbeats.
+#[test]
+fn a_data_file_that_is_not_read_is_held_against_no_other_file() {
+    simulate(6, async |world: World| {
+        let client = world.client("a").await;
+        let (f, open) = client.open("f", BOTH, 0).await;
+        let (g, other) = client.open("g", BOTH, 0).await;
+        for _ in 0..2 {
+            let (layout, body) = get(&client, &f, open, RO).await.unwrap();
+            let fails = layoutreturn_failed(layout, devices(&body)[0], nfsstat4::NFS4ERR_IO);
+            client.ok(vec![putfh(&f), fails]).await;
+        }
+        let refused = get(&client, &f, open, RO).await.unwrap_err();
+        assert_eq!(refused, nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE);
+        for iomode in [RO, RW] {
+            get(&client, &g, other, iomode).await.unwrap();
+        }
+        // One that the client does not reach is another matter.
+        for _ in 0..2 {
+            let (layout, body) = get(&client, &g, other, RO).await.unwrap();
+            let fails = layoutreturn_failed(layout, devices(&body)[0], nfsstat4::NFS4ERR_NXIO);
+            client.ok(vec![putfh(&g), fails]).await;
+        }
+        world.sleep(std::time::Duration::from_secs(31)).await;
+        get(&client, &f, open, RO).await.unwrap();
+    });
+}
+
 /// What the client sends instead must not be overtaken by what it gave up, which a data server may have in a queue yet.
 #[test]
 fn a_write_without_an_answer_is_cut_off_before_its_client_goes_on() {
