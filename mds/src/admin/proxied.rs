@@ -64,6 +64,9 @@ impl Admin {
             Reason::Segments => {
                 "the file has mirrors and is several layout segments to this client's kernel, which would mix them up: with Linux 6.18 or newer and 4.2 it is one, and for every client new files of the policies `default` and `small` are".to_owned()
             }
+            Reason::TooMany => {
+                "the client has as many layouts as it may have, or all have together: it is asked for those that it does not use".to_owned()
+            }
             Reason::NeverAsked => {
                 "the client has asked for no layout of any file: is the module nfs_layout_flexfiles there?".to_owned()
             }

@@ -44,6 +44,8 @@ pub(crate) enum Reason {
     Segments,
     /// The owner, the group or the tree of the file has used up its quota.
     Quota,
+    /// It holds as many layouts as it may, or all clients do together.
+    TooMany,
     /// It has not asked for a layout of any file.
     NeverAsked,
     /// It has not asked for a layout of this file.
@@ -87,6 +89,7 @@ impl Reason {
             Self::Healing => "healing",
             Self::Segments => "segments",
             Self::Quota => "quota",
+            Self::TooMany => "too-many-layouts",
             Self::NeverAsked => "never-asked",
             Self::NotAsked => "not-asked",
             Self::Unused => "layout-unused",

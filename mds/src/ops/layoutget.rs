@@ -151,8 +151,12 @@ async fn granted(
     let mds = &cx.server;
     let iomode = if ask.write { IoMode::ReadWrite } else { IoMode::Read };
     let intent = Intent::LayoutGet { client: ask.client, stateid, iomode };
-    let mut held =
-        if opening { soon(mds, &entry, &intent).await? } else { prepare(mds, &entry, &intent).await? };
+    let held = if opening { soon(mds, &entry, &intent).await } else { prepare(mds, &entry, &intent).await };
+    let mut held = held.map_err(|error| match error {
+        // Linux tries again for two leases after LAYOUTTRYLATER, before each READ and WRITE.
+        Error::LayoutUnavailable => refused(cx, ask, Reason::TooMany),
+        error => error.into(),
+    })?;
     // Under the ticket: a heal that begins now waits for it, and takes back what it gave.
     if ask.write && mds.heals.busy(ask.file).is_some() {
         return Err(refused(cx, ask, Reason::Healing));

@@ -196,7 +196,7 @@ impl File {
             && (ctx.usage.layouts >= ctx.policy.max_layouts_per_client
                 || ctx.usage.layouts_of_all >= ctx.policy.max_layouts)
         {
-            return Err(Error::LayoutTryLater);
+            return Err(Error::LayoutUnavailable);
         }
         Ok(())
     }

@@ -74,7 +74,7 @@ fn a_read_write_layout_needs_an_open_for_writing() {
 fn caps_on_layouts() {
     let mut w = opened();
     w.policy.max_layouts_per_client = 0;
-    assert_eq!(w.layout(A, R), Err(Error::LayoutTryLater));
+    assert_eq!(w.layout(A, R), Err(Error::LayoutUnavailable));
 }
 
 #[test]
