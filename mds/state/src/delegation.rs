@@ -11,7 +11,7 @@
 //! ```
 //!
 //! The rule of conflict: readers share read delegations, a write delegation is alone; the holder itself
-//! never conflicts.
+//! never conflicts, but is asked for a read delegation when it opens for writing (`File::recall_own`).
 //!
 //! Who is given one, which §10.4 leaves free: `File::delegation_to_grant`.
 

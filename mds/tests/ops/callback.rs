@@ -467,3 +467,29 @@ fn a_session_is_called_once_its_client_has_used_it() {
         both(b.patient(write_open("g")), second).await;
     });
 }
+
+/// Two mounts of one host, one of them read-only: what the other reads under the delegation is of before what this one writes. A
+/// mount that has it itself has returned it before.
+#[test]
+fn who_opens_for_writing_is_asked_for_its_own_read_delegation_and_does_not_wait() {
+    simulate_with(17, delegating(), async |world: World| {
+        let (a, b) = (world.client("a").await, world.client("b").await);
+        make(&b, "f").await;
+        let (fh, stateid) = delegated(&a, "f").await;
+        let results = a.ok(write_open("f")).await;
+        let (_, open) = opened(&results);
+        until(&world.env, || (a.callbacks().count() > 0).then_some(())).await;
+        let nfs_cb_argop4::OP_CB_RECALL(recall) = &a.callbacks().received()[0].operation else { panic!() };
+        assert_eq!((&recall.fh, recall.stateid.other), (&fh, stateid.other));
+        // What it has open for reading is claimed first.
+        let claim = open_claim4::CLAIM_DELEG_CUR_FH(stateid);
+        a.ok(vec![putfh(&fh), open_with(b"reader", READ, 0, NOCREATE, claim)]).await;
+        a.ok(vec![putfh(&fh), delegreturn(stateid)]).await;
+        a.ok(vec![putfh(&fh), close(open)]).await;
+        let results = a.ok(write_open("f")).await;
+        let (_, open) = opened(&results);
+        a.ok(vec![putfh(&fh), close(open)]).await;
+        world.sleep(Duration::from_secs(1)).await;
+        assert_eq!(a.callbacks().count(), 1);
+    });
+}

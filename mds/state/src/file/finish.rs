@@ -113,6 +113,7 @@ impl File {
         out: &mut Vec<Effect>,
     ) -> Reply {
         let client = open.owner.client;
+        self.recall_own(ctx, open, out);
         let kind = self.delegation_to_grant(ctx, open);
         // What others must not do, and what is open already, only an open can say.
         let bare = open.claim == Claim::New && open.deny == Deny::NONE;
@@ -205,6 +206,17 @@ impl File {
         // What was held before a restart stays as it was: nobody else can have been given a layout since.
         let written = !reclaim && (self.size_may_lag(client) || self.fencing_where(|_, rw| rw));
         (calm && room && free && !written && self.nobody_breaks(client, kind)).then_some(kind)
+    }
+
+    /// A client that opens for writing what it has a read delegation of: another mount of the same host reads under it, and would
+    /// go on with what it has in memory. Linux returns its own before such an OPEN (`nfs4_return_incompatible_delegation`), by mount. Nobody
+    /// waits: the claims that go before a return may need what is being opened.
+    fn recall_own(&mut self, ctx: &Ctx<'_>, open: &OpenRequest, out: &mut Vec<Effect>) {
+        let client = open.owner.client;
+        let reads = self.delegations.get(client).is_some_and(|held| held.kind == DelegationKind::Read);
+        if reads && open.access.writes() && open.claim == Claim::New {
+            out.extend(self.delegations.recall(client, ctx.now, ctx.policy.recall_timeout));
+        }
     }
 
     fn kind_for(ctx: &Ctx<'_>, open: &OpenRequest) -> Option<DelegationKind> {
