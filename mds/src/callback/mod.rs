@@ -46,6 +46,8 @@ const QUESTION: Duration = Duration::from_secs(3);
 const NOTICE: Duration = Duration::from_secs(5);
 /// Between two attempts to tell a client what it cannot hear now.
 const NOT_NOW: Duration = Duration::from_millis(250);
+/// The same of one that has not heard for a while.
+const NOT_SOON: Duration = Duration::from_secs(4);
 
 /// Sends one recall and reports the client's answer to the file's machine.
 ///
@@ -158,8 +160,8 @@ pub(crate) async fn recall_any(mds: Arc<Mds>, client: ClientId, what: Recallable
     tracing::debug!(?client, ?what, keep, status = ?said.map(|said| said.status), "CB_RECALL_ANY");
 }
 
-/// Tells a client how its copy ended (CB_OFFLOAD, RFC 7862 §16.1). If it never arrives the client can ask for the
-/// status.
+/// Tells a client how its copy ended (CB_OFFLOAD, RFC 7862 §16.1), for as long as there is the client: Linux waits for it
+/// without an end, and asks for the status only since 6.15.
 pub(crate) async fn offloaded(mds: &Arc<Mds>, job: &Job, status: nfsstat4) {
     let coa_offload_info = match status {
         nfsstat4::NFS4_OK => offload_info4::NFS4_OK(write_response4 {
@@ -176,13 +178,14 @@ pub(crate) async fn offloaded(mds: &Arc<Mds>, job: &Job, status: nfsstat4) {
         coa_offload_info,
     });
     let (clock, client) = (&mds.env.clock, job.caller.client);
-    let late = clock.now() + mds.config.lease;
-    while clock.now() < late && mds.clients.is_alive(client) {
-        match path::reach(mds, client, operation.clone(), late.since(clock.now())).await {
+    let mut pause = NOT_NOW;
+    while mds.clients.is_alive(client) {
+        match path::reach(mds, client, operation.clone(), mds.config.lease).await {
             Ok(Said { status: nfsstat4::NFS4ERR_DELAY, .. }) | Err(Missed::Unreached) => {}
             Ok(_) | Err(Missed::Refused) => return,
         }
-        clock.sleep(NOT_NOW).await;
+        clock.sleep(pause).await;
+        pause = (2 * pause).min(NOT_SOON);
     }
 }
 

@@ -1,7 +1,7 @@
 //! A copy that goes on after its COPY was answered. RFC 7862 §4.4, §4.8, §15.8, §15.9, §16.1.
 //!
 //! ```text
-//!   COPY ──▶ under way ──▶ ended ──▶ CB_OFFLOAD ──▶ remembered for a lease ──▶ forgotten
+//!   COPY ──▶ under way ──▶ ended ──▶ CB_OFFLOAD, until it was heard ──▶ remembered for a lease ──▶ forgotten
 //!               │ OFFLOAD_CANCEL, or the client is gone
 //!               └──▶ cancelled: nothing is written any more ──▶ forgotten
 //! ```

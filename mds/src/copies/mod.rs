@@ -37,7 +37,7 @@ use crate::layout::settle;
 use crate::server::Mds;
 pub(crate) use job::Job;
 
-/// Copies of one client that are under way, or ended no longer than a lease ago.
+/// Copies of one client that are under way, or of whose end it heard no longer than a lease ago.
 const PER_CLIENT: usize = 32;
 /// The same of all clients.
 const IN_ALL: usize = 4096;

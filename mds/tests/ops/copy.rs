@@ -523,6 +523,36 @@ fn the_end_is_told_when_there_is_a_path_again() {
     });
 }
 
+/// Linux waits for it without an end, and asks for the status only since 6.15.
+#[test]
+fn the_end_is_told_however_long_there_was_no_path() {
+    simulate(17, async |mut world: World| {
+        let scene = Scene::new(&world).await;
+        world.data_server().hold_transfers(true);
+        let stateid = scene.begin().await;
+        scene.client.raw.connection.close();
+        world.data_server().hold_transfers(false);
+        let client = scene.client.over(world.connect("a").await);
+        let passes = async || {
+            for _ in 0..9 {
+                world.sleep(world.config.lease / 4).await;
+                client.ok(Vec::new()).await;
+            }
+        };
+        passes().await;
+        assert!(client.callbacks().offloads().is_empty());
+        let (_, ended) = scene.status_of(&client, stateid).await.unwrap();
+        assert_eq!(ended, [nfsstat4::NFS4_OK]);
+        client.raw.one(bind(client.session, channel_dir_from_client4::CDFC4_BACK_OR_BOTH)).await;
+        let told = until(&world.env, || client.callbacks().offloads().pop()).await;
+        assert_eq!(told.coa_stateid, stateid);
+        passes().await;
+        let forgotten = scene.status_of(&client, stateid).await;
+        assert_eq!(forgotten, Err(nfsstat4::NFS4ERR_BAD_STATEID));
+        assert_eq!(client.callbacks().offloads().len(), 1);
+    });
+}
+
 /// DESTROY_SESSION, and a while later CREATE_SESSION: it is the client that was before.
 #[test]
 fn a_client_that_makes_a_new_session_is_not_gone() {
