@@ -18,7 +18,15 @@ use crate::shared::Shared;
 /// Files remembered; the cache starts anew when it is full.
 const MOST: usize = 1 << 16;
 
-type Waiter = oneshot::Sender<Option<u64>>;
+/// Where a file ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    At(u64),
+    /// Behind this, and only a data server knows that is given up.
+    Behind(u64),
+}
+
+type Waiter = oneshot::Sender<Option<End>>;
 
 #[derive(Debug, Default)]
 struct Known {
@@ -77,13 +85,21 @@ impl LogicalSizes {
     }
 
     /// Ends a question that was begun after `pushes` pushes. Pushes so far, if the caller is to ask again.
-    fn finish(&self, file: u64, pushes: u64, answer: Option<u64>) -> Option<u64> {
+    fn finish(&self, file: u64, pushes: u64, answer: Option<End>) -> Option<u64> {
         let mut files = self.files.lock();
         let known = files.get_mut(&file)?;
-        if known.pushes == pushes && answer.is_some() {
-            known.size = answer;
-        }
-        let answer = answer.and(known.size);
+        let overtaken = known.pushes != pushes;
+        let answer = match answer {
+            Some(End::At(_)) if overtaken => known.size.map(End::At),
+            // It may be known since.
+            Some(End::Behind(_)) if overtaken => None,
+            Some(End::At(size)) => {
+                known.size = Some(size);
+                answer
+            }
+            // Not remembered: whoever reads up to what is remembered is told of an end there.
+            Some(End::Behind(_)) | None => answer,
+        };
         for waiter in known.waiters.drain(..) {
             // A reader that went away needs no answer.
             let _ = waiter.send(answer);
@@ -103,10 +119,10 @@ fn make_room(files: &mut HashMap<u64, Known, FixedState>) {
 impl Shared {
     /// The logical size of the file of `key`, good enough to judge bytes below `end`; `None` when the
     /// metadata server does not answer. Those who come while it is asked share the next question.
-    pub(crate) async fn logical_size(self: &Arc<Self>, key: FileKey, end: u64) -> Option<u64> {
+    pub(crate) async fn logical_size(self: &Arc<Self>, key: FileKey, end: u64) -> Option<End> {
         let known = self.sizes.known(key.file);
-        if known.is_some_and(|size| size >= end) {
-            return known;
+        if let Some(size) = known.filter(|size| *size >= end) {
+            return Some(End::At(size));
         }
         let (waiter, wait) = oneshot::channel();
         let mut lead = self.sizes.start(key.file, waiter);
@@ -123,7 +139,7 @@ impl Shared {
         wait.await.ok().flatten()
     }
 
-    async fn ask_logical_size(&self, key: FileKey) -> Option<u64> {
+    async fn ask_logical_size(&self, key: FileKey) -> Option<End> {
         let args = LOGICAL_SIZE_args { file: key.file, slot: u32::from(key.slot) };
         let result: LOGICAL_SIZE_res = match self.mds.call(CONTROL_LOGICAL_SIZE, &args).await {
             Ok(result) => result,
@@ -133,7 +149,8 @@ impl Shared {
             }
         };
         match result {
-            LOGICAL_SIZE_res::CTL_OK(size) => Some(size),
+            LOGICAL_SIZE_res::CTL_OK(size) => Some(End::At(size)),
+            LOGICAL_SIZE_res::CTL_ERR_END(known) => Some(End::Behind(known)),
             LOGICAL_SIZE_res::Default(status) => {
                 tracing::debug!(file = %key, ?status, "the logical size is refused");
                 None
@@ -155,12 +172,12 @@ mod tests {
         assert_eq!(pushes, Some(0));
         assert_eq!(sizes.start(1, b), None, "already asked");
         sizes.push(1, 10);
-        assert_eq!(sizes.finish(1, 0, Some(99)), Some(1));
-        assert_eq!((first.try_recv().ok(), second.try_recv().ok()), (Some(Some(10)), None));
+        assert_eq!(sizes.finish(1, 0, Some(End::At(99))), Some(1));
+        assert_eq!((first.try_recv().ok(), second.try_recv().ok()), (Some(Some(End::At(10))), None));
         assert_eq!(sizes.known(1), Some(10));
         // Whoever came later may know that the file has grown since it was asked.
-        assert_eq!(sizes.finish(1, 1, Some(20)), None);
-        assert_eq!((second.try_recv().ok(), sizes.known(1)), (Some(Some(20)), Some(20)));
+        assert_eq!(sizes.finish(1, 1, Some(End::At(20))), None);
+        assert_eq!((second.try_recv().ok(), sizes.known(1)), (Some(Some(End::At(20))), Some(20)));
         let (c, mut third) = oneshot::channel();
         let pushes = sizes.start(1, c);
         assert_eq!(pushes, Some(1));

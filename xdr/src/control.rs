@@ -76,6 +76,8 @@ impl ctl_status {
     pub const CTL_ERR_AGAIN: Self = Self(11);
     /// a newer peer speaks: upgrade this one
     pub const CTL_ERR_VERSION: Self = Self(12);
+    /// a data server that may know of more of the file is given up
+    pub const CTL_ERR_END: Self = Self(13);
 
     /// Name of a value that the description knows.
     pub fn name(self) -> Option<&'static str> {
@@ -93,6 +95,7 @@ impl ctl_status {
             Self::CTL_ERR_STALE => "CTL_ERR_STALE",
             Self::CTL_ERR_AGAIN => "CTL_ERR_AGAIN",
             Self::CTL_ERR_VERSION => "CTL_ERR_VERSION",
+            Self::CTL_ERR_END => "CTL_ERR_END",
             _ => return None,
         })
     }
@@ -683,6 +686,7 @@ impl Decode for MATERIALISED_args {
 }
 
 /// The logical size of the file that a data file belongs to: zeros below it, EOF at it.
+/// CTL_ERR_END: zeros below it, and nobody knows what is behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct LOGICAL_SIZE_args {
     pub file: u64,
@@ -707,6 +711,7 @@ impl Decode for LOGICAL_SIZE_args {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LOGICAL_SIZE_res {
     CTL_OK(u64),
+    CTL_ERR_END(u64),
     /// Any other discriminant; no body.
     Default(ctl_status),
 }
@@ -716,6 +721,7 @@ impl LOGICAL_SIZE_res {
     pub fn discriminant(&self) -> ctl_status {
         match self {
             Self::CTL_OK(_) => ctl_status::CTL_OK,
+            Self::CTL_ERR_END(_) => ctl_status::CTL_ERR_END,
             Self::Default(other) => *other,
         }
     }
@@ -726,6 +732,7 @@ impl Encode for LOGICAL_SIZE_res {
         self.discriminant().encode(w);
         match self {
             Self::CTL_OK(v) => w.u64(*v),
+            Self::CTL_ERR_END(v) => w.u64(*v),
             Self::Default(_) => {}
         }
     }
@@ -737,6 +744,7 @@ impl Decode for LOGICAL_SIZE_res {
     fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         match ctl_status::decode(r)? {
             ctl_status::CTL_OK => Ok(Self::CTL_OK(r.u64()?)),
+            ctl_status::CTL_ERR_END => Ok(Self::CTL_ERR_END(r.u64()?)),
             other => Ok(Self::Default(other)),
         }
     }

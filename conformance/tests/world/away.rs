@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use sluice_kv::Faults;
 use sluice_namespace::{LayoutPolicy, Shape};
+use sluice_xdr::nfs3::nfsstat3;
 use sluice_xdr::nfs4::*;
 
 use crate::client::{CURRENT, Client, Opened, RO, RW, attributes, layoutget, putfh, sizes, text};
 use crate::lost::{at_rest, homes};
 use crate::mirrors::{Writer, home};
 use crate::stage::{World, simulate_tuned, simulate_with};
-use crate::{NEW, pattern};
+use crate::{NEW, OLD, pattern};
 
 const TWICE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0 };
 const ONCE: LayoutPolicy = LayoutPolicy { mirrors: 1, ..TWICE };
@@ -132,6 +133,42 @@ fn a_file_whose_end_only_one_knows_that_is_given_up_can_be_listed_and_moved_and_
             assert_eq!(world.check().await, 0);
         });
     }
+}
+
+/// What a data server that is here has not got is a hole as far as the file goes by what was told. Where it ends nobody knows.
+#[test]
+fn a_hole_is_read_where_it_is_though_nobody_knows_the_end() {
+    const STRIPE: u64 = 1 << 20;
+    simulate_with(10, LayoutPolicy { shape: Shape::Wide, ..ONCE }, async |world| {
+        let (writer, reader) = (Client::mount(world, "a", NEW).await, Client::mount(world, "b", OLD).await);
+        let file = writer.open("f").await;
+        let held = writer.layout(&file, file.stateid, RW, 0).await;
+        writer.write(&held, 0, &pattern(0, 4_096)).await.unwrap();
+        writer.layout_commit(&file, held.stateid, Some(6 * STRIPE - 1)).await.unwrap();
+        writer.write(&held, 5 * STRIPE, &pattern(0, 4_096)).await.unwrap();
+        let open = reader.open("f").await;
+        let other = writer.device(held.data_server(5 * STRIPE).ffds_deviceid).await;
+        let lost = (0..4).find(|n| world.data_server(*n) == other).unwrap();
+        world.crash_data_server(lost).await;
+        let read = async |at: u64| {
+            let held = reader.layout(&open, open.stateid, RO, at).await;
+            reader.at(&held, at).await?.read(held.data_server(at), at, 4_096).await
+        };
+        world.sleep(Duration::from_secs(12)).await;
+        assert_eq!(read(4 * STRIPE).await.unwrap_err(), nfsstat3::NFS3ERR_JUKEBOX, "it may come back");
+        // The writer has gone.
+        for _ in 0..60 {
+            world.sleep(Duration::from_secs(5)).await;
+            reader.ok(Vec::new()).await;
+        }
+        assert_eq!(read(0).await.unwrap(), (pattern(0, 4_096).into(), false));
+        assert_eq!(read(4 * STRIPE).await.unwrap(), (vec![0; 4_096].into(), false));
+        assert_eq!(read(8 * STRIPE).await.unwrap_err(), nfsstat3::NFS3ERR_IO);
+        world.start_data_server(lost).await;
+        world.until_serving(lost).await;
+        world.sleep(Duration::from_secs(5)).await;
+        assert_eq!(read(8 * STRIPE).await.unwrap(), (Vec::new().into(), true));
+    });
 }
 
 /// What a GETATTR right behind could not tell: Linux would take note of the open only once it is told.

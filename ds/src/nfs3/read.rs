@@ -15,6 +15,7 @@ use sluice_xdr::{Reader, from_bytes};
 use super::{NO_ATTRIBUTES, now};
 use crate::access::Admitted;
 use crate::error::nfs_status;
+use crate::logical_size::End;
 use crate::shared::{IO_MAX, Shared};
 
 /// Most bytes of a READ that is answered at once.
@@ -220,17 +221,22 @@ async fn to_the_end(
     count: usize,
 ) -> Result<(Bytes, bool), nfsstat3> {
     let key = admitted.access.key;
-    let size = if admitted.sparse {
-        let asked = shared.logical_size(key, offset + count as u64).await;
-        // The metadata server is away: neither zeros nor an end may be claimed.
-        asked.ok_or(nfsstat3::NFS3ERR_JUKEBOX)?
+    let end = offset + data.len() as u64;
+    let (size, ends) = if admitted.sparse {
+        match shared.logical_size(key, offset + count as u64).await {
+            Some(End::At(size)) => (size, true),
+            // It will not be known soon: whoever waits for it waits for ever (Linux asks again after JUKEBOX).
+            Some(End::Behind(known)) if known.max(end) == offset => return Err(nfsstat3::NFS3ERR_IO),
+            Some(End::Behind(known)) => (known, false),
+            // The metadata server is away: neither zeros nor an end may be claimed.
+            None => return Err(nfsstat3::NFS3ERR_JUKEBOX),
+        }
     } else {
         // Who asks knows the file's own end, if there is another.
-        0
+        (0, true)
     };
-    let end = offset + data.len() as u64;
     let hole = size.saturating_sub(end).min((count - data.len()) as u64) as usize;
-    let eof = size <= end + hole as u64;
+    let eof = ends && size <= end + hole as u64;
     if hole == 0 {
         return Ok((data, eof));
     }

@@ -17,7 +17,7 @@ use sluice_xdr::{Decode, Encode, Reader, Writer};
 
 use super::StoreHandle;
 use super::orders::Fenced;
-use crate::layout::settle;
+use crate::layout::settle::{self, End};
 use crate::metrics;
 use crate::server::Mds;
 
@@ -466,7 +466,8 @@ impl Control {
 
     async fn logical_size(&self, args: LOGICAL_SIZE_args) -> LOGICAL_SIZE_res {
         match settle::logical_size(&self.mds, DataFileId(args.file)).await {
-            Ok(Some(size)) => LOGICAL_SIZE_res::CTL_OK(size),
+            Ok(Some(End::At(size))) => LOGICAL_SIZE_res::CTL_OK(size),
+            Ok(Some(End::Behind(known))) => LOGICAL_SIZE_res::CTL_ERR_END(known),
             Ok(None) => LOGICAL_SIZE_res::Default(ctl_status::CTL_ERR_NOENT),
             Err(error) => {
                 tracing::debug!(%error, "a logical size is not to be had now");

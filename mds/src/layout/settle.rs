@@ -142,16 +142,30 @@ pub(crate) async fn prepare(
     Err(Error::Delay.into())
 }
 
-/// The logical size of the file that these data files belong to: zeros below it, end of file at it.
+/// Where a file ends, for whoever has a data file of it that may end before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// Zeros below, end of file there.
+    At(u64),
+    /// Zeros below; what is behind only a data server knows that is given up.
+    Behind(u64),
+}
+
+/// The logical size of the file that these data files belong to.
 ///
 /// # Errors
 /// What the store or the data servers say.
-pub(crate) async fn logical_size(mds: &Arc<Mds>, id: DataFileId) -> Result<Option<u64>, FsError> {
+pub(crate) async fn logical_size(mds: &Arc<Mds>, id: DataFileId) -> Result<Option<End>, FsError> {
     let namespace = &mds.namespace;
     let owner = mds.read(|txn| Box::pin(async move { namespace.data_file_owner(&txn, id).await })).await?;
     let Some(key) = owner else { return Ok(None) };
-    settle_size(mds, &key).await?;
-    Ok(Some(inode(mds, key).await?.size()))
+    let end = match settle_size(mds, &key).await {
+        Ok(_) => End::At,
+        // It has grown to what the others hold (`look`).
+        Err(FsError::EndUnknown) => End::Behind,
+        Err(error) => return Err(error),
+    };
+    Ok(Some(end(inode(mds, key).await?.size())))
 }
 
 /// Settles a file after an unclean end of a read-write layout.
