@@ -14,6 +14,7 @@ mod copied;
 mod copy;
 mod crowded;
 mod cut;
+mod doubt;
 mod drain;
 mod drain_small;
 mod ends;

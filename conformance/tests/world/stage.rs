@@ -325,6 +325,12 @@ impl World {
     /// The n-th data server is gone, and was removed with whatever was there.
     pub(crate) async fn forget_data_server(&mut self, n: usize) {
         self.crash_data_server(n).await;
+        self.strike_out(n).await;
+        self.restart_metadata_server().await;
+    }
+
+    /// The n-th data server is removed by a transaction of which the metadata server knows nothing.
+    pub(crate) async fn strike_out(&self, n: usize) {
         let id = StoreId(u16::try_from(n + 1).unwrap());
         let removed = self.db.run::<_, FsError, _>(RunLimits::default(), |mut txn| {
             Box::pin(async move {
@@ -334,7 +340,6 @@ impl World {
             })
         });
         removed.await.unwrap();
-        self.restart_metadata_server().await;
     }
 
     /// The n-th data server may have data files of this slot of all files, which are to be removed there.

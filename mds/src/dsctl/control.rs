@@ -7,8 +7,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sluice_env::BoxFuture;
 use sluice_namespace::stable_storage::{
-    CapabilityEpochs, CapabilityKey, Fence, PendingFence, StoreAddress, clear_fence, fences, put_store,
-    store_by_uuid,
+    CapabilityEpochs, CapabilityKey, Fence, PendingFence, StoreAddress, StoreState, clear_fence, fences,
+    put_store, store_by_uuid,
 };
 use sluice_namespace::{DataFileId, FsError, StoreId};
 use sluice_rpc::{Call, Connection, Frame, Program, Reply};
@@ -17,6 +17,7 @@ use sluice_xdr::{Decode, Encode, Reader, Writer};
 
 use super::StoreHandle;
 use super::orders::Fenced;
+use crate::layout::drain;
 use crate::layout::settle::{self, End};
 use crate::metrics;
 use crate::server::Mds;
@@ -40,9 +41,15 @@ const NO_ROOM: &str =
 /// The same of one that has not taken them.
 const UNFENCED: &str = "it has not made durable which clients it is to refuse: does its device take writes?";
 
+/// What one is told that is out for good.
+const REMOVED: &str =
+    "its store was removed from this installation: make it anew, in an empty directory, with `sluice ds add`";
+
 /// What becomes of a data server that wants to register.
 enum Admission {
     Known(Arc<StoreHandle>, Vec<PendingFence>),
+    /// It is out for good, as its row says.
+    Removed,
     /// Another live data server has its store.
     Duplicate,
     /// It cannot tell our handles from those that are over.
@@ -173,10 +180,7 @@ impl Control {
         }
         if self.mds.data_servers.known().iter().any(|store| store.uuid == args.store.0 && store.is_removed())
         {
-            return refuse(
-                ctl_status::CTL_ERR_FOREIGN_STORE,
-                "its store was removed from this installation: make it anew, in an empty directory, with `sluice ds add`",
-            );
+            return refuse(ctl_status::CTL_ERR_FOREIGN_STORE, REMOVED);
         }
         let barred = || self.mds.data_servers.refuses(&args.store.0);
         if let Some(why) = barred() {
@@ -196,6 +200,7 @@ impl Control {
                 self.welcome(&store, &args);
                 self.grant(&store, &pending)
             }
+            Ok(Admission::Removed) => refuse(ctl_status::CTL_ERR_FOREIGN_STORE, REMOVED),
             Ok(Admission::Duplicate) => refuse(
                 ctl_status::CTL_ERR_DUPLICATE,
                 "its store is registered from another live data server: are there two on one directory, or on a copy of it?",
@@ -233,6 +238,9 @@ impl Control {
             .write(|mut txn| {
                 Box::pin(async move {
                     let mut row = store_by_uuid(&mut txn, uuid).await?;
+                    if row.state == StoreState::Removed {
+                        return Ok(row);
+                    }
                     row.addresses.clone_from(listed);
                     (row.total_bytes, row.free_bytes) = (capacity.total_bytes, capacity.free_bytes);
                     put_store(&mut txn, &row);
@@ -241,6 +249,11 @@ impl Control {
             })
             .await?;
         let store = self.mds.data_servers.enter(&row);
+        // By a transaction whose end nobody was told: its fences went with it.
+        if row.state == StoreState::Removed {
+            drain::change::forget(&self.mds, &store).await;
+            return Ok(Admission::Removed);
+        }
         if store.connection().is_some_and(|other| other.id() != connection.id()) {
             // The same process may have lost its connection without our noticing: only one that answers is live.
             if super::orders::ping(&store).await {
@@ -276,12 +289,16 @@ impl Control {
             Pending::Untold(why) => return Ok(Admission::Unfenced(why)),
         };
         // Orders flow only after the fences are on their way: the reply carries them.
-        store.update(|view| {
-            view.connection = Some(Arc::clone(connection));
-            view.lost = false;
-            view.fences_told = false;
+        let is_removed = store.update(|view| {
+            let is_removed = view.intent == StoreState::Removed;
+            if !is_removed {
+                view.connection = Some(Arc::clone(connection));
+                view.lost = false;
+                view.fences_told = false;
+            }
+            is_removed
         });
-        Ok(Admission::Known(store, pending))
+        Ok(if is_removed { Admission::Removed } else { Admission::Known(store, pending) })
     }
 
     /// The fences that the registration carries. When there are more than it can, the data server makes the

@@ -21,6 +21,7 @@ pub(crate) mod progress;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -51,6 +52,8 @@ pub(crate) struct Balances {
     changed: Notify,
     /// One administrator at a time.
     asked: tokio::sync::Mutex<()>,
+    /// The row was to be changed, and it is not known whether it was.
+    doubtful: AtomicBool,
 }
 
 impl Balances {
@@ -94,10 +97,17 @@ pub(crate) async fn run(mds: Arc<Mds>) {
     }
     loop {
         let changed = mds.balances.changed.notified();
+        look_up(&mds).await;
         if let Some(progress) = mds.balances.last().filter(|progress| progress.take_up()) {
             even_out(&mds, &progress).await;
         }
         let _ = mds.env.clock.timeout(LOOK, changed).await;
+    }
+}
+
+async fn look_up(mds: &Arc<Mds>) {
+    if let Err(error) = change::look_up_doubtful(mds).await {
+        tracing::debug!(%error, "it is not known whether data servers are to be balanced; looking again");
     }
 }
 
@@ -106,6 +116,10 @@ async fn even_out(mds: &Arc<Mds>, progress: &Arc<Progress>) {
     let mut walk = Walk::default();
     let mut fruitless = 0;
     while !progress.is_stopped() {
+        look_up(mds).await;
+        if progress.is_stopped() {
+            return;
+        }
         if let Some(first) = comes_first(mds) {
             progress.waits(first);
             mds.env.clock.sleep(LOOK).await;

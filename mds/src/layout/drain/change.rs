@@ -53,28 +53,27 @@ pub(crate) struct Loss {
 /// Why not.
 pub(crate) async fn begin(mds: &Arc<Mds>, id: StoreId, rate: u64) -> Result<(), Refusal> {
     let _alone = mds.drains.asked.lock().await;
-    let handle = handle(mds, id)?;
+    let handle = known(mds, id).await?;
     let counted = if handle.is_active() { Some(judge(mds, &handle)?) } else { None };
     let (count, now) = (counted.unwrap_or_default(), mds.env.clock.wall().seconds);
     let amount = count.amount;
-    let (row, _) = mds
-        .write(|mut txn| {
-            Box::pin(async move {
-                let store = row(&txn, id).await?;
-                let fresh = Drain {
-                    store: id,
-                    since: now,
-                    rate,
-                    data_files: amount.data_files,
-                    bytes: amount.bytes,
-                    done: false,
-                };
-                let drain = drain(&txn, id).await?.map_or(fresh, |drain| Drain { rate, ..drain });
-                put_drain(&mut txn, &store, &drain);
-                Ok(drain)
-            })
+    let change = mds.write_again(|mut txn| {
+        Box::pin(async move {
+            let store = row(&txn, id).await?;
+            let fresh = Drain {
+                store: id,
+                since: now,
+                rate,
+                data_files: amount.data_files,
+                bytes: amount.bytes,
+                done: false,
+            };
+            let drain = drain(&txn, id).await?.map_or(fresh, |drain| Drain { rate, ..drain });
+            put_drain(&mut txn, &store, &drain);
+            Ok(drain)
         })
-        .await?;
+    });
+    let row = surely(mds, id, change).await?;
     handle.update(|view| view.intent = StoreState::Draining);
     tracing::info!(data_server = id.0, data_files = row.data_files, "data server is drained");
     mds.drains.began(row);
@@ -87,23 +86,23 @@ pub(crate) async fn begin(mds: &Arc<Mds>, id: StoreId, rate: u64) -> Result<(), 
 /// Why not.
 pub(crate) async fn cancel(mds: &Arc<Mds>, id: StoreId) -> Result<(), Refusal> {
     let _alone = mds.drains.asked.lock().await;
-    let handle = handle(mds, id)?;
+    let handle = known(mds, id).await?;
     if handle.is_active() {
         return no(format!("data server {} is not being drained", id.0));
     }
+    // Before: it is not to be recorded that it is done any more.
     mds.drains.ended(id);
-    let (cancelled, _) = mds
-        .write_again(|mut txn| {
-            Box::pin(async move {
-                let store = row(&txn, id).await?;
-                let there = store.state != StoreState::Removed;
-                if there {
-                    cancel_drain(&mut txn, &store);
-                }
-                Ok(there)
-            })
+    let change = mds.write_again(|mut txn| {
+        Box::pin(async move {
+            let store = row(&txn, id).await?;
+            let there = store.state != StoreState::Removed;
+            if there {
+                cancel_drain(&mut txn, &store);
+            }
+            Ok(there)
         })
-        .await?;
+    });
+    let cancelled = surely(mds, id, change).await?;
     if !cancelled {
         // By an attempt whose end nobody was told.
         forget(mds, &handle).await;
@@ -120,26 +119,25 @@ pub(crate) async fn cancel(mds: &Arc<Mds>, id: StoreId) -> Result<(), Refusal> {
 /// Why not.
 pub(crate) async fn remove(mds: &Arc<Mds>, id: StoreId) -> Result<Loss, Refusal> {
     let _alone = mds.drains.asked.lock().await;
-    let handle = handle(mds, id)?;
+    let handle = known(mds, id).await?;
     if handle.is_active() {
         return no(format!("data server {0} is in use: drain it first, with `sluice ds drain {0}`", id.0));
     }
-    let (done, _) = mds
-        .write_again(|mut txn| {
-            Box::pin(async move {
-                let store = row(&txn, id).await?;
-                if store.state == StoreState::Removed {
-                    // By an attempt whose end is not known.
-                    return Ok(true);
-                }
-                let done = drain(&txn, id).await?.is_some_and(|drain| drain.done);
-                if done {
-                    remove_store(&mut txn, &store);
-                }
-                Ok(done)
-            })
+    let change = mds.write_again(|mut txn| {
+        Box::pin(async move {
+            let store = row(&txn, id).await?;
+            if store.state == StoreState::Removed {
+                // By an attempt whose end is not known.
+                return Ok(true);
+            }
+            let done = drain(&txn, id).await?.is_some_and(|drain| drain.done);
+            if done {
+                remove_store(&mut txn, &store);
+            }
+            Ok(done)
         })
-        .await?;
+    });
+    let done = surely(mds, id, change).await?;
     if !done {
         return no(format!("data server {} still holds data files: it is being drained", id.0));
     }
@@ -153,12 +151,15 @@ pub(crate) async fn remove(mds: &Arc<Mds>, id: StoreId) -> Result<Loss, Refusal>
 /// Why not.
 pub(crate) async fn remove_lost(mds: &Arc<Mds>, id: StoreId, agreed: Option<u64>) -> Result<Loss, Refusal> {
     let _alone = mds.drains.asked.lock().await;
-    let handle = handle(mds, id)?;
-    if !handle.view().lost || !isolated(mds, &handle) {
-        return no(format!(
+    let handle = known(mds, id).await?;
+    let is_here = || {
+        no(format!(
             "data server {0} was heard of a moment ago: stop it if it is lost, or drain it with `sluice ds drain {0}`",
             id.0
-        ));
+        ))
+    };
+    if !handle.view().lost || !isolated(mds, &handle) {
+        return is_here();
     }
     if handle.is_active() {
         return no(format!(
@@ -176,14 +177,25 @@ pub(crate) async fn remove_lost(mds: &Arc<Mds>, id: StoreId, agreed: Option<u64>
     }
     let loss = Loss { files: alone, examples, removed: agreed == Some(alone) };
     if loss.removed {
-        mds.write(|mut txn| {
+        let goes = &handle;
+        let change = mds.write_again(|mut txn| {
             Box::pin(async move {
                 let store = row(&txn, id).await?;
-                remove_store(&mut txn, &store);
-                Ok(())
+                // By an attempt whose end is not known.
+                let done = store.state == StoreState::Removed;
+                // Whoever registers changes the row first: it is back, or will find that it is out.
+                if !done && !goes.view().lost {
+                    return Ok(false);
+                }
+                if !done {
+                    remove_store(&mut txn, &store);
+                }
+                Ok(true)
             })
-        })
-        .await?;
+        });
+        if !surely(mds, id, change).await? {
+            return is_here();
+        }
         forget(mds, &handle).await;
     }
     Ok(loss)
@@ -195,6 +207,67 @@ fn handle(mds: &Mds, id: StoreId) -> Result<Arc<StoreHandle>, Refusal> {
         Some(store) => Ok(store),
         None => no(format!("there is no data server {}: sluice ds list shows them", id.0)),
     }
+}
+
+/// The data server, as its rows say.
+async fn known(mds: &Arc<Mds>, id: StoreId) -> Result<Arc<StoreHandle>, Refusal> {
+    let known = handle(mds, id)?;
+    if !mds.drains.is_doubtful(id) {
+        return Ok(known);
+    }
+    look_up(mds, &known).await?;
+    handle(mds, id)
+}
+
+/// Changes rows of a data server. Where that fails they are looked up before anything else is done with it, and as soon as
+/// the store answers.
+async fn surely<T>(
+    mds: &Mds,
+    id: StoreId,
+    change: impl Future<Output = Result<(T, u64), FsError>>,
+) -> Result<T, FsError> {
+    mds.drains.doubtful.lock().insert(id);
+    let done = change.await;
+    match &done {
+        Ok(_) => drop(mds.drains.doubtful.lock().remove(&id)),
+        Err(_) => mds.drains.changed.notify_one(),
+    }
+    done.map(|(value, _)| value)
+}
+
+/// What became of changes whose end nobody could be told.
+///
+/// # Errors
+/// What the store says.
+pub(super) async fn look_up_doubtful(mds: &Arc<Mds>) -> Result<(), FsError> {
+    let doubtful = mds.drains.doubtful.lock().clone();
+    for id in doubtful {
+        // Most are of a change that is under way.
+        let _alone = mds.drains.asked.lock().await;
+        if let Some(handle) = mds.data_servers.get(id).filter(|_| mds.drains.is_doubtful(id)) {
+            look_up(mds, &handle).await?;
+        }
+    }
+    Ok(())
+}
+
+/// What is stored of a data server holds from now on.
+async fn look_up(mds: &Arc<Mds>, handle: &StoreHandle) -> Result<(), FsError> {
+    let id = handle.id;
+    let rows = mds.read(|txn| Box::pin(async move { Ok((row(&txn, id).await?, drain(&txn, id).await?)) }));
+    match rows.await? {
+        (Store { state: StoreState::Removed, .. }, _) => forget(mds, handle).await,
+        (_, Some(drain)) => {
+            handle.update(|view| view.intent = StoreState::Draining);
+            mds.drains.began(drain);
+        }
+        (_, None) => {
+            mds.drains.ended(id);
+            handle.update(|view| view.intent = StoreState::Active);
+        }
+    }
+    mds.drains.doubtful.lock().remove(&id);
+    Ok(())
 }
 
 async fn row(txn: &sluice_kv::Transaction, id: StoreId) -> Result<Store, FsError> {
@@ -254,7 +327,7 @@ fn judge(mds: &Arc<Mds>, goes: &StoreHandle) -> Result<Count, Refusal> {
 }
 
 /// It is out, durably.
-async fn forget(mds: &Arc<Mds>, handle: &StoreHandle) {
+pub(crate) async fn forget(mds: &Arc<Mds>, handle: &StoreHandle) {
     mds.drains.ended(handle.id);
     let connection = handle.update(|view| {
         (view.intent, view.lost) = (StoreState::Removed, true);

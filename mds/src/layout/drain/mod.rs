@@ -16,7 +16,7 @@ pub(super) mod mover;
 mod pass;
 pub(crate) mod progress;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,6 +40,8 @@ pub(crate) struct Drains {
     changed: Notify,
     /// One administrator at a time: a row goes only when its drain was stopped, and none begins in between.
     asked: tokio::sync::Mutex<()>,
+    /// Data servers whose rows were to be changed, and it is not known whether they were.
+    doubtful: Mutex<BTreeSet<StoreId>>,
 }
 
 impl Drains {
@@ -51,6 +53,10 @@ impl Drains {
     /// Bytes were copied from a data server that may have a limit for that: how long to wait before more are.
     pub(crate) fn pause(&self, mds: &Mds, store: StoreId, copied: u64) -> Duration {
         self.of(store).map_or(Duration::ZERO, |progress| progress.copied(mds.now(), copied))
+    }
+
+    fn is_doubtful(&self, store: StoreId) -> bool {
+        self.doubtful.lock().contains(&store)
     }
 
     /// The rows are as `row` says.
@@ -79,6 +85,9 @@ pub(crate) async fn run(mds: Arc<Mds>) {
     }
     loop {
         let changed = mds.drains.changed.notified();
+        if let Err(error) = change::look_up_doubtful(&mds).await {
+            tracing::debug!(%error, "it is not known whether data servers are to be emptied; looking again");
+        }
         let all: Vec<_> = mds.drains.under_way.lock().values().map(Arc::clone).collect();
         for progress in all.into_iter().filter(|progress| progress.take_up()) {
             mds.spawn(empty(Arc::clone(&mds), progress));
