@@ -6,10 +6,12 @@ use std::time::Duration;
 use sluice_kv::Faults;
 use sluice_namespace::{LayoutPolicy, Shape};
 use sluice_xdr::control::*;
+use sluice_xdr::nfs4::nfsstat4;
 
 use crate::balance;
-use crate::client::Client;
+use crate::client::{Client, RO, RW};
 use crate::drain::{drain, drained, number, remove, server};
+use crate::mirrors::home;
 use crate::stage::{World, simulate_tuned, simulate_with};
 use crate::{NEW, pattern};
 
@@ -124,4 +126,49 @@ fn what_was_removed_is_not_let_in_though_nobody_was_told_so() {
             assert!(server(world, gone).await.is_none());
         });
     }
+}
+
+/// Who aborted it would do so in the middle of a transaction, too.
+#[test]
+fn files_stay_on_their_way_when_the_others_cannot_be_looked_for() {
+    const LONG: usize = 600_000;
+    simulate_with(7, ONCE, async |world| {
+        let (client, gone) = (Client::mount(world, "a", NEW).await, 1);
+        let mut there = Vec::new();
+        for n in 0..80_u64 {
+            let name = format!("f{n}");
+            client.put_whole(&name, &pattern(n, LONG)).await;
+            let file = client.open(&name).await;
+            let held = client.layout(&file, file.stateid, RO, 0).await;
+            if home(world, &client, &held, 0).await == gone {
+                there.push((n, file.clone()));
+            }
+            client.layout_return(&file, held.stateid).await;
+            // One more than are moved at once.
+            if there.len() == 9 {
+                break;
+            }
+        }
+        server(world, gone).await;
+        world.sleep(Duration::from_secs(20)).await;
+        // A piece of 256 KiB of one file after the other, each 32 s: the first to go on finds no store, and gives up.
+        drain(world, gone, 8 << 10).await.unwrap();
+        world.sleep(Duration::from_secs(5)).await;
+        world.set_faults(AWAY);
+        world.sleep(Duration::from_secs(73)).await;
+        world.set_faults(Faults::NONE);
+        let mut on_their_way = 0;
+        for (_, file) in &there {
+            match client.try_layout(file, file.stateid, RW, 0).await {
+                Ok(held) => assert_eq!(client.layout_return(file, held.stateid).await, nfsstat4::NFS4_OK),
+                Err(_) => on_their_way += 1,
+            }
+        }
+        assert!(on_their_way > 4, "{on_their_way}");
+        drain(world, gone, 0).await.unwrap();
+        drained(world, gone).await;
+        for (n, file) in &there {
+            assert!(client.proxied_read(file, 0, 100_000).await[..] == pattern(*n, 100_000)[..]);
+        }
+    });
 }

@@ -37,6 +37,7 @@ pub(super) async fn run(mds: &Arc<Mds>, progress: &Arc<Progress>, todo: Todo) ->
         tasks: JoinSet::new(),
         left: Some(Vec::new()),
     };
+    let mut walked = Ok(());
     match todo {
         Todo::Nothing => {}
         Todo::These(keys) => {
@@ -44,9 +45,12 @@ pub(super) async fn run(mds: &Arc<Mds>, progress: &Arc<Progress>, todo: Todo) ->
                 crew.take(key).await;
             }
         }
-        Todo::All => walk(mds, progress, &mut crew).await?,
+        Todo::All => walked = walk(mds, progress, &mut crew).await,
     }
-    Ok(crew.end().await)
+    // What is under way is not given up for what the store says: a transaction that was begun goes on without its caller, and
+    // who waits for the file would go on with its layout of before.
+    let left = crew.end().await;
+    walked.map(|()| left)
 }
 
 async fn walk(mds: &Arc<Mds>, progress: &Progress, crew: &mut Crew) -> Result<(), FsError> {
