@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+use sluice_kv::Faults;
 use sluice_namespace::{LayoutPolicy, Shape};
 use sluice_xdr::nfs3::nfsstat3;
 use sluice_xdr::nfs4::nfsstat4;
@@ -450,6 +451,35 @@ fn whoever_reads_when_mirrors_begin_to_differ_is_called_back() {
         assert_eq!(reader.layout_return(&file, before.stateid).await, nfsstat4::NFS4_OK);
         healed(world, "f", &pattern(0, 100_000)).await;
     });
+}
+
+/// The store does not say what became of the transaction that says so.
+#[test]
+fn whoever_reads_when_mirrors_begin_to_differ_is_called_back_though_nobody_was_told() {
+    for seed in 100..112 {
+        simulate_with(seed, TWICE, async |world| {
+            let mut writer = Writer::mount(world, "a", "f").await;
+            writer.write(world, 0, &pattern(0, 100_000)).await;
+            let (reader, other) =
+                (Client::mount(world, "r", NEW).await, Client::mount(world, "b", NEW).await);
+            let file = reader.open("f").await;
+            reader.layout(&file, file.stateid, RO, 0).await;
+            let held = writer.held.clone().unwrap();
+            writer.client.write(&held.mirror(1), 50_000, &[7; 30_000]).await.unwrap();
+            world.net.crash("a");
+            for _ in 0..20 {
+                world.sleep(Duration::from_secs(5)).await;
+                tokio::join!(reader.ok(Vec::new()), other.ok(Vec::new()));
+            }
+            world.set_faults(Faults { unknown_applied: 0.7, ..Faults::NONE });
+            let found = other.open("f").await;
+            other.layout(&found, found.stateid, RO, 0).await;
+            world.set_faults(Faults::NONE);
+            other.stat(&found).await;
+            let recalled = reader.recalls();
+            assert_eq!(recalled.len(), 1, "{recalled:?}");
+        });
+    }
 }
 
 #[test]

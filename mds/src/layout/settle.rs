@@ -261,29 +261,30 @@ async fn settle(mds: &Arc<Mds>, entry: &Arc<FileEntry>) -> Result<bool, FsError>
         // A client that is gone may have written over what others have in memory, and it was durable (fdatasync).
         want.unseen = settled;
     }
-    let changed = match commit(mds, entry.key, want).await {
-        // The row that it was to clear may be gone.
-        Err(error) if error.maybe_committed() => {
-            mds.files.stilled(mds.moment());
-            held.doubt();
-            return Err(error);
-        }
-        done => done?,
-    };
+    let changed = commit(mds, entry.key, want).await;
+    if changed.as_ref().is_err_and(|error| !error.maybe_committed()) {
+        return changed;
+    }
     // Before anybody finds that there is nothing to settle: see `is_settled_if`.
     mds.files.stilled(mds.moment());
-    if settled {
-        mds.unsettled.lock().remove(&entry.key.fileid);
-    }
+    // Also where nobody knows: if it has, whoever tries again finds them marked, and calls nobody back.
     if want.mirrors_dirty {
         mds.heals.queue(entry.key);
         if before.layout().is_some_and(|layout| !layout.mirrors_dirty) {
             mds.read_in_one_way(entry);
         }
     }
+    if changed.is_err() {
+        // The row that it was to clear may be gone.
+        held.doubt();
+        return changed;
+    }
+    if settled {
+        mds.unsettled.lock().remove(&entry.key.fileid);
+    }
     // The ticket's reply carries nothing, and the transaction stands whatever came meanwhile.
     drop(held.commit());
-    Ok(changed)
+    changed
 }
 
 /// Whoever got a layout of an earlier incarnation may not have heard of its end. Until data servers refuse

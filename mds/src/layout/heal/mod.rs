@@ -98,7 +98,7 @@ pub(crate) async fn suspect(mds: &Arc<Mds>, inode: &Inode) -> Result<(), FsError
     // A heal that is under way may have compared before this. It is told first: if it ends before the transaction, that says it
     // anew; if it ends at the same time the one that comes later sees the other.
     mds.heals.gate(key.fileid).disturb();
-    let (new, _) = mds
+    let marked = mds
         .write(|mut txn| {
             Box::pin(async move {
                 let before = namespace.getattr(&txn, key).await?;
@@ -106,14 +106,20 @@ pub(crate) async fn suspect(mds: &Arc<Mds>, inode: &Inode) -> Result<(), FsError
                 Ok(before.layout().is_some_and(|layout| !layout.mirrors_dirty))
             })
         })
-        .await?;
+        .await
+        .map(|(new, _)| new);
+    // Where nobody knows it may be so: whoever tries again finds them marked, and calls nobody back.
+    let new = match &marked {
+        Ok(new) => *new,
+        Err(error) => error.maybe_committed(),
+    };
     if new {
         mds.heals.queue(*key);
         if let Some(entry) = mds.files.get(file_id(key)) {
             mds.read_in_one_way(&entry);
         }
     }
-    Ok(())
+    marked.map(drop)
 }
 
 impl Mds {
