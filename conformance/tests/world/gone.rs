@@ -162,3 +162,78 @@ fn nothing_is_left_of_what_was_to_take_its_place() {
         }
     });
 }
+
+/// Both copies are lost before either was left behind.
+#[test]
+fn data_servers_that_are_lost_together_are_removed_one_after_the_other() {
+    simulate(41, TWICE, async |world| {
+        let (mut writer, _) = at_rest(world).await;
+        let homes = homes(world, &mut writer).await;
+        // One that has another copy.
+        let other = writer.client.open("g").await;
+        assert_eq!(writer.client.proxied_write(&other, 0, &pattern(1, 5000)).await, nfsstat4::NFS4_OK);
+        world.sleep(Duration::from_secs(10)).await;
+        for n in &homes {
+            world.crash_data_server(*n).await;
+        }
+        world.sleep(Duration::from_secs(40)).await;
+        drain(world, homes[0], 0).await.unwrap();
+        // The other one may come back.
+        world.sleep(Duration::from_secs(60)).await;
+        let why = remove(world, homes[0], true, &[]).await.unwrap_err();
+        assert!(why.contains(&format!("data server {}", number(homes[1]))), "{why}");
+        drain(world, homes[1], 0).await.unwrap();
+        world.sleep(Duration::from_secs(60)).await;
+        for (n, with) in [(homes[0], homes[1]), (homes[1], homes[0])] {
+            let told = remove(world, n, true, &[]).await.unwrap();
+            assert_eq!((told.removed, told.files), (false, 1));
+            let reason = String::from_utf8_lossy(&told.examples[0].reason).into_owned();
+            assert!(reason.contains(&format!("data server {}", number(with))), "{reason}");
+            assert!(remove(world, n, true, &[1]).await.unwrap().removed);
+        }
+        let found = missed(world).await;
+        assert!(
+            !found.is_empty() && found.iter().all(|one| one.kind == ctl_audit_kind::AUDIT_MISSING),
+            "{found:?}"
+        );
+        assert!(found.iter().all(|one| &one.name[..] == b"f"), "{found:?}");
+        let read = writer.client.try_read(&writer.file, 0, 100).await;
+        assert_eq!(read.unwrap_err(), nfsstat4::NFS4ERR_IO);
+        assert!(writer.client.proxied_read(&other, 0, 5000).await[..] == pattern(1, 5000)[..]);
+        world.sleep(Duration::from_secs(60)).await;
+        assert_eq!(world.check().await, 0);
+    });
+}
+
+/// There is nothing to copy.
+#[test]
+fn what_is_lost_anyway_needs_no_room_elsewhere() {
+    for full in [false, true] {
+        simulate(43, ONCE, async |world| {
+            let client = Client::mount(world, "a", NEW).await;
+            let gone = 3;
+            for n in 0_u64.. {
+                client.put_whole(&format!("f{n}"), &pattern(n, 50_000)).await;
+                if world.data_files(gone) > 0 {
+                    break;
+                }
+            }
+            server(world, gone).await;
+            world.sleep(Duration::from_secs(60)).await;
+            world.crash_data_server(gone).await;
+            for n in (0..4).filter(|n| *n != gone) {
+                if full {
+                    world.device(n).set_capacity(1 << 20);
+                } else {
+                    world.crash_data_server(n).await;
+                }
+            }
+            world.sleep(Duration::from_secs(60)).await;
+            drain(world, gone, 0).await.unwrap();
+            world.sleep(Duration::from_secs(60)).await;
+            let told = remove(world, gone, true, &[]).await.unwrap();
+            assert_eq!((told.removed, told.files), (false, 1));
+            assert!(remove(world, gone, true, &[1]).await.unwrap().removed);
+        });
+    }
+}

@@ -10,7 +10,7 @@ use sluice_xdr::control::*;
 
 use super::Admin;
 use crate::dsctl::StoreHandle;
-use crate::layout::census::{self, Amount, Census};
+use crate::layout::census::{self, Alone, Amount, Census};
 use crate::layout::drain::change::{self, Refusal};
 use crate::layout::drain::progress::Numbers;
 use crate::server::Mds;
@@ -119,8 +119,8 @@ impl Admin {
         match done.map_err(refused) {
             Ok(loss) => {
                 let mut examples = Vec::new();
-                for key in loss.examples.iter().take(EXAMPLES) {
-                    examples.push(self.named(key, "").await);
+                for file in loss.examples.iter().take(EXAMPLES) {
+                    examples.push(self.named(&file.key, &with_others(file)).await);
                 }
                 let (removed, files) = (loss.removed, loss.files);
                 if removed {
@@ -130,6 +130,15 @@ impl Admin {
             }
             Err((status, reason)) => ADMIN_REMOVE_res::Default(status, reason),
         }
+    }
+}
+
+/// Why that is the only one, where there was another copy.
+fn with_others(file: &Alone) -> String {
+    let names: Vec<String> = file.with.iter().map(|store| store.0.to_string()).collect();
+    match names.is_empty() {
+        true => String::new(),
+        false => format!("its other copy is lost, too, with data server {}", names.join(" and ")),
     }
 }
 

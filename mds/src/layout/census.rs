@@ -1,7 +1,7 @@
 //! How much of which file is where. Files do not know each other's data servers, and making a file pays for no
 //! counter: whoever wants to know has all of them looked at.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use sluice_namespace::{Component, DataFile, DataFileId, FsError, Inode, InodeKey, StoreId};
 use sluice_state::Time;
 
+use crate::dsctl::{StoreHandle, isolated};
 use crate::server::Mds;
 
 /// Files looked at at once, and the pause that leaves the store to others.
@@ -78,10 +79,45 @@ pub(crate) struct Count {
     /// Files that have data nowhere else.
     pub(crate) alone: u64,
     /// Some of them.
-    pub(crate) examples: Vec<InodeKey>,
+    pub(crate) examples: Vec<Alone>,
+    /// Bytes in data files that there is another copy of, at a data server that is not lost.
+    pub(crate) copied: u64,
+    /// The most mirrors that a column of these has; 0: there are none.
+    pub(crate) copied_mirrors: u16,
     /// The most mirrors that a file with a data file there has.
     pub(crate) mirrors: u16,
     pub(crate) sizes: Sizes,
+}
+
+/// A file that would be lost with a data server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Alone {
+    pub(crate) key: InodeKey,
+    /// Others that have a copy, and are gone, too.
+    pub(crate) with: BTreeSet<StoreId>,
+}
+
+/// Data servers whose copies do not count.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Absent {
+    /// They may come back, and until then nothing is copied from them.
+    lost: BTreeSet<StoreId>,
+    /// Of these, the ones that an administrator has given up.
+    gone: BTreeSet<StoreId>,
+}
+
+impl Absent {
+    fn now(mds: &Mds) -> Self {
+        let mut all = mds.data_servers.known();
+        all.retain(|store| is_lost(mds, store));
+        let gone = all.iter().filter(|store| !store.is_active()).map(|store| store.id).collect();
+        Self { lost: all.iter().map(|store| store.id).collect(), gone }
+    }
+}
+
+/// It is out, or was not heard of for so long that it serves nobody.
+pub(crate) fn is_lost(mds: &Mds, store: &StoreHandle) -> bool {
+    store.is_removed() || (store.view().lost && isolated(mds, store))
 }
 
 /// All data servers, as found between two moments.
@@ -90,6 +126,7 @@ pub(crate) struct Census {
     began: Time,
     pub(crate) ended: Time,
     took: u64,
+    absent: Absent,
     counts: BTreeMap<StoreId, Count>,
 }
 
@@ -120,13 +157,18 @@ impl Counting {
 
 /// A count not older than a minute; else one is begun, and how many files it has looked at.
 pub(crate) fn fresh(mds: &Arc<Mds>) -> Result<Arc<Census>, u64> {
-    since(mds, Time::ZERO)
+    such(mds, |_| true)
 }
 
-/// The same of one that was begun after this moment.
+/// The same of one that was begun after this moment, when the same data servers were gone as now.
 pub(crate) fn since(mds: &Arc<Mds>, moment: Time) -> Result<Arc<Census>, u64> {
+    let gone = Absent::now(mds).gone;
+    such(mds, |last| last.began >= moment && last.absent.gone == gone)
+}
+
+fn such(mds: &Arc<Mds>, wanted: impl Fn(&Census) -> bool) -> Result<Arc<Census>, u64> {
     let counting = &mds.counting;
-    let serves = |last: &Arc<Census>| last.began >= moment && mds.now().since(last.ended) < FRESH;
+    let serves = |last: &Arc<Census>| wanted(last) && mds.now().since(last.ended) < FRESH;
     match counting.last().filter(serves) {
         Some(last) => Ok(last),
         None => {
@@ -166,18 +208,18 @@ fn begin(mds: &Arc<Mds>) {
 /// # Errors
 /// What the metadata store says.
 pub(crate) async fn take(mds: &Arc<Mds>) -> Result<Arc<Census>, FsError> {
-    let began = mds.now();
+    let (began, absent) = (mds.now(), Absent::now(mds));
     let (mut counts, mut seen, mut after) = (BTreeMap::new(), 0, None);
     while let Some((last, files)) = page(mds, after).await? {
         after = Some(last);
-        files.iter().for_each(|inode| add(&mut counts, inode));
+        files.iter().for_each(|inode| add(&mut counts, inode, &absent));
         seen += u64::try_from(files.len()).unwrap_or(0);
         if let Some(running) = &mut *mds.counting.running.lock() {
             *running = seen;
         }
         mds.env.clock.sleep(PAUSE).await;
     }
-    let census = Arc::new(Census { began, ended: mds.now(), took: mds.now().since(began), counts });
+    let census = Arc::new(Census { began, ended: mds.now(), took: mds.now().since(began), absent, counts });
     *mds.counting.last.lock() = Some(Arc::clone(&census));
     Ok(census)
 }
@@ -235,7 +277,7 @@ pub(crate) fn data_files(inode: &Inode) -> impl Iterator<Item = (&Component, usi
     })
 }
 
-fn add(counts: &mut BTreeMap<StoreId, Count>, inode: &Inode) {
+fn add(counts: &mut BTreeMap<StoreId, Count>, inode: &Inode, absent: &Absent) {
     let mut stores: Vec<(StoreId, u16)> =
         data_files(inode).map(|(component, _, file)| (file.store, component.mirrors)).collect();
     stores.sort_unstable();
@@ -249,21 +291,50 @@ fn add(counts: &mut BTreeMap<StoreId, Count>, inode: &Inode) {
         count.files += 1;
         count.amount = count.amount.plus(amount(inode, store));
         sizes(inode, store).for_each(|bytes| count.sizes.add(bytes));
-        if is_alone(inode, store) {
+        if let Some(with) = alone(inode, store, &absent.gone) {
             count.alone += 1;
             if count.examples.len() < EXAMPLES {
-                count.examples.push(inode.key);
+                count.examples.push(Alone { key: inode.key, with });
+            }
+        }
+    }
+    for (component, index, column) in columns(inode) {
+        for file in column {
+            let copy = |other: &DataFile| {
+                other.store != file.store && !other.stale && !absent.lost.contains(&other.store)
+            };
+            if column.iter().any(copy) {
+                let count = counts.entry(file.store).or_default();
+                count.copied_mirrors = count.copied_mirrors.max(component.mirrors);
+                let bytes = if file.materialised { bytes_of(inode, component, index) } else { 0 };
+                count.copied = count.copied.saturating_add(bytes);
             }
         }
     }
 }
 
-/// Some of its bytes are there and nowhere else, or may be: the data server may not have told of its last writes.
-fn is_alone(inode: &Inode, store: StoreId) -> bool {
+/// The columns in use of a file's components.
+fn columns(inode: &Inode) -> impl Iterator<Item = (&Component, usize, &[DataFile])> {
     let used = inode.layout().into_iter().flat_map(|layout| layout.in_use(inode.size()));
-    let mut columns =
-        used.flat_map(|component| component.slots.chunks(usize::from(component.mirrors.max(1))));
-    columns.any(|column| column.iter().filter(|file| !file.stale).all(|file| file.store == store))
+    used.flat_map(|component| {
+        let columns = component.slots.chunks(usize::from(component.mirrors.max(1)));
+        columns.enumerate().map(move |(index, column)| (component, index, column))
+    })
+}
+
+/// Some of its bytes are there and nowhere else, or may be: the data server may not have told of its last writes. The other
+/// data servers that have them and are gone, as it is.
+fn alone(inode: &Inode, store: StoreId, gone: &BTreeSet<StoreId>) -> Option<BTreeSet<StoreId>> {
+    let is_gone = gone.contains(&store);
+    let nowhere = |column: &[DataFile]| {
+        let mut good = column.iter().filter(|file| !file.stale);
+        let has = column.iter().any(|file| file.store == store);
+        (has || !is_gone) && good.all(|file| file.store == store || (is_gone && gone.contains(&file.store)))
+    };
+    let mut found = columns(inode).filter(|(_, _, column)| nowhere(column)).peekable();
+    found.peek()?;
+    let others = found.flat_map(|(_, _, column)| column).filter(|file| !file.stale);
+    Some(others.map(|file| file.store).filter(|other| *other != store).collect())
 }
 
 #[cfg(test)]

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use sluice_namespace::stable_storage::{
     Drain, Store, StoreState, cancel_drain, drain, put_drain, remove_store, store,
 };
-use sluice_namespace::{FsError, InodeKey, StoreId};
+use sluice_namespace::{FsError, StoreId};
 use sluice_state::Time;
 use sluice_xdr::control::ctl_capacity;
 
 use super::is_headed_for;
 use super::progress::Closed;
-use crate::dsctl::{StoreHandle, isolated, together};
-use crate::layout::census::{self, Count};
+use crate::dsctl::{StoreHandle, together};
+use crate::layout::census::{self, Alone, Count};
 use crate::layout::garbage;
 use crate::server::Mds;
 
@@ -42,7 +42,7 @@ fn no<T>(why: impl Into<String>) -> Result<T, Refusal> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Loss {
     pub(crate) files: u64,
-    pub(crate) examples: Vec<InodeKey>,
+    pub(crate) examples: Vec<Alone>,
     /// Done, as it was agreed to.
     pub(crate) removed: bool,
 }
@@ -158,7 +158,7 @@ pub(crate) async fn remove_lost(mds: &Arc<Mds>, id: StoreId, agreed: Option<u64>
             id.0
         ))
     };
-    if !handle.view().lost || !isolated(mds, &handle) {
+    if !census::is_lost(mds, &handle) {
         return is_here();
     }
     if handle.is_active() {
@@ -171,8 +171,9 @@ pub(crate) async fn remove_lost(mds: &Arc<Mds>, id: StoreId, agreed: Option<u64>
     let Count { alone, examples, files, .. } = census.of(id);
     if files > alone {
         return no(format!(
-            "{} files have mirrors elsewhere that are not copied yet: wait, or add a data server that takes them",
-            files - alone
+            "{} files have mirrors elsewhere that are not copied yet: wait, or add a data server that takes them{}",
+            files - alone,
+            lost_too(mds)
         ));
     }
     let loss = Loss { files: alone, examples, removed: agreed == Some(alone) };
@@ -294,32 +295,54 @@ async fn closed(mds: &Arc<Mds>, id: StoreId) -> Result<Time, Refusal> {
     }
 }
 
+/// Others that are lost and may come back, for people: what only they have a copy of is waited for.
+fn lost_too(mds: &Mds) -> String {
+    let mut lost = mds.data_servers.all();
+    lost.retain(|store| store.is_active() && census::is_lost(mds, store));
+    let names: Vec<String> = lost.iter().map(|store| store.id.0.to_string()).collect();
+    match names.is_empty() {
+        true => String::new(),
+        false => format!(
+            "; where these are at data server {}: that is lost, too, and is waited for until it is drained",
+            names.join(" or ")
+        ),
+    }
+}
+
 /// Whether the others can take what it holds.
 fn judge(mds: &Arc<Mds>, goes: &StoreHandle) -> Result<Count, Refusal> {
+    // What is lost, and nowhere else, needs no place; and where new files are made it is missed already.
+    let lost = census::is_lost(mds, goes);
+    let count = || census::fresh(mds).map(|census| census.of(goes.id)).map_err(counting);
+    let counted = if lost { Some(count()?) } else { None };
+    if counted.as_ref().is_some_and(|count| count.copied_mirrors == 0) {
+        return Ok(counted.unwrap_or_default());
+    }
     let mut others = mds.data_servers.all();
     others.retain(|store| store.id != goes.id && store.serves() && store.takes_new());
     let left = others.len();
     if left == 0 {
         return no("no other data server takes new files: add one first");
     }
-    if usize::from(mds.config.policy.mirrors) > left {
+    if !lost && usize::from(mds.config.policy.mirrors) > left {
         return no(format!(
             "files are made with {} mirrors, and only {left} other data servers take new files: add one first",
             mds.config.policy.mirrors
         ));
     }
-    let count = census::fresh(mds).map_err(counting)?.of(goes.id);
-    if usize::from(count.mirrors) > left {
+    let count = counted.map_or_else(count, Ok)?;
+    let (mirrors, bytes) =
+        if lost { (count.copied_mirrors, count.copied) } else { (count.mirrors, count.amount.bytes) };
+    if usize::from(mirrors) > left {
         return no(format!(
-            "it holds a part of files with {} mirrors, and only {left} other data servers take new files: add one first",
-            count.mirrors
+            "it holds a part of files with {mirrors} mirrors, and only {left} other data servers take new files: add one first"
         ));
     }
     let ctl_capacity { free_bytes, .. } = together(others.iter().map(|store| store.view().capacity));
-    if count.amount.bytes > free_bytes - free_bytes / SPARE_ROOM {
+    if bytes > free_bytes - free_bytes / SPARE_ROOM {
         return no(format!(
             "it holds {} MiB, and the other data servers have room for {} MiB: add one first",
-            count.amount.bytes >> 20,
+            bytes >> 20,
             free_bytes >> 20
         ));
     }
