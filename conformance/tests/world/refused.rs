@@ -91,6 +91,34 @@ fn one_that_refused_once_is_filled_again() {
     });
 }
 
+/// What could not be written back is clean to Linux, and the memory of the host outlives the process: to look there, and to flush
+/// again, says that all is well.
+#[test]
+fn what_is_only_in_memory_where_a_flush_failed_is_not_taken_for_written() {
+    for (mirror, restarted, kept) in [0, 1]
+        .into_iter()
+        .flat_map(|n| [(n, false, false), (n, true, false), (n, false, true), (n, true, true)])
+    {
+        simulate_with(105, TWICE, async |world| {
+            let (mut writer, mut data) = at_rest(world).await;
+            let refuses = homes(world, &mut writer).await[mirror];
+            world.device(refuses).keep_failed(kept);
+            Trouble::Flushes.begin(world, refuses);
+            assert_eq!(write(world, &writer, 100, b"new").await, nfsstat4::NFS4_OK);
+            world.device(refuses).fail_syncs(0);
+            put(&mut data, 100, b"new");
+            if restarted {
+                world.restart_data_server(refuses).await;
+            }
+            healed(world, "f", &data).await;
+            // Power fails: nothing is read but what was written.
+            world.crash_data_server(refuses).await;
+            world.start_data_server(refuses).await;
+            healed(world, "f", &data).await;
+        });
+    }
+}
+
 #[test]
 fn where_both_mirrors_refuse_it_is_an_error() {
     simulate_with(99, TWICE, async |world| {

@@ -464,6 +464,16 @@ impl World {
         self.nodes[n].device.crash();
     }
 
+    /// Its process ends, and another one is started on the same host: what the system has in memory is there still.
+    pub(crate) async fn restart_data_server(&mut self, n: usize) {
+        if let Some(server) = self.nodes[n].server.take() {
+            server.shutdown(Duration::ZERO).await;
+        }
+        self.net.crash(&self.nodes[n].host);
+        self.nodes[n].device.end_process();
+        self.start_data_server(n).await;
+    }
+
     /// The same, and part of what was not flushed is there all the same.
     pub(crate) async fn tear_data_server(&mut self, n: usize) {
         if let Some(server) = self.nodes[n].server.take() {

@@ -1,4 +1,5 @@
-//! CHECKSUM: what is there of a range, so that mirrors can be compared without moving their bytes.
+//! CHECKSUM: what is there of a range, so that mirrors can be compared without moving their bytes. It asks the medium: a mirror
+//! that has them only in memory, because a flush failed, is not equal.
 
 use std::sync::Arc;
 
@@ -34,7 +35,7 @@ async fn checksum(
     let end = offset.saturating_add(length).min(i64::MAX as u64);
     while offset + bytes < end {
         let count = (end - offset - bytes).min(u64::from(IO_MAX)) as usize;
-        let found = match shared.store.read_at(key, offset + bytes, count).await {
+        let found = match shared.store.read_medium(key, offset + bytes, count).await {
             Ok(found) => found,
             Err(StoreError::Missing) => break,
             // Equal to nothing, so that a healthy mirror is copied over it; nor to what is in quarantine elsewhere: which

@@ -218,6 +218,27 @@ impl Store {
         .await
     }
 
+    /// The same from the medium, whatever is in memory: what a flush failed to write may be there still, as if it had been
+    /// written. For many bytes: each call opens the file.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn read_medium(
+        self: &Arc<Self>,
+        key: FileKey,
+        offset: u64,
+        count: usize,
+    ) -> Result<Read, StoreError> {
+        self.on(&self.read_lane, Turn::Any, move |store| {
+            store.open_file(key)?.file.visible(offset, count as u64)?;
+            let mut buffer = store.pool.take(count);
+            let path = path_of(key);
+            let n = store.afford(|| Ok(store.device.read_uncached(&path, buffer.as_mut(), offset)?))?;
+            Ok(Read { data: buffer.freeze(n), end: n < count })
+        })
+        .await
+    }
+
     /// Fills `buffer` from memory. False, and `buffer` holds anything, when that cannot be done at once and in
     /// full: [`Self::read_at`] knows why.
     pub fn read_now(&self, key: FileKey, offset: u64, buffer: &mut [u8]) -> bool {
@@ -404,7 +425,7 @@ impl Store {
 
     /// Opens something, if need be in the place of data files that nobody uses just now: a process has only so many
     /// descriptors, and connections take some.
-    fn afford<T>(&self, open: impl Fn() -> Result<T, StoreError>) -> Result<T, StoreError> {
+    fn afford<T>(&self, mut open: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
         match open() {
             Err(StoreError::NoDescriptors) => {
                 let mut idle = self.files.take_some();

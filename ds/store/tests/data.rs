@@ -125,6 +125,34 @@ fn a_failed_flush_is_told_and_changes_the_verifier_of_that_file() {
     });
 }
 
+/// Linux would show it from memory as if it had been written, until that is needed for something else.
+#[test]
+fn what_a_flush_failed_to_write_is_not_read() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        let store = open(&env, &device).await.unwrap();
+        store.write_at(&access(1), 0, bytes(1, 10_000), Stability::FileSync).await.unwrap();
+        store.write_at(&access(1), 4096, bytes(2, 10), Stability::Unstable).await.unwrap();
+        assert_eq!(
+            store.read_medium(key(1), 4096, 10).await.unwrap().data,
+            bytes(2, 10),
+            "it is written first"
+        );
+        device.fail_syncs(1);
+        store.commit(key(1)).await.unwrap_err();
+        let was = bytes(1, 10_000).slice(4096..4106);
+        assert_eq!(store.read_at(key(1), 4096, 10).await.unwrap().data, was);
+        // Nor does the medium show what cannot be let go of.
+        device.keep_failed(true);
+        store.write_at(&access(1), 4096, bytes(2, 10), Stability::Unstable).await.unwrap();
+        device.fail_syncs(1);
+        store.commit(key(1)).await.unwrap_err();
+        assert_eq!(store.read_medium(key(1), 4096, 10).await.unwrap().data, was);
+        store.commit(key(1)).await.unwrap();
+        assert_eq!(store.read_medium(key(1), 4096, 10).await.unwrap().data, was, "nothing was left to flush");
+    });
+}
+
 /// The device tells a failed flush once, to whoever asks first.
 #[test]
 fn a_flush_that_failed_for_somebody_else_is_told_to_who_wrote_before_it() {

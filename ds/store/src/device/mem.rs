@@ -45,6 +45,8 @@ pub(super) struct State {
     pub(super) longest: u64,
     read_only: bool,
     dead: bool,
+    /// Pages that were not written stay in memory.
+    pub(super) keeps_failed: bool,
     /// Inodes, and free ones; 0 where they are not counted.
     counted: (u64, u64),
 }
@@ -113,6 +115,7 @@ impl MemDevice {
             longest: u64::MAX,
             read_only: false,
             dead: false,
+            keeps_failed: false,
             counted: (0, 0),
         };
         Self { state: Arc::new(Mutex::new(state)) }
@@ -163,6 +166,20 @@ impl MemDevice {
         }
         state.durable_names = after.clone();
         state.names = after;
+    }
+
+    /// The process that had it open ends, and the system goes on: handles are dead, the lock is free, and what is in memory stays
+    /// there, flushed or not.
+    pub fn end_process(&self) {
+        let mut state = self.state();
+        state.life += 1;
+        state.locked = Arc::new(());
+    }
+
+    /// Whether pages that a flush has failed to write stay in memory, as those do that are on their way to a socket, or those of
+    /// a process that ends before it can let go of them.
+    pub fn keep_failed(&self, keep: bool) {
+        self.state().keeps_failed = keep;
     }
 
     /// The next `count` flushes fail.
@@ -291,6 +308,16 @@ impl Device for MemDevice {
         state.check_descriptors()?;
         let opened = state.inodes.get(&inode).map(|inode| Arc::clone(&inode.opened)).ok_or_else(not_found)?;
         Ok(Arc::new(MemFile { state: Arc::clone(&self.state), inode, life: state.life, _opened: opened }))
+    }
+
+    fn read_uncached(&self, path: &str, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let state = self.state();
+        state.check()?;
+        match state.inodes.get(&state.inode_of(path)?) {
+            Some(inode) if inode.unreadable => Err(rustix::io::Errno::IO.into()),
+            Some(inode) => Ok(inode.read_medium(buffer, offset)),
+            None => Err(not_found()),
+        }
     }
 
     fn create(&self, path: &str) -> io::Result<Arc<dyn DeviceFile>> {

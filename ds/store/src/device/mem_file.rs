@@ -70,11 +70,23 @@ impl Inode {
         }
     }
 
-    /// As Linux does when a write-back fails: pages stay as they are to programs, and are not written again by themselves.
-    /// What was cut off or made a hole is so in the file system's own journal.
-    fn forget(&mut self) {
-        let Content { pages, .. } = &self.now;
-        self.dirty.retain(|page| !pages.contains_key(page));
+    /// As Linux does when a write-back fails: pages are not written again by themselves, and stay as they are to programs only
+    /// where they are kept in memory. What was cut off or made a hole is so in the file system's own journal.
+    fn forget(&mut self, keeps: bool) {
+        let (failed, gone) = self.dirty.iter().partition(|page| self.now.pages.contains_key(page));
+        let failed: BTreeSet<u64> = failed;
+        self.dirty = gone;
+        for page in failed.into_iter().filter(|_| !keeps) {
+            match self.durable.pages.get(&page) {
+                Some(bytes) => self.now.pages.insert(page, Arc::clone(bytes)),
+                None => self.now.pages.remove(&page),
+            };
+            let within = (self.now.size % PAGE) as usize;
+            if page == self.now.size / PAGE && self.now.pages.contains_key(&page) {
+                // Whoever makes it longer finds zeros.
+                self.page_mut(page)[within..].fill(0);
+            }
+        }
     }
 
     fn sync(&mut self) {
@@ -89,6 +101,23 @@ impl Inode {
     }
 
     fn read(&self, buffer: &mut [u8], offset: u64) -> usize {
+        self.read_of(buffer, offset, |page| self.now.pages.get(&page))
+    }
+
+    /// Past the memory, to which what is not written yet is written first.
+    pub(super) fn read_medium(&self, buffer: &mut [u8], offset: u64) -> usize {
+        self.read_of(buffer, offset, |page| {
+            let content = if self.dirty.contains(&page) { &self.now } else { &self.durable };
+            content.pages.get(&page)
+        })
+    }
+
+    fn read_of<'a>(
+        &'a self,
+        buffer: &mut [u8],
+        offset: u64,
+        page_of: impl Fn(u64) -> Option<&'a Page>,
+    ) -> usize {
         let there = self.now.size.saturating_sub(offset);
         let count = usize::try_from(there).unwrap_or(usize::MAX).min(buffer.len());
         let mut done = 0;
@@ -96,7 +125,7 @@ impl Inode {
             let at = offset + done as u64;
             let (page, within) = (at / PAGE, (at % PAGE) as usize);
             let n = (PAGE_BYTES - within).min(count - done);
-            match self.now.pages.get(&page) {
+            match page_of(page) {
                 Some(bytes) => buffer[done..done + n].copy_from_slice(&bytes[within..within + n]),
                 None => buffer[done..done + n].fill(0),
             }
@@ -194,7 +223,8 @@ impl MemFile {
             Ok(true) => self.inode(Inode::sync),
             Ok(false) => Ok(()),
             Err(error) => {
-                self.inode(Inode::forget)?;
+                let keeps = self.with(|state, _| Ok(state.keeps_failed))?;
+                self.inode(|inode| inode.forget(keeps))?;
                 Err(error)
             }
         }

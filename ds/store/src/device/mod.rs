@@ -136,7 +136,8 @@ pub trait DeviceFile: Debug + Send + Sync {
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }
-    /// Makes what was written durable, with what is needed to find it.
+    /// Makes what was written durable, with what is needed to find it. Where that fails, what was not written is let go of before
+    /// it returns: Linux would show it from memory as if it had been, and flush it never again.
     fn sync_data(&self) -> io::Result<()>;
     fn set_len(&self, size: u64) -> io::Result<()>;
     fn stat(&self) -> io::Result<FileStat>;
