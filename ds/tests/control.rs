@@ -12,7 +12,6 @@ use sluice_ds::{DataServer, Whereabouts};
 use sluice_env::BoxFuture;
 use sluice_rpc::{ClusterKey, Keyring, Keys};
 use sluice_store::device::{Device, MemDevice};
-use sluice_store::{Access, Epoch, FileKey, Options, Stability, Store};
 use sluice_xdr::capability::{Capability, Rights};
 use sluice_xdr::control::*;
 use sluice_xdr::nfs3::*;
@@ -259,85 +258,6 @@ fn a_restarted_metadata_server_is_registered_with_again_and_the_old_one_obeyed_n
         let args = DS_TRUNCATE_args { caller: old, target: target(1), size: 0, logical_size: 0 };
         let status: ctl_status = w.mds.order(DS_TRUNCATE, &args).await;
         assert_eq!(status, ctl_status::CTL_ERR_EPOCH);
-    });
-}
-
-#[test]
-fn first_materialisations_are_reported_once_and_across_restarts() {
-    simulate(async |w| {
-        let ds = w.serving().await;
-        let nfs = w.client(&ds).await;
-        nfs.write(&handle(1, RW), 0, b"x", stable_how::UNSTABLE).await.unwrap();
-        w.sleep(SECOND).await;
-        assert!(w.mds.says.lock().unwrap().materialised.is_empty());
-        nfs.commit(&handle(1, RW)).await.unwrap();
-        nfs.commit(&handle(1, RW)).await.unwrap();
-        w.sleep(SECOND).await;
-        assert_eq!(w.mds.says.lock().unwrap().materialised, [target(1)]);
-        w.net.partition("ds", "mds");
-        nfs.write(&handle(2, RW), 0, b"x", stable_how::FILE_SYNC).await.unwrap();
-        w.net.crash("ds");
-        w.device.crash();
-        drop(ds);
-        w.net.heal("ds", "mds");
-        w.sleep(SECOND).await;
-        let _ds = w.serving().await;
-        w.until(|| w.mds.says.lock().unwrap().materialised.contains(&target(2))).await;
-    });
-}
-
-/// A metadata server that is slow to take them does not take the data server for lost.
-#[test]
-fn heartbeats_go_on_between_the_pages_of_a_long_report() {
-    const FILES: u64 = 4 * CTL_FILES_MAX as u64 + 1;
-    simulate(async |w| {
-        let options = Options { create: true, reserve: 0, ..Options::default() };
-        let store = Store::open(&w.env, Arc::new(w.device.clone()), options).await.unwrap();
-        for file in 0..FILES {
-            let key = FileKey { file, slot: 0 };
-            let access = Access { holder: 1, key, generation: 0, epoch: Epoch(1), must_exist: false };
-            store.write_at(&access, 0, "x".into(), Stability::FileSync).await.unwrap();
-        }
-        drop(store);
-        w.mds.says.lock().unwrap().takes_reports = (ctl_status::CTL_OK, 9 * SECOND);
-        let _ds = w.serving().await;
-        let (mut heard, mut last) = (0, w.env.clock.now());
-        loop {
-            let (count, reported) = {
-                let says = w.mds.says.lock().unwrap();
-                (says.heartbeats.len(), says.materialised.len() as u64)
-            };
-            if count > heard {
-                (heard, last) = (count, w.env.clock.now());
-            }
-            // It counts as lost after eight seconds.
-            assert!(w.env.clock.now().since(last) < 6 * SECOND, "{heard} heartbeats, {reported} reported");
-            if reported == FILES {
-                break;
-            }
-            w.sleep(SECOND / 10).await;
-        }
-        w.sleep(10 * SECOND).await;
-        assert_eq!(w.mds.says.lock().unwrap().materialised.len() as u64, FILES, "once");
-    });
-}
-
-#[test]
-fn a_report_that_is_not_taken_is_repeated() {
-    simulate(async |w| {
-        w.mds.says.lock().unwrap().takes_reports.0 = ctl_status::CTL_ERR_AGAIN;
-        let ds = w.serving().await;
-        let nfs = w.client(&ds).await;
-        nfs.write(&handle(1, RW), 0, b"x", stable_how::FILE_SYNC).await.unwrap();
-        w.sleep(5 * SECOND).await;
-        w.mds.says.lock().unwrap().takes_reports.0 = ctl_status::CTL_OK;
-        w.until(|| w.mds.says.lock().unwrap().materialised == [target(1)]).await;
-        // The same if it wants to be registered with first.
-        w.mds.says.lock().unwrap().takes_reports.0 = ctl_status::CTL_ERR_NOT_REGISTERED;
-        nfs.write(&handle(2, RW), 0, b"x", stable_how::FILE_SYNC).await.unwrap();
-        w.until(|| w.mds.says.lock().unwrap().registrations.len() == 2).await;
-        w.mds.says.lock().unwrap().takes_reports.0 = ctl_status::CTL_OK;
-        w.until(|| w.mds.says.lock().unwrap().materialised.contains(&target(2))).await;
     });
 }
 

@@ -31,8 +31,8 @@ pub(super) async fn run(
             Ok(ctl_status::CTL_OK) if last => break,
             Ok(ctl_status::CTL_OK) => first = false,
             Ok(ctl_status::CTL_ERR_NOT_REGISTERED) => return Err(LinkError::RegisterAgain),
-            // The next heartbeat tries again.
-            Ok(_) => return Ok(()),
+            // The next look tries again, all of it. Heartbeats say whether it is there at all.
+            Ok(_) | Err(LinkError::Call(CallError::Timeout(_))) => return Ok(()),
             // It does without: readers get errors, and nothing is healed.
             Err(LinkError::Call(CallError::ProcUnavail)) => break,
             Err(error) => return Err(error),

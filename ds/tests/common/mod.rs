@@ -177,7 +177,7 @@ impl Program for MdsProgram {
         let takes = {
             let says = self.0.says.lock().unwrap();
             match call.procedure {
-                CONTROL_MATERIALISED => says.takes_reports.1,
+                CONTROL_MATERIALISED | CONTROL_DAMAGED => says.takes_reports.1,
                 CONTROL_LOGICAL_SIZE => says.sizes_take,
                 _ => Duration::ZERO,
             }
