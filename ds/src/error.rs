@@ -65,7 +65,9 @@ pub(crate) fn ctl(error: &StoreError) -> ctl_status {
         StoreError::OldCaller => ctl_status::CTL_ERR_EPOCH,
         StoreError::ForeignCluster(..) => ctl_status::CTL_ERR_FOREIGN_STORE,
         // It must retire an epoch first.
-        StoreError::FencesFull | StoreError::Closing | StoreError::NoDescriptors => ctl_status::CTL_ERR_AGAIN,
+        StoreError::FencesFull => ctl_status::CTL_ERR_AGAIN,
+        // No epoch has to be retired for that.
+        StoreError::Closing | StoreError::NoDescriptors => ctl_status::CTL_ERR_BUSY,
         StoreError::ReadOnly
         | StoreError::Quarantined
         | StoreError::Io(_)

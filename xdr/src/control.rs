@@ -72,12 +72,14 @@ impl ctl_status {
     pub const CTL_ERR_NOTSUPP: Self = Self(9);
     /// the data file's generation or tombstone forbids it
     pub const CTL_ERR_STALE: Self = Self(10);
-    /// not now: starting, stopping, or the metadata store is away
+    /// not now: starting, or the metadata store is away; there is no room for more fences
     pub const CTL_ERR_AGAIN: Self = Self(11);
     /// a newer peer speaks: upgrade this one
     pub const CTL_ERR_VERSION: Self = Self(12);
     /// a data server that may know of more of the file is given up
     pub const CTL_ERR_END: Self = Self(13);
+    /// an order: not now, for want of descriptors or time; releases before say AGAIN
+    pub const CTL_ERR_BUSY: Self = Self(14);
 
     /// Name of a value that the description knows.
     pub fn name(self) -> Option<&'static str> {
@@ -96,6 +98,7 @@ impl ctl_status {
             Self::CTL_ERR_AGAIN => "CTL_ERR_AGAIN",
             Self::CTL_ERR_VERSION => "CTL_ERR_VERSION",
             Self::CTL_ERR_END => "CTL_ERR_END",
+            Self::CTL_ERR_BUSY => "CTL_ERR_BUSY",
             _ => return None,
         })
     }

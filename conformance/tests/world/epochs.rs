@@ -471,3 +471,31 @@ fn who_reads_under_a_layout_of_before_a_restart_reads_nothing_that_was_overwritt
         });
     }
 }
+
+/// It has room for what it is to keep, and only cannot carry that out now: nobody is asked for what he holds over that.
+#[test]
+fn a_data_server_that_is_short_of_descriptors_has_no_layouts_called_back() {
+    simulate(133, async |world| {
+        let holder = Client::mount(world, "holder", NEW).await;
+        let (file, layout) = holder.open_with_layout("f").await;
+        holder.write(&layout, 0, &pattern(0, 3000)).await.unwrap();
+        let mut writer = Writer::mount(world, "other", "g").await;
+        writer.write(world, 0, &pattern(0, 100_000)).await;
+        writer.give_back().await;
+        world.sleep(Duration::from_secs(30)).await;
+        (0..4).for_each(|n| world.device(n).set_no_folders(true));
+        writer.client.close(&writer.file).await;
+        writer.client.remove("g").await;
+        for _ in 0..40 {
+            world.sleep(Duration::from_secs(5)).await;
+            holder.compound(Vec::new()).await;
+            writer.client.compound(Vec::new()).await;
+        }
+        assert_eq!((holder.recalls().len(), world.garbage().await), (0, 1));
+        holder.write(&layout, 0, &pattern(0, 3000)).await.unwrap();
+        (0..4).for_each(|n| world.device(n).set_no_folders(false));
+        world.sleep(Duration::from_secs(60)).await;
+        assert_eq!(world.garbage().await, 0);
+        assert_eq!(holder.layout_return(&file, layout.stateid).await, nfsstat4::NFS4_OK);
+    });
+}

@@ -193,7 +193,7 @@ impl Store {
         // been removed by an attempt that failed here.
         for leaf in leaves {
             if let Some(noted) = self.emptied.noted(leaf) {
-                self.device.sync_dir(&leaf_path(leaf))?;
+                self.afford(|| Ok(self.device.sync_dir(&leaf_path(leaf))?))?;
                 self.emptied.flushed(leaf, noted);
             }
         }

@@ -425,7 +425,7 @@ impl Store {
 
     /// Opens something, if need be in the place of data files that nobody uses just now: a process has only so many
     /// descriptors, and connections take some.
-    fn afford<T>(&self, mut open: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
+    pub(crate) fn afford<T>(&self, mut open: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
         match open() {
             Err(StoreError::NoDescriptors) => {
                 let mut idle = self.files.take_some();

@@ -232,6 +232,24 @@ fn a_data_file_that_nobody_uses_is_closed_for_a_folder() {
     });
 }
 
+#[test]
+fn so_it_is_for_the_folder_of_what_is_removed() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        let (store, scarce) = where_descriptors_are_scarce(&env, &device).await;
+        put(&store, 1, Stability::FileSync).await.unwrap();
+        put(&store, 2, Stability::FileSync).await.unwrap();
+        store.remove(&[(key(2), 0)], Epoch(1)).await.unwrap();
+        put(&store, 3, Stability::FileSync).await.unwrap();
+        scarce.most.store(device.all_opened() - 1, Ordering::Relaxed);
+        store.remove(&[(key(3), 0)], Epoch(1)).await.unwrap();
+        device.crash();
+        drop(store);
+        let store = open(&env, &device).await.unwrap();
+        assert!(matches!(store.read_at(key(3), 0, 9).await, Err(StoreError::Missing)));
+    });
+}
+
 /// The thread that flushes for others fails.
 #[derive(Debug, Default)]
 struct Failing {

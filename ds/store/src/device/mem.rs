@@ -41,6 +41,8 @@ pub(super) struct State {
     pub(super) reflinks: bool,
     /// So many files can be open at once.
     descriptors: usize,
+    /// Nor is there one for a folder that is to be flushed.
+    no_folders: bool,
     /// No file can be longer.
     pub(super) longest: u64,
     read_only: bool,
@@ -112,6 +114,7 @@ impl MemDevice {
             cached: usize::MAX,
             reflinks: true,
             descriptors: usize::MAX,
+            no_folders: false,
             longest: u64::MAX,
             read_only: false,
             dead: false,
@@ -222,6 +225,11 @@ impl MemDevice {
     /// So many files can be open at once; opening another fails as with `EMFILE`.
     pub fn set_descriptors(&self, most: usize) {
         self.state().descriptors = most;
+    }
+
+    /// Whether no folder can be opened to be flushed, as where others have taken all descriptors.
+    pub fn set_no_folders(&self, none: bool) {
+        self.state().no_folders = none;
     }
 
     /// Whether nothing can be written.
@@ -381,6 +389,9 @@ impl Device for MemDevice {
 
     fn sync_dir(&self, path: &str) -> io::Result<()> {
         let mut state = self.state();
+        if state.no_folders {
+            return Err(rustix::io::Errno::MFILE.into());
+        }
         if !state.sync_allowed()? {
             return Ok(());
         }
