@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use sluice_namespace::LayoutPolicy;
 use sluice_store::device::Device;
+use sluice_xdr::control::{ADMIN_STATUS, ADMIN_STATUS_res};
 use sluice_xdr::nfs4::{ALLOCATE4args, Attributes, DEALLOCATE4args, SETATTR4args, nfs_argop4, nfsstat4};
 
 use crate::client::{Client, Opened, RO, RW, attributes, later, putfh};
+use crate::drain::{drain, drained, number, server};
 use crate::lost::{SIZE, TWICE, at_rest, homes};
 use crate::mirrors::{Writer, healed, put};
 use crate::stage::{World, simulate_with};
@@ -223,6 +225,94 @@ fn a_source_that_cannot_be_read_leaves_the_mirrors_of_the_target_as_they_are() {
         let copied = world.env.clock.timeout(Duration::from_secs(30), copied).await;
         assert_eq!(copied, Ok(Err(nfsstat4::NFS4ERR_IO)), "it is not asked to wait for ever");
         world.sleep(Duration::from_secs(5)).await;
+        assert!(writer.client.proxied_content(&writer.file, SIZE).await == data);
+    });
+}
+
+async fn healing(world: &World) -> String {
+    let ADMIN_STATUS_res::CTL_OK(status) = world.admin(ADMIN_STATUS, &()).await else { panic!() };
+    String::from_utf8(status.healing.to_vec()).unwrap()
+}
+
+/// What its device cannot read is readable again, and somebody has started it anew.
+async fn readable(world: &mut World, n: usize) {
+    let path = world.data_file_of(n, SIZE);
+    world.device(n).set_unreadable(&path, false);
+    world.restart_data_server(n).await;
+}
+
+#[test]
+fn of_mirrors_that_may_differ_one_that_cannot_be_read_is_not_the_truth() {
+    simulate_with(106, TWICE, async |world| {
+        let (mut writer, data) = at_rest(world).await;
+        let first = homes(world, &mut writer).await[0];
+        let path = world.data_file_of(first, SIZE);
+        world.device(first).set_unreadable(&path, true);
+        // Whoever writes fails at the other one, and says so: mirrors are compared.
+        let held = writer.client.layout(&writer.file, writer.file.stateid, RW, 0).await;
+        let failed = held.mirror(1).data_server(0).clone();
+        let returned = writer.client.layout_return_failed(&writer.file, held.stateid, &failed).await;
+        assert_eq!(returned, nfsstat4::NFS4_OK);
+        world.sleep(Duration::from_secs(60)).await;
+        assert!(writer.client.proxied_content(&writer.file, SIZE).await == data);
+        let said = healing(world).await;
+        assert_eq!(said, format!("1 wait for what data server {} cannot read of them", number(first)));
+        readable(world, first).await;
+        healed(world, "f", &data).await;
+    });
+}
+
+#[test]
+fn what_cannot_be_read_and_is_nowhere_else_is_not_tried_again_and_again() {
+    simulate_with(107, TWICE, async |world| {
+        let (mut writer, mut data) = at_rest(world).await;
+        let homes = homes(world, &mut writer).await;
+        let (only, away) = (homes[0], homes[1]);
+        world.stop_data_server(away).await;
+        assert_eq!(write(world, &writer, 100, b"new").await, nfsstat4::NFS4_OK);
+        put(&mut data, 100, b"new");
+        let path = world.data_file_of(only, SIZE);
+        world.device(only).set_unreadable(&path, true);
+        world.start_data_server(away).await;
+        world.sleep(Duration::from_secs(30)).await;
+        let said = healing(world).await;
+        assert_eq!(said, format!("1 wait for what data server {} cannot read of them", number(only)));
+        // Who writes elsewhere in the file is not asked for his layout each minute.
+        let mut held = writer.client.try_layout(&writer.file, writer.file.stateid, RW, 0).await;
+        for _ in 0..300 {
+            if held.is_ok() {
+                break;
+            }
+            world.sleep(Duration::from_secs(1)).await;
+            held = writer.client.try_layout(&writer.file, writer.file.stateid, RW, 0).await;
+        }
+        let (held, before) = (held.unwrap(), writer.client.recalls().len());
+        for _ in 0..60 {
+            world.sleep(Duration::from_secs(10)).await;
+            writer.client.compound(Vec::new()).await;
+        }
+        assert_eq!(writer.client.recalls().len(), before);
+        assert_eq!(writer.client.layout_return(&writer.file, held.stateid).await, nfsstat4::NFS4_OK);
+        readable(world, only).await;
+        healed(world, "f", &data).await;
+    });
+}
+
+#[test]
+fn a_drain_says_what_cannot_be_read() {
+    const ONCE: LayoutPolicy = LayoutPolicy { mirrors: 1, ..TWICE };
+    simulate_with(108, ONCE, async |world| {
+        let (mut writer, data) = at_rest(world).await;
+        let home = homes(world, &mut writer).await[0];
+        let path = world.data_file_of(home, SIZE);
+        world.device(home).set_unreadable(&path, true);
+        drain(world, home, 0).await.unwrap();
+        world.sleep(Duration::from_secs(60)).await;
+        let state = server(world, home).await.unwrap().drain.pop().unwrap();
+        let why = state.examples.iter().map(|one| format!("{one:?}")).collect::<String>();
+        assert!(why.contains("cannot read some of it, and there is no other copy"), "{why}");
+        readable(world, home).await;
+        drained(world, home).await;
         assert!(writer.client.proxied_content(&writer.file, SIZE).await == data);
     });
 }

@@ -280,6 +280,7 @@ impl Control {
             // Somebody may have brought them back.
             view.missing.clear();
             view.refusing.clear();
+            view.unreadable.clear();
             view.news += 1;
         });
         *store.nfs.lock().await = None;

@@ -22,6 +22,10 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// of a data server, but layouts take longer to come back.
 const REFUSES: u64 = 60_000_000_000;
 
+/// Nanoseconds until what a device could not read is read again: it takes layouts of the file back, and mostly nothing comes of it
+/// before somebody has looked after the device, and started its data server again.
+const READ_AGAIN: u64 = 3_600_000_000_000;
+
 /// The damage of one store.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Damage {
@@ -124,11 +128,43 @@ impl StoreHandle {
         self.update(|view| view.refusing.get(&(id, slot)).is_some_and(|until| now < *until))
     }
 
+    /// Its device could not read some of this data file; `anew`, nor when that had been written anew.
+    pub(crate) fn cannot_read(&self, id: DataFileId, slot: u16, anew: bool, now: Time) {
+        self.update(|view| {
+            if view.unreadable.len() >= MOST {
+                view.unreadable.retain(|_, (until, _)| now < *until);
+            }
+            if view.unreadable.len() < MOST {
+                view.unreadable.insert((id, slot), (now.plus_nanos(READ_AGAIN), anew));
+            }
+        });
+        tracing::error!(
+            data_server = self.id.0,
+            data_file = id.0,
+            slot,
+            "its device cannot read a data file"
+        );
+    }
+
+    /// Whether that was so a while ago.
+    pub(crate) fn is_unreadable(&self, id: DataFileId, slot: u16, anew: bool, now: Time) -> bool {
+        let known = self.update(|view| view.unreadable.get(&(id, slot)).copied());
+        known.is_some_and(|(until, also)| now < until && (also || !anew))
+    }
+
+    /// The same of any data file of a file.
+    pub(crate) fn has_unreadable(&self, id: DataFileId, now: Time) -> bool {
+        self.update(|view| {
+            view.unreadable.range((id, 0)..=(id, u16::MAX)).any(|(_, (until, _))| now < *until)
+        })
+    }
+
     /// Somebody wrote a data file anew; the data server says so itself, a moment later.
     pub(crate) fn mended(&self, id: DataFileId, slot: u16) {
         self.update(|view| {
             view.missing.remove(&(id, slot));
             view.refusing.remove(&(id, slot));
+            view.unreadable.remove(&(id, slot));
             if !view.damage.of(id, slot).is_empty() {
                 Arc::make_mut(&mut view.damage).files.remove(&(id, slot));
             }

@@ -123,6 +123,9 @@ pub(crate) struct StoreView {
     pub(crate) missing: BTreeSet<(DataFileId, u16)>,
     /// Data files that it could not write to, and until when others are written without them.
     pub(crate) refusing: BTreeMap<(DataFileId, u16), Time>,
+    /// Data files some of which its device could not read, and when that is tried again; whether it could not either when that had
+    /// been written anew.
+    pub(crate) unreadable: BTreeMap<(DataFileId, u16), (Time, bool)>,
 }
 
 impl StoreView {

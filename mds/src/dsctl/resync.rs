@@ -31,6 +31,15 @@ pub(crate) enum NotCopied {
     Failed,
 }
 
+/// Why it is not known what is there of a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotRead {
+    /// The device cannot read it.
+    Unreadable,
+    /// Its data server is away, or cannot look now.
+    Failed,
+}
+
 /// Why the end of a data file was not set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotSet {
@@ -50,18 +59,22 @@ pub(crate) async fn stat(mds: &Mds, id: DataFileId, file: &DataFile) -> Option<c
 }
 
 /// How many bytes of a range are there, and their hash.
+///
+/// # Errors
+/// What was in the way.
 pub(crate) async fn checksum(
     mds: &Mds,
     id: DataFileId,
     file: &DataFile,
     offset: u64,
     length: u64,
-) -> Option<DS_CHECKSUM_resok> {
-    let store = mds.data_servers.get(file.store)?;
+) -> Result<DS_CHECKSUM_resok, NotRead> {
+    let store = mds.data_servers.get(file.store).ok_or(NotRead::Failed)?;
     let args = DS_CHECKSUM_args { target: wire(id, file), offset, length };
-    match call(&store, DS_CHECKSUM, &args, PATIENCE).await? {
-        DS_CHECKSUM_res::CTL_OK(found) => Some(found),
-        DS_CHECKSUM_res::Default(_) => None,
+    match call(&store, DS_CHECKSUM, &args, PATIENCE).await {
+        Some(DS_CHECKSUM_res::CTL_OK(found)) => Ok(found),
+        Some(DS_CHECKSUM_res::Default(ctl_status::CTL_ERR_IO)) => Err(NotRead::Unreadable),
+        Some(DS_CHECKSUM_res::Default(_)) | None => Err(NotRead::Failed),
     }
 }
 

@@ -207,6 +207,10 @@ pub(in crate::layout) async fn carry_out(
             let names: Vec<String> = stores.iter().map(|store| store.0.to_string()).collect();
             Some(format!("data server {} is not there", names.join(" and ")))
         }
+        Outcome::Unreadable(store) => Some(format!(
+            "the device of data server {} cannot read some of it, and there is no other copy: restore the file from a backup, or remove it",
+            store.0
+        )),
         Outcome::NoRoom(bytes) => {
             let least = bytes.div_ceil(1 << 20).max(1);
             Some(format!("no other data server has room for {least} MiB of it"))

@@ -86,6 +86,8 @@ pub(crate) struct Heals {
 pub(super) enum Waits {
     For(StoreId),
     ForRoom,
+    /// Its device cannot read some of it.
+    Unreadable(StoreId),
     /// What this data server had was removed with it, and what else there is of the file missed writes.
     ForNothing(StoreId),
 }
@@ -241,6 +243,9 @@ impl Heals {
         let waits = self.waits.lock();
         let words = |(what, waiting): (&Waits, &Waiting)| match (what, waiting.count()) {
             (Waits::For(store), files) => format!("{files} wait for data server {}", store.0),
+            (Waits::Unreadable(store), files) => {
+                format!("{files} wait for what data server {} cannot read of them", store.0)
+            }
             (Waits::ForRoom, files) => format!("{files} wait for room on a data server"),
             (Waits::ForNothing(store), files) => format!("{files} lost with data server {}", store.0),
         };

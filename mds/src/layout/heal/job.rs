@@ -9,7 +9,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sluice_namespace::stable_storage::put_fence;
-use sluice_namespace::{DataFile, FsError, Heal, Healed, HealedSlot, Inode, InodeKey, Layout, StoreId};
+use sluice_namespace::{
+    DataFile, DataFileId, FsError, Heal, Healed, HealedSlot, Inode, InodeKey, Layout, StoreId,
+};
 use sluice_state::ClientId;
 use sluice_state::file::{Error, File, Intent};
 use sluice_xdr::control::ctl_stat;
@@ -19,7 +21,7 @@ use super::gate::{Closed, Filling};
 use super::leave;
 use super::plan::{Pair, Plan};
 use super::room::{self, Room};
-use crate::dsctl::resync::{self, NotCopied, NotSet};
+use crate::dsctl::resync::{self, NotCopied, NotRead, NotSet};
 use crate::dsctl::{self, epochs};
 use crate::files::{FileEntry, Held};
 use crate::layout::settle;
@@ -41,6 +43,8 @@ pub(crate) enum Outcome {
     Done,
     /// What could be done is done.
     WaitsFor(Vec<StoreId>),
+    /// What could be done is done; the rest this data server's device cannot read, and there is no other copy, or not fill.
+    Unreadable(StoreId),
     /// What could be done is done; nobody has room for the rest, a data file of so many bytes.
     NoRoom(u64),
     /// Something came in between, or a data server failed.
@@ -79,7 +83,7 @@ pub(crate) async fn heal(mds: &Arc<Mds>, key: InodeKey) -> Result<Outcome, FsErr
     }
     let only_mark = layout.mirrors_dirty && plan.equal;
     if plan.pairs.is_empty() && !only_mark {
-        return Ok(waits(room, plan.waits_for));
+        return Ok(waits(mds, plan.id, room, plan.waits_for));
     }
     carry_out(mds, key, plan, room).await
 }
@@ -99,7 +103,7 @@ async fn carry_out(mds: &Arc<Mds>, key: InodeKey, plan: Plan, room: Room) -> Res
             if all {
                 mds.heals.full.forget(key.fileid);
             }
-            Ok(if all { Outcome::Done } else { waits(room, left) })
+            Ok(if all { Outcome::Done } else { waits(mds, id, room, left) })
         }
         Err(Trouble::Again) => Ok(Outcome::Again),
         Err(Trouble::Full(pair)) => room::ran_out(mds, key, id, &pair).await,
@@ -108,10 +112,15 @@ async fn carry_out(mds: &Arc<Mds>, key: InodeKey, plan: Plan, room: Room) -> Res
     }
 }
 
-fn waits(room: Room, missed: Vec<StoreId>) -> Outcome {
-    match room {
-        Room::Nowhere(bytes) => Outcome::NoRoom(bytes),
-        _ => Outcome::WaitsFor(missed),
+fn waits(mds: &Mds, id: DataFileId, room: Room, missed: Vec<StoreId>) -> Outcome {
+    let here = |store: &StoreId| mds.data_servers.get(*store).is_some_and(|store| store.takes_heals());
+    let unreadable = |store: &&StoreId| {
+        here(store) && mds.data_servers.get(**store).is_some_and(|store| store.has_unreadable(id, mds.now()))
+    };
+    match (room, missed.iter().find(unreadable)) {
+        (Room::Nowhere(bytes), _) => Outcome::NoRoom(bytes),
+        (_, Some(store)) => Outcome::Unreadable(*store),
+        (_, None) => Outcome::WaitsFor(missed),
     }
 }
 
@@ -126,12 +135,16 @@ pub(super) async fn look(mds: &Arc<Mds>, key: InodeKey) -> Result<(Inode, Option
 }
 
 fn plan(mds: &Mds, inode: &Inode, row: &Heal) -> Plan {
-    let gives = |store| mds.data_servers.get(store).is_some_and(|store| store.gives());
-    let takes = |store| mds.data_servers.get(store).is_some_and(|store| store.takes_heals());
-    match inode.layout() {
-        Some(layout) => Plan::of(layout, row, gives, takes),
-        None => Plan::default(),
-    }
+    let Some(layout) = inode.layout() else { return Plan::default() };
+    // What a device could not read is tried again later: until then others are read, if there are any.
+    let readable = |file: &DataFile, anew| !leave::is_unreadable(mds, layout.id, file, anew);
+    let gives = |file: &DataFile| {
+        mds.data_servers.get(file.store).is_some_and(|store| store.gives()) && readable(file, false)
+    };
+    let takes = |file: &DataFile| {
+        mds.data_servers.get(file.store).is_some_and(|store| store.takes_heals()) && readable(file, true)
+    };
+    Plan::of(layout, row, gives, takes)
 }
 
 enum Trouble {
@@ -292,19 +305,30 @@ impl Work<'_> {
         };
         let at = at.max(next / length * length);
         let mut copied = 0;
-        if !self.equal(pair, at, length).await? {
-            copied = self.copy(pair, (at, length)).await?;
+        let equal = self.equal(pair, at, length).await?;
+        if equal != Some(true) {
+            // What the device of the target cannot read may be whole once it is written.
+            copied = self.copy(pair, (at, length)).await.map_err(|trouble| match (equal, trouble) {
+                (None, Trouble::Again) => self.unreadable(&pair.target, true),
+                (_, trouble) => trouble,
+            })?;
             if !pair.is_a_move() {
                 mds.metrics.healed_bytes.fetch_add(copied, Ordering::Relaxed);
             }
             // What the source does not have the target is to lose: its end is set when all is copied.
-            if copied > 0 && !self.equal(pair, at, copied).await? {
-                tracing::error!(
-                    file = self.key.fileid.0,
-                    offset = at,
-                    "a mirror differs after it was copied"
-                );
-                return Err(Trouble::Again);
+            if copied > 0 {
+                match self.equal(pair, at, copied).await? {
+                    Some(true) => {}
+                    Some(false) => {
+                        tracing::error!(
+                            file = self.key.fileid.0,
+                            offset = at,
+                            "a mirror differs after it was copied"
+                        );
+                        return Err(Trouble::Again);
+                    }
+                    None => return Err(self.unreadable(&pair.target, true)),
+                }
             }
         }
         Ok((Some(at.saturating_add(length)), copied))
@@ -318,13 +342,27 @@ impl Work<'_> {
         })
     }
 
-    async fn equal(&self, pair: &Pair, at: u64, length: u64) -> Result<bool, Trouble> {
+    /// `None`: the device of the target cannot read it.
+    async fn equal(&self, pair: &Pair, at: u64, length: u64) -> Result<Option<bool>, Trouble> {
         let (mds, id) = (self.mds, self.plan.id);
         let (source, target) = tokio::join!(
             resync::checksum(mds, id, &pair.source, at, length),
             resync::checksum(mds, id, &pair.target, at, length)
         );
-        Ok(source.ok_or(Trouble::Again)? == target.ok_or(Trouble::Again)?)
+        match (source, target) {
+            (Err(NotRead::Unreadable), _) => Err(self.unreadable(&pair.source, false)),
+            (Ok(_), Err(NotRead::Unreadable)) => Ok(None),
+            (Ok(source), Ok(target)) => Ok(Some(source == target)),
+            (Err(NotRead::Failed), _) | (_, Err(NotRead::Failed)) => Err(Trouble::Again),
+        }
+    }
+
+    /// The next plan is one without it.
+    fn unreadable(&self, file: &DataFile, anew: bool) -> Trouble {
+        if let Some(store) = self.mds.data_servers.get(file.store) {
+            store.cannot_read(self.plan.id, file.slot, anew, self.mds.now());
+        }
+        Trouble::Again
     }
 
     /// Ends are made equal, all is made durable, and the mirrors are good.

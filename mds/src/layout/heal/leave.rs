@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sluice_env::BoxFuture;
 use sluice_namespace::stable_storage::{Fence, PendingFence, put_fence};
-use sluice_namespace::{DataFile, FsError, Inode, InodeKey, Layout};
+use sluice_namespace::{DataFile, DataFileId, FsError, Inode, InodeKey, Layout};
 use sluice_state::file::{Error, File, Intent, LayoutFilter};
 use sluice_xdr::nfs4::nfsstat4;
 
@@ -162,7 +162,15 @@ pub(crate) fn is_damaged(mds: &Mds, layout: &Layout, file: &DataFile) -> bool {
 /// Whether there may be no more writing to what a data server has of a file, though it is here.
 fn is_useless(mds: &Mds, layout: &Layout, file: &DataFile) -> bool {
     let refuses = |store: Arc<dsctl::StoreHandle>| store.refuses(layout.id, file.slot, mds.now());
-    is_damaged(mds, layout, file) || mds.data_servers.get(file.store).is_some_and(refuses)
+    // Where mirrors are equal another one is read, and this one takes writes.
+    let unread = || layout.mirrors_dirty && is_unreadable(mds, layout.id, file, false);
+    is_damaged(mds, layout, file) || mds.data_servers.get(file.store).is_some_and(refuses) || unread()
+}
+
+/// Whether a data server could not read some of what it has of a file; `anew`, nor when that had been written anew.
+pub(super) fn is_unreadable(mds: &Mds, id: DataFileId, file: &DataFile, anew: bool) -> bool {
+    let store = mds.data_servers.get(file.store);
+    store.is_some_and(|store| store.is_unreadable(id, file.slot, anew, mds.now()))
 }
 
 /// Good mirrors that are given up, or damaged, or refuse writes, while another copy is here.

@@ -208,6 +208,7 @@ async fn patiently(mds: Arc<Mds>, key: InodeKey) -> Vec<Waits> {
                 };
                 return stores.into_iter().map(waits).collect();
             }
+            Ok(Outcome::Unreadable(store)) => return vec![Waits::Unreadable(store)],
             Ok(Outcome::NoRoom(_)) => return vec![Waits::ForRoom],
             Ok(Outcome::Again) => {}
             Err(error) => tracing::warn!(%error, file = key.fileid.0, "cannot heal a file; trying again"),

@@ -43,12 +43,12 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Of data servers that data may be read at (`gives`) and written to (`takes`).
+    /// Of data files that may be read (`gives`) and written to (`takes`).
     pub(super) fn of(
         layout: &Layout,
         row: &Heal,
-        gives: impl Fn(StoreId) -> bool,
-        takes: impl Fn(StoreId) -> bool,
+        gives: impl Fn(&DataFile) -> bool,
+        takes: impl Fn(&DataFile) -> bool,
     ) -> Self {
         let (id, dirty) = (layout.id, layout.mirrors_dirty);
         let mut plan = Self { id, dirty, pairs: Vec::new(), equal: true, waits_for: Vec::new() };
@@ -77,19 +77,19 @@ impl Plan {
         column: &[DataFile],
         dirty: bool,
         row: &Heal,
-        (gives, takes): (&impl Fn(StoreId) -> bool, &impl Fn(StoreId) -> bool),
+        (gives, takes): (&impl Fn(&DataFile) -> bool, &impl Fn(&DataFile) -> bool),
     ) {
         let first = column.iter().find(|file| !file.stale);
         let mut good = column.iter().filter(|file| !file.stale);
         // Of mirrors that may differ the first is the one that is read: it is the truth.
-        let source = if dirty { good.next() } else { good.find(|file| gives(file.store)) };
+        let source = if dirty { good.next() } else { good.find(|file| gives(file)) };
         let suspect = |file: &DataFile| {
             file.stale || file.moving || (dirty && source.is_some_and(|source| source.slot != file.slot))
         };
         for old in column.iter().filter(|file| suspect(file)) {
             let target = if old.moving { row.replacement(old.slot).unwrap_or(*old) } else { *old };
-            match source.filter(|source| gives(source.store) && source.slot != target.slot) {
-                Some(source) if takes(target.store) => {
+            match source.filter(|source| gives(source) && source.slot != target.slot) {
+                Some(source) if takes(&target) => {
                     self.pairs.push(Pair { old: *old, source: *source, target });
                 }
                 Some(_) => self.miss(old, target.store),
@@ -126,7 +126,7 @@ mod tests {
     }
 
     fn plan(layout: &Layout, gone: &[u16]) -> Plan {
-        let here = |store: StoreId| !gone.contains(&store.0);
+        let here = |file: &DataFile| !gone.contains(&file.store.0);
         Plan::of(layout, &Heal::of(InodeKey::ROOT), here, here)
     }
 
@@ -185,7 +185,7 @@ mod tests {
         let new = DataFile { store: StoreId(4), slot: 8, generation: 1, ..DataFile::default() };
         let mut row = Heal::of(InodeKey::ROOT);
         row.replacements.push(Replacement { old: 0, new });
-        let here = |store| store != lost.store;
+        let here = |file: &DataFile| file.store != lost.store;
         let found = Plan::of(&layout, &row, here, here);
         let [pair] = &found.pairs[..] else { panic!("{found:?}") };
         assert_eq!((pair.old.slot, pair.target, pair.source.slot), (0, new, 1));
