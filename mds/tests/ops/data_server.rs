@@ -10,13 +10,16 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use sluice_env::{BoxFuture, Env};
 use sluice_rpc::{
-    Call, Client as Dialler, ClusterKey, Connection, Credential, Frame, Program, Reply, SimNet,
+    Call, Client as Dialler, ClusterKey, Connection, Credential, Frame, Limits, Program, Reply, Server,
+    SimNet,
 };
 use sluice_xdr::control::*;
+use sluice_xdr::nfs3::{READ3res, READ3resfail, nfsstat3, post_op_attr};
+use sluice_xdr::nfs4::{READ4args, nfs_argop4, nfsstat4};
 use sluice_xdr::{Decode, Encode, Reader, from_bytes, to_frame};
 use tokio::sync::watch;
 
-use crate::harness::until;
+use crate::harness::*;
 
 #[derive(Debug, Default)]
 pub struct DataServer {
@@ -416,5 +419,62 @@ impl Program for Orders {
             }
             reply
         })
+    }
+}
+
+/// What a data server answers to READs: that their handles are not good.
+#[derive(Debug, Default)]
+struct Refuses {
+    held: watch::Sender<bool>,
+    asked: Mutex<usize>,
+}
+
+impl Program for Refuses {
+    fn number(&self) -> u32 {
+        100_003
+    }
+
+    fn versions(&self) -> RangeInclusive<u32> {
+        3..=3
+    }
+
+    fn call<'a>(&'a self, _: Call) -> BoxFuture<'a, Reply> {
+        Box::pin(async move {
+            *self.asked.lock() += 1;
+            self.held.subscribe().wait_for(|held| !held).await.unwrap();
+            let failed = READ3resfail { file_attributes: post_op_attr::FALSE };
+            success(&READ3res::Default(nfsstat3::NFS3ERR_ACCES, failed))
+        })
+    }
+}
+
+/// A handle may be of an epoch that is over when it arrives: the epoch turns when a data server is started again.
+#[test]
+fn what_is_refused_under_a_handle_of_an_older_epoch_is_asked_again() {
+    for (turns, expected) in [(false, nfsstat4::NFS4ERR_IO), (true, nfsstat4::NFS4ERR_DELAY)] {
+        simulate(71, async |mut world: World| {
+            let refuses = Arc::new(Refuses::default());
+            let programs = vec![Arc::clone(&refuses) as Arc<dyn Program>];
+            let server = Server::new(world.env.clone(), world.net.host("ds1"), Limits::default(), programs);
+            let server = Arc::new(server);
+            let listener = server.listen(SocketAddr::new(world.net.ip("ds1"), 2050)).await.unwrap();
+            world.env.spawn.spawn(Box::pin(Arc::clone(&server).serve(listener)));
+            let client = world.client("a").await;
+            let (fh, open) = client.open("f", BOTH, 0).await;
+            client.ok(vec![putfh(&fh), setattr(open, &size(5))]).await;
+            let other = world.add_data_server("ds2").await;
+            refuses.held.send_replace(true);
+            let looks = nfs_argop4::OP_READ(READ4args { stateid: open, offset: 0, count: 5 });
+            let asks = client.status(vec![putfh(&fh), looks]);
+            let meanwhile = async {
+                until(&world.env, || (*refuses.asked.lock() > 0).then_some(())).await;
+                if turns {
+                    other.restart(&world.env).await;
+                }
+                refuses.held.send_replace(false);
+            };
+            assert_eq!(both(asks, meanwhile).await.0, expected);
+            server.shutdown(Duration::ZERO).await;
+        });
     }
 }
