@@ -369,6 +369,7 @@ pub(crate) struct Held {
     cuts: bool,
     /// Something that the ticket asked for may be durable.
     wrote: bool,
+    waited: bool,
 }
 
 impl Held {
@@ -388,6 +389,11 @@ impl Held {
     /// What the ticket allows. `None` only after [`Held::finish`].
     pub(crate) fn ticket(&self) -> Option<&Ticket> {
         self.ticket.as_ref()
+    }
+
+    /// Others came first: what was read of the file before it was asked for may be of before them.
+    pub(crate) fn waited(&self) -> bool {
+        self.waited
     }
 
     /// The file.
@@ -584,12 +590,21 @@ impl Mds {
     ) -> Result<Held, Error> {
         let client = intent.client();
         let mut queued = Queued { mds: self, entry, token: None };
+        let mut waited = false;
         loop {
             match self.step(entry, client, |file, ctx| file.prepare(ctx, intent, queued.token)) {
                 Prepared::Ticket(ticket) => {
                     queued.token = None;
                     let (mds, entry) = (Arc::clone(self), Arc::clone(entry));
-                    return Ok(Held { mds, entry, client, ticket: Some(ticket), cuts: false, wrote: false });
+                    return Ok(Held {
+                        mds,
+                        entry,
+                        client,
+                        ticket: Some(ticket),
+                        cuts: false,
+                        wrote: false,
+                        waited,
+                    });
                 }
                 Prepared::Deny(error) => {
                     queued.token = None;
@@ -597,6 +612,7 @@ impl Mds {
                 }
                 Prepared::Wait(token) => {
                     queued.token = Some(token);
+                    waited = true;
                     if let Some(woken) = entry.lie_down(token) {
                         // The sender lives in the entry, which we hold: an error cannot happen.
                         drop(woken.await);
@@ -612,7 +628,15 @@ impl Mds {
         match self.step(entry, client, |file, ctx| file.prepare(ctx, intent, None)) {
             Prepared::Ticket(ticket) => {
                 let (mds, entry) = (Arc::clone(self), Arc::clone(entry));
-                Some(Held { mds, entry, client, ticket: Some(ticket), cuts: false, wrote: false })
+                Some(Held {
+                    mds,
+                    entry,
+                    client,
+                    ticket: Some(ticket),
+                    cuts: false,
+                    wrote: false,
+                    waited: false,
+                })
             }
             Prepared::Deny(_) => None,
             Prepared::Wait(token) => {

@@ -302,15 +302,13 @@ pub(super) async fn admit(cx: &Context, request: &OpenRequest, subject: &Subject
         && !subject.truncate
         && settle::before_open(&cx.server, &entry, cx.came).await?
     {
-        // What its holder is shown of a file that is delegated to it is what is compared later with what it says.
         let now = settle::inode(&cx.server, inode.key).await?;
-        request.history.change = now.change;
-        request.times = request.times.map(|_| delegated::stamps(now.record.atime, now.mtime()));
+        remember(&mut request, &now);
     }
     if !entry.through(cx.client()?, cx.current()?.export) {
         request.want = Want::None;
     }
-    let mut expelled = BTreeSet::new();
+    let (mut expelled, mut behind) = (BTreeSet::new(), false);
     loop {
         let prepared = pin!(cx.server.prepare(&entry, &Intent::Open(request.clone()))).await;
         match prepared {
@@ -319,9 +317,30 @@ pub(super) async fn admit(cx: &Context, request: &OpenRequest, subject: &Subject
             Err(Error::ShareDenied { holder })
                 if expelled.insert(holder) && cx.server.expel_if_courtesy(holder).await => {}
             Err(Error::Resource) if make_room(cx).await || make_room_in(cx, &entry).await? => {}
+            Ok(held) if held.waited() && may_delegate_writing(&request) => {
+                let now = Box::pin(settle::inode(&cx.server, inode.key)).await?;
+                if now.change == request.history.change {
+                    return Ok(held);
+                }
+                // Once: where it goes on changing it is delegated to nobody.
+                match std::mem::replace(&mut behind, true) {
+                    false => remember(&mut request, &now),
+                    true => request.want = Want::None,
+                }
+            }
             held => return Ok(held?),
         }
     }
+}
+
+fn may_delegate_writing(request: &OpenRequest) -> bool {
+    request.claim == Claim::New && request.want != Want::None && request.access.writes()
+}
+
+/// What its holder is shown of a file that is delegated to it is what is compared later with what it says.
+fn remember(request: &mut OpenRequest, now: &Inode) {
+    request.history.change = now.change;
+    request.times = request.times.map(|_| delegated::stamps(now.record.atime, now.mtime()));
 }
 
 /// Where all clients together have too many files open, one whose lease is over gives way. False: there is none.

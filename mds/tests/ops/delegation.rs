@@ -229,6 +229,46 @@ fn what_a_delegation_comes_with_is_no_news_later() {
     });
 }
 
+/// Nor is a truncation that an OPEN waits for, of which its client is shown what it came to.
+#[test]
+fn what_an_open_waits_for_is_no_news_later_either() {
+    simulate(29, async |mut world: World| {
+        let (a, b) = (world.client("a").await, world.client("b").await);
+        let server = world.data_server();
+        let (fh, open) = a.open("f", BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG, 0).await;
+        let get = vec![putfh(&fh), layoutget(open, layoutiomode4::LAYOUTIOMODE4_RW)];
+        let nfs_resop4::OP_LAYOUTGET(LAYOUTGET4res::NFS4_OK(layout)) = a.last(get).await else { panic!() };
+        a.ok(vec![putfh(&fh), layoutcommit(layout.logr_stateid, 99)]).await;
+        world.sleep(Duration::from_secs(1)).await;
+        // The truncation waits for what it says, and the other OPEN has found the file by then.
+        server.hold_stats(true);
+        let how = openflag4::OPEN4_CREATE(createhow4::UNCHECKED4(fattr(&size(0))));
+        let empties = open_with(b"o", BOTH, 0, how, open_claim4::CLAIM_NULL("f".into()));
+        let second = async {
+            world.sleep(Duration::from_secs(1)).await;
+            opens(&a, open_name("f", b"o", WANT_WRITE, 0)).await
+        };
+        let lets = async {
+            world.sleep(Duration::from_secs(2)).await;
+            server.hold_stats(false);
+        };
+        let (_, ((_, _, given), ())) = both(opens(&a, empties), both(second, lets)).await;
+        writes(&given);
+        let given = a.attributes("f", &SEEN).await;
+        assert_eq!(given.size, Some(0));
+        a.ok(vec![putfh(&fh), layoutcommit(layout.logr_stateid, 4)]).await;
+        let committed = a.attributes("f", &SEEN).await;
+        assert!(committed.change > given.change);
+        let mut seen = Vec::new();
+        for _ in 0..2 {
+            world.sleep(Duration::from_secs(1)).await;
+            a.callbacks().script(&[Answer::Attributes(given.change.unwrap(), committed.size.unwrap())]);
+            seen.push(b.attributes("f", &SEEN).await);
+        }
+        assert_eq!(seen, [committed.clone(), committed]);
+    });
+}
+
 #[test]
 fn a_listing_asks_the_holder_too() {
     simulate(5, async |world: World| {
