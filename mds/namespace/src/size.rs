@@ -44,6 +44,8 @@ pub struct CommitSize {
     /// What was there may have been written over, and nobody will say so: what clients remember of it is not to be
     /// believed. The time of modification stays: clients choose it (`cp -p`), and perhaps nothing was written.
     pub unseen: bool,
+    /// Nothing is done once the change attribute is another than this.
+    pub since: Option<u64>,
 }
 
 /// What led to a size that may be new: it is as much as was found to be written.
@@ -89,6 +91,9 @@ impl Namespace {
         request: &Request<'_>,
     ) -> Result<Pending<SizeCommitted>, FsError> {
         let key = &{ inode.key };
+        if commit.since.is_some_and(|since| since != inode.change) {
+            return Ok(Pending::new(SizeCommitted::of(inode, 0), self.base()));
+        }
         let charged = Charged::of(&inode.record);
         let Node::File(file) = &mut inode.record.node else { return Err(FsError::WrongType) };
         let (old_size, old_space) = (file.size, file.space_used);

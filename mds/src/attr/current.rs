@@ -42,7 +42,7 @@ async fn found(
     held: Option<(Arc<FileEntry>, Writer)>,
 ) -> Result<Option<Inode>, OpError> {
     let Some((entry, writer)) = held else { return Ok(settle::settled(&cx.server, read, cx.came).await?) };
-    let told = match asked(&cx.server, &entry, &writer).await? {
+    let told = match asked(&cx.server, &entry, &writer, read.change).await? {
         Asked::Said(size) => size,
         Asked::Gone => None,
         Asked::Silent => return Err(nfsstat4::NFS4ERR_DELAY.into()),
@@ -104,7 +104,7 @@ impl Listing {
         let now = || cx.server.env.clock.now();
         let begun = now();
         self.begun.get_or_insert(begun);
-        let asked = Box::pin(asked(&cx.server, &entry, &writer)).await;
+        let asked = Box::pin(asked(&cx.server, &entry, &writer, read.change)).await;
         if matches!(asked, Ok(Asked::Silent)) || now().since(begun) > QUICK {
             self.slow.insert(writer.client);
         }
@@ -138,7 +138,13 @@ enum Asked {
     Silent,
 }
 
-async fn asked(mds: &Arc<Mds>, entry: &Arc<FileEntry>, writer: &Writer) -> Result<Asked, FsError> {
+/// `since`: the change attribute as it was before.
+async fn asked(
+    mds: &Arc<Mds>,
+    entry: &Arc<FileEntry>,
+    writer: &Writer,
+    since: u64,
+) -> Result<Asked, FsError> {
     let told = callback::ask(mds, entry, writer).await;
     let holds = |file: &File| {
         file.write_delegation_against(ClientId(0)).is_some_and(|now| now.stateid == writer.stateid)
@@ -162,7 +168,8 @@ async fn asked(mds: &Arc<Mds>, entry: &Arc<FileEntry>, writer: &Writer) -> Resul
     // It has data that nobody else has seen: who looks sees that the file is not what it was before.
     match believed.modify {
         Some(_) => delegated::show(mds, entry, writer, told.times).await?,
-        None => settle::touch(mds, entry.key).await?,
+        // What it has done here meanwhile is seen as it is, and a time that it has set stays.
+        None => settle::touch(mds, entry.key, since).await?,
     }
     Ok(Asked::Said(Some(told.size)))
 }

@@ -297,12 +297,12 @@ async fn may_still_be_written(mds: &Arc<Mds>, key: &InodeKey) -> Result<bool, Fs
     Ok(inode.layout().is_some_and(|layout| dsctl::epochs::old_handles_live(mds, layout)))
 }
 
-/// Change attribute and times move, nothing else.
+/// Change attribute and times move, nothing else; and they do not if the change attribute has been another since.
 ///
 /// # Errors
 /// What the store says.
-pub(crate) async fn touch(mds: &Arc<Mds>, key: InodeKey) -> Result<(), FsError> {
-    commit(mds, key, CommitSize::default()).await.map(drop)
+pub(crate) async fn touch(mds: &Arc<Mds>, key: InodeKey, since: u64) -> Result<(), FsError> {
+    commit(mds, key, CommitSize { since: Some(since), ..CommitSize::default() }).await.map(drop)
 }
 
 /// The file is so long at least: somebody has written there, and may not have said so.

@@ -269,6 +269,28 @@ fn what_an_open_waits_for_is_no_news_later_either() {
     });
 }
 
+/// What its holder has set meanwhile is newer than what it says.
+#[test]
+fn news_from_the_holder_do_not_undo_the_time_that_it_sets() {
+    simulate(30, async |world: World| {
+        let (a, b) = (world.client("a").await, world.client("b").await);
+        let (fh, stateid, before) = lone_writer(&world, &a, false).await;
+        let late = Duration::from_secs(1);
+        a.callbacks().script(&[Answer::LateAttributes(late, before.change.unwrap() + 1000, 0)]);
+        let at = settime4::SET_TO_CLIENT_TIME4(nfstime4 { seconds: 77, nseconds: 0 });
+        let times = Attributes { time_modify_set: Some(at), ..Attributes::default() };
+        let sets = async {
+            asked(&world, &a, 1).await;
+            a.ok(vec![putfh(&fh), setattr(stateid, &times)]).await;
+        };
+        let (seen, ()) = both(b.attributes("f", &SEEN), sets).await;
+        assert_eq!(seen.time_modify.unwrap().seconds, 77);
+        assert!(seen.change > before.change, "{seen:?}");
+        a.callbacks().script(&[Answer::Attributes(seen.change.unwrap(), 0)]);
+        assert_eq!(b.attributes("f", &SEEN).await, seen);
+    });
+}
+
 #[test]
 fn a_listing_asks_the_holder_too() {
     simulate(5, async |world: World| {
