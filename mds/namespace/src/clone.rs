@@ -46,7 +46,7 @@ impl Namespace {
     /// Gives a file whose layouts have all been recalled new data files. The caller has checked that it may write.
     ///
     /// Errors: Stale, WrongType, TooBig, Invalid, Busy (a truncation of one of the two is under way, or its data files
-    /// are others by now).
+    /// are others by now, or have more mirrors, or fewer).
     pub async fn set_clone(
         &self,
         txn: &mut Transaction,
@@ -69,9 +69,7 @@ impl Namespace {
                 return Err(FsError::Busy);
             }
         }
-        if file.inline.is_some()
-            || file.layout.as_ref().map(|layout| layout.id) != set.old.as_ref().map(|layout| layout.id)
-        {
+        if file.inline.is_some() || !layout::is_still(file.layout.as_ref(), set.old.as_ref()) {
             return Err(FsError::Busy);
         }
         self.garbage_done(txn, &[set.fresh.id]);

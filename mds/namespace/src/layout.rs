@@ -8,6 +8,7 @@ use sluice_kv::Transaction;
 use crate::codec::{Reader, Writer};
 use crate::data_file::{Component, Layout};
 use crate::error::FsError;
+use crate::inline::Inline;
 use crate::inode::{Inode, Node};
 use crate::keys::{self, DataFileId, FileId, InodeKey, StoreId};
 use crate::truncate::truncate_intent;
@@ -18,6 +19,8 @@ use crate::{Namespace, fetch, heal};
 pub struct LayoutNeed {
     /// The description to take if the file has none.
     pub propose: Option<Layout>,
+    /// What the inode said of a file without data files when that was chosen.
+    pub inline: Option<Inline>,
     /// The component that holds each of these bytes (by offset range) goes out to a client and may
     /// not be re-placed any more.
     pub hand_out: Option<std::ops::Range<u64>>,
@@ -37,7 +40,8 @@ impl Namespace {
     /// Makes ready what must be durable before a layout goes out. Costs no write when everything was
     /// ready before.
     ///
-    /// Errors: Stale, WrongType, Busy (a truncation is under way), Invalid (no layout and no valid proposal).
+    /// Errors: Stale, WrongType, Busy (a truncation is under way, or the proposal is for a file that has changed since), Invalid (no
+    /// layout and no valid proposal).
     pub async fn prepare_layout(
         &self,
         txn: &mut Transaction,
@@ -52,7 +56,8 @@ impl Namespace {
         let assigned = file.layout.is_none();
         if assigned {
             // What it holds must be at data servers first: `Namespace::promote`.
-            if file.inline.take().is_some() && file.size > 0 {
+            let inline = file.inline.take();
+            if inline.is_some() && (file.size > 0 || inline != need.inline) {
                 return Err(FsError::Busy);
             }
             let proposal = need.propose.clone().filter(Layout::is_valid).ok_or(FsError::Invalid)?;
@@ -246,6 +251,17 @@ impl Namespace {
         let range = keys::from_u64(keys::RW_LAYOUT, after.map(|f| f.0));
         let rows = txn.range(&range, limit, false).await?;
         rows.into_iter().map(|(_, value)| decode_key("read-write layout row", value)).collect()
+    }
+}
+
+/// Whether the same data files are there, with as many mirrors: what was chosen in their place is as they are.
+pub(crate) fn is_still(now: Option<&Layout>, then: Option<&Layout>) -> bool {
+    fn shape(layout: &Layout) -> impl Iterator<Item = (u64, u64, u16)> {
+        layout.components.iter().map(|component| (component.start, component.end, component.mirrors))
+    }
+    match (now, then) {
+        (Some(now), Some(then)) => now.id == then.id && shape(now).eq(shape(then)),
+        (now, then) => now.is_none() && then.is_none(),
     }
 }
 

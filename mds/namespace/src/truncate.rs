@@ -23,6 +23,8 @@ pub struct SetSize {
     pub size: u64,
     /// Data files to take instead of the old ones, used for size 0 only: no data server is waited for.
     pub fresh: Option<Layout>,
+    /// The old ones, as they were when those were chosen; `None`: whatever they are.
+    pub old: Option<Layout>,
     /// The caller holds the file open for writing: its mode was checked then.
     pub writable_open: bool,
 }
@@ -73,7 +75,8 @@ impl TruncateIntent {
 impl Namespace {
     /// Sets the size of a file whose read-write layouts have been recalled and whose size is settled.
     ///
-    /// Errors: Stale, IsDirectory, WrongType, Access, TooBig, Busy (an earlier truncation is under way).
+    /// Errors: Stale, IsDirectory, WrongType, Access, TooBig, Busy (an earlier truncation is under way, or the old data files are
+    /// others by now).
     pub async fn truncate(
         &self,
         txn: &mut Transaction,
@@ -132,6 +135,9 @@ impl Namespace {
         let shrinks = set.size <= old_size && file.layout.is_some();
         let outcome = match (&mut file.layout, &set.fresh) {
             (Some(old), Some(fresh)) if set.size == 0 => {
+                if set.old.is_some() && !layout::is_still(Some(old), set.old.as_ref()) {
+                    return Err(FsError::Busy);
+                }
                 layout::clear_owner(txn, old.id);
                 heal::track(txn, key, old.is_degraded(), false);
                 let garbage = reclaim::put_garbage(txn, key, old);

@@ -179,7 +179,8 @@ async fn prepare(mds: &Arc<Mds>, inode: &Inode, want: &Use) -> Result<Inode, nfs
         }
     };
     let propose = placed.as_ref().map(|placed| placed.layout.clone());
-    let need = LayoutNeed { propose, hand_out: Some(want.bytes.clone()), read_write: want.persist_rw };
+    let (inline, hand_out) = (inode.inline(), Some(want.bytes.clone()));
+    let need = LayoutNeed { propose, inline, hand_out, read_write: want.persist_rw };
     let (namespace, key, need) = (&mds.namespace, &inode.key, &need);
     let prepared = mds
         .write(|mut txn| Box::pin(async move { namespace.prepare_layout(&mut txn, key, need).await }))

@@ -210,7 +210,8 @@ pub(super) async fn set_size(
     let _room = (room(cx, &inode, size).await?, room_to_give(cx, inode.key, &rest, size).await?);
     let fresh = if swap { other_files(mds, &inode).await? } else { None };
     let (fresh, placing) = fresh.map(|placed| (placed.layout, placed.placing)).unzip();
-    let set = SetSize { size, fresh, writable_open };
+    let old = inode.layout().filter(|_| fresh.is_some()).cloned();
+    let set = SetSize { size, fresh, old, writable_open };
     held.cut();
     let cut = truncate(cx, &inode, &set, &rest, result).await;
     drop(placing);

@@ -150,7 +150,8 @@ impl Namespace {
         let mut inode = fetch::inode(txn, key, self.base()).await?;
         let unchanged = inode.record.stamp == seen.record.stamp && inode.size() == seen.size();
         let Node::File(file) = &mut inode.record.node else { return Err(FsError::WrongType) };
-        if !unchanged || file.inline.is_none() {
+        // How many mirrors it is to have is changed without a new stamp.
+        if !unchanged || file.inline.is_none() || file.inline != seen.inline() {
             return Err(FsError::Busy);
         }
         if !fresh.is_valid() {

@@ -17,7 +17,7 @@ async fn truncate_as(w: &World, key: InodeKey, set: SetSize, who: &Credential) -
 }
 
 async fn truncate(w: &World, key: InodeKey, size: u64, fresh: Option<Layout>) -> Result<Truncated, FsError> {
-    truncate_as(w, key, SetSize { size, fresh, writable_open: false }, &Credential::ROOT).await
+    truncate_as(w, key, SetSize { size, fresh, old: None, writable_open: false }, &Credential::ROOT).await
 }
 
 fn end(end: u64) -> CommitSize {
@@ -122,7 +122,7 @@ async fn truncation_takes_write_permission_or_an_open_and_drops_set_id_bits() {
     let f = w.file(ROOT, "f").await.inode.key;
     let set = SetAttr { uid: Some(10), gid: Some(20), mode: Some(0o6755), ..SetAttr::default() };
     w.setattr(f, set, &Credential::ROOT).await.unwrap();
-    let size = |writable_open| SetSize { size: 10, fresh: None, writable_open };
+    let size = |writable_open| SetSize { size: 10, fresh: None, old: None, writable_open };
     refused!(truncate_as(&w, f, size(false), &user(11, 20)).await, FsError::Access);
     let out = truncate_as(&w, f, size(true), &user(11, 20)).await.unwrap();
     assert_eq!(out.inode.record.mode, 0o755);
@@ -181,7 +181,8 @@ async fn layouts_are_assigned_handed_out_and_replaced() {
     rest.start = 1 << 26;
     rest.slots.iter_mut().for_each(|s| s.slot += 10);
     two.components.push(rest);
-    let need = LayoutNeed { propose: Some(two.clone()), hand_out: Some(0..4096), read_write: true };
+    let need =
+        LayoutNeed { propose: Some(two.clone()), inline: None, hand_out: Some(0..4096), read_write: true };
     let (got, _) = prepare(need).await.unwrap();
     assert!(got.assigned && got.inode.change == f.change);
     assert!(w.read(async |t| w.ns.is_read_write(t, f.key.fileid).await).await.unwrap());

@@ -115,7 +115,7 @@ async fn mirrors_that_may_differ_are_queued_and_a_file_that_goes_leaves_the_queu
     heal(&w, f, 1, &[], true).await.unwrap();
     w.remove(ROOT, "g").await.unwrap();
     let h = queue(&w).await[0].inode;
-    let empty = SetSize { size: 0, fresh: Some(layout(9, 4)), writable_open: true };
+    let empty = SetSize { size: 0, fresh: Some(layout(9, 4)), old: None, writable_open: true };
     w.act(async |t| w.ns.truncate(t, &h, &empty, &w.request(&Credential::ROOT)).await).await.unwrap();
     assert_eq!((queue(&w).await.len(), w.clean().await.degraded), (0, 0));
 }

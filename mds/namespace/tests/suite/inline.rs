@@ -28,7 +28,7 @@ async fn read(w: &World, key: InodeKey, offset: u64, length: u64) -> InlineData 
 }
 
 async fn truncate(w: &World, key: InodeKey, size: u64) -> Result<Truncated, FsError> {
-    let set = SetSize { size, fresh: None, writable_open: true };
+    let set = SetSize { size, fresh: None, old: None, writable_open: true };
     w.act(async |t| w.ns.truncate(t, &key, &set, &w.request(&Credential::ROOT)).await).await
 }
 
@@ -65,7 +65,7 @@ async fn what_does_not_fit_is_refused_and_nothing_is_lost() {
     assert!(!write(&w, key, LIMIT - 4, b"12345").await);
     refused!(truncate(&w, key, LIMIT + 1).await, FsError::Busy);
     // Data files are not given to a file that has bytes elsewhere.
-    let need = LayoutNeed { propose: Some(layout(7, 1)), ..LayoutNeed::default() };
+    let need = LayoutNeed { propose: Some(layout(7, 1)), inline: Some(INLINE), ..LayoutNeed::default() };
     refused!(w.txn(async |t| w.ns.prepare_layout(t, &key, &need).await).await, FsError::Busy);
     assert_eq!(read(&w, key, LIMIT - 5, 99).await.data.unwrap()[..], *b"12345");
     w.clean().await;
@@ -198,7 +198,7 @@ async fn live(mut world: World, steps: &[Step]) {
                 if read(w, key, 0, 0).await.data.is_none() {
                     continue;
                 }
-                let set = &SetSize { size: *size, fresh: None, writable_open: true };
+                let set = &SetSize { size: *size, fresh: None, old: None, writable_open: true };
                 let done = w.db.run(limits(), |mut txn| {
                     Box::pin(async move { w.ns.truncate(&mut txn, &key, set, request).await })
                 });

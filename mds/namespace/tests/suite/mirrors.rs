@@ -109,3 +109,65 @@ async fn a_part_that_nobody_has_seen_has_nothing_to_be_filled() {
     assert!(files(&w, f).await.iter().all(|s| !s.stale));
     assert_eq!((queue(&w).await.len(), w.clean().await.degraded), (0, 0));
 }
+
+/// What was chosen for so many mirrors is not taken once there are to be more.
+#[tokio::test(start_paused = true)]
+async fn what_was_chosen_before_there_were_to_be_more_is_chosen_anew() {
+    let w = World::new().await;
+    let inline = Inline { limit: 100, shape: Shape::Small, mirrors: 1 };
+    let set = async |key| w.txn(async |t| w.ns.set_inline_mirrors(t, &key, 2).await).await.unwrap();
+    for size in [0, 5] {
+        let name = format!("f{size}");
+        let made = w.node(ROOT, &name, NewNode::InlineFile { inline, size: 0 }).await.unwrap();
+        let f = made.inode.key;
+        if size > 0 {
+            let bytes = (0, &b"bytes"[..]);
+            w.txn(async |t| w.ns.write_inline(t, &f, bytes, &w.request(&Credential::ROOT)).await)
+                .await
+                .unwrap();
+        }
+        let take = async |seen: &Inode| {
+            let fresh = layout(w.id(), 1);
+            w.txn(async |t| {
+                if size > 0 {
+                    return w.ns.promote(t, &f, seen, &fresh).await.map(drop);
+                }
+                let (propose, inline) = (Some(fresh.clone()), seen.inline());
+                let need = LayoutNeed { propose, inline, ..LayoutNeed::default() };
+                w.ns.prepare_layout(t, &f, &need).await.map(drop)
+            })
+            .await
+        };
+        let seen = w.stat(f).await.unwrap();
+        set(f).await;
+        refused!(take(&seen).await, FsError::Busy);
+        take(&w.stat(f).await.unwrap()).await.unwrap();
+        w.clean().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn so_is_what_takes_the_place_of_data_files_that_got_more() {
+    let w = World::new().await;
+    let f = mirrored(&w, "f", 1).await;
+    let seen = w.stat(f).await.unwrap();
+    let before = seen.layout().cloned();
+    add(&w, f, 3, &[&[5], &[6]]).await.unwrap();
+    let clone = async |old: Option<Layout>| {
+        let (fresh, source) = (layout(w.id(), 1), FileId(99));
+        let set = SetClone { fresh, old, end: 10, space_used: 0, source };
+        w.act(async |t| w.ns.set_clone(t, &f, &set, &w.request(&Credential::ROOT)).await).await.map(drop)
+    };
+    let empty = async |old: Option<Layout>| {
+        let fresh = Some(layout(w.id(), 1));
+        let set = SetSize { size: 0, fresh, old, writable_open: true };
+        w.act(async |t| w.ns.truncate(t, &f, &set, &w.request(&Credential::ROOT)).await).await.map(drop)
+    };
+    refused!(clone(before.clone()).await, FsError::Busy);
+    refused!(empty(before).await, FsError::Busy);
+    let now = w.stat(f).await.unwrap().layout().cloned();
+    empty(now.clone()).await.unwrap();
+    refused!(clone(now).await, FsError::Busy);
+    clone(w.stat(f).await.unwrap().layout().cloned()).await.unwrap();
+    w.clean().await;
+}

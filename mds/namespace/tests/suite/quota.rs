@@ -46,7 +46,7 @@ impl World {
         self.act(async |t| self.ns.commit_size(t, &key, &commit, &self.request(&who)).await).await.unwrap();
     }
     async fn truncate(&self, key: InodeKey, size: u64) -> Result<Truncated, FsError> {
-        let set = SetSize { size, fresh: Some(layout(self.id(), 1)), writable_open: true };
+        let set = SetSize { size, fresh: Some(layout(self.id(), 1)), old: None, writable_open: true };
         let who = Credential::ROOT;
         let done = self.act(async |t| self.ns.truncate(t, &key, &set, &self.request(&who)).await).await;
         self.txn(async |t| {
