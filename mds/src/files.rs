@@ -375,8 +375,13 @@ pub(crate) struct Held {
 impl Held {
     /// A truncation begins, and ends with the ticket. Before its transaction.
     pub(crate) fn cut(&mut self) {
+        self.entry.cut_at.store(self.mds.now().0, Ordering::SeqCst);
+        self.hide();
+    }
+
+    /// What data servers hold behind the end is no part of the file for as long as the ticket lasts.
+    pub(crate) fn hide(&mut self) {
         if !std::mem::replace(&mut self.cuts, true) {
-            self.entry.cut_at.store(self.mds.now().0, Ordering::SeqCst);
             self.entry.cuts[0].fetch_add(1, Ordering::SeqCst);
         }
     }

@@ -4,12 +4,13 @@
 use std::time::Duration;
 
 use sluice_namespace::{LayoutPolicy, Shape};
+use sluice_rpc::SimConfig;
 use sluice_store::device::Device;
 use sluice_xdr::nfs4::*;
 
 use crate::client::{Client, Opened, RW, putfh};
 use crate::copy::holder;
-use crate::stage::{World, simulate_with};
+use crate::stage::{World, simulate_on, simulate_with};
 use crate::{NEW, pattern};
 
 const WIDE: LayoutPolicy = LayoutPolicy { shape: Shape::Wide, mirrors: 1, inline: 0 };
@@ -162,6 +163,56 @@ fn what_was_set_aside_before_the_room_was_used_up_is_no_part_of_the_file() {
             assert!(read[..expected.len()] == expected, "{own:?}");
             assert_eq!(client.allocate(&file, 0, 64 * STRIPE).await, nfsstat4::NFS4_OK);
             assert_eq!(colleague.size_beside_a_writer(&seen).await, 64 * STRIPE);
+        });
+    }
+}
+
+/// One data server may say that there is no room long after others have set some aside.
+fn far_apart(seed: u64, test: impl AsyncFnOnce(&mut World)) {
+    let far = SimConfig { latency_max: Duration::from_millis(100), ..SimConfig::default() };
+    simulate_on(seed, far, |config| config.policy = WIDE, test);
+}
+
+/// Gives a layout back, recalled or not.
+async fn give_back(world: &World, client: &Client, file: &Opened, stateid: stateid4) {
+    world.sleep(Duration::from_secs(1)).await;
+    let stateid = match client.recalls().is_empty() {
+        true => stateid,
+        false => client.recalled(1).await.0,
+    };
+    assert_eq!(client.layout_return(file, stateid).await, nfsstat4::NFS4_OK);
+    world.sleep(Duration::from_secs(5)).await;
+}
+
+/// Nor before it is known that it will be: its client has a layout, so that whoever looks asks the data servers.
+#[test]
+fn nobody_sees_a_file_grow_by_space_that_is_refused_in_the_end() {
+    for seed in 110..120 {
+        far_apart(seed, async |world| {
+            let client = Client::mount(world, "a", NEW).await;
+            let colleague = Client::mount(world, "b", NEW).await;
+            let file = client.open("f").await;
+            client.put(&file, 0, &pattern(0, 10_000)).await;
+            let n = holder(world, &client, &file, 2 * STRIPE).await;
+            let seen = colleague.open("f").await;
+            let held = client.layout(&file, file.stateid, RW, 0).await;
+            // No heartbeat has told of it yet.
+            fill(world, n);
+            let looks = async {
+                loop {
+                    assert_eq!(colleague.stat(&seen).await.0, 10_000);
+                }
+            };
+            let refused = tokio::select! {
+                () = looks => unreachable!(),
+                refused = client.allocate(&file, 0, 64 * STRIPE) => refused,
+            };
+            assert_eq!(refused, nfsstat4::NFS4ERR_NOSPC);
+            give_back(world, &client, &file, held.stateid).await;
+            world.device(n).set_capacity(1 << 40);
+            let other = Client::mount(world, "c", NEW).await;
+            let seen = other.open("f").await;
+            assert_eq!(other.size_beside_a_writer(&seen).await, 10_000);
         });
     }
 }

@@ -83,6 +83,11 @@ pub(super) async fn reshape(cx: &mut Context, change: Change, answer: &nfs_resop
             Some(_) => Some(plan(cx, &inode, layout, &bytes).await?),
             None => None,
         };
+        let grows = bytes.end > inode.size();
+        if grows {
+            // What is set aside may be refused elsewhere, and is no part of the file before it is all there.
+            held.hide();
+        }
         let done = match &plan {
             Some(plan) => plan.carry_out(&cx.server).await,
             None => dsctl::deallocate(&cx.server, layout, &bytes).await,
@@ -91,9 +96,9 @@ pub(super) async fn reshape(cx: &mut Context, change: Change, answer: &nfs_resop
             gate.disturb();
         }
         if let Err(status) = done {
-            let beyond = plan.filter(|_| bytes.end > inode.size());
+            let beyond = plan.filter(|_| grows);
             if beyond.is_some() {
-                // What data servers hold behind the end from now on is no part of the file.
+                // Nor is it later.
                 held.cut();
             }
             let told = refused(cx, &inode, layout, (bytes, status)).await;
