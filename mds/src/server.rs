@@ -11,9 +11,7 @@ use parking_lot::Mutex;
 use sluice_env::Env;
 use sluice_kv::Database;
 use sluice_namespace::stable_storage::{MdsEpoch, epoch_guard, take_epoch};
-use sluice_namespace::{
-    FileId, FormatOptions, FsError, IdAllocator, LayoutPolicy, Namespace, TruncateIntent,
-};
+use sluice_namespace::{FileId, FormatOptions, FsError, IdAllocator, LayoutPolicy, Namespace};
 use sluice_rpc::{Program, Transport};
 use sluice_state::file::Policy;
 use sluice_state::{BootEpoch, Time};
@@ -33,6 +31,7 @@ use crate::layout::census::Counting;
 use crate::layout::commits::Commits;
 use crate::layout::compare::Comparisons;
 use crate::layout::drain::Drains;
+use crate::layout::garbage::Uncut;
 use crate::layout::habits::Habits;
 use crate::layout::heal::Heals;
 use crate::layout::mirrors::Changes;
@@ -98,7 +97,7 @@ pub struct Mds {
     /// Truncations that an earlier incarnation committed and may not have carried out at the data servers, and those of this one that
     /// data servers refused: until they are, nobody writes to these files, has a layout of them or sets another size. Reads here
     /// end where the file does.
-    pub(crate) uncut: Mutex<BTreeMap<FileId, TruncateIntent>>,
+    pub(crate) uncut: Mutex<BTreeMap<FileId, Arc<Uncut>>>,
     /// Files whose last read-write layout came back cleanly, to be recorded together.
     pub(crate) rw_idle: Mutex<Vec<Arc<FileEntry>>>,
     pub(crate) garbage: crate::layout::garbage::Queue,

@@ -119,6 +119,56 @@ fn what_was_cut_off_is_not_brought_back_while_a_data_server_is_away() {
     }
 }
 
+/// A truncation that is not carried out everywhere goes on after its client gave it up, and that client goes on writing. The data server
+/// goes at any moment.
+#[test]
+fn what_its_own_client_writes_while_a_truncation_waits_for_a_data_server_stays() {
+    let policy = LayoutPolicy { shape: Shape::Wide, mirrors: 1, inline: 0 };
+    let waited = Cell::new(0);
+    for after in 0..16 {
+        simulate_with(93, policy, async |world| {
+            let client = Client::mount(world, "a", NEW).await;
+            let (file, layout) = client.open_with_layout("f").await;
+            let unit = layout.body.ffl_stripe_unit;
+            for at in [0, 2 * unit] {
+                client.write(&layout, at, &pattern(0, 5000)).await.unwrap();
+            }
+            client.layout_commit(&file, layout.stateid, Some(2 * unit + 4999)).await.unwrap();
+            let address = client.device(layout.data_server(2 * unit).ffds_deviceid).await;
+            let away = (0..4).find(|n| world.data_server(*n) == address).unwrap();
+            let size = client::attributes(&Attributes { size: Some(0), ..Attributes::default() });
+            let cut = nfs_argop4::OP_SETATTR(SETATTR4args { stateid: file.stateid, obj_attributes: size });
+            let cut = client.once(vec![client::putfh(&file.handle), cut]);
+            let clock = std::sync::Arc::clone(&world.env.clock);
+            let goes = async {
+                clock.sleep(Duration::from_millis(after)).await;
+                world.crash_data_server(away).await;
+            };
+            let ((status, _), ()) = tokio::join!(cut, goes);
+            let (seen, results) = client.once(vec![client::putfh(&file.handle), Client::getattr()]).await;
+            let committed = seen == nfsstat4::NFS4_OK && client::sizes(&results[1]).0 == 0;
+            if status != nfsstat4::NFS4ERR_DELAY || !committed {
+                return;
+            }
+            waited.set(waited.get() + 1);
+            client.write(&layout, 0, &pattern(7, 1000)).await.unwrap();
+            let recalled = clock.timeout(Duration::from_secs(2), client.recalled(1)).await;
+            if let Ok((stateid, _)) = recalled {
+                assert_eq!(client.layout_return(&file, stateid).await, nfsstat4::NFS4_OK);
+            }
+            world.start_data_server(away).await;
+            let read = client.proxied_read(&file, 0, 5000).await;
+            assert!(read[..] == pattern(7, 1000)[..], "{} bytes after {after} ms", read.len());
+            assert!(recalled.is_ok(), "what is written where it is still to be cut would be lost");
+            assert_eq!(client.proxied_write(&file, 3 * unit, b"end").await, nfsstat4::NFS4_OK);
+            let zeros = client.proxied_read(&file, 2 * unit, 5000).await;
+            assert!(zeros.len() == 5000 && zeros.iter().all(|byte| *byte == 0), "it is cut there, too");
+            assert_eq!(world.check().await, 0);
+        });
+    }
+    assert!(waited.get() > 0);
+}
+
 /// A file with data at 2 * UNIT, the layout of which has just come back, and the data server which that is at.
 async fn with_data(world: &World, client: &Client) -> (Opened, usize) {
     let (file, _) = client.open_with_layout("f").await;

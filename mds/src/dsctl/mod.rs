@@ -14,6 +14,7 @@
 //! | `epochs` | capability epochs: when they begin, and when their handles are over |
 //! | `fence` | durable fences of holders |
 //! | `history` | whether the metadata are an older copy of what they have served |
+//! | `cut` | truncations |
 //! | `io` | READ, WRITE and COMMIT through this server, as an NFSv3 client of the data servers |
 //! | `health` | data servers that fall silent |
 //! | `resync` | making one data file equal to another |
@@ -23,6 +24,7 @@ pub(crate) mod allocate;
 pub(crate) mod capacity;
 pub(crate) mod clone;
 mod control;
+mod cut;
 mod damage;
 pub(crate) mod digest;
 pub(crate) mod epochs;
@@ -37,6 +39,7 @@ pub(crate) mod resync;
 pub(crate) mod transfer;
 
 pub(crate) use control::Control;
+pub(crate) use cut::{Cut, truncate};
 pub(crate) use damage::{Damage, owner as damage_owner, run as run_damage};
 pub(crate) use fence::{
     fence_holder_on_file, isolated, of_parted as fences_of_parted, predecessors_over, tell as tell_fences,
@@ -46,6 +49,6 @@ pub(crate) use health::run;
 pub(crate) use io::{commit, read, write, write_new};
 pub(crate) use orders::{
     Observed, Unseen, can_cut, can_remove, deallocate, has_hopeless, inventory, is_lost, machine, observe,
-    observe_in, remove, scrub, seek, stats, truncate, uncuttable,
+    observe_in, remove, scrub, seek, stats, uncuttable,
 };
 pub(crate) use registry::{Placing, Registry, StoreHandle, holder, rights, together};

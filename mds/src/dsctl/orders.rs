@@ -352,33 +352,13 @@ pub(crate) fn can_cut(mds: &Mds, layout: &Layout) -> bool {
     covered(layout.columns(), |file| mds.data_servers.is_removed(file.store) || here(file))
 }
 
-/// Truncates every data file of `layout` so that no byte at or above `size` stays.
-///
-/// # Errors
-/// DELAY when a data server cannot be reached.
-pub(crate) async fn truncate(mds: &Arc<Mds>, layout: &Layout, size: u64) -> Result<(), nfsstat4> {
-    // One that is stale is cut when it is healed; what was removed is gone.
-    for file in layout.data_files().filter(|file| !file.stale && !mds.data_servers.is_removed(file.store)) {
-        truncate_one(mds, layout.id, file, size, size).await?;
-    }
-    Ok(())
-}
-
-/// One data file ends at `size` then, of a file that ends at `logical_size`.
-async fn truncate_one(
-    mds: &Arc<Mds>,
-    id: DataFileId,
-    file: &DataFile,
-    size: u64,
-    logical_size: u64,
-) -> Result<(), nfsstat4> {
-    let args =
-        DS_TRUNCATE_args { caller: mds.data_servers.caller(), target: wire(id, file), size, logical_size };
-    order(mds, file.store, DS_TRUNCATE, &args).await
-}
-
 /// An order to one store that must be carried out.
-async fn order<A: Encode>(mds: &Arc<Mds>, store: StoreId, procedure: u32, args: &A) -> Result<(), nfsstat4> {
+pub(super) async fn order<A: Encode>(
+    mds: &Arc<Mds>,
+    store: StoreId,
+    procedure: u32,
+    args: &A,
+) -> Result<(), nfsstat4> {
     let store = mds.data_servers.get(store).ok_or(nfsstat4::NFS4ERR_DELAY)?;
     if store.is_removed() {
         return Err(nfsstat4::NFS4ERR_IO);

@@ -16,7 +16,7 @@ use sluice_state::file::{File, Grace};
 use sluice_xdr::control::ctl_data_file;
 use tokio::sync::{Notify, watch};
 
-use crate::dsctl;
+use crate::dsctl::{self, Cut};
 use crate::files::FileEntry;
 use crate::layout::heal::leave;
 use crate::ops::setattr;
@@ -418,6 +418,20 @@ fn passes(error: &FsError) -> bool {
     matches!(error, FsError::Busy | FsError::Fenced { .. } | FsError::Kv(_)) && !damaged
 }
 
+/// A truncation that was committed and is still to be carried out, without a ticket.
+#[derive(Debug)]
+pub(crate) struct Uncut {
+    intent: TruncateIntent,
+    /// What is left alone from now on.
+    cut: Mutex<Cut>,
+}
+
+impl Uncut {
+    pub(crate) fn new(intent: TruncateIntent, cut: Cut) -> Self {
+        Self { intent, cut: Mutex::new(cut) }
+    }
+}
+
 /// Truncations that were committed and not yet carried out at the data servers.
 ///
 /// # Errors
@@ -425,7 +439,7 @@ fn passes(error: &FsError) -> bool {
 pub(crate) async fn uncut(
     db: &sluice_kv::Database,
     namespace: &Namespace,
-) -> Result<BTreeMap<FileId, TruncateIntent>, FsError> {
+) -> Result<BTreeMap<FileId, Arc<Uncut>>, FsError> {
     let mut all = BTreeMap::new();
     let mut after = None;
     loop {
@@ -436,7 +450,8 @@ pub(crate) async fn uncut(
             .await?;
         let last = page.len() < BATCH;
         after = page.last().map(|intent| intent.inode.fileid);
-        all.extend(page.into_iter().map(|intent| (intent.inode.fileid, intent)));
+        let uncut = |intent| Arc::new(Uncut::new(intent, Cut::default()));
+        all.extend(page.into_iter().map(|intent| (intent.inode.fileid, uncut(intent))));
         if last {
             return Ok(all);
         }
@@ -447,14 +462,14 @@ pub(crate) async fn uncut(
 /// seen to under their tickets: done once more without one, they would cut off what was written since.
 async fn finish_truncations(mds: Arc<Mds>) {
     loop {
-        let left: Vec<_> =
-            mds.uncut.lock().iter().map(|(file, intent)| (*file, intent.inode, intent.size)).collect();
-        for (file, key, size) in left {
-            let namespace = &mds.namespace;
+        let left: Vec<_> = mds.uncut.lock().values().cloned().collect();
+        for uncut in left {
+            let (namespace, TruncateIntent { inode: key, size }) = (&mds.namespace, uncut.intent);
+            let mut cut = take(&mut *uncut.cut.lock());
             let inode = mds.read(|txn| Box::pin(async move { namespace.getattr(&txn, &key).await })).await;
             let done = match inode {
                 // Failing means a data server is away: the next round tries again, without it if there is a mirror.
-                Ok(inode) => match setattr::carry_out(&mds, &inode, size).await {
+                Ok(inode) => match setattr::carry_out(&mds, &inode, size, &mut cut).await {
                     Ok(()) => true,
                     Err(_) => {
                         if inode.layout().is_some_and(|layout| !leave::away(&mds, layout).is_empty()) {
@@ -465,8 +480,9 @@ async fn finish_truncations(mds: Arc<Mds>) {
                 },
                 Err(error) => matches!(error, FsError::Stale),
             };
+            *uncut.cut.lock() = cut;
             if done {
-                mds.uncut.lock().remove(&file);
+                mds.uncut.lock().remove(&key.fileid);
             }
         }
         mds.env.clock.sleep(RETRY).await;

@@ -51,9 +51,12 @@ async fn bring_up(mds: &Arc<Mds>, entry: &Arc<FileEntry>, then: Moment) -> Resul
         return Box::pin(settle(mds, entry)).await;
     }
     if entry.peek(|file| file.size_may_lag(NOBODY)) && !entry.looked_since(then) {
-        let began = mds.moment();
+        let (began, cut) = (mds.moment(), entry.last_cut());
         let changed = Box::pin(observe(mds, &entry.key)).await?;
-        entry.look_done(began);
+        // While something is cut off nobody looks.
+        if cut.is_some() && cut == entry.last_cut() {
+            entry.look_done(began);
+        }
         return Ok(changed);
     }
     Ok(false)

@@ -15,8 +15,9 @@ use sluice_xdr::nfs4::{FATTR4_SIZE, SETATTR4args, SETATTR4res, bitmap4, nfs_reso
 use crate::attr::delegated;
 use crate::attr::set::Wanted;
 use crate::compound::{Context, OpError, OpResult};
-use crate::dsctl;
+use crate::dsctl::{self, Cut};
 use crate::files::{FileEntry, Held};
+use crate::layout::garbage::Uncut;
 use crate::layout::heal::leave;
 use crate::layout::{self, Placed, garbage, inline, settle, times};
 use crate::quota::{Pass, room};
@@ -278,23 +279,35 @@ async fn room(cx: &Context, inode: &Inode, size: u64) -> Result<Option<Pass>, Op
 }
 
 /// What is left of a truncation.
-type Left = (Inode, u64);
+struct Left {
+    inode: Inode,
+    size: u64,
+    cut: Cut,
+}
 
 /// Carries out the rest of a truncation, however long it takes, without the mirrors that are away: a client
-/// that comes again waits behind the ticket.
-async fn finish(mds: Arc<Mds>, held: Held, entry: Arc<FileEntry>, (mut inode, size): Left) {
-    while let Err(error) = carry_out(&mds, &inode, size).await {
-        if is_refused(&mds, &inode, &error) && all_came_back(&mds, &entry) {
-            // Before the ticket ends, so that nobody finds the file without either.
-            let intent = TruncateIntent { inode: inode.key, size };
-            mds.uncut.lock().insert(inode.key.fileid, intent);
-            break;
+/// that comes again waits behind the ticket. Whoever has a layout, and be it the client that asked for this, goes on writing: it
+/// comes back first, or what is written meanwhile would be cut off.
+async fn finish(mds: Arc<Mds>, held: Held, entry: Arc<FileEntry>, mut left: Left) {
+    loop {
+        if all_came_back(&mds, &entry) {
+            let Left { inode, size, cut } = &mut left;
+            match carry_out(&mds, inode, *size, cut).await {
+                Ok(()) => break,
+                Err(error) if is_refused(&mds, inode, &error) => {
+                    // Before the ticket ends, so that nobody finds the file without either.
+                    let intent = TruncateIntent { inode: inode.key, size: *size };
+                    mds.uncut.lock().insert(inode.key.fileid, Arc::new(Uncut::new(intent, left.cut)));
+                    break;
+                }
+                Err(_) => {}
+            }
         }
         mds.env.clock.sleep(RETRY).await;
         leave::under_ticket(&mds, &entry).await;
-        let (namespace, key) = (&mds.namespace, inode.key);
+        let (namespace, key) = (&mds.namespace, left.inode.key);
         match mds.read(|txn| Box::pin(async move { namespace.getattr(&txn, &key).await })).await {
-            Ok(now) => inode = now,
+            Ok(now) => left.inode = now,
             Err(FsError::Stale) => return,
             Err(_) => {}
         }
@@ -345,8 +358,9 @@ async fn truncate(
         TruncateOutcome::Done => {}
         TruncateOutcome::Swapped(row) => garbage::queued(mds, row),
         TruncateOutcome::Intent(_) => {
-            if carry_out(mds, &done.inode, set.size).await.is_err() {
-                return Ok(Some((done.inode, set.size)));
+            let mut left = Left { inode: done.inode, size: set.size, cut: Cut::default() };
+            if carry_out(mds, &left.inode, left.size, &mut left.cut).await.is_err() {
+                return Ok(Some(left));
             }
         }
     }
@@ -354,13 +368,18 @@ async fn truncate(
 }
 
 /// Truncates the data files of a committed intent, then clears it. Also run for intents found at start, and for those that were
-/// refused.
+/// refused. Those that are `cut` already are let be.
 ///
 /// # Errors
 /// A data server could not be reached: the intent stays, the client is told to come again.
-pub(crate) async fn carry_out(mds: &Arc<Mds>, inode: &Inode, size: u64) -> Result<(), OpError> {
+pub(crate) async fn carry_out(
+    mds: &Arc<Mds>,
+    inode: &Inode,
+    size: u64,
+    cut: &mut Cut,
+) -> Result<(), OpError> {
     if let Some(layout) = inode.layout() {
-        let done = dsctl::truncate(mds, layout, size).await;
+        let done = dsctl::truncate(mds, layout, size, cut).await;
         if let Some(gate) = mds.heals.busy(inode.key.fileid) {
             gate.disturb();
         }

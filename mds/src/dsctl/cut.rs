@@ -1,0 +1,60 @@
+//! DS_TRUNCATE: no data file is longer than its file.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use sluice_namespace::{DataFile, DataFileId, Layout, StoreId};
+use sluice_xdr::control::{DS_TRUNCATE, DS_TRUNCATE_args};
+use sluice_xdr::nfs4::nfsstat4;
+
+use super::orders::{order, wire};
+use crate::server::Mds;
+
+/// The data files that a truncation has cut: what is written there since then belongs to the file.
+#[derive(Debug, Default)]
+pub(crate) struct Cut(BTreeSet<(DataFileId, StoreId, u16, u16)>);
+
+impl Cut {
+    fn name(id: DataFileId, file: &DataFile) -> (DataFileId, StoreId, u16, u16) {
+        (id, file.store, file.slot, file.generation)
+    }
+}
+
+/// Truncates every data file of `layout` that is not `cut` yet, so that no byte at or above `size` stays: all that can be, whatever
+/// becomes of others, for the sooner it is done the less is written meanwhile.
+///
+/// # Errors
+/// DELAY when a data server cannot be reached; which are cut is noted.
+pub(crate) async fn truncate(
+    mds: &Arc<Mds>,
+    layout: &Layout,
+    size: u64,
+    cut: &mut Cut,
+) -> Result<(), nfsstat4> {
+    let mut done = Ok(());
+    let mut silent = BTreeSet::new();
+    // One that is stale is cut when it is healed; what was removed is gone.
+    for file in layout.data_files().filter(|file| !file.stale && !mds.data_servers.is_removed(file.store)) {
+        let name = Cut::name(layout.id, file);
+        // One that does not answer is not waited for twice.
+        if cut.0.contains(&name) || silent.contains(&file.store) {
+            continue;
+        }
+        match truncate_one(mds, layout.id, file, size).await {
+            Ok(()) => drop(cut.0.insert(name)),
+            Err(status) => {
+                if status == nfsstat4::NFS4ERR_DELAY {
+                    silent.insert(file.store);
+                }
+                done = done.and(Err(status));
+            }
+        }
+    }
+    done
+}
+
+async fn truncate_one(mds: &Arc<Mds>, id: DataFileId, file: &DataFile, size: u64) -> Result<(), nfsstat4> {
+    let (caller, target) = (mds.data_servers.caller(), wire(id, file));
+    let args = DS_TRUNCATE_args { caller, target, size, logical_size: size };
+    order(mds, file.store, DS_TRUNCATE, &args).await
+}
