@@ -15,6 +15,7 @@ use sluice_namespace::{FileId, FormatOptions, FsError, IdAllocator, LayoutPolicy
 use sluice_rpc::{Program, Transport};
 use sluice_state::file::Policy;
 use sluice_state::{BootEpoch, Time};
+use sluice_xdr::nfs4::nfsstat4;
 use tokio::sync::Notify;
 
 use crate::admin::{Admin, Looking};
@@ -255,6 +256,17 @@ impl Mds {
     /// Whether a truncation that was committed is still to be carried out, and nobody holds a ticket for it.
     pub(crate) fn is_uncut(&self, file: FileId) -> bool {
         self.uncut.lock().contains_key(&file)
+    }
+
+    /// What whoever would change the data of a file is told before such a truncation of it is carried out: that it takes a moment, or
+    /// that nobody knows how long, where its data server takes other writes.
+    pub(crate) fn uncut_status(&self, file: FileId) -> Option<nfsstat4> {
+        let refused = self.uncut.lock().get(&file)?.refused();
+        let store = refused.and_then(|store| self.data_servers.get(store));
+        Some(match store.is_some_and(|store| store.takes_writes()) {
+            true => nfsstat4::NFS4ERR_IO,
+            false => nfsstat4::NFS4ERR_DELAY,
+        })
     }
 }
 

@@ -74,6 +74,72 @@ fn who_writes_where_one_of_two_mirrors_refuses_waits_and_hears_of_no_error() {
     }
 }
 
+/// Sets the size, as a client does that hears that it has to wait.
+async fn cut(world: &World, writer: &Writer, size: u64) -> nfsstat4 {
+    let obj_attributes = attributes(&Attributes { size: Some(size), ..Attributes::default() });
+    let stateid = writer.file.stateid;
+    let op = nfs_argop4::OP_SETATTR(SETATTR4args { stateid, obj_attributes });
+    for _ in 0..300 {
+        let (status, _) = writer.client.once(vec![putfh(&writer.file.handle), op.clone()]).await;
+        if !later(status) {
+            return status;
+        }
+        world.sleep(Duration::from_millis(100)).await;
+    }
+    panic!("a truncation is asked to wait for ever");
+}
+
+#[test]
+fn who_cuts_off_a_file_that_one_of_two_mirrors_does_not_cut_waits_and_hears_of_no_error() {
+    const LEFT: u64 = 100_000;
+    for mirror in 0..2 {
+        simulate_with(105, TWICE, async |world| {
+            let (mut writer, mut data) = at_rest(world).await;
+            let refuses = homes(world, &mut writer).await[mirror];
+            let path = world.data_file_of(refuses, SIZE);
+            world.device(refuses).set_fixed(&path, true);
+            assert_eq!(cut(world, &writer, LEFT).await, nfsstat4::NFS4_OK, "{mirror}");
+            assert_eq!(write(world, &writer, LEFT + 100, b"new").await, nfsstat4::NFS4_OK);
+            data.truncate(100_000);
+            put(&mut data, LEFT + 100, b"new");
+            world.device(refuses).set_fixed(&path, false);
+            healed(world, "f", &data).await;
+        });
+    }
+}
+
+#[test]
+fn where_there_is_no_other_mirror_that_is_an_error_until_the_file_is_emptied() {
+    for ends in [false, true] {
+        simulate_with(106, LayoutPolicy { mirrors: 1, ..TWICE }, async |world| {
+            let (mut writer, data) = at_rest(world).await;
+            let refuses = homes(world, &mut writer).await[0];
+            let path = world.data_file_of(refuses, SIZE);
+            world.device(refuses).set_fixed(&path, true);
+            assert_eq!(cut(world, &writer, 100_000).await, nfsstat4::NFS4ERR_IO);
+            assert_eq!(cut(world, &writer, 50_000).await, nfsstat4::NFS4ERR_IO);
+            assert_eq!(write(world, &writer, 100, b"new").await, nfsstat4::NFS4ERR_IO);
+            // What was committed is so.
+            assert_eq!(writer.client.stat(&writer.file).await.0, 100_000);
+            assert!(writer.client.proxied_content(&writer.file, 100_000).await == data[..100_000]);
+            if ends {
+                world.device(refuses).set_fixed(&path, false);
+                world.sleep(Duration::from_secs(5)).await;
+            } else {
+                assert_eq!(cut(world, &writer, 0).await, nfsstat4::NFS4_OK);
+            }
+            assert_eq!(write(world, &writer, 200_000, b"new").await, nfsstat4::NFS4_OK);
+            let mut expected = if ends { data[..100_000].to_vec() } else { Vec::new() };
+            put(&mut expected, 200_000, b"new");
+            assert!(writer.client.proxied_content(&writer.file, 200_003).await == expected);
+            assert_eq!(cut(world, &writer, 100).await, nfsstat4::NFS4_OK);
+            world.sleep(Duration::from_secs(60)).await;
+            assert_eq!((world.garbage().await, world.check().await), (0, 0));
+            assert!(!world.holds(refuses, SIZE));
+        });
+    }
+}
+
 #[test]
 fn one_that_refused_once_is_filled_again() {
     simulate_with(98, TWICE, async |world| {

@@ -113,7 +113,10 @@ impl Namespace {
         if set.fresh.as_ref().is_some_and(|l| !l.is_valid()) {
             return Err(FsError::Invalid);
         }
-        if truncate_intent(txn, key.fileid).await?.is_some() {
+        // What an earlier one has still to cut is no part of the file once it has other data files.
+        let swaps = set.size == 0 && set.fresh.is_some() && file.layout.is_some();
+        let unfinished = truncate_intent(txn, key.fileid).await?.is_some();
+        if unfinished && !swaps {
             return Err(FsError::Busy);
         }
         if let Some(kept) = file.inline {
@@ -134,9 +137,12 @@ impl Namespace {
         // the present size clears it too; only growing leaves the data files as they are.
         let shrinks = set.size <= old_size && file.layout.is_some();
         let outcome = match (&mut file.layout, &set.fresh) {
-            (Some(old), Some(fresh)) if set.size == 0 => {
+            (Some(old), Some(fresh)) if swaps => {
                 if set.old.is_some() && !layout::is_still(Some(old), set.old.as_ref()) {
                     return Err(FsError::Busy);
+                }
+                if unfinished {
+                    txn.clear(keys::by_u64(keys::TRUNCATE, key.fileid.0));
                 }
                 layout::clear_owner(txn, old.id);
                 heal::track(txn, key, old.is_degraded(), false);

@@ -67,8 +67,8 @@ pub(crate) async fn carry_out(cx: &mut Context, want: &Clone, answer: &nfs_resop
         return Ok(());
     }
     // What is still to be cut off is shared with nobody.
-    if [want.source, want.target].iter().any(|key| mds.is_uncut(key.fileid)) {
-        return Err(nfsstat4::NFS4ERR_DELAY.into());
+    if let Some(status) = [want.source, want.target].iter().find_map(|key| mds.uncut_status(key.fileid)) {
+        return Err(status.into());
     }
     if source.inline().is_some() || target.inline().is_some() {
         if of_inline(cx, want, length, answer).await? {

@@ -7,12 +7,17 @@ use sluice_namespace::{DataFile, DataFileId, Layout, StoreId};
 use sluice_xdr::control::{DS_TRUNCATE, DS_TRUNCATE_args};
 use sluice_xdr::nfs4::nfsstat4;
 
+use super::io;
 use super::orders::{order, wire};
 use crate::server::Mds;
 
 /// The data files that a truncation has cut: what is written there since then belongs to the file.
 #[derive(Debug, Default)]
-pub(crate) struct Cut(BTreeSet<(DataFileId, StoreId, u16, u16)>);
+pub(crate) struct Cut {
+    done: BTreeSet<(DataFileId, StoreId, u16, u16)>,
+    /// A data server that is here, and has failed to cut what is left.
+    pub(crate) refused: Option<StoreId>,
+}
 
 impl Cut {
     fn name(id: DataFileId, file: &DataFile) -> (DataFileId, StoreId, u16, u16) {
@@ -33,20 +38,31 @@ pub(crate) async fn truncate(
 ) -> Result<(), nfsstat4> {
     let mut done = Ok(());
     let mut silent = BTreeSet::new();
-    // One that is stale is cut when it is healed; what was removed is gone.
-    for file in layout.data_files().filter(|file| !file.stale && !mds.data_servers.is_removed(file.store)) {
-        let name = Cut::name(layout.id, file);
-        // One that does not answer is not waited for twice.
-        if cut.0.contains(&name) || silent.contains(&file.store) {
-            continue;
-        }
-        match truncate_one(mds, layout.id, file, size).await {
-            Ok(()) => drop(cut.0.insert(name)),
-            Err(status) => {
-                if status == nfsstat4::NFS4ERR_DELAY {
-                    silent.insert(file.store);
+    cut.refused = None;
+    for column in layout.columns() {
+        let good = column.iter().filter(|file| !file.stale).count();
+        // One that is stale is cut when it is healed; what was removed is gone.
+        for file in column.iter().filter(|file| !file.stale && !mds.data_servers.is_removed(file.store)) {
+            let name = Cut::name(layout.id, file);
+            // One that does not answer is not waited for twice.
+            if cut.done.contains(&name) || silent.contains(&file.store) {
+                continue;
+            }
+            let Err(status) = truncate_one(mds, layout.id, file, size).await else {
+                cut.done.insert(name);
+                continue;
+            };
+            done = done.and(Err(status));
+            if status == nfsstat4::NFS4ERR_DELAY {
+                silent.insert(file.store);
+            } else if status == nfsstat4::NFS4ERR_IO && !io::hopeless(mds, file.store) {
+                cut.refused = Some(file.store);
+                // As a WRITE through this server: others are cut without it.
+                if good > 1
+                    && let Some(store) = mds.data_servers.get(file.store)
+                {
+                    store.refused(layout.id, file.slot, mds.now());
                 }
-                done = done.and(Err(status));
             }
         }
     }

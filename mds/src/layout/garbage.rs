@@ -424,11 +424,17 @@ pub(crate) struct Uncut {
     intent: TruncateIntent,
     /// What is left alone from now on.
     cut: Mutex<Cut>,
+    /// A data server that is here failed to do it the last time, and nobody knows for how long.
+    refused: Mutex<Option<StoreId>>,
 }
 
 impl Uncut {
     pub(crate) fn new(intent: TruncateIntent, cut: Cut) -> Self {
-        Self { intent, cut: Mutex::new(cut) }
+        Self { intent, refused: Mutex::new(cut.refused), cut: Mutex::new(cut) }
+    }
+
+    pub(crate) fn refused(&self) -> Option<StoreId> {
+        *self.refused.lock()
     }
 }
 
@@ -469,7 +475,7 @@ async fn finish_truncations(mds: Arc<Mds>) {
             let inode = mds.read(|txn| Box::pin(async move { namespace.getattr(&txn, &key).await })).await;
             let done = match inode {
                 // Failing means a data server is away: the next round tries again, without it if there is a mirror.
-                Ok(inode) => match setattr::carry_out(&mds, &inode, size, &mut cut).await {
+                Ok(inode) => match setattr::carry_out_alone(&mds, &inode, size, &mut cut).await {
                     Ok(()) => true,
                     Err(_) => {
                         if inode.layout().is_some_and(|layout| !leave::away(&mds, layout).is_empty()) {
@@ -480,9 +486,14 @@ async fn finish_truncations(mds: Arc<Mds>) {
                 },
                 Err(error) => matches!(error, FsError::Stale),
             };
+            *uncut.refused.lock() = cut.refused;
             *uncut.cut.lock() = cut;
             if done {
-                mds.uncut.lock().remove(&key.fileid);
+                // Whoever emptied the file meanwhile may have left another one.
+                let mut all = mds.uncut.lock();
+                if all.get(&key.fileid).is_some_and(|now| Arc::ptr_eq(now, &uncut)) {
+                    all.remove(&key.fileid);
+                }
             }
         }
         mds.env.clock.sleep(RETRY).await;

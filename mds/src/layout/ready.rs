@@ -42,8 +42,10 @@ pub(crate) async fn ready_for(
     want: &Use,
 ) -> Result<Inode, nfsstat4> {
     // What is written now would be cut off by what is still to be carried out; what is read would be there no more.
-    if mds.is_uncut(key.fileid) {
-        return Err(nfsstat4::NFS4ERR_DELAY);
+    if let Some(status) = mds.uncut_status(key.fileid)
+        && (want.write || status == nfsstat4::NFS4ERR_DELAY)
+    {
+        return Err(status);
     }
     let mut inode = read(mds, key).await?;
     if inode.file().is_none() {

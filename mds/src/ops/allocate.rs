@@ -61,8 +61,8 @@ pub(super) async fn reshape(cx: &mut Context, change: Change, answer: &nfs_resop
     let cuts = Intent::SetSize { client, replace: false, fresh: false };
     let mut held = settle::prepare(&cx.server, &entry, &cuts).await?;
     // What is set aside beyond the new end would be cut off with what was there.
-    if cx.server.is_uncut(key.fileid) {
-        return Err(nfsstat4::NFS4ERR_DELAY.into());
+    if let Some(status) = cx.server.uncut_status(key.fileid) {
+        return Err(status.into());
     }
     settle::settle_size(&cx.server, &key).await?;
     cx.forget_inode();

@@ -257,7 +257,9 @@ async fn room(cx: &Context, ask: &Ask, inode: &Inode) -> Result<(), OpError> {
 /// what is left can be read through this server.
 fn uncut(cx: &Context, ask: &Ask, inode: &Inode) -> OpError {
     let mds = &cx.server;
-    let Some(id) = inode.layout().and_then(|layout| dsctl::uncuttable(mds, layout)) else {
+    let refused_by = || mds.uncut.lock().get(&ask.file).and_then(|uncut| uncut.refused());
+    let uncuttable = inode.layout().and_then(|layout| dsctl::uncuttable(mds, layout));
+    let Some(id) = uncuttable.or_else(refused_by) else {
         return nfsstat4::NFS4ERR_DELAY.into();
     };
     let serves = mds.data_servers.get(id).is_some_and(|store| store.serves());

@@ -180,11 +180,13 @@ pub(super) async fn set_size(
         inline::promote(mds, inode.key).await?;
         inode = settle::inode(mds, inode.key).await?;
     }
-    // Before that is done there is no other size, and nobody waits for what refuses it.
-    if mds.is_uncut(inode.key.fileid) && cannot_cut(mds, &inode) {
+    // Before that is done there is no other size, but with other data files, and nobody waits for what refuses it.
+    let uncut = mds.uncut_status(inode.key.fileid);
+    let stuck = uncut.is_some_and(|status| status == nfsstat4::NFS4ERR_IO || cannot_cut(mds, &inode));
+    if stuck && size > 0 {
         return Err(nfsstat4::NFS4ERR_IO.into());
     }
-    let swap = size == 0 && wants_fresh(mds, &entry, &inode).await;
+    let swap = size == 0 && (stuck || wants_fresh(mds, &entry, &inode).await);
     if swap && inode.layout().is_some_and(|layout| !dsctl::can_cut(mds, layout)) {
         // Nobody gives back what he holds for what finds no place, as often as it is tried.
         drop(other_files(mds, &inode).await?);
@@ -195,6 +197,10 @@ pub(super) async fn set_size(
     let mut held = match settle::prepare(mds, &entry, &intent).await {
         // Where it ended matters no more, nor who knows.
         Err(OpError::Status(nfsstat4::NFS4ERR_IO)) if swap => mds.prepare(&entry, &intent).await?,
+        // Nor is it found out before it is cut.
+        Err(OpError::Status(nfsstat4::NFS4ERR_DELAY)) if swap && mds.is_uncut(inode.key.fileid) => {
+            mds.prepare(&entry, &intent).await?
+        }
         held => {
             let held = held?;
             settle::settle_size(mds, &inode.key).await?;
@@ -210,6 +216,9 @@ pub(super) async fn set_size(
     }
     let _room = (room(cx, &inode, size).await?, room_to_give(cx, inode.key, &rest, size).await?);
     let fresh = if swap { other_files(mds, &inode).await? } else { None };
+    if stuck && fresh.is_none() && mds.is_uncut(inode.key.fileid) {
+        return Err(nfsstat4::NFS4ERR_IO.into());
+    }
     let (fresh, placing) = fresh.map(|placed| (placed.layout, placed.placing)).unzip();
     let old = inode.layout().filter(|_| fresh.is_some()).cloned();
     let set = SetSize { size, fresh, old, writable_open };
@@ -342,9 +351,14 @@ async fn truncate(
 ) -> Result<Option<Left>, OpError> {
     let (mds, key) = (&cx.server, inode.key);
     let namespace = &mds.namespace;
-    // Left alone, an intent would keep every later truncation away, and cut off what was written since.
+    // Left alone, an intent would keep every later truncation away, and cut off what was written since; and data files of which nobody
+    // knows whose they are would have to stay until the next start.
+    let witness = match &set.fresh {
+        Some(fresh) => Namespace::witness_of_taking(fresh),
+        None => Namespace::witness_of_truncation(key.fileid),
+    };
     let (pending, version) = cx
-        .write_witnessed(Namespace::witness_of_truncation(key.fileid), |mut txn| {
+        .write_witnessed(witness, |mut txn| {
             Box::pin(async move {
                 let request = cx.request(sluice_namespace::DirectoryUpdate::Exact);
                 let pending = namespace.truncate_and(&mut txn, &key, set, rest, &request).await?;
@@ -356,7 +370,11 @@ async fn truncate(
     let done = pending.resolve(version);
     match done.outcome {
         TruncateOutcome::Done => {}
-        TruncateOutcome::Swapped(row) => garbage::queued(mds, row),
+        TruncateOutcome::Swapped(row) => {
+            // What was to be cut is no part of the file any more.
+            mds.uncut.lock().remove(&key.fileid);
+            garbage::queued(mds, row);
+        }
         TruncateOutcome::Intent(_) => {
             let mut left = Left { inode: done.inode, size: set.size, cut: Cut::default() };
             if carry_out(mds, &left.inode, left.size, &mut left.cut).await.is_err() {
@@ -367,38 +385,57 @@ async fn truncate(
     Ok(None)
 }
 
-/// Truncates the data files of a committed intent, then clears it. Also run for intents found at start, and for those that were
-/// refused. Those that are `cut` already are let be.
+/// Truncates the data files of a committed intent, then clears it. Those that are `cut` already are let be.
 ///
 /// # Errors
 /// A data server could not be reached: the intent stays, the client is told to come again.
-pub(crate) async fn carry_out(
-    mds: &Arc<Mds>,
-    inode: &Inode,
-    size: u64,
-    cut: &mut Cut,
-) -> Result<(), OpError> {
-    if let Some(layout) = inode.layout() {
-        let done = dsctl::truncate(mds, layout, size, cut).await;
-        if let Some(gate) = mds.heals.busy(inode.key.fileid) {
-            gate.disturb();
-        }
-        done?;
-    }
-    clear_intent(mds, inode.key).await?;
-    Ok(())
-}
-
-async fn clear_intent(mds: &Arc<Mds>, key: InodeKey) -> Result<(), FsError> {
+async fn carry_out(mds: &Arc<Mds>, inode: &Inode, size: u64, cut: &mut Cut) -> Result<(), OpError> {
+    cut_off(mds, inode, size, cut).await?;
     let namespace = &mds.namespace;
     mds.write(|mut txn| {
         Box::pin(async move {
-            namespace.truncate_done(&mut txn, key.fileid);
+            namespace.truncate_done(&mut txn, inode.key.fileid);
             Ok(())
         })
     })
     .await?;
     Ok(())
+}
+
+/// The same of intents found at start, and of those that were refused: there is no ticket, and whoever empties the file meanwhile
+/// gives it other data files, and perhaps another intent.
+///
+/// # Errors
+/// As there.
+pub(crate) async fn carry_out_alone(
+    mds: &Arc<Mds>,
+    inode: &Inode,
+    size: u64,
+    cut: &mut Cut,
+) -> Result<(), OpError> {
+    cut_off(mds, inode, size, cut).await?;
+    let namespace = &mds.namespace;
+    mds.write(|mut txn| {
+        Box::pin(async move {
+            let now = namespace.getattr(&txn, &inode.key).await?;
+            let id = |inode: &Inode| inode.layout().map(|layout| layout.id);
+            if id(&now) == id(inode) {
+                namespace.truncate_done(&mut txn, inode.key.fileid);
+            }
+            Ok(())
+        })
+    })
+    .await?;
+    Ok(())
+}
+
+async fn cut_off(mds: &Arc<Mds>, inode: &Inode, size: u64, cut: &mut Cut) -> Result<(), nfsstat4> {
+    let Some(layout) = inode.layout() else { return Ok(()) };
+    let done = dsctl::truncate(mds, layout, size, cut).await;
+    if let Some(gate) = mds.heals.busy(inode.key.fileid) {
+        gate.disturb();
+    }
+    done
 }
 
 /// What SETATTR and OPEN say they set when only the size was.

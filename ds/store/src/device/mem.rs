@@ -250,10 +250,19 @@ impl MemDevice {
 
     /// Whether reads of a file fail.
     pub fn set_unreadable(&self, path: &str, unreadable: bool) {
+        self.change(path, |inode| inode.unreadable = unreadable);
+    }
+
+    /// Whether a file cannot be cut, or made longer but by writing.
+    pub fn set_fixed(&self, path: &str, fixed: bool) {
+        self.change(path, |inode| inode.fixed = fixed);
+    }
+
+    fn change(&self, path: &str, change: impl FnOnce(&mut Inode)) {
         let mut state = self.state();
         let inode = state.names.get(path).copied().flatten();
         if let Some(inode) = inode.and_then(|inode| state.inodes.get_mut(&inode)) {
-            inode.unreadable = unreadable;
+            change(inode);
         }
     }
 

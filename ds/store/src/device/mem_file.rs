@@ -30,6 +30,8 @@ pub(super) struct Inode {
     /// It has no name any more, and uses no space.
     pub(super) unlinked: bool,
     pub(super) unreadable: bool,
+    /// It ends where it does.
+    pub(super) fixed: bool,
     /// As many as it is open, and one.
     pub(super) opened: Arc<()>,
 }
@@ -294,7 +296,10 @@ impl DeviceFile for MemFile {
         if size > self.with(|state, _| state.check_writable().map(|()| state.longest))? {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
-        self.inode(|inode| inode.set_len(size))
+        self.inode(|inode| match inode.fixed {
+            false => Ok(inode.set_len(size)),
+            true => Err(rustix::io::Errno::IO.into()),
+        })?
     }
 
     fn stat(&self) -> io::Result<FileStat> {
