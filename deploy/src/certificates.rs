@@ -10,7 +10,7 @@ use crate::cli;
 use crate::keys::{Look, look};
 
 /// Between two looks at the files.
-const LOOK: Duration = Duration::from_secs(10);
+pub(crate) const LOOK: Duration = Duration::from_secs(10);
 /// Whoever renews certificates by a program does so earlier.
 const SOON: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Between two warnings.
@@ -63,17 +63,27 @@ impl Followed {
         self.tls.clone()
     }
 
+    #[cfg(test)]
+    pub(crate) fn is_good_for_long(&self) -> bool {
+        !self.identity.is_outside_its_time(SystemTime::now() + SOON)
+    }
+
     /// Looks at the files now and then, for ever.
     pub(crate) async fn on(mut self) {
         loop {
             tokio::time::sleep(LOOK).await;
-            self.again();
-            self.warn(SystemTime::now());
+            self.look();
         }
     }
 
+    /// Shows what is there now, and warns of one that is good no longer.
+    pub(crate) fn look(&mut self) {
+        self.again();
+        self.warn(SystemTime::now());
+    }
+
     /// Whether another certificate is shown from now on.
-    fn again(&mut self) -> bool {
+    pub(crate) fn again(&mut self) -> bool {
         let seen = looks(&self.files);
         if seen == self.seen {
             return false;
@@ -113,7 +123,7 @@ impl Followed {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
     use std::path::Path;
@@ -123,7 +133,7 @@ mod tests {
     use super::*;
 
     /// Puts a certificate that is good until so many days behind yesterday in place, or only one of the two files.
-    fn put(dir: &Path, days: u32, names: &[&str]) {
+    pub(crate) fn put(dir: &Path, days: u32, names: &[&str]) {
         let day = Duration::from_secs(24 * 3600);
         let mut params = CertificateParams::default();
         params.not_before = (SystemTime::now() - 2 * day).into();

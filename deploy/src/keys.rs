@@ -52,7 +52,7 @@ impl Followed {
     }
 
     /// Whether there are other keys now.
-    fn again(&mut self) -> bool {
+    pub(crate) fn again(&mut self) -> bool {
         let seen = look(&self.file);
         if seen == self.seen {
             return false;

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,8 +31,8 @@ pub(crate) async fn run(options: cli::Mds) -> Result<()> {
     logs::start();
     descriptors::raise();
     let env = Env::system();
-    let keys = keys::follow(&key_file(&options))?;
-    let certificate = certificates::follow(&options.tls)?;
+    let mut keys = keys::follow(&key_file(&options))?;
+    let mut certificate = certificates::follow(&options.tls)?;
     let transport: Arc<dyn Transport> = Arc::new(Tcp);
     let cache = cache(options.tuning.metadata_cache, memory::limit());
     let place = Place::new(&options.data_dir, &options.store).standby(options.standby).cache(cache);
@@ -50,7 +51,8 @@ pub(crate) async fn run(options: cli::Mds) -> Result<()> {
     } else {
         "opening the metadata store"
     };
-    let db = supervised::patiently(waits_for, place.await_open(&env)).await?;
+    let opened = supervised::patiently(waits_for, place.await_open(&env));
+    let db = meanwhile(opened, &mut keys, certificate.as_mut()).await?;
     let tls = certificate.as_ref().map(certificates::Followed::tls);
     if let Some(certificate) = certificate {
         tokio::spawn(certificate.on());
@@ -86,6 +88,27 @@ pub(crate) async fn run(options: cli::Mds) -> Result<()> {
     server.shutdown(DRAIN).await;
     db.close().await?;
     Ok(())
+}
+
+/// What `wait` comes to. A standby waits for months: what has been put in place of its keys and its certificate by then is in
+/// force before it serves anybody.
+async fn meanwhile<T>(
+    wait: impl Future<Output = T>,
+    keys: &mut keys::Followed,
+    mut certificate: Option<&mut certificates::Followed>,
+) -> T {
+    let mut wait = pin!(wait);
+    loop {
+        let outcome = tokio::time::timeout(certificates::LOOK, &mut wait).await;
+        // Nobody is connected yet who would have to be told.
+        keys.again();
+        if let Some(certificate) = &mut certificate {
+            certificate.look();
+        }
+        if let Ok(outcome) = outcome {
+            return outcome;
+        }
+    }
 }
 
 /// Begins to serve the file system in `db`.
@@ -279,6 +302,33 @@ mod tests {
         );
         assert_eq!(cache(None, None) >> 20, 320);
         assert_eq!(mib(Some(100), 24 << 10), 100, "what is given is taken");
+    }
+
+    #[tokio::test]
+    async fn what_is_put_in_place_while_a_standby_waits_is_in_force_when_it_serves() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let file = dir.join("cluster.key");
+        let [first, second] = [(), ()].map(|()| sluice_rpc::ClusterKey::generate(&Env::system()));
+        first.write(&file).unwrap();
+        let put = certificates::tests::put;
+        put(dir, 4, &["pem", "key"]);
+        let options = cli::Tls {
+            tls_certificate: Some(dir.join("pem")),
+            tls_key: Some(dir.join("key")),
+            ..cli::Tls::default()
+        };
+        let mut keys = keys::follow(&file).unwrap();
+        let mut certificate = certificates::follow(&options).unwrap().unwrap();
+        let wait = async {
+            std::fs::remove_file(&file).unwrap();
+            second.write(&file).unwrap();
+            put(dir, 30, &["pem", "key"]);
+            7
+        };
+        assert_eq!(meanwhile(wait, &mut keys, Some(&mut certificate)).await, 7);
+        assert_eq!(keys.ring().keys(), second.into());
+        assert!(!certificate.again() && certificate.is_good_for_long(), "the new one is shown");
     }
 
     #[test]
