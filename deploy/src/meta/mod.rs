@@ -219,8 +219,17 @@ async fn load(file: &Path, dir: &Path, store: &cli::Store, json: bool) -> Result
         say!("{}", json!({ "store": name, "rows": rows }));
     } else {
         say!("{name}: {rows} rows loaded; start the metadata server");
+        compare_mirrors();
     }
     Ok(())
+}
+
+/// Which mirrors missed writes since is not in metadata of before. That all are to be made equal is not said there either: it
+/// would not be known which of two is right, and the one that missed writes might be taken (docs/adr/0012).
+fn compare_mirrors() {
+    say!(
+        "if there are mirrors: `sluice mirror compare --all`, for some may have missed writes that this does not know of"
+    );
 }
 
 async fn adopt(dir: &Path, store: &cli::Store, json: bool) -> Result<()> {
@@ -258,6 +267,7 @@ async fn adopt(dir: &Path, store: &cli::Store, json: bool) -> Result<()> {
     say!(
         "files made since it was copied are gone; `sluice ds audit` shows what data servers hold that belongs to no file"
     );
+    compare_mirrors();
     Ok(())
 }
 

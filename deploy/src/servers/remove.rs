@@ -45,6 +45,7 @@ pub(super) async fn run(admin: &Admin, id: u32, how: &How) -> Result<()> {
         say!("{}", json!({ "id": id, "removed": true, "lost_files": done.files, "examples": lost }));
     } else {
         say!("data server {id} is removed: stop it, and do not start it again on this store");
+        say!("make a dump (`sluice meta dump`): those of before look for files where they were");
     }
     Ok(())
 }
