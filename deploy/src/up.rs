@@ -26,6 +26,8 @@ const RESTART: (Duration, Duration) = (Duration::from_millis(200), Duration::fro
 
 /// A child that ran for so long was well: its next start does not wait for what went before.
 const STEADY: Duration = Duration::from_secs(3);
+/// Pause before a data server that did not start is tried again: its device may be mounted meanwhile.
+const WITHOUT: Duration = Duration::from_secs(60);
 
 /// What chooses the ports that clients reach.
 const PORT: &str = "--port (and mount with port=)";
@@ -34,6 +36,8 @@ const PORT: &str = "--port (and mount with port=)";
 struct Role {
     name: String,
     arguments: Vec<String>,
+    /// The others can do without it.
+    dispensable: bool,
 }
 
 pub(crate) async fn run(options: cli::Up) -> Result<()> {
@@ -73,8 +77,9 @@ pub(crate) async fn run(options: cli::Up) -> Result<()> {
         keepers.spawn(keep(role, stopping.subscribe()));
     }
     let ready = async {
-        ready(mds, &key, installation.data_servers).await;
-        if let Err(error) = installation.all_started(&dir) {
+        if ready(mds, &key, &installation).await
+            && let Err(error) = installation.all_started(&dir)
+        {
             tracing::error!("{error:#}");
         }
         let exports = match Admin::connect_with(mds, &key).await {
@@ -137,7 +142,7 @@ fn roles(dir: &Path, options: &cli::Up, installation: &Installation) -> Result<V
     arguments.extend(installation.store.arguments()?);
     arguments.extend(metrics(options, 0)?);
     arguments.extend(tls.clone());
-    let mut roles = vec![Role { name: "mds".to_owned(), arguments }];
+    let mut roles = vec![Role { name: "mds".to_owned(), arguments, dispensable: false }];
     for number in 1..=installation.data_servers {
         let listen = SocketAddr::new(data_address(options, number), port(options.port, number)?);
         let arguments = [
@@ -154,15 +159,25 @@ fn roles(dir: &Path, options: &cli::Up, installation: &Installation) -> Result<V
             &listen.to_string(),
         ];
         let mut arguments = arguments.map(str::to_owned).to_vec();
+        // Whose directory is gone was taken out by somebody: where a device is not mounted there is one.
+        if number <= installation.started && is_gone(&dir.join(format!("ds{number}"))) {
+            tracing::warn!("ds{number} has no directory any more: it is not started");
+            continue;
+        }
         // Only a data server that never ran may make a store: an empty directory in place of an old one is a
         // device that is not mounted.
         arguments.extend((number > installation.started).then(|| "--new".to_owned()));
         arguments.extend(checksums(&options.sums));
         arguments.extend(metrics(options, number)?);
         arguments.extend(tls.clone());
-        roles.push(Role { name: format!("ds{number}"), arguments });
+        let dispensable = number <= installation.started;
+        roles.push(Role { name: format!("ds{number}"), arguments, dispensable });
     }
     Ok(roles)
+}
+
+fn is_gone(dir: &Path) -> bool {
+    dir.symlink_metadata().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
 }
 
 fn checksums(given: &cli::Sums) -> Vec<String> {
@@ -219,7 +234,8 @@ impl Role {
 }
 
 /// Keeps one child running until told to stop. A child that fails at its first start ends `up`: it has
-/// said why, and trying again would not help.
+/// said why, and trying again would not help. Not so one whose data the others have served without before: a data server that was
+/// removed and its directory emptied, or one whose device is not mounted.
 async fn keep(role: Role, mut stopping: tokio::sync::watch::Receiver<bool>) -> Result<()> {
     let mut pause = RESTART.0;
     let mut first = true;
@@ -233,12 +249,22 @@ async fn keep(role: Role, mut stopping: tokio::sync::watch::Receiver<bool>) -> R
             () = told(&mut stopping) => return stop_child(&role, child, stdin).await,
         };
         let lasted = started.elapsed();
-        if first && lasted < Duration::from_secs(3) && status.code() == Some(1) {
+        let failed = first && lasted < STEADY && status.code() == Some(1);
+        if failed && !role.dispensable {
             return Err(anyhow!("{} did not start (its own line above says why)", role.name));
         }
-        first = false;
-        pause = if lasted > STEADY { RESTART.0 } else { (pause * 2).min(RESTART.1) };
-        tracing::warn!("{} ended ({}); starting it again", role.name, how(status));
+        if failed {
+            pause = WITHOUT;
+            tracing::warn!(
+                "{} did not start (its own line above says why); the others go on without it, and it is tried again every {} s",
+                role.name,
+                WITHOUT.as_secs()
+            );
+        } else {
+            first = false;
+            pause = if lasted > STEADY { RESTART.0 } else { (pause * 2).min(RESTART.1) };
+            tracing::warn!("{} ended ({}); starting it again", role.name, how(status));
+        }
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
             () = told(&mut stopping) => return Ok(()),
@@ -271,8 +297,10 @@ async fn stop_child(role: &Role, mut child: Child, stdin: Option<ChildStdin>) ->
     Ok(())
 }
 
-/// Completes when the metadata server answers and every data server has registered that may.
-async fn ready(mds: SocketAddr, key: &Path, data_servers: u16) {
+/// Completes when the metadata server answers and every data server has registered that may: true. Where all have run before it
+/// goes on after a while without those that have not: false.
+async fn ready(mds: SocketAddr, key: &Path, installation: &Installation) -> bool {
+    let data_servers = installation.data_servers;
     let started = Instant::now();
     let mut told = false;
     loop {
@@ -286,7 +314,7 @@ async fn ready(mds: SocketAddr, key: &Path, data_servers: u16) {
         // One that was removed from the installation is refused for ever, and not waited for.
         let rest_is_removed = connected > 0 && connected == known && started.elapsed() > REMOVED;
         if connected >= usize::from(data_servers) || rest_is_removed {
-            return;
+            return true;
         }
         if !told && started.elapsed() > START {
             tracing::warn!(
@@ -294,6 +322,9 @@ async fn ready(mds: SocketAddr, key: &Path, data_servers: u16) {
                 START.as_secs()
             );
             told = true;
+            if connected > 0 && installation.started >= data_servers {
+                return false;
+            }
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }

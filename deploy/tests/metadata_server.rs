@@ -179,6 +179,7 @@ fn a_copy_of_a_store_is_adopted_and_goes_on() {
     );
     assert!(said.contains("\nstart the metadata server on this copy, and on no other"), "{said}");
     assert!(said.contains("`sluice ds audit`"), "{said}");
+    assert!(said.contains("`sluice mirror compare --all`"), "{said}");
     let checked = sluice(&["meta", "check", "--data-dir", &there]);
     assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stdout));
     std::fs::copy(&key, copy.path().join("cluster.key")).unwrap();
@@ -269,4 +270,88 @@ fn who_holds_files_is_asked_and_broken_by_path() {
     assert_eq!(lock(&["list", ""]).0, Some(2));
     server.kill().unwrap();
     server.wait().unwrap();
+}
+
+/// Where `sluice up` is.
+const HOST: &str = "127.0.7.1";
+
+/// `sluice up` in a directory that it knows, until it is to stop.
+struct Up(Child);
+
+impl Up {
+    fn start(dir: &Path, port: u16) -> Self {
+        let mut command = Command::new(SLUICE);
+        // Its three ports are not among those that other tests choose.
+        command.args(["up", "--data-servers", "2", "--listen", HOST, "--port", &port.to_string()]);
+        command.arg("--data-dir").arg(dir);
+        Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    }
+
+    fn stop(mut self) {
+        let pid = self.0.id().to_string();
+        assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+        assert!(ended(&mut self.0).success());
+    }
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+/// The data servers that are not removed, once so many of them are connected.
+fn connected(home: &Path, wanted: usize) -> Vec<serde_json::Value> {
+    let began = Instant::now();
+    loop {
+        let asked = sluice(&["status", "--json", "--data-dir", home.to_str().unwrap()]);
+        let said: serde_json::Value = serde_json::from_slice(&asked.stdout).unwrap_or_default();
+        let all = said["data_servers"].as_array().cloned().unwrap_or_default();
+        if all.iter().filter(|server| server["health"] == "ok").count() == wanted {
+            return all;
+        }
+        assert!(began.elapsed() < PATIENCE, "{said} {}", String::from_utf8_lossy(&asked.stderr));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn an_installation_goes_on_when_a_data_server_was_taken_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let (home, port) = (dir.path().join("up"), free_port());
+    let of_home = ["--data-dir", home.to_str().unwrap()];
+    let up = Up::start(&home, port);
+    let all = connected(&home, 2);
+    // Until `up` knows it, too.
+    let started =
+        || std::fs::read_to_string(home.join("installation.json")).unwrap().contains("\"started\": 2");
+    while !started() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let first = format!("{HOST}:{}", port + 1);
+    let out = all.iter().find(|server| server["address"].to_string().contains(&first)).unwrap();
+    let id = out["id"].to_string();
+    assert!(sluice(&[&["ds", "drain", &id], &of_home[..]].concat()).status.success());
+    let removed = sluice(&[&["ds", "remove", &id], &of_home[..]].concat());
+    assert!(removed.status.success());
+    let said = String::from_utf8(removed.stdout).unwrap();
+    assert!(said.contains("\nmake a dump (`sluice meta dump`)"), "{said}");
+    up.stop();
+
+    let out = home.join("ds1");
+    for is_there in [true, false] {
+        std::fs::remove_dir_all(&out).unwrap();
+        if is_there {
+            std::fs::create_dir(&out).unwrap();
+        }
+        let mut up = Up::start(&home, port);
+        connected(&home, 1);
+        // Whatever ends in its first three seconds.
+        std::thread::sleep(Duration::from_secs(5));
+        assert!(up.0.try_wait().unwrap().is_none(), "it has ended");
+        connected(&home, 1);
+        up.stop();
+        assert!(!out.join("store").exists(), "it made a new one");
+    }
 }
