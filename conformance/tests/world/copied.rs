@@ -7,16 +7,20 @@ use sluice_namespace::{LayoutPolicy, Shape};
 use sluice_xdr::control::{
     ADMIN_DOCTOR, ADMIN_DOCTOR_res, ADMIN_STATUS, ADMIN_STATUS_res, ctl_audit_finding, ctl_audit_kind,
 };
+use sluice_xdr::nfs4::*;
 
 use crate::NEW;
 use crate::audit::audit;
-use crate::client::Client;
+use crate::client::{Client, putfh, text};
 use crate::stage::{World, simulate_with};
 
 /// Each file has something at each data server.
 const EVERYWHERE: LayoutPolicy = LayoutPolicy { shape: Shape::Wide, mirrors: 1, inline: 0 };
 /// Each file is at one.
 const ONCE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0 };
+
+/// Small files are in the metadata.
+const INLINE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 32 << 10 };
 
 const LENGTH: u64 = 4 << 20;
 const SETTLED: Duration = Duration::from_secs(200);
@@ -211,5 +215,108 @@ fn a_copy_since_which_nothing_was_made_is_served() {
         world.sleep(SETTLED).await;
         assert_eq!(serving(world), [0, 1, 2, 3]);
         assert!(holds_only(&Client::mount(world, "b", NEW).await, "old", b'o').await);
+    });
+}
+
+fn remove(name: &str) -> Vec<nfs_argop4> {
+    vec![nfs_argop4::OP_PUTROOTFH, nfs_argop4::OP_REMOVE(REMOVE4args { target: text(name) })]
+}
+
+fn rename(from: &str, to: &str) -> Vec<nfs_argop4> {
+    let rename = nfs_argop4::OP_RENAME(RENAME4args { oldname: text(from), newname: text(to) });
+    vec![nfs_argop4::OP_PUTROOTFH, nfs_argop4::OP_SAVEFH, rename]
+}
+
+fn look(handle: &nfs_fh4) -> Vec<nfs_argop4> {
+    vec![putfh(handle), Client::getattr()]
+}
+
+/// What needs no data server would be done on the copy alone, and be gone with it.
+#[test]
+fn on_a_copy_of_before_clients_wait_with_small_files_too() {
+    simulate_with(408, INLINE, async |world| {
+        let first = Client::mount(world, "a", NEW).await;
+        let old = first.open("old").await;
+        assert_eq!(first.proxied_write(&old, 0, b"old").await, nfsstat4::NFS4_OK);
+        first.close(&old).await;
+        let copy = world.dump().await;
+        for _ in 0..3 {
+            world.restart_metadata_server().await;
+            world.sleep(SETTLED).await;
+        }
+        world.start_on_copy(&copy).await;
+        world.sleep(SETTLED).await;
+        assert_eq!(serving(world), [0; 0]);
+        // It mounts, and holds its lease.
+        let client = Client::mount(world, "b", NEW).await;
+        let refused = async |what: &str, ops: Vec<nfs_argop4>| {
+            assert_eq!(client.once(ops).await.0, nfsstat4::NFS4ERR_DELAY, "{what}");
+        };
+        refused("OPEN that creates", Client::open_ops("new", OPEN4_SHARE_ACCESS_BOTH)).await;
+        refused("OPEN", Client::open_ops("old", OPEN4_SHARE_ACCESS_READ)).await;
+        let stateid = stateid4 { seqid: 0, other: [0; 12] };
+        let read = nfs_argop4::OP_READ(READ4args { stateid, offset: 0, count: 100 });
+        refused("READ", vec![putfh(&old.handle), read]).await;
+        refused("REMOVE", remove("old")).await;
+        refused("RENAME", rename("old", "gone")).await;
+        refused("GETATTR", look(&old.handle)).await;
+        drop(client);
+        world.net.crash("b");
+
+        world.adopt().await;
+        world.sleep(SETTLED).await;
+        let last = Client::mount(world, "c", NEW).await;
+        let file = last.open("old").await;
+        assert_eq!(&last.proxied_read(&file, 0, 100).await[..], b"old");
+        world.check().await;
+    });
+}
+
+/// Until a data server has come nobody knows what these metadata are.
+#[test]
+fn nothing_is_changed_after_a_start_before_a_data_server_is_heard() {
+    simulate_with(409, INLINE, async |world| {
+        let first = Client::mount(world, "a", NEW).await;
+        let old = first.open("old").await;
+        first.close(&old).await;
+        let copy = world.dump().await;
+        for _ in 0..3 {
+            world.restart_metadata_server().await;
+            world.sleep(SETTLED).await;
+        }
+        for n in 0..4 {
+            world.crash_data_server(n).await;
+        }
+        world.start_on_copy(&copy).await;
+        let client = Client::mount(world, "b", NEW).await;
+        assert_eq!(client.once(look(&old.handle)).await.0, nfsstat4::NFS4_OK, "it is shown");
+        assert_eq!(client.once(rename("old", "renamed")).await.0, nfsstat4::NFS4ERR_DELAY);
+        world.start_refused(0).await;
+        assert_eq!(client.once(rename("old", "renamed")).await.0, nfsstat4::NFS4ERR_DELAY);
+        assert_eq!(client.once(look(&old.handle)).await.0, nfsstat4::NFS4ERR_DELAY);
+    });
+}
+
+/// On its own store it waits for no data server for longer than one might serve on without having heard of it.
+#[test]
+fn names_are_changed_while_all_data_servers_are_away() {
+    simulate_with(410, INLINE, async |world| {
+        let first = Client::mount(world, "a", NEW).await;
+        first.open("old").await;
+        for n in 0..4 {
+            world.crash_data_server(n).await;
+        }
+        world.restart_metadata_server().await;
+        let client = Client::mount(world, "b", NEW).await;
+        let began = world.env.clock.now();
+        client.ok(rename("old", "renamed")).await;
+        let took = world.env.clock.now() - began;
+        assert!((15..120).contains(&took.as_secs()), "{took:?}");
+        world.start_data_server(0).await;
+        world.restart_metadata_server().await;
+        let again = Client::mount(world, "c", NEW).await;
+        while again.once(rename("renamed", "old")).await.0 == nfsstat4::NFS4ERR_GRACE {
+            world.sleep(Duration::from_millis(100)).await;
+        }
     });
 }

@@ -12,6 +12,7 @@ use sluice_state::recovery::Effect;
 use sluice_state::stateid::Usage;
 
 use super::records;
+use crate::dsctl::Soundness;
 use crate::server::Mds;
 
 /// Between two attempts to write rows of clients.
@@ -163,7 +164,9 @@ impl Mds {
         }
         let ending = self.clients.lock().grace().poll(now);
         // What nobody has reclaimed is given to others: who held it must not write under it any more.
-        if let Some(effect) = ending.filter(|_| self.data_servers.turns.predecessors_over()) {
+        // On an older copy nobody can reclaim anything: it is for the start on the right one, or after `meta adopt`, to end it.
+        let refused = ending.is_some() && self.soundness() == Soundness::Refused;
+        if let Some(effect) = ending.filter(|_| !refused && self.data_servers.turns.predecessors_over()) {
             match self.persist_client(&[effect]).await {
                 Ok(()) => {
                     self.clients.lock().grace().ended();

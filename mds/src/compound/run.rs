@@ -10,11 +10,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use sluice_namespace::FileId;
 use sluice_rpc::{Call, Connection, Reply};
-use sluice_xdr::nfs4::{SEQUENCE4args, nfs_argop4, nfs_opnum4, nfs_resop4, nfsstat4};
+use sluice_xdr::nfs4::{SEQUENCE4args, nfs_argop4, nfs_opnum4, nfs_resop4, nfsstat4, openflag4};
 use sluice_xdr::{Decode, DecodeError, Encode, Frame, Reader, Writer};
 
 use super::record::{Progress, Stored};
 use super::{Context, OpError, gate, table};
+use crate::dsctl::Soundness;
 use crate::error::fs_status;
 use crate::ops::sequence::{self, Begun, Sizes};
 use crate::server::Mds;
@@ -260,6 +261,7 @@ fn second(reader: &mut Reader) -> Option<u32> {
 /// Runs the operations from position `index` on.
 async fn run(cx: &mut Context, head: &Head, mut reader: Reader, mut results: Results, index: u32) -> Frame {
     let mut began = cx.server.env.clock.now();
+    let doubted = cx.server.data_servers.is_doubted();
     for index in index..head.count.min(MAX_OPERATIONS) {
         let Ok(number) = Reader::new(reader.rest()).u32() else {
             results.fail(nfs_opnum4::OP_ILLEGAL.0, nfsstat4::NFS4ERR_BADXDR);
@@ -293,6 +295,11 @@ async fn run(cx: &mut Context, head: &Head, mut reader: Reader, mut results: Res
             results.fail(number, nfsstat4::NFS4ERR_BADXDR);
             break;
         };
+        // RFC 8881 §15.1.1.3: what is asked may be done later; until then nothing of it is.
+        if doubted && !Box::pin(lets_in(&cx.server, row, &arguments)).await {
+            results.fail(number, nfsstat4::NFS4ERR_DELAY);
+            break;
+        }
         cx.index = index;
         (cx.reply_room, cx.cached_room) = (facts.room, facts.cached_room);
         if row.flags.has(table::Flags::MODIFIES) {
@@ -330,6 +337,28 @@ async fn run(cx: &mut Context, head: &Head, mut reader: Reader, mut results: Res
         }
     }
     results.finish()
+}
+
+/// Whether the metadata are sound enough for an operation. Of an older copy nobody is shown anything, and what was done on it
+/// would be gone with it; at a start, before any data server was heard, nothing is changed.
+async fn lets_in(server: &Mds, row: &table::Row, arguments: &nfs_argop4) -> bool {
+    if row.flags.has(table::Flags::UPKEEP) {
+        return true;
+    }
+    let creates =
+        matches!(arguments, nfs_argop4::OP_OPEN(open) if matches!(open.openhow, openflag4::OPEN4_CREATE(_)));
+    let changes = creates || row.flags.has(table::Flags::CHANGES_FILES);
+    let clock = &server.env.clock;
+    let until = clock.now() + PATIENCE;
+    loop {
+        match server.soundness() {
+            Soundness::Sound => return true,
+            Soundness::Unheard if !changes => return true,
+            // Data servers register within a moment, as a rule.
+            Soundness::Unheard if clock.now() < until => clock.sleep(LOOK).await,
+            Soundness::Unheard | Soundness::Refused => return false,
+        }
+    }
 }
 
 /// The row of the operation after position `index`, if one follows that is known.

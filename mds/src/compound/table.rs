@@ -54,6 +54,8 @@ impl Flags {
     pub(crate) const FLAVOURS: Self = Self(2048);
     /// Goes to another object by name, and judges the caller's flavour there.
     pub(crate) const WALKS: Self = Self(4096);
+    /// Keeps clients and sessions alive and looks at no file: good even where the metadata are an older copy.
+    pub(crate) const UPKEEP: Self = Self(8192);
 
     /// [`Flags::CURRENT`] of what changes a file or a name.
     const CHANGE: Self = Self::CURRENT.or(Self::MODIFIES).or(Self::CHANGES_FILES);
@@ -198,11 +200,11 @@ pub(crate) static TABLE: &[Row] = &[
     row!(OP_VERIFY, 1, Flags::LOOK, 8, args verify::verify),
     row!(OP_WRITE, 1, Flags::CHANGE, 24, args write::write),
     row!(OP_RELEASE_LOCKOWNER, obsolete, Flags::NONE, 8),
-    row!(OP_BACKCHANNEL_CTL, 1, Flags::MODIFIES, 8, args backchannel_ctl::backchannel_ctl),
-    row!(OP_BIND_CONN_TO_SESSION, 1, Flags::SESSIONLESS.or(Flags::ALONE.or(Flags::MODIFIES)), 32, at_once args bind_conn_to_session::bind_conn_to_session),
-    row!(OP_EXCHANGE_ID, 1, Flags::SESSIONLESS.or(Flags::MODIFIES), 2300, args exchange_id::exchange_id),
-    row!(OP_CREATE_SESSION, 1, Flags::SESSIONLESS.or(Flags::MODIFIES), 128, args create_session::create_session),
-    row!(OP_DESTROY_SESSION, 1, Flags::SESSIONLESS.or(Flags::MODIFIES), 8, args destroy_session::destroy_session),
+    row!(OP_BACKCHANNEL_CTL, 1, Flags::MODIFIES.or(Flags::UPKEEP), 8, args backchannel_ctl::backchannel_ctl),
+    row!(OP_BIND_CONN_TO_SESSION, 1, Flags::SESSIONLESS.or(Flags::ALONE.or(Flags::MODIFIES.or(Flags::UPKEEP))), 32, at_once args bind_conn_to_session::bind_conn_to_session),
+    row!(OP_EXCHANGE_ID, 1, Flags::SESSIONLESS.or(Flags::MODIFIES.or(Flags::UPKEEP)), 2300, args exchange_id::exchange_id),
+    row!(OP_CREATE_SESSION, 1, Flags::SESSIONLESS.or(Flags::MODIFIES.or(Flags::UPKEEP)), 128, args create_session::create_session),
+    row!(OP_DESTROY_SESSION, 1, Flags::SESSIONLESS.or(Flags::MODIFIES.or(Flags::UPKEEP)), 8, args destroy_session::destroy_session),
     row!(OP_FREE_STATEID, 1, Flags::MODIFIES, 8, at_once args free_stateid::free_stateid),
     row!(OP_GET_DIR_DELEGATION, 1, Flags::CURRENT, 12, at_once args get_dir_delegation::get_dir_delegation),
     row!(OP_GETDEVICEINFO, 1, Flags::NONE, 16, at_once args getdeviceinfo::getdeviceinfo),
@@ -211,12 +213,12 @@ pub(crate) static TABLE: &[Row] = &[
     row!(OP_LAYOUTGET, 1, Flags::CURRENT.or(Flags::MODIFIES), layoutget::AROUND, args layoutget::layoutget),
     row!(OP_LAYOUTRETURN, 1, Flags::CURRENT.or(Flags::MODIFIES.or(Flags::RELEASES)), 32, args layoutreturn::layoutreturn),
     row!(OP_SECINFO_NO_NAME, 1, Flags::LOOK.or(Flags::FLAVOURS), 64, args secinfo_no_name::secinfo_no_name),
-    row!(OP_SEQUENCE, 1, Flags::SEQUENCE.or(Flags::SESSIONLESS), 48, at_once args sequence::sequence),
+    row!(OP_SEQUENCE, 1, Flags::SEQUENCE.or(Flags::SESSIONLESS.or(Flags::UPKEEP)), 48, at_once args sequence::sequence),
     row!(OP_SET_SSV, 1, Flags::NONE, 8, declined notsupp::notsupp),
     row!(OP_TEST_STATEID, 1, Flags::NONE, 12, at_once args test_stateid::test_stateid),
     row!(OP_WANT_DELEGATION, 1, Flags::CURRENT, 8, declined notsupp::notsupp),
-    row!(OP_DESTROY_CLIENTID, 1, Flags::SESSIONLESS.or(Flags::MODIFIES), 8, args destroy_clientid::destroy_clientid),
-    row!(OP_RECLAIM_COMPLETE, 1, Flags::MODIFIES, 8, args reclaim_complete::reclaim_complete),
+    row!(OP_DESTROY_CLIENTID, 1, Flags::SESSIONLESS.or(Flags::MODIFIES.or(Flags::UPKEEP)), 8, args destroy_clientid::destroy_clientid),
+    row!(OP_RECLAIM_COMPLETE, 1, Flags::MODIFIES.or(Flags::UPKEEP), 8, args reclaim_complete::reclaim_complete),
     row!(OP_ALLOCATE, 2, Flags::CHANGE, 8, args allocate::allocate),
     row!(OP_COPY, 2, Flags::CHANGE.or(Flags::SAVED), 64, args copy::copy),
     row!(OP_COPY_NOTIFY, 2, Flags::CURRENT, 8, declined notsupp::notsupp),

@@ -190,12 +190,18 @@ impl Control {
         if addresses.is_empty() {
             return refuse(ctl_status::CTL_ERR_INVAL, "it gives no usable address for clients");
         }
+        // One that is new has nothing to tell.
+        let was_known = self.mds.data_servers.known().iter().any(|store| store.uuid == args.store.0);
         match self.admit(&args, addresses, connection).await {
             Ok(Admission::Known(store, pending)) => {
                 // Another one may have shown meanwhile that nobody is to be let in.
                 if let Some(why) = barred() {
                     connection.close();
                     return refuse(ctl_status::CTL_ERR_INVAL, &why);
+                }
+                // One of a release that does not tell HISTORY.
+                if was_known {
+                    self.mds.data_servers.histories.hear();
                 }
                 self.welcome(&store, &args);
                 self.grant(&store, &pending)

@@ -14,6 +14,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use sluice_namespace::stable_storage::{Older, put_older};
@@ -35,24 +36,71 @@ pub(crate) struct Histories {
     older: Mutex<Option<Older>>,
     /// By their stores, why they are refused.
     refused: Mutex<BTreeMap<[u8; 16], String>>,
+    /// A data server of this installation was heard, or there is none that could be.
+    heard: AtomicBool,
+    /// Clients may have to wait: whether anything but [`Soundness::Sound`] is possible.
+    doubted: AtomicBool,
+}
+
+/// Whether these are the newest metadata, as far as data servers tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Soundness {
+    Sound,
+    /// None was heard since the start, and one may come.
+    Unheard,
+    /// A data server has served newer ones.
+    Refused,
 }
 
 impl Histories {
-    pub(super) fn new(first: DataFileId, older: Option<Older>) -> Self {
-        Self { first, older: Mutex::new(older), refused: Mutex::default() }
+    /// `alone`: there is no data server that could tell anything.
+    pub(super) fn new(first: DataFileId, older: Option<Older>, alone: bool) -> Self {
+        Self {
+            first,
+            doubted: AtomicBool::new(older.is_some() || !alone),
+            older: Mutex::new(older),
+            refused: Mutex::default(),
+            heard: AtomicBool::new(alone),
+        }
+    }
+
+    /// A data server that belongs here has told what it remembers, or cannot.
+    pub(super) fn hear(&self) {
+        if !self.heard.swap(true, Ordering::Relaxed) {
+            self.look();
+        }
+    }
+
+    /// What was known may have changed.
+    fn look(&self) -> Soundness {
+        // Kept until the end, so that the last look is the one that counts.
+        let refused = self.refused.lock();
+        let soundness = if self.older.lock().is_some() || !refused.is_empty() {
+            Soundness::Refused
+        } else if self.heard.load(Ordering::Relaxed) {
+            Soundness::Sound
+        } else {
+            Soundness::Unheard
+        };
+        self.doubted.store(soundness != Soundness::Sound, Ordering::Relaxed);
+        soundness
     }
 
     fn note(&self, store: [u8; 16], why: Option<&str>) {
-        let mut refused = self.refused.lock();
-        match why {
-            None => drop(refused.remove(&store)),
-            Some(why) => {
-                if refused.len() >= MOST {
-                    refused.clear();
+        {
+            let mut refused = self.refused.lock();
+            match why {
+                None => drop(refused.remove(&store)),
+                Some(why) => {
+                    if refused.len() >= MOST {
+                        refused.clear();
+                    }
+                    refused.insert(store, why.to_owned());
                 }
-                refused.insert(store, why.to_owned());
             }
         }
+        self.heard.store(true, Ordering::Relaxed);
+        self.look();
     }
 }
 
@@ -74,6 +122,27 @@ impl Registry {
     /// Why this store is refused for what it remembers.
     pub(crate) fn refuses(&self, store: &[u8; 16]) -> Option<String> {
         self.older().or_else(|| self.histories.refused.lock().get(store).cloned())
+    }
+
+    /// Whether [`Mds::soundness`] is to be asked: what each COMPOUND looks at.
+    pub(crate) fn is_doubted(&self) -> bool {
+        self.histories.doubted.load(Ordering::Relaxed)
+    }
+}
+
+impl Mds {
+    /// What clients may be shown of these metadata.
+    pub(crate) fn soundness(&self) -> Soundness {
+        let histories = &self.data_servers.histories;
+        let soundness = histories.look();
+        // None serves anybody by now that has not heard of this server: what one of them knows may be long in coming.
+        if soundness == Soundness::Unheard
+            && self.data_servers.all().iter().all(|store| super::isolated(self, store))
+        {
+            histories.hear();
+            return histories.look();
+        }
+        soundness
     }
 }
 
@@ -119,6 +188,7 @@ async fn compare(mds: &Arc<Mds>, told: &HISTORY_args) -> Result<Option<String>, 
     })
     .await?;
     *registry.histories.older.lock() = Some(older);
+    registry.histories.look();
     // Those that came before this one.
     for store in registry.all() {
         if let Some(connection) = store.connection() {

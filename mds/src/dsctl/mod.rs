@@ -46,6 +46,7 @@ pub(crate) use fence::{
     tell_first as tell_fences_first, write_with as write_with_fences,
 };
 pub(crate) use health::run;
+pub(crate) use history::Soundness;
 pub(crate) use io::{commit, read, write, write_new};
 pub(crate) use orders::{
     Observed, Unseen, can_cut, can_remove, deallocate, has_hopeless, inventory, is_lost, machine, observe,

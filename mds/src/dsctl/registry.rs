@@ -158,12 +158,13 @@ impl Registry {
             after = Some(last.id);
             known.extend(page.into_iter().map(|row| (row.id, Arc::new(StoreHandle::of(&row)))));
         }
+        let alone = known.values().all(|store| store.is_removed());
         let epochs = next_epoch(env, db).await?;
         let histories = db
             .run_read::<_, FsError, _>(RunLimits::default(), |txn| {
                 Box::pin(async move {
                     let first = DataFileId(next_number(&txn, Sequence::DataFile).await?);
-                    Ok(Histories::new(first, older(&txn).await?))
+                    Ok(Histories::new(first, older(&txn).await?, alone))
                 })
             })
             .await?;
