@@ -201,7 +201,7 @@ impl Control {
                 }
                 // One of a release that does not tell HISTORY.
                 if was_known {
-                    self.mds.data_servers.histories.hear();
+                    self.mds.data_servers.histories.bear_out();
                 }
                 self.welcome(&store, &args);
                 self.grant(&store, &pending)

@@ -38,6 +38,8 @@ pub(crate) struct Histories {
     refused: Mutex<BTreeMap<[u8; 16], String>>,
     /// A data server of this installation was heard, or there is none that could be.
     heard: AtomicBool,
+    /// One of them knows of no newer metadata.
+    borne_out: AtomicBool,
     /// Clients may have to wait: whether anything but [`Soundness::Sound`] is possible.
     doubted: AtomicBool,
 }
@@ -61,12 +63,19 @@ impl Histories {
             older: Mutex::new(older),
             refused: Mutex::default(),
             heard: AtomicBool::new(alone),
+            borne_out: AtomicBool::new(false),
         }
     }
 
-    /// A data server that belongs here has told what it remembers, or cannot.
-    pub(super) fn hear(&self) {
-        if !self.heard.swap(true, Ordering::Relaxed) {
+    /// There is none that could be heard.
+    fn hear_nobody(&self) {
+        self.heard.store(true, Ordering::Relaxed);
+    }
+
+    /// A data server that belongs here has nothing to tell against these metadata.
+    pub(super) fn bear_out(&self) {
+        if !self.borne_out.swap(true, Ordering::Relaxed) {
+            self.heard.store(true, Ordering::Relaxed);
             self.look();
         }
     }
@@ -75,7 +84,9 @@ impl Histories {
     fn look(&self) -> Soundness {
         // Kept until the end, so that the last look is the one that counts.
         let refused = self.refused.lock();
-        let soundness = if self.older.lock().is_some() || !refused.is_empty() {
+        // One that obeyed another server for a while, which somebody began by mistake on a copy, stops nobody where others know of none.
+        let all_refuse = !refused.is_empty() && !self.borne_out.load(Ordering::Relaxed);
+        let soundness = if self.older.lock().is_some() || all_refuse {
             Soundness::Refused
         } else if self.heard.load(Ordering::Relaxed) {
             Soundness::Sound
@@ -86,20 +97,24 @@ impl Histories {
         soundness
     }
 
-    fn note(&self, store: [u8; 16], why: Option<&str>) {
+    fn refuse(&self, store: [u8; 16], why: &str) {
         {
             let mut refused = self.refused.lock();
-            match why {
-                None => drop(refused.remove(&store)),
-                Some(why) => {
-                    if refused.len() >= MOST {
-                        refused.clear();
-                    }
-                    refused.insert(store, why.to_owned());
-                }
+            if refused.len() >= MOST {
+                refused.clear();
             }
+            refused.insert(store, why.to_owned());
         }
         self.heard.store(true, Ordering::Relaxed);
+        self.look();
+    }
+
+    /// The data server is not refused; `is_known`: it belongs here, and could know of newer metadata.
+    fn let_in(&self, store: &[u8; 16], is_known: bool) {
+        self.refused.lock().remove(store);
+        if is_known {
+            self.bear_out();
+        }
         self.look();
     }
 }
@@ -139,7 +154,7 @@ impl Mds {
         if soundness == Soundness::Unheard
             && self.data_servers.all().iter().all(|store| super::isolated(self, store))
         {
-            histories.hear();
+            histories.hear_nobody();
             return histories.look();
         }
         soundness
@@ -156,7 +171,14 @@ pub(super) async fn judge(mds: &Arc<Mds>, told: &HISTORY_args) -> Result<Option<
         return Ok(None);
     }
     let why = compare(mds, told).await?;
-    mds.data_servers.histories.note(told.store.0, why.as_deref());
+    let registry = &mds.data_servers;
+    match &why {
+        Some(why) => registry.histories.refuse(told.store.0, why),
+        None => {
+            let is_known = registry.known().iter().any(|known| known.uuid == told.store.0);
+            registry.histories.let_in(&told.store.0, is_known);
+        }
+    }
     Ok(why)
 }
 
@@ -210,4 +232,43 @@ async fn next(mds: &Arc<Mds>, store: &[u8; 16]) -> Result<DataFileId, FsError> {
     }
     let next = mds.read(|txn| Box::pin(async move { next_number(&txn, Sequence::DataFile).await }));
     next.await.map(DataFileId)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn histories(alone: bool) -> Histories {
+        Histories::new(DataFileId(1), None, alone)
+    }
+
+    #[test]
+    fn one_that_obeyed_another_server_stops_nobody_where_others_know_of_none() {
+        let all = histories(false);
+        assert_eq!(all.look(), Soundness::Unheard);
+        all.refuse([1; 16], "it has obeyed epoch 9");
+        assert_eq!(all.look(), Soundness::Refused);
+        // One that is new knows nothing.
+        all.let_in(&[2; 16], false);
+        assert_eq!(all.look(), Soundness::Refused);
+        all.let_in(&[3; 16], true);
+        assert_eq!(all.look(), Soundness::Sound);
+        assert!(!all.doubted.load(Ordering::Relaxed));
+        // Nor if it comes last.
+        all.refuse([4; 16], "it has obeyed epoch 9");
+        assert_eq!(all.look(), Soundness::Sound);
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_yet_stops_everybody() {
+        let all = histories(false);
+        all.let_in(&[3; 16], true);
+        *all.older.lock() = Some(Older { store: [1; 16], file: DataFileId(9), next: DataFileId(1) });
+        assert_eq!(all.look(), Soundness::Refused);
+    }
+
+    #[test]
+    fn who_has_no_data_servers_waits_for_none() {
+        assert_eq!(histories(true).look(), Soundness::Sound);
+    }
 }
