@@ -262,8 +262,7 @@ mod tests {
         // One that is not set yet shortens nobody's grace.
         assert_eq!(until_now(&ahead, 400, 500), ahead);
         // What was read under the clock that was ahead is read anew.
-        let mut book = Book::default();
-        book.asked = 9_000;
+        let mut book = Book { asked: 9_000, ..Book::default() };
         let mark = book.mark(ANNA);
         book.read(ANNA, mark, Usage { files: 0, bytes: 60 }, ahead);
         assert_eq!(book.take(&[(ANNA, limits)], more, 9_001), Verdict::Yes);

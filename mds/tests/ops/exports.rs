@@ -373,10 +373,14 @@ fn who_is_squashed_gives_back_what_was_given_to_who_he_was() {
             let a = world.client("a").await;
             a.ok(vec![putrootfh(), setattr(stateid4::default(), &mode(0o777))]).await;
             a.ok(vec![putrootfh(), create(createtype4::NF4DIR, "d", &mode(0o777))]).await;
-            add(&world, "/d", &[before.clone()]).await;
+            add(&world, "/d", std::slice::from_ref(&before)).await;
             let (fh, open) = open_at(&a, "/d", "f").await;
             a.ok(vec![putfh(&fh), layoutget(open, RW)]).await;
-            assert_eq!(set(&world, "/d", &[after.clone()]).await, recalled, "{before:?} {after:?}");
+            assert_eq!(
+                set(&world, "/d", std::slice::from_ref(&after)).await,
+                recalled,
+                "{before:?} {after:?}"
+            );
         });
     }
 }

@@ -25,6 +25,7 @@ mod compare;
 mod copy;
 mod create;
 mod create_session;
+mod delegated_news;
 mod delegated_times;
 mod delegation;
 mod destroy_session;

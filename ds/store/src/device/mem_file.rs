@@ -296,9 +296,12 @@ impl DeviceFile for MemFile {
         if size > self.with(|state, _| state.check_writable().map(|()| state.longest))? {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
-        self.inode(|inode| match inode.fixed {
-            false => Ok(inode.set_len(size)),
-            true => Err(rustix::io::Errno::IO.into()),
+        self.inode(|inode| {
+            if inode.fixed {
+                return Err(rustix::io::Errno::IO.into());
+            }
+            inode.set_len(size);
+            Ok(())
         })?
     }
 
