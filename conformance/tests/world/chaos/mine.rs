@@ -45,6 +45,8 @@ pub(crate) struct Known {
     least: Vec<(At, u64)>,
     /// What others saw under each change attribute.
     seen: BTreeMap<u64, (At, u64, Option<nfstime4>)>,
+    /// When its owner forgot last what only it knew, and had told when it was asked.
+    forgotten: At,
     pub(crate) handle: Option<nfs_fh4>,
 }
 
@@ -231,6 +233,7 @@ impl Host {
 
     /// What only this host knew is lost, or is the server's.
     fn forget_mine(&self, mine: &mut Mine) {
+        self.shared.sizes.lock().entry(self.name.clone()).or_default().forgotten = self.shared.at();
         *mine = Mine { handle: mine.handle.clone(), ..Mine::default() };
     }
 
@@ -306,11 +309,13 @@ impl Host {
             self.name,
             known.most
         );
-        // What the owner alone knew is not known to a server that was restarted until it is asked for again.
-        if from > self.shared.restarted.load(Ordering::Relaxed) {
+        // What the owner alone knew is not known to a server that was restarted until it is asked for again, nor ever after the owner has
+        // forgotten it.
+        let since = known.forgotten.max(self.shared.restarted.load(Ordering::Relaxed));
+        if from > since {
             let seen = (from, size, seen.time_modify);
             let first = known.seen.entry(change).or_insert(seen);
-            if first.0 < self.shared.restarted.load(Ordering::Relaxed) {
+            if first.0 < since {
                 *first = seen;
             }
             assert_eq!(
