@@ -3,6 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -73,20 +75,21 @@ pub(crate) async fn run(options: cli::Up) -> Result<()> {
     Keys::read(&key)?;
     let (stopping, _) = tokio::sync::watch::channel(false);
     let mut keepers = tokio::task::JoinSet::new();
+    // All but the metadata server.
+    let hopes = Arc::new(AtomicUsize::new(roles.len().saturating_sub(1)));
     for role in roles {
-        keepers.spawn(keep(role, stopping.subscribe()));
+        keepers.spawn(keep(role, Arc::clone(&hopes), stopping.subscribe()));
     }
     let ready = async {
-        if ready(mds, &key, &installation).await
-            && let Err(error) = installation.all_started(&dir)
-        {
+        let connected = ready(mds, &key, &dir, &installation).await;
+        if let Err(error) = installation.all_started(&dir) {
             tracing::error!("{error:#}");
         }
         let exports = match Admin::connect_with(mds, &key).await {
             Ok(admin) => exports::ask(&admin).await.map(|known| known.exports).unwrap_or_default(),
             Err(_) => Vec::new(),
         };
-        announce(&dir, &options, &installation, &exports);
+        announce(&dir, &options, connected, &exports);
         std::future::pending::<()>().await;
     };
     let why = tokio::select! {
@@ -236,9 +239,15 @@ impl Role {
 /// Keeps one child running until told to stop. A child that fails at its first start ends `up`: it has
 /// said why, and trying again would not help. Not so one whose data the others have served without before: a data server that was
 /// removed and its directory emptied, or one whose device is not mounted.
-async fn keep(role: Role, mut stopping: tokio::sync::watch::Receiver<bool>) -> Result<()> {
+///
+/// `hopes`: data servers that have not failed so yet. Without any there is nothing to go on with.
+async fn keep(
+    role: Role,
+    hopes: Arc<AtomicUsize>,
+    mut stopping: tokio::sync::watch::Receiver<bool>,
+) -> Result<()> {
     let mut pause = RESTART.0;
-    let mut first = true;
+    let (mut first, mut hoped) = (true, true);
     loop {
         let started = Instant::now();
         let mut child = role.start()?;
@@ -252,6 +261,9 @@ async fn keep(role: Role, mut stopping: tokio::sync::watch::Receiver<bool>) -> R
         let failed = first && lasted < STEADY && status.code() == Some(1);
         if failed && !role.dispensable {
             return Err(anyhow!("{} did not start (its own line above says why)", role.name));
+        }
+        if failed && std::mem::replace(&mut hoped, false) && hopes.fetch_sub(1, Ordering::Relaxed) <= 1 {
+            return Err(anyhow!("no data server started (their own lines above say why)"));
         }
         if failed {
             pause = WITHOUT;
@@ -297,9 +309,9 @@ async fn stop_child(role: &Role, mut child: Child, stdin: Option<ChildStdin>) ->
     Ok(())
 }
 
-/// Completes when the metadata server answers and every data server has registered that may: true. Where all have run before it
-/// goes on after a while without those that have not: false.
-async fn ready(mds: SocketAddr, key: &Path, installation: &Installation) -> bool {
+/// Completes when the metadata server answers and every data server has registered that may: how many have. After a while it goes
+/// on without those that have run before and are not there; those that are new have made their stores then.
+async fn ready(mds: SocketAddr, key: &Path, dir: &Path, installation: &Installation) -> usize {
     let data_servers = installation.data_servers;
     let started = Instant::now();
     let mut told = false;
@@ -314,25 +326,32 @@ async fn ready(mds: SocketAddr, key: &Path, installation: &Installation) -> bool
         // One that was removed from the installation is refused for ever, and not waited for.
         let rest_is_removed = connected > 0 && connected == known && started.elapsed() > REMOVED;
         if connected >= usize::from(data_servers) || rest_is_removed {
-            return true;
+            return connected;
         }
-        if !told && started.elapsed() > START {
-            tracing::warn!(
-                "{connected} of {data_servers} data servers have registered after {} s",
-                START.as_secs()
-            );
-            told = true;
-            if connected > 0 && installation.started >= data_servers {
-                return false;
+        if started.elapsed() > START {
+            if !std::mem::replace(&mut told, true) {
+                tracing::warn!(
+                    "{connected} of {data_servers} data servers have registered after {} s",
+                    START.as_secs()
+                );
+            }
+            if connected > 0 && installation.started > 0 && have_stores(dir, installation) {
+                return connected;
             }
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
 
-fn announce(dir: &Path, options: &cli::Up, installation: &Installation, exports: &[ctl_export]) {
+/// Whether all that are new have run: the next start makes no stores for them, whatever is mounted then.
+fn have_stores(dir: &Path, installation: &Installation) -> bool {
+    let mut new = installation.started + 1..=installation.data_servers;
+    new.all(|number| dir.join(format!("ds{number}")).join("superblock").exists())
+}
+
+fn announce(dir: &Path, options: &cli::Up, data_servers: usize, exports: &[ctl_export]) {
     let port = if options.port == 2049 { String::new() } else { format!(",port={}", options.port) };
-    say!("Sluice is ready: {} data servers, data in {}", installation.data_servers, dir.display());
+    say!("Sluice is ready: {data_servers} data servers, data in {}", dir.display());
     say!("  mount:   mount -t nfs -o vers=4.2{port} {}:/ /mnt", host(options.listen));
     for line in exports::lines(exports) {
         say!("  export:  {line}");

@@ -326,7 +326,9 @@ fn an_installation_goes_on_when_a_data_server_was_taken_out() {
     // Until `up` knows it, too.
     let started =
         || std::fs::read_to_string(home.join("installation.json")).unwrap().contains("\"started\": 2");
+    let begun = Instant::now();
     while !started() {
+        assert!(begun.elapsed() < PATIENCE, "it does not note that all have started");
         std::thread::sleep(Duration::from_millis(20));
     }
     let first = format!("{HOST}:{}", port + 1);

@@ -79,6 +79,13 @@ fn what_was_cut_off_before_a_restart_is_not_brought_back() {
         client.write(&layout, 500, &pattern(0, 100)).await.unwrap();
         client.layout_commit(&file, layout.stateid, Some(599)).await.unwrap();
         assert_eq!(client.stat(&file).await.0, 600);
+        // Who has told once has told of all that was before: nobody is waited for any more.
+        client.write(&layout, 600, &pattern(0, 300)).await.unwrap();
+        let address = client.device(layout.data_server(0).ffds_deviceid).await;
+        let n = (0..4).find(|n| world.data_server(*n) == address).unwrap();
+        world.crash_data_server(n).await;
+        let op = ops::layoutcommit(layout.stateid, Some(899));
+        assert_eq!(client.once(vec![client::putfh(&file.handle), op]).await.0, nfsstat4::NFS4_OK);
     });
 }
 

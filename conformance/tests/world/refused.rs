@@ -108,6 +108,33 @@ fn who_cuts_off_a_file_that_one_of_two_mirrors_does_not_cut_waits_and_hears_of_n
     }
 }
 
+/// Nor does anybody who writes to it, when the metadata server was restarted before that was done.
+#[test]
+fn after_a_restart_what_one_of_two_mirrors_does_not_cut_is_no_error_either() {
+    for mirror in 0..2 {
+        simulate_with(107, TWICE, async |world| {
+            let (mut writer, mut data) = at_rest(world).await;
+            let refuses = homes(world, &mut writer).await[mirror];
+            let path = world.data_file_of(refuses, SIZE);
+            world.device(refuses).set_fixed(&path, true);
+            let values = Attributes { size: Some(100_000), ..Attributes::default() };
+            let args = SETATTR4args { stateid: writer.file.stateid, obj_attributes: attributes(&values) };
+            let ops = vec![putfh(&writer.file.handle), nfs_argop4::OP_SETATTR(args)];
+            assert!(later(writer.client.once(ops).await.0), "it is committed, and not carried out");
+            world.restart_metadata_server().await;
+            writer.client.reconnect(world).await;
+            writer.file = writer.client.reclaim(&writer.file).await;
+            let complete = sluice_xdr::nfs4::RECLAIM_COMPLETE4args { rca_one_fs: false };
+            writer.client.ok(vec![nfs_argop4::OP_RECLAIM_COMPLETE(complete)]).await;
+            assert_eq!(write(world, &writer, 200, b"new").await, nfsstat4::NFS4_OK);
+            data.truncate(100_000);
+            put(&mut data, 200, b"new");
+            world.device(refuses).set_fixed(&path, false);
+            healed(world, "f", &data).await;
+        });
+    }
+}
+
 #[test]
 fn where_there_is_no_other_mirror_that_is_an_error_until_the_file_is_emptied() {
     for ends in [false, true] {

@@ -233,7 +233,16 @@ impl Store {
             store.open_file(key)?.file.visible(offset, count as u64)?;
             let mut buffer = store.pool.take(count);
             let path = path_of(key);
-            let n = store.afford(|| Ok(store.device.read_uncached(&path, buffer.as_mut(), offset)?))?;
+            let n = match store.afford(|| Ok(store.device.read_uncached(&path, buffer.as_mut(), offset)?)) {
+                // What is not written yet is written first, which a file system that takes nothing any more refuses. It is there to be
+                // copied from, with all that can be read.
+                Err(StoreError::Io(_) | StoreError::ReadOnly)
+                    if store.device.space().is_ok_and(|is| is.read_only) =>
+                {
+                    store.open_file(key)?.file.read_at(buffer.as_mut(), offset)?
+                }
+                n => n?,
+            };
             Ok(Read { data: buffer.freeze(n), end: n < count })
         })
         .await

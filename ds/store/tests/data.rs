@@ -153,6 +153,21 @@ fn what_a_flush_failed_to_write_is_not_read() {
     });
 }
 
+/// A file system that went read-only writes nothing, and so reads nothing past what it has in memory: what is there is read all the
+/// same, for whoever copies it away.
+#[test]
+fn what_cannot_be_flushed_any_more_is_read_from_memory() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        let store = open(&env, &device).await.unwrap();
+        store.write_at(&access(1), 0, bytes(1, 10_000), Stability::FileSync).await.unwrap();
+        store.write_at(&access(1), 4096, bytes(2, 10), Stability::Unstable).await.unwrap();
+        device.set_read_only(true);
+        assert_eq!(store.read_medium(key(1), 4096, 10).await.unwrap().data, bytes(2, 10));
+        assert_eq!(store.read_medium(key(1), 0, 10).await.unwrap().data, bytes(1, 10));
+    });
+}
+
 /// The device tells a failed flush once, to whoever asks first.
 #[test]
 fn a_flush_that_failed_for_somebody_else_is_told_to_who_wrote_before_it() {

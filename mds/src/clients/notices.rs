@@ -2,7 +2,7 @@
 //! forgotten, which it takes for the same (BAD_STATEID). One task waits for a client, however much was taken from it: a rack that lost
 //! its power may be silent for a day.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,12 +20,31 @@ const NOTICE_NANOS: u64 = TOLD_AGAIN_NANOS;
 type Owed = VecDeque<(Time, StateId)>;
 
 #[derive(Debug, Default)]
-pub(crate) struct Notices(Mutex<BTreeMap<ClientId, Owed>>);
+pub(crate) struct Notices {
+    owed: Mutex<BTreeMap<ClientId, Owed>>,
+    /// Clients that somebody waits for to free delegations.
+    watched: Mutex<BTreeSet<ClientId>>,
+}
 
 impl Notices {
+    /// Whether somebody has to begin waiting for the client, which has something to free since right before.
+    pub(crate) fn watch(&self, client: ClientId) -> bool {
+        self.watched.lock().insert(client)
+    }
+
+    /// Whether nobody need wait for the client any more: it has nothing to free, or is gone.
+    pub(super) fn let_be(&self, shared: &ClientShared) -> bool {
+        let mut watched = self.watched.lock();
+        let over = shared.delegation_revoked().is_none() || shared.is_dead();
+        if over {
+            watched.remove(&shared.id());
+        }
+        over
+    }
+
     /// The client is to be told of this one, too. Whether somebody has to begin waiting for that.
     fn owe(&self, client: ClientId, late: Time, stateid: StateId) -> bool {
-        let mut all = self.0.lock();
+        let mut all = self.owed.lock();
         let begins = !all.contains_key(&client);
         let owed = all.entry(client).or_default();
         // What is older is remembered by nobody any more.
@@ -38,7 +57,7 @@ impl Notices {
 
     /// What the client has been told of, by a SEQUENCE that began at `told`. `None`: it is owed nothing, and nobody need wait any more.
     fn told(&self, client: ClientId, told: Time) -> Option<Vec<StateId>> {
-        let mut all = self.0.lock();
+        let mut all = self.owed.lock();
         let owed = all.get_mut(&client)?;
         let known = owed.partition_point(|(late, _)| *late <= told);
         let told = owed.drain(..known).map(|(_, stateid)| stateid).collect();

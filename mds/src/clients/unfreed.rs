@@ -18,7 +18,10 @@ impl Mds {
         let (mut since, mut told, mut in_vain) = (Time::ZERO, Time::ZERO, 0);
         loop {
             self.env.clock.sleep(self.config.lease).await;
-            let Some(last) = shared.delegation_revoked().filter(|_| !shared.is_dead()) else { return };
+            if self.notices.let_be(&shared) {
+                return;
+            }
+            let Some(last) = shared.delegation_revoked() else { continue };
             if last != since {
                 (since, told, in_vain) = (last, last, 0);
             }

@@ -15,7 +15,7 @@ use crate::server::Mds;
 #[derive(Debug, Default)]
 pub(crate) struct Cut {
     done: BTreeSet<(DataFileId, StoreId, u16, u16)>,
-    /// A data server that is here, and has failed to cut what is left.
+    /// A data server that is here, and has failed to cut what is left of a part that only it has.
     pub(crate) refused: Option<StoreId>,
 }
 
@@ -56,12 +56,10 @@ pub(crate) async fn truncate(
             if status == nfsstat4::NFS4ERR_DELAY {
                 silent.insert(file.store);
             } else if status == nfsstat4::NFS4ERR_IO && !io::hopeless(mds, file.store) {
-                cut.refused = Some(file.store);
-                // As a WRITE through this server: others are cut without it.
-                if good > 1
-                    && let Some(store) = mds.data_servers.get(file.store)
-                {
-                    store.refused(layout.id, file.slot, mds.now());
+                match mds.data_servers.get(file.store).filter(|_| good > 1) {
+                    // As a WRITE through this server: others are cut without it, in a moment.
+                    Some(store) => store.refused(layout.id, file.slot, mds.now()),
+                    None => cut.refused = Some(file.store),
                 }
             }
         }

@@ -33,8 +33,13 @@ pub(crate) async fn layoutcommit(cx: &mut Context, args: LAYOUTCOMMIT4args) -> O
     };
     let (old, there) = times::stand(&cx.server, &entry).await?;
     // What else was found there is part of the file as well.
-    let end = left(cx, &entry, said.end).await?.max(there);
+    let (end, of_before) = left(cx, &entry, said.end).await?;
+    let end = end.max(there);
     let done = commits::commit(&cx.server, entry.key, Said { old, end, ..said }).await?;
+    if of_before {
+        let client = cx.client()?;
+        cx.server.step(&entry, None, |file, _| (file.has_told(client), Vec::new()));
+    }
     held.commit()?;
     cx.server.learn(&entry, done.inode.size());
     let grown = done.grew.then(|| done.inode.size());
@@ -46,24 +51,25 @@ pub(crate) async fn layoutcommit(cx: &mut Context, args: LAYOUTCOMMIT4args) -> O
 /// Linux flushes before it truncates and says so afterwards, under the same layout or another that it got meanwhile, in a
 /// LAYOUTCOMMIT that reaches to where it wrote. What was cut off since stays off: then the data servers know the end, under
 /// a ticket that keeps truncations away. Which truncations there were before a restart is not known: so it is with whoever
-/// reclaimed the file. Who waits for one that is away is told DELAY: neither are there zeros where nothing was written,
-/// nor is lost what was.
-async fn left(cx: &Context, entry: &FileEntry, end: Option<u64>) -> Result<Option<u64>, OpError> {
+/// reclaimed the file, until it has told once. Who waits for one that is away is told DELAY: neither are there zeros where nothing was
+/// written, nor is lost what was. True: it was of before a restart, perhaps.
+async fn left(cx: &Context, entry: &FileEntry, end: Option<u64>) -> Result<(Option<u64>, bool), OpError> {
     let (mds, client) = (&cx.server, cx.client()?);
     let cut = entry.cut_at().unwrap_or(Time::ZERO);
-    let of_before =
-        || entry.peek(|file| file.may_have_written_since(client)).is_some_and(|since| since <= cut);
-    let Some(end) = end.filter(|_| of_before()) else { return Ok(end) };
+    let Some(end) = end else { return Ok((None, false)) };
+    let since = entry.peek(|file| file.may_have_written_since(client));
+    let Some(since) = since.filter(|since| *since <= cut) else { return Ok((Some(end), false)) };
+    let reclaimed = since == Time::ZERO;
     let inode = settle::inode(mds, entry.key).await?;
     let size = inode.size();
     if end <= size {
-        return Ok(Some(end));
+        return Ok((Some(end), reclaimed));
     }
     match dsctl::observe_in(mds, &inode, size..end).await {
-        Ok(seen) => Ok(Some(end.min(seen.size.max(size)))),
+        Ok(seen) => Ok((Some(end.min(seen.size.max(size))), reclaimed)),
         Err(Unseen::Away) => Err(nfsstat4::NFS4ERR_DELAY.into()),
         // What it may have can be read as little as what it has not.
-        Err(Unseen::GivenUp(_)) => Ok(Some(end)),
+        Err(Unseen::GivenUp(_)) => Ok((Some(end), false)),
     }
 }
 

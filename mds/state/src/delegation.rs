@@ -68,12 +68,14 @@ pub(crate) struct Delegation {
     pub(crate) change: Option<u64>,
     /// The times that its holder answers for. Of write delegations alone.
     pub(crate) kept: Option<Kept>,
+    /// See [`File::has_told`](crate::file::File::has_told).
+    pub(crate) told: bool,
 }
 
 impl Delegation {
     /// Since when its holder may have been using the file.
     pub(crate) const fn begun(&self) -> Begun {
-        Begun { since: self.since, reclaimed: self.change.is_none() }
+        Begun { since: self.since, reclaimed: self.change.is_none() && !self.told }
     }
 }
 

@@ -269,9 +269,9 @@ impl ClientShared {
         flags
     }
 
-    /// A delegation was revoked, and is to be freed. True when there was none before.
-    pub fn delegation_is_revoked(&self, now: Time) -> bool {
-        self.delegation_revoked.swap(now.0.max(1), SeqCst) == 0
+    /// A delegation was revoked, and is to be freed.
+    pub fn delegation_is_revoked(&self, now: Time) {
+        self.delegation_revoked.store(now.0.max(1), SeqCst);
     }
 
     /// All delegations that were revoked have been freed.
@@ -392,7 +392,8 @@ mod tests {
         assert_eq!([0, 1, TOLD_AGAIN_NANOS - 1].map(told), [RECALLABLE | ADMIN, ADMIN, ADMIN]);
         assert_eq!([TOLD_AGAIN_NANOS, TOLD_AGAIN_NANOS + 1].map(told), [RECALLABLE | ADMIN, ADMIN]);
         assert_eq!(told(9 * TOLD_AGAIN_NANOS), RECALLABLE | ADMIN);
-        assert!(c.delegation_is_revoked(Time(7)) && !c.delegation_is_revoked(Time(8)));
+        c.delegation_is_revoked(Time(7));
+        assert_eq!(c.delegation_revoked(), Some(Time(7)));
         assert_eq!([1, 2, 3].map(|at| told(9 * TOLD_AGAIN_NANOS + at)), [RECALLABLE | ADMIN; 3]);
         c.delegations_are_freed();
         assert_eq!(told(9 * TOLD_AGAIN_NANOS + 4), ADMIN);

@@ -244,6 +244,17 @@ impl Opens {
         owned.filter_map(|(_, other)| self.by_other.get(other))
     }
 
+    /// What a client reclaimed it has told of since.
+    pub(crate) fn has_told(&mut self, client: ClientId) {
+        let reclaimed = self.of_client(client).filter(|open| open.begun.reclaimed);
+        let those: Vec<Other> = reclaimed.map(|open| open.stateid.other).collect();
+        for other in those {
+            if let Some(open) = self.by_other.get_mut(&other) {
+                open.begun.reclaimed = false;
+            }
+        }
+    }
+
     /// Who has it open.
     pub(crate) fn clients(&self) -> BTreeSet<ClientId> {
         each_once(|client| {

@@ -332,6 +332,10 @@ impl Device for MemDevice {
         state.check()?;
         match state.inodes.get(&state.inode_of(path)?) {
             Some(inode) if inode.unreadable => Err(rustix::io::Errno::IO.into()),
+            // What is not written yet is written first.
+            Some(inode) if state.read_only && inode.is_dirty(offset, buffer.len()) => {
+                Err(rustix::io::Errno::ROFS.into())
+            }
             Some(inode) => Ok(inode.read_medium(buffer, offset)),
             None => Err(not_found()),
         }

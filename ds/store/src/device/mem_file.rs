@@ -106,6 +106,12 @@ impl Inode {
         self.read_of(buffer, offset, |page| self.now.pages.get(&page))
     }
 
+    /// Whether some of a range is only in memory.
+    pub(super) fn is_dirty(&self, offset: u64, length: usize) -> bool {
+        let last = offset.saturating_add(length as u64).saturating_sub(1) / PAGE;
+        self.dirty.range(offset / PAGE..=last).next().is_some()
+    }
+
     /// Past the memory, to which what is not written yet is written first.
     pub(super) fn read_medium(&self, buffer: &mut [u8], offset: u64) -> usize {
         self.read_of(buffer, offset, |page| {

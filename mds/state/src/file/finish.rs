@@ -132,7 +132,7 @@ impl File {
             let kept = open.times.filter(|_| writes && ctx.policy.delegated_times).and_then(Kept::new);
             let times = kept.is_some();
             let since = ctx.now;
-            let held = Delegation { kind, stateid, since, recall: None, change, kept };
+            let held = Delegation { kind, stateid, since, recall: None, change, kept, told: false };
             self.delegations.held.insert(client, held);
             out.push(Effect::Register { stateid, kind: StateKind::Delegation, client });
             Grant { kind, stateid, times }

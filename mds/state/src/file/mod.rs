@@ -498,6 +498,14 @@ impl File {
         opens.chain(delegation).chain(self.layout_since(client)).min()
     }
 
+    /// The client has told of all that it wrote, whenever that was: what was before a restart is over for it.
+    pub fn has_told(&mut self, client: ClientId) {
+        self.opens.has_told(client);
+        if let Some(held) = self.delegations.held.get_mut(&client) {
+            held.told = true;
+        }
+    }
+
     /// When the client was handed out the first segment of the layout that it holds.
     #[must_use]
     pub fn layout_since(&self, client: ClientId) -> Option<Time> {
