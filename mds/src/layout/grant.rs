@@ -47,6 +47,7 @@ pub(crate) fn grant(mds: &Arc<Mds>, inode: &Inode, ask: &Ask) -> Result<Granted,
         mds.reports.handed_out(mds.now(), ask.client, Subject::Data(file.store, ask.file));
     }
     mds.reports.handed_out(mds.now(), ask.client, Subject::File(ask.file));
+    mds.reports.handed_out(mds.now(), ask.client, Subject::Length(ask.file));
     let holder = Holder { tag: holder(ask.client), write: ask.write };
     let body =
         flexfiles::body(layout, segment.stripe_unit, &mirrors, holder, |file| name(mds, layout, file, ask));
@@ -113,7 +114,7 @@ fn choose(mds: &Mds, layout: &Layout, segment: &Segment<'_>, ask: &Ask) -> Resul
         return readable(mds, layout, segment, ask)
             .ok_or_else(|| failed().unwrap_or_else(|| away(mds, segment)));
     }
-    if mds.reports.finding(now, ask.client, Subject::Length(ask.file)).full {
+    if mds.reports.finding(now, ask.client, Subject::Length(ask.file)).failed {
         return Err(Reason::TooLong);
     }
     if layout.mirrors_dirty {

@@ -234,7 +234,7 @@ pub(crate) fn take(mds: &Arc<Mds>, entry: &FileEntry, client: ClientId, errors: 
             _ => Subject::Store(store),
         };
         // What is refused in words is not tried again to see whether it is so.
-        let full = matches!(subject, Subject::Room(..) | Subject::Length(_));
+        let full = matches!(subject, Subject::Room(..));
         if mds.reports.add(mds.now(), client, subject, full) {
             tracing::info!(
                 ?client,
