@@ -356,4 +356,9 @@ fn an_installation_goes_on_when_a_data_server_was_taken_out() {
         up.stop();
         assert!(!out.join("store").exists(), "it made a new one");
     }
+    // Without any there is nothing to go on with.
+    let other = home.join("ds2");
+    std::fs::remove_dir_all(&other).unwrap();
+    std::fs::create_dir(&other).unwrap();
+    assert_eq!(ended(&mut Up::start(&home, port).0).code(), Some(1));
 }

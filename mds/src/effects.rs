@@ -155,7 +155,7 @@ impl Mds {
         let Some(shared) = self.clients.lock().shared(client).map(Arc::clone) else { return };
         // Before the flag: whoever is told of it is told again.
         if kind == StateKind::Delegation && reason == RevokeReason::NotReturned {
-            shared.delegation_is_revoked(self.now());
+            shared.note_revoked_delegation(self.now());
             if self.notices.watch(client) {
                 self.spawn(Arc::clone(self).forget_unfreed_delegations(Arc::clone(&shared)));
             }

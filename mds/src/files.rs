@@ -373,6 +373,16 @@ pub(crate) struct Held {
 }
 
 impl Held {
+    fn new(
+        (mds, entry): (&Arc<Mds>, &Arc<FileEntry>),
+        client: Option<ClientId>,
+        ticket: Ticket,
+        waited: bool,
+    ) -> Self {
+        let (mds, entry) = (Arc::clone(mds), Arc::clone(entry));
+        Self { mds, entry, client, ticket: Some(ticket), cuts: false, wrote: false, waited }
+    }
+
     /// A truncation begins, and ends with the ticket. Before its transaction.
     pub(crate) fn cut(&mut self) {
         self.entry.cut_at.store(self.mds.now().0, Ordering::SeqCst);
@@ -600,16 +610,7 @@ impl Mds {
             match self.step(entry, client, |file, ctx| file.prepare(ctx, intent, queued.token)) {
                 Prepared::Ticket(ticket) => {
                     queued.token = None;
-                    let (mds, entry) = (Arc::clone(self), Arc::clone(entry));
-                    return Ok(Held {
-                        mds,
-                        entry,
-                        client,
-                        ticket: Some(ticket),
-                        cuts: false,
-                        wrote: false,
-                        waited,
-                    });
+                    return Ok(Held::new((self, entry), client, ticket, waited));
                 }
                 Prepared::Deny(error) => {
                     queued.token = None;
@@ -631,18 +632,7 @@ impl Mds {
     pub(crate) fn prepare_now(self: &Arc<Self>, entry: &Arc<FileEntry>, intent: &Intent) -> Option<Held> {
         let client = intent.client();
         match self.step(entry, client, |file, ctx| file.prepare(ctx, intent, None)) {
-            Prepared::Ticket(ticket) => {
-                let (mds, entry) = (Arc::clone(self), Arc::clone(entry));
-                Some(Held {
-                    mds,
-                    entry,
-                    client,
-                    ticket: Some(ticket),
-                    cuts: false,
-                    wrote: false,
-                    waited: false,
-                })
-            }
+            Prepared::Ticket(ticket) => Some(Held::new((self, entry), client, ticket, false)),
             Prepared::Deny(_) => None,
             Prepared::Wait(token) => {
                 drop(Queued { mds: self, entry, token: Some(token) });

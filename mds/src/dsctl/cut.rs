@@ -12,7 +12,7 @@ use super::orders::{order, wire};
 use crate::server::Mds;
 
 /// The data files that a truncation has cut: what is written there since then belongs to the file.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Cut {
     done: BTreeSet<(DataFileId, StoreId, u16, u16)>,
     /// A data server that is here, and has failed to cut what is left of a part that only it has.

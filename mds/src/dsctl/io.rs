@@ -293,9 +293,12 @@ async fn call<A: Encode, R: Decode>(
                 match status(&result) {
                     nfsstat3::NFS3ERR_JUKEBOX => {}
                     // It was restarted meanwhile, and an older handle cannot tell what is lost from what was never there.
-                    nfsstat3::NFS3ERR_STALE if mds.data_servers.epoch() != epoch => break,
                     // Nor is one good whose epoch is over by now.
-                    nfsstat3::NFS3ERR_ACCES if mds.data_servers.epoch() != epoch => break,
+                    nfsstat3::NFS3ERR_STALE | nfsstat3::NFS3ERR_ACCES
+                        if mds.data_servers.epoch() != epoch =>
+                    {
+                        break;
+                    }
                     _ => return Ok(result),
                 }
             }

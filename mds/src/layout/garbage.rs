@@ -422,19 +422,18 @@ fn passes(error: &FsError) -> bool {
 #[derive(Debug)]
 pub(crate) struct Uncut {
     intent: TruncateIntent,
-    /// What is left alone from now on.
+    /// What is left alone from now on, and who refused the last time.
     cut: Mutex<Cut>,
-    /// A data server that is here failed to do it the last time, and nobody knows for how long.
-    refused: Mutex<Option<StoreId>>,
 }
 
 impl Uncut {
     pub(crate) fn new(intent: TruncateIntent, cut: Cut) -> Self {
-        Self { intent, refused: Mutex::new(cut.refused), cut: Mutex::new(cut) }
+        Self { intent, cut: Mutex::new(cut) }
     }
 
+    /// A data server that is here failed to do it the last time, and nobody knows for how long.
     pub(crate) fn refused(&self) -> Option<StoreId> {
-        *self.refused.lock()
+        self.cut.lock().refused
     }
 }
 
@@ -471,7 +470,8 @@ async fn finish_truncations(mds: Arc<Mds>) {
         let left: Vec<_> = mds.uncut.lock().values().cloned().collect();
         for uncut in left {
             let (namespace, TruncateIntent { inode: key, size }) = (&mds.namespace, uncut.intent);
-            let mut cut = take(&mut *uncut.cut.lock());
+            // Until the end of this round it is as it was in the last one.
+            let mut cut = uncut.cut.lock().clone();
             let inode = mds.read(|txn| Box::pin(async move { namespace.getattr(&txn, &key).await })).await;
             let done = match inode {
                 // Failing means a data server is away: the next round tries again, without it if there is a mirror.
@@ -486,7 +486,6 @@ async fn finish_truncations(mds: Arc<Mds>) {
                 },
                 Err(error) => matches!(error, FsError::Stale),
             };
-            *uncut.refused.lock() = cut.refused;
             *uncut.cut.lock() = cut;
             if done {
                 // Whoever emptied the file meanwhile may have left another one.

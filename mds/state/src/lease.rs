@@ -270,7 +270,7 @@ impl ClientShared {
     }
 
     /// A delegation was revoked, and is to be freed.
-    pub fn delegation_is_revoked(&self, now: Time) {
+    pub fn note_revoked_delegation(&self, now: Time) {
         self.delegation_revoked.store(now.0.max(1), SeqCst);
     }
 
@@ -392,7 +392,7 @@ mod tests {
         assert_eq!([0, 1, TOLD_AGAIN_NANOS - 1].map(told), [RECALLABLE | ADMIN, ADMIN, ADMIN]);
         assert_eq!([TOLD_AGAIN_NANOS, TOLD_AGAIN_NANOS + 1].map(told), [RECALLABLE | ADMIN, ADMIN]);
         assert_eq!(told(9 * TOLD_AGAIN_NANOS), RECALLABLE | ADMIN);
-        c.delegation_is_revoked(Time(7));
+        c.note_revoked_delegation(Time(7));
         assert_eq!(c.delegation_revoked(), Some(Time(7)));
         assert_eq!([1, 2, 3].map(|at| told(9 * TOLD_AGAIN_NANOS + at)), [RECALLABLE | ADMIN; 3]);
         c.delegations_are_freed();

@@ -123,17 +123,27 @@ fn what_a_delegation_comes_with_is_no_news_later() {
         let given = b.attributes("f", &SEEN).await;
         let get = vec![putfh(&fh), layoutget(stateid, layoutiomode4::LAYOUTIOMODE4_RW)];
         let nfs_resop4::OP_LAYOUTGET(LAYOUTGET4res::NFS4_OK(layout)) = b.last(get).await else { panic!() };
-        b.ok(vec![putfh(&fh), layoutcommit(layout.logr_stateid, 4)]).await;
-        let committed = b.attributes("f", &SEEN).await;
-        assert!(committed.change > given.change);
-        let mut seen = Vec::new();
-        for _ in 0..2 {
-            world.sleep(Duration::from_secs(1)).await;
-            b.callbacks().script(&[Answer::Attributes(given.change.unwrap(), committed.size.unwrap())]);
-            seen.push(c.attributes("f", &SEEN).await);
-        }
-        assert_eq!(seen, [committed.clone(), committed]);
+        is_no_news(&world, (&b, &fh, layout.logr_stateid), &given, &c).await;
     });
+}
+
+/// The holder has committed what it wrote, and says to each other that looks what it was `given`: they see the same twice.
+async fn is_no_news(
+    world: &World,
+    (holder, fh, layout): (&Client, &nfs_fh4, stateid4),
+    given: &Attributes,
+    other: &Client,
+) {
+    holder.ok(vec![putfh(fh), layoutcommit(layout, 4)]).await;
+    let committed = holder.attributes("f", &SEEN).await;
+    assert!(committed.change > given.change);
+    let mut seen = Vec::new();
+    for _ in 0..2 {
+        world.sleep(Duration::from_secs(1)).await;
+        holder.callbacks().script(&[Answer::Attributes(given.change.unwrap(), committed.size.unwrap())]);
+        seen.push(other.attributes("f", &SEEN).await);
+    }
+    assert_eq!(seen, [committed.clone(), committed]);
 }
 
 /// Nor is a truncation that an OPEN waits for, of which its client is shown what it came to.
@@ -163,16 +173,7 @@ fn what_an_open_waits_for_is_no_news_later_either() {
         writes(&given);
         let given = a.attributes("f", &SEEN).await;
         assert_eq!(given.size, Some(0));
-        a.ok(vec![putfh(&fh), layoutcommit(layout.logr_stateid, 4)]).await;
-        let committed = a.attributes("f", &SEEN).await;
-        assert!(committed.change > given.change);
-        let mut seen = Vec::new();
-        for _ in 0..2 {
-            world.sleep(Duration::from_secs(1)).await;
-            a.callbacks().script(&[Answer::Attributes(given.change.unwrap(), committed.size.unwrap())]);
-            seen.push(b.attributes("f", &SEEN).await);
-        }
-        assert_eq!(seen, [committed.clone(), committed]);
+        is_no_news(&world, (&a, &fh, layout.logr_stateid), &given, &b).await;
     });
 }
 
