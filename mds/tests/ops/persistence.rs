@@ -150,39 +150,6 @@ fn a_lost_reply_is_given_again_after_a_restart() {
     }
 }
 
-/// What a delegation would begin with is not in the reply of old: an OPEN that is done over when grace is over comes without one.
-#[test]
-fn an_open_that_is_done_over_delegates_nothing() {
-    simulate(22, async |mut world: World| {
-        let client = prepared(&world).await;
-        let how = openflag4::OPEN4_CREATE(createhow4::UNCHECKED4(fattr(&mode(0o600))));
-        let access = BOTH | OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG;
-        let open = open_with(b"owner", access, 0, how, open_claim4::CLAIM_NULL("new".into()));
-        let request = request(&client, 1, vec![putrootfh(), open]);
-        let delegation = |reply: &COMPOUND4res| match reply.resarray.last() {
-            Some(nfs_resop4::OP_OPEN(OPEN4res::NFS4_OK(ok))) => ok.delegation.clone(),
-            other => panic!("{other:?}"),
-        };
-        let first = send(&client.raw, &request).await;
-        assert!(matches!(delegation(&first), open_delegation4::OPEN_DELEGATE_WRITE(_)), "{first:?}");
-        world.restart().await;
-        let raw = world.connect_as("a", client.callbacks().clone()).await;
-        let both = channel_dir_from_client4::CDFC4_BACK_OR_BOTH;
-        let bound = vec![bind(client.session, both)];
-        let bound = COMPOUND4args { tag: Bytes::new(), minorversion: 2, argarray: bound };
-        assert_eq!(send(&raw, &bound).await.status, nfsstat4::NFS4_OK);
-        // It lives, reclaims nothing, and sends its OPEN again late.
-        let lives = client.over_slots(raw.clone());
-        for _ in 0..60 {
-            world.sleep(SECOND).await;
-            lives.ok(vec![putrootfh()]).await;
-        }
-        let again = send(&raw, &request).await;
-        let given = delegation(&again);
-        assert!(!matches!(given, open_delegation4::OPEN_DELEGATE_WRITE(_)), "{given:?}");
-    });
-}
-
 /// The server dies at a random moment of a request that takes a while: before, between and after its
 /// transactions. Half the time it dies again while the request is resumed.
 fn dies(seed: u64, which: usize, after: Duration, twice: bool) {
