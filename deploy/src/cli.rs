@@ -1,5 +1,6 @@
 //! The commands and their options.
 
+mod kerberos;
 mod key;
 mod path;
 mod tls;
@@ -13,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use sluice_mds::Network;
 use sluice_namespace::inline_limit;
 
+pub(crate) use kerberos::Kerberos;
 pub(crate) use key::Key;
 pub(crate) use path::path;
 pub(crate) use tls::Tls;
@@ -122,6 +124,8 @@ pub(crate) struct Up {
     #[command(flatten)]
     pub(crate) tls: Tls,
     #[command(flatten)]
+    pub(crate) kerberos: Kerberos,
+    #[command(flatten)]
     pub(crate) sums: Sums,
     #[command(flatten)]
     pub(crate) store: Store,
@@ -161,6 +165,8 @@ pub(crate) struct Mds {
     pub(crate) metrics: Option<SocketAddr>,
     #[command(flatten)]
     pub(crate) tls: Tls,
+    #[command(flatten)]
+    pub(crate) kerberos: Kerberos,
     #[command(flatten)]
     pub(crate) tuning: Tuning,
     #[command(flatten)]
@@ -720,7 +726,7 @@ pub(crate) struct RuleOptions {
     /// uid and gid of the anonymous user [65534:65534 for a new network]
     #[arg(long, value_name = "UID[:GID]", value_parser = anonymous)]
     pub(crate) anonymous: Option<(u32, u32)>,
-    /// Security flavours that clients may come with [both for a new network]
+    /// Security flavours that clients may come with [sys,none for a new network]
     #[arg(long, value_enum, value_name = "FLAVOUR,...", value_delimiter = ',')]
     pub(crate) sec: Vec<Flavour>,
     /// Nobody gets in from there: a hole in a wider network. `--sec` of `export set` closes it
@@ -750,6 +756,12 @@ pub(crate) enum Flavour {
     Sys,
     /// AUTH_NONE: everybody is the anonymous user
     None,
+    /// Kerberos: who calls is proved
+    Krb5,
+    /// And what is said is whole: files are read and written through the metadata server, unless under TLS, too
+    Krb5i,
+    /// And nobody else can read it: the same
+    Krb5p,
 }
 
 fn anonymous(text: &str) -> Result<(u32, u32), String> {

@@ -4,8 +4,9 @@ use anyhow::{Result, bail};
 use serde_json::json;
 use sluice_mds::{NOBODY, Network};
 use sluice_xdr::control::{
-    ADMIN_EXPORT, ADMIN_EXPORT_args, ADMIN_EXPORT_res, ADMIN_EXPORTS, ADMIN_EXPORTS_res, ADMIN_EXPORTS_resok,
-    ctl_export, ctl_export_action, ctl_rule, ctl_squash,
+    ADMIN_EXPORT, ADMIN_EXPORT_args, ADMIN_EXPORT_res, ADMIN_EXPORTS, ADMIN_EXPORTS_res, ADMIN_SEC_EXPORT,
+    ADMIN_SEC_EXPORT_args, ADMIN_SEC_EXPORTS, ADMIN_SEC_EXPORTS_res, ADMIN_SEC_EXPORTS_resok,
+    ctl_export_action, ctl_rule, ctl_sec_export, ctl_sec_rule, ctl_squash,
 };
 
 use crate::cli::{self, Flavour, RuleOptions, Squash};
@@ -25,7 +26,7 @@ pub(crate) async fn run(command: cli::Export) -> Result<()> {
                 bail!("nothing to set: name --client networks, options, or both");
             }
             let admin = Admin::reach(&reach).await?;
-            let rules = |now: &[ctl_rule]| Ok(with(now, &clients, &options));
+            let rules = |now: &[ctl_sec_rule]| Ok(with(now, &clients, &options));
             change(&admin, ctl_export_action::EXPORT_SET, &path, rules, json).await
         }
         cli::Export::Remove { path, clients, reach, json } => {
@@ -34,32 +35,54 @@ pub(crate) async fn run(command: cli::Export) -> Result<()> {
                 return change(&admin, ctl_export_action::EXPORT_REMOVE, &path, |_| Ok(Vec::new()), json)
                     .await;
             }
-            let rules = |now: &[ctl_rule]| without(now, &clients);
+            let rules = |now: &[ctl_sec_rule]| without(now, &clients);
             change(&admin, ctl_export_action::EXPORT_SET, &path, rules, json).await
         }
     }
 }
 
 /// All exports as they are.
-pub(crate) async fn ask(admin: &Admin) -> Result<ADMIN_EXPORTS_resok> {
-    match admin.call(ADMIN_EXPORTS, &()).await? {
-        ADMIN_EXPORTS_res::CTL_OK(exports) => Ok(exports),
-        ADMIN_EXPORTS_res::Default(_, reason) => bail!("{}", text(&reason)),
+pub(crate) async fn ask(admin: &Admin) -> Result<ADMIN_SEC_EXPORTS_resok> {
+    match admin.call_if_known(ADMIN_SEC_EXPORTS, &()).await? {
+        Some(ADMIN_SEC_EXPORTS_res::CTL_OK(exports)) => Ok(exports),
+        Some(ADMIN_SEC_EXPORTS_res::Default(_, reason)) => bail!("{}", text(&reason)),
+        None => ask_older(admin).await,
     }
+}
+
+/// A metadata server of the release before, which knows no tickets.
+async fn ask_older(admin: &Admin) -> Result<ADMIN_SEC_EXPORTS_resok> {
+    let known = match admin.call(ADMIN_EXPORTS, &()).await? {
+        ADMIN_EXPORTS_res::CTL_OK(exports) => exports,
+        ADMIN_EXPORTS_res::Default(_, reason) => bail!("{}", text(&reason)),
+    };
+    let exports = known.exports.into_iter().map(|export| ctl_sec_export {
+        id: export.id,
+        path: export.path,
+        stored: export.stored,
+        rules: export
+            .rules
+            .into_iter()
+            .map(|rule| ctl_sec_rule { rule, ..ctl_sec_rule::default() })
+            .collect(),
+    });
+    Ok(ADMIN_SEC_EXPORTS_resok { version: known.version, kerberos: false, exports: exports.collect() })
 }
 
 async fn change(
     admin: &Admin,
     action: ctl_export_action,
     path: &str,
-    rules: impl FnOnce(&[ctl_rule]) -> Result<Vec<ctl_rule>>,
+    rules: impl FnOnce(&[ctl_sec_rule]) -> Result<Vec<ctl_sec_rule>>,
     as_json: bool,
 ) -> Result<()> {
     let known = ask(admin).await?;
     let now = known.exports.iter().find(|export| names(&text(&export.path)).eq(names(path)));
     let rules = rules(now.map_or(&[], |export| &export.rules))?;
-    let arguments = ADMIN_EXPORT_args { version: known.version, action, path: path.to_owned().into(), rules };
-    let recalled = match admin.call(ADMIN_EXPORT, &arguments).await? {
+    if !known.kerberos && rules.iter().any(takes_tickets) {
+        bail!("the metadata server knows nobody by a ticket: start it with --kerberos-keytab FILE first");
+    }
+    let recalled = match send(admin, (known.version, action, path), rules).await? {
         ADMIN_EXPORT_res::CTL_OK(recalled) => recalled,
         ADMIN_EXPORT_res::Default(_, reason) => bail!("{path}: {}", text(&reason)),
     };
@@ -73,6 +96,25 @@ async fn change(
         );
     }
     list(admin, false).await
+}
+
+async fn send(
+    admin: &Admin,
+    (version, action, path): (u64, ctl_export_action, &str),
+    rules: Vec<ctl_sec_rule>,
+) -> Result<ADMIN_EXPORT_res> {
+    let path: bytes::Bytes = path.to_owned().into();
+    if rules.iter().any(takes_tickets) {
+        return admin.call(ADMIN_SEC_EXPORT, &ADMIN_SEC_EXPORT_args { version, action, path, rules }).await;
+    }
+    let arguments = ADMIN_SEC_EXPORT_args { version, action, path: path.clone(), rules: rules.clone() };
+    match admin.call_if_known(ADMIN_SEC_EXPORT, &arguments).await? {
+        Some(answer) => Ok(answer),
+        None => {
+            let rules = rules.into_iter().map(|rule| rule.rule).collect();
+            admin.call(ADMIN_EXPORT, &ADMIN_EXPORT_args { version, action, path, rules }).await
+        }
+    }
 }
 
 fn names(path: &str) -> impl Iterator<Item = &str> {
@@ -97,7 +139,8 @@ async fn list(admin: &Admin, as_json: bool) -> Result<()> {
         if export.rules.is_empty() {
             rows.push([path.as_str(), "nobody", "-", "-", "-", "-", set_by(export)].map(str::to_owned));
         }
-        for rule in &export.rules {
+        for full in &export.rules {
+            let rule = &plain(full);
             if lets_nobody_in(rule) {
                 let (path, network) = (std::mem::take(&mut path), text(&rule.network));
                 let row = [path.as_str(), &network, access(rule), "-", "-", "-", set_by(export)];
@@ -110,7 +153,7 @@ async fn list(admin: &Admin, as_json: bool) -> Result<()> {
                 access(rule).to_owned(),
                 squash(rule).to_owned(),
                 format!("{}:{}", rule.anonymous_uid, rule.anonymous_gid),
-                security(rule).join(","),
+                security(full).join(","),
                 set_by(export).to_owned(),
             ]);
         }
@@ -120,10 +163,11 @@ async fn list(admin: &Admin, as_json: bool) -> Result<()> {
 }
 
 /// What `up` says of the exports: one line each.
-pub(crate) fn lines(exports: &[ctl_export]) -> Vec<String> {
+pub(crate) fn lines(exports: &[ctl_sec_export]) -> Vec<String> {
     let mut lines = Vec::new();
     for export in exports {
-        let mut rest: Vec<&ctl_rule> = export.rules.iter().collect();
+        let all: Vec<ctl_rule> = export.rules.iter().map(plain).collect();
+        let mut rest: Vec<&ctl_rule> = all.iter().collect();
         while let Some(first) = rest.first().copied() {
             let alike = |rule: &&ctl_rule| access(rule) == access(first) && rule.squash == first.squash;
             let networks: Vec<String> =
@@ -136,15 +180,17 @@ pub(crate) fn lines(exports: &[ctl_export]) -> Vec<String> {
 }
 
 /// The rules with more of them, or other ones: those named, or all if none is.
-fn with(now: &[ctl_rule], clients: &[Network], options: &RuleOptions) -> Vec<ctl_rule> {
+fn with(now: &[ctl_sec_rule], clients: &[Network], options: &RuleOptions) -> Vec<ctl_sec_rule> {
     let mut rules = now.to_vec();
     let named: Vec<String> = clients.iter().map(Network::to_string).collect();
     for network in &named {
-        if !rules.iter().any(|rule| text(&rule.network) == *network) {
+        if !rules.iter().any(|rule| text(&rule.rule.network) == *network) {
             rules.push(new_rule(network));
         }
     }
-    for rule in rules.iter_mut().filter(|rule| named.is_empty() || named.contains(&text(&rule.network))) {
+    let is_meant = |rule: &ctl_rule| named.is_empty() || named.contains(&text(&rule.network));
+    for full in rules.iter_mut().filter(|full| is_meant(&full.rule)) {
+        let rule = &mut full.rule;
         if options.read_only || options.read_write {
             rule.read_only = options.read_only;
         }
@@ -158,23 +204,22 @@ fn with(now: &[ctl_rule], clients: &[Network], options: &RuleOptions) -> Vec<ctl
         if let Some(anonymous) = options.anonymous {
             (rule.anonymous_uid, rule.anonymous_gid) = anonymous;
         }
-        if !options.sec.is_empty() {
-            rule.sys = options.sec.contains(&Flavour::Sys);
-            rule.none = options.sec.contains(&Flavour::None);
-        }
-        if options.no_access {
-            (rule.sys, rule.none) = (false, false);
+        if !options.sec.is_empty() || options.no_access {
+            let has = |flavour| options.sec.contains(&flavour);
+            (rule.sys, rule.none) = (has(Flavour::Sys), has(Flavour::None));
+            (full.krb5, full.krb5i, full.krb5p) =
+                (has(Flavour::Krb5), has(Flavour::Krb5i), has(Flavour::Krb5p));
         }
     }
     rules
 }
 
 /// The rules but those of some networks.
-fn without(now: &[ctl_rule], clients: &[Network]) -> Result<Vec<ctl_rule>> {
+fn without(now: &[ctl_sec_rule], clients: &[Network]) -> Result<Vec<ctl_sec_rule>> {
     let mut rules = now.to_vec();
     for client in clients {
         let before = rules.len();
-        rules.retain(|rule| text(&rule.network) != client.to_string());
+        rules.retain(|rule| text(&rule.rule.network) != client.to_string());
         if rules.len() == before {
             bail!("it has no rule for {client}: `sluice export list` shows which it has");
         }
@@ -182,8 +227,8 @@ fn without(now: &[ctl_rule], clients: &[Network]) -> Result<Vec<ctl_rule>> {
     Ok(rules)
 }
 
-fn new_rule(network: &str) -> ctl_rule {
-    ctl_rule {
+fn new_rule(network: &str) -> ctl_sec_rule {
+    let rule = ctl_rule {
         network: network.to_owned().into(),
         read_only: false,
         squash: ctl_squash::SQUASH_ROOT,
@@ -191,7 +236,18 @@ fn new_rule(network: &str) -> ctl_rule {
         anonymous_gid: NOBODY,
         sys: true,
         none: true,
-    }
+    };
+    ctl_sec_rule { rule, ..ctl_sec_rule::default() }
+}
+
+fn takes_tickets(rule: &ctl_sec_rule) -> bool {
+    rule.krb5 || rule.krb5i || rule.krb5p
+}
+
+/// What somebody gets by it who comes with what it takes.
+fn plain(rule: &ctl_sec_rule) -> ctl_rule {
+    let by_ticket = takes_tickets(rule) && lets_nobody_in(&rule.rule);
+    ctl_rule { sys: rule.rule.sys || by_ticket, ..rule.rule.clone() }
 }
 
 /// What clients of a rule may do, for people.
@@ -227,15 +283,18 @@ pub(crate) fn squash(rule: &ctl_rule) -> &'static str {
     }
 }
 
-fn security(rule: &ctl_rule) -> Vec<&'static str> {
-    [(rule.sys, "sys"), (rule.none, "none")]
-        .into_iter()
-        .filter(|(good, _)| *good)
-        .map(|(_, name)| name)
-        .collect()
+fn security(rule: &ctl_sec_rule) -> Vec<&'static str> {
+    let all = [
+        (rule.rule.sys, "sys"),
+        (rule.krb5, "krb5"),
+        (rule.krb5i, "krb5i"),
+        (rule.krb5p, "krb5p"),
+        (rule.rule.none, "none"),
+    ];
+    all.into_iter().filter(|(good, _)| *good).map(|(_, name)| name).collect()
 }
 
-fn set_by(export: &ctl_export) -> &'static str {
+fn set_by(export: &ctl_sec_export) -> &'static str {
     if export.stored { "sluice export" } else { "start options" }
 }
 
@@ -243,18 +302,19 @@ fn printable(path: &[u8]) -> String {
     crate::clients::printable(path)
 }
 
-fn to_json(export: &ctl_export) -> serde_json::Value {
+fn to_json(export: &ctl_sec_export) -> serde_json::Value {
     let rules: Vec<_> = export
         .rules
         .iter()
-        .map(|rule| {
+        .map(|full| {
+            let rule = &full.rule;
             json!({
                 "clients": text(&rule.network),
                 "read_only": rule.read_only,
                 "squash": squash(rule),
                 "anonymous_uid": rule.anonymous_uid,
                 "anonymous_gid": rule.anonymous_gid,
-                "security": security(rule),
+                "security": security(full),
             })
         })
         .collect();
@@ -269,10 +329,11 @@ mod tests {
         all.iter().map(|network| network.parse().unwrap()).collect()
     }
 
-    fn shown(rules: &[ctl_rule]) -> Vec<String> {
+    fn shown(rules: &[ctl_sec_rule]) -> Vec<String> {
         rules
             .iter()
-            .map(|rule| format!("{} {} {}", text(&rule.network), access(rule), squash(rule)))
+            .map(plain)
+            .map(|rule| format!("{} {} {}", text(&rule.network), access(&rule), squash(&rule)))
             .collect()
     }
 
@@ -293,7 +354,7 @@ mod tests {
         );
         assert!(without(&more, &networks(&["any"])).unwrap_err().to_string().contains("any"));
         let sec = RuleOptions { sec: vec![Flavour::None], anonymous: Some((7, 8)), ..RuleOptions::default() };
-        let rule = &with(&added, &[], &sec)[0];
+        let rule = &with(&added, &[], &sec)[0].rule;
         assert_eq!((rule.sys, rule.none, rule.anonymous_uid, rule.anonymous_gid), (false, true, 7, 8));
     }
 
@@ -302,19 +363,29 @@ mod tests {
         let hole = RuleOptions { no_access: true, ..RuleOptions::default() };
         let rules = with(&[new_rule("any")], &networks(&["10.0.0.7"]), &hole);
         assert_eq!(
-            rules.iter().map(standing).collect::<Vec<_>>(),
+            rules.iter().map(plain).map(|rule| standing(&rule)).collect::<Vec<_>>(),
             ["read-write, root is nobody", "no access"]
         );
         let back = RuleOptions { sec: vec![Flavour::Sys], ..RuleOptions::default() };
         let rules = with(&rules, &networks(&["10.0.0.7"]), &back);
-        assert_eq!((access(&rules[1]), security(&rules[1])), ("read-write", vec!["sys"]));
+        assert_eq!((access(&plain(&rules[1])), security(&rules[1])), ("read-write", vec!["sys"]));
+    }
+
+    #[test]
+    fn tickets_are_flavours_like_others() {
+        let sec = RuleOptions { sec: vec![Flavour::Krb5, Flavour::Krb5p], ..RuleOptions::default() };
+        let rules = with(&[new_rule("any")], &[], &sec);
+        assert_eq!((access(&plain(&rules[0])), security(&rules[0])), ("read-write", vec!["krb5", "krb5p"]));
+        assert_eq!((rules[0].rule.sys, rules[0].rule.none), (false, false), "nobody comes without");
+        let hole = RuleOptions { no_access: true, ..RuleOptions::default() };
+        assert_eq!(access(&plain(&with(&rules, &[], &hole)[0])), "no access");
     }
 
     #[test]
     fn what_up_says_puts_networks_that_are_treated_alike_together() {
         let mut rules = with(&[], &networks(&["10.0.0.0/8", "::1", "127.0.0.0/8"]), &RuleOptions::default());
-        rules[1].read_only = true;
-        let export = ctl_export { id: 0, path: "/".into(), stored: false, rules };
+        rules[1].rule.read_only = true;
+        let export = ctl_sec_export { id: 0, path: "/".into(), stored: false, rules };
         assert_eq!(
             lines(&[export]),
             [

@@ -19,6 +19,7 @@ mod durability;
 mod exports;
 mod generate;
 mod installation;
+mod kerberos;
 mod key;
 mod keys;
 mod layouts;

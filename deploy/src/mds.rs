@@ -12,13 +12,13 @@ use sluice_env::Env;
 use sluice_kv::Database;
 use sluice_mds::{Config, Delegations, Limits as Held, Mds, Names, Network, Rule, Squash};
 use sluice_namespace::LayoutPolicy;
-use sluice_rpc::{Keyring, Keys, Limits, Listener, Server, Share, Tcp, Tls, Transport};
+use sluice_rpc::{Gss, Keyring, Keys, Limits, Listener, Server, Share, Tcp, Tls, Transport};
 use tokio::net::TcpSocket;
 
 use crate::accounts::Host;
 use crate::metrics::mds::{MdsSource, Waiting};
 use crate::store::Place;
-use crate::{certificates, cli, descriptors, keys, logs, memory, metrics, ports, stop, supervised};
+use crate::{certificates, cli, descriptors, kerberos, keys, logs, memory, metrics, ports, stop, supervised};
 
 /// How long calls in flight may take when the server is asked to stop.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -33,6 +33,7 @@ pub(crate) async fn run(options: cli::Mds) -> Result<()> {
     let env = Env::system();
     let mut keys = keys::follow(&key_file(&options))?;
     let mut certificate = certificates::follow(&options.tls)?;
+    let gss = kerberos::begin(&env, &options.kerberos)?;
     let transport: Arc<dyn Transport> = Arc::new(Tcp);
     let cache = cache(options.tuning.metadata_cache, memory::limit());
     let place = Place::new(&options.data_dir, &options.store).standby(options.standby).cache(cache);
@@ -57,7 +58,7 @@ pub(crate) async fn run(options: cli::Mds) -> Result<()> {
     if let Some(certificate) = certificate {
         tokio::spawn(certificate.on());
     }
-    let begun = begin(&env, &transport, &place, &db, (&options, keys.ring(), tls)).await;
+    let begun = begin(&env, &transport, &place, &db, (&options, keys.ring(), tls, gss)).await;
     let server = match begun {
         Ok((mds, server)) => {
             source.serves(MdsSource { mds, server: Arc::clone(&server) });
@@ -117,19 +118,20 @@ async fn begin(
     transport: &Arc<dyn Transport>,
     place: &Place,
     db: &Database,
-    (options, keys, tls): (&cli::Mds, Keyring, Option<Tls>),
+    (options, keys, tls, gss): (&cli::Mds, Keyring, Option<Tls>, Option<Arc<Gss>>),
 ) -> Result<(Arc<Mds>, Arc<Server>)> {
     place.check_room(db)?;
     look_inside(place, db, options).await?;
     let listener = listen(&**transport, options).await?;
     // Who does not let clients speak in clear does not pass on what they said so.
     let sealed = tls.as_ref().map(|_| keys.clone());
-    let config = Config { sealed, ..config(&options.tuning) };
+    let config = Config { sealed, kerberos: gss.is_some(), ..config(&options.tuning) };
     let mds = Mds::start(env.clone(), Arc::clone(transport), db.clone(), config).await?;
     let server =
         Server::new(env.clone(), Arc::clone(transport), limits(memory::limit()), mds.plain_programs());
     let server =
         server.with_secure(keys, mds.secure_programs()).with_monitors(mds.monitor_programs()).with_tls(tls);
+    let server = server.with_gss(gss);
     let server = Arc::new(server);
     tracing::info!(listen = %listener.local_addr(), data = %options.data_dir.display(), "metadata server ready");
     tell_exports(&mds, options);
@@ -210,7 +212,8 @@ pub(crate) fn check(options: &cli::Mds) -> Result<()> {
     options.store.fits(options.standby)?;
     options.store.check()?;
     Keys::read(&key_file(options))?;
-    certificates::check(&options.tls)
+    certificates::check(&options.tls)?;
+    kerberos::check(&options.kerberos)
 }
 
 /// How long clients have to give back what is recalled.

@@ -86,6 +86,11 @@ fn keyring(file: &Path) -> Result<Keyring> {
     })
 }
 
+/// A procedure of a later release.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the metadata server does not know this command yet: upgrade it")]
+struct Unknown;
+
 impl Admin {
     /// Where it is.
     pub(crate) fn peer(&self) -> SocketAddr {
@@ -145,6 +150,19 @@ impl Admin {
         self.call_within(PATIENCE, procedure, arguments).await
     }
 
+    /// The same of what the metadata server may know nothing of yet: then there is no answer.
+    pub(crate) async fn call_if_known<A: Encode, R: Decode>(
+        &self,
+        procedure: u32,
+        arguments: &A,
+    ) -> Result<Option<R>> {
+        match self.call(procedure, arguments).await {
+            Ok(answer) => Ok(Some(answer)),
+            Err(error) if error.downcast_ref::<Unknown>().is_some() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The same for what takes longer.
     pub(crate) async fn call_within<A: Encode, R: Decode>(
         &self,
@@ -165,9 +183,7 @@ impl Admin {
                 CallError::Auth(auth_stat::AUTH_TOOWEAK) => anyhow!(
                     "a monitoring key only lets its holder look: this command needs the cluster key (--key, SLUICE_KEY)"
                 ),
-                CallError::ProcUnavail => {
-                    anyhow!("the metadata server does not know this command yet: upgrade it")
-                }
+                CallError::ProcUnavail => Unknown.into(),
                 other => Error::new(other).context("the metadata server does not answer"),
             })?;
         let mut reader = Reader::new(reply);

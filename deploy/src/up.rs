@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use sluice_rpc::Keys;
-use sluice_xdr::control::ctl_export;
+use sluice_xdr::control::ctl_sec_export;
 use tokio::process::{Child, ChildStdin, Command};
 
 use crate::installation::{self, Installation};
 use crate::reach::Admin;
 use crate::store::Place;
-use crate::{certificates, cli, exports, logs, ports, status, stop};
+use crate::{certificates, cli, exports, kerberos, logs, ports, status, stop};
 
 /// A data server that may register has done so by then.
 const REMOVED: Duration = Duration::from_secs(5);
@@ -47,6 +47,7 @@ pub(crate) async fn run(options: cli::Up) -> Result<()> {
     let dir = options.data_dir.clone().map_or_else(installation::default_dir, Ok)?;
     let mds = SocketAddr::new(options.listen, options.port);
     certificates::check(&options.tls)?;
+    kerberos::check(&options.kerberos)?;
     // Whatever is in the way is found before anything is written: it may be another `up` at work here.
     let mut held = installation::hold(&dir)?;
     let installation = Installation::plan(&dir, options.data_servers, mds, &options.store)?;
@@ -145,6 +146,7 @@ fn roles(dir: &Path, options: &cli::Up, installation: &Installation) -> Result<V
     arguments.extend(installation.store.arguments()?);
     arguments.extend(metrics(options, 0)?);
     arguments.extend(tls.clone());
+    arguments.extend(options.kerberos.arguments()?);
     let mut roles = vec![Role { name: "mds".to_owned(), arguments, dispensable: false }];
     for number in 1..=installation.data_servers {
         let listen = SocketAddr::new(data_address(options, number), port(options.port, number)?);
@@ -349,7 +351,7 @@ fn have_stores(dir: &Path, installation: &Installation) -> bool {
     new.all(|number| dir.join(format!("ds{number}")).join("superblock").exists())
 }
 
-fn announce(dir: &Path, options: &cli::Up, data_servers: usize, exports: &[ctl_export]) {
+fn announce(dir: &Path, options: &cli::Up, data_servers: usize, exports: &[ctl_sec_export]) {
     let port = if options.port == 2049 { String::new() } else { format!(",port={}", options.port) };
     say!("Sluice is ready: {data_servers} data servers, data in {}", dir.display());
     say!("  mount:   mount -t nfs -o vers=4.2{port} {}:/ /mnt", host(options.listen));

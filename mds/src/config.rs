@@ -40,6 +40,8 @@ pub struct Config {
     pub copy_step: u64,
     /// Who may use the export of the root, and how, until rules are stored for it.
     pub root_export: Vec<Rule>,
+    /// Callers may come with Kerberos tickets: SECINFO says so where an export takes them.
+    pub kerberos: bool,
     /// Hand out layouts. Off, every READ and WRITE goes through the metadata server (for comparison).
     pub layouts: bool,
     /// Delegations that clients may be given.
@@ -135,6 +137,7 @@ impl Default for Config {
             copy_at_once: 32 << 20,
             copy_step: 256 << 20,
             root_export: vec![Rule { squash: Squash::None, ..Rule::new(Network::ANY) }],
+            kerberos: false,
             layouts: true,
             delegations: Delegations::ReadWrite,
             delegation_quiet: Duration::from_secs(30),

@@ -98,7 +98,12 @@ impl Groups {
     /// # Errors
     /// The host was asked and has not answered.
     pub(crate) async fn complete(&self, env: &Env, caller: &mut Credential) -> Result<(), Unknown> {
-        let (Some(host), Credential::Sys(sys)) = (&self.inner, caller) else { return Ok(()) };
+        let sys = match caller {
+            Credential::Sys(sys) => Some(sys),
+            Credential::Gss(caller) => caller.user.as_mut(),
+            _ => None,
+        };
+        let (Some(host), Some(sys)) = (&self.inner, sys) else { return Ok(()) };
         if sys.uid == 0 {
             return Ok(());
         }

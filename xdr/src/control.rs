@@ -2990,6 +2990,166 @@ impl Decode for ADMIN_EXPORT_res {
     }
 }
 
+/// Exports with all flavours that they take. Who does not know of tickets shows and changes
+/// them by the two above: rules of networks that stay keep the tickets that they take.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ctl_sec_rule {
+    pub rule: ctl_rule,
+    /// who calls is proved
+    pub krb5: bool,
+    /// and what is said is whole
+    pub krb5i: bool,
+    /// and nobody else can read it
+    pub krb5p: bool,
+}
+
+impl Encode for ctl_sec_rule {
+    fn encode(&self, w: &mut Writer) {
+        self.rule.encode(w);
+        w.bool(self.krb5);
+        w.bool(self.krb5i);
+        w.bool(self.krb5p);
+    }
+}
+
+impl Decode for ctl_sec_rule {
+    const MIN_SIZE: usize = 40;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { rule: ctl_rule::decode(r)?, krb5: r.bool()?, krb5i: r.bool()?, krb5p: r.bool()? })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ctl_sec_export {
+    /// as in filehandles
+    pub id: u32,
+    /// begins with a slash
+    pub path: Bytes,
+    /// FALSE: as the metadata server was started
+    pub stored: bool,
+    pub rules: Vec<ctl_sec_rule>,
+}
+
+impl Encode for ctl_sec_export {
+    fn encode(&self, w: &mut Writer) {
+        w.u32(self.id);
+        w.opaque(&self.path, 4096);
+        w.bool(self.stored);
+        w.array(&self.rules, CTL_RULES_MAX, |w, v| v.encode(w));
+    }
+}
+
+impl Decode for ctl_sec_export {
+    const MIN_SIZE: usize = 16;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            id: r.u32()?,
+            path: r.opaque(4096)?,
+            stored: r.bool()?,
+            rules: r.array(CTL_RULES_MAX, 40, ctl_sec_rule::decode)?,
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ADMIN_SEC_EXPORTS_resok {
+    /// of the whole table; a change names the one that it was made from
+    pub version: u64,
+    /// the metadata server was started with a keytab
+    pub kerberos: bool,
+    pub exports: Vec<ctl_sec_export>,
+}
+
+impl Encode for ADMIN_SEC_EXPORTS_resok {
+    fn encode(&self, w: &mut Writer) {
+        w.u64(self.version);
+        w.bool(self.kerberos);
+        w.array(&self.exports, CTL_RULES_MAX, |w, v| v.encode(w));
+    }
+}
+
+impl Decode for ADMIN_SEC_EXPORTS_resok {
+    const MIN_SIZE: usize = 16;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            version: r.u64()?,
+            kerberos: r.bool()?,
+            exports: r.array(CTL_RULES_MAX, 16, ctl_sec_export::decode)?,
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ADMIN_SEC_EXPORTS_res {
+    CTL_OK(ADMIN_SEC_EXPORTS_resok),
+    /// Any other discriminant.
+    Default(ctl_status, ctl_string),
+}
+
+impl ADMIN_SEC_EXPORTS_res {
+    /// The discriminant that goes in front on the wire.
+    pub fn discriminant(&self) -> ctl_status {
+        match self {
+            Self::CTL_OK(_) => ctl_status::CTL_OK,
+            Self::Default(other, _) => *other,
+        }
+    }
+}
+
+impl Encode for ADMIN_SEC_EXPORTS_res {
+    fn encode(&self, w: &mut Writer) {
+        self.discriminant().encode(w);
+        match self {
+            Self::CTL_OK(v) => v.encode(w),
+            Self::Default(_, v) => w.opaque(v, CTL_STRING_MAX),
+        }
+    }
+}
+
+impl Decode for ADMIN_SEC_EXPORTS_res {
+    const MIN_SIZE: usize = 8;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        match ctl_status::decode(r)? {
+            ctl_status::CTL_OK => Ok(Self::CTL_OK(ADMIN_SEC_EXPORTS_resok::decode(r)?)),
+            other => Ok(Self::Default(other, r.opaque(CTL_STRING_MAX)?)),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ADMIN_SEC_EXPORT_args {
+    pub version: u64,
+    pub action: ctl_export_action,
+    pub path: Bytes,
+    pub rules: Vec<ctl_sec_rule>,
+}
+
+impl Encode for ADMIN_SEC_EXPORT_args {
+    fn encode(&self, w: &mut Writer) {
+        w.u64(self.version);
+        self.action.encode(w);
+        w.opaque(&self.path, 4096);
+        w.array(&self.rules, CTL_RULES_MAX, |w, v| v.encode(w));
+    }
+}
+
+impl Decode for ADMIN_SEC_EXPORT_args {
+    const MIN_SIZE: usize = 20;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            version: r.u64()?,
+            action: ctl_export_action::decode(r)?,
+            path: r.opaque(4096)?,
+            rules: r.array(CTL_RULES_MAX, 40, ctl_sec_rule::decode)?,
+        })
+    }
+}
+
 /// Why a client's data went, or would go, through the metadata server.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ctl_reason {
@@ -6144,3 +6304,5 @@ pub const ADMIN_CLUSTER_KEYS: u32 = 31;
 pub const ADMIN_COMPARE: u32 = 32;
 pub const ADMIN_MEND: u32 = 33;
 pub const ADMIN_MIRRORS: u32 = 34;
+pub const ADMIN_SEC_EXPORTS: u32 = 35;
+pub const ADMIN_SEC_EXPORT: u32 = 36;

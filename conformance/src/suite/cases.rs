@@ -220,6 +220,14 @@ pub const CASES: &[Case] = &[
         ..BASE
     },
     Case {
+        name: "kerberos",
+        shows: "mounted with sec=krb5, krb5i and krb5p: who has no ticket is nobody, who comes without one is not let in; the metadata server dies. It wants krb5-kdc, krb5-admin-server, krb5-user",
+        seconds: 200,
+        ci: false,
+        reference: false,
+        ..BASE
+    },
+    Case {
         name: "coherency",
         shows: "close-to-open between two clients; truncate under a read-write layout; random mmap reads",
         partner: Partner::Same,

@@ -4,6 +4,7 @@ pub(crate) mod board;
 pub mod cases;
 mod certificates;
 pub mod foreign;
+mod kerberos;
 mod matrix;
 mod options;
 mod power;

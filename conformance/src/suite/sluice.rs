@@ -12,6 +12,7 @@ use nix::sys::signal::{Signal, kill};
 
 use super::cases::Case;
 use super::certificates;
+use super::kerberos::Kerberos;
 use crate::guest::command::{self, output};
 use crate::guest::lab::{SERVERS, server_address};
 use crate::guest::process::{Group, pid};
@@ -38,6 +39,7 @@ pub(super) struct Sluice {
     inline: &'static str,
     /// Where they are mounted, in the lab's own mount namespace.
     devices: Vec<PathBuf>,
+    kerberos: Option<Kerberos>,
 }
 
 impl Drop for Sluice {
@@ -63,6 +65,7 @@ impl Sluice {
             lease: case.lease,
             inline: case.inline_limit(),
             devices: Vec::new(),
+            kerberos: None,
         }
     }
 
@@ -88,6 +91,9 @@ impl Sluice {
         ]);
         // Guests are other hosts.
         command.args(["--allow", "any", "--inline", self.inline]);
+        if let Some(kerberos) = &self.kerberos {
+            command.env("KRB5_CONFIG", kerberos.dir().join("krb5.conf"));
+        }
         command.args(extra).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let mut process = Group::spawn(command)?;
         let limit = Instant::now() + START;
@@ -131,6 +137,15 @@ impl Sluice {
         let dir = self.home.join("share").join("certificates");
         certificates::make(&dir)?;
         Ok(dir.display().to_string())
+    }
+
+    /// A realm, in a directory that guests see as /share/kerberos, to which the servers belong from their next start on; says where they
+    /// see it.
+    pub(super) fn kerberos(&mut self) -> Result<String> {
+        let kerberos = Kerberos::make(&self.home.join("share").join("kerberos"))?;
+        let dir = kerberos.dir().display().to_string();
+        self.kerberos = Some(kerberos);
+        Ok(dir)
     }
 
     /// Each data server gets a device of its own, of so many MiB of memory, with what it holds. It is gone with the case.

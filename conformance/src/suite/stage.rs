@@ -191,6 +191,7 @@ impl Stage {
                 sluice.stop()?;
                 sluice.start(&owned(options))?;
             }
+            ["kerberos"] => return act.sluice()?.kerberos(),
             ["certificates"] => return act.sluice()?.certificates(),
             ["fresh", data_servers, options @ ..] => {
                 act.sluice()?.fresh(data_servers.parse()?, &owned(options))?;

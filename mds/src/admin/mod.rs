@@ -66,6 +66,7 @@ impl Program for Admin {
                 ADMIN_ROWS => answer(&call, async |args| self.rows(args).await).await,
                 ADMIN_ACTIVITY => encode(&self.activity()),
                 ADMIN_EXPORTS => encode(&self.exports()),
+                ADMIN_SEC_EXPORTS => encode(&self.sec_exports()),
                 ADMIN_DOCTOR => encode(&self.doctor().await),
                 ADMIN_PROXIED => encode(&self.proxied()),
                 ADMIN_WHY => answer(&call, async |args| self.why(args).await).await,
@@ -88,6 +89,9 @@ impl Program for Admin {
                 ADMIN_AUDIT => answer(&call, async |args| self.audit(args).await).await,
                 ADMIN_SCRUB => answer(&call, async |args| self.scrub(args).await).await,
                 ADMIN_EXPORT => answer(&call, async |args| self.export(args, from(&call)).await).await,
+                ADMIN_SEC_EXPORT => {
+                    answer(&call, async |args| self.sec_export(args, from(&call)).await).await
+                }
                 _ => Reply::ProcUnavail,
             }
         })

@@ -37,6 +37,7 @@ impl Admin {
         let server = reason.store().map(|store| self.server_words(store)).unwrap_or_default();
         match reason {
             Reason::Off => "layouts are switched off in the metadata server's configuration".to_owned(),
+            Reason::Sealed => "it asks for krb5i or krb5p on a connection in clear, and data servers know no Kerberos: mount with xprtsec=tls, too, or with sec=krb5".to_owned(),
             Reason::ReadOnlyExport => "the export is read-only for this client".to_owned(),
             Reason::OtherExport => {
                 "the client has the file open through another export: it gets layouts through that one".to_owned()

@@ -9,7 +9,7 @@ use sluice_state::client::ClientInfo;
 use sluice_xdr::control::*;
 
 use super::Admin;
-use super::exports::wire;
+use super::exports::standing;
 use crate::files::{FileEntry, file_id};
 use crate::layout::grant::{self, Ask};
 use crate::layout::heal::lost;
@@ -142,7 +142,7 @@ impl Admin {
         };
         ctl_way {
             export: export.map(|export| Bytes::from([b"/", &export.path[..]].concat())).unwrap_or_default(),
-            rules: rule.map(wire).into_iter().collect(),
+            rules: rule.map(standing).into_iter().collect(),
             shape: match subject.inode.inline() {
                 Some(inline) => inline_words(subject.inode.size(), inline).into(),
                 None => {

@@ -469,8 +469,18 @@ impl Context {
             sluice_rpc::Credential::Sys(sys) => {
                 Principal::Sys { uid: sys.uid, machine: Bytes::copy_from_slice(&sys.machine_name) }
             }
+            sluice_rpc::Credential::Gss(caller) => {
+                Principal::Gss(Bytes::copy_from_slice(caller.principal.as_bytes()))
+            }
             _ => Principal::None,
         }
+    }
+
+    /// Whether the caller has what he says protected by Kerberos, on a connection that is not. What goes to data servers goes as this
+    /// connection does (Linux speaks TLS with them if it does so here), and no ticket protects it.
+    pub(crate) fn is_sealed_in_clear(&self) -> bool {
+        let sluice_rpc::Credential::Gss(caller) = &self.wire_credential else { return false };
+        caller.service > sluice_rpc::Service::None && self.connection.encrypted().is_none()
     }
 
     /// Who asks the namespace, and when.

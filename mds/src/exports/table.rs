@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use sluice_env::Wall;
 use sluice_namespace::stable_storage::{Export, Flavours, NOBODY, Network, Rule, Squash};
 use sluice_namespace::{Credential, FileHandle, InodeKey};
+use sluice_rpc::Service;
 use sluice_xdr::nfs4::nfsstat4;
 
 use super::pseudo::Tree;
@@ -48,7 +49,7 @@ const PSEUDO: Rule = Rule {
     squash: Squash::None,
     anonymous_uid: NOBODY,
     anonymous_gid: NOBODY,
-    flavours: Flavours { sys: true, none: true },
+    flavours: Flavours::ALL,
 };
 
 impl Table {
@@ -183,7 +184,9 @@ fn is_narrower(before: Option<&Rule>, now: Option<&Rule>) -> bool {
         (Some(old), Some(new)) => {
             let loses = |of: fn(&Flavours) -> bool| of(&old.flavours) && !of(&new.flavours);
             let read_only = new.read_only && !old.read_only;
-            read_only || loses(|has| has.sys) || loses(|has| has.none) || takes_names_away(old, new)
+            let flavours: [fn(&Flavours) -> bool; 5] =
+                [|has| has.sys, |has| has.none, |has| has.krb5, |has| has.krb5i, |has| has.krb5p];
+            read_only || flavours.into_iter().any(loses) || takes_names_away(old, new)
         }
     }
 }
@@ -196,7 +199,8 @@ fn takes_names_away(old: &Rule, new: &Rule) -> bool {
         Squash::All => 2,
     };
     // Whoever does not say who he is, is that one under any rule.
-    let has_anonymous = old.squash != Squash::None || old.flavours.none;
+    // So is who has a ticket and is no user here.
+    let has_anonymous = old.squash != Squash::None || old.flavours.none || old.flavours.has_tickets();
     let anonymous = |rule: &Rule| (rule.anonymous_uid, rule.anonymous_gid);
     squashed(new.squash) > squashed(old.squash) || (has_anonymous && anonymous(new) != anonymous(old))
 }
@@ -211,6 +215,11 @@ fn takes(rule: &Rule, caller: &sluice_rpc::Credential) -> bool {
     match caller {
         sluice_rpc::Credential::Sys(_) => rule.flavours.sys,
         sluice_rpc::Credential::None => rule.flavours.none,
+        sluice_rpc::Credential::Gss(caller) => match caller.service {
+            Service::None => rule.flavours.krb5,
+            Service::Integrity => rule.flavours.krb5i,
+            Service::Privacy => rule.flavours.krb5p,
+        },
         _ => false,
     }
 }
@@ -218,19 +227,17 @@ fn takes(rule: &Rule, caller: &sluice_rpc::Credential) -> bool {
 /// Who a caller is to the file system under a rule.
 pub(crate) fn squash(caller: &sluice_rpc::Credential, rule: &Rule) -> Credential {
     let nobody = Credential { uid: rule.anonymous_uid, gid: rule.anonymous_gid, gids: Vec::new() };
-    match (caller, rule.squash) {
-        (_, Squash::All) => nobody,
-        (sluice_rpc::Credential::Sys(sys), Squash::Root) if sys.uid == 0 => nobody,
-        (sluice_rpc::Credential::Sys(sys), Squash::Root) => {
+    let Some(sys) = caller.sys() else { return nobody };
+    match rule.squash {
+        Squash::All => nobody,
+        Squash::Root if sys.uid == 0 => nobody,
+        Squash::Root => {
             // Root's group opens what its owner did not mean to open.
             let spared = |gid: u32| if gid == 0 { rule.anonymous_gid } else { gid };
             let gids = sys.gids.iter().copied().map(spared).collect();
             Credential { uid: sys.uid, gid: spared(sys.gid), gids }
         }
-        (sluice_rpc::Credential::Sys(sys), Squash::None) => {
-            Credential { uid: sys.uid, gid: sys.gid, gids: sys.gids.clone() }
-        }
-        _ => nobody,
+        Squash::None => Credential { uid: sys.uid, gid: sys.gid, gids: sys.gids.clone() },
     }
 }
 
@@ -298,7 +305,7 @@ mod tests {
         let of = |rules: &[Rule]| table(vec![export(1, "a", rules)], &[]);
         let (all, net) = (rule("any", false), rule("10.0.0.0/8", false));
         let (host, reads) = (rule("10.0.0.9", false), rule("10.0.0.9", true));
-        let hole = Rule { flavours: Flavours { sys: false, none: false }, ..host };
+        let hole = Rule { flavours: Flavours::NO_ACCESS, ..host };
         let narrows = |before: &[Rule], now: &[Rule]| of(now).narrows_for_some(&of(before), 1);
         for (before, now) in [(&[net][..], &[net, host][..]), (&[net], &[all]), (&[net, reads], &[net, host])]
         {
@@ -329,7 +336,7 @@ mod tests {
 
     #[test]
     fn flavours_are_refused_by_name_and_squashing_is_by_rule() {
-        let only_sys = Rule { flavours: Flavours { sys: true, none: false }, ..rule("any", false) };
+        let only_sys = Rule { flavours: Flavours { sys: true, ..Flavours::NO_ACCESS }, ..rule("any", false) };
         let table = table(vec![export(1, "a", &[only_sys])], &[]);
         let handle = FileHandle { export: 1, inode: key(1) };
         let verdict = table.judge(&handle, ip("::1"), &Caller::None).verdict;
@@ -347,5 +354,24 @@ mod tests {
             Credential { uid: NOBODY, gid: NOBODY, gids: Vec::new() }
         );
         assert_eq!(as_whom(&Caller::None, Squash::None).uid, NOBODY);
+    }
+
+    #[test]
+    fn a_ticket_is_good_where_its_service_is_and_who_is_no_user_is_nobody() {
+        let by = |service, user| {
+            Caller::Gss(Box::new(sluice_rpc::GssCaller { principal: "a@TEST".into(), service, user }))
+        };
+        let alice = AuthSys { uid: 7, gid: 8, gids: vec![8, 0], ..AuthSys::default() };
+        let sealed = Rule { flavours: Flavours { krb5p: true, ..Flavours::NO_ACCESS }, ..rule("any", false) };
+        let table = table(vec![export(1, "a", &[sealed])], &[]);
+        let handle = FileHandle { export: 1, inode: key(1) };
+        let is_good = |caller: &Caller| table.judge(&handle, ip("::1"), caller).verdict.is_ok();
+        let services = [Service::None, Service::Integrity, Service::Privacy];
+        assert_eq!(services.map(|service| is_good(&by(service, Some(alice.clone())))), [false, false, true]);
+        assert!(!is_good(&Caller::Sys(alice.clone())));
+        let as_whom = |user| squash(&by(Service::Privacy, user), &Rule { squash: Squash::Root, ..sealed });
+        assert_eq!(as_whom(Some(alice)), Credential { uid: 7, gid: 8, gids: vec![8, NOBODY] });
+        assert_eq!(as_whom(None).uid, NOBODY);
+        assert_eq!(as_whom(Some(AuthSys::root("h"))).uid, NOBODY);
     }
 }

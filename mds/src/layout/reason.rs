@@ -16,6 +16,8 @@ pub(crate) enum Reason {
     /// The configuration says so.
     Off,
     ReadOnlyExport,
+    /// Its calls are sealed (krb5i, krb5p) on a connection in clear: what it would write to data servers and read there would not be.
+    Sealed,
     /// The client has the file open through another export.
     OtherExport,
     /// A data server that is needed does not serve now.
@@ -75,6 +77,7 @@ impl Reason {
         match self {
             Self::Off => "layouts-off",
             Self::ReadOnlyExport => "read-only-export",
+            Self::Sealed => "sealed",
             Self::OtherExport => "other-export",
             Self::Away(_) => "data-server-away",
             Self::ReadOnly(_) => "data-server-read-only",

@@ -53,6 +53,9 @@ pub(crate) async fn layoutget(cx: &mut Context, args: LAYOUTGET4args) -> OpResul
     if write && cx.is_read_only() {
         return Err(refused(cx, &ask, Reason::ReadOnlyExport));
     }
+    if cx.is_sealed_in_clear() {
+        return Err(refused(cx, &ask, Reason::Sealed));
+    }
     let (granted, stateid, return_on_close) =
         granted(cx, &args, &ask, stateid).await.map_err(with_its_arm)?;
     cx.server.proxied.granted(client, file);

@@ -20,7 +20,7 @@ pub(crate) async fn secinfo_no_name(
         }
         _ => return Err(nfsstat4::NFS4ERR_INVAL.into()),
     }
-    let flavours = flavours(cx.exports.flavours(cx.current()?.export, cx.from));
+    let flavours = flavours(cx, cx.current()?.export);
     // §2.6.3.1.1.8: SECINFO and SECINFO_NO_NAME use the current filehandle up.
     cx.clear_current();
     Ok(SECINFO_NO_NAME4res::NFS4_OK(flavours))

@@ -152,6 +152,11 @@ fn fingerprint(cx: &Context, count: u32, rest: &Bytes) -> u64 {
     // As the client names itself: what an export makes of it may have changed when it comes again.
     let caller = match &cx.wire_credential {
         sluice_rpc::Credential::Sys(sys) => sys.uid,
+        // Principals are no numbers, and different ones may be no user here.
+        sluice_rpc::Credential::Gss(caller) => {
+            let name = xxh3_64(caller.principal.as_bytes());
+            u32::try_from(name >> 32).unwrap_or_default()
+        }
         _ => NOBODY,
     };
     hash([cx.minor, caller, count], operations)

@@ -64,6 +64,7 @@ mod sequence;
 mod set_id;
 mod statfs;
 mod strangers;
+mod tickets;
 mod unfreed;
 mod why;
 mod xattrs;

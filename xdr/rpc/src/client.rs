@@ -140,6 +140,7 @@ impl Client {
             too_weak: false,
             keys: self.keys.clone(),
             accepted: false,
+            gss: None,
             env: self.env.clone(),
             limits: Arc::clone(&self.limits),
             registry: Arc::clone(&self.registry),

@@ -19,6 +19,7 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::budget::{Budget, ServerBudget, Ticket};
 use crate::credential::Credential;
+use crate::gss::Gss;
 use crate::keyring::{Keyring, Shown};
 use crate::limits::Limits;
 use crate::message::{CallError, Verdict, call_head, open_reply, put_reply};
@@ -70,6 +71,8 @@ pub(crate) struct Setup {
     /// We accepted it: the peer must send something soon. Otherwise we dialled it, and it ends when
     /// nobody holds it any more.
     pub(crate) accepted: bool,
+    /// Who knows callers by their tickets.
+    pub(crate) gss: Option<Arc<Gss>>,
     pub(crate) env: Env,
     pub(crate) limits: Arc<Limits>,
     pub(crate) registry: Arc<Registry>,
@@ -88,6 +91,7 @@ pub struct Connection {
     pub(crate) too_weak: bool,
     keys: Option<Keyring>,
     accepted: bool,
+    pub(crate) gss: Option<Arc<Gss>>,
     pub(crate) env: Env,
     pub(crate) limits: Arc<Limits>,
     pub(crate) registry: Arc<Registry>,
@@ -265,8 +269,19 @@ impl Connection {
     }
 
     /// Queues the reply to call `xid`.
-    pub(crate) fn reply(&self, xid: u32, verdict: Verdict, body: impl Into<Body>, mut ticket: Ticket) {
-        let mut body = body.into();
+    pub(crate) fn reply(&self, xid: u32, verdict: Verdict, body: impl Into<Body>, ticket: Ticket) {
+        self.reply_proved(xid, verdict, body.into(), &[], ticket);
+    }
+
+    /// The same with the `proof` that a caller under RPCSEC_GSS wants.
+    pub(crate) fn reply_proved(
+        &self,
+        xid: u32,
+        verdict: Verdict,
+        mut body: Body,
+        proof: &[u8],
+        mut ticket: Ticket,
+    ) {
         if verdict != Verdict::Success {
             body = Body::default();
         }
@@ -276,7 +291,7 @@ impl Connection {
         ticket.answered(length, data.saturating_sub(PIECE));
         self.outbox.push(
             |out| {
-                put_reply(out, xid, verdict, length) || {
+                put_reply(out, xid, verdict, proof, length) || {
                     tracing::error!(peer = %self.peer, length, "a reply is too long for a record");
                     false
                 }
@@ -295,7 +310,7 @@ impl Connection {
         guard: impl Send + 'static,
     ) -> Arc<Self> {
         let Setup { id, shown, encrypted, too_weak, keys, accepted, env, limits, .. } = setup;
-        let Setup { registry, server_budget, recycler, ends, .. } = setup;
+        let Setup { registry, server_budget, recycler, ends, gss, .. } = setup;
         let xid = u32::from_ne_bytes(env.random.array());
         let connection = Arc::new(Self {
             id,
@@ -306,6 +321,7 @@ impl Connection {
             too_weak,
             keys,
             accepted,
+            gss,
             budget: Budget::new(limits.connection_budget, limits.max_in_flight, server_budget),
             outbox: Outbox::default(),
             pending: PendingCalls::new(xid),

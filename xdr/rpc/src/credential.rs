@@ -4,10 +4,13 @@ use bytes::Bytes;
 use sluice_xdr::rpc::auth_stat;
 use sluice_xdr::{DecodeError, Reader, Writer};
 
+use crate::gss::GssCaller;
+
 /// Flavours this crate knows, RFC 5531 §8.2.
 pub(crate) const AUTH_NONE: u32 = 0;
 pub(crate) const AUTH_SYS: u32 = 1;
 pub(crate) const AUTH_SHORT: u32 = 2;
+pub(crate) const RPCSEC_GSS: u32 = 6;
 
 /// Largest body of a credential or verifier, RFC 5531 §8.2.
 pub(crate) const MAX_AUTH_BYTES: u32 = 400;
@@ -16,7 +19,7 @@ pub(crate) const MAX_AUTH_BYTES: u32 = 400;
 const MAX_MACHINE_NAME: u32 = 255;
 const MAX_GIDS: u32 = 16;
 
-/// The credential of a call. RPCSEC_GSS will be a further variant.
+/// The credential of a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Credential {
@@ -25,6 +28,8 @@ pub enum Credential {
     None,
     /// AUTH_SYS: a claim nobody has checked.
     Sys(AuthSys),
+    /// RPCSEC_GSS: a claim that was proved. Only of calls that came: none is made so.
+    Gss(Box<GssCaller>),
 }
 
 /// An AUTH_SYS credential (RFC 5531, appendix A).
@@ -82,7 +87,7 @@ impl Credential {
             // We never hand out a short-hand, so this one is stale: the client must send the full one
             // (RFC 5531 §8.3.1).
             AUTH_SHORT => Err(auth_stat::AUTH_REJECTEDCRED),
-            // RPCSEC_GSS, and AUTH_TLS whose probe falls back on any refusal (RFC 9289 §4.1).
+            // AUTH_TLS, whose probe falls back on any refusal (RFC 9289 §4.1).
             _ => Err(auth_stat::AUTH_REJECTEDCRED),
         }
     }
@@ -110,7 +115,7 @@ impl Credential {
     /// Writes flavour and body.
     pub(crate) fn encode(&self, w: &mut Writer) {
         match self {
-            Self::None => {
+            Self::None | Self::Gss(_) => {
                 w.u32(AUTH_NONE);
                 w.u32(0);
             }
@@ -122,12 +127,18 @@ impl Credential {
         }
     }
 
-    /// The AUTH_SYS uid, if there is one.
-    pub fn uid(&self) -> Option<u32> {
+    /// The user that the caller is, or says to be, if any.
+    pub fn sys(&self) -> Option<&AuthSys> {
         match self {
             Self::None => None,
-            Self::Sys(sys) => Some(sys.uid),
+            Self::Sys(sys) => Some(sys),
+            Self::Gss(caller) => caller.user.as_ref(),
         }
+    }
+
+    /// His uid.
+    pub fn uid(&self) -> Option<u32> {
+        self.sys().map(|sys| sys.uid)
     }
 }
 

@@ -10,7 +10,8 @@
 //! | [`connection`] | one TCP connection: reads records, bounded calls in flight, ordered writes, outgoing calls |
 //! | [`server`] | listeners, connection limit, sniffing plain from secure, graceful drain |
 //! | [`client`] | outgoing connections, and a client that reconnects |
-//! | [`credential`] | AUTH_NONE, AUTH_SYS |
+//! | [`credential`] | AUTH_NONE, AUTH_SYS, RPCSEC_GSS |
+//! | [`gss`] | who shows a Kerberos ticket (RFC 2203) |
 //! | [`limits`] | every bound and timeout |
 //! | [`payload`] | data of a reply that goes to the socket from where it is |
 //! | [`tail`] | data of a call that goes from the socket to where it belongs |
@@ -26,6 +27,7 @@ pub mod connection;
 mod courtesy;
 pub mod credential;
 mod crowd;
+pub mod gss;
 pub mod key;
 pub mod keyring;
 pub mod limits;
@@ -49,6 +51,7 @@ pub mod transport;
 pub use client::{Client, ConnectError, ReconnectingClient};
 pub use connection::Connection;
 pub use credential::{AuthSys, Credential};
+pub use gss::{Gss, GssCaller, Service};
 pub use key::{ClusterKey, KeyError};
 pub use keyring::{KeyFile, Keyring, Keys, Role, Shown};
 pub use limits::{Limits, Share};

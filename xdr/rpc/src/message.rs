@@ -8,7 +8,8 @@ use sluice_xdr::rpc::auth_stat;
 use sluice_xdr::{DecodeError, EncodeError, Reader, Writer, record};
 use thiserror::Error;
 
-use crate::credential::{Credential, MAX_AUTH_BYTES};
+use crate::credential::{Credential, MAX_AUTH_BYTES, RPCSEC_GSS};
+use crate::gss::{GssCall, GssCredential, Seal};
 use crate::program::Unavailable;
 
 /// msg_type
@@ -73,6 +74,8 @@ impl CallError {
 #[derive(Debug)]
 pub(crate) enum Message {
     Call(CallHeader),
+    /// A call under RPCSEC_GSS, whose maker is not known yet.
+    Gss(GssCall),
     /// A call refused by its header alone.
     Refused {
         xid: u32,
@@ -91,6 +94,8 @@ pub(crate) struct CallHeader {
     pub(crate) procedure: u32,
     pub(crate) credential: Credential,
     pub(crate) args: Bytes,
+    /// How the answer is to leave, if not as it is.
+    pub(crate) seal: Option<Box<Seal>>,
 }
 
 /// The outcome of a call as far as the reply's header tells it.
@@ -133,6 +138,9 @@ pub(crate) fn parse(record: Bytes) -> Result<Message, DecodeError> {
     let (program, version, procedure) = (r.u32()?, r.u32()?, r.u32()?);
     let flavour = r.u32()?;
     let credential = r.opaque(MAX_AUTH_BYTES).map_err(|_| auth_stat::AUTH_BADCRED);
+    if flavour == RPCSEC_GSS {
+        return parse_gss(xid, (program, version, procedure), credential, r);
+    }
     let credential = match credential.and_then(|body| Credential::parse(flavour, body)) {
         Ok(credential) => credential,
         Err(stat) => return Ok(Message::Refused { xid, verdict: Verdict::AuthError(stat) }),
@@ -141,7 +149,33 @@ pub(crate) fn parse(record: Bytes) -> Result<Message, DecodeError> {
     if r.opaque(MAX_AUTH_BYTES).is_err() {
         return Ok(Message::Refused { xid, verdict: Verdict::AuthError(auth_stat::AUTH_BADVERF) });
     }
-    Ok(Message::Call(CallHeader { xid, program, version, procedure, credential, args: r.rest() }))
+    Ok(Message::Call(CallHeader { xid, program, version, procedure, credential, args: r.rest(), seal: None }))
+}
+
+/// The rest of a call under RPCSEC_GSS, from behind its credential (RFC 2203 §5).
+fn parse_gss(
+    xid: u32,
+    (program, version, procedure): (u32, u32, u32),
+    credential: Result<Bytes, auth_stat>,
+    mut r: Reader,
+) -> Result<Message, DecodeError> {
+    let refused = |stat| Ok(Message::Refused { xid, verdict: Verdict::AuthError(stat) });
+    let Ok(body) = credential else { return refused(auth_stat::AUTH_BADCRED) };
+    // Six words before the credential, and two of its own.
+    let signed = 32 + body.len().next_multiple_of(4);
+    let Ok(credential) = GssCredential::decode(body) else { return refused(auth_stat::AUTH_BADCRED) };
+    let _verifier_flavour = r.u32()?;
+    let Ok(verifier) = r.opaque(MAX_AUTH_BYTES) else { return refused(auth_stat::AUTH_BADVERF) };
+    Ok(Message::Gss(GssCall {
+        xid,
+        program,
+        version,
+        procedure,
+        credential,
+        signed,
+        verifier,
+        args: r.rest(),
+    }))
 }
 
 /// The beginning of a call that may be answered where it lies.
@@ -195,23 +229,36 @@ pub(crate) fn success_head(xid: u32, body: usize) -> Option<[u8; SUCCESS_HEAD]> 
 }
 
 /// Appends mark and header of a reply whose result has `body` bytes. False, with nothing appended, if the
-/// record would exceed what a mark can say.
-pub(crate) fn put_reply(out: &mut BytesMut, xid: u32, verdict: Verdict, body: usize) -> bool {
+/// record would exceed what a mark can say. `proof` is the verifier of a reply to RPCSEC_GSS, empty of any other.
+pub(crate) fn put_reply(out: &mut BytesMut, xid: u32, verdict: Verdict, proof: &[u8], body: usize) -> bool {
     let denied = matches!(verdict, Verdict::RpcMismatch | Verdict::AuthError(_));
+    let proof = if denied { &[] } else { proof };
     let header: usize = match verdict {
         Verdict::ProgMismatch { .. } => 32,
         Verdict::RpcMismatch => 24,
         Verdict::AuthError(_) => 20,
         _ => 24,
     };
-    let Some(mark) = header.checked_add(body).and_then(record::mark) else { return false };
+    let padded = proof.len().next_multiple_of(4);
+    let Some(mark) =
+        header.checked_add(padded).and_then(|header| header.checked_add(body)).and_then(record::mark)
+    else {
+        return false;
+    };
     out.put_slice(&mark);
     out.put_u32(xid);
     out.put_u32(REPLY);
     out.put_u32(if denied { MSG_DENIED } else { MSG_ACCEPTED });
     if !denied {
-        // The verifier of a reply to AUTH_NONE and AUTH_SYS: AUTH_NONE, empty.
-        out.put_u64(0);
+        if proof.is_empty() {
+            // The verifier of a reply to AUTH_NONE and AUTH_SYS: AUTH_NONE, empty.
+            out.put_u64(0);
+        } else {
+            out.put_u32(RPCSEC_GSS);
+            out.put_u32(u32::try_from(proof.len()).unwrap_or_default());
+            out.put_slice(proof);
+            out.put_bytes(0, padded - proof.len());
+        }
     }
     match verdict {
         Verdict::Success => out.put_u32(SUCCESS),
@@ -292,7 +339,7 @@ mod tests {
 
     fn reply(verdict: Verdict, body: &[u8]) -> Bytes {
         let mut out = BytesMut::new();
-        assert!(put_reply(&mut out, 9, verdict, body.len()));
+        assert!(put_reply(&mut out, 9, verdict, &[], body.len()));
         let mark = out.split_to(4);
         out.put_slice(body);
         assert_eq!(mark[..], (0x8000_0000 | u32::try_from(out.len()).unwrap()).to_be_bytes());
@@ -319,7 +366,7 @@ mod tests {
     #[test]
     fn a_head_in_one_piece_is_the_same() {
         let mut out = BytesMut::new();
-        assert!(put_reply(&mut out, 77, Verdict::Success, 300));
+        assert!(put_reply(&mut out, 77, Verdict::Success, &[], 300));
         assert_eq!(out[..], success_head(77, 300).unwrap());
         assert_eq!(success_head(1, 0x8000_0000), None);
     }
@@ -327,7 +374,7 @@ mod tests {
     #[test]
     fn a_reply_too_long_for_a_mark_is_not_begun() {
         let mut out = BytesMut::new();
-        assert!(!put_reply(&mut out, 1, Verdict::Success, 0x8000_0000));
+        assert!(!put_reply(&mut out, 1, Verdict::Success, &[], 0x8000_0000));
         assert!(out.is_empty());
     }
 

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use sluice_env::Monotonic;
-use sluice_xdr::Frame;
 
 use crate::budget::Ticket;
 use crate::connection::Connection;
+use crate::gss::Seal;
 use crate::message::Verdict;
 use crate::outbox::Body;
 use crate::program::{Call, Reply};
@@ -19,6 +19,8 @@ pub struct Owed {
     connection: Arc<Connection>,
     xid: u32,
     ticket: Option<Ticket>,
+    /// How the answer leaves, if not as it is.
+    seal: Option<Box<Seal>>,
     program: u32,
     procedure: u32,
     /// Bytes of the arguments.
@@ -27,11 +29,12 @@ pub struct Owed {
 }
 
 impl Owed {
-    pub(crate) fn new(call: &Call, ticket: Ticket) -> Self {
+    pub(crate) fn new(call: &Call, seal: Option<Box<Seal>>, ticket: Ticket) -> Self {
         Self {
             connection: Arc::clone(&call.connection),
             xid: call.xid,
             ticket: Some(ticket),
+            seal,
             program: call.program,
             procedure: call.procedure,
             request: call.args.len() + call.tail.as_ref().map_or(0, Tail::length),
@@ -55,14 +58,20 @@ impl Owed {
         let metrics = &self.connection.registry.metrics;
         let good = verdict == Verdict::Success;
         metrics.record(self.program, self.procedure, good, self.request, body.len(), took);
-        self.connection.reply(self.xid, verdict, body, ticket);
+        self.send(verdict, body, ticket);
+    }
+
+    fn send(&self, verdict: Verdict, body: Body, ticket: Ticket) {
+        let Some(seal) = &self.seal else { return self.connection.reply(self.xid, verdict, body, ticket) };
+        let (verdict, body, proof) = seal.close(verdict, body);
+        self.connection.reply_proved(self.xid, verdict, body, &proof.unwrap_or_default(), ticket);
     }
 }
 
 impl Drop for Owed {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket.take() {
-            self.connection.reply(self.xid, Verdict::SystemErr, Frame::empty(), ticket);
+            self.send(Verdict::SystemErr, Body::default(), ticket);
         }
     }
 }

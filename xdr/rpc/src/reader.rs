@@ -19,8 +19,9 @@ use tokio::io::AsyncReadExt;
 use crate::arrivals::Arriving;
 use crate::budget::{Ticket, Wait};
 use crate::connection::{Connection, Ended};
+use crate::gss::{Begun, Gss, GssCall, Opened, Seal};
 use crate::message::{CallHeader, Glance, Message, SUCCESS_HEAD, Verdict, glance, parse, success_head};
-use crate::outbox::Writing;
+use crate::outbox::{Body, Writing};
 use crate::owed::Owed;
 use crate::program::{Call, NOW_BOUND, Program};
 use crate::recycle::BUFFER;
@@ -49,6 +50,9 @@ const ENOUGH: usize = 256 << 10;
 /// Room set aside for a reply that is only a refusal.
 const REFUSAL: usize = 64;
 
+/// And for one that has a proof, or a token.
+const GSS_REPLY: usize = 4096;
+
 /// Bytes read at first if the last record had a tail: what is in memory is copied once more than the rest.
 const HEAD: usize = 2048;
 
@@ -62,6 +66,10 @@ const NULL: u32 = 0;
 enum Work {
     Call(CallHeader, Option<Tail>, Arc<dyn Program>),
     Refuse(u32, Verdict),
+    /// What needs no program, of whom is known by a ticket.
+    Answer(u32, Verdict, Box<Seal>),
+    /// Somebody shows a ticket.
+    Begin(u32, Bytes, Arc<Gss>),
 }
 
 struct Parked {
@@ -453,7 +461,20 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
         let request = record.len() + tail.as_ref().map_or(0, Tail::length);
         let message =
             parse(record.clone()).map_err(|e| Ended::Hostile(format!("not an RPC message: {e}")))?;
+        let message = match message {
+            Message::Gss(_) if self.takes_none() => return Ok(()),
+            Message::Gss(call) => match by_ticket(self.connection, &record, call) {
+                ByTicket::Message(message) => message,
+                ByTicket::Work(work) => {
+                    self.admit(cx, work, (request, GSS_REPLY), arriving, tried);
+                    return Ok(());
+                }
+                ByTicket::Nothing => return Ok(()),
+            },
+            message => message,
+        };
         let work = match message {
+            Message::Gss(_) => return Ok(()),
             Message::Reply { xid } => {
                 if !self.connection.pending.complete(xid, record) {
                     tracing::debug!(peer = %self.connection.peer(), xid, "a reply nobody waits for");
@@ -476,8 +497,21 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
             Work::Call(header, _, program) => {
                 program.reply_bound(header.version, header.procedure, &header.args)
             }
-            Work::Refuse(..) => REFUSAL,
+            _ => REFUSAL,
         };
+        self.admit(cx, work, (request, reply), arriving, tried);
+        Ok(())
+    }
+
+    /// Begins with it if there is room, or sets it aside.
+    fn admit(
+        &mut self,
+        cx: &mut Context<'_>,
+        work: Work,
+        (request, reply): (usize, usize),
+        arriving: Option<Arriving>,
+        tried: bool,
+    ) {
         let ticket = match self.parked.is_empty() {
             true => self.connection.budget.admit(request, reply),
             false => None,
@@ -492,7 +526,6 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
                 self.parked.push_back(Parked { work, request, reply, _arriving: arriving });
             }
         }
-        Ok(())
     }
 }
 
@@ -523,17 +556,57 @@ fn start(cx: &mut Context<'_>, connection: &Arc<Connection>, work: Work, ticket:
     let (header, tail, program) = match work {
         Work::Call(header, tail, program) => (header, tail, program),
         Work::Refuse(xid, verdict) => return connection.reply(xid, verdict, Frame::empty(), ticket),
+        Work::Answer(xid, verdict, seal) => {
+            let (verdict, body, proof) = seal.close(verdict, Body::default());
+            return connection.reply_proved(xid, verdict, body, &proof.unwrap_or_default(), ticket);
+        }
+        Work::Begin(xid, token, gss) => return begin(connection, xid, token, gss, ticket),
     };
-    let CallHeader { xid, program: number, version, procedure, credential, args } = header;
+    let CallHeader { xid, program: number, version, procedure, credential, args, seal } = header;
     let from = Arc::clone(connection);
     let call =
         Call { xid, program: number, version, procedure, credential, args, tail, tried, connection: from };
-    let owed = Owed::new(&call, ticket);
+    let owed = Owed::new(&call, seal, ticket);
     let Some((call, owed)) = program.take(call, owed) else { return };
     let mut task: BoxFuture<'static, ()> = Box::pin(async move { owed.answer(program.call(call).await) });
     if task.as_mut().poll(cx).is_pending() {
         connection.env.spawn.spawn(task);
     }
+}
+
+/// What a call under RPCSEC_GSS is, once it is known who made it.
+enum ByTicket {
+    Message(Message),
+    Work(Work),
+    Nothing,
+}
+
+fn by_ticket(connection: &Connection, record: &Bytes, call: GssCall) -> ByTicket {
+    let xid = call.xid;
+    let refused = |verdict| ByTicket::Message(Message::Refused { xid, verdict });
+    let Some(gss) = &connection.gss else {
+        return refused(Verdict::AuthError(auth_stat::AUTH_REJECTEDCRED));
+    };
+    match gss.open(record, call) {
+        Opened::Call(header) => ByTicket::Message(Message::Call(header)),
+        Opened::Refused(verdict) => refused(verdict),
+        Opened::Answer(verdict, seal) => ByTicket::Work(Work::Answer(xid, verdict, seal)),
+        Opened::Begin(token) => ByTicket::Work(Work::Begin(xid, token, Arc::clone(gss))),
+        Opened::Dropped => ByTicket::Nothing,
+    }
+}
+
+/// Looks at a ticket beside the connection's own task.
+fn begin(connection: &Arc<Connection>, xid: u32, token: Bytes, gss: Arc<Gss>, ticket: Ticket) {
+    let from = Arc::clone(connection);
+    connection.env.spawn.spawn(Box::pin(async move {
+        let Begun { result, proof } = gss.begin(&from, token).await;
+        let (verdict, body) = match result {
+            Some(result) => (Verdict::Success, result.into()),
+            None => (Verdict::SystemErr, Body::default()),
+        };
+        from.reply_proved(xid, verdict, body, &proof.unwrap_or_default(), ticket);
+    }));
 }
 
 /// Replies to the calls of one turn that were answered at once, one behind the other.

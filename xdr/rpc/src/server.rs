@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use crate::budget::ServerBudget;
 use crate::connection::{Connection, Setup};
 use crate::crowd::Crowd;
+use crate::gss::Gss;
 use crate::keyring::{Keyring, Role, Shown};
 use crate::limits::Limits;
 use crate::metrics::ProcedureSnapshot;
@@ -50,6 +51,7 @@ pub struct Server {
     plain: Arc<Registry>,
     secure: Option<Secure>,
     tls: Option<Tls>,
+    gss: Option<Arc<Gss>>,
     budget: Arc<ServerBudget>,
     recycler: Arc<Recycler>,
     next_id: AtomicU64,
@@ -135,6 +137,7 @@ impl Server {
             plain: Arc::new(Registry::new(programs)),
             secure: None,
             tls: None,
+            gss: None,
             budget: ServerBudget::new(&limits),
             limits: Arc::new(limits),
             next_id: 1.into(),
@@ -173,6 +176,13 @@ impl Server {
     #[must_use]
     pub fn with_tls(mut self, tls: Option<Tls>) -> Self {
         self.tls = tls;
+        self
+    }
+
+    /// Knows clients by their Kerberos tickets, who come so (RFC 2203). Who has a key of ours needs none.
+    #[must_use]
+    pub fn with_gss(mut self, gss: Option<Arc<Gss>>) -> Self {
+        self.gss = gss;
         self
     }
 
@@ -391,9 +401,10 @@ impl Server {
         let setup = Setup {
             id: place.id,
             too_weak: demands && shown.is_none() && encrypted.is_none(),
+            keys: self.secure.as_ref().map(|secure| secure.keys.clone()),
+            gss: if shown.is_none() { self.gss.clone() } else { None },
             shown,
             encrypted,
-            keys: self.secure.as_ref().map(|secure| secure.keys.clone()),
             accepted: true,
             env: self.env.clone(),
             limits: Arc::clone(&self.limits),

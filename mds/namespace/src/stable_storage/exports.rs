@@ -127,12 +127,46 @@ pub enum Squash {
 }
 
 /// Security flavours (RFC 5531 §8.2) that clients may come with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flavours {
     /// AUTH_SYS.
     pub sys: bool,
     /// AUTH_NONE: everybody is the anonymous user.
     pub none: bool,
+    /// RPCSEC_GSS with Kerberos: who calls is proved.
+    pub krb5: bool,
+    /// And what is said, is whole.
+    pub krb5i: bool,
+    /// And nobody else can read it.
+    pub krb5p: bool,
+}
+
+impl Flavours {
+    /// What takes no Kerberos.
+    pub const PLAIN: Self = Self { sys: true, none: true, krb5: false, krb5i: false, krb5p: false };
+    /// Nobody is let in.
+    pub const NO_ACCESS: Self = Self { sys: false, none: false, krb5: false, krb5i: false, krb5p: false };
+    pub const ALL: Self = Self { sys: true, none: true, krb5: true, krb5i: true, krb5p: true };
+
+    /// Those that take tickets, as bits.
+    fn tickets(self) -> u8 {
+        u8::from(self.krb5) | u8::from(self.krb5i) << 1 | u8::from(self.krb5p) << 2
+    }
+
+    fn with_tickets(self, bits: u8) -> Self {
+        Self { krb5: bits & 1 != 0, krb5i: bits & 2 != 0, krb5p: bits & 4 != 0, ..self }
+    }
+
+    /// Whether some callers come with tickets.
+    pub fn has_tickets(self) -> bool {
+        self.tickets() != 0
+    }
+
+    /// Without those.
+    #[must_use]
+    pub fn without_tickets(self) -> Self {
+        self.with_tickets(0)
+    }
 }
 
 /// What clients of one network may do.
@@ -158,13 +192,13 @@ impl Rule {
             squash: Squash::Root,
             anonymous_uid: NOBODY,
             anonymous_gid: NOBODY,
-            flavours: Flavours { sys: true, none: true },
+            flavours: Flavours::PLAIN,
         }
     }
 
     /// Not where no flavour is good: a hole in a wider network.
     pub fn lets_in(&self) -> bool {
-        self.flavours.sys || self.flavours.none
+        self.flavours != Flavours::NO_ACCESS
     }
 
     fn encode(&self, w: &mut Writer) {
@@ -194,7 +228,7 @@ impl Rule {
             },
             anonymous_uid: r.u32()?,
             anonymous_gid: r.u32()?,
-            flavours: Flavours { sys: r.bool()?, none: r.bool()? },
+            flavours: Flavours { sys: r.bool()?, none: r.bool()?, ..Flavours::NO_ACCESS },
         })
     }
 }
@@ -213,10 +247,14 @@ pub struct Export {
 
 impl Row for Export {
     const WHAT: &'static str = "export row";
+    const SCHEMA: u8 = WITH_TICKETS;
     fn encode(&self, w: &mut Writer) {
         w.u32(self.id).bytes(&self.path);
         self.root.encode(w);
         encode_list(w, &self.rules, Rule::encode);
+        if self.takes_tickets() {
+            self.rules.iter().for_each(|rule| _ = w.u8(rule.flavours.tickets()));
+        }
     }
     fn decode(r: &mut Reader) -> Result<Self, FsError> {
         Ok(Self {
@@ -225,6 +263,37 @@ impl Row for Export {
             root: InodeKey::decode(r)?,
             rules: decode_list(r, Rule::decode)?,
         })
+    }
+
+    fn to_bytes(&self) -> Bytes {
+        let mut w = Writer::with_capacity(self.room());
+        w.u8(if self.takes_tickets() { WITH_TICKETS } else { PLAIN });
+        self.encode(&mut w);
+        w.finish()
+    }
+
+    fn from_bytes(value: Bytes) -> Result<Self, FsError> {
+        let mut r = Reader::new(Self::WHAT, value);
+        let schema = r.schema(Self::SCHEMA)?;
+        let mut export = Self::decode(&mut r)?;
+        if schema == WITH_TICKETS {
+            for rule in &mut export.rules {
+                rule.flavours = rule.flavours.with_tickets(r.u8()?);
+            }
+        }
+        r.finish()?;
+        Ok(export)
+    }
+}
+
+/// No rule takes tickets. Releases that know none read it.
+const PLAIN: u8 = 1;
+/// One of them does: such a release would let in whoever comes without one, or nobody, and refuses the store instead.
+const WITH_TICKETS: u8 = 2;
+
+impl Export {
+    fn takes_tickets(&self) -> bool {
+        self.rules.iter().any(|rule| rule.flavours.has_tickets())
     }
 }
 

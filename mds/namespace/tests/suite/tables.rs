@@ -188,7 +188,7 @@ async fn exports_policies_and_statistics() {
                     read_only: id == 2,
                     squash,
                     anonymous_gid: 65_533,
-                    flavours: Flavours { sys: true, none: false },
+                    flavours: Flavours { sys: true, krb5p: true, ..Flavours::NO_ACCESS },
                     ..Rule::new("2001:db8::/32".parse().unwrap())
                 },
             ],

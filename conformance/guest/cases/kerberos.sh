@@ -1,0 +1,87 @@
+# Kerberos: mounted with sec=krb5, krb5i and krb5p; who has no ticket is nobody, and who comes without one is not let in.
+set -eu
+. /share/lib.sh
+
+for command in rpc.gssd kinit; do
+  command -v $command >/dev/null || fail "this machine has no $command: install nfs-common and krb5-user"
+done
+dir=$(host kerberos)
+export KRB5_CONFIG=/share/kerberos/krb5.conf
+NAME=nas.sluice.test
+echo "$SERVER $NAME" >>/etc/hosts
+modprobe rpcsec_gss_krb5
+mkdir -p /run/rpc_pipefs; mountpoint -q /run/rpc_pipefs || mount -t rpc_pipefs sunrpc /run/rpc_pipefs
+rpc.gssd -f -p /run/rpc_pipefs -k /share/kerberos/client.keytab 2>/tmp/gssd.log &
+sleep 1
+
+# as_user COMMAND...: as games, who has uid 5 on all hosts.
+as_user() { setpriv --reuid 5 --regid 60 --clear-groups -- "$@"; }
+# Linux remembers for some seconds that there was none.
+ticket() { sleep 6; KRB5CCNAME=FILE:/tmp/krb5cc_5 kinit -k -t /share/kerberos/user.keytab games; chown 5:60 /tmp/krb5cc_5; }
+no_ticket() { rm -f /tmp/krb5cc_5; }
+# mount_by FLAVOUR DIR
+mount_by() { mkdir -p "$2"; mount -t nfs -o "vers=$VERS,hard,timeo=100,sec=$1" $NAME:/ "$2" 2>/tmp/mount.error || fail "sec=$1: $(cat /tmp/mount.error)"; }
+
+step "tickets are taken where an export says so, and nothing else"
+host fresh 2 --kerberos-keytab "$dir/server.keytab"
+mount_by sys $M
+mkdir -m 1777 $M/open; mkdir -m 700 $M/private; echo secret >$M/private/secret
+umount_sluice
+host sluice export set / --sec krb5,krb5i,krb5p >/dev/null
+host sluice export list
+if timeout 60 mount -t nfs -o "vers=$VERS,soft,retry=0,sec=sys" $NAME:/ $M 2>/tmp/mount.error; then
+  ls $M && fail "mounted without a ticket"
+  umount $M
+fi
+
+for how in krb5 krb5i krb5p; do
+  step "sec=$how"
+  mount_by $how /mnt/$how
+  grep " /mnt/$how " /proc/mounts | grep -q "sec=$how," || fail "another flavour: $(grep /mnt/$how /proc/mounts)"
+  d=/mnt/$how/open
+  no_ticket
+  if as_user touch $d/without 2>/tmp/error; then fail "a file without a ticket"; fi
+  # Root comes with its host's ticket, and is nobody.
+  touch $d/of-root; same "$(stat -c %u $d/of-root)" 65534 "owner of what root makes"
+  if cat /mnt/$how/private/secret 2>/tmp/error; then fail "nobody has read root's file"; fi
+  ticket
+  as_user sh -c "echo hello >$d/mine-$how; mkdir $d/dir-$how; mv $d/mine-$how $d/dir-$how/moved"
+  same "$(stat -c %u $d/dir-$how/moved)" 5 "owner of what the user makes"
+  before=$(proxied)
+  as_user dd if=/dev/urandom of=$d/large-$how bs=1M count=24 conv=fsync status=none
+  sum=$(as_user sha256sum <$d/large-$how); drop_caches
+  same "$(as_user sha256sum <$d/large-$how)" "$sum" "what was written"
+  for n in $(seq 40); do as_user sh -c "echo $n >$d/dir-$how/$n"; done; drop_caches
+  same "$(as_user sh -c "cat $d/dir-$how/[0-9]*" | awk '{ s += $1 } END { print s }')" 820
+  case $how in
+    krb5) same "$(proxied)" "$before" "bytes through the metadata server" ;;
+    *) [ "$(($(proxied) - before))" -ge 25165824 ] || fail "sealed, but its data went in clear" ;;
+  esac
+done
+
+step "the metadata server dies, and with it what it knew of tickets"
+host kill mds
+for how in krb5 krb5i krb5p; do
+  as_user sh -c "echo again >/mnt/$how/open/dir-$how/again"; drop_caches
+  same "$(as_user cat /mnt/$how/open/dir-$how/again)" again
+done
+as_user sha256sum </mnt/krb5p/open/large-krb5p >/dev/null
+
+step "eight at once"
+for n in $(seq 8); do
+  as_user sh -c "for k in \$(seq 60); do echo \$k >/mnt/krb5p/open/dir-krb5p/$n-\$k; done" &
+done
+wait $(jobs -p | tail -8)
+same "$(ls /mnt/krb5p/open/dir-krb5p | grep -c -- -)" 480
+
+step "a ticket that is given up is good no more"
+umount /mnt/krb5p /mnt/krb5i /mnt/krb5
+no_ticket
+mount_by krb5p /mnt/krb5p
+if as_user touch /mnt/krb5p/open/later 2>/tmp/error; then fail "a file without a ticket"; fi
+umount /mnt/krb5p
+
+step "sec= is found out where it is not said"
+mkdir -p /mnt/found; mount -t nfs -o "vers=$VERS,hard,timeo=100" $NAME:/ /mnt/found
+grep " /mnt/found " /proc/mounts | grep -q "sec=krb5," || fail "$(grep /mnt/found /proc/mounts)"
+umount /mnt/found
