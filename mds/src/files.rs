@@ -396,6 +396,14 @@ impl Held {
         }
     }
 
+    /// What is left of a truncation waits for layouts to come back: LAYOUTCOMMITs are let in ([`FileEntry::last_cut`] says that
+    /// there is something to be cut off).
+    pub(crate) fn let_commits_in(&self) {
+        if let Some(ticket) = &self.ticket {
+            self.mds.step(&self.entry, None, |file, ctx| ((), file.let_commits_in(ctx.now, ticket)));
+        }
+    }
+
     /// What the ticket asks for is about to be written: unless it ends otherwise, nobody knows whether that is there.
     pub(crate) fn writes(&mut self) {
         self.wrote = true;

@@ -127,7 +127,8 @@ fn what_was_cut_off_is_not_brought_back_while_a_data_server_is_away() {
 }
 
 /// A truncation that is not carried out everywhere goes on after its client gave it up, and that client goes on writing. The data server
-/// goes at any moment.
+/// goes at any moment. Asked for its layout the client says first how far it wrote, as Linux does, which may be of what is cut off,
+/// and is answered while the truncation waits for it.
 #[test]
 fn what_its_own_client_writes_while_a_truncation_waits_for_a_data_server_stays() {
     let policy = LayoutPolicy { shape: Shape::Wide, mirrors: 1, inline: 0 };
@@ -161,6 +162,10 @@ fn what_its_own_client_writes_while_a_truncation_waits_for_a_data_server_stays()
             client.write(&layout, 0, &pattern(7, 1000)).await.unwrap();
             let recalled = clock.timeout(Duration::from_secs(2), client.recalled(1)).await;
             if let Ok((stateid, _)) = recalled {
+                let last = if after % 2 == 0 { 2 * unit + 4999 } else { 999 };
+                let told = client.commit_as_linux(&file, layout.stateid, Some(last));
+                let told = clock.timeout(Duration::from_millis(100), told).await;
+                assert!(matches!(told, Ok(Ok(_))), "{told:?}");
                 assert_eq!(client.layout_return(&file, stateid).await, nfsstat4::NFS4_OK);
             }
             world.start_data_server(away).await;
@@ -174,6 +179,38 @@ fn what_its_own_client_writes_while_a_truncation_waits_for_a_data_server_stays()
         });
     }
     assert!(waited.get() > 0);
+}
+
+/// A truncation of another client waits for the layout, and keeps nobody from saying how far he wrote: neither before it is carried
+/// out nor later, under another layout, does that bring back what is cut off.
+#[test]
+fn who_is_asked_for_a_layout_says_first_how_far_it_wrote() {
+    let policy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0 };
+    simulate_with(95, policy, async |world| {
+        let (client, other) = (Client::mount(world, "a", NEW).await, Client::mount(world, "b", NEW).await);
+        let (file, layout) = client.open_with_layout("f").await;
+        let same = other.open("f").await;
+        client.write(&layout, 0, &pattern(0, 5000)).await.unwrap();
+        let clock = std::sync::Arc::clone(&world.env.clock);
+        let cut = clock.timeout(Duration::from_millis(500), other.truncate(&same, 100));
+        let returns = async {
+            let (stateid, _) = client.recalled(1).await;
+            let told = client.commit_as_linux(&file, layout.stateid, Some(4999));
+            let told = clock.timeout(Duration::from_millis(100), told).await;
+            assert!(matches!(told, Ok(Ok(_))), "{told:?}");
+            let returned = clock.timeout(Duration::from_millis(100), client.layout_return(&file, stateid));
+            assert_eq!(returned.await.unwrap(), nfsstat4::NFS4_OK);
+        };
+        let (cut, ()) = tokio::join!(cut, returns);
+        assert!(cut.is_ok(), "nobody is fenced for it");
+        assert_eq!(other.stat(&same).await.0, 100);
+        let layout = client.layout(&file, file.stateid, RW, 0).await;
+        client.layout_commit(&file, layout.stateid, Some(4999)).await.unwrap();
+        assert_eq!(other.stat(&same).await.0, 100);
+        client.write(&layout, 100, &pattern(7, 50)).await.unwrap();
+        client.layout_commit(&file, layout.stateid, Some(149)).await.unwrap();
+        assert_eq!(other.stat(&same).await.0, 150);
+    });
 }
 
 /// A file with data at 2 * UNIT, the layout of which has just come back, and the data server which that is at.

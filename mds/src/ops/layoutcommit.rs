@@ -31,10 +31,17 @@ pub(crate) async fn layoutcommit(cx: &mut Context, args: LAYOUTCOMMIT4args) -> O
         Err(error @ (Error::BadLayout | Error::BadIomode)) => return Err(gone(cx, said, error).await),
         other => other?,
     };
-    let (old, there) = times::stand(&cx.server, &entry).await?;
-    // What else was found there is part of the file as well.
-    let (end, of_before) = left(cx, &entry, said.end).await?;
-    let end = end.max(there);
+    // A truncation has let it in that waits for this layout: what the client speaks of may be what is still to be cut off. Where the
+    // file ends is looked for once that is done, for what is returned meanwhile has not been seen (`count` in layoutreturn.rs).
+    let cutting = entry.last_cut().is_none();
+    let (old, end, of_before) = if cutting {
+        (false, None, false)
+    } else {
+        let (old, there) = times::stand(&cx.server, &entry).await?;
+        let (end, of_before) = left(cx, &entry, said.end).await?;
+        // What else was found there is part of the file as well.
+        (old, end.max(there), of_before)
+    };
     let done = commits::commit(&cx.server, entry.key, Said { old, end, ..said }).await?;
     if of_before {
         let client = cx.client()?;

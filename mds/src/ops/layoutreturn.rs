@@ -114,10 +114,10 @@ async fn of_file(
 /// another writes), and fdatasync needs none: what was written is counted while the layout still says so. False when nobody
 /// says what that is: a data server that is away must not keep its own layouts from coming back.
 async fn count(cx: &Context, entry: &FileEntry) -> Result<bool, FsError> {
-    let cut = entry.last_cut();
+    // While something is cut off, nothing is asked, and what waits for this return is not waited for.
+    let Some(cut) = entry.last_cut() else { return Ok(false) };
     match settle::settle_size(&cx.server, &entry.key).await {
-        // While something is cut off, nothing is asked.
-        Ok(_) => Ok(cut.is_some() && cut == entry.last_cut()),
+        Ok(_) => Ok(entry.last_cut() == Some(cut)),
         Err(FsError::Busy | FsError::EndUnknown) => Ok(false),
         Err(error) => Err(error),
     }

@@ -298,6 +298,7 @@ struct Left {
 /// that comes again waits behind the ticket. Whoever has a layout, and be it the client that asked for this, goes on writing: it
 /// comes back first, or what is written meanwhile would be cut off.
 async fn finish(mds: Arc<Mds>, held: Held, entry: Arc<FileEntry>, mut left: Left) {
+    held.let_commits_in();
     loop {
         if all_came_back(&mds, &entry) {
             let Left { inode, size, cut } = &mut left;

@@ -2,7 +2,7 @@
 
 use crate::delegation::DelegationKind;
 use crate::effect::{Effect, IoMode, RevokeReason, WaitToken};
-use crate::ids::{ClientId, StateId, StateKind};
+use crate::ids::{ClientId, StateId, StateKind, Time};
 use crate::open::{Claim, OpenRequest};
 use crate::stateid::next_seqid;
 
@@ -62,7 +62,7 @@ impl File {
         if let Some(reason) = intent.client().and_then(|client| self.leaving.get(&client)) {
             return Err(Self::while_leaving(*reason, intent));
         }
-        let mut work = Work { intent: intent.clone(), owner: None, clears_rw: false };
+        let mut work = Work { intent: intent.clone(), owner: None, clears_rw: false, lets_commits_in: false };
         match intent {
             Intent::Open(open) => {
                 self.admit_open(ctx, open)?;
@@ -244,6 +244,18 @@ impl File {
         };
         self.tickets.insert(id, held);
         ticket
+    }
+
+    /// The new size of this ticket is durable, and the rest of it waits for layouts to come back: who is asked for his says first how
+    /// far he wrote, and Linux does not return it before that is answered. The caller takes care that it brings back nothing that
+    /// is still to be cut off.
+    pub fn let_commits_in(&mut self, now: Time, ticket: &Ticket) -> Vec<Effect> {
+        let mut out = Vec::new();
+        if let Some(held) = self.tickets.get_mut(&ticket.id) {
+            held.work.lets_commits_in = true;
+        }
+        self.advance(now, &mut out);
+        out
     }
 
     /// The client could open, or has opened, the file for writing.

@@ -16,6 +16,8 @@ pub(super) struct Work {
     pub(super) owner: Option<OpenOwner>,
     /// A settle or clear whose transaction deletes the rw_layout row.
     pub(super) clears_rw: bool,
+    /// A new size that is durable, and waits for layouts to come back before the rest of it is done.
+    pub(super) lets_commits_in: bool,
 }
 
 impl Work {
@@ -52,7 +54,6 @@ impl Work {
                 I::SetSize { .. },
                 I::SetSize { .. }
                 | I::LayoutGet { .. }
-                | I::LayoutCommit { .. }
                 | I::ProxyIo { .. }
                 | I::Relayout
                 | I::Settle,
@@ -67,6 +68,7 @@ impl Work {
             // Which of them is the later decides what the file's times are. A size that is found while attributes
             // are set must not undo a truncation.
             | (I::SetAttributes { .. }, I::LayoutCommit { .. } | I::SetSize { .. }) => true,
+            (I::SetSize { .. }, I::LayoutCommit { .. }) => !self.lets_commits_in,
             // What is read as of one moment is not written to meanwhile.
             (I::ProxyIo { exclusive: true, write: false, .. }, I::ProxyIo { write: true, .. }) => true,
             (I::ProxyIo { exclusive: true, .. }, I::LayoutGet { .. }) => other.is_rw_layout_get(),
