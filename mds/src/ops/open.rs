@@ -285,11 +285,8 @@ pub(super) async fn admit(cx: &Context, request: &OpenRequest, subject: &Subject
         return Err(nfsstat4::NFS4ERR_ROFS.into());
     }
     let mut request = request.clone();
-    if let Claim::Previous { delegation } = &mut request.claim
-        && *delegation != Want::None
-        && cx.server.forfeits(cx.client()?, file_id(&inode.key))
-    {
-        *delegation = Want::None;
+    if forfeits(cx, &request, inode)? {
+        request.claim = Claim::Previous { delegation: Want::None };
     }
     // What an exclusive create finds is whose it is, whoever knows the verifier.
     let foreign = subject.found && inode.record.owned().require_owner(&cx.who).is_err();
@@ -317,6 +314,10 @@ pub(super) async fn admit(cx: &Context, request: &OpenRequest, subject: &Subject
             Err(Error::ShareDenied { holder })
                 if expelled.insert(holder) && cx.server.expel_if_courtesy(holder).await => {}
             Err(Error::Resource) if make_room(cx).await || make_room_in(cx, &entry).await? => {}
+            // It has lost a name since. While somebody is about to take one his ticket keeps it from being delegated.
+            Ok(_) if forfeits(cx, &request, inode)? => {
+                request.claim = Claim::Previous { delegation: Want::None };
+            }
             Ok(held) if held.waited() && may_delegate_writing(&request) => {
                 let now = Box::pin(settle::inode(&cx.server, inode.key)).await?;
                 if now.change == request.history.change {
@@ -331,6 +332,12 @@ pub(super) async fn admit(cx: &Context, request: &OpenRequest, subject: &Subject
             held => return Ok(held?),
         }
     }
+}
+
+/// Whether it claims a delegation that its client does not get back.
+fn forfeits(cx: &Context, request: &OpenRequest, inode: &Inode) -> Result<bool, nfsstat4> {
+    let claims = matches!(request.claim, Claim::Previous { delegation } if delegation != Want::None);
+    Ok(claims && cx.server.forfeits(cx.client()?, file_id(&inode.key)))
 }
 
 fn may_delegate_writing(request: &OpenRequest) -> bool {

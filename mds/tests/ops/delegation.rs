@@ -1,6 +1,7 @@
 //! Delegations: who is given one, what becomes of it, what others see meanwhile. RFC 8881 §10.2, §10.4. How recalls
 //! travel is in callback.rs.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use sluice_kv::Faults;
@@ -257,6 +258,45 @@ fn what_has_lost_a_name_in_grace_is_not_delegated_again() {
             assert_eq!(given, open_delegation4::OPEN_DELEGATE_NONE, "its open it has");
             let (_, given) = reclaims(&a, &kept).await;
             writes(&given);
+        });
+    }
+}
+
+/// Nor while it is being looked at. The store takes its time, so that the name may go at any moment of that.
+#[test]
+fn what_loses_a_name_while_it_is_reclaimed_is_not_delegated_again() {
+    for seed in 40..50 {
+        simulate(seed, async |mut world: World| {
+            let a = world.client("a").await;
+            let _b = world.client("b").await;
+            let mut files = Vec::new();
+            for n in 0..30 {
+                let (fh, ..) = opens(&a, open_create(&format!("f{n}"), b"o", WANT_WRITE, 0)).await;
+                a.ok(vec![putfh(&fh), savefh(), putrootfh(), link(&format!("other{n}"))]).await;
+                files.push(fh);
+            }
+            drop(a);
+            world.restart().await;
+            let (a, b) = (world.new_client("a").await, world.new_client("b").await);
+            world.db.set_faults(Faults { latency: Duration::from_millis(20), ..Faults::NONE });
+            for (n, fh) in files.iter().enumerate() {
+                let (before, gone) = (a.callbacks().count(), Cell::new(false));
+                let asked = || a.callbacks().count() > before;
+                let unname = async {
+                    b.patient(vec![putrootfh(), remove(&format!("f{n}"))]).await;
+                    gone.set(true);
+                };
+                let claims = async {
+                    world.sleep(Duration::from_millis(2 * u64::try_from(n).unwrap())).await;
+                    let (_, given) = reclaims(&a, fh).await;
+                    if given != open_delegation4::OPEN_DELEGATE_NONE {
+                        until(&world.env, || (asked() || gone.get()).then_some(())).await;
+                        assert!(asked(), "it goes on finding what is not there");
+                        a.ok(vec![putfh(fh), delegreturn(writes(&given))]).await;
+                    }
+                };
+                both(unname, claims).await;
+            }
         });
     }
 }
