@@ -2,7 +2,9 @@
 
 use std::pin::pin;
 
-use sluice_namespace::{DirectoryChange, FsError, Inode, InodeKey, Name, Pending, Remove, Removed, Unlinked};
+use sluice_namespace::{
+    DirectoryChange, DirectoryUpdate, FsError, Inode, InodeKey, Name, Pending, Remove, Removed, Unlinked,
+};
 use sluice_state::file::Intent;
 use sluice_xdr::nfs4::{REMOVE4args, REMOVE4res, REMOVE4resok, nfs_resop4, nfsstat4};
 
@@ -24,13 +26,23 @@ pub(crate) async fn remove(cx: &mut Context, args: REMOVE4args) -> OpResult<REMO
             return Err(nfsstat4::NFS4ERR_NOENT.into());
         };
         spare_export(cx, &found)?;
-        let Some(held) = unless_gone(pin!(unlink_ticket(cx, &found)).await)? else { continue };
-        let removed = pin!(transaction(cx, directory, target, &found, held.as_ref())).await;
+        let refused = match calls_back(cx, &found)? {
+            true => Box::pin(rehearse(cx, directory, target, &found)).await.err(),
+            false => None,
+        };
+        let removed = match refused {
+            Some(error) => Err(error),
+            None => {
+                let Some(held) = unless_gone(pin!(unlink_ticket(cx, &found)).await)? else { continue };
+                let done = pin!(transaction(cx, directory, target, &found, held.as_ref())).await;
+                done.map(|done| (held, done))
+            }
+        };
         match removed {
             Err(FsError::NameMoved) => {}
             Err(FsError::NotDirectory) => return Err(not_a_directory(cx).await),
             Err(error) => return Err(error.into()),
-            Ok((pending, version)) => {
+            Ok((held, (pending, version))) => {
                 if let Some(held) = held {
                     held.commit()?;
                 }
@@ -76,6 +88,26 @@ pub(in crate::ops) async fn find(
 /// FILE_OPEN, which is EBUSY to Linux.
 pub(super) fn spare_export(cx: &Context, found: &Inode) -> Result<(), nfsstat4> {
     if cx.exports.is_root(&found.key) { Err(nfsstat4::NFS4ERR_FILE_OPEN) } else { Ok(()) }
+}
+
+/// Whether others are asked for what they hold before a name of the file goes. Nobody gives that back for what is refused: it is
+/// tried before, in a transaction that only reads.
+pub(super) fn calls_back(cx: &Context, found: &Inode) -> Result<bool, nfsstat4> {
+    let client = cx.client()?;
+    let entry = cx.server.files.get(file_id(&found.key));
+    Ok(entry.is_some_and(|entry| entry.peek(|file| file.is_delegated_beside(client))))
+}
+
+async fn rehearse(cx: &Context, directory: InodeKey, name: Name<'_>, found: &Inode) -> Result<(), FsError> {
+    let remove = Remove { directory, name, expect: Some(found.key), open: true };
+    let (namespace, remove) = (&cx.server.namespace, &remove);
+    let tried = cx.server.read(|mut txn| {
+        Box::pin(async move {
+            let request = cx.request(DirectoryUpdate::Blind);
+            namespace.remove(&mut txn, remove, &request).await.map(drop)
+        })
+    });
+    tried.await
 }
 
 /// The right to take a name from a file; directories hold no state and need none.

@@ -1,6 +1,6 @@
 //! REMOVEXATTR. RFC 8276 §8.4.5.
 
-use sluice_namespace::DirectoryChange;
+use sluice_namespace::{DirectoryChange, DirectoryUpdate};
 use sluice_state::file::Intent;
 use sluice_xdr::nfs4::{REMOVEXATTR4args, REMOVEXATTR4res, nfs_resop4};
 
@@ -13,6 +13,17 @@ pub(crate) async fn removexattr(cx: &mut Context, args: REMOVEXATTR4args) -> OpR
     let mds = &cx.server;
     let entry = mds.file(&key).await?;
     let client = cx.client()?;
+    // Nobody gives back what he holds for what is refused: it is tried before.
+    if entry.peek(|file| file.is_delegated_beside(client)) {
+        let (namespace, args, cx) = (&mds.namespace, &args, &*cx);
+        let tried = mds.read(|mut txn| {
+            Box::pin(async move {
+                let request = cx.request(DirectoryUpdate::Blind);
+                namespace.remove_xattr(&mut txn, &key, &args.rxa_name, &request).await.map(drop)
+            })
+        });
+        Box::pin(tried).await?;
+    }
     let held = mds.prepare(&entry, &Intent::SetAttributes { client }).await?;
     let attempts = Attempts::default();
     let (namespace, name, context, attempts) = (&mds.namespace, &args.rxa_name, &*cx, &attempts);

@@ -2,12 +2,12 @@
 
 use std::pin::pin;
 
-use sluice_namespace::{FsError, Inode, InodeKey, Name, Pending, Rename, Renamed, Unlinked};
+use sluice_namespace::{DirectoryUpdate, FsError, Inode, InodeKey, Name, Pending, Rename, Renamed, Unlinked};
 use sluice_state::file::Intent;
 use sluice_xdr::nfs4::{RENAME4args, RENAME4res, RENAME4resok, nfs_resop4, nfsstat4};
 
 use super::lookup::not_a_directory;
-use super::remove::{PATIENCE, as_prepared, spare_export, unless_gone, unlink_ticket};
+use super::remove::{PATIENCE, as_prepared, calls_back, spare_export, unless_gone, unlink_ticket};
 use crate::attr::change_info;
 use crate::compound::{Context, OpError, OpResult};
 use crate::files::{Held, file_id};
@@ -25,24 +25,36 @@ pub(crate) async fn rename(cx: &mut Context, args: RENAME4args) -> OpResult<RENA
         let (source, target) = pin!(find_two(cx, (&from.inode, &from_name), (&to.inode, &to_name))).await?;
         spare_export(cx, &source)?;
         target.as_ref().map_or(Ok(()), |target| spare_export(cx, target))?;
-        let Some((moving, replacing)) = unless_gone(pin!(tickets(cx, &source, target.as_ref())).await)?
-        else {
-            continue;
-        };
-        let _room = pin!(room(cx, &source)).await?;
-        let rename = Rename {
+        let mut rename = Rename {
             from: from.inode,
             from_name,
             to: to.inode,
             to_name,
             expect_source: Some(source.key),
             expect_target: Some(target.as_ref().map(|target| target.key)),
-            target_open: replacing
-                .as_ref()
-                .and_then(Held::ticket)
-                .is_some_and(sluice_state::file::Ticket::orphan),
+            target_open: true,
         };
-        let renamed = pin!(transaction(cx, &rename, target.as_ref())).await;
+        let both = [Some(&source), target.as_ref()];
+        let mut calls = false;
+        for found in both.into_iter().flatten() {
+            calls = calls || calls_back(cx, found)?;
+        }
+        let refused = if calls { Box::pin(rehearse(cx, &rename)).await.err() } else { None };
+        if calls && refused.is_none() {
+            drop(pin!(room(cx, &source)).await?);
+        }
+        let renamed = match refused {
+            Some(error) => Err(error),
+            None => {
+                let held = unless_gone(pin!(tickets(cx, &source, target.as_ref())).await)?;
+                let Some((moving, replacing)) = held else { continue };
+                let _room = pin!(room(cx, &source)).await?;
+                let ticket = replacing.as_ref().and_then(Held::ticket);
+                rename.target_open = ticket.is_some_and(sluice_state::file::Ticket::orphan);
+                let done = pin!(transaction(cx, &rename, target.as_ref())).await;
+                done.map(|done| ([moving, replacing], done))
+            }
+        };
         match renamed {
             Err(FsError::NameMoved) => {}
             Err(FsError::NotDirectory)
@@ -51,8 +63,8 @@ pub(crate) async fn rename(cx: &mut Context, args: RENAME4args) -> OpResult<RENA
                 return Err(not_a_directory(cx).await);
             }
             Err(error) => return Err(error.into()),
-            Ok((pending, version)) => {
-                for held in [moving, replacing].into_iter().flatten() {
+            Ok((tickets, (pending, version))) => {
+                for held in tickets.into_iter().flatten() {
                     held.commit()?;
                 }
                 let renamed = pending.resolve(version);
@@ -148,6 +160,18 @@ async fn moving_ticket(cx: &Context, source: &Inode) -> Result<Option<Held>, OpE
     let held = pin!(cx.server.prepare(&entry, &intent)).await?;
     cx.server.note_moved(file_id(&source.key));
     Ok(Some(held))
+}
+
+/// Tries it, and leaves it at that.
+async fn rehearse(cx: &Context, rename: &Rename<'_>) -> Result<(), FsError> {
+    let namespace = &cx.server.namespace;
+    let tried = cx.server.read(|mut txn| {
+        Box::pin(async move {
+            let request = cx.request(DirectoryUpdate::Blind);
+            namespace.rename(&mut txn, rename, &request).await.map(drop)
+        })
+    });
+    tried.await
 }
 
 async fn transaction(

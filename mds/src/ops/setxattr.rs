@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use sluice_namespace::{DirectoryChange, SetXattr};
+use sluice_namespace::{DirectoryChange, DirectoryUpdate, SetXattr};
 use sluice_state::file::Intent;
 use sluice_xdr::nfs4::{SETXATTR4args, SETXATTR4res, nfs_resop4, nfsstat4, setxattr_option4};
 
@@ -30,6 +30,20 @@ pub(crate) async fn setxattr(cx: &mut Context, args: SETXATTR4args) -> OpResult<
     inline::room_for_names(mds)?;
     let entry = mds.file(&key).await?;
     let client = cx.client()?;
+    // Nobody gives back what he holds for what is refused: it is tried before.
+    if entry.peek(|file| file.is_delegated_beside(client)) {
+        let (namespace, args, cx) = (&mds.namespace, &args, &*cx);
+        let tried = mds.read(|mut txn| {
+            Box::pin(async move {
+                let request = cx.request(DirectoryUpdate::Blind);
+                namespace
+                    .set_xattr(&mut txn, &key, &args.sxa_key, &args.sxa_value, how, &request)
+                    .await
+                    .map(drop)
+            })
+        });
+        Box::pin(tried).await?;
+    }
     let held = mds.prepare(&entry, &Intent::SetAttributes { client }).await?;
     let attempts = Attempts::default();
     let (namespace, args, context, attempts) = (&mds.namespace, &args, &*cx, &attempts);

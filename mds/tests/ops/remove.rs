@@ -249,3 +249,55 @@ fn an_orphan_is_kept_for_all_who_reclaim_it() {
         is_gone(&b, &fh, &data_server).await;
     });
 }
+
+/// Nobody gives back what he holds for a change that is refused: for want of permission, or since it cannot be done.
+#[test]
+fn what_is_refused_of_names_and_attributes_calls_no_delegation_back() {
+    simulate(6, async |world: World| {
+        let (holder, root) = (world.client("holder").await, world.client("root").await);
+        let (fh, _, held) = crate::delegation::writer(&holder).await;
+        root.mkdir("/", "d").await;
+        root.ok(vec![putrootfh(), lookup("d"), setattr(stateid4::default(), &mode(0o777))]).await;
+        let user = root.over(root.raw.clone().with_user(500, 500, &[]));
+        user.ok(vec![putrootfh(), lookup("d"), create(createtype4::NF4DIR, "own", &mode(0o755))]).await;
+        let in_d = |mut first: Vec<nfs_argop4>, last| {
+            first.extend([putrootfh(), lookup("d"), last]);
+            first
+        };
+        let set = |sxa_option| {
+            let (sxa_key, sxa_value) = ("name".into(), "value".into());
+            vec![putfh(&fh), nfs_argop4::OP_SETXATTR(SETXATTR4args { sxa_option, sxa_key, sxa_value })]
+        };
+        let unset = || {
+            let remove = REMOVEXATTR4args { rxa_name: "name".into() };
+            vec![putfh(&fh), nfs_argop4::OP_REMOVEXATTR(remove)]
+        };
+        let saved = || vec![putfh(&fh), savefh()];
+        let own = || vec![putrootfh(), lookup("d"), savefh(), putrootfh()];
+        let (either, replace) = (setxattr_option4::SETXATTR4_EITHER, setxattr_option4::SETXATTR4_REPLACE);
+        let denied = nfsstat4::NFS4ERR_ACCESS;
+        for (who, ops, refused) in [
+            (&user, vec![putrootfh(), remove("f")], denied),
+            (&user, vec![putrootfh(), savefh(), rename("f", "g")], denied),
+            (&user, in_d(vec![putrootfh(), savefh()], rename("f", "g")), denied),
+            (&user, [own(), vec![rename("own", "f")]].concat(), denied),
+            (&user, [saved(), vec![putrootfh(), link("g")]].concat(), denied),
+            (&user, in_d(saved(), link("own")), nfsstat4::NFS4ERR_EXIST),
+            (&user, set(either), denied),
+            (&user, unset(), denied),
+            (&root, [own(), vec![rename("own", "f")]].concat(), nfsstat4::NFS4ERR_EXIST),
+            (&root, set(replace), nfsstat4::NFS4ERR_NOXATTR),
+            (&root, unset(), nfsstat4::NFS4ERR_NOXATTR),
+        ] {
+            assert_eq!(who.status(ops.clone()).await, refused, "{:?}", ops.last());
+            world.sleep(Duration::from_millis(10)).await;
+            assert_eq!(holder.callbacks().count(), 0, "{:?}", ops.last());
+        }
+        // What is permitted goes on only without it.
+        let returns = async {
+            until(&world.env, || (holder.callbacks().count() > 0).then_some(())).await;
+            holder.ok(vec![putfh(&fh), delegreturn(held)]).await;
+        };
+        both(root.patient(vec![putrootfh(), remove("f")]), returns).await;
+    });
+}

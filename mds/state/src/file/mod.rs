@@ -367,6 +367,12 @@ impl File {
         self.delegations.get(client).map(|delegation| delegation.kind)
     }
 
+    /// Somebody else than `client` holds a delegation: what it changes of the file calls that back.
+    #[must_use]
+    pub fn is_delegated_beside(&self, client: ClientId) -> bool {
+        self.delegations.held.keys().any(|holder| *holder != client)
+    }
+
     /// Who holds a delegation.
     pub fn delegated_to(&self) -> Vec<ClientId> {
         self.delegations.held.keys().copied().collect()
