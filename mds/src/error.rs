@@ -82,7 +82,7 @@ pub(crate) fn state_status(error: &StateError) -> nfsstat4 {
         StateError::Openmode => nfsstat4::NFS4ERR_OPENMODE,
         StateError::RecallConflict => nfsstat4::NFS4ERR_RECALLCONFLICT,
         StateError::LayoutTryLater => nfsstat4::NFS4ERR_LAYOUTTRYLATER,
-        StateError::LayoutUnavailable => nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE,
+        StateError::LayoutUnavailable | StateError::OtherMount => nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE,
         StateError::BadLayout => nfsstat4::NFS4ERR_BADLAYOUT,
         StateError::BadIomode => nfsstat4::NFS4ERR_BADIOMODE,
         StateError::Grace => nfsstat4::NFS4ERR_GRACE,

@@ -42,6 +42,9 @@ impl Admin {
             Reason::OtherExport => {
                 "the client has the file open through another export: it gets layouts through that one".to_owned()
             }
+            Reason::OtherMount => {
+                "another mount of the same host has the file open, and one of the two writes: it has the layout until it closes the file".to_owned()
+            }
             Reason::Away(_) => format!("{server} does not serve: look at `sluice status`"),
             Reason::ReadOnly(_) => format!("{server} takes no writes: its device is read-only or failing"),
             Reason::Full(_) => format!("{server} is full"),

@@ -20,6 +20,8 @@ pub(crate) enum Reason {
     Sealed,
     /// The client has the file open through another export.
     OtherExport,
+    /// Another mount of the same host has the layout, and one of the two writes.
+    OtherMount,
     /// A data server that is needed does not serve now.
     Away(StoreId),
     /// It does not take writes.
@@ -79,6 +81,7 @@ impl Reason {
             Self::ReadOnlyExport => "read-only-export",
             Self::Sealed => "sealed",
             Self::OtherExport => "other-export",
+            Self::OtherMount => "other-mount",
             Self::Away(_) => "data-server-away",
             Self::ReadOnly(_) => "data-server-read-only",
             Self::Full(_) => "data-server-full",

@@ -158,6 +158,7 @@ async fn granted(
     let mut held = held.map_err(|error| match error {
         // Linux tries again for two leases after LAYOUTTRYLATER, before each READ and WRITE.
         Error::LayoutUnavailable => refused(cx, ask, Reason::TooMany),
+        Error::OtherMount => refused(cx, ask, Reason::OtherMount),
         error => error.into(),
     })?;
     // Under the ticket: a heal that begins now waits for it, and takes back what it gave.

@@ -26,7 +26,7 @@ use crate::effect::{Effect, FenceId, IoMode, Recall, RecallKind};
 use crate::few::Few;
 use crate::file::{Error, PendingRecall};
 use crate::ids::{ClientId, StateId, Time};
-use crate::stateid::{check_seqid, next_seqid, seqid_before};
+use crate::stateid::{Other, check_seqid, next_seqid, seqid_before};
 
 /// The iomode of a LAYOUTRETURN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -79,6 +79,10 @@ pub(crate) struct Layout {
     refused: Option<u32>,
     /// What was handed out so far is cut off, or about to be.
     pub(crate) cut_off: bool,
+    /// The open or delegation that it was asked for under, by the mount that has it.
+    under: Option<Other>,
+    /// Segments to read with were handed out under another open, too: by another mount, as it seems.
+    shared: bool,
 }
 
 /// A layout taken away whose fence is not yet in force: it may still write.
@@ -148,6 +152,18 @@ impl Layout {
     pub(crate) fn is_rw(&self) -> bool {
         self.read_write.is_some()
     }
+
+    /// Under which open, or delegation, it was asked for last.
+    pub(crate) const fn under(&self) -> Option<Other> {
+        self.under
+    }
+
+    /// Two mounts of one host are one client, which has one layout of a file and one stateid of it (RFC 8881 §12.5.3): what the one
+    /// returns would end what the other goes on writing with, which nobody would recall, or fence. So where one of them writes the
+    /// other has none. `other`: this is asked for by another mount than what is held.
+    pub(crate) fn is_anothers(&self, other: bool, mode: IoMode) -> bool {
+        (self.is_rw() || mode == IoMode::ReadWrite) && (self.shared || other)
+    }
 }
 
 impl Layouts {
@@ -191,12 +207,12 @@ impl Layouts {
         }
     }
 
-    /// Hands out a segment; true when the stateid is new (`fresh` is then in use).
+    /// Hands out a segment; true when the stateid is new (`fresh` is then in use). `other`: to another mount.
     pub(crate) fn grant(
         &mut self,
         client: ClientId,
         fresh: StateId,
-        mode: IoMode,
+        (mode, under, other): (IoMode, Option<Other>, bool),
         now: Time,
     ) -> (StateId, bool) {
         let new = self.held.get(&client).is_none();
@@ -208,7 +224,11 @@ impl Layouts {
             since: now,
             refused: None,
             cut_off: false,
+            under,
+            shared: false,
         });
+        layout.shared |= other;
+        layout.under = under.filter(|_| !other).or(layout.under);
         if !new {
             layout.stateid.seqid = next_seqid(layout.stateid.seqid);
         }

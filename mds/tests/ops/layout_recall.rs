@@ -76,6 +76,90 @@ fn a_truncation_by_another_client_recalls_the_layout() {
     });
 }
 
+/// A host that has mounted the file system twice opens a file under two owners, and knows one layout of it by two mounts. What one of
+/// them returns does not end what the other writes with.
+#[test]
+fn what_one_mount_of_a_host_returns_another_does_not_write_with_unseen() {
+    const RW: layoutiomode4 = layoutiomode4::LAYOUTIOMODE4_RW;
+    const R: layoutiomode4 = layoutiomode4::LAYOUTIOMODE4_READ;
+    // What the one asks for, and then the other, and the one again.
+    for (seed, asked) in [(31, [RW, RW, RW]), (32, [RW, R, RW]), (33, [R, RW, RW]), (34, [R, R, RW])] {
+        simulate(seed, async |world: World| {
+            let (a, b) = (world.client("a").await, world.client("b").await);
+            let of = |results: &[nfs_resop4]| opened(results);
+            let open = |owner| vec![putrootfh(), open_create("f", owner, BOTH, 0), getfh()];
+            let (fh, first) = of(&a.ok(open(b"first")).await);
+            let (_, second) = of(&a.ok(open(b"second")).await);
+            let ask = async |stateid, mode| match a.compound(vec![putfh(&fh), layoutget(stateid, mode)]).await
+            {
+                COMPOUND4res { status: nfsstat4::NFS4_OK, mut resarray, .. } => match resarray.pop() {
+                    Some(nfs_resop4::OP_LAYOUTGET(LAYOUTGET4res::NFS4_OK(ok))) => Some(ok.logr_stateid),
+                    other => panic!("{other:?}"),
+                },
+                // It sends its reads and writes here, for two minutes.
+                reply => {
+                    assert_eq!(reply.status, nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE);
+                    None
+                }
+            };
+            let [one, other, again] = asked;
+            let held = ask(first, one).await.unwrap();
+            let others = ask(second, other).await;
+            let wider = if again == one { Some(held) } else { ask(held, again).await };
+            // Some of what it wants is elsewhere.
+            let others = match others {
+                Some(others) => ask(others, other).await,
+                None => None,
+            };
+            if let Some(others) = others {
+                let any = layoutiomode4::LAYOUTIOMODE4_ANY;
+                a.ok(vec![putfh(&fh), layoutreturn(others, any)]).await;
+            }
+            a.ok(vec![putfh(&fh), close(second)]).await;
+            let writes = one == RW || wider.is_some();
+            let cut = vec![putrootfh(), lookup("f"), setattr(ANONYMOUS, &size(10))];
+            let returns = async {
+                if writes {
+                    recalled(&world, &a, 1).await;
+                    let stateid = stateid4 { seqid: 0, ..held };
+                    a.ok(vec![putfh(&fh), layoutreturn(stateid, layoutiomode4::LAYOUTIOMODE4_ANY)]).await;
+                }
+            };
+            both(b.patient(cut), returns).await;
+            // The other one has closed it: there is nothing that it could be confused with.
+            let stateid = ask(first, RW).await.unwrap();
+            assert!(stateid.other != held.other || !writes);
+        });
+    }
+}
+
+/// A mount that holds a write delegation keeps its layout when it has closed the file.
+#[test]
+fn what_one_mount_keeps_with_a_delegation_no_other_is_given() {
+    const RW: layoutiomode4 = layoutiomode4::LAYOUTIOMODE4_RW;
+    const R: layoutiomode4 = layoutiomode4::LAYOUTIOMODE4_READ;
+    simulate(35, async |world: World| {
+        let a = world.client("a").await;
+        let (fh, first, held) = crate::delegation::writer(&a).await;
+        let layout = get(&a, &fh, first).await;
+        a.ok(vec![putfh(&fh), close(first)]).await;
+        let open = open_name("f", b"second", BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG, 0);
+        let (_, second) = opened(&a.ok(vec![putrootfh(), open, getfh()]).await);
+        let ask = async |stateid, mode| a.status(vec![putfh(&fh), layoutget(stateid, mode)]).await;
+        for mode in [R, RW] {
+            assert_eq!(ask(second, mode).await, nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE);
+            // The one that has it goes on, though it asks for all of it anew.
+            for ours in [layout, held] {
+                assert_eq!(ask(ours, mode).await, nfsstat4::NFS4_OK);
+            }
+        }
+        let layout = stateid4 { seqid: 0, ..layout };
+        let returns = layoutreturn(layout, layoutiomode4::LAYOUTIOMODE4_ANY);
+        a.ok(vec![putfh(&fh), returns, delegreturn(held)]).await;
+        assert_eq!(ask(second, RW).await, nfsstat4::NFS4_OK);
+    });
+}
+
 /// Its own truncation needs no recall.
 #[test]
 fn the_holder_may_truncate() {

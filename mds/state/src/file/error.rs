@@ -57,6 +57,9 @@ pub enum Error {
     /// NFS4ERR_LAYOUTUNAVAILABLE.
     #[error("no layout for this file")]
     LayoutUnavailable,
+    /// NFS4ERR_LAYOUTUNAVAILABLE: another mount of the same client has it.
+    #[error("another mount of this host has the layout")]
+    OtherMount,
     /// NFS4ERR_BADLAYOUT: LAYOUTCOMMIT under a layout that is gone.
     #[error("layout gone")]
     BadLayout,

@@ -79,8 +79,8 @@ impl File {
                 }
                 Reply::Done
             }
-            Intent::LayoutGet { client, iomode, .. } => {
-                self.commit_layout_get(ctx, *client, *iomode, held.void, out)
+            Intent::LayoutGet { client, stateid, iomode } => {
+                self.commit_layout_get(ctx, (*client, stateid), *iomode, held.void, out)
             }
             Intent::Settle => {
                 // An unclean end since `prepare` is not covered by the sizes this transaction saw.
@@ -327,7 +327,7 @@ impl File {
     fn commit_layout_get(
         &mut self,
         ctx: &Ctx<'_>,
-        client: ClientId,
+        (client, asked): (ClientId, &StateId),
         iomode: IoMode,
         void: Option<RevokeReason>,
         out: &mut Vec<Effect>,
@@ -352,7 +352,13 @@ impl File {
         if self.layouts.fencing_client(client) {
             return Reply::Refused(Error::Delay);
         }
-        let (stateid, new) = self.layouts.grant(client, ctx.ids.next(StateKind::Layout), iomode, ctx.now);
+        // Both asked at once.
+        if self.is_anothers(client, asked, iomode) {
+            return Reply::Refused(Error::OtherMount);
+        }
+        let (under, fresh) = (self.under(asked), ctx.ids.next(StateKind::Layout));
+        let by = (iomode, under, self.is_other_mount(client, under));
+        let (stateid, new) = self.layouts.grant(client, fresh, by, ctx.now);
         if new {
             out.push(Effect::Register { stateid, kind: StateKind::Layout, client });
         }

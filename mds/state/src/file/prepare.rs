@@ -1,10 +1,11 @@
 //! The first half of an operation: deny, wait, or a ticket.
 
-use crate::delegation::DelegationKind;
+use crate::delegation::{Delegation, DelegationKind};
 use crate::effect::{Effect, IoMode, RevokeReason, WaitToken};
 use crate::ids::{ClientId, StateId, StateKind, Time};
+use crate::layout::Layout;
 use crate::open::{Claim, OpenRequest};
-use crate::stateid::next_seqid;
+use crate::stateid::{Other, next_seqid};
 
 use super::work::Work;
 use super::{Ctx, Error, File, Grace, Held, Intent, Prepared, Ticket, TicketId};
@@ -183,6 +184,9 @@ impl File {
         if iomode == IoMode::ReadWrite && !self.may_write(client) {
             return Err(Error::Openmode);
         }
+        if self.is_anothers(client, stateid, iomode) {
+            return Err(Error::OtherMount);
+        }
         let held = self.layouts.get(client);
         // After a recall, RFC 8881 §12.5.5.2 has the client wait for the return.
         if held.is_some_and(|l| l.recall.is_some()) {
@@ -199,6 +203,35 @@ impl File {
             return Err(Error::LayoutUnavailable);
         }
         Ok(())
+    }
+
+    /// Whether a LAYOUTGET is refused because another mount of its client has the layout.
+    pub(super) fn is_anothers(&self, client: ClientId, stateid: &StateId, iomode: IoMode) -> bool {
+        let other = || self.is_other_mount(client, self.under(stateid));
+        self.layouts.get(client).is_some_and(|held| held.is_anothers(other(), iomode))
+    }
+
+    /// The open or the delegation that a LAYOUTGET is under; `None`: it goes on under the layout.
+    pub(super) fn under(&self, stateid: &StateId) -> Option<Other> {
+        match stateid.kind() {
+            Some(StateKind::Layout) => None,
+            Some(StateKind::Lock) => self.locks.get(&stateid.other).map(|lock| lock.open),
+            _ => Some(stateid.other),
+        }
+    }
+
+    /// Whether a mount asks under this that is not the one which has the client's layout. Who has one asks under that (RFC 8881
+    /// §18.43.3), unless it forgot; Linux has it by mount, and its mounts have no open-owner in common. What the mount that has it asked
+    /// under is there yet, or its write delegation, which lets it keep the layout without.
+    pub(super) fn is_other_mount(&self, client: ClientId, under: Option<Other>) -> bool {
+        let held = self.layouts.get(client).and_then(Layout::under);
+        held.zip(under).is_some_and(|(held, asks)| {
+            let delegation = self.delegations.get(client);
+            let writes = |d: &Delegation| d.kind == DelegationKind::Write && d.stateid.other != asks;
+            let named = |d: &Delegation| d.stateid.other == held;
+            held != asks
+                && (self.opens.get(&held).is_some() || delegation.is_some_and(|d| named(d) || writes(d)))
+        })
     }
 
     fn issue(&mut self, ctx: &Ctx<'_>, mut work: Work) -> Ticket {
