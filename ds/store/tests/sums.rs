@@ -177,6 +177,75 @@ fn what_was_rewritten_is_good_once_it_is_durable() {
     });
 }
 
+/// The system lets go of what it could not write, and says so once: the next flush has nothing to write.
+#[test]
+fn what_was_rewritten_is_bad_again_when_its_flush_fails() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        let store = open(&env, &device).await;
+        put(&store, 1, 0, 7, 3 * BLOCK as usize).await;
+        rest(&env, &store, 30).await;
+        for block in [0, 2] {
+            device.rot(&path(&device, key(1), ""), block * BLOCK + 17);
+        }
+        scrub(&env, &store).await;
+        let all = [damage(1, 0, 1), damage(1, 2 * BLOCK, 1)];
+        assert_eq!(store.damaged().1, all);
+        let data = bytes(9, BLOCK as usize);
+        store.write_at(&access(1), 0, data.clone(), Stability::Unstable).await.unwrap();
+        assert_eq!(store.read_at(key(1), 0, 10).await.unwrap().data, bytes(9, 10));
+        device.fail_syncs(1);
+        let commit = store.commit(key(1)).await;
+        assert!(matches!(commit, Err(StoreError::Io(_))), "{commit:?}");
+        let read = store.read_at(key(1), 0, 10).await;
+        assert!(is_refused(&read), "{read:?}");
+        rest(&env, &store, 30).await;
+        scrub(&env, &store).await;
+        assert_eq!(store.damaged().1, all, "it has no sum of what nobody wrote");
+        assert!(is_refused(&store.read_at(key(1), 0, 10).await));
+        // As clients send again what was lost.
+        put(&store, 1, 0, 9, BLOCK as usize).await;
+        assert_eq!(store.damaged().1, all[1..]);
+        // The same of what is cut off, though the file has become shorter by that.
+        device.fail_syncs(1);
+        store.truncate(key(1), BLOCK).await.unwrap_err();
+        assert_eq!(store.damaged().1, all[1..]);
+        store.truncate(key(1), BLOCK).await.unwrap();
+        assert_eq!(store.damaged().1, []);
+        device.crash();
+        drop(store);
+        let store = open(&env, &device).await;
+        rest(&env, &store, 30).await;
+        scrub(&env, &store).await;
+        assert_eq!(store.damaged().1, []);
+        assert_eq!(store.read_at(key(1), 0, BLOCK as usize).await.unwrap().data, data);
+    });
+}
+
+/// Pages that are just being sent stay in memory though they could not be written, and nobody tells them from others.
+#[test]
+fn sums_of_what_a_flush_failed_to_write_are_of_what_the_device_holds() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        device.keep_failed(true);
+        let mut store = open(&env, &device).await;
+        put(&store, 1, 0, 7, 3 * BLOCK as usize).await;
+        rest(&env, &store, 30).await;
+        store.write_at(&access(1), 0, bytes(9, BLOCK as usize), Stability::Unstable).await.unwrap();
+        device.fail_syncs(1);
+        store.commit(key(1)).await.unwrap_err();
+        assert_eq!(store.read_at(key(1), 0, 10).await.unwrap().data, bytes(9, 10), "from memory");
+        rest(&env, &store, 30).await;
+        assert_eq!(store.scrubbed().sealed, 6 * BLOCK);
+        scrub(&env, &store).await;
+        assert_eq!(store.damaged().1, [], "the device holds what it held");
+        device.crash();
+        drop(store);
+        store = open(&env, &device).await;
+        assert_eq!(store.read_at(key(1), 0, 10).await.unwrap().data, bytes(7, 10));
+    });
+}
+
 /// As a host has it that starts without one of its own.
 #[test]
 fn a_clock_that_was_ahead_does_not_end_scrubbing() {

@@ -103,6 +103,8 @@ pub(crate) struct SummedFile {
     /// Changes that are complete, and how many of them a flush has made durable.
     pub(super) modified: AtomicU64,
     pub(super) synced: AtomicU64,
+    /// Flushes that failed.
+    pub(super) failures: AtomicU64,
     /// It is in the queue for sealing.
     pub(super) queued: AtomicBool,
     /// Its removal has begun: a data file of the same name is another one.
@@ -124,6 +126,7 @@ impl SummedFile {
             // Of a process before this one nobody knows what is durable.
             modified: AtomicU64::new(1),
             synced: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
             queued: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             known: AtomicBool::new(fresh),
@@ -272,7 +275,7 @@ impl SummedFile {
             return Err(refusal());
         }
         let last = offset.saturating_add(length.saturating_sub(1));
-        let mut writing = Writing { file: self, entered: Entered::None };
+        let mut writing = Writing::new(self, Entered::None);
         let mut regions = self.regions.lock();
         for region in offset / REGION..=last / REGION {
             while regions.open.get(&region).is_none_or(|open| open.committing) {
@@ -359,7 +362,7 @@ impl SummedFile {
         // From now on no sums are made.
         regions.wide += 1;
         regions.changes += 1;
-        let writing = Writing { file: self, entered: Entered::Wide };
+        let writing = Writing::new(self, Entered::Wide);
         while regions.open.iter().any(|(region, open)| (first..=last).contains(region) && open.committing) {
             self.settled.wait(&mut regions);
         }
@@ -385,14 +388,12 @@ impl SummedFile {
         self.known.store(false, Ordering::Release);
     }
 
-    /// Bytes were rewritten whole: they are good again, if they were not.
-    fn rewritten(&self, offset: u64, length: u64) -> io::Result<()> {
-        let quarantine = &self.sums.quarantine;
-        if !quarantine.is_empty() {
-            let (size, changes) = (self.inner.stat()?.size, self.modified.load(Ordering::Acquire));
-            quarantine.rewritten(self.key, (offset, length), size, changes);
-        }
-        Ok(())
+    /// A flush failed. The device says so once, and what it was to write may be gone from memory.
+    fn lost(&self) {
+        // First: who has written and not yet said what is good by that finds it here, or is undone with the others. It is told, or
+        // told another verifier, as it began before.
+        self.failures.fetch_add(1, Ordering::AcqRel);
+        self.sums.quarantine.lost(self.key);
     }
 
     fn synced(&self, modified: u64) -> io::Result<()> {
@@ -406,6 +407,25 @@ impl SummedFile {
 struct Writing<'a> {
     file: &'a SummedFile,
     entered: Entered,
+    /// Flushes that had failed when it began.
+    failures: u64,
+}
+
+impl<'a> Writing<'a> {
+    fn new(file: &'a SummedFile, entered: Entered) -> Self {
+        Self { file, entered, failures: file.failures.load(Ordering::Acquire) }
+    }
+
+    /// Bytes were rewritten whole: they are good again, if they were not.
+    fn rewritten(&self, offset: u64, length: u64) -> io::Result<()> {
+        let (file, quarantine) = (self.file, &self.file.sums.quarantine);
+        if !quarantine.is_empty() {
+            let (size, changes) = (file.inner.stat()?.size, file.modified.load(Ordering::Acquire));
+            let lost = || file.failures.load(Ordering::Acquire) != self.failures;
+            quarantine.rewritten(file.key, (offset, length), size, changes, lost);
+        }
+        Ok(())
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -485,7 +505,7 @@ impl DeviceFile for SummedFile {
         let length = data.len() as u64;
         let writing = self.enter(offset, length)?;
         self.inner.write_at(data, offset)?;
-        self.rewritten(offset, length)?;
+        writing.rewritten(offset, length)?;
         drop(writing);
         Ok(())
     }
@@ -494,7 +514,7 @@ impl DeviceFile for SummedFile {
         let length = data.len() as u64;
         let writing = self.enter(offset, length)?;
         let direct = self.inner.write_direct(data, offset)?;
-        self.rewritten(offset, length)?;
+        writing.rewritten(offset, length)?;
         drop(writing);
         Ok(direct)
     }
@@ -504,7 +524,7 @@ impl DeviceFile for SummedFile {
         let length = length.min(COPY);
         let writing = self.enter(to, length)?;
         let copied = self.inner.copy_from(source, from, to, length)?;
-        self.rewritten(to, copied)?;
+        writing.rewritten(to, copied)?;
         drop(writing);
         Ok(copied)
     }
@@ -513,7 +533,7 @@ impl DeviceFile for SummedFile {
         source.visible(0, u64::MAX)?;
         let writing = self.enter_wide(0, u64::MAX)?;
         self.inner.clone_of(source)?;
-        self.rewritten(0, u64::MAX)?;
+        writing.rewritten(0, u64::MAX)?;
         drop(writing);
         Ok(())
     }
@@ -524,7 +544,7 @@ impl DeviceFile for SummedFile {
 
     fn sync_data(&self) -> io::Result<()> {
         let modified = self.modified.load(Ordering::Acquire);
-        self.inner.sync_data()?;
+        self.inner.sync_data().inspect_err(|_| self.lost())?;
         self.synced(modified)
     }
 
@@ -533,8 +553,9 @@ impl DeviceFile for SummedFile {
         let from = size.min(before);
         let writing = self.enter_wide(from, size.max(before).saturating_sub(from))?;
         self.inner.set_len(size)?;
-        if size < before {
-            self.rewritten(size, u64::MAX)?;
+        if size <= before {
+            // Also where it ends there already: it was cut before, and a flush failed.
+            writing.rewritten(size, u64::MAX)?;
         }
         drop(writing);
         Ok(())
@@ -556,7 +577,7 @@ impl DeviceFile for SummedFile {
     fn deallocate(&self, offset: u64, length: u64) -> io::Result<()> {
         let writing = self.enter_wide(offset, length)?;
         self.inner.deallocate(offset, length)?;
-        self.rewritten(offset, length)?;
+        writing.rewritten(offset, length)?;
         drop(writing);
         Ok(())
     }

@@ -191,12 +191,24 @@ impl Quarantine {
     }
 
     /// What was rewritten whole, or is no more, is good again: for readers at once, on the device when [`Self::flushed`] says
-    /// so. In a file that ends at `size`, after so many changes were complete.
-    pub(crate) fn rewritten(&self, key: FileKey, (offset, length): (u64, u64), size: u64, changes: u64) {
+    /// so. In a file that ends at `size`, after so many changes were complete. Not if the file has `lost` something since
+    /// that may be part of it.
+    pub(crate) fn rewritten(
+        &self,
+        key: FileKey,
+        (offset, length): (u64, u64),
+        size: u64,
+        changes: u64,
+        lost: impl FnOnce() -> bool,
+    ) {
         if self.is_empty() {
             return;
         }
         let mut known = self.known.lock();
+        // Under the lock: what is lost later is undone by [`Self::lost`].
+        if lost() {
+            return;
+        }
         let blocks = blocks_covered(offset, length, size);
         let lifted = known.lift(key, &blocks);
         if !lifted.is_empty() {
@@ -225,6 +237,16 @@ impl Quarantine {
             tracing::warn!(store = %self.device.name(), %error, "the list of quarantined ranges is saved later");
         }
         Ok(())
+    }
+
+    /// A flush of a file failed, and nobody can tell what of it is on the device: what was rewritten is as bad as before, as the
+    /// list on the device says still. The next flush may have nothing to write, and succeed.
+    pub(crate) fn lost(&self, key: FileKey) {
+        let mut known = self.known.lock();
+        let Some(rewritten) = known.rewritten.remove(&key) else { return };
+        let ranges = known.files.entry(key).or_default();
+        rewritten.into_iter().for_each(|(_, blocks)| insert(ranges, blocks));
+        self.changed(&known);
     }
 
     fn made_durable(&self, known: &mut Known, key: FileKey, changes: u64) {
@@ -399,7 +421,7 @@ mod tests {
         );
         assert!(!quarantine.touches(key(1), 4 * BLOCK, 0));
         // Half of block 4 is not the block.
-        quarantine.rewritten(key(1), (4 * BLOCK, BLOCK - 1), 1 << 40, 7);
+        quarantine.rewritten(key(1), (4 * BLOCK, BLOCK - 1), 1 << 40, 7, || false);
         assert!(quarantine.splits(key(1), 4 * BLOCK, BLOCK - 1, 1 << 40));
         assert!(
             !quarantine.splits(key(1), 4 * BLOCK, BLOCK - 1, 5 * BLOCK - 1),
@@ -411,7 +433,17 @@ mod tests {
             "only the good blocks are split"
         );
         assert_eq!(quarantine.all().len(), 3);
-        quarantine.rewritten(key(1), (4 * BLOCK, BLOCK), 1 << 40, 7);
+        // Nor is it what a flush has failed to write, before it is noted or after.
+        quarantine.rewritten(key(1), (4 * BLOCK, BLOCK), 1 << 40, 7, || true);
+        assert_eq!(quarantine.all().len(), 3);
+        quarantine.rewritten(key(1), (4 * BLOCK, BLOCK), 1 << 40, 7, || false);
+        quarantine.lost(key(2));
+        assert_eq!(quarantine.all().len(), 4);
+        quarantine.lost(key(1));
+        assert_eq!(quarantine.all()[0], damage(key(1), 3, 3));
+        quarantine.flushed(key(1), 100).unwrap();
+        assert_eq!(open(&device).all(), quarantine.all());
+        quarantine.rewritten(key(1), (4 * BLOCK, BLOCK), 1 << 40, 7, || false);
         assert_eq!(quarantine.all()[..2], [damage(key(1), 3, 1), damage(key(1), 5, 1)]);
         // Nothing says that it is durable: a crash brings it back, whatever else was saved.
         quarantine.flushed(key(2), 100).unwrap();
@@ -421,7 +453,7 @@ mod tests {
         quarantine.flushed(key(1), 8).unwrap();
         device.crash();
         assert_eq!(open(&device).all(), quarantine.all());
-        quarantine.rewritten(key(1), (0, 1 << 40), 1 << 40, 9);
+        quarantine.rewritten(key(1), (0, 1 << 40), 1 << 40, 9, || false);
         quarantine.forget(key(1));
         quarantine.flushed(key(2), 1).unwrap();
         assert_eq!(open(&device).all(), [damage(key(2), 0, 2)]);

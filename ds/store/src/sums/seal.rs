@@ -8,7 +8,7 @@ use super::file::{Blocks, Open, SummedFile};
 use super::record::{self, NEVER_KNOWN, Record, offset_of};
 use super::{BLOCK, BLOCKS, Counts, REGION};
 use crate::StoreError;
-use crate::places::{leaf_of, leaf_path};
+use crate::places::{leaf_of, leaf_path, path_of};
 
 /// Regions that may get sums, if no more happens to them.
 #[derive(Debug, Default)]
@@ -98,7 +98,7 @@ impl SummedFile {
             return Ok(0);
         }
         let old = self.record(region)?.and_then(Result::ok);
-        let content = Content::read(|buffer, at| self.inner.read_at(buffer, at), start, length)?;
+        let content = Content::read(|buffer, at| self.read_back(buffer, at), start, length)?;
         let sums = record::sums(self.key, region, &content.bytes);
         let dirty = match self.regions.lock().open.get(&region) {
             Some(open) => open.dirty.clone(),
@@ -161,10 +161,19 @@ impl SummedFile {
         Ok(found)
     }
 
+    /// What the device holds, which memory has, too, unless a flush failed: what that was to write may be there still, as if it had
+    /// been written.
+    fn read_back(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        if self.failures.load(Ordering::Acquire) == 0 {
+            return self.inner.read_at(buffer, offset);
+        }
+        self.sums.device.read_uncached(&path_of(self.key), buffer, offset)
+    }
+
     /// Whether a second look finds what is expected.
     fn again(&self, block: u64, expected: u32) -> io::Result<bool> {
         let mut bytes = vec![0; BLOCK as usize];
-        let read = of_medium(self.inner.read_at(&mut bytes, block * BLOCK))?;
+        let read = of_medium(self.read_back(&mut bytes, block * BLOCK))?;
         Ok(read.is_some_and(|read| record::sum(self.key, block, &bytes[..read]) == expected))
     }
 
