@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
+use sluice_env::Monotonic;
 use tokio::sync::oneshot;
 
 use crate::device::DeviceFile;
@@ -13,6 +15,9 @@ use crate::{FileKey, StoreError};
 /// Count of modifications of a file just opened. A file found on the device may hold writes of a
 /// process that died, still unflushed in the page cache: its first flush is never skipped.
 const UNTOUCHED: u64 = 1;
+
+/// For so long a data file is not sent from memory after the device did not read something of it.
+const UNREAD: Duration = Duration::from_secs(60);
 
 /// Where somebody waits for a flush.
 pub(crate) type Done = oneshot::Sender<Result<(), StoreError>>;
@@ -51,6 +56,8 @@ pub(crate) struct DataFile {
     last_write: AtomicU64,
     /// First materialisation is in the journal.
     recorded: AtomicBool,
+    /// Nanoseconds on the monotonic clock until which it is not sent from memory.
+    unread_until: AtomicU64,
     // Each guards itself.
     flushing: Mutex<Flushing>,
     /// Held while the entry is flushed.
@@ -84,6 +91,7 @@ impl DataFile {
             written: AtomicU64::new(UNTOUCHED),
             last_write: AtomicU64::new(0),
             recorded: AtomicBool::new(recorded),
+            unread_until: AtomicU64::new(0),
             flushing: Mutex::new(Flushing { flushed: 0, running: false, waiters: Vec::new() }),
             entry: Mutex::new(Entry::Unknown),
         })
@@ -145,6 +153,17 @@ impl DataFile {
 
     pub(crate) fn set_recorded(&self) {
         self.recorded.store(true, Ordering::Release);
+    }
+
+    /// The device did not read something of it just now. Linux keeps a page that it could not read, and counts it as in memory: who
+    /// sends from there promises what it has not.
+    pub(crate) fn set_unread(&self, now: Monotonic) {
+        self.unread_until.fetch_max((now + UNREAD).0, Ordering::Relaxed);
+    }
+
+    /// Whether that was lately.
+    pub(crate) fn is_unread(&self, now: Monotonic) -> bool {
+        now.0 < self.unread_until.load(Ordering::Relaxed)
     }
 
     /// Lets `done` wait for the next flush; whether the caller must see to it that [`Self::flush`] is called until

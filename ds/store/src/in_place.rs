@@ -13,6 +13,7 @@ use bytes::Bytes;
 use crate::data_file::DataFile;
 use crate::fence::{Access, Refusal};
 use crate::lane::Turn;
+use crate::sums::is_of_medium;
 use crate::{Store, StoreError};
 
 /// Bytes of a data file, all of them in memory when this was made.
@@ -29,9 +30,11 @@ impl Store {
     /// `length` bytes to be sent from where they are; `None` when that is not possible just now, or when the file ends
     /// before them.
     pub fn in_place(self: &Arc<Self>, access: &Access, offset: u64, length: usize) -> Option<InPlace> {
+        let now = self.env.clock.now();
         let file = self.files.get(access.key)?;
         // The last byte is there: what is cut off later reads as zeros.
-        let here = self.send_pace.is_fast(self.env.clock.now()) && file.file.is_cached(offset, length as u64);
+        let here =
+            self.send_pace.is_fast(now) && !file.is_unread(now) && file.file.is_cached(offset, length as u64);
         here.then(|| InPlace { store: Arc::clone(self), file, access: *access, offset, length })
     }
 }
@@ -58,7 +61,13 @@ impl InPlace {
         }
         // All may have been in memory and not have arrived there yet.
         let Some(_inside) = store.callers.enter() else { return Ok(None) };
-        let sent = store.send_pace.timed(&store.env, begun, || file.file.send(offset, left, socket))?;
+        let sent = store.send_pace.timed(&store.env, begun, || file.file.send(offset, left, socket));
+        // Others are about the socket.
+        let sent = sent.inspect_err(|error| {
+            if is_of_medium(error) {
+                file.set_unread(begun);
+            }
+        })?;
         Ok((sent > 0).then_some(sent))
     }
 
@@ -79,7 +88,7 @@ impl InPlace {
         }
         let load = move |store: &Store| {
             let mut buffer = store.pool.take(left);
-            let read = file.file.read_at(buffer.as_mut(), offset)?;
+            let read = store.read_noting(&file, buffer.as_mut(), offset)?;
             buffer.as_mut().get_mut(read..).unwrap_or_default().fill(0);
             Ok(buffer.freeze(left))
         };

@@ -212,10 +212,21 @@ impl Store {
         self.on(&self.read_lane, Turn::Any, move |store| {
             let file = store.open_file(key)?;
             let mut buffer = store.pool.take(count);
-            let n = file.file.read_at(buffer.as_mut(), offset)?;
+            let n = store.read_noting(&file, buffer.as_mut(), offset)?;
             Ok(Read { data: buffer.freeze(n), end: n < count })
         })
         .await
+    }
+
+    /// For a client. What the device does not read is not looked for in memory for a while, where a part of it may seem to be.
+    pub(crate) fn read_noting(
+        &self,
+        file: &DataFile,
+        buffer: &mut [u8],
+        offset: u64,
+    ) -> Result<usize, StoreError> {
+        let read = file.file.read_at(buffer, offset);
+        Ok(read.inspect_err(|_| file.set_unread(self.env.clock.now()))?)
     }
 
     /// The same from the medium, whatever is in memory: what a flush failed to write may be there still, as if it had been

@@ -34,6 +34,7 @@ pub use quarantine::Damage;
 pub(crate) use quarantine::{Quarantine, Quarantined, forget as forget_quarantine};
 pub use scrub::Scrub;
 pub(crate) use scrub::State as ScrubState;
+pub(crate) use seal::is_of_medium;
 
 use crate::device::Device;
 use crate::places::{leaf_path, path_of};

@@ -288,7 +288,7 @@ pub(super) fn of_medium(read: io::Result<usize>) -> io::Result<Option<usize>> {
     }
 }
 
-pub(super) fn is_of_medium(error: &io::Error) -> bool {
+pub(crate) fn is_of_medium(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(is_media)
 }
 

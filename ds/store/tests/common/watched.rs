@@ -2,6 +2,7 @@
 
 use std::fmt::Debug;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use sluice_store::device::{Cached, Device, DeviceFile, FileStat, Space};
@@ -19,6 +20,12 @@ pub(crate) trait Watch: Debug + Send + Sync {
     fn reading(&self, _length: usize) -> io::Result<()> {
         Ok(())
     }
+    /// Whether all that is asked for is said to be in memory; nothing can be sent from there all the same.
+    fn seems_cached(&self) -> bool {
+        false
+    }
+    /// A data file is removed when this returns.
+    fn removing(&self, _path: &str) {}
     /// A folder is listed when this returns, or is not, as it says.
     fn listing(&self, _folder: &str) -> io::Result<()> {
         Ok(())
@@ -123,6 +130,12 @@ impl DeviceFile for WatchedFile {
     }
     fn read_cached(&self, buffer: &mut [u8], offset: u64) -> io::Result<Cached> {
         self.0.read_cached(buffer, offset)
+    }
+    fn is_cached(&self, _offset: u64, _length: u64) -> bool {
+        self.1.seems_cached()
+    }
+    fn send(&self, _offset: u64, _length: usize, _socket: BorrowedFd<'_>) -> io::Result<usize> {
+        Ok(0)
     }
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         if self.2 {
