@@ -2,7 +2,7 @@
 //! handles that say so; a handle made earlier cannot. What was written since this process began is remembered here, and
 //! from before that such a handle is not good for what it does not find: its holder gets a newer one.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
@@ -16,16 +16,16 @@ const REMEMBERED: usize = 8192;
 /// Data files that came into being lately, and were not removed since.
 #[derive(Debug, Default)]
 pub(crate) struct Made {
-    /// As [`FileKey::mixed`].
-    keys: HashSet<u64, FixedState>,
+    /// As [`FileKey::mixed`], and the generations of their makers.
+    keys: HashMap<u64, u16, FixedState>,
     /// As they were made; some of them were removed since.
     order: VecDeque<u64>,
 }
 
 impl Made {
-    pub(crate) fn add(&mut self, key: FileKey) {
+    pub(crate) fn add(&mut self, key: FileKey, maker: u16) {
         let key = key.mixed();
-        if !self.keys.insert(key) {
+        if self.keys.insert(key, maker).is_some() {
             return;
         }
         self.order.push_back(key);
@@ -40,8 +40,13 @@ impl Made {
         self.keys.remove(&key.mixed());
     }
 
+    /// The generation of its maker, if it is remembered.
+    pub(crate) fn by(&self, key: FileKey) -> Option<u16> {
+        self.keys.get(&key.mixed()).copied()
+    }
+
     fn has(&self, key: FileKey) -> bool {
-        self.keys.contains(&key.mixed())
+        self.keys.contains_key(&key.mixed())
     }
 }
 
@@ -99,13 +104,14 @@ mod tests {
     fn so_many_are_remembered_and_no_more() {
         let mut made = Made::default();
         let most = REMEMBERED as u64;
-        (0..most).for_each(|file| made.add(key(file)));
+        (0..most).for_each(|file| made.add(key(file), 0));
         // It is one, however often it comes.
-        made.add(key(0));
+        made.add(key(0), 3);
+        assert_eq!((made.by(key(0)), made.by(key(1))), (Some(3), Some(0)));
         assert!((0..most).all(|file| made.has(key(file))));
         made.forget(key(5));
         assert!(!made.has(key(5)));
-        made.add(key(most));
+        made.add(key(most), 0);
         assert!(!made.has(key(0)) && made.has(key(1)) && made.has(key(most)));
         assert!(made.order.len() <= REMEMBERED);
     }

@@ -155,20 +155,21 @@ impl Store {
 
     /// Removes data files, for handles up to the generation given: when it returns, a tombstone
     /// that lives until `epoch` is retired and the removal itself are durable. Absent files are
-    /// no error: a late write could still bring them into being.
+    /// no error: a late write could still bring them into being. What is there for a later generation stays: this order was given
+    /// up long ago, and carried out when it was given again.
     pub async fn remove(
         self: &Arc<Self>,
         targets: &[(FileKey, u16)],
         epoch: Epoch,
     ) -> Result<(), StoreError> {
-        let keys: Vec<FileKey> = targets.iter().map(|(key, _)| *key).collect();
-        let mut removing = Removing::begin(self, keys.clone());
+        let leaves: BTreeSet<u16> = targets.iter().map(|(key, _)| leaf_of(*key)).collect();
+        let mut removing = Removing::begin(self, targets);
         let rows = targets.iter().map(|&(key, generation)| Row::Tombstone { key, generation, epoch });
         self.journal.append(rows.collect()).await?;
         self.gate.drain().await;
         self.blocking(move |store| {
             removing.files.clear();
-            let result = store.unlink(&keys);
+            let result = store.unlink(&removing.keys).and_then(|()| store.unlinked(leaves));
             drop(removing);
             result
         })
@@ -188,9 +189,12 @@ impl Store {
                 sums.forget(*key);
             }
         }
-        let leaves: BTreeSet<u16> = keys.iter().map(|key| leaf_of(*key)).collect();
-        // Durable now, not later: the tombstone dies with its epoch and must not leave a file. What is not there may have
-        // been removed by an attempt that failed here.
+        Ok(())
+    }
+
+    /// Durable now, not later: the tombstone dies with its epoch and must not leave a file. What is not there may have been
+    /// removed by an attempt that failed here.
+    fn unlinked(&self, leaves: BTreeSet<u16>) -> Result<(), StoreError> {
         for leaf in leaves {
             if let Some(noted) = self.emptied.noted(leaf) {
                 self.afford(|| Ok(self.device.sync_dir(&leaf_path(leaf))?))?;
@@ -204,18 +208,21 @@ impl Store {
 /// While it lives, its data files can be neither opened nor created.
 struct Removing {
     store: Arc<Store>,
+    /// Those that are to go.
     keys: Vec<FileKey>,
     /// Those that were open. They are closed by whoever unlinks them.
     files: Vec<Arc<DataFile>>,
 }
 
 impl Removing {
-    fn begin(store: &Arc<Store>, keys: Vec<FileKey>) -> Self {
-        let mut files = Vec::new();
-        for key in &keys {
-            let mut shard = store.files.shard(*key);
-            shard.removing.insert(*key);
-            files.extend(shard.evict(*key));
+    fn begin(store: &Arc<Store>, targets: &[(FileKey, u16)]) -> Self {
+        let (mut keys, mut files) = (Vec::with_capacity(targets.len()), Vec::new());
+        for &(key, generation) in targets {
+            let mut shard = store.files.shard(key);
+            if let Some(open) = shard.begin_removal(key, generation) {
+                keys.push(key);
+                files.extend(open);
+            }
         }
         Self { store: Arc::clone(store), keys, files }
     }
@@ -224,7 +231,8 @@ impl Removing {
 impl Drop for Removing {
     fn drop(&mut self) {
         for key in &self.keys {
-            self.store.files.shard(*key).removing.remove(key);
+            // Another removal of it may be under way still, which was given up.
+            self.store.files.shard(*key).end_removal(*key);
         }
     }
 }

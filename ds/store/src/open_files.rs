@@ -33,8 +33,8 @@ pub(crate) struct Shard {
     /// Numbers of the newest writes of some that are not open.
     closed: Closed,
     pub(crate) made: Made,
-    /// Being removed: not to be opened or created until that is durable.
-    pub(crate) removing: HashSet<FileKey, FixedState>,
+    /// Being removed, by so many: not to be opened or created until that is durable.
+    removing: HashMap<FileKey, usize, FixedState>,
     /// Being opened or created.
     opening: HashSet<FileKey, FixedState>,
 }
@@ -199,6 +199,31 @@ impl Shard {
         Some(Arc::clone(found))
     }
 
+    /// A removal for handles up to a generation begins: from now on the data file can be neither opened nor created. What is open of it
+    /// is taken out, to be dropped as by [`Self::evict`]. `None`: what is there was made, or written to, by a later generation.
+    pub(crate) fn begin_removal(&mut self, key: FileKey, generation: u16) -> Option<Option<Arc<DataFile>>> {
+        let used = self.files.get(&key).map(|file| file.generation());
+        if used.max(self.made.by(key)) > Some(generation) {
+            return None;
+        }
+        *self.removing.entry(key).or_default() += 1;
+        Some(self.evict(key))
+    }
+
+    /// It is durable, or has failed.
+    pub(crate) fn end_removal(&mut self, key: FileKey) {
+        if let Some(removals) = self.removing.get_mut(&key) {
+            *removals -= 1;
+            if *removals == 0 {
+                self.removing.remove(&key);
+            }
+        }
+    }
+
+    pub(crate) fn is_removing(&self, key: FileKey) -> bool {
+        self.removing.contains_key(&key)
+    }
+
     pub(crate) fn insert(&mut self, file: &Arc<DataFile>) {
         if self.files.insert(file.key, Arc::clone(file)).is_none() {
             self.ring.push(file.key);
@@ -263,7 +288,7 @@ impl Shard {
     }
 
     /// Takes a file out for good. Whoever drops it may have to wait for the device.
-    pub(crate) fn evict(&mut self, key: FileKey) -> Option<Arc<DataFile>> {
+    fn evict(&mut self, key: FileKey) -> Option<Arc<DataFile>> {
         let file = self.files.remove(&key)?;
         file.summed.iter().for_each(|summed| summed.set_gone());
         self.ring.retain(|k| *k != key);

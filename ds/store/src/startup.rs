@@ -138,8 +138,8 @@ fn open(env: &Env, device: Arc<dyn Device>, options: Options) -> Result<Arc<Stor
     tracing::info!(store = %place, uuid = %superblock.uuid, boot, "store open");
     let (journal, verifiers) = (Arc::new(journal), Arc::new(Verifiers::new(boot, env.random.u64())));
     let files = Arc::new(OpenFiles::new(affordable(env, &options, sums.is_some()), boot));
-    for (key, _) in journal.peek(|table| table.unreported(usize::MAX)) {
-        files.shard(key).made.add(key);
+    for (key, generation) in journal.peek(|table| table.unreported(usize::MAX)) {
+        files.shard(key).made.add(key, generation);
     }
     Ok(Arc::new(Store {
         env: env.clone(),

@@ -486,7 +486,7 @@ impl Store {
     /// here, and a file that was made before is there to be unlinked.
     fn may_open(&self, shard: &Shard, key: FileKey, maker: Option<u16>) -> Result<(), StoreError> {
         let dead = |maker| self.journal.peek(|table| table.tombstone(key)).is_some_and(|dead| maker <= dead);
-        if shard.removing.contains(&key) || maker.is_some_and(dead) {
+        if shard.is_removing(key) || maker.is_some_and(dead) {
             return Err(StoreError::Refused(Refusal::Removed));
         }
         Ok(())
@@ -505,8 +505,8 @@ impl Store {
         self.may_open(&shard, file.key, maker)?;
         file.goes_on_from(shard.reopened(file.key, &self.files.writes));
         shard.insert(&file);
-        if maker.is_some() {
-            shard.made.add(file.key);
+        if let Some(maker) = maker {
+            shard.made.add(file.key, maker);
             self.journal.makes(file.key.file);
         }
         Ok(file)

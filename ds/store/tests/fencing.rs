@@ -6,11 +6,12 @@ mod common;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use common::watched::{Watch, WatchedDevice};
-use common::{access, bytes, key, open_on, options};
+use common::{access, bytes, key, open, open_on, options, path, simulate};
 use sluice_env::Env;
 use sluice_store::device::{FileDevice, MemDevice};
 use sluice_store::{Access, Epoch, Fence, Refusal, Stability, Store, StoreError};
@@ -140,6 +141,85 @@ async fn a_removal_waits_for_it_too_and_nothing_is_left() {
     removing.await.unwrap();
     assert_eq!(store.stat(key(1)).await.unwrap(), None);
     assert_eq!(store.inventory(None, 10).await.unwrap(), []);
+}
+
+/// The first removal is stuck where it begins, until the other end is gone.
+#[derive(Debug)]
+struct Sticky(Mutex<Option<Receiver<()>>>);
+
+impl Watch for Sticky {
+    fn writing(&self, _direct: bool) {}
+    fn removing(&self, _path: &str) {
+        let stuck = self.0.lock().unwrap().take();
+        if let Some(stuck) = stuck {
+            _ = stuck.recv();
+        }
+    }
+}
+
+/// Of the order before it, and of a later one that the metadata server had answered.
+#[tokio::test]
+async fn a_removal_that_is_still_at_work_leaves_what_comes_into_being_under_the_same_name() {
+    let env = Env::system();
+    let (open, gate) = channel();
+    let sticky = Arc::new(Sticky(Mutex::new(Some(gate))));
+    let device = MemDevice::new();
+    let watched = WatchedDevice(Box::new(device.clone()), Arc::clone(&sticky) as Arc<dyn Watch>);
+    let store = open_on(&env, Arc::new(watched)).await.unwrap();
+    for file in [1, 2] {
+        let old = Access { generation: 1, ..access(file) };
+        store.write_at(&old, 0, bytes(1, 10), Stability::FileSync).await.unwrap();
+    }
+    let remover = Arc::clone(&store);
+    #[allow(clippy::disallowed_methods, reason = "a task of the test")]
+    let first = tokio::spawn(async move { remover.remove(&[(key(1), 1), (key(2), 1)], Epoch(1)).await });
+    while sticky.0.lock().unwrap().is_some() {
+        env.clock.sleep(Duration::from_millis(1)).await;
+    }
+    store.remove(&[(key(2), 1)], Epoch(1)).await.unwrap();
+    let later = Access { generation: 2, ..access(2) };
+    let early = store.write_at(&later, 0, bytes(2, 10), Stability::FileSync).await;
+    drop(open);
+    first.await.unwrap().unwrap();
+    match early {
+        Err(StoreError::Refused(Refusal::Removed)) => {
+            store.write_at(&later, 0, bytes(2, 10), Stability::FileSync).await.unwrap();
+        }
+        written => drop(written.unwrap()),
+    }
+    drop(store);
+    let store = open_on(&env, Arc::new(device)).await.unwrap();
+    assert_eq!(store.read_at(key(2), 0, 10).await.unwrap().data, bytes(2, 10));
+    assert_eq!(store.inventory(None, 10).await.unwrap().len(), 1);
+}
+
+/// One that was on its way for long is over when it comes; whether the data file is open or not.
+#[test]
+fn a_removal_of_an_older_generation_is_late() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        let store = open(&env, &device).await.unwrap();
+        store.remove(&[(key(1), 1)], Epoch(1)).await.unwrap();
+        let later = Access { generation: 2, ..access(1) };
+        store.write_at(&later, 0, bytes(2, 10), Stability::FileSync).await.unwrap();
+        for open in [true, false] {
+            if !open {
+                let idle = Arc::clone(&store).close_idle();
+                let _ = env.clock.timeout(Duration::from_secs(10), idle).await;
+                assert_eq!(device.opened(&path(&device, key(1), "")), 0);
+            }
+            store.remove(&[(key(1), 1)], Epoch(1)).await.unwrap();
+            assert_eq!(store.inventory(None, 10).await.unwrap().len(), 1);
+            let old = Access { generation: 1, ..later };
+            let late = store.write_at(&old, 0, bytes(1, 10), Stability::FileSync).await;
+            assert!(matches!(late, Err(StoreError::Refused(Refusal::Removed))), "{late:?}");
+            if !open {
+                assert_eq!(store.read_at(key(1), 0, 10).await.unwrap().data, bytes(2, 10));
+            }
+        }
+        store.remove(&[(key(1), 2)], Epoch(1)).await.unwrap();
+        assert_eq!(store.inventory(None, 10).await.unwrap(), []);
+    });
 }
 
 #[tokio::test]

@@ -97,6 +97,9 @@ impl Device for WatchedDevice {
         self.0.stat(path)
     }
     fn remove(&self, path: &str) -> io::Result<()> {
+        if path.starts_with("data/") {
+            self.1.removing(path);
+        }
         self.0.remove(path)
     }
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
