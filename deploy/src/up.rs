@@ -23,6 +23,8 @@ const REMOVED: Duration = Duration::from_secs(5);
 const START: Duration = Duration::from_secs(30);
 /// How long children have to stop.
 const STOP: Duration = Duration::from_secs(10);
+/// How long the end of one that was killed may take: others wait for `up`, a service manager first of all.
+const KILLED: Duration = Duration::from_secs(5);
 /// Pause before a child that died is started again; grows while it keeps dying.
 const RESTART: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
 
@@ -306,7 +308,14 @@ async fn stop_child(role: &Role, mut child: Child, stdin: Option<ChildStdin>) ->
     drop(stdin);
     if tokio::time::timeout(STOP, child.wait()).await.is_err() {
         tracing::warn!("{} did not stop within {} s; killing it", role.name, STOP.as_secs());
-        child.kill().await.context("cannot kill a child")?;
+        child.start_kill().context("cannot kill a child")?;
+        // It ends when the last of its threads does, and one that waits for a device that hangs does so when that answers.
+        if tokio::time::timeout(KILLED, child.wait()).await.is_err() {
+            tracing::warn!(
+                "{} was killed, and is there until its device answers: it is not waited for, and nothing else is started on its store before",
+                role.name
+            );
+        }
     }
     Ok(())
 }

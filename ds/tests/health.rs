@@ -332,8 +332,8 @@ fn a_device_that_hangs_keeps_no_heartbeat_waiting_and_is_told() {
         let nfs = w.client(&ds).await;
         assert_eq!(nfs.read(&handle(1, RW), 0, 1).await, Err(nfsstat3::NFS3ERR_JUKEBOX));
         let held = holding.held.lock().unwrap().take().unwrap();
-        // One look, and the journal.
-        assert_eq!(held.0.len(), 2);
+        // One look, the journal, and the witness that is called where that does not end.
+        assert_eq!(held.0.len(), 3);
         held.0.into_iter().for_each(|work| work());
         w.until(|| ds.status().serving).await;
         w.until_health(ctl_health::HEALTH_OK, "").await;

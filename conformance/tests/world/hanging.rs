@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 use crate::client::{Client, RO, RW};
 use crate::mirrors::{Writer, healed, home, put};
-use crate::stage::simulate_with;
+use crate::stage::{World, simulate_with};
 use crate::{NEW, pattern};
 
 const TWICE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0 };
@@ -23,6 +23,8 @@ type Work = Box<dyn FnOnce() + Send>;
 pub(crate) struct Hangs {
     inner: Arc<dyn Spawn>,
     held: Arc<Mutex<Option<Vec<Work>>>>,
+    /// It answers questions all the same.
+    answers: Arc<Mutex<bool>>,
 }
 
 impl std::fmt::Debug for Hangs {
@@ -33,10 +35,11 @@ impl std::fmt::Debug for Hangs {
 
 impl Hangs {
     pub(crate) fn new(env: &Env) -> Self {
-        Self { inner: Arc::clone(&env.spawn), held: Arc::default() }
+        Self { inner: Arc::clone(&env.spawn), held: Arc::default(), answers: Arc::default() }
     }
 
-    pub(crate) fn begin(&self) {
+    pub(crate) fn begin(&self, answers: bool) {
+        *self.answers.lock() = answers;
         self.held.lock().get_or_insert_default();
     }
 
@@ -66,38 +69,56 @@ impl Spawn for Hangs {
             let _ = wait.await;
         })
     }
+
+    fn apart(&self, name: &'static str, work: Work) {
+        let answers = name == "look" && *self.answers.lock();
+        drop(if answers { self.inner.blocking(work) } else { self.blocking(work) });
+    }
 }
 
 /// NFSv3 has no way to say so, and a client that waits asks nobody else.
 #[test]
 fn who_has_another_mirror_goes_on_without_a_device_that_hangs() {
     simulate_with(60, TWICE, async |world| {
-        let mut model = pattern(0, 100_000);
-        let mut writer = Writer::mount(world, "a", "f").await;
-        writer.write(world, 0, &model).await;
-        let held = writer.held.clone().unwrap();
-        let hangs = home(world, &writer.client, &held, 0).await;
-        world.hang(hangs);
-        let begun = world.env.clock.now();
-        writer.write(world, 50_000, &[7; 30_000]).await;
-        put(&mut model, 50_000, &[7; 30_000]);
-        let took = world.env.clock.now().since(begun);
-        assert!(took < Duration::from_secs(45), "{took:?}");
-        writer.give_back().await;
-        // Others neither: nobody waits for a fence there.
-        let other = Client::mount(world, "b", NEW).await;
-        let file = other.open("f").await;
-        let segment = other.layout(&file, file.stateid, RO, 0).await;
-        assert_eq!(segment.body.ffl_mirrors.len(), 1);
-        assert!(other.read(&segment, 0..100_000).await.unwrap()[..] == model[..]);
-        other.layout_return(&file, segment.stateid).await;
-        other.truncate(&file, 60_000).await;
-        model.truncate(60_000);
-        assert!(world.env.clock.now().since(begun) < Duration::from_secs(60));
-
-        world.resume(hangs);
-        healed(world, "f", &model).await;
-        let status = other.layout_status(&file, RW, 0).await;
-        assert_eq!(status, nfsstat4::NFS4_OK);
+        goes_on_without(world, World::hang, Duration::from_secs(45)).await;
     });
+}
+
+/// Nor has it where the device answers whoever asks, and takes nothing: a file system that was frozen, a path that queues writes.
+#[test]
+fn who_has_another_mirror_goes_on_without_a_device_that_takes_no_writes() {
+    simulate_with(61, TWICE, async |world| {
+        goes_on_without(world, World::hang_writes, Duration::from_secs(75)).await;
+    });
+}
+
+async fn goes_on_without(world: &mut World, hang: fn(&World, usize), within: Duration) {
+    let mut model = pattern(0, 100_000);
+    let mut writer = Writer::mount(world, "a", "f").await;
+    writer.write(world, 0, &model).await;
+    let held = writer.held.clone().unwrap();
+    let hangs = home(world, &writer.client, &held, 0).await;
+    hang(world, hangs);
+    let begun = world.env.clock.now();
+    let written = world.env.clock.timeout(2 * within, writer.write(world, 50_000, &[7; 30_000])).await;
+    assert!(written.is_ok(), "it waits for ever");
+    put(&mut model, 50_000, &[7; 30_000]);
+    let took = world.env.clock.now().since(begun);
+    assert!(took < within, "{took:?}");
+    writer.give_back().await;
+    // Others neither: nobody waits for a fence there.
+    let other = Client::mount(world, "b", NEW).await;
+    let file = other.open("f").await;
+    let segment = other.layout(&file, file.stateid, RO, 0).await;
+    assert_eq!(segment.body.ffl_mirrors.len(), 1);
+    assert!(other.read(&segment, 0..100_000).await.unwrap()[..] == model[..]);
+    other.layout_return(&file, segment.stateid).await;
+    other.truncate(&file, 60_000).await;
+    model.truncate(60_000);
+    assert!(world.env.clock.now().since(begun) < within + Duration::from_secs(15));
+
+    world.resume(hangs);
+    healed(world, "f", &model).await;
+    let status = other.layout_status(&file, RW, 0).await;
+    assert_eq!(status, nfsstat4::NFS4_OK);
 }

@@ -395,7 +395,12 @@ impl World {
 
     /// The device of the n-th data server answers nothing from now on, and fails nothing.
     pub(crate) fn hang(&self, n: usize) {
-        self.nodes[n].hangs.begin();
+        self.nodes[n].hangs.begin(false);
+    }
+
+    /// It answers what it is asked, and does nothing else.
+    pub(crate) fn hang_writes(&self, n: usize) {
+        self.nodes[n].hangs.begin(true);
     }
 
     pub(crate) fn resume(&self, n: usize) {

@@ -10,22 +10,31 @@ use crate::shared::Shared;
 /// A device that owes an answer for so long has failed: clients stop being served after as long without contact.
 const SILENT: Duration = Duration::from_secs(15);
 
+/// The same of a block written over in place. That waits for nothing that is to be flushed, but others may be before it: in the
+/// queue of a device that is used hard, for seconds; in the journal of its file system, where that is full. And who freezes a file
+/// system for a snapshot needs some seconds, too.
+const UNWRITTEN: Duration = Duration::from_secs(30);
+
 /// Nobody can be served. A client that waits for its answer waits for ever, and asks nobody else: NFSv3 has no way to tell it.
 pub(super) fn hangs(vitals: &Vitals) -> bool {
-    vitals.silent >= SILENT
+    vitals.silent >= SILENT || vitals.unwritten >= UNWRITTEN
 }
 
 /// The worst of what is known, and what that is.
 pub(super) fn judge(flush_failures: u64, vitals: &Vitals) -> (ctl_health, String) {
-    let Vitals { capacity, journal, probe, silent } = vitals;
+    let Vitals { capacity, journal, probe, silent, unwritten } = vitals;
     let failing = |detail| (ctl_health::HEALTH_FAILING, detail);
     let full = |what| (ctl_health::HEALTH_FULL, format!("no {what}"));
     let refuses_writes = |error: &Option<StoreError>| matches!(error, Some(StoreError::ReadOnly));
     if flush_failures > 0 {
         return failing(format!("{flush_failures} flushes failed since the start"));
     }
-    if hangs(vitals) {
+    if *silent >= SILENT {
         return failing(format!("the device has not answered for {} s", silent.as_secs()));
+    }
+    if hangs(vitals) {
+        let seconds = unwritten.as_secs();
+        return failing(format!("the device answers, and has not taken a small write for {seconds} s"));
     }
     if capacity.is_some_and(|capacity| capacity.read_only) || refuses_writes(probe) || refuses_writes(journal)
     {
@@ -91,6 +100,8 @@ mod tests {
             (judge(2, &well), h::HEALTH_FAILING, "2 flushes"),
             (with(&|v| v.silent = SILENT), h::HEALTH_FAILING, "15 s"),
             (with(&|v| v.silent = SILENT - second), h::HEALTH_OK, ""),
+            (with(&|v| v.unwritten = UNWRITTEN), h::HEALTH_FAILING, "small write for 30 s"),
+            (with(&|v| v.unwritten = UNWRITTEN - second), h::HEALTH_OK, ""),
             (with(&|v| (v.capacity, v.silent) = (None, second)), h::HEALTH_OK, ""),
             (with(&|v| v.capacity = None), h::HEALTH_FAILING, "capacity"),
             (capacity(&|c| c.total = 0), h::HEALTH_FAILING, "capacity"),

@@ -15,6 +15,8 @@ pub(crate) const SUPERBLOCK: &str = "superblock";
 pub(crate) const BOOT: &str = "boot";
 /// Written and removed to see whether that can be done.
 pub(crate) const PROBE: &str = "probe.new";
+/// Overwritten in place to see whether the device takes that.
+pub(crate) const WITNESS: &str = "witness";
 pub(crate) const JOURNAL: &str = "journal";
 pub(crate) const DATA: &str = "data";
 

@@ -38,6 +38,11 @@ impl Gate {
         }
     }
 
+    /// Whether anybody is inside, at this moment.
+    pub(crate) fn is_occupied(&self) -> bool {
+        self.inside.iter().any(|inside| inside.load(Ordering::Relaxed) > 0)
+    }
+
     /// Returns when everyone who was inside has left. Those who enter meanwhile are not waited
     /// for: they see whatever was set before this call. Calls that come while one waits share the next one.
     pub(crate) async fn drain(&self) {

@@ -216,6 +216,11 @@ impl Journal {
         }
     }
 
+    /// Whether it is being written, at this moment.
+    pub(crate) fn is_at_work(&self) -> bool {
+        self.queue.lock().running
+    }
+
     /// Whether it could not be written last time.
     pub(crate) fn has_failed(&self) -> bool {
         self.failed.lock().is_some()

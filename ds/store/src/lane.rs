@@ -278,6 +278,11 @@ impl Lane {
         }
     }
 
+    /// Whether anything is being done, at this moment.
+    pub(crate) fn is_at_work(&self) -> bool {
+        self.queue.lock().threads > 0
+    }
+
     fn start(self: &Arc<Self>, env: &Env) {
         let (lane, env2) = (Arc::clone(self), env.clone());
         // Not awaited: the work reports for itself.

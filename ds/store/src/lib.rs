@@ -42,6 +42,7 @@ mod under_way;
 mod unfinished;
 mod verifier;
 mod vitals;
+mod witness;
 mod write_count;
 mod writes;
 

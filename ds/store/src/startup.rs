@@ -24,7 +24,7 @@ use crate::pool::Pool;
 use crate::room::Room;
 use crate::sums::{Quarantine, ScrubState, SumOptions, Sums, forget_quarantine, remove_sides};
 use crate::verifier::Verifiers;
-use crate::{Store, StoreError, Uuid};
+use crate::{Store, StoreError, Uuid, witness};
 
 /// How a store is opened and how much it may use.
 #[derive(Clone, Debug)]
@@ -126,6 +126,7 @@ fn open(env: &Env, device: Arc<dyn Device>, options: Options) -> Result<Arc<Stor
     let boot = next_boot(&*device).map_err(inside)?;
     let journal = Journal::open(env, Arc::clone(&device), options.max_rows, false).map_err(inside)?;
     switch_sums(env, &*device, &mut superblock, options.checksums).map_err(inside)?;
+    witness::prepare(&*device);
     let scrub = ScrubState::load(&*device).map_err(inside)?;
     let sums = match superblock.sums {
         Some(id) => {

@@ -11,7 +11,7 @@ use sluice_env::Monotonic;
 use tokio::sync::Notify;
 
 use crate::format::{PROBE, SUPERBLOCK};
-use crate::{Capacity, Store, StoreError};
+use crate::{Capacity, Store, StoreError, witness};
 
 /// What is known of the device.
 #[derive(Clone, Debug, Default)]
@@ -24,6 +24,8 @@ pub struct Vitals {
     pub probe: Option<StoreError>,
     /// For so long an answer has been owed: to a question, and not to what waits for much that is to be flushed before it.
     pub silent: Duration,
+    /// For so long an overwrite has been on its way that waits for nothing else: it is begun where a change does not end.
+    pub unwritten: Duration,
 }
 
 /// What came of writing where something had failed.
@@ -48,7 +50,15 @@ struct Known {
     trial: Trial,
     /// The next one is under way.
     trying: bool,
+    /// Since when something was being changed whenever somebody looked, as far as no witness has said more.
+    changing: Option<Monotonic>,
+    /// When the witness began that is under way.
+    witness: Option<Monotonic>,
 }
+
+/// Changes that do not end for so long are reason to call the witness. Most are done in a moment, and of those that are not, most
+/// wait for a flush of much.
+const CHANGING: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default)]
 pub(crate) struct Health {
@@ -85,6 +95,22 @@ impl Health {
         begins
     }
 
+    /// The same of a witness. It is no verdict that something is being changed: a store in use has always some of that, and then a
+    /// block is overwritten every few seconds.
+    fn begin_witness(&self, now: Monotonic, changing: bool) -> bool {
+        let mut known = self.known.lock();
+        if !changing {
+            known.changing = None;
+            return false;
+        }
+        let since = *known.changing.get_or_insert(now);
+        let begins = known.witness.is_none() && now.since(since) >= CHANGING;
+        if begins {
+            (known.changing, known.witness) = (Some(now), Some(now));
+        }
+        begins
+    }
+
     fn is_idle(&self) -> bool {
         let known = self.known.lock();
         known.begun.is_none() && !known.trying
@@ -104,36 +130,59 @@ impl Health {
     fn known(&self, now: Monotonic) -> Vitals {
         let known = self.known.lock();
         let Trial { journal, probe } = known.trial.clone();
-        let silent = known.begun.map_or(Duration::ZERO, |begun| now.since(begun));
-        Vitals { capacity: known.capacity, journal, probe, silent }
+        let owed = |begun: Option<Monotonic>| begun.map_or(Duration::ZERO, |begun| now.since(begun));
+        let (silent, unwritten) = (owed(known.begun), owed(known.witness));
+        Vitals { capacity: known.capacity, journal, probe, silent, unwritten }
     }
 }
 
 impl Store {
     /// Looks after the device, for at most `patience`: a look that takes longer goes on, is the only one, and is told of
     /// by a later call. So does a trial beside it: it waits for what is to be flushed before it, however well the device is.
+    /// For the [witness] nobody waits.
     pub async fn vitals(self: &Arc<Self>, patience: Duration) -> Vitals {
-        if self.health.begin(self.env.clock.now()) {
-            self.apart(Self::look, |known, capacity| (known.capacity, known.begun) = (capacity, None));
+        let now = self.env.clock.now();
+        if self.health.begin(now) {
+            let keep = |known: &mut Known, capacity| (known.capacity, known.begun) = (capacity, None);
+            self.apart("look", Self::look, keep);
         }
         if self.health.begin_trial(self.journal.has_failed()) {
-            self.apart(Self::try_writes, |known, trial| (known.trial, known.trying) = (trial, false));
+            let keep = |known: &mut Known, trial| (known.trial, known.trying) = (trial, false);
+            self.apart("trial", Self::try_writes, keep);
+        }
+        if self.health.begin_witness(now, self.is_changing()) {
+            self.apart("witness", |store| witness::call(&*store.device), |known, ()| known.witness = None);
         }
         // Then it is silent, or busy.
         let _ = self.env.clock.timeout(patience, self.health.idle()).await;
         self.health.known(self.env.clock.now())
     }
 
+    /// Whether somebody is writing, flushing or carrying out an order, at this moment. Those who are, count themselves already.
+    fn is_changing(&self) -> bool {
+        self.gate.is_occupied()
+            || self.orders.is_occupied()
+            || self.write_lane.is_at_work()
+            || self.flushes.lane.is_at_work()
+            || self.journal.is_at_work()
+    }
+
     /// Many who wait for a device that is only busy would keep `work` from asking whether the device answers at all.
-    fn apart<T: 'static>(self: &Arc<Self>, work: fn(&Self) -> T, keep: fn(&mut Known, T)) {
+    fn apart<T: 'static>(
+        self: &Arc<Self>,
+        name: &'static str,
+        work: fn(&Self) -> T,
+        keep: fn(&mut Known, T),
+    ) {
         let store = Arc::clone(self);
-        self.env.spawn.apart(Box::new(move || {
+        let work = move || {
             let (found, health) = (work(&store), Arc::clone(&store.health));
             // First: whoever has the answer and drops the store may open it again.
             drop(store);
             keep(&mut health.known.lock(), found);
             health.ended.notify_waiters();
-        }));
+        };
+        self.env.spawn.apart(name, Box::new(work));
     }
 
     fn look(&self) -> Option<Capacity> {

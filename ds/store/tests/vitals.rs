@@ -4,14 +4,15 @@
 mod common;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::watched::{Watch, WatchedDevice};
 use common::{access, bytes, key, options};
 use parking_lot::{Condvar, Mutex};
-use sluice_env::Env;
+use sluice_env::{BoxFuture, Clock, Env, Monotonic, Wall};
 use sluice_store::device::{Device, MemDevice};
-use sluice_store::{Epoch, Fence, Options, Stability, Store, StoreError};
+use sluice_store::{Epoch, Fence, Options, Stability, Store, StoreError, Vitals};
 
 /// Its file system answers from memory, and the device not at all while this says so.
 #[derive(Debug, Default)]
@@ -238,4 +239,183 @@ fn small_writes_to_a_device_that_hangs_leave_a_thread_to_whoever_tells_of_it() {
             client.await.unwrap();
         }
     });
+}
+
+/// Real time, and as much more as a test says.
+#[derive(Debug)]
+struct Later {
+    inner: Arc<dyn Clock>,
+    by: AtomicU64,
+}
+
+impl Later {
+    fn env() -> (Env, Arc<Self>) {
+        let env = Env::system();
+        let later = Arc::new(Self { inner: Arc::clone(&env.clock), by: AtomicU64::new(0) });
+        (Env { clock: Arc::clone(&later) as Arc<dyn Clock>, ..env }, later)
+    }
+
+    fn pass(&self, time: Duration) {
+        self.by.fetch_add(time.as_nanos() as u64, Ordering::SeqCst);
+    }
+}
+
+impl Clock for Later {
+    fn now(&self) -> Monotonic {
+        Monotonic(self.inner.now().0 + self.by.load(Ordering::SeqCst))
+    }
+    fn wall(&self) -> Wall {
+        self.inner.wall()
+    }
+    fn sleep_until(&self, at: Monotonic) -> BoxFuture<'static, ()> {
+        self.inner.sleep_until(Monotonic(at.0.saturating_sub(self.by.load(Ordering::SeqCst))))
+    }
+}
+
+/// It answers what it is asked, and takes no writes while this says so; or no flush ends on it that has much before it.
+#[derive(Debug, Default)]
+struct Takes {
+    nothing: Hangs,
+    flushes: Hangs,
+    overwrites: AtomicU64,
+}
+
+impl Watch for Takes {
+    fn writing(&self, _direct: bool) {
+        self.nothing.asking();
+    }
+    fn overwriting(&self) {
+        self.overwrites.fetch_add(1, Ordering::SeqCst);
+        self.nothing.asking();
+    }
+    fn flushes(&self) {
+        self.nothing.asking();
+        self.flushes.asking();
+    }
+    fn journals(&self) {
+        self.nothing.asking();
+        self.flushes.asking();
+    }
+}
+
+impl Takes {
+    fn overwrites(&self) -> u64 {
+        self.overwrites.load(Ordering::SeqCst)
+    }
+}
+
+/// Threads that wait would keep a test that has failed from ending.
+struct TakesAll(Arc<Takes>);
+
+impl Drop for TakesAll {
+    fn drop(&mut self) {
+        self.0.nothing.set(false);
+        self.0.flushes.set(false);
+    }
+}
+
+const SOON: Duration = Duration::from_secs(1);
+const BEAT: Duration = Duration::from_secs(2);
+
+/// What is known after a few heartbeats.
+async fn beats(store: &Arc<Store>, later: &Later, count: u32) -> Vitals {
+    for _ in 0..count {
+        later.pass(BEAT);
+        store.vitals(SOON).await;
+    }
+    store.vitals(SOON).await
+}
+
+/// Until it is as `reached` says. In real time.
+#[allow(clippy::disallowed_methods, reason = "in real time")]
+async fn until(mut reached: impl AsyncFnMut() -> bool) {
+    for _ in 0..1000 {
+        if reached().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("it never comes to that");
+}
+
+/// As a file system that was frozen. Whoever writes, flushes, or waits for the journal calls the witness.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_device_that_answers_and_takes_no_writes_is_noticed_by_its_witness() {
+    for what in ["write", "flush", "journal"] {
+        let ((env, later), takes) = (Later::env(), Arc::new(Takes::default()));
+        let _all = TakesAll(Arc::clone(&takes));
+        let device = WatchedDevice(Box::new(MemDevice::new()), Arc::clone(&takes) as Arc<dyn Watch>);
+        let store = Store::open(&env, Arc::new(device), options()).await.unwrap();
+        store.write_at(&access(1), 0, bytes(1, 20_000), Stability::Unstable).await.unwrap();
+        takes.nothing.set(true);
+        let waits = Arc::clone(&store);
+        let waits = tokio::spawn(async move {
+            match what {
+                "write" => {
+                    waits.write_at(&access(1), 0, bytes(2, 20_000), Stability::Unstable).await.map(|_| ())
+                }
+                "flush" => waits.commit(key(1)).await.map(|_| ()),
+                _ => waits.fence(&[Fence::Holder { holder: 77, epoch: Epoch(1) }]).await,
+            }
+        });
+        until(async || {
+            beats(&store, &later, 1).await;
+            takes.overwrites() == 1
+        })
+        .await;
+        let hangs = beats(&store, &later, 15).await;
+        assert!(hangs.unwritten >= 15 * BEAT && hangs.unwritten < 60 * BEAT, "{what}: {hangs:?}");
+        assert!(hangs.silent.is_zero() && hangs.capacity.is_some() && hangs.probe.is_none(), "{hangs:?}");
+        assert!(!waits.is_finished(), "{what}");
+        assert_eq!(takes.overwrites(), 1, "one at a time");
+        takes.nothing.set(false);
+        waits.await.unwrap().unwrap();
+        until(async || store.vitals(SOON).await.unwritten.is_zero()).await;
+        let well = beats(&store, &later, 30).await;
+        assert!(well.unwritten.is_zero() && well.capacity.is_some(), "{what}: {well:?}");
+        assert!(takes.overwrites() <= 2, "{what}: it is called when there is reason");
+    }
+}
+
+/// A flush of tens of gigabytes, or as many as a disk has to do one after the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flush_that_lasts_for_minutes_is_none_that_hangs() {
+    let ((env, later), takes) = (Later::env(), Arc::new(Takes::default()));
+    let _all = TakesAll(Arc::clone(&takes));
+    let device = WatchedDevice(Box::new(MemDevice::new()), Arc::clone(&takes) as Arc<dyn Watch>);
+    let store = Store::open(&env, Arc::new(device), options()).await.unwrap();
+    beats(&store, &later, 60).await;
+    assert_eq!(takes.overwrites(), 0, "a store that nobody uses pays nothing");
+    store.write_at(&access(1), 0, bytes(1, 20_000), Stability::Unstable).await.unwrap();
+    takes.flushes.set(true);
+    let waits = Arc::clone(&store);
+    let waits = tokio::spawn(async move { waits.commit(key(1)).await.unwrap() });
+    for _ in 0..100 {
+        let busy = beats(&store, &later, 1).await;
+        assert!(busy.silent.is_zero(), "{busy:?}");
+        // It is a thread like any other, and time passes at once here.
+        until(async || store.vitals(SOON).await.unwritten.is_zero()).await;
+    }
+    assert!(!waits.is_finished());
+    let called = takes.overwrites();
+    assert!((1..=40).contains(&called), "{called} in 200 s");
+    takes.flushes.set(false);
+    waits.await.unwrap();
+}
+
+/// There is none where it cannot be had, and nobody is called silent for that.
+#[tokio::test]
+async fn a_device_without_a_witness_is_as_well_as_it_says() {
+    let (env, later) = Later::env();
+    let device = MemDevice::new();
+    {
+        let store = common::open(&env, &device).await.unwrap();
+        device.remove("witness").unwrap();
+        let _step = store.step(1).unwrap();
+        let well = beats(&store, &later, 20).await;
+        assert!(well.silent.is_zero() && well.capacity.is_some(), "{well:?}");
+        until(async || store.vitals(SOON).await.unwritten.is_zero()).await;
+    }
+    until(async || common::open(&env, &device).await.is_ok()).await;
+    assert_eq!(device.stat("witness").unwrap().size, 4096, "the next start makes it");
 }

@@ -15,8 +15,10 @@ pub trait Spawn: Debug + Send + Sync {
     /// Runs `work`, which may block on a disk, and completes when it is done. In a simulation it
     /// runs at once, on the caller's thread.
     fn blocking(&self, work: Box<dyn FnOnce() + Send>) -> BoxFuture<'static, ()>;
-    /// The same for what must not stand behind other work, however much of it there is: it has a thread of its own.
-    fn apart(&self, work: Box<dyn FnOnce() + Send>) {
+    /// The same for what must not stand behind other work, however much of it there is: it has a thread of its own, of this
+    /// name.
+    fn apart(&self, name: &'static str, work: Box<dyn FnOnce() + Send>) {
+        let _ = name;
         drop(self.blocking(work));
     }
 }
@@ -41,11 +43,11 @@ impl Spawn for Tokio {
         })
     }
 
-    fn apart(&self, work: Box<dyn FnOnce() + Send>) {
+    fn apart(&self, name: &'static str, work: Box<dyn FnOnce() + Send>) {
         // The work stays here, in case there are no more threads to be had.
         let work = Arc::new(Mutex::new(Some(work)));
         let theirs = Arc::clone(&work);
-        let begun = std::thread::Builder::new().name("apart".to_owned()).spawn(move || {
+        let begun = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
             if let Some(work) = taken(&theirs) {
                 work();
             }

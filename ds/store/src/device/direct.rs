@@ -179,6 +179,19 @@ pub(super) fn read(path: &Path, buffer: &mut [u8], offset: u64) -> io::Result<Op
     }
 }
 
+/// Writes what the file begins with to the medium, in place.
+pub(super) fn overwrite(path: &Path, data: &[u8]) -> io::Result<()> {
+    let direct = OFlags::DIRECT.bits().cast_signed();
+    let mut memory = Vec::new();
+    let opened = OpenOptions::new().write(true).custom_flags(direct).open(path);
+    match opened.and_then(|file| file.write_at(aligned(&mut memory, data), 0)) {
+        Ok(n) if n == data.len() => Ok(()),
+        Ok(_) => Err(io::ErrorKind::WriteZero.into()),
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Err(io::ErrorKind::Unsupported.into()),
+        Err(error) => Err(error),
+    }
+}
+
 fn read_aligned(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     let skip = usize::try_from(offset % ALIGNMENT as u64).unwrap_or(0);
     let length = (skip + buffer.len()).next_multiple_of(ALIGNMENT);

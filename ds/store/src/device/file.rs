@@ -148,6 +148,10 @@ impl Device for FileDevice {
         }
     }
 
+    fn overwrite(&self, path: &str, data: &[u8]) -> io::Result<()> {
+        direct::overwrite(&self.path(path), data)
+    }
+
     fn create(&self, path: &str) -> io::Result<Arc<dyn DeviceFile>> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(MODE_NEW);

@@ -341,6 +341,14 @@ impl Device for MemDevice {
         }
     }
 
+    fn overwrite(&self, path: &str, data: &[u8]) -> io::Result<()> {
+        let mut state = self.state();
+        state.check_writable()?;
+        let inode = state.inode_of(path)?;
+        state.inodes.get_mut(&inode).ok_or_else(not_found)?.overwrite(data);
+        Ok(())
+    }
+
     fn create(&self, path: &str) -> io::Result<Arc<dyn DeviceFile>> {
         let mut state = self.state();
         state.check_writable()?;

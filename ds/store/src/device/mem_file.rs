@@ -159,6 +159,18 @@ impl Inode {
         self.now.size = self.now.size.max(offset + data.len() as u64);
     }
 
+    /// Writes what it begins with, on the medium.
+    pub(super) fn overwrite(&mut self, data: &[u8]) {
+        self.write(data, 0);
+        for page in 0..(data.len() as u64).div_ceil(PAGE) {
+            self.dirty.remove(&page);
+            if let Some(bytes) = self.now.pages.get(&page) {
+                self.durable.pages.insert(page, Arc::clone(bytes));
+            }
+        }
+        self.durable.size = self.durable.size.max(data.len() as u64);
+    }
+
     /// Zeroes `[offset, end)`, dropping whole pages.
     fn punch(&mut self, offset: u64, end: u64) {
         let touched: Vec<u64> =

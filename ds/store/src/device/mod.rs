@@ -61,6 +61,12 @@ pub trait Device: Debug + Send + Sync {
     fn read_uncached(&self, path: &str, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         self.open(path)?.read_at(buffer, offset)
     }
+    /// Overwrites what a file begins with, on the medium: it waits for nothing but that, not for what is still to be flushed either;
+    /// `Unsupported` where that cannot be done.
+    fn overwrite(&self, path: &str, data: &[u8]) -> io::Result<()> {
+        let _ = (path, data);
+        Err(io::ErrorKind::Unsupported.into())
+    }
     /// Creates an empty file; `AlreadyExists` when it is there.
     fn create(&self, path: &str) -> io::Result<Arc<dyn DeviceFile>>;
     /// Size and allocation by name.

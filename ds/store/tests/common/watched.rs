@@ -16,6 +16,8 @@ pub(crate) trait Watch: Debug + Send + Sync {
     fn creating(&self, _path: &str) {}
     /// The device is asked for something of another file, past all memory, when this returns.
     fn asking(&self) {}
+    /// What a file begins with is written over, on the medium, when this returns.
+    fn overwriting(&self) {}
     /// So many bytes below the data files are read, or it fails as it says.
     fn reading(&self, _length: usize) -> io::Result<()> {
         Ok(())
@@ -85,6 +87,10 @@ impl Device for WatchedDevice {
             self.1.asking();
         }
         self.0.read_uncached(path, buffer, offset)
+    }
+    fn overwrite(&self, path: &str, data: &[u8]) -> io::Result<()> {
+        self.1.overwriting();
+        self.0.overwrite(path, data)
     }
     fn create(&self, path: &str) -> io::Result<Arc<dyn DeviceFile>> {
         self.opening(path);
