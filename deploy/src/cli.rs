@@ -322,6 +322,17 @@ pub(crate) enum DsCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Have a data server go on that was refused since its store went back to an older copy: what was written there since is
+    /// gone, but for what has another mirror
+    AcceptOlder {
+        /// As in `sluice ds list`
+        id: u32,
+        #[command(flatten)]
+        reach: Reach,
+        /// For scripts
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 /// How a data server is run.

@@ -201,6 +201,59 @@ fn what_the_store_remembers_is_told_before_it_registers() {
     });
 }
 
+/// While there is anything new, and never one that a crash could take back.
+#[test]
+fn how_far_the_store_has_come_is_told() {
+    simulate(async |w| {
+        w.mds.says.lock().unwrap().tides = Some(TIDE_res::CTL_OK(0));
+        let marks = || w.mds.says.lock().unwrap().marks.iter().map(|told| told.mark).collect::<Vec<_>>();
+        let ds = w.serving().await;
+        w.sleep(3 * LONG).await;
+        assert_eq!(marks(), [0, 1], "each start makes one: nobody knows what was new at the end of the last");
+        let flushes = w.device.syncs();
+        w.sleep(3 * LONG).await;
+        assert_eq!(w.device.syncs(), flushes, "nothing is new");
+        let client = w.client(&ds).await;
+        client.write(&handle(1, RW), 0, b"hello", stable_how::FILE_SYNC).await.unwrap();
+        w.sleep(LONG).await;
+        let told = marks();
+        assert!(told.len() <= 4 && told.last() == Some(&(told.len() as u64 - 1)), "{told:?}");
+        w.net.crash("ds");
+        w.device.crash();
+        drop(ds);
+        w.sleep(SECOND).await;
+        let ds = w.serving().await;
+        assert_eq!(marks()[told.len()], *told.last().unwrap(), "before it registers");
+        drop(ds);
+        w.net.crash("ds");
+        w.device.crash();
+        w.sleep(SECOND).await;
+        // One that went back and is accepted goes on behind what is known of the other, durably, before it serves anybody.
+        w.mds.says.lock().unwrap().tides = Some(TIDE_res::CTL_OK(900));
+        let ds = w.serving().await;
+        assert_eq!(marks().last(), Some(&901));
+        drop(ds);
+        w.net.crash("ds");
+        w.device.crash();
+        w.sleep(SECOND).await;
+        let why = bytes::Bytes::from_static(b"it went back to an older copy of its store");
+        w.mds.says.lock().unwrap().tides = Some(TIDE_res::Default(ctl_status::CTL_ERR_INVAL, why));
+        let registered = w.mds.says.lock().unwrap().registrations.len();
+        let ds = w.start().await;
+        w.sleep(LONG).await;
+        assert!(!ds.status().serving);
+        assert_eq!(marks().last(), Some(&901));
+        assert_eq!(w.mds.says.lock().unwrap().registrations.len(), registered);
+        // A release that does not know marks is served as ever.
+        w.mds.says.lock().unwrap().tides = None;
+        w.until(|| ds.status().serving).await;
+        let told = marks().len();
+        w.client(&ds).await.write(&handle(2, RW), 0, b"hello", stable_how::FILE_SYNC).await.unwrap();
+        w.sleep(LONG).await;
+        assert_eq!(marks().len(), told);
+    });
+}
+
 #[test]
 fn isolation_ends_service_and_only_a_registration_brings_it_back() {
     simulate(async |w| {

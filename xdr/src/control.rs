@@ -437,6 +437,75 @@ impl Decode for HISTORY_res {
     }
 }
 
+/// Told before REGISTER, and when there is a new one: the mark that the store keeps durably
+/// of how far it has come. The MDS remembers the newest; a store that has come less far is an
+/// older copy of itself, and refused here is refused there. Who does not know TIDE is told no
+/// more, and no marks are made for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct TIDE_args {
+    pub store: ctl_uuid,
+    /// all zero: never registered
+    pub cluster: ctl_uuid,
+    /// 0: none yet
+    pub mark: u64,
+}
+
+impl Encode for TIDE_args {
+    fn encode(&self, w: &mut Writer) {
+        self.store.encode(w);
+        self.cluster.encode(w);
+        w.u64(self.mark);
+    }
+}
+
+impl Decode for TIDE_args {
+    const MIN_SIZE: usize = 40;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { store: ctl_uuid::decode(r)?, cluster: ctl_uuid::decode(r)?, mark: r.u64()? })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TIDE_res {
+    /// that was ever told: the next one is greater. Greater than `mark`: it is let in all the
+    /// same
+    CTL_OK(u64),
+    /// Any other discriminant.
+    Default(ctl_status, ctl_string),
+}
+
+impl TIDE_res {
+    /// The discriminant that goes in front on the wire.
+    pub fn discriminant(&self) -> ctl_status {
+        match self {
+            Self::CTL_OK(_) => ctl_status::CTL_OK,
+            Self::Default(other, _) => *other,
+        }
+    }
+}
+
+impl Encode for TIDE_res {
+    fn encode(&self, w: &mut Writer) {
+        self.discriminant().encode(w);
+        match self {
+            Self::CTL_OK(v) => w.u64(*v),
+            Self::Default(_, v) => w.opaque(v, CTL_STRING_MAX),
+        }
+    }
+}
+
+impl Decode for TIDE_res {
+    const MIN_SIZE: usize = 8;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        match ctl_status::decode(r)? {
+            ctl_status::CTL_OK => Ok(Self::CTL_OK(r.u64()?)),
+            other => Ok(Self::Default(other, r.opaque(CTL_STRING_MAX)?)),
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct REGISTER_args {
     /// the newest that both sides speak
@@ -818,6 +887,7 @@ pub const CONTROL_LOGICAL_SIZE: u32 = 4;
 pub const CONTROL_VERSIONS: u32 = 5;
 pub const CONTROL_DAMAGED: u32 = 6;
 pub const CONTROL_HISTORY: u32 = 7;
+pub const CONTROL_TIDE: u32 = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ctl_caller {
     pub mds_epoch: u64,
@@ -6271,6 +6341,86 @@ impl Decode for ADMIN_MIRRORS_res {
     }
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ADMIN_ACCEPT_OLDER_args {
+    pub id: u32,
+}
+
+impl Encode for ADMIN_ACCEPT_OLDER_args {
+    fn encode(&self, w: &mut Writer) {
+        w.u32(self.id);
+    }
+}
+
+impl Decode for ADMIN_ACCEPT_OLDER_args {
+    const MIN_SIZE: usize = 4;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { id: r.u32()? })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ADMIN_ACCEPT_OLDER_resok {
+    /// of the copy that is taken
+    pub mark: u64,
+    /// so many have other mirrors, from which they are healed
+    pub files: u64,
+}
+
+impl Encode for ADMIN_ACCEPT_OLDER_resok {
+    fn encode(&self, w: &mut Writer) {
+        w.u64(self.mark);
+        w.u64(self.files);
+    }
+}
+
+impl Decode for ADMIN_ACCEPT_OLDER_resok {
+    const MIN_SIZE: usize = 16;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { mark: r.u64()?, files: r.u64()? })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ADMIN_ACCEPT_OLDER_res {
+    CTL_OK(ADMIN_ACCEPT_OLDER_resok),
+    /// Any other discriminant.
+    Default(ctl_status, ctl_string),
+}
+
+impl ADMIN_ACCEPT_OLDER_res {
+    /// The discriminant that goes in front on the wire.
+    pub fn discriminant(&self) -> ctl_status {
+        match self {
+            Self::CTL_OK(_) => ctl_status::CTL_OK,
+            Self::Default(other, _) => *other,
+        }
+    }
+}
+
+impl Encode for ADMIN_ACCEPT_OLDER_res {
+    fn encode(&self, w: &mut Writer) {
+        self.discriminant().encode(w);
+        match self {
+            Self::CTL_OK(v) => v.encode(w),
+            Self::Default(_, v) => w.opaque(v, CTL_STRING_MAX),
+        }
+    }
+}
+
+impl Decode for ADMIN_ACCEPT_OLDER_res {
+    const MIN_SIZE: usize = 8;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        match ctl_status::decode(r)? {
+            ctl_status::CTL_OK => Ok(Self::CTL_OK(ADMIN_ACCEPT_OLDER_resok::decode(r)?)),
+            other => Ok(Self::Default(other, r.opaque(CTL_STRING_MAX)?)),
+        }
+    }
+}
+
 pub const SLUICE_ADMIN: u32 = 0x2051_c003;
 pub const SLUICE_ADMIN_V2: u32 = 2;
 pub const ADMIN_NULL: u32 = 0;
@@ -6306,3 +6456,4 @@ pub const ADMIN_MEND: u32 = 33;
 pub const ADMIN_MIRRORS: u32 = 34;
 pub const ADMIN_SEC_EXPORTS: u32 = 35;
 pub const ADMIN_SEC_EXPORT: u32 = 36;
+pub const ADMIN_ACCEPT_OLDER: u32 = 37;

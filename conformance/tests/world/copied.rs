@@ -55,17 +55,17 @@ async fn holds_only(client: &Client, name: &str, fill: u8) -> bool {
 }
 
 /// Why data servers are refused, one of each.
-async fn refused(world: &World) -> Vec<String> {
+pub(crate) async fn refused(world: &World) -> Vec<String> {
     let ADMIN_DOCTOR_res::CTL_OK(told) = world.admin(ADMIN_DOCTOR, &()).await else { panic!() };
     told.refused.iter().map(|refused| String::from_utf8(refused.reason.to_vec()).unwrap()).collect()
 }
 
-async fn states(world: &World) -> Vec<String> {
+pub(crate) async fn states(world: &World) -> Vec<String> {
     let ADMIN_STATUS_res::CTL_OK(status) = world.admin(ADMIN_STATUS, &()).await else { panic!() };
     status.data_servers.iter().map(|server| String::from_utf8(server.state.to_vec()).unwrap()).collect()
 }
 
-fn serving(world: &World) -> Vec<usize> {
+pub(crate) fn serving(world: &World) -> Vec<usize> {
     (0..4).filter(|n| world.serving(*n)).collect()
 }
 

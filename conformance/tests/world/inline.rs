@@ -46,7 +46,8 @@ fn a_small_file_costs_two_transactions_and_no_data_server() {
     simulate_with(90, DEFAULT, async |world| {
         let client = Client::mount(world, "a", NEW).await;
         client.open_like_linux("warm").await;
-        world.sleep(Duration::from_secs(3)).await;
+        // Until data servers have said how far they have come, as they do after a start.
+        world.sleep(Duration::from_secs(15)).await;
         let before = world.cost();
         for n in 0..50 {
             let (file, hints, layout) = client.open_like_linux(&format!("f{n}")).await;

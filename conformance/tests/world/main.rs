@@ -17,6 +17,7 @@ mod cut;
 mod doubt;
 mod drain;
 mod drain_small;
+mod ebb;
 mod ends;
 mod epochs;
 mod forgetful;

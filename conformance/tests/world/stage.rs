@@ -417,6 +417,17 @@ impl World {
         self.find_data_file(n, length).is_some()
     }
 
+    /// What is durable of the device of the n-th data server, as a snapshot has it.
+    pub(crate) fn snapshot_of(&self, n: usize) -> MemDevice {
+        self.nodes[n].device.snapshot()
+    }
+
+    /// The data server ends, and its device is this one from then on. What it was before.
+    pub(crate) async fn put_device(&mut self, n: usize, device: MemDevice) -> MemDevice {
+        self.stop_data_server(n).await;
+        std::mem::replace(&mut self.nodes[n].device, device)
+    }
+
     /// The data server ends as one does that is told to.
     pub(crate) async fn stop_data_server(&mut self, n: usize) {
         if let Some(server) = self.nodes[n].server.take() {

@@ -9,7 +9,7 @@ use sluice_xdr::control::{
     ADMIN_DRAIN, ADMIN_DRAIN_args, ADMIN_DRAIN_res, ctl_drain, ctl_intent, ctl_server, ctl_status,
 };
 
-use super::shown::{Now, Shown, style};
+use super::shown::{Now, Shown, spinner};
 use super::{ask, list, named};
 use crate::clients::printable;
 use crate::reach::Admin;
@@ -147,10 +147,6 @@ fn words(drain: &ctl_drain) -> String {
         }
     }
     words
-}
-
-fn spinner() -> ProgressBar {
-    ProgressBar::new_spinner().with_style(style("{spinner} {wide_msg}"))
 }
 
 #[cfg(test)]

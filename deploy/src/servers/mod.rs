@@ -1,5 +1,6 @@
-//! `sluice ds add|list|ready|drain|undrain|balance|scrub|audit|remove`.
+//! `sluice ds add|list|ready|drain|undrain|balance|scrub|audit|remove|accept-older`.
 
+mod accept;
 mod add;
 mod audit;
 pub(crate) mod balance;
@@ -38,6 +39,9 @@ pub(crate) async fn run(command: DsCommand) -> Result<()> {
         DsCommand::Remove { id, lost, accept_data_loss, reach, json } => {
             let how = remove::How { lost, agreed: accept_data_loss, json };
             remove::run(&Admin::reach(&reach).await?, id, &how).await
+        }
+        DsCommand::AcceptOlder { id, reach, json } => {
+            accept::run(&Admin::reach(&reach).await?, id, json).await
         }
     }
 }

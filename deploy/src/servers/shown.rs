@@ -65,6 +65,11 @@ impl Drop for Shown {
     }
 }
 
+/// For words that change.
+pub(super) fn spinner() -> ProgressBar {
+    ProgressBar::new_spinner().with_style(style("{spinner} {wide_msg}"))
+}
+
 pub(crate) fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }

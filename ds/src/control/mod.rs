@@ -25,6 +25,7 @@ mod scrub;
 mod seek;
 mod space;
 mod stat;
+mod tide;
 mod transfer;
 mod truncate;
 
@@ -198,6 +199,7 @@ async fn stay(
             error = heartbeats(shared, connection, &registered) => error,
             error = damages(shared, connection, registered.heartbeat) => error,
             error = reports(shared, connection) => error,
+            error = tide::run(shared, connection, registered.tides) => error,
             error = key::replaced(shared, client, connection) => error,
         };
         if !matches!(error, LinkError::RegisterAgain) {

@@ -12,7 +12,7 @@ use sluice_xdr::control::{
 };
 
 use super::link::{LinkError, call};
-use super::{Identity, capacity, data_file};
+use super::{Identity, capacity, data_file, tide};
 use crate::access::AsOf;
 use crate::shared::Shared;
 
@@ -23,6 +23,8 @@ pub(crate) struct Registered {
     pub(crate) store_id: u32,
     pub(crate) heartbeat: Duration,
     pub(crate) isolation: Duration,
+    /// How far the store has come is to be told.
+    pub(crate) tides: bool,
 }
 
 /// Registers on `connection` and sees to it that what comes back is in force, before anything is served on it.
@@ -34,6 +36,7 @@ pub(crate) async fn run(
     let store = &shared.store;
     let protocol = protocol(connection).await?;
     tell_history(shared, connection).await?;
+    let tides = tide::tell(shared, connection).await?;
     let args = REGISTER_args {
         protocol,
         store: ctl_uuid(store.uuid().0),
@@ -47,7 +50,7 @@ pub(crate) async fn run(
     let sent = shared.env.clock.now();
     match call(connection, CONTROL_REGISTER, &args).await? {
         REGISTER_res::CTL_OK(granted) => {
-            let registered = apply(shared, &granted, identity).await?;
+            let registered = Registered { tides, ..apply(shared, &granted, identity).await? };
             shared.contact.registered(sent, registered.isolation);
             Ok(registered)
         }
@@ -138,6 +141,7 @@ async fn apply(
         // Two heartbeats may be lost before the isolation time runs out.
         heartbeat: heartbeat.min(isolation / 3).max(Duration::from_millis(50)),
         isolation,
+        tides: false,
     })
 }
 

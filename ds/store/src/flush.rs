@@ -34,6 +34,8 @@ pub(crate) struct Flushes {
     pub(crate) lane: Arc<Lane>,
     verifiers: Arc<Verifiers>,
     failures: AtomicU64,
+    /// Flushes that went well.
+    done: AtomicU64,
 }
 
 impl Store {
@@ -64,12 +66,18 @@ impl Flushes {
             lane: Lane::new(AT_ONCE),
             verifiers: Arc::clone(verifiers),
             failures: AtomicU64::new(0),
+            done: AtomicU64::new(0),
         })
     }
 
     /// What [`Self::begin`] said is to be run, by a thread that may block and has nothing else to do, or behind others.
     pub(crate) fn go_on(self: &Arc<Self>, rest: Rest) {
         self.lane.here(&self.env, rest);
+    }
+
+    /// Flushes that went well.
+    pub(crate) fn done(&self) -> u64 {
+        self.done.load(Ordering::Acquire)
     }
 
     /// Flushes that failed.
@@ -134,6 +142,10 @@ impl Flushes {
             file.abandon();
         });
         let result = file.flush();
+        if result.is_ok() {
+            // Before anybody hears of it.
+            self.done.fetch_add(1, Ordering::AcqRel);
+        }
         let mut lead = None;
         match &result {
             Ok(()) if file.is_recorded() => answer(waiters, &result),

@@ -17,6 +17,8 @@ pub(crate) const BOOT: &str = "boot";
 pub(crate) const PROBE: &str = "probe.new";
 /// Overwritten in place to see whether the device takes that.
 pub(crate) const WITNESS: &str = "witness";
+/// How far the store has come.
+pub(crate) const TIDE: &str = "tide";
 pub(crate) const JOURNAL: &str = "journal";
 pub(crate) const DATA: &str = "data";
 

@@ -51,6 +51,8 @@ pub(crate) struct Journal {
     // Atomic.
     /// The greatest id of a data file that has come into being, 0 if that is not known. Raised before its row is written.
     made: AtomicU64,
+    /// How often it was written since it was opened.
+    written: AtomicU64,
     // Each guards itself. Lock order: queue, then log, then table or failed; none is held across an await.
     queue: Mutex<Queue>,
     log: Mutex<Log>,
@@ -79,6 +81,7 @@ impl Journal {
             max_rows,
             materialised: Arc::default(),
             made: AtomicU64::new(made),
+            written: AtomicU64::new(0),
             queue: Mutex::default(),
             log: Mutex::new(log),
             table: RwLock::new(table),
@@ -126,6 +129,11 @@ impl Journal {
     /// The greatest id of those, in all the time that was counted; 0 before any.
     pub(crate) fn made(&self) -> u64 {
         self.made.load(Ordering::Relaxed)
+    }
+
+    /// How often it was written since it was opened.
+    pub(crate) fn written(&self) -> u64 {
+        self.written.load(Ordering::Acquire)
     }
 
     /// Says that data files have come into being, and tells those who wait when that is durable. Blocking.
@@ -235,6 +243,10 @@ impl Journal {
     fn write(&self, rows: &[Row]) -> Result<(), StoreError> {
         let mut log = self.log.lock();
         let written = self.write_to(&mut log, rows);
+        if written.is_ok() {
+            // Before anybody hears of it.
+            self.written.fetch_add(1, Ordering::AcqRel);
+        }
         *self.failed.lock() = written.as_ref().err().cloned();
         written
     }

@@ -37,6 +37,7 @@ mod space_ops;
 mod startup;
 mod store;
 mod sums;
+mod tide;
 mod transfer;
 mod under_way;
 mod unfinished;

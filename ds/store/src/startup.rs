@@ -23,6 +23,7 @@ use crate::pace::Pace;
 use crate::pool::Pool;
 use crate::room::Room;
 use crate::sums::{Quarantine, ScrubState, SumOptions, Sums, forget_quarantine, remove_sides};
+use crate::tide::Tide;
 use crate::verifier::Verifiers;
 use crate::{Store, StoreError, Uuid, witness};
 
@@ -127,6 +128,7 @@ fn open(env: &Env, device: Arc<dyn Device>, options: Options) -> Result<Arc<Stor
     let journal = Journal::open(env, Arc::clone(&device), options.max_rows, false).map_err(inside)?;
     switch_sums(env, &*device, &mut superblock, options.checksums).map_err(inside)?;
     witness::prepare(&*device);
+    let tide = Tide::open(&*device).map_err(inside)?;
     let scrub = ScrubState::load(&*device).map_err(inside)?;
     let sums = match superblock.sums {
         Some(id) => {
@@ -159,6 +161,7 @@ fn open(env: &Env, device: Arc<dyn Device>, options: Options) -> Result<Arc<Stor
         orders: Gate::default(),
         since: OnceLock::new(),
         health: Arc::default(),
+        tide,
         sums,
         scrub,
         read_lane: Lane::new(options.read_threads),

@@ -28,6 +28,7 @@ use crate::places::{LEAVES, leaf_of, leaf_path, path_of};
 use crate::pool::Pool;
 use crate::room::Room;
 use crate::sums::{ScrubState, SummedFile, Sums};
+use crate::tide::Tide;
 use crate::under_way::UnderWay;
 use crate::verifier::Verifiers;
 use crate::vitals::Health;
@@ -109,6 +110,7 @@ pub struct Store {
     /// The capability epoch in which this process began to serve.
     pub(crate) since: OnceLock<Epoch>,
     pub(crate) health: Arc<Health>,
+    pub(crate) tide: Tide,
     /// `None`: no checksums are kept.
     pub(crate) sums: Option<Arc<Sums>>,
     pub(crate) scrub: ScrubState,

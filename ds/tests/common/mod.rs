@@ -38,6 +38,9 @@ pub(crate) struct Says {
     /// What it says to histories; `None`: of a time when they were not told.
     pub(crate) judges: Option<HISTORY_res>,
     pub(crate) histories: Vec<HISTORY_args>,
+    /// What it says to marks of how far a store has come; `None`: of a time when they were not told.
+    pub(crate) tides: Option<TIDE_res>,
+    pub(crate) marks: Vec<TIDE_args>,
     /// Versions of the control protocol; `None`: of a time when they were not asked for.
     pub(crate) spoken: Option<(u32, u32)>,
     pub(crate) sizes: BTreeMap<u64, u64>,
@@ -68,6 +71,8 @@ impl Mds {
             fences: Vec::new(),
             judges: Some(HISTORY_res::CTL_OK),
             histories: Vec::new(),
+            tides: None,
+            marks: Vec::new(),
             spoken: Some((CTL_PROTOCOL_OLDEST, CTL_PROTOCOL)),
             sizes: BTreeMap::new(),
             size_questions: 0,
@@ -92,6 +97,14 @@ impl Mds {
             CONTROL_HISTORY => {
                 says.histories.push(from_bytes(args).unwrap());
                 frame(says.judges.as_ref()?)
+            }
+            CONTROL_TIDE => {
+                let args: TIDE_args = from_bytes(args).unwrap();
+                says.marks.push(args);
+                match says.tides.as_ref()? {
+                    TIDE_res::CTL_OK(newest) => frame(&TIDE_res::CTL_OK((*newest).max(args.mark))),
+                    refused => frame(refused),
+                }
             }
             CONTROL_REGISTER => {
                 let args: REGISTER_args = from_bytes(args).unwrap();

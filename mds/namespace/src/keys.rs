@@ -88,6 +88,8 @@ prefixes! {
     DRAIN = 0x3d,
     /// `()` → the balance that moves data files between data servers, or how the last one ended
     BALANCE = 0x3e,
+    /// `(store id u16)` → how far a data server's store had come
+    TIDE = 0x3f,
     /// `(what u8, shard u8)` → counter, little-endian
     STATISTIC = 0x40,
     /// `(kind u8, id u64)` → limits of a user, a group or a tree
@@ -469,6 +471,9 @@ pub(crate) fn store(id: StoreId) -> Bytes {
 }
 pub(crate) fn drain(id: StoreId) -> Bytes {
     key(DRAIN, 2).u16(id.0).finish()
+}
+pub(crate) fn tide(id: StoreId) -> Bytes {
+    key(TIDE, 2).u16(id.0).finish()
 }
 pub(crate) fn store_uuid(uuid: &[u8; 16]) -> Bytes {
     key(STORE_UUID, 16).raw(uuid).finish()

@@ -75,6 +75,9 @@ impl Program for Admin {
                 ADMIN_SERVERS => encode(&self.servers().await),
                 ADMIN_DRAIN => answer(&call, async |args| self.drain(args, from(&call)).await).await,
                 ADMIN_REMOVE => answer(&call, async |args| self.remove(args, from(&call)).await).await,
+                ADMIN_ACCEPT_OLDER => {
+                    answer(&call, async |args| self.accept_older(args, from(&call)).await).await
+                }
                 ADMIN_ROOM => encode(&self.room()),
                 ADMIN_DUMPED => answer(&call, async |args| self.dumped(args, from(&call)).await).await,
                 ADMIN_LAST_DUMP => encode(&self.last_dump()),
@@ -196,7 +199,9 @@ impl Admin {
         let view = store.view();
         let connected = store.connection().is_some() && !view.lost;
         let silent = self.mds.now().since(view.last_heard) / 1_000_000_000;
+        let older = self.mds.data_servers.older_stores.get(&store.uuid);
         let state = match view.health {
+            _ if !connected && let Some(older) = older => older.words(),
             _ if !connected && self.mds.data_servers.refuses(&store.uuid).is_some() => {
                 "refused, as it remembers newer metadata than these: see sluice doctor".to_owned()
             }

@@ -13,6 +13,7 @@ use crate::dsctl::StoreHandle;
 use crate::layout::census::{self, Alone, Amount, Census};
 use crate::layout::drain::change::{self, Refusal};
 use crate::layout::drain::progress::Numbers;
+use crate::layout::heal::older::{self, Accepted};
 use crate::server::Mds;
 
 /// Files named at most.
@@ -129,6 +130,26 @@ impl Admin {
                 ADMIN_REMOVE_res::CTL_OK(ADMIN_REMOVE_resok { removed, files, examples })
             }
             Err((status, reason)) => ADMIN_REMOVE_res::Default(status, reason),
+        }
+    }
+}
+
+impl Admin {
+    pub(super) async fn accept_older(
+        &self,
+        args: ADMIN_ACCEPT_OLDER_args,
+        from: SocketAddr,
+    ) -> ADMIN_ACCEPT_OLDER_res {
+        let done = match store_id(args.id) {
+            Err(refusal) => Err(refusal),
+            Ok(id) => older::accept(&self.mds, id).await,
+        };
+        match done.map_err(refused) {
+            Ok(Accepted { mark, files }) => {
+                tracing::info!(%from, data_server = args.id, "an administrator accepted an older copy of a data server's store");
+                ADMIN_ACCEPT_OLDER_res::CTL_OK(ADMIN_ACCEPT_OLDER_resok { mark, files })
+            }
+            Err((status, reason)) => ADMIN_ACCEPT_OLDER_res::Default(status, reason),
         }
     }
 }

@@ -104,7 +104,7 @@ impl Program for Control {
     fn reply_bound(&self, _version: u32, procedure: u32, _args: &Bytes) -> usize {
         match procedure {
             CONTROL_REGISTER => 256 << 10,
-            CONTROL_HISTORY => 2 << 10,
+            CONTROL_HISTORY | CONTROL_TIDE => 2 << 10,
             _ => 256,
         }
     }
@@ -127,6 +127,7 @@ impl Control {
         match call.procedure {
             CONTROL_NULL => Reply::Success(Frame::default()),
             CONTROL_HISTORY => answer(call, |args| self.history(args, &call.connection)).await,
+            CONTROL_TIDE => answer(call, |args| self.tide(args, &call.connection)).await,
             CONTROL_REGISTER => answer(call, |args| self.register(args, &call.connection)).await,
             CONTROL_HEARTBEAT => answer(call, |args| self.heartbeat(args, &call.connection)).await,
             CONTROL_MATERIALISED => answer(call, |args| self.materialised(args, &call.connection)).await,
@@ -159,6 +160,19 @@ impl Control {
             Err(error) => {
                 tracing::error!(%error, "cannot compare the metadata with what a data server remembers");
                 HISTORY_res::Default(ctl_status::CTL_ERR_AGAIN, Bytes::from_static(STORE_AWAY))
+            }
+        }
+    }
+
+    async fn tide(&self, args: TIDE_args, connection: &Arc<Connection>) -> TIDE_res {
+        match super::tide::judge(&self.mds, &args, connection).await {
+            Ok(Ok(newest)) => TIDE_res::CTL_OK(newest),
+            Ok(Err(why)) => {
+                TIDE_res::Default(ctl_status::CTL_ERR_INVAL, self.refuse(&args.store, connection, &why))
+            }
+            Err(error) => {
+                tracing::error!(%error, "cannot tell whether a data server has an older copy of its store");
+                TIDE_res::Default(ctl_status::CTL_ERR_AGAIN, Bytes::from_static(STORE_AWAY))
             }
         }
     }
@@ -383,7 +397,7 @@ impl Control {
             mds_epoch: self.mds.data_servers.mds_epoch(),
             store_id: store.id.0.into(),
             capability_epoch: epochs.current,
-            oldest_epoch: epochs.oldest,
+            oldest_epoch: epochs.oldest.max(store.view().from_epoch),
             keys: wire_keys(&epochs),
             fences: pending
                 .iter()

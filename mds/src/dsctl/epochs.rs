@@ -208,6 +208,24 @@ pub(super) async fn restarted(mds: &Arc<Mds>) -> Result<(), FsError> {
     Ok(())
 }
 
+/// A new epoch for a data server that is to take no handle of before. `None`: not before older ones are retired, which this asks
+/// for.
+///
+/// # Errors
+/// What the store says.
+pub(crate) async fn begin_for_older(mds: &Arc<Mds>) -> Result<Option<u32>, FsError> {
+    let registry = &mds.data_servers;
+    let mut last = registry.turns.last.lock().await;
+    let epochs = registry.epochs();
+    if epochs.current.wrapping_sub(epochs.oldest) >= MOST {
+        registry.turns.full();
+        return Ok(None);
+    }
+    let current = turn(mds, false).await?;
+    *last = Some(mds.now());
+    Ok(Some(current))
+}
+
 /// A data server refuses handles of epochs before this one. If that is still to come, it served metadata that these are an
 /// older copy of: the epoch turns beyond it, or every handle would be refused there.
 ///

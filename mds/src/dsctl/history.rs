@@ -136,7 +136,8 @@ impl Registry {
 
     /// Why this store is refused for what it remembers.
     pub(crate) fn refuses(&self, store: &[u8; 16]) -> Option<String> {
-        self.older().or_else(|| self.histories.refused.lock().get(store).cloned())
+        let refused = || self.histories.refused.lock().get(store).cloned();
+        self.older().or_else(refused).or_else(|| self.went_back(store))
     }
 
     /// Whether [`Mds::soundness`] is to be asked: what each COMPOUND looks at.

@@ -18,6 +18,7 @@
 //! | `io` | READ, WRITE and COMMIT through this server, as an NFSv3 client of the data servers |
 //! | `health` | data servers that fall silent |
 //! | `resync` | making one data file equal to another |
+//! | `tide` | whether a data server's store is an older copy of itself |
 //! | `transfer` | copying ranges from file to file |
 
 pub(crate) mod allocate;
@@ -36,6 +37,7 @@ pub(crate) mod lockout;
 mod orders;
 mod registry;
 pub(crate) mod resync;
+mod tide;
 pub(crate) mod transfer;
 
 pub(crate) use control::Control;

@@ -25,6 +25,7 @@ use super::capacity::Looks;
 use super::damage::Damage;
 use super::epochs::Turns;
 use super::history::Histories;
+use super::tide::OlderStores;
 use crate::config::Config;
 
 /// The holder tag of this server's own reads and writes. Tags of clients begin at 2^20.
@@ -50,6 +51,7 @@ pub(crate) struct Registry {
     /// Data servers that were not let in lately, by where they are and which store they have.
     pub(crate) refused: Mutex<BTreeMap<(IpAddr, [u8; 16]), Refused>>,
     pub(super) histories: Histories,
+    pub(crate) older_stores: OlderStores,
     pub(super) looks: Looks,
     /// Where the next file begins; spreads files evenly.
     pub(crate) cursor: AtomicU64,
@@ -111,6 +113,8 @@ pub(crate) struct StoreView {
     pub(crate) returns: u64,
     /// Refuses handles of epochs before this one, until it registers again at least, which tells it.
     pub(crate) retired: u32,
+    /// It is to refuse handles of epochs before this one, whatever others take.
+    pub(crate) from_epoch: u32,
     /// What earlier incarnations had on its way there is done or refused.
     pub(crate) predecessors_over: bool,
     /// What it holds and nobody is to see.
@@ -170,6 +174,7 @@ impl Registry {
             .await?;
         Ok(Self {
             histories,
+            older_stores: OlderStores::default(),
             first_epoch: epochs.current,
             turns: Turns::default(),
             mds_epoch: u64::from(epoch.0),

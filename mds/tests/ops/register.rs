@@ -152,3 +152,71 @@ fn who_asks_first_hears_what_is_spoken() {
         assert_eq!(ours, ctl_versions { oldest: CTL_PROTOCOL_OLDEST, newest: CTL_PROTOCOL });
     });
 }
+
+/// And one that tells no marks, as one of the release before, is let in whatever was known of its store.
+#[test]
+fn one_whose_store_had_come_further_is_refused_and_not_after_it_was_accepted() {
+    simulate(7, async |mut world: World| {
+        let link = async |world: &World| {
+            let dialler =
+                sluice_rpc::Client::new(world.env.clone(), world.net.host("ds9")).with_key(world.key.clone());
+            dialler.dial(world.addr).await.unwrap()
+        };
+        let first = link(&world).await;
+        let new: REGISTER_res = call(&first, CONTROL_REGISTER, &arguments(9)).await.unwrap();
+        let REGISTER_res::CTL_OK(REGISTER_resok { cluster, store_id, .. }) = new else { panic!("{new:?}") };
+        let store = ctl_uuid([9; 16]);
+        let tell = async |link: &sluice_rpc::Connection, mark| -> TIDE_res {
+            call(link, CONTROL_TIDE, &TIDE_args { store, cluster, mark }).await.unwrap()
+        };
+        for mark in [0, 811, 812, 815, 815] {
+            assert_eq!(tell(&first, mark).await, TIDE_res::CTL_OK(mark));
+        }
+        // Beside the one that is here.
+        let other = link(&world).await;
+        assert!(matches!(tell(&other, 812).await, TIDE_res::Default(ctl_status::CTL_ERR_INVAL, _)));
+        assert_eq!(tell(&first, 816).await, TIDE_res::CTL_OK(816));
+        first.close();
+        other.close();
+
+        let arguments = REGISTER_args { cluster, ..arguments(9) };
+        world.restart().await;
+        let second = link(&world).await;
+        let TIDE_res::Default(ctl_status::CTL_ERR_INVAL, why) = tell(&second, 812).await else {
+            panic!("it is let in")
+        };
+        let why = String::from_utf8(why.to_vec()).unwrap();
+        assert!(why.contains("(mark 812 where 816 was confirmed at "), "{why}");
+        let answer: REGISTER_res = call(&second, CONTROL_REGISTER, &arguments).await.unwrap();
+        assert!(matches!(answer, REGISTER_res::Default(ctl_status::CTL_ERR_INVAL, _)), "{answer:?}");
+        let accepted = async |world: &World| loop {
+            let args = ADMIN_ACCEPT_OLDER_args { id: store_id };
+            match ask(world, ADMIN_ACCEPT_OLDER, &args).await {
+                ADMIN_ACCEPT_OLDER_res::CTL_OK(done) => return (done.mark, done.files),
+                ADMIN_ACCEPT_OLDER_res::Default(ctl_status::CTL_ERR_AGAIN, _) => {
+                    world.sleep(Duration::from_secs(1)).await;
+                }
+                ADMIN_ACCEPT_OLDER_res::Default(status, why) => panic!("{status:?} {why:?}"),
+            }
+        };
+        assert_eq!(accepted(&world).await, (812, 0));
+        // Nobody else's.
+        assert!(matches!(tell(&second, 811).await, TIDE_res::Default(..)));
+        assert_eq!(tell(&second, 812).await, TIDE_res::CTL_OK(816));
+        assert_eq!(tell(&second, 817).await, TIDE_res::CTL_OK(817));
+        let REGISTER_res::CTL_OK(granted) = call(&second, CONTROL_REGISTER, &arguments).await.unwrap() else {
+            panic!("it is refused still")
+        };
+        assert_eq!(granted.oldest_epoch, granted.capability_epoch, "whom it refused it does not know");
+        second.close();
+        // Not twice.
+        let third = link(&world).await;
+        assert!(matches!(tell(&third, 812).await, TIDE_res::Default(..)));
+        third.close();
+
+        world.restart().await;
+        let older = link(&world).await;
+        let answer: REGISTER_res = call(&older, CONTROL_REGISTER, &arguments).await.unwrap();
+        assert!(matches!(answer, REGISTER_res::CTL_OK(_)), "{answer:?}");
+    });
+}

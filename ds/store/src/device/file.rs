@@ -207,6 +207,10 @@ impl Device for FileDevice {
     fn syncs(&self) -> u64 {
         self.syncs.load(Ordering::Relaxed)
     }
+
+    fn is_honest(&self) -> bool {
+        self.honest
+    }
 }
 
 /// Names the device under `path` so that nobody else's has the same name: the start of this boot's identity, then the

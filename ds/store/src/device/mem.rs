@@ -171,6 +171,21 @@ impl MemDevice {
         state.names = after;
     }
 
+    /// Another device with what a power failure would leave of this one now: a snapshot of it.
+    #[must_use]
+    pub fn snapshot(&self) -> Self {
+        let copy = Self::new();
+        {
+            let (from, mut to) = (self.state(), copy.state());
+            to.names.clone_from(&from.durable_names);
+            to.durable_names.clone_from(&from.durable_names);
+            let kept = from.durable_names.values().flatten();
+            to.inodes = kept.filter_map(|number| Some((*number, from.inodes.get(number)?.copy()))).collect();
+            (to.next_inode, to.capacity, to.counted) = (from.next_inode, from.capacity, from.counted);
+        }
+        copy
+    }
+
     /// The process that had it open ends, and the system goes on: handles are dead, the lock is free, and what is in memory stays
     /// there, flushed or not.
     pub fn end_process(&self) {

@@ -41,6 +41,18 @@ impl Inode {
         self.now.pages.len() as u64 * PAGE
     }
 
+    /// What a power failure leaves of it now, in a file that nobody has open.
+    pub(super) fn copy(&self) -> Self {
+        let durable = self.durable.clone();
+        Self {
+            now: durable.clone(),
+            durable,
+            unreadable: self.unreadable,
+            fixed: self.fixed,
+            ..Self::default()
+        }
+    }
+
     /// Pages of a range that take no space yet.
     fn absent(&self, pages: Range<u64>) -> u64 {
         let there = self.now.pages.range(pages.clone()).count();

@@ -82,6 +82,10 @@ pub trait Device: Debug + Send + Sync {
     fn space(&self) -> io::Result<Space>;
     /// Flushes asked for so far, of files and directories.
     fn syncs(&self) -> u64;
+    /// Whether what it says to be durable is; false only in the test that must lose data.
+    fn is_honest(&self) -> bool {
+        true
+    }
 }
 
 /// An open file of a [`Device`].

@@ -68,6 +68,7 @@ pub fn cancel_drain(txn: &mut Transaction, store: &Store) {
 pub fn remove_store(txn: &mut Transaction, store: &Store) {
     put_store(txn, &Store { state: StoreState::Removed, ..store.clone() });
     txn.clear(keys::drain(store.id));
+    txn.clear(keys::tide(store.id));
     txn.clear_range(&keys::fences(store.id));
 }
 

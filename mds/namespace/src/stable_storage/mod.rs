@@ -12,6 +12,7 @@ mod exports;
 mod older;
 mod stores;
 mod tables;
+mod tides;
 
 use bytes::Bytes;
 use sluice_kv::{KeyRange, Transaction};
@@ -37,6 +38,7 @@ pub use stores::{
 };
 pub(crate) use stores::{decode_store, decode_store_number};
 pub use tables::{PolicyRow, clear_policy, policies, policy, put_policy, statistic};
+pub use tides::{Tide, put_tide, tide};
 
 use crate::codec::{Reader, Writer};
 use crate::error::FsError;
@@ -86,6 +88,7 @@ pub(crate) fn readable(table: u8, value: Bytes) -> Result<(), FsError> {
         keys::CAPABILITY => CapabilityEpochs::from_bytes(value).map(drop),
         keys::EXPORT => Export::from_bytes(value).map(drop),
         keys::BALANCE => Balance::from_bytes(value).map(drop),
+        keys::TIDE => Tide::from_bytes(value).map(drop),
         keys::POLICY => PolicyRow::from_bytes(value).map(drop),
         _ => Ok(()),
     }

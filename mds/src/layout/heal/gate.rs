@@ -14,6 +14,7 @@ use sluice_state::Time;
 use sluice_xdr::nfs4::nfsstat4;
 use tokio::sync::{Notify, RwLock};
 
+use super::older::Accepting;
 use super::room::Full;
 
 /// A heal shorter than this is waited for by writers; during a longer one they write through this server.
@@ -79,6 +80,8 @@ pub(crate) struct Heals {
     /// Which files wait for what, as last looked at.
     waits: Mutex<BTreeMap<Waits, Waiting>>,
     pub(super) full: Full,
+    /// How far an older copy of a data server's store is accepted.
+    pub(super) accepting: tokio::sync::Mutex<Option<Accepting>>,
 }
 
 /// What a file in the queue waits for.

@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | `gate` | between a file that is healed and those who write to it |
 //! | `leave` | going on without a mirror that is away |
+//! | `older` | a data server goes on with an older copy of its store |
 //! | `plan` | what is made equal to what (pure) |
 //! | `job` | heals one file |
 //! | `rebuild` | what a lost data server held gets another place |
@@ -19,6 +20,7 @@ mod gate;
 mod job;
 pub(crate) mod leave;
 pub(crate) mod lost;
+pub(crate) mod older;
 mod plan;
 mod rebuild;
 mod room;

@@ -155,7 +155,7 @@ async fn replace(mds: &Arc<Mds>, inode: &Inode, layout: &Layout, lost: StoreId) 
 }
 
 /// A part that nobody has seen is placed anew when it is first used.
-fn in_use(layout: &Layout) -> impl Iterator<Item = &Component> {
+pub(super) fn in_use(layout: &Layout) -> impl Iterator<Item = &Component> {
     layout.components.iter().filter(|c| c.handed_out || c.slots.iter().any(|s| s.materialised))
 }
 

@@ -1,0 +1,153 @@
+//! TIDE: whether the store of a data server is what it was, or an older copy of itself, since its machine or its volume went back
+//! to a snapshot. What was written after that is not there, and would be missed by nobody: what there is looks as good as ever.
+//!
+//! A data server raises a mark while there is anything new, durably, and tells it; the newest one told is a row here. Whoever
+//! comes with an older one is refused, until an administrator says what is to become of it (`layout/heal/older.rs`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use sluice_namespace::stable_storage::{Tide, put_tide, tide};
+use sluice_namespace::{FsError, StoreId};
+use sluice_rpc::Connection;
+use sluice_xdr::control::TIDE_args;
+
+use super::StoreHandle;
+use super::registry::Registry;
+use crate::server::Mds;
+
+/// Older copies that were refused, by the uuids of their stores: at most as many as there are stores.
+#[derive(Debug, Default)]
+pub(crate) struct OlderStores(Mutex<BTreeMap<[u8; 16], OlderStore>>);
+
+/// One of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OlderStore {
+    /// Of this copy.
+    pub(crate) mark: u64,
+    newest: u64,
+    /// When that was told, in seconds since 1970.
+    told: i64,
+}
+
+impl OlderStores {
+    pub(crate) fn get(&self, store: &[u8; 16]) -> Option<OlderStore> {
+        self.0.lock().get(store).copied()
+    }
+}
+
+impl OlderStore {
+    /// What `sluice status` says.
+    pub(crate) fn words(&self) -> String {
+        let Self { mark, newest, told } = self;
+        format!(
+            "refused, as its store went back to an older copy of itself (mark {mark} where {newest} was confirmed at {}): see sluice doctor",
+            stamp(*told)
+        )
+    }
+
+    fn why(&self, id: StoreId) -> String {
+        let Self { mark, newest, told } = self;
+        format!(
+            "data server {0} went back to an older copy of its store (mark {mark} where {newest} was confirmed at {1}): what was written since is not there. If what it had is somewhere, stop it, and start it on that. Else treat it as lost: `sluice ds drain {0}`, `sluice ds remove {0} --lost`, and `sluice ds add` in an empty directory. Or have it go on with this copy, `sluice ds accept-older {0}`: what has another mirror is made anew from that, all else is as it was then",
+            id.0,
+            stamp(*told)
+        )
+    }
+}
+
+impl Registry {
+    /// Why this store is refused as an older copy of itself.
+    pub(super) fn went_back(&self, store: &[u8; 16]) -> Option<String> {
+        let older = self.older_stores.get(store)?;
+        let known = self.known().into_iter().find(|known| known.uuid == *store)?;
+        Some(older.why(known.id))
+    }
+}
+
+/// The newest mark that is known of a store, if it may go on; why not, otherwise.
+///
+/// # Errors
+/// What the metadata store says: then it is not known whether it may.
+pub(super) async fn judge(
+    mds: &Arc<Mds>,
+    told: &TIDE_args,
+    connection: &Connection,
+) -> Result<Result<u64, String>, FsError> {
+    let handle = mds.data_servers.known().into_iter().find(|known| known.uuid == told.store.0);
+    // One that is new, or of another cluster, is judged when it registers.
+    let ours = told.cluster.0 == mds.namespace.superblock().uuid;
+    let Some(handle) = handle.filter(|handle| ours && !handle.is_removed()) else { return Ok(Ok(told.mark)) };
+    let id = handle.id;
+    let row = mds.read(|txn| Box::pin(async move { tide(&txn, id).await })).await?;
+    match row {
+        None if told.mark == 0 => {}
+        Some(row) if told.mark < row.mark && row.accepted != Some(told.mark) => {
+            return Ok(Err(refuse(mds, &handle, told.mark, &row, connection)));
+        }
+        Some(row) if told.mark <= row.mark && (row.accepted.is_none() || told.mark < row.mark) => {}
+        _ => raise(mds, id, told.mark).await?,
+    }
+    mds.data_servers.older_stores.0.lock().remove(&handle.uuid);
+    // It is told so with the answer to its registration.
+    handle.update(|view| view.from_epoch = row.map_or(0, |row| row.from_epoch));
+    Ok(Ok(row.map_or(told.mark, |row| row.mark.max(told.mark))))
+}
+
+async fn raise(mds: &Arc<Mds>, store: StoreId, mark: u64) -> Result<(), FsError> {
+    let told = mds.env.clock.wall().seconds;
+    let raised = mds.write_again(|mut txn| {
+        Box::pin(async move {
+            let row = tide(&txn, store).await?;
+            // What comes late is of before.
+            if row.is_none_or(|row| row.mark <= mark) {
+                let from_epoch = row.map_or(0, |row| row.from_epoch);
+                put_tide(&mut txn, &Tide { store, mark, told, accepted: None, from_epoch });
+            }
+            Ok(())
+        })
+    });
+    raised.await.map(drop)
+}
+
+fn refuse(mds: &Mds, handle: &StoreHandle, mark: u64, row: &Tide, connection: &Connection) -> String {
+    let older = OlderStore { mark, newest: row.mark, told: row.told };
+    // Beside one that is here this is another copy, and says nothing about that one.
+    if handle.connection().is_none_or(|other| other.id() == connection.id()) {
+        mds.data_servers.older_stores.0.lock().insert(handle.uuid, older);
+    }
+    older.why(handle.id)
+}
+
+/// To the minute, in UTC.
+fn stamp(seconds: i64) -> String {
+    let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    // Years begin with March here, so that the day that some have more is their last one.
+    let days = days + 719_468;
+    let (era, day) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day_of_month = day - (153 * month + 2) / 5 + 1;
+    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    let year = era * 400 + year + next;
+    format!("{year:04}-{month:02}-{day_of_month:02} {:02}:{:02} UTC", second / 3600, second / 60 % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_is_told_in_utc() {
+        for (seconds, text) in [
+            (0, "1970-01-01 00:00 UTC"),
+            (951_782_399, "2000-02-28 23:59 UTC"),
+            (951_782_400, "2000-02-29 00:00 UTC"),
+            (1_796_040_000, "2026-11-30 12:00 UTC"),
+        ] {
+            assert_eq!(stamp(seconds), text);
+        }
+    }
+}
