@@ -359,6 +359,64 @@ fn orders_on_space() {
     });
 }
 
+/// One order for all stripe units that a data file has of a range, and for what lies between them nothing.
+#[test]
+fn orders_on_the_units_of_a_striped_file() {
+    simulate(async |w| {
+        let ds = w.serving().await;
+        let nfs = w.client(&ds).await;
+        let (fh, caller) = (handle(1, RW), w.mds.caller());
+        let units = |offset, end| ctl_units { offset, end, unit: 8192, apart: 2 * 8192 };
+        let find = async |file, units| {
+            let args = DS_HOLE_args { target: target(file), units };
+            w.mds.order::<_, DS_HOLE_res>(DS_HOLE, &args).await
+        };
+        let found = |found, offset| DS_HOLE_res::CTL_OK(DS_HOLE_resok { found, offset });
+        assert_eq!(find(1, units(0, 99)).await, DS_HOLE_res::Default(ctl_status::CTL_ERR_NOENT));
+        for unit in [0, 3, 6] {
+            nfs.write(&fh, unit * 8192, &[5; 8192], stable_how::FILE_SYNC).await.unwrap();
+        }
+        assert_eq!(find(1, units(77, 9 * 8192)).await, found(false, 9 * 8192));
+        assert_eq!(find(1, units(77, 9 * 8192 + 1)).await, found(true, 9 * 8192), "behind the end");
+        let args = DS_SPACE_args {
+            caller,
+            operation: ctl_space_operation::SPACE_DEALLOCATE,
+            target: target(1),
+            offset: 6 * 8192 + 4096,
+            length: 4096,
+        };
+        assert_eq!(w.mds.order::<_, ctl_status>(DS_SPACE, &args).await, ctl_status::CTL_OK);
+        assert_eq!(find(1, units(77, 9 * 8192)).await, found(true, 6 * 8192 + 4096));
+        let args = DS_ALLOCATE_args { caller, target: target(1), units: units(5, 99 * 8192 - 5) };
+        let done: DS_ALLOCATE_res = w.mds.order(DS_ALLOCATE, &args).await;
+        assert_eq!(done, DS_ALLOCATE_res::CTL_OK(99 * 8192 - 5));
+        let stat = DS_STAT_args { files: vec![target(1)] };
+        let DS_STAT_res::CTL_OK(stats) = w.mds.order(DS_STAT, &stat).await else { panic!() };
+        assert_eq!(stats[0].size, 97 * 8192, "the last unit that it has");
+        // Of very many some are done, and the rest is asked for again.
+        let all = units(0, 30_000 * 8192);
+        let (mut rest, mut orders) = (all, 0);
+        while rest.offset < rest.end {
+            let args = DS_ALLOCATE_args { caller, target: target(1), units: rest };
+            let DS_ALLOCATE_res::CTL_OK(next) = w.mds.order(DS_ALLOCATE, &args).await else { panic!() };
+            assert!(next == rest.end || next % (3 * 8192) == 0);
+            assert!(next > rest.offset && (next - rest.offset) / (3 * 8192) < 5_000);
+            (rest.offset, orders) = (next, orders + 1);
+        }
+        assert_eq!(orders, 3);
+        for bad in [ctl_units { unit: 0, ..all }, units(9, 9), units(0, u64::MAX)] {
+            let args = DS_ALLOCATE_args { caller, target: target(1), units: bad };
+            let done: DS_ALLOCATE_res = w.mds.order(DS_ALLOCATE, &args).await;
+            assert_eq!(done, DS_ALLOCATE_res::Default(ctl_status::CTL_ERR_INVAL));
+            assert_eq!(find(1, bad).await, DS_HOLE_res::Default(ctl_status::CTL_ERR_INVAL));
+        }
+        let caller = ctl_caller { mds_epoch: caller.mds_epoch - 1, ..caller };
+        let args = DS_ALLOCATE_args { caller, target: target(1), units: all };
+        let done: DS_ALLOCATE_res = w.mds.order(DS_ALLOCATE, &args).await;
+        assert_eq!(done, DS_ALLOCATE_res::Default(ctl_status::CTL_ERR_EPOCH), "of an older one");
+    });
+}
+
 #[test]
 fn a_data_file_is_copied_from_a_peer() {
     simulate(async |w| {

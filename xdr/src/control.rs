@@ -1212,6 +1212,181 @@ impl Decode for DS_SPACE_args {
     }
 }
 
+/// The stripe units of a range of a file that are in one data file: from `offset` to the next
+/// multiple of `unit`, and so on up to `end`; `apart` from the end of one to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ctl_units {
+    pub offset: u64,
+    pub end: u64,
+    pub unit: u64,
+    pub apart: u64,
+}
+
+impl Encode for ctl_units {
+    fn encode(&self, w: &mut Writer) {
+        w.u64(self.offset);
+        w.u64(self.end);
+        w.u64(self.unit);
+        w.u64(self.apart);
+    }
+}
+
+impl Decode for ctl_units {
+    const MIN_SIZE: usize = 32;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { offset: r.u64()?, end: r.u64()?, unit: r.u64()?, apart: r.u64()? })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct DS_ALLOCATE_args {
+    pub caller: ctl_caller,
+    pub target: ctl_data_file,
+    pub units: ctl_units,
+}
+
+impl Encode for DS_ALLOCATE_args {
+    fn encode(&self, w: &mut Writer) {
+        self.caller.encode(w);
+        self.target.encode(w);
+        self.units.encode(w);
+    }
+}
+
+impl Decode for DS_ALLOCATE_args {
+    const MIN_SIZE: usize = 64;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            caller: ctl_caller::decode(r)?,
+            target: ctl_data_file::decode(r)?,
+            units: ctl_units::decode(r)?,
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DS_ALLOCATE_res {
+    /// where the first unit begins that is still to be done, or `end`
+    CTL_OK(u64),
+    /// Any other discriminant; no body.
+    Default(ctl_status),
+}
+
+impl DS_ALLOCATE_res {
+    /// The discriminant that goes in front on the wire.
+    pub fn discriminant(&self) -> ctl_status {
+        match self {
+            Self::CTL_OK(_) => ctl_status::CTL_OK,
+            Self::Default(other) => *other,
+        }
+    }
+}
+
+impl Encode for DS_ALLOCATE_res {
+    fn encode(&self, w: &mut Writer) {
+        self.discriminant().encode(w);
+        match self {
+            Self::CTL_OK(v) => w.u64(*v),
+            Self::Default(_) => {}
+        }
+    }
+}
+
+impl Decode for DS_ALLOCATE_res {
+    const MIN_SIZE: usize = 4;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        match ctl_status::decode(r)? {
+            ctl_status::CTL_OK => Ok(Self::CTL_OK(r.u64()?)),
+            other => Ok(Self::Default(other)),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct DS_HOLE_args {
+    pub target: ctl_data_file,
+    pub units: ctl_units,
+}
+
+impl Encode for DS_HOLE_args {
+    fn encode(&self, w: &mut Writer) {
+        self.target.encode(w);
+        self.units.encode(w);
+    }
+}
+
+impl Decode for DS_HOLE_args {
+    const MIN_SIZE: usize = 48;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { target: ctl_data_file::decode(r)?, units: ctl_units::decode(r)? })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct DS_HOLE_resok {
+    pub found: bool,
+    /// FALSE: where the first unit begins that is still to be looked at, or `end`
+    pub offset: u64,
+}
+
+impl Encode for DS_HOLE_resok {
+    fn encode(&self, w: &mut Writer) {
+        w.bool(self.found);
+        w.u64(self.offset);
+    }
+}
+
+impl Decode for DS_HOLE_resok {
+    const MIN_SIZE: usize = 12;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { found: r.bool()?, offset: r.u64()? })
+    }
+}
+
+/// NOENT: the data file is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DS_HOLE_res {
+    CTL_OK(DS_HOLE_resok),
+    /// Any other discriminant; no body.
+    Default(ctl_status),
+}
+
+impl DS_HOLE_res {
+    /// The discriminant that goes in front on the wire.
+    pub fn discriminant(&self) -> ctl_status {
+        match self {
+            Self::CTL_OK(_) => ctl_status::CTL_OK,
+            Self::Default(other) => *other,
+        }
+    }
+}
+
+impl Encode for DS_HOLE_res {
+    fn encode(&self, w: &mut Writer) {
+        self.discriminant().encode(w);
+        match self {
+            Self::CTL_OK(v) => v.encode(w),
+            Self::Default(_) => {}
+        }
+    }
+}
+
+impl Decode for DS_HOLE_res {
+    const MIN_SIZE: usize = 4;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        match ctl_status::decode(r)? {
+            ctl_status::CTL_OK => Ok(Self::CTL_OK(DS_HOLE_resok::decode(r)?)),
+            other => Ok(Self::Default(other)),
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct DS_SEEK_args {
     pub target: ctl_data_file,
@@ -2020,6 +2195,8 @@ pub const DS_SCRUB: u32 = 15;
 pub const DS_CAPACITY: u32 = 16;
 pub const DS_FENCED: u32 = 17;
 pub const DS_DIGEST: u32 = 18;
+pub const DS_ALLOCATE: u32 = 19;
+pub const DS_HOLE: u32 = 20;
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ctl_data_server_status {
     pub id: u32,

@@ -12,6 +12,7 @@
 //! | [`flexfiles`] | the flexible file layout type (RFC 8435) |
 //! | [`control`] | our control program |
 //! | [`capability`] | the filehandle of a data file |
+//! | [`units`] | the stripe units of a range that are in one data file, as orders name them |
 //!
 //! What is generated from `spec/*.x` says so in its first line; `cargo run -p sluice-xdr-gen` renews it.
 //!
@@ -35,6 +36,7 @@ pub mod rpc;
 mod sink;
 #[cfg(test)]
 mod sink_tests;
+pub mod units;
 pub mod writer;
 
 pub use capability::{CAPABILITY_SIZE, Capability, CapabilityError, Rights};

@@ -233,10 +233,30 @@ fn space_in_many_stripe_units_is_set_aside_at_all_data_servers_side_by_side() {
         let (from, end) = (2 * STRIPE + 5_000, (UNITS + 2) * STRIPE + 77);
         assert_eq!(client.allocate(&file, from, end - from).await, nfsstat4::NFS4_OK);
         let (took, orders) = (world.env.clock.now().since(begun), (world.cost() - before).orders);
-        assert!((UNITS + 1..UNITS + 8).contains(&orders), "{orders}");
-        assert!(took < one * 20, "{took:?}, and {one:?} for one");
+        // Each data file is looked at, and given one order.
+        assert!((8..8 + 8).contains(&orders), "{orders}");
+        assert!(took < one * 4, "{took:?}, and {one:?} for one");
         assert_eq!(client.stat(&file).await.0, end);
         assert!(client.proxied_content(&file, 4 * STRIPE).await == pattern(0, 4 * STRIPE as usize));
+    });
+}
+
+/// A million stripe units: with a few orders to each data file, of which each ends in a moment.
+#[test]
+fn a_terabyte_of_a_striped_file_is_set_aside_with_few_orders() {
+    simulate_with(102, WIDE, async |world| {
+        (0..4).for_each(|n| world.device(n).set_capacity(1 << 40));
+        world.sleep(Duration::from_secs(5)).await;
+        let client = Client::mount(world, "a", NEW).await;
+        let file = client.open("f").await;
+        let before = world.cost();
+        let end = (1 << 40) - 4_097;
+        assert_eq!(client.allocate(&file, 4_095, end - 4_095).await, nfsstat4::NFS4_OK);
+        let orders = (world.cost() - before).orders;
+        assert!(orders < 300, "{orders}");
+        assert_eq!(client.size_beside_a_writer(&file).await, end);
+        // Of all of it there is a hole where it begins.
+        assert_eq!(client.hole(&file, 4_095).await, Some(4_095));
     });
 }
 
@@ -255,8 +275,16 @@ fn a_hole_is_found_wherever_it_is_among_many_stripe_units() {
             let (begun, before) = (world.env.clock.now(), world.cost());
             assert_eq!(client.hole(&file, 0).await, None);
             let (took, orders) = (world.env.clock.now().since(begun), (world.cost() - before).orders);
-            assert!((UNITS..UNITS + 8).contains(&orders), "{orders}");
+            // One unit, two, sixteen, and the rest.
+            assert!((1 + 2 + 4 + 4..1 + 2 + 4 + 4 + 8).contains(&orders), "{orders}");
             assert!(took < one * 12, "{took:?}, and {one:?} for one");
+            // A part of a unit is at the data servers of that.
+            let before = world.cost();
+            client.punch(&file, 34 * STRIPE, 4_096).await;
+            let orders = (world.cost() - before).orders;
+            // Then all four are asked what is left.
+            assert!(orders <= u64::from(policy.mirrors) + 4, "{orders}");
+            client.put(&file, 34 * STRIPE, &pattern(34 * STRIPE, 4_096)).await;
             // One unit, a part of another one, and one at the end of a third, with the beginning of the next.
             let holes = [(17 * STRIPE, 1), (23 * STRIPE + 8_192, 4_096), (32 * STRIPE - 4_096, 8_192)];
             let holes = holes.map(|(at, length)| at..at + if length == 1 { STRIPE } else { length });

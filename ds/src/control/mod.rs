@@ -1,6 +1,7 @@
 //! The data server's half of the control program: it dials the metadata server, registers, keeps in
 //! contact, reports, and on the same connection takes orders.
 
+mod allocate;
 mod capacity;
 mod checksum;
 mod clone;
@@ -11,6 +12,7 @@ mod epoch;
 mod fence;
 mod health;
 mod heartbeat;
+mod hole;
 mod inventory;
 mod key;
 pub(crate) mod link;

@@ -12,8 +12,8 @@ use sluice_xdr::control::{SLUICE_DATA_SERVER, SLUICE_DATA_SERVER_V1};
 use sluice_xdr::{Decode, Encode, from_bytes, to_frame};
 
 use super::{
-    capacity, checksum, clone, copy, digest, epoch, fence, inventory, logical_size, machine, remove, scrub,
-    seek, space, stat, transfer, truncate,
+    allocate, capacity, checksum, clone, copy, digest, epoch, fence, hole, inventory, logical_size, machine,
+    remove, scrub, seek, space, stat, transfer, truncate,
 };
 use crate::shared::Shared;
 
@@ -39,7 +39,7 @@ enum Room {
 use Room::{Large, Listed, Short};
 
 /// One row per procedure; the number is the position.
-static TABLE: [(&str, Room, Handler); 19] = [
+static TABLE: [(&str, Room, Handler); 21] = [
     ("NULL", Short, |_, _| Box::pin(std::future::ready(Reply::Success(Frame::empty())))),
     ("REMOVE", Listed, |shared, args| answer(args, |args| remove::run(shared, args))),
     ("TRUNCATE", Short, |shared, args| answer(args, |args| truncate::run(shared, args))),
@@ -59,6 +59,8 @@ static TABLE: [(&str, Room, Handler); 19] = [
     ("CAPACITY", Short, |shared, args| answer(args, |()| capacity::run(shared))),
     ("FENCED", Short, |shared, args| answer(args, |args| fence::in_force(shared, args))),
     ("DIGEST", Large, |shared, args| answer(args, |args| digest::run(shared, args))),
+    ("ALLOCATE", Short, |shared, args| answer(args, |args| allocate::run(shared, args))),
+    ("HOLE", Short, |shared, args| answer(args, |args| hole::run(shared, args))),
 ];
 
 fn answer<'a, A, R, F>(args: Bytes, run: impl FnOnce(A) -> F + Send + 'a) -> BoxFuture<'a, Reply>

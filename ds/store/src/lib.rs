@@ -54,6 +54,7 @@ pub use in_place::InPlace;
 pub use key::{Epoch, FileKey, Stability, Uuid, Verifier};
 pub use reflink::{Base, Reflink};
 pub use soon::Soon;
+pub use space_ops::Sought;
 pub use startup::Options;
 pub use store::{Capacity, Entry, Read, Store, Writes};
 pub use sums::{Damage, Scrub, SumOptions};

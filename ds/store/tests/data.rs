@@ -11,7 +11,7 @@ use common::watched::{Watch, WatchedDevice};
 use common::{access, bytes, key, open, open_on, options, simulate};
 use sluice_env::{BoxFuture, Descriptors, Env, Process};
 use sluice_store::device::{Device, FileDevice, MemDevice};
-use sluice_store::{Access, Stability, Store, StoreError};
+use sluice_store::{Access, Sought, Stability, Store, StoreError};
 
 /// The same story on memory and on a real directory.
 async fn story(env: &Env, store: &Arc<Store>) {
@@ -45,6 +45,28 @@ async fn story(env: &Env, store: &Arc<Store>) {
     assert_eq!(store.stat(key(2)).await.unwrap(), None, "an absent file stays absent");
     store.allocate(key(2), 0, 0, 4096).await.unwrap();
     assert_eq!(store.stat(key(2)).await.unwrap().unwrap().size, 4096);
+}
+
+/// What lies between ranges is left alone, and takes no space.
+#[tokio::test]
+async fn space_is_set_aside_in_the_ranges_that_are_asked_for() {
+    const UNIT: u64 = 64 << 10;
+    let dir = tempfile::tempdir().unwrap();
+    let env = Env::system();
+    let store = open_on(&env, Arc::new(FileDevice::new(dir.path()).unwrap())).await.unwrap();
+    let ranges = |from: u64| (from..50).map(|n| 3 * n * UNIT..(3 * n + 1) * UNIT);
+    assert_eq!(store.allocate_all(key(1), 0, ranges(0)).await.unwrap(), None);
+    let stat = store.stat(key(1)).await.unwrap().unwrap();
+    assert_eq!(stat.size, 148 * UNIT);
+    assert!(stat.allocated < 60 * UNIT, "{}", stat.allocated);
+    for n in 0..50 {
+        store.write_at(&access(1), 3 * n * UNIT, bytes(1, UNIT as usize), Stability::Unstable).await.unwrap();
+    }
+    assert_eq!(store.hole_in(key(1), ranges(0)).await.unwrap(), Sought::None);
+    store.deallocate(key(1), 99 * UNIT + 4096, 4096).await.unwrap();
+    assert_eq!(store.hole_in(key(1), ranges(0)).await.unwrap(), Sought::Hole(99 * UNIT + 4096));
+    assert_eq!(store.hole_in(key(1), ranges(34)).await.unwrap(), Sought::None);
+    assert!(matches!(store.hole_in(key(2), ranges(0)).await, Err(StoreError::Missing)));
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! Space that is set aside for a range of a file: at data servers that have room for all of it. Where one refuses all the
-//! same, what others have set aside behind the end of the file is given back.
+//! same, what others have set aside behind the end of the file is given back. Space that is freed.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -7,10 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use sluice_namespace::{Component, DataFile, DataFileId, Layout, StoreId};
-use sluice_xdr::control::{ctl_space_operation, ctl_stat};
+use sluice_xdr::control::{
+    DS_ALLOCATE, DS_ALLOCATE_args, DS_ALLOCATE_res, DS_SPACE, DS_SPACE_args, ctl_space_operation, ctl_stat,
+    ctl_status, ctl_units,
+};
 use sluice_xdr::nfs4::nfsstat4;
 use tokio::task::JoinSet;
 
+use super::orders::Unknown;
 use super::{capacity, orders, resync};
 use crate::server::Mds;
 
@@ -23,43 +27,27 @@ struct Part {
     file: DataFile,
     /// How many hold the same.
     mirrors: usize,
-    pieces: Pieces,
+    /// What lies between them is other columns', and is to stay a hole.
+    units: ctl_units,
     /// In all pieces.
     bytes: u64,
 }
 
-/// The stripe units of a range that are in one column. What lies between them is other columns', and is to stay a hole.
-#[derive(Clone, Copy, Debug)]
-struct Pieces {
-    at: u64,
-    end: u64,
-    unit: u64,
-    /// From the end of one to the next.
-    apart: u64,
+/// The stripe units of a range that are in one column.
+pub(super) fn units(component: &Component, column: u64, bytes: &Range<u64>) -> ctl_units {
+    let (from, end) = (bytes.start.max(component.start), bytes.end.min(component.end));
+    if component.width <= 1 {
+        return ctl_units { offset: from, end, unit: u64::MAX, apart: 0 };
+    }
+    let (unit, width) = (component.stripe_unit.max(1), u64::from(component.width));
+    let ahead = (column + width - from / unit % width) % width;
+    let begins = (from / unit).saturating_add(ahead).saturating_mul(unit);
+    ctl_units { offset: begins.max(from), end, unit, apart: unit.saturating_mul(width - 1) }
 }
 
-impl Pieces {
-    fn of(component: &Component, column: u64, bytes: &Range<u64>) -> Self {
-        let (from, end) = (bytes.start.max(component.start), bytes.end.min(component.end));
-        if component.width <= 1 {
-            return Self { at: from, end, unit: u64::MAX, apart: 0 };
-        }
-        let (unit, width) = (component.stripe_unit.max(1), u64::from(component.width));
-        let ahead = (column + width - from / unit % width) % width;
-        let begins = (from / unit).saturating_add(ahead).saturating_mul(unit);
-        Self { at: begins.max(from), end, unit, apart: unit.saturating_mul(width - 1) }
-    }
-}
-
-impl Iterator for Pieces {
-    type Item = Range<u64>;
-
-    fn next(&mut self) -> Option<Range<u64>> {
-        let boundary = (self.at / self.unit).saturating_add(1).saturating_mul(self.unit);
-        let piece = (self.at < self.end).then(|| self.at..boundary.min(self.end))?;
-        self.at = boundary.saturating_add(self.apart);
-        Some(piece)
-    }
+/// There is no more of it than one range, which any release knows to ask for.
+pub(super) fn is_one(units: ctl_units) -> bool {
+    units.pieces().nth(1).is_none()
 }
 
 fn parts(layout: &Layout, bytes: &Range<u64>) -> Vec<Part> {
@@ -70,9 +58,9 @@ fn parts(layout: &Layout, bytes: &Range<u64>) -> Vec<Part> {
             let until = |end| component.bytes_of_column(index, end);
             let held = until(bytes.end).saturating_sub(until(bytes.start));
             let good = || column.iter().filter(|file| !file.stale);
-            let (mirrors, pieces) = (good().count(), Pieces::of(component, number, bytes));
+            let (mirrors, units) = (good().count(), units(component, number, bytes));
             if held > 0 {
-                parts.extend(good().map(|file| Part { file: *file, mirrors, pieces, bytes: held }));
+                parts.extend(good().map(|file| Part { file: *file, mirrors, units, bytes: held }));
             }
         }
     }
@@ -126,7 +114,7 @@ impl Plan {
         })
     }
 
-    /// Sets it aside, at all data files side by side, and in each piece by piece: an order names one range.
+    /// Sets it aside, at all data files side by side.
     ///
     /// # Errors
     /// NOSPC, NOTSUPP, IO, FBIG, DELAY: some of it may be set aside.
@@ -135,12 +123,8 @@ impl Plan {
         let set_aside = |(part, _): (Part, ctl_stat)| {
             let (mds, failed) = (Arc::clone(mds), Arc::clone(&failed));
             async move {
-                let operation = ctl_space_operation::SPACE_ALLOCATE;
-                for piece in part.pieces.take_while(|_| !failed.load(Ordering::Relaxed)) {
-                    let done = orders::space_of(&mds, id, (&part.file, part.mirrors), operation, piece).await;
-                    done.inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
-                }
-                Ok(())
+                let done = set_aside(&mds, id, &part, &failed).await;
+                done.inspect_err(|_| failed.store(true, Ordering::Relaxed))
             }
         };
         side_by_side(self.parts.clone(), set_aside).await.map(drop)
@@ -159,7 +143,103 @@ impl Plan {
     }
 }
 
-/// The same of one data file.
+/// At one data file, until it `failed` at another: with as few orders as it takes of those that each end in a moment, or with
+/// one for each unit where a release before is asked.
+async fn set_aside(mds: &Arc<Mds>, id: DataFileId, part: &Part, failed: &AtomicBool) -> Result<(), nfsstat4> {
+    let goes_on = || !failed.load(Ordering::Relaxed);
+    let mut rest = part.units;
+    while !is_one(rest) && goes_on() {
+        match some_of(mds, id, part, rest).await? {
+            Ok(next) if next > rest.offset => rest.offset = next,
+            Ok(_) => return Err(nfsstat4::NFS4ERR_SERVERFAULT),
+            Err(Unknown) => break,
+        }
+    }
+    let operation = ctl_space_operation::SPACE_ALLOCATE;
+    for piece in rest.pieces().take_while(|_| goes_on()) {
+        space_of(mds, id, (&part.file, part.mirrors), operation, piece).await?;
+    }
+    Ok(())
+}
+
+/// Of these units so many as one order sets aside: where the next begins.
+async fn some_of(
+    mds: &Arc<Mds>,
+    id: DataFileId,
+    part: &Part,
+    units: ctl_units,
+) -> Result<Result<u64, Unknown>, nfsstat4> {
+    let Part { file, mirrors, .. } = part;
+    let store = orders::to_store(mds, file.store)?;
+    let args = DS_ALLOCATE_args { caller: mds.data_servers.caller(), target: orders::wire(id, file), units };
+    let (next, status) = match orders::call_newer(&store, DS_ALLOCATE, &args).await {
+        Ok(Some(DS_ALLOCATE_res::CTL_OK(next))) => (next, Some(ctl_status::CTL_OK)),
+        Ok(Some(DS_ALLOCATE_res::Default(status))) => (0, Some(status)),
+        Ok(None) => (0, None),
+        Err(unknown) => return Ok(Err(unknown)),
+    };
+    let done = orders::carried_out(mds, store.id, status);
+    refused(mds, id, (file, *mirrors), done).map(|()| Ok(next))
+}
+
+/// Frees the storage of a range. Bytes are at their own offsets in their data files, and those of others are holes there:
+/// each that has some of them is asked once, however long the range is.
+///
+/// # Errors
+/// NOTSUPP, IO, DELAY.
+pub(crate) async fn deallocate(mds: &Arc<Mds>, layout: &Layout, bytes: &Range<u64>) -> Result<(), nfsstat4> {
+    let mut all = Vec::new();
+    for component in layout.components.iter().filter(|c| c.start < bytes.end && bytes.start < c.end) {
+        let range = bytes.start.max(component.start)..bytes.end.min(component.end);
+        for column in component.columns_of(&range) {
+            let good = || column.iter().filter(|file| !file.stale);
+            let mirrors = good().count();
+            all.extend(good().map(|file| (*file, mirrors, range.clone())));
+        }
+    }
+    let id = layout.id;
+    let free = |(file, mirrors, range): (DataFile, usize, Range<u64>)| {
+        let mds = Arc::clone(mds);
+        async move {
+            let operation = ctl_space_operation::SPACE_DEALLOCATE;
+            space_of(&mds, id, (&file, mirrors), operation, range).await
+        }
+    };
+    side_by_side(all, free).await.map(drop)
+}
+
+/// Orders it of one data file; so many `mirrors` hold the same.
+async fn space_of(
+    mds: &Arc<Mds>,
+    id: DataFileId,
+    (file, mirrors): (&DataFile, usize),
+    operation: ctl_space_operation,
+    bytes: Range<u64>,
+) -> Result<(), nfsstat4> {
+    let (caller, target) = (mds.data_servers.caller(), orders::wire(id, file));
+    let (offset, length) = (bytes.start, bytes.end - bytes.start);
+    let args = DS_SPACE_args { caller, operation, target, offset, length };
+    let done = orders::order(mds, file.store, DS_SPACE, &args).await;
+    refused(mds, id, (file, mirrors), done)
+}
+
+/// What a mirror's device refuses is remembered, as with a WRITE through this server: others are changed without it.
+fn refused(
+    mds: &Mds,
+    id: DataFileId,
+    (file, mirrors): (&DataFile, usize),
+    done: Result<(), nfsstat4>,
+) -> Result<(), nfsstat4> {
+    if done == Err(nfsstat4::NFS4ERR_IO)
+        && mirrors > 1
+        && let Some(store) = mds.data_servers.get(file.store)
+    {
+        store.refused(id, file.slot, mds.now());
+    }
+    done
+}
+
+/// Gives back what one data file has.
 async fn give_back(
     mds: &Mds,
     (id, file): (DataFileId, &DataFile),
@@ -229,7 +309,8 @@ mod tests {
             }
             let mut found = BTreeMap::new();
             for part in parts(&layout, &(from..end)) {
-                let pieces: Vec<_> = part.pieces.collect();
+                let pieces: Vec<_> = part.units.pieces().collect();
+                assert_eq!(is_one(part.units), pieces.len() == 1);
                 assert_eq!(part.bytes, pieces.iter().map(|piece| piece.end - piece.start).sum::<u64>());
                 assert_eq!((part.mirrors, found.insert(part.file.slot, pieces)), (2, None));
             }
@@ -238,7 +319,10 @@ mod tests {
         let last = parts(&layout, &((i64::MAX as u64 - 25)..i64::MAX as u64));
         assert_eq!(last.iter().map(|part| part.bytes).sum::<u64>(), 2 * 25);
         assert_eq!(
-            last.iter().flat_map(|part| part.pieces).map(|piece| piece.end - piece.start).sum::<u64>(),
+            last.iter()
+                .flat_map(|part| part.units.pieces())
+                .map(|piece| piece.end - piece.start)
+                .sum::<u64>(),
             50
         );
     }

@@ -3,7 +3,7 @@
 //! | module | what |
 //! | --- | --- |
 //! | `registry` | every store ever registered, its connection, addresses, capacity, health |
-//! | `allocate` | space that is set aside, and given back where one refused it |
+//! | `allocate` | space that is set aside, and given back where one refused it; space that is freed |
 //! | `capacity` | how full they are at this moment |
 //! | `clone` | data files that share what others hold |
 //! | `control` | SLUICE_CONTROL: what data servers call |
@@ -18,6 +18,7 @@
 //! | `io` | READ, WRITE and COMMIT through this server, as an NFSv3 client of the data servers |
 //! | `health` | data servers that fall silent |
 //! | `resync` | making one data file equal to another |
+//! | `seek` | the next data, the next hole |
 //! | `tide` | whether a data server's store is an older copy of itself |
 //! | `transfer` | copying ranges from file to file |
 
@@ -37,9 +38,11 @@ pub(crate) mod lockout;
 mod orders;
 mod registry;
 pub(crate) mod resync;
+mod seek;
 mod tide;
 pub(crate) mod transfer;
 
+pub(crate) use allocate::deallocate;
 pub(crate) use control::Control;
 pub(crate) use cut::{Cut, truncate};
 pub(crate) use damage::{Damage, owner as damage_owner, run as run_damage};
@@ -51,7 +54,8 @@ pub(crate) use health::run;
 pub(crate) use history::Soundness;
 pub(crate) use io::{commit, read, write, write_new};
 pub(crate) use orders::{
-    Observed, Unseen, can_cut, can_remove, deallocate, has_hopeless, inventory, is_lost, machine, observe,
-    observe_in, remove, scrub, seek, stats, uncuttable,
+    Observed, Unseen, can_cut, can_remove, has_hopeless, inventory, is_lost, machine, observe, observe_in,
+    remove, scrub, stats, uncuttable,
 };
 pub(crate) use registry::{Placing, Registry, StoreHandle, holder, rights, together};
+pub(crate) use seek::seek;

@@ -18,10 +18,30 @@ use super::io;
 use crate::metrics;
 use crate::server::Mds;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 const PING: Duration = Duration::from_secs(2);
-/// Stripe units that are asked for at the same time at most.
-const UNITS: usize = 64;
+
+/// It is of a release that does not know the procedure.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unknown;
+
+/// Calls one procedure that the release before may not know; `None` when the data server is away or does not answer in time.
+pub(super) async fn call_newer<A: Encode, R: Decode>(
+    store: &StoreHandle,
+    procedure: u32,
+    args: &A,
+) -> Result<Option<R>, Unknown> {
+    let Some(connection) = store.connection() else { return Ok(None) };
+    metrics::add(&store.orders, 1);
+    match call_over(&connection, procedure, args, PATIENCE).await {
+        Ok(answer) => Ok(Some(answer)),
+        Err(CallError::ProcUnavail) => Err(Unknown),
+        Err(error) => {
+            tracing::debug!(data_server = store.id.0, procedure, %error, "an order failed");
+            Ok(None)
+        }
+    }
+}
 
 /// Calls one procedure; `None` when the data server is away or does not answer in time.
 pub(super) async fn call<A: Encode, R: Decode>(
@@ -359,11 +379,22 @@ pub(super) async fn order<A: Encode>(
     procedure: u32,
     args: &A,
 ) -> Result<(), nfsstat4> {
+    let store = to_store(mds, store)?;
+    carried_out(mds, store.id, call(&store, procedure, args, PATIENCE).await)
+}
+
+/// Who an order is to.
+///
+/// # Errors
+/// DELAY; IO where it was removed.
+pub(super) fn to_store(mds: &Mds, store: StoreId) -> Result<Arc<StoreHandle>, nfsstat4> {
     let store = mds.data_servers.get(store).ok_or(nfsstat4::NFS4ERR_DELAY)?;
-    if store.is_removed() {
-        return Err(nfsstat4::NFS4ERR_IO);
-    }
-    match call(&store, procedure, args, PATIENCE).await {
+    if store.is_removed() { Err(nfsstat4::NFS4ERR_IO) } else { Ok(store) }
+}
+
+/// What came of an order.
+pub(super) fn carried_out(mds: &Mds, store: StoreId, answer: Option<ctl_status>) -> Result<(), nfsstat4> {
+    match answer {
         Some(ctl_status::CTL_OK) => {
             mds.data_servers.looks.freed();
             Ok(())
@@ -373,12 +404,12 @@ pub(super) async fn order<A: Encode>(
         Some(ctl_status::CTL_ERR_IO) => Err(nfsstat4::NFS4ERR_IO),
         // No device of it has files that long.
         Some(ctl_status::CTL_ERR_INVAL) => Err(nfsstat4::NFS4ERR_FBIG),
-        _ => Err(no_answer(mds, store.id)),
+        _ => Err(no_answer(mds, store)),
     }
 }
 
 /// The client comes again, unless that is of no use.
-fn no_answer(mds: &Mds, store: StoreId) -> nfsstat4 {
+pub(super) fn no_answer(mds: &Mds, store: StoreId) -> nfsstat4 {
     if io::hopeless(mds, store) { nfsstat4::NFS4ERR_IO } else { nfsstat4::NFS4ERR_DELAY }
 }
 
@@ -433,112 +464,6 @@ pub(super) fn pieces(
         at = next;
         Some((from, next - from, component.column(from).map(<[_]>::to_vec).unwrap_or_default()))
     })
-}
-
-/// Frees the storage of a range. Bytes are at their own offsets in their data files, and those of others are holes there:
-/// each is asked once, however long the range is.
-///
-/// # Errors
-/// NOTSUPP, IO, DELAY.
-pub(crate) async fn deallocate(mds: &Arc<Mds>, layout: &Layout, bytes: &Range<u64>) -> Result<(), nfsstat4> {
-    for component in layout.components.iter().filter(|c| c.start < bytes.end && bytes.start < c.end) {
-        let range = bytes.start.max(component.start)..bytes.end.min(component.end);
-        let good = || component.slots.iter().filter(|file| !file.stale);
-        for file in good() {
-            let operation = ctl_space_operation::SPACE_DEALLOCATE;
-            space_of(mds, layout.id, (file, good().count()), operation, range.clone()).await?;
-        }
-    }
-    Ok(())
-}
-
-/// Orders it of one data file; so many `mirrors` hold the same.
-pub(super) async fn space_of(
-    mds: &Arc<Mds>,
-    id: DataFileId,
-    (file, mirrors): (&DataFile, usize),
-    operation: ctl_space_operation,
-    bytes: Range<u64>,
-) -> Result<(), nfsstat4> {
-    let (caller, target) = (mds.data_servers.caller(), wire(id, file));
-    let (offset, length) = (bytes.start, bytes.end - bytes.start);
-    let args = DS_SPACE_args { caller, operation, target, offset, length };
-    let done = order(mds, file.store, DS_SPACE, &args).await;
-    if done == Err(nfsstat4::NFS4ERR_IO)
-        && mirrors > 1
-        && let Some(store) = mds.data_servers.get(file.store)
-    {
-        // As a WRITE through this server: others are changed without it.
-        store.refused(id, file.slot, mds.now());
-    }
-    done
-}
-
-/// The next byte of data (or hole) at or after `offset` and before `size`; `None` when there is none.
-///
-/// # Errors
-/// DELAY, IO.
-pub(crate) async fn seek(
-    mds: &Arc<Mds>,
-    layout: &Layout,
-    offset: u64,
-    size: u64,
-    data: bool,
-) -> Result<Option<u64>, nfsstat4> {
-    match data {
-        true => seek_data(mds, layout, offset, size).await,
-        false => seek_hole(mds, layout, offset, size).await,
-    }
-}
-
-/// Every data file has holes where others have their stripe units, so that each unit has to be asked for: some at the same
-/// time, and few at first, since a hole may be near.
-async fn seek_hole(mds: &Arc<Mds>, layout: &Layout, offset: u64, size: u64) -> Result<Option<u64>, nfsstat4> {
-    let mut pieces = pieces(layout, offset, size.saturating_sub(offset));
-    let (layout, mut most) = (Arc::new(layout.clone()), 1);
-    loop {
-        let mut asked = tokio::task::JoinSet::new();
-        for (start, length, files) in pieces.by_ref().take(most) {
-            let (mds, layout) = (Arc::clone(mds), Arc::clone(&layout));
-            asked.spawn(async move {
-                let found = next(&mds, &layout, &files, start, false).await;
-                // Beyond the end of this data file there is a hole right away.
-                let hole = found.map(|found| found.map_or(start, |found| found.max(start)));
-                (start, hole.map(|hole| (hole < start + length).then_some(hole)))
-            });
-        }
-        if asked.is_empty() {
-            return Ok(None);
-        }
-        let mut answers: Vec<_> = asked.join_all().await;
-        answers.sort_unstable_by_key(|(start, _)| *start);
-        for (_, hole) in answers {
-            if let Some(hole) = hole? {
-                return Ok(Some(hole));
-            }
-        }
-        most = (2 * most).min(UNITS);
-    }
-}
-
-/// Bytes are at their own offsets in their data files: each column is asked once, however long a hole is.
-async fn seek_data(mds: &Arc<Mds>, layout: &Layout, offset: u64, size: u64) -> Result<Option<u64>, nfsstat4> {
-    for component in layout.components.iter().filter(|c| c.start < size && offset < c.end) {
-        let (from, end) = (offset.max(component.start), size.min(component.end));
-        let mut first = None;
-        for column in component.slots.chunks(usize::from(component.mirrors.max(1))) {
-            let found = next(mds, layout, column, from, true).await?.filter(|found| *found < end);
-            first = first.into_iter().chain(found).min();
-            // There is none before it.
-            if first == Some(from) {
-                break;
-            }
-        }
-        if first.is_some() {
-            return Ok(first);
-        }
-    }
-    Ok(None)
 }
 
 /// Before an order that would make a data file anew: one that was there once is lost, and what is made in its place
@@ -600,53 +525,4 @@ async fn look(mds: &Mds, id: DataFileId, file: &DataFile) -> Result<Option<ctl_s
         store.lacks(id, file.slot);
     }
     Ok(Some(found))
-}
-
-/// The next byte of data (or hole) of one column, by its data file; `None` when there is none before the end of that.
-async fn next(
-    mds: &Arc<Mds>,
-    layout: &Layout,
-    files: &[DataFile],
-    offset: u64,
-    data: bool,
-) -> Result<Option<u64>, nfsstat4> {
-    // Any mirror does that is here, else the first; of mirrors that may differ only the first is the truth.
-    let serves = |file: &&DataFile| mds.data_servers.get(file.store).is_some_and(|store| store.serves());
-    let good = || {
-        let most = if layout.mirrors_dirty { 1 } else { usize::MAX };
-        files.iter().filter(|file| !file.stale).take(most)
-    };
-    let mut last = Err(nfsstat4::NFS4ERR_SERVERFAULT);
-    for file in good().filter(serves).chain(good().filter(|file| !serves(file)).take(1)) {
-        last = next_of(mds, layout.id, file, offset, data).await;
-        // What it has none of may be lost there, and is no hole.
-        if last == Ok(None) && file.materialised && is_lost(mds, layout.id, file).await? {
-            last = Err(nfsstat4::NFS4ERR_IO);
-        }
-        if last != Err(nfsstat4::NFS4ERR_IO) {
-            break;
-        }
-    }
-    last
-}
-
-async fn next_of(
-    mds: &Arc<Mds>,
-    id: DataFileId,
-    file: &DataFile,
-    offset: u64,
-    data: bool,
-) -> Result<Option<u64>, nfsstat4> {
-    let store = mds.data_servers.get(file.store).ok_or(nfsstat4::NFS4ERR_DELAY)?;
-    if store.is_removed() {
-        return Err(nfsstat4::NFS4ERR_IO);
-    }
-    let args = DS_SEEK_args { target: wire(id, file), offset, data };
-    match call(&store, DS_SEEK, &args, PATIENCE).await {
-        Some(DS_SEEK_res::CTL_OK(found)) => Ok(found.found.then_some(found.offset)),
-        // A data file never written is a hole.
-        Some(DS_SEEK_res::Default(ctl_status::CTL_ERR_NOENT)) => Ok(None),
-        Some(DS_SEEK_res::Default(ctl_status::CTL_ERR_IO)) => Err(nfsstat4::NFS4ERR_IO),
-        _ => Err(no_answer(mds, store.id)),
-    }
 }

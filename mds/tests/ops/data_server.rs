@@ -2,7 +2,7 @@
 //! that there are data wherever it is asked.
 
 use std::net::SocketAddr;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,6 +53,14 @@ struct State {
     starts: u8,
     /// Data files are holes.
     hollow: bool,
+    /// Data files have these, where a test says so.
+    holes: Vec<Range<u64>>,
+    /// So many stripe units are done in one order; `None`: it is of the release before, which does one.
+    units: Option<usize>,
+    /// What was set aside, by slot.
+    aside: Vec<(u32, Range<u64>)>,
+    /// Orders on space, and questions about it.
+    on_space: usize,
     /// Data files removed, order by order.
     removed: Vec<Vec<ctl_data_file>>,
     /// Its device takes nothing now: nothing is removed, and fences hold in memory only.
@@ -82,6 +90,10 @@ impl State {
             self.fences.extend_from_slice(fences);
         }
         room
+    }
+
+    fn hole(&self, from: u64) -> Option<u64> {
+        self.holes.iter().filter(|hole| from < hole.end).map(|hole| from.max(hole.start)).min()
     }
 
     fn retire(&mut self, oldest: u32) {
@@ -238,6 +250,18 @@ impl DataServer {
         self.state.lock().used = count * DATA_FILE;
     }
 
+    /// From now on so many stripe units are done in one order, and data files have these holes.
+    pub fn set_units(&self, units: Option<usize>, holes: &[Range<u64>]) {
+        let mut state = self.state.lock();
+        (state.units, state.holes) = (units, holes.to_vec());
+    }
+
+    /// What was set aside since it was asked last, by slot; and how many orders on space there were.
+    pub fn take_aside(&self) -> (Vec<(u32, Range<u64>)>, usize) {
+        let mut state = self.state.lock();
+        (std::mem::take(&mut state.aside), std::mem::take(&mut state.on_space))
+    }
+
     /// How often it was asked for its capacity.
     pub fn asked(&self) -> usize {
         self.state.lock().asked
@@ -370,6 +394,40 @@ impl DataServer {
                     descriptors: 9,
                     descriptors_most: 1024,
                 })
+            }
+            DS_ALLOCATE | DS_HOLE if state.units.is_none() => Reply::ProcUnavail,
+            DS_ALLOCATE => {
+                state.on_space += 1;
+                let DS_ALLOCATE_args { target, units, .. } = from_bytes(args).unwrap();
+                let mut pieces = units.pieces();
+                let done: Vec<_> = pieces.by_ref().take(state.units.unwrap()).collect();
+                state.aside.extend(done.into_iter().map(|piece| (target.slot, piece)));
+                success(&DS_ALLOCATE_res::CTL_OK(pieces.next().map_or(units.end, |piece| piece.start)))
+            }
+            DS_HOLE => {
+                state.on_space += 1;
+                let units = from_bytes::<DS_HOLE_args>(args).unwrap().units;
+                let mut pieces = units.pieces();
+                let mut some = pieces.by_ref().take(state.units.unwrap());
+                let hole = some.find_map(|piece| state.hole(piece.start).filter(|hole| *hole < piece.end));
+                let next = pieces.next().map_or(units.end, |piece| piece.start);
+                let (found, offset) = (hole.is_some(), hole.unwrap_or(next));
+                success(&DS_HOLE_res::CTL_OK(DS_HOLE_resok { found, offset }))
+            }
+            DS_SPACE => {
+                state.on_space += 1;
+                let DS_SPACE_args { target, operation, offset, length, .. } = from_bytes(args).unwrap();
+                if operation == ctl_space_operation::SPACE_ALLOCATE {
+                    state.aside.push((target.slot, offset..offset + length));
+                }
+                success(&ctl_status::CTL_OK)
+            }
+            DS_SEEK if !state.holes.is_empty() => {
+                state.on_space += 1;
+                let args: DS_SEEK_args = from_bytes(args).unwrap();
+                assert!(!args.data);
+                let offset = state.hole(args.offset).unwrap_or(u64::MAX);
+                success(&DS_SEEK_res::CTL_OK(DS_SEEK_resok { found: true, offset }))
             }
             DS_SEEK => {
                 let args: DS_SEEK_args = from_bytes(args).unwrap();

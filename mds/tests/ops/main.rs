@@ -66,5 +66,6 @@ mod statfs;
 mod strangers;
 mod tickets;
 mod unfreed;
+mod units;
 mod why;
 mod xattrs;
