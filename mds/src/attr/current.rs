@@ -11,6 +11,7 @@ use sluice_state::ClientId;
 use sluice_state::delegation::Writer;
 use sluice_state::file::File;
 use sluice_xdr::nfs4::nfsstat4;
+use tokio::sync::oneshot;
 
 use super::delegated;
 use crate::callback::{self, Told};
@@ -68,16 +69,20 @@ pub(crate) fn at_rest(cx: &Context, read: &Inode) -> bool {
     settle::is_settled_if(&cx.server, read, cx.came, nobody)
 }
 
-/// So long others are asked for one listing: beyond it nobody else is. With the last question that is five seconds at most.
+/// So long others are asked for one listing, holders and data servers: beyond it nobody else is.
 const ASKING: Duration = Duration::from_secs(2);
-/// Who takes longer to answer is not asked again for the same listing.
+/// And so long the last of them is waited for.
+const LISTING: Duration = Duration::from_secs(5);
+/// A holder that takes longer to answer is not asked again for the same listing.
 const QUICK: Duration = Duration::from_millis(500);
 
 /// The same as [`current`] for the entries of a listing, which nobody who is away must take with him: what is known is shown.
 #[derive(Debug, Default)]
 pub(crate) struct Listing {
-    /// Who did not answer, or took long.
+    /// Holders that did not answer, or took long.
     slow: BTreeSet<ClientId>,
+    /// A data server did not answer, or took long.
+    stalled: bool,
     /// When the first was asked.
     begun: Option<Monotonic>,
 }
@@ -85,7 +90,7 @@ pub(crate) struct Listing {
 impl Listing {
     /// What there is so far is answered: there are many to ask, and each of them answers.
     pub(crate) fn has_enough(&self, cx: &Context) -> bool {
-        self.slow.is_empty() && self.is_over(cx)
+        self.slow.is_empty() && !self.stalled && self.is_over(cx)
     }
 
     fn is_over(&self, cx: &Context) -> bool {
@@ -94,10 +99,10 @@ impl Listing {
 
     pub(crate) async fn current(&mut self, cx: &Context, read: &Inode) -> Option<Inode> {
         let Some((entry, writer)) = against(cx, read).ok().flatten() else {
-            return settle::settled(&cx.server, read, cx.came).await.ok().flatten();
+            return self.settled(cx, read).await;
         };
         if self.slow.contains(&writer.client) || self.is_over(cx) {
-            let settled = settle::settled(&cx.server, read, cx.came).await.ok().flatten();
+            let settled = self.settled(cx, read).await;
             delegated::shown(&cx.server, &entry, settled.as_ref().unwrap_or(read));
             return settled;
         }
@@ -112,9 +117,37 @@ impl Listing {
             Ok(Asked::Said(size)) => size,
             Ok(Asked::Gone | Asked::Silent) | Err(_) => None,
         };
-        let now = after_asking(cx, read).await.unwrap_or_else(|_| read.clone());
+        let now = match self.settled(cx, read).await {
+            Some(now) => now,
+            None => settle::inode(&cx.server, read.key).await.unwrap_or_else(|_| read.clone()),
+        };
         delegated::shown(&cx.server, &entry, &now);
         Some(at_least(now, told))
+    }
+
+    /// As data servers have it, while they are asked; then, as it is stored. `None`: as it was read.
+    async fn settled(&mut self, cx: &Context, read: &Inode) -> Option<Inode> {
+        if settle::is_settled(&cx.server, read, cx.came) {
+            return None;
+        }
+        if self.is_over(cx) {
+            return settle::inode(&cx.server, read.key).await.ok();
+        }
+        let clock = &cx.server.env.clock;
+        let began = clock.now();
+        let patience = LISTING.saturating_sub(began.since(*self.begun.get_or_insert(began)));
+        let (mds, of, came, (done, answer)) =
+            (Arc::clone(&cx.server), read.clone(), cx.came, oneshot::channel());
+        // What is settled is to be settled to its end, whoever goes on without.
+        cx.server.spawn(async move {
+            let _nobody_waits = done.send(settle::settled(&mds, &of, came).await);
+        });
+        let answered = clock.timeout(patience, answer).await;
+        self.stalled |= clock.now().since(began) > QUICK;
+        match answered {
+            Ok(Ok(found)) => found.ok().flatten(),
+            _ => settle::inode(&cx.server, read.key).await.ok(),
+        }
     }
 }
 

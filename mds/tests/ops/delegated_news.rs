@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use sluice_xdr::control::ctl_stat;
 use sluice_xdr::nfs4::*;
 
 use crate::callbacks::Answer;
@@ -244,6 +245,49 @@ fn a_listing_does_not_wait_for_one_silent_holder_after_the_other() {
         assert!(took <= Duration::from_secs(5), "{took:?}");
         assert_eq!(page.reply.entries.len(), 5);
     });
+}
+
+/// Nor for a data server that is asked about one after the other, nor for both.
+#[test]
+fn a_listing_does_not_wait_for_a_silent_data_server_of_each_file() {
+    for (seed, holders) in [(126, 0), (127, 3)] {
+        simulate(seed, async |mut world: World| {
+            let (reader, writer) = (world.client("reader").await, world.client("writer").await);
+            for n in 0..5 {
+                let name = format!("f{n}");
+                let (fh, open) = writer.open(&name, BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG, 0).await;
+                writer.ok(vec![putfh(&fh), setattr(open, &size(7))]).await;
+                writer.ok(vec![putfh(&fh), layoutget(open, layoutiomode4::LAYOUTIOMODE4_RW)]).await;
+            }
+            for n in 0..holders {
+                let holder = world.client(&format!("h{n}")).await;
+                opens(&holder, open_create(&format!("g{n}"), b"o", WANT_WRITE, 0)).await;
+                holder.callbacks().script(&[Answer::Silence]);
+            }
+            let data_server = world.data_server();
+            data_server.hold_stats(true);
+            let list = async || {
+                let start = world.env.clock.now();
+                let ops = vec![putrootfh(), readdir(0, verifier4::default(), 4096, &[FATTR4_SIZE])];
+                let nfs_resop4::OP_READDIR(READDIR4res::NFS4_OK(page)) = reader.last(ops).await else {
+                    panic!()
+                };
+                let took = world.env.clock.now().since(start);
+                assert!(took <= Duration::from_millis(5_500), "{took:?}");
+                assert!(page.reply.eof);
+                let size = |entry: &entry4| Attributes::decode(&entry.attrs).unwrap().size;
+                page.reply.entries.iter().map(size).collect::<Vec<_>>()
+            };
+            let mut sizes = list().await;
+            sizes.sort_unstable();
+            assert_eq!(sizes, [vec![Some(0); holders], vec![Some(7); 5]].concat());
+            data_server.set_stat(ctl_stat { exists: true, size: 9, ..ctl_stat::default() });
+            data_server.hold_stats(false);
+            if holders == 0 {
+                assert_eq!(list().await, [Some(9); 5]);
+            }
+        });
+    }
 }
 
 /// Each answer may be quick, and there may be many of them: the rest comes with the next page.
