@@ -73,11 +73,16 @@ pub(super) async fn reshape(cx: &mut Context, change: Change, answer: &nfs_resop
         }
         None => cx.inode().await?,
     };
-    let layout = inode.layout().ok_or(nfsstat4::NFS4ERR_SERVERFAULT)?;
     let _room = room::to_grow(&cx.server, &cx.who, &inode, end.unwrap_or(0)).await?;
-    // Beyond the end there is nothing to free.
-    let length = if end.is_some() { length } else { length.min(inode.size().saturating_sub(offset)) };
+    let length = match (end, inode.layout()) {
+        (Some(_), _) => length,
+        // Beyond the end there is nothing to free.
+        (None, Some(_)) => length.min(inode.size().saturating_sub(offset)),
+        // Nor is there in a file that has a size and no data.
+        (None, None) => 0,
+    };
     if length > 0 {
+        let layout = inode.layout().ok_or(nfsstat4::NFS4ERR_SERVERFAULT)?;
         let bytes = offset..offset.saturating_add(length);
         let plan = match end {
             Some(_) => Some(plan(cx, &inode, layout, &bytes).await?),

@@ -1,5 +1,5 @@
 //! ALLOCATE and SEEK of a striped file: which stripe units data servers are asked about, and with how many orders.
-//! RFC 7862 §15.1, §15.11.
+//! RFC 7862 §15.1, §15.11. What they and others do with a file that has no data files at all.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -106,5 +106,62 @@ fn a_range_of_a_striped_file_is_that_of_its_units() {
             let found = hole(&client, &file, from).await;
             assert_eq!(found, next.unwrap_or(end));
         });
+    });
+}
+
+/// As a store may have it that is older than this program: with a size, and no place for its data.
+async fn a_size_and_no_data(world: &World, called: &str, size: u64) {
+    let now = world.env.clock.wall();
+    let made = world.db.run::<_, FsError, _>(RunLimits::default(), |mut txn| {
+        Box::pin(async move {
+            let namespace = Namespace::load(&txn).await?.unwrap();
+            let create = Create {
+                directory: InodeKey::ROOT,
+                name: Name::new(called.as_bytes())?,
+                node: NewNode::File { layout: None, read_write_layout: false, size },
+                mode: CreateMode::Guarded,
+                attributes: NewAttributes::mode(0o666),
+                fileid: FileId(1 << 40),
+            };
+            let who = Credential::ROOT;
+            let request = Request { who: &who, now, directory: DirectoryUpdate::Exact };
+            namespace.create(&mut txn, &create, &request).await.map(drop)
+        })
+    });
+    made.await.unwrap();
+}
+
+#[test]
+fn a_file_that_has_a_size_and_no_data_is_a_hole() {
+    simulate_with(3, wide(), async |world| {
+        let size = 100_000;
+        a_size_and_no_data(&world, "f", size).await;
+        let client = world.client("a").await;
+        let file = client.open("f", BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG, 0).await;
+        let (fh, open) = (&file.0, file.1);
+        let sizes = async || client.attributes("f", &[FATTR4_SIZE]).await.size;
+        let free = |da_offset, da_length| {
+            let args = DEALLOCATE4args { da_stateid: open, da_offset, da_length };
+            vec![putfh(fh), nfs_argop4::OP_DEALLOCATE(args)]
+        };
+        for (from, length) in [(0, 10), (50, size), (size, 1), (size + 5, 1 << 40)] {
+            assert_eq!(client.status(free(from, length)).await, nfsstat4::NFS4_OK, "{from} {length}");
+        }
+        assert_eq!(sizes().await, Some(size));
+        assert_eq!(hole(&client, &file, 77).await, 77);
+        let seek = SEEK4args { sa_stateid: open, sa_offset: 0, sa_what: data_content4::NFS4_CONTENT_DATA };
+        let data = client.last(vec![putfh(fh), nfs_argop4::OP_SEEK(seek)]).await;
+        let none = SEEK4res::NFS4_OK(seek_res4 { sr_eof: true, sr_offset: size });
+        assert_eq!(data, nfs_resop4::OP_SEEK(none));
+        let args = READ_PLUS4args { rpa_stateid: open, rpa_offset: 5, rpa_count: u32::MAX };
+        let read = client.last(vec![putfh(fh), nfs_argop4::OP_READ_PLUS(args)]).await;
+        let rest = data_info4 { di_offset: 5, di_length: size - 5 };
+        let rpr_contents = vec![read_plus_content::NFS4_CONTENT_HOLE(rest)];
+        let whole = READ_PLUS4res::NFS4_OK(read_plus_res4 { rpr_eof: true, rpr_contents });
+        assert_eq!(read, nfs_resop4::OP_READ_PLUS(whole));
+        allocate(&client, &file, &(0..2 * size)).await;
+        assert_eq!(sizes().await, Some(2 * size));
+        assert_eq!(client.status(free(0, size)).await, nfsstat4::NFS4_OK);
+        assert_eq!(sizes().await, Some(2 * size));
     });
 }
