@@ -47,6 +47,7 @@ impl Broken {
 impl Mds {
     /// Applies `effects` of `entry`, in order. What takes time becomes a task.
     pub(crate) fn apply(self: &Arc<Self>, entry: &Arc<FileEntry>, effects: Vec<Effect>) {
+        self.watch_no_writer(entry, &effects);
         for effect in effects {
             let (mds, entry) = (Arc::clone(self), Arc::clone(entry));
             match effect {

@@ -10,7 +10,10 @@ use parking_lot::Mutex;
 use sluice_namespace::{
     Charged, Credential, FileId, FsError, Inode, InodeKey, Pending, SizeCommitted, Subject,
 };
+use sluice_state::StateKind;
+use sluice_state::effect::Effect;
 use sluice_state::file::{File, LayoutFilter};
+use tokio::task::JoinSet;
 
 use super::Amount;
 use crate::files::{FileEntry, file_id};
@@ -21,17 +24,62 @@ use crate::server::Mds;
 pub(crate) const PERIOD: Duration = Duration::from_secs(2);
 /// Files looked at each time; where more are written to, they take turns.
 const BATCH: usize = 256;
+/// Files read at once, to know whose layouts are taken.
+const WIDTH: usize = 16;
 
 /// Who is watched.
 #[derive(Debug, Default)]
 pub(crate) struct Writers {
-    /// Files that somebody got a read-write layout of, and whose owner, group or tree has a limit of bytes.
-    files: Mutex<BTreeMap<FileId, InodeKey>>,
+    /// Files that somebody has a read-write layout of, and whose owner, group or tree has a limit of bytes.
+    files: Mutex<BTreeMap<FileId, Watched>>,
     /// Those whose layouts were recalled because they have reached a limit, and who were not found to have room since.
     full: Mutex<BTreeSet<Subject>>,
 }
 
+#[derive(Clone, Copy, Debug)]
+struct Watched {
+    key: InodeKey,
+    /// Who was charged for it when it was last read; `None`: that is not known.
+    charged: Option<Charged>,
+}
+
+impl Watched {
+    fn of(inode: &Inode) -> Self {
+        Self { key: inode.key, charged: Some(Charged::of(&inode.record)) }
+    }
+
+    /// Whoever it is given to has it read again, if he has a limit.
+    fn may_be_of(&self, subject: Subject) -> bool {
+        self.charged.is_none_or(|charged| charged.subjects().any(|other| other == subject))
+    }
+}
+
 impl Writers {
+    /// Some of those that are written to, behind `after`. Those that nobody writes to any more cost no look.
+    fn next(&self, mds: &Mds, after: Option<FileId>) -> Vec<InodeKey> {
+        let from = after.map_or(FileId(0), |last| FileId(last.0.saturating_add(1)));
+        let (mut some, mut over) = (Vec::new(), Vec::new());
+        let mut files = self.files.lock();
+        for (id, Watched { key, .. }) in files.range(from..) {
+            match mds.files.get(file_id(key)) {
+                Some(entry) if is_written(&entry) => some.push(*key),
+                Some(entry) if may_be_written(&entry) => {}
+                _ => over.push(*id),
+            }
+            if some.len() == BATCH {
+                break;
+            }
+        }
+        for id in over {
+            files.remove(&id);
+        }
+        some
+    }
+
+    fn forget(&self, id: FileId) {
+        self.files.lock().remove(&id);
+    }
+
     /// There is room for a byte: layouts may go out again, all of which are recalled when there is none any more.
     pub(super) fn has_room(&self, subject: Subject) {
         self.full.lock().remove(&subject);
@@ -55,17 +103,11 @@ pub(crate) async fn run(mds: Arc<Mds>) {
 /// Looks at some files; where to go on.
 async fn look(mds: &Arc<Mds>, after: Option<FileId>) -> Option<FileId> {
     let writers = &mds.quotas.writers;
-    let some: Vec<InodeKey> = {
-        let files = writers.files.lock();
-        let from = after.map_or(FileId(0), |last| FileId(last.0.saturating_add(1)));
-        files.range(from..).take(BATCH).map(|(_, key)| *key).collect()
-    };
+    let some = writers.next(mds, after);
     for key in &some {
-        let written = mds.files.get(file_id(key)).is_some_and(|entry| is_written(&entry));
-        let looked = if written { settle::observe(mds, key).await.map(drop) } else { Err(FsError::Stale) };
         // Data servers that are away have nobody write to them: they are asked again.
-        if let Err(FsError::Stale) = looked {
-            writers.files.lock().remove(&key.fileid);
+        if let Err(FsError::Stale) = settle::observe(mds, key).await {
+            writers.forget(key.fileid);
         }
     }
     if some.len() == BATCH { some.last().map(|key| key.fileid) } else { None }
@@ -84,8 +126,31 @@ impl Mds {
     /// A read-write layout of a file goes out, or is there and the file has come under a limit.
     pub(crate) fn watch_writers(&self, inode: &Inode) {
         if self.quotas.any() && self.limits_bytes(&Charged::of(&inode.record)) {
-            self.quotas.writers.files.lock().insert(inode.key.fileid, inode.key);
+            self.quotas.writers.files.lock().insert(inode.key.fileid, Watched::of(inode));
         }
+    }
+
+    /// Whether anybody writes to the file is another matter after a step with these effects: the last layout to do so may have
+    /// gone, whichever way it went.
+    pub(crate) fn watch_no_writer(&self, entry: &FileEntry, effects: &[Effect]) {
+        let ends = |effect: &Effect| match effect {
+            Effect::Release { kind, .. } | Effect::Revoked { kind, .. } => *kind == StateKind::Layout,
+            Effect::RwIdle | Effect::NeedsSettle | Effect::CloseOrphan => true,
+            _ => false,
+        };
+        if !self.quotas.any() || !effects.iter().any(ends) {
+            return;
+        }
+        let mut files = self.quotas.writers.files.lock();
+        // Seen under the lock: who is given a layout from now on is put in after this.
+        if !may_be_written(entry) {
+            files.remove(&entry.key.fileid);
+        }
+    }
+
+    /// Files that somebody has a layout to write with of, and that are looked at for a limit.
+    pub fn watched_for_limits(&self) -> usize {
+        self.quotas.writers.files.lock().len()
     }
 
     fn limits_bytes(&self, charged: &Charged) -> bool {
@@ -122,7 +187,7 @@ impl Mds {
         // Not everybody's future shall have room for it.
         if Box::pin(self.watch_present(key)).await.is_err() {
             // It is done, and who has limits is not known: to look at one file too many does no harm.
-            self.quotas.writers.files.lock().insert(key.fileid, *key);
+            self.quotas.writers.files.lock().insert(key.fileid, Watched { key: *key, charged: None });
         }
     }
 
@@ -189,13 +254,27 @@ async fn enforce(mds: Arc<Mds>, key: InodeKey, charged: Charged) {
 async fn recall_all(mds: &Arc<Mds>, subject: Subject) {
     let (kind, id) = subject.code();
     tracing::info!(kind, id, "a quota is used up: layouts for writing are recalled");
-    let files: Vec<InodeKey> = mds.quotas.writers.files.lock().values().copied().collect();
-    let namespace = &mds.namespace;
+    let files: Vec<InodeKey> = {
+        let files = mds.quotas.writers.files.lock();
+        files.values().filter(|file| file.may_be_of(subject)).map(|file| file.key).collect()
+    };
+    let mut under_way = JoinSet::new();
     for key in files {
-        let inode = mds.read(|txn| Box::pin(async move { namespace.getattr(&txn, &key).await })).await;
-        if inode.is_ok_and(|inode| Charged::of(&inode.record).subjects().any(|other| other == subject)) {
-            recall(mds, &key);
+        while under_way.len() >= WIDTH {
+            under_way.join_next().await;
         }
+        let mds = Arc::clone(mds);
+        under_way.spawn(async move { recall_of(&mds, key, subject).await });
+    }
+    under_way.join_all().await;
+}
+
+/// If it is charged to the subject still.
+async fn recall_of(mds: &Arc<Mds>, key: InodeKey, subject: Subject) {
+    let namespace = &mds.namespace;
+    let inode = mds.read(|txn| Box::pin(async move { namespace.getattr(&txn, &key).await })).await;
+    if inode.is_ok_and(|inode| Watched::of(&inode).may_be_of(subject)) {
+        recall(mds, &key);
     }
 }
 

@@ -1,5 +1,8 @@
 //! Files that come under a limit after somebody got a layout to write to them with.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use sluice_xdr::control::*;
 use sluice_xdr::nfs4::*;
 
@@ -157,5 +160,42 @@ fn a_limit_that_is_set_again_takes_what_was_given_while_there_was_none() {
         let held = layouts(&user, [&f, &g]).await;
         set(&world, OF_USER, LIMIT, NONE).await;
         reach(&world, &user, [&f, &g], held, 3_999).await;
+    });
+}
+
+/// Files that are written and closed one after the other are in nobody's way.
+#[test]
+fn who_writes_on_is_looked_at_though_thousands_of_files_were_written_before() {
+    const FILES: usize = 4_000;
+    const TASKS: usize = 12;
+    simulate(9, async |mut world: World| {
+        let (_, user) = clients(&world).await;
+        let user = Arc::new(user);
+        set(&world, OF_USER, LIMIT, NONE).await;
+        let mut tasks = tokio::task::JoinSet::new();
+        for first in 0..TASKS {
+            let user = Arc::clone(&user);
+            tasks.spawn(async move {
+                for number in (first..FILES).step_by(TASKS) {
+                    let (fh, open) = user.open(&format!("f{number}"), BOTH, 0).await;
+                    let held = get(&user, &fh, open).await;
+                    let back = layoutreturn(held, layoutiomode4::LAYOUTIOMODE4_ANY);
+                    // The layout goes first, or last.
+                    let last = if number % 2 == 0 { [back, close(open)] } else { [close(open), back] };
+                    user.ok([&[putfh(&fh)], &last[..]].concat()).await;
+                }
+            });
+        }
+        tasks.join_all().await;
+        let (fh, open) = user.open("last", BOTH, 0).await;
+        let held = get(&user, &fh, open).await;
+        assert_eq!(user.callbacks().layout_recalls().len(), 0);
+        let stat = ctl_stat { exists: true, size: 5_000, allocated_bytes: 8_192, ..ctl_stat::default() };
+        world.data_server().set_stat(stat);
+        world.sleep(Duration::from_secs(7)).await;
+        assert_eq!(user.callbacks().layout_recalls().len(), 1);
+        let held = stateid4 { seqid: 0, ..held };
+        user.patient(vec![putfh(&fh), layoutreturn(held, layoutiomode4::LAYOUTIOMODE4_ANY)]).await;
+        assert_eq!(world.mds.watched_for_limits(), 0);
     });
 }
