@@ -15,6 +15,7 @@ use sluice_namespace::{
 use sluice_state::file::{File, Grace};
 use sluice_xdr::control::ctl_data_file;
 use tokio::sync::{Notify, watch};
+use tokio::task::{JoinError, JoinSet};
 
 use crate::dsctl::{self, Cut};
 use crate::files::FileEntry;
@@ -29,6 +30,8 @@ const HELD: usize = 4096;
 /// Between two looks through everything, and before what failed is tried again.
 const PAUSE: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_secs(1);
+/// Data servers that remove at the same time.
+const WIDTH: usize = 64;
 /// Files are often removed in a row: what comes meanwhile is worked on together.
 const GATHER: Duration = Duration::from_millis(10);
 /// For what was queued to be worked on, when somebody waits for it.
@@ -274,15 +277,36 @@ async fn remove(mds: &Arc<Mds>, rows: &[Garbage]) -> Vec<DataFileId> {
     let mut away: BTreeSet<StoreId> = rows.iter().flat_map(stores_of).collect();
     away.retain(|store| !dsctl::can_remove(mds, *store));
     let (rows, by_store) = removable(mds, rows, &away);
+    // Until it has said that they are gone.
+    away.extend(by_store.keys());
+    let mut orders = JoinSet::new();
     for (store, files) in by_store {
-        for chunk in files.chunks(512) {
-            if !dsctl::remove(mds, store, chunk.to_vec()).await {
-                away.insert(store);
-                break;
-            }
+        while orders.len() >= WIDTH {
+            here(orders.join_next().await, &mut away);
         }
+        orders.spawn(remove_at(Arc::clone(mds), store, files));
+    }
+    while !orders.is_empty() {
+        here(orders.join_next().await, &mut away);
     }
     removed(mds, &rows, &away)
+}
+
+/// This data server has removed all that it was to.
+fn here(done: Option<Result<Option<StoreId>, JoinError>>, away: &mut BTreeSet<StoreId>) {
+    if let Some(Ok(Some(store))) = done {
+        away.remove(&store);
+    }
+}
+
+/// Removes data files at one data server; `None`: not all of them are gone.
+async fn remove_at(mds: Arc<Mds>, store: StoreId, files: Vec<ctl_data_file>) -> Option<StoreId> {
+    for chunk in files.chunks(512) {
+        if !dsctl::remove(&mds, store, chunk.to_vec()).await {
+            return None;
+        }
+    }
+    Some(store)
 }
 
 fn stores_of(row: &Garbage) -> impl Iterator<Item = StoreId> {

@@ -78,6 +78,8 @@ struct State {
     room: Option<usize>,
     /// How often it had no room.
     crowded: usize,
+    /// How long it takes to remove data files.
+    slow: Duration,
 }
 
 impl State {
@@ -129,13 +131,13 @@ fn capacity(used: u64) -> ctl_capacity {
 }
 
 #[derive(Debug)]
-struct Orders(Arc<DataServer>);
+struct Orders(Arc<DataServer>, Env);
 
 impl DataServer {
     /// Starts it: it keeps itself registered for as long as the world lasts.
     pub fn start(env: &Env, net: &SimNet, host: &str, mds: SocketAddr, key: &ClusterKey) -> Arc<Self> {
         let this = Arc::new(Self::default());
-        let orders = Arc::new(Orders(Arc::clone(&this))) as Arc<dyn Program>;
+        let orders = Arc::new(Orders(Arc::clone(&this), env.clone())) as Arc<dyn Program>;
         let dialler =
             Dialler::new(env.clone(), net.host(host)).with_key(key.clone()).with_programs(vec![orders]);
         let (env, address, server) = (env.clone(), SocketAddr::new(net.ip(host), 2050), Arc::clone(&this));
@@ -243,6 +245,11 @@ impl DataServer {
     /// Fails to remove data files, and to make fences durable, from now on, or no longer.
     pub fn set_keeps(&self, keeps: bool) {
         self.state.lock().keeps = keeps;
+    }
+
+    /// Takes so long for each order to remove data files, from now on.
+    pub fn set_slow(&self, slow: Duration) {
+        self.state.lock().slow = slow;
     }
 
     /// Holds so many data files from now on.
@@ -471,6 +478,10 @@ impl Program for Orders {
             // They take turns.
             if matches!(call.procedure, DS_TRANSFER | DS_COPY) {
                 self.0.held.subscribe().wait_for(|held| !held).await.unwrap();
+            }
+            if call.procedure == DS_REMOVE {
+                let slow = self.0.state.lock().slow;
+                self.1.clock.sleep(slow).await;
             }
             if call.procedure == DS_STAT {
                 self.0.stats_held.subscribe().wait_for(|held| !held).await.unwrap();

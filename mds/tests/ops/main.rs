@@ -59,6 +59,7 @@ mod quota_writers;
 mod readdir;
 mod reclaim_complete;
 mod register;
+mod removals;
 mod remove;
 mod sequence;
 mod set_id;
