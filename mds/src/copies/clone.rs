@@ -143,7 +143,7 @@ pub(crate) async fn carry_out(cx: &mut Context, want: &Clone, answer: &nfs_resop
     if let Some(reading) = reading {
         drop(reading.commit()?);
     }
-    garbage::poke(&mds);
+    garbage::poke_rows(&mds);
     Ok(())
 }
 

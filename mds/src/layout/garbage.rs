@@ -9,14 +9,16 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use sluice_kv::KvError;
 use sluice_namespace::{
-    DataFile, DataFileId, FileId, FsError, Garbage, GarbageBatch, InodeKey, Namespace, Reclaimed, Spare,
-    StoreId, TruncateIntent,
+    DataFile, DataFileId, FileId, FsError, Garbage, GarbageBatch, InodeKey, Namespace, Reclaimed, StoreId,
+    TruncateIntent,
 };
 use sluice_state::file::{File, Grace};
 use sluice_xdr::control::ctl_data_file;
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinError, JoinSet};
 
+use super::spares::Spares;
+use super::sweep::Sweep;
 use crate::dsctl::{self, Cut};
 use crate::files::FileEntry;
 use crate::layout::heal::leave;
@@ -27,8 +29,7 @@ use crate::server::Mds;
 const BATCH: usize = 256;
 /// Rows that are held in memory at most; more are found by looking.
 const HELD: usize = 4096;
-/// Between two looks through everything, and before what failed is tried again.
-const PAUSE: Duration = Duration::from_secs(5);
+/// Before what failed is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 /// Data servers that remove at the same time.
 const WIDTH: usize = 64;
@@ -56,6 +57,8 @@ struct News {
     rows: Vec<Garbage>,
     /// There is more than that.
     look: bool,
+    /// Data files outside of layouts may be removed now.
+    spares: bool,
     /// How often something was told.
     told: u64,
     /// Somebody has waited in vain, when so many rounds were over.
@@ -79,10 +82,10 @@ impl Queue {
         self.woken.notify_one();
     }
 
-    /// What is to be worked on now.
-    fn take(&self) -> (Vec<Garbage>, bool, u64) {
+    /// What is to be worked on now: rows, whether there are more, whether there may be spares, and what was told by then.
+    fn take(&self) -> (Vec<Garbage>, bool, bool, u64) {
         let mut news = self.news.lock();
-        (take(&mut news.rows), take(&mut news.look), news.told)
+        (take(&mut news.rows), take(&mut news.look), take(&mut news.spares), news.told)
     }
 
     /// All that was told before is worked on, whether data servers answered or not.
@@ -103,6 +106,11 @@ impl Queue {
 
 /// Something was queued, or may be removed now: have everything looked through.
 pub(crate) fn poke(mds: &Arc<Mds>) {
+    mds.garbage.tell(|news| (news.look, news.spares) = (true, true));
+}
+
+/// Rows of data files that are nobody's were written, or may be removed now: have those looked through.
+pub(crate) fn poke_rows(mds: &Arc<Mds>) {
     mds.garbage.tell(|news| news.look = true);
 }
 
@@ -135,36 +143,63 @@ pub(crate) async fn run(mds: Arc<Mds>) {
     mds.spawn(finish_truncations(Arc::clone(&mds)));
     mds.spawn(collect_orphans(Arc::clone(&mds)));
     let clock = &mds.env.clock;
-    let mut look_at = clock.now();
+    // Data servers that were away come back without telling this queue.
+    let (mut sweep, mut spares) = (Sweep::new(clock.now()), Spares::new(clock.now()));
     loop {
         let woken = mds.garbage.woken.notified();
-        let (rows, to_look, told) = mds.garbage.take();
-        let done = if to_look || clock.now() >= look_at {
-            // Data servers that were away come back without telling this queue.
-            let looked = look(&mds).await;
-            look_at = clock.now() + PAUSE;
-            looked
-        } else {
-            forget(&mds, &rows).await
-        };
-        mds.garbage.worked(told);
-        match done {
+        let (rows, to_look, to_spare, told) = mds.garbage.take();
+        if to_look {
+            sweep.ask();
+        }
+        if to_spare {
+            spares.ask();
+        }
+        rows.iter().for_each(|row| spares.forget(row.layout.id));
+        match turn(&mds, &rows, &mut sweep, &mut spares).await {
             Ok(()) => {}
             // The server ends; what is queued waits for the next one.
             Err(FsError::Kv(KvError::Closed)) => return,
             Err(error) => tracing::warn!(%error, "cannot work through the garbage queue; trying again"),
         }
-        let left = look_at.since(clock.now());
-        if clock.timeout(left, woken).await.is_ok() {
+        if !sweep.is_awaited() && !spares.sweep.is_awaited() {
+            mds.garbage.worked(told);
+        }
+        let left = sweep.next().min(spares.sweep.next()).since(clock.now());
+        if left > Duration::ZERO && clock.timeout(left, woken).await.is_ok() {
             clock.sleep(GATHER).await;
         }
     }
 }
 
-/// One pass over everything that is queued. What fails in one half keeps nothing in the other.
-async fn look(mds: &Arc<Mds>) -> Result<(), FsError> {
-    let swept = sweep(mds).await;
-    sweep_spares(mds).await.and(swept)
+/// What was told of, and a page of all else: with many rows that wait for something, to look through all of them takes long, and
+/// what is removed meanwhile does not wait for that. What fails in one keeps nothing in the others.
+async fn turn(
+    mds: &Arc<Mds>,
+    rows: &[Garbage],
+    sweep: &mut Sweep<DataFileId>,
+    spares: &mut Spares,
+) -> Result<(), FsError> {
+    let clock = &mds.env.clock;
+    let forgot = forget(mds, rows).await;
+    let began = clock.now();
+    let swept = match sweep.turn(began) {
+        Some(after) => {
+            let page = sweep_page(mds, after).await;
+            sweep.turned(began, clock.now(), page.as_ref().ok().copied());
+            page.map(drop)
+        }
+        None => Ok(()),
+    };
+    let began = clock.now();
+    let spared = match spares.sweep.turn(began) {
+        Some(after) => {
+            let page = spares.page(mds, after).await;
+            spares.sweep.turned(began, clock.now(), page.as_ref().ok().copied());
+            page.map(drop)
+        }
+        None => Ok(()),
+    };
+    spared.and(swept).and(forgot)
 }
 
 /// Removes the data files of these rows, as far as data servers answer, and the rows.
@@ -186,26 +221,20 @@ async fn forget(mds: &Arc<Mds>, rows: &[Garbage]) -> Result<(), FsError> {
     Ok(())
 }
 
-/// One pass over the rows of deleted files.
-async fn sweep(mds: &Arc<Mds>) -> Result<(), FsError> {
-    let mut after = None;
-    loop {
-        let made = mds.copies.made();
-        let mut batch = page(mds, after).await?;
-        batch.rows.retain(|row| !mds.copies.is_making(row.layout.id));
-        if mds.copies.made() != made {
-            // Some of it may have found an owner since it was read: what has is not there any more.
-            let now = page(mds, after).await?;
-            let still: BTreeSet<DataFileId> = now.rows.iter().map(|row| row.layout.id).collect();
-            // What others have pushed off this page the next look finds.
-            batch.rows.retain(|row| still.contains(&row.layout.id));
-        }
-        forget(mds, &batch.rows).await?;
-        match batch.next {
-            Some(next) => after = Some(next),
-            None => return Ok(()),
-        }
+/// Some rows of deleted files, those behind `after`; where the next ones are.
+async fn sweep_page(mds: &Arc<Mds>, after: Option<DataFileId>) -> Result<Option<DataFileId>, FsError> {
+    let made = mds.copies.made();
+    let mut batch = page(mds, after).await?;
+    batch.rows.retain(|row| !mds.copies.is_making(row.layout.id));
+    if mds.copies.made() != made {
+        // Some of it may have found an owner since it was read: what has is not there any more.
+        let now = page(mds, after).await?;
+        let still: BTreeSet<DataFileId> = now.rows.iter().map(|row| row.layout.id).collect();
+        // What others have pushed off this page the next look finds.
+        batch.rows.retain(|row| still.contains(&row.layout.id));
     }
+    forget(mds, &batch.rows).await?;
+    Ok(batch.next)
 }
 
 /// The rows behind `after`, as they are when this begins or later.
@@ -217,59 +246,6 @@ async fn sweep(mds: &Arc<Mds>) -> Result<(), FsError> {
 async fn page(mds: &Arc<Mds>, after: Option<DataFileId>) -> Result<GarbageBatch, FsError> {
     let namespace = &mds.namespace;
     mds.read(|txn| Box::pin(async move { namespace.next_garbage(&txn, after, BATCH).await })).await
-}
-
-/// Data files that have lost their place in a layout, or never got one.
-async fn sweep_spares(mds: &Arc<Mds>) -> Result<(), FsError> {
-    let mut after = None;
-    loop {
-        let namespace = &mds.namespace;
-        let page =
-            mds.read(|txn| Box::pin(async move { namespace.spares(&txn, after, BATCH).await })).await?;
-        let Some(last) = page.last() else { return Ok(()) };
-        after = Some((last.id, last.slot));
-        let page = &page;
-        let unwanted = mds.read(|txn| {
-            Box::pin(async move {
-                let mut unwanted = Vec::new();
-                for spare in page {
-                    if namespace.spare_may_go(&txn, spare).await? {
-                        unwanted.push(*spare);
-                    }
-                }
-                Ok(unwanted)
-            })
-        });
-        let gone = &remove_spares(mds, &unwanted.await?).await;
-        if gone.is_empty() {
-            continue;
-        }
-        mds.write(|mut txn| {
-            Box::pin(async move {
-                gone.iter().for_each(|spare| namespace.spare_done(&mut txn, spare));
-                Ok(())
-            })
-        })
-        .await?;
-    }
-}
-
-/// Removes them where they are; those that are gone.
-async fn remove_spares(mds: &Arc<Mds>, spares: &[Spare]) -> Vec<Spare> {
-    let mut by_store: BTreeMap<StoreId, Vec<Spare>> = BTreeMap::new();
-    spares.iter().for_each(|spare| by_store.entry(spare.store).or_default().push(*spare));
-    let mut gone = Vec::new();
-    for (store, spares) in by_store {
-        let wire = |spare: &Spare| ctl_data_file {
-            file: spare.id.0,
-            slot: spare.slot.into(),
-            generation: spare.generation.into(),
-        };
-        if dsctl::remove(mds, store, spares.iter().map(wire).collect()).await {
-            gone.extend(spares);
-        }
-    }
-    gone
 }
 
 /// Removes the data files of `rows` where they are; the ids of those that are gone everywhere.
@@ -437,7 +413,7 @@ async fn orphan(mds: &Arc<Mds>, key: &InodeKey) -> Option<Arc<FileEntry>> {
 }
 
 /// The store is away or slow, or the server ends: it is not the file.
-fn passes(error: &FsError) -> bool {
+pub(in crate::layout) fn passes(error: &FsError) -> bool {
     let damaged = matches!(error, FsError::Kv(KvError::Corrupt { .. }));
     matches!(error, FsError::Busy | FsError::Fenced { .. } | FsError::Kv(_)) && !damaged
 }
@@ -539,8 +515,8 @@ mod tests {
         (0..HELD as u64).for_each(|number| queue.push(row(number)));
         assert!(!queue.news.lock().look);
         queue.push(row(u64::MAX));
-        let (rows, look, told) = queue.take();
-        assert_eq!((rows.len(), look, told), (HELD, true, HELD as u64 + 1));
+        let (rows, look, spares, told) = queue.take();
+        assert_eq!((rows.len(), look, spares, told), (HELD, true, false, HELD as u64 + 1));
         queue.push(row(0));
         assert!(!queue.news.lock().look, "it has been told");
     }

@@ -205,7 +205,7 @@ async fn in_turn(mds: &Arc<Mds>, key: InodeKey) -> Result<(), nfsstat4> {
             }
         }
         drop(making);
-        garbage::poke(mds);
+        garbage::poke_rows(mds);
     }
     Err(nfsstat4::NFS4ERR_DELAY)
 }
@@ -246,7 +246,7 @@ async fn made(mds: &Arc<Mds>, key: InodeKey, layout: &mut Layout, data: Bytes) -
     let written = dsctl::write_new(mds, fresh, &data).await;
     if let Err((store, status)) = written {
         drop(making);
-        garbage::poke(mds);
+        garbage::poke_rows(mds);
         return Err(match status {
             nfsstat4::NFS4ERR_IO | nfsstat4::NFS4ERR_NOSPC | nfsstat4::NFS4ERR_ROFS => {
                 Unmade::Refused(store, status)

@@ -13,6 +13,8 @@
 //! | `settle` | sizes are settled, never guessed |
 //! | `times` | times that a writer sets, and its LAYOUTCOMMIT afterwards |
 //! | `garbage` | data files of deleted files |
+//! | `spares` | data files that lost their place in a layout |
+//! | `sweep` | a walk over a table, page by page |
 //! | `inline` | small files that are kept in the metadata, until they get data files |
 //! | `habits` | which directories' new files begin at data servers, because those before became large |
 //! | `heal` | mirrors are made equal again, or anew |
@@ -46,6 +48,8 @@ pub(crate) mod ready;
 pub(crate) mod reason;
 pub(crate) mod reports;
 pub(crate) mod settle;
+mod spares;
+mod sweep;
 pub(crate) mod times;
 
 use std::sync::Arc;

@@ -1,8 +1,13 @@
-//! What is removed goes at its data servers, however many of them there are.
+//! What is removed goes at its data servers, however many of them there are, and whatever else waits to be removed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
+
+use sluice_kv::Faults;
+use sluice_mds::Config;
+use sluice_namespace::{LayoutPolicy, Shape};
+use sluice_xdr::control::ctl_stat;
 
 use crate::data_server::DataServer;
 use crate::harness::*;
@@ -85,4 +90,56 @@ fn time_to_remove(seed: u64, data_servers: usize, files: usize) -> Duration {
 fn many_data_servers_remove_at_the_same_time() {
     let (one, many) = (time_to_remove(1, 1, 2_000), time_to_remove(2, 20, 2_000));
     assert!(many < one + Duration::from_secs(1), "{many:?} at twenty, {one:?} at one");
+}
+
+/// Mirrors of many files are to be elsewhere, and nothing is copied there now.
+#[test]
+fn what_is_removed_does_not_wait_for_what_is_to_be_filled() {
+    const FILES: usize = 2_000;
+    let policy = LayoutPolicy { shape: Shape::Small, mirrors: 3, inline: 0 };
+    let config = Config { policy, rebuild_after: Duration::from_secs(30), ..Config::default() };
+    simulate_with(3, config, async |mut world: World| {
+        let mut all = vec![world.data_server()];
+        for host in ["ds2", "ds3"] {
+            all.push(world.add_data_server(host).await);
+        }
+        let client = Arc::new(world.client("a").await);
+        made_together(&client, FILES).await;
+        made(&client, "short").await;
+        let stat = ctl_stat { exists: true, size: 5_000, allocated_bytes: 8_192, ..ctl_stat::default() };
+        all.push(world.add_data_server("ds4").await);
+        for data_server in &all {
+            data_server.set_stat(stat);
+            data_server.hold_transfers(true);
+        }
+        world.net.partition("ds3", MDS);
+        // As docs/metadata-schema.md has it: data files outside of layouts.
+        let spares = async || {
+            let rows = world.db.snapshot().await.unwrap();
+            let rows = rows.page(&sluice_namespace::transfer::everything(), usize::MAX).await.unwrap();
+            rows.iter().filter(|(key, _)| key[0] == 0x26).count()
+        };
+        for round in 0.. {
+            if spares().await > FILES {
+                break;
+            }
+            assert!(round < 60, "not planned");
+            world.sleep(Duration::from_secs(5)).await;
+        }
+        let before = world.db.work().reads;
+        world.sleep(Duration::from_secs(60)).await;
+        let reads = world.db.work().reads - before;
+        assert!(reads < 40_000, "{reads} reads in a minute");
+        world.db.set_faults(Faults { latency: Duration::from_millis(2), ..Faults::NONE });
+        world.sleep(Duration::from_secs(20)).await;
+        for round in 0..8_u32 {
+            world.sleep(Duration::from_millis(2_300)).await;
+            let before = [gone(&all[..1]), gone(&all[1..2])];
+            let name = if round == 0 { "short".to_owned() } else { format!("f{round}") };
+            unlink(&client, &name).await;
+            world.sleep(Duration::from_millis(2_500)).await;
+            let after = [gone(&all[..1]), gone(&all[1..2])];
+            assert_eq!(after, before.map(|count| count + 1), "{name}");
+        }
+    });
 }
