@@ -32,6 +32,7 @@ mod more_mirrors;
 mod paused;
 mod proxied;
 mod read_plus;
+mod rebuilt;
 mod refused;
 mod reports;
 mod restarts;

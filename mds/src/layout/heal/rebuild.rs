@@ -7,13 +7,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sluice_kv::KvError;
 use sluice_namespace::stable_storage::StoreState;
 use sluice_namespace::{Component, DataFile, DataFileId, FsError, Heal, Inode, InodeKey, Layout, StoreId};
 use sluice_state::Time;
+use tokio::task::JoinSet;
 
 use super::lost;
 use super::room::{Column, columns, with_room};
 use crate::dsctl::StoreHandle;
+use crate::layout::garbage::passes;
 use crate::layout::placement::{self, Candidate};
 use crate::layout::{candidates, settle, turn};
 use crate::server::Mds;
@@ -21,55 +24,172 @@ use crate::server::Mds;
 const LOOK: Duration = Duration::from_secs(5);
 /// Nanoseconds to the next look at what a removed data server held, where nobody is given up by the clock.
 const AGAIN: u64 = 60_000_000_000;
-/// Owners of data files looked at at once, and the pause that leaves the store to others.
+/// Owners of data files looked at between two pauses, so many of them in one transaction; the others at the same time.
 const PAGE: usize = 256;
-const PAUSE: Duration = Duration::from_millis(20);
+const TOGETHER: usize = 16;
+/// Leaves the store to others; more of it where nothing has become less safe.
+const PAUSE: Duration = Duration::from_millis(1);
+const LEISURE: Duration = Duration::from_millis(20);
+/// Attempts at a page while the store answers and some file of it cannot be looked at.
+const TRIES: u32 = 12;
 
 /// Watches for data servers that are lost for good, for the life of the server.
 pub(crate) async fn run(mds: Arc<Mds>) {
-    let patience = u64::try_from(mds.config.rebuild_after.as_nanos()).unwrap_or(u64::MAX);
-    let again = if patience > 0 { patience } else { AGAIN };
-    // When to look again.
-    let mut looked: BTreeMap<StoreId, Time> = BTreeMap::new();
+    let mut walk = Walk::new(u64::try_from(mds.config.rebuild_after.as_nanos()).unwrap_or(u64::MAX));
+    let mut pause = LOOK;
     loop {
-        mds.env.clock.sleep(LOOK).await;
-        let mut lost = BTreeMap::new();
-        for store in mds.data_servers.known() {
-            if !lost_for_good(&mds, &store, patience) {
-                looked.remove(&store.id);
-            } else if looked.get(&store.id).is_none_or(|at| mds.now() >= *at) {
-                lost.insert(store.id, Held::default());
-            }
-        }
-        if lost.is_empty() {
+        mds.env.clock.sleep(pause).await;
+        walk.join(&mds);
+        pause = LOOK;
+        if walk.laps.is_empty() {
             continue;
         }
-        if let Err(error) = replace_all(&mds, &mut lost, patience).await {
-            tracing::warn!(%error, "cannot look for the mirrors of lost data servers");
-            continue;
-        }
-        for (id, held) in lost {
-            // From time to time: there may have been no place for some. To one that was removed nothing comes any more.
-            let over = held.files == 0 && mds.data_servers.is_removed(id);
-            looked.insert(id, mds.now().plus_nanos(if over { u64::MAX } else { again }));
-            if held.planned > 0 {
-                tracing::warn!(
-                    data_server = id.0,
-                    mirrors = held.planned,
-                    "data server lost for good: its mirrors are rebuilt on others"
-                );
+        let began = mds.env.clock.now();
+        match walk.page(&mds).await {
+            Ok(()) if walk.is_urgent(&mds) => pause = PAUSE,
+            Ok(()) => pause = LEISURE.max(mds.env.clock.now().since(began)),
+            // The server ends.
+            Err(FsError::Kv(KvError::Closed)) => return,
+            // The walk takes long where there are many files: it goes on where it is.
+            Err(error) => {
+                tracing::warn!(%error, "cannot look for the mirrors of lost data servers; trying again");
             }
         }
     }
 }
 
+/// One walk over all files for all data servers that are lost, round and round for as long as there are any: nobody waits
+/// for the end of another's.
+#[derive(Debug)]
+struct Walk {
+    /// Nanoseconds of silence until a data server is lost for good; 0: it never is.
+    patience: u64,
+    /// When to look again for one that all files were looked at for.
+    looked: BTreeMap<StoreId, Time>,
+    laps: BTreeMap<StoreId, Lap>,
+    /// Where it is.
+    after: Option<DataFileId>,
+    /// Attempts at the page that is next.
+    tries: u32,
+}
+
+/// What all files are looked at for, once.
+#[derive(Debug)]
+struct Lap {
+    /// Where the walk was when it began.
+    from: Option<DataFileId>,
+    /// The walk has been at the end since.
+    wrapped: bool,
+    began: Time,
+    held: Held,
+}
+
 /// What was found of a lost data server.
 #[derive(Clone, Copy, Debug, Default)]
 struct Held {
-    /// Files that have a mirror there.
+    /// Files that have a mirror there; those that were looked at twice are counted twice.
     files: u64,
     /// Mirrors that are to be elsewhere.
     planned: u64,
+}
+
+impl Walk {
+    fn new(patience: u64) -> Self {
+        let (looked, laps) = (BTreeMap::new(), BTreeMap::new());
+        Self { patience, looked, laps, after: None, tries: 0 }
+    }
+
+    /// Who is lost by now takes part from here on, and who is not lost any more does not.
+    fn join(&mut self, mds: &Mds) {
+        if self.laps.is_empty() {
+            self.after = None;
+        }
+        for store in mds.data_servers.known() {
+            let id = store.id;
+            if !lost_for_good(mds, &store, self.patience) {
+                self.looked.remove(&id);
+                self.laps.remove(&id);
+            } else if self.looked.get(&id).is_none_or(|at| mds.now() >= *at) {
+                let begin =
+                    || Lap { from: self.after, wrapped: false, began: mds.now(), held: Held::default() };
+                self.laps.entry(id).or_insert_with(begin);
+            }
+        }
+    }
+
+    /// It is not only for what went with those that were removed.
+    fn is_urgent(&self, mds: &Mds) -> bool {
+        self.laps.keys().any(|id| !mds.data_servers.is_removed(*id))
+    }
+
+    /// The next files.
+    async fn page(&mut self, mds: &Arc<Mds>) -> Result<(), FsError> {
+        let (namespace, after) = (&mds.namespace, self.after);
+        let page = mds
+            .read(|txn| Box::pin(async move { namespace.data_file_owners(&txn, after, PAGE).await }))
+            .await?;
+        let Some((last, _)) = page.last() else {
+            self.wrap(mds);
+            return Ok(());
+        };
+        let lost: Vec<StoreId> = self.laps.keys().copied().collect();
+        let mut looks = JoinSet::new();
+        for files in page.chunks(TOGETHER) {
+            let keys = files.iter().map(|(_, key)| *key).collect();
+            looks.spawn(look(Arc::clone(mds), keys, lost.clone(), self.patience));
+        }
+        let mut failed = None;
+        for (found, done) in looks.join_all().await {
+            found.iter().for_each(|(id, held)| self.found(*id, *held));
+            failed = done.err().or(failed);
+        }
+        if let Some(error) = failed {
+            self.tries += 1;
+            if self.tries < TRIES {
+                return Err(error);
+            }
+            // The next lap comes by here again.
+            tracing::warn!(%error, "files are passed by that cannot be looked at");
+        }
+        (self.after, self.tries) = (Some(*last), 0);
+        self.end(mds, |lap, after| lap.wrapped && lap.from <= after);
+        Ok(())
+    }
+
+    fn found(&mut self, id: StoreId, found: Held) {
+        let Some(Lap { held, .. }) = self.laps.get_mut(&id) else { return };
+        if held.planned == 0 && found.planned > 0 {
+            tracing::warn!(
+                data_server = id.0,
+                "data server lost for good: its mirrors are rebuilt on others"
+            );
+        }
+        (held.files, held.planned) = (held.files + found.files, held.planned + found.planned);
+    }
+
+    /// All files were looked at behind where each began: those before that are next.
+    fn wrap(&mut self, mds: &Mds) {
+        self.after = None;
+        self.end(mds, |lap, _| lap.wrapped || lap.from.is_none());
+        self.laps.values_mut().for_each(|lap| lap.wrapped = true);
+    }
+
+    /// For these all files were looked at. From time to time they are again: there may have been no place for some. To one that
+    /// was removed nothing comes any more.
+    fn end(&mut self, mds: &Mds, is_over: impl Fn(&Lap, Option<DataFileId>) -> bool) {
+        let (now, after) = (mds.now(), self.after);
+        let again = if self.patience > 0 { self.patience } else { AGAIN };
+        for (id, lap) in self.laps.extract_if(.., |_, lap| is_over(lap, after)) {
+            let over = lap.held.files == 0 && mds.data_servers.is_removed(id);
+            // No more than half of the time, however long it takes.
+            let rest = if over { u64::MAX } else { again.max(now.since(lap.began)) };
+            self.looked.insert(id, now.plus_nanos(rest));
+            if lap.held.planned > 0 {
+                let mirrors = lap.held.planned;
+                tracing::info!(data_server = id.0, mirrors, "all files of a lost data server were found");
+            }
+        }
+    }
 }
 
 fn lost_for_good(mds: &Mds, store: &StoreHandle, patience: u64) -> bool {
@@ -86,52 +206,84 @@ fn lost_for_good(mds: &Mds, store: &StoreHandle, patience: u64) -> bool {
     }
 }
 
-/// Plans a replacement for every mirror that one of these holds, in one walk over all files; as long as it is lost.
-async fn replace_all(
-    mds: &Arc<Mds>,
-    lost: &mut BTreeMap<StoreId, Held>,
+/// Looks at some files for these data servers, as long as they are lost; what was found, and why not at all of them, if the
+/// store says so.
+async fn look(
+    mds: Arc<Mds>,
+    keys: Vec<InodeKey>,
+    mut lost: Vec<StoreId>,
     patience: u64,
-) -> Result<(), FsError> {
-    let mut after: Option<DataFileId> = None;
-    loop {
-        let namespace = &mds.namespace;
-        let page = mds
-            .read(|txn| Box::pin(async move { namespace.data_file_owners(&txn, after, PAGE).await }))
-            .await?;
-        let Some((last, _)) = page.last() else { return Ok(()) };
-        after = Some(*last);
-        let mut still = mds.data_servers.known();
-        still.retain(|store| lost_for_good(mds, store, patience));
-        for (_, key) in page {
-            let inode = match without_lost(mds, key).await {
-                Err(FsError::Stale) => continue,
-                inode => inode?,
-            };
-            let Some(layout) = inode.layout() else { continue };
-            let goes =
-                |id: StoreId| still.iter().any(|store| store.id == id) && holds_mirror(mds, layout, id);
-            for (id, held) in lost.iter_mut().filter(|(id, _)| goes(**id)) {
-                held.files += 1;
-                match replace(mds, &inode, layout, *id).await {
-                    Ok(planned) => held.planned += planned,
-                    // It has changed meanwhile, or is gone.
-                    Err(FsError::Invalid | FsError::Stale) => {}
-                    Err(error) => return Err(error),
+) -> (BTreeMap<StoreId, Held>, Result<(), FsError>) {
+    let mut found = BTreeMap::new();
+    let files = match read(&mds, &keys).await {
+        Ok(files) => files,
+        Err(error) => return (found, Err(error)),
+    };
+    let is_lost =
+        |id: &StoreId| mds.data_servers.get(*id).is_some_and(|store| lost_for_good(&mds, &store, patience));
+    lost.retain(is_lost);
+    for inode in files {
+        let file = inode.key.fileid.0;
+        match replace_all(&mds, inode, &lost, &mut found).await {
+            Ok(()) | Err(FsError::Stale) => {}
+            Err(error) if passes(&error) => return (found, Err(error)),
+            Err(error) => tracing::error!(%error, file, "cannot look for the mirrors of a file"),
+        }
+    }
+    (found, Ok(()))
+}
+
+/// Those of them that can be read.
+async fn read(mds: &Arc<Mds>, keys: &[InodeKey]) -> Result<Vec<Inode>, FsError> {
+    let namespace = &mds.namespace;
+    mds.read(|txn| {
+        Box::pin(async move {
+            let mut files = Vec::with_capacity(keys.len());
+            for key in keys {
+                match namespace.getattr(&txn, key).await {
+                    Ok(inode) => files.push(inode),
+                    Err(FsError::Stale) => {}
+                    Err(error) if passes(&error) => return Err(error),
+                    Err(error) => {
+                        tracing::error!(%error, file = key.fileid.0, "cannot look for the mirrors of a file");
+                    }
                 }
             }
+            Ok(files)
+        })
+    })
+    .await
+}
+
+/// Plans a replacement for every mirror of a file that one of these holds.
+async fn replace_all(
+    mds: &Arc<Mds>,
+    read: Inode,
+    lost: &[StoreId],
+    found: &mut BTreeMap<StoreId, Held>,
+) -> Result<(), FsError> {
+    let inode = without_lost(mds, read).await?;
+    let Some(layout) = inode.layout() else { return Ok(()) };
+    for id in lost.iter().filter(|id| holds_mirror(mds, layout, **id)) {
+        let held = found.entry(*id).or_default();
+        held.files += 1;
+        match replace(mds, &inode, layout, *id).await {
+            Ok(planned) => held.planned += planned,
+            // It has changed meanwhile, or is gone.
+            Err(FsError::Invalid | FsError::Stale) => {}
+            Err(error) => return Err(error),
         }
-        mds.env.clock.sleep(PAUSE).await;
     }
+    Ok(())
 }
 
 /// A file as it is when nothing is to take the place any more of what is lost.
-async fn without_lost(mds: &Arc<Mds>, key: InodeKey) -> Result<Inode, FsError> {
-    let inode = settle::inode(mds, key).await?;
+async fn without_lost(mds: &Arc<Mds>, inode: Inode) -> Result<Inode, FsError> {
     if !lost::is_awaited(mds, &inode) {
         return Ok(inode);
     }
-    lost::give_up(mds, key).await?;
-    settle::inode(mds, key).await
+    lost::give_up(mds, inode.key).await?;
+    settle::inode(mds, inode.key).await
 }
 
 /// Of one file; how many were planned.
