@@ -355,6 +355,44 @@ fn what_is_lost_with_a_data_server_is_said_and_agreed_to_first() {
     );
 }
 
+/// Whoever agrees to it may have gone to ask somebody, and other clients do not wait for that.
+#[test]
+fn what_was_said_to_be_lost_may_be_agreed_to_later_though_some_of_it_was_removed() {
+    let policy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0 };
+    let tune = |config: &mut sluice_mds::Config| {
+        (config.policy, config.rebuild_after) = (policy, Duration::ZERO);
+    };
+    simulate_tuned(8, tune, async |world| {
+        let client = Client::mount(world, "a", NEW).await;
+        for n in 0..16_u64 {
+            client.put_whole(&format!("f{n}"), &pattern(n, 5000)).await;
+        }
+        let lost = 3;
+        world.sleep(Duration::from_secs(3)).await;
+        world.crash_data_server(lost).await;
+        world.sleep(Duration::from_secs(60)).await;
+        drain(world, lost, 0).await.unwrap();
+        world.sleep(Duration::from_secs(60)).await;
+        let told = remove(world, lost, true, &[]).await.unwrap();
+        assert!(!told.removed && told.files > 2, "{told:?}");
+        let client = Client::mount(world, "b", NEW).await;
+        client.remove(&String::from_utf8(told.examples[0].name.to_vec()).unwrap()).await;
+        // Others are made, and are nowhere near it.
+        for n in 16..20_u64 {
+            client.put_whole(&format!("f{n}"), &pattern(n, 5000)).await;
+        }
+        world.sleep(Duration::from_secs(300)).await;
+        assert!(!remove(world, lost, true, &[told.files + 1]).await.unwrap().removed, "not what was said");
+        let fewer = remove(world, lost, true, &[]).await.unwrap();
+        assert_eq!(fewer.files, told.files - 1);
+        let client = Client::mount(world, "c", NEW).await;
+        client.remove(&String::from_utf8(fewer.examples[0].name.to_vec()).unwrap()).await;
+        world.sleep(Duration::from_secs(300)).await;
+        assert!(remove(world, lost, true, &[fewer.files]).await.unwrap().removed);
+        assert!(server(world, lost).await.is_none());
+    });
+}
+
 /// What happens next.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use sluice_kv::Faults;
 use sluice_namespace::{LayoutPolicy, Shape};
 use sluice_xdr::control::ctl_intent;
 use sluice_xdr::nfs4::layoutrecall4;
@@ -102,4 +103,31 @@ fn what_is_in_use_meanwhile_is_moved_soon_after() {
             }
         });
     }
+}
+
+/// It takes longer than the store ever answers in a row.
+#[test]
+fn a_data_server_is_emptied_though_the_store_fails_before_all_files_are_looked_at() {
+    simulate_with(17, LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0 }, async |world| {
+        let client = Client::mount(world, "a", NEW).await;
+        // Nothing is to be copied: nobody has seen where they are.
+        for n in 0..1_000 {
+            client.close(&client.open(&format!("f{n}")).await).await;
+        }
+        let slow = Faults { latency: Duration::from_millis(12), ..Faults::NONE };
+        world.set_faults(slow);
+        drain(world, 1, 0).await.unwrap();
+        for round in 0.. {
+            world.set_faults(Faults { unavailable: 1.0, ..slow });
+            // Longer than any transaction is tried.
+            world.sleep(Duration::from_secs(12)).await;
+            world.set_faults(slow);
+            world.sleep(Duration::from_millis(4_500)).await;
+            let row = server(world, 1).await.unwrap();
+            if row.intent == ctl_intent::INTENT_DRAINED {
+                return;
+            }
+            assert!(round < 100, "not drained: {row:?}");
+        }
+    });
 }

@@ -6,15 +6,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use sluice_kv::KvError;
 use sluice_namespace::{Component, DataFile, DataFileId, FsError, Inode, InodeKey, StoreId};
 use sluice_state::Time;
 
+use super::garbage::passes;
 use crate::dsctl::{StoreHandle, isolated};
 use crate::server::Mds;
 
 /// Files looked at at once, and the pause that leaves the store to others.
 const PAGE: usize = 256;
 const PAUSE: Duration = Duration::from_millis(1);
+/// Before the store is asked again.
+const RETRY: Duration = Duration::from_secs(5);
 /// A count this old is as good as a new one to those who decide by it.
 const FRESH: u64 = 60_000_000_000;
 /// Files named of those that would be lost with a data server.
@@ -162,8 +166,7 @@ pub(crate) fn fresh(mds: &Arc<Mds>) -> Result<Arc<Census>, u64> {
 
 /// The same of one that was begun after this moment, when the same data servers were gone as now.
 pub(crate) fn since(mds: &Arc<Mds>, moment: Time) -> Result<Arc<Census>, u64> {
-    let gone = Absent::now(mds).gone;
-    such(mds, |last| last.began >= moment && last.absent.gone == gone)
+    such(mds, |last| holds(mds, last, moment))
 }
 
 fn such(mds: &Arc<Mds>, wanted: impl Fn(&Census) -> bool) -> Result<Arc<Census>, u64> {
@@ -176,6 +179,12 @@ fn such(mds: &Arc<Mds>, wanted: impl Fn(&Census) -> bool) -> Result<Arc<Census>,
             Err(counting.running().unwrap_or(0))
         }
     }
+}
+
+/// Whether what would be lost with a data server that is gone is part of this count still, however old it is: it was begun
+/// after that moment, from when on nothing comes there, and the same were gone then as now.
+pub(crate) fn holds(mds: &Mds, census: &Census, moment: Time) -> bool {
+    census.began >= moment && census.absent.gone == Absent::now(mds).gone
 }
 
 /// Counts again when the last time is so long ago that it is worth it.
@@ -210,7 +219,7 @@ fn begin(mds: &Arc<Mds>) {
 pub(crate) async fn take(mds: &Arc<Mds>) -> Result<Arc<Census>, FsError> {
     let (began, absent) = (mds.now(), Absent::now(mds));
     let (mut counts, mut seen, mut after) = (BTreeMap::new(), 0, None);
-    while let Some((last, files)) = page(mds, after).await? {
+    while let Some((last, files)) = page_at_last(mds, after, || false).await? {
         after = Some(last);
         files.iter().for_each(|inode| add(&mut counts, inode, &absent));
         seen += u64::try_from(files.len()).unwrap_or(0);
@@ -246,6 +255,28 @@ pub(crate) async fn page(
         })
     })
     .await
+}
+
+/// The same, however long the store is away, unless nobody wants it any more: to look at all files may have taken hours by now.
+pub(crate) async fn page_at_last(
+    mds: &Arc<Mds>,
+    after: Option<DataFileId>,
+    is_over: impl Fn() -> bool,
+) -> Result<Option<(DataFileId, Vec<Inode>)>, FsError> {
+    loop {
+        match page(mds, after).await {
+            Err(error) if comes_back(&error) && !is_over() => {
+                tracing::debug!(%error, "cannot look for files; trying again");
+                mds.env.clock.sleep(RETRY).await;
+            }
+            page => return page,
+        }
+    }
+}
+
+/// It is the store, which may answer later, and neither the end of this server nor a file that cannot be read.
+pub(crate) fn comes_back(error: &FsError) -> bool {
+    passes(error) && !matches!(error, FsError::Kv(KvError::Closed))
 }
 
 /// What data files of a file at one store amount to: those that exist, or may by now.

@@ -12,7 +12,7 @@ use sluice_xdr::control::ctl_capacity;
 use super::is_headed_for;
 use super::progress::Closed;
 use crate::dsctl::{StoreHandle, together};
-use crate::layout::census::{self, Alone, Count};
+use crate::layout::census::{self, Alone, Census, Count};
 use crate::layout::garbage;
 use crate::server::Mds;
 
@@ -145,7 +145,8 @@ pub(crate) async fn remove(mds: &Arc<Mds>, id: StoreId) -> Result<Loss, Refusal>
     Ok(Loss { removed: true, ..Loss::default() })
 }
 
-/// Takes out a data server that is gone with what it holds, if exactly `agreed` files are lost with it.
+/// Takes out a data server that is gone with what it holds, if `agreed` files are lost with it: exactly so many, or so many as was
+/// said, and no others since then.
 ///
 /// # Errors
 /// Why not.
@@ -167,7 +168,12 @@ pub(crate) async fn remove_lost(mds: &Arc<Mds>, id: StoreId, agreed: Option<u64>
             id.0
         ));
     }
-    let census = census::since(mds, closed(mds, id).await?).map_err(counting)?;
+    // What was written while it was here again is counted, too.
+    let moment = closed(mds, id).await?.max(handle.view().last_heard);
+    let census = match as_shown(mds, id, moment, agreed) {
+        Some(shown) => shown,
+        None => census::since(mds, moment).map_err(counting)?,
+    };
     let Count { alone, examples, files, .. } = census.of(id);
     if files > alone {
         return no(format!(
@@ -177,6 +183,9 @@ pub(crate) async fn remove_lost(mds: &Arc<Mds>, id: StoreId, agreed: Option<u64>
         ));
     }
     let loss = Loss { files: alone, examples, removed: agreed == Some(alone) };
+    if let Some(progress) = mds.drains.of(id) {
+        progress.show(census);
+    }
     if loss.removed {
         let goes = &handle;
         let change = mds.write_again(|mut txn| {
@@ -200,6 +209,13 @@ pub(crate) async fn remove_lost(mds: &Arc<Mds>, id: StoreId, agreed: Option<u64>
         forget(mds, &handle).await;
     }
     Ok(loss)
+}
+
+/// The count that was agreed to. Whoever agrees may have thought about it for long, and to count anew may take hours: nothing has
+/// been added to it since. Files that were removed meanwhile are none that it was not agreed to.
+fn as_shown(mds: &Mds, id: StoreId, moment: Time, agreed: Option<u64>) -> Option<Arc<Census>> {
+    let shown = mds.drains.of(id)?.shown()?;
+    (Some(shown.of(id).alone) == agreed && census::holds(mds, &shown, moment)).then_some(shown)
 }
 
 fn handle(mds: &Mds, id: StoreId) -> Result<Arc<StoreHandle>, Refusal> {

@@ -10,7 +10,7 @@ use sluice_namespace::stable_storage::Drain;
 use sluice_namespace::{InodeKey, StoreId};
 use sluice_state::Time;
 
-use crate::layout::census::{self, Amount};
+use crate::layout::census::{self, Amount, Census};
 use crate::layout::pace::Pace;
 use crate::server::Mds;
 
@@ -26,6 +26,8 @@ pub(crate) struct Progress {
     stopped: AtomicBool,
     closed: Mutex<Closed>,
     numbers: Mutex<Numbers>,
+    /// By which it was last said what is lost with the data server.
+    shown: Mutex<Option<Arc<Census>>>,
 }
 
 /// Whether something may still come to the data server.
@@ -65,7 +67,16 @@ impl Progress {
             stopped: AtomicBool::new(false),
             closed: Mutex::new(if row.done { Closed::Since(Time::ZERO) } else { Closed::No }),
             numbers: Mutex::new(numbers),
+            shown: Mutex::default(),
         }
+    }
+
+    pub(super) fn show(&self, census: Arc<Census>) {
+        *self.shown.lock() = Some(census);
+    }
+
+    pub(super) fn shown(&self) -> Option<Arc<Census>> {
+        self.shown.lock().clone()
     }
 
     pub(crate) fn store(&self) -> StoreId {
