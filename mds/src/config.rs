@@ -19,7 +19,7 @@ pub struct Config {
     pub lease: Duration,
     /// From a recall to revocation and fencing.
     pub recall_timeout: Duration,
-    /// Fences and tombstones that data servers may gather before old capabilities are retired. Each keeps
+    /// Fences and tombstones that a data server may gather before old capabilities are retired. Each keeps
     /// 2^20 of them in memory at most; so many as here are what a hash table of 2^19 places takes, 13 MB of tombstones.
     pub capability_rows: u64,
     /// Deleted files of which it is remembered at which data servers they are gone, while they wait for another one.

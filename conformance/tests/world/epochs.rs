@@ -271,7 +271,7 @@ fn a_look_beside_a_truncation_does_not_undo_it() {
 fn tombstones_do_not_gather_for_ever() {
     simulate_tuned(
         23,
-        |config| config.capability_rows = 20,
+        |config| config.capability_rows = 5,
         async |world| {
             let client = Client::mount(world, "a", NEW).await;
             let (kept, layout) = client.open_with_layout("kept").await;
@@ -326,7 +326,7 @@ fn a_data_server_with_more_fences_than_it_has_room_for_is_let_in() {
 fn what_one_data_server_cannot_remove_yet_is_removed_once_at_the_others() {
     simulate_tuned(
         24,
-        |config| config.capability_rows = 40,
+        |config| config.capability_rows = 12,
         async |world| {
             let client = Client::mount(world, "a", NEW).await;
             files_everywhere(&client, 5).await;
@@ -364,12 +364,34 @@ async fn removed_without_recalls(world: &World, client: &Client, files: usize) {
     assert_eq!(client.recalls().len(), recalls);
 }
 
+/// Each of four keeps a part of them.
+#[test]
+fn what_all_data_servers_keep_together_is_not_too_much_for_one() {
+    simulate_tuned(
+        32,
+        |config| config.capability_rows = 40,
+        async |world| {
+            let client = Client::mount(world, "a", NEW).await;
+            files_everywhere(&client, 24).await;
+            removed_without_recalls(world, &client, 24).await;
+            let kept: Vec<usize> = (0..4).map(|n| world.fences(n)).collect();
+            assert!(kept.iter().sum::<usize>() > 40 && kept.iter().all(|rows| *rows < 40), "{kept:?}");
+            // Four times as many.
+            files_everywhere(&client, 72).await;
+            for n in 0..72 {
+                client.remove(&format!("f{n}")).await;
+            }
+            client.recalled(1).await;
+        },
+    );
+}
+
 /// Nor is it asked again and again, and what it answers counted as if it kept something.
 #[test]
 fn what_a_data_server_that_is_read_only_cannot_remove_calls_no_layout_back() {
     simulate_tuned(
         30,
-        |config| config.capability_rows = 40,
+        |config| config.capability_rows = 12,
         async |world| {
             let client = Client::mount(world, "a", NEW).await;
             files_everywhere(&client, 5).await;
@@ -389,7 +411,7 @@ fn what_a_data_server_that_is_read_only_cannot_remove_calls_no_layout_back() {
 fn what_is_removed_and_cannot_be_remembered_waits_for_the_data_server_that_is_away() {
     simulate_tuned(
         31,
-        |config| (config.capability_rows, config.removals_remembered) = (40, 2),
+        |config| (config.capability_rows, config.removals_remembered) = (12, 2),
         async |world| {
             let client = Client::mount(world, "a", NEW).await;
             files_everywhere(&client, 5).await;

@@ -5,14 +5,14 @@
 //! * when a holder that was fenced off a file asks for it again: the newer handle passes the fence;
 //! * when an export narrows: older handles of whom it let in can be told from those that they may have;
 //! * when a data server was restarted: a handle from before it may have lost what it does not find;
-//! * when data servers have many rows to keep, or many clients are locked out of an export: once all layouts of older epochs are back, those are retired, and
+//! * when a data server has many rows to keep, or many clients are locked out of an export: once all layouts of older epochs are back, those are retired, and
 //!   the rows with them;
 //! * when a data server has retired later ones, since the metadata are older than what it remembers;
 //! * when the key that seals capabilities is replaced (docs/adr/0024): likewise, and the old key goes with its epochs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -49,8 +49,8 @@ pub(crate) struct Turns {
     fenced: Mutex<BTreeSet<(u32, DataFileId)>>,
     /// Holders fenced off all files since then.
     fenced_off: Mutex<BTreeSet<u32>>,
-    /// Fences and tombstones that data servers were told since the last retirement.
-    rows: AtomicU64,
+    /// Fences and tombstones that each data server was told since the last retirement.
+    rows: Mutex<BTreeMap<StoreId, u64>>,
     /// A data server has no room for more of them.
     full: AtomicBool,
     /// Grace is to end.
@@ -67,7 +67,7 @@ pub(crate) struct Turns {
 
 /// Why older epochs are to be retired, as in [`Turns`].
 struct Asked {
-    rows: u64,
+    rows: BTreeMap<StoreId, u64>,
     full: bool,
     unwanted: bool,
 }
@@ -88,9 +88,14 @@ impl Turns {
         self.unwanted.store(true, Ordering::Relaxed);
     }
 
-    /// Data servers keep so many rows more.
-    pub(crate) fn kept(&self, rows: usize) {
-        self.rows.fetch_add(u64::try_from(rows).unwrap_or(u64::MAX), Ordering::Relaxed);
+    /// A data server keeps so many rows more.
+    pub(crate) fn kept(&self, store: StoreId, rows: usize) {
+        *self.rows.lock().entry(store).or_default() += u64::try_from(rows).unwrap_or(u64::MAX);
+    }
+
+    /// How many those of a data server are that has the most.
+    fn most_rows(&self) -> u64 {
+        self.rows.lock().values().copied().max().unwrap_or(0)
     }
 
     /// A data server refused a row for want of room.
@@ -107,7 +112,7 @@ impl Turns {
     /// What asks for a retirement, which begins.
     fn take_asked(&self) -> Asked {
         Asked {
-            rows: self.rows.swap(0, Ordering::Relaxed),
+            rows: std::mem::take(&mut *self.rows.lock()),
             full: self.full.swap(false, Ordering::Relaxed),
             unwanted: self.unwanted.swap(false, Ordering::Relaxed),
         }
@@ -115,7 +120,9 @@ impl Turns {
 
     /// It did not come to its end.
     fn ask_again(&self, asked: &Asked) {
-        self.rows.fetch_add(asked.rows, Ordering::Relaxed);
+        let mut all = self.rows.lock();
+        asked.rows.iter().for_each(|(store, rows)| *all.entry(*store).or_default() += rows);
+        drop(all);
         self.full.fetch_or(asked.full, Ordering::Relaxed);
         self.unwanted.fetch_or(asked.unwanted, Ordering::Relaxed);
     }
@@ -344,7 +351,7 @@ pub(crate) async fn run(mds: Arc<Mds>) {
         tell_all(&mds).await;
         mds.env.clock.sleep(LOOK).await;
         let rested = mds.now() >= not_before;
-        let many = are_many(turns.rows.load(Ordering::Relaxed), mds.config.capability_rows, rested);
+        let many = are_many(turns.most_rows(), mds.config.capability_rows, rested);
         let asked = turns.full.load(Ordering::Relaxed) || turns.unwanted.load(Ordering::Relaxed);
         let asked = asked && rested;
         // Perhaps one that an earlier incarnation announced.
@@ -362,11 +369,12 @@ pub(crate) async fn run(mds: Arc<Mds>) {
     }
 }
 
-/// Whether so many rows are kept that older epochs are to be retired: after a while, unless half as many again have come meanwhile.
+/// Whether some data server keeps so many rows that older epochs are to be retired: after a while, unless half as many again have
+/// come meanwhile.
 ///
-/// No table of a data server overflows over that. It holds what was counted since the last retirement began, and no more: each
-/// row that is counted adds one to the table of one data server, and those from before go when that retirement ends. Of the 2^20
-/// that each has room for at least 360,000 are left when the next one begins ([`Config`](crate::Config)), for what comes while
+/// No table of a data server overflows over that. It holds what was counted of it since the last retirement began, and no more:
+/// each row that is counted adds one to it at most, and those from before go when that retirement ends. Of the 2^20 that each has
+/// room for at least 360,000 are left when the next one begins ([`Config`](crate::Config)), for what comes while
 /// layouts come back. What is not counted, since it did not become durable, is refused at worst (AGAIN), and stays queued: that
 /// asks for a retirement, too.
 fn are_many(rows: u64, most: u64, rested: bool) -> bool {
@@ -491,7 +499,7 @@ async fn renew(mds: &Arc<Mds>, new_key: bool) -> Result<(), FsError> {
         if new_key {
             tracing::info!(epoch = current, "capabilities are sealed with the new key");
         }
-        retire_before(mds, current, asked.rows).await
+        retire_before(mds, current, asked.rows.values().sum()).await
     };
     renewed.await.inspect_err(|_| turns.ask_again(&asked))
 }

@@ -205,7 +205,9 @@ pub(super) async fn fence_over(mds: &Mds, connection: &Connection, rows: &[Pendi
     match call_over(connection, DS_FENCE, &args, PATIENCE).await {
         Ok(ctl_status::CTL_OK) => {
             // Counted when they stay: until then they are told again and again, and are as many as they were.
-            mds.data_servers.turns.kept(rows.len());
+            if let Some(row) = rows.first() {
+                mds.data_servers.turns.kept(row.store, rows.len());
+            }
             Fenced::Durably
         }
         Ok(ctl_status::CTL_ERR_AGAIN) => {
@@ -435,7 +437,7 @@ pub(crate) async fn remove(mds: &Arc<Mds>, store: StoreId, files: Vec<ctl_data_f
         Some(done) => {
             let done_there = done.results.iter().filter(|status| **status == ctl_status::CTL_OK).count();
             // What was refused is asked again, as often as it takes, and kept once.
-            mds.data_servers.turns.kept(done_there);
+            mds.data_servers.turns.kept(store, done_there);
             mds.data_servers.looks.freed();
             if done.results.contains(&ctl_status::CTL_ERR_AGAIN) {
                 mds.data_servers.turns.full();
