@@ -695,7 +695,7 @@ pub(crate) enum Export {
         /// Directory, as in the list
         #[arg(value_parser = path)]
         path: String,
-        /// Networks to add, or to change; without any the options are for all that it has
+        /// Networks to add, or to change; without any the options are for all that it has, but for those with --no-access
         #[arg(long = "client", value_name = "NETWORK,...", value_delimiter = ',')]
         clients: Vec<Network>,
         #[command(flatten)]

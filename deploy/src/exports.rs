@@ -26,7 +26,14 @@ pub(crate) async fn run(command: cli::Export) -> Result<()> {
                 bail!("nothing to set: name --client networks, options, or both");
             }
             let admin = Admin::reach(&reach).await?;
-            let rules = |now: &[ctl_sec_rule]| Ok(with(now, &clients, &options));
+            let rules = |now: &[ctl_sec_rule]| {
+                if clients.is_empty() && !now.is_empty() && now.iter().all(|rule| lets_nobody_in(&plain(rule))) {
+                    bail!(
+                        "{path} has no access from any network: name those that are to have some with --client"
+                    );
+                }
+                Ok(with(now, &clients, &options))
+            };
             change(&admin, ctl_export_action::EXPORT_SET, &path, rules, json).await
         }
         cli::Export::Remove { path, clients, reach, json } => {
@@ -179,17 +186,27 @@ pub(crate) fn lines(exports: &[ctl_sec_export]) -> Vec<String> {
     lines
 }
 
-/// The rules with more of them, or other ones: those named, or all if none is.
+/// The rules with more of them, or other ones: those named, or all if none is. But who was locked out by name comes back by name
+/// only.
 fn with(now: &[ctl_sec_rule], clients: &[Network], options: &RuleOptions) -> Vec<ctl_sec_rule> {
     let mut rules = now.to_vec();
     let named: Vec<String> = clients.iter().map(Network::to_string).collect();
-    for network in &named {
+    for (client, network) in clients.iter().zip(&named) {
         if !rules.iter().any(|rule| text(&rule.rule.network) == *network) {
-            rules.push(new_rule(network));
+            // A hole is, once it is closed, what was around it.
+            let around = options.no_access.then(|| around(client, now)).flatten();
+            let of = around.map(|outer| {
+                let rule = ctl_rule { network: network.clone().into(), ..outer.rule.clone() };
+                ctl_sec_rule { rule, ..outer.clone() }
+            });
+            rules.push(of.unwrap_or_else(|| new_rule(network)));
         }
     }
-    let is_meant = |rule: &ctl_rule| named.is_empty() || named.contains(&text(&rule.network));
-    for full in rules.iter_mut().filter(|full| is_meant(&full.rule)) {
+    let is_meant = |full: &ctl_sec_rule| match named.is_empty() {
+        true => !lets_nobody_in(&plain(full)),
+        false => named.contains(&text(&full.rule.network)),
+    };
+    for full in rules.iter_mut().filter(|full| is_meant(full)) {
         let rule = &mut full.rule;
         if options.read_only || options.read_write {
             rule.read_only = options.read_only;
@@ -212,6 +229,14 @@ fn with(now: &[ctl_sec_rule], clients: &[Network], options: &RuleOptions) -> Vec
         }
     }
     rules
+}
+
+/// What holds for a network that has no rule of its own: of those that cover it the one with the longest prefix.
+fn around<'a>(client: &Network, rules: &'a [ctl_sec_rule]) -> Option<&'a ctl_sec_rule> {
+    let networks =
+        rules.iter().filter_map(|rule| Some((text(&rule.rule.network).parse::<Network>().ok()?, rule)));
+    let covering = networks.filter(|(network, _)| network.covers(client));
+    covering.max_by_key(|(network, _)| network.prefix()).map(|(_, rule)| rule)
 }
 
 /// The rules but those of some networks.
@@ -379,6 +404,35 @@ mod tests {
         assert_eq!((rules[0].rule.sys, rules[0].rule.none), (false, false), "nobody comes without");
         let hole = RuleOptions { no_access: true, ..RuleOptions::default() };
         assert_eq!(access(&plain(&with(&rules, &[], &hole)[0])), "no access");
+    }
+
+    #[test]
+    fn a_hole_stays_one_where_others_are_changed_and_closes_as_what_is_around_it() {
+        let (ro, hole) = (RuleOptions { read_only: true, ..RuleOptions::default() }, || RuleOptions {
+            no_access: true,
+            ..RuleOptions::default()
+        });
+        let rules = with(&[], &networks(&["any"]), &ro);
+        let squash = RuleOptions { squash: Some(Squash::None), ..RuleOptions::default() };
+        let more = RuleOptions { anonymous: Some((7, 8)), read_only: true, ..squash.clone() };
+        let rules = with(&rules, &networks(&["10.0.0.0/8"]), &more);
+        let rules = with(&rules, &networks(&["10.0.0.7"]), &hole());
+        assert_eq!(access(&plain(&rules[2])), "no access");
+        // Of all others that is true now.
+        let sys = RuleOptions { sec: vec![Flavour::Sys], ..RuleOptions::default() };
+        let rules = with(&rules, &[], &sys);
+        assert_eq!(
+            rules.iter().map(|rule| (access(&plain(rule)), security(rule))).collect::<Vec<_>>(),
+            [("read-only", vec!["sys"]), ("read-only", vec!["sys"]), ("no access", vec![])]
+        );
+        let rules = with(&rules, &networks(&["10.0.0.7"]), &sys);
+        assert_eq!(shown(&rules)[2], "10.0.0.7 read-only none");
+        assert_eq!((rules[2].rule.anonymous_uid, rules[2].rule.anonymous_gid), (7, 8));
+        // What has a rule of its own keeps it.
+        let own =
+            with(&rules, &networks(&["10.0.0.7"]), &RuleOptions { squash: Some(Squash::All), ..sys.clone() });
+        let own = with(&with(&own, &networks(&["10.0.0.7"]), &hole()), &networks(&["10.0.0.7"]), &sys);
+        assert_eq!(shown(&own)[2], "10.0.0.7 read-only all");
     }
 
     #[test]
