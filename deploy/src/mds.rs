@@ -1,6 +1,5 @@
 //! `sluice mds`.
 
-use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::pin::pin;
@@ -13,7 +12,6 @@ use sluice_kv::Database;
 use sluice_mds::{Config, Delegations, Limits as Held, Mds, Names, Network, Rule, Squash};
 use sluice_namespace::LayoutPolicy;
 use sluice_rpc::{Gss, Keyring, Keys, Limits, Listener, Server, Share, Tcp, Tls, Transport};
-use tokio::net::TcpSocket;
 
 use crate::accounts::Host;
 use crate::metrics::mds::{MdsSource, Waiting};
@@ -42,7 +40,7 @@ pub(crate) async fn run(options: cli::Mds) -> Result<()> {
     look(&place, &options)?;
     let scraped = metrics::bind(options.metrics)?;
     // A port that is taken shows now, not when the one that had the file system is gone.
-    free(options.listen)?;
+    ports::free("--listen", options.listen)?;
     let source = Arc::new(Waiting::default());
     if let Some(listener) = scraped {
         metrics::serve(listener, Arc::clone(&source) as Arc<dyn metrics::Source>)?;
@@ -154,16 +152,6 @@ fn limits(memory: Option<u64>) -> Limits {
 
 /// Room for some dozens of the largest calls, whatever memory there is.
 const LEAST_SHARE: usize = 64 << 20;
-
-/// Whether the address can be taken. Without listening there: whoever connects shall find a server that answers.
-fn free(address: SocketAddr) -> Result<()> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
-    let bound = socket.and_then(|socket| {
-        socket.set_reuseaddr(true)?;
-        socket.bind(address)
-    });
-    bound.map_err(|error| anyhow!(ports::explain("--listen", address, &error)))
-}
 
 async fn listen(transport: &dyn Transport, options: &cli::Mds) -> Result<Box<dyn Listener>> {
     let listener = transport.listen(options.listen).await;

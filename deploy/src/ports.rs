@@ -4,12 +4,23 @@ use std::fs;
 use std::net::{AddrParseError, SocketAddr, SocketAddrV4};
 use std::path::Path;
 
+use anyhow::{Result, anyhow};
+use sluice_rpc::Tcp;
+
 /// `ADDR:PORT`. Brackets may be around any address: who fills one in (deploy/helm) does not know of which family it is.
 pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     let inside = text.strip_prefix('[').and_then(|rest| rest.split_once("]:"));
     let bare = inside.and_then(|(host, port)| format!("{host}:{port}").parse::<SocketAddrV4>().ok());
     let parsed = bare.map_or_else(|| text.parse(), |address| Ok(address.into()));
     parsed.map_err(|error: AddrParseError| error.to_string())
+}
+
+/// Whether a server may listen at `address`, which `option` has chosen.
+///
+/// # Errors
+/// One line for an operator.
+pub(crate) fn free(option: &str, address: SocketAddr) -> Result<()> {
+    Tcp::is_free(address).map_err(|error| anyhow!(explain(option, address, &error)))
 }
 
 /// One line for an operator whose port is taken or forbidden; `option` is the one that chooses it.

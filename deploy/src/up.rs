@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use sluice_rpc::Keys;
 use sluice_xdr::control::ctl_sec_export;
 use tokio::process::{Child, ChildStdin, Command};
@@ -63,11 +63,11 @@ pub(crate) async fn run(options: cli::Up) -> Result<()> {
         "--mirrors {mirrors} needs {mirrors} data servers, and there are {servers}: no file would find a place; see --data-servers"
     );
     let roles = roles(&dir, &options, &installation)?;
-    free(mds, PORT)?;
+    ports::free(PORT, mds)?;
     for (option, option_of_up) in [("--listen", PORT), ("--metrics", "--metrics")] {
         for address in roles.iter().filter_map(|role| role.address(option)).filter(|address| *address != mds)
         {
-            free(address, option_of_up)?;
+            ports::free(option_of_up, address)?;
         }
     }
     installation.begin(&dir)?;
@@ -110,13 +110,6 @@ pub(crate) async fn run(options: cli::Up) -> Result<()> {
     drop(held);
     say!("stopped; `sluice up` resumes here");
     Ok(())
-}
-
-fn free(address: SocketAddr, option: &str) -> Result<()> {
-    match std::net::TcpListener::bind(address) {
-        Ok(_) => Ok(()),
-        Err(error) => bail!(ports::explain(option, address, &error)),
-    }
 }
 
 fn roles(dir: &Path, options: &cli::Up, installation: &Installation) -> Result<Vec<Role>> {

@@ -60,26 +60,41 @@ impl Tcp {
     /// # Errors
     /// What the kernel says: the port is taken, the address is not of this host.
     pub fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
-        bound(addr).or_else(|error| match instead(addr, &error) {
-            Some(addr) => {
-                tracing::info!("this host has no IPv6: listening on {addr}");
-                bound(addr)
-            }
-            None => Err(error),
-        })
+        let socket = bound(addr, open)?;
+        if addr.is_ipv6() && socket.local_addr()?.is_ipv4() {
+            tracing::info!("this host has no IPv6: listening on {}:{}", Ipv4Addr::UNSPECIFIED, addr.port());
+        }
+        socket.listen(BACKLOG)
+    }
+
+    /// Whether [`Self::bind`] has `addr` to listen at now. Nobody is let in for it: whoever connects shall find a server that
+    /// answers.
+    ///
+    /// # Errors
+    /// Those of [`Self::bind`].
+    pub fn is_free(addr: SocketAddr) -> io::Result<()> {
+        bound(addr, open).map(drop)
     }
 }
 
-fn bound(addr: SocketAddr) -> io::Result<TcpListener> {
-    let socket = if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // A restarted server must have its port back while old connections are in TIME_WAIT.
-    socket.set_reuseaddr(true)?;
-    if addr.is_ipv6() && addr.ip().is_unspecified() {
-        // Whatever net.ipv6.bindv6only says.
-        setsockopt(&socket, sockopt::Ipv6V6Only, &false)?;
-    }
-    socket.bind(addr)?;
-    socket.listen(BACKLOG)
+fn open(addr: SocketAddr) -> io::Result<TcpSocket> {
+    if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }
+}
+
+/// A socket with `addr`, or with what stands for it here.
+fn bound(addr: SocketAddr, open: impl Fn(SocketAddr) -> io::Result<TcpSocket>) -> io::Result<TcpSocket> {
+    let at = |addr: SocketAddr| -> io::Result<TcpSocket> {
+        let socket = open(addr)?;
+        // A restarted server must have its port back while old connections are in TIME_WAIT.
+        socket.set_reuseaddr(true)?;
+        if addr.is_ipv6() && addr.ip().is_unspecified() {
+            // Whatever net.ipv6.bindv6only says.
+            setsockopt(&socket, sockopt::Ipv6V6Only, &false)?;
+        }
+        socket.bind(addr)?;
+        Ok(socket)
+    };
+    at(addr).or_else(|error| instead(addr, &error).map_or(Err(error), at))
 }
 
 /// What stands for every address of a host that does not know the family of `addr`.
@@ -303,6 +318,7 @@ fn into_stream(stream: TcpStream, peer: SocketAddr) -> io::Result<Stream> {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+    use std::net::Ipv6Addr;
     use std::process::Command;
 
     use nix::sched::{CloneFlags, unshare};
@@ -317,6 +333,34 @@ mod tests {
         assert_eq!(instead(at("[::1]:2049"), &unknown), None, "one that was asked for");
         assert_eq!(instead(at("0.0.0.0:2049"), &unknown), None);
         assert_eq!(instead(at("[::]:2049"), &Errno::ADDRINUSE.into()), None);
+    }
+
+    #[tokio::test]
+    async fn a_host_without_ipv6_has_every_address_all_the_same() {
+        let without = |addr: SocketAddr| match addr {
+            SocketAddr::V4(_) => TcpSocket::new_v4(),
+            SocketAddr::V6(_) => Err(Errno::AFNOSUPPORT.into()),
+        };
+        let socket = bound("[::]:0".parse().unwrap(), without).unwrap();
+        let at = socket.local_addr().unwrap();
+        assert_eq!(at.ip(), Ipv4Addr::UNSPECIFIED);
+        assert!(bound("[::1]:0".parse().unwrap(), without).is_err(), "one that was asked for");
+        // And whoever has it is seen.
+        let _listening = socket.listen(1).unwrap();
+        let taken = bound(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), at.port()), without);
+        assert_eq!(taken.unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    }
+
+    /// A server that looks before it takes over finds what it will find when it listens.
+    #[tokio::test]
+    async fn what_is_free_can_be_listened_at() {
+        let any: SocketAddr = "[::]:0".parse().unwrap();
+        Tcp::is_free(any).unwrap();
+        let listening = Tcp::bind(any).unwrap();
+        let at = listening.local_addr().unwrap();
+        assert_eq!(Tcp::is_free(at).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        drop(listening);
+        Tcp::is_free(at).unwrap();
     }
 
     /// On a thread with a network of its own, whose settings are its own too.
