@@ -12,6 +12,7 @@ use sluice_kv::Database;
 use sluice_mds::{Config, Delegations, Limits as Held, Mds, Names, Network, Rule, Squash};
 use sluice_namespace::LayoutPolicy;
 use sluice_rpc::{Gss, Keyring, Keys, Limits, Listener, Server, Share, Tcp, Tls, Transport};
+use tokio::sync::Notify;
 
 use crate::accounts::Host;
 use crate::metrics::mds::{MdsSource, Waiting};
@@ -34,7 +35,9 @@ pub(crate) async fn run(options: cli::Mds) -> Result<()> {
     let gss = kerberos::begin(&env, &options.kerberos)?;
     let transport: Arc<dyn Transport> = Arc::new(Tcp);
     let cache = cache(options.tuning.metadata_cache, memory::limit());
-    let place = Place::new(&options.data_dir, &options.store).standby(options.standby).cache(cache);
+    let waits = Arc::new(Notify::new());
+    let standby = options.standby.then(|| Arc::clone(&waits));
+    let place = Place::new(&options.data_dir, &options.store).standby(standby).cache(cache);
     // All that an administrator may have to put right is looked at before the store is taken over, which costs clients a
     // reclaim of what they hold.
     look(&place, &options)?;
@@ -50,7 +53,7 @@ pub(crate) async fn run(options: cli::Mds) -> Result<()> {
     } else {
         "opening the metadata store"
     };
-    let opened = supervised::patiently(waits_for, place.await_open(&env));
+    let opened = supervised::patiently(waits_for, waits.notified(), place.await_open(&env));
     let db = meanwhile(opened, &mut keys, certificate.as_mut()).await?;
     let tls = certificate.as_ref().map(certificates::Followed::tls);
     if let Some(certificate) = certificate {

@@ -1,12 +1,14 @@
 //! Where the metadata is, and opening it.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use sluice_env::Env;
 use sluice_kv::{Database, EmbeddedOptions, FoundationOptions, KvError, Room, RunLimits, Tls};
 use sluice_namespace::{FsError, Namespace};
+use tokio::sync::Notify;
 
 use crate::cli::{Store, StoreKind};
 use crate::durability;
@@ -75,7 +77,7 @@ impl Store {
                 ca: self.fdb_tls_ca.clone(),
                 verify_peers: self.fdb_tls_verify_peers.clone(),
             },
-            standby: false,
+            standby: None,
             still: false,
         }
     }
@@ -168,18 +170,18 @@ pub(crate) struct Place {
     /// The metadata server's data directory.
     dir: PathBuf,
     options: Store,
-    standby: bool,
+    standby: Option<Arc<Notify>>,
     /// Bytes of memory for what is read and written, where that is up to us.
     cache: Option<u64>,
 }
 
 impl Place {
     pub(crate) fn new(dir: &Path, options: &Store) -> Self {
-        Self { dir: dir.to_owned(), options: options.clone(), standby: false, cache: None }
+        Self { dir: dir.to_owned(), options: options.clone(), standby: None, cache: None }
     }
 
-    /// Whether to wait while another server has it.
-    pub(crate) fn standby(self, standby: bool) -> Self {
+    /// To wait while another server has it, and to say so.
+    pub(crate) fn standby(self, standby: Option<Arc<Notify>>) -> Self {
         Self { standby, ..self }
     }
 
@@ -287,7 +289,7 @@ impl Place {
 
     /// Opens it, once.
     pub(crate) async fn open(&self, env: &Env) -> Result<Database> {
-        self.options.fits(self.standby)?;
+        self.options.fits(self.standby.is_some())?;
         match self.options.kind() {
             StoreKind::Embedded => embedded(env, &self.metadata(), self.cache),
             StoreKind::Foundationdb => {
@@ -325,7 +327,11 @@ impl Place {
         std::fs::create_dir_all(dir)
             .with_context(|| format!("cannot make {}: choose a writable --data-dir", dir.display()))?;
         let options = self.options.foundation();
-        Ok(FoundationOptions { identity: Some(dir.join("identity")), standby: self.standby, ..options })
+        Ok(FoundationOptions {
+            identity: Some(dir.join("identity")),
+            standby: self.standby.clone(),
+            ..options
+        })
     }
 }
 
@@ -449,7 +455,7 @@ mod tests {
         assert!(!place.has_file_system(&db, false).await.unwrap());
         let refused = place.has_file_system(&db, true).await.unwrap_err().to_string();
         assert!(refused.contains("is the device mounted?"), "{refused}");
-        let transport = std::sync::Arc::new(sluice_rpc::Tcp);
+        let transport = Arc::new(sluice_rpc::Tcp);
         sluice_mds::Mds::start(env, transport, db.clone(), sluice_mds::Config::default()).await.unwrap();
         assert!(place.has_file_system(&db, true).await.unwrap());
         let foundation = Place::new(dir.path(), &in_cluster("typo"));

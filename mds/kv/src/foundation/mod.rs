@@ -56,8 +56,9 @@ pub struct FoundationOptions {
     /// A file that says who this server is, made as needed and locked while the store is open: then only one server
     /// at a time has the store. `None`: nothing keeps two from opening it.
     pub identity: Option<PathBuf>,
-    /// With an identity, and another server has the store: wait, for however long it lives.
-    pub standby: bool,
+    /// With an identity, and another server has the store: wait, for however long it lives. Told once it does: all else that
+    /// might be in the way has been looked at by then.
+    pub standby: Option<Arc<Notify>>,
     /// For tests in virtual time: every wait for the cluster blocks its thread, so that time stands still meanwhile,
     /// and [`crate::Database::set_faults`] has an effect.
     pub still: bool,
@@ -71,7 +72,7 @@ impl Default for FoundationOptions {
             name: "sluice".to_owned(),
             tls: Tls::default(),
             identity: None,
-            standby: false,
+            standby: None,
             still: false,
         }
     }
@@ -153,7 +154,7 @@ impl Foundation {
         let opening = async {
             space::prepare(&this).await?;
             match &tenure {
-                Some(tenure) => tenure::take(&this, tenure, options.standby).await,
+                Some(tenure) => tenure::take(&this, tenure, options.standby.as_deref()).await,
                 None => Ok(()),
             }
         };

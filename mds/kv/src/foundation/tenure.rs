@@ -171,8 +171,12 @@ impl Lease {
     }
 }
 
-/// Takes the store, or finds that a living server has it; with `standby`, waits until none has.
-pub(crate) async fn take(store: &Foundation, tenure: &Tenure, standby: bool) -> Result<(), KvError> {
+/// Takes the store, or finds that a living server has it; a `standby` waits until none has, and is told when it begins to.
+pub(crate) async fn take(
+    store: &Foundation,
+    tenure: &Tenure,
+    standby: Option<&Notify>,
+) -> Result<(), KvError> {
     let taken = wait(store, &store.env, tenure, standby).await?;
     store.lease.renew(taken.ok_or_else(|| KvError::InUse { dir: store.space.place() })?);
     Ok(())
@@ -183,7 +187,7 @@ async fn wait(
     row: &impl Row,
     env: &Env,
     tenure: &Tenure,
-    standby: bool,
+    standby: Option<&Notify>,
 ) -> Result<Option<Monotonic>, KvError> {
     let clock = &env.clock;
     let free = |row: Option<&[u8]>| row.is_none_or(|row| tenure.writer(row) != Writer::Another);
@@ -201,14 +205,17 @@ async fn wait(
             (Ok(row), None) => {
                 tracing::info!("another server had this store; waiting to see whether it lives");
                 seen = Some((row.unwrap_or_default(), read));
+                if let Some(told) = standby {
+                    told.notify_one();
+                }
             }
             (Ok(row), Some((known, _))) if row.as_deref() == Some(known) => {}
-            (Ok(row), Some(seen)) if standby => *seen = (row.unwrap_or_default(), read),
+            (Ok(row), Some(seen)) if standby.is_some() => *seen = (row.unwrap_or_default(), read),
             (Ok(_), Some(_)) => return Ok(None),
             // What became of it is in the row.
             (Err(KvError::Conflict | KvError::TooOld | KvError::CommitUnknown), _) => {}
             // A cluster that is away keeps the other server from changing its row: that is no silence.
-            (Err(error), Some((_, since))) if standby => {
+            (Err(error), Some((_, since))) if standby.is_some() => {
                 tracing::warn!(%error, "the store is away; waiting");
                 *since = read;
             }
@@ -356,6 +363,11 @@ mod tests {
         }
 
         async fn wait(&self, tenure: &Tenure, standby: bool) -> Option<Duration> {
+            let told = Notify::new();
+            self.wait_as(tenure, standby.then_some(&told)).await
+        }
+
+        async fn wait_as(&self, tenure: &Tenure, standby: Option<&Notify>) -> Option<Duration> {
             let began = self.env.clock.now();
             let taken = wait(&self.here, &self.env, tenure, standby).await.unwrap()?;
             Some(taken.since(began))
@@ -430,6 +442,22 @@ mod tests {
         };
         let (taken, ()) = tokio::join!(w.wait(&second, true), changes);
         assert!(taken.unwrap() >= slow + SILENCE, "{taken:?}");
+    }
+
+    /// Its service manager takes it for started then, and for nothing less.
+    #[tokio::test(start_paused = true)]
+    async fn a_standby_says_that_it_waits_and_takes_what_is_free_without_a_word() {
+        let w = World::new();
+        let (first, second) = (w.tenure("a"), w.tenure("b"));
+        let told = Notify::new();
+        let is_told = async || w.env.clock.timeout(BEAT, told.notified()).await.is_ok();
+        assert_eq!(w.wait_as(&first, Some(&told)).await, Some(Duration::ZERO));
+        assert!(!is_told().await, "nobody had it");
+        tokio::select! {
+            () = w.beats(&first) => unreachable!(),
+            taken = w.wait_as(&second, Some(&told)) => panic!("{taken:?}: the first one lives"),
+            told = is_told() => assert!(told, "it waits"),
+        }
     }
 
     /// A cluster that recovers for almost as long as a lease, twice in a row.
