@@ -11,6 +11,8 @@ pub(crate) const FORMAT: u32 = 2;
 /// The one it writes where there are no checksums: a program that does not know them would change data under them.
 const FORMAT_PLAIN: u32 = 1;
 
+/// It is there from when checksums are switched off until their side files are removed.
+pub(crate) const SUMS_LEFT: &str = "sums.left";
 pub(crate) const SUPERBLOCK: &str = "superblock";
 pub(crate) const BOOT: &str = "boot";
 /// Written and removed to see whether that can be done.

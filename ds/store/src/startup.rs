@@ -13,7 +13,7 @@ use crate::callers::Callers;
 use crate::device::Device;
 use crate::emptied::Emptied;
 use crate::flush::Flushes;
-use crate::format::{BOOT, DATA, JOURNAL, SUPERBLOCK, Superblock};
+use crate::format::{BOOT, DATA, JOURNAL, SUMS_LEFT, SUPERBLOCK, Superblock};
 use crate::gate::Gate;
 use crate::journal::Journal;
 use crate::lane::Lane;
@@ -22,7 +22,7 @@ use crate::open_files::OpenFiles;
 use crate::pace::Pace;
 use crate::pool::Pool;
 use crate::room::Room;
-use crate::sums::{Quarantine, ScrubState, SumOptions, Sums, forget_quarantine, remove_sides};
+use crate::sums::{Quarantine, ScrubState, SumOptions, Sums, forget_quarantine};
 use crate::tide::Tide;
 use crate::verifier::Verifiers;
 use crate::{Store, StoreError, Uuid, witness};
@@ -192,8 +192,9 @@ fn switch_sums(
         // Of what earlier sums say nothing holds that is not under this name.
         (Some(true), None) => Some(env.random.u64()),
         (Some(false), Some(_)) => {
-            // First: until the superblock says so it is only a store that has few sums.
-            remove_sides(device)?;
+            // First: whatever happens from here on, somebody removes what is left. Until that is done nobody reads it, and sums
+            // that are switched on again have another name.
+            replace(device, SUMS_LEFT, b"\n")?;
             None
         }
         _ => return Ok(()),

@@ -351,6 +351,7 @@ fn switched_off_and_on_again() {
         let off = Options { checksums: Some(false), ..summed() };
         let store = Store::open(&env, Arc::new(device.clone()), off).await.unwrap();
         assert!(!store.scrub() && !store.scrubbed().on);
+        rest(&env, &store, 1).await;
         let folder = path(&device, key(1), "").rsplit_once('/').unwrap().0.to_owned();
         assert_eq!(device.list(&folder).unwrap(), [key(1).to_string()]);
         let superblock = device.open("superblock").unwrap();

@@ -11,7 +11,7 @@ use std::time::Duration;
 use common::summed::*;
 use common::watched::{Watch, WatchedDevice};
 use common::{access, bytes, key, simulate};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use sluice_env::Env;
 use sluice_store::device::{Device, MemDevice};
 use sluice_store::{Access, Epoch, Options, Stability, Store, StoreError, SumOptions};
@@ -185,6 +185,124 @@ async fn what_is_rewritten_while_it_is_found_bad_is_good() {
     assert_eq!(store.read_at(key(1), BLOCK, 1).await.unwrap().data, bytes(9, 1));
     assert_eq!(store.damaged().1, []);
     keeper.abort();
+}
+
+/// Nobody looks into folders of data files before he may.
+#[derive(Debug, Default)]
+struct Held {
+    asked: AtomicBool,
+    may: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Held {
+    fn let_go(&self) {
+        *self.may.lock() = true;
+        self.changed.notify_all();
+    }
+}
+
+impl Watch for Held {
+    fn writing(&self, _direct: bool) {}
+    fn listing(&self, folder: &str) -> io::Result<()> {
+        if folder.starts_with("data/") {
+            self.asked.store(true, Ordering::Release);
+            let mut may = self.may.lock();
+            while !*may && !self.changed.wait_for(&mut may, Duration::from_secs(60)).timed_out() {}
+        }
+        Ok(())
+    }
+}
+
+fn has_sums(device: &MemDevice, file: u64) -> bool {
+    let (folder, name) = (path(device, key(file), ""), format!("{}.sums", key(file)));
+    let folder = folder.rsplit_once('/').unwrap().0;
+    device.list(folder).unwrap().contains(&name)
+}
+
+/// In real time: of very many data files it takes minutes.
+#[allow(clippy::disallowed_methods, reason = "in real time")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn checksums_that_are_switched_off_are_removed_while_clients_are_served() {
+    let (env, device) = (Env::system(), MemDevice::new());
+    let sums = SumOptions { quiet: Duration::ZERO, rate: 0, interval: Duration::ZERO };
+    let store = Store::open(&env, Arc::new(device.clone()), Options { sums, ..summed() }).await.unwrap();
+    for file in 1..=3 {
+        put(&store, file, 0, 7, BLOCK as usize).await;
+    }
+    let keeper = tokio::spawn(Arc::clone(&store).keep_sums());
+    while store.scrubbed().sealed < 3 * BLOCK {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    keeper.abort();
+    drop(keeper.await);
+    device.crash_keeping(|| true);
+    drop(store);
+
+    let held = Arc::new(Held::default());
+    let watched = WatchedDevice(Box::new(device.clone()), Arc::clone(&held) as Arc<dyn Watch>);
+    let off = Options { checksums: Some(false), ..summed() };
+    let opening = Store::open(&env, Arc::new(watched), off);
+    let Ok(opened) = tokio::time::timeout(Duration::from_secs(10), opening).await else {
+        held.let_go();
+        panic!("it waits");
+    };
+    let store = opened.unwrap();
+    let keeper = tokio::spawn(Arc::clone(&store).keep_sums());
+    while !held.asked.load(Ordering::Acquire) {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    put(&store, 1, 0, 9, 100).await;
+    assert_eq!(store.read_at(key(1), 0, 1).await.unwrap().data, bytes(9, 1));
+    assert!((1..=3).all(|file| has_sums(&device, file)));
+    held.let_go();
+    keeper.await.unwrap();
+    assert!((1..=3).all(|file| !has_sums(&device, file)));
+    assert_eq!(store.read_at(key(2), 0, 1).await.unwrap().data, bytes(7, 1));
+}
+
+#[test]
+fn what_a_removal_of_checksums_left_the_next_start_removes_and_nobody_believes() {
+    simulate(async |env| {
+        let device = MemDevice::new();
+        let start = async |checksums| {
+            Store::open(&env, Arc::new(device.clone()), Options { checksums, ..summed() }).await.unwrap()
+        };
+        let store = open(&env, &device).await;
+        put(&store, 1, 0, 7, 1 << 20).await;
+        put(&store, 2, 0, 7, 1 << 20).await;
+        rest(&env, &store, 30).await;
+        device.crash_keeping(|| true);
+        drop(store);
+        let store = start(Some(false)).await;
+        put(&store, 1, 0, 8, 100).await;
+        device.crash();
+        drop(store);
+        assert!(has_sums(&device, 1) && has_sums(&device, 2), "nobody came to it");
+        // Nothing can be removed now. And it is not told again that there are to be none.
+        let store = start(None).await;
+        assert!(!store.scrubbed().on);
+        device.set_read_only(true);
+        rest(&env, &store, 5).await;
+        device.set_read_only(false);
+        assert!(has_sums(&device, 1) && device.stat("sums.left").is_ok());
+        device.crash();
+        drop(store);
+        // Switched on in between, those of before say nothing, and those of now stay.
+        let store = open(&env, &device).await;
+        scrub(&env, &store).await;
+        rest(&env, &store, 30).await;
+        assert_eq!((store.damaged().1, store.scrubbed().sealed), (vec![], 2 << 20));
+        scrub(&env, &store).await;
+        assert_eq!((store.damaged().1, store.scrubbed().compared), (vec![], 2 << 20));
+        device.crash_keeping(|| true);
+        drop(store);
+        drop(start(Some(false)).await);
+        let store = start(None).await;
+        rest(&env, &store, 5).await;
+        assert!(!has_sums(&device, 1) && !has_sums(&device, 2));
+        assert!(device.stat("sums.left").is_err(), "no start looks for any again");
+    });
 }
 
 /// As a crash in the middle of a removal leaves it.

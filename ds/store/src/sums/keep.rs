@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use sluice_env::Monotonic;
 
-use super::scrub::{Moment, Scrub};
+use super::scrub::{FOLDERS, Moment, Scrub};
 use super::verify::Verdict;
-use super::{Damage, REGION, SUFFIX, SummedFile, Sums, remove_side};
+use super::{Damage, REGION, SUFFIX, SummedFile, Sums, remove_side, sides_in};
 use crate::data_file::DataFile;
+use crate::format::SUMS_LEFT;
 use crate::places::{leaf_path, path_of};
 use crate::{FileKey, Store, StoreError};
 
@@ -20,6 +21,9 @@ const LOOK: Duration = Duration::from_secs(1);
 const OPENING: u64 = 64 << 10;
 /// A scrub's place is saved so often.
 const SAVE: Duration = Duration::from_secs(30);
+
+/// Side files removed in one go.
+const AT_ONCE: usize = 256;
 
 /// What operators ask.
 impl Store {
@@ -71,9 +75,9 @@ impl Store {
 }
 
 impl Store {
-    /// Keeps sums for as long as somebody awaits it; returns at once where there are none.
+    /// Keeps sums for as long as somebody awaits it. Where there are none any more it removes what is left of them, and returns.
     pub async fn keep_sums(self: Arc<Self>) {
-        let Some(sums) = self.sums.clone() else { return };
+        let Some(sums) = self.sums.clone() else { return self.remove_sums().await };
         let mut pace = Budget { rate: sums.options.rate, ahead: self.env.clock.now() };
         loop {
             self.seal_quiet(&sums, &mut pace).await;
@@ -89,6 +93,49 @@ impl Store {
             }
             self.env.clock.sleep(LOOK).await;
         }
+    }
+
+    /// Removes the side files of sums that were switched off. There is one for each data file, so that clients do not wait for
+    /// it, nor whoever closes the store for long.
+    async fn remove_sums(self: Arc<Self>) {
+        let left = self.blocking(|store| match store.device.stat(SUMS_LEFT) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            found => Ok(found.map(|_| true)?),
+        });
+        match left.await {
+            Ok(true) => tracing::info!(store = %self.place(), "checksums were switched off: removing them"),
+            Ok(false) => return,
+            Err(error) => {
+                tracing::warn!(store = %self.place(), %error, "cannot look whether checksums are left");
+                return;
+            }
+        }
+        match self.remove_sides().await {
+            Ok(removed) => tracing::info!(store = %self.place(), files = removed, "checksums are removed"),
+            Err(error) => {
+                tracing::warn!(store = %self.place(), %error, "checksums are not all removed: the next start goes on with it");
+            }
+        }
+    }
+
+    /// How many there were.
+    async fn remove_sides(self: &Arc<Self>) -> Result<u64, StoreError> {
+        let mut removed = 0;
+        for folder in 0..FOLDERS {
+            let mut keys = self.blocking(move |store| sides_in(&*store.device, folder)).await?;
+            while !keys.is_empty() {
+                let some = keys.split_off(keys.len().saturating_sub(AT_ONCE));
+                removed += some.len() as u64;
+                self.blocking(move |store| some.iter().try_for_each(|key| remove_side(&*store.device, *key)))
+                    .await?;
+            }
+        }
+        self.blocking(|store| {
+            store.device.remove(SUMS_LEFT)?;
+            Ok(store.device.sync_dir("")?)
+        })
+        .await?;
+        Ok(removed)
     }
 
     fn moment(&self, sums: &Sums) -> Moment {

@@ -171,16 +171,11 @@ pub(crate) fn remove_side(device: &dyn Device, key: FileKey) -> Result<(), Store
     }
 }
 
-/// Removes all side files, as checksums are switched off. Blocking.
-pub(crate) fn remove_sides(device: &dyn Device) -> Result<(), StoreError> {
-    for folder in 0..scrub::FOLDERS {
-        let names = match device.list(&leaf_path(folder)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            names => names?,
-        };
-        for key in names.iter().filter_map(|name| FileKey::parse(name.strip_suffix(SUFFIX)?)) {
-            remove_side(device, key)?;
-        }
-    }
-    Ok(())
+/// The data files that have side files in one folder, themselves there or not. Blocking.
+pub(crate) fn sides_in(device: &dyn Device, folder: u16) -> Result<Vec<FileKey>, StoreError> {
+    let names = match device.list(&leaf_path(folder)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        names => names?,
+    };
+    Ok(names.iter().filter_map(|name| FileKey::parse(name.strip_suffix(SUFFIX)?)).collect())
 }
