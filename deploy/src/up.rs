@@ -63,6 +63,12 @@ pub(crate) async fn run(options: cli::Up) -> Result<()> {
         "--mirrors {mirrors} needs {mirrors} data servers, and there are {servers}: no file would find a place; see --data-servers"
     );
     let roles = roles(&dir, &options, &installation)?;
+    ensure!(
+        roles.len() > 1,
+        "{}: none of its {servers} data servers has a directory any more: is the device mounted? (a new one, if they were taken out: --data-servers {})",
+        dir.display(),
+        servers.saturating_add(1)
+    );
     ports::free(PORT, mds)?;
     for (option, option_of_up) in [("--listen", PORT), ("--metrics", "--metrics")] {
         for address in roles.iter().filter_map(|role| role.address(option)).filter(|address| *address != mds)
@@ -350,7 +356,7 @@ async fn ready(mds: SocketAddr, key: &Path, dir: &Path, installation: &Installat
 /// Whether all that are new have run: the next start makes no stores for them, whatever is mounted then.
 fn have_stores(dir: &Path, installation: &Installation) -> bool {
     let mut new = installation.started + 1..=installation.data_servers;
-    new.all(|number| dir.join(format!("ds{number}")).join("superblock").exists())
+    new.all(|number| dir.join(format!("ds{number}/store/superblock")).exists())
 }
 
 fn announce(dir: &Path, options: &cli::Up, data_servers: usize, exports: &[ctl_sec_export]) {

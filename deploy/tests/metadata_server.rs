@@ -272,17 +272,18 @@ fn who_holds_files_is_asked_and_broken_by_path() {
     server.wait().unwrap();
 }
 
-/// Where `sluice up` is.
+/// Where the one `sluice up` is, and the other. Their ports are not among those that other tests choose.
 const HOST: &str = "127.0.7.1";
+const OTHER: &str = "127.0.7.2";
 
 /// `sluice up` in a directory that it knows, until it is to stop.
 struct Up(Child);
 
 impl Up {
-    fn start(dir: &Path, port: u16) -> Self {
+    fn start(dir: &Path, host: &str, port: u16, data_servers: u16) -> Self {
         let mut command = Command::new(SLUICE);
-        // Its three ports are not among those that other tests choose.
-        command.args(["up", "--data-servers", "2", "--listen", HOST, "--port", &port.to_string()]);
+        command.args(["up", "--data-servers", &data_servers.to_string()]);
+        command.args(["--listen", host, "--port", &port.to_string()]);
         command.arg("--data-dir").arg(dir);
         Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
     }
@@ -316,21 +317,23 @@ fn connected(home: &Path, wanted: usize) -> Vec<serde_json::Value> {
     }
 }
 
+/// Once `up` knows, too, that so many have started.
+fn noted(home: &Path, data_servers: u16) {
+    let (begun, wanted) = (Instant::now(), format!("\"started\": {data_servers}"));
+    while !std::fs::read_to_string(home.join("installation.json")).unwrap().contains(&wanted) {
+        assert!(begun.elapsed() < PATIENCE, "it does not note that all have started");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 #[test]
 fn an_installation_goes_on_when_a_data_server_was_taken_out() {
     let dir = tempfile::tempdir().unwrap();
     let (home, port) = (dir.path().join("up"), free_port());
     let of_home = ["--data-dir", home.to_str().unwrap()];
-    let up = Up::start(&home, port);
+    let up = Up::start(&home, HOST, port, 2);
     let all = connected(&home, 2);
-    // Until `up` knows it, too.
-    let started =
-        || std::fs::read_to_string(home.join("installation.json")).unwrap().contains("\"started\": 2");
-    let begun = Instant::now();
-    while !started() {
-        assert!(begun.elapsed() < PATIENCE, "it does not note that all have started");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    noted(&home, 2);
     let first = format!("{HOST}:{}", port + 1);
     let out = all.iter().find(|server| server["address"].to_string().contains(&first)).unwrap();
     let id = out["id"].to_string();
@@ -347,7 +350,7 @@ fn an_installation_goes_on_when_a_data_server_was_taken_out() {
         if is_there {
             std::fs::create_dir(&out).unwrap();
         }
-        let mut up = Up::start(&home, port);
+        let mut up = Up::start(&home, HOST, port, 2);
         connected(&home, 1);
         // Whatever ends in its first three seconds.
         std::thread::sleep(Duration::from_secs(5));
@@ -360,5 +363,30 @@ fn an_installation_goes_on_when_a_data_server_was_taken_out() {
     let other = home.join("ds2");
     std::fs::remove_dir_all(&other).unwrap();
     std::fs::create_dir(&other).unwrap();
-    assert_eq!(ended(&mut Up::start(&home, port).0).code(), Some(1));
+    assert_eq!(ended(&mut Up::start(&home, HOST, port, 2).0).code(), Some(1));
+}
+
+#[test]
+fn new_data_servers_are_noted_though_an_old_one_does_not_begin() {
+    let dir = tempfile::tempdir().unwrap();
+    let (home, port) = (dir.path().join("up"), free_port());
+    let up = Up::start(&home, OTHER, port, 2);
+    connected(&home, 2);
+    noted(&home, 2);
+    up.stop();
+    // As where a device is not mounted.
+    std::fs::remove_dir_all(home.join("ds1")).unwrap();
+    std::fs::create_dir(home.join("ds1")).unwrap();
+    let up = Up::start(&home, OTHER, port, 3);
+    connected(&home, 2);
+    // From the next start on none makes a store.
+    noted(&home, 3);
+    up.stop();
+    assert!(home.join("ds3/store/superblock").exists() && !home.join("ds1/store").exists());
+    for number in 1..=3 {
+        std::fs::remove_dir_all(home.join(format!("ds{number}"))).unwrap();
+    }
+    let (data, port) = (home.to_str().unwrap(), port.to_string());
+    let said = refused(&["up", "--data-dir", data, "--listen", OTHER, "--port", &port]);
+    assert!(said.contains("none of its 3 data servers has a directory any more"), "{said}");
 }
