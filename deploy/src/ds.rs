@@ -16,7 +16,8 @@ use sluice_store::{StoreError, SumOptions};
 
 use crate::metrics::ds::DsSource;
 use crate::{
-    certificates, cli, descriptors, durability, keys, logs, metrics, ports, reach, servers, stop, supervised,
+    certificates, cli, descriptors, durability, keys, logs, metrics, owner, ports, reach, servers, stop,
+    supervised,
 };
 
 /// How long calls in flight may take when the server is asked to stop.
@@ -75,6 +76,7 @@ pub(crate) async fn start(options: &cli::Serve, new: bool) -> Result<Arc<DataSer
     }
     let keys = keys::follow(&key_file(options))?;
     let certificate = certificates::follow(&options.tls)?;
+    owner::may_use_store(&options.data_dir)?;
     let dir = store_dir(&options.data_dir, new)?;
     let store = dir.clone();
     let mut config = Config::new(options.listen, dir, addresses[0], keys.ring());

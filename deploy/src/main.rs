@@ -6,6 +6,7 @@
 
 #[macro_use]
 mod out;
+mod owner;
 
 mod accounts;
 mod certificates;

@@ -2,8 +2,11 @@
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 #![allow(clippy::disallowed_methods, reason = "processes are waited for in real time")]
 
-use std::io::{BufRead, BufReader, Read};
+use std::fs::Permissions;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -270,6 +273,70 @@ fn who_holds_files_is_asked_and_broken_by_path() {
     assert_eq!(lock(&["list", ""]).0, Some(2));
     server.kill().unwrap();
     server.wait().unwrap();
+}
+
+/// Numbers that no user of this host has.
+const SOMEBODY: u32 = 47_110;
+const ANOTHER: u32 = 47_111;
+
+/// What a start as SOMEBODY says, which is refused.
+fn refused_to_somebody(arguments: &[&str]) -> String {
+    let mut command = Command::new("timeout");
+    command.args(["60", SLUICE]).args(arguments).uid(SOMEBODY).gid(SOMEBODY);
+    let outcome = command.output().unwrap();
+    let said = String::from_utf8(outcome.stderr).unwrap();
+    assert_eq!(outcome.status.code(), Some(1), "{said}");
+    said
+}
+
+#[test]
+fn a_store_is_its_directorys_owners_and_what_is_anothers_is_told_with_whose_it_is() {
+    if !nix::unistd::geteuid().is_root() {
+        writeln!(std::io::stderr(), "NOT RUN: only root may give files away").unwrap();
+        return;
+    }
+    let (dir, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (key, own) = (dir.path().join("cluster.key"), home.path().join("own.key"));
+    let disk = home.path().join("disk");
+    std::fs::set_permissions(home.path(), Permissions::from_mode(0o755)).unwrap();
+    std::fs::create_dir(&disk).unwrap();
+    assert!(sluice(&["key", "new", key.to_str().unwrap()]).status.success());
+    std::fs::copy(&key, &own).unwrap();
+    for given in [&disk, &own] {
+        chown(given, Some(SOMEBODY), None).unwrap();
+    }
+    let port = free_port();
+    let (mut server, _log) = start(dir.path(), port);
+    let (at, listen) = (format!("127.0.0.1:{port}"), format!("127.0.0.1:{}", free_port()));
+    let options = ["--mds", &at, "--data-dir", disk.to_str().unwrap(), "--key", own.to_str().unwrap()];
+    let options = [&options[..], &["--listen", &listen]].concat();
+    let added = sluice(&[&["ds", "add"], &options[..]].concat());
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert!(added.status.success(), "{}", String::from_utf8_lossy(&added.stderr));
+    let store = disk.join("store");
+    for made in
+        [&store, &store.join("superblock"), &store.join("boot"), &store.join("journal"), &store.join("data")]
+    {
+        assert_eq!(std::fs::metadata(made).unwrap().uid(), SOMEBODY, "{}", made.display());
+    }
+    // It comes from a host where another has that number.
+    let serve = [&["ds"], &options[..]].concat();
+    let all = |owner: u32| {
+        let given = Command::new("chown").args(["-R", &owner.to_string()]).arg(&store).status();
+        assert!(given.unwrap().success());
+    };
+    all(ANOTHER);
+    let said = refused_to_somebody(&serve);
+    let advice =
+        "it belongs to 47111, and this runs as 47110: run it as 47111, or give it away: chown -R 47110:";
+    let name = store.display();
+    assert!(said.contains(&format!("{name}: permission denied; {advice} {name}")), "{said}");
+    // One file alone, as something that was run as another user leaves it.
+    all(SOMEBODY);
+    chown(store.join("boot"), Some(ANOTHER), None).unwrap();
+    let said = refused_to_somebody(&serve);
+    assert!(said.contains(&format!("{name}/boot: permission denied; {advice} {name}")), "{said}");
 }
 
 /// Where the one `sluice up` is, and the other. Their ports are not among those that other tests choose.

@@ -14,7 +14,7 @@ use crate::doctor::network::probe;
 use crate::out::aside;
 use crate::reach::Admin;
 use crate::status::{address, size};
-use crate::{cli, descriptors, ds, logs};
+use crate::{cli, descriptors, ds, logs, owner};
 
 /// A metadata server that is there answers sooner.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -24,6 +24,11 @@ const DRAIN: Duration = Duration::from_secs(5);
 pub(super) async fn run(options: &cli::Serve, as_json: bool) -> Result<()> {
     logs::start();
     descriptors::raise();
+    let dir = &options.data_dir;
+    if let Some(owner) = owner::become_owner(dir)? {
+        aside(format_args!("{} is {owner}'s: so will be what is made there", dir.display()));
+    }
+    owner::may_use_store(dir)?;
     let (addresses, advertised) = ds::addresses(options)?;
     let mds = &options.mds;
     let admin = Admin::connect_to_any(&addresses, ds::keys(options)?)
