@@ -164,7 +164,7 @@ fn key_file(options: &cli::Serve) -> PathBuf {
 }
 
 pub(crate) fn keys(options: &cli::Serve) -> Result<Keys> {
-    Ok(Keys::read(&key_file(options))?)
+    keys::read(&key_file(options))
 }
 
 /// Whether a start with these options would find what it needs. The device is not looked at: it is mounted

@@ -5,7 +5,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use sluice_rpc::{KeyError, Keyring, Keys};
+use anyhow::Result;
+use sluice_rpc::{Keyring, Keys};
+
+use crate::owner;
 
 /// Between two looks at the file.
 const LOOK: Duration = Duration::from_secs(2);
@@ -23,9 +26,17 @@ pub(crate) fn look(file: &Path) -> Look {
 ///
 /// # Errors
 /// It cannot be read now.
-pub(crate) fn follow(file: &Path) -> Result<Followed, KeyError> {
+pub(crate) fn follow(file: &Path) -> Result<Followed> {
     let seen = look(file);
-    Ok(Followed { ring: Keys::read(file)?.into(), file: file.to_owned(), seen })
+    Ok(Followed { ring: read(file)?.into(), file: file.to_owned(), seen })
+}
+
+/// The keys of a server.
+///
+/// # Errors
+/// One line: what is wrong with the file, and whose it is if it is another user's.
+pub(crate) fn read(file: &Path) -> Result<Keys> {
+    Keys::read(file).map_err(owner::of_key)
 }
 
 /// A file that was read, and may be looked at again.
@@ -58,7 +69,7 @@ impl Followed {
             return false;
         }
         self.seen = seen;
-        match Keys::read(&self.file) {
+        match read(&self.file) {
             Ok(keys) if keys == self.ring.keys() => false,
             Ok(keys) => {
                 let older: Vec<String> = keys.older().iter().map(|key| key.fingerprint()).collect();

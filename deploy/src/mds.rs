@@ -11,7 +11,7 @@ use sluice_env::Env;
 use sluice_kv::Database;
 use sluice_mds::{Config, Delegations, Limits as Held, Mds, Names, Network, Rule, Squash};
 use sluice_namespace::LayoutPolicy;
-use sluice_rpc::{Gss, Keyring, Keys, Limits, Listener, Server, Share, Tcp, Tls, Transport};
+use sluice_rpc::{Gss, Keyring, Limits, Listener, Server, Share, Tcp, Tls, Transport};
 use tokio::sync::Notify;
 
 use crate::accounts::Host;
@@ -202,7 +202,7 @@ fn key_file(options: &cli::Mds) -> PathBuf {
 pub(crate) fn check(options: &cli::Mds) -> Result<()> {
     options.store.fits(options.standby)?;
     options.store.check()?;
-    Keys::read(&key_file(options))?;
+    keys::read(&key_file(options))?;
     certificates::check(&options.tls)?;
     kerberos::check(&options.kerberos)
 }

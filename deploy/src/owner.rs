@@ -2,13 +2,15 @@
 
 use std::ffi::CString;
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use nix::unistd::{Gid, Uid, User, geteuid, initgroups, setgid, setgroups, setuid};
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
+use sluice_rpc::KeyError;
 
 /// What a data server opens as it starts, below its store.
 const OPENED: [&str; 4] = ["superblock", "boot", "journal", "data"];
@@ -32,6 +34,20 @@ fn advice(path: &Path, chown: &str, given: &Path) -> Option<String> {
             given.display()
         )
     })
+}
+
+/// A key file of a server that cannot be read, with whose it is.
+pub(crate) fn of_key(error: KeyError) -> anyhow::Error {
+    let known = match &error {
+        KeyError::Read { path, error } if error.kind() == ErrorKind::PermissionDenied => {
+            advice(path, "chown", path)
+        }
+        _ => None,
+    };
+    match known {
+        Some(advice) => anyhow!("{error}; {advice}"),
+        None => error.into(),
+    }
 }
 
 /// Whether this user may use the store in `dir`, as far as it is there. A device that comes from another host has the numbers of

@@ -339,6 +339,26 @@ fn a_store_is_its_directorys_owners_and_what_is_anothers_is_told_with_whose_it_i
     assert!(said.contains(&format!("{name}/boot: permission denied; {advice} {name}")), "{said}");
 }
 
+#[test]
+fn a_key_that_is_anothers_is_told_with_whose_it_is() {
+    if !nix::unistd::geteuid().is_root() {
+        writeln!(std::io::stderr(), "NOT RUN: only root may become another user").unwrap();
+        return;
+    }
+    let home = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(home.path(), Permissions::from_mode(0o755)).unwrap();
+    let key = home.path().join("cluster.key");
+    assert!(sluice(&["key", "new", key.to_str().unwrap()]).status.success());
+    let (data, key) = (home.path().to_str().unwrap(), key.to_str().unwrap());
+    let told = format!(
+        "cannot read the cluster key {key}: Permission denied (os error 13); it belongs to root, and this runs as 47110: run it as root, or give it away: chown 47110: {key}"
+    );
+    for server in [&["mds"][..], &["ds", "--mds", "127.0.0.1"]] {
+        let said = refused_to_somebody(&[server, &["--data-dir", data, "--listen", "127.0.0.1:0"]].concat());
+        assert!(said.contains(&told), "{said}");
+    }
+}
+
 /// Where the one `sluice up` is, and the other. Their ports are not among those that other tests choose.
 const HOST: &str = "127.0.7.1";
 const OTHER: &str = "127.0.7.2";
