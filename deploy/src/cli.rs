@@ -1,5 +1,6 @@
 //! The commands and their options.
 
+mod exports;
 mod kerberos;
 mod key;
 mod path;
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use sluice_mds::Network;
 use sluice_namespace::inline_limit;
 
+pub(crate) use exports::{Export, Flavour, RuleOptions, Squash};
 pub(crate) use kerberos::Kerberos;
 pub(crate) use key::Key;
 pub(crate) use path::path;
@@ -661,127 +663,6 @@ pub(crate) enum Layout {
         #[arg(long)]
         json: bool,
     },
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum Export {
-    /// Let clients mount a directory
-    Add {
-        /// Directory, from the root of the file system
-        #[arg(value_parser = path)]
-        path: String,
-        /// Networks whose clients may: 10.0.0.0/8, 2001:db8::/32, an address, or any. Of several that contain a client,
-        /// that with the longest prefix is the one that holds
-        #[arg(long = "client", value_name = "NETWORK,...", value_delimiter = ',', required = true)]
-        clients: Vec<Network>,
-        #[command(flatten)]
-        options: RuleOptions,
-        #[command(flatten)]
-        reach: Reach,
-        /// For scripts
-        #[arg(long)]
-        json: bool,
-    },
-    /// Every export, with what clients of which networks may do
-    List {
-        #[command(flatten)]
-        reach: Reach,
-        /// For scripts
-        #[arg(long)]
-        json: bool,
-    },
-    /// Change what clients may do; it holds at once, mounted or not
-    Set {
-        /// Directory, as in the list
-        #[arg(value_parser = path)]
-        path: String,
-        /// Networks to add, or to change; without any the options are for all that it has, but for those with --no-access
-        #[arg(long = "client", value_name = "NETWORK,...", value_delimiter = ',')]
-        clients: Vec<Network>,
-        #[command(flatten)]
-        options: RuleOptions,
-        #[command(flatten)]
-        reach: Reach,
-        /// For scripts
-        #[arg(long)]
-        json: bool,
-    },
-    /// Take a directory back from all clients, or from some
-    Remove {
-        /// Directory, as in the list
-        #[arg(value_parser = path)]
-        path: String,
-        /// Networks to take it back from; without any the export is gone
-        #[arg(long = "client", value_name = "NETWORK,...", value_delimiter = ',')]
-        clients: Vec<Network>,
-        #[command(flatten)]
-        reach: Reach,
-        /// For scripts
-        #[arg(long)]
-        json: bool,
-    },
-}
-
-/// What clients of a network may do; what is not given stays as it is, or as said in brackets.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
-pub(crate) struct RuleOptions {
-    /// Nothing may be changed
-    #[arg(long, conflicts_with = "read_write")]
-    pub(crate) read_only: bool,
-    /// Files may be changed [this is so for a new network]
-    #[arg(long)]
-    pub(crate) read_write: bool,
-    /// Who is taken for the anonymous user [root for a new network]
-    #[arg(long, value_enum, value_name = "WHO")]
-    pub(crate) squash: Option<Squash>,
-    /// uid and gid of the anonymous user [65534:65534 for a new network]
-    #[arg(long, value_name = "UID[:GID]", value_parser = anonymous)]
-    pub(crate) anonymous: Option<(u32, u32)>,
-    /// Security flavours that clients may come with [sys,none for a new network]
-    #[arg(long, value_enum, value_name = "FLAVOUR,...", value_delimiter = ',')]
-    pub(crate) sec: Vec<Flavour>,
-    /// Nobody gets in from there: a hole in a wider network. `--sec` of `export set` closes it
-    #[arg(long, conflicts_with_all = ["sec", "read_only", "read_write", "squash", "anonymous"])]
-    pub(crate) no_access: bool,
-}
-
-impl RuleOptions {
-    pub(crate) fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Squash {
-    /// uid 0 and gid 0
-    Root,
-    /// Everybody
-    All,
-    /// Nobody
-    None,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Flavour {
-    /// AUTH_SYS: users as their hosts name them
-    Sys,
-    /// AUTH_NONE: everybody is the anonymous user
-    None,
-    /// Kerberos: who calls is proved
-    Krb5,
-    /// And what is said is whole: files are read and written through the metadata server, unless under TLS, too
-    Krb5i,
-    /// And nobody else can read it: the same
-    Krb5p,
-}
-
-fn anonymous(text: &str) -> Result<(u32, u32), String> {
-    let number =
-        |part: &str| part.parse::<u32>().map_err(|_| format!("{part:?} is no number: UID or UID:GID"));
-    match text.split_once(':') {
-        Some((uid, gid)) => Ok((number(uid)?, number(gid)?)),
-        None => number(text).map(|id| (id, id)),
-    }
 }
 
 fn inline(text: &str) -> Result<u32, String> {

@@ -27,7 +27,10 @@ pub(crate) async fn run(command: cli::Export) -> Result<()> {
             }
             let admin = Admin::reach(&reach).await?;
             let rules = |now: &[ctl_sec_rule]| {
-                if clients.is_empty() && !now.is_empty() && now.iter().all(|rule| lets_nobody_in(&plain(rule))) {
+                if clients.is_empty()
+                    && !now.is_empty()
+                    && now.iter().all(|rule| lets_nobody_in(&plain(rule)))
+                {
                     bail!(
                         "{path} has no access from any network: name those that are to have some with --client"
                     );

@@ -3,33 +3,28 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use indicatif::ProgressBar;
 use serde_json::json;
 use sluice_xdr::control::{ADMIN_ACCEPT_OLDER, ADMIN_ACCEPT_OLDER_args, ADMIN_ACCEPT_OLDER_res, ctl_status};
 
-use super::shown::spinner;
-use crate::clients::printable;
+use super::shown::Asking;
 use crate::reach::Admin;
 use crate::status::text;
 
 const LOOK: Duration = Duration::from_millis(200);
 
 pub(super) async fn run(admin: &Admin, id: u32, json: bool) -> Result<()> {
-    let bar = if json { ProgressBar::hidden() } else { spinner() };
+    let mut asking = Asking::new(format!("accepting the older copy at data server {id}"), json);
     let done = loop {
         match admin.call(ADMIN_ACCEPT_OLDER, &ADMIN_ACCEPT_OLDER_args { id }).await? {
             ADMIN_ACCEPT_OLDER_res::CTL_OK(done) => break done,
-            ADMIN_ACCEPT_OLDER_res::Default(ctl_status::CTL_ERR_AGAIN, reason) => {
-                bar.set_message(printable(&reason));
-            }
+            ADMIN_ACCEPT_OLDER_res::Default(ctl_status::CTL_ERR_AGAIN, reason) => asking.not_yet(&reason)?,
             ADMIN_ACCEPT_OLDER_res::Default(_, reason) => {
-                bar.finish_and_clear();
                 bail!("the older copy at data server {id} is not accepted: {}", text(&reason));
             }
         }
         tokio::time::sleep(LOOK).await;
     };
-    bar.finish_and_clear();
+    drop(asking);
     if json {
         say!("{}", json!({ "id": id, "mark": done.mark, "healed_files": done.files }));
     } else {

@@ -3,15 +3,13 @@
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
-use indicatif::ProgressBar;
 use serde_json::json;
 use sluice_xdr::control::{
     ADMIN_DRAIN, ADMIN_DRAIN_args, ADMIN_DRAIN_res, ctl_drain, ctl_intent, ctl_server, ctl_status,
 };
 
-use super::shown::{Now, Shown, spinner};
+use super::shown::{Asking, Now, Shown};
 use super::{ask, list, named};
-use crate::clients::printable;
 use crate::reach::Admin;
 use crate::status::{duration, size, text};
 
@@ -56,23 +54,18 @@ pub(super) async fn run(admin: &Admin, id: u32, how: &How) -> Result<()> {
 
 /// Asks until there is a verdict: what it holds may have to be counted first.
 async fn begin(admin: &Admin, id: u32, how: &How) -> Result<()> {
-    let bar = if how.json { ProgressBar::hidden() } else { spinner() };
+    let mut asking = Asking::new(format!("draining data server {id}"), how.json);
     loop {
         let args = ADMIN_DRAIN_args { id, cancel: false, limit: how.limit };
         match admin.call(ADMIN_DRAIN, &args).await? {
-            ADMIN_DRAIN_res::CTL_OK => break,
-            ADMIN_DRAIN_res::Default(ctl_status::CTL_ERR_AGAIN, reason) => {
-                bar.set_message(printable(&reason))
-            }
+            ADMIN_DRAIN_res::CTL_OK => return Ok(()),
+            ADMIN_DRAIN_res::Default(ctl_status::CTL_ERR_AGAIN, reason) => asking.not_yet(&reason)?,
             ADMIN_DRAIN_res::Default(_, reason) => {
-                bar.finish_and_clear();
                 bail!("data server {id} cannot be drained: {}", text(&reason));
             }
         }
         tokio::time::sleep(LOOK / 5).await;
     }
-    bar.finish_and_clear();
-    Ok(())
 }
 
 pub(super) async fn cancel(admin: &Admin, id: u32, json: bool) -> Result<()> {

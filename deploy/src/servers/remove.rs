@@ -9,6 +9,7 @@ use sluice_xdr::control::{
     ADMIN_REMOVE, ADMIN_REMOVE_args, ADMIN_REMOVE_res, ADMIN_REMOVE_resok, ctl_status,
 };
 
+use super::shown::Asking;
 use super::{named, named_json};
 use crate::out::aside;
 use crate::reach::Admin;
@@ -26,14 +27,14 @@ pub(super) struct How {
 }
 
 pub(super) async fn run(admin: &Admin, id: u32, how: &How) -> Result<()> {
-    let mut done = ask(admin, id, how.lost, None).await?;
+    let mut done = ask(admin, id, how, None).await?;
     if !done.removed {
         tell(id, &done);
         if !how.agreed && !confirmed(id, done.files)? {
             bail!("data server {id} was not removed");
         }
         let files = done.files;
-        done = ask(admin, id, how.lost, Some(files)).await?;
+        done = ask(admin, id, how, Some(files)).await?;
         if !done.removed {
             bail!(
                 "data server {id} was not removed: other files would be lost than a moment ago, run it again"
@@ -50,16 +51,18 @@ pub(super) async fn run(admin: &Admin, id: u32, how: &How) -> Result<()> {
     Ok(())
 }
 
-async fn ask(admin: &Admin, id: u32, lost: bool, agreed: Option<u64>) -> Result<ADMIN_REMOVE_resok> {
+async fn ask(admin: &Admin, id: u32, how: &How, agreed: Option<u64>) -> Result<ADMIN_REMOVE_resok> {
+    let mut asking = Asking::new(format!("removing data server {id}"), how.json);
     loop {
-        let args = ADMIN_REMOVE_args { id, lost, agreed: agreed.into_iter().collect() };
+        let args = ADMIN_REMOVE_args { id, lost: how.lost, agreed: agreed.into_iter().collect() };
         match admin.call(ADMIN_REMOVE, &args).await? {
             ADMIN_REMOVE_res::CTL_OK(done) => return Ok(done),
-            ADMIN_REMOVE_res::Default(ctl_status::CTL_ERR_AGAIN, _) => tokio::time::sleep(LOOK).await,
+            ADMIN_REMOVE_res::Default(ctl_status::CTL_ERR_AGAIN, reason) => asking.not_yet(&reason)?,
             ADMIN_REMOVE_res::Default(_, reason) => {
                 bail!("data server {id} cannot be removed: {}", text(&reason));
             }
         }
+        tokio::time::sleep(LOOK).await;
     }
 }
 
