@@ -229,6 +229,10 @@ pub(crate) enum DsCommand {
     Add {
         #[command(flatten)]
         serve: Box<Serve>,
+        /// Once for each device: a store that is there is left alone, and none is made where a data server is registered at one of
+        /// these addresses, whose device is not mounted then
+        #[arg(long)]
+        once: bool,
         /// For scripts
         #[arg(long)]
         json: bool,

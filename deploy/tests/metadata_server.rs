@@ -359,6 +359,40 @@ fn a_key_that_is_anothers_is_told_with_whose_it_is() {
     }
 }
 
+#[test]
+fn a_store_is_made_once_for_each_device() {
+    let (dir, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let key = dir.path().join("cluster.key");
+    assert!(sluice(&["key", "new", key.to_str().unwrap()]).status.success());
+    let port = free_port();
+    let (mut server, _log) = start(dir.path(), port);
+    let (at, listen) = (format!("127.0.0.1:{port}"), format!("127.0.0.1:{}", free_port()));
+    let data = home.path().to_str().unwrap();
+    let add = ["ds", "add", "--once", "--mds", &at, "--data-dir", data, "--key", key.to_str().unwrap()];
+    let add = [&add[..], &["--listen", &listen]].concat();
+    let said = || {
+        let added = sluice(&add);
+        assert!(added.status.success(), "{}", String::from_utf8_lossy(&added.stderr));
+        String::from_utf8(added.stdout).unwrap()
+    };
+    assert!(said().starts_with("data server 1 is added"));
+    let there = format!("{data} has a store already: it is left as it is\n");
+    assert_eq!(said(), there);
+    // The device is not mounted.
+    let (store, away) = (home.path().join("store"), home.path().join("away"));
+    std::fs::rename(&store, &away).unwrap();
+    let refusal = refused(&add);
+    assert!(
+        refusal.contains(&format!("data server 1 is registered at {listen}, and {data} has no store")),
+        "{refusal}"
+    );
+    assert!(refusal.contains("is the device mounted?") && !store.exists(), "{refusal}");
+    std::fs::rename(&away, &store).unwrap();
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert_eq!(said(), there, "nobody needs to be asked");
+}
+
 /// Where the one `sluice up` is, and the other. Their ports are not among those that other tests choose.
 const HOST: &str = "127.0.7.1";
 const OTHER: &str = "127.0.7.2";

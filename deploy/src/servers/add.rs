@@ -21,7 +21,14 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(100);
 const DRAIN: Duration = Duration::from_secs(5);
 
-pub(super) async fn run(options: &cli::Serve, as_json: bool) -> Result<()> {
+/// How it is asked for.
+pub(super) struct How {
+    /// Only if that is the first time.
+    pub(super) once: bool,
+    pub(super) json: bool,
+}
+
+pub(super) async fn run(options: &cli::Serve, how: &How) -> Result<()> {
     logs::start();
     descriptors::raise();
     let dir = &options.data_dir;
@@ -29,12 +36,23 @@ pub(super) async fn run(options: &cli::Serve, as_json: bool) -> Result<()> {
         aside(format_args!("{} is {owner}'s: so will be what is made there", dir.display()));
     }
     owner::may_use_store(dir)?;
+    if how.once && has_store(dir)? {
+        if how.json {
+            say!("{}", json!({ "was_there": true }));
+        } else {
+            say!("{} has a store already: it is left as it is", dir.display());
+        }
+        return Ok(());
+    }
     let (addresses, advertised) = ds::addresses(options)?;
     let mds = &options.mds;
     let admin = Admin::connect_to_any(&addresses, ds::keys(options)?)
         .await
         .with_context(|| format!("the metadata server {mds} cannot be reached, or has another key"))?;
     let before = ask(&admin).await?;
+    if how.once {
+        at_none_of(&advertised, &before.servers, dir)?;
+    }
     fit(&options.data_dir)?;
     let server = ds::start(options, true).await?;
     let begin = Instant::now();
@@ -57,7 +75,7 @@ pub(super) async fn run(options: &cli::Serve, as_json: bool) -> Result<()> {
     let Some(new) = after.servers.iter().find(|server| server.status.id == id) else {
         bail!("data server {id} is registered and not in the list: was it removed just now?");
     };
-    if as_json {
+    if how.json {
         let told = json!({
             "id": id,
             "was_there": known,
@@ -77,11 +95,38 @@ pub(super) async fn run(options: &cli::Serve, as_json: bool) -> Result<()> {
     Ok(())
 }
 
+/// Whether a store was made there.
+fn has_store(dir: &Path) -> Result<bool> {
+    let superblock = dir.join("store/superblock");
+    superblock.try_exists().with_context(|| format!("cannot look at {}", superblock.display()))
+}
+
+/// Refuses a second store in place of one that is not there now. What is at the same address was served from the same directory, as
+/// far as anybody knows.
+fn at_none_of(advertised: &[SocketAddr], known: &[ctl_server], dir: &Path) -> Result<()> {
+    for told in advertised {
+        if let Some(there) =
+            known.iter().find(|server| server.status.addresses.iter().any(|at| is_at(at, *told)))
+        {
+            bail!(
+                "data server {id} is registered at {told}, and {} has no store: is the device mounted? (if it is lost: sluice ds drain {id}, then sluice ds remove {id} --lost)",
+                dir.display(),
+                id = there.status.id
+            );
+        }
+    }
+    Ok(())
+}
+
+fn is_at(at: &ctl_address, told: SocketAddr) -> bool {
+    at.host == told.ip().to_string() && at.port == u32::from(told.port())
+}
+
 /// What is wrong with the addresses that clients are told, while this one still serves.
 async fn doubts(id: u32, advertised: &[SocketAddr], known: &[ctl_server]) -> Vec<String> {
     let mut doubts = Vec::new();
     for told in advertised {
-        let is_at = |at: &ctl_address| at.host == told.ip().to_string() && at.port == u32::from(told.port());
+        let is_at = |at: &ctl_address| is_at(at, *told);
         let twin = known
             .iter()
             .map(|server| &server.status)

@@ -22,7 +22,7 @@ use crate::status::text;
 
 pub(crate) async fn run(command: DsCommand) -> Result<()> {
     match command {
-        DsCommand::Add { serve, json } => add::run(&serve, json).await,
+        DsCommand::Add { serve, once, json } => add::run(&serve, &add::How { once, json }).await,
         DsCommand::List { reach, json } => list::run(&Admin::reach(&reach).await?, json).await,
         DsCommand::Ready { address, key } => ready::run(address, key.as_deref()).await,
         DsCommand::Drain { id, limit, no_wait, reach, json } => {

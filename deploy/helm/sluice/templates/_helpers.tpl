@@ -102,6 +102,46 @@ securityContext:
       {{- end }}
 {{- end -}}
 
+{{/* Whether stores are made: with hostNetwork a data server that is registered is known by its address. */}}
+{{- define "sluice.ds.stores" -}}
+{{- $ds := .Values.ds -}}
+{{- if kindIs "bool" $ds.newStores -}}
+{{- if $ds.newStores -}}yes{{- end -}}
+{{- else if $ds.newStores -}}
+{{- fail "ds.newStores is true, false or empty" -}}
+{{- else if $ds.hostNetwork -}}yes{{- end -}}
+{{- end -}}
+
+{{/* What a data server is told, when its store is made and when it serves. */}}
+{{- define "sluice.ds.args" -}}
+{{- $ds := .Values.ds -}}
+- --mds={{ include "sluice.mds" . }}
+- --data-dir=/srv/sluice
+- --key=/etc/sluice/cluster.key
+- --listen=[::]:{{ $ds.port }}
+- --advertise=[$(ADDRESS)]:{{ $ds.port }}
+{{- if include "sluice.tls.demand" . }}
+{{ include "sluice.tls.args" . }}
+{{- end }}
+{{- range $ds.args }}
+- {{ . | quote }}
+{{- end }}
+{{- end -}}
+
+{{- define "sluice.ds.mounts" -}}
+- {name: data, mountPath: /srv/sluice}
+- {name: key, mountPath: /etc/sluice, readOnly: true}
+{{- if include "sluice.tls.demand" . }}
+{{ include "sluice.tls.mount" . }}
+{{- end }}
+{{- end -}}
+
+{{/* The node's address with hostNetwork, else the pod's: what clients are told. */}}
+{{- define "sluice.ds.env" -}}
+- name: ADDRESS
+  valueFrom: {fieldRef: {fieldPath: status.podIP}}
+{{- end -}}
+
 {{/* The pod of a data server; the volume `data` is the caller's. */}}
 {{- define "sluice.ds.pod" -}}
 {{- $ds := .Values.ds -}}
@@ -149,34 +189,33 @@ spec:
   tolerations: {{- toYaml . | nindent 4 }}
   {{- end }}
   initContainers: {{- include "sluice.keep" . | nindent 4 }}
+    {{- if include "sluice.ds.stores" . }}
+    # Once: a store that is there is left alone, without asking anybody.
+    - name: store
+      image: "{{ .Values.image.repository }}:{{ .Values.image.tag }}"
+      imagePullPolicy: {{ .Values.image.pullPolicy }}
+      {{- include "sluice.container" . | nindent 6 }}
+      env: {{- include "sluice.ds.env" . | nindent 8 }}
+      args:
+        - ds
+        - add
+        - --once
+        {{- include "sluice.ds.args" . | nindent 8 }}
+      resources: {{- toYaml $ds.resources | nindent 8 }}
+      volumeMounts: {{- include "sluice.ds.mounts" . | nindent 8 }}
+    {{- end }}
   containers:
     - name: ds
       image: "{{ .Values.image.repository }}:{{ .Values.image.tag }}"
       imagePullPolicy: {{ .Values.image.pullPolicy }}
       {{- include "sluice.container" . | nindent 6 }}
-      env:
-        # The node's address with hostNetwork, else the pod's: what clients are told.
-        - name: ADDRESS
-          valueFrom: {fieldRef: {fieldPath: status.podIP}}
+      env: {{- include "sluice.ds.env" . | nindent 8 }}
       args:
         - ds
-        - --mds={{ include "sluice.mds" . }}
-        - --data-dir=/srv/sluice
-        - --key=/etc/sluice/cluster.key
-        - --listen=[::]:{{ $ds.port }}
-        - --advertise=[$(ADDRESS)]:{{ $ds.port }}
-        {{- if $ds.newStores }}
-        - --new
-        {{- end }}
         {{- if .Values.metrics.enabled }}
         - --metrics=[::]:{{ .Values.metrics.dsPort }}
         {{- end }}
-        {{- if include "sluice.tls.demand" . }}
-        {{- include "sluice.tls.args" . | nindent 8 }}
-        {{- end }}
-        {{- range $ds.args }}
-        - {{ . | quote }}
-        {{- end }}
+        {{- include "sluice.ds.args" . | nindent 8 }}
       ports:
         - {name: nfs, containerPort: {{ $ds.port }}}
         {{- if .Values.metrics.enabled }}
@@ -204,12 +243,7 @@ spec:
         periodSeconds: 5
         failureThreshold: 120
       resources: {{- toYaml $ds.resources | nindent 8 }}
-      volumeMounts:
-        - {name: data, mountPath: /srv/sluice}
-        - {name: key, mountPath: /etc/sluice, readOnly: true}
-        {{- if include "sluice.tls.demand" . }}
-        {{- include "sluice.tls.mount" . | nindent 8 }}
-        {{- end }}
+      volumeMounts: {{- include "sluice.ds.mounts" . | nindent 8 }}
   volumes:
     {{- include "sluice.key" . | nindent 4 }}
     {{- if include "sluice.tls.demand" . }}
