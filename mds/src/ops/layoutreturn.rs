@@ -37,10 +37,14 @@ pub(crate) async fn layoutreturn(cx: &mut Context, args: LAYOUTRETURN4args) -> O
     };
     let left = match args.lora_layoutreturn {
         layoutreturn4::LAYOUTRETURN4_FILE(file) => of_file(cx, &file, mode, args.lora_reclaim).await?,
-        layoutreturn4::Default(
-            layoutreturn_type4::LAYOUTRETURN4_FSID | layoutreturn_type4::LAYOUTRETURN4_ALL,
-        ) => {
-            of_client(cx, mode, args.lora_reclaim).await?;
+        layoutreturn4::Default(layoutreturn_type4::LAYOUTRETURN4_ALL) => {
+            of_client(cx, None, mode, args.lora_reclaim).await?;
+            None
+        }
+        layoutreturn4::Default(layoutreturn_type4::LAYOUTRETURN4_FSID) => {
+            // Each export is a file system of its own (`fsid` in attr/get.rs).
+            let export = cx.current()?.export;
+            of_client(cx, Some(export), mode, args.lora_reclaim).await?;
             None
         }
         layoutreturn4::Default(_) => return Err(nfsstat4::NFS4ERR_INVAL.into()),
@@ -151,8 +155,13 @@ fn give_back(
     Ok(left)
 }
 
-/// FSID and ALL: there is one file system. Stock clients send neither.
-async fn of_client(cx: &mut Context, mode: ReturnMode, reclaim: bool) -> Result<(), OpError> {
+/// All that the client has, or has through one export (§18.44.3: FSID is the current filehandle's). Stock clients ask for neither.
+async fn of_client(
+    cx: &mut Context,
+    export: Option<u32>,
+    mode: ReturnMode,
+    reclaim: bool,
+) -> Result<(), OpError> {
     let client = cx.client()?;
     if reclaim {
         return match cx.server.grace(Some(client)) {
@@ -162,6 +171,9 @@ async fn of_client(cx: &mut Context, mode: ReturnMode, reclaim: bool) -> Result<
     }
     let files = cx.server.files.index().files_of(client);
     for entry in files.into_iter().filter_map(|id| cx.server.files.get(id)) {
+        if export.is_some_and(|export| entry.export_of(client) != export) {
+            continue;
+        }
         let writes = mode != ReturnMode::Read && entry.peek(File::writers).contains(&client);
         let seen = match if writes { count(cx, &entry).await } else { Ok(true) } {
             // It was removed meanwhile.

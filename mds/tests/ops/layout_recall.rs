@@ -11,6 +11,7 @@ use sluice_xdr::nfs4::*;
 use crate::callbacks::Answer;
 use crate::copy;
 use crate::data_server::DataServer;
+use crate::exports;
 use crate::harness::*;
 
 struct Scene {
@@ -157,6 +158,48 @@ fn what_one_mount_keeps_with_a_delegation_no_other_is_given() {
         let returns = layoutreturn(layout, layoutiomode4::LAYOUTIOMODE4_ANY);
         a.ok(vec![putfh(&fh), returns, delegreturn(held)]).await;
         assert_eq!(ask(second, RW).await, nfsstat4::NFS4_OK);
+    });
+}
+
+/// §18.44.3: FSID is the file system of the current filehandle, and each export is one.
+#[test]
+fn what_is_returned_of_one_export_is_kept_in_another() {
+    simulate(36, async |world: World| {
+        let (a, b) = (world.client("a").await, world.client("b").await);
+        for path in ["/one", "/two"] {
+            a.mkdir("/", &path[1..]).await;
+            exports::add(&world, path, &[exports::rule("any")]).await;
+        }
+        let make = |path| {
+            let access = BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG;
+            [walk(path), vec![open_create("f", b"owner", access, 0), getfh()]].concat()
+        };
+        let (one, first) = opened(&a.ok(make("/one")).await);
+        let (two, second) = opened(&a.ok(make("/two")).await);
+        let held = [get(&a, &one, first).await, get(&a, &two, second).await];
+        let all_of = |which| {
+            nfs_argop4::OP_LAYOUTRETURN(LAYOUTRETURN4args {
+                lora_reclaim: false,
+                lora_layout_type: layouttype4::LAYOUT4_FLEX_FILES,
+                lora_iomode: layoutiomode4::LAYOUTIOMODE4_ANY,
+                lora_layoutreturn: layoutreturn4::Default(which),
+            })
+        };
+        a.ok([walk("/one"), vec![all_of(layoutreturn_type4::LAYOUTRETURN4_FSID)]].concat()).await;
+        assert_eq!(a.tested(&held).await, [nfsstat4::NFS4ERR_BAD_STATEID, nfsstat4::NFS4_OK]);
+        // What it still writes with is asked for.
+        let cut = [walk("/two/f"), vec![setattr(ANONYMOUS, &size(10))]].concat();
+        let returns = async {
+            recalled(&world, &a, 1).await;
+            let asked = a.callbacks().layout_recalls().remove(0);
+            let layoutrecall4::LAYOUTRECALL4_FILE(file) = asked.clora_recall else { panic!() };
+            assert_eq!((&file.lor_fh, file.lor_stateid.other), (&two, held[1].other));
+            a.ok([walk("/two"), vec![all_of(layoutreturn_type4::LAYOUTRETURN4_FSID)]].concat()).await;
+        };
+        both(b.patient(cut), returns).await;
+        let held = [get(&a, &one, first).await, get(&a, &two, second).await];
+        a.ok([walk("/one"), vec![all_of(layoutreturn_type4::LAYOUTRETURN4_ALL)]].concat()).await;
+        assert_eq!(a.tested(&held).await, [nfsstat4::NFS4ERR_BAD_STATEID; 2]);
     });
 }
 
