@@ -71,13 +71,14 @@ impl Job {
     }
 }
 
-/// Begins a copy. `None`: there are too many already.
+/// Begins a copy of what COPY has judged. `None`: there are too many already.
 pub(crate) fn begin(mds: &Arc<Mds>, caller: Caller, source: End, target: End, count: u64) -> Option<StateId> {
     let job = Arc::new(Job {
         stateid: mds.files.new_stateid(StateKind::Copy),
         caller,
-        source,
-        target,
+        // The client was answered: it opens and locks both files as before, and their stateids move on.
+        source: source.newest(),
+        target: target.newest(),
         count,
         copied: AtomicU64::new(0),
         cancelled: AtomicBool::new(false),

@@ -50,6 +50,15 @@ pub(crate) struct End {
     pub(crate) offset: u64,
 }
 
+impl End {
+    /// With the newest of its stateid (RFC 8881 §8.2.2: a seqid of 0 is that), which another OPEN or LOCK of its owner may be.
+    fn newest(self) -> Self {
+        let ordinary = special(&self.stateid).ok().flatten().is_none();
+        let stateid = if ordinary { self.stateid.with_seqid(0) } else { self.stateid };
+        Self { stateid, ..self }
+    }
+}
+
 /// Who copies.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {

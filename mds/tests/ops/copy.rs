@@ -365,23 +365,37 @@ fn a_client_that_is_gone_copies_no_more() {
     });
 }
 
+/// One that its owner opens again meanwhile does not: the stateid that it began with is an older one then.
 #[test]
 fn an_open_that_is_closed_meanwhile_ends_it() {
-    simulate(9, async |mut world: World| {
-        let scene = Scene::new(&world).await;
-        let data_server = world.data_server();
-        data_server.hold_transfers(true);
-        let stateid = scene.begin().await;
-        until(&world.env, || (!data_server.transfers().is_empty()).then_some(())).await;
-        scene.client.ok(vec![putfh(&scene.source.0), close(scene.source.1)]).await;
-        data_server.hold_transfers(false);
-        let told = scene.told(&world).await;
-        assert_eq!(told.coa_stateid, stateid);
-        match told.coa_offload_info {
-            offload_info4::Default(nfsstat4::NFS4ERR_BAD_STATEID, copied) => assert!(copied < GIB),
-            other => panic!("{other:?}"),
-        }
-    });
+    for closed in [false, true] {
+        simulate(9, async |mut world: World| {
+            let scene = Scene::new(&world).await;
+            let data_server = world.data_server();
+            data_server.hold_transfers(true);
+            let stateid = scene.begin().await;
+            until(&world.env, || (!data_server.transfers().is_empty()).then_some(())).await;
+            if closed {
+                scene.client.ok(vec![putfh(&scene.source.0), close(scene.source.1)]).await;
+            } else {
+                for (name, open) in [("from", scene.source.1), ("to", scene.target.1)] {
+                    let access = BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG;
+                    let (_, newer) = scene.client.open(name, access, 0).await;
+                    assert_eq!(newer, stateid4 { seqid: open.seqid + 1, ..open });
+                }
+            }
+            data_server.hold_transfers(false);
+            let told = scene.told(&world).await;
+            assert_eq!(told.coa_stateid, stateid);
+            match told.coa_offload_info {
+                offload_info4::Default(nfsstat4::NFS4ERR_BAD_STATEID, copied) => {
+                    assert!(closed && copied < GIB);
+                }
+                offload_info4::NFS4_OK(ok) => assert!(!closed && ok.wr_count == GIB),
+                other => panic!("{other:?}"),
+            }
+        });
+    }
 }
 
 /// §10.4: of the target whoever has it, of the source who may have changed it.
