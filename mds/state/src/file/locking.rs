@@ -112,12 +112,15 @@ impl File {
         if let Some(held) = self.locks.conflict(owner, kind, range) {
             return Err(held);
         }
+        // RFC 8881 §9.6: blocking requests are served in order. Whoever does not wait is told of locks that are held: a
+        // waiter that has given up (a signal interrupted it) does not say so, and would be in everybody's way for a while.
+        if !request.blocking {
+            return Ok(());
+        }
         if let Some(reserved) = self.locks.waiting.reserved_against(now, owner, kind, range) {
             return Err(reserved);
         }
-        // RFC 8881 §9.6: blocking requests are served in order.
-        if request.blocking
-            && !self.locks.holds(owner)
+        if !self.locks.holds(owner)
             && let Some(ahead) = self.locks.waiting.ahead_of(owner, kind, range)
         {
             return Err(ahead);

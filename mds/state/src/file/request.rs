@@ -79,7 +79,7 @@ pub struct Policy {
     /// How long the reply to a client's first LAYOUTGET may be on its way, and a recall overtake it: until then it says
     /// that it has no such layout (RFC 8881 §12.5.5.2), and will have it.
     pub reply_travels: u64,
-    /// How long a freed lock is reserved for the waiter that was notified.
+    /// How long a freed lock is kept from others who wait for it, for the waiter that was notified.
     pub lock_reservation: u64,
     /// How long a waiting lock keeps its place without the client asking again.
     pub lock_wait: u64,

@@ -29,7 +29,7 @@ pub(crate) struct WaitingLock {
     pub(crate) since: Time,
     /// Forgotten then: a client that still waits polls more often than this (§9.6).
     pub(super) expires: Time,
-    /// Set once the client was notified: until then nobody else gets the lock.
+    /// Set once the client was notified: until then nobody else who waits gets the lock.
     pub(super) reserved_until: Option<Time>,
 }
 
@@ -64,7 +64,7 @@ impl WaitingLocks {
         self.clients().filter(|waiter| *waiter == client).count()
     }
 
-    /// A reservation in the way of `owner`.
+    /// A reservation in the way of `owner`, who waits as well.
     pub(crate) fn reserved_against(
         &self,
         now: Time,
