@@ -11,6 +11,18 @@ use crate::exports::Place;
 const DEPTH: usize = 1024;
 
 pub(crate) async fn lookupp(cx: &mut Context) -> OpResult<LOOKUPP4res> {
+    up(cx).await?;
+    match cx.refused() {
+        Some(status) => Err(status.into()),
+        None => Ok(LOOKUPP4res { status: nfsstat4::NFS4_OK }),
+    }
+}
+
+/// To the directory above, whether or not the caller's flavour is good there.
+///
+/// # Errors
+/// NOENT: there is none. STALE, NOTDIR, ACCESS, and what the store says.
+pub(super) async fn up(cx: &mut Context) -> Result<(), OpError> {
     let FileHandle { export, inode: directory } = cx.current()?;
     if let Some(key) = cx.pseudo() {
         cx.go(Place::Pseudo(cx.exports.parent(&key).ok_or(nfsstat4::NFS4ERR_NOENT)?))?;
@@ -24,7 +36,7 @@ pub(crate) async fn lookupp(cx: &mut Context) -> OpResult<LOOKUPP4res> {
         within(cx, export, &parent).await?;
         cx.set_current_known(parent);
     }
-    Ok(LOOKUPP4res { status: nfsstat4::NFS4_OK })
+    Ok(())
 }
 
 async fn parent(cx: &mut Context, directory: InodeKey) -> Result<Inode, OpError> {
@@ -48,7 +60,7 @@ async fn out_of_export(cx: &mut Context, export: u32, root: InodeKey) -> Result<
             // By its path it lies in that one; a directory on the way there may have been moved elsewhere.
             within(cx, outer, &parent).await?;
             cx.set_current(FileHandle { export: outer, inode: parent.key });
-            cx.refused().map_or(Ok(()), |status| Err(status.into()))
+            Ok(())
         }
         None => {
             let above = cx.exports.parent_of_export(export).ok_or(nfsstat4::NFS4ERR_NOENT)?;

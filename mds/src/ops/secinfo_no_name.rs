@@ -2,7 +2,7 @@
 
 use sluice_xdr::nfs4::{SECINFO_NO_NAME4args, SECINFO_NO_NAME4res, nfsstat4, secinfo_style4};
 
-use super::lookupp::lookupp;
+use super::lookupp::up;
 use super::secinfo::flavours;
 use crate::compound::{Context, OpResult};
 
@@ -14,10 +14,9 @@ pub(crate) async fn secinfo_no_name(
         secinfo_style4::SECINFO_STYLE4_CURRENT_FH => {
             cx.inode().await?;
         }
-        // The parent must exist, as for LOOKUPP: of the root there is none.
-        secinfo_style4::SECINFO_STYLE4_PARENT => {
-            lookupp(cx).await?;
-        }
+        // The parent must exist, as for LOOKUPP: of the root there is none. What LOOKUPP says WRONGSEC of is what is asked for
+        // here (§2.6.3.1.1.4).
+        secinfo_style4::SECINFO_STYLE4_PARENT => up(cx).await?,
         _ => return Err(nfsstat4::NFS4ERR_INVAL.into()),
     }
     let flavours = flavours(cx, cx.current()?.export);

@@ -1,8 +1,10 @@
 //! LOOKUP, LOOKUPP, PUTFH, GETFH, SAVEFH, RESTOREFH, PUTPUBFH, SECINFO. Names in parentheses are pynfs codes.
 
 use bytes::Bytes;
+use sluice_xdr::control::ctl_rule;
 use sluice_xdr::nfs4::*;
 
+use crate::exports;
 use crate::harness::*;
 
 fn fh_of(result: &nfs_resop4) -> nfs_fh4 {
@@ -136,6 +138,33 @@ fn secinfo_names_the_flavours_and_takes_the_handle() {
         assert_eq!(after, nfsstat4::NFS4ERR_NOFILEHANDLE);
         let parent = no_name(secinfo_style4::SECINFO_STYLE4_PARENT);
         assert_eq!(client.status(vec![putrootfh(), parent]).await, nfsstat4::NFS4ERR_NOENT);
+    });
+}
+
+/// §2.6.3.1.1.4: LOOKUPP out of an export says WRONGSEC where the one around it takes other flavours, and this is what is asked then.
+#[test]
+fn the_flavours_of_the_parent_are_told_to_who_comes_with_another() {
+    simulate(10, async |world: World| {
+        let mut raw = world.connect("a").await;
+        let sys = raw.session(b"sys", [1; 8], 1).await;
+        sys.ok(vec![reclaim_complete(false)]).await;
+        sys.mkdir("/", "d").await;
+        exports::add(&world, "/d", &[exports::rule("any")]).await;
+        let sys_only = ctl_rule { none: false, ..exports::rule("any") };
+        exports::set(&world, "/", &[sys_only]).await;
+        let fh = sys.handle("/d").await;
+        raw.credential = sluice_rpc::Credential::None;
+        let none = raw.session(b"none", [1; 8], 1).await;
+        none.ok(vec![reclaim_complete(false)]).await;
+        let up = vec![putfh(&fh), lookupp(), getfh()];
+        assert_eq!(none.status(up).await, nfsstat4::NFS4ERR_WRONGSEC);
+        let parent = nfs_argop4::OP_SECINFO_NO_NAME(secinfo_style4::SECINFO_STYLE4_PARENT);
+        let nfs_resop4::OP_SECINFO_NO_NAME(SECINFO4res::NFS4_OK(good)) =
+            none.last(vec![putfh(&fh), parent]).await
+        else {
+            panic!()
+        };
+        assert_eq!(good[..], [secinfo4::Default(AUTH_SYS)]);
     });
 }
 
