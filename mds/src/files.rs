@@ -60,6 +60,8 @@ pub(crate) struct FileEntry {
     times_set: Mutex<Option<Noted>>,
     /// When the newest look at the data servers began whose size is in the inode.
     looked: AtomicU64,
+    /// Where a look found another number of bytes stored than the inode says: the change attribute that it had then, and that number.
+    stored: Mutex<Option<(u64, u64)>>,
     /// Truncations that have begun, and those that have ended.
     cuts: [AtomicU64; 2],
     /// When the last of them began.
@@ -197,6 +199,7 @@ impl Files {
                 waiters: Mutex::default(),
                 times_set: Mutex::default(),
                 looked: AtomicU64::new(0),
+                stored: Mutex::default(),
                 cuts: Default::default(),
                 cut_at: AtomicU64::new(0),
                 exports: Mutex::default(),
@@ -336,6 +339,15 @@ impl FileEntry {
     /// Whether the size in the inode takes in all that was written before `then`.
     pub(crate) fn looked_since(&self, then: Moment) -> bool {
         self.looked.load(Ordering::Acquire) > then.0
+    }
+
+    /// What [`FileEntry::take_stored`] then gives, once.
+    pub(crate) fn note_stored(&self, otherwise: Option<(u64, u64)>) {
+        *self.stored.lock() = otherwise;
+    }
+
+    pub(crate) fn take_stored(&self) -> Option<(u64, u64)> {
+        self.stored.lock().take()
     }
 
     fn lie_down(&self, token: WaitToken) -> Option<oneshot::Receiver<()>> {

@@ -325,3 +325,56 @@ fn a_hole_is_found_behind_the_first_component() {
         assert_eq!(client.hole(&file, 5).await, Some(UNIT - 4_096));
     });
 }
+
+/// However the size came to be: what was written into a hole, and what is none behind the end.
+#[test]
+fn what_a_file_takes_is_what_is_stored_of_it() {
+    for (seed, mirrors) in [(102, 1), (103, 2)] {
+        simulate_with(seed, LayoutPolicy { mirrors, ..WIDE }, async |world| {
+            let client = Client::mount(world, "a", NEW).await;
+            let size = 8 * STRIPE;
+            let file = client.open("filled").await;
+            client.truncate(&file, size).await;
+            for at in (0..size).step_by(STRIPE as usize) {
+                client.put(&file, at, &pattern(at, STRIPE as usize)).await;
+            }
+            client.close(&file).await;
+            assert_eq!(client.space(&file).await, size);
+            let file = client.open("sparse").await;
+            let held = client.layout(&file, file.stateid, RW, 1 << 30).await;
+            for mirror in 0..held.body.ffl_mirrors.len() {
+                client.write(&held.mirror(mirror), 1 << 30, &[1]).await.unwrap();
+            }
+            client.layout_commit(&file, held.stateid, Some(1 << 30)).await.unwrap();
+            let written = client.stat(&file).await;
+            assert_eq!(client.layout_return(&file, held.stateid).await, nfsstat4::NFS4_OK);
+            client.close(&file).await;
+            let space = client.space(&file).await;
+            assert!((512..16 * STRIPE).contains(&space), "{space}");
+            assert_eq!(client.stat(&file).await, written, "nobody need read it again");
+            world.check().await;
+        });
+    }
+}
+
+/// What was right before is not written again.
+#[test]
+fn a_file_that_takes_what_it_is_long_costs_no_more() {
+    simulate_with(104, WIDE, async |world| {
+        let client = Client::mount(world, "a", NEW).await;
+        let transactions = async |name: &str, length: usize| {
+            let file = client.open(name).await;
+            let before = world.cost();
+            let held = client.layout(&file, file.stateid, RW, 0).await;
+            client.write(&held, 0, &pattern(0, length)).await.unwrap();
+            client.layout_commit(&file, held.stateid, Some(length as u64 - 1)).await.unwrap();
+            assert_eq!(client.layout_return(&file, held.stateid).await, nfsstat4::NFS4_OK);
+            world.sleep(Duration::from_secs(1)).await;
+            (world.cost() - before).transactions
+        };
+        transactions("first", 8_192).await;
+        let whole = transactions("whole", 8_192).await;
+        assert_eq!(transactions("odd", 5_000).await, whole);
+        assert_eq!(transactions("short", 100).await, whole);
+    });
+}

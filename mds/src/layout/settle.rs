@@ -22,6 +22,8 @@ const NOBODY: ClientId = ClientId(0);
 const TRIES: u32 = 3;
 /// How often growth is looked for while a file is being written.
 const LOOKS: u32 = 3;
+/// What every file that is not empty takes, however little is stored of it.
+const LEAST: u64 = 512;
 /// How long rows of files that were closed cleanly are gathered before one transaction clears them.
 const GATHER: Duration = Duration::from_millis(200);
 
@@ -202,7 +204,11 @@ pub(crate) async fn observe(mds: &Arc<Mds>, key: &InodeKey) -> Result<bool, FsEr
         let Some(cut) = entry.last_cut() else { break };
         let now = inode(mds, *key).await?;
         let seen = look(mds, &entry, &now, cut).await?;
-        if seen.size <= now.size() || !grow(mds, &entry, seen.size, cut).await? {
+        if seen.size <= now.size() {
+            entry.note_stored(stored_otherwise(&now, &seen));
+            break;
+        }
+        if !grow(mds, &entry, &seen, cut).await? {
             break;
         }
         grew = true;
@@ -217,7 +223,7 @@ async fn look(mds: &Arc<Mds>, entry: &FileEntry, inode: &Inode, cut: u64) -> Res
         Err(Unseen::Away) => Err(FsError::Busy),
         Err(Unseen::GivenUp(seen)) => {
             if seen.size > inode.size() {
-                grow(mds, entry, seen.size, cut).await?;
+                grow(mds, entry, &seen, cut).await?;
             }
             Err(FsError::EndUnknown)
         }
@@ -226,11 +232,41 @@ async fn look(mds: &Arc<Mds>, entry: &FileEntry, inode: &Inode, cut: u64) -> Res
 
 /// The size becomes what was observed at the data servers since truncation `cut`, if that is more. A truncation
 /// that begins meanwhile is either seen here or conflicts with the transaction, which then runs again.
-async fn grow(mds: &Arc<Mds>, entry: &FileEntry, size: u64, cut: u64) -> Result<bool, FsError> {
-    let want = CommitSize { end: Some(size), observed: true, ..CommitSize::default() };
+async fn grow(mds: &Arc<Mds>, entry: &FileEntry, seen: &Observed, cut: u64) -> Result<bool, FsError> {
+    let (end, space_used) = (Some(seen.size), stored(seen, seen.size));
+    let want = CommitSize { end, space_used, observed: true, ..CommitSize::default() };
     match commit_if(mds, entry.key, want, || entry.last_cut() == Some(cut)).await {
         Err(FsError::Invalid) => Ok(false),
         done => done,
+    }
+}
+
+/// Bytes that are stored of a file of that size, if every data server that may have some has said so. A file without holes takes
+/// what it is long: that file systems store whole blocks, or set some aside behind the end of what grows, does not count.
+fn stored(seen: &Observed, size: u64) -> Option<u64> {
+    let told = seen.complete && !seen.lost && seen.size > 0;
+    told.then(|| seen.space.clamp(LEAST, size.max(LEAST)))
+}
+
+/// Where the inode says otherwise: its change attribute, and what is stored.
+fn stored_otherwise(inode: &Inode, seen: &Observed) -> Option<(u64, u64)> {
+    let file = inode.file().filter(|file| file.layout.is_some())?;
+    let known = file.space_used.clamp(LEAST, file.size.max(LEAST));
+    stored(seen, file.size).filter(|stored| *stored != known).map(|stored| (inode.change, stored))
+}
+
+/// Once nobody may write any more, the file takes what was found to be stored of it: until then what was appended counts as stored,
+/// and what was written into a hole does not. Clients need not notice. Where the file has changed since, its number is put right
+/// with the next layout.
+pub(crate) async fn keep_stored(mds: &Arc<Mds>, entry: &FileEntry) {
+    if !entry.peek(File::writers).is_empty() {
+        return;
+    }
+    let Some((change, stored)) = entry.take_stored() else { return };
+    let (since, space_used) = (Some(change), Some(stored));
+    let want = CommitSize { since, space_used, observed: true, ..CommitSize::default() };
+    if let Err(error) = commit(mds, entry.key, want).await {
+        tracing::debug!(file = entry.key.fileid.0, %error, "what a file takes is not put right");
     }
 }
 

@@ -107,6 +107,7 @@ async fn of_file(
         seen = count(cx, &entry).await?;
     }
     let left = give_back(cx, &entry, stateid, mode, seen)?;
+    Box::pin(settle::keep_stored(&cx.server, &entry)).await;
     if let (Some(kept), ReturnMode::Any) = (left, mode) {
         cx.server.spawn(recall_unused(Arc::clone(&cx.server), entry, client, kept));
     }
@@ -182,6 +183,7 @@ async fn of_client(
         };
         if let Some((stateid, _)) = entry.peek(|file| file.layout_of(client)) {
             give_back(cx, &entry, stateid, mode, seen)?;
+            Box::pin(settle::keep_stored(&cx.server, &entry)).await;
         }
     }
     cx.current_stateid = None;
