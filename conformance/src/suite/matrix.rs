@@ -70,8 +70,13 @@ const BLOCKS: &[Block] = &[
     Block { kernels: Kernels::Named(&["uml6.1", "uml7.2"]), vers: "4.2", cases: &["scaling"] },
     // Half of it is waiting for a client to give up.
     Block { kernels: Kernels::Named(&["uml6.1", "uml7.2"]), vers: "4.2", cases: &["why", "locks"] },
-    // Kernels before 6.5 have no TLS, and no tlshd is run with others than this one.
-    Block { kernels: Kernels::Named(&["uml7.2"]), vers: "4.2", cases: &["differential_full", "tls"] },
+    // Kernels before 6.5 have no TLS, and no tlshd is run with others than this one. Kerberos wants a realm.
+    Block {
+        kernels: Kernels::Named(&["uml7.2"]),
+        vers: "4.2",
+        cases: &["differential_full", "tls", "kerberos"],
+    },
+    Block { kernels: Kernels::Named(&["uml6.1"]), vers: "4.1", cases: &["kerberos"] },
 ];
 
 impl Kernels {

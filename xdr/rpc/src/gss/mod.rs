@@ -167,7 +167,9 @@ impl Gss {
 
     /// Looks who has made the call whose record is `record`, and takes out its arguments.
     pub(crate) fn open(&self, record: &Bytes, call: GssCall) -> Opened {
-        let GssCredential { form, sequence, service, handle } = call.credential;
+        let Some(GssCredential { form, sequence, service, handle }) = call.credential else {
+            return Opened::Refused(Verdict::AuthError(auth_stat::AUTH_BADCRED));
+        };
         match form {
             Form::Init => return call.token().map_or(Opened::Refused(Verdict::GarbageArgs), Opened::Begin),
             // The mechanism needs one token: there is nothing to go on with.

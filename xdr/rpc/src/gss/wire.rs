@@ -71,7 +71,8 @@ pub(crate) struct GssCall {
     pub(crate) program: u32,
     pub(crate) version: u32,
     pub(crate) procedure: u32,
-    pub(crate) credential: GssCredential,
+    /// `None`: it cannot be understood.
+    pub(crate) credential: Option<GssCredential>,
     /// Bytes of the record that the verifier is for: from the xid to the end of the credential (§5.3.1).
     pub(crate) signed: usize,
     pub(crate) verifier: Bytes,
