@@ -3,6 +3,10 @@
 use std::ffi::CString;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use anyhow::Result;
 use nix::unistd::{Gid, User, getgrouplist};
@@ -10,14 +14,23 @@ use sluice_env::Env;
 use sluice_krb5::Krb5;
 use sluice_rpc::{AuthSys, Gss};
 
-use crate::cli;
+use crate::{cli, memory};
+
+/// Contexts at most, where there is memory for them: one for each user of each host.
+const CONTEXTS: u64 = 1 << 16;
+/// Bytes that one takes, with what an Active Directory puts into tickets.
+const CONTEXT: u64 = 16 << 10;
+/// How long somebody who shows a ticket waits for a directory service.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Questions to it that may be open at once; beyond it nobody is asked.
+const OPEN: usize = 16;
 
 /// Who knows clients by their tickets, if that is wanted.
 ///
 /// # Errors
 /// There is no library, or no key.
 pub(crate) fn begin(env: &Env, options: &cli::Kerberos) -> Result<Option<Arc<Gss>>> {
-    Ok(open(options)?.map(|krb5| Gss::new(env.clone(), Arc::new(krb5))))
+    Ok(open(options)?.map(|krb5| Gss::new(env.clone(), Arc::new(krb5), contexts(memory::limit()))))
 }
 
 /// Whether a start with these options would find what it needs.
@@ -30,7 +43,38 @@ pub(crate) fn check(options: &cli::Kerberos) -> Result<()> {
 
 fn open(options: &cli::Kerberos) -> Result<Option<Krb5>> {
     let Some(keytab) = &options.kerberos_keytab else { return Ok(None) };
-    Ok(Some(Krb5::open(keytab, options.kerberos_library.as_deref(), Arc::new(user))?))
+    let users = |name: &str| soon(name, user);
+    Ok(Some(Krb5::open(keytab, options.kerberos_library.as_deref(), Arc::new(users))?))
+}
+
+/// In an eighth of the memory that there is.
+fn contexts(memory: Option<u64>) -> usize {
+    let most = memory.map_or(CONTEXTS, |memory| (memory / 8 / CONTEXT).min(CONTEXTS));
+    usize::try_from(most).unwrap_or(usize::MAX)
+}
+
+/// What `ask` says of a name, or that it takes too long: a directory service that is away may not answer for minutes, and others with
+/// tickets wait.
+fn soon(name: &str, ask: fn(&str) -> io::Result<Option<AuthSys>>) -> io::Result<Option<AuthSys>> {
+    static ASKING: AtomicUsize = AtomicUsize::new(0);
+    let silent =
+        || io::Error::new(io::ErrorKind::TimedOut, "the directory service of this host does not answer");
+    if ASKING.fetch_add(1, Ordering::SeqCst) >= OPEN {
+        ASKING.fetch_sub(1, Ordering::SeqCst);
+        return Err(silent());
+    }
+    let (answer, told) = mpsc::channel();
+    let name = name.to_owned();
+    let begun = thread::Builder::new().name("user".to_owned()).spawn(move || {
+        // Nobody may wait any more.
+        let _ = answer.send(ask(&name));
+        ASKING.fetch_sub(1, Ordering::SeqCst);
+    });
+    if let Err(error) = begun {
+        ASKING.fetch_sub(1, Ordering::SeqCst);
+        return Err(error);
+    }
+    told.recv_timeout(PATIENCE).unwrap_or_else(|_| Err(silent()))
 }
 
 /// The user of this host of that name, and his groups.
@@ -44,6 +88,32 @@ fn user(name: &str) -> io::Result<Option<AuthSys>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_directory_service_that_does_not_answer_is_not_waited_for() {
+        let never = |_: &str| {
+            thread::sleep(Duration::from_secs(3600));
+            Ok(None)
+        };
+        let begun = std::time::Instant::now();
+        let waiting: Vec<_> = (0..OPEN).map(|_| thread::spawn(move || soon("alice", never))).collect();
+        thread::sleep(Duration::from_secs(1));
+        let at_once = soon("root", user).unwrap_err();
+        assert_eq!(at_once.kind(), io::ErrorKind::TimedOut, "no more of them are asked");
+        assert!(begun.elapsed() < PATIENCE);
+        for waiter in waiting {
+            assert_eq!(waiter.join().unwrap().unwrap_err().kind(), io::ErrorKind::TimedOut);
+        }
+        assert!(begun.elapsed() < 2 * PATIENCE);
+    }
+
+    #[test]
+    fn a_server_with_little_memory_keeps_few_contexts() {
+        assert_eq!(
+            [contexts(None), contexts(Some(64 << 30)), contexts(Some(1 << 30))],
+            [65_536, 65_536, 8192]
+        );
+    }
 
     #[test]
     fn a_name_is_a_user_of_this_host_or_nobody() {

@@ -376,7 +376,7 @@ fn what_was_said_to_be_lost_may_be_agreed_to_later_though_some_of_it_was_removed
         let told = remove(world, lost, true, &[]).await.unwrap();
         assert!(!told.removed && told.files > 2, "{told:?}");
         let client = Client::mount(world, "b", NEW).await;
-        client.remove(&String::from_utf8(told.examples[0].name.to_vec()).unwrap()).await;
+        client.remove(std::str::from_utf8(&told.examples[0].name).unwrap()).await;
         // Others are made, and are nowhere near it.
         for n in 16..20_u64 {
             client.put_whole(&format!("f{n}"), &pattern(n, 5000)).await;
@@ -386,7 +386,7 @@ fn what_was_said_to_be_lost_may_be_agreed_to_later_though_some_of_it_was_removed
         let fewer = remove(world, lost, true, &[]).await.unwrap();
         assert_eq!(fewer.files, told.files - 1);
         let client = Client::mount(world, "c", NEW).await;
-        client.remove(&String::from_utf8(fewer.examples[0].name.to_vec()).unwrap()).await;
+        client.remove(std::str::from_utf8(&fewer.examples[0].name).unwrap()).await;
         world.sleep(Duration::from_secs(300)).await;
         assert!(remove(world, lost, true, &[fewer.files]).await.unwrap().removed);
         assert!(server(world, lost).await.is_none());

@@ -54,6 +54,11 @@ impl Admin {
             for rule in &mut rules {
                 let same = before.rules.iter().find(|old| old.network == rule.network);
                 let Some(Rule { flavours: old, .. }) = same else { continue };
+                // Where they were all that was taken, that is no change. Who takes the others away means to let nobody in.
+                let (was, is) = (old.sys || old.none, rule.flavours.sys || rule.flavours.none);
+                if was && !is {
+                    continue;
+                }
                 let (krb5, krb5i, krb5p) = (old.krb5, old.krb5i, old.krb5p);
                 rule.flavours = Flavours { krb5, krb5i, krb5p, ..rule.flavours };
             }

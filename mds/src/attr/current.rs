@@ -130,6 +130,10 @@ impl Listing {
         if settle::is_settled(&cx.server, read, cx.came) {
             return None;
         }
+        if is_written_by_asker(cx, read) {
+            // What is stored may be less than it has written, and Linux would cut its view of the file.
+            return settle::settled(&cx.server, read, cx.came).await.ok().flatten();
+        }
         if self.is_over(cx) {
             return settle::inode(&cx.server, read.key).await.ok();
         }
@@ -149,6 +153,12 @@ impl Listing {
             _ => settle::inode(&cx.server, read.key).await.ok(),
         }
     }
+}
+
+/// Whether who asks has a layout to write the file with.
+fn is_written_by_asker(cx: &Context, read: &Inode) -> bool {
+    let entry = cx.server.files.get(file_id(&read.key));
+    cx.client().is_ok_and(|client| entry.is_some_and(|entry| entry.peek(|file| file.is_written_by(client))))
 }
 
 /// Somebody else's write delegation of the file.

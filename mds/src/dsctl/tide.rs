@@ -19,28 +19,57 @@ use crate::server::Mds;
 
 /// Older copies that were refused, by the uuids of their stores: at most as many as there are stores.
 #[derive(Debug, Default)]
-pub(crate) struct OlderStores(Mutex<BTreeMap<[u8; 16], OlderStore>>);
+pub(crate) struct OlderStores(Mutex<BTreeMap<[u8; 16], Refused>>);
+
+#[derive(Debug, Default)]
+struct Refused {
+    now: Option<OlderStore>,
+    /// How often the store was let in after it had been refused.
+    let_in: u64,
+}
 
 /// One of them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OlderStore {
     /// Of this copy.
     pub(crate) mark: u64,
-    newest: u64,
+    pub(crate) newest: u64,
     /// When that was told, in seconds since 1970.
     told: i64,
+    /// How often its store was let in before, and may have been written to since.
+    pub(crate) let_in: u64,
 }
 
 impl OlderStores {
     pub(crate) fn get(&self, store: &[u8; 16]) -> Option<OlderStore> {
-        self.0.lock().get(store).copied()
+        self.0.lock().get(store)?.now
+    }
+
+    fn refuse(&self, store: [u8; 16], mark: u64, row: &Tide) {
+        let mut all = self.0.lock();
+        let refused = all.entry(store).or_default();
+        refused.now = Some(OlderStore { let_in: refused.let_in, ..OlderStore::new(mark, row) });
+    }
+
+    /// It may serve, whichever copy it is.
+    fn let_in(&self, store: &[u8; 16]) {
+        let mut all = self.0.lock();
+        if let Some(refused) = all.get_mut(store)
+            && refused.now.take().is_some()
+        {
+            refused.let_in += 1;
+        }
     }
 }
 
 impl OlderStore {
+    fn new(mark: u64, row: &Tide) -> Self {
+        Self { mark, newest: row.mark, told: row.told, let_in: 0 }
+    }
+
     /// What `sluice status` says.
     pub(crate) fn words(&self) -> String {
-        let Self { mark, newest, told } = self;
+        let Self { mark, newest, told, .. } = self;
         format!(
             "refused, as its store went back to an older copy of itself (mark {mark} where {newest} was confirmed at {}): see sluice doctor",
             stamp(*told)
@@ -48,7 +77,7 @@ impl OlderStore {
     }
 
     fn why(&self, id: StoreId) -> String {
-        let Self { mark, newest, told } = self;
+        let Self { mark, newest, told, .. } = self;
         format!(
             "data server {0} went back to an older copy of its store (mark {mark} where {newest} was confirmed at {1}): what was written since is not there. If what it had is somewhere, stop it, and start it on that. Else treat it as lost: `sluice ds drain {0}`, `sluice ds remove {0} --lost`, and `sluice ds add` in an empty directory. Or have it go on with this copy, `sluice ds accept-older {0}`: what has another mirror is made anew from that, all else is as it was then",
             id.0,
@@ -89,7 +118,7 @@ pub(super) async fn judge(
         Some(row) if told.mark <= row.mark && (row.accepted.is_none() || told.mark < row.mark) => {}
         _ => raise(mds, id, told.mark).await?,
     }
-    mds.data_servers.older_stores.0.lock().remove(&handle.uuid);
+    mds.data_servers.older_stores.let_in(&handle.uuid);
     // It is told so with the answer to its registration.
     handle.update(|view| view.from_epoch = row.map_or(0, |row| row.from_epoch));
     Ok(Ok(row.map_or(told.mark, |row| row.mark.max(told.mark))))
@@ -112,12 +141,11 @@ async fn raise(mds: &Arc<Mds>, store: StoreId, mark: u64) -> Result<(), FsError>
 }
 
 fn refuse(mds: &Mds, handle: &StoreHandle, mark: u64, row: &Tide, connection: &Connection) -> String {
-    let older = OlderStore { mark, newest: row.mark, told: row.told };
     // Beside one that is here this is another copy, and says nothing about that one.
     if handle.connection().is_none_or(|other| other.id() == connection.id()) {
-        mds.data_servers.older_stores.0.lock().insert(handle.uuid, older);
+        mds.data_servers.older_stores.refuse(handle.uuid, mark, row);
     }
-    older.why(handle.id)
+    OlderStore::new(mark, row).why(handle.id)
 }
 
 /// To the minute, in UTC.
@@ -138,6 +166,27 @@ fn stamp(seconds: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_copy_that_was_let_in_is_another_one_the_next_time() {
+        let (stores, uuid) = (OlderStores::default(), [1; 16]);
+        let row = Tide { store: StoreId(1), mark: 5, told: 0, accepted: None, from_epoch: 0 };
+        let refused = || {
+            stores.refuse(uuid, 3, &row);
+            let older = stores.get(&uuid).unwrap();
+            (older.mark, older.newest, older.let_in)
+        };
+        // One that was never refused does not count, nor another one.
+        stores.let_in(&uuid);
+        assert_eq!(refused(), (3, 5, 0));
+        stores.let_in(&[2; 16]);
+        assert_eq!(refused(), (3, 5, 0));
+        // It says so with each beat.
+        stores.let_in(&uuid);
+        stores.let_in(&uuid);
+        assert!(stores.get(&uuid).is_none());
+        assert_eq!(refused(), (3, 5, 1));
+    }
 
     #[test]
     fn a_moment_is_told_in_utc() {

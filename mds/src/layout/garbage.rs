@@ -88,9 +88,13 @@ impl Queue {
         (take(&mut news.rows), take(&mut news.look), take(&mut news.spares), news.told)
     }
 
-    /// All that was told before is worked on, whether data servers answered or not.
-    fn worked(&self, told: u64) {
-        self.worked.send_modify(|worked| *worked = Worked { rounds: worked.rounds + 1, told });
+    /// All that was told by `answered`, of what was taken by `told`, is worked on, whether data servers answered or not. While a walk
+    /// is waited for that is under way, the round goes on.
+    fn worked(&self, answered: u64, told: u64) {
+        if answered < told && answered <= self.worked.borrow().told {
+            return;
+        }
+        self.worked.send_modify(|worked| *worked = Worked { rounds: worked.rounds + 1, told: answered });
     }
 
     fn push(&self, row: Garbage) {
@@ -145,15 +149,18 @@ pub(crate) async fn run(mds: Arc<Mds>) {
     let clock = &mds.env.clock;
     // Data servers that were away come back without telling this queue.
     let (mut sweep, mut spares) = (Sweep::new(clock.now()), Spares::new(clock.now()));
+    // What was told by the turn before.
+    let mut before = 0;
     loop {
         let woken = mds.garbage.woken.notified();
         let (rows, to_look, to_spare, told) = mds.garbage.take();
         if to_look {
-            sweep.ask();
+            sweep.ask(before);
         }
         if to_spare {
-            spares.ask();
+            spares.ask(before);
         }
+        before = told;
         rows.iter().for_each(|row| spares.forget(row.layout.id));
         match turn(&mds, &rows, &mut sweep, &mut spares).await {
             Ok(()) => {}
@@ -161,9 +168,7 @@ pub(crate) async fn run(mds: Arc<Mds>) {
             Err(FsError::Kv(KvError::Closed)) => return,
             Err(error) => tracing::warn!(%error, "cannot work through the garbage queue; trying again"),
         }
-        if !sweep.is_awaited() && !spares.sweep.is_awaited() {
-            mds.garbage.worked(told);
-        }
+        mds.garbage.worked(sweep.answered(told).min(spares.sweep.answered(told)), told);
         let left = sweep.next().min(spares.sweep.next()).since(clock.now());
         if left > Duration::ZERO && clock.timeout(left, woken).await.is_ok() {
             clock.sleep(GATHER).await;
@@ -519,5 +524,18 @@ mod tests {
         assert_eq!((rows.len(), look, spares, told), (HELD, true, false, HELD as u64 + 1));
         queue.push(row(0));
         assert!(!queue.news.lock().look, "it has been told");
+    }
+
+    #[test]
+    fn a_round_ends_when_more_is_answered_or_all() {
+        let queue = Queue::default();
+        let worked = |answered, told| {
+            queue.worked(answered, told);
+            let Worked { rounds, told } = *queue.worked.borrow();
+            (rounds, told)
+        };
+        assert_eq!([worked(0, 1), worked(0, 3)], [(0, 0), (0, 0)]);
+        assert_eq!([worked(1, 5), worked(1, 6)], [(1, 1), (1, 1)]);
+        assert_eq!([worked(6, 6), worked(6, 6)], [(2, 6), (3, 6)]);
     }
 }

@@ -35,10 +35,10 @@ impl Spares {
         Self { sweep: Sweep::new(now), planned: BTreeMap::new() }
     }
 
-    /// Some may be removed now that were to be filled.
-    pub(super) fn ask(&mut self) {
+    /// Some may be removed now that were to be filled: [`Sweep::ask`].
+    pub(super) fn ask(&mut self, before: u64) {
         self.planned.clear();
-        self.sweep.ask();
+        self.sweep.ask(before);
     }
 
     /// The file is gone: nothing of it is to be filled any more.

@@ -20,7 +20,7 @@ use crate::few::Few;
 use crate::file::{Error, PendingRecall};
 use crate::ids::{ClientId, StateId, Time};
 use crate::open::Begun;
-use crate::stateid::check_seqid;
+use crate::stateid::{Other, check_seqid};
 use crate::times::{Kept, Stamp, Times};
 
 /// The type of a delegation.
@@ -61,6 +61,8 @@ pub struct Grant {
 pub(crate) struct Delegation {
     pub(crate) kind: DelegationKind,
     pub(crate) stateid: StateId,
+    /// The open that it was granted with, if there was one: by the mount that has it.
+    pub(crate) with: Option<Other>,
     /// When it was granted.
     pub(crate) since: Time,
     pub(crate) recall: Option<PendingRecall>,

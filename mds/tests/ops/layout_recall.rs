@@ -161,6 +161,20 @@ fn what_one_mount_keeps_with_a_delegation_no_other_is_given() {
     });
 }
 
+/// Linux asks with OPEN, and under its delegation from then on. What of the answer it could not keep it asks for again.
+#[test]
+fn what_a_mount_forgot_it_is_given_again_under_the_delegation_of_the_same_open() {
+    const RW: layoutiomode4 = layoutiomode4::LAYOUTIOMODE4_RW;
+    simulate(37, async |world: World| {
+        let a = world.client("a").await;
+        let (fh, first, held) = crate::delegation::writer(&a).await;
+        for stateid in [first, held, first] {
+            let asked = vec![putfh(&fh), layoutget(stateid, RW)];
+            assert_eq!(a.status(asked).await, nfsstat4::NFS4_OK);
+        }
+    });
+}
+
 /// §18.44.3: FSID is the file system of the current filehandle, and each export is one.
 #[test]
 fn what_is_returned_of_one_export_is_kept_in_another() {

@@ -95,5 +95,11 @@ fn a_command_that_knows_of_no_tickets_takes_none_away() {
         let shown: Vec<_> =
             d.rules.iter().map(|rule| (rule.rule.read_only, [rule.krb5, rule.krb5i, rule.krb5p])).collect();
         assert_eq!(shown, [(true, [true, false, true]), (false, [false; 3])]);
+        // But who lets nobody in from a network means those with tickets, too.
+        let nobody = ctl_rule { sys: false, none: false, ..rule("10.0.0.0/8") };
+        crate::exports::set(&world, "/d", &[nobody, rule("any")]).await;
+        let exports = known(&world).await.exports;
+        let d = exports.iter().find(|export| &export.path[..] == b"/d").unwrap();
+        assert!(!d.rules.iter().any(|rule| rule.krb5 || rule.krb5i || rule.krb5p));
     });
 }

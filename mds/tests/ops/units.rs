@@ -76,7 +76,8 @@ fn a_terabyte_is_set_aside_with_an_order_for_each_data_file() {
         covers(aside.concat(), &bytes);
         // A hole that is not there is looked for in all of it.
         let behind = 1 << 50;
-        servers.iter().for_each(|server| server.set_units(Some(usize::MAX), &[behind..behind + 1]));
+        let one = behind..behind + 1;
+        servers.iter().for_each(|server| server.set_units(Some(usize::MAX), std::slice::from_ref(&one)));
         assert_eq!(hole(&client, &file, 5).await, bytes.end);
         let orders: usize = servers.iter().map(|server| server.take_aside().1).sum();
         assert!(orders < 30, "{orders}");

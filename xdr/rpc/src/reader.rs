@@ -463,13 +463,20 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
             parse(record.clone()).map_err(|e| Ended::Hostile(format!("not an RPC message: {e}")))?;
         let message = match message {
             Message::Gss(_) if self.takes_none() => return Ok(()),
+            // Nothing is known of a ticket that came in clear.
+            Message::Gss(call) if self.connection.too_weak => {
+                let verdict = Verdict::AuthError(auth_stat::AUTH_TOOWEAK);
+                Message::Refused { xid: call.xid, verdict }
+            }
             Message::Gss(call) => match by_ticket(self.connection, &record, call) {
                 ByTicket::Message(message) => message,
                 ByTicket::Work(work) => {
                     self.admit(cx, work, (request, GSS_REPLY), arriving, tried);
                     return Ok(());
                 }
-                ByTicket::Nothing => return Ok(()),
+                // It is not answered (RFC 2203 §5.3.3.1), and an NFSv4 client does not ask again on a connection that is there
+                // (RFC 8881 §2.9.2): one that was only overtaken comes again on another, under a number of its own.
+                ByTicket::Nothing => return Err(Ended::Orderly("a call whose number was over")),
             },
             message => message,
         };
@@ -490,14 +497,18 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
             }
             Message::Call(header) => match self.connection.registry.find(header.program, header.version) {
                 Ok(program) => Work::Call(header, tail, Arc::clone(program)),
-                Err(why) => Work::Refuse(header.xid, why.into()),
+                Err(why) => match header.seal {
+                    Some(seal) => Work::Answer(header.xid, why.into(), seal),
+                    None => Work::Refuse(header.xid, why.into()),
+                },
             },
         };
         let reply = match &work {
             Work::Call(header, _, program) => {
                 program.reply_bound(header.version, header.procedure, &header.args)
             }
-            _ => REFUSAL,
+            Work::Refuse(..) => REFUSAL,
+            Work::Answer(..) | Work::Begin(..) => GSS_REPLY,
         };
         self.admit(cx, work, (request, reply), arriving, tried);
         Ok(())

@@ -117,6 +117,11 @@ impl Peer {
         self.stream.writer.write_all(&raw_record(record)).await.unwrap();
     }
 
+    /// The connection does, without a word.
+    async fn ends(&mut self) -> bool {
+        self.stream.reader.read_u8().await.is_err()
+    }
+
     async fn reply(&mut self) -> Said {
         let mark = self.stream.reader.read_u32().await.unwrap();
         let mut record = vec![0; (mark & 0x7fff_ffff) as usize];
@@ -211,7 +216,7 @@ impl Context {
 }
 
 async fn serve(w: &World) -> (Arc<Server>, Arc<Gss>, std::net::SocketAddr) {
-    let gss = Gss::new(w.env.clone(), Arc::new(Tickets::default()));
+    let gss = Gss::new(w.env.clone(), Arc::new(Tickets::default()), 64);
     let server = Server::new(
         w.env.clone(),
         w.at_server.clone(),
@@ -244,6 +249,13 @@ fn a_caller_is_who_his_ticket_says_however_calls_are_protected() {
                 "PROC_UNAVAIL has its proof, and no result"
             );
         }
+        context.number += 1;
+        peer.xid += 1;
+        let credential = [&words(&[1, 0, context.number, NONE])[..], &opaque(&context.handle)].concat();
+        let head = [&words(&[peer.xid, 0, 2, 7, 3, 0, 6])[..], &opaque(&credential)].concat();
+        peer.send(&[&head[..], &words(&[6]), &opaque(&context.key.proof(&head))].concat()).await;
+        let proof = context.key.proof(&words(&[context.number]));
+        assert_eq!(peer.reply().await, Said::Accepted(proof, 1, Bytes::new()), "and so has PROG_UNAVAIL");
         let mut other = peer.begin_well(2, 0xff).await;
         let said = peer.call(&mut other, PRIVACY, procedure::WHO, &[]).await;
         assert_eq!(word(&other.result(PRIVACY, said)), u32::MAX, "no user here");
@@ -320,15 +332,23 @@ fn what_was_said_before_is_not_carried_out_again() {
         context.number = last;
         let said = peer.reply().await;
         assert_eq!(word(&context.result(NONE, said)), 7);
-        // The same once more, and one that comes too late: nobody answers. One that has only been overtaken is heard.
-        for number in [last, last - context.window, last - context.window + 1] {
-            peer.call_as(&context, number, NONE, procedure::WHO, &[]).await;
-        }
+        // One that has only been overtaken is heard.
         context.number = last - context.window + 1;
+        peer.call_as(&context, context.number, NONE, procedure::WHO, &[]).await;
         let said = peer.reply().await;
         assert_eq!(word(&context.result(NONE, said)), 7);
+        // The same once more, and one that comes too late: nobody answers, and who waits hears that nobody will.
+        for number in [last, last - context.window] {
+            let mut peer = Peer::of(&w, addr).await;
+            peer.call_as(&context, number, NONE, procedure::WHO, &[]).await;
+            assert!(peer.ends().await, "{number}");
+        }
+        let mut peer = Peer::of(&w, addr).await;
         peer.call_as(&context, 0x8000_0001, NONE, procedure::WHO, &[]).await;
         assert_eq!(peer.reply().await, Said::Denied(CTXPROBLEM));
+        context.number = last;
+        let said = peer.call(&mut context, NONE, procedure::WHO, &[]).await;
+        assert_eq!(word(&context.result(NONE, said)), 7);
     });
 }
 
@@ -353,6 +373,42 @@ fn a_ticket_that_is_not_good_begins_nothing_and_one_that_is_over_ends() {
 }
 
 #[test]
+fn who_shows_a_ticket_again_and_again_takes_the_places_of_its_principal_only() {
+    simulate(8, async |w| {
+        let (_server, gss, addr) = serve(&w).await;
+        let mut peer = Peer::of(&w, addr).await;
+        let mut other = peer.begin_well(2, 8).await;
+        for _ in 0..200 {
+            w.env.clock.sleep(Duration::from_millis(10)).await;
+            peer.begin_well(1, 7).await;
+        }
+        assert!(gss.contexts() <= 9, "{}", gss.contexts());
+        let said = peer.call(&mut other, NONE, procedure::WHO, &[]).await;
+        assert_eq!(word(&other.result(NONE, said)), 8);
+        // And all together are so many at most; who came last is good.
+        let mut last = other;
+        for uid in 10..250 {
+            w.env.clock.sleep(Duration::from_millis(10)).await;
+            last = peer.begin_well(3, uid).await;
+            assert!(gss.contexts() <= 64, "{}", gss.contexts());
+        }
+        let said = peer.call(&mut last, NONE, procedure::WHO, &[]).await;
+        assert_eq!(word(&last.result(NONE, said)), 249);
+    });
+}
+
+#[test]
+fn what_begins_and_ends_contexts_is_no_other_procedure() {
+    simulate(9, async |w| {
+        let (_server, gss, addr) = serve(&w).await;
+        let mut peer = Peer::of(&w, addr).await;
+        let head = peer.head(procedure::WHO, (1, 0, NONE), &[]);
+        peer.send(&[&head[..], &words(&[0, 0]), &opaque(&[1, 7, 0, 0])].concat()).await;
+        assert_eq!((peer.reply().await, gss.contexts()), (Said::Denied(1), 0));
+    });
+}
+
+#[test]
 fn credentials_that_mean_nothing_are_refused() {
     simulate(6, async |w| {
         let (_server, _gss, addr) = serve(&w).await;
@@ -365,10 +421,10 @@ fn credentials_that_mean_nothing_are_refused() {
             (1, 0, NONE, CREDPROBLEM),
             (1, 2, NONE, CREDPROBLEM),
         ] {
+            let procedure = if form == 2 { 0 } else { procedure::WHO };
             peer.xid += 1;
             let credential = [&words(&[version, form, 1, service])[..], &opaque(b"someone's")].concat();
-            let head =
-                [&words(&[peer.xid, 0, 2, ECHO, 3, procedure::WHO, 6])[..], &opaque(&credential)].concat();
+            let head = [&words(&[peer.xid, 0, 2, ECHO, 3, procedure, 6])[..], &opaque(&credential)].concat();
             peer.send(&[&head[..], &words(&[6]), &opaque(b"proof")].concat()).await;
             assert_eq!(peer.reply().await, Said::Denied(stat), "{version} {form} {service}");
         }

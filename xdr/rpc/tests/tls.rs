@@ -16,6 +16,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use common::*;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType};
+use sluice_rpc::gss::{Accepted, Gss, Mechanism, Rejected};
 use sluice_rpc::tls::{Files, FilesError, Identity, TlsClient, TlsError};
 use sluice_rpc::{
     CallError, Client, ClusterKey, ConnectError, Connection, Credential, Demand, Frame, Limits, Server,
@@ -34,6 +35,7 @@ macro_rules! everywhere {
 everywhere!(
     who_asks_is_encrypted_and_who_does_not_is_served_too,
     where_it_is_demanded_nothing_but_null_is_answered_in_clear,
+    where_it_is_demanded_no_ticket_is_looked_at_that_comes_in_clear,
     certificates_are_asked_for_where_they_are_demanded,
     another_certificate_is_shown_to_who_comes_next,
     what_is_sent_in_clear_behind_the_question_ends_it,
@@ -180,6 +182,37 @@ async fn where_it_is_demanded_nothing_but_null_is_answered_in_clear(w: World) {
     }
     let encrypted = under(&w, &office.believer()).dial(addr).await.unwrap();
     echo(&encrypted).await.unwrap();
+}
+
+/// Nobody's ticket is to be looked at.
+#[derive(Debug)]
+struct Tickets;
+
+impl Mechanism for Tickets {
+    fn accept(&self, token: &[u8]) -> Result<Accepted, Box<Rejected>> {
+        panic!("{token:?}")
+    }
+}
+
+async fn where_it_is_demanded_no_ticket_is_looked_at_that_comes_in_clear(w: World) {
+    let office = Office::new("authority");
+    let tls = Tls::new(Demand::Require, &office.identity("server", "192.0.2.1", None)).unwrap();
+    let gss = Gss::new(w.env.clone(), Arc::new(Tickets), 64);
+    let server = Server::new(
+        w.env.clone(),
+        w.at_server.clone(),
+        Limits::default(),
+        vec![Echo::new(&w.env, ECHO) as Arc<dyn sluice_rpc::Program>],
+    );
+    let (_server, addr) = w.run(server.with_tls(Some(tls)).with_gss(Some(gss))).await;
+    let mut peer = w.at_client.connect(addr).await.unwrap();
+    for form in 0..4 {
+        let head = [form, 0, 2, ECHO, 3, 0, 6, 20, 1, form, 1, 1, 0];
+        peer.writer.write_all(&raw_record(&words(&[&head[..], &[0, 0, 4, 7]].concat()))).await.unwrap();
+        let mut said = [0; 24];
+        peer.reader.read_exact(&mut said).await.unwrap();
+        assert_eq!(said[4..], words(&[form, 1, 1, 1, 5]), "AUTH_TOOWEAK");
+    }
 }
 
 async fn certificates_are_asked_for_where_they_are_demanded(w: World) {

@@ -82,12 +82,29 @@ struct Lap {
     wrapped: bool,
     began: Time,
     held: Held,
+    /// No files were passed by.
+    whole: bool,
+}
+
+impl Lap {
+    fn new(from: Option<DataFileId>, began: Time) -> Self {
+        Self { from, wrapped: false, began, held: Held::default(), whole: true }
+    }
+
+    /// Nanoseconds to the next one: there is none where nothing is held any more, and to one that was removed nothing comes.
+    fn rest(&self, now: Time, again: u64, is_removed: bool) -> u64 {
+        if is_removed && self.whole && self.held.files == 0 {
+            return u64::MAX;
+        }
+        // No more than half of the time, however long it takes.
+        again.max(now.since(self.began))
+    }
 }
 
 /// What was found of a lost data server.
 #[derive(Clone, Copy, Debug, Default)]
 struct Held {
-    /// Files that have a mirror there; those that were looked at twice are counted twice.
+    /// Files that have a mirror there, or may have one; those that were looked at twice are counted twice.
     files: u64,
     /// Mirrors that are to be elsewhere.
     planned: u64,
@@ -110,9 +127,7 @@ impl Walk {
                 self.looked.remove(&id);
                 self.laps.remove(&id);
             } else if self.looked.get(&id).is_none_or(|at| mds.now() >= *at) {
-                let begin =
-                    || Lap { from: self.after, wrapped: false, began: mds.now(), held: Held::default() };
-                self.laps.entry(id).or_insert_with(begin);
+                self.laps.entry(id).or_insert_with(|| Lap::new(self.after, mds.now()));
             }
         }
     }
@@ -148,7 +163,8 @@ impl Walk {
             if self.tries < TRIES {
                 return Err(error);
             }
-            // The next lap comes by here again.
+            // The next lap comes by here again: there is one for all that take part.
+            self.laps.values_mut().for_each(|lap| lap.whole = false);
             tracing::warn!(%error, "files are passed by that cannot be looked at");
         }
         (self.after, self.tries) = (Some(*last), 0);
@@ -174,15 +190,12 @@ impl Walk {
         self.laps.values_mut().for_each(|lap| lap.wrapped = true);
     }
 
-    /// For these all files were looked at. From time to time they are again: there may have been no place for some. To one that
-    /// was removed nothing comes any more.
+    /// For these all files were looked at. From time to time they are again: there may have been no place for some.
     fn end(&mut self, mds: &Mds, is_over: impl Fn(&Lap, Option<DataFileId>) -> bool) {
         let (now, after) = (mds.now(), self.after);
         let again = if self.patience > 0 { self.patience } else { AGAIN };
         for (id, lap) in self.laps.extract_if(.., |_, lap| is_over(lap, after)) {
-            let over = lap.held.files == 0 && mds.data_servers.is_removed(id);
-            // No more than half of the time, however long it takes.
-            let rest = if over { u64::MAX } else { again.max(now.since(lap.began)) };
+            let rest = lap.rest(now, again, mds.data_servers.is_removed(id));
             self.looked.insert(id, now.plus_nanos(rest));
             if lap.held.planned > 0 {
                 let mirrors = lap.held.planned;
@@ -227,7 +240,11 @@ async fn look(
         match replace_all(&mds, inode, &lost, &mut found).await {
             Ok(()) | Err(FsError::Stale) => {}
             Err(error) if passes(&error) => return (found, Err(error)),
-            Err(error) => tracing::error!(%error, file, "cannot look for the mirrors of a file"),
+            Err(error) => {
+                tracing::error!(%error, file, "cannot look for the mirrors of a file");
+                // It may have one at any of them.
+                lost.iter().for_each(|id| found.entry(*id).or_default().files += 1);
+            }
         }
     }
     (found, Ok(()))
@@ -373,5 +390,23 @@ pub(crate) fn needs_place(mds: &Mds, file: &DataFile, row: Option<&Heal>, goes: 
     match planned(row, file) {
         Some(new) => (file.store == goes || new.store == goes) && !under_way(&new),
         None => file.store == goes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_whole_lap_that_found_nothing_is_the_last_one() {
+        const LONG: u64 = 3 * AGAIN;
+        let rest = |whole, files, is_removed| {
+            let held = Held { files, planned: 0 };
+            let lap = Lap { held, whole, ..Lap::new(None, Time(5)) };
+            lap.rest(Time(5 + LONG), AGAIN, is_removed)
+        };
+        assert_eq!(rest(true, 0, true), u64::MAX);
+        assert_eq!([rest(false, 0, true), rest(true, 1, true), rest(true, 0, false)], [LONG; 3]);
+        assert_eq!(Lap::new(None, Time(5)).rest(Time(6), AGAIN, false), AGAIN);
     }
 }

@@ -124,6 +124,7 @@ impl File {
         {
             out.push(Effect::Register { stateid, kind: StateKind::Open, client });
         }
+        let opened = stateid;
         let delegation = kind.map(|kind| {
             let stateid = ctx.ids.next(StateKind::Delegation);
             let reclaimed = matches!(open.claim, Claim::Previous { .. });
@@ -132,7 +133,8 @@ impl File {
             let kept = open.times.filter(|_| writes && ctx.policy.delegated_times).and_then(Kept::new);
             let times = kept.is_some();
             let since = ctx.now;
-            let held = Delegation { kind, stateid, since, recall: None, change, kept, told: false };
+            let with = opened.map(|opened| opened.other);
+            let held = Delegation { kind, stateid, with, since, recall: None, change, kept, told: false };
             self.delegations.held.insert(client, held);
             out.push(Effect::Register { stateid, kind: StateKind::Delegation, client });
             Grant { kind, stateid, times }

@@ -531,6 +531,12 @@ impl File {
         self.layouts.iter().filter(|(_, held)| held.is_rw()).map(|(client, _)| client).collect()
     }
 
+    /// Whether this client holds one.
+    #[must_use]
+    pub fn is_written_by(&self, client: ClientId) -> bool {
+        self.layouts.get(client).is_some_and(|held| held.is_rw())
+    }
+
     /// True when size and data may not be shown before a ticket for [`Intent::Settle`] has committed.
     #[must_use]
     pub fn needs_settle(&self) -> bool {

@@ -229,7 +229,14 @@ impl File {
             let delegation = self.delegations.get(client);
             let writes = |d: &Delegation| d.kind == DelegationKind::Write && d.stateid.other != asks;
             let named = |d: &Delegation| d.stateid.other == held;
+            // Linux asks under a delegation, if it has one, what it was given with the OPEN that brought it, and forgot.
+            let together = |d: &Delegation| {
+                [(asks, held), (held, asks)]
+                    .into_iter()
+                    .any(|(a, b)| d.stateid.other == a && d.with == Some(b))
+            };
             held != asks
+                && !delegation.is_some_and(together)
                 && (self.opens.get(&held).is_some() || delegation.is_some_and(|d| named(d) || writes(d)))
         })
     }

@@ -155,8 +155,9 @@ const CREDENTIAL: Opened = Opened::Refused(Verdict::AuthError(auth_stat::RPCSEC_
 const CONTEXT: Opened = Opened::Refused(Verdict::AuthError(auth_stat::RPCSEC_GSS_CTXPROBLEM));
 
 impl Gss {
-    pub fn new(env: Env, mechanism: Arc<dyn Mechanism>) -> Arc<Self> {
-        let (contexts, turns, said) = (Contexts::default(), Semaphore::new(AT_ONCE), Mutex::default());
+    /// With so many contexts at most, each of which takes some ten KiB of memory.
+    pub fn new(env: Env, mechanism: Arc<dyn Mechanism>, most: usize) -> Arc<Self> {
+        let (contexts, turns, said) = (Contexts::new(most), Semaphore::new(AT_ONCE), Mutex::default());
         Arc::new(Self { mechanism, contexts, env, turns, said })
     }
 
@@ -170,6 +171,10 @@ impl Gss {
         let Some(GssCredential { form, sequence, service, handle }) = call.credential else {
             return Opened::Refused(Verdict::AuthError(auth_stat::AUTH_BADCRED));
         };
+        if form != Form::Data && call.procedure != 0 {
+            // §5.2.2, §5.4: NULL of the program.
+            return Opened::Refused(Verdict::AuthError(auth_stat::AUTH_BADCRED));
+        }
         match form {
             Form::Init => return call.token().map_or(Opened::Refused(Verdict::GarbageArgs), Opened::Begin),
             // The mechanism needs one token: there is nothing to go on with.
@@ -236,7 +241,9 @@ impl Gss {
         let now = self.env.clock.now();
         let ends = now + lifetime.min(LONGEST);
         let context = Context::new(principal, user, context, ends, now);
-        let handle = self.contexts.keep(&self.env, context);
+        let (handle, gone) = self.contexts.keep(&self.env, context);
+        // To end thousands takes a while.
+        drop(self.env.spawn.blocking(Box::new(move || drop(gone))));
         Begun { result: wire::acceptance(handle, &token), proof: Some(proof) }
     }
 
