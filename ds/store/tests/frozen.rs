@@ -1,5 +1,10 @@
 //! A file system that was frozen (`fsfreeze`), in earnest: for root, where there are loop devices.
-#![allow(clippy::unwrap_used, reason = "a test may fail")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "a test may fail, and says so; its tasks are tokio's"
+)]
 
 mod common;
 

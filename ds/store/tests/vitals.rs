@@ -1,5 +1,9 @@
 //! Whether the device works, and whether it answers at all.
-#![allow(clippy::unwrap_used, reason = "a test may fail")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test may fail, and its tasks are tokio's"
+)]
 
 mod common;
 
