@@ -50,7 +50,7 @@ async fn found(
     };
     let now = after_asking(cx, read).await?;
     delegated::shown(&cx.server, &entry, &now);
-    Ok(Some(at_least(now, told)))
+    Ok(Some(as_told(cx, now, told).await))
 }
 
 /// The inode anew, once the holder was asked: that it has news is noted there, and what it had not flushed when `read` was
@@ -122,7 +122,7 @@ impl Listing {
             None => settle::inode(&cx.server, read.key).await.unwrap_or_else(|_| read.clone()),
         };
         delegated::shown(&cx.server, &entry, &now);
-        Some(at_least(now, told))
+        Some(as_told(cx, now, told).await)
     }
 
     /// As data servers have it, while they are asked; then, as it is stored. `None`: as it was read.
@@ -199,6 +199,8 @@ async fn asked(
         mds.step(entry, None, |file, ctx| ((), file.recall_delegation(ctx, writer.client)));
         return Ok(Asked::Silent);
     };
+    // One after the other: what one is shown is not to change for the next one and look the same.
+    let mut turn = mds.showing.turn(entry.key.fileid).await;
     let inode = settle::inode(mds, entry.key).await?;
     let holder = (writer.client, &writer.stateid);
     let believed =
@@ -212,7 +214,16 @@ async fn asked(
     match believed.modify {
         Some(_) => delegated::show(mds, entry, writer, told.times).await?,
         // What it has done here meanwhile is seen as it is, and a time that it has set stays.
-        None => settle::touch(mds, entry.key, since).await?,
+        None => {
+            let shown = turn.as_ref().and_then(|turn| turn.with(inode.change));
+            let since = if shown.is_some_and(|shown| shown < told.size) { inode.change } else { since };
+            settle::touch(mds, entry.key, since).await?;
+        }
+    }
+    let change = settle::inode(mds, entry.key).await?.change;
+    if let Some(turn) = &mut turn {
+        let before = turn.with(change).unwrap_or_default();
+        turn.show(change, before.max(told.size));
     }
     Ok(Asked::Said(Some(told.size)))
 }
@@ -222,6 +233,15 @@ async fn asked(
 fn is_news(told: Told, given: Option<u64>, known: (u64, u64)) -> bool {
     let other = given.is_some_and(|given| told.change != given && told.change != known.0);
     other || told.size > known.1
+}
+
+/// With the size that the holder told, or, where its change attribute is one that another was shown, with that size.
+async fn as_told(cx: &Context, now: Inode, told: Option<u64>) -> Inode {
+    if told.is_none() {
+        return now;
+    }
+    let shown = cx.server.showing.size(&now).await;
+    at_least(now, told.max(shown))
 }
 
 fn at_least(mut inode: Inode, size: Option<u64>) -> Inode {
