@@ -3,7 +3,7 @@
 use std::ffi::CString;
 use std::io;
 
-use nix::unistd::{Uid, User, getgrouplist};
+use nix::unistd::{Gid, Uid, User, getgrouplist};
 use sluice_mds::Accounts;
 
 /// This host.
@@ -12,11 +12,14 @@ pub(crate) struct Host;
 
 impl Accounts for Host {
     fn groups(&self, uid: u32) -> io::Result<Option<Vec<u32>>> {
-        let Some(user) = User::from_uid(Uid::from_raw(uid))? else { return Ok(None) };
-        let name = CString::new(user.name)?;
-        let groups = getgrouplist(&name, user.gid)?;
-        Ok(Some(groups.into_iter().map(nix::unistd::Gid::as_raw).collect()))
+        User::from_uid(Uid::from_raw(uid))?.map(|user| groups(&user)).transpose()
     }
+}
+
+/// Numbers of all groups that the user is in, the primary one first.
+pub(crate) fn groups(user: &User) -> io::Result<Vec<u32>> {
+    let groups = getgrouplist(&CString::new(user.name.as_str())?, user.gid)?;
+    Ok(groups.into_iter().map(Gid::as_raw).collect())
 }
 
 #[cfg(test)]

@@ -136,6 +136,15 @@ pub(crate) fn make_store(dir: &Path) -> std::io::Result<()> {
     }
 }
 
+/// Whether a store was made in a data directory: its superblock comes last.
+///
+/// # Errors
+/// Nobody may look there.
+pub(crate) fn has_store(data_dir: &Path) -> Result<bool> {
+    let superblock = data_dir.join("store/superblock");
+    superblock.try_exists().with_context(|| format!("cannot look at {}", superblock.display()))
+}
+
 /// Where the store is; made only for a new one: what is missing is a device that is not mounted, most likely, and below its
 /// mount point nothing is to be left behind.
 fn store_dir(data_dir: &Path, new: bool) -> Result<PathBuf> {

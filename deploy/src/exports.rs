@@ -1,6 +1,6 @@
 //! `sluice export`.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use serde_json::json;
 use sluice_mds::{NOBODY, Network};
 use sluice_xdr::control::{
@@ -88,11 +88,16 @@ async fn change(
 ) -> Result<()> {
     let known = ask(admin).await?;
     let now = known.exports.iter().find(|export| names(&text(&export.path)).eq(names(path)));
-    let rules = rules(now.map_or(&[], |export| &export.rules))?;
-    if !known.kerberos && rules.iter().any(takes_tickets) {
+    let before: &[ctl_sec_rule] = now.map_or(&[], |export| &export.rules);
+    let rules = rules(before)?;
+    let tickets = |rules: &[ctl_sec_rule]| rules.iter().filter(|rule| takes_tickets(rule)).count();
+    // What was set when it did stays until it is taken away.
+    if !known.kerberos && tickets(&rules) > tickets(before) {
         bail!("the metadata server knows nobody by a ticket: start it with --kerberos-keytab FILE first");
     }
-    let recalled = match send(admin, (known.version, action, path), rules).await? {
+    let arguments =
+        ADMIN_SEC_EXPORT_args { version: known.version, action, path: path.to_owned().into(), rules };
+    let recalled = match send(admin, arguments).await? {
         ADMIN_EXPORT_res::CTL_OK(recalled) => recalled,
         ADMIN_EXPORT_res::Default(_, reason) => bail!("{path}: {}", text(&reason)),
     };
@@ -108,23 +113,17 @@ async fn change(
     list(admin, false).await
 }
 
-async fn send(
-    admin: &Admin,
-    (version, action, path): (u64, ctl_export_action, &str),
-    rules: Vec<ctl_sec_rule>,
-) -> Result<ADMIN_EXPORT_res> {
-    let path: bytes::Bytes = path.to_owned().into();
-    if rules.iter().any(takes_tickets) {
-        return admin.call(ADMIN_SEC_EXPORT, &ADMIN_SEC_EXPORT_args { version, action, path, rules }).await;
+async fn send(admin: &Admin, arguments: ADMIN_SEC_EXPORT_args) -> Result<ADMIN_EXPORT_res> {
+    if let Some(answer) = admin.call_if_known(ADMIN_SEC_EXPORT, &arguments).await? {
+        return Ok(answer);
     }
-    let arguments = ADMIN_SEC_EXPORT_args { version, action, path: path.clone(), rules: rules.clone() };
-    match admin.call_if_known(ADMIN_SEC_EXPORT, &arguments).await? {
-        Some(answer) => Ok(answer),
-        None => {
-            let rules = rules.into_iter().map(|rule| rule.rule).collect();
-            admin.call(ADMIN_EXPORT, &ADMIN_EXPORT_args { version, action, path, rules }).await
-        }
-    }
+    let ADMIN_SEC_EXPORT_args { version, action, path, rules } = arguments;
+    ensure!(
+        !rules.iter().any(takes_tickets),
+        "another metadata server answers now, of the release before: it knows no tickets"
+    );
+    let rules = rules.into_iter().map(|rule| rule.rule).collect();
+    admin.call(ADMIN_EXPORT, &ADMIN_EXPORT_args { version, action, path, rules }).await
 }
 
 fn names(path: &str) -> impl Iterator<Item = &str> {

@@ -8,14 +8,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use sluice_rpc::Keys;
 use sluice_xdr::control::ctl_sec_export;
 use tokio::process::{Child, ChildStdin, Command};
 
 use crate::installation::{self, Installation};
 use crate::reach::Admin;
 use crate::store::Place;
-use crate::{certificates, cli, exports, kerberos, logs, ports, status, stop};
+use crate::{certificates, cli, ds, exports, kerberos, keys, logs, ports, status, stop};
 
 /// A data server that may register has done so by then.
 const REMOVED: Duration = Duration::from_secs(5);
@@ -81,7 +80,7 @@ pub(crate) async fn run(options: cli::Up) -> Result<()> {
         held = installation::hold(&dir)?;
     }
     let key = installation::key_file(&dir);
-    Keys::read(&key)?;
+    keys::read(&key)?;
     let (stopping, _) = tokio::sync::watch::channel(false);
     let mut keepers = tokio::task::JoinSet::new();
     // All but the metadata server.
@@ -356,7 +355,7 @@ async fn ready(mds: SocketAddr, key: &Path, dir: &Path, installation: &Installat
 /// Whether all that are new have run: the next start makes no stores for them, whatever is mounted then.
 fn have_stores(dir: &Path, installation: &Installation) -> bool {
     let mut new = installation.started + 1..=installation.data_servers;
-    new.all(|number| dir.join(format!("ds{number}/store/superblock")).exists())
+    new.all(|number| ds::has_store(&dir.join(format!("ds{number}"))).unwrap_or(false))
 }
 
 fn announce(dir: &Path, options: &cli::Up, data_servers: usize, exports: &[ctl_sec_export]) {

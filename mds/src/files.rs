@@ -6,8 +6,8 @@
 //! effects follow after the lock is released (crate::effects).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -18,7 +18,7 @@ use sluice_state::file::{
 };
 use sluice_state::stateid::{Located, StateIds, StateIndex};
 use sluice_state::{BootEpoch, ClientId, StateId, StateKind, Time};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Mutex as AsyncMutex, MutexGuard, Notify, oneshot};
 
 use crate::layout::habits::Birth;
 use crate::layout::settle;
@@ -62,6 +62,8 @@ pub(crate) struct FileEntry {
     looked: AtomicU64,
     /// Where a look found another number of bytes stored than the inode says: the change attribute that it had then, and that number.
     stored: Mutex<Option<(u64, u64)>>,
+    /// Of what the holder of a write delegation has told, once others asked.
+    shown: OnceLock<Box<AsyncMutex<Shown>>>,
     /// Truncations that have begun, and those that have ended.
     cuts: [AtomicU64; 2],
     /// When the last of them began.
@@ -70,6 +72,25 @@ pub(crate) struct FileEntry {
     exports: Mutex<BTreeMap<ClientId, u32>>,
     /// Of a new file, until something is written to it.
     birth: Mutex<Option<Birth>>,
+}
+
+/// A size that only the holder of a write delegation knew, and the change attribute that it was shown with: under one of those there is
+/// one size (RFC 8881 §10.4.3), though several ask at the same moment and the holder writes on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Shown {
+    change: u64,
+    size: u64,
+}
+
+impl Shown {
+    /// The size that was shown with this change attribute; 0: none was.
+    pub(crate) fn with(&self, change: u64) -> u64 {
+        if self.change == change { self.size } else { 0 }
+    }
+
+    pub(crate) fn show(&mut self, change: u64, size: u64) {
+        *self = Self { change, size: self.with(change).max(size) };
+    }
 }
 
 /// A point in the order of events on this server, which no clock is fine enough to tell.
@@ -200,6 +221,7 @@ impl Files {
                 times_set: Mutex::default(),
                 looked: AtomicU64::new(0),
                 stored: Mutex::default(),
+                shown: OnceLock::new(),
                 cuts: Default::default(),
                 cut_at: AtomicU64::new(0),
                 exports: Mutex::default(),
@@ -277,6 +299,11 @@ impl FileEntry {
     /// A look at the machine that changes nothing.
     pub(crate) fn peek<T>(&self, look: impl FnOnce(&File) -> T) -> T {
         look(&self.machine.lock())
+    }
+
+    /// What others were shown of what its holder told; one at a time has it.
+    pub(crate) async fn shown(&self) -> MutexGuard<'_, Shown> {
+        self.shown.get_or_init(Box::default).lock().await
     }
 
     /// The client is about to be given something that may be called back, through `export`. `false`: it holds

@@ -19,7 +19,6 @@ use sluice_xdr::nfs4::nfsstat4;
 use tokio::sync::Notify;
 
 use crate::admin::{Admin, Looking};
-use crate::attr::showing::Showing;
 use crate::clients::ClientTable;
 use crate::clients::notices::Notices;
 use crate::config::{Config, Delegations};
@@ -79,7 +78,6 @@ pub struct Mds {
     pub(crate) reports: Reports,
     /// What went through this server, and why.
     pub(crate) proxied: Proxied,
-    pub(crate) showing: Showing,
     /// Files being healed.
     pub(crate) heals: Heals,
     /// Data servers being emptied.
@@ -178,7 +176,6 @@ impl Mds {
             leasing: tokio::sync::Mutex::default(),
             reports: Reports::default(),
             proxied: Proxied::default(),
-            showing: Showing::default(),
             heals: Heals::default(),
             drains: Drains::default(),
             balances: Balances::default(),

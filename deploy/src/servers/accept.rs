@@ -1,7 +1,5 @@
 //! `sluice ds accept-older`.
 
-use std::time::Duration;
-
 use anyhow::{Result, bail};
 use serde_json::json;
 use sluice_xdr::control::{ADMIN_ACCEPT_OLDER, ADMIN_ACCEPT_OLDER_args, ADMIN_ACCEPT_OLDER_res, ctl_status};
@@ -10,19 +8,18 @@ use super::shown::Asking;
 use crate::reach::Admin;
 use crate::status::text;
 
-const LOOK: Duration = Duration::from_millis(200);
-
 pub(super) async fn run(admin: &Admin, id: u32, json: bool) -> Result<()> {
     let mut asking = Asking::new(format!("accepting the older copy at data server {id}"), json);
     let done = loop {
         match admin.call(ADMIN_ACCEPT_OLDER, &ADMIN_ACCEPT_OLDER_args { id }).await? {
             ADMIN_ACCEPT_OLDER_res::CTL_OK(done) => break done,
-            ADMIN_ACCEPT_OLDER_res::Default(ctl_status::CTL_ERR_AGAIN, reason) => asking.not_yet(&reason)?,
+            ADMIN_ACCEPT_OLDER_res::Default(ctl_status::CTL_ERR_AGAIN, reason) => {
+                asking.not_yet(&reason).await?
+            }
             ADMIN_ACCEPT_OLDER_res::Default(_, reason) => {
                 bail!("the older copy at data server {id} is not accepted: {}", text(&reason));
             }
         }
-        tokio::time::sleep(LOOK).await;
     };
     drop(asking);
     if json {

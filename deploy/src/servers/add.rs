@@ -36,7 +36,7 @@ pub(super) async fn run(options: &cli::Serve, how: &How) -> Result<()> {
         aside(format_args!("{} is {owner}'s: so will be what is made there", dir.display()));
     }
     owner::may_use_store(dir)?;
-    if how.once && has_store(dir)? {
+    if how.once && ds::has_store(dir)? {
         if how.json {
             say!("{}", json!({ "was_there": true }));
         } else {
@@ -93,12 +93,6 @@ pub(super) async fn run(options: &cli::Serve, how: &How) -> Result<()> {
     );
     say!("start it now: {}", command(options));
     Ok(())
-}
-
-/// Whether a store was made there.
-fn has_store(dir: &Path) -> Result<bool> {
-    let superblock = dir.join("store/superblock");
-    superblock.try_exists().with_context(|| format!("cannot look at {}", superblock.display()))
 }
 
 /// Refuses a second store in place of one that is not there now. What is at the same address was served from the same directory, as

@@ -59,12 +59,11 @@ async fn begin(admin: &Admin, id: u32, how: &How) -> Result<()> {
         let args = ADMIN_DRAIN_args { id, cancel: false, limit: how.limit };
         match admin.call(ADMIN_DRAIN, &args).await? {
             ADMIN_DRAIN_res::CTL_OK => return Ok(()),
-            ADMIN_DRAIN_res::Default(ctl_status::CTL_ERR_AGAIN, reason) => asking.not_yet(&reason)?,
+            ADMIN_DRAIN_res::Default(ctl_status::CTL_ERR_AGAIN, reason) => asking.not_yet(&reason).await?,
             ADMIN_DRAIN_res::Default(_, reason) => {
                 bail!("data server {id} cannot be drained: {}", text(&reason));
             }
         }
-        tokio::time::sleep(LOOK / 5).await;
     }
 }
 

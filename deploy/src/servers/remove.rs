@@ -1,7 +1,6 @@
 //! `sluice ds remove`.
 
 use std::io::{IsTerminal, Write};
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use serde_json::json;
@@ -14,8 +13,6 @@ use super::{named, named_json};
 use crate::out::aside;
 use crate::reach::Admin;
 use crate::status::text;
-
-const LOOK: Duration = Duration::from_millis(200);
 
 /// How it is asked for.
 pub(super) struct How {
@@ -57,12 +54,11 @@ async fn ask(admin: &Admin, id: u32, how: &How, agreed: Option<u64>) -> Result<A
         let args = ADMIN_REMOVE_args { id, lost: how.lost, agreed: agreed.into_iter().collect() };
         match admin.call(ADMIN_REMOVE, &args).await? {
             ADMIN_REMOVE_res::CTL_OK(done) => return Ok(done),
-            ADMIN_REMOVE_res::Default(ctl_status::CTL_ERR_AGAIN, reason) => asking.not_yet(&reason)?,
+            ADMIN_REMOVE_res::Default(ctl_status::CTL_ERR_AGAIN, reason) => asking.not_yet(&reason).await?,
             ADMIN_REMOVE_res::Default(_, reason) => {
                 bail!("data server {id} cannot be removed: {}", text(&reason));
             }
         }
-        tokio::time::sleep(LOOK).await;
     }
 }
 

@@ -59,9 +59,19 @@ impl Shown {
     }
 }
 
-/// For as long as an answer is not known yet. The reason that it is not is shown; where that has not changed for so long, nobody
-/// waits any more: the metadata store does not answer, most likely.
+/// Nothing of it stays on the terminal, however it ended.
+impl Drop for Shown {
+    fn drop(&mut self) {
+        if let Self::Bar(bar) = self {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// A reason that is the same for so long is not waited for any more: the metadata store does not answer, most likely.
 const SAME: Duration = Duration::from_secs(300);
+/// Between two questions.
+const AGAIN: Duration = Duration::from_millis(200);
 
 /// Asking again and again until there is an answer.
 pub(crate) struct Asking {
@@ -84,16 +94,17 @@ impl Asking {
         Self { what, shown, reason: String::new(), since: Instant::now() }
     }
 
-    /// There is none yet.
+    /// There is none yet: after a moment it may be asked for again.
     ///
     /// # Errors
     /// There will be none, as things are, and why.
-    pub(crate) fn not_yet(&mut self, reason: &[u8]) -> Result<()> {
+    pub(crate) async fn not_yet(&mut self, reason: &[u8]) -> Result<()> {
         let reason = printable(reason);
         self.is_same_for_long(&reason, Instant::now())?;
         if !matches!(self.shown, Shown::Json) {
             self.shown.show(Now { doing: self.what.clone(), done: None, words: reason }, || Value::Null);
         }
+        tokio::time::sleep(AGAIN).await;
         Ok(())
     }
 
@@ -109,15 +120,6 @@ impl Asking {
             );
         }
         Ok(())
-    }
-}
-
-/// Nothing of it stays on the terminal, however it ended.
-impl Drop for Shown {
-    fn drop(&mut self) {
-        if let Self::Bar(bar) = self {
-            bar.finish_and_clear();
-        }
     }
 }
 

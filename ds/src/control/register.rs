@@ -50,7 +50,7 @@ pub(crate) async fn run(
     let sent = shared.env.clock.now();
     match call(connection, CONTROL_REGISTER, &args).await? {
         REGISTER_res::CTL_OK(granted) => {
-            let registered = Registered { tides, ..apply(shared, &granted, identity).await? };
+            let registered = apply(shared, &granted, identity, tides).await?;
             shared.contact.registered(sent, registered.isolation);
             Ok(registered)
         }
@@ -99,6 +99,7 @@ async fn apply(
     shared: &Arc<Shared>,
     granted: &REGISTER_resok,
     identity: &Identity,
+    tides: bool,
 ) -> Result<Registered, LinkError> {
     let store = &shared.store;
     store.adopt(Uuid(granted.cluster.0)).await?;
@@ -141,7 +142,7 @@ async fn apply(
         // Two heartbeats may be lost before the isolation time runs out.
         heartbeat: heartbeat.min(isolation / 3).max(Duration::from_millis(50)),
         isolation,
-        tides: false,
+        tides,
     })
 }
 

@@ -199,7 +199,7 @@ impl Admin {
         let view = store.view();
         let connected = store.connection().is_some() && !view.lost;
         let silent = self.mds.now().since(view.last_heard) / 1_000_000_000;
-        let older = self.mds.data_servers.older_stores.get(&store.uuid);
+        let older = store.older();
         let state = match view.health {
             _ if !connected && let Some(older) = older => older.words(),
             _ if !connected && self.mds.data_servers.refuses(&store.uuid).is_some() => {

@@ -166,7 +166,7 @@ fn held(state: Option<&FileEntry>, info: &ClientInfo) -> (&'static str, bool) {
         entry.peek(|file| {
             let layout = match file.layout_of(info.id) {
                 None => "",
-                Some(_) if file.writers().contains(&info.id) => "read-write",
+                Some(_) if file.is_written_by(info.id) => "read-write",
                 Some(_) => "read",
             };
             (layout, file.delegated_to().contains(&info.id))

@@ -50,7 +50,7 @@ async fn found(
     };
     let now = after_asking(cx, read).await?;
     delegated::shown(&cx.server, &entry, &now);
-    Ok(Some(as_told(cx, now, told).await))
+    Ok(Some(as_told(&entry, now, told).await))
 }
 
 /// The inode anew, once the holder was asked: that it has news is noted there, and what it had not flushed when `read` was
@@ -122,7 +122,7 @@ impl Listing {
             None => settle::inode(&cx.server, read.key).await.unwrap_or_else(|_| read.clone()),
         };
         delegated::shown(&cx.server, &entry, &now);
-        Some(as_told(cx, now, told).await)
+        Some(as_told(&entry, now, told).await)
     }
 
     /// As data servers have it, while they are asked; then, as it is stored. `None`: as it was read.
@@ -200,7 +200,7 @@ async fn asked(
         return Ok(Asked::Silent);
     };
     // One after the other: what one is shown is not to change for the next one and look the same.
-    let mut turn = mds.showing.turn(entry.key.fileid).await;
+    let mut shown = entry.shown().await;
     let inode = settle::inode(mds, entry.key).await?;
     let holder = (writer.client, &writer.stateid);
     let believed =
@@ -211,20 +211,19 @@ async fn asked(
         return Ok(Asked::Said(None));
     }
     // It has data that nobody else has seen: who looks sees that the file is not what it was before.
-    match believed.modify {
-        Some(_) => delegated::show(mds, entry, writer, told.times).await?,
+    let change = match believed.modify {
+        Some(_) => {
+            delegated::show(mds, entry, writer, told.times).await?;
+            settle::inode(mds, entry.key).await?.change
+        }
         // What it has done here meanwhile is seen as it is, and a time that it has set stays.
         None => {
-            let shown = turn.as_ref().and_then(|turn| turn.with(inode.change));
-            let since = if shown.is_some_and(|shown| shown < told.size) { inode.change } else { since };
-            settle::touch(mds, entry.key, since).await?;
+            let before = shown.with(inode.change);
+            let since = if before > 0 && before < told.size { inode.change } else { since };
+            settle::touch(mds, entry.key, since).await?
         }
-    }
-    let change = settle::inode(mds, entry.key).await?.change;
-    if let Some(turn) = &mut turn {
-        let before = turn.with(change).unwrap_or_default();
-        turn.show(change, before.max(told.size));
-    }
+    };
+    shown.show(change, told.size);
     Ok(Asked::Said(Some(told.size)))
 }
 
@@ -236,19 +235,11 @@ fn is_news(told: Told, given: Option<u64>, known: (u64, u64)) -> bool {
 }
 
 /// With the size that the holder told, or, where its change attribute is one that another was shown, with that size.
-async fn as_told(cx: &Context, now: Inode, told: Option<u64>) -> Inode {
-    if told.is_none() {
-        return now;
+async fn as_told(entry: &FileEntry, mut now: Inode, told: Option<u64>) -> Inode {
+    if let (Some(told), Node::File(file)) = (told, &mut now.record.node) {
+        file.size = file.size.max(told).max(entry.shown().await.with(now.change));
     }
-    let shown = cx.server.showing.size(&now).await;
-    at_least(now, told.max(shown))
-}
-
-fn at_least(mut inode: Inode, size: Option<u64>) -> Inode {
-    if let Node::File(file) = &mut inode.record.node {
-        file.size = file.size.max(size.unwrap_or_default());
-    }
-    inode
+    now
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@ pub(crate) mod current;
 pub(crate) mod delegated;
 pub(crate) mod get;
 pub(crate) mod set;
-pub(crate) mod showing;
 pub(crate) mod straight;
 
 use sluice_namespace::{DirectoryChange, Name};

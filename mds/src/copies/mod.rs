@@ -53,9 +53,13 @@ pub(crate) struct End {
 impl End {
     /// With the newest of its stateid (RFC 8881 §8.2.2: a seqid of 0 is that), which another OPEN or LOCK of its owner may be.
     fn newest(self) -> Self {
-        let ordinary = special(&self.stateid).ok().flatten().is_none();
-        let stateid = if ordinary { self.stateid.with_seqid(0) } else { self.stateid };
+        let stateid = if self.is_ordinary() { self.stateid.with_seqid(0) } else { self.stateid };
         Self { stateid, ..self }
+    }
+
+    /// It is under a stateid that is none of the special ones.
+    fn is_ordinary(&self) -> bool {
+        special(&self.stateid).ok().flatten().is_none()
     }
 }
 
@@ -97,8 +101,7 @@ impl Caller {
         let who = self.judge(&mds.exports.now(), &end.handle, write)?;
         let (client, key) = (self.client, end.handle.inode);
         let entry = mds.file(&key).await?;
-        let ordinary = special(&end.stateid).ok().flatten().is_none();
-        if ordinary {
+        if end.is_ordinary() {
             // Tells revoked, stale and foreign stateids apart; the machine knows only its own.
             let at = mds.files.locate(client, &end.stateid)?;
             if at.file != file_id(&key) {
@@ -109,7 +112,7 @@ impl Caller {
         mds.step(&entry, Some(client), |file, ctx| {
             (file.check_io(ctx, client, &stateid, write), Vec::new())
         })?;
-        if !ordinary {
+        if !end.is_ordinary() {
             let inode: Inode = settle::inode(mds, key).await?;
             inode.record.owned().require(&who, if write { Want::WRITE } else { Want::READ })?;
         }

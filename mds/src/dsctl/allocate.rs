@@ -172,7 +172,7 @@ async fn some_of(
     let Part { file, mirrors, .. } = part;
     let store = orders::to_store(mds, file.store)?;
     let args = DS_ALLOCATE_args { caller: mds.data_servers.caller(), target: orders::wire(id, file), units };
-    let (next, status) = match orders::call_newer(&store, DS_ALLOCATE, &args).await {
+    let (next, status) = match orders::call_newer(&store, DS_ALLOCATE, &args, orders::PATIENCE).await {
         Ok(Some(DS_ALLOCATE_res::CTL_OK(next))) => (next, Some(ctl_status::CTL_OK)),
         Ok(Some(DS_ALLOCATE_res::Default(status))) => (0, Some(status)),
         Ok(None) => (0, None),

@@ -348,7 +348,7 @@ impl Control {
                 super::orders::make_room(&self.mds, connection).await;
                 has_room = true;
             }
-            match super::orders::fence_over(&self.mds, connection, &rows).await {
+            match super::orders::fence_over(&self.mds, id, connection, &rows).await {
                 Fenced::Durably => forget_fences(&self.mds, &rows).await?,
                 Fenced::InMemory => {}
                 Fenced::Full => return Ok(Pending::Untold(NO_ROOM)),

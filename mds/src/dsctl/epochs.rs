@@ -5,6 +5,7 @@
 //! * when a holder that was fenced off a file asks for it again: the newer handle passes the fence;
 //! * when an export narrows: older handles of whom it let in can be told from those that they may have;
 //! * when a data server was restarted: a handle from before it may have lost what it does not find;
+//! * when a data server goes on with an older copy of its store: it takes no handle of before;
 //! * when a data server has many rows to keep, or many clients are locked out of an export: once all layouts of older epochs are back, those are retired, and
 //!   the rows with them;
 //! * when a data server has retired later ones, since the metadata are older than what it remembers;
@@ -169,7 +170,7 @@ pub(crate) async fn let_in(mds: &Arc<Mds>, client: ClientId, file: DataFileId) -
 ///
 /// # Errors
 /// What the store says.
-pub(super) async fn set_apart(mds: &Arc<Mds>) -> Result<Option<u32>, FsError> {
+pub(crate) async fn set_apart(mds: &Arc<Mds>) -> Result<Option<u32>, FsError> {
     let turns = &mds.data_servers.turns;
     let mut last = turns.last.lock().await;
     let epochs = mds.data_servers.epochs();
@@ -213,24 +214,6 @@ pub(super) async fn restarted(mds: &Arc<Mds>) -> Result<(), FsError> {
     turn(mds, false).await?;
     *last = Some(mds.now());
     Ok(())
-}
-
-/// A new epoch for a data server that is to take no handle of before. `None`: not before older ones are retired, which this asks
-/// for.
-///
-/// # Errors
-/// What the store says.
-pub(crate) async fn begin_for_older(mds: &Arc<Mds>) -> Result<Option<u32>, FsError> {
-    let registry = &mds.data_servers;
-    let mut last = registry.turns.last.lock().await;
-    let epochs = registry.epochs();
-    if epochs.current.wrapping_sub(epochs.oldest) >= MOST {
-        registry.turns.full();
-        return Ok(None);
-    }
-    let current = turn(mds, false).await?;
-    *last = Some(mds.now());
-    Ok(Some(current))
 }
 
 /// A data server refuses handles of epochs before this one. If that is still to come, it served metadata that these are an

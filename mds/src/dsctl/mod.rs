@@ -59,3 +59,4 @@ pub(crate) use orders::{
 };
 pub(crate) use registry::{Placing, Registry, StoreHandle, holder, rights, together};
 pub(crate) use seek::seek;
+pub(crate) use tide::OlderStore;

@@ -30,10 +30,11 @@ pub(super) async fn call_newer<A: Encode, R: Decode>(
     store: &StoreHandle,
     procedure: u32,
     args: &A,
+    patience: Duration,
 ) -> Result<Option<R>, Unknown> {
     let Some(connection) = store.connection() else { return Ok(None) };
     metrics::add(&store.orders, 1);
-    match call_over(&connection, procedure, args, PATIENCE).await {
+    match call_over(&connection, procedure, args, patience).await {
         Ok(answer) => Ok(Some(answer)),
         Err(CallError::ProcUnavail) => Err(Unknown),
         Err(error) => {
@@ -50,12 +51,7 @@ pub(super) async fn call<A: Encode, R: Decode>(
     args: &A,
     patience: Duration,
 ) -> Option<R> {
-    let connection = store.connection()?;
-    metrics::add(&store.orders, 1);
-    call_over(&connection, procedure, args, patience)
-        .await
-        .inspect_err(|error| tracing::debug!(data_server = store.id.0, procedure, %error, "an order failed"))
-        .ok()
+    call_newer(store, procedure, args, patience).await.ok().flatten()
 }
 
 /// The same over a connection, with the reason.
@@ -147,7 +143,7 @@ pub(super) async fn fence(mds: &Mds, store: &StoreHandle, rows: &[PendingFence])
     match store.connection() {
         Some(connection) => {
             metrics::add(&store.orders, 1);
-            fence_over(mds, &connection, rows).await
+            fence_over(mds, store.id, &connection, rows).await
         }
         None => Fenced::No,
     }
@@ -199,15 +195,18 @@ async fn refuses_before(mds: &Mds, store: &StoreHandle, oldest: u32) -> bool {
 }
 
 /// The same over a connection, whose data server may be about to be registered.
-pub(super) async fn fence_over(mds: &Mds, connection: &Connection, rows: &[PendingFence]) -> Fenced {
+pub(super) async fn fence_over(
+    mds: &Mds,
+    store: StoreId,
+    connection: &Connection,
+    rows: &[PendingFence],
+) -> Fenced {
     let fences = rows.iter().map(wire_fence).collect();
     let args = DS_FENCE_args { caller: mds.data_servers.caller(), fences };
     match call_over(connection, DS_FENCE, &args, PATIENCE).await {
         Ok(ctl_status::CTL_OK) => {
             // Counted when they stay: until then they are told again and again, and are as many as they were.
-            if let Some(row) = rows.first() {
-                mds.data_servers.turns.kept(row.store, rows.len());
-            }
+            mds.data_servers.turns.kept(store, rows.len());
             Fenced::Durably
         }
         Ok(ctl_status::CTL_ERR_AGAIN) => {

@@ -25,7 +25,7 @@ use super::capacity::Looks;
 use super::damage::Damage;
 use super::epochs::Turns;
 use super::history::Histories;
-use super::tide::OlderStores;
+use super::tide::OlderStore;
 use crate::config::Config;
 
 /// The holder tag of this server's own reads and writes. Tags of clients begin at 2^20.
@@ -51,7 +51,6 @@ pub(crate) struct Registry {
     /// Data servers that were not let in lately, by where they are and which store they have.
     pub(crate) refused: Mutex<BTreeMap<(IpAddr, [u8; 16]), Refused>>,
     pub(super) histories: Histories,
-    pub(crate) older_stores: OlderStores,
     pub(super) looks: Looks,
     /// Where the next file begins; spreads files evenly.
     pub(crate) cursor: AtomicU64,
@@ -113,6 +112,9 @@ pub(crate) struct StoreView {
     pub(crate) returns: u64,
     /// Refuses handles of epochs before this one, until it registers again at least, which tells it.
     pub(crate) retired: u32,
+    /// The older copy of its store that it was refused with, and how often it was let in after that.
+    pub(super) older: Option<OlderStore>,
+    pub(super) let_in: u64,
     /// It is to refuse handles of epochs before this one, whatever others take.
     pub(crate) from_epoch: u32,
     /// What earlier incarnations had on its way there is done or refused.
@@ -174,7 +176,6 @@ impl Registry {
             .await?;
         Ok(Self {
             histories,
-            older_stores: OlderStores::default(),
             first_epoch: epochs.current,
             turns: Turns::default(),
             mds_epoch: u64::from(epoch.0),

@@ -193,7 +193,7 @@ async fn hole_of(
     let mut rest = units;
     while !is_one(rest) {
         let args = DS_HOLE_args { target: wire(id, file), units: rest };
-        match call_newer(&store, DS_HOLE, &args).await {
+        match call_newer(&store, DS_HOLE, &args, PATIENCE).await {
             Ok(Some(DS_HOLE_res::CTL_OK(answer))) if answer.found => return Ok(Some(Some(answer.offset))),
             Ok(Some(DS_HOLE_res::CTL_OK(answer))) if answer.offset > rest.offset => {
                 rest.offset = answer.offset

@@ -4,61 +4,45 @@
 //! A data server raises a mark while there is anything new, durably, and tells it; the newest one told is a row here. Whoever
 //! comes with an older one is refused, until an administrator says what is to become of it (`layout/heal/older.rs`).
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use sluice_env::date;
 use sluice_namespace::stable_storage::{Tide, put_tide, tide};
 use sluice_namespace::{FsError, StoreId};
 use sluice_rpc::Connection;
 use sluice_xdr::control::TIDE_args;
 
 use super::StoreHandle;
-use super::registry::Registry;
+use super::registry::{Registry, StoreView};
 use crate::server::Mds;
 
-/// Older copies that were refused, by the uuids of their stores: at most as many as there are stores.
-#[derive(Debug, Default)]
-pub(crate) struct OlderStores(Mutex<BTreeMap<[u8; 16], Refused>>);
-
-#[derive(Debug, Default)]
-struct Refused {
-    now: Option<OlderStore>,
-    /// How often the store was let in after it had been refused.
-    let_in: u64,
-}
-
-/// One of them.
-#[derive(Clone, Copy, Debug)]
+/// An older copy of its store that a data server was refused with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OlderStore {
     /// Of this copy.
     pub(crate) mark: u64,
     pub(crate) newest: u64,
     /// When that was told, in seconds since 1970.
-    told: i64,
+    pub(crate) told: i64,
     /// How often its store was let in before, and may have been written to since.
     pub(crate) let_in: u64,
 }
 
-impl OlderStores {
-    pub(crate) fn get(&self, store: &[u8; 16]) -> Option<OlderStore> {
-        self.0.lock().get(store)?.now
-    }
-
-    fn refuse(&self, store: [u8; 16], mark: u64, row: &Tide) {
-        let mut all = self.0.lock();
-        let refused = all.entry(store).or_default();
-        refused.now = Some(OlderStore { let_in: refused.let_in, ..OlderStore::new(mark, row) });
+impl StoreView {
+    fn refuse(&mut self, mark: u64, row: &Tide) {
+        self.older = Some(OlderStore { let_in: self.let_in, ..OlderStore::new(mark, row) });
     }
 
     /// It may serve, whichever copy it is.
-    fn let_in(&self, store: &[u8; 16]) {
-        let mut all = self.0.lock();
-        if let Some(refused) = all.get_mut(store)
-            && refused.now.take().is_some()
-        {
-            refused.let_in += 1;
-        }
+    fn let_in(&mut self) {
+        self.let_in += u64::from(self.older.take().is_some());
+    }
+}
+
+impl StoreHandle {
+    /// The older copy of its store that it was refused with.
+    pub(crate) fn older(&self) -> Option<OlderStore> {
+        self.update(|view| view.older)
     }
 }
 
@@ -89,9 +73,8 @@ impl OlderStore {
 impl Registry {
     /// Why this store is refused as an older copy of itself.
     pub(super) fn went_back(&self, store: &[u8; 16]) -> Option<String> {
-        let older = self.older_stores.get(store)?;
         let known = self.known().into_iter().find(|known| known.uuid == *store)?;
-        Some(older.why(known.id))
+        known.older().map(|older| older.why(known.id))
     }
 }
 
@@ -113,14 +96,16 @@ pub(super) async fn judge(
     match row {
         None if told.mark == 0 => {}
         Some(row) if told.mark < row.mark && row.accepted != Some(told.mark) => {
-            return Ok(Err(refuse(mds, &handle, told.mark, &row, connection)));
+            return Ok(Err(refuse(&handle, told.mark, &row, connection)));
         }
         Some(row) if told.mark <= row.mark && (row.accepted.is_none() || told.mark < row.mark) => {}
         _ => raise(mds, id, told.mark).await?,
     }
-    mds.data_servers.older_stores.let_in(&handle.uuid);
-    // It is told so with the answer to its registration.
-    handle.update(|view| view.from_epoch = row.map_or(0, |row| row.from_epoch));
+    handle.update(|view| {
+        view.let_in();
+        // It is told so with the answer to its registration.
+        view.from_epoch = row.map_or(0, |row| row.from_epoch);
+    });
     Ok(Ok(row.map_or(told.mark, |row| row.mark.max(told.mark))))
 }
 
@@ -140,10 +125,10 @@ async fn raise(mds: &Arc<Mds>, store: StoreId, mark: u64) -> Result<(), FsError>
     raised.await.map(drop)
 }
 
-fn refuse(mds: &Mds, handle: &StoreHandle, mark: u64, row: &Tide, connection: &Connection) -> String {
+fn refuse(handle: &StoreHandle, mark: u64, row: &Tide, connection: &Connection) -> String {
     // Beside one that is here this is another copy, and says nothing about that one.
     if handle.connection().is_none_or(|other| other.id() == connection.id()) {
-        mds.data_servers.older_stores.refuse(handle.uuid, mark, row);
+        handle.update(|view| view.refuse(mark, row));
     }
     OlderStore::new(mark, row).why(handle.id)
 }
@@ -151,16 +136,8 @@ fn refuse(mds: &Mds, handle: &StoreHandle, mark: u64, row: &Tide, connection: &C
 /// To the minute, in UTC.
 fn stamp(seconds: i64) -> String {
     let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    // Years begin with March here, so that the day that some have more is their last one.
-    let days = days + 719_468;
-    let (era, day) = (days.div_euclid(146_097), days.rem_euclid(146_097));
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day_of_month = day - (153 * month + 2) / 5 + 1;
-    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
-    let year = era * 400 + year + next;
-    format!("{year:04}-{month:02}-{day_of_month:02} {:02}:{:02} UTC", second / 3600, second / 60 % 60)
+    let (year, month, day) = date(days);
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02} UTC", second / 3600, second / 60 % 60)
 }
 
 #[cfg(test)]
@@ -169,23 +146,20 @@ mod tests {
 
     #[test]
     fn a_copy_that_was_let_in_is_another_one_the_next_time() {
-        let (stores, uuid) = (OlderStores::default(), [1; 16]);
         let row = Tide { store: StoreId(1), mark: 5, told: 0, accepted: None, from_epoch: 0 };
-        let refused = || {
-            stores.refuse(uuid, 3, &row);
-            let older = stores.get(&uuid).unwrap();
-            (older.mark, older.newest, older.let_in)
+        let refused = |view: &mut StoreView| {
+            view.refuse(3, &row);
+            view.older.map(|older| (older.mark, older.newest, older.let_in))
         };
-        // One that was never refused does not count, nor another one.
-        stores.let_in(&uuid);
-        assert_eq!(refused(), (3, 5, 0));
-        stores.let_in(&[2; 16]);
-        assert_eq!(refused(), (3, 5, 0));
+        let mut view = StoreView::default();
+        // One that was never refused does not count.
+        view.let_in();
+        assert_eq!(refused(&mut view), Some((3, 5, 0)));
         // It says so with each beat.
-        stores.let_in(&uuid);
-        stores.let_in(&uuid);
-        assert!(stores.get(&uuid).is_none());
-        assert_eq!(refused(), (3, 5, 1));
+        view.let_in();
+        view.let_in();
+        assert!(view.older.is_none());
+        assert_eq!(refused(&mut view), Some((3, 5, 1)));
     }
 
     #[test]

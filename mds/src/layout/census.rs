@@ -219,7 +219,7 @@ fn begin(mds: &Arc<Mds>) {
 pub(crate) async fn take(mds: &Arc<Mds>) -> Result<Arc<Census>, FsError> {
     let (began, absent) = (mds.now(), Absent::now(mds));
     let (mut counts, mut seen, mut after) = (BTreeMap::new(), 0, None);
-    while let Some((last, files)) = page_at_last(mds, after, || false).await? {
+    while let Some((last, files)) = at_last(mds, || false, || page(mds, after)).await? {
         after = Some(last);
         files.iter().for_each(|inode| add(&mut counts, inode, &absent));
         seen += u64::try_from(files.len()).unwrap_or(0);
@@ -257,25 +257,28 @@ pub(crate) async fn page(
     .await
 }
 
-/// The same, however long the store is away, unless nobody wants it any more: to look at all files may have taken hours by now.
-pub(crate) async fn page_at_last(
-    mds: &Arc<Mds>,
-    after: Option<DataFileId>,
+/// What `ask` says, however long the store is away, unless nobody wants it any more: to look at all files may have taken hours by now.
+pub(crate) async fn at_last<T, F>(
+    mds: &Mds,
     is_over: impl Fn() -> bool,
-) -> Result<Option<(DataFileId, Vec<Inode>)>, FsError> {
+    ask: impl Fn() -> F,
+) -> Result<T, FsError>
+where
+    F: Future<Output = Result<T, FsError>>,
+{
     loop {
-        match page(mds, after).await {
+        match ask().await {
             Err(error) if comes_back(&error) && !is_over() => {
-                tracing::debug!(%error, "cannot look for files; trying again");
+                tracing::debug!(%error, "cannot look at files now; trying again");
                 mds.env.clock.sleep(RETRY).await;
             }
-            page => return page,
+            done => return done,
         }
     }
 }
 
 /// It is the store, which may answer later, and neither the end of this server nor a file that cannot be read.
-pub(crate) fn comes_back(error: &FsError) -> bool {
+fn comes_back(error: &FsError) -> bool {
     passes(error) && !matches!(error, FsError::Kv(KvError::Closed))
 }
 

@@ -15,7 +15,7 @@ use sluice_namespace::{
 use sluice_state::file::{File, Grace};
 use sluice_xdr::control::ctl_data_file;
 use tokio::sync::{Notify, watch};
-use tokio::task::{JoinError, JoinSet};
+use tokio::task::JoinSet;
 
 use super::spares::Spares;
 use super::sweep::Sweep;
@@ -260,34 +260,36 @@ async fn remove(mds: &Arc<Mds>, rows: &[Garbage]) -> Vec<DataFileId> {
     let (rows, by_store) = removable(mds, rows, &away);
     // Until it has said that they are gone.
     away.extend(by_store.keys());
-    let mut orders = JoinSet::new();
-    for (store, files) in by_store {
-        while orders.len() >= WIDTH {
-            here(orders.join_next().await, &mut away);
-        }
-        orders.spawn(remove_at(Arc::clone(mds), store, files));
-    }
-    while !orders.is_empty() {
-        here(orders.join_next().await, &mut away);
+    for store in remove_at(mds, by_store).await {
+        away.remove(&store);
     }
     removed(mds, &rows, &away)
 }
 
-/// This data server has removed all that it was to.
-fn here(done: Option<Result<Option<StoreId>, JoinError>>, away: &mut BTreeSet<StoreId>) {
-    if let Some(Ok(Some(store))) = done {
-        away.remove(&store);
-    }
-}
-
-/// Removes data files at one data server; `None`: not all of them are gone.
-async fn remove_at(mds: Arc<Mds>, store: StoreId, files: Vec<ctl_data_file>) -> Option<StoreId> {
-    for chunk in files.chunks(512) {
-        if !dsctl::remove(&mds, store, chunk.to_vec()).await {
-            return None;
+/// Removes data files at these data servers, side by side; those at which all of them are gone.
+pub(super) async fn remove_at(
+    mds: &Arc<Mds>,
+    by_store: BTreeMap<StoreId, Vec<ctl_data_file>>,
+) -> BTreeSet<StoreId> {
+    let (mut orders, mut done) = (JoinSet::new(), BTreeSet::new());
+    for (store, files) in by_store {
+        while orders.len() >= WIDTH {
+            done.extend(orders.join_next().await.and_then(Result::ok).flatten());
         }
+        let mds = Arc::clone(mds);
+        orders.spawn(async move {
+            for chunk in files.chunks(512) {
+                if !dsctl::remove(&mds, store, chunk.to_vec()).await {
+                    return None;
+                }
+            }
+            Some(store)
+        });
     }
-    Some(store)
+    while let Some(one) = orders.join_next().await {
+        done.extend(one.ok().flatten());
+    }
+    done
 }
 
 fn stores_of(row: &Garbage) -> impl Iterator<Item = StoreId> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sluice_kv::Transaction;
 use sluice_namespace::{
-    CommitSize, Credential, DataFileId, DirectoryUpdate, FsError, Inode, InodeKey, Request,
+    CommitSize, Credential, DataFileId, DirectoryUpdate, FsError, Inode, InodeKey, Request, SizeCommitted,
 };
 use sluice_state::ClientId;
 use sluice_state::file::{Error, File, FileSeed, Intent, Ticket};
@@ -237,7 +237,7 @@ async fn grow(mds: &Arc<Mds>, entry: &FileEntry, seen: &Observed, cut: u64) -> R
     let want = CommitSize { end, space_used, observed: true, ..CommitSize::default() };
     match commit_if(mds, entry.key, want, || entry.last_cut() == Some(cut)).await {
         Err(FsError::Invalid) => Ok(false),
-        done => done,
+        done => done.map(|done| done.grew),
     }
 }
 
@@ -253,21 +253,6 @@ fn stored_otherwise(inode: &Inode, seen: &Observed) -> Option<(u64, u64)> {
     let file = inode.file().filter(|file| file.layout.is_some())?;
     let known = file.space_used.clamp(LEAST, file.size.max(LEAST));
     stored(seen, file.size).filter(|stored| *stored != known).map(|stored| (inode.change, stored))
-}
-
-/// Once nobody may write any more, the file takes what was found to be stored of it: until then what was appended counts as stored,
-/// and what was written into a hole does not. Clients need not notice. Where the file has changed since, its number is put right
-/// with the next layout.
-pub(crate) async fn keep_stored(mds: &Arc<Mds>, entry: &FileEntry) {
-    if !entry.peek(File::writers).is_empty() {
-        return;
-    }
-    let Some((change, stored)) = entry.take_stored() else { return };
-    let (since, space_used) = (Some(change), Some(stored));
-    let want = CommitSize { since, space_used, observed: true, ..CommitSize::default() };
-    if let Err(error) = commit(mds, entry.key, want).await {
-        tracing::debug!(file = entry.key.fileid.0, %error, "what a file takes is not put right");
-    }
 }
 
 /// After an unclean end, once the holder is fenced.
@@ -336,12 +321,13 @@ async fn may_still_be_written(mds: &Arc<Mds>, key: &InodeKey) -> Result<bool, Fs
     Ok(inode.layout().is_some_and(|layout| dsctl::epochs::old_handles_live(mds, layout)))
 }
 
-/// Change attribute and times move, nothing else; and they do not if the change attribute has been another since.
+/// Change attribute and times move, nothing else; and they do not if the change attribute has been another since. What it is then.
 ///
 /// # Errors
 /// What the store says.
-pub(crate) async fn touch(mds: &Arc<Mds>, key: InodeKey, since: u64) -> Result<(), FsError> {
-    commit(mds, key, CommitSize { since: Some(since), ..CommitSize::default() }).await.map(drop)
+pub(crate) async fn touch(mds: &Arc<Mds>, key: InodeKey, since: u64) -> Result<u64, FsError> {
+    let want = CommitSize { since: Some(since), ..CommitSize::default() };
+    commit_if(mds, key, want, || true).await.map(|done| done.inode.change)
 }
 
 /// The file is so long at least: somebody has written there, and may not have said so.
@@ -353,7 +339,7 @@ pub(crate) async fn reaches(mds: &Arc<Mds>, key: InodeKey, end: u64) -> Result<b
 }
 
 async fn commit(mds: &Arc<Mds>, key: InodeKey, want: CommitSize) -> Result<bool, FsError> {
-    commit_if(mds, key, want, || true).await
+    commit_if(mds, key, want, || true).await.map(|done| done.grew)
 }
 
 /// Invalid when it `stands` no more.
@@ -362,7 +348,7 @@ async fn commit_if(
     key: InodeKey,
     want: CommitSize,
     stands: impl Fn() -> bool + Send + Sync,
-) -> Result<bool, FsError> {
+) -> Result<SizeCommitted, FsError> {
     let request =
         Request { who: &Credential::ROOT, now: mds.env.clock.wall(), directory: DirectoryUpdate::Exact };
     let (namespace, want, request, stands) = (&mds.namespace, &want, &request, &stands);
@@ -375,12 +361,13 @@ async fn commit_if(
             })
         })
         .await;
-    let done = mds.found_size(done)?;
-    Ok(done.grew)
+    mds.found_size(done)
 }
 
 /// Clears the rw_layout row of a file whose last read-write layout was returned cleanly, together with those
-/// of other files that were.
+/// of other files that were. From then on the file takes what was found to be stored of it: until then what was appended counts as
+/// stored, and what was written into a hole does not. Clients need not notice. Where the file has changed since, its number is put
+/// right with the next layout.
 pub(crate) async fn clear_rw(mds: Arc<Mds>, entry: Arc<FileEntry>) {
     let first = {
         let mut idle = mds.rw_idle.lock();
@@ -407,11 +394,26 @@ pub(crate) async fn clear_rw(mds: Arc<Mds>, entry: Arc<FileEntry>) {
         return;
     }
     let keys: Vec<InodeKey> = held.iter().map(Held::key).collect();
-    let (namespace, keys) = (&mds.namespace, &keys);
+    let stored = held.iter().filter_map(|held| Some((held.key(), held.entry().take_stored()?)));
+    let takes = |(key, (since, space_used))| {
+        let (since, space_used) = (Some(since), Some(space_used));
+        (key, CommitSize { since, space_used, observed: true, ..CommitSize::default() })
+    };
+    let stored: Vec<(InodeKey, CommitSize)> = stored.map(takes).collect();
+    let request =
+        Request { who: &Credential::ROOT, now: mds.env.clock.wall(), directory: DirectoryUpdate::Exact };
+    let (namespace, keys, stored, request) = (&mds.namespace, &keys, &stored, &request);
     let cleared = mds
         .write(|mut txn| {
             Box::pin(async move {
                 keys.iter().for_each(|key| namespace.clear_read_write(&mut txn, key));
+                for (key, takes) in stored {
+                    match namespace.commit_size(&mut txn, key, takes, request).await {
+                        Err(error @ FsError::Kv(_)) => return Err(error),
+                        // One that is gone, or cannot be read, takes nothing from the others.
+                        done => drop(done),
+                    }
+                }
                 Ok(())
             })
         })

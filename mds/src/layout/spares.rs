@@ -8,8 +8,8 @@ use std::time::Duration;
 use sluice_env::Monotonic;
 use sluice_namespace::{DataFileId, FsError, Spare, StoreId};
 use sluice_xdr::control::ctl_data_file;
-use tokio::task::JoinSet;
 
+use super::garbage;
 use super::sweep::Sweep;
 use crate::dsctl;
 use crate::server::Mds;
@@ -73,7 +73,7 @@ impl Spares {
                 self.planned.insert(place(&spare), now);
             }
         }
-        let gone = &remove(mds, &unwanted).await;
+        let gone = &remove(mds, unwanted).await;
         if !gone.is_empty() {
             mds.write(|mut txn| {
                 Box::pin(async move {
@@ -111,21 +111,13 @@ async fn judged(mds: &Arc<Mds>, spares: &[Spare]) -> Result<(Vec<Spare>, Vec<Spa
 }
 
 /// Removes them where they are; those that are gone.
-async fn remove(mds: &Arc<Mds>, spares: &[Spare]) -> Vec<Spare> {
-    let mut by_store: BTreeMap<StoreId, Vec<Spare>> = BTreeMap::new();
-    spares.iter().for_each(|spare| by_store.entry(spare.store).or_default().push(*spare));
-    let mut orders = JoinSet::new();
-    for (store, spares) in by_store {
-        let mds = Arc::clone(mds);
-        orders.spawn(async move {
-            let wire = |spare: &Spare| ctl_data_file {
-                file: spare.id.0,
-                slot: spare.slot.into(),
-                generation: spare.generation.into(),
-            };
-            let done = dsctl::remove(&mds, store, spares.iter().map(wire).collect()).await;
-            if done { spares } else { Vec::new() }
-        });
+async fn remove(mds: &Arc<Mds>, mut spares: Vec<Spare>) -> Vec<Spare> {
+    let mut by_store: BTreeMap<StoreId, Vec<ctl_data_file>> = BTreeMap::new();
+    for spare in &spares {
+        let (file, slot, generation) = (spare.id.0, spare.slot.into(), spare.generation.into());
+        by_store.entry(spare.store).or_default().push(ctl_data_file { file, slot, generation });
     }
-    orders.join_all().await.into_iter().flatten().collect()
+    let done = garbage::remove_at(mds, by_store).await;
+    spares.retain(|spare| done.contains(&spare.store));
+    spares
 }

@@ -1,6 +1,5 @@
 //! LAYOUTERROR. RFC 7862 §15.6, RFC 8435 §9.
 
-use sluice_state::file::File;
 use sluice_xdr::nfs4::{LAYOUTERROR4args, LAYOUTERROR4res, nfsstat4};
 
 use super::layoutreturn::{cut_off, may_be_on_its_way, may_have_written, regular};
@@ -13,7 +12,7 @@ pub(crate) async fn layouterror(cx: &mut Context, args: LAYOUTERROR4args) -> OpR
     let entry = cx.state_entry(&stateid)?;
     let client = cx.client()?;
     reports::take(&cx.server, &entry, client, &args.lea_errors);
-    if args.lea_errors.iter().any(may_have_written) && entry.peek(File::writers).contains(&client) {
+    if args.lea_errors.iter().any(may_have_written) && entry.peek(|file| file.is_written_by(client)) {
         // Linux does not say it again when it returns the layout, and may never send again what only some mirrors took.
         let inode = cx.inode().await?;
         heal::suspect(&cx.server, &inode).await?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_namespace::{FsError, Kind};
-use sluice_state::file::{File, Grace, LayoutFilter};
+use sluice_state::file::{Grace, LayoutFilter};
 use sluice_state::layout::ReturnMode;
 use sluice_state::stateid::special;
 use sluice_state::{ClientId, StateId};
@@ -95,7 +95,7 @@ async fn of_file(
     let mut seen = true;
     if mode != ReturnMode::Read {
         // Who may not write has written nothing, whatever he says.
-        if errors.iter().any(may_have_written) && entry.peek(File::writers).contains(&client) {
+        if errors.iter().any(may_have_written) && entry.peek(|file| file.is_written_by(client)) {
             // What failed at one mirror may have been done at another, and is sent again under another layout,
             // if the client lives to do so.
             let inode = cx.inode().await?;
@@ -107,7 +107,6 @@ async fn of_file(
         seen = count(cx, &entry).await?;
     }
     let left = give_back(cx, &entry, stateid, mode, seen)?;
-    Box::pin(settle::keep_stored(&cx.server, &entry)).await;
     if let (Some(kept), ReturnMode::Any) = (left, mode) {
         cx.server.spawn(recall_unused(Arc::clone(&cx.server), entry, client, kept));
     }
@@ -175,7 +174,7 @@ async fn of_client(
         if export.is_some_and(|export| entry.export_of(client) != export) {
             continue;
         }
-        let writes = mode != ReturnMode::Read && entry.peek(File::writers).contains(&client);
+        let writes = mode != ReturnMode::Read && entry.peek(|file| file.is_written_by(client));
         let seen = match if writes { count(cx, &entry).await } else { Ok(true) } {
             // It was removed meanwhile.
             Err(FsError::Stale) => true,
@@ -183,7 +182,6 @@ async fn of_client(
         };
         if let Some((stateid, _)) = entry.peek(|file| file.layout_of(client)) {
             give_back(cx, &entry, stateid, mode, seen)?;
-            Box::pin(settle::keep_stored(&cx.server, &entry)).await;
         }
     }
     cx.current_stateid = None;

@@ -34,11 +34,11 @@ pub(crate) async fn rename(cx: &mut Context, args: RENAME4args) -> OpResult<RENA
             expect_target: Some(target.as_ref().map(|target| target.key)),
             target_open: true,
         };
-        let both = [Some(&source), target.as_ref()];
-        let mut calls = false;
-        for found in both.into_iter().flatten() {
-            calls = calls || calls_back(cx, found)?;
-        }
+        let calls = calls_back(cx, &source)?
+            || match &target {
+                Some(target) => calls_back(cx, target)?,
+                None => false,
+            };
         let refused = if calls { Box::pin(rehearse(cx, &rename)).await.err() } else { None };
         if calls && refused.is_none() {
             drop(pin!(room(cx, &source)).await?);

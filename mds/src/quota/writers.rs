@@ -114,7 +114,7 @@ async fn look(mds: &Arc<Mds>, after: Option<FileId>) -> Option<FileId> {
 }
 
 fn is_written(entry: &FileEntry) -> bool {
-    !entry.peek(File::writers).is_empty()
+    entry.peek(File::is_written)
 }
 
 /// The same, or somebody is getting such a layout, for which the file was perhaps read before it came under a limit.

@@ -81,6 +81,29 @@ fn a_size_that_the_holder_says_is_never_shown_as_nothing_new() {
     }
 }
 
+/// Two ask at the same moment, and the holder writes on between them: what the one is shown does not change for the other and look the
+/// same.
+#[test]
+fn who_asks_at_once_is_shown_one_size_for_one_change_attribute() {
+    for (seed, late, told) in [(30, 0, [5, 7]), (31, 0, [7, 5]), (32, 40, [5, 7]), (33, 40, [7, 5])] {
+        simulate(seed, async |world: World| {
+            let (a, b) = (world.client("a").await, world.client("b").await);
+            let c = world.client("c").await;
+            let (_, _, before) = lone_writer(&world, &a, false).await;
+            let change = before.change.unwrap();
+            let answer = |after, size| Answer::LateAttributes(Duration::from_millis(after), change + 1, size);
+            a.callbacks().script(&[answer(100 + late, told[0]), answer(100, told[1])]);
+            let (one, other) = both(b.attributes("f", &SEEN), c.attributes("f", &SEEN)).await;
+            assert_eq!(a.callbacks().count(), 2);
+            assert!(one.change > before.change && other.change > before.change);
+            assert!(one.size == other.size || one.change != other.change, "{one:?} {other:?}");
+            // Whoever saw more does not see less later.
+            a.callbacks().script(&[Answer::Attributes(change + 1, 7)]);
+            assert_eq!(b.attributes("f", &SEEN).await.size, Some(7));
+        });
+    }
+}
+
 /// What it had written before somebody looks is seen by whoever looks, however the holder lets it be known.
 #[test]
 fn what_the_holder_flushes_in_place_of_an_answer_is_shown() {
@@ -288,6 +311,32 @@ fn a_listing_does_not_wait_for_a_silent_data_server_of_each_file() {
             }
         });
     }
+}
+
+/// But for what it writes itself: Linux cuts its view of a file that is shown to be shorter than it wrote it.
+#[test]
+fn what_a_writer_lists_is_no_less_than_it_has_written() {
+    simulate(128, async |mut world: World| {
+        let writer = world.client("writer").await;
+        for n in 0..3 {
+            let name = format!("f{n}");
+            let (fh, open) = writer.open(&name, BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG, 0).await;
+            writer.ok(vec![putfh(&fh), setattr(open, &size(7))]).await;
+            writer.ok(vec![putfh(&fh), layoutget(open, layoutiomode4::LAYOUTIOMODE4_RW)]).await;
+        }
+        let data_server = world.data_server();
+        data_server.hold_stats(true);
+        let answers = async {
+            world.sleep(Duration::from_secs(7)).await;
+            data_server.set_stat(ctl_stat { exists: true, size: 9, ..ctl_stat::default() });
+            data_server.hold_stats(false);
+        };
+        let list = writer.last(vec![putrootfh(), readdir(0, verifier4::default(), 4096, &[FATTR4_SIZE])]);
+        let (listed, ()) = both(list, answers).await;
+        let nfs_resop4::OP_READDIR(READDIR4res::NFS4_OK(page)) = listed else { panic!() };
+        let size = |entry: &entry4| Attributes::decode(&entry.attrs).unwrap().size;
+        assert_eq!(page.reply.entries.iter().map(size).collect::<Vec<_>>(), [Some(9); 3]);
+    });
 }
 
 /// Each answer may be quick, and there may be many of them: the rest comes with the next page.

@@ -41,6 +41,19 @@ pub struct Wall {
     pub nanos: u32,
 }
 
+/// Year, month and day of a day since 1970, in UTC.
+pub fn date(days: i64) -> (i64, i64, i64) {
+    // Years begin with March here, so that the day that some have more is their last one.
+    let days = days + 719_468;
+    let (era, day) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day_of_month = day - (153 * month + 2) / 5 + 1;
+    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    (era * 400 + year + next, month, day_of_month)
+}
+
 /// A deadline passed before the work was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Elapsed;

@@ -15,7 +15,7 @@ mod spawn;
 use std::sync::Arc;
 
 pub use bulk::{give_back_memory, large_pages_for_data_only};
-pub use clock::{Clock, Elapsed, Monotonic, Wall};
+pub use clock::{Clock, Elapsed, Monotonic, Wall, date};
 pub use memory::Allocator;
 pub use process::{Descriptors, Process};
 pub use random::Random;

@@ -10,7 +10,6 @@ use bytes::Bytes;
 use sluice_rpc::gss::{GssError, SecurityContext};
 
 use crate::entry::{Api, Buffer, Handle, failed};
-use crate::names;
 
 pub(crate) struct Context {
     api: Arc<Api>,
@@ -29,8 +28,8 @@ impl Context {
         Self { api, handle }
     }
 
-    fn judge(&self, major: u32, minor: u32) -> Result<(), GssError> {
-        if failed(major) { Err(GssError(names::why(&self.api, major, minor))) } else { Ok(()) }
+    fn judge(major: u32) -> Result<(), GssError> {
+        if failed(major) { Err(GssError) } else { Ok(()) }
     }
 }
 
@@ -52,7 +51,7 @@ impl SecurityContext for Context {
         // SAFETY: as said above.
         let major = unsafe { (self.api.get_mic)(&mut minor, self.handle, 0, &input, &mut output) };
         let proof = output.take(&self.api);
-        self.judge(major, minor).map(|()| proof)
+        Self::judge(major).map(|()| proof)
     }
 
     fn verify(&mut self, message: &[u8], proof: &[u8]) -> Result<(), GssError> {
@@ -60,7 +59,7 @@ impl SecurityContext for Context {
         // SAFETY: as said above; the quality of protection may be left out.
         let major =
             unsafe { (self.api.verify_mic)(&mut minor, self.handle, &message, &proof, ptr::null_mut()) };
-        self.judge(major, minor)
+        Self::judge(major)
     }
 
     fn wrap(&mut self, message: &[u8]) -> Result<Bytes, GssError> {
@@ -69,8 +68,8 @@ impl SecurityContext for Context {
         let major =
             unsafe { (self.api.wrap)(&mut minor, self.handle, 1, 0, &input, &mut hidden, &mut output) };
         let wrapped = output.take(&self.api);
-        self.judge(major, minor)?;
-        if hidden == 0 { Err(GssError("the mechanism hides nothing".to_owned())) } else { Ok(wrapped) }
+        Self::judge(major)?;
+        if hidden == 0 { Err(GssError) } else { Ok(wrapped) }
     }
 
     fn unwrap(&mut self, message: &[u8]) -> Result<Bytes, GssError> {
@@ -80,7 +79,7 @@ impl SecurityContext for Context {
             (self.api.unwrap)(&mut minor, self.handle, &input, &mut output, &mut hidden, ptr::null_mut())
         };
         let body = output.take(&self.api);
-        self.judge(major, minor)?;
-        if hidden == 0 { Err(GssError("what came was not hidden".to_owned())) } else { Ok(body) }
+        Self::judge(major)?;
+        if hidden == 0 { Err(GssError) } else { Ok(body) }
     }
 }

@@ -19,7 +19,7 @@ use tokio::io::AsyncReadExt;
 use crate::arrivals::Arriving;
 use crate::budget::{Ticket, Wait};
 use crate::connection::{Connection, Ended};
-use crate::gss::{Begun, Gss, GssCall, Opened, Seal};
+use crate::gss::{Begun, Opened, Seal};
 use crate::message::{CallHeader, Glance, Message, SUCCESS_HEAD, Verdict, glance, parse, success_head};
 use crate::outbox::{Body, Writing};
 use crate::owed::Owed;
@@ -69,7 +69,7 @@ enum Work {
     /// What needs no program, of whom is known by a ticket.
     Answer(u32, Verdict, Box<Seal>),
     /// Somebody shows a ticket.
-    Begin(u32, Bytes, Arc<Gss>),
+    Begin(u32, Bytes),
 }
 
 struct Parked {
@@ -461,27 +461,9 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
         let request = record.len() + tail.as_ref().map_or(0, Tail::length);
         let message =
             parse(record.clone()).map_err(|e| Ended::Hostile(format!("not an RPC message: {e}")))?;
-        let message = match message {
-            Message::Gss(_) if self.takes_none() => return Ok(()),
-            // Nothing is known of a ticket that came in clear.
-            Message::Gss(call) if self.connection.too_weak => {
-                let verdict = Verdict::AuthError(auth_stat::AUTH_TOOWEAK);
-                Message::Refused { xid: call.xid, verdict }
-            }
-            Message::Gss(call) => match by_ticket(self.connection, &record, call) {
-                ByTicket::Message(message) => message,
-                ByTicket::Work(work) => {
-                    self.admit(cx, work, (request, GSS_REPLY), arriving, tried);
-                    return Ok(());
-                }
-                // It is not answered (RFC 2203 §5.3.3.1), and an NFSv4 client does not ask again on a connection that is there
-                // (RFC 8881 §2.9.2): one that was only overtaken comes again on another, under a number of its own.
-                ByTicket::Nothing => return Err(Ended::Orderly("a call whose number was over")),
-            },
-            message => message,
-        };
+        let too_weak = self.connection.too_weak;
+        let refused = |xid, stat| Work::Refuse(xid, Verdict::AuthError(stat));
         let work = match message {
-            Message::Gss(_) => return Ok(()),
             Message::Reply { xid } => {
                 if !self.connection.pending.complete(xid, record) {
                     tracing::debug!(peer = %self.connection.peer(), xid, "a reply nobody waits for");
@@ -491,17 +473,27 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
             // The peer will repeat it on its next connection, or has; starting it now would hold up the drain.
             _ if self.takes_none() => return Ok(()),
             Message::Refused { xid, verdict } => Work::Refuse(xid, verdict),
-            // Whoever wants to know whether anybody is there may ask in clear.
-            Message::Call(header) if self.connection.too_weak && header.procedure != NULL => {
-                Work::Refuse(header.xid, Verdict::AuthError(auth_stat::AUTH_TOOWEAK))
+            // Nothing is known of a ticket that came in clear.
+            Message::Gss(call) if too_weak => refused(call.xid, auth_stat::AUTH_TOOWEAK),
+            Message::Gss(call) => {
+                let (xid, gss) = (call.xid, self.connection.gss.as_ref());
+                match gss.map(|gss| gss.open(&record, call)) {
+                    None => refused(xid, auth_stat::AUTH_REJECTEDCRED),
+                    // Nothing of such a record stayed outside of memory.
+                    Some(Opened::Call(header)) => self.of_program(header, None),
+                    Some(Opened::Refused(verdict)) => Work::Refuse(xid, verdict),
+                    Some(Opened::Answer(verdict, seal)) => Work::Answer(xid, verdict, seal),
+                    Some(Opened::Begin(token)) => Work::Begin(xid, token),
+                    // It is not answered (RFC 2203 §5.3.3.1), and an NFSv4 client does not ask again on a connection that is there
+                    // (RFC 8881 §2.9.2): one that was only overtaken comes again on another, under a number of its own.
+                    Some(Opened::Dropped) => return Err(Ended::Orderly("a call whose number was over")),
+                }
             }
-            Message::Call(header) => match self.connection.registry.find(header.program, header.version) {
-                Ok(program) => Work::Call(header, tail, Arc::clone(program)),
-                Err(why) => match header.seal {
-                    Some(seal) => Work::Answer(header.xid, why.into(), seal),
-                    None => Work::Refuse(header.xid, why.into()),
-                },
-            },
+            // Whoever wants to know whether anybody is there may ask in clear.
+            Message::Call(header) if too_weak && header.procedure != NULL => {
+                refused(header.xid, auth_stat::AUTH_TOOWEAK)
+            }
+            Message::Call(header) => self.of_program(header, tail),
         };
         let reply = match &work {
             Work::Call(header, _, program) => {
@@ -510,19 +502,6 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
             Work::Refuse(..) => REFUSAL,
             Work::Answer(..) | Work::Begin(..) => GSS_REPLY,
         };
-        self.admit(cx, work, (request, reply), arriving, tried);
-        Ok(())
-    }
-
-    /// Begins with it if there is room, or sets it aside.
-    fn admit(
-        &mut self,
-        cx: &mut Context<'_>,
-        work: Work,
-        (request, reply): (usize, usize),
-        arriving: Option<Arriving>,
-        tried: bool,
-    ) {
         let ticket = match self.parked.is_empty() {
             true => self.connection.budget.admit(request, reply),
             false => None,
@@ -536,6 +515,18 @@ impl<'a, W: Outgoing + Unpin> Intake<'a, W> {
                 self.parked_bytes += request;
                 self.parked.push_back(Parked { work, request, reply, _arriving: arriving });
             }
+        }
+        Ok(())
+    }
+
+    /// A call that its program is to take, if there is one.
+    fn of_program(&self, header: CallHeader, tail: Option<Tail>) -> Work {
+        match self.connection.registry.find(header.program, header.version) {
+            Ok(program) => Work::Call(header, tail, Arc::clone(program)),
+            Err(why) => match header.seal {
+                Some(seal) => Work::Answer(header.xid, why.into(), seal),
+                None => Work::Refuse(header.xid, why.into()),
+            },
         }
     }
 }
@@ -571,7 +562,7 @@ fn start(cx: &mut Context<'_>, connection: &Arc<Connection>, work: Work, ticket:
             let (verdict, body, proof) = seal.close(verdict, Body::default());
             return connection.reply_proved(xid, verdict, body, &proof.unwrap_or_default(), ticket);
         }
-        Work::Begin(xid, token, gss) => return begin(connection, xid, token, gss, ticket),
+        Work::Begin(xid, token) => return begin(connection, xid, token, ticket),
     };
     let CallHeader { xid, program: number, version, procedure, credential, args, seal } = header;
     let from = Arc::clone(connection);
@@ -585,30 +576,9 @@ fn start(cx: &mut Context<'_>, connection: &Arc<Connection>, work: Work, ticket:
     }
 }
 
-/// What a call under RPCSEC_GSS is, once it is known who made it.
-enum ByTicket {
-    Message(Message),
-    Work(Work),
-    Nothing,
-}
-
-fn by_ticket(connection: &Connection, record: &Bytes, call: GssCall) -> ByTicket {
-    let xid = call.xid;
-    let refused = |verdict| ByTicket::Message(Message::Refused { xid, verdict });
-    let Some(gss) = &connection.gss else {
-        return refused(Verdict::AuthError(auth_stat::AUTH_REJECTEDCRED));
-    };
-    match gss.open(record, call) {
-        Opened::Call(header) => ByTicket::Message(Message::Call(header)),
-        Opened::Refused(verdict) => refused(verdict),
-        Opened::Answer(verdict, seal) => ByTicket::Work(Work::Answer(xid, verdict, seal)),
-        Opened::Begin(token) => ByTicket::Work(Work::Begin(xid, token, Arc::clone(gss))),
-        Opened::Dropped => ByTicket::Nothing,
-    }
-}
-
 /// Looks at a ticket beside the connection's own task.
-fn begin(connection: &Arc<Connection>, xid: u32, token: Bytes, gss: Arc<Gss>, ticket: Ticket) {
+fn begin(connection: &Arc<Connection>, xid: u32, token: Bytes, ticket: Ticket) {
+    let Some(gss) = connection.gss.clone() else { return };
     let from = Arc::clone(connection);
     connection.env.spawn.spawn(Box::pin(async move {
         let Begun { result, proof } = gss.begin(&from, token).await;

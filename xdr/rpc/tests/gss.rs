@@ -40,13 +40,13 @@ impl SecurityContext for Key {
         Ok(self.proof(message))
     }
     fn verify(&mut self, message: &[u8], proof: &[u8]) -> Result<(), GssError> {
-        if self.proof(message) == proof { Ok(()) } else { Err(GssError("another key".to_owned())) }
+        if self.proof(message) == proof { Ok(()) } else { Err(GssError) }
     }
     fn wrap(&mut self, message: &[u8]) -> Result<Bytes, GssError> {
         Ok(self.hide(message))
     }
     fn unwrap(&mut self, message: &[u8]) -> Result<Bytes, GssError> {
-        self.show(message).ok_or_else(|| GssError("another key".to_owned()))
+        self.show(message).ok_or(GssError)
     }
 }
 

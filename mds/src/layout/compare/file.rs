@@ -126,7 +126,7 @@ impl<'a> Work<'a> {
             Err(error) => return Err(error.into()),
         }
         // Nothing of a file that is written to all the time would come of reading it once more.
-        if again && !mds.file(&key).await?.peek(|file| file.writers().is_empty()) {
+        if again && mds.file(&key).await?.peek(File::is_written) {
             return later(IN_USE);
         }
         let inode = settle::inode(mds, key).await?;
@@ -323,7 +323,7 @@ impl<'a> Work<'a> {
 
     /// A ticket that keeps writers out. Nobody's layout is asked back for it.
     async fn exclude(&self, entry: &Arc<FileEntry>) -> Result<Held, Trouble> {
-        if !entry.peek(|file| file.writers().is_empty()) {
+        if entry.peek(File::is_written) {
             return later(IN_USE);
         }
         let intent = Intent::ProxyIo { client: NOBODY, write: false, exclusive: true };

@@ -6,8 +6,8 @@ use std::time::Duration;
 use sluice_namespace::{FsError, Inode, InodeKey};
 use tokio::task::JoinSet;
 
+use super::mover;
 use super::progress::{MOST_HELD, Progress};
-use super::{AGAIN, mover};
 use crate::layout::census;
 use crate::server::Mds;
 
@@ -57,7 +57,7 @@ async fn walk(mds: &Arc<Mds>, progress: &Progress, crew: &mut Crew) -> Result<()
     let store = progress.store();
     let mut after = None;
     let is_stopped = || progress.is_stopped();
-    while let Some((last, files)) = census::page_at_last(mds, after, is_stopped).await? {
+    while let Some((last, files)) = census::at_last(mds, is_stopped, || census::page(mds, after)).await? {
         after = Some(last);
         if progress.is_stopped() {
             return Ok(());
@@ -65,30 +65,15 @@ async fn walk(mds: &Arc<Mds>, progress: &Progress, crew: &mut Crew) -> Result<()
         let named: Vec<Inode> = files.into_iter().filter(|inode| mover::concerns(inode, store)).collect();
         for batch in named.chunks(BATCH) {
             let keys: Vec<InodeKey> = batch.iter().map(|inode| inode.key).collect();
-            for key in replace_unseen(mds, progress, &keys).await? {
+            // What nobody has seen of them is placed anew; the others are moved.
+            let unseen = || mover::replace_unseen(mds, &keys, store);
+            for key in census::at_last(mds, is_stopped, unseen).await? {
                 crew.take(key).await;
             }
         }
         mds.env.clock.sleep(PAUSE).await;
     }
     Ok(())
-}
-
-/// Places anew what nobody has seen of them, once the store answers; those of which that is not all.
-async fn replace_unseen(
-    mds: &Arc<Mds>,
-    progress: &Progress,
-    keys: &[InodeKey],
-) -> Result<Vec<InodeKey>, FsError> {
-    loop {
-        match mover::replace_unseen(mds, keys, progress.store()).await {
-            Err(error) if census::comes_back(&error) && !progress.is_stopped() => {
-                tracing::debug!(%error, "cannot change layouts; trying again");
-                mds.env.clock.sleep(AGAIN).await;
-            }
-            done => return done,
-        }
-    }
 }
 
 /// Those that are being moved.

@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 
 use super::leave::leave_others;
 use super::rebuild::in_use;
-use crate::dsctl::{StoreHandle, epochs};
+use crate::dsctl::{OlderStore, StoreHandle, epochs};
 use crate::layout::census;
 use crate::layout::drain::change::Refusal;
 use crate::server::Mds;
@@ -47,24 +47,17 @@ pub(crate) struct Accepting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Copied {
     store: StoreId,
-    uuid: [u8; 16],
-    mark: u64,
-    /// The newest mark of the store.
-    newest: u64,
-    /// How often its store was let in before.
-    let_in: u64,
+    older: OlderStore,
 }
 
 impl Copied {
-    fn of(mds: &Mds, handle: &StoreHandle) -> Option<Self> {
-        let (store, uuid) = (handle.id, handle.uuid);
-        let older = mds.data_servers.older_stores.get(&uuid)?;
-        Some(Self { store, uuid, mark: older.mark, newest: older.newest, let_in: older.let_in })
+    fn of(handle: &StoreHandle) -> Option<Self> {
+        Some(Self { store: handle.id, older: handle.older()? })
     }
 
     /// The data server was not let in meanwhile: what it was then written and healed would not have been looked at.
     fn is_refused(self, mds: &Mds) -> bool {
-        mds.data_servers.get(self.store).and_then(|handle| Self::of(mds, &handle)) == Some(self)
+        mds.data_servers.get(self.store).and_then(|handle| handle.older()) == Some(self.older)
     }
 }
 
@@ -83,7 +76,7 @@ pub(crate) async fn accept(mds: &Arc<Mds>, id: StoreId) -> Result<Accepted, Refu
     let handle = mds.data_servers.get(id).filter(|store| !store.is_removed());
     let none = || Refusal::No(format!("there is no data server {}: sluice ds list shows them", id.0));
     let handle = handle.ok_or_else(none)?;
-    let Some(copy) = Copied::of(mds, &handle) else {
+    let Some(copy) = Copied::of(&handle) else {
         return Err(Refusal::No(format!(
             "data server {} was not refused as an older copy of its store since the metadata server began: start it, and look at `sluice status`",
             id.0
@@ -101,27 +94,27 @@ pub(crate) async fn accept(mds: &Arc<Mds>, id: StoreId) -> Result<Accepted, Refu
     let files = walk.files;
     *place = Some(walk);
     done?;
-    let Some(from_epoch) = epochs::begin_for_older(mds).await? else {
+    let Some(before) = epochs::set_apart(mds).await? else {
         return Err(Refusal::NotYet("waiting for layouts of before to come back".to_owned()));
     };
     // What was looked at may be good again since, and have missed writes again.
     if !copy.is_refused(mds) {
         return Err(Refusal::NotYet("the data server was started on another copy meanwhile".to_owned()));
     }
-    settle(mds, copy, from_epoch).await?;
+    settle(mds, copy, before + 1).await?;
     *place = None;
     tracing::warn!(
         data_server = id.0,
-        mark = copy.mark,
+        mark = copy.older.mark,
         files,
         "a data server goes on with an older copy of its store"
     );
-    Ok(Accepted { mark: copy.mark, files })
+    Ok(Accepted { mark: copy.older.mark, files })
 }
 
 /// It is let in the next time that it asks.
 async fn settle(mds: &Arc<Mds>, copy: Copied, from_epoch: u32) -> Result<(), FsError> {
-    let Copied { store, mark, newest, .. } = copy;
+    let Copied { store, older: OlderStore { mark, newest, .. } } = copy;
     let accepted = mds.write_again(|mut txn| {
         Box::pin(async move {
             // Without a row, or with a newer one, it is let in already.
@@ -256,7 +249,8 @@ mod tests {
 
     #[test]
     fn a_walk_is_gone_on_with_for_the_same_copy_only() {
-        let copy = Copied { store: StoreId(1), uuid: [1; 16], mark: 3, newest: 5, let_in: 0 };
+        let older = OlderStore { mark: 3, newest: 5, told: 0, let_in: 0 };
+        let copy = Copied { store: StoreId(1), older };
         let resumed = |next| {
             let walk = Accepting { walked: true, files: 7, ..Accepting::resume(None, copy) };
             let walk = Accepting::resume(Some(walk), next);
@@ -266,10 +260,9 @@ mod tests {
         assert_eq!(resumed(copy), (true, 7));
         for other in [
             Copied { store: StoreId(2), ..copy },
-            Copied { uuid: [2; 16], ..copy },
-            Copied { mark: 2, ..copy },
-            Copied { newest: 6, ..copy },
-            Copied { let_in: 1, ..copy },
+            Copied { older: OlderStore { mark: 2, ..older }, ..copy },
+            Copied { older: OlderStore { newest: 6, ..older }, ..copy },
+            Copied { older: OlderStore { let_in: 1, ..older }, ..copy },
         ] {
             assert_eq!(resumed(other), (false, 0));
         }

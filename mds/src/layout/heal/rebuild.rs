@@ -119,7 +119,7 @@ impl Walk {
     /// Who is lost by now takes part from here on, and who is not lost any more does not.
     fn join(&mut self, mds: &Mds) {
         if self.laps.is_empty() {
-            self.after = None;
+            (self.after, self.tries) = (None, 0);
         }
         for store in mds.data_servers.known() {
             let id = store.id;
@@ -235,13 +235,16 @@ async fn look(
     let is_lost =
         |id: &StoreId| mds.data_servers.get(*id).is_some_and(|store| lost_for_good(&mds, &store, patience));
     lost.retain(is_lost);
-    for inode in files {
-        let file = inode.key.fileid.0;
-        match replace_all(&mds, inode, &lost, &mut found).await {
+    for (key, inode) in files {
+        let done = match inode {
+            Ok(inode) => replace_all(&mds, inode, &lost, &mut found).await,
+            Err(error) => Err(error),
+        };
+        match done {
             Ok(()) | Err(FsError::Stale) => {}
             Err(error) if passes(&error) => return (found, Err(error)),
             Err(error) => {
-                tracing::error!(%error, file, "cannot look for the mirrors of a file");
+                tracing::error!(%error, file = key.fileid.0, "cannot look for the mirrors of a file");
                 // It may have one at any of them.
                 lost.iter().for_each(|id| found.entry(*id).or_default().files += 1);
             }
@@ -250,20 +253,16 @@ async fn look(
     (found, Ok(()))
 }
 
-/// Those of them that can be read.
-async fn read(mds: &Arc<Mds>, keys: &[InodeKey]) -> Result<Vec<Inode>, FsError> {
+/// What each of them is, or why it cannot be read.
+async fn read(mds: &Arc<Mds>, keys: &[InodeKey]) -> Result<Vec<(InodeKey, Result<Inode, FsError>)>, FsError> {
     let namespace = &mds.namespace;
     mds.read(|txn| {
         Box::pin(async move {
             let mut files = Vec::with_capacity(keys.len());
             for key in keys {
                 match namespace.getattr(&txn, key).await {
-                    Ok(inode) => files.push(inode),
-                    Err(FsError::Stale) => {}
                     Err(error) if passes(&error) => return Err(error),
-                    Err(error) => {
-                        tracing::error!(%error, file = key.fileid.0, "cannot look for the mirrors of a file");
-                    }
+                    inode => files.push((*key, inode)),
                 }
             }
             Ok(files)

@@ -537,6 +537,12 @@ impl File {
         self.layouts.get(client).is_some_and(|held| held.is_rw())
     }
 
+    /// Whether anybody does.
+    #[must_use]
+    pub fn is_written(&self) -> bool {
+        self.layouts.iter().any(|(_, held)| held.is_rw())
+    }
+
     /// True when size and data may not be shown before a ticket for [`Intent::Settle`] has committed.
     #[must_use]
     pub fn needs_settle(&self) -> bool {

@@ -91,7 +91,7 @@ impl Contexts {
             gone.extend(known.take_out(|context| now >= context.ends));
         }
         let mine = known.counts.get(&context.principal).copied().unwrap_or(0);
-        if mine >= (self.most / PARTS).max(1) {
+        if mine >= self.most / PARTS {
             gone.extend(known.take_oldest(|other| other.principal == context.principal));
         } else if known.by_handle.len() >= self.most {
             gone.extend(known.take_oldest(|_| true));

@@ -1,7 +1,7 @@
 //! Which numbers of a context's calls have been.
 
-/// Calls of a context that may be under way at once: one that comes later than so many after it is not heard
-/// (RFC 2203 §5.3.3.1). Linux keeps no more of them under way than it was told here.
+/// A call that comes so far behind the newest one of its context is not heard (RFC 2203 §5.3.3.1). Linux gives one that has fallen so
+/// far behind the newest sent a number of its own before it sends it; how many are under way its sessions' slots say.
 pub(crate) const WINDOW: u32 = 1024;
 
 const WORDS: usize = (WINDOW / 64) as usize;

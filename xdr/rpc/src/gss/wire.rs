@@ -5,6 +5,7 @@ use sluice_xdr::{DecodeError, Frame, Reader, Writer};
 
 use super::window::WINDOW;
 use super::{Rejected, Service};
+use crate::credential::MAX_AUTH_BYTES;
 
 /// RFC 2203 §5.
 const VERSION: u32 = 1;
@@ -57,7 +58,7 @@ impl GssCredential {
             _ if form != Form::Data => Service::None,
             value => return Err(bad("rpc_gss_service_t", value)),
         };
-        let handle = r.opaque(400)?;
+        let handle = r.opaque(MAX_AUTH_BYTES)?;
         r.finish()?;
         let handle = handle.as_ref().try_into().ok().map(u64::from_be_bytes);
         Ok(Self { form, sequence, service, handle })
@@ -81,9 +82,8 @@ pub(crate) struct GssCall {
 
 impl GssCall {
     /// The token with which a context begins.
-    pub(crate) fn token(&self) -> Option<Bytes> {
-        let mut r = Reader::new(self.args.clone());
-        r.opaque(LARGEST_TOKEN).ok()
+    pub(crate) fn token(self) -> Option<Bytes> {
+        Reader::new(self.args).opaque(LARGEST_TOKEN).ok()
     }
 }
 
