@@ -325,10 +325,10 @@ fn what_a_writer_lists_is_no_less_than_it_has_written() {
             writer.ok(vec![putfh(&fh), layoutget(open, layoutiomode4::LAYOUTIOMODE4_RW)]).await;
         }
         let data_server = world.data_server();
+        data_server.set_stat(ctl_stat { exists: true, size: 9, ..ctl_stat::default() });
         data_server.hold_stats(true);
         let answers = async {
             world.sleep(Duration::from_secs(7)).await;
-            data_server.set_stat(ctl_stat { exists: true, size: 9, ..ctl_stat::default() });
             data_server.hold_stats(false);
         };
         let list = writer.last(vec![putrootfh(), readdir(0, verifier4::default(), 4096, &[FATTR4_SIZE])]);
