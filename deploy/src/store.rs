@@ -19,6 +19,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// What a store on this machine needs of its device to go on: the next table that it writes, or the next journal.
 const LEAST: u64 = 64 << 20;
+/// A store that was just opened may give room back, for so long, and is looked at as often.
+const SETTLES: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(250);
 
 /// What may be in a data directory before there is metadata.
 const OURS: [&str; 4] = ["cluster.key", "identity", "metadata", "lost+found"];
@@ -315,10 +318,17 @@ impl Place {
 
     /// Refuses a store that would fail soon after its start, before a start has cost anything: each is a takeover, after
     /// which clients reclaim what they hold. A cluster looks after its devices itself.
-    pub(crate) fn check_room(&self, db: &Database) -> Result<()> {
-        match self.options.kind() {
-            StoreKind::Embedded => enough(&self.name(), db.room()),
-            StoreKind::Foundationdb => Ok(()),
+    pub(crate) async fn check_room(&self, env: &Env, db: &Database) -> Result<()> {
+        if self.options.kind() == StoreKind::Foundationdb {
+            return Ok(());
+        }
+        // What fills the device may be its own: journals that were full when it ended go once they are in tables.
+        let begun = env.clock.now();
+        loop {
+            match enough(&self.name(), db.room()) {
+                Err(_) if env.clock.now().since(begun) < SETTLES => env.clock.sleep(LOOK).await,
+                found => return found,
+            }
         }
     }
 

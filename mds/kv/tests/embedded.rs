@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -210,6 +211,43 @@ async fn where_rows_are_is_decided_when_the_store_is_made() {
         }
         assert_eq!(format(dir.path()), format!("sluice-kv embedded {format_of_it}\n"));
     }
+}
+
+/// Bytes that the journals below take on the disk.
+fn journals(dir: &Path) -> u64 {
+    let inside = |entry: fs::DirEntry| match entry.path() {
+        path if path.is_dir() => journals(&path),
+        path if path.extension().is_some_and(|is| is == "jnl") => entry.metadata().unwrap().blocks() * 512,
+        _ => 0,
+    };
+    fs::read_dir(dir).unwrap().map(|entry| inside(entry.unwrap())).sum()
+}
+
+/// A journal goes when all that it has is in tables, and a tree that has a row of each now and then would keep all of them: half
+/// a gigabyte, on a device that is full, where removing small files is what gives room back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tree_that_hardly_changes_does_not_keep_journals() {
+    const ROWS: u32 = 4096;
+    let large = KeyRange::new(&b"m"[..], &b"n"[..]);
+    let options = EmbeddedOptions { large: Some(large), unsafe_no_sync: true, ..EmbeddedOptions::default() };
+    let dir = tempfile::tempdir().unwrap();
+    let db = Database::open_embedded(Env::system(), dir.path(), options).unwrap();
+    for batch in 0..110u32 {
+        let mut tx = db.begin();
+        tx.clear([&b"m"[..], &batch.to_be_bytes()].concat());
+        for row in 0..ROWS {
+            tx.set([&b"a"[..], &(batch * ROWS + row).to_be_bytes()].concat(), vec![7; 1000]);
+        }
+        tx.commit().await.unwrap();
+    }
+    // In the background, once what was written last is on its way into tables.
+    for _ in 0..300 {
+        if journals(dir.path()) <= 256 << 20 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    panic!("{} MiB", journals(dir.path()) >> 20);
 }
 
 #[tokio::test]

@@ -37,10 +37,12 @@ const LOOK: Duration = Duration::from_secs(2);
 const FOR_NAMES: u64 = 10;
 const MOST_FOR_NAMES: u64 = 64 << 30;
 
-/// Of what is left then one part in so many, within these bounds, is for what has to go on: removing, giving back, and what this
-/// server writes for itself. An engine that merges needs room before it gives any back.
-const FOR_REMOVALS: u64 = 100;
-const BOUNDS_FOR_REMOVALS: (u64, u64) = (128 << 20, 1 << 30);
+/// Of the device one part in so many, within these bounds, is for what has to go on: removing, giving back, and what this
+/// server writes for itself. An engine that merges needs room before it gives any back: for its journals, for what it has in
+/// memory, and for the tables that it makes of others before those go. Of a small device a third.
+const FOR_REMOVALS: u64 = 20;
+const BOUNDS_FOR_REMOVALS: (u64, u64) = (640 << 20, 1 << 30);
+const MOST_FOR_REMOVALS: u64 = 3;
 
 /// Runs for the life of the server: a store whose device is full answers nothing any more, and data servers have room of
 /// their own.
@@ -82,16 +84,22 @@ fn has_room(device: Room) -> bool {
 
 /// Of what is for names three quarters are gone: whoever reads an older version of the store keeps all that was replaced since.
 fn is_at_its_end(device: Room) -> bool {
-    device.free < for_names(device) / 4
+    let removals = for_removals(device);
+    device.free < removals + (for_names(device) - removals) / 4
 }
 
+/// With what is for removals, which is half of it at most.
 fn for_names(device: Room) -> u64 {
-    (device.total / FOR_NAMES).min(MOST_FOR_NAMES)
+    (device.total / FOR_NAMES).min(MOST_FOR_NAMES).max(2 * for_removals(device))
+}
+
+fn for_removals(device: Room) -> u64 {
+    let (least, most) = BOUNDS_FOR_REMOVALS;
+    (device.total / FOR_REMOVALS).clamp(least, most).min(device.total / MOST_FOR_REMOVALS)
 }
 
 fn has_room_for_names(device: Room) -> bool {
-    let (least, most) = BOUNDS_FOR_REMOVALS;
-    device.free >= (device.total / FOR_REMOVALS).clamp(least, most)
+    device.free >= for_removals(device)
 }
 
 /// Before something new is made, or something gets a longer attribute.
@@ -372,8 +380,20 @@ mod tests {
     #[test]
     fn a_tenth_of_the_device_is_for_names_but_no_more_than_is_of_use() {
         let has = |total: u64, free: u64| has_room(Room { total: total << 30, free: free << 30 });
-        assert!(has(10, 1) && !has(10, 0) && !has(20, 1));
+        assert!(has(20, 2) && !has(20, 1) && has(30, 3) && !has(30, 2));
         assert!(has(10_000, 64) && !has(10_000, 63));
+    }
+
+    #[test]
+    fn names_end_where_what_is_left_is_for_removals() {
+        let mib = |of: fn(Room) -> u64, total: u64| of(Room { total: total << 20, free: 0 }) >> 20;
+        let of = |total| (mib(for_removals, total), mib(for_names, total));
+        assert_eq!([1 << 10, 3 << 10, 10 << 10].map(of), [(341, 682), (640, 1280), (640, 1280)]);
+        assert_eq!([16 << 10, 20 << 10, 1 << 20].map(of), [(819, 1638), (1024, 2048), (1024, 64 << 10)]);
+        // Readers of older versions go before that, and small files before them.
+        let at = |free: u64| Room { total: 20 << 30, free: free << 20 };
+        assert!(!is_at_its_end(at(1280)) && is_at_its_end(at(1279)));
+        assert!(has_room_for_names(at(1024)) && !has_room_for_names(at(1023)));
     }
 
     #[test]

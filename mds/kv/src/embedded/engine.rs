@@ -259,11 +259,16 @@ fn short(value: &Option<Bytes>) -> &[u8] {
 /// can wait for room in a queue that nobody else empties.
 const WORKERS: usize = 4;
 
+/// Bytes of full journals from which on a tree that keeps the oldest of them has what it has in memory written to a table: one that
+/// has a row now and then would keep half a gigabyte of them, and a device that fills up has no more.
+const JOURNALS: u64 = 128 << 20;
+
 fn start(path: &Path, options: &EmbeddedOptions) -> Result<(fjall::Database, fjall::Keyspace), KvError> {
     let db = fjall::Database::builder(path)
         .cache_size(options.cache_bytes)
         .worker_threads(WORKERS)
         .manual_journal_persist(true)
+        .max_journaling_size(JOURNALS)
         // The engine checks a journal's sums over values it compresses anew: another release of the
         // compressor would make old journals look damaged.
         .journal_compression(fjall::CompressionType::None)
