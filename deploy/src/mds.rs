@@ -121,15 +121,16 @@ async fn begin(
     db: &Database,
     (options, keys, tls, gss): (&cli::Mds, Keyring, Option<Tls>, Option<Arc<Gss>>),
 ) -> Result<(Arc<Mds>, Arc<Server>)> {
-    place.check_room(db)?;
+    place.check_room(env, db).await?;
     look_inside(place, db, options).await?;
     let listener = listen(&**transport, options).await?;
     // Who does not let clients speak in clear does not pass on what they said so.
     let sealed = tls.as_ref().map(|_| keys.clone());
     let config = Config { sealed, kerberos: gss.is_some(), ..config(&options.tuning) };
     let mds = Mds::start(env.clone(), Arc::clone(transport), db.clone(), config).await?;
-    let server =
-        Server::new(env.clone(), Arc::clone(transport), limits(memory::limit()), mds.plain_programs());
+    let most = env.process.descriptors().most;
+    let limits = limits(memory::limit()).within(most, DESCRIPTORS.min(most / 2));
+    let server = Server::new(env.clone(), Arc::clone(transport), limits, mds.plain_programs());
     let server =
         server.with_secure(keys, mds.secure_programs()).with_monitors(mds.monitor_programs()).with_tls(tls);
     let server = server.with_gss(gss);
@@ -152,6 +153,9 @@ fn limits(memory: Option<u64>) -> Limits {
         ..usual
     }
 }
+
+/// Descriptors for what is not a connection: the store, which fails for good where it cannot open a table, has up to a thousand.
+const DESCRIPTORS: u64 = 1536;
 
 /// Room for some dozens of the largest calls, whatever memory there is.
 const LEAST_SHARE: usize = 64 << 20;

@@ -69,6 +69,9 @@ impl Config {
     }
 }
 
+/// Descriptors for what is neither a connection of a client's nor a data file: copies on their way, the journal, metrics.
+const DESCRIPTORS: u64 = 256;
+
 /// A data server's memory is for its page cache: what is on the way grows with the processors, which move it, and with the
 /// number of clients; on two of them a hundred clients fit into 64 MiB, a thousand into 256.
 fn limits() -> Limits {
@@ -142,7 +145,9 @@ impl DataServer {
         let sealed = config.tls.as_ref().map(|_| config.cluster_keys.clone());
         let shared = Arc::new(Shared::new(env.clone(), Arc::clone(&transport), store, sealed));
         let nfs = Arc::new(Nfs3::new(Arc::clone(&shared)));
-        let limits = config.limits.clone();
+        // Data files take half of them (`sluice_store::Options::open_files`).
+        let most = env.process.descriptors().most;
+        let limits = config.limits.clone().within(most, most / 2 + DESCRIPTORS.min(most / 4));
         let server = Server::new(env.clone(), Arc::clone(&transport), limits, vec![nfs]);
         let server = Arc::new(server.with_keys(config.cluster_keys.clone()).with_tls(config.tls.clone()));
         shared.server.get_or_init(|| Arc::downgrade(&server));

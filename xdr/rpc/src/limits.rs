@@ -2,6 +2,19 @@
 
 use std::time::Duration;
 
+/// Places beyond the limit for peers that may turn out to hold the cluster key: a crowd of clients must not
+/// keep data servers and administrators out.
+pub(crate) const RESERVED: usize = 64;
+
+/// Connections beyond all places, of which as many are being closed.
+pub(crate) const LEAVING: usize = 64;
+
+/// What there may be more than places.
+const BEYOND: usize = RESERVED + LEAVING;
+
+/// So many connections are let in however few descriptors there are.
+const FEW: usize = 16;
+
 /// A limit that grows with the number of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
@@ -72,6 +85,23 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// With no more connections than a process that may have `descriptors` of them (0: the system does not tell) can have
+    /// beside the `others`, but a few in any case.
+    #[must_use]
+    pub fn within(self, descriptors: u64, others: u64) -> Self {
+        if descriptors == 0 {
+            return self;
+        }
+        let beyond = u64::try_from(BEYOND).unwrap_or(u64::MAX);
+        let left = descriptors.saturating_sub(others).saturating_sub(beyond);
+        let max_connections = self.max_connections.min(usize::try_from(left).unwrap_or(usize::MAX)).max(FEW);
+        Self {
+            max_connections,
+            part_of_address: self.part_of_address.min((max_connections / 4).max(1)),
+            ..self
+        }
+    }
+
     /// The largest record, cut below the first byte of the secure magic.
     pub(crate) fn record(&self) -> usize {
         self.max_record.min(0x52ff_ffff)
@@ -81,5 +111,23 @@ impl Limits {
     pub(crate) fn tick(&self) -> Duration {
         let shortest = self.first_record.min(self.partial_record).min(self.idle).min(self.write_stall);
         (shortest / 4).clamp(Duration::from_millis(10), Duration::from_secs(2))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_are_let_in_than_there_are_descriptors() {
+        let within = |descriptors, others| {
+            let limits = Limits::default().within(descriptors, others);
+            (limits.max_connections, limits.part_of_address)
+        };
+        let usual = (16 * 1024, 4 * 1024);
+        assert_eq!(within(0, 1024), usual, "nobody says how many there are");
+        assert_eq!(within(1 << 20, 1024), usual);
+        assert_eq!(within(4096, 1024), (2944, 736));
+        assert_eq!(within(256, 1024), (16, 4), "the process may fail, but not for want of a try");
     }
 }

@@ -19,7 +19,7 @@ use crate::connection::{Connection, Setup};
 use crate::crowd::Crowd;
 use crate::gss::Gss;
 use crate::keyring::{Keyring, Role, Shown};
-use crate::limits::Limits;
+use crate::limits::{LEAVING, Limits, RESERVED};
 use crate::metrics::ProcedureSnapshot;
 use crate::program::{Program, Registry};
 use crate::recycle::Recycler;
@@ -28,13 +28,6 @@ use crate::secure::{self, MAGIC, SecureError};
 use crate::tls::probe::{self, Beginning, Probe};
 use crate::tls::{Demand, Encrypted, Tls, TlsError};
 use crate::transport::{Listener, Stream, Transport};
-
-/// Places beyond the limit for peers that may turn out to hold the cluster key: a crowd of clients must not
-/// keep data servers and administrators out.
-const RESERVED: usize = 64;
-
-/// Connections beyond all places, of which as many are being closed.
-const LEAVING: usize = 64;
 
 /// Least time between two log lines about refused connections.
 const REFUSAL_LOG: Duration = Duration::from_secs(10);
@@ -223,8 +216,10 @@ impl Server {
             match accepted {
                 Ok(stream) => self.admit(stream),
                 Err(error) => {
-                    // Out of descriptors, most likely. A pause keeps us from spinning; the backlog holds those who wait.
+                    // Out of descriptors, most likely: as if all places were taken. A pause keeps us from spinning; the backlog
+                    // holds those who wait.
                     let now = self.env.clock.now();
+                    self.sends_away(now);
                     failed += 1;
                     if told.is_none_or(|told| now.since(told) >= FAILURE_LOG) {
                         let listener = listener.local_addr();
@@ -329,9 +324,14 @@ impl Server {
     }
 
     /// Sends somebody away who has been silent; false if there is nobody.
+    fn sends_away(&self, now: Monotonic) -> bool {
+        self.crowd.makes_room(now, self.limits.part_of_address, || self.connections())
+    }
+
+    /// The same for a peer that there is no place for.
     fn makes_room(&self, peer: SocketAddr) -> bool {
         let now = self.env.clock.now();
-        let made = self.crowd.makes_room(now, self.limits.part_of_address, || self.connections());
+        let made = self.sends_away(now);
         if made && let Some(count) = self.displaced.lock().another(now) {
             let limit = self.limits.max_connections;
             tracing::warn!(%peer, sent_away = count, "the limit of {limit} connections is reached: silent ones make room");

@@ -4,11 +4,14 @@
 
 mod common;
 
+use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use common::*;
-use sluice_rpc::{Admission, Client, ClusterKey, Connection, Limits, Server, Stream};
+use sluice_env::BoxFuture;
+use sluice_rpc::{Admission, Client, ClusterKey, Connection, Limits, Listener, Server, Stream};
 use tokio::io::AsyncWriteExt;
 
 const PLACES: usize = 8;
@@ -23,14 +26,14 @@ async fn a_while(w: &World) {
 }
 
 /// A client on a host of its own that is served, or not.
-async fn served(w: &World, host: &str, at: std::net::SocketAddr) -> Option<Arc<Connection>> {
+async fn served(w: &World, host: &str, at: SocketAddr) -> Option<Arc<Connection>> {
     let client = Client::new(w.env.clone(), w.net.as_ref().unwrap().host(host));
     let connection = client.dial(at).await.ok()?;
     call(&connection, procedure::ECHO, "here").await.ok().map(|_| connection)
 }
 
 /// Connections of one host, each of which sends this and nothing more.
-async fn crowd(w: &World, at: std::net::SocketAddr, sends: &[u8]) -> Vec<Stream> {
+async fn crowd(w: &World, at: SocketAddr, sends: &[u8]) -> Vec<Stream> {
     let mut all = Vec::new();
     for _ in 0..PLACES {
         let mut one = w.at_client.connect(at).await.unwrap();
@@ -59,6 +62,43 @@ fn who_says_nothing_keeps_nobody_out() {
             }
             w.env.clock.sleep(SECOND).await;
             assert!(server.admission().open <= PLACES as u64, "{:?}", server.admission());
+        });
+    }
+}
+
+/// Accepts while the process has descriptors for it.
+#[derive(Debug)]
+struct Short(Box<dyn Listener>, Arc<Server>);
+
+impl Listener for Short {
+    fn accept(&mut self) -> BoxFuture<'_, io::Result<Stream>> {
+        match usize::try_from(self.1.admission().open) {
+            Ok(open) if open < PLACES => self.0.accept(),
+            _ => Box::pin(async { Err(io::Error::from_raw_os_error(24)) }),
+        }
+    }
+
+    fn local_addr(&self) -> SocketAddr {
+        self.0.local_addr()
+    }
+}
+
+/// The limit is far away, and nothing more can be accepted: EMFILE.
+#[test]
+fn where_descriptors_run_out_the_silent_make_room() {
+    for sends in [&[][..], &raw_call(1, ECHO, 0, &[])] {
+        simulate(5, |w| async move {
+            let limits = Limits { part_of_address: PLACES / 2, ..Limits::default() };
+            let echo = vec![Echo::new(&w.env, ECHO) as Arc<dyn sluice_rpc::Program>];
+            let server = Arc::new(Server::new(w.env.clone(), w.at_server.clone(), limits, echo));
+            let listener = Short(server.listen(w.listen).await.unwrap(), Arc::clone(&server));
+            let at = listener.local_addr();
+            w.env.spawn.spawn(Box::pin(Arc::clone(&server).serve(Box::new(listener))));
+            let _silent = crowd(&w, at, sends).await;
+            a_while(&w).await;
+            for n in 0..PLACES / 2 {
+                assert!(served(&w, &format!("h{n}"), at).await.is_some(), "it finds a place");
+            }
         });
     }
 }
