@@ -25,6 +25,10 @@ const PAGE: usize = 512 << 10;
 /// is in the last few pages: hours of it may take minutes.
 const PAGE_PATIENCE: Duration = Duration::from_secs(600);
 
+/// A store that is away for so long is waited for (a cluster recovers in seconds), and asked as often.
+const STORE_PATIENCE: Duration = Duration::from_secs(300);
+const PAUSE: Duration = Duration::from_millis(500);
+
 /// Rows of one moment, in key order.
 pub(super) enum Source {
     Server {
@@ -156,19 +160,36 @@ impl Source {
                 }
             }
             Self::Store { db, snapshot, range, .. } => {
-                let rows = match snapshot.page(range, PAGE).await {
-                    Err(KvError::TooOld) => {
-                        *snapshot = db.snapshot().await?;
-                        snapshot.page(range, PAGE).await
-                    }
-                    read => read,
-                }?;
+                let rows = page(db, snapshot, range).await?;
                 if let Some((last, _)) = rows.last() {
                     *range = transfer::after(last, range);
                 }
                 Ok(rows)
             }
             Self::Dump(reader) => reader.rows(),
+        }
+    }
+}
+
+/// The next rows of a store that does not change. A cluster that is away for a while is waited for: hours may have been read.
+async fn page(db: &Database, snapshot: &mut Snapshot, range: &KeyRange) -> Result<Vec<KeyValue>> {
+    let begun = tokio::time::Instant::now();
+    loop {
+        let failed = match snapshot.page(range, PAGE).await {
+            Err(error) if error.is_retryable() => error,
+            read => return Ok(read?),
+        };
+        if begun.elapsed() > STORE_PATIENCE {
+            return Err(failed.into());
+        }
+        // One that is only too old is made anew at once.
+        if failed != KvError::TooOld {
+            tokio::time::sleep(PAUSE).await;
+        }
+        match db.snapshot().await {
+            Err(error) if !error.is_retryable() => return Err(error.into()),
+            Err(_) => tokio::time::sleep(PAUSE).await,
+            Ok(now) => *snapshot = now,
         }
     }
 }

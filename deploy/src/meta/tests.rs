@@ -230,6 +230,42 @@ async fn a_copy_that_is_newer_than_its_store_is_refused_in_words() {
     younger(1000).await.unwrap();
 }
 
+/// A cluster that recovers takes seconds, and hours of rows may have been read by then.
+#[tokio::test(start_paused = true)]
+async fn a_store_at_rest_that_is_away_for_a_while_is_waited_for() {
+    let env = Env::simulated(1);
+    let db = Database::memory(env.clone(), sluice_kv::Faults::NONE);
+    for n in 0..20u8 {
+        let mut txn = db.begin();
+        txn.set(vec![0x10, n], vec![n; 60_000]);
+        txn.commit().await.unwrap();
+    }
+    let mut source = Source::at_rest(db.clone(), None).await.unwrap();
+    let mut rows = source.next().await.unwrap();
+    assert!(!rows.is_empty() && rows.len() < 20);
+    let away = |away| sluice_kv::Faults { away, ..sluice_kv::Faults::NONE };
+    db.set_faults(away(true));
+    let comes_back = async {
+        env.clock.sleep(std::time::Duration::from_secs(20)).await;
+        db.set_faults(away(false));
+    };
+    let rest = async {
+        loop {
+            match source.next().await.unwrap() {
+                page if page.is_empty() => break,
+                page => rows.extend(page),
+            }
+        }
+    };
+    tokio::join!(rest, comes_back);
+    assert!(rows.iter().map(|(key, _)| key[1]).eq(0..20), "each row once");
+    // What has failed for good is not waited for.
+    let mut source = Source::at_rest(db.clone(), None).await.unwrap();
+    db.set_faults(sluice_kv::Faults { failed: true, ..sluice_kv::Faults::NONE });
+    let (begun, failed) = (env.clock.now(), source.next().await);
+    assert!(failed.is_err() && env.clock.now().since(begun).as_secs() < 1);
+}
+
 /// Nothing in it contradicts anything else; it is only not all.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_no_server_would_begin_with_is_not_found_to_be_whole() {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use sluice_env::Wall;
@@ -16,6 +17,9 @@ use super::{MOST, Table, read};
 use crate::dsctl::lockout;
 use crate::files::FileEntry;
 use crate::server::Mds;
+
+/// Before exports are looked up whose change ended nobody knows how, and each time that cannot be done.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// What an administrator wants.
 #[derive(Clone, Debug)]
@@ -75,6 +79,41 @@ impl Mds {
         from: SocketAddr,
     ) -> Result<usize, Refusal> {
         let mut doubtful = self.exports.changing.lock().await;
+        let done = self.change_one((version, path, change), from, &mut doubtful).await;
+        if *doubtful {
+            let mds = Arc::clone(self);
+            self.spawn(async move { mds.look_up_exports().await });
+        }
+        done
+    }
+
+    /// A change may have been made, or not, and holds from now on if it was: nobody may give another command.
+    async fn look_up_exports(self: Arc<Self>) {
+        loop {
+            self.env.clock.sleep(LOOK).await;
+            let mut doubtful = self.exports.changing.lock().await;
+            if !*doubtful {
+                return;
+            }
+            match self.reload(&self.exports.now()).await {
+                Ok(_) => {
+                    tracing::info!(
+                        "exports are as they are stored, with the change whose end was not known, or without"
+                    );
+                    *doubtful = false;
+                    return;
+                }
+                Err(error) => tracing::debug!(%error, "exports cannot be looked up; trying again"),
+            }
+        }
+    }
+
+    async fn change_one(
+        self: &Arc<Self>,
+        (version, path, change): (u64, &[u8], Change),
+        from: SocketAddr,
+        doubtful: &mut bool,
+    ) -> Result<usize, Refusal> {
         let before = self.exports.now();
         if *doubtful {
             // The change before, whose end its administrator was not told, may have been made.

@@ -102,6 +102,13 @@ impl Grace {
         }
     }
 
+    /// It goes on with what was begun before it, by an incarnation whose grace did not end: what lost a name then nobody knows.
+    #[must_use]
+    pub(crate) fn after_another(mut self) -> Self {
+        self.moved = None;
+        self
+    }
+
     /// A handle for [`GraceGate::admit`].
     #[must_use]
     pub fn gate(&self) -> GraceGate {

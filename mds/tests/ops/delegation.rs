@@ -262,6 +262,31 @@ fn what_has_lost_a_name_in_grace_is_not_delegated_again() {
     }
 }
 
+/// Nor by one who began while all that was still to be known, and was not there any more when it was asked.
+#[test]
+fn what_has_lost_a_name_in_a_grace_that_did_not_end_is_not_delegated_again() {
+    simulate(23, async |mut world: World| {
+        let (a, b) = (world.client("a").await, world.client("b").await);
+        let (fh, _, _) = writer(&a).await;
+        a.ok(vec![putfh(&fh), savefh(), putrootfh(), link("other")]).await;
+        drop((a, b));
+        world.restart().await;
+        world.new_client("b").await.ok(vec![putrootfh(), remove("f")]).await;
+        world.restart().await;
+        let a = world.new_client("a").await;
+        let (_, given) = reclaims(&a, &fh).await;
+        assert_eq!(given, open_delegation4::OPEN_DELEGATE_NONE, "its open it has");
+        world.sleep(Duration::from_secs(200)).await;
+        // Once a grace has ended all is as it was.
+        let a = world.client("c").await;
+        let (kept, ..) = opens(&a, open_create("kept", b"k", WANT_WRITE, 0)).await;
+        drop(a);
+        world.restart().await;
+        let (_, given) = reclaims(&world.new_client("c").await, &kept).await;
+        writes(&given);
+    });
+}
+
 /// Nor while it is being looked at. The store takes its time, so that the name may go at any moment of that.
 #[test]
 fn what_loses_a_name_while_it_is_reclaimed_is_not_delegated_again() {

@@ -1,5 +1,7 @@
 //! Exports as clients of different addresses meet them: whole COMPOUNDs. RFC 8881 §7.
 
+use std::time::Duration;
+
 use sluice_kv::Faults;
 use sluice_mds::{Config, Network, Rule, Squash};
 use sluice_xdr::control::*;
@@ -337,7 +339,7 @@ fn who_is_locked_out_writes_no_more_at_data_servers_either() {
             assert_eq!(a.status(vec![putfh(&fh), getattr(&[FATTR4_SIZE])]).await, refused);
             // It keeps what it has.
             for _ in 0..6 {
-                world.sleep(std::time::Duration::from_secs(10)).await;
+                world.sleep(Duration::from_secs(10)).await;
                 a.compound(Vec::new()).await;
             }
             assert!(data_server.fences().iter().any(|fence| fence.kind == ctl_fence_kind::FENCE_HOLDER_FILE));
@@ -700,5 +702,24 @@ fn a_change_whose_end_is_not_known_is_looked_up_before_the_next_one() {
         assert_eq!((there.len(), &there[0].rules[..]), (1, std::slice::from_ref(&narrow)));
         take(&world, "/d").await;
         assert!(exports(&world).await.exports.iter().all(|export| &export.path[..] != b"/d"));
+    });
+}
+
+#[test]
+fn a_change_whose_end_is_not_known_holds_without_another_one() {
+    simulate(32, async |world: World| {
+        let client = world.client("a").await;
+        client.mkdir("/", "d").await;
+        add(&world, "/d", &[rule("0.0.0.0/0")]).await;
+        let before = exports(&world).await.version;
+        world.db.set_faults(Faults { unknown_applied: 1.0, ..Faults::NONE });
+        assert!(change(&world, ctl_export_action::EXPORT_REMOVE, "/d", &[]).await.is_err());
+        world.db.set_faults(Faults { unavailable: 1.0, ..Faults::NONE });
+        world.sleep(Duration::from_secs(30)).await;
+        world.db.set_faults(Faults::NONE);
+        world.sleep(Duration::from_secs(30)).await;
+        let known = exports(&world).await;
+        assert!(known.exports.iter().all(|export| &export.path[..] != b"/d"), "it holds");
+        assert_ne!(known.version, before);
     });
 }

@@ -9,12 +9,15 @@
 //! another place is a copy, or the host has begun anew, and is like somebody else's. Such a row is watched for as long as a
 //! living server would certainly have changed it: no clocks are compared. A server that finds another process in its row
 //! answers nothing more, and one that has not changed its row for [`LEASE`] answers nothing until it has: whoever was
-//! stopped and goes on cannot know that it was not replaced meanwhile. A commit that it had begun before is refused for its
+//! stopped and goes on cannot know that it was not replaced meanwhile. Nor is a row its own with another beat than it has
+//! written: that is of a machine that runs twice, or of this one before it went back to an older state with all its memory,
+//! and what that knows of numbers that are free is not true any more. A commit that it had begun before is refused for its
 //! age; that no later one is applied either is the epoch's business ([`crate::RunLimits::guarded_by`]). Releases of old
 //! know identity and beat alone.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Weak;
@@ -122,6 +125,12 @@ impl Tenure {
     fn is_ours(&self, row: Option<&[u8]>) -> bool {
         row.is_some_and(|row| self.writer(row) == Writer::Us)
     }
+
+    /// Ours, and of one of these beats.
+    fn is_ours_of(&self, row: Option<&[u8]>, beats: &Range<u64>) -> bool {
+        let beat = |row: &[u8]| row.get(IDENTITY..)?.first_chunk().copied().map(u64::from_be_bytes);
+        self.is_ours(row) && row.and_then(beat).is_some_and(|beat| beats.contains(&beat))
+    }
 }
 
 /// This very file, of this host as long as it runs.
@@ -228,12 +237,14 @@ async fn wait(
 /// Changes the row for as long as the store is in use.
 pub(crate) async fn keep(store: Weak<Foundation>, env: Env) {
     let mut next = env.clock.now() + BEAT;
-    for beat in 1.. {
+    // From the last that is known to be in the row to the next: those between may have been written.
+    let mut beats = 0..1;
+    loop {
         env.clock.sleep_until(next).await;
         let Some(store) = store.upgrade() else { return };
         let Some(tenure) = store.tenure.as_ref().filter(|_| store.goes_on().is_ok()) else { return };
         let began = env.clock.now();
-        match renew(&*store, &store.lease, tenure, beat, began).await {
+        match renew(&*store, &store.lease, tenure, &mut beats, began).await {
             Ok(true) => {}
             Ok(false) => return store.lose(),
             Err(error) => tracing::warn!(%error, "the store's tenure was not renewed"),
@@ -247,17 +258,21 @@ fn next_beat(began: Monotonic, now: Monotonic) -> Monotonic {
     (began + BEAT).max(now + AGAIN)
 }
 
-/// False: somebody else has the store.
+/// False: somebody else has the store. `beats`: which of ours the row may have, and behind them the one that it gets.
 async fn renew(
     row: &impl Row,
     lease: &Lease,
     tenure: &Tenure,
-    beat: u64,
+    beats: &mut Range<u64>,
     began: Monotonic,
 ) -> Result<bool, KvError> {
-    let found = row.step(&|row| tenure.is_ours(row).then(|| tenure.row(beat))).await?;
-    let ours = tenure.is_ours(found.as_deref());
+    let (may_be, beat) = (beats.clone(), beats.end);
+    // Whatever becomes of it, it is not written again.
+    beats.end += 1;
+    let found = row.step(&|row| tenure.is_ours_of(row, &may_be).then(|| tenure.row(beat))).await?;
+    let ours = tenure.is_ours_of(found.as_deref(), &may_be);
     if ours {
+        beats.start = beat;
         lease.renew(began);
     }
     Ok(ours)
@@ -466,20 +481,47 @@ mod tests {
         let w = World::new();
         let (tenure, lease) = (w.tenure("a"), Lease::default());
         w.wait(&tenure, false).await.unwrap();
-        let mut began = w.env.clock.now();
+        let (mut began, mut beats) = (w.env.clock.now(), 0..1);
         lease.renew(began);
         for beat in 1..4 {
             let next = next_beat(began, w.env.clock.now());
             w.env.clock.sleep_until(next).await;
             *w.here.slow.lock() = LEASE - Duration::from_millis(500);
             began = w.env.clock.now();
-            assert!(renew(&w.here, &lease, &tenure, beat, began).await.unwrap());
+            assert!(renew(&w.here, &lease, &tenure, &mut beats, began).await.unwrap());
             assert!(beat == 1 || lease.holds(w.env.clock.now()), "beat {beat}");
             // The next one is not late: what the last one left of the lease is enough to begin it.
             assert!(lease.holds(next_beat(began, w.env.clock.now())), "beat {beat}");
             *w.here.slow.lock() = Duration::ZERO;
             began = w.env.clock.now();
-            assert!(renew(&w.here, &lease, &tenure, beat, began).await.unwrap());
+            assert!(renew(&w.here, &lease, &tenure, &mut beats, began).await.unwrap());
+        }
+    }
+
+    /// Its machine went back to an older state, or goes on twice: what it has in memory is not how things are.
+    #[tokio::test(start_paused = true)]
+    async fn a_beat_that_was_not_written_is_somebody_elses() {
+        let w = World::new();
+        let (tenure, lease) = (w.tenure("a"), Lease::default());
+        w.wait(&tenure, false).await.unwrap();
+        let mut beats = 0..1;
+        let beat_once =
+            async |beats: &mut Range<u64>| renew(&w.here, &lease, &tenure, beats, w.env.clock.now()).await;
+        assert!(beat_once(&mut beats).await.unwrap());
+        let older = beats.clone();
+        for _ in 0..3 {
+            assert!(beat_once(&mut beats).await.unwrap());
+        }
+        assert!(!beat_once(&mut older.clone()).await.unwrap(), "as it was before");
+        // What nobody knows the end of may have been written, or not.
+        for written in [false, true] {
+            *w.here.conflicts.lock() = 1;
+            let beat = beats.end;
+            assert!(beat_once(&mut beats).await.is_err());
+            if written {
+                *w.here.row.lock() = Some(tenure.row(beat));
+            }
+            assert!(beat_once(&mut beats).await.unwrap(), "{written}");
         }
     }
 

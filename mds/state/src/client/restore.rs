@@ -86,6 +86,8 @@ impl Clients {
             by_id.insert(id, client);
         }
         let grace = Grace::start(now, epoch, config.lease_nanos, pending);
+        let ended = server.grace_ended_in.0.saturating_add(1) >= epoch.0;
+        let grace = if ended { grace } else { grace.after_another() };
         let mut table = Self {
             config,
             epoch,
