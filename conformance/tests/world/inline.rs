@@ -7,7 +7,7 @@ use sluice_kv::Faults;
 use sluice_namespace::{LayoutPolicy, Shape};
 use sluice_xdr::nfs4::*;
 
-use crate::client::{CURRENT, Client, Opened, RO, RW, layoutget, putfh};
+use crate::client::{CURRENT, Client, Opened, RO, RW, later, layoutget, putfh};
 use crate::stage::{World, simulate_with};
 use crate::{NEW, pattern};
 
@@ -245,6 +245,54 @@ fn a_file_is_promoted_to_data_servers_that_are_there() {
         assert_eq!(data_files(world), 4);
         world.check().await;
     });
+}
+
+/// DELAY would stop a client's whole writeback, NOSPC go to an application that writes over what is there. Who outgrows the limit hears
+/// of it.
+#[test]
+fn what_stays_small_is_written_though_there_is_no_place_elsewhere() {
+    const TWICE: LayoutPolicy = LayoutPolicy { mirrors: 2, inline: 32 << 10, ..SMALL };
+    for full in [false, true] {
+        simulate_with(137, TWICE, async |world| {
+            let client = Client::mount(world, "a", NEW).await;
+            let (file, empty) = (client.open("f").await, client.open("empty").await);
+            assert_eq!(client.proxied_write(&file, 0, &pattern(0, 4096)).await, OK);
+            if full {
+                (0..4).for_each(|n| world.device(n).set_capacity(1));
+            } else {
+                for n in 1..4 {
+                    world.crash_data_server(n).await;
+                }
+            }
+            // Until that is known.
+            world.sleep(Duration::from_secs(10)).await;
+            for _ in 0..40 {
+                for file in [&file, &empty] {
+                    let asked = client.try_layout(file, file.stateid, RW, 0).await;
+                    assert_eq!(asked.map(|held| held.stateid), Err(UNAVAILABLE), "{full}");
+                    assert_eq!(client.proxied_write(file, 0, &pattern(7, 4096)).await, OK);
+                }
+                world.sleep(Duration::from_secs(1)).await;
+            }
+            let grow = async || client.proxied_write(&file, 4096, &pattern(4103, 40_000)).await;
+            let refused = if full { nfsstat4::NFS4ERR_NOSPC } else { nfsstat4::NFS4ERR_DELAY };
+            assert_eq!(grow().await, refused);
+            assert_eq!(client.proxied_content(&file, 4096).await, pattern(7, 4096));
+            for n in 1..4 {
+                world.device(n).set_capacity(1 << 40);
+                if !full {
+                    world.start_data_server(n).await;
+                    world.until_serving(n).await;
+                }
+            }
+            world.sleep(Duration::from_secs(10)).await;
+            while later(grow().await) {
+                world.sleep(Duration::from_secs(1)).await;
+            }
+            assert_eq!(client.layout_status(&empty, RW, 0).await, OK);
+            assert_eq!(client.proxied_content(&file, 44_096).await, pattern(7, 44_096));
+        });
+    }
 }
 
 #[derive(Clone, Debug)]

@@ -537,6 +537,11 @@ fn where_no_data_server_takes_a_small_file_it_is_an_error_and_the_file_stays_as_
             troubles.iter().enumerate().for_each(|(n, trouble)| trouble.begin(world, n));
             let grow = async || client.proxied_write(&file, FEW, &pattern(FEW, 9000)).await;
             assert_eq!(grow().await, expected, "{troubles:?}");
+            // What it has is written over in place.
+            let held = client.try_layout(&file, file.stateid, RW, 0).await;
+            let unavailable = nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE;
+            assert_eq!(held.map(|held| held.stateid), Err(unavailable), "{troubles:?}");
+            assert_eq!(client.proxied_write(&file, 0, &pattern(0, 9000)).await, nfsstat4::NFS4_OK);
             assert!(is_small(&client, &file).await);
             assert!(client.proxied_content(&file, FEW).await == pattern(0, 9000));
             end(world, &[0, 1, 2, 3]).await;

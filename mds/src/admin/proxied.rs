@@ -51,7 +51,7 @@ impl Admin {
             Reason::TooLong => {
                 "it was written behind the longest file that a data server's file system holds (16 TiB with ext4): keep such files on XFS".to_owned()
             }
-            Reason::NoPlace => "no data server takes new files: all are full, failing or away".to_owned(),
+            Reason::NoPlace => "too few data servers take new files: the others are full, failing or away".to_owned(),
             Reason::Unreachable(_) => format!(
                 "the client fails at {server}, by its own report: look for a firewall or a route that is missing between the two"
             ),

@@ -30,7 +30,7 @@ pub(crate) enum Reason {
     Full(StoreId),
     /// This client wrote where the file is too long for a data server. What is sent through this one says so to the application.
     TooLong,
-    /// No data server takes new files.
+    /// No data server takes new files, or fewer than it is to have mirrors.
     NoPlace,
     /// This client failed there, by its own account, and is kept from it or does without it.
     Unreachable(StoreId),

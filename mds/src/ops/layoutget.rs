@@ -171,9 +171,10 @@ async fn granted(
         write: ask.write,
         persist_rw: held.ticket().is_some_and(Ticket::must_persist_rw),
     };
+    let inline = inode.inline().is_some();
     let inode = match ready_for(mds, Some(&mut held), entry.key, &want).await {
-        Err(nfsstat4::NFS4ERR_NOSPC) => return Err(refused(cx, ask, Reason::NoPlace)),
-        inode => inode?,
+        Ok(inode) => inode,
+        Err(status) => return Err(Box::pin(unready(cx, ask, entry.key, (inline, status))).await),
     };
     if let Some(layout) = inode.layout() {
         if opening && epochs::refuses(mds, ask.client, layout.id) {
@@ -268,6 +269,29 @@ fn uncut(cx: &Context, ask: &Ask, inode: &Inode) -> OpError {
     };
     let serves = mds.data_servers.get(id).is_some_and(|store| store.serves());
     refused(cx, ask, if serves { Reason::ReadOnly(id) } else { Reason::Away(id) })
+}
+
+/// Why a file is not ready for a layout. One that is kept in the metadata for want of a place elsewhere is written to there for as
+/// long as it fits, and who does so waits for no data server: DELAY would have Linux ask without end before each write, and NOSPC,
+/// as an error of a device, goes to the application. Who outgrows that hears of it from WRITE.
+async fn unready(cx: &Context, ask: &Ask, key: InodeKey, (inline, status): (bool, nfsstat4)) -> OpError {
+    let (mds, namespace) = (&cx.server, &cx.server.namespace);
+    let unplaced = matches!(
+        status,
+        nfsstat4::NFS4ERR_DELAY | nfsstat4::NFS4ERR_NOSPC | nfsstat4::NFS4ERR_IO | nfsstat4::NFS4ERR_ROFS
+    );
+    if inline && unplaced {
+        // Somebody else may have found a place meanwhile.
+        let found = mds.read(|txn| Box::pin(async move { namespace.getattr(&txn, &key).await })).await;
+        if found.is_ok_and(|inode| inode.inline().is_some()) {
+            mds.proxied.refused(ask.client, ask.file, Reason::NoPlace);
+            return nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE.into();
+        }
+    }
+    match status {
+        nfsstat4::NFS4ERR_NOSPC => refused(cx, ask, Reason::NoPlace),
+        status => status.into(),
+    }
 }
 
 /// What the client hears; why is remembered for the administrator, to whom it says where the data goes.
