@@ -586,6 +586,8 @@ fn what_has_one_copy_is_passed_by() {
         let file = client.open("f").await;
         client.layout(&file, file.stateid, RW, 0).await;
         assert!(mend(world, named("f", 1)).await.unwrap_err().contains("no copy"));
-        assert_eq!(client.recalls().len(), 1, "it was asked for its layout before that was looked at");
+        let asked = client.recalls();
+        assert!(!asked.is_empty(), "it was asked for its layout before that was looked at");
+        assert!(asked.iter().all(|recall| recall == &asked[0]), "{asked:?}");
     });
 }

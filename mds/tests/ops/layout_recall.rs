@@ -399,6 +399,29 @@ fn what_is_settled_behind_a_look_is_seen() {
     }
 }
 
+/// Linux that lets its writes end commits those that have ended when it is asked, and returns the layout when all are committed.
+#[test]
+fn who_promised_to_return_a_layout_is_asked_until_it_does() {
+    simulate(38, async |world: World| {
+        let scene = scene(&world).await;
+        // It has taken the seqid of the recall for the latest.
+        let old = Answer::Status(nfsstat4::NFS4ERR_OLD_STATEID);
+        scene.a.callbacks().script(&[Answer::Status(nfsstat4::NFS4_OK), old, old]);
+        let start = world.env.clock.now();
+        let returns = async {
+            recalled(&world, &scene.a, 3).await;
+            give_back(&scene, stateid4 { seqid: scene.layout.seqid + 1, ..scene.layout }).await;
+        };
+        both(scene.b.patient(truncate(&scene)), returns).await;
+        let took = world.env.clock.now().since(start);
+        assert!((Duration::from_secs(2)..Duration::from_secs(3)).contains(&took), "{took:?}");
+        let asked = scene.a.callbacks().layout_recalls();
+        assert!(asked.len() == 3 && asked.iter().all(|recall| recall == &asked[0]), "{asked:?}");
+        world.sleep(Duration::from_secs(5)).await;
+        assert_eq!((scene.a.callbacks().count(), scene.a.flags().await), (3, 0));
+    });
+}
+
 /// A client that is gone leaves its layouts behind: fenced when somebody is in need.
 #[test]
 fn an_expired_client_is_fenced_when_it_is_in_the_way() {
@@ -548,7 +571,15 @@ fn data_servers_that_are_lost_at_once_are_not_lost_one_after_the_other() {
         world.net.freeze("ds2");
         recalled(&world, &a, 1).await;
         let start = world.env.clock.now();
-        recalled(&world, &a, MANY).await;
+        // It returns none of them, and is asked for the first ones again meanwhile.
+        let files = || {
+            a.callbacks().layout_recalls().into_iter().map(|asked| match asked.clora_recall {
+                layoutrecall4::LAYOUTRECALL4_FILE(file) => file.lor_fh.0,
+                other => panic!("{other:?}"),
+            })
+        };
+        let all = || files().collect::<std::collections::BTreeSet<_>>().len() == MANY;
+        until(&world.env, || all().then_some(())).await;
         let took = world.env.clock.now().since(start);
         // Read one by one these are 13 s for the first one alone.
         assert!(took < Duration::from_secs(3), "{took:?}");

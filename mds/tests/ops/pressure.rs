@@ -96,8 +96,13 @@ fn who_does_not_listen_is_recalled_and_what_does_not_come_is_revoked() {
         assert_eq!(beyond, Some(nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE), "it goes through this server");
         pass(&world, &[&client], 70).await;
         assert_eq!(asked(&client).len(), 1);
-        let recalled = client.callbacks().layout_recalls();
-        assert_eq!(recalled.len(), 4, "those of the oldest files");
+        let mut recalled: Vec<CB_LAYOUTRECALL4args> = Vec::new();
+        for asked in client.callbacks().layout_recalls() {
+            if !recalled.contains(&asked) {
+                recalled.push(asked);
+            }
+        }
+        assert_eq!(recalled.len(), 4, "those of the oldest files, again and again");
         // One is given back; the others are taken.
         let layoutrecall4::LAYOUTRECALL4_FILE(first) = &recalled[0].clora_recall else { panic!() };
         let of = held.iter().find(|held| held.fh == first.lor_fh).unwrap();

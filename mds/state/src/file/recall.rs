@@ -2,9 +2,14 @@
 //!
 //! ```text
 //! asked ──OK──▶ promised ──return──▶ gone
-//!   ▲ └──DELAY, unreachable──▶ pausing ─┐
+//!   ▲ │            ▲ └──┐ asked again, of layouts to write with
+//!   │ │            └────┘
+//!   │ └──DELAY, unreachable──▶ pausing ─┐
 //!   └───────────────retry───────────────┘     any of them ──deadline──▶ revoked
 //! ```
+//!
+//! Linux that lets its writes end (clora_changed is false) returns a layout once it has committed them, and commits them when it is
+//! asked for the layout: what has ended after it said OK is committed when it is asked again.
 
 use crate::ids::Time;
 
@@ -15,15 +20,18 @@ pub(crate) struct PendingRecall {
     pub(crate) changed: bool,
     /// Revoked then.
     pub(crate) deadline: Time,
-    /// When to ask again; `None` while a callback is out or the client has promised a return.
+    /// When to ask again; `None` while a callback is out, or the client has promised a return and nothing comes of asking.
     pub(crate) retry_at: Option<Time>,
-    /// Of delegations: the client said last that it knows of none, though the OPEN's reply has reached it.
+    /// It said OK once.
+    pub(crate) promised: bool,
+    /// The client said last that it knows of none, though the reply that gave it has reached it. Of layouts: since it promised to
+    /// return it.
     pub(crate) unknown: bool,
 }
 
 impl PendingRecall {
     pub(crate) const fn new(changed: bool, now: Time, timeout: u64) -> Self {
-        Self { changed, deadline: now.plus_nanos(timeout), retry_at: None, unknown: false }
+        Self { changed, deadline: now.plus_nanos(timeout), retry_at: None, promised: false, unknown: false }
     }
 
     /// The next moment at which something is to be done.

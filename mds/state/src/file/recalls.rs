@@ -39,7 +39,20 @@ impl File {
         let Some(held) = self.layouts.get_mut(client).filter(|l| l.stateid.other == stateid.other) else {
             return;
         };
+        let writes = held.is_rw();
         let Some(pending) = &mut held.recall else { return };
+        let again = ctx.now.plus_nanos(ctx.policy.recall_again);
+        if pending.promised {
+            // It knows this recall. OLD_STATEID says just that: Linux has taken its seqid for the latest. DELAY: the return is on its
+            // way. So it may be where it is said that there is no such layout, unless that is said again later.
+            let unknown = matches!(answer, RecallAnswer::NoMatching | RecallAnswer::BadStateid);
+            let before = std::mem::replace(&mut pending.unknown, unknown);
+            pending.retry_at = (writes || unknown).then_some(again);
+            if unknown && before {
+                self.layout_forgotten(client, out);
+            }
+            return;
+        }
         let answer = match answer {
             RecallAnswer::NoMatching | RecallAnswer::BadStateid
                 if ctx.now < held.since.plus_nanos(ctx.policy.reply_travels) =>
@@ -49,7 +62,10 @@ impl File {
             answer => answer,
         };
         match answer {
-            RecallAnswer::Ok => pending.retry_at = None,
+            RecallAnswer::Ok => {
+                pending.promised = true;
+                pending.retry_at = writes.then_some(again);
+            }
             RecallAnswer::Delay | RecallAnswer::Unreachable => {
                 pending.retry_at = Some(ctx.now.plus_nanos(ctx.policy.recall_retry));
             }

@@ -76,6 +76,8 @@ pub struct Policy {
     pub recall_timeout: u64,
     /// Between two attempts of a recall that was answered DELAY or could not be sent.
     pub recall_retry: u64,
+    /// The same of a layout to write with that the client has promised to return. No less than `reply_travels`.
+    pub recall_again: u64,
     /// How long the reply to a client's first LAYOUTGET may be on its way, and a recall overtake it: until then it says
     /// that it has no such layout (RFC 8881 §12.5.5.2), and will have it.
     pub reply_travels: u64,
@@ -149,6 +151,7 @@ impl Default for Policy {
             wait: 5 * SECOND,
             recall_timeout: 30 * SECOND,
             recall_retry: SECOND / 4,
+            recall_again: SECOND,
             reply_travels: SECOND,
             lock_reservation: 5 * SECOND,
             lock_wait: 60 * SECOND,

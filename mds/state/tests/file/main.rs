@@ -10,6 +10,7 @@ mod layout;
 mod lock;
 mod open;
 mod random;
+mod recall;
 mod stateid;
 mod ticket;
 mod world;
