@@ -31,7 +31,7 @@ use sluice_xdr::nfs4::{
 
 use path::Missed;
 pub(crate) use probe::probe;
-use wire::Said;
+use wire::{Message, Said};
 
 use crate::attr::delegated::{self, DELEGATED};
 use crate::compound::context::to_wire;
@@ -54,7 +54,7 @@ const NOT_SOON: Duration = Duration::from_secs(4);
 /// The machine keeps the deadline: whatever is answered here, and when nothing is, it revokes what was
 /// not returned by then.
 pub(crate) async fn recall(mds: Arc<Mds>, entry: Arc<FileEntry>, recall: Recall) {
-    let Recall { client, kind, stateid } = recall;
+    let Recall { client, kind, stateid, after } = recall;
     add(&mds.metrics.recalls_sent, 1);
     let operation = match kind {
         RecallKind::Layout { changed } => layout_recall(handle(&mds, &entry, client), &recall, changed),
@@ -69,7 +69,10 @@ pub(crate) async fn recall(mds: Arc<Mds>, entry: Arc<FileEntry>, recall: Recall)
     if kind == RecallKind::Delegation && mds.expel_if_courtesy(client).await {
         return;
     }
-    let said = path::call(&mds, client, operation, mds.config.recall_timeout).await;
+    // Of a session that is over there is nothing to be told.
+    let after =
+        after.into_iter().flatten().filter(|call| mds.clients.session(call.session).is_some()).collect();
+    let said = path::call(&mds, client, Message { operation, after }, mds.config.recall_timeout).await;
     let status = said.map(|said| said.status);
     let answer = answer(status);
     tracing::debug!(?client, ?kind, ?status, ?answer, file = entry.key.fileid.0, "recall");

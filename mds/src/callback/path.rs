@@ -21,9 +21,9 @@ use sluice_rpc::{AuthSys, CallError, Credential};
 use sluice_state::session::{BackChannelParams, CbOutcome, CbSecurity, CbTicket};
 use sluice_state::{ClientId, ConnectionId};
 use sluice_xdr::Frame;
-use sluice_xdr::nfs4::{CB_COMPOUND, nfs_cb_argop4};
+use sluice_xdr::nfs4::CB_COMPOUND;
 
-use super::wire::{self, Said, Verdict};
+use super::wire::{self, Message, Said, Verdict};
 use crate::clients::SessionEntry;
 use crate::server::Mds;
 
@@ -43,10 +43,10 @@ const TRIES: u32 = 8;
 pub(super) async fn call(
     mds: &Arc<Mds>,
     client: ClientId,
-    operation: nfs_cb_argop4,
+    message: impl Into<Message>,
     patience: Duration,
 ) -> Option<Said> {
-    reach(mds, client, operation, patience).await.ok()
+    reach(mds, client, message.into(), patience).await.ok()
 }
 
 /// Why a client has not answered.
@@ -62,13 +62,14 @@ pub(super) enum Missed {
 pub(super) async fn reach(
     mds: &Arc<Mds>,
     client: ClientId,
-    operation: nfs_cb_argop4,
+    message: impl Into<Message>,
     patience: Duration,
 ) -> Result<Said, Missed> {
+    let message = message.into();
     let deadline = mds.env.clock.now() + patience;
     for _ in 0..TRIES {
         let slot = acquire(mds, client, deadline).await.ok_or(Missed::Unreached)?;
-        match slot.carry(&operation, deadline).await {
+        match slot.carry(&message, deadline).await {
             Carried::Answered(said) => return Ok(said),
             Carried::Again => {}
             Carried::Failed(missed) => return Err(missed),
@@ -179,8 +180,8 @@ impl Slot {
         self.session.lock().back_channel_lost(self.connection);
     }
 
-    async fn carry(mut self, operation: &nfs_cb_argop4, deadline: Monotonic) -> Carried {
-        let Some(frame) = self.frame(operation) else { return Carried::Failed(Missed::Refused) };
+    async fn carry(mut self, message: &Message, deadline: Monotonic) -> Carried {
+        let Some(frame) = self.frame(message) else { return Carried::Failed(Missed::Refused) };
         loop {
             match self.send(frame.clone(), deadline).await {
                 Sent::Judged(Verdict::Later) => {
@@ -214,9 +215,9 @@ impl Slot {
         }
     }
 
-    fn frame(&self, operation: &nfs_cb_argop4) -> Option<Frame> {
+    fn frame(&self, message: &Message) -> Option<Frame> {
         let ticket = self.ticket.as_ref()?;
-        match wire::request(self.minor, self.session.id, ticket, operation, self.room) {
+        match wire::request(self.minor, self.session.id, ticket, message, self.room) {
             Ok(frame) => Some(frame),
             Err(error) => {
                 tracing::warn!(session = ?self.session.id, %error, "a callback does not fit the back channel");

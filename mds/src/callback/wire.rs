@@ -2,12 +2,27 @@
 
 use bytes::Bytes;
 use sluice_state::SessionId;
+use sluice_state::effect::Call;
 use sluice_state::session::CbTicket;
 use sluice_xdr::nfs4::{
     CB_COMPOUND4args, CB_COMPOUND4res, CB_GETATTR4res, CB_SEQUENCE4args, CB_SEQUENCE4res, fattr4,
-    nfs_cb_argop4, nfs_cb_resop4, nfsstat4, sessionid4,
+    nfs_cb_argop4, nfs_cb_resop4, nfsstat4, referring_call_list4, referring_call4, sessionid4,
 };
 use sluice_xdr::{DecodeError, EncodeError, Frame, from_bytes, to_frame};
+
+/// What is asked of a client.
+#[derive(Clone, Debug)]
+pub(super) struct Message {
+    pub(super) operation: nfs_cb_argop4,
+    /// Requests of the client that it comes after.
+    pub(super) after: Vec<Call>,
+}
+
+impl From<nfs_cb_argop4> for Message {
+    fn from(operation: nfs_cb_argop4) -> Self {
+        Self { operation, after: Vec::new() }
+    }
+}
 
 /// What the client said.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +57,7 @@ pub(super) fn request(
     minor: u32,
     session: SessionId,
     ticket: &CbTicket,
-    operation: &nfs_cb_argop4,
+    message: &Message,
     room: usize,
 ) -> Result<Frame, EncodeError> {
     let sequence = CB_SEQUENCE4args {
@@ -52,16 +67,33 @@ pub(super) fn request(
         csa_highest_slotid: ticket.highest_slot,
         // Recalls may be sent twice: nothing need be kept for a retry.
         csa_cachethis: false,
-        csa_referring_call_lists: Vec::new(),
+        csa_referring_call_lists: by_session(&message.after),
     };
     let compound = CB_COMPOUND4args {
         tag: Bytes::new(),
         minorversion: minor,
         // §20.2.3: of NFSv4.0 only.
         callback_ident: 0,
-        argarray: vec![nfs_cb_argop4::OP_CB_SEQUENCE(sequence), operation.clone()],
+        argarray: vec![nfs_cb_argop4::OP_CB_SEQUENCE(sequence), message.operation.clone()],
     };
     to_frame(&compound, room)
+}
+
+/// §2.10.6.3. In the order that they are in: Linux waits for one after the other, half a second each, and not for those behind one
+/// that it is not answered.
+fn by_session(calls: &[Call]) -> Vec<referring_call_list4> {
+    let mut lists: Vec<referring_call_list4> = Vec::new();
+    for call in calls {
+        let session = sessionid4(call.session.0);
+        let one = referring_call4 { rc_sequenceid: call.sequence, rc_slotid: call.slot };
+        match lists.iter_mut().find(|list| list.rcl_sessionid == session) {
+            Some(list) => list.rcl_referring_calls.push(one),
+            None => {
+                lists.push(referring_call_list4 { rcl_sessionid: session, rcl_referring_calls: vec![one] })
+            }
+        }
+    }
+    lists
 }
 
 /// Judges a reply.
@@ -99,7 +131,10 @@ pub(super) fn judge(reply: Bytes) -> Result<Verdict, DecodeError> {
 
 #[cfg(test)]
 mod tests {
-    use sluice_xdr::nfs4::{CB_RECALL4args, CB_RECALL4res, CB_SEQUENCE4resok};
+    use sluice_xdr::nfs4::{
+        CB_LAYOUTRECALL4args, CB_RECALL4args, CB_RECALL4res, CB_SEQUENCE4resok, layoutiomode4,
+        layoutrecall_file4, layoutrecall4, layouttype4, nfs_fh4,
+    };
     use sluice_xdr::to_bytes;
 
     use super::*;
@@ -165,7 +200,33 @@ mod tests {
         let recall = nfs_cb_argop4::OP_CB_RECALL(CB_RECALL4args::default());
         let ticket = CbTicket { slot: 1, seqid: 2, highest_slot: 1 };
         let room = usize::try_from(sluice_state::session::MIN_BACK_REQUEST).unwrap();
-        assert!(request(1, SessionId([0; 16]), &ticket, &recall, room).is_ok());
-        assert!(request(1, SessionId([0; 16]), &ticket, &recall, 32).is_err());
+        let lor_fh = nfs_fh4(Bytes::from_static(&[7; 128]));
+        let file = layoutrecall_file4 { lor_fh, ..layoutrecall_file4::default() };
+        let layout = nfs_cb_argop4::OP_CB_LAYOUTRECALL(CB_LAYOUTRECALL4args {
+            clora_type: layouttype4::LAYOUT4_FLEX_FILES,
+            clora_iomode: layoutiomode4::LAYOUTIOMODE4_ANY,
+            clora_changed: true,
+            clora_recall: layoutrecall4::LAYOUTRECALL4_FILE(file),
+        });
+        let after = [1, 2].map(|n| Call { session: SessionId([n; 16]), slot: 3, sequence: 4 }).to_vec();
+        for message in [recall.into(), Message { operation: layout, after }] {
+            assert!(request(1, SessionId([0; 16]), &ticket, &message, room).is_ok());
+            assert!(request(1, SessionId([0; 16]), &ticket, &message, 32).is_err());
+        }
+    }
+
+    #[test]
+    fn calls_are_told_by_session_and_in_order() {
+        let call = |session, slot, sequence| Call { session: SessionId([session; 16]), slot, sequence };
+        let told = by_session(&[call(1, 5, 9), call(2, 0, 1), call(1, 4, 3)]);
+        let of = |n: usize| {
+            let calls = told[n].rcl_referring_calls.iter();
+            (
+                told[n].rcl_sessionid.0,
+                calls.map(|call| (call.rc_slotid, call.rc_sequenceid)).collect::<Vec<_>>(),
+            )
+        };
+        assert_eq!((of(0), of(1)), (([1; 16], vec![(5, 9), (4, 3)]), ([2; 16], vec![(0, 1)])));
+        assert!(by_session(&[]).is_empty() && told.len() == 2);
     }
 }

@@ -41,6 +41,7 @@ pub(crate) struct SessionRef {
     pub(crate) client: ClientId,
     pub(crate) id: SessionId,
     pub(crate) slot: u32,
+    pub(crate) sequence: u32,
     /// sa_cachethis.
     pub(crate) cache_this: bool,
 }

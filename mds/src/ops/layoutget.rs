@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_namespace::{Charged, DirectoryUpdate, Inode, InodeKey, SET_ID};
-use sluice_state::effect::IoMode;
+use sluice_state::effect::{Call, IoMode};
 use sluice_state::file::{Error, File, Intent, Reply, Ticket};
 use sluice_state::stateid::{Special, special};
 use sluice_state::{ClientId, StateId};
@@ -153,7 +153,9 @@ async fn granted(
     }
     let mds = &cx.server;
     let iomode = if ask.write { IoMode::ReadWrite } else { IoMode::Read };
-    let intent = Intent::LayoutGet { client: ask.client, stateid, iomode };
+    let call =
+        cx.session.as_ref().map(|asks| Call { session: asks.id, slot: asks.slot, sequence: asks.sequence });
+    let intent = Intent::LayoutGet { client: ask.client, stateid, iomode, call };
     let held = if opening { soon(mds, &entry, &intent).await } else { prepare(mds, &entry, &intent).await };
     let mut held = held.map_err(|error| match error {
         // Linux tries again for two leases after LAYOUTTRYLATER, before each READ and WRITE.

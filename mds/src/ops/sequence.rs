@@ -111,6 +111,7 @@ pub(crate) fn begin(cx: &mut Context, args: &SEQUENCE4args, count: u32, sizes: S
                 client: entry.shared.id(),
                 id: entry.id,
                 slot: args.sa_slotid,
+                sequence: args.sa_sequenceid,
                 cache_this: args.sa_cachethis,
                 entry,
             });

@@ -1,7 +1,7 @@
 //! What the caller must do after a step of a file's state machine: RFC 8881 §20 (callbacks), RFC 8435 §2.2
 //! (fencing). Effects concern the file that yielded them and are applied in order.
 
-use crate::ids::{ClientId, StateId, StateKind};
+use crate::ids::{ClientId, SessionId, StateId, StateKind};
 use crate::owner::LockOwner;
 
 /// Identifies one queued request of one file. The file hands it out in
@@ -35,6 +35,20 @@ pub enum RecallKind {
     Delegation,
 }
 
+/// A request of a client, by its place in its session (RFC 8881 §2.10.6.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Call {
+    /// The session.
+    pub session: SessionId,
+    /// sa_slotid.
+    pub slot: u32,
+    /// sa_sequenceid.
+    pub sequence: u32,
+}
+
+/// The last requests that moved a stateid, the latest first.
+pub type Calls = [Option<Call>; 2];
+
 /// One callback to send. Answered with [`File::recall_answer`](crate::file::File::recall_answer).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Recall {
@@ -44,6 +58,8 @@ pub struct Recall {
     pub kind: RecallKind,
     /// The stateid to send: for a layout, already incremented (RFC 8881 §12.5.3).
     pub stateid: StateId,
+    /// What the callback comes after (csa_referring_call_lists): of a layout the LAYOUTGETs that moved its seqid.
+    pub after: Calls,
 }
 
 /// How a client answered a recall.

@@ -22,7 +22,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::effect::{Effect, FenceId, IoMode, Recall, RecallKind};
+use crate::effect::{Call, Calls, Effect, FenceId, IoMode, Recall, RecallKind};
 use crate::few::Few;
 use crate::file::{Error, PendingRecall};
 use crate::ids::{ClientId, StateId, Time};
@@ -73,6 +73,9 @@ pub(crate) struct Layout {
     /// The same for read-write.
     read_write: Option<u32>,
     pub(crate) recall: Option<PendingRecall>,
+    /// The LAYOUTGETs of the last grants. Linux throws replies away (of a process that was killed, of an OPEN by name), and takes a
+    /// recall whose seqid is not the next one that it knows of only if it is told of calls that it knows to be over.
+    pub(crate) calls: Calls,
     /// When the first segment was handed out.
     pub(crate) since: Time,
     /// The seqid of a return that was refused because of a later grant.
@@ -221,6 +224,7 @@ impl Layouts {
             read: None,
             read_write: None,
             recall: None,
+            calls: [None; 2],
             since: now,
             refused: None,
             cut_off: false,
@@ -239,6 +243,14 @@ impl Layouts {
             IoMode::ReadWrite => layout.read_write = Some(seqid),
         }
         (layout.stateid, new)
+    }
+
+    /// This call was just granted a segment.
+    pub(crate) fn called(&mut self, client: ClientId, call: Option<Call>) {
+        if let Some(layout) = self.held.get_mut(&client) {
+            let [last, _] = layout.calls;
+            layout.calls = [call, last];
+        }
     }
 
     /// LAYOUTRETURN of the whole file.
@@ -303,11 +315,11 @@ pub(crate) fn recall(
             // RFC 8881 §12.5.3: a recall increments the seqid, once, however often it is repeated.
             layout.stateid.seqid = next_seqid(layout.stateid.seqid);
             layout.recall = Some(PendingRecall::new(changed, now, timeout));
-            Some(callback(client, layout.stateid, changed))
+            Some(callback(client, (layout.stateid, layout.calls), changed))
         }
     }
 }
 
-pub(crate) const fn callback(client: ClientId, stateid: StateId, changed: bool) -> Effect {
-    Effect::Callback(Recall { client, kind: RecallKind::Layout { changed }, stateid })
+pub(crate) const fn callback(client: ClientId, (stateid, after): (StateId, Calls), changed: bool) -> Effect {
+    Effect::Callback(Recall { client, kind: RecallKind::Layout { changed }, stateid, after })
 }

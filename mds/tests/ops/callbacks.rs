@@ -56,6 +56,10 @@ struct State {
     received: Vec<Received>,
     /// CB_NULL, how often.
     probes: usize,
+    /// The seqid of the layout that the client knows, if it is as particular as Linux.
+    knows: Option<u32>,
+    /// The layout recalls that it took then.
+    taken: Vec<layoutrecall_file4>,
     /// Sequence id of the last callback per slot.
     slots: BTreeMap<(sessionid4, u32), u32>,
 }
@@ -68,6 +72,17 @@ impl Callbacks {
     /// Answers the next callbacks so.
     pub fn script(&self, answers: &[Answer]) {
         self.state.lock().script.extend(answers);
+    }
+
+    /// From now on layout recalls are answered as by Linux with a layout of this seqid: DELAY, unless they name the next one, or
+    /// calls that are over.
+    pub fn knows(&self, seqid: u32) {
+        self.state.lock().knows = Some(seqid);
+    }
+
+    /// The first layout recall that was not answered so.
+    pub fn taken(&self) -> Option<layoutrecall_file4> {
+        self.state.lock().taken.first().cloned()
     }
 
     pub fn received(&self) -> Vec<Received> {
@@ -133,7 +148,10 @@ impl Callbacks {
             minor: args.minorversion,
             credential: call.credential.clone(),
         });
-        let answer = state.script.pop_front().unwrap_or(Answer::Status(nfsstat4::NFS4_OK));
+        let answer = match state.particular(&sequence, &operation) {
+            Some(status) => Answer::Status(status),
+            None => state.script.pop_front().unwrap_or(Answer::Status(nfsstat4::NFS4_OK)),
+        };
         match answer {
             Answer::Silence => {
                 state.see(&sequence);
@@ -185,6 +203,21 @@ enum Seen {
 }
 
 impl State {
+    fn particular(&mut self, sequence: &CB_SEQUENCE4args, operation: &nfs_cb_argop4) -> Option<nfsstat4> {
+        let knows = self.knows?;
+        let nfs_cb_argop4::OP_CB_LAYOUTRECALL(asked) = operation else { return None };
+        let layoutrecall4::LAYOUTRECALL4_FILE(file) = &asked.clora_recall else { return None };
+        let told = &sequence.csa_referring_call_lists;
+        let told = told
+            .iter()
+            .any(|list| list.rcl_sessionid == sequence.csa_sessionid && !list.rcl_referring_calls.is_empty());
+        if file.lor_stateid.seqid > knows + 1 && !told {
+            return Some(nfsstat4::NFS4ERR_DELAY);
+        }
+        self.taken.push(file.clone());
+        Some(nfsstat4::NFS4_OK)
+    }
+
     fn see(&mut self, sequence: &CB_SEQUENCE4args) -> Seen {
         let last = self.slots.entry((sequence.csa_sessionid, sequence.csa_slotid)).or_default();
         match sequence.csa_sequenceid.wrapping_sub(*last) {

@@ -422,6 +422,30 @@ fn who_promised_to_return_a_layout_is_asked_until_it_does() {
     });
 }
 
+/// Linux throws the reply to a LAYOUTGET away if whoever waited for it was killed, and knows of no seqid then that others name.
+#[test]
+fn a_client_that_missed_a_grant_is_told_of_the_call_that_it_was_for() {
+    simulate(39, async |world: World| {
+        let scene = scene(&world).await;
+        scene.a.callbacks().knows(scene.layout.seqid);
+        assert_eq!(get(&scene.a, &scene.fh, scene.layout).await.seqid, scene.layout.seqid + 1);
+        let start = world.env.clock.now();
+        let returns = async {
+            let taken = until(&world.env, || scene.a.callbacks().taken()).await;
+            assert_eq!(taken.lor_stateid.seqid, scene.layout.seqid + 2);
+            give_back(&scene, taken.lor_stateid).await;
+        };
+        both(scene.b.patient(truncate(&scene)), returns).await;
+        assert!(world.env.clock.now().since(start) < Duration::from_secs(2));
+        let received = scene.a.callbacks().received();
+        let [list] = &received[0].sequence.csa_referring_call_lists[..] else { panic!("{received:?}") };
+        let [last, first] = &list.rcl_referring_calls[..] else { panic!("{list:?}") };
+        assert_eq!((list.rcl_sessionid, last.rc_slotid, first.rc_slotid), (scene.a.session, 0, 0));
+        assert_eq!(last.rc_sequenceid, first.rc_sequenceid + 1);
+        assert_eq!((received.len(), scene.a.flags().await), (1, 0));
+    });
+}
+
 /// A client that is gone leaves its layouts behind: fenced when somebody is in need.
 #[test]
 fn an_expired_client_is_fenced_when_it_is_in_the_way() {

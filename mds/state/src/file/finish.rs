@@ -1,7 +1,7 @@
 //! The second half of an operation: what the transaction did becomes state. Cannot fail.
 
 use crate::delegation::{Delegation, DelegationKind, Grant, Use};
-use crate::effect::{Effect, IoMode, RevokeReason};
+use crate::effect::{Call, Effect, IoMode, RevokeReason};
 use crate::ids::{ClientId, StateId, StateKind};
 use crate::layout;
 use crate::open::{Begun, Claim, Deny, OpenRequest, Want};
@@ -79,8 +79,8 @@ impl File {
                 }
                 Reply::Done
             }
-            Intent::LayoutGet { client, stateid, iomode } => {
-                self.commit_layout_get(ctx, (*client, stateid), *iomode, held.void, out)
+            Intent::LayoutGet { client, stateid, iomode, call } => {
+                self.commit_layout_get(ctx, (*client, stateid, *call), *iomode, held.void, out)
             }
             Intent::Settle => {
                 // An unclean end since `prepare` is not covered by the sizes this transaction saw.
@@ -329,7 +329,7 @@ impl File {
     fn commit_layout_get(
         &mut self,
         ctx: &Ctx<'_>,
-        (client, asked): (ClientId, &StateId),
+        (client, asked, call): (ClientId, &StateId, Option<Call>),
         iomode: IoMode,
         void: Option<RevokeReason>,
         out: &mut Vec<Effect>,
@@ -361,6 +361,7 @@ impl File {
         let (under, fresh) = (self.under(asked), ctx.ids.next(StateKind::Layout));
         let by = (iomode, under, self.is_other_mount(client, under));
         let (stateid, new) = self.layouts.grant(client, fresh, by, ctx.now);
+        self.layouts.called(client, call);
         if new {
             out.push(Effect::Register { stateid, kind: StateKind::Layout, client });
         }

@@ -84,7 +84,7 @@ impl File {
                 }
                 work.owner = Some(open.owner.clone());
             }
-            Intent::LayoutGet { client, stateid, iomode } => {
+            Intent::LayoutGet { client, stateid, iomode, .. } => {
                 self.admit_layout_get(ctx, *client, stateid, *iomode)?;
             }
             Intent::LayoutCommit { client, stateid } => {

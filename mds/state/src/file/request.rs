@@ -1,7 +1,7 @@
 //! What is asked of a file's state, and what it answers.
 
 use crate::delegation::Grant;
-use crate::effect::{IoMode, WaitToken};
+use crate::effect::{Call, IoMode, WaitToken};
 use crate::ids::{ClientId, StateId, Time};
 use crate::open::{Access, Deny, OpenRequest};
 use crate::stateid::{StateIds, Usage};
@@ -251,6 +251,8 @@ pub enum Intent {
         stateid: StateId,
         /// What is asked. Answering READ with a read-write layout is a new intent with `ReadWrite`.
         iomode: IoMode,
+        /// The request that asks.
+        call: Option<Call>,
     },
     /// LAYOUTCOMMIT. Any older seqid of a live layout stateid is good; a layout that is gone is
     /// NFS4ERR_BADLAYOUT, never BAD_STATEID; never NFS4ERR_GRACE. The caller answers a stateid that the

@@ -335,7 +335,7 @@ fn with_a_delegation_for_an_open_a_file_is_kept_and_read_and_laid_out() {
     w.run(&Intent::Open(OpenRequest { either: true, ..open_request(A, Access::BOTH, Deny::NONE) })).unwrap();
     let stateid = w.delegations[&A].stateid;
     for iomode in [IoMode::Read, IoMode::ReadWrite] {
-        w.run(&Intent::LayoutGet { client: A, stateid, iomode }).unwrap();
+        w.run(&Intent::LayoutGet { client: A, stateid, iomode, call: None }).unwrap();
     }
     w.run(&Intent::Unlink { client: A, last_link: true }).unwrap();
     assert!(!w.file.is_collectable(), "it has it open");

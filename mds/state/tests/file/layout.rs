@@ -50,13 +50,16 @@ fn parallel_layoutgets_of_a_fresh_file() {
 #[test]
 fn layoutget_stateid_rules() {
     let mut w = opened();
-    let get = |stateid, iomode| Intent::LayoutGet { client: A, stateid, iomode };
+    let get = |stateid, iomode| Intent::LayoutGet { client: A, stateid, iomode, call: None };
     assert_eq!(w.run(&get(StateId::default(), R)), Err(Error::BadStateid));
     let first = w.layout(A, RW).unwrap();
     w.layout(A, RW).unwrap();
     assert!(w.run(&get(first, R)).is_ok(), "parallel LAYOUTGETs carry older seqids");
     assert_eq!(w.run(&get(first.with_seqid(9), R)), Err(Error::BadStateid));
-    assert_eq!(w.run(&Intent::LayoutGet { client: B, stateid: first, iomode: R }), Err(Error::BadStateid));
+    assert_eq!(
+        w.run(&Intent::LayoutGet { client: B, stateid: first, iomode: R, call: None }),
+        Err(Error::BadStateid)
+    );
     w.grace = Grace::Active { may_reclaim: true };
     assert_eq!(w.run(&get(first, R)), Err(Error::Grace));
 }

@@ -1,6 +1,7 @@
 //! Recalls of layouts that are not over with their first answer.
 
-use sluice_state::effect::{IoMode, RecallAnswer};
+use sluice_state::SessionId;
+use sluice_state::effect::{Call, IoMode, RecallAnswer};
 use sluice_state::file::{Intent, LayoutFilter};
 use sluice_state::layout::ReturnMode;
 use sluice_state::open::{Access, Deny};
@@ -70,4 +71,24 @@ fn who_promised_a_return_and_says_twice_that_there_is_no_layout_has_forgotten_it
     assert!(w.fences.len() == 1 && w.file.needs_settle());
     w.fence_done(0);
     assert!(w.woken.contains(&waiting) && !w.file.has_layouts());
+}
+
+/// RFC 8881 §2.10.6.3: the client may have had no answer to them, or thrown it away.
+#[test]
+fn a_recall_names_the_calls_that_moved_the_seqid() {
+    let mut w = opened();
+    let call = |sequence| Some(Call { session: SessionId::new(B, 1, 0), slot: 2, sequence });
+    for sequence in [7, 8, 9] {
+        let mut get = w.layout_get(B, RW);
+        if let Intent::LayoutGet { call: by, .. } = &mut get {
+            *by = call(sequence);
+        }
+        w.run(&get).unwrap();
+    }
+    w.recall_layouts(LayoutFilter::All, false);
+    assert_eq!(w.recalls[0].after, [call(9), call(8)], "the last few, the latest first");
+    w.answer(B, RecallAnswer::Delay);
+    w.recalls.clear();
+    w.tick_to(w.file.next_deadline().unwrap());
+    assert_eq!(w.recalls[0].after, [call(9), call(8)], "each time");
 }

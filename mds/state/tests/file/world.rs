@@ -382,7 +382,7 @@ impl World {
     pub(crate) fn layout_get(&self, client: ClientId, iomode: IoMode) -> Intent {
         let open = self.opens.get(&owner(client));
         let stateid = self.layouts.get(&client).or(open).copied().unwrap_or_default();
-        Intent::LayoutGet { client, stateid, iomode }
+        Intent::LayoutGet { client, stateid, iomode, call: None }
     }
 
     pub(crate) fn layout(&mut self, client: ClientId, iomode: IoMode) -> Result<StateId, Error> {
